@@ -1,8 +1,11 @@
 //! Compiles the shim around DPDK's inline functions and links DPDK.
 //!
-//! What is released has DPDK and its network drivers inside: a driver that is a plugin asks the dynamic linker where its thread's buffers are for each packet it frees, and calls all else through tables, which
-//! takes three to five cycles a packet. Builds for tests, which are linked far more often, use the shared libraries, whose drivers the EAL loads as plugins. `SLUICE_DPDK=static` or `SLUICE_DPDK=shared` chooses
-//! otherwise; without DPDK's archives it is shared.
+//! What is released has DPDK and its network drivers inside: a driver that is a plugin asks the
+//! dynamic linker where its thread's buffers are for each packet it frees, and calls all else
+//! through tables, which takes three to five cycles a packet. Builds for tests, which are linked
+//! far more often, use the shared libraries, whose drivers the EAL loads as plugins.
+//! `SLUICE_DPDK=static` or `SLUICE_DPDK=shared` chooses otherwise; without DPDK's archives it is
+//! shared.
 
 use pkg_config::Library;
 use std::collections::BTreeSet;
@@ -28,7 +31,8 @@ const NEEDED: [&str; 1] = ["rte_raw_ifpga"];
 /// Accelerators of cryptography, which only `crypto` drivers use.
 const NOT_NEEDED: [&str; 1] = ["rte_common_qat"];
 
-/// What DPDK's archives ask of the system, as far as DPDK was built with it; Debian's libdpdk-dev brings them all. The linker leaves out what nothing asks for.
+/// What DPDK's archives ask of the system, as far as DPDK was built with it; Debian's libdpdk-dev
+/// brings them all. The linker leaves out what nothing asks for.
 const SYSTEM: [&str; 11] = [
     "bpf", "bsd", "fdt", "ibverbs", "jansson", "mlx4", "mlx5", "numa", "pcap", "xdp", "z",
 ];
@@ -136,7 +140,8 @@ fn link_archives(directory: &Path, archives: &[String]) {
     println!("cargo:rustc-link-lib=dylib=atomic");
 }
 
-/// The archives to link: DPDK's libraries and the drivers of the kinds above. An error says what is missing.
+/// The archives to link: DPDK's libraries and the drivers of the kinds above. An error says what is
+/// missing.
 fn archives(dpdk: &Library, directory: &Path) -> Result<Vec<String>, String> {
     let entries = directory
         .read_dir()

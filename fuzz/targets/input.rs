@@ -1,4 +1,5 @@
-//! Reading structured things from a fuzzer's bytes: what is not there any more reads as zero, so every input means something.
+//! Reading structured things from a fuzzer's bytes: what is not there any more reads as zero, so
+//! every input means something.
 
 /// Bytes not read yet.
 pub struct Input<'a>(pub &'a [u8]);

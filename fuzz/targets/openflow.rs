@@ -1,5 +1,6 @@
-//! What a controller, or a switch that is taken for one, may send, in every version: decoded without a panic; what is understood survives
-//! being encoded and decoded again; and a stream is cut where its messages end.
+//! What a controller, or a switch that is taken for one, may send, in every version: decoded
+//! without a panic; what is understood survives being encoded and decoded again; and a stream is
+//! cut where its messages end.
 //!
 //! Input: one byte of options, the rest is the message.
 #![no_main]
@@ -116,7 +117,8 @@ fn from_controller(message: &Message) -> bool {
     )
 }
 
-/// Whether there is an action in it that set-field has replaced: understood in all versions, and told as set-field from 1.2 on.
+/// Whether there is an action in it that set-field has replaced: understood in all versions, and
+/// told as set-field from 1.2 on.
 fn has_replaced_action(version: Version, message: &Message) -> bool {
     const REPLACED: [&str; 10] = [
         "Load {",
@@ -157,13 +159,15 @@ fn matches_of(message: &Message) -> Vec<&Match> {
     }
 }
 
-/// Whether it matches bits of a tag on packets that have none: the older field for that takes any bits, what is said in its place does not.
+/// Whether it matches bits of a tag on packets that have none: the older field for that takes any
+/// bits, what is said in its place does not.
 fn has_impossible_tag(matching: &Match) -> bool {
     let (value, mask) = matching.bytes(packet::key::at::VLAN_TCI, 2);
     value[0] & 0x10 == 0 && mask[0] & 0x10 != 0
 }
 
-/// Whether all bits of some words of a tunnel's option count: that is told without a mask, which means all of its words, however many they are.
+/// Whether all bits of some words of a tunnel's option count: that is told without a mask, which
+/// means all of its words, however many they are.
 fn has_whole_option(matching: &Match) -> bool {
     (0..packet::options::OPTIONS)
         .filter_map(|option| matching.option(option))

@@ -1,9 +1,10 @@
-//! What a database server may send: cut into messages, decoded, and applied to a replica of the real schema. What must hold beyond not
-//! panicking: how the bytes arrive changes nothing, a message survives being encoded, a refused update changes nothing, and an update
-//! applied twice leaves what it left the first time.
+//! What a database server may send: cut into messages, decoded, and applied to a replica of the
+//! real schema. What must hold beyond not panicking: how the bytes arrive changes nothing, a
+//! message survives being encoded, a refused update changes nothing, and an update applied twice
+//! leaves what it left the first time.
 //!
-//! Input: one byte for the size of the pieces, the rest is the stream. Every object in a message's parameters and result is taken for
-//! an update and for a schema.
+//! Input: one byte for the size of the pieces, the rest is the stream. Every object in a message's
+//! parameters and result is taken for an update and for a schema.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -46,7 +47,8 @@ fn cut(bytes: &[u8], piece: usize) -> (Vec<Vec<u8>>, bool) {
     (frames, false)
 }
 
-/// Whether a number is in it that is no integer: the JSON library may read what it wrote as the neighbour of it.
+/// Whether a number is in it that is no integer: the JSON library may read what it wrote as the
+/// neighbour of it.
 fn has_real(value: &Value) -> bool {
     match value {
         Value::Number(number) => number.is_f64(),

@@ -1,7 +1,9 @@
-//! Frames with any bytes in any segments: parsed, edited and segmented without a panic. What must hold beyond that:
+//! Frames with any bytes in any segments: parsed, edited and segmented without a panic. What must
+//! hold beyond that:
 //!
 //! * the fast parser reads what the obvious one does;
-//! * how a frame is cut into segments, and which words are asked for, changes nothing about what is read;
+//! * how a frame is cut into segments, and which words are asked for, changes nothing about what is
+//!   read;
 //! * the key that edits keep is what a fresh parse reads;
 //! * checksums that were right stay right, and wrong ones wrong;
 //! * segments of a large frame have right checksums.
@@ -269,10 +271,12 @@ fn read(bytes: &[u8], split: usize) -> Packet {
 /// Edits, then compares the kept key and the checksums with what is in the bytes.
 fn edit_all(packet: &mut Packet, plan: &Plan) {
     let before = packet.verdict();
-    // A header that says another destination than the last one, whose checksum `verify` does not know.
+    // A header that says another destination than the last one, whose checksum `verify` does not
+    // know.
     let routed = packet.key.u16(at::IPV6_EXT) & 1 << 5 != 0;
     let limit = usize::from(plan.vlan_limit);
-    // With more tags than are read, what is behind them is not known, and taking one off reads what had been hidden.
+    // With more tags than are read, what is behind them is not known, and taking one off reads what
+    // had been hidden.
     let mut known = packet.tags() <= limit;
     let mut discovery = true;
     // Another transport header is read then, or none.
@@ -280,7 +284,8 @@ fn edit_all(packet: &mut Packet, plan: &Plan) {
     for step in plan.steps {
         let pushes = step[0] == 0;
         known &= !pushes || packet.tags() < limit;
-        // An ICMPv6 type that is written makes a packet neighbour discovery, or no longer; the key does not follow.
+        // An ICMPv6 type that is written makes a packet neighbour discovery, or no longer; the key
+        // does not follow.
         discovery &= step[0] < FIRST_FIELD
             || !matches!(field(step[0]), Field::Icmpv6Type | Field::Icmpv6Code);
         packet.edit(step);

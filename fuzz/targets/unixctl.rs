@@ -1,6 +1,8 @@
-//! What an `ovs-appctl` may send: bytes in pieces of any size are cut into messages, the same in whatever pieces, and messages into commands.
+//! What an `ovs-appctl` may send: bytes in pieces of any size are cut into messages, the same in
+//! whatever pieces, and messages into commands.
 //!
-//! The two modules are taken by their path, so that the daemon and all that it links need not be built for them.
+//! The two modules are taken by their path, so that the daemon and all that it links need not be
+//! built for them.
 //!
 //! Input: one byte for the size of the pieces, the rest is the stream.
 #![no_main]

@@ -1,7 +1,9 @@
-//! What a guest may write into its rings: descriptors, chains, tables of descriptors and headers of any kind, in memory with nothing readable around it. Whatever it is, frames are taken or refused,
-//! put or not, and only what the guest has given is touched.
+//! What a guest may write into its rings: descriptors, chains, tables of descriptors and headers of
+//! any kind, in memory with nothing readable around it. Whatever it is, frames are taken or
+//! refused, put or not, and only what the guest has given is touched.
 //!
-//! The modules are taken by their path, and what they call of DPDK is here, so that it need not be linked.
+//! The modules are taken by their path, and what they call of DPDK is here, so that it need not be
+//! linked.
 //!
 //! Input: features, then the ring's memory, then how the ring is used.
 #![no_main]
@@ -213,7 +215,8 @@ fuzz_target!(|data: &[u8]| {
         used: at(1024),
         size: SIZE,
     };
-    // The log ends within the guest's memory, and the used ring is said to lie where it does, or anywhere.
+    // The log ends within the guest's memory, and the used ring is said to lie where it does, or
+    // anywhere.
     let log = (bits & 0x20 != 0).then(|| Log {
         pages: dirty_log(),
         used: (bits & 0x40 != 0).then_some(if bits & 0x80 != 0 { GUEST } else { u64::MAX - 8 }),

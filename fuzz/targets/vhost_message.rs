@@ -1,4 +1,5 @@
-//! What a front end may send: heads and payloads of the vhost-user protocol. Whatever it is, it is read or refused; what is read keeps the bounds that the device counts on.
+//! What a front end may send: heads and payloads of the vhost-user protocol. Whatever it is, it is
+//! read or refused; what is read keeps the bounds that the device counts on.
 //!
 //! Input: messages one behind the other, each a head and its payload, as on the wire.
 #![no_main]

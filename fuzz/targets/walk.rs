@@ -1,9 +1,12 @@
-//! Rules put into tables and taken out again, and frames walked through them. What must hold beyond not panicking:
+//! Rules put into tables and taken out again, and frames walked through them. What must hold beyond
+//! not panicking:
 //!
 //! * a frame is accounted for: it leaves, goes to the controllers, or a drop is counted;
 //! * what becomes of a frame does not depend on the others of its burst;
-//! * a lookup finds a rule of the highest precedence among those that match and hold, in the list that a slow twin keeps;
-//! * a frame that waits for rules it has asked for goes on, whatever is answered, and one that stops for a controller goes on when it is sent back;
+//! * a lookup finds a rule of the highest precedence among those that match and hold, in the list
+//!   that a slow twin keeps;
+//! * a frame that waits for rules it has asked for goes on, whatever is answered, and one that
+//!   stops for a controller goes on when it is sent back;
 //! * rules count as many packets as there were lookups that found one.
 //!
 //! Input: commands one after the other (see [`Session::command`]); what is not there reads as zero.
@@ -14,17 +17,17 @@ use packet::fields::FIELDS;
 use packet::parse::{Malformed, parse_frame, set_vlan_limit};
 use packet::{Field, FlowKey, Frame, HeapFrame, Match, Value, WordSet};
 use program::Program;
-use program::counters::CounterId;
-use program::epoch::{Epoch, NEVER, Reader};
-use program::host::{Context, DropReason as DropReason, Host};
 use program::actions::learn::{Answer, Learn, Part, Request, Source, Target, Verdict};
+use program::actions::multipath::{Choice, HashFields};
 use program::actions::{
     Bits, Bundle, Clause, Multipath, Op, OpList, PacketInReason, PortNo, ToController,
 };
-use program::rule::RuleSpec;
-use program::actions::multipath::{Choice, HashFields};
-use program::table::{Bridge, BridgeWriter, Miss, RuleRef};
+use program::counters::CounterId;
+use program::epoch::{Epoch, NEVER, Reader};
 use program::exec::{Engine, Frozen, Thaw};
+use program::host::{Context, DropReason, Host};
+use program::rule::RuleSpec;
+use program::table::{Bridge, BridgeWriter, Miss, RuleRef};
 use std::cell::RefCell;
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
@@ -526,7 +529,8 @@ impl<'g> Session<'g> {
     }
 }
 
-/// The precedence of what a lookup finds, and the condition that led to it or 0 (ovs-fields(7), "Conjunctive Match Fields").
+/// The precedence of what a lookup finds, and the condition that led to it or 0 (ovs-fields(7),
+/// "Conjunctive Match Fields").
 fn best(rules: &[&Known], key: &FlowKey) -> (Option<u32>, u32) {
     let ordinary = |key: &FlowKey| {
         let matching = rules.iter().filter(|known| known.matching.matches(key));

@@ -6,8 +6,8 @@ use loom::thread;
 use std::sync::Arc;
 use std::sync::atomic;
 
-/// Two epochs are published, and each is declared passed as soon as it seems so, while a worker works
-/// burst after burst and sleeps in between: it never works in an epoch before that.
+/// Two epochs are published, and each is declared passed as soon as it seems so, while a worker
+/// works burst after burst and sleeps in between: it never works in an epoch before that.
 pub fn a_barrier_waits_for_a_worker_that_is_about_to_begin() {
     explore(3, || {
         let domain = Arc::new(Domain::default());
@@ -49,8 +49,8 @@ impl Drop for Thing {
     }
 }
 
-/// Control replaces what is to be looked at, and frees what it was when it may, while a worker begins
-/// bursts, looks, and sleeps.
+/// Control replaces what is to be looked at, and frees what it was when it may, while a worker
+/// begins bursts, looks, and sleeps.
 pub fn nothing_is_freed_that_a_worker_looks_at() {
     explore(3, || {
         let domain = Arc::new(Domain::default());

@@ -1,10 +1,10 @@
-//! Models of what threads share without a lock, by [loom](https://docs.rs/loom): each is run in every
-//! order of its threads' steps, with every value that a load may give in the C11 memory model, up to a
-//! bound on how often a thread is interrupted.
+//! Models of what threads share without a lock, by [loom](https://docs.rs/loom): each is run in
+//! every order of its threads' steps, with every value that a load may give in the C11 memory
+//! model, up to a bound on how often a thread is interrupted.
 //!
-//! The modules below are the crates' own sources, compiled once more with loom's types for those that
-//! their `sync` modules name. Each model stands beside one that leaves its fences out and must fail:
-//! a model that cannot see that sees nothing.
+//! The modules below are the crates' own sources, compiled once more with loom's types for those
+//! that their `sync` modules name. Each model stands beside one that leaves its fences out and must
+//! fail: a model that cannot see that sees nothing.
 #![allow(dead_code)] // of each source a model uses its part
 
 mod membarrier;

@@ -33,8 +33,8 @@ impl Drop for Number {
     }
 }
 
-/// The writer puts numbers in, for which the array grows twice, while a worker reads: it finds what was
-/// there when its burst began, and what it looks at stays.
+/// The writer puts numbers in, for which the array grows twice, while a worker reads: it finds what
+/// was there when its burst began, and what it looks at stays.
 pub fn readers_keep_what_they_look_at() {
     explore(3, || {
         LOOKED_AT.with_borrow_mut(HashSet::clear);

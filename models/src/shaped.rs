@@ -1,5 +1,5 @@
-//! Shaped ports: who lets frames go while owners change, and when shaping ends. The ring, what is said
-//! beside the shaper, and how workers sleep are the datapath's; the shaper is a list, of which
+//! Shaped ports: who lets frames go while owners change, and when shaping ends. The ring, what is
+//! said beside the shaper, and how workers sleep are the datapath's; the shaper is a list, of which
 //! everything may leave at the owner's next look.
 
 use crate::due::Due;
@@ -89,7 +89,8 @@ impl Port {
     }
 }
 
-/// The owner of a port, until so many frames have left; `is_due` says whether there is something to do.
+/// The owner of a port, until so many frames have left; `is_due` says whether there is something to
+/// do.
 fn owner(port: &Port, sleeper: &Sleeper, mut frames: usize, is_due: fn(&Port) -> bool) {
     while frames > 0 {
         if is_due(port) {
@@ -131,14 +132,15 @@ pub fn the_owner_lets_go_what_others_hand_over() {
     });
 }
 
-/// A port gets another owner, who is told at once. The former owner puts a frame into the shaper before
-/// he is told, and a third worker hands one over and wakes the former owner: the new one lets both go.
+/// A port gets another owner, who is told at once. The former owner puts a frame into the shaper
+/// before he is told, and a third worker hands one over and wakes the former owner: the new one
+/// lets both go.
 pub fn the_new_owner_lets_go_what_the_former_one_has_left() {
     a_port_gets_another_owner(Port::is_due);
 }
 
-/// The same where each owner knows only what he has left in the shaper himself, as it once was: what the
-/// former one has put there stays for good.
+/// The same where each owner knows only what he has left in the shaper himself, as it once was:
+/// what the former one has put there stays for good.
 pub fn an_owner_who_knows_only_of_his_own() {
     a_port_gets_another_owner(|port| !port.ring.is_empty());
 }

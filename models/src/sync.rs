@@ -1,5 +1,5 @@
-//! What the crates' own `sync` modules name, of loom's making, so that every access is a step that a
-//! model puts into every order.
+//! What the crates' own `sync` modules name, of loom's making, so that every access is a step that
+//! a model puts into every order.
 //!
 //! loom gives no more to sequentially consistent accesses than to acquiring and releasing ones, but
 //! knows sequentially consistent fences. So such an access here is one between two fences, which is
@@ -16,8 +16,8 @@ pub(crate) use loom::thread::yield_now;
 pub(crate) use std::sync::atomic::Ordering;
 
 thread_local! {
-    /// Whether fences do nothing, to see whether a model misses them. A model's threads are all of one
-    /// thread of the system.
+    /// Whether fences do nothing, to see whether a model misses them. A model's threads are all of
+    /// one thread of the system.
     static WITHOUT_FENCES: Cell<bool> = const { Cell::new(false) };
 }
 
@@ -97,8 +97,8 @@ macro_rules! fenced {
 fenced!(AtomicBool, bool);
 fenced!(AtomicU8, u8);
 
-/// What stands for crossbeam's bounded queue: it orders less than that does, for how much is in it is
-/// read and written without an order between several queues.
+/// What stands for crossbeam's bounded queue: it orders less than that does, for how much is in it
+/// is read and written without an order between several queues.
 pub(crate) struct ArrayQueue<T> {
     /// No step of the model: who comes here is alone.
     items: std::sync::Mutex<VecDeque<T>>,
@@ -142,8 +142,8 @@ impl<T> ArrayQueue<T> {
     }
 }
 
-/// Tries a model in all orders in which a thread is interrupted so often, where it need not wait, and
-/// `MODEL_DEPTH` times more.
+/// Tries a model in all orders in which a thread is interrupted so often, where it need not wait,
+/// and `MODEL_DEPTH` times more.
 pub(crate) fn explore(preemptions: usize, model: impl Fn() + Send + Sync + 'static) {
     let mut builder = loom::model::Builder::new();
     builder.max_branches = 100_000;

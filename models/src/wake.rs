@@ -2,8 +2,8 @@
 
 use loom::sync::{Condvar, Mutex};
 
-/// An event counter that can be waited for without a limit: a model in which nobody raises it ends as
-/// a deadlock.
+/// An event counter that can be waited for without a limit: a model in which nobody raises it ends
+/// as a deadlock.
 pub(crate) struct Wake {
     raised: Mutex<bool>,
     more: Condvar,

@@ -49,8 +49,8 @@ impl Mailbox {
     }
 }
 
-/// A command, a packet-out and an answer come from two threads, while the worker sleeps whenever it finds
-/// nothing: it does them all.
+/// A command, a packet-out and an answer come from two threads, while the worker sleeps whenever it
+/// finds nothing: it does them all.
 pub fn a_worker_never_sleeps_over_what_is_put_into_its_mailbox() {
     explore(2, || {
         let mailbox = Mailbox::new();
@@ -82,8 +82,8 @@ pub fn a_worker_never_sleeps_over_what_is_put_into_its_mailbox() {
     });
 }
 
-/// Control puts a command and publishes an epoch; once that has passed, the worker does nothing more
-/// without having seen the command. So control may take away what the command says is gone.
+/// Control puts a command and publishes an epoch; once that has passed, the worker does nothing
+/// more without having seen the command. So control may take away what the command says is gone.
 pub fn a_command_is_seen_once_its_epoch_has_passed() {
     explore(3, || {
         let (mailbox, domain) = (Mailbox::new(), Arc::new(Domain::default()));

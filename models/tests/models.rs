@@ -3,7 +3,8 @@
 
 use models::{epochs, fails, gates, misses_its_fences, rooms, shaped, workers};
 
-/// A test for a model, and where it says `fences` another for the same without them, which must fail.
+/// A test for a model, and where it says `fences` another for the same without them, which must
+/// fail.
 macro_rules! model {
     ($of:ident::$name:ident $(, $without:ident)?) => {
         #[test]

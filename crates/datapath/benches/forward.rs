@@ -1,5 +1,5 @@
-//! Cycles per packet from receive burst to transmit batch, on one worker, over ports in memory that cost next to nothing; and how fast a sleeping
-//! worker wakes.
+//! Cycles per packet from receive burst to transmit batch, on one worker, over ports in memory that
+//! cost next to nothing; and how fast a sleeping worker wakes.
 //!
 //! `cargo bench -p sluice-datapath --bench forward`
 #![allow(missing_docs)]
@@ -17,7 +17,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A small frame without memory management, so that the bench measures the switch and not the allocator.
+/// A small frame without memory management, so that the bench measures the switch and not the
+/// allocator.
 struct Small {
     bytes: [u8; 128],
     start: usize,
@@ -253,7 +254,8 @@ impl TxQueue<Small> for Count {
     }
 }
 
-/// How long the first frame after a pause takes, and how much of a processor a worker uses meanwhile.
+/// How long the first frame after a pause takes, and how much of a processor a worker uses
+/// meanwhile.
 fn waking() {
     let program = Arc::new(Program::new());
     let (mut datapath, bridge, _writer) = switch(&program, &[(in_port(1), vec![Op::Output(2)])]);

@@ -1,9 +1,11 @@
-//! Cycles per packet of a learning bridge with many stations, from receive burst to transmit batch, on one worker, over ports in memory.
+//! Cycles per packet of a learning bridge with many stations, from receive burst to transmit batch,
+//! on one worker, over ports in memory.
 //!
 //! `cargo bench -p sluice-datapath --bench normal [-- STATIONS...]`
 //!
-//! Half of the stations are behind the port in and send to the others, which are behind two ports out; all have been learned before. What making
-//! frames and counting them costs is in the figures, and told by the first line.
+//! Half of the stations are behind the port in and send to the others, which are behind two ports
+//! out; all have been learned before. What making frames and counting them costs is in the figures,
+//! and told by the first line.
 #![allow(missing_docs)]
 
 use datapath::clock::{Clock, cycles_per_second};
@@ -23,7 +25,8 @@ const LEN: usize = 60;
 const POOL: usize = 1024;
 /// Measurements of each case, of which the lowest is told.
 const ROUNDS: usize = 400;
-/// Fewest packets of a measurement that counts: those of a turn may be in one and their cycles in the next.
+/// Fewest packets of a measurement that counts: those of a turn may be in one and their cycles in
+/// the next.
 const ENOUGH: u64 = 100 * BURST as u64;
 
 /// Longest time until all stations are learned.
@@ -132,7 +135,8 @@ impl RxQueue<Lent> for Stations {
             }
             self.at = (self.at + 1) % POOL;
             let bytes = std::ptr::from_mut(&mut *self.pool[self.at]);
-            // SAFETY: a frame is sent, and gone, long before its memory's turn comes again, and before the queue goes.
+            // SAFETY: a frame is sent, and gone, long before its memory's turn comes again, and
+            // before the queue goes.
             let bytes = unsafe { &mut *bytes };
             bytes[..6].copy_from_slice(dst);
             bytes[6..12].copy_from_slice(src);

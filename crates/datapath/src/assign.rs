@@ -1,7 +1,8 @@
 //! Which worker serves which receive queue.
 
-/// Spreads queues of the given loads over `workers` workers so that the busiest has as little to do as may be: heaviest first, each to the worker
-/// with the least. Queues without a measured load go round by number. Returns a worker for each queue; `workers` is at least 1.
+/// Spreads queues of the given loads over `workers` workers so that the busiest has as little to do
+/// as may be: heaviest first, each to the worker with the least. Queues without a measured load go
+/// round by number. Returns a worker for each queue; `workers` is at least 1.
 pub(crate) fn spread(loads: &[u64], workers: usize) -> Vec<usize> {
     let mut order: Vec<usize> = (0..loads.len()).collect();
     order.sort_by_key(|queue| std::cmp::Reverse(loads[*queue]));
@@ -37,7 +38,8 @@ mod tests {
     }
 
     proptest! {
-        /// Graham's bound for this rule: never more than 4/3 of the best, and the best is at least the mean and the heaviest.
+        /// Graham's bound for this rule: never more than 4/3 of the best, and the best is at least
+        /// the mean and the heaviest.
         #[test]
         fn no_worker_gets_much_more_than_its_share(loads in prop::collection::vec(0_u64..1000, 1..40), workers in 1_usize..8) {
             let chosen = spread(&loads, workers);
@@ -48,7 +50,8 @@ mod tests {
             let busiest = *totals.iter().max().unwrap();
             let sum: u64 = loads.iter().sum();
             let heaviest = *loads.iter().max().unwrap();
-            // A worker takes its last queue only when it has the least, which is at most the mean of the rest.
+            // A worker takes its last queue only when it has the least, which is at most the mean
+            // of the rest.
             prop_assert!(busiest <= sum / workers as u64 + heaviest);
         }
     }

@@ -19,7 +19,8 @@ pub fn cycles_per_second() -> u64 {
         .max(&1)
 }
 
-/// The datapath's clock in milliseconds: `CLOCK_MONOTONIC`, except that it can be stopped and warped (`time/stop`, `time/warp`).
+/// The datapath's clock in milliseconds: `CLOCK_MONOTONIC`, except that it can be stopped and
+/// warped (`time/stop`, `time/warp`).
 #[derive(Default, Debug)]
 pub struct Clock {
     /// Added to the monotonic clock.

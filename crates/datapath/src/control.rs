@@ -1,8 +1,9 @@
 //! The control thread's side: bridges, ports, settings, and what is published to workers.
 //!
-//! A change is made in the records here, drawn into a new picture, and published; when a method returns, every worker goes by it. A port's transmit queues are
-//! with the workers before the picture shows the port; its receive queues follow. A port that goes is first taken out of the picture, then asked back
-//! from every worker; only when all have answered is its place free again.
+//! A change is made in the records here, drawn into a new picture, and published; when a method
+//! returns, every worker goes by it. A port's transmit queues are with the workers before the
+//! picture shows the port; its receive queues follow. A port that goes is first taken out of the
+//! picture, then asked back from every worker; only when all have answered is its place free again.
 
 mod bridges;
 pub(crate) mod explain;
@@ -44,7 +45,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 /// Port numbers end here; above are reserved ones (OpenFlow 1.3.5 section 7.2.1, `OFPP_MAX`).
 const NUMBER_END: PortNo = 0xffff_ff00;
 
-/// Called on each new worker's thread with the worker's name, before it touches a queue; what it returns is dropped when the thread ends.
+/// Called on each new worker's thread with the worker's name, before it touches a queue; what it
+/// returns is dropped when the thread ends.
 pub type ThreadInit = Arc<dyn Fn(&str) -> Result<Box<dyn Any>, String> + Send + Sync>;
 
 /// Makes a frame that holds the given bytes; None when memory ran out. Called on workers.
@@ -241,7 +243,8 @@ impl<F: Frame + 'static> Datapath<F> {
     }
 
     fn free_slot(&mut self, name: &str) -> Result<u32, Error> {
-        // A slot rests for a while before it is used again, so that stale names of it are recognised for long.
+        // A slot rests for a while before it is used again, so that stale names of it are
+        // recognised for long.
         if self.free.len() > 64 || self.generations.len() >= MAX_PORTS {
             return self
                 .free
@@ -254,7 +257,8 @@ impl<F: Frame + 'static> Datapath<F> {
         Ok(self.generations.len() as u32 - 1)
     }
 
-    /// Adds a port. When it returns, every worker can send to it, and its receive queues are being served.
+    /// Adds a port. When it returns, every worker can send to it, and its receive queues are being
+    /// served.
     pub fn add_port(&mut self, spec: PortSpec<F>) -> Result<PortId, Error> {
         self.bridge(spec.bridge)?;
         if self.names.contains_key(&spec.name) {
@@ -309,8 +313,9 @@ impl<F: Frame + 'static> Datapath<F> {
         Ok(id)
     }
 
-    /// Removes a port. When it returns, no worker holds its queues any more, and addresses learned on it are forgotten. Other ports lose nothing. After
-    /// [`Error::Timeout`] the port is gone for traffic; its queues are dropped when the worker gives them back (see [`Datapath::run`]).
+    /// Removes a port. When it returns, no worker holds its queues any more, and addresses learned
+    /// on it are forgotten. Other ports lose nothing. After [`Error::Timeout`] the port is gone
+    /// for traffic; its queues are dropped when the worker gives them back (see [`Datapath::run`]).
     pub fn remove_port(&mut self, id: PortId) -> Result<(), Error> {
         self.remove_ports(&[id])
     }
@@ -597,13 +602,15 @@ impl<F: Frame + 'static> Datapath<F> {
         self.shared.published.replace(self.picture.clone())
     }
 
-    /// Publishes the picture and waits until every worker goes by it, so that a frame that arrives later meets the change.
+    /// Publishes the picture and waits until every worker goes by it, so that a frame that arrives
+    /// later meets the change.
     fn apply(&mut self, what: &str) -> Result<(), Error> {
         let epoch = self.publish();
         self.wait_passed(epoch, what)
     }
 
-    /// The same for what is added: it is there, also when a worker takes its time to see it and drops what is for it meanwhile.
+    /// The same for what is added: it is there, also when a worker takes its time to see it and
+    /// drops what is for it meanwhile.
     fn apply_or_warn(&mut self, what: &str) {
         if let Err(error) = self.apply(what) {
             tracing::warn!(target: "dpif_netdev", "{error}");
@@ -629,7 +636,8 @@ impl<F: Frame + 'static> Datapath<F> {
 impl<F: Frame> Drop for Datapath<F> {
     fn drop(&mut self) {
         for worker in &self.workers {
-            // A full command queue leaves the worker running: it holds all it needs, and ends with the process.
+            // A full command queue leaves the worker running: it holds all it needs, and ends with
+            // the process.
             let _ = worker.mailbox.commands.push(Command::Stop { ticket: 0 });
             worker.mailbox.nudge();
         }

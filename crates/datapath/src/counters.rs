@@ -1,7 +1,8 @@
 //! What workers count: frames by port, drops by reason, cycles by queue.
 //!
-//! Every counter has one writer, so adding is a load and a store of a line that only that worker touches; sums are made when somebody asks. A count survives
-//! its worker, because it lives in the cell of the worker's reader slot and not in the worker.
+//! Every counter has one writer, so adding is a load and a store of a line that only that worker
+//! touches; sums are made when somebody asks. A count survives its worker, because it lives in the
+//! cell of the worker's reader slot and not in the worker.
 
 use crossbeam_utils::CachePadded;
 use packet::io::{QueueDrops, TxOutcome};
@@ -33,7 +34,8 @@ impl Count {
     }
 }
 
-/// Why a frame was dropped. The first kinds are those of the walk ([`program::host::DropReason`]), in its order.
+/// Why a frame was dropped. The first kinds are those of the walk ([`program::host::DropReason`]),
+/// in its order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[repr(usize)]
 pub enum DropReason {
@@ -75,7 +77,8 @@ pub enum DropReason {
     NoReceive,
     /// Sent to a port that does not forward.
     NoForward,
-    /// The port has just been removed, or its device gave no transmit queue; or what waited there found no worker to send it when the port's shaping ended.
+    /// The port has just been removed, or its device gave no transmit queue; or what waited there
+    /// found no worker to send it when the port's shaping ended.
     PortGone,
     /// Shorter than an Ethernet header.
     Runt,

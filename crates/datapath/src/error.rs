@@ -1,6 +1,7 @@
 //! What can go wrong when a datapath is told to change.
 
-/// An answer to a change that cannot be made. The datapath is as it was before, unless the text says otherwise.
+/// An answer to a change that cannot be made. The datapath is as it was before, unless the text
+/// says otherwise.
 #[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
 pub enum Error {
     /// The bridge does not exist, or no longer.

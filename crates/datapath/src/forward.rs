@@ -1,7 +1,8 @@
 //! Outputs: what a walk's host does with a frame that is to leave.
 //!
-//! Frames for a device collect in a batch per port, sent when it is full and at the end of every receive burst. Frames for a patch port wait
-//! for the end of the walk and then start a new one in the peer's bridge, as a burst; how often one burst may be walked again is bounded.
+//! Frames for a device collect in a batch per port, sent when it is full and at the end of every
+//! receive burst. Frames for a patch port wait for the end of the walk and then start a new one in
+//! the peer's bridge, as a burst; how often one burst may be walked again is bounded.
 
 mod bridging;
 
@@ -26,7 +27,8 @@ use std::sync::Arc;
 
 /// Patch ports that a packet may pass through.
 pub const MAX_PATCHES: u32 = 64;
-/// Walks that one received frame may cause behind patch ports, on average over its burst: copies flooded around a loop of bridges end here.
+/// Walks that one received frame may cause behind patch ports, on average over its burst: copies
+/// flooded around a loop of bridges end here.
 const WALKS_PER_FRAME: usize = 256;
 
 /// How many batches are looked at for one that a frame can join.
@@ -37,7 +39,8 @@ pub(crate) struct EgressPort<F: Frame> {
     pub tx: Box<dyn TxQueue<F>>,
     pub counters: Arc<PortCounters>,
     batch: Vec<F>,
-    /// So many frames of `batch`, the first ones, are so long and have nothing left to be done to them. None of a batch that has been sent.
+    /// So many frames of `batch`, the first ones, are so long and have nothing left to be done to
+    /// them. None of a batch that has been sent.
     finished_frames: usize,
     lengths: Lengths,
     /// Where it is shaped.
@@ -111,7 +114,8 @@ impl<F: Frame> Egress<F> {
         }
     }
 
-    /// Frames that have left this worker so far, to devices or to shaped ports of others; what its own shaped ports hold has not.
+    /// Frames that have left this worker so far, to devices or to shaped ports of others; what its
+    /// own shaped ports hold has not.
     pub fn gone(&self) -> u64 {
         self.counters.tx_packets.get() + self.shaping.handed_over
     }
@@ -158,7 +162,8 @@ impl<F: Frame> Egress<F> {
         Some(port.tx)
     }
 
-    /// After a failure: throws away what waits, as nobody knows what state it is in, and says how many frames that were.
+    /// After a failure: throws away what waits, as nobody knows what state it is in, and says how
+    /// many frames that were.
     pub fn discard(&mut self) -> usize {
         self.dirty.clear();
         let ports = self.ports.iter_mut().flatten();
@@ -204,7 +209,8 @@ impl<F: Frame> Egress<F> {
         }
     }
 
-    /// All of `frames`, which gets the batch's empty vector where it can; `lengths` are theirs, where nothing is left to be done to them.
+    /// All of `frames`, which gets the batch's empty vector where it can; `lengths` are theirs,
+    /// where nothing is left to be done to them.
     #[inline(always)]
     pub fn push_burst(
         &mut self,
@@ -233,7 +239,8 @@ impl<F: Frame> Egress<F> {
         if frames == 0 {
             return;
         }
-        // Frames only come to a batch until all of it is sent: where these are as many, no others have joined them.
+        // Frames only come to a batch until all of it is sent: where these are as many, no others
+        // have joined them.
         let outcome = if std::mem::take(&mut port.finished_frames) == port.batch.len() {
             port.tx.send_finished(&mut port.batch, port.lengths)
         } else {
@@ -272,7 +279,8 @@ impl<F: Frame> Egress<F> {
 
 /// Frames on their way through patch ports.
 pub(crate) struct Patches<F> {
-    /// Slot of the port that they come in by, how many patch ports they have passed, and the frames.
+    /// Slot of the port that they come in by, how many patch ports they have passed, and the
+    /// frames.
     waiting: VecDeque<(u32, u32, Vec<F>)>,
     spare: Vec<Vec<F>>,
     /// Frames that may still be walked again in this burst.
@@ -304,7 +312,8 @@ impl<F: Frame> Patches<F> {
             return Err(DropReason::TooManyPatches);
         }
         self.budget -= 1;
-        // Frames flooded to a few peers in turn still make bursts. The latest batch of a peer is the one to add to, so its frames stay in order.
+        // Frames flooded to a few peers in turn still make bursts. The latest batch of a peer is
+        // the one to add to, so its frames stay in order.
         let latest = self.waiting.iter_mut().rev().take(PEERS_LOOKED_AT);
         match latest
             .into_iter()
@@ -320,7 +329,8 @@ impl<F: Frame> Patches<F> {
         Ok(())
     }
 
-    /// A frame that has passed so many patch ports goes through one more, to the peer of that one, which counts it.
+    /// A frame that has passed so many patch ports goes through one more, to the peer of that one,
+    /// which counts it.
     pub fn send(
         &mut self,
         counters: &crate::counters::PortCell,
@@ -451,7 +461,8 @@ impl<'a, F: Frame> Forward<'a, F> {
         self.patches.send(counters, peer, depth, frame, cell);
     }
 
-    /// Copies a frame, which is on the wire of `port`, to those of `mirrors` that select its VLAN and have not had it.
+    /// Copies a frame, which is on the wire of `port`, to those of `mirrors` that select its VLAN
+    /// and have not had it.
     pub fn mirror(&mut self, mirrored: &mut u32, port: &PortState, mirrors: u32, frame: &mut F) {
         let Ok(front) = vlan::ethernet(frame) else {
             return;
@@ -524,7 +535,8 @@ impl<'a, F: Frame> Forward<'a, F> {
         self.queue = queue;
     }
 
-    /// Sends a frame of a VLAN, which carries the tag `present`, out of a port, tagged as the port wants it.
+    /// Sends a frame of a VLAN, which carries the tag `present`, out of a port, tagged as the port
+    /// wants it.
     #[inline]
     fn emit_in_vlan(
         &mut self,
@@ -542,7 +554,8 @@ impl<'a, F: Frame> Forward<'a, F> {
         }
     }
 
-    /// Sends a frame by `send` to each of the bridge's ports that `choose` wants: copies, and the frame itself to the last. False when there is none.
+    /// Sends a frame by `send` to each of the bridge's ports that `choose` wants: copies, and the
+    /// frame itself to the last. False when there is none.
     fn send_to_each(
         &mut self,
         frame: F,
@@ -776,7 +789,8 @@ impl<F: Frame> Forward<'_, F> {
         {
             return self.cell.drop(DropReason::NoPacketIn, 1);
         }
-        // All of it, whatever the action says: nothing is kept that the controller could name instead (1.3.5 section 6.1.2).
+        // All of it, whatever the action says: nothing is kept that the controller could name
+        // instead (1.3.5 section 6.1.2).
         let len = frame.len();
         let more = rest.as_ref().map_or(0, |rest| weight(rest));
         if !self.packet_ins.has_room(len + to.userdata.len() + more) {
@@ -809,7 +823,8 @@ impl<F: Frame> Forward<'_, F> {
     }
 }
 
-/// A frame's first bytes as they would be on a wire: a controller that sends them back must not send an unfinished checksum.
+/// A frame's first bytes as they would be on a wire: a controller that sends them back must not
+/// send an unfinished checksum.
 fn finished_bytes<F: Frame>(frame: &F, len: usize) -> Vec<u8> {
     let finished = frame
         .offload()
@@ -862,7 +877,8 @@ mod tests {
         }
     }
 
-    /// Lengths are told of just the burst whose they are: not once others have joined it, and not of those that come after it.
+    /// Lengths are told of just the burst whose they are: not once others have joined it, and not
+    /// of those that come after it.
     #[test]
     fn lengths_are_told_of_the_same_frames_only() {
         let sent = Sent::default();

@@ -1,8 +1,9 @@
 //! Workers, bursts, MAC learning, mirrors and counters around a program.
 //!
-//! A [`Datapath`] belongs to the one control thread. It starts workers, hands them the queues of ports, and draws the picture of bridges and ports that
-//! they read once per turn without a lock. A worker does everything that happens to a frame, from its receive burst to the transmit batches of the
-//! ports that it leaves by.
+//! A [`Datapath`] belongs to the one control thread. It starts workers, hands them the queues of
+//! ports, and draws the picture of bridges and ports that they read once per turn without a lock. A
+//! worker does everything that happens to a frame, from its receive burst to the transmit batches
+//! of the ports that it leaves by.
 //!
 //! * `worker`: a worker's loop, its accounting, and how it rests when there is nothing to do.
 //! * `forward`: outputs to devices, patch ports, mirrors and controllers: the host of the walk.

@@ -1,12 +1,16 @@
 //! The learning table of one bridge: which port an address was last seen on, in each VLAN.
 //!
-//! Workers look up without a lock: the table is an array of buckets of one cache line each, made of atomics, and a version number around every structural
-//! change (a sequence lock) tells a reader that it must look again. An address that finds its bucket full lies in the next one with room, and each bucket counts
-//! those that have passed it so, which says where a search ends. An entry keeps its place while it lives. Learning a new address, moving one, and refreshing
-//! one (at most once a second) take a short lock; a burst looks up and refreshes all of its addresses at once (`run`).
+//! Workers look up without a lock: the table is an array of buckets of one cache line each, made of
+//! atomics, and a version number around every structural change (a sequence lock) tells a reader
+//! that it must look again. An address that finds its bucket full lies in the next one with room,
+//! and each bucket counts those that have passed it so, which says where a search ends. An entry
+//! keeps its place while it lives. Learning a new address, moving one, and refreshing one (at most
+//! once a second) take a short lock; a burst looks up and refreshes all of its addresses at once
+//! (`run`).
 //!
-//! Rules are those of Open vSwitch's `mac-learning.c`: multicast sources are not learned; a full table evicts the address that has been
-//! silent longest on the port that has most; static entries neither age nor move nor go. Open vSwitch's lock after a gratuitous ARP guards members of
+//! Rules are those of Open vSwitch's `mac-learning.c`: multicast sources are not learned; a full
+//! table evicts the address that has been silent longest on the port that has most; static entries
+//! neither age nor move nor go. Open vSwitch's lock after a gratuitous ARP guards members of
 //! bonds against their own reflection; there are no bonds here, so nothing needs it.
 
 mod large;
@@ -55,7 +59,8 @@ fn parts_of(key: u64) -> (Mac, u16) {
     ([a, b, c, d, e, f], (key >> 48) as u16 & 0xfff)
 }
 
-/// What a table knows about an address, packed into one word: port, whether static, second of last use.
+/// What a table knows about an address, packed into one word: port, whether static, second of last
+/// use.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Seen {
     port: u32,
@@ -110,7 +115,8 @@ impl Bucket {
         }
     }
 
-    /// The entry of a key. Without branches up to the last: which of the entries it is cannot be predicted.
+    /// The entry of a key. Without branches up to the last: which of the entries it is cannot be
+    /// predicted.
     #[inline(always)]
     fn way_of(&self, key: u64) -> Option<usize> {
         let is = |way: usize| self.entries[way].key.load(Ordering::Relaxed) == key;
@@ -132,7 +138,8 @@ struct PortList {
     count: u32,
 }
 
-// What is behind the lock is on cache lines of its own: readers of the table do not wait for who has it.
+// What is behind the lock is on cache lines of its own: readers of the table do not wait for who
+// has it.
 #[repr(align(64))]
 struct Inner {
     /// By place.
@@ -232,7 +239,8 @@ impl MacTable {
             .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// The bucket at which a key's search begins. The seed is secret, so nobody outside can choose addresses that share one.
+    /// The bucket at which a key's search begins. The seed is secret, so nobody outside can choose
+    /// addresses that share one.
     #[inline(always)]
     fn home(&self, key: u64) -> usize {
         let mixed = u128::from(key ^ self.seed) * u128::from(self.seed ^ 0x9e37_79b9_7f4a_7c15);
@@ -458,7 +466,8 @@ impl MacTable {
         gone
     }
 
-    /// As many of one port's as are removed under one lock, so that workers do not wait long for it.
+    /// As many of one port's as are removed under one lock, so that workers do not wait long for
+    /// it.
     fn expire_some(&self, port: u32, second: u32, aging: u32) -> usize {
         let mut inner = self.lock();
         for removed in 0..AT_A_TIME {
@@ -491,7 +500,8 @@ impl MacTable {
         }
     }
 
-    /// Adds a static entry in place of whatever was known. False when the table is full of static entries.
+    /// Adds a static entry in place of whatever was known. False when the table is full of static
+    /// entries.
     pub fn add_static(&self, mac: Mac, vlan: u16, port: u32) -> bool {
         let mut inner = self.lock();
         let key = key_of(mac, vlan);
@@ -519,7 +529,8 @@ impl MacTable {
         true
     }
 
-    /// All entries, the longest silent first, static ones before them. Takes no lock: what changes meanwhile is there or not.
+    /// All entries, the longest silent first, static ones before them. Takes no lock: what changes
+    /// meanwhile is there or not.
     pub fn entries(&self, second: u32) -> Vec<MacEntry> {
         let mut all: Vec<MacEntry> = self
             .known()
@@ -584,7 +595,8 @@ impl MacTable {
         }
     }
 
-    /// A table of another size with the same counts and as many of the entries as fit, the latest first.
+    /// A table of another size with the same counts and as many of the entries as fit, the latest
+    /// first.
     pub fn resized(&self, size: usize) -> MacTable {
         let new = MacTable::new(size);
         for (from, to) in [
@@ -597,7 +609,8 @@ impl MacTable {
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
         }
         let mut all: Vec<(u64, Seen)> = self.known().collect();
-        // Static ones first, so that they stay; then from the longest silent to the latest, so that lists are in order.
+        // Static ones first, so that they stay; then from the longest silent to the latest, so that
+        // lists are in order.
         all.sort_by_key(|(_, seen)| (!seen.fixed, seen.second));
         let room = new.size;
         let fixed = all.iter().filter(|(_, seen)| seen.fixed).count().min(room);

@@ -1,7 +1,8 @@
 //! Mirrors: copies of chosen packets to a port or a VLAN.
 //!
-//! A packet goes to each mirror at most once, and to mirrors with the same destination at most once altogether; a bit for each mirror that
-//! has had it travels with the walk. Numbers are places in the bridge's list.
+//! A packet goes to each mirror at most once, and to mirrors with the same destination at most once
+//! altogether; a bit for each mirror that has had it travels with the walk. Numbers are places in
+//! the bridge's list.
 
 use crate::port::PortId;
 use crate::vlan::VlanSet;

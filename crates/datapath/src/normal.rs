@@ -1,7 +1,7 @@
 //! The learning switch: what `NORMAL` decides about one frame.
 //!
-//! Decisions are those of Open vSwitch's `xlate_normal`: check the VLAN, refuse reserved addresses, learn the source, look the destination up, send to the port it
-//! was learned on or flood.
+//! Decisions are those of Open vSwitch's `xlate_normal`: check the VLAN, refuse reserved addresses,
+//! learn the source, look the destination up, send to the port it was learned on or flood.
 
 use crate::counters::DropReason;
 use crate::snapshot::{BridgeState, PortState};
@@ -17,7 +17,8 @@ pub(crate) enum Decision {
     Flood,
 }
 
-/// Addresses that bridges do not forward: IEEE 802.1D's, and those that Extreme and Cisco use likewise.
+/// Addresses that bridges do not forward: IEEE 802.1D's, and those that Extreme and Cisco use
+/// likewise.
 pub(crate) fn is_reserved(mac: [u8; 6]) -> bool {
     match mac {
         [0x01, 0x80, 0xc2, 0, 0, last] => last <= 0x0f,
@@ -35,7 +36,8 @@ pub(crate) fn is_reserved(mac: [u8; 6]) -> bool {
     }
 }
 
-/// Decides about a frame that came in by `ingress`, or from no port (a packet-out), and learns its source.
+/// Decides about a frame that came in by `ingress`, or from no port (a packet-out), and learns its
+/// source.
 #[inline]
 pub(crate) fn decide(
     bridge: &BridgeState,
@@ -48,7 +50,8 @@ pub(crate) fn decide(
     })
 }
 
-/// Decides about a frame; `learn` is called with the port and the VLAN where its source is to be learned.
+/// Decides about a frame; `learn` is called with the port and the VLAN where its source is to be
+/// learned.
 #[inline]
 pub(crate) fn decide_and(
     bridge: &BridgeState,

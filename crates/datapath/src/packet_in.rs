@@ -1,7 +1,8 @@
 //! Packets to the controllers: copied on the worker, fetched by the control thread.
 //!
-//! Each worker has a ring, bounded in packets and in bytes; what does not fit is dropped and counted. A descriptor wakes the control thread, once for
-//! any number of packets, and for each worker once in [`TOGETHER`] at most while it has other things to do.
+//! Each worker has a ring, bounded in packets and in bytes; what does not fit is dropped and
+//! counted. A descriptor wakes the control thread, once for any number of packets, and for each
+//! worker once in [`TOGETHER`] at most while it has other things to do.
 
 use crate::clock::{cycles, cycles_per_second};
 use crate::wake::Wake;
@@ -48,7 +49,8 @@ pub struct PacketIn {
 }
 
 impl PacketIn {
-    /// What it counts for in a ring that is bounded in bytes: all of it whose length a packet or a rule decides.
+    /// What it counts for in a ring that is bounded in bytes: all of it whose length a packet or a
+    /// rule decides.
     fn weight(&self) -> usize {
         self.data.len() + self.userdata.len() + self.rest.as_ref().map_or(0, |rest| weight(rest))
     }
@@ -66,11 +68,13 @@ pub(crate) struct PacketInRing {
     teller: Arc<Teller>,
 }
 
-/// Least time between two calls of a busy worker for the control thread. Each takes the worker some microseconds,
-/// which are its other ports': one that asks for a rule with each packet would cost them a tenth of their rate.
+/// Least time between two calls of a busy worker for the control thread. Each takes the worker some
+/// microseconds, which are its other ports': one that asks for a rule with each packet would cost
+/// them a tenth of their rate.
 const TOGETHER: Duration = Duration::from_micros(200);
 
-/// How a worker tells the control thread that there is something for it. Written by the worker's thread only.
+/// How a worker tells the control thread that there is something for it. Written by the worker's
+/// thread only.
 pub(crate) struct Teller {
     wake: Arc<PacketInWake>,
     /// When it told last, in cycles.
@@ -97,7 +101,8 @@ impl Teller {
         }
     }
 
-    /// Tells of what has been left, when it is time to; at once where the worker has nothing else to do.
+    /// Tells of what has been left, when it is time to; at once where the worker has nothing else
+    /// to do.
     #[inline(always)]
     pub fn settle(&self, now: u64, is_idle: bool) {
         if self.owes.load(Ordering::Relaxed) && (is_idle || self.is_rested(now)) {
@@ -159,7 +164,8 @@ impl PacketInRing {
         &self.teller
     }
 
-    /// Whether a packet-in of `len` bytes (packet and user data) may be queued; asked before it is copied.
+    /// Whether a packet-in of `len` bytes (packet and user data) may be queued; asked before it is
+    /// copied.
     pub fn has_room(&self, len: usize) -> bool {
         !self.ring.is_full() && self.bytes.load(Ordering::Relaxed) + len <= PACKET_IN_BYTES
     }

@@ -1,4 +1,5 @@
-//! Policed ports: what exceeds a rate is dropped when it comes in, or before it is sent. Nothing waits, so no worker owns such a port: all draw from the same buckets.
+//! Policed ports: what exceeds a rate is dropped when it comes in, or before it is sent. Nothing
+//! waits, so no worker owns such a port: all draw from the same buckets.
 
 use crate::counters::DropReason;
 use crate::forward::Forward;

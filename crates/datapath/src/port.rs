@@ -93,7 +93,8 @@ pub enum Shape {
     Policer(std::sync::Arc<qos::policer::PolicerSpec>),
 }
 
-/// Makes a port's transmit queue for a worker, by the worker's number. An error's text is for the user.
+/// Makes a port's transmit queue for a worker, by the worker's number. An error's text is for the
+/// user.
 pub type MakeTx<F> = Box<dyn FnMut(usize) -> Result<Box<dyn TxQueue<F>>, String> + Send>;
 
 /// What is behind a port.
@@ -105,7 +106,8 @@ pub enum PortKind<F: Frame> {
         /// How workers get at it.
         tx: MakeTx<F>,
     },
-    /// One end of a patch: what is sent here comes in at the peer. Works once both ends exist and each names the other.
+    /// One end of a patch: what is sent here comes in at the peer. Works once both ends exist and
+    /// each names the other.
     Patch {
         /// The peer's name.
         peer: String,

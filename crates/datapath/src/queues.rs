@@ -1,7 +1,9 @@
 //! Queues of a port: who was sent through which.
 //!
-//! A frame names its queue (`set_queue`, `enqueue`); what names none, or one that the port does not have, goes by queue 0. Only frames that name a queue are counted one by one;
-//! queue 0 has the rest of what the port has sent. Counters are shared by workers: a port with queues is off the shortest path anyway.
+//! A frame names its queue (`set_queue`, `enqueue`); what names none, or one that the port does not
+//! have, goes by queue 0. Only frames that name a queue are counted one by one; queue 0 has the
+//! rest of what the port has sent. Counters are shared by workers: a port with queues is off the
+//! shortest path anyway.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};

@@ -35,7 +35,8 @@ pub struct WorkerInfo {
     pub cpu: Option<usize>,
     /// What it has done with its time since it started or was cleared.
     pub stats: WorkerStats,
-    /// How long its turns have been since it started or [`crate::Datapath::clear_turns`] was called.
+    /// How long its turns have been since it started or [`crate::Datapath::clear_turns`] was
+    /// called.
     pub turns: TurnStats,
     /// Cycles that passed in the last minute: busy, idle and asleep.
     pub recent_cycles: u64,

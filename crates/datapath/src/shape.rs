@@ -1,11 +1,16 @@
 //! Shaped ports: what is sent to one waits in its shaper until its rates let it go.
 //!
-//! A shaped port belongs to one worker. What its owner sends there during a burst is staged, and goes into the shaper ([`qos::shaper`]) when the burst ends; a run of frames that
-//! need not wait is only paid for and leaves with the burst. Other workers put frames into a bounded ring, which the owner empties before its own. Once a turn the owner sends
-//! what may leave, and before it sleeps it asks the shaper when something will. Control prepares another shape and leaves it beside the ring, and the owner moves what waits into
-//! it. The lock is for the moment at which the owner changes: its owner alone takes it, does not wait for it, and sends before it gives it back, so no frame is overtaken. What a former
-//! owner, who has not been told yet, puts in after that is the owner's to let go: when it falls due is said beside the shaper ([`due`]). When the port goes, each worker that lets go of it takes
-//! the lock once more, and throws away what waits: the last one finds what a former owner, or a later one, has put there meanwhile.
+//! A shaped port belongs to one worker. What its owner sends there during a burst is staged, and
+//! goes into the shaper ([`qos::shaper`]) when the burst ends; a run of frames that need not wait
+//! is only paid for and leaves with the burst. Other workers put frames into a bounded ring, which
+//! the owner empties before its own. Once a turn the owner sends what may leave, and before it
+//! sleeps it asks the shaper when something will. Control prepares another shape and leaves it
+//! beside the ring, and the owner moves what waits into it. The lock is for the moment at which the
+//! owner changes: its owner alone takes it, does not wait for it, and sends before it gives it
+//! back, so no frame is overtaken. What a former owner, who has not been told yet, puts in after
+//! that is the owner's to let go: when it falls due is said beside the shaper ([`due`]). When the
+//! port goes, each worker that lets go of it takes the lock once more, and throws away what waits:
+//! the last one finds what a former owner, or a later one, has put there meanwhile.
 //!
 //! A patch port may be shaped too: what leaves then comes in at the peer.
 
@@ -30,11 +35,14 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// What is left of a flow's hash; the other bits say how many patch ports the frame has passed ([`crate::forward::MAX_PATCHES`] at most).
+/// What is left of a flow's hash; the other bits say how many patch ports the frame has passed
+/// ([`crate::forward::MAX_PATCHES`] at most).
 const FLOW_BITS: u32 = !0x7f;
-/// How long it may take to hand a batch of [`packet::io::BURST`] frames to a device, in nanoseconds: part of what a bound promises.
+/// How long it may take to hand a batch of [`packet::io::BURST`] frames to a device, in
+/// nanoseconds: part of what a bound promises.
 pub const BATCH_NS: u64 = 200_000;
-/// A large TCP frame is cut into its segments before it waits, where sending it as one would take longer at its queue's maximum rate than this part of the queue's bound,
+/// A large TCP frame is cut into its segments before it waits, where sending it as one would take
+/// longer at its queue's maximum rate than this part of the queue's bound,
 const PART_OF_BOUND: u64 = 8;
 /// or longer than so many nanoseconds.
 const LONGEST_NS: u64 = 500_000;
@@ -108,7 +116,8 @@ impl<F: Frame> Shaped<F> {
         (counters.0.clone(), Arc::clone(&counters.2))
     }
 
-    /// Frames that were handed to the device later than their queue's bound promises: the bound, the timer's slack and [`BATCH_NS`]. Only a worker that was stopped meanwhile sends so.
+    /// Frames that were handed to the device later than their queue's bound promises: the bound,
+    /// the timer's slack and [`BATCH_NS`]. Only a worker that was stopped meanwhile sends so.
     pub fn late_sent(&self) -> u64 {
         self.late_sent.load(Ordering::Relaxed)
     }
@@ -125,7 +134,8 @@ impl<F: Frame> Shaped<F> {
         *self.counters.lock().unwrap_or_else(PoisonError::into_inner) = counters_of(&core.shaper);
     }
 
-    /// Throws away what waits, and says how many frames that were; none of what another worker is at just now, who is to do this, too, when he lets go of the port.
+    /// Throws away what waits, and says how many frames that were; none of what another worker is
+    /// at just now, who is to do this, too, when he lets go of the port.
     pub fn close(&self, cell: &Cell) -> u64 {
         let mut gone = 0;
         if let Some(mut core) = self.core(cell)
@@ -137,7 +147,8 @@ impl<F: Frame> Shaped<F> {
         gone as u64
     }
 
-    /// The shaper, for its owner; none while the former owner is still at it. A shaper in which a worker failed is replaced by an empty one.
+    /// The shaper, for its owner; none while the former owner is still at it. A shaper in which a
+    /// worker failed is replaced by an empty one.
     fn core(&self, cell: &Cell) -> Option<InHand<'_, F>> {
         let in_hand = |core| {
             let due = &self.due;

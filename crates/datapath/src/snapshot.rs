@@ -1,7 +1,8 @@
 //! What workers know of bridges and ports: an immutable picture, replaced as a whole.
 //!
-//! The control thread draws a new picture for every change and publishes it by one store; a worker reads it once per turn under its guard. The old picture is
-//! freed by the epoch domain when no worker can hold it. Parts that did not change are shared between pictures.
+//! The control thread draws a new picture for every change and publishes it by one store; a worker
+//! reads it once per turn under its guard. The old picture is freed by the epoch domain when no
+//! worker can hold it. Parts that did not change are shared between pictures.
 
 use crate::counters::PortCounters;
 use crate::mac_table::MacTable;
@@ -177,17 +178,20 @@ impl Published {
             std::ptr::eq(guard.domain(), &*self.domain),
             "a guard of another domain"
         );
-        // SAFETY: the pointer was made by `Box::into_raw` and is never null; a picture that is replaced is retired to this domain, which keeps it while a
-        // guard from before lives, and the guard lives for 'g.
+        // SAFETY: the pointer was made by `Box::into_raw` and is never null; a picture that is
+        // replaced is retired to this domain, which keeps it while a guard from before
+        // lives, and the guard lives for 'g.
         unsafe { &*self.current.load(Ordering::Acquire) }
     }
 
-    /// Replaces the picture and publishes an epoch: once every worker has passed it, none sees the old one.
+    /// Replaces the picture and publishes an epoch: once every worker has passed it, none sees the
+    /// old one.
     pub fn replace(&self, snapshot: Snapshot) -> Epoch {
         let old = self
             .current
             .swap(Box::into_raw(Box::new(snapshot)), Ordering::AcqRel);
-        // SAFETY: made by `Box::into_raw` in `new` or here, and unlinked by the swap, so it is taken once; readers are waited for by `retire`.
+        // SAFETY: made by `Box::into_raw` in `new` or here, and unlinked by the swap, so it is
+        // taken once; readers are waited for by `retire`.
         self.domain.retire(unsafe { Box::from_raw(old) });
         self.domain.publish()
     }
@@ -195,7 +199,8 @@ impl Published {
 
 impl Drop for Published {
     fn drop(&mut self) {
-        // SAFETY: made by `Box::into_raw`; workers hold an `Arc` of what holds this, so none of them is left.
+        // SAFETY: made by `Box::into_raw`; workers hold an `Arc` of what holds this, so none of
+        // them is left.
         drop(unsafe { Box::from_raw(*self.current.get_mut()) });
     }
 }

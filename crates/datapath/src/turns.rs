@@ -1,9 +1,12 @@
 //! The longest turns of workers, and what they were doing.
 //!
-//! While a worker is in a turn it does nothing for its other queues, answers no barrier and lets nothing be freed, so its longest turn is what
-//! a packet may have to wait for others. A worker compares each turn's cycles with those of the longest one since control last looked, and each part of it
-//! with the longest before it; only a turn that is longer, or takes a millisecond, costs more. What it did not have a processor for is told apart by
-//! the time that the kernel charged its thread with: another process had the processor, or the worker waited for something in the kernel.
+//! While a worker is in a turn it does nothing for its other queues, answers no barrier and lets
+//! nothing be freed, so its longest turn is what a packet may have to wait for others. A worker
+//! compares each turn's cycles with those of the longest one since control last looked, and each
+//! part of it with the longest before it; only a turn that is longer, or takes a millisecond, costs
+//! more. What it did not have a processor for is told apart by the time that the kernel charged its
+//! thread with: another process had the processor, or the worker waited for something in the
+//! kernel.
 
 use crate::clock::{cycles, cycles_per_second};
 use crate::counters::Count;
@@ -61,7 +64,8 @@ impl Doing {
     }
 }
 
-/// Bits of a packed note below the cycles: what was done, and a port's slot (below [`crate::MAX_PORTS`]).
+/// Bits of a packed note below the cycles: what was done, and a port's slot (below
+/// [`crate::MAX_PORTS`]).
 const KIND_BITS: u32 = 4;
 const SLOT_BITS: u32 = 16;
 const CYCLE_SHIFT: u32 = KIND_BITS + SLOT_BITS;
@@ -124,7 +128,8 @@ impl Seen {
 }
 
 impl Told {
-    /// Takes what has been told since the last call. Where the worker tells of another turn meanwhile, `away` may be that one's.
+    /// Takes what has been told since the last call. Where the worker tells of another turn
+    /// meanwhile, `away` may be that one's.
     pub fn take(&self) -> Seen {
         let longest = Note(self.longest.swap(0, Ordering::Acquire));
         let most_work = Note(self.most_work.swap(0, Ordering::Relaxed));
@@ -199,7 +204,8 @@ fn worked() -> Duration {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: the pointer is to a live variable. On failure, which the manual does not know for this clock, the time stays 0.
+    // SAFETY: the pointer is to a live variable. On failure, which the manual does not know for
+    // this clock, the time stays 0.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
@@ -238,7 +244,8 @@ impl Parts {
 pub(crate) struct Eye {
     worth_asking: u64,
     long: u64,
-    /// When the thread's time was read last, in cycles; what it was; how much the worker had rested by then, in cycles.
+    /// When the thread's time was read last, in cycles; what it was; how much the worker had
+    /// rested by then, in cycles.
     mark: (u64, Duration, u64),
 }
 
@@ -251,8 +258,9 @@ impl Eye {
         }
     }
 
-    /// Reads the thread's time: now and then, so that what is missing of a long turn can be told from what was missing before. `rested`: for how many
-    /// cycles the worker has rested since it began.
+    /// Reads the thread's time: now and then, so that what is missing of a long turn can be told
+    /// from what was missing before. `rested`: for how many cycles the worker has rested since
+    /// it began.
     #[cold]
     pub fn mark(&mut self, rested: u64) {
         self.mark = (cycles(), worked(), rested);
@@ -347,7 +355,8 @@ mod tests {
         assert_eq!(all, seen);
     }
 
-    /// What a thread did not work is not called work: this one sleeps through its turn, and works through the next.
+    /// What a thread did not work is not called work: this one sleeps through its turn, and works
+    /// through the next.
     #[test]
     fn sleep_in_a_turn_is_no_work() {
         let told = Told::default();

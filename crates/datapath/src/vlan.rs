@@ -1,8 +1,10 @@
-//! VLANs as NORMAL sees them: which VLAN a frame belongs to, and how it must look on the wire of each port.
+//! VLANs as NORMAL sees them: which VLAN a frame belongs to, and how it must look on the wire of
+//! each port.
 //!
-//! A port's mode says both (`Port.vlan_mode` in ovs-vswitchd.conf.db(5)). Coming in, a frame gets an *internal* VLAN: an access port's
-//! own, a trunk's tag, a native port's own where there is no tag. Going out, the internal VLAN becomes a tag or no tag. VLAN 0 inside
-//! means untagged on a trunk. Only the outermost tag counts; what is behind it is payload.
+//! A port's mode says both (`Port.vlan_mode` in ovs-vswitchd.conf.db(5)). Coming in, a frame gets
+//! an *internal* VLAN: an access port's own, a trunk's tag, a native port's own where there is no
+//! tag. Going out, the internal VLAN becomes a tag or no tag. VLAN 0 inside means untagged on a
+//! trunk. Only the outermost tag counts; what is behind it is payload.
 
 use packet::Frame;
 
@@ -78,7 +80,8 @@ pub enum VlanMode {
     NativeUntagged(u16),
 }
 
-/// When a frame without a VLAN gets a tag that only carries its priority (`Port.other_config:priority-tags`).
+/// When a frame without a VLAN gets a tag that only carries its priority
+/// (`Port.other_config:priority-tags`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum PriorityTags {
     /// Never.
@@ -144,8 +147,8 @@ pub struct Inner {
 }
 
 impl VlanConfig {
-    /// A configuration. `trunks`: the VLANs of a trunk or native port, None for all; a native port always carries its native VLAN, and never VLAN 0
-    /// beside it.
+    /// A configuration. `trunks`: the VLANs of a trunk or native port, None for all; a native port
+    /// always carries its native VLAN, and never VLAN 0 beside it.
     pub fn new(mode: VlanMode, trunks: Option<VlanSet>) -> VlanConfig {
         let trunks = match mode {
             VlanMode::Access(_) => None,
@@ -211,7 +214,8 @@ impl VlanConfig {
         }
     }
 
-    /// The tag with which a frame leaves. `pcp`: the priority of the tag that the frame carries now.
+    /// The tag with which a frame leaves. `pcp`: the priority of the tag that the frame carries
+    /// now.
     #[inline]
     pub fn output(&self, inner: Inner, pcp: u16) -> Option<Tag> {
         let (vid, own_pcp) = match self.mode {
@@ -296,8 +300,8 @@ fn move_checksum_start<F: Frame>(frame: &mut F, by: i16) {
     }
 }
 
-/// Makes `wanted` the frame's outermost tag in place of `present`, which [`ethernet`] has read. False when there is no room for a tag; the frame
-/// is as it was then.
+/// Makes `wanted` the frame's outermost tag in place of `present`, which [`ethernet`] has read.
+/// False when there is no room for a tag; the frame is as it was then.
 pub fn set_tag<F: Frame>(frame: &mut F, present: Option<Tag>, wanted: Option<Tag>) -> bool {
     match (present, wanted) {
         (None, None) => true,

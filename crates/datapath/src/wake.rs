@@ -43,7 +43,8 @@ impl AsRawFd for Wake {
 /// Descriptors found readable at a time.
 const FOUND: usize = 32;
 
-/// A set of descriptors that is readable while one of them is (epoll(7)): to wait for many costs no more than for one.
+/// A set of descriptors that is readable while one of them is (epoll(7)): to wait for many costs no
+/// more than for one.
 pub(crate) struct Watched(OwnedFd);
 
 impl Watched {
@@ -62,7 +63,8 @@ impl Watched {
         self.control(libc::EPOLL_CTL_ADD, fd, name)
     }
 
-    /// Has a descriptor told of once, under a name, when it is readable or when it next is: adds it, or where it is in already begins anew. False where the kernel does not watch it.
+    /// Has a descriptor told of once, under a name, when it is readable or when it next is: adds
+    /// it, or where it is in already begins anew. False where the kernel does not watch it.
     pub fn watch_once(&self, fd: RawFd, name: usize) -> bool {
         let events = libc::EPOLLIN | libc::EPOLLONESHOT;
         self.control_for(libc::EPOLL_CTL_MOD, fd, name, events)
@@ -124,14 +126,16 @@ pub(crate) fn readable(fd: RawFd) -> libc::pollfd {
 
 /// Waits until one of `fds` is ready, for `limit` at most. A signal ends the wait too.
 ///
-/// `ppoll` and not `epoll`: queues come and go with their guests, so do their descriptors, and a list made anew for every sleep cannot be out of date. It
-/// costs some ten nanoseconds for each queue, once per sleep.
+/// `ppoll` and not `epoll`: queues come and go with their guests, so do their descriptors, and a
+/// list made anew for every sleep cannot be out of date. It costs some ten nanoseconds for each
+/// queue, once per sleep.
 pub(crate) fn wait(fds: &mut [libc::pollfd], limit: Duration) {
     let limit = libc::timespec {
         tv_sec: limit.as_secs() as libc::time_t,
         tv_nsec: libc::c_long::from(limit.subsec_nanos()),
     };
-    // SAFETY: `fds` is a valid array of its length, `limit` a valid timespec, and no signal mask is given.
+    // SAFETY: `fds` is a valid array of its length, `limit` a valid timespec, and no signal mask is
+    // given.
     let ready = unsafe {
         libc::ppoll(
             fds.as_mut_ptr(),

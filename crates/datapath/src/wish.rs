@@ -1,7 +1,8 @@
-//! What packets want of control: rules that they ask for (`learn`), and word of connections that have ended (`fin_timeout`).
+//! What packets want of control: rules that they ask for (`learn`), and word of connections that
+//! have ended (`fin_timeout`).
 //!
-//! Like packet-ins: each worker has a bounded ring, and the same descriptor wakes the control thread. Answers go back through the worker's mailbox
-//! ([`crate::Datapath::answer`]).
+//! Like packet-ins: each worker has a bounded ring, and the same descriptor wakes the control
+//! thread. Answers go back through the worker's mailbox ([`crate::Datapath::answer`]).
 
 use crate::clock::cycles;
 use crate::packet_in::Teller;

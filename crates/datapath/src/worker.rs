@@ -1,25 +1,34 @@
 //! A worker: its loop, what it owns, how it rests, and how it survives its own failure.
 //!
-//! One turn of the loop: begin an epoch, read the picture, do what control asks, carry out packet-outs, then for each receive queue ([`QUIET`] ones less often) fetch a burst, walk
-//! it, walk what it sent through patch ports, and send the batches. The epoch begins before frames are fetched, so a frame that arrives after a
-//! barrier's reply finds the barrier's rules.
+//! One turn of the loop: begin an epoch, read the picture, do what control asks, carry out
+//! packet-outs, then for each receive queue ([`QUIET`] ones less often) fetch a burst, walk
+//! it, walk what it sent through patch ports, and send the batches. The epoch begins before frames
+//! are fetched, so a frame that arrives after a barrier's reply finds the barrier's rules.
 //!
-//! A turn without frames is followed by rest. For [`spin::SPIN`] after the last frame the worker polls on. Then, when every queue has a descriptor to wait on, it goes offline
-//! and sleeps until one is readable, control wants something, or [`SLEEP_LIMIT`] has passed. Otherwise it lets others run (`sched_yield`) until [`YIELD`] after the last frame,
-//! and from then on sleeps between polls, 10 us at first, twice as long each time, [`NAP_LIMIT`] at most.
+//! A turn without frames is followed by rest. For [`spin::SPIN`] after the last frame the worker
+//! polls on. Then, when every queue has a descriptor to wait on, it goes offline and sleeps until
+//! one is readable, control wants something, or [`SLEEP_LIMIT`] has passed. Otherwise it lets
+//! others run (`sched_yield`) until [`YIELD`] after the last frame, and from then on sleeps between
+//! polls, 10 us at first, twice as long each time, [`NAP_LIMIT`] at most.
 //!
-//! To be woken costs the sender a system call and an interrupt to another processor, which may take longer than [`spin::SPIN`]: a worker that sleeps as soon as its sender
-//! waits for that goes to sleep in step with it, packet after packet. A worker with a processor of its own therefore polls on for [`spin::PATIENT_SPIN`] once a frame has
-//! come sooner than that, and for half as long after each rest that was longer ([`Spin`]): traffic with short gaps is never slept through, and an idle switch sleeps.
-//! Where frames have come all the time, it polls on for as long as they have, [`spin::STEADY_SPIN`] at most: their sender was only stopped.
+//! To be woken costs the sender a system call and an interrupt to another processor, which may take
+//! longer than [`spin::SPIN`]: a worker that sleeps as soon as its sender waits for that goes to
+//! sleep in step with it, packet after packet. A worker with a processor of its own therefore polls
+//! on for [`spin::PATIENT_SPIN`] once a frame has come sooner than that, and for half as long after
+//! each rest that was longer ([`Spin`]): traffic with short gaps is never slept through, and an
+//! idle switch sleeps. Where frames have come all the time, it polls on for as long as they have,
+//! [`spin::STEADY_SPIN`] at most: their sender was only stopped.
 //!
-//! Where it holds frames back for shaped ports, which then leave every few microseconds, it naps instead of polling for as long as these frames do not feel ([`nap`]); queues that
+//! Where it holds frames back for shaped ports, which then leave every few microseconds, it naps
+//! instead of polling for as long as these frames do not feel ([`nap`]); queues that
 //! have been quiet cut naps short ([`watch`]).
 //!
-//! A worker with many queues waits for the quiet ones together and does not look at them until they have something ([`parked`]).
+//! A worker with many queues waits for the quiet ones together and does not look at them until they
+//! have something ([`parked`]).
 //!
-//! A queue whose descriptor is readable and yields nothing, time after time, is not waited on for a while (up to [`MUTE_LIMIT`]), so a peer that keeps signalling for nothing
-//! costs itself latency and nobody else anything. A queue that makes the worker fail is left alone likewise.
+//! A queue whose descriptor is readable and yields nothing, time after time, is not waited on for a
+//! while (up to [`MUTE_LIMIT`]), so a peer that keeps signalling for nothing costs itself latency
+//! and nobody else anything. A queue that makes the worker fail is left alone likewise.
 
 mod mailbox;
 mod nap;
@@ -67,20 +76,26 @@ pub(crate) const SLEEP_LIMIT: Duration = Duration::from_secs(1);
 pub(crate) const MUTE_LIMIT: Duration = Duration::from_millis(100);
 /// Wake-ups in vain that are forgiven.
 const PATIENCE: u32 = 8;
-/// How long a worker whose frames come by other queues leaves one alone that was empty, where looking costs a system call: a look every turn at an idle TAP took a fifth of a
-/// busy worker's time and half a microsecond of every frame's at low rates, one every 10 us still a twentieth. So a queue that stays empty is looked at after twice as long each time, [`LOOK_DOUBLINGS`] times.
+/// How long a worker whose frames come by other queues leaves one alone that was empty, where
+/// looking costs a system call: a look every turn at an idle TAP took a fifth of a busy worker's
+/// time and half a microsecond of every frame's at low rates, one every 10 us still a twentieth. So
+/// a queue that stays empty is looked at after twice as long each time, [`LOOK_DOUBLINGS`] times.
 const LOOK_INTERVAL: Duration = Duration::from_micros(10);
 /// See [`LOOK_INTERVAL`].
 const LOOK_DOUBLINGS: u32 = 2;
 /// How far apart a busy worker's looks are at a queue that stays empty.
 pub const IDLE_LOOKS: Duration =
     Duration::from_micros((LOOK_INTERVAL.as_micros() as u64) << LOOK_DOUBLINGS);
-/// After how many empty looks in a row a queue that costs little to look at is quiet. While another queue of the worker fills whole bursts, quiet ones are looked at every
-/// [`LOOK_INTERVAL`]: every look takes a gate and a driver's call, which were a fortieth of a busy worker's time for two idle devices. A worker that has less to do looks at all of them in every turn.
+/// After how many empty looks in a row a queue that costs little to look at is quiet. While another
+/// queue of the worker fills whole bursts, quiet ones are looked at every [`LOOK_INTERVAL`]: every
+/// look takes a gate and a driver's call, which were a fortieth of a busy worker's time for two
+/// idle devices. A worker that has less to do looks at all of them in every turn.
 const QUIET: u32 = 8;
 /// How old the time may be that rules are marked as used with.
 const TIME_INTERVAL: Duration = Duration::from_micros(100);
-/// How often dormant queues ([`RxQueue::is_dormant`]) are looked at: a guest's device has sixteen queues, of which it mostly uses one, and to pass over the others was half of a turn without frames.
+/// How often dormant queues ([`RxQueue::is_dormant`]) are looked at: a guest's device has sixteen
+/// queues, of which it mostly uses one, and to pass over the others was half of a turn without
+/// frames.
 const DORMANT_INTERVAL: Duration = Duration::from_millis(1);
 /// How often queues are asked what they have lost.
 const DROPS_INTERVAL: Duration = Duration::from_millis(100);
@@ -101,9 +116,11 @@ pub(crate) struct RxPort<F: Frame> {
     muted_until: u64,
     /// Not polled until then, in cycles.
     left_until: u64,
-    /// Was empty, and is costly while the worker is busy or quiet while it is crowded: not polled until then, in cycles.
+    /// Was empty, and is costly while the worker is busy or quiet while it is crowded: not polled
+    /// until then, in cycles.
     next_look: u64,
-    /// How often it was empty in a row, up to [`LOOK_DOUBLINGS`] where it is costly and then only while the worker was busy, up to [`QUIET`] where not.
+    /// How often it was empty in a row, up to [`LOOK_DOUBLINGS`] where it is costly and then only
+    /// while the worker was busy, up to [`QUIET`] where not.
     empty_looks: u32,
     /// Whether a look at it is costly, as it said lately ([`DORMANT_INTERVAL`]).
     costly: bool,
@@ -180,7 +197,8 @@ impl<F: Frame> RxPort<F> {
     }
 }
 
-/// Cycles to leave a queue alone after `times` failures: 1 ms, then twice as long each time, up to [`MUTE_LIMIT`].
+/// Cycles to leave a queue alone after `times` failures: 1 ms, then twice as long each time, up to
+/// [`MUTE_LIMIT`].
 fn growing(times: u32) -> u64 {
     to_cycles(Duration::from_millis(1 << times.min(16)).min(MUTE_LIMIT))
 }
@@ -200,8 +218,8 @@ thread_local! {
     static CATCHING: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// Whether a panic on the calling thread would be a worker's, which catches it, counts it and goes on. For a panic hook that
-/// ends the process in every other case.
+/// Whether a panic on the calling thread would be a worker's, which catches it, counts it and goes
+/// on. For a panic hook that ends the process in every other case.
 pub fn catches_panics() -> bool {
     CATCHING.get()
 }
@@ -245,7 +263,8 @@ struct Rest {
     holding: Nap,
     /// The processor is this worker's own.
     alone: bool,
-    /// Until when after the last frame to give way to others, where there is no descriptor to wait on.
+    /// Until when after the last frame to give way to others, where there is no descriptor to wait
+    /// on.
     yields: u64,
     /// The epoch of the last turn, and when a turn first had it.
     epoch: Epoch,
@@ -330,7 +349,8 @@ impl<F: Frame> Worker<F> {
         }
     }
 
-    /// Works until told to stop, and gives everything back. A failure (a panic) is counted and logged, costs the frames in hand, and the worker goes on.
+    /// Works until told to stop, and gives everything back. A failure (a panic) is counted and
+    /// logged, costs the frames in hand, and the worker goes on.
     pub fn run(mut self) {
         loop {
             CATCHING.set(true);
@@ -434,8 +454,9 @@ impl<F: Frame> Worker<F> {
         let guard = reader.begin();
         let snapshot = shared.published.load(&guard);
         let cell = shared.cells.of(guard.index());
-        // After the picture has been read: control puts a port's transmit queue before it publishes the port.
-        // Looked at before something is taken: taking from an empty queue costs a full fence, which waits for all that has been written.
+        // After the picture has been read: control puts a port's transmit queue before it publishes
+        // the port. Looked at before something is taken: taking from an empty queue costs a
+        // full fence, which waits for all that has been written.
         let (mut obeyed, mut reopened) = (false, false);
         while !mailbox.commands.is_empty()
             && let Some(command) = mailbox.commands.pop()
@@ -860,7 +881,8 @@ pub fn pin(cpu: usize) -> Result<(), String> {
     if cpu >= libc::CPU_SETSIZE as usize {
         return Err(format!("there is no CPU {cpu}"));
     }
-    // SAFETY: a `cpu_set_t` of zero bytes is an empty set; `cpu` is below its size; pid 0 is the calling thread.
+    // SAFETY: a `cpu_set_t` of zero bytes is an empty set; `cpu` is below its size; pid 0 is the
+    // calling thread.
     let done = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::CPU_SET(cpu, &mut set);
@@ -878,7 +900,8 @@ pub fn pin(cpu: usize) -> Result<(), String> {
 
 /// Makes short sleeps of the calling thread end when they are asked to, and not up to 50 us later.
 pub(crate) fn sleep_precisely() {
-    // SAFETY: PR_SET_TIMERSLACK takes a number of nanoseconds and no pointers. Failure costs precision only.
+    // SAFETY: PR_SET_TIMERSLACK takes a number of nanoseconds and no pointers. Failure costs
+    // precision only.
     unsafe { libc::prctl(libc::PR_SET_TIMERSLACK, 1000_u64, 0, 0, 0) };
 }
 
@@ -896,7 +919,8 @@ mod tests {
         }
     }
 
-    /// What is quiet is passed over, but only by a worker that has its hands full, and for a bounded time.
+    /// What is quiet is passed over, but only by a worker that has its hands full, and for a
+    /// bounded time.
     #[test]
     fn a_crowded_worker_looks_less_at_quiet_queues() {
         let id = PortId::new(0, 0);

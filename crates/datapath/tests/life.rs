@@ -209,7 +209,8 @@ fn an_idle_worker_sleeps_and_is_woken_by_traffic_and_by_control() {
         .packet_out(bridge, 1, vec![0; 60], out)
         .unwrap();
     wait_until("woken by a packet-out", || ports[1].1.sent() == 21);
-    // Asleep it counts as having seen everything. It may not be asleep yet, and wakes once a second.
+    // Asleep it counts as having seen everything. It may not be asleep yet, and wakes once a
+    // second.
     let seen = (0..500).any(|_| {
         std::thread::sleep(Duration::from_millis(5));
         let epoch = switch.program.domain.publish();
@@ -264,7 +265,8 @@ fn a_dormant_queue_is_looked_at_rarely_and_not_forgotten() {
     wait_until("found when awake", || out.sent() == sent + 2);
 }
 
-/// With many queues only those are looked at that have something, every frame arrives everywhere once, and queues may come and go meanwhile.
+/// With many queues only those are looked at that have something, every frame arrives everywhere
+/// once, and queues may come and go meanwhile.
 #[test]
 fn a_worker_with_many_quiet_queues_looks_at_those_that_have_something() {
     const PORTS: u32 = 120;
@@ -361,7 +363,8 @@ fn a_descriptor_that_signals_for_nothing_costs_only_its_own_port() {
             }
         })
     };
-    // What others take from the processor counts as idle while the worker wants to run, so that not every span tells.
+    // What others take from the processor counts as idle while the worker wants to run, so that not
+    // every span tells.
     wait_until("it sleeps most of the time nevertheless", || {
         let before = switch.datapath.workers()[0].stats;
         std::thread::sleep(Duration::from_millis(300));

@@ -1,6 +1,8 @@
-//! The learning switch by bursts against the learning switch frame by frame: the same frames in the same order by each port, the same table, the same counts.
+//! The learning switch by bursts against the learning switch frame by frame: the same frames in the
+//! same order by each port, the same table, the same counts.
 //!
-//! A rule whose only step is NORMAL gives runs of frames to it; one with a step before that changes nothing walks each frame by itself.
+//! A rule whose only step is NORMAL gives runs of frames to it; one with a step before that changes
+//! nothing walks each frame by itself.
 
 mod support;
 

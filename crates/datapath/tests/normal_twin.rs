@@ -1,4 +1,5 @@
-//! The learning switch against a twin that follows the documentation step by step, on random ports and frames.
+//! The learning switch against a twin that follows the documentation step by step, on random ports
+//! and frames.
 
 mod support;
 
@@ -172,7 +173,8 @@ proptest! {
             let counts: u64 = wires.iter().map(|wire| wire.sent()).sum();
             wires[sent.port].put(packet::HeapFrame::new(&whole));
             let wanted = twin.forward(sent);
-            // The frame is done with when its copies have left, or it has been dropped for a reason.
+            // The frame is done with when its copies have left, or it has been dropped for a
+            // reason.
             wait_until("the frame's end", || {
                 let copies = wires.iter().map(|wire| wire.sent()).sum::<u64>() - counts;
                 copies + switch.dropped_in_all() - before >= (wanted.len() as u64).max(1)

@@ -1,4 +1,5 @@
-//! Shaped ports: devices and patch ports, several workers that send to one, owners and shapes that change while frames wait.
+//! Shaped ports: devices and patch ports, several workers that send to one, owners and shapes that
+//! change while frames wait.
 
 mod support;
 
@@ -115,7 +116,8 @@ fn frames_for_a_shaped_port_are_sent_or_counted_while_workers_and_shapes_change(
     assert_eq!(switch.dropped_in_all(), counted.iter().sum::<u64>());
     let at_the_port = |switch: &Switch| switch.datapath.port_stats(out).unwrap().tx_policed;
     assert_eq!(at_the_port(&switch), switch.dropped_in_all());
-    // How many depends on who had the processors while the rate was low; that the port does send now depends on nothing.
+    // How many depends on who had the processors while the rate was low; that the port does send
+    // now depends on nothing.
     let before = wires[2].sent();
     assert!(before > 500, "{before} of {put}");
     (0..20).for_each(|number| wires[0].put(frame(mac(9), mac(1), number)));
@@ -276,7 +278,8 @@ fn fed(wire: &Wire, during: impl FnOnce()) -> u64 {
 
 #[test]
 fn a_worker_that_holds_frames_back_naps_between_them() {
-    // A frame every 64 us leaves, and more come, so that the worker never finds nothing for long enough to sleep on its queues.
+    // A frame every 64 us leaves, and more come, so that the worker never finds nothing for long
+    // enough to sleep on its queues.
     let (switch, from, to, out) = between(1, &shape(10_000_000));
     let put = fed(&from, || {
         wait_until("naps", || {
@@ -540,7 +543,8 @@ fn a_large_segment_passes_whatever_the_burst_and_counts_what_it_is_on_the_wire()
     wait_until("each has its end", || {
         to.sent() + switch.dropped("shaped") == 20
     });
-    // The first leaves at once, and where 200,000 bytes are room for two of 62,520 that wait, one more has no room left over.
+    // The first leaves at once, and where 200,000 bytes are room for two of 62,520 that wait, one
+    // more has no room left over.
     assert!((3..20).contains(&to.sent()), "{} were sent", to.sent());
     let totals = switch.datapath.shaping(out).unwrap();
     let bytes: u64 = totals.iter().map(|(_, totals)| totals.bytes).sum();

@@ -255,7 +255,8 @@ fn outputs_of_rules() {
     wait_until("no rule", || switch.dropped("table_miss") == 1);
 }
 
-/// A rule that only sends: its port is told the lengths of frames, of one segment or of several, that came with nothing left to be done to them, and gets all of them as they came; the
+/// A rule that only sends: its port is told the lengths of frames, of one segment or of several,
+/// that came with nothing left to be done to them, and gets all of them as they came; the
 /// queue in [`Wire`] compares. Of a port whose frames may be unfinished nothing is
 /// told; frames that others come between leave as they came, too.
 #[test]
@@ -537,8 +538,8 @@ fn packets_to_controllers_and_back() {
     });
 }
 
-/// Each packet-out meets the rule of its own epoch, however many others have come and gone since, and
-/// none is carried out by rules older than those it was sent after.
+/// Each packet-out meets the rule of its own epoch, however many others have come and gone since,
+/// and none is carried out by rules older than those it was sent after.
 #[test]
 fn packet_outs_go_by_the_rules_of_their_moment() {
     const COUNT: u64 = 3000;

@@ -1,5 +1,6 @@
-//! Judges forecasts by scenarios from a seed: `cargo run --release -p sluice-forecast --example sweep [SCENARIOS [FIRST]]` (200 from 1000; models were made with those below
-//! 400). Waits are simulated.
+//! Judges forecasts by scenarios from a seed: `cargo run --release -p sluice-forecast --example
+//! sweep [SCENARIOS [FIRST]]` (200 from 1000; models were made with those below 400). Waits are
+//! simulated.
 
 use forecast::sweep::simulate::Effort;
 use forecast::sweep::{Row, Scenario, Summary, judge};

@@ -1,7 +1,10 @@
-//! Network calculus: bounds that hold always, for traffic that keeps to a token bucket (Le Boudec and Thiran, "Network Calculus", 1.4).
+//! Network calculus: bounds that hold always, for traffic that keeps to a token bucket (Le Boudec
+//! and Thiran, "Network Calculus", 1.4).
 //!
-//! Traffic that sends at most `b + r t` bits in any time `t`, through a queue that serves at least `R (t - T)` bits of what waits: nothing waits longer than `T + b / R`, and no
-//! more than `b + r T` bits wait, as long as `r` does not exceed `R`. In a row of queues the burst is paid once, at the slowest: `sum T + b / min R`.
+//! Traffic that sends at most `b + r t` bits in any time `t`, through a queue that serves at least
+//! `R (t - T)` bits of what waits: nothing waits longer than `T + b / R`, and no more than `b + r
+//! T` bits wait, as long as `r` does not exceed `R`. In a row of queues the burst is paid once, at
+//! the slowest: `sum T + b / min R`.
 
 use crate::Error;
 use serde::Serialize;
@@ -52,7 +55,8 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Whatever keeps to its bucket keeps to the bound: packets through a fluid server that begins late.
+        /// Whatever keeps to its bucket keeps to the bound: packets through a fluid server that
+        /// begins late.
         #[test]
         fn bounds_hold(
             packets in prop::collection::vec((1.0..12_000.0_f64, 0.0..0.01_f64), 1..200),

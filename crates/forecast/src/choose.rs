@@ -1,12 +1,16 @@
 //! Which model to believe, and when none.
 //!
-//! Without a past, what is said about the arrivals decides. With one, each model predicts the past from its arrivals alone and is held against the waits that were measured:
-//! of those whose difference chance and their own error can explain, the likeliest is chosen, and among equals the one whose error is smallest. What it says and what was
-//! measured are then weighed by their errors, as both know something: the model where waits are rare, the measurement where arrivals are stranger than the model thinks. Where
-//! no model fits, that is said, and what was seen stands for what comes.
+//! Without a past, what is said about the arrivals decides. With one, each model predicts the past
+//! from its arrivals alone and is held against the waits that were measured: of those whose
+//! difference chance and their own error can explain, the likeliest is chosen, and among equals the
+//! one whose error is smallest. What it says and what was measured are then weighed by their
+//! errors, as both know something: the model where waits are rare, the measurement where arrivals
+//! are stranger than the model thinks. Where no model fits, that is said, and what was seen stands
+//! for what comes.
 //!
-//! The interval is for the mean over a time to come ([`Question::horizon`]), so it holds the chance of that time too. "Cannot tell" is the answer when 1 - rho is inside its own
-//! error and nothing that was measured says more.
+//! The interval is for the mean over a time to come ([`Question::horizon`]), so it holds the chance
+//! of that time too. "Cannot tell" is the answer when 1 - rho is inside its own error and nothing
+//! that was measured says more.
 
 use crate::model::{MODELS, Model};
 use crate::queue::{Load, Server};
@@ -24,7 +28,8 @@ pub struct Question<'a> {
     pub load: &'a Load,
     /// What was measured, if anything was.
     pub waited: Option<&'a Waited>,
-    /// The time that is asked about, in times of what was seen; infinite for the mean in the long run.
+    /// The time that is asked about, in times of what was seen; infinite for the mean in the long
+    /// run.
     pub horizon: f64,
     /// Waits that cannot be told apart, in seconds.
     pub resolution: f64,
@@ -195,8 +200,9 @@ pub fn forecast(question: &Question<'_>) -> Result<Forecast, Error> {
     }
 }
 
-/// What another rate would do to the same packets: by the model that has explained what was seen, whose misfit counts as its error. Senders that fill their queue (`cap`,
-/// `sawtooth`) are thought to send as much more, or less, as leaves.
+/// What another rate would do to the same packets: by the model that has explained what was seen,
+/// whose misfit counts as its error. Senders that fill their queue (`cap`, `sawtooth`) are thought
+/// to send as much more, or less, as leaves.
 pub fn elsewhere(question: &Question<'_>, answer: &Forecast, rate: f64) -> Result<Forecast, Error> {
     let Question {
         load, resolution, ..

@@ -1,6 +1,7 @@
 //! Queues with an end: packets that find it full are dropped.
 //!
-//! So many packets may wait, one more is being paid for, and those that the bucket lets pass count as in the system too until they are paid for.
+//! So many packets may wait, one more is being paid for, and those that the bucket lets pass count
+//! as in the system too until they are paid for.
 
 use crate::Error;
 use crate::model::{Model, Outcome};
@@ -28,7 +29,8 @@ fn places(model: Model, server: &Server, load: &Load) -> Result<usize, Error> {
     Ok(places.round() as usize)
 }
 
-/// Mean wait of those that find so many packets with these probabilities, where the one being paid for is half (or more, for uneven sizes) paid.
+/// Mean wait of those that find so many packets with these probabilities, where the one being paid
+/// for is half (or more, for uneven sizes) paid.
 fn beyond(server: &Server, load: &Load, found: &[f64], residual: f64) -> f64 {
     let size = load.size();
     let over = |least: f64| {
@@ -172,7 +174,8 @@ mod tests {
 
     #[test]
     fn known_values() {
-        // M/M/1/2 (one waits) at rho 1: all three states alike, a third is lost; of those let in half wait one service.
+        // M/M/1/2 (one waits) at rho 1: all three states alike, a third is lost; of those let in
+        // half wait one service.
         let server = Server {
             limit: Some(1.0),
             ..Server::new(1e6)

@@ -1,15 +1,20 @@
 //! How long packets will wait in a queue, and how far that may be off.
 //!
-//! * [`queue`]: what a queue is ([`queue::Server`]) and what comes to it ([`queue::Load`]), with errors.
-//! * [`model`]: formulas, each with what it assumes; [`finite`] those of queues with an end, [`replay`] arrivals drawn from what was seen, served by the shaper's own rules.
+//! * [`queue`]: what a queue is ([`queue::Server`]) and what comes to it ([`queue::Load`]), with
+//!   errors.
+//! * [`model`]: formulas, each with what it assumes; [`finite`] those of queues with an end,
+//!   [`replay`] arrivals drawn from what was seen, served by the shaper's own rules.
 //! * [`calculus`]: bounds that hold for whatever keeps to its token bucket.
 //! * [`seen`]: loads and waiting times from what a shaper notes ([`qos::shaper::watch`]).
-//! * [`choose`]: which model to believe, by how each fits what was seen, and when none can be; [`record`] keeps count of how often that held.
-//! * [`path`], [`message`], [`place`]: what follows for several queues in a row, for messages cut into packets, and for tasks that look for ports.
+//! * [`choose`]: which model to believe, by how each fits what was seen, and when none can be;
+//!   [`record`] keeps count of how often that held.
+//! * [`path`], [`message`], [`place`]: what follows for several queues in a row, for messages cut
+//!   into packets, and for tasks that look for ports.
 //! * [`sweep`]: scenarios without end, simulated, to judge all this by.
 //!
-//! Times are seconds, rates bit/s, sizes bits unless something else is said. Waiting is the time in the queue until the packet is given to the port: the packet's own
-//! transmission is not part of it. Nothing here reads a clock or a file; what is random comes from a seed.
+//! Times are seconds, rates bit/s, sizes bits unless something else is said. Waiting is the time in
+//! the queue until the packet is given to the port: the packet's own transmission is not part of
+//! it. Nothing here reads a clock or a file; what is random comes from a seed.
 
 pub mod calculus;
 pub mod choose;
@@ -38,7 +43,8 @@ impl Error {
     }
 }
 
-/// A value and the interval in which it lies 95 times of 100. An end that nothing limits is infinite (`null` in JSON).
+/// A value and the interval in which it lies 95 times of 100. An end that nothing limits is
+/// infinite (`null` in JSON).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Span {
     /// The best guess.

@@ -1,7 +1,10 @@
-//! How to cut messages into packets where a queue sends in groups (Powell et al., "Predictable Bandwidth Slicing with Open vSwitch", figures 2 and 3).
+//! How to cut messages into packets where a queue sends in groups (Powell et al., "Predictable
+//! Bandwidth Slicing with Open vSwitch", figures 2 and 3).
 //!
-//! A scheduler that sends g packets at a time takes the same time for 5 packets as for 15. So data and a command for it should not be one message, nor be mixed: data goes first, as
-//! a message of its own, and where its last group has room the command rides in it for nothing. The receiver works on the data while the rest is on its way.
+//! A scheduler that sends g packets at a time takes the same time for 5 packets as for 15. So data
+//! and a command for it should not be one message, nor be mixed: data goes first, as a message of
+//! its own, and where its last group has room the command rides in it for nothing. The receiver
+//! works on the data while the rest is on its way.
 
 use crate::Error;
 use serde::Serialize;
@@ -15,7 +18,8 @@ pub struct Groups {
     pub size: f64,
     /// Packets of a group.
     pub group: u32,
-    /// The first group leaves at once (a full bucket); otherwise after a group's time, as in the paper's figures.
+    /// The first group leaves at once (a full bucket); otherwise after a group's time, as in the
+    /// paper's figures.
     pub ready: bool,
 }
 
@@ -48,7 +52,8 @@ impl Groups {
     }
 }
 
-/// Messages and how their packets follow each other. The last message is the command, the others are data; a single one is both.
+/// Messages and how their packets follow each other. The last message is the command, the others
+/// are data; a single one is both.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Plan {
     /// Packets of each message.
@@ -111,7 +116,8 @@ impl Plan {
             return ends.collect();
         }
         let sent_before = |at: usize| -> u32 {
-            // All that others have sent when this one sends its last: as many as it, or one less if they come after it in a turn.
+            // All that others have sent when this one sends its last: as many as it, or one less if
+            // they come after it in a turn.
             let own = self.messages[at];
             let others = self
                 .messages
@@ -150,7 +156,8 @@ pub struct Delivery {
     pub rides_free: bool,
 }
 
-/// When what is there, if the receiver works on the data for `work` seconds before it can obey the command.
+/// When what is there, if the receiver works on the data for `work` seconds before it can obey the
+/// command.
 pub fn deliver(groups: &Groups, plan: &Plan, work: f64) -> Result<Delivery, Error> {
     groups.check()?;
     plan.check()?;
@@ -275,7 +282,8 @@ mod tests {
         ready: false,
     };
 
-    /// Paper d, figure 3: of 20 packets as one message, as 7, 8 and 5 mixed, and as 15 and 5, the third has the data soonest, and so the command is obeyed soonest.
+    /// Paper d, figure 3: of 20 packets as one message, as 7, 8 and 5 mixed, and as 15 and 5, the
+    /// third has the data soonest, and so the command is obeyed soonest.
     #[test]
     fn the_papers_third_scenario_is_the_best() {
         let at = |text: &str| deliver(&PAPER, &Plan::parse(text).unwrap(), 0.0005).unwrap();

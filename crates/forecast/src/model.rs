@@ -1,6 +1,7 @@
 //! Models of a queue: mean waiting time and loss, by formula.
 //!
-//! With service time S (a packet's bits over the rate), utilization rho and squared coefficients of variation ca² of gaps and cs² of sizes:
+//! With service time S (a packet's bits over the rate), utilization rho and squared coefficients of
+//! variation ca² of gaps and cs² of sizes:
 //!
 //! | model | waiting time | assumes |
 //! | --- | --- | --- |
@@ -14,8 +15,9 @@
 //! | cap | limit * size / rate | a sender that fills the queue, such as TCP |
 //! | sawtooth | (limit - 0.75 / sqrt(loss)) * size / rate | senders that fill the queue and halve their windows when a packet is lost (Reno) |
 //!
-//! A bucket deeper than nothing lets packets pass that find less than it on loan: waiting is then `E[(V - B)+] / R` over the virtual queue V of what was sent on loan, whose mean
-//! is R times the waiting time without a bucket.
+//! A bucket deeper than nothing lets packets pass that find less than it on loan: waiting is then
+//! `E[(V - B)+] / R` over the virtual queue V of what was sent on loan, whose mean is R times the
+//! waiting time without a bucket.
 
 use crate::queue::{Arrivals, Load, Server};
 use crate::{Error, finite, replay};
@@ -72,7 +74,8 @@ pub const MODELS: [Model; 12] = [
 /// What a model says.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Outcome {
-    /// Mean waiting time of packets that are sent, in seconds; infinite where the queue grows without end.
+    /// Mean waiting time of packets that are sent, in seconds; infinite where the queue grows
+    /// without end.
     pub wait: f64,
     /// Share of packets dropped.
     pub loss: f64,
@@ -103,7 +106,8 @@ impl Model {
         MODELS.into_iter().find(|model| model.name() == name)
     }
 
-    /// What the formula itself may be off by where its assumptions hold: relative standard deviation.
+    /// What the formula itself may be off by where its assumptions hold: relative standard
+    /// deviation.
     pub fn own_error(self) -> f64 {
         match self {
             Model::Paper => 0.3,
@@ -222,7 +226,8 @@ fn late(server: &Server, wait: f64, waiting: f64) -> f64 {
     wait + server.tick / 2.0 * waiting.min(1.0)
 }
 
-/// What is left of a mean wait behind a bucket, if the virtual queue is exponential but for a lump of 1 - rho at 0.
+/// What is left of a mean wait behind a bucket, if the virtual queue is exponential but for a lump
+/// of 1 - rho at 0.
 fn beyond_bucket(server: &Server, rho: f64, mean: f64) -> f64 {
     if mean == 0.0 || !mean.is_finite() {
         return mean;
@@ -231,8 +236,10 @@ fn beyond_bucket(server: &Server, rho: f64, mean: f64) -> f64 {
     late(server, mean * left, rho * left)
 }
 
-/// The same for M/G/1, exactly but for a grid: the virtual queue is a geometric sum of what is left of packets (Pollaczek and Khinchine), summed up on a grid by Panjer's
-/// recursion. Waiting time and share of those that wait; none where the bucket is too deep for that, or next to nothing is left.
+/// The same for M/G/1, exactly but for a grid: the virtual queue is a geometric sum of what is left
+/// of packets (Pollaczek and Khinchine), summed up on a grid by Panjer's recursion. Waiting time
+/// and share of those that wait; none where the bucket is too deep for that, or next to nothing is
+/// left.
 fn beyond_by_sum(server: &Server, load: &Load, rho: f64) -> Option<(f64, f64)> {
     const CELLS: usize = 128;
     const MOST: usize = 4096;
@@ -243,7 +250,8 @@ fn beyond_by_sum(server: &Server, load: &Load, rho: f64) -> Option<(f64, f64)> {
     if cells > MOST {
         return None;
     }
-    // The share of what is left of a packet that lies in each cell: its size's tail over the mean; placed at the cell's middle.
+    // The share of what is left of a packet that lies in each cell: its size's tail over the mean;
+    // placed at the cell's middle.
     let tail = |from: f64| -> f64 {
         let part = |size: f64| (size - from).clamp(0.0, width);
         let sum: f64 = load
@@ -320,8 +328,9 @@ fn cap(server: &Server, load: &Load) -> Result<f64, Error> {
     Ok(longest)
 }
 
-/// Below the longest wait by what windows that were halved leave unused: about as many packets as come between two losses to the power of one half (they grow by a packet a
-/// round trip). The factor is that of simulated senders.
+/// Below the longest wait by what windows that were halved leave unused: about as many packets as
+/// come between two losses to the power of one half (they grow by a packet a round trip). The
+/// factor is that of simulated senders.
 fn sawtooth(server: &Server, load: &Load) -> Result<f64, Error> {
     const FACTOR: f64 = 0.75;
     let lost = load.lost.filter(|lost| *lost > 0.0);
@@ -330,7 +339,8 @@ fn sawtooth(server: &Server, load: &Load) -> Result<f64, Error> {
     Ok((cap(server, load)? - below).max(0.0))
 }
 
-/// Waiting time behind a sender that keeps a window of so many packets on a way that takes `round_trip` seconds without waiting.
+/// Waiting time behind a sender that keeps a window of so many packets on a way that takes
+/// `round_trip` seconds without waiting.
 pub fn window(server: &Server, size: f64, packets: f64, round_trip: f64) -> f64 {
     let wait = packets * size / server.rate - round_trip;
     let longest = server
@@ -351,7 +361,8 @@ mod tests {
         model.evaluate(server, load).unwrap().wait
     }
 
-    /// Paper d, figure 4: 19.22 ms at 500 Mbit/s; in groups of 16 packets of 1500 bytes 1/mu is 0.384 ms.
+    /// Paper d, figure 4: 19.22 ms at 500 Mbit/s; in groups of 16 packets of 1500 bytes 1/mu is
+    /// 0.384 ms.
     #[test]
     fn the_paper_needs_a_utilization_of_98_percent() {
         let server = Server {

@@ -1,7 +1,8 @@
 //! Several queues and links in a row: one estimate from end to end.
 //!
-//! Means add up whatever depends on what. Errors of different queues have different causes, so they are added as independent ones are (root of squares); the sum of all lower and
-//! of all upper ends, which holds even if all err together, is given beside it.
+//! Means add up whatever depends on what. Errors of different queues have different causes, so they
+//! are added as independent ones are (root of squares); the sum of all lower and of all upper ends,
+//! which holds even if all err together, is given beside it.
 
 use crate::calculus::{self, Envelope, Service};
 use crate::{Error, Span};
@@ -22,7 +23,8 @@ pub struct Part {
 }
 
 impl Part {
-    /// A line: transmission of a packet of this size (bits) at this rate (bit/s; infinite for none), and propagation.
+    /// A line: transmission of a packet of this size (bits) at this rate (bit/s; infinite for
+    /// none), and propagation.
     pub fn link(name: &str, rate: f64, propagation: f64, size: f64) -> Result<Part, Error> {
         if !(rate > 0.0 && propagation >= 0.0 && propagation.is_finite() && size > 0.0) {
             return Err(Error::new(format!(
@@ -49,7 +51,8 @@ pub struct Way {
     pub delay: Span,
     /// The interval if all err the same way.
     pub together: Span,
-    /// What no packet exceeds whose flow keeps to its token bucket; none where that was not asked or cannot be.
+    /// What no packet exceeds whose flow keeps to its token bucket; none where that was not asked
+    /// or cannot be.
     pub bound: Option<f64>,
     /// The parts of which nothing can be told.
     pub cannot_tell: Vec<String>,

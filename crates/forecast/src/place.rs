@@ -1,10 +1,14 @@
 //! Whether tasks fit on ports, and the queues that do it.
 //!
-//! A task sends at a rate and needs its packets to wait no longer than a time. Where its burst is known (it keeps to a token bucket), its queue gets the rate that network calculus
-//! asks for, and the time is a bound. Where it is not, packets are taken to come independently of each other, and the queue gets the rate at which 99 of 100 wait no longer (the
-//! tail of M/G/1, exponential with the mean of Pollaczek and Khinchine). Queues guarantee these rates, so what one task does is not felt by the others.
+//! A task sends at a rate and needs its packets to wait no longer than a time. Where its burst is
+//! known (it keeps to a token bucket), its queue gets the rate that network calculus asks for, and
+//! the time is a bound. Where it is not, packets are taken to come independently of each other, and
+//! the queue gets the rate at which 99 of 100 wait no longer (the tail of M/G/1, exponential with
+//! the mean of Pollaczek and Khinchine). Queues guarantee these rates, so what one task does is not
+//! felt by the others.
 //!
-//! Ports are filled by the largest task first, where least is left over; where that leaves tasks over, all ways are tried, up to [`TRIES`] looks at a port.
+//! Ports are filled by the largest task first, where least is left over; where that leaves tasks
+//! over, all ways are tried, up to [`TRIES`] looks at a port.
 
 use crate::queue::{Arrivals, Load, Server};
 use crate::{Error, Span};
@@ -61,7 +65,8 @@ pub struct Placed {
     pub queue: u32,
     /// The rate that the queue guarantees, in bit/s.
     pub rate: u64,
-    /// Mean wait, in seconds; the upper end is what 99 of 100 packets, or all that keep to the burst, do not exceed.
+    /// Mean wait, in seconds; the upper end is what 99 of 100 packets, or all that keep to the
+    /// burst, do not exceed.
     pub wait: Span,
     /// The upper end holds for every packet.
     pub bound: bool,
@@ -105,9 +110,11 @@ pub const TRIES: usize = 2_000_000;
 pub const MOST: usize = 4096;
 /// Most pairs of a task and a port: what each needs on each is worked out before the search.
 pub const PAIRS: usize = 1_000_000;
-/// What a sender may be late by when its turn comes, in seconds: 60 us of timer slack of the shaper, and 200 us for a batch on its way.
+/// What a sender may be late by when its turn comes, in seconds: 60 us of timer slack of the
+/// shaper, and 200 us for a batch on its way.
 pub const SLACK: f64 = 260e-6;
-/// The longest wait to which a queue can be bound, in seconds (`max-latency-us`); who could wait longer is bound to this.
+/// The longest wait to which a queue can be bound, in seconds (`max-latency-us`); who could wait
+/// longer is bound to this.
 const LONGEST: f64 = qos::shaper::spec::MAX_LATENCY_NS as f64 * 1e-9;
 /// Packets that wait in a queue whose row does not say it (`limit-packets`).
 const USUAL_PACKETS: f64 = 1000.0;
@@ -197,8 +204,9 @@ fn waits(task: &Task, rate: f64) -> (f64, f64) {
     (mean, tail)
 }
 
-/// Packets of a task that wait at once in a queue of this rate: as many as its burst makes, or more in one of 100 cases only. A queue that holds so many packets of 1514 bytes holds
-/// their bytes, too.
+/// Packets of a task that wait at once in a queue of this rate: as many as its burst makes, or more
+/// in one of 100 cases only. A queue that holds so many packets of 1514 bytes holds their bytes,
+/// too.
 fn waiting(task: &Task, rate: f64, port: &Port) -> f64 {
     let backlog = match task.burst {
         Some(burst) => {
@@ -438,7 +446,8 @@ fn why_more(task: &Task, floor: f64) -> String {
     }
 }
 
-/// One `ovs-vsctl` call for a port's queues; none for a port without. Queue 0, for everything else, gets what is left.
+/// One `ovs-vsctl` call for a port's queues; none for a port without. Queue 0, for everything else,
+/// gets what is left.
 fn command(port: &Port, placed: &[Placed]) -> Option<String> {
     let mine: Vec<&Placed> = placed
         .iter()
@@ -653,7 +662,8 @@ mod tests {
     }
 
     proptest! {
-        /// No port is promised more than it has, every demand that is placed is met, and everything is either placed or told why.
+        /// No port is promised more than it has, every demand that is placed is met, and everything
+        /// is either placed or told why.
         #[test]
         fn promises_can_be_kept(
             tasks in prop::collection::vec((1e5..3e8_f64, 1e-4..0.05_f64, prop::option::of(1e4..1e6_f64)), 1..10),

@@ -8,7 +8,8 @@ use serde::Serialize;
 pub struct Server {
     /// Its rate, in bit/s.
     pub rate: f64,
-    /// What leaves at once after a rest, in bits: packets wait only when they find more than this on loan.
+    /// What leaves at once after a rest, in bits: packets wait only when they find more than this
+    /// on loan.
     pub burst: f64,
     /// Packets that may wait; none for any number.
     pub limit: Option<f64>,
@@ -56,7 +57,8 @@ pub enum Arrivals {
     Periodic,
     /// With gaps of this squared coefficient of variation (variance / mean²; 1 for Poisson's).
     Varying(f64),
-    /// So many at once on average, groups of geometric size, which come independently of each other.
+    /// So many at once on average, groups of geometric size, which come independently of each
+    /// other.
     Batches(f64),
 }
 
@@ -81,7 +83,8 @@ pub struct Load {
     /// Gaps in seconds and their weights, where they are known.
     #[serde(skip)]
     pub gaps: Vec<(f64, f64)>,
-    /// Unevenness in the long run, where it is known: variance of what came in a long time over its mean, in packets of mean size (1 + the sizes' variation for Poisson).
+    /// Unevenness in the long run, where it is known: variance of what came in a long time over
+    /// its mean, in packets of mean size (1 + the sizes' variation for Poisson).
     pub dispersion: Option<f64>,
     /// The share of packets that was refused when they came, where that was seen.
     pub lost: Option<f64>,

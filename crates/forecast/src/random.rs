@@ -1,4 +1,5 @@
-//! Numbers that look random and come again with the same seed (xoshiro256++ of Blackman and Vigna, seeded by splitmix64).
+//! Numbers that look random and come again with the same seed (xoshiro256++ of Blackman and Vigna,
+//! seeded by splitmix64).
 
 /// A source of numbers.
 #[derive(Clone, Debug)]

@@ -1,4 +1,5 @@
-//! Independent gaps and sizes, drawn as they are said or were seen, through the shaper's own rules: bucket, limit, bound and ticks.
+//! Independent gaps and sizes, drawn as they are said or were seen, through the shaper's own rules:
+//! bucket, limit, bound and ticks.
 //!
 //! It is a simulation with a seed, hence the same each time, and takes some milliseconds.
 

@@ -1,7 +1,10 @@
-//! Loads and waiting times from what a shaper noted ([`qos::shaper::watch`]), with how far chance may have moved them.
+//! Loads and waiting times from what a shaper noted ([`qos::shaper::watch`]), with how far chance
+//! may have moved them.
 //!
-//! Packets of one queue are not independent of each other, batches of many nearly are. So errors come from batches: of a rate, from how much batches' bits differ from what their
-//! time would have brought; of a mean wait, from how batches' sums differ from the mean's share, widened where neighbours resemble each other.
+//! Packets of one queue are not independent of each other, batches of many nearly are. So errors
+//! come from batches: of a rate, from how much batches' bits differ from what their time would have
+//! brought; of a mean wait, from how batches' sums differ from the mean's share, widened where
+//! neighbours resemble each other.
 
 use crate::queue::{Arrivals, Doubt, Load, Server};
 use qos::shaper::watch::{Atom, Batch, Seen};
@@ -32,7 +35,8 @@ pub struct Past {
     pub load: Load,
     /// How long it waited.
     pub waited: Waited,
-    /// The rate at which the queue sent while packets waited, in bit/s; none where that was too rare.
+    /// The rate at which the queue sent while packets waited, in bit/s; none where that was too
+    /// rare.
     pub service_rate: Option<f64>,
     /// Packets that left together on average, while packets waited.
     pub group: Option<f64>,
@@ -132,7 +136,8 @@ impl Past {
     }
 }
 
-/// The queue as models may see it: without an end that it has never come near, as most models know of none.
+/// The queue as models may see it: without an end that it has never come near, as most models know
+/// of none.
 pub fn endless(server: &Server, seen: &Seen, past: &Past) -> Server {
     let longest = seen.waits.last().map_or(0.0, |wait| wait.mean * 1e-9);
     let full = server
@@ -152,7 +157,8 @@ pub fn endless(server: &Server, seen: &Seen, past: &Past) -> Server {
     }
 }
 
-/// Mean wait in seconds and packets of what was noted after another look; none where nothing was, or where notes began anew.
+/// Mean wait in seconds and packets of what was noted after another look; none where nothing was,
+/// or where notes began anew.
 pub fn between(before: &Seen, after: &Seen) -> Option<(f64, u64)> {
     let packets = after
         .sent
@@ -162,7 +168,8 @@ pub fn between(before: &Seen, after: &Seen) -> Option<(f64, u64)> {
     (waited >= 0.0).then(|| (waited * 1e-9 / packets as f64, packets))
 }
 
-/// The wait that this share of packets do not exceed, in seconds, to within a quarter of a doubling.
+/// The wait that this share of packets do not exceed, in seconds, to within a quarter of a
+/// doubling.
 pub fn quantile(waits: &[Atom], share: f64) -> Option<f64> {
     let total: u64 = waits.iter().map(|atom| atom.count).sum();
     let wanted = (share.clamp(0.0, 1.0) * total as f64).ceil() as u64;
@@ -176,7 +183,8 @@ pub fn quantile(waits: &[Atom], share: f64) -> Option<f64> {
         .map(|atom| atom.mean * 1e-9)
 }
 
-/// The queue that a shaper's specification makes, if it gets no more than its guaranteed rate or as much as its maximum.
+/// The queue that a shaper's specification makes, if it gets no more than its guaranteed rate or as
+/// much as its maximum.
 pub fn server(port: &qos::shaper::PortSpec, queue: &qos::shaper::QueueSpec, rate: u64) -> Server {
     let limit = queue.limit_packets.min(port.limit_packets);
     Server {

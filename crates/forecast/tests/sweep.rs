@@ -1,4 +1,5 @@
-//! Forecasts over a part of the sweep, and that the judge sees it when they are wrong. Times are virtual: the same on every machine.
+//! Forecasts over a part of the sweep, and that the judge sees it when they are wrong. Times are
+//! virtual: the same on every machine.
 
 use forecast::choose::{Question, forecast};
 use forecast::model::Model;
@@ -50,7 +51,8 @@ fn forecasts_hold() {
     );
 }
 
-/// From arrivals alone, without what was measured, M/G/1 finds the wait of Poisson arrivals, and a model told the wrong rate does not.
+/// From arrivals alone, without what was measured, M/G/1 finds the wait of Poisson arrivals, and a
+/// model told the wrong rate does not.
 #[test]
 fn a_broken_model_is_seen() {
     let (mut right, mut wrong, mut fooled, mut all) = (0, 0, 0, 0);

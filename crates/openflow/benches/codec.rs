@@ -1,4 +1,5 @@
-//! Nanoseconds to decode and to encode a typical flow mod (six fields, one output): `cargo bench -p sluice-openflow`.
+//! Nanoseconds to decode and to encode a typical flow mod (six fields, one output): `cargo bench -p
+//! sluice-openflow`.
 //!
 //! The least of many short runs is printed, since anything else on the machine only adds.
 

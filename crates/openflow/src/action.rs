@@ -1,14 +1,16 @@
 //! Actions and instructions, version-neutral.
 //!
-//! Where versions have different actions for one effect (`mod_nw_src` in 1.0, `set_field` in 1.3, `load` in Nicira's), each form
-//! has a variant, so that a rule is reported in the words in which it came, as Open vSwitch does.
+//! Where versions have different actions for one effect (`mod_nw_src` in 1.0, `set_field` in 1.3,
+//! `load` in Nicira's), each form has a variant, so that a rule is reported in the words in which
+//! it came, as Open vSwitch does.
 
 use crate::conntrack::{Ct, Encap, Nat};
 use crate::port::PortNo;
 use packet::{Field, Value};
 
-/// Fields that only `set_field` writes, and before 1.5: Open vSwitch and its tools only read them. From 1.5 on `ovs-ofctl` sends a `load` in the form of a
-/// set-field, and it gives up on a whole dump at the first rule that writes one of these.
+/// Fields that only `set_field` writes, and before 1.5: Open vSwitch and its tools only read them.
+/// From 1.5 on `ovs-ofctl` sends a `load` in the form of a set-field, and it gives up on a whole
+/// dump at the first rule that writes one of these.
 pub const READ_ONLY_IN_TOOLS: [Field; 3] = [Field::EthType, Field::IpProto, Field::MplsBos];
 
 /// Part of a field: `field[start..start + bits]`, counted from the field's lowest bit.
@@ -72,7 +74,8 @@ pub enum Action {
     SetQueue(u32),
     /// Nicira: back to the default queue.
     PopQueue,
-    /// `OFPAT_SET_FIELD`, or Nicira `set_field` with a mask (`NXAST_REG_LOAD2`). Value and mask as they lie in the key.
+    /// `OFPAT_SET_FIELD`, or Nicira `set_field` with a mask (`NXAST_REG_LOAD2`). Value and mask as
+    /// they lie in the key.
     SetField {
         /// Which field.
         field: Field,
@@ -131,7 +134,8 @@ pub enum Action {
     SetL4Src(u16),
     /// `mod_tp_dst`.
     SetL4Dst(u16),
-    /// `dec_ttl`, with the ids of the controllers that hear of an expired one (`dec_ttl` without ids: `[0]`).
+    /// `dec_ttl`, with the ids of the controllers that hear of an expired one (`dec_ttl` without
+    /// ids: `[0]`).
     DecTtl(Vec<u16>),
     /// 1.1+ copy TTL inwards.
     CopyTtlIn,
@@ -224,7 +228,8 @@ pub enum Action {
     Nat(Box<Nat>),
     /// Nicira `encap(...)` (1.3).
     Encap(Box<Encap>),
-    /// Nicira `decap(...)` (1.3): take the outermost header off; what the packet is then (`OXM_OF_PACKET_TYPE`).
+    /// Nicira `decap(...)` (1.3): take the outermost header off; what the packet is then
+    /// (`OXM_OF_PACKET_TYPE`).
     Decap(u32),
     /// Nicira `dec_nsh_ttl` (1.3).
     DecNshTtl,
@@ -351,7 +356,8 @@ pub struct Bundle {
     pub fields: HashFields,
     /// Universal hash parameter.
     pub basis: u16,
-    /// Whether the first live port is taken (`active_backup`), else one by highest random weight (`hrw`).
+    /// Whether the first live port is taken (`active_backup`), else one by highest random weight
+    /// (`hrw`).
     pub active_backup: bool,
     /// The ports.
     pub members: Vec<PortNo>,

@@ -1,8 +1,10 @@
 //! Actions from bytes.
 //!
-//! An action is a type, a length and a body (OpenFlow 1.3.5 section 7.2.5); Nicira's and ONF's have type 0xffff, an experimenter id and a
-//! subtype. Versions number standard actions differently: 1.0 has a list of its own, later versions extend that of 1.1. Nicira's numbers
-//! (`NXAST_*`) are the same everywhere. Each decoder takes its whole body, padding included; what is left over is a length error.
+//! An action is a type, a length and a body (OpenFlow 1.3.5 section 7.2.5); Nicira's and ONF's have
+//! type 0xffff, an experimenter id and a subtype. Versions number standard actions differently: 1.0
+//! has a list of its own, later versions extend that of 1.1. Nicira's numbers (`NXAST_*`) are the
+//! same everywhere. Each decoder takes its whole body, padding included; what is left over is a
+//! length error.
 
 use crate::action::{Action, Subfield};
 use crate::conntrack;
@@ -18,7 +20,8 @@ use std::ops::RangeInclusive;
 /// How deep `clone` may nest; deeper ones would let a message exhaust the stack.
 const MAX_DEPTH: u8 = 16;
 
-/// Actions, and what stands among actions of 1.0 although later versions have an instruction for it.
+/// Actions, and what stands among actions of 1.0 although later versions have an instruction for
+/// it.
 #[derive(Default)]
 pub(crate) struct ActionList {
     pub(crate) actions: Vec<Action>,
@@ -171,7 +174,8 @@ fn standard10(kind: u16, body: &mut Reader<'_>) -> Result<Action, Error> {
     })
 }
 
-/// Actions of OpenFlow 1.1 and later (1.1 section A.2.5, 1.5.1 section 7.2.6). Those that set-field replaced are still understood.
+/// Actions of OpenFlow 1.1 and later (1.1 section A.2.5, 1.5.1 section 7.2.6). Those that set-field
+/// replaced are still understood.
 fn standard11(kind: u16, body: &mut Reader<'_>, version: u8) -> Result<Action, Error> {
     Ok(match kind {
         0 => output11(body)?,

@@ -1,7 +1,8 @@
 //! Actions to bytes.
 //!
-//! An action goes out in the words of the version where it has some, else in Nicira's; so a rule added by one version can be listed by
-//! another, as with Open vSwitch. Actions that cannot be said at all in a version are left out.
+//! An action goes out in the words of the version where it has some, else in Nicira's; so a rule
+//! added by one version can be listed by another, as with Open vSwitch. Actions that cannot be said
+//! at all in a version are left out.
 
 use crate::action::{Action, Subfield};
 use crate::error::NICIRA;
@@ -11,7 +12,8 @@ use crate::{conntrack, nicira_encode};
 use crate::{place, port};
 use packet::{Field, Match, Value};
 
-/// What is known of the packets that the actions meet; a few old actions depend on it when later versions say them.
+/// What is known of the packets that the actions meet; a few old actions depend on it when later
+/// versions say them.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Context {
     vlan_present: bool,
@@ -32,8 +34,8 @@ impl Context {
 /// The bit of `vlan_tci` that says that there is a tag.
 const TAG_PRESENT: u64 = 0x1000;
 
-/// More than one message holds, behind another one that is full: no message will hold what has become
-/// as long. A masked set-field of 40 bytes may be 1536 in 1.0.
+/// More than one message holds, behind another one that is full: no message will hold what has
+/// become as long. A masked set-field of 40 bytes may be 1536 in 1.0.
 const TOO_LONG: usize = 2 * u16::MAX as usize;
 
 /// Writes actions for a version. What becomes too long for any message is not written to its end.
@@ -117,7 +119,8 @@ fn numbered(
     standard(out, if version == 1 { in_10 } else { in_11 }, body);
 }
 
-/// Writes an action that 1.0 has from Nicira, with two bytes of padding in front of 32-bit arguments.
+/// Writes an action that 1.0 has from Nicira, with two bytes of padding in front of 32-bit
+/// arguments.
 fn nicira_or_standard(
     out: &mut Vec<u8>,
     version: u8,
@@ -290,7 +293,8 @@ fn whole(field: Field) -> Subfield {
     }
 }
 
-/// The field and number that a set action writes. None for the TTL, which keeps its own action, and for ports where the transport is unknown.
+/// The field and number that a set action writes. None for the TTL, which keeps its own action, and
+/// for ports where the transport is unknown.
 fn as_set_field(action: &Action, context: Context) -> Option<(Field, u128)> {
     let ports = match context.ip_proto {
         6 => Some((Field::TcpSrc, Field::TcpDst)),

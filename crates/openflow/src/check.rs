@@ -1,8 +1,10 @@
 //! Whether actions make sense for the packets they meet.
 //!
-//! From 1.1 on a rule whose actions need a header that its match does not promise is refused (`OFPBAC_MATCH_INCONSISTENT`, OpenFlow 1.3.5
-//! section 7.5.4.4); 1.0 accepts it and the action does nothing. Both refuse outputs that no switch can have. The check needs no state of
-//! the switch: what packets look like is followed through the list, since pushing and popping headers changes it.
+//! From 1.1 on a rule whose actions need a header that its match does not promise is refused
+//! (`OFPBAC_MATCH_INCONSISTENT`, OpenFlow 1.3.5 section 7.5.4.4); 1.0 accepts it and the action
+//! does nothing. Both refuse outputs that no switch can have. The check needs no state of
+//! the switch: what packets look like is followed through the list, since pushing and popping
+//! headers changes it.
 
 use crate::action::{Action, Instruction, Learn, LearnSource, LearnTarget, Subfield};
 use crate::conntrack::{Ct, CtZone};
@@ -23,8 +25,9 @@ struct Packets<'a> {
     strict: bool,
 }
 
-/// Checks a rule's instructions against its match. `table` is the rule's, or [`crate::flow::TABLE_ALL`] where it is not one; `version` the
-/// wire number of the message's version.
+/// Checks a rule's instructions against its match. `table` is the rule's, or
+/// [`crate::flow::TABLE_ALL`] where it is not one; `version` the wire number of the message's
+/// version.
 pub fn check_instructions(
     instructions: &[Instruction],
     matching: &Match,
@@ -35,7 +38,8 @@ pub fn check_instructions(
     for instruction in instructions {
         match instruction {
             Instruction::ApplyActions(actions) => packets.check(actions)?,
-            // An action set is executed in an order of its own, later: only what holds in any order is checked.
+            // An action set is executed in an order of its own, later: only what holds in any order
+            // is checked.
             Instruction::WriteActions(actions) => {
                 let mut set = packets.clone();
                 set.strict = false;
@@ -168,8 +172,9 @@ impl<'a> Packets<'a> {
         }
     }
 
-    /// What a rule to be learned takes from the packet must be there, and what it matches must follow from what it matches before. Open vSwitch
-    /// asks for the first only of the packet, and for the second only of numbers.
+    /// What a rule to be learned takes from the packet must be there, and what it matches must
+    /// follow from what it matches before. Open vSwitch asks for the first only of the packet,
+    /// and for the second only of numbers.
     fn learn(&self, learn: &Learn) -> Result<(), Error> {
         let mut learned = Match::any();
         for spec in &learn.specs {
@@ -198,7 +203,8 @@ impl<'a> Packets<'a> {
         Ok(())
     }
 
-    /// A connection has addresses, and a helper for its protocol the right transport; in every version.
+    /// A connection has addresses, and a helper for its protocol the right transport; in every
+    /// version.
     fn connection(&self, ct: &Ct) -> Result<(), Error> {
         let transport = match ct.alg {
             21 => self.ip_proto == 6,

@@ -1,7 +1,9 @@
-//! Connection tracking (`NXAST_CT`, `NXAST_NAT`) and generic encapsulation (`NXAST_ENCAP`, `NXAST_DECAP`): their model, from and to bytes.
+//! Connection tracking (`NXAST_CT`, `NXAST_NAT`) and generic encapsulation (`NXAST_ENCAP`,
+//! `NXAST_DECAP`): their model, from and to bytes.
 //!
-//! `ct` holds actions that are carried out on the connection: `nat`, and writes to its mark and label. Layouts and checks are those of Open
-//! vSwitch's `lib/ofp-actions.c` and `lib/ofp-ed-props.c`.
+//! `ct` holds actions that are carried out on the connection: `nat`, and writes to its mark and
+//! label. Layouts and checks are those of Open vSwitch's `lib/ofp-actions.c` and
+//! `lib/ofp-ed-props.c`.
 
 use crate::action::{Action, Subfield};
 use crate::action_decode::packed_subfield;
@@ -80,7 +82,8 @@ pub struct NatRange {
 pub struct Encap {
     /// Bytes of the header, 0 when not said.
     pub header_size: u16,
-    /// `OXM_OF_PACKET_TYPE` of the packet with its header: [`PACKET_TYPE_ETHERNET`] or [`PACKET_TYPE_NSH`].
+    /// `OXM_OF_PACKET_TYPE` of the packet with its header: [`PACKET_TYPE_ETHERNET`] or
+    /// [`PACKET_TYPE_NSH`].
     pub packet_type: u32,
     /// What goes into the header.
     pub properties: Vec<EncapProperty>,

@@ -1,4 +1,5 @@
-//! `NXT_CT_FLUSH` and `NXT_CT_FLUSH_ZONE`: forget tracked connections. The model, from and to bytes (Open vSwitch's `nicira-ext.h`).
+//! `NXT_CT_FLUSH` and `NXT_CT_FLUSH_ZONE`: forget tracked connections. The model, from and to bytes
+//! (Open vSwitch's `nicira-ext.h`).
 
 use crate::action_encode::property;
 use crate::error::Error;

@@ -20,7 +20,8 @@ pub struct DecodeOptions {
     /// The version that was negotiated, which all messages but hellos, errors and echoes must
     /// have. None before: then they may have any.
     pub version: Option<Version>,
-    /// Whether the controller asked (`NXT_FLOW_MOD_TABLE_ID`) for table numbers in the commands of 1.0's flow mods.
+    /// Whether the controller asked (`NXT_FLOW_MOD_TABLE_ID`) for table numbers in the commands of
+    /// 1.0's flow mods.
     pub table_in_command: bool,
 }
 
@@ -268,8 +269,8 @@ fn take_flow_mod(
     Ok(Message::FlowMod { change, form })
 }
 
-/// A hello: elements of which only the version bitmap is known (OpenFlow 1.3.5 section 7.5.1). Without one, or with an empty one, every
-/// version up to the header's is spoken.
+/// A hello: elements of which only the version bitmap is known (OpenFlow 1.3.5 section 7.5.1).
+/// Without one, or with an empty one, every version up to the header's is spoken.
 fn take_hello(r: &mut Reader<'_>, version: u8) -> Result<Hello, Error> {
     let mut versions = 0;
     // Old peers may put anything behind the header; what is no element ends the list.
@@ -302,7 +303,8 @@ fn take_error(r: &mut Reader<'_>, version: u8) -> Result<ErrorMessage, Error> {
         },
         _ => WireError::Standard { kind, code },
     };
-    // An error of a version that is not spoken can only be about the hello, whose errors are the same everywhere.
+    // An error of a version that is not spoken can only be about the hello, whose errors are the
+    // same everywhere.
     let table = Version::from_wire(version).unwrap_or(Version::V1_5);
     Ok(ErrorMessage {
         kind: Error::from_wire(table, wire).map_or(ErrorKind::Other(wire), ErrorKind::Known),
@@ -339,7 +341,8 @@ fn take_features(r: &mut Reader<'_>, version: u8) -> Result<Features, Error> {
 
 fn take_config(r: &mut Reader<'_>, version: u8) -> Result<SwitchConfig, Error> {
     let (flags, miss_send_len) = (r.u16()?, r.u16()?);
-    // 1.1 and 1.2 have a flag beside the two bits of fragment handling; 1.0 has it as an extension of Open vSwitch's.
+    // 1.1 and 1.2 have a flag beside the two bits of fragment handling; 1.0 has it as an extension
+    // of Open vSwitch's.
     let ttl_flag = if version <= 3 { 4 } else { 0 };
     if flags & !(3 | ttl_flag) != 0 {
         return Err(Error::SwitchConfigBadFlags);
@@ -571,8 +574,9 @@ pub struct Added {
     pub message: Message,
 }
 
-/// Reads a message that adds another one to a bundle, of which there are many where there is one: as [`decode`], with less work. None for any other
-/// message and for one that is wrong, of which [`decode`] says what. `repeats` is for one connection's messages.
+/// Reads a message that adds another one to a bundle, of which there are many where there is one:
+/// as [`decode`], with less work. None for any other message and for one that is wrong, of which
+/// [`decode`] says what. `repeats` is for one connection's messages.
 pub fn decode_added(bytes: &[u8], options: &DecodeOptions, repeats: &mut Repeats) -> Option<Added> {
     let header = Header::of(bytes)?;
     let mut reader = body_of(bytes, header).ok()?;
@@ -704,7 +708,8 @@ pub fn spoken(allowed: u32) -> u32 {
     allowed & ALL_VERSIONS
 }
 
-/// The version that two hellos agree on: the highest in both (OpenFlow 1.3.5 section 6.3.1). None when there is none.
+/// The version that two hellos agree on: the highest in both (OpenFlow 1.3.5 section 6.3.1). None
+/// when there is none.
 pub fn negotiate(ours: u32, theirs: u32) -> Option<Version> {
     let common = spoken(ours) & theirs;
     Version::ALL

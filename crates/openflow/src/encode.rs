@@ -14,8 +14,9 @@ use crate::{
     ct_flush, flow_codec, group_codec, header, packet_codec, port_codec, table_codec, tlv_codec,
 };
 
-/// Writes a message. Empty when the version has no form for it, or when it would be longer than a message can be: then there is nothing to send.
-/// A long multipart reply becomes several messages, one after another in the same bytes.
+/// Writes a message. Empty when the version has no form for it, or when it would be longer than a
+/// message can be: then there is nothing to send. A long multipart reply becomes several messages,
+/// one after another in the same bytes.
 pub fn encode(version: Version, xid: u32, message: &Message) -> Vec<u8> {
     if let Message::MultipartReply { reply, more } = message {
         return multipart::encode_multipart(version, xid, reply, *more).concat();
@@ -25,8 +26,9 @@ pub fn encode(version: Version, xid: u32, message: &Message) -> Vec<u8> {
     out
 }
 
-/// Writes a message other than a multipart reply behind what is in `out`; nothing, and None, when the version has no form for it or its length has
-/// no room in the header: one with a wrong length would take the peer out of step for good.
+/// Writes a message other than a multipart reply behind what is in `out`; nothing, and None, when
+/// the version has no form for it or its length has no room in the header: one with a wrong length
+/// would take the peer out of step for good.
 fn encode_into(out: &mut Vec<u8>, version: Version, xid: u32, message: &Message) -> Option<()> {
     let start = out.len();
     let wire = version as u8;
@@ -275,7 +277,8 @@ fn nicira(out: &mut Vec<u8>, subtype: u32) {
     out.put_u32(subtype);
 }
 
-/// The head of a message about flow monitors: Nicira's in 1.0 to 1.2, ONF's in 1.3; later versions have none.
+/// The head of a message about flow monitors: Nicira's in 1.0 to 1.2, ONF's in 1.3; later versions
+/// have none.
 fn monitor_message(out: &mut Vec<u8>, version: u8, offset: u32) -> Option<u8> {
     match version {
         ..=3 => nicira(out, 21 + offset),
@@ -288,7 +291,8 @@ fn monitor_message(out: &mut Vec<u8>, version: u8, offset: u32) -> Option<u8> {
     Some(kind::EXPERIMENTER)
 }
 
-/// The bitmap is left out where the header alone says the same: every version up to its own. Peers from before bitmaps read that too.
+/// The bitmap is left out where the header alone says the same: every version up to its own. Peers
+/// from before bitmaps read that too.
 fn put_hello(out: &mut Vec<u8>, hello: Hello, version: u8) {
     if hello.versions == (2 << version) - 2 {
         return;
@@ -324,8 +328,9 @@ fn put_error(out: &mut Vec<u8>, error: &ErrorMessage, version: Version) {
     out.put(&error.data);
 }
 
-/// Writes the answer to a message that could not be decoded or carried out: an error in the message's own version and transaction id, quoting
-/// its beginning. A message of a version that is not spoken is answered in `fallback`.
+/// Writes the answer to a message that could not be decoded or carried out: an error in the
+/// message's own version and transaction id, quoting its beginning. A message of a version that is
+/// not spoken is answered in `fallback`.
 pub fn encode_error(fallback: Version, request: &[u8], error: Error) -> Vec<u8> {
     let header = header::Header::of(request);
     let version = header
@@ -344,7 +349,8 @@ fn put_features(out: &mut Vec<u8>, features: &Features, version: u8) {
     out.put_u32(capabilities(features.capabilities, version));
     out.put_u32(if version == 1 { features.actions } else { 0 });
     if version <= 3 {
-        // As many as one message holds, as Open vSwitch sends them; 1.1 and later can be asked for all.
+        // As many as one message holds, as Open vSwitch sends them; 1.1 and later can be asked for
+        // all.
         for port in &features.ports {
             let before = out.len();
             port_codec::put_description(out, port, version);
@@ -434,7 +440,8 @@ fn put_async_property(out: &mut Vec<u8>, change: &AsyncChange) {
     out.put_u32(change.mask);
 }
 
-/// 1.3's message and Nicira's first form set all six masks at once; other sets of masks go by properties.
+/// 1.3's message and Nicira's first form set all six masks at once; other sets of masks go by
+/// properties.
 fn put_set_async(out: &mut Vec<u8>, changes: &[AsyncChange], version: u8) -> Option<u8> {
     let complete = changes.len() == 6
         && changes.iter().enumerate().all(|(index, change)| {

@@ -1,7 +1,8 @@
 //! Errors as OpenFlow names them, and their numbers in each version.
 //!
-//! One table says both. Versions number errors differently, and what 1.0 to 1.3 lack has numbers of Nicira's or ONF's, as Open vSwitch sends
-//! them; what has no number at all in a version is sent as [`Error::Unencodable`].
+//! One table says both. Versions number errors differently, and what 1.0 to 1.3 lack has numbers of
+//! Nicira's or ONF's, as Open vSwitch sends them; what has no number at all in a version is sent as
+//! [`Error::Unencodable`].
 
 use crate::message::{ErrorKind, ErrorMessage};
 use crate::version::Version;
@@ -74,7 +75,8 @@ const fn onf(since: u8, until: u8, code: u16) -> Number {
 
 macro_rules! errors {
     ($($variant:ident $name:literal: $($number:expr),+;)*) => {
-        /// An error to be reported to the peer. The codec gives it the numbers of the connection's version.
+        /// An error to be reported to the peer. The codec gives it the numbers of the connection's
+        /// version.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[allow(missing_docs)] // the names are the specification's: type, then code
         pub enum Error {
@@ -98,8 +100,8 @@ macro_rules! errors {
     };
 }
 
-// Constructor arguments: first and last version that has the number, then type and code: of() the specification's, nx() in Nicira's
-// envelope, exp() Nicira's and onf() ONF's experimenter code.
+// Constructor arguments: first and last version that has the number, then type and code: of() the
+// specification's, nx() in Nicira's envelope, exp() Nicira's and onf() ONF's experimenter code.
 errors! {
     HelloIncompatible "OFPHFC_INCOMPATIBLE": of(1, 6, 0, 0);
     HelloPermission "OFPHFC_EPERM": of(1, 6, 0, 1);
@@ -309,8 +311,9 @@ impl std::fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Bytes of a failed message that go into an error at most. The specification demands 64 at least (OpenFlow 1.3.5 section 7.5.4); Open vSwitch quotes
-/// the message whole, so that clients can print what was wrong. An error's own header needs 20 bytes.
+/// Bytes of a failed message that go into an error at most. The specification demands 64 at least
+/// (OpenFlow 1.3.5 section 7.5.4); Open vSwitch quotes the message whole, so that clients can print
+/// what was wrong. An error's own header needs 20 bytes.
 const QUOTED: usize = u16::MAX as usize - 20;
 
 impl Error {
@@ -330,7 +333,8 @@ impl Error {
             .expect("every version numbers the unencodable error")
     }
 
-    /// The error with these numbers. Where a version gives several errors one number, the first in the table.
+    /// The error with these numbers. Where a version gives several errors one number, the first in
+    /// the table.
     pub fn from_wire(version: Version, wire: WireError) -> Option<Error> {
         Error::ALL
             .iter()

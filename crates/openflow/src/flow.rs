@@ -39,7 +39,8 @@ pub struct FlowFlags {
 /// Table number meaning every table (`OFPTT_ALL`).
 pub const TABLE_ALL: u8 = 0xff;
 
-/// What a rule does, in the order of execution. Messages that say the same, and the rules that they make, may share one list.
+/// What a rule does, in the order of execution. Messages that say the same, and the rules that they
+/// make, may share one list.
 #[derive(Clone, Eq, Debug)]
 pub struct Instructions(Arc<[Instruction]>);
 
@@ -49,8 +50,8 @@ impl Instructions {
         &self.0
     }
 
-    /// Whether they are right or wrong in a rule by its table alone, whatever it matches and whatever else the switch has: they look at no field and name neither
-    /// group nor meter.
+    /// Whether they are right or wrong in a rule by its table alone, whatever it matches and
+    /// whatever else the switch has: they look at no field and name neither group nor meter.
     pub fn fit_all(&self) -> bool {
         self.iter().all(|instruction| match instruction {
             Instruction::ApplyActions(actions) => actions
@@ -104,7 +105,8 @@ impl<'a> IntoIterator for &'a Instructions {
 pub struct FlowMod {
     /// What to do.
     pub command: FlowModCommand,
-    /// Which table, or [`TABLE_ALL`] for deletes. OpenFlow 1.0 without Nicira's table id: 0 for adds, all for deletes and modifies.
+    /// Which table, or [`TABLE_ALL`] for deletes. OpenFlow 1.0 without Nicira's table id: 0 for
+    /// adds, all for deletes and modifies.
     pub table: u8,
     /// What it matches.
     pub matching: Match,
@@ -112,12 +114,14 @@ pub struct FlowMod {
     pub priority: u16,
     /// The new rule's cookie.
     pub cookie: u64,
-    /// For modify and delete: only rules with `rule.cookie & cookie_mask == cookie_filter & cookie_mask`. On the wire 1.1+ the cookie field is the filter
-    /// of modify and delete, in NXM and 1.0 too where a mask is given.
+    /// For modify and delete: only rules with `rule.cookie & cookie_mask == cookie_filter &
+    /// cookie_mask`. On the wire 1.1+ the cookie field is the filter of modify and delete, in
+    /// NXM and 1.0 too where a mask is given.
     pub cookie_filter: u64,
     /// Which cookie bits to look at, 0 for none.
     pub cookie_mask: u64,
-    /// Whether a modify changes the cookie (1.0 does, and adds a rule when none is found; 1.1+ does not).
+    /// Whether a modify changes the cookie (1.0 does, and adds a rule when none is found; 1.1+
+    /// does not).
     pub modify_cookie: bool,
     /// Whether a modify that found no rule adds one (1.0, and NXM).
     pub modify_adds: bool,
@@ -129,7 +133,8 @@ pub struct FlowMod {
     pub importance: u16,
     /// Flags.
     pub flags: FlowFlags,
-    /// For deletes: only rules with an output to this port; [`crate::port::ANY`] for no restriction.
+    /// For deletes: only rules with an output to this port; [`crate::port::ANY`] for no
+    /// restriction.
     pub out_port: PortNo,
     /// For deletes: only rules with this group; 0xffff_ffff for no restriction.
     pub out_group: u32,

@@ -87,7 +87,8 @@ pub(crate) fn take_flow_mod(
     };
     let command = command(command_byte.into())?;
     let (adds, deletes) = (command == FlowModCommand::Add, is_delete(command));
-    // 1.1's modify without a cookie filter is an add where nothing was found, and its cookie is the new one.
+    // 1.1's modify without a cookie filter is an add where nothing was found, and its cookie is the
+    // new one.
     let modify_adds = version == 2 && !adds && !deletes && cookie_mask == 0;
     let sets_cookie = adds || modify_adds;
     if table == TABLE_ALL && (version == 2 || !deletes) {
@@ -198,7 +199,8 @@ pub(crate) fn take_flow_mod10(r: &mut Reader<'_>, form: FlowModForm) -> Result<F
     })
 }
 
-/// Flags of 1.0, whose emergency rules Sluice lacks as Open vSwitch does; the errors are those that section 5.4.4 leaves for it.
+/// Flags of 1.0, whose emergency rules Sluice lacks as Open vSwitch does; the errors are those that
+/// section 5.4.4 leaves for it.
 fn flags10(raw: u16, adds: bool, times_out: bool) -> Result<FlowFlags, Error> {
     let mut flags = flags(raw & !EMERGENCY_OR_RESET, 1)?;
     if raw & EMERGENCY_OR_RESET != 0 {
@@ -565,7 +567,8 @@ pub(crate) fn removed_reason(number: u8) -> Result<FlowRemovedReason, Error> {
     })
 }
 
-/// The reason in the words of a version: 1.0 to 1.2 know no group, and before 1.4 meters and evictions say they were deletes.
+/// The reason in the words of a version: 1.0 to 1.2 know no group, and before 1.4 meters and
+/// evictions say they were deletes.
 fn removed_number(reason: FlowRemovedReason, version: u8) -> u8 {
     let since = match reason {
         FlowRemovedReason::GroupDelete => 2,

@@ -1,8 +1,10 @@
 //! Matches and actions as text, in the words of `ovs-ofctl`.
 //!
-//! What `bridge/dump-flows` prints, byte for byte as Open vSwitch 3.1 does: [`matching`] for the left side of a rule, [`instructions`] for the right.
-//! The words for fields come from [`packet::fields::FIELDS`]; how a field's value is written, and its name in Nicira's notation, is said here in one
-//! table. Tests hold the text against `ovs-ofctl ofp-print` on encoded messages.
+//! What `bridge/dump-flows` prints, byte for byte as Open vSwitch 3.1 does: [`matching`] for the
+//! left side of a rule, [`instructions`] for the right. The words for fields come from
+//! [`packet::fields::FIELDS`]; how a field's value is written, and its name in Nicira's notation,
+//! is said here in one table. Tests hold the text against `ovs-ofctl ofp-print` on encoded
+//! messages.
 
 mod actions;
 mod extensions;
@@ -48,7 +50,8 @@ fn style(field: Field) -> Style {
     }
 }
 
-/// A field's name in Nicira's notation (`NXM_OF_ETH_SRC`), which `load`, `move` and their kin use; empty where it has none.
+/// A field's name in Nicira's notation (`NXM_OF_ETH_SRC`), which `load`, `move` and their kin use;
+/// empty where it has none.
 pub fn nxm_name(field: Field) -> &'static str {
     const NAMES: [&str; packet::fields::FIELDS.len()] = names();
     NAMES[field as usize]
@@ -289,7 +292,8 @@ fn add(out: &mut String, text: std::fmt::Arguments<'_>) {
 }
 
 /// `%#x`: no prefix for zero.
-/// An option of a tunnel; with its mask, unless that is ones over whole words at the end, for then it is the whole option.
+/// An option of a tunnel; with its mask, unless that is ones over whole words at the end, for then
+/// it is the whole option.
 fn tunnel_option(out: &mut String, value: &[u8], mask: &[u8]) {
     let ones = mask.iter().skip_while(|byte| **byte == 0);
     long_hexadecimal(out, value);
@@ -327,7 +331,8 @@ fn ethernet(out: &mut String, number: u128) {
     );
 }
 
-/// As `inet_ntop` writes it, which keeps the dotted form for addresses below 2^32 (Rust's own has given it up).
+/// As `inet_ntop` writes it, which keeps the dotted form for addresses below 2^32 (Rust's own has
+/// given it up).
 fn ipv6(out: &mut String, number: u128) {
     match number {
         0x1_0000..=0xffff_ffff => add(out, format_args!("::{}", Ipv4Addr::from(number as u32))),
@@ -377,7 +382,8 @@ fn number(field: Field, value: &Value) -> u128 {
     value.to_u128() >> def.shift << def.wire_shift
 }
 
-/// Writes a value of a field, as `set_field` takes it: with `/mask` unless the mask covers the whole field.
+/// Writes a value of a field, as `set_field` takes it: with `/mask` unless the mask covers the
+/// whole field.
 fn value(out: &mut String, field: Field, value: &Value, mask: &Value) {
     let def = field.def();
     if field.tunnel_option().is_some() {
@@ -409,7 +415,8 @@ fn value(out: &mut String, field: Field, value: &Value, mask: &Value) {
     }
 }
 
-/// Writes the number in a part of a field: as the field is written if it is all of it, else in hexadecimal digits.
+/// Writes the number in a part of a field: as the field is written if it is all of it, else in
+/// hexadecimal digits.
 pub fn subfield_value(out: &mut String, part: &crate::action::Subfield, number: u128) {
     let def = part.field.def();
     if part.start != 0 || usize::from(part.bits) != def.action_bits {

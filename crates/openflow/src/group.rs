@@ -35,7 +35,8 @@ pub enum GroupCommand {
     InsertBucket = 3,
     /// Take buckets out (1.5).
     RemoveBucket = 5,
-    /// Open vSwitch: a new group, or replace the one that is there (`ovs-ofctl --may-create mod-group`).
+    /// Open vSwitch: a new group, or replace the one that is there (`ovs-ofctl --may-create
+    /// mod-group`).
     AddOrModify = 0x8000,
 }
 
@@ -53,15 +54,18 @@ pub enum GroupKind {
     FastFailover = 3,
 }
 
-/// How a select group chooses (Netronome's `NTRT_SELECTION_METHOD`, a property of 1.5 and of Nicira's messages of 1.0).
+/// How a select group chooses (Netronome's `NTRT_SELECTION_METHOD`, a property of 1.5 and of
+/// Nicira's messages of 1.0).
 #[derive(Clone, PartialEq, Eq, Debug, Hash)]
 pub struct Selection {
     /// Which method.
     pub method: SelectionMethod,
-    /// For [`SelectionMethod::Hash`] a number mixed into the hash; for [`SelectionMethod::DpHash`] likewise in the low half, and which hash in
-    /// the high half: 0 for that of the five-tuple, 1 for one that is the same in both directions.
+    /// For [`SelectionMethod::Hash`] a number mixed into the hash; for [`SelectionMethod::DpHash`]
+    /// likewise in the low half, and which hash in the high half: 0 for that of the
+    /// five-tuple, 1 for one that is the same in both directions.
     pub parameter: u64,
-    /// What [`SelectionMethod::Hash`] hashes: fields and the bits of each, as they lie in the key. None for the default.
+    /// What [`SelectionMethod::Hash`] hashes: fields and the bits of each, as they lie in the key.
+    /// None for the default.
     pub fields: Vec<(Field, Value)>,
 }
 
@@ -105,8 +109,9 @@ impl Bucket {
         self.watch_port != port::ANY || self.watch_group != ANY
     }
 
-    /// Whether it may stand in a group of this type: weights are for select groups; a fast failover bucket watches something, one of an all or
-    /// indirect group nothing (1.3.5 section 7.3.4.2). Errors are Open vSwitch's.
+    /// Whether it may stand in a group of this type: weights are for select groups; a fast failover
+    /// bucket watches something, one of an all or indirect group nothing (1.3.5 section
+    /// 7.3.4.2). Errors are Open vSwitch's.
     pub fn fits(&self, kind: GroupKind) -> Result<(), Error> {
         if self.weight != 0 && kind != GroupKind::Select {
             return Err(Error::InvalidGroup);
@@ -147,7 +152,8 @@ pub struct GroupMod {
     pub kind: GroupKind,
     /// Which group, or [`ALL`] to delete.
     pub group: u32,
-    /// Where to insert or what to remove (1.5): a bucket's id, [`BUCKET_FIRST`], [`BUCKET_LAST`] or [`BUCKET_ALL`]; the last in other commands.
+    /// Where to insert or what to remove (1.5): a bucket's id, [`BUCKET_FIRST`], [`BUCKET_LAST`]
+    /// or [`BUCKET_ALL`]; the last in other commands.
     pub command_bucket: u32,
     /// Its buckets.
     pub buckets: Vec<Bucket>,

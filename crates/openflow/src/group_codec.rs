@@ -1,4 +1,5 @@
-//! Groups and meters from and to bytes (OpenFlow 1.3.5 sections 7.3.4.2, 7.3.4.5; 1.5.1 section 7.3.4.3).
+//! Groups and meters from and to bytes (OpenFlow 1.3.5 sections 7.3.4.2, 7.3.4.5; 1.5.1 section
+//! 7.3.4.3).
 
 use crate::action_decode::take_actions;
 use crate::action_encode::{Context, put_actions};
@@ -20,7 +21,8 @@ fn kind(number: u8) -> Result<GroupKind, Error> {
     })
 }
 
-/// The version whose layout group messages have in a version: 1.0 has none of its own, and Nicira's are those of 1.5 with 1.0's actions.
+/// The version whose layout group messages have in a version: 1.0 has none of its own, and Nicira's
+/// are those of 1.5 with 1.0's actions.
 pub(crate) fn layout(version: u8) -> u8 {
     if version == 1 { 6 } else { version }
 }
@@ -81,12 +83,14 @@ fn check_command_bucket(command: GroupCommand, bucket: u32) -> Result<(), Error>
     if fits { Ok(()) } else { Err(Error::BadBucket) }
 }
 
-/// The weight of a bucket that names none: 1 in select groups. A message that inserts buckets need not tell the group's type.
+/// The weight of a bucket that names none: 1 in select groups. A message that inserts buckets need
+/// not tell the group's type.
 fn default_weight(command: GroupCommand, kind: GroupKind) -> u16 {
     u16::from(kind == GroupKind::Select || command == GroupCommand::InsertBucket)
 }
 
-/// What a group of a type may have in it (1.3.5 sections 5.6.1, 6.5 and 7.3.4.2). Where buckets are inserted only the switch knows the type.
+/// What a group of a type may have in it (1.3.5 sections 5.6.1, 6.5 and 7.3.4.2). Where buckets are
+/// inserted only the switch knows the type.
 fn check_buckets(change: &GroupMod, version: u8) -> Result<(), Error> {
     let empty = change.buckets.is_empty();
     match change.command {
@@ -224,7 +228,8 @@ fn put_buckets(
             let actions = out.len();
             put_actions(out, &bucket.actions, version, Context::default());
             out.set_length(start + 2, actions);
-            // Only select groups use weights, but a message that inserts buckets may tell another type than the group has.
+            // Only select groups use weights, but a message that inserts buckets may tell another
+            // type than the group has.
             if kind == GroupKind::Select || bucket.weight != default_weight {
                 out.put_u16(0);
                 out.put_u16(6);

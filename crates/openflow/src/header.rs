@@ -32,8 +32,9 @@ impl Header {
     }
 }
 
-/// How many bytes the message at the front of `bytes` has: eight when its header is not there yet. An error when the header gives a
-/// length shorter than itself; the stream cannot be followed after that.
+/// How many bytes the message at the front of `bytes` has: eight when its header is not there yet.
+/// An error when the header gives a length shorter than itself; the stream cannot be followed after
+/// that.
 pub fn frame_length(bytes: &[u8]) -> Result<usize, Error> {
     match Header::of(bytes) {
         None => Ok(HEADER),

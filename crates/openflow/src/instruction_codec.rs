@@ -1,7 +1,8 @@
 //! Instructions from and to bytes (OpenFlow 1.1 section A.2.4, 1.3.5 section 7.2.4).
 //!
-//! A message may hold instructions in any order; each kind at most once. The model has them in the order of execution: meter, apply-actions,
-//! clear-actions, write-actions, write-metadata, goto-table. 1.0 has no instructions: its actions are one apply-actions, and what later
+//! A message may hold instructions in any order; each kind at most once. The model has them in the
+//! order of execution: meter, apply-actions, clear-actions, write-actions, write-metadata,
+//! goto-table. 1.0 has no instructions: its actions are one apply-actions, and what later
 //! versions say by instructions Nicira says by actions.
 
 use crate::action::{Action, Instruction, StatTrigger};
@@ -27,7 +28,8 @@ pub(crate) fn take_instructions(
         }
         return Ok(instructions);
     }
-    // One place for each kind, in the order of execution. All are found before one is read, as Open vSwitch does it.
+    // One place for each kind, in the order of execution. All are found before one is read, as Open
+    // vSwitch does it.
     let mut found: [Option<(u16, Reader<'_>)>; 7] = Default::default();
     let mut reader = reader;
     while !reader.is_empty() {
@@ -166,8 +168,9 @@ pub(crate) fn put_instructions(
     }
 }
 
-/// Instructions with meters in the form of a version, where that is not the one in which they came: in 1.5 a meter is an action at the head of apply-actions, in 1.3 and 1.4
-/// an instruction of which there is one, older versions have none.
+/// Instructions with meters in the form of a version, where that is not the one in which they came:
+/// in 1.5 a meter is an action at the head of apply-actions, in 1.3 and 1.4 an instruction of which
+/// there is one, older versions have none.
 fn metered(instructions: &[Instruction], version: u8) -> Option<Vec<Instruction>> {
     let as_instruction = instructions
         .iter()

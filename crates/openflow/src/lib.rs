@@ -1,7 +1,8 @@
 //! OpenFlow wire formats and the version-neutral model behind them.
 //!
-//! The model ([`message`] and the modules it names) says what a message means, whatever version carried it; [`decode()`] and [`encode()`]
-//! translate between it and bytes. No I/O here: [`frame_length`] says how many bytes the next message of a stream has.
+//! The model ([`message`] and the modules it names) says what a message means, whatever version
+//! carried it; [`decode()`] and [`encode()`] translate between it and bytes. No I/O here:
+//! [`frame_length`] says how many bytes the next message of a stream has.
 
 pub mod action;
 mod action_decode;

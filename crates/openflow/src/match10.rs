@@ -1,7 +1,7 @@
 //! `ofp_match` of OpenFlow 1.0 (section 5.2.3): forty bytes, wildcards by bit, addresses by prefix.
 //!
-//! Its fields mean different things by Ethertype (`nw_proto` is the opcode of ARP, `tp_src` the type of ICMP), and what makes no sense for
-//! the Ethertype is ignored, as Open vSwitch does.
+//! Its fields mean different things by Ethertype (`nw_proto` is the opcode of ARP, `tp_src` the
+//! type of ICMP), and what makes no sense for the Ethertype is ignored, as Open vSwitch does.
 
 use crate::error::Error;
 use crate::port;

@@ -1,4 +1,5 @@
-//! `ofp_match` of OpenFlow 1.1 (section A.2.3): 88 bytes, with masks for addresses and metadata whose set bits are ignored.
+//! `ofp_match` of OpenFlow 1.1 (section A.2.3): 88 bytes, with masks for addresses and metadata
+//! whose set bits are ignored.
 
 use crate::error::Error;
 use crate::port;

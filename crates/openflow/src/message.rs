@@ -1,7 +1,8 @@
 //! Messages, version-neutral.
 //!
-//! [`Message`] says what a message means, whatever version and extension carried it. Where the form matters for the answer (a
-//! Nicira request wants a Nicira reply) the message says which form it came in; everything else about the form is the codec's.
+//! [`Message`] says what a message means, whatever version and extension carried it. Where the form
+//! matters for the answer (a Nicira request wants a Nicira reply) the message says which form it
+//! came in; everything else about the form is the codec's.
 
 use crate::action::Action;
 use crate::ct_flush::CtFlush;
@@ -21,8 +22,8 @@ use packet::Match;
 /// No buffered packet (`OFP_NO_BUFFER`).
 pub const NO_BUFFER: u32 = 0xffff_ffff;
 
-/// How a match travels in OpenFlow 1.0: as `ofp_match`, or in Nicira's extensible form in a Nicira message. From 1.1 on there is
-/// one form only, and [`FlowFormat::Standard`] names it.
+/// How a match travels in OpenFlow 1.0: as `ofp_match`, or in Nicira's extensible form in a Nicira
+/// message. From 1.1 on there is one form only, and [`FlowFormat::Standard`] names it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum FlowFormat {
     /// The version's own message.
@@ -56,7 +57,8 @@ pub enum Message {
     SetConfig(SwitchConfig),
     /// A packet for the controller.
     PacketIn(PacketIn),
-    /// Go on with a packet that has stopped for the controller (`NXT_RESUME`): the packet-in, changed as the controller likes.
+    /// Go on with a packet that has stopped for the controller (`NXT_RESUME`): the packet-in,
+    /// changed as the controller likes.
     Resume(PacketIn),
     /// A rule went.
     FlowRemoved {
@@ -166,7 +168,8 @@ pub enum Message {
 /// What a hello says.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hello {
-    /// Bit n: version number n is spoken. A hello without a bitmap says every version up to its header's.
+    /// Bit n: version number n is spoken. A hello without a bitmap says every version up to its
+    /// header's.
     pub versions: u32,
 }
 
@@ -175,7 +178,8 @@ pub struct Hello {
 pub struct ErrorMessage {
     /// What is wrong.
     pub kind: ErrorKind,
-    /// The first bytes of the message that failed, at least 64 of them if it was as long; for a failed hello, a text.
+    /// The first bytes of the message that failed, at least 64 of them if it was as long; for a
+    /// failed hello, a text.
     pub data: Vec<u8>,
 }
 
@@ -208,7 +212,8 @@ pub struct Features {
 }
 
 bitflags::bitflags! {
-    /// `OFPC_*`, each meaning with a bit of its own (on the wire, bit 3 is `STP` in 1.0 and `GROUP_STATS` later).
+    /// `OFPC_*`, each meaning with a bit of its own (on the wire, bit 3 is `STP` in 1.0 and
+    /// `GROUP_STATS` later).
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct Capabilities: u32 {
         /// Flow statistics.
@@ -308,13 +313,15 @@ pub struct PacketIn {
     pub table: u8,
     /// The cookie of the rule that sent it; all ones for none.
     pub cookie: u64,
-    /// Where it came in, as `in_port`, and its pipeline fields that are not zero (metadata, registers, tunnel).
+    /// Where it came in, as `in_port`, and its pipeline fields that are not zero (metadata,
+    /// registers, tunnel).
     pub matching: Match,
     /// The packet, or its beginning.
     pub data: Vec<u8>,
     /// What `controller(userdata=...)` gave (`NXT_PACKET_IN2`).
     pub userdata: Vec<u8>,
-    /// What the switch needs to go on with the packet, for [`Message::Resume`] (`NXT_PACKET_IN2`): properties of its own; empty where the packet does not wait.
+    /// What the switch needs to go on with the packet, for [`Message::Resume`] (`NXT_PACKET_IN2`):
+    /// properties of its own; empty where the packet does not wait.
     pub continuation: Vec<u8>,
 }
 
@@ -323,7 +330,8 @@ pub struct PacketIn {
 pub struct PacketOut {
     /// The buffered packet, or [`NO_BUFFER`] when `data` holds it.
     pub buffer_id: u32,
-    /// Where the packet is to have come in: a port number, [`crate::port::CONTROLLER`], [`crate::port::LOCAL`], or [`crate::port::ANY`] (1.0's `NONE`).
+    /// Where the packet is to have come in: a port number, [`crate::port::CONTROLLER`],
+    /// [`crate::port::LOCAL`], or [`crate::port::ANY`] (1.0's `NONE`).
     pub in_port: PortNo,
     /// Pipeline fields to start with (1.5); elsewhere only `in_port`, if that.
     pub matching: Match,
@@ -362,8 +370,8 @@ pub enum Role {
 pub struct RoleMessage {
     /// The role.
     pub role: Role,
-    /// The generation of the election, where the form has one (1.2): a request has it unless the role
-    /// does not change, and in a reply None is sent as all ones.
+    /// The generation of the election, where the form has one (1.2): a request has it unless the
+    /// role does not change, and in a reply None is sent as all ones.
     pub generation: Option<u64>,
     /// Whether it is Nicira's message.
     pub nicira: bool,
@@ -422,7 +430,8 @@ impl AsyncKind {
     ];
 }
 
-/// Which asynchronous messages a controller wants: by kind, for roles equal and primary (0) and secondary (1), a bit for each reason.
+/// Which asynchronous messages a controller wants: by kind, for roles equal and primary (0) and
+/// secondary (1), a bit for each reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct AsyncConfig {
     /// `masks[kind][secondary]`.

@@ -1,9 +1,11 @@
 //! Flow monitors: controllers that want to know of every change of the flow tables.
 //!
-//! A controller sets monitors up, each with a filter; from then on it is told of the changes that its filters let through, in the order in which
-//! they are made, and at the beginning of the rules that are there. Nicira has them since 1.0 (`NXST_FLOW_MONITOR`), ONF as an extension of 1.3
-//! in the same form, 1.4 as `OFPMP_FLOW_MONITOR` (section 7.3.5.17). A controller that does not read fast enough is told that its monitors pause,
-//! and when it has caught up gets what it missed and is told that they go on.
+//! A controller sets monitors up, each with a filter; from then on it is told of the changes that
+//! its filters let through, in the order in which they are made, and at the beginning of the rules
+//! that are there. Nicira has them since 1.0 (`NXST_FLOW_MONITOR`), ONF as an extension of 1.3
+//! in the same form, 1.4 as `OFPMP_FLOW_MONITOR` (section 7.3.5.17). A controller that does not
+//! read fast enough is told that its monitors pause, and when it has caught up gets what it missed
+//! and is told that they go on.
 
 use crate::action::Instruction;
 use crate::flow::FlowRemovedReason;
@@ -29,8 +31,8 @@ bitflags::bitflags! {
         const INSTRUCTIONS = 1 << 4;
         /// The controller's own changes in full too, not in short (`NXFMF_OWN`).
         const NO_ABBREV = 1 << 5;
-        /// Likewise: the specification means by it that only own changes are told, but Open vSwitch and its tools mean that own changes are told in
-        /// full, and so does Sluice (1.4).
+        /// Likewise: the specification means by it that only own changes are told, but Open vSwitch
+        /// and its tools mean that own changes are told in full, and so does Sluice (1.4).
         const ONLY_OWN = 1 << 6;
     }
 }

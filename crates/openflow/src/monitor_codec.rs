@@ -1,4 +1,5 @@
-//! Flow monitors from and to bytes: Nicira's form in 1.0 to 1.2, the same with OXM and instructions in 1.3 (ONF's extension), the specification's from 1.4 on.
+//! Flow monitors from and to bytes: Nicira's form in 1.0 to 1.2, the same with OXM and instructions
+//! in 1.3 (ONF's extension), the specification's from 1.4 on.
 
 use crate::action::Instruction;
 use crate::action_decode::take_actions;

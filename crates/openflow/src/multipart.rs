@@ -1,7 +1,8 @@
 //! Multipart messages (statistics, in 1.0's word) from and to bytes.
 //!
-//! A reply may be longer than one message; [`MultipartWriter`] splits it over as many as it needs, each shorter than 64 KiB, all but the last with
-//! the flag that says that more follow (OpenFlow 1.3.5 section 7.3.5).
+//! A reply may be longer than one message; [`MultipartWriter`] splits it over as many as it needs,
+//! each shorter than 64 KiB, all but the last with the flag that says that more follow (OpenFlow
+//! 1.3.5 section 7.3.5).
 
 use crate::error::{self, Error};
 use crate::flow::FlowStats;
@@ -66,7 +67,8 @@ fn is_nicira_only(kind: u16, version: u8) -> bool {
 /// `OFPMPF_*_MORE`.
 const MORE: u16 = 1;
 
-/// The first version that has a kind of message. Open vSwitch answers port descriptions in every version.
+/// The first version that has a kind of message. Open vSwitch answers port descriptions in every
+/// version.
 fn since(kind: u16) -> u8 {
     match kind {
         kind::METER..=kind::TABLE_FEATURES => 4,
@@ -204,7 +206,8 @@ fn padded_u32(r: &mut Reader<'_>) -> Result<u32, Error> {
     Ok(value)
 }
 
-/// Reads items until nothing is left. Every item takes at least a byte, so there are no more of them than bytes.
+/// Reads items until nothing is left. Every item takes at least a byte, so there are no more of
+/// them than bytes.
 fn take_all<'a, T>(
     r: &mut Reader<'a>,
     take: impl Fn(&mut Reader<'a>) -> Result<T, Error>,
@@ -373,7 +376,8 @@ fn take_group_features(r: &mut Reader<'_>, version: u8) -> Result<GroupFeatures,
     Ok(features)
 }
 
-/// Bits of 1.0 and 1.1 for actions that 1.3 has elsewhere: those that each set one field, and in 1.0 `strip_vlan` and `enqueue`. In 1.0 they are all.
+/// Bits of 1.0 and 1.1 for actions that 1.3 has elsewhere: those that each set one field, and in
+/// 1.0 `strip_vlan` and `enqueue`. In 1.0 they are all.
 const SETS_1_0: u32 = 0b0111_1111_0110;
 const SETS_1_1: u32 = 0b0110_0111_1111_1110;
 const SET_FIELD: u32 = 1 << 25;
@@ -454,8 +458,8 @@ fn put_description(out: &mut Vec<u8>, description: &Description) {
     out.put_text(&description.datapath, 256);
 }
 
-/// Writes the messages of one multipart reply, item by item, so that a long one (every rule of a table) never has to be in memory
-/// as a model.
+/// Writes the messages of one multipart reply, item by item, so that a long one (every rule of a
+/// table) never has to be in memory as a model.
 pub struct MultipartWriter {
     version: Version,
     xid: u32,
@@ -518,7 +522,8 @@ impl MultipartWriter {
         self.written
     }
 
-    /// Takes the messages that are finished, all of them with the flag that more follow, to send them before the last is written.
+    /// Takes the messages that are finished, all of them with the flag that more follow, to send
+    /// them before the last is written.
     pub fn take_finished(&mut self) -> Vec<Vec<u8>> {
         std::mem::take(&mut self.done)
     }
@@ -533,7 +538,8 @@ impl MultipartWriter {
         let item = self.current.split_off(start);
         let next = self.begin();
         if next.len() + item.len() > usize::from(u16::MAX) {
-            // No message can hold it. Only a rule with 64 KiB of actions that came in a more compact version gets here.
+            // No message can hold it. Only a rule with 64 KiB of actions that came in a more
+            // compact version gets here.
             self.lost += 1;
             return;
         }
@@ -557,8 +563,9 @@ fn finish(mut message: Vec<u8>, more: bool) -> Vec<u8> {
     message
 }
 
-/// Writes a reply, split into as many messages as it needs; none when the version has no such reply. `more`: further replies to the
-/// request follow, so that the last of these messages says so too.
+/// Writes a reply, split into as many messages as it needs; none when the version has no such
+/// reply. `more`: further replies to the request follow, so that the last of these messages says so
+/// too.
 pub fn encode_multipart(
     version: Version,
     xid: u32,
@@ -617,7 +624,8 @@ fn put_items(w: &mut MultipartWriter, reply: &MultipartReply, version: u8) {
         GroupFeatures(features) => w.push(|out| put_group_features(out, features, version)),
         Meter(items) => each(w, items, group_codec::put_meter_stats),
         MeterConfig(items) => each(w, items, group_codec::put_meter_config),
-        // 1.5.1 appended eight bytes, which os-ken demands and Open vSwitch's client refuses; Sluice says what Open vSwitch says.
+        // 1.5.1 appended eight bytes, which os-ken demands and Open vSwitch's client refuses;
+        // Sluice says what Open vSwitch says.
         MeterFeatures(features) => w.push(|out| put_meter_features(out, features)),
         TableFeatures(items) => each(w, items, |o, i| table_codec::put_features(o, i, version)),
         PortDescription(items) => {

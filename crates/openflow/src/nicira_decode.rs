@@ -1,6 +1,8 @@
-//! Nicira's longer actions from bytes: those whose arguments have a structure of their own (`learn`, `multipath`, `bundle`, `sample`, ...).
+//! Nicira's longer actions from bytes: those whose arguments have a structure of their own
+//! (`learn`, `multipath`, `bundle`, `sample`, ...).
 //!
-//! Layouts and checks are those of Open vSwitch's `lib/ofp-actions.c`. A body begins behind the subtype, ten bytes into the action.
+//! Layouts and checks are those of Open vSwitch's `lib/ofp-actions.c`. A body begins behind the
+//! subtype, ten bytes into the action.
 
 use crate::action::{
     Action, Bundle, HashFields, Learn, LearnSource, LearnSpec, LearnTarget, Multipath,
@@ -76,7 +78,8 @@ fn learn_specs(body: &mut Reader<'_>) -> Result<Vec<LearnSpec>, Error> {
     Ok(specs)
 }
 
-/// One element. Its header: bit 13 says that the source is a number, bits 11 and 12 what the target is, the rest how many bits.
+/// One element. Its header: bit 13 says that the source is a number, bits 11 and 12 what the target
+/// is, the rest how many bits.
 fn learn_spec(body: &mut Reader<'_>, header: u16) -> Result<LearnSpec, Error> {
     let bits = header & 0x7ff;
     let immediate = header & 0x2000 != 0;

@@ -1,8 +1,9 @@
 //! NXM and OXM: matches as lists of (field, value, mask).
 //!
-//! The two share one layout (OpenFlow 1.3.5 section 7.2.3.2): a 32-bit header of class, field number, mask bit and length, then the value
-//! and, with the mask bit, a mask as long. Class 0xffff puts an experimenter id between header and value. All knowledge of fields
-//! comes from `packet::fields`.
+//! The two share one layout (OpenFlow 1.3.5 section 7.2.3.2): a 32-bit header of class, field
+//! number, mask bit and length, then the value and, with the mask bit, a mask as long. Class 0xffff
+//! puts an experimenter id between header and value. All knowledge of fields comes from
+//! `packet::fields`.
 
 mod tunnel_options;
 
@@ -16,7 +17,8 @@ use packet::{Field, Match, Value};
 const BASIC_CLASS: u32 = 0x8000;
 const EXPERIMENTER_CLASS: u32 = 0xffff;
 const MASK_BIT: u32 = 1 << 8;
-/// `NXM_NX_COOKIE`, which is no field but filters by a rule's cookie (Nicira flow mods and statistics requests).
+/// `NXM_NX_COOKIE`, which is no field but filters by a rule's cookie (Nicira flow mods and
+/// statistics requests).
 const COOKIE_HEADER: u32 = 0x0001_3c08;
 
 /// One entry, its bytes not yet understood.
@@ -116,7 +118,8 @@ fn field_of(header: u32, experimenter: u32) -> Result<Field, Unknown> {
     })
 }
 
-/// Takes the header of a field alone, as Nicira's actions name subfields. The mask bit is not allowed.
+/// Takes the header of a field alone, as Nicira's actions name subfields. The mask bit is not
+/// allowed.
 pub(crate) fn take_field(reader: &mut Reader<'_>) -> Result<Field, Error> {
     let (header, experimenter) = take_header(reader)?;
     if header & MASK_BIT != 0 {
@@ -133,14 +136,16 @@ pub(crate) fn take_field(reader: &mut Reader<'_>) -> Result<Field, Error> {
 pub(crate) enum Strictness {
     /// What a rule matches: every rule of the specification holds.
     Rule,
-    /// Pipeline fields of a packet: unknown fields are passed over, prerequisites are not asked for.
+    /// Pipeline fields of a packet: unknown fields are passed over, prerequisites are not asked
+    /// for.
     Packet,
 }
 
 /// What a list of fields says.
 pub(crate) struct Fields {
     pub(crate) matching: Match,
-    /// Cookie and its mask, from the pseudo field that Nicira messages may have; mask 0 when absent.
+    /// Cookie and its mask, from the pseudo field that Nicira messages may have; mask 0 when
+    /// absent.
     pub(crate) cookie: (u64, u64),
 }
 
@@ -280,7 +285,8 @@ pub(crate) fn take_match(reader: &mut Reader<'_>, strictness: Strictness) -> Res
     Ok(read_fields(&bytes[4..length], strictness, false)?.matching)
 }
 
-/// The fields without a mask of a match that has been read, and where in its bytes the value of each begins and ends.
+/// The fields without a mask of a match that has been read, and where in its bytes the value of
+/// each begins and ends.
 pub(crate) fn exact_fields(bytes: &[u8]) -> impl Iterator<Item = (Field, usize, usize)> {
     let head = bytes.get(..4).unwrap_or_default();
     let is_oxm = head.starts_with(&[0, 1]);
@@ -312,7 +318,8 @@ pub(crate) fn take_nxm(
     read_fields(&bytes[..length], strictness, cookie)
 }
 
-/// In which order fields are written: Open vSwitch's (`nx_put_raw`), so that dumps compare byte for byte.
+/// In which order fields are written: Open vSwitch's (`nx_put_raw`), so that dumps compare byte for
+/// byte.
 const ORDER: &[Field] = {
     use Field::*;
     &[
@@ -416,7 +423,8 @@ const ORDER: &[Field] = {
     ]
 };
 
-/// Whether a peer of this version (1 meaning NXM) is told of these bits under this name; other names cover the same bits.
+/// Whether a peer of this version (1 meaning NXM) is told of these bits under this name; other
+/// names cover the same bits.
 fn is_spoken(field: Field, version: u8) -> bool {
     use Field::*;
     match field {
@@ -494,7 +502,8 @@ fn put_entry_header(out: &mut Vec<u8>, def: &FieldDef, masked: bool, version: u8
     true
 }
 
-/// Writes one field, its value and mask given as they lie in the key. Nothing for fields that have no number.
+/// Writes one field, its value and mask given as they lie in the key. Nothing for fields that have
+/// no number.
 pub(crate) fn put_entry(
     out: &mut Vec<u8>,
     def: &FieldDef,
@@ -554,7 +563,8 @@ pub(crate) fn put_nxm(out: &mut Vec<u8>, matching: &Match, cookie: (u64, u64)) -
     length
 }
 
-/// Reads the entry of a set-field action: a field, its value and, where allowed, a mask, as they lie in the key.
+/// Reads the entry of a set-field action: a field, its value and, where allowed, a mask, as they
+/// lie in the key.
 pub(crate) fn take_set_field(
     reader: &mut Reader<'_>,
     mask_allowed: bool,
@@ -591,7 +601,8 @@ pub(crate) fn take_set_field(
     Ok((field, value, mask))
 }
 
-/// Reads a field and, in the place of its value, the mask of the bits that are meant, as it lies in the key (Netronome's selection method).
+/// Reads a field and, in the place of its value, the mask of the bits that are meant, as it lies in
+/// the key (Netronome's selection method).
 pub(crate) fn take_masked_field(reader: &mut Reader<'_>) -> Result<(Field, Value), Error> {
     let entry = Entry::take(reader, Error::BadPropertyLength)?;
     let field = entry.field().map_err(|unknown| match unknown {
@@ -611,7 +622,8 @@ pub(crate) fn take_masked_field(reader: &mut Reader<'_>) -> Result<(Field, Value
     Ok((field, mask))
 }
 
-/// Reads a field's header in a list of ids (table features): the field, and whether the mask bit is set. None for an unknown one.
+/// Reads a field's header in a list of ids (table features): the field, and whether the mask bit is
+/// set. None for an unknown one.
 pub(crate) fn take_id(reader: &mut Reader<'_>) -> Result<Option<(Field, bool)>, Error> {
     let (header, experimenter) = take_header(reader)?;
     let prefix = prefix_length(header) as u32;

@@ -1,6 +1,7 @@
 //! OXS: statistics as a list of (field, value), OpenFlow 1.5 section 7.2.4.2.
 //!
-//! Headers are as in OXM; the class is 0x8002 and there are no masks. The list is preceded by two reserved bytes and its length.
+//! Headers are as in OXM; the class is 0x8002 and there are no masks. The list is preceded by two
+//! reserved bytes and its length.
 
 use crate::action::StatTrigger;
 use crate::error::Error;
@@ -94,7 +95,8 @@ pub(crate) fn put_removed(out: &mut Vec<u8>, stats: &FlowStats) {
     });
 }
 
-/// Reads the thresholds of a statistics trigger. A field that is not known could not trigger and is refused.
+/// Reads the thresholds of a statistics trigger. A field that is not known could not trigger and is
+/// refused.
 pub(crate) fn take_thresholds(reader: &mut Reader<'_>) -> Result<StatTrigger, Error> {
     reader.skip(2)?;
     let length = usize::from(reader.u16()?);

@@ -24,7 +24,8 @@ fn reason(number: u8) -> Result<PacketInReason, Error> {
     })
 }
 
-/// The reason in the words of a version: before 1.4 what an action set, a group or a packet-out sends came by an action.
+/// The reason in the words of a version: before 1.4 what an action set, a group or a packet-out
+/// sends came by an action.
 fn reason_number(reason: PacketInReason, version: u8) -> u8 {
     if version < 5 && reason as u8 > PacketInReason::InvalidTtl as u8 {
         PacketInReason::Action as u8
@@ -272,7 +273,8 @@ pub(crate) fn take_packet_out(r: &mut Reader<'_>, version: u8) -> Result<PacketO
             (in_port(&matching), length, matching)
         }
     };
-    // OpenFlow 1.3.5 section 7.3.7: the port is a standard one, or controller or local; ANY stands for none, as in 1.0.
+    // OpenFlow 1.3.5 section 7.3.7: the port is a standard one, or controller or local; ANY stands
+    // for none, as in 1.0.
     let usable =
         in_port < port::MAX || [port::LOCAL, port::CONTROLLER, port::ANY].contains(&in_port);
     if !usable {
@@ -292,9 +294,9 @@ pub(crate) fn take_packet_out(r: &mut Reader<'_>, version: u8) -> Result<PacketO
     })
 }
 
-/// The bits of a key that a packet-out may give its packet beside what the packet itself says: ingress
-/// port, packet type, metadata, registers and tunnel, but for the tunnel's ToS and TTL (the fields
-/// that Open vSwitch takes).
+/// The bits of a key that a packet-out may give its packet beside what the packet itself says:
+/// ingress port, packet type, metadata, registers and tunnel, but for the tunnel's ToS and TTL (the
+/// fields that Open vSwitch takes).
 static PIPELINE_BITS: LazyLock<[u64; WORDS]> = LazyLock::new(|| {
     let mut bits = FlowKey::ZERO;
     for def in FIELDS {

@@ -1,7 +1,10 @@
-//! Matches, actions and rules read from text, in the words of `ovs-ofctl`: what [`crate::format`] writes, and what people type.
+//! Matches, actions and rules read from text, in the words of `ovs-ofctl`: what [`crate::format`]
+//! writes, and what people type.
 //!
-//! [`matching`] reads the left side of a rule, [`packet`] the fields of one packet (exact, with prerequisites before what needs them),
-//! [`actions`] and [`instructions`] the right side, [`flow`] a whole rule, [`group`] and [`meter`] what rules refer to. An error says in Open vSwitch's words what is wrong, and quotes it.
+//! [`matching`] reads the left side of a rule, [`packet`] the fields of one packet (exact, with
+//! prerequisites before what needs them), [`actions`] and [`instructions`] the right side, [`flow`]
+//! a whole rule, [`group`] and [`meter`] what rules refer to. An error says in Open vSwitch's words
+//! what is wrong, and quotes it.
 
 mod actions;
 mod group;
@@ -64,7 +67,8 @@ fn reserved(name: &str) -> Option<PortNo> {
         .map(|(_, number)| *number)
 }
 
-/// Reads a port: a number of 16 or 32 bits, a reserved name or a port's own name, which may stand in quotes.
+/// Reads a port: a number of 16 or 32 bits, a reserved name or a port's own name, which may stand
+/// in quotes.
 pub fn port(text: &str, names: PortNames<'_>) -> Option<PortNo> {
     let name = text
         .strip_prefix('"')
@@ -86,7 +90,8 @@ struct Pair<'t> {
     key: &'t str,
     /// Empty where there is none.
     value: &'t str,
-    /// What follows a closing bracket at once, as the `->reg0[0]` of `check_pkt_larger(9)->reg0[0]`.
+    /// What follows a closing bracket at once, as the `->reg0[0]` of
+    /// `check_pkt_larger(9)->reg0[0]`.
     tail: &'t str,
 }
 
@@ -169,7 +174,8 @@ fn closing(text: &str) -> Option<usize> {
     None
 }
 
-/// A field by its name for matches (`reg0`, `tp_src`) or in Nicira's notation (`NXM_NX_REG0`, `OXM_OF_...`).
+/// A field by its name for matches (`reg0`, `tp_src`) or in Nicira's notation (`NXM_NX_REG0`,
+/// `OXM_OF_...`).
 pub fn field(name: &str) -> Option<Field> {
     Field::by_name(name).or_else(|| {
         let known = |def: &&packet::fields::FieldDef| {
@@ -184,7 +190,8 @@ pub fn field(name: &str) -> Option<Field> {
     })
 }
 
-/// Names of the other class for fields that both classes have (`OXM_OF_ETH_SRC` beside `NXM_OF_ETH_SRC`).
+/// Names of the other class for fields that both classes have (`OXM_OF_ETH_SRC` beside
+/// `NXM_OF_ETH_SRC`).
 fn other_notation(name: &str) -> Option<Field> {
     let lower = name.to_ascii_lowercase();
     let tail = lower

@@ -1,7 +1,8 @@
-//! Fields as numbers inside a match's words: what `packet::fields` says of a field, made ready for the codecs' inner loops.
+//! Fields as numbers inside a match's words: what `packet::fields` says of a field, made ready for
+//! the codecs' inner loops.
 //!
-//! Most fields lie in one 64-bit word of the key. Reading or adding such a field is a shift and a mask; going by bytes, as the wide
-//! ones do (IPv6 addresses, labels), costs ten times as much.
+//! Most fields lie in one 64-bit word of the key. Reading or adding such a field is a shift and a
+//! mask; going by bytes, as the wide ones do (IPv6 addresses, labels), costs ten times as much.
 
 use packet::fields::{FIELDS, Prerequisite};
 use packet::{Field, Match};

@@ -1,10 +1,11 @@
 //! Port numbers and descriptions.
 
-/// A port number in OpenFlow 1.1+ numbering (32 bits). OpenFlow 1.0's 16-bit reserved numbers (0xff00 and up) are translated
-/// by the codec: 0xfffe <-> [`LOCAL`] and so on, as in Open vSwitch.
+/// A port number in OpenFlow 1.1+ numbering (32 bits). OpenFlow 1.0's 16-bit reserved numbers
+/// (0xff00 and up) are translated by the codec: 0xfffe <-> [`LOCAL`] and so on, as in Open vSwitch.
 pub type PortNo = u32;
 
-/// Highest number of a physical or logical port that Sluice gives, as Open vSwitch (`OFPP_MAX` of OpenFlow 1.0).
+/// Highest number of a physical or logical port that Sluice gives, as Open vSwitch (`OFPP_MAX` of
+/// OpenFlow 1.0).
 pub const MAX: PortNo = 0xff00;
 /// The port a packet came in by.
 pub const IN_PORT: PortNo = 0xffff_fff8;
@@ -23,7 +24,8 @@ pub const LOCAL: PortNo = 0xffff_fffe;
 /// Any port, or no port (`OFPP_ANY`, `OFPP_NONE`).
 pub const ANY: PortNo = 0xffff_ffff;
 
-/// The 32-bit number for a 16-bit one: numbers from 0xff00 are reserved ones and move to the top (OpenFlow 1.1 section A.2.1).
+/// The 32-bit number for a 16-bit one: numbers from 0xff00 are reserved ones and move to the top
+/// (OpenFlow 1.1 section A.2.1).
 pub fn from_u16(number: u16) -> PortNo {
     if u32::from(number) < MAX {
         u32::from(number)
@@ -37,14 +39,15 @@ pub fn to_u16(number: PortNo) -> Option<u16> {
     (!(MAX..0xffff_ff00).contains(&number)).then_some(number as u16)
 }
 
-/// Whether an `output` action may name the port whatever ports the switch has: a number below [`MAX`] or a reserved one
-/// other than [`ANY`].
+/// Whether an `output` action may name the port whatever ports the switch has: a number below
+/// [`MAX`] or a reserved one other than [`ANY`].
 pub fn is_valid_output(number: PortNo) -> bool {
     number < MAX || (IN_PORT..=LOCAL).contains(&number)
 }
 
 bitflags::bitflags! {
-    /// `OFPPC_*`, what an administrator set. Bits as in OpenFlow 1.0, of which later versions keep a part.
+    /// `OFPPC_*`, what an administrator set. Bits as in OpenFlow 1.0, of which later versions keep
+    /// a part.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct PortConfig: u32 {
         /// Administratively down.
@@ -113,7 +116,8 @@ bitflags::bitflags! {
 }
 
 impl PortFeatures {
-    /// The bits in OpenFlow 1.0's numbering, which has the media right behind 10 Gb/s and no faster rates.
+    /// The bits in OpenFlow 1.0's numbering, which has the media right behind 10 Gb/s and no faster
+    /// rates.
     pub fn to_v1_0(self) -> u32 {
         let bits = self.bits();
         bits & 0x7f | bits >> 4 & 0xf80

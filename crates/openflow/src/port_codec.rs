@@ -301,7 +301,8 @@ fn take_stats14(reader: &mut Reader<'_>) -> Result<PortStats, Error> {
     Ok(stats)
 }
 
-/// Writes a port's counters. 1.0 does not say that unknown ones are all ones, but Open vSwitch sends them so in every version.
+/// Writes a port's counters. 1.0 does not say that unknown ones are all ones, but Open vSwitch
+/// sends them so in every version.
 pub(crate) fn put_stats(out: &mut Vec<u8>, stats: &PortStats, version: u8) {
     let totals = [
         stats.rx_packets,

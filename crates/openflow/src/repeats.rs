@@ -1,7 +1,8 @@
 //! What messages say that others have said before them.
 //!
-//! Flow mods that come in numbers are most often of one kind: they do the same and match other values of the same fields. What was read last is remembered, and where a
-//! message says it again, it is not read and checked again.
+//! Flow mods that come in numbers are most often of one kind: they do the same and match other
+//! values of the same fields. What was read last is remembered, and where a message says it again,
+//! it is not read and checked again.
 
 use crate::Error;
 use crate::flow::Instructions;
@@ -82,7 +83,8 @@ impl Repeats {
     }
 }
 
-/// A match as it was read last, with its padding: one that differs only in the values of [`FREE`] fields is right as well.
+/// A match as it was read last, with its padding: one that differs only in the values of [`FREE`]
+/// fields is right as well.
 #[derive(Debug, Default)]
 struct Form {
     /// As it came, those values zero; empty for none.
@@ -150,7 +152,8 @@ mod tests {
     }
 
     proptest! {
-        /// One match after the other, of the same form, with a bit turned, or of another form: as if each were the first.
+        /// One match after the other, of the same form, with a bit turned, or of another form: as
+        /// if each were the first.
         #[test]
         fn as_if_nothing_came_before(
             messages in prop::collection::vec(

@@ -1,6 +1,7 @@
 //! Properties of groups from and to bytes: Netronome's selection method.
 //!
-//! `fields` are NXM or OXM headers without mask bit, each followed by the mask of the bits that are hashed.
+//! `fields` are NXM or OXM headers without mask bit, each followed by the mask of the bits that are
+//! hashed.
 
 use crate::error::{Error, NICIRA, ONF};
 use crate::group::{GroupCommand, GroupKind, Selection, SelectionMethod};
@@ -27,7 +28,8 @@ pub(crate) fn unknown_experimenter(content: &mut Reader<'_>) -> Result<Error, Er
     })
 }
 
-/// Reads the properties that fill `r`. Only select groups that are made or replaced may say how they choose.
+/// Reads the properties that fill `r`. Only select groups that are made or replaced may say how
+/// they choose.
 pub(crate) fn take_properties(
     r: &mut Reader<'_>,
     command: GroupCommand,

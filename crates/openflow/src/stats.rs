@@ -3,7 +3,8 @@
 use crate::port::PortNo;
 use packet::Field;
 
-/// Who made the switch (`OFPMP_DESC`). Each text is cut to 255 bytes on the wire, the serial number to 31.
+/// Who made the switch (`OFPMP_DESC`). Each text is cut to 255 bytes on the wire, the serial number
+/// to 31.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Description {
     /// Manufacturer.
@@ -96,7 +97,8 @@ pub struct RuleKinds {
 pub struct TableFeatures {
     /// Which table.
     pub table: u8,
-    /// What a request wants, `OFPTFC_*` (1.5; others want 0): 0 that the tables are these, 1 that this one is so, 2 and 3 that it is there or not.
+    /// What a request wants, `OFPTFC_*` (1.5; others want 0): 0 that the tables are these, 1 that
+    /// this one is so, 2 and 3 that it is there or not.
     pub command: u8,
     /// Its name, at most 31 bytes.
     pub name: String,
@@ -128,15 +130,18 @@ pub const VACANCY_EVENTS: u32 = 1 << 3;
 pub struct TableConfig {
     /// Which table, or 0xff for all.
     pub table: u8,
-    /// `OFPTC_*` bits: in 1.1 and 1.2 what becomes of packets without a rule, from 1.4 on [`EVICTION`] and [`VACANCY_EVENTS`].
+    /// `OFPTC_*` bits: in 1.1 and 1.2 what becomes of packets without a rule, from 1.4 on
+    /// [`EVICTION`] and [`VACANCY_EVENTS`].
     pub config: u32,
-    /// By what rules are chosen for eviction, `OFPTMPEF_*` (1.4): 1 other, 2 importance, 4 lifetime.
+    /// By what rules are chosen for eviction, `OFPTMPEF_*` (1.4): 1 other, 2 importance, 4
+    /// lifetime.
     pub eviction: Option<u32>,
     /// When to tell how full it is (1.4).
     pub vacancy: Option<Vacancy>,
 }
 
-/// How full a table may be before controllers are told, in percent of its room that is left (`OFPTMPT_VACANCY`).
+/// How full a table may be before controllers are told, in percent of its room that is left
+/// (`OFPTMPT_VACANCY`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Vacancy {
     /// Less than this: it fills up.
@@ -205,7 +210,8 @@ pub struct GroupFeatures {
     pub capabilities: u32,
     /// How many groups of each type.
     pub max_groups: [u32; 4],
-    /// Actions by type, bit n for `OFPAT` number n of OpenFlow 1.3. 1.0 and 1.1 are told their own actions for these.
+    /// Actions by type, bit n for `OFPAT` number n of OpenFlow 1.3. 1.0 and 1.1 are told their own
+    /// actions for these.
     pub actions: [u32; 4],
 }
 

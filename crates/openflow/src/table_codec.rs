@@ -52,7 +52,8 @@ pub(crate) fn take_stats(r: &mut Reader<'_>, version: u8) -> Result<TableStats, 
     Ok(stats)
 }
 
-/// Writes a table's counters. What 1.1 and 1.2 also say of its matches and actions is the same for every table: all.
+/// Writes a table's counters. What 1.1 and 1.2 also say of its matches and actions is the same for
+/// every table: all.
 pub(crate) fn put_stats(out: &mut Vec<u8>, stats: &TableStats, version: u8) {
     out.put_u8(stats.table);
     match version {
@@ -65,7 +66,8 @@ pub(crate) fn put_stats(out: &mut Vec<u8>, stats: &TableStats, version: u8) {
         2 => {
             out.pad(7);
             out.put_text(&stats.name, 32);
-            // Wildcards and match: every field of OFPFMF11_*, the type not being one; actions 0 to 24 in both places.
+            // Wildcards and match: every field of OFPFMF11_*, the type not being one; actions 0 to
+            // 24 in both places.
             let (fields, actions) = (0xfbff, 0x1ff_ffff);
             let instructions = stats.instructions.bits();
             for word in [fields, fields, instructions, actions, actions, stats.config] {
@@ -313,7 +315,8 @@ fn take_property(
     Ok(())
 }
 
-/// Reads ids of instructions or actions, as a bit set. Ids of experimenters and those beyond 63 are passed over.
+/// Reads ids of instructions or actions, as a bit set. Ids of experimenters and those beyond 63 are
+/// passed over.
 fn take_ids(content: &mut Reader<'_>) -> Result<u64, Error> {
     let mut bits = 0;
     while !content.is_empty() {

@@ -1,4 +1,5 @@
-//! Maps of tunnel options: which option (class, type) is which `tun_metadata` field (`NXT_TLV_TABLE_MOD`).
+//! Maps of tunnel options: which option (class, type) is which `tun_metadata` field
+//! (`NXT_TLV_TABLE_MOD`).
 
 /// One entry of a map.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]

@@ -1,4 +1,5 @@
-//! `NXT_TLV_TABLE_MOD`, `NXT_TLV_TABLE_REQUEST` and `NXT_TLV_TABLE_REPLY` (Open vSwitch's `nicira-ext.h`).
+//! `NXT_TLV_TABLE_MOD`, `NXT_TLV_TABLE_REQUEST` and `NXT_TLV_TABLE_REPLY` (Open vSwitch's
+//! `nicira-ext.h`).
 
 use crate::error::Error;
 use crate::tlv::{TlvCommand, TlvMapping, TlvTable, TlvTableMod};

@@ -2,8 +2,8 @@
 
 use crate::error::Error;
 
-/// Takes bytes from the front of a slice. A read past the end gives the error that the reader was made with, so that a short match is a
-/// match error and a short action an action error.
+/// Takes bytes from the front of a slice. A read past the end gives the error that the reader was
+/// made with, so that a short match is a match error and a short action an action error.
 #[derive(Clone, Copy)]
 pub(crate) struct Reader<'a> {
     rest: &'a [u8],
@@ -77,7 +77,8 @@ impl<'a> Reader<'a> {
         self.array()
     }
 
-    /// Passes over padding, whatever it holds (OpenFlow 1.3.5 section 7: padding is ignored on receipt).
+    /// Passes over padding, whatever it holds (OpenFlow 1.3.5 section 7: padding is ignored on
+    /// receipt).
     #[inline]
     pub(crate) fn skip(&mut self, n: usize) -> Result<(), Error> {
         self.take(n).map(|_| ())
@@ -99,8 +100,9 @@ impl<'a> Reader<'a> {
         Ok(u64::from(seconds) * 1_000_000_000 + u64::from(nanoseconds))
     }
 
-    /// A type-length-value item (`ofp_prop_header`): its type and content. `length` counts from the type to the content's end and
-    /// the item is padded to 8 bytes; a last item may lack its padding.
+    /// A type-length-value item (`ofp_prop_header`): its type and content. `length` counts from the
+    /// type to the content's end and the item is padded to 8 bytes; a last item may lack its
+    /// padding.
     pub(crate) fn property(&mut self, bad_length: Error) -> Result<(u16, Reader<'a>), Error> {
         let (kind, length) = (self.u16()?, usize::from(self.u16()?));
         if length < 4 || length - 4 > self.len() {
@@ -161,7 +163,8 @@ impl Put for Vec<u8> {
         self.pad(length.next_multiple_of(8) - length);
     }
     fn set_length(&mut self, at: usize, start: usize) {
-        // What is written is bounded by its caller; a length that did not fit would be a lie on the wire, so it is clamped.
+        // What is written is bounded by its caller; a length that did not fit would be a lie on the
+        // wire, so it is clamped.
         let length = (self.len() - start).min(usize::from(u16::MAX)) as u16;
         self[at..at + 2].copy_from_slice(&length.to_be_bytes());
     }

@@ -1,5 +1,6 @@
-//! The text of matches and actions against `ovs-ofctl ofp-print`: both print the same rules, we from the model, it from what we encode of it. Skipped, with a
-//! word, where `ovs-ofctl` is not installed.
+//! The text of matches and actions against `ovs-ofctl ofp-print`: both print the same rules, we
+//! from the model, it from what we encode of it. Skipped, with a word, where `ovs-ofctl` is not
+//! installed.
 
 mod common;
 
@@ -83,7 +84,8 @@ fn same(version: Version, rules: &[FlowStats]) {
     }
 }
 
-/// What is printed can be read, and is the same rule: the same match, and the same words for what it does.
+/// What is printed can be read, and is the same rule: the same match, and the same words for what
+/// it does.
 fn is_read_back(rule: &FlowStats) {
     let text = ours(rule);
     if text.contains("<error>") {
@@ -91,7 +93,8 @@ fn is_read_back(rule: &FlowStats) {
     }
     let read = openflow::parse::flow(&text, &openflow::parse::no_names);
     let read = read.unwrap_or_else(|error| panic!("{text}: {error}"));
-    // Connection states without a name are matched and not printed, and one word serves for a fragment that is later and for a later one that is a fragment.
+    // Connection states without a name are matched and not printed, and one word serves for a
+    // fragment that is later and for a later one that is a fragment.
     let fragment = rule.matching.get(Field::IpFrag);
     let said = fragment.0.to_u64() != 2 || fragment.1.to_u64() != 2;
     if said && rule.matching.get(Field::CtState).1.to_u64() <= 0xff {
@@ -270,7 +273,8 @@ fn matches() {
         .map(|(matching, priority)| rule(matching, priority, Vec::new()))
         .collect();
     same(Version::V1_0, &rules);
-    // OpenFlow 1.3 cannot say that there is no tag and what is in it, or part of a tag without its being there.
+    // OpenFlow 1.3 cannot say that there is no tag and what is in it, or part of a tag without its
+    // being there.
     let sayable = |rule: &FlowStats| {
         let (tci, mask) = rule.matching.get(Field::VlanTci);
         tci[0] & mask[0] & 0x10 != 0 || matches!(mask.to_u64(), 0 | 0x1fff)
@@ -335,7 +339,8 @@ fn names_of_fields() {
 #[test]
 fn values_of_fields() {
     // The port that a packet came in by can be loaded, but not set.
-    // `ovs-ofctl` refuses to set an Ethertype, an IP protocol and a bottom of stack, as the specification lets it.
+    // `ovs-ofctl` refuses to set an Ethertype, an IP protocol and a bottom of stack, as the
+    // specification lets it.
     let refused = [
         Field::InPortOxm,
         Field::EthType,
@@ -493,7 +498,8 @@ fn actions() {
         Action::PopVlan,
     ];
     same(Version::V1_0, &old.map(|action| apply(vec![action])));
-    // OpenFlow 1.3 says pop_vlan and has set-field in place of some; the others are the same in both.
+    // OpenFlow 1.3 says pop_vlan and has set-field in place of some; the others are the same in
+    // both.
     let changed = |action: &Action| {
         matches!(
             action,

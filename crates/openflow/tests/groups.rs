@@ -1,4 +1,5 @@
-//! Groups come back from bytes as they were, in every version; and what is wrong with them is refused by its own error.
+//! Groups come back from bytes as they were, in every version; and what is wrong with them is
+//! refused by its own error.
 
 use openflow::action::Action;
 use openflow::error::Error;

@@ -1,5 +1,6 @@
-//! Malformed messages and the errors that the specification demands for them, with its sections (OpenFlow 1.3.5 unless another version is
-//! named; `OVS` where the specification leaves it open and Open vSwitch decides).
+//! Malformed messages and the errors that the specification demands for them, with its sections
+//! (OpenFlow 1.3.5 unless another version is named; `OVS` where the specification leaves it open
+//! and Open vSwitch decides).
 
 use openflow::error::{Error, WireError};
 use openflow::{DecodeOptions, Version, decode, encode_error};
@@ -748,7 +749,8 @@ fn other_messages() {
     );
 }
 
-/// Types and codes by version, the specification's own or those that Open vSwitch uses where it has none.
+/// Types and codes by version, the specification's own or those that Open vSwitch uses where it has
+/// none.
 #[test]
 fn numbers() {
     let standard = |kind, code| WireError::Standard { kind, code };
@@ -775,7 +777,8 @@ fn numbers() {
         (Error::DuplicateInstruction, Version::V1_4, standard(3, 9)),
         (Error::BadPropertyType, Version::V1_3, standard(13, 2)),
         (Error::BadPropertyType, Version::V1_4, standard(14, 0)),
-        // 1.0 has its groups from Open vSwitch, and their errors too; what has no number at all is unencodable.
+        // 1.0 has its groups from Open vSwitch, and their errors too; what has no number at all is
+        // unencodable.
         (Error::UnknownGroup, Version::V1_0, nicira(6, 8)),
         (Error::UnknownMeter, Version::V1_0, nicira(1, 521)),
     ];
@@ -784,7 +787,8 @@ fn numbers() {
     }
 }
 
-/// 7.5.4: an error quotes at least 64 bytes of the message, here all that fit, in its version and with its transaction id.
+/// 7.5.4: an error quotes at least 64 bytes of the message, here all that fit, in its version and
+/// with its transaction id.
 #[test]
 fn errors_quote_the_message() {
     let request = message(4, 14, &"00".repeat(200));

@@ -1,5 +1,6 @@
-//! Damaged messages: the decoder finds in each what `ovs-ofctl` finds, or nothing where that finds nothing, but for the differences that are listed with their
-//! reasons. Real messages are damaged byte by byte. Skipped, with a word, where `ovs-ofctl` is not installed.
+//! Damaged messages: the decoder finds in each what `ovs-ofctl` finds, or nothing where that finds
+//! nothing, but for the differences that are listed with their reasons. Real messages are damaged
+//! byte by byte. Skipped, with a word, where `ovs-ofctl` is not installed.
 
 mod common;
 
@@ -50,7 +51,8 @@ fn rules(version: &str) -> Option<Vec<Vec<u8>>> {
     Some(messages)
 }
 
-/// Every way in which a message is damaged: bytes changed one by one, bytes missing, bytes too many. The header's length is right.
+/// Every way in which a message is damaged: bytes changed one by one, bytes missing, bytes too
+/// many. The header's length is right.
 fn damaged(message: &[u8]) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     for at in 8..message.len() {
@@ -124,7 +126,8 @@ fn theirs(messages: &[Vec<u8>], version: &str) -> Vec<Option<String>> {
 
 /// Differences that are meant: ours, theirs ("" for none), and why.
 const MEANT: &[(&str, &str, &str)] = &[
-    // Bits that must be zero, in elements of `learn` and flags of `ct`, and numbers that are wider than the bits they are for.
+    // Bits that must be zero, in elements of `learn` and flags of `ct`, and numbers that are wider
+    // than the bits they are for.
     ("OFPBAC_BAD_ARGUMENT", "", "reserved bits"),
     (
         "OFPBAC_BAD_ARGUMENT",
@@ -142,7 +145,8 @@ const MEANT: &[(&str, &str, &str)] = &[
         "",
         "goto_table:255, see docs/differences.md",
     ),
-    // Wrong lengths of known fields are told as such; Open vSwitch says that the field is unknown, some actions that the match is wrong.
+    // Wrong lengths of known fields are told as such; Open vSwitch says that the field is unknown,
+    // some actions that the match is wrong.
     ("OFPBAC_BAD_SET_LEN", "OFPBAC_BAD_SET_TYPE", "length"),
     ("OFPBAC_BAD_SET_LEN", "OFPBMC_BAD_FIELD", "length"),
     (

@@ -1,5 +1,5 @@
-//! What a real client makes of our bytes: `ovs-ofctl ofp-print` prints messages that we encode, and we decode what `ovs-ofctl` encodes.
-//! Skipped, with a word, where `ovs-ofctl` is not installed.
+//! What a real client makes of our bytes: `ovs-ofctl ofp-print` prints messages that we encode, and
+//! we decode what `ovs-ofctl` encodes. Skipped, with a word, where `ovs-ofctl` is not installed.
 
 mod common;
 

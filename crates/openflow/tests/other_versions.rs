@@ -1,5 +1,5 @@
-//! What versions say of what only later ones have: set-fields in 1.0 and 1.1, masks, role status and
-//! forwarded requests before 1.4; and messages of another version than was agreed on.
+//! What versions say of what only later ones have: set-fields in 1.0 and 1.1, masks, role status
+//! and forwarded requests before 1.4; and messages of another version than was agreed on.
 
 use openflow::action::{Action, Instruction, Subfield};
 use openflow::flow::FlowMod;
@@ -183,8 +183,8 @@ fn a_part_of_vlan_tci_leaves_the_tag() {
     }
 }
 
-/// A load of Nicira's is a set-field in 1.5, of the same bits: those of the DSCP, which begin at bit 2
-/// of the byte, too. Bits that are not the field's are nothing.
+/// A load of Nicira's is a set-field in 1.5, of the same bits: those of the DSCP, which begin at
+/// bit 2 of the byte, too. Bits that are not the field's are nothing.
 #[test]
 fn loads_are_set_fields_of_the_same_bits_in_1_5() {
     let load = |field, start, bits, value| {

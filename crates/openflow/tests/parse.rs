@@ -1,5 +1,6 @@
-//! Rules read from text: against `ovs-ofctl parse-flows`, which reads and prints the same, and what is said about text that is wrong. That what is printed
-//! is read back is tested with the printing, in `format.rs`.
+//! Rules read from text: against `ovs-ofctl parse-flows`, which reads and prints the same, and what
+//! is said about text that is wrong. That what is printed is read back is tested with the printing,
+//! in `format.rs`.
 
 mod common;
 
@@ -76,7 +77,8 @@ const RULES: &[&str] = &[
     "priority=0,actions=goto_table:3",
 ];
 
-/// What `ovs-ofctl parse-flow` prints of a rule, from the priority on, in the words of each version that has it; None where it is not installed.
+/// What `ovs-ofctl parse-flow` prints of a rule, from the priority on, in the words of each version
+/// that has it; None where it is not installed.
 fn theirs(rule: &str) -> Option<Vec<String>> {
     let mut all = Vec::new();
     for version in ["OpenFlow10", "OpenFlow13", "OpenFlow15"] {

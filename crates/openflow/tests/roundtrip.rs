@@ -1,4 +1,5 @@
-//! What is encoded and decoded again is what it was, for generated messages; and no bytes make the decoder panic or allocate beyond reason.
+//! What is encoded and decoded again is what it was, for generated messages; and no bytes make the
+//! decoder panic or allocate beyond reason.
 
 use openflow::action::{Action, Instruction, Subfield};
 use openflow::error::{Error, WireError};
@@ -29,7 +30,8 @@ thread_local! {
     static ALLOCATED: Cell<usize> = const { Cell::new(0) };
 }
 
-// SAFETY: every call goes to the system's allocator unchanged; counting touches only a thread-local cell that needs no allocation.
+// SAFETY: every call goes to the system's allocator unchanged; counting touches only a thread-local
+// cell that needs no allocation.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = ALLOCATED.try_with(|count| count.set(count.get() + layout.size()));
@@ -37,7 +39,8 @@ unsafe impl GlobalAlloc for Counting {
         unsafe { System.alloc(layout) }
     }
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
-        // SAFETY: `memory` came from `alloc` above, that is from the system's allocator, with this layout.
+        // SAFETY: `memory` came from `alloc` above, that is from the system's allocator, with this
+        // layout.
         unsafe { System.dealloc(memory, layout) }
     }
 }
@@ -1183,7 +1186,8 @@ fn plain(version: Version) -> BoxedStrategy<Message> {
     });
     let error =
         (select(Error::ALL.to_vec()), vec(any::<u8>(), 0..64)).prop_map(move |(error, data)| {
-            // Errors that share a number in this version are read as the first of them; unknown numbers are kept.
+            // Errors that share a number in this version are read as the first of them; unknown
+            // numbers are kept.
             let kind = match Error::from_wire(version, error.wire(version)) {
                 Some(error) => ErrorKind::Known(error),
                 None => ErrorKind::Other(WireError::Standard { kind: 77, code: 7 }),
@@ -1365,7 +1369,8 @@ fn same(version: Version, message: &Message) -> Result<(), TestCaseError> {
     prop_assert_eq!(header.xid, 77);
     let mut wanted = message.clone();
     if let Message::FlowMod { change, form } = &mut wanted {
-        // Of a match of 1.0 that leaves nothing open, the message's priority says nothing (1.0, section 3.4).
+        // Of a match of 1.0 that leaves nothing open, the message's priority says nothing (1.0,
+        // section 3.4).
         let wildcards = &bytes[8..12];
         if version == Version::V1_0 && form.format == FlowFormat::Standard && wildcards == [0; 4] {
             change.priority = u16::MAX;
@@ -1461,7 +1466,8 @@ proptest! {
         prop_assert_eq!(found, ports);
     }
 
-    /// Bytes that are like messages: a header that is right, and a body that is anything, or a real message with some bytes changed.
+    /// Bytes that are like messages: a header that is right, and a body that is anything, or a real
+    /// message with some bytes changed.
     #[test]
     fn no_bytes_do_harm(
         version in 0_u8..8,
@@ -1488,7 +1494,8 @@ proptest! {
         let before = ALLOCATED.with(Cell::get);
         let decoded = decode(&bytes, &DecodeOptions { version: None, table_in_command });
         let allocated = ALLOCATED.with(Cell::get) - before;
-        // The largest thing per byte of input is an action: 8 bytes on the wire, some 80 in the model, and a vector that grew.
+        // The largest thing per byte of input is an action: 8 bytes on the wire, some 80 in the
+        // model, and a vector that grew.
         prop_assert!(allocated < 64 * bytes.len() + 4096, "{} bytes for {}", allocated, bytes.len());
         if let (Ok((_, message)), Some(version)) = (decoded, Version::from_wire(version)) {
             // What was understood can be said again.

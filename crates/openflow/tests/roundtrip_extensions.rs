@@ -1,5 +1,6 @@
-//! Round trips of what Nicira added, in every version: its structured actions inside rules, packet-outs and buckets; its messages about tunnel
-//! options and connections; the statistics trigger of 1.5; groups and meters.
+//! Round trips of what Nicira added, in every version: its structured actions inside rules,
+//! packet-outs and buckets; its messages about tunnel options and connections; the statistics
+//! trigger of 1.5; groups and meters.
 
 use openflow::action::{
     Action, Bundle, HashFields, Instruction, Learn, LearnSource, LearnSpec, LearnTarget, Multipath,
@@ -511,7 +512,8 @@ proptest! {
     }
 }
 
-/// A packet-out of 1.5 may say of its packet what no header says, but for what only the datapath knows.
+/// A packet-out of 1.5 may say of its packet what no header says, but for what only the datapath
+/// knows.
 #[test]
 fn packet_outs_name_pipeline_fields_only() {
     let decoded = |field: Field| {

@@ -1,5 +1,6 @@
-//! From text to text and from bytes to bytes: flow mods that `ovs-ofctl parse-flows` writes are decoded, print as it prints them, and are encoded to the
-//! same bytes. Skipped, with a word, where `ovs-ofctl` is not installed.
+//! From text to text and from bytes to bytes: flow mods that `ovs-ofctl parse-flows` writes are
+//! decoded, print as it prints them, and are encoded to the same bytes. Skipped, with a word, where
+//! `ovs-ofctl` is not installed.
 
 mod common;
 
@@ -27,7 +28,8 @@ fn ours(change: &FlowMod) -> String {
     text
 }
 
-/// Holds lines against `ovs-ofctl` in one version. `exact`: whether what we encode is what it sends.
+/// Holds lines against `ovs-ofctl` in one version. `exact`: whether what we encode is what it
+/// sends.
 fn same(version: &str, lines: &[&str], exact: bool) {
     let Some(parsed) = parse(version, lines) else {
         return;
@@ -234,7 +236,8 @@ fn actions_of_13() {
     all("OpenFlow14", "", FROM_13, true);
 }
 
-/// 1.5 has set-field in place of load, and copy-field in place of move, which `ovs-ofctl` prints so.
+/// 1.5 has set-field in place of load, and copy-field in place of move, which `ovs-ofctl` prints
+/// so.
 #[test]
 fn actions_of_15() {
     let changed = |text: &&&str| !text.contains("load:");

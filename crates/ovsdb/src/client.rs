@@ -1,13 +1,15 @@
 //! One connection to a database server, kept alive.
 //!
-//! [`connect`] starts a task. It connects, checks that the database is there, reads its schema, asks for the
-//! monitored columns and for the lock, and from then on keeps the [`Replica`] equal to the database. When the
-//! connection breaks, or the server does not answer a probe, or sends something that is not OVSDB, it says why in
-//! the log and starts again after a pause; the replica keeps its last contents meanwhile.
+//! [`connect`] starts a task. It connects, checks that the database is there, reads its schema,
+//! asks for the monitored columns and for the lock, and from then on keeps the [`Replica`] equal to
+//! the database. When the connection breaks, or the server does not answer a probe, or sends
+//! something that is not OVSDB, it says why in the log and starts again after a pause; the replica
+//! keeps its last contents meanwhile.
 //!
 //! The caller holds a [`Client`], through which it reads the replica and sends transactions, and an
-//! [`Events`] queue. Events say *that* something changed, not what: a caller that is slow finds several
-//! changes folded into one event, so the queue is bounded and the task never waits for the caller.
+//! [`Events`] queue. Events say *that* something changed, not what: a caller that is slow finds
+//! several changes folded into one event, so the queue is bounded and the task never waits for the
+//! caller.
 
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
@@ -30,8 +32,8 @@ use crate::wire::{self, Framer, Message};
 
 /// Most requests that wait for an answer at a time; more wait in the callers.
 const MAX_PENDING: usize = 256;
-/// Most bytes that wait to be sent, besides one transaction: a server that sends requests and reads no answers
-/// is cut off.
+/// Most bytes that wait to be sent, besides one transaction: a server that sends requests and reads
+/// no answers is cut off.
 const MAX_UNSENT: usize = 16 << 20;
 /// Most events that wait for the caller before they are folded.
 const MAX_EVENTS: usize = 64;
@@ -93,15 +95,16 @@ impl Config {
 /// Something the caller may want to act on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The replica holds the database's present contents, after a new connection. What the caller believes to
-    /// have written may be gone: the server may be another one.
+    /// The replica holds the database's present contents, after a new connection. What the caller
+    /// believes to have written may be gone: the server may be another one.
     Connected,
     /// Something in the replica changed besides quiet columns.
     Updated,
     /// This client holds the lock now. After a new connection this follows [`Event::Connected`].
     LockAcquired,
-    /// This client does not hold the lock: another has it ([`LockState::Contended`]), or the connection is gone
-    /// ([`LockState::Unknown`]). Ask [`Client::lock`] which, and how it stands by the time the event is read.
+    /// This client does not hold the lock: another has it ([`LockState::Contended`]), or the
+    /// connection is gone ([`LockState::Unknown`]). Ask [`Client::lock`] which, and how it
+    /// stands by the time the event is read.
     LockLost,
     /// The connection is gone. The replica stays as it was.
     Disconnected,
@@ -157,7 +160,8 @@ struct Shared {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        // A caller that panicked while reading leaves the state as it was: every change is made whole.
+        // A caller that panicked while reading leaves the state as it was: every change is made
+        // whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -171,8 +175,8 @@ impl Shared {
     }
 }
 
-/// Appends an event; one that says nothing new is left out, and a queue that nobody empties is replaced by events that
-/// lead to the same end.
+/// Appends an event; one that says nothing new is left out, and a queue that nobody empties is
+/// replaced by events that lead to the same end.
 fn enqueue(state: &mut State, event: Event) {
     if state.events.back() == Some(&event) {
         return;
@@ -222,8 +226,8 @@ impl Client {
         self.lock() == LockState::Held
     }
 
-    /// What is known about the lock it asked for. A switch goes on forwarding while this is unknown, because the server
-    /// is away, and stops when another client has it.
+    /// What is known about the lock it asked for. A switch goes on forwarding while this is
+    /// unknown, because the server is away, and stops when another client has it.
     pub fn lock(&self) -> LockState {
         self.shared.state().lock
     }
@@ -233,8 +237,8 @@ impl Client {
         self.shared.state().error.clone()
     }
 
-    /// Sends a transaction and waits for the server's answer, at most until the connection breaks. Changes to
-    /// monitored columns are in the replica before this returns.
+    /// Sends a transaction and waits for the server's answer, at most until the connection breaks.
+    /// Changes to monitored columns are in the replica before this returns.
     pub async fn transact(&self, transaction: &Transaction) -> Result<Outcome, ClientError> {
         let answer = self
             .request("transact", transaction.to_params(&self.database))
@@ -288,7 +292,8 @@ impl Events {
         self.shared.state().events.pop_front()
     }
 
-    /// Waits for the next event; none once every [`Client`] is gone. Nothing is lost when the wait is given up.
+    /// Waits for the next event; none once every [`Client`] is gone. Nothing is lost when the wait
+    /// is given up.
     pub async fn next(&mut self) -> Option<Event> {
         loop {
             if let Some(event) = self.try_next() {
@@ -811,8 +816,8 @@ impl<'t> Session<'t> {
         failure.map_or(Ok(()), Err)
     }
 
-    /// Takes note of the lock's state. It is told after [`Event::Connected`]: whoever gets the lock may act at once, and
-    /// that needs the database's present contents.
+    /// Takes note of the lock's state. It is told after [`Event::Connected`]: whoever gets the lock
+    /// may act at once, and that needs the database's present contents.
     fn set_lock(&mut self, locked: bool) {
         self.locked = Some(locked);
         if self.phase == Phase::Running {
@@ -823,7 +828,8 @@ impl<'t> Session<'t> {
     fn tell_lock(&mut self) {
         let Some(locked) = self.locked else { return };
         self.task.shared.tell(|state| {
-            // A connection that does not get the lock says so once, so that the caller can tell waiting from working.
+            // A connection that does not get the lock says so once, so that the caller can tell
+            // waiting from working.
             let (lock, event) = match locked {
                 true => (LockState::Held, Event::LockAcquired),
                 false => (LockState::Contended, Event::LockLost),
@@ -842,7 +848,8 @@ fn names(answer: &Value) -> Vec<String> {
         .collect()
 }
 
-/// Reads an error that a response carries instead of a result: the RFC's object, or for some requests a bare string.
+/// Reads an error that a response carries instead of a result: the RFC's object, or for some
+/// requests a bare string.
 fn refusal(error: &Value) -> Refused {
     match (error, error["error"].as_str()) {
         (_, Some(word)) => Refused::whole(word, error["details"].as_str().unwrap_or_default()),

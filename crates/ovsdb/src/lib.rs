@@ -1,10 +1,11 @@
-//! A client of the Open vSwitch database: RFC 7047 over unix, TCP and TLS, and the typed rows of the
-//! `Open_vSwitch` schema.
+//! A client of the Open vSwitch database: RFC 7047 over unix, TCP and TLS, and the typed rows of
+//! the `Open_vSwitch` schema.
 //!
 //! Three layers, each usable without the one above:
 //!
 //! - [`wire`], [`value`] and [`schema`] turn bytes into messages, and JSON into atoms and columns
-//!   whose types the server's own schema gives. Nothing the server sends can panic or grow without bound.
+//!   whose types the server's own schema gives. Nothing the server sends can panic or grow without
+//!   bound.
 //! - [`client`] keeps one connection alive: it reconnects, probes, asks for the lock, and keeps a
 //!   [`replica`] of the monitored columns. [`transaction`] builds what is sent back.
 //! - [`vswitch`] reads a replica as bridges, ports and interfaces, with their links resolved.

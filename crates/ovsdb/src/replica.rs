@@ -1,8 +1,9 @@
 //! The monitored part of a database, kept in memory.
 //!
-//! A replica is the schema that the server told and the rows it reported. Rows are read through typed
-//! accessors that never fail: a column that is missing, because the server's schema is older, reads as its empty value.
-//! Updates are applied whole or not at all, and every value is checked against the schema before it gets in.
+//! A replica is the schema that the server told and the rows it reported. Rows are read through
+//! typed accessors that never fail: a column that is missing, because the server's schema is older,
+//! reads as its empty value. Updates are applied whole or not at all, and every value is checked
+//! against the schema before it gets in.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -28,7 +29,8 @@ impl Row {
         self.columns.get(column)
     }
 
-    /// Puts a value into a column. For rows made by hand, in tests and in tools; a replica's rows follow the server.
+    /// Puts a value into a column. For rows made by hand, in tests and in tools; a replica's rows
+    /// follow the server.
     pub fn with(mut self, column: &str, value: impl Into<Datum>) -> Row {
         self.columns.insert(column.into(), value.into());
         self

@@ -1,5 +1,6 @@
-//! The server's schema, as far as a client needs it: which tables and columns exist and what type each column has
-//! (RFC 7047 section 3.2). Constraints on values are the server's business and are not kept.
+//! The server's schema, as far as a client needs it: which tables and columns exist and what type
+//! each column has (RFC 7047 section 3.2). Constraints on values are the server's business and are
+//! not kept.
 
 use indexmap::IndexMap;
 use serde_json::Value;

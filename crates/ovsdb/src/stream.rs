@@ -1,8 +1,8 @@
 //! Where the database is and how to reach it: `unix:PATH`, `tcp:HOST[:PORT]`, `ssl:HOST[:PORT]`.
 //!
 //! TLS follows Open vSwitch: both sides show certificates of one authority, the peer's name is not
-//! checked. With `bootstrap`, an authority's certificate that is not there yet is taken from the first
-//! server that answers, stored, and trusted from then on.
+//! checked. With `bootstrap`, an authority's certificate that is not there yet is taken from the
+//! first server that answers, stored, and trusted from then on.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -109,7 +109,8 @@ impl fmt::Display for Remote {
     }
 }
 
-/// The files TLS needs, all PEM. They are read at every connection, so that renewed certificates are used.
+/// The files TLS needs, all PEM. They are read at every connection, so that renewed certificates
+/// are used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsFiles {
     /// The client's private key.
@@ -163,7 +164,8 @@ async fn connect_tls(stream: TcpStream, files: &TlsFiles) -> io::Result<SslStrea
             .and_then(|chain| chain.iter().last())
             .map(ToOwned::to_owned);
         store_authority(last.as_ref(), &files.ca_cert)?;
-        // The handshake just done proved nothing: the caller's next attempt verifies against the stored certificate.
+        // The handshake just done proved nothing: the caller's next attempt verifies against the
+        // stored certificate.
         return Err(io::Error::other(
             "stored the CA certificate that the server sent; reconnecting to verify it",
         ));

@@ -1,4 +1,5 @@
-//! What is sent back to the database: several operations that happen together or not at all (RFC 7047 section 5.2).
+//! What is sent back to the database: several operations that happen together or not at all (RFC
+//! 7047 section 5.2).
 //!
 //! ```
 //! use ovsdb::{Datum, Transaction, Uuid};
@@ -76,7 +77,8 @@ pub enum Mutator {
     Subtract,
     /// Puts members into a set, or entries whose keys are new into a map.
     Insert,
-    /// Takes members out of a set, or entries (given as a map) or keys (given as a set) out of a map.
+    /// Takes members out of a set, or entries (given as a map) or keys (given as a set) out of a
+    /// map.
     Delete,
 }
 
@@ -119,7 +121,8 @@ impl RowMutator<'_> {
     /// Changes a column.
     pub fn change(self, column: &str, mutator: Mutator, value: impl Into<Datum>) -> Self {
         if let Some(Value::Array(list)) = self.0.get_mut("mutations") {
-            // A map's keys may be given as a set of one, which must not be shortened to a bare atom here.
+            // A map's keys may be given as a set of one, which must not be shortened to a bare atom
+            // here.
             let value = match value.into() {
                 Datum::Set(atoms) if matches!(mutator, Mutator::Insert | Mutator::Delete) => {
                     json!(["set", atoms.iter().map(|a| a.to_json()).collect::<Vec<_>>()])
@@ -181,8 +184,8 @@ impl Transaction {
         )
     }
 
-    /// Makes a row. Other operations may refer to it as [`Atom::Named`](crate::Atom::Named) with `name`, which must look
-    /// like an identifier.
+    /// Makes a row. Other operations may refer to it as [`Atom::Named`](crate::Atom::Named) with
+    /// `name`, which must look like an identifier.
     pub fn insert(&mut self, table: &str, name: &str) -> RowWriter<'_> {
         RowWriter(self.push(json!({"op": "insert", "table": table, "uuid-name": name, "row": {}})))
     }
@@ -199,8 +202,8 @@ impl Transaction {
         );
     }
 
-    /// Waits at most `timeout` milliseconds until the column of the rows equals `value` (or, with `equal` false, until it
-    /// does not), and fails the transaction otherwise.
+    /// Waits at most `timeout` milliseconds until the column of the rows equals `value` (or, with
+    /// `equal` false, until it does not), and fails the transaction otherwise.
     pub fn wait(
         &mut self,
         table: &str,

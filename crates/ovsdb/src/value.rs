@@ -2,7 +2,8 @@
 //!
 //! A cell is a [`Datum`]: a set of atoms, or a map from atoms to atoms. A scalar is a set with one
 //! member and an optional value a set with at most one, just as the RFC sees it. Sets are kept
-//! sorted and without duplicates, so that two cells are equal exactly when the database would say so.
+//! sorted and without duplicates, so that two cells are equal exactly when the database would say
+//! so.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
@@ -390,7 +391,8 @@ mod tests {
     fn atom(kind: AtomKind) -> BoxedStrategy<Atom> {
         match kind {
             AtomKind::Integer => any::<i64>().prop_map(Atom::Integer).boxed(),
-            // The JSON parser may be off by one in the last place of reals with many digits; no column of ours has reals.
+            // The JSON parser may be off by one in the last place of reals with many digits; no
+            // column of ours has reals.
             AtomKind::Real => any::<i32>()
                 .prop_map(|v| Atom::Real(f64::from(v) / 8.0))
                 .boxed(),

@@ -1,11 +1,12 @@
 //! The rows of the `Open_vSwitch` database that a switch reads, typed and linked.
 //!
-//! [`Snapshot::of`] turns a replica into a tree: the root row with its bridges, their ports, their interfaces. The tree owns
-//! its data, so it stays what it was while the replica goes on. Nothing is checked beyond the schema's types:
-//! what a value means, and whether it makes sense, is the daemon's business.
+//! [`Snapshot::of`] turns a replica into a tree: the root row with its bridges, their ports, their
+//! interfaces. The tree owns its data, so it stays what it was while the replica goes on. Nothing
+//! is checked beyond the schema's types: what a value means, and whether it makes sense, is the
+//! daemon's business.
 //!
-//! [`monitor`] is the matching request. It leaves out the columns that the daemon only writes (statistics, status), or
-//! every write would come back as a change.
+//! [`monitor`] is the matching request. It leaves out the columns that the daemon only writes
+//! (statistics, status), or every write would come back as a change.
 
 use std::collections::BTreeMap;
 
@@ -94,7 +95,8 @@ const COLUMNS: &[(&str, &[&str], &[&str])] = &[
             "cfm_mpid",
             "lldp",
         ],
-        // Read once, at the start, so that a port keeps its number over a restart; written ever after.
+        // Read once, at the start, so that a port keeps its number over a restart; written ever
+        // after.
         &["ofport"],
     ),
     (

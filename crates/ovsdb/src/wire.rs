@@ -153,8 +153,8 @@ impl Framer {
         }
     }
 
-    /// Takes bytes as they arrived. Call [`Framer::next_frame`] until it has no more before the next call: that is
-    /// what bounds the memory.
+    /// Takes bytes as they arrived. Call [`Framer::next_frame`] until it has no more before the
+    /// next call: that is what bounds the memory.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.start > 0 {
             self.buffer.drain(..self.start);
@@ -162,7 +162,8 @@ impl Framer {
             self.start = 0;
         }
         if self.buffer.is_empty() && self.buffer.capacity() > (1 << 20) {
-            // One huge message (the first dump of a large database) must not hold its memory for ever.
+            // One huge message (the first dump of a large database) must not hold its memory for
+            // ever.
             self.buffer = Vec::new();
         }
         self.buffer.extend_from_slice(bytes);

@@ -1,4 +1,5 @@
-//! The client against servers that lie, stall and talk nonsense: it says what is wrong, hangs up and tries again.
+//! The client against servers that lie, stall and talk nonsense: it says what is wrong, hangs up
+//! and tries again.
 
 use std::time::Duration;
 

@@ -46,7 +46,8 @@ fn certificates(directory: &Path, name: &str) {
         "openssl",
         &format!("x509 -req -in {name}.csr {signing} -out {name}-only.pem"),
     );
-    // The authority's certificate follows, as ovs-pki makes it: that is what a bootstrapping client stores.
+    // The authority's certificate follows, as ovs-pki makes it: that is what a bootstrapping client
+    // stores.
     let chain = ["-only.pem", "-ca.pem"]
         .map(|end| std::fs::read(directory.join(format!("{name}{end}"))).unwrap());
     std::fs::write(directory.join(format!("{name}.pem")), chain.concat()).unwrap();

@@ -1,6 +1,8 @@
-//! Cycles (or, where there is no cycle counter, nanoseconds) per packet of parsing and editing, all in the first-level cache.
+//! Cycles (or, where there is no cycle counter, nanoseconds) per packet of parsing and editing, all
+//! in the first-level cache.
 //!
-//! `cargo bench -p sluice-packet`. Each figure is the least of many rounds: the machine's disturbances only add.
+//! `cargo bench -p sluice-packet`. Each figure is the least of many rounds: the machine's
+//! disturbances only add.
 
 use packet::build::Builder;
 use packet::edit::{self, CompiledSet};
@@ -71,7 +73,8 @@ fn parsing(name: &str, builder: &Builder, needed: WordSet) {
     });
 }
 
-/// Reads mini keys by each variant that there is, and compares them with a pattern that does not match.
+/// Reads mini keys by each variant that there is, and compares them with a pattern that does not
+/// match.
 fn reading(name: &str, builder: &Builder) {
     let frames = burst(builder);
     let mut words = vec![MiniKey::ZERO; BURST];
@@ -88,7 +91,8 @@ fn reading(name: &str, builder: &Builder) {
     }
 }
 
-/// Finds the first of patterns that packets match, as they lie: one for the Ethertype and one that does not match before it, and the other way round.
+/// Finds the first of patterns that packets match, as they lie: one for the Ethertype and one that
+/// does not match before it, and the other way round.
 fn sorting(name: &str, builder: &Builder) {
     let frames = burst(builder);
     let mut runs = Vec::with_capacity(BURST);

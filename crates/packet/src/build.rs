@@ -1,6 +1,8 @@
-//! Packets for tests, put together layer by layer: `Builder::ethernet(a, b).vlan(7).ipv4(c, d).udp(1, 2).payload(b"x").frame()`.
+//! Packets for tests, put together layer by layer: `Builder::ethernet(a, b).vlan(7).ipv4(c,
+//! d).udp(1, 2).payload(b"x").frame()`.
 //!
-//! Lengths, next-header numbers, Ethertypes and checksums are filled in at the end. To make a packet that lies, change its bytes.
+//! Lengths, next-header numbers, Ethertypes and checksums are filled in at the end. To make a
+//! packet that lies, change its bytes.
 
 use crate::checksum::{self, Sum};
 use crate::frame::{Frame, HeapFrame, Offload};
@@ -130,7 +132,8 @@ impl Builder {
         self.push(Layer::Ipv6(header.into_inner()))
     }
 
-    /// Changes the IPv4 header pushed last; its length may change by options (a multiple of 4 bytes).
+    /// Changes the IPv4 header pushed last; its length may change by options (a multiple of 4
+    /// bytes).
     pub fn with_ipv4(mut self, change: impl FnOnce(&mut Ipv4<Vec<u8>>)) -> Builder {
         if let Some(Layer::Ipv4(bytes)) = self.layers.last_mut() {
             let mut header = Ipv4::new_checked(std::mem::take(bytes)).expect("whole header");
@@ -160,7 +163,8 @@ impl Builder {
         self
     }
 
-    /// An IPv6 extension header of this kind; `body` is what follows its next-header byte. Its length byte is the caller's.
+    /// An IPv6 extension header of this kind; `body` is what follows its next-header byte. Its
+    /// length byte is the caller's.
     pub fn extension(self, kind: u8, body: &[u8]) -> Builder {
         let mut bytes = vec![0];
         bytes.extend_from_slice(body);
@@ -219,7 +223,8 @@ impl Builder {
         self.push(Layer::Icmpv6(icmp(kind, code, rest)))
     }
 
-    /// A neighbour solicitation (135) or advertisement (136) with link-layer address options (1: source, 2: target).
+    /// A neighbour solicitation (135) or advertisement (136) with link-layer address options (1:
+    /// source, 2: target).
     pub fn neighbour(self, kind: u8, target: [u8; 16], options: &[(u8, [u8; 6])]) -> Builder {
         let mut bytes = icmp(kind, 0, 0);
         bytes.extend_from_slice(&target);
@@ -242,7 +247,8 @@ impl Builder {
         self
     }
 
-    /// Leaves the pseudo header's sum in the place of the TCP, UDP or ICMPv6 checksum, as a sender does that lets its device finish it.
+    /// Leaves the pseudo header's sum in the place of the TCP, UDP or ICMPv6 checksum, as a sender
+    /// does that lets its device finish it.
     pub fn partial_checksum(mut self) -> Builder {
         self.partial = true;
         self
@@ -340,7 +346,8 @@ impl Builder {
         frame
     }
 
-    /// In front of LLC the Ethertype is a length. `index` is the layer that asks, `usize::MAX` the Ethernet header.
+    /// In front of LLC the Ethertype is a length. `index` is the layer that asks, `usize::MAX` the
+    /// Ethernet header.
     fn type_or_length(&self, index: usize, eth_type: u16, length: usize) -> u16 {
         match self.layers.get(index.wrapping_add(1)) {
             Some(Layer::Snap) => length as u16,

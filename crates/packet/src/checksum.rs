@@ -1,7 +1,9 @@
-//! Internet checksums: RFC 1071 (sums), RFC 1624 (updates), pseudo headers (RFC 793, 8200), and SCTP's CRC-32C (RFC 9260 appendix A).
+//! Internet checksums: RFC 1071 (sums), RFC 1624 (updates), pseudo headers (RFC 793, 8200), and
+//! SCTP's CRC-32C (RFC 9260 appendix A).
 //!
-//! A sum is one's complement arithmetic on 16-bit words, so it does not care in what order words are added, and a change of a word
-//! changes the checksum by a difference that can be computed without the rest of the packet.
+//! A sum is one's complement arithmetic on 16-bit words, so it does not care in what order words
+//! are added, and a change of a word changes the checksum by a difference that can be computed
+//! without the rest of the packet.
 
 use crate::frame::{Frame, Gso};
 
@@ -128,7 +130,8 @@ impl Delta {
     }
 }
 
-/// The checksum after a 16-bit word has changed: [`Delta::word`] and [`Delta::applied_to`], for who has no other change.
+/// The checksum after a 16-bit word has changed: [`Delta::word`] and [`Delta::applied_to`], for who
+/// has no other change.
 #[inline(always)]
 pub fn update_word(checksum: u16, old: u16, new: u16) -> u16 {
     // Both complements at once.
@@ -136,7 +139,8 @@ pub fn update_word(checksum: u16, old: u16, new: u16) -> u16 {
     !fold(sum.into())
 }
 
-/// The checksum of an IPv4 header whose checksum field is zero; of a sound header with its checksum it is zero.
+/// The checksum of an IPv4 header whose checksum field is zero; of a sound header with its checksum
+/// it is zero.
 #[inline]
 pub fn ipv4_header(header: &[u8]) -> u16 {
     let mut sum = Sum::new();
@@ -200,10 +204,12 @@ pub fn write_at(frame: &mut impl Frame, mut offset: usize, mut bytes: &[u8]) -> 
     bytes.is_empty()
 }
 
-/// Computes the checksum that a frame's [`Offload`](crate::frame::Offload) says is still to be done, and clears that flag.
+/// Computes the checksum that a frame's [`Offload`](crate::frame::Offload) says is still to be
+/// done, and clears that flag.
 ///
-/// True when there is nothing (left) to do. False, with nothing changed, when the offsets lie outside the frame, or when the frame is still
-/// to be segmented: then each segment has a checksum of its own ([`crate::segment`]).
+/// True when there is nothing (left) to do. False, with nothing changed, when the offsets lie
+/// outside the frame, or when the frame is still to be segmented: then each segment has a checksum
+/// of its own ([`crate::segment`]).
 pub fn finish_partial(frame: &mut impl Frame) -> bool {
     let mut offload = frame.offload();
     if !offload.partial_checksum {
@@ -232,7 +238,8 @@ pub fn finish_partial(frame: &mut impl Frame) -> bool {
     true
 }
 
-/// Where SCTP has its checksum. No protocol with an Internet checksum has it there, and the kernel says in no other way that it wants a CRC.
+/// Where SCTP has its checksum. No protocol with an Internet checksum has it there, and the kernel
+/// says in no other way that it wants a CRC.
 const SCTP_OFFSET: u16 = 8;
 
 fn finish_internet(frame: &mut impl Frame, start: usize, place: usize) {
@@ -254,11 +261,13 @@ pub enum Verdict {
     BadIp,
     /// The transport's is wrong.
     BadTransport,
-    /// Not a whole IP packet with a transport checksum that can be verified: another Ethertype, a fragment, a partial checksum.
+    /// Not a whole IP packet with a transport checksum that can be verified: another Ethertype, a
+    /// fragment, a partial checksum.
     Unknown,
 }
 
-/// Verifies the IPv4 header's and the transport's checksum of a frame parsed into `layers` and `key`.
+/// Verifies the IPv4 header's and the transport's checksum of a frame parsed into `layers` and
+/// `key`.
 pub fn verify(
     frame: &impl Frame,
     layers: &crate::parse::Layers,
@@ -354,7 +363,8 @@ const CRC32C: [u32; 256] = {
     table
 };
 
-/// SCTP's checksum over the frame's bytes `start..end`, reading the checksum field (bytes 8 to 11) as zero. It lies in the packet with its low byte first.
+/// SCTP's checksum over the frame's bytes `start..end`, reading the checksum field (bytes 8 to 11)
+/// as zero. It lies in the packet with its low byte first.
 pub fn sctp(frame: &impl Frame, start: usize, end: usize) -> u32 {
     let mut crc = !0u32;
     for_each_part(frame, start, end, |offset, part| {
@@ -433,7 +443,8 @@ mod tests {
 
     #[test]
     fn sctp_check_value() {
-        // The check value of CRC-32C is that of "123456789"; bytes 8 to 11 are read as zero, so the ninth is beyond the field here.
+        // The check value of CRC-32C is that of "123456789"; bytes 8 to 11 are read as zero, so the
+        // ninth is beyond the field here.
         let frame = HeapFrame::with_segments(&[b"12345", b"678"]);
         let mut crc = !0u32;
         for byte in b"12345678" {

@@ -1,10 +1,12 @@
 //! Changing a packet: its bytes, its key, its layers and its checksums stay of one mind.
 //!
-//! A set is compiled once, when a rule is installed ([`CompiledSet::new`]), and run on every packet. Fields of a header that the packet lacks are
-//! left alone. Old values are read from the frame, not from the key: the key may not hold the words that nobody asked for.
+//! A set is compiled once, when a rule is installed ([`CompiledSet::new`]), and run on every
+//! packet. Fields of a header that the packet lacks are left alone. Old values are read from the
+//! frame, not from the key: the key may not hold the words that nobody asked for.
 //!
-//! Checksums follow by differences. A frame whose transport checksum is still to be computed holds the pseudo header's sum in its place; of
-//! that only the addresses are part. The transport is touched only where its header is at hand: not in later fragments.
+//! Checksums follow by differences. A frame whose transport checksum is still to be computed holds
+//! the pseudo header's sum in its place; of that only the addresses are part. The transport is
+//! touched only where its header is at hand: not in later fragments.
 
 mod encapsulation;
 mod fields;
@@ -30,13 +32,16 @@ pub use vlan::{pop_vlan, push_vlan, set_vlan_pcp, set_vlan_vid};
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
 
-/// Writes the bits of `value` that are set in `mask`, both as the field lies in the key, to the packet and its key.
+/// Writes the bits of `value` that are set in `mask`, both as the field lies in the key, to the
+/// packet and its key.
 ///
-/// Nothing happens where the packet lacks the field's header, for fields that are not writable, and when value or mask have not the field's
-/// length. Writing an ICMPv6 type does not make the key's neighbour discovery words follow; writing an Ethertype, an IP protocol or a bottom-of-stack
-/// bit makes the packet be read again, and fills all of [`crate::parse::PACKET_WORDS`] of the key. Writing a TCI
-/// ([`Field::VlanTci`]) with the bit 0x1000 adds a tag where there is none, and without it removes the tag. False only when there was no room for
-/// such a tag, or memory ran out: then the packet must be dropped.
+/// Nothing happens where the packet lacks the field's header, for fields that are not writable, and
+/// when value or mask have not the field's length. Writing an ICMPv6 type does not make the key's
+/// neighbour discovery words follow; writing an Ethertype, an IP protocol or a bottom-of-stack
+/// bit makes the packet be read again, and fills all of [`crate::parse::PACKET_WORDS`] of the key.
+/// Writing a TCI ([`Field::VlanTci`]) with the bit 0x1000 adds a tag where there is none, and
+/// without it removes the tag. False only when there was no room for such a tag, or memory ran out:
+/// then the packet must be dropped.
 pub fn set_field<F: Frame>(
     frame: &mut F,
     layers: &mut Layers,
@@ -150,7 +155,8 @@ impl CompiledSet {
         }
     }
 
-    /// The set of a whole field that has a form of its own; None for other fields, and when the value has not the field's length.
+    /// The set of a whole field that has a form of its own; None for other fields, and when the
+    /// value has not the field's length.
     #[inline]
     fn whole(field: Field, value: &[u8]) -> Option<CompiledSet> {
         let word = || value.try_into().map(u32::from_be_bytes).ok();
@@ -401,7 +407,8 @@ enum Changed {
     Transport,
 }
 
-/// Applies a difference to the transport checksum, where there is one that has the changed bytes in it.
+/// Applies a difference to the transport checksum, where there is one that has the changed bytes in
+/// it.
 #[inline(always)]
 fn fix_transport<F: Frame>(
     frame: &mut F,
@@ -437,8 +444,9 @@ fn fix_transport<F: Frame>(
     }
 }
 
-/// Applies a difference to the field of a transport checksum and returns what it holds then; `partial` where a device is to finish the sum. A UDP datagram that was
-/// sent without a checksum stays so (RFC 768).
+/// Applies a difference to the field of a transport checksum and returns what it holds then;
+/// `partial` where a device is to finish the sum. A UDP datagram that was sent without a checksum
+/// stays so (RFC 768).
 #[inline(always)]
 fn update_transport(delta: Delta, field: &mut [u8], partial: bool, udp: bool) -> u16 {
     let old = u16::from_be_bytes([field[0], field[1]]);
@@ -456,8 +464,9 @@ fn update_transport(delta: Delta, field: &mut [u8], partial: bool, udp: bool) ->
     new
 }
 
-/// A difference cannot tell the two zeroes of one's complement apart. Where a pseudo header is part of the sum it is never zero; but an ICMP
-/// message of zeroes has the checksum 0xffff, and receivers refuse it with 0.
+/// A difference cannot tell the two zeroes of one's complement apart. Where a pseudo header is part
+/// of the sum it is never zero; but an ICMP message of zeroes has the checksum 0xffff, and
+/// receivers refuse it with 0.
 #[cold]
 fn mend_zero<F: Frame>(frame: &mut F, layers: &Layers, field: usize) {
     if checksum::frame_sum(frame, layers.l4.into(), layers.end as usize) == 0
@@ -529,7 +538,8 @@ fn set_tos<F: Frame>(frame: &mut F, layers: &Layers, key: &mut FlowKey, value: u
 #[error("TTL expired")]
 pub struct TtlExpired;
 
-/// Decrements the IPv4 TTL or IPv6 hop limit; nothing happens to other packets. A TTL of 0 or 1 stays and is an error.
+/// Decrements the IPv4 TTL or IPv6 hop limit; nothing happens to other packets. A TTL of 0 or 1
+/// stays and is an error.
 #[inline]
 pub fn dec_ttl<F: Frame>(
     frame: &mut F,

@@ -1,8 +1,10 @@
 //! The one table of match fields. Codecs, parser, printer and documentation read it.
 //!
-//! A field has two shapes. In the *key* it lies at `offset`, `bytes` long, its lowest bit `shift` bits up. On the *wire* (NXM and
-//! OXM TLVs) it is a number of `wire_bytes` bytes of its own. [`FieldDef::to_wire`] and [`FieldDef::from_wire`] go between the two;
-//! everything inside Sluice uses the key's shape. Facts are those of Open vSwitch 3.1 (`ovs-fields(7)`) and OpenFlow 1.5.1 section 7.2.3.
+//! A field has two shapes. In the *key* it lies at `offset`, `bytes` long, its lowest bit `shift`
+//! bits up. On the *wire* (NXM and OXM TLVs) it is a number of `wire_bytes` bytes of its own.
+//! [`FieldDef::to_wire`] and [`FieldDef::from_wire`] go between the two; everything inside Sluice
+//! uses the key's shape. Facts are those of Open vSwitch 3.1 (`ovs-fields(7)`) and OpenFlow 1.5.1
+//! section 7.2.3.
 
 mod table;
 
@@ -13,7 +15,8 @@ use std::sync::LazyLock;
 
 pub use table::FIELDS;
 
-/// Experimenter id of the Open Networking Foundation, used by OXM fields between two OpenFlow versions.
+/// Experimenter id of the Open Networking Foundation, used by OXM fields between two OpenFlow
+/// versions.
 pub const ONF: u32 = 0x4f4e_4600;
 
 /// How a field may be masked in a match.
@@ -25,7 +28,8 @@ pub enum Maskable {
     Bitwise,
 }
 
-/// What else a match must say before it may name a field (OpenFlow 1.5.1 section 7.2.3.6; the same rules hold for NXM).
+/// What else a match must say before it may name a field (OpenFlow 1.5.1 section 7.2.3.6; the same
+/// rules hold for NXM).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)] // the names say which packets are meant
 pub enum Prerequisite {
@@ -42,8 +46,8 @@ pub enum Prerequisite {
     Sctp,
     Icmpv4,
     Icmpv6,
-    /// IP, and a connection tracking state that says that the original direction is known (`+new`, `+est`, `+rel`, `+rpl`
-    /// or `+trk-inv`).
+    /// IP, and a connection tracking state that says that the original direction is known (`+new`,
+    /// `+est`, `+rel`, `+rpl` or `+trk-inv`).
     Tracked,
     /// Neighbour solicitation or advertisement.
     Nd,
@@ -63,8 +67,9 @@ pub struct FieldDef {
     pub alias: &'static str,
     /// Width in bits, as a match sees it.
     pub bits: usize,
-    /// Width in bits as `load`, `move` and `set_field` see it. Differs from `bits` where the number they use has another form: 16 for
-    /// `in_port` and `arp_op`, 12 for `vlan_vid` (without the bit that says present), 8 for `nw_tos`.
+    /// Width in bits as `load`, `move` and `set_field` see it. Differs from `bits` where the
+    /// number they use has another form: 16 for `in_port` and `arp_op`, 12 for `vlan_vid`
+    /// (without the bit that says present), 8 for `nw_tos`.
     pub action_bits: usize,
     /// First byte in the key.
     pub offset: usize,
@@ -72,8 +77,8 @@ pub struct FieldDef {
     pub bytes: usize,
     /// Bytes in NXM and OXM.
     pub wire_bytes: usize,
-    /// Bits between the field's lowest bit and the lowest bit of its last byte in the key: 2 for a DSCP inside a ToS byte,
-    /// 13 for a VLAN PCP inside a TCI.
+    /// Bits between the field's lowest bit and the lowest bit of its last byte in the key: 2 for a
+    /// DSCP inside a ToS byte, 13 for a VLAN PCP inside a TCI.
     pub shift: usize,
     /// The same on the wire: 2 for `nw_tos`, else 0.
     pub wire_shift: usize,
@@ -83,14 +88,17 @@ pub struct FieldDef {
     pub prerequisite: Prerequisite,
     /// Whether `set_field`, `load` and `move` may write it.
     pub writable: bool,
-    /// NXM header without the mask bit and with the unmasked length, as in Open vSwitch's `meta-flow.h`; 0 when there is none.
+    /// NXM header without the mask bit and with the unmasked length, as in Open vSwitch's
+    /// `meta-flow.h`; 0 when there is none.
     pub nxm: u32,
     /// OXM header likewise (class, field, length); 0 when there is none.
     pub oxm: u32,
-    /// The first OpenFlow version (wire number: 3 for 1.2, 4 for 1.3 ...) whose own OXM holds it; 0: Nicira only.
+    /// The first OpenFlow version (wire number: 3 for 1.2, 4 for 1.3 ...) whose own OXM holds it;
+    /// 0: Nicira only.
     pub since: u8,
-    /// Header of an experimenter OXM (class 0xffff, length with the four bytes of the experimenter id) that says the same in OpenFlow
-    /// 1.3 and later versions before `since`; 0 when there is none.
+    /// Header of an experimenter OXM (class 0xffff, length with the four bytes of the experimenter
+    /// id) that says the same in OpenFlow 1.3 and later versions before `since`; 0 when there
+    /// is none.
     pub oxm_experimenter_header: u32,
     /// The experimenter of that header ([`ONF`]); 0 when there is none.
     pub oxm_experimenter: u32,
@@ -107,10 +115,11 @@ impl FieldDef {
         WordSet::of_bytes(self.offset, self.bytes)
     }
 
-    /// The header that names the field to a peer of this OpenFlow version (wire number; 1 means NXM), and its experimenter or 0.
+    /// The header that names the field to a peer of this OpenFlow version (wire number; 1 means
+    /// NXM), and its experimenter or 0.
     ///
-    /// It is the newest that the version knows; where it knows none, the oldest there is, as Open vSwitch sends it. None for fields that
-    /// have no number.
+    /// It is the newest that the version knows; where it knows none, the oldest there is, as Open
+    /// vSwitch sends it. None for fields that have no number.
     pub fn header(&self, version: u8) -> Option<(u32, u32)> {
         let standard = (self.oxm, 0);
         let experimenter = (self.oxm_experimenter_header, self.oxm_experimenter);
@@ -129,9 +138,11 @@ impl FieldDef {
         }
     }
 
-    /// From the key's bytes (`bytes` of them, in place) to the wire's. Bits outside the field are dropped.
+    /// From the key's bytes (`bytes` of them, in place) to the wire's. Bits outside the field are
+    /// dropped.
     ///
-    /// `in_port` is a 16-bit number in NXM: reserved ports keep their meaning, other ports above 0xfeff their low 16 bits.
+    /// `in_port` is a 16-bit number in NXM: reserved ports keep their meaning, other ports above
+    /// 0xfeff their low 16 bits.
     pub fn to_wire(&self, value: &[u8]) -> Value {
         if self.field.tunnel_option().is_some() {
             return Value::from_bytes(value);
@@ -152,8 +163,9 @@ impl FieldDef {
         Some(all)
     }
 
-    /// From the wire's bytes to the key's. None when the length is not `wire_bytes` or a bit is set that the field does not have
-    /// (`OFPBMC_BAD_LEN`, `OFPBMC_BAD_VALUE`), and for 32-bit port numbers between 0xff00 and 0xfffffeff.
+    /// From the wire's bytes to the key's. None when the length is not `wire_bytes` or a bit is set
+    /// that the field does not have (`OFPBMC_BAD_LEN`, `OFPBMC_BAD_VALUE`), and for 32-bit port
+    /// numbers between 0xff00 and 0xfffffeff.
     pub fn from_wire(&self, wire: &[u8]) -> Option<Value> {
         if self.field.tunnel_option().is_some() {
             return self.aligned(wire);
@@ -182,7 +194,8 @@ impl FieldDef {
         Some(Value::from_u128(bits << self.shift, self.bytes))
     }
 
-    /// A mask from the wire's bytes to the key's. Bits that the field does not have are ignored. None when the length is wrong.
+    /// A mask from the wire's bytes to the key's. Bits that the field does not have are ignored.
+    /// None when the length is wrong.
     pub fn mask_from_wire(&self, wire: &[u8]) -> Option<Value> {
         if self.field.tunnel_option().is_some() {
             return self.aligned(wire);
@@ -429,13 +442,15 @@ impl Field {
         &FIELDS[self as usize]
     }
 
-    /// The field of a standard OXM header without mask: mask bit off, length that of the value alone.
+    /// The field of a standard OXM header without mask: mask bit off, length that of the value
+    /// alone.
     pub fn from_oxm(header: u32) -> Option<Field> {
         static NUMBERS: LazyLock<Numbers> = LazyLock::new(|| numbers(|def| def.oxm));
         look_up(&NUMBERS, header)
     }
 
-    /// The field of an experimenter OXM header (class 0xffff) without mask; the length counts the experimenter id.
+    /// The field of an experimenter OXM header (class 0xffff) without mask; the length counts the
+    /// experimenter id.
     pub fn from_experimenter(header: u32, experimenter: u32) -> Option<Field> {
         static NUMBERS: LazyLock<Numbers> =
             LazyLock::new(|| numbers(|def| def.oxm_experimenter_header));
@@ -484,7 +499,8 @@ impl Prerequisite {
     /// Whether the match says what the field needs.
     pub fn met_by(self, matching: &Match) -> bool {
         use Prerequisite::*;
-        // A bit that is not matched reads as zero here, and zero satisfies no prerequisite but the ICMP code of neighbour discovery.
+        // A bit that is not matched reads as zero here, and zero satisfies no prerequisite but the
+        // ICMP code of neighbour discovery.
         let value = |offset, bytes| matching.bytes(offset, bytes).0.to_u64();
         let eth_type = value(at::ETH_TYPE, 2);
         let first = value(at::IP_FRAG, 1) & FRAGMENT_LATER == 0;
@@ -523,9 +539,10 @@ impl Prerequisite {
         }
     }
 
-    /// Adds to the match what the prerequisite demands, where that is one thing: IPv4 for `Ipv4`, ARP (not RARP) for `Arp`, unicast for
-    /// `Mpls`, IP protocol 6 for `Tcp`. Whether it is met afterwards: `IpAny` and what builds on it are not without an Ethertype
-    /// in the match already, `Nd` not without a type, `Tracked` not without a state.
+    /// Adds to the match what the prerequisite demands, where that is one thing: IPv4 for `Ipv4`,
+    /// ARP (not RARP) for `Arp`, unicast for `Mpls`, IP protocol 6 for `Tcp`. Whether it is met
+    /// afterwards: `IpAny` and what builds on it are not without an Ethertype in the match
+    /// already, `Nd` not without a type, `Tracked` not without a state.
     pub fn apply(self, matching: &mut Match) -> bool {
         use Prerequisite::*;
         if self.met_by(matching) {

@@ -1,10 +1,11 @@
 //! What a packet buffer must offer.
 
-/// What is still to be done to a frame, or has been checked, in the terms of `virtio_net_hdr` (virtio 1.1 section 5.1.6).
+/// What is still to be done to a frame, or has been checked, in the terms of `virtio_net_hdr`
+/// (virtio 1.1 section 5.1.6).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Offload {
-    /// The checksum from `csum_start` to the end is to be computed and put at `csum_start + csum_offset`; the pseudo header's
-    /// sum is there already.
+    /// The checksum from `csum_start` to the end is to be computed and put at `csum_start +
+    /// csum_offset`; the pseudo header's sum is there already.
     pub partial_checksum: bool,
     /// The transport checksum has been verified or need not be (the bytes never left this host).
     pub checksum_valid: bool,
@@ -34,8 +35,8 @@ pub enum Gso {
 
 /// A packet buffer of one or more segments.
 ///
-/// Lengths are in bytes and leave out the FCS. A frame begins with its Ethernet header. A VLAN tag is always in the bytes,
-/// never in metadata: ports put it there on receive.
+/// Lengths are in bytes and leave out the FCS. A frame begins with its Ethernet header. A VLAN tag
+/// is always in the bytes, never in metadata: ports put it there on receive.
 pub trait Frame: Sized + Send {
     /// Total length over all segments.
     fn len(&self) -> usize;
@@ -54,17 +55,20 @@ pub trait Frame: Sized + Send {
     /// Bytes that can be put in front without moving data.
     fn headroom(&self) -> usize;
 
-    /// Makes room for `n` bytes in front (contents undefined until written). False, and nothing changed, when there is no room.
-    /// Implementations give at least 64 bytes on received frames.
+    /// Makes room for `n` bytes in front (contents undefined until written). False, and nothing
+    /// changed, when there is no room. Implementations give at least 64 bytes on received
+    /// frames.
     fn push_front(&mut self, n: usize) -> bool;
 
-    /// Drops `n` bytes from the front of the first segment. False, and nothing changed, when it is shorter.
+    /// Drops `n` bytes from the front of the first segment. False, and nothing changed, when it is
+    /// shorter.
     fn pull_front(&mut self, n: usize) -> bool;
 
     /// Shortens the frame to `len` bytes; nothing happens when it is not longer.
     fn truncate(&mut self, len: usize);
 
-    /// Makes the first `n` bytes (or the whole frame, when shorter) lie in the first segment. False when memory ran out.
+    /// Makes the first `n` bytes (or the whole frame, when shorter) lie in the first segment. False
+    /// when memory ran out.
     fn linearize(&mut self, n: usize) -> bool;
 
     /// Number of segments, at least 1.
@@ -76,10 +80,12 @@ pub trait Frame: Sized + Send {
     /// The bytes of segment `index`, to edit, or None past the last.
     fn segment_mut(&mut self, index: usize) -> Option<&mut [u8]>;
 
-    /// A frame with the same bytes and offload flags that can be edited without changing this one. None when memory ran out.
+    /// A frame with the same bytes and offload flags that can be edited without changing this one.
+    /// None when memory ran out.
     fn duplicate(&self) -> Option<Self>;
 
-    /// A new, independent frame holding `bytes` with the usual headroom, from the same memory as this one. None when memory ran out.
+    /// A new, independent frame holding `bytes` with the usual headroom, from the same memory as
+    /// this one. None when memory ran out.
     fn sibling(&self, bytes: &[u8]) -> Option<Self>;
 
     /// What is still to be done to it.
@@ -88,7 +94,8 @@ pub trait Frame: Sized + Send {
     /// Says what is still to be done to it.
     fn set_offload(&mut self, offload: Offload);
 
-    /// Copies `out.len()` bytes from `offset`; false, with `out` undefined, when the frame is shorter.
+    /// Copies `out.len()` bytes from `offset`; false, with `out` undefined, when the frame is
+    /// shorter.
     fn read_at(&self, mut offset: usize, mut out: &mut [u8]) -> bool {
         let mut index = 0;
         while !out.is_empty() {

@@ -1,14 +1,17 @@
 //! The flow key: everything a rule can match on, about one packet.
 //!
-//! A key is [`WORDS`] 64-bit words. Fields lie in it at fixed *byte* offsets in network byte order, so a field's bytes
-//! in the key equal its bytes in an OXM TLV, a prefix mask is a bit mask, and `reg0`/`xreg0`/`xxreg0` overlay each other
-//! as OpenFlow 1.5 demands. Fields narrower than their bytes are right-aligned (the 20-bit IPv6 label in a `u32`).
+//! A key is [`WORDS`] 64-bit words. Fields lie in it at fixed *byte* offsets in network byte order,
+//! so a field's bytes in the key equal its bytes in an OXM TLV, a prefix mask is a bit mask, and
+//! `reg0`/`xreg0`/`xxreg0` overlay each other as OpenFlow 1.5 demands. Fields narrower than their
+//! bytes are right-aligned (the 20-bit IPv6 label in a `u32`).
 //!
-//! Words that are compared often come first: a classifier for IPv4 five-tuples touches words 0 to 2, one for bridging
-//! words 0, 3 and 4. Where a packet lacks a header, the fields of that header are zero; a rule can name such a field
-//! only together with its prerequisite, so zero is never mistaken for a value.
+//! Words that are compared often come first: a classifier for IPv4 five-tuples touches words 0 to
+//! 2, one for bridging words 0, 3 and 4. Where a packet lacks a header, the fields of that header
+//! are zero; a rule can name such a field only together with its prerequisite, so zero is never
+//! mistaken for a value.
 //!
-//! A worker fills only the words that the program needs ([`WordSet`]); other words hold garbage and are never read.
+//! A worker fills only the words that the program needs ([`WordSet`]); other words hold garbage and
+//! are never read.
 
 /// Number of 64-bit words in a key.
 pub const WORDS: usize = 64;
@@ -120,7 +123,8 @@ impl FlowKey {
     /// The key as bytes.
     #[inline(always)]
     pub fn bytes(&self) -> &[u8; WORDS * 8] {
-        // SAFETY: `[u64; WORDS]` and `[u8; WORDS * 8]` have the same size, `u8` has alignment 1 and no invalid values.
+        // SAFETY: `[u64; WORDS]` and `[u8; WORDS * 8]` have the same size, `u8` has alignment 1 and
+        // no invalid values.
         unsafe { &*(self.words.as_ptr().cast()) }
     }
 
@@ -223,7 +227,8 @@ pub struct WordSet(pub u64);
 impl WordSet {
     /// No word.
     pub const EMPTY: WordSet = WordSet(0);
-    /// Words 0 to 4: what parsing Ethernet, IPv4 and a transport header fills at once; always filled.
+    /// Words 0 to 4: what parsing Ethernet, IPv4 and a transport header fills at once; always
+    /// filled.
     pub const MINI_KEY: WordSet = WordSet(0b1_1111);
 
     /// The words that the bytes `offset..offset + len` lie in.

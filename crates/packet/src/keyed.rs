@@ -1,4 +1,5 @@
-//! Hashes for what peers choose and what is asked for with every rule: a multiplication for each word, by numbers that peers do not know.
+//! Hashes for what peers choose and what is asked for with every rule: a multiplication for each
+//! word, by numbers that peers do not know.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 

@@ -4,11 +4,14 @@
 //!
 //! * [`frame::Frame`] is what a packet buffer must offer; DPDK mbufs and test buffers implement it.
 //! * [`io`] holds the traits through which frames come in and go out.
-//! * [`key::FlowKey`] is what is known about one packet, as words that a classifier can mask and compare.
-//! * [`fields`] is the one table of match fields: name, width, place in the key, wire numbers, prerequisites.
+//! * [`key::FlowKey`] is what is known about one packet, as words that a classifier can mask and
+//!   compare.
+//! * [`fields`] is the one table of match fields: name, width, place in the key, wire numbers,
+//!   prerequisites.
 //! * [`matching::Match`] is a set of (value, mask) bits over the key: what a rule matches.
 //! * [`options`] are the fields of tunnels that each bridge gives a meaning.
-//! * [`mini_key`] reads a burst's common packets into one cache line each and compares them with patterns.
+//! * [`mini_key`] reads a burst's common packets into one cache line each and compares them with
+//!   patterns.
 //! * [`parse`] fills a key from a frame; [`edit`] changes a frame; [`checksum`] keeps it sound;
 //!   [`segment`] cuts large ones.
 //! * [`wire`] has views of headers, [`build`] puts packets together for tests.

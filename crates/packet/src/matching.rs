@@ -16,8 +16,9 @@ pub struct MatchWord {
     pub value: u64,
 }
 
-/// A set of (value, mask) bits over the key, kept canonical: words ascending, no empty masks, no value outside its mask.
-/// So two matches are the same rule for a strict flow mod exactly when they are equal.
+/// A set of (value, mask) bits over the key, kept canonical: words ascending, no empty masks, no
+/// value outside its mask. So two matches are the same rule for a strict flow mod exactly when they
+/// are equal.
 #[derive(PartialEq, Eq, Hash, Default, Debug)]
 pub struct Match {
     words: SmallVec<[MatchWord; 3]>,
@@ -48,8 +49,8 @@ impl Match {
         WordSet(self.words.iter().fold(0, |set, word| set | 1 << word.word))
     }
 
-    /// Adds bits: `key.words[word] & mask == value & mask`. Bits set before keep their old mask and take the new value
-    /// where the masks meet.
+    /// Adds bits: `key.words[word] & mask == value & mask`. Bits set before keep their old mask and
+    /// take the new value where the masks meet.
     pub fn set_word(&mut self, word: usize, value: u64, mask: u64) {
         if mask == 0 {
             return;
@@ -125,7 +126,8 @@ impl Match {
         (value, mask)
     }
 
-    /// Adds a field, masked; `value` and `mask` have the field's bytes. Bits outside the field's place are left alone.
+    /// Adds a field, masked; `value` and `mask` have the field's bytes. Bits outside the field's
+    /// place are left alone.
     pub fn set(&mut self, field: Field, value: &[u8], mask: &[u8]) {
         let def = field.def();
         let place = def.place();
@@ -165,7 +167,8 @@ impl Match {
             .all(|entry| key.words[usize::from(entry.word)] & entry.mask == entry.value)
     }
 
-    /// Whether every packet that matches `self` also matches `wider` (non-strict flow mods: OpenFlow 1.3.5 section 6.4).
+    /// Whether every packet that matches `self` also matches `wider` (non-strict flow mods:
+    /// OpenFlow 1.3.5 section 6.4).
     pub fn is_within(&self, wider: &Match) -> bool {
         wider.words.iter().all(|w| {
             self.words

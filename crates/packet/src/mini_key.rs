@@ -1,12 +1,17 @@
-//! A burst's first reading: common packets into one cache line each, compared with patterns on the way.
+//! A burst's first reading: common packets into one cache line each, compared with patterns on the
+//! way.
 //!
-//! A whole key has 512 bytes, and a burst's keys more than a first-level cache holds beside everything else. Most tables look at Ethernet, IPv4 and ports
-//! only, which fit one cache line a packet ([`MiniKey`]). A short list of rules over them becomes a list of [`Pattern`]s, and a packet is compared with
-//! these while its words are still in a register. Who asks for no more than the pattern has it compared as it lies ([`prefilter_burst`]).
+//! A whole key has 512 bytes, and a burst's keys more than a first-level cache holds beside
+//! everything else. Most tables look at Ethernet, IPv4 and ports only, which fit one cache line a
+//! packet ([`MiniKey`]). A short list of rules over them becomes a list of [`Pattern`]s, and a
+//! packet is compared with these while its words are still in a register. Who asks for no more than
+//! the pattern has it compared as it lies ([`prefilter_burst`]).
 //!
-//! With AVX-512 a packet's first 64 bytes are one register: headers are judged by one masked compare, fields come to their places by one permutation, and a
-//! pattern costs an exclusive or and a test (`avx512`); some 40 instructions a packet in all. With AVX2 a few shuffles of 16 and 32 bytes do it (`avx2`). Elsewhere
-//! [`parse::common_words`] reads header by header. All say the same of every packet; [`Variant`] is which of them is used.
+//! With AVX-512 a packet's first 64 bytes are one register: headers are judged by one masked
+//! compare, fields come to their places by one permutation, and a pattern costs an exclusive or and
+//! a test (`avx512`); some 40 instructions a packet in all. With AVX2 a few shuffles of 16 and 32
+//! bytes do it (`avx2`). Elsewhere [`parse::common_words`] reads header by header. All say the same
+//! of every packet; [`Variant`] is which of them is used.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -55,7 +60,8 @@ impl MiniKey {
         rest: [0; 2],
     };
 
-    /// Whether these are of a packet of TCP or UDP over IPv6: one of the kinds that have loops of their own.
+    /// Whether these are of a packet of TCP or UDP over IPv6: one of the kinds that have loops of
+    /// their own.
     fn is_transport_of_ipv6(&self) -> bool {
         let protocol = self.words[at::IP_PROTO / 8].to_ne_bytes()[at::IP_PROTO % 8];
         self.extent.network() == Network::Ipv6 && matches!(protocol, 6 | 17)
@@ -83,7 +89,8 @@ impl Pattern {
     /// The most patterns of a list.
     pub const MOST: usize = 64;
 
-    /// The pattern of words (number, mask, value); None when one of them is not a word of the mini key.
+    /// The pattern of words (number, mask, value); None when one of them is not a word of the mini
+    /// key.
     pub fn of(words: impl IntoIterator<Item = (u8, u64, u64)>) -> Option<Pattern> {
         let mut pattern = Pattern::default();
         for (word, mask, value) in words {
@@ -119,8 +126,9 @@ pub struct Read {
     pub bytes: u64,
 }
 
-/// Reads packets of the common kinds ([`parse::mini_key`]) that came in through one port, up to the first that is another or to the shortest list. For each the number of the
-/// first of `patterns`, at most [`Pattern::MOST`], that matches goes to `found`, [`NO_PATTERN`] for none.
+/// Reads packets of the common kinds ([`parse::mini_key`]) that came in through one port, up to the
+/// first that is another or to the shortest list. For each the number of the first of `patterns`,
+/// at most [`Pattern::MOST`], that matches goes to `found`, [`NO_PATTERN`] for none.
 #[inline]
 pub fn read_burst<F: Frame>(
     frames: &[F],
@@ -133,7 +141,8 @@ pub fn read_burst<F: Frame>(
     unsafe { read_by(Variant::used(), frames, in_port, patterns, hot, found) }
 }
 
-/// [`read_burst`] by a variant of one's own choice; where the processor does not have it, by the portable one.
+/// [`read_burst`] by a variant of one's own choice; where the processor does not have it, by the
+/// portable one.
 pub fn read_burst_by<F: Frame>(
     variant: Variant,
     frames: &[F],
@@ -193,8 +202,9 @@ fn read_other(head: &[u8], len: usize, in_port: u32, hot: &mut MiniKey) -> bool 
     extent.is_some()
 }
 
-/// Reads packets of other kinds than IPv4, and shows each with the number of its first pattern: up to the first that is none of these, or behind one that vector code
-/// is better for, since more such may follow.
+/// Reads packets of other kinds than IPv4, and shows each with the number of its first pattern: up
+/// to the first that is none of these, or behind one that vector code is better for, since more
+/// such may follow.
 #[inline(always)]
 fn read_others<F: Frame>(
     frames: &[F],

@@ -1,12 +1,15 @@
 //! Options of tunnel headers (Geneve's): `tun_metadata0` to `tun_metadata63`.
 //!
-//! What an option is called in a packet (class, type) and how long it is, each bridge's map says; a field here is only a place. The key keeps
-//! [`SPACE`] bytes for the bodies of all options together and a bit for each that says whether the packet has it. Field n ends at a fixed
-//! place, 4 bytes below where field n - 1 ends, and reaches down as far as its map makes it long, over the places of the fields
-//! after it if need be. So as many options of 4 bytes as fit are side by side, and a longer one stands where its neighbours are not mapped; whoever keeps
-//! the map sees to it that no two overlap ([`Place`]). After the last place the count begins again at the first.
+//! What an option is called in a packet (class, type) and how long it is, each bridge's map says; a
+//! field here is only a place. The key keeps [`SPACE`] bytes for the bodies of all options together
+//! and a bit for each that says whether the packet has it. Field n ends at a fixed place, 4 bytes
+//! below where field n - 1 ends, and reaches down as far as its map makes it long, over the places
+//! of the fields after it if need be. So as many options of 4 bytes as fit are side by side, and a
+//! longer one stands where its neighbours are not mapped; whoever keeps the map sees to it that no
+//! two overlap ([`Place`]). After the last place the count begins again at the first.
 //!
-//! A match on an option names its bit too: a packet without the option matches nothing that names it (as Open vSwitch has it).
+//! A match on an option names its bit too: a packet without the option matches nothing that names
+//! it (as Open vSwitch has it).
 
 use crate::fields::{FIELDS, Field};
 use crate::key::{WORDS, at};
@@ -92,8 +95,9 @@ impl Match {
         capacity(option).min(own - below.unwrap_or(0).min(own))
     }
 
-    /// Takes from the named option that lies above a new one what reached down into the new one's place. False, and nothing is taken, if it said something there:
-    /// zeros of an option all of whose bytes count say nothing.
+    /// Takes from the named option that lies above a new one what reached down into the new one's
+    /// place. False, and nothing is taken, if it said something there: zeros of an option all
+    /// of whose bytes count say nothing.
     fn make_room(&mut self, option: usize) -> bool {
         let own = end(option);
         let named = self.options();
@@ -114,8 +118,9 @@ impl Match {
         true
     }
 
-    /// Names an option: it must be there, and have these bits, which are right-aligned. Without a mask all of its bytes count, as many as there are, and those
-    /// in front of `value` are zero. False when it does not fit, or has been named before.
+    /// Names an option: it must be there, and have these bits, which are right-aligned. Without a
+    /// mask all of its bytes count, as many as there are, and those in front of `value` are
+    /// zero. False when it does not fit, or has been named before.
     pub fn set_option(&mut self, option: usize, value: &[u8], mask: Option<&[u8]>) -> bool {
         let bit = 1_u64 << option;
         let fits =
@@ -149,7 +154,8 @@ impl Match {
         self.set_option(option, &whole, None)
     }
 
-    /// What is said about an option: value and mask, right-aligned, up to where the next one begins; None when it is not named.
+    /// What is said about an option: value and mask, right-aligned, up to where the next one
+    /// begins; None when it is not named.
     pub fn option(&self, option: usize) -> Option<(Value, Value)> {
         if self.options() >> option & 1 == 0 {
             return None;

@@ -1,11 +1,12 @@
 //! From a frame's bytes to a flow key.
 //!
-//! The common case (Ethernet, at most one VLAN tag, IPv4 without options, whole TCP or UDP header) is decided by a few
-//! compares and written as five words. Everything else goes to `general`, which walks header by header. What a lying
-//! packet reads as is what Open vSwitch's flow extraction makes of it: headers before the lie count, those from it on are absent.
+//! The common case (Ethernet, at most one VLAN tag, IPv4 without options, whole TCP or UDP header)
+//! is decided by a few compares and written as five words. Everything else goes to `general`, which
+//! walks header by header. What a lying packet reads as is what Open vSwitch's flow extraction
+//! makes of it: headers before the lie count, those from it on are absent.
 //!
-//! A header is looked for only in the first segment. Where it lies deeper in the frame, [`parse`] says
-//! [`Malformed::Split`]; [`parse_frame`] then moves bytes forward and parses again.
+//! A header is looked for only in the first segment. Where it lies deeper in the frame, [`parse`]
+//! says [`Malformed::Split`]; [`parse_frame`] then moves bytes forward and parses again.
 
 mod general;
 mod others;
@@ -21,11 +22,12 @@ use std::sync::atomic::{AtomicU8, Ordering};
 pub(crate) use general::{ETH_TYPE_MIN, VLAN_PRESENT};
 pub use others::{MoreWords, other_words};
 
-/// Bytes of a frame in which headers are looked for. What lies beyond is not reached ([`Malformed::Split`]); it bounds the walk over
-/// extension headers and label stacks.
+/// Bytes of a frame in which headers are looked for. What lies beyond is not reached
+/// ([`Malformed::Split`]); it bounds the walk over extension headers and label stacks.
 pub const HEADERS_LIMIT: usize = 1024;
 
-/// The words that are filled from the packet's bytes; the others hold metadata and are only set to zero.
+/// The words that are filled from the packet's bytes; the others hold metadata and are only set to
+/// zero.
 pub const PACKET_WORDS: WordSet =
     WordSet(WordSet::MINI_KEY.0 | 0x1ff_8000 | 1 << (at::PBB_ISID / 8));
 
@@ -102,13 +104,17 @@ impl Malformed {
 /// Where a packet's layers begin.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Layers {
-    /// First byte after the Ethernet header, VLAN tags, LLC/SNAP and MPLS labels; that of a PBB service tag. 0 in frames shorter than an Ethernet header.
+    /// First byte after the Ethernet header, VLAN tags, LLC/SNAP and MPLS labels; that of a PBB
+    /// service tag. 0 in frames shorter than an Ethernet header.
     pub l3: u16,
-    /// First byte after the IP header and its extension headers; 0 when there is no sound IP header.
+    /// First byte after the IP header and its extension headers; 0 when there is no sound IP
+    /// header.
     pub l4: u16,
-    /// First byte after the IP packet (padding may follow); the frame's length when there is no sound IP header.
+    /// First byte after the IP packet (padding may follow); the frame's length when there is no
+    /// sound IP header.
     pub end: u32,
-    /// Whether the transport header of TCP, UDP, SCTP, ICMP, IGMP or ICMPv6 is whole, and its fields are in the key. False for later fragments.
+    /// Whether the transport header of TCP, UDP, SCTP, ICMP, IGMP or ICMPv6 is whole, and its
+    /// fields are in the key. False for later fragments.
     pub transport: bool,
     /// VLAN tags read (0 to the limit).
     pub vlans: u8,
@@ -119,8 +125,9 @@ pub struct Layers {
 /// How many VLAN tags are read; the next header after the last is taken at face value.
 static VLAN_LIMIT: AtomicU8 = AtomicU8::new(1);
 
-/// Sets how many VLAN tags [`parse`] reads, 1 or 2 (`other_config:vlan-limit`, where 0 means 2). With 1, the default as in Open vSwitch, a packet
-/// with two tags has the inner tag's TPID as its Ethertype and no network layer. Values above 2 mean 2.
+/// Sets how many VLAN tags [`parse`] reads, 1 or 2 (`other_config:vlan-limit`, where 0 means 2).
+/// With 1, the default as in Open vSwitch, a packet with two tags has the inner tag's TPID as its
+/// Ethertype and no network layer. Values above 2 mean 2.
 pub fn set_vlan_limit(limit: u8) {
     let limit = if limit == 0 { 2 } else { limit.min(2) };
     VLAN_LIMIT.store(limit, Ordering::Relaxed);
@@ -150,10 +157,12 @@ const LOW_48: u64 = 0xffff_ffff_ffff;
 /// Words of [`WordSet::MINI_KEY`].
 pub const MINI_KEY_WORDS: usize = WordSet::MINI_KEY.len();
 
-/// Fills `key` from the frame whose first segment is `head` and whose length over all segments is `total_len`.
+/// Fills `key` from the frame whose first segment is `head` and whose length over all segments is
+/// `total_len`.
 ///
-/// Always filled: [`WordSet::MINI_KEY`]. Of the other words only those in `needed`: from the packet where they are in [`PACKET_WORDS`], else
-/// set to zero. Words outside both hold anything afterwards.
+/// Always filled: [`WordSet::MINI_KEY`]. Of the other words only those in `needed`: from the packet
+/// where they are in [`PACKET_WORDS`], else set to zero. Words outside both hold anything
+/// afterwards.
 #[inline]
 pub fn parse(
     head: &[u8],
@@ -167,8 +176,8 @@ pub fn parse(
     layers
 }
 
-/// [`parse`] that writes the layers in their place: returned, they would be put together from small stores and copied by a wide load, which
-/// waits for all of them (a third of the time of a burst).
+/// [`parse`] that writes the layers in their place: returned, they would be put together from small
+/// stores and copied by a wide load, which waits for all of them (a third of the time of a burst).
 #[inline(always)]
 fn parse_into(
     head: &[u8],
@@ -192,7 +201,8 @@ fn parse_into(
 
 /// The common case; None, with the key's mini keys undefined, when the packet is another one.
 ///
-/// Words are put together as little-endian numbers, whose lowest byte is the first in memory; `to_le` makes them native.
+/// Words are put together as little-endian numbers, whose lowest byte is the first in memory;
+/// `to_le` makes them native.
 #[inline(always)]
 fn common(head: &[u8], total_len: usize, in_port: u32, key: &mut FlowKey) -> Option<Layers> {
     let words = key
@@ -216,7 +226,8 @@ pub enum Network {
     Arp = 2,
 }
 
-/// Where the headers of a packet of a common kind ([`mini_key`]) lie: enough to tell its [`Layers`].
+/// Where the headers of a packet of a common kind ([`mini_key`]) lie: enough to tell its
+/// [`Layers`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct Extent {
@@ -289,14 +300,16 @@ impl Extent {
         }
     }
 
-    /// Whether it is a packet of IPv4. Others have more to tell than the mini keys hold ([`MoreWords`]).
+    /// Whether it is a packet of IPv4. Others have more to tell than the mini keys hold
+    /// ([`MoreWords`]).
     #[inline(always)]
     pub fn is_ipv4(self) -> bool {
         self.network() == Network::Ipv4
     }
 }
 
-/// The mini keys of a packet of the common kinds: those of [`common_words`], and of [`other_words`]. None, with `words` undefined, when it is another one.
+/// The mini keys of a packet of the common kinds: those of [`common_words`], and of
+/// [`other_words`]. None, with `words` undefined, when it is another one.
 #[inline(always)]
 pub fn mini_key(
     head: &[u8],
@@ -335,8 +348,9 @@ fn ethernet(head: &[u8]) -> Ethernet {
     }
 }
 
-/// The words of [`WordSet::MINI_KEY`] of a packet of the common case: Ethernet, at most one VLAN tag, IPv4 without options and not a fragment, whole TCP or UDP
-/// header. None, with `words` undefined, when it is another one; nothing is said then about whether it is sound.
+/// The words of [`WordSet::MINI_KEY`] of a packet of the common case: Ethernet, at most one VLAN
+/// tag, IPv4 without options and not a fragment, whole TCP or UDP header. None, with `words`
+/// undefined, when it is another one; nothing is said then about whether it is sound.
 #[inline(always)]
 pub fn common_words(
     head: &[u8],
@@ -349,7 +363,8 @@ pub fn common_words(
     }
     let Ethernet { eth_type, tci, l3 } = ethernet(head);
     let packet = head.get(l3..l3 + COMMON_LEN)?;
-    // Version and header length, then the fragment word without "do not fragment" and the reserved bit.
+    // Version and header length, then the fragment word without "do not fragment" and the reserved
+    // bit.
     let fragment = u16::from_le_bytes(load(packet, 6)) & 0xff3f;
     if eth_type != IPV4 || packet[0] != 0x45 || fragment != 0 {
         return None;
@@ -367,7 +382,8 @@ pub fn common_words(
         }
         _ => return None,
     };
-    // A negative difference wraps to a large one. More than 64 KiB behind the packet is no padding (see `general`).
+    // A negative difference wraps to a large one. More than 64 KiB behind the packet is no padding
+    // (see `general`).
     let padding = total_len.wrapping_sub(l3 + length);
     if length < 20 + transport_len || padding > 0xffff {
         return None;
@@ -430,7 +446,8 @@ fn gather<F: Frame>(frame: &mut F, in_port: u32, needed: WordSet, key: &mut Flow
     parse(frame.head(), frame.len(), in_port, needed, key)
 }
 
-/// [`parse_frame`] of a frame that has been edited: reads `vlan_limit` tags and fills all of [`PACKET_WORDS`].
+/// [`parse_frame`] of a frame that has been edited: reads `vlan_limit` tags and fills all of
+/// [`PACKET_WORDS`].
 #[cold]
 pub(crate) fn again<F: Frame>(frame: &mut F, key: &mut FlowKey, vlan_limit: u8) -> Layers {
     let words = PACKET_WORDS.minus(WordSet::MINI_KEY);
@@ -445,8 +462,8 @@ pub(crate) fn again<F: Frame>(frame: &mut F, key: &mut FlowKey, vlan_limit: u8) 
     layers
 }
 
-/// [`parse_frame`] that reads any number of VLAN tags and goes on behind MPLS labels and PBB headers, for those who look for the innermost layers
-/// and not for what rules match.
+/// [`parse_frame`] that reads any number of VLAN tags and goes on behind MPLS labels and PBB
+/// headers, for those who look for the innermost layers and not for what rules match.
 pub(crate) fn innermost<F: Frame>(frame: &mut F, key: &mut FlowKey) -> Layers {
     let all = |frame: &F, key: &mut FlowKey| general::innermost(frame.head(), frame.len(), key);
     let layers = all(frame, key);
@@ -471,7 +488,8 @@ pub(crate) fn with_limit(
 /// How many frames ahead memory is fetched.
 const AHEAD: usize = 4;
 
-/// [`parse_frame`] on all of `frames`, which came in through one port; key and layers `n` are frame `n`'s.
+/// [`parse_frame`] on all of `frames`, which came in through one port; key and layers `n` are frame
+/// `n`'s.
 ///
 /// Only as many frames are parsed as `keys` and `layers` have room for; the number is returned.
 pub fn parse_burst<F: Frame>(
@@ -504,7 +522,8 @@ pub fn parse_burst<F: Frame>(
 #[inline(always)]
 fn prefetch(bytes: &[u8]) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch of any address has no effect but on the cache; SSE, which it belongs to, is part of x86_64.
+    // SAFETY: a prefetch of any address has no effect but on the cache; SSE, which it belongs to,
+    // is part of x86_64.
     unsafe {
         use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(bytes.as_ptr().cast());

@@ -1,7 +1,9 @@
-//! Segmentation in software, for devices that cannot do it: one large TCP or UDP frame becomes many that fit the link.
+//! Segmentation in software, for devices that cannot do it: one large TCP or UDP frame becomes many
+//! that fit the link.
 //!
-//! What a device would do (virtio 1.1 section 5.1.6, and the kernel's generic segmentation): headers are repeated, lengths, IPv4 identification, TCP
-//! sequence number and flags follow, and every segment gets its own checksums.
+//! What a device would do (virtio 1.1 section 5.1.6, and the kernel's generic segmentation):
+//! headers are repeated, lengths, IPv4 identification, TCP sequence number and flags follow, and
+//! every segment gets its own checksums.
 
 use crate::checksum::{self, Sum};
 use crate::frame::{Frame, Gso, Offload};
@@ -9,8 +11,8 @@ use crate::key::{FlowKey, at};
 use crate::parse::{self, Layers};
 use smallvec::SmallVec;
 
-/// The smallest segments of TCP that a frame is cut into, in bytes of payload: what Linux lets a peer
-/// ask for (`tcp_min_snd_mss`). 64 KiB in smaller ones are only good for keeping others busy.
+/// The smallest segments of TCP that a frame is cut into, in bytes of payload: what Linux lets a
+/// peer ask for (`tcp_min_snd_mss`). 64 KiB in smaller ones are only good for keeping others busy.
 pub const MIN_TCP_SIZE: u16 = 48;
 
 /// Segments that one frame of UDP may become, as in Linux (`UDP_MAX_SEGMENTS`). They may be short.
@@ -30,8 +32,8 @@ fn is_refused(gso: Gso, size: u16, payload: usize) -> bool {
         }
 }
 
-/// Whether a frame asks for segments that are too small ([`SegmentError::Size`]), by what can be told
-/// without a look at its headers: for devices that cut frames themselves.
+/// Whether a frame asks for segments that are too small ([`SegmentError::Size`]), by what can be
+/// told without a look at its headers: for devices that cut frames themselves.
 pub fn asks_too_much<F: Frame>(frame: &F) -> bool {
     let offload = frame.offload();
     let headers = usize::from(offload.csum_start) + 8;
@@ -45,8 +47,8 @@ pub enum SegmentError {
     /// The headers are not what the offload flags say, or they lie outside the frame.
     #[error("headers do not fit the offload flags")]
     Headers,
-    /// The segment size is below [`MIN_TCP_SIZE`], or there would be more than [`MAX_SEGMENTS`], or of
-    /// UDP more than [`MAX_UDP_SEGMENTS`].
+    /// The segment size is below [`MIN_TCP_SIZE`], or there would be more than [`MAX_SEGMENTS`], or
+    /// of UDP more than [`MAX_UDP_SEGMENTS`].
     #[error("segment size is too small")]
     Size,
     /// No memory for a segment; `emitted` were handed out before.
@@ -57,8 +59,9 @@ pub enum SegmentError {
     },
 }
 
-/// Hands the frame's segments to `emit`, in order, and returns how many there were. A frame that is not to be segmented is handed on as it is, with
-/// its partial checksum finished. Nothing remains to be done on what is handed out.
+/// Hands the frame's segments to `emit`, in order, and returns how many there were. A frame that is
+/// not to be segmented is handed on as it is, with its partial checksum finished. Nothing remains
+/// to be done on what is handed out.
 pub fn segment<F: Frame>(mut frame: F, emit: &mut impl FnMut(F)) -> Result<usize, SegmentError> {
     if frame.offload().gso == Gso::None {
         if !checksum::finish_partial(&mut frame) {
@@ -74,8 +77,8 @@ pub fn segment<F: Frame>(mut frame: F, emit: &mut impl FnMut(F)) -> Result<usize
     Ok(cut.next)
 }
 
-/// A frame that is being cut: its segments come one by one, so that whoever sends them need not hold
-/// all of them at once.
+/// A frame that is being cut: its segments come one by one, so that whoever sends them need not
+/// hold all of them at once.
 pub struct Cut<F> {
     frame: F,
     plan: Plan,
@@ -256,7 +259,8 @@ impl Plan {
     }
 }
 
-/// Bytes up to the end of the transport header with its options, which are moved into the first segment.
+/// Bytes up to the end of the transport header with its options, which are moved into the first
+/// segment.
 fn header_len<F: Frame>(
     frame: &mut F,
     layers: &Layers,

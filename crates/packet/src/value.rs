@@ -2,7 +2,8 @@
 
 use smallvec::SmallVec;
 
-/// Bytes of a field's value, in network byte order, as many as the field's bytes in the key. Up to 16 bytes lie in place.
+/// Bytes of a field's value, in network byte order, as many as the field's bytes in the key. Up to
+/// 16 bytes lie in place.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Value(SmallVec<[u8; 16]>);
 

@@ -1,7 +1,8 @@
 //! Header views: one protocol's header over bytes, each field read and written by name.
 //!
-//! They are the obvious way to look at a packet, for builders, tests, traces and whatever is not in a hurry. A view made by `new_checked` has all of its
-//! header's bytes, so its accessors never panic.
+//! They are the obvious way to look at a packet, for builders, tests, traces and whatever is not in
+//! a hurry. A view made by `new_checked` has all of its header's bytes, so its accessors never
+//! panic.
 
 use std::ops::Range;
 

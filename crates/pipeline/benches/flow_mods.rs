@@ -1,4 +1,5 @@
-//! Flow mods in nanoseconds, and what a rule costs in memory. `cargo bench -p sluice-pipeline [-- RULES]`.
+//! Flow mods in nanoseconds, and what a rule costs in memory. `cargo bench -p sluice-pipeline [--
+//! RULES]`.
 
 use openflow::Version;
 use openflow::action::{Action, Instruction};
@@ -42,7 +43,8 @@ fn resident() -> usize {
         * 4096
 }
 
-/// A rule of one of eight masks, which overlaps no other, added under the condition that it does not.
+/// A rule of one of eight masks, which overlaps no other, added under the condition that it does
+/// not.
 fn checked(number: u32) -> FlowMod {
     let mut matching = Match::any();
     matching.set_exact(Field::EthType, 0x0800);

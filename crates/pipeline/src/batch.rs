@@ -1,7 +1,8 @@
 //! Several changes that stay together or go together.
 //!
-//! While a batch is open each change notes how to undo it. Rolling back undoes them newest first, so every rule finds its slot
-//! and its neighbours as it left them. Nothing of a batch is published before it ends.
+//! While a batch is open each change notes how to undo it. Rolling back undoes them newest first,
+//! so every rule finds its slot and its neighbours as it left them. Nothing of a batch is published
+//! before it ends.
 
 use crate::Pipeline;
 use crate::groups::Entry as GroupEntry;
@@ -38,7 +39,8 @@ pub(crate) struct Undo {
 }
 
 impl Pipeline {
-    /// Begins a batch. Do not commit before [`Pipeline::end_batch`] or [`Pipeline::roll_back`]. An open batch goes on.
+    /// Begins a batch. Do not commit before [`Pipeline::end_batch`] or [`Pipeline::roll_back`]. An
+    /// open batch goes on.
     pub fn begin_batch(&mut self) {
         if self.undo.is_none() {
             self.undo = Some(Undo {

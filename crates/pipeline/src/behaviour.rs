@@ -1,6 +1,7 @@
 //! What rules do, shared by all that do the same.
 //!
-//! A hundred thousand rules have perhaps a hundred lists of actions between them. Each list is kept, and compiled, once.
+//! A hundred thousand rules have perhaps a hundred lists of actions between them. Each list is
+//! kept, and compiled, once.
 
 use crate::compile::{self, Context};
 use crate::learn::{self, Named};

@@ -1,10 +1,12 @@
 //! What changes are told to those who monitor rules.
 //!
-//! While somebody watches, each change of a visible rule leaves a note, in order. Whoever owns the pipeline takes the notes after each message
-//! and knows which connections they concern. A batch that is rolled back takes its notes with it.
+//! While somebody watches, each change of a visible rule leaves a note, in order. Whoever owns the
+//! pipeline takes the notes after each message and knows which connections they concern. A batch
+//! that is rolled back takes its notes with it.
 //!
-//! A connection that does not read fast enough is told nothing for a while, and later what it missed. Therefore changes are noted on numbered pages, and a rule
-//! knows on which it was added and changed last: what has happened since a page began is what has its number or a higher one.
+//! A connection that does not read fast enough is told nothing for a while, and later what it
+//! missed. Therefore changes are noted on numbered pages, and a rule knows on which it was added
+//! and changed last: what has happened since a page began is what has its number or a higher one.
 
 use crate::flow_mod::Criteria;
 use crate::store::Rule;
@@ -91,7 +93,8 @@ fn update_of(rule: &Rule, event: UpdateEvent) -> RuleUpdate {
 }
 
 impl Pipeline {
-    /// Says whether anybody watches: only then changes are noted. What was noted and not taken is lost when nobody does.
+    /// Says whether anybody watches: only then changes are noted. What was noted and not taken is
+    /// lost when nobody does.
     pub fn watch(&mut self, watched: bool) {
         if watched != self.changes.is_some() {
             self.changes = watched.then(VecDeque::new);

@@ -1,8 +1,10 @@
 //! Whether a rule's instructions, or a packet-out's actions, can be carried out.
 //!
-//! What needs no knowledge of the rule (lengths, encodings) the codec has checked. Here an action is held against the rule's match, as
-//! OpenFlow 1.3.5 section 6.4 wants it (`OFPBAC_MATCH_INCONSISTENT`), while earlier actions of the list push and pop tags. What this
-//! switch cannot do is refused, never ignored. Errors are those that Open vSwitch 3.1 gives, except where a comment says otherwise.
+//! What needs no knowledge of the rule (lengths, encodings) the codec has checked. Here an action
+//! is held against the rule's match, as OpenFlow 1.3.5 section 6.4 wants it
+//! (`OFPBAC_MATCH_INCONSISTENT`), while earlier actions of the list push and pop tags. What this
+//! switch cannot do is refused, never ignored. Errors are those that Open vSwitch 3.1 gives, except
+//! where a comment says otherwise.
 
 mod encapsulation;
 
@@ -34,7 +36,8 @@ pub(crate) fn instructions(
 ) -> Result<(), Error> {
     let mut situation = Situation::new(matching, version);
     let mut seen = 0_u8;
-    // Apply-actions come first, whatever the order on the wire: the set is checked against what they leave.
+    // Apply-actions come first, whatever the order on the wire: the set is checked against what
+    // they leave.
     let mut ordered: SmallVec<[&Instruction; 4]> = instructions.iter().collect();
     ordered.sort_by_key(|instruction| crate::compile::rank(instruction));
     for instruction in ordered {
@@ -75,7 +78,8 @@ pub(crate) fn packet_out(
     situation.verdict()
 }
 
-/// Checks the actions of a group's bucket: those of an action set, for packets of which nothing is known.
+/// Checks the actions of a group's bucket: those of an action set, for packets of which nothing is
+/// known.
 pub(crate) fn bucket(actions: &[Action], version: Version) -> Result<(), Error> {
     let any = Match::any();
     let mut situation = Situation::new(&any, version);
@@ -84,7 +88,8 @@ pub(crate) fn bucket(actions: &[Action], version: Version) -> Result<(), Error> 
     situation.verdict()
 }
 
-/// A rule that is part of conditions does nothing itself, so nothing but notes may stand beside its conjunctions (ovs-actions(7)).
+/// A rule that is part of conditions does nothing itself, so nothing but notes may stand beside its
+/// conjunctions (ovs-actions(7)).
 fn conjunctions(actions: &[Action], instructions: usize) -> Result<(), Error> {
     let part = |action: &Action| matches!(action, Action::Conjunction { .. });
     let alone = |action: &Action| part(action) || matches!(action, Action::Note(_));
@@ -94,8 +99,9 @@ fn conjunctions(actions: &[Action], instructions: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// When an error is found. Where there are several, a peer hears of the earliest, as from Open vSwitch, which decodes a whole message before it
-/// holds it against the match, and looks for groups and meters last.
+/// When an error is found. Where there are several, a peer hears of the earliest, as from Open
+/// vSwitch, which decodes a whole message before it holds it against the match, and looks for
+/// groups and meters last.
 fn stage(error: Error) -> u8 {
     match error {
         Error::ActionMatchInconsistent
@@ -114,11 +120,13 @@ pub(crate) struct Situation<'m> {
     lenient: bool,
     /// Whether set-field may write what only it can.
     writes_all: bool,
-    /// Whether nothing at all is known of the packets, so that fields may be named that they may lack.
+    /// Whether nothing at all is known of the packets, so that fields may be named that they may
+    /// lack.
     unknown: bool,
     /// The error of the earliest stage so far.
     found: Option<Error>,
-    /// Whether an action does not fit the match that an older version would let stand: found between the stages 1 and 2.
+    /// Whether an action does not fit the match that an older version would let stand: found
+    /// between the stages 1 and 2.
     inconsistent: bool,
 }
 
@@ -166,7 +174,8 @@ impl<'m> Situation<'m> {
         // What tables further on do to the packet before the set runs cannot be known here.
         self.lenient = true;
         for action in actions {
-            // In 1.0 Nicira's write_actions is all there is, and Open vSwitch checks nothing; it then ignores them. Refused here too.
+            // In 1.0 Nicira's write_actions is all there is, and Open vSwitch checks nothing; it
+            // then ignores them. Refused here too.
             if !action.is_allowed_in_set() {
                 return Err(Error::BadActionType);
             }
@@ -250,7 +259,8 @@ impl<'m> Situation<'m> {
         }
     }
 
-    /// An action of a kind that 1.0 lets stand in any rule, where it leaves other packets alone; later versions want a match that fits.
+    /// An action of a kind that 1.0 lets stand in any rule, where it leaves other packets alone;
+    /// later versions want a match that fits.
     fn wants(&mut self, prerequisite: Prerequisite) -> Result<(), Error> {
         self.inconsistent |= !self.lenient && !prerequisite.met_by(&self.matching);
         Ok(())
@@ -263,8 +273,8 @@ impl<'m> Situation<'m> {
         Ok(())
     }
 
-    /// Whether the match says what the field needs. In every version, for set-field, load and move come from versions and extensions that have
-    /// prerequisites.
+    /// Whether the match says what the field needs. In every version, for set-field, load and move
+    /// come from versions and extensions that have prerequisites.
     fn has(&self, field: Field) -> Result<(), Error> {
         if self.unknown || field.def().prerequisite.met_by(&self.matching) {
             Ok(())
@@ -316,7 +326,8 @@ impl<'m> Situation<'m> {
         self.write_shape(field, if whole { number } else { 0 })
     }
 
-    /// Unlike a match, which says by the field itself that there is a tag, an action needs one that is there already (1.3.5 section 7.2.5).
+    /// Unlike a match, which says by the field itself that there is a tag, an action needs one that
+    /// is there already (1.3.5 section 7.2.5).
     fn tagged_for(&self, field: Field) -> Result<(), Error> {
         match field {
             Field::VlanVid if self.unknown => Ok(()),
@@ -338,7 +349,8 @@ impl<'m> Situation<'m> {
         self.tagged_for(dst.field)?;
         self.has(dst.field)?;
         if dst.field == Field::VlanTci {
-            // Whether there is a tag afterwards is told by these bits alone, also where others stay (Open vSwitch).
+            // Whether there is a tag afterwards is told by these bits alone, also where others stay
+            // (Open vSwitch).
             self.write_tag(at::VLAN_TCI, (value << dst.start) as u16);
         }
         let whole = usize::from(dst.bits) == dst.field.def().action_bits;
@@ -427,12 +439,14 @@ impl<'m> Situation<'m> {
     }
 }
 
-/// Fields that Nicira's actions may write, the ingress port in both forms among them: those of connection tracking only inside `ct`, and not those that Open vSwitch only reads.
+/// Fields that Nicira's actions may write, the ingress port in both forms among them: those of
+/// connection tracking only inside `ct`, and not those that Open vSwitch only reads.
 pub(crate) fn writable(field: Field) -> bool {
     (settable(field) || field == Field::InPortOxm) && !READ_ONLY_IN_TOOLS.contains(&field)
 }
 
-/// Fields that set-field may write: every header field (1.3.5 section 7.2.5); in 1.5 only those that are [`writable`].
+/// Fields that set-field may write: every header field (1.3.5 section 7.2.5); in 1.5 only those
+/// that are [`writable`].
 pub(crate) fn settable(field: Field) -> bool {
     let refused = matches!(field, Field::InPortOxm | Field::CtMark | Field::CtLabel);
     field.def().writable && !refused

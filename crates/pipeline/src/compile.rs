@@ -1,7 +1,8 @@
 //! From OpenFlow's words to the steps that workers run.
 //!
-//! Only lists that [`crate::check`] let pass come here, so nothing fails: a step exists for every action that is supported. The order of
-//! instructions is that of execution, whatever order they came in (OpenFlow 1.3.5 section 5.9).
+//! Only lists that [`crate::check`] let pass come here, so nothing fails: a step exists for every
+//! action that is supported. The order of instructions is that of execution, whatever order they
+//! came in (OpenFlow 1.3.5 section 5.9).
 
 mod ways;
 
@@ -108,8 +109,8 @@ pub(crate) fn bucket(actions: &[Action], context: Context<'_>) -> Option<Box<[Op
 
 /// Compiles a packet-out's actions.
 ///
-/// `OFPP_TABLE` as the last action is a lookup like that of a received packet, table miss included; before others it is a
-/// resubmit, which comes back.
+/// `OFPP_TABLE` as the last action is a lookup like that of a received packet, table miss included;
+/// before others it is a resubmit, which comes back.
 pub(crate) fn packet_out(actions: &[Action], context: Context<'_>) -> OpList {
     let mut ops = Vec::new();
     if let Some((
@@ -200,7 +201,8 @@ fn append_one(ops: &mut Vec<Op>, action: &Action, place: Place, context: Context
             push: *push,
         }),
         Action::DecTtl(ids) => ops.push(Op::DecTtl(ids.clone().into())),
-        // Until there is connection tracking no packet has an original direction to look up by, and the lookup does not take place.
+        // Until there is connection tracking no packet has an original direction to look up by, and
+        // the lookup does not take place.
         Action::Resubmit {
             with_ct_orig: true, ..
         } => {}

@@ -1,7 +1,9 @@
 //! Dumps of many rules, a slice at a time.
 //!
-//! A dump goes through the lists of the tables with a cursor that the store knows: when the rule goes at which it stands, it moves on. So every rule that
-//! is there from the dump's beginning to its end comes once, whatever changes between the slices. A rule that is added meanwhile may come or not.
+//! A dump goes through the lists of the tables with a cursor that the store knows: when the rule
+//! goes at which it stands, it moves on. So every rule that is there from the dump's beginning to
+//! its end comes once, whatever changes between the slices. A rule that is added meanwhile may come
+//! or not.
 
 use crate::flow_mod::{Criteria, INTERNAL};
 use crate::store::{Cursor, Rule, RuleId};
@@ -18,11 +20,11 @@ pub struct Dump {
     last: u8,
     /// Where it stands in the table, None before its beginning.
     cursor: Option<Cursor>,
-    /// What is left of the rules that an index has named instead. Others may have got their numbers
-    /// meanwhile: they are looked at like new ones.
+    /// What is left of the rules that an index has named instead. Others may have got their
+    /// numbers meanwhile: they are looked at like new ones.
     few: Option<std::vec::IntoIter<RuleId>>,
-    /// Rules of the table that are left to be looked at: as many as there were at its beginning, so that rules which are added all the time do not
-    /// keep the dump from ending.
+    /// Rules of the table that are left to be looked at: as many as there were at its beginning,
+    /// so that rules which are added all the time do not keep the dump from ending.
     left: u32,
 }
 
@@ -71,8 +73,9 @@ impl Pipeline {
         }
     }
 
-    /// Goes on with a dump, tables ascending and in each the oldest place first: looks at up to `budget` rules, and gives those that are meant to `take`.
-    /// True when it has come to its end.
+    /// Goes on with a dump, tables ascending and in each the oldest place first: looks at up to
+    /// `budget` rules, and gives those that are meant to `take`. True when it has come to its
+    /// end.
     pub fn continue_dump(
         &mut self,
         dump: &mut Dump,
@@ -97,7 +100,8 @@ impl Pipeline {
         })
     }
 
-    /// Likewise, giving no more of each rule than its counters: for those who look for a few of many.
+    /// Likewise, giving no more of each rule than its counters: for those who look for a few of
+    /// many.
     pub fn continue_counts(
         &mut self,
         dump: &mut Dump,

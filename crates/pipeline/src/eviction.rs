@@ -1,12 +1,14 @@
 //! Which rule goes when a full table makes room.
 //!
-//! Only rules with a timeout may go. They are in groups by the values that their matches give the fields which the table's configuration names
-//! (`Flow_Table.groups`), in one group when it names none. A rule of a group with the most rules goes, so that nobody who fills a table drives out
-//! the rules of others: the least important, of these the one that would expire first (Open vSwitch's manual, `Flow_Table.overflow_policy`;
-//! OpenFlow 1.4 section 7.3.4.4).
+//! Only rules with a timeout may go. They are in groups by the values that their matches give the
+//! fields which the table's configuration names (`Flow_Table.groups`), in one group when it names
+//! none. A rule of a group with the most rules goes, so that nobody who fills a table drives out
+//! the rules of others: the least important, of these the one that would expire first (Open
+//! vSwitch's manual, `Flow_Table.overflow_policy`; OpenFlow 1.4 section 7.3.4.4).
 //!
-//! When an idle rule expires is known only from its counter, which grows without notice. So the order holds a moment that may be too early; the rule
-//! that comes first is asked, and put back when its time is later. That never puts a rule before one that should have gone.
+//! When an idle rule expires is known only from its counter, which grows without notice. So the
+//! order holds a moment that may be too early; the rule that comes first is asked, and put back
+//! when its time is later. That never puts a rule before one that should have gone.
 
 use crate::store::{Rule, RuleId};
 use crate::{Clock, Pipeline};
@@ -87,8 +89,9 @@ impl Eviction {
 }
 
 impl Pipeline {
-    /// Says whether a full table makes room for new rules, and by which fields the rules that may go are grouped. When the table is over its limit
-    /// already it is brought down to it; what went and wants it told is returned.
+    /// Says whether a full table makes room for new rules, and by which fields the rules that may
+    /// go are grouped. When the table is over its limit already it is brought down to it; what
+    /// went and wants it told is returned.
     pub fn set_eviction(
         &mut self,
         table: u8,
@@ -142,7 +145,8 @@ impl Pipeline {
             .is_some_and(|eviction| !eviction.places.is_empty())
     }
 
-    /// Removes the rule that is to go first; None when there is none, else what is to be told of it.
+    /// Removes the rule that is to go first; None when there is none, else what is to be told of
+    /// it.
     pub(crate) fn evict(&mut self, table: u8, now: Clock) -> Option<Option<FlowRemoved>> {
         let index = usize::from(table);
         loop {
@@ -160,7 +164,8 @@ impl Pipeline {
         }
     }
 
-    /// When a rule's first timeout passes, by what its counter says now; None for a rule without one.
+    /// When a rule's first timeout passes, by what its counter says now; None for a rule without
+    /// one.
     fn expires_at(&self, rule: &Rule) -> Option<u64> {
         if rule.is_hidden() {
             return None;

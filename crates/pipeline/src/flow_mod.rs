@@ -1,7 +1,7 @@
 //! The five commands of a flow mod.
 //!
-//! What a command does is worked out before anything changes, so one that fails leaves everything as it was.
-//! Section numbers are those of OpenFlow 1.3.5 unless another version is named.
+//! What a command does is worked out before anything changes, so one that fails leaves everything
+//! as it was. Section numbers are those of OpenFlow 1.3.5 unless another version is named.
 
 use crate::behaviour::Behaviour;
 use crate::compile::Context;
@@ -38,8 +38,8 @@ pub struct FlowModOutcome {
     pub changed: usize,
 }
 
-/// Ended rules of a bridge that may wait to be unlinked while the switch has as many rules as it may
-/// have and others are replaced.
+/// Ended rules of a bridge that may wait to be unlinked while the switch has as many rules as it
+/// may have and others are replaced.
 const REPLACED_MAX: usize = 65_536;
 impl FlowModOutcome {
     /// Takes up what another change did after this one.
@@ -72,7 +72,8 @@ pub(crate) struct Criteria<'a> {
 }
 
 impl Criteria<'_> {
-    /// Whether a visible rule is meant, its table and, for a strict command, its match and priority aside.
+    /// Whether a visible rule is meant, its table and, for a strict command, its match and priority
+    /// aside.
     pub(crate) fn admits(&self, rule: &Rule) -> bool {
         !rule.is_hidden()
             && (rule.cookie ^ self.cookie) & self.cookie_mask == 0
@@ -126,10 +127,12 @@ fn list_uses(actions: &[Action], wanted: &Use) -> bool {
 }
 
 impl Pipeline {
-    /// Carries out a flow mod that came in this version of OpenFlow, or refuses it and changes nothing.
+    /// Carries out a flow mod that came in this version of OpenFlow, or refuses it and changes
+    /// nothing.
     ///
-    /// Workers see the change after [`Pipeline::commit`] and the domain's next publication. `buffer_id` is the caller's business. Errors are those of
-    /// section 7.5.4 that this version has for it; the first found is told: the actions' before the tables'.
+    /// Workers see the change after [`Pipeline::commit`] and the domain's next publication.
+    /// `buffer_id` is the caller's business. Errors are those of section 7.5.4 that this
+    /// version has for it; the first found is told: the actions' before the tables'.
     pub fn flow_mod(
         &mut self,
         change: &FlowMod,
@@ -179,8 +182,8 @@ impl Pipeline {
             change.command,
             FlowModCommand::Delete | FlowModCommand::DeleteStrict
         );
-        // From 1.1 on only deletes may name all tables (section 7.3.4.1); in 1.0 a table is named only by Nicira's extension, and
-        // Open vSwitch adds to the first where none is.
+        // From 1.1 on only deletes may name all tables (section 7.3.4.1); in 1.0 a table is named
+        // only by Nicira's extension, and Open vSwitch adds to the first where none is.
         if change.table == TABLE_ALL && !delete && version != Version::V1_0 {
             return Err(Error::BadTableId);
         }
@@ -222,7 +225,8 @@ impl Pipeline {
         }
     }
 
-    /// Says that a flow mod comes soon, when `before` others have been carried out, so that what it will look at is fetched from memory meanwhile.
+    /// Says that a flow mod comes soon, when `before` others have been carried out, so that what it
+    /// will look at is fetched from memory meanwhile.
     pub fn expect(&self, change: &FlowMod, before: usize) {
         let table = if change.table == TABLE_ALL {
             0
@@ -237,9 +241,10 @@ impl Pipeline {
         }
     }
 
-    /// Section 6.4, add: a rule of the same match and priority is replaced and nothing told. Its counters go on unless `reset_counts`
-    /// (the codec sets it for 1.0 and 1.1, where they always restart); its age starts anew, but
-    /// not the time since its last packet (Open vSwitch, in every version).
+    /// Section 6.4, add: a rule of the same match and priority is replaced and nothing told. Its
+    /// counters go on unless `reset_counts` (the codec sets it for 1.0 and 1.1, where they
+    /// always restart); its age starts anew, but not the time since its last packet (Open
+    /// vSwitch, in every version).
     pub(crate) fn add(&mut self, change: &FlowMod, now: Clock) -> Result<FlowModOutcome, Error> {
         let table = if change.table == TABLE_ALL {
             0
@@ -315,7 +320,8 @@ impl Pipeline {
         Ok(outcome)
     }
 
-    /// Whether these very instructions were found right for this table last, and would be whatever the rule matches.
+    /// Whether these very instructions were found right for this table last, and would be whatever
+    /// the rule matches.
     fn has_checked(&self, change: &FlowMod, version: Version) -> bool {
         self.checked.as_ref().is_some_and(|(list, table, spoken)| {
             Arc::ptr_eq(list.shared(), change.instructions.shared())
@@ -323,7 +329,8 @@ impl Pipeline {
         })
     }
 
-    /// The change with the lengths that tunnel options have here; `plain` when its instructions name none.
+    /// The change with the lengths that tunnel options have here; `plain` when its instructions
+    /// name none.
     fn resolved<'c>(&self, change: &'c FlowMod, plain: bool) -> Result<Cow<'c, FlowMod>, Error> {
         let matching = self.options.matching(&change.matching)?;
         let instructions = if plain {
@@ -388,7 +395,8 @@ impl Pipeline {
         self.put_in_place(id, rule, UpdateEvent::Modified);
     }
 
-    /// Removes every visible rule, as when a bridge's controllers change. Flow removed messages are for the caller to send or not.
+    /// Removes every visible rule, as when a bridge's controllers change. Flow removed messages are
+    /// for the caller to send or not.
     pub fn flush(&mut self, now: Clock) -> FlowModOutcome {
         let mut outcome = FlowModOutcome::default();
         let mut sweep = self.begin_flush();
@@ -398,8 +406,9 @@ impl Pipeline {
         outcome
     }
 
-    /// Adds, or replaces, a rule that OpenFlow neither sees nor can change: `priority` above 65535, so that it beats all others.
-    /// Refused like a flow mod that is wrong, and `OFPFMFC_EPERM` for a priority that is not hidden.
+    /// Adds, or replaces, a rule that OpenFlow neither sees nor can change: `priority` above 65535,
+    /// so that it beats all others. Refused like a flow mod that is wrong, and `OFPFMFC_EPERM`
+    /// for a priority that is not hidden.
     pub fn add_hidden(
         &mut self,
         table: u8,
@@ -462,7 +471,8 @@ impl Pipeline {
         }
     }
 
-    /// The rules that are meant, tables ascending and in each in the order in which they were added.
+    /// The rules that are meant, tables ascending and in each in the order in which they were
+    /// added.
     pub(crate) fn select(&self, criteria: &Criteria<'_>) -> Vec<RuleId> {
         let wanted = |id: &RuleId| {
             self.store
@@ -530,8 +540,9 @@ impl Pipeline {
         self.arm(id);
     }
 
-    /// Puts a rule in the place of one of the same table, match and priority. `event` is what monitors are told; a modification that changes
-    /// neither what the rule does nor its cookie is not told.
+    /// Puts a rule in the place of one of the same table, match and priority. `event` is what
+    /// monitors are told; a modification that changes neither what the rule does nor its cookie
+    /// is not told.
     fn put_in_place(&mut self, id: RuleId, rule: NewRule, event: UpdateEvent) {
         self.disarm(id);
         let Some((table, old_handle)) = self.store.get(id).map(|old| (old.table, old.handle))
@@ -626,7 +637,8 @@ impl NewRule {
     }
 }
 
-/// Whether a match names what only Open vSwitch's own rules may: a hash of its datapath, or a packet that comes round again.
+/// Whether a match names what only Open vSwitch's own rules may: a hash of its datapath, or a
+/// packet that comes round again.
 fn names_datapath_fields(matching: &Match) -> bool {
     matching.word_set().contains(at::DP_HASH / 8)
         && (!matching.get(Field::DpHash).1.is_zero() || !matching.get(Field::RecircId).0.is_zero())

@@ -1,10 +1,11 @@
 //! Groups of a bridge (OpenFlow 1.3.5 sections 5.6, 6.5 and 7.3.4.2; 1.5.1 section 7.3.4.3).
 //!
-//! A group that a rule is to use must be there when the rule comes; with the group go the rules that use it. A bucket may name a group that is not there yet, as in
-//! Open vSwitch, so that groups may come in any order; until it is there the bucket does nothing. Loops are refused.
+//! A group that a rule is to use must be there when the rule comes; with the group go the rules
+//! that use it. A bucket may name a group that is not there yet, as in Open vSwitch, so that groups
+//! may come in any order; until it is there the bucket does nothing. Loops are refused.
 //!
-//! Every number that is mentioned has a slot in the program ([`GroupRef`]), which steps hold. It is given back when neither a group nor a bucket
-//! mentions the number any more.
+//! Every number that is mentioned has a slot in the program ([`GroupRef`]), which steps hold. It is
+//! given back when neither a group nor a bucket mentions the number any more.
 
 use crate::{Clock, Pipeline, check, compile};
 use openflow::Version;
@@ -140,7 +141,8 @@ pub(crate) fn hash_of(selection: Option<&Selection>) -> GroupHash {
         None => GroupHash::Usual,
         Some(selection) => match selection.method {
             SelectionMethod::DpHash => GroupHash::FiveTuple {
-                // The high half names the hash: 0 the five-tuple's, 1 the symmetric one (`enum ovs_hash_alg`); others are taken for the first.
+                // The high half names the hash: 0 the five-tuple's, 1 the symmetric one (`enum
+                // ovs_hash_alg`); others are taken for the first.
                 symmetric: selection.parameter >> 32 == 1,
                 basis: selection.parameter as u32,
             },
@@ -160,9 +162,11 @@ pub(crate) fn selector_of(description: &GroupDescription) -> Selector {
     Selector::new(hash_of(description.selection.as_ref()), &shares)
 }
 
-/// What groups are possible, as Open vSwitch says it. Loops are refused though `CHAINING_CHECKS` is not told.
+/// What groups are possible, as Open vSwitch says it. Loops are refused though `CHAINING_CHECKS` is
+/// not told.
 pub fn group_features() -> GroupFeatures {
-    // Output, set and decrement MPLS TTL, push and pop VLAN and MPLS, set queue, group, set and decrement IP TTL, set field.
+    // Output, set and decrement MPLS TTL, push and pop VLAN and MPLS, set queue, group, set and
+    // decrement IP TTL, set field.
     const ACTIONS: [u32; 12] = [0, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25];
     const SELECT_WEIGHT: u32 = 1;
     const SELECT_LIVENESS: u32 = 2;
@@ -176,8 +180,9 @@ pub fn group_features() -> GroupFeatures {
 }
 
 impl Pipeline {
-    /// Carries out a group mod, or refuses it and changes nothing. Errors are those of OpenFlow 1.3.5 section 7.5.4.7, as Open vSwitch 3.1 gives them. Workers
-    /// see the change as they see flow mods, and with them at once.
+    /// Carries out a group mod, or refuses it and changes nothing. Errors are those of OpenFlow
+    /// 1.3.5 section 7.5.4.7, as Open vSwitch 3.1 gives them. Workers see the change as they
+    /// see flow mods, and with them at once.
     pub fn group_mod(
         &mut self,
         change: &GroupMod,
@@ -220,7 +225,8 @@ impl Pipeline {
         }
     }
 
-    /// Makes or replaces a group. `keeps`: buckets that stay keep their counters; the group's own go on in any case (section 6.5).
+    /// Makes or replaces a group. `keeps`: buckets that stay keep their counters; the group's own
+    /// go on in any case (section 6.5).
     fn put_group(
         &mut self,
         description: GroupDescription,
@@ -251,7 +257,8 @@ impl Pipeline {
         Ok(())
     }
 
-    /// The group with its counters and its slots. Leaves in `counters` those that it took, and on failure no mention.
+    /// The group with its counters and its slots. Leaves in `counters` those that it took, and on
+    /// failure no mention.
     fn entry_of(
         &mut self,
         description: GroupDescription,
@@ -366,7 +373,8 @@ impl Pipeline {
         })
     }
 
-    /// Section 6.5, delete: with a group go the rules that use it. No group to delete is no error. Buckets that name it stay.
+    /// Section 6.5, delete: with a group go the rules that use it. No group to delete is no error.
+    /// Buckets that name it stay.
     fn delete_groups(&mut self, number: u32, now: Clock) -> FlowModOutcome {
         let numbers: Vec<u32> = if number == group::ALL {
             self.groups.known.keys().copied().collect()
@@ -448,7 +456,8 @@ impl Pipeline {
         }
     }
 
-    /// Counters of a group, or of all ([`group::ALL`], [`group::ANY`]), by number. References are the rules that use it, as in Open vSwitch.
+    /// Counters of a group, or of all ([`group::ALL`], [`group::ANY`]), by number. References are
+    /// the rules that use it, as in Open vSwitch.
     pub fn group_stats(&self, number: u32, now: Clock) -> Vec<GroupStats> {
         let read = |counter: CounterId| {
             let totals = self.program.counters.read(counter);

@@ -1,7 +1,8 @@
 //! Ways to the rules that a non-strict command means, without looking at every rule of the table.
 //!
-//! A command with exact fields or a cookie means few rules, but which ones its match does not say: theirs may look at more. So when commands of one
-//! shape (the same bits looked at, with or without the cookie) come again to a large table, a hash over just these bits is made of the rules that
+//! A command with exact fields or a cookie means few rules, but which ones its match does not say:
+//! theirs may look at more. So when commands of one shape (the same bits looked at, with or without
+//! the cookie) come again to a large table, a hash over just these bits is made of the rules that
 //! look at all of them, and kept while it is used. A table keeps a few such shapes. Of a very large
 //! table the index is made in slices, while the command that asks for it looks through the table.
 
@@ -48,7 +49,8 @@ impl Shape {
         (shape.cookie || !shape.bits.is_empty()).then_some(shape)
     }
 
-    /// What a match and a cookie hold in the shape's bits; None when the match does not look at all of them.
+    /// What a match and a cookie hold in the shape's bits; None when the match does not look at all
+    /// of them.
     fn project(&self, random: &RandomState, matching: &Match, cookie: u64) -> Option<u64> {
         let words = matching.words();
         let mut values: SmallVec<[u64; 4]> = SmallVec::new();
@@ -66,8 +68,9 @@ impl Shape {
     }
 }
 
-/// Rules that hold the same in some bits, oldest first, by serial and number. Nearly always it is one; where it is a whole table (one cookie for all), it
-/// must not cost the length of the list to let one of them go.
+/// Rules that hold the same in some bits, oldest first, by serial and number. Nearly always it is
+/// one; where it is a whole table (one cookie for all), it must not cost the length of the list to
+/// let one of them go.
 pub(crate) enum Alike {
     One(u64, RuleId),
     More(BTreeSet<(u64, RuleId)>),
@@ -194,7 +197,8 @@ impl Indexes {
 }
 
 impl Store {
-    /// Makes ready for questions of a shape: at the second of them a large table gets an index for it.
+    /// Makes ready for questions of a shape: at the second of them a large table gets an index for
+    /// it.
     fn prepare(&mut self, table: u8, shape: &Shape) {
         if self.table_len(table).0 < SMALL {
             return;
@@ -274,7 +278,8 @@ impl Store {
         }
     }
 
-    /// Rules among which are all that a question of this shape means, oldest first; None when no index knows.
+    /// Rules among which are all that a question of this shape means, oldest first; None when no
+    /// index knows.
     fn candidates(&self, table: u8, shape: &Shape, criteria: &Criteria<'_>) -> Option<Vec<RuleId>> {
         let projection = self.indexes(table)?.find(shape)?;
         let hash = shape.project(self.random(), criteria.matching, criteria.cookie)?;
@@ -305,7 +310,8 @@ impl Pipeline {
         }
     }
 
-    /// Rules of a table among which are all that are meant, oldest first; None when they must be sought among all.
+    /// Rules of a table among which are all that are meant, oldest first; None when they must be
+    /// sought among all.
     pub(crate) fn indexed(&self, table: u8, criteria: &Criteria<'_>) -> Option<Vec<RuleId>> {
         let shape = Shape::of(criteria)?;
         self.store.candidates(table, &shape, criteria)

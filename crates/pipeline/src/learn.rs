@@ -1,8 +1,10 @@
 //! Rules that packets ask for (`NXAST_LEARN`), and what goes with them.
 //!
-//! A worker says which rule a packet wants ([`program::actions::learn::Request`]); it is made into a flow mod and carried out like one that a controller sends, a
-//! strict modify that adds. A rule that is there already and does the same only has its hard timeout restarted. `delete_learned` and `limit` ask about the
-//! rules of one table and cookie: such pairs are watched from when a rule names one until the last such rule has gone, so that neither question needs a search.
+//! A worker says which rule a packet wants ([`program::actions::learn::Request`]); it is made into
+//! a flow mod and carried out like one that a controller sends, a strict modify that adds. A rule
+//! that is there already and does the same only has its hard timeout restarted. `delete_learned`
+//! and `limit` ask about the rules of one table and cookie: such pairs are watched from when a rule
+//! names one until the last such rule has gone, so that neither question needs a search.
 
 use crate::store::{Rule, RuleId};
 use crate::{Clock, FlowModOutcome, Pipeline, check};
@@ -128,7 +130,8 @@ fn collect(actions: &[Action], all: &mut Vec<Named>) {
 }
 
 impl check::Situation<'_> {
-    /// Open vSwitch's `learn_check`: what is read must be in the packets that come here, and what the new rule names in the packets that it matches.
+    /// Open vSwitch's `learn_check`: what is read must be in the packets that come here, and what
+    /// the new rule names in the packets that it matches.
     pub(crate) fn learn(&mut self, learn: &Learn) -> Result<(), Error> {
         if learn.table > LAST_TABLE {
             return Err(Error::BadActionArgument);
@@ -249,7 +252,8 @@ fn loads(actions: &mut Vec<Action>, to: Bits, value: u128) {
     }
 }
 
-/// An output to a port, or to one of the reserved ports that a learned rule may name; to others there is none.
+/// An output to a port, or to one of the reserved ports that a learned rule may name; to others
+/// there is none.
 fn output(width: u16, value: u128) -> Option<Action> {
     let number = match u16::try_from(value) {
         Ok(number) => port::from_u16(number),
@@ -264,7 +268,8 @@ fn output(width: u16, value: u128) -> Option<Action> {
 }
 
 impl Pipeline {
-    /// Makes a rule that a packet has asked for, or finds it made. Workers see it after [`Pipeline::commit`] and the domain's next publication.
+    /// Makes a rule that a packet has asked for, or finds it made. Workers see it after
+    /// [`Pipeline::commit`] and the domain's next publication.
     pub fn learn(
         &mut self,
         learn: &learn::Learn,
@@ -348,7 +353,8 @@ impl Pipeline {
         changed
     }
 
-    /// A rule has come, in the place of another or not. Call it before [`Pipeline::rule_went`] for that other, which still counts.
+    /// A rule has come, in the place of another or not. Call it before [`Pipeline::rule_went`] for
+    /// that other, which still counts.
     pub(crate) fn rule_came(&mut self, id: RuleId, leaving: Option<&Rule>) {
         let Some(rule) = self.store.get(id) else {
             return;

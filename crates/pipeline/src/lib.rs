@@ -1,9 +1,11 @@
 //! OpenFlow state, flow-mod semantics, and its compilation to a program.
 //!
-//! A [`Pipeline`] is one bridge's flow tables as OpenFlow knows them: it checks each change, makes it or refuses it as a whole, and writes what
-//! workers need into the bridge's [`program`]. It has no threads, sockets or ports; whoever owns it hands it messages and the time, and publishes.
+//! A [`Pipeline`] is one bridge's flow tables as OpenFlow knows them: it checks each change, makes
+//! it or refuses it as a whole, and writes what workers need into the bridge's [`program`]. It has
+//! no threads, sockets or ports; whoever owns it hands it messages and the time, and publishes.
 //!
-//! * [`flow_mod`](Pipeline::flow_mod): the five commands, with the semantics of OpenFlow 1.0 to 1.5 and of Open vSwitch where these leave room.
+//! * [`flow_mod`](Pipeline::flow_mod): the five commands, with the semantics of OpenFlow 1.0 to 1.5
+//!   and of Open vSwitch where these leave room.
 //! * [`begin_flow_mod`](Pipeline::begin_flow_mod): likewise, in slices where they mean many rules;
 //!   see [`Sweep`].
 //! * [`group_mod`](Pipeline::group_mod): groups, which share the rules' epochs and batches.
@@ -12,8 +14,9 @@
 //! * [`take_changes`](Pipeline::take_changes): what flow monitors tell.
 //! * [`twin`]: the slow, obvious evaluator that tests hold the program against.
 //!
-//! After changes: [`commit`](Pipeline::commit) for each pipeline, then one `program.domain.publish()` for all. A change that must not stay
-//! half done across messages is a [batch](Pipeline::begin_batch).
+//! After changes: [`commit`](Pipeline::commit) for each pipeline, then one
+//! `program.domain.publish()` for all. A change that must not stay half done across messages is a
+//! [batch](Pipeline::begin_batch).
 
 mod batch;
 mod behaviour;
@@ -66,7 +69,8 @@ pub const EXPIRE_MAX: usize = 2048;
 /// Counters that are given back together.
 const RELEASED: usize = 256;
 
-/// A moment, in milliseconds of the datapath's clock: the one that workers stamp counters with. Never zero.
+/// A moment, in milliseconds of the datapath's clock: the one that workers stamp counters with.
+/// Never zero.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Clock(u64);
 
@@ -133,7 +137,8 @@ pub struct Pipeline {
     /// By table: when to tell how full it is.
     vacancies: Box<[Option<vacancy::Thresholds>]>,
     has_thresholds: bool,
-    /// Instructions that were found right last, for this table and version, and would be whatever a rule matches and whatever else there is.
+    /// Instructions that were found right last, for this table and version, and would be whatever
+    /// a rule matches and whatever else there is.
     checked: Option<(Instructions, u8, Version)>,
 }
 
@@ -194,7 +199,8 @@ impl Pipeline {
                 }
             }
         }
-        // A worker counts only for rules that hold in its epoch, and these end with the one to be published.
+        // A worker counts only for rules that hold in its epoch, and these end with the one to be
+        // published.
         if !self.dead_counters.is_empty() && self.undo.is_none() {
             let dead = std::mem::take(&mut self.dead_counters);
             for some in dead.chunks(RELEASED) {
@@ -204,8 +210,9 @@ impl Pipeline {
         }
     }
 
-    /// Frees what replaced and removed rules have left, as far as no worker can see it any more, up to `limit` rules; returns how many. Call it
-    /// now and then, more often while it returns `limit`.
+    /// Frees what replaced and removed rules have left, as far as no worker can see it any more, up
+    /// to `limit` rules; returns how many. Call it now and then, more often while it returns
+    /// `limit`.
     pub fn housekeep(&mut self, limit: usize) -> usize {
         self.writer.housekeep(limit)
     }
@@ -216,8 +223,9 @@ impl Pipeline {
         self.writer.waiting()
     }
 
-    /// Gives tables lookups that fit their rules, made in the background; true while some are being made or wanted. Call it ten times a second or so, while that is
-    /// so and after rules have changed.
+    /// Gives tables lookups that fit their rules, made in the background; true while some are being
+    /// made or wanted. Call it ten times a second or so, while that is so and after rules have
+    /// changed.
     pub fn shape_tables(&mut self) -> bool {
         self.writer.shape_tables()
     }
@@ -237,7 +245,8 @@ impl Pipeline {
         self.writer.bridge()
     }
 
-    /// Says what becomes of packets that a table has no rule for. Tables drop them at first. Tables are numbered 0 to 253; others are ignored.
+    /// Says what becomes of packets that a table has no rule for. Tables drop them at first. Tables
+    /// are numbered 0 to 253; others are ignored.
     pub fn set_miss(&mut self, table: u8, miss: Miss) {
         if let Some(place) = self.misses.get_mut(usize::from(table)) {
             *place = miss;
@@ -253,14 +262,16 @@ impl Pipeline {
             .unwrap_or(Miss::Drop)
     }
 
-    /// Bounds a table's visible rules. Rules beyond it stay; adding fails with `OFPFMFC_TABLE_FULL`.
+    /// Bounds a table's visible rules. Rules beyond it stay; adding fails with
+    /// `OFPFMFC_TABLE_FULL`.
     pub fn set_table_limit(&mut self, table: u8, limit: u32) {
         if let Some(place) = self.limits.get_mut(usize::from(table)) {
             *place = limit;
         }
     }
 
-    /// The earliest moment at which [`Pipeline::expire`] may have something to do; None when no rule has a timeout.
+    /// The earliest moment at which [`Pipeline::expire`] may have something to do; None when no
+    /// rule has a timeout.
     pub fn next_deadline(&self) -> Option<Clock> {
         self.timers.next().map(Clock)
     }
@@ -302,7 +313,8 @@ impl Pipeline {
         outcome
     }
 
-    /// When a rule goes, by each of its timeouts: the first millisecond after the whole time has passed. The hard one first, which wins a tie.
+    /// When a rule goes, by each of its timeouts: the first millisecond after the whole time has
+    /// passed. The hard one first, which wins a tie.
     fn deadlines(&self, rule: &Rule) -> smallvec::SmallVec<[(u64, FlowRemovedReason); 2]> {
         let mut all = smallvec::SmallVec::new();
         if rule.hard_timeout != 0 {
@@ -326,7 +338,8 @@ impl Pipeline {
         used.max(rule.idle_base_ms)
     }
 
-    /// Puts a rule's timeouts in force. Its counter is not read: an early entry corrects itself when it comes up.
+    /// Puts a rule's timeouts in force. Its counter is not read: an early entry corrects itself
+    /// when it comes up.
     fn arm(&mut self, id: RuleId) {
         self.offer_for_eviction(id);
         let Some(rule) = self.store.get(id) else {

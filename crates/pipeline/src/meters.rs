@@ -1,8 +1,10 @@
 //! Meters of a bridge.
 //!
-//! A number has a place ([`MeterRef`]) that the steps of rules hold; adding, changing or deleting the meter changes what lies there, at once. Deleting a meter deletes the rules
-//! that send packets through it, which go with the next publication like any others; the meter itself is taken out when no worker can run them any more. A
-//! `controller(meter_id=N)` action is bound to the number: without a meter of it, packet-ins are not limited by it.
+//! A number has a place ([`MeterRef`]) that the steps of rules hold; adding, changing or deleting
+//! the meter changes what lies there, at once. Deleting a meter deletes the rules that send packets
+//! through it, which go with the next publication like any others; the meter itself is taken out
+//! when no worker can run them any more. A `controller(meter_id=N)` action is bound to the number:
+//! without a meter of it, packet-ins are not limited by it.
 
 use crate::behaviour::Behaviours;
 use crate::store::RuleId;
@@ -69,7 +71,8 @@ impl Meters {
             .map(|entry| (&entry.config, &entry.meter))
     }
 
-    /// Arranges that meters deleted since the last commit are taken out when no worker can run a rule that used them.
+    /// Arranges that meters deleted since the last commit are taken out when no worker can run a
+    /// rule that used them.
     pub fn commit(&mut self, domain: &Arc<Domain>) {
         struct TakeOut(Weak<Domain>, Vec<(MeterRef, Arc<Meter>)>);
         impl Drop for TakeOut {
@@ -138,7 +141,8 @@ pub(crate) fn specs(config: &MeterConfig) -> (Unit, Vec<BandSpec>) {
 }
 
 impl Pipeline {
-    /// Adds, changes or deletes meters (OpenFlow 1.3.5 section 6.5), with the errors of Open vSwitch 3.1. What goes with a meter is in the outcome. A meter that is not there
+    /// Adds, changes or deletes meters (OpenFlow 1.3.5 section 6.5), with the errors of Open
+    /// vSwitch 3.1. What goes with a meter is in the outcome. A meter that is not there
     /// is deleted without an error. A changed meter begins with full buckets and counters at zero.
     pub fn meter_mod(&mut self, change: &MeterMod, now: Clock) -> Result<FlowModOutcome, Error> {
         let number = change.config.meter;
@@ -301,7 +305,8 @@ fn check(config: &MeterConfig) -> Result<(), Error> {
     if config.bands.len() > MAX_BANDS.into() {
         return Err(Error::OutOfBands);
     }
-    // A rate of nothing has no burst that could be chosen for it; later versions of Open vSwitch refuse it too.
+    // A rate of nothing has no burst that could be chosen for it; later versions of Open vSwitch
+    // refuse it too.
     if config.bands.iter().any(|band| band.rate == 0) {
         return Err(Error::BadRate);
     }

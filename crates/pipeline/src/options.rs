@@ -1,7 +1,9 @@
-//! The bridge's map of tunnel options, and rules that name `tun_metadata` fields (ovs-fields(7), "Generic Tunnel Option Fields").
+//! The bridge's map of tunnel options, and rules that name `tun_metadata` fields (ovs-fields(7),
+//! "Generic Tunnel Option Fields").
 //!
-//! Messages name a field without saying how long it is. Here the map's length is put in: where all of a field counts, that is all of its
-//! bytes as the map has it. So behind this place matches and actions say exactly which bytes of the key they mean. A field that the map does not have
+//! Messages name a field without saying how long it is. Here the map's length is put in: where all
+//! of a field counts, that is all of its bytes as the map has it. So behind this place matches and
+//! actions say exactly which bytes of the key they mean. A field that the map does not have
 //! is refused, and an entry of the map that rules use cannot be removed.
 
 use crate::Pipeline;
@@ -158,8 +160,8 @@ impl Options {
     }
 }
 
-/// The last `length` bytes of a value and a mask, of which the mask counts as whole where it is ones to the front; None if what is cut off says
-/// something.
+/// The last `length` bytes of a value and a mask, of which the mask counts as whole where it is
+/// ones to the front; None if what is cut off says something.
 fn cut(value: &Value, mask: &Value, length: usize) -> Option<(Value, Value)> {
     let whole = !mask.is_empty() && mask.iter().all(|byte| *byte == 0xff);
     let front = value.len().saturating_sub(length);
@@ -257,7 +259,8 @@ fn names(instructions: &[Instruction], field: Field) -> bool {
 impl Pipeline {
     /// Changes the map of tunnel options, or refuses it and changes nothing: `NXTTMFC_*`.
     ///
-    /// Where options do not fit beside each other in the key, that is [`Error::TlvTableFull`]: see [`packet::options`].
+    /// Where options do not fit beside each other in the key, that is [`Error::TlvTableFull`]: see
+    /// [`packet::options`].
     pub fn tlv_table_mod(&mut self, change: &TlvTableMod) -> Result<(), Error> {
         let mut options = self.options.clone();
         match change.command {

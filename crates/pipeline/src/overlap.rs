@@ -1,11 +1,15 @@
-//! Checks for overlaps (`OFPFF_CHECK_OVERLAP`, OpenFlow 1.3.5 section 6.4) without looking at every rule of the table.
+//! Checks for overlaps (`OFPFF_CHECK_OVERLAP`, OpenFlow 1.3.5 section 6.4) without looking at every
+//! rule of the table.
 //!
-//! Two rules of one priority overlap exactly when they agree in the bits that both look at. So the rules of a table are told apart by the bits they
-//! look at, their kind. Against each kind a new rule is checked by one question: does a rule of it hold the same as the new one in the bits that the two
-//! have in common? Where these are all bits of the kind, the store's own index answers. Otherwise a hash does, over what the rules of the kind hold in the common
-//! bits (a [`Cut`]), made when it is first asked for and kept while there are checks.
+//! Two rules of one priority overlap exactly when they agree in the bits that both look at. So the
+//! rules of a table are told apart by the bits they look at, their kind. Against each kind a new
+//! rule is checked by one question: does a rule of it hold the same as the new one in the bits that
+//! the two have in common? Where these are all bits of the kind, the store's own index answers.
+//! Otherwise a hash does, over what the rules of the kind hold in the common bits (a [`Cut`]), made
+//! when it is first asked for and kept while there are checks.
 //!
-//! A kind has a bounded number of cuts, and none is made while those of the table hold many rules already; where a cut is missing all rules are compared.
+//! A kind has a bounded number of cuts, and none is made while those of the table hold many rules
+//! already; where a cut is missing all rules are compared.
 
 use crate::Pipeline;
 use crate::index::{Alike, Bits, SMALL, bits_of};
@@ -98,7 +102,8 @@ impl Census {
         }
     }
 
-    /// Makes the cuts, still empty, that a check of these bits asks for and that are not there; the kinds that have got one.
+    /// Makes the cuts, still empty, that a check of these bits asks for and that are not there; the
+    /// kinds that have got one.
     fn make_cuts(&mut self, bits: &Bits) -> Vec<Bits> {
         let mut held: usize = self
             .kinds

@@ -19,15 +19,16 @@ use std::sync::Arc;
 pub struct PacketOutProgram {
     /// Where the packet is to have come in: a port, or a reserved number that no port has.
     pub in_port: PortNo,
-    /// What else is known of it before it is looked at: metadata, registers and tunnel, with `in_port`
-    /// beside them. None where nothing is.
+    /// What else is known of it before it is looked at: metadata, registers and tunnel, with
+    /// `in_port` beside them. None where nothing is.
     pub metadata: Option<Box<FlowKey>>,
     /// What to do with it.
     pub ops: Arc<OpList>,
 }
 
 impl Pipeline {
-    /// Checks and compiles a packet-out (OpenFlow 1.3.5 section 7.3.7). There are no packet buffers: a message that names one is refused.
+    /// Checks and compiles a packet-out (OpenFlow 1.3.5 section 7.3.7). There are no packet
+    /// buffers: a message that names one is refused.
     pub fn packet_out(
         &self,
         message: &PacketOut,
@@ -66,8 +67,8 @@ impl Pipeline {
         program.ops.learns() || self.tables().has_learning_rules()
     }
 
-    /// Makes the rules that a packet-out asks for, for one whose walk comes later. What is refused is
-    /// left out, as in a walk. `message` has been checked, and `in_port` is its program's.
+    /// Makes the rules that a packet-out asks for, for one whose walk comes later. What is refused
+    /// is left out, as in a walk. `message` has been checked, and `in_port` is its program's.
     pub fn teach(
         &mut self,
         message: &PacketOut,
@@ -120,8 +121,9 @@ fn ingress(message: &PacketOut) -> Result<PortNo, Error> {
     Ok(in_port)
 }
 
-/// What is refused of a message when it is added to a bundle: what can be said of it whatever rules,
-/// groups and ports there are. Open vSwitch finds the same mistakes then, and all others at the commit.
+/// What is refused of a message when it is added to a bundle: what can be said of it whatever
+/// rules, groups and ports there are. Open vSwitch finds the same mistakes then, and all others at
+/// the commit.
 pub fn check_bundled(message: &Message, version: Version) -> Result<(), Error> {
     match message {
         Message::FlowMod { change, .. } => {
@@ -142,8 +144,8 @@ pub fn check_bundled(message: &Message, version: Version) -> Result<(), Error> {
     Ok(())
 }
 
-/// What prerequisites ask of a packet, as a match. One that is no frame, for want of bytes, is of no
-/// Ethertype.
+/// What prerequisites ask of a packet, as a match. One that is no frame, for want of bytes, is of
+/// no Ethertype.
 fn description(packet: &[u8]) -> Match {
     let mut key = FlowKey::ZERO;
     parse::parse(

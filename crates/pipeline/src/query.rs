@@ -26,8 +26,9 @@ pub struct RuleView {
 }
 
 impl Pipeline {
-    /// A request with the lengths that tunnel options have here, for the questions below. Refused when it names one that is not there, or bytes that it
-    /// does not have: `NXFMFC_INVALID_TLV_FIELD`, `OFPBMC_BAD_LEN`.
+    /// A request with the lengths that tunnel options have here, for the questions below. Refused
+    /// when it names one that is not there, or bytes that it does not have:
+    /// `NXFMFC_INVALID_TLV_FIELD`, `OFPBMC_BAD_LEN`.
     pub fn resolve_request(&self, request: &FlowStatsRequest) -> Result<FlowStatsRequest, Error> {
         let matching = self.options.matching(&request.matching)?.into_owned();
         Ok(FlowStatsRequest {
@@ -163,8 +164,9 @@ impl Pipeline {
     }
 }
 
-/// `OFPAT_*` numbers of the actions that [`crate::compile`] knows: output, copy TTL out and in, set and decrement MPLS TTL, push and pop VLAN and
-/// MPLS, set queue, group, set and decrement IP TTL, set field, push and pop PBB.
+/// `OFPAT_*` numbers of the actions that [`crate::compile`] knows: output, copy TTL out and in, set
+/// and decrement MPLS TTL, push and pop VLAN and MPLS, set queue, group, set and decrement IP TTL,
+/// set field, push and pop PBB.
 const ACTIONS: [u32; 16] = [
     0, 11, 12, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27,
 ];
@@ -206,7 +208,8 @@ pub fn table_features(table: u8, max_entries: u32) -> TableFeatures {
     }
 }
 
-/// Fields that have a number on the wire, without those that only repeat another under a second name.
+/// Fields that have a number on the wire, without those that only repeat another under a second
+/// name.
 fn known() -> impl Iterator<Item = Field> {
     FIELDS
         .iter()

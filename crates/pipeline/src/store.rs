@@ -1,8 +1,10 @@
 //! The rules of a bridge, as OpenFlow knows them.
 //!
-//! Rules lie in slots that never move; a slot's number names its rule while the rule lives. Three ways lead to a rule: the number; its table,
-//! match and priority (a hash, for adds and strict commands); and its table's list, in the order in which rules were added
-//! (for everything else: non-strict commands, statistics, overlap checks). A rule that takes another's place takes its position too.
+//! Rules lie in slots that never move; a slot's number names its rule while the rule lives. Three
+//! ways lead to a rule: the number; its table, match and priority (a hash, for adds and strict
+//! commands); and its table's list, in the order in which rules were added (for everything else:
+//! non-strict commands, statistics, overlap checks). A rule that takes another's place takes its
+//! position too.
 //!
 //! What a rule matches is kept once, in its compiled form, since it is most of what a rule takes.
 
@@ -43,7 +45,8 @@ pub(crate) struct Rule {
     pub modified_ms: u64,
     /// Where its idle timeout counts from while it has had no packet.
     pub idle_base_ms: u64,
-    /// Its compiled form, which has its match. One that was removed still has it until the removal is published.
+    /// Its compiled form, which has its match. One that was removed still has it until the removal
+    /// is published.
     pub handle: RuleRef,
     /// Its packets.
     pub counter: CounterId,
@@ -194,7 +197,8 @@ impl Store {
             .find(same)
     }
 
-    /// Fetches what [`Store::find`] will look at, and the slot of a rule that is added when `before` others have been.
+    /// Fetches what [`Store::find`] will look at, and the slot of a rule that is added when
+    /// `before` others have been.
     pub fn expect(&self, table: u8, priority: u32, matching: &Match, before: usize) {
         self.numbers.expect(self.hash(table, priority, matching));
         let slot = self.free.len().checked_sub(before + 1);
@@ -268,7 +272,8 @@ impl Store {
         Some((id, &entry.rule))
     }
 
-    /// Where the cursors stand, to put them back there with [`Store::restore_cursors`] when the store is again as it was.
+    /// Where the cursors stand, to put them back there with [`Store::restore_cursors`] when the
+    /// store is again as it was.
     pub fn save_cursors(&self) -> Vec<(Weak<AtomicU32>, RuleId)> {
         let place = |cursor: &Weak<AtomicU32>| {
             let at = cursor.upgrade()?.load(Relaxed);
@@ -415,7 +420,8 @@ impl Store {
         Some((rule, (next != NONE).then_some(next)))
     }
 
-    /// Puts a rule of the same table, match and priority in another's place, and gives the other back.
+    /// Puts a rule of the same table, match and priority in another's place, and gives the other
+    /// back.
     pub fn replace(&mut self, id: RuleId, mut rule: Rule) -> Option<Rule> {
         let before = Arc::clone(&self.get(id)?.behaviour);
         self.uses_groups_no_more(id, &before);

@@ -1,9 +1,11 @@
 //! When rules expire.
 //!
-//! A heap holds, for each rule with a timeout, the earliest moment at which it could go. When that comes the rule is looked at: its counter may
-//! say that packets came meanwhile, then it is put back with a later moment. So a rule costs nothing between its deadlines, however many
-//! rules there are and however busy it is. An entry of a rule that changed or went is recognised by its ticket and thrown away when it comes up;
-//! the heap is cleaned when most of its entries are such.
+//! A heap holds, for each rule with a timeout, the earliest moment at which it could go. When that
+//! comes the rule is looked at: its counter may say that packets came meanwhile, then it is put
+//! back with a later moment. So a rule costs nothing between its deadlines, however many
+//! rules there are and however busy it is. An entry of a rule that changed or went is recognised by
+//! its ticket and thrown away when it comes up; the heap is cleaned when most of its entries are
+//! such.
 
 use crate::store::RuleId;
 use std::cmp::Reverse;
@@ -34,7 +36,8 @@ impl Timers {
         self.armed -= 1;
     }
 
-    /// Takes the next entry that is due; its rule's entry is in force if the rule still holds the ticket.
+    /// Takes the next entry that is due; its rule's entry is in force if the rule still holds the
+    /// ticket.
     pub fn due(&mut self, now_ms: u64) -> Option<(RuleId, u32)> {
         let Reverse((deadline, id, ticket)) = *self.heap.peek()?;
         if deadline > now_ms {
@@ -44,7 +47,8 @@ impl Timers {
         Some((id, ticket))
     }
 
-    /// The earliest moment at which an entry is due. It may be that of a rule that went, so early but never late.
+    /// The earliest moment at which an entry is due. It may be that of a rule that went, so early
+    /// but never late.
     pub fn next(&self) -> Option<u64> {
         self.heap.peek().map(|Reverse((deadline, ..))| *deadline)
     }

@@ -1,11 +1,12 @@
 //! The slow, obvious evaluator: what OpenFlow says happens to one packet, rule by rule.
 //!
-//! It shares nothing with the compiled form: it searches the pipeline's own rules one after the other, reads actions in OpenFlow's words, edits a vector
-//! of bytes and parses it anew after each change. Tests hold the program's walk against it; tracing can tell a story from it.
+//! It shares nothing with the compiled form: it searches the pipeline's own rules one after the
+//! other, reads actions in OpenFlow's words, edits a vector of bytes and parses it anew after each
+//! change. Tests hold the program's walk against it; tracing can tell a story from it.
 //! Where the specification leaves room it does as Open vSwitch 3.1 does.
 //!
-//! [`trace`] tells what happened on the way. Whoever adds to the machine says what a reader of the story wants to know with `say`, `open` and `close`:
-//! see the head of [`story`].
+//! [`trace`] tells what happened on the way. Whoever adds to the machine says what a reader of the
+//! story wants to know with `say`, `open` and `close`: see the head of [`story`].
 
 mod groups;
 mod headers;
@@ -33,7 +34,8 @@ use story::{Story, Teller, What};
 
 /// The last table that rules may go into.
 const LAST_TABLE: u8 = 253;
-/// Lookups inside each other that a story tells: every table once, and the deepest resubmits. Each takes a part of the stack.
+/// Lookups inside each other that a story tells: every table once, and the deepest resubmits. Each
+/// takes a part of the stack.
 const MAX_NESTED: u32 = 400;
 /// Bytes of packets that leave, in a story.
 const MAX_TOLD_BYTES: usize = 64 << 20;
@@ -117,7 +119,8 @@ pub struct Outcome {
     pub ended: Vec<Ended>,
     /// Groups and buckets met, in order.
     pub groups: Vec<GroupHit>,
-    /// Whether a bound on resubmits, depth or stack ended it; then Open vSwitch sends nothing at all.
+    /// Whether a bound on resubmits, depth or stack ended it; then Open vSwitch sends nothing at
+    /// all.
     pub cut_short: bool,
 }
 
@@ -139,7 +142,8 @@ pub fn evaluate_where(
     machine.finish()
 }
 
-/// Likewise where meters limit rates: `levels` keeps their buckets between packets, and has the time.
+/// Likewise where meters limit rates: `levels` keeps their buckets between packets, and has the
+/// time.
 pub fn evaluate_metered(
     pipeline: &Pipeline,
     in_port: PortNo,
@@ -154,8 +158,8 @@ pub fn evaluate_metered(
     machine.finish()
 }
 
-/// What becomes of a packet-out that begins with the metadata of `key` (ingress port, registers, tunnel
-/// and so on), where ports are live for which `live` says so.
+/// What becomes of a packet-out that begins with the metadata of `key` (ingress port, registers,
+/// tunnel and so on), where ports are live for which `live` says so.
 pub fn evaluate_actions(
     pipeline: &Pipeline,
     key: &FlowKey,
@@ -189,7 +193,8 @@ pub struct Surroundings<'s> {
     pub live: &'s dyn Fn(PortNo) -> bool,
     /// Whether fragments match with ports of zero (`set-frags normal`).
     pub hides_fragment_ports: bool,
-    /// Whether the caller carries out what the packet teaches; else the story says that it is ignored.
+    /// Whether the caller carries out what the packet teaches; else the story says that it is
+    /// ignored.
     pub learns: bool,
 }
 
@@ -204,8 +209,9 @@ impl Default for Surroundings<'_> {
     }
 }
 
-/// What becomes of a packet that a port received, or of a packet-out if there are `actions`, and how it came to it. The packet comes with the
-/// metadata of `key` (ingress port, registers, tunnel and so on); where that has an Ethertype of zero or a TCI without its present bit, which no frame
+/// What becomes of a packet that a port received, or of a packet-out if there are `actions`, and
+/// how it came to it. The packet comes with the metadata of `key` (ingress port, registers, tunnel
+/// and so on); where that has an Ethertype of zero or a TCI without its present bit, which no frame
 /// can have, so has the packet.
 pub fn trace(
     pipeline: &Pipeline,
@@ -297,8 +303,8 @@ struct Machine<'p> {
     dead: bool,
     /// The meters' buckets; without them no rate is limited.
     levels: Option<&'p mut Levels>,
-    /// Where the first rule stands, or the packet-out's list: the action set stands there too, as in
-    /// Open vSwitch, which has come back to it by then.
+    /// Where the first rule stands, or the packet-out's list: the action set stands there too, as
+    /// in Open vSwitch, which has come back to it by then.
     first: Option<At>,
     /// The rules that are being carried out, the innermost last, by their places among the hits.
     within: Vec<usize>,
@@ -317,9 +323,9 @@ struct Machine<'p> {
     learns: bool,
     /// Bytes of copies that clones have made.
     copied: usize,
-    /// The length with which rules and groups count the packet: the one that it came with. Behind a
-    /// last label that was popped, and behind a select group whose hash is the datapath's own, the
-    /// one that it had there, for Open vSwitch has it come in once more.
+    /// The length with which rules and groups count the packet: the one that it came with. Behind
+    /// a last label that was popped, and behind a select group whose hash is the datapath's
+    /// own, the one that it had there, for Open vSwitch has it come in once more.
     counted: usize,
 }
 
@@ -407,7 +413,8 @@ impl<'p> Machine<'p> {
         best
     }
 
-    /// A story must end before it takes all memory or all of the stack; a walk in the datapath needs little of either.
+    /// A story must end before it takes all memory or all of the stack; a walk in the datapath
+    /// needs little of either.
     fn ends_story(&mut self) -> bool {
         let Some(teller) = &self.teller else {
             return false;
@@ -425,7 +432,8 @@ impl<'p> Machine<'p> {
         too_long
     }
 
-    /// Looks up in a table, matching `in_port` as the ingress port, and does what the rule found says.
+    /// Looks up in a table, matching `in_port` as the ingress port, and does what the rule found
+    /// says.
     fn look_up(&mut self, table: u8, in_port: PortNo, honour_miss: bool, depth: u32) {
         if self.ends_story() {
             return;
@@ -643,7 +651,8 @@ impl<'p> Machine<'p> {
                     5 => PacketInReason::PacketOut,
                     _ => at.apply,
                 };
-                // Who only tells the story stops where a controller would have to send the packet on.
+                // Who only tells the story stops where a controller would have to send the packet
+                // on.
                 let told = self.teller.is_some() && *pause;
                 if (!told || self.learns) && self.may_tell_controller(*meter_id) {
                     self.tell_controller(at, reason, *max_len, *controller_id, userdata);
@@ -669,7 +678,8 @@ impl<'p> Machine<'p> {
             Action::SetField { field, value, mask } => self.set_field(*field, value, mask),
             Action::SetTunnel { id, .. } => self.whole(Field::TunId, (*id).into()),
             Action::DecTtl(controllers) => return self.dec_ttl(controllers, at),
-            // Needs the original direction of a connection, which no packet has until there is connection tracking.
+            // Needs the original direction of a connection, which no packet has until there is
+            // connection tracking.
             Action::Resubmit {
                 with_ct_orig: true, ..
             } => {}
@@ -793,8 +803,9 @@ impl<'p> Machine<'p> {
         self.list(actions, PACKET_OUT);
     }
 
-    /// OpenFlow 1.3.5 section 5.10, as Open vSwitch fills it in: of tag and TTL actions and the queue the last one counts, sets and moves run in order,
-    /// and without a group, an output or a resubmit nothing runs.
+    /// OpenFlow 1.3.5 section 5.10, as Open vSwitch fills it in: of tag and TTL actions and the
+    /// queue the last one counts, sets and moves run in order, and without a group, an output
+    /// or a resubmit nothing runs.
     fn run_set(&mut self, at: At) {
         let set = std::mem::take(&mut self.set);
         let (ordered, ends) = in_order(&set);
@@ -1013,7 +1024,8 @@ impl<'p> Machine<'p> {
     }
 }
 
-/// The actions of a set in the order in which they run, and whether there is one that sends the packet somewhere, without which none runs.
+/// The actions of a set in the order in which they run, and whether there is one that sends the
+/// packet somewhere, without which none runs.
 fn in_order(set: &[Action]) -> (Vec<Action>, bool) {
     let last = |kind: fn(&Action) -> bool| set.iter().rev().find(|action| kind(action)).cloned();
     let finals = last(|action| matches!(action, Action::Group(_)))

@@ -1,7 +1,8 @@
 //! How full tables are, and who is told.
 //!
-//! A table with thresholds (OpenFlow 1.4 section 7.3.4.4) says when less of its room is left than the lower one, then nothing more until more is left
-//! than the upper one, which it says, and so on.
+//! A table with thresholds (OpenFlow 1.4 section 7.3.4.4) says when less of its room is left than
+//! the lower one, then nothing more until more is left than the upper one, which it says, and so
+//! on.
 
 use crate::Pipeline;
 use crate::flow_mod::INTERNAL;
@@ -17,7 +18,8 @@ pub(crate) struct Thresholds {
 }
 
 impl Pipeline {
-    /// Sets a table's thresholds, or none. `current` is ignored. A table that has some keeps in mind what it told last.
+    /// Sets a table's thresholds, or none. `current` is ignored. A table that has some keeps in
+    /// mind what it told last.
     pub fn set_vacancy(&mut self, table: u8, thresholds: Option<Vacancy>) {
         let left = self.vacancy(table);
         let Some(place) = self.vacancies.get_mut(usize::from(table)) else {
@@ -60,7 +62,8 @@ impl Pipeline {
         (left * 100 / u64::from(limit)) as u8
     }
 
-    /// Tables that have crossed a threshold since the last call, and which; none while a batch is open. Call it after rules have changed.
+    /// Tables that have crossed a threshold since the last call, and which; none while a batch is
+    /// open. Call it after rules have changed.
     pub fn take_vacancy_events(&mut self) -> Vec<(u8, TableReason)> {
         if !self.has_thresholds || self.undo.is_some() {
             return Vec::new();

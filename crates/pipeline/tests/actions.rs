@@ -1,5 +1,5 @@
-//! Which actions and instructions are taken. Section numbers are those of OpenFlow 1.3.5; where it leaves room, the expectation is what Open vSwitch 3.1
-//! was seen to do.
+//! Which actions and instructions are taken. Section numbers are those of OpenFlow 1.3.5; where it
+//! leaves room, the expectation is what Open vSwitch 3.1 was seen to do.
 
 mod common;
 
@@ -29,7 +29,8 @@ fn set(field: Field, value: u128) -> Action {
     }
 }
 
-/// What becomes of actions, by match and version: sections 6.4, 7.2.5 and 7.5.4.3, as Open vSwitch 3.1 answered when it was asked the same.
+/// What becomes of actions, by match and version: sections 6.4, 7.2.5 and 7.5.4.3, as Open vSwitch
+/// 3.1 answered when it was asked the same.
 #[test]
 fn actions_are_held_against_the_match() {
     let any = Match::any();
@@ -609,7 +610,8 @@ fn instructions_are_checked() {
     assert_eq!(send(pushed), Ok(()));
 }
 
-/// Bad actions are refused even where no rule would be touched, and in deletes; unknown groups too (Open vSwitch finds those only when it adds).
+/// Bad actions are refused even where no rule would be touched, and in deletes; unknown groups too
+/// (Open vSwitch finds those only when it adds).
 #[test]
 fn bad_actions_are_refused_before_anything_is_looked_for() {
     let mut switch = Switch::new();

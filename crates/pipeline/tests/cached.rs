@@ -1,5 +1,6 @@
-//! Walks that are remembered, and stages that are made one, against the twin: long pipelines of steps that can be, few flows that come again and again in large bursts, and rules
-//! that change in between. `SLUICE_CASES` sets the number of cases, `SLUICE_SEED` the first seed.
+//! Walks that are remembered, and stages that are made one, against the twin: long pipelines of
+//! steps that can be, few flows that come again and again in large bursts, and rules that change in
+//! between. `SLUICE_CASES` sets the number of cases, `SLUICE_SEED` the first seed.
 
 mod common;
 
@@ -342,7 +343,8 @@ fn lookups(switch: &Switch) -> Vec<(u64, u64)> {
         .collect()
 }
 
-/// Holds that a flow's packets leave each port in the order in which they came: their first copies, their second ones and so on.
+/// Holds that a flow's packets leave each port in the order in which they came: their first copies,
+/// their second ones and so on.
 fn in_order(sent: &[(u32, Vec<u8>)], flows: &[u64], case: &str) {
     let mut copies: HashMap<(u32, u8), usize> = HashMap::new();
     let mut last: HashMap<(u32, u64, usize), u8> = HashMap::new();
@@ -368,7 +370,8 @@ enum Help {
     Fused,
 }
 
-/// Lookups and matches of tables round by round, and packets whose walk was remembered, or that took ways that were made.
+/// Lookups and matches of tables round by round, and packets whose walk was remembered, or that
+/// took ways that were made.
 fn run(seed: u64, help: Help, straight: bool) -> (Vec<Vec<(u64, u64)>>, u64) {
     let mut choices = Random(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) | 1);
     let mut taken = 0;

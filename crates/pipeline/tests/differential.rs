@@ -123,7 +123,8 @@ impl Case {
         case
     }
 
-    /// Adds a meter and lets packets meet it until its low rates are used up, so that what it does from then on is certain.
+    /// Adds a meter and lets packets meet it until its low rates are used up, so that what it does
+    /// from then on is certain.
     fn add_meter(&mut self, config: MeterConfig) {
         let number = config.meter;
         let change = MeterMod {
@@ -317,7 +318,8 @@ fn compare_one(
         case.switch.now,
         &mut notes,
     );
-    // What goes around in a circle and grows ends in the walk where the frame is full, in the twin only at the bound on resubmits.
+    // What goes around in a circle and grows ends in the walk where the frame is full, in the twin
+    // only at the bound on resubmits.
     case.ended_apart
         .set(case.ended_apart.get() || outcome.cut_short && notes.failed);
     if !outcome.cut_short {
@@ -339,7 +341,8 @@ fn compare_one(
     outcome
 }
 
-/// The same packets as one burst: each does what it did alone. Packets are told apart by their last bytes.
+/// The same packets as one burst: each does what it did alone. Packets are told apart by their last
+/// bytes.
 fn compare_burst(
     case: &Case,
     engine: &mut Engine<HeapFrame>,
@@ -385,7 +388,8 @@ fn compare_burst(
     }
 }
 
-/// Packets, effects, rules and conjunctive matches of a case, groups met, and packets whose walk was remembered.
+/// Packets, effects, rules and conjunctive matches of a case, groups met, and packets whose walk
+/// was remembered.
 fn run(seed: u64) -> [usize; 6] {
     let mut case = Case::new(seed);
     // With the cache of walks everything must be as without it.
@@ -568,7 +572,8 @@ fn add_pipeline_rules(case: &mut Case) {
     case.switch.publish();
 }
 
-/// Packet-outs run the same steps without a rule, and begin with the pipeline fields of their match.
+/// Packet-outs run the same steps without a rule, and begin with the pipeline fields of their
+/// match.
 #[test]
 fn packet_outs_do_what_their_actions_say() {
     let (mut met, mut told) = (0, 0);
@@ -738,7 +743,8 @@ fn neighbour_rule(random: &mut Random, priority: u16) -> openflow::flow::FlowMod
     rule
 }
 
-/// A message of neighbour discovery with none, one, both or two equal options, or something like it.
+/// A message of neighbour discovery with none, one, both or two equal options, or something like
+/// it.
 fn neighbour_frame(random: &mut Random) -> Vec<u8> {
     let (source, target) = ((1, [2, 0, 0, 0, 0, 1]), (2, [2, 0, 0, 0, 0, 2]));
     let other = (random.pick(&[1, 3, 14]), [6; 6]);
@@ -818,8 +824,8 @@ fn neighbour_discovery_is_written_as_the_twin_says() {
     }
 }
 
-/// A rule on a straight way (edits, registers, later tables), which may write a packet-in or a group
-/// to the action set.
+/// A rule on a straight way (edits, registers, later tables), which may write a packet-in or a
+/// group to the action set.
 fn straight_rule(random: &mut Random, table: u8) -> openflow::flow::FlowMod {
     let mut matching = Match::any();
     matching.set_exact(Field::EthType, 0x0800);
@@ -860,7 +866,7 @@ fn straight_rule(random: &mut Random, table: u8) -> openflow::flow::FlowMod {
             max_len: 128,
         };
         let sets: [&[Action]; 4] = [
-            &[to_controller.clone()],
+            std::slice::from_ref(&to_controller),
             &[Action::DecTtl(vec![0]), to_controller.clone()],
             &[Action::Group(1)],
             &[common::output(2)],
@@ -877,8 +883,8 @@ fn straight_rule(random: &mut Random, table: u8) -> openflow::flow::FlowMod {
     rule
 }
 
-/// However a packet comes to the end of its tables, alone or in a burst, its action set names the rule
-/// that it met first.
+/// However a packet comes to the end of its tables, alone or in a burst, its action set names the
+/// rule that it met first.
 #[test]
 fn action_sets_stand_where_the_first_rule_does() {
     let (mut sets, mut later, mut resubmitted) = (0, 0, 0);

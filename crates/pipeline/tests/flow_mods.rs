@@ -1,5 +1,5 @@
-//! What each flow mod does. Section numbers are those of OpenFlow 1.3.5 unless 1.0.0 is named; where they leave room, the expectation is what Open vSwitch 3.1
-//! was seen to do.
+//! What each flow mod does. Section numbers are those of OpenFlow 1.3.5 unless 1.0.0 is named;
+//! where they leave room, the expectation is what Open vSwitch 3.1 was seen to do.
 
 mod common;
 
@@ -34,7 +34,8 @@ fn outputs(switch: &Switch) -> Vec<(u16, u32)> {
         .collect()
 }
 
-/// Section 6.4: "all counters start from zero", duration too; nothing is told of the rule that was there.
+/// Section 6.4: "all counters start from zero", duration too; nothing is told of the rule that was
+/// there.
 #[test]
 fn add_replaces_a_rule_of_the_same_match_and_priority() {
     let mut switch = Switch::new();
@@ -158,7 +159,8 @@ fn modify_changes_instructions_only() {
     );
 }
 
-/// Section 6.4: a modify that finds nothing changes nothing. 1.0.0 section 4.6: it adds, and a modify changes the cookie.
+/// Section 6.4: a modify that finds nothing changes nothing. 1.0.0 section 4.6: it adds, and a
+/// modify changes the cookie.
 #[test]
 fn only_the_first_version_adds_by_modify() {
     for command in [FlowModCommand::Modify, FlowModCommand::ModifyStrict] {
@@ -182,7 +184,8 @@ fn only_the_first_version_adds_by_modify() {
     }
 }
 
-/// Section 6.4: strict commands look at the whole match and the priority, others at what lies within the match.
+/// Section 6.4: strict commands look at the whole match and the priority, others at what lies
+/// within the match.
 #[test]
 fn strict_and_not() {
     let fill = || {
@@ -234,7 +237,8 @@ fn strict_and_not() {
     );
 }
 
-/// Section 6.4: a masked field lies within another when its mask covers the other's and the values agree.
+/// Section 6.4: a masked field lies within another when its mask covers the other's and the values
+/// agree.
 #[test]
 fn within_takes_masks_into_account() {
     let masked = |address: u32, mask: u32| {

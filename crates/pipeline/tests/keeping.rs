@@ -1,5 +1,6 @@
-//! What a pipeline keeps about its rules for others: changes for watchers, rules that may be evicted, how full tables are, dumps in slices, and indexes
-//! for commands that mean many rules. Each against a plain twin.
+//! What a pipeline keeps about its rules for others: changes for watchers, rules that may be
+//! evicted, how full tables are, dumps in slices, and indexes for commands that mean many rules.
+//! Each against a plain twin.
 
 mod common;
 
@@ -346,7 +347,8 @@ fn some_match(number: u16) -> Match {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// With groups, the rule that goes is of a largest group, and nobody's group falls below an equal share.
+    /// With groups, the rule that goes is of a largest group, and nobody's group falls below an
+    /// equal share.
     #[test]
     fn eviction_is_fair(limit in 4_u32..20, ports in prop::collection::vec(0_u16..4, 30..120)) {
         let mut switch = evicting(limit, &[Field::InPort]);
@@ -367,7 +369,8 @@ proptest! {
         }
     }
 
-    /// Non-strict commands and overlap checks on a large table, whose indexes come and go, do what they do on a list of rules.
+    /// Non-strict commands and overlap checks on a large table, whose indexes come and go, do what
+    /// they do on a list of rules.
     #[test]
     fn indexes_find_what_a_list_finds(
         steps in prop::collection::vec((0_u8..10, 0_u16..1400, 0_u16..6, 0_u64..3), 200..500),
@@ -428,7 +431,8 @@ proptest! {
         prop_assert_eq!(switch.flows().len(), cookies.len());
     }
 
-    /// A dump gives each rule that is there throughout once, and no rule twice that was not taken away meanwhile, whatever changes between its slices.
+    /// A dump gives each rule that is there throughout once, and no rule twice that was not taken
+    /// away meanwhile, whatever changes between its slices.
     #[test]
     fn dumps_are_whole(
         budget in 1_usize..9,

@@ -1,7 +1,10 @@
-//! Rules that packets ask for: the walk and its requests against the twin and its flow mods, on generated rules and packets, while rules change.
+//! Rules that packets ask for: the walk and its requests against the twin and its flow mods, on
+//! generated rules and packets, while rules change.
 //!
-//! Two switches get the same rules. One walks packets and makes the rules that they ask for; the other evaluates them one by one and carries out the flow
-//! mods that the twin notes. What leaves, and afterwards every rule, must be the same. `SLUICE_CASES` sets the number of cases, `SLUICE_SEED` the first.
+//! Two switches get the same rules. One walks packets and makes the rules that they ask for; the
+//! other evaluates them one by one and carries out the flow mods that the twin notes. What leaves,
+//! and afterwards every rule, must be the same. `SLUICE_CASES` sets the number of cases,
+//! `SLUICE_SEED` the first.
 
 mod common;
 
@@ -192,8 +195,10 @@ fn what_packets_teach_is_what_the_actions_say() {
     }
 }
 
-/// Packets of one burst, or of bursts of several ports: each does as if those before it had been done with. Rules that teach are in the first table, of one port's
-/// packets where there are several. Returns how many were compared, how many met what others had taught, and how many of those came in by another port.
+/// Packets of one burst, or of bursts of several ports: each does as if those before it had been
+/// done with. Rules that teach are in the first table, of one port's packets where there are
+/// several. Returns how many were compared, how many met what others had taught, and how many of
+/// those came in by another port.
 fn back_to_back(seed: u64, several: bool) -> (usize, usize, usize) {
     let mut pair = Pair::new(seed ^ 0x5555);
     pair.teacher = several.then_some(1);
@@ -318,7 +323,8 @@ fn packets_of_other_ports_obey() {
     }
 }
 
-/// A packet that stops for a controller goes on as if it had not, if the controller changes nothing.
+/// A packet that stops for a controller goes on as if it had not, if the controller changes
+/// nothing.
 #[test]
 fn a_packet_that_is_resumed_goes_on() {
     let first = number("SLUICE_SEED", 1);
@@ -350,7 +356,8 @@ fn a_packet_that_is_resumed_goes_on() {
     assert!(paused as u64 > cases, "{paused} packets stopped");
 }
 
-/// A rule is there once however many packets ask for it, and its hard timeout counts from the last that did.
+/// A rule is there once however many packets ask for it, and its hard timeout counts from the last
+/// that did.
 #[test]
 fn learning_again_only_restarts_the_hard_timeout() {
     let mut walker = Walker::new();

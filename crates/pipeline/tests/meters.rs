@@ -1,4 +1,5 @@
-//! Meters as state: what is refused, what a deletion takes along, and what passes at which rate, packet by packet, as in the twin.
+//! Meters as state: what is refused, what a deletion takes along, and what passes at which rate,
+//! packet by packet, as in the twin.
 
 mod common;
 
@@ -279,7 +280,8 @@ fn some_actions(random: &mut Random, depth: u32) -> Vec<Action> {
     (0..random.below(5)).map(|_| action(random)).collect()
 }
 
-/// Packet by packet, as time passes: the same effects as in the twin, exact counts, a named drop for each packet that a meter ends.
+/// Packet by packet, as time passes: the same effects as in the twin, exact counts, a named drop
+/// for each packet that a meter ends.
 #[test]
 fn what_passes_is_what_passes_in_the_twin() {
     let (mut passed, mut dropped, mut changed) = (0, 0, 0);

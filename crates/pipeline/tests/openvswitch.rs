@@ -1,7 +1,9 @@
-//! Open vSwitch itself beside the twin: the same generated rules and packets, sent to a real `ovs-vswitchd` with dummy ports.
+//! Open vSwitch itself beside the twin: the same generated rules and packets, sent to a real
+//! `ovs-vswitchd` with dummy ports.
 //!
-//! `cargo test -p sluice-pipeline --test openvswitch -- --ignored` (root, Debian's openvswitch packages; `SLUICE_CASES`, `SLUICE_SEED`). The daemon runs in
-//! a network namespace and a directory of its own.
+//! `cargo test -p sluice-pipeline --test openvswitch -- --ignored` (root, Debian's openvswitch
+//! packages; `SLUICE_CASES`, `SLUICE_SEED`). The daemon runs in a network namespace and a directory
+//! of its own.
 
 mod common;
 
@@ -226,8 +228,9 @@ impl Reference {
         assert!(reply.contains("\"error\":null"), "{reply}");
     }
 
-    /// What leaves by each port because of a frame. A marker sent behind it tells when all has left, except what its handler threads still have:
-    /// for that there is some time while it is not what is wanted.
+    /// What leaves by each port because of a frame. A marker sent behind it tells when all has
+    /// left, except what its handler threads still have: for that there is some time while it
+    /// is not what is wanted.
     fn inject(
         &mut self,
         number: u32,
@@ -324,9 +327,11 @@ fn comparable(instructions: &[Instruction]) -> bool {
                 src: Subfield { field, .. },
                 ..
             } if UNKNOWN.contains(field) => false,
-            // The reference cuts before it pushes the tags of earlier actions, so its packets are longer than asked for.
+            // The reference cuts before it pushes the tags of earlier actions, so its packets are
+            // longer than asked for.
             Action::OutputTrunc { .. } => false,
-            // The reference lets it end the whole walk; so do we, but not in a way that 3.1's manual describes.
+            // The reference lets it end the whole walk; so do we, but not in a way that 3.1's
+            // manual describes.
             Action::Clone(inner) => fit(inner) && !inner.contains(&Action::Exit),
             _ => true,
         })
@@ -337,8 +342,9 @@ fn comparable(instructions: &[Instruction]) -> bool {
     })
 }
 
-/// Makes parts of conditions agree in number and priority: what becomes of others is nothing that a manual defines. Each rule is one part of one condition, and no
-/// two conditions, nor a condition and another rule, have the same priority.
+/// Makes parts of conditions agree in number and priority: what becomes of others is nothing that a
+/// manual defines. Each rule is one part of one condition, and no two conditions, nor a condition
+/// and another rule, have the same priority.
 fn agree(change: &mut FlowMod) {
     const FIRST: u16 = 50_000;
     let mut list = change.instructions.to_vec();
@@ -509,8 +515,8 @@ fn open_vswitch_does_the_same() {
             if matches!(bytes[16..18], [0x81, 0] | [0x88, 0xa8]) {
                 continue;
             }
-            // Of two labels the reference takes both off when told that the second is something else; of more than three it takes none off, and it puts no
-            // fourth on.
+            // Of two labels the reference takes both off when told that the second is something
+            // else; of more than three it takes none off, and it puts no fourth on.
             if labels(&bytes) > if pops { 1 } else { 2 } {
                 continue;
             }

@@ -44,7 +44,8 @@ fn a_map_changes_as_in_open_vswitch() {
     let refused = [
         (mapping(2, 4, 0), Error::TlvAlreadyMapped),
         (mapping(0, 4, 9), Error::TlvDuplicate),
-        // The second half of field 1 is where field 2 would lie, and field 36 lies where field 0 does.
+        // The second half of field 1 is where field 2 would lie, and field 36 lies where field 0
+        // does.
         (mapping(2, 4, 2), Error::TlvTableFull),
         (mapping(2, 4, 36), Error::TlvTableFull),
         (mapping(2, 124, 20), Error::TlvTableFull),

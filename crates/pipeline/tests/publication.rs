@@ -1,4 +1,5 @@
-//! Changes while workers walk: a publication is seen whole or not at all, in every table, and after it has passed by every packet.
+//! Changes while workers walk: a publication is seen whole or not at all, in every table, and after
+//! it has passed by every packet.
 
 mod common;
 
@@ -36,7 +37,8 @@ impl Host<HeapFrame> for Ports {
     }
 }
 
-/// The rules of one generation: the first table stamps packets with its number, the second knows only that number.
+/// The rules of one generation: the first table stamps packets with its number, the second knows
+/// only that number.
 fn move_to(switch: &mut Switch, generation: u32, filler: u32) {
     let mut stamp = add(packet::Match::any(), 1);
     let value = Value::from_u128(generation.into(), 4);

@@ -110,7 +110,8 @@ fn carries_out() -> Surroundings<'static> {
     }
 }
 
-/// Bits that were not looked at may have any value: the same rules are met. And who listens changes nothing.
+/// Bits that were not looked at may have any value: the same rules are met. And who listens changes
+/// nothing.
 #[test]
 fn what_was_not_looked_at_does_not_matter() {
     for seed in 0..150_u64 {
@@ -266,7 +267,8 @@ fn learned_rules_are_told_where_somebody_makes_them() {
     }
 }
 
-/// What only tells of a packet does nothing that a controller would have to end, or a rule to begin.
+/// What only tells of a packet does nothing that a controller would have to end, or a rule to
+/// begin.
 #[test]
 fn what_is_only_told_stops_at_a_pause_and_teaches_nothing() {
     let mut switch = Switch::new();

@@ -92,7 +92,8 @@ fn address(last: u8) -> u128 {
     0x0200_0000_0000 | u128::from(last)
 }
 
-/// ovs-fields(7): soft rules are never updated with packet counts; the rule with the conjunction's number is.
+/// ovs-fields(7): soft rules are never updated with packet counts; the rule with the conjunction's
+/// number is.
 #[test]
 fn the_rule_of_the_number_counts_and_the_parts_do_not() {
     let mut switch = Switch::new();

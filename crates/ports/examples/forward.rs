@@ -1,9 +1,10 @@
-//! Moves frames between two ports, both ways, and says how fast: what a core can do before any switching.
+//! Moves frames between two ports, both ways, and says how fast: what a core can do before any
+//! switching.
 //!
 //! `forward PORT PORT [SECONDS] [DPDK-EXTRA]`, where a port is `TYPE:NAME[;OPTION=VALUE]...`:
 //!
-//!     forward 'dpdk:a;dpdk-devargs=net_pcap0,rx_pcap=FILE,infinite_rx=1' 'dpdk:b;dpdk-devargs=net_null0,no-rx=1'
-//!     forward system:veth1 system:veth2 10
+//!     forward 'dpdk:a;dpdk-devargs=net_pcap0,rx_pcap=FILE,infinite_rx=1'
+//! 'dpdk:b;dpdk-devargs=net_null0,no-rx=1'     forward system:veth1 system:veth2 10
 
 use packet::io::{RxQueue, TxQueue};
 use ports::{Eal, EalOptions, Mbuf, OpenPort, PortSpec};

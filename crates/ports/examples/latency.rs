@@ -1,17 +1,23 @@
-//! How long frames take from one port to another through a switch, at rates that are shares of the most that comes through.
+//! How long frames take from one port to another through a switch, at rates that are shares of the
+//! most that comes through.
 //!
-//! `latency OUT IN SECONDS [--rate PACKETS] [--extra DPDK-EXTRA] SHARE...`, where OUT and IN are DPDK devices (virtio-user ones whose other ends are the
-//! switch's ports). Frames carry the time at which they were made. First as many as possible are sent; what arrives is the most. Then, for
-//! each share (percent) of it, or of `--rate`, frames are sent at even distances, and a line says what was found:
+//! `latency OUT IN SECONDS [--rate PACKETS] [--extra DPDK-EXTRA] SHARE...`, where OUT and IN are
+//! DPDK devices (virtio-user ones whose other ends are the switch's ports). Frames carry the time
+//! at which they were made. First as many as possible are sent; what arrives is the most. Then, for
+//! each share (percent) of it, or of `--rate`, frames are sent at even distances, and a line says
+//! what was found:
 //!
 //!     most RATE
-//!     share PERCENT sent N received N excluded N p50 US p99 US p999 US most US pauses N longest US observed SECONDS
+//!     share PERCENT sent N received N excluded N p50 US p99 US p999 US most US pauses N longest US
+//! observed SECONDS
 //!
-//! A generator that does not run cannot tell when a frame arrived. So the loop watches itself: when one turn takes more than 20 us, the frames that
-//! were under way are excluded and the time is not counted as observed. A pause is a time of more than 50 us in which nothing arrives although frames
-//! are under way and the loop runs.
+//! A generator that does not run cannot tell when a frame arrived. So the loop watches itself: when
+//! one turn takes more than 20 us, the frames that were under way are excluded and the time is not
+//! counted as observed. A pause is a time of more than 50 us in which nothing arrives although
+//! frames are under way and the loop runs.
 //!
-//! `latency --spin SECONDS` counts the pauses of a loop that does nothing but read the clock: what the machine itself does to a core.
+//! `latency --spin SECONDS` counts the pauses of a loop that does nothing but read the clock: what
+//! the machine itself does to a core.
 
 use packet::Frame;
 use packet::io::{BURST, RxQueue, TxQueue};
@@ -124,10 +130,12 @@ impl Lab {
         let (mut frames, mut arrived) = (Vec::new(), Vec::new());
         let begin = self.now();
         let end = begin + (seconds * 1e9) as u64;
-        // Frames made before this time were under way while the loop stood still, or belong to an earlier phase.
+        // Frames made before this time were under way while the loop stood still, or belong to an
+        // earlier phase.
         let mut sound_from = begin;
         let (mut turn, mut last_arrival) = (begin, begin);
-        // How many frames should have been sent by `turn`; what was missed in a pause of the loop's own is not made up for.
+        // How many frames should have been sent by `turn`; what was missed in a pause of the loop's
+        // own is not made up for.
         let mut due = 0.0;
         loop {
             let now = self.now();

@@ -1,8 +1,9 @@
 //! Kernel interfaces through AF_XDP, by DPDK's `net_af_xdp`.
 //!
-//! Frames bypass the host's stack: what arrives goes to the switch only. AF_XDP of this age knows no offloads, so a local sender
-//! with checksum offload sends frames that arrive broken; on a veth, turn it off at the other end (`ethtool -K NAME tx
-//! off`). The device's link, counters and addresses are the kernel's.
+//! Frames bypass the host's stack: what arrives goes to the switch only. AF_XDP of this age knows
+//! no offloads, so a local sender with checksum offload sends frames that arrive broken; on a veth,
+//! turn it off at the other end (`ethtool -K NAME tx off`). The device's link, counters and
+//! addresses are the kernel's.
 
 use crate::error::Error;
 use crate::interface::Interface;
@@ -45,7 +46,8 @@ pub(crate) fn open(
             });
         }
     };
-    // The virtual device's name is made from the interface's index, as not all names are allowed there.
+    // The virtual device's name is made from the interface's index, as not all names are allowed
+    // there.
     let devargs = format!(
         "net_af_xdp_{},iface={},start_queue=0,queue_count={rx_queues}{forced}",
         link.ifindex, spec.name

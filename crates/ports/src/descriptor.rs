@@ -4,7 +4,8 @@ use crate::background;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// See the module. The number stays valid until the last user drops this; what it refers to may go earlier.
+/// See the module. The number stays valid until the last user drops this; what it refers to may go
+/// earlier.
 pub(crate) struct Descriptor {
     fd: OwnedFd,
     closed: AtomicBool,
@@ -38,13 +39,15 @@ impl Descriptor {
         self.closed.load(Ordering::Relaxed)
     }
 
-    /// Lets go of the device, now. The number then refers to a socket on which nothing ever arrives and nothing can be sent, so a
-    /// worker that waits on it sleeps and one that is just about to use it does no harm.
+    /// Lets go of the device, now. The number then refers to a socket on which nothing ever arrives
+    /// and nothing can be sent, so a worker that waits on it sleeps and one that is just about
+    /// to use it does no harm.
     pub(crate) fn shut(&self) {
         self.put_dead_in_place();
     }
 
-    /// As [`Descriptor::shut`]; the socket itself is closed a little later, by a thread that has time to.
+    /// As [`Descriptor::shut`]; the socket itself is closed a little later, by a thread that has
+    /// time to.
     pub(crate) fn shut_slowly(&self) {
         // Another number for it, so that it does not go with this one.
         let kept = self.fd.try_clone();
@@ -70,7 +73,8 @@ impl Descriptor {
             );
             return;
         }
-        // SAFETY: `dead` was just made and is owned by nobody else; the other number is owned by self and stays open.
+        // SAFETY: `dead` was just made and is owned by nobody else; the other number is owned by
+        // self and stays open.
         unsafe {
             let dead = OwnedFd::from_raw_fd(dead);
             libc::dup3(dead.as_raw_fd(), self.fd.as_raw_fd(), libc::O_CLOEXEC);

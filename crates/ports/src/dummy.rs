@@ -1,5 +1,5 @@
-//! Ports without a device, for tests of the switch: frames are put in by hand, and what is sent is counted and, if wanted,
-//! recorded in a pcap file.
+//! Ports without a device, for tests of the switch: frames are put in by hand, and what is sent is
+//! counted and, if wanted, recorded in a pcap file.
 
 mod stream;
 

@@ -1,12 +1,13 @@
 //! DPDK's environment (EAL): set up once for the process, taken down at its end.
 //!
-//! `rte_eal_init` is told by an argument list, pins the thread that calls it and starts threads that inherit that thread's
-//! signal mask. So it runs on a thread of its own, which blocks all signals and ends afterwards: nothing leaks into the
-//! daemon's threads.
+//! `rte_eal_init` is told by an argument list, pins the thread that calls it and starts threads
+//! that inherit that thread's signal mask. So it runs on a thread of its own, which blocks all
+//! signals and ends afterwards: nothing leaks into the daemon's threads.
 //!
-//! Memory comes from huge pages when enough are free, on demand and without files (`--in-memory`); otherwise from ordinary
-//! memory (`--no-huge`), which works everywhere and suits kernel interfaces and guests. DPDK 22.11 refuses `--in-memory` and
-//! `--socket-mem` beside `--no-huge`, so the user's own arguments are looked at before any are added.
+//! Memory comes from huge pages when enough are free, on demand and without files (`--in-memory`);
+//! otherwise from ordinary memory (`--no-huge`), which works everywhere and suits kernel interfaces
+//! and guests. DPDK 22.11 refuses `--in-memory` and `--socket-mem` beside `--no-huge`, so the
+//! user's own arguments are looked at before any are added.
 
 use crate::error::{Error, describe};
 use crate::pool::{Pool, Pools, Size};
@@ -20,10 +21,12 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-/// Megabytes of ordinary memory when there are no huge pages. It is taken page by page as it is used.
+/// Megabytes of ordinary memory when there are no huge pages. It is taken page by page as it is
+/// used.
 const ORDINARY_MEGABYTES: u32 = 1024;
 
-/// Free huge page memory below which `Memory::Auto` does without: less would not hold one pool and a few rings.
+/// Free huge page memory below which `Memory::Auto` does without: less would not hold one pool and
+/// a few rings.
 const LEAST_HUGE_MEGABYTES: u64 = 128;
 
 /// Log lines taken from DPDK in one second; a guest can make vhost write as many as it likes.
@@ -48,11 +51,13 @@ pub struct EalOptions {
     pub memory: Memory,
     /// `other_config:dpdk-lcore-mask`, hexadecimal.
     pub lcore_mask: Option<String>,
-    /// `other_config:dpdk-socket-mem`, megabytes for each NUMA node, comma-separated. Ignored without huge pages.
+    /// `other_config:dpdk-socket-mem`, megabytes for each NUMA node, comma-separated. Ignored
+    /// without huge pages.
     pub socket_mem: Option<String>,
     /// `other_config:dpdk-socket-limit`, as `socket_mem`. Ignored without huge pages.
     pub socket_limit: Option<String>,
-    /// `other_config:dpdk-hugepage-dir`. Pages are then files there, removed as soon as they are mapped.
+    /// `other_config:dpdk-hugepage-dir`. Pages are then files there, removed as soon as they are
+    /// mapped.
     pub hugepage_dir: Option<String>,
     /// `other_config:dpdk-alloc-mem`, megabytes.
     pub alloc_mem: Option<u32>,
@@ -86,8 +91,8 @@ impl std::fmt::Debug for Eal {
 
 static STARTED: Mutex<bool> = Mutex::new(false);
 
-/// Sets DPDK up. Once for each process: a second call is an error, and so may be a call after one that failed, because DPDK
-/// itself can start over only when it refused its arguments.
+/// Sets DPDK up. Once for each process: a second call is an error, and so may be a call after one
+/// that failed, because DPDK itself can start over only when it refused its arguments.
 pub fn init(options: &EalOptions) -> Result<Eal, Error> {
     let mut started = STARTED.lock().unwrap_or_else(|poison| poison.into_inner());
     if *started {
@@ -111,7 +116,8 @@ pub fn init(options: &EalOptions) -> Result<Eal, Error> {
     UNASKED.store(false, Ordering::Relaxed);
     let runtime_dir = plan.own_prefix.then(runtime_dir).flatten();
     if let Some(dir) = &runtime_dir {
-        // It is empty unless the user asked for files; without it nothing is left even of a process that is killed.
+        // It is empty unless the user asked for files; without it nothing is left even of a process
+        // that is killed.
         let _ = std::fs::remove_dir(dir);
     }
     match result {
@@ -169,8 +175,8 @@ impl Eal {
         self.0.pools.list()
     }
 
-    /// Takes the environment down and leaves nothing behind in the file system. Every port must be closed and every frame
-    /// freed: call it last, when all workers have ended.
+    /// Takes the environment down and leaves nothing behind in the file system. Every port must be
+    /// closed and every frame freed: call it last, when all workers have ended.
     pub fn cleanup(self) {
         self.0.pools.free();
         // SAFETY: the caller promises that nothing uses DPDK any more.
@@ -187,11 +193,13 @@ impl Eal {
     }
 }
 
-/// The calling thread's registration with DPDK, which gives it a buffer cache of its own. Ends when dropped, on that thread.
+/// The calling thread's registration with DPDK, which gives it a buffer cache of its own. Ends when
+/// dropped, on that thread.
 #[derive(Debug)]
 pub struct Registration(PhantomData<*const ()>);
 
-/// Registers the calling worker. Threads that are not registered may do everything too, only slower. There are 128 places.
+/// Registers the calling worker. Threads that are not registered may do everything too, only
+/// slower. There are 128 places.
 pub fn register_thread() -> Result<Registration, Error> {
     // SAFETY: affects the calling thread only; fails cleanly when the EAL is not up.
     if unsafe { raw::rte_thread_register() } == 0 {
@@ -212,7 +220,8 @@ impl Drop for Registration {
     }
 }
 
-/// Runs `act`, which may start threads, with all signals blocked: they inherit that, and signals go to the daemon's own threads.
+/// Runs `act`, which may start threads, with all signals blocked: they inherit that, and signals go
+/// to the daemon's own threads.
 pub(crate) fn with_signals_blocked<T>(act: impl FnOnce() -> T) -> T {
     // SAFETY: the sets are valid memory; only this thread's mask changes, and it is put back.
     unsafe {
@@ -268,7 +277,8 @@ struct Plan {
     plugins: Vec<String>,
 }
 
-/// Works out the argument list. `free_huge` is what is free in megabytes, `cpus` where the process may run; `inside` says that DPDK is linked with its drivers.
+/// Works out the argument list. `free_huge` is what is free in megabytes, `cpus` where the process
+/// may run; `inside` says that DPDK is linked with its drivers.
 fn plan(options: &EalOptions, free_huge: u64, cpus: &[usize], inside: bool) -> Result<Plan, Error> {
     let extra = split_words(&options.extra)?;
     refuse_exits(&extra)?;
@@ -360,8 +370,9 @@ fn plan(options: &EalOptions, free_huge: u64, cpus: &[usize], inside: bool) -> R
         add(&["--no-telemetry"]);
     }
     if !given(&["-a", "-b", "--allow", "--block", "--no-pci"]) {
-        // An allow-list of a device that does not exist: DPDK would otherwise take every PCI device that it has a driver for, such as the virtio NIC
-        // that this machine is reached by. Ports name theirs, and plugging a device in adds it to the list.
+        // An allow-list of a device that does not exist: DPDK would otherwise take every PCI device
+        // that it has a driver for, such as the virtio NIC that this machine is reached by.
+        // Ports name theirs, and plugging a device in adds it to the list.
         add(&["-a", "0000:00:00.0"]);
     }
     arguments.extend(extra);
@@ -405,7 +416,9 @@ fn refuse_exits(words: &[String]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Takes out what names drivers in files (`-d FILE`), for a build that has DPDK inside: each would bring a second DPDK along, which knows nothing of the first one's memory. Also returns the files.
+/// Takes out what names drivers in files (`-d FILE`), for a build that has DPDK inside: each would
+/// bring a second DPDK along, which knows nothing of the first one's memory. Also returns the
+/// files.
 fn without_plugins(words: Vec<String>) -> (Vec<String>, Vec<String>) {
     let (mut others, mut files) = (Vec::new(), Vec::new());
     let mut words = words.into_iter();

@@ -1,8 +1,9 @@
 //! Making a frame one that a device can send.
 //!
-//! A frame may ask for more than the device does: a checksum to be filled in, a 64 KiB TCP frame to be cut into segments, a
-//! chain of buffers to be sent as one. Most frames ask for nothing, and a burst of those costs one scan over words that
-//! are in the cache. The rest are worked on here, in software, before the device sees them.
+//! A frame may ask for more than the device does: a checksum to be filled in, a 64 KiB TCP frame to
+//! be cut into segments, a chain of buffers to be sent as one. Most frames ask for nothing, and a
+//! burst of those costs one scan over words that are in the cache. The rest are worked on here, in
+//! software, before the device sees them.
 
 use crate::mbuf::{self, Mbuf};
 use crate::raw::flag;
@@ -40,7 +41,8 @@ pub(crate) fn scan(frames: &[Mbuf], longest: u32) -> Scan {
     let mut flags = 0;
     let mut segments = 0;
     let mut bytes = 0;
-    // The highest bit is set once a frame is longer. Nothing here waits for the frame before but for one instruction.
+    // The highest bit is set once a frame is longer. Nothing here waits for the frame before but
+    // for one instruction.
     let mut over = 0;
     for frame in frames {
         let raw = frame.raw();
@@ -58,14 +60,15 @@ pub(crate) fn scan(frames: &[Mbuf], longest: u32) -> Scan {
     }
 }
 
-/// Frames that are made ready before the first of them is sent, and held at a time: a frame of 64 KiB may
-/// become more than a thousand, and a burst of them would take every buffer that others need.
+/// Frames that are made ready before the first of them is sent, and held at a time: a frame of 64
+/// KiB may become more than a thousand, and a burst of them would take every buffer that others
+/// need.
 pub(crate) const SLICE: usize = BURST;
 
-/// Replaces the frames that the device cannot send by ones that it can, in the same order, and sends
-/// them by `send`, a slice of [`SLICE`] at a time. What cannot be sent at all is counted. Once a device
-/// has no room for any frame of a slice, those behind it are not even cut, and count as `full`.
-/// `frames` and `slice` are empty afterwards; `send` leaves the latter so.
+/// Replaces the frames that the device cannot send by ones that it can, in the same order, and
+/// sends them by `send`, a slice of [`SLICE`] at a time. What cannot be sent at all is counted.
+/// Once a device has no room for any frame of a slice, those behind it are not even cut, and count
+/// as `full`. `frames` and `slice` are empty afterwards; `send` leaves the latter so.
 #[cold]
 pub(crate) fn send_in_slices(
     frames: &mut Vec<Mbuf>,
@@ -130,7 +133,8 @@ impl Preparation<'_> {
     }
 }
 
-/// Makes one frame ready and puts it into `out`, or counts it. Returns one that is to be cut in software.
+/// Makes one frame ready and puts it into `out`, or counts it. Returns one that is to be cut in
+/// software.
 fn prepare_one(
     frame: Mbuf,
     out: &mut Vec<Mbuf>,
@@ -287,7 +291,8 @@ fn ipv6_headers(bytes: &[u8], l2: usize) -> Option<(usize, u8)> {
     None
 }
 
-/// The headers to which `offload` refers, if they are those that [`locate`] finds and not, say, those inside a tunnel.
+/// The headers to which `offload` refers, if they are those that [`locate`] finds and not, say,
+/// those inside a tunnel.
 pub(crate) fn transport(frame: &Mbuf, offload: &Offload) -> Option<Transport> {
     let found = locate(frame.head())?;
     let offset = if found.tcp { 16 } else { 6 };
@@ -320,7 +325,8 @@ pub(crate) fn mark_for_driver(frame: &mut Mbuf) -> bool {
     if matches!(offload.gso, Gso::Tcp4 | Gso::Tcp6) {
         raw.flags |= flag::TX_TCP_SEG;
         if !found.ipv6 {
-            // Segments have lengths of their own, so their IP checksums are the device's to compute.
+            // Segments have lengths of their own, so their IP checksums are the device's to
+            // compute.
             raw.flags |= flag::TX_IP_CKSUM;
         }
         raw.tx_offload |= u64::from(found.l4) << 16 | u64::from(offload.gso_size) << 24;
@@ -344,7 +350,8 @@ mod tests {
             raw
         };
         let mut raw: Vec<RawMbuf> = frames.iter().map(raw).collect();
-        // SAFETY: these are no frames of a pool, as is asked for. But only `scan` sees them, which looks at the three fields that are set, and they are never dropped.
+        // SAFETY: these are no frames of a pool, as is asked for. But only `scan` sees them, which
+        // looks at the three fields that are set, and they are never dropped.
         let of = |raw: &mut RawMbuf| unsafe { Mbuf::from_raw(NonNull::from(raw)) };
         let frames = ManuallyDrop::new(raw.iter_mut().map(of).collect::<Vec<Mbuf>>());
         let scan = scan(&frames, longest);

@@ -61,7 +61,8 @@ pub enum Error {
         /// The system's error number, positive.
         errno: i32,
     },
-    /// A device was stopped to be changed and does not start again: the port carries nothing until it does. Setting its MTU, to the same one too, tries that again.
+    /// A device was stopped to be changed and does not start again: the port carries nothing until
+    /// it does. Setting its MTU, to the same one too, tries that again.
     #[error("{why}; the port is closed")]
     Closed {
         /// What failed, and with which device.
@@ -91,7 +92,8 @@ fn in_brackets(why: &str) -> String {
 /// The system's text for an error number.
 pub fn describe(errno: i32) -> String {
     let mut buffer = [0 as libc::c_char; 128];
-    // SAFETY: the buffer is writable for the given length, and strerror_r ends what it writes with a zero.
+    // SAFETY: the buffer is writable for the given length, and strerror_r ends what it writes with
+    // a zero.
     let found = unsafe { libc::strerror_r(errno, buffer.as_mut_ptr(), buffer.len()) };
     if found != 0 {
         return format!("error {errno}");

@@ -1,8 +1,10 @@
-//! DPDK Ethernet devices: NICs and DPDK's virtual devices, plugged in and out while the switch runs.
+//! DPDK Ethernet devices: NICs and DPDK's virtual devices, plugged in and out while the switch
+//! runs.
 //!
-//! A device is known by its devargs. If no port matches them yet, the device is probed; the port is set up, started, and
-//! taken out again on close. Workers' bursts pass a gate for each queue (see `gate`), so the control thread can
-//! stop a device to change it, or take it away, while workers go on polling.
+//! A device is known by its devargs. If no port matches them yet, the device is probed; the port is
+//! set up, started, and taken out again on close. Workers' bursts pass a gate for each queue (see
+//! `gate`), so the control thread can stop a device to change it, or take it away, while workers go
+//! on polling.
 
 use crate::eal::{Eal, with_reason};
 use crate::egress::{self, Abilities};
@@ -37,8 +39,8 @@ pub(crate) const MAX_MTU: u16 = 65_535 - OVERHEAD as u16;
 /// Which DPDK port is used by which of ours.
 static USED: Mutex<BTreeMap<u16, String>> = Mutex::new(BTreeMap::new());
 
-/// How long to wait for the burst that a worker is at in a device. A burst takes microseconds, and some
-/// milliseconds where its worker is interrupted.
+/// How long to wait for the burst that a worker is at in a device. A burst takes microseconds, and
+/// some milliseconds where its worker is interrupted.
 const LONGEST_BURST: Duration = Duration::from_secs(1);
 
 /// Devices that are to be closed and that a worker has not left yet.
@@ -272,7 +274,8 @@ fn data_room(info: &EthInfo, conf: &EthConf) -> u16 {
     frame.next_multiple_of(1024).min(65_535 - 128) as u16
 }
 
-/// Drivers of devices whose other end, where the device checks checksums, need not fill them in: frames would come unfinished.
+/// Drivers of devices whose other end, where the device checks checksums, need not fill them in:
+/// frames would come unfinished.
 fn leaves_checksums(driver: &str) -> bool {
     driver.starts_with("net_virtio") || driver.starts_with("net_vhost")
 }
@@ -305,7 +308,8 @@ impl Drop for Claim {
     }
 }
 
-/// A DPDK port that is ours; stopped, closed and, if it was plugged in for us, unplugged when dropped.
+/// A DPDK port that is ours; stopped, closed and, if it was plugged in for us, unplugged when
+/// dropped.
 struct Device {
     port: u16,
     probed: bool,
@@ -353,8 +357,9 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // SAFETY: the gates of all queues are closed or were never handed out, so nobody is using the port; the device is
-        // asked for before the port goes and used while it is still plugged in.
+        // SAFETY: the gates of all queues are closed or were never handed out, so nobody is using
+        // the port; the device is asked for before the port goes and used while it is still
+        // plugged in.
         unsafe {
             let device = raw::sluice_eth_device(self.claim.0);
             raw::rte_eth_dev_stop(self.port);
@@ -403,7 +408,8 @@ struct EthRx {
 }
 
 impl RxQueue<Mbuf> for EthRx {
-    /// No driver marks frames as the other ports do ([`mbuf::WORK`]), and those that hand on what a guest has left undone are not asked to ([`leaves_checksums`]).
+    /// No driver marks frames as the other ports do ([`mbuf::WORK`]), and those that hand on what a
+    /// guest has left undone are not asked to ([`leaves_checksums`]).
     fn never_offloads(&self) -> bool {
         true
     }
@@ -415,8 +421,9 @@ impl RxQueue<Mbuf> for EthRx {
         };
         out.reserve(BURST);
         let len = out.len();
-        // SAFETY: there is room for BURST more pointers; the driver writes as many valid mbufs as it says, whose chains are ours
-        // alone from then on. The gate keeps the port started.
+        // SAFETY: there is room for BURST more pointers; the driver writes as many valid mbufs as
+        // it says, whose chains are ours alone from then on. The gate keeps the port
+        // started.
         unsafe {
             let room = out.as_mut_ptr().add(len).cast();
             let count = usize::from(raw::sluice_rx_burst(
@@ -484,8 +491,9 @@ impl Shared {
 }
 
 impl EthTx {
-    /// Sends frames of which some are not as the device takes them, `longest` being the longest that it
-    /// does. What takes long is done before the gate is entered, at which others may wait.
+    /// Sends frames of which some are not as the device takes them, `longest` being the longest
+    /// that it does. What takes long is done before the gate is entered, at which others may
+    /// wait.
     #[cold]
     fn send_special(&mut self, frames: &mut Vec<Mbuf>, longest: u32) -> TxOutcome {
         let abilities = self.shared.abilities(longest);
@@ -538,7 +546,8 @@ impl EthTx {
     }
 }
 
-/// What becomes of frames for a device that is stopped or gone, or whose queue stays busy; with what has become of others.
+/// What becomes of frames for a device that is stopped or gone, or whose queue stays busy; with
+/// what has become of others.
 #[cold]
 fn refused(frames: &mut Vec<Mbuf>, mut outcome: TxOutcome) -> TxOutcome {
     outcome.failed += frames.len() as u64;
@@ -555,7 +564,8 @@ struct OpenTx<'a> {
 }
 
 impl OpenTx<'_> {
-    /// Hands frames, of so many bytes, to the driver; `work` says whether it is to look at what is asked for in them first.
+    /// Hands frames, of so many bytes, to the driver; `work` says whether it is to look at what is
+    /// asked for in them first.
     #[inline(always)]
     fn transmit(
         self,
@@ -566,8 +576,9 @@ impl OpenTx<'_> {
         mut outcome: TxOutcome,
     ) -> TxOutcome {
         let shared = self.shared;
-        // SAFETY: the vector holds pointers to chains it owns. The driver takes over those it says it sent, and the vector
-        // forgets all of them before the rest are freed. The gate keeps the port started and other senders out.
+        // SAFETY: the vector holds pointers to chains it owns. The driver takes over those it says
+        // it sent, and the vector forgets all of them before the rest are freed. The gate
+        // keeps the port started and other senders out.
         unsafe {
             let end = frames.as_mut_ptr_range().end.cast::<*mut raw::RawMbuf>();
             let mut next = frames.as_mut_ptr().cast::<*mut raw::RawMbuf>();
@@ -626,8 +637,9 @@ struct EthControl {
 unsafe impl Send for EthControl {}
 
 impl EthControl {
-    /// Stops the device while no worker is in it, acts, and starts it again. Where it does not start, its gates stay closed, and [`Error::Closed`] says so.
-    /// Where a worker is stuck in it, nothing is done.
+    /// Stops the device while no worker is in it, acts, and starts it again. Where it does not
+    /// start, its gates stay closed, and [`Error::Closed`] says so. Where a worker is stuck in
+    /// it, nothing is done.
     fn while_stopped(
         &mut self,
         act: impl FnOnce(&mut EthControl) -> Result<(), Error>,
@@ -891,8 +903,8 @@ impl PortControl for EthControl {
 }
 
 impl Drop for EthControl {
-    /// Closes the device, or leaves that for later where a worker is stuck in it: to go on would free memory
-    /// in use.
+    /// Closes the device, or leaves that for later where a worker is stuck in it: to go on would
+    /// free memory in use.
     fn drop(&mut self) {
         let left = self.shared.close();
         // SAFETY: nobody asks for it after this.
@@ -989,7 +1001,8 @@ mod tests {
         assert_eq!(sender.send(&mut Vec::new()), TxOutcome::default());
     }
 
-    /// What a frame needs is done while another worker has the queue, and all is looked at again where the MTU has changed since.
+    /// What a frame needs is done while another worker has the queue, and all is looked at again
+    /// where the MTU has changed since.
     #[test]
     fn who_waits_at_the_gate_has_made_his_frames_ready() {
         let control = without_device(MAX_PORTS as u16 - 3);
@@ -1082,7 +1095,8 @@ mod tests {
         );
     }
 
-    /// Who is at the other end of a virtio device may leave checksums undone where the device is to check them.
+    /// Who is at the other end of a virtio device may leave checksums undone where the device is to
+    /// check them.
     #[test]
     fn virtio_devices_are_not_asked_to_check_checksums() {
         let asked = |driver: &str| {

@@ -1,11 +1,13 @@
 //! Surviving a guest that takes its memory away.
 //!
-//! A guest's memory is a file that its hypervisor shares with us. If the hypervisor makes the file shorter, touching what is gone
-//! raises SIGBUS, which would end the switch for everybody. The handler here puts fresh, empty memory in the place of the whole
-//! shared mapping: the rings then hold zeroes, and only that guest's port suffers. Any other SIGBUS goes to whoever handled it before.
+//! A guest's memory is a file that its hypervisor shares with us. If the hypervisor makes the file
+//! shorter, touching what is gone raises SIGBUS, which would end the switch for everybody. The
+//! handler here puts fresh, empty memory in the place of the whole shared mapping: the rings then
+//! hold zeroes, and only that guest's port suffers. Any other SIGBUS goes to whoever handled it
+//! before.
 //!
-//! Workers share a guest's memory, so several may fault on it at once. The first to get here replaces it; the others find the
-//! replacement, and their instruction is simply repeated.
+//! Workers share a guest's memory, so several may fault on it at once. The first to get here
+//! replaces it; the others find the replacement, and their instruction is simply repeated.
 
 use crate::error::last_errno;
 use libc::{c_int, c_void, siginfo_t};
@@ -29,7 +31,8 @@ pub(crate) fn replaced() -> u64 {
     REPLACED.load(Ordering::Relaxed)
 }
 
-/// Where the mappings begin that were replaced since this was asked last; the last ones of very many.
+/// Where the mappings begin that were replaced since this was asked last; the last ones of very
+/// many.
 pub(crate) fn recent() -> Vec<usize> {
     let starts = RECENT.iter().map(|place| place.swap(0, Ordering::Relaxed));
     starts.filter(|start| *start != 0).collect()
@@ -42,8 +45,8 @@ pub(crate) fn has_replaced(start: usize) -> bool {
         .any(|place| place.load(Ordering::Relaxed) == start)
 }
 
-/// Forgets what happened to the mapping that begins there, which is about to go. The kernel gives its
-/// address to the next mapping of that size, whose owner has taken nothing away.
+/// Forgets what happened to the mapping that begins there, which is about to go. The kernel gives
+/// its address to the next mapping of that size, whose owner has taken nothing away.
 pub(crate) fn forget(start: usize) {
     for place in &RECENT {
         let _ = place.compare_exchange(start, 0, Ordering::Relaxed, Ordering::Relaxed);
@@ -54,8 +57,8 @@ pub(crate) fn forget(start: usize) {
 pub(crate) fn install() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
-        // SAFETY: all zeroes is a valid sigaction, and the handler only does what a signal handler may. The old action is
-        // kept for ever, as the handler may need it at any time.
+        // SAFETY: all zeroes is a valid sigaction, and the handler only does what a signal handler
+        // may. The old action is kept for ever, as the handler may need it at any time.
         let code = unsafe {
             let before = Box::leak(Box::new(std::mem::zeroed::<libc::sigaction>()));
             libc::sigaction(libc::SIGBUS, std::ptr::null(), before);
@@ -73,7 +76,8 @@ pub(crate) fn install() {
 
 /// The handler. It runs at any moment, so it allocates nothing and takes no lock.
 extern "C" fn handle(_signal: c_int, info: *mut siginfo_t, _context: *mut c_void) {
-    // SAFETY: the kernel passes valid information, errno is the thread's own, and what was stored in BEFORE lives for ever.
+    // SAFETY: the kernel passes valid information, errno is the thread's own, and what was stored
+    // in BEFORE lives for ever.
     unsafe {
         let errno = libc::__errno_location();
         let saved = *errno;
@@ -90,8 +94,8 @@ extern "C" fn handle(_signal: c_int, info: *mut siginfo_t, _context: *mut c_void
     }
 }
 
-/// Puts empty memory in the place of the shared, writable mapping around `address`. False when there is none, unless another thread
-/// has replaced it already.
+/// Puts empty memory in the place of the shared, writable mapping around `address`. False when
+/// there is none, unless another thread has replaced it already.
 fn replace(address: usize) -> bool {
     let (start, end) = match mapping(address) {
         Some(Mapping::Shared(start, end)) => (start, end),
@@ -99,8 +103,8 @@ fn replace(address: usize) -> bool {
         Some(Mapping::Plain) => return true,
         Some(Mapping::Other) | None => return false,
     };
-    // SAFETY: the range is a mapping of memory shared with another process, whose bytes may change at any time anyway; nothing of
-    // Rust's lies there.
+    // SAFETY: the range is a mapping of memory shared with another process, whose bytes may change
+    // at any time anyway; nothing of Rust's lies there.
     let placed = unsafe {
         libc::mmap(
             start as *mut c_void,
@@ -165,7 +169,8 @@ fn mapping(address: usize) -> Option<Mapping> {
 /// Reads lines such as `7f00-7f10 rw-s 00000000 00:01 1033 /memfd:ram` byte by byte.
 struct Finder {
     address: usize,
-    /// Which number or word of the line comes next: 0 and 1: addresses, 2: permissions, 3: offset, 4: device, 5: inode.
+    /// Which number or word of the line comes next: 0 and 1: addresses, 2: permissions, 3: offset,
+    /// 4: device, 5: inode.
     place: u8,
     /// Characters of the permissions so far.
     permissions: u8,

@@ -1,44 +1,60 @@
-//! A gate in front of something that two sides use: workers, burst after burst, and whoever may take it away.
+//! A gate in front of something that two sides use: workers, burst after burst, and whoever may
+//! take it away.
 //!
-//! A queue of a device must not be touched while the device is being reconfigured, and not at all once it is gone. Workers
-//! enter the gate around every burst, by a [`Key`] of their own; the other side closes it, which waits until nobody is
-//! inside. A queue object that outlives its device is then merely useless: its gate stays closed.
+//! A queue of a device must not be touched while the device is being reconfigured, and not at all
+//! once it is gone. Workers enter the gate around every burst, by a [`Key`] of their own; the other
+//! side closes it, which waits until nobody is inside. A queue object that outlives its device is
+//! then merely useless: its gate stays closed.
 //!
 //! # Two ways in
 //!
-//! While a gate has one key, whoever has that enters alone, by two plain loads and a store. Where there are more keys
-//! (workers that share a transmit queue), where the kernel lacks `membarrier`, and where others decide how often the gate
-//! is closed ([`Gate::closed_by_lock`]) or have had that done too often ([`Gate::lock_all`]), users enter by a locked instruction, one at a time. Keys may come and go at any time.
+//! While a gate has one key, whoever has that enters alone, by two plain loads and a store. Where
+//! there are more keys (workers that share a transmit queue), where the kernel lacks `membarrier`,
+//! and where others decide how often the gate is closed ([`Gate::closed_by_lock`]) or have had that
+//! done too often ([`Gate::lock_all`]), users enter by a locked instruction, one at a time. Keys
+//! may come and go at any time.
 //!
 //! Why nobody is inside after [`Gate::close_all`]:
 //!
-//! - Who enters by the lock says so in `locked` before he looks at `state`, and who closes says so in `state` before he looks
-//!   at `locked`. All four are sequentially consistent, so in the one order of these either the user sees that the gate is closed,
-//!   or the closer sees the user.
-//! - Who enters alone does the same with `alone`, but only the compiler is kept from changing the order: the processor may
-//!   look at `state` while the store still waits in its store buffer. It is the closer who sees to the order, by `membarrier` between
-//!   his store and his look: by the time it returns, every thread of the process has passed a full memory barrier that
-//!   lies after the closer's store and before his look. If the user's look lies behind his barrier, he sees that the gate
-//!   is closed; if it lies before, so does his store, and the closer sees that. This is the same on all processors. (It is
-//!   the asymmetric fence of P1202 for C++, as in liburcu and folly.)
+//! - Who enters by the lock says so in `locked` before he looks at `state`, and who closes says so
+//!   in `state` before he looks at `locked`. All four are sequentially consistent, so in the one
+//!   order of these either the user sees that the gate is closed, or the closer sees the user.
+//! - Who enters alone does the same with `alone`, but only the compiler is kept from changing the
+//!   order: the processor may look at `state` while the store still waits in its store buffer. It
+//!   is the closer who sees to the order, by `membarrier` between his store and his look: by the
+//!   time it returns, every thread of the process has passed a full memory barrier that lies after
+//!   the closer's store and before his look. If the user's look lies behind his barrier, he sees
+//!   that the gate is closed; if it lies before, so does his store, and the closer sees that. This
+//!   is the same on all processors. (It is the asymmetric fence of P1202 for C++, as in liburcu and
+//!   folly.)
 //!
-//! The closer then waits to read `false`, with acquire, which the user wrote with release after all that he did inside: so
-//! that happened before what the closer does next. Who enters reads `state` with acquire, as [`Gate::reopen`] wrote it, with
-//! release: so what was done before that happened before anything inside.
+//! The closer then waits to read `false`, with acquire, which the user wrote with release after all
+//! that he did inside: so that happened before what the closer does next. Who enters reads `state`
+//! with acquire, as [`Gate::reopen`] wrote it, with release: so what was done before that happened
+//! before anything inside.
 //!
-//! Why there is one inside at a time: a second key is given out only after `SHARED` is set and a `membarrier`. As above, who is
-//! inside alone is seen then, in `alone`, by whoever enters by the lock, and nobody comes in alone later, as long as there are two keys: all that
-//! can happen is that the first user writes `alone`, sees that the gate is shared, and takes that back. When keys are given back and one is left,
-//! `SHARED` is taken away with release, after all that was done by those keys; the last user reads that with acquire. So there is only ever one key
-//! whose user writes `alone`.
+//! Why there is one inside at a time: a second key is given out only after `SHARED` is set and a
+//! `membarrier`. As above, who is inside alone is seen then, in `alone`, by whoever enters by the
+//! lock, and nobody comes in alone later, as long as there are two keys: all that can happen is
+//! that the first user writes `alone`, sees that the gate is shared, and takes that back. When keys
+//! are given back and one is left, `SHARED` is taken away with release, after all that was done by
+//! those keys; the last user reads that with acquire. So there is only ever one key whose user
+//! writes `alone`.
 //!
-//! A gate that is to be entered by the lock from now on says so twice: by `WARY`, after which nobody enters alone, as with `SHARED`; and after a `membarrier` by `LOCKED`, after which
-//! nobody makes one for this gate. Whoever reads `LOCKED` does so with acquire, so all that lay before that barrier happened before what he does next: he sees in `alone` who is inside alone still, if
-//! anybody is, and nobody comes in alone later. Whoever does not read it makes a barrier of his own, as ever.
+//! A gate that is to be entered by the lock from now on says so twice: by `WARY`, after which
+//! nobody enters alone, as with `SHARED`; and after a `membarrier` by `LOCKED`, after which
+//! nobody makes one for this gate. Whoever reads `LOCKED` does so with acquire, so all that lay
+//! before that barrier happened before what he does next: he sees in `alone` who is inside alone
+//! still, if anybody is, and nobody comes in alone later. Whoever does not read it makes a barrier
+//! of his own, as ever.
 //!
-//! To take both away again ([`Gate::unlock_all`]) needs no barrier. Until then nobody is inside alone but who was before that barrier, and is in `alone` to be seen. Whoever has read `LOCKED`, and made no
-//! barrier, has left `CLOSED` or `SHARED` behind in the same step: they are there still when `LOCKED` goes, so nobody enters alone before they go too, as ever. Whoever comes later does not read it, and makes one.
-//! Who enters alone then has read what was written last with acquire, and all that was written to `state` since [`Gate::reopen`] was so by steps that read and write at once, which carry its release on.
+//! To take both away again ([`Gate::unlock_all`]) needs no barrier. Until then nobody is inside
+//! alone but who was before that barrier, and is in `alone` to be seen. Whoever has read `LOCKED`,
+//! and made no barrier, has left `CLOSED` or `SHARED` behind in the same step: they are there still
+//! when `LOCKED` goes, so nobody enters alone before they go too, as ever. Whoever comes later does
+//! not read it, and makes one. Who enters alone then has read what was written last with acquire,
+//! and all that was written to `state` since [`Gate::reopen`] was so by steps that read and write
+//! at once, which carry its release on.
 
 use crate::membarrier;
 use crate::sync::{
@@ -47,8 +63,9 @@ use crate::sync::{
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often a sender looks again before it gives up on a queue that another worker holds. Each look after the first few
-/// yields the core, so this is some tens of milliseconds even when that worker was preempted.
+/// How often a sender looks again before it gives up on a queue that another worker holds. Each
+/// look after the first few yields the core, so this is some tens of milliseconds even when that
+/// worker was preempted.
 const PATIENCE: u32 = 100_000;
 const SPINS: u32 = 200;
 
@@ -58,7 +75,8 @@ const OPEN: u8 = 0;
 const CLOSED: u8 = 1;
 /// There are several keys.
 const SHARED: u8 = 2;
-/// Users always enter by the lock: there is no `membarrier`, or the gate is closed too often for it.
+/// Users always enter by the lock: there is no `membarrier`, or the gate is closed too often for
+/// it.
 const LOCKED: u8 = 4;
 /// The same is true for a while, or will be in a moment, and nobody enters alone already.
 const WARY: u8 = 8;
@@ -98,7 +116,8 @@ impl Gate {
         Gate::new(CLOSED, membarrier::is_there())
     }
 
-    /// A gate that does not let in yet, and is entered by the lock always: to close it interrupts no processor, so somebody else may decide how often that is done.
+    /// A gate that does not let in yet, and is entered by the lock always: to close it interrupts
+    /// no processor, so somebody else may decide how often that is done.
     pub(crate) fn closed_by_lock() -> Gate {
         Gate::new(CLOSED, false)
     }
@@ -123,8 +142,10 @@ impl Gate {
         Key(Arc::clone(&self.0))
     }
 
-    /// Closes these gates and waits until nobody is inside any of them. There is no limit to this wait because going on would
-    /// free memory in use; what is done inside is one burst or one question to the device, which never block. It takes one system call where some are entered without a lock.
+    /// Closes these gates and waits until nobody is inside any of them. There is no limit to this
+    /// wait because going on would free memory in use; what is done inside is one burst or one
+    /// question to the device, which never block. It takes one system call where some are entered
+    /// without a lock.
     pub(crate) fn close_all<'a>(gates: impl Iterator<Item = &'a Gate> + Clone) {
         Gate::shut(gates.clone());
         for gate in gates {
@@ -132,9 +153,9 @@ impl Gate {
         }
     }
 
-    /// The same, but gives up after `limit`: false where somebody is inside still. The gates are closed all the
-    /// same, and nobody else comes in. What is behind them stays in use until [`Gate::all_left`] says
-    /// otherwise.
+    /// The same, but gives up after `limit`: false where somebody is inside still. The gates are
+    /// closed all the same, and nobody else comes in. What is behind them stays in use until
+    /// [`Gate::all_left`] says otherwise.
     pub(crate) fn close_all_within<'a>(
         mut gates: impl Iterator<Item = &'a Gate> + Clone,
         limit: Duration,
@@ -144,8 +165,8 @@ impl Gate {
         gates.all(|gate| gate.0.wait(Some(until)))
     }
 
-    /// Whether nobody is inside any of these gates, which have been closed and not opened since: then nobody
-    /// will be.
+    /// Whether nobody is inside any of these gates, which have been closed and not opened since:
+    /// then nobody will be.
     pub(crate) fn all_left<'a>(mut gates: impl Iterator<Item = &'a Gate>) -> bool {
         gates.all(|gate| !gate.0.is_used())
     }
@@ -161,8 +182,9 @@ impl Gate {
         }
     }
 
-    /// Has these gates entered by the lock from now on, so that neither closing them nor another key interrupts a processor any more. Takes one system call. Not for two threads at a time, nor
-    /// beside [`Gate::unlock_all`].
+    /// Has these gates entered by the lock from now on, so that neither closing them nor another
+    /// key interrupts a processor any more. Takes one system call. Not for two threads at a time,
+    /// nor beside [`Gate::unlock_all`].
     pub(crate) fn lock_all<'a>(gates: impl Iterator<Item = &'a Gate> + Clone) {
         let mut alone = false;
         for gate in gates.clone() {
@@ -179,7 +201,8 @@ impl Gate {
         }
     }
 
-    /// Undoes [`Gate::lock_all`]: who has a gate's only key may enter alone again. Waits for nobody and interrupts nobody.
+    /// Undoes [`Gate::lock_all`]: who has a gate's only key may enter alone again. Waits for nobody
+    /// and interrupts nobody.
     pub(crate) fn unlock_all<'a>(gates: impl Iterator<Item = &'a Gate>) {
         for gate in gates {
             // Others are entered by the lock always.
@@ -281,7 +304,8 @@ impl Key {
         self.0.enter_alone().or_else(|| self.0.enter_by_lock())
     }
 
-    /// Goes in, waiting a bounded time for whoever is inside. None when the gate is closed, or stays busy.
+    /// Goes in, waiting a bounded time for whoever is inside. None when the gate is closed, or
+    /// stays busy.
     #[inline]
     pub(crate) fn enter(&mut self) -> Option<Inside<'_>> {
         self.0.enter_alone().or_else(|| self.0.enter_patiently())
@@ -323,7 +347,8 @@ mod tests {
         }
     }
 
-    /// A gate of the kind that this machine has, one of the kind that all machines have, one that has become such, and one that was.
+    /// A gate of the kind that this machine has, one of the kind that all machines have, one that
+    /// has become such, and one that was.
     fn all() -> [Gate; 4] {
         let (turned, back) = (Gate::open(), Gate::open());
         Gate::lock_all([&turned, &back].into_iter());
@@ -547,13 +572,15 @@ mod tests {
         }
     }
 
-    /// How often each side does its part at most, and for how long. Nothing here waits for a number of successes of the other side: beside other work, where
-    /// each yield may cost a slice of every other thread's, these may not come for minutes.
+    /// How often each side does its part at most, and for how long. Nothing here waits for a number
+    /// of successes of the other side: beside other work, where each yield may cost a slice of
+    /// every other thread's, these may not come for minutes.
     const ATTEMPTS: u32 = 3_000_000;
     const CLOSINGS: u32 = 10_000;
     const LONGEST: Duration = Duration::from_secs(1);
 
-    /// Users go in and out, while `disturb` is done over and over, and says how often it has counted; nobody counts while another does.
+    /// Users go in and out, while `disturb` is done over and over, and says how often it has
+    /// counted; nobody counts while another does.
     fn stress(gate: &Gate, users: usize, disturb: impl Fn(&Fragile) -> u64) {
         let fragile = Fragile::default();
         let begin = Barrier::new(users + 1);
@@ -638,7 +665,8 @@ mod tests {
         }
     }
 
-    /// Of one gate, whose users come in this way and that while it is closed, and while other keys come and go.
+    /// Of one gate, whose users come in this way and that while it is closed, and while other keys
+    /// come and go.
     #[test]
     fn how_a_gate_is_entered_may_change_all_the_time() {
         let stop = AtomicBool::new(false);

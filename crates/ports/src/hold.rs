@@ -2,10 +2,10 @@
 //! kind has, is no port.
 //!
 //! Its frames would be carried twice, by both. Of bridges, bonds and the like the kernel tells. A
-//! switch says of each kernel interface that it opens as a `system` port that it has it, by a lock on
-//! one byte of a file, which goes with the process. There is one file for each network namespace; its
-//! directory is root's, so nobody without rights can keep interfaces from a switch. A switch that may
-//! not open the file has its interfaces without a lock.
+//! switch says of each kernel interface that it opens as a `system` port that it has it, by a lock
+//! on one byte of a file, which goes with the process. There is one file for each network
+//! namespace; its directory is root's, so nobody without rights can keep interfaces from a switch.
+//! A switch that may not open the file has its interfaces without a lock.
 
 use crate::error::Error;
 use crate::link::{LinkState, Links, SharedLinks};

@@ -1,7 +1,8 @@
-//! A kernel interface as a port's control side sees it, whichever way its frames take: link, addresses, counters, settings.
+//! A kernel interface as a port's control side sees it, whichever way its frames take: link,
+//! addresses, counters, settings.
 //!
-//! A look at it tells three things apart: how it is, that it has gone, and that this cannot be known now. Only the second one is
-//! the end of a port; after the third the last state counts on.
+//! A look at it tells three things apart: how it is, that it has gone, and that this cannot be
+//! known now. Only the second one is the end of a port; after the third the last state counts on.
 
 use crate::error::{Error, describe};
 use crate::link::{LinkState, LinkWatch, Links, SharedLinks};
@@ -128,7 +129,8 @@ impl Interface {
         self.link.ifindex
     }
 
-    /// The network namespace that it was in when something was found out last, where that was another one than its port's.
+    /// The network namespace that it was in when something was found out last, where that was
+    /// another one than its port's.
     pub(crate) fn elsewhere(&self) -> Option<Namespace> {
         self.elsewhere
     }
@@ -158,7 +160,8 @@ impl Interface {
         let Found { link, elsewhere } = found;
         self.elsewhere = (elsewhere.as_ref()).and_then(|fd| Namespace::of(fd.as_fd()).ok());
         let before = (self.info.link_speed, self.info.full_duplex);
-        // In another namespace its name is another interface's here, if any's. It keeps what it had.
+        // In another namespace its name is another interface's here, if any's. It keeps what it
+        // had.
         let (link_speed, full_duplex) = if elsewhere.is_some() {
             before
         } else {

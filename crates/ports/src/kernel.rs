@@ -1,11 +1,13 @@
 //! Existing kernel interfaces, through AF_PACKET sockets.
 //!
-//! A local veth sends frames whose checksum is still to be filled in, TCP frames of 64 KiB, and VLAN tags beside the
-//! bytes. With `PACKET_VNET_HDR` the first two arrive with a header that says so, and leave again with one, so a frame from one
-//! kernel interface to another is never segmented; with `PACKET_AUXDATA` the tag arrives too and is put back into the
-//! bytes. Where many frames come those of the common size arrive in memory shared with the kernel ([`ring`]), longer ones and those of a quiet port by `recvmmsg`; how a port changes from one to the
-//! other stands in [`line`]. What this switch sends is not received again (`PACKET_IGNORE_OUTGOING`). The host's own stack goes on seeing what arrives, as with Open
-//! vSwitch.
+//! A local veth sends frames whose checksum is still to be filled in, TCP frames of 64 KiB, and
+//! VLAN tags beside the bytes. With `PACKET_VNET_HDR` the first two arrive with a header that says
+//! so, and leave again with one, so a frame from one kernel interface to another is never
+//! segmented; with `PACKET_AUXDATA` the tag arrives too and is put back into the bytes. Where many
+//! frames come those of the common size arrive in memory shared with the kernel ([`ring`]), longer
+//! ones and those of a quiet port by `recvmmsg`; how a port changes from one to the other stands in
+//! [`line`]. What this switch sends is not received again (`PACKET_IGNORE_OUTGOING`). The host's
+//! own stack goes on seeing what arrives, as with Open vSwitch.
 
 mod line;
 mod ring;
@@ -158,7 +160,8 @@ impl Scratch {
         })
     }
 
-    /// Points the first `count` message headers at free buffers; returns for how many there were some.
+    /// Points the first `count` message headers at free buffers; returns for how many there were
+    /// some.
     fn get_ready(&mut self, count: usize, buffers: &Buffers) -> usize {
         for index in 0..count {
             let Some(parts) = self.slots[index].parts(buffers) else {
@@ -204,7 +207,8 @@ struct KernelRx {
     malformed: u64,
     no_buffer: u64,
     missed: Cell<u64>,
-    /// When the first frame of the last burst came, in nanoseconds of the clock of the day; 0 where nobody knows.
+    /// When the first frame of the last burst came, in nanoseconds of the clock of the day; 0
+    /// where nobody knows.
     first_ns: u64,
     /// Frames received so far.
     total: u64,
@@ -216,7 +220,8 @@ struct KernelRx {
 
 impl Drop for KernelRx {
     fn drop(&mut self) {
-        // The socket is closed with the port. The memory holds it as well: whoever lets go last closes it.
+        // The socket is closed with the port. The memory holds it as well: whoever lets go last
+        // closes it.
         if let Some(ring) = self.line.take().and_then(|line| line.ring) {
             background::later(ring);
         }
@@ -256,7 +261,8 @@ impl KernelRx {
 
 /// The VLAN tag that the kernel took out of the frame, as protocol and content.
 fn tag_beside(header: &libc::msghdr) -> Option<(u16, u16)> {
-    // SAFETY: the kernel filled the control area in and set its length; the macros stay within that length.
+    // SAFETY: the kernel filled the control area in and set its length; the macros stay within that
+    // length.
     unsafe {
         let mut message = libc::CMSG_FIRSTHDR(header);
         while let Some(current) = message.as_ref() {
@@ -328,7 +334,8 @@ impl KernelRx {
             )
         };
         if got < 0 {
-            // EINVAL is a frame that a virtio-net header cannot describe (SCTP segmentation, tunnels): the kernel dropped it.
+            // EINVAL is a frame that a virtio-net header cannot describe (SCTP segmentation,
+            // tunnels): the kernel dropped it.
             return match last_errno() {
                 libc::EINVAL => {
                     self.malformed += 1;
@@ -350,7 +357,8 @@ impl KernelRx {
         Fetched::Messages(got as usize)
     }
 
-    /// Takes up to a burst of frames from the queue of a socket without a ring; whether it is empty then.
+    /// Takes up to a burst of frames from the queue of a socket without a ring; whether it is empty
+    /// then.
     fn receive_by_queue(&mut self, out: &mut Vec<Mbuf>) -> bool {
         let mut left = BURST;
         let mut turn = Turn::default();
@@ -377,7 +385,8 @@ impl KernelRx {
         false
     }
 
-    /// Takes up to a burst of frames from the ring and, where it says that they are there, from the queue; whether it is empty then.
+    /// Takes up to a burst of frames from the ring and, where it says that they are there, from the
+    /// queue; whether it is empty then.
     fn receive_by_ring(&mut self, out: &mut Vec<Mbuf>) -> bool {
         let mut left = BURST;
         let (mut turn, mut spent) = (Turn::default(), out.len());
@@ -537,7 +546,8 @@ impl RxQueue<Mbuf> for KernelRx {
     }
 
     fn waited_ns(&self) -> u64 {
-        // Where somebody sets the clock meanwhile, the frames in the ring are taken for older or younger than they are, but for what cannot be.
+        // Where somebody sets the clock meanwhile, the frames in the ring are taken for older or
+        // younger than they are, but for what cannot be.
         let waited = match self.first_ns {
             0 => 0,
             first => day_ns().saturating_sub(first),
@@ -546,7 +556,8 @@ impl RxQueue<Mbuf> for KernelRx {
     }
 
     fn disarm(&mut self) {
-        // An error of the interface (it went down) makes the socket readable until somebody asks for it, which to look at the ring does not.
+        // An error of the interface (it went down) makes the socket readable until somebody asks
+        // for it, which to look at the ring does not.
         let Some(line) = &self.line else { return };
         let mut error: c_int = 0;
         let mut length = std::mem::size_of_val(&error) as libc::socklen_t;
@@ -624,7 +635,8 @@ impl KernelTx {
     fn transmit(&mut self, frames: &[Mbuf], outcome: &mut TxOutcome) {
         let mut next = 0;
         while next < frames.len() {
-            // SAFETY: the headers from `next` on are valid and their parts live in self and in `frames`.
+            // SAFETY: the headers from `next` on are valid and their parts live in self and in
+            // `frames`.
             let sent = unsafe {
                 libc::sendmmsg(
                     self.fd.as_raw_fd(),

@@ -1,9 +1,10 @@
 //! Every way in and out: DPDK devices, guests and kernel interfaces.
 //!
-//! [`eal::init`] sets DPDK up once. [`open`] turns a [`PortSpec`] into an [`OpenPort`]: receive queues, each for one worker,
-//! and a [`PortControl`] for the control thread, which gives each worker a transmit queue and changes, watches and closes the
-//! device. Queues may outlive the port: they then receive nothing and drop what they are to send, so a port can be closed while
-//! workers still hold its queues.
+//! [`eal::init`] sets DPDK up once. [`open`] turns a [`PortSpec`] into an [`OpenPort`]: receive
+//! queues, each for one worker, and a [`PortControl`] for the control thread, which gives each
+//! worker a transmit queue and changes, watches and closes the device. Queues may outlive the port:
+//! they then receive nothing and drop what they are to send, so a port can be closed while workers
+//! still hold its queues.
 //!
 //! | type | how | module |
 //! | --- | --- | --- |
@@ -70,7 +71,8 @@ pub struct OpenPort {
 /// What is known about a device at the moment.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct PortInfo {
-    /// Whether the device is there. A kernel interface may be deleted, and its port must then be opened anew.
+    /// Whether the device is there. A kernel interface may be deleted, and its port must then be
+    /// opened anew.
     pub present: bool,
     /// Its MAC address.
     pub mac: Mac,
@@ -90,21 +92,25 @@ pub struct PortInfo {
     pub link_resets: u64,
 }
 
-/// The control thread's side of a port. Dropping it closes the port, as [`PortControl::close`] does.
+/// The control thread's side of a port. Dropping it closes the port, as [`PortControl::close`]
+/// does.
 pub trait PortControl: Send {
-    /// A transmit queue for worker number `worker`. Devices with fewer queues share them behind a lock.
+    /// A transmit queue for worker number `worker`. Devices with fewer queues share them behind a
+    /// lock.
     fn tx_queue(&mut self, worker: usize) -> Result<Box<dyn TxQueue<Mbuf>>, Error>;
 
-    /// What is known now; where the device cannot be asked, what was known last. Cheap (a few system calls at most), so it may be
-    /// polled for link changes.
+    /// What is known now; where the device cannot be asked, what was known last. Cheap (a few
+    /// system calls at most), so it may be polled for link changes.
     fn info(&mut self) -> PortInfo;
 
-    /// Whether [`LinkEvents`] tells of its changes, by `PortInfo::ifindex`, so that nobody needs to poll.
+    /// Whether [`LinkEvents`] tells of its changes, by `PortInfo::ifindex`, so that nobody needs to
+    /// poll.
     fn is_announced(&self) -> bool {
         false
     }
 
-    /// Whether somebody has moved the device to another network namespace, and looks after it there.
+    /// Whether somebody has moved the device to another network namespace, and looks after it
+    /// there.
     fn is_elsewhere(&self) -> bool {
         false
     }
@@ -112,8 +118,8 @@ pub trait PortControl: Send {
     /// Key-value pairs for `Interface.status`, as Open vSwitch fills it for this type.
     fn status(&mut self) -> Vec<(String, String)>;
 
-    /// What the device itself counts, by the names of `Interface.statistics`. Where a name is also counted by the workers, this
-    /// value is the one to show.
+    /// What the device itself counts, by the names of `Interface.statistics`. Where a name is also
+    /// counted by the workers, this value is the one to show.
     fn device_stats(&mut self) -> Vec<(String, u64)>;
 
     /// Whether a device that connects to something by itself has got through; None for all others.
@@ -146,10 +152,12 @@ pub trait PortControl: Send {
         Err(Error::Option("not a dummy netdev".into()))
     }
 
-    /// Closes the port now. Queues that workers still hold do nothing from here on. A device that was made for it goes.
+    /// Closes the port now. Queues that workers still hold do nothing from here on. A device that
+    /// was made for it goes.
     fn close(self: Box<Self>);
 
-    /// As [`PortControl::close`], but a device that can outlive the process stays, for the next one to open.
+    /// As [`PortControl::close`], but a device that can outlive the process stays, for the next one
+    /// to open.
     fn leave(self: Box<Self>) {
         self.close();
     }

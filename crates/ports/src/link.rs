@@ -1,8 +1,8 @@
 //! Kernel network interfaces: asking about them by rtnetlink, changing them by ioctl.
 //!
-//! Only what a switch needs of one interface at a time, and news of changes of any ([`LinkEvents`]). The sockets belong to the
-//! network namespace in which they were made; an interface in another one can be asked about by the number that the kernel gives
-//! that one here.
+//! Only what a switch needs of one interface at a time, and news of changes of any
+//! ([`LinkEvents`]). The sockets belong to the network namespace in which they were made; an
+//! interface in another one can be asked about by the number that the kernel gives that one here.
 
 use crate::Mac;
 use crate::error::last_errno;
@@ -61,14 +61,17 @@ impl LinkState {
         self.flags & libc::IFF_UP as u32 != 0
     }
 
-    /// Whether frames get through: a device that is down carries nothing, although a TAP keeps its carrier then.
+    /// Whether frames get through: a device that is down carries nothing, although a TAP keeps its
+    /// carrier then.
     pub(crate) fn has_link(&self) -> bool {
         self.carrier && self.is_up()
     }
 
-    /// The counters by the names of `Interface.statistics`; `reversed` for devices whose kernel side is the other end.
+    /// The counters by the names of `Interface.statistics`; `reversed` for devices whose kernel
+    /// side is the other end.
     pub(crate) fn statistics(&self, reversed: bool) -> Vec<(String, u64)> {
-        // Order of `struct rtnl_link_stats64`. What a reversed device's other end cannot have is zero, as Open vSwitch shows it.
+        // Order of `struct rtnl_link_stats64`. What a reversed device's other end cannot have is
+        // zero, as Open vSwitch shows it.
         const NAMES: [(&str, &str); 16] = [
             ("rx_packets", "tx_packets"),
             ("tx_packets", "rx_packets"),
@@ -131,8 +134,8 @@ pub fn next_hop(destination: Ipv4Addr) -> Result<NextHop, i32> {
 
 /// Counts how often an interface's link came or went.
 ///
-/// The kernel counts changes of the carrier, also those between two looks, but a TAP keeps its carrier while it is set down
-/// and up; so what was seen counts where the kernel has counted less.
+/// The kernel counts changes of the carrier, also those between two looks, but a TAP keeps its
+/// carrier while it is set down and up; so what was seen counts where the kernel has counted less.
 #[derive(Debug)]
 pub(crate) struct LinkWatch {
     changes: u32,
@@ -331,7 +334,8 @@ impl Links {
         }
     }
 
-    /// Sends a request and returns the kind and the content of the answer; kind `NLMSG_ERROR` where it is only that all went well.
+    /// Sends a request and returns the kind and the content of the answer; kind `NLMSG_ERROR` where
+    /// it is only that all went well.
     fn transact(
         &mut self,
         kind: u16,
@@ -543,12 +547,14 @@ impl Links {
 }
 
 fn ioctl(fd: RawFd, number: libc::c_ulong, request: &mut libc::ifreq) -> Result<(), i32> {
-    // SAFETY: the request is a whole ifreq; where it points to data, the data is as large as its command says.
+    // SAFETY: the request is a whole ifreq; where it points to data, the data is as large as its
+    // command says.
     let code = unsafe { libc::ioctl(fd, number, std::ptr::from_mut(request)) };
     if code < 0 { Err(last_errno()) } else { Ok(()) }
 }
 
-/// Changes the MAC address of the interface that `request` names or, where `fd` is a TAP's, of that.
+/// Changes the MAC address of the interface that `request` names or, where `fd` is a TAP's, of
+/// that.
 pub(crate) fn set_mac(fd: RawFd, mut request: libc::ifreq, mac: Mac) -> Result<(), i32> {
     let mut address = libc::sockaddr {
         sa_family: libc::ARPHRD_ETHER,
@@ -731,8 +737,8 @@ impl LinkChanges {
 /// Memory for news that have not been read, in bytes; some hundred changes.
 const NEWS: i32 = 1 << 20;
 
-/// News of kernel interfaces: those of this network namespace and, where the kernel lets us, of all that have a number in it,
-/// such as those that an interface has been moved to from here.
+/// News of kernel interfaces: those of this network namespace and, where the kernel lets us, of all
+/// that have a number in it, such as those that an interface has been moved to from here.
 pub struct LinkEvents {
     socket: OwnedFd,
     buffer: Vec<u8>,
@@ -770,7 +776,8 @@ impl LinkEvents {
         })
     }
 
-    /// Adds what has changed to `changes`, from up to `most` datagrams; false while there may be more. Never waits.
+    /// Adds what has changed to `changes`, from up to `most` datagrams; false while there may be
+    /// more. Never waits.
     pub fn read(&mut self, most: usize, changes: &mut LinkChanges) -> bool {
         for _ in 0..most {
             // SAFETY: the buffer is writable for its length.
@@ -787,7 +794,8 @@ impl LinkEvents {
                 Err(_) => match last_errno() {
                     libc::EAGAIN => return true,
                     libc::EINTR => {}
-                    // ENOBUFS: the kernel has thrown news away. After any other error, too, nobody knows.
+                    // ENOBUFS: the kernel has thrown news away. After any other error, too, nobody
+                    // knows.
                     _ => changes.missed = true,
                 },
             }
@@ -931,7 +939,8 @@ mod tests {
         assert!(read_link(&message[16..20]).is_none());
         message[0] = 36;
         assert_eq!(told(&message), [7]);
-        // An attribute that says it is longer than the message, and one that is shorter than its own head.
+        // An attribute that says it is longer than the message, and one that is shorter than its
+        // own head.
         for length in [100, 0, 3] {
             message.truncate(36);
             message.extend([length, 0, libc::IFLA_IFNAME as u8, 0]);

@@ -1,11 +1,13 @@
 //! DPDK's packet buffer as a [`Frame`].
 //!
-//! An [`Mbuf`] is one pointer, so a burst in a `Vec<Mbuf>` is the array of pointers that DPDK's burst functions take. It
-//! owns its whole chain of segments: nothing in Sluice makes DPDK clones, so no two frames share bytes.
+//! An [`Mbuf`] is one pointer, so a burst in a `Vec<Mbuf>` is the array of pointers that DPDK's
+//! burst functions take. It owns its whole chain of segments: nothing in Sluice makes DPDK clones,
+//! so no two frames share bytes.
 //!
-//! What is still to be done to a frame (`Offload`) travels in the mbuf, packed into `tx_offload` and marked by one bit in
-//! the flags, so frames without such work cost one test of a word that is in the cache anyway. The packing is Sluice's own;
-//! a port turns it into what its device wants when it sends ([`crate::egress`]).
+//! What is still to be done to a frame (`Offload`) travels in the mbuf, packed into `tx_offload`
+//! and marked by one bit in the flags, so frames without such work cost one test of a word that is
+//! in the cache anyway. The packing is Sluice's own; a port turns it into what its device wants
+//! when it sends ([`crate::egress`]).
 
 use crate::raw::{self, RawMbuf, flag};
 use packet::frame::{Frame, Gso, Offload};
@@ -21,15 +23,16 @@ pub(crate) const WORK: u64 = flag::TX_TCP_CKSUM;
 #[repr(transparent)]
 pub struct Mbuf(NonNull<RawMbuf>);
 
-// SAFETY: an Mbuf owns its chain exclusively, and DPDK's pools may be given buffers back from any thread.
+// SAFETY: an Mbuf owns its chain exclusively, and DPDK's pools may be given buffers back from any
+// thread.
 unsafe impl Send for Mbuf {}
 
 impl Mbuf {
     /// Takes over a chain.
     ///
     /// # Safety
-    /// `raw` is the head of a chain that nobody else uses: reference counts of 1, no indirect segments, and `packet_len` and
-    /// `segments` agree with the chain.
+    /// `raw` is the head of a chain that nobody else uses: reference counts of 1, no indirect
+    /// segments, and `packet_len` and `segments` agree with the chain.
     pub(crate) unsafe fn from_raw(raw: NonNull<RawMbuf>) -> Mbuf {
         Mbuf(raw)
     }
@@ -92,7 +95,8 @@ impl Mbuf {
         self.chain().map(bytes_of)
     }
 
-    /// Hangs `tail`'s segments behind this frame's. False, with `tail` freed, when there would be too many.
+    /// Hangs `tail`'s segments behind this frame's. False, with `tail` freed, when there would be
+    /// too many.
     pub(crate) fn chain_behind(&mut self, tail: Mbuf) -> bool {
         let Some(segments) = self.raw().segments.checked_add(tail.raw().segments) else {
             return false;
@@ -123,7 +127,8 @@ impl Mbuf {
         let last = unsafe { last.as_mut() };
         let used = usize::from(last.data_off) + usize::from(last.data_len);
         let take = bytes.len().min(usize::from(last.buffer_len) - used);
-        // SAFETY: `used + take` lies within the segment's buffer, which cannot overlap the borrowed bytes.
+        // SAFETY: `used + take` lies within the segment's buffer, which cannot overlap the borrowed
+        // bytes.
         unsafe { std::ptr::copy_nonoverlapping(bytes.as_ptr(), last.buffer.add(used), take) };
         last.data_len += take as u16;
         self.raw_mut().packet_len += take as u32;
@@ -135,7 +140,8 @@ impl Mbuf {
         let head = self.raw_mut();
         let second = head.next;
         debug_assert!(!second.is_null());
-        // SAFETY: the second segment belongs to this chain and is taken out of it before it is freed.
+        // SAFETY: the second segment belongs to this chain and is taken out of it before it is
+        // freed.
         unsafe {
             head.next = (*second).next;
             (*second).next = std::ptr::null_mut();
@@ -145,13 +151,15 @@ impl Mbuf {
         head.segments -= 1;
     }
 
-    /// Moves bytes from the segments behind into the head until it holds `wanted`; the head has the room for them.
+    /// Moves bytes from the segments behind into the head until it holds `wanted`; the head has the
+    /// room for them.
     fn pull_up(&mut self, wanted: usize) {
         while usize::from(self.raw().data_len) < wanted {
             let head = self.raw_mut();
             let have = usize::from(head.data_len);
-            // SAFETY: the whole is at least `wanted` long, so there is a next segment; both buffers are this frame's and
-            // distinct, and the caller made sure that the head's has room for `wanted` bytes behind `data_off`.
+            // SAFETY: the whole is at least `wanted` long, so there is a next segment; both buffers
+            // are this frame's and distinct, and the caller made sure that the head's
+            // has room for `wanted` bytes behind `data_off`.
             let emptied = unsafe {
                 let next = &mut *head.next;
                 let take = (wanted - have).min(usize::from(next.data_len));
@@ -195,7 +203,8 @@ pub(crate) fn free_all(frames: &mut Vec<Mbuf>) {
     let Some(pool) = frames.first().map(|frame| frame.raw().pool) else {
         return;
     };
-    // Buffers that are as their pool wants them go back without a look at each: a chain of one is not linked, and nobody else counts on it.
+    // Buffers that are as their pool wants them go back without a look at each: a chain of one is
+    // not linked, and nobody else counts on it.
     let plain = |raw: &RawMbuf| {
         raw.pool == pool
             && raw.segments == 1
@@ -206,7 +215,8 @@ pub(crate) fn free_all(frames: &mut Vec<Mbuf>) {
         .iter()
         .fold(true, |all, frame| all & plain(frame.raw()));
     debug_assert!(!plain || frames.iter().all(|frame| frame.raw().next.is_null()));
-    // SAFETY: the vector's elements are pointers to chains it owns; it forgets them before they are freed.
+    // SAFETY: the vector's elements are pointers to chains it owns; it forgets them before they are
+    // freed.
     unsafe {
         frames.set_len(0);
         let first = frames.as_mut_ptr().cast();
@@ -219,8 +229,9 @@ pub(crate) fn free_all(frames: &mut Vec<Mbuf>) {
 }
 
 fn bytes_of(segment: &RawMbuf) -> &[u8] {
-    // SAFETY: a segment's `data_len` bytes from `data_off` lie in its buffer and are initialised (they were received or
-    // written), and they live and stay unchanged as long as the segment is borrowed.
+    // SAFETY: a segment's `data_len` bytes from `data_off` lie in its buffer and are initialised
+    // (they were received or written), and they live and stay unchanged as long as the segment
+    // is borrowed.
     unsafe {
         std::slice::from_raw_parts(
             segment.buffer.add(usize::from(segment.data_off)),
@@ -230,7 +241,8 @@ fn bytes_of(segment: &RawMbuf) -> &[u8] {
 }
 
 fn bytes_of_mut(segment: &mut RawMbuf) -> &mut [u8] {
-    // SAFETY: as in `bytes_of`; the segment is borrowed exclusively and shares its buffer with nobody.
+    // SAFETY: as in `bytes_of`; the segment is borrowed exclusively and shares its buffer with
+    // nobody.
     unsafe {
         std::slice::from_raw_parts_mut(
             segment.buffer.add(usize::from(segment.data_off)),
@@ -433,9 +445,11 @@ impl Frame for Mbuf {
 }
 
 impl Mbuf {
-    /// An empty frame with `headroom` bytes in front, or as many as its buffer has. None when the pool is empty.
+    /// An empty frame with `headroom` bytes in front, or as many as its buffer has. None when the
+    /// pool is empty.
     pub(crate) fn allocate(pool: *mut raw::RawPool, headroom: usize) -> Option<Mbuf> {
-        // SAFETY: pools live as long as the EAL; a fresh mbuf is a chain of one that nobody else uses.
+        // SAFETY: pools live as long as the EAL; a fresh mbuf is a chain of one that nobody else
+        // uses.
         let mut mbuf = unsafe { Mbuf::from_raw(NonNull::new(raw::sluice_mbuf_alloc(pool))?) };
         let raw = mbuf.raw_mut();
         raw.data_off = headroom.min(usize::from(raw.buffer_len)) as u16;
@@ -448,7 +462,8 @@ impl Mbuf {
         mbuf.extend(bytes).then_some(mbuf)
     }
 
-    /// Puts `bytes` behind the frame's, with new segments as needed. False when memory ran out, with some bytes added.
+    /// Puts `bytes` behind the frame's, with new segments as needed. False when memory ran out,
+    /// with some bytes added.
     pub(crate) fn extend(&mut self, mut bytes: &[u8]) -> bool {
         loop {
             bytes = &bytes[self.append(bytes)..];
@@ -464,7 +479,8 @@ impl Mbuf {
         }
     }
 
-    /// The uncommon half of `linearize`: `n` is more than the head holds and at most the frame's length.
+    /// The uncommon half of `linearize`: `n` is more than the head holds and at most the frame's
+    /// length.
     #[cold]
     fn gather(&mut self, n: usize) -> bool {
         let head = self.raw();
@@ -475,7 +491,8 @@ impl Mbuf {
         if head.segments == u16::MAX {
             return false;
         }
-        // The head's buffer is too small behind its headroom: a new head takes the bytes, and the old one goes.
+        // The head's buffer is too small behind its headroom: a new head takes the bytes, and the
+        // old one goes.
         let Some(mut fresh) = Mbuf::allocate(head.pool, 0) else {
             return false;
         };
@@ -526,7 +543,8 @@ pub(crate) mod kept {
             }
         }
 
-        /// A frame of these bytes, in the place of the last one. It must not outlive this, nor ask for more buffers.
+        /// A frame of these bytes, in the place of the last one. It must not outlive this, nor ask
+        /// for more buffers.
         pub(crate) fn frame(&mut self, bytes: &[u8]) -> Mbuf {
             let start = usize::from(HEADROOM);
             self.bytes[start..start + bytes.len()].copy_from_slice(bytes);
@@ -546,7 +564,8 @@ pub(crate) mod kept {
         /// Whether the last frame has been freed.
         pub(crate) fn is_freed(&self) -> bool {
             let count = (&raw const self.raw.reference_count).cast_mut();
-            // SAFETY: the count lives as long as this and is aligned; while the frame may be freed, it is only changed atomically, by DPDK.
+            // SAFETY: the count lives as long as this and is aligned; while the frame may be freed,
+            // it is only changed atomically, by DPDK.
             unsafe { AtomicU16::from_ptr(count) }.load(Ordering::Acquire) == 1
         }
 

@@ -1,4 +1,5 @@
-//! The system call that makes other threads of this process pass a memory barrier (since Linux 4.14).
+//! The system call that makes other threads of this process pass a memory barrier (since Linux
+//! 4.14).
 
 use std::sync::OnceLock;
 
@@ -26,11 +27,13 @@ pub(crate) fn is_there() -> bool {
     *REGISTERED.get_or_init(|| call(REGISTER_PRIVATE_EXPEDITED) && call(PRIVATE_EXPEDITED))
 }
 
-/// When this returns, every other thread of the process has passed a full memory barrier since it was called, and so has this one. Only where there is such a thing.
+/// When this returns, every other thread of the process has passed a full memory barrier since it
+/// was called, and so has this one. Only where there is such a thing.
 pub(crate) fn order_all_threads() {
     #[cfg(test)]
     ORDERED.set(ORDERED.get() + 1);
-    // Who is registered is only refused for want of memory, or by a filter of system calls that came later. Going on without would free memory in use.
+    // Who is registered is only refused for want of memory, or by a filter of system calls that
+    // came later. Going on without would free memory in use.
     let mut refused = 0u32;
     while !call(PRIVATE_EXPEDITED) {
         refused = refused.saturating_add(1);

@@ -51,7 +51,8 @@ impl Namespace {
         })
     }
 
-    /// A descriptor of it, where it has a name or a process lives in it; `ENOENT` where neither is found.
+    /// A descriptor of it, where it has a name or a process lives in it; `ENOENT` where neither is
+    /// found.
     pub(crate) fn find(self) -> Result<OwnedFd, i32> {
         let named = NAMED.into_iter().flat_map(|directory| files(directory, ""));
         let lived_in = files("/proc", "ns/net");
@@ -77,8 +78,8 @@ fn files(directory: &'static str, below: &'static str) -> impl Iterator<Item = P
         })
 }
 
-/// Does something in another network namespace, on a thread that ends with it. Fails with the system's number where that may not
-/// be entered, or no thread can be made.
+/// Does something in another network namespace, on a thread that ends with it. Fails with the
+/// system's number where that may not be entered, or no thread can be made.
 pub(crate) fn within<R: Send>(
     namespace: BorrowedFd<'_>,
     act: impl FnOnce() -> Result<R, i32> + Send,

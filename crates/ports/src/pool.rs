@@ -1,9 +1,10 @@
 //! Where packet buffers come from.
 //!
-//! There is one pool for each NUMA node, buffer size and [`Size`], shared by all ports, made when the first port asks for it.
-//! A pool is never freed before the EAL ends: frames in flight may come from it after their port has gone.
-//! Where there is no memory for another, a port shares the pool of other ports: huge pages that were free
-//! when the process began may be another process's by now.
+//! There is one pool for each NUMA node, buffer size and [`Size`], shared by all ports, made when
+//! the first port asks for it. A pool is never freed before the EAL ends: frames in flight may come
+//! from it after their port has gone. Where there is no memory for another, a port shares the pool
+//! of other ports: huge pages that were free when the process began may be another process's by
+//! now.
 
 use crate::error::Error;
 use crate::mbuf::{HEADROOM, Mbuf};
@@ -15,10 +16,12 @@ use std::sync::Mutex;
 /// Bytes of packet data in an ordinary buffer; longer frames are chains.
 pub const DATA_ROOM: u16 = 2048;
 
-/// Bytes of a long buffer ([`Size::Tails`]). Devices take segments of so many: some have 14 bits for a length, and the 82599 sends 15.5 KiB at once.
+/// Bytes of a long buffer ([`Size::Tails`]). Devices take segments of so many: some have 14 bits
+/// for a length, and the 82599 sends 15.5 KiB at once.
 pub(crate) const TAIL: u16 = 15 * 1024;
 
-/// What an ordinary pool takes at least, which long buffers are to leave room for, with what DPDK adds to a buffer.
+/// What an ordinary pool takes at least, which long buffers are to leave room for, with what DPDK
+/// adds to a buffer.
 const ORDINARY_BYTES: usize = 4_096 * (DATA_ROOM as usize + 512);
 
 /// What a pool is for.
@@ -26,9 +29,11 @@ const ORDINARY_BYTES: usize = 4_096 * (DATA_ROOM as usize + 512);
 pub enum Size {
     /// Ports that hold few buffers at a time: kernel interfaces, guests, dummies.
     Modest,
-    /// DPDK devices, whose rings hold many (a `net_pcap` with `infinite_rx` keeps its whole file in buffers).
+    /// DPDK devices, whose rings hold many (a `net_pcap` with `infinite_rx` keeps its whole file in
+    /// buffers).
     Large,
-    /// The rest of long frames from kernel interfaces, of all ports together: 16 MiB hold 204 frames of 64 KiB.
+    /// The rest of long frames from kernel interfaces, of all ports together: 16 MiB hold 204
+    /// frames of 64 KiB.
     Tails,
 }
 
@@ -42,7 +47,8 @@ impl Size {
         }
     }
 
-    /// The least to take where there is less memory: for ordinary buffers a port with deep rings and a few bursts in flight.
+    /// The least to take where there is less memory: for ordinary buffers a port with deep rings
+    /// and a few bursts in flight.
     fn least(self) -> u32 {
         match self {
             Size::Large | Size::Modest => 4_096,
@@ -72,8 +78,8 @@ unsafe impl Send for Pool {}
 unsafe impl Sync for Pool {}
 
 impl Pool {
-    /// A new frame holding `bytes` (up to 64 KiB and more) with headroom in front, in as many segments as it needs. None when
-    /// the pool is empty.
+    /// A new frame holding `bytes` (up to 64 KiB and more) with headroom in front, in as many
+    /// segments as it needs. None when the pool is empty.
     pub fn frame(&self, bytes: &[u8]) -> Option<Mbuf> {
         Mbuf::holding(self.raw, bytes)
     }
@@ -94,7 +100,8 @@ impl Pool {
         unsafe { raw::sluice_pool_available(self.raw) }
     }
 
-    /// An empty frame of one segment without headroom, which is to hang behind another. None when the pool is empty.
+    /// An empty frame of one segment without headroom, which is to hang behind another. None when
+    /// the pool is empty.
     pub(crate) fn tail(&self) -> Option<Mbuf> {
         Mbuf::allocate(self.raw, 0)
     }
@@ -137,7 +144,8 @@ impl Pools {
         }
     }
 
-    /// The pool for `socket` (negative: no matter) whose buffers take `room` bytes behind the headroom.
+    /// The pool for `socket` (negative: no matter) whose buffers take `room` bytes behind the
+    /// headroom.
     pub(crate) fn get(&self, socket: i32, room: u16, size: Size) -> Result<Pool, Error> {
         let key = Key {
             socket: socket.max(0),
@@ -167,7 +175,8 @@ impl Pools {
         }
     }
 
-    /// The pool of buffers for the rest of long frames; None where there is too little memory for one beside an ordinary pool, which the log says once.
+    /// The pool of buffers for the rest of long frames; None where there is too little memory for
+    /// one beside an ordinary pool, which the log says once.
     pub(crate) fn tails(&self) -> Option<Pool> {
         let mut known = self
             .tails
@@ -232,8 +241,8 @@ impl Pools {
     }
 }
 
-/// The pool that serves in the place of one for which there is no memory: of buffers as long, on the same
-/// NUMA node if there is one, and then the largest.
+/// The pool that serves in the place of one for which there is no memory: of buffers as long, on
+/// the same NUMA node if there is one, and then the largest.
 fn stand_in(pools: &HashMap<Key, Pool>, wanted: Key) -> Option<Pool> {
     let serves =
         |key: &Key| key.room == wanted.room && ![key.size, wanted.size].contains(&Size::Tails);
@@ -248,7 +257,8 @@ fn create(key: Key, huge_pages: bool) -> Result<Pool, Error> {
         let name = format!("s{}-{}-{:?}-{count}", key.socket, key.room, key.size);
         let c_name = CString::new(name).expect("no zero bytes in numbers");
         let room = key.room + HEADROOM;
-        // SAFETY: plain values and a string that outlives the call; the EAL is up because `Pools` belongs to it.
+        // SAFETY: plain values and a string that outlives the call; the EAL is up because `Pools`
+        // belongs to it.
         let raw = unsafe {
             raw::sluice_pool_create(c_name.as_ptr(), count, key.size.cache(), room, key.socket)
         };

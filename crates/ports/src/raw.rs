@@ -1,4 +1,5 @@
-//! The C side: DPDK's functions, the shim's, and mirrors of the structures that are touched for every packet.
+//! The C side: DPDK's functions, the shim's, and mirrors of the structures that are touched for
+//! every packet.
 //!
 //! Only what is used is declared. Every layout here is asserted at compile time in `shim/shim.c`.
 

@@ -1,8 +1,8 @@
 //! TAP devices that outlive the process: which ones are the switch's own, and where they are.
 //!
-//! A file for each port in a directory that outlives the process too, written before the device is made to stay. It names a device
-//! by what no other one has: its index, in its network namespace, since the machine was started. What no file names is somebody
-//! else's, and is never deleted.
+//! A file for each port in a directory that outlives the process too, written before the device is
+//! made to stay. It names a device by what no other one has: its index, in its network namespace,
+//! since the machine was started. What no file names is somebody else's, and is never deleted.
 
 use crate::link;
 use crate::namespace::Namespace;
@@ -33,7 +33,8 @@ pub(crate) struct Record {
 }
 
 impl Record {
-    /// The record of a port, whose name must be one that an interface can have, for a process in the namespace `home`.
+    /// The record of a port, whose name must be one that an interface can have, for a process in
+    /// the namespace `home`.
     pub(crate) fn new(directory: &Path, port: &str, home: Namespace) -> Record {
         Record {
             directory: directory.to_owned(),
@@ -47,7 +48,8 @@ impl Record {
         self.directory.join(&self.port)
     }
 
-    /// What is noted; None where that is nothing, or was noted before the machine started or in another namespace.
+    /// What is noted; None where that is nothing, or was noted before the machine started or in
+    /// another namespace.
     pub(crate) fn read(&self) -> Option<Place> {
         let mut text = String::new();
         let file = fs::File::open(self.path()).ok()?;
@@ -60,7 +62,8 @@ impl Record {
         if self.written == Some(place) {
             return Ok(());
         }
-        // Whatever comes of it: what cannot be written now is not tried again until there is something else to write.
+        // Whatever comes of it: what cannot be written now is not tried again until there is
+        // something else to write.
         self.written = Some(place);
         let boot = boot().ok_or(io::ErrorKind::NotFound)?;
         fs::create_dir_all(&self.directory)?;
@@ -115,7 +118,8 @@ fn decode(text: &str, boot: &str, home: Namespace) -> Option<Place> {
     })
 }
 
-/// The ports of which a directory has records: devices that an earlier process has left, or that this one has.
+/// The ports of which a directory has records: devices that an earlier process has left, or that
+/// this one has.
 pub fn leftovers(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     entries

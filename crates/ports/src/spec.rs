@@ -25,7 +25,8 @@ pub struct PortSpec {
     pub mac: Option<Mac>,
     /// How many workers will send; devices get as many queues if they can.
     pub tx_queues: u16,
-    /// Where TAP devices that shall outlive the process are noted, a directory; None lets them go with it.
+    /// Where TAP devices that shall outlive the process are noted, a directory; None lets them go
+    /// with it.
     pub records: Option<PathBuf>,
 }
 
@@ -146,9 +147,9 @@ impl PortSpec {
         }
     }
 
-    /// Reads `Interface.type` and `Interface.options`; `rundir` is where server sockets go. `patch` is not a device and is
-    /// unknown here. Options that are not among [`options_of`] the type are ignored, as Open
-    /// vSwitch does.
+    /// Reads `Interface.type` and `Interface.options`; `rundir` is where server sockets go. `patch`
+    /// is not a device and is unknown here. Options that are not among [`options_of`] the type
+    /// are ignored, as Open vSwitch does.
     pub fn from_row(
         name: &str,
         kind: &str,

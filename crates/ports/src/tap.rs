@@ -1,13 +1,15 @@
 //! TAP devices: kernel interfaces made for the switch, such as a bridge's own end in the host.
 //!
-//! Like [`crate::kernel`]'s sockets they carry virtio-net headers, so what the host's stack leaves undone stays undone on the way to another
-//! kernel interface.
+//! Like [`crate::kernel`]'s sockets they carry virtio-net headers, so what the host's stack leaves
+//! undone stays undone on the way to another kernel interface.
 //!
-//! The descriptor stays the same device's wherever that goes: it may be renamed, and moved to another network namespace, where
-//! somebody else gives it addresses and an MTU. So it is the descriptor that is asked which device this is.
+//! The descriptor stays the same device's wherever that goes: it may be renamed, and moved to
+//! another network namespace, where somebody else gives it addresses and an MTU. So it is the
+//! descriptor that is asked which device this is.
 //!
-//! The device goes when the port is closed. Where [`PortSpec::records`] says so it stays when the port is only left, with its
-//! addresses and routes, and the next process that opens the port finds it again.
+//! The device goes when the port is closed. Where [`PortSpec::records`] says so it stays when the
+//! port is only left, with its addresses and routes, and the next process that opens the port finds
+//! it again.
 
 use crate::descriptor::Descriptor;
 use crate::egress;
@@ -94,7 +96,8 @@ struct Device {
     fd: OwnedFd,
     /// Whether an earlier process has left it.
     left: bool,
-    /// Where it is noted, or shall be, that it stays; None where it is somebody else's, or shall go.
+    /// Where it is noted, or shall be, that it stays; None where it is somebody else's, or shall
+    /// go.
     record: Option<Record>,
 }
 
@@ -143,7 +146,8 @@ fn reattach(links: &SharedLinks, place: Place) -> Result<OwnedFd, i32> {
     namespace::within(namespace.as_fd(), || attach_to(&mut Links::new()?, index))
 }
 
-/// Takes up the device of this index. `ENODEV` where there is none, `EINVAL` where it is no TAP, `EBUSY` where a process has it.
+/// Takes up the device of this index. `ENODEV` where there is none, `EINVAL` where it is no TAP,
+/// `EBUSY` where a process has it.
 fn attach_to(links: &mut Links, index: u32) -> Result<OwnedFd, i32> {
     let name = links.by_index(index)?.name;
     let fd = attach(&name, 0)?;
@@ -155,8 +159,9 @@ fn attach_to(links: &mut Links, index: u32) -> Result<OwnedFd, i32> {
     }
 }
 
-/// Deletes the device that an earlier process has left for a port that is no more, and forgets it; true where there was one. `directory` is
-/// that of [`PortSpec::records`]; the port must not be open. Fails where the device cannot be reached, and then it is not forgotten.
+/// Deletes the device that an earlier process has left for a port that is no more, and forgets it;
+/// true where there was one. `directory` is that of [`PortSpec::records`]; the port must not be
+/// open. Fails where the device cannot be reached, and then it is not forgotten.
 pub fn remove_leftover(directory: &Path, port: &str) -> Result<bool, Error> {
     let failed = |errno| Error::Device {
         name: port.to_string(),
@@ -169,7 +174,8 @@ pub fn remove_leftover(directory: &Path, port: &str) -> Result<bool, Error> {
         None => None,
         Some(place) => match reattach(&links, place) {
             Ok(fd) => Some(fd),
-            // It has gone, or its namespace has; somebody else uses it by now; it is something else.
+            // It has gone, or its namespace has; somebody else uses it by now; it is something
+            // else.
             Err(libc::ENODEV | libc::ENOENT | libc::EBUSY | libc::EINVAL) => None,
             Err(errno) => return Err(failed(errno)),
         },
@@ -299,7 +305,8 @@ impl ByDescriptor {
 impl Finder for ByDescriptor {
     fn find(&mut self) -> Result<Found, Trouble> {
         self.find_now().map_err(|errno| match errno {
-            // What the descriptor says. That there is no such name says only that it has just got another one, or moved.
+            // What the descriptor says. That there is no such name says only that it has just got
+            // another one, or moved.
             libc::EBADFD => Trouble::Gone,
             errno => Trouble::Unknown(errno),
         })
@@ -454,7 +461,8 @@ struct TapControl {
 }
 
 impl TapControl {
-    /// Makes the device stay when this process ends, however it ends. Where that cannot be, it goes with it.
+    /// Makes the device stay when this process ends, however it ends. Where that cannot be, it goes
+    /// with it.
     fn keep(&mut self, record: Record) {
         self.record = Some(record);
         self.follow();

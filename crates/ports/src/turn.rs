@@ -1,5 +1,6 @@
-//! What a receive queue may take of a worker in one turn: not only so many frames, but so many bytes and segments, since a
-//! frame of 64 KiB costs thirty times what a short one does, and one that is to be cut into a thousand far more.
+//! What a receive queue may take of a worker in one turn: not only so many frames, but so many
+//! bytes and segments, since a frame of 64 KiB costs thirty times what a short one does, and one
+//! that is to be cut into a thousand far more.
 
 use crate::mbuf::Mbuf;
 use packet::frame::{Frame, Gso};
@@ -7,7 +8,8 @@ use packet::frame::{Frame, Gso};
 /// Bytes after which a queue takes no more in this turn: four of the longest frames.
 pub(crate) const BYTES: usize = 256 << 10;
 
-/// Segments that frames ask to be cut into after which it takes no more. Five frames of 64 KiB in packets of 1500 bytes are 225.
+/// Segments that frames ask to be cut into after which it takes no more. Five frames of 64 KiB in
+/// packets of 1500 bytes are 225.
 pub(crate) const SEGMENTS: usize = 1024;
 
 /// What a queue has taken in a turn.

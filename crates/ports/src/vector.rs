@@ -1,7 +1,9 @@
-//! Frames to and from descriptors: the lists of buffers that `readv`, `recvmmsg` and their like take.
+//! Frames to and from descriptors: the lists of buffers that `readv`, `recvmmsg` and their like
+//! take.
 //!
-//! On the way in, a frame's first bytes go straight into a packet buffer and what does not fit there (frames of up to 64 KiB come from
-//! local TCP) into long ones that are chained on, or, where too few of these are free, into a spill area, from where it is copied. On the way out,
+//! On the way in, a frame's first bytes go straight into a packet buffer and what does not fit
+//! there (frames of up to 64 KiB come from local TCP) into long ones that are chained on, or, where
+//! too few of these are free, into a spill area, from where it is copied. On the way out,
 //! all buffers of a chain are listed.
 
 use crate::egress::{self, Abilities};
@@ -20,7 +22,8 @@ const TAILS: usize = SPILL.div_ceil(TAIL as usize);
 /// Parts of a list that the kernel takes (`UIO_MAXIOV`).
 const MAX_PARTS: usize = 1024;
 
-/// What a kernel device does for a frame when it is told in a virtio-net header. The kernel judges lengths itself.
+/// What a kernel device does for a frame when it is told in a virtio-net header. The kernel judges
+/// lengths itself.
 pub(crate) const KERNEL: Abilities = Abilities {
     longest: u32::MAX,
     checksum: true,
@@ -41,7 +44,8 @@ pub(crate) struct Buffers {
 pub(crate) struct Slot {
     pub header: [u8; vnet::LENGTH],
     buffer: Option<Mbuf>,
-    /// What take the bytes that follow the first buffer's, [`TAILS`] of them; without them the spill area does.
+    /// What take the bytes that follow the first buffer's, [`TAILS`] of them; without them the
+    /// spill area does.
     tails: Vec<Mbuf>,
     spill: Vec<u8>,
 }
@@ -95,7 +99,8 @@ impl Slot {
 
     /// Gets ready for a frame. None when there is no buffer.
     ///
-    /// The parts point into the slot, which must neither move nor be touched before the kernel has filled them.
+    /// The parts point into the slot, which must neither move nor be touched before the kernel has
+    /// filled them.
     pub(crate) fn parts(&mut self, buffers: &Buffers) -> Option<Parts> {
         if self.buffer.is_none() {
             self.buffer = Some(buffers.pool.empty()?);
@@ -127,12 +132,14 @@ impl Slot {
         Some(parts)
     }
 
-    /// Gives back what only long frames need. To be called when a receive is over, so that ports at rest hold none of it.
+    /// Gives back what only long frames need. To be called when a receive is over, so that ports at
+    /// rest hold none of it.
     pub(crate) fn rest(&mut self) {
         self.tails.clear();
     }
 
-    /// Takes the frame out, after the kernel wrote `length` bytes over the parts, with its offload flags set.
+    /// Takes the frame out, after the kernel wrote `length` bytes over the parts, with its offload
+    /// flags set.
     ///
     /// # Safety
     /// The kernel has written `length` bytes to the parts of the last call to `parts`.
@@ -149,7 +156,8 @@ impl Slot {
         if rest > SPILL {
             return Err(Refused::Malformed);
         }
-        // SAFETY: the kernel wrote these bytes behind the first buffer's, as the caller promises, and they lie within what was offered.
+        // SAFETY: the kernel wrote these bytes behind the first buffer's, as the caller promises,
+        // and they lie within what was offered.
         if rest > 0 && !unsafe { self.take_rest(&mut frame, rest) } {
             return Err(Refused::NoBuffer);
         }
@@ -159,13 +167,16 @@ impl Slot {
 }
 
 impl Slot {
-    /// Hangs the `rest` bytes that did not fit into the first buffer behind it, [`SPILL`] at most; false when memory ran out.
+    /// Hangs the `rest` bytes that did not fit into the first buffer behind it, [`SPILL`] at most;
+    /// false when memory ran out.
     ///
     /// # Safety
-    /// The kernel has written as many bytes to the parts of the last call to `parts` that follow the first two.
+    /// The kernel has written as many bytes to the parts of the last call to `parts` that follow
+    /// the first two.
     unsafe fn take_rest(&mut self, frame: &mut Mbuf, mut rest: usize) -> bool {
         if self.tails.is_empty() {
-            // SAFETY: the kernel wrote these bytes, as the caller promises, and they lie within the capacity.
+            // SAFETY: the kernel wrote these bytes, as the caller promises, and they lie within the
+            // capacity.
             return frame.extend(unsafe { std::slice::from_raw_parts(self.spill.as_ptr(), rest) });
         }
         for mut tail in self.tails.drain(..) {
@@ -214,8 +225,9 @@ pub(crate) fn header(frame: &Mbuf) -> [u8; vnet::LENGTH] {
     vnet::encode(&offload, egress::transport(frame, &offload))
 }
 
-/// Appends the parts of `frame`, header first, to `parts`; returns how many. None when there are too many for the kernel.
-/// They point into the header and the frame, which must stay until the kernel has read them. In front of a frame in one piece the header is written into the frame's
+/// Appends the parts of `frame`, header first, to `parts`; returns how many. None when there are
+/// too many for the kernel. They point into the header and the frame, which must stay until the
+/// kernel has read them. In front of a frame in one piece the header is written into the frame's
 /// headroom, since one part costs the kernel less than two.
 pub(crate) fn push_parts(
     header: &[u8; vnet::LENGTH],
@@ -224,7 +236,8 @@ pub(crate) fn push_parts(
 ) -> Option<usize> {
     let raw = frame.raw_mut();
     if raw.segments == 1 && usize::from(raw.data_off) >= vnet::LENGTH {
-        // SAFETY: the headroom is part of the buffer, which belongs to the frame alone, and there is enough of it.
+        // SAFETY: the headroom is part of the buffer, which belongs to the frame alone, and there
+        // is enough of it.
         let start = unsafe {
             let start = raw.buffer.add(usize::from(raw.data_off) - vnet::LENGTH);
             start.copy_from_nonoverlapping(header.as_ptr(), vnet::LENGTH);

@@ -1,18 +1,20 @@
 //! Guests: virtio-net over vhost-user.
 //!
-//! A thread of its own ([`hub`]) talks to front ends and makes devices of what they say ([`device`]).
-//! Workers meanwhile take frames from the rings and put frames into them ([`ring`]). The two sides meet in
-//! [`Shared`]: two gates for each ring, a flag for each that can be used, what queues read of the device
-//! ([`device::Table`]), and a generation that grows with every change.
+//! A thread of its own ([`hub`]) talks to front ends and makes devices of what they say
+//! ([`device`]). Workers meanwhile take frames from the rings and put frames into them ([`ring`]).
+//! The two sides meet in [`Shared`]: two gates for each ring, a flag for each that can be used,
+//! what queues read of the device ([`device::Table`]), and a generation that grows with every
+//! change.
 //!
-//! The gate of a ring is closed when the device goes, so that no memory is unmapped that a worker is
-//! using. The quick gate is closed, too, while a message is handled that changes what queues read.
-//! How often that is done is for the front end to say, so it is entered by a lock always: to close it
-//! interrupts nobody.
+//! The gate of a ring is closed when the device goes, so that no memory is unmapped that a worker
+//! is using. The quick gate is closed, too, while a message is handled that changes what queues
+//! read. How often that is done is for the front end to say, so it is entered by a lock always: to
+//! close it interrupts nobody.
 //!
-//! A worker that wants to sleep waits on an epoll descriptor that stays the same for the queue's life. In it are the
-//! guest's kick descriptor, while there is one, and an event that the hub raises. The kick descriptor is watched for edges and
-//! never read: whatever a peer does to it, it cannot block the worker.
+//! A worker that wants to sleep waits on an epoll descriptor that stays the same for the queue's
+//! life. In it are the guest's kick descriptor, while there is one, and an event that the hub
+//! raises. The kick descriptor is watched for edges and never read: whatever a peer does to it, it
+//! cannot block the worker.
 
 mod device;
 mod hub;
@@ -58,7 +60,8 @@ mod feature {
     const DEVICE: u64 = 1 << 3 | 1 << 15 | 1 << 17 | 1 << 18 | 1 << 21 | 1 << 22;
     /// Any layout, tables of descriptors, event indexes, virtio 1, use in order.
     const RING: u64 = 1 << 27 | 1 << 28 | 1 << 29 | 1 << 32 | 1 << 35;
-    /// What is offered. Not UDP fragmentation, not segments whose congestion marks need care, no packed rings.
+    /// What is offered. Not UDP fragmentation, not segments whose congestion marks need care, no
+    /// packed rings.
     pub const OFFERED: u64 =
         GUEST_CSUM | GUEST_TSO4 | GUEST_TSO6 | LOG_ALL | PROTOCOL_FEATURES | HOST | DEVICE | RING;
 }
@@ -69,11 +72,13 @@ const MAX_PATH: usize = 107;
 /// Queue pairs of a guest that are looked at when sending.
 const MAX_PAIRS: usize = 64;
 
-/// A ring that comes or goes, and a device that goes, may interrupt the processors of all workers (`crate::gate`), and how often that happens is for the guest to say. Each costs it so much
+/// A ring that comes or goes, and a device that goes, may interrupt the processors of all workers
+/// (`crate::gate`), and how often that happens is for the guest to say. Each costs it so much
 /// of its patience ...
 const CHANGE_COSTS: Duration = Duration::from_millis(125);
-/// ... of which it has this, and gets back as time passes: 512 changes at once, four times all rings that there can be, and 8 a second. When it has none left, its gates are entered by a lock, until
-/// it, or another guest, has been so quiet that all of it is there again.
+/// ... of which it has this, and gets back as time passes: 512 changes at once, four times all
+/// rings that there can be, and 8 a second. When it has none left, its gates are entered by a lock,
+/// until it, or another guest, has been so quiet that all of it is there again.
 const PATIENCE: Duration = Duration::from_secs(64);
 
 /// Chains that make no sense which are given back in one turn.
@@ -102,7 +107,8 @@ struct Shared {
     owner: AtomicI32,
     /// Grows with every change that the workers should look into.
     generation: AtomicU32,
-    /// Grows before and after every message that changes something: what was read of rings and memory before is worth nothing after.
+    /// Grows before and after every message that changes something: what was read of rings and
+    /// memory before is worth nothing after.
     messages: AtomicU32,
     /// What queues read of the device.
     table: Mutex<Option<Arc<Table>>>,
@@ -137,13 +143,15 @@ impl Patience {
     fn tried(&mut self, now: Instant) -> bool {
         let until = self.until.map_or(now, |until| until.max(now)) + CHANGE_COSTS;
         let too_much = until - now > PATIENCE;
-        // Nobody is interrupted where there is none left, so no more than all of it is owed: whoever comes next need not wait for longer.
+        // Nobody is interrupted where there is none left, so no more than all of it is owed:
+        // whoever comes next need not wait for longer.
         self.until = Some(until.min(now + PATIENCE));
         too_much && !std::mem::replace(&mut self.spent, true)
     }
 
-    /// Whether all of it has come back, after there was none left; true once. Whatever comes and goes, no more is spent of it in a time than what was there at first and has come back meanwhile, since what is changed while there is
-    /// none left is noted, too.
+    /// Whether all of it has come back, after there was none left; true once. Whatever comes and
+    /// goes, no more is spent of it in a time than what was there at first and has come back
+    /// meanwhile, since what is changed while there is none left is noted, too.
     fn restored(&mut self, now: Instant) -> bool {
         let restored = self.until.is_none_or(|until| until <= now);
         restored && std::mem::take(&mut self.spent)
@@ -177,7 +185,8 @@ impl Shared {
         }
     }
 
-    /// Notes that a ring has come or gone, or the device. While one call sees to the gates, others wait, for as long as a system call takes.
+    /// Notes that a ring has come or gone, or the device. While one call sees to the gates, others
+    /// wait, for as long as a system call takes.
     fn disturbed(&self, now: Instant) {
         let mut patience = self.patience();
         if patience.tried(now) {
@@ -187,7 +196,8 @@ impl Shared {
         }
     }
 
-    /// Gives workers their way without a lock back, where that is due. Waits for as long as a system call takes.
+    /// Gives workers their way without a lock back, where that is due. Waits for as long as a
+    /// system call takes.
     fn relent(&self, now: Instant) {
         let mut patience = self.patience();
         if patience.restored(now) {
@@ -261,8 +271,9 @@ impl Takes {
     }
 }
 
-/// What devices tell. A socket takes several connections, and each has a device; the port serves the one that spoke
-/// last, and what is told of others changes nothing. Before another is served, no worker is inside the device that was.
+/// What devices tell. A socket takes several connections, and each has a device; the port serves
+/// the one that spoke last, and what is told of others changes nothing. Before another is served,
+/// no worker is inside the device that was.
 impl Shared {
     /// Makes `vid` the device that the port serves, if another was.
     fn turn_to(&self, vid: c_int) {
@@ -378,7 +389,8 @@ impl Shared {
         self.wake_all();
     }
 
-    /// Has the guest with this address announced, in the six lowest bytes, by a frame that its first queue receives next.
+    /// Has the guest with this address announced, in the six lowest bytes, by a frame that its
+    /// first queue receives next.
     fn announce(&self, address: u64) {
         let address = address & ((1 << 48) - 1);
         self.announced.store(address | ANNOUNCE, Ordering::SeqCst);
@@ -499,7 +511,8 @@ fn remove_stale(path: &str) {
 /// Bytes of a frame that announces a guest (reverse ARP, RFC 903).
 const ANNOUNCEMENT: usize = 60;
 
-/// A request for the protocol address that belongs to a MAC address, sent by that address itself: switches on the way learn where it is now.
+/// A request for the protocol address that belongs to a MAC address, sent by that address itself:
+/// switches on the way learn where it is now.
 fn announcement(address: u64) -> [u8; ANNOUNCEMENT] {
     let mac = &address.to_le_bytes()[..6];
     let mut frame = [0; ANNOUNCEMENT];
@@ -612,7 +625,8 @@ impl VhostRx {
             while out.len() - before < BURST && refused < REFUSALS && !turn.is_over() {
                 let (len, most) = (out.len(), BURST - (out.len() - before));
                 if common {
-                    // SAFETY: as above. There is room for BURST more pointers, as many of which are valid as is said.
+                    // SAFETY: as above. There is room for BURST more pointers, as many of which are
+                    // valid as is said.
                     let done = unsafe {
                         let room = out.as_mut_ptr().add(len).cast();
                         let done = view.take(at, most, room, allocate);
@@ -648,7 +662,8 @@ impl VhostRx {
         out.len() - before
     }
 
-    /// Says to the guest whether it is to kick. True where it has put something into the ring, or that cannot be looked at just now.
+    /// Says to the guest whether it is to kick. True where it has put something into the ring, or
+    /// that cannot be looked at just now.
     fn ask_for_kicks(&mut self, wanted: bool) -> bool {
         let untold = &mut self.untold;
         let ask = |view: &View, at: &mut Place| {
@@ -656,7 +671,8 @@ impl VhostRx {
             unsafe {
                 view.ask_for_kicks(at, wanted);
                 let tell = wanted && std::mem::take(untold) && view.wants_call(at);
-                // The guest must see the wish for a kick before the ring is looked at for the last time.
+                // The guest must see the wish for a kick before the ring is looked at for the last
+                // time.
                 fence(Ordering::SeqCst);
                 (tell, wanted && view.is_waiting(at))
             }
@@ -774,8 +790,9 @@ impl RxQueue<Mbuf> for VhostRx {
             return true;
         }
         self.armed = true;
-        // Nothing is taken here: who goes to sleep may lose the queue before he looks again. A ring that cannot be looked at is one whose hypervisor is being
-        // answered, which does not take long.
+        // Nothing is taken here: who goes to sleep may lose the queue before he looks again. A ring
+        // that cannot be looked at is one whose hypervisor is being answered, which does
+        // not take long.
         let waiting = self.is_on() && self.ask_for_kicks(true);
         let changed = self.generation != self.shared.generation.load(Ordering::SeqCst);
         if changed || waiting {
@@ -835,7 +852,8 @@ struct Reading {
     position: Option<Arc<Position>>,
     /// Where the ring stands, where nobody else can have gone on.
     at: Option<Place>,
-    /// What tells the guest. A front end may make it one that blocks, so it is not written to inside a gate.
+    /// What tells the guest. A front end may make it one that blocks, so it is not written to
+    /// inside a gate.
     call: Option<Arc<OwnedFd>>,
 }
 
@@ -859,8 +877,8 @@ impl Quick {
         }
     }
 
-    /// Does something with a ring, where that can be done now. The caller sees to it that nobody else uses the ring; the view that `act` is given is valid while it
-    /// runs.
+    /// Does something with a ring, where that can be done now. The caller sees to it that nobody
+    /// else uses the ring; the view that `act` is given is valid while it runs.
     #[inline(always)]
     fn with<T>(
         &mut self,
@@ -940,7 +958,8 @@ impl Reading {
 }
 
 impl Way {
-    /// The way into the ring that this worker is to use, which is made where the last one led into another.
+    /// The way into the ring that this worker is to use, which is made where the last one led into
+    /// another.
     #[inline]
     fn find<'a>(last: &'a mut Option<Way>, shared: &Shared, worker: usize) -> Option<&'a mut Way> {
         let ring = (0..MAX_PAIRS)
@@ -966,7 +985,8 @@ impl Way {
     }
 }
 
-/// How often frames are made ready anew where another guest comes meanwhile, each of which takes a new device.
+/// How often frames are made ready anew where another guest comes meanwhile, each of which takes a
+/// new device.
 const TRIES: usize = 3;
 
 impl TxQueue<Mbuf> for VhostTx {
@@ -992,7 +1012,8 @@ fn refused(frames: &mut Vec<Mbuf>) -> TxOutcome {
 }
 
 impl VhostTx {
-    /// Sends frames of which some are not as a guest that takes `takes` gets them. What takes long is done before the gate is entered, at which others may wait.
+    /// Sends frames of which some are not as a guest that takes `takes` gets them. What takes long
+    /// is done before the gate is entered, at which others may wait.
     #[cold]
     fn send_special(&mut self, frames: &mut Vec<Mbuf>, takes: Takes, tries: usize) -> TxOutcome {
         if tries == 0 || Way::find(&mut self.way, &self.shared, self.worker).is_none() {
@@ -1032,8 +1053,8 @@ impl VhostTx {
     }
 }
 
-/// Puts frames into a ring, in order, as far as there is room. They stay the caller's. Says whether the
-/// guest wants to be told.
+/// Puts frames into a ring, in order, as far as there is room. They stay the caller's. Says whether
+/// the guest wants to be told.
 #[inline(always)]
 fn put_all(around: &mut Quick, shared: &Shared, ring: u16, frames: &[Mbuf]) -> (TxOutcome, bool) {
     let mut outcome = TxOutcome::default();
@@ -1136,7 +1157,8 @@ impl PortControl for VhostControl {
             ("socket".to_string(), socket),
         ];
         let mut add = |key: String, value: String| status.push((key, value));
-        // Read inside the gate, which keeps this very device from going. It is closed while there is none.
+        // Read inside the gate, which keeps this very device from going. It is closed while there
+        // is none.
         let inside = self.key.enter();
         let vid = self.shared.vid.load(Ordering::SeqCst);
         if inside.is_none() || vid < 0 {
@@ -1296,7 +1318,8 @@ mod tests {
         assert_eq!(frame[12..22], [0x80, 0x35, 0, 1, 8, 0, 6, 4, 0, 3]);
     }
 
-    /// A sender that waits at the gate while another guest comes, which fills in no checksums and takes shorter frames.
+    /// A sender that waits at the gate while another guest comes, which fills in no checksums and
+    /// takes shorter frames.
     #[test]
     fn what_a_guest_takes_is_asked_inside_the_gate() {
         let port = Arc::new(Shared::new(Box::new([]), 1518));
@@ -1387,11 +1410,13 @@ mod tests {
         assert!(patience.tried(second(129)));
     }
 
-    /// Whatever a guest does, it is not let more often than its patience says: 512 times, and 8 times a second.
+    /// Whatever a guest does, it is not let more often than its patience says: 512 times, and 8
+    /// times a second.
     #[test]
     fn no_habit_gets_more_of_patience() {
         const TICKS: u32 = 100_000;
-        // Changes in a tick of 50 ms, and after how many of them that did nothing it rests for how many.
+        // Changes in a tick of 50 ms, and after how many of them that did nothing it rests for how
+        // many.
         for (changes, busy, rest) in [
             (1, 1, 0),
             (600, 1, 1279),
@@ -1418,7 +1443,8 @@ mod tests {
         }
     }
 
-    /// However often a guest switches rings, or itself, workers are not interrupted more often than it has patience.
+    /// However often a guest switches rings, or itself, workers are not interrupted more often than
+    /// it has patience.
     #[test]
     fn a_guest_that_switches_all_the_time_interrupts_no_worker() {
         let port = Shared::new(Box::new([]), 1518);

@@ -1,5 +1,5 @@
-//! The header that kernel and switch put before a frame to say what is still to be done to it: `struct virtio_net_hdr`
-//! (virtio 1.1 section 5.1.6), ten bytes in this machine's byte order.
+//! The header that kernel and switch put before a frame to say what is still to be done to it:
+//! `struct virtio_net_hdr` (virtio 1.1 section 5.1.6), ten bytes in this machine's byte order.
 
 use crate::egress::Transport;
 use packet::frame::{Gso, Offload};

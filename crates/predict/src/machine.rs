@@ -1,8 +1,12 @@
 //! How fast the machine is while something is measured on it.
 //!
-//! A virtual machine shares its processors, caches and memory with others that nobody sees, so its speed moves by up to a factor of two within minutes. A [`Watch`] times fixed work
-//! between the slices of a measurement, on the same processor: [additions](Reading::additions), which say what the processor does for us, and
-//! [loads](Reading::memory_ns), which say what lies behind the processor's own caches does: a cache that processors share, or memory. A measurement during which neither moved is of one machine; and two measurements beside which both say the same are of the same.
+//! A virtual machine shares its processors, caches and memory with others that nobody sees, so its
+//! speed moves by up to a factor of two within minutes. A [`Watch`] times fixed work between the
+//! slices of a measurement, on the same processor: [additions](Reading::additions), which say what
+//! the processor does for us, and [loads](Reading::memory_ns), which say what lies behind the
+//! processor's own caches does: a cache that processors share, or memory. A measurement during
+//! which neither moved is of one machine; and two measurements beside which both say the same are
+//! of the same.
 
 use crate::Error;
 use crate::engine::on_a_thread;
@@ -14,11 +18,13 @@ use std::hint::black_box;
 
 /// Words that are added up: they stay in the first cache.
 const WORDS: usize = 1024;
-/// Times that these are added up in a sample: some microseconds, so that most samples are interrupted by nothing.
+/// Times that these are added up in a sample: some microseconds, so that most samples are
+/// interrupted by nothing.
 const PASSES: usize = 16;
 /// Samples of additions in a reading.
 const ADDING: usize = 31;
-/// Lines that are followed from one to the next: 32 MB, which no cache of a processor's own holds. One that processors share may be larger, and then many of these loads end there.
+/// Lines that are followed from one to the next: 32 MB, which no cache of a processor's own holds.
+/// One that processors share may be larger, and then many of these loads end there.
 const LINES: usize = 1 << 19;
 /// Lines of a sample.
 const STEPS: usize = 256;
@@ -30,16 +36,19 @@ pub const STILL: f64 = 0.05;
 /// What the machine did at one moment.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Reading {
-    /// Additions of words in the first cache in a nanosecond, as many at a time as the processor can.
+    /// Additions of words in the first cache in a nanosecond, as many at a time as the processor
+    /// can.
     pub additions: f64,
-    /// Nanoseconds to load a line at random that the processor's own caches do not hold, from a shared cache or memory, one after the other.
+    /// Nanoseconds to load a line at random that the processor's own caches do not hold, from a
+    /// shared cache or memory, one after the other.
     pub memory_ns: f64,
 }
 
 /// What it did all the while.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Machine {
-    /// Additions in a nanosecond; a tenth of the readings lay below the interval, and a tenth above.
+    /// Additions in a nanosecond; a tenth of the readings lay below the interval, and a tenth
+    /// above.
     pub additions: Spread,
     /// Nanoseconds to load a line from a shared cache or memory, likewise.
     pub memory_ns: Spread,
@@ -47,7 +56,8 @@ pub struct Machine {
     pub moved: f64,
     /// How far loads did.
     pub memory_moved: f64,
-    /// The mean of all readings, by which one moment is compared with another: where the machine is now one and now another within milliseconds, the middle jumps and the mean does not.
+    /// The mean of all readings, by which one moment is compared with another: where the machine
+    /// is now one and now another within milliseconds, the middle jumps and the mean does not.
     pub mean: Reading,
     /// Readings that were taken.
     pub readings: usize,
@@ -99,7 +109,8 @@ impl Watch {
     pub fn new(cpu: Option<usize>) -> Watch {
         let mut lines = Vec::with_capacity(LINES);
         in_huge_pages(&mut lines);
-        // A linear congruence of full period (Hull and Dobell): each line once, in an order that no prefetcher guesses.
+        // A linear congruence of full period (Hull and Dobell): each line once, in an order that no
+        // prefetcher guesses.
         let next = |line: usize| (line.wrapping_mul(1_664_525) + 1_013_904_223) % LINES;
         lines.extend((0..LINES).map(|line| Line(next(line) as u32)));
         Watch {
@@ -111,7 +122,8 @@ impl Watch {
         }
     }
 
-    /// Takes a reading; about a millisecond. Fails where the processor cannot be had, or a thread for it.
+    /// Takes a reading; about a millisecond. Fails where the processor cannot be had, or a thread
+    /// for it.
     pub fn look(&mut self) -> Result<(), Error> {
         let reading = on_a_thread(self.cpu, || Ok(self.read()))?;
         self.readings.push(reading);

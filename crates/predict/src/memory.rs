@@ -1,8 +1,9 @@
 //! Ports that are memory, laid out and handed round as DPDK's buffers are.
 //!
-//! A [`Source`] replays frames as `net_pcap` with `infinite_rx` does: each lies in a buffer of its own, which is read and copied into one from a stack of free buffers. What
-//! is sent goes back on that stack, so buffers in use are few and warm, while the frames that are replayed fill caches by their number. A [`Sink`] gives frames back. Both
-//! belong to one thread, whose stack it is.
+//! A [`Source`] replays frames as `net_pcap` with `infinite_rx` does: each lies in a buffer of its
+//! own, which is read and copied into one from a stack of free buffers. What is sent goes back on
+//! that stack, so buffers in use are few and warm, while the frames that are replayed fill caches
+//! by their number. A [`Sink`] gives frames back. Both belong to one thread, whose stack it is.
 
 use crate::traffic::{Arrival, FRAME_MAX};
 use packet::frame::{Frame, Offload};
@@ -14,7 +15,8 @@ use std::sync::Arc;
 const HEADROOM: usize = 128;
 /// Bytes for a frame behind its headroom.
 const ROOM: usize = 2048;
-/// Bytes from one replayed frame's buffer to the next: DPDK's object header, `rte_mbuf` and data room.
+/// Bytes from one replayed frame's buffer to the next: DPDK's object header, `rte_mbuf` and data
+/// room.
 const STRIDE: usize = 64 + 128 + HEADROOM + ROOM;
 /// Where a replayed frame's bytes begin in its buffer; its length stands at the front.
 const DATA_AT: usize = 64 + 128 + HEADROOM;
@@ -169,7 +171,8 @@ pub(crate) fn in_huge_pages<T>(room: &mut Vec<T>) {
     let skipped = bytes.align_offset(page);
     if size > skipped + page {
         // An error costs speed and nothing else.
-        // SAFETY: advice on memory that the vector owns, from the first page that begins in it to the last that ends in it; nothing is read or written.
+        // SAFETY: advice on memory that the vector owns, from the first page that begins in it to
+        // the last that ends in it; nothing is read or written.
         unsafe {
             libc::madvise(
                 bytes.wrapping_add(skipped).cast(),

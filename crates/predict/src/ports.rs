@@ -123,7 +123,8 @@ pub struct Helper<'a> {
     pub program: &'a Path,
     /// Where buffers lie.
     pub memory: Memory,
-    /// Where the packets are written, and removed again; nobody else should be able to write there.
+    /// Where the packets are written, and removed again; nobody else should be able to write
+    /// there.
     pub capture: &'a Path,
 }
 
@@ -296,8 +297,8 @@ pub struct PortCost {
     /// The same under [`Reference::Touched`].
     #[serde(default)]
     pub touched: Option<Spread>,
-    /// A packet's share of a worker's turn under the rules themselves, over these ports; None where
-    /// that was not measured.
+    /// A packet's share of a worker's turn under the rules themselves, over these ports; None
+    /// where that was not measured.
     #[serde(default)]
     pub whole: Option<Spread>,
     /// Whether that worker remembers walks, in words.

@@ -17,7 +17,8 @@ use std::sync::Arc;
 
 /// A moment for rules that have none: nothing expires while they are looked at.
 const NOW: u64 = 1;
-/// Versions in which rules go to another process: the first can say all that the others can, but wants a match to promise what the actions need; the second takes rules without that.
+/// Versions in which rules go to another process: the first can say all that the others can, but
+/// wants a match to promise what the actions need; the second takes rules without that.
 const VERSIONS: [Version; 2] = [Version::V1_5, Version::V1_0];
 /// How 1.0 says all that a match can hold, and the table.
 const FORM: FlowModForm = FlowModForm {
@@ -38,12 +39,14 @@ pub struct Rules {
 }
 
 impl Rules {
-    /// Reads what `ovs-ofctl add-flows` reads: a rule a line, `#` begins a comment, `add` may stand in front. Errors name file and line.
+    /// Reads what `ovs-ofctl add-flows` reads: a rule a line, `#` begins a comment, `add` may stand
+    /// in front. Errors name file and line.
     pub fn read(file: &str, text: &str, names: PortNames<'_>) -> Result<Rules, Error> {
         Rules::read_all((file, text), None, None, names)
     }
 
-    /// Reads rules and what they refer to, as `ovs-ofctl add-groups` and `add-meter` take it; each file by its name and text.
+    /// Reads rules and what they refer to, as `ovs-ofctl add-groups` and `add-meter` take it; each
+    /// file by its name and text.
     pub fn read_all(
         (file, text): (&str, &str),
         groups: Option<(&str, &str)>,
@@ -82,7 +85,8 @@ impl Rules {
         Ok(rules)
     }
 
-    /// Compiles rules that are known already, with the groups and meters that they use. Those that cannot be compiled are left out; their number comes back.
+    /// Compiles rules that are known already, with the groups and meters that they use. Those that
+    /// cannot be compiled are left out; their number comes back.
     pub fn of(
         flows: impl IntoIterator<Item = FlowMod>,
         groups: &[GroupDescription],
@@ -106,7 +110,8 @@ impl Rules {
         (rules, refused)
     }
 
-    /// The rules with their groups and meters as OpenFlow messages, for another process to compile. None where one has no form that other processes understand.
+    /// The rules with their groups and meters as OpenFlow messages, for another process to compile.
+    /// None where one has no form that other processes understand.
     pub fn to_messages(&self) -> Option<Vec<u8>> {
         let meters = self.pipeline.meter_configs(meter::ALL).ok()?;
         let meters = meters.into_iter().map(|config| {
@@ -161,7 +166,8 @@ impl Rules {
     }
 
     fn add(&mut self, flow: FlowMod) -> Result<(), Refused> {
-        // In the words of 1.0 a rule may name what later versions want prerequisites for; the rest is the same in all.
+        // In the words of 1.0 a rule may name what later versions want prerequisites for; the rest
+        // is the same in all.
         let version = Version::V1_0;
         self.pipeline
             .flow_mod(&flow, version, Clock::from_ms(NOW))?;
@@ -213,7 +219,8 @@ fn encoded(message: &Message) -> Option<Vec<u8>> {
         let bytes = openflow::encode(version, 0, message);
         let is_right = match (decoded(&bytes), message) {
             (Ok(Message::FlowMod { change: other, .. }), Message::FlowMod { change, .. }) => {
-                // 1.5 has one word for what 1.0 has several, and means the same by it; 1.0 has no instructions, and leaves out those that are no list of actions.
+                // 1.5 has one word for what 1.0 has several, and means the same by it; 1.0 has no
+                // instructions, and leaves out those that are no list of actions.
                 let same = version != Version::V1_0 || change.instructions == other.instructions;
                 let rule = |flow: &FlowMod| (flow.table, flow.priority);
                 same && rule(change) == rule(&other) && change.matching == other.matching
@@ -253,7 +260,8 @@ fn with_bands(text: &str) -> String {
     lines.join("\n")
 }
 
-/// Reads a file line by line, without comments and commands and without what `ovs-ofctl` prints in front of a list. Errors name file and line.
+/// Reads a file line by line, without comments and commands and without what `ovs-ofctl` prints in
+/// front of a list. Errors name file and line.
 fn each_line(
     file: &str,
     text: &str,

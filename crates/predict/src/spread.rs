@@ -28,7 +28,8 @@ impl Spread {
         }
     }
 
-    /// Of slices, each of which is the mean over many rounds already: the least and the most of them. Zero without any.
+    /// Of slices, each of which is the mean over many rounds already: the least and the most of
+    /// them. Zero without any.
     pub fn of_slices(slices: Vec<f64>) -> Spread {
         let ends = slices.iter().copied().fold(None, |ends, slice| {
             let (least, most): (f64, f64) = ends.unwrap_or((slice, slice));

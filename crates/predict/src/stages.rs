@@ -1,7 +1,8 @@
 //! The parser and each table's lookups timed alone, to say where a worker's cycles go.
 //!
-//! Alone they take about what they take in the walk, not exactly: a lookup that waits for memory lets other work go on. So the sum of a prediction does not come from
-//! here, only its division into stages.
+//! Alone they take about what they take in the walk, not exactly: a lookup that waits for memory
+//! lets other work go on. So the sum of a prediction does not come from here, only its division
+//! into stages.
 
 use crate::engine::{on_a_thread, reading_cycles};
 use crate::memory::{self, Buffer};
@@ -53,7 +54,8 @@ pub fn measure(
         let lookups = trace.tables.iter().filter_map(|table| {
             let keys = trace.keys.get(&table.table)?;
             let share = table.lookups as f64 / trace.packets.max(1) as f64;
-            // Packets that wait for one table are looked up together; the fewer come there, the smaller their groups.
+            // Packets that wait for one table are looked up together; the fewer come there, the
+            // smaller their groups.
             let together = ((BURST as f64 * share).round() as usize).clamp(1, BURST);
             let each = lookup_cycles(&bridge, &guard, table.table, keys, together);
             Some((table.table, each * share))

@@ -1,7 +1,8 @@
 //! Which way each packet of the traffic takes, by walking it through the compiled rules alone.
 //!
-//! The walk tells its host about every lookup ([`Host::looked_up`]). Counters, meters and groups do what they do in the switch; requests for rules and packet-ins go
-//! nowhere. Packets that visit the same tables and leave by the same ports are one path.
+//! The walk tells its host about every lookup ([`Host::looked_up`]). Counters, meters and groups do
+//! what they do in the switch; requests for rules and packet-ins go nowhere. Packets that visit the
+//! same tables and leave by the same ports are one path.
 
 use crate::Error;
 use crate::memory::Buffer;

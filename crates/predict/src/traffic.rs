@@ -1,8 +1,11 @@
-//! The packets that a prediction is made for: from a capture, from a description, or from the rules themselves.
+//! The packets that a prediction is made for: from a capture, from a description, or from the rules
+//! themselves.
 //!
-//! A description is a match in the words of `ovs-ofctl` and some words of its own: `udp,tp_dst=80,flows=10000,size=64,zipf`. What the match leaves open differs from flow
-//! to flow. Traffic from rules gives each rule of the first table the same share, and follows a rule's resubmits: of the next table it takes a rule at
-//! random whose match agrees with what the packet has so far. Registers are not followed, so some packets take another way than was meant.
+//! A description is a match in the words of `ovs-ofctl` and some words of its own:
+//! `udp,tp_dst=80,flows=10000,size=64,zipf`. What the match leaves open differs from flow
+//! to flow. Traffic from rules gives each rule of the first table the same share, and follows a
+//! rule's resubmits: of the next table it takes a rule at random whose match agrees with what the
+//! packet has so far. Registers are not followed, so some packets take another way than was meant.
 
 mod capture;
 mod compose;

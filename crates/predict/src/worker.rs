@@ -1,10 +1,12 @@
 //! A real worker over any ports, timed from outside.
 //!
-//! A worker calls a port's receive queue once a turn, so the time from one call to the next is what a burst costs from receiving to sending. [`Timed`] stands in front of a
-//! receive queue and notes these times; nothing in the worker knows of being measured.
+//! A worker calls a port's receive queue once a turn, so the time from one call to the next is what
+//! a burst costs from receiving to sending. [`Timed`] stands in front of a receive queue and notes
+//! these times; nothing in the worker knows of being measured.
 //!
-//! A [`Stand`] is such a worker that stops where it is between slices of its work: then others have the processor, and a [`Watch`] looks how fast it is. A slice's figure is the mean over
-//! some tens of milliseconds, as a switch's rate is; the middle of all slices is no slow moment's.
+//! A [`Stand`] is such a worker that stops where it is between slices of its work: then others have
+//! the processor, and a [`Watch`] looks how fast it is. A slice's figure is the mean over some tens
+//! of milliseconds, as a switch's rate is; the middle of all slices is no slow moment's.
 
 use crate::engine::reading_cycles;
 use crate::machine::Watch;
@@ -20,9 +22,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// Rounds of a slice that do not count, since others have had the caches meanwhile: of 100,000 packets after 50 ms of rest the first two take more than twice as long to copy as the third.
+/// Rounds of a slice that do not count, since others have had the caches meanwhile: of 100,000
+/// packets after 50 ms of rest the first two take more than twice as long to copy as the third.
 pub(crate) const WARM: usize = 2;
-/// How long a measurement of so many slices as there usually are may take, once the worker has settled.
+/// How long a measurement of so many slices as there usually are may take, once the worker has
+/// settled.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How long it goes on where it has some slices, but not all.
 const ENOUGH: Duration = Duration::from_secs(4);
@@ -72,11 +76,13 @@ pub struct Turns {
     pub sent: f64,
     /// Frames of a batch that is sent.
     pub batch: f64,
-    /// Whether the worker remembers walks, and why, in the words of `program::exec::CacheReport`; None where its packets have no use for that.
+    /// Whether the worker remembers walks, and why, in the words of `program::exec::CacheReport`;
+    /// None where its packets have no use for that.
     pub remembers: Option<&'static str>,
 }
 
-/// Lets a worker walk what comes in by the ports, a slice at a time with a look at the machine after each.
+/// Lets a worker walk what comes in by the ports, a slice at a time with a look at the machine
+/// after each.
 pub fn run<F: Frame + 'static>(
     rules: &Rules,
     ports: Vec<Port<F>>,
@@ -90,7 +96,8 @@ pub fn run<F: Frame + 'static>(
     stand.finish()
 }
 
-/// Lets workers that share a processor settle, and then work in turns, so many slices each, with a look at the machine after each turn.
+/// Lets workers that share a processor settle, and then work in turns, so many slices each, with a
+/// look at the machine after each turn.
 pub fn in_turns<F: Frame + 'static>(
     stands: &mut [Stand<F>],
     slices: usize,
@@ -181,14 +188,16 @@ impl<F: Frame + 'static> Stand<F> {
             slice: setting.slice,
             figures: Vec::new(),
         };
-        // A worker that waits in its first queue would not take the others, and there may be more of them than its mailbox has room for.
+        // A worker that waits in its first queue would not take the others, and there may be more
+        // of them than its mailbox has room for.
         stand.recorder.open(Duration::MAX);
         stand.datapath.set_workers(&[cpu]).map_err(failed)?;
         stand.recorder.close();
         Ok(stand)
     }
 
-    /// Works until the worker has made up its mind whether to remember walks, and packets cost no less than a while before: what is remembered grows for long. That it asks itself
+    /// Works until the worker has made up its mind whether to remember walks, and packets cost no
+    /// less than a while before: what is remembered grows for long. That it asks itself
     /// again later is part of what packets cost.
     fn settle(&mut self) {
         let end = Instant::now() + SETTLING;
@@ -299,7 +308,8 @@ struct Gate {
     figure: Option<f64>,
 }
 
-/// Where the slice stands; written by the worker alone while the gate is open, and by plain stores, since what they cost is measured with the rest.
+/// Where the slice stands; written by the worker alone while the gate is open, and by plain stores,
+/// since what they cost is measured with the rest.
 #[derive(Default)]
 struct Now {
     last: AtomicU64,
@@ -335,7 +345,8 @@ impl Recorder {
         }
     }
 
-    /// What has passed since the last burst began is that one's. Waits where the gate is shut; false where it is for ever. A slice may have ended and another begun since.
+    /// What has passed since the last burst began is that one's. Waits where the gate is shut;
+    /// false where it is for ever. A slice may have ended and another begun since.
     #[inline]
     fn begin(&self) -> bool {
         let slice = self.now.slice.load(Ordering::Relaxed);
@@ -407,7 +418,8 @@ impl Recorder {
         gate.figure = counts.then(|| spent as f64 / packets as f64);
     }
 
-    /// The worker waits for the gate to open; false where it does not any more. What it had in hand then took longer than it costs.
+    /// The worker waits for the gate to open; false where it does not any more. What it had in hand
+    /// then took longer than it costs.
     #[cold]
     fn wait(&self) -> bool {
         let mut gate = self.gate();
@@ -546,7 +558,8 @@ mod tests {
         // One that the worker does not come to.
         recorder.open(Duration::MAX);
         assert_eq!(recorder.close(), None);
-        // One that follows at once: what the worker had in hand and what it had counted are not of it.
+        // One that follows at once: what the worker had in hand and what it had counted are not of
+        // it.
         recorder.open(Duration::MAX);
         burst(1);
         assert!(!has_all());

@@ -1,4 +1,5 @@
-//! What a prediction says that packets do is what the rules say, evaluated one by one; and what a worker's counters count.
+//! What a prediction says that packets do is what the rules say, evaluated one by one; and what a
+//! worker's counters count.
 
 use openflow::flow::FlowMod;
 use pipeline::twin::{self, Effect};
@@ -91,7 +92,8 @@ fn the_trace_is_what_the_rules_say() {
     }
 }
 
-/// A prediction from a few slices. Other tests want the processor meanwhile, so that it may take more than one attempt to measure anything.
+/// A prediction from a few slices. Other tests want the processor meanwhile, so that it may take
+/// more than one attempt to measure anything.
 fn predicted(rules: &Rules, traffic: &Traffic, ports: &PortCost, shares: Shares) -> Prediction {
     predicted_with(rules, traffic, ports, shares, Shares::NONE)
 }

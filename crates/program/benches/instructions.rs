@@ -1,8 +1,11 @@
-//! Instructions for each packet of parsing, classifying, acting, and of whole walks, as callgrind counts them.
+//! Instructions for each packet of parsing, classifying, acting, and of whole walks, as callgrind
+//! counts them.
 //!
-//! `bench/instructions` runs this under valgrind, which counts what [`counted`] executes, and holds the counts against `bench/instructions.txt`. They are
-//! the same on every machine, since nothing in here depends on time, addresses or chance (what hashes begin with is no secret here, `program::secret`); so they show what times on a shared machine cannot.
-//! Run by itself, it only prints how many packets each benchmark handles.
+//! `bench/instructions` runs this under valgrind, which counts what [`counted`] executes, and holds
+//! the counts against `bench/instructions.txt`. They are the same on every machine, since nothing
+//! in here depends on time, addresses or chance (what hashes begin with is no secret here,
+//! `program::secret`); so they show what times on a shared machine cannot. Run by itself, it only
+//! prints how many packets each benchmark handles.
 
 mod support;
 
@@ -27,7 +30,8 @@ fn counted(work: &mut dyn FnMut()) {
     black_box(());
 }
 
-/// Counts `work`, which handles so many packets, after it has been done once: what is made only the first time is no packet's cost.
+/// Counts `work`, which handles so many packets, after it has been done once: what is made only the
+/// first time is no packet's cost.
 fn count(name: &str, packets: usize, mut work: impl FnMut()) {
     work();
     counted(&mut work);

@@ -1,6 +1,8 @@
-//! Cycles of a lookup by shape of table: rules as operators write them, packets that meet them, tuples and the template that is chosen side by side.
+//! Cycles of a lookup by shape of table: rules as operators write them, packets that meet them,
+//! tuples and the template that is chosen side by side.
 //!
-//! `cargo bench -p sluice-program --bench tables [NAME...]` prints for each case the lowest of several rounds, in TSC cycles for each packet.
+//! `cargo bench -p sluice-program --bench tables [NAME...]` prints for each case the lowest of
+//! several rounds, in TSC cycles for each packet.
 
 use packet::key::at;
 use packet::{Field, FlowKey, Match};
@@ -118,7 +120,8 @@ fn access_list(rules: usize, masks: usize) -> Vec<(Flow, u32)> {
         .collect()
 }
 
-/// Rules over 50 shapes of long prefixes and ports, one precedence for each shape, as in the side-by-side benchmark's curve.
+/// Rules over 50 shapes of long prefixes and ports, one precedence for each shape, as in the
+/// side-by-side benchmark's curve.
 fn mixed(rules: usize) -> Vec<(Flow, u32)> {
     let mut random = Random(29);
     let shapes: Vec<_> = (0..50)

@@ -1,6 +1,8 @@
-//! Cycles for each packet of parse, lookup and steps together, by rule set; frames lie in memory and are handed round, nothing is sent.
+//! Cycles for each packet of parse, lookup and steps together, by rule set; frames lie in memory
+//! and are handed round, nothing is sent.
 //!
-//! `cargo bench -p sluice-program --bench walk` prints one line a case: median and lowest of several rounds, in TSC cycles.
+//! `cargo bench -p sluice-program --bench walk` prints one line a case: median and lowest of
+//! several rounds, in TSC cycles.
 
 mod ovn;
 mod support;
@@ -195,7 +197,8 @@ fn main() {
         };
         let renew = match (decrements, turns) {
             (true, _) => Some(support::renew as Renew),
-            // Few frames, each to another station every time: what is written anew stays in the caches, the rules do not.
+            // Few frames, each to another station every time: what is written anew stays in the
+            // caches, the rules do not.
             (_, true) => Some((|frame| support::next_station(frame, 10_000)) as Renew),
             _ => None,
         };

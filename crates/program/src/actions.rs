@@ -1,7 +1,8 @@
 //! The steps that a rule's actions are compiled to.
 //!
-//! An [`OpList`] is the rule's instructions in order of execution, flattened: apply-actions first, then changes of the action set and metadata,
-//! then an optional jump to a later table. Lists are shared by rules that do the same.
+//! An [`OpList`] is the rule's instructions in order of execution, flattened: apply-actions first,
+//! then changes of the action set and metadata, then an optional jump to a later table. Lists are
+//! shared by rules that do the same.
 
 pub(crate) mod batch;
 pub(crate) mod bits;
@@ -24,8 +25,8 @@ use std::sync::{Arc, OnceLock};
 pub use crate::port::PortNo;
 pub(crate) use crate::port::reserved;
 
-/// Part of a field: bits `start..start + bits`, counted from its lowest bit as actions see it (`nw_tos` has two bits below the field that read as
-/// zero and are not written).
+/// Part of a field: bits `start..start + bits`, counted from its lowest bit as actions see it
+/// (`nw_tos` has two bits below the field that read as zero and are not written).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Bits {
     /// Which field.
@@ -52,16 +53,19 @@ pub enum PacketInReason {
     Group = 4,
     /// A packet-out sent it (1.4).
     PacketOut = 5,
-    /// A table-miss rule sent it: `NoMatch` for controllers of 1.3 and later, `Action` for older ones, to whom such a rule is one like others.
+    /// A table-miss rule sent it: `NoMatch` for controllers of 1.3 and later, `Action` for older
+    /// ones, to whom such a rule is one like others.
     TableMiss = 6,
-    /// It met no rule at all, and the table says that controllers get it: `NoMatch` for those before 1.3, nothing for others.
+    /// It met no rule at all, and the table says that controllers get it: `NoMatch` for those
+    /// before 1.3, nothing for others.
     NoRule = 7,
 }
 
 /// What is sent to the controllers, and to which.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ToController {
-    /// Bytes of the packet that would do, 0xffff for all. No packets are kept here for controllers to refer to, so all of it is sent whatever this says (1.3.5 section 6.1.2).
+    /// Bytes of the packet that would do, 0xffff for all. No packets are kept here for controllers
+    /// to refer to, so all of it is sent whatever this says (1.3.5 section 6.1.2).
     pub max_len: u16,
     /// Why.
     pub reason: PacketInReason,
@@ -117,7 +121,8 @@ pub enum Op {
     Output(PortNo),
     /// Send out of the ingress port.
     InPort,
-    /// Send out of every port but the ingress one; with `flood`, leave out ports that are marked no-flood.
+    /// Send out of every port but the ingress one; with `flood`, leave out ports that are marked
+    /// no-flood.
     All {
         /// Whether no-flood ports are left out.
         flood: bool,
@@ -142,8 +147,8 @@ pub enum Op {
     },
     /// Send to the controllers.
     Controller(Box<ToController>),
-    /// Write `value` where `mask` has ones; both as the field lies in the key. Header fields are written in the packet too. A list holds it as
-    /// [`Op::Set`].
+    /// Write `value` where `mask` has ones; both as the field lies in the key. Header fields are
+    /// written in the packet too. A list holds it as [`Op::Set`].
     SetField {
         /// Which.
         field: Field,
@@ -152,7 +157,8 @@ pub enum Op {
         /// Which bits.
         mask: Value,
     },
-    /// One or several sets made ready to run; [`OpList::new`] puts it in the place of [`Op::SetField`].
+    /// One or several sets made ready to run; [`OpList::new`] puts it in the place of
+    /// [`Op::SetField`].
     Set(CompiledSet),
     /// Copy bits.
     Move {
@@ -179,14 +185,15 @@ pub enum Op {
         /// Push where there is none.
         push: bool,
     },
-    /// Decrement the IP TTL; where it runs out, the packet goes to the controllers with these ids and this list ends.
+    /// Decrement the IP TTL; where it runs out, the packet goes to the controllers with these ids
+    /// and this list ends.
     DecTtl(Box<[u16]>),
     /// Push an MPLS label with this Ethertype (0x8847, 0x8848).
     PushMpls(u16),
     /// Remove the outermost MPLS label, if there is one; the Ethertype of what follows.
     PopMpls(u16),
-    /// Decrement the outermost label's TTL; where it runs out, the packet goes to the controllers and this list ends, and it ends where there is no
-    /// label.
+    /// Decrement the outermost label's TTL; where it runs out, the packet goes to the controllers
+    /// and this list ends, and it ends where there is no label.
     DecMplsTtl,
     /// Copy the TTL behind the outermost label into it.
     CopyTtlOut,
@@ -198,7 +205,8 @@ pub enum Op {
     PopPbb,
     /// Queue for outputs that follow; None for the port's default.
     SetQueue(Option<u32>),
-    /// Look up in a table (None: the current one), then go on with this list. `in_port`: what the lookup matches as ingress port.
+    /// Look up in a table (None: the current one), then go on with this list. `in_port`: what the
+    /// lookup matches as ingress port.
     Resubmit {
         /// Port number to match with.
         in_port: Option<PortNo>,
@@ -215,7 +223,8 @@ pub enum Op {
     StackPush(Bits),
     /// Pop bits off the walk's stack; an empty stack leaves the destination as it is.
     StackPop(Bits),
-    /// Run a list on a copy, and then what the action set holds by then; no change to packet, metadata, stack or action set comes back.
+    /// Run a list on a copy, and then what the action set holds by then; no change to packet,
+    /// metadata, stack or action set comes back.
     Clone(Arc<OpList>),
     /// Choose a way and write its number.
     Multipath(Box<Multipath>),
@@ -228,15 +237,18 @@ pub enum Op {
         /// Where to.
         dst: Bits,
     },
-    /// The rule is part of conditions; the only step of its list, and never run: see the lookup of conjunctive matches in `program::table`.
+    /// The rule is part of conditions; the only step of its list, and never run: see the lookup of
+    /// conjunctive matches in `program::table`.
     Conjunction(Box<[Clause]>),
     /// Hold the packet against a meter, which may drop it or change its DSCP.
     Meter(MeterRef),
-    /// Hold the packet against a meter; above the rate the [`Op::Controller`] that follows is left out.
+    /// Hold the packet against a meter; above the rate the [`Op::Controller`] that follows is left
+    /// out.
     MeterController(MeterRef),
     /// Ask for a rule; the packet waits until it is in force.
     Learn(Arc<Learn>),
-    /// Shorten the rule's timeouts when the packet ends a TCP connection. It is carried out when the rule is met.
+    /// Shorten the rule's timeouts when the packet ends a TCP connection. It is carried out when
+    /// the rule is met.
     FinTimeout {
         /// Seconds without a packet, 0 for no change.
         idle: u16,
@@ -253,8 +265,9 @@ pub enum Op {
     Exit,
 }
 
-/// A compiled list of steps. In a shared one the steps do not lie on one line with the number of those who share it, which changes with every
-/// rule that does the same, while workers run the steps.
+/// A compiled list of steps. In a shared one the steps do not lie on one line with the number of
+/// those who share it, which changes with every rule that does the same, while workers run the
+/// steps.
 #[derive(Clone, Debug, Default)]
 #[repr(align(64))]
 pub struct OpList {
@@ -284,7 +297,8 @@ impl OpList {
         learns(&self.ops)
     }
 
-    /// A list of the given steps, in which sets are made ready to run and neighbours made one where they can be.
+    /// A list of the given steps, in which sets are made ready to run and neighbours made one where
+    /// they can be.
     pub fn new(ops: Vec<Op>) -> OpList {
         OpList {
             ops: compiled(ops),
@@ -292,7 +306,8 @@ impl OpList {
         }
     }
 
-    /// What its steps do on a straight way, if that is all they do. Nothing may be bound afterwards.
+    /// What its steps do on a straight way, if that is all they do. Nothing may be bound
+    /// afterwards.
     pub(crate) fn blocks(&self) -> Option<ActionBlocks> {
         let made = self.blocks.get_or_init(|| blocks(&self.ops));
         made.as_deref().map(ActionBlocks::of)
@@ -317,7 +332,8 @@ impl OpList {
         self.ops.iter().any(|op| matches!(op, Op::WriteActions(_)))
     }
 
-    /// False only where its steps surely end at ports named in them, controllers and the learning switch.
+    /// False only where its steps surely end at ports named in them, controllers and the learning
+    /// switch.
     pub(crate) fn goes_on(&self) -> bool {
         let ends = |op: &Op| op.only_sends() || matches!(op, Op::Set(_) | Op::DecTtl(_));
         !self.ops.iter().all(ends)
@@ -333,7 +349,8 @@ impl OpList {
         written(&self.ops)
     }
 
-    /// The words of the key that its steps read or change, so must be filled by the parser when the list may run.
+    /// The words of the key that its steps read or change, so must be filled by the parser when the
+    /// list may run.
     pub fn words(&self) -> WordSet {
         self.ops
             .iter()
@@ -361,7 +378,8 @@ fn compiled(ops: Vec<Op>) -> Box<[Op]> {
     ready.into()
 }
 
-/// The shortest timeouts that `fin_timeout` among these steps brings, 0 for no change; None when there is none.
+/// The shortest timeouts that `fin_timeout` among these steps brings, 0 for no change; None when
+/// there is none.
 pub(crate) fn fin_timeouts(ops: &[Op]) -> Option<(u16, u16)> {
     let shorter = |a: u16, b: u16| if a == 0 || b == 0 { a.max(b) } else { a.min(b) };
     ops.iter()
@@ -420,8 +438,8 @@ fn written(ops: &[Op]) -> WordSet {
     all.fold(WordSet::EMPTY, WordSet::union)
 }
 
-/// Steps in the order in which an action set runs them, without those that it does not run: none at all when nothing would leave. None when there are too
-/// many for a set.
+/// Steps in the order in which an action set runs them, without those that it does not run: none at
+/// all when nothing would leave. None when there are too many for a set.
 pub fn in_set_order(ops: &[Op]) -> Option<Vec<Op>> {
     let mut set = ActionSet::default();
     set.write(ops)
@@ -429,7 +447,8 @@ pub fn in_set_order(ops: &[Op]) -> Option<Vec<Op>> {
 }
 
 impl Op {
-    /// Whether it sends the packet as it is, or a copy, to ports named in it, the controllers or the learning switch, and does nothing else.
+    /// Whether it sends the packet as it is, or a copy, to ports named in it, the controllers or
+    /// the learning switch, and does nothing else.
     pub(crate) fn only_sends(&self) -> bool {
         matches!(
             self,

@@ -1,4 +1,5 @@
-//! Work that takes long and must not keep the control thread: a thread of its own, which does one thing after the other.
+//! Work that takes long and must not keep the control thread: a thread of its own, which does one
+//! thing after the other.
 
 use std::sync::Mutex;
 use std::sync::mpsc::{Sender, channel};

@@ -107,7 +107,8 @@ impl LaneSet {
         }
     }
 
-    /// Those at whose places this stands. All places are compared: whole vectors at once, and none by itself.
+    /// Those at whose places this stands. All places are compared: whole vectors at once, and none
+    /// by itself.
     #[inline(always)]
     pub fn those_with(self, all: &[u32; LOOKUP_MAX], wanted: u32) -> LaneSet {
         #[cfg(target_arch = "x86_64")]
@@ -145,7 +146,8 @@ fn places_with(all: &[u32; LOOKUP_MAX], wanted: u32) -> u64 {
     })
 }
 
-/// A lane's bit, for each of eight bytes that are one or zero, when these are multiplied by it: the highest byte of the product.
+/// A lane's bit, for each of eight bytes that are one or zero, when these are multiplied by it: the
+/// highest byte of the product.
 const TO_BITS: u64 = 0x0102_0408_1020_4080;
 
 /// Packets of a burst: a set of them, or one, for which all is simpler.
@@ -337,7 +339,8 @@ impl Words for MiniKey {
     }
 }
 
-/// A word that packets of the common kinds do not have of their own, but for [`MoreWords`]: as [`begin_key`] begins it.
+/// A word that packets of the common kinds do not have of their own, but for [`MoreWords`]: as
+/// [`begin_key`] begins it.
 #[inline(always)]
 pub(crate) fn beyond(index: u8) -> u64 {
     const UNSET: u64 = {

@@ -3,14 +3,15 @@
 //! Each kind of lookup is one file with one type that is a [`Classify`]; [`Classifier`] lists them.
 //!
 //! * [`Linear`]: up to [`LINEAR_MAX`](linear::LINEAR_MAX) rules, compared one after the other by
-//!   precedence. Cost grows with the number of rules and with nothing else, so a table of four rules
-//!   over four masks (the tuple space explosion of Csikor et al.) costs four compares for any traffic.
+//!   precedence. Cost grows with the number of rules and with nothing else, so a table of four
+//!   rules over four masks (the tuple space explosion of Csikor et al.) costs four compares for any
+//!   traffic.
 //! * [`TupleSpace`]: one hash table for each set of masked bits, tried in the order of the highest
-//!   precedence in each, until what was found beats all that is left. A packet that differs from what
-//!   all rules of a tuple have in common, their protocol for instance, passes it over without a look
-//!   into memory. Hash tables grow in place; the list of tuples is replaced as a whole.
-//! * [`Trees`](tree::TreeClassifier): decision trees made in the background, and tuples for what they
-//!   do not hold.
+//!   precedence in each, until what was found beats all that is left. A packet that differs from
+//!   what all rules of a tuple have in common, their protocol for instance, passes it over without
+//!   a look into memory. Hash tables grow in place; the list of tuples is replaced as a whole.
+//! * [`Trees`](tree::TreeClassifier): decision trees made in the background, and tuples for what
+//!   they do not hold.
 //! * [`Trie`](trie::TrieClassifier): a trie over one field that is changed in place, and tuples for
 //!   rules that are no prefixes of it.
 //! * [`Conjunctive`]: one of the above, and beside it the rules that are parts of conditions.
@@ -53,8 +54,8 @@ pub(crate) trait Classify {
     fn reads(&self) -> Reads;
 
     /// Finds each key's rule: the one of the highest precedence that matches and holds in `epoch`.
-    /// `out`, one place for each key, is empty before. `summaries` gets what is known of rules that were
-    /// found without reading them.
+    /// `out`, one place for each key, is empty before. `summaries` gets what is known of rules that
+    /// were found without reading them.
     fn look_up<'k, 'g, K: Words + 'k>(
         &'g self,
         keys: impl Keys<'k, K>,
@@ -76,8 +77,8 @@ pub(crate) trait Classify {
         lanes::look_up_each(self, set, lanes, epoch, found)
     }
 
-    /// Returns the verdicts of keys where the classifier knows them without reading rules; what they
-    /// are found by goes to `numbers`, and stays there.
+    /// Returns the verdicts of keys where the classifier knows them without reading rules; what
+    /// they are found by goes to `numbers`, and stays there.
     #[inline(always)]
     fn verdicts<'g, 'n, K: Words>(
         &'g self,
@@ -94,8 +95,8 @@ pub(crate) trait Classify {
     /// Counts what looking a key up takes.
     fn count_effort(&self, key: &FlowKey, epoch: Epoch, count: &mut Count);
 
-    /// Returns whether a lookup costs no more than one in the flow cache: that hashes five words, and
-    /// reads a set's tags, a line and its way.
+    /// Returns whether a lookup costs no more than one in the flow cache: that hashes five words,
+    /// and reads a set's tags, a line and its way.
     fn is_quick(&self) -> bool {
         false
     }
@@ -263,8 +264,8 @@ classifiers! {
     Conjunctive(Conjunctive),
 }
 
-// SAFETY: rules are reached only under a guard of the domain, and outlive it (see `Domain::retire`);
-// `Rule` itself is Sync.
+// SAFETY: rules are reached only under a guard of the domain, and outlive it (see
+// `Domain::retire`); `Rule` itself is Sync.
 unsafe impl Send for Classifier {}
 // SAFETY: as above; a published classifier is not changed except through atomics.
 unsafe impl Sync for Classifier {}
@@ -274,10 +275,11 @@ pub(crate) struct Published {
     pub(crate) classifier: Classifier,
     /// What of a packet it looks at.
     pub(crate) reads: Reads,
-    /// The matches of a short list, or the agreed bits of a few tuples, that look at mini keys only.
+    /// The matches of a short list, or the agreed bits of a few tuples, that look at mini keys
+    /// only.
     pub(crate) patterns: Option<Box<[Pattern]>>,
-    /// The same of the first table's list, made ready for packets as they lie, where its rules only
-    /// send or drop.
+    /// The same of the first table's list, made ready for packets as they lie, where its rules
+    /// only send or drop.
     pub(crate) prefilter: Option<Box<RawPrefilter>>,
     /// Whether the flow cache is not expected to find sooner what a packet meets.
     pub(crate) quick: bool,

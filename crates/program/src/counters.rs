@@ -1,10 +1,13 @@
 //! Packet and byte counts in slots that never move.
 //!
-//! A slot is a number; each worker has its own copy of every slot, in chunks made when a slot in them is first allocated, so a worker adds without
-//! a lock or a shared cache line, and the control thread sums the copies when somebody asks (paper a measured what a shared counter costs).
+//! A slot is a number; each worker has its own copy of every slot, in chunks made when a slot in
+//! them is first allocated, so a worker adds without a lock or a shared cache line, and the control
+//! thread sums the copies when somebody asks (paper a measured what a shared counter costs).
 //!
-//! A counter may stand for several others, so that a worker adds once for all rules of a way that packets take: these others have *shares* of it, and who reads one of
-//! them gets what has been counted there too. When such a counter is given up ([`Counters::settle`]), what it holds goes over to those that have shares.
+//! A counter may stand for several others, so that a worker adds once for all rules of a way that
+//! packets take: these others have *shares* of it, and who reads one of them gets what has been
+//! counted there too. When such a counter is given up ([`Counters::settle`]), what it holds goes
+//! over to those that have shares.
 
 use crossbeam_utils::CachePadded;
 use std::collections::HashMap;
@@ -127,7 +130,8 @@ impl Link {
     }
 }
 
-/// Who has shares, and what they have got of counters that were given up. Of one rule there may be thousands.
+/// Who has shares, and what they have got of counters that were given up. Of one rule there may be
+/// thousands.
 #[derive(Default)]
 struct Shares {
     /// By counter, what it has shares of.
@@ -231,7 +235,8 @@ impl Counters {
         shares.holders.insert(of.0, holders.to_vec());
     }
 
-    /// Gives a counter back that others may have shares of: they get what it holds. The caller sees to it that no worker can still count on it.
+    /// Gives a counter back that others may have shares of: they get what it holds. The caller sees
+    /// to it that no worker can still count on it.
     pub(crate) fn settle(&self, of: CounterId) {
         let totals = self.read_own(of);
         if let Some(mut shares) = self.shares() {
@@ -259,7 +264,8 @@ impl Counters {
             .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Makes worker `index` able to count: call it before the worker's first burst. Counts of an earlier worker of that number stay.
+    /// Makes worker `index` able to count: call it before the worker's first burst. Counts of an
+    /// earlier worker of that number stay.
     pub fn add_worker(&self, index: usize) {
         let mut allocation = self.allocation();
         if index >= allocation.workers {
@@ -293,7 +299,8 @@ impl Counters {
         Some(id)
     }
 
-    /// Gives a counter back. The caller sees to it that no worker can still count on it (retire, collect).
+    /// Gives a counter back. The caller sees to it that no worker can still count on it (retire,
+    /// collect).
     pub fn free(&self, id: CounterId) {
         if let Some(mut shares) = self.shares() {
             shares.links.remove(&id.0);
@@ -351,7 +358,8 @@ impl Counters {
         totals
     }
 
-    /// Adds to worker `worker`'s copy; only that worker calls this for its number, so a plain load and store suffice.
+    /// Adds to worker `worker`'s copy; only that worker calls this for its number, so a plain load
+    /// and store suffice.
     #[inline(always)]
     pub fn add(&self, worker: usize, id: CounterId, packets: u64, bytes: u64, now_ms: u64) {
         if let Some(slot) = self.directories[worker].slot(id) {
@@ -388,7 +396,8 @@ pub struct WorkerCounters<'a>(&'a [AtomicPtr<Chunk>; CHUNKS]);
 #[inline(always)]
 pub(crate) fn prefetch<T>(place: *const T) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch of any address has no effect but on the cache; SSE, which it belongs to, is part of x86_64.
+    // SAFETY: a prefetch of any address has no effect but on the cache; SSE, which it belongs to,
+    // is part of x86_64.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch::<_MM_HINT_T0>(place.cast());
@@ -407,7 +416,8 @@ impl<'a> WorkerCounters<'a> {
     #[inline(always)]
     fn slot(self, id: CounterId) -> Option<&'a Slot> {
         let chunk = self.0[id.0 as usize / CHUNK % CHUNKS].load(Ordering::Acquire);
-        // SAFETY: a chunk pointer is null or was made by `Box::into_raw` in `Directory::ensure`, and is freed only when the directory is dropped, whose list this is.
+        // SAFETY: a chunk pointer is null or was made by `Box::into_raw` in `Directory::ensure`,
+        // and is freed only when the directory is dropped, whose list this is.
         unsafe { chunk.as_ref() }.map(|chunk| &chunk[id.0 as usize % CHUNK])
     }
 
@@ -425,7 +435,8 @@ impl<'a> WorkerCounters<'a> {
         self.slot(id).map(WorkerCounter)
     }
 
-    /// The addresses ([`WorkerCounter::address`]) of eight counters, whose numbers these are; zero in lanes that are not `wanted`, or where there is no counter of the number.
+    /// The addresses ([`WorkerCounter::address`]) of eight counters, whose numbers these are; zero
+    /// in lanes that are not `wanted`, or where there is no counter of the number.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f")]
     #[inline]
@@ -472,7 +483,8 @@ impl<'a> WorkerCounter<'a> {
     /// The address is 0, or that of a counter whose directory lives for 'a.
     #[inline(always)]
     pub unsafe fn at(address: usize) -> Option<WorkerCounter<'a>> {
-        // SAFETY: so the caller says; addresses of counters have been exposed, by `address` or with their chunks.
+        // SAFETY: so the caller says; addresses of counters have been exposed, by `address` or with
+        // their chunks.
         unsafe { std::ptr::with_exposed_provenance::<Slot>(address).as_ref() }.map(WorkerCounter)
     }
 

@@ -1,12 +1,14 @@
 //! Publication by epochs.
 //!
-//! Every rule carries the epoch in which it appears and the one in which it goes. The writer prepares any number of changes for epoch
-//! `current + 1` and publishes them all by one store. A worker reads the epoch at the start of each burst ([`Reader::begin`]), before it
+//! Every rule carries the epoch in which it appears and the one in which it goes. The writer
+//! prepares any number of changes for epoch `current + 1` and publishes them all by one store. A
+//! worker reads the epoch at the start of each burst ([`Reader::begin`]), before it
 //! fetches packets, and sees exactly the rules of that epoch in every table of every bridge.
 //!
-//! A worker's `begin` also says that it holds nothing from earlier bursts. So when every worker has begun a burst in epoch `e` or later
-//! ([`Domain::passed`]), a barrier for `e` may be answered, and what was unlinked before `e` was published may be freed. A sleeping worker marks
-//! itself offline and counts as having passed everything; it reads the epoch again before its next burst.
+//! A worker's `begin` also says that it holds nothing from earlier bursts. So when every worker has
+//! begun a burst in epoch `e` or later ([`Domain::passed`]), a barrier for `e` may be answered, and
+//! what was unlinked before `e` was published may be freed. A sleeping worker marks itself offline
+//! and counts as having passed everything; it reads the epoch again before its next burst.
 
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, fence};
 use crossbeam_utils::CachePadded;
@@ -17,7 +19,8 @@ use std::sync::Arc;
 /// A point in the sequence of published changes.
 pub type Epoch = u64;
 
-/// Later than every epoch: when a rule goes that nobody has removed, and what an offline reader has seen.
+/// Later than every epoch: when a rule goes that nobody has removed, and what an offline reader has
+/// seen.
 pub const NEVER: Epoch = u64::MAX;
 
 /// How far ahead of the epoch at hand one is reserved: as many others may be published before it.
@@ -39,11 +42,14 @@ type Retired = VecDeque<(Epoch, Box<dyn Any + Send>)>;
 pub struct Domain {
     epoch: CachePadded<AtomicU64>,
     seen: Box<[CachePadded<AtomicU64>]>,
-    /// For each reader the oldest epoch that it still holds something of outside its bursts, [`NEVER`] for none.
+    /// For each reader the oldest epoch that it still holds something of outside its bursts,
+    /// [`NEVER`] for none.
     held: Box<[AtomicU64]>,
-    /// On lines of its own: control writes it all the time, and workers read its neighbours in every turn.
+    /// On lines of its own: control writes it all the time, and workers read its neighbours in
+    /// every turn.
     retired: CachePadded<Mutex<Retired>>,
-    /// For each reader the oldest epoch in which it has met rules that it has not counted for yet, [`NEVER`] for none.
+    /// For each reader the oldest epoch in which it has met rules that it has not counted for yet,
+    /// [`NEVER`] for none.
     owed: Box<[AtomicU64]>,
     /// The epoch that is reserved, [`NEVER`] for none.
     reserved: AtomicU64,
@@ -79,12 +85,14 @@ impl Domain {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// The epoch that the next [`Domain::publish`] starts: what new rules carry as their first and removed rules as their end.
+    /// The epoch that the next [`Domain::publish`] starts: what new rules carry as their first and
+    /// removed rules as their end.
     pub fn next(&self) -> Epoch {
         self.current() + 1
     }
 
-    /// Makes all changes prepared for [`Domain::next`] visible and returns that epoch. Only the one writer (the control thread) calls this.
+    /// Makes all changes prepared for [`Domain::next`] visible and returns that epoch. Only the one
+    /// writer (the control thread) calls this.
     pub fn publish(&self) -> Epoch {
         let epoch = self.next();
         if epoch >= self.reserved.load(Ordering::Relaxed) {
@@ -164,7 +172,8 @@ impl Domain {
 
     fn begin(&self, epoch: Epoch) -> Epoch {
         self.epoch.store(epoch, Ordering::Release);
-        // Pairs with the fence in `Reader::begin`: either the reader sees this epoch, or `passed` sees that it is online and behind.
+        // Pairs with the fence in `Reader::begin`: either the reader sees this epoch, or `passed`
+        // sees that it is online and behind.
         fence(Ordering::SeqCst);
         epoch
     }
@@ -177,13 +186,15 @@ impl Domain {
             .all(|seen| seen.load(Ordering::Acquire) >= epoch)
     }
 
-    /// Whether the reader in this slot is in the middle of something: it has begun a burst and has not gone offline since.
+    /// Whether the reader in this slot is in the middle of something: it has begun a burst and has
+    /// not gone offline since.
     pub fn is_online(&self, index: usize) -> bool {
         let seen = self.seen.get(index);
         seen.is_some_and(|seen| !matches!(seen.load(Ordering::Relaxed), FREE | OFFLINE))
     }
 
-    /// Whether nobody works in an epoch before `epoch`, or holds something of one ([`Guard::hold`]): rules that ended with it may be unlinked.
+    /// Whether nobody works in an epoch before `epoch`, or holds something of one
+    /// ([`Guard::hold`]): rules that ended with it may be unlinked.
     pub fn quiet(&self, epoch: Epoch) -> bool {
         self.passed(epoch)
             && self
@@ -297,8 +308,10 @@ pub struct Reader {
 }
 
 impl Reader {
-    /// Starts a burst: says that nothing from earlier bursts is held, and returns a guard with the epoch to work in. Call it before receiving, so
-    /// that packets received after a barrier's reply are handled in the barrier's epoch or later. What is looked up under the guard cannot outlive it.
+    /// Starts a burst: says that nothing from earlier bursts is held, and returns a guard with the
+    /// epoch to work in. Call it before receiving, so that packets received after a barrier's
+    /// reply are handled in the barrier's epoch or later. What is looked up under the guard cannot
+    /// outlive it.
     #[inline]
     pub fn begin(&mut self) -> Guard<'_> {
         let epoch = self.enter();
@@ -314,8 +327,9 @@ impl Reader {
         let epoch = self.domain.epoch.load(Ordering::Acquire);
         if seen.load(Ordering::Relaxed) != epoch {
             seen.store(epoch, Ordering::Release);
-            // The store must be visible before anything of this epoch is read, and the epoch must be read again after it: coming from
-            // offline, a publication may have slipped in between, and the writer may have counted this reader as absent.
+            // The store must be visible before anything of this epoch is read, and the epoch must
+            // be read again after it: coming from offline, a publication may have
+            // slipped in between, and the writer may have counted this reader as absent.
             fence(Ordering::SeqCst);
             let again = self.domain.epoch.load(Ordering::Acquire);
             if again != epoch {
@@ -326,7 +340,8 @@ impl Reader {
         epoch
     }
 
-    /// Says that nothing is held and that none will be before the next [`Reader::begin`]: before sleeping.
+    /// Says that nothing is held and that none will be before the next [`Reader::begin`]: before
+    /// sleeping.
     #[inline]
     pub fn offline(&mut self) {
         self.domain.seen[self.index].store(OFFLINE, Ordering::Release);
@@ -363,9 +378,10 @@ impl Guard<'_> {
         &self.reader.domain
     }
 
-    /// Says that what was seen in `oldest` and later is still held when this guard has gone, until another call says otherwise; [`NEVER`] for nothing. It
-    /// keeps memory and rules that have ended from being freed, and no barrier from being answered. `oldest` is this guard's epoch, or one that has been held
-    /// without a break.
+    /// Says that what was seen in `oldest` and later is still held when this guard has gone, until
+    /// another call says otherwise; [`NEVER`] for nothing. It keeps memory and rules that have
+    /// ended from being freed, and no barrier from being answered. `oldest` is this guard's epoch,
+    /// or one that has been held without a break.
     pub(crate) fn hold(&self, oldest: Epoch) {
         debug_assert!(
             oldest >= self.epoch.min(self.held()),
@@ -374,8 +390,9 @@ impl Guard<'_> {
         self.domain().held[self.index()].store(oldest, Ordering::Release);
     }
 
-    /// Says that packets have met rules in `oldest` and later, not before, which are still to be counted; [`NEVER`] for none. It keeps counters from being given to
-    /// others, and no barrier from being answered. `oldest` is this guard's epoch, or what was said last or later.
+    /// Says that packets have met rules in `oldest` and later, not before, which are still to be
+    /// counted; [`NEVER`] for none. It keeps counters from being given to others, and no
+    /// barrier from being answered. `oldest` is this guard's epoch, or what was said last or later.
     pub(crate) fn owes(&self, oldest: Epoch) {
         self.domain().owed[self.index()].store(oldest, Ordering::Release);
     }
@@ -393,8 +410,8 @@ impl Guard<'_> {
         self.domain().held[self.index()].load(Ordering::Relaxed)
     }
 
-    /// A guard for a walk in `epoch`, which is not before the one that is pinned and not behind this
-    /// guard's.
+    /// A guard for a walk in `epoch`, which is not before the one that is pinned and not behind
+    /// this guard's.
     pub fn in_pinned<'g>(&'g self, pinned: &'g Pinned, epoch: Epoch) -> Guard<'g> {
         assert!(
             std::ptr::eq(&*pinned.domain, self.domain())

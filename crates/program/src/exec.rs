@@ -1,10 +1,13 @@
 //! A packet's way through the tables, as data, a burst at a time.
 //!
-//! The engine parses a burst, looks all of it up in the first table at once, and runs each packet's steps until the packet is done or needs
-//! another lookup; packets that wait for the same table are looked up together, tables in ascending order. A walk's state (key, position in the lists
-//! of steps, registers, action set, stack) lies in [`Walk`], not on a call stack, so that it can stop at any lookup and go on.
+//! The engine parses a burst, looks all of it up in the first table at once, and runs each packet's
+//! steps until the packet is done or needs another lookup; packets that wait for the same table are
+//! looked up together, tables in ascending order. A walk's state (key, position in the lists
+//! of steps, registers, action set, stack) lies in [`Walk`], not on a call stack, so that it can
+//! stop at any lookup and go on.
 //!
-//! Outputs are put off as long as nothing changes the packet: the last one takes the frame itself, only the others cost a copy.
+//! Outputs are put off as long as nothing changes the packet: the last one takes the frame itself,
+//! only the others cost a copy.
 
 mod first_table;
 pub(crate) mod flow_cache;
@@ -74,9 +77,9 @@ impl<F: Frame> Engine<F> {
         }
     }
 
-    /// Walks a burst that came in by `in_port` through the bridge's tables, from table 0, and leaves `frames` empty. Returns how many bytes
-    /// they had. `mirrored`: mirrors that have had these
-    /// packets already. Time is in milliseconds of the datapath's clock.
+    /// Walks a burst that came in by `in_port` through the bridge's tables, from table 0, and
+    /// leaves `frames` empty. Returns how many bytes they had. `mirrored`: mirrors that have
+    /// had these packets already. Time is in milliseconds of the datapath's clock.
     #[allow(clippy::too_many_arguments)] // one call per burst; a struct would only rename them
     pub fn burst<H: Host<F>>(
         &mut self,
@@ -134,8 +137,8 @@ impl<F: Frame> Engine<F> {
         self.received
     }
 
-    /// Whether packets are to be walked one after the other: where they may ask for a rule, and where a rule
-    /// that has been asked for may decide one of their lookups.
+    /// Whether packets are to be walked one after the other: where they may ask for a rule, and
+    /// where a rule that has been asked for may decide one of their lookups.
     #[inline(always)]
     fn goes_in_order<H: Host<F>>(
         &mut self,
@@ -149,8 +152,8 @@ impl<F: Frame> Engine<F> {
                 && self.may_wait(bridge, in_port, frames, host.place().bridge))
     }
 
-    /// Whether a rule that has been asked for may decide a lookup of these packets: told by what they came
-    /// with and no rule writes.
+    /// Whether a rule that has been asked for may decide a lookup of these packets: told by what
+    /// they came with and no rule writes.
     #[cold]
     #[inline(never)]
     fn may_wait(&mut self, bridge: &Bridge, in_port: PortNo, frames: &[F], number: u32) -> bool {
@@ -168,7 +171,8 @@ impl<F: Frame> Engine<F> {
         })
     }
 
-    /// Parses frames into the keys of the first walks; false when some of them are not frames at all.
+    /// Parses frames into the keys of the first walks; false when some of them are not frames at
+    /// all.
     #[inline(always)]
     fn parse<H: Host<F>>(
         &mut self,
@@ -213,7 +217,8 @@ impl<F: Frame> Engine<F> {
             .lookup_burst(0, count, |index| &walks[index].key, burst.guard, found);
     }
 
-    /// Looks parsed frames up in the first table. A rule that only sends to a port is carried out at once.
+    /// Looks parsed frames up in the first table. A rule that only sends to a port is carried out
+    /// at once.
     #[inline(always)]
     fn first_lookup<H: Host<F>>(
         &mut self,
@@ -261,8 +266,9 @@ impl<F: Frame> Engine<F> {
         }
     }
 
-    /// Throws out what is not a frame, or could not be gathered for want of memory, and looks the rest up. Such frames have been counted. Throws out
-    /// fragments too, where they are dropped.
+    /// Throws out what is not a frame, or could not be gathered for want of memory, and looks the
+    /// rest up. Such frames have been counted. Throws out fragments too, where they are
+    /// dropped.
     #[cold]
     fn sift<H: Host<F>>(
         &mut self,
@@ -291,7 +297,8 @@ impl<F: Frame> Engine<F> {
         self.first_lookup(burst, kept.into_iter(), mirrored, host);
     }
 
-    /// Runs steps on one frame, as a packet-out does; `in_port` may be a reserved number. Lookups that the steps ask for find rules in the guard's epoch.
+    /// Runs steps on one frame, as a packet-out does; `in_port` may be a reserved number. Lookups
+    /// that the steps ask for find rules in the guard's epoch.
     #[allow(clippy::too_many_arguments)] // as for `burst`
     pub fn run_ops<H: Host<F>>(
         &mut self,
@@ -308,8 +315,8 @@ impl<F: Frame> Engine<F> {
         self.run_ops_with(bridge, guard, &metadata, frame, ops, now_ms, host);
     }
 
-    /// [`Engine::run_ops`] on a frame that begins with this metadata: ingress port, registers, tunnel
-    /// and so on. What `metadata` says of the packet's own headers is not looked at.
+    /// [`Engine::run_ops`] on a frame that begins with this metadata: ingress port, registers,
+    /// tunnel and so on. What `metadata` says of the packet's own headers is not looked at.
     #[allow(clippy::too_many_arguments)] // as for `burst`
     pub fn run_ops_with<H: Host<F>>(
         &mut self,

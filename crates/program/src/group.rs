@@ -1,9 +1,12 @@
 //! Groups (OpenFlow 1.3.5 section 5.6), as workers see them.
 //!
-//! A step names a group by a [`GroupRef`]: its number and a slot that the writer has given it, so a packet finds it without a search. In the slot hang the
-//! group's versions, the newest first. Each carries the epoch in which it appears, so a change of a group obeys epochs as rules do: a burst takes the first
-//! version that has appeared in its epoch, and older ones are looked at only by bursts of older epochs. Slots outlive groups; one that has been given to
-//! another group is recognised by the number, so a step that is stale (in a packet-out that waited) meets no group instead of a wrong one.
+//! A step names a group by a [`GroupRef`]: its number and a slot that the writer has given it, so a
+//! packet finds it without a search. In the slot hang the group's versions, the newest first. Each
+//! carries the epoch in which it appears, so a change of a group obeys epochs as rules do: a burst
+//! takes the first version that has appeared in its epoch, and older ones are looked at only by
+//! bursts of older epochs. Slots outlive groups; one that has been given to another group is
+//! recognised by the number, so a step that is stale (in a packet-out that waited) meets no group
+//! instead of a wrong one.
 
 mod select;
 
@@ -24,8 +27,8 @@ pub(crate) const CHUNKS: usize = 1024;
 /// Most groups of a bridge, those among them that are only mentioned.
 pub const GROUPS_MAX: usize = CHUNK * CHUNKS;
 
-/// Buckets that watch something which are looked at for one choice, those of watched groups included; beyond, they count as dead. Groups that watch
-/// each other would be looked at for ever.
+/// Buckets that watch something which are looked at for one choice, those of watched groups
+/// included; beyond, they count as dead. Groups that watch each other would be looked at for ever.
 pub const LOOKS: u32 = 1024;
 
 /// A group, named in a step.
@@ -119,7 +122,8 @@ pub struct Group {
     pub(crate) added: Epoch,
     /// First epoch in which the group is gone.
     pub(crate) removed: AtomicU64,
-    /// The version before: alive as long as a burst may be in an epoch before `added`, and not looked at by others.
+    /// The version before: alive as long as a burst may be in an epoch before `added`, and not
+    /// looked at by others.
     pub(crate) older: AtomicPtr<Group>,
     /// Whether `older` has been handed over for freeing.
     pub(crate) cut: AtomicBool,
@@ -209,7 +213,8 @@ impl GroupTable {
     #[inline(always)]
     pub(crate) fn head(&self, slot: u32) -> Option<&AtomicPtr<Group>> {
         let chunk = self.chunks.get(slot as usize / CHUNK)?;
-        // SAFETY: a chunk pointer is null or was made by `Box::into_raw` in `allocate`, and is freed only when `self` is dropped.
+        // SAFETY: a chunk pointer is null or was made by `Box::into_raw` in `allocate`, and is
+        // freed only when `self` is dropped.
         let chunk = unsafe { chunk.load(Ordering::Acquire).as_ref() }?;
         Some(&chunk[slot as usize % CHUNK])
     }
@@ -220,8 +225,10 @@ impl GroupTable {
         let epoch = guard.epoch();
         let mut version = self.head(to.slot)?.load(Ordering::Acquire);
         loop {
-            // SAFETY: a version that a slot names is retired to the domain after it has been taken out; one that a newer version names is retired
-            // when the newer one's `added` is about to be published, and only bursts of earlier epochs, which that waits for, come to it.
+            // SAFETY: a version that a slot names is retired to the domain after it has been taken
+            // out; one that a newer version names is retired when the newer one's
+            // `added` is about to be published, and only bursts of earlier epochs, which that waits
+            // for, come to it.
             let group: &'g Group = unsafe { version.as_ref() }?;
             if group.added <= epoch {
                 let holds = epoch < group.removed.load(Ordering::Relaxed);
@@ -269,7 +276,8 @@ impl Drop for GroupTable {
             for head in chunk.iter() {
                 let mut version = head.load(Ordering::Acquire);
                 while !version.is_null() {
-                    // SAFETY: made by `Box::into_raw` in `put`; a version is either named here or retired (`cut`), never both.
+                    // SAFETY: made by `Box::into_raw` in `put`; a version is either named here or
+                    // retired (`cut`), never both.
                     let group = unsafe { Box::from_raw(version) };
                     version = if group.cut.load(Ordering::Relaxed) {
                         std::ptr::null_mut()

@@ -1,4 +1,5 @@
-//! Arrays that grow while others read: what is full is copied to a larger one, which takes its place.
+//! Arrays that grow while others read: what is full is copied to a larger one, which takes its
+//! place.
 
 use crate::epoch::Domain;
 use crate::sync::{AtomicPtr, Ordering};
@@ -20,8 +21,9 @@ unsafe impl<T: 'static> Cell for std::sync::atomic::AtomicPtr<T> {
     }
 }
 
-/// Such an array. Who looks at it holds a guard of the domain, or is its one writer. A reader may go on with an array that has been replaced, so it does not see what
-/// has been changed since: that must be as good for its epoch as what is there now.
+/// Such an array. Who looks at it holds a guard of the domain, or is its one writer. A reader may
+/// go on with an array that has been replaced, so it does not see what has been changed since: that
+/// must be as good for its epoch as what is there now.
 pub(crate) struct Growing<T>(AtomicPtr<Box<[T]>>);
 
 impl<T: Cell> Growing<T> {
@@ -40,7 +42,8 @@ impl<T: Cell> Growing<T> {
             handle_alloc_error(layout);
         }
         let cells = std::ptr::slice_from_raw_parts_mut(cells, count.max(1));
-        // SAFETY: allocated with the layout of just such a slice, and all zeros is valid, says `Cell`.
+        // SAFETY: allocated with the layout of just such a slice, and all zeros is valid, says
+        // `Cell`.
         Box::into_raw(Box::new(unsafe { Box::from_raw(cells) }))
     }
 

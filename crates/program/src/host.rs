@@ -10,11 +10,13 @@ use packet::{FlowKey, Frame, WordSet};
 
 /// What a host may know about the walk that calls it.
 pub struct Context<'a> {
-    /// The packet's key as it is now; only the words in `valid` mean something, others count as zero.
+    /// The packet's key as it is now; only the words in `valid` mean something, others count as
+    /// zero.
     pub key: &'a FlowKey,
     /// The words of `key` that are filled.
     pub valid: WordSet,
-    /// The bridge's port that the packet came in by (not changed by resubmit), or a reserved number for packet-outs.
+    /// The bridge's port that the packet came in by (not changed by resubmit), or a reserved
+    /// number for packet-outs.
     pub in_port: PortNo,
     /// Table of the rule that acts.
     pub table: u8,
@@ -29,7 +31,8 @@ pub struct Context<'a> {
 }
 
 impl<'a> Context<'a> {
-    /// That of a packet of a run, whose rule did one thing only: what the rule matched on has not been kept.
+    /// That of a packet of a run, whose rule did one thing only: what the rule matched on has not
+    /// been kept.
     pub fn of_run(in_port: PortNo, mirrored: &'a mut u32, sent: &'a mut bool) -> Context<'a> {
         Context {
             key: &FlowKey::ZERO,
@@ -127,11 +130,12 @@ pub enum Event {
 
 /// The datapath, as a walk sees it. All ports are numbers of the walk's bridge.
 pub trait Host<F: Frame> {
-    /// Sends out of one port (physical, local or patch). An unknown port drops and counts. Never the ingress port unless `to_in_port`.
+    /// Sends out of one port (physical, local or patch). An unknown port drops and counts. Never
+    /// the ingress port unless `to_in_port`.
     fn output(&mut self, context: Context<'_>, port: PortNo, frame: F, to_in_port: bool);
 
-    /// Sends frames that all came in by `in_port`, all have been to the same mirrors, and all met a rule that sends to this
-    /// port last. What rules matched on has not been kept.
+    /// Sends frames that all came in by `in_port`, all have been to the same mirrors, and all met a
+    /// rule that sends to this port last. What rules matched on has not been kept.
     fn output_run(
         &mut self,
         in_port: PortNo,
@@ -146,8 +150,9 @@ pub trait Host<F: Frame> {
         }
     }
 
-    /// [`Host::output_run`] for all of `frames`, which it leaves empty. It may take the vector's memory and leave other. `lengths` are those of just these frames,
-    /// where they go as they came.
+    /// [`Host::output_run`] for all of `frames`, which it leaves empty. It may take the vector's
+    /// memory and leave other. `lengths` are those of just these frames, where they go as they
+    /// came.
     fn output_burst(
         &mut self,
         in_port: PortNo,
@@ -163,17 +168,21 @@ pub trait Host<F: Frame> {
     /// Sends out of every port but the ingress one, without those marked no-flood when `flood`.
     fn output_all(&mut self, context: Context<'_>, frame: F, flood: bool);
 
-    /// Whether a port, not a reserved one, exists, is up and has carrier, so that what is sent there may arrive.
+    /// Whether a port, not a reserved one, exists, is up and has carrier, so that what is sent
+    /// there may arrive.
     fn port_is_live(&self, port: PortNo) -> bool;
 
     /// The learning switch.
     fn normal(&mut self, context: Context<'_>, frame: F);
 
-    /// Whether [`Host::normal_run`] gains something over [`Host::normal`] for each frame; else packets are walked there with their keys.
+    /// Whether [`Host::normal_run`] gains something over [`Host::normal`] for each frame; else
+    /// packets are walked there with their keys.
     const NORMAL_RUNS: bool = false;
 
-    /// The learning switch, for frames that all came in by `in_port`, all have been to the same mirrors, and all met a rule that does nothing else. They are of
-    /// the common kinds; `hot` is what has been read of each, as many as there are frames. What rules matched on has not been kept.
+    /// The learning switch, for frames that all came in by `in_port`, all have been to the same
+    /// mirrors, and all met a rule that does nothing else. They are of the common kinds; `hot`
+    /// is what has been read of each, as many as there are frames. What rules matched on has not
+    /// been kept.
     fn normal_run(
         &mut self,
         in_port: PortNo,
@@ -192,7 +201,8 @@ pub trait Host<F: Frame> {
     /// To the controllers; the frame stays with the walk.
     fn controller(&mut self, context: Context<'_>, to: &ToController, frame: &F);
 
-    /// To the controllers, one of which may send it back with what remains to be done; the frame stays with the walk, which ends here.
+    /// To the controllers, one of which may send it back with what remains to be done; the frame
+    /// stays with the walk, which ends here.
     fn pause(&mut self, context: Context<'_>, to: &ToController, frame: &F, rest: Frozen) {
         drop(rest);
         self.controller(context, to, frame);
@@ -203,7 +213,8 @@ pub trait Host<F: Frame> {
         Place::default()
     }
 
-    /// Asks control for a rule; false when that is not possible now. The answer goes to [`crate::exec::Engine::answer`].
+    /// Asks control for a rule; false when that is not possible now. The answer goes to
+    /// [`crate::exec::Engine::answer`].
     fn learn(&mut self, request: Request) -> bool {
         drop(request);
         false
@@ -220,8 +231,9 @@ pub trait Host<F: Frame> {
         false
     }
 
-    /// A packet has been looked up in `table`, and this rule found; `key` is what was looked up, where the packet has a whole key. Nothing needs to be done:
-    /// this is for those who ask which way a packet takes.
+    /// A packet has been looked up in `table`, and this rule found; `key` is what was looked up,
+    /// where the packet has a whole key. Nothing needs to be done: this is for those who ask
+    /// which way a packet takes.
     #[inline(always)]
     fn looked_up(&mut self, table: u8, key: Option<&FlowKey>, rule: Option<&Rule>) {
         let _ = (table, key, rule);
@@ -233,7 +245,8 @@ pub trait Host<F: Frame> {
     /// Whether it is told of each step, and each lookup is made for one packet.
     const FOLLOWS: bool = false;
 
-    /// A step is about to be run on a packet with this key; `top` is what lies on top of the walk's stack. Only a host that [`Host::FOLLOWS`] is told.
+    /// A step is about to be run on a packet with this key; `top` is what lies on top of the walk's
+    /// stack. Only a host that [`Host::FOLLOWS`] is told.
     #[inline(always)]
     fn steps(&mut self, op: &Op, key: &FlowKey, top: Option<u128>) {
         let _ = (op, key, top);
@@ -244,7 +257,8 @@ pub trait Host<F: Frame> {
         let _ = event;
     }
 
-    /// Counts a packet whose headers lie. It is still walked, with the fields of the broken header zero, unless it is not even a frame.
+    /// Counts a packet whose headers lie. It is still walked, with the fields of the broken header
+    /// zero, unless it is not even a frame.
     fn malformed(&mut self, reason: packet::parse::Malformed);
 
     /// Nanoseconds of the datapath's clock, read once for a burst: what meters go by.

@@ -1,6 +1,7 @@
 //! The compiled form of OpenFlow tables, and the walk over it.
 //!
-//! * [`epoch`]: how changes become visible to workers all at once, and when what they replaced may be freed.
+//! * [`epoch`]: how changes become visible to workers all at once, and when what they replaced may
+//!   be freed.
 //! * [`clock`] counts cycles.
 //! * [`counters`]: packet and byte counts in slots that never move, one set for each worker.
 //! * [`meters`]: where workers find meters.
@@ -42,7 +43,8 @@ use counters::Counters;
 use epoch::Domain;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What all bridges of a datapath share: one epoch, so that a change across bridges appears at once, and one set of counters.
+/// What all bridges of a datapath share: one epoch, so that a change across bridges appears at
+/// once, and one set of counters.
 #[derive(Default)]
 pub struct Program {
     /// Epochs and reclamation.

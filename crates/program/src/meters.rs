@@ -1,7 +1,9 @@
 //! Where workers find meters.
 //!
-//! A rule's steps hold a [`MeterRef`]: a number's place on its bridge, in which a meter lies, or none. Adding, changing and deleting a meter changes what lies in the place,
-//! which holds at once, also for bursts under way; a new configuration begins with full buckets and counters at zero. What is replaced is freed when no worker can be using it.
+//! A rule's steps hold a [`MeterRef`]: a number's place on its bridge, in which a meter lies, or
+//! none. Adding, changing and deleting a meter changes what lies in the place, which holds at once,
+//! also for bursts under way; a new configuration begins with full buckets and counters at zero.
+//! What is replaced is freed when no worker can be using it.
 
 use crate::epoch::{Domain, Guard};
 use qos::meter::Meter;
@@ -20,14 +22,16 @@ impl Drop for Place {
     fn drop(&mut self) {
         let current = *self.current.get_mut();
         if !current.is_null() {
-            // SAFETY: made by `Arc::into_raw` in `put`, and taken back once: nobody else can hold this place now. Steps that refer to a place are
-            // themselves freed only when no worker can run them.
+            // SAFETY: made by `Arc::into_raw` in `put`, and taken back once: nobody else can hold
+            // this place now. Steps that refer to a place are themselves freed only
+            // when no worker can run them.
             drop(unsafe { Arc::from_raw(current) });
         }
     }
 }
 
-/// The place of a meter number on a bridge. Two are equal when their numbers are: steps of different bridges are not compared.
+/// The place of a meter number on a bridge. Two are equal when their numbers are: steps of
+/// different bridges are not compared.
 #[derive(Clone, Debug)]
 pub struct MeterRef(Arc<Place>);
 
@@ -68,8 +72,9 @@ impl MeterRef {
     #[inline]
     pub fn get<'g>(&self, guard: &'g Guard<'_>) -> Option<&'g Meter> {
         let _ = guard;
-        // SAFETY: null, or from `Arc::into_raw` in `put`. A meter that is replaced is handed to `Domain::retire`, which keeps it while a guard from before
-        // lives; a place goes with the last steps that name it, which are retired likewise.
+        // SAFETY: null, or from `Arc::into_raw` in `put`. A meter that is replaced is handed to
+        // `Domain::retire`, which keeps it while a guard from before lives; a place goes
+        // with the last steps that name it, which are retired likewise.
         unsafe { self.0.current.load(Ordering::Acquire).as_ref() }
     }
 
@@ -80,7 +85,8 @@ impl MeterRef {
         });
         let old = self.0.current.swap(new, Ordering::AcqRel);
         if !old.is_null() {
-            // SAFETY: made by `Arc::into_raw` in an earlier `put`, and unlinked by the swap, so taken back once; `retire` waits for those who use it.
+            // SAFETY: made by `Arc::into_raw` in an earlier `put`, and unlinked by the swap, so
+            // taken back once; `retire` waits for those who use it.
             domain.retire(Box::new(unsafe { Arc::from_raw(old) }));
         }
     }

@@ -1,7 +1,8 @@
 //! When something that takes long is made again after changes, in the background.
 //!
-//! Ten times as long as the last making took passes before the next one, so what never stands still costs a tenth of a processor at most. Where changes seem to have come to
-//! an end the next one begins sooner, so that the last ones do not wait; the rest is added to the next one's then.
+//! Ten times as long as the last making took passes before the next one, so what never stands still
+//! costs a tenth of a processor at most. Where changes seem to have come to an end the next one
+//! begins sooner, so that the last ones do not wait; the rest is added to the next one's then.
 
 use std::time::{Duration, Instant};
 

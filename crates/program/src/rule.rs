@@ -19,7 +19,8 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 /// Number of tables of a bridge. 254 is for internal use, 255 does not exist on the wire.
 pub const TABLES: usize = 255;
 
-/// What a rule says; fixed for its life. To change a rule, remove it and insert another in the same epoch with the same counter.
+/// What a rule says; fixed for its life. To change a rule, remove it and insert another in the same
+/// epoch with the same counter.
 #[derive(Clone, Debug)]
 #[repr(C)] // what every packet needs first
 pub struct RuleSpec {
@@ -47,20 +48,24 @@ pub struct Rule {
     pub(crate) first: u64,
     /// What it does, when that is only to change packets and send them, or send them on.
     summary: ActionSummary,
-    /// What its packets do by it and the rules behind it together, where that has been made; null elsewhere.
+    /// What its packets do by it and the rules behind it together, where that has been made; null
+    /// elsewhere.
     fused: AtomicPtr<FusedPaths>,
     /// What it says.
     pub spec: RuleSpec,
-    /// Where its chain in a tuple goes on ([`crate::classifier::tuple`]): of the newest version of a rule, the
-    /// newest rule of the next lower precedence; of an older version, the version after it.
+    /// Where its chain in a tuple goes on ([`crate::classifier::tuple`]): of the newest version of
+    /// a rule, the newest rule of the next lower precedence; of an older version, the version
+    /// after it.
     pub(crate) next: AtomicPtr<Rule>,
     /// The version before it, of the same match and precedence, while that is linked.
     pub(crate) older: AtomicPtr<Rule>,
-    /// What it was learned to do ([`crate::actions::learn::Learn::fingerprint`]), 0 for a rule that was not learned.
+    /// What it was learned to do ([`crate::actions::learn::Learn::fingerprint`]), 0 for a rule
+    /// that was not learned.
     pub(crate) fingerprint: AtomicU64,
     /// When a packet last learned it again, in milliseconds of the datapath's clock.
     pub(crate) learned_ms: AtomicU64,
-    /// Its ranks in a table's trees: one in those in use, one in those that are being made. Valid where the rank's rule is this one.
+    /// Its ranks in a table's trees: one in those in use, one in those that are being made. Valid
+    /// where the rank's rule is this one.
     pub(crate) places: [AtomicU32; 2],
 }
 
@@ -90,7 +95,8 @@ impl Rule {
         self.summary.blocks()
     }
 
-    /// The port, when its only step is an output to one: most rules of most switches, so the walk has a short cut for them.
+    /// The port, when its only step is an output to one: most rules of most switches, so the walk
+    /// has a short cut for them.
     #[inline(always)]
     pub(crate) fn only_output(&self) -> Option<PortNo> {
         self.summary.only_output()
@@ -150,8 +156,9 @@ impl Rule {
     /// What has been made of it and the rules behind it.
     #[inline(always)]
     pub(crate) fn fused(&self) -> Option<&FusedPaths> {
-        // SAFETY: null or made by `Box::into_raw` in `hang`. What is replaced is retired, so it outlives every guard under which it may have been read, and
-        // the rule itself, which frees it, does so too.
+        // SAFETY: null or made by `Box::into_raw` in `hang`. What is replaced is retired, so it
+        // outlives every guard under which it may have been read, and the rule itself,
+        // which frees it, does so too.
         unsafe { self.fused.load(Ordering::Acquire).as_ref() }
     }
 
@@ -164,7 +171,8 @@ impl Rule {
         }
     }
 
-    /// Hangs ways at it, or none, and returns those before, which readers may still follow: they are to be retired. Only the table's writer calls this.
+    /// Hangs ways at it, or none, and returns those before, which readers may still follow: they
+    /// are to be retired. Only the table's writer calls this.
     pub(crate) fn hang(&self, fused: Option<Box<FusedPaths>>) -> Option<Box<FusedPaths>> {
         let fused = fused.map_or(std::ptr::null_mut(), Box::into_raw);
         let before = self.fused.swap(fused, Ordering::AcqRel);
@@ -196,7 +204,8 @@ impl Drop for Rule {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RuleRef(pub(crate) NonNull<Rule>);
 
-// SAFETY: a `RuleRef` is only a name; it is dereferenced by the one writer, before it hands the rule to `Domain::retire`.
+// SAFETY: a `RuleRef` is only a name; it is dereferenced by the one writer, before it hands the
+// rule to `Domain::retire`.
 unsafe impl Send for RuleRef {}
 
 impl RuleRef {
@@ -206,7 +215,8 @@ impl RuleRef {
     }
 
     pub(crate) fn rule(&self) -> &Rule {
-        // SAFETY: the writer unlinks and retires a rule only in `unlink`, which consumes the last `RuleRef` that it keeps.
+        // SAFETY: the writer unlinks and retires a rule only in `unlink`, which consumes the last
+        // `RuleRef` that it keeps.
         unsafe { self.0.as_ref() }
     }
 
@@ -215,14 +225,16 @@ impl RuleRef {
         &self.rule().spec.matching
     }
 
-    /// Says what the rule was learned to do ([`Learn::fingerprint`]), so that workers know it again.
+    /// Says what the rule was learned to do ([`Learn::fingerprint`]), so that workers know it
+    /// again.
     pub fn set_fingerprint(&self, fingerprint: u64) {
         self.rule()
             .fingerprint
             .store(fingerprint, Ordering::Relaxed);
     }
 
-    /// When a packet last learned the rule that was there already, in milliseconds of the datapath's clock; 0 for never.
+    /// When a packet last learned the rule that was there already, in milliseconds of the
+    /// datapath's clock; 0 for never.
     pub fn learned_ms(&self) -> u64 {
         self.rule().learned_ms.load(Ordering::Relaxed)
     }

@@ -1,20 +1,24 @@
 //! Numbers that nobody outside knows, for hash tables whose keys others choose.
 //!
-//! Whoever may choose rules, or packets, and knows how they are hashed can choose many that meet in one place, so that all lookups there become long. So a hash begins
-//! with a number that is drawn at random when its table is made, and where too many have met in spite of that it is multiplied by another one, too.
+//! Whoever may choose rules, or packets, and knows how they are hashed can choose many that meet in
+//! one place, so that all lookups there become long. So a hash begins with a number that is drawn
+//! at random when its table is made, and where too many have met in spite of that it is multiplied
+//! by another one, too.
 
 use packet::Match;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What most hashes are multiplied by: of the golden ratio, with which addresses in a row are spread better than by chance.
+/// What most hashes are multiplied by: of the golden ratio, with which addresses in a row are
+/// spread better than by chance.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// Whether nothing is drawn.
 static FIXED: AtomicBool = AtomicBool::new(cfg!(test));
 
-/// Makes every table of this process from now on as in any other that calls this, so that what is counted of its lookups is the same from run to run. For benchmarks only: the
-/// numbers stand in this file.
+/// Makes every table of this process from now on as in any other that calls this, so that what is
+/// counted of its lookups is the same from run to run. For benchmarks only: the numbers stand in
+/// this file.
 #[doc(hidden)]
 pub fn fix() {
     FIXED.store(true, Ordering::Relaxed);
@@ -30,7 +34,8 @@ pub(crate) struct Secret {
 }
 
 impl Secret {
-    /// For a table that is made for the `attempt`th time (0, 1, ...) without what it holds having become different: at random, unless somebody has called [`fix`].
+    /// For a table that is made for the `attempt`th time (0, 1, ...) without what it holds having
+    /// become different: at random, unless somebody has called [`fix`].
     pub fn draw(attempt: u32) -> Secret {
         if FIXED.load(Ordering::Relaxed) {
             Secret::numbered(attempt)
@@ -39,7 +44,8 @@ impl Secret {
         }
     }
 
-    /// At random: `std` draws the keys of the hash that this is of from the system's source of random numbers.
+    /// At random: `std` draws the keys of the hash that this is of from the system's source of
+    /// random numbers.
     pub fn random(attempt: u32) -> Secret {
         let random = RandomState::new();
         Secret::of(random.hash_one(0_u8), random.hash_one(1_u8), attempt)
@@ -58,7 +64,8 @@ impl Secret {
     fn of(start: u64, factor: u64, attempt: u32) -> Secret {
         let factor = match attempt {
             0 => GOLDEN,
-            // Rules can be so chosen that the usual one spreads them badly whatever a hash begins with. Not an even one, which would lose a bit.
+            // Rules can be so chosen that the usual one spreads them badly whatever a hash begins
+            // with. Not an even one, which would lose a bit.
             _ => factor | 1,
         };
         Secret { start, factor }
@@ -88,7 +95,8 @@ impl Secret {
 mod tests {
     use super::*;
 
-    /// Whoever knows the numbers of one table knows those of no other; a table that is made anew gets another factor.
+    /// Whoever knows the numbers of one table knows those of no other; a table that is made anew
+    /// gets another factor.
     #[test]
     fn no_table_hashes_as_another() {
         let all: Vec<Secret> = (0..50).map(Secret::random).collect();

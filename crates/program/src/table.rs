@@ -1,10 +1,13 @@
 //! A bridge's flow tables: one writer, readers that are never blocked.
 //!
-//! Each table has the lookup that fits its rules ([`crate::classifier`]); which, and when, [`policy`] decides.
+//! Each table has the lookup that fits its rules ([`crate::classifier`]); which, and when,
+//! [`policy`] decides.
 //!
-//! The writer changes hash tables in place by single stores that readers see or do not see; either is right, because a rule is visible
-//! only in the epochs it carries ([`Rule::holds_in`]). A rule that goes is first only marked; once no worker can be in an epoch in which it held, it
-//! is unlinked ([`BridgeWriter::housekeep`]), and once no worker can be looking at it, it is freed (`Domain::retire`).
+//! The writer changes hash tables in place by single stores that readers see or do not see; either
+//! is right, because a rule is visible only in the epochs it carries ([`Rule::holds_in`]). A rule
+//! that goes is first only marked; once no worker can be in an epoch in which it held, it
+//! is unlinked ([`BridgeWriter::housekeep`]), and once no worker can be looking at it, it is freed
+//! (`Domain::retire`).
 
 mod describe;
 mod groups;
@@ -119,14 +122,16 @@ impl Bridge {
         &self.program
     }
 
-    /// The place of the meter for packet-ins (`OFPM_CONTROLLER`), which stands before each that no meter of its own limits.
+    /// The place of the meter for packet-ins (`OFPM_CONTROLLER`), which stands before each that no
+    /// meter of its own limits.
     #[inline]
     pub fn controller_meter(&self) -> &MeterRef {
         &self.controller_meter
     }
 
-    /// Whether lookups see the transport ports of first fragments (`OFPC_FRAG_NX_MATCH`), as they do at first, or zero, as for later ones
-    /// (`OFPC_FRAG_NORMAL`: all fragments of a packet meet the same rules). Holds from the next burst on.
+    /// Whether lookups see the transport ports of first fragments (`OFPC_FRAG_NX_MATCH`), as they
+    /// do at first, or zero, as for later ones (`OFPC_FRAG_NORMAL`: all fragments of a packet
+    /// meet the same rules). Holds from the next burst on.
     pub fn match_fragment_ports(&self, visible: bool) {
         self.fragment_ports.store(visible, Ordering::Relaxed);
     }
@@ -137,7 +142,8 @@ impl Bridge {
         self.fragment_ports.load(Ordering::Relaxed)
     }
 
-    /// Whether IP fragments that come in are dropped (`OFPC_FRAG_DROP`). Holds from the next burst on.
+    /// Whether IP fragments that come in are dropped (`OFPC_FRAG_DROP`). Holds from the next burst
+    /// on.
     pub fn drop_fragments(&self, dropped: bool) {
         self.fragments_dropped.store(dropped, Ordering::Relaxed);
     }
@@ -153,8 +159,8 @@ impl Bridge {
         self.learning.is_there()
     }
 
-    /// Whether packets that came in by this port may come to rules that ask for rules, so that they must
-    /// be walked one after the other.
+    /// Whether packets that came in by this port may come to rules that ask for rules, so that they
+    /// must be walked one after the other.
     #[inline(always)]
     pub fn learns_from(&self, in_port: PortNo) -> bool {
         self.learning.concerns(in_port)
@@ -165,7 +171,8 @@ impl Bridge {
         WordSet(!self.written.load(Ordering::Acquire))
     }
 
-    /// The rule that `learn` and these values mean, if one of its table, match and precedence holds in the guard's epoch, whatever it does.
+    /// The rule that `learn` and these values mean, if one of its table, match and precedence holds
+    /// in the guard's epoch, whatever it does.
     pub fn find<'g>(
         &self,
         learn: &Learn,
@@ -183,21 +190,24 @@ impl Bridge {
         WordSet(self.needed.load(Ordering::Acquire))
     }
 
-    /// Adds words of the key that are read. Publication comes later, so every burst that sees the reader fills them. Workers read this line for every
-    /// burst, so it is written only where that changes something; likewise below.
+    /// Adds words of the key that are read. Publication comes later, so every burst that sees the
+    /// reader fills them. Workers read this line for every burst, so it is written only where
+    /// that changes something; likewise below.
     pub(crate) fn need(&self, words: WordSet) {
         if !words.minus(self.needed()).is_empty() {
             self.needed.fetch_or(words.0, Ordering::Release);
         }
     }
 
-    /// Whether a rule has ever written to an action set: else what follows a rule's last step is known.
+    /// Whether a rule has ever written to an action set: else what follows a rule's last step is
+    /// known.
     #[inline]
     pub(crate) fn writes_sets(&self) -> bool {
         self.writes_sets.load(Ordering::Relaxed)
     }
 
-    /// Whether walks are so short that no cache could make them shorter: one lookup, which costs no more than one there.
+    /// Whether walks are so short that no cache could make them shorter: one lookup, which costs no
+    /// more than one there.
     pub(crate) fn is_quick(&self, guard: &Guard<'_>) -> bool {
         !self.goes_on.load(Ordering::Relaxed)
             && self.miss(0) != Miss::Next
@@ -250,7 +260,8 @@ impl Bridge {
             .get(usize::from(table))?
             .shape
             .load(Ordering::Acquire);
-        // SAFETY: shapes are made by `Box::into_raw` and, when replaced, retired to this domain, whose guard lives for 'g.
+        // SAFETY: shapes are made by `Box::into_raw` and, when replaced, retired to this domain,
+        // whose guard lives for 'g.
         unsafe { shape.as_ref() }
     }
 
@@ -261,7 +272,8 @@ impl Bridge {
         out[0]
     }
 
-    /// Looks up `count` keys, up to [`LOOKUP_MAX`], and puts what was found into `out`. Counts lookups and matches.
+    /// Looks up `count` keys, up to [`LOOKUP_MAX`], and puts what was found into `out`. Counts
+    /// lookups and matches.
     #[inline]
     pub fn lookup_burst<'k, 'g>(
         &self,
@@ -282,7 +294,8 @@ impl Bridge {
         self.count_lookups(table, count, matched, guard);
     }
 
-    /// What looking `key` up in `table` takes, in the guard's epoch. Slow: for prediction, not for packets.
+    /// What looking `key` up in `table` takes, in the guard's epoch. Slow: for prediction, not for
+    /// packets.
     pub fn effort(&self, table: u8, key: &FlowKey, guard: &Guard<'_>) -> Effort {
         Effort::of(self.classifier(table, guard), key, guard.epoch())
     }
@@ -329,7 +342,8 @@ impl Drop for Bridge {
         for slot in &self.slots {
             let shape = slot.shape.load(Ordering::Acquire);
             if !shape.is_null() {
-                // SAFETY: made by `Box::into_raw`; the last `Arc<Bridge>` is gone, so no reader can come to it any more.
+                // SAFETY: made by `Box::into_raw`; the last `Arc<Bridge>` is gone, so no reader can
+                // come to it any more.
                 drop(unsafe { Box::from_raw(shape) });
             }
             let counter = slot.counter.load(Ordering::Relaxed);

@@ -5,7 +5,8 @@ use std::arch::asm;
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
-/// A list of words of eight bytes, of which eight are read at once. Elements that are longer are as many words as they have.
+/// A list of words of eight bytes, of which eight are read at once. Elements that are longer are as
+/// many words as they have.
 #[derive(Clone, Copy)]
 pub(crate) struct Quads<'a> {
     first: *const u64,
@@ -17,7 +18,8 @@ impl<'a> Quads<'a> {
     /// Words of the elements of a list.
     ///
     /// # Safety
-    /// All bytes of an element have values that may change only as those of atomics do: there are none between its fields.
+    /// All bytes of an element have values that may change only as those of atomics do: there are
+    /// none between its fields.
     #[target_feature(enable = "avx512f")]
     #[inline]
     pub unsafe fn of<T: Cell>(list: &'a [T]) -> Quads<'a> {
@@ -29,16 +31,19 @@ impl<'a> Quads<'a> {
         }
     }
 
-    /// The words of these numbers, each as an acquiring load would find it; zero in lanes that are not `wanted`, or of which there is no such word. It rests on x86,
-    /// where loads keep their order, and on aligned words being read whole.
+    /// The words of these numbers, each as an acquiring load would find it; zero in lanes that are
+    /// not `wanted`, or of which there is no such word. It rests on x86, where loads keep their
+    /// order, and on aligned words being read whole.
     #[target_feature(enable = "avx512f")]
     #[inline]
     pub fn gather(self, wanted: __mmask8, numbers: __m512i) -> __m512i {
         let there = _mm512_mask_cmplt_epu64_mask(wanted, numbers, self.count);
         let mut out = _mm512_setzero_si512();
-        // SAFETY: lanes that are `there` name words of the list, which is alive for 'a. Each is aligned, so the processor reads it whole, and, since loads of x86 keep their order, before
-        // what this function's caller reads next, as an acquiring load does. That the compiler keeps to this too is why it is shown nothing but assembly, of which it must take it that
-        // memory is read and written.
+        // SAFETY: lanes that are `there` name words of the list, which is alive for 'a. Each is
+        // aligned, so the processor reads it whole, and, since loads of x86 keep their order,
+        // before what this function's caller reads next, as an acquiring load does. That
+        // the compiler keeps to this too is why it is shown nothing but assembly, of which it must
+        // take it that memory is read and written.
         unsafe {
             asm!(
                 "vpgatherqq {out}{{{there}}}, qword ptr [{first} + 8*{numbers}]",

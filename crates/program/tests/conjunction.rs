@@ -1,5 +1,6 @@
-//! Conjunctive matches against brute force: the definition read out over a list of rules with epochs, and the cross product of the clauses as plain
-//! rules. `SLUICE_CASES` sets the number of cases, `SLUICE_SEED` the first seed.
+//! Conjunctive matches against brute force: the definition read out over a list of rules with
+//! epochs, and the cross product of the clauses as plain rules. `SLUICE_CASES` sets the number of
+//! cases, `SLUICE_SEED` the first seed.
 
 use packet::key::at;
 use packet::{FlowKey, Match};
@@ -176,7 +177,8 @@ fn seeded(seed: u64) -> Random {
     random
 }
 
-/// Rules with several conjunctions, conditions that overlap, conditions without a rule to go to, rules that come and go under readers of older epochs.
+/// Rules with several conjunctions, conditions that overlap, conditions without a rule to go to,
+/// rules that come and go under readers of older epochs.
 #[test]
 fn lookups_do_as_the_definition_says() {
     let (mut answers, mut conjunctive) = (0, 0);
@@ -184,7 +186,8 @@ fn lookups_do_as_the_definition_says() {
         let mut random = seeded(seed);
         let mut table = Table::new();
         let mut reader = table.program.domain.reader().unwrap();
-        // Matches of one priority are different, or a table could not hold them both. Ordinary rules have odd priorities, each its own.
+        // Matches of one priority are different, or a table could not hold them both. Ordinary
+        // rules have odd priorities, each its own.
         let mut cookie = 0;
         for _ in 0..random.below(4) + 1 {
             for _ in 0..random.below(30) {
@@ -342,7 +345,8 @@ fn conditions_are_worth_the_cross_product_of_their_clauses() {
                 let of = condition.sets.len();
                 let index = random.below(of as u64) as usize;
                 let one = matching(&mut random);
-                // A rule says one thing about a condition here: the same match elsewhere in it goes.
+                // A rule says one thing about a condition here: the same match elsewhere in it
+                // goes.
                 for set in &mut condition.sets {
                     set.retain(|other| *other != one);
                 }
@@ -401,7 +405,8 @@ fn conditions_are_worth_the_cross_product_of_their_clauses() {
     assert!(met > 1000, "{met} conditions met");
 }
 
-/// The most clauses that there may be, and more conditions than a worker's memory has room for at first.
+/// The most clauses that there may be, and more conditions than a worker's memory has room for at
+/// first.
 #[test]
 fn sixty_four_clauses_and_a_thousand_conditions() {
     let mut table = Table::new();
@@ -442,7 +447,8 @@ fn sixty_four_clauses_and_a_thousand_conditions() {
     }
 }
 
-/// `cargo test -p sluice-program --test conjunction -- --ignored --nocapture` prints what a lookup costs among many conditions.
+/// `cargo test -p sluice-program --test conjunction -- --ignored --nocapture` prints what a lookup
+/// costs among many conditions.
 #[test]
 #[ignore = "prints a time"]
 fn what_a_lookup_costs() {
@@ -454,7 +460,8 @@ fn what_a_lookup_costs() {
             matching.set_word(word, value, u64::MAX);
             matching
         };
-        // Each of 3000 addresses and ports belongs to a tenth of the conditions, at most; clause k of n looks at word k.
+        // Each of 3000 addresses and ports belongs to a tenth of the conditions, at most; clause k
+        // of n looks at word k.
         for value in 0..3000_u64 {
             for (index, word) in [6, 9, 10].into_iter().enumerate() {
                 let clauses = (0..conditions)

@@ -1,4 +1,5 @@
-//! Tables of exact matches whose rules all change at once, in each epoch, while workers carry packets out by what such tables tell of them.
+//! Tables of exact matches whose rules all change at once, in each epoch, while workers carry
+//! packets out by what such tables tell of them.
 
 mod support;
 
@@ -20,7 +21,8 @@ const RULES: u32 = 200;
 const GENERATIONS: u32 = 150;
 /// Where rules send that edit: what they write tells them and their generation.
 const EDITED: u32 = 1;
-/// Where those of a generation send that share a port, with its number added. Their counters tell them.
+/// Where those of a generation send that share a port, with its number added. Their counters tell
+/// them.
 const SHARED: u32 = 1 << 16;
 /// Where others send, with their own number and [`RULES`] times their generation's added.
 const OWN: u32 = 1 << 17;
@@ -69,7 +71,8 @@ impl Kind {
         matching
     }
 
-    /// A packet that meets the rule of this number, or the one for all others, and is the one of number `at` in its burst.
+    /// A packet that meets the rule of this number, or the one for all others, and is the one of
+    /// number `at` in its burst.
     fn frame(self, number: u32, at: u8) -> HeapFrame {
         let address = number.to_be_bytes();
         let mut bytes = [&[2, 0][..], &address, &[2, 0], &address].concat();
@@ -122,14 +125,17 @@ impl Kind {
     }
 }
 
-/// The number of the packet at a place of a burst: each meets a rule of its own, or in each fourth burst neighbours meet the same.
+/// The number of the packet at a place of a burst: each meets a rule of its own, or in each fourth
+/// burst neighbours meet the same.
 fn number_of(turn: u32, at: u32) -> u32 {
     let at = if turn.is_multiple_of(4) { at / 3 } else { at };
     (at * 7 + turn * 13) % (RULES + RULES / 16)
 }
 
-/// Each epoch has a generation of its own, and its number. A worker's packets must meet their rules of that generation, each its own, and leave each port in the order in which they came, whether they
-/// are told by value, marked meanwhile or looked up in the tuple; and they must be counted with these.
+/// Each epoch has a generation of its own, and its number. A worker's packets must meet their rules
+/// of that generation, each its own, and leave each port in the order in which they came, whether
+/// they are told by value, marked meanwhile or looked up in the tuple; and they must be counted
+/// with these.
 fn workers_meet_the_rules_of_their_epoch(kind: Kind) {
     let program = Arc::new(Program::new());
     let mut writer = BridgeWriter::new(Bridge::new(Arc::clone(&program)));

@@ -1,5 +1,5 @@
-//! A burst's short ways in lead where the plain one leads: rules over the fields that are read first, bursts with frames of all kinds, held
-//! against each frame's best rule by itself.
+//! A burst's short ways in lead where the plain one leads: rules over the fields that are read
+//! first, bursts with frames of all kinds, held against each frame's best rule by itself.
 
 use packet::key::at;
 use packet::parse::{self, Malformed};
@@ -19,7 +19,8 @@ use std::sync::Arc;
 /// Stands for the ingress port where a rule says that packets go back there.
 const BACK: u32 = 99;
 
-/// Where each frame went, in order, how many were dropped by a rule, for want of one, and for want of a TTL, and of how many a controller was told.
+/// Where each frame went, in order, how many were dropped by a rule, for want of one, and for want
+/// of a TTL, and of how many a controller was told.
 #[derive(Default)]
 struct Sink(Vec<(u32, Vec<u8>)>, [u64; 3], u64);
 
@@ -59,7 +60,8 @@ impl Host<HeapFrame> for Sink {
 /// The kind of a frame of IPv4 for everybody.
 const BROADCAST: u8 = 15;
 
-/// A frame by a few numbers, so that neighbours often meet the same rule: UDP and TCP, tagged or not, fragments, ARP, IPv6 of a common kind and not, and stumps.
+/// A frame by a few numbers, so that neighbours often meet the same rule: UDP and TCP, tagged or
+/// not, fragments, ARP, IPv6 of a common kind and not, and stumps.
 fn frame(kind: u8, a: u8, b: u8) -> Vec<u8> {
     let mut bytes = vec![2, 0, 0, 0, 0, a, 2, 0, 0, 0, 1, b];
     if kind % 4 == 1 {
@@ -229,7 +231,8 @@ proptest! {
                 }
             }
         }
-        // Two rules of one precedence may both match; which one is found is then open, so such cases say nothing.
+        // Two rules of one precedence may both match; which one is found is then open, so such
+        // cases say nothing.
         let ties = list.iter().enumerate().any(|(index, (one, priority, ..))| {
             list[..index].iter().any(|(other, at, ..)| at == priority && one.overlaps(other))
         });
@@ -266,7 +269,8 @@ struct Ruled {
     rule: RuleRef,
 }
 
-/// A table whose rules change while its decision trees stand, and what each rule should have counted.
+/// A table whose rules change while its decision trees stand, and what each rule should have
+/// counted.
 struct Changing {
     program: Arc<Program>,
     writer: BridgeWriter,
@@ -286,7 +290,8 @@ struct Changing {
     addresses: Field,
 }
 
-/// How packets of a burst leave: some of them as they came, some after edits that are followed by one output, some otherwise.
+/// How packets of a burst leave: some of them as they came, some after edits that are followed by
+/// one output, some otherwise.
 #[derive(Default)]
 struct Leave {
     only_sent: bool,
@@ -304,8 +309,9 @@ impl Leave {
         }
     }
 
-    /// Whether no packet may overtake another of its port, wherever the rules' lookups have led. Where some are edited and others not, lookups that do not lead to
-    /// places let those go first.
+    /// Whether no packet may overtake another of its port, wherever the rules' lookups have led.
+    /// Where some are edited and others not, lookups that do not lead to places let those go
+    /// first.
     fn in_order(&self) -> bool {
         !(self.otherwise || self.only_sent && self.edited)
     }
@@ -331,7 +337,8 @@ impl Changing {
         }
     }
 
-    /// What a rule of this kind does: sends, sends with another source address, sends twice, sends as a router does, sends back, or drops.
+    /// What a rule of this kind does: sends, sends with another source address, sends twice, sends
+    /// as a router does, sends back, or drops.
     fn ops(kind: u8, port: u32) -> Vec<Op> {
         let set = |field: Field| {
             let value = Value::from_u128(0x0600_0000_0000 + u128::from(port), 6);
@@ -382,7 +389,8 @@ impl Changing {
         self.add_at(matching, self.rules.len() as u32 + 1, kind, port);
     }
 
-    /// Adds a rule, in the place of one with this match and precedence if there is one, as pipelines do.
+    /// Adds a rule, in the place of one with this match and precedence if there is one, as
+    /// pipelines do.
     fn add_at(&mut self, matching: Match, priority: u32, kind: u8, port: u32) {
         let same = |rule: &Ruled| rule.priority == priority && rule.matching == matching;
         let known = self
@@ -426,7 +434,8 @@ impl Changing {
         self.program.domain.publish();
     }
 
-    /// Each packet was counted with the rule that it met, as it came and at its time, and with the table.
+    /// Each packet was counted with the rule that it met, as it came and at its time, and with the
+    /// table.
     fn assert_counted(&self) {
         for (counter, totals) in &self.counted {
             assert_eq!(self.program.counters.read(*counter), *totals);
@@ -438,7 +447,8 @@ impl Changing {
         );
     }
 
-    /// What was sent and what should have been, in the same order where packets of every flow kept theirs.
+    /// What was sent and what should have been, in the same order where packets of every flow kept
+    /// theirs.
     fn send(&mut self, burst: &[Vec<u8>], in_port: u32) -> (Vec<Sent>, Vec<Sent>) {
         let (mut expected, mut missed, mut ended, mut expired) = (Vec::new(), 0, 0, 0);
         let mut leave = Leave::default();
@@ -527,7 +537,8 @@ impl Changing {
 }
 
 impl Changing {
-    /// As [`frame`], but where addresses are those of IPv6, frames of it stand for those of IPv4 and those for them; `a` stands where addresses are looked at.
+    /// As [`frame`], but where addresses are those of IPv6, frames of it stand for those of IPv4
+    /// and those for them; `a` stands where addresses are looked at.
     fn frame_of_family(&self, kind: u8, a: u8, b: u8) -> Vec<u8> {
         let other = match kind {
             0..=9 => 12 + kind % 2,
@@ -597,7 +608,8 @@ impl Changing {
 /// The port that a frame left by, and the frame.
 type Sent = (u32, Vec<u8>);
 
-/// What packets of one flow have in common: all but the identification, the TTL and the checksum of IPv4, or the hop limit and a byte of the label of IPv6.
+/// What packets of one flow have in common: all but the identification, the TTL and the checksum of
+/// IPv4, or the hop limit and a byte of the label of IPv6.
 fn flow((port, bytes): &Sent) -> Sent {
     let (mut flow, ip) = (bytes.clone(), ipv4_at(bytes));
     for at in IDENTIFICATION.chain([TTL]).chain(CHECKSUM) {
@@ -624,7 +636,8 @@ const HOP_LIMIT: usize = 7;
 const LABEL: usize = 2;
 const CHECKSUM: Range<usize> = 10..12;
 
-/// The kind of a rule of [`Changing`] that does what a router does: both addresses of Ethernet are others, and the TTL is one less.
+/// The kind of a rule of [`Changing`] that does what a router does: both addresses of Ethernet are
+/// others, and the TTL is one less.
 const ROUTES: u8 = 5;
 
 /// The kind of one that sends packets back, with another source address.
@@ -754,7 +767,8 @@ impl Stations {
 /// Stations of a table.
 const STATIONS: u8 = 64;
 
-/// A table of rules for stations, some of them with two, and perhaps one for the rest. Those of a station are of these kinds.
+/// A table of rules for stations, some of them with two, and perhaps one for the rest. Those of a
+/// station are of these kinds.
 fn with_stations(stations: Stations, rest: Option<(u8, u32)>, kind: impl Fn(u8) -> u8) -> Changing {
     let mut table = Changing::new();
     if let Some((kind, port)) = rest {
@@ -803,7 +817,8 @@ const PREFIXES: u32 = 1000;
 const ABOVE: u32 = 2000;
 
 impl Changing {
-    /// Adds a rule for the packets of IPv4 from a part of 10.0.0.0/24, or with a shorter length from more; longer ones are above shorter ones. Of addresses of IPv6 `length` is that
+    /// Adds a rule for the packets of IPv4 from a part of 10.0.0.0/24, or with a shorter length
+    /// from more; longer ones are above shorter ones. Of addresses of IPv6 `length` is that
     /// of the last 32 bits.
     fn add_prefix(&mut self, number: u8, length: u32, kind: u8, port: u32) {
         let mut matching = Match::any();
@@ -822,7 +837,8 @@ impl Changing {
     }
 }
 
-/// What rules of a router's table do: mostly send, as packets are, with another address, or as a router does.
+/// What rules of a router's table do: mostly send, as packets are, with another address, or as a
+/// router does.
 fn deed() -> impl Strategy<Value = u8> {
     prop_oneof![
         4 => Just(0),
@@ -949,7 +965,8 @@ fn many_rules_in_the_place_of_others_mean_new_trees() {
     assert!(table.writer.shape_tables());
 }
 
-/// A table with a trie: every /30, /31 and /32 of a /24, the longer ones above; their rules are of these kinds, in turns.
+/// A table with a trie: every /30, /31 and /32 of a /24, the longer ones above; their rules are of
+/// these kinds, in turns.
 fn with_prefixes(kinds: &[u8]) -> Changing {
     let mut table = Changing::new();
     for length in 30..=32_u32 {
@@ -999,7 +1016,8 @@ fn numbers() -> impl FnMut(u64) -> u64 {
     }
 }
 
-/// Packets that meet rules of their own, which mostly edit and send, go a shorter way than runs and packets of other rules between them.
+/// Packets that meet rules of their own, which mostly edit and send, go a shorter way than runs and
+/// packets of other rules between them.
 #[test]
 fn bursts_meet_rules_of_a_trie_one_by_one_and_in_runs() {
     let mut table = with_prefixes(&[0, 1, 2]);
@@ -1023,7 +1041,8 @@ fn bursts_meet_rules_of_a_trie_one_by_one_and_in_runs() {
     table.assert_counted();
 }
 
-/// Packets whose TTL runs out stand among others that are routed, each by a rule of its own or a few by one: the ways beside the walk leave them to it, and go on behind them.
+/// Packets whose TTL runs out stand among others that are routed, each by a rule of its own or a
+/// few by one: the ways beside the walk leave them to it, and go on behind them.
 #[test]
 fn packets_that_expire_do_so_among_others_that_are_routed() {
     // One rule in eight only sends, so that there is another kind to stop at.
@@ -1047,7 +1066,8 @@ fn packets_that_expire_do_so_among_others_that_are_routed() {
     table.assert_counted();
 }
 
-/// Where lookups tell all that is done, also packets that are edited and others leave a port in the order in which they came.
+/// Where lookups tell all that is done, also packets that are edited and others leave a port in the
+/// order in which they came.
 #[test]
 fn packets_that_are_routed_or_only_sent_leave_each_port_in_order_of_arrival() {
     let mut table = with_prefixes(&[0, 1, ROUTES, 0, 2]);
@@ -1070,7 +1090,8 @@ fn packets_that_are_routed_or_only_sent_leave_each_port_in_order_of_arrival() {
     table.assert_counted();
 }
 
-/// The same where stations are told by value, of one word or two, read first or not; among them are packets that meet the rule for all others.
+/// The same where stations are told by value, of one word or two, read first or not; among them are
+/// packets that meet the rule for all others.
 #[test]
 fn packets_that_expire_do_so_among_others_to_stations() {
     for stations in Stations::ALL {
@@ -1100,7 +1121,8 @@ fn packets_that_expire_do_so_among_others_to_stations() {
     }
 }
 
-/// The same where stations are told by one word. (Of two words some may find no room in their buckets, and are not told.)
+/// The same where stations are told by one word. (Of two words some may find no room in their
+/// buckets, and are not told.)
 #[test]
 fn packets_to_stations_leave_each_port_in_order_of_arrival() {
     for stations in [Stations::Any, Stations::One, Stations::Ipv6] {
@@ -1128,7 +1150,8 @@ fn packets_to_stations_leave_each_port_in_order_of_arrival() {
     }
 }
 
-/// Rules that edit and send, told by their places; one of them is given other edits, twice, one goes, each at once and when it has been unlinked.
+/// Rules that edit and send, told by their places; one of them is given other edits, twice, one
+/// goes, each at once and when it has been unlinked.
 fn edits_told_by_places_change(mut table: Changing, numbers: &[usize; 3]) {
     for change in 0..4 {
         match change {

@@ -1,5 +1,6 @@
-//! Stages that are made one: what is made of them, how it counts, and what becomes of it when rules change. That packets do the same is held against the rules themselves in
-//! `pipeline/tests/cached.rs`.
+//! Stages that are made one: what is made of them, how it counts, and what becomes of it when rules
+//! change. That packets do the same is held against the rules themselves in `pipeline/tests/cached.
+//! rs`.
 
 use packet::build::Builder;
 use packet::{Field, HeapFrame, Match};
@@ -138,7 +139,8 @@ fn resubmit(table: u8) -> Op {
     }
 }
 
-/// Tables that pass packets on, one that asks for a register that the first has written, and one that asks for a port.
+/// Tables that pass packets on, one that asks for a register that the first has written, and one
+/// that asks for a port.
 fn pipeline(switch: &mut Switch) -> Vec<Added> {
     let mut rules = vec![switch.add(
         0,
@@ -184,8 +186,9 @@ fn stages_are_made_one_and_counted_as_many() {
     switch.publish();
     switch.writer.shape_now();
     let report = switch.writer.fused_report();
-    // Each rule but the last one leads somewhere: those in front of table 8 by two ways, and those in front of table 5 that do not know the register by two more, for
-    // packets that are refused there and for those that meet no rule.
+    // Each rule but the last one leads somewhere: those in front of table 8 by two ways, and those
+    // in front of table 5 that do not know the register by two more, for packets that are
+    // refused there and for those that meet no rule.
     assert_eq!((report.rules, report.left_out), (usize::from(LAST), 0));
     assert_eq!(report.ways, 2 + 4 * 4 + 3 * 2 + 4);
     assert!(report.ways < report.ways_max && report.bytes > 0);
@@ -202,7 +205,8 @@ fn stages_are_made_one_and_counted_as_many() {
     }
 }
 
-/// What is made holds until one of its tables changes, and not a burst longer; tables that it does not pass do not matter.
+/// What is made holds until one of its tables changes, and not a burst longer; tables that it does
+/// not pass do not matter.
 #[test]
 fn a_change_is_obeyed_at_once_and_touches_only_ways_through_its_table() {
     let mut switch = Switch::new();
@@ -254,7 +258,8 @@ fn ways_come_back_in_the_background_when_rules_stop_changing() {
     assert!(!switch.writer.shape_tables(), "nothing has changed");
 }
 
-/// Ways end before a table that a packet must be looked up in; when that has become simple they go through it.
+/// Ways end before a table that a packet must be looked up in; when that has become simple they go
+/// through it.
 #[test]
 fn ways_grow_when_tables_that_they_ended_before_have_changed() {
     let mut switch = Switch::new();

@@ -1,5 +1,6 @@
-//! Packets of one flow leave in the order in which they came, whatever the packets between them meet: rules that only send, told by value, and rules that look up in many
-//! tables before they send.
+//! Packets of one flow leave in the order in which they came, whatever the packets between them
+//! meet: rules that only send, told by value, and rules that look up in many tables before they
+//! send.
 
 mod support;
 
@@ -15,7 +16,8 @@ use std::ops::Range;
 use std::sync::Arc;
 use support::Met;
 
-/// Rules of the first table that only send, and those that look up first. Each is for one destination, and so for one flow.
+/// Rules of the first table that only send, and those that look up first. Each is for one
+/// destination, and so for one flow.
 const SEND: Range<u8> = 0..96;
 const LOOK_UP: Range<u8> = 96..160;
 /// The tables behind the first one that these look up in.
@@ -96,7 +98,8 @@ impl Switch {
             switch.add(0, matching, 10, ops);
         }
         for table in LATER {
-            // Ports that have no bits in common leave too much to ask for these stages to be made one with those before them.
+            // Ports that have no bits in common leave too much to ask for these stages to be made
+            // one with those before them.
             for bit in 0..RULES {
                 let mut matching = Match::any();
                 matching.set_exact(Field::EthType, 0x0800);
@@ -118,7 +121,8 @@ impl Switch {
         switch
     }
 
-    /// Sends a burst of packets of these flows, and holds that all leave, those of each flow in order.
+    /// Sends a burst of packets of these flows, and holds that all leave, those of each flow in
+    /// order.
     fn keeps_order(&mut self, flows: &[u8]) {
         let packets = flows.iter().zip(0..);
         let mut frames = packets.clone().map(|(flow, number)| frame(*flow, number));
@@ -157,7 +161,8 @@ fn shuffle(flows: &mut [u8], below: &mut impl FnMut(usize) -> usize) {
     }
 }
 
-/// More lookups come before the first packets' ends than are made for a burst at once, so some of these wait; fewer come before those of the second ones, behind packets that need none.
+/// More lookups come before the first packets' ends than are made for a burst at once, so some of
+/// these wait; fewer come before those of the second ones, behind packets that need none.
 #[test]
 fn packets_that_wait_for_lookups_leave_before_later_ones_of_their_flows() {
     for lookups in [Lookups::Listed, Lookups::Nested] {
@@ -173,7 +178,8 @@ fn packets_that_wait_for_lookups_leave_before_later_ones_of_their_flows() {
     }
 }
 
-/// The same for bursts with two packets of each flow, and packets that only are sent anywhere between them.
+/// The same for bursts with two packets of each flow, and packets that only are sent anywhere
+/// between them.
 #[test]
 fn packets_of_a_flow_leave_in_order_whatever_is_between_them() {
     for lookups in [Lookups::Listed, Lookups::Nested] {

@@ -1,4 +1,5 @@
-//! Tables of prefixes against an obvious twin, a list of rules with the epochs in which they hold, while rules come and go; and that such tables have a trie.
+//! Tables of prefixes against an obvious twin, a list of rules with the epochs in which they hold,
+//! while rules come and go; and that such tables have a trie.
 
 use packet::key::at;
 use packet::{Field, FlowKey, Match};
@@ -510,7 +511,8 @@ fn a_trie_outlives_most_of_its_prefixes() {
     );
 }
 
-/// In each even epoch some longer prefixes hold, in each odd one not; readers must see exactly that.
+/// In each even epoch some longer prefixes hold, in each odd one not; readers must see exactly
+/// that.
 #[test]
 fn readers_see_prefixes_of_their_epoch_while_these_come_and_go() {
     let program = Arc::new(Program::new());

@@ -43,7 +43,8 @@ const MASKS: [(u64, u64); 6] = [(0, 0), (7, 0), (0, 7), (3, 1), (7, 7), (0, 4)];
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
-        // Few values for the rules, many for the packets: rules of a mask often agree in bits that packets differ in.
+        // Few values for the rules, many for the packets: rules of a mask often agree in bits that
+        // packets differ in.
         6 => (0..MASKS.len(), 0_u64..64, 0_u32..6).prop_map(|(mask, value, priority)| Step::Insert { mask, value, priority }),
         3 => (0..MASKS.len(), 0_u64..2, 0_u32..6).prop_map(|(mask, value, priority)| Step::Insert { mask, value: value * 9, priority }),
         3 => (0_usize..200).prop_map(Step::Remove),
@@ -80,7 +81,8 @@ proptest! {
                     let mut matching = Match::any();
                     matching.set_word(6, value & 7, MASKS[mask].0);
                     matching.set_word(9, value >> 3, MASKS[mask].1);
-                    // One rule of a match and priority at a time: pipelines replace, they do not stack.
+                    // One rule of a match and priority at a time: pipelines replace, they do not
+                    // stack.
                     for twin in twins.iter_mut().filter(|twin| twin.removed == Epoch::MAX && twin.matching == matching && twin.priority == priority) {
                         twin.removed = program.domain.next();
                         writer.remove(3, twin.rule);
@@ -135,7 +137,8 @@ proptest! {
     }
 }
 
-/// Every published state has exactly one of two generations of 400 rules; readers must never see both, neither, or a freed rule.
+/// Every published state has exactly one of two generations of 400 rules; readers must never see
+/// both, neither, or a freed rule.
 #[test]
 fn readers_see_whole_generations_while_a_writer_replaces_everything() {
     let program = Arc::new(Program::new());
@@ -283,7 +286,8 @@ fn a_table_filled_right_after_it_was_emptied_does_not_stay_a_list() {
     }
     program.domain.publish();
     reader.begin();
-    // The old rules go, and a reader may still come to their chains while many new ones are added in one batch.
+    // The old rules go, and a reader may still come to their chains while many new ones are added
+    // in one batch.
     writer.housekeep(49);
     for value in 0..500 {
         writer.insert(0, spec(&program, exact(value), 1, 1000 + value));

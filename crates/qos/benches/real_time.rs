@@ -1,8 +1,11 @@
-//! Rates and bounds of the shaper in real time: nothing but a shaper and the processor's clock, so that what is wrong here is wrong everywhere.
+//! Rates and bounds of the shaper in real time: nothing but a shaper and the processor's clock, so
+//! that what is wrong here is wrong everywhere.
 //!
-//! `rate`: queues that always have packets; how far what leaves lies from their rates, in all and over any second. `bound`: packets arrive at 1.3 times a queue's rate (regularly, at
-//! random, in bursts); how many left later than the queue's bound, the timer's slack and a batch, by a clock that is read after they were taken out. Somebody else may take the
-//! processor away meanwhile: a packet that was in hand then is told apart, and how often and how long that was is said.
+//! `rate`: queues that always have packets; how far what leaves lies from their rates, in all and
+//! over any second. `bound`: packets arrive at 1.3 times a queue's rate (regularly, at random, in
+//! bursts); how many left later than the queue's bound, the timer's slack and a batch, by a clock
+//! that is read after they were taken out. Somebody else may take the processor away meanwhile: a
+//! packet that was in hand then is told apart, and how often and how long that was is said.
 //!
 //! `cargo bench -p sluice-qos --bench real_time -- [rate|bound] [seconds of each case]`
 #![allow(missing_docs)]
@@ -11,9 +14,11 @@ use qos::shaper::{DROP_REASONS, PortSpec, QueueSpec, Shaper};
 use std::time::Instant;
 
 const SECOND: u64 = 1_000_000_000;
-/// Time between two looks at the clock from which on somebody else had the processor, in nanoseconds.
+/// Time between two looks at the clock from which on somebody else had the processor, in
+/// nanoseconds.
 const STOP_NS: u64 = 20_000;
-/// How long taking a packet out may take, in nanoseconds: a batch of 32 at 10 Gbit/s. What takes longer was in hand when the processor was somebody else's.
+/// How long taking a packet out may take, in nanoseconds: a batch of 32 at 10 Gbit/s. What takes
+/// longer was in hand when the processor was somebody else's.
 const OUT_NS: u64 = 8_000;
 /// Windows of a second begin every so many nanoseconds.
 const STEP_NS: u64 = SECOND / 100;

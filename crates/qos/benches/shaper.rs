@@ -1,6 +1,7 @@
 //! Cycles per packet (enqueue and dequeue) of a shaped port, by the number of its queues.
 //!
-//! 10 Gbit/s of 1514-byte frames in bursts of 32 to queues drawn at random, in three ways: queues that hold their own rate, queues that borrow all they have, and queues with a bound.
+//! 10 Gbit/s of 1514-byte frames in bursts of 32 to queues drawn at random, in three ways: queues
+//! that hold their own rate, queues that borrow all they have, and queues with a bound.
 //! The clock of the shaper is virtual; the least of many rounds is what counts.
 //!
 //! `cargo bench -p sluice-qos --bench shaper [-- NUMBER-OF-QUEUES...]`

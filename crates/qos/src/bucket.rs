@@ -1,12 +1,15 @@
 //! A token bucket that threads share.
 //!
-//! The obvious bucket has two numbers, its level and when it was filled last, and takes a lock to change both. This one has a single number. Tokens arrive at fixed moments:
-//! by time `t`, `arrived(t) = floor(t * rate)` have, counted from the clock's zero. The bucket remembers only how many of them are `gone`, spent or spilled, so its level
-//! is `arrived(now) - gone`, at most `depth`. Taking tokens is one compare-and-swap. As `arrived` is computed anew each time, no rounding adds up: at any rate the tokens
-//! handed out over any time are exact to one.
+//! The obvious bucket has two numbers, its level and when it was filled last, and takes a lock to
+//! change both. This one has a single number. Tokens arrive at fixed moments: by time `t`,
+//! `arrived(t) = floor(t * rate)` have, counted from the clock's zero. The bucket remembers only
+//! how many of them are `gone`, spent or spilled, so its level is `arrived(now) - gone`, at most
+//! `depth`. Taking tokens is one compare-and-swap. As `arrived` is computed anew each time, no
+//! rounding adds up: at any rate the tokens handed out over any time are exact to one.
 //!
-//! Counts wrap around. They are compared by their difference, which is right while the bucket is looked at every 2^62 tokens' time (12 days at 4 Tbit/s); after a longer
-//! rest `touched` tells that it must be full.
+//! Counts wrap around. They are compared by their difference, which is right while the bucket is
+//! looked at every 2^62 tokens' time (12 days at 4 Tbit/s); after a longer rest `touched` tells
+//! that it must be full.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -41,7 +44,8 @@ impl Rate {
     #[inline(always)]
     fn arrived(self, now_ns: u64) -> u64 {
         let (seconds, rest) = (now_ns / SECOND, now_ns % SECOND);
-        // `rest` has 30 bits and `count` 32. Two divisions by constants are cheaper than one by a variable.
+        // `rest` has 30 bits and `count` 32. Two divisions by constants are cheaper than one by a
+        // variable.
         let part = rest * u64::from(self.count);
         let part = if self.scale == 1 {
             part / SECOND
@@ -57,7 +61,8 @@ impl Rate {
 pub struct Bucket {
     rate: Rate,
     depth: u64,
-    /// A time without a look after which it is full for certain, before differences of counts become ambiguous.
+    /// A time without a look after which it is full for certain, before differences of counts
+    /// become ambiguous.
     rest_ns: u64,
     /// Tokens spent or spilled.
     gone: AtomicU64,
@@ -100,7 +105,8 @@ impl Bucket {
         if rested > self.rest_ns {
             return self.depth;
         }
-        // Negative where another thread's clock was read a moment later than this one's: nothing has come since.
+        // Negative where another thread's clock was read a moment later than this one's: nothing
+        // has come since.
         let level = self.rate.arrived(now_ns).wrapping_sub(gone) as i64;
         u64::try_from(level).unwrap_or(0).min(self.depth)
     }

@@ -1,8 +1,10 @@
 //! Meters (OpenFlow 1.3.5 section 5.7).
 //!
-//! A meter has bands, each with a rate and a bucket. A packet is held against every band; of those that have too few tokens for it the one with the highest rate acts, drops
-//! the packet or lowers its class, and counts it; a band that has enough tokens spends them, whatever the others do (so does Open vSwitch). Buckets begin full. Buckets and
-//! counters are atomic: workers share a meter without a lock.
+//! A meter has bands, each with a rate and a bucket. A packet is held against every band; of those
+//! that have too few tokens for it the one with the highest rate acts, drops the packet or lowers
+//! its class, and counts it; a band that has enough tokens spends them, whatever the others do (so
+//! does Open vSwitch). Buckets begin full. Buckets and counters are atomic: workers share a meter
+//! without a lock.
 
 use crate::bucket::{Bucket, Rate};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -32,7 +34,8 @@ pub struct BandSpec {
     pub kind: BandKind,
     /// Units a second; 0 lets only the burst pass.
     pub rate: u32,
-    /// Units that may come at once above the rate; 0 for as many as the rate gives in a second, as Open vSwitch chooses.
+    /// Units that may come at once above the rate; 0 for as many as the rate gives in a second, as
+    /// Open vSwitch chooses.
     pub burst: u32,
 }
 
@@ -164,8 +167,9 @@ impl Meter {
     }
 }
 
-/// A DSCP with its drop precedence raised by so many steps, as far as its class has any: only the assured forwarding classes AF1x to AF4x have drop precedences, 1 to 3
-/// (RFC 2597 section 6); other code points stay.
+/// A DSCP with its drop precedence raised by so many steps, as far as its class has any: only the
+/// assured forwarding classes AF1x to AF4x have drop precedences, 1 to 3 (RFC 2597 section 6);
+/// other code points stay.
 pub fn raise_drop_precedence(dscp: u8, steps: u8) -> u8 {
     let (class, precedence) = (dscp >> 3 & 7, dscp >> 1 & 3);
     if !(1..=4).contains(&class) || precedence == 0 || dscp & 1 != 0 {

@@ -1,14 +1,19 @@
 //! Policers: markers that drop what exceeds a rate.
 //!
-//! * [`SingleRate`] (RFC 2697): one rate with two bursts. Tokens fill the committed bucket and then the excess one. This is kept as two buckets of the same rate, the
-//!   committed one and one that holds both: what the excess bucket has is their difference, to the token, because tokens are lost only when both are full.
-//! * [`TwoRates`] (RFC 4115): a committed and an excess rate, each with a bucket of its own, also for packets that come with a colour.
+//! * [`SingleRate`] (RFC 2697): one rate with two bursts. Tokens fill the committed bucket and then
+//!   the excess one. This is kept as two buckets of the same rate, the committed one and one that
+//!   holds both: what the excess bucket has is their difference, to the token, because tokens are
+//!   lost only when both are full.
+//! * [`TwoRates`] (RFC 4115): a committed and an excess rate, each with a bucket of its own, also
+//!   for packets that come with a colour.
 //! * [`PeakRate`] (RFC 2698): a peak rate above the committed one.
 //!
-//! A port's policers are made of them: [`PortPolicer`] for what it sends, by queues, and [`IngressPolicer`] for what it receives, which is made of meters ([`crate::meter`]), as it
+//! A port's policers are made of them: [`PortPolicer`] for what it sends, by queues, and
+//! [`IngressPolicer`] for what it receives, which is made of meters ([`crate::meter`]), as it
 //! polices bits and packets.
 //!
-//! Rates are in bytes a second and bursts in bytes, as these RFCs and Open vSwitch's `cir`, `cbs`, `eir` and `ebs` have them, and count packets from the IP header on. Buckets are
+//! Rates are in bytes a second and bursts in bytes, as these RFCs and Open vSwitch's `cir`, `cbs`,
+//! `eir` and `ebs` have them, and count packets from the IP header on. Buckets are
 //! those of [`crate::bucket`], so workers share a policer without a lock.
 
 use crate::bucket::{Bucket, Rate};
@@ -39,7 +44,8 @@ pub struct Profile {
     pub burst: u64,
 }
 
-/// Bytes of a frame that a policer counts: those after its Ethernet header, as Open vSwitch's policers count.
+/// Bytes of a frame that a policer counts: those after its Ethernet header, as Open vSwitch's
+/// policers count.
 pub fn counted(frame: usize) -> u64 {
     frame.saturating_sub(14) as u64
 }
@@ -107,7 +113,8 @@ impl TwoRates {
         }
     }
 
-    /// The colour of a packet that comes with one ([`Color::Green`] for colour-blind marking), and its tokens taken.
+    /// The colour of a packet that comes with one ([`Color::Green`] for colour-blind marking), and
+    /// its tokens taken.
     pub fn mark(&self, bytes: u64, came_as: Color, now_ns: u64) -> Color {
         match came_as {
             Color::Green if self.committed.take(bytes, now_ns) => Color::Green,

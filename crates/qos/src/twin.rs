@@ -1,4 +1,5 @@
-//! Meters, slow and obvious: tokens drop into each bucket one by one, at the moments at which a counter of `rate` tokens a second, running since the clock's zero, ticks.
+//! Meters, slow and obvious: tokens drop into each bucket one by one, at the moments at which a
+//! counter of `rate` tokens a second, running since the clock's zero, ticks.
 //!
 //! One thread, no wrap-around, no cleverness.
 

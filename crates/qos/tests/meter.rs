@@ -67,7 +67,8 @@ proptest! {
         prop_assert_eq!(meter.acted().collect::<Vec<_>>(), acted);
     }
 
-    /// Twice the rate is offered for a second, after the burst is used up: what passes is the rate, within 0.5 percent and a packet.
+    /// Twice the rate is offered for a second, after the burst is used up: what passes is the rate,
+    /// within 0.5 percent and a packet.
     #[test]
     fn what_passes_in_a_second_is_the_rate(
         rate in prop_oneof![Just(1_u32), Just(u32::MAX), 1..100_u32, 1..=100_000_u32, any::<u32>()],
@@ -79,7 +80,8 @@ proptest! {
         prop_assume!(rate > 0);
         let unit = if packets { Unit::Packets } else { Unit::Kilobits };
         let spec = BandSpec { kind: BandKind::Drop, rate, burst: 0 };
-        // The deep bucket of a second, emptied first, is not to be the limit; packets of many tokens stand for many packets.
+        // The deep bucket of a second, emptied first, is not to be the limit; packets of many
+        // tokens stand for many packets.
         let (per_second, unit_cost) = match unit {
             Unit::Packets => (u64::from(rate), 1),
             Unit::Kilobits => (u64::from(rate) * 1000, bytes * 8),

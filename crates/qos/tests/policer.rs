@@ -8,7 +8,8 @@ use qos::policer::{
 
 const SECOND: u128 = 1_000_000_000;
 
-/// A bucket of an RFC: tokens that have come since a look, at the ticks of a counter that runs since the clock's zero.
+/// A bucket of an RFC: tokens that have come since a look, at the ticks of a counter that runs
+/// since the clock's zero.
 #[derive(Clone, Copy)]
 struct Tokens {
     rate: u128,
@@ -139,7 +140,8 @@ fn queues_police_first_and_the_port_after() {
     assert!(policer.pass(Some(3), frame(1000), 0));
     assert!(policer.pass(Some(3), frame(400), 0), "the port's excess");
     assert!(!policer.pass(Some(3), frame(400), 0), "only 100 are left");
-    // One that is not there goes by queue 0: 100 green that the port has no more, for which its excess does.
+    // One that is not there goes by queue 0: 100 green that the port has no more, for which its
+    // excess does.
     assert!(policer.pass(Some(9), frame(100), 0));
     assert!(!policer.pass(None, frame(100), 0));
     let counted = |packets, bytes, dropped| PolicerTotals {

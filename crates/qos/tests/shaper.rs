@@ -11,7 +11,8 @@ fn port(max_rate: u64, queues: impl IntoIterator<Item = QueueSpec>) -> PortSpec 
     port
 }
 
-/// Sends for a time while `feed` keeps queues as it likes; the time of asking is late by up to `late_ns`, unevenly.
+/// Sends for a time while `feed` keeps queues as it likes; the time of asking is late by up to
+/// `late_ns`, unevenly.
 struct Run {
     shaper: Shaper<u64>,
     now: u64,
@@ -85,7 +86,8 @@ fn rates_hold_whatever_their_size_the_packets_and_the_timers_lateness() {
         9_000_000_000,
     ] {
         for (len, late) in [(64, 0), (1514, 50_000), (9000, 50_000)] {
-            // As many packets as ten seconds' worth at the lower rates; a tenth of a second is as long for the shaper at the higher ones.
+            // As many packets as ten seconds' worth at the lower rates; a tenth of a second is as
+            // long for the shaper at the higher ones.
             let time = if rate > 10_000_000 {
                 SECOND / 10
             } else {
@@ -327,7 +329,8 @@ fn a_bulk_flow_uses_up_neither_the_bound_nor_the_room_of_its_neighbours() {
         }
         assert!(offered > 900);
         assert_eq!(refused, 0, "of {offered} packets of the small flow");
-        // One turn of the bulk flow, and what was in the bucket's debt: three frames of 121 us and the pause between looks.
+        // One turn of the bulk flow, and what was in the bucket's debt: three frames of 121 us and
+        // the pause between looks.
         assert!(slowest < 450_000, "{slowest} ns");
     }
 }
@@ -338,7 +341,8 @@ fn a_packet_that_is_dropped_uses_no_tokens_and_a_marked_one_leaves() {
     queue.max_latency_ns = Some(10_000_000);
     queue.mark_ns = Some(5_000_000);
     let mut shaper = Shaper::new(&port(1_000_000_000, [queue]), 0).expect("a port");
-    // A packet of 1000 bytes takes a millisecond, and the bucket holds one and a half: each leaves when the bucket is out of the debt of those before it.
+    // A packet of 1000 bytes takes a millisecond, and the bucket holds one and a half: each leaves
+    // when the bucket is out of the debt of those before it.
     let came = (0..30_u32)
         .filter(|id| shaper.enqueue(0, *id, 1000, 0, 0).is_ok())
         .count();
@@ -528,8 +532,9 @@ fn a_hundred_thousand_queues_work() {
     assert!(run.now.abs_diff(300_000_000) < 1_000_000, "{} ns", run.now);
 }
 
-/// After a stop packets come that the kernel has had for a while: those that cannot leave any more within what is left of their bound are refused when they come. Else they would be
-/// thrown away when their turn comes, and until then keep out packets that could leave in time.
+/// After a stop packets come that the kernel has had for a while: those that cannot leave any more
+/// within what is left of their bound are refused when they come. Else they would be thrown away
+/// when their turn comes, and until then keep out packets that could leave in time.
 #[test]
 fn packets_that_have_waited_elsewhere_have_that_much_less_time() {
     let mut queue = QueueSpec::new(0, 100_000_000, 100_000_000);
@@ -551,7 +556,8 @@ fn packets_that_have_waited_elsewhere_have_that_much_less_time() {
     }
     let now = shaper.next_departure_ns().expect("packets wait");
     assert!(shaper.dequeue(now).is_some());
-    // Three packets and a debt of one stand before what comes: 0.5 ms, which are left after 1.5, hold four packets, 1 ms eight. Once the bound has passed nothing helps.
+    // Three packets and a debt of one stand before what comes: 0.5 ms, which are left after 1.5,
+    // hold four packets, 1 ms eight. Once the bound has passed nothing helps.
     assert_eq!(come(&mut shaper, now - 2_100_000), 0);
     assert_eq!(come(&mut shaper, now - 1_500_000), 1);
     assert_eq!(come(&mut shaper, now - 1_000_000), 4);

@@ -113,7 +113,8 @@ fn port() -> impl Strategy<Value = PortSpec> {
                 port.catch_up_ns = slack_ns * 10;
                 port.limit_bytes = limit_bytes;
                 let part = |share: u64, of: u64| (u128::from(of) * u128::from(share) / 1000) as u64;
-                // Queues with other numbers come and go when the port changes, the default one stays.
+                // Queues with other numbers come and go when the port changes, the default one
+                // stays.
                 let mut chosen: Vec<_> = queues
                     .into_iter()
                     .cycle()

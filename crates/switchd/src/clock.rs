@@ -1,6 +1,7 @@
-//! Monotonic time that tests can hold still. Timers of the control plane (idle and hard timeouts, MAC ageing, back-off,
-//! probes) read this clock and not the kernel's, so that under `--enable-dummy` the commands `time/stop` and `time/warp`
-//! can step a scenario of minutes in an instant and with exact results, as Open vSwitch's own tests do.
+//! Monotonic time that tests can hold still. Timers of the control plane (idle and hard timeouts,
+//! MAC ageing, back-off, probes) read this clock and not the kernel's, so that under
+//! `--enable-dummy` the commands `time/stop` and `time/warp` can step a scenario of minutes in an
+//! instant and with exact results, as Open vSwitch's own tests do.
 
 use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
 use std::sync::{LazyLock, Mutex};
@@ -16,7 +17,8 @@ static STOPPED: AtomicBool = AtomicBool::new(false);
 static CHANGE: Mutex<()> = Mutex::new(());
 static CHANGED: LazyLock<Notify> = LazyLock::new(Notify::new);
 
-/// The longest step of one warp, about 24 days: timers add their spans to the time and must not overflow.
+/// The longest step of one warp, about 24 days: timers add their spans to the time and must not
+/// overflow.
 const MAXIMUM_WARP: i64 = i32::MAX as i64;
 
 /// The datapath's clock, which is stopped and warped along with this one.
@@ -61,7 +63,8 @@ pub fn stop() {
     CHANGED.notify_waiters();
 }
 
-/// Moves the clock on by `milliseconds` (clamped to 0 ..= 2^31-1) and wakes everybody who sleeps on it.
+/// Moves the clock on by `milliseconds` (clamped to 0 ..= 2^31-1) and wakes everybody who sleeps on
+/// it.
 pub fn warp(milliseconds: i64) {
     let _guard = CHANGE
         .lock()

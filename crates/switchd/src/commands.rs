@@ -1,7 +1,9 @@
-//! The switch's commands on the control socket, in the words and forms of Open vSwitch 3.1, so that scripts and people find what they know.
+//! The switch's commands on the control socket, in the words and forms of Open vSwitch 3.1, so that
+//! scripts and people find what they know.
 //!
-//! Each file holds the commands of one topic and a `register` that adds them. What Open vSwitch tells about machinery that does not exist here (a cache of
-//! flows, upcalls, revalidators) is told as it is here: nothing is cached, so nothing missed and nothing is listed.
+//! Each file holds the commands of one topic and a `register` that adds them. What Open vSwitch
+//! tells about machinery that does not exist here (a cache of flows, upcalls, revalidators) is told
+//! as it is here: nothing is cached, so nothing missed and nothing is listed.
 
 mod absent;
 mod addresses;

@@ -1,6 +1,7 @@
-//! Named counters of events inside the daemon, for whoever wonders what it has been doing. A counter is a static next to
-//! the code that counts, costs one relaxed addition, and shows up in `coverage/show` with its rates over the last
-//! five seconds, minute and hour. It is also where a drop outside the datapath gets its name.
+//! Named counters of events inside the daemon, for whoever wonders what it has been doing. A
+//! counter is a static next to the code that counts, costs one relaxed addition, and shows up in
+//! `coverage/show` with its rates over the last five seconds, minute and hour. It is also where a
+//! drop outside the datapath gets its name.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -16,7 +17,8 @@ pub const INTERVAL: Duration = Duration::from_secs(5);
 const PER_MINUTE: usize = 12;
 const MINUTES: usize = 60;
 
-/// A counter with a name. Declare it as a `static` and [`register`] it, or let the first event do that.
+/// A counter with a name. Declare it as a `static` and [`register`] it, or let the first event do
+/// that.
 #[derive(Debug)]
 pub struct Counter {
     name: &'static str,
@@ -102,7 +104,8 @@ thread_local! {
     static SOURCES: RefCell<Vec<Source>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Adds somebody who counts for himself and is asked whenever counters are looked at. For the control thread, where they are looked at.
+/// Adds somebody who counts for himself and is asked whenever counters are looked at. For the
+/// control thread, where they are looked at.
 pub fn add_source(source: impl Fn(&mut dyn FnMut(&str, u64)) + 'static) {
     SOURCES.with_borrow_mut(|sources| sources.push(Box::new(source)));
 }
@@ -142,8 +145,8 @@ fn with<T>(work: impl FnOnce(&mut Registry) -> T) -> T {
     work(guard.get_or_insert_default())
 }
 
-/// Makes a counter known before its first event, so that it can be read by name. Of two counters with one name the
-/// first stays.
+/// Makes a counter known before its first event, so that it can be read by name. Of two counters
+/// with one name the first stays.
 pub fn register(counter: &'static Counter) {
     counter.registered.store(true, Ordering::Relaxed);
     with(|registry| {

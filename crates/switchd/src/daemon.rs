@@ -30,7 +30,8 @@ impl Drop for Task {
     }
 }
 
-/// Free memory that the heap has at its end, and how much of it is asked for at a time, so that nobody waits long.
+/// Free memory that the heap has at its end, and how much of it is asked for at a time, so that
+/// nobody waits long.
 const SPARE: usize = 32 << 20;
 /// The same with `--mlockall`.
 const SPARE_LOCKED: usize = 1 << 20;
@@ -38,9 +39,11 @@ const SPARE_SLICE: usize = 256 << 10;
 /// How often it is looked whether the heap has grown.
 const SPARE_EVERY: Duration = Duration::from_millis(1000);
 
-/// Makes the heap keep some memory that is free. To give it back means an interrupt on every processor that a worker is on, to forget where it was,
-/// and to get it again a fault for each page; rules come and go in such numbers all the time.
-/// Returns where the heap ended until now. `locked`: all that is asked for is memory at once, in the heaps of other threads too, so less is kept.
+/// Makes the heap keep some memory that is free. To give it back means an interrupt on every
+/// processor that a worker is on, to forget where it was, and to get it again a fault for each
+/// page; rules come and go in such numbers all the time. Returns where the heap ended until now.
+/// `locked`: all that is asked for is memory at once, in the heaps of other threads too, so less is
+/// kept.
 pub(crate) fn keep_free_memory(locked: bool) -> usize {
     let spare = if locked { SPARE_LOCKED } else { SPARE };
     // SAFETY: these parameters are there in glibc and take any number; the last call only asks.
@@ -52,8 +55,10 @@ pub(crate) fn keep_free_memory(locked: bool) -> usize {
     }
 }
 
-/// Sees to it that the end of the heap, from `begin` on, is memory and not a promise that costs a fault for each page: a tenth of what a long bundle takes.
-/// Huge pages, where the system gives them to those who ask: what workers look packets up in are thousands of small ones, more than a processor knows at once.
+/// Sees to it that the end of the heap, from `begin` on, is memory and not a promise that costs a
+/// fault for each page: a tenth of what a long bundle takes. Huge pages, where the system gives
+/// them to those who ask: what workers look packets up in are thousands of small ones, more than a
+/// processor knows at once.
 async fn fill_free_memory(begin: usize) {
     let mut filled = begin.next_multiple_of(SPARE_SLICE);
     let mut asked = filled;
@@ -61,7 +66,8 @@ async fn fill_free_memory(begin: usize) {
         // SAFETY: this only asks where the heap ends.
         let end = unsafe { libc::sbrk(0) } as usize & !(SPARE_SLICE - 1);
         if asked < end {
-            // SAFETY: this changes nothing that is in these pages of the process's own; where it fails, they are small.
+            // SAFETY: this changes nothing that is in these pages of the process's own; where it
+            // fails, they are small.
             unsafe { libc::madvise(asked as *mut libc::c_void, end - asked, libc::MADV_HUGEPAGE) };
         }
         asked = end;
@@ -71,7 +77,8 @@ async fn fill_free_memory(begin: usize) {
             tokio::time::sleep(SPARE_EVERY).await;
             continue;
         }
-        // SAFETY: this gives the process's own pages memory and changes nothing that is in them. Where there are none it fails, and so it does before Linux 5.14, which has no such thing.
+        // SAFETY: this gives the process's own pages memory and changes nothing that is in them.
+        // Where there are none it fails, and so it does before Linux 5.14, which has no such thing.
         unsafe {
             libc::madvise(
                 from as *mut libc::c_void,
@@ -157,7 +164,8 @@ pub async fn run(shell: Rc<Shell>) -> anyhow::Result<()> {
 }
 
 /// Has lookups made for tables whose rules have changed, and frees what rules that went have left,
-/// in slices until all is done. In real time, whatever clock the rules go by; where nothing changes, nothing wakes.
+/// in slices until all is done. In real time, whatever clock the rules go by; where nothing
+/// changes, nothing wakes.
 async fn shape_tables(switch: Rc<Switch>) -> anyhow::Result<()> {
     loop {
         switch.rules_changed.notified().await;
@@ -174,7 +182,8 @@ async fn shape_tables(switch: Rc<Switch>) -> anyhow::Result<()> {
     }
 }
 
-/// Logs turns that took long: of each thread the longest since this was looked at last, so a line a second at most.
+/// Logs turns that took long: of each thread the longest since this was looked at last, so a line a
+/// second at most.
 fn tell_long_turns(switch: &Switch) {
     let (workers, ms) = (datapath::turns::LONG, |time: Duration| {
         time.as_secs_f64() * 1e3
@@ -220,7 +229,8 @@ async fn keep_house(switch: Rc<Switch>, database: Rc<Database>) -> anyhow::Resul
     }
 }
 
-/// Fetches packets for the controllers from the workers and hands them out; makes the rules that packets ask for.
+/// Fetches packets for the controllers from the workers and hands them out; makes the rules that
+/// packets ask for.
 async fn deliver_packet_ins(switch: Rc<Switch>) -> anyhow::Result<()> {
     let descriptor = loop {
         match switch.with_datapath(|datapath| datapath.packet_in_fd()) {
@@ -228,7 +238,8 @@ async fn deliver_packet_ins(switch: Rc<Switch>) -> anyhow::Result<()> {
             Err(_) => tokio::time::sleep(Duration::from_millis(50)).await,
         }
     };
-    // SAFETY: the datapath's descriptor is open, since the datapath exists; a copy of it stays valid whatever becomes of the datapath.
+    // SAFETY: the datapath's descriptor is open, since the datapath exists; a copy of it stays
+    // valid whatever becomes of the datapath.
     let descriptor = unsafe { BorrowedFd::borrow_raw(descriptor) }.try_clone_to_owned()?;
     // SAFETY: the descriptor belongs to `ready` and is closed with it, not before.
     let ready = unsafe { AsyncFd::register_with_interest(descriptor, Interest::READABLE)? };

@@ -1,12 +1,14 @@
-//! Becoming a daemon. Three things make it delicate, and all of it happens in one thread, before any other exists:
+//! Becoming a daemon. Three things make it delicate, and all of it happens in one thread, before
+//! any other exists:
 //!
-//! * `--detach` promises that when the command returns the first configuration is in force. So the first process forks and
-//!   waits on a pipe until the daemon says so, or ends as the daemon did.
-//! * `--monitor` puts a process in between that starts the daemon again when a programming error kills it, at most once
-//!   in ten seconds. So it does, unlike Open vSwitch's, when somebody kills it by `SIGKILL` (the kernel for want of memory, say), unless
-//!   the daemon was asked to end before: start scripts send `SIGKILL` to one that does not obey `SIGTERM`.
-//! * The pidfile is locked, not only written: `ovs-appctl` and start scripts ask who holds the lock. `fcntl` locks belong to a
-//!   process, so the daemon takes it after the last fork.
+//! * `--detach` promises that when the command returns the first configuration is in force. So the
+//!   first process forks and waits on a pipe until the daemon says so, or ends as the daemon did.
+//! * `--monitor` puts a process in between that starts the daemon again when a programming error
+//!   kills it, at most once in ten seconds. So it does, unlike Open vSwitch's, when somebody kills
+//!   it by `SIGKILL` (the kernel for want of memory, say), unless the daemon was asked to end
+//!   before: start scripts send `SIGKILL` to one that does not obey `SIGTERM`.
+//! * The pidfile is locked, not only written: `ovs-appctl` and start scripts ask who holds the
+//!   lock. `fcntl` locks belong to a process, so the daemon takes it after the last fork.
 
 use std::ffi::CStr;
 use std::fs::{self, File, OpenOptions};
@@ -83,7 +85,8 @@ pub fn start(options: &Options) -> Result<Daemon, Stop> {
             Forked::Parent { .. } => return Err(Stop::Exit(0)),
             Forked::Child(pipe) => parent = Some(pipe),
         }
-        // SAFETY: setsid takes no arguments; it fails only in a group leader, which a fresh child is not.
+        // SAFETY: setsid takes no arguments; it fails only in a group leader, which a fresh child
+        // is not.
         unsafe { libc::setsid() };
     }
     if options.monitor {
@@ -109,7 +112,8 @@ impl Daemon {
         self.pidfile = None;
     }
 
-    /// The first configuration is in force: lets go of the terminal and lets the waiting parent end. Later calls do nothing.
+    /// The first configuration is in force: lets go of the terminal and lets the waiting parent
+    /// end. Later calls do nothing.
     pub fn ready(&mut self) {
         if let Some(mut pipe) = self.parent.take() {
             // A parent that was killed is nobody's loss.
@@ -123,14 +127,16 @@ impl Daemon {
     }
 }
 
-/// Gives the standard streams to `/dev/null`, and the current directory back to whoever may want to unmount it.
+/// Gives the standard streams to `/dev/null`, and the current directory back to whoever may want to
+/// unmount it.
 fn leave_terminal(chdir: bool) {
     if chdir {
         let _ = std::env::set_current_dir("/");
     }
     if let Ok(null) = OpenOptions::new().read(true).write(true).open("/dev/null") {
         for stream in 0..3 {
-            // SAFETY: dup2 replaces a standard stream by an open descriptor; no Rust object owns descriptors 0 to 2.
+            // SAFETY: dup2 replaces a standard stream by an open descriptor; no Rust object owns
+            // descriptors 0 to 2.
             unsafe { libc::dup2(null.as_raw_fd(), stream) };
         }
     }
@@ -144,8 +150,9 @@ enum Forked {
     Child(File),
 }
 
-/// Forks; the parent goes on when the child has said through the pipe that it is ready. There is no limit on how long
-/// that takes (a database may come up late), but a child that ends takes its parent along, with its status.
+/// Forks; the parent goes on when the child has said through the pipe that it is ready. There is no
+/// limit on how long that takes (a database may come up late), but a child that ends takes its
+/// parent along, with its status.
 fn fork_and_wait() -> Result<Forked, Stop> {
     let (mut reader, writer) =
         pipe().map_err(|error| Stop::Failure(format!("pipe failed: {}", plain_error(&error))))?;
@@ -178,7 +185,8 @@ fn pipe() -> io::Result<(File, File)> {
 }
 
 fn fork() -> Result<i32, Stop> {
-    // SAFETY: this process has one thread, so the child is a full copy; both sides go on in ordinary code.
+    // SAFETY: this process has one thread, so the child is a full copy; both sides go on in
+    // ordinary code.
     match unsafe { libc::fork() } {
         -1 => Err(Stop::Failure(format!(
             "fork failed: {}",
@@ -228,7 +236,8 @@ fn describe(status: i32) -> String {
 }
 
 fn signal_name(signal: i32) -> String {
-    // SAFETY: strsignal returns NULL or a NUL-terminated string that stays valid until its next call in this thread.
+    // SAFETY: strsignal returns NULL or a NUL-terminated string that stays valid until its next
+    // call in this thread.
     unsafe {
         let name = libc::strsignal(signal);
         if name.is_null() {
@@ -248,14 +257,17 @@ fn is_crash(status: i32, asked: bool) -> bool {
         }
 }
 
-/// Memory that the monitor and its daemon share: whether the daemon has been asked to end. Null without a monitor.
+/// Memory that the monitor and its daemon share: whether the daemon has been asked to end. Null
+/// without a monitor.
 static ASKED: AtomicPtr<AtomicBool> = AtomicPtr::new(std::ptr::null_mut());
 /// Whether signals that ask for the end are seen to (in the daemon).
 static HEEDED: AtomicBool = AtomicBool::new(false);
 
-/// Makes the shared memory, before the monitor forks. Without it nobody remembers that the daemon was asked.
+/// Makes the shared memory, before the monitor forks. Without it nobody remembers that the daemon
+/// was asked.
 fn share_asked() {
-    // SAFETY: an anonymous mapping at an address that the kernel chooses touches nothing that there is.
+    // SAFETY: an anonymous mapping at an address that the kernel chooses touches nothing that there
+    // is.
     let page = unsafe {
         libc::mmap(
             std::ptr::null_mut(),
@@ -273,8 +285,8 @@ fn share_asked() {
 
 /// The shared memory, where there is some.
 fn asked() -> Option<&'static AtomicBool> {
-    // SAFETY: null, or the mapping of `share_asked`, which is never undone, is large enough for this and aligned to a page, and began as zeros, which
-    // is `false`.
+    // SAFETY: null, or the mapping of `share_asked`, which is never undone, is large enough for
+    // this and aligned to a page, and began as zeros, which is `false`.
     unsafe { ASKED.load(Ordering::SeqCst).as_ref() }
 }
 
@@ -285,7 +297,8 @@ pub fn note_asked() {
     }
 }
 
-/// In a daemon with a monitor: notes that a signal asks for the end. Only atomics, `signal` and `raise`, as a signal handler must.
+/// In a daemon with a monitor: notes that a signal asks for the end. Only atomics, `signal` and
+/// `raise`, as a signal handler must.
 extern "C" fn note_signal(signal: i32) {
     note_asked();
     if !HEEDED.load(Ordering::SeqCst) {
@@ -297,7 +310,8 @@ extern "C" fn note_signal(signal: i32) {
     }
 }
 
-/// In the daemon: whoever handles SIGTERM and SIGINT is there. He must hand them on to the handler that he found.
+/// In the daemon: whoever handles SIGTERM and SIGINT is there. He must hand them on to the handler
+/// that he found.
 pub fn signals_are_heeded() {
     HEEDED.store(true, Ordering::SeqCst);
 }
@@ -335,8 +349,8 @@ fn handle_signals(handler: libc::sighandler_t) {
     }
 }
 
-/// Watches over the daemon. Returns (with the pipe to say `ready` on) in each daemon it starts; in the monitor itself only
-/// as an error, when it is time to end.
+/// Watches over the daemon. Returns (with the pipe to say `ready` on) in each daemon it starts; in
+/// the monitor itself only as an error, when it is time to end.
 fn monitor(options: &Options, mut parent: Option<File>) -> Result<File, Stop> {
     let mut title = Title::find();
     let mut started = Instant::now();
@@ -401,7 +415,8 @@ fn monitor(options: &Options, mut parent: Option<File>) -> Result<File, Stop> {
                     crate::name_process(&options.program);
                     return Ok(pipe);
                 }
-                // It crashed again before it was ready: once more. An error of its own making is final.
+                // It crashed again before it was ready: once more. An error of its own making is
+                // final.
                 Err(Stop::Failure(text)) => {
                     tracing::error!(target: "daemon_unix", "{text}");
                     crashes += 1;
@@ -441,7 +456,8 @@ fn throttle(state: &str, started: Instant, crashes: u32) -> Result<(), Stop> {
     }
 }
 
-/// One core file tells the story; a daemon that crashes again and again must not fill the disk with them.
+/// One core file tells the story; a daemon that crashes again and again must not fill the disk with
+/// them.
 fn forbid_cores() {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
@@ -462,14 +478,16 @@ pub fn set_process_name(name: &CStr) {
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
 }
 
-/// The command line as `ps` shows it, which lies in this process's own memory: the monitor writes its state there.
+/// The command line as `ps` shows it, which lies in this process's own memory: the monitor writes
+/// its state there.
 struct Title {
     address: usize,
     original: Vec<u8>,
 }
 
 impl Title {
-    /// Finds the command line through `/proc/self/stat` (fields 48 and 49); where that is not to be had, titles stay as they are.
+    /// Finds the command line through `/proc/self/stat` (fields 48 and 49); where that is not to be
+    /// had, titles stay as they are.
     fn find() -> Self {
         let none = Title {
             address: 0,
@@ -517,8 +535,9 @@ impl Title {
 
     fn write(&mut self, bytes: &[u8]) {
         if self.address != 0 {
-            // SAFETY: the kernel says that the argument strings of this process lie in [address, address + original.len()),
-            // `bytes` has exactly that length, and that memory is writable (it is on the initial stack). The standard library
+            // SAFETY: the kernel says that the argument strings of this process lie in [address,
+            // address + original.len()), `bytes` has exactly that length, and that
+            // memory is writable (it is on the initial stack). The standard library
             // copies arguments when asked and nobody asks any more; there is one thread.
             unsafe {
                 std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.address as *mut u8, bytes.len())
@@ -531,7 +550,8 @@ impl Title {
 #[derive(Debug)]
 struct Pidfile {
     path: PathBuf,
-    /// Open for as long as the lock is to be held: closing any descriptor of the file gives the lock up.
+    /// Open for as long as the lock is to be held: closing any descriptor of the file gives the
+    /// lock up.
     file: File,
 }
 
@@ -574,8 +594,9 @@ fn refuse_if_running(path: &Path) -> Result<(), String> {
 }
 
 impl Pidfile {
-    /// Writes and locks a temporary file and moves it to `path`, so the pidfile never exists unlocked. The lock on the
-    /// temporary name also settles who of two that start at once goes first.
+    /// Writes and locks a temporary file and moves it to `path`, so the pidfile never exists
+    /// unlocked. The lock on the temporary name also settles who of two that start at once goes
+    /// first.
     fn create(path: &Path, overwrite: bool) -> Result<Self, String> {
         let mut name = path.as_os_str().to_owned();
         name.push(".tmp");
@@ -618,7 +639,8 @@ impl Pidfile {
 
 impl Drop for Pidfile {
     fn drop(&mut self) {
-        // Another daemon may have taken the name by --overwrite-pidfile; then it is not ours to remove.
+        // Another daemon may have taken the name by --overwrite-pidfile; then it is not ours to
+        // remove.
         let same = match (self.file.metadata(), fs::metadata(&self.path)) {
             (Ok(own), Ok(there)) => own.dev() == there.dev() && own.ino() == there.ino(),
             _ => false,

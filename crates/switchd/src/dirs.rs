@@ -1,7 +1,8 @@
-//! Where things live. Open vSwitch lets four environment variables move its directories, and every tool that
-//! talks to the switch (`ovs-appctl`, `ovs-vsctl`, start scripts, test beds) uses them, so Sluice reads the same ones.
-//! They are read once: the monitor process overwrites its own environment's neighbour (the command line), and a
-//! daemon whose directories move while it runs would lose its own files.
+//! Where things live. Open vSwitch lets four environment variables move its directories, and every
+//! tool that talks to the switch (`ovs-appctl`, `ovs-vsctl`, start scripts, test beds) uses them,
+//! so Sluice reads the same ones. They are read once: the monitor process overwrites its own
+//! environment's neighbour (the command line), and a daemon whose directories move while it runs
+//! would lose its own files.
 
 use std::path::{Path, PathBuf};
 
@@ -42,8 +43,8 @@ impl Directories {
         }
     }
 
-    /// `name` itself when it is absolute, else `name` below the run directory: Open vSwitch's rule for pidfiles and
-    /// control sockets.
+    /// `name` itself when it is absolute, else `name` below the run directory: Open vSwitch's rule
+    /// for pidfiles and control sockets.
     pub fn in_run(&self, name: impl AsRef<Path>) -> PathBuf {
         self.run.join(name)
     }

@@ -1,8 +1,9 @@
 //! sluiced: the switch daemon that stands where ovs-vswitchd stands.
 //!
-//! Two halves. The shell makes a process into a good daemon: [`options`], [`dirs`], [`daemonize`], [`vlog`], [`unixctl`] with
-//! [`coverage`], [`memory`] and [`clock`] behind its commands, and [`streams`] to the outside; [`shell`] ties them together.
-//! The switch proper begins in [`daemon`], which gets a [`Shell`] and runs until it is asked to end.
+//! Two halves. The shell makes a process into a good daemon: [`options`], [`dirs`], [`daemonize`],
+//! [`vlog`], [`unixctl`] with [`coverage`], [`memory`] and [`clock`] behind its commands, and
+//! [`streams`] to the outside; [`shell`] ties them together. The switch proper begins in
+//! [`daemon`], which gets a [`Shell`] and runs until it is asked to end.
 
 mod calibrate;
 pub mod clock;
@@ -28,7 +29,8 @@ pub mod vlog;
 
 pub use shell::{ExitRequest, Shell};
 
-/// An error of the operating system in the words of `strerror`, without Rust's `(os error N)`: tools compare messages.
+/// An error of the operating system in the words of `strerror`, without Rust's `(os error N)`:
+/// tools compare messages.
 pub fn plain_error(error: &std::io::Error) -> String {
     let text = error.to_string();
     match (error.raw_os_error(), text.rfind(" (os error ")) {

@@ -1,5 +1,6 @@
-//! `memory/show`: what takes memory, as numbers with names (`rules:120 ports:4`). Whoever owns something that grows
-//! registers a closure that reports it; a name reported twice is added up, so every bridge reports its own.
+//! `memory/show`: what takes memory, as numbers with names (`rules:120 ports:4`). Whoever owns
+//! something that grows registers a closure that reports it; a name reported twice is added up, so
+//! every bridge reports its own.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;

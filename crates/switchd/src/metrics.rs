@@ -1,7 +1,9 @@
-//! Metrics over HTTP, for Prometheus: off unless `other_config:sluice-metrics` of the root row names an address.
+//! Metrics over HTTP, for Prometheus: off unless `other_config:sluice-metrics` of the root row
+//! names an address.
 //!
-//! It speaks as much HTTP as that needs: `GET /metrics`, one request for each connection, and no more than [`CONNECTIONS`] of them at once, each of which has a few seconds.
-//! Where more come, the one goes that has been silent for longest.
+//! It speaks as much HTTP as that needs: `GET /metrics`, one request for each connection, and no
+//! more than [`CONNECTIONS`] of them at once, each of which has a few seconds. Where more come, the
+//! one goes that has been silent for longest.
 
 use crate::commands::counters::drops;
 use crate::switch::Switch;
@@ -277,7 +279,8 @@ pub async fn serve(switch: Rc<Switch>) -> anyhow::Result<()> {
 struct Visitors(VecDeque<(JoinHandle<()>, Rc<Cell<bool>>)>);
 
 impl Visitors {
-    /// Makes room for one more, if need be by ending the one that has been silent for longest; none where all are being answered.
+    /// Makes room for one more, if need be by ending the one that has been silent for longest; none
+    /// where all are being answered.
     fn room(&mut self) -> bool {
         self.0.retain(|(task, _)| !task.is_finished());
         if self.0.len() < CONNECTIONS {

@@ -1,20 +1,23 @@
-//! The command line of `sluiced`, read by the rules of `ovs-vswitchd`, which are those of glibc's `getopt_long`:
-//! options and the one positional argument may be mixed, a long option may be cut to any prefix that names only one, its
-//! value follows after `=` or (when the value is not optional) as the next argument, and `--` ends the options.
-//! Start scripts depend on all of that, and on the texts of the errors, so neither is left to a library.
+//! The command line of `sluiced`, read by the rules of `ovs-vswitchd`, which are those of glibc's
+//! `getopt_long`: options and the one positional argument may be mixed, a long option may be cut to
+//! any prefix that names only one, its value follows after `=` or (when the value is not optional)
+//! as the next argument, and `--` ends the options. Start scripts depend on all of that, and on the
+//! texts of the errors, so neither is left to a library.
 //!
-//! Reading is pure: it changes nothing and prints nothing. [`parse`] says what was asked for, `main` does it.
+//! Reading is pure: it changes nothing and prints nothing. [`parse`] says what was asked for,
+//! `main` does it.
 
 use std::path::PathBuf;
 
 use crate::dirs::Directories;
 use crate::streams::TlsFiles;
 
-/// The version of Open vSwitch that Sluice is compatible with: what `--version` reports to the tools that ask.
+/// The version of Open vSwitch that Sluice is compatible with: what `--version` reports to the
+/// tools that ask.
 pub const COMPATIBLE_VERSION: &str = "3.1.0";
 
-/// The name under which files of the daemon (pidfile, control socket, log) are known to Open vSwitch's tools, whatever the
-/// binary is called.
+/// The name under which files of the daemon (pidfile, control socket, log) are known to Open
+/// vSwitch's tools, whatever the binary is called.
 pub const FILE_STEM: &str = "ovs-vswitchd";
 
 /// What `--enable-dummy` says about dummy devices, which exist for tests.
@@ -42,7 +45,8 @@ pub enum ControlSocket {
 /// Everything the command line says.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
-    /// The program's name in messages and in `/proc/PID/comm`: the last part of `argv[0]`, or `ovs-vswitchd` with `--compat`.
+    /// The program's name in messages and in `/proc/PID/comm`: the last part of `argv[0]`, or
+    /// `ovs-vswitchd` with `--compat`.
     pub program: String,
     /// The directories.
     pub directories: Directories,
@@ -76,7 +80,8 @@ pub struct Options {
     pub tls: TlsFiles,
     /// Whether dummy devices exist and what they stand in for.
     pub dummy: Option<DummyLevel>,
-    /// The NUMA node of each core, by its number, as tests want commands to show them (`--dummy-numa`); none: the machine's.
+    /// The NUMA node of each core, by its number, as tests want commands to show them
+    /// (`--dummy-numa`); none: the machine's.
     pub dummy_numa: Vec<usize>,
     /// Refuse the kernel's own datapath (`--disable-system`).
     pub disable_system: bool,
@@ -108,7 +113,8 @@ pub enum Request {
     Print(String),
 }
 
-/// A command line that cannot be obeyed. Its text is complete, with the program's name; the exit status is 1.
+/// A command line that cannot be obeyed. Its text is complete, with the program's name; the exit
+/// status is 1.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct UsageError(pub String);
@@ -197,8 +203,9 @@ const SHORT: &[(char, Value, Name)] = &[
     ('C', Value::Required, Name::CaCert),
 ];
 
-/// Reads a command line. `arguments` begins with the program's own name (`argv[0]`); relative log files are resolved
-/// against `current`, because `--detach` changes the directory before the log is reopened.
+/// Reads a command line. `arguments` begins with the program's own name (`argv[0]`); relative log
+/// files are resolved against `current`, because `--detach` changes the directory before the log is
+/// reopened.
 pub fn parse(
     arguments: &[String],
     directories: Directories,
@@ -234,7 +241,8 @@ pub fn parse(
     Ok(Request::Run(Box::new(options)))
 }
 
-/// One item of the command line. An error stands in its place in the order, because `--version` before it still answers.
+/// One item of the command line. An error stands in its place in the order, because `--version`
+/// before it still answers.
 enum Given {
     Option(Name, Option<String>),
     Positional(String),
@@ -481,7 +489,8 @@ fn dummy_numa(program: &str, value: &str) -> Result<Vec<usize>, UsageError> {
     })
 }
 
-/// The text of `--version` and of the control command `version`. Tools take the last word of the first line.
+/// The text of `--version` and of the control command `version`. Tools take the last word of the
+/// first line.
 pub fn version(program: &str) -> String {
     format!(
         "{program} (Open vSwitch) {COMPATIBLE_VERSION}\nSluice {}\n",

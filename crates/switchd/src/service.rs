@@ -1,9 +1,12 @@
-//! What a service manager is told (systemd's `sd_notify(3)`): that the first configuration is in force, that the daemon
-//! is ending, how it is, and regularly that it is alive. The protocol is a datagram of lines for the socket that `NOTIFY_SOCKET` names.
+//! What a service manager is told (systemd's `sd_notify(3)`): that the first configuration is in
+//! force, that the daemon is ending, how it is, and regularly that it is alive. The protocol is a
+//! datagram of lines for the socket that `NOTIFY_SOCKET` names.
 //!
-//! Alive means that the control thread serves its tasks and that no worker is stuck. A worker is stuck when it has begun a turn and
-//! not ended it for half of the watchdog's period; one that sleeps is not. From then on nothing is fed, and unless the worker goes on
-//! within a period the manager ends the daemon by SIGABRT, which leaves a core file of every thread, and starts another.
+//! Alive means that the control thread serves its tasks and that no worker is stuck. A worker is
+//! stuck when it has begun a turn and not ended it for half of the watchdog's period; one that
+//! sleeps is not. From then on nothing is fed, and unless the worker goes on within a period the
+//! manager ends the daemon by SIGABRT, which leaves a core file of every thread, and starts
+//! another.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -16,7 +19,8 @@ use std::time::{Duration, Instant};
 use crate::coverage::Counter;
 use crate::switch::Switch;
 
-/// How long a worker may be in one turn, where nobody says otherwise by a watchdog, before the log tells of it.
+/// How long a worker may be in one turn, where nobody says otherwise by a watchdog, before the log
+/// tells of it.
 const PATIENCE: Duration = Duration::from_secs(10);
 /// How often workers are looked at, as a part of the time that they have: one in so many.
 const LOOKS: u32 = 4;
@@ -33,8 +37,8 @@ pub struct Service {
 }
 
 impl Service {
-    /// As the environment says it: `NOTIFY_SOCKET`, `WATCHDOG_USEC` and `WATCHDOG_PID`, if that is this process. What cannot be is told in the log and
-    /// passed over.
+    /// As the environment says it: `NOTIFY_SOCKET`, `WATCHDOG_USEC` and `WATCHDOG_PID`, if that is
+    /// this process. What cannot be is told in the log and passed over.
     pub fn from_environment() -> Service {
         let get = |name: &str| -> Option<OsString> { std::env::var_os(name) };
         Service::new(get, std::process::id())
@@ -125,7 +129,8 @@ impl Watch {
     }
 }
 
-/// Looks after the workers, and tells the service manager how things stand, for as long as the daemon runs.
+/// Looks after the workers, and tells the service manager how things stand, for as long as the
+/// daemon runs.
 pub async fn watch(switch: Rc<Switch>) -> anyhow::Result<()> {
     let service = &switch.shell.service;
     let patience = service.watchdog.map_or(PATIENCE, |period| period / 2);
@@ -248,7 +253,8 @@ mod tests {
         assert_eq!(ours, Some(Duration::from_micros(5)));
     }
 
-    /// A worker is stuck when it is there and does not come further; not when it is away, or new under the same number.
+    /// A worker is stuck when it is there and does not come further; not when it is away, or new
+    /// under the same number.
     #[test]
     fn only_workers_in_a_turn_are_stuck() {
         let mut watch = Watch::default();

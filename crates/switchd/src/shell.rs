@@ -1,5 +1,6 @@
-//! What happens between `exec` and the switch, and between the switch and `exit`. The order matters: options, log, forks,
-//! pidfile, control socket, and only then the runtime and with it threads.
+//! What happens between `exec` and the switch, and between the switch and `exit`. The order
+//! matters: options, log, forks, pidfile, control socket, and only then the runtime and with it
+//! threads.
 
 use std::cell::{Cell, RefCell};
 use std::io::Write;
@@ -39,7 +40,8 @@ pub struct Shell {
     pub commands: Registry,
     /// Who reports in `memory/show`.
     pub memory: Memory,
-    /// Keys and certificates for every stream; the database's SSL row may replace the command line's.
+    /// Keys and certificates for every stream; the database's SSL row may replace the command
+    /// line's.
     pub tls: Rc<Tls>,
     /// The service manager.
     pub service: Service,
@@ -51,7 +53,8 @@ pub struct Shell {
 }
 
 impl Shell {
-    /// The first configuration is in force: whoever waits for `--detach` may go on. Later calls do nothing.
+    /// The first configuration is in force: whoever waits for `--detach` may go on. Later calls do
+    /// nothing.
     pub fn ready(&self) {
         if !self.told_ready.replace(true) {
             self.service.ready();
@@ -68,7 +71,8 @@ impl Shell {
         self.exit_asked.notify_waiters();
     }
 
-    /// Waits until the daemon is asked to end, by a signal or a command. Any number of tasks may wait.
+    /// Waits until the daemon is asked to end, by a signal or a command. Any number of tasks may
+    /// wait.
     pub async fn exit_requested(&self) -> ExitRequest {
         loop {
             let asked = self.exit_asked.notified();
@@ -160,8 +164,9 @@ fn start(options: Options) -> Result<(), Stop> {
     result.map_err(|error| Stop::Failure(format!("{error:#}")))
 }
 
-/// Raises the limit on open descriptors as far as this process may: a port takes some, a thousand ports more than the 1,024 that programs begin with. Where they run out all the same, the port that cannot be
-/// opened says so.
+/// Raises the limit on open descriptors as far as this process may: a port takes some, a thousand
+/// ports more than the 1,024 that programs begin with. Where they run out all the same, the port
+/// that cannot be opened says so.
 fn allow_descriptors() {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
@@ -188,7 +193,8 @@ fn lock_memory() {
     }
 }
 
-/// The control thread: serves commands and signals while the switch runs, and says goodbye after it.
+/// The control thread: serves commands and signals while the switch runs, and says goodbye after
+/// it.
 async fn control_thread(
     options: Options,
     daemon: Daemon,
@@ -233,7 +239,8 @@ async fn control_thread(
     result
 }
 
-/// Prepares to watch, at once, so that no signal from now on has its default effect; the future does the watching.
+/// Prepares to watch, at once, so that no signal from now on has its default effect; the future
+/// does the watching.
 fn watch_signals(shell: Rc<Shell>) -> std::io::Result<impl Future<Output = ()>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
@@ -276,7 +283,8 @@ fn register_commands(shell: &Rc<Shell>) {
     let weak = Rc::downgrade(shell);
     commands.register("exit", "[--cleanup]", 0, 1, move |arguments, reply| {
         let Some(shell) = weak.upgrade() else { return };
-        // Answered when the daemon has let go of everything: scripts start the next one right after.
+        // Answered when the daemon has let go of everything: scripts start the next one right
+        // after.
         shell.exit_replies.borrow_mut().push(reply);
         shell.request_exit(ExitRequest {
             cleanup: arguments.first().is_some_and(|word| word == "--cleanup"),

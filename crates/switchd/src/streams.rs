@@ -1,9 +1,11 @@
-//! Streams: the connections of the control plane, by Open vSwitch's names for them. `tcp:HOST[:PORT]`, `ssl:HOST[:PORT]`
-//! and `unix:PATH` connect ([`Active`]); `ptcp:[PORT][:IP]`, `pssl:[PORT][:IP]` and `punix:PATH` listen ([`Passive`]). IPv6
-//! addresses stand in brackets. Whatever the way, the result is a [`Stream`], so nothing above knows about sockets.
+//! Streams: the connections of the control plane, by Open vSwitch's names for them.
+//! `tcp:HOST[:PORT]`, `ssl:HOST[:PORT]` and `unix:PATH` connect ([`Active`]); `ptcp:[PORT][:IP]`,
+//! `pssl:[PORT][:IP]` and `punix:PATH` listen ([`Passive`]). IPv6 addresses stand in brackets.
+//! Whatever the way, the result is a [`Stream`], so nothing above knows about sockets.
 //!
-//! A stream that is accepted is made in two steps, because its TLS handshake depends on the peer: a listener that
-//! waited for it would serve nobody else. [`Listener::accept`] gives an [`Incoming`], and a task of its own establishes it.
+//! A stream that is accepted is made in two steps, because its TLS handshake depends on the peer: a
+//! listener that waited for it would serve nobody else. [`Listener::accept`] gives an [`Incoming`],
+//! and a task of its own establishes it.
 
 mod name;
 mod tls;
@@ -65,7 +67,8 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// The peer's name for messages: `tcp:192.0.2.1:6653` as given or as accepted, `unix#4` for an accepted local one.
+    /// The peer's name for messages: `tcp:192.0.2.1:6653` as given or as accepted, `unix#4` for an
+    /// accepted local one.
     pub fn peer(&self) -> &str {
         &self.peer
     }
@@ -83,7 +86,8 @@ impl Stream {
         self.tcp()?.peer_addr().ok()
     }
 
-    /// Marks what is sent from now on with a DSCP, 0 to 63; local streams have none. Errors are the kernel's.
+    /// Marks what is sent from now on with a DSCP, 0 to 63; local streams have none. Errors are the
+    /// kernel's.
     pub fn set_dscp(&self, dscp: u8) -> io::Result<()> {
         let Some(stream) = self.tcp() else {
             return Ok(());
@@ -94,7 +98,8 @@ impl Stream {
             IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS),
             IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
         };
-        // SAFETY: the descriptor is open as long as `stream` is borrowed, and the option's value is an int of the size that is named.
+        // SAFETY: the descriptor is open as long as `stream` is borrowed, and the option's value is
+        // an int of the size that is named.
         let done = unsafe {
             libc::setsockopt(
                 stream.as_raw_fd(),
@@ -226,7 +231,8 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Begins to listen. For port 0 the system chooses one and the log says which, as Open vSwitch's does.
+    /// Begins to listen. For port 0 the system chooses one and the log says which, as Open
+    /// vSwitch's does.
     pub fn bind(target: &Passive) -> io::Result<Self> {
         let name = target.to_string();
         let socket = match target {
@@ -257,7 +263,8 @@ impl Listener {
         }
     }
 
-    /// The next connection. Errors are of the moment (too many open files): wait a little and go on accepting.
+    /// The next connection. Errors are of the moment (too many open files): wait a little and go on
+    /// accepting.
     pub async fn accept(&self) -> io::Result<Incoming> {
         static LOCAL_PEERS: AtomicU64 = AtomicU64::new(0);
         let incoming = match &self.socket {

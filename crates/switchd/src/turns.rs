@@ -1,5 +1,6 @@
-//! How long the control thread takes over things. It does one thing after the other: while a task runs, no controller gets an echo, no
-//! command an answer and no rule its timeout. So each of its turns is measured (all that it does between two looks at its sockets), and which task
+//! How long the control thread takes over things. It does one thing after the other: while a task
+//! runs, no controller gets an echo, no command an answer and no rule its timeout. So each of its
+//! turns is measured (all that it does between two looks at its sockets), and which task
 //! took the longest of it, and which step of that task, where one is named.
 //!
 //! Tasks begin by [`spawn`], which gives them their names; what takes long in them is a [`step`].
@@ -88,7 +89,8 @@ thread_local! {
     static BOOK: RefCell<Book> = RefCell::default();
 }
 
-/// Starts a task of the control thread. `name` says in a word or two what it does. Call it inside a `LocalSet`.
+/// Starts a task of the control thread. `name` says in a word or two what it does. Call it inside a
+/// `LocalSet`.
 pub fn spawn<F>(name: &'static str, future: F) -> JoinHandle<F::Output>
 where
     F: Future + 'static,
@@ -148,7 +150,8 @@ pub fn clear() {
     BOOK.with_borrow_mut(|book| book.turns = Turns::default());
 }
 
-/// A future, and whom to tell how long each of its polls took that took a while: all of it, and what the thread had no processor for.
+/// A future, and whom to tell how long each of its polls took that took a while: all of it, and
+/// what the thread had no processor for.
 struct Timed<F, E> {
     future: Pin<Box<F>>,
     /// Whether the second is asked for: it costs a system call a poll.
@@ -179,7 +182,8 @@ fn worked() -> Duration {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: the pointer is to a live variable. On failure, which the manual does not know for this clock, the time stays 0.
+    // SAFETY: the pointer is to a live variable. On failure, which the manual does not know for
+    // this clock, the time stays 0.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }

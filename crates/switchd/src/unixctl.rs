@@ -1,9 +1,11 @@
-//! The control socket, through which `ovs-appctl` gives commands to the running daemon. The protocol is JSON-RPC 1.0: a
-//! request names a command and gives strings as its arguments, the answer is one string, a result or an error.
+//! The control socket, through which `ovs-appctl` gives commands to the running daemon. The
+//! protocol is JSON-RPC 1.0: a request names a command and gives strings as its arguments, the
+//! answer is one string, a result or an error.
 //!
-//! A command is a closure in the [`Registry`], which lives in the control thread and may hold anything there (`Rc`,
-//! `RefCell`). It gets its arguments and a [`Reply`], which it may answer at once or keep and answer later from a
-//! task; either way each client waits for its own answer only, and everybody else is served meanwhile.
+//! A command is a closure in the [`Registry`], which lives in the control thread and may hold
+//! anything there (`Rc`, `RefCell`). It gets its arguments and a [`Reply`], which it may answer at
+//! once or keep and answer later from a task; either way each client waits for its own answer only,
+//! and everybody else is served meanwhile.
 
 mod framing;
 mod request;
@@ -36,7 +38,8 @@ pub struct Registry {
     commands: Rc<RefCell<BTreeMap<String, Command>>>,
 }
 
-/// The one answer to a request. Dropped unused, it answers that the command failed, so no client waits forever.
+/// The one answer to a request. Dropped unused, it answers that the command failed, so no client
+/// waits forever.
 #[derive(Debug)]
 pub struct Reply {
     sender: Option<oneshot::Sender<Result<String, String>>>,
@@ -91,8 +94,9 @@ impl Drop for Reply {
 pub const HIDDEN: &str = "(hidden)";
 
 impl Registry {
-    /// Makes `name` a command that takes `minimum` to `maximum` arguments (`usize::MAX`: any number). `usage` describes them
-    /// in `list-commands`. A second registration of a name replaces the first.
+    /// Makes `name` a command that takes `minimum` to `maximum` arguments (`usize::MAX`: any
+    /// number). `usage` describes them in `list-commands`. A second registration of a name
+    /// replaces the first.
     pub fn register(
         &self,
         name: &str,
@@ -124,8 +128,8 @@ impl Registry {
         });
     }
 
-    /// Runs the command `name`. The answer, also to an unknown command or to a wrong number of arguments, comes
-    /// through the receiver.
+    /// Runs the command `name`. The answer, also to an unknown command or to a wrong number of
+    /// arguments, comes through the receiver.
     pub fn run(
         &self,
         name: &str,

@@ -1,5 +1,6 @@
-//! `--user`: becoming somebody else and keeping the few privileges that a switch needs, as Open vSwitch does with libcap-ng. It happens in the first process,
-//! before any fork, so monitor and daemon are both that user.
+//! `--user`: becoming somebody else and keeping the few privileges that a switch needs, as Open
+//! vSwitch does with libcap-ng. It happens in the first process, before any fork, so monitor and
+//! daemon are both that user.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -38,8 +39,8 @@ pub struct Identity {
     pub gid: libc::gid_t,
 }
 
-/// Reads `USER`, `USER:`, `USER:GROUP` or `:GROUP`: a user without a group has its own of the password file, a group without a user belongs to
-/// the current one. The error is Open vSwitch's.
+/// Reads `USER`, `USER:`, `USER:GROUP` or `:GROUP`: a user without a group has its own of the
+/// password file, a group without a user belongs to the current one. The error is Open vSwitch's.
 pub fn parse(text: &str) -> Result<Identity, String> {
     // SAFETY: these take nothing and cannot fail.
     let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
@@ -64,7 +65,8 @@ pub fn parse(text: &str) -> Result<Identity, String> {
 
 fn find(user: &str) -> Option<Identity> {
     let user = CString::new(user).ok()?;
-    // SAFETY: the name is a string; the entry, in static memory, is read before anything else asks. There is one thread.
+    // SAFETY: the name is a string; the entry, in static memory, is read before anything else asks.
+    // There is one thread.
     unsafe {
         let entry = libc::getpwnam(user.as_ptr()).as_ref()?;
         Some(Identity {
@@ -103,8 +105,9 @@ fn checked(what: &CStr, result: libc::c_int) -> Result<(), String> {
     Err(format!("{what} failed ({error}), aborting."))
 }
 
-/// Becomes that user with those of [`KEPT`] that the process has, in every set, so that programs which it starts have them too; gives `files` to it first.
-/// Other groups are given up. Call it while there is one thread.
+/// Becomes that user with those of [`KEPT`] that the process has, in every set, so that programs
+/// which it starts have them too; gives `files` to it first. Other groups are given up. Call it
+/// while there is one thread.
 pub fn become_user(identity: Identity, files: &[&Path]) -> Result<(), String> {
     for file in files {
         std::os::unix::fs::chown(file, Some(identity.uid), Some(identity.gid)).map_err(
@@ -114,7 +117,8 @@ pub fn become_user(identity: Identity, files: &[&Path]) -> Result<(), String> {
             },
         )?;
     }
-    // SAFETY: no pointers but to live variables of the types that the kernel wants; header and sets as in linux/capability.h.
+    // SAFETY: no pointers but to live variables of the types that the kernel wants; header and sets
+    // as in linux/capability.h.
     unsafe {
         let mut header = Header {
             version: VERSION_3,
@@ -137,7 +141,8 @@ pub fn become_user(identity: Identity, files: &[&Path]) -> Result<(), String> {
             let set = kept.get((number / 32) as usize);
             set.is_some_and(|set| set.permitted & (1 << (number % 32)) != 0)
         };
-        // While the privilege to do so lasts. The kernel knows fewer than 64; the first that it does not know ends this.
+        // While the privilege to do so lasts. The kernel knows fewer than 64; the first that it
+        // does not know ends this.
         for number in 0..64u32 {
             let one = libc::c_ulong::from(number);
             if !is_kept(number) && libc::prctl(libc::PR_CAPBSET_DROP, one, NONE, NONE, NONE) != 0 {

@@ -1,12 +1,14 @@
-//! The log, in Open vSwitch's format and with its controls. Code logs through `tracing`, whose target names the module
-//! (`info!(target: "bridge", "...")`; a Rust path counts as its last part); this module decides who hears it. There are
-//! three destinations, the console, the system log and a file, each with a pattern and with one level per module, all
-//! changeable while the daemon runs (`ovs-appctl vlog/set`).
+//! The log, in Open vSwitch's format and with its controls. Code logs through `tracing`, whose
+//! target names the module (`info!(target: "bridge", "...")`; a Rust path counts as its last part);
+//! this module decides who hears it. There are three destinations, the console, the system log and
+//! a file, each with a pattern and with one level per module, all changeable while the daemon runs
+//! (`ovs-appctl vlog/set`).
 //!
-//! A line's way: a call site asks whether its module is heard anywhere (`tracing` caches the answer until levels change);
-//! its rate limit is asked ([`limit`]); the line is formatted once per destination ([`pattern`]) and given to the sinks
-//! ([`sinks`]), which from [`start_writer`] on means a bounded queue. So nobody who logs ever waits for a disk, and what
-//! does not fit is counted under `vlog_queue_full`.
+//! A line's way: a call site asks whether its module is heard anywhere (`tracing` caches the answer
+//! until levels change); its rate limit is asked ([`limit`]); the line is formatted once per
+//! destination ([`pattern`]) and given to the sinks ([`sinks`]), which from [`start_writer`] on
+//! means a bounded queue. So nobody who logs ever waits for a disk, and what does not fit is
+//! counted under `vlog_queue_full`.
 
 mod commands;
 mod levels;
@@ -39,7 +41,8 @@ use crate::coverage::Counter;
 /// The name of the thread that writes the log, once there is one.
 pub const WRITER: &str = "log";
 
-/// The longest message, in bytes; a longer one is cut and says so. A peer's bytes may be part of a message.
+/// The longest message, in bytes; a longer one is cut and says so. A peer's bytes may be part of a
+/// message.
 const MAXIMUM_MESSAGE: usize = 4096;
 
 static QUEUE_FULL: Counter = Counter::new("vlog_queue_full");
@@ -92,8 +95,8 @@ pub struct Configuration {
     pub syslog_target: Option<String>,
 }
 
-/// Begins to log, synchronously until [`start_writer`]. May be called once; logs the log file's opening or failure, as
-/// Open vSwitch does. Fails on a bad specification, with its text.
+/// Begins to log, synchronously until [`start_writer`]. May be called once; logs the log file's
+/// opening or failure, as Open vSwitch does. Fails on a bad specification, with its text.
 pub fn start(configuration: Configuration) -> Result<(), String> {
     for counter in [&QUEUE_FULL, &WRITE_FAILED, &RATE_LIMITED] {
         crate::coverage::register(counter);
@@ -152,7 +155,8 @@ pub fn set_subprogram(name: &str) {
     }
 }
 
-/// Stops logging to the console, for a process that has no terminal any more or says the same thing plainly.
+/// Stops logging to the console, for a process that has no terminal any more or says the same thing
+/// plainly.
 pub fn silence_console() {
     if let Some(log) = LOG.get() {
         write(&log.settings)
@@ -162,8 +166,8 @@ pub fn silence_console() {
     }
 }
 
-/// Closes the log file for a process that will be silent for long, so that a rotated file is not kept; [`resume_file`]
-/// opens it again. For use before [`start_writer`] only.
+/// Closes the log file for a process that will be silent for long, so that a rotated file is not
+/// kept; [`resume_file`] opens it again. For use before [`start_writer`] only.
 pub fn release_file() {
     if let Some(log) = LOG.get() {
         log.output.close();
@@ -179,7 +183,8 @@ pub fn resume_file() {
     }
 }
 
-/// Closes the log file and opens it again under its name, for log rotation. The answer comes when it is done.
+/// Closes the log file and opens it again under its name, for log rotation. The answer comes when
+/// it is done.
 pub fn reopen(done: impl FnOnce(io::Result<()>) + Send + 'static) {
     let Some((log, file)) = LOG.get().and_then(|log| Some((log, log.file.as_ref()?))) else {
         return done(Ok(()));
@@ -290,7 +295,8 @@ fn module_of(target: &str) -> &str {
     target.rsplit("::").next().unwrap_or(target)
 }
 
-/// The subscriber: the gate between `tracing` and [`emit`]. Spans are not used by the daemon and cost nothing.
+/// The subscriber: the gate between `tracing` and [`emit`]. Spans are not used by the daemon and
+/// cost nothing.
 struct Gate;
 
 impl Gate {
@@ -305,7 +311,8 @@ impl Gate {
     }
 }
 
-/// What the configuration has done, a line for each thing: no peer makes it repeat, and who audits a machine reads all of it.
+/// What the configuration has done, a line for each thing: no peer makes it repeat, and who audits
+/// a machine reads all of it.
 fn is_audit(module: &str, level: Level) -> bool {
     module == "bridge" && level == Level::Information
 }
@@ -356,7 +363,8 @@ impl Subscriber for Gate {
     fn exit(&self, _: &span::Id) {}
 }
 
-/// Collects an event's fields into one bounded line without control characters, so that no peer can forge a line.
+/// Collects an event's fields into one bounded line without control characters, so that no peer can
+/// forge a line.
 #[derive(Default)]
 struct Message {
     text: Bounded,

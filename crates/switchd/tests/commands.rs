@@ -1,5 +1,7 @@
-//! The commands of the control socket, asked with the real `ovs-appctl`: a real database, dummy ports, and beside them the real Open vSwitch where it is
-//! installed. Frames are put into dummy ports by `netdev-dummy/receive`, which answers when they have been dealt with, so nothing here waits for a time.
+//! The commands of the control socket, asked with the real `ovs-appctl`: a real database, dummy
+//! ports, and beside them the real Open vSwitch where it is installed. Frames are put into dummy
+//! ports by `netdev-dummy/receive`, which answers when they have been dealt with, so nothing here
+//! waits for a time.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,5 +1,6 @@
-//! Configuration and write-back against a real `ovsdb-server` and the real `ovs-vsctl`, with a daemon that opens
-//! no devices but pretends to: what tools wait for and read is there when they look.
+//! Configuration and write-back against a real `ovsdb-server` and the real `ovs-vsctl`, with a
+//! daemon that opens no devices but pretends to: what tools wait for and read is there when they
+//! look.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
@@ -74,7 +75,8 @@ impl Server {
         self.directory.path().join("db.sock")
     }
 
-    /// Runs `ovs-vsctl`, which waits for the daemon; gives success, standard output and standard error.
+    /// Runs `ovs-vsctl`, which waits for the daemon; gives success, standard output and standard
+    /// error.
     async fn vsctl(&self, arguments: &[&str]) -> (bool, String, String) {
         let socket = self.socket();
         let arguments: Vec<String> = arguments
@@ -117,7 +119,8 @@ fn vsctl_now(socket: &Path, arguments: &[impl AsRef<std::ffi::OsStr>]) -> (bool,
     )
 }
 
-/// The daemon's loop with devices that are names: one whose name begins with `missing` does not open.
+/// The daemon's loop with devices that are names: one whose name begins with `missing` does not
+/// open.
 struct Daemon {
     client: Client,
     events: Events,
@@ -384,7 +387,8 @@ async fn the_daemon_that_has_the_lock_configures_and_the_next_keeps_its_numbers(
     second.abort();
 }
 
-/// A server that knows no number as large as that of a bridge's own port, and nothing of datapaths' versions: all else is written, and the number when the schema is the usual one.
+/// A server that knows no number as large as that of a bridge's own port, and nothing of datapaths'
+/// versions: all else is written, and the number when the schema is the usual one.
 #[tokio::test]
 async fn what_a_schema_refuses_holds_up_nothing_else_and_is_written_when_the_schema_changes() {
     let server = Server::with_schema(|schema| {

@@ -1,4 +1,5 @@
-//! OpenFlow connections from outside: `ovs-ofctl` and raw controllers against a bridge whose switch is a list of rules.
+//! OpenFlow connections from outside: `ovs-ofctl` and raw controllers against a bridge whose switch
+//! is a list of rules.
 
 use openflow::action::{Action, Instruction};
 use openflow::error::Error;
@@ -1052,7 +1053,8 @@ fn tools_hear_nothing_unasked_and_primaries_do() {
         .collect();
     assert_eq!(heard, ["NoMatch 300", "Action 300", "port", "removed"]);
     assert_eq!(tool.receive_all(), []);
-    // A tool that sets a miss send length hears too, and with an id of its own what is meant for it.
+    // A tool that sets a miss send length hears too, and with an id of its own what is meant for
+    // it.
     tool.send(&Message::SetConfig(openflow::message::SwitchConfig {
         fragments: Fragments::Normal,
         invalid_ttl_to_controller: false,
@@ -1430,8 +1432,9 @@ fn snoopers_get_copies() {
     assert_eq!(heard, [7, 8]);
 }
 
-/// os-ken's parsers, which share nothing with ours or with Open vSwitch's, build the requests and understand the answers. Skipped where os-ken is
-/// not installed: in the virtual environment that `scripts/setup` makes, or the one that `VENV` names.
+/// os-ken's parsers, which share nothing with ours or with Open vSwitch's, build the requests and
+/// understand the answers. Skipped where os-ken is not installed: in the virtual environment that
+/// `scripts/setup` makes, or the one that `VENV` names.
 #[test]
 fn os_ken_understands_the_answers() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");

@@ -1,5 +1,6 @@
-//! The daemon from outside: the real binary, driven by the real `ovs-appctl`, as operators and start scripts do it.
-//! Each test has directories of its own; a daemon that a test leaves behind is ended by its process id.
+//! The daemon from outside: the real binary, driven by the real `ovs-appctl`, as operators and
+//! start scripts do it. Each test has directories of its own; a daemon that a test leaves behind is
+//! ended by its process id.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -15,7 +16,8 @@ const LIMIT: Duration = Duration::from_secs(30);
 /// What the database keeps in the directory.
 const DATABASE_FILES: [&str; 4] = ["conf.db", "db.ctl", ".conf.db.~lock~", "db.sock"];
 
-/// A run directory with a database of its own: a daemon has detached once it has applied what that says.
+/// A run directory with a database of its own: a daemon has detached once it has applied what that
+/// says.
 struct Place {
     directory: tempfile::TempDir,
     database: Child,

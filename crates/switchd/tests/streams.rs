@@ -1,5 +1,5 @@
-//! Streams against the real peers of Open vSwitch: certificates that `ovs-pki` makes, `ovs-ofctl` as a client, and
-//! `ovs-testcontroller` as a server, over TLS, IPv6 and local sockets.
+//! Streams against the real peers of Open vSwitch: certificates that `ovs-pki` makes, `ovs-ofctl`
+//! as a client, and `ovs-testcontroller` as a server, over TLS, IPv6 and local sockets.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};

@@ -1,4 +1,5 @@
-//! Seeds of what guests and their front ends may write: rings with frames in them, and messages as QEMU sends them.
+//! Seeds of what guests and their front ends may write: rings with frames in them, and messages as
+//! QEMU sends them.
 
 use super::Corpus;
 
@@ -10,7 +11,8 @@ const NEXT: u16 = 1;
 const WRITE: u16 = 2;
 const INDIRECT: u16 = 4;
 
-/// An input of the target `vhost`: features, what is done, descriptors and heads of the ring, buffers.
+/// An input of the target `vhost`: features, what is done, descriptors and heads of the ring,
+/// buffers.
 fn ring(
     features: u8,
     uses: [u8; 6],
@@ -74,7 +76,8 @@ pub fn write_rings(corpus: &Corpus) -> std::io::Result<()> {
         &[&ring(0x1d, [0, 0, 3, 0, 0, 0], &indirect, &[0], &table)],
     )?;
     let room: Vec<_> = (0..8).map(|n| (BUFFERS + n * 200, 200, WRITE, 0)).collect();
-    // Frames of 8 to 1000 bytes, in one buffer or in several; the second time what is written is logged.
+    // Frames of 8 to 1000 bytes, in one buffer or in several; the second time what is written is
+    // logged.
     let puts = [1, 9, 61, 125, 3, 1];
     corpus.add("puts", &[&ring(0x1f, puts, &room, &all, &[])])?;
     corpus.add("puts-logged", &[&ring(0xff, puts, &room, &all, &[])])

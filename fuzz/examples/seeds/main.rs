@@ -1,7 +1,9 @@
-//! Makes the seeds of the fuzz targets, small inputs that lead far into what is fuzzed: `cargo run --example seeds` in `fuzz/`.
+//! Makes the seeds of the fuzz targets, small inputs that lead far into what is fuzzed: `cargo run
+//! --example seeds` in `fuzz/`.
 //!
-//! What programs of Open vSwitch send is recorded from them (`ovs-ofctl`, `ovsdb-server`, `ovs-appctl`, each with a socket of its own in a
-//! temporary directory), the rest is put together here. Seeds are named, so that a crash found in one tells where it is; what was made
+//! What programs of Open vSwitch send is recorded from them (`ovs-ofctl`, `ovsdb-server`,
+//! `ovs-appctl`, each with a socket of its own in a temporary directory), the rest is put together
+//! here. Seeds are named, so that a crash found in one tells where it is; what was made
 //! before under the same name is replaced, everything else stays.
 
 use std::path::{Path, PathBuf};

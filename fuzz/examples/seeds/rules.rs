@@ -1,4 +1,5 @@
-//! Small switches: rules, changes of them, and frames. The bytes are those that the target `walk` reads; see its functions of the same names.
+//! Small switches: rules, changes of them, and frames. The bytes are those that the target `walk`
+//! reads; see its functions of the same names.
 
 use crate::{Corpus, frames};
 
@@ -40,7 +41,8 @@ impl Commands {
         self
     }
 
-    /// `matching` and `ops` in the target's bytes, each with its count in front; `tail` says what follows the ops.
+    /// `matching` and `ops` in the target's bytes, each with its count in front; `tail` says what
+    /// follows the ops.
     fn insert(self, table: u8, priority: u8, matching: &[u8], ops: &[u8], tail: &[u8]) -> Commands {
         self.put(&[0, table, priority])
             .put(matching)

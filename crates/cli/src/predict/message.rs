@@ -24,8 +24,8 @@ pub struct MessageOptions {
     /// Packets of the command that says what to do with them
     #[arg(long, requires = "data")]
     command: Option<u32>,
-    /// A plan to compare: 15+5 (one message after the other, the last is the command), 7|8|5 (their
-    /// packets take turns), 20 (one message); may be repeated
+    /// A plan to compare: 15+5 (one message after the other, the last is the command), 7|8|5
+    /// (their packets take turns), 20 (one message); may be repeated
     #[arg(long)]
     plan: Vec<String>,
     /// How long the receiver works on the data before it can obey the command

@@ -84,7 +84,8 @@ impl<F: Frame + 'static> Datapath<F> {
             .ok_or(Error::NoSuchBridge)
     }
 
-    /// Changes a bridge's switching settings. A new table size keeps the entries that fit, the latest first.
+    /// Changes a bridge's switching settings. A new table size keeps the entries that fit, the
+    /// latest first.
     pub fn set_bridge(&mut self, id: BridgeId, settings: BridgeSettings) -> Result<(), Error> {
         let bridge = self.bridge_mut(id)?;
         if bridge.settings == settings {
@@ -101,7 +102,8 @@ impl<F: Frame + 'static> Datapath<F> {
         self.apply("changing a bridge")
     }
 
-    /// Sets a bridge's mirrors, in place of those it had. Mirrors of the same name keep their counts.
+    /// Sets a bridge's mirrors, in place of those it had. Mirrors of the same name keep their
+    /// counts.
     pub fn set_mirrors(&mut self, id: BridgeId, mirrors: Vec<MirrorSpec>) -> Result<(), Error> {
         let bridge = self.bridge(id)?;
         if bridge.mirrors == mirrors {

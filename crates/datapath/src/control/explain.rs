@@ -1,6 +1,7 @@
 //! What would become of a packet, told without sending or learning anything: for tracing.
 //!
-//! The answers come from the picture that workers go by and from the decisions that they take ([`crate::normal`]), as they are at this moment.
+//! The answers come from the picture that workers go by and from the decisions that they take
+//! ([`crate::normal`]), as they are at this moment.
 
 use super::Datapath;
 use crate::counters::DropReason;
@@ -25,7 +26,8 @@ pub struct Copy {
 /// What the learning switch would do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Normal {
-    /// The VLAN, and whether the source address would be learned there: it is not known, or known on another port.
+    /// The VLAN, and whether the source address would be learned there: it is not known, or known
+    /// on another port.
     pub vlan: u16,
     /// See there.
     pub learns: bool,
@@ -184,8 +186,8 @@ impl<F: Frame + 'static> Datapath<F> {
         }
     }
 
-    /// The copies that mirrors would make of a frame that came in by a port or, unless `incoming`, is about to leave by it. `mirrored` has a bit for
-    /// each mirror that has had the packet.
+    /// The copies that mirrors would make of a frame that came in by a port or, unless `incoming`,
+    /// is about to leave by it. `mirrored` has a bit for each mirror that has had the packet.
     pub fn explain_mirrors(
         &self,
         bridge: BridgeId,

@@ -20,8 +20,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl<F: Frame + 'static> Datapath<F> {
-    /// Sends a packet by steps of its own, as if it had come in by `in_port` (a port of the bridge, or a reserved number). It is carried out on a worker, in the order of
-    /// calls. Refused and counted when the queue is full or there is no worker.
+    /// Sends a packet by steps of its own, as if it had come in by `in_port` (a port of the bridge,
+    /// or a reserved number). It is carried out on a worker, in the order of calls. Refused and
+    /// counted when the queue is full or there is no worker.
     pub fn packet_out(
         &mut self,
         bridge: BridgeId,
@@ -66,8 +67,9 @@ impl<F: Frame + 'static> Datapath<F> {
         })
     }
 
-    /// Goes on with a packet that has stopped for the controllers: as it is now, with this metadata (the ingress port is in it). Carried out like
-    /// [`Datapath::packet_out`], and refused likewise.
+    /// Goes on with a packet that has stopped for the controllers: as it is now, with this metadata
+    /// (the ingress port is in it). Carried out like [`Datapath::packet_out`], and refused
+    /// likewise.
     pub fn resume(
         &mut self,
         bridge: BridgeId,
@@ -108,7 +110,8 @@ impl<F: Frame + 'static> Datapath<F> {
         self.packet_in_wake.wake.as_raw_fd()
     }
 
-    /// Fetches up to `limit` packet-ins, taking turns between workers. Where more are left the descriptor stays readable.
+    /// Fetches up to `limit` packet-ins, taking turns between workers. Where more are left the
+    /// descriptor stays readable.
     pub fn take_packet_ins(&mut self, limit: usize) -> Vec<PacketIn> {
         self.packet_in_wake.clear();
         let mut packets = Vec::new();
@@ -132,7 +135,8 @@ impl<F: Frame + 'static> Datapath<F> {
         packets
     }
 
-    /// Fetches up to `limit` wishes, taking turns between workers; wishes are told by the same descriptor as packet-ins ([`Datapath::packet_in_fd`]). Call it
+    /// Fetches up to `limit` wishes, taking turns between workers; wishes are told by the same
+    /// descriptor as packet-ins ([`Datapath::packet_in_fd`]). Call it
     /// after [`Datapath::take_packet_ins`].
     pub fn take_wishes(&mut self, limit: usize) -> Vec<Wish> {
         let mut wishes = Vec::new();
@@ -159,7 +163,8 @@ impl<F: Frame + 'static> Datapath<F> {
     /// Answers a worker's wish for a rule, after what it led to has been published.
     pub fn answer(&self, worker: usize, answer: Answer) {
         if let Some(handle) = self.workers.iter().find(|handle| handle.number() == worker) {
-            // A worker asks for fewer rules than there is room, so none is lost while it lives; one that ended no longer waits.
+            // A worker asks for fewer rules than there is room, so none is lost while it lives; one
+            // that ended no longer waits.
             let _ = handle.mailbox.answers.push(answer);
             handle.mailbox.nudge();
         }
@@ -173,7 +178,8 @@ impl<F: Frame + 'static> Datapath<F> {
         }
     }
 
-    /// Whether every worker obeys what had been published when `barrier` was made, and earlier packet-outs have been carried out.
+    /// Whether every worker obeys what had been published when `barrier` was made, and earlier
+    /// packet-outs have been carried out.
     pub fn barrier_passed(&self, barrier: Barrier) -> bool {
         self.shared.packet_outs_done.load(Ordering::Acquire) >= barrier.packet_outs
             && self.epoch_passed(barrier.epoch)
@@ -184,7 +190,8 @@ impl<F: Frame + 'static> Datapath<F> {
         self.shared.program.domain.passed(epoch)
     }
 
-    /// What must be done now and then, about once a second: forgets silent addresses, frees what was replaced, takes back what workers gave back late.
+    /// What must be done now and then, about once a second: forgets silent addresses, frees what
+    /// was replaced, takes back what workers gave back late.
     pub fn run(&mut self) {
         let second = self.second();
         for bridge in self.bridges.iter().flatten() {
@@ -234,12 +241,14 @@ impl<F: Frame + 'static> Datapath<F> {
         self.shared.cells.drops()
     }
 
-    /// Packets whose headers lied, by kind. Only `malformed_ethernet` and `malformed_split` ones were dropped (and are among [`Datapath::drops`] too).
+    /// Packets whose headers lied, by kind. Only `malformed_ethernet` and `malformed_split` ones
+    /// were dropped (and are among [`Datapath::drops`] too).
     pub fn malformed(&self) -> Vec<(&'static str, u64)> {
         self.shared.cells.malformed()
     }
 
-    /// Counters for `coverage/show`: drops as `drop_REASON`, lying packets, and what else is worth counting.
+    /// Counters for `coverage/show`: drops as `drop_REASON`, lying packets, and what else is worth
+    /// counting.
     pub fn coverage(&self) -> Vec<(String, u64)> {
         let cells = &self.shared.cells;
         let drops = self

@@ -81,7 +81,8 @@ impl<F: Frame + 'static> Datapath<F> {
         Ok(())
     }
 
-    /// Throws away and counts what still waits at a port that is gone, or not shaped any more, after workers have let go of it: nobody has done so where there are none.
+    /// Throws away and counts what still waits at a port that is gone, or not shaped any more,
+    /// after workers have let go of it: nobody has done so where there are none.
     pub(super) fn let_go(&self, shaped: Option<&Shaped<F>>) {
         let cell = self.shared.cells.control();
         let lost = shaped.map_or(0, |shaped| shaped.close(cell));
@@ -154,7 +155,8 @@ impl<F: Frame + 'static> Datapath<F> {
             .map_or_else(Vec::new, |shaped| shaped.totals()))
     }
 
-    /// A shaped port's specification, its queues' numbers by their places, and whom its shaper watches; none where it is not shaped.
+    /// A shaped port's specification, its queues' numbers by their places, and whom its shaper
+    /// watches; none where it is not shaped.
     pub fn watch(&self, id: PortId) -> Result<Option<Watched>, Error> {
         let port = self.port(id)?;
         let (Some(shaped), Shape::Queues(spec)) = (&port.shaped, &port.settings.shape) else {

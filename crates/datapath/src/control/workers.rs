@@ -31,7 +31,8 @@ pub(super) struct Handle<F: Frame> {
     /// What its counters showed when they were last cleared.
     pub cleared: WorkerStats,
     pub history: History,
-    /// How its turns have been since they were last cleared, and how many long ones there were before that.
+    /// How its turns have been since they were last cleared, and how many long ones there were
+    /// before that.
     pub turns: (Seen, (u64, u64)),
     /// The same since they were last told of.
     untold: (Seen, (u64, u64)),
@@ -70,8 +71,10 @@ pub(super) struct Leaving {
 }
 
 impl<F: Frame + 'static> Datapath<F> {
-    /// Runs exactly these workers: an entry for each, with the processor to pin it to or None for one that the scheduler may move. Workers that are wanted and
-    /// exist go on undisturbed; queues of those that end are spread over the others. With no workers at all, frames wait in their queues.
+    /// Runs exactly these workers: an entry for each, with the processor to pin it to or None for
+    /// one that the scheduler may move. Workers that are wanted and exist go on undisturbed;
+    /// queues of those that end are spread over the others. With no workers at all, frames wait in
+    /// their queues.
     ///
     /// Where a worker cannot be started the error says which; the others run nevertheless.
     pub fn set_workers(&mut self, wanted: &[Option<usize>]) -> Result<(), Error> {
@@ -133,7 +136,8 @@ impl<F: Frame + 'static> Datapath<F> {
         let teller = Teller::new(Arc::clone(&self.packet_in_wake));
         let packet_ins = Arc::new(PacketInRing::new(Arc::new(teller)));
         let mailbox = Arc::new(Mailbox::new(name.clone(), wake, Arc::clone(&packet_ins)));
-        // Without room: either this takes the answer, or the thread sees that nobody waits any more and ends.
+        // Without room: either this takes the answer, or the thread sees that nobody waits any more
+        // and ends.
         let (ready, started) = mpsc::sync_channel(0);
         let thread = {
             let (shared, mailbox, init) = (
@@ -187,8 +191,9 @@ impl<F: Frame + 'static> Datapath<F> {
         self.equip(self.workers.len() - 1)
     }
 
-    /// Has the worker with this place in [`Datapath::workers`] do something between two turns; false when there is none, or it has too
-    /// much to do already. For tests of what a worker that fails or stalls does to others.
+    /// Has the worker with this place in [`Datapath::workers`] do something between two turns;
+    /// false when there is none, or it has too much to do already. For tests of what a worker
+    /// that fails or stalls does to others.
     pub fn run_on_worker(&self, index: usize, act: Box<dyn FnOnce() + Send>) -> bool {
         let Some(worker) = self.workers.get(index) else {
             return false;
@@ -237,7 +242,8 @@ impl<F: Frame + 'static> Datapath<F> {
             worker.join(deadline);
             self.inherit_packet_outs(worker);
         }
-        // Packet-ins of workers that have ended are still wanted; their rings go when they are empty.
+        // Packet-ins of workers that have ended are still wanted; their rings go when they are
+        // empty.
         let live: Vec<*const PacketInRing> = self
             .workers
             .iter()
@@ -315,7 +321,8 @@ impl<F: Frame + 'static> Datapath<F> {
         }
     }
 
-    /// Spreads all receive queues over the workers anew, by their load in the last minute. No frame is lost or overtaken: a queue rests while it changes hands.
+    /// Spreads all receive queues over the workers anew, by their load in the last minute. No frame
+    /// is lost or overtaken: a queue rests while it changes hands.
     pub fn rebalance(&mut self) -> Result<(), Error> {
         if self.workers.len() < 2 {
             return Ok(());
@@ -407,7 +414,8 @@ impl<F: Frame + 'static> Datapath<F> {
         outcome
     }
 
-    /// Makes a slot free, unless a worker may still use it: then it is free when the worker has answered, or never.
+    /// Makes a slot free, unless a worker may still use it: then it is free when the worker has
+    /// answered, or never.
     pub(super) fn free_when(&mut self, slot: u32, quiet: bool) {
         if quiet {
             self.free.push_back(slot);
@@ -470,9 +478,10 @@ impl<F: Frame + 'static> Datapath<F> {
         TurnStats::new(seen, (now.0 - long, now.1 - long_work), name)
     }
 
-    /// Takes what workers say of their turns: for [`Datapath::workers`], which tells it, and for the answer: the workers that have had long turns
-    /// since the last call (the name, whether it has a processor of its own, and how these turns were). Call it about once a second, and before
-    /// [`Datapath::workers`].
+    /// Takes what workers say of their turns: for [`Datapath::workers`], which tells it, and for
+    /// the answer: the workers that have had long turns since the last call (the name, whether
+    /// it has a processor of its own, and how these turns were). Call it about once a second, and
+    /// before [`Datapath::workers`].
     pub fn take_turns(&mut self, tell: bool) -> Vec<(String, bool, TurnStats)> {
         for worker in &mut self.workers {
             let seen = worker.mailbox.counters.turns.take();
@@ -501,7 +510,8 @@ impl<F: Frame + 'static> Datapath<F> {
         }
     }
 
-    /// How far workers have come: names with numbers that grow while a worker turns, and are not there while it is away (asleep, or ended).
+    /// How far workers have come: names with numbers that grow while a worker turns, and are not
+    /// there while it is away (asleep, or ended).
     pub fn progress(&self) -> Vec<(String, Option<u64>)> {
         let domain = &self.shared.program.domain;
         let each = self.workers.iter().map(|worker| {

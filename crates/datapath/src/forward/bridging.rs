@@ -1,8 +1,10 @@
 //! The learning switch for many frames at a time.
 //!
-//! All frames of a run came in by one port, so what the port's state says is asked once. The stations of all frames are fetched, learned and looked up together
-//! ([`MacTable::meet`]). Frames that go to a known station leave from here; all that is seldom goes frame by frame to [`Host::normal`]: what is flooded, and
-//! frames with new or moved sources, behind which the table is asked again, and after some of these the rest of the run.
+//! All frames of a run came in by one port, so what the port's state says is asked once. The
+//! stations of all frames are fetched, learned and looked up together ([`MacTable::meet`]). Frames
+//! that go to a known station leave from here; all that is seldom goes frame by frame to
+//! [`Host::normal`]: what is flooded, and frames with new or moved sources, behind which the table
+//! is asked again, and after some of these the rest of the run.
 //!
 //! [`MacTable::meet`]: crate::mac_table::MacTable::meet
 
@@ -22,7 +24,8 @@ use program::host::{Context, Host};
 const GROUP: u64 = 1;
 /// The first three bytes of the only reserved addresses that are not a group's.
 const EXTREME: u64 = 0x2b_e000;
-/// How often a run is asked for: again behind a frame with a new or moved source. More would cost a flood of these more than it spares.
+/// How often a run is asked for: again behind a frame with a new or moved source. More would cost a
+/// flood of these more than it spares.
 const ROUNDS: usize = 4;
 /// Length of an Ethernet header without a tag.
 const UNTAGGED: u16 = 14;
@@ -33,7 +36,8 @@ fn address(hot: &MiniKey, offset: usize) -> u64 {
     hot.words[offset / 8].to_le()
 }
 
-/// The tag that a frame of the common kinds came in with, as far as its key tells: without the DEI bit.
+/// The tag that a frame of the common kinds came in with, as far as its key tells: without the DEI
+/// bit.
 #[inline(always)]
 fn known_tag(hot: &MiniKey) -> Option<Tag> {
     let tci = (hot.words[at::VLAN_TCI / 8].to_le() >> (at::VLAN_TCI % 8 * 8)) as u16;

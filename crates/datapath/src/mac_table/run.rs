@@ -1,7 +1,9 @@
 //! A burst's addresses, learned and looked up together.
 //!
-//! What a burst needs of a large table lies in as many cache lines as it has addresses. They are asked for together before the first is read; then all are read between two looks at
-//! the table's version, so that no address pays for it by itself. Addresses that were seen a second ago or more are noted under one lock.
+//! What a burst needs of a large table lies in as many cache lines as it has addresses. They are
+//! asked for together before the first is read; then all are read between two looks at the table's
+//! version, so that no address pays for it by itself. Addresses that were seen a second ago or more
+//! are noted under one lock.
 
 use super::{Bucket, Link, MacTable, NONE, Seen, key_of_word};
 use program::prefetch;
@@ -60,7 +62,8 @@ impl Stations {
         self.count - self.done
     }
 
-    /// Adds a frame: its stations, [`MacTable::station`] or [`NOBODY`]. There is room for [`RUN_MAX`].
+    /// Adds a frame: its stations, [`MacTable::station`] or [`NOBODY`]. There is room for
+    /// [`RUN_MAX`].
     #[inline(always)]
     pub fn push(&mut self, source: Station, destination: Station) {
         self.sources[self.count] = source;
@@ -70,7 +73,8 @@ impl Stations {
 }
 
 impl MacTable {
-    /// A station: the address, its first byte the lowest of the word's and what lies above its sixth of no meaning, in a VLAN. What will be read of it is asked for.
+    /// A station: the address, its first byte the lowest of the word's and what lies above its
+    /// sixth of no meaning, in a VLAN. What will be read of it is asked for.
     #[inline(always)]
     pub(crate) fn station(&self, mac: u64, vlan: u16) -> Station {
         let key = key_of_word(mac, vlan);
@@ -80,9 +84,11 @@ impl MacTable {
         Station { key, home }
     }
 
-    /// Learns the sources of frames from the first that is left on, which came in by `port` in second `second`, and says where their destinations are. Returns for how many
-    /// frames it has done so: it ends before the first whose source is new or has moved, since that changes what the next ones find. The others are as if
-    /// they had been [`MacTable::learn`]ed and [`MacTable::lookup`]ed in turn.
+    /// Learns the sources of frames from the first that is left on, which came in by `port` in
+    /// second `second`, and says where their destinations are. Returns for how many
+    /// frames it has done so: it ends before the first whose source is new or has moved, since that
+    /// changes what the next ones find. The others are as if they had been
+    /// [`MacTable::learn`]ed and [`MacTable::lookup`]ed in turn.
     #[inline]
     pub(crate) fn meet(
         &self,

@@ -29,7 +29,8 @@ impl Twin {
         found.map(|entry| entry.2)
     }
 
-    /// Makes room; false when only static entries are left. The port that loses one must be given: where two have as many, either may.
+    /// Makes room; false when only static entries are left. The port that loses one must be given:
+    /// where two have as many, either may.
     fn make_room(&mut self) -> bool {
         if self.entries.len() < self.size {
             return true;
@@ -210,7 +211,8 @@ fn a_smaller_table_keeps_the_latest() {
 
 #[test]
 fn readers_never_see_a_port_that_an_address_was_not_on() {
-    // Each address is only ever on the port that its number says; the table is small, so nodes change hands all the time.
+    // Each address is only ever on the port that its number says; the table is small, so nodes
+    // change hands all the time.
     let table = Arc::new(MacTable::new(64));
     let stop = Arc::new(AtomicBool::new(false));
     let hits = Arc::new(AtomicU64::new(0));
@@ -240,7 +242,8 @@ fn readers_never_see_a_port_that_an_address_was_not_on() {
     assert!(hits.load(Ordering::Relaxed) > 0);
 }
 
-/// Turns of a writer: many, and more for as long as its readers have met nothing, which may not have had a processor yet.
+/// Turns of a writer: many, and more for as long as its readers have met nothing, which may not
+/// have had a processor yet.
 fn turns(met: &AtomicU64) -> impl Iterator<Item = u32> {
     let more = |turn: &u32| *turn < 200_000 || met.load(Ordering::Relaxed) == 0;
     (0..50_000_000).take_while(more)

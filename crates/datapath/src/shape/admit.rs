@@ -1,4 +1,5 @@
-//! How frames come into a shaped port: staged during a burst, let past the shaper where they need not wait, taken in by it where they must.
+//! How frames come into a shaped port: staged during a burst, let past the shaper where they need
+//! not wait, taken in by it where they must.
 
 use super::inspect::{flow_of, len_on_the_wire};
 use super::ring::{Arrival, RING, Ring};
@@ -14,7 +15,8 @@ use qos::shaper::Shaper;
 use std::sync::Arc;
 
 impl<F: Frame> Egress<F> {
-    /// Puts a frame, which may name a queue and has passed so many patch ports, on its way to a shaped port.
+    /// Puts a frame, which may name a queue and has passed so many patch ports, on its way to a
+    /// shaped port.
     #[inline]
     pub fn stage(&mut self, slot: u32, frame: F, queue: Option<u32>, depth: u32, cell: &Cell) {
         let Some(way) = self.way(slot) else {
@@ -189,8 +191,9 @@ impl<F: Frame> Egress<F> {
     }
 }
 
-/// Gives a frame to the shaper, which counts what it refuses. A large TCP frame that would be in the way of others for long goes in segment by segment: then a queue that is full
-/// loses a packet and not a window, and nobody waits for 64 KiB.
+/// Gives a frame to the shaper, which counts what it refuses. A large TCP frame that would be in
+/// the way of others for long goes in segment by segment: then a queue that is full loses a packet
+/// and not a window, and nobody waits for 64 KiB.
 fn take_in<F: Frame>(shaper: &mut Shaper<F>, place: usize, arrival: Arrival<F>, cell: &Cell) {
     let Arrival {
         frame, at_ns, flow, ..
@@ -212,7 +215,8 @@ fn take_in<F: Frame>(shaper: &mut Shaper<F>, place: usize, arrival: Arrival<F>, 
     }
 }
 
-/// Whether a frame is a large one of TCP and takes so long that its segments had better go one by one.
+/// Whether a frame is a large one of TCP and takes so long that its segments had better go one by
+/// one.
 #[inline]
 fn is_long<F: Frame>(shaper: &Shaper<F>, place: usize, frame: &F, len: u32) -> bool {
     if !matches!(frame.offload().gso, Gso::Tcp4 | Gso::Tcp6) {

@@ -1,4 +1,5 @@
-//! What a shaped port reads of a frame: which flow it belongs to, how long it is on the wire; and the mark it leaves.
+//! What a shaped port reads of a frame: which flow it belongs to, how long it is on the wire; and
+//! the mark it leaves.
 
 use packet::Frame;
 use packet::frame::Gso;
@@ -24,7 +25,8 @@ pub(super) fn len_on_the_wire<F: Frame>(frame: &F) -> u32 {
     (len + (segments - 1) * header) as u32
 }
 
-/// A hash that the frames of one flow share: addresses, protocol and ports of IPv4 and IPv6, behind up to two VLAN tags; the Ethernet header of others.
+/// A hash that the frames of one flow share: addresses, protocol and ports of IPv4 and IPv6, behind
+/// up to two VLAN tags; the Ethernet header of others.
 pub(super) fn flow_of(bytes: &[u8]) -> u32 {
     let mut at = 12;
     let mut kind = be16(bytes, at);
@@ -77,7 +79,8 @@ pub(crate) fn set_dscp<F: Frame>(frame: &mut F, dscp: u8) {
     change_tos(frame, |tos| dscp << 2 | tos & 3);
 }
 
-/// Changes the type of service (the traffic class) of a packet of IPv4 or IPv6, behind up to two VLAN tags.
+/// Changes the type of service (the traffic class) of a packet of IPv4 or IPv6, behind up to two
+/// VLAN tags.
 fn change_tos<F: Frame>(frame: &mut F, change: impl Fn(u8) -> u8) {
     // Headers lie in the first segment but for what is sent so on purpose.
     if frame.head().len() < 14 + 8 + 20 && !frame.linearize(14 + 8 + 20) {

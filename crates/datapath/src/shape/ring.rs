@@ -4,7 +4,8 @@ use crate::sync::{ArrayQueue, AtomicU32, AtomicU64, Ordering};
 
 /// Frames that may wait in a port's ring.
 pub(super) const RING: usize = 4096;
-/// Bytes of frames that take several buffers which may wait in it: so it holds no more buffers than [`RING`] and 4,096.
+/// Bytes of frames that take several buffers which may wait in it: so it holds no more buffers than
+/// [`RING`] and 4,096.
 const LONG_BYTES: u64 = 8 << 20;
 /// The longest frame that takes one buffer.
 const SHORT: usize = 2048;
@@ -30,7 +31,8 @@ pub(super) fn long_bytes(len: usize) -> u32 {
 
 /// Frames that other workers have sent.
 ///
-/// A queue may use no more of the ring than it leaves free, so that a flood to one queue does not keep others' frames out, as in the shaper itself.
+/// A queue may use no more of the ring than it leaves free, so that a flood to one queue does not
+/// keep others' frames out, as in the shaper itself.
 pub(super) struct Ring<F> {
     frames: ArrayQueue<Arrival<F>>,
     /// Bytes of those that take several buffers.

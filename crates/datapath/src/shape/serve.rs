@@ -1,4 +1,5 @@
-//! How frames leave a shaped port: its owner lets them go once a turn, and wakes when the next falls due.
+//! How frames leave a shaped port: its owner lets them go once a turn, and wakes when the next
+//! falls due.
 
 use super::inspect::mark;
 use super::way::Way;
@@ -16,11 +17,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 const BURSTS: usize = 8;
 /// A port that has sent for so long in a turn, in nanoseconds, goes on in the next.
 const TURN_NS: u64 = 50_000;
-/// The shortest sleep for a departure: what falls due meanwhile leaves together. Well within the slack of shapers.
+/// The shortest sleep for a departure: what falls due meanwhile leaves together. Well within the
+/// slack of shapers.
 const NAP_NS: u64 = 20_000;
 
 impl<F: Frame> Egress<F> {
-    /// The owner's part of a turn: takes frames in and lets frames go, for each port that is its own.
+    /// The owner's part of a turn: takes frames in and lets frames go, for each port that is its
+    /// own.
     #[cold]
     pub fn serve(&mut self, cell: &Cell) {
         let mut now_ns = 0;
@@ -107,10 +110,12 @@ impl<F: Frame> Egress<F> {
         count
     }
 
-    /// A port is no longer shaped: what waits leaves at once, or as soon as no former owner is at it.
+    /// A port is no longer shaped: what waits leaves at once, or as soon as no former owner is at
+    /// it.
     ///
-    /// The owner is told last, so that what others have sent is in the ring before. Who is told later
-    /// all the same, because he was long in a turn, lets go himself what he has put there.
+    /// The owner is told last, so that what others have sent is in the ring before. Who is told
+    /// later all the same, because he was long in a turn, lets go himself what he has put
+    /// there.
     pub fn unshape(&mut self, slot: u32, cell: &Cell) {
         let Some(way) = self.way(slot) else {
             return;
@@ -140,7 +145,8 @@ impl<F: Frame> Egress<F> {
         slots.filter_map(|slot| self.way_of(*slot))
     }
 
-    /// Nanoseconds until a port of this worker's own has something to do: 0 where it has now, else at least [`NAP_NS`]; none when none will.
+    /// Nanoseconds until a port of this worker's own has something to do: 0 where it has now, else
+    /// at least [`NAP_NS`]; none when none will.
     pub fn shaped_in_ns(&self) -> Option<u64> {
         let due = self.own_ways().filter_map(Way::due_ns).min()?;
         match due.saturating_sub(monotonic_ns()) {

@@ -1,4 +1,5 @@
-//! A worker's way to shaped ports: what it has staged for them, and what it knows of those that are its own.
+//! A worker's way to shaped ports: what it has staged for them, and what it knows of those that are
+//! its own.
 
 use super::inspect::flow_of;
 use super::ring::{Arrival, long_bytes};
@@ -83,7 +84,8 @@ impl<F: Frame> Way<F> {
         }
     }
 
-    /// Throws away what waits, for when the port goes, and says how many frames that were. Every worker does so, whoever is the owner: others may have sent after that let go, and a
+    /// Throws away what waits, for when the port goes, and says how many frames that were. Every
+    /// worker does so, whoever is the owner: others may have sent after that let go, and a
     /// former owner, who has not been told yet, may be at it until he lets go himself.
     pub fn close(&mut self, cell: &Cell) -> u64 {
         self.shaped.close(cell) + self.discard() as u64
@@ -95,7 +97,8 @@ impl<F: Frame> Way<F> {
         self.staged.frames.drain(..).count()
     }
 
-    /// When the owner has something to do, in nanoseconds of its clock; 0 where it has something already.
+    /// When the owner has something to do, in nanoseconds of its clock; 0 where it has something
+    /// already.
     pub fn due_ns(&self) -> Option<u64> {
         let shaped = &self.shaped;
         if shaped.ring.is_empty() && shaped.next.is_empty() && !self.ending {
@@ -105,8 +108,8 @@ impl<F: Frame> Way<F> {
         }
     }
 
-    /// Whoever the port belongs to now looks after what this worker has left there while it took the
-    /// port for its own, or for another's.
+    /// Whoever the port belongs to now looks after what this worker has left there while it took
+    /// the port for its own, or for another's.
     pub fn hand_on(&self, from: &Way<F>) {
         if !Arc::ptr_eq(&self.owner, &from.owner) {
             self.owner.nudge();
@@ -114,7 +117,8 @@ impl<F: Frame> Way<F> {
     }
 }
 
-/// What is behind a shaped patch port for the part of a worker that sends to devices: it never does.
+/// What is behind a shaped patch port for the part of a worker that sends to devices: it never
+/// does.
 pub(crate) struct NoDevice;
 
 impl<F: Frame> TxQueue<F> for NoDevice {
@@ -144,7 +148,8 @@ pub(crate) struct Shaping<F> {
     pub(super) burst_ns: u64,
     /// How long frames of this burst have waited in the queue by which they came.
     pub waited_ns: u64,
-    /// Frames that other workers have sent to shaped ports of this one, and what this one has sent to those of others.
+    /// Frames that other workers have sent to shaped ports of this one, and what this one has sent
+    /// to those of others.
     pub handed: u64,
     pub handed_over: u64,
     /// Whether any port has been shaped.
@@ -153,7 +158,8 @@ pub(crate) struct Shaping<F> {
     pub(super) arrivals: Vec<Arrival<F>>,
     /// What patch ports have let go.
     pub(super) released: Vec<Released<F>>,
-    /// The shortest that frames let go have waited, in nanoseconds, since it was last taken; `u64::MAX` where none were.
+    /// The shortest that frames let go have waited, in nanoseconds, since it was last taken;
+    /// `u64::MAX` where none were.
     shortest_ns: u64,
 }
 
@@ -313,7 +319,8 @@ mod tests {
         hands.iter().map(|hand| hand.cell.all_drops()).sum()
     }
 
-    /// A worker that has not been told yet that the port is another's sends to it after that has let go.
+    /// A worker that has not been told yet that the port is another's sends to it after that has
+    /// let go.
     #[test]
     fn what_a_former_owner_still_takes_in_is_counted() {
         for told in [false, true] {

@@ -1,4 +1,5 @@
-//! What control and workers say to each other: commands and packet-outs one way, queues back the other.
+//! What control and workers say to each other: commands and packet-outs one way, queues back the
+//! other.
 
 use super::RxPort;
 use super::sleeper::Sleeper;
@@ -53,7 +54,8 @@ pub(crate) enum Command<F: Frame> {
 pub(crate) struct Returned<F: Frame> {
     pub ticket: u64,
     pub rx: Vec<RxPort<F>>,
-    /// Held until control drops them: a device's queue is to be closed on the thread that opened it.
+    /// Held until control drops them: a device's queue is to be closed on the thread that opened
+    /// it.
     #[allow(dead_code)]
     pub tx: Vec<Box<dyn TxQueue<F>>>,
 }

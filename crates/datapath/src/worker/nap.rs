@@ -1,18 +1,24 @@
-//! How long a worker that holds frames back for shaped ports sleeps between looks instead of polling, learned from what comes and from how long frames wait.
+//! How long a worker that holds frames back for shaped ports sleeps between looks instead of
+//! polling, learned from what comes and from how long frames wait.
 //!
-//! A worker with 1 Gbit/s to shape lets a frame go every 12 us, and would poll all the time. But where frames wait for milliseconds, some microseconds more or less are nothing
-//! to them: the worker sleeps that long and then takes in and lets go what came and fell due meanwhile. A nap is a small part of what the frames that had to wait waited at
-//! least, so a queue that is nearly empty is let go as exactly as before; and it is short enough for what comes meanwhile to be one burst, so a busy worker polls. What need not wait
-//! pays for it all the same where it comes by a queue that does not cut naps short ([`super::watch`]): hence [`MOST`].
+//! A worker with 1 Gbit/s to shape lets a frame go every 12 us, and would poll all the time. But
+//! where frames wait for milliseconds, some microseconds more or less are nothing to them: the
+//! worker sleeps that long and then takes in and lets go what came and fell due meanwhile. A nap is
+//! a small part of what the frames that had to wait waited at least, so a queue that is nearly
+//! empty is let go as exactly as before; and it is short enough for what comes meanwhile to be one
+//! burst, so a busy worker polls. What need not wait pays for it all the same where it comes by a
+//! queue that does not cut naps short ([`super::watch`]): hence [`MOST`].
 
 use super::to_cycles;
 use std::time::Duration;
 
-/// The longest nap where all that comes and does not cut it short has to wait anyway. Falling asleep and waking cost some 6 us here.
+/// The longest nap where all that comes and does not cut it short has to wait anyway. Falling
+/// asleep and waking cost some 6 us here.
 pub(super) const MOST_PATIENT: Duration = Duration::from_micros(200);
 /// The longest one where some of it need not: that waits for the worker to wake.
 pub(super) const MOST: Duration = Duration::from_micros(50);
-/// The longest one where some queue has: well within the slack of what its frames are promised ([`qos::shaper::PortSpec::slack_ns`]).
+/// The longest one where some queue has: well within the slack of what its frames are promised
+/// ([`qos::shaper::PortSpec::slack_ns`]).
 pub(super) const MOST_BOUNDED: Duration = Duration::from_micros(30);
 /// What is shorter does not pay: falling asleep and waking takes some microseconds.
 const LEAST: Duration = Duration::from_micros(15);
@@ -48,8 +54,10 @@ impl Nap {
         (self.began, self.frames, self.now) = (now, frames, None);
     }
 
-    /// How long to sleep for a worker that has received so many frames in all and holds some back; none where it is to poll. `shortest` is asked now and then: the
-    /// shortest wait, in nanoseconds, of the frames that shaped ports have let go since it was last asked; none where there were none.
+    /// How long to sleep for a worker that has received so many frames in all and holds some back;
+    /// none where it is to poll. `shortest` is asked now and then: the shortest wait, in
+    /// nanoseconds, of the frames that shaped ports have let go since it was last asked; none where
+    /// there were none.
     pub fn next(
         &mut self,
         now: u64,

@@ -1,8 +1,12 @@
 //! Queues that a worker with many of them does not look at until they have something.
 //!
-//! To look at 500 queues takes longer than to carry a packet: memory that is in no cache, or a system call each. So a worker with more than [`MANY`] queues parks those that are steady
-//! ([`RxQueue::is_steady`]) and have been quiet: their descriptors are in one set (epoll(7)), and to ask the set costs the same however many they are. A parked queue that has something is told once
-//! (`EPOLLONESHOT`) and is then looked at like any other, until it has been quiet again. Before a worker sleeps it parks all that it can, so it waits for the set and wakes with the names of those that have something.
+//! To look at 500 queues takes longer than to carry a packet: memory that is in no cache, or a
+//! system call each. So a worker with more than [`MANY`] queues parks those that are steady
+//! ([`RxQueue::is_steady`]) and have been quiet: their descriptors are in one set (epoll(7)), and
+//! to ask the set costs the same however many they are. A parked queue that has something is told
+//! once (`EPOLLONESHOT`) and is then looked at like any other, until it has been quiet again.
+//! Before a worker sleeps it parks all that it can, so it waits for the set and wakes with the
+//! names of those that have something.
 //!
 //! [`RxQueue::is_steady`]: packet::io::RxQueue::is_steady
 
@@ -122,7 +126,8 @@ impl Parked {
         true
     }
 
-    /// Parks what has been quiet, of a worker that has many queues. `open` are the places of those that are not parked.
+    /// Parks what has been quiet, of a worker that has many queues. `open` are the places of those
+    /// that are not parked.
     #[cold]
     pub fn park_quiet<F: Frame>(&mut self, rx: &mut [RxPort<F>], open: &mut Vec<usize>, now: u64) {
         let quiet = self.quiet;
@@ -135,7 +140,8 @@ impl Parked {
         });
     }
 
-    /// Parks all that can be, of a worker that has many queues and goes to sleep. What has something stays open.
+    /// Parks all that can be, of a worker that has many queues and goes to sleep. What has
+    /// something stays open.
     pub fn park_all<F: Frame>(&mut self, rx: &mut [RxPort<F>], open: &mut Vec<usize>, now: u64) {
         open.retain(|index| {
             let port = &mut rx[*index];

@@ -20,8 +20,8 @@ impl Sleeper {
 
     /// Wakes the worker if it sleeps; call it after putting something where it looks.
     pub fn nudge(&self) {
-        // Pairs with the fence in `lie_down`: either the worker sees what was put, or this sees that it
-        // sleeps.
+        // Pairs with the fence in `lie_down`: either the worker sees what was put, or this sees
+        // that it sleeps.
         fence(Ordering::SeqCst);
         if self.sleeping.load(Ordering::Relaxed) {
             self.wake.raise();

@@ -7,7 +7,8 @@ use std::time::Duration;
 pub(crate) const SPIN: Duration = Duration::from_micros(50);
 /// The same of a worker with a processor of its own, where frames have lately come sooner.
 pub(crate) const PATIENT_SPIN: Duration = Duration::from_millis(1);
-/// The same where frames have come all the time: as long as they have, this at most. A sender whose processor somebody else takes for some milliseconds finds the worker awake.
+/// The same where frames have come all the time: as long as they have, this at most. A sender whose
+/// processor somebody else takes for some milliseconds finds the worker awake.
 pub(crate) const STEADY_SPIN: Duration = Duration::from_millis(10);
 
 /// How long to poll on, in cycles.
@@ -15,13 +16,15 @@ pub(super) struct Spin {
     now: u64,
     least: u64,
     most: u64,
-    /// For how long frames have come with gaps shorter than `most`, less the longer gaps that were polled through: at least half of the time that a worker polls through these has frames.
+    /// For how long frames have come with gaps shorter than `most`, less the longer gaps that were
+    /// polled through: at least half of the time that a worker polls through these has frames.
     steady: u64,
     steadiest: u64,
 }
 
 impl Spin {
-    /// That of a worker whose processor is its own (`pinned`), or of one that takes another's time when it polls.
+    /// That of a worker whose processor is its own (`pinned`), or of one that takes another's time
+    /// when it polls.
     pub fn new(pinned: bool) -> Spin {
         let least = to_cycles(SPIN);
         Spin {
@@ -53,7 +56,8 @@ impl Spin {
         };
     }
 
-    /// A rest that went to sleep has ended: with frames after so many cycles since the last, or (`None`) without.
+    /// A rest that went to sleep has ended: with frames after so many cycles since the last, or
+    /// (`None`) without.
     pub fn learn(&mut self, rest: Option<u64>) {
         self.steady = 0;
         self.now = match rest {

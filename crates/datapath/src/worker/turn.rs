@@ -36,7 +36,8 @@ pub(crate) struct Turn<'a, F: Frame> {
 }
 
 impl<'a, F: Frame> Turn<'a, F> {
-    /// A received burst, to its end: walks, patch ports, transmit batches. `finished` says whether frames came with nothing left to be done to them.
+    /// A received burst, to its end: walks, patch ports, transmit batches. `finished` says whether
+    /// frames came with nothing left to be done to them.
     #[inline]
     pub(super) fn burst(&mut self, port: &'a PortState, frames: &mut Vec<F>, finished: bool) {
         self.begin(frames.len());
@@ -66,8 +67,8 @@ impl<'a, F: Frame> Turn<'a, F> {
         self.let_go();
     }
 
-    /// Frames that waited at shaped patch ports go on: each as one that has just come in, whatever comes
-    /// in beside them in this turn.
+    /// Frames that waited at shaped patch ports go on: each as one that has just come in, whatever
+    /// comes in beside them in this turn.
     #[cold]
     pub(super) fn let_go(&mut self) {
         self.begin(self.egress.shaping.released());
@@ -176,7 +177,8 @@ impl<'a, F: Frame> Turn<'a, F> {
         );
     }
 
-    /// Frames come in by a port that mirrors select: those that have gone to the same mirrors are walked together.
+    /// Frames come in by a port that mirrors select: those that have gone to the same mirrors are
+    /// walked together.
     #[cold]
     fn arrive_mirrored(
         &mut self,
@@ -248,8 +250,9 @@ impl<'a, F: Frame> Turn<'a, F> {
 
     pub(super) fn packet_outs(&mut self) {
         let waiting = self.mailbox.packet_outs.len();
-        // Read after those that wait have been counted: where this turn's epoch is still the last one,
-        // it is that of what was published before they were sent. Else they wait for the next turn.
+        // Read after those that wait have been counted: where this turn's epoch is still the last
+        // one, it is that of what was published before they were sent. Else they wait for
+        // the next turn.
         if self.guard.domain().current() != self.guard.epoch() {
             return;
         }

@@ -1,11 +1,14 @@
 //! Who cuts a nap short.
 //!
-//! A queue that has brought nothing lately is watched during naps: what it brings is handled at once. One whose frames come all the time is not, because each would wake the
-//! worker. If all of them go to shaped ports and have to wait there, they lose nothing by that. If some need not wait, naps are shorter ([`super::nap::MOST`]); likewise where a queue
-//! has no descriptor to wait on, and where other workers send to this one's ports.
+//! A queue that has brought nothing lately is watched during naps: what it brings is handled at
+//! once. One whose frames come all the time is not, because each would wake the worker. If all of
+//! them go to shaped ports and have to wait there, they lose nothing by that. If some need not
+//! wait, naps are shorter ([`super::nap::MOST`]); likewise where a queue has no descriptor to wait
+//! on, and where other workers send to this one's ports.
 //!
-//! A watched queue stays armed until it brings something, so that a nap costs the same however many are watched. It is looked at in every turn all the same, but for a costly look
-//! just after a nap in which it had nothing.
+//! A watched queue stays armed until it brings something, so that a nap costs the same however many
+//! are watched. It is looked at in every turn all the same, but for a costly look just after a nap
+//! in which it had nothing.
 
 use super::nap::{MOST, MOST_PATIENT};
 use super::parked::Parked;
@@ -22,7 +25,8 @@ const QUIET: Duration = Duration::from_millis(2);
 const MEMORY: Duration = Duration::from_millis(100);
 /// How often queues are judged.
 const WINDOW: Duration = Duration::from_millis(1);
-/// Naps cut short in a window at most: many queues that each bring something now and then are as good as a busy one.
+/// Naps cut short in a window at most: many queues that each bring something now and then are as
+/// good as a busy one.
 const CUTS: u32 = 10;
 
 /// What a worker knows of a receive queue's frames; times in cycles.
@@ -58,7 +62,8 @@ pub(super) struct Watch {
     /// Frames of other workers until then, and when the last came.
     handed: u64,
     handed_at: u64,
-    /// Until then nobody need look at watched queues: a nap has just ended in which none had anything.
+    /// Until then nobody need look at watched queues: a nap has just ended in which none had
+    /// anything.
     known_empty: u64,
     looks: u64,
     window: u64,
@@ -101,8 +106,9 @@ impl Watch {
         }
     }
 
-    /// Gets ready for a nap: watches who is to be watched, and says how long it may be; none where a queue has something already. `handed` are the frames that other
-    /// workers have sent by this one so far.
+    /// Gets ready for a nap: watches who is to be watched, and says how long it may be; none where
+    /// a queue has something already. `handed` are the frames that other workers have sent by
+    /// this one so far.
     pub fn prepare<F: Frame>(
         &mut self,
         rx: &mut [RxPort<F>],
@@ -187,7 +193,8 @@ impl Watch {
         port.queue.disarm();
     }
 
-    /// Sleeps until one of the watched queues has something, or what is behind `parked` (a descriptor), for so long at most; whether one has.
+    /// Sleeps until one of the watched queues has something, or what is behind `parked` (a
+    /// descriptor), for so long at most; whether one has.
     pub fn nap<F: Frame>(
         &mut self,
         rx: &mut [RxPort<F>],

@@ -52,7 +52,8 @@ pub struct Wire {
     pub held: Mutex<()>,
     /// How long frames say that they have waited to be received, in nanoseconds.
     pub waited_ns: AtomicU64,
-    /// Whether it says, when it becomes a port, that its frames come with nothing left to be done to them.
+    /// Whether it says, when it becomes a port, that its frames come with nothing left to be done
+    /// to them.
     pub never_offloads: AtomicBool,
     /// Frames sent that it was told were finished.
     pub finished: AtomicU64,

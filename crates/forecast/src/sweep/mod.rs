@@ -1,8 +1,10 @@
 //! Scenarios without end, to judge forecasts by.
 //!
-//! Each is a queue of the shaper itself ([`qos::shaper`], in virtual time) under arrivals made from a seed. Forecasts see what the shaper noted in the first quarter of a run and
-//! are held against the mean wait of the other three, which goes on until that mean's own interval is under 3%. The beginning of each run goes through the exact twin
-//! ([`qos::twin::shaper`]) as well, and every wait must be the same.
+//! Each is a queue of the shaper itself ([`qos::shaper`], in virtual time) under arrivals made from
+//! a seed. Forecasts see what the shaper noted in the first quarter of a run and are held against
+//! the mean wait of the other three, which goes on until that mean's own interval is under 3%. The
+//! beginning of each run goes through the exact twin ([`qos::twin::shaper`]) as well, and every
+//! wait must be the same.
 
 pub mod simulate;
 pub mod source;
@@ -51,7 +53,8 @@ pub struct Scenario {
     pub number: u64,
     /// The queue's rate, in bit/s.
     pub rate: u64,
-    /// Offered rate over the queue's; of senders with windows, what they would reach without waiting.
+    /// Offered rate over the queue's; of senders with windows, what they would reach without
+    /// waiting.
     pub load: f64,
     /// How packets come.
     pub source: Source,
@@ -172,7 +175,8 @@ pub struct Row {
     pub packets: u64,
     /// The forecast.
     pub forecast: Forecast,
-    /// What was forecast, the model's mean weighed with what was seen, is within 10% of what was measured (or within a tick).
+    /// What was forecast, the model's mean weighed with what was seen, is within 10% of what was
+    /// measured (or within a tick).
     pub within: bool,
     /// The mean of the chosen model alone, in seconds.
     pub own: f64,

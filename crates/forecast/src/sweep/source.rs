@@ -30,7 +30,8 @@ pub enum Source {
         senders: u32,
         /// Time from departure to the answer.
         round_trip_ns: u64,
-        /// The window grows by a packet a round trip and is halved when a packet is lost; otherwise it stays.
+        /// The window grows by a packet a round trip and is halved when a packet is lost;
+        /// otherwise it stays.
         adaptive: bool,
     },
 }
@@ -127,7 +128,8 @@ impl Sending {
                 round_trip_ns,
                 adaptive,
             } => {
-                // Windows that stay are so large that they fill what the load says, or a part of the queue besides.
+                // Windows that stay are so large that they fill what the load says, or a part of
+                // the queue besides.
                 let pipe = round_trip_ns as f64 / packet_ns;
                 let all =
                     (pipe + f64::from(limit) * (2.0 * load - 1.0).max(0.0)) * (2.0 * load).min(1.0);

@@ -347,7 +347,8 @@ fn header(out: &mut String, action: &Action) {
                 format_args!("{}_vlan_pcp:{pcp}", if *push { "mod" } else { "set" }),
             );
         }
-        // OpenFlow 1.0's word for it; later versions say `pop_vlan`. A rule does not remember which it came with.
+        // OpenFlow 1.0's word for it; later versions say `pop_vlan`. A rule does not remember which
+        // it came with.
         Action::PopVlan => out.push_str("strip_vlan"),
         Action::PushVlan(eth_type) => add(out, format_args!("push_vlan:0x{eth_type:04x}")),
         Action::SetEthSrc(address) => mac(out, "mod_dl_src", address),

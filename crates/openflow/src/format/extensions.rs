@@ -1,4 +1,5 @@
-//! Nicira's longer actions: learning, choosing among ways, sampling, connection tracking, encapsulation.
+//! Nicira's longer actions: learning, choosing among ways, sampling, connection tracking,
+//! encapsulation.
 
 use super::actions::{actions, subfield};
 use super::{add, hexadecimal, ipv4, ipv6, port, value};

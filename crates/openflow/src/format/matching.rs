@@ -16,7 +16,8 @@ const ETHERTYPE_ARP: u128 = 0x0806;
 const ETHERTYPE_RARP: u128 = 0x8035;
 const TCP: u128 = 6;
 
-/// Writes a priority and a match as `priority=5,tcp,nw_dst=10.0.0.0/8,tp_dst=80`; nothing for the default priority and for a match of everything.
+/// Writes a priority and a match as `priority=5,tcp,nw_dst=10.0.0.0/8,tp_dst=80`; nothing for the
+/// default priority and for a match of everything.
 pub fn matching(out: &mut String, matching: &Match, priority: u32) {
     let start = out.len();
     if priority != DEFAULT_PRIORITY {
@@ -132,9 +133,9 @@ impl Writer<'_> {
         self.out.push(',');
     }
 
-    /// Flags by their names: `a|b` when all are matched, `+a-b` when some are. Bits without a name are left out.
-    /// Flags: those that are set where all of the field's `width` bits are asked for, else which
-    /// must be set (`+`) and which not (`-`).
+    /// Flags by their names: `a|b` when all are matched, `+a-b` when some are. Bits without a name
+    /// are left out. Flags: those that are set where all of the field's `width` bits are asked
+    /// for, else which must be set (`+`) and which not (`-`).
     fn flags(&mut self, name: &str, field: Field, names: &[&str], width: usize) {
         let (value, mask) = self.get(field);
         let mask = mask & ones(names.len());

@@ -1,7 +1,8 @@
 //! Options of tunnels (`NXM_NX_TUN_METADATA0` to `63`) in matches and actions.
 //!
-//! Their length is the bridge's to say, so the header may have any, and a value may come short: zeros go in front. Without a mask all bytes count,
-//! however many the bridge's map gives the field; what is made of that is for whoever has the map ([`packet::options`]).
+//! Their length is the bridge's to say, so the header may have any, and a value may come short:
+//! zeros go in front. Without a mask all bytes count, however many the bridge's map gives the
+//! field; what is made of that is for whoever has the map ([`packet::options`]).
 
 use crate::error::Error;
 use crate::wire::Put;
@@ -53,7 +54,8 @@ fn significant(bytes: &[u8]) -> usize {
     bytes.len() - zeros
 }
 
-/// Whether a mask says that all of an option counts: ones over whole words at its end and nothing before.
+/// Whether a mask says that all of an option counts: ones over whole words at its end and nothing
+/// before.
 fn is_whole(mask: &[u8]) -> bool {
     let ones = significant(mask);
     ones > 0

@@ -20,7 +20,8 @@ pub fn actions(text: &str, names: PortNames<'_>) -> Result<Vec<Action>> {
     nested(text, names, DEPTH)
 }
 
-/// Reads what a rule does: a meter, actions, and the other instructions, in the order in which OpenFlow executes them.
+/// Reads what a rule does: a meter, actions, and the other instructions, in the order in which
+/// OpenFlow executes them.
 pub fn instructions(text: &str, names: PortNames<'_>) -> Result<Vec<Instruction>> {
     let mut all: Vec<Instruction> = Vec::new();
     let (mut last, mut count, mut dropped) = (0, 0, false);

@@ -11,7 +11,8 @@ use packet::{Field, Value};
 /// What begins a bucket.
 const BUCKET: [&str; 2] = ["bucket=", "buckets="];
 
-/// Reads a group to add: `group_id=1,type=select,bucket=weight:2,actions=output:1,bucket=actions=output:2`.
+/// Reads a group to add:
+/// `group_id=1,type=select,bucket=weight:2,actions=output:1,bucket=actions=output:2`.
 pub fn group(text: &str, names: PortNames<'_>) -> Result<GroupMod> {
     let (head, buckets) = split(text);
     let (mut kind, mut number) = (None, None);

@@ -30,7 +30,8 @@ const PROTOCOLS: [(&str, u16, u8); 18] = [
 /// What a match says of a VLAN: a tag is present.
 const PRESENT: u16 = 0x1000;
 
-/// Reads what a rule matches, as `tcp,in_port=1,nw_dst=10.0.0.0/8,tp_dst=80`. Prerequisites must be there, anywhere in the text.
+/// Reads what a rule matches, as `tcp,in_port=1,nw_dst=10.0.0.0/8,tp_dst=80`. Prerequisites must be
+/// there, anywhere in the text.
 pub fn matching(text: &str, names: PortNames<'_>) -> Result<Match> {
     let mut reader = Reader::new(names, false);
     for pair in pairs(text) {
@@ -39,8 +40,9 @@ pub fn matching(text: &str, names: PortNames<'_>) -> Result<Match> {
     reader.finish()
 }
 
-/// Reads what is known about one packet, as `ofproto/trace` takes it: fields are exact and stand once, each behind what it needs. What is not said
-/// is zero. The error quotes the text, as Open vSwitch does.
+/// Reads what is known about one packet, as `ofproto/trace` takes it: fields are exact and stand
+/// once, each behind what it needs. What is not said is zero. The error quotes the text, as Open
+/// vSwitch does.
 pub fn packet(text: &str, names: PortNames<'_>) -> Result<Match> {
     let mut reader = Reader::new(names, true);
     for pair in pairs(text) {

@@ -220,7 +220,8 @@ pub(super) fn multipath(text: &str) -> Result<Action> {
     })))
 }
 
-/// `bundle(FIELDS,BASIS,ALGORITHM,ofport,members:1,2)`; `bundle_load` has a destination in front of `members`.
+/// `bundle(FIELDS,BASIS,ALGORITHM,ofport,members:1,2)`; `bundle_load` has a destination in front of
+/// `members`.
 pub(super) fn bundle(key: &str, text: &str, names: PortNames<'_>) -> Result<Action> {
     let bad = || Error::new(format!("{text}: not enough arguments to {key} action"));
     let (head, members) = text

@@ -18,7 +18,8 @@ const STATISTICS: [&str; 8] = [
     "table_id",
 ];
 
-/// Reads a rule to add: `table=1,priority=5,tcp,nw_dst=10.0.0.0/8,actions=output:2`. The part behind `actions=` must be there.
+/// Reads a rule to add: `table=1,priority=5,tcp,nw_dst=10.0.0.0/8,actions=output:2`. The part
+/// behind `actions=` must be there.
 pub fn flow(text: &str, names: PortNames<'_>) -> Result<FlowMod> {
     let at = text
         .find("actions=")

@@ -58,8 +58,9 @@ const TCP_FLAGS: [&str; 12] = [
 ];
 const CT_STATES: [&str; 8] = ["new", "est", "rel", "rpl", "inv", "trk", "snat", "dnat"];
 
-/// Reads a value of a field, with `/mask` if there is one. The number is as actions and matches write it: the whole ToS byte for `nw_tos`. The error
-/// says what is wrong with the value, not with which field.
+/// Reads a value of a field, with `/mask` if there is one. The number is as actions and matches
+/// write it: the whole ToS byte for `nw_tos`. The error says what is wrong with the value, not with
+/// which field.
 pub(super) fn of_field(field: Field, text: &str, names: PortNames<'_>) -> Result<Masked> {
     use Field::*;
     let def = field.def();
@@ -225,7 +226,8 @@ fn packet_type(text: &str) -> Result<Masked> {
     }
 }
 
-/// Flags: a number with or without a mask, names that are all matched (`syn|ack`), or signs for those that are (`+syn-ack`).
+/// Flags: a number with or without a mask, names that are all matched (`syn|ack`), or signs for
+/// those that are (`+syn-ack`).
 fn flags(text: &str, names: &[&str], whole: u128) -> Option<Masked> {
     let bit = |name: &str| {
         let place = names.iter().position(|known| *known == name)?;

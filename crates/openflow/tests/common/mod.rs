@@ -47,7 +47,8 @@ pub fn ofp_print(bytes: &[u8]) -> Option<Output> {
     installed(Command::new("ovs-ofctl").args(arguments).output())
 }
 
-/// The flow mods that `ovs-ofctl parse-flows` makes of lines; None, with a word, where it is not installed.
+/// The flow mods that `ovs-ofctl parse-flows` makes of lines; None, with a word, where it is not
+/// installed.
 pub fn parse_flows(version: &str, lines: &str) -> Option<Vec<Parsed>> {
     static FILES: AtomicU32 = AtomicU32::new(0);
     let name = format!(

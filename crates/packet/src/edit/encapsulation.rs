@@ -1,7 +1,9 @@
-//! MPLS labels and PBB headers: pushed, popped, and TTLs copied between labels and IP (OpenFlow 1.3.5 sections 5.12 and 7.2.5).
+//! MPLS labels and PBB headers: pushed, popped, and TTLs copied between labels and IP (OpenFlow
+//! 1.3.5 sections 5.12 and 7.2.5).
 //!
-//! Labels stand behind VLAN tags, where Open vSwitch pushes them; a PBB header stands in front of everything. What a packet carries behind either is
-//! not read, as if it had come that way; what comes out from behind is read at once.
+//! Labels stand behind VLAN tags, where Open vSwitch pushes them; a PBB header stands in front of
+//! everything. What a packet carries behind either is not read, as if it had come that way; what
+//! comes out from behind is read at once.
 
 use super::{IPV4, IPV6, TtlExpired, set_ipv4_byte};
 use crate::frame::Frame;
@@ -74,12 +76,15 @@ fn adjust_length(head: &mut [u8], layers: &Layers, by: i32) {
     }
 }
 
-/// Puts a label behind the tags and in front of other labels, and names what follows `eth_type` (0x8847 or 0x8848).
+/// Puts a label behind the tags and in front of other labels, and names what follows `eth_type`
+/// (0x8847 or 0x8848).
 ///
-/// It is a copy of the label that is there already. The first of a packet has the TTL and the low three bits of the DSCP of its IP header, or 64 and 0,
-/// and the label that says explicitly what follows: 2 for IPv6, else 0 (ovs-actions(7)).
+/// It is a copy of the label that is there already. The first of a packet has the TTL and the low
+/// three bits of the DSCP of its IP header, or 64 and 0, and the label that says explicitly what
+/// follows: 2 for IPv6, else 0 (ovs-actions(7)).
 ///
-/// False, and nothing changed, when there is no room or no Ethernet header: then the packet must be dropped.
+/// False, and nothing changed, when there is no room or no Ethernet header: then the packet must be
+/// dropped.
 pub fn push_mpls<F: Frame>(
     frame: &mut F,
     layers: &mut Layers,
@@ -129,7 +134,8 @@ fn first_label(key: &FlowKey) -> [u8; LABEL_LEN] {
     [0, 0, label | class << 1 | BOTTOM, ttl]
 }
 
-/// Takes the outermost label off and names what follows `eth_type`; nothing happens to packets without one.
+/// Takes the outermost label off and names what follows `eth_type`; nothing happens to packets
+/// without one.
 ///
 /// What follows is read as that, and all of [`crate::parse::PACKET_WORDS`] of the key are filled.
 pub fn pop_mpls<F: Frame>(frame: &mut F, layers: &mut Layers, key: &mut FlowKey, eth_type: u16) {
@@ -223,8 +229,9 @@ impl Inner {
     }
 }
 
-/// Copies the TTL that is next behind the outermost label's into it: of the second label, or of the IP header behind the last. Nothing happens where
-/// there is no label or nothing with a TTL behind it.
+/// Copies the TTL that is next behind the outermost label's into it: of the second label, or of the
+/// IP header behind the last. Nothing happens where there is no label or nothing with a TTL behind
+/// it.
 pub fn copy_ttl_out<F: Frame>(frame: &mut F, layers: &Layers, key: &mut FlowKey) {
     let Some(label) = label_place(frame.head(), layers, key) else {
         return;
@@ -256,10 +263,12 @@ pub fn copy_ttl_in<F: Frame>(frame: &mut F, layers: &Layers, key: &mut FlowKey) 
     }
 }
 
-/// Puts a PBB header in front: the packet's addresses again, and a service tag. Its service is that of a service tag that is there already, else 0; its
-/// priority that of the outermost VLAN tag, else 0.
+/// Puts a PBB header in front: the packet's addresses again, and a service tag. Its service is that
+/// of a service tag that is there already, else 0; its priority that of the outermost VLAN tag,
+/// else 0.
 ///
-/// False, and nothing changed, when there is no room or no Ethernet header: then the packet must be dropped.
+/// False, and nothing changed, when there is no room or no Ethernet header: then the packet must be
+/// dropped.
 pub fn push_pbb<F: Frame>(frame: &mut F, layers: &mut Layers, key: &mut FlowKey) -> bool {
     let head = frame.head();
     if head.len() < 14 {
@@ -285,10 +294,11 @@ pub fn push_pbb<F: Frame>(frame: &mut F, layers: &mut Layers, key: &mut FlowKey)
     true
 }
 
-/// Takes the PBB header off: the customer's addresses become the packet's. Tags in front of the service tag stay. Nothing happens to packets without
-/// one.
+/// Takes the PBB header off: the customer's addresses become the packet's. Tags in front of the
+/// service tag stay. Nothing happens to packets without one.
 ///
-/// What the customer's frame holds is read, and all of [`crate::parse::PACKET_WORDS`] of the key are filled.
+/// What the customer's frame holds is read, and all of [`crate::parse::PACKET_WORDS`] of the key
+/// are filled.
 pub fn pop_pbb<F: Frame>(frame: &mut F, layers: &mut Layers, key: &mut FlowKey) {
     let Some(service) = service_place(frame.head(), layers, key) else {
         return;

@@ -25,7 +25,8 @@ pub fn is_metadata(field: Field) -> bool {
         || field.def().words().intersect(PACKET_WORDS) == WordSet::EMPTY
 }
 
-/// The mask's bits that are the field's; None for fields that cannot be written, and when value or mask have not the field's length.
+/// The mask's bits that are the field's; None for fields that cannot be written, and when value or
+/// mask have not the field's length.
 pub fn masked(field: Field, value: &[u8], mask: &[u8]) -> Option<Value> {
     let def = field.def();
     if !def.writable || value.len() != def.bytes || mask.len() != def.bytes {
@@ -109,15 +110,16 @@ fn set_shape<F: Frame>(
         Some(header) if key.u16(at::ETH_TYPE) == IPV4 => set_ipv4_byte(header, 9, new),
         _ => head[from] = new,
     }
-    // The transport header stays as it is; that its checksum has the protocol in it is seen to while it is known where it lies.
+    // The transport header stays as it is; that its checksum has the protocol in it is seen to
+    // while it is known where it lies.
     let mut delta = Delta::new();
     delta.word(old.into(), new.into());
     fix_transport(frame, layers, key, delta, Changed::Addresses);
     reread(frame, layers, key);
 }
 
-/// Where the protocol of what follows the IP header stands: for IPv6 in the last extension header. None in later fragments of IPv6, which do not
-/// begin with it.
+/// Where the protocol of what follows the IP header stands: for IPv6 in the last extension header.
+/// None in later fragments of IPv6, which do not begin with it.
 fn protocol_place(head: &[u8], layers: &Layers, key: &FlowKey) -> Option<usize> {
     let (l3, l4) = (usize::from(layers.l3), usize::from(layers.l4));
     if l4 == 0 {
@@ -296,7 +298,8 @@ fn neighbour(field: Field, head: &[u8], layers: &Layers) -> Option<(usize, Cover
         }
         if matches!(header[0], 1 | 2) && length == 8 {
             let place = &mut addresses[usize::from(header[0] - 1)];
-            // A second address of one kind makes the whole void for the parser, so there are no fields to write.
+            // A second address of one kind makes the whole void for the parser, so there are no
+            // fields to write.
             if place.replace(l4 + from + 2).is_some() {
                 return None;
             }
@@ -311,8 +314,8 @@ fn neighbour(field: Field, head: &[u8], layers: &Layers) -> Option<(usize, Cover
     place.map(|place| (place, Covered::Transport))
 }
 
-/// Whether a routing header says that the destination address is not the last one: then it is not the one in the pseudo header
-/// (RFC 8200 section 8.1).
+/// Whether a routing header says that the destination address is not the last one: then it is not
+/// the one in the pseudo header (RFC 8200 section 8.1).
 fn routed_onward(head: &[u8], layers: &Layers) -> bool {
     let (mut from, end) = (usize::from(layers.l3) + 40, usize::from(layers.l4));
     let Some(mut protocol) = head.get(usize::from(layers.l3) + 6).copied() else {

@@ -1,8 +1,10 @@
 //! Several edits of a packet of the common kind as one.
 //!
-//! What a router does to a packet (TTL, both Ethernet addresses, perhaps addresses and ports) are several steps of a rule. On a packet of a common kind
-//! ([`crate::parse::mini_key`]) all headers lie where its [`Extent`] says, so that the steps' sum is known when the rule is made: which bytes become what,
-//! and one difference for each checksum (RFC 1624). The packet's mini keys are all that is kept true beside it.
+//! What a router does to a packet (TTL, both Ethernet addresses, perhaps addresses and ports) are
+//! several steps of a rule. On a packet of a common kind ([`crate::parse::mini_key`]) all headers
+//! lie where its [`Extent`] says, so that the steps' sum is known when the rule is made: which
+//! bytes become what, and one difference for each checksum (RFC 1624). The packet's mini keys are
+//! all that is kept true beside it.
 
 use super::{CompiledSet, update_transport};
 use crate::checksum::{Delta, update_word};
@@ -130,7 +132,8 @@ impl Rewrite {
         if self.ttl_mask != 0 || self.least == u8::MAX {
             return false;
         }
-        // One decrement takes a TTL of two at least, and each further one a TTL that is greater by one.
+        // One decrement takes a TTL of two at least, and each further one a TTL that is greater by
+        // one.
         self.least = self.least.max(1) + 1;
         self.ttl_add = self.ttl_add.wrapping_sub(1);
         self.parts.add(Parts::TTL);
@@ -180,7 +183,8 @@ impl Rewrite {
         true
     }
 
-    /// The Ethernet addresses as they lie in the key's words, each by one load: six bytes put together one by one take ten instructions.
+    /// The Ethernet addresses as they lie in the key's words, each by one load: six bytes put
+    /// together one by one take ten instructions.
     #[inline(always)]
     fn destination(&self) -> u64 {
         let [a, b, c, d, e, f, g, h, ..] = self.ethernet;
@@ -233,7 +237,8 @@ impl Rewrite {
         self.least > 0
     }
 
-    /// Whether it would decrement the packet's TTL beyond what there is, or there is none. Such a packet is not to be rewritten.
+    /// Whether it would decrement the packet's TTL beyond what there is, or there is none. Such a
+    /// packet is not to be rewritten.
     #[inline(always)]
     pub fn expires(&self, words: &[u64; MINI_KEY_WORDS]) -> bool {
         let ttl = words[at::IP_TTL / 8].to_ne_bytes()[at::IP_TTL % 8];
@@ -279,7 +284,8 @@ impl Rewrite {
         }
     }
 
-    /// [`Rewrite::run`] for a packet that nobody looks at any more: its mini keys need not say the same as the packet afterwards.
+    /// [`Rewrite::run`] for a packet that nobody looks at any more: its mini keys need not say the
+    /// same as the packet afterwards.
     #[inline(always)]
     pub fn run_last<F: Frame>(
         &self,
@@ -306,12 +312,14 @@ impl Rewrite {
         }
     }
 
-    /// The TTL alone of an IPv4 header, of which these are TTL, protocol and checksum; returns what it is now.
+    /// The TTL alone of an IPv4 header, of which these are TTL, protocol and checksum; returns what
+    /// it is now.
     #[inline(always)]
     fn run_ttl(&self, part: &mut [u8; 4]) -> u8 {
         let [old, _, low, high] = *part;
         let to = (old & !self.ttl_mask).wrapping_add(self.ttl_add);
-        // A sum of words whose bytes have changed places is the sum with its bytes so (RFC 1071 section 2): none are moved here and back.
+        // A sum of words whose bytes have changed places is the sum with its bytes so (RFC 1071
+        // section 2): none are moved here and back.
         let checksum = update_word(u16::from_le_bytes([low, high]), old.into(), to.into());
         part[0] = to;
         part[2..].copy_from_slice(&checksum.to_le_bytes());
@@ -333,7 +341,8 @@ impl Rewrite {
         }
     }
 
-    /// [`Rewrite::run`] on a packet of IPv6 or ARP, which has no IPv4 addresses; one of ARP has an Ethernet header only.
+    /// [`Rewrite::run`] on a packet of IPv6 or ARP, which has no IPv4 addresses; one of ARP has an
+    /// Ethernet header only.
     fn run_other<F: Frame>(
         &self,
         frame: &mut F,

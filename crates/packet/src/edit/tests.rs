@@ -1,5 +1,5 @@
-//! Edits against reparsing: after any edit the frame must read as the key says, with sound checksums, and setting the old value again must give the old
-//! bytes.
+//! Edits against reparsing: after any edit the frame must read as the key says, with sound
+//! checksums, and setting the old value again must give the old bytes.
 
 use super::*;
 use crate::build::Builder;
@@ -126,7 +126,8 @@ fn merged(key: &FlowKey, field: Field, value: &Value, mask: &Value) -> FlowKey {
 /// Fields that say what follows.
 const SHAPES: [Field; 3] = [Field::EthType, Field::IpProto, Field::MplsBos];
 
-/// Fields of the packet whose writing is a plain merge; tags, neighbour discovery and what says what follows have tests of their own.
+/// Fields of the packet whose writing is a plain merge; tags, neighbour discovery and what says
+/// what follows have tests of their own.
 fn plain_fields() -> Vec<Field> {
     let special = |field: Field| {
         SHAPES.contains(&field)
@@ -175,7 +176,8 @@ proptest! {
         prop_assert_eq!(key, expected);
         let (again, layers_again) = read_again(&frame, &key, &layers);
         if matches!(field, Field::Icmpv6Type | Field::Icmpv6Code) {
-            // Another type makes other bytes fields of neighbour discovery; nobody matches on them in the same breath.
+            // Another type makes other bytes fields of neighbour discovery; nobody matches on them
+            // in the same breath.
             prop_assert_eq!(again.words[..5].to_vec(), key.words[..5].to_vec());
         } else {
             prop_assert_eq!(again, key);

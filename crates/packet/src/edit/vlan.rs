@@ -11,7 +11,8 @@ const TPID: u16 = 0x8100;
 
 /// Puts a tag with this TPID (0x8100 or 0x88a8) and a TCI of zero in front of other tags.
 ///
-/// False, and nothing changed, when there is no room or no Ethernet header: then the packet must be dropped.
+/// False, and nothing changed, when there is no room or no Ethernet header: then the packet must be
+/// dropped.
 pub fn push_vlan<F: Frame>(
     frame: &mut F,
     layers: &mut Layers,
@@ -34,7 +35,8 @@ pub fn push_vlan<F: Frame>(
 
 /// Takes the outermost tag off; nothing happens to untagged packets.
 ///
-/// A tag behind it that had not been read is read now, and with it the headers behind that: all of [`PACKET_WORDS`] of the key are filled then.
+/// A tag behind it that had not been read is read now, and with it the headers behind that: all of
+/// [`PACKET_WORDS`] of the key are filled then.
 pub fn pop_vlan<F: Frame>(frame: &mut F, layers: &mut Layers, key: &mut FlowKey) {
     if layers.vlans == 0 || frame.head().len() < 14 + TAG_LEN {
         return;
@@ -66,8 +68,8 @@ pub fn pop_vlan<F: Frame>(frame: &mut F, layers: &mut Layers, key: &mut FlowKey)
     }
 }
 
-/// Writes the VLAN id (low 12 bits of `vid`). Untagged packets get a tag with priority 0 when `push` is set (OpenFlow 1.0), else stay as they are.
-/// False as for [`push_vlan`].
+/// Writes the VLAN id (low 12 bits of `vid`). Untagged packets get a tag with priority 0 when
+/// `push` is set (OpenFlow 1.0), else stay as they are. False as for [`push_vlan`].
 pub fn set_vlan_vid<F: Frame>(
     frame: &mut F,
     layers: &mut Layers,
@@ -85,8 +87,8 @@ pub fn set_vlan_vid<F: Frame>(
     )
 }
 
-/// Writes the priority (low 3 bits of `pcp`). Untagged packets get a tag with VLAN id 0 when `push` is set (OpenFlow 1.0), else stay as they are.
-/// False as for [`push_vlan`].
+/// Writes the priority (low 3 bits of `pcp`). Untagged packets get a tag with VLAN id 0 when `push`
+/// is set (OpenFlow 1.0), else stay as they are. False as for [`push_vlan`].
 pub fn set_vlan_pcp<F: Frame>(
     frame: &mut F,
     layers: &mut Layers,
@@ -98,8 +100,8 @@ pub fn set_vlan_pcp<F: Frame>(
     set_tci(frame, layers, key, value, 0xe000 | PRESENT, push)
 }
 
-/// Writes bits of the outermost TCI. With `whole`, the bit [`PRESENT`] in the result decides whether there is a tag; without, untagged packets
-/// stay untagged and tagged ones tagged.
+/// Writes bits of the outermost TCI. With `whole`, the bit [`PRESENT`] in the result decides
+/// whether there is a tag; without, untagged packets stay untagged and tagged ones tagged.
 pub fn set_tci<F: Frame>(
     frame: &mut F,
     layers: &mut Layers,

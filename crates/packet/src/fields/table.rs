@@ -1,4 +1,5 @@
-//! The rows. Each says where the field lies, what it needs and its numbers; what is not said is unmasked, writable and without prerequisite.
+//! The rows. Each says where the field lies, what it needs and its numbers; what is not said is
+//! unmasked, writable and without prerequisite.
 
 use super::{Field, FieldDef, Maskable, ONF, Prerequisite};
 use crate::key::at;
@@ -20,7 +21,8 @@ const V13: u8 = 4;
 const V14: u8 = 5;
 const V15: u8 = 6;
 
-/// A field of `bits` bits in `bytes` bytes of the key from `offset`, with the same bytes on the wire.
+/// A field of `bits` bits in `bytes` bytes of the key from `offset`, with the same bytes on the
+/// wire.
 const fn row(
     field: Field,
     name: &'static str,
@@ -162,7 +164,8 @@ pub static FIELDS: &[FieldDef] = &{
     use Field::*;
     use Prerequisite as P;
     [
-        // The key keeps 32 bits; NXM, OpenFlow 1.0 and actions see 16, in which the reserved ports are 0xff00 and above.
+        // The key keeps 32 bits; NXM, OpenFlow 1.0 and actions see 16, in which the reserved ports
+        // are 0xff00 and above.
         row(InPort, "in_port", "", at::IN_PORT, 4, 32)
             .wire(2)
             .action_bits(16)
@@ -309,8 +312,9 @@ pub static FIELDS: &[FieldDef] = &{
         row(EthType, "eth_type", "dl_type", at::ETH_TYPE, 2, 16)
             .nxm_of(3)
             .oxm(5, V12),
-        // All five VLAN fields lie in one TCI whose bit 0x1000 says that there is a tag. `dl_vlan` and `dl_vlan_pcp` are the words of OpenFlow
-        // 1.0: matching one of them means that bit too, which is for the decoder to add.
+        // All five VLAN fields lie in one TCI whose bit 0x1000 says that there is a tag. `dl_vlan`
+        // and `dl_vlan_pcp` are the words of OpenFlow 1.0: matching one of them means that
+        // bit too, which is for the decoder to add.
         row(VlanTci, "vlan_tci", "", at::VLAN_TCI, 2, 16)
             .masked()
             .nxm_of(4),
@@ -383,7 +387,8 @@ pub static FIELDS: &[FieldDef] = &{
             .needs(P::IpAny)
             .nxm_of(6)
             .oxm(10, V12),
-        // The DSCP where it lies in the ToS byte, and the DSCP as a number: one place in the key, two on the wire.
+        // The DSCP where it lies in the ToS byte, and the DSCP as a number: one place in the key,
+        // two on the wire.
         FieldDef {
             wire_shift: 2,
             ..row(IpDscp, "nw_tos", "", at::IP_TOS, 1, 6)
@@ -408,7 +413,8 @@ pub static FIELDS: &[FieldDef] = &{
             .read_only()
             .needs(P::IpAny)
             .nxm_nx(26),
-        // 16 bits on the wire; the key has the low byte, and opcodes above 255 read as zero, as in Open vSwitch.
+        // 16 bits on the wire; the key has the low byte, and opcodes above 255 read as zero, as in
+        // Open vSwitch.
         row(ArpOp, "arp_op", "", at::IP_PROTO, 1, 8)
             .wire(2)
             .action_bits(16)

@@ -1,7 +1,9 @@
 //! [`super::read_burst`] with AVX2: a packet's headers by two to four shuffles.
 //!
-//! The first four words of a [`MiniKey`] are one register, of two halves of 16 bytes: ingress port, Ethertype, tag and addresses; ports, protocol, ToS, TTL and the Ethernet
-//! destination. The fifth word, the extent and the length are half of another. A shuffle moves bytes within halves only, so what is to come into both is loaded into both.
+//! The first four words of a [`MiniKey`] are one register, of two halves of 16 bytes: ingress port,
+//! Ethertype, tag and addresses; ports, protocol, ToS, TTL and the Ethernet destination. The fifth
+//! word, the extent and the length are half of another. A shuffle moves bytes within halves only,
+//! so what is to come into both is loaded into both.
 
 use super::kinds::{JUDGED, Judged, Six, index, judge, l3, least, load16, sound_either};
 use super::lists::Lists;
@@ -24,7 +26,8 @@ const LOW: usize = 32;
 const HIGH: usize = 16;
 const _: () = assert!(at::ETH_SRC == LOW && FRAME_LEN + 4 == LOW + HIGH);
 
-/// Where the load begins that has the ports, behind the IP header's first byte. In IPv4 TTL, protocol and addresses come before them.
+/// Where the load begins that has the ports, behind the IP header's first byte. In IPv4 TTL,
+/// protocol and addresses come before them.
 const PORTS: usize = 8;
 const PORTS6: usize = PORTS + IPV6_LEN - IPV4_LEN;
 /// The same of the load that has TCP's flags in IPv4; it ends with what a packet has at least.
@@ -45,12 +48,14 @@ impl Bytes {
     }
 }
 
-/// How one kind of common packet is read. Shuffles say for each byte of the register from where in a load it comes.
+/// How one kind of common packet is read. Shuffles say for each byte of the register from where in
+/// a load it comes.
 struct Kind {
     judged: Judged,
     /// From the load at [`PORTS`] or [`PORTS6`], which is in both halves.
     network: Bytes,
-    /// From the frame's bytes 8 to 16 (first half), and 0 to 8 and eight from [`behind`] on (second half).
+    /// From the frame's bytes 8 to 16 (first half), and 0 to 8 and eight from [`behind`] on
+    /// (second half).
     ethernet: Bytes,
     /// From the load at [`FLAGS`], and which bits.
     flags: Bytes,
@@ -153,7 +158,8 @@ pub(super) fn read_burst<F: Frame>(
     found: &mut [u8],
 ) -> Read {
     let mut burst = Burst(Lists::new(frames, in_port, patterns, hot, found));
-    // A burst is mostly of one kind: each is read as long as it lasts. Where it has ended, TCP and UDP may come in turns.
+    // A burst is mostly of one kind: each is read as long as it lasts. Where it has ended, TCP and
+    // UDP may come in turns.
     loop {
         let before = burst.0.read.count;
         burst.kind::<false, false, false>();
@@ -231,7 +237,8 @@ impl<'a, F: Frame> Burst<'a, F> {
         self.0.read = read;
     }
 
-    /// Reads packets of TCP and UDP over IPv4 in any order, without guessing which comes next. A little more work than packets that are known to be of one kind.
+    /// Reads packets of TCP and UDP over IPv4 in any order, without guessing which comes next. A
+    /// little more work than packets that are known to be of one kind.
     #[target_feature(enable = "avx2")]
     #[inline(never)] // as for `six`
     fn either<const TAGGED: bool>(&mut self) {
@@ -343,7 +350,8 @@ impl Moves {
         len: usize,
     ) -> (__m256i, __m128i) {
         let bytes = head.as_ptr();
-        // SAFETY: both end within the least bytes of the kind: 32 and `l3 + 24`, or in IPv6 `l3 + 44`.
+        // SAFETY: both end within the least bytes of the kind: 32 and `l3 + 24`, or in IPv6 `l3 +
+        // 44`.
         let (first, second) = unsafe {
             let begin = _mm256_loadu_si256(bytes.cast());
             let ports = if SIX { PORTS6 } else { PORTS };
@@ -396,7 +404,8 @@ impl Patterns<'_> {
     fn keep(&self, low: __m256i, high: __m128i, hot: &mut MiniKey) -> u8 {
         let high = _mm256_zextsi128_si256(high);
         let to = std::ptr::from_mut(hot).cast::<__m256i>();
-        // SAFETY: 64 bytes, aligned; every pattern of bits is a valid value, and the unnamed rest is zero.
+        // SAFETY: 64 bytes, aligned; every pattern of bits is a valid value, and the unnamed rest
+        // is zero.
         unsafe {
             _mm256_store_si256(to, low);
             _mm256_store_si256(to.add(1), high);

@@ -35,7 +35,8 @@ impl Bytes {
 /// How one kind of common packet is read.
 struct Kind {
     judged: Judged,
-    /// From where in the packet each byte of a [`MiniKey`] comes; which bytes do, and which of their bits, none of the others.
+    /// From where in the packet each byte of a [`MiniKey`] comes; which bytes do, and which of
+    /// their bits, none of the others.
     from: Bytes,
     present: u64,
     keep: Bytes,
@@ -105,7 +106,8 @@ pub(super) fn read_burst<F: Frame>(
     read::<_, true>(frames, in_port, patterns, hot, found)
 }
 
-/// [`read_burst`] where there are patterns or not; where there are none, nothing is said of what has been found.
+/// [`read_burst`] where there are patterns or not; where there are none, nothing is said of what
+/// has been found.
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,bmi2,sse4.1")]
 #[inline(never)]
 fn read<F: Frame, const PATTERNED: bool>(
@@ -117,7 +119,8 @@ fn read<F: Frame, const PATTERNED: bool>(
 ) -> Read {
     let mut burst: Burst<'_, F, PATTERNED> =
         Burst(Lists::new(frames, in_port, patterns, hot, found));
-    // A burst is mostly of one kind: each is read as long as it lasts. Where it has ended, TCP and UDP may come in turns.
+    // A burst is mostly of one kind: each is read as long as it lasts. Where it has ended, TCP and
+    // UDP may come in turns.
     loop {
         let before = burst.0.read.count;
         burst.kind::<false, false, false>();
@@ -192,7 +195,8 @@ impl<'a, F: Frame, const PATTERNED: bool> Burst<'a, F, PATTERNED> {
         self.0.read = read;
     }
 
-    /// Reads packets of TCP and UDP over IPv4 in any order, without guessing which comes next. A little more work than packets that are known to be of one kind.
+    /// Reads packets of TCP and UDP over IPv4 in any order, without guessing which comes next. A
+    /// little more work than packets that are known to be of one kind.
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,bmi2,sse4.1")]
     #[inline(never)] // as for `six`
     fn either<const TAGGED: bool>(&mut self) {
@@ -261,7 +265,8 @@ impl Kind {
 }
 
 impl Moves {
-    /// The mini keys of a packet with these first bytes and of this length, of which only those that are `present` lie in it, or all that are kept.
+    /// The mini keys of a packet with these first bytes and of this length, of which only those
+    /// that are `present` lie in it, or all that are kept.
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,bmi2")]
     #[inline]
     fn words(&self, head: &[u8], len: usize, present: Option<u64>) -> __m512i {
@@ -305,7 +310,8 @@ impl Patterns<'_> {
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn store(words: __m512i, hot: &mut MiniKey) {
-    // SAFETY: 64 bytes, aligned; every pattern of bits is a valid value, and the unnamed rest is zero.
+    // SAFETY: 64 bytes, aligned; every pattern of bits is a valid value, and the unnamed rest is
+    // zero.
     unsafe { _mm512_store_si512(std::ptr::from_mut(hot).cast(), words) };
 }
 

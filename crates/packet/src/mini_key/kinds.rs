@@ -1,4 +1,5 @@
-//! What code that takes packets by their kinds shares: what makes a packet of a kind, where in it the key's bytes lie, and whether it is sound.
+//! What code that takes packets by their kinds shares: what makes a packet of a kind, where in it
+//! the key's bytes lie, and whether it is sound.
 
 use super::LENGTH;
 use crate::key::at;
@@ -20,7 +21,8 @@ pub const fn l3(tagged: bool) -> usize {
     ETHERNET_LEN + if tagged { TAG_LEN } else { 0 }
 }
 
-/// How many bytes of a kind's packets must be at hand: those up to the last that vector code loads, and the transport header.
+/// How many bytes of a kind's packets must be at hand: those up to the last that vector code loads,
+/// and the transport header.
 pub const fn least(tagged: bool, tcp: bool, six: bool) -> usize {
     l3(tagged)
         + match (six, tcp) {
@@ -40,7 +42,8 @@ pub const fn l4(tagged: bool, six: bool) -> usize {
     l3(tagged) + if six { IPV6_LEN } else { IPV4_LEN }
 }
 
-/// What of a kind's packets lies in whole bytes: place in the mini keys, place in the packet, length. For IPv6 see also [`Six`].
+/// What of a kind's packets lies in whole bytes: place in the mini keys, place in the packet,
+/// length. For IPv6 see also [`Six`].
 pub const fn moves(tagged: bool, tcp: bool, six: bool) -> [(usize, usize, usize); 12] {
     let (l3, l4) = (l3(tagged), l4(tagged, six));
     let four = if six { 0 } else { 1 };
@@ -130,7 +133,8 @@ pub unsafe fn load16(bytes: *const u8) -> __m128i {
     unsafe { _mm_loadu_si128(bytes.cast()) }
 }
 
-/// Whether the lengths that an IPv4 packet states, and its data offset, are sound; `len` is the frame's.
+/// Whether the lengths that an IPv4 packet states, and its data offset, are sound; `len` is the
+/// frame's.
 ///
 /// # Safety
 /// `head` has at least 40 bytes from `l3` on.
@@ -157,8 +161,8 @@ unsafe fn sound<const TCP: bool>(head: &[u8], l3: usize, len: usize) -> bool {
     length >= least && len.wrapping_sub(l3 + length) <= 0xffff
 }
 
-/// [`sound`] for a packet of TCP or UDP, without a branch that goes by which of them it is: all ones for one of TCP, zero for one of UDP, None for one that is not sound or
-/// of another protocol.
+/// [`sound`] for a packet of TCP or UDP, without a branch that goes by which of them it is: all
+/// ones for one of TCP, zero for one of UDP, None for one that is not sound or of another protocol.
 ///
 /// # Safety
 /// `head` has at least 40 bytes from `l3` on.
@@ -234,7 +238,8 @@ unsafe fn sound6<const TCP: bool>(head: &[u8], l3: usize, len: usize) -> Option<
     })
 }
 
-/// Whether a packet of a kind is sound, and what one of IPv6 tells besides; None for one that is not.
+/// Whether a packet of a kind is sound, and what one of IPv6 tells besides; None for one that is
+/// not.
 ///
 /// # Safety
 /// `head` has at least [`least`] bytes of its kind.

@@ -51,7 +51,8 @@ impl<'a, F: Frame> Lists<'a, F> {
             .zip(&mut self.found[start..])
     }
 
-    /// Whether some have been read since so many were, and there are more, which are of another kind.
+    /// Whether some have been read since so many were, and there are more, which are of another
+    /// kind.
     #[inline(always)]
     pub fn is_mixed(&self, before: usize) -> bool {
         (before + 1..self.frames.len()).contains(&self.read.count)
@@ -68,8 +69,9 @@ impl<'a, F: Frame> Lists<'a, F> {
         })
     }
 
-    /// Whether no more can be read, when vector code has read nothing since so many packets were: all has been, or the next packet is of no common kind. Packets of
-    /// common kinds that vector code does not know are read here.
+    /// Whether no more can be read, when vector code has read nothing since so many packets were:
+    /// all has been, or the next packet is of no common kind. Packets of common kinds that
+    /// vector code does not know are read here.
     #[inline(always)]
     pub fn is_at_end(&mut self, before: usize) -> bool {
         self.read.count == self.frames.len() || self.read.count == before && !self.read_others()

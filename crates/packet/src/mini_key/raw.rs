@@ -1,9 +1,12 @@
-//! Patterns over packets as they lie: which pattern a packet matches first, without reading its mini keys.
+//! Patterns over packets as they lie: which pattern a packet matches first, without reading its
+//! mini keys.
 //!
-//! Who only sends or drops what matches needs to know no more of a packet than its pattern and its length. For each common kind of packet ([`super::kinds`]) a
-//! [`Pattern`] is turned into bits of the packet's own bytes, together with those that make it one of the kind. So a packet that matches the first pattern costs one
-//! comparison of 32 bytes (two where the bits lie further apart) and a look at the lengths that it states, and nothing is written. What other kinds there are is read as
-//! ever.
+//! Who only sends or drops what matches needs to know no more of a packet than its pattern and its
+//! length. For each common kind of packet ([`super::kinds`]) a [`Pattern`] is turned into bits of
+//! the packet's own bytes, together with those that make it one of the kind. So a packet that
+//! matches the first pattern costs one comparison of 32 bytes (two where the bits lie further
+//! apart) and a look at the lengths that it states, and nothing is written. What other kinds there
+//! are is read as ever.
 
 use super::kinds::{JUDGED, Judged, index, judge, l3, l4, least, moves};
 use super::{NO_PATTERN, Pattern, Read, Variant};
@@ -112,7 +115,8 @@ impl Wanted {
         Some(())
     }
 
-    /// In windows, none of which reaches behind the first `least` bytes; None where two do not hold all.
+    /// In windows, none of which reaches behind the first `least` bytes; None where two do not hold
+    /// all.
     fn bits(&self, least: usize, pattern: u8) -> Option<Bits> {
         let window = |from: usize| {
             let (mut care, mut expect) = ([0; WIDTH], [0; WIDTH]);
@@ -135,8 +139,8 @@ impl Wanted {
     }
 }
 
-/// From where in a packet of a kind a byte of the mini keys comes: which of its bits are those of which byte, shifted to the left by so many bits (to the right where
-/// that is negative).
+/// From where in a packet of a kind a byte of the mini keys comes: which of its bits are those of
+/// which byte, shifted to the left by so many bits (to the right where that is negative).
 struct Source {
     to: usize,
     keep: u8,
@@ -225,7 +229,8 @@ impl Kind {
     }
 }
 
-/// What a packet of a kind is like that matches a pattern, but for its ingress port; None where there is no such packet.
+/// What a packet of a kind is like that matches a pattern, but for its ingress port; None where
+/// there is no such packet.
 fn wanted(
     pattern: &Pattern,
     itself: &Wanted,
@@ -299,8 +304,8 @@ impl RawPrefilter {
     }
 }
 
-/// Does what [`super::read_burst`] does, but does not say what packets are like: `runs` gets their first patterns, and is emptied before. Also says how
-/// long the packets are.
+/// Does what [`super::read_burst`] does, but does not say what packets are like: `runs` gets their
+/// first patterns, and is emptied before. Also says how long the packets are.
 #[inline]
 pub fn prefilter_burst<F: Frame>(
     frames: &[F],
@@ -312,7 +317,8 @@ pub fn prefilter_burst<F: Frame>(
     unsafe { sort_by(Variant::used(), frames, in_port, sorting, runs) }
 }
 
-/// [`prefilter_burst`] by a variant of one's own choice; where the processor does not have it, by the portable one.
+/// [`prefilter_burst`] by a variant of one's own choice; where the processor does not have it, by
+/// the portable one.
 pub fn sort_burst_by<F: Frame>(
     variant: Variant,
     frames: &[F],
@@ -365,11 +371,13 @@ trait Compare {
     ) -> (usize, Lengths);
 }
 
-/// How many of the first packets are sound packets of a kind that have these bits, and how long these are; `TWO` as they say. `first` and `second` say whether the bytes of a
-/// packet are not what the bits' windows want, and are only asked where there are as many as these have.
+/// How many of the first packets are sound packets of a kind that have these bits, and how long
+/// these are; `TWO` as they say. `first` and `second` say whether the bytes of a packet are not
+/// what the bits' windows want, and are only asked where there are as many as these have.
 ///
 /// # Safety
-/// `kind` is one of `TCP` and `SIX`, and `bits` are of `kind`: then its packets have the bytes that are looked at.
+/// `kind` is one of `TCP` and `SIX`, and `bits` are of `kind`: then its packets have the bytes that
+/// are looked at.
 #[inline(always)]
 unsafe fn matching<F: Frame, const TCP: bool, const SIX: bool, const TWO: bool>(
     frames: &[F],
@@ -390,7 +398,8 @@ unsafe fn matching<F: Frame, const TCP: bool, const SIX: bool, const TWO: bool>(
         if first(at(from[0])) || TWO && second(at(from[1])) {
             break;
         }
-        // SAFETY: `head` is as long as packets of the kind are at least, and the caller says which that is.
+        // SAFETY: `head` is as long as packets of the kind are at least, and the caller says which
+        // that is.
         if unsafe { judge::<TCP, SIX>(head, l3, len) }.is_none() {
             break;
         }
@@ -523,7 +532,8 @@ mod avx2 {
         bits: &Bits,
     ) -> (usize, Lengths) {
         let (first, second) = (Loaded::new(&bits.first), Loaded::new(&bits.second));
-        // SAFETY: the caller's promise; `super::matching` asks `differs` where there are as many bytes as that wants.
+        // SAFETY: the caller's promise; `super::matching` asks `differs` where there are as many
+        // bytes as that wants.
         unsafe {
             super::matching::<F, TCP, SIX, TWO>(
                 frames,
@@ -625,7 +635,8 @@ impl<F: Frame, C: Compare> Sorted<'_, F, C> {
     /// Sorts packets of one kind, up to the first of another.
     ///
     /// # Safety
-    /// The kind, by [`index`], is one of `TCP` and `SIX`, and the processor has what the way to compare needs.
+    /// The kind, by [`index`], is one of `TCP` and `SIX`, and the processor has what the way to
+    /// compare needs.
     #[inline(always)]
     unsafe fn kind<const TCP: bool, const SIX: bool>(&mut self, kind: usize) {
         let Some(kind) = self.sorting.kinds.get(kind) else {
@@ -639,7 +650,8 @@ impl<F: Frame, C: Compare> Sorted<'_, F, C> {
             _ => (&kind.itself, &[][..]),
         };
         loop {
-            // Packets mostly come as they are expected: in a loop of its own that stays in registers.
+            // Packets mostly come as they are expected: in a loop of its own that stays in
+            // registers.
             let next = &self.frames[self.read.count..];
             // SAFETY: the caller's promise; these bits are of this kind.
             let (count, lengths) = unsafe {
@@ -663,7 +675,8 @@ impl<F: Frame, C: Compare> Sorted<'_, F, C> {
                     return;
                 }
                 let bytes = head.as_ptr();
-                // SAFETY: the caller's promise, and there are as many bytes as packets of this kind have at least.
+                // SAFETY: the caller's promise, and there are as many bytes as packets of this kind
+                // have at least.
                 let differ = |bits: &Bits| unsafe { Self::differ(bits, bytes) };
                 if !differ(bits) {
                     self.meet(1, Lengths::of(len), bits.pattern);
@@ -694,7 +707,8 @@ impl<F: Frame, C: Compare> Sorted<'_, F, C> {
     /// Whether the bytes of a packet are not so.
     ///
     /// # Safety
-    /// There are as many bytes as packets of the bits' kind have at least. The processor has what the way to compare needs.
+    /// There are as many bytes as packets of the bits' kind have at least. The processor has what
+    /// the way to compare needs.
     #[inline(always)]
     unsafe fn differ(bits: &Bits, bytes: *const u8) -> bool {
         let at = |from: u8| bytes.wrapping_add(from.into());

@@ -1,4 +1,5 @@
-//! Every variant that the processor at hand has against the portable reading, on packets that are common, odd and broken; and that against the parser.
+//! Every variant that the processor at hand has against the portable reading, on packets that are
+//! common, odd and broken; and that against the parser.
 
 use super::*;
 use crate::HeapFrame;
@@ -59,7 +60,8 @@ fn frames() -> impl Strategy<Value = Vec<HeapFrame>> {
     proptest::collection::vec(one, 0..8)
 }
 
-/// Packets of TCP and UDP in turns, tagged or not, some of which state a length, a protocol or a data offset that does not hold.
+/// Packets of TCP and UDP in turns, tagged or not, some of which state a length, a protocol or a
+/// data offset that does not hold.
 fn in_turns() -> impl Strategy<Value = Vec<HeapFrame>> {
     let broken = prop_oneof![
         24 => Just(None),
@@ -111,7 +113,8 @@ fn patterns() -> impl Strategy<Value = Vec<Pattern>> {
     proptest::collection::vec(one, 0..5)
 }
 
-/// A pattern made after a packet that there is: some bits of some fields, of which one may be another.
+/// A pattern made after a packet that there is: some bits of some fields, of which one may be
+/// another.
 #[derive(Debug)]
 struct Model {
     packet: usize,

@@ -1,4 +1,5 @@
-//! Which code reads bursts, and which looks them up where that is vector code too: the ranks of decision trees' leaves and the ways down tries.
+//! Which code reads bursts, and which looks them up where that is vector code too: the ranks of
+//! decision trees' leaves and the ways down tries.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};
@@ -62,7 +63,8 @@ impl Variant {
         }
     }
 
-    /// The one that is used: the fastest that the processor has, or what [`ASKED_BY`] has asked for if it has that.
+    /// The one that is used: the fastest that the processor has, or what [`ASKED_BY`] has asked for
+    /// if it has that.
     #[inline(always)]
     pub fn used() -> Variant {
         match USED.load(Ordering::Relaxed) {
@@ -81,7 +83,8 @@ impl Variant {
         chosen
     }
 
-    /// The one of this name, where there is such a one and the processor has it; otherwise the fastest that it has.
+    /// The one of this name, where there is such a one and the processor has it; otherwise the
+    /// fastest that it has.
     fn for_wish(name: Option<&str>) -> Variant {
         let wished = name.and_then(Variant::of_name);
         let fastest = || Variant::ALL.into_iter().rfind(|one| one.is_there());

@@ -195,8 +195,8 @@ impl Packet<'_> {
         }
     }
 
-    /// The service tag (IEEE 802.1Q clause 9.7): priority, use-customer-address bit, service, and the customer's addresses. What the customer's frame
-    /// holds is not read.
+    /// The service tag (IEEE 802.1Q clause 9.7): priority, use-customer-address bit, service, and
+    /// the customer's addresses. What the customer's frame holds is not read.
     fn pbb(&mut self, reader: &mut Reader) -> Result<(), Malformed> {
         let tag = reader
             .take(16)
@@ -338,8 +338,8 @@ impl Packet<'_> {
         self.transport(reader, protocol)
     }
 
-    /// Goes over extension headers; the protocol of what follows, which is 44 in later fragments. Every header has at least 8 bytes, so the
-    /// walk ends.
+    /// Goes over extension headers; the protocol of what follows, which is 44 in later fragments.
+    /// Every header has at least 8 bytes, so the walk ends.
     fn extensions(
         &mut self,
         reader: &mut Reader,
@@ -393,7 +393,8 @@ impl Packet<'_> {
             .take(length)
             .map_err(|missing| missing.reason(Malformed::Transport))?;
         if protocol == 6 {
-            // A data offset inside the header, or past the segment, makes the whole void, as in Open vSwitch.
+            // A data offset inside the header, or past the segment, makes the whole void, as in
+            // Open vSwitch.
             let options = (usize::from(header[12] >> 4) * 4).checked_sub(length);
             if options.is_none_or(|options| options > reader.left()) {
                 return Err(Malformed::Transport);
@@ -418,7 +419,8 @@ impl Packet<'_> {
         Ok(())
     }
 
-    /// Target and link-layer addresses. A second address of one kind makes the whole void, as in Open vSwitch.
+    /// Target and link-layer addresses. A second address of one kind makes the whole void, as in
+    /// Open vSwitch.
     fn neighbour(&mut self, reader: &mut Reader) -> Result<(), Malformed> {
         let target = match reader.take(16) {
             Ok(target) => target,

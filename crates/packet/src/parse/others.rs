@@ -1,7 +1,9 @@
 //! The common kinds beside IPv4: IPv6 and ARP.
 //!
-//! A packet of IPv6 without extension headers with a whole header of TCP, UDP or ICMPv6, or of ARP for Ethernet and IPv4, tells its mini keys as one of IPv4 does. What it tells
-//! beside them ([`MoreWords`]) is read only by those who look at it. Neighbour discovery is left to `general`, which reads its options.
+//! A packet of IPv6 without extension headers with a whole header of TCP, UDP or ICMPv6, or of ARP
+//! for Ethernet and IPv4, tells its mini keys as one of IPv4 does. What it tells beside them
+//! ([`MoreWords`]) is read only by those who look at it. Neighbour discovery is left to `general`,
+//! which reads its options.
 
 use super::{
     ETHERNET_LEN, Ethernet, Extent, IPV6_LEN, LOW_48, MINI_KEY_WORDS, Network, ethernet, load,
@@ -12,8 +14,9 @@ const IPV6: u16 = 0x86dd_u16.swap_bytes();
 const ARP: u16 = 0x0806_u16.swap_bytes();
 const ARP_LEN: usize = 28;
 
-/// [`super::common_words`] of IPv6 and ARP: Ethernet, at most one VLAN tag, and either IPv6 without extension headers and a whole header of TCP, UDP, or ICMPv6 that is not neighbour
-/// discovery, or ARP for Ethernet and IPv4.
+/// [`super::common_words`] of IPv6 and ARP: Ethernet, at most one VLAN tag, and either IPv6 without
+/// extension headers and a whole header of TCP, UDP, or ICMPv6 that is not neighbour discovery, or
+/// ARP for Ethernet and IPv4.
 #[inline(never)] // so that the common case is as short as without it
 pub fn other_words(
     head: &[u8],
@@ -45,7 +48,8 @@ pub fn other_words(
     Some(Extent::new(l3, told.network, told.length))
 }
 
-/// What a packet tells behind its Ethernet header: words 1 and 2 of its key as little-endian numbers, and the flags in word 3.
+/// What a packet tells behind its Ethernet header: words 1 and 2 of its key as little-endian
+/// numbers, and the flags in word 3.
 struct Told {
     addresses: u64,
     transport: u64,
@@ -58,7 +62,8 @@ struct Told {
 fn ipv6(packet: &[u8], left: usize) -> Option<Told> {
     let header: &[u8; IPV6_LEN] = packet.first_chunk()?;
     let payload = usize::from(u16::from_be_bytes([header[4], header[5]]));
-    // A negative difference wraps to a large one. More than 64 KiB behind the packet is no padding, and a packet of more than 64 KiB none for an `Extent`.
+    // A negative difference wraps to a large one. More than 64 KiB behind the packet is no padding,
+    // and a packet of more than 64 KiB none for an `Extent`.
     let padding = left.wrapping_sub(IPV6_LEN + payload);
     let length = u16::try_from(IPV6_LEN + payload).ok()?;
     if padding > 0xffff {
@@ -121,7 +126,8 @@ fn arp(packet: &[u8], left: usize) -> Option<Told> {
     })
 }
 
-/// What packets of IPv6 and ARP tell beside their mini keys: IPv6 addresses and label, ARP's hardware addresses. All other words that are filled from packets are zero in packets of
+/// What packets of IPv6 and ARP tell beside their mini keys: IPv6 addresses and label, ARP's
+/// hardware addresses. All other words that are filled from packets are zero in packets of
 /// the common kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(align(64))]

@@ -1,4 +1,5 @@
-//! The parser against a twin that reads headers through their views, on packets that are sound, odd and broken.
+//! The parser against a twin that reads headers through their views, on packets that are sound, odd
+//! and broken.
 
 use super::twin::twin;
 use super::*;
@@ -272,7 +273,8 @@ fn headers_beyond_the_limit_are_not_reached() {
 
 #[test]
 fn payload_that_looks_like_a_long_neighbour_option_is_no_reason_to_drop() {
-    // An option of 255 * 8 bytes reaches beyond what is read of headers, though not beyond the packet.
+    // An option of 255 * 8 bytes reaches beyond what is read of headers, though not beyond the
+    // packet.
     let mut payload = vec![0; 4000];
     payload[..2].copy_from_slice(&[9, 255]);
     let bytes = Builder::ethernet([1; 6], [2; 6])

@@ -1,4 +1,5 @@
-//! The obvious parser, which tests and the fuzz target hold the fast one to: header after header through their views, all packet words at once.
+//! The obvious parser, which tests and the fuzz target hold the fast one to: header after header
+//! through their views, all packet words at once.
 
 use super::{Layers, Malformed};
 use crate::key::{FlowKey, at};
@@ -6,7 +7,8 @@ use crate::wire::{
     Arp, Ethernet, Icmp, Ipv4, Ipv6, Ipv6Extension, Ipv6Fragment, Mpls, Pbb, Snap, Tcp, Vlan,
 };
 
-/// All packet words and the layers of a frame that is in one piece and at most [`super::HEADERS_LIMIT`] bytes long.
+/// All packet words and the layers of a frame that is in one piece and at most
+/// [`super::HEADERS_LIMIT`] bytes long.
 pub fn twin(bytes: &[u8], in_port: u32, vlan_limit: u8) -> (FlowKey, Layers) {
     let mut key = FlowKey::ZERO;
     key.set_u32(at::IN_PORT, in_port);

@@ -8,7 +8,8 @@ use crate::parse::PACKET_WORDS;
 use crate::wire::{Ipv4, Tcp};
 use proptest::prelude::*;
 
-/// A frame as a local sender hands it over: lengths of the whole, the pseudo header's sum, in pieces.
+/// A frame as a local sender hands it over: lengths of the whole, the pseudo header's sum, in
+/// pieces.
 #[derive(Debug, Clone)]
 struct Large {
     tags: usize,

@@ -1,4 +1,5 @@
-//! ICMP (RFC 792), ICMPv6 (RFC 4443) and IGMP (RFC 2236) have one shape; neighbour discovery (RFC 4861) builds on it.
+//! ICMP (RFC 792), ICMPv6 (RFC 4443) and IGMP (RFC 2236) have one shape; neighbour discovery (RFC
+//! 4861) builds on it.
 
 use super::{Truncated, accessors, view};
 
@@ -24,7 +25,8 @@ accessors!(Icmp {
     code / set_code: u8, field::CODE;
     /// Checksum.
     checksum / set_checksum: u16, field::CHECKSUM;
-    /// What the type makes of it: identifier and sequence number of an echo, flags of an advertisement.
+    /// What the type makes of it: identifier and sequence number of an echo, flags of an
+    /// advertisement.
     rest / set_rest: u32, field::REST;
 });
 

@@ -30,7 +30,8 @@ accessors!(Ipv4 {
     total_length / set_total_length: u16, field::TOTAL_LENGTH;
     /// Identification.
     id / set_id: u16, field::ID;
-    /// Flags (3 bits: reserved, do not fragment, more fragments) and offset in 8-byte units (13 bits).
+    /// Flags (3 bits: reserved, do not fragment, more fragments) and offset in 8-byte units (13
+    /// bits).
     fragment / set_fragment: u16, field::FRAGMENT;
     /// Time to live.
     ttl / set_ttl: u8, field::TTL;
@@ -60,7 +61,8 @@ impl<B: AsRef<[u8]>> Ipv4<B> {
         self.fragment() & 0x3fff != 0
     }
 
-    /// What follows the header, as long as the total length says. An error when lengths do not fit each other or the bytes.
+    /// What follows the header, as long as the total length says. An error when lengths do not fit
+    /// each other or the bytes.
     pub fn payload(&self) -> Result<&[u8], Truncated> {
         let (header, total) = (self.header_len(), usize::from(self.total_length()));
         if header < Self::LEN {

@@ -64,7 +64,8 @@ view!(
 accessors!(Ipv6Extension {
     /// What follows it.
     next_header / set_next_header: u8, field::EXTENSION_NEXT;
-    /// Its length: 8-byte units beyond the first 8 bytes; in an authentication header 4-byte units beyond the first 8 bytes.
+    /// Its length: 8-byte units beyond the first 8 bytes; in an authentication header 4-byte units
+    /// beyond the first 8 bytes.
     length / set_length: u8, field::EXTENSION_LENGTH;
 });
 

@@ -1,4 +1,5 @@
-//! A service tag of provider backbone bridges behind its Ethertype (IEEE 802.1Q clause 9.7), with the customer's addresses.
+//! A service tag of provider backbone bridges behind its Ethertype (IEEE 802.1Q clause 9.7), with
+//! the customer's addresses.
 
 use super::{accessors, addresses, view};
 
@@ -15,7 +16,8 @@ view!(
 );
 
 accessors!(Pbb {
-    /// Priority (3 bits), drop eligible (1), use customer addresses (1), reserved (3), service (24).
+    /// Priority (3 bits), drop eligible (1), use customer addresses (1), reserved (3), service
+    /// (24).
     tci / set_tci: u32, field::TCI;
 });
 

@@ -1,4 +1,5 @@
-//! What actions that push and pop MPLS labels and PBB headers, or write what says what follows, leave for later actions to fit.
+//! What actions that push and pop MPLS labels and PBB headers, or write what says what follows,
+//! leave for later actions to fit.
 
 use super::Situation;
 use openflow::error::Error;
@@ -12,7 +13,8 @@ const MPLS: [u16; 2] = [0x8847, 0x8848];
 const PBB: u16 = 0x88e7;
 
 impl Situation<'_> {
-    /// The packet is of this Ethertype now; zero where it cannot be known. Nothing is known of what follows.
+    /// The packet is of this Ethertype now; zero where it cannot be known. Nothing is known of what
+    /// follows.
     fn becomes(&mut self, ethertype: u16) {
         let matching = self.matching.to_mut();
         matching.set_bytes(at::ETH_TYPE, &ethertype.to_be_bytes(), &[0xff; 2]);

@@ -1,17 +1,22 @@
 //! Rules' numbers by a hash of what they match.
 //!
-//! One word holds a number and 32 bits of its hash, and stands in the first free place from that hash on, so a question and the insertion that follows it look
-//! at one cache line, which can be fetched ahead. Whoever asks compares the rules: two may have one hash. A place that becomes free is closed by those
-//! behind it, so there are no marks of what has gone.
+//! One word holds a number and 32 bits of its hash, and stands in the first free place from that
+//! hash on, so a question and the insertion that follows it look at one cache line, which can be
+//! fetched ahead. Whoever asks compares the rules: two may have one hash. A place that becomes free
+//! is closed by those behind it, so there are no marks of what has gone.
 //!
-//! Where there are to be more places, or fewer, numbers move some at a time, with each one that comes or goes: to move a million at once takes a quarter of a second. A number is in one of both then.
+//! Where there are to be more places, or fewer, numbers move some at a time, with each one that
+//! comes or goes: to move a million at once takes a quarter of a second. A number is in one of both
+//! then.
 
 use super::RuleId;
 
 /// Places at least.
 const LEAST: usize = 16;
 const FREE: u64 = 0;
-/// Steps of moving with each number that comes or goes. It takes three steps for two places, so it has ended before it begins anew, after a sixteenth of as many numbers as there are places at least.
+/// Steps of moving with each number that comes or goes. It takes three steps for two places, so it
+/// has ended before it begins anew, after a sixteenth of as many numbers as there are places at
+/// least.
 const STEPS: usize = 32;
 
 /// The numbers, each with its hash.
@@ -182,7 +187,8 @@ mod tests {
     use std::collections::BTreeSet;
 
     proptest! {
-        /// As a list of pairs, while numbers come and go; hashes meet often, in all of their bits or only in the low ones.
+        /// As a list of pairs, while numbers come and go; hashes meet often, in all of their bits
+        /// or only in the low ones.
         #[test]
         fn as_a_set_of_pairs(changes in prop::collection::vec((any::<bool>(), 0..12_u64, 0..3_u64, 0..40_u32), 1..600)) {
             let mut numbers = Numbers::default();
@@ -206,7 +212,8 @@ mod tests {
         }
     }
 
-    /// While places are made more or fewer, all numbers are found, and no number waits for all others to be moved.
+    /// While places are made more or fewer, all numbers are found, and no number waits for all
+    /// others to be moved.
     #[test]
     fn numbers_move_some_at_a_time() {
         let mut numbers = Numbers::default();

@@ -1,4 +1,5 @@
-//! Groups, as the specification describes them: each bucket is an action set that runs on a copy of the packet.
+//! Groups, as the specification describes them: each bucket is an action set that runs on a copy of
+//! the packet.
 
 use super::story::What;
 use super::{At, Machine, in_order};
@@ -115,7 +116,8 @@ impl Machine<'_> {
         known.iter().for_each(|field| self.look_at(*field));
     }
 
-    /// OpenFlow 1.3.5 section 6.5: a bucket is live when what it watches is; one that watches nothing is. `looks`: how many more may be looked at.
+    /// OpenFlow 1.3.5 section 6.5: a bucket is live when what it watches is; one that watches
+    /// nothing is. `looks`: how many more may be looked at.
     fn is_live(&self, bucket: &Bucket, depth: u32, looks: &mut u32) -> bool {
         if !bucket.is_watched() {
             return true;

@@ -1,6 +1,8 @@
-//! A packet as a vector of bytes, and its edits done the plain way: find the header, write the bytes, compute checksums from nothing.
+//! A packet as a vector of bytes, and its edits done the plain way: find the header, write the
+//! bytes, compute checksums from nothing.
 //!
-//! Right for packets whose checksums were right. 802.2 is not looked behind: fields there count as absent.
+//! Right for packets whose checksums were right. 802.2 is not looked behind: fields there count as
+//! absent.
 
 mod encapsulation;
 
@@ -12,8 +14,9 @@ const IPV6: u16 = 0x86dd;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Packet {
     bytes: Vec<u8>,
-    /// Tags that rules can see: of those that the packet came with the first, and all that were pushed. What lies behind a tag that is
-    /// not seen is not seen either, as with Open vSwitch's default `vlan-limit`.
+    /// Tags that rules can see: of those that the packet came with the first, and all that were
+    /// pushed. What lies behind a tag that is not seen is not seen either, as with Open
+    /// vSwitch's default `vlan-limit`.
     tags: usize,
 }
 
@@ -43,7 +46,8 @@ impl Packet {
         self.tags = self.tags.max(tagged.into());
     }
 
-    /// What the parser would see if no tag had been pushed: all tags that are seen but the innermost left out.
+    /// What the parser would see if no tag had been pushed: all tags that are seen but the
+    /// innermost left out.
     pub fn as_received(&self) -> Vec<u8> {
         let mut bytes = self.bytes.clone();
         bytes.drain(12..12 + 4 * self.tags.saturating_sub(1));
@@ -204,14 +208,16 @@ impl Packet {
             if field == Field::EthType {
                 return self.see_first_tag();
             }
-            // What lies in front of the IP header is in no checksum: even one that is wrong only in its kind of zero stays as it is.
+            // What lies in front of the IP header is in no checksum: even one that is wrong only in
+            // its kind of zero stays as it is.
             if at >= headers.l3 {
                 self.fix_checksums(&headers, checksums);
             }
         }
     }
 
-    /// Where a field lies: first byte, and within the number that begins there its lowest bit and its width.
+    /// Where a field lies: first byte, and within the number that begins there its lowest bit and
+    /// its width.
     fn place(&self, field: Field, headers: &Headers) -> Option<(usize, usize, usize)> {
         use Field::*;
         let l3 = headers.l3;
@@ -269,8 +275,8 @@ impl Packet {
         }
     }
 
-    /// Where a field of neighbour discovery lies (RFC 4861 sections 4.3, 4.4 and 4.6.1). A message with two addresses of one
-    /// kind has none.
+    /// Where a field of neighbour discovery lies (RFC 4861 sections 4.3, 4.4 and 4.6.1). A message
+    /// with two addresses of one kind has none.
     fn neighbour(
         &self,
         field: Field,
@@ -346,7 +352,8 @@ impl Packet {
         all
     }
 
-    /// Makes checksums that were right right again; wrong ones stay wrong by as much. `before`: what they ought to have been.
+    /// Makes checksums that were right right again; wrong ones stay wrong by as much. `before`:
+    /// what they ought to have been.
     fn fix_checksums(&mut self, headers: &Headers, before: Vec<(usize, Checksum)>) {
         let udp = matches!(headers.transport, Some((17, ..)));
         for ((place, old), (_, new)) in before.into_iter().zip(self.checksums(headers)) {

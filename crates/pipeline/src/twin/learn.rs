@@ -1,5 +1,6 @@
-//! Rules that a packet asks for, in the twin: worked out from the action's own words, bit by bit, into the flow mod that a controller would send.
-//! Whoever evaluates carries them out when the packet is done, for a packet does not meet the rules that it learns.
+//! Rules that a packet asks for, in the twin: worked out from the action's own words, bit by bit,
+//! into the flow mod that a controller would send. Whoever evaluates carries them out when the
+//! packet is done, for a packet does not meet the rules that it learns.
 
 use super::story::What;
 use super::{Machine, ones};

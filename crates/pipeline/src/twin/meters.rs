@@ -11,7 +11,8 @@ use qos::twin::Meter;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The levels of meters between packets. A meter that is new, or has been changed, begins with full buckets.
+/// The levels of meters between packets. A meter that is new, or has been changed, begins with full
+/// buckets.
 #[derive(Default)]
 pub struct Levels {
     meters: HashMap<u32, (Arc<qos::meter::Meter>, Meter)>,
@@ -64,7 +65,8 @@ impl Machine<'_> {
         }
     }
 
-    /// Whether a packet-in may be sent: by the action's own meter if there is such a one, else by the bridge's.
+    /// Whether a packet-in may be sent: by the action's own meter if there is such a one, else by
+    /// the bridge's.
     pub(super) fn may_tell_controller(&mut self, own: Option<u32>) -> bool {
         let verdict = match own.and_then(|number| self.police(number)) {
             Some(verdict) => Some(verdict),

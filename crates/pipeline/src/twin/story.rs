@@ -1,12 +1,17 @@
 //! What a walk did, told as a tree: under each step lie the steps that it led to.
 //!
-//! The machine tells of rules, actions, instructions and everything that leaves the tables by itself. What else is worth a line is said where it happens:
+//! The machine tells of rules, actions, instructions and everything that leaves the tables by
+//! itself. What else is worth a line is said where it happens:
 //!
-//! * `self.say(|| What::Detail("...".into()))`, `What::Warning`, `What::Error`: one line below the action that is being done;
-//! * `self.open(|| What::...)`, the work, `self.close()`: a step with steps of its own, such as a bucket;
-//! * `self.look_at(Field::...)`: the outcome depends on a field of the packet other than through a match or a subfield that an action reads.
+//! * `self.say(|| What::Detail("...".into()))`, `What::Warning`, `What::Error`: one line below the
+//!   action that is being done;
+//! * `self.open(|| What::...)`, the work, `self.close()`: a step with steps of its own, such as a
+//!   bucket;
+//! * `self.look_at(Field::...)`: the outcome depends on a field of the packet other than through a
+//!   match or a subfield that an action reads.
 //!
-//! All of them do nothing unless somebody listens. Effects need no telling: whatever is pushed to `outcome.effects` is taken up by the next `open` or `close`.
+//! All of them do nothing unless somebody listens. Effects need no telling: whatever is pushed to
+//! `outcome.effects` is taken up by the next `open` or `close`.
 
 use super::{Effect, Machine};
 use openflow::action::{Action, Instruction, Subfield};
@@ -48,8 +53,8 @@ pub enum What {
     Instruction(Instruction),
     /// The action set, at the end.
     ActionSet,
-    /// Actions on a copy of the packet, which is as it is here: nothing of what they change comes back. Opened below
-    /// [`What::Action`] of a clone.
+    /// Actions on a copy of the packet, which is as it is here: nothing of what they change comes
+    /// back. Opened below [`What::Action`] of a clone.
     Copy(Box<(Vec<u8>, FlowKey)>),
     /// A bucket of a group, with the words that describe the choice (`bucket 2: using bucket`).
     Bucket(String),
@@ -77,8 +82,8 @@ pub struct Step {
 pub struct Story {
     /// In order.
     pub steps: Vec<Step>,
-    /// The key's bits on which the outcome depended: those of the rules that were compared with the packet, as far as it took to tell, and those that
-    /// actions read or wrote.
+    /// The key's bits on which the outcome depended: those of the rules that were compared with
+    /// the packet, as far as it took to tell, and those that actions read or wrote.
     pub looked_at: Box<FlowKey>,
     /// What was known about the packet at the beginning.
     pub before: Box<FlowKey>,
@@ -245,7 +250,8 @@ impl Machine<'_> {
         fields.iter().for_each(|field| self.look_at(*field));
     }
 
-    /// Notes what it took to tell whether a rule matches: its bits, layer by layer, up to the layer in which the packet differs.
+    /// Notes what it took to tell whether a rule matches: its bits, layer by layer, up to the layer
+    /// in which the packet differs.
     pub(super) fn look_at_rule(&mut self, matching: &Match) {
         let Some(teller) = &mut self.teller else {
             return;

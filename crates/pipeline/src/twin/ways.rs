@@ -1,6 +1,8 @@
-//! Conjunctive matches, and actions that choose a way, as ovs-fields(7) and ovs-actions(7) tell them.
+//! Conjunctive matches, and actions that choose a way, as ovs-fields(7) and ovs-actions(7) tell
+//! them.
 //!
-//! The hash itself is no matter of any standard, so it is the program's; what becomes of it is written out here.
+//! The hash itself is no matter of any standard, so it is the program's; what becomes of it is
+//! written out here.
 
 use super::{At, Machine};
 use crate::store::Rule;
@@ -42,7 +44,8 @@ fn ordinary<'p>(rules: &[&'p Rule], key: &FlowKey) -> Option<&'p Rule> {
     })
 }
 
-/// Whether a rule matches a packet, or would with another `conj_id`: the others do not count in [`best`].
+/// Whether a rule matches a packet, or would with another `conj_id`: the others do not count in
+/// [`best`].
 pub(super) fn may_count(rule: &Rule, key: &FlowKey) -> bool {
     let mut words = rule.matching().words().iter();
     words.all(|word| {
@@ -51,8 +54,9 @@ pub(super) fn may_count(rule: &Rule, key: &FlowKey) -> bool {
     })
 }
 
-/// What a table's rules have for a packet. Where it has a match in every clause of a condition, at a priority above that of the best ordinary
-/// rule, it is looked up again among ordinary rules with that `conj_id`; what is found there is the answer. Else the next condition counts.
+/// What a table's rules have for a packet. Where it has a match in every clause of a condition, at
+/// a priority above that of the best ordinary rule, it is looked up again among ordinary rules with
+/// that `conj_id`; what is found there is the answer. Else the next condition counts.
 pub(super) fn best<'p>(rules: &[&'p Rule], key: &FlowKey) -> Option<&'p Rule> {
     let best = ordinary(rules, key);
     let mut seen: BTreeMap<(u32, u32, u8), Vec<u8>> = BTreeMap::new();

@@ -16,7 +16,8 @@ use std::collections::HashMap;
 /// Tables that rules are put in: this one and those before it.
 pub const TABLES: u64 = 5;
 
-/// A small generator of numbers (xorshift64*), so that a seed is all a failure needs to be seen again.
+/// A small generator of numbers (xorshift64*), so that a seed is all a failure needs to be seen
+/// again.
 pub struct Random(pub u64);
 
 impl Random {
@@ -504,8 +505,8 @@ fn instructions(random: &mut Random, table: u8) -> Vec<Instruction> {
     all
 }
 
-/// Meters 1 to 4: one that nothing exceeds, one that drops and one that remarks all that comes after its first packet as long as the clock stands, and one that does
-/// all three.
+/// Meters 1 to 4: one that nothing exceeds, one that drops and one that remarks all that comes
+/// after its first packet as long as the clock stands, and one that does all three.
 pub fn meters() -> Vec<MeterConfig> {
     let band = |kind, rate| Band {
         kind,
@@ -531,8 +532,8 @@ pub fn meters() -> Vec<MeterConfig> {
     bands.into_iter().zip(1..).map(config).collect()
 }
 
-/// A flow mod; whether it is accepted is not the question here. Priorities in a table are kept different for different matches, since which of two
-/// equal ones wins is not defined.
+/// A flow mod; whether it is accepted is not the question here. Priorities in a table are kept
+/// different for different matches, since which of two equal ones wins is not defined.
 pub fn change(random: &mut Random, known: &mut HashMap<(u8, u16), Match>) -> FlowMod {
     let table = random.below(TABLES + 1) as u8;
     if random.one_in(5) {
@@ -576,7 +577,8 @@ pub fn change(random: &mut Random, known: &mut HashMap<(u8, u16), Match>) -> Flo
         change.table = TABLE_ALL;
     }
     change.cookie = random.below(5);
-    // A modify that asks for a cookie never adds: an added rule could have the priority of another match.
+    // A modify that asks for a cookie never adds: an added rule could have the priority of another
+    // match.
     change.cookie_mask = if command == FlowModCommand::Modify {
         1
     } else {

@@ -1,4 +1,5 @@
-//! A switch whose packets ask for rules: the engine with a control side that answers at once, and learn actions to choose from.
+//! A switch whose packets ask for rules: the engine with a control side that answers at once, and
+//! learn actions to choose from.
 
 use super::generate::Random;
 use super::{Switch, effects};
@@ -157,7 +158,8 @@ impl Walker {
         self.walk_bursts(&[(in_port, packets)])
     }
 
-    /// The same for bursts of several ports, one after the other, before control answers any of them.
+    /// The same for bursts of several ports, one after the other, before control answers any of
+    /// them.
     pub fn walk_bursts(&mut self, bursts: &[(u32, &[Vec<u8>])]) -> Vec<Effect> {
         let mut notes = Notes::default();
         for (in_port, packets) in bursts {
@@ -360,7 +362,8 @@ fn does(random: &mut Random) -> LearnSpec {
     }
 }
 
-/// Learn actions, each of which makes rules of a precedence and form of its own, so that no two of them overlap, into the tables that rules lie in.
+/// Learn actions, each of which makes rules of a precedence and form of its own, so that no two of
+/// them overlap, into the tables that rules lie in.
 pub fn learn_actions(random: &mut Random) -> Vec<Action> {
     let some = 1 + random.below(5);
     let one = |random: &mut Random, index: u64| {

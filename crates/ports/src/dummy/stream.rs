@@ -1,8 +1,10 @@
-//! Dummies that are connected to something outside (`options:stream`, `options:pstream`): frames go to and come from a
-//! socket, each behind its length in two bytes, as Open vSwitch's dummies have it.
+//! Dummies that are connected to something outside (`options:stream`, `options:pstream`): frames go
+//! to and come from a socket, each behind its length in two bytes, as Open vSwitch's dummies have
+//! it.
 //!
-//! A thread connects, or accepts, and one for each direction of a connection waits for its socket, so that no worker does.
-//! What a peer does not take is dropped behind [`WAITING`] frames and counted.
+//! A thread connects, or accepts, and one for each direction of a connection waits for its socket,
+//! so that no worker does. What a peer does not take is dropped behind [`WAITING`] frames and
+//! counted.
 
 use super::LONGEST;
 use crate::error::Error;
@@ -126,7 +128,8 @@ impl Streams {
         };
         let listener = match target {
             Target::ListenUnix(path) => {
-                // What a daemon that died has left; a socket that somebody listens on is not taken away.
+                // What a daemon that died has left; a socket that somebody listens on is not taken
+                // away.
                 if UnixStream::connect(path).is_err() {
                     let _ = std::fs::remove_file(path);
                 }

@@ -1,10 +1,15 @@
 //! A port's receiving sockets, and how one takes the place of another.
 //!
-//! A quiet port has a plain socket, which costs the kernel what waits in it and nothing else. One that frames keep coming to gets a ring ([`super::ring`]), 2 MiB of the kernel's
-//! memory, and goes back to a plain socket when it has been quiet for a while and others have rings too. A socket that receives cannot be given a ring without losing what arrives meanwhile.
-//! So a second socket is made ready and takes over: both are in a fanout group (packet(7)), whose program (`PACKET_FANOUT_CBPF`) says which member gets all frames. The program is
-//! replaced between two frames, and whoever replaces it returns when no processor goes by the old one: what lies in the first socket then is older than all that comes to the second,
-//! and nothing more comes to it. The worker reads the one until it is empty, and then the other: nothing is lost, doubled or overtaken.
+//! A quiet port has a plain socket, which costs the kernel what waits in it and nothing else. One
+//! that frames keep coming to gets a ring ([`super::ring`]), 2 MiB of the kernel's memory, and goes
+//! back to a plain socket when it has been quiet for a while and others have rings too. A socket
+//! that receives cannot be given a ring without losing what arrives meanwhile. So a second socket
+//! is made ready and takes over: both are in a fanout group (packet(7)), whose program
+//! (`PACKET_FANOUT_CBPF`) says which member gets all frames. The program is replaced between two
+//! frames, and whoever replaces it returns when no processor goes by the old one: what lies in the
+//! first socket then is older than all that comes to the second, and nothing more comes to it. The
+//! worker reads the one until it is empty, and then the other: nothing is lost, doubled or
+//! overtaken.
 //!
 //! All that waits for the kernel in this is done in the [`background`].
 
@@ -31,7 +36,8 @@ const FANOUT_CBPF: u32 = 6;
 const FANOUT_UNIQUE_ID: u32 = 0x2000;
 const FANOUT_IGNORE_OUTGOING: u32 = 0x4000;
 
-/// Where so few rings are in use at most, ports have one at once, and keep it however quiet they are.
+/// Where so few rings are in use at most, ports have one at once, and keep it however quiet they
+/// are.
 pub(super) const FEW_RINGS: usize = 16;
 /// What the kernel may hold for us: a few hundred frames of 64 KiB, some thousand short ones.
 const RECEIVE_BUFFER: c_int = 8 << 20;
@@ -155,7 +161,8 @@ fn set_program(
     set_option(fd, level, option, &program)
 }
 
-/// Has all frames of a socket's fanout group go to member number `member`. Where another program was in force, nobody goes by it any more afterwards.
+/// Has all frames of a socket's fanout group go to member number `member`. Where another program
+/// was in force, nobody goes by it any more afterwards.
 fn choose(fd: &OwnedFd, member: u32) -> Result<(), c_int> {
     set_program(fd, libc::SOL_PACKET, PACKET_FANOUT_DATA, constant(member))
 }
@@ -248,7 +255,8 @@ struct State {
     open: Vec<Arc<Descriptor>>,
     /// What has taken over.
     next: Option<Line>,
-    /// For when the ring goes: only the worker's thread is sure to be in the right network namespace.
+    /// For when the ring goes: only the worker's thread is sure to be in the right network
+    /// namespace.
     spare: Option<OwnedFd>,
     has_ring: bool,
     failures: u32,
@@ -283,7 +291,8 @@ impl Sockets {
     pub(super) fn open(name: &str, ifindex: u32) -> Result<(Arc<Sockets>, Line), c_int> {
         let fd = packet_socket()?;
         receive_all(&fd, ifindex)?;
-        // Later where it cannot be now (before Linux 6.10 the interface must be up for that): then frames that arrive at that very moment get lost.
+        // Later where it cannot be now (before Linux 6.10 the interface must be up for that): then
+        // frames that arrive at that very moment get lost.
         let group = join(&fd, None).ok();
         let line = Line::new(fd, None);
         let sockets = Arc::new(Sockets {
@@ -346,7 +355,8 @@ impl Sockets {
         changed.is_ok()
     }
 
-    /// Asks for a ring, of which there may be `most` with this one; whether it is being made. For the worker's thread, or who opens the port.
+    /// Asks for a ring, of which there may be `most` with this one; whether it is being made. For
+    /// the worker's thread, or who opens the port.
     pub(super) fn ask_for_ring(self: &Arc<Self>, most: usize) -> bool {
         if !self.go(STEADY, PENDING) {
             return false;
@@ -461,7 +471,8 @@ impl Sockets {
         Ok(line)
     }
 
-    /// What has taken over; the worker's, which has found the other empty since [`Sockets::is_over`].
+    /// What has taken over; the worker's, which has found the other empty since
+    /// [`Sockets::is_over`].
     pub(super) fn take(&self) -> Option<Line> {
         let mut state = self.state();
         if !self.go(READY, LEAVING) {

@@ -1,8 +1,10 @@
 //! Frames from the kernel by shared memory (`PACKET_RX_RING`, packet(7)).
 //!
-//! Without it a worker fetches each frame by a system call, or its part of one, and copies it on its own time. With it the kernel copies frames into slots of memory that
-//! both have, as they arrive and on the time of whoever makes them arrive; to look for one is to read a word. A frame that is longer than a slot (local TCP sends 64 KiB) is
-//! queued on the socket as well (`PACKET_COPY_THRESH`) and its slot says so, so order is kept.
+//! Without it a worker fetches each frame by a system call, or its part of one, and copies it on
+//! its own time. With it the kernel copies frames into slots of memory that both have, as they
+//! arrive and on the time of whoever makes them arrive; to look for one is to read a word. A frame
+//! that is longer than a slot (local TCP sends 64 KiB) is queued on the socket as well
+//! (`PACKET_COPY_THRESH`) and its slot says so, so order is kept.
 
 use crate::error::last_errno;
 use crate::link::set_option;
@@ -19,7 +21,8 @@ const TPACKET_V2: c_int = 1;
 const STATUS_USER: u32 = 1;
 const STATUS_COPY: u32 = 1 << 1;
 
-/// Bytes of a slot: a frame of the common MTU with its tags and what the kernel puts in front. Whole slots fit a block.
+/// Bytes of a slot: a frame of the common MTU with its tags and what the kernel puts in front.
+/// Whole slots fit a block.
 const SLOT: usize = 2048;
 /// Slots of a ring; with [`SLOT`], 2 MiB for each port that has one. As many frames wait at most.
 const SLOTS: usize = 1024;
@@ -67,7 +70,8 @@ pub(super) enum Next<'a> {
     Cut,
 }
 
-/// Rings at most, of all ports together: 512 MiB of the kernel's memory. Ports beyond fetch each burst by a system call.
+/// Rings at most, of all ports together: 512 MiB of the kernel's memory. Ports beyond fetch each
+/// burst by a system call.
 pub(super) const MOST_RINGS: usize = 256;
 
 /// Rings that there are, or are about to be.
@@ -111,7 +115,8 @@ pub(super) struct PacketRing {
 unsafe impl Send for PacketRing {}
 
 impl PacketRing {
-    /// A ring for a socket that receives nothing yet and has its virtio-net headers on. The error is an errno; the socket can then be used without one.
+    /// A ring for a socket that receives nothing yet and has its virtio-net headers on. The error
+    /// is an errno; the socket can then be used without one.
     pub(super) fn new(fd: &OwnedFd, permit: Permit) -> Result<PacketRing, c_int> {
         set_option(fd, libc::SOL_PACKET, PACKET_VERSION, &TPACKET_V2)?;
         set_option(fd, libc::SOL_PACKET, PACKET_COPY_THRESH, &1)?;
@@ -152,13 +157,15 @@ impl PacketRing {
         unsafe { &*self.slot(number).cast::<AtomicU32>() }
     }
 
-    /// When the frame in the next slot came, in nanoseconds of the clock of the day; 0 where there is none.
+    /// When the frame in the next slot came, in nanoseconds of the clock of the day; 0 where there
+    /// is none.
     pub(super) fn came_ns(&self) -> u64 {
         let status = self.status(self.next).load(Ordering::Acquire);
         if status & STATUS_USER == 0 {
             return 0;
         }
-        // SAFETY: the kernel has given the slot to us and leaves it alone; the header lies at its beginning, also of a frame that is in the queue.
+        // SAFETY: the kernel has given the slot to us and leaves it alone; the header lies at its
+        // beginning, also of a frame that is in the queue.
         let header = unsafe { self.slot(self.next).cast::<SlotHeader>().read() };
         u64::from(header.seconds) * 1_000_000_000 + u64::from(header.nanoseconds)
     }
@@ -173,7 +180,8 @@ impl PacketRing {
             return Next::Queued;
         }
         let slot = self.slot(self.next);
-        // SAFETY: the kernel has given the slot to us and leaves it alone; the header lies at its beginning.
+        // SAFETY: the kernel has given the slot to us and leaves it alone; the header lies at its
+        // beginning.
         let header = unsafe { slot.cast::<SlotHeader>().read() };
         let (mac, captured) = (usize::from(header.mac), header.captured as usize);
         let sound = header.captured == header.length

@@ -1,12 +1,15 @@
-//! A guest's device, as the messages of one connection make it (QEMU's docs/interop/vhost-user.rst).
+//! A guest's device, as the messages of one connection make it (QEMU's
+//! docs/interop/vhost-user.rst).
 //!
-//! A ring can be used once it has a size, a place in the guest's memory, a kick, and is enabled. The
-//! device is there while the first pair of rings can be used. Messages that change what workers read
-//! are handled while no worker reads ([`Shared::message_begins`]); what they read then is a [`Table`].
+//! A ring can be used once it has a size, a place in the guest's memory, a kick, and is enabled.
+//! The device is there while the first pair of rings can be used. Messages that change what workers
+//! read are handled while no worker reads ([`Shared::message_begins`]); what they read then is a
+//! [`Table`].
 //!
-//! Descriptors are given back in the order in which they were taken, each before the next burst. So the
-//! used ring's index says where a ring stands even if this process dies, and a ring that starts goes
-//! on there: no descriptor is lost. What `GET_INFLIGHT_FD` hands out needs no entries for that reason.
+//! Descriptors are given back in the order in which they were taken, each before the next burst. So
+//! the used ring's index says where a ring stands even if this process dies, and a ring that starts
+//! goes on there: no descriptor is lost. What `GET_INFLIGHT_FD` hands out needs no entries for that
+//! reason.
 
 use super::memory::{DirtyLog, Memory, Refusal};
 use super::message::{
@@ -150,8 +153,8 @@ impl Device {
         }
     }
 
-    /// Does what a message asks for. A refusal leaves the device as it was, except for memory that cannot
-    /// be mapped: what was there before is no longer the guest's, so its rings stop.
+    /// Does what a message asks for. A refusal leaves the device as it was, except for memory that
+    /// cannot be mapped: what was there before is no longer the guest's, so its rings stop.
     pub fn handle(
         &mut self,
         request: Request,
@@ -168,8 +171,8 @@ impl Device {
                     Refusal(format!("protocol features 0x{unknown:x} were not offered"))
                 })
             }
-            // The descriptors of these are closed: nobody is told of errors, and a change of the MTU is the
-            // front end's own affair.
+            // The descriptors of these are closed: nobody is told of errors, and a change of the
+            // MTU is the front end's own affair.
             Request::SetOwner | Request::SetLogFd | Request::SetVringErr => Ok(None),
             Request::NetSetMtu(mtu) => {
                 let sound = (68..=65_535).contains(&mtu);
@@ -347,7 +350,8 @@ impl Device {
             if let Some(view) = &view
                 && !ring.known
             {
-                // SAFETY: the memory is mapped, and no queue uses a ring that nobody has been told of.
+                // SAFETY: the memory is mapped, and no queue uses a ring that nobody has been told
+                // of.
                 let used = unsafe { view.used_index() };
                 if ring.position.used.load(Ordering::Relaxed) != used {
                     // The guest's ring is right: whoever used it before may have died.
@@ -378,8 +382,9 @@ impl Device {
         self.memory = Memory::default();
     }
 
-    /// Makes sure that nobody can be made to wait who tells the guest of frames: whoever has the other end
-    /// may have made the descriptor one that blocks, and full. True where that was so.
+    /// Makes sure that nobody can be made to wait who tells the guest of frames: whoever has the
+    /// other end may have made the descriptor one that blocks, and full. True where that was
+    /// so.
     pub fn unblock(&self) -> bool {
         let calls = self.rings.iter().filter_map(|ring| ring.call.as_ref());
         // Every one of them, whatever was found before it.
@@ -413,8 +418,8 @@ impl Ring {
     }
 }
 
-/// The event of a `SET_VRING_KICK` or `_CALL`. Anything else could block whoever writes to it, or never be
-/// one that can be waited for.
+/// The event of a `SET_VRING_KICK` or `_CALL`. Anything else could block whoever writes to it, or
+/// never be one that can be waited for.
 fn event_of(
     file: RingFile,
     mut files: Vec<OwnedFd>,
@@ -481,7 +486,8 @@ fn unblock(call: &OwnedFd) -> bool {
 
 /// Memory for what is in flight, which stays empty; see the module.
 fn inflight(wanted: &VhostUserInflight) -> Result<Answer, Refusal> {
-    // As DPDK and QEMU lay it out: a head of 16 bytes, 16 for each descriptor, in whole cache lines.
+    // As DPDK and QEMU lay it out: a head of 16 bytes, 16 for each descriptor, in whole cache
+    // lines.
     let each = (16 + 16 * u64::from(wanted.queue_size)).next_multiple_of(64);
     let size = each * u64::from(wanted.num_queues);
     if usize::from(wanted.num_queues) > MOST_RINGS

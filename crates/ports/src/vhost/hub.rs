@@ -1,10 +1,10 @@
 //! Connections with front ends, all on one thread that never waits for any of them.
 //!
-//! Messages are read as far as they have come; one whose rest does not come within [`PATIENCE`] ends its
-//! connection, as does an answer that finds no room in the socket, whose front end leaves its answers
-//! unread. A connection that sends more than [`MESSAGES`] in a tenth of a second is left alone until that
-//! is over. So what one front end does costs the others a message's time at most, and whoever deletes a
-//! port waits for the message in hand, not for its front end.
+//! Messages are read as far as they have come; one whose rest does not come within [`PATIENCE`]
+//! ends its connection, as does an answer that finds no room in the socket, whose front end leaves
+//! its answers unread. A connection that sends more than [`MESSAGES`] in a tenth of a second is
+//! left alone until that is over. So what one front end does costs the others a message's time at
+//! most, and whoever deletes a port waits for the message in hand, not for its front end.
 
 use super::Shared;
 use super::device::Device;
@@ -27,7 +27,8 @@ const PATIENCE: Duration = Duration::from_secs(5);
 const TICK: Duration = Duration::from_millis(100);
 const CALLS: Duration = Duration::from_secs(1);
 
-/// Messages that a connection may send between two ticks. A device of 64 queue pairs takes 900 to set up.
+/// Messages that a connection may send between two ticks. A device of 64 queue pairs takes 900 to
+/// set up.
 const MESSAGES: u32 = 1000;
 
 /// Connections to one socket. A new one takes the place of the oldest that is not served.
@@ -483,8 +484,8 @@ impl Connection {
         if count < 0 {
             return Err(io::Error::from_raw_os_error(error));
         }
-        // SAFETY: the kernel has written control messages as the header now says, and the descriptors in
-        // them are new and nobody else's.
+        // SAFETY: the kernel has written control messages as the header now says, and the
+        // descriptors in them are new and nobody else's.
         unsafe {
             let mut one = libc::CMSG_FIRSTHDR(&header);
             while let Some(message) = one.as_ref() {

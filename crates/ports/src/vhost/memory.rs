@@ -159,7 +159,8 @@ impl Memory {
         starts.any(|start| fault::has_replaced(start as usize))
     }
 
-    /// The node of the machine's memory that the beginning of it lies on; 0 where that is not known.
+    /// The node of the machine's memory that the beginning of it lies on; 0 where that is not
+    /// known.
     pub fn numa_node(&self) -> i32 {
         let Some(part) = self.parts.first() else {
             return 0;
@@ -167,7 +168,8 @@ impl Memory {
         let page = [part.mapping.at.as_ptr().cast::<libc::c_void>()];
         let mut node: libc::c_int = -1;
         let nowhere = std::ptr::null::<libc::c_int>();
-        // SAFETY: asks about one page of our own, for which there is a place in each list, and moves none.
+        // SAFETY: asks about one page of our own, for which there is a place in each list, and
+        // moves none.
         let code = unsafe {
             libc::syscall(
                 libc::SYS_move_pages,
@@ -203,8 +205,8 @@ impl DirtyLog {
         })
     }
 
-    /// Notes that `length` bytes from an address of the guest's on have been written. What lies behind
-    /// the log's end is passed over.
+    /// Notes that `length` bytes from an address of the guest's on have been written. What lies
+    /// behind the log's end is passed over.
     pub fn written(&self, address: u64, length: u64) {
         let Some(last) = length
             .checked_sub(1)
@@ -293,8 +295,8 @@ mod tests {
         let file = file(size as i64);
         let memory = Memory::map(&list, std::slice::from_ref(&file)).unwrap();
         let host = memory.regions()[0].host;
-        // SAFETY: the file is ours; the mapping is whole, and what is behind it no longer there, which the
-        // handler mends.
+        // SAFETY: the file is ours; the mapping is whole, and what is behind it no longer there,
+        // which the handler mends.
         unsafe {
             assert_eq!(libc::ftruncate(file.as_raw_fd(), 0), 0);
             assert_eq!(host.read_volatile(), 0);

@@ -1,7 +1,9 @@
-//! Messages of the vhost-user protocol, as they lie on the wire (QEMU's docs/interop/vhost-user.rst).
+//! Messages of the vhost-user protocol, as they lie on the wire (QEMU's
+//! docs/interop/vhost-user.rst).
 //!
-//! Layouts and numbers are rust-vmm's (`vhost::vhost_user::message`). Its loop that serves a connection
-//! is not used: it blocks, and knows neither `SEND_RARP` nor `NET_SET_MTU`, which QEMU sends.
+//! Layouts and numbers are rust-vmm's (`vhost::vhost_user::message`). Its loop that serves a
+//! connection is not used: it blocks, and knows neither `SEND_RARP` nor `NET_SET_MTU`, which QEMU
+//! sends.
 
 use std::fmt;
 use std::mem::size_of;

@@ -1,21 +1,31 @@
 //! A guest's rings (virtio 1.1 section 2.6, split rings).
 //!
-//! Who goes to a ring frame by frame waits for the descriptor's cache line each time, then for the frame's, which the guest's processor wrote last.
-//! Here a burst's descriptors are asked for first, then its frames, then all is copied: frames that lie in one descriptor and ask for nothing ([`View::take`], [`View::put`]).
-//! What is uncommon (chains, indirect descriptors, long frames, checksums to be filled in, several buffers for one frame, a log of written pages) is taken and put one by one
-//! ([`View::take_one`], [`View::put_one`]).
+//! Who goes to a ring frame by frame waits for the descriptor's cache line each time, then for the
+//! frame's, which the guest's processor wrote last. Here a burst's descriptors are asked for first,
+//! then its frames, then all is copied: frames that lie in one descriptor and ask for nothing
+//! ([`View::take`], [`View::put`]). What is uncommon (chains, indirect descriptors, long frames,
+//! checksums to be filled in, several buffers for one frame, a log of written pages) is taken and
+//! put one by one ([`View::take_one`], [`View::put_one`]).
 //!
-//! A chain's descriptors are copied, and their lengths summed, before a byte of the frame is: one that is longer than any frame, or has more parts than [`MAX_PARTS`], costs
-//! neither a buffer nor more than a look at so many descriptors. What was copied is what is used, so a guest that changes it meanwhile changes nothing.
+//! A chain's descriptors are copied, and their lengths summed, before a byte of the frame is: one
+//! that is longer than any frame, or has more parts than [`MAX_PARTS`], costs neither a buffer nor
+//! more than a look at so many descriptors. What was copied is what is used, so a guest that
+//! changes it meanwhile changes nothing.
 //!
-//! Where a ring stands ([`Place`]) is the device's to say ([`super::device::Position`]): it is read before every burst and written back, which tells it to a
-//! front end that asks. Memory and rings change while a message is handled: meanwhile the gate in front of this is closed, and afterwards everything is read anew.
+//! Where a ring stands ([`Place`]) is the device's to say ([`super::device::Position`]): it is read
+//! before every burst and written back, which tells it to a front end that asks. Memory and rings
+//! change while a message is handled: meanwhile the gate in front of this is closed, and afterwards
+//! everything is read anew.
 //!
-//! Everything that a guest writes may change at any time and is read once, by volatile or atomic reads, before it is checked.
+//! Everything that a guest writes may change at any time and is read once, by volatile or atomic
+//! reads, before it is checked.
 //!
-//! A frame that comes alone waits for one cache line of another processor after the other. So what can be known is asked for early: the descriptor that most likely comes
-//! next while the ring says which it is, and the guest's next buffer when frames have been put. Whether the guest wants to be told that its frames have been taken
-//! is looked at when the queue is looked at next: it has to wait until all that was written has arrived at the guest's processor, and frames need not wait for that.
+//! A frame that comes alone waits for one cache line of another processor after the other. So what
+//! can be known is asked for early: the descriptor that most likely comes next while the ring says
+//! which it is, and the guest's next buffer when frames have been put. Whether the guest wants to
+//! be told that its frames have been taken is looked at when the queue is looked at next: it has to
+//! wait until all that was written has arrived at the guest's processor, and frames need not wait
+//! for that.
 
 use super::memory::DirtyLog;
 use crate::mbuf::{HEADROOM, Mbuf};
@@ -29,13 +39,15 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// Bits of virtio and virtio-net (virtio 1.1 sections 5.1.3 and 6; vhost-user's log), by what follows from them.
+/// Bits of virtio and virtio-net (virtio 1.1 sections 5.1.3 and 6; vhost-user's log), by what
+/// follows from them.
 mod feature {
     const IOMMU: u64 = 1 << 33;
     const PACKED: u64 = 1 << 34;
     /// Neither offered nor understood.
     pub const UNKNOWN: u64 = IOMMU | PACKED;
-    /// A header says what is to be done to the frame: checksums, segments (TCP over IPv4 and IPv6, with congestion marks, UDP).
+    /// A header says what is to be done to the frame: checksums, segments (TCP over IPv4 and IPv6,
+    /// with congestion marks, UDP).
     pub const GUEST_OFFLOADS: u64 = 1 | 1 << 11 | 1 << 12 | 1 << 13 | 1 << 14;
     pub const MERGEABLE: u64 = 1 << 15;
     /// Headers have 12 bytes: mergeable buffers, or virtio 1.
@@ -51,8 +63,8 @@ const WRITE: u16 = 2;
 /// Flag of a descriptor that stands for a table of descriptors.
 const INDIRECT: u16 = 4;
 
-/// The longest frame taken from a guest, in bytes: 64 KiB of IP, Ethernet and tags. A ring may describe one of many megabytes, which would hold every
-/// buffer that other ports need.
+/// The longest frame taken from a guest, in bytes: 64 KiB of IP, Ethernet and tags. A ring may
+/// describe one of many megabytes, which would hold every buffer that other ports need.
 pub(super) const LONGEST: u32 = 65_536 + 256;
 
 /// Pieces of memory that a frame may lie in, or go to. Linux has 19 descriptors for one.
@@ -159,7 +171,8 @@ impl Log {
     }
 }
 
-// SAFETY: what the pointers lead to is shared memory, which any thread may touch; one thread at a time uses a ring.
+// SAFETY: what the pointers lead to is shared memory, which any thread may touch; one thread at a
+// time uses a ring.
 unsafe impl Send for View {}
 
 /// Where a ring stands.
@@ -169,9 +182,11 @@ pub(super) struct Place {
     pub next: u16,
     /// The next element of the used ring.
     pub used: u16,
-    /// The next element of the used ring when the guest was asked last whether it wants to be told.
+    /// The next element of the used ring when the guest was asked last whether it wants to be
+    /// told.
     pub told: Option<u16>,
-    /// Entries from `next` on that are known to be there: as many need no look at the ring's index, whose cache line the guest keeps writing.
+    /// Entries from `next` on that are known to be there: as many need no look at the ring's
+    /// index, whose cache line the guest keeps writing.
     pub known: u16,
 }
 
@@ -180,7 +195,8 @@ pub(super) struct Place {
 pub(super) struct Done {
     /// Frames taken or put.
     pub frames: usize,
-    /// The ring had nothing, or no room, left. Otherwise what comes next is not common, or for the next burst.
+    /// The ring had nothing, or no room, left. Otherwise what comes next is not common, or for the
+    /// next burst.
     pub exhausted: bool,
 }
 
@@ -323,7 +339,8 @@ impl<'a, I: Iterator<Item = Part>> Cursor<'a, I> {
 }
 
 impl View {
-    /// The ring that lies there, if it is whole in memory that the guest has given, and of a kind that is understood.
+    /// The ring that lies there, if it is whole in memory that the guest has given, and of a kind
+    /// that is understood.
     pub fn of(
         ring: &Places,
         regions: Vec<Region>,
@@ -364,12 +381,15 @@ impl View {
         unsafe { self.used.add(1).read_volatile() }
     }
 
-    /// Takes frames that the guest has sent, in buffers that `allocate` writes to the array (as many as it is told, or false); writes them to `room`, which has place
-    /// for [`BURST`]. Whether the guest wants to be told is for the caller to ask, by [`View::wants_call`]. Common frames only; there may be others behind them.
+    /// Takes frames that the guest has sent, in buffers that `allocate` writes to the array (as
+    /// many as it is told, or false); writes them to `room`, which has place for [`BURST`].
+    /// Whether the guest wants to be told is for the caller to ask, by [`View::wants_call`]. Common
+    /// frames only; there may be others behind them.
     ///
     /// # Safety
-    /// The view is that of the device's present state, which does not change meanwhile, and nobody else uses the ring. Buffers are the caller's, as a pool has
-    /// them, with room for [`DATA_ROOM`] bytes behind the headroom.
+    /// The view is that of the device's present state, which does not change meanwhile, and nobody
+    /// else uses the ring. Buffers are the caller's, as a pool has them, with room for
+    /// [`DATA_ROOM`] bytes behind the headroom.
     #[inline(always)]
     pub unsafe fn take(
         &self,
@@ -471,7 +491,8 @@ impl View {
         }
     }
 
-    /// Looks how many entries wait, where fewer than `most` are known. None where the guest says that there are more than the ring has.
+    /// Looks how many entries wait, where fewer than `most` are known. None where the guest says
+    /// that there are more than the ring has.
     #[inline(always)]
     unsafe fn look(&self, at: &mut Place, most: usize) -> Option<()> {
         if usize::from(at.known) < most {
@@ -487,8 +508,8 @@ impl View {
         Some(())
     }
 
-    /// The heads of up to `most` descriptors that the guest has made available, which are on their way to the cache. None where the guest says that there are more
-    /// than the ring has.
+    /// The heads of up to `most` descriptors that the guest has made available, which are on their
+    /// way to the cache. None where the guest says that there are more than the ring has.
     #[inline(always)]
     unsafe fn begin<'a>(
         &self,
@@ -496,12 +517,14 @@ impl View {
         heads: &'a mut [MaybeUninit<u16>; BURST],
         most: usize,
     ) -> Option<&'a [u16]> {
-        // SAFETY: the caller of `take` or `put` keeps the ring mapped; every index is masked to the ring's size.
+        // SAFETY: the caller of `take` or `put` keeps the ring mapped; every index is masked to the
+        // ring's size.
         unsafe {
             self.look(at, most)?;
             let count = usize::from(at.known).min(most);
             if count > 0 {
-                // A guess: drivers that use one descriptor for a frame go through them in this order. The guest's processor has just written both.
+                // A guess: drivers that use one descriptor for a frame go through them in this
+                // order. The guest's processor has just written both.
                 prefetch(
                     self.descriptors
                         .add(usize::from(at.next & self.mask))
@@ -522,7 +545,8 @@ impl View {
         }
     }
 
-    /// Asks for what the next frame to the guest will be written to, where the guest has long made that available.
+    /// Asks for what the next frame to the guest will be written to, where the guest has long made
+    /// that available.
     #[inline(always)]
     unsafe fn fetch_next(&self, at: &Place) {
         // Descriptors in a cache line, in which the next one most likely lies already.
@@ -560,7 +584,8 @@ impl View {
         }
     }
 
-    /// Takes the next frame, whatever it looks like, in buffers that `allocate` writes to the array as for [`View::take`].
+    /// Takes the next frame, whatever it looks like, in buffers that `allocate` writes to the array
+    /// as for [`View::take`].
     ///
     /// # Safety
     /// As for [`View::take`].
@@ -687,7 +712,8 @@ impl View {
         unsafe { self.available.add(2 + place).read_volatile() }
     }
 
-    /// Lists the next entries, as many as these are, as used, with what was written to each. A head that is none of the ring's is passed over.
+    /// Lists the next entries, as many as these are, as used, with what was written to each. A head
+    /// that is none of the ring's is passed over.
     unsafe fn finish(&self, at: &mut Place, heads: &[(u16, u32)]) {
         let first = at.used;
         // SAFETY: as in `begin`.
@@ -714,7 +740,8 @@ impl View {
         }
     }
 
-    /// Adds the memory of the chain that begins with descriptor `head`, all of it to be read or, with [`WRITE`], to be written. Stops where there are more than `most` bytes.
+    /// Adds the memory of the chain that begins with descriptor `head`, all of it to be read or,
+    /// with [`WRITE`], to be written. Stops where there are more than `most` bytes.
     unsafe fn gather(
         &self,
         head: u16,
@@ -722,7 +749,8 @@ impl View {
         most: u64,
         parts: &mut Parts,
     ) -> Result<(), Senseless> {
-        // SAFETY: as in `begin`; tables lie in memory that the guest has given, and numbers are below their length.
+        // SAFETY: as in `begin`; tables lie in memory that the guest has given, and numbers are
+        // below their length.
         unsafe {
             let first = self.descriptor(head).ok_or(Senseless)?;
             let (mut table, mut length) = (self.descriptors.cast::<[u8; 16]>(), self.mask + 1);
@@ -759,7 +787,8 @@ impl View {
         }
     }
 
-    /// Adds a piece of the guest's memory, which may lie in several regions that follow one another.
+    /// Adds a piece of the guest's memory, which may lie in several regions that follow one
+    /// another.
     fn resolve(
         &self,
         mut address: u64,
@@ -849,7 +878,8 @@ impl View {
         }
     }
 
-    /// Where a frame for the guest may be written, with its header, if it and the guest's buffer are common ones.
+    /// Where a frame for the guest may be written, with its header, if it and the guest's buffer
+    /// are common ones.
     #[inline(always)]
     unsafe fn place_to_write(&self, head: u16, frame: &Mbuf) -> Option<*mut u8> {
         let raw = frame.raw();
@@ -891,7 +921,8 @@ impl View {
         };
     }
 
-    /// A header that asks for nothing. Mostly it is one already, and then its cache line stays shared.
+    /// A header that asks for nothing. Mostly it is one already, and then its cache line stays
+    /// shared.
     #[inline(always)]
     unsafe fn write_header(&self, place: *mut u8) {
         // SAFETY: the caller has checked that there are `header` bytes.
@@ -939,7 +970,8 @@ impl View {
     }
 }
 
-/// Whether `length` bytes from an address on lie in one of the regions, aligned as a ring's part has to be.
+/// Whether `length` bytes from an address on lie in one of the regions, aligned as a ring's part
+/// has to be.
 fn is_place(regions: &[Region], address: *mut u8, alignment: usize, length: usize) -> bool {
     let lies_in = |region: &Region| {
         let offset = (address as usize).wrapping_sub(region.host as usize) as u64;
@@ -948,7 +980,8 @@ fn is_place(regions: &[Region], address: *mut u8, alignment: usize, length: usiz
     (address as usize).is_multiple_of(alignment) && regions.iter().any(lies_in)
 }
 
-/// Makes a fresh buffer of the pool a frame of one segment. What else it says stays: nobody reads it without a flag.
+/// Makes a fresh buffer of the pool a frame of one segment. What else it says stays: nobody reads
+/// it without a flag.
 ///
 /// # Safety
 /// The buffer is the caller's alone, as the pool gave it.
@@ -989,7 +1022,8 @@ unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
     }
 }
 
-/// Everything written before is seen before anything is read after. A locked instruction is that too, and takes a third of what `mfence` does.
+/// Everything written before is seen before anything is read after. A locked instruction is that
+/// too, and takes a third of what `mfence` does.
 #[inline(always)]
 fn full_fence() {
     #[cfg(target_arch = "x86_64")]
@@ -1005,7 +1039,8 @@ fn full_fence() {
 #[inline(always)]
 fn prefetch_to_write(place: *mut u8) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch has no effect on memory and does not fault; processors that do not know this one do nothing.
+    // SAFETY: a prefetch has no effect on memory and does not fault; processors that do not know
+    // this one do nothing.
     unsafe {
         std::arch::asm!("prefetchw [{}]", in(reg) place, options(nostack, preserves_flags, readonly));
     }

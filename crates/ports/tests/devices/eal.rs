@@ -50,7 +50,8 @@ fn many_threads_register_and_leave() {
 
 #[test]
 fn buffers_are_given_back() {
-    // Other tests use the pool at the same time: a leak of one round would add up to more than all of them hold.
+    // Other tests use the pool at the same time: a leak of one round would add up to more than all
+    // of them hold.
     let pool = eal().pool().unwrap();
     for _ in 0..20 {
         let frames: Vec<_> = (0..100)

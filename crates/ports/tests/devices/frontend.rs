@@ -1,4 +1,5 @@
-//! The hypervisor's and the guest's side of vhost-user by hand, honest or not, at ports that listen on a socket.
+//! The hypervisor's and the guest's side of vhost-user by hand, honest or not, at ports that listen
+//! on a socket.
 
 use crate::support::{bytes, eal, open, receive, send, udp};
 use packet::frame::{Frame, Gso};
@@ -116,7 +117,8 @@ impl FrontEnd {
             iov_len: bytes.len(),
         };
         let mut room = [0u64; 8];
-        // SAFETY: the header's parts live until the call returns, and there is room for one descriptor.
+        // SAFETY: the header's parts live until the call returns, and there is room for one
+        // descriptor.
         unsafe {
             let mut header: libc::msghdr = std::mem::zeroed();
             (header.msg_iov, header.msg_iovlen) = (&raw mut part, 1);
@@ -374,7 +376,8 @@ fn chains_of_64_mib_take_no_buffers_and_are_counted() {
     assert_eq!(bytes(&receive(&mut *port.rx[0], 1)), [frame]);
 }
 
-/// As many long frames as the ring has: a turn takes only some of them, and others follow in the next.
+/// As many long frames as the ring has: a turn takes only some of them, and others follow in the
+/// next.
 #[test]
 fn a_turn_takes_so_many_bytes() {
     let path = socket("turn");
@@ -430,8 +433,8 @@ fn a_guest_that_has_moved_is_announced() {
     );
 }
 
-/// A guest takes its memory away and goes. The next one's memory comes to lie where that was, and nobody may
-/// take the one for the other.
+/// A guest takes its memory away and goes. The next one's memory comes to lie where that was, and
+/// nobody may take the one for the other.
 #[test]
 fn a_guest_is_not_ended_for_what_the_one_before_has_done() {
     for round in 0..5 {
@@ -491,7 +494,8 @@ fn no_memory(guest: &mut FrontEnd) {
     guest.give_memory(1 << 50);
 }
 
-/// Whatever a hypervisor does, workers go on, other guests come and are served, and its port can be deleted.
+/// Whatever a hypervisor does, workers go on, other guests come and are served, and its port can be
+/// deleted.
 #[test]
 fn a_hostile_hypervisor_holds_up_nobody_else() {
     let offences: [(&str, Offence); 3] = [

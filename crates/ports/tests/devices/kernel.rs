@@ -1,4 +1,5 @@
-//! Kernel interfaces: veth pairs and TAP devices in a network namespace that each test makes for itself.
+//! Kernel interfaces: veth pairs and TAP devices in a network namespace that each test makes for
+//! itself.
 
 use crate::support::{bytes, eal, open, receive, send, udp};
 use packet::frame::{Frame, Gso};
@@ -174,10 +175,12 @@ fn jumbo_frames_pass_in_several_segments() {
     assert_eq!(got[0].to_vec(), frame);
 }
 
-/// For tests that say from which buffers frames are made: long ones are few, and all ports have the same.
+/// For tests that say from which buffers frames are made: long ones are few, and all ports have the
+/// same.
 static LONG_BUFFERS: Mutex<()> = Mutex::new(());
 
-/// A frame that is longer than an ordinary buffer has its rest in long ones, of which none is longer than devices take.
+/// A frame that is longer than an ordinary buffer has its rest in long ones, of which none is
+/// longer than devices take.
 #[test]
 fn frames_of_every_length_come_whole() {
     let _alone = LONG_BUFFERS.lock();
@@ -492,7 +495,8 @@ struct Host {
 }
 
 impl Host {
-    /// Starts a thread with a namespace, moves interface `name` there, gives it `address` and runs `work`.
+    /// Starts a thread with a namespace, moves interface `name` there, gives it `address` and runs
+    /// `work`.
     fn start(
         name: &'static str,
         address: &'static str,
@@ -529,7 +533,8 @@ fn bad_checksums() -> u64 {
     lines[1][column].parse().unwrap()
 }
 
-/// Sends 16 MB by TCP from one host to another, through `between`, which is given both ports and a stop flag.
+/// Sends 16 MB by TCP from one host to another, through `between`, which is given both ports and a
+/// stop flag.
 fn tcp_through(between: impl FnOnce(OpenPort, OpenPort, &AtomicBool)) {
     const TOTAL: usize = 16 << 20;
     own_namespace();
@@ -621,7 +626,8 @@ fn large_tcp_frames_pass_whole_and_sound() {
 
 #[test]
 fn large_tcp_frames_are_cut_for_devices_that_cannot() {
-    // A DPDK ring in the middle takes no offloads: everything is segmented and summed in software before it.
+    // A DPDK ring in the middle takes no offloads: everything is segmented and summed in software
+    // before it.
     tcp_through(|mut a, mut b, stop| {
         let spec = |name| {
             PortSpec::new(
@@ -655,7 +661,8 @@ fn large_tcp_frames_are_cut_for_devices_that_cannot() {
     });
 }
 
-/// A quiet port has a plain socket; one that frames keep coming to gets a ring meanwhile, and none of its frames is lost, doubled or overtaken.
+/// A quiet port has a plain socket; one that frames keep coming to gets a ring meanwhile, and none
+/// of its frames is lost, doubled or overtaken.
 #[test]
 fn a_port_gets_a_ring_without_losing_a_frame() {
     own_namespace();

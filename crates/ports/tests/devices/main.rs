@@ -1,4 +1,5 @@
-//! Ports on real devices: DPDK's virtual ones, and kernel interfaces in network namespaces of their own.
+//! Ports on real devices: DPDK's virtual ones, and kernel interfaces in network namespaces of their
+//! own.
 //!
 //! All tests run in one process, as DPDK is set up once for each process. They need root.
 

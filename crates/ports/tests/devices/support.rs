@@ -87,7 +87,8 @@ pub fn frames_in(file: &[u8]) -> Vec<Vec<u8>> {
     frames
 }
 
-/// A UDP frame over IPv4 with `payload` bytes of data and a sound IP checksum; its UDP checksum is 0, "none".
+/// A UDP frame over IPv4 with `payload` bytes of data and a sound IP checksum; its UDP checksum is
+/// 0, "none".
 pub fn udp(payload: usize) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
     let total = (28 + payload) as u16;

@@ -108,7 +108,8 @@ fn echo(tx: &mut dyn TxQueue<Mbuf>, rx: &mut dyn RxQueue<Mbuf>, frame: &[u8]) ->
     }
 }
 
-/// Sends `frame`, which nobody has sent before, and receives until it has come back: all that the guest had is back then, for it keeps their order.
+/// Sends `frame`, which nobody has sent before, and receives until it has come back: all that the
+/// guest had is back then, for it keeps their order.
 fn drain(tx: &mut dyn TxQueue<Mbuf>, rx: &mut dyn RxQueue<Mbuf>, frame: &[u8]) {
     let end = Instant::now() + Duration::from_secs(20);
     let mut got = Vec::new();
@@ -251,7 +252,8 @@ fn a_sleeping_worker_is_woken_by_the_guest() {
     let worker = std::thread::spawn(move || {
         let mut got = Vec::new();
         let end = Instant::now() + Duration::from_secs(60);
-        // How often frames have ended a sleep. Those that were sent while others had the processor come together, and end one.
+        // How often frames have ended a sleep. Those that were sent while others had the processor
+        // come together, and end one.
         let (mut woken, mut slept) = (0, false);
         while woken < 5 {
             assert!(

@@ -1,4 +1,5 @@
-//! Classic capture files: a header of 24 bytes, then each packet behind one of 16 (`pcap-savefile(5)`).
+//! Classic capture files: a header of 24 bytes, then each packet behind one of 16
+//! (`pcap-savefile(5)`).
 
 /// Bytes of the file's header.
 const HEADER: usize = 24;

@@ -1,4 +1,5 @@
-//! A packet that a match asks for. What the match leaves open is random where flows differ, and usual elsewhere.
+//! A packet that a match asks for. What the match leaves open is random where flows differ, and
+//! usual elsewhere.
 
 use super::{Arrival, Random};
 use packet::build::Builder;
@@ -57,7 +58,8 @@ fn fields(matching: &Match, random: &mut Random) -> FlowKey {
         }
     };
     wanted(&mut key);
-    // ICMP's type and code are ports of one byte; a tag has its bit; an ARP opcode is a small number.
+    // ICMP's type and code are ports of one byte; a tag has its bit; an ARP opcode is a small
+    // number.
     match (key.u16(at::ETH_TYPE), key.u8(at::IP_PROTO)) {
         (IPV4, 1) | (IPV6, 58) => {
             key.set_u16(at::TP_SRC, key.u16(at::TP_SRC) & 0xff);

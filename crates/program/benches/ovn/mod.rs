@@ -1,4 +1,5 @@
-//! The long pipeline of `bench/cases_long.py` in its compiled form: thirty tables, half of which only pass packets on.
+//! The long pipeline of `bench/cases_long.py` in its compiled form: thirty tables, half of which
+//! only pass packets on.
 
 use super::support::{Buffer, Rules, frame, set};
 use packet::{Field, Frame, Match};

@@ -1,4 +1,5 @@
-//! What the benchmarks of this crate share: small frames, a host that keeps what is sent, rule sets, and a switch that holds them.
+//! What the benchmarks of this crate share: small frames, a host that keeps what is sent, rule
+//! sets, and a switch that holds them.
 #![allow(dead_code)] // each benchmark takes what it needs
 
 use packet::{Field, Frame, Match, Offload, Value};
@@ -84,7 +85,8 @@ pub fn frame(source: u32, destination: u32, source_port: u16, destination_port: 
     Buffer(Box::new(bytes), 68)
 }
 
-/// A UDP packet of IPv6 in such a frame, of 64 bytes, between addresses that differ in their last four bytes.
+/// A UDP packet of IPv6 in such a frame, of 64 bytes, between addresses that differ in their last
+/// four bytes.
 pub fn frame6(source: u32, destination: u32, source_port: u16, destination_port: u16) -> Buffer {
     let mut bytes = [0_u8; 128];
     let b = &mut bytes[64..];
@@ -276,8 +278,9 @@ impl Draw {
 /// Source, destination, ports and protocol: of a packet, or masks of a rule.
 type Five = [u32; 4];
 
-/// The case of this name of `make bench`: a thousand rules over so many masks of addresses, ports and protocols, each with a precedence of its own, one for
-/// the rest, two ports out; and frames that meet them.
+/// The case of this name of `make bench`: a thousand rules over so many masks of addresses, ports
+/// and protocols, each with a precedence of its own, one for the rest, two ports out; and frames
+/// that meet them.
 pub fn access_list(masks: usize, count: usize) -> (Rules, Vec<Buffer>) {
     let prefix = |length: u32| u32::MAX << (32 - length);
     let mut draw = Draw(0x9e37_79b9_7f4a_7c15);
@@ -351,7 +354,8 @@ pub fn rewrite() -> Vec<Op> {
     ]
 }
 
-/// What a switch looks its packets up in when a hundred thousand rules have come that they do not meet.
+/// What a switch looks its packets up in when a hundred thousand rules have come that they do not
+/// meet.
 pub fn strangers(count: u32) -> Rules {
     let mut rules = one_service();
     rules.extend((0..count).map(|index| {
@@ -366,7 +370,8 @@ pub fn strangers(count: u32) -> Rules {
     rules
 }
 
-/// A router: prefixes as long as those of the Internet's table, a next hop of 256 for each. TTLs are set and not decremented, since the frames go round.
+/// A router: prefixes as long as those of the Internet's table, a next hop of 256 for each. TTLs
+/// are set and not decremented, since the frames go round.
 pub fn router(count: usize) -> Rules {
     let lengths = [
         24, 24, 24, 24, 24, 24, 24, 24, 24, 23, 22, 23, 22, 21, 20, 19, 18, 16, 32, 14,
@@ -448,7 +453,8 @@ pub fn exact_with_ports_and_rest(count: u32) -> Rules {
     exact_with_ports(count).into_iter().chain(rest).collect()
 }
 
-/// A rule for each of so many neighbours by their IPv4 address: to each its own address of Ethernet, behind two ports.
+/// A rule for each of so many neighbours by their IPv4 address: to each its own address of
+/// Ethernet, behind two ports.
 pub fn neighbours(count: u32) -> Rules {
     let rule = |index| {
         let mut matching = Match::any();
@@ -486,8 +492,8 @@ pub fn next_station(frame: &mut Buffer, stations: usize) {
     head[..6].copy_from_slice(&next[10..]);
 }
 
-/// The case of this name of `make bench`: port security, routing by 256 prefixes, an access list. TTLs are set and not
-/// decremented, since the frames go round.
+/// The case of this name of `make bench`: port security, routing by 256 prefixes, an access list.
+/// TTLs are set and not decremented, since the frames go round.
 pub fn l2l3() -> Rules {
     let resubmit = |table| Op::Resubmit {
         in_port: None,
@@ -526,7 +532,8 @@ pub fn l2l3() -> Rules {
     rules
 }
 
-/// The case of this name of `make bench`, with its matches and steps: as [`l2l3`], but for a source address that is matched, and TTLs are decremented.
+/// The case of this name of `make bench`, with its matches and steps: as [`l2l3`], but for a source
+/// address that is matched, and TTLs are decremented.
 pub fn l2l3_10k() -> Rules {
     let mut rules = l2l3();
     for (table, matching, _, steps) in &mut rules {

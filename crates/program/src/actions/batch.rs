@@ -1,4 +1,5 @@
-//! What is done to packets whose rules need not be read: where each is counted, and what is done to it.
+//! What is done to packets whose rules need not be read: where each is counted, and what is done to
+//! it.
 
 use crate::actions::PortNo;
 use crate::actions::block::ActionBlock;
@@ -29,7 +30,8 @@ impl<'g> ActionBatch<'g> {
         lives: PhantomData,
     };
 
-    /// Says what is to be done to `count` packets, of [`STEP`] at most, by their verdicts, up to the first without one. Returns how many these are.
+    /// Says what is to be done to `count` packets, of [`STEP`] at most, by their verdicts, up to
+    /// the first without one. Returns how many these are.
     #[inline(always)]
     pub fn fill(
         &mut self,
@@ -61,7 +63,8 @@ impl<'g> ActionBatch<'g> {
     /// Says what is to be done to the packets of one eight.
     ///
     /// # Safety
-    /// There are [`STEP`] / 8 eights. Of `counters` and `edits` each is what is said of the lists here; their provenance has been exposed.
+    /// There are [`STEP`] / 8 eights. Of `counters` and `edits` each is what is said of the lists
+    /// here; their provenance has been exposed.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f")]
     #[inline]
@@ -81,7 +84,8 @@ impl<'g> ActionBatch<'g> {
         }
     }
 
-    /// Asks for what is read to carry out the first `count`: edits, and counters where those are `many`.
+    /// Asks for what is read to carry out the first `count`: edits, and counters where those are
+    /// `many`.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub fn prefetch(&self, count: usize, many: bool) {
@@ -100,7 +104,8 @@ impl<'g> ActionBatch<'g> {
         }
     }
 
-    /// What is to be done to the first `count`: each one's counter, and its edits, without which it goes to the port as it is.
+    /// What is to be done to the first `count`: each one's counter, and its edits, without which it
+    /// goes to the port as it is.
     #[inline(always)]
     pub fn first(
         &self,

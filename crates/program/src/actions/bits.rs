@@ -13,8 +13,8 @@ fn ones(bits: u16) -> u128 {
     }
 }
 
-/// The port that a number of at most 16 bits names, in the 32-bit numbering: the reserved ports have those from 0xff00 up. Larger numbers name none
-/// (ovs-actions(7), `output:FIELD`).
+/// The port that a number of at most 16 bits names, in the 32-bit numbering: the reserved ports
+/// have those from 0xff00 up. Larger numbers name none (ovs-actions(7), `output:FIELD`).
 pub fn port_number(number: u128) -> PortNo {
     match u16::try_from(number) {
         Ok(number @ 0xff00..) => u32::from(number) | 0xffff_0000,
@@ -23,7 +23,8 @@ pub fn port_number(number: u128) -> PortNo {
     }
 }
 
-/// Where a field lies that is within one word of the key, as most are: which word, and how many bits of it are behind the field, counted as on the wire.
+/// Where a field lies that is within one word of the key, as most are: which word, and how many
+/// bits of it are behind the field, counted as on the wire.
 #[inline(always)]
 fn within(def: &FieldDef) -> Option<(usize, u32)> {
     let end = def.offset % 8 + def.bytes;
@@ -43,8 +44,9 @@ pub fn read(key: &FlowKey, from: Bits) -> u128 {
     (whole >> def.shift << def.wire_shift >> from.start) & ones(from.bits)
 }
 
-/// The word of the key that holds the field, and the value and mask, as they lie in it, that write the low bits of `value` to `to`: what [`write`] gives, for
-/// fields that are within a word. None for others, and for any part of the ingress port, whose numbers [`write`] translates.
+/// The word of the key that holds the field, and the value and mask, as they lie in it, that write
+/// the low bits of `value` to `to`: what [`write`] gives, for fields that are within a word. None
+/// for others, and for any part of the ingress port, whose numbers [`write`] translates.
 #[inline]
 pub fn write_in_word(to: Bits, value: u128) -> Option<(usize, u64, u64)> {
     let def = to.field.def();
@@ -118,7 +120,8 @@ mod tests {
         );
     }
 
-    /// Writing in a word is writing the field, and what was written is read whatever stands around it, for parts of every field: the first bit, half and all of what is behind each bit.
+    /// Writing in a word is writing the field, and what was written is read whatever stands around
+    /// it, for parts of every field: the first bit, half and all of what is behind each bit.
     #[test]
     fn words_and_bytes_agree() {
         let mut in_words = 0;

@@ -1,9 +1,12 @@
-//! Rules that packets pass on a straight way: they change the packet, look it up in later tables, and send it in the end, and nothing else.
+//! Rules that packets pass on a straight way: they change the packet, look it up in later tables,
+//! and send it in the end, and nothing else.
 //!
-//! Most rules of most pipelines are so. Their steps are made ready when the first rule that has them is made: each part up to a lookup or the end is a
-//! [`ActionBlock`], in which edits have become one ([`packet::edit::Rewrite`]) and writes to metadata a few words. A packet needs no stack of lists, no outputs
-//! that wait and no action set for them; [`super::lanes`] carries them out. A step that chooses one of several ways by a hash ([`MultipathHash`]) ends a block, since it reads what the steps before it
-//! have written, and those behind it go on at once.
+//! Most rules of most pipelines are so. Their steps are made ready when the first rule that has
+//! them is made: each part up to a lookup or the end is a [`ActionBlock`], in which edits have
+//! become one ([`packet::edit::Rewrite`]) and writes to metadata a few words. A packet needs no
+//! stack of lists, no outputs that wait and no action set for them; [`super::lanes`] carries them
+//! out. A step that chooses one of several ways by a hash ([`MultipathHash`]) ends a block, since
+//! it reads what the steps before it have written, and those behind it go on at once.
 
 use crate::actions::bits;
 use crate::actions::multipath::{Choice, HashFields};
@@ -17,7 +20,8 @@ use packet::parse::MINI_KEY_WORDS;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicBool;
 
-/// Words of metadata that say how an output is sent, so that outputs that wait must go before they change: ingress port, tunnel, mark.
+/// Words of metadata that say how an output is sent, so that outputs that wait must go before they
+/// change: ingress port, tunnel, mark.
 pub(crate) const READ_BY_OUTPUTS: WordSet = WordSet::of_bytes(at::IN_PORT, 4)
     .union(WordSet::of_bytes(at::TUN_ID, 8))
     .union(WordSet::of_bytes(at::PKT_MARK, 4))
@@ -26,7 +30,8 @@ pub(crate) const READ_BY_OUTPUTS: WordSet = WordSet::of_bytes(at::IN_PORT, 4)
         at::TUN_TTL + 1 - at::TUN_SRC,
     ));
 
-/// Words of the key that a packet on a straight way has of its own: those of the mini key, metadata and registers. The others are as they were when it came in.
+/// Words of the key that a packet on a straight way has of its own: those of the mini key, metadata
+/// and registers. The others are as they were when it came in.
 pub(crate) const LANE_WORDS: usize = 14;
 
 /// Bits of a word of metadata: `word = word & !mask | value`. By default none.
@@ -52,7 +57,8 @@ pub(crate) struct ActionBlock {
     pub(crate) multipath: Option<Box<MultipathHash>>,
 }
 
-/// The number of a way that is chosen by a packet's hash, and the bits of metadata in which it goes.
+/// The number of a way that is chosen by a packet's hash, and the bits of metadata in which it
+/// goes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MultipathHash {
     fields: HashFields,
@@ -215,7 +221,8 @@ pub(crate) fn blocks(ops: &[Op]) -> Option<Box<[ActionBlock]>> {
         };
         done.push(std::mem::replace(&mut block, ActionBlock::new(index + 1)?));
     }
-    // A lookup, or an output, at the end of the list has nothing behind it; a choice has the end of the list.
+    // A lookup, or an output, at the end of the list has nothing behind it; a choice has the end of
+    // the list.
     let chosen = matches!(
         done.last(),
         Some(ActionBlock {
@@ -268,7 +275,8 @@ impl ActionBlocks {
 
     #[inline(always)]
     pub(crate) fn get<'a>(self) -> &'a [ActionBlock] {
-        // SAFETY: a rule's list of steps is not changed while the rule lives, and what is kept of a burst is dropped before its guard (see `Steps`). Those that a place tells of are
+        // SAFETY: a rule's list of steps is not changed while the rule lives, and what is kept of a
+        // burst is dropped before its guard (see `Steps`). Those that a place tells of are
         // valid for the same guard (`kept` and `EditsOf::Own` in `table::places`).
         unsafe { self.0.as_ref() }
     }
@@ -279,8 +287,9 @@ unsafe impl Send for ActionBlocks {}
 // SAFETY: as above.
 unsafe impl Sync for ActionBlocks {}
 
-/// What lanes need to know of a rule, in little room: its blocks if it has some, its port if it does nothing but send to one, and whether it does nothing
-/// but leave packets to the learning switch.
+/// What lanes need to know of a rule, in little room: its blocks if it has some, its port if it
+/// does nothing but send to one, and whether it does nothing but leave packets to the learning
+/// switch.
 #[derive(Debug)]
 pub(crate) struct ActionSummary {
     first: Option<NonNull<ActionBlock>>,
@@ -376,7 +385,8 @@ mod tests {
         }
     }
 
-    /// A choice writes what the step's own way of doing it writes, wherever in metadata and registers; a choice that goes elsewhere is left to it.
+    /// A choice writes what the step's own way of doing it writes, wherever in metadata and
+    /// registers; a choice that goes elsewhere is left to it.
     #[test]
     fn a_choice_writes_what_its_step_writes() {
         let fields = [

@@ -1,8 +1,10 @@
 //! Rules that packets ask for: what a `learn` step says, and how a worker asks control for it.
 //!
-//! A [`Learn`] is a pattern; the bits that a packet gives it make a rule of it. The worker looks first whether that rule is in force already
-//! ([`crate::table::Bridge::find`] and the [`Learn::fingerprint`] that control has left in it): then it only notes the time, which keeps the hard timeout from
-//! running out. Otherwise it sends a [`Request`] and holds the packet (see [`crate::exec`]) until control has answered and every worker works by the answer.
+//! A [`Learn`] is a pattern; the bits that a packet gives it make a rule of it. The worker looks
+//! first whether that rule is in force already ([`crate::table::Bridge::find`] and the
+//! [`Learn::fingerprint`] that control has left in it): then it only notes the time, which keeps
+//! the hard timeout from running out. Otherwise it sends a [`Request`] and holds the packet (see
+//! [`crate::exec`]) until control has answered and every worker works by the answer.
 
 use crate::actions::Bits;
 use crate::actions::bits;
@@ -145,8 +147,8 @@ impl Learn {
         key
     }
 
-    /// What the rule does, as a number that two rules which do otherwise do not share: control leaves it in the rule
-    /// ([`crate::rule::RuleRef::set_fingerprint`]), never 0.
+    /// What the rule does, as a number that two rules which do otherwise do not share: control
+    /// leaves it in the rule ([`crate::rule::RuleRef::set_fingerprint`]), never 0.
     pub fn fingerprint(&self, values: &[u128]) -> u64 {
         static SEED: OnceLock<RandomState> = OnceLock::new();
         let mut hasher = SEED.get_or_init(RandomState::new).build_hasher();
@@ -195,7 +197,8 @@ pub struct Answer {
     pub epoch: Epoch,
 }
 
-/// A rule whose packets have ended their TCP connection, and the timeouts that it is to have now at most (`fin_timeout`).
+/// A rule whose packets have ended their TCP connection, and the timeouts that it is to have now at
+/// most (`fin_timeout`).
 #[derive(Clone, Debug)]
 pub struct Ended {
     /// The rule's table.

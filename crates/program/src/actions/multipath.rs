@@ -1,7 +1,9 @@
-//! Spreading packets over ways: what of a packet is hashed, and how a hash chooses (ovs-actions(7), `multipath` and `bundle`).
+//! Spreading packets over ways: what of a packet is hashed, and how a hash chooses (ovs-actions(7),
+//! `multipath` and `bundle`).
 //!
-//! The hash is this switch's own, so a packet goes another way than in Open vSwitch; what the actions promise holds: packets with the same fields go the
-//! same way, symmetric hashes give both directions of a connection the same, and ways are taken evenly.
+//! The hash is this switch's own, so a packet goes another way than in Open vSwitch; what the
+//! actions promise holds: packets with the same fields go the same way, symmetric hashes give both
+//! directions of a connection the same, and ways are taken evenly.
 
 use crate::burst::Words;
 use packet::key::at;
@@ -18,7 +20,8 @@ const PROTO_SCTP: u8 = 132;
 pub enum HashFields {
     /// Ethernet source.
     EthSrc,
-    /// Both directions alike: Ethernet addresses and type, VLAN ids, IP addresses and protocol, ports of TCP and SCTP.
+    /// Both directions alike: Ethernet addresses and type, VLAN ids, IP addresses and protocol,
+    /// ports of TCP and SCTP.
     SymmetricL4,
     /// Both directions alike: IP addresses and protocol, ports of TCP and SCTP.
     SymmetricL3L4,
@@ -171,7 +174,8 @@ fn transport(key: &impl Words, hash: u64, with_udp: bool) -> u64 {
 
 /// The weight of a way for a hash.
 pub fn weight(hash: u32, way: u32) -> u32 {
-    // Ways are small numbers, so every bit of them has to reach all of the weight: the finish of MurmurHash3.
+    // Ways are small numbers, so every bit of them has to reach all of the weight: the finish of
+    // MurmurHash3.
     let mut bits = u64::from(way) << 32 | u64::from(hash);
     for factor in [0xff51_afd7_ed55_8ccd, 0xc4ce_b9fe_1a85_ec53] {
         bits = (bits ^ bits >> 33).wrapping_mul(factor);
@@ -333,7 +337,8 @@ pub(crate) mod tests {
                     taken[choice.choose(hash, ways) as usize] += 1;
                 }
                 let fair = f64::from(PACKETS / ways);
-                // Six standard deviations of a binomial: the keys are fixed, so this holds or it does not.
+                // Six standard deviations of a binomial: the keys are fixed, so this holds or it
+                // does not.
                 let slack = 6.0 * fair.sqrt();
                 for count in &taken {
                     let off = (f64::from(*count) - fair).abs();

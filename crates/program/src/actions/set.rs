@@ -1,4 +1,5 @@
-//! The action set (OpenFlow 1.3.5 section 5.10): at most one action of each kind, executed in a fixed order at the end of the walk.
+//! The action set (OpenFlow 1.3.5 section 5.10): at most one action of each kind, executed in a
+//! fixed order at the end of the walk.
 
 use crate::actions::{Op, PortNo, reserved};
 use std::mem::discriminant;
@@ -9,7 +10,8 @@ pub(crate) struct ActionSet {
     ops: Vec<Op>,
 }
 
-/// Where a step stands in the order of execution: copy TTL in, pop from the outside, push, copy TTL out, decrement TTL, set fields, queue, output.
+/// Where a step stands in the order of execution: copy TTL in, pop from the outside, push, copy TTL
+/// out, decrement TTL, set fields, queue, output.
 fn rank(op: &Op) -> u8 {
     match op {
         Op::CopyTtlIn => 0,
@@ -37,9 +39,11 @@ fn rank(op: &Op) -> u8 {
 /// Most steps in a set. Sets and moves pile up where rules resubmit to each other.
 const MAX_STEPS: usize = 1024;
 
-/// Sets and moves all run, in the order in which they were written, as in Open vSwitch: one may read what another wrote.
+/// Sets and moves all run, in the order in which they were written, as in Open vSwitch: one may
+/// read what another wrote.
 const CHANGES: u8 = 10;
-/// Of a group, outputs and resubmits only the first of these runs (1.3.5 section 5.10), and of outputs only the last that was written.
+/// Of a group, outputs and resubmits only the first of these runs (1.3.5 section 5.10), and of
+/// outputs only the last that was written.
 const FINALS: u8 = 20;
 
 /// Whether a new step takes the place of an old one.
@@ -93,7 +97,8 @@ impl ActionSet {
         self.ops.clear();
     }
 
-    /// The steps to run: none when no output is among them, for then the packet is dropped and nothing it carries matters.
+    /// The steps to run: none when no output is among them, for then the packet is dropped and
+    /// nothing it carries matters.
     pub fn take(&mut self) -> Option<Box<[Op]>> {
         let mut ops = std::mem::take(&mut self.ops);
         let last = ops.pop().filter(|op| rank(op) >= FINALS)?;

@@ -1,13 +1,17 @@
-//! Conjunctive match: rules that are parts of a condition (ovs-fields(7), "Conjunctive Match Fields").
+//! Conjunctive match: rules that are parts of a condition (ovs-fields(7), "Conjunctive Match
+//! Fields").
 //!
-//! A rule whose steps are [`Op::Conjunction`](crate::actions::Op::Conjunction) is a *soft* rule: it is never what a lookup finds. Each of its clauses says
-//! that the packet fulfils clause k of n of a condition with a number. Where all n are fulfilled by soft rules of one precedence above the best ordinary rule, the
-//! table is looked up again, soft rules left out, with that number as `conj_id`; what this finds is the answer. If it finds nothing, the next
-//! condition has its turn. So n sets of m rules do the work of m^n.
+//! A rule whose steps are [`Op::Conjunction`](crate::actions::Op::Conjunction) is a *soft* rule: it
+//! is never what a lookup finds. Each of its clauses says that the packet fulfils clause k of n of
+//! a condition with a number. Where all n are fulfilled by soft rules of one precedence above the
+//! best ordinary rule, the table is looked up again, soft rules left out, with that number as
+//! `conj_id`; what this finds is the answer. If it finds nothing, the next condition has its turn.
+//! So n sets of m rules do the work of m^n.
 //!
-//! Soft rules lie in tuples of their own, so that a table without them pays nothing, and one with them has its ordinary rules looked up as
-//! ever. A packet's fulfilled clauses are gathered in a hash table of the worker's, which costs one probe for each clause of each soft
-//! rule that it matches, however many rules there are.
+//! Soft rules lie in tuples of their own, so that a table without them pays nothing, and one with
+//! them has its ordinary rules looked up as ever. A packet's fulfilled clauses are gathered in a
+//! hash table of the worker's, which costs one probe for each clause of each soft rule that it
+//! matches, however many rules there are.
 
 use super::effort::Count;
 use super::mini_key::Reads;
@@ -28,8 +32,9 @@ use packet::key::at;
 use std::cell::RefCell;
 use std::cmp::Reverse;
 
-/// Conditions that one packet may fulfil before its lookup gives up: each costs a lookup. Those that rules of one priority describe must not overlap, so a
-/// table that is used as it should be fulfils one for each priority.
+/// Conditions that one packet may fulfil before its lookup gives up: each costs a lookup. Those
+/// that rules of one priority describe must not overlap, so a table that is used as it should be
+/// fulfils one for each priority.
 const CONDITIONS_MAX: usize = 256;
 
 /// The writer's side: the soft rules of a table.
@@ -106,7 +111,8 @@ impl Scratch {
         self.complete.clear();
     }
 
-    /// Where a condition is, or goes. Rules that disagree about the number of clauses speak of different conditions.
+    /// Where a condition is, or goes. Rules that disagree about the number of clauses speak of
+    /// different conditions.
     fn place(&self, priority: u32, clause: &Clause) -> usize {
         let mask = self.places.len() - 1;
         let words = u64::from(clause.id) << 32 | u64::from(priority) << 7 | u64::from(clause.of);
@@ -181,7 +187,8 @@ impl Scratch {
     }
 }
 
-/// The answer of a table that has soft rules: `ordinary` is the best of its other rules, `look_up` finds the best of these for another key.
+/// The answer of a table that has soft rules: `ordinary` is the best of its other rules, `look_up`
+/// finds the best of these for another key.
 #[cold]
 pub(crate) fn look_up<'g>(
     soft: &[TupleEntry],
@@ -197,7 +204,8 @@ pub(crate) fn look_up<'g>(
         if scratch.complete.is_empty() {
             return ordinary;
         }
-        // Which of several conditions of one precedence comes first is not defined; the lowest number does.
+        // Which of several conditions of one precedence comes first is not defined; the lowest
+        // number does.
         scratch.complete.sort_unstable();
         let mut key = *key;
         let found = scratch.complete.iter().find_map(|(_, id)| {
@@ -274,7 +282,8 @@ mod tests {
         u64::from(id) << 32 | 7 << 7 | 2
     }
 
-    /// How far all of these conditions stand from where they are looked for first, with a new secret.
+    /// How far all of these conditions stand from where they are looked for first, with a new
+    /// secret.
     fn steps(ids: &[u32]) -> usize {
         let mut scratch = Scratch::new(Secret::random(0));
         for id in ids {
@@ -295,7 +304,8 @@ mod tests {
         scratch.used.iter().map(far).sum()
     }
 
-    /// Conditions whose numbers differ in their upper bits only, or in a way that a hash which is no secret makes nothing of, are found as soon as others.
+    /// Conditions whose numbers differ in their upper bits only, or in a way that a hash which is
+    /// no secret makes nothing of, are found as soon as others.
     #[test]
     fn conditions_are_spread_whatever_their_numbers() {
         let known = Secret::numbered(0);
@@ -304,7 +314,8 @@ mod tests {
             (0..1000).map(|id| id << 20).collect::<Vec<u32>>(),
             alike.take(1000).collect(),
         ] {
-            // The multiplier keeps some of them together with a few secrets, so half of these is never.
+            // The multiplier keeps some of them together with a few secrets, so half of these is
+            // never.
             let mut steps: Vec<usize> = (0..21).map(|_| steps(&ids)).collect();
             steps.sort_unstable();
             assert!(steps[10] < ids.len() * 5, "{steps:?}");

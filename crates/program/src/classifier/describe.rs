@@ -1,4 +1,5 @@
-//! What a table's lookup is, and what it costs: for people, and for predicting what a switch will do.
+//! What a table's lookup is, and what it costs: for people, and for predicting what a switch will
+//! do.
 
 use crate::classifier::tuple_space::TupleWriters;
 use packet::fields::FIELDS;
@@ -60,7 +61,8 @@ impl Work {
         }
     }
 
-    /// A rough number of cycles, when what is looked at has `bytes`: from costs as measured on one machine (Zen 4), where a burst's accesses overlap.
+    /// A rough number of cycles, when what is looked at has `bytes`: from costs as measured on one
+    /// machine (Zen 4), where a burst's accesses overlap.
     pub fn cycles(&self, bytes: usize) -> f64 {
         let access = match bytes {
             0..=0x7fff => 3.0,
@@ -132,8 +134,8 @@ impl TupleWriters {
         }
     }
 
-    /// Tuples that are looked up for a packet on average, when packets meet the rules evenly: those that hold a rule of higher precedence than the
-    /// packet's, and its own.
+    /// Tuples that are looked up for a packet on average, when packets meet the rules evenly: those
+    /// that hold a rule of higher precedence than the packet's, and its own.
     fn visited(&self) -> f64 {
         let mut rules: BTreeMap<u32, usize> = BTreeMap::new();
         for writer in &self.tuples {

@@ -1,7 +1,8 @@
 //! What a lookup costs in memory: counted, not measured.
 //!
-//! Each template says for one key how many rules it compares, how many hash tables it tries, and which cache lines of the rules' own memory it reads. `sluice predict`
-//! shows these figures for each table; they follow the lookups of [`super`] step by step.
+//! Each template says for one key how many rules it compares, how many hash tables it tries, and
+//! which cache lines of the rules' own memory it reads. `sluice predict` shows these figures for
+//! each table; they follow the lookups of [`super`] step by step.
 
 use super::{Classifier, Classify};
 use crate::epoch::Epoch;
@@ -19,7 +20,8 @@ pub struct Effort {
     pub compares: u32,
     /// Hash tables tried, and inner nodes of trees and tries.
     pub probes: u32,
-    /// Different cache lines read of tables and rules. The key's own are left out, and so are counters and steps.
+    /// Different cache lines read of tables and rules. The key's own are left out, and so are
+    /// counters and steps.
     pub lines: u32,
 }
 

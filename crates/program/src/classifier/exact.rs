@@ -1,13 +1,22 @@
-//! Exact match: for rules that all look at the same bits, a hash table by value of what their packets need to know.
+//! Exact match: for rules that all look at the same bits, a hash table by value of what their
+//! packets need to know.
 //!
-//! A tuple's slot names the rule that a packet may have met; whether it has, where it is counted and where it goes stands in the rule, a cache line anywhere in memory. Here value, counter and
-//! port, or the number of edits, stand in the slot, so a packet that is carried out by what they say (`walk::front`) reads one line. Others read the line of the rule's place as well. Bits in which all rules agree are asked for once, before, and one or two words are left to compare.
-//! A cache line is a bucket of four rules, or of two where they have two words: they are compared without a choice, so that it does not matter to the processor's guesses which of them it is. What else
-//! is known of a rule, above all its address, stands apart ([`super::places`]), for those who ask.
+//! A tuple's slot names the rule that a packet may have met; whether it has, where it is counted
+//! and where it goes stands in the rule, a cache line anywhere in memory. Here value, counter and
+//! port, or the number of edits, stand in the slot, so a packet that is carried out by what they
+//! say (`walk::front`) reads one line. Others read the line of the rule's place as well. Bits in
+//! which all rules agree are asked for once, before, and one or two words are left to compare.
+//! A cache line is a bucket of four rules, or of two where they have two words: they are compared
+//! without a choice, so that it does not matter to the processor's guesses which of them it is.
+//! What else is known of a rule, above all its address, stands apart ([`super::places`]), for those
+//! who ask.
 //!
-//! Such a table is made from what a tuple holds at one moment, and not changed afterwards but for marks: a rule that ends is marked before its end is published, and so is one whose
-//! value another rule has that comes. Packets that are led to a mark or to nothing are looked up in the tuple, which holds all rules always; when there are many of them the table is made anew.
-//! So are those of a rule that has found no room in its own bucket or the two behind it: a lookup reads no more than these, whatever values there are.
+//! Such a table is made from what a tuple holds at one moment, and not changed afterwards but for
+//! marks: a rule that ends is marked before its end is published, and so is one whose value another
+//! rule has that comes. Packets that are led to a mark or to nothing are looked up in the tuple,
+//! which holds all rules always; when there are many of them the table is made anew. So are those
+//! of a rule that has found no room in its own bucket or the two behind it: a lookup reads no more
+//! than these, whatever values there are.
 
 #[cfg(test)]
 mod tests;
@@ -47,20 +56,23 @@ const MASKS_MAX: usize = 2;
 const RULES_MIN: usize = 64;
 /// Most rules, for it is made on the control thread, in about a tenth of a microsecond a rule.
 const RULES_MAX: usize = 1 << 17;
-/// How much longer than it took to make one passes before the next one, beside what is usual: this is not done in the background.
+/// How much longer than it took to make one passes before the next one, beside what is usual: this
+/// is not done in the background.
 const PATIENCE: u32 = 10;
 
 /// An odd number that looks random.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// How many buckets in a row a rule may stand in, from its own on: as many lines a lookup reads at most, whatever values somebody chooses.
-/// What finds no room in these is left to the tuple.
+/// How many buckets in a row a rule may stand in, from its own on: as many lines a lookup reads at
+/// most, whatever values somebody chooses. What finds no room in these is left to the tuple.
 const RUN: usize = 3;
 
-/// Different edits of which there are copies at most, for copies are made on the control thread too; rules with others are looked up in the tuple.
+/// Different edits of which there are copies at most, for copies are made on the control thread
+/// too; rules with others are looked up in the tuple.
 const EDITS_MAX: usize = 1 << 14;
 
-/// Of a rule in a bucket: its packets are looked up in the tuple. Beyond the bits of a counter's number.
+/// Of a rule in a bucket: its packets are looked up in the tuple. Beyond the bits of a counter's
+/// number.
 const ASK: u32 = 1 << 31;
 /// It edits before it sends.
 const EDITS: u32 = 1 << 30;
@@ -77,7 +89,8 @@ struct Answer {
     action: u32,
 }
 
-/// Some rules: `N` words of each that are compared, and what becomes of their packets. They fill it from the front.
+/// Some rules: `N` words of each that are compared, and what becomes of their packets. They fill it
+/// from the front.
 #[repr(C, align(64))]
 struct Bucket<const N: usize, const SLOTS: usize> {
     /// By word.
@@ -103,10 +116,12 @@ impl Answer {
         self.counter.load(Ordering::Relaxed) & ASK != 0
     }
 
-    /// The rule's verdict, by the edits of its table; none where packets are looked up in the tuple.
+    /// The rule's verdict, by the edits of its table; none where packets are looked up in the
+    /// tuple.
     #[inline(always)]
     fn verdict<'g>(&self, edits: &'g [ActionBlock]) -> Option<CountedVerdict<'g>> {
-        // A mark is there before its rule's end is published, and a guard's epoch is read before this: no other order is needed, for nothing else of an answer ever changes.
+        // A mark is there before its rule's end is published, and a guard's epoch is read before
+        // this: no other order is needed, for nothing else of an answer ever changes.
         let counter = self.counter.load(Ordering::Relaxed);
         match counter & (ASK | EDITS) {
             0 => Some((CounterId(counter), Verdict::Sends(self.action))),
@@ -148,7 +163,8 @@ impl<const N: usize, const SLOTS: usize> Bucket<N, SLOTS> {
     }
 }
 
-/// Rules by `N` words of each. What does not find room in its own bucket stands in the next one that has some, of [`RUN`].
+/// Rules by `N` words of each. What does not find room in its own bucket stands in the next one
+/// that has some, of [`RUN`].
 pub(crate) struct Buckets<const N: usize, const SLOTS: usize> {
     /// The words in which the rules differ, and the bits that they look at.
     words: [(u8, u64); N],
@@ -160,7 +176,8 @@ pub(crate) struct Buckets<const N: usize, const SLOTS: usize> {
 }
 
 impl<const N: usize, const SLOTS: usize> Buckets<N, SLOTS> {
-    /// Room for so many rules, with enough to spare that few of them stand in other buckets than their own.
+    /// Room for so many rules, with enough to spare that few of them stand in other buckets than
+    /// their own.
     fn new(words: [(u8, u64); N], rules: usize) -> Self {
         let count = (rules * 5).div_ceil(2 * SLOTS).max(1) + RUN - 1;
         Buckets {
@@ -188,7 +205,8 @@ impl<const N: usize, const SLOTS: usize> Buckets<N, SLOTS> {
     /// The bucket where these values belong.
     #[inline(always)]
     fn own(&self, values: [u64; N]) -> u32 {
-        // Once more, for the upper half of what comes of addresses in a row is none too well spread: half of 100,000 would not find room where they belong.
+        // Once more, for the upper half of what comes of addresses in a row is none too well
+        // spread: half of 100,000 would not find room where they belong.
         let hash = self.secret.hash(values).wrapping_mul(SPREAD) >> 32;
         let owned = self.buckets.len() - (RUN - 1);
         ((hash * owned as u64) >> 32) as u32
@@ -215,7 +233,9 @@ impl<const N: usize, const SLOTS: usize> Buckets<N, SLOTS> {
         &self.buckets[slot / SLOTS].answers[slot % SLOTS]
     }
 
-    /// Says where a rule of these values counts, perhaps with [`EDITS`], and what it does, and in which slot that stands; None where there is no room for it. There is none with the same values.
+    /// Says where a rule of these values counts, perhaps with [`EDITS`], and what it does, and in
+    /// which slot that stands; None where there is no room for it. There is none with the same
+    /// values.
     fn put(&mut self, values: [u64; N], counter: u32, action: u32) -> Option<usize> {
         debug_assert!(counter & ASK == 0);
         let own = self.own(values) as usize;
@@ -234,7 +254,8 @@ impl<const N: usize, const SLOTS: usize> Buckets<N, SLOTS> {
         Some(at * SLOTS + slot)
     }
 
-    /// Puts a rule in, what it does being a port or the number of edits; false where there is no room for it.
+    /// Puts a rule in, what it does being a port or the number of edits; false where there is no
+    /// room for it.
     fn add(&mut self, rule: &Rule, is_edit: bool, action: u32) -> bool {
         let counter = rule.spec.counter;
         let (mark, place_mark) = if is_edit {
@@ -278,7 +299,8 @@ impl<const N: usize, const SLOTS: usize> Buckets<N, SLOTS> {
     }
 }
 
-/// The same by one word and by two, of which buckets hold four rules and two: buckets themselves, or searches in them.
+/// The same by one word and by two, of which buckets hold four rules and two: buckets themselves,
+/// or searches in them.
 pub(crate) enum ByWords<One, Two> {
     One(One),
     Two(Two),
@@ -297,21 +319,25 @@ macro_rules! with_either {
 /// What is known of the rules of one tuple.
 pub(crate) struct Exact {
     tuple: Arc<Tuple>,
-    /// The epoch in which it was made: its rules hold in this one and later, unless they are marked.
+    /// The epoch in which it was made: its rules hold in this one and later, unless they are
+    /// marked.
     from: Epoch,
     /// No rule in it has a lower precedence. Rules below the other tuple's highest are left out.
     floor: u32,
     /// What all rules want alike.
     shared: Box<[MatchWord]>,
     known: ByWords<Buckets<1, 4>, Buckets<2, 2>>,
-    /// What those do that edit before they send: copies of their own, so that a number leads to them without another line.
+    /// What those do that edit before they send: copies of their own, so that a number leads to
+    /// them without another line.
     edits: Box<[ActionBlock]>,
     /// How many are known.
     rules: usize,
 }
 
 impl Exact {
-    /// Made of what a tuple holds; None where its rules differ in too much or few of them only send, perhaps after edits. Also how many of them have been left out that may be put in later.
+    /// Made of what a tuple holds; None where its rules differ in too much or few of them only
+    /// send, perhaps after edits. Also how many of them have been left out that may be put in
+    /// later.
     fn of(largest: &Largest<'_>, domain: &Domain) -> (Option<Exact>, usize) {
         let writer = largest.tuple;
         let (mut shared, mut words) = (Vec::new(), Vec::new());
@@ -382,14 +408,16 @@ impl Exact {
         (worth_it.then_some(exact), later)
     }
 
-    /// Sees to it that packets which this rule's match holds for are looked up in the tuple, at once.
+    /// Sees to it that packets which this rule's match holds for are looked up in the tuple, at
+    /// once.
     fn ask(&self, rule: &Rule) {
         if self.tuple.takes(&rule.spec.matching) {
             with_either!(&self.known, known => known.ask(rule));
         }
     }
 
-    /// Notes what looking one key up reads; returns whether it finds a rule, so that nothing else is asked.
+    /// Notes what looking one key up reads; returns whether it finds a rule, so that nothing else
+    /// is asked.
     pub fn read_by(&self, key: &FlowKey, count: &mut Count) -> bool {
         count.reads(&*self.shared);
         count.probes += 1;
@@ -397,7 +425,8 @@ impl Exact {
         found && key.has(&self.shared)
     }
 
-    /// Whether a lookup in this epoch that finds a rule here needs no other tuple, of which the best rule has the precedence `next`.
+    /// Whether a lookup in this epoch that finds a rule here needs no other tuple, of which the
+    /// best rule has the precedence `next`.
     #[inline(always)]
     pub fn decides(&self, epoch: Epoch, next: Option<u32>) -> bool {
         self.from <= epoch && next <= Some(self.floor)
@@ -407,7 +436,8 @@ impl Exact {
         with_either!(&self.known, known => known.bytes()) + size_of_val(&*self.edits)
     }
 
-    /// Begins a search for those packets of a burst, of [`LOOKUP_MAX`] at most, whose numbers these are.
+    /// Begins a search for those packets of a burst, of [`LOOKUP_MAX`] at most, whose numbers these
+    /// are.
     #[inline(always)]
     pub fn search<'g, 'n, K: Words>(
         &'g self,
@@ -443,8 +473,9 @@ impl Exact {
         }
     }
 
-    /// Finds the rules of those packets of a burst that can be summaries here, says what is known of these, and leaves the others in `pending`, of which `out` has none so far. Only
-    /// for a guard of whose epoch [`Exact::decides`] says so.
+    /// Finds the rules of those packets of a burst that can be summaries here, says what is known
+    /// of these, and leaves the others in `pending`, of which `out` has none so far. Only for a
+    /// guard of whose epoch [`Exact::decides`] says so.
     #[inline(always)]
     pub fn look_up<'g, K: Words>(
         &'g self,
@@ -459,7 +490,8 @@ impl Exact {
     }
 }
 
-/// A search for packets of a burst by `N` words, of which each one's bucket is known and has been asked for.
+/// A search for packets of a burst by `N` words, of which each one's bucket is known and has been
+/// asked for.
 pub(crate) struct Search<'g, 'n, const N: usize, const SLOTS: usize> {
     known: &'g Buckets<N, SLOTS>,
     shared: &'g [MatchWord],
@@ -493,7 +525,8 @@ impl<'g, const N: usize, const SLOTS: usize> Search<'g, '_, N, SLOTS> {
         self.admits(key).then_some(slot)
     }
 
-    /// The verdict of the rule that packet `index` meets, where that is known. Only for a guard of whose epoch [`Exact::decides`] says so.
+    /// The verdict of the rule that packet `index` meets, where that is known. Only for a guard of
+    /// whose epoch [`Exact::decides`] says so.
     #[inline(always)]
     pub fn verdict(&self, index: usize, key: &impl Words) -> Option<CountedVerdict<'g>> {
         let slot = self.slot(index, key)?;
@@ -531,8 +564,10 @@ impl<'g, const N: usize, const SLOTS: usize> Search<'g, '_, N, SLOTS> {
                 if marks & summary::ASK != 0 {
                     return None;
                 }
-                // SAFETY: null in a slot that is not used. Else the rule came no later than `from`, and the guard's epoch is not before that (`decides`); and it is marked
-                // before its end is published. So this one, without a mark, is in force in the guard's epoch, and freed only after the guard is gone.
+                // SAFETY: null in a slot that is not used. Else the rule came no later than `from`,
+                // and the guard's epoch is not before that (`decides`); and it is marked
+                // before its end is published. So this one, without a mark, is in force in the
+                // guard's epoch, and freed only after the guard is gone.
                 unsafe { rule.as_ref() }
             });
             if let Some(place) = place {
@@ -617,7 +652,8 @@ impl ExactWriter {
         self.made.take().is_some()
     }
 
-    /// The tuple of a table that this may be worth while for: the one with most rules, if there are few others and lookups come to it first.
+    /// The tuple of a table that this may be worth while for: the one with most rules, if there are
+    /// few others and lookups come to it first.
     pub fn candidate(tuples: &TupleWriters) -> Option<Largest<'_>> {
         let fits = (RULES_MIN..=RULES_MAX).contains(&tuples.len()) && tuples.masks() <= MASKS_MAX;
         if !fits {
@@ -629,7 +665,8 @@ impl ExactWriter {
             .filter(|other| !std::ptr::eq(*other, tuple));
         let floor = match others.next() {
             Some(other) if other.highest() <= tuple.highest() => other.highest().unwrap_or(0),
-            // Patterns tell which packets meet it, and the others begin with the large one (`Patterned::look_up`).
+            // Patterns tell which packets meet it, and the others begin with the large one
+            // (`Patterned::look_up`).
             Some(other) if !other.is_single() => return None,
             _ => 0,
         };

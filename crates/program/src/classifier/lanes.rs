@@ -40,7 +40,8 @@ impl<'g> Found<'g> {
         self.list.get(..self.count).unwrap_or_default()
     }
 
-    /// Adds packets, of which none is there yet; so there is room. Asks for what carrying their rule out reads.
+    /// Adds packets, of which none is there yet; so there is room. Asks for what carrying their
+    /// rule out reads.
     #[inline(always)]
     pub(crate) fn push(&mut self, rule: Option<&'g Rule>, set: LaneSet) {
         debug_assert!(!set.is_empty());
@@ -53,8 +54,9 @@ impl<'g> Found<'g> {
         }
     }
 
-    /// Adds rules that one packet after the other has met, of which none is there yet: a packet beside the one before it where that has met the same. Asks for what
-    /// carrying them out reads. Returns packets that have met none.
+    /// Adds rules that one packet after the other has met, of which none is there yet: a packet
+    /// beside the one before it where that has met the same. Asks for what carrying them out
+    /// reads. Returns packets that have met none.
     #[inline(always)]
     pub(crate) fn push_each(
         &mut self,

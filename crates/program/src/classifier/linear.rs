@@ -171,7 +171,8 @@ pub(crate) fn compare<'g, K: Words>(
         if met.is_empty() {
             continue;
         }
-        // SAFETY: the entry belongs to a shape that is alive for 'g, and a rule outlives every shape that names it.
+        // SAFETY: the entry belongs to a shape that is alive for 'g, and a rule outlives every
+        // shape that names it.
         let rule: &'g Rule = unsafe { entry.rule.as_ref() };
         if !rule.holds_in(epoch) {
             continue;
@@ -192,7 +193,8 @@ fn of_list(entries: &[LinearEntry], key: &FlowKey, epoch: Epoch, count: &mut Cou
         count.reads(&entry.words[..]);
         let has = |word: &MaskedWord| key.words[usize::from(word.word)] & word.mask == word.value;
         if entry.words.iter().all(has) {
-            // SAFETY: as in `linear`: the entry belongs to a shape that is alive, and a rule outlives every shape that names it.
+            // SAFETY: as in `linear`: the entry belongs to a shape that is alive, and a rule
+            // outlives every shape that names it.
             let rule = unsafe { entry.rule.as_ref() };
             count.reads_rule(rule);
             if rule.holds_in(epoch) {
@@ -202,7 +204,8 @@ fn of_list(entries: &[LinearEntry], key: &FlowKey, epoch: Epoch, count: &mut Cou
     }
 }
 
-/// A short list's patterns made ready for packets as they lie, where nobody asks for more than which rule they meet.
+/// A short list's patterns made ready for packets as they lie, where nobody asks for more than
+/// which rule they meet.
 pub(crate) fn prefilter(
     entries: &[LinearEntry],
     patterns: &[Pattern],

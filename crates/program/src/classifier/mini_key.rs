@@ -1,8 +1,10 @@
 //! Lookups in the part of a key that is read first.
 //!
-//! A whole key has 512 bytes, and a burst's keys more than a first-level cache holds beside everything else. Most tables look at Ethernet, IPv4 and ports
-//! only, which fit one cache line a packet ([`MiniKey`]); some look at nothing but the ingress port, and one answer holds for the whole burst. What a
-//! table reads is summaries when its shape is made ([`Reads`]), and the burst's way in (`walk::front`) goes by it.
+//! A whole key has 512 bytes, and a burst's keys more than a first-level cache holds beside
+//! everything else. Most tables look at Ethernet, IPv4 and ports only, which fit one cache line a
+//! packet ([`MiniKey`]); some look at nothing but the ingress port, and one answer holds for the
+//! whole burst. What a table reads is summaries when its shape is made ([`Reads`]), and the burst's
+//! way in (`walk::front`) goes by it.
 
 #[cfg(test)]
 mod tests;

@@ -42,7 +42,8 @@ impl<'g> Patterned<'g> {
         !matches!(self.behind, Behind::Tuples(..))
     }
 
-    /// The rule that packets meet whose first pattern is `index`, or [`NO_PATTERN`], if that tells: Some(None) for no rule, None where it does not tell.
+    /// The rule that packets meet whose first pattern is `index`, or [`NO_PATTERN`], if that tells:
+    /// Some(None) for no rule, None where it does not tell.
     #[inline(always)]
     pub fn decided(&self, index: u8) -> Option<Option<&'g Rule>> {
         match self.behind {
@@ -68,7 +69,8 @@ impl<'g> Patterned<'g> {
         }
     }
 
-    /// Looks packets up whose first patterns are known, in those tuples where they may have a rule; `out` is empty before.
+    /// Looks packets up whose first patterns are known, in those tuples where they may have a rule;
+    /// `out` is empty before.
     #[inline(always)]
     pub fn look_up(
         &self,

@@ -1,16 +1,23 @@
-//! Decision trees: a lookup with a bounded number of memory accesses, whatever bits the rules look at.
+//! Decision trees: a lookup with a bounded number of memory accesses, whatever bits the rules look
+//! at.
 //!
-//! A tree's inner node takes one or two runs of bits of the key and uses them as an index into its children; a leaf holds a few rules, which are compared one
-//! after the other, highest precedence first. So one tree over a table of prefixes is a multibit trie, and one over an access list cuts
-//! where the list's rules differ most, by the beginnings of both addresses for instance (HiCuts, Gupta and McKeown 1999; cutting by chosen bits as in ByteCuts, Daly and Torng 2018). Rules that leave most of a
-//! tree's bits open would have to be copied into many children; they go to another tree, which cuts elsewhere (EffiCuts, Vamanan et al. 2010). What no
-//! tree separates stays in tuples.
+//! A tree's inner node takes one or two runs of bits of the key and uses them as an index into its
+//! children; a leaf holds a few rules, which are compared one after the other, highest precedence
+//! first. So one tree over a table of prefixes is a multibit trie, and one over an access list cuts
+//! where the list's rules differ most, by the beginnings of both addresses for instance (HiCuts,
+//! Gupta and McKeown 1999; cutting by chosen bits as in ByteCuts, Daly and Torng 2018). Rules that
+//! leave most of a tree's bits open would have to be copied into many children; they go to another
+//! tree, which cuts elsewhere (EffiCuts, Vamanan et al. 2010). What no tree separates stays in
+//! tuples.
 //!
-//! Rules are named by rank: 0 is the one of the highest precedence. A lookup in all trees gives the lowest rank that matches, and only then is asked for the
-//! rule. Trees are made once ([`build`]) and never changed, but for one thing: a rank whose rule is freed is emptied, or handed to the rule that
-//! replaces it. A packet whose rank leads to no rule of its epoch is looked up in the table's tuples, which hold all rules always.
+//! Rules are named by rank: 0 is the one of the highest precedence. A lookup in all trees gives the
+//! lowest rank that matches, and only then is asked for the rule. Trees are made once ([`build`])
+//! and never changed, but for one thing: a rank whose rule is freed is emptied, or handed to the
+//! rule that replaces it. A packet whose rank leads to no rule of its epoch is looked up in the
+//! table's tuples, which hold all rules always.
 //!
-//! What stands at a rank ([`RuleSummary`]) says of most rules all that their packets need to know, so these are not read.
+//! What stands at a rank ([`RuleSummary`]) says of most rules all that their packets need to know,
+//! so these are not read.
 //!
 //! The first rule that matches all packets is in no tree: who meets no rule there meets this one.
 //!
@@ -77,9 +84,11 @@ impl Run {
     }
 }
 
-/// A child: an inner node, or a leaf. Bits 0 to 31 say where its children or its rules begin (which of all nodes, which word of all leaves). An inner node has its
-/// two runs from [`Branch::RUNS`] on: which word, how far it is shifted, how many bits are taken; the first run's bits are the lower ones of the index. A leaf, which has
-/// bit 63, has from [`Branch::COUNT`] on how many rules it has.
+/// A child: an inner node, or a leaf. Bits 0 to 31 say where its children or its rules begin (which
+/// of all nodes, which word of all leaves). An inner node has its two runs from [`Branch::RUNS`]
+/// on: which word, how far it is shifted, how many bits are taken; the first run's bits are the
+/// lower ones of the index. A leaf, which has bit 63, has from [`Branch::COUNT`] on how many rules
+/// it has.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Branch(u64);
 
@@ -140,7 +149,8 @@ impl Branch {
         1 << self.runs().iter().map(|run| run.bits).sum::<u32>()
     }
 
-    /// The place of the child that a key belongs to, whose word of each slot is given; of a leaf somewhere behind its base.
+    /// The place of the child that a key belongs to, whose word of each slot is given; of a leaf
+    /// somewhere behind its base.
     #[inline(always)]
     fn child(self, word: impl Fn(usize) -> u64) -> usize {
         let [first, second] = self.runs();
@@ -169,9 +179,11 @@ pub(crate) struct Trees {
     /// The rank of packets that meet no rule of a tree; higher than all of these.
     otherwise: u32,
     nodes: Box<[Branch]>,
-    /// Rules of leaves: a value for each of `words`, then the rank and, 32 bits up, the number of the mask. A leaf that fits one cache line lies in one.
+    /// Rules of leaves: a value for each of `words`, then the rank and, 32 bits up, the number of
+    /// the mask. A leaf that fits one cache line lies in one.
     leaves: Box<[u64]>,
-    /// Masks: one for each of `words`. Here and in leaves a field's first byte is the highest of its word.
+    /// Masks: one for each of `words`. Here and in leaves a field's first byte is the highest of
+    /// its word.
     masks: Box<[u64]>,
     /// The words of the key that rules look at, without those of `shared`: slot by slot.
     words: SmallVec<[u8; WORDS_MAX]>,
@@ -179,17 +191,20 @@ pub(crate) struct Trees {
     shared: Box<[MatchWord]>,
     /// By rank.
     places: Box<[RuleSummary]>,
-    /// What rules that edit and send do: theirs while one of the rules lives that a place without [`ASK`] names them for.
+    /// What rules that edit and send do: theirs while one of the rules lives that a place without
+    /// [`ASK`] names them for.
     blocks: Box<[ActionBlocks]>,
 }
 
-// SAFETY: rules are reached only under a guard of the domain, and a rank is emptied before its rule is retired (see `Domain::retire`); `Rule` is Sync.
+// SAFETY: rules are reached only under a guard of the domain, and a rank is emptied before its rule
+// is retired (see `Domain::retire`); `Rule` is Sync.
 unsafe impl Send for Trees {}
 // SAFETY: as above; what is not atomic does not change.
 unsafe impl Sync for Trees {}
 
 impl Trees {
-    /// The words of packets that a lookup reads: also those that only rules look at which have gone since.
+    /// The words of packets that a lookup reads: also those that only rules look at which have gone
+    /// since.
     pub fn reads(&self) -> impl Iterator<Item = u8> {
         let shared = self.shared.iter().map(|word| word.word);
         self.words.iter().copied().chain(shared)
@@ -201,8 +216,9 @@ impl Trees {
         self.since <= epoch
     }
 
-    /// Finds the best rule for each packet. Packets for which it cannot tell, because the best rule's rank leads to none that holds in the epoch, are given
-    /// to `missed`. Where somebody is to be summaries what is known of rules, those are not fetched.
+    /// Finds the best rule for each packet. Packets for which it cannot tell, because the best
+    /// rule's rank leads to none that holds in the epoch, are given to `missed`. Where somebody
+    /// is to be summaries what is known of rules, those are not fetched.
     #[inline(always)]
     pub fn find<'k, 'g, K: Words + 'k>(
         &'g self,
@@ -241,7 +257,8 @@ impl Trees {
         }
     }
 
-    /// Empties the rank of a rule that is being unlinked, or hands it to the one that replaces it: the next of its chain, of the same precedence.
+    /// Empties the rank of a rule that is being unlinked, or hands it to the one that replaces it:
+    /// the next of its chain, of the same precedence.
     pub fn unlink(&self, rule: NonNull<Rule>) {
         let Some(place) = self.place(rule) else {
             return;

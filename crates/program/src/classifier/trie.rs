@@ -1,15 +1,23 @@
-//! Longest prefix: a multibit trie over one field, for rules that look at a prefix of it and otherwise want all the same.
+//! Longest prefix: a multibit trie over one field, for rules that look at a prefix of it and
+//! otherwise want all the same.
 //!
-//! The first 16 bits of the field index the root, each further byte a node of 256 slots. A slot holds a node, or the best rule for all packets that come there (leaf pushing,
-//! Srinivasan and Varghese 1999), so a lookup compares nothing. Most nodes have few different slots: they are held as runs, the slots where another value begins and
-//! then the values, in one, two or four cache lines; where that is not enough a node is an array of 16 lines. (Runs found by counting bits: Lulea, Degermark et al. 1997; poptrie, Asai and Ohara 2015.)
-//! An IPv4 address takes the root and two nodes at most, and of each node one or two lines. With AVX-512 sixteen such packets take each step together (`avx512`).
+//! The first 16 bits of the field index the root, each further byte a node of 256 slots. A slot
+//! holds a node, or the best rule for all packets that come there (leaf pushing, Srinivasan and
+//! Varghese 1999), so a lookup compares nothing. Most nodes have few different slots: they are held
+//! as runs, the slots where another value begins and then the values, in one, two or four cache
+//! lines; where that is not enough a node is an array of 16 lines. (Runs found by counting bits:
+//! Lulea, Degermark et al. 1997; poptrie, Asai and Ohara 2015.) An IPv4 address takes the root and
+//! two nodes at most, and of each node one or two lines. With AVX-512 sixteen such packets take
+//! each step together (`avx512`).
 //!
-//! The writer ([`writer`]) changes the trie in place as rules come and go, without publishing another shape: a slot by one store, the runs of a node by a copy that
-//! takes its place. A slot may hold a rule that is not yet, or no longer, in force: its place says that it must be asked ([`super::places`]), and a packet that it does not hold for is
-//! looked up in the table's tuples, which hold all rules always.
+//! The writer ([`writer`]) changes the trie in place as rules come and go, without publishing
+//! another shape: a slot by one store, the runs of a node by a copy that takes its place. A slot
+//! may hold a rule that is not yet, or no longer, in force: its place says that it must be asked
+//! ([`super::places`]), and a packet that it does not hold for is looked up in the table's tuples,
+//! which hold all rules always.
 //!
-//! Leaf pushing gives a slot the longest of its prefixes. Where a shorter one has the higher precedence, it is left to tuples beside the trie.
+//! Leaf pushing gives a slot the longest of its prefixes. Where a shorter one has the higher
+//! precedence, it is left to tuples beside the trie.
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -49,8 +57,10 @@ pub(crate) use writer::{Candidate, Prefixes};
 const NONE: u32 = 0;
 /// The place of slots whose packets are looked up in tuples.
 const ELSEWHERE: u32 = 1;
-/// Where there is room for more places than this (it grows by half, so not all of it need be used), they are fetched before they are read; on the AVX-512 way only, the portable one fetches
-/// always. Fewer stay in a second-level cache, and a processor that runs ahead waits for several of them at once. So do a root's lines of as many rules, which are fetched by the same measure there.
+/// Where there is room for more places than this (it grows by half, so not all of it need be used),
+/// they are fetched before they are read; on the AVX-512 way only, the portable one fetches always.
+/// Fewer stay in a second-level cache, and a processor that runs ahead waits for several of them at
+/// once. So do a root's lines of as many rules, which are fetched by the same measure there.
 const FEW: usize = 1 << 14;
 /// A packet that has not what all rules want.
 const STRANGER: u32 = u32::MAX;
@@ -79,7 +89,8 @@ impl Run {
         (word >> (56 - offset % 8 * 8) & 0xff) as u32
     }
 
-    /// Where a field of four bytes that lie in one word is: the word, and how many bits stand behind.
+    /// Where a field of four bytes that lie in one word is: the word, and how many bits stand
+    /// behind.
     #[inline(always)]
     fn in_word(self) -> Option<(u8, u32)> {
         let behind = 32_u32.checked_sub(u32::from(self.offset) % 8 * 8)?;
@@ -92,7 +103,8 @@ impl Run {
     }
 }
 
-/// The next hops of a burst's packets: of each the number of a place, which is what a prefix leads to.
+/// The next hops of a burst's packets: of each the number of a place, which is what a prefix leads
+/// to.
 pub(crate) struct NextHops<'g, 'n> {
     /// Where whoever asks keeps them.
     numbers: &'n [u32; LOOKUP_MAX],
@@ -113,14 +125,16 @@ impl<'g> NextHops<'g, '_> {
         self.numbers[one % LOOKUP_MAX] != self.numbers[other % LOOKUP_MAX]
     }
 
-    /// The verdict of the rule that packet `index` has met, where its place tells. This cannot be so where the rule does not hold in the guard's epoch.
+    /// The verdict of the rule that packet `index` has met, where its place tells. This cannot be
+    /// so where the rule does not hold in the guard's epoch.
     #[inline(always)]
     pub fn verdict(&self, index: usize) -> Option<CountedVerdict<'g>> {
         self.place(index)?
             .verdict(|number| kept(self.edits, number))
     }
 
-    /// Says what is to be done to packets of these numbers by their verdicts, up to the first without one, or to [`STEP`](super::STEP) of them. Returns how many these are.
+    /// Says what is to be done to packets of these numbers by their verdicts, up to the first
+    /// without one, or to [`STEP`](super::STEP) of them. Returns how many these are.
     #[inline(never)] // so that what its loops need stays in registers
     pub fn batch<'d>(
         &self,
@@ -144,8 +158,9 @@ impl<'g> NextHops<'g, '_> {
         })
     }
 
-    /// Finds the rules of packets, from number `from` on. Those for which their places do not tell are given to `missed`. Where somebody is to be summaries what is known of rules, these are not
-    /// fetched.
+    /// Finds the rules of packets, from number `from` on. Those for which their places do not tell
+    /// are given to `missed`. Where somebody is to be summaries what is known of rules, these are
+    /// not fetched.
     #[inline(always)]
     pub fn resolve(
         &self,
@@ -193,7 +208,8 @@ pub(crate) struct Trie {
 }
 
 impl Trie {
-    /// The words of packets that a lookup reads: also those that only rules look at which have gone since.
+    /// The words of packets that a lookup reads: also those that only rules look at which have gone
+    /// since.
     pub fn reads(&self) -> impl Iterator<Item = u8> {
         let Run { offset, bytes } = self.run;
         let field = offset / 8..=(offset + u16::from(bytes) - 1) / 8;
@@ -244,7 +260,8 @@ impl Trie {
         self.placed(numbers)
     }
 
-    /// [`Trie::next_hops`] for mini keys that lie behind each other. Where vector code does it, addresses are taken out of them sixteen at a time.
+    /// [`Trie::next_hops`] for mini keys that lie behind each other. Where vector code does it,
+    /// addresses are taken out of them sixteen at a time.
     #[inline(always)]
     pub fn next_hops_of_mini_keys<'g, 'n>(
         &'g self,
@@ -261,7 +278,8 @@ impl Trie {
             // SAFETY: only a variant that the processor has is ever used.
             let known = unsafe { avx512::addresses(keys, sought, &mut addresses) };
             if self.places.view().len() > FEW {
-                // Lines of the root wait for memory too then: a prefetch is done with sooner than a gather.
+                // Lines of the root wait for memory too then: a prefetch is done with sooner than a
+                // gather.
                 let lines = self.lines.view();
                 for address in &addresses[..keys.len()] {
                     prefetch(lines.address(Slot(*address >> 16)));
@@ -273,7 +291,8 @@ impl Trie {
         self.next_hops(&|index| &keys[index], keys.len(), numbers)
     }
 
-    /// What vector code looks for in mini keys, where the field is four of their bytes and rules want bits of another four alike, as most do.
+    /// What vector code looks for in mini keys, where the field is four of their bytes and rules
+    /// want bits of another four alike, as most do.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     fn sought(&self) -> Option<avx512::Sought> {
@@ -292,7 +311,8 @@ impl Trie {
         NextHops {
             numbers,
             default: self.default.load(Ordering::Acquire),
-            // Only now: it has all places that have been read of, also where it has grown meanwhile.
+            // Only now: it has all places that have been read of, also where it has grown
+            // meanwhile.
             places: self.places.view(),
             edits: self.edits.view(),
         }
@@ -346,7 +366,8 @@ impl Trie {
         self.descend(|index| addresses[index] >> 16, byte, known, count, places);
     }
 
-    /// Leads packets that are `known` to their places, and fetches these. Level by level: what each packet reads next is fetched while others take their step.
+    /// Leads packets that are `known` to their places, and fetches these. Level by level: what each
+    /// packet reads next is fetched while others take their step.
     #[inline(always)]
     fn descend(
         &self,
@@ -458,7 +479,8 @@ pub(crate) struct TrieClassifier {
 }
 
 impl TrieClassifier {
-    /// Whether what stands beside is not of higher precedence than any prefix, most often a table's last rule: only packets without a prefix ask for it.
+    /// Whether what stands beside is not of higher precedence than any prefix, most often a table's
+    /// last rule: only packets without a prefix ask for it.
     #[inline(always)]
     pub(crate) fn decides(&self) -> bool {
         let highest = self.beside.first().map(|entry| entry.max_priority);

@@ -1,21 +1,27 @@
-//! One tuple: the rules that look at the same bits, in a hash table that one writer changes while readers read.
+//! One tuple: the rules that look at the same bits, in a hash table that one writer changes while
+//! readers read.
 //!
-//! A slot is one word: the address of the first rule of a chain and 16 bits of its hash, so that a probe rarely touches a rule that does not match.
-//! A chain holds the rules with one value, the highest precedence first ([`Rule::next`]). Of each
-//! precedence it leads to the newest version only; versions that it has replaced and that are still
-//! linked hang behind that, newest first ([`Rule::older`]). A version holds until the one after it
-//! begins, so a lookup passes over the versions that were published after its burst began, and looks
-//! at one more: how many dead ones there are does not matter to it.
+//! A slot is one word: the address of the first rule of a chain and 16 bits of its hash, so that a
+//! probe rarely touches a rule that does not match. A chain holds the rules with one value, the
+//! highest precedence first ([`Rule::next`]). Of each precedence it leads to the newest version
+//! only; versions that it has replaced and that are still linked hang behind that, newest first
+//! ([`Rule::older`]). A version holds until the one after it begins, so a lookup passes over the
+//! versions that were published after its burst began, and looks at one more: how many dead ones
+//! there are does not matter to it.
 //!
-//! A version that is replaced stays readable for those who stand on it: its `next` then leads to the
-//! version that replaced it, from where the chain goes on. So whoever came by an older version (a
-//! decision tree, say) finds the newer ones.
+//! A version that is replaced stays readable for those who stand on it: its `next` then leads to
+//! the version that replaced it, from where the chain goes on. So whoever came by an older version
+//! (a decision tree, say) finds the newer ones.
 //!
-//! A chain stands in one of the first [`REACH`] slots from that of its hash on, so a lookup looks at no more than these, 16 cache lines in a row, whatever rules and packets somebody chooses; and
-//! because the hash is a secret ([`crate::secret`]), nobody can choose them so that it looks at more than the two or three that it does on average. What would stand further
-//! away has the slots made anew, with another secret, and with twice as many slots; after [`ATTEMPTS`] in vain, which no choice of rules explains, the limit goes and no rule is lost.
+//! A chain stands in one of the first [`REACH`] slots from that of its hash on, so a lookup looks
+//! at no more than these, 16 cache lines in a row, whatever rules and packets somebody chooses; and
+//! because the hash is a secret ([`crate::secret`]), nobody can choose them so that it looks at
+//! more than the two or three that it does on average. What would stand further away has the slots
+//! made anew, with another secret, and with twice as many slots; after [`ATTEMPTS`] in vain, which
+//! no choice of rules explains, the limit goes and no rule is lost.
 //!
-//! Half of the slots stay empty. Where there are many, others are filled while these are in use, some with each rule that comes ([`Growing`]): to fill a million at once takes a quarter of a
+//! Half of the slots stay empty. Where there are many, others are filled while these are in use,
+//! some with each rule that comes ([`Growing`]): to fill a million at once takes a quarter of a
 //! second, for which a controller would wait.
 
 use crate::burst::Words;
@@ -54,14 +60,17 @@ impl From<&MatchWord> for MaskedWord {
 const AHEAD: usize = 8;
 /// Slots of 32 KB.
 const LARGE: usize = 4096;
-/// How many slots in a row a chain may stand in, from that of its hash on: among a million rules by chance, half of the slots being empty, one in 50,000 times that the slots fill up
-/// does one not find room in these.
+/// How many slots in a row a chain may stand in, from that of its hash on: among a million rules by
+/// chance, half of the slots being empty, one in 50,000 times that the slots fill up does one not
+/// find room in these.
 const REACH: usize = 128;
-/// How often slots are made anew for one rule that finds no room in its reach, before the reach is given up.
+/// How often slots are made anew for one rule that finds no room in its reach, before the reach is
+/// given up.
 const ATTEMPTS: u32 = 4;
 /// Slots up to which all are made anew at once, in a fraction of a millisecond.
 const AT_ONCE: usize = 4096;
-/// Slots looked at with each rule that comes while others are filled. Filling begins when three eighths are used, and half of this would do to end before one half is.
+/// Slots looked at with each rule that comes while others are filled. Filling begins when three
+/// eighths are used, and half of this would do to end before one half is.
 const SLICE: usize = 16;
 const EMPTY: u64 = 0;
 const DELETED: u64 = 1;
@@ -70,7 +79,8 @@ const ADDRESS: u64 = (1 << 48) - 1;
 struct Slots {
     slots: Box<[AtomicU64]>,
     secret: Secret,
-    /// [`REACH`], or more where nothing else has helped, which takes equal hashes of all of 64 bits.
+    /// [`REACH`], or more where nothing else has helped, which takes equal hashes of all of 64
+    /// bits.
     reach: usize,
     /// The writer's, on a line of its own, for readers look at the other one in every burst.
     counts: CachePadded<Counts>,
@@ -129,7 +139,8 @@ impl Slots {
         }
     }
 
-    /// Puts chains into slots that are all empty; false where one finds no room in its reach. Readers know nothing of them yet.
+    /// Puts chains into slots that are all empty; false where one finds no room in its reach.
+    /// Readers know nothing of them yet.
     fn fill(&self, chains: &[u64]) -> bool {
         chains.iter().enumerate().all(|(index, chain)| {
             if let Some(later) = chains.get(index + AHEAD) {
@@ -139,7 +150,8 @@ impl Slots {
         })
     }
 
-    /// Puts in a chain that is not there; false where it finds no room in its reach. Readers know nothing of these slots yet.
+    /// Puts in a chain that is not there; false where it finds no room in its reach. Readers know
+    /// nothing of these slots yet.
     fn put(&self, chain: u64) -> bool {
         let head = address(chain);
         // SAFETY: a linked head is alive.
@@ -161,7 +173,8 @@ impl Slots {
         (0..self.reach).map(move |step| &self.slots[(hash as usize + step) & mask])
     }
 
-    /// Does what was done to a slot of others: there its word was `before`, and is `after`. False where a chain finds no room.
+    /// Does what was done to a slot of others: there its word was `before`, and is `after`. False
+    /// where a chain finds no room.
     fn follow(&self, before: u64, after: u64) -> bool {
         if before <= DELETED {
             return after <= DELETED || self.put(after);
@@ -185,7 +198,8 @@ impl Slots {
     }
 }
 
-/// Slots without chains. Memory that the kernel gives is empty, so many cost no more than few until they are used.
+/// Slots without chains. Memory that the kernel gives is empty, so many cost no more than few until
+/// they are used.
 fn empty(count: usize) -> Box<[AtomicU64]> {
     let words = vec![EMPTY; count].into_boxed_slice();
     // SAFETY: an atomic word lies in memory as a word does, and the words are nobody else's.
@@ -228,7 +242,8 @@ fn entry(rule: NonNull<Rule>, hash: u64) -> u64 {
 
 #[inline(always)]
 fn address(slot: u64) -> NonNull<Rule> {
-    // SAFETY: only called for slots that hold an address, which came from a `NonNull<Rule>` below 2^48 (user space on x86-64 and arm64).
+    // SAFETY: only called for slots that hold an address, which came from a `NonNull<Rule>` below
+    // 2^48 (user space on x86-64 and arm64).
     unsafe { NonNull::new_unchecked((slot & ADDRESS) as *mut Rule) }
 }
 
@@ -285,7 +300,8 @@ impl<'a> View<'a> {
         first_held(self.head(hash, key)?, epoch)
     }
 
-    /// The head of the chain that the first slot of this hash leads to, if its tag is the hash's: most often the one. Fetches what is compared of it.
+    /// The head of the chain that the first slot of this hash leads to, if its tag is the hash's:
+    /// most often the one. Fetches what is compared of it.
     #[inline(always)]
     pub fn likely(&self, hash: u64) -> Option<&'a Rule> {
         let slot = self.slots[hash as usize & (self.slots.len() - 1)].load(Ordering::Acquire);
@@ -298,11 +314,13 @@ impl<'a> View<'a> {
         };
         let rule = likely as *const Rule;
         self.prefetch_match(rule);
-        // SAFETY: null, or a rule found in a slot, which is freed only after every guard that was alive when it was unlinked is gone.
+        // SAFETY: null, or a rule found in a slot, which is freed only after every guard that was
+        // alive when it was unlinked is gone.
         unsafe { rule.as_ref() }
     }
 
-    /// [`View::find`] for a packet that has these bits in all of the tuple's words, N of them, and this likely head of its chain.
+    /// [`View::find`] for a packet that has these bits in all of the tuple's words, N of them, and
+    /// this likely head of its chain.
     #[inline(always)]
     pub fn find_likely<const N: usize>(
         &self,
@@ -395,7 +413,8 @@ impl<'a> View<'a> {
                 return None;
             }
             if slot != DELETED && tag(slot) == tag(hash) {
-                // SAFETY: a rule found in a slot is freed only after every guard that was alive when it was unlinked is gone.
+                // SAFETY: a rule found in a slot is freed only after every guard that was alive
+                // when it was unlinked is gone.
                 let head: &'a Rule = unsafe { address(slot).as_ref() };
                 if has(head) {
                     return Some(head);
@@ -407,7 +426,8 @@ impl<'a> View<'a> {
     }
 }
 
-/// Whether a packet with these bits in all of a tuple's words, N of them, has what a rule of the tuple wants: it looks at the same bits of each.
+/// Whether a packet with these bits in all of a tuple's words, N of them, has what a rule of the
+/// tuple wants: it looks at the same bits of each.
 #[inline(always)]
 fn has_bits<const N: usize>(rule: &Rule, bits: [u64; N]) -> bool {
     if N == 1 {
@@ -428,7 +448,8 @@ fn first_held(head: &Rule, epoch: Epoch) -> Option<&Rule> {
         if let Some(version) = rule.version_in(epoch) {
             return Some(version);
         }
-        // SAFETY: as for the head; a rule's `next` is followed only by readers under a guard and by the writer.
+        // SAFETY: as for the head; a rule's `next` is followed only by readers under a guard and by
+        // the writer.
         rule = unsafe { rule.next.load(Ordering::Acquire).as_ref() }?;
     }
 }
@@ -461,7 +482,8 @@ impl Tuple {
         &self.words
     }
 
-    /// The rule of this precedence that holds in `epoch` and matches exactly the words and masks of `shape`, with the values that `key` has there.
+    /// The rule of this precedence that holds in `epoch` and matches exactly the words and masks of
+    /// `shape`, with the values that `key` has there.
     pub fn find_exact<'a>(
         &'a self,
         shape: &[(u8, u64)],
@@ -530,7 +552,8 @@ impl Tuple {
         view.prefetch(view.secret.hash_of(matching));
     }
 
-    /// Where the chain with `rule`'s value is, or else where a new one goes; None where that finds no room in its reach.
+    /// Where the chain with `rule`'s value is, or else where a new one goes; None where that finds
+    /// no room in its reach.
     fn place(&self, hash: u64, rule: &Rule) -> Option<Result<usize, usize>> {
         let Slots { slots, reach, .. } = self.slots();
         let mask = slots.len() - 1;
@@ -668,7 +691,8 @@ impl Tuple {
         domain.retire(unsafe { Box::from_raw(old) });
     }
 
-    /// Puts all chains into other slots, four times as many as they are or more, with another secret. Returns the first attempt, from this one on, that was a success.
+    /// Puts all chains into other slots, four times as many as they are or more, with another
+    /// secret. Returns the first attempt, from this one on, that was a success.
     fn make_anew(&self, domain: &Domain, from: u32) -> u32 {
         *self.growing() = None;
         let slots = self.slots().slots.iter();
@@ -678,7 +702,8 @@ impl Tuple {
             .collect();
         let (attempt, new) = (from..=ATTEMPTS)
             .find_map(|attempt| {
-                // Of two attempts with as many slots, the second one has a factor of its own at least.
+                // Of two attempts with as many slots, the second one has a factor of its own at
+                // least.
                 let count = ((chains.len() + 1) * 4) << (attempt / 2);
                 let new = Slots::new(count, (self.secrets)(attempt), attempt);
                 new.fill(&chains).then_some((attempt, new))
@@ -753,7 +778,8 @@ impl Tuple {
         for slot in &self.slots().slots {
             let slot = slot.load(Ordering::Acquire);
             if slot > DELETED {
-                // SAFETY: as for readers: a rule found in a slot is freed only after every epoch that was held when it was unlinked.
+                // SAFETY: as for readers: a rule found in a slot is freed only after every epoch
+                // that was held when it was unlinked.
                 let head = unsafe { address(slot).as_ref() };
                 with(&mut chain_from(Some(head)));
             }
@@ -795,7 +821,8 @@ fn above<'a>(slot: &'a AtomicU64, priority: u32) -> (Option<&'a Rule>, *mut Rule
 
 impl Drop for Tuple {
     fn drop(&mut self) {
-        // SAFETY: made by `Box::into_raw`; the last shape naming this tuple is gone, so no reader is left. Rules are the writer's to free.
+        // SAFETY: made by `Box::into_raw`; the last shape naming this tuple is gone, so no reader
+        // is left. Rules are the writer's to free.
         drop(unsafe { Box::from_raw(self.slots.load(Ordering::Acquire)) });
     }
 }

@@ -1,4 +1,5 @@
-//! Rules by tuples: one hash table for each set of masked bits, looked up in the order of the highest precedence in each.
+//! Rules by tuples: one hash table for each set of masked bits, looked up in the order of the
+//! highest precedence in each.
 
 use super::effort::Count;
 use super::exact::{ByWords, ExactMatches};
@@ -30,7 +31,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Packets that are compared with the first of a set, to see whether a tuple tells them apart at all.
+/// Packets that are compared with the first of a set, to see whether a tuple tells them apart at
+/// all.
 const SAMPLE: usize = 8;
 
 /// One tuple of a table, in order of precedence.
@@ -38,10 +40,12 @@ pub(crate) struct TupleEntry {
     pub tuple: Arc<Tuple>,
     /// The highest precedence of its rules when the list was made.
     pub max_priority: u32,
-    /// Bits in which all of its rules agree, the most telling first: a packet that differs in one of them has no rule here, and a hash table that is large
-    /// need not be looked at. To look at a small one costs less than to ask.
+    /// Bits in which all of its rules agree, the most telling first: a packet that differs in one
+    /// of them has no rule here, and a hash table that is large need not be looked at. To look
+    /// at a small one costs less than to ask.
     pub agreed: Box<[MatchWord]>,
-    /// Whether these are all that its rules look at: then all packets that have them meet the same rule.
+    /// Whether these are all that its rules look at: then all packets that have them meet the same
+    /// rule.
     pub single: bool,
     /// What is known of its rules, where they are many and most of them only send.
     pub exact: Option<Arc<Exact>>,
@@ -73,7 +77,8 @@ impl Words for Example<'_> {
     }
 }
 
-/// The words that say best what kind of packet it is: protocol and ports, then ingress port, Ethernet type and VLAN.
+/// The words that say best what kind of packet it is: protocol and ports, then ingress port,
+/// Ethernet type and VLAN.
 pub(crate) const TELLING: [u8; 2] = [(at::IP_PROTO / 8) as u8, (at::ETH_TYPE / 8) as u8];
 
 #[inline(always)]
@@ -87,7 +92,8 @@ pub(crate) fn lookup_tuples<'k, 'g, K: Words + 'k>(
     lookup_pending(tuples, &mut all, key, epoch, out);
 }
 
-/// What is known of the rules of the first tuple, where a packet that finds one there needs no other.
+/// What is known of the rules of the first tuple, where a packet that finds one there needs no
+/// other.
 #[inline(always)]
 pub(crate) fn exact_of(tuples: &[TupleEntry], epoch: Epoch) -> Option<&Exact> {
     let (first, others) = tuples.split_first()?;
@@ -225,7 +231,8 @@ pub(crate) struct TupleWriter {
     pub(crate) shared: Arc<Tuple>,
     /// How many linked rules have each precedence.
     pub(crate) priorities: BTreeMap<u32, usize>,
-    /// The bits in which all of its rules have agreed since it was made, in the order of its words; a word may have none left.
+    /// The bits in which all of its rules have agreed since it was made, in the order of its
+    /// words; a word may have none left.
     pub(crate) agreed: SmallVec<[MatchWord; 4]>,
     /// The highest precedence of its rules that are not in the table's trees or trie.
     pub(crate) beside: Option<u32>,
@@ -560,8 +567,8 @@ impl TupleSpace {
         lookup_exact(&self.0, &mut all, keys, epoch, out, summaries);
     }
 
-    /// Packets that tuples cannot tell apart are looked up once. As soon as there seem to be few such,
-    /// the rest are looked up packet by packet.
+    /// Packets that tuples cannot tell apart are looked up once. As soon as there seem to be few
+    /// such, the rest are looked up packet by packet.
     #[inline(always)]
     fn by_tuples<'g, K: Words>(
         &'g self,
@@ -731,7 +738,8 @@ pub(crate) fn of_tuples(
     }
 }
 
-/// The bits in which each of a few tuples' rules agree as patterns over the mini keys. One tuple is looked up by all packets anyway, most of the time.
+/// The bits in which each of a few tuples' rules agree as patterns over the mini keys. One tuple is
+/// looked up by all packets anyway, most of the time.
 pub(crate) fn gates(tuples: &[TupleEntry]) -> Option<Box<[Pattern]>> {
     let one = matches!(tuples, [only] if !only.single);
     if one || tuples.len() > GATES_MAX {

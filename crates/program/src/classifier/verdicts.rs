@@ -10,25 +10,27 @@ use crate::rule::Rule;
 use crate::rule::summary::{CountedVerdict, MatchedRule, Summaries};
 use std::ops::Range;
 
-/// What becomes of a burst's packets, as lookups say that know it before they find the rules: what a switch's tables call a verdict. By kind of table.
+/// What becomes of a burst's packets, as lookups say that know it before they find the rules: what
+/// a switch's tables call a verdict. By kind of table.
 pub(crate) enum VerdictsBy<'g, 'n> {
     Routes(Routes<'g, 'n>),
     OneWord(ExactMatches<'g, 'n, 1, 4>),
     TwoWords(ExactMatches<'g, 'n, 2, 2>),
 }
 
-/// What a source of verdicts says of packets of a burst, by their numbers. A packet's verdict is what its
-/// rule does, where that is no more than sending, perhaps after edits, and known without reading the
-/// rule.
+/// What a source of verdicts says of packets of a burst, by their numbers. A packet's verdict is
+/// what its rule does, where that is no more than sending, perhaps after edits, and known without
+/// reading the rule.
 pub(crate) trait Verdicts<'g> {
     /// How often verdicts are gone back to when packets without one have been carried out by their
     /// rules. Where more have none, this costs more than it saves.
     const RETURNS: usize = 4;
 
-    /// Returns whether `count` packets are to be carried out by verdicts, one after the other, and not
-    /// as runs of those that have met one rule. Where rules are many, nearly all have met different
-    /// ones; the first two may be of one flow by chance, so that two others are looked at as well.
-    /// Packets of one flow all the way are faster as a run, and a single one is not.
+    /// Returns whether `count` packets are to be carried out by verdicts, one after the other, and
+    /// not as runs of those that have met one rule. Where rules are many, nearly all have met
+    /// different ones; the first two may be of one flow by chance, so that two others are
+    /// looked at as well. Packets of one flow all the way are faster as a run, and a single one
+    /// is not.
     #[inline(always)]
     fn should_batch<K: Words>(&self, count: usize, key: impl Fn(usize) -> K) -> bool {
         let differ = |a, b| self.differ((a, &key(a)), (b, &key(b)));
@@ -40,13 +42,13 @@ pub(crate) trait Verdicts<'g> {
     /// rules.
     fn differ<K: Words>(&self, one: (usize, &K), other: (usize, &K)) -> bool;
 
-    /// Returns the verdict of packet `index`, where it has one. It cannot where the rule does not hold
-    /// in the guard's epoch.
+    /// Returns the verdict of packet `index`, where it has one. It cannot where the rule does not
+    /// hold in the guard's epoch.
     fn verdict<K: Words>(&self, index: usize, key: &K) -> Option<CountedVerdict<'g>>;
 
-    /// Says what is to be done to packets of these numbers by their verdicts, up to the first without
-    /// one, or to [`STEP`](crate::actions::batch::STEP) of them. Returns how many these are. `verdict`
-    /// is [`Verdicts::verdict`] of such a packet.
+    /// Says what is to be done to packets of these numbers by their verdicts, up to the first
+    /// without one, or to [`STEP`](crate::actions::batch::STEP) of them. Returns how many these
+    /// are. `verdict` is [`Verdicts::verdict`] of such a packet.
     #[inline(always)]
     fn batch<'d>(
         &self,
@@ -61,8 +63,8 @@ pub(crate) trait Verdicts<'g> {
         batch.fill(counters, those.len(), |at| verdict(those.start + at))
     }
 
-    /// Returns the rules of packets from number `from` on, whatever their verdicts; there are as many
-    /// keys. `room` is for those who have not found them yet.
+    /// Returns the rules of packets from number `from` on, whatever their verdicts; there are as
+    /// many keys. `room` is for those who have not found them yet.
     fn rules<'a, K: Words>(
         &'a self,
         from: usize,

@@ -2,20 +2,29 @@
 //!
 //! Three short cuts in front of the general way (parse into whole keys, look up, walk):
 //!
-//! * The first table reads nothing but the ingress port, and the rule for it only sends to a port: one lookup is the answer for the whole burst, and no
-//!   packet is read at all. Headers that lie are then not counted as malformed, for nobody has looked at them.
-//! * The first table reads only what lies in the mini keys: packets are read into one cache line each ([`packet::mini_key`]), looked up there, and runs of
-//!   neighbours that meet the same sending rule go out together. Where the rules are few, each packet is compared with them while it is read, or, where these
-//!   only send and drop, as it lies. A packet that has more before it goes on in a lane ([`super::lanes`]).
-//! * The first table reads more of them: the same, but that what packets of IPv6 and ARP tell beside their mini keys is read for all of them first.
+//! * The first table reads nothing but the ingress port, and the rule for it only sends to a port:
+//!   one lookup is the answer for the whole burst, and no packet is read at all. Headers that lie
+//!   are then not counted as malformed, for nobody has looked at them.
+//! * The first table reads only what lies in the mini keys: packets are read into one cache line
+//!   each ([`packet::mini_key`]), looked up there, and runs of neighbours that meet the same
+//!   sending rule go out together. Where the rules are few, each packet is compared with them while
+//!   it is read, or, where these only send and drop, as it lies. A packet that has more before it
+//!   goes on in a lane ([`super::lanes`]).
+//! * The first table reads more of them: the same, but that what packets of IPv6 and ARP tell
+//!   beside their mini keys is read for all of them first.
 //!
-//! Where rules are many, most packets meet one of their own. What places (`table::places`) tell of them, a verdict, is enough for those that send, perhaps after edits: as long as packets
-//! meet such rules they are carried out by two small loops, one that finds counters and edits and asks for them and one that edits and counts, and leave sorted by port at once, without a thought of
-//! runs. Behind a table's trie (`table::prefixes`) or one of exact matches (`table::exact`) not even the rules are looked for then.
+//! Where rules are many, most packets meet one of their own. What places (`table::places`) tell of
+//! them, a verdict, is enough for those that send, perhaps after edits: as long as packets
+//! meet such rules they are carried out by two small loops, one that finds counters and edits and
+//! asks for them and one that edits and counts, and leave sorted by port at once, without a thought
+//! of runs. Behind a table's trie (`table::prefixes`) or one of exact matches (`table::exact`) not
+//! even the rules are looked for then.
 //!
-//! Runs of neighbours that meet a rule whose only step is NORMAL go to the learning switch together ([`Host::normal_run`]), with what has been read of them.
+//! Runs of neighbours that meet a rule whose only step is NORMAL go to the learning switch together
+//! ([`Host::normal_run`]), with what has been read of them.
 //!
-//! A burst begins the general way where its next packet is of no common kind; a few common ones before it are not worth a burst of their own.
+//! A burst begins the general way where its next packet is of no common kind; a few common ones
+//! before it are not worth a burst of their own.
 
 #[cfg(test)]
 mod tests;
@@ -46,14 +55,16 @@ use std::ops::Range;
 
 /// Fewest common packets that are looked up by themselves when another one follows.
 pub(crate) const WORTH_IT: usize = 8;
-/// How many packets ahead is fetched what carrying their rules out reads: some hundred nanoseconds' work where rules only send, and more where they edit.
+/// How many packets ahead is fetched what carrying their rules out reads: some hundred nanoseconds'
+/// work where rules only send, and more where they edit.
 const AHEAD: usize = 24;
 /// Shortest frame that has an Ethernet header; a shorter one is for the general way to throw out.
 const ETHERNET_LEN: usize = 14;
 
 impl<F: Frame> Engine<F> {
-    /// Takes a number of frames from the front, does all that can be done before the next lookup, and says whether it did. Otherwise nothing has been
-    /// done, and the frames are to go the general arrival.
+    /// Takes a number of frames from the front, does all that can be done before the next lookup,
+    /// and says whether it did. Otherwise nothing has been done, and the frames are to go the
+    /// general arrival.
     #[inline(always)]
     pub(crate) fn front<H: Host<F>>(
         &mut self,
@@ -175,7 +186,8 @@ impl<F: Frame> Engine<F> {
             }
         }
         let hot = &self.hot[..read.count];
-        // Patterns know packets that have no rule in the first tuple. A few such have no verdicts. Counted in bytes, as above.
+        // Patterns know packets that have no rule in the first tuple. A few such have no verdicts.
+        // Counted in bytes, as above.
         let mut numbers = [0; LOOKUP_MAX];
         let in_first = first[..read.count].iter().map(|gate| u8::from(*gate == 0));
         if !H::WATCHES
@@ -351,8 +363,8 @@ impl<F: Frame> Engine<F> {
         }
     }
 
-    /// Executes packets' verdicts, or from the first without one on what their rules say, and counts
-    /// it. `ALL` where lookups need all that packets tell.
+    /// Executes packets' verdicts, or from the first without one on what their rules say, and
+    /// counts it. `ALL` where lookups need all that packets tell.
     #[inline(never)] // one for each source of verdicts
     fn execute<'g, V: Verdicts<'g>, H: Host<F>, const ALL: bool>(
         &mut self,
@@ -430,7 +442,8 @@ impl<F: Frame> Engine<F> {
         frames: &mut Vec<F>,
         host: &mut H,
     ) -> usize {
-        // Taken meanwhile, for verdicts are asked for while mini keys change. Nobody keeps what else has been read true to edits: who needs it later reads it anew.
+        // Taken meanwhile, for verdicts are asked for while mini keys change. Nobody keeps what
+        // else has been read true to edits: who needs it later reads it anew.
         let more = match ALL {
             true => std::mem::take(&mut self.more),
             false => Box::default(),
@@ -474,8 +487,10 @@ impl<F: Frame> Engine<F> {
         self.meet(burst, arrival, those, rules, frames, host);
     }
 
-    /// Executes the verdicts of these packets, and takes and sends their frames, which are the first ones, up to one without a verdict, or whose TTL would expire. Returns its number.
-    /// Where rules are many, each packet meets one of its own, and what is done for runs would cost more than this. All of them leave at once, so that no later packet overtakes them.
+    /// Executes the verdicts of these packets, and takes and sends their frames, which are the
+    /// first ones, up to one without a verdict, or whose TTL would expire. Returns its number.
+    /// Where rules are many, each packet meets one of its own, and what is done for runs would cost
+    /// more than this. All of them leave at once, so that no later packet overtakes them.
     #[inline(always)]
     fn end_first<'d, H: Host<F>>(
         &mut self,
@@ -571,7 +586,8 @@ impl<F: Frame> Engine<F> {
                     && let Some(block) = blocks.first()
                     && let Some(port) = goes_to(block, &self.hot[index])
                 {
-                    // Where rules are many, nearly every packet: what is done for runs would cost more than the edits.
+                    // Where rules are many, nearly every packet: what is done for runs would cost
+                    // more than the edits.
                     if let Some(mut frame) = frames.next() {
                         let (rule, hot) = (Some(matched_rule.rule), &mut self.hot[index]);
                         let counter = matched_rule.counter();
@@ -624,7 +640,8 @@ impl<F: Frame> Engine<F> {
         self.drive_lanes(burst, arrival, host);
     }
 
-    /// Gives packets that have met one rule whose only step is NORMAL, the next of `frames`, to the learning switch, and counts them.
+    /// Gives packets that have met one rule whose only step is NORMAL, the next of `frames`, to the
+    /// learning switch, and counts them.
     fn meet_normal<H: Host<F>>(
         &mut self,
         burst: &Burst<'_, '_>,
@@ -684,7 +701,8 @@ impl<F: Frame> Engine<F> {
     }
 }
 
-/// All that is known of a packet of the common kinds; `more` is not looked at where it is one of IPv4.
+/// All that is known of a packet of the common kinds; `more` is not looked at where it is one of
+/// IPv4.
 struct AllWords<'a> {
     hot: &'a MiniKey,
     more: &'a MoreWords,
@@ -719,7 +737,8 @@ impl Words for AllWords<'_> {
     }
 }
 
-/// Where all frames have met one rule that only sends, or whose only step is NORMAL: carries it out, and true.
+/// Where all frames have met one rule that only sends, or whose only step is NORMAL: carries it
+/// out, and true.
 #[allow(clippy::too_many_arguments)] // as for `burst`
 #[inline(always)]
 fn meet_one<F: Frame, H: Host<F>>(
@@ -751,7 +770,8 @@ fn meet_one<F: Frame, H: Host<F>>(
     true
 }
 
-/// Carries out what is to be done to the first `known` packets, up to the first whose TTL would expire, and says where each one goes. Returns how many these are.
+/// Carries out what is to be done to the first `known` packets, up to the first whose TTL would
+/// expire, and says where each one goes. Returns how many these are.
 #[inline(never)] // as above
 fn carry_out<'f, F: Frame + 'f>(
     packets: impl Iterator<Item = (&'f mut F, &'f mut MiniKey)>,

@@ -1,22 +1,30 @@
 //! A bounded cache of walks, in front of long pipelines.
 //!
-//! A packet of the common kinds that has the same bits as an earlier one, of all bits that the bridge's rules look at, takes the same way through the tables
-//! ([`crate::table`]'s `unwildcarded`). Where rules look at what packets of IPv6 and ARP tell beside their mini keys, such packets are walked. What that way was is remembered as straight-line steps without lookups, and as the rules and tables that count it. So a walk through thirty
-//! tables costs a hash, one cache line for the bits, one for the way, and the steps that change or send the packet.
+//! A packet of the common kinds that has the same bits as an earlier one, of all bits that the
+//! bridge's rules look at, takes the same way through the tables ([`crate::table`]'s
+//! `unwildcarded`). Where rules look at what packets of IPv6 and ARP tell beside their mini keys,
+//! such packets are walked. What that way was is remembered as straight-line steps without lookups,
+//! and as the rules and tables that count it. So a walk through thirty tables costs a hash, one
+//! cache line for the bits, one for the way, and the steps that change or send the packet.
 //!
 //! * [`store`]: bits -> way, and the ways themselves. Many flows share a way, which is kept once.
-//! * [`record`]: how a walk is watched while it takes place as ever, and what of it can be remembered. Walks that ask control, meet meters or groups, or
-//!   depend on more than those bits are remembered as such that must be walked.
-//! * [`worth`]: the cache is tried where walks are long, kept on where packets cost fewer cycles with it than without, and switched off otherwise. Where they are one lookup that costs
-//!   no more than one in the cache, it is not tried at all.
+//! * [`record`]: how a walk is watched while it takes place as ever, and what of it can be
+//!   remembered. Walks that ask control, meet meters or groups, or depend on more than those bits
+//!   are remembered as such that must be walked.
+//! * [`worth`]: the cache is tried where walks are long, kept on where packets cost fewer cycles
+//!   with it than without, and switched off otherwise. Where they are one lookup that costs no more
+//!   than one in the cache, it is not tried at all.
 //! * [`board`]: what control says to caches and reads of them.
 //!
-//! *Rules change.* A way knows its tables; in a later epoch it holds only if none of them has changed since. It owns its steps and names its counters by number, so nothing
-//! of a rule is reached through it.
+//! *Rules change.* A way knows its tables; in a later epoch it holds only if none of them has
+//! changed since. It owns its steps and names its counters by number, so nothing of a rule is
+//! reached through it.
 //!
-//! *Counting.* Sixty counters a packet would cost more than all the rest, so a way notes packets and bytes itself, and ways that have something noted stand in a queue, of which each
-//! burst pays some: all of them when bursts are small, and an idle worker pays all before it sleeps. Sums are exact; a busy worker's rules show them some milliseconds late.
-//! Until then the worker owes them ([`Guard::owes`]), which keeps counters from being given to other rules.
+//! *Counting.* Sixty counters a packet would cost more than all the rest, so a way notes packets
+//! and bytes itself, and ways that have something noted stand in a queue, of which each burst pays
+//! some: all of them when bursts are small, and an idle worker pays all before it sleeps. Sums are
+//! exact; a busy worker's rules show them some milliseconds late. Until then the worker owes them
+//! ([`Guard::owes`]), which keeps counters from being given to other rules.
 
 pub(crate) mod board;
 mod controller;
@@ -57,7 +65,8 @@ const RECORDED: usize = 2;
 /// A worker's caches, one for each bridge.
 pub(crate) struct Caches {
     caches: VecDeque<Box<Cache>>,
-    /// What was said last to the domain; an engine that failed before this one may have left something.
+    /// What was said last to the domain; an engine that failed before this one may have left
+    /// something.
     owed: Option<Epoch>,
     /// Bursts that need no thought, while they are of the same bridge.
     quiet: u32,
@@ -106,7 +115,8 @@ impl Caches {
         self.owed != Some(NEVER)
     }
 
-    /// Begins a burst of a bridge, whose cache comes to the front. `possible`: packets may take short ways.
+    /// Begins a burst of a bridge, whose cache comes to the front. `possible`: packets may take
+    /// short ways.
     #[inline(always)]
     pub fn begin(&mut self, burst: &Burst<'_, '_>, possible: bool, packets: usize) -> Option<Use> {
         let bridge = burst.bridge.unwildcarded.serial();
@@ -161,7 +171,8 @@ impl Caches {
         })
     }
 
-    /// Finds a bridge's cache, or makes one in the place of that which has not been used for longest.
+    /// Finds a bridge's cache, or makes one in the place of that which has not been used for
+    /// longest.
     #[cold]
     fn bring(&mut self, burst: &Burst<'_, '_>, bridge: u64) {
         let at = self.caches.iter().position(|cache| cache.bridge == bridge);
@@ -253,7 +264,8 @@ impl Cache {
         }
     }
 
-    /// Sees to it that there is a store of the wanted size, in which nothing is from before the last upheaval.
+    /// Sees to it that there is a store of the wanted size, in which nothing is from before the
+    /// last upheaval.
     #[inline(always)]
     fn make_ready(&mut self, entries: usize, upheavals: u64) {
         let ready = self.upheavals == upheavals
@@ -286,7 +298,8 @@ impl Cache {
 }
 
 impl<F: Frame> Engine<F> {
-    /// Whether packets have been walked by the cache whose rules are still to be counted for: then call [`Engine::pay`] before resting.
+    /// Whether packets have been walked by the cache whose rules are still to be counted for: then
+    /// call [`Engine::pay`] before resting.
     #[inline(always)]
     pub fn owes(&self) -> bool {
         self.caches.owes()
@@ -298,8 +311,9 @@ impl<F: Frame> Engine<F> {
         self.caches.pay(PAID_IDLE, counters, guard);
     }
 
-    /// Takes a number of frames from the front, carries out those walks that are remembered, and has the others looked up in the first
-    /// table. False, with nothing done, where the frames in front are not of the common kind.
+    /// Takes a number of frames from the front, carries out those walks that are remembered, and
+    /// has the others looked up in the first table. False, with nothing done, where the frames
+    /// in front are not of the common kind.
     pub(crate) fn by_cache<H: Host<F>>(
         &mut self,
         burst: &Burst<'_, '_>,
@@ -413,7 +427,8 @@ impl<F: Frame> Engine<F> {
                 }
                 CachedVerdict::Walk => {
                     if let Some(frame) = frames.next() {
-                        // The first that miss are recorded, so that no packet overtakes one of its flow.
+                        // The first that miss are recorded, so that no packet overtakes one of its
+                        // flow.
                         if way == NO_PATH && cached.records > 0 {
                             cached.records -= 1;
                             cached.recorded += 1;

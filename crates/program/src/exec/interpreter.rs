@@ -19,17 +19,20 @@ use packet::{Field, FlowKey, Frame, Value, WordSet};
 use smallvec::SmallVec;
 use std::ptr::NonNull;
 
-/// Most resubmits, gotos and action lists that one packet may run through, as Open vSwitch's `MAX_RESUBMITS`.
+/// Most resubmits, gotos and action lists that one packet may run through, as Open vSwitch's
+/// `MAX_RESUBMITS`.
 pub const MAX_RESUBMITS: u32 = 4096;
 /// How deep resubmits may nest, as Open vSwitch's `MAX_DEPTH`.
 pub const MAX_DEPTH: u32 = 64;
-/// Most values on a walk's stack, as Open vSwitch's 64 KiB of 16 bytes would be 4096; less is kept here for the sake of a worker's memory.
+/// Most values on a walk's stack, as Open vSwitch's 64 KiB of 16 bytes would be 4096; less is kept
+/// here for the sake of a worker's memory.
 pub const MAX_STACK: usize = 1024;
 
 /// Cookie shown where no rule acts.
 pub const NO_COOKIE: u64 = u64::MAX;
 
-/// Steps to run. Valid for the burst: lists belong to rules seen under the burst's guard or in an epoch that is held, to the walk itself, or to the caller.
+/// Steps to run. Valid for the burst: lists belong to rules seen under the burst's guard or in an
+/// epoch that is held, to the walk itself, or to the caller.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Steps(pub(super) NonNull<[Op]>);
 
@@ -40,12 +43,14 @@ impl Steps {
 
     #[inline(always)]
     pub(crate) fn get<'a>(self) -> &'a [Op] {
-        // SAFETY: see the type; the engine finishes every walk of a burst, and so drops every `Steps`, before the guard or the caller's list can go.
+        // SAFETY: see the type; the engine finishes every walk of a burst, and so drops every
+        // `Steps`, before the guard or the caller's list can go.
         unsafe { self.0.as_ref() }
     }
 }
 
-// SAFETY: between bursts a `Steps` is kept only in held walks, whose epoch is held with them (`Guard::hold`), so an idle engine may move to another thread.
+// SAFETY: between bursts a `Steps` is kept only in held walks, whose epoch is held with them
+// (`Guard::hold`), so an idle engine may move to another thread.
 unsafe impl Send for Steps {}
 // SAFETY: lists of steps are only read.
 unsafe impl Sync for Steps {}
@@ -85,9 +90,9 @@ pub(crate) struct Walk<F> {
     pub(crate) at: Position<F>,
     pub(crate) layers: Layers,
     pub(crate) resubmits: u32,
-    /// The length with which rules and groups count the packet: the one that it came with, whatever
-    /// has been pushed or popped since. Where Open vSwitch sends a packet through its datapath once
-    /// more, the one that it has then.
+    /// The length with which rules and groups count the packet: the one that it came with,
+    /// whatever has been pushed or popped since. Where Open vSwitch sends a packet through its
+    /// datapath once more, the one that it has then.
     pub(crate) counted: u32,
     pub(crate) mirrored: u32,
     pub(crate) sent: bool,
@@ -273,7 +278,8 @@ impl<F: Frame> Walk<F> {
         self.queue = queue;
     }
 
-    /// Carries out the outputs that wait, on copies: the packet is about to change, or somebody must see it in order.
+    /// Carries out the outputs that wait, on copies: the packet is about to change, or somebody
+    /// must see it in order.
     #[inline(always)]
     pub(crate) fn flush<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H) {
         if !self.pending.is_empty() {
@@ -337,7 +343,8 @@ impl<F: Frame> Walk<F> {
         }
     }
 
-    /// Writes bits of a field, in the key and, for a header field, in the packet. False when there is no room for a tag that it takes.
+    /// Writes bits of a field, in the key and, for a header field, in the packet. False when there
+    /// is no room for a tag that it takes.
     pub(crate) fn set<H: Host<F>>(
         &mut self,
         burst: &Burst<'_, '_>,
@@ -431,7 +438,8 @@ impl<F: Frame> Walk<F> {
     #[inline(always)]
     pub(crate) fn go_back<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H) -> bool {
         if let Some(saved) = &mut self.at.saved {
-            // A clone runs what the action set holds by then, and the walk does so again at its end, as Open vSwitch 3.1.
+            // A clone runs what the action set holds by then, and the walk does so again at its
+            // end, as Open vSwitch 3.1.
             if saved.running_set.is_none()
                 && !saved.bucket
                 && let Some(ops) = self.set.take()
@@ -482,7 +490,8 @@ impl<F: Frame> Walk<F> {
         }
     }
 
-    /// How deep a resubmit to `table` nests: only those that do not go forward count, as in Open vSwitch, for the others end by themselves.
+    /// How deep a resubmit to `table` nests: only those that do not go forward count, as in Open
+    /// vSwitch, for the others end by themselves.
     #[inline(always)]
     pub(crate) fn depth_in(&self, table: u8) -> u32 {
         self.at.depth + u32::from(self.resubmitted && table <= self.at.table)
@@ -518,7 +527,8 @@ impl<F: Frame> Walk<F> {
             && self.stack.is_empty()
             && self.at.saved.is_none()
         {
-            // Nothing to come back to: a first lookup, a goto, or a resubmit at the end of its list.
+            // Nothing to come back to: a first lookup, a goto, or a resubmit at the end of its
+            // list.
             let depth = self.depth_in(table);
             self.at = Position {
                 steps,
@@ -534,8 +544,9 @@ impl<F: Frame> Walk<F> {
         }
     }
 
-    /// Goes on in a table whose lookup gains nothing by being made for several packets together: one of few rules, of which many a long pipeline's stage
-    /// has but one. False, with nothing done, for other tables, and where no rule is found.
+    /// Goes on in a table whose lookup gains nothing by being made for several packets together:
+    /// one of few rules, of which many a long pipeline's stage has but one. False, with nothing
+    /// done, for other tables, and where no rule is found.
     #[inline(always)]
     pub(crate) fn look_up_at_once<H: Host<F>>(
         &mut self,
@@ -644,7 +655,8 @@ impl<F: Frame> Walk<F> {
         }
     }
 
-    /// Before a lookup: where fragments' ports are not to be matched, the key of a fragment does not show them, whatever steps have written there.
+    /// Before a lookup: where fragments' ports are not to be matched, the key of a fragment does
+    /// not show them, whatever steps have written there.
     #[inline(always)]
     pub(crate) fn hide_fragment_ports(&mut self, burst: &Burst<'_, '_>) {
         if self.key.u8(at::IP_FRAG) != 0 && !burst.bridge.matches_fragment_ports() {
@@ -846,8 +858,8 @@ impl<F: Frame> Walk<F> {
         None
     }
 
-    /// `exit`: leaves every list, putting back what clones saved. The action set is not run: so does Open vSwitch 3.1, though its
-    /// ovs-actions(7) says otherwise.
+    /// `exit`: leaves every list, putting back what clones saved. The action set is not run: so
+    /// does Open vSwitch 3.1, though its ovs-actions(7) says otherwise.
     pub(crate) fn unwind<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H) {
         if self.is_in_bucket() {
             return self.unwind_bucket(burst, host);

@@ -1,14 +1,17 @@
 //! Packets on straight ways ([`super::straight`]), a whole burst's from table to table.
 //!
-//! A packet of the common kinds is a lane: two cache lines with its mini keys, metadata and registers, and beside them its frame and what one of IPv6 or ARP tells besides. Lanes that wait for the same table
-//! are a set, 64 bits. They are looked up together, the answer is a list of rules, each with the set of lanes that have met it, and what a rule does is
-//! decided once for all of them. So a stage with one rule for everything costs next to nothing however many packets pass it.
+//! A packet of the common kinds is a lane: two cache lines with its mini keys, metadata and
+//! registers, and beside them its frame and what one of IPv6 or ARP tells besides. Lanes that wait
+//! for the same table are a set, 64 bits. They are looked up together, the answer is a list of
+//! rules, each with the set of lanes that have met it, and what a rule does is decided once for all
+//! of them. So a stage with one rule for everything costs next to nothing however many packets pass
+//! it.
 //!
-//! A rule may look up in the middle of its steps and then go on. The lanes that wait for such a lookup know where they are to come back to; the places form a chain
-//! ([`Back`]).
+//! A rule may look up in the middle of its steps and then go on. The lanes that wait for such a
+//! lookup know where they are to come back to; the places form a chain ([`Back`]).
 //!
-//! Where a packet meets another kind of rule or table, or an edit cannot be done, it leaves its lane and gets a whole walk, which holds what the general way wants to
-//! find there.
+//! Where a packet meets another kind of rule or table, or an edit cannot be done, it leaves its
+//! lane and gets a whole walk, which holds what the general way wants to find there.
 
 mod fused;
 mod steps;
@@ -36,7 +39,8 @@ use packet::{FlowKey, Frame, WordSet};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
-/// Sets of lanes that are looked up for a burst before those that are left go the general arrival, which counts its lookups itself. So lists that branch stay within bounds.
+/// Sets of lanes that are looked up for a burst before those that are left go the general arrival,
+/// which counts its lookups itself. So lists that branch stay within bounds.
 const ROUNDS: usize = 256;
 /// Lists of places by their hash.
 const RECENT: usize = 64;
@@ -164,7 +168,8 @@ fn position<F>(here: &Here) -> Position<F> {
     }
 }
 
-/// Where lanes go on when a lookup has led to its end, and the number of the place where they go on after that.
+/// Where lanes go on when a lookup has led to its end, and the number of the place where they go on
+/// after that.
 #[derive(Clone, Copy)]
 struct Back {
     here: Here,
@@ -190,8 +195,8 @@ pub(crate) struct Lanes<F> {
     wide: LaneSet,
     more: Box<[MoreWords; LOOKUP_MAX]>,
     frames: Box<[Option<F>; LOOKUP_MAX]>,
-    /// Cookies of the rules that packets have met in the first table, noted where rules write action
-    /// sets; elsewhere those of earlier bursts are left.
+    /// Cookies of the rules that packets have met in the first table, noted where rules write
+    /// action sets; elsewhere those of earlier bursts are left.
     firsts: Box<[u64; LOOKUP_MAX]>,
     /// Where those of `sent` go, when all are done.
     ports: [PortNo; LOOKUP_MAX],
@@ -269,7 +274,8 @@ impl<F: Frame> Lanes<F> {
         }
     }
 
-    /// Looks lanes up that wait, some of which may be wide; see [`crate::table::Bridge::lookup_lanes`].
+    /// Looks lanes up that wait, some of which may be wide; see
+    /// [`crate::table::Bridge::lookup_lanes`].
     #[inline(always)]
     fn look_up<'g>(
         &self,
@@ -328,8 +334,10 @@ impl<F: Frame> Lanes<F> {
         }
     }
 
-    /// Those that wait for the lowest table, and the earliest packets first: packets that rules cannot tell apart go the same arrival, so these stay in order however
-    /// many sets they are in. Those of one connection that meet different rules (by flags, ECN, TTL) may change places within a burst, as they may in Open vSwitch's batches.
+    /// Those that wait for the lowest table, and the earliest packets first: packets that rules
+    /// cannot tell apart go the same arrival, so these stay in order however many sets they are
+    /// in. Those of one connection that meet different rules (by flags, ECN, TTL) may change places
+    /// within a burst, as they may in Open vSwitch's batches.
     #[inline(always)]
     fn next(&mut self) -> Option<Waiting> {
         let waiting = self.waiting.iter().enumerate();
@@ -337,8 +345,9 @@ impl<F: Frame> Lanes<F> {
         Some(self.waiting.swap_remove(at))
     }
 
-    /// Notes a place to come back to; those that come back to the same place share it, so that they wait together: were packets of one connection in two sets, the one with
-    /// the earlier packet of another would overtake.
+    /// Notes a place to come back to; those that come back to the same place share it, so that they
+    /// wait together: were packets of one connection in two sets, the one with the earlier
+    /// packet of another would overtake.
     fn note(&mut self, here: Here, up: u16) -> u16 {
         let blocks = here.blocks.get().as_ptr() as usize;
         let recent = &mut self.recent[(blocks >> 4 ^ usize::from(here.next ^ up)) % RECENT];
@@ -372,7 +381,8 @@ impl<F: Frame> Lanes<F> {
         self.frames[index] = Some(frame);
     }
 
-    /// Sends the first `count` frames of a burst, each to the port that stands at its place, in each port's order of arrival.
+    /// Sends the first `count` frames of a burst, each to the port that stands at its place, in
+    /// each port's order of arrival.
     #[inline(always)]
     pub fn send_first<H: Host<F>>(
         arrival: Arrival,
@@ -479,10 +489,12 @@ impl<F: Frame> Lanes<F> {
     }
 }
 
-/// The first frames of a burst, which leave it set by set. When this goes, whether all have left or somebody has panicked, those that nobody has been given are dropped, and the
-/// burst is what stood behind them.
+/// The first frames of a burst, which leave it set by set. When this goes, whether all have left or
+/// somebody has panicked, those that nobody has been given are dropped, and the burst is what stood
+/// behind them.
 ///
-/// Meanwhile the vector says that it is empty, and its first `all` places are this one's: at those of `rest` and at those from `count` on is a frame each, at the others none any more.
+/// Meanwhile the vector says that it is empty, and its first `all` places are this one's: at those
+/// of `rest` and at those from `count` on is a frame each, at the others none any more.
 struct Leaving<'a, F> {
     frames: &'a mut Vec<F>,
     rest: LaneSet,
@@ -496,7 +508,8 @@ impl<'a, F> Leaving<'a, F> {
     fn new(frames: &'a mut Vec<F>, count: usize) -> Leaving<'a, F> {
         let all = frames.len();
         assert!((1..=all.min(LOOKUP_MAX)).contains(&count));
-        // SAFETY: none is not more than there is room for, and there is nothing to be valid. The frames stay where they are, and are now this one's.
+        // SAFETY: none is not more than there is room for, and there is nothing to be valid. The
+        // frames stay where they are, and are now this one's.
         unsafe { frames.set_len(0) };
         Leaving {
             frames,
@@ -521,7 +534,8 @@ impl<'a, F> Leaving<'a, F> {
         let set = self.rest.minus(others);
         self.rest = others;
         Taken {
-            // At each place of `rest` was a frame of this one's. Those of the set are in it no more.
+            // At each place of `rest` was a frame of this one's. Those of the set are in it no
+            // more.
             from: self.frames.as_mut_ptr(),
             set,
             frames: PhantomData,
@@ -538,8 +552,10 @@ impl<F> Drop for Leaving<'_, F> {
         }
         let behind = self.all - self.count;
         let from = self.frames.as_mut_ptr();
-        // SAFETY: the vector had `all` frames, so it has memory for them, and whoever was given some could not reach it. Those from `count` on have not been touched; they are moved to
-        // the front, where no frame is any more, all having been taken. So as many places as the length now says hold one each, and what is behind belongs to nobody.
+        // SAFETY: the vector had `all` frames, so it has memory for them, and whoever was given
+        // some could not reach it. Those from `count` on have not been touched; they are moved to
+        // the front, where no frame is any more, all having been taken. So as many places as the
+        // length now says hold one each, and what is behind belongs to nobody.
         unsafe {
             std::ptr::copy(from.add(self.count), from, behind);
             self.frames.set_len(behind);
@@ -583,7 +599,8 @@ impl<F> Drop for Taken<'_, F> {
 }
 
 impl ActionBlock {
-    /// Whether its end, in a rule of this table with so much to come back to, is for the general arrival.
+    /// Whether its end, in a rule of this table with so much to come back to, is for the general
+    /// arrival.
     #[inline(always)]
     fn leads_off(&self, from: u8, back: u16) -> bool {
         match self.end {
@@ -596,7 +613,8 @@ impl ActionBlock {
 }
 
 impl<F: Frame> Engine<F> {
-    /// Lanes have been looked up in `table` and met this rule: does what can be done before their next lookup.
+    /// Lanes have been looked up in `table` and met this rule: does what can be done before their
+    /// next lookup.
     #[inline(always)]
     pub(crate) fn meet_lanes<H: Host<F>>(
         &mut self,
@@ -959,8 +977,8 @@ impl<F: Frame> Engine<F> {
 }
 
 impl<F: Frame> Walk<F> {
-    /// Gets ready for the answer of a lookup that was made for it. After a resubmit it stands where it is to come back to; a list that went to a table for good is at its
-    /// end.
+    /// Gets ready for the answer of a lookup that was made for it. After a resubmit it stands where
+    /// it is to come back to; a list that went to a table for good is at its end.
     fn wait_for(&mut self, resubmitted: bool) {
         self.resubmitted = resubmitted;
         if resubmitted && let Some(position) = self.stack.pop() {
@@ -1056,7 +1074,8 @@ mod tests {
         fn dropped(&mut self, _: DropReason) {}
     }
 
-    /// Whenever a host panics, frames that have been sent are the host's, those behind the first stay in the burst, in order, and all others have been dropped, each once.
+    /// Whenever a host panics, frames that have been sent are the host's, those behind the first
+    /// stay in the burst, in order, and all others have been dropped, each once.
     #[test]
     fn a_host_that_panics_costs_only_frames_on_their_way_and_each_once() {
         let ports = std::array::from_fn(|at| 7 + at as PortNo % 3);

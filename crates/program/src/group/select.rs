@@ -1,9 +1,11 @@
 //! How a select group chooses its bucket.
 //!
-//! A hash of the packet names a slot of a table that was filled when the group was made, each bucket in as many slots as its weight demands. The
-//! table is filled as Maglev does (Eisenbud et al., NSDI 2016): each bucket has an order of preference among the slots that follows from its id alone, and buckets take
-//! turns; so when a bucket comes or goes, few packets move between the others. When the bucket that is found is dead, others are tried in an order that
-//! follows from the hash: only the dead bucket's packets move, and they spread over all others by weight.
+//! A hash of the packet names a slot of a table that was filled when the group was made, each
+//! bucket in as many slots as its weight demands. The table is filled as Maglev does (Eisenbud et
+//! al., NSDI 2016): each bucket has an order of preference among the slots that follows from its id
+//! alone, and buckets take turns; so when a bucket comes or goes, few packets move between the
+//! others. When the bucket that is found is dead, others are tried in an order that follows from
+//! the hash: only the dead bucket's packets move, and they spread over all others by weight.
 
 use crate::actions::multipath::{mix, pair, weight};
 use packet::key::at;
@@ -19,7 +21,8 @@ const PROBES: usize = 8;
 /// What of a packet chooses the bucket.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum GroupHash {
-    /// Ethernet addresses, IP addresses and protocol, ports of TCP, UDP and SCTP, ARP's addresses; the same for both directions of a connection.
+    /// Ethernet addresses, IP addresses and protocol, ports of TCP, UDP and SCTP, ARP's addresses;
+    /// the same for both directions of a connection.
     Usual,
     /// IP addresses and protocol, ports of TCP, UDP and SCTP; ARP's addresses (`dp_hash`).
     FiveTuple {
@@ -88,8 +91,9 @@ impl GroupHash {
         }
     }
 
-    /// The hash of a packet. `level`: by how many select groups the packet has been chosen on its way here, so that a group behind another spreads
-    /// what comes to it instead of choosing as the other did.
+    /// The hash of a packet. `level`: by how many select groups the packet has been chosen on its
+    /// way here, so that a group behind another spreads what comes to it instead of choosing as
+    /// the other did.
     pub fn hash(&self, key: &FlowKey, level: u32) -> u32 {
         let hash = match self {
             GroupHash::Usual => {
@@ -114,13 +118,15 @@ fn in_turn(one: u64, other: u64) -> u64 {
     mix(mix(0x52, one), other)
 }
 
-/// Adds the five-tuple of an IP packet to a hash. A fragment's ports do not count, for only the first has them.
+/// Adds the five-tuple of an IP packet to a hash. A fragment's ports do not count, for only the
+/// first has them.
 fn five_tuple(key: &FlowKey, hash: u64, both: fn(u64, u64) -> u64) -> u64 {
     let address = |at: usize| mix(mix(6, key.u64(at)), key.u64(at + 8));
     let addresses = match key.u16(at::ETH_TYPE) {
         ETH_IPV4 => both(key.u32(at::IPV4_SRC).into(), key.u32(at::IPV4_DST).into()),
         ETH_IPV6 => both(address(at::IPV6_SRC), address(at::IPV6_DST)),
-        // ARP's addresses lie where those of IPv4 do, and in the place of the protocol whether it asks or answers.
+        // ARP's addresses lie where those of IPv4 do, and in the place of the protocol whether it
+        // asks or answers.
         ETH_ARP => {
             let pair = both(key.u32(at::IPV4_SRC).into(), key.u32(at::IPV4_DST).into());
             return mix(hash, pair);
@@ -182,7 +188,8 @@ impl Selector {
                 return Some(bucket);
             }
         }
-        // Most are dead. The highest hash of its own, stretched by its weight, wins; ties go to the lowest id.
+        // Most are dead. The highest hash of its own, stretched by its weight, wins; ties go to the
+        // lowest id.
         let all = self.buckets.iter().enumerate();
         all.filter(|(place, (_, share))| *share != 0 && is_live(*place))
             .max_by_key(|(_, (id, share))| {
@@ -193,7 +200,8 @@ impl Selector {
     }
 }
 
-/// How many slots each bucket gets: by weight, rounded so that they add up, and at least one where there is a weight.
+/// How many slots each bucket gets: by weight, rounded so that they add up, and at least one where
+/// there is a weight.
 fn quotas(buckets: &[(u32, u16)], slots: usize) -> Vec<usize> {
     let total: u64 = buckets.iter().map(|(_, share)| u64::from(*share)).sum();
     let exact = |share: u16| u64::from(share) * slots as u64;

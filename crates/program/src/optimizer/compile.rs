@@ -1,8 +1,11 @@
 //! Working out what packets do behind a rule, from what the rule says of them.
 //!
-//! The rule's steps and those of the rules behind it are followed as a packet would, with what is known of all packets that come this way ([`Known`]). At a lookup the
-//! table's rules that such packets may meet are gathered: if one is left that takes them all, they meet it; if a few are left, each of which looks at more than is
-//! known, the way parts; else it ends there and the packets are looked up. Everything is bounded: ways of a rule, stages of a way, rules looked at, ways in all.
+//! The rule's steps and those of the rules behind it are followed as a packet would, with what is
+//! known of all packets that come this way ([`Known`]). At a lookup the table's rules that such
+//! packets may meet are gathered: if one is left that takes them all, they meet it; if a few are
+//! left, each of which looks at more than is known, the way parts; else it ends there and the
+//! packets are looked up. Everything is bounded: ways of a rule, stages of a way, rules looked at,
+//! ways in all.
 
 use crate::Program;
 use crate::actions::block::{ActionBlock, End, LANE_WORDS, Write};
@@ -30,7 +33,8 @@ const CASES_MAX: usize = 4;
 const STAGES_MAX: usize = 64;
 /// Most rules of one set of masks that are compared with what is known, one by one.
 const SCAN_MAX: usize = 1024;
-/// Least bits of one word of the packet in which rules must agree entirely, for packets to be told by them that they meet none of these rules: a port, an address.
+/// Least bits of one word of the packet in which rules must agree entirely, for packets to be told
+/// by them that they meet none of these rules: a port, an address.
 const TELLING_BITS: u32 = 16;
 
 /// Most ways of a bridge.
@@ -116,7 +120,8 @@ impl<'a> Group<'a> {
     }
 }
 
-/// The bits in which lists of the same words with the same masks agree; words without such are left out.
+/// The bits in which lists of the same words with the same masks agree; words without such are left
+/// out.
 fn agreed<'m>(mut lists: impl Iterator<Item = &'m [MatchWord]>) -> Vec<MatchWord> {
     let mut agreed = lists.next().unwrap_or_default().to_vec();
     for list in lists {
@@ -143,7 +148,8 @@ struct Known {
 type Left = SmallVec<[MaskedWord; 4]>;
 
 impl Known {
-    /// Of packets that come to `table` in lanes and may take ways: those of IPv4 (see `Engine::fused`).
+    /// Of packets that come to `table` in lanes and may take ways: those of IPv4 (see
+    /// `Engine::fused`).
     fn of_lanes(table: u8) -> Known {
         let mut bytes = [0; 8];
         let mut known = Known {
@@ -222,7 +228,8 @@ impl Known {
 enum Residue<'a> {
     /// They must be looked up.
     Many,
-    /// In order: those with these bits meet the rule, or must be looked up; the others meet the last one, or none.
+    /// In order: those with these bits meet the rule, or must be looked up; the others meet the
+    /// last one, or none.
     Few {
         cases: Vec<(Left, Option<&'a Rule>)>,
         last: Option<&'a Rule>,
@@ -332,7 +339,8 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    /// Makes the ways of all rules that have some, but for those of which it is said that they have theirs.
+    /// Makes the ways of all rules that have some, but for those of which it is said that they have
+    /// theirs.
     pub fn make(&mut self, has: impl Fn(&Rule) -> bool, mut with: impl FnMut(&'a Rule, Made)) {
         for (table, rule) in self.tables.rules() {
             if has(rule) {
@@ -437,7 +445,8 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    /// Parts a way at a lookup: follows those ways that part, and gives back the one for the other packets, unless it ends.
+    /// Parts a way at a lookup: follows those ways that part, and gives back the one for the other
+    /// packets, unless it ends.
     fn part(
         &mut self,
         making: &mut Making<'a>,
@@ -570,8 +579,8 @@ impl<'a> Compiler<'a> {
     }
 }
 
-/// What tells packets that meet none of these rules, group by group: bits in which all of a group agree and that few packets are likely to have. None where rules
-/// do not agree so.
+/// What tells packets that meet none of these rules, group by group: bits in which all of a group
+/// agree and that few packets are likely to have. None where rules do not agree so.
 fn gates<'a>(
     known: &Known,
     groups: usize,

@@ -1,8 +1,12 @@
-//! What a packet's walk may depend on: kept by the writer, for those who remember walks ([`crate::exec`]'s cache).
+//! What a packet's walk may depend on: kept by the writer, for those who remember walks
+//! ([`crate::exec`]'s cache).
 //!
-//! A packet of the common kind is told by its mini keys ([`packet::WordSet::MINI_KEY`]). Its walk depends on those bits of them that some rule of the bridge matches or
-//! some step reads, and on the rules of the tables that it is looked up in. So two such packets with the same bits take the same way; and they still do so later if
-//! none of those tables has changed since. Bits are only ever added, before the rule that looks at them is published: a walk remembered by fewer bits cannot have met it.
+//! A packet of the common kind is told by its mini keys ([`packet::WordSet::MINI_KEY`]). Its walk
+//! depends on those bits of them that some rule of the bridge matches or some step reads, and on
+//! the rules of the tables that it is looked up in. So two such packets with the same bits take the
+//! same way; and they still do so later if none of those tables has changed since. Bits are only
+//! ever added, before the rule that looks at them is published: a walk remembered by fewer bits
+//! cannot have met it.
 
 use crate::actions::Op;
 use crate::epoch::Epoch;
@@ -37,7 +41,8 @@ pub(crate) type TableSet = [u64; TABLES.div_ceil(64)];
 impl Default for Unwildcarded {
     fn default() -> Self {
         let mut bits = MiniKeyBits::default();
-        // What kind of packet it is decides whether a step finds the header that it is to change; the port, whether it may go out again.
+        // What kind of packet it is decides whether a step finds the header that it is to change;
+        // the port, whether it may go out again.
         for (from, bytes) in [(at::IN_PORT, 8), (at::IP_PROTO, 1), (at::IP_FRAG, 1)] {
             (from..from + bytes).for_each(|byte| add_byte(&mut bits, byte, 0xff));
         }
@@ -92,7 +97,8 @@ impl Unwildcarded {
         self.upheavals.load(Ordering::Acquire)
     }
 
-    /// The bits that matter. Read them under a guard: then they are those of its epoch's rules, and perhaps more.
+    /// The bits that matter. Read them under a guard: then they are those of its epoch's rules, and
+    /// perhaps more.
     #[inline(always)]
     pub fn bits(&self) -> MiniKeyBits {
         std::array::from_fn(|word| self.bits[word].load(Ordering::Relaxed))

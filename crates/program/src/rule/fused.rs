@@ -1,14 +1,19 @@
 //! Stages of a pipeline made one with the rule that leads to them: partial evaluation.
 //!
-//! Where a rule leads to, its packets are partly known: what it matched exactly and what it wrote. Often that leaves one rule of the next table, or a few that
-//! one comparison tells apart, and so on through many tables. What those rules do together is worked out when rules have stopped changing ([`compile`]) and hangs at the
-//! first of them as a list of ways ([`FusedPaths`]): a packet takes the first way whose bits it has, and its lane does at once what the way's rules would have done one after the
-//! other, up to the next lookup that must be made or to the end.
+//! Where a rule leads to, its packets are partly known: what it matched exactly and what it wrote.
+//! Often that leaves one rule of the next table, or a few that one comparison tells apart, and so
+//! on through many tables. What those rules do together is worked out when rules have stopped
+//! changing ([`compile`]) and hangs at the first of them as a list of ways ([`FusedPaths`]): a
+//! packet takes the first way whose bits it has, and its lane does at once what the way's rules
+//! would have done one after the other, up to the next lookup that must be made or to the end.
 //!
-//! *Rules change.* A way holds in the epochs in which the tables that it passes have the rules that it was made from ([`crate::table`]'s `unwildcarded`); in others, packets
-//! are looked up table by table, as they are without it. So nothing needs to be done when a rule comes or goes, and rules of other tables touch nothing.
+//! *Rules change.* A way holds in the epochs in which the tables that it passes have the rules that
+//! it was made from ([`crate::table`]'s `unwildcarded`); in others, packets are looked up table by
+//! table, as they are without it. So nothing needs to be done when a rule comes or goes, and rules
+//! of other tables touch nothing.
 //!
-//! *Counting.* A way has a counter of its own, which stands for those of all its rules and tables ([`crate::counters`], "shares").
+//! *Counting.* A way has a counter of its own, which stands for those of all its rules and tables
+//! ([`crate::counters`], "shares").
 
 use super::Rule;
 use crate::Program;
@@ -43,8 +48,10 @@ pub(crate) struct Met(pub(crate) NonNull<Rule>);
 impl Met {
     #[inline(always)]
     pub(crate) fn get(&self) -> &Rule {
-        // SAFETY: places are dropped at the end of the burst in which they were met (see `drive_lanes`), and its guard keeps rules from being freed. Those of a way
-        // that was made before are used only where the way holds in the burst's epoch (`FusedPaths::holds`): then its rules are in force, and kept likewise.
+        // SAFETY: places are dropped at the end of the burst in which they were met (see
+        // `drive_lanes`), and its guard keeps rules from being freed. Those of a way
+        // that was made before are used only where the way holds in the burst's epoch
+        // (`FusedPaths::holds`): then its rules are in force, and kept likewise.
         unsafe { self.0.as_ref() }
     }
 }
@@ -186,7 +193,8 @@ impl FusedPaths {
 
 impl Drop for FusedPaths {
     fn drop(&mut self) {
-        // What the ways have counted goes over to the rules. No worker counts any more, since what hangs at a rule is retired before it is dropped.
+        // What the ways have counted goes over to the rules. No worker counts any more, since what
+        // hangs at a rule is retired before it is dropped.
         if let Some(program) = self.program.upgrade() {
             for way in &self.ways {
                 program.counters.settle(way.counter);

@@ -1,7 +1,9 @@
 //! Memory for rules: blocks of equal rooms, each of whole cache lines.
 //!
-//! Lookups read one line of a rule, in tables of many rules one that is not in the first cache. A rule that an allocator puts anywhere lies across one more of them, and where each begins a
-//! power of two behind the other, only some of a cache's sets hold their first lines. Rooms of three lines, back to back, have neither fault, and take no more memory.
+//! Lookups read one line of a rule, in tables of many rules one that is not in the first cache. A
+//! rule that an allocator puts anywhere lies across one more of them, and where each begins a power
+//! of two behind the other, only some of a cache's sets hold their first lines. Rooms of three
+//! lines, back to back, have neither fault, and take no more memory.
 
 use crate::rule::Rule;
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
@@ -36,7 +38,8 @@ struct Head {
     place: usize,
 }
 
-/// A block. Its memory is touched under the lock only, but for rooms in use, which belong to those who took them.
+/// A block. Its memory is touched under the lock only, but for rooms in use, which belong to those
+/// who took them.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Block(NonNull<Head>);
 
@@ -67,7 +70,8 @@ impl Block {
 
     /// Its head, under the lock.
     fn head(&mut self, _: &mut Blocks) -> &mut Head {
-        // SAFETY: a block lives while it is among those with free rooms or has a room in use, and nobody else has its head while the blocks are locked.
+        // SAFETY: a block lives while it is among those with free rooms or has a room in use, and
+        // nobody else has its head while the blocks are locked.
         unsafe { self.0.as_mut() }
     }
 
@@ -110,7 +114,8 @@ impl Blocks {
             head.touched += 1;
             room = block.room(block.head(self).touched - 1);
         } else {
-            // SAFETY: a room that was given back begins with the address of another one; see `give`.
+            // SAFETY: a room that was given back begins with the address of another one; see
+            // `give`.
             head.free = unsafe { room.cast::<*mut u8>().read() };
         }
         let head = block.head(self);
@@ -140,7 +145,8 @@ impl Blocks {
             if let Some(mut moved) = self.0.get(place).copied() {
                 moved.head(self).place = place;
             }
-            // SAFETY: made by `alloc` with this layout, and nobody has a room of it or finds it any more.
+            // SAFETY: made by `alloc` with this layout, and nobody has a room of it or finds it any
+            // more.
             unsafe { dealloc(block.0.as_ptr().cast(), LAYOUT) };
         }
     }
@@ -169,7 +175,8 @@ impl RuleSlab {
     /// Takes a rule back.
     ///
     /// # Safety
-    /// It comes from [`RuleSlab::alloc`], has not been taken back before, and nobody follows it once what is returned is dropped.
+    /// It comes from [`RuleSlab::alloc`], has not been taken back before, and nobody follows it
+    /// once what is returned is dropped.
     pub unsafe fn take_back(rule: NonNull<Rule>) -> RuleSlab {
         RuleSlab(rule)
     }
@@ -205,7 +212,8 @@ mod tests {
         Rule::new(spec, 1)
     }
 
-    /// What is known of blocks is true after each step, all rooms come back into use, and but one block stays when all have been given back.
+    /// What is known of blocks is true after each step, all rooms come back into use, and but one
+    /// block stays when all have been given back.
     #[test]
     fn blocks_come_and_go_with_their_rooms() {
         let mut blocks = Blocks(Vec::new());

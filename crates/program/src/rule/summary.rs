@@ -1,7 +1,9 @@
-//! What is known of rules before they are read: for lookups that lead to a small number instead of a rule.
+//! What is known of rules before they are read: for lookups that lead to a small number instead of
+//! a rule.
 //!
-//! A place says of a rule that only sends, perhaps after edits, all that its packets need to know: its counter, its port or its edits. So the rule itself,
-//! a cache line anywhere in memory, is not read while it is in force.
+//! A place says of a rule that only sends, perhaps after edits, all that its packets need to know:
+//! its counter, its port or its edits. So the rule itself, a cache line anywhere in memory, is not
+//! read while it is in force.
 
 use crate::actions::PortNo;
 use crate::actions::block::{ActionBlock, ActionBlocks};
@@ -28,7 +30,8 @@ pub(crate) struct RuleSummary {
     action: AtomicU32,
 }
 
-/// Of a rule at a place: it must be read itself, because it may not hold in all epochs in which packets are led here, does more than send, or stands here for another one.
+/// Of a rule at a place: it must be read itself, because it may not hold in all epochs in which
+/// packets are led here, does more than send, or stands here for another one.
 pub(crate) const ASK: usize = 1;
 /// It edits before it sends.
 pub(crate) const EDITS: usize = 2;
@@ -151,22 +154,29 @@ pub(crate) enum Edits<'g> {
     None,
     /// Of places that are made once.
     Listed(&'g [ActionBlocks]),
-    /// Of a table that has its own copies, and lives as long as the guard that it is looked at under.
+    /// Of a table that has its own copies, and lives as long as the guard that it is looked at
+    /// under.
     Own(&'g [ActionBlock]),
     /// Of places that come and go.
     Kept(&'g [AtomicPtr<ActionBlock>]),
 }
 
-/// The edits of this number, which is one that a place has summaries under the guard that `all` is looked at under, and that did not say that its rule must be asked ([`RuleSummary::verdict`],
+/// The edits of this number, which is one that a place has summaries under the guard that `all` is
+/// looked at under, and that did not say that its rule must be asked ([`RuleSummary::verdict`],
 /// [`RuleSummary::known_of`]).
 #[inline(always)]
 pub(crate) fn kept(all: &[AtomicPtr<ActionBlock>], number: u32) -> Option<&ActionBlock> {
     let block = all.get(number as usize)?.load(Ordering::Acquire);
-    // SAFETY: null, or the first block of the list of steps of the place's rule. That is not changed, and lives as long as the guard:
-    // - The place was read by Acquire without `ASK`, which goes only when all guards are gone that began before the rule was in force (`Prefixes::settle`). So this one began later, and
-    //   `all`, which was looked at since, has the edits at their number: they had been put there, and an array that takes another's place is a copy.
-    // - The number is given to other edits only when all guards are gone that began before the last rule with this list was unlinked (`settle`, `Left::Edits`).
-    // - The list lives as long as a linked rule names it, and a rule that has been unlinked is freed, and lets go of it, only when those guards are gone.
+    // SAFETY: null, or the first block of the list of steps of the place's rule. That is not
+    // changed, and lives as long as the guard:
+    // - The place was read by Acquire without `ASK`, which goes only when all guards are gone that
+    //   began before the rule was in force (`Prefixes::settle`). So this one began later, and
+    //   `all`, which was looked at since, has the edits at their number: they had been put there,
+    //   and an array that takes another's place is a copy.
+    // - The number is given to other edits only when all guards are gone that began before the last
+    //   rule with this list was unlinked (`settle`, `Left::Edits`).
+    // - The list lives as long as a linked rule names it, and a rule that has been unlinked is
+    //   freed, and lets go of it, only when those guards are gone.
     unsafe { block.as_ref() }
 }
 
@@ -308,8 +318,9 @@ impl<'g> MatchedRule<'g> {
     }
 }
 
-/// Gives each packet the rule at the place that it has been led to. Packets for which that does not tell, because the rule does not hold in the epoch, are given to
-/// `missed`. Where somebody is to be summaries what is known of rules, those are not fetched.
+/// Gives each packet the rule at the place that it has been led to. Packets for which that does not
+/// tell, because the rule does not hold in the epoch, are given to `missed`. Where somebody is to
+/// be summaries what is known of rules, those are not fetched.
 #[inline(always)]
 pub(crate) fn resolve<'g>(
     place_of: impl Fn(usize) -> Option<&'g RuleSummary>,
@@ -340,7 +351,8 @@ pub(crate) fn resolve_from<'g>(
         };
         let (rule, marks) = place.get(Ordering::Acquire);
         if marks & ASK == 0 {
-            // SAFETY: a rule found at its place is freed only after every guard that was alive when its place was emptied is gone.
+            // SAFETY: a rule found at its place is freed only after every guard that was alive when
+            // its place was emptied is gone.
             *out = unsafe { rule.as_ref() };
             if let Some(summaries) = &mut summaries {
                 summaries.places[index] = Some(place);
@@ -369,7 +381,8 @@ pub(crate) fn resolve_from<'g>(
     }
 }
 
-/// The rule that says the same with the same precedence and holds in `epoch`, when `rule` does not any more, or not yet.
+/// The rule that says the same with the same precedence and holds in `epoch`, when `rule` does not
+/// any more, or not yet.
 #[cold]
 fn replacement(rule: &Rule, epoch: Epoch) -> Option<&Rule> {
     if rule.added > epoch {
@@ -377,7 +390,8 @@ fn replacement(rule: &Rule, epoch: Epoch) -> Option<&Rule> {
     }
     // A version that is not the newest leads to the one after it ([`Rule::next`]).
     let newer = |version: &Rule| {
-        // SAFETY: chains are followed under a guard and by the writer; a rule is unlinked before it is retired.
+        // SAFETY: chains are followed under a guard and by the writer; a rule is unlinked before it
+        // is retired.
         let next = unsafe { version.next.load(Ordering::Acquire).as_ref() };
         next.filter(|next| next.spec.priority == rule.spec.priority)
     };

@@ -7,7 +7,8 @@ use crate::group::{Group, GroupRef, GroupTable};
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Weak};
 
-/// The one writer of a bridge's groups. What it changes appears with the domain's next publication after [`GroupWriter::commit`].
+/// The one writer of a bridge's groups. What it changes appears with the domain's next publication
+/// after [`GroupWriter::commit`].
 pub struct GroupWriter {
     bridge: Arc<Bridge>,
     /// Slots that have got a version since the last commit.
@@ -53,7 +54,8 @@ impl GroupWriter {
         Some(GroupRef { number, slot })
     }
 
-    /// Gives a slot back, whose group is gone or never was: no rule or group that is not gone too names it.
+    /// Gives a slot back, whose group is gone or never was: no rule or group that is not gone too
+    /// names it.
     pub fn release(&mut self, group: GroupRef) {
         self.leaving.push(group.slot);
     }
@@ -85,7 +87,8 @@ impl GroupWriter {
         };
         debug_assert!(!group.cut.load(Ordering::Relaxed));
         head.store(group.older.load(Ordering::Relaxed), Ordering::Release);
-        // SAFETY: made by `Box::into_raw` in `put`, and no longer named by anything; readers are waited for by `retire`.
+        // SAFETY: made by `Box::into_raw` in `put`, and no longer named by anything; readers are
+        // waited for by `retire`.
         self.program()
             .domain
             .retire(unsafe { Box::from_raw(version) });
@@ -115,7 +118,8 @@ impl GroupWriter {
         let mut dead: Vec<*mut Group> = Vec::new();
         for slot in std::mem::take(&mut self.touched) {
             let mut version = self.head(slot).load(Ordering::Relaxed);
-            // SAFETY: the head is alive, and so is each version up to one that is cut: nothing of the chain has been retired yet.
+            // SAFETY: the head is alive, and so is each version up to one that is cut: nothing of
+            // the chain has been retired yet.
             while let Some(group) = unsafe { version.as_ref() } {
                 if group.cut.swap(true, Ordering::Relaxed) {
                     break;
@@ -129,7 +133,8 @@ impl GroupWriter {
         let leaving = std::mem::take(&mut self.leaving);
         let domain = &self.program().domain;
         for version in dead {
-            // SAFETY: made by `Box::into_raw` in `put`; `cut` sees to it that it is taken once. Bursts that may come to it are waited for by `retire`.
+            // SAFETY: made by `Box::into_raw` in `put`; `cut` sees to it that it is taken once.
+            // Bursts that may come to it are waited for by `retire`.
             domain.retire(unsafe { Box::from_raw(version) });
         }
         for slot in leaving {
@@ -139,7 +144,8 @@ impl GroupWriter {
     }
 }
 
-/// A slot that nobody uses any more once this is dropped. Weak: what is retired lies inside the program.
+/// A slot that nobody uses any more once this is dropped. Weak: what is retired lies inside the
+/// program.
 struct Leaving {
     bridge: Weak<Bridge>,
     slot: u32,

@@ -1,14 +1,14 @@
 //! Whose packets may come to a step that asks for a rule (`learn`).
 //!
 //! Such packets are walked one after the other, so that each meets what those before it have taught
-//! ([`crate::exec`]'s `hold`). All others go in bursts. Which these are follows from the rules: packets
-//! of an ingress port come to the rules of the first table that match the port, and from there to the
-//! tables that these look up in. What cannot be told is taken for one that asks.
+//! ([`crate::exec`]'s `hold`). All others go in bursts. Which these are follows from the rules:
+//! packets of an ingress port come to the rules of the first table that match the port, and from
+//! there to the tables that these look up in. What cannot be told is taken for one that asks.
 //!
-//! The writer keeps the edges of that graph and goes through it when one comes or goes, which rules do
-//! seldom: an edge stands for all rules of a table (in the first table, of a port) that lead the same
-//! way. Readers see a set of ports that only ever holds too many: a port is added before the rule is
-//! published, and taken out after nobody can meet it.
+//! The writer keeps the edges of that graph and goes through it when one comes or goes, which rules
+//! do seldom: an edge stands for all rules of a table (in the first table, of a port) that lead the
+//! same way. Readers see a set of ports that only ever holds too many: a port is added before the
+//! rule is published, and taken out after nobody can meet it.
 
 use crate::actions::{Op, PortNo, learns};
 use crate::rule::RuleSpec;
@@ -54,7 +54,8 @@ impl Learning {
             })
     }
 
-    /// Packets that a table has no rule for go on in the next one from now on; for how long is not asked.
+    /// Packets that a table has no rule for go on in the next one from now on; for how long is not
+    /// asked.
     pub fn miss_changes(&self, goes_on: bool) {
         if goes_on {
             self.suspect_everyone();
@@ -151,8 +152,9 @@ impl Reach {
         }
     }
 
-    /// Tells readers whose packets may come to a rule that asks, before the next epoch is published.
-    /// `goes_on`: whether packets that a table has no rule for go on in the next one.
+    /// Tells readers whose packets may come to a rule that asks, before the next epoch is
+    /// published. `goes_on`: whether packets that a table has no rule for go on in the next
+    /// one.
     pub fn tell(&mut self, learning: &Learning, goes_on: bool) {
         if !learning.is_there() || !(self.stale || goes_on) {
             return;

@@ -15,15 +15,17 @@ use packet::FlowKey;
 use std::sync::atomic::Ordering;
 
 impl Bridge {
-    /// What `table` looks at. Ask before [`Bridge::lookup_mini_keys`], which answers only what may be asked of it.
+    /// What `table` looks at. Ask before [`Bridge::lookup_mini_keys`], which answers only what may
+    /// be asked of it.
     #[inline(always)]
     pub fn reads(&self, table: u8, guard: &Guard<'_>) -> Reads {
         self.published(table, guard)
             .map_or(Reads::Port, |published| published.reads)
     }
 
-    /// `table` as patterns: its rules, where they are few, look at mini keys only, and each has a version in the guard's epoch; or its tuples, where those are few and
-    /// look at mini keys only.
+    /// `table` as patterns: its rules, where they are few, look at mini keys only, and each has a
+    /// version in the guard's epoch; or its tuples, where those are few and look at mini keys
+    /// only.
     #[inline(always)]
     pub(crate) fn patterned<'g>(&self, table: u8, guard: &'g Guard<'_>) -> Option<Patterned<'g>> {
         let published = self.published(table, guard)?;
@@ -36,7 +38,8 @@ impl Bridge {
         })
     }
 
-    /// As [`Bridge::lookup_burst`], by keys that have no more than tables look at that read `most`; `out` is empty before. False, with `out` undefined, where the table looks at more
+    /// As [`Bridge::lookup_burst`], by keys that have no more than tables look at that read `most`;
+    /// `out` is empty before. False, with `out` undefined, where the table looks at more
     /// by now.
     #[inline(always)]
     pub(crate) fn lookup_mini_keys<'g, K: Words>(
@@ -61,7 +64,8 @@ impl Bridge {
         true
     }
 
-    /// The verdicts of packets, where the table is one of prefixes or of exact matches that looks at no more than `most`, which keys have, and these come before what else it has.
+    /// The verdicts of packets, where the table is one of prefixes or of exact matches that looks
+    /// at no more than `most`, which keys have, and these come before what else it has.
     /// What they are found by goes to `numbers`, and stays there, so that it need not be copied.
     #[inline(always)]
     pub(crate) fn verdicts<'g, 'n, K: Words>(
@@ -79,8 +83,9 @@ impl Bridge {
         (published.classifier).verdicts(keys, guard.epoch(), numbers)
     }
 
-    /// The rule of `table` for one packet, if the table is one whose rules are compared one after the other; the lookup is counted then. None where it is another
-    /// one, or has no rule for the packet.
+    /// The rule of `table` for one packet, if the table is one whose rules are compared one after
+    /// the other; the lookup is counted then. None where it is another one, or has no rule for
+    /// the packet.
     #[inline(always)]
     pub(crate) fn lookup_at_once<'g>(
         &self,
@@ -114,8 +119,9 @@ impl Bridge {
 }
 
 impl Bridge {
-    /// Looks a set of packets up in `table`; the answer replaces what is in `found`. Neighbours that have met the same rule stand together; sets of one rule may be
-    /// several. Counts lookups and matches. False, with nothing counted, where whole keys are needed.
+    /// Looks a set of packets up in `table`; the answer replaces what is in `found`. Neighbours
+    /// that have met the same rule stand together; sets of one rule may be several. Counts
+    /// lookups and matches. False, with nothing counted, where whole keys are needed.
     #[inline(always)]
     pub(crate) fn lookup_lanes<'g, K: Words>(
         &self,

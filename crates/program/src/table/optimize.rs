@@ -1,7 +1,9 @@
 //! Ways that are made of a bridge's rules ([`crate::exec`]'s `fused`), their writer's side.
 //!
-//! They are made from the rules of all tables as they stand in one epoch, which is held meanwhile, in the background and when it is time to ([`super::pace`]). What hangs
-//! at a rule and still holds is kept; what does not hold any more is taken down at the next look, and costs packets a comparison until then.
+//! They are made from the rules of all tables as they stand in one epoch, which is held meanwhile,
+//! in the background and when it is time to ([`super::pace`]). What hangs at a rule and still holds
+//! is kept; what does not hold any more is taken down at the next look, and costs packets a
+//! comparison until then.
 
 use crate::Program;
 use crate::classifier::tuple::Tuple;
@@ -91,7 +93,8 @@ impl Snapshot {
             match rules {
                 Some(rules) => {
                     all += rules.len();
-                    // SAFETY: the reader holds the epoch in which these rules were seen, and they are not followed after it has gone.
+                    // SAFETY: the reader holds the epoch in which these rules were seen, and they
+                    // are not followed after it has gone.
                     let rules = rules.iter().map(|rule| unsafe { rule.0.as_ref() });
                     tables.list(*table, rules);
                 }
@@ -115,7 +118,8 @@ impl Snapshot {
 }
 
 impl Listed {
-    /// Those in force in `epoch`; None where they are other than ordinary ones, or more than `limit`.
+    /// Those in force in `epoch`; None where they are other than ordinary ones, or more than
+    /// `limit`.
     fn rules(&self, epoch: Epoch, limit: usize) -> Option<Vec<RuleRef>> {
         let mut rules = Vec::new();
         match self {
@@ -160,7 +164,8 @@ impl Fusing {
 }
 
 impl BridgeWriter {
-    /// Hangs ways that have been made at their rules, and takes down those that do not hold any more.
+    /// Hangs ways that have been made at their rules, and takes down those that do not hold any
+    /// more.
     pub(crate) fn settle_fused(&mut self) {
         match self.fusing.making.as_ref().map(Receiver::try_recv) {
             None | Some(Err(TryRecvError::Empty)) => {}
@@ -172,7 +177,8 @@ impl BridgeWriter {
         }
     }
 
-    /// Begins to make ways in the background, where it is time to; true while some are being made or wanted.
+    /// Begins to make ways in the background, where it is time to; true while some are being made
+    /// or wanted.
     pub(crate) fn begin_fused(&mut self, now: Instant) -> bool {
         let fusing = &mut self.fusing;
         if self.tables.len() < 2 {

@@ -1,16 +1,23 @@
-//! A table of many rules, its writer's side: tuples always, and a trie or trees beside them where these are faster.
+//! A table of many rules, its writer's side: tuples always, and a trie or trees beside them where
+//! these are faster.
 //!
-//! A table most of whose rules are prefixes of one field has a trie ([`super::prefixes`]), which is changed as rules come and go: from its first
-//! [`PREFIXES_MIN`] rules on, or when it has twice as many as when that was tried last. Rules that do not fit in are looked up beside it; where these are too many, it is given up.
+//! A table most of whose rules are prefixes of one field has a trie ([`super::prefixes`]), which is
+//! changed as rules come and go: from its first [`PREFIXES_MIN`] rules on, or when it has twice as
+//! many as when that was tried last. Rules that do not fit in are looked up beside it; where these
+//! are too many, it is given up.
 //!
-//! Tuples hold every rule, and are changed in place as rules come and go. Trees ([`super::trees`]) are made in the background from what the tuples
-//! hold at one moment, and not changed afterwards. What happens meanwhile is made good so:
+//! Tuples hold every rule, and are changed in place as rules come and go. Trees ([`super::trees`])
+//! are made in the background from what the tuples hold at one moment, and not changed afterwards.
+//! What happens meanwhile is made good so:
 //!
-//! * A rule that comes is in its tuple. The tuple is looked up beside the trees (`beside`) until the next trees hold the rule; other tuples are not.
-//! * A rule that comes in the place of another, same match and precedence, is found by way of the other, whose chain it joins.
+//! * A rule that comes is in its tuple. The tuple is looked up beside the trees (`beside`) until
+//!   the next trees hold the rule; other tuples are not.
+//! * A rule that comes in the place of another, same match and precedence, is found by way of the
+//!   other, whose chain it joins.
 //! * A packet that the trees lead to a rule that has gone is looked up in all tuples.
 //!
-//! New trees are begun when something has changed and it is time to ([`super::pace`]). Trees that promise too little are not used, and tried again when the table has changed by an eighth.
+//! New trees are begun when something has changed and it is time to ([`super::pace`]). Trees that
+//! promise too little are not used, and tried again when the table has changed by an eighth.
 
 use crate::Program;
 use crate::classifier::Classifier;
@@ -33,20 +40,25 @@ use std::time::Instant;
 
 /// A table with fewer masks is looked up in tuples.
 pub(crate) const MASKS_MIN: usize = 3;
-/// Fewest rules of a table with a trie, which takes half a megabyte at least; one that has it keeps it down to half as many.
+/// Fewest rules of a table with a trie, which takes half a megabyte at least; one that has it keeps
+/// it down to half as many.
 pub(crate) const PREFIXES_MIN: usize = 256;
-/// Most rules of which a trie is made at once, which takes about half a microsecond a rule; it may grow to any size.
+/// Most rules of which a trie is made at once, which takes about half a microsecond a rule; it may
+/// grow to any size.
 pub(crate) const PREFIXES_AT_ONCE: usize = 1 << 17;
-/// Most tuples beside a trie when it is made, and later: each may cost as much as the trie, where trees would hold its rules, too.
+/// Most tuples beside a trie when it is made, and later: each may cost as much as the trie, where
+/// trees would hold its rules, too.
 pub(crate) const BESIDE_AT_FIRST: usize = 2;
 pub(crate) const BESIDE_MAX: usize = 3;
-/// The same in tables of more than [`PREFIXES_AT_ONCE`] rules: trees have no room for most of those, and a trie that was given up would not come back.
+/// The same in tables of more than [`PREFIXES_AT_ONCE`] rules: trees have no room for most of
+/// those, and a trie that was given up would not come back.
 pub(crate) const BESIDE_MAX_LARGE: usize = 16;
 /// Versions of a rule among which the one that trees know is looked for when another comes.
 pub(crate) const VERSIONS: usize = 16;
 /// Rules that come before what readers cannot see any more is used again.
 pub(crate) const SETTLE_EVERY: usize = 64;
-/// By how much trees must be better than tuples to be taken, and how much worse they may become before they are given up.
+/// By how much trees must be better than tuples to be taken, and how much worse they may become
+/// before they are given up.
 pub(crate) const TAKE: f64 = 0.9;
 pub(crate) const KEEP: f64 = 1.1;
 
@@ -77,7 +89,8 @@ pub(crate) struct TablePolicy {
     pub(crate) ended: Vec<RuleRef>,
     /// Those of them that have been unlinked since.
     pub(crate) unlinked: Vec<RuleRef>,
-    /// Rules that came or went since the last building began, except those in the place of another.
+    /// Rules that came or went since the last building began, except those in the place of
+    /// another.
     pub(crate) changed: usize,
     /// Rules that came in the place of others since then.
     pub(crate) replaced: usize,
@@ -146,7 +159,8 @@ impl TablePolicy {
         renewed
     }
 
-    /// Makes a trie, if the table's rules are such; true when the published shape must be made anew.
+    /// Makes a trie, if the table's rules are such; true when the published shape must be made
+    /// anew.
     pub(crate) fn try_prefixes(&mut self, program: &Program) -> bool {
         // Trees that are being made write into the rules.
         if self.building.is_some() || self.prefixes.is_some() {
@@ -167,7 +181,8 @@ impl TablePolicy {
         let mut order: Vec<_> = writers
             .map(|(index, writer)| (index, &writer.shared, writer.length(&prefixes)))
             .collect();
-        // Long ones first: so it is the shorter of two rules that contradict each other which is left out.
+        // Long ones first: so it is the shorter of two rules that contradict each other which is
+        // left out.
         order.sort_by_key(|(.., length)| std::cmp::Reverse(*length));
         for (index, tuple, _) in order {
             for rule in tuple.rules().into_iter().map(RuleRef) {
@@ -198,7 +213,8 @@ impl TablePolicy {
         true
     }
 
-    /// Gives the trie up where it is not worth while any more; true when the published shape must be made anew.
+    /// Gives the trie up where it is not worth while any more; true when the published shape must
+    /// be made anew.
     pub(crate) fn keep_prefixes(&mut self) -> bool {
         let Some(prefixes) = &self.prefixes else {
             return false;
@@ -237,7 +253,8 @@ impl TablePolicy {
         self.tuples.expect(matching);
     }
 
-    /// Whether packets that a rule which has ended stands in the way of are looked up anew one by one until it is unlinked.
+    /// Whether packets that a rule which has ended stands in the way of are looked up anew one by
+    /// one until it is unlinked.
     pub fn wants_unlinking(&self) -> bool {
         self.prefixes.is_some()
     }
@@ -324,7 +341,8 @@ impl TablePolicy {
         }
     }
 
-    /// The same tuples, with what is known of their rules. Of tuples of the same precedence the one of which something is known comes first.
+    /// The same tuples, with what is known of their rules. Of tuples of the same precedence the one
+    /// of which something is known comes first.
     pub(crate) fn with_exact(&self, mut tuples: Box<[TupleEntry]>) -> Box<[TupleEntry]> {
         for entry in &mut tuples {
             entry.exact = self.exact.of(&entry.tuple);
@@ -335,7 +353,8 @@ impl TablePolicy {
         tuples
     }
 
-    /// Whether what is known of the rules is to be gathered anew. `is_asked`: whether the table's lookups ask for it.
+    /// Whether what is known of the rules is to be gathered anew. `is_asked`: whether the table's
+    /// lookups ask for it.
     pub fn wants_exact(&self, is_asked: bool) -> bool {
         is_asked && self.exact.is_wanted(|| self.for_exact())
     }
@@ -350,7 +369,8 @@ impl TablePolicy {
         self.prefixes.is_none() && self.in_use.is_none()
     }
 
-    /// Gathers what is known of the rules anew, where it is time to, or gives it up; true when the published shape must be made anew. `is_asked`: as of [`TablePolicy::wants_exact`].
+    /// Gathers what is known of the rules anew, where it is time to, or gives it up; true when the
+    /// published shape must be made anew. `is_asked`: as of [`TablePolicy::wants_exact`].
     pub fn settle_exact(&mut self, is_asked: bool, program: &Program, now: Instant) -> bool {
         if !is_asked {
             return self.exact.give_up();
@@ -374,7 +394,8 @@ impl TablePolicy {
         beside.into()
     }
 
-    /// Puts trees in use that are ready, and lets a trie catch up with readers; true when the published shape must be made anew.
+    /// Puts trees in use that are ready, and lets a trie catch up with readers; true when the
+    /// published shape must be made anew.
     pub fn settle(&mut self, program: &Program) -> bool {
         if let Some(prefixes) = &mut self.prefixes {
             prefixes.settle(&program.domain);
@@ -411,7 +432,8 @@ impl TablePolicy {
         }
     }
 
-    /// Makes a trie or trees at once, on this thread; true when the published shape must be made anew.
+    /// Makes a trie or trees at once, on this thread; true when the published shape must be made
+    /// anew.
     pub fn shape_now(&mut self, program: &Program) -> bool {
         // What is being made writes into the rules, as what is to be made will.
         drop(self.building.take().map(|building| building.recv()));
@@ -453,7 +475,8 @@ impl TablePolicy {
         })
     }
 
-    /// Takes new trees, or goes without, as is cheaper; true when the published shape must be made anew.
+    /// Takes new trees, or goes without, as is cheaper; true when the published shape must be made
+    /// anew.
     pub(crate) fn take(&mut self, built: Built) -> bool {
         self.pace.done(built.took);
         let bytes = built.trees.as_ref().map_or(0, |trees| trees.bytes());

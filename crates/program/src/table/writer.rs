@@ -20,8 +20,9 @@ use std::time::{Duration, Instant};
 
 /// The writer's side of a table: all linked rules, also those that are marked as gone.
 pub(crate) enum TableWriter {
-    /// By precedence, highest first. `since`: the first epoch in which no reader comes to the tuples that these rules were chained in before, once
-    /// that is known; until all have passed it, the chains must stay as they are.
+    /// By precedence, highest first. `since`: the first epoch in which no reader comes to the
+    /// tuples that these rules were chained in before, once that is known; until all have
+    /// passed it, the chains must stay as they are.
     Linear {
         rules: Vec<RuleRef>,
         since: Option<Epoch>,
@@ -30,7 +31,8 @@ pub(crate) enum TableWriter {
     Many(Box<TablePolicy>),
 }
 
-/// Whether a table's lookups ask what is known of rules by value: only the first one's, and only without conditions.
+/// Whether a table's lookups ask what is known of rules by value: only the first one's, and only
+/// without conditions.
 pub(crate) fn asks_exact(table: u8, soft: &BTreeMap<u8, SoftWriter>) -> bool {
     table == 0 && !soft.contains_key(&table)
 }
@@ -44,7 +46,8 @@ impl Default for TableWriter {
     }
 }
 
-/// Whether a reader may still follow the chains of rules that have been a list since the epoch `since`.
+/// Whether a reader may still follow the chains of rules that have been a list since the epoch
+/// `since`.
 pub(crate) fn chains_in_use(program: &Program, since: Option<Epoch>) -> bool {
     since.is_none_or(|epoch| epoch > program.domain.current() || !program.domain.unread(epoch))
 }
@@ -92,7 +95,8 @@ impl TableWriter {
         }
     }
 
-    /// Turns a list that grew too long while its rules' chains were in use into tuples, once they are not; true when it did.
+    /// Turns a list that grew too long while its rules' chains were in use into tuples, once they
+    /// are not; true when it did.
     pub(crate) fn grow(&mut self, program: &Program) -> bool {
         let due = matches!(self, TableWriter::Linear { rules, since }
             if rules.len() > LINEAR_MAX && !chains_in_use(program, *since));
@@ -158,8 +162,9 @@ impl TableWriter {
 
 /// The one writer of a bridge's tables.
 ///
-/// Order of use: any number of `insert`, `remove`, `set_miss`; then [`BridgeWriter::commit`]; then one `domain.publish()` for all bridges.
-/// Changes hold from `domain.next()` as it was when they were made.
+/// Order of use: any number of `insert`, `remove`, `set_miss`; then [`BridgeWriter::commit`]; then
+/// one `domain.publish()` for all bridges. Changes hold from `domain.next()` as it was when they
+/// were made.
 pub struct BridgeWriter {
     pub(crate) bridge: Arc<Bridge>,
     pub(crate) tables: BTreeMap<u8, TableWriter>,
@@ -273,7 +278,8 @@ impl BridgeWriter {
         false
     }
 
-    /// Says that a rule with this match will be inserted soon, so that what that looks at is fetched from memory meanwhile.
+    /// Says that a rule with this match will be inserted soon, so that what that looks at is
+    /// fetched from memory meanwhile.
     pub fn expect(&self, table: u8, matching: &Match) {
         if let Some(TableWriter::Many(policy)) = self.tables.get(&table) {
             policy.expect(matching);
@@ -328,8 +334,8 @@ impl BridgeWriter {
         self.bridge.program.domain.retire(garbage);
     }
 
-    /// Unlinks up to `limit` rules that no reader needs any more, but begins none after `time`, about;
-    /// returns how many.
+    /// Unlinks up to `limit` rules that no reader needs any more, but begins none after `time`,
+    /// about; returns how many.
     pub(crate) fn unlink_gone(&mut self, limit: usize, time: Duration) -> usize {
         let program = Arc::clone(&self.bridge.program);
         let mut unlinked = 0;
@@ -431,7 +437,8 @@ impl BridgeWriter {
                 .shape
                 .swap(shape, Ordering::AcqRel);
             if !old.is_null() {
-                // SAFETY: made by `Box::into_raw` here, and unlinked by the swap; readers are waited for by `retire`.
+                // SAFETY: made by `Box::into_raw` here, and unlinked by the swap; readers are
+                // waited for by `retire`.
                 self.bridge
                     .program
                     .domain
@@ -477,8 +484,9 @@ impl BridgeWriter {
         }
     }
 
-    /// Unlinks and frees what no worker can see any more, up to `limit` rules and, where there is a limit, for two milliseconds; returns how many it unlinked. Gives tables the shape that they had
-    /// to wait for. Commits.
+    /// Unlinks and frees what no worker can see any more, up to `limit` rules and, where there is a
+    /// limit, for two milliseconds; returns how many it unlinked. Gives tables the shape that they
+    /// had to wait for. Commits.
     pub fn housekeep(&mut self, limit: usize) -> usize {
         let time = match limit {
             usize::MAX => Duration::MAX,
@@ -495,8 +503,9 @@ impl BridgeWriter {
         unlinked
     }
 
-    /// Gives tables the lookups that have been made for them in the background, and begins to make those that are due; true while some are being made or
-    /// wanted. Call it ten times a second or so, while that is so and after rules have changed. Commits.
+    /// Gives tables the lookups that have been made for them in the background, and begins to make
+    /// those that are due; true while some are being made or wanted. Call it ten times a second
+    /// or so, while that is so and after rules have changed. Commits.
     pub fn shape_tables(&mut self) -> bool {
         let wants_unlinking = |writer: &TableWriter| matches!(writer, TableWriter::Many(policy) if policy.wants_unlinking());
         let mut busy = false;
@@ -518,7 +527,8 @@ impl BridgeWriter {
         self.begin_fused(now) | busy
     }
 
-    /// Gives every table the lookup that fits it best, at once: for those who want to know it, and for tests. Commits.
+    /// Gives every table the lookup that fits it best, at once: for those who want to know it, and
+    /// for tests. Commits.
     pub fn shape_now(&mut self) {
         let program = Arc::clone(&self.bridge.program);
         let now = Instant::now();
@@ -557,7 +567,8 @@ impl BridgeWriter {
 
 impl Drop for BridgeWriter {
     fn drop(&mut self) {
-        // The datapath has let go of the bridge before its writer goes, or does so within this grace period.
+        // The datapath has let go of the bridge before its writer goes, or does so within this
+        // grace period.
         for slot in &self.bridge.slots {
             let old = slot.shape.swap(std::ptr::null_mut(), Ordering::AcqRel);
             if !old.is_null() {
@@ -577,7 +588,8 @@ impl Drop for BridgeWriter {
         {
             let linked = &self.bridge.program.rules.linked;
             linked.fetch_sub(1, Ordering::Relaxed);
-            // SAFETY: lodged in `insert`; linked rules include those in `gone`, each once, and all are unlinked by the loop above.
+            // SAFETY: lodged in `insert`; linked rules include those in `gone`, each once, and all
+            // are unlinked by the loop above.
             self.bridge
                 .program
                 .domain
@@ -586,7 +598,8 @@ impl Drop for BridgeWriter {
     }
 }
 
-/// A table of tuples turns linear again when it has no more rules than this; the gap to [`LINEAR_MAX`] keeps it from turning to and fro.
+/// A table of tuples turns linear again when it has no more rules than this; the gap to
+/// [`LINEAR_MAX`] keeps it from turning to and fro.
 pub const LINEAR_AGAIN: usize = 6;
 
 /// Most rules that are unlinked while tables get their lookups.

@@ -1,7 +1,8 @@
 //! What polices a port.
 //!
-//! * What it sends, [`PortPolicer`]: one rate whatever the queue (Open vSwitch's `egress-policer`), or two of each queue and two of the port (`trtcm-policer`): the queue marks a
-//!   packet, blind to colours, and the port marks it again by that; green and yellow ones pass.
+//! * What it sends, [`PortPolicer`]: one rate whatever the queue (Open vSwitch's `egress-policer`),
+//!   or two of each queue and two of the port (`trtcm-policer`): the queue marks a packet, blind to
+//!   colours, and the port marks it again by that; green and yellow ones pass.
 //! * What it receives, [`IngressPolicer`]: bits, packets, or both.
 //!
 //! Any number of workers share one without a lock. One that changes keeps the tokens of what stays.
@@ -55,7 +56,8 @@ fn check(profile: Profile, rate: &'static str, burst: &'static str) -> Result<()
 pub enum PolicerSpec {
     /// One rate for all packets.
     One(Profile),
-    /// Rates of the port and of queues by their numbers. A packet that names none that is there goes by queue 0; where that is not there either, it is dropped.
+    /// Rates of the port and of queues by their numbers. A packet that names none that is there
+    /// goes by queue 0; where that is not there either, it is dropped.
     Queues {
         /// The port's.
         port: Rates,
@@ -259,7 +261,8 @@ fn find(queues: &[Queue], number: u32) -> Option<&Queue> {
     at.ok().map(|at| &queues[at])
 }
 
-/// What a port's receiving is policed by, in the units of Open vSwitch's `ingress_policing_*`. A rate of 0 polices nothing.
+/// What a port's receiving is policed by, in the units of Open vSwitch's `ingress_policing_*`. A
+/// rate of 0 polices nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct IngressSpec {
     /// Kilobits a second.

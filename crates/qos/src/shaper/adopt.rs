@@ -4,15 +4,17 @@ use super::spec::{PortSpec, SpecError};
 use super::{ALARMED, IN_OWN, Shaper};
 
 impl<H> Shaper<H> {
-    /// Gives the port another shape. Queues that stay, by their numbers, keep packets, tokens and counters; packets of those that go wait on in the default queue. When the
-    /// shape cannot be, nothing changes.
+    /// Gives the port another shape. Queues that stay, by their numbers, keep packets, tokens and
+    /// counters; packets of those that go wait on in the default queue. When the shape cannot
+    /// be, nothing changes.
     pub fn reconfigure(&mut self, spec: &PortSpec, now_ns: u64) -> Result<(), SpecError> {
         let old = std::mem::replace(self, Shaper::new(spec, now_ns)?);
         self.adopt(old, now_ns);
         Ok(())
     }
 
-    /// Takes over from the shaper that the port had, as [`Shaper::reconfigure`] says. A shaper may be prepared elsewhere and put into place this way.
+    /// Takes over from the shaper that the port had, as [`Shaper::reconfigure`] says. A shaper may
+    /// be prepared elsewhere and put into place this way.
     pub fn adopt(&mut self, mut old: Shaper<H>, now_ns: u64) {
         self.root
             .inherit(&self.root_rates, old.root, &old.root_rates, now_ns);
@@ -66,7 +68,8 @@ impl<H> Shaper<H> {
         }
     }
 
-    /// Takes all packets out, with their flows' hashes, a flow after the other, whatever the rates; they count as neither sent nor dropped.
+    /// Takes all packets out, with their flows' hashes, a flow after the other, whatever the rates;
+    /// they count as neither sent nor dropped.
     pub fn empty(&mut self) -> Vec<(H, u32)> {
         let mut all = Vec::with_capacity(self.waiting());
         self.own.clear();

@@ -1,7 +1,9 @@
 //! Packets that wait: a slab of handles, threaded into flows.
 //!
-//! A queue tells up to 64 flows apart by a hash. Its flows take turns by deficit round robin, so that a flow that floods makes its own packets wait, and not its neighbours'.
-//! When a queue is full, the flow that has most in it loses its oldest packet, if the new one is not that flow's itself.
+//! A queue tells up to 64 flows apart by a hash. Its flows take turns by deficit round robin, so
+//! that a flow that floods makes its own packets wait, and not its neighbours'. When a queue is
+//! full, the flow that has most in it loses its oldest packet, if the new one is not that flow's
+//! itself.
 
 use super::prefetch::{fetch, with_capacity};
 
@@ -129,14 +131,16 @@ impl Flow {
     };
 }
 
-/// What waits in a queue. Its flows lie beside it, but for one that is alone: that is in here, so that most queues' packets touch nothing else.
+/// What waits in a queue. Its flows lie beside it, but for one that is alone: that is in here, so
+/// that most queues' packets touch nothing else.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Backlog {
     pub packets: u32,
     pub bytes: u32,
     /// What the queue itself may send in its turn among those that borrow.
     pub deficit: i32,
-    /// The oldest packet of the flow that is alone; else one half of the flows that have packets, a bit each.
+    /// The oldest packet of the flow that is alone; else one half of the flows that have packets,
+    /// a bit each.
     head: u32,
     /// The newest one; else the other half.
     tail: u32,
@@ -358,7 +362,8 @@ impl Backlog {
         fattest
     }
 
-    /// Bytes that leave before a packet that comes to this flow now: with flows that take turns, what each sends until this one has sent what it has.
+    /// Bytes that leave before a packet that comes to this flow now: with flows that take turns,
+    /// what each sends until this one has sent what it has.
     #[inline]
     pub fn ahead_of(&self, flows: &[Flow], bucket: usize) -> u32 {
         if self.packets == 0 || !self.several && bucket == usize::from(self.turn) {

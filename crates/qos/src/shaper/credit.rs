@@ -1,10 +1,14 @@
 //! What a class may send: its two buckets.
 //!
-//! Tokens are counted in billionths of a bit, of which a rate of R bit/s brings exactly R in each nanosecond: no rounding, hence no drift, and no division where tokens are spent.
-//! A class may send while its bucket is not in debt, and a packet may lead it into debt; so the rate is exact whatever the packets' sizes.
+//! Tokens are counted in billionths of a bit, of which a rate of R bit/s brings exactly R in each
+//! nanosecond: no rounding, hence no drift, and no division where tokens are spent. A class may
+//! send while its bucket is not in debt, and a packet may lead it into debt; so the rate is exact
+//! whatever the packets' sizes.
 //!
-//! A bucket holds its burst. While a class has packets waiting it may hold more, what comes within some milliseconds: who sends is woken late, and stopped for whole milliseconds where
-//! others want the processor. That is not the class's fault, and what it could not send meanwhile is sent after. With what comes within 60 us a class of 1 Gbit/s had 3% less.
+//! A bucket holds its burst. While a class has packets waiting it may hold more, what comes within
+//! some milliseconds: who sends is woken late, and stopped for whole milliseconds where others want
+//! the processor. That is not the class's fault, and what it could not send meanwhile is sent
+//! after. With what comes within 60 us a class of 1 Gbit/s had 3% less.
 
 /// Billionths of a bit in a bit.
 pub(crate) const NANOBITS: i64 = 1_000_000_000;
@@ -113,7 +117,8 @@ impl Credit {
         self.limit = filled(self.limit, rates.limit_depth, rates.max_rate, passed);
     }
 
-    /// How long ago a time was when the buckets were filled last, in nanoseconds; 0 where it is later.
+    /// How long ago a time was when the buckets were filled last, in nanoseconds; 0 where it is
+    /// later.
     #[inline(always)]
     pub fn passed_since(&self, ns: u64) -> u64 {
         self.at.saturating_sub(ns)

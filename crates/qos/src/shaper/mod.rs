@@ -1,20 +1,30 @@
-//! The shaper: packets wait in queues until rates and turns let them go, and no longer than they may.
+//! The shaper: packets wait in queues until rates and turns let them go, and no longer than they
+//! may.
 //!
-//! **Rates.** A port has queues, or tenants that have queues. Each of these classes has a guaranteed and a maximum rate with a burst ([`PortSpec`]). A packet leaves by its queue's
-//! guaranteed rate; when no queue can, by what a tenant has guaranteed; when no tenant can, by what the port still has. What a parent lends goes to the child of the first
-//! priority, and among equals by deficit round robin in proportion to their rates. That is the order of the kernel's HTB; other than there, nothing exceeds the port's own rate.
+//! **Rates.** A port has queues, or tenants that have queues. Each of these classes has a
+//! guaranteed and a maximum rate with a burst ([`PortSpec`]). A packet leaves by its queue's
+//! guaranteed rate; when no queue can, by what a tenant has guaranteed; when no tenant can, by what
+//! the port still has. What a parent lends goes to the child of the first priority, and among
+//! equals by deficit round robin in proportion to their rates. That is the order of the kernel's
+//! HTB; other than there, nothing exceeds the port's own rate.
 //!
-//! **Bound.** A queue may have a bound (`max_latency_ns`). A packet that cannot leave within it is dropped when it comes: certainly, when not even the maximum rate could bring
-//! what stands before it away in time; presumably, when the guaranteed rate could not and the queue was lately served too slowly (the packet that left last had waited so long
-//! behind so many bytes). Where this is too hopeful, the packet is dropped when its turn comes ([`DropReason::Late`]). A dropped packet costs no tokens. So a bound of 0 makes
-//! a policer, no bound makes HTB.
+//! **Bound.** A queue may have a bound (`max_latency_ns`). A packet that cannot leave within it is
+//! dropped when it comes: certainly, when not even the maximum rate could bring what stands before
+//! it away in time; presumably, when the guaranteed rate could not and the queue was lately served
+//! too slowly (the packet that left last had waited so long behind so many bytes). Where this is
+//! too hopeful, the packet is dropped when its turn comes ([`DropReason::Late`]). A dropped packet
+//! costs no tokens. So a bound of 0 makes a policer, no bound makes HTB.
 //!
-//! **Flows.** A queue's flows take turns ([`PortSpec::flows`]), and what stands before a packet is counted that way.
+//! **Flows.** A queue's flows take turns ([`PortSpec::flows`]), and what stands before a packet is
+//! counted that way.
 //!
-//! **Cost.** Who may send stands in a ring, who must wait has an alarm in a timing wheel, and a packet moves its own queue and tenant only. So a packet costs the same among 8
-//! queues and among 100,000, but for the memory that it touches; callers say early which queue comes ([`Shaper::prefetch`]).
+//! **Cost.** Who may send stands in a ring, who must wait has an alarm in a timing wheel, and a
+//! packet moves its own queue and tenant only. So a packet costs the same among 8 queues and among
+//! 100,000, but for the memory that it touches; callers say early which queue comes
+//! ([`Shaper::prefetch`]).
 //!
-//! Nothing here reads a clock or knows a packet: handles have a length, and time comes in as nanoseconds that do not go back (where they do, time stands still).
+//! Nothing here reads a clock or knows a packet: handles have a length, and time comes in as
+//! nanoseconds that do not go back (where they do, time stands still).
 
 mod adopt;
 pub(crate) mod backlog;
@@ -44,23 +54,28 @@ use wheel::Wheel;
 
 const NONE: u32 = u32::MAX;
 
-/// Alarms that ring between two packets at most, so that many at once do not make a packet wait that may leave.
+/// Alarms that ring between two packets at most, so that many at once do not make a packet wait
+/// that may leave.
 pub const ALARMS_PER_PACKET: usize = 64;
 
-/// How many alarms before its own what a queue's packet needs is fetched; the queue itself twice as many before.
+/// How many alarms before its own what a queue's packet needs is fetched; the queue itself twice as
+/// many before.
 const FETCHED: usize = 8;
 
-/// How many packets of a burst before its own a packet's queue is fetched; what it needs of flows and packets half as many before.
+/// How many packets of a burst before its own a packet's queue is fetched; what it needs of flows
+/// and packets half as many before.
 const BURST_AHEAD: usize = 16;
 
-/// Where a queue stands besides its place in memory: in the ring of those that send by their own rate.
+/// Where a queue stands besides its place in memory: in the ring of those that send by their own
+/// rate.
 const IN_OWN: u8 = 1;
 /// In its parent's ring of those that borrow.
 const IN_FEED: u8 = 2;
 /// Its alarm is set.
 const ALARMED: u8 = 4;
 
-/// What a queue was given. Queues that were given the same share it, so that a packet finds it in the cache.
+/// What a queue was given. Queues that were given the same share it, so that a packet finds it in
+/// the cache.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(align(64))]
 struct Kind {
@@ -75,15 +90,18 @@ struct Kind {
     priority: u8,
 }
 
-/// Kinds that are few enough to be shared; where queues are of more, each has its own at its own place, which can be fetched with the queue.
+/// Kinds that are few enough to be shared; where queues are of more, each has its own at its own
+/// place, which can be fetched with the queue.
 const SHARED_KINDS: usize = 256;
 
-/// A queue, in one cache line: tokens, what waits, and where it stands ([`IN_OWN`], [`IN_FEED`], [`ALARMED`]).
+/// A queue, in one cache line: tokens, what waits, and where it stands ([`IN_OWN`], [`IN_FEED`],
+/// [`ALARMED`]).
 #[repr(C, align(64))]
 struct Leaf {
     credit: Credit,
     backlog: Backlog,
-    /// The last packet that found others waiting had waited so long, in nanoseconds (halved by each since that found none),
+    /// The last packet that found others waiting had waited so long, in nanoseconds (halved by
+    /// each since that found none),
     sample_ns: u32,
     /// behind so many bytes.
     sample_bytes: u32,
@@ -315,7 +333,8 @@ impl<H> Shaper<H> {
         })
     }
 
-    /// The place of the queue for packets that name this one; the default queue's where it is not there.
+    /// The place of the queue for packets that name this one; the default queue's where it is not
+    /// there.
     #[inline]
     pub fn place_of(&self, number: Option<u32>) -> usize {
         number
@@ -338,7 +357,8 @@ impl<H> Shaper<H> {
         &self.watch
     }
 
-    /// How long a packet of the queue at this place may wait before it is handed on, in nanoseconds: the queue's bound and the timer's slack. None without a bound.
+    /// How long a packet of the queue at this place may wait before it is handed on, in
+    /// nanoseconds: the queue's bound and the timer's slack. None without a bound.
     pub fn promise_ns(&self, queue: usize) -> Option<u64> {
         let bound = self.kind(queue).bound_ns;
         (bound != u64::MAX).then(|| bound + self.slack_ns)
@@ -364,7 +384,8 @@ impl<H> Shaper<H> {
         self.dropped
     }
 
-    /// Goes through a burst of so many packets and calls `take_in` for each in order, with its place in the burst, while what those some places later will need is being fetched.
+    /// Goes through a burst of so many packets and calls `take_in` for each in order, with its
+    /// place in the burst, while what those some places later will need is being fetched.
     /// `packet` tells each one's queue and flow.
     #[inline(always)]
     pub fn take_in_burst(
@@ -389,7 +410,8 @@ impl<H> Shaper<H> {
         }
     }
 
-    /// Fetches what a packet for this queue will need, whatever the queue's state. Best called for some packets, and [`Shaper::prefetch_flow`] for them after that.
+    /// Fetches what a packet for this queue will need, whatever the queue's state. Best called for
+    /// some packets, and [`Shaper::prefetch_flow`] for them after that.
     #[inline]
     pub fn prefetch(&self, queue: usize) {
         if let Some(leaf) = self.leaves.get(queue) {
@@ -399,7 +421,8 @@ impl<H> Shaper<H> {
         }
     }
 
-    /// Fetches what else it will need, now that the queue can be looked at: the packet behind which it will stand, tokens where they are asked for.
+    /// Fetches what else it will need, now that the queue can be looked at: the packet behind which
+    /// it will stand, tokens where they are asked for.
     #[inline]
     pub fn prefetch_flow(&self, queue: usize, flow: u32) {
         if let Some(leaf) = self.leaves.get(queue) {
@@ -446,7 +469,8 @@ impl<H> Shaper<H> {
         }
     }
 
-    /// A packet comes to the queue at this place; `flow` is any hash that packets of one flow share.
+    /// A packet comes to the queue at this place; `flow` is any hash that packets of one flow
+    /// share.
     #[inline]
     pub fn enqueue(
         &mut self,
@@ -512,8 +536,10 @@ impl<H> Shaper<H> {
         Ok(())
     }
 
-    /// Whether the port has no room for a queue's packet. A queue may have as much of the port's room as is left (Choudhury and Hahne, Dynamic queue length thresholds for
-    /// shared-memory packet switches, 1998): however many queues are flooded, one that is not finds room. A port where nothing waits takes any packet.
+    /// Whether the port has no room for a queue's packet. A queue may have as much of the port's
+    /// room as is left (Choudhury and Hahne, Dynamic queue length thresholds for shared-memory
+    /// packet switches, 1998): however many queues are flooded, one that is not finds room. A port
+    /// where nothing waits takes any packet.
     #[inline]
     fn is_full(&self, queue: usize, cost: u32) -> bool {
         let backlog = &self.leaves[queue].backlog;
@@ -523,7 +549,8 @@ impl<H> Shaper<H> {
             || self.waiting != 0 && (u64::from(backlog.bytes) >= bytes || u64::from(cost) > bytes)
     }
 
-    /// Drops old packets of the fattest flow until there is room; false when that is the newcomer's own.
+    /// Drops old packets of the fattest flow until there is room; false when that is the newcomer's
+    /// own.
     #[cold]
     fn make_room(&mut self, queue: usize, bucket: usize, cost: u32) -> bool {
         let leaf = &mut self.leaves[queue];
@@ -569,7 +596,8 @@ impl<H> Shaper<H> {
         }
     }
 
-    /// When to ask for the next packet: now or before, when one may leave; a time at which one may or which is at most a millisecond before such; none when nothing waits.
+    /// When to ask for the next packet: now or before, when one may leave; a time at which one may
+    /// or which is at most a millisecond before such; none when nothing waits.
     pub fn next_departure_ns(&self) -> Option<u64> {
         if self.waiting == 0 {
             return None;
@@ -596,9 +624,11 @@ impl Leaf {
             || u64::from(backlog.bytes) + u64::from(cost) > u64::from(kind.limit_bytes)
     }
 
-    /// Whether a packet that came at a time and stands behind so many bytes cannot leave within the bound, or presumably not.
+    /// Whether a packet that came at a time and stands behind so many bytes cannot leave within the
+    /// bound, or presumably not.
     ///
-    /// A wait may count from before the queue was last looked at (from when the kernel had the packet). What has passed since then is gone from its bound; credit tells of
+    /// A wait may count from before the queue was last looked at (from when the kernel had the
+    /// packet). What has passed since then is gone from its bound; credit tells of
     /// the later time.
     #[inline]
     fn is_over_bound(&mut self, kind: &Kind, ahead: u32, slack_ns: u64, came_ns: u64) -> bool {
@@ -607,7 +637,8 @@ impl Leaf {
         let credit = &self.credit;
         let passed_ns = credit.passed_since(came_ns);
         if ahead != 0 && passed_ns > kind.bound_ns.saturating_add(slack_ns) {
-            // Its turn comes no earlier than now, when it is late. Who meets an empty queue is not asked.
+            // Its turn comes no earlier than now, when it is late. Who meets an empty queue is not
+            // asked.
             return true;
         }
         // Who has no time left may still leave at once, by what the buckets hold.
@@ -624,7 +655,8 @@ impl Leaf {
     }
 }
 
-/// The different ones among the queues' kinds, and each queue's; all of them, in order, where that would be too many to be shared.
+/// The different ones among the queues' kinds, and each queue's; all of them, in order, where that
+/// would be too many to be shared.
 fn shared(all: Vec<Kind>) -> (Vec<Kind>, Vec<u32>) {
     let mut places = std::collections::HashMap::new();
     let (mut kinds, mut kind_of) = (Vec::new(), Vec::with_capacity(all.len()));

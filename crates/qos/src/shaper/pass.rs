@@ -1,6 +1,7 @@
 //! The way past the queues: packets that need not wait.
 //!
-//! Most packets of most ports meet an empty queue that has tokens. Such a packet is not put anywhere, only paid for and counted, a run of packets of the same queue at once.
+//! Most packets of most ports meet an empty queue that has tokens. Such a packet is not put
+//! anywhere, only paid for and counted, a run of packets of the same queue at once.
 
 use super::credit::Mode;
 use super::{NONE, Shaper};
@@ -41,8 +42,10 @@ fn sum_of(sums: &mut [Sum; SUMS], place: usize) -> Option<&mut Sum> {
 }
 
 impl<H> Shaper<H> {
-    /// Lets packets of a queue, of these lengths, leave at once: how many of them, from the first on. It is as if each of them came and left before the next came. That can be where
-    /// the queue is empty and none waits that would go before it: by its own rate, or where nobody else borrows from the port. The others are to be given to [`Shaper::enqueue`].
+    /// Lets packets of a queue, of these lengths, leave at once: how many of them, from the first
+    /// on. It is as if each of them came and left before the next came. That can be where
+    /// the queue is empty and none waits that would go before it: by its own rate, or where nobody
+    /// else borrows from the port. The others are to be given to [`Shaper::enqueue`].
     #[inline]
     pub fn pass(&mut self, queue: usize, lens: impl Iterator<Item = u32>, now_ns: u64) -> usize {
         let catch_up_ns = self.catch_up_ns;
@@ -115,8 +118,10 @@ impl<H> Shaper<H> {
         count as usize
     }
 
-    /// Lets packets, each with the place of its queue and its length, leave at once, where nothing waits in the port and all of them may by the own rates of their queues, of which none has a tenant: all or none,
-    /// and which it was. It is as if [`Shaper::pass`] had been called for them one after the other, but costs less.
+    /// Lets packets, each with the place of its queue and its length, leave at once, where nothing
+    /// waits in the port and all of them may by the own rates of their queues, of which none has a
+    /// tenant: all or none, and which it was. It is as if [`Shaper::pass`] had been called for
+    /// them one after the other, but costs less.
     #[inline]
     pub fn pass_all(&mut self, packets: impl Iterator<Item = (usize, u32)>, now_ns: u64) -> bool {
         if self.waiting != 0 || self.own.filled != 0 {
@@ -136,7 +141,8 @@ impl<H> Shaper<H> {
             all_bits += u64::from(cost) * 8;
         }
         let catch_up_ns = self.catch_up_ns;
-        // Nothing is changed before it is known that all may: who takes the packets in otherwise may refuse them, and then tokens stay as they are.
+        // Nothing is changed before it is known that all may: who takes the packets in otherwise
+        // may refuse them, and then tokens stay as they are.
         let mut root = self.root;
         root.wake(&self.root_rates, catch_up_ns, now_ns);
         if !root.holds(all_bits) {

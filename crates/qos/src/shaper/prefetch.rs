@@ -12,7 +12,8 @@ pub(crate) fn fetch<T>(value: &T) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: fetching has no effect on memory, whatever the address, and SSE is part of x86_64.
+        // SAFETY: fetching has no effect on memory, whatever the address, and SSE is part of
+        // x86_64.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(value).cast()) };
     }
     #[cfg(not(target_arch = "x86_64"))]
@@ -24,13 +25,15 @@ const HUGE: usize = 2 << 20;
 /// Memory from this size on begins on a huge page and ends on one.
 const LARGE: usize = HUGE / 2;
 
-/// Asks for huge pages behind memory that has not been touched yet, where it is large: else half of what touching a queue costs is finding its page.
+/// Asks for huge pages behind memory that has not been touched yet, where it is large: else half of
+/// what touching a queue costs is finding its page.
 fn advise<T>(memory: &[MaybeUninit<T>]) {
     let start = (memory.as_ptr().addr()).next_multiple_of(HUGE);
     let end = (memory.as_ptr().addr() + size_of_val(memory)) / HUGE * HUGE;
     if start < end {
         let inside = memory.as_ptr().with_addr(start).cast_mut();
-        // SAFETY: the range lies within `memory`. The advice changes which pages are behind it and not what they hold; a refusal costs speed only.
+        // SAFETY: the range lies within `memory`. The advice changes which pages are behind it and
+        // not what they hold; a refusal costs speed only.
         unsafe { libc::madvise(inside.cast(), end - start, libc::MADV_HUGEPAGE) };
     }
 }
@@ -90,7 +93,8 @@ impl<T> Drop for Many<T> {
     fn drop(&mut self) {
         let layout = layout_of::<T>(self.count);
         if layout.size() != 0 {
-            // SAFETY: it was allocated with this layout in `new`, which wrote all values, and nobody refers to it any more.
+            // SAFETY: it was allocated with this layout in `new`, which wrote all values, and
+            // nobody refers to it any more.
             unsafe {
                 std::ptr::drop_in_place(std::ptr::from_mut(&mut **self));
                 dealloc(self.start.as_ptr().cast(), layout);

@@ -1,8 +1,10 @@
 //! Where classes stand: in rings in which they take turns, and among the alarms of a moment.
 //!
-//! A ring is a circle of links, and whoever owns it knows one of them: whose turn it is. The links of a class lie together with what it knows of its alarm in half a cache
-//! line, apart from the class itself, so that leaving and joining a ring touches little of the neighbours. Queues that send by their own rate need no links ([`Lines`]): one
-//! that borrows from nobody has no use for its knot.
+//! A ring is a circle of links, and whoever owns it knows one of them: whose turn it is. The links
+//! of a class lie together with what it knows of its alarm in half a cache line, apart from the
+//! class itself, so that leaving and joining a ring touches little of the neighbours. Queues that
+//! send by their own rate need no links ([`Lines`]): one that borrows from nobody has no use for
+//! its knot.
 
 use super::prefetch::{Many, fetch};
 use super::spec::PRIORITIES;
@@ -33,7 +35,8 @@ pub(crate) struct Knot {
     pub tick: u64,
 }
 
-/// The knots of all classes. A link is named by twice its knot's number, plus [`OWN`] or [`FEED`], and is in one ring at most.
+/// The knots of all classes. A link is named by twice its knot's number, plus [`OWN`] or [`FEED`],
+/// and is in one ring at most.
 pub(crate) struct Knots(Many<Knot>);
 
 impl Knots {
@@ -106,8 +109,9 @@ impl Knots {
     }
 }
 
-/// Queues of one priority that send by their own rate, in the order of their turns. Only who has the turn leaves, so it needs no links: numbers one behind the other, which tell
-/// whom to fetch next.
+/// Queues of one priority that send by their own rate, in the order of their turns. Only who has
+/// the turn leaves, so it needs no links: numbers one behind the other, which tell whom to fetch
+/// next.
 struct Line {
     /// A power of two of places, no fewer than queues.
     places: Box<[u32]>,
@@ -162,7 +166,8 @@ impl Lines {
         (self.filled != 0).then(|| self.after(self.filled.trailing_zeros() as u8, 0))
     }
 
-    /// Who has the turn among those of a priority after so many others; [`NONE`] where there are no more.
+    /// Who has the turn among those of a priority after so many others; [`NONE`] where there are no
+    /// more.
     #[inline(always)]
     pub fn after(&self, priority: u8, others: u32) -> u32 {
         self.lines[usize::from(priority)].after(others)

@@ -54,7 +54,8 @@ pub struct QueueSpec {
 }
 
 impl QueueSpec {
-    /// A queue with these rates and defaults otherwise: the burst of a frame, 1000 packets, no bound.
+    /// A queue with these rates and defaults otherwise: the burst of a frame, 1000 packets, no
+    /// bound.
     pub fn new(number: u32, min_rate: u64, max_rate: u64) -> QueueSpec {
         QueueSpec {
             number,
@@ -91,11 +92,13 @@ pub struct PortSpec {
     pub max_rate: u64,
     /// What it may send at once, in bits.
     pub burst: u64,
-    /// Bytes to count for each packet beside the frame's own: 24 for FCS, preamble and gap, -14 to leave the Ethernet header out.
+    /// Bytes to count for each packet beside the frame's own: 24 for FCS, preamble and gap, -14 to
+    /// leave the Ethernet header out.
     pub overhead: i32,
     /// How late a timer may wake who sends, in nanoseconds.
     pub slack_ns: u64,
-    /// How much of what could not be sent in time is sent afterwards, in nanoseconds of the rates: as long as packets wait, tokens of so much time are kept.
+    /// How much of what could not be sent in time is sent afterwards, in nanoseconds of the rates:
+    /// as long as packets wait, tokens of so much time are kept.
     pub catch_up_ns: u64,
     /// Packets that may wait in all queues together.
     pub limit_packets: u32,
@@ -103,7 +106,8 @@ pub struct PortSpec {
     pub limit_bytes: u64,
     /// Flows that a queue tells apart: 1 to 64, a power of two.
     pub flows: u32,
-    /// The queue of packets that name none, or one that is not there; and of those whose queue goes.
+    /// The queue of packets that name none, or one that is not there; and of those whose queue
+    /// goes.
     pub default_queue: u32,
     /// Tenants.
     pub tenants: Vec<TenantSpec>,
@@ -217,8 +221,9 @@ pub struct Line {
 }
 
 impl PortSpec {
-    /// The time that no packet of a queue is sent later than after it came, in nanoseconds: the bound, and what timers, a batch and the packet itself take on the line. None
-    /// for a queue without a bound.
+    /// The time that no packet of a queue is sent later than after it came, in nanoseconds: the
+    /// bound, and what timers, a batch and the packet itself take on the line. None for a queue
+    /// without a bound.
     pub fn promise_ns(&self, queue: &QueueSpec, line: Line) -> Option<u64> {
         let line_ns = u64::from(line.largest) * 8_000_000_000 / line.rate.max(1);
         let bound = queue.max_latency_ns?.saturating_add(self.slack_ns);
@@ -268,12 +273,13 @@ impl PortSpec {
         Ok(())
     }
 
-    /// Guarantees the default queue `rate` bit/s, where others have guarantees and it has less: else
-    /// it would get nothing while they use all of the port's rate. Where the port cannot keep that
-    /// beside the others' guarantees, they give it up in proportion; an eighth of the port's rate at
-    /// most is asked of them, and no more than the highest guarantee among them, since what is left
-    /// of the rate is shared by guarantees. Changes nothing where guarantees cannot be kept anyway
-    /// ([`PortSpec::check`] says so) or where the default queue belongs to a tenant.
+    /// Guarantees the default queue `rate` bit/s, where others have guarantees and it has less:
+    /// else it would get nothing while they use all of the port's rate. Where the port cannot
+    /// keep that beside the others' guarantees, they give it up in proportion; an eighth of the
+    /// port's rate at most is asked of them, and no more than the highest guarantee among them,
+    /// since what is left of the rate is shared by guarantees. Changes nothing where guarantees
+    /// cannot be kept anyway ([`PortSpec::check`] says so) or where the default queue belongs
+    /// to a tenant.
     pub fn guarantee_default(&mut self, rate: u64) {
         let default = self.default_queue;
         let is_default = |queue: &QueueSpec| queue.number == default && queue.tenant.is_none();
@@ -368,9 +374,10 @@ impl QueueSpec {
     }
 }
 
-/// What each of several siblings may send in a turn, by their rates, in bytes: the lowest rate gets a frame, and others as much more as they have more, but no one above
-/// 64 KiB; where rates lie further apart, the highest gets that, and the lowest several turns for a frame. Among many siblings nobody gets less than a frame: a whole round in
-/// which no one may send would take long.
+/// What each of several siblings may send in a turn, by their rates, in bytes: the lowest rate gets
+/// a frame, and others as much more as they have more, but no one above 64 KiB; where rates lie
+/// further apart, the highest gets that, and the lowest several turns for a frame. Among many
+/// siblings nobody gets less than a frame: a whole round in which no one may send would take long.
 pub(crate) fn quanta(rates: &[u64]) -> Vec<u32> {
     const FRAME: u64 = 1514;
     const LONGEST: u64 = 1 << 16;

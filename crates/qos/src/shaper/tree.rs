@@ -122,7 +122,8 @@ impl<H> Shaper<H> {
         }
     }
 
-    /// The same for a queue that may stand nowhere so far. If it borrows from nobody, little needs to be asked: it sends by its own rate, or has an alarm.
+    /// The same for a queue that may stand nowhere so far. If it borrows from nobody, little needs
+    /// to be asked: it sends by its own rate, or has an alarm.
     #[inline(always)]
     pub(super) fn place_anew(&mut self, at: usize, now_ns: u64) {
         let leaf = &mut self.leaves[at];
@@ -239,7 +240,8 @@ impl<H> Shaper<H> {
         true
     }
 
-    /// Fetches what classes will need whose alarms ring soon: themselves first, and their packets when they are there.
+    /// Fetches what classes will need whose alarms ring soon: themselves first, and their packets
+    /// when they are there.
     #[inline(always)]
     fn fetch_ahead_of_alarms(&mut self) {
         if let Some((far, firm)) = self.wheel.after(2 * FETCHED)
@@ -260,7 +262,8 @@ impl<H> Shaper<H> {
         }
     }
 
-    /// Fetches the packet that a queue sends next, as far as that can be told without looking at more than the queue.
+    /// Fetches the packet that a queue sends next, as far as that can be told without looking at
+    /// more than the queue.
     #[inline]
     fn fetch_packet(&self, at: usize) {
         if let Some(leaf) = self.leaves.get(at)
@@ -310,7 +313,8 @@ impl<H> Shaper<H> {
         turn as usize / 2
     }
 
-    /// The queue whose turn it is: by its own rate, else by what its tenant has, else by what the port lends.
+    /// The queue whose turn it is: by its own rate, else by what its tenant has, else by what the
+    /// port lends.
     #[inline]
     pub(super) fn choose(&mut self) -> Option<Choice> {
         if let Some(turn) = self.own.turn() {
@@ -386,7 +390,8 @@ impl<H> Shaper<H> {
             leaf.sample_ns = waited_ns.min(u32::MAX.into()) as u32;
             leaf.sample_bytes = taken.ahead;
         } else {
-            // What has been slow once may be no longer: where it keeps out all that would renew it, it must age.
+            // What has been slow once may be no longer: where it keeps out all that would renew it,
+            // it must age.
             leaf.sample_ns /= 2;
         }
         self.account(choice, self.nodes.cost(len), now_ns);
@@ -400,8 +405,8 @@ impl<H> Shaper<H> {
         })
     }
 
-    /// Fetches what one needs that sends after the next ones by its own rate, and the packet of one before it: where those are so many that what was fetched when their
-    /// alarms rang is gone.
+    /// Fetches what one needs that sends after the next ones by its own rate, and the packet of one
+    /// before it: where those are so many that what was fetched when their alarms rang is gone.
     #[inline]
     fn fetch_ahead(&self, priority: u8) {
         if self.own.after(priority, ALARMS_PER_PACKET as u32) == NONE {

@@ -22,7 +22,8 @@ pub struct Look {
 }
 
 impl Look {
-    /// Looks at the queue at this place: how long packets waited that have left since the last look; none where none left, or where nobody watches.
+    /// Looks at the queue at this place: how long packets waited that have left since the last
+    /// look; none where none left, or where nobody watches.
     pub fn again(&mut self, watch: &Watch, place: usize) -> Option<Waits> {
         let longest_ns = watch.take_longest(place)?;
         let seen = watch.seen(place)?;
@@ -107,7 +108,8 @@ mod tests {
     }
 
     proptest! {
-        /// Each look tells of its own packets: quantiles to within an interval, the longest exactly.
+        /// Each look tells of its own packets: quantiles to within an interval, the longest
+        /// exactly.
         #[test]
         fn looks_tell_of_what_came_between(windows in prop::collection::vec(prop::collection::vec(0..5_000_000_u64, 0..40), 1..6)) {
             let watch = Watch::new(1);

@@ -1,10 +1,13 @@
 //! What comes to a queue and how long it waits there, as far as predictions need it.
 //!
-//! A shaper notes this only for queues that somebody has asked about ([`Watch::ask`]): some twenty additions a packet, in memory of that queue's own. One thread writes (the
-//! shaper's owner), any may read. Who asks for a while only ([`Watch::ask_for_a_while`]) ends that with [`Watch::let_go`].
+//! A shaper notes this only for queues that somebody has asked about ([`Watch::ask`]): some twenty
+//! additions a packet, in memory of that queue's own. One thread writes (the shaper's owner), any
+//! may read. Who asks for a while only ([`Watch::ask_for_a_while`]) ends that with
+//! [`Watch::let_go`].
 //!
-//! Means and second moments of sizes and gaps say how much comes and how unevenly, histograms how it is spread, batches (at most [`BATCHES`], which double their length when
-//! all are there) how much of all this was chance: packets of one queue are not independent, long batches nearly are.
+//! Means and second moments of sizes and gaps say how much comes and how unevenly, histograms how
+//! it is spread, batches (at most [`BATCHES`], which double their length when all are there) how
+//! much of all this was chance: packets of one queue are not independent, long batches nearly are.
 
 use super::counters::Count;
 use std::sync::OnceLock;
@@ -227,7 +230,8 @@ impl Batches {
         self.present.set(Batch::default());
     }
 
-    /// Those that are complete; none while they are being moved, which a reader hardly ever meets thrice.
+    /// Those that are complete; none while they are being moved, which a reader hardly ever meets
+    /// thrice.
     fn read(&self) -> Vec<Batch> {
         for _ in 0..3 {
             let before = self.version.load(Ordering::Acquire);
@@ -334,12 +338,14 @@ impl Cell {
         self.left_bytes.set(cost.into());
     }
 
-    /// Nothing waits any more, though no packet left last: what comes next does not come while others wait.
+    /// Nothing waits any more, though no packet left last: what comes next does not come while
+    /// others wait.
     pub fn rest(&self) {
         self.left_ns.set(0);
     }
 
-    /// Forgets all, while nobody notes: at worst a packet that was in hand when the queue was let go counts still.
+    /// Forgets all, while nobody notes: at worst a packet that was in hand when the queue was let
+    /// go counts still.
     fn clear(&self) {
         let counts = [
             &self.began_ns,
@@ -398,7 +404,8 @@ impl Cell {
     }
 }
 
-/// What was noted about a queue since somebody asked. Bytes are those that count for rates (the frame's and the port's overhead).
+/// What was noted about a queue since somebody asked. Bytes are those that count for rates (the
+/// frame's and the port's overhead).
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Seen {
     /// From the first arrival to the last, in nanoseconds.
@@ -468,7 +475,8 @@ impl Watch {
         self.cells.get()?.get(place)?.get().map(|cell| &**cell)
     }
 
-    /// Watches the queue at this place from now on; false where there is no such queue or too many are watched already ([`MAX_WATCHED`]).
+    /// Watches the queue at this place from now on; false where there is no such queue or too many
+    /// are watched already ([`MAX_WATCHED`]).
     pub fn ask(&self, place: usize) -> bool {
         let watched = self.ask_for_a_while(place);
         if let Some(cell) = self.of(place) {
@@ -503,7 +511,8 @@ impl Watch {
         true
     }
 
-    /// Nothing is noted any more about queues that nobody has asked about for good; their number. Like asking, this is for one thread.
+    /// Nothing is noted any more about queues that nobody has asked about for good; their number.
+    /// Like asking, this is for one thread.
     pub fn let_go(&self) -> usize {
         let cells = self.cells.get().map_or(&[][..], |cells| cells);
         let let_go = cells

@@ -1,16 +1,20 @@
 //! Timing wheel: which class is to be looked at when.
 //!
-//! Time is cut into ticks of [`TICK_NS`]. The lowest wheel has a slot for each tick of the block of 1024 ticks (1 ms) in which the present lies, the middle one a slot for
-//! each such block of the next 4.3 s, the highest one for each 4.3 s of the next 73 minutes. When the present enters a block of 1 ms, its alarms are sorted into a plan,
-//! which is read from front to back; one of 4.3 s is spread over the wheel below. Bitmaps say which slots hold anything. Setting, moving and cancelling an alarm take the
-//! same time however many there are, and so, averaged, does ringing.
+//! Time is cut into ticks of [`TICK_NS`]. The lowest wheel has a slot for each tick of the block of
+//! 1024 ticks (1 ms) in which the present lies, the middle one a slot for each such block of the
+//! next 4.3 s, the highest one for each 4.3 s of the next 73 minutes. When the present enters a
+//! block of 1 ms, its alarms are sorted into a plan, which is read from front to back; one of 4.3 s
+//! is spread over the wheel below. Bitmaps say which slots hold anything. Setting, moving and
+//! cancelling an alarm take the same time however many there are, and so, averaged, does ringing.
 //!
-//! Alarms of one tick ring in the order in which they were set. That holds across the wheels: an alarm for a far tick is spread or planned before any other for this tick can
-//! be set further down.
+//! Alarms of one tick ring in the order in which they were set. That holds across the wheels: an
+//! alarm for a far tick is spread or planned before any other for this tick can be set further
+//! down.
 //!
-//! A slot's alarms lie one behind the other in chunks of some cache lines: who rings next is read in order, and can be fetched. An alarm that is taken away leaves a hole, for
-//! which its class must know the place; a class that says it will never do so (a firm alarm) needs to know nothing. Holes are closed when a slot has more of them than of
-//! alarms.
+//! A slot's alarms lie one behind the other in chunks of some cache lines: who rings next is read
+//! in order, and can be fetched. An alarm that is taken away leaves a hole, for which its class
+//! must know the place; a class that says it will never do so (a firm alarm) needs to know nothing.
+//! Holes are closed when a slot has more of them than of alarms.
 
 use super::prefetch::{fetch, with_capacity};
 use super::ring::{Knots, NEVER, NONE};
@@ -240,7 +244,8 @@ impl Slot {
     }
 }
 
-/// One wheel: its slots and a bitmap of those that are not empty, with a bitmap of the bitmap's words.
+/// One wheel: its slots and a bitmap of those that are not empty, with a bitmap of the bitmap's
+/// words.
 struct Slots {
     shift: u32,
     mask: u64,
@@ -303,7 +308,8 @@ impl Slots {
 pub(crate) struct Wheel {
     wheels: [Slots; 3],
     chunks: Chunks,
-    /// The alarms of the present block that were set before it was entered, in the order in which they ring.
+    /// The alarms of the present block that were set before it was entered, in the order in which
+    /// they ring.
     plan: Vec<Alarm>,
     /// How many of them have rung. The next one is no hole.
     rung: usize,
@@ -423,7 +429,8 @@ impl Wheel {
             self.plan[(place & !PLANNED) as usize] = HOLE;
             return self.skip_holes();
         }
-        // Where it hangs follows from the present, which has not entered the alarm's block since, or it would have been spread.
+        // Where it hangs follows from the present, which has not entered the alarm's block since,
+        // or it would have been spread.
         let wheel = &mut self.wheels[self.level(tick)];
         let at = wheel.index(tick);
         let slot = &mut wheel.slots[at];
@@ -489,7 +496,8 @@ impl Wheel {
         }
     }
 
-    /// The tick of the next alarm of the present block: of the plan, and of those set since; [`NEVER`] where there is none.
+    /// The tick of the next alarm of the present block: of the plan, and of those set since;
+    /// [`NEVER`] where there is none.
     #[inline(always)]
     fn next_ticks(&self) -> (u64, u64) {
         let next = self.plan.get(self.rung);
@@ -550,7 +558,8 @@ impl Wheel {
         }
     }
 
-    /// The class that rings after so many others, as far as the plan tells, and whether its alarm is firm.
+    /// The class that rings after so many others, as far as the plan tells, and whether its alarm
+    /// is firm.
     #[inline(always)]
     pub fn after(&self, others: usize) -> Option<(usize, bool)> {
         let alarm = self.plan.get(self.rung + others)?;
@@ -584,7 +593,8 @@ impl Wheel {
         true
     }
 
-    /// Sorts the alarms of the block that begins, by tick, and of one tick as they were set. The plan before has been gone through.
+    /// Sorts the alarms of the block that begins, by tick, and of one tick as they were set. The
+    /// plan before has been gone through.
     fn make_plan(&mut self, knots: &mut Knots, head: u32) {
         let mask = (1 << LOW_BITS) - 1;
         let mut count = 0;
@@ -648,7 +658,8 @@ impl Wheel {
         Some((2, (round << HIGH_BITS | slot as u64) << shift))
     }
 
-    /// A time before which nothing rings, exact within the present block of 1 ms; none if nothing is set.
+    /// A time before which nothing rings, exact within the present block of 1 ms; none if nothing
+    /// is set.
     pub fn next_ns(&self) -> Option<u64> {
         let (planned, set) = self.next_ticks();
         let tick = match planned.min(set) {
@@ -724,7 +735,8 @@ mod tests {
         }
     }
 
-    /// Alarms that are moved again and again leave holes, which are closed: they take no more room than is set aside, and ring in order.
+    /// Alarms that are moved again and again leave holes, which are closed: they take no more room
+    /// than is set aside, and ring in order.
     #[test]
     fn holes_are_closed() {
         let (classes, moves) = (100, 50_000_u64);

@@ -1,4 +1,5 @@
-//! The shaper, slow and obvious: lists instead of rings, a sorted map instead of a wheel, everything searched for, tokens in whole numbers that never end.
+//! The shaper, slow and obvious: lists instead of rings, a sorted map instead of a wheel,
+//! everything searched for, tokens in whole numbers that never end.
 //!
 //! What it says about who is next is the definition; [`crate::shaper`] says why.
 
@@ -144,7 +145,8 @@ struct Tenant {
     feeds: BTreeMap<u8, VecDeque<usize>>,
 }
 
-/// A packet that has left: its number, its queue, how long it waited and whether it is to be marked.
+/// A packet that has left: its number, its queue, how long it waited and whether it is to be
+/// marked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Left {
     /// Its number.
@@ -491,7 +493,8 @@ impl Shaper {
         Ok(())
     }
 
-    /// A packet comes and leaves at once, where its queue is empty and none that waits would go before it: by its own rate, or where nobody else borrows from the port. Alarms that
+    /// A packet comes and leaves at once, where its queue is empty and none that waits would go
+    /// before it: by its own rate, or where nobody else borrows from the port. Alarms that
     /// are due ring first.
     pub fn pass(&mut self, at: usize, id: u64, len: u32, flow: u32, now: u64) -> Option<Left> {
         let overhead = self.spec.overhead;
@@ -519,7 +522,8 @@ impl Shaper {
         {
             assert_eq!(left.id, id, "none goes before it");
             if !waiting {
-                // Nobody has asked for alarms: where a packet that came earlier is told of only now, its own is not put off to this time.
+                // Nobody has asked for alarms: where a packet that came earlier is told of only
+                // now, its own is not put off to this time.
                 self.present = before.present;
             }
             return Some(left);
@@ -624,7 +628,8 @@ impl Shaper {
         }
     }
 
-    /// The queue that sends, and how far up the tokens come from: 0 its own, 1 its tenant's, 2 the port's.
+    /// The queue that sends, and how far up the tokens come from: 0 its own, 1 its tenant's, 2 the
+    /// port's.
     fn choose(&mut self) -> Option<(usize, u8)> {
         if let Some((_, list)) = self.own.first_key_value() {
             return Some((list[0], 0));

@@ -1,5 +1,5 @@
-//! A guest's side of vhost-user in this process: it polls two rings in memory of its own, as a guest
-//! that forwards packets does.
+//! A guest's side of vhost-user in this process: it polls two rings in memory of its own, as a
+//! guest that forwards packets does.
 
 use super::pump::Peer;
 use std::io::{Error, Read, Result, Write};

@@ -1,5 +1,5 @@
-//! The other ends of ports that are measured: a thread that keeps frames coming, and takes away what
-//! is sent, so that neither side waits while the port is timed.
+//! The other ends of ports that are measured: a thread that keeps frames coming, and takes away
+//! what is sent, so that neither side waits while the port is timed.
 
 use packet::io::BURST;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -18,7 +18,8 @@ pub(super) trait Peer: Send {
     /// Sends up to `count` frames to the port, as many as there is room for; returns how many.
     fn send(&mut self, count: usize) -> usize;
 
-    /// Takes away what the port has sent, `sent` frames so far; returns how many of all it has taken.
+    /// Takes away what the port has sent, `sent` frames so far; returns how many of all it has
+    /// taken.
     fn take(&mut self, sent: u64) -> u64;
 }
 

@@ -1,5 +1,5 @@
-//! A veth pair in a network namespace of this process's own: the kernel takes both with the process,
-//! however that ends.
+//! A veth pair in a network namespace of this process's own: the kernel takes both with the
+//! process, however that ends.
 
 use super::pump::Peer;
 use libc::{c_int, c_void};
@@ -189,7 +189,8 @@ impl Peer for Pair {
                 message
             })
             .collect();
-        // SAFETY: the headers point at parts, and these at frames, that live until the call returns.
+        // SAFETY: the headers point at parts, and these at frames, that live until the call
+        // returns.
         let sent = unsafe {
             libc::sendmmsg(
                 self.socket.as_raw_fd(),

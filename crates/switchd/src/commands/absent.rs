@@ -1,5 +1,6 @@
-//! More commands about machinery that is not here: connection tracking's tables, tunnels' tables, features of a datapath. They answer what is true of a
-//! switch that tracks no connection, has no tunnel and keeps no flow in a cache.
+//! More commands about machinery that is not here: connection tracking's tables, tunnels' tables,
+//! features of a datapath. They answer what is true of a switch that tracks no connection, has no
+//! tunnel and keeps no flow in a cache.
 //!
 //! Commands that would change such machinery are not registered; `docs/differences.md` lists them.
 
@@ -7,8 +8,9 @@ use super::{Answer, Commands, bridge, datapaths};
 use crate::switch::Switch;
 use std::fmt::Write;
 
-/// What the datapath can do, by the names that Open vSwitch gives such features. Packets are never taken out of a walk to come back later (recirculation),
-/// connections are not tracked, and there are no flows that could be told by a number.
+/// What the datapath can do, by the names that Open vSwitch gives such features. Packets are never
+/// taken out of a walk to come back later (recirculation), connections are not tracked, and there
+/// are no flows that could be told by a number.
 const FEATURES: &[(&str, &str)] = &[
     ("Masked set action", "Yes"),
     ("Tunnel push pop", "No"),

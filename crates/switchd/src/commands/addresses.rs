@@ -107,7 +107,8 @@ fn stats_clear(switch: &Switch, arguments: &[String]) -> Answer {
     Ok("statistics successfully cleared".into())
 }
 
-/// A VLAN, as Open vSwitch reads numbers (0x for hexadecimal); larger ones than there are, which it takes, are refused.
+/// A VLAN, as Open vSwitch reads numbers (0x for hexadecimal); larger ones than there are, which it
+/// takes, are refused.
 fn vlan(text: &str) -> Result<u16, String> {
     let number = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(digits) => u16::from_str_radix(digits, 16),

@@ -23,21 +23,24 @@ pub(super) fn register(commands: &Commands) {
             .collect())
     });
     commands.answer("ofproto/list-tunnels", "", (0, 0), |_, _| Ok(String::new()));
-    // There is nothing to revalidate; what scripts wait for is that packets meet the rules they have set.
+    // There is nothing to revalidate; what scripts wait for is that packets meet the rules they
+    // have set.
     commands.later("revalidator/wait", "", (0, 0), |switch, _, reply| {
         crate::turns::spawn(
             "barrier",
             wait_for_workers(bridges(&switch), reply, String::new()),
         );
     });
-    // Threads that look over cached flows: those that tests stop so that no flow is deleted have nothing to delete here.
+    // Threads that look over cached flows: those that tests stop so that no flow is deleted have
+    // nothing to delete here.
     commands.answer("revalidator/purge", "", (0, 0), |_, _| Ok(String::new()));
     for name in ["revalidator/pause", "revalidator/resume"] {
         commands.answer(name, HIDDEN, (0, 0), |_, _| Ok(String::new()));
     }
 }
 
-/// Answers once every worker has begun anew after this moment, and with it obeys every change made so far.
+/// Answers once every worker has begun anew after this moment, and with it obeys every change made
+/// so far.
 pub(super) async fn wait_for_workers(bridges: Vec<Rc<Bridge>>, reply: Reply, text: String) {
     for bridge in bridges {
         bridge.publish();

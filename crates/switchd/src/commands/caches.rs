@@ -1,4 +1,5 @@
-//! `sluice/cache`: the cache of walks that each worker keeps in front of long pipelines, and whether it is used.
+//! `sluice/cache`: the cache of walks that each worker keeps in front of long pipelines, and
+//! whether it is used.
 
 use super::{Answer, Commands};
 use crate::switch::Switch;

@@ -1,4 +1,5 @@
-//! Makes frames from datapath flows, as Open vSwitch's `flow_compose` does: 64 bytes of counting payload behind TCP, UDP and ICMP, right checksums.
+//! Makes frames from datapath flows, as Open vSwitch's `flow_compose` does: 64 bytes of counting
+//! payload behind TCP, UDP and ICMP, right checksums.
 
 use super::odp::{Flow, Fragment, Network};
 use packet::checksum::{Sum, ipv4_header};
@@ -10,7 +11,8 @@ const EMPTY_SEGMENTS: u16 = 0x07;
 /// ICMPv6 neighbour solicitation and advertisement.
 const NEIGHBOUR: [u8; 2] = [135, 136];
 
-/// The frame of a flow, at `length` bytes if that is given. The error is Open vSwitch's when the headers alone are longer.
+/// The frame of a flow, at `length` bytes if that is given. The error is Open vSwitch's when the
+/// headers alone are longer.
 pub(super) fn compose(flow: &Flow, length: Option<usize>) -> Result<Vec<u8>, String> {
     let headers = frame(flow, &[]);
     let carries = carries_payload(flow);
@@ -187,7 +189,8 @@ fn arp(flow: &Flow) -> Vec<u8> {
     bytes
 }
 
-/// The transport header with its payload and checksum; nothing for protocols without one and for later fragments.
+/// The transport header with its payload and checksum; nothing for protocols without one and for
+/// later fragments.
 fn transport(
     flow: &Flow,
     protocol: u8,
@@ -235,7 +238,8 @@ fn transport(
     bytes
 }
 
-/// What follows a neighbour message's header: the target, and options for the addresses that are given.
+/// What follows a neighbour message's header: the target, and options for the addresses that are
+/// given.
 fn neighbour(flow: &Flow) -> Vec<u8> {
     if !NEIGHBOUR.contains(&(flow.transport.src as u8)) || flow.transport.dst != 0 {
         return Vec::new();

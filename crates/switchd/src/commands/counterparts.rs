@@ -1,15 +1,17 @@
-//! Open vSwitch's names for what this switch counts by names of its own, for scripts that read `coverage/read-counter`.
+//! Open vSwitch's names for what this switch counts by names of its own, for scripts that read
+//! `coverage/read-counter`.
 //!
-//! Everything here is a sum of counters that exist, taken when somebody looks. Counters of machinery that is not here and
-//! that can therefore lose no packet (recirculation, tunnels, spanning trees) are there and zero, since scripts sum up all
-//! counters of drops. Names of Open vSwitch's insides (`hmap_expand`, `poll_create_node`) have no counterpart.
+//! Everything here is a sum of counters that exist, taken when somebody looks. Counters of
+//! machinery that is not here and that can therefore lose no packet (recirculation, tunnels,
+//! spanning trees) are there and zero, since scripts sum up all counters of drops. Names of Open
+//! vSwitch's insides (`hmap_expand`, `poll_create_node`) have no counterpart.
 
 use std::collections::HashMap;
 
 /// Open vSwitch's name, and which of our counters it is the sum of.
 const COUNTERPARTS: &[(&str, &[&str])] = &[
-    // A packet ended without having been sent. An output among several that led nowhere (to the ingress port, say) is no
-    // such packet, so `drop_ingress_port` and its kin are left out.
+    // A packet ended without having been sent. An output among several that led nowhere (to the
+    // ingress port, say) is no such packet, so `drop_ingress_port` and its kin are left out.
     (
         "drop_action_of_pipeline",
         &[
@@ -99,8 +101,9 @@ const COUNTERPARTS: &[(&str, &[&str])] = &[
     ("mac_learning_moved", &["macs_moved"]),
 ];
 
-/// Sums up Open vSwitch's counters from ours, and keeps them from falling when what they are taken from begins anew: a
-/// bridge that is deleted takes its learning table along, and `fdb/stats-clear` sets one to zero.
+/// Sums up Open vSwitch's counters from ours, and keeps them from falling when what they are taken
+/// from begins anew: a bridge that is deleted takes its learning table along, and `fdb/stats-clear`
+/// sets one to zero.
 #[derive(Default)]
 pub(super) struct Counterparts {
     /// Of each of our counters what it last was, and what it had reached before it began anew.

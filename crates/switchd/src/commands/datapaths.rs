@@ -1,7 +1,9 @@
-//! `dpif/...` and `dpctl/...`: the datapaths, in Open vSwitch's sense of one for each datapath type.
+//! `dpif/...` and `dpctl/...`: the datapaths, in Open vSwitch's sense of one for each datapath
+//! type.
 //!
-//! All bridges share one datapath and one set of workers here. Tools expect datapaths by type, with numbered ports; so each type that a bridge
-//! has is shown as one, and its ports are numbered as Open vSwitch's userspace datapath numbers them.
+//! All bridges share one datapath and one set of workers here. Tools expect datapaths by type, with
+//! numbered ports; so each type that a bridge has is shown as one, and its ports are numbered as
+//! Open vSwitch's userspace datapath numbers them.
 
 use super::{Answer, Commands, bridge, bridges, device_type};
 use crate::switch::{Bridge, Port, Switch};
@@ -144,7 +146,8 @@ pub(super) fn register(commands: &Commands) {
     });
 }
 
-/// Packets received by the devices of a datapath type. Every one is looked up where it is received, so none misses.
+/// Packets received by the devices of a datapath type. Every one is looked up where it is received,
+/// so none misses.
 fn received(switch: &Switch, datapath_type: &str) -> u64 {
     let mut packets = 0;
     for bridge in bridges_of(switch, datapath_type) {
@@ -256,7 +259,8 @@ fn find(switch: &Switch, name: &str) -> Option<String> {
     })
 }
 
-/// The datapath type that `ofproto/trace` names, as `ovs-netdev` or `netdev`; without a name the only one there is.
+/// The datapath type that `ofproto/trace` names, as `ovs-netdev` or `netdev`; without a name the
+/// only one there is.
 pub(super) fn named(switch: &Switch, name: Option<&str>) -> Option<String> {
     let types = types(switch);
     match name {
@@ -376,7 +380,8 @@ fn dpctl_dump_flows(switch: &Switch, arguments: &[String]) -> Answer {
     checked(switch, arguments).map(|()| String::new())
 }
 
-/// Whether the arguments of a `dpctl` command name a datapath, or need not because there is only one.
+/// Whether the arguments of a `dpctl` command name a datapath, or need not because there is only
+/// one.
 pub(super) fn checked(switch: &Switch, arguments: &[String]) -> Result<(), String> {
     let program = &switch.shell.options.program;
     let name = arguments

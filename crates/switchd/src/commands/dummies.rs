@@ -42,7 +42,8 @@ pub(super) fn register(commands: &Commands) {
     );
 }
 
-/// Says of a dummy, or of all that connect to something (`options:stream`), whether they have got through.
+/// Says of a dummy, or of all that connect to something (`options:stream`), whether they have got
+/// through.
 fn connection_state(switch: &Switch, arguments: &[String]) -> Answer {
     let mut text = String::new();
     if let Some(name) = arguments.first()
@@ -103,8 +104,8 @@ fn from_hex(text: &str) -> Option<Vec<u8>> {
     digits.chunks(2).map(byte).collect()
 }
 
-/// The receive queues that tests may name: as many as the port was asked to have, all of which are one here. As in Open
-/// vSwitch only `dummy-pmd` can have more than one.
+/// The receive queues that tests may name: as many as the port was asked to have, all of which are
+/// one here. As in Open vSwitch only `dummy-pmd` can have more than one.
 fn queues(switch: &Switch, bridge: &Bridge, number: u16) -> u64 {
     let ports = bridge.ports.borrow();
     let several = ports
@@ -143,7 +144,8 @@ fn frames(arguments: &[String], queues: u64) -> Result<Vec<Vec<u8>>, String> {
     Ok(frames)
 }
 
-/// Puts frames in and answers when a worker has dealt with them, so that what is asked next shows their effect.
+/// Puts frames in and answers when a worker has dealt with them, so that what is asked next shows
+/// their effect.
 fn receive(switch: Rc<Switch>, arguments: &[String], reply: Reply) {
     let Some((bridge, number)) = find(&switch, &arguments[0]) else {
         return reply.error("no such dummy netdev");

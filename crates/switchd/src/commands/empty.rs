@@ -1,5 +1,5 @@
-//! Commands about what a switch may have and this one has none of: bonds, LACP, spanning trees, fault monitors. They answer as Open vSwitch does where
-//! none is configured.
+//! Commands about what a switch may have and this one has none of: bonds, LACP, spanning trees,
+//! fault monitors. They answer as Open vSwitch does where none is configured.
 
 use super::Commands;
 

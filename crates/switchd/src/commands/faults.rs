@@ -1,12 +1,14 @@
-//! `sluice/panic` and `sluice/stall`: faults on demand, to see what becomes of the rest. For tests (`--enable-dummy`).
+//! `sluice/panic` and `sluice/stall`: faults on demand, to see what becomes of the rest. For tests
+//! (`--enable-dummy`).
 
 use super::{Answer, Commands};
 use crate::switch::Switch;
 use crate::vlog;
 use std::time::Duration;
 
-/// Where a fault can be: in the command itself; in a task of the control thread; in one that may be on any thread, as
-/// the connection to the database is; on the thread pool; on a thread of its own; on the log's writer; in a worker.
+/// Where a fault can be: in the command itself; in a task of the control thread; in one that may be
+/// on any thread, as the connection to the database is; on the thread pool; on a thread of its own;
+/// on the log's writer; in a worker.
 const PLACES: &str = "command|task|shared-task|blocking|thread|log|worker";
 /// The longest stall, ms.
 const LONGEST: u64 = 60_000;

@@ -86,8 +86,8 @@ fn link_state(port: &crate::switch::Port) -> &'static str {
     }
 }
 
-/// What a port has lost, by reason, without what is 0. Policed packets are in the sums, too, and stand
-/// here once.
+/// What a port has lost, by reason, without what is 0. Policed packets are in the sums, too, and
+/// stand here once.
 fn lost(counters: &HashMap<String, u64>) -> BTreeMap<&str, u64> {
     const SUMS: [(&str, &str); 2] = [
         ("rx_dropped", "ovs_rx_qos_drops"),

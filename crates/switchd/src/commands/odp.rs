@@ -1,7 +1,8 @@
-//! Datapath flows as text (`eth(src=...),eth_type(0x0800),ipv4(...)`), as far as they describe a packet.
+//! Datapath flows as text (`eth(src=...),eth_type(0x0800),ipv4(...)`), as far as they describe a
+//! packet.
 //!
-//! Open vSwitch's tests and scripts describe the packets that they put into dummy ports in this form. Metadata (`in_port`, `recirc_id`, marks) is read
-//! over: a packet that is received has none.
+//! Open vSwitch's tests and scripts describe the packets that they put into dummy ports in this
+//! form. Metadata (`in_port`, `recirc_id`, marks) is read over: a packet that is received has none.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
@@ -122,7 +123,8 @@ pub(super) fn number(text: &str) -> Option<u64> {
 }
 
 impl Flow {
-    /// Reads a flow. The error is what Open vSwitch says, with the attribute that is not understood.
+    /// Reads a flow. The error is what Open vSwitch says, with the attribute that is not
+    /// understood.
     pub fn parse(text: &str) -> Result<Flow, String> {
         let mut flow = Flow::default();
         flow.read(text, 0)

@@ -1,4 +1,5 @@
-//! `qos/show` and `qos/show-types`, in Open vSwitch's layout; queues that wait say what they promise, too, and why they have dropped.
+//! `qos/show` and `qos/show-types`, in Open vSwitch's layout; queues that wait say what they
+//! promise, too, and why they have dropped.
 
 use super::{Answer, Commands, bridges, has_interface};
 use crate::config::qos::{Shape, TYPES};
@@ -204,7 +205,8 @@ fn waiting(queue: &QueueSpec, done: &QueueTotals, lines: &mut Lines) {
     );
 }
 
-/// What a port's packets leave by. A line that says no rate is as fast as Open vSwitch assumes, or as the port is to be.
+/// What a port's packets leave by. A line that says no rate is as fast as Open vSwitch assumes, or
+/// as the port is to be.
 fn line_of(port: &Port, spec: &PortSpec) -> Line {
     let mtu = match port.info.mtu {
         0 => 1500,

@@ -27,8 +27,8 @@ impl Pace {
     }
 }
 
-/// The text of a list in JSON, of up to `most` items. Each is made and written by itself; those that
-/// there are not are passed over.
+/// The text of a list in JSON, of up to `most` items. Each is made and written by itself; those
+/// that there are not are passed over.
 pub(super) async fn list(items: impl Iterator<Item = Option<Value>>, most: usize) -> String {
     let mut pace = Pace::new();
     let mut text = String::from("[");

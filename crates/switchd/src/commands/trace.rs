@@ -1,9 +1,13 @@
-//! `ofproto/trace`: what would become of a packet, told step by step, in the layout of Open vSwitch. Nothing is sent, learned or counted.
+//! `ofproto/trace`: what would become of a packet, told step by step, in the layout of Open
+//! vSwitch. Nothing is sent, learned or counted.
 //!
-//! [`request`] reads the arguments; [`walk`] follows the packet from bridge to bridge: the twin (`pipeline::twin`) tells what the rules of one bridge do,
-//! the datapath what `NORMAL`, floods and mirrors would; [`actions`] writes what leaves in the words of Open vSwitch's datapath; [`print`] lays it out.
+//! [`request`] reads the arguments; [`walk`] follows the packet from bridge to bridge: the twin
+//! (`pipeline::twin`) tells what the rules of one bridge do, the datapath what `NORMAL`, floods and
+//! mirrors would; [`actions`] writes what leaves in the words of Open vSwitch's datapath; [`print`]
+//! lays it out.
 //!
-//! There is no cache of flows here, so no megaflow. The line that Open vSwitch calls so says which bits the outcome depended on.
+//! There is no cache of flows here, so no megaflow. The line that Open vSwitch calls so says which
+//! bits the outcome depended on.
 
 mod actions;
 mod print;

@@ -6,7 +6,8 @@ use crate::metrics;
 use crate::switch::waits::{Ask, at_rate, collect, refresh};
 use serde_json::Value;
 
-/// Queues for which one command makes forecasts at most: some 30 ms each on a thread of its own, while somebody waits.
+/// Queues for which one command makes forecasts at most: some 30 ms each on a thread of its own,
+/// while somebody waits.
 const FORECASTS: usize = 64;
 
 pub(super) fn register(commands: &Commands) {

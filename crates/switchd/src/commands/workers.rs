@@ -1,7 +1,8 @@
 //! `dpif-netdev/pmd-...`: what workers do with their time.
 //!
-//! Open vSwitch counts by the cache that answered. Here one compiled lookup answers every packet; it is counted as a megaflow hit, which of Open vSwitch's
-//! lookups it is most like, and the others stay at zero.
+//! Open vSwitch counts by the cache that answered. Here one compiled lookup answers every packet;
+//! it is counted as a megaflow hit, which of Open vSwitch's lookups it is most like, and the others
+//! stay at zero.
 
 use super::{Answer, Commands, bridges, datapaths};
 use crate::switch::Switch;
@@ -64,7 +65,8 @@ struct Selection {
 }
 
 impl Selection {
-    /// Reads `[-pmd CORE] [OPTION...] [DATAPATH]`. As in Open vSwitch a wrong core number selects all, and the only datapath need not be named rightly.
+    /// Reads `[-pmd CORE] [OPTION...] [DATAPATH]`. As in Open vSwitch a wrong core number selects
+    /// all, and the only datapath need not be named rightly.
     fn read(switch: &Switch, arguments: &[String]) -> Result<Selection, String> {
         let mut core = None;
         let mut name = None;
@@ -89,7 +91,8 @@ impl Selection {
         Ok(Selection { core })
     }
 
-    /// The workers with their core numbers, in the order of these. A worker that is not pinned goes by its place among workers.
+    /// The workers with their core numbers, in the order of these. A worker that is not pinned goes
+    /// by its place among workers.
     fn workers(&self, switch: &Switch) -> Vec<(usize, WorkerInfo)> {
         let workers = switch
             .with_datapath(|datapath| datapath.workers())
@@ -106,7 +109,8 @@ impl Selection {
     }
 }
 
-/// The NUMA node of a processor, 0 where there is only one; what tests have made of it (`--dummy-numa`) goes first.
+/// The NUMA node of a processor, 0 where there is only one; what tests have made of it
+/// (`--dummy-numa`) goes first.
 fn numa_node(switch: &Switch, core: usize) -> usize {
     let dummy = &switch.shell.options.dummy_numa;
     if !dummy.is_empty() {
@@ -366,7 +370,8 @@ fn queues_show(switch: &Switch, arguments: &[String]) -> Answer {
             );
         }
         if !worker.queues.is_empty() {
-            // What no queue is charged with (mailboxes, timers, packet-outs) is not told apart from looking for frames in vain.
+            // What no queue is charged with (mailboxes, timers, packet-outs) is not told apart from
+            // looking for frames in vain.
             text.push_str("  overhead: NOT AVAIL\n");
         }
     }

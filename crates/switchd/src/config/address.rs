@@ -1,8 +1,9 @@
 //! MAC addresses: reading them, and choosing a bridge's own and its datapath id.
 //!
-//! A bridge takes the address that the user gave it, or the lowest globally administered one among its ports, so that a
-//! bridge with a network card has the card's address, or else one made from its row's UUID, which stays the
-//! same over restarts. The datapath id is the address unless the user gave one.
+//! A bridge takes the address that the user gave it, or the lowest globally administered one among
+//! its ports, so that a bridge with a network card has the card's address, or else one made from
+//! its row's UUID, which stays the same over restarts. The datapath id is the address unless the
+//! user gave one.
 
 use std::fmt;
 use std::str::FromStr;
@@ -67,13 +68,15 @@ impl Mac {
         self.0 == [0; 6]
     }
 
-    /// Whether a control protocol has the address (Extreme's EDP and EAPS; the other reserved ones are multicast).
+    /// Whether a control protocol has the address (Extreme's EDP and EAPS; the other reserved ones
+    /// are multicast).
     fn is_reserved(self) -> bool {
         matches!(self.0, [0x00, 0xe0, 0x2b, 0x00, 0x00, 0x00 | 0x04 | 0x06])
     }
 
-    /// The stable address of a bridge that has no port to take one from: the first six bytes of its row's UUID
-    /// as Open vSwitch keeps it in memory (32-bit words, little-endian), marked as local.
+    /// The stable address of a bridge that has no port to take one from: the first six bytes of its
+    /// row's UUID as Open vSwitch keeps it in memory (32-bit words, little-endian), marked as
+    /// local.
     pub fn from_uuid(uuid: Uuid) -> Mac {
         let [a, b, c, d] = ((uuid.0 >> 96) as u32).to_le_bytes();
         let [e, f, ..] = ((uuid.0 >> 64) as u32).to_le_bytes();
@@ -153,8 +156,8 @@ pub fn parse_datapath_id(text: &str) -> Option<u64> {
     u64::from_str_radix(digits, 16).ok().filter(|id| *id != 0)
 }
 
-/// The MTU that internal ports without a requested one take: the smallest among the bridge's other ports, 1500 when
-/// there is none.
+/// The MTU that internal ports without a requested one take: the smallest among the bridge's other
+/// ports, 1500 when there is none.
 pub fn internal_mtu(others: impl IntoIterator<Item = u16>) -> u16 {
     others.into_iter().min().unwrap_or(1500)
 }

@@ -1,7 +1,7 @@
 //! OpenFlow controllers and management sockets of a bridge.
 //!
-//! Whoever may write the database must not thereby be able to connect to, or overwrite, any socket of the machine: a `unix:`
-//! or `punix:` controller is only accepted within the run directory.
+//! Whoever may write the database must not thereby be able to connect to, or overwrite, any socket
+//! of the machine: a `unix:` or `punix:` controller is only accepted within the run directory.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -26,9 +26,11 @@ pub struct LocalAddress {
 pub struct Controller {
     /// The row.
     pub uuid: Uuid,
-    /// Where to connect to, or to listen: `tcp:`, `ssl:`, `unix:`, `ptcp:`, `pssl:` or `punix:` and an address.
+    /// Where to connect to, or to listen: `tcp:`, `ssl:`, `unix:`, `ptcp:`, `pssl:` or `punix:`
+    /// and an address.
     pub target: String,
-    /// Whether it is a service controller: its absence does not trigger the fail mode, and it gets no asynchronous messages unasked.
+    /// Whether it is a service controller: its absence does not trigger the fail mode, and it gets
+    /// no asynchronous messages unasked.
     pub service: bool,
     /// Longest pause between attempts, s.
     pub max_backoff: u32,
@@ -66,7 +68,8 @@ pub struct BridgeDefaults<'a> {
     pub rundir: &'a Path,
 }
 
-/// Reads a bridge's controllers, sorted by target as the rows are. A single target `none` means none.
+/// Reads a bridge's controllers, sorted by target as the rows are. A single target `none` means
+/// none.
 pub fn read(
     rows: &[vswitch::Controller],
     defaults: BridgeDefaults<'_>,

@@ -65,7 +65,8 @@ pub struct Settings {
     pub default_mac: Mac,
     /// What it does without a controller.
     pub fail_mode: FailMode,
-    /// The OpenFlow versions allowed: bit N stands for the version that the wire calls N (1 is 1.0, 6 is 1.5).
+    /// The OpenFlow versions allowed: bit N stands for the version that the wire calls N (1 is
+    /// 1.0, 6 is 1.5).
     pub protocols: u32,
     /// How long an idle MAC address stays learned, s.
     pub mac_ageing: u16,

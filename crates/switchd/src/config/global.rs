@@ -55,7 +55,8 @@ pub struct Global {
     pub statistics_interval: u32,
     /// `flow-restore-wait`: whether packets and controllers have to wait until flows are restored.
     pub flow_restore_wait: bool,
-    /// `sluice-metrics`: where metrics are served over HTTP: a port of 127.0.0.1, or an address and a port.
+    /// `sluice-metrics`: where metrics are served over HTTP: a port of 127.0.0.1, or an address
+    /// and a port.
     pub metrics: Option<SocketAddr>,
     /// `sluice-predict`: whether what rules will cost is predicted whenever they have changed.
     pub predict: bool,
@@ -81,8 +82,8 @@ const BUNDLE_IDLE_S: u32 = 10;
 const BUNDLE_IDLE_MAX_S: i64 = i32::MAX as i64;
 /// Most rules of a switch, each of which has a counter of its own.
 const RULE_LIMIT_MAX: i64 = 15_000_000;
-/// What a rule takes, with its lookups, its counters and what is known of it for OpenFlow, in bytes:
-/// 640 were measured of a million rules, and there are two versions of those that change.
+/// What a rule takes, with its lookups, its counters and what is known of it for OpenFlow, in
+/// bytes: 640 were measured of a million rules, and there are two versions of those that change.
 const RULE_BYTES: u64 = 1280;
 
 impl Global {
@@ -95,8 +96,8 @@ impl Global {
     }
 }
 
-/// Keys of ovs-vswitchd.conf.db(5) that do nothing here: for caches and threads that this switch does not have, or for what it always does
-/// (`userspace-tso-enable`).
+/// Keys of ovs-vswitchd.conf.db(5) that do nothing here: for caches and threads that this switch
+/// does not have, or for what it always does (`userspace-tso-enable`).
 const WITHOUT_EFFECT: &[&str] = &[
     "emc-insert-inv-prob",
     "hw-offload",

@@ -1,8 +1,9 @@
 //! OpenFlow port numbers.
 //!
-//! A port gets the number that the user asked for, or that it had before, if nobody else has it. Otherwise numbers
-//! are handed out in turn, from 1 up to 32767 and round again, and the number of a port that went away rests for an hour:
-//! rules written for the old port should not meet a new one.
+//! A port gets the number that the user asked for, or that it had before, if nobody else has it.
+//! Otherwise numbers are handed out in turn, from 1 up to 32767 and round again, and the number of
+//! a port that went away rests for an hour: rules written for the old port should not meet a new
+//! one.
 
 use std::collections::HashMap;
 
@@ -33,8 +34,8 @@ pub struct Allocator {
 }
 
 impl Allocator {
-    /// Takes a number: `preferred` if it is usable and free, else the next in turn. `now` is a clock in ms. None when every number
-    /// is in use.
+    /// Takes a number: `preferred` if it is usable and free, else the next in turn. `now` is a
+    /// clock in ms. None when every number is in use.
     pub fn allocate(&mut self, preferred: Option<u16>, now: u64) -> Option<u16> {
         let number = match preferred {
             Some(number) if (1..END).contains(&number) && !self.is_used(number) => number,

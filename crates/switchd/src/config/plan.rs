@@ -1,11 +1,13 @@
 //! From what is to what is to be: the actions, in an order in which they can be done.
 //!
-//! [`Applied`] is the daemon's memory of what it has done. [`plan`] compares it with [`Desired`] and lists what is
-//! missing; the daemon does each action and, when it succeeds, tells [`Applied::record`]. An action that failed is
-//! simply not recorded, so the next plan has it again.
+//! [`Applied`] is the daemon's memory of what it has done. [`plan`] compares it with [`Desired`]
+//! and lists what is missing; the daemon does each action and, when it succeeds, tells
+//! [`Applied::record`]. An action that failed is simply not recorded, so the next plan has it
+//! again.
 //!
-//! Ports go before others come, in all bridges: a device can be in one bridge only, and a number can be had by one port
-//! only. Among ports that come, those that ask for a number are first, then those that had one before.
+//! Ports go before others come, in all bridges: a device can be in one bridge only, and a number
+//! can be had by one port only. Among ports that come, those that ask for a number are first, then
+//! those that had one before.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -54,8 +56,8 @@ pub enum Action {
         bridge: String,
         /// The port.
         port: Box<Port>,
-        /// The OpenFlow port number to take if it is free: the one asked for, or an earlier one. [`ofport::LOCAL`] for a local
-        /// port, which takes no other.
+        /// The OpenFlow port number to take if it is free: the one asked for, or an earlier one.
+        /// [`ofport::LOCAL`] for a local port, which takes no other.
         number: Option<u16>,
     },
     /// Apply new settings to a port, whose device and number stay.
@@ -115,8 +117,9 @@ pub struct Applied {
 }
 
 impl Applied {
-    /// Records that an action was done. `number` is the OpenFlow port number that an added port got; it counts for
-    /// [`Action::AddPort`] only, where none means the number in the action. Actions on bridges that are not there are ignored.
+    /// Records that an action was done. `number` is the OpenFlow port number that an added port
+    /// got; it counts for [`Action::AddPort`] only, where none means the number in the action.
+    /// Actions on bridges that are not there are ignored.
     pub fn record(&mut self, action: &Action, number: Option<u16>) {
         match action {
             Action::SetGlobal(global) => self.global = Some(global.clone()),
@@ -185,9 +188,9 @@ impl AppliedBridge {
 
 /// Lists what leads from `applied` to `desired`.
 ///
-/// A port that comes does not drive out a port that has the number it asks for: it could fail to open. Once it is there
-/// with another number, the next plan exchanges them, so a daemon plans again until there is nothing left that it
-/// has not just tried.
+/// A port that comes does not drive out a port that has the number it asks for: it could fail to
+/// open. Once it is there with another number, the next plan exchanges them, so a daemon plans
+/// again until there is nothing left that it has not just tried.
 pub fn plan(desired: &Desired, applied: &Applied) -> Vec<Action> {
     let mut actions = Vec::new();
     if applied.global.as_ref() != Some(&desired.global) {
@@ -266,7 +269,8 @@ pub fn plan(desired: &Desired, applied: &Applied) -> Vec<Action> {
     actions
 }
 
-/// What a bridge that exists is to be; none when it has to go, also when only to come again with another datapath.
+/// What a bridge that exists is to be; none when it has to go, also when only to come again with
+/// another datapath.
 fn same_bridge<'d>(name: &str, bridge: &AppliedBridge, desired: &'d Desired) -> Option<&'d Bridge> {
     let same = |wanted: &&Bridge| wanted.settings.datapath_type == bridge.settings.datapath_type;
     desired.bridges.get(name).filter(same)
@@ -305,8 +309,9 @@ impl<'a> Staying<'a> {
                 None => false,
             };
         }
-        // Who asks for another number goes and comes again with it, unless its holder asks for it too; and who has a number
-        // that another asks for goes and comes again with what is left, unless it asks for it itself.
+        // Who asks for another number goes and comes again with it, unless its holder asks for it
+        // too; and who has a number that another asks for goes and comes again with what is
+        // left, unless it asks for it itself.
         let stays = |&(number, port): &(u16, &Port)| {
             let content = requests(&(number, port))
                 .1
@@ -409,7 +414,8 @@ mod tests {
     use ovsdb::vswitch;
     use proptest::prelude::*;
 
-    /// The simplest daemon: it does every action, checks that it can be done, and fails to open what it is told to.
+    /// The simplest daemon: it does every action, checks that it can be done, and fails to open
+    /// what it is told to.
     #[derive(Default)]
     struct Daemon {
         applied: Applied,

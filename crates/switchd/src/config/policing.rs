@@ -1,7 +1,9 @@
-//! Policing: `QoS` rows of types `egress-policer` and `trtcm-policer`, and `ingress_policing_*` of interfaces.
+//! Policing: `QoS` rows of types `egress-policer` and `trtcm-policer`, and `ingress_policing_*` of
+//! interfaces.
 //!
-//! Policers of what is sent have rates in bytes a second and bursts in bytes, those of what is received in kbit/s and kbit (and thousands of packets), as in Open vSwitch. All
-//! count frames without their Ethernet header.
+//! Policers of what is sent have rates in bytes a second and bursts in bytes, those of what is
+//! received in kbit/s and kbit (and thousands of packets), as in Open vSwitch. All count frames
+//! without their Ethernet header.
 
 use super::problem::Problems;
 use super::qos::{number, queue_number};
@@ -31,7 +33,8 @@ fn strange(options: &Strings, known: &[&str], who: &str, say: &mut dyn FnMut(Str
     }
 }
 
-/// Reads a row of type `egress-policer` or `trtcm-policer`. Keys that mean nothing are ignored, and said.
+/// Reads a row of type `egress-policer` or `trtcm-policer`. Keys that mean nothing are ignored, and
+/// said.
 pub fn read(qos: &vswitch::QoS, say: &mut dyn FnMut(String)) -> Result<PolicerSpec, String> {
     let spec = if qos.kind == "egress-policer" {
         strange(&qos.other_config, &ONE_KEYS, "", say);
@@ -50,7 +53,8 @@ pub fn read(qos: &vswitch::QoS, say: &mut dyn FnMut(String)) -> Result<PolicerSp
     Ok(spec)
 }
 
-/// Says which rates let nothing pass for long. Open vSwitch takes them (DPDK's marker wants bursts for rates that are there, and no rates), so they are no error.
+/// Says which rates let nothing pass for long. Open vSwitch takes them (DPDK's marker wants bursts
+/// for rates that are there, and no rates), so they are no error.
 fn useless(port: &Rates, queues: &[(u32, Rates)], say: &mut dyn FnMut(String)) {
     let none = |rates: &Rates| rates.committed.rate == 0 && rates.excess.rate == 0;
     let what = "neither cir nor eir is there: nothing passes once its bursts are used up";

@@ -24,7 +24,8 @@ pub struct Port {
     pub interface_name: String,
     /// The interface's type as users see it: `system`, `internal`, `dpdk`, ...
     pub kind: String,
-    /// The kind of device to open: the type, but `dummy-internal` for `internal` on a dummy bridge.
+    /// The kind of device to open: the type, but `dummy-internal` for `internal` on a dummy
+    /// bridge.
     pub device: String,
     /// The device's options.
     pub options: Strings,
@@ -116,7 +117,8 @@ pub fn kind<'r>(row: &'r vswitch::Interface, bridge: &str) -> &'r str {
     }
 }
 
-/// Reads a port with one interface. The error is for the interface's `error` column: the port cannot exist.
+/// Reads a port with one interface. The error is for the interface's `error` column: the port
+/// cannot exist.
 pub fn read(
     port: &vswitch::Port,
     interface: &vswitch::Interface,
@@ -240,7 +242,8 @@ fn vlan(port: &vswitch::Port, problems: &mut Problems) -> Result<Vlan, String> {
     Ok(Vlan::new(mode, tag, trunks, priority_tags))
 }
 
-/// Says which of ovs-vswitchd.conf.db(5)'s keys do nothing here. Open vSwitch reads the first ones of DPDK's ports, and overlooks them elsewhere.
+/// Says which of ovs-vswitchd.conf.db(5)'s keys do nothing here. Open vSwitch reads the first ones
+/// of DPDK's ports, and overlooks them elsewhere.
 fn tell_what_does_nothing(interface: &vswitch::Interface, kind: &str, problems: &mut Problems) {
     let name = &interface.name;
     tell_what_is_unknown(interface, kind, problems);
@@ -298,8 +301,8 @@ fn unused_options(kind: &str) -> &'static [&'static str] {
     }
 }
 
-/// The MTU asked for, if the device could have it. The kernel's devices take 68 to 65535; DPDK's frames have at most 9728 bytes
-/// with Ethernet header, two VLAN tags and checksum.
+/// The MTU asked for, if the device could have it. The kernel's devices take 68 to 65535; DPDK's
+/// frames have at most 9728 bytes with Ethernet header, two VLAN tags and checksum.
 fn mtu(interface: &vswitch::Interface, kind: &str, problems: &mut Problems) -> Option<u16> {
     let wanted = interface.mtu_request?;
     let highest = if kind.starts_with("dpdk") || kind == "afxdp" {

@@ -155,7 +155,8 @@ impl<'a> Options<'a> {
             .add_with(Severity::Error, self.table, self.row, &column, message);
     }
 
-    /// Says of Open vSwitch's keys that are set, and do nothing here, that they do nothing. What is `false` asks for nothing.
+    /// Says of Open vSwitch's keys that are set, and do nothing here, that they do nothing. What is
+    /// `false` asks for nothing.
     pub fn do_nothing(&mut self, keys: &[&str]) {
         for key in keys {
             let asks = |text: &&str| !text.eq_ignore_ascii_case("false");

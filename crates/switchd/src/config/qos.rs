@@ -1,6 +1,7 @@
 //! `Port.qos` and its queues (Open vSwitch's documentation of the tables `QoS` and `Queue`).
 //!
-//! What cannot be is said in the interface's `error` column and in the log, and the port keeps the QoS that it has ([`Qos::keep`]).
+//! What cannot be is said in the interface's `error` column and in the log, and the port keeps the
+//! QoS that it has ([`Qos::keep`]).
 
 use super::policing;
 use super::problem::Problems;
@@ -52,7 +53,8 @@ pub struct Qos {
     /// The guarantees that queues were to have, of those that give up some of it to the default
     /// queue, by number.
     pub lowered: BTreeMap<u32, u64>,
-    /// Why the row that is there is not in force; what is here then means nothing before [`Qos::keep`].
+    /// Why the row that is there is not in force; what is here then means nothing before
+    /// [`Qos::keep`].
     pub error: Option<String>,
 }
 

@@ -1,7 +1,9 @@
-//! `QoS` rows of types `linux-htb` and `linux-hfsc`, as a shape of the port (Open vSwitch's documentation of the tables `QoS` and `Queue`).
+//! `QoS` rows of types `linux-htb` and `linux-hfsc`, as a shape of the port (Open vSwitch's
+//! documentation of the tables `QoS` and `Queue`).
 //!
-//! Rates are in bit/s and bursts in bits, of frames without FCS. A third level, tenants, stands between the port and queues that
-//! name one (`other_config:tenant`); its rates are keys of the `QoS` row.
+//! Rates are in bit/s and bursts in bits, of frames without FCS. A third level, tenants, stands
+//! between the port and queues that name one (`other_config:tenant`); its rates are keys of the
+//! `QoS` row.
 
 use super::qos::{number, small};
 use ovsdb::vswitch::{self, Strings};
@@ -31,13 +33,15 @@ const DEFAULT_GUARANTEE: u64 = 12_000;
 const DEFAULT_RATE: u64 = 10_000_000_000;
 /// The least burst of a class, in bits: a frame.
 const FRAME: u64 = 1514 * 8;
-/// What comes at a class's rate in this time may leave at once, where nothing else is said about its burst: as long as shapers may be late.
+/// What comes at a class's rate in this time may leave at once, where nothing else is said about
+/// its burst: as long as shapers may be late.
 const LOOK_NS: u64 = 60_000;
 /// Packets that wait at a port at most: they hold buffers that all ports share.
 const PORT_PACKETS: u32 = 4096;
 /// So many wait at a port of very many queues, of which each should find room for two.
 const MANY_PACKETS: u32 = 16_384;
-/// Bytes that wait at a port for each packet that may: large segments are to hold no more buffers than so many frames.
+/// Bytes that wait at a port for each packet that may: large segments are to hold no more buffers
+/// than so many frames.
 const PACKET_BYTES: u64 = 2048;
 /// Packets, and bytes of packets of 1514, that wait in a queue that says nothing else.
 const QUEUE_PACKETS: u32 = 1000;
@@ -60,8 +64,9 @@ const QUEUE_KEYS: [&str; 10] = [
     "measure-latency",
 ];
 
-/// The burst of a class with this rate. Where nothing is said it is a frame and what a worker may find after a pause between two looks, so that what keeps to its rate
-/// passes without waiting; the kernel's tools add what a timer's period lets by, too.
+/// The burst of a class with this rate. Where nothing is said it is a frame and what a worker may
+/// find after a pause between two looks, so that what keeps to its rate passes without waiting; the
+/// kernel's tools add what a timer's period lets by, too.
 fn burst(options: &Strings, key: &str, rate: u64) -> Result<u64, String> {
     let between_looks = (u128::from(rate) * u128::from(LOOK_NS) / 1_000_000_000) as u64;
     let otherwise = between_looks.saturating_add(FRAME).min(spec::MAX_BURST);
@@ -121,7 +126,8 @@ fn port(qos: &vswitch::QoS) -> Result<PortSpec, String> {
     Ok(port)
 }
 
-/// The numbers of tenants, by their names: the same name always gets the same number, unless another has it already.
+/// The numbers of tenants, by their names: the same name always gets the same number, unless
+/// another has it already.
 fn tenant_numbers(names: &BTreeSet<&str>) -> BTreeMap<String, u32> {
     let mut taken = BTreeSet::new();
     let mut number_of = |name: &&str| {
@@ -147,8 +153,8 @@ fn tenant_key(key: &str) -> Option<(&str, &str)> {
     })
 }
 
-/// The tenants of a port: those that its keys name, and those that queues belong to. One that says no guaranteed rate has what its queues have together, one that says no
-/// maximum has the port's.
+/// The tenants of a port: those that its keys name, and those that queues belong to. One that says
+/// no guaranteed rate has what its queues have together, one that says no maximum has the port's.
 fn tenants(qos: &vswitch::QoS, port: &mut PortSpec) -> Result<BTreeMap<String, u32>, String> {
     let options = &qos.other_config;
     let keys = options.keys().filter_map(|key| tenant_key(key));

@@ -1,7 +1,9 @@
-//! Statistics of the machine for the root row's `statistics` column, kept when `other_config:enable-statistics` is true.
+//! Statistics of the machine for the root row's `statistics` column, kept when
+//! `other_config:enable-statistics` is true.
 //!
-//! The keys and their formats are those of ovs-vswitchd.conf.db(5): `cpu`, `load_average`, `memory`,
-//! `process_NAME` for each daemon with a pidfile, and `file_systems`. What cannot be found out is left out.
+//! The keys and their formats are those of ovs-vswitchd.conf.db(5): `cpu`, `load_average`,
+//! `memory`, `process_NAME` for each daemon with a pidfile, and `file_systems`. What cannot be
+//! found out is left out.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -14,7 +16,8 @@ use ovsdb::vswitch::Strings;
 /// Ticks per second in `/proc/PID/stat`: the kernel shows 100 everywhere, whatever it counts in.
 const TICKS_PER_SECOND: u64 = 100;
 
-/// Reads the statistics. `proc` is where procfs is mounted, `rundir` where the daemons' pidfiles are.
+/// Reads the statistics. `proc` is where procfs is mounted, `rundir` where the daemons' pidfiles
+/// are.
 pub fn collect(proc: &Path, rundir: &Path) -> Strings {
     let read = |name: &str| fs::read_to_string(proc.join(name)).unwrap_or_default();
     let mut statistics = Strings::new();
@@ -87,7 +90,8 @@ fn pidfiles(rundir: &Path) -> BTreeMap<String, u32> {
     entries.filter_map(pid).take(64).collect()
 }
 
-/// Memory in kB (virtual, resident), CPU time, crashes, and ms since the first start and since the last.
+/// Memory in kB (virtual, resident), CPU time, crashes, and ms since the first start and since the
+/// last.
 fn process(proc: &Path, pid: u32, uptime: &str) -> Option<String> {
     let directory = proc.join(pid.to_string());
     let status = fs::read_to_string(directory.join("status")).ok()?;
@@ -119,7 +123,8 @@ struct Times {
 impl Times {
     fn of(proc: &Path, pid: u32, uptime: &str) -> Option<Times> {
         let stat = fs::read_to_string(proc.join(pid.to_string()).join("stat")).ok()?;
-        // The name, in parentheses, may contain anything; the fields after it are counted from its end.
+        // The name, in parentheses, may contain anything; the fields after it are counted from its
+        // end.
         let fields: Vec<&str> = stat.rsplit_once(')')?.1.split_whitespace().collect();
         let number = |field: usize| fields.get(field)?.parse::<u64>().ok();
         let to_ms = 1000 / TICKS_PER_SECOND;

@@ -104,14 +104,16 @@ pub struct Vlan {
     pub mode: VlanMode,
     /// The access or native VLAN; 0 for a trunk.
     pub tag: u16,
-    /// The VLANs carried; none means all. Of native modes with a list, the native VLAN is always among them.
+    /// The VLANs carried; none means all. Of native modes with a list, the native VLAN is always
+    /// among them.
     pub trunks: Option<VlanSet>,
     /// When packets leave priority-tagged.
     pub priority_tags: PriorityTags,
 }
 
 impl Vlan {
-    /// Puts together what the Port row says. `mode` none is an access port with a tag and a trunk without.
+    /// Puts together what the Port row says. `mode` none is an access port with a tag and a trunk
+    /// without.
     pub fn new(
         mode: Option<VlanMode>,
         tag: Option<u16>,
@@ -147,7 +149,8 @@ impl Vlan {
     }
 }
 
-/// A native port always trunks its native VLAN; and as untagged packets belong there, VLAN 0 is not trunked.
+/// A native port always trunks its native VLAN; and as untagged packets belong there, VLAN 0 is not
+/// trunked.
 fn native_trunks(native: u16, trunks: Option<VlanSet>) -> Option<VlanSet> {
     if native == 0
         || trunks

@@ -1,14 +1,16 @@
 //! What the database is told: the outcome of a configuration, and now and then how things stand.
 //!
-//! A [`Writeback`] remembers what it has written, cell by cell, and a [`Batch`] leaves out what would not change. Nothing is
-//! remembered before the server has confirmed it, so what a failed transaction contained is written again by the next.
-//! After every new connection the memory is worth nothing ([`Writeback::forget`]): the server may have started anew,
-//! without the columns that it keeps in memory only.
+//! A [`Writeback`] remembers what it has written, cell by cell, and a [`Batch`] leaves out what
+//! would not change. Nothing is remembered before the server has confirmed it, so what a failed
+//! transaction contained is written again by the next. After every new connection the memory is
+//! worth nothing ([`Writeback::forget`]): the server may have started anew, without the columns
+//! that it keeps in memory only.
 //!
-//! Tools wait for `cur_cfg` and then read `ofport` and `error`: [`Batch::applied`] belongs into the same batch as the
-//! [`Batch::interface`]s and [`Batch::bridge`]s of that configuration.
+//! Tools wait for `cur_cfg` and then read `ofport` and `error`: [`Batch::applied`] belongs into the
+//! same batch as the [`Batch::interface`]s and [`Batch::bridge`]s of that configuration.
 //!
-//! A server may refuse one of the values for good. Then nothing of a transaction happens, so a [`Turn`] finds out which it is and writes the others without it.
+//! A server may refuse one of the values for good. Then nothing of a transaction happens, so a
+//! [`Turn`] finds out which it is and writes the others without it.
 
 mod turn;
 
@@ -42,12 +44,14 @@ impl Writeback {
         }
     }
 
-    /// Forgets everything, so that the next batches write every value. Call after each new connection.
+    /// Forgets everything, so that the next batches write every value. Call after each new
+    /// connection.
     pub fn forget(&mut self) {
         *self = Writeback::default();
     }
 
-    /// Forgets rows that are gone. Call with all rows that the database has when a configuration has been read.
+    /// Forgets rows that are gone. Call with all rows that the database has when a configuration
+    /// has been read.
     pub fn retain(&mut self, rows: &BTreeSet<Uuid>) {
         self.written.retain(|(_, uuid, _), _| rows.contains(uuid));
         self.holds.retain(rows);
@@ -131,7 +135,8 @@ pub struct ControllerState {
     pub connected: bool,
     /// Its role; none while it is not connected.
     pub role: Option<Role>,
-    /// `state` (`VOID`, `BACKOFF`, `CONNECTING`, `ACTIVE`, `IDLE`), `last_error`, `sec_since_connect`, `sec_since_disconnect`, ...
+    /// `state` (`VOID`, `BACKOFF`, `CONNECTING`, `ACTIVE`, `IDLE`), `last_error`,
+    /// `sec_since_connect`, `sec_since_disconnect`, ...
     pub status: Strings,
 }
 
@@ -175,7 +180,8 @@ impl Batch<'_> {
         self.set("Open_vSwitch", root, "cur_cfg", cur_cfg);
     }
 
-    /// What the daemon is. Its own version (`ovs_version`) is not among it: as with `ovs-vswitchd`, the start script writes that.
+    /// What the daemon is. Its own version (`ovs_version`) is not among it: as with `ovs-vswitchd`,
+    /// the start script writes that.
     pub fn capabilities(&mut self, root: Uuid, capabilities: &Capabilities) {
         let table = "Open_vSwitch";
         self.set(
@@ -242,7 +248,8 @@ impl Batch<'_> {
         self.set("Bridge", uuid, "datapath_version", "");
     }
 
-    /// How an interface turned out, or stands now. One that could not be opened loses its statistics.
+    /// How an interface turned out, or stands now. One that could not be opened loses its
+    /// statistics.
     pub fn interface(&mut self, uuid: Uuid, state: &InterfaceState) {
         let table = "Interface";
         let up_or_down = |up: Option<bool>| up.map(|up| if up { "up" } else { "down" });

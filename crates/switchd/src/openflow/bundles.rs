@@ -1,6 +1,8 @@
-//! Bundles: messages that are put together first and then carried out all or none (OpenFlow 1.4 section 6.9, ONF's extension 230 of 1.3).
+//! Bundles: messages that are put together first and then carried out all or none (OpenFlow 1.4
+//! section 6.9, ONF's extension 230 of 1.3).
 //!
-//! A bundle that nobody touches for a while is thrown away and its owner told so. Numbers and sizes are bounded.
+//! A bundle that nobody touches for a while is thrown away and its owner told so. Numbers and sizes
+//! are bounded.
 
 use super::hub::Hub;
 use super::session::{Next, Session, Slow};
@@ -23,7 +25,8 @@ const BRIDGE: usize = 2;
 /// Milliseconds between looks for bundles that have been idle for too long; how long that is may
 /// change meanwhile. Open vSwitch looks as often.
 const LOOK_INTERVAL: i64 = 1000;
-/// Messages that are kept in one piece of memory, which goes when they have been carried out. 48 KB: the heap gives it, not the kernel.
+/// Messages that are kept in one piece of memory, which goes when they have been carried out. 48
+/// KB: the heap gives it, not the kernel.
 const PIECE: usize = 256;
 /// Bytes of a message that are kept for an error to quote.
 const QUOTED: usize = 64;
@@ -60,7 +63,8 @@ type Quote = [u8; QUOTED];
 struct Bundle {
     flags: u16,
     closed: bool,
-    /// In pieces: a list that grows as a whole would be moved again and again, and its memory could not be used for the rules that it becomes.
+    /// In pieces: a list that grows as a whole would be moved again and again, and its memory
+    /// could not be used for the rules that it becomes.
     pieces: Vec<Vec<Message>>,
     /// The beginnings of the messages, in pieces alike, which errors quote.
     quotes: Vec<Vec<Quote>>,
@@ -168,7 +172,8 @@ impl Session {
         let mut bundles = self.bundles.0.borrow_mut();
         let (next, answer) = match control.command {
             BundleCommand::OpenRequest => {
-                // Opening one that is there already is refused and ends it (OpenFlow 1.4.1 section 7.3.9.2).
+                // Opening one that is there already is refused and ends it (OpenFlow 1.4.1 section
+                // 7.3.9.2).
                 if bundles.remove(&control.bundle).is_some() {
                     return Err(Error::BundleBadId);
                 }
@@ -301,7 +306,8 @@ impl Session {
         Ok(())
     }
 
-    /// Puts a message into a bundle, which is opened if it is not there. A refused one ends the bundle where Open vSwitch ends it.
+    /// Puts a message into a bundle, which is opened if it is not there. A refused one ends the
+    /// bundle where Open vSwitch ends it.
     pub(super) fn bundle_add(&self, hub: &Hub, bytes: &[u8], add: Added) -> Result<(), Error> {
         self.may_write()?;
         let mut bundles = self.bundles.0.borrow_mut();
@@ -341,7 +347,8 @@ impl Session {
         Ok(())
     }
 
-    /// Throws bundles away that have not been touched for too long, as long as the connection lives.
+    /// Throws bundles away that have not been touched for too long, as long as the connection
+    /// lives.
     pub(super) async fn expire_bundles(&self, hub: &Hub) -> std::convert::Infallible {
         loop {
             let first = self.bundles.0.borrow().values().map(|b| b.used_at).min();

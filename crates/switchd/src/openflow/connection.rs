@@ -362,8 +362,9 @@ async fn read(
             }
         }
         publish(hub, &mut changed);
-        // A sender on this processor would be interrupted for every message of its bundle: to wake up for one costs more than to read many. Where
-        // nobody else wants to run this is over at once.
+        // A sender on this processor would be interrupted for every message of its bundle: to wake
+        // up for one costs more than to read many. Where nobody else wants to run this is
+        // over at once.
         if gathered {
             std::thread::yield_now();
         }
@@ -548,7 +549,8 @@ async fn probe(session: &Session, observer: &dyn Observer) -> String {
     }
 }
 
-/// Runs a connection that gets copies of what primary controllers and the switch say to each other. What it sends is read and ignored.
+/// Runs a connection that gets copies of what primary controllers and the switch say to each other.
+/// What it sends is read and ignored.
 pub(super) async fn run_snooper(hub: &Rc<Hub>, stream: impl AsyncRead + AsyncWrite, peer: &str) {
     let (mut reader, mut writer) = tokio::io::split(stream);
     let mut inbox = Inbox::new();

@@ -1,4 +1,5 @@
-//! Controllers by their rows: connecting again and again, or listening; and what the database is told of them.
+//! Controllers by their rows: connecting again and again, or listening; and what the database is
+//! told of them.
 
 use super::connection::{self, Observer, Terms};
 use super::hub::Hub;
@@ -247,7 +248,8 @@ impl Drop for Controller {
 }
 
 impl Controller {
-    /// Starts to connect, or to listen. Must be called inside a `LocalSet`. The error says why it cannot.
+    /// Starts to connect, or to listen. Must be called inside a `LocalSet`. The error says why it
+    /// cannot.
     pub(super) fn start(
         hub: &Rc<Hub>,
         tls: &Rc<Tls>,
@@ -381,7 +383,8 @@ fn tell_end(peer: &str, reason: &str) {
     }
 }
 
-/// Connects, runs the connection, waits, and again. The pause doubles up to the longest, and is short again after a connection that held.
+/// Connects, runs the connection, waits, and again. The pause doubles up to the longest, and is
+/// short again after a connection that held.
 async fn keep_connected(
     hub: Rc<Hub>,
     tls: Rc<Tls>,

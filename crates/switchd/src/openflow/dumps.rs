@@ -1,4 +1,5 @@
-//! Answers to questions about many rules, which go on as the peer reads and let others be served in between.
+//! Answers to questions about many rules, which go on as the peer reads and let others be served in
+//! between.
 
 use super::hub::Hub;
 use super::session::Session;
@@ -12,8 +13,8 @@ static TOO_LONG: crate::coverage::Counter = crate::coverage::Counter::new("openf
 
 /// Rules looked at before others have their turn: about a millisecond.
 const SLICE: usize = 512;
-/// Bytes written before they have it: about as long. A rule of 64 KiB may take twice as many in the words
-/// of an old version before it is found that no message holds it.
+/// Bytes written before they have it: about as long. A rule of 64 KiB may take twice as many in the
+/// words of an old version before it is found that no message holds it.
 const SLICE_BYTES: usize = 1 << 20;
 /// Rules looked at between two looks at how many bytes they were.
 const STEP: usize = 8;

@@ -1,4 +1,5 @@
-//! All OpenFlow connections of one bridge: who they are, what they are told unasked, and their roles.
+//! All OpenFlow connections of one bridge: who they are, what they are told unasked, and their
+//! roles.
 
 use super::bundles::Bundled;
 use super::session::{Kind, Origin, Session};
@@ -131,7 +132,8 @@ impl Hub {
         }
     }
 
-    /// Tells of changes that nobody has been told of yet: to flow monitors, and of tables that fill up.
+    /// Tells of changes that nobody has been told of yet: to flow monitors, and of tables that fill
+    /// up.
     pub(super) fn report(&self) {
         self.report_changes(usize::MAX);
         for status in self.switch.take_table_status() {
@@ -168,8 +170,9 @@ impl Hub {
         self.sessions.borrow().len() + self.snoopers.borrow().len() >= MAX_SESSIONS
     }
 
-    /// Whether packets that meet no rule go to a controller: when a connection that takes packets speaks a version before 1.3 (Open vSwitch's
-    /// `connmgr_wants_packet_in_on_miss`, which also counts tools that take none).
+    /// Whether packets that meet no rule go to a controller: when a connection that takes packets
+    /// speaks a version before 1.3 (Open vSwitch's `connmgr_wants_packet_in_on_miss`, which
+    /// also counts tools that take none).
     pub(super) fn wants_misses(&self) -> bool {
         self.sessions.borrow().iter().any(|session| {
             session.version < Version::V1_3
@@ -178,7 +181,8 @@ impl Hub {
         })
     }
 
-    /// Tells the switch whether controllers are connected and who takes packets without rules, where that has changed.
+    /// Tells the switch whether controllers are connected and who takes packets without rules,
+    /// where that has changed.
     pub(super) fn tell_connected(&self) {
         let connected = self
             .sessions
@@ -208,7 +212,8 @@ impl Hub {
             .retain(|other| !Rc::ptr_eq(other, session));
     }
 
-    /// Copies what passed between the switch and a primary controller. A snooper that does not read misses some.
+    /// Copies what passed between the switch and a primary controller. A snooper that does not read
+    /// misses some.
     pub(super) fn snoop(&self, session: &Session, bytes: &[u8]) {
         if session.kind != Kind::Primary {
             return;
@@ -246,7 +251,8 @@ impl Hub {
         self.generation.get()
     }
 
-    /// Notes an election's generation, refusing one that is older than the last (compared with wrap-around, OpenFlow 1.3.5 section 6.3.6).
+    /// Notes an election's generation, refusing one that is older than the last (compared with
+    /// wrap-around, OpenFlow 1.3.5 section 6.3.6).
     pub(super) fn accept_generation(&self, generation: u64) -> Result<(), Error> {
         let stale = self
             .generation
@@ -259,7 +265,8 @@ impl Hub {
         Ok(())
     }
 
-    /// Gives a connection a role. A new primary makes the old one secondary, which is told so (1.3).
+    /// Gives a connection a role. A new primary makes the old one secondary, which is told so
+    /// (1.3).
     pub(super) fn set_role(&self, session: &Rc<Session>, role: Role) {
         if role == Role::Primary {
             for other in self.sessions.borrow().iter() {
@@ -288,7 +295,8 @@ impl Hub {
         }
     }
 
-    /// Gives a packet to the connections that want it: those with this controller id, by reason and role.
+    /// Gives a packet to the connections that want it: those with this controller id, by reason and
+    /// role.
     pub(super) fn packet_in(&self, packet: &PacketIn, origin: Origin, controller_id: u16) {
         for session in self.sessions.borrow().iter() {
             if session.controller_id.get() == controller_id {

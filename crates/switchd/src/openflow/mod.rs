@@ -1,11 +1,13 @@
 //! OpenFlow connections of a bridge.
 //!
-//! A bridge has one [`OpenFlow`]. It connects to the controllers that the database names, listens where they say so and on the bridge's
-//! management and snoop sockets, and carries out what comes in on the bridge's [`Switch`]. What the switch has to tell unasked (packets,
-//! ports, rules that went) it hands to the [`OpenFlow`], which knows who wants it in which version and form.
+//! A bridge has one [`OpenFlow`]. It connects to the controllers that the database names, listens
+//! where they say so and on the bridge's management and snoop sockets, and carries out what comes
+//! in on the bridge's [`Switch`]. What the switch has to tell unasked (packets, ports, rules that
+//! went) it hands to the [`OpenFlow`], which knows who wants it in which version and form.
 //!
-//! Everything runs on the control thread, inside its `LocalSet`. Connections are independent: each has a bounded queue of its own
-//! ([`outbox`]), and one that waits for its barrier or does not read keeps nobody else waiting.
+//! Everything runs on the control thread, inside its `LocalSet`. Connections are independent: each
+//! has a bounded queue of its own ([`outbox`]), and one that waits for its barrier or does not read
+//! keeps nobody else waiting.
 
 mod bundles;
 mod connection;
@@ -59,7 +61,8 @@ impl Drop for Socket {
 }
 
 impl OpenFlow {
-    /// The connections of bridge `bridge`, none yet. `versions`: bit n allows version number n ([`openflow::version::ALL_VERSIONS`] for all).
+    /// The connections of bridge `bridge`, none yet. `versions`: bit n allows version number n
+    /// ([`openflow::version::ALL_VERSIONS`] for all).
     pub fn new(bridge: &str, switch: Rc<dyn Switch>, tls: Rc<Tls>, versions: u32) -> OpenFlow {
         OpenFlow {
             hub: Rc::new(Hub::new(bridge, switch, versions)),
@@ -69,8 +72,8 @@ impl OpenFlow {
         }
     }
 
-    /// Listens on `RUNDIR/BRIDGE.mgmt` and `RUNDIR/BRIDGE.snoop`. Errors say which socket and why; the other one works all the same.
-    /// Call it inside the control thread's `LocalSet`.
+    /// Listens on `RUNDIR/BRIDGE.mgmt` and `RUNDIR/BRIDGE.snoop`. Errors say which socket and why;
+    /// the other one works all the same. Call it inside the control thread's `LocalSet`.
     pub fn open_sockets(&self, rundir: &Path) -> Vec<String> {
         let terms = Terms {
             kind: Kind::Service,
@@ -108,8 +111,9 @@ impl OpenFlow {
         }
     }
 
-    /// Says which controllers there are. Those that are there already keep their connections and take new timers and limits over; others begin or end. Errors say
-    /// which target cannot be used and why. Call it inside the control thread's `LocalSet`.
+    /// Says which controllers there are. Those that are there already keep their connections and
+    /// take new timers and limits over; others begin or end. Errors say which target cannot be
+    /// used and why. Call it inside the control thread's `LocalSet`.
     pub fn set_controllers(&self, wanted: &[ControllerSettings]) -> Vec<String> {
         let mut controllers = self.controllers.borrow_mut();
         controllers
@@ -149,7 +153,8 @@ impl OpenFlow {
         self.hub.close_all();
     }
 
-    /// Whether some connection may want packets that meet no rule, so that the workers need not copy them for nobody.
+    /// Whether some connection may want packets that meet no rule, so that the workers need not
+    /// copy them for nobody.
     pub fn wants_packet_in(&self) -> bool {
         use openflow::message::AsyncKind;
         self.hub
@@ -158,8 +163,9 @@ impl OpenFlow {
             .any(|session| (0..6).any(|reason| session.wants(AsyncKind::PacketIn, reason)))
     }
 
-    /// Whether packets that meet no rule go to a controller: when a connection that takes packets speaks a version before 1.3 (Open vSwitch's
-    /// `connmgr_wants_packet_in_on_miss`). From 1.3 on they are dropped by default (1.3.5 section 5.4).
+    /// Whether packets that meet no rule go to a controller: when a connection that takes packets
+    /// speaks a version before 1.3 (Open vSwitch's `connmgr_wants_packet_in_on_miss`). From 1.3
+    /// on they are dropped by default (1.3.5 section 5.4).
     pub fn wants_misses(&self) -> bool {
         self.hub.wants_misses()
     }
@@ -171,8 +177,9 @@ impl OpenFlow {
         self.hub.close_all();
     }
 
-    /// Gives a packet to the connections with this controller id (0 unless an action names another) that want it. `packet.format` is ignored: each
-    /// connection gets its own. `packet.data` is the whole packet, and goes whole: no buffers are kept.
+    /// Gives a packet to the connections with this controller id (0 unless an action names another)
+    /// that want it. `packet.format` is ignored: each connection gets its own. `packet.data` is
+    /// the whole packet, and goes whole: no buffers are kept.
     pub fn packet_in(&self, packet: &PacketIn, origin: Origin, controller_id: u16) {
         self.hub.packet_in(packet, origin, controller_id);
     }
@@ -192,8 +199,9 @@ impl OpenFlow {
         self.hub.report_slow(limit)
     }
 
-    /// Tells of changes of the rules that nobody has been told of yet: to flow monitors, and of tables that fill up. Changes that a message
-    /// of a connection makes are told by themselves.
+    /// Tells of changes of the rules that nobody has been told of yet: to flow monitors, and of
+    /// tables that fill up. Changes that a message of a connection makes are told by
+    /// themselves.
     pub fn report_changes(&self) {
         self.hub.report();
     }

@@ -1,12 +1,16 @@
-//! Flow monitors: who is told of which changes of the flow tables, and what happens when one does not read.
+//! Flow monitors: who is told of which changes of the flow tables, and what happens when one does
+//! not read.
 //!
-//! The hub takes the changes from the switch after each message and gives them to every connection that has monitors, where they wait in a list that all share
-//! until they have been told, a page at a time ([`RuleChange::page`]). When more than [`PAUSE_LIMIT`] bytes of updates wait for a connection it is told that its
-//! monitors pause; from the next page on it gets only the removals of what it knows of. When everything has been written it is told what it missed, and that
+//! The hub takes the changes from the switch after each message and gives them to every connection
+//! that has monitors, where they wait in a list that all share until they have been told, a page at
+//! a time ([`RuleChange::page`]). When more than [`PAUSE_LIMIT`] bytes of updates wait for a
+//! connection it is told that its monitors pause; from the next page on it gets only the removals
+//! of what it knows of. When everything has been written it is told what it missed, and that
 //! the monitors go on (Open vSwitch's way; OpenFlow 1.4 section 7.4.8 of `OFPFME_PAUSED`).
 //!
-//! Rules that are there already (of a new monitor, or after a pause) are told in slices, between which others are served and rules change. What has been told is
-//! noted by the rules' numbers ([`Telling`]), so that changes in between come out as if all had been told at once.
+//! Rules that are there already (of a new monitor, or after a pause) are told in slices, between
+//! which others are served and rules change. What has been told is noted by the rules' numbers
+//! ([`Telling`]), so that changes in between come out as if all had been told at once.
 
 use super::hub::Hub;
 use super::session::Session;
@@ -62,7 +66,8 @@ struct Waiting {
     changes: Rc<Vec<RuleChange>>,
     /// How many have been dealt with.
     done: usize,
-    /// The transaction id of the message, if it was this connection's, and whether it has been told in short.
+    /// The transaction id of the message, if it was this connection's, and whether it has been
+    /// told in short.
     own: Option<u32>,
     abbreviated: bool,
     /// Whether they are a part of those that the message made.
@@ -99,8 +104,8 @@ impl Telling {
         }
     }
 
-    /// As what a change is to be told, if it is: of what the connection does not know yet nothing is taken away, and what has changed before its turn came is
-    /// told now.
+    /// As what a change is to be told, if it is: of what the connection does not know yet nothing
+    /// is taken away, and what has changed before its turn came is told now.
     fn event(&self, change: &RuleChange, monitors: &ById) -> Option<UpdateEvent> {
         let event = change.update.event;
         if matches!(event, UpdateEvent::Added) || self.is_told(change.rule) {
@@ -149,7 +154,8 @@ fn wanted_by(event: UpdateEvent) -> MonitorFlags {
     }
 }
 
-/// Whether a change is told although the connection's monitors have paused at a page: a rule went that it knows of.
+/// Whether a change is told although the connection's monitors have paused at a page: a rule went
+/// that it knows of.
 fn is_told_in_pause(change: &RuleChange, paused: u32) -> bool {
     change.page < paused
         || matches!(change.update.event, UpdateEvent::Removed(_)) && change.added_page < paused
@@ -166,8 +172,9 @@ fn shown(update: &RuleUpdate, event: UpdateEvent, flags: MonitorFlags) -> FlowUp
 }
 
 impl Session {
-    /// Sets monitors up, changes or ends them, all or none, and answers with the rules that are there. One connection cannot be told of a rule
-    /// twice: what several monitors let through comes once, with what any of them wants.
+    /// Sets monitors up, changes or ends them, all or none, and answers with the rules that are
+    /// there. One connection cannot be told of a rule twice: what several monitors let through
+    /// comes once, with what any of them wants.
     pub(super) async fn monitor(
         &self,
         hub: &Hub,
@@ -197,7 +204,8 @@ impl Session {
         Ok(())
     }
 
-    /// Begins to tell of rules that are there. What is noted on earlier pages counts as told with them.
+    /// Begins to tell of rules that are there. What is noted on earlier pages counts as told with
+    /// them.
     fn begin_telling(&self, hub: &Hub, missed_from: Option<u32>, begun: HashSet<u32>) {
         hub.switch().begin_page();
         self.monitors.telling.replace(Some(Telling {
@@ -207,8 +215,8 @@ impl Session {
         }));
     }
 
-    /// Changes the set of monitors; returns those of the request whose rules are to be told, each once, as it is in the end: a message may name one
-    /// thousands of times.
+    /// Changes the set of monitors; returns those of the request whose rules are to be told, each
+    /// once, as it is in the end: a message may name one thousands of times.
     fn change_monitors(
         &self,
         hub: &Hub,
@@ -252,8 +260,9 @@ impl Session {
         ended.map(|_| ()).ok_or(Error::UnknownMonitor)
     }
 
-    /// Tells of the rules that a monitor's filters let through, each once, as `take` says: as what, and with what of it. `answer`: the transaction id of the
-    /// request that this answers, and whether the answer goes on behind it.
+    /// Tells of the rules that a monitor's filters let through, each once, as `take` says: as what,
+    /// and with what of it. `answer`: the transaction id of the request that this answers, and
+    /// whether the answer goes on behind it.
     async fn tell_rules(
         &self,
         hub: &Hub,
@@ -293,8 +302,8 @@ impl Session {
         }
     }
 
-    /// Tells of changes. `own`: the transaction id of this connection's message that made them, if it did.
-    /// `partial`: they are some of those that it made.
+    /// Tells of changes. `own`: the transaction id of this connection's message that made them, if
+    /// it did. `partial`: they are some of those that it made.
     pub(super) fn tell_changes(
         &self,
         hub: &Hub,
@@ -365,7 +374,8 @@ impl Session {
         true
     }
 
-    /// Whether so much waits that the monitors are to pause. They do not while rules are being told, which waits for the peer by itself.
+    /// Whether so much waits that the monitors are to pause. They do not while rules are being
+    /// told, which waits for the peer by itself.
     fn is_too_slow(&self) -> bool {
         self.monitors.paused.get().is_none()
             && self.monitors.telling.borrow().is_none()

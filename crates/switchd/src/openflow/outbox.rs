@@ -1,10 +1,12 @@
 //! What waits to be sent on one connection.
 //!
-//! Three kinds of message wait here, and each is bounded in its own way. Replies: a connection reads no further request while more than
-//! [`REPLY_LIMIT`] bytes wait, so a peer that does not read stops being served. Packet-ins: at most so many as the controller's row says,
-//! others are dropped and counted. Updates of flow monitors: they pause
-//! when many wait (see [`super::monitors`]). What must not be lost (flow-removed, port status, role status): when more than [`CLOSE_LIMIT`] bytes
-//! wait the connection is closed, as the peer can no longer know what the switch holds.
+//! Three kinds of message wait here, and each is bounded in its own way. Replies: a connection
+//! reads no further request while more than [`REPLY_LIMIT`] bytes wait, so a peer that does not
+//! read stops being served. Packet-ins: at most so many as the controller's row says, others are
+//! dropped and counted. Updates of flow monitors: they pause when many wait (see
+//! [`super::monitors`]). What must not be lost (flow-removed, port status, role status): when more
+//! than [`CLOSE_LIMIT`] bytes wait the connection is closed, as the peer can no longer know what
+//! the switch holds.
 
 use crate::coverage::Counter;
 use std::cell::{Cell, RefCell};
@@ -48,7 +50,8 @@ pub(super) struct Outbox {
     bytes: Cell<usize>,
     packet_ins: Cell<usize>,
     update_bytes: Cell<usize>,
-    /// Bytes of packet-ins that wait. They are bounded by themselves, and keep no request from being read.
+    /// Bytes of packet-ins that wait. They are bounded by themselves, and keep no request from
+    /// being read.
     packet_in_bytes: Cell<usize>,
     dropped: Cell<u64>,
     overflowed: Cell<bool>,
@@ -69,7 +72,8 @@ impl Outbox {
         self.push(bytes, Kind::Other);
     }
 
-    /// Queues a message that must not be lost. When too much waits already the connection is to be closed.
+    /// Queues a message that must not be lost. When too much waits already the connection is to be
+    /// closed.
     pub(super) fn send_unasked(&self, bytes: Vec<u8>) {
         if self.is_overflowing() {
             return;
@@ -77,7 +81,8 @@ impl Outbox {
         self.push(bytes, Kind::Other);
     }
 
-    /// Queues a packet-in, unless `limit` of them wait or the queue is full. One that no message can hold is empty and lost.
+    /// Queues a packet-in, unless `limit` of them wait or the queue is full. One that no message
+    /// can hold is empty and lost.
     pub(super) fn send_packet_in(&self, bytes: Vec<u8>, limit: usize) {
         let full = self.packet_ins.get() >= limit || self.bytes.get() > CLOSE_LIMIT;
         if full || bytes.is_empty() {
@@ -96,8 +101,8 @@ impl Outbox {
         self.dropped.set(self.dropped.get() + 1);
     }
 
-    /// Queues updates of flow monitors. Their sender looks at [`Outbox::update_bytes`] and pauses; what comes all the same (removals in a pause) must not
-    /// be lost either.
+    /// Queues updates of flow monitors. Their sender looks at [`Outbox::update_bytes`] and pauses;
+    /// what comes all the same (removals in a pause) must not be lost either.
     pub(super) fn send_update(&self, bytes: Vec<u8>) {
         if self.is_overflowing() {
             return;
@@ -140,7 +145,8 @@ impl Outbox {
         self.dropped.get()
     }
 
-    /// Waits until there is something to write and takes it; None when the connection is to be closed because too much waits.
+    /// Waits until there is something to write and takes it; None when the connection is to be
+    /// closed because too much waits.
     pub(super) async fn take(&self) -> Option<Vec<u8>> {
         loop {
             if self.overflowed.get() {

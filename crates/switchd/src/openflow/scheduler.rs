@@ -1,8 +1,10 @@
-//! Packet-ins above a controller's rate limit: they wait in a queue for each port, so that a port that floods takes nothing from the others.
+//! Packet-ins above a controller's rate limit: they wait in a queue for each port, so that a port
+//! that floods takes nothing from the others.
 //!
-//! Within the rate nothing waits. Above it packet-ins of each ingress port queue up apart and are sent in turn, one of each, as the rate allows. As many wait altogether as the
-//! burst has; when one more comes the longest queue loses its oldest. Packets that met no rule and those that an action sends are limited apart, each by the whole
-//! rate (all as in Open vSwitch's `pinsched`).
+//! Within the rate nothing waits. Above it packet-ins of each ingress port queue up apart and are
+//! sent in turn, one of each, as the rate allows. As many wait altogether as the burst has; when
+//! one more comes the longest queue loses its oldest. Packets that met no rule and those that an
+//! action sends are limited apart, each by the whole rate (all as in Open vSwitch's `pinsched`).
 
 use super::session::Live;
 use crate::clock;
@@ -128,7 +130,8 @@ impl Schedule {
         None
     }
 
-    /// Drops the oldest of the longest queue; of several, that of the port that waits longest for its turn loses last.
+    /// Drops the oldest of the longest queue; of several, that of the port that waits longest for
+    /// its turn loses last.
     fn drop_one(&mut self) {
         let turn = |port: PortNo| port.wrapping_sub(self.last).wrapping_sub(1);
         let longest = self
@@ -183,7 +186,8 @@ impl Scheduler {
         }
     }
 
-    /// A packet-in that is to go: given back when it may go at once, else it waits for [`Scheduler::released`].
+    /// A packet-in that is to go: given back when it may go at once, else it waits for
+    /// [`Scheduler::released`].
     pub(super) fn offer(
         &self,
         live: &Live,
@@ -238,7 +242,8 @@ impl Scheduler {
         }
     }
 
-    /// What has become of packet-ins: of packets that met no rule, and others; None where there is no limit.
+    /// What has become of packet-ins: of packets that met no rule, and others; None where there is
+    /// no limit.
     pub(super) fn counts(&self, live: &Live) -> Option<[Counts; 2]> {
         Limits::of(live)?;
         let schedules = self.schedules.borrow();

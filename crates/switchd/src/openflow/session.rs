@@ -1,7 +1,8 @@
 //! One connection's side of the protocol: what it has asked for, and what is answered.
 //!
-//! Requests are carried out in the order in which they came. All answers are given at once except that to a barrier, which the
-//! connection gives when the switch says so; meanwhile nothing that came behind the barrier is looked at.
+//! Requests are carried out in the order in which they came. All answers are given at once except
+//! that to a barrier, which the connection gives when the switch says so; meanwhile nothing that
+//! came behind the barrier is looked at.
 
 use super::bundles::{Bundles, Committing};
 use super::hub::Hub;
@@ -26,7 +27,8 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// What sent a packet to the controllers, as far as it matters to whom it goes and what they are told.
+/// What sent a packet to the controllers, as far as it matters to whom it goes and what they are
+/// told.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Origin {
     /// A rule, or something else that a controller asked for.
@@ -37,11 +39,13 @@ pub enum Origin {
     NoRule,
 }
 
-/// What `miss_send_len` is unless a primary controller sets it (`OFP_DEFAULT_MISS_SEND_LEN`); only whether it is 0 counts, and that for connections of tools only.
+/// What `miss_send_len` is unless a primary controller sets it (`OFP_DEFAULT_MISS_SEND_LEN`); only
+/// whether it is 0 counts, and that for connections of tools only.
 const DEFAULT_MISS_SEND_LEN: u16 = 128;
 /// Packet-ins with an expired TTL, among the bits of the asynchronous configuration.
 const INVALID_TTL: u32 = 1 << PacketInReason::InvalidTtl as u32;
-/// Bytes that are left of a packet that is too long for a packet-in with what is said about it: a frame that has yet to be segmented may be.
+/// Bytes that are left of a packet that is too long for a packet-in with what is said about it: a
+/// frame that has yet to be segmented may be.
 const MOST_DATA: usize = 60_000;
 /// Parts that a request for a change of table features may have, and tables in them.
 const MAX_PARTS: usize = 512;
@@ -50,9 +54,11 @@ const MAX_TABLES: usize = 512;
 /// What kind of controller is on the other side.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// One that the bridge depends on: its absence makes the fail mode act, and it gets asynchronous messages unasked.
+    /// One that the bridge depends on: its absence makes the fail mode act, and it gets
+    /// asynchronous messages unasked.
     Primary,
-    /// A tool, for instance `ovs-ofctl`: it gets asynchronous messages once it has set a miss send length.
+    /// A tool, for instance `ovs-ofctl`: it gets asynchronous messages once it has set a miss send
+    /// length.
     Service,
 }
 
@@ -108,7 +114,8 @@ pub(super) struct Live {
     pub(super) packet_in_limit: Cell<usize>,
     /// Packet-ins per second; 0 for no limit.
     pub(super) rate: Cell<u32>,
-    /// Packet-ins that may come at once although they exceed the rate; 0 for a quarter of a second's.
+    /// Packet-ins that may come at once although they exceed the rate; 0 for a quarter of a
+    /// second's.
     pub(super) burst: Cell<u32>,
     /// Told when something changed.
     pub(super) changed: tokio::sync::Notify,
@@ -136,13 +143,15 @@ pub(super) struct Session {
     pub(super) outbox: Outbox,
     /// Messages about rules that have gone, for which the outbox has no room.
     pub(super) removals: Removals,
-    /// Whether the peer's messages wait for the switch, so that it is not to be blamed for silence.
+    /// Whether the peer's messages wait for the switch, so that it is not to be blamed for
+    /// silence.
     pub(super) held: Cell<bool>,
     /// When the messages that are being looked at came, or the last ones did.
     pub(super) last_heard: Cell<i64>,
     pub(super) role: Cell<Role>,
     pub(super) asynchronous: RefCell<AsyncConfig>,
-    /// Whether the peer has said which role status messages it wants; until then it gets all, as from Open vSwitch.
+    /// Whether the peer has said which role status messages it wants; until then it gets all, as
+    /// from Open vSwitch.
     pub(super) role_status_asked: Cell<bool>,
     pub(super) miss_send_len: Cell<u16>,
     pub(super) controller_id: Cell<u16>,
@@ -157,13 +166,15 @@ pub(super) struct Session {
     /// Told when a bundle is opened.
     pub(super) bundles_changed: tokio::sync::Notify,
     pub(super) monitors: Monitors,
-    /// The parts of a change of table features that came so far: their transaction id, number and tables.
+    /// The parts of a change of table features that came so far: their transaction id, number and
+    /// tables.
     parts: RefCell<(u32, usize, Vec<TableFeatures>)>,
     /// Told when the connection is to end, for a reason that the switch has.
     pub(super) closing: tokio::sync::Notify,
 }
 
-/// The masks that hold until a controller sets others: everything but expired TTLs, and port status only in role secondary.
+/// The masks that hold until a controller sets others: everything but expired TTLs, and port status
+/// only in role secondary.
 fn default_masks(version: Version) -> AsyncConfig {
     let bit = |reason: PacketInReason| 1 << reason as u32;
     let mut packet_in = bit(PacketInReason::NoMatch) | bit(PacketInReason::Action);
@@ -252,12 +263,14 @@ impl Session {
         *mask = *mask & !INVALID_TTL | if wanted { INVALID_TTL } else { 0 };
     }
 
-    /// Sends a packet-in if it is wanted, with the whole packet: nothing is buffered here that the controller could name instead (1.3.5 section 6.1.2), so neither `miss_send_len`
+    /// Sends a packet-in if it is wanted, with the whole packet: nothing is buffered here that the
+    /// controller could name instead (1.3.5 section 6.1.2), so neither `miss_send_len`
     /// nor an action's `max_len` cuts it.
     pub(super) fn send_packet_in(&self, packet: &PacketIn, origin: Origin) {
         let mut reason = packet.reason;
         match origin {
-            // Since 1.3 a packet that meets no rule is dropped, unless a table-miss rule sends it (1.3.5 section 5.4).
+            // Since 1.3 a packet that meets no rule is dropped, unless a table-miss rule sends it
+            // (1.3.5 section 5.4).
             Origin::NoRule if self.version >= Version::V1_3 => return,
             // Before, there are no table-miss rules.
             Origin::TableMiss if self.version < Version::V1_3 => reason = PacketInReason::Action,
@@ -367,7 +380,8 @@ impl Session {
         }
     }
 
-    /// Puts a message into a bundle: that changes nothing that others could be told of. `bytes` are the whole message's.
+    /// Puts a message into a bundle: that changes nothing that others could be told of. `bytes` are
+    /// the whole message's.
     pub(super) fn gather(&self, hub: &Hub, bytes: &[u8], added: Added) -> Next {
         match self.bundle_add(hub, bytes, added) {
             Ok(()) => Next::Gathered,
@@ -378,8 +392,8 @@ impl Session {
         }
     }
 
-    /// Answers a message of another version than was agreed on. Its line in the log has a rate of its
-    /// own, so that who sends many hides no other errors.
+    /// Answers a message of another version than was agreed on. Its line in the log has a rate of
+    /// its own, so that who sends many hides no other errors.
     pub(super) fn refuse_version(&self, bytes: &[u8]) {
         let theirs = bytes.first().copied().unwrap_or_default();
         let ours = self.version as u8;
@@ -388,7 +402,8 @@ impl Session {
             .send(encode_error(Version::V1_0, bytes, Error::BadVersion));
     }
 
-    /// Answers a message with an error, in the message's version, or in 1.0 where that is not spoken.
+    /// Answers a message with an error, in the message's version, or in 1.0 where that is not
+    /// spoken.
     pub(super) fn send_error(&self, bytes: &[u8], error: Error) {
         tracing::info!(target: "connmgr", "{}: sending {error} error reply", self.peer);
         self.outbox.send(encode_error(Version::V1_0, bytes, error));
@@ -527,7 +542,8 @@ impl Session {
                 hub.tell_connected();
             }
             Message::QueueGetConfigRequest(number) => {
-                // A physical port or, after 1.0, any (1.3.5 section 7.3.6.1), as Open vSwitch has it.
+                // A physical port or, after 1.0, any (1.3.5 section 7.3.6.1), as Open vSwitch has
+                // it.
                 let any = number == port::ANY && self.version > Version::V1_0;
                 let usable = number < port::MAX || any;
                 if !usable {
@@ -615,7 +631,8 @@ impl Session {
         })
     }
 
-    /// Puts the parts of a change of table features together, carries it out when it is whole, and answers what tables can do.
+    /// Puts the parts of a change of table features together, carries it out when it is whole, and
+    /// answers what tables can do.
     fn change_tables(
         &self,
         hub: &Hub,

@@ -21,8 +21,8 @@ pub type LocalFuture<T> = Pin<Box<dyn Future<Output = T>>>;
 
 /// A dump of rules that goes on in slices, while rules change.
 pub trait FlowDump {
-    /// Looks at up to `budget` more rules and gives those that are meant to `take`; true when it has come to its end. Every rule that is there from
-    /// beginning to end comes once.
+    /// Looks at up to `budget` more rules and gives those that are meant to `take`; true when it
+    /// has come to its end. Every rule that is there from beginning to end comes once.
     fn next(&mut self, budget: usize, take: &mut dyn FnMut(&FlowStats)) -> bool;
 
     /// Likewise, adding the counters of those that are meant to `sums`.
@@ -31,7 +31,8 @@ pub trait FlowDump {
 
 /// The rules that a monitor's filters let through, in slices like [`FlowDump`]'s.
 pub trait WatchedRules {
-    /// Looks at up to `budget` more rules and gives those that are meant to `take`; true when it has come to its end.
+    /// Looks at up to `budget` more rules and gives those that are meant to `take`; true when it
+    /// has come to its end.
     fn next(&mut self, budget: usize, take: &mut dyn FnMut(SeenRule)) -> bool;
 }
 
@@ -46,14 +47,14 @@ pub struct BundleFailure {
 
 /// A bridge, as controllers see it.
 ///
-/// Calls come from the control thread, one at a time, and never from inside another one's callback; an implementation may keep its
-/// state in a `RefCell`. None may block. A call may tell the connections at once what it caused (flow-removed, port status) through
-/// [`super::OpenFlow`].
+/// Calls come from the control thread, one at a time, and never from inside another one's callback;
+/// an implementation may keep its state in a `RefCell`. None may block. A call may tell the
+/// connections at once what it caused (flow-removed, port status) through [`super::OpenFlow`].
 ///
 /// Changes need not reach the workers before [`Switch::publish`]; questions see them at once.
 pub trait Switch {
-    /// Identity and abilities. `ports` is filled only when `with_ports`, since most versions ask for them elsewhere. `auxiliary` is
-    /// ignored.
+    /// Identity and abilities. `ports` is filled only when `with_ports`, since most versions ask
+    /// for them elsewhere. `auxiliary` is ignored.
     fn features(&self, with_ports: bool) -> Features;
 
     /// Who made the switch.
@@ -86,7 +87,8 @@ pub trait Switch {
         None
     }
 
-    /// Sends a packet: the changes before it hold for it too. The switch publishes them itself when it must.
+    /// Sends a packet: the changes before it hold for it too. The switch publishes them itself when
+    /// it must.
     fn packet_out(&self, packet: &PacketOut, version: Version) -> Result<(), Error>;
 
     /// Goes on with a packet that has stopped for the controllers.
@@ -116,15 +118,17 @@ pub trait Switch {
     /// Changes the meters.
     fn meter_mod(&self, change: &MeterMod) -> Result<(), Error>;
 
-    /// What is to be refused of a message when it is added to a bundle, and not when that is committed.
+    /// What is to be refused of a message when it is added to a bundle, and not when that is
+    /// committed.
     fn check_bundled(&self, message: &Message, version: Version) -> Result<(), Error> {
         let _ = (message, version);
         Ok(())
     }
 
-    /// Does all of the messages (flow mods, port mods, group mods, packet-outs), which come in pieces, or none: then it says which failed first, and why.
-    /// In slices like [`Switch::flow_mod`] where there are many. A packet-out goes by what the
-    /// messages before it have changed, and not by what those behind it change.
+    /// Does all of the messages (flow mods, port mods, group mods, packet-outs), which come in
+    /// pieces, or none: then it says which failed first, and why. In slices like
+    /// [`Switch::flow_mod`] where there are many. A packet-out goes by what the messages before
+    /// it have changed, and not by what those behind it change.
     fn bundle(
         &self,
         pieces: Vec<Vec<Message>>,
@@ -134,8 +138,8 @@ pub trait Switch {
     /// Milliseconds after which a bundle that nobody touches is thrown away.
     fn bundle_idle_ms(&self) -> i64;
 
-    /// Makes the changes so far visible to the workers. Called once for each batch of messages that were read together, also when nothing
-    /// changed.
+    /// Makes the changes so far visible to the workers. Called once for each batch of messages that
+    /// were read together, also when nothing changed.
     fn publish(&self);
 
     /// Done when every worker has seen what was published before the call.
@@ -171,7 +175,8 @@ pub trait Switch {
     /// Every port, ascending by number.
     fn ports(&self) -> Vec<PortDescription>;
 
-    /// Counters of a port, or of all for [`openflow::port::ANY`]. None for a port that is not there.
+    /// Counters of a port, or of all for [`openflow::port::ANY`]. None for a port that is not
+    /// there.
     fn port_stats(&self, port: PortNo) -> Result<Vec<PortStats>, Error>;
 
     /// Counters of queues.
@@ -198,7 +203,8 @@ pub trait Switch {
     /// What meters are possible.
     fn meter_features(&self) -> MeterFeatures;
 
-    /// A primary controller came or the last one went: `fail_mode` depends on it. Called on every change of whether one is connected, and of whether one
-    /// wants packets that meet no rule (`OpenFlow::wants_misses`).
+    /// A primary controller came or the last one went: `fail_mode` depends on it. Called on every
+    /// change of whether one is connected, and of whether one wants packets that meet no rule
+    /// (`OpenFlow::wants_misses`).
     fn controllers_connected(&self, connected: bool);
 }

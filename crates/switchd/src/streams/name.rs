@@ -1,4 +1,5 @@
-//! The names of streams. Parsing looks nothing up and touches nothing, so a bad name is an error before anything happens.
+//! The names of streams. Parsing looks nothing up and touches nothing, so a bad name is an error
+//! before anything happens.
 
 use std::ffi::CString;
 use std::fmt;
@@ -57,7 +58,8 @@ impl Active {
 }
 
 impl Passive {
-    /// Reads `ptcp:[PORT][:IP]`, `pssl:[PORT][:IP]` or `punix:PATH`. Without an address, all IPv4 ones.
+    /// Reads `ptcp:[PORT][:IP]`, `pssl:[PORT][:IP]` or `punix:PATH`. Without an address, all IPv4
+    /// ones.
     pub fn parse(text: &str, default_port: u16) -> Result<Self, NameError> {
         let bad = |reason| NameError {
             name: text.to_string(),

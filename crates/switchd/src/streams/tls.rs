@@ -1,9 +1,10 @@
-//! TLS as Open vSwitch does it: both sides show a certificate, and each believes the one authority it was given. The
-//! name in a certificate is not compared with the host's, because the authority signs for nobody but switches and
-//! controllers. Certificates of version 1, which old `ovs-pki` made, are as good as others.
+//! TLS as Open vSwitch does it: both sides show a certificate, and each believes the one authority
+//! it was given. The name in a certificate is not compared with the host's, because the authority
+//! signs for nobody but switches and controllers. Certificates of version 1, which old `ovs-pki`
+//! made, are as good as others.
 //!
-//! Files may be replaced while the daemon runs: they are looked at again for each connection and read again when one
-//! has changed.
+//! Files may be replaced while the daemon runs: they are looked at again for each connection and
+//! read again when one has changed.
 
 use std::cell::RefCell;
 use std::fs::{self, OpenOptions};
@@ -21,7 +22,8 @@ use openssl::x509::{X509, X509VerifyResult};
 use tokio::net::TcpStream;
 use tokio_openssl::SslStream;
 
-/// Which keys and certificates this daemon shows and believes, as options or the database's SSL row name them.
+/// Which keys and certificates this daemon shows and believes, as options or the database's SSL row
+/// name them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TlsFiles {
     /// The private key, in PEM.
@@ -30,12 +32,14 @@ pub struct TlsFiles {
     pub certificate: Option<PathBuf>,
     /// The authority whose certificates peers must show; `none` believes anybody.
     pub ca_cert: Option<PathBuf>,
-    /// Whether `ca_cert`, when it does not exist, is taken from the first peer that is connected to.
+    /// Whether `ca_cert`, when it does not exist, is taken from the first peer that is connected
+    /// to.
     pub bootstrap: bool,
     /// An authority's certificate to send along to peers, so that they can bootstrap.
     pub peer_ca_cert: Option<PathBuf>,
-    /// Protocol versions to allow: `TLSv1`, `TLSv1.1`, `TLSv1.2`, `TLSv1.3`, separated by commas, colons or spaces.
-    /// The oldest and the newest named bound a range. Without it, from `TLSv1.2` on.
+    /// Protocol versions to allow: `TLSv1`, `TLSv1.1`, `TLSv1.2`, `TLSv1.3`, separated by commas,
+    /// colons or spaces. The oldest and the newest named bound a range. Without it, from
+    /// `TLSv1.2` on.
     pub protocols: Option<String>,
     /// Ciphers to allow, in OpenSSL's notation.
     pub ciphers: Option<String>,
@@ -151,7 +155,8 @@ impl Tls {
         Ok((session, ready.bootstrap))
     }
 
-    /// The client's side of a handshake. Nothing is returned when the authority was bootstrapped: connect once more.
+    /// The client's side of a handshake. Nothing is returned when the authority was bootstrapped:
+    /// connect once more.
     pub(super) async fn connect(
         &self,
         stream: TcpStream,
@@ -351,7 +356,8 @@ fn protocols(text: Option<&str>) -> Result<(SslVersion, Option<SslVersion>), Tls
     }
 }
 
-/// Stores the authority that the peer sent along. It must be self-signed, or it would be no authority but a link.
+/// Stores the authority that the peer sent along. It must be self-signed, or it would be no
+/// authority but a link.
 fn store_authority(session: &SslRef, path: &Path) -> Result<(), TlsError> {
     let bad = |text: &str| TlsError::Bootstrap(text.into());
     let chain = session

@@ -1,5 +1,6 @@
-//! Sockets in the file system, at paths of any length. The kernel takes at most 107 bytes; a longer path is reached through
-//! its directory's descriptor (`/proc/self/fd/N/NAME`), as run directories of test beds tend to be deep.
+//! Sockets in the file system, at paths of any length. The kernel takes at most 107 bytes; a longer
+//! path is reached through its directory's descriptor (`/proc/self/fd/N/NAME`), as run directories
+//! of test beds tend to be deep.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -19,8 +20,9 @@ const FLOOD: usize = 16 << 10;
 
 /// A stream to somebody on this machine.
 ///
-/// While much comes by it, the event loop is not told to watch it: each message would look on its sender's time for who is to be woken, and what has to be read is seen by
-/// reading. It is watched again when there is nothing to read, or no room to write.
+/// While much comes by it, the event loop is not told to watch it: each message would look on its
+/// sender's time for who is to be woken, and what has to be read is seen by reading. It is watched
+/// again when there is nothing to read, or no room to write.
 pub struct Local {
     socket: Socket,
     /// Whether the event loop is to tell when there is room to write.
@@ -135,7 +137,8 @@ impl AsyncWrite for Local {
 /// The longest path that fits a socket address with its terminator.
 const MAXIMUM_PATH: usize = 107;
 
-/// A path short enough for a socket address, good for as long as the directory returned with it is open.
+/// A path short enough for a socket address, good for as long as the directory returned with it is
+/// open.
 fn short_path(path: &Path) -> io::Result<(PathBuf, File)> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
     let directory = File::open(path.parent().unwrap_or(Path::new("/")))?;
@@ -143,7 +146,8 @@ fn short_path(path: &Path) -> io::Result<(PathBuf, File)> {
     Ok((short, directory))
 }
 
-/// The file of a listening socket. Dropping it removes the file, unless somebody else has taken the name since.
+/// The file of a listening socket. Dropping it removes the file, unless somebody else has taken the
+/// name since.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
@@ -160,8 +164,9 @@ impl Drop for SocketFile {
     }
 }
 
-/// Listens at `path`, in place of a socket that is there already. Anything else that is there is left alone, and an error.
-/// Only the owner and its group may connect, as far as the umask lets them.
+/// Listens at `path`, in place of a socket that is there already. Anything else that is there is
+/// left alone, and an error. Only the owner and its group may connect, as far as the umask lets
+/// them.
 pub fn listen(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     match fs::symlink_metadata(path) {
         Ok(there) if there.file_type().is_socket() => fs::remove_file(path)?,
@@ -184,7 +189,8 @@ pub fn listen(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
 
 /// Connects to the socket at `path`.
 pub async fn connect(path: &Path) -> io::Result<UnixStream> {
-    // A name's directory stays open until the kernel has followed it, which it does on the first poll.
+    // A name's directory stays open until the kernel has followed it, which it does on the first
+    // poll.
     if path.as_os_str().len() <= MAXIMUM_PATH {
         return UnixStream::connect(path).await;
     }

@@ -76,12 +76,14 @@ pub struct Closed {
     wait: Duration,
 }
 
-/// How long after a device has not started it is tried again; twice as long after each further time.
+/// How long after a device has not started it is tried again; twice as long after each further
+/// time.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
 /// And at most so long.
 const LONGEST_WAIT: Duration = Duration::from_secs(64);
 
-/// Gives a port's device another MTU and another address, where they are wanted. `closed` is [`Port::closed`]; what else fails leaves the device as it was, and is only logged.
+/// Gives a port's device another MTU and another address, where they are wanted. `closed` is
+/// [`Port::closed`]; what else fails leaves the device as it was, and is only logged.
 pub fn change_device(
     control: &mut dyn PortControl,
     name: &str,
@@ -167,7 +169,8 @@ fn vlan_of(vlan: &Vlan) -> VlanConfig {
     })
 }
 
-/// A bridge's OpenFlow connections, which know the bridge as the bridge knows them until it is closed.
+/// A bridge's OpenFlow connections, which know the bridge as the bridge knows them until it is
+/// closed.
 #[derive(Default)]
 pub struct Connections(RefCell<Option<Rc<OpenFlow>>>);
 
@@ -213,7 +216,8 @@ pub struct Bridge {
     pub mac: Cell<Mac>,
     /// The OpenFlow datapath id.
     pub datapath_id: Cell<u64>,
-    /// The datapath id that controllers have been able to see; None before the first configuration has been applied.
+    /// The datapath id that controllers have been able to see; None before the first configuration
+    /// has been applied.
     pub(super) announced_id: Cell<Option<u64>>,
     /// Its controllers and management sockets.
     pub openflow: Connections,
@@ -246,7 +250,8 @@ impl Bridge {
             .map(|port| port.number)
     }
 
-    /// Chooses the address and the datapath id anew, after ports or settings have changed; gives the address to the local port. True when one of them changed.
+    /// Chooses the address and the datapath id anew, after ports or settings have changed; gives
+    /// the address to the local port. True when one of them changed.
     pub fn choose_identity(&self) -> bool {
         let settings = self.settings.borrow();
         let mirrors = self.mirrors.borrow();
@@ -286,10 +291,11 @@ impl Bridge {
         changed
     }
 
-    /// Gives internal ports and TAPs, which are the same to Open vSwitch, the lowest MTU of the other ports, unless they have one of their own, which counts too.
-    /// What somebody else has given them since stays as long as the lowest does, if it is below
-    /// that. One that has been moved to another network namespace has the MTU that it is given
-    /// there. True when one of them has changed.
+    /// Gives internal ports and TAPs, which are the same to Open vSwitch, the lowest MTU of the
+    /// other ports, unless they have one of their own, which counts too. What somebody else has
+    /// given them since stays as long as the lowest does, if it is below that. One that has
+    /// been moved to another network namespace has the MTU that it is given there. True when
+    /// one of them has changed.
     pub fn choose_mtu(&self) -> bool {
         let mut changed = false;
         let mut ports = self.ports.borrow_mut();
@@ -331,7 +337,8 @@ impl Bridge {
         changed
     }
 
-    /// Starts devices that have not started again after a change, as often as that is due: with the MTU that is wanted, else with the one that they had.
+    /// Starts devices that have not started again after a change, as often as that is due: with the
+    /// MTU that is wanted, else with the one that they had.
     pub fn start_closed(&self) {
         let now = Instant::now();
         for port in self.ports.borrow_mut().values_mut() {
@@ -352,8 +359,9 @@ impl Bridge {
         }
     }
 
-    /// Lets packets pass again through ports that OpenFlow has switched off and somebody else has switched on (`ip link set up`): the device's state
-    /// is the one that counts, and the one that controllers see.
+    /// Lets packets pass again through ports that OpenFlow has switched off and somebody else has
+    /// switched on (`ip link set up`): the device's state is the one that counts, and the one
+    /// that controllers see.
     pub fn follow_admin_states(&self) {
         let switch = self.switch();
         for port in self.ports.borrow_mut().values_mut() {
@@ -390,7 +398,8 @@ impl Bridge {
         unlinked > 0
     }
 
-    /// Tells controllers of rules that are gone, and those who watch of every change; call it after each.
+    /// Tells controllers of rules that are gone, and those who watch of every change; call it after
+    /// each.
     pub fn tell_removed(&self, removed: Vec<openflow::flow::FlowRemoved>) {
         if let Some(openflow) = self.openflow.get() {
             openflow.flows_removed(&removed);
@@ -426,7 +435,8 @@ impl Bridge {
         }
     }
 
-    /// Ends connections and closes devices. Those that can outlive the daemon stay if `leave` says so.
+    /// Ends connections and closes devices. Those that can outlive the daemon stay if `leave` says
+    /// so.
     pub fn close(&self, leave: bool) {
         if let Some(openflow) = self.openflow.take() {
             openflow.close();

@@ -1,17 +1,19 @@
 //! A bundle's messages carried out: all of them or none, in their order.
 //!
-//! Changes of rules and groups are a batch of the pipeline, which is rolled back at the first message that fails; ports are only looked at until all
-//! messages are known to succeed. Then the rules are published, all at once, and ports are configured and packets sent in the messages' order.
+//! Changes of rules and groups are a batch of the pipeline, which is rolled back at the first
+//! message that fails; ports are only looked at until all messages are known to succeed. Then the
+//! rules are published, all at once, and ports are configured and packets sent in the messages'
+//! order.
 //!
 //! Many messages are carried out in slices ([`super::slices`]), under the reserved epoch, and
 //! undone in slices where one fails.
 //!
-//! A packet-out goes by the rules and groups that the messages before it have made, and not by those
-//! of the messages behind it. So changes behind it carry another epoch, one later. The last of these
-//! epochs is published, and with it all of the bundle: other packets never meet a part of it. The
-//! packet-out's walk alone is made in its own epoch, which is pinned until it has been made
-//! ([`program::epoch::Domain::pin`]). Rules that it asks for (`learn`) are made at its place, too, since
-//! messages behind it may meet them: the pipeline's twin says which.
+//! A packet-out goes by the rules and groups that the messages before it have made, and not by
+//! those of the messages behind it. So changes behind it carry another epoch, one later. The last
+//! of these epochs is published, and with it all of the bundle: other packets never meet a part of
+//! it. The packet-out's walk alone is made in its own epoch, which is pinned until it has been made
+//! ([`program::epoch::Domain::pin`]). Rules that it asks for (`learn`) are made at its place, too,
+//! since messages behind it may meet them: the pipeline's twin says which.
 
 use super::bridge::Bridge;
 use super::slices::{AT_ONCE, Pace, STEP};
@@ -338,7 +340,8 @@ impl Bridge {
         for effect in effects {
             let begun = Instant::now();
             match &effect {
-                // A port changes at once, but workers have yet to carry out the packet-outs before it.
+                // A port changes at once, but workers have yet to carry out the packet-outs before
+                // it.
                 Effect::Port(_) if sent && !stuck => {
                     self.barrier().await;
                     sent = false;

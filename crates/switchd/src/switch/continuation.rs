@@ -1,8 +1,11 @@
-//! Packets that have stopped for controllers (`controller(pause)`), until one of them says how they go on (`NXT_RESUME`).
+//! Packets that have stopped for controllers (`controller(pause)`), until one of them says how they
+//! go on (`NXT_RESUME`).
 //!
-//! Open vSwitch sends all that remains to be done along with the packet and keeps nothing. Here the steps are compiled, so they stay, and the controller gets
-//! their name: a property like Open vSwitch's `NXCPT_BRIDGE` that holds a number of this process and one of the packet. Any controller of the bridge may send it
-//! back, once. What is kept is bounded in number, size and time; the oldest goes first, and whoever comes for it hears `NXR_STALE`.
+//! Open vSwitch sends all that remains to be done along with the packet and keeps nothing. Here the
+//! steps are compiled, so they stay, and the controller gets their name: a property like Open
+//! vSwitch's `NXCPT_BRIDGE` that holds a number of this process and one of the packet. Any
+//! controller of the bridge may send it back, once. What is kept is bounded in number, size and
+//! time; the oldest goes first, and whoever comes for it hears `NXR_STALE`.
 
 use super::Bridge;
 use crate::coverage::Counter;
@@ -118,7 +121,8 @@ impl<B: PartialEq> Continuations<B> {
 }
 
 impl Bridge {
-    /// Goes on with a packet that has stopped: as it is in the message, with the metadata that is in there.
+    /// Goes on with a packet that has stopped: as it is in the message, with the metadata that is
+    /// in there.
     pub(super) fn resume_packet(&self, packet: &PacketIn) -> Result<(), Error> {
         if packet.data.len() < ETHERNET {
             return Err(Error::BadPacket);

@@ -1,7 +1,8 @@
 //! The loop around the configuration: database in, devices changed, database told.
 //!
-//! Two tasks. One follows the database and applies what it says; the other writes back, one transaction at a time, whatever has changed since the last,
-//! so that a slow database delays only what it is told. A third looks after devices ([`devices`]). All end when the daemon does.
+//! Two tasks. One follows the database and applies what it says; the other writes back, one
+//! transaction at a time, whatever has changed since the last, so that a slow database delays only
+//! what it is told. A third looks after devices ([`devices`]). All end when the daemon does.
 
 mod devices;
 
@@ -113,7 +114,8 @@ impl Database {
         Ok(())
     }
 
-    /// The database may hold anything: all is written, statistics too, and without waiting out what was wrong before.
+    /// The database may hold anything: all is written, statistics too, and without waiting out what
+    /// was wrong before.
     fn begin_anew(&self) {
         self.writeback.borrow_mut().forget();
         self.statistics.set(true);
@@ -130,7 +132,8 @@ impl Database {
         self.take_down().await
     }
 
-    /// Removes all bridges. A daemon that has had no configuration yet has none, and must not start DPDK without the database's options for it.
+    /// Removes all bridges. A daemon that has had no configuration yet has none, and must not start
+    /// DPDK without the database's options for it.
     async fn take_down(&self) -> anyhow::Result<()> {
         self.current.replace(None);
         let global = self.switch.applied.borrow().global.clone();
@@ -197,7 +200,8 @@ impl Database {
         Duration::from_millis(self.global().statistics_interval.into())
     }
 
-    /// Writes back until the daemon ends. `first` is called when the first configuration has been applied and said so.
+    /// Writes back until the daemon ends. `first` is called when the first configuration has been
+    /// applied and said so.
     pub async fn write(self: Rc<Self>, first: impl Fn()) {
         let (mut pause, mut told) = (WRITE_PAUSE, None);
         loop {
@@ -206,7 +210,8 @@ impl Database {
                 self.writeback.borrow_mut().release();
                 continue;
             }
-            // What is half done is nobody's business: a port that goes and comes again would be told as gone.
+            // What is half done is nobody's business: a port that goes and comes again would be
+            // told as gone.
             let collected = {
                 let _changing = self.changing.lock().await;
                 turns::step(|| "values".into(), || self.collect())
@@ -246,7 +251,8 @@ impl Database {
         }
     }
 
-    /// Writes what has changed, and what was refused and is due, but for what the server refuses. Fails when nothing can be written now.
+    /// Writes what has changed, and what was refused and is due, but for what the server refuses.
+    /// Fails when nothing can be written now.
     async fn take_turn(&self, values: Values) -> Result<(), String> {
         let schema = self.client.with_replica(|replica| replica.schema.clone());
         let knows = |table: &str, column: &str| schema.column(table, column).is_some();

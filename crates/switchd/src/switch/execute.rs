@@ -1,6 +1,7 @@
 //! Carries out the actions that [`crate::config::plan`] lists.
 //!
-//! Each action either happens and is recorded as applied, or fails with a text for `Interface.error` or the log and leaves everything as it was.
+//! Each action either happens and is recorded as applied, or fails with a text for
+//! `Interface.error` or the log and leaves everything as it was.
 
 use super::bridge::{Bridge, Port, change_device, settings_of};
 use super::{NotRunning, Switch, processors};
@@ -24,7 +25,8 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Plans are made anew after each round, since a port that came may free what another one waits for; more rounds than this never help.
+/// Plans are made anew after each round, since a port that came may free what another one waits
+/// for; more rounds than this never help.
 const ROUNDS: usize = 4;
 
 /// How long the control thread changes ports before it sees to others.
@@ -120,8 +122,9 @@ impl PortControl for Shared {
 }
 
 impl Switch {
-    /// Brings the switch to what is desired, as far as it can be; the failures are by interface. It does so in slices of [`SLICE`], between which messages are answered and packets delivered; not for two
-    /// callers at a time.
+    /// Brings the switch to what is desired, as far as it can be; the failures are by interface. It
+    /// does so in slices of [`SLICE`], between which messages are answered and packets delivered;
+    /// not for two callers at a time.
     pub async fn apply(self: &Rc<Self>, desired: &Desired) -> anyhow::Result<Failures> {
         let mut slice = Instant::now();
         self.restoring.set(desired.global.flow_restore_wait);
@@ -176,7 +179,8 @@ impl Switch {
         }
     }
 
-    /// Says which datapath id a bridge has. Controllers learn of another one only by connecting anew.
+    /// Says which datapath id a bridge has. Controllers learn of another one only by connecting
+    /// anew.
     fn announce_identity(&self, bridge: &Bridge) {
         let now = bridge.datapath_id.get();
         let before = bridge.announced_id.replace(Some(now));
@@ -189,7 +193,8 @@ impl Switch {
         }
     }
 
-    /// Makes mirrors mean the ports that are there now: a port that comes again is another one to the datapath, which ignores what has not changed.
+    /// Makes mirrors mean the ports that are there now: a port that comes again is another one to
+    /// the datapath, which ignores what has not changed.
     fn refresh_mirrors(&self, bridge: &Bridge) -> Result<(), String> {
         let mirrors = bridge.mirrors.borrow();
         let specs: Vec<MirrorSpec> = mirrors
@@ -347,7 +352,8 @@ impl Switch {
     fn set_ssl(&self, ssl: Option<&ovsdb::vswitch::Ssl>) {
         let mut files = self.shell.options.tls.clone();
         if let Some(ssl) = ssl {
-            // As for Open vSwitch, the database's row stands in for what the command line does not say.
+            // As for Open vSwitch, the database's row stands in for what the command line does not
+            // say.
             files.private_key = files
                 .private_key
                 .or_else(|| Some(ssl.private_key.clone().into()));
@@ -384,7 +390,8 @@ impl Switch {
         }
     }
 
-    /// Opens a device, or makes a patch port, and puts it into its bridge under the number that it gets.
+    /// Opens a device, or makes a patch port, and puts it into its bridge under the number that it
+    /// gets.
     fn add_port(&self, bridge: &str, config: &Config, wanted: Option<u16>) -> Result<u16, String> {
         let bridge = self.bridge(bridge).ok_or("its bridge could not be made")?;
         let now = self.clock.now_ms();
@@ -544,7 +551,8 @@ impl Switch {
         }
     }
 
-    /// Takes out a port whose device has gone, so that it is opened anew when the device comes back, with the number that it had.
+    /// Takes out a port whose device has gone, so that it is opened anew when the device comes
+    /// back, with the number that it had.
     pub(super) fn forget_port(&self, bridge: &str, interface: &str) {
         if let Some(bridge) = self.bridge(bridge)
             && let Some(number) = bridge.number_of(interface)
@@ -628,7 +636,8 @@ fn patch_peer(config: &Config) -> Result<String, String> {
     }
 }
 
-/// How a patch port looks: up, with a link, and with an address made up from its row, since Open vSwitch shows one too.
+/// How a patch port looks: up, with a link, and with an address made up from its row, since Open
+/// vSwitch shows one too.
 fn patch_info(config: &Config) -> PortInfo {
     let mac = config.interface.map_or(Mac::default(), Mac::from_uuid);
     PortInfo {
@@ -675,7 +684,8 @@ impl Bridge {
     /// Connects to the configured controllers, unless rules are being restored.
     fn apply_controllers(&self) {
         if self.switch().restoring.get() {
-            // The rule that a bridge without controllers begins with is there before those that are restored, which may not have it.
+            // The rule that a bridge without controllers begins with is there before those that are
+            // restored, which may not have it.
             let controllers = self.fail.controllers.borrow();
             let alone = controllers.iter().all(|controller| controller.service);
             drop(controllers);

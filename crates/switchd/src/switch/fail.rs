@@ -1,9 +1,10 @@
 //! What a bridge does without a controller.
 //!
-//! A standalone bridge without configured controllers has an ordinary rule of priority 0 that switches everything (NORMAL). With controllers of which none
-//! has answered for three probe intervals it gets the same as a hidden rule above all others, until one comes back (Open vSwitch's `fail-open.c`). A
-//! secure bridge has neither. When the first controller is configured, or the last one taken away,
-//! rules, groups and meters go, as `bridge.c` has it.
+//! A standalone bridge without configured controllers has an ordinary rule of priority 0 that
+//! switches everything (NORMAL). With controllers of which none has answered for three probe
+//! intervals it gets the same as a hidden rule above all others, until one comes back (Open
+//! vSwitch's `fail-open.c`). A secure bridge has neither. When the first controller is configured,
+//! or the last one taken away, rules, groups and meters go, as `bridge.c` has it.
 
 use super::Bridge;
 use crate::config::controller::Controller;
@@ -35,7 +36,8 @@ pub(super) struct Fail {
     pub(super) controllers: RefCell<Vec<Controller>>,
     /// Whether they are yet to be applied.
     pub(super) changed: Cell<bool>,
-    /// Whether rules have been restored since the bridge was made, and not yet been left to controllers or their absence.
+    /// Whether rules have been restored since the bridge was made, and not yet been left to
+    /// controllers or their absence.
     restored: Cell<bool>,
 }
 
@@ -59,7 +61,8 @@ fn switch_everything() -> FlowMod {
 }
 
 impl Bridge {
-    /// Says how many primary controllers are configured and how long their silence is borne. Called with every configuration.
+    /// Says how many primary controllers are configured and how long their silence is borne. Called
+    /// with every configuration.
     pub(super) fn configure_fail(&self, controllers: usize, probe_ms: u64) {
         self.when_idle(move |bridge| bridge.configure_fail_now(controllers, probe_ms));
     }

@@ -1,10 +1,10 @@
 //! In-band control: hidden rules by which packets to and from controllers pass through a bridge
 //! whatever its other rules say (Open vSwitch's `in-band.c`).
 //!
-//! They are for IPv4 addresses of controllers and managers that the switch connects to, and for what
-//! finding these takes: DHCP, and ARP for the local port and for the first hop. `bridge/dump-flows`
-//! shows them, OpenFlow does not. What depends on the kernel's routes and neighbours is looked up
-//! once a second, or every ten seconds where it is known.
+//! They are for IPv4 addresses of controllers and managers that the switch connects to, and for
+//! what finding these takes: DHCP, and ARP for the local port and for the first hop.
+//! `bridge/dump-flows` shows them, OpenFlow does not. What depends on the kernel's routes and
+//! neighbours is looked up once a second, or every ten seconds where it is known.
 
 use super::Bridge;
 use crate::config::controller::Controller;

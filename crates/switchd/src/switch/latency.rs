@@ -1,6 +1,7 @@
 //! How long packets wait in a port's queues, for `Port.status` and `qos/show`.
 //!
-//! Looked at when statistics are written, so each look tells of one interval. A queue is measured from the first look on.
+//! Looked at when statistics are written, so each look tells of one interval. A queue is measured
+//! from the first look on.
 
 use super::Switch;
 use super::waits::too_many;
@@ -39,7 +40,8 @@ impl Latencies {
         }
     }
 
-    /// How long a queue's packets waited in the last interval, in words, or why it is not known; none where none left.
+    /// How long a queue's packets waited in the last interval, in words, or why it is not known;
+    /// none where none left.
     pub fn of(&self, queue: u32) -> Option<String> {
         self.0.get(&queue).and_then(told)
     }

@@ -1,4 +1,5 @@
-//! Rules that packets ask for: made as if a controller had sent them, published one by one, and the workers that hold the packets told.
+//! Rules that packets ask for: made as if a controller had sent them, published one by one, and the
+//! workers that hold the packets told.
 
 use super::{Bridge, Switch};
 use datapath::wish::{Wanted, Wish};
@@ -67,8 +68,9 @@ impl Switch {
 }
 
 impl Bridge {
-    /// Carries out what a packet that was only traced teaches (`ofproto/trace -generate`): the rules that it asks for, and
-    /// the timeouts that it shortens. Where rules are being changed in slices it waits for its turn.
+    /// Carries out what a packet that was only traced teaches (`ofproto/trace -generate`): the
+    /// rules that it asks for, and the timeouts that it shortens. Where rules are being changed
+    /// in slices it waits for its turn.
     pub fn learn_from_trace(&self, traced: &twin::Outcome) {
         if traced.learned.is_empty() && traced.ended.is_empty() {
             return;
@@ -112,7 +114,8 @@ impl Bridge {
             tracing::info!(target: "ofproto", "{}: Learn limit for flow {} reached.", self.name, request.learn.cookie);
         }
         if outcome.changed > 0 {
-            // Each rule has an epoch of its own: the packet that asked for it goes on in the one before.
+            // Each rule has an epoch of its own: the packet that asked for it goes on in the one
+            // before.
             self.publish();
         }
         self.tell_removed(outcome.removed);

@@ -1,8 +1,11 @@
 //! The switch proper: bridges, their ports and their OpenFlow state, on the one control thread.
 //!
-//! * [`Switch`] owns what all bridges share: DPDK's environment, the datapath with its workers, the program's epoch.
-//! * [`execute`] carries out what [`crate::config::plan`] lists; [`database`] is the loop around it.
-//! * [`report`] reads back how things stand, for the database and for people; [`fail`] is what a bridge does without a controller.
+//! * [`Switch`] owns what all bridges share: DPDK's environment, the datapath with its workers, the
+//!   program's epoch.
+//! * [`execute`] carries out what [`crate::config::plan`] lists; [`database`] is the loop around
+//!   it.
+//! * [`report`] reads back how things stand, for the database and for people; [`fail`] is what a
+//!   bridge does without a controller.
 //!
 //! Everything is in `RefCell`s that no call holds across an `await`.
 
@@ -43,7 +46,8 @@ use std::time::Duration;
 /// Rules unlinked, and things freed, in one slice, so that a slice stays short.
 const RECLAIMED: usize = 4096;
 
-/// How long the end of the daemon may wait for ports' sockets to be closed. The kernel closes what is left, one after the other.
+/// How long the end of the daemon may wait for ports' sockets to be closed. The kernel closes what
+/// is left, one after the other.
 const LETTING_GO: Duration = Duration::from_secs(5);
 
 /// What all bridges share.
@@ -75,7 +79,8 @@ pub struct Switch {
     pub port_errors: RefCell<Vec<report::PortError>>,
 }
 
-/// What exists once DPDK's environment is up. Fields are dropped in order: workers end before the environment goes.
+/// What exists once DPDK's environment is up. Fields are dropped in order: workers end before the
+/// environment goes.
 struct Running {
     datapath: Datapath<Mbuf>,
     eal: Eal,
@@ -219,7 +224,8 @@ impl Switch {
         self.program.domain.garbage() > 0 || bridges.values().any(waits)
     }
 
-    /// Lets tables have the lookups that fit their rules, as the background makes them; true while more is to come.
+    /// Lets tables have the lookups that fit their rules, as the background makes them; true while
+    /// more is to come.
     pub fn shape_tables(&self) -> bool {
         let bridges = self.bridges.borrow();
         bridges.values().fold(false, |busy, bridge| {
@@ -301,7 +307,8 @@ impl Switch {
         !gone.is_empty()
     }
 
-    /// Takes everything down: ports first, then workers, then DPDK. Devices that can outlive the daemon stay, unless `cleanup`.
+    /// Takes everything down: ports first, then workers, then DPDK. Devices that can outlive the
+    /// daemon stay, unless `cleanup`.
     pub fn shut_down(&self, cleanup: bool) {
         let bridges = std::mem::take(&mut *self.bridges.borrow_mut());
         for bridge in bridges.values() {

@@ -23,12 +23,13 @@ use program::table::Miss;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// OpenFlow 1.0's actions that exist: output, enqueue and the ten that change VLAN, addresses, ToS and ports.
+/// OpenFlow 1.0's actions that exist: output, enqueue and the ten that change VLAN, addresses, ToS
+/// and ports.
 const ACTIONS_1_0: u32 = 0xfff;
 /// How long a barrier looks again and again before it sleeps between looks.
 const BARRIER_EAGER: Duration = Duration::from_millis(2);
-/// How long workers may take to see a change before a barrier is answered all the same, with a line in the log: a worker that has died must not
-/// take the controllers with it.
+/// How long workers may take to see a change before a barrier is answered all the same, with a line
+/// in the log: a worker that has died must not take the controllers with it.
 const BARRIER_LIMIT: Duration = Duration::from_secs(10);
 /// Table configuration bits of OpenFlow 1.1 and 1.2: what becomes of packets without a rule.
 const MISS_CONTINUE: u32 = 1;
@@ -47,7 +48,8 @@ impl Bridge {
         }
     }
 
-    /// What becomes of packets without a rule depends on who listens: controllers before 1.3 get them.
+    /// What becomes of packets without a rule depends on who listens: controllers before 1.3 get
+    /// them.
     pub fn choose_miss(&self) {
         let to_controller = self
             .openflow
@@ -119,7 +121,8 @@ impl Bridge {
         !changed.is_empty()
     }
 
-    /// A port's counters by the names of `Interface.statistics`; the device's own where it has them. As with Open vSwitch, a patch port counts only what crosses it.
+    /// A port's counters by the names of `Interface.statistics`; the device's own where it has
+    /// them. As with Open vSwitch, a patch port counts only what crosses it.
     pub fn port_counters(&self, port: &mut Port) -> HashMap<String, u64> {
         let mut counters: HashMap<String, u64> = HashMap::new();
         let mut policed = None;
@@ -163,7 +166,8 @@ impl Bridge {
             );
         }
         if let Some(control) = &mut port.control {
-            // What was lost between device and worker (a kernel interface's ring was full) is in no count of the device.
+            // What was lost between device and worker (a kernel interface's ring was full) is in no
+            // count of the device.
             let lost = counters.get("rx_dropped").copied().unwrap_or(0);
             for (name, value) in control.device_stats() {
                 let more = if name == "rx_dropped" { lost } else { 0 };
@@ -499,8 +503,8 @@ impl Switch for Bridge {
                 .unwrap_or(true)
             {
                 if began.elapsed() < BARRIER_EAGER {
-                    // A worker that shares this processor was interrupted in the middle of its turn,
-                    // and this thread would keep it from going on.
+                    // A worker that shares this processor was interrupted in the middle of its
+                    // turn, and this thread would keep it from going on.
                     std::thread::yield_now();
                     tokio::task::yield_now().await;
                 } else if began.elapsed() < BARRIER_LIMIT {

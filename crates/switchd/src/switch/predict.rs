@@ -1,9 +1,12 @@
 //! What the rules of a bridge will cost, by the same means as `sluice predict`.
 //!
-//! A copy of the rules is compiled and measured on a thread that runs only when nobody else wants the processor, and ports by a process of its own likewise
-//! (`crate::calibrate`): neither the control thread nor a worker waits. One prediction is made at a time. What it says is kept, and goes to the database with the statistics.
+//! A copy of the rules is compiled and measured on a thread that runs only when nobody else wants
+//! the processor, and ports by a process of its own likewise (`crate::calibrate`): neither the
+//! control thread nor a worker waits. One prediction is made at a time. What it says is kept, and
+//! goes to the database with the statistics.
 //!
-//! One is made when somebody asks; with `other_config:sluice-predict` of the root row also when rules have changed.
+//! One is made when somebody asks; with `other_config:sluice-predict` of the root row also when
+//! rules have changed.
 
 use super::bridge::Bridge;
 use super::{Switch, processors};
@@ -94,8 +97,8 @@ pub(super) struct Known {
 }
 
 /// Predicts for a bridge; the text is for people. `description` says what the packets are; what is
-/// predicted for those that the rules ask for themselves is kept. Where the machine has moved meanwhile
-/// figures are told only `anyway`, and never kept.
+/// predicted for those that the rules ask for themselves is kept. Where the machine has moved
+/// meanwhile figures are told only `anyway`, and never kept.
 pub async fn predict(
     switch: Rc<Switch>,
     bridge: Rc<Bridge>,
@@ -105,7 +108,8 @@ pub async fn predict(
     renew(switch, bridge, description, None, anyway).await
 }
 
-/// As [`predict`]; does nothing where the rules have the digest `known` still, and returns no text then.
+/// As [`predict`]; does nothing where the rules have the digest `known` still, and returns no text
+/// then.
 async fn renew(
     switch: Rc<Switch>,
     bridge: Rc<Bridge>,
@@ -231,7 +235,8 @@ fn quiet_processor(switch: &Switch) -> usize {
 /// Makes the calling thread, and what it starts, run only when no other wants the processor.
 fn run_when_idle() {
     let parameter = libc::sched_param { sched_priority: 0 };
-    // SAFETY: `parameter` is valid; pid 0 is the calling thread. Where it fails the thread runs as others do.
+    // SAFETY: `parameter` is valid; pid 0 is the calling thread. Where it fails the thread runs as
+    // others do.
     unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &parameter) };
 }
 

@@ -1,11 +1,13 @@
 //! The processors of this process, and which of them the control thread leaves to workers.
 //!
-//! A worker that is pinned to a processor never rests while there are packets. Were the control thread to run there too, it would have half of the processor, and
-//! that only every few milliseconds, while another idles; and the worker would lose the other half. The scheduler sees neither. So control keeps off the
-//! workers' processors as long as it is left one.
+//! A worker that is pinned to a processor never rests while there are packets. Were the control
+//! thread to run there too, it would have half of the processor, and that only every few
+//! milliseconds, while another idles; and the worker would lose the other half. The scheduler sees
+//! neither. So control keeps off the workers' processors as long as it is left one.
 //!
-//! Workers are pinned where `pmd-cpu-mask` says, also where that is beyond what the process was started with: who starts a daemon on one processor and names
-//! another for its workers means it, and Open vSwitch does it. What a cpuset forbids stays forbidden.
+//! Workers are pinned where `pmd-cpu-mask` says, also where that is beyond what the process was
+//! started with: who starts a daemon on one processor and names another for its workers means it,
+//! and Open vSwitch does it. What a cpuset forbids stays forbidden.
 
 use std::sync::{Mutex, OnceLock};
 
@@ -16,7 +18,8 @@ static LEFT: Mutex<Option<Vec<usize>>> = Mutex::new(None);
 /// What its workers may have.
 static POSSIBLE: OnceLock<Vec<usize>> = OnceLock::new();
 
-/// The processors that this process was started on, ascending. Threads may have been pinned since it was asked first.
+/// The processors that this process was started on, ascending. Threads may have been pinned since
+/// it was asked first.
 pub fn allowed() -> &'static [usize] {
     ALLOWED.get_or_init(own)
 }
@@ -35,7 +38,8 @@ fn ask() -> Vec<usize> {
             // SAFETY: `cpu` is below CPU_SETSIZE.
             unsafe { libc::CPU_SET(cpu, &mut set) };
         }
-        // SAFETY: `set` is valid for its own size; pid 0 is the calling thread. Where it is refused, the thread has what it had.
+        // SAFETY: `set` is valid for its own size; pid 0 is the calling thread. Where it is
+        // refused, the thread has what it had.
         unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) };
         own()
     });
@@ -75,10 +79,13 @@ pub fn quiet(workers: &[usize]) -> usize {
     left(allowed(), workers).last().copied().unwrap_or(0)
 }
 
-/// Makes this process's threads, but for workers, keep off the processors of workers, as far as others are left.
+/// Makes this process's threads, but for workers, keep off the processors of workers, as far as
+/// others are left.
 ///
-/// DPDK's own threads are meant too: it pins them to processors that it does not use itself, which are those that workers get. So is the one that reads messages of hypervisors: there it
-/// would stop a worker for each; and a worker that waits at a gate would use up the time of the very thread that is to open it.
+/// DPDK's own threads are meant too: it pins them to processors that it does not use itself, which
+/// are those that workers get. So is the one that reads messages of hypervisors: there it
+/// would stop a worker for each; and a worker that waits at a gate would use up the time of the
+/// very thread that is to open it.
 pub fn leave_to_workers(workers: &[usize]) {
     let cpus = left(allowed(), workers);
     *LEFT.lock().unwrap_or_else(|poison| poison.into_inner()) = Some(cpus.clone());
@@ -100,7 +107,8 @@ fn keep_to(cpus: &[usize]) {
         // SAFETY: `allowed` gives indices below CPU_SETSIZE.
         unsafe { libc::CPU_SET(*cpu, &mut set) };
     }
-    // SAFETY: `set` is valid for its own size; a thread that has ended meanwhile, or is not ours, is an error and nothing else.
+    // SAFETY: `set` is valid for its own size; a thread that has ended meanwhile, or is not ours,
+    // is an error and nothing else.
     let keep = |thread| unsafe {
         libc::sched_setaffinity(thread, size_of::<libc::cpu_set_t>(), &set) == 0
     };
@@ -120,7 +128,8 @@ fn keep_to(cpus: &[usize]) {
     }
 }
 
-/// Whether a thread with this name only helps: DPDK's own, those that read hypervisors' messages, build tables, close sockets and write the log.
+/// Whether a thread with this name only helps: DPDK's own, those that read hypervisors' messages,
+/// build tables, close sockets and write the log.
 fn is_helper(name: &str) -> bool {
     const HELPERS: [&str; 6] = ["eal-intr", "vhost", "rte_mp", "tables", "log", "close"];
     HELPERS.iter().any(|helper| name.starts_with(helper))

@@ -10,8 +10,8 @@ use qos::shaper::{PortSpec, QueueSpec};
 use std::collections::HashMap;
 
 impl Bridge {
-    /// The counters that a request means. All of a port's queues may be none; one that is named must be there, and on every port one that is named must be on some (Open
-    /// vSwitch).
+    /// The counters that a request means. All of a port's queues may be none; one that is named
+    /// must be there, and on every port one that is named must be on some (Open vSwitch).
     pub(super) fn stats_of_queues(&self, request: QueueRequest) -> Result<Vec<QueueStats>, Error> {
         let now_ms = self.switch().clock.now_ms();
         let ports = self.ports.borrow();
@@ -38,7 +38,8 @@ impl Bridge {
             };
             let any = [0, u32::MAX].contains(&request.queue);
             if totals.is_empty() && any && crate::commands::is_dummy(&self.switch(), self, port) {
-                // As in Open vSwitch it has a queue that tests can ask for, of which nothing is known.
+                // As in Open vSwitch it has a queue that tests can ask for, of which nothing is
+                // known.
                 found.push(QueueStats {
                     port: port.openflow_number(),
                     queue: 0,
@@ -68,7 +69,8 @@ impl Bridge {
         Ok(found)
     }
 
-    /// The queues that a request means. Rates are parts of the port's rate, in thousandths; where nothing waits for rates, and for those that are the port's own, none is said.
+    /// The queues that a request means. Rates are parts of the port's rate, in thousandths; where
+    /// nothing waits for rates, and for those that are the port's own, none is said.
     pub(super) fn describe_queues(
         &self,
         request: QueueRequest,

@@ -90,7 +90,8 @@ impl Switch {
         }
     }
 
-    /// Everything that the database is told after a configuration: the same batch carries `cur_cfg`.
+    /// Everything that the database is told after a configuration: the same batch carries
+    /// `cur_cfg`.
     pub fn report(&self, desired: &Desired, failures: &Failures, batch: &mut Batch<'_>) {
         for (name, wanted) in &desired.bridges {
             match self.bridge(name) {
@@ -174,7 +175,8 @@ impl Switch {
         }
     }
 
-    /// Why a patch port that is there carries nothing, in Open vSwitch's words: its peer is not there or has another peer.
+    /// Why a patch port that is there carries nothing, in Open vSwitch's words: its peer is not
+    /// there or has another peer.
     fn patch_problem(&self, bridge: &str, port: &Port) -> Option<String> {
         let peer = port
             .options

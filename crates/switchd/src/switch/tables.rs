@@ -1,7 +1,8 @@
-//! A bridge's flow tables as controllers and the database configure them: names, limits, eviction, vacancy, and what becomes of packets without a
-//! rule.
+//! A bridge's flow tables as controllers and the database configure them: names, limits, eviction,
+//! vacancy, and what becomes of packets without a rule.
 //!
-//! Both may switch eviction on, and it is on while either wants it. A name from the database stands before one from a controller.
+//! Both may switch eviction on, and it is on while either wants it. A name from the database stands
+//! before one from a controller.
 
 use super::bridge::Bridge;
 use crate::openflow::{FlowDump, WatchedRules};
@@ -19,7 +20,8 @@ use std::collections::BTreeSet;
 pub(super) const TABLES: u8 = 254;
 /// The bits of 1.1 and 1.2 that say what becomes of packets without a rule.
 const MISS_BITS: u32 = 3;
-/// By what rules are chosen for eviction, which cannot be changed: other (the groups), importance, lifetime.
+/// By what rules are chosen for eviction, which cannot be changed: other (the groups), importance,
+/// lifetime.
 const EVICTION_FLAGS: u32 = 7;
 
 /// A dump of a bridge's rules.
@@ -89,8 +91,9 @@ impl Bridge {
         self.tell_removed(removed);
     }
 
-    /// A table mod. In 1.1 and 1.2 it says what becomes of packets without a rule, in 1.3 nothing, from 1.4 on whether a full table makes room and
-    /// whether controllers are told how full it is.
+    /// A table mod. In 1.1 and 1.2 it says what becomes of packets without a rule, in 1.3 nothing,
+    /// from 1.4 on whether a full table makes room and whether controllers are told how full it
+    /// is.
     pub(super) fn configure_table(
         &self,
         change: &TableConfig,
@@ -169,8 +172,8 @@ impl Bridge {
         tables
     }
 
-    /// Changes what tables can do: their names. All else is as it is, and a request that wants it otherwise is refused, as is one that would take
-    /// tables away.
+    /// Changes what tables can do: their names. All else is as it is, and a request that wants it
+    /// otherwise is refused, as is one that would take tables away.
     pub(super) fn rename_tables(&self, wanted: &[TableFeatures]) -> Result<(), Error> {
         /// `OFPTFC_MODIFY`.
         const MODIFY: u8 = 1;
@@ -228,7 +231,8 @@ fn eviction_fields(bridge: &str, groups: &[String]) -> Vec<Subfield> {
     groups.iter().filter_map(parse).collect()
 }
 
-/// A field or a part of one in Nicira's notation: `NXM_OF_IN_PORT[]`, `NXM_OF_VLAN_TCI[0..11]`, `NXM_NX_REG0[3]`.
+/// A field or a part of one in Nicira's notation: `NXM_OF_IN_PORT[]`, `NXM_OF_VLAN_TCI[0..11]`,
+/// `NXM_NX_REG0[3]`.
 fn subfield(text: &str) -> Option<Subfield> {
     let (name, part) = match text.trim().split_once('[') {
         Some((name, part)) => (name, part.strip_suffix(']')?),

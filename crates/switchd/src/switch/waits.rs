@@ -1,7 +1,10 @@
-//! How long packets wait in the queues of shaped ports: what shapers noted, forecasts from that, and how often these held.
+//! How long packets wait in the queues of shaped ports: what shapers noted, forecasts from that,
+//! and how often these held.
 //!
-//! A shaper notes nothing until somebody asks about a queue. Forecasts take milliseconds, so they are made on a thread of their own; the control thread only collects. Each is for as
-//! many packets as it was made from: once these have come it is judged by what they waited, and a new one is made.
+//! A shaper notes nothing until somebody asks about a queue. Forecasts take milliseconds, so they
+//! are made on a thread of their own; the control thread only collects. Each is for as many packets
+//! as it was made from: once these have come it is judged by what they waited, and a new one is
+//! made.
 
 use super::Switch;
 use super::bridge::Bridge;
@@ -76,7 +79,8 @@ pub struct Book {
     metrics: Cell<Option<Instant>>,
 }
 
-/// Lets queues go that nobody but metrics has asked about, where these have not been asked for lately.
+/// Lets queues go that nobody but metrics has asked about, where these have not been asked for
+/// lately.
 pub fn let_go(switch: &Switch, now: Instant) {
     let asked = switch.waits.metrics.get();
     if asked.is_none_or(|asked| now.saturating_duration_since(asked) < METRICS_PAUSE) {
@@ -94,7 +98,8 @@ pub fn let_go(switch: &Switch, now: Instant) {
     }
 }
 
-/// The queues of ports, or of one, or one of them, which are watched from now on. The number of those left out comes with them.
+/// The queues of ports, or of one, or one of them, which are watched from now on. The number of
+/// those left out comes with them.
 pub fn collect(
     switch: &Switch,
     port: Option<&str>,
@@ -263,7 +268,8 @@ pub async fn refresh(switch: &Switch, queues: Vec<Queue>, most: usize) -> Vec<Qu
     }
 }
 
-/// What another rate would do to a queue: for people, and for programs. None without a forecast. It takes milliseconds, on a thread of its own.
+/// What another rate would do to a queue: for people, and for programs. None without a forecast. It
+/// takes milliseconds, on a thread of its own.
 pub async fn at_rate(switch: &Switch, queue: &Queue, rate: f64) -> Option<(String, Value)> {
     let track = {
         let tracks = switch.waits.tracks.borrow();

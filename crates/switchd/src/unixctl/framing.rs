@@ -1,8 +1,9 @@
-//! Where one JSON message ends. JSON-RPC sends objects one after another with nothing in between, so the end is where the
-//! braces close. This scanner looks at each byte once, whatever pieces the bytes arrive in: a client that sends one byte at
-//! a time costs no more than one that sends all.
+//! Where one JSON message ends. JSON-RPC sends objects one after another with nothing in between,
+//! so the end is where the braces close. This scanner looks at each byte once, whatever pieces the
+//! bytes arrive in: a client that sends one byte at a time costs no more than one that sends all.
 
-/// The longest message, in bytes. Commands are short; the largest real ones carry a packet in hexadecimal (128 KiB).
+/// The longest message, in bytes. Commands are short; the largest real ones carry a packet in
+/// hexadecimal (128 KiB).
 pub const MAXIMUM_MESSAGE: usize = 1 << 20;
 
 /// Bytes that are no JSON object.

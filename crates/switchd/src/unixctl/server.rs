@@ -168,8 +168,9 @@ async fn serve(mut stream: UnixStream, registry: &Registry, number: u64) -> io::
     }
 }
 
-/// Runs a request and makes its answer. While the command runs, what the client sends is kept (within the limit of one
-/// message, after which it is left in the socket); nothing is returned if the client goes away.
+/// Runs a request and makes its answer. While the command runs, what the client sends is kept
+/// (within the limit of one message, after which it is left in the socket); nothing is returned if
+/// the client goes away.
 async fn answer(
     registry: &Registry,
     request: Request,
@@ -206,7 +207,8 @@ async fn answer(
     Ok(Some(answer.to_string().into_bytes()))
 }
 
-/// Waits for the command's result, at most [`COMMAND_LIMIT`], while looking whether the client is still there.
+/// Waits for the command's result, at most [`COMMAND_LIMIT`], while looking whether the client is
+/// still there.
 async fn wait(
     mut receiver: oneshot::Receiver<Result<String, String>>,
     stream: &mut UnixStream,

@@ -1,4 +1,5 @@
-//! Who hears what: one level for each module and destination, and the little language that changes them.
+//! Who hears what: one level for each module and destination, and the little language that changes
+//! them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
@@ -52,7 +53,8 @@ impl Level {
         }
     }
 
-    /// The severity of RFC 5424. As in Open vSwitch, `emer` is an alert: RFC 5424's emergency would write to every terminal.
+    /// The severity of RFC 5424. As in Open vSwitch, `emer` is an alert: RFC 5424's emergency would
+    /// write to every terminal.
     pub fn syslog_severity(self) -> u8 {
         match self {
             Level::Off | Level::Emergency => 1,
@@ -102,9 +104,9 @@ impl Destination {
     }
 }
 
-/// Modules that can be named although none of their lines has been seen yet. The names are Open vSwitch's, because start
-/// scripts and habits name them (`-vofproto_dpif_xlate:dbg` must not keep the switch from starting); where Sluice
-/// does the work of a module, it logs under that name.
+/// Modules that can be named although none of their lines has been seen yet. The names are Open
+/// vSwitch's, because start scripts and habits name them (`-vofproto_dpif_xlate:dbg` must not keep
+/// the switch from starting); where Sluice does the work of a module, it logs under that name.
 const MODULES: &[&str] = &[
     "backtrace",
     "bfd",
@@ -245,7 +247,8 @@ struct Module {
     rate_limited: bool,
 }
 
-/// The levels of all modules. A module nobody has named has the levels that were last set for all of them.
+/// The levels of all modules. A module nobody has named has the levels that were last set for all
+/// of them.
 pub(super) struct Table {
     modules: BTreeMap<String, Module>,
     others: Module,
@@ -363,8 +366,8 @@ fn word(text: &str) -> Option<(&str, &str)> {
     Some((&text[..end], text.get(end + 1..).unwrap_or("")))
 }
 
-/// Reads a specification: `[MODULE][:DESTINATION][:LEVEL]` in any order, `PATTERN:DESTINATION:TEXT` or `FACILITY:NAME`.
-/// Whether the module exists is for the caller to say.
+/// Reads a specification: `[MODULE][:DESTINATION][:LEVEL]` in any order, `PATTERN:DESTINATION:TEXT`
+/// or `FACILITY:NAME`. Whether the module exists is for the caller to say.
 pub(super) fn parse(text: &str) -> Result<Change, String> {
     let first = word(text);
     match first {

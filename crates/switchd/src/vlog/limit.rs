@@ -1,6 +1,6 @@
-//! A bound on how often one call site may log. A peer can make any message repeat; the log must stay readable and small.
-//! Each call site has a bucket of tokens: a burst is let through, then one message a second, and what was dropped is
-//! reported when the site speaks again.
+//! A bound on how often one call site may log. A peer can make any message repeat; the log must
+//! stay readable and small. Each call site has a bucket of tokens: a burst is let through, then one
+//! message a second, and what was dropped is reported when the site speaks again.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -9,7 +9,8 @@ use std::time::{Duration, Instant};
 
 use tracing::callsite::Identifier;
 
-/// Messages that may come at once. Larger than Open vSwitch's, because here every site is limited but those that say what the configuration has done.
+/// Messages that may come at once. Larger than Open vSwitch's, because here every site is limited
+/// but those that say what the configuration has done.
 const BURST: u32 = 200;
 /// One more message is allowed for each of these spans.
 const REFILL: Duration = Duration::from_secs(1);

@@ -1,5 +1,6 @@
-//! Patterns: how a line looks. A pattern is literal text with escapes (`%m` the message, `%c` the module, ...), each with
-//! an optional width, as `ovs-appctl(8)` describes them under `vlog/set PATTERN`. It is compiled once, when it is set.
+//! Patterns: how a line looks. A pattern is literal text with escapes (`%m` the message, `%c` the
+//! module, ...), each with an optional width, as `ovs-appctl(8)` describes them under `vlog/set
+//! PATTERN`. It is compiled once, when it is set.
 
 use std::ffi::{CStr, CString};
 use std::fmt::Write;
@@ -246,7 +247,8 @@ pub(super) fn time_text(format: &CStr, now: Duration, utc: bool) -> String {
     let seconds = now.as_secs() as libc::time_t;
     // SAFETY: `tm` is plain data, and all zeros is one of its values.
     let mut parts: libc::tm = unsafe { std::mem::zeroed() };
-    // SAFETY: both arguments point to live variables of the right types; the reentrant functions keep no reference.
+    // SAFETY: both arguments point to live variables of the right types; the reentrant functions
+    // keep no reference.
     let known = unsafe {
         if utc {
             libc::gmtime_r(&seconds, &mut parts)
@@ -258,8 +260,9 @@ pub(super) fn time_text(format: &CStr, now: Duration, utc: bool) -> String {
         return String::new();
     }
     let mut buffer = [0u8; 1024];
-    // SAFETY: the buffer is as long as its length says, the format is NUL-terminated, and `parts` was filled above.
-    // strftime writes at most that many bytes and returns how many, without the NUL; 0 if it did not fit.
+    // SAFETY: the buffer is as long as its length says, the format is NUL-terminated, and `parts`
+    // was filled above. strftime writes at most that many bytes and returns how many, without
+    // the NUL; 0 if it did not fit.
     let length = unsafe {
         libc::strftime(
             buffer.as_mut_ptr().cast(),

@@ -1,6 +1,7 @@
-//! Where lines end up: standard error, the log file, the system log. Before the last fork they are written on the spot
-//! (there must be no thread then); afterwards by a thread of their own behind a bounded queue, so a full disk, a hung
-//! terminal or a slow system log costs lines, which are counted, and never time.
+//! Where lines end up: standard error, the log file, the system log. Before the last fork they are
+//! written on the spot (there must be no thread then); afterwards by a thread of their own behind a
+//! bounded queue, so a full disk, a hung terminal or a slow system log costs lines, which are
+//! counted, and never time.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -39,7 +40,8 @@ enum Job {
     Flush(mpsc::Sender<()>),
 }
 
-/// Whether `--syslog-method` can be this. An address must be one: names are not looked up for the log.
+/// Whether `--syslog-method` can be this. An address must be one: names are not looked up for the
+/// log.
 pub fn is_syslog_method(text: &str) -> bool {
     method(text).is_some()
 }
@@ -67,7 +69,8 @@ fn method(text: &str) -> Option<Method> {
     }
 }
 
-/// The system log: `/dev/log` in libc's format, or another socket in RFC 3164's, which names the host.
+/// The system log: `/dev/log` in libc's format, or another socket in RFC 3164's, which names the
+/// host.
 struct Syslog {
     method: Method,
     socket: Option<Socket>,
@@ -177,7 +180,8 @@ pub(super) struct Sinks {
 }
 
 impl Sinks {
-    /// Sinks without a file. Returns what is wrong with `target`, if something is; logging goes on without it.
+    /// Sinks without a file. Returns what is wrong with `target`, if something is; logging goes on
+    /// without it.
     pub(super) fn new(syslog_method: &str, target: Option<&str>) -> (Self, Option<String>) {
         let (target, complaint) = match target.map(syslog_target) {
             None => (None, None),

@@ -120,7 +120,8 @@ proptest! {
         let (again, layers_again) = read_again(&frame, &key, &layers);
         prop_assert_eq!(again, key);
         prop_assert_eq!(layers_again, layers);
-        // The checksum moves only with the transport that is known, so the way back may leave it where it was moved to.
+        // The checksum moves only with the transport that is known, so the way back may leave it
+        // where it was moved to.
         let follows = |number: u8| [6, 17, 58].contains(&number);
         if has_protocol && !follows(old) && !follows(protocol) {
             prop_assert!(set(&mut frame, &mut layers, &mut key, old));

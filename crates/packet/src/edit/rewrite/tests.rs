@@ -194,7 +194,8 @@ fn decrements_are_counted_up_to_what_a_ttl_has() {
     assert!(!rewrite.then_dec_ttl(), "no TTL is left one");
 }
 
-/// So many decrements made one are carried out as one after the other would be, and the checksum goes with them: from the highest TTL down to one is left, by every way there is.
+/// So many decrements made one are carried out as one after the other would be, and the checksum
+/// goes with them: from the highest TTL down to one is left, by every way there is.
 #[test]
 fn as_many_decrements_as_a_ttl_has_leave_one_and_a_right_checksum() {
     for case in 0..8 {

@@ -124,7 +124,8 @@ impl Packet {
         }
         let length = if headers.eth_type == IPV4 { 9 } else { 6 };
         let place = headers.l3 + length;
-        // What the checksums would have been, and what they are with the new number in header and pseudo header.
+        // What the checksums would have been, and what they are with the new number in header and
+        // pseudo header.
         let before = self.checksums(&headers);
         let Some((old, l4, end)) = headers.transport else {
             // A later fragment: of IPv6 it begins with no protocol.

@@ -1,4 +1,5 @@
-//! Devices of two connections to one port against a model, whatever messages come in whatever order.
+//! Devices of two connections to one port against a model, whatever messages come in whatever
+//! order.
 
 use super::*;
 use crate::vhost::message::VhostUserMemoryRegion;

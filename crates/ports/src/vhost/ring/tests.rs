@@ -92,7 +92,8 @@ impl Guest {
         }
     }
 
-    /// Where the memory of a chain lies, as (place, length); None where it makes no sense. No more is looked at where there are more than `most` bytes.
+    /// Where the memory of a chain lies, as (place, length); None where it makes no sense. No more
+    /// is looked at where there are more than `most` bytes.
     fn chain(
         &mut self,
         head: u16,
@@ -193,7 +194,8 @@ fn descriptor() -> impl Strategy<Value = Descriptor> {
 }
 
 proptest! {
-    /// Frames are taken as long as they are common ones, each is what lies where its descriptor says, and what is hostile is left alone.
+    /// Frames are taken as long as they are common ones, each is what lies where its descriptor
+    /// says, and what is hostile is left alone.
     #[test]
     fn takes_what_is_common(
         descriptors in prop::collection::vec(descriptor(), usize::from(SIZE)),
@@ -251,7 +253,8 @@ proptest! {
         }
     }
 
-    /// Frames are put as long as guest and frames are common; not one byte outside of what the descriptor gives is written, nor behind the frame.
+    /// Frames are put as long as guest and frames are common; not one byte outside of what the
+    /// descriptor gives is written, nor behind the frame.
     #[test]
     fn puts_what_is_common(
         descriptors in prop::collection::vec(descriptor(), usize::from(SIZE)),
@@ -344,7 +347,8 @@ fn a_ring_that_is_not_whole_in_the_guests_memory_is_not_used() {
             host: base.wrapping_add(from),
             size: half as u64,
         });
-        // The second part is further on in the guest's addresses, so what reaches over the end of the first is no ring, though there is memory behind it here.
+        // The second part is further on in the guest's addresses, so what reaches over the end of
+        // the first is no ring, though there is memory behind it here.
         View::of(&ring, regions.to_vec(), 0, None).is_some()
     };
     let sizes = [16 * 16, 6 + 16 * 2, 6 + 16 * 8];
@@ -365,7 +369,8 @@ fn a_ring_that_is_not_whole_in_the_guests_memory_is_not_used() {
     assert!(!read(0, 1025, 2048, 16));
 }
 
-/// Descriptors of which many are parts of chains, or stand for the table that lies behind the rings.
+/// Descriptors of which many are parts of chains, or stand for the table that lies behind the
+/// rings.
 fn linked() -> impl Strategy<Value = Descriptor> {
     let plain = descriptor();
     let length = prop_oneof![6 => 1_u32..600, 3 => 600_u32..4000, 1 => 20_000_u32..28_000];
@@ -423,7 +428,8 @@ fn taken(buffers: &mut Buffers, view: &View, at: &mut Place) -> (Taken, usize) {
 }
 
 proptest! {
-    /// Whatever lies in a ring: a frame is what its chain says, or the chain is given back and nothing is taken for it.
+    /// Whatever lies in a ring: a frame is what its chain says, or the chain is given back and
+    /// nothing is taken for it.
     #[test]
     fn any_chain_is_taken_whole_or_refused(
         ring in prop::collection::vec(linked(), usize::from(SIZE)),
@@ -448,7 +454,8 @@ proptest! {
             let parts = guest.chain(*head, false, header as usize + LONGEST as usize, 256);
             let length: usize = parts.iter().flatten().map(|part| part.1).sum();
             if let (Some(parts), Some((size, good))) = (&parts, work) {
-                // The guest asks for something to be done, in the first descriptor where that is long enough.
+                // The guest asks for something to be done, in the first descriptor where that is
+                // long enough.
                 let (place, room) = parts[0];
                 if room >= 10 && length > 40 {
                     let mut asks = [1, 1, 0, 0, 0, 0, 20, 0, 6, 0];
@@ -647,7 +654,8 @@ fn kicks_are_asked_for_as_the_ring_has_it() {
     );
 }
 
-/// A guest whose other processor rewrites descriptors while they are read: lengths that were checked are the lengths that are used.
+/// A guest whose other processor rewrites descriptors while they are read: lengths that were
+/// checked are the lengths that are used.
 #[test]
 fn descriptors_that_change_while_they_are_read_change_nothing() {
     use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -656,7 +664,8 @@ fn descriptors_that_change_while_they_are_read_change_nothing() {
     let view = guest.view(false);
     let place = guest.bytes().as_mut_ptr() as usize;
     let stop = AtomicBool::new(false);
-    // SAFETY: aligned words of the guest's memory, which both sides only touch atomically or as shared memory.
+    // SAFETY: aligned words of the guest's memory, which both sides only touch atomically or as
+    // shared memory.
     let word = |at: usize| unsafe { &*((place + at) as *const AtomicU64) };
     let half = MEMORY as u64 / 2;
     let number = |at: &mut u64| {

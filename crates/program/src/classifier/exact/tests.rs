@@ -10,7 +10,8 @@ use packet::key::at;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
-/// Buckets that hold these, nearly full, each with its number as counter and port; and the slots of those for which there was room.
+/// Buckets that hold these, nearly full, each with its number as counter and port; and the slots of
+/// those for which there was room.
 fn filled<const N: usize, const SLOTS: usize>(
     words: [(u8, u64); N],
     all: &[[u64; N]],
@@ -90,7 +91,8 @@ fn are_spread<const N: usize, const SLOTS: usize>(all: &[[u64; N]], most: usize,
     );
 }
 
-/// Addresses in a row, wherever in a word they lie, find room where they belong, but for 7%; random ones but for 2%. Of pairs, two a bucket, 8% of random ones would not.
+/// Addresses in a row, wherever in a word they lie, find room where they belong, but for 7%; random
+/// ones but for 2%. Of pairs, two a bucket, 8% of random ones would not.
 #[test]
 fn addresses_in_a_row_are_spread() {
     let in_row = |number: u64, bytes: u32, shift: u32| {
@@ -111,7 +113,8 @@ fn addresses_in_a_row_are_spread() {
     }
 }
 
-/// What is said of a lookup counts each bucket of a run up to the one that has the values, and no more than a run.
+/// What is said of a lookup counts each bucket of a run up to the one that has the values, and no
+/// more than a run.
 #[test]
 fn all_buckets_that_are_read_are_counted() {
     let mut buckets = Buckets::<1, 4>::new([(0, u64::MAX)], 200);
@@ -168,7 +171,8 @@ fn from_port(port: u32) -> Match {
     matching
 }
 
-/// Values of one's choice may all belong to one bucket: some of them are summaries by value, the others are left to the tuple, and no lookup reads much.
+/// Values of one's choice may all belong to one bucket: some of them are summaries by value, the
+/// others are left to the tuple, and no lookup reads much.
 #[test]
 fn rules_that_crowd_into_a_bucket_are_found_by_few_reads() {
     const IN_ROW: u32 = 600;

@@ -1,4 +1,5 @@
-//! Sets against lists of their members, and lookups of sets in a table of one tuple against those of whole keys.
+//! Sets against lists of their members, and lookups of sets in a table of one tuple against those
+//! of whole keys.
 
 use super::*;
 use crate::Program;
@@ -135,7 +136,8 @@ proptest! {
     }
 }
 
-/// Two addresses of Ethernet whose hashes have the same tag and lead to the same slot of any table of up to 4096.
+/// Two addresses of Ethernet whose hashes have the same tag and lead to the same slot of any table
+/// of up to 4096.
 fn alike_by_hash() -> [u64; 2] {
     let address = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15) & 0xffff_ffff_ffff;
     let mut seen = std::collections::HashMap::new();

@@ -400,7 +400,8 @@ impl Ports {
         self.writer.describe(0).why.contains("summaries by value")
     }
 
-    /// The precedence of what packets of this port and Ethernet type meet now, and whether rules that are summaries by value are asked.
+    /// The precedence of what packets of this port and Ethernet type meet now, and whether rules
+    /// that are summaries by value are asked.
     fn look_up(&self, port: u32, kind: u16) -> (Option<u32>, bool) {
         let mut reader = self.program.domain.reader().unwrap();
         look_up_told(self.writer.bridge(), &[packet(port, kind)], &reader.begin())
@@ -420,8 +421,9 @@ fn of_kind(kind: u16) -> Match {
     matching
 }
 
-/// Looks packets up as somebody does who is summaries what is known of rules, and holds that tuples alone say the same. Returns the first one's precedence, and whether
-/// rules that are summaries by value were asked.
+/// Looks packets up as somebody does who is summaries what is known of rules, and holds that tuples
+/// alone say the same. Returns the first one's precedence, and whether rules that are summaries by
+/// value were asked.
 fn look_up_told(bridge: &Bridge, keys: &[FlowKey], guard: &Guard<'_>) -> (Option<u32>, bool) {
     let (mut found, mut wanted) = (vec![None; keys.len()], vec![None; keys.len()]);
     let mut summaries = Summaries::NOTHING;
@@ -500,7 +502,8 @@ fn rules_beside_a_tuple_of_the_same_precedence_are_told_by_value() {
     assert_eq!(ports.look_up(200, 7), (Some(10), true));
 }
 
-/// Where patterns tell which packets meet a rule above, the others begin with those that are summaries.
+/// Where patterns tell which packets meet a rule above, the others begin with those that are
+/// summaries.
 #[test]
 fn rules_below_one_match_are_told_by_value() {
     let mut ports = Ports::new(100);
@@ -579,7 +582,8 @@ fn a_reader_of_an_older_epoch_asks_the_tuple() {
     );
 }
 
-/// Rules come, go and are replaced while another thread looks packets up: in each epoch it sees what tuples alone say.
+/// Rules come, go and are replaced while another thread looks packets up: in each epoch it sees
+/// what tuples alone say.
 #[test]
 fn rules_told_by_value_change_beside_a_reader() {
     const PORTS: u32 = 100;
@@ -639,7 +643,8 @@ impl Ports {
     }
 }
 
-/// What is summaries by value still names rules that have gone, and been freed, until it is made anew.
+/// What is summaries by value still names rules that have gone, and been freed, until it is made
+/// anew.
 #[test]
 fn rules_that_have_been_freed_are_not_told_by_value() {
     // It is made anew after a rest, which this test's steps may last longer than on a busy machine.

@@ -1,8 +1,10 @@
 //! Making trees from rules, away from the threads that change and use them.
 //!
-//! Rules are gathered from the table's tuples as a reader would, by a reader for whom nothing is freed meanwhile, and changes go on.
-//! Where to cut is chosen by estimated cost: few rules a child, few copies of rules that leave the index's bits open. Big nodes are judged by a sample.
-//! Everything is bounded: bits of an index, depth, rules of a leaf, trees, copies; what does not fit is left to tuples.
+//! Rules are gathered from the table's tuples as a reader would, by a reader for whom nothing is
+//! freed meanwhile, and changes go on. Where to cut is chosen by estimated cost: few rules a child,
+//! few copies of rules that leave the index's bits open. Big nodes are judged by a sample.
+//! Everything is bounded: bits of an index, depth, rules of a leaf, trees, copies; what does not
+//! fit is left to tuples.
 
 mod cut;
 mod estimate;
@@ -89,7 +91,8 @@ impl Snapshot {
             took: Duration::ZERO,
             reader: self.reader,
         };
-        // Leaves have about as many rules as the builder's budget, at most twice that with what lies between them; `finish` makes sure.
+        // Leaves have about as many rules as the builder's budget, at most twice that with what
+        // lies between them; `finish` makes sure.
         let fits = 12 * (ranked.len() + 4096) * (words.len() + 1) < NONE as usize;
         if words.len() <= WORDS_MAX && !ranked.is_empty() && fits {
             let mut builder = Builder::new(&words, &self.tuples, &ranked);
@@ -265,7 +268,8 @@ impl Builder {
         &self.values[first..first + self.words]
     }
 
-    /// Trees for the first rules, as far as trees separate them; marks what is left. The next one, if there is one, matches all packets.
+    /// Trees for the first rules, as far as trees separate them; marks what is left. The next one,
+    /// if there is one, matches all packets.
     fn trees(&mut self, rules: usize) -> Vec<Tree> {
         if rules < self.mask_of.len() {
             self.otherwise = rules as u32;
@@ -343,8 +347,9 @@ impl Builder {
         {
             return self.singles[*rank as usize];
         }
-        // The last rule stays in any case: where it matches all that comes here, those behind it have been left out, and are looked for only when a
-        // lookup meets it and it has gone.
+        // The last rule stays in any case: where it matches all that comes here, those behind it
+        // have been left out, and are looked for only when a lookup meets it and it has
+        // gone.
         let mut kept: SmallVec<[u32; LEAF_MAX]> =
             SmallVec::from_slice(&rules[..rules.len().min(LEAF_MAX)]);
         if let (Some(last), [.., covering]) = (kept.last_mut(), rules) {

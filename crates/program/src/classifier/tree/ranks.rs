@@ -1,10 +1,12 @@
 //! From packets to ranks: the descent of a burst through all trees.
 //!
-//! The words that rules look at are taken out of the packets first, word by word and as numbers, so that all steps read them where they are at hand. Then
-//! packets descend level by level, and those that have come to their leaves are compared with the rules there.
+//! The words that rules look at are taken out of the packets first, word by word and as numbers, so
+//! that all steps read them where they are at hand. Then packets descend level by level, and those
+//! that have come to their leaves are compared with the rules there.
 //!
-//! With AVX-512 eight packets take each step at once (`avx512`): what they read is gathered, so that many accesses to memory are under way, and where
-//! a leaf ends is guessed wrong once in eight packets. Elsewhere each packet's next node is prefetched while the others take their step.
+//! With AVX-512 eight packets take each step at once (`avx512`): what they read is gathered, so
+//! that many accesses to memory are under way, and where a leaf ends is guessed wrong once in eight
+//! packets. Elsewhere each packet's next node is prefetched while the others take their step.
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -19,7 +21,8 @@ const STEP: usize = 32;
 /// More places than this are fetched before they are read.
 const FEW: usize = 1024;
 
-/// What packets have in the words that rules look at: up to W of them, a field's first byte as the highest of its word.
+/// What packets have in the words that rules look at: up to W of them, a field's first byte as the
+/// highest of its word.
 #[repr(align(64))]
 struct Keys<const W: usize>([[u64; STEP]; W]);
 
@@ -28,7 +31,8 @@ struct Keys<const W: usize>([[u64; STEP]; W]);
 struct Ranks([u32; STEP]);
 
 impl Trees {
-    /// Gives each packet the lowest rank that matches it in any tree, and fetches what stands there.
+    /// Gives each packet the lowest rank that matches it in any tree, and fetches what stands
+    /// there.
     ///
     /// # Safety
     /// The processor has the variant.
@@ -179,7 +183,8 @@ impl Trees {
         NONE
     }
 
-    /// Holds for trees as they are made, and is relied on where memory is read without asking: branches lead to nodes, and leaves have rules with masks.
+    /// Holds for trees as they are made, and is relied on where memory is read without asking:
+    /// branches lead to nodes, and leaves have rules with masks.
     ///
     /// # Panics
     ///

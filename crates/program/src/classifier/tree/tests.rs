@@ -129,7 +129,8 @@ fn rules_over_two_addresses_are_found_by_all_variants() {
     }
 }
 
-/// Holds what each variant finds against rules asked one after the other; says whether trees hold them all, if there are trees.
+/// Holds what each variant finds against rules asked one after the other; says whether trees hold
+/// them all, if there are trees.
 fn compare(rules: &[(Match, u32)], keys: &[FlowKey]) -> Option<bool> {
     let program = Arc::new(Program::new());
     let bridge = Bridge::new(Arc::clone(&program));

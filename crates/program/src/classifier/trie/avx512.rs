@@ -1,4 +1,5 @@
-//! The way down a trie with AVX-512, for fields of four bytes: sixteen packets at a time, whose slots are read by one gather, and two such groups side by side.
+//! The way down a trie with AVX-512, for fields of four bytes: sixteen packets at a time, whose
+//! slots are read by one gather, and two such groups side by side.
 
 use crate::actions::batch::{ActionBatch, STEP};
 use crate::burst::LOOKUP_MAX;
@@ -43,17 +44,20 @@ impl<'a> TrieWords<'a> {
         }
     }
 
-    /// The words of these numbers, as an acquiring load would find each; `before` in lanes that are not `wanted`, and zero where there is no such word. Acquiring
-    /// is needed: a node is read after the slot that names it, and a node's row before its slot. It rests on x86, where loads keep their order, and on
-    /// aligned elements being read whole.
+    /// The words of these numbers, as an acquiring load would find each; `before` in lanes that are
+    /// not `wanted`, and zero where there is no such word. Acquiring is needed: a node is read
+    /// after the slot that names it, and a node's row before its slot. It rests on x86, where loads
+    /// keep their order, and on aligned elements being read whole.
     #[target_feature(enable = "avx512f")]
     #[inline]
     fn gather(self, wanted: __mmask16, numbers: __m512i, before: __m512i) -> __m512i {
         let there = _mm512_mask_cmplt_epu32_mask(wanted, numbers, self.count);
         let mut out = _mm512_mask_mov_epi32(before, wanted, _mm512_setzero_si512());
-        // SAFETY: lanes that are `there` name words of the trie's memory, which is alive as long as the view. Each is aligned, so the processor reads it whole, and,
-        // since loads of x86 keep their order, before what this function's caller reads next, as an acquiring load does. That the compiler keeps to this too is why
-        // it is shown nothing but assembly, of which it must take it that memory is read and written.
+        // SAFETY: lanes that are `there` name words of the trie's memory, which is alive as long as
+        // the view. Each is aligned, so the processor reads it whole, and, since loads of
+        // x86 keep their order, before what this function's caller reads next, as an acquiring load
+        // does. That the compiler keeps to this too is why it is shown nothing but
+        // assembly, of which it must take it that memory is read and written.
         unsafe {
             asm!(
                 "vpgatherdd {out}{{{there}}}, dword ptr [{first} + 4*{numbers}]",
@@ -68,7 +72,8 @@ impl<'a> TrieWords<'a> {
     }
 }
 
-/// What packets' addresses are taken by: which four bytes of their mini keys they are, counted in fours, and which bits of which other four bytes must be what.
+/// What packets' addresses are taken by: which four bytes of their mini keys they are, counted in
+/// fours, and which bits of which other four bytes must be what.
 #[derive(Clone, Copy)]
 pub(crate) struct Sought {
     address: u32,
@@ -83,7 +88,8 @@ const _: () = assert!(offset_of!(MiniKey, words) == 0 && size_of::<MiniKey>() ==
 const _: () = assert!(align_of::<MiniKey>() == 64);
 
 impl Sought {
-    /// The field of four bytes at `offset`, of packets that have what `kind` says; None where they do not lie so.
+    /// The field of four bytes at `offset`, of packets that have what `kind` says; None where they
+    /// do not lie so.
     #[inline(always)]
     pub fn of(offset: u16, kind: MatchWord) -> Option<Sought> {
         // As they lie in memory, on x86: the lower half of a word comes first.
@@ -111,14 +117,16 @@ impl Sought {
     }
 }
 
-/// The addresses of packets, [`LOOKUP_MAX`] at most, and a bit for each that is of the kind. Four bytes of a line are two of which each step of permutations brings twice as many together: sixteen
-/// lines need as many permutations.
+/// The addresses of packets, [`LOOKUP_MAX`] at most, and a bit for each that is of the kind. Four
+/// bytes of a line are two of which each step of permutations brings twice as many together:
+/// sixteen lines need as many permutations.
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(crate) fn addresses(keys: &[MiniKey], sought: Sought, to: &mut [u32; LOOKUP_MAX]) -> u64 {
     let (a, k) = (sought.address as i32, sought.kind as i32);
     // Address and kind of two lines; what is behind the first four is not looked at.
     let pick = _mm512_set4_epi32(16 + k, k, 16 + a, a);
-    // Of two lists that begin with as many addresses and kinds each, all addresses and then all kinds.
+    // Of two lists that begin with as many addresses and kinds each, all addresses and then all
+    // kinds.
     let two = _mm512_castsi256_si512(_mm256_setr_epi32(0, 1, 16, 17, 2, 3, 18, 19));
     let four = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
     let turn = _mm512_broadcast_i32x4(_mm_setr_epi8(
@@ -157,7 +165,8 @@ pub(crate) fn addresses(keys: &[MiniKey], sought: Sought, to: &mut [u32; LOOKUP_
     known
 }
 
-/// Leads the first `count` addresses, or some more, to what their last slots hold; those that are not `known` to `otherwise`.
+/// Leads the first `count` addresses, or some more, to what their last slots hold; those that are
+/// not `known` to `otherwise`.
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(crate) fn descend(
     lines: LinesView<'_>,
@@ -221,7 +230,8 @@ fn step<const BYTE: u8>(
     let size = _mm512_set1_epi32(SIZE as i32);
     let one = _mm512_set1_epi8(1);
     let none = _mm512_set1_epi8(NO_RUN as i8);
-    // Both groups take each step before one takes the next, so that one's accesses to memory are under way while the other waits for its own.
+    // Both groups take each step before one takes the next, so that one's accesses to memory are
+    // under way while the other waits for its own.
     let mut bytes = [zero; GROUPS];
     let mut first = [zero; GROUPS];
     let mut small = [0; GROUPS];
@@ -263,7 +273,8 @@ fn step<const BYTE: u8>(
     }
 }
 
-/// The slots of nodes with bits for runs: these have begun before the 64 slots that a byte is among, and up to it.
+/// The slots of nodes with bits for runs: these have begun before the 64 slots that a byte is
+/// among, and up to it.
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline(never)] // they are few where prefixes are
 fn ranked(
@@ -284,7 +295,8 @@ fn ranked(
     );
     let low_bits = words.gather(those, low, zero);
     let high_bits = words.gather(those, _mm512_add_epi32(low, number(1)), zero);
-    // Up to the byte's own: of the lower half all where it is in the upper one, for bits that are shifted beyond 32 are gone; of the upper half then those up to it.
+    // Up to the byte's own: of the lower half all where it is in the upper one, for bits that are
+    // shifted beyond 32 are gone; of the upper half then those up to it.
     let within = _mm512_and_si512(byte, number(63));
     let up_to = |at: __m512i| _mm512_sub_epi32(_mm512_sllv_epi32(number(2), at), number(1));
     let upper = _mm512_cmpgt_epi32_mask(within, number(31));
@@ -324,7 +336,8 @@ fn ones(bits: __m512i) -> __m512i {
 const EIGHTS: usize = STEP / 8;
 const _: () = assert!(STEP.is_multiple_of(LANES));
 
-/// [`NextHops::batch`]. All packets take each step before one takes the next: accesses to memory that wait for others would leave none of the processor's places for those of the packets behind.
+/// [`NextHops::batch`]. All packets take each step before one takes the next: accesses to memory
+/// that wait for others would leave none of the processor's places for those of the packets behind.
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(crate) fn batch<'g>(
     next_hops: &NextHops<'g, '_>,
@@ -393,7 +406,8 @@ pub(crate) fn batch<'g>(
     }
     for at in 0..EIGHTS {
         let ports = _mm512_cvtepi64_epi32(_mm512_srli_epi64::<32>(rests[at]));
-        // SAFETY: there are as many eights. What has been found of counters is the worker's, and what has been found of edits lives as long as the guard, as `kept` says, by loads in the
+        // SAFETY: there are as many eights. What has been found of counters is the worker's, and
+        // what has been found of edits lives as long as the guard, as `kept` says, by loads in the
         // order it says. Both have been exposed when they were put there.
         unsafe { batch.put_eight(at, counted[at], blocks[at], ports) };
     }

@@ -1,15 +1,19 @@
-//! A trie's nodes: how they lie in memory, how they are read, and how one writer changes them while others read.
+//! A trie's nodes: how they lie in memory, how they are read, and how one writer changes them while
+//! others read.
 //!
-//! Memory is a sequence of cache lines of 16 words. A slot is a word; a node's first line is named by its number. The root is the first 65,536 words. A node has up to four
-//! sizes, by how often its slots' value changes from one to the next:
+//! Memory is a sequence of cache lines of 16 words. A slot is a word; a node's first line is named
+//! by its number. The root is the first 65,536 words. A node has up to four sizes, by how often its
+//! slots' value changes from one to the next:
 //!
-//! * 13 runs lie in one line: where each but the first begins, less one, as 12 bytes, and then the runs' values.
-//! * 23 or 55 runs lie in two or four lines: a bit for each slot at which a run begins (words 0 to 7), the number of runs that begin before each 64 slots
-//!   (word 8, a byte each), and the values.
+//! * 13 runs lie in one line: where each but the first begins, less one, as 12 bytes, and then the
+//!   runs' values.
+//! * 23 or 55 runs lie in two or four lines: a bit for each slot at which a run begins (words 0 to
+//!   7), the number of runs that begin before each 64 slots (word 8, a byte each), and the values.
 //! * More take an array of 16 lines.
 //!
-//! Where runs begin never changes while others may read it: a node with other runs is written elsewhere, and takes the old one's place by one store to the slot that
-//! names it. Values change by single stores.
+//! Where runs begin never changes while others may read it: a node with other runs is written
+//! elsewhere, and takes the old one's place by one store to the slot that names it. Values change
+//! by single stores.
 
 use crate::classifier::trie::ELSEWHERE;
 use crate::epoch::Domain;
@@ -95,7 +99,8 @@ impl Entry {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Slot(pub u32);
 
-/// A cache line. Whoever reads several words at once takes lines that stand behind each other for words that do.
+/// A cache line. Whoever reads several words at once takes lines that stand behind each other for
+/// words that do.
 #[repr(C, align(64))]
 struct Line([AtomicU32; LINE_WORDS]);
 const _: () = assert!(size_of::<Line>() == size_of::<u32>() * LINE_WORDS);
@@ -176,7 +181,8 @@ impl<'a> LinesView<'a> {
         Slot(node.first().0 + if node.is_wide() { byte } else { 0 })
     }
 
-    /// The slot of a node for a byte. Reads the line of [`LinesView::way_to`] only; in that the slot is, unless the node has runs in more than one line.
+    /// The slot of a node for a byte. Reads the line of [`LinesView::way_to`] only; in that the
+    /// slot is, unless the node has runs in more than one line.
     #[inline(always)]
     pub fn slot_of(self, node: Entry, byte: u32) -> Slot {
         let first = node.first();
@@ -467,7 +473,8 @@ impl Nodes {
         self.left.push(node);
     }
 
-    /// What stands in a slot behind `depth` bits whose packets have met `old` so far, when those of the prefix meet `new`.
+    /// What stands in a slot behind `depth` bits whose packets have met `old` so far, when those of
+    /// the prefix meet `new`.
     fn grown(
         &mut self,
         lines: &Lines,

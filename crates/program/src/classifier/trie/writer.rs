@@ -1,11 +1,16 @@
-//! The writer's side of a trie: which rules are in it, what becomes of their slots, and when what readers may still see is used again.
+//! The writer's side of a trie: which rules are in it, what becomes of their slots, and when what
+//! readers may still see is used again.
 //!
-//! Rules that are linked are members, or not: those of another kind, and those whose precedence contradicts the length of their prefix. For members holds:
+//! Rules that are linked are members, or not: those of another kind, and those whose precedence
+//! contradicts the length of their prefix. For members holds:
 //!
-//! * A slot has the rule of the highest precedence of all members that hold its packets, and no member with a longer prefix holds them.
-//! * So when the rule of a slot goes, the next one is the longest that holds the rule's own prefix, and it is the same for all of the rule's slots. It is found in the tuples.
-//! * A member that has no slot, since longer ones have taken them all, may have been contradicted by a shorter one that came later. That comes to light when it is to get
-//!   a slot. The slots' packets are then looked up in tuples ([`ELSEWHERE`]), until the trie is made anew.
+//! * A slot has the rule of the highest precedence of all members that hold its packets, and no
+//!   member with a longer prefix holds them.
+//! * So when the rule of a slot goes, the next one is the longest that holds the rule's own prefix,
+//!   and it is the same for all of the rule's slots. It is found in the tuples.
+//! * A member that has no slot, since longer ones have taken them all, may have been contradicted
+//!   by a shorter one that came later. That comes to light when it is to get a slot. The slots'
+//!   packets are then looked up in tuples ([`ELSEWHERE`]), until the trie is made anew.
 
 use crate::actions::OpList;
 use crate::actions::block::ActionBlock;
@@ -64,7 +69,8 @@ impl Run {
         u64::from_ne_bytes(std::array::from_fn(byte))
     }
 
-    /// Takes a match apart: the prefix, and what else it wants; None where it looks at other bits of the field than the first ones.
+    /// Takes a match apart: the prefix, and what else it wants; None where it looks at other bits
+    /// of the field than the first ones.
     fn split<'a>(
         self,
         words: impl Iterator<Item = &'a MatchWord>,
@@ -213,7 +219,8 @@ pub(crate) struct Prefixes {
     elsewhere: bool,
 }
 
-// SAFETY: the lists of steps are only compared by their addresses; each is alive while it is named, for a place of a linked rule that has it does so.
+// SAFETY: the lists of steps are only compared by their addresses; each is alive while it is named,
+// for a place of a linked rule that has it does so.
 unsafe impl Send for Prefixes {}
 
 impl Prefixes {
@@ -272,7 +279,8 @@ impl Prefixes {
         self.prefix(matching).map(|prefix| prefix.length)
     }
 
-    /// Puts a rule in that holds from the domain's next epoch on; false where it must be looked up beside.
+    /// Puts a rule in that holds from the domain's next epoch on; false where it must be looked up
+    /// beside.
     pub fn link(&mut self, domain: &Domain, rule: RuleRef, tuple: &Arc<Tuple>) -> bool {
         let Some(prefix) = self.prefix(rule.matching()) else {
             return false;
@@ -309,7 +317,8 @@ impl Prefixes {
         true
     }
 
-    /// Whether a shorter member has a higher precedence than a prefix would have, or a longer one a lower.
+    /// Whether a shorter member has a higher precedence than a prefix would have, or a longer one a
+    /// lower.
     fn contradicts(&self, prefix: &Prefix, priority: u32) -> bool {
         if prefix.length == 0 {
             return priority > self.trie.floor();
@@ -447,7 +456,8 @@ impl Prefixes {
         true
     }
 
-    /// A member of this precedence has gone, which no reader can see any more: so the floor may rise.
+    /// A member of this precedence has gone, which no reader can see any more: so the floor may
+    /// rise.
     fn leave_precedence(&mut self, priority: u32) {
         if let btree_map::Entry::Occupied(mut count) = self.precedences.entry(priority) {
             *count.get_mut() -= 1;
@@ -498,7 +508,8 @@ impl Prefixes {
         }
     }
 
-    /// Lets places tell of rules that all readers know to be in force, and uses again what no reader can see.
+    /// Lets places tell of rules that all readers know to be in force, and uses again what no
+    /// reader can see.
     pub fn settle(&mut self, domain: &Domain) {
         let fronts = [
             Some(domain.current()),
@@ -509,7 +520,8 @@ impl Prefixes {
         let Some(passed) = fronts.into_iter().flatten().filter(quiet).max() else {
             return;
         };
-        // A place that is used again stands no longer in `fresh` for the rule before: that came in an earlier epoch than it went.
+        // A place that is used again stands no longer in `fresh` for the rule before: that came in
+        // an earlier epoch than it went.
         while let Some((epoch, number)) = self.fresh.front()
             && *epoch <= passed
         {
@@ -547,7 +559,8 @@ impl Prefixes {
         self.elsewhere
     }
 
-    /// Whether nodes take no more memory than they may, but for what is free: prefixes that go leave that to those that come.
+    /// Whether nodes take no more memory than they may, but for what is free: prefixes that go
+    /// leave that to those that come.
     pub fn is_small(&self) -> bool {
         self.nodes.bytes_used() <= NODE_BYTES_MIN + NODE_BYTES * self.members
     }
@@ -564,7 +577,8 @@ impl Prefixes {
         self.nodes.counts.iter().sum()
     }
 
-    /// What a lookup takes for packets that meet the members of these lengths (how many there are of each) evenly, and at most.
+    /// What a lookup takes for packets that meet the members of these lengths (how many there are
+    /// of each) evenly, and at most.
     pub fn work(&self, lengths: &[(u8, usize)]) -> (Work, Work) {
         let [_, two, four, _] = self.nodes.counts.map(|count| count as f64);
         // Of nodes of more lines than one some slots lie in the first.

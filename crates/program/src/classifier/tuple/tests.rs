@@ -1,4 +1,5 @@
-//! What a lookup looks at, whatever values are chosen; and a tuple against a map, where slots are made anew all the time.
+//! What a lookup looks at, whatever values are chosen; and a tuple against a map, where slots are
+//! made anew all the time.
 
 use super::*;
 use crate::actions::OpList;
@@ -95,14 +96,16 @@ impl Table {
     }
 }
 
-/// Values that all meet in one slot, and have one tag, of any table of up to 2048 slots that hashes with what is no secret.
+/// Values that all meet in one slot, and have one tag, of any table of up to 2048 slots that hashes
+/// with what is no secret.
 fn crowd(count: usize) -> Vec<u64> {
     let hash = |value: &u64| Secret::numbered(0).hash_of(&matching(*value));
     let same = |value: &u64| hash(value) & 0x7ff == 0x123;
     (0..).filter(same).take(count).collect()
 }
 
-/// Rules that somebody has chosen who knows the code, but not the secret, meet hardly more often than others: with nearly all secrets.
+/// Rules that somebody has chosen who knows the code, but not the secret, meet hardly more often
+/// than others: with nearly all secrets.
 #[test]
 fn rules_that_would_meet_do_not_where_the_secret_is_one() {
     let crowd = crowd(400);
@@ -114,13 +117,15 @@ fn rules_that_would_meet_do_not_where_the_secret_is_one() {
         assert!(crowd.iter().all(|value| table.finds(*value)));
         looks.iter().sum::<usize>()
     };
-    // Half full at most: 1.5 each on average. The usual multiplier keeps some of the crowd together with one secret in fifteen, so half of them is never.
+    // Half full at most: 1.5 each on average. The usual multiplier keeps some of the crowd together
+    // with one secret in fifteen, so half of them is never.
     let mut looks: Vec<usize> = (0..41).map(looks).collect();
     looks.sort_unstable();
     assert!(looks[20] < 400 * 5, "{looks:?}");
 }
 
-/// Of those that do meet, a lookup looks at [`REACH`] slots at most: where one more comes, the table hashes with another secret.
+/// Of those that do meet, a lookup looks at [`REACH`] slots at most: where one more comes, the
+/// table hashes with another secret.
 #[test]
 fn no_lookup_looks_further_than_its_reach() {
     let crowd = crowd(400);
@@ -184,7 +189,8 @@ fn agree(table: &Table) {
     }
 }
 
-/// Many slots are filled while others are in use, and rules come and go meanwhile: nothing is lost, and no rule waits for all of them.
+/// Many slots are filled while others are in use, and rules come and go meanwhile: nothing is lost,
+/// and no rule waits for all of them.
 #[test]
 fn a_large_tuple_grows_with_each_rule() {
     // The second attempt at growing, each time, puts all that it can hold into one place.
@@ -284,7 +290,8 @@ impl Versions {
         }
     }
 
-    /// Verdict the version in force of a rule, if there is one; one that nobody has seen is unlinked.
+    /// Verdict the version in force of a rule, if there is one; one that nobody has seen is
+    /// unlinked.
     fn end(&mut self, value: u64, priority: u32) {
         let Some(versions) = self.linked.get_mut(&(value, priority)) else {
             return;
@@ -373,7 +380,8 @@ impl Versions {
     }
 }
 
-/// Dead versions of a rule do not stand in the way of lookups, whether one of them is in force or not.
+/// Dead versions of a rule do not stand in the way of lookups, whether one of them is in force or
+/// not.
 #[test]
 fn a_lookup_passes_over_dead_versions_at_once() {
     let mut versions = Versions::new();

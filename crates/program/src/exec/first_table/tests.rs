@@ -1,4 +1,5 @@
-//! Which tables tell verdicts, and what these are: were there none, bursts would go other ways, and nobody would see it by what becomes of packets.
+//! Which tables tell verdicts, and what these are: were there none, bursts would go other ways, and
+//! nobody would see it by what becomes of packets.
 
 use super::*;
 use crate::Program;
@@ -34,7 +35,8 @@ impl Kind {
         matches!(self, Kind::Sources | Kind::Ipv6Prefixes)
     }
 
-    /// The match of a rule of this number, and its precedence: of prefixes, longer ones that lie within shorter ones are above these.
+    /// The match of a rule of this number, and its precedence: of prefixes, longer ones that lie
+    /// within shorter ones are above these.
     fn matching(self, number: u32) -> (Match, u32) {
         let mut matching = Match::any();
         let kind = if self.is_ipv6() { 0x86dd } else { 0x0800 };
@@ -84,7 +86,8 @@ impl Kind {
     }
 }
 
-/// What each rule does: each third one edits first, and one in sixteen does more than verdicts tell.
+/// What each rule does: each third one edits first, and one in sixteen does more than verdicts
+/// tell.
 fn ops(number: u32) -> Vec<Op> {
     let (field, value) = (Field::EthSrc, Value::from_u128(number.into(), 6));
     let mask = field.def().place();
@@ -100,7 +103,8 @@ fn does_more(number: u32) -> bool {
     number % 16 == 5
 }
 
-/// Asks for the verdicts of packets of a table of such rules as bursts do, and holds that each is that of its rule.
+/// Asks for the verdicts of packets of a table of such rules as bursts do, and holds that each is
+/// that of its rule.
 fn tells_verdicts(kind: Kind) {
     let program = Arc::new(Program::new());
     let bridge = Bridge::new(Arc::clone(&program));

@@ -89,7 +89,8 @@ impl CacheBoard {
         }
     }
 
-    /// Says how many flows each worker remembers for each bridge: rounded up to a power of two, 512 at least.
+    /// Says how many flows each worker remembers for each bridge: rounded up to a power of two, 512
+    /// at least.
     pub fn set_entries(&self, entries: usize) {
         self.entries.store(entries.min(1 << 24), Ordering::Relaxed);
     }
@@ -104,7 +105,8 @@ impl CacheBoard {
         &self.cells[worker]
     }
 
-    /// Whether no worker has still to find out what its cache is controller. Workers that have had no burst which could tell (too few packets, or such as no cache is for) do not count.
+    /// Whether no worker has still to find out what its cache is controller. Workers that have had
+    /// no burst which could tell (too few packets, or such as no cache is for) do not count.
     pub fn is_judged(&self) -> bool {
         self.cells.iter().all(|cell| match cell.standing() {
             Some(standing) => standing.is_judged(),

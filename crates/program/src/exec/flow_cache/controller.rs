@@ -1,17 +1,27 @@
 //! Whether a cache pays.
 //!
-//! Cycles decide, measured over whole bursts. Without the cache some bursts are measured now and then: what a packet's walk costs. Where that is much, the cache is tried for a number of packets,
-//! at the end of which it has filled as far as it will; if packets cost less by then, it stays on. While it is on, each window of packets is measured, and the walk again from time to time,
-//! sooner where few packets hit, since walks may have become cheaper. A cache that does not pay is switched off, and tried again later, less and less often.
+//! Cycles decide, measured over whole bursts. Without the cache some bursts are measured now and
+//! then: what a packet's walk costs. Where that is much, the cache is tried for a number of
+//! packets, at the end of which it has filled as far as it will; if packets cost less by then, it
+//! stays on. While it is on, each window of packets is measured, and the walk again from time to
+//! time, sooner where few packets hit, since walks may have become cheaper. A cache that does not
+//! pay is switched off, and tried again later, less and less often.
 //!
-//! *No measurement is trusted for long.* The walk is measured in a few bursts before a trial, and a machine may be slow just then: an interrupted burst, or a neighbour on the same core. So the walk is
-//! measured again right after a trial that the cache has won, and after two windows, four and so on; a trial won by chance costs a few milliseconds then. Walks that follow packets of the cache
-//! wait for memory that others would find near: those of a control's beginning do not count, and where it is the difference between both that may be no more than that, the control goes on for a while.
+//! *No measurement is trusted for long.* The walk is measured in a few bursts before a trial, and a
+//! machine may be slow just then: an interrupted burst, or a neighbour on the same core. So the
+//! walk is measured again right after a trial that the cache has won, and after two windows, four
+//! and so on; a trial won by chance costs a few milliseconds then. Walks that follow packets of the
+//! cache wait for memory that others would find near: those of a control's beginning do not count,
+//! and where it is the difference between both that may be no more than that, the control goes on
+//! for a while.
 //!
-//! A trial goes on for as long as more and more packets hit, [`FILLINGS`] times at most: many flows take long to be remembered, since a burst records but a few.
+//! A trial goes on for as long as more and more packets hit, [`FILLINGS`] times at most: many flows
+//! take long to be remembered, since a burst records but a few.
 //!
-//! Waits are counted in cycles of walking, not in packets: a packet of a long pipeline costs fifty times what one of a short list does, and it is time that a late trial loses.
-//! What a trial in vain has cost more than walks would have is known when it ends, and from the second on the wait after it is [`SHARE`] times as long; so a flood of new flows costs one cycle in a hundred,
+//! Waits are counted in cycles of walking, not in packets: a packet of a long pipeline costs fifty
+//! times what one of a short list does, and it is time that a late trial loses. What a trial in
+//! vain has cost more than walks would have is known when it ends, and from the second on the wait
+//! after it is [`SHARE`] times as long; so a flood of new flows costs one cycle in a hundred,
 //! whatever its packets cost.
 
 use crate::exec::flow_cache::board::CacheMode;
@@ -34,10 +44,12 @@ const WINDOW: u64 = 1 << 14;
 const SETTLING: u64 = 1 << 10;
 /// Packets over which the walk is measured then.
 const CONTROL: u64 = 1 << 10;
-/// Packets over which it is measured instead, behind those, where the cache has won by them but walks have cost less than [`CLOSE`] times as much.
+/// Packets over which it is measured instead, behind those, where the cache has won by them but
+/// walks have cost less than [`CLOSE`] times as much.
 const CLOSER: u64 = 1 << 12;
 const CLOSE: f32 = 2.0;
-/// Most windows between such controls, where most packets hit; and where they do not, and are no fewer than before the last one.
+/// Most windows between such controls, where most packets hit; and where they do not, and are no
+/// fewer than before the last one.
 const CONTROL_INTERVAL: u32 = 256;
 const CONTROL_INTERVAL_OF_FEW: u32 = 8;
 /// Bursts between two that are measured without the cache.
@@ -48,7 +60,8 @@ const SAMPLES: u32 = 16;
 const FULL: usize = 16;
 /// Walks cheaper than this, in cycles, gain nothing.
 const SHORT: f32 = 120.0;
-/// What packets may cost with the cache, of what they cost without, for it to be switched on, and to stay on.
+/// What packets may cost with the cache, of what they cost without, for it to be switched on, and
+/// to stay on.
 const GAIN: f32 = 0.95;
 const KEEP: f32 = 0.98;
 
@@ -156,7 +169,8 @@ impl Sum {
         self.bursts += 1;
     }
 
-    /// Of a packet. The few bursts that took much longer than most others were interrupted: they count as four times that, whenever they came. One in eight, and not half of them: a
+    /// Of a packet. The few bursts that took much longer than most others were interrupted: they
+    /// count as four times that, whenever they came. One in eight, and not half of them: a
     /// burst comes in by one port, and what comes in by another may cost many times as much.
     fn each(&self) -> f32 {
         let mut before = 0;
@@ -176,7 +190,8 @@ impl Sum {
 /// One bridge's judgement.
 pub(crate) struct CacheController {
     standing: Standing,
-    /// Until the standing is thought over: cycles of walking while the cache is not used for what it has shown, else packets.
+    /// Until the standing is thought over: cycles of walking while the cache is not used for what
+    /// it has shown, else packets.
     left: u64,
     pause: u64,
     /// Packets that went without the cache since their cycles were last taken from `left`.
@@ -185,11 +200,13 @@ pub(crate) struct CacheController {
     bursts: u32,
     sum: Sum,
     hits: u64,
-    /// Hits in the last window of a trial that was made longer, how often it was, and what it has cost more than walks so far.
+    /// Hits in the last window of a trial that was made longer, how often it was, and what it has
+    /// cost more than walks so far.
     hits_before: u64,
     fillings: u32,
     lost: u64,
-    /// Windows since the last control, how many there are to be, and whether one goes on for longer.
+    /// Windows since the last control, how many there are to be, and whether one goes on for
+    /// longer.
     windows: u32,
     interval: u32,
     closer: bool,
@@ -290,10 +307,12 @@ impl CacheController {
         }
     }
 
-    /// What to do with a burst whose walks are known to be short, whatever they take: those of small tables may wait for memory, as the cache would.
+    /// What to do with a burst whose walks are known to be short, whatever they take: those of
+    /// small tables may wait for memory, as the cache would.
     pub fn needless(&mut self) -> Plan {
         let known = self.standing == Standing::Short;
-        // Begun anew also where it has been: its bursts, which would lead to a trial, are not these.
+        // Begun anew also where it has been: its bursts, which would lead to a trial, are not
+        // these.
         self.turn(Standing::Short, PAUSE);
         Plan {
             used: false,
@@ -402,7 +421,8 @@ impl CacheController {
                 }
                 lost = self.lost;
             }
-            // Within bounds, since a worker that was stopped for a while has lost nothing by the cache. The first trial may just have met rules that changed, or an interruption: a
+            // Within bounds, since a worker that was stopped for a while has lost nothing by the
+            // cache. The first trial may just have met rules that changed, or an interruption: a
             // second follows soon.
             let again = self.pause > PAUSE;
             let least = if again {
@@ -557,7 +577,8 @@ mod tests {
         }
     }
 
-    /// What a machine does to packets: the cost of each burst, by whether the cache is used, and how many packets have gone that way without a break.
+    /// What a machine does to packets: the cost of each burst, by whether the cache is used, and
+    /// how many packets have gone that way without a break.
     fn run_on(
         controller: &mut CacheController,
         packets: u64,
@@ -761,7 +782,8 @@ mod tests {
         }
     }
 
-    /// One trial in which hits grow so much in each filling, from the first packet of the trial on; fillings, and what came of it.
+    /// One trial in which hits grow so much in each filling, from the first packet of the trial on;
+    /// fillings, and what came of it.
     fn filled(growth: u64) -> (u64, Standing) {
         let mut controller = CacheController::new();
         while controller.standing() != Standing::Trial {

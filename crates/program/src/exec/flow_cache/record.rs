@@ -1,9 +1,11 @@
 //! Watching a walk.
 //!
-//! The walk takes place as ever, with [`Recording`] between it and its host, which is told of each step. What is kept of it:
+//! The walk takes place as ever, with [`Recording`] between it and its host, which is told of each
+//! step. What is kept of it:
 //!
 //! * steps that change the packet, or what outputs read of it, and outputs;
-//! * copies from registers as the constants that they were, since registers begin at zero and everything else that is copied belongs to the bits that the walk is known by;
+//! * copies from registers as the constants that they were, since registers begin at zero and
+//!   everything else that is copied belongs to the bits that the walk is known by;
 //! * nothing of resubmits, gotos, registers, stack and action set, which have done their work.
 //!
 //! A walk with any other step is one that must be walked each time.
@@ -194,7 +196,8 @@ impl<'h, H> Recording<'h, H> {
     }
 }
 
-/// Whether writing part of a field changes nothing of the key but that field, and of the packet what a packet of the common kind has.
+/// Whether writing part of a field changes nothing of the key but that field, and of the packet
+/// what a packet of the common kind has.
 fn is_plain(field: Field) -> bool {
     matches!(
         field,

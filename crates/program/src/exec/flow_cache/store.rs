@@ -1,9 +1,12 @@
 //! Bits -> way, and ways.
 //!
-//! Bits are kept in sets of eight, each in a cache line of its own with the number of its way; a word of eight tags says which line of a set to look at, if any. Memory for lines is
-//! taken as they are needed, a chunk at a time, so that beginning costs no pause. A full set gives up one of its lines in turn.
+//! Bits are kept in sets of eight, each in a cache line of its own with the number of its way; a
+//! word of eight tags says which line of a set to look at, if any. Memory for lines is
+//! taken as they are needed, a chunk at a time, so that beginning costs no pause. A full set gives
+//! up one of its lines in turn.
 //!
-//! A way has a serial number, which changes when the way is given to another walk or no longer holds; lines that know it by another number are as good as empty. Where ways run out, one
+//! A way has a serial number, which changes when the way is given to another walk or no longer
+//! holds; lines that know it by another number are as good as empty. Where ways run out, one
 //! that has nothing to pay is taken, in turn.
 
 use crate::actions::{Op, PortNo};
@@ -117,7 +120,8 @@ fn tags_of(hash: u64) -> u64 {
     (hash >> 56).max(1) * 0x0101_0101_0101_0101
 }
 
-/// The bytes of a word that are zero, as their highest bits. A byte above one that is zero may seem to be: who finds it compares all bits.
+/// The bytes of a word that are zero, as their highest bits. A byte above one that is zero may seem
+/// to be: who finds it compares all bits.
 #[inline(always)]
 fn zero_bytes(word: u64) -> u64 {
     word.wrapping_sub(0x0101_0101_0101_0101) & !word & 0x8080_8080_8080_8080
@@ -226,7 +230,8 @@ impl Store {
         while same != 0 {
             let line = self.line(set, same.trailing_zeros() as usize / 8);
             if same_words(&line.words, words) {
-                // A way known by another number is found out by `holds`, which is told by number; see there.
+                // A way known by another number is found out by `holds`, which is told by number;
+                // see there.
                 return (self.ways[line.way as usize].serial == line.serial).then_some(line.way);
             }
             same &= same - 1;
@@ -328,7 +333,8 @@ impl Store {
         })
     }
 
-    /// Keeps a way, as the one that is there already if that still holds. None when all have something to pay.
+    /// Keeps a way, as the one that is there already if that still holds. None when all have
+    /// something to pay.
     fn keep(&mut self, way: CachedPath, unwildcarded: &Unwildcarded, epoch: Epoch) -> Option<u32> {
         let content = self.hasher.hash_one(&way);
         if let Some(known) = self.known.get(&content).copied() {

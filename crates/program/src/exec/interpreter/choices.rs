@@ -20,7 +20,8 @@ impl<F: Frame> Walk<F> {
         self.write_bits(burst, host, multipath.dst, way.into())
     }
 
-    /// Sends out of the port that is chosen, or writes its number; false when it could not be written.
+    /// Sends out of the port that is chosen, or writes its number; false when it could not be
+    /// written.
     pub(crate) fn bundle<H: Host<F>>(
         &mut self,
         burst: &Burst<'_, '_>,
@@ -40,7 +41,8 @@ impl<F: Frame> Walk<F> {
         }
     }
 
-    /// Writes whether the packet, from its Ethernet header on, is longer than `max_len` bytes; false when that could not be written.
+    /// Writes whether the packet, from its Ethernet header on, is longer than `max_len` bytes;
+    /// false when that could not be written.
     pub(crate) fn check_length<H: Host<F>>(
         &mut self,
         burst: &Burst<'_, '_>,

@@ -1,7 +1,8 @@
 //! Groups: buckets run as on copies of the packet.
 //!
-//! Most need no copy. A bucket that only sends changes nothing, and after the last step of a walk nobody sees what a bucket has changed. Only a bucket that changes
-//! the packet while something follows runs between a copy that is put aside and its return.
+//! Most need no copy. A bucket that only sends changes nothing, and after the last step of a walk
+//! nobody sees what a bucket has changed. Only a bucket that changes the packet while something
+//! follows runs between a copy that is put aside and its return.
 
 use crate::actions::set::ActionSet;
 use crate::counters::CounterId;
@@ -125,7 +126,8 @@ impl<F: Frame> Walk<F> {
             return None;
         }
         let (steps, depth) = (Steps::of(&bucket.ops), self.at.depth + 1);
-        // Rules that a bucket runs may write to the action set, which must meet the packet as it was.
+        // Rules that a bucket runs may write to the action set, which must meet the packet as it
+        // was.
         let unseen = self.is_last()
             && self.set.is_empty()
             && (!bucket.resubmits || !burst.bridge.writes_sets());
@@ -185,7 +187,8 @@ impl<F: Frame> Walk<F> {
         self.at.is_bucket() || self.stack.iter().any(Position::is_bucket)
     }
 
-    /// An `exit` in a bucket ends the bucket, and what stands behind the group is run (Open vSwitch).
+    /// An `exit` in a bucket ends the bucket, and what stands behind the group is run (Open
+    /// vSwitch).
     pub(crate) fn unwind_bucket<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H) {
         self.at.next = self.at.steps.get().len();
         while !self.at.is_bucket() {
@@ -204,7 +207,8 @@ impl<F> Position<F> {
     }
 }
 
-/// Whether a bucket is live (OpenFlow 1.3.5 section 6.5): what it watches is, or it watches nothing.
+/// Whether a bucket is live (OpenFlow 1.3.5 section 6.5): what it watches is, or it watches
+/// nothing.
 fn is_live<F: Frame, H: Host<F>>(
     burst: &Burst<'_, '_>,
     host: &H,

@@ -67,7 +67,8 @@ impl<F: Frame> Walk<F> {
         Some(Next::Done)
     }
 
-    /// A meter for the packet-in that the next step sends: above the rate that step is left out, and the packet goes on.
+    /// A meter for the packet-in that the next step sends: above the rate that step is left out,
+    /// and the packet goes on.
     #[cold]
     pub(crate) fn meter_controller<H: Host<F>>(
         &mut self,
@@ -80,7 +81,8 @@ impl<F: Frame> Walk<F> {
         };
         self.at.next += 1;
         if meter.get(burst.guard).is_none() {
-            // A meter that is not there limits nothing, and leaves the bridge's own in force (Open vSwitch).
+            // A meter that is not there limits nothing, and leaves the bridge's own in force (Open
+            // vSwitch).
             return self.send_to_controller(burst, host, to);
         }
         match self.police(burst, host, meter) {

@@ -11,7 +11,8 @@ use crate::rule::fused::{FusedPath, FusedPaths};
 use packet::Frame;
 
 impl<F: Frame> Engine<F> {
-    /// What has been made of a rule and those behind it, and which of these packets may go by it: each by itself, so that those of one flow go one arrival.
+    /// What has been made of a rule and those behind it, and which of these packets may go by it:
+    /// each by itself, so that those of one flow go one arrival.
     #[inline(always)]
     pub(crate) fn fused<'r, H: Host<F>>(
         &self,

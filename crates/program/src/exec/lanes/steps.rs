@@ -1,4 +1,5 @@
-//! What lanes do when a table has been looked up: rules that one packet each has met are carried out one after the other, without what sets need.
+//! What lanes do when a table has been looked up: rules that one packet each has met are carried
+//! out one after the other, without what sets need.
 
 use crate::actions::block::{ActionBlocks, End};
 use crate::burst::{LaneSet, Members, One};
@@ -21,8 +22,9 @@ enum Step {
 }
 
 impl<F: Frame> Engine<F> {
-    /// Carries out a rule that one lane has met, if it is one of the common kind: a single block, which ends at a later table or a port. In
-    /// most tables after the first each packet meets a rule of its own, so this is what packets cost there.
+    /// Carries out a rule that one lane has met, if it is one of the common kind: a single block,
+    /// which ends at a later table or a port. In most tables after the first each packet meets
+    /// a rule of its own, so this is what packets cost there.
     #[inline(always)]
     fn step<H: Host<F>>(
         &mut self,
@@ -117,8 +119,9 @@ impl<F: Frame> Engine<F> {
         self.lanes.wait_if_any(ahead);
     }
 
-    /// Carries out the first rules of those that were found in a table, up to one that several lanes have met or that is not of the common kind, and returns it and
-    /// those behind it. Lanes that go on to one table are gathered in `ahead`.
+    /// Carries out the first rules of those that were found in a table, up to one that several
+    /// lanes have met or that is not of the common kind, and returns it and those behind it.
+    /// Lanes that go on to one table are gathered in `ahead`.
     #[inline(never)] // so that what its loop needs stays in registers
     fn step_by_step<'f, 'g, H: Host<F>>(
         &mut self,

@@ -10,7 +10,8 @@ use crate::exec::lanes::{Lane, Lanes};
 use packet::Frame;
 use packet::parse::{Extent, MoreWords};
 
-/// A word of a packet of the common kinds that is none of the mini key; `more` is not looked at where the packet is one of IPv4.
+/// A word of a packet of the common kinds that is none of the mini key; `more` is not looked at
+/// where the packet is one of IPv4.
 #[inline(always)]
 pub(crate) fn word_beyond(index: u8, extent: Extent, more: &MoreWords) -> u64 {
     if extent.is_ipv4() {
@@ -40,7 +41,8 @@ impl Words for Wide<'_> {
 }
 
 impl<F: Frame> Lanes<F> {
-    /// Of lanes in which packets and their mini keys are, those that are wide get what these tell beside.
+    /// Of lanes in which packets and their mini keys are, those that are wide get what these tell
+    /// beside.
     #[inline(never)]
     pub(crate) fn begin_wide(&mut self, run: std::ops::Range<usize>) {
         for index in run {

@@ -1,7 +1,8 @@
 //! Rules that packets have asked for and that are not there yet, found by what they match.
 //!
-//! Each packet of a worker that has asked for rules may have to wait for one of them, so what that costs is everybody's. They are found as rules are: those
-//! of one table, precedence and set of bits by a hash of these.
+//! Each packet of a worker that has asked for rules may have to wait for one of them, so what that
+//! costs is everybody's. They are found as rules are: those of one table, precedence and set of
+//! bits by a hash of these.
 
 use crate::actions::learn::{Answer, Learn, Values};
 use crate::rule::Rule;
@@ -151,7 +152,8 @@ impl AskedRules {
         groups.any(|group| group.bridge == bridge && !group.tickets.is_empty())
     }
 
-    /// Whether one may decide a lookup of one of these packets, as far as the words say that no rule writes.
+    /// Whether one may decide a lookup of one of these packets, as far as the words say that no
+    /// rule writes.
     pub fn may_decide(&self, bridge: u32, kept: WordSet, packets: &[MiniKey]) -> bool {
         let told = kept.intersect(WordSet::MINI_KEY);
         let groups = (self.groups.iter())

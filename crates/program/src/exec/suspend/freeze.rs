@@ -1,8 +1,10 @@
 //! Walks that stop until a controller says how they go on.
 //!
-//! `controller(pause)` sends the packet away together with what is still to be done with it: a [`Frozen`], which holds copies of the steps that remain and no
-//! packet, since the controller sends one back, changed perhaps. It may lie anywhere for as long as its keeper likes, and goes on in the epoch of that time.
-//! A pause in a clone freezes the clone; what it was cloned from goes on at once.
+//! `controller(pause)` sends the packet away together with what is still to be done with it: a
+//! [`Frozen`], which holds copies of the steps that remain and no packet, since the controller
+//! sends one back, changed perhaps. It may lie anywhere for as long as its keeper likes, and goes
+//! on in the epoch of that time. A pause in a clone freezes the clone; what it was cloned from goes
+//! on at once.
 
 use crate::actions::set::ActionSet;
 use crate::actions::{Op, ToController};
@@ -65,7 +67,8 @@ impl Frozen {
 }
 
 impl<F: Frame> Walk<F> {
-    /// Sends the packet and what remains to the controllers, and ends the walk, or the clone that it is in.
+    /// Sends the packet and what remains to the controllers, and ends the walk, or the clone that
+    /// it is in.
     #[cold]
     pub(crate) fn freeze<H: Host<F>>(
         &mut self,
@@ -100,7 +103,8 @@ impl<F: Frame> Walk<F> {
             queue: self.queue,
             resubmits: self.resubmits,
             mirrored: self.mirrored,
-            // What is left of a clone is a packet of its own, whose action set stands where it does.
+            // What is left of a clone is a packet of its own, whose action set stands where it
+            // does.
             first: clone.map_or(self.first, |clone| {
                 let Position { table, cookie, .. } = *lists[clone];
                 Some(First { table, cookie })

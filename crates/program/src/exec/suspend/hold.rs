@@ -1,13 +1,18 @@
 //! Packets that wait for a rule, and how they go on.
 //!
-//! A walk that comes to a `learn` step whose rule is not in force asks control for it and is held: moved out of the burst as it is, with the outputs that
-//! wait in it, so that no answer to the packet can overtake the rule. It goes on when control has answered and every worker works by the answer, in the epoch
-//! before that of its rule: a packet does not meet the rules that it learned itself, as in Open vSwitch, but those of the packets before it. Later packets of
-//! this worker whose lookup the coming rule would decide are held behind it, and then look up again in the rule's epoch. So packets of one worker do as if
-//! each had been done with before the next, except that a packet which is held at a lookup teaches later what it has to teach after that.
+//! A walk that comes to a `learn` step whose rule is not in force asks control for it and is held:
+//! moved out of the burst as it is, with the outputs that wait in it, so that no answer to the
+//! packet can overtake the rule. It goes on when control has answered and every worker works by the
+//! answer, in the epoch before that of its rule: a packet does not meet the rules that it learned
+//! itself, as in Open vSwitch, but those of the packets before it. Later packets of this worker
+//! whose lookup the coming rule would decide are held behind it, and then look up again in the
+//! rule's epoch. So packets of one worker do as if each had been done with before the next, except
+//! that a packet which is held at a lookup teaches later what it has to teach after that.
 //!
-//! Steps of a held walk are still those of rules, by address: the worker holds its oldest epoch ([`Guard::hold`]), so nothing of it is freed. All is bounded:
-//! rules asked for ([`ASKED_MAX`]), walks held ([`HELD_MAX`], [`HELD_BYTES`]), and time ([`PATIENCE_MS`]), after which a walk goes on without an answer.
+//! Steps of a held walk are still those of rules, by address: the worker holds its oldest epoch
+//! ([`Guard::hold`]), so nothing of it is freed. All is bounded: rules asked for ([`ASKED_MAX`]),
+//! walks held ([`HELD_MAX`], [`HELD_BYTES`]), and time ([`PATIENCE_MS`]), after which a walk goes
+//! on without an answer.
 
 use crate::actions::learn::{Answer, Ended, Learn, Request, Values, Verdict};
 use crate::actions::{Bits, Op, OpList, PortNo};
@@ -61,7 +66,8 @@ struct Origin {
     before: u64,
     /// The epoch of the first rule that it has taught, which it does not come to.
     own_from: Epoch,
-    /// The list that it began with, if that belongs to no rule: kept for the steps that point into it.
+    /// The list that it began with, if that belongs to no rule: kept for the steps that point into
+    /// it.
     #[allow(dead_code)]
     keep: Option<Arc<OpList>>,
 }
@@ -220,7 +226,8 @@ impl<F> Waiting<F> {
         });
     }
 
-    /// Takes out what has been answered and seen by every worker, or waited for too long; by ticket, ascending.
+    /// Takes out what has been answered and seen by every worker, or waited for too long; by
+    /// ticket, ascending.
     fn resolve(
         &mut self,
         guard: &Guard<'_>,
@@ -345,12 +352,14 @@ impl<F: Frame> Engine<F> {
         Wait::Until(deadline.unwrap_or(0).saturating_sub(now_ms))
     }
 
-    /// Finds out which walks may go on; [`Engine::release`] hands them out. Call it at the beginning of a turn, before packets are received.
+    /// Finds out which walks may go on; [`Engine::release`] hands them out. Call it at the
+    /// beginning of a turn, before packets are received.
     pub fn settle(&mut self, guard: &Guard<'_>, now_ms: u64, noted: &mut impl FnMut(Event)) {
         self.waiting_for.settle(guard, now_ms, noted);
     }
 
-    /// The next walk that may go on: hand it to [`Engine::resume`], or drop it when its bridge is gone.
+    /// The next walk that may go on: hand it to [`Engine::resume`], or drop it when its bridge is
+    /// gone.
     pub fn release(&mut self) -> Option<Box<Held<F>>> {
         let held = self.waiting_for.ready.pop_front()?;
         self.waiting_for.bytes -= held.bytes;
@@ -429,8 +438,9 @@ impl<F: Frame> Engine<F> {
         self.waiting_for.origin = None;
     }
 
-    /// What [`Engine::first_lookup`] does, packet after packet, each to its end, so that a packet obeys what those before it have learned. All look up
-    /// in one epoch, so the first lookup may be made for all at once.
+    /// What [`Engine::first_lookup`] does, packet after packet, each to its end, so that a packet
+    /// obeys what those before it have learned. All look up in one epoch, so the first lookup
+    /// may be made for all at once.
     #[inline(never)]
     pub(crate) fn first_lookup_in_order<H: Host<F>>(
         &mut self,
@@ -485,7 +495,8 @@ impl<F: Frame> Engine<F> {
         }
     }
 
-    /// A lookup has found a rule, or none: obeys it, unless a rule that is on its way would come first.
+    /// A lookup has found a rule, or none: obeys it, unless a rule that is on its way would come
+    /// first.
     fn obey<H: Host<F>>(
         &mut self,
         burst: &Burst<'_, '_>,

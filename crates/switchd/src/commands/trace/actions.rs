@@ -1,6 +1,8 @@
-//! What leaves, in the words of Open vSwitch's datapath: `set(ipv4(dst=1.2.3.4)),push_vlan(vid=5,pcp=0),2`.
+//! What leaves, in the words of Open vSwitch's datapath:
+//! `set(ipv4(dst=1.2.3.4)),push_vlan(vid=5,pcp=0),2`.
 //!
-//! Changes are written when the packet leaves, as the difference from what has been written before, as Open vSwitch coalesces them.
+//! Changes are written when the packet leaves, as the difference from what has been written before,
+//! as Open vSwitch coalesces them.
 
 use packet::key::at;
 use packet::{FlowKey, WordSet, parse};

@@ -81,7 +81,8 @@ pub(super) fn all(told: &Told) -> String {
     text
 }
 
-/// A last table among its neighbours takes their place instead of standing further in, so that long chains do not wander to the right.
+/// A last table among its neighbours takes their place instead of standing further in, so that long
+/// chains do not wander to the right.
 fn nodes(text: &mut String, list: &[Node], level: usize) {
     for (index, node) in list.iter().enumerate() {
         if node.kind == Kind::Bridge {
@@ -271,7 +272,8 @@ pub(super) fn flow(key: &FlowKey) -> String {
     text
 }
 
-/// The bits that the outcome depended on. The port, the Ethertype and whether it is a fragment decide how a packet is read, so they always count.
+/// The bits that the outcome depended on. The port, the Ethertype and whether it is a fragment
+/// decide how a packet is read, so they always count.
 fn megaflow(before: &FlowKey, looked_at: &FlowKey) -> String {
     let mut bits = *looked_at;
     for field in REGISTERS[..4]

@@ -21,7 +21,8 @@ const LONGEST: usize = 65_535 + ETHERNET;
 pub(super) struct Request {
     /// Where the packet comes in.
     pub bridge: Rc<Bridge>,
-    /// What is known about it; its headers are those of the frame. An Ethertype of zero is one that the flow did not name.
+    /// What is known about it; its headers are those of the frame. An Ethertype of zero is one
+    /// that the flow did not name.
     pub key: FlowKey,
     /// It.
     pub frame: Vec<u8>,
@@ -149,7 +150,8 @@ fn options(words: &[String], packet_out: bool) -> Result<Options<'_>, String> {
     Ok(options)
 }
 
-/// Checks a state that is asked for the next connection tracking. There is none yet, so nothing more comes of it.
+/// Checks a state that is asked for the next connection tracking. There is none yet, so nothing
+/// more comes of it.
 fn connection_state(text: &str) -> Result<(), String> {
     const NEW: u32 = 1;
     const EST: u32 = 2;

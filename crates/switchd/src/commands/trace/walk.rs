@@ -21,7 +21,8 @@ use std::rc::Rc;
 
 /// Patch ports that a packet passes at most, as in the datapath.
 const MAX_PATCHES: u32 = datapath::MAX_PATCHES;
-/// Bridges that a packet and its copies enter behind patch ports at most, as in the datapath: bridges that are linked twice would flood for ever.
+/// Bridges that a packet and its copies enter behind patch ports at most, as in the datapath:
+/// bridges that are linked twice would flood for ever.
 const MAX_WALKS: u32 = 256;
 /// Steps inside each other behind which no further bridge is entered.
 const MAX_NESTED: u32 = 300;
@@ -260,7 +261,8 @@ impl<'s> Walk<'s> {
         out.push(node);
     }
 
-    /// Actions on a copy that the datapath has to make, because what they do cannot be taken back by setting headers anew.
+    /// Actions on a copy that the datapath has to make, because what they do cannot be taken back
+    /// by setting headers anew.
     fn clone_of_packet(&mut self, step: &Step, here: &mut Here<'_>, out: &mut Vec<Node>) {
         // What has been changed before is written before it: the copy is made of that.
         if let [
@@ -397,7 +399,8 @@ impl<'s> Walk<'s> {
         }
     }
 
-    /// The walk goes on in another bridge; what is known there besides the packet is its port and its marks.
+    /// The walk goes on in another bridge; what is known there besides the packet is its port and
+    /// its marks.
     fn patch(
         &mut self,
         peer: datapath::BridgeId,
@@ -660,8 +663,8 @@ fn decision(decision: &NormalDecision, here: &Here<'_>, front: &Ethernet) -> Vec
     }
 }
 
-/// Whether Open vSwitch undoes what these actions do to a packet by setting its headers again, so that no copy is needed. Of
-/// a clone among them it need not be asked: that makes its own.
+/// Whether Open vSwitch undoes what these actions do to a packet by setting its headers again, so
+/// that no copy is needed. Of a clone among them it need not be asked: that makes its own.
 fn is_reversible(actions: &[Action]) -> bool {
     let needs_copy =
         |action: &Action| matches!(action, Action::Meter(_) | Action::OutputTrunc { .. });

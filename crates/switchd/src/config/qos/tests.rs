@@ -340,7 +340,8 @@ fn policers_have_their_rates() {
         committed: profile(7, 9),
         excess: profile(0, 0),
     };
-    // The default queue has the port's rates where nothing is said of it; others then have none, and let nothing pass.
+    // The default queue has the port's rates where nothing is said of it; others then have none,
+    // and let nothing pass.
     assert_eq!(
         read(&[(3, &[("cir", "7"), ("cbs", "9")])]),
         PolicerSpec::Queues {

@@ -1,16 +1,23 @@
-//! Writing although a server refuses some of it: its schema is another one, or it bounds what we do not.
+//! Writing although a server refuses some of it: its schema is another one, or it bounds what we do
+//! not.
 //!
-//! Nothing of a transaction happens when one of its operations is refused. A server says which one that was and does not look at those behind it
-//! (RFC 7047 section 4.1.3), so a [`Turn`] goes on without what has been refused until the rest is written:
+//! Nothing of a transaction happens when one of its operations is refused. A server says which one
+//! that was and does not look at those behind it (RFC 7047 section 4.1.3), so a [`Turn`] goes on
+//! without what has been refused until the rest is written:
 //!
-//! * At first all that has changed goes in one transaction, an operation for each row. After a refusal what tools wait for goes first, by itself.
-//! * Of a row that is refused each column becomes an operation, so that the next refusal names the column. That value is held.
-//! * A server that refuses a column in one row may do so in others. These values are set aside and go by themselves, some together: twice as many
-//!   after each transaction that happens, and those before the one that is refused.
-//! * What is held goes by itself too, after [`FIRST_WAIT`], and each time it is refused again after twice as long; at once when the value changes, if it is none that changes
-//!   all the time ([`RESTLESS`]). A new schema comes with a new connection, which forgets all this.
+//! * At first all that has changed goes in one transaction, an operation for each row. After a
+//!   refusal what tools wait for goes first, by itself.
+//! * Of a row that is refused each column becomes an operation, so that the next refusal names the
+//!   column. That value is held.
+//! * A server that refuses a column in one row may do so in others. These values are set aside and
+//!   go by themselves, some together: twice as many after each transaction that happens, and those
+//!   before the one that is refused.
+//! * What is held goes by itself too, after [`FIRST_WAIT`], and each time it is refused again after
+//!   twice as long; at once when the value changes, if it is none that changes all the time
+//!   ([`RESTLESS`]). A new schema comes with a new connection, which forgets all this.
 //!
-//! Columns that the schema has not are not sent. Rows that are gone are no refusal: nothing is updated in them.
+//! Columns that the schema has not are not sent. Rows that are gone are no refusal: nothing is
+//! updated in them.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fmt;
@@ -26,7 +33,8 @@ use super::{Cell, Rows, Values, Writeback};
 const FIRST_WAIT: Duration = Duration::from_millis(500);
 /// And at most so long.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
-/// Transactions of a turn, at most. What is left is set aside for the next one, which comes after [`PAUSE`].
+/// Transactions of a turn, at most. What is left is set aside for the next one, which comes after
+/// [`PAUSE`].
 const TRIES_MAX: u32 = 16;
 /// How long after a turn that left something the next one goes on with that.
 const PAUSE: Duration = Duration::from_millis(500);
@@ -39,7 +47,8 @@ struct Held {
     value: Datum,
     /// When it is tried.
     again: Instant,
-    /// How long it is being held; zero when it is only set aside, because the same column has been refused in another row.
+    /// How long it is being held; zero when it is only set aside, because the same column has been
+    /// refused in another row.
     wait: Duration,
     /// Whether this value has not been tried by itself.
     is_new: bool,
@@ -94,7 +103,8 @@ impl Holds {
         let mut due: Vec<_> = (self.held.iter())
             .filter(|(_, held)| held.again <= now)
             .collect();
-        // What tools wait for first, and the sign that it is there behind all of that which has not been tried.
+        // What tools wait for first, and the sign that it is there behind all of that which has not
+        // been tried.
         due.sort_unstable_by_key(|((table, uuid, column), held)| {
             let class = match is_outcome(column) {
                 true => u8::from(*column == SIGN || !held.is_new),
@@ -144,7 +154,8 @@ impl Holds {
 /// Columns whose values change by themselves: no reason to think that the next one is not refused.
 const RESTLESS: [&str; 2] = ["statistics", "status"];
 
-/// The words of RFC 7047 and of ovsdb-server by which no value is to blame, whatever operation they stand at: a server that is read-only, has no memory or no room, or has lost its leader.
+/// The words of RFC 7047 and of ovsdb-server by which no value is to blame, whatever operation they
+/// stand at: a server that is read-only, has no memory or no room, or has lost its leader.
 const NO_VALUES_FAULT: [&str; 6] = [
     "I/O error",
     "aborted",
@@ -226,7 +237,8 @@ impl fmt::Display for Refusal {
 /// What a refused transaction means.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Blame {
-    /// No value is to blame: a lock that was lost, a disk that is full, a cluster that chooses a leader. The turn is over.
+    /// No value is to blame: a lock that was lost, a disk that is full, a cluster that chooses a
+    /// leader. The turn is over.
     Nothing,
     /// One value, or one of several; what to do about it is known. The turn goes on.
     Values,
@@ -330,7 +342,8 @@ impl Writeback {
 }
 
 impl Turn {
-    /// What to send next; none when the turn is over. Each is to be followed by [`Turn::accepted`] or [`Turn::refused`].
+    /// What to send next; none when the turn is over. Each is to be followed by [`Turn::accepted`]
+    /// or [`Turn::refused`].
     pub fn next(&mut self, writeback: &mut Writeback, now: Instant) -> Option<Pending> {
         while self.stages.front().is_some_and(BTreeMap::is_empty) {
             self.stages.pop_front();
@@ -474,7 +487,8 @@ impl Turn {
                     .extend(row.map(|((table, uuid, _), _)| (*table, *uuid)));
                 return;
             }
-            // Any of them, so that each goes by itself, unless it can be narrowed by what has been done.
+            // Any of them, so that each goes by itself, unless it can be narrowed by what has been
+            // done.
             (None, None) if is_smaller => return,
             (None, None) => {
                 while self.stages.front().is_some_and(BTreeMap::is_empty) {

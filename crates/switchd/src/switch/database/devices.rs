@@ -1,11 +1,13 @@
 //! Looking after devices: what changes is told, what went is taken out, what came is put in.
 //!
-//! Of its interfaces the kernel tells ([`LinkEvents`]); whatever it tells of one at a time is one look at it. Where it could not
-//! tell all, every interface is looked at. Other devices (guests, DPDK) are looked at once a second, which takes no request. Should news
-//! be lost all the same, or not come from another network namespace, a few interfaces are looked at each second, in turn.
+//! Of its interfaces the kernel tells ([`LinkEvents`]); whatever it tells of one at a time is one
+//! look at it. Where it could not tell all, every interface is looked at. Other devices (guests,
+//! DPDK) are looked at once a second, which takes no request. Should news be lost all the same, or
+//! not come from another network namespace, a few interfaces are looked at each second, in turn.
 //!
-//! How much is told is up to others, so what is done about it comes in slices, and is followed by a pause that is several times as
-//! long: an interface that keeps coming and going takes no more than a share of the control thread.
+//! How much is told is up to others, so what is done about it comes in slices, and is followed by a
+//! pause that is several times as long: an interface that keeps coming and going takes no more than
+//! a share of the control thread.
 
 use super::Database;
 use crate::config::Desired;
@@ -25,7 +27,8 @@ use tokio::io::unix::AsyncFd;
 const NEWS: usize = 256;
 /// Interfaces that are looked at in one go, some 30 us each.
 const SLICE: usize = 32;
-/// After how many seconds each interface is looked at again although nothing has been heard of it, where there are few.
+/// After how many seconds each interface is looked at again although nothing has been heard of it,
+/// where there are few.
 const SWEEP: usize = 10;
 /// Interfaces that are looked at so in one second.
 const SWEEP_MOST: usize = 32;
@@ -38,7 +41,8 @@ const PAUSE_MOST: Duration = Duration::from_millis(500);
 /// After how long it is tried again to listen, where that failed.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// Seconds in which devices were looked after, and interfaces looked at that the kernel tells of, for whatever reason.
+/// Seconds in which devices were looked after, and interfaces looked at that the kernel tells of,
+/// for whatever reason.
 static TURNS: Counter = Counter::new("device_turn");
 static LOOKS: Counter = Counter::new("device_look");
 /// Times that the kernel had more to tell of its interfaces than it could keep.
@@ -113,7 +117,8 @@ impl Database {
         let mut events = loop {
             let listen = || -> std::io::Result<AsyncFd<LinkEvents>> {
                 let events = LinkEvents::new().map_err(std::io::Error::from_raw_os_error)?;
-                // SAFETY: the events own their socket, the same one as long as they live, and go after the registration.
+                // SAFETY: the events own their socket, the same one as long as they live, and go
+                // after the registration.
                 Ok(unsafe { AsyncFd::register_with_interest(events, Interest::READABLE)? })
             };
             match listen() {
@@ -171,8 +176,9 @@ impl Database {
             .await
     }
 
-    /// Tells the database if something has changed; takes out what has gone, and tries again what could not be opened and may be now:
-    /// all of it, or interfaces of these names. For who holds `changing`.
+    /// Tells the database if something has changed; takes out what has gone, and tries again what
+    /// could not be opened and may be now: all of it, or interfaces of these names. For who
+    /// holds `changing`.
     async fn conclude(
         &self,
         changed: bool,
@@ -196,8 +202,9 @@ impl Database {
         }
     }
 
-    /// Whether an interface that could not be opened is there now, or is another one; or whether what has the name of one that is to be made
-    /// has gone. What stays as it is is not tried again until the configuration changes: it would fail again, once a second.
+    /// Whether an interface that could not be opened is there now, or is another one; or whether
+    /// what has the name of one that is to be made has gone. What stays as it is is not tried
+    /// again until the configuration changes: it would fail again, once a second.
     fn look_for_failed(
         &self,
         desired: &Desired,
@@ -249,7 +256,8 @@ impl Database {
         may_open
     }
 
-    /// Deletes the devices that an earlier daemon has left for ports that the configuration no longer has, when there is one.
+    /// Deletes the devices that an earlier daemon has left for ports that the configuration no
+    /// longer has, when there is one.
     pub async fn remove_leftovers(self: Rc<Self>) -> anyhow::Result<()> {
         let directory = self.switch.device_records();
         self.configured.notified().await;

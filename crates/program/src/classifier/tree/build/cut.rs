@@ -1,6 +1,7 @@
 //! Where to cut: the run of bits, or two of them together, that leave the least work, by estimate.
 //!
-//! Candidates are the runs whose bits separate rules best one by one; each is then judged by counting which rules come together, and how many copies it takes.
+//! Candidates are the runs whose bits separate rules best one by one; each is then judged by
+//! counting which rules come together, and how many copies it takes.
 
 use crate::classifier::tree::Run;
 use crate::classifier::tree::build::{BITS_MAX, Builder, LEAF_MAX};
@@ -12,7 +13,8 @@ const SAMPLE: usize = 1024;
 const STEP: f64 = 9.0;
 /// Estimated cycles of one rule compared.
 const COMPARE: f64 = 5.0;
-/// Estimated cycles of twice as many copies of rules, which are in one another's way in the caches, and in many.
+/// Estimated cycles of twice as many copies of rules, which are in one another's way in the caches,
+/// and in many.
 const COPIES: f64 = 0.5;
 const COPIES_LARGE: f64 = 4.0;
 /// Rules of a large table: these fit no cache of a core's own.
@@ -126,7 +128,8 @@ impl Builder {
         (cost + 2.0 < leaf).then_some(cut)
     }
 
-    /// For each bit of a word how well it separates rules: at most 1; below 0 where it is better not looked at.
+    /// For each bit of a word how well it separates rules: at most 1; below 0 where it is better
+    /// not looked at.
     fn gains(&self, sample: &[u32], slot: usize, known: u64) -> [f64; 64] {
         let (mut fixed, mut ones) = ([0_u32; 64], [0_u32; 64]);
         for rank in sample {
@@ -147,7 +150,8 @@ impl Builder {
         })
     }
 
-    /// The estimated cost of a cut, and the cut with what it leaves to other trees; None for one that separates next to nothing, or costs too many copies.
+    /// The estimated cost of a cut, and the cut with what it leaves to other trees; None for one
+    /// that separates next to nothing, or costs too many copies.
     fn judge(
         &self,
         sample: &[u32],
@@ -177,8 +181,9 @@ impl Builder {
         best
     }
 
-    /// How many bits a rule may leave open at most, so that a cut makes no more copies of these of `whole` rules than there is room for; None where rules that leave
-    /// none open are too many.
+    /// How many bits a rule may leave open at most, so that a cut makes no more copies of these of
+    /// `whole` rules than there is room for; None where rules that leave none open are too
+    /// many.
     fn limit(&self, rules: &[u32], whole: f64, cut: &Cut, root: bool) -> Option<u32> {
         let mut by_open = [0_usize; 33];
         for rank in rules {
@@ -204,8 +209,9 @@ impl Builder {
         limit
     }
 
-    /// A cut that was judged by a sample, as all rules allow it: a few of which the sample knows nothing may leave so much open that their copies fill the memory. None
-    /// where only a root could leave them to another tree.
+    /// A cut that was judged by a sample, as all rules allow it: a few of which the sample knows
+    /// nothing may leave so much open that their copies fill the memory. None where only a root
+    /// could leave them to another tree.
     fn bounded(&self, rules: &[u32], cut: Cut, root: bool) -> Option<Cut> {
         let limit = self.limit(rules, rules.len() as f64, &cut, root)?;
         let open = cut.open.min(limit);
@@ -254,7 +260,8 @@ impl Builder {
     }
 }
 
-/// Where runs of so many bits separate best, and how well: the best run, and, to be thorough, the best of those that share less than half of it.
+/// Where runs of so many bits separate best, and how well: the best run, and, to be thorough, the
+/// best of those that share less than half of it.
 fn windows(
     gains: &[f64; 64],
     bits: u32,
@@ -303,7 +310,8 @@ fn pairs(gains: &[[f64; 64]], bits: u32, cuts: &mut SmallVec<[Cut; 32]>) {
 mod tests {
     use super::*;
 
-    /// Rules of one word: a few, none of which is in the sample, want its lowest byte, the others all of it.
+    /// Rules of one word: a few, none of which is in the sample, want its lowest byte, the others
+    /// all of it.
     fn mixed(rules: u32, step: u32) -> Builder {
         let rare = |rank: u32| rank % step == 1;
         let values = (0..rules).map(|rank| match rare(rank) {

@@ -6,7 +6,8 @@ use crate::classifier::tree::{Branch, Tree};
 
 /// Keys by which a packet's usual work is estimated.
 const TRIALS: usize = 1024;
-/// What stands at the rank that was found. Rules that do more than send are read themselves, and are the same lines more in tuples.
+/// What stands at the rank that was found. Rules that do more than send are read themselves, and
+/// are the same lines more in tuples.
 const FOUND: Work = Work {
     accesses: 1.0,
     compares: 0.0,
@@ -62,7 +63,8 @@ impl Builder {
         }
     }
 
-    /// What packets cost that meet the rules evenly: tried on keys made from rules, their open bits at random.
+    /// What packets cost that meet the rules evenly: tried on keys made from rules, their open bits
+    /// at random.
     pub(crate) fn typical(&self, trees: &[Tree]) -> Work {
         let ranks = self.mask_of.len();
         let mut random = 0x9e37_79b9_7f4a_7c15_u64;

@@ -7,10 +7,12 @@ use std::arch::x86_64::*;
 /// Packets of a register.
 const LANES: usize = 8;
 const GROUPS: usize = STEP / LANES;
-/// More words than this are gathered where packets may look at different ones, and not chosen from registers.
+/// More words than this are gathered where packets may look at different ones, and not chosen from
+/// registers.
 const FEW_WORDS: usize = 4;
 
-/// The words that rules look at, of eight packets: where they lie, and which packets of all these are.
+/// The words that rules look at, of eight packets: where they lie, and which packets of all these
+/// are.
 struct Group<'a, const W: usize> {
     keys: &'a Keys<W>,
     at: usize,
@@ -39,7 +41,8 @@ impl<const W: usize> Group<'_, W> {
             let lane = _mm512_add_epi64(lane, all((self.at * LANES) as u64));
             let index =
                 _mm512_add_epi64(_mm512_slli_epi64::<{ STEP.trailing_zeros() }>(slots), lane);
-            // SAFETY: a slot of four bits, of which keys of more than a few words have all ([`WORDS_MAX`]), and a packet of as many as a word has.
+            // SAFETY: a slot of four bits, of which keys of more than a few words have all
+            // ([`WORDS_MAX`]), and a packet of as many as a word has.
             return unsafe { _mm512_i64gather_epi64::<8>(index, self.keys.0.as_ptr().cast()) };
         }
         let mut words = self.word(0);
@@ -130,7 +133,8 @@ pub(crate) fn descend<const W: usize>(
                 }
                 any = inner;
                 let children = Group { keys, at }.children(branches[at]);
-                // SAFETY: `Trees::check` has seen that branches of inner nodes lead to nodes, whatever a packet's bits are.
+                // SAFETY: `Trees::check` has seen that branches of inner nodes lead to nodes,
+                // whatever a packet's bits are.
                 branches[at] = unsafe {
                     _mm512_mask_i64gather_epi64::<8>(
                         branches[at],
@@ -183,7 +187,8 @@ fn compare<const W: usize>(
             if left[at] == 0 {
                 continue;
             }
-            // SAFETY: `Trees::check` has seen that leaves lie in `leaves` and masks in `masks`; packets that are left have a rule of their leaf before them, of
+            // SAFETY: `Trees::check` has seen that leaves lie in `leaves` and masks in `masks`;
+            // packets that are left have a rule of their leaf before them, of
             // so many words and a last one, which names a mask of so many words.
             let (differs, last) = unsafe {
                 let last = _mm512_mask_i64gather_epi64::<8>(

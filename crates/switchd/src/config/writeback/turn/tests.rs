@@ -17,7 +17,8 @@ struct Server {
     /// What it looks at when all operations have been done.
     at_commit: Auditor,
     contents: Contents,
-    /// When each transaction came, how many operations it had besides the one for the lock, and whether it happened.
+    /// When each transaction came, how many operations it had besides the one for the lock, and
+    /// whether it happened.
     transactions: Vec<(Instant, usize, bool)>,
     /// Each refusal that was told.
     told: Vec<Refusal>,
@@ -34,7 +35,8 @@ impl Server {
         }
     }
 
-    /// The answer to a transaction: a result for each operation up to the one that fails, which has an error, and null for those behind it.
+    /// The answer to a transaction: a result for each operation up to the one that fails, which has
+    /// an error, and null for those behind it.
     fn answer(&mut self, transaction: &Transaction) -> Value {
         let params = transaction.to_params("D");
         let (mut results, mut contents) = (vec![json!({})], self.contents.clone());
@@ -132,7 +134,8 @@ fn one_value_that_is_refused_waits_and_nothing_else_does() {
         }
     };
     let values = say(&writeback, 100, 7, huge);
-    // All; what tools wait for; the rest, with the row in one and in several operations; MTUs of other rows, by ever more.
+    // All; what tools wait for; the rest, with the row in one and in several operations; MTUs of
+    // other rows, by ever more.
     let count = server.take(&mut writeback, values, start);
     assert!(count <= 4 + 7, "{count}");
     let happened: Vec<bool> = server.transactions.iter().map(|(_, _, did)| *did).collect();
@@ -253,7 +256,8 @@ fn a_column_that_is_refused_in_many_rows_holds_up_no_other() {
     for number in 1..=1000 {
         assert!(server.has("Interface", number, "link_resets").is_some());
     }
-    // Those that are good get there too: as many are tried in each turn as may be, and turns come each half second.
+    // Those that are good get there too: as many are tried in each turn as may be, and turns come
+    // each half second.
     let mut now = start;
     let good = |server: &Server| {
         let of = |number: &u128| server.has("Interface", *number, "mtu").is_some();
@@ -405,7 +409,8 @@ fn counters_that_are_refused_are_tried_seldom_although_they_change() {
     assert_eq!(server.told.len(), 1);
 }
 
-/// A transaction that was not answered in time may happen all the same, and what it writes is not what there was before.
+/// A transaction that was not answered in time may happen all the same, and what it writes is not
+/// what there was before.
 #[test]
 fn what_may_have_happened_is_written_again() {
     let (mut writeback, now) = (Writeback::default(), Instant::now());
@@ -423,7 +428,8 @@ fn what_may_have_happened_is_written_again() {
 }
 
 proptest! {
-    /// Whatever a server refuses, in the end it has all else, and `cur_cfg` never before the numbers and errors that it takes.
+    /// Whatever a server refuses, in the end it has all else, and `cur_cfg` never before the
+    /// numbers and errors that it takes.
     #[test]
     fn all_but_what_is_refused_is_written(
         refused in prop::collection::btree_set((0..40_u16, 0..5_usize), 0..60),
