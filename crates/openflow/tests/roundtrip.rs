@@ -380,7 +380,7 @@ fn action(version: Version) -> impl Strategy<Value = Action> {
         any::<u64>(),
         any::<u64>(),
     )
-        .prop_map(|(field, value, mask)| {
+        .prop_map(move |(field, value, mask)| {
             let def = field.def();
             let cut = |number: u64| Value::from_u128(number.into(), def.bytes);
             // Versions before 1.5 load some bits of a field.
