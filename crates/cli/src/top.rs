@@ -379,7 +379,11 @@ mod tests {
                 let drawn = terminal.draw(|frame| screen.draw(frame, Instant::now()));
                 assert!(drawn.is_ok(), "{width} by {height}");
             }
-            let text = terminal.backend().to_string();
+            // What shows a terminal as text cannot show one without columns.
+            let text = match width {
+                0 => String::new(),
+                _ => terminal.backend().to_string(),
+            };
             assert_eq!(text.contains("STALE"), width >= 20, "{width} by {height}");
             assert_eq!(
                 text.contains("10000 ports"),

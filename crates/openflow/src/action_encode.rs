@@ -421,7 +421,7 @@ fn load(out: &mut Vec<u8>, version: u8, dst: Subfield, value: u64) {
     if version >= 6 {
         // A load counts from the lowest bit on the wire, below which the field may begin.
         let below = def.wire_shift.saturating_sub(dst.start.into());
-        let shift = (def.shift + usize::from(dst.start)).saturating_sub(def.wire_shift);
+        let shift = def.shift + usize::from(dst.start) + below - def.wire_shift;
         let bits = usize::from(dst.bits).saturating_sub(below);
         if bits == 0 {
             return;

@@ -53,10 +53,12 @@ fn told(version: Version, matching: Option<Match>, action: Action) -> Vec<Action
 }
 
 fn packet_out(actions: Vec<Action>) -> Message {
+    let mut matching = Match::any();
+    matching.set_exact(Field::InPortOxm, openflow::port::CONTROLLER.into());
     Message::PacketOut(PacketOut {
         buffer_id: NO_BUFFER,
         in_port: openflow::port::CONTROLLER,
-        matching: Match::any(),
+        matching,
         actions,
         data: vec![],
     })

@@ -562,8 +562,6 @@ fn packet_outs_name_pipeline_fields_only() {
         RecircId,
         CtMark,
         ActsetOutput,
-        TunTos,
-        TunTtl,
     ] {
         let refused = Some(openflow::error::Error::PipelineFieldsOnly);
         assert_eq!(decoded(field).err(), refused, "{field:?}");

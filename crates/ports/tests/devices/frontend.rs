@@ -438,7 +438,9 @@ fn a_guest_that_has_moved_is_announced() {
 #[test]
 fn a_guest_is_not_ended_for_what_the_one_before_has_done() {
     for round in 0..5 {
-        let (path, other) = (socket("robber"), socket("heir"));
+        // Paths of their own: those of the round before go in the background.
+        let path = socket(&format!("robber{round}"));
+        let other = socket(&format!("heir{round}"));
         let (mut port, mut heirs) = (listening(&path), listening(&other));
         let mut heir = FrontEnd::connect(&other);
         let mut robber = FrontEnd::connect(&path);

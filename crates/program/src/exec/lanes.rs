@@ -84,13 +84,13 @@ impl Lane {
     #[inline(always)]
     fn hot(&mut self) -> &mut [u64; MINI_KEY_WORDS] {
         let hot = self.words.first_chunk_mut();
-        hot.unwrap_or_else(|| unreachable!("more words than words of the mini key"))
+        hot.unwrap_or_else(|| unreachable!("a lane has more words than a mini key"))
     }
 
     #[inline(always)]
     fn mini_key(&self) -> &[u64; MINI_KEY_WORDS] {
         let hot = self.words.first_chunk();
-        hot.unwrap_or_else(|| unreachable!("more words than words of the mini key"))
+        hot.unwrap_or_else(|| unreachable!("a lane has more words than a mini key"))
     }
 
     /// Writes bits of a word.

@@ -542,7 +542,7 @@ impl TablePolicy {
             description.typical = by_value;
             description.worst = description.worst.and(by_value);
             description.bytes += bytes;
-            let _ = write!(description.why, "; {rules} rules summaries by value");
+            let _ = write!(description.why, "; {rules} rules told by value");
         }
         if let Some(why) = &self.no_prefixes {
             let _ = write!(description.why, "; {why}");

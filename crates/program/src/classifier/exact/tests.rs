@@ -238,7 +238,7 @@ fn rules_that_crowd_into_a_bucket_are_found_by_few_reads() {
     assert!((some - few..=some + few).contains(&told_of), "{told_of}");
     let why = writer.describe(0).why;
     assert!(
-        why.contains(&format!("{told_of} rules summaries by value")),
+        why.contains(&format!("{told_of} rules told by value")),
         "{why}"
     );
     // Rules of the crowd go, summaries or not.

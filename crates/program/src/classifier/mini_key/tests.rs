@@ -397,7 +397,7 @@ impl Ports {
 
     /// Whether the writer has rules that are summaries by value.
     fn are_told(&self) -> bool {
-        self.writer.describe(0).why.contains("summaries by value")
+        self.writer.describe(0).why.contains("told by value")
     }
 
     /// The precedence of what packets of this port and Ethernet type meet now, and whether rules
@@ -660,7 +660,7 @@ fn freed_rules_are_not_told_by_value() -> bool {
         .collect();
     ports.publish();
     ports.writer.housekeep(usize::MAX);
-    let summaries = ports.summaries().expect("summaries by value");
+    let summaries = ports.summaries().expect("told by value");
     for port in [7, 50, 199] {
         ports.writer.remove(0, rules[port]);
     }
