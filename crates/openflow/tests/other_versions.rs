@@ -186,7 +186,8 @@ fn a_part_of_vlan_tci_leaves_the_tag() {
 }
 
 /// A load of Nicira's is a set-field in 1.5, of the same bits: those of the DSCP, which begin at
-/// bit 2 of the byte, too. Bits that are not the field's are nothing.
+/// bit 2 of the byte, too. Bits that are not the field's are nothing. (What this reads back has no
+/// masks of DSCPs; `l_connections` has those, by what `ovs-ofctl` shows.)
 #[test]
 fn loads_are_set_fields_of_the_same_bits_in_1_5() {
     let load = |field, start, bits, value| {
@@ -205,8 +206,6 @@ fn loads_are_set_fields_of_the_same_bits_in_1_5() {
     for (start, bits, value, wanted) in [
         (2, 6, 10, Some((0x28, 0xfc))),
         (0, 8, 0x2b, Some((0x28, 0xfc))),
-        (4, 3, 3, Some((0x30, 0x70))),
-        (1, 3, 7, Some((0x0c, 0x0c))),
         (0, 2, 3, None),
     ] {
         let got = load(Field::IpDscp, start, bits, value);

@@ -248,6 +248,18 @@ fn ports_have_numbers_and_names() {
 }
 
 #[test]
+fn an_option_of_a_tunnel_is_there() {
+    let whole = parse::packet("tun_metadata0=1234,tun_metadata1=0", &parse::no_names).unwrap();
+    assert_eq!(whole.options(), 0b11);
+    let (value, mask) = whole.option(0).unwrap();
+    assert_eq!(value[..], 1234_u32.to_be_bytes());
+    assert_eq!(mask[..], [0xff; 4]);
+    let some = parse::matching("tun_metadata0=0x1200/0xff00", &parse::no_names).unwrap();
+    let (value, mask) = some.option(0).unwrap();
+    assert!(value.ends_with(&[0x12, 0]) && mask.ends_with(&[0, 0xff, 0]));
+}
+
+#[test]
 fn no_tag_is_a_value() {
     let mut untagged = Match::any();
     untagged.set_bytes(at::VLAN_TCI, &[0; 2], &[0xff; 2]);

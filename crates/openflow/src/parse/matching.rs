@@ -174,6 +174,19 @@ impl<'n> Reader<'n> {
             mask[0] |= (PRESENT >> 8) as u8;
             return self.matching.set_bytes(at::VLAN_TCI, &value, &mask);
         }
+        if let Some(option) = field.tunnel_option() {
+            // Its length, which only the bridge's map says, is not more than what is said of it.
+            let said = mask.iter().zip(value.iter());
+            let from = match read.mask == self.whole(field) {
+                true => said.take_while(|(_, value)| **value == 0).count(),
+                false => said.take_while(|(mask, _)| **mask == 0).count(),
+            };
+            match read.mask == self.whole(field) {
+                true => self.matching.set_whole_option(option, &value[from..]),
+                false => (self.matching).set_option(option, &value[from..], Some(&mask[from..])),
+            };
+            return;
+        }
         self.matching.set(field, &value, &mask);
     }
 
