@@ -283,7 +283,7 @@ pub struct Alone {
 /// Hands frames from receive queues to a transmit queue, whole bursts in every other round and
 /// small batches between, and says what each side cost. Before each burst `ready` is told how many
 /// frames the one before had, and may wait until there are others; false ends it all. Fails where
-/// there was not one burst that nothing interrupted.
+/// no frames came, or there was not one burst that nothing interrupted.
 pub fn ports_loop<F: packet::Frame>(
     sources: &mut [Box<dyn RxQueue<F>>],
     sink: &mut Box<dyn TxQueue<F>>,
@@ -295,7 +295,7 @@ pub fn ports_loop<F: packet::Frame>(
         round: round_packets,
         interrupted,
     } = alone;
-    let mut last = 0;
+    let (mut last, mut came) = (0, false);
     let (mut receive, mut large, mut small) = (Vec::new(), Vec::new(), Vec::new());
     let mut frames = Vec::with_capacity(BURST);
     let mut part = Vec::with_capacity(BURST);
@@ -318,6 +318,7 @@ pub fn ports_loop<F: packet::Frame>(
                     empty = empty.saturating_add(1);
                     continue;
                 }
+                came = true;
                 if whole {
                     sink.send(&mut frames);
                 } else {
@@ -348,7 +349,10 @@ pub fn ports_loop<F: packet::Frame>(
         }
     }
     if large.is_empty() || small.is_empty() {
-        return Err(Error::new("the processor was too busy to measure ports"));
+        return Err(Error::new(match came {
+            true => "the processor was too busy to measure ports",
+            false => "no frames came to measure ports with",
+        }));
     }
     let batches = ((BATCHES.0, large), (BATCHES.1, small));
     Ok(PortCost::of_rounds(receive, batches.0, batches.1))

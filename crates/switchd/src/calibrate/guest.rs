@@ -19,8 +19,10 @@ const USED: usize = 0x4000;
 const BUFFERS: usize = 2 * STEP;
 const ROOM: usize = 2048;
 const MEMORY: usize = BUFFERS + 2 * RING as usize * ROOM;
-/// The hypervisor's address of the memory.
+/// The hypervisor's address of the memory, by which it names rings.
 const USER: u64 = 0x7f00_0000_0000;
+/// The guest's own address of it, by which descriptors name buffers.
+const GUEST: u64 = 0x1_0000_0000;
 /// The ring that the guest receives by, and the one that it sends by.
 const RX: usize = 0;
 const TX: usize = 1;
@@ -231,7 +233,7 @@ impl Guest {
     }
 
     fn describe(&self, ring: usize, number: u16, length: usize, flags: u16) {
-        let mut bytes = words(&[USER + buffer(ring, number) as u64]);
+        let mut bytes = words(&[GUEST + buffer(ring, number) as u64]);
         bytes.extend((length as u32).to_ne_bytes());
         bytes.extend(flags.to_ne_bytes());
         bytes.extend([0; 2]);
@@ -270,7 +272,7 @@ impl Guest {
         say(stream, SET_OWNER, &[], None)?;
         let features = words(&[offered & (VERSION_1 | MERGEABLE)]);
         say(stream, SET_FEATURES, &features, None)?;
-        let table = [halves(1, 0), words(&[0, MEMORY as u64, USER, 0])].concat();
+        let table = [halves(1, 0), words(&[GUEST, MEMORY as u64, USER, 0])].concat();
         say(
             stream,
             SET_MEM_TABLE,
@@ -332,5 +334,116 @@ impl Peer for Guest {
         self.publish(RX);
         self.taken += u64::from(count);
         self.taken
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixListener;
+
+    /// What a port is told: where the guest has its memory, and where its rings are.
+    #[derive(Default)]
+    struct Told {
+        guest: u64,
+        size: u64,
+        user: u64,
+        rings: Vec<[u64; 3]>,
+        enabled: usize,
+    }
+
+    /// A port that answers, and listens until both rings are enabled.
+    fn listen(mut stream: UnixStream) -> Told {
+        let mut told = Told::default();
+        while told.enabled < 2 {
+            let mut head = [0; 12];
+            stream.read_exact(&mut head).unwrap();
+            let word = |at: usize| u32::from_ne_bytes(head[at..at + 4].try_into().unwrap());
+            let mut payload = vec![0; word(8) as usize];
+            stream.read_exact(&mut payload).unwrap();
+            let long = |at: usize| u64::from_ne_bytes(payload[at..at + 8].try_into().unwrap());
+            match word(0) {
+                GET_FEATURES => {
+                    let head = [GET_FEATURES, 5, 8].map(u32::to_ne_bytes).concat();
+                    stream.write_all(&head).unwrap();
+                    stream.write_all(&u64::MAX.to_ne_bytes()).unwrap();
+                }
+                SET_MEM_TABLE => (told.guest, told.size, told.user) = (long(8), long(16), long(24)),
+                SET_VRING_ADDR => told.rings.push([8, 16, 24].map(long)),
+                SET_VRING_ENABLE => told.enabled += 1,
+                _ => {}
+            }
+        }
+        told
+    }
+
+    fn guest(frames: Vec<Vec<u8>>) -> (Guest, Told) {
+        let name = format!("sluice-guest-{}-{}", std::process::id(), frames.len());
+        let path = std::env::temp_dir().join(name);
+        let listener = UnixListener::bind(&path).unwrap();
+        let port = std::thread::spawn(move || listen(listener.accept().unwrap().0));
+        let guest = Guest::connect(&path, frames);
+        std::fs::remove_file(&path).unwrap();
+        (guest.unwrap(), port.join().unwrap())
+    }
+
+    /// Bytes of the memory.
+    fn bytes(guest: &Guest, at: usize, length: usize) -> Vec<u8> {
+        let words = (at / 4..(at + length).div_ceil(4)).map(|word| guest.memory.read(word * 4));
+        words.flat_map(u32::to_ne_bytes).take(length).collect()
+    }
+
+    /// The buffer that a descriptor names, as a port finds it: where it is in the memory, and how
+    /// long.
+    fn described(guest: &Guest, told: &Told, ring: usize, number: usize) -> (usize, usize) {
+        let table = (told.rings[ring][0] - told.user) as usize;
+        let words = bytes(guest, table + number * 16, 12);
+        let address = u64::from_ne_bytes(words[..8].try_into().unwrap());
+        let length = u32::from_ne_bytes(words[8..].try_into().unwrap());
+        let at = address.checked_sub(told.guest).expect("in the memory");
+        assert!(at + u64::from(length) <= told.size, "{at:#x}");
+        (at as usize, length as usize)
+    }
+
+    /// Gives back what is available in a ring, as a port does; says what buffers those were.
+    fn give_back(guest: &Guest, told: &Told, ring: usize) -> Vec<(usize, usize)> {
+        let [_, used, available] = told.rings[ring].map(|at| (at - told.user) as usize);
+        let size = usize::from(RING);
+        let (mut next, mut buffers) = (guest.used(ring), Vec::new());
+        while next != guest.memory.index(available + 2).load(Ordering::Acquire) {
+            let place = usize::from(next) % size;
+            let number = guest.memory.index(available + 4 + place * 2);
+            let number = number.load(Ordering::Relaxed);
+            buffers.push(described(guest, told, ring, number.into()));
+            let element = halves(number.into(), 0);
+            guest.memory.write(used + 4 + place * 8, &element);
+            next = next.wrapping_add(1);
+        }
+        let index = guest.memory.index(used + 2);
+        index.store(next, Ordering::Release);
+        buffers
+    }
+
+    #[test]
+    fn a_port_finds_the_frames_and_the_guest_what_it_gives_back() {
+        let frames = vec![vec![1; 60], vec![2; FRAME_MAX + 1], vec![3; FRAME_MAX]];
+        let (mut guest, told) = guest(frames);
+        assert_eq!((told.size, told.rings.len()), (MEMORY as u64, 2));
+        assert_eq!(guest.take(0), 0);
+        // More often than the rings' indexes can count.
+        for round in 0..300 {
+            assert_eq!(guest.send(1000), usize::from(RING), "round {round}");
+            assert_eq!(guest.send(1), 0);
+            let sent = give_back(&guest, &told, TX);
+            assert_eq!(sent.len(), usize::from(RING));
+            let lengths = [sent[0].1, sent[1].1];
+            assert_eq!(lengths, [HEADER + 60, HEADER + FRAME_MAX]);
+            assert_eq!(bytes(&guest, sent[0].0, HEADER + 4)[HEADER..], [1; 4]);
+            assert_eq!(bytes(&guest, sent[1].0, HEADER + 4)[HEADER..], [3; 4]);
+            let room = give_back(&guest, &told, RX);
+            assert!(room.iter().all(|buffer| buffer.1 == ROOM));
+            assert_eq!(room.len(), usize::from(RING));
+            assert_eq!(guest.take(0), (round + 1) * u64::from(RING));
+        }
     }
 }
