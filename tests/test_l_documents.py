@@ -83,6 +83,8 @@ def normal(shown, text, switch):
     text = re.sub(r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}", "UUID", text)
     text = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z\|\d+\|", "", text)
     text = re.sub(r"xid=0x[0-9a-f]+", "xid=X", text)
+    # Who closes first where no version suits both: ovs-ofctl's message may come too late.
+    text = re.sub(r"(failed to connect to socket) \((Broken pipe|Connection reset by peer|Protocol error)\)", r"\1 (no version)", text)
     text = re.sub(r"(duration|idle_age|hard_age)=[\d.]+s?", r"\1=T", text)
     text = re.sub(r"duration:[\d.]+s", "duration:T", text)
     text = re.sub(r"dpid:(?!0123456789abcdef|0{15}1)[0-9a-f]{16}", "dpid:DPID", text)
@@ -221,5 +223,8 @@ def a_span_port_takes_nothing(lab):
     becomes(lambda: switch.rule_packets()[2], 1, "packets of the port that is not the mirror's")
     becomes(sent, {"p1": 1, "p2": 0, "p3": 1}, "what was sent: one packet and its copy")
     switch.vsctl("clear", "bridge", "br0", "mirrors")
+    if switch.is_ovs:
+        # Its cache keeps dropping them: taking a mirror away makes it look over nothing.
+        switch.appctl("revalidator/purge")
     send(3)
     becomes(lambda: sent()["p1"], 2, "an ordinary port again")

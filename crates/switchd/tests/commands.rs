@@ -244,7 +244,7 @@ fn datapaths_are_shown_by_type_with_their_ports() {
     assert_eq!(
         daemon.appctl("dpif/show"),
         "dummy@ovs-dummy: hit:1 missed:0\n  br0:\n    br0 65534/100: (dummy-internal)\n    p1 1/1: (dummy)\n    p2 2/2: (dummy)\n    \
-         pa 3/none: (patch: peer=pb)\nnetdev@ovs-netdev: hit:0 missed:0\n  br1:\n    br1 65534/1: (dummy-internal)\n    \
+         pa 3/none: (patch: peer=pb)\nnetdev@ovs-netdev: hit:0 missed:0\n  br1:\n    br1 65534/101: (dummy-internal)\n    \
          pb 1/none: (patch: peer=pa)\n"
     );
     assert_eq!(

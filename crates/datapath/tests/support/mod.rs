@@ -112,9 +112,11 @@ impl Wire {
 
     /// All at once, so that they are received as bursts.
     pub fn put_all(&self, frames: impl IntoIterator<Item = HeapFrame>) {
+        let held = self.held.lock().unwrap();
         for frame in frames {
             assert!(self.arriving.push(frame).is_ok());
         }
+        drop(held);
         self.signal();
     }
 
@@ -166,7 +168,7 @@ impl RxQueue<HeapFrame> for Queue {
             "told to fail while receiving"
         );
         self.0.looks.fetch_add(1, Ordering::SeqCst);
-        drop(self.0.held.lock());
+        let _held = self.0.held.lock();
         let before = out.len();
         while out.len() - before < BURST {
             let Some(frame) = self.0.arriving.pop() else {
