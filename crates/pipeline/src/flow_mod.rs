@@ -214,10 +214,13 @@ impl Pipeline {
                 self.delete_orphans(&mut outcome, now);
                 Ok(Begun::Done(outcome))
             }
-            // The internal table has rules that nobody may delete; Open vSwitch says so unless
-            // exactly one is named that is not there.
-            FlowModCommand::Modify | FlowModCommand::ModifyStrict | FlowModCommand::Delete
-                if change.table == INTERNAL =>
+            // The internal table has rules that nobody may delete; Open vSwitch says so where a
+            // delete means them, as one does that matches everything.
+            FlowModCommand::Modify | FlowModCommand::ModifyStrict if change.table == INTERNAL => {
+                Err(Error::Permission)
+            }
+            FlowModCommand::Delete
+                if change.table == INTERNAL && change.matching.words().is_empty() =>
             {
                 Err(Error::Permission)
             }
