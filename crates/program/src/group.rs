@@ -76,7 +76,9 @@ pub struct Bucket {
 impl Bucket {
     /// A bucket of these steps, which are in the order of an action set.
     pub fn new(ops: Box<[Op]>, counter: CounterId, watch: Option<Watch>) -> Bucket {
-        let harmless = |op: &Op| op.only_sends() || matches!(op, Op::Group(_));
+        // A group in it may change the length that the packet counts with (a select group by the
+        // datapath's own hash).
+        let harmless = Op::only_sends;
         Bucket {
             only_output: match &*ops {
                 [Op::Output(port)] => Some(*port),
