@@ -1,22 +1,34 @@
-# Sluice: `make` builds, `make demo` shows it at work, `make test` runs every check. What is missing on a Debian 12 machine
-# is installed first (scripts/setup); nothing asks. Logs of every step are in .build/logs.
+# Sluice: `make` builds, `make demo` shows it at work, `make test` runs every check. What is missing
+# on a Debian 12 machine is installed first (scripts/setup); nothing asks. Logs of every step are in
+# .build/logs.
 #
-#   make            build the release binaries
-#   make demo       two namespaces and a guest on a switch, with real traffic; cleans up after itself
-#   make test       format, lints, licences, unit and property tests, fuzz targets, end-to-end tests
-#   make explore    models and Miri, then property, differential and fuzz tests with new seeds, for half an hour (MINUTES=5)
-#   make e2e        the end-to-end tests alone; TESTS="3_vhost 4_pcap" selects, SWITCHD=ovs runs them on Open vSwitch
-#   make conformance  all of os-ken's switch certification tests (about 50 minutes; VERSIONS="1_0" selects); make test runs a sample
-#   make bench-accept  puts the counts of instructions that make test compares on record (bench/instructions.txt)
-#   make bench      packets per second beside Open vSwitch and DPDK alone (25 minutes; BENCH="--case udp-1 --rounds 1" for less); bench/ has more
-#   make install    DESTDIR= PREFIX=/usr/local; make uninstall takes it away, but for what may have been changed in etc
-#   make deb        Debian packages of the binaries and of their debug symbols, in .build/deb
-#   make container-check  builds the container image and runs it by podman, which it installs (minutes, and the network once)
-#   make deb-check  installs and removes them in a clean Debian 12, and runs the container's steps there (minutes, and the network)
+#   make                  build the release binaries
+#   make demo             two namespaces and a guest on a switch, with real traffic; cleans up after
+#                         itself
+#   make test             format, lints, licences, unit and property tests, fuzz targets, end-to-end
+#                         tests
+#   make explore          models and Miri, then property, differential and fuzz tests with new
+#                         seeds, for half an hour (MINUTES=5)
+#   make e2e              the end-to-end tests alone; TESTS="3_vhost 4_pcap" selects, SWITCHD=ovs
+#                         runs them on Open vSwitch
+#   make conformance      all of os-ken's switch certification tests (about 50 minutes;
+#                         VERSIONS="1_0" selects); make test runs a sample
+#   make bench-accept     puts the counts of instructions that make test compares on record
+#                         (bench/instructions.txt)
+#   make bench            packets per second beside Open vSwitch and DPDK alone (25 minutes;
+#                         BENCH="--case udp-1 --rounds 1" for less); bench/ has more
+#   make install          DESTDIR= PREFIX=/usr/local; make uninstall takes it away, but for what may
+#                         have been changed in etc
+#   make deb              Debian packages of the binaries and of their debug symbols, in .build/deb
+#   make container-check  builds the container image and runs it by podman, which it installs
+#                         (minutes, and the network once)
+#   make deb-check        installs and removes them in a clean Debian 12, and runs the container's
+#                         steps there (minutes, and the network)
 
 PREFIX ?= /usr/local
 DESTDIR ?=
-# All below PREFIX; where that is /usr, as distributions have it, what administrators change is in /etc.
+# All below PREFIX; where that is /usr, as distributions have it, what administrators change is in
+# /etc.
 override PREFIX := $(patsubst %/,%,$(PREFIX))
 UNITDIR ?= $(PREFIX)/lib/systemd/system
 SYSCONFDIR ?= $(if $(subst X/usr,,X$(PREFIX)),$(PREFIX)/etc,/etc)
@@ -71,7 +83,8 @@ bench-accept:
 
 install: build install-built
 
-# Paths in the unit are absolute; spaces are well there, but not what systemd, sed or a shell take for something else.
+# Paths in the unit are absolute; spaces are well there, but not what systemd, sed or a shell take
+# for something else.
 install-place:
 	@for place in '$(subst ','\'',$(PREFIX))' '$(subst ','\'',$(UNITDIR))' '$(subst ','\'',$(SYSCONFDIR))' '$(subst ','\'',$(DOCDIR))'; do \
 	  case "$$place" in *[!-A-Za-z0-9_./+:,~@\ ]*) wrong="has a character that systemd would take for something else";; \
@@ -93,8 +106,9 @@ install-built: install-place
 	install -m 644 $(PAGES) "$(DESTDIR)$(DOCDIR)/docs"
 	packaging/documents "$(BINARIES)" "$(DESTDIR)$(PREFIX)/share/man" "$(DESTDIR)$(PREFIX)/share/bash-completion/completions"
 
-# What /etc has may have been changed, and stays. Nothing is removed but by its name: DOCDIR may be everybody's. An enabled unit would leave its second name,
-# ovs-vswitchd.service, which would hide Open vSwitch's own unit.
+# What /etc has may have been changed, and stays. Nothing is removed but by its name: DOCDIR may be
+# everybody's. An enabled unit would leave its second name, ovs-vswitchd.service, which would hide
+# Open vSwitch's own unit.
 uninstall: install-place
 	[ -n "$(DESTDIR)" ] || ! command -v systemctl >/dev/null || [ ! -e "$(UNITDIR)/sluiced.service" ] || systemctl --quiet disable sluiced.service || true
 	rm -f "$(DESTDIR)$(PREFIX)/sbin/sluiced" "$(DESTDIR)$(PREFIX)/bin/sluice" "$(DESTDIR)$(UNITDIR)/sluiced.service"

@@ -107,7 +107,7 @@ def user_guide(lab):
 
 @test(timeout=60)
 def every_block_runs_or_says_why_not(lab):
-    """No block of README.md and of the guide is left to itself: it runs in a test here, or in the clean Debian of `make deb-check`, or shows what it needs and is
+    """No block of README.md and of the guide is left to itself: it runs in a test here, or in `make deb-check` or `make container-check`, or shows what it needs and is
     held to what can be known without that."""
     if lab.is_ovs:
         raise Skip("the documents are about Sluice")
@@ -124,7 +124,7 @@ def every_block_runs_or_says_why_not(lab):
                 for target in re.findall(r"^make (\w+)", block.text, re.M):
                     run(["make", "--no-print-directory", "-n", target], cwd=ROOT)
             if block.needs == "podman":
-                # Its steps are carried out by `make deb-check`; this holds the words to those at the head of the Containerfile.
+                # `make container-check` carries it out; this holds the words to those at the head of the Containerfile.
                 head = re.sub(r"\\\n# *", "", text_of("packaging/Containerfile").split("\nFROM")[0]).replace("#", "")
                 for command in commands(block):
                     check(any(set(command.split()) == set(line.split()) for line in head.splitlines()), f"{where}: packaging/Containerfile does not say", command)
