@@ -30,6 +30,7 @@ use packet::{Field, FlowKey, Match, Value, WordSet, parse};
 use program::actions::PacketInReason;
 use program::exec::{MAX_DEPTH, MAX_RESUBMITS, MAX_STACK, NO_COOKIE};
 use program::table::Miss;
+use std::borrow::Cow;
 use story::{Story, Teller, What};
 
 /// The last table that rules may go into.
@@ -251,7 +252,8 @@ const TAG_PRESENT: u16 = 0x1000;
 /// `OFPP_UNSET`: the action set outputs to no port.
 const ACTSET_UNSET: PortNo = 0xffff_fff7;
 
-fn key_of(in_port: PortNo) -> FlowKey {
+/// What is known of a packet of which nothing is known but where it came in.
+pub(crate) fn key_of(in_port: PortNo) -> FlowKey {
     let mut key = FlowKey::ZERO;
     key.set_u32(at::IN_PORT, in_port);
     key
@@ -797,10 +799,13 @@ impl<'p> Machine<'p> {
         self.run_set(at);
     }
 
-    /// Carries out a packet-out's list.
+    /// Carries out a packet-out's list, which names the bridge's tunnel options without their
+    /// lengths.
     fn begin_list(&mut self, actions: &[Action]) {
         self.first = Some(PACKET_OUT);
-        self.list(actions, PACKET_OUT);
+        let resolved = self.pipeline.options.actions(actions);
+        let actions = resolved.unwrap_or(Cow::Borrowed(actions));
+        self.list(&actions, PACKET_OUT);
     }
 
     /// OpenFlow 1.3.5 section 5.10, as Open vSwitch fills it in: of tag and TTL actions and the

@@ -8,6 +8,8 @@ use openflow::error::Error;
 use openflow::flow::FlowModCommand;
 use openflow::tlv::{TlvCommand, TlvMapping, TlvTableMod};
 use packet::{Field, FlowKey, Match, Value};
+use pipeline::twin::story::What;
+use pipeline::twin::{self, Surroundings};
 
 fn mapping(kind: u8, length: u8, field: u16) -> TlvMapping {
     TlvMapping {
@@ -180,4 +182,55 @@ fn a_match_asks_for_the_option_and_all_of_its_bytes() {
     assert_eq!(value.to_u64(), 7);
     let (value, _) = told.option(0).unwrap();
     assert_eq!(value.to_u64(), 1 << 24);
+}
+
+/// A packet-out names a field as its sender does: with as many bytes as fit its value on the wire,
+/// or as the field may have at most. The map says which of them it writes.
+#[test]
+fn packet_outs_write_as_much_of_an_option_as_the_map_says() {
+    let switch = mapped(&[mapping(0, 4, 0), mapping(1, 4, 1)]);
+    let set = |option: usize, value: u128, bytes: usize| Action::SetField {
+        field: Field::of_tunnel_option(option),
+        value: Value::from_u128(value, bytes),
+        mask: Value::ones(8 * bytes, bytes),
+    };
+    let longest = Field::of_tunnel_option(0).def().bytes;
+    for (bytes, wanted) in [(1, "0x5/0xff"), (4, "0x5"), (longest, "0x5")] {
+        let actions = [
+            set(1, 0x0102_0304, 4),
+            set(0, 5, bytes),
+            output(openflow::port::CONTROLLER),
+        ];
+        let frame = [0; 60];
+        let outcome =
+            twin::evaluate_actions(&switch.pipeline, &FlowKey::ZERO, &frame, &actions, &|_| {
+                true
+            });
+        let [twin::Effect::Controller { key, .. }] = &outcome.effects[..] else {
+            panic!("{outcome:?}");
+        };
+        let mut named = Match::any();
+        switch.pipeline.name_options(key, &mut named);
+        let value = |option| named.option(option).map(|(value, _)| value.to_u128());
+        assert_eq!(
+            [value(0), value(1)],
+            [Some(5), Some(0x0102_0304)],
+            "{bytes} bytes"
+        );
+        // A trace shows what a rule would: a whole option without a mask.
+        let (traced, story) = twin::trace(
+            &switch.pipeline,
+            &FlowKey::ZERO,
+            &frame,
+            Some(&actions),
+            Surroundings::default(),
+        );
+        assert_eq!(traced.effects.len(), 1);
+        let What::Action(shown) = &story.steps[1].what else {
+            panic!("{story:?}");
+        };
+        let mut text = String::new();
+        openflow::format::actions(&mut text, std::slice::from_ref(shown));
+        assert_eq!(text, format!("set_field:{wanted}->tun_metadata0"));
+    }
 }
