@@ -1,6 +1,7 @@
 //! Packet-outs: actions without a rule.
 
 use crate::flow_mod::INTERNAL;
+use crate::twin::story::NO_ETHERTYPE;
 use crate::twin::{self, Surroundings};
 use crate::{Clock, FlowModOutcome, Pipeline, check, compile};
 use openflow::action::{Action, Instruction};
@@ -68,16 +69,20 @@ impl Pipeline {
     }
 
     /// Makes the rules that a packet-out asks for, for one whose walk comes later. What is refused
-    /// is left out, as in a walk. `message` has been checked, and `in_port` is its program's.
+    /// is left out, as in a walk. `program` is what checking `message` has led to.
     pub fn teach(
         &mut self,
         message: &PacketOut,
-        in_port: PortNo,
+        program: &PacketOutProgram,
         surroundings: Surroundings<'_>,
         now: Clock,
     ) -> FlowModOutcome {
-        let mut key = FlowKey::ZERO;
-        key.set_u32(at::IN_PORT, in_port);
+        let mut key = match &program.metadata {
+            Some(metadata) => **metadata,
+            None => twin::key_of(program.in_port),
+        };
+        // A frame without an Ethertype has the one that workers give it.
+        key.set_u16(at::ETH_TYPE, NO_ETHERTYPE);
         let actions = Some(message.actions.as_slice());
         let (told, _) = twin::trace(self, &key, &message.data, actions, surroundings);
         let mut outcome = FlowModOutcome::default();

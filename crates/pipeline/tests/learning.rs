@@ -13,9 +13,12 @@ use common::generate::{Random, change, frame};
 use common::learning::{Walker, learn_actions};
 use common::{Switch, apply};
 use openflow::Version;
-use openflow::action::Action;
+use openflow::action::{Action, LearnSource, LearnTarget};
 use openflow::flow::{FlowMod, FlowStats};
+use openflow::message::{NO_BUFFER, PacketOut};
+use openflow::port;
 use packet::{Field, Match};
+use pipeline::twin::Surroundings;
 use pipeline::{FlowModOutcome, twin};
 use std::collections::HashMap;
 
@@ -469,4 +472,52 @@ fn what_was_taught_goes_with_the_last_that_taught_it() {
     other.cookie = 0x78;
     walker.switch.mod10(teacher(2, &other)).unwrap();
     assert_eq!(learned(&walker), 0);
+}
+
+/// A packet-out's pipeline fields are known to what it teaches, and a frame without an Ethertype
+/// has the one that rules look for.
+#[test]
+fn packet_outs_teach_by_all_that_is_known_of_them() {
+    let known = [
+        (Field::Metadata, 0x77),
+        (Field::Reg1, 9),
+        (Field::InPort, 2),
+    ];
+    for (typed, ethertype) in [([0x12, 0x34], 0x1234), ([0x00, 0x40], 0x05ff)] {
+        let mut switch = Switch::new();
+        let fields = known.iter().map(|(field, _)| *field);
+        let copied = fields.chain([Field::EthType]).map(common::learning::whole);
+        let specs = copied
+            .map(|part| common::learning::spec(LearnSource::Field(part), LearnTarget::Match(part)));
+        let learn = common::learning::plain(3, 99, specs.collect());
+        // The rule that teaches asks for all of it, too.
+        let mut asked = common::fields(&known);
+        asked.set_exact(Field::EthType, ethertype);
+        let rule = common::with(common::add(asked.clone(), 1), |change| {
+            change.instructions = apply(&[Action::Learn(Box::new(learn))]).into();
+        });
+        switch.mod10(rule).unwrap();
+        let mut matching = common::fields(&known[..2]);
+        matching.set_exact(Field::InPortOxm, 2);
+        let mut data = frame(&mut Random(5), [1, 2]);
+        data[12..14].copy_from_slice(&typed);
+        let message = PacketOut {
+            buffer_id: NO_BUFFER,
+            in_port: 2,
+            matching,
+            actions: vec![common::output(port::TABLE)],
+            data,
+        };
+        let program = switch.pipeline.packet_out(&message, Version::V1_5).unwrap();
+        assert!(switch.pipeline.may_teach(&program));
+        let surroundings = Surroundings {
+            learns: true,
+            ..Surroundings::default()
+        };
+        let now = switch.clock();
+        let outcome = switch.pipeline.teach(&message, &program, surroundings, now);
+        assert_eq!(outcome.changed, 1, "Ethertype {ethertype:#x}");
+        let learned = switch.flows().into_iter().find(|rule| rule.table == 3);
+        assert_eq!(learned.unwrap().matching, asked);
+    }
 }

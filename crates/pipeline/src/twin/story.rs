@@ -24,7 +24,7 @@ pub const MAX_STEPS: usize = 20_000;
 const MAX_WORK: usize = 10 * MAX_STEPS;
 
 /// The Ethertype of frames that have none: 802.2.
-pub(super) const NO_ETHERTYPE: u16 = 0x05ff;
+pub(crate) const NO_ETHERTYPE: u16 = 0x05ff;
 
 /// One thing that happened.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -259,15 +259,15 @@ fn part(field: Field, start: u16, bits: u16) -> Subfield {
     Subfield { field, start, bits }
 }
 
-fn whole(field: Field) -> Subfield {
+pub fn whole(field: Field) -> Subfield {
     part(field, 0, field.def().action_bits as u16)
 }
 
-fn spec(source: LearnSource, target: LearnTarget) -> LearnSpec {
+pub fn spec(source: LearnSource, target: LearnTarget) -> LearnSpec {
     LearnSpec { source, target }
 }
 
-fn plain(table: u8, priority: u16, specs: Vec<LearnSpec>) -> Learn {
+pub fn plain(table: u8, priority: u16, specs: Vec<LearnSpec>) -> Learn {
     Learn {
         idle_timeout: 0,
         hard_timeout: 0,

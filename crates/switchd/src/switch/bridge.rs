@@ -241,6 +241,13 @@ impl Bridge {
         Rc::clone(&self.switch)
     }
 
+    /// Whether a port of the datapath is live.
+    pub fn is_live(&self, port: number::PortNo) -> bool {
+        let switch = &self.switch;
+        let live = switch.with_datapath(|datapath| datapath.is_live(self.id, port));
+        live.unwrap_or(false)
+    }
+
     /// The number of the port with an interface's name.
     pub fn number_of(&self, interface: &str) -> Option<u16> {
         self.ports

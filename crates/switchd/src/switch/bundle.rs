@@ -16,6 +16,7 @@
 //! since messages behind it may meet them: the pipeline's twin says which.
 
 use super::bridge::Bridge;
+use super::continuation::ETHERNET;
 use super::slices::{AT_ONCE, Pace, STEP};
 use crate::openflow::{BundleFailure, LocalFuture, Switch};
 use datapath::Moment;
@@ -29,8 +30,6 @@ use program::epoch::{Epoch, Pinned};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Bytes of an Ethernet header.
-const ETHERNET_HEADER: usize = 14;
 /// How long packet-outs wait for room in the datapath's queue, before they are refused.
 const ROOM_LIMIT: Duration = Duration::from_secs(1);
 
@@ -309,21 +308,17 @@ impl Bridge {
         };
         stages.used = true;
         // One without an Ethernet header is not looked up.
-        let has_header = packet.data.len() >= ETHERNET_HEADER;
+        let has_header = packet.data.len() >= ETHERNET;
         if has_header && self.pipeline.borrow().may_teach(&program) {
             self.begin_stage(stages);
-            let switch = self.switch();
-            let live = |port| {
-                let live = switch.with_datapath(|datapath| datapath.is_live(self.id, port));
-                live.unwrap_or(false)
-            };
+            let live = |port| self.is_live(port);
             let surroundings = Surroundings {
                 live: &live,
                 hides_fragment_ports: self.fragments.get() == Fragments::Normal,
                 learns: true,
             };
             let mut pipeline = self.pipeline.borrow_mut();
-            let outcome = pipeline.teach(packet, program.in_port, surroundings, now);
+            let outcome = pipeline.teach(packet, &program, surroundings, now);
             done.removed.extend(outcome.removed);
             moment.taught = true;
         }

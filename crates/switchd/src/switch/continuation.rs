@@ -27,8 +27,8 @@ const LIMIT_MS: u64 = 300_000;
 const PROPERTY: u16 = 0x8000;
 /// Bytes of the property: header and content.
 const LENGTH: u16 = 20;
-/// Shortest packet.
-const ETHERNET: usize = 14;
+/// Shortest packet: an Ethernet header.
+pub(super) const ETHERNET: usize = 14;
 
 static STALE: Counter = Counter::new("continuation_stale");
 static EXPIRED: Counter = Counter::new("continuation_expired");

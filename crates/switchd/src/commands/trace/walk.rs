@@ -107,12 +107,7 @@ impl<'s> Walk<'s> {
             cut: None,
         };
         let mut node = Node::new(Kind::Bridge, format!("bridge(\"{}\")", bridge.name));
-        let live = |port| {
-            let live = self
-                .switch
-                .with_datapath(|datapath| datapath.is_live(bridge.id, port));
-            live.unwrap_or(false)
-        };
+        let live = |port| bridge.is_live(port);
         let surroundings = Surroundings {
             live: &live,
             hides_fragment_ports: bridge.fragments.get() == Fragments::Normal,
