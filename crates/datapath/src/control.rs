@@ -557,6 +557,7 @@ impl<F: Frame + 'static> Datapath<F> {
         let mut flags = port.settings.flags;
         // What comes in by a port that only mirrors is dropped before any rule.
         flags.no_recv |= reserved;
+        flags.no_recv_stp |= reserved;
         let shaped = port.shaped.is_some();
         let direct = behind == Behind::Device
             && !flags.down

@@ -161,7 +161,7 @@ impl<'a, F: Frame> Turn<'a, F> {
             } else {
                 port.flags.no_recv
             };
-            !port.flags.down && !port.reserved && !refused
+            !port.flags.down && !refused
         });
         let refused = (before - frames.len()) as u64;
         port.counters.of(self.guard.index()).rx_refused.add(refused);
