@@ -451,6 +451,9 @@ impl<F: Frame> Worker<F> {
             ..
         } = self;
         let mut parts = Parts::begin(rest.turn_end);
+        // Counted before the epoch begins: what was published before these were sent is in it,
+        // however many others are published meanwhile.
+        let outs = mailbox.packet_outs.len();
         let guard = reader.begin();
         let snapshot = shared.published.load(&guard);
         let cell = shared.cells.of(guard.index());
@@ -506,8 +509,8 @@ impl<F: Frame> Worker<F> {
             turn.go_on();
             parts.end(cycles(), Doing::Held, 0);
         }
-        if !mailbox.packet_outs.is_empty() {
-            turn.packet_outs();
+        if outs > 0 {
+            turn.packet_outs(outs);
             let then = std::mem::replace(&mut now, cycles());
             busy += now.wrapping_sub(then);
             parts.end(now, Doing::PacketOuts, 0);

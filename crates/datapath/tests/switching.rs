@@ -10,6 +10,7 @@ use packet::{Field, Frame, HeapFrame, Match, Offload};
 use program::actions::{Op, OpList, PacketInReason, ToController};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+use std::sync::mpsc::channel;
 use support::*;
 
 #[test]
@@ -600,6 +601,47 @@ fn packet_outs_go_by_the_rules_of_their_moment() {
         switch.writers.get_mut(&bridge).unwrap().housekeep(64);
         switch.writers[&bridge].waiting() == 0
     });
+}
+
+/// However often rules are published, packet-outs are carried out in the turn after they were sent.
+#[test]
+fn packet_outs_do_not_wait_for_the_last_rules() {
+    let mut switch = Switch::new(1);
+    let bridge = switch.bridge("br0");
+    let ports = switch.ports(bridge, 2);
+    let wire = &ports[0].1;
+    *wire.always.lock().unwrap() = Some(bytes(mac(2), mac(1), None, 1));
+    let looks = || wire.looks.load(Ordering::SeqCst);
+    wait_until("the first look", || looks() > 0);
+    let ops = Arc::new(OpList::new(vec![Op::Output(2)]));
+    for number in 0..100 {
+        // The worker is stopped at the beginning of a turn, and let go on to its look, which is
+        // behind the packet-outs.
+        let (stopped, stop) = channel();
+        let (go_on, gone_on) = channel();
+        let act = Box::new(move || {
+            stopped.send(()).unwrap();
+            gone_on.recv().unwrap();
+        });
+        assert!(switch.datapath.run_on_worker(0, act));
+        stop.recv().unwrap();
+        let before = looks();
+        let held = wire.held.lock().unwrap();
+        go_on.send(()).unwrap();
+        wait_until("a look", || looks() > before);
+        // Its next turn meets a publication between its beginning and the packet-out.
+        let data = frame(mac(2), mac(1), number).to_vec();
+        let sent = switch
+            .datapath
+            .packet_out(bridge, 0xffff_fffd, data, Arc::clone(&ops));
+        sent.unwrap();
+        let domain = Arc::clone(&switch.program.domain);
+        let publish = Box::new(move || _ = domain.publish());
+        assert!(switch.datapath.run_on_worker(0, publish));
+        drop(held);
+        wait_until("the next look", || looks() > before + 1);
+        assert_eq!(ports[1].1.sent(), number + 1);
+    }
 }
 
 #[test]

@@ -248,14 +248,8 @@ impl<'a, F: Frame> Turn<'a, F> {
         )
     }
 
-    pub(super) fn packet_outs(&mut self) {
-        let waiting = self.mailbox.packet_outs.len();
-        // Read after those that wait have been counted: where this turn's epoch is still the last
-        // one, it is that of what was published before they were sent. Else they wait for
-        // the next turn.
-        if self.guard.domain().current() != self.guard.epoch() {
-            return;
-        }
+    /// Carries out packet-outs, of which `waiting` were there before this turn's epoch began.
+    pub(super) fn packet_outs(&mut self, waiting: usize) {
         let mut done = Done(&self.shared.packet_outs_done, 0);
         self.begin(0);
         for _ in 0..waiting.min(PACKET_OUTS) {
