@@ -16,9 +16,11 @@ use crate::worker::longer;
 use crate::{Effort, Error};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::io::Read;
 use std::os::unix::process::CommandExt;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
+use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
 /// The option of the daemon by which it measures ports:
@@ -191,8 +193,20 @@ impl Plan {
     }
 }
 
-/// Runs a command that says little, for so long at most; it does not outlive the thread that waits
-/// for it.
+/// Reads all that comes by a pipe, which holds little and would stop its writer when it is full.
+fn read_meanwhile(
+    pipe: Option<impl Read + Send + 'static>,
+) -> JoinHandle<std::io::Result<Vec<u8>>> {
+    std::thread::spawn(move || {
+        let mut bytes = Vec::new();
+        if let Some(mut pipe) = pipe {
+            pipe.read_to_end(&mut bytes)?;
+        }
+        Ok(bytes)
+    })
+}
+
+/// Runs a command, for so long at most; it does not outlive the thread that waits for it.
 fn run_within(command: &mut Command, limit: Duration) -> std::io::Result<Output> {
     // SAFETY: between fork and exec only this system call, which is async-signal-safe, is made.
     unsafe {
@@ -206,8 +220,13 @@ fn run_within(command: &mut Command, limit: Duration) -> std::io::Result<Output>
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn()?;
+    let stdout = read_meanwhile(child.stdout.take());
+    let stderr = read_meanwhile(child.stderr.take());
     let end = Instant::now() + limit;
-    while child.try_wait()?.is_none() {
+    let status = loop {
+        if let Some(status) = child.try_wait()? {
+            break status;
+        }
         if Instant::now() > end {
             child.kill()?;
             child.wait()?;
@@ -215,8 +234,16 @@ fn run_within(command: &mut Command, limit: Duration) -> std::io::Result<Output>
             return Err(std::io::Error::new(std::io::ErrorKind::TimedOut, text));
         }
         std::thread::sleep(Duration::from_millis(20));
-    }
-    child.wait_with_output()
+    };
+    let all = |reader: JoinHandle<std::io::Result<Vec<u8>>>| {
+        let failed = |_| Err(std::io::Error::other("a thread that read has failed"));
+        reader.join().unwrap_or_else(failed)
+    };
+    Ok(Output {
+        status,
+        stdout: all(stdout)?,
+        stderr: all(stderr)?,
+    })
 }
 
 impl Helper<'_> {
@@ -418,6 +445,21 @@ mod tests {
     }
 
     #[test]
+    fn a_helper_may_say_more_than_a_pipe_holds() {
+        let script = "head -c 300000 /dev/zero >&2; head -c 300000 /dev/zero";
+        let mut command = Command::new("sh");
+        let output = run_within(command.args(["-c", script]), Duration::from_secs(30)).unwrap();
+        assert!(output.status.success());
+        assert_eq!(
+            (output.stdout.len(), output.stderr.len()),
+            (300_000, 300_000)
+        );
+        let mut command = Command::new("sleep");
+        let error = run_within(command.arg("60"), Duration::from_millis(50)).unwrap_err();
+        assert_eq!(error.kind(), std::io::ErrorKind::TimedOut);
+    }
+
+    #[test]
     fn kinds_of_ports_have_names_that_come_back() {
         let all = devices_to_text(&Device::ALL);
         assert_eq!(all, "dpdk,veth,vhost");
@@ -463,9 +505,9 @@ mod tests {
         let engine = EngineCost {
             rules: turns(90.0),
             reference: turns(50.0),
-            // 20 to receive and 10 to send in memory: the reference's own work is 20.
             police_in: Spread::default(),
             police_out: Spread::default(),
+            // 20 to receive and 10 to send in memory: the reference's own work is 20.
             ports: PortCost::of_rounds(vec![20.0; 3], (32, vec![10.0; 3]), (4, vec![10.0; 3])),
         };
         let mut ports = PortCost::of_rounds(vec![30.0; 3], (32, vec![25.0; 3]), (4, vec![25.0; 3]));
