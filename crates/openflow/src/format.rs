@@ -291,7 +291,6 @@ fn add(out: &mut String, text: std::fmt::Arguments<'_>) {
     let _ = out.write_fmt(text);
 }
 
-/// `%#x`: no prefix for zero.
 /// An option of a tunnel; with its mask, unless that is ones over whole words at the end, for then
 /// it is the whole option.
 fn tunnel_option(out: &mut String, value: &[u8], mask: &[u8]) {
@@ -316,6 +315,7 @@ fn long_hexadecimal(out: &mut String, bytes: &[u8]) {
     }
 }
 
+/// `%#x`: no prefix for zero.
 fn hexadecimal(out: &mut String, number: u128) {
     match number {
         0 => out.push('0'),

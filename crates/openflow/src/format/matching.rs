@@ -133,9 +133,8 @@ impl Writer<'_> {
         self.out.push(',');
     }
 
-    /// Flags by their names: `a|b` when all are matched, `+a-b` when some are. Bits without a name
-    /// are left out. Flags: those that are set where all of the field's `width` bits are asked
-    /// for, else which must be set (`+`) and which not (`-`).
+    /// Flags by their names: those that are set (`a|b`) where all of the field's `width` bits are
+    /// matched, else which must be set and which not (`+a-b`). Bits without a name are left out.
     fn flags(&mut self, name: &str, field: Field, names: &[&str], width: usize) {
         let (value, mask) = self.get(field);
         let mask = mask & ones(names.len());

@@ -176,12 +176,10 @@ impl<'n> Reader<'n> {
         }
         if let Some(option) = field.tunnel_option() {
             // Its length, which only the bridge's map says, is not more than what is said of it.
-            let said = mask.iter().zip(value.iter());
-            let from = match read.mask == self.whole(field) {
-                true => said.take_while(|(_, value)| **value == 0).count(),
-                false => said.take_while(|(mask, _)| **mask == 0).count(),
-            };
-            match read.mask == self.whole(field) {
+            let whole = read.mask == self.whole(field);
+            let said = if whole { &value } else { &mask };
+            let from = said.iter().take_while(|byte| **byte == 0).count();
+            match whole {
                 true => self.matching.set_whole_option(option, &value[from..]),
                 false => (self.matching).set_option(option, &value[from..], Some(&mask[from..])),
             };

@@ -121,21 +121,23 @@ pub struct Desired {
     /// The OpenFlow port numbers that interfaces had earlier, by the interfaces' names.
     pub earlier_numbers: BTreeMap<String, u16>,
     /// Interfaces that cannot exist; their `ofport` is -1.
-    pub refused: BTreeMap<Uuid, Refused>,
+    pub refused: BTreeMap<Uuid, PortError>,
     /// What is wrong with rows that are there all the same, for their `status` columns.
     pub wrong: Wrong,
 }
 
-/// An interface that cannot exist.
+/// A port that is not as the database wants it, as its row's `error` column says.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Refused {
+pub struct PortError {
     /// The bridge that wants it.
     pub bridge: String,
-    /// Its name.
+    /// The interface's name.
     pub name: String,
-    /// Its type, as its row has it.
+    /// The interface's type.
     pub kind: String,
-    /// Why, for its `error` column.
+    /// Whether it has a number and may carry packets all the same.
+    pub is_open: bool,
+    /// What is wrong.
     pub error: String,
 }
 
@@ -366,7 +368,6 @@ impl Reader<'_> {
             );
         }
         let tables = self.tables(row);
-        let managers = self.managers.to_vec();
         let mut options = Options::new(
             "Bridge",
             &row.name,
@@ -398,7 +399,7 @@ impl Reader<'_> {
             managers: if disable_in_band {
                 Vec::new()
             } else {
-                managers
+                self.managers.clone()
             },
             controller_queue_size: options.integer("controller-queue-size", 100, 1..=512) as u16,
             description: limited_text(&mut options, "dp-desc", 255),
@@ -496,10 +497,11 @@ impl Reader<'_> {
     }
 
     fn refuse(&mut self, bridge: &str, interface: &vswitch::Interface, message: &str) {
-        let refused = Refused {
+        let refused = PortError {
             bridge: bridge.to_owned(),
             name: interface.name.clone(),
             kind: interface.kind.clone(),
+            is_open: false,
             error: message.to_owned(),
         };
         self.desired.refused.insert(interface.uuid, refused);

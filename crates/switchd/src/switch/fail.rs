@@ -48,16 +48,19 @@ impl Fail {
     }
 }
 
-fn normal() -> Vec<Instruction> {
-    vec![Instruction::ApplyActions(vec![Action::Output {
+/// What rules of the switch's own do: NORMAL, by a queue where one is given.
+pub(super) fn normal(queue: Option<u32>) -> Vec<Instruction> {
+    let normal = Action::Output {
         port: port::NORMAL,
         max_len: 0,
-    }])]
+    };
+    let actions = queue.map(Action::SetQueue).into_iter().chain([normal]);
+    vec![Instruction::ApplyActions(actions.collect())]
 }
 
 /// The rule of a standalone bridge without controllers.
 fn switch_everything() -> FlowMod {
-    FlowMod::add(Match::any(), 0, normal())
+    FlowMod::add(Match::any(), 0, normal(None))
 }
 
 impl Bridge {
@@ -173,7 +176,7 @@ impl Bridge {
         if open {
             let now = self.switch().now();
             if let Err(error) =
-                pipeline.add_hidden(0, FAIL_OPEN_PRIORITY, &Match::any(), &normal(), now)
+                pipeline.add_hidden(0, FAIL_OPEN_PRIORITY, &Match::any(), &normal(None), now)
             {
                 tracing::error!(target: "fail_open", "{}: cannot fail open: {error}", self.name);
                 self.fail.open.set(false);

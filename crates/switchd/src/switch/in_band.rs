@@ -6,12 +6,11 @@
 //! `bridge/dump-flows` shows them, OpenFlow does not. What depends on the kernel's routes and
 //! neighbours is looked up once a second, or every ten seconds where it is known.
 
-use super::Bridge;
+use super::{Bridge, fail};
 use crate::config::controller::Controller;
 use crate::config::{Mac, ofport};
 use crate::streams::{Active, OPENFLOW_PORT};
 use crate::turns;
-use openflow::action::{Action, Instruction};
 use openflow::port;
 use packet::{Field, Match};
 use std::cell::RefCell;
@@ -107,8 +106,9 @@ fn rules(
             matching.set_exact(*field, *value);
         }
         // Remotes of one address differ in their ports alone.
-        if !rules.contains(&(priority, matching.clone())) {
-            rules.push((priority, matching));
+        let rule = (priority, matching);
+        if !rules.contains(&rule) {
+            rules.push(rule);
         }
     };
     let number = |mac: Mac| {
@@ -177,16 +177,6 @@ fn rules(
         );
     }
     rules
-}
-
-/// What all rules do.
-fn instructions(queue: Option<u32>) -> Vec<Instruction> {
-    let normal = Action::Output {
-        port: port::NORMAL,
-        max_len: 0,
-    };
-    let actions = queue.map(Action::SetQueue).into_iter().chain([normal]);
-    vec![Instruction::ApplyActions(actions.collect())]
 }
 
 impl Bridge {
@@ -280,12 +270,13 @@ impl Bridge {
             return;
         }
         let mut pipeline = self.pipeline.borrow_mut();
-        for (priority, matching) in &state.rules {
-            if !wanted.contains(&(*priority, matching.clone())) {
+        for rule in &state.rules {
+            if !wanted.contains(rule) {
+                let (priority, matching) = rule;
                 pipeline.remove_hidden(0, *priority, matching);
             }
         }
-        let (now, actions) = (self.switch.now(), instructions(state.queue));
+        let (now, actions) = (self.switch.now(), fail::normal(state.queue));
         let before = std::mem::take(&mut state.rules);
         for rule in wanted {
             // One that stays keeps its counters and its age.

@@ -3,7 +3,7 @@
 use super::Switch;
 use super::bridge::Bridge;
 use super::execute::Failures;
-use crate::config::desired::Refused;
+pub use crate::config::desired::PortError;
 use crate::config::port::Port;
 use crate::config::writeback::{Batch, Capabilities, ControllerState, InterfaceState, Role};
 use crate::config::{Desired, Mac};
@@ -14,33 +14,6 @@ use std::rc::Rc;
 
 /// What Open vSwitch writes where a datapath is part of the daemon.
 const DATAPATH_VERSION: &str = "<built-in>";
-
-/// A port that is not as the database wants it, as its row's `error` column says.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct PortError {
-    /// The bridge that wants it.
-    pub bridge: String,
-    /// The interface's name.
-    pub name: String,
-    /// The interface's type.
-    pub kind: String,
-    /// Whether it has a number and may carry packets all the same.
-    pub is_open: bool,
-    /// What is wrong.
-    pub error: String,
-}
-
-impl From<&Refused> for PortError {
-    fn from(refused: &Refused) -> PortError {
-        PortError {
-            bridge: refused.bridge.clone(),
-            name: refused.name.clone(),
-            kind: refused.kind.clone(),
-            is_open: false,
-            error: refused.error.clone(),
-        }
-    }
-}
 
 impl Switch {
     /// The interface types that can be opened.
@@ -108,7 +81,7 @@ impl Switch {
         for (uuid, refused) in &desired.refused {
             batch.interface(*uuid, &InterfaceState::failed(refused.error.clone()));
         }
-        let mut errors: Vec<PortError> = desired.refused.values().map(PortError::from).collect();
+        let mut errors: Vec<PortError> = desired.refused.values().cloned().collect();
         self.report_interfaces(desired, failures, batch, &mut errors);
         self.port_errors.replace(errors);
         self.report_controllers(desired, batch);
