@@ -47,7 +47,7 @@ pub use dummy::Target as StreamTarget;
 pub use eal::{Eal, EalOptions, Memory};
 pub use error::{Error, describe};
 pub use hold::is_free;
-pub use link::{LinkChanges, LinkEvents, NextHop, next_hop};
+pub use link::{LinkChanges, LinkEvents, NextHop, make_veth, next_hop};
 pub use mbuf::Mbuf;
 pub use pool::Pool;
 pub use record::leftovers;

@@ -25,6 +25,7 @@ const DATAGRAM: usize = 32 * 1024;
 
 // linux/if_link.h, linux/net_namespace.h, linux/rtnetlink.h
 const IFLA_INFO_KIND: u16 = 1;
+const IFLA_INFO_DATA: u16 = 2;
 const IFLA_TARGET_NETNSID: u16 = 46;
 const NETNSA_NSID: u16 = 1;
 const NETNSA_FD: u16 = 3;
@@ -32,6 +33,8 @@ const RTA_DST: u16 = 1;
 const RTA_OIF: u16 = 4;
 const RTA_GATEWAY: u16 = 5;
 const RTN_UNICAST: u8 = 1;
+// linux/veth.h
+const VETH_INFO_PEER: u16 = 1;
 // linux/if_arp.h
 const ATF_COM: i32 = 2;
 
@@ -130,6 +133,30 @@ pub fn next_hop(destination: Ipv4Addr) -> Result<NextHop, i32> {
         address,
         mac,
     })
+}
+
+/// Makes a veth pair of these names in this thread's network namespace and sets both ends up,
+/// without IPv6, lest the kernel say something on them of itself. The error is the system's number.
+pub fn make_veth(names: [&str; 2]) -> Result<(), i32> {
+    let links = SharedLinks::new()?;
+    let mut links = links.lock();
+    let body = [0; size_of::<libc::ifinfomsg>()];
+    let mut peer = body.to_vec();
+    peer.extend(name_attribute(names[1])?);
+    let mut data = Vec::new();
+    push_attribute(&mut data, VETH_INFO_PEER, &peer);
+    let mut info = Vec::new();
+    push_attribute(&mut info, IFLA_INFO_KIND, b"veth");
+    push_attribute(&mut info, IFLA_INFO_DATA, &data);
+    let mut attributes = name_attribute(names[0])?;
+    push_attribute(&mut attributes, libc::IFLA_LINKINFO, &info);
+    let flags = libc::NLM_F_ACK | libc::NLM_F_CREATE | libc::NLM_F_EXCL;
+    links.transact(libc::RTM_NEWLINK, flags, &body, &attributes)?;
+    for name in names {
+        let _ = std::fs::write(format!("/proc/sys/net/ipv6/conf/{name}/disable_ipv6"), "1");
+        links.set_up(name, true)?;
+    }
+    Ok(())
 }
 
 /// Counts how often an interface's link came or went.
@@ -434,19 +461,10 @@ impl Links {
         question.arp_pa = socket_address(address);
         question.arp_ha.sa_family = libc::AF_UNSPEC as libc::sa_family_t;
         question.arp_dev = request.ifr_name;
-        // SAFETY: the request is a whole arpreq.
-        let code = unsafe {
-            libc::ioctl(
-                self.control.as_raw_fd(),
-                libc::SIOCGARP,
-                std::ptr::from_mut(&mut question),
-            )
-        };
-        if code < 0 {
-            return match last_errno() {
-                libc::ENXIO => Ok(None),
-                errno => Err(errno),
-            };
+        match self.ioctl(libc::SIOCGARP, &mut question) {
+            Ok(()) => {}
+            Err(libc::ENXIO) => return Ok(None),
+            Err(errno) => return Err(errno),
         }
         let mac: Mac = std::array::from_fn(|at| question.arp_ha.sa_data[at] as u8);
         // An entry that is being asked for has none yet.
@@ -479,20 +497,10 @@ impl Links {
         route.rt_genmask = socket_address(Ipv4Addr::UNSPECIFIED);
         route.rt_gateway = socket_address(gateway);
         route.rt_flags = libc::RTF_UP | libc::RTF_GATEWAY;
-        // SAFETY: the request is a whole rtentry, which names no device.
-        let code = unsafe {
-            libc::ioctl(
-                self.control.as_raw_fd(),
-                libc::SIOCADDRT,
-                std::ptr::from_mut(&mut route),
-            )
-        };
-        match code {
-            0.. => Ok(()),
-            _ => match last_errno() {
-                libc::EEXIST => Ok(()),
-                errno => Err(errno),
-            },
+        // It names no device.
+        match self.ioctl(libc::SIOCADDRT, &mut route) {
+            Err(libc::EEXIST) => Ok(()),
+            done => done,
         }
     }
 
@@ -541,13 +549,15 @@ impl Links {
         self.ioctl(libc::SIOCETHTOOL as libc::c_ulong, &mut request)
     }
 
-    fn ioctl(&self, number: libc::c_ulong, request: &mut libc::ifreq) -> Result<(), i32> {
+    fn ioctl<T>(&self, number: libc::c_ulong, request: &mut T) -> Result<(), i32> {
         ioctl(self.control.as_raw_fd(), number, request)
     }
 }
 
-fn ioctl(fd: RawFd, number: libc::c_ulong, request: &mut libc::ifreq) -> Result<(), i32> {
-    // SAFETY: the request is a whole ifreq; where it points to data, the data is as large as its
+/// Makes a request by ioctl, of the type that its number takes.
+fn ioctl<T>(fd: RawFd, number: libc::c_ulong, request: &mut T) -> Result<(), i32> {
+    // SAFETY: each caller's request is a whole one of the number's type: an ifreq, an arpreq for
+    // SIOCGARP, an rtentry for SIOCADDRT. Where it points to data, the data is as large as its
     // command says.
     let code = unsafe { libc::ioctl(fd, number, std::ptr::from_mut(request)) };
     if code < 0 { Err(last_errno()) } else { Ok(()) }

@@ -41,7 +41,7 @@ const COMPARED: usize = 6;
 /// It has where they are not faster by more than this share.
 const FASTER: f64 = 0.01;
 /// A turn that takes longer was interrupted: it does not count, in cycles.
-pub(crate) const INTERRUPTED: u64 = 200_000;
+pub const INTERRUPTED: u64 = 200_000;
 
 /// One port of the worker's bridge.
 pub struct Port<F: Frame> {

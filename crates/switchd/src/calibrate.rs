@@ -15,6 +15,7 @@ mod guest;
 mod pump;
 mod veth;
 
+use crate::switch::processors;
 use datapath::PortSettings;
 use packet::io::TxQueue;
 use ports::{Dpdk, Eal, EalOptions, Kind, Mbuf, Memory, OpenPort, PortSpec};
@@ -24,7 +25,7 @@ use predict::ports::{Costs, Device, OPTION, Plan, PortCost, devices_of_text};
 use predict::rules::Rules;
 use predict::spread::Spread;
 use predict::traffic::Traffic;
-use predict::worker::{self, Port, Setting, Turns};
+use predict::worker::{self, INTERRUPTED, Port, Setting, Turns};
 use predict::{Effort, Error};
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -45,9 +46,8 @@ const SLICE: Duration = Duration::from_millis(50);
 /// themselves are measured.
 const REFERENCE_SLICE: Duration = Duration::from_millis(10);
 
-/// A burst of a DPDK device that takes longer was interrupted, in cycles; likewise one of a veth
-/// pair or a guest, which takes a system call or more.
-const INTERRUPTED: u64 = 200_000;
+/// A burst of a veth pair or a guest, which takes a system call or more, was interrupted where it
+/// takes longer, in cycles.
 const INTERRUPTED_KERNEL: u64 = 4_000_000;
 /// Packets of a round of ports whose frames are copied: it makes no difference how many there are.
 const COPIED_ROUND: u64 = 8192;
@@ -122,6 +122,8 @@ fn calibrate(arguments: &[String]) -> Result<Costs, String> {
         }
         None => None,
     };
+    let capture = Path::new(capture);
+    let traffic = traffic(capture)?;
     let eal = ports::eal::init(&EalOptions {
         memory,
         extra: "--no-pci".to_owned(),
@@ -130,13 +132,12 @@ fn calibrate(arguments: &[String]) -> Result<Costs, String> {
     .map_err(|error| error.to_string())?;
     let watch = Watch::new(Some(cpu));
     let mut measuring = Measuring { cpu, rounds, watch };
-    let capture = Path::new(capture);
     let look = look(&eal, cpu);
     let costs = devices.iter().map(|device| {
         let cost = match device {
-            Device::Dpdk => with_dpdk(&eal, capture, whole.as_ref(), &mut measuring),
-            Device::Veth => with_veth(&eal, capture, &mut measuring),
-            Device::Vhost => with_guest(&eal, capture, &mut measuring),
+            Device::Dpdk => with_dpdk(&eal, (capture, &traffic), whole.as_ref(), &mut measuring),
+            Device::Veth => with_veth(&eal, &traffic, &mut measuring),
+            Device::Vhost => with_guest(&eal, capture, &traffic, &mut measuring),
         };
         let cost = cost.map_err(|error| format!("{}: {error}", device.name()))?;
         Ok((*device, PortCost { look, ..cost }))
@@ -157,11 +158,11 @@ fn calibrate(arguments: &[String]) -> Result<Costs, String> {
 /// What DPDK's devices cost, and what the rules themselves do over them.
 fn with_dpdk(
     eal: &Eal,
-    capture: &Path,
+    (capture, traffic): (&Path, &Traffic),
     whole: Option<&(Result<Rules, String>, Plan)>,
     measuring: &mut Measuring,
 ) -> Result<PortCost, String> {
-    let replay = replay(capture, eal)?;
+    let replay = replay(capture, traffic, eal)?;
     let mut files = Files(Vec::new());
     if replay.file != capture {
         files.0.push(replay.file.clone());
@@ -172,7 +173,7 @@ fn with_dpdk(
         return Ok(cost);
     };
     let rules = rules.as_ref().map_err(Clone::clone);
-    match rules.and_then(|rules| with_rules(eal, capture, (rules, plan), measuring)) {
+    match rules.and_then(|rules| with_rules(eal, (capture, traffic), (rules, plan), measuring)) {
         Ok(turns) => {
             cost.whole = Some(turns.cycles);
             cost.remembers = turns.remembers.map(str::to_owned);
@@ -186,9 +187,9 @@ fn with_dpdk(
 }
 
 /// Frames that a port whose frames are copied receives.
-fn copied_frames(capture: &Path) -> Result<Vec<Vec<u8>>, String> {
-    let arrivals = traffic(capture)?.arrivals.into_iter().take(COPIED_FRAMES);
-    Ok(arrivals.map(|arrival| arrival.bytes).collect())
+fn copied_frames(traffic: &Traffic) -> Vec<Vec<u8>> {
+    let arrivals = traffic.arrivals.iter().take(COPIED_FRAMES);
+    arrivals.map(|arrival| arrival.bytes.clone()).collect()
 }
 
 fn traffic(capture: &Path) -> Result<Traffic, String> {
@@ -198,9 +199,9 @@ fn traffic(capture: &Path) -> Result<Traffic, String> {
 }
 
 /// What one end of a veth pair costs.
-fn with_veth(eal: &Eal, capture: &Path, measuring: &mut Measuring) -> Result<PortCost, String> {
+fn with_veth(eal: &Eal, traffic: &Traffic, measuring: &mut Measuring) -> Result<PortCost, String> {
     let names = ["sluice-veth0", "sluice-veth1"];
-    let mut pair = veth::Pair::new(names, copied_frames(capture)?)
+    let mut pair = veth::Pair::new(names, copied_frames(traffic))
         .map_err(|error| format!("cannot make a veth pair: {error}"))?;
     let port = ports::open(eal, &PortSpec::new(names[0], Kind::System))
         .map_err(|error| error.to_string())?;
@@ -208,7 +209,12 @@ fn with_veth(eal: &Eal, capture: &Path, measuring: &mut Measuring) -> Result<Por
 }
 
 /// What a guest's rings cost.
-fn with_guest(eal: &Eal, capture: &Path, measuring: &mut Measuring) -> Result<PortCost, String> {
+fn with_guest(
+    eal: &Eal,
+    capture: &Path,
+    traffic: &Traffic,
+    measuring: &mut Measuring,
+) -> Result<PortCost, String> {
     let path = capture.with_extension("vhost");
     // Should the port leave it.
     let _files = Files(vec![path.clone()]);
@@ -218,7 +224,7 @@ fn with_guest(eal: &Eal, capture: &Path, measuring: &mut Measuring) -> Result<Po
     };
     let port = ports::open(eal, &PortSpec::new("sluice-guest", kind))
         .map_err(|error| error.to_string())?;
-    let mut guest = guest::Guest::connect(&path, copied_frames(capture)?)
+    let mut guest = guest::Guest::connect(&path, copied_frames(traffic))
         .map_err(|error| format!("{}: {error}", path.display()))?;
     copied(port, &mut guest, measuring)
 }
@@ -240,7 +246,8 @@ fn copied(
         .control
         .tx_queue(0)
         .map_err(|error| error.to_string())?;
-    let other = other_processor(measuring.cpu);
+    let mut others = processors::allowed().iter().copied().rev();
+    let other = others.find(|other| *other != measuring.cpu);
     let until = Instant::now() + COPIED_LIMIT;
     let alone = Alone {
         rounds: measuring.rounds,
@@ -268,31 +275,14 @@ fn copied(
     Ok(cost)
 }
 
-/// A processor that this process may use besides `cpu`.
-fn other_processor(cpu: usize) -> Option<usize> {
-    // SAFETY: a `cpu_set_t` of zero bytes is an empty set; the call writes no more than the size
-    // that is given; pid 0 is the calling thread.
-    let allowed = unsafe {
-        let mut set: libc::cpu_set_t = std::mem::zeroed();
-        libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set);
-        set
-    };
-    let others = (0..libc::CPU_SETSIZE as usize).filter(|other| *other != cpu);
-    // SAFETY: the number is below the size of the set.
-    others
-        .rev()
-        .find(|other| unsafe { libc::CPU_ISSET(*other, &allowed) })
-}
-
 /// A worker's turns under the rules themselves, each port a device.
 fn with_rules(
     eal: &Eal,
-    capture: &Path,
+    (capture, traffic): (&Path, &Traffic),
     (rules, plan): (&Rules, &Plan),
     measuring: &mut Measuring,
 ) -> Result<Turns, String> {
     let text = |error: ports::Error| error.to_string();
-    let traffic = traffic(capture)?;
     let most = match eal.huge_pages() {
         true => usize::MAX,
         false => FRAMES_WITHOUT_HUGE_PAGES,
@@ -367,8 +357,7 @@ struct Replay {
 }
 
 /// The capture, or a shorter one where its frames would not fit.
-fn replay(capture: &Path, eal: &Eal) -> Result<Replay, String> {
-    let mut traffic = traffic(capture)?;
+fn replay(capture: &Path, traffic: &Traffic, eal: &Eal) -> Result<Replay, String> {
     let mut replay = Replay {
         file: capture.to_owned(),
         frames: traffic.arrivals.len(),
@@ -383,9 +372,9 @@ fn replay(capture: &Path, eal: &Eal) -> Result<Replay, String> {
     );
     if replay.frames > FRAMES_WITHOUT_HUGE_PAGES {
         replay.frames = FRAMES_WITHOUT_HUGE_PAGES;
-        traffic.arrivals.truncate(replay.frames);
+        let arrivals = traffic.arrivals[..replay.frames].to_vec();
         replay.file = capture.with_extension("short");
-        std::fs::write(&replay.file, traffic.to_capture())
+        std::fs::write(&replay.file, Traffic { arrivals }.to_capture())
             .map_err(|error| format!("{}: {error}", replay.file.display()))?;
         replay.notes.push(format!(
             "ports were measured with {FRAMES_WITHOUT_HUGE_PAGES} frames for want of memory"

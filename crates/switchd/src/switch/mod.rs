@@ -20,7 +20,7 @@ pub mod latency;
 mod learn;
 mod of;
 pub mod predict;
-mod processors;
+pub(crate) mod processors;
 mod queues;
 pub mod report;
 mod slices;
