@@ -3,8 +3,9 @@
 //!
 //! `forward PORT PORT [SECONDS] [DPDK-EXTRA]`, where a port is `TYPE:NAME[;OPTION=VALUE]...`:
 //!
-//!     forward 'dpdk:a;dpdk-devargs=net_pcap0,rx_pcap=FILE,infinite_rx=1'
-//! 'dpdk:b;dpdk-devargs=net_null0,no-rx=1'     forward system:veth1 system:veth2 10
+//!     forward 'dpdk:a;dpdk-devargs=net_pcap0,rx_pcap=FILE,infinite_rx=1' \
+//!         'dpdk:b;dpdk-devargs=net_null0,no-rx=1'
+//!     forward system:veth1 system:veth2 10
 
 use packet::io::{RxQueue, TxQueue};
 use ports::{Eal, EalOptions, Mbuf, OpenPort, PortSpec};

@@ -8,8 +8,8 @@
 //! what was found:
 //!
 //!     most RATE
-//!     share PERCENT sent N received N excluded N p50 US p99 US p999 US most US pauses N longest US
-//! observed SECONDS
+//!     share PERCENT sent N received N excluded N p50 US p99 US p999 US most US pauses N
+//!         longest US observed SECONDS
 //!
 //! A generator that does not run cannot tell when a frame arrived. So the loop watches itself: when
 //! one turn takes more than 20 us, the frames that were under way are excluded and the time is not

@@ -133,22 +133,16 @@ pub fn measure(
         stands.push(of_reference(policer)?);
     }
     worker::in_turns(&mut stands, effort.rounds, watch)?;
-    let mut turns = stands.into_iter().map(Stand::finish);
-    let mut next = || {
-        let none = || Err(Error::new("a worker is missing"));
-        turns.next().unwrap_or_else(none)
+    let turns = stands.into_iter().map(Stand::finish);
+    let mut turns = turns.collect::<Result<Vec<Turns>, Error>>()?.into_iter();
+    let (Some(of_rules), Some(reference)) = (turns.next(), turns.next()) else {
+        return Err(Error::new("a worker is missing"));
     };
-    let (of_rules, reference) = (next()?, next()?);
     let more = |turns: Turns| turns.cycles.minus(reference.cycles).at_least(0.0);
-    let mut police = [Spread::default(); 2];
-    for (cost, asked) in police.iter_mut().zip(asked) {
-        if asked.is_some() {
-            *cost = more(next()?);
-        }
-    }
+    let police = asked.map(|asked| asked.and_then(|_| turns.next()).map(more));
     let ports = ports_alone(&stores, round, effort)?;
     watch.look()?;
-    let [police_in, police_out] = police;
+    let [police_in, police_out] = police.map(Option::unwrap_or_default);
     Ok(EngineCost {
         rules: of_rules,
         reference,
@@ -304,18 +298,17 @@ pub fn ports_loop<F: packet::Frame>(
     for round in 0..2 * (rounds.max(3) + WARM) {
         let whole = round % 2 == 0;
         let (mut in_receive, mut in_send, mut packets, mut empty) = (0, 0, 0_u64, 0_u32);
-        while packets < round_packets && empty < 1 << 20 && Instant::now() < end {
+        'round: while packets < round_packets && empty < 1 << 20 && Instant::now() < end {
             for source in sources.iter_mut() {
                 if !ready(last) {
-                    empty = u32::MAX;
-                    break;
+                    break 'round;
                 }
                 let start = cycles();
                 let count = source.receive(&mut frames);
                 last = count;
                 let received = cycles();
                 if count == 0 {
-                    empty = empty.saturating_add(1);
+                    empty += 1;
                     continue;
                 }
                 came = true;

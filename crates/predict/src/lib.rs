@@ -3,15 +3,15 @@
 //! A prediction is a sum of parts, each of which is found by itself:
 //!
 //! * What the rules make packets do: [`rules`] compiles them as the daemon does, [`trace`] walks
-//!   each packet of the [`traffic`] through the result alone and   notes its lookups, the cache
-//!   lines these read and the ports it leaves by. These figures are exact.
+//!   each packet of the [`traffic`] through the result alone and notes its lookups, the cache lines
+//!   these read and the ports it leaves by. These figures are exact.
 //! * What that takes on this processor: [`engine`] has a real worker walk the traffic in bursts,
-//!   over ports that are memory laid out as DPDK's buffers are, once under the   rules and once
-//!   under a reference. [`stages`] times the parser and each table's lookups alone, to say where
-//!   the cycles go.
+//!   over ports that are memory laid out as DPDK's buffers are, once under the rules and once under
+//!   a reference. [`stages`] times the parser and each table's lookups alone, to say where the
+//!   cycles go.
 //! * What policers cost: by how much the reference's worker takes longer where its ports police.
 //! * What real ports cost: [`ports`], measured under the reference alone, by whoever can open
-//!   ports. Where all packets come and leave by such ports, the rules themselves are   carried out
+//!   ports. Where all packets come and leave by such ports, the rules themselves are carried out
 //!   over them, too, and that is the sum: waiting for a packet, for its rule and for its counter
 //!   overlap in ways that parts do not tell.
 //!
