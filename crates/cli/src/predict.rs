@@ -204,18 +204,13 @@ fn policed(
         let Some(text) = text else { continue };
         let these = Policed::parse(text, names).with_context(|| format!("{option} {text}"))?;
         let met = ports::shares(traffic, trace, &|port| these.contains(port));
-        let share = match inward {
-            true => {
-                policed.received = met.received;
-                met.received
-            }
+        let (part, share) = match inward {
+            true => (&mut policed.received, met.received),
             // Where all is dropped, nothing is sent.
-            false if trace.out_ports.is_empty() => 0.0,
-            false => {
-                policed.sent = met.sent;
-                met.sent
-            }
+            false if trace.out_ports.is_empty() => (&mut policed.sent, 0.0),
+            false => (&mut policed.sent, met.sent),
         };
+        *part = share;
         if share == 0.0 {
             notes.push(format!("no packet meets a policer of {option} {text}"));
         }

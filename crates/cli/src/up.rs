@@ -214,11 +214,8 @@ pub fn up(options: &UpOptions) -> Result<()> {
         return Ok(());
     }
     // A switch of root's leaves the directory, which others may not write.
-    let probe = directory.join(format!(".sluice-up-{}", std::process::id()));
-    // Somebody else's directory may have a link of that name to a file of ours.
-    fs::File::create_new(&probe)
+    tempfile::tempfile_in(&directory)
         .with_context(|| format!("cannot write into {}{hint}", directory.display()))?;
-    fs::remove_file(&probe)?;
     let was_there = directory.join("conf.db").exists();
     let started_database = start_database(&options.schema, &directory)?;
     let started = write_system(options, &directory)

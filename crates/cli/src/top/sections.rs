@@ -20,11 +20,7 @@ pub(super) fn all(before: &Reading, after: &Reading, width: usize) -> Vec<Shown>
         Some(workers(old, new, interval_us)),
         Some(tables(old, new, interval_us)),
     ];
-    let head = head.iter().flat_map(|text| wrapped(text, width));
-    let head = head.map(|text| Shown {
-        text,
-        look: Look::Row,
-    });
+    let head = (head.iter()).flat_map(|text| shown(text, width, Look::Row));
     let sections = sections.into_iter().flatten().map(|mut section| {
         let cells = section.rows.iter_mut().flatten();
         cells.for_each(|cell| *cell = harmless(cell));
@@ -33,6 +29,12 @@ pub(super) fn all(before: &Reading, after: &Reading, width: usize) -> Vec<Shown>
     head.chain(errors(new, width))
         .chain(sections.flat_map(|section| section.lines(width)))
         .collect()
+}
+
+/// A text in lines that are not longer than the page is wide.
+fn shown(text: &str, width: usize, look: Look) -> impl Iterator<Item = Shown> {
+    let lines = wrapped(text, width).into_iter();
+    lines.map(move |text| Shown { text, look })
 }
 
 /// Errors that are shown; the database has all of them.
@@ -48,12 +50,11 @@ fn errors(after: &Stats, width: usize) -> Vec<Shown> {
         0 => "Ports with errors".to_owned(),
         more => format!("Ports with errors (and {more} more)"),
     };
-    let mut lines = vec![(String::new(), Look::Row)];
-    lines.extend(
-        wrapped(&title, width)
-            .into_iter()
-            .map(|line| (line, Look::Title)),
-    );
+    let mut lines = vec![Shown {
+        text: String::new(),
+        look: Look::Row,
+    }];
+    lines.extend(shown(&title, width, Look::Title));
     // Those that carry nothing first.
     let (open, closed): (Vec<_>, Vec<_>) = all.iter().partition(|port| port.open);
     for port in closed.into_iter().chain(open).take(ERRORS) {
@@ -65,16 +66,9 @@ fn errors(after: &Stats, width: usize) -> Vec<Shown> {
         let kind = kind_of(&port.kind);
         let text = format!("{} ({}, {kind}) {what}", port.name, port.bridge);
         let text = harmless(&text.replace('\n', " "));
-        lines.extend(
-            wrapped(&text, width)
-                .into_iter()
-                .map(|line| (line, Look::Row)),
-        );
+        lines.extend(shown(&text, width, Look::Row));
     }
     lines
-        .into_iter()
-        .map(|(text, look)| Shown { text, look })
-        .collect()
 }
 
 /// A type's name; none means a kernel interface.
