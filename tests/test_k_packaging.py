@@ -9,7 +9,7 @@ import re
 import signal
 import subprocess
 
-from documents import blocks, commands
+from documents import blocks, commands, text_of
 from harness import PATIENCE, ROOT, Failure, Skip, check, equal, run, test, wait_for
 
 PACKAGING = os.path.join(ROOT, "packaging")
@@ -35,11 +35,6 @@ def make(target, ok=True, umask="022", **variables):
 def files_below(directory):
     """All files, by their paths below the directory."""
     return {os.path.relpath(os.path.join(where, name), directory) for where, _, names in os.walk(directory) for name in names}
-
-
-def text_of(path):
-    with open(path, encoding="utf-8") as file:
-        return file.read()
 
 
 def help_of(binaries, *words):

@@ -3,24 +3,20 @@ import re
 import struct
 
 from harness import becomes, equal, ethernet, mac, test, wait_for
+from test_g_predict import ipv4
 
 FRAMES = 3
 SOURCE, DESTINATION = "02:00:00:00:00:01", "02:00:00:00:00:02"
 
 
-def ipv4(length):
-    """A UDP packet of IPv4 of this length."""
-    head = struct.pack("!BBHHHBBH4s4s", 0x45, 0, length, 0, 0, 64, 17, 0, bytes((10, 0, 0, 1)), bytes((10, 0, 0, 2)))
-    words = struct.unpack("!10H", head)
-    total = sum(words)
-    total = (total & 0xffff) + (total >> 16)
-    head = head[:10] + struct.pack("!H", ~(total + (total >> 16)) & 0xffff) + head[12:]
-    return head + struct.pack("!HHHH", 1000, 2000, length - 20, 0) + bytes(length - 28)
+def udp(length):
+    """An IPv4 packet of this length, of UDP."""
+    return ipv4(bytes((10, 0, 0, 2)), struct.pack("!HHHH", 1000, 2000, length - 20, 0) + bytes(length - 28))
 
 
-PLAIN = ethernet(DESTINATION, SOURCE, 0x0800, ipv4(86))  # 100 bytes
-TAGGED = ethernet(DESTINATION, SOURCE, 0x0800, ipv4(86), [(0x8100, 5)])  # 104 bytes
-LABELLED = mac(DESTINATION) + mac(SOURCE) + struct.pack("!HI", 0x8847, 9 << 12 | 0x100 | 64) + ipv4(86)  # 104 bytes
+PLAIN = ethernet(DESTINATION, SOURCE, 0x0800, udp(86))  # 100 bytes
+TAGGED = ethernet(DESTINATION, SOURCE, 0x0800, udp(86), [(0x8100, 5)])  # 104 bytes
+LABELLED = mac(DESTINATION) + mac(SOURCE) + struct.pack("!HI", 0x8847, 9 << 12 | 0x100 | 64) + udp(86)  # 104 bytes
 
 # A name, a frame, rules with cookies, and the bytes of each frame that these count.
 CASES = [

@@ -17,9 +17,9 @@ def links():
     return sorted(os.listdir("/sys/class/net"))
 
 
-def command(lab, *options):
+def command(lab, *options, rounds=3):
     """The command, on few slices; what it writes lies in the test's directory."""
-    words = [sluice(lab), "predict", "--flows", "-", "--rounds", "3", "--sluiced", lab.switchd[0], *options]
+    words = [sluice(lab), "predict", "--flows", "-", "--rounds", str(rounds), "--sluiced", lab.switchd[0], *options]
     return ["env", f"TMPDIR={lab.directory}", *words]
 
 
@@ -85,9 +85,7 @@ def nothing_is_left_where_it_is_ended(lab):
     """By Ctrl-C or SIGTERM: files, helper and interfaces go; by SIGKILL the helper and its interfaces do."""
     before = links()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
-        words = command(lab, "--ports", "1:veth,2:veth", "--rounds", "1000")
-        words.remove("3")
-        words.remove("--rounds")
+        words = command(lab, "--ports", "1:veth,2:veth", rounds=1000)
         with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
                               preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)) as process:
             process.stdin.write(RULES)

@@ -6,21 +6,19 @@ import struct
 
 from harness import equal, test, wait_for
 from test_e_sessions import Client, oxm
+from test_k_openflow import PACKET_OUT
+from test_k_tools import dummies
 
 PACKET = "ffffffffffff020202020202080045000020000000004011f96d0a0000010a0000020001000200080000" + "00" * 20
 NO_RULE = (0, None)
-PACKET_OUT = 13
 
 
 class Told:
     """Packet-ins of a bridge with two dummy ports, as a controller of 1.5 hears them."""
 
     def __init__(self, lab):
-        self.switch = lab.switch(options=("--enable-dummy=override",))
-        self.switch.vsctl("add-br", "br0", "--", "set", "Bridge", "br0", "fail_mode=secure", "datapath_type=dummy",
-                          "protocols=[OpenFlow10,OpenFlow11,OpenFlow13,OpenFlow15]")
-        for number in (1, 2):
-            self.switch.vsctl("add-port", "br0", f"p{number}", "--", "set", "Interface", f"p{number}", "type=dummy", f"ofport_request={number}")
+        self.switch = dummies(lab)
+        self.switch.vsctl("add", "Bridge", "br0", "protocols", "OpenFlow11")
         self.file = os.path.join(lab.directory, "told.out")
         lab.start(["stdbuf", "-oL", "ovs-ofctl", "-O", "OpenFlow15", "monitor", "br0", "65535", "-P", "nxt_packet_in2"], "told.out", env=self.switch.env)
 

@@ -14,15 +14,9 @@ import termios
 import threading
 import time
 
-from harness import Skip, check, equal, run, test, wait_for
+from harness import check, equal, run, test, wait_for
+from test_g_predict import sluice
 from test_k_cli import User
-
-
-def sluice(lab):
-    """The command beside the daemon under test."""
-    if lab.is_ovs:
-        raise Skip("a command of Sluice's")
-    return os.path.join(os.path.dirname(os.path.abspath(lab.switchd[0])), "sluice")
 
 
 def text_of(command, switch, *options):
@@ -187,14 +181,12 @@ def small_and_missing_terminals(lab):
     time.sleep(0.5)
     os.write(terminal, b"q")
 
-    def ended():
-        read()
-        return os.waitpid(process, os.WNOHANG)
     status = None
 
     def has_ended():
         nonlocal status
-        pid, status = ended()
+        read()
+        pid, status = os.waitpid(process, os.WNOHANG)
         return pid == process
     wait_for("it has ended", has_ended)
     equal(status, 0, "how it ended")
