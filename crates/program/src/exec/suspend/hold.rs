@@ -39,6 +39,8 @@ pub const HELD_MAX: usize = 1024;
 pub const HELD_BYTES: usize = 8 << 20;
 /// How long a walk is held altogether, and a rule waited for, in milliseconds.
 pub const PATIENCE_MS: u64 = 50;
+/// Walks that have gone on and whose memory is kept for the next ones.
+const SPARE: usize = 64;
 /// Refusals remembered.
 const REFUSALS: usize = 64;
 /// How old the note in a rule may be that says when it was last learned, in milliseconds.
@@ -55,6 +57,7 @@ struct Wanted {
 }
 
 /// What stays the same however often a walk is held.
+#[derive(Clone)]
 struct Origin {
     /// Its place among held walks.
     order: u64,
@@ -101,6 +104,21 @@ pub struct Held<F> {
 }
 
 impl<F> Held<F> {
+    /// One that waits for nothing.
+    fn of(walk: Walk<F>, origin: Origin) -> Held<F> {
+        Held {
+            walk,
+            wanted: None,
+            tickets: Tickets::new(),
+            results: SmallVec::new(),
+            origin,
+            epoch: 0,
+            valid: WordSet::EMPTY,
+            place: Place::default(),
+            bytes: 0,
+        }
+    }
+
     /// Takes note of what has become of what it waits for.
     fn hear(&mut self, resolved: &[Resolved]) {
         let Held {
@@ -164,8 +182,14 @@ pub(crate) struct Waiting<F> {
     /// Those that may go on, in order.
     ready: VecDeque<Box<Held<F>>>,
     refusals: VecDeque<Refusal>,
+    /// Of walks that have gone on, for the next ones: a walk is a kilobyte.
+    spare: Vec<Box<Held<F>>>,
     /// Bytes of all held walks.
     bytes: usize,
+    /// The oldest epoch of the answers that not every worker works by yet, [`NEVER`] for none.
+    answered: Epoch,
+    /// No deadline of a rule asked for or of a held walk is before this.
+    due_ms: u64,
     tickets: u64,
     orders: u64,
     /// Whether an epoch is held.
@@ -181,7 +205,10 @@ impl<F> Waiting<F> {
             held: VecDeque::new(),
             ready: VecDeque::new(),
             refusals: VecDeque::new(),
+            spare: Vec::new(),
             bytes: 0,
+            answered: NEVER,
+            due_ms: 0,
             tickets: 0,
             orders: 0,
             // An engine that failed before this one may have left an epoch held.
@@ -277,10 +304,24 @@ impl<F> Waiting<F> {
         resolved
     }
 
+    /// Whether an answer has come to count, or a deadline has passed: a turn of a worker takes
+    /// microseconds and control a hundred times as long, so most turns have nothing to do here.
+    fn has_news(&self, guard: &Guard<'_>, now_ms: u64) -> bool {
+        now_ms >= self.due_ms || self.answered != NEVER && guard.domain().passed(self.answered)
+    }
+
     /// Finds the walks that may go on, and lets go of epochs that no walk needs any more.
     fn settle(&mut self, guard: &Guard<'_>, now_ms: u64, noted: &mut impl FnMut(Event)) {
+        if !self.asked.is_empty() && !self.has_news(guard, now_ms) {
+            return;
+        }
         let resolved = self.resolve(guard, now_ms, noted);
-        for mut held in std::mem::take(&mut self.held) {
+        let unanswered = self.asked.iter().filter_map(|asked| asked.answer);
+        self.answered = (unanswered.map(|answer| answer.epoch).min()).unwrap_or(NEVER);
+        for _ in 0..self.held.len() {
+            let Some(mut held) = self.held.pop_front() else {
+                break;
+            };
             held.hear(&resolved);
             if held.tickets.is_empty() || now_ms >= held.origin.deadline_ms {
                 let late = held.tickets.drain(..);
@@ -292,6 +333,9 @@ impl<F> Waiting<F> {
                 self.held.push_back(held);
             }
         }
+        let asked = self.asked.iter().map(|asked| asked.deadline_ms);
+        let held = self.held.iter().map(|held| held.origin.deadline_ms);
+        self.due_ms = asked.chain(held).min().unwrap_or(NEVER);
         let waiting = self.held.iter().chain(&self.ready);
         let oldest = waiting.map(|held| held.origin.since).min();
         guard.hold(oldest.unwrap_or(NEVER));
@@ -321,8 +365,10 @@ pub enum Wait {
 impl<F: Frame> Engine<F> {
     /// Takes control's answer to a request. One that came too late is ignored.
     pub fn answer(&mut self, answer: Answer) {
-        if let Some(asked) = self.waiting_for.asked.get_mut(answer.ticket) {
+        let waiting = &mut self.waiting_for;
+        if let Some(asked) = waiting.asked.get_mut(answer.ticket) {
             asked.answer = Some(answer);
+            waiting.answered = answer.epoch.min(waiting.answered);
         }
     }
 
@@ -344,7 +390,7 @@ impl<F: Frame> Engine<F> {
         if !self.is_waiting() {
             return Wait::Idle;
         }
-        let answered = waiting.asked.iter().any(|asked| asked.answer.is_some());
+        let answered = waiting.answered != NEVER;
         if answered || !waiting.ready.is_empty() || waiting.asked.is_empty() {
             return Wait::Now;
         }
@@ -374,21 +420,20 @@ impl<F: Frame> Engine<F> {
         waiting.ready.clear();
         waiting.asked.clear();
         waiting.bytes = 0;
+        (waiting.answered, waiting.due_ms) = (NEVER, 0);
         waiting.origin = None;
         count
     }
 
     /// Lets a walk go on, in the bridge that it was in. It may come to be held again.
-    #[allow(clippy::boxed_local)] // it comes boxed, and may go back so
     pub fn resume<H: Host<F>>(
         &mut self,
-        held: Box<Held<F>>,
+        mut held: Box<Held<F>>,
         bridge: &Bridge,
         guard: &Guard<'_>,
         now_ms: u64,
         host: &mut H,
     ) {
-        let held = *held;
         let guard = guard.in_held(held.epoch);
         let late = now_ms >= held.origin.deadline_ms;
         let burst = Burst {
@@ -400,12 +445,12 @@ impl<F: Frame> Engine<F> {
             ordered: true,
             before: if late { 0 } else { held.origin.before },
         };
-        self.waiting_for.origin = Some(held.origin);
+        self.waiting_for.origin = Some(held.origin.clone());
         if self.walks.is_empty() {
             self.walks.push(Walk::new());
         }
         let walk = &mut self.walks[0];
-        *walk = held.walk;
+        std::mem::swap(walk, &mut held.walk);
         walk.fill(&burst, held.valid);
         let mut written = true;
         for (to, value) in &held.results {
@@ -418,6 +463,10 @@ impl<F: Frame> Engine<F> {
         };
         self.run_to_end(&burst, host, 0, next);
         self.waiting_for.origin = None;
+        if self.waiting_for.spare.len() < SPARE {
+            held.origin.keep = None;
+            self.waiting_for.spare.push(held);
+        }
     }
 
     /// Notes the list that a walk begins with, and that belongs to no rule.
@@ -625,6 +674,8 @@ impl<F: Frame> Engine<F> {
             host.noted(Event::AskedTooMuch);
             return Ok(false);
         }
+        let deadline_ms = burst.now_ms + PATIENCE_MS;
+        waiting.due_ms = deadline_ms.min(waiting.due_ms);
         waiting.asked.push(Asked {
             ticket: waiting.tickets,
             bridge,
@@ -632,7 +683,7 @@ impl<F: Frame> Engine<F> {
             learn: Arc::clone(learn),
             values,
             fingerprint,
-            deadline_ms: burst.now_ms + PATIENCE_MS,
+            deadline_ms,
             answer: None,
         });
         Err(waiting.tickets)
@@ -674,19 +725,22 @@ impl<F: Frame> Engine<F> {
         burst.guard.hold(burst.guard.held().min(origin.since));
         waiting.pinned = true;
         waiting.bytes += bytes;
-        let held = Held {
-            walk: std::mem::replace(walk, Walk::new()),
-            wanted,
-            tickets,
-            results: SmallVec::new(),
-            origin,
-            epoch: burst.guard.epoch(),
-            valid: burst.valid,
-            place: host.place(),
-            bytes,
+        let mut held = match waiting.spare.pop() {
+            Some(spare) => spare,
+            None => Box::new(Held::of(Walk::new(), origin.clone())),
         };
+        std::mem::swap(walk, &mut held.walk);
+        held.wanted = wanted;
+        held.tickets = tickets;
+        held.results.clear();
+        held.origin = origin;
+        held.epoch = burst.guard.epoch();
+        held.valid = burst.valid;
+        held.place = host.place();
+        held.bytes = bytes;
         host.noted(Event::Held);
-        self.waiting_for.put_back(Box::new(held));
+        waiting.due_ms = held.origin.deadline_ms.min(waiting.due_ms);
+        waiting.put_back(held);
         Next::Done
     }
 }
