@@ -1,0 +1,148 @@
+//! Options of tunnels (`NXM_NX_TUN_METADATA0` to `63`) in matches and actions.
+//!
+//! Their length is the bridge's to say, so the header may have any, and a value may come short:
+//! zeros go in front. Without a mask all bytes count, however many the bridge's map gives the
+//! field; what is made of that is for whoever has the map ([`packet::options`]).
+
+use crate::codec::wire::Put;
+use crate::model::error::Error;
+use packet::options::{LONGEST, OPTIONS};
+use packet::{Field, Match, Value};
+
+/// `NXM_NX_TUN_METADATA0`, without a length.
+const FIRST: u32 = 0x0001_5000;
+const MASK_BIT: u32 = 1 << 8;
+/// Options come in words.
+const WORD: usize = 4;
+
+/// The field of a header, whatever its length.
+pub(super) fn field_of(header: u32) -> Option<Field> {
+    let option = ((header >> 9).checked_sub(FIRST >> 9)?) as usize;
+    let length = (header & 0xff) as usize;
+    (option < OPTIONS && length <= LONGEST).then(|| Field::of_tunnel_option(option))
+}
+
+/// A header for actions that name a part of the field.
+pub(super) fn header_alone(header: u32) -> u32 {
+    header & !0xff | WORD as u32
+}
+
+/// Adds an option to a match. A mask of zeros asks only that it be there.
+pub(super) fn add(
+    matching: &mut Match,
+    option: usize,
+    value: &[u8],
+    mask: Option<&[u8]>,
+) -> Result<(), Error> {
+    if matching.options() >> option & 1 == 1 {
+        return Err(Error::DuplicateField);
+    }
+    let added = match mask {
+        None => matching.set_whole_option(option, value),
+        Some(_) => matching.set_option(option, value, mask),
+    };
+    if added {
+        Ok(())
+    } else {
+        Err(Error::BadMatchLength)
+    }
+}
+
+/// Bytes from the first that is not zero on.
+fn significant(bytes: &[u8]) -> usize {
+    let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
+    bytes.len() - zeros
+}
+
+/// Whether a mask says that all of an option counts: ones over whole words at its end and nothing
+/// before.
+fn is_whole(mask: &[u8]) -> bool {
+    let ones = significant(mask);
+    ones > 0
+        && ones.is_multiple_of(WORD)
+        && mask[mask.len() - ones..].iter().all(|byte| *byte == 0xff)
+}
+
+fn put_entry(out: &mut Vec<u8>, option: usize, value: &[u8], mask: Option<&[u8]>) {
+    let length = value.len() as u32;
+    let header = FIRST + ((option as u32) << 9);
+    match mask {
+        None => {
+            out.put_u32(header | length);
+            out.put(value);
+        }
+        Some(mask) => {
+            out.put_u32(header | MASK_BIT | (2 * length));
+            out.put(value);
+            out.put(mask);
+        }
+    }
+}
+
+/// Writes what a match says about options.
+pub(super) fn put_all(out: &mut Vec<u8>, matching: &Match) {
+    for option in 0..OPTIONS {
+        let Some((value, mask)) = matching.option(option) else {
+            continue;
+        };
+        let length = significant(&mask).next_multiple_of(WORD).max(WORD);
+        let from = mask.len().saturating_sub(length);
+        let (value, mask) = (&value[from..], &mask[from..]);
+        put_entry(out, option, value, (!is_whole(mask)).then_some(mask));
+    }
+}
+
+/// Writes an option as a set-field action does, as short as its value is.
+pub(super) fn put(out: &mut Vec<u8>, option: usize, value: &Value, mask: Option<&Value>) {
+    let mask = mask.filter(|mask| !is_whole(mask));
+    let length = mask
+        .map_or(significant(value), |mask| significant(mask))
+        .max(1);
+    let from = value.len().saturating_sub(length);
+    put_entry(out, option, &value[from..], mask.map(|mask| &mask[from..]));
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::codec::oxm::{Strictness, put_fields, read_fields};
+
+    /// Bytes as Open vSwitch 3.1 sends them for a map of 4 bytes.
+    #[test]
+    fn matches_look_as_in_open_vswitch() {
+        let exact = [0, 1, 0x50, 4, 0, 0, 0, 5];
+        let masked = [0, 1, 0x51, 8, 0, 0, 1, 0, 0, 1, 1, 0];
+        let present = [0, 1, 0x51, 8, 0, 0, 0, 0, 0, 0, 0, 0];
+        for (bytes, is_exact) in [(&exact[..], true), (&masked, false), (&present, false)] {
+            let mut matching = read_fields(bytes, Strictness::Rule, false)
+                .ok()
+                .unwrap()
+                .matching;
+            if is_exact {
+                // What the bridge's map does: all there is becomes four bytes.
+                matching.clear_option(0);
+                assert!(matching.set_option(0, &bytes[4..], Some(&[0xff; 4])));
+            }
+            let mut out = Vec::new();
+            put_fields(&mut out, &matching, 4);
+            assert_eq!(out, bytes);
+        }
+    }
+
+    #[test]
+    fn what_is_too_long_or_comes_twice_is_refused() {
+        let error = |bytes: &[u8]| read_fields(bytes, Strictness::Rule, false).err();
+        let one = [0, 1, 0x50, 1, 5];
+        assert_eq!(error(&[one, one].concat()), Some(Error::DuplicateField));
+        let mut long = vec![0, 1, 0x50, 125];
+        long.resize(4 + 125, 0);
+        assert_eq!(error(&long), Some(Error::BadMatchLength));
+        // The last of a round has no more than four bytes below it.
+        let number = 0x50 + 35 * 2;
+        assert_eq!(
+            error(&[0, 1, number, 5, 1, 0, 0, 0, 0]),
+            Some(Error::BadMatchLength)
+        );
+        assert_eq!(error(&[0, 1, number, 4, 1, 0, 0, 0]), None);
+    }
+}
