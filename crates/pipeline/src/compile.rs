@@ -4,14 +4,14 @@
 //! action that is supported. The order of instructions is that of execution, whatever order they
 //! came in (OpenFlow 1.3.5 section 5.9).
 
+pub(crate) mod learn;
 mod ways;
 
 pub(crate) use ways::fields;
 
-use crate::groups::Groups;
-use crate::learn;
-use crate::meters::Meters;
-use crate::options;
+use crate::state::groups::Groups;
+use crate::state::meters::Meters;
+use crate::state::options;
 use openflow::action::{Action, Instruction, Subfield};
 use openflow::port;
 use packet::{Field, Value};

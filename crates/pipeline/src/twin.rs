@@ -18,7 +18,7 @@ mod ways;
 pub use meters::Levels;
 
 use crate::Pipeline;
-use crate::store::Rule;
+use crate::state::store::Rule;
 pub use groups::GroupHit;
 use headers::Packet;
 pub use learn::Ended;

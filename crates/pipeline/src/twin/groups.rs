@@ -3,7 +3,7 @@
 
 use super::story::What;
 use super::{At, Machine, in_order};
-use crate::groups::{hash_of, selector_of};
+use crate::state::groups::{hash_of, selector_of};
 use openflow::group::{self, Bucket, GroupDescription, GroupKind, Selection, SelectionMethod};
 use openflow::port;
 use packet::Field;

@@ -2,7 +2,7 @@
 
 use super::Machine;
 use crate::Pipeline;
-use crate::meters::specs;
+use crate::state::meters::specs;
 use openflow::meter;
 use packet::Field;
 use packet::key::at;

@@ -5,7 +5,7 @@
 //! written out here.
 
 use super::{At, Machine};
-use crate::store::Rule;
+use crate::state::store::Rule;
 use openflow::action::{Action, Bundle, HashFields, Instruction, Multipath, MultipathAlgorithm};
 use openflow::port::{self, PortNo};
 use packet::key::at;

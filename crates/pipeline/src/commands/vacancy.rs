@@ -5,7 +5,7 @@
 //! on.
 
 use crate::Pipeline;
-use crate::flow_mod::INTERNAL;
+use crate::state::criteria::INTERNAL;
 use openflow::stats::{TableReason, Vacancy};
 
 /// The thresholds of one table.

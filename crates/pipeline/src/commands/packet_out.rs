@@ -1,6 +1,6 @@
 //! Packet-outs: actions without a rule.
 
-use crate::flow_mod::INTERNAL;
+use crate::state::criteria::INTERNAL;
 use crate::twin::story::NO_ETHERTYPE;
 use crate::twin::{self, Surroundings};
 use crate::{Clock, FlowModOutcome, Pipeline, check, compile};

@@ -5,8 +5,8 @@
 //! its end comes once, whatever changes between the slices. A rule that is added meanwhile may come
 //! or not.
 
-use crate::flow_mod::{Criteria, INTERNAL};
-use crate::store::{Cursor, Rule, RuleId};
+use crate::state::criteria::{Criteria, INTERNAL};
+use crate::state::store::{Cursor, Rule, RuleId};
 use crate::{Clock, Pipeline, RuleView};
 use openflow::flow::{FlowStats, FlowStatsRequest, TABLE_ALL};
 use openflow::stats::Aggregate;
@@ -58,7 +58,7 @@ pub(crate) fn criteria(request: &FlowStatsRequest) -> Criteria<'_> {
 impl Pipeline {
     /// Begins a dump of the rules that a request asks for.
     pub fn begin_dump(&mut self, request: &FlowStatsRequest) -> Dump {
-        self.prepare(&criteria(request));
+        self.store.prepare_for(&criteria(request));
         let (table, last) = match request.table {
             TABLE_ALL => (0, INTERNAL - 1),
             table => (table, table),
@@ -141,9 +141,10 @@ impl Pipeline {
             |rule: &Rule| rule.matching().is_within(criteria.matching) && criteria.admits(rule);
         let mut budget = budget;
         loop {
-            self.index_more(dump.table, &criteria, budget.saturating_mul(2));
+            self.store
+                .index_more(dump.table, &criteria, budget.saturating_mul(2));
             if dump.cursor.is_none() && dump.few.is_none() {
-                if let Some(few) = self.indexed(dump.table, &criteria) {
+                if let Some(few) = self.store.indexed(dump.table, &criteria) {
                     dump.few = Some(few.into_iter());
                 } else if let (rules, hidden) = self.store.table_len(dump.table)
                     && rules + hidden > 0

@@ -15,8 +15,9 @@
 //! this pipeline, or look at them. In a batch there is no epoch for a sweep alone: all is done in
 //! the second stage.
 
-use crate::flow_mod::{ANY_GROUP, Criteria, NO_COOKIE, criteria, goes_back};
-use crate::store::RuleId;
+use crate::commands::flow_mod::{criteria, goes_back};
+use crate::state::criteria::{ANY_GROUP, Criteria, NO_COOKIE};
+use crate::state::store::RuleId;
 use crate::{Clock, Dump, FlowModOutcome, Pipeline};
 use openflow::error::Error;
 use openflow::flow::{FlowMod, FlowModCommand, FlowRemovedReason, FlowStatsRequest, TABLE_ALL};
@@ -117,7 +118,7 @@ impl Pipeline {
         );
         let criteria = criteria(&change, delete);
         let (left, found) = match criteria.strict {
-            Some(_) => (None, self.select(&criteria)),
+            Some(_) => (None, self.store.select(&criteria)),
             None => (Some(self.begin_dump(&request(&criteria))), Vec::new()),
         };
         Sweep {

@@ -10,8 +10,8 @@
 
 mod numbers;
 
-use crate::behaviour::Behaviour;
-use crate::index::Indexes;
+use crate::state::behaviour::Behaviour;
+use crate::state::index::Indexes;
 use numbers::Numbers;
 use openflow::flow::FlowFlags;
 use packet::Match;
@@ -51,7 +51,7 @@ pub(crate) struct Rule {
     /// Its packets.
     pub counter: CounterId,
     pub priority: u32,
-    /// The timer entry that is in force, 0 for none; see [`crate::timers`].
+    /// The timer entry that is in force, 0 for none; see [`crate::state::timers`].
     pub timer: u32,
     pub idle_timeout: u16,
     pub hard_timeout: u16,
@@ -60,7 +60,7 @@ pub(crate) struct Rule {
     pub table: u8,
     /// Rules of a table were added in the order of these.
     pub serial: u64,
-    /// The pages on which it was added, and changed last; see [`crate::changes`].
+    /// The pages on which it was added, and changed last; see [`crate::queries::changes`].
     pub added_page: u32,
     pub changed_page: u32,
 }
@@ -111,7 +111,7 @@ pub(crate) struct Store {
     count: usize,
     /// The serial number given last.
     serial: u64,
-    /// By table: see [`crate::index`].
+    /// By table: see [`crate::state::index`].
     indexes: Box<[Indexes]>,
     /// Where dumps stand.
     cursors: Vec<Weak<AtomicU32>>,

@@ -11,9 +11,8 @@
 //! A kind has a bounded number of cuts, and none is made while those of the table hold many rules
 //! already; where a cut is missing all rules are compared.
 
-use crate::Pipeline;
-use crate::index::{Alike, Bits, SMALL, bits_of};
-use crate::store::{Rule, RuleId, Store};
+use crate::state::index::{Alike, Bits, SMALL, bits_of};
+use crate::state::store::{Rule, RuleId, Store};
 use packet::Match;
 use smallvec::SmallVec;
 use std::collections::HashMap;
@@ -199,27 +198,27 @@ impl Store {
     }
 }
 
-impl Pipeline {
+impl Store {
     /// Whether a rule of this match and priority would overlap another.
     pub(crate) fn overlaps(&mut self, table: u8, priority: u32, matching: &Match) -> bool {
-        if self.store.table_len(table).0 >= SMALL {
+        if self.table_len(table).0 >= SMALL {
             if let Some(known) = self.ask_census(table, priority, matching) {
                 return known;
             }
-            self.store.prepare_census(table, &bits_of(matching));
+            self.prepare_census(table, &bits_of(matching));
             if let Some(known) = self.ask_census(table, priority, matching) {
                 return known;
             }
         }
-        let mut rules = self.store.table(table);
+        let mut rules = self.table(table);
         rules.any(|(_, rule)| rule.priority == priority && rule.matching().overlaps(matching))
     }
 
     /// What the census knows of it; None where it is not ready for the question.
     fn ask_census(&mut self, table: u8, priority: u32, matching: &Match) -> Option<bool> {
-        let census = self.store.indexes_mut(table)?.census.as_mut()?;
+        let census = self.indexes_mut(table)?.census.as_mut()?;
         census.unused = 0;
-        let census = self.store.indexes(table)?.census.as_ref()?;
-        census.overlaps(&self.store, table, priority, matching)
+        let census = self.indexes(table)?.census.as_ref()?;
+        census.overlaps(self, table, priority, matching)
     }
 }

@@ -10,7 +10,7 @@
 //! order holds a moment that may be too early; the rule that comes first is asked, and put back
 //! when its time is later. That never puts a rule before one that should have gone.
 
-use crate::store::{Rule, RuleId};
+use crate::state::store::{Rule, RuleId};
 use crate::{Clock, Pipeline};
 use openflow::action::Subfield;
 use openflow::flow::{FlowRemoved, FlowRemovedReason};

@@ -6,11 +6,10 @@
 //! actions say exactly which bytes of the key they mean. A field that the map does not have
 //! is refused, and an entry of the map that rules use cannot be removed.
 
-use crate::Pipeline;
 use openflow::action::{Action, Instruction, LearnSource, LearnTarget, Subfield};
 use openflow::error::Error;
-use openflow::tlv::{TlvCommand, TlvMapping, TlvTable, TlvTableMod};
-use packet::options::{OPTIONS, Place, SPACE, capacity};
+use openflow::tlv::TlvMapping;
+use packet::options::{OPTIONS, Place};
 use packet::{Field, Match, Value};
 use std::borrow::Cow;
 
@@ -18,23 +17,23 @@ use std::borrow::Cow;
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Options {
     /// Ascending by field.
-    mappings: Vec<TlvMapping>,
+    pub(crate) mappings: Vec<TlvMapping>,
 }
 
 impl Options {
-    fn mapping(&self, option: usize) -> Option<&TlvMapping> {
+    pub(crate) fn mapping(&self, option: usize) -> Option<&TlvMapping> {
         self.mappings
             .iter()
             .find(|mapping| usize::from(mapping.field) == option)
     }
 
     /// Bytes of a field, as the map has it.
-    fn length(&self, option: usize) -> Result<usize, Error> {
+    pub(crate) fn length(&self, option: usize) -> Result<usize, Error> {
         let mapping = self.mapping(option).ok_or(Error::InvalidTlvField)?;
         Ok(mapping.length.into())
     }
 
-    fn add(&mut self, new: &TlvMapping) -> Result<(), Error> {
+    pub(crate) fn add(&mut self, new: &TlvMapping) -> Result<(), Error> {
         let place = |mapping: &TlvMapping| Place::new(mapping.field.into(), mapping.length.into());
         if usize::from(new.field) >= OPTIONS {
             return Err(Error::TlvBadField);
@@ -117,11 +116,11 @@ impl Options {
         }
     }
 
-    fn list(&self, actions: &[Action]) -> Result<Vec<Action>, Error> {
+    pub(crate) fn list(&self, actions: &[Action]) -> Result<Vec<Action>, Error> {
         actions.iter().map(|action| self.action(action)).collect()
     }
 
-    fn action(&self, action: &Action) -> Result<Action, Error> {
+    pub(crate) fn action(&self, action: &Action) -> Result<Action, Error> {
         for part in parts(action) {
             if let Some(option) = part.field.tunnel_option()
                 && usize::from(part.start + part.bits) > 8 * self.length(option)?
@@ -162,7 +161,7 @@ impl Options {
 
 /// The last `length` bytes of a value and a mask, of which the mask counts as whole where it is
 /// ones to the front; None if what is cut off says something.
-fn cut(value: &Value, mask: &Value, length: usize) -> Option<(Value, Value)> {
+pub(crate) fn cut(value: &Value, mask: &Value, length: usize) -> Option<(Value, Value)> {
     let whole = !mask.is_empty() && mask.iter().all(|byte| *byte == 0xff);
     let front = value.len().saturating_sub(length);
     let says = |bytes: &Value| bytes[..front].iter().any(|byte| *byte != 0);
@@ -177,7 +176,7 @@ fn cut(value: &Value, mask: &Value, length: usize) -> Option<(Value, Value)> {
 }
 
 /// The parts of fields that an action names.
-fn parts(action: &Action) -> Vec<Subfield> {
+pub(crate) fn parts(action: &Action) -> Vec<Subfield> {
     match action {
         Action::OutputReg { source, .. } | Action::StackPush(source) => vec![*source],
         Action::Load { dst, .. } | Action::StackPop(dst) | Action::CheckPktLarger { dst, .. } => {
@@ -202,7 +201,7 @@ fn parts(action: &Action) -> Vec<Subfield> {
     }
 }
 
-fn list_names_options(actions: &[Action]) -> bool {
+pub(crate) fn list_names_options(actions: &[Action]) -> bool {
     actions.iter().any(|action| match action {
         Action::Clone(inner) => list_names_options(inner),
         Action::SetField { field, .. } => field.tunnel_option().is_some(),
@@ -240,8 +239,8 @@ pub(crate) fn written(action: &Action) -> Option<usize> {
 }
 
 /// Whether instructions name a field.
-fn names(instructions: &[Instruction], field: Field) -> bool {
-    fn in_list(actions: &[Action], field: Field) -> bool {
+pub(crate) fn names(instructions: &[Instruction], field: Field) -> bool {
+    pub(crate) fn in_list(actions: &[Action], field: Field) -> bool {
         actions.iter().any(|action| match action {
             Action::Clone(inner) => in_list(inner, field),
             Action::SetField { field: set, .. } | Action::DeleteField(set) => *set == field,
@@ -254,81 +253,4 @@ fn names(instructions: &[Instruction], field: Field) -> bool {
         }
         _ => false,
     })
-}
-
-impl Pipeline {
-    /// Changes the map of tunnel options, or refuses it and changes nothing: `NXTTMFC_*`.
-    ///
-    /// Where options do not fit beside each other in the key, that is [`Error::TlvTableFull`]: see
-    /// [`packet::options`].
-    pub fn tlv_table_mod(&mut self, change: &TlvTableMod) -> Result<(), Error> {
-        let mut options = self.options.clone();
-        match change.command {
-            TlvCommand::Add => {
-                for mapping in &change.mappings {
-                    options.add(mapping)?;
-                }
-            }
-            TlvCommand::Delete => {
-                let goes = |old: &TlvMapping| {
-                    let mut mappings = change.mappings.iter();
-                    mappings.any(|mapping| mapping.field == old.field)
-                };
-                self.unused(options.mappings.iter().filter(|old| goes(old)))?;
-                options.mappings.retain(|old| !goes(old));
-            }
-            TlvCommand::Clear => {
-                self.unused(options.mappings.iter())?;
-                options.mappings.clear();
-            }
-        }
-        self.options = options;
-        Ok(())
-    }
-
-    /// Whether no rule names any of these.
-    fn unused<'m>(&self, mappings: impl Iterator<Item = &'m TlvMapping>) -> Result<(), Error> {
-        let options: Vec<usize> = mappings.map(|mapping| mapping.field.into()).collect();
-        if options.is_empty() {
-            return Ok(());
-        }
-        let mut rules = self
-            .store
-            .tables()
-            .flat_map(|table| self.store.table(table));
-        let used = rules.any(|(_, rule)| {
-            options.iter().any(|option| {
-                rule.matching().options() >> option & 1 == 1
-                    || names(
-                        &rule.behaviour.instructions,
-                        Field::of_tunnel_option(*option),
-                    )
-            })
-        });
-        if used { Err(Error::TlvInUse) } else { Ok(()) }
-    }
-
-    /// The map of tunnel options.
-    pub fn tlv_table(&self) -> TlvTable {
-        TlvTable {
-            max_space: SPACE as u32,
-            max_fields: OPTIONS as u16,
-            mappings: self.options.mappings.clone(),
-        }
-    }
-
-    /// Names the options that a packet with this key has in a match, exactly.
-    pub fn name_options(&self, key: &packet::FlowKey, matching: &mut Match) {
-        let present = key.u64(packet::key::at::TUN_METADATA_PRESENT);
-        for mapping in &self.options.mappings {
-            let (option, length) = (usize::from(mapping.field), usize::from(mapping.length));
-            if present >> option & 1 == 1
-                && length <= capacity(option)
-                && let Some(place) = Place::new(option, length)
-            {
-                let bytes = &key.bytes()[place.start..place.end];
-                matching.set_option(option, bytes, None);
-            }
-        }
-    }
 }

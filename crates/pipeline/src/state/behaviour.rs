@@ -4,8 +4,8 @@
 //! kept, and compiled, once.
 
 use crate::compile::{self, Context};
-use crate::learn::{self, Named};
-use crate::meters::Users;
+use crate::state::learned::{self, Named};
+use crate::state::meters::Users;
 use openflow::action::Instruction;
 use packet::keyed::Keyed;
 use program::actions::OpList;
@@ -58,9 +58,9 @@ impl Behaviours {
             return Arc::clone(behaviour);
         }
         let ops = Arc::new(compile::instructions(instructions, miss, context));
-        let learns = learn::named(instructions);
+        let learns = learned::named(instructions);
         let behaviour = Arc::new(Behaviour {
-            groups: crate::groups::used(instructions)
+            groups: crate::state::groups::used(instructions)
                 .collect::<BTreeSet<u32>>()
                 .into_iter()
                 .collect(),

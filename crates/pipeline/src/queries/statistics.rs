@@ -1,8 +1,8 @@
 //! What is there: statistics and features.
 
-use crate::dump::criteria;
-use crate::flow_mod::INTERNAL;
-use crate::store::Rule;
+use crate::queries::dump::criteria;
+use crate::state::criteria::INTERNAL;
+use crate::state::store::Rule;
 use crate::{Clock, Pipeline, check};
 use openflow::error::Error;
 use openflow::flow::{FlowStats, FlowStatsRequest};
@@ -40,7 +40,8 @@ impl Pipeline {
     /// The rules that a request asks for, tables ascending, in each the oldest place first.
     pub fn flow_stats(&self, request: &FlowStatsRequest, now: Clock) -> Vec<FlowStats> {
         let criteria = criteria(request);
-        self.within(&criteria)
+        self.store
+            .within(&criteria)
             .map(|(_, rule)| self.stats_of(rule, now))
             .collect()
     }
@@ -53,7 +54,8 @@ impl Pipeline {
         mut take: impl FnMut(FlowStats),
     ) {
         let criteria = criteria(request);
-        self.within(&criteria)
+        self.store
+            .within(&criteria)
             .for_each(|(_, rule)| take(self.stats_of(rule, now)));
     }
 
@@ -61,7 +63,8 @@ impl Pipeline {
     pub fn aggregate(&self, request: &FlowStatsRequest) -> Aggregate {
         let criteria = criteria(request);
         let mut sums = Aggregate::default();
-        self.within(&criteria)
+        self.store
+            .within(&criteria)
             .for_each(|(_, rule)| self.add_counters(rule, &mut sums));
         sums
     }

@@ -6,7 +6,8 @@
 //! and `limit` ask about the rules of one table and cookie: such pairs are watched from when a rule
 //! names one until the last such rule has gone, so that neither question needs a search.
 
-use crate::store::{Rule, RuleId};
+use crate::state::learned::{Learned, Watched, cookie_of};
+use crate::state::store::{Rule, RuleId};
 use crate::{Clock, FlowModOutcome, Pipeline, check};
 use openflow::Version;
 use openflow::action::{Action, Instruction, Learn, LearnSource, LearnTarget, Subfield};
@@ -15,8 +16,7 @@ use openflow::flow::{FlowFlags, FlowMod, FlowModCommand, FlowRemovedReason};
 use openflow::port;
 use packet::Match;
 use program::actions::Bits;
-use program::actions::learn::{self, Ended, NO_COOKIE, Part, Source, Target, Verdict};
-use std::collections::HashMap;
+use program::actions::learn::{self, Ended, NO_COOKIE, Target, Verdict};
 
 /// The highest table that a rule may be learned into.
 const LAST_TABLE: u8 = 253;
@@ -24,110 +24,6 @@ const LAST_TABLE: u8 = 253;
 const WIDEST: u16 = 128;
 /// Bits that one load writes.
 const LOADED: u16 = 64;
-
-/// A table and a cookie that a rule's `learn` names.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Named {
-    pair: (u8, u64),
-    deletes: bool,
-}
-
-/// What is known of a table and cookie that rules name.
-#[derive(Default, Debug)]
-struct Watched {
-    /// `learn` actions that name it.
-    names: usize,
-    /// Those of them with `delete_learned`.
-    deletes: usize,
-    /// Rules in the table with the cookie.
-    rules: usize,
-}
-
-/// The tables and cookies that rules name.
-#[derive(Default)]
-pub(crate) struct Learned {
-    watched: HashMap<(u8, u64), Watched>,
-    /// Those whose last `delete_learned` has gone.
-    orphans: Vec<(u8, u64)>,
-}
-
-impl Learned {
-    /// Whether rules may go with others, because these have learned them.
-    pub fn deletes_learned(&self) -> bool {
-        self.watched.values().any(|watched| watched.deletes > 0)
-    }
-}
-
-/// The cookie of a new rule.
-fn cookie_of(cookie: u64) -> u64 {
-    if cookie == NO_COOKIE { 0 } else { cookie }
-}
-
-fn bits(part: &Subfield) -> Bits {
-    Bits {
-        field: part.field,
-        start: part.start,
-        bits: part.bits,
-    }
-}
-
-/// What is compiled of a `learn` action.
-pub(crate) fn compile(action: &Learn) -> learn::Learn {
-    let width = |source: &LearnSource| match source {
-        LearnSource::Field(from) => from.bits,
-        LearnSource::Immediate { bits, .. } => *bits,
-    };
-    let part = |spec: &openflow::action::LearnSpec| Part {
-        source: match &spec.source {
-            LearnSource::Field(from) => Source::Field(bits(from)),
-            LearnSource::Immediate { value, .. } => Source::Number(*value),
-        },
-        target: match &spec.target {
-            LearnTarget::Match(to) => Target::Match(bits(to)),
-            LearnTarget::Load(to) => Target::Load(bits(to)),
-            LearnTarget::Output => Target::Output(width(&spec.source)),
-        },
-    };
-    learn::Learn {
-        table: action.table,
-        priority: action.priority,
-        cookie: action.cookie,
-        idle_timeout: action.idle_timeout,
-        hard_timeout: action.hard_timeout,
-        fin_idle_timeout: action.fin_idle_timeout,
-        fin_hard_timeout: action.fin_hard_timeout,
-        send_flow_rem: action.send_flow_rem,
-        limit: action.limit,
-        result: action.result.as_ref().map(bits),
-        parts: action.specs.iter().map(part).collect(),
-        ..learn::Learn::default()
-    }
-    .shaped()
-}
-
-/// What of a list of instructions asks for rules.
-pub(crate) fn named(instructions: &[Instruction]) -> Box<[Named]> {
-    let mut all = Vec::new();
-    for instruction in instructions {
-        if let Instruction::ApplyActions(actions) = instruction {
-            collect(actions, &mut all);
-        }
-    }
-    all.into()
-}
-
-fn collect(actions: &[Action], all: &mut Vec<Named>) {
-    for action in actions {
-        match action {
-            Action::Learn(learn) if learn.delete_learned || learn.limit != 0 => all.push(Named {
-                pair: (learn.table, cookie_of(learn.cookie)),
-                deletes: learn.delete_learned,
-            }),
-            Action::Clone(inner) => collect(inner, all),
-            _ => {}
-        }
-    }
-}
 
 impl check::Situation<'_> {
     /// Open vSwitch's `learn_check`: what is read must be in the packets that come here, and what

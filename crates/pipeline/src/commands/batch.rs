@@ -5,8 +5,8 @@
 //! before it ends.
 
 use crate::Pipeline;
-use crate::groups::Entry as GroupEntry;
-use crate::store::{Rule, RuleId};
+use crate::state::groups::Entry as GroupEntry;
+use crate::state::store::{Rule, RuleId};
 use program::counters::CounterId;
 use program::rule::RuleSpec;
 use std::collections::VecDeque;

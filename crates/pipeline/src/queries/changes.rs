@@ -8,8 +8,8 @@
 //! missed. Therefore changes are noted on numbered pages, and a rule knows on which it was added
 //! and changed last: what has happened since a page began is what has its number or a higher one.
 
-use crate::flow_mod::Criteria;
-use crate::store::Rule;
+use crate::state::criteria::Criteria;
+use crate::state::store::Rule;
 use crate::{Dump, Pipeline};
 use openflow::action::Instruction;
 use openflow::flow::FlowStatsRequest;
@@ -154,7 +154,7 @@ impl Pipeline {
     /// Notes what happened to a rule.
     pub(crate) fn note_change(
         &mut self,
-        id: crate::store::RuleId,
+        id: crate::state::store::RuleId,
         event: UpdateEvent,
         before: Option<Arc<[Instruction]>>,
     ) {

@@ -6,10 +6,9 @@
 //! look at all of them, and kept while it is used. A table keeps a few such shapes. Of a very large
 //! table the index is made in slices, while the command that asks for it looks through the table.
 
-use crate::Pipeline;
-use crate::flow_mod::{Criteria, INTERNAL};
-use crate::overlap::Census;
-use crate::store::{Cursor, Rule, RuleId, Store};
+use crate::state::criteria::{Criteria, INTERNAL};
+use crate::state::overlap::Census;
+use crate::state::store::{Cursor, Rule, RuleId, Store};
 use openflow::flow::TABLE_ALL;
 use packet::Match;
 use smallvec::SmallVec;
@@ -288,9 +287,9 @@ impl Store {
     }
 }
 
-impl Pipeline {
+impl Store {
     /// Makes ready for a non-strict command or a question.
-    pub(crate) fn prepare(&mut self, criteria: &Criteria<'_>) {
+    pub(crate) fn prepare_for(&mut self, criteria: &Criteria<'_>) {
         if criteria.strict.is_some() {
             return;
         }
@@ -298,15 +297,15 @@ impl Pipeline {
             return;
         };
         match criteria.table {
-            TABLE_ALL => (0..INTERNAL).for_each(|table| self.store.prepare(table, &shape)),
-            table => self.store.prepare(table, &shape),
+            TABLE_ALL => (0..INTERNAL).for_each(|table| self.prepare(table, &shape)),
+            table => self.prepare(table, &shape),
         }
     }
 
     /// Goes on with an index for questions like this one, where one is being made.
     pub(crate) fn index_more(&mut self, table: u8, criteria: &Criteria<'_>, budget: usize) {
         if let Some(shape) = Shape::of(criteria) {
-            self.store.go_on_indexing(table, &shape, budget);
+            self.go_on_indexing(table, &shape, budget);
         }
     }
 
@@ -314,6 +313,6 @@ impl Pipeline {
     /// sought among all.
     pub(crate) fn indexed(&self, table: u8, criteria: &Criteria<'_>) -> Option<Vec<RuleId>> {
         let shape = Shape::of(criteria)?;
-        self.store.candidates(table, &shape, criteria)
+        self.candidates(table, &shape, criteria)
     }
 }

@@ -7,7 +7,7 @@
 //! its ticket and thrown away when it comes up; the heap is cleaned when most of its entries are
 //! such.
 
-use crate::store::RuleId;
+use crate::state::store::RuleId;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 

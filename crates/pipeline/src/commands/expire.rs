@@ -1,0 +1,146 @@
+//! Rules that go when their time has come.
+
+use crate::commands::flow_mod::FlowModOutcome;
+use crate::state::store::{Rule, RuleId};
+use crate::{Clock, Pipeline};
+use openflow::flow::{FlowRemoved, FlowRemovedReason};
+use openflow::monitor::UpdateEvent;
+
+/// Most rules that one call of [`Pipeline::expire`] looks at: some milliseconds of work.
+pub const EXPIRE_MAX: usize = 2048;
+
+impl Pipeline {
+    /// The earliest moment at which [`Pipeline::expire`] may have something to do; None when no
+    /// rule has a timeout.
+    pub fn next_deadline(&self) -> Option<Clock> {
+        self.timers.next().map(Clock::from_ms)
+    }
+
+    /// Removes rules whose time has come, of up to [`EXPIRE_MAX`] that it looks at, and returns
+    /// those that want it told (`OFPFF_SEND_FLOW_REM`), and the number of all that went. What is
+    /// left over keeps [`Pipeline::next_deadline`] in the past: publish, let others have their
+    /// turn, and call it again.
+    pub fn expire(&mut self, now: Clock) -> FlowModOutcome {
+        let mut outcome = FlowModOutcome::default();
+        for _ in 0..EXPIRE_MAX {
+            let Some((id, ticket)) = self.timers.due(now.ms()) else {
+                break;
+            };
+            let Some(rule) = self.store.get(id).filter(|rule| rule.timer == ticket) else {
+                continue;
+            };
+            let deadlines = self.deadlines(rule);
+            self.timers.disarm();
+            match deadlines.iter().min_by_key(|(at, _)| *at) {
+                Some((at, reason)) if *at <= now.ms() => {
+                    let reason = *reason;
+                    if let Some(rule) = self.store.get_mut(id) {
+                        rule.timer = 0;
+                    }
+                    outcome.changed += 1;
+                    outcome.removed.extend(self.take_out(id, reason, now));
+                }
+                Some((at, _)) => {
+                    let ticket = self.timers.arm(*at, id);
+                    if let Some(rule) = self.store.get_mut(id) {
+                        rule.timer = ticket;
+                    }
+                }
+                None => {}
+            }
+        }
+        self.delete_orphans(&mut outcome, now);
+        outcome
+    }
+
+    /// When a rule goes, by each of its timeouts: the first millisecond after the whole time has
+    /// passed. The hard one first, which wins a tie.
+    pub(crate) fn deadlines(
+        &self,
+        rule: &Rule,
+    ) -> smallvec::SmallVec<[(u64, FlowRemovedReason); 2]> {
+        let mut all = smallvec::SmallVec::new();
+        if rule.hard_timeout != 0 {
+            all.push((
+                rule.refreshed_ms() + u64::from(rule.hard_timeout) * 1000,
+                FlowRemovedReason::HardTimeout,
+            ));
+        }
+        if rule.idle_timeout != 0 {
+            all.push((
+                self.idle_since_ms(rule) + u64::from(rule.idle_timeout) * 1000,
+                FlowRemovedReason::IdleTimeout,
+            ));
+        }
+        all
+    }
+
+    /// When a rule's last packet came, or where its idle timeout counts from, in milliseconds.
+    pub(crate) fn idle_since_ms(&self, rule: &Rule) -> u64 {
+        let used = self.program.counters.read(rule.counter).used_ms;
+        used.max(rule.idle_base_ms)
+    }
+
+    /// Puts a rule's timeouts in force. Its counter is not read: an early entry corrects itself
+    /// when it comes up.
+    pub(crate) fn arm(&mut self, id: RuleId) {
+        self.offer_for_eviction(id);
+        let Some(rule) = self.store.get(id) else {
+            return;
+        };
+        let hard = (rule.hard_timeout != 0)
+            .then(|| rule.modified_ms + u64::from(rule.hard_timeout) * 1000);
+        let idle = (rule.idle_timeout != 0)
+            .then(|| rule.idle_base_ms + u64::from(rule.idle_timeout) * 1000);
+        let Some(first) = hard.into_iter().chain(idle).min() else {
+            return;
+        };
+        let ticket = self.timers.arm(first, id);
+        if let Some(rule) = self.store.get_mut(id) {
+            rule.timer = ticket;
+        }
+        if self.timers.wants_cleaning() {
+            let store = &self.store;
+            self.timers
+                .clean(|id, ticket| store.get(id).is_some_and(|rule| rule.timer == ticket));
+        }
+    }
+
+    /// Takes a rule's timeouts out of force.
+    pub(crate) fn disarm(&mut self, id: RuleId) {
+        self.spare_from_eviction(id);
+        if let Some(rule) = self.store.get_mut(id).filter(|rule| rule.timer != 0) {
+            rule.timer = 0;
+            self.timers.disarm();
+        }
+    }
+
+    /// Removes a rule; returns what is to be told, if the rule wants it told.
+    pub(crate) fn take_out(
+        &mut self,
+        id: RuleId,
+        reason: FlowRemovedReason,
+        now: Clock,
+    ) -> Option<FlowRemoved> {
+        let rule = self.store.get(id)?;
+        self.writer.end(rule.table, rule.handle);
+        self.take_out_ended(id, reason, now)
+    }
+
+    /// Likewise, one that has ended.
+    pub(crate) fn take_out_ended(
+        &mut self,
+        id: RuleId,
+        reason: FlowRemovedReason,
+        now: Clock,
+    ) -> Option<FlowRemoved> {
+        let rule = self.store.get(id)?;
+        let told = (rule.flags.send_flow_rem && !rule.is_hidden()).then(|| FlowRemoved {
+            reason,
+            stats: self.stats_of(rule, now),
+        });
+        self.note_change(id, UpdateEvent::Removed(reason), None);
+        self.unlink_ended(id);
+        told
+    }
+}

@@ -1,0 +1,5 @@
+//! What there is, and what has changed: dumps, statistics and flow monitors.
+
+pub(crate) mod changes;
+pub(crate) mod dump;
+pub(crate) mod statistics;

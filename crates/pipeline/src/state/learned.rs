@@ -1,0 +1,67 @@
+//! Tables and cookies that rules' `learn` actions name (`delete_learned`, `limit`).
+
+use openflow::action::{Action, Instruction};
+use program::actions::learn::NO_COOKIE;
+use std::collections::HashMap;
+
+/// A table and a cookie that a rule's `learn` names.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Named {
+    pub(crate) pair: (u8, u64),
+    pub(crate) deletes: bool,
+}
+
+/// What is known of a table and cookie that rules name.
+#[derive(Default, Debug)]
+pub(crate) struct Watched {
+    /// `learn` actions that name it.
+    pub(crate) names: usize,
+    /// Those of them with `delete_learned`.
+    pub(crate) deletes: usize,
+    /// Rules in the table with the cookie.
+    pub(crate) rules: usize,
+}
+
+/// The tables and cookies that rules name.
+#[derive(Default)]
+pub(crate) struct Learned {
+    pub(crate) watched: HashMap<(u8, u64), Watched>,
+    /// Those whose last `delete_learned` has gone.
+    pub(crate) orphans: Vec<(u8, u64)>,
+}
+
+impl Learned {
+    /// Whether rules may go with others, because these have learned them.
+    pub fn deletes_learned(&self) -> bool {
+        self.watched.values().any(|watched| watched.deletes > 0)
+    }
+}
+
+/// The cookie of a new rule.
+pub(crate) fn cookie_of(cookie: u64) -> u64 {
+    if cookie == NO_COOKIE { 0 } else { cookie }
+}
+
+/// What of a list of instructions asks for rules.
+pub(crate) fn named(instructions: &[Instruction]) -> Box<[Named]> {
+    let mut all = Vec::new();
+    for instruction in instructions {
+        if let Instruction::ApplyActions(actions) = instruction {
+            collect(actions, &mut all);
+        }
+    }
+    all.into()
+}
+
+pub(crate) fn collect(actions: &[Action], all: &mut Vec<Named>) {
+    for action in actions {
+        match action {
+            Action::Learn(learn) if learn.delete_learned || learn.limit != 0 => all.push(Named {
+                pair: (learn.table, cookie_of(learn.cookie)),
+                deletes: learn.delete_learned,
+            }),
+            Action::Clone(inner) => collect(inner, all),
+            _ => {}
+        }
+    }
+}
