@@ -8,13 +8,13 @@ mod bridging;
 
 use crate::clock::Clock;
 use crate::counters::{Cell, DropReason, PortCounters, WorkerCounters};
+use crate::learn_requests::{RequestKind, RequestRing, WorkerRequest};
 use crate::mirror::MirrorOutput;
 use crate::normal::{self, Decision};
 use crate::packet_in::{PacketIn, PacketInRing, weight};
 use crate::shape::{NoDevice, Shaping, Way, inspect};
 use crate::snapshot::{Behind, BridgeState, PortState, Snapshot};
 use crate::vlan::{self, Ethernet, Inner, Malformed, Tag};
-use crate::wish::{Wanted, Wish, WishRing};
 use packet::io::{BURST, Lengths, TxQueue};
 use packet::mini_key::MiniKey;
 use packet::{FlowKey, Frame};
@@ -380,7 +380,7 @@ pub(crate) struct Forward<'a, F: Frame> {
     pub cell: &'a Cell,
     pub worker: usize,
     pub packet_ins: &'a PacketInRing,
-    pub wishes: &'a WishRing,
+    pub requests: &'a RequestRing,
     /// The clock in seconds, for learning.
     pub second: u32,
     /// The queue that the frame in hand names.
@@ -726,7 +726,7 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
 
     #[cold]
     fn learn(&mut self, request: Request) -> bool {
-        self.wish(Wanted::Rule(request))
+        self.request(RequestKind::Rule(request))
     }
 
     #[inline]
@@ -736,7 +736,7 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
 
     #[cold]
     fn connection_ended(&mut self, ended: Ended) -> bool {
-        self.wish(Wanted::Ended(ended))
+        self.request(RequestKind::ConnectionEnded(ended))
     }
 
     #[cold]
@@ -764,11 +764,11 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
 }
 
 impl<F: Frame> Forward<'_, F> {
-    fn wish(&self, wanted: Wanted) -> bool {
-        self.wishes.push(Wish {
+    fn request(&self, kind: RequestKind) -> bool {
+        self.requests.push(WorkerRequest {
             bridge: self.bridge.id,
             worker: self.worker,
-            wanted,
+            kind,
         })
     }
 

@@ -10,7 +10,7 @@
 //! * `shape`: ports whose frames wait for their queues' rates.
 //! * `normal`, [`mac_table`], [`vlan`], [`mirror`]: the learning switch.
 //! * `snapshot`: what workers know of ports and bridges. [`Datapath`]: how that changes.
-//! * [`counters`], [`packet_in`], [`wish`], [`clock`]: what comes back.
+//! * [`counters`], [`packet_in`], [`learn_requests`], [`clock`]: what comes back.
 
 mod assign;
 pub mod clock;
@@ -19,6 +19,7 @@ pub mod counters;
 mod error;
 mod forward;
 mod history;
+pub mod learn_requests;
 pub mod mac_table;
 pub mod mirror;
 mod normal;
@@ -33,7 +34,6 @@ mod sync;
 pub mod turns;
 pub mod vlan;
 mod wake;
-pub mod wish;
 mod worker;
 
 pub use control::explain::{Copy, MirrorCopy, Normal, NormalDecision, WayOut};

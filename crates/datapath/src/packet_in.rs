@@ -80,7 +80,7 @@ pub(crate) struct Teller {
     /// When it told last, in cycles.
     told: AtomicU64,
     /// There is something that it has not told of.
-    owes: AtomicBool,
+    has_untold: AtomicBool,
 }
 
 impl Teller {
@@ -88,7 +88,7 @@ impl Teller {
         Teller {
             wake,
             told: AtomicU64::new(0),
-            owes: AtomicBool::new(false),
+            has_untold: AtomicBool::new(false),
         }
     }
 
@@ -97,7 +97,7 @@ impl Teller {
         if self.is_rested(now) {
             self.tell_now(now);
         } else {
-            self.owes.store(true, Ordering::Relaxed);
+            self.has_untold.store(true, Ordering::Relaxed);
         }
     }
 
@@ -105,7 +105,7 @@ impl Teller {
     /// to do.
     #[inline(always)]
     pub fn settle(&self, now: u64, is_idle: bool) {
-        if self.owes.load(Ordering::Relaxed) && (is_idle || self.is_rested(now)) {
+        if self.has_untold.load(Ordering::Relaxed) && (is_idle || self.is_rested(now)) {
             self.tell_now(now);
         }
     }
@@ -116,7 +116,7 @@ impl Teller {
     }
 
     fn tell_now(&self, now: u64) {
-        self.owes.store(false, Ordering::Relaxed);
+        self.has_untold.store(false, Ordering::Relaxed);
         self.told.store(now, Ordering::Relaxed);
         self.wake.raise();
     }

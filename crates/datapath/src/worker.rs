@@ -361,8 +361,8 @@ impl<F: Frame> Worker<F> {
         }
         self.mailbox.packet_ins.teller().settle(cycles(), true);
         let guard = self.reader.begin();
-        while self.engine.owes() {
-            self.engine.pay(&self.shared.program, &guard);
+        while self.engine.has_deferred() {
+            self.engine.flush_deferred(&self.shared.program, &guard);
         }
         self.reader.offline();
         let held = self.forget_held() as u64;
@@ -591,9 +591,9 @@ impl<F: Frame> Worker<F> {
             last = Doing::Shaped;
         }
         // What rules have met is told before rest.
-        let owes = busy == 0 && turn.engine.owes();
-        if owes {
-            turn.engine.pay(&shared.program, &guard);
+        let deferred = busy == 0 && turn.engine.has_deferred();
+        if deferred {
+            turn.engine.flush_deferred(&shared.program, &guard);
             last = Doing::Counters;
         }
         let end = if read_late { now } else { cycles() };
@@ -610,7 +610,7 @@ impl<F: Frame> Worker<F> {
                 port.counters.set_drops(port.queue.drops());
             }
         }
-        busy > 0 || owes
+        busy > 0 || deferred
     }
 
     /// Nothing to do: polls on, lets others run, naps, or sleeps.

@@ -450,8 +450,8 @@ fn run(seed: u64, help: Help, straight: bool) -> (Vec<Vec<(u64, u64)>>, u64) {
         notes.sent.sort_by_key(tail);
         wanted.sort_by_key(tail);
         assert_eq!(notes.sent, wanted, "seed {seed}, round {round}");
-        while engine.owes() {
-            engine.pay(&switch.program, &guard);
+        while engine.has_deferred() {
+            engine.flush_deferred(&switch.program, &guard);
         }
         let counted = counters(&switch);
         for (rule, count) in &expected {
@@ -560,7 +560,7 @@ fn a_remembered_walk_keeps_its_rules_from_idling() {
             &mut notes,
         );
         assert_eq!(notes.sent.len(), 1);
-        assert!(!engine.owes(), "a small burst is counted at once");
+        assert!(!engine.has_deferred(), "a small burst is counted at once");
         let now = switch.clock();
         assert_eq!(switch.pipeline.expire(now).changed, 0);
     }
@@ -571,7 +571,7 @@ fn a_remembered_walk_keeps_its_rules_from_idling() {
     assert_eq!((gone.len(), gone[0].stats.packets), (1, 4));
 }
 
-/// What is owed to a rule is not paid to another that has come in its place.
+/// What is deferred for a rule is not counted for another that has come in its place.
 #[test]
 fn a_counter_is_not_given_away_while_something_is_owed_to_it() {
     let mut switch = Switch::new();
@@ -595,7 +595,7 @@ fn a_counter_is_not_given_away_while_something_is_owed_to_it() {
             &mut notes,
         );
     };
-    // Rules for which the flows take more different ways than are paid after a large burst.
+    // Rules for which the flows take more different ways than are flushed after a large burst.
     for last in 0..4 {
         let mut rule = add(fields(&[(Field::EthDst, 0x0200_0000_0000 + last)]), 2);
         rule.instructions = apply(&[output(2 + last as u32)]).into();
@@ -606,7 +606,7 @@ fn a_counter_is_not_given_away_while_something_is_owed_to_it() {
     let guard = reader.begin();
     send(&mut engine, &switch, &guard, &packets);
     send(&mut engine, &switch, &guard, &packets);
-    assert!(engine.owes());
+    assert!(engine.has_deferred());
     let in_use = switch.program.counters.in_use();
     switch
         .mod13(flow(FlowModCommand::Delete, Match::any(), 0))
@@ -620,8 +620,8 @@ fn a_counter_is_not_given_away_while_something_is_owed_to_it() {
     let guard = reader.begin();
     switch.program.domain.collect();
     assert_eq!(switch.program.counters.in_use(), in_use);
-    while engine.owes() {
-        engine.pay(&switch.program, &guard);
+    while engine.has_deferred() {
+        engine.flush_deferred(&switch.program, &guard);
     }
     switch.program.domain.collect();
     assert!(switch.program.counters.in_use() < in_use);

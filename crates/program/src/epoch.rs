@@ -50,7 +50,7 @@ pub struct Domain {
     retired: CachePadded<Mutex<Retired>>,
     /// For each reader the oldest epoch in which it has met rules that it has not counted for yet,
     /// [`NEVER`] for none.
-    owed: Box<[AtomicU64]>,
+    deferred: Box<[AtomicU64]>,
     /// The epoch that is reserved, [`NEVER`] for none.
     reserved: AtomicU64,
     /// The last of those behind it that are reserved with it.
@@ -70,7 +70,7 @@ impl Default for Domain {
                 .collect(),
             held: (0..MAX_READERS).map(|_| AtomicU64::new(NEVER)).collect(),
             retired: CachePadded::default(),
-            owed: (0..MAX_READERS).map(|_| AtomicU64::new(NEVER)).collect(),
+            deferred: (0..MAX_READERS).map(|_| AtomicU64::new(NEVER)).collect(),
             reserved: AtomicU64::new(NEVER),
             last_reserved: AtomicU64::new(NEVER),
             pins: Mutex::default(),
@@ -207,8 +207,8 @@ impl Domain {
     /// Whether, beyond that, nobody keeps what was retired in an epoch before `epoch`
     /// ([`Guard::keep`]) or still has packets of one to count: what they may look at is not in use.
     pub fn unread(&self, epoch: Epoch) -> bool {
-        let owed = |owed: &AtomicU64| owed.load(Ordering::Acquire) >= epoch;
-        self.quiet(epoch) && self.owed.iter().all(owed)
+        let deferred = |oldest: &AtomicU64| oldest.load(Ordering::Acquire) >= epoch;
+        self.quiet(epoch) && self.deferred.iter().all(deferred)
     }
 
     /// Takes a reader slot; None when [`MAX_READERS`] are taken. The reader starts offline.
@@ -250,7 +250,7 @@ impl Domain {
                 .iter()
                 .map(|seen| &**seen)
                 .chain(self.held.iter())
-                .chain(self.owed.iter())
+                .chain(self.deferred.iter())
                 .chain([&self.pinned])
                 .map(|seen| seen.load(Ordering::Acquire))
                 .min()
@@ -393,8 +393,8 @@ impl Guard<'_> {
     /// Says that packets have met rules in `oldest` and later, not before, which are still to be
     /// counted; [`NEVER`] for none. It keeps counters from being given to others, and no
     /// barrier from being answered. `oldest` is this guard's epoch, or what was said last or later.
-    pub(crate) fn owes(&self, oldest: Epoch) {
-        self.domain().owed[self.index()].store(oldest, Ordering::Release);
+    pub(crate) fn defers(&self, oldest: Epoch) {
+        self.domain().deferred[self.index()].store(oldest, Ordering::Release);
     }
 
     /// Says that what was seen in `oldest` and later is looked at after this guard has gone, by
@@ -402,7 +402,7 @@ impl Guard<'_> {
     /// freed; rules that have ended may be unlinked, and barriers are answered. `oldest` is this
     /// guard's epoch.
     pub(crate) fn keep(&self, oldest: Epoch) {
-        self.owes(oldest);
+        self.defers(oldest);
     }
 
     /// What [`Guard::hold`] has said last.
@@ -440,7 +440,7 @@ impl Guard<'_> {
 impl Drop for Reader {
     fn drop(&mut self) {
         self.domain.held[self.index].store(NEVER, Ordering::Release);
-        self.domain.owed[self.index].store(NEVER, Ordering::Release);
+        self.domain.deferred[self.index].store(NEVER, Ordering::Release);
         self.domain.seen[self.index].store(FREE, Ordering::Release);
     }
 }

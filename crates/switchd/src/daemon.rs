@@ -251,7 +251,7 @@ async fn deliver_packet_ins(switch: Rc<Switch>) -> anyhow::Result<()> {
             return Ok(());
         };
         // First the rules: packets wait for them.
-        switch.grant_wishes(WISHES);
+        switch.grant_requests(WISHES);
         for packet in packets {
             switch.deliver(packet);
         }

@@ -4,10 +4,10 @@ use super::{Barrier, Datapath, Kind};
 use crate::clock::Clock;
 use crate::error::Error;
 use crate::history::INTERVAL_SECONDS;
+use crate::learn_requests::WorkerRequest;
 use crate::packet_in::{PacketIn, PacketInRing};
 use crate::port::BridgeId;
 use crate::report::WorkerInfo;
-use crate::wish::Wish;
 use crate::worker::{Moment, PacketOut};
 use packet::{FlowKey, Frame};
 use program::Program;
@@ -135,20 +135,20 @@ impl<F: Frame + 'static> Datapath<F> {
         packets
     }
 
-    /// Fetches up to `limit` wishes, taking turns between workers; wishes are told by the same
+    /// Fetches up to `limit` requests, taking turns between workers; requests are told by the same
     /// descriptor as packet-ins ([`Datapath::packet_in_fd`]). Call it
     /// after [`Datapath::take_packet_ins`].
-    pub fn take_wishes(&mut self, limit: usize) -> Vec<Wish> {
-        let mut wishes = Vec::new();
+    pub fn take_requests(&mut self, limit: usize) -> Vec<WorkerRequest> {
+        let mut requests = Vec::new();
         let mut empty = 0;
         for worker in self.workers.iter().cycle() {
-            if wishes.len() >= limit {
+            if requests.len() >= limit {
                 self.packet_in_wake.raise();
                 break;
             }
-            match worker.mailbox.wishes.pop() {
-                Some(wish) => {
-                    wishes.push(wish);
+            match worker.mailbox.requests.pop() {
+                Some(request) => {
+                    requests.push(request);
                     empty = 0;
                 }
                 None => empty += 1,
@@ -157,10 +157,10 @@ impl<F: Frame + 'static> Datapath<F> {
                 break;
             }
         }
-        wishes
+        requests
     }
 
-    /// Answers a worker's wish for a rule, after what it led to has been published.
+    /// Answers a worker's request for a rule, after what it led to has been published.
     pub fn answer(&self, worker: usize, answer: Answer) {
         if let Some(handle) = self.workers.iter().find(|handle| handle.number() == worker) {
             // A worker asks for fewer rules than there is room, so none is lost while it lives; one

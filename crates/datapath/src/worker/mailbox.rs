@@ -6,12 +6,12 @@ use super::sleeper::Sleeper;
 use crate::clock::Clock;
 use crate::control::Allocate;
 use crate::counters::{Cells, PortCounters, WorkerCounters};
+use crate::learn_requests::{ANSWERS, RequestRing};
 use crate::packet_in::PacketInRing;
 use crate::port::PortId;
 use crate::shape::Way;
 use crate::snapshot::Published;
 use crate::wake::Wake;
-use crate::wish::{ANSWERS, WishRing};
 use crossbeam_queue::ArrayQueue;
 use packet::io::TxQueue;
 use packet::{FlowKey, Frame};
@@ -147,7 +147,7 @@ pub(crate) struct Mailbox<F: Frame> {
     pub(super) sleeper: Sleeper,
     pub counters: Arc<WorkerCounters>,
     pub packet_ins: Arc<PacketInRing>,
-    pub wishes: Arc<WishRing>,
+    pub requests: Arc<RequestRing>,
     pub answers: ArrayQueue<Answer>,
     /// The thread has ended.
     pub ended: AtomicBool,
@@ -166,7 +166,7 @@ impl<F: Frame> Mailbox<F> {
             packet_outs: ArrayQueue::new(PACKET_OUT_QUEUE),
             sleeper: Sleeper::new(wake),
             counters: Arc::default(),
-            wishes: Arc::new(WishRing::new(Arc::clone(packet_ins.teller()))),
+            requests: Arc::new(RequestRing::new(Arc::clone(packet_ins.teller()))),
             packet_ins,
             answers: ArrayQueue::new(ANSWERS),
             ended: AtomicBool::new(false),

@@ -229,7 +229,7 @@ impl<'a, F: Frame> Turn<'a, F> {
             cell: self.cell,
             worker: self.guard.index(),
             packet_ins: &self.mailbox.packet_ins,
-            wishes: &self.mailbox.wishes,
+            requests: &self.mailbox.requests,
             second: (self.now_ms / 1000) as u32,
             queue: None,
             clock: &self.shared.clock,

@@ -21,10 +21,10 @@
 //! reached through it.
 //!
 //! *Counting.* Sixty counters a packet would cost more than all the rest, so a way notes packets
-//! and bytes itself, and ways that have something noted stand in a queue, of which each burst pays
-//! some: all of them when bursts are small, and an idle worker pays all before it sleeps. Sums are
-//! exact; a busy worker's rules show them some milliseconds late. Until then the worker owes them
-//! ([`Guard::owes`]), which keeps counters from being given to other rules.
+//! and bytes itself, and ways that have something noted stand in a queue, of which each burst
+//! flushes some: all of them when bursts are small, and an idle worker flushes all before it sleeps.
+//! Sums are exact; a busy worker's rules show them some milliseconds late. Until then they are
+//! deferred ([`Guard::defers`]), which keeps counters from being given to other rules.
 
 pub(crate) mod board;
 mod controller;
@@ -53,12 +53,12 @@ use store::{CachedVerdict, NO_PATH, Store, WALKED};
 
 /// Bridges that a worker keeps caches for.
 const BRIDGES: usize = 8;
-/// Bursts of fewer packets have all their ways paid at once.
+/// Bursts of fewer packets have the counters of all their ways flushed at once.
 const SMALL: usize = 16;
-/// Ways paid after each larger burst.
-const PAID: usize = 2;
-/// Ways paid in each turn of a worker that has nothing else to do.
-const PAID_IDLE: usize = 64;
+/// Ways whose counters are flushed after each larger burst.
+const FLUSHED: usize = 2;
+/// The same in each turn of a worker that has nothing else to do.
+const FLUSHED_IDLE: usize = 64;
 /// Walks recorded in a burst, when the cache chooses itself.
 const RECORDED: usize = 2;
 
@@ -67,7 +67,7 @@ pub(crate) struct Caches {
     caches: VecDeque<Box<Cache>>,
     /// What was said last to the domain; an engine that failed before this one may have left
     /// something.
-    owed: Option<Epoch>,
+    deferred: Option<Epoch>,
     /// Bursts that need no thought, while they are of the same bridge.
     quiet: u32,
     /// The bridge of the last burst.
@@ -102,7 +102,7 @@ impl Caches {
     pub fn new() -> Caches {
         Caches {
             caches: VecDeque::new(),
-            owed: None,
+            deferred: None,
             quiet: 0,
             bridge: 0,
             passed: 0,
@@ -111,8 +111,8 @@ impl Caches {
 
     /// Whether rules are still to be counted for.
     #[inline(always)]
-    pub fn owes(&self) -> bool {
-        self.owed != Some(NEVER)
+    pub fn has_deferred(&self) -> bool {
+        self.deferred != Some(NEVER)
     }
 
     /// Begins a burst of a bridge, whose cache comes to the front. `possible`: packets may take
@@ -186,7 +186,7 @@ impl Caches {
         };
         if cache.bridge != bridge {
             if let Some(store) = &mut cache.store {
-                store.pay(usize::MAX, burst.counters);
+                store.flush_deferred(usize::MAX, burst.counters);
             }
             *cache = Cache::new();
             cache.bridge = bridge;
@@ -213,44 +213,44 @@ impl Caches {
                 let limit = if cached.packets < SMALL {
                     usize::MAX
                 } else {
-                    PAID
+                    FLUSHED
                 };
-                store.pay(limit, burst.counters);
+                store.flush_deferred(limit, burst.counters);
             }
             if cached.recorded > 0 || cached.since.is_some() {
                 cache.tell(cell);
             }
         }
-        self.say_owed(burst.guard);
-        if self.owes() {
+        self.say_deferred(burst.guard);
+        if self.has_deferred() {
             self.quiet = 0;
         }
     }
 
-    /// Tells the domain what is owed.
+    /// Tells the domain what is deferred.
     #[inline(always)]
-    fn say_owed(&mut self, guard: &Guard<'_>) {
+    fn say_deferred(&mut self, guard: &Guard<'_>) {
         let oldest = self
             .caches
             .iter()
-            .filter_map(|cache| cache.store.as_ref()?.owed_since());
+            .filter_map(|cache| cache.store.as_ref()?.deferred_since());
         let oldest = oldest.min().unwrap_or(NEVER);
-        if self.owed != Some(oldest) {
-            guard.owes(oldest);
-            self.owed = Some(oldest);
+        if self.deferred != Some(oldest) {
+            guard.defers(oldest);
+            self.deferred = Some(oldest);
         }
     }
 
     /// Pays up to so many ways of each bridge.
-    fn pay(&mut self, limit: usize, counters: WorkerCounters<'_>, guard: &Guard<'_>) {
+    fn flush_deferred(&mut self, limit: usize, counters: WorkerCounters<'_>, guard: &Guard<'_>) {
         for store in self
             .caches
             .iter_mut()
             .filter_map(|cache| cache.store.as_mut())
         {
-            store.pay(limit, counters);
+            store.flush_deferred(limit, counters);
         }
-        self.say_owed(guard);
+        self.say_deferred(guard);
     }
 }
 
@@ -282,8 +282,8 @@ impl Cache {
     fn renew(&mut self, entries: usize, upheavals: u64) {
         match &mut self.store {
             Some(store) if store.is_of(entries) => store.forget(),
-            Some(store) if store.owed_since().is_some() => {
-                // What it owes is paid burst by burst, and then it is replaced.
+            Some(store) if store.deferred_since().is_some() => {
+                // What it defers is flushed burst by burst, and then it is replaced.
                 store.forget();
             }
             store => *store = Some(Store::new(entries)),
@@ -299,16 +299,16 @@ impl Cache {
 
 impl<F: Frame> Engine<F> {
     /// Whether packets have been walked by the cache whose rules are still to be counted for: then
-    /// call [`Engine::pay`] before resting.
+    /// call [`Engine::flush_deferred`] before resting.
     #[inline(always)]
-    pub fn owes(&self) -> bool {
-        self.caches.owes()
+    pub fn has_deferred(&self) -> bool {
+        self.caches.has_deferred()
     }
 
-    /// Counts for rules that packets have met, for some of them; see [`Engine::owes`].
-    pub fn pay(&mut self, program: &crate::Program, guard: &Guard<'_>) {
+    /// Counts for rules that packets have met, for some of them; see [`Engine::has_deferred`].
+    pub fn flush_deferred(&mut self, program: &crate::Program, guard: &Guard<'_>) {
         let counters = program.counters.of_worker(guard.index());
-        self.caches.pay(PAID_IDLE, counters, guard);
+        self.caches.flush_deferred(FLUSHED_IDLE, counters, guard);
     }
 
     /// Takes a number of frames from the front, carries out those walks that are remembered, and

@@ -2,31 +2,31 @@
 //! workers that hold the packets told.
 
 use super::{Bridge, Switch};
-use datapath::wish::{Wanted, Wish};
+use datapath::learn_requests::{RequestKind, WorkerRequest};
 use openflow::Version;
 use pipeline::twin;
 use program::actions::learn::{Answer, Ended, Request, Verdict};
 
 impl Switch {
     /// Makes up to `limit` of the rules that packets ask for.
-    pub fn grant_wishes(&self, limit: usize) {
-        let wishes = self.with_datapath(|datapath| datapath.take_wishes(limit));
-        let wishes = wishes.unwrap_or_default();
-        if wishes.is_empty() {
+    pub fn grant_requests(&self, limit: usize) {
+        let requests = self.with_datapath(|datapath| datapath.take_requests(limit));
+        let requests = requests.unwrap_or_default();
+        if requests.is_empty() {
             return;
         }
         let mut answers = Vec::new();
-        for Wish {
+        for WorkerRequest {
             bridge,
             worker,
-            wanted,
-        } in wishes
+            kind,
+        } in requests
         {
             let bridge = self.bridge_by_id(bridge);
-            match (wanted, bridge) {
-                (Wanted::Rule(request), Some(bridge)) if bridge.is_busy() => {
+            match (kind, bridge) {
+                (RequestKind::Rule(request), Some(bridge)) if bridge.is_busy() => {
                     let refused = self.answer(&request, Verdict::Refused);
-                    let waits = bridge.wish_when_idle(move |bridge| {
+                    let waits = bridge.request_when_idle(move |bridge| {
                         let verdict = bridge.learn(&request);
                         let switch = bridge.switch();
                         let answer = switch.answer(&request, verdict);
@@ -36,19 +36,19 @@ impl Switch {
                         answers.push((worker, refused));
                     }
                 }
-                (Wanted::Rule(request), Some(bridge)) => {
+                (RequestKind::Rule(request), Some(bridge)) => {
                     let verdict = bridge.learn(&request);
                     answers.push((worker, self.answer(&request, verdict)));
                 }
-                (Wanted::Rule(request), None) => {
+                (RequestKind::Rule(request), None) => {
                     answers.push((worker, self.answer(&request, Verdict::Refused)));
                 }
-                (Wanted::Ended(ended), Some(bridge)) => {
-                    bridge.wish_when_idle(move |bridge| {
+                (RequestKind::ConnectionEnded(ended), Some(bridge)) => {
+                    bridge.request_when_idle(move |bridge| {
                         bridge.pipeline.borrow_mut().connection_ended(&ended);
                     });
                 }
-                (Wanted::Ended(_), None) => {}
+                (RequestKind::ConnectionEnded(_), None) => {}
             }
         }
         let _ = self.with_datapath(|datapath| {
@@ -90,7 +90,7 @@ impl Bridge {
                 })
             })
             .collect();
-        self.wish_when_idle(move |bridge| {
+        self.request_when_idle(move |bridge| {
             for change in &learned {
                 // A strict modify of one rule is never carried out in slices.
                 if let Err(error) = bridge.change_flows(change, Version::V1_0) {

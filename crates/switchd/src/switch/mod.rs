@@ -18,7 +18,7 @@ mod fail;
 mod in_band;
 pub mod latency;
 mod learn;
-mod of;
+mod openflow_switch;
 pub mod predict;
 pub(crate) mod processors;
 mod queues;

@@ -46,12 +46,12 @@ pub(super) const BACKLOG: usize = 64 << 10;
 const HELD: Duration = Duration::from_millis(200);
 /// How long what a long change has left is waited for.
 const RECLAIM_LIMIT: Duration = Duration::from_secs(10);
-/// Wishes that may wait for a change to end.
-const WISHES: usize = 1024;
+/// Requests that may wait for a change to end.
+const REQUESTS_MAX: usize = 1024;
 
 static LONG: Counter = Counter::new("ofproto_long_change");
 static SLICES: Counter = Counter::new("ofproto_slice");
-static WISH_LOST: Counter = Counter::new("ofproto_learn_busy");
+static REQUEST_LOST: Counter = Counter::new("ofproto_learn_busy");
 static HELD_BACK: Counter = Counter::new("openflow_held_for_reclaim");
 
 type Later = Box<dyn FnOnce(&Bridge)>;
@@ -61,10 +61,10 @@ type Later = Box<dyn FnOnce(&Bridge)>;
 pub(super) struct Changing {
     busy: Cell<bool>,
     idle: Rc<Notify>,
-    /// What is to be done when they are not, in order. But for wishes, one for each change of the
+    /// What is to be done when they are not, in order. But for requests, one for each change of the
     /// configuration.
     later: RefCell<VecDeque<Later>>,
-    wishes: Cell<usize>,
+    requests: Cell<usize>,
     /// Whether the change made last has ended rules.
     ended: Cell<bool>,
 }
@@ -147,15 +147,15 @@ impl Bridge {
     }
 
     /// Likewise, for what packets ask for; false when too many wait.
-    pub(super) fn wish_when_idle(&self, act: impl FnOnce(&Bridge) + 'static) -> bool {
-        let waiting = &self.changing.wishes;
-        if self.is_busy() && waiting.get() >= WISHES {
-            WISH_LOST.increment();
+    pub(super) fn request_when_idle(&self, act: impl FnOnce(&Bridge) + 'static) -> bool {
+        let waiting = &self.changing.requests;
+        if self.is_busy() && waiting.get() >= REQUESTS_MAX {
+            REQUEST_LOST.increment();
             return false;
         }
         waiting.set(waiting.get() + 1);
         self.when_idle(move |bridge| {
-            let waiting = &bridge.changing.wishes;
+            let waiting = &bridge.changing.requests;
             waiting.set(waiting.get() - 1);
             act(bridge);
         });

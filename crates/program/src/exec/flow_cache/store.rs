@@ -7,7 +7,7 @@
 //!
 //! A way has a serial number, which changes when the way is given to another walk or no longer
 //! holds; lines that know it by another number are as good as empty. Where ways run out, one
-//! that has nothing to pay is taken, in turn.
+//! that has nothing to flush is taken, in turn.
 
 use crate::actions::{Op, PortNo};
 use crate::counters::WorkerCounters;
@@ -66,7 +66,7 @@ type Chunk = [Line; CHUNK * WAYS];
 /// A way that is remembered.
 struct Kept {
     serial: u32,
-    /// It stands in the queue of those to be paid.
+    /// It stands in the queue of those to be flushed.
     noted: bool,
     verdict: CachedVerdict,
     /// The last epoch in which it is known to hold.
@@ -173,7 +173,7 @@ impl Store {
         (self.lines, self.known.len())
     }
 
-    /// Nothing is remembered any more. What is owed still is.
+    /// Nothing is remembered any more. What is deferred stays.
     pub fn forget(&mut self) {
         self.tags.fill(0);
         self.lines = 0;
@@ -277,19 +277,19 @@ impl Store {
         }
     }
 
-    /// The oldest epoch in which something was noted that is not paid.
-    pub fn owed_since(&self) -> Option<Epoch> {
+    /// The oldest epoch in which something was noted that is not flushed.
+    pub fn deferred_since(&self) -> Option<Epoch> {
         let first = self.to_pay.front()?;
         Some(self.ways[*first as usize].since)
     }
 
     /// Counts what has been noted, for up to so many ways.
-    pub fn pay(&mut self, limit: usize, counters: WorkerCounters<'_>) {
+    pub fn flush_deferred(&mut self, limit: usize, counters: WorkerCounters<'_>) {
         for _ in 0..limit {
             let Some(way) = self.to_pay.pop_front() else {
                 return;
             };
-            self.ways[way as usize].pay(counters);
+            self.ways[way as usize].flush_deferred(counters);
         }
     }
 
@@ -334,7 +334,7 @@ impl Store {
     }
 
     /// Keeps a way, as the one that is there already if that still holds. None when all have
-    /// something to pay.
+    /// something to flush.
     fn keep(&mut self, way: CachedPath, unwildcarded: &Unwildcarded, epoch: Epoch) -> Option<u32> {
         let content = self.hasher.hash_one(&way);
         if let Some(known) = self.known.get(&content).copied() {
@@ -432,7 +432,7 @@ impl Kept {
         holds
     }
 
-    fn pay(&mut self, counters: WorkerCounters<'_>) {
+    fn flush_deferred(&mut self, counters: WorkerCounters<'_>) {
         let (packets, bytes) = (self.packets, self.bytes);
         for counter in &self.way.rules {
             counters.add_late(*counter, packets, bytes, self.used_ms);

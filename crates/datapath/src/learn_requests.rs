@@ -11,54 +11,54 @@ use crossbeam_queue::ArrayQueue;
 use program::actions::learn::{Ended, Request};
 use std::sync::Arc;
 
-/// Wishes that wait at most, for each worker.
-pub const WISHES: usize = 1024;
+/// Requests that wait at most, for each worker.
+pub const REQUESTS_MAX: usize = 1024;
 /// Answers that wait at most: a worker asks for fewer rules at a time.
 pub(crate) const ANSWERS: usize = 4 * program::exec::ASKED_MAX;
 
-/// What is wanted.
+/// What a worker asks for.
 #[derive(Debug)]
-pub enum Wanted {
+pub enum RequestKind {
     /// A rule.
     Rule(Request),
     /// A rule's timeouts are to be shortened.
-    Ended(Ended),
+    ConnectionEnded(Ended),
 }
 
-/// A wish.
+/// A request.
 #[derive(Debug)]
-pub struct Wish {
+pub struct WorkerRequest {
     /// The bridge whose rules are meant.
     pub bridge: BridgeId,
     /// The worker that asks, for [`crate::Datapath::answer`].
     pub worker: usize,
     /// What for.
-    pub wanted: Wanted,
+    pub kind: RequestKind,
 }
 
 /// One worker's ring.
-pub(crate) struct WishRing {
-    ring: ArrayQueue<Wish>,
+pub(crate) struct RequestRing {
+    ring: ArrayQueue<WorkerRequest>,
     teller: Arc<Teller>,
 }
 
-impl WishRing {
-    pub fn new(teller: Arc<Teller>) -> WishRing {
-        WishRing {
-            ring: ArrayQueue::new(WISHES),
+impl RequestRing {
+    pub fn new(teller: Arc<Teller>) -> RequestRing {
+        RequestRing {
+            ring: ArrayQueue::new(REQUESTS_MAX),
             teller,
         }
     }
 
     /// False when the ring is full.
-    pub fn push(&self, wish: Wish) -> bool {
-        let done = self.ring.push(wish).is_ok();
+    pub fn push(&self, request: WorkerRequest) -> bool {
+        let done = self.ring.push(request).is_ok();
         // Also when it is full: control has something to do.
         self.teller.tell(cycles());
         done
     }
 
-    pub fn pop(&self) -> Option<Wish> {
+    pub fn pop(&self) -> Option<WorkerRequest> {
         self.ring.pop()
     }
 }
