@@ -9,7 +9,7 @@
 #                         tests
 #   make explore          models and Miri, then property, differential and fuzz tests with new
 #                         seeds, for half an hour (MINUTES=5)
-#   make e2e              the end-to-end tests alone; TESTS="3_vhost 4_pcap" selects, SWITCHD=ovs
+#   make e2e              the end-to-end tests alone; TESTS="vhost pcap" selects, SWITCHD=ovs
 #                         runs them on Open vSwitch
 #   make conformance      all of os-ken's switch certification tests (about 50 minutes;
 #                         VERSIONS="1_0" selects); make test runs a sample
@@ -70,7 +70,7 @@ e2e:
 conformance:
 	@scripts/setup
 	@scripts/step build cargo build --release --locked
-	@SWITCHD="$(or $(SWITCHD),$(TARGET)/release/sluiced)" tests/run $(addprefix a_conformance.whole_,$(or $(VERSIONS),1_0 1_3 1_4))
+	@SWITCHD="$(or $(SWITCHD),$(TARGET)/release/sluiced)" tests/run $(addprefix conformance.whole_,$(or $(VERSIONS),1_0 1_3 1_4))
 
 bench:
 	@scripts/setup
@@ -130,12 +130,12 @@ deb:
 deb-check: deb
 	@scripts/setup
 	@scripts/step debian-root scripts/debian-root .build/deb/sluice_*.deb
-	@SWITCHD="$(TARGET)/release/sluiced" tests/run k_packaging
+	@SWITCHD="$(TARGET)/release/sluiced" tests/run packaging.
 
 container-check: deb
 	@scripts/setup containers
 	@scripts/step debian-root scripts/debian-root .build/deb/sluice_*.deb
-	@SWITCHD="$(TARGET)/release/sluiced" tests/run k_container
+	@SWITCHD="$(TARGET)/release/sluiced" tests/run container.
 
 clean:
 	cargo clean

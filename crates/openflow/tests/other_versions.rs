@@ -187,7 +187,7 @@ fn a_part_of_vlan_tci_leaves_the_tag() {
 
 /// A load of Nicira's is a set-field in 1.5, of the same bits: those of the DSCP, which begin at
 /// bit 2 of the byte, too. Bits that are not the field's are nothing. (What this reads back has no
-/// masks of DSCPs; `l_connections` has those, by what `ovs-ofctl` shows.)
+/// masks of DSCPs; `connections` has those, by what `ovs-ofctl` shows.)
 #[test]
 fn loads_are_set_fields_of_the_same_bits_in_1_5() {
     let load = |field, start, bits, value| {

@@ -1,12 +1,12 @@
 """Every command of ovs-ofctl in every version of OpenFlow, on Open vSwitch and on the daemon under test: both answer the same, but for what is
-explained in test_d_differences.txt beside this file."""
+explained in test_every_command_differences.txt beside this file."""
 import os
 import re
 
 from differences import hold
 from harness import OPEN_VSWITCH, Skip, switchd_command, test
 
-EXPLAINED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "test_d_differences.txt")
+EXPLAINED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "test_every_command_differences.txt")
 VERSIONS = ("OpenFlow10", "OpenFlow11", "OpenFlow12", "OpenFlow13", "OpenFlow14", "OpenFlow15")
 
 # Each line a command; "<" ends it where standard input follows. BR is the bridge. The bridge has the ports 1 and 2.

@@ -8,7 +8,7 @@ import shutil
 
 from documents import blocks, commands
 from harness import ROOT, check, equal, run, test, wait_for
-from test_k_packaging import binaries_of, newer, packages
+from test_packaging import binaries_of, newer, packages
 
 BASE = "docker.io/library/debian:12-slim"
 

@@ -5,9 +5,9 @@ import re
 import struct
 
 from harness import equal, test, wait_for
-from test_e_sessions import Client, oxm
-from test_k_openflow import PACKET_OUT
-from test_k_tools import dummies
+from test_sessions import Client, oxm
+from test_openflow import PACKET_OUT
+from test_tools import dummies
 
 PACKET = "ffffffffffff020202020202080045000020000000004011f96d0a0000010a0000020001000200080000" + "00" * 20
 NO_RULE = (0, None)

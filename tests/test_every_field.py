@@ -1,12 +1,12 @@
 """Every field of ovs-fields(7) and every action of ovs-actions(7), rule by rule with ovs-ofctl in every version of OpenFlow, on Open vSwitch and on the
 daemon under test: which rules are taken, with which error others are refused, and how dump-flows prints them. Differences are explained in
-test_f_differences.txt beside this file."""
+test_every_field_differences.txt beside this file."""
 import os
 import re
 
 from harness import OPEN_VSWITCH, Failure, Skip, check, switchd_command, test
 
-EXPLAINED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "test_f_differences.txt")
+EXPLAINED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "test_every_field_differences.txt")
 ALL = ("OpenFlow10", "OpenFlow13", "OpenFlow15")
 # The rest speak what these speak, so every fourth rule is enough.
 SAMPLED = ("OpenFlow11", "OpenFlow12", "OpenFlow14")

@@ -15,8 +15,8 @@ import threading
 import time
 
 from harness import check, equal, run, test, wait_for
-from test_g_predict import sluice
-from test_k_cli import User
+from test_predict import sluice
+from test_sluice_command import User
 
 
 def text_of(command, switch, *options):

@@ -12,7 +12,7 @@ import termios
 import time
 
 from harness import ROOT, Skip, check, equal, inside, run, test, wait_for
-from test_g_slicing import frame, shape, some_hosts
+from test_slicing import frame, shape, some_hosts
 
 RULES = os.path.join(ROOT, "packaging", "rules")
 

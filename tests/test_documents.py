@@ -5,7 +5,7 @@ import random
 import re
 import shlex
 
-import test_d_trace
+import test_trace
 from differences import hold
 from harness import OPEN_VSWITCH, Failure, Skip, becomes, check, equal, ethernet, switchd_command, test
 
@@ -91,7 +91,7 @@ def normal(shown, text, switch):
     # Addresses of dummies go by their number since the daemon began, and are drawn for some.
     text = re.sub(r"addr:[0-9a-f:]{17}", "addr:MAC", text)
     if "ofproto/trace" in shown:
-        text = in_order(test_d_trace.normal(text))
+        text = in_order(test_trace.normal(text))
     if "fdb/show" in shown:
         text = re.sub(r"^(.*\S)\s+\d+$", r"\1 AGE", text, flags=re.M)
     if shown == "interfaces" or " list " in shown:

@@ -1,5 +1,5 @@
 """The same scenario on Open vSwitch and on the daemon under test: what the tools show differs only by what is explained in
-test_7_differences.txt beside this file."""
+test_same_as_ovs_differences.txt beside this file."""
 import os
 import re
 import time
@@ -7,7 +7,7 @@ import time
 from differences import hold
 from harness import OPEN_VSWITCH, Skip, ethernet, switchd_command, test, wait_for
 
-EXPLAINED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "test_7_differences.txt")
+EXPLAINED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "test_same_as_ovs_differences.txt")
 
 
 def scenario(lab, name, command=None):

@@ -3,7 +3,7 @@ import re
 import struct
 
 from harness import equal, test, wait_for
-from test_e_sessions import Client
+from test_sessions import Client
 
 PACKET = "ffffffffffff00000000000188b5" + "00" * 46
 SET_CONFIG, PACKET_IN = 9, 10

@@ -6,7 +6,7 @@ import struct
 import subprocess
 
 from harness import check, equal, test, wait_for
-from test_e_sessions import ALL, BARRIER_XID, ECHO_REPLY, ECHO_REQUEST, ERROR, EXPERIMENTER, Client, clean
+from test_sessions import ALL, BARRIER_XID, ECHO_REPLY, ECHO_REQUEST, ERROR, EXPERIMENTER, Client, clean
 
 NICIRA, ONF = 0x2320, 0x4f4e4600
 FEATURES, GET_CONFIG, SET_CONFIG, PACKET_IN, PACKET_OUT, ROLE, SET_ASYNC = 5, 7, 9, 10, 13, 24, 28

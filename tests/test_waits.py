@@ -9,7 +9,7 @@ import urllib.error
 import urllib.request
 
 from harness import Skip, check, equal, inside, run, test, wait_for
-from test_g_slicing import frame, shape, some_hosts
+from test_slicing import frame, shape, some_hosts
 
 
 def send_unevenly(host, packets):
