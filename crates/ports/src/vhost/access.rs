@@ -1,0 +1,135 @@
+//! A queue's way to its ring: what it knows of it, inside the gates.
+
+use super::device;
+use super::device::Position;
+use super::ring::{Place, View};
+use super::shared::{NEVER, Shared};
+use crate::gate::Key;
+use std::os::fd::OwnedFd;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// A queue's way to its ring.
+pub(super) struct Quick {
+    /// To the ring's quick gate.
+    pub(super) key: Key,
+    pub(super) reading: Reading,
+    /// Whether no other queue uses the ring.
+    pub(super) sole: bool,
+}
+
+/// What a queue knows of its ring.
+#[derive(Default)]
+pub(super) struct Reading {
+    /// The ring, where it is one that can be used.
+    pub(super) view: Option<View>,
+    /// The ring and the messages that it is of.
+    pub(super) of: Option<(u16, u32)>,
+    /// Where the ring stands, for the device to know.
+    pub(super) position: Option<Arc<Position>>,
+    /// Where the ring stands, where nobody else can have gone on.
+    pub(super) at: Option<Place>,
+    /// What tells the guest. A front end may make it one that blocks, so it is not written to
+    /// inside a gate.
+    pub(super) call: Option<Arc<OwnedFd>>,
+}
+
+/// What became of a look at a ring.
+#[derive(Debug, PartialEq, Eq)]
+pub(super) enum Look<T> {
+    Done(T),
+    /// The hypervisor is being answered, or the device is about to go.
+    Busy,
+    /// It is not one that can be used. The next message may change that.
+    NoRing,
+}
+
+impl Quick {
+    /// A way to a ring, with a key to its quick gate; `sole` where no other queue uses the ring.
+    pub(super) fn new(key: Key, sole: bool) -> Quick {
+        Quick {
+            key,
+            reading: Reading::default(),
+            sole,
+        }
+    }
+
+    /// Does something with a ring, where that can be done now. The caller sees to it that nobody
+    /// else uses the ring; the view that `act` is given is valid while it runs.
+    #[inline(always)]
+    pub(super) fn with<T>(
+        &mut self,
+        shared: &Shared,
+        index: u16,
+        act: impl FnOnce(&View, &mut Place) -> T,
+    ) -> Look<T> {
+        let Some(_inside) = self.key.try_enter() else {
+            return Look::Busy;
+        };
+        if !shared.connected() {
+            // The device is about to be let go of.
+            return Look::Busy;
+        }
+        let ring = &shared.rings[usize::from(index)];
+        let of = Some((index, shared.messages.load(Ordering::SeqCst)));
+        let fresh = self.reading.of != of;
+        if fresh {
+            self.reading = Reading::new(shared, index);
+            self.reading.of = of;
+            ring.known.store(0, Ordering::Relaxed);
+            ring.told.store(NEVER, Ordering::Relaxed);
+        }
+        let (Some(view), Some(position)) = (&self.reading.view, &self.reading.position) else {
+            return Look::NoRing;
+        };
+        let mut at = self.reading.at.unwrap_or_else(|| Place {
+            known: ring.known.load(Ordering::Relaxed),
+            told: u16::try_from(ring.told.load(Ordering::Relaxed)).ok(),
+            next: position.next.load(Ordering::Relaxed),
+            used: position.used.load(Ordering::Relaxed),
+        });
+        {
+            if fresh {
+                // Kicks cost the guest an exit each; whoever goes to sleep asks for them.
+                // SAFETY: the memory that the view was read of stays mapped while the gate is open.
+                unsafe { view.ask_for_kicks(&at, false) };
+            }
+            let next = at.next;
+            let done = act(view, &mut at);
+            if self.sole {
+                self.reading.at = Some(at);
+            } else {
+                ring.known.store(at.known, Ordering::Relaxed);
+                ring.told
+                    .store(at.told.map_or(NEVER, u32::from), Ordering::Relaxed);
+            }
+            if at.next != next {
+                position.next.store(at.next, Ordering::Relaxed);
+                position.used.store(at.used, Ordering::Relaxed);
+            }
+            Look::Done(done)
+        }
+    }
+
+    /// Tells the guest that the ring has changed.
+    pub(super) fn tell(&self) {
+        if let Some(call) = &self.reading.call {
+            device::tell(call);
+        }
+    }
+}
+
+impl Reading {
+    /// Reads a ring of the device, inside its quick gate.
+    #[cold]
+    pub(super) fn new(shared: &Shared, index: u16) -> Reading {
+        let table = shared.table();
+        let entry = table.as_ref().and_then(|table| table.ring(index));
+        Reading {
+            view: table.as_ref().and_then(|table| table.view(index)),
+            position: entry.map(|entry| Arc::clone(&entry.position)),
+            call: entry.and_then(|entry| entry.call.clone()),
+            ..Reading::default()
+        }
+    }
+}

@@ -1,0 +1,123 @@
+//! The control thread's side of a guest.
+
+use super::check_mtu;
+use super::hub::Watched;
+use super::send::VhostTx;
+use super::shared::Shared;
+use crate::error::Error;
+use crate::ethdev::OVERHEAD;
+use crate::gate::Key;
+use crate::mbuf::Mbuf;
+use crate::{Mac, PortControl, PortInfo, fault};
+use packet::io::TxQueue;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Instant;
+
+/// The control thread's side.
+pub(super) struct VhostControl {
+    pub(super) name: String,
+    pub(super) client: bool,
+    pub(super) shared: Arc<Shared>,
+    /// To [`Shared::asked`].
+    pub(super) key: Key,
+    pub(super) watched: Watched,
+    pub(super) mac: Mac,
+    pub(super) mtu: u16,
+    pub(super) admin_up: bool,
+    pub(super) rx_queues: u16,
+    /// As many replaced mappings as have been told.
+    pub(super) replaced: u64,
+}
+
+impl PortControl for VhostControl {
+    fn tx_queue(&mut self, worker: usize) -> Result<Box<dyn TxQueue<Mbuf>>, Error> {
+        Ok(Box::new(VhostTx {
+            shared: self.shared.clone(),
+            worker,
+            scratch: Vec::new(),
+            way: None,
+        }))
+    }
+
+    fn info(&mut self) -> PortInfo {
+        // Asked for now and then, and by a thread that may wait.
+        self.shared.relent(Instant::now());
+        PortInfo {
+            present: true,
+            mac: self.mac,
+            mtu: self.mtu,
+            ifindex: 0,
+            admin_up: self.admin_up,
+            link_up: self.shared.connected(),
+            link_speed: 0,
+            full_duplex: None,
+            link_resets: self.shared.resets.load(Ordering::Relaxed),
+        }
+    }
+
+    fn status(&mut self) -> Vec<(String, String)> {
+        let mode = if self.client { "client" } else { "server" };
+        let socket = self.watched.path().to_owned();
+        let mut status = vec![
+            ("mode".to_string(), mode.to_string()),
+            ("socket".to_string(), socket),
+        ];
+        let mut add = |key: String, value: String| status.push((key, value));
+        // Read inside the gate, which keeps this very device from going. It is closed while there
+        // is none.
+        let inside = self.key.enter();
+        let vid = self.shared.vid.load(Ordering::SeqCst);
+        if inside.is_none() || vid < 0 {
+            add("status".into(), "disconnected".into());
+            return status;
+        }
+        add("status".into(), "connected".into());
+        add(
+            "features".into(),
+            format!("0x{:016x}", self.shared.features.load(Ordering::Relaxed)),
+        );
+        add("n_rxq".into(), self.rx_queues.to_string());
+        let Some(table) = self.shared.table() else {
+            return status;
+        };
+        add("numa".into(), table.numa_node.to_string());
+        add("num_of_vrings".into(), table.rings.len().to_string());
+        for (number, size) in table.sizes() {
+            add(format!("vring_{number}_size"), size.to_string());
+        }
+        status
+    }
+
+    fn device_stats(&mut self) -> Vec<(String, u64)> {
+        let replaced = fault::replaced();
+        if replaced > self.replaced {
+            self.replaced = replaced;
+            tracing::warn!(
+                "a vhost-user peer took back memory in use; {replaced} mappings were replaced so far"
+            );
+        }
+        Vec::new()
+    }
+
+    fn set_mtu(&mut self, mtu: u16) -> Result<(), Error> {
+        check_mtu(&self.name, mtu)?;
+        self.mtu = mtu;
+        self.shared
+            .longest
+            .store(u32::from(mtu) + OVERHEAD, Ordering::Relaxed);
+        Ok(())
+    }
+
+    fn set_mac(&mut self, mac: Mac) -> Result<(), Error> {
+        self.mac = mac;
+        Ok(())
+    }
+
+    fn set_admin(&mut self, up: bool) -> Result<(), Error> {
+        self.admin_up = up;
+        Ok(())
+    }
+
+    fn close(self: Box<Self>) {}
+}

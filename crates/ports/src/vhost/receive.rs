@@ -1,0 +1,327 @@
+//! What a guest sends.
+
+use super::access::{Look, Quick};
+use super::owned;
+use super::ring::{Place, Taken, View};
+use super::shared::Shared;
+use crate::error::last_errno;
+use crate::gate::Key;
+use crate::mbuf::Mbuf;
+use crate::pool::Pool;
+use crate::raw;
+use crate::turn::Turn;
+use libc::c_int;
+use packet::io::{BURST, QueueDrops, RxQueue};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::sync::Arc;
+use std::sync::atomic::{Ordering, fence};
+
+/// Chains that make no sense which are given back in one turn.
+pub(super) const REFUSALS: usize = BURST;
+
+/// Bytes of a frame that announces a guest (reverse ARP, RFC 903).
+pub(super) const ANNOUNCEMENT: usize = 60;
+
+/// A request for the protocol address that belongs to a MAC address, sent by that address itself:
+/// switches on the way learn where it is now.
+pub(super) fn announcement(address: u64) -> [u8; ANNOUNCEMENT] {
+    let mac = &address.to_le_bytes()[..6];
+    let mut frame = [0; ANNOUNCEMENT];
+    frame[..6].fill(0xff);
+    frame[6..12].copy_from_slice(mac);
+    // Reverse ARP for Ethernet and IPv4: operation 3.
+    frame[12..22].copy_from_slice(&[0x80, 0x35, 0, 1, 8, 0, 6, 4, 0, 3]);
+    frame[22..28].copy_from_slice(mac);
+    frame[32..38].copy_from_slice(mac);
+    frame
+}
+
+/// What the guest sends on one queue pair.
+pub(super) struct VhostRx {
+    pub(super) shared: Arc<Shared>,
+    pub(super) ring: u16,
+    /// To the ring's gate; nobody else has one.
+    pub(super) key: Key,
+    pub(super) pair: u16,
+    pub(super) pool: Pool,
+    pub(super) epoll: OwnedFd,
+    /// The descriptor that the guest kicks.
+    pub(super) kick: Option<Arc<OwnedFd>>,
+    pub(super) generation: u32,
+    pub(super) armed: bool,
+    pub(super) quick: Quick,
+    /// Frames have been taken since it was last asked whether the guest wants to be told.
+    pub(super) untold: bool,
+    pub(super) drops: QueueDrops,
+}
+
+impl VhostRx {
+    pub(super) fn new(shared: Arc<Shared>, pair: u16, pool: Pool) -> Result<VhostRx, i32> {
+        // SAFETY: plain value.
+        let epoll = owned(unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) })?;
+        watch(&epoll, shared.wake[usize::from(pair)].as_raw_fd())?;
+        let ring = pair * 2 + 1;
+        let doors = &shared.rings[usize::from(ring)];
+        Ok(VhostRx {
+            key: doors.gate.key(),
+            quick: Quick::new(doors.quick.key(), true),
+            shared,
+            ring,
+            pair,
+            pool,
+            epoll,
+            kick: None,
+            generation: u32::MAX,
+            armed: false,
+            untold: false,
+            drops: QueueDrops::default(),
+        })
+    }
+
+    /// Acts on what has changed since the last time.
+    #[cold]
+    pub(super) fn catch_up(&mut self) {
+        self.generation = self.shared.generation.load(Ordering::SeqCst);
+        if let Some(kick) = self.kick.take() {
+            // The kernel keeps watching as long as anyone has the description open, so it is told.
+            // SAFETY: both descriptors are open.
+            unsafe {
+                libc::epoll_ctl(
+                    self.epoll.as_raw_fd(),
+                    libc::EPOLL_CTL_DEL,
+                    kick.as_raw_fd(),
+                    std::ptr::null_mut(),
+                )
+            };
+        }
+        let ring = &self.shared.rings[usize::from(self.ring)];
+        let Some(_inside) = self.key.try_enter() else {
+            return;
+        };
+        if !ring.enabled.load(Ordering::SeqCst) {
+            return;
+        }
+        // What was taken just before a pause may not have been told, and the guest may wait for it.
+        self.untold = true;
+        let table = self.shared.table();
+        let entry = table.as_ref().and_then(|table| table.ring(self.ring));
+        self.kick = entry.and_then(|entry| entry.kick.clone());
+        if let Some(kick) = &self.kick
+            && watch(&self.epoll, kick.as_raw_fd()).is_err()
+        {
+            // Not something that can be waited on: the queue is polled.
+            self.kick = None;
+        }
+    }
+
+    /// Takes frames from the ring.
+    #[inline]
+    pub(super) fn take(&mut self, out: &mut Vec<Mbuf>) -> usize {
+        let shared = &*self.shared;
+        let ring = &shared.rings[usize::from(self.ring)];
+        if !ring.enabled.load(Ordering::Relaxed) {
+            return 0;
+        }
+        out.reserve(BURST);
+        let before = out.len();
+        let pool = self.pool.as_raw();
+        let (untold, drops) = (&mut self.untold, &mut self.drops);
+        // SAFETY: the pool lives as long as the EAL, and the array has room for as many.
+        let allocate = |room, count| unsafe { raw::sluice_pool_get(pool, room, count) == 0 };
+        let take = |view: &View, at: &mut Place| {
+            // SAFETY: inside the gate the view is valid, and only this queue takes from the ring.
+            let tell = std::mem::take(untold) && unsafe { view.wants_call(at) };
+            let mut turn = Turn::default();
+            let (mut refused, mut common) = (0, true);
+            while out.len() - before < BURST && refused < REFUSALS && !turn.is_over() {
+                let (len, most) = (out.len(), BURST - (out.len() - before));
+                if common {
+                    // SAFETY: as above. There is room for BURST more pointers, as many of which are
+                    // valid as is said.
+                    let done = unsafe {
+                        let room = out.as_mut_ptr().add(len).cast();
+                        let done = view.take(at, most, room, allocate);
+                        out.set_len(len + done.frames);
+                        done
+                    };
+                    *untold |= done.frames > 0;
+                    if done.exhausted || done.frames == most {
+                        break;
+                    }
+                    // Most often others like this one follow.
+                    common = done.frames > 0;
+                }
+                // SAFETY: as above.
+                match unsafe { view.take_one(at, allocate) } {
+                    Taken::Frame(frame) => {
+                        turn.spend(&frame);
+                        out.push(frame);
+                    }
+                    Taken::Refused => {
+                        refused += 1;
+                        drops.malformed += 1;
+                    }
+                    Taken::Nothing | Taken::NoBuffer => break,
+                }
+                *untold = true;
+            }
+            tell
+        };
+        if self.quick.with(shared, self.ring, take) == Look::Done(true) {
+            self.quick.tell();
+        }
+        out.len() - before
+    }
+
+    /// Says to the guest whether it is to kick. True where it has put something into the ring, or
+    /// that cannot be looked at just now.
+    pub(super) fn ask_for_kicks(&mut self, wanted: bool) -> bool {
+        let untold = &mut self.untold;
+        let ask = |view: &View, at: &mut Place| {
+            // SAFETY: inside the gate the view is valid, and only this queue takes from the ring.
+            unsafe {
+                view.ask_for_kicks(at, wanted);
+                let tell = wanted && std::mem::take(untold) && view.wants_call(at);
+                // The guest must see the wish for a kick before the ring is looked at for the last
+                // time.
+                fence(Ordering::SeqCst);
+                (tell, wanted && view.is_waiting(at))
+            }
+        };
+        match self.quick.with(&self.shared, self.ring, ask) {
+            Look::Done((tell, waiting)) => {
+                if tell {
+                    self.quick.tell();
+                }
+                waiting
+            }
+            Look::Busy => self.is_on(),
+            Look::NoRing => false,
+        }
+    }
+
+    /// Whether frames may come.
+    pub(super) fn is_on(&self) -> bool {
+        let ring = &self.shared.rings[usize::from(self.ring)];
+        self.shared.connected() && ring.enabled.load(Ordering::SeqCst)
+    }
+
+    /// Forgets what woke us, without reading what belongs to the guest.
+    pub(super) fn drain(&self) {
+        let mut number = [0u8; 8];
+        // SAFETY: eight writable bytes; the event does not block.
+        unsafe {
+            libc::read(
+                self.shared.wake[usize::from(self.pair)].as_raw_fd(),
+                number.as_mut_ptr().cast(),
+                number.len(),
+            );
+        }
+        let mut events = [libc::epoll_event { events: 0, u64: 0 }; 4];
+        // SAFETY: room for four; a timeout of 0 does not wait.
+        unsafe {
+            libc::epoll_wait(
+                self.epoll.as_raw_fd(),
+                events.as_mut_ptr(),
+                events.len() as c_int,
+                0,
+            )
+        };
+    }
+}
+
+/// Watches `fd` for new events.
+pub(super) fn watch(epoll: &OwnedFd, fd: RawFd) -> Result<(), i32> {
+    let mut event = libc::epoll_event {
+        events: (libc::EPOLLIN | libc::EPOLLET) as u32,
+        u64: 0,
+    };
+    // SAFETY: both descriptors are open and the event is readable.
+    let code = unsafe { libc::epoll_ctl(epoll.as_raw_fd(), libc::EPOLL_CTL_ADD, fd, &mut event) };
+    if code == 0 { Ok(()) } else { Err(last_errno()) }
+}
+
+impl VhostRx {
+    /// Whether a guest that has moved here is to be announced by this queue.
+    pub(super) fn announces(&self) -> bool {
+        self.pair == 0 && self.shared.announced.load(Ordering::Relaxed) != 0
+    }
+
+    /// Receives what announces a guest that has moved here, where that is to be done.
+    pub(super) fn announce(&self, out: &mut Vec<Mbuf>) -> bool {
+        if !self.announces() {
+            return false;
+        }
+        let address = self.shared.announced.swap(0, Ordering::SeqCst);
+        let frame = (address != 0).then(|| self.pool.frame(&announcement(address)));
+        let frame = frame.flatten();
+        let made = frame.is_some();
+        out.extend(frame);
+        made
+    }
+}
+
+impl RxQueue<Mbuf> for VhostRx {
+    fn receive(&mut self, out: &mut Vec<Mbuf>) -> usize {
+        if self.generation != self.shared.generation.load(Ordering::Relaxed) {
+            self.catch_up();
+            if self.announce(out) {
+                return 1;
+            }
+        }
+        self.take(out)
+    }
+
+    fn is_costly(&self) -> bool {
+        false // a look at shared memory
+    }
+
+    fn is_dormant(&self) -> bool {
+        let ring = &self.shared.rings[usize::from(self.ring)];
+        !ring.enabled.load(Ordering::Relaxed)
+    }
+
+    fn wait_fd(&self) -> Option<RawFd> {
+        let ring = &self.shared.rings[usize::from(self.ring)];
+        let polled = self.shared.connected()
+            && ring.enabled.load(Ordering::Relaxed)
+            && (self.kick.is_none()
+                || self.generation != self.shared.generation.load(Ordering::Relaxed));
+        (!polled).then(|| self.epoll.as_raw_fd())
+    }
+
+    fn arm(&mut self) -> bool {
+        self.drain();
+        if self.generation != self.shared.generation.load(Ordering::SeqCst) {
+            self.catch_up();
+        }
+        if self.announces() {
+            // By `receive`, which looks where something has changed.
+            self.generation = self.generation.wrapping_sub(1);
+            return true;
+        }
+        self.armed = true;
+        // Nothing is taken here: who goes to sleep may lose the queue before he looks again. A ring
+        // that cannot be looked at is one whose hypervisor is being answered, which does
+        // not take long.
+        let waiting = self.is_on() && self.ask_for_kicks(true);
+        let changed = self.generation != self.shared.generation.load(Ordering::SeqCst);
+        if changed || waiting {
+            self.disarm();
+            return true;
+        }
+        false
+    }
+
+    fn disarm(&mut self) {
+        if self.armed {
+            self.armed = false;
+            self.ask_for_kicks(false);
+            self.drain();
+        }
+    }
+
+    fn drops(&self) -> QueueDrops {
+        self.drops
+    }
+}

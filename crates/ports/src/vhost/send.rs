@@ -1,0 +1,201 @@
+//! What goes to a guest.
+
+use super::MAX_PAIRS;
+use super::access::{Look, Quick};
+use super::receive::REFUSALS;
+use super::ring::{Place, Put, View};
+use super::shared::{Shared, Takes};
+use crate::egress;
+use crate::gate::Key;
+use crate::mbuf;
+use crate::mbuf::Mbuf;
+use packet::frame::Frame;
+use packet::io::{BURST, TxOutcome, TxQueue};
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// What goes to the guest from one worker.
+pub(super) struct VhostTx {
+    pub(super) shared: Arc<Shared>,
+    pub(super) worker: usize,
+    pub(super) scratch: Vec<Mbuf>,
+    /// Into the ring that was sent by last.
+    pub(super) way: Option<Way>,
+}
+
+/// A sender's way into a ring, which it may share with other workers' queues.
+pub(super) struct Way {
+    pub(super) ring: u16,
+    /// To the ring's gate.
+    pub(super) key: Key,
+    pub(super) quick: Quick,
+}
+
+impl Way {
+    /// The way into the ring that this worker is to use, which is made where the last one led into
+    /// another.
+    #[inline]
+    pub(super) fn find<'a>(
+        last: &'a mut Option<Way>,
+        shared: &Shared,
+        worker: usize,
+    ) -> Option<&'a mut Way> {
+        let ring = (0..MAX_PAIRS)
+            .map(|step| (worker + step) % MAX_PAIRS * 2)
+            .find(|ring| shared.rings[*ring].enabled.load(Ordering::Relaxed))?
+            as u16;
+        if last.as_ref().is_none_or(|way| way.ring != ring) {
+            // The last keys are given back: whoever is left there may enter alone.
+            *last = None;
+            *last = Some(Way::new(shared, ring));
+        }
+        last.as_mut()
+    }
+
+    #[cold]
+    pub(super) fn new(shared: &Shared, ring: u16) -> Way {
+        let doors = &shared.rings[usize::from(ring)];
+        Way {
+            ring,
+            key: doors.gate.key(),
+            quick: Quick::new(doors.quick.key(), false),
+        }
+    }
+}
+
+/// How often frames are made ready anew where another guest comes meanwhile, each of which takes a
+/// new device.
+pub(super) const TRIES: usize = 3;
+
+impl TxQueue<Mbuf> for VhostTx {
+    fn send(&mut self, frames: &mut Vec<Mbuf>) -> TxOutcome {
+        let seen = self.shared.takes();
+        if egress::scan(frames, seen.longest).special {
+            self.send_special(frames, seen, TRIES)
+        } else {
+            self.send_ready(frames, seen, TRIES)
+        }
+    }
+}
+
+/// What becomes of frames for a guest that is not there.
+#[cold]
+pub(super) fn refused(frames: &mut Vec<Mbuf>) -> TxOutcome {
+    let outcome = TxOutcome {
+        failed: frames.len() as u64,
+        ..TxOutcome::default()
+    };
+    mbuf::free_all(frames);
+    outcome
+}
+
+impl VhostTx {
+    /// Sends frames of which some are not as a guest that takes `takes` gets them. What takes long
+    /// is done before the gate is entered, at which others may wait.
+    #[cold]
+    pub(super) fn send_special(
+        &mut self,
+        frames: &mut Vec<Mbuf>,
+        takes: Takes,
+        tries: usize,
+    ) -> TxOutcome {
+        if tries == 0 || Way::find(&mut self.way, &self.shared, self.worker).is_none() {
+            return refused(frames);
+        }
+        let mut slice = std::mem::take(&mut self.scratch);
+        let send = |slice: &mut Vec<Mbuf>| self.send_ready(slice, takes, tries - 1);
+        let outcome = egress::send_in_slices(frames, &mut slice, &takes.abilities(), send);
+        self.scratch = slice;
+        outcome
+    }
+
+    /// Sends frames as a guest that takes `seen` gets them.
+    pub(super) fn send_ready(
+        &mut self,
+        frames: &mut Vec<Mbuf>,
+        seen: Takes,
+        tries: usize,
+    ) -> TxOutcome {
+        let shared = &*self.shared;
+        let takes = 'another: {
+            let Some(way) = Way::find(&mut self.way, shared, self.worker) else {
+                return refused(frames);
+            };
+            let Some(inside) = way.key.enter() else {
+                return refused(frames);
+            };
+            let takes = shared.takes();
+            if takes != seen {
+                // Another guest has come meanwhile.
+                break 'another takes;
+            }
+            let (outcome, tells) = put_all(&mut way.quick, shared, way.ring, frames);
+            drop(inside);
+            if tells {
+                way.quick.tell();
+            }
+            mbuf::free_all(frames);
+            return outcome;
+        };
+        self.send_special(frames, takes, tries)
+    }
+}
+
+/// Puts frames into a ring, in order, as far as there is room. They stay the caller's. Says whether
+/// the guest wants to be told.
+#[inline(always)]
+pub(super) fn put_all(
+    around: &mut Quick,
+    shared: &Shared,
+    ring: u16,
+    frames: &[Mbuf],
+) -> (TxOutcome, bool) {
+    let mut outcome = TxOutcome::default();
+    let mut next = 0;
+    let put = |view: &View, at: &mut Place| {
+        let (mut refused, mut common) = (0, true);
+        while next < frames.len() && refused < REFUSALS {
+            if common {
+                // SAFETY: inside the gates the view is valid, and nobody else uses the ring.
+                let done = unsafe { view.put(at, &frames[next..]) };
+                next += done.frames;
+                outcome.packets += done.frames as u64;
+                if done.exhausted {
+                    break;
+                }
+                common = done.frames > 0;
+                if done.frames == BURST {
+                    continue;
+                }
+            }
+            let Some(frame) = frames.get(next) else {
+                break;
+            };
+            // SAFETY: as above.
+            match unsafe { view.put_one(at, frame) } {
+                Put::Done => outcome.packets += 1,
+                Put::TooSmall => {
+                    outcome.too_long += 1;
+                    outcome.bytes = outcome.bytes.wrapping_sub(frame.len() as u64);
+                }
+                Put::Refused => {
+                    refused += 1;
+                    continue;
+                }
+                Put::Full => break,
+            }
+            next += 1;
+        }
+        // SAFETY: as above.
+        (outcome.packets > 0 || refused > 0) && unsafe { view.wants_call(at) }
+    };
+    let tells = around.with(shared, ring, put) == Look::Done(true);
+    let bytes = frames[..next]
+        .iter()
+        .map(|frame| u64::from(frame.raw().packet_len))
+        .sum();
+    // What was passed over has been taken off already.
+    outcome.bytes = outcome.bytes.wrapping_add(bytes);
+    outcome.full += (frames.len() - next) as u64;
+    (outcome, tells)
+}
