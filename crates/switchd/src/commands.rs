@@ -24,7 +24,7 @@ mod qos;
 mod slices;
 mod trace;
 pub(crate) mod vector;
-mod waits;
+pub(crate) mod waits;
 mod workers;
 
 use crate::switch::{Bridge, Port, Switch};

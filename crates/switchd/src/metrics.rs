@@ -5,11 +5,14 @@
 //! more than [`CONNECTIONS`] of them at once, each of which has a few seconds. Where more come, the
 //! one goes that has been silent for longest.
 
+pub(crate) mod queues;
+
 use crate::commands::counters::drops;
 use crate::switch::Switch;
-use crate::switch::waits::{Ask, begin_family, collect, escaped, let_go, refresh};
+use crate::switch::waits::{Ask, collect, let_go, refresh};
 use datapath::clock::cycles_per_second;
 use datapath::{PortStats, WorkerInfo};
+use queues::{begin_family, escaped};
 use std::cell::Cell;
 use std::collections::VecDeque;
 use std::fmt::Write;
@@ -46,7 +49,7 @@ pub async fn text(switch: &Rc<Switch>) -> Result<String, String> {
             (ports.collect::<Vec<_>>(), datapath.workers())
         })
         .map_err(|error| error.to_string())?;
-    let mut page = Page(switch.waits.metrics(&queues, left_out));
+    let mut page = Page(queues::text(&switch.waits, &queues, left_out));
     page.ports(&ports);
     page.workers(&workers, cycles_per_second() as f64);
     page.control(&crate::turns::turns());

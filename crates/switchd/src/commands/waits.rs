@@ -1,6 +1,8 @@
 //! `qos/predict`: how long packets will wait; what queues do: `sluice/queues` for `sluice top`,
 //! `sluice/metrics` for Prometheus.
 
+pub(crate) mod text;
+
 use super::{Commands, slices};
 use crate::metrics;
 use crate::switch::waits::{Ask, at_rate, collect, refresh};
@@ -44,17 +46,19 @@ pub(super) fn register(commands: &Commands) {
                 let (mut texts, mut told) = (String::new(), Vec::new());
                 for (number, queue) in queues.iter().enumerate() {
                     let at = match rate.filter(|_| number < FORECASTS) {
-                        Some(rate) => at_rate(&switch, queue, rate).await,
+                        Some(rate) => at_rate(&switch, queue, rate)
+                            .await
+                            .map(|told| text::at(rate, &told)),
                         None => None,
                     };
                     if json.is_some() {
-                        let mut all = book.json(queue);
+                        let mut all = text::json(book, queue);
                         if let Some((_, at)) = at {
                             all["at"] = at;
                         }
                         told.push(all);
                     } else {
-                        texts += &book.text(queue);
+                        texts += &text::text(book, queue);
                         texts += &at.map_or_else(String::new, |(text, _)| text);
                     }
                 }
@@ -72,7 +76,9 @@ pub(super) fn register(commands: &Commands) {
         };
         crate::turns::spawn("queues", async move {
             let queues = refresh(&switch, found, FORECASTS).await;
-            let told = queues.iter().map(|one| Some(switch.waits.json(one)));
+            let told = queues
+                .iter()
+                .map(|one| Some(text::json(&switch.waits, one)));
             let told = slices::list(told, usize::MAX).await;
             reply.ok(format!(r#"{{"left_out":{left_out},"queues":{told}}}"#));
         });
@@ -80,7 +86,7 @@ pub(super) fn register(commands: &Commands) {
     commands.later("sluice/metrics", "", (0, 0), |switch, _, reply| {
         crate::turns::spawn("queues", async move {
             match metrics::text(&switch).await {
-                Ok(text) => reply.ok(text),
+                Ok(all) => reply.ok(all),
                 Err(error) => reply.error(error),
             }
         });
