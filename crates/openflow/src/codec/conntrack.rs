@@ -1,6 +1,6 @@
 //! Connection tracking (`NXAST_CT`, `NXAST_NAT`) and generic encapsulation (`NXAST_ENCAP`,
-//! `NXAST_DECAP`), from and to bytes. Layouts and checks are those of Open vSwitch's `lib/ofp-actions.c` and
-//! `lib/ofp-ed-props.c`.
+//! `NXAST_DECAP`), from and to bytes. Layouts and checks are those of Open vSwitch's
+//! `lib/ofp-actions.c` and `lib/ofp-ed-props.c`.
 
 use crate::codec::action_decode::packed_subfield;
 use crate::codec::action_encode::nicira;

@@ -376,7 +376,7 @@ pub struct Sample {
     pub domain: u32,
     /// IPFIX observation point.
     pub point: u32,
-    /// The port that is reported, [`crate::model::port::ANY`] for none.
+    /// The port that is reported, [`crate::port::ANY`] for none.
     pub port: PortNo,
     /// 0 not said, 1 ingress, 2 egress.
     pub direction: u8,

@@ -27,8 +27,8 @@ struct Packets<'a> {
 }
 
 /// Checks a rule's instructions against its match. `table` is the rule's, or
-/// [`crate::model::flow::TABLE_ALL`] where it is not one; `version` the wire number of the message's
-/// version.
+/// [`crate::flow::TABLE_ALL`] where it is not one; `version` the wire number of the
+/// message's version.
 pub fn check_instructions(
     instructions: &[Instruction],
     matching: &Match,

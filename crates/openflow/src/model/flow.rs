@@ -133,7 +133,7 @@ pub struct FlowMod {
     pub importance: u16,
     /// Flags.
     pub flags: FlowFlags,
-    /// For deletes: only rules with an output to this port; [`crate::model::port::ANY`] for no
+    /// For deletes: only rules with an output to this port; [`crate::port::ANY`] for no
     /// restriction.
     pub out_port: PortNo,
     /// For deletes: only rules with this group; 0xffff_ffff for no restriction.

@@ -95,7 +95,7 @@ pub struct Bucket {
     pub id: u32,
     /// Its share (select groups).
     pub weight: u16,
-    /// Port whose state decides whether it is live, or [`crate::model::port::ANY`].
+    /// Port whose state decides whether it is live, or [`crate::port::ANY`].
     pub watch_port: PortNo,
     /// Group whose state decides, or [`ANY`].
     pub watch_group: u32,

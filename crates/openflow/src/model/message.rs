@@ -149,7 +149,7 @@ pub enum Message {
     BundleAdd(BundleAdd),
     /// End a flow monitor (before 1.4, where a multipart request does it).
     FlowMonitorCancel(u32),
-    /// Flow monitors pause (before 1.4); see [`crate::model::monitor::pause`].
+    /// Flow monitors pause (before 1.4); see [`crate::monitor::pause`].
     FlowMonitorPaused,
     /// Flow monitors go on (before 1.4).
     FlowMonitorResumed,
@@ -330,8 +330,8 @@ pub struct PacketIn {
 pub struct PacketOut {
     /// The buffered packet, or [`NO_BUFFER`] when `data` holds it.
     pub buffer_id: u32,
-    /// Where the packet is to have come in: a port number, [`crate::model::port::CONTROLLER`],
-    /// [`crate::model::port::LOCAL`], or [`crate::model::port::ANY`] (1.0's `NONE`).
+    /// Where the packet is to have come in: a port number, [`crate::port::CONTROLLER`],
+    /// [`crate::port::LOCAL`], or [`crate::port::ANY`] (1.0's `NONE`).
     pub in_port: PortNo,
     /// Pipeline fields to start with (1.5); elsewhere only `in_port`, if that.
     pub matching: Match,
@@ -465,7 +465,7 @@ pub struct AsyncChange {
 /// Which queues a request asks about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QueueRequest {
-    /// The port, or [`crate::model::port::ANY`] (1.0's `OFPP_ALL` too).
+    /// The port, or [`crate::port::ANY`] (1.0's `OFPP_ALL` too).
     pub port: PortNo,
     /// The queue, or 0xffff_ffff for all.
     pub queue: u32,
@@ -493,7 +493,7 @@ pub enum MultipartRequest {
     },
     /// Tables' counters.
     Table,
-    /// A port's counters, or all ports' ([`crate::model::port::ANY`]).
+    /// A port's counters, or all ports' ([`crate::port::ANY`]).
     Port(PortNo),
     /// Queues' counters.
     Queue(QueueRequest),
@@ -511,7 +511,7 @@ pub enum MultipartRequest {
     MeterFeatures,
     /// What can tables do? With a body: change what they can do.
     TableFeatures(Vec<TableFeatures>),
-    /// A port, or all ports ([`crate::model::port::ANY`]).
+    /// A port, or all ports ([`crate::port::ANY`]).
     PortDescription(PortNo),
     /// Tables' configuration (1.4).
     TableDescription,

@@ -66,11 +66,12 @@ pub struct MonitorRequest {
     pub command: MonitorCommand,
     /// What it wants.
     pub flags: MonitorFlags,
-    /// Only rules that output, or did before a change, to this port; [`crate::model::port::ANY`] for all.
+    /// Only rules that output, or did before a change, to this port; [`crate::port::ANY`]
+    /// for all.
     pub out_port: PortNo,
-    /// Only rules that use this group, after a change; [`crate::model::group::ANY`] for all.
+    /// Only rules that use this group, after a change; [`crate::group::ANY`] for all.
     pub out_group: u32,
-    /// Only rules of this table; [`crate::model::flow::TABLE_ALL`] for all.
+    /// Only rules of this table; [`crate::flow::TABLE_ALL`] for all.
     pub table: u8,
     /// Only rules within this match.
     pub matching: Match,

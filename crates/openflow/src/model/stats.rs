@@ -184,7 +184,7 @@ pub struct QueueStats {
     pub tx_packets: u64,
     /// Packets dropped because the queue was full.
     pub tx_errors: u64,
-    /// How long it has been there, nanoseconds, [`crate::model::port::UNKNOWN`] when not known.
+    /// How long it has been there, nanoseconds, [`crate::port::UNKNOWN`] when not known.
     pub duration_ns: u64,
 }
 

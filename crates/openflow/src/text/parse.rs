@@ -1,5 +1,5 @@
-//! Matches, actions and rules read from text, in the words of `ovs-ofctl`: what [`crate::text::format`]
-//! writes, and what people type.
+//! Matches, actions and rules read from text, in the words of `ovs-ofctl`: what
+//! [`crate::format`] writes, and what people type.
 //!
 //! [`matching`] reads the left side of a rule, [`packet`] the fields of one packet (exact, with
 //! prerequisites before what needs them), [`actions`] and [`instructions`] the right side, [`flow`]

@@ -22,9 +22,9 @@
 //!
 //! *Counting.* Sixty counters a packet would cost more than all the rest, so a way notes packets
 //! and bytes itself, and ways that have something noted stand in a queue, of which each burst
-//! flushes some: all of them when bursts are small, and an idle worker flushes all before it sleeps.
-//! Sums are exact; a busy worker's rules show them some milliseconds late. Until then they are
-//! deferred ([`Guard::defers`]), which keeps counters from being given to other rules.
+//! flushes some: all of them when bursts are small, and an idle worker flushes all before it
+//! sleeps. Sums are exact; a busy worker's rules show them some milliseconds late. Until then they
+//! are deferred ([`Guard::defers`]), which keeps counters from being given to other rules.
 
 pub(crate) mod board;
 mod controller;
