@@ -1,0 +1,20 @@
+//! Adaptive core assignment: which core processes the packets of which flow.
+//!
+//! After "VSE: Virtual Switch Extension for Adaptive CPU Core Assignment in softirq" (Muramatsu,
+//! Kawashima, Saito, Matsuo), which is "the paper" throughout. `docs/steering.md` explains the
+//! policy and shows what the simulator says about it.
+//!
+//! * [`cores`]: the core table: load, virtual machines and priority flows of each core.
+//! * [`settings`]: the constants, with their units and reasons.
+//! * [`policy`]: core table and flow -> core. [`ranking`] is the same choice as a short list that
+//!   is published at every sample, for an XDP program that cannot run the policy.
+//!
+//! Nothing here does I/O, starts threads or reads a clock: time is an argument, in nanoseconds of
+//! any clock that does not go back.
+
+#![forbid(unsafe_code)]
+
+pub mod cores;
+pub mod policy;
+pub mod ranking;
+pub mod settings;
