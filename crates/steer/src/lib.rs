@@ -8,6 +8,8 @@
 //! * [`settings`]: the constants, with their units and reasons.
 //! * [`policy`]: core table and flow -> core. [`ranking`] is the same choice as a short list that
 //!   is published at every sample, for an XDP program that cannot run the policy.
+//! * [`table`]: the steering flow table: entries with masks and timeouts, and the core chosen for
+//!   each entry or flow.
 //!
 //! Nothing here does I/O, starts threads or reads a clock: time is an argument, in nanoseconds of
 //! any clock that does not go back.
@@ -18,3 +20,4 @@ pub mod cores;
 pub mod policy;
 pub mod ranking;
 pub mod settings;
+pub mod table;
