@@ -10,12 +10,14 @@
 //!   is published at every sample, for an XDP program that cannot run the policy.
 //! * [`table`]: the steering flow table: entries with masks and timeouts, and the core chosen for
 //!   each entry or flow.
+//! * [`balance`]: which live flows move to another core, and when.
 //!
 //! Nothing here does I/O, starts threads or reads a clock: time is an argument, in nanoseconds of
 //! any clock that does not go back.
 
 #![forbid(unsafe_code)]
 
+pub mod balance;
 pub mod cores;
 pub mod policy;
 pub mod ranking;
