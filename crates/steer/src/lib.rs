@@ -11,6 +11,8 @@
 //! * [`table`]: the steering flow table: entries with masks and timeouts, and the core chosen for
 //!   each entry or flow.
 //! * [`balance`]: which live flows move to another core, and when.
+//! * [`handover`]: moving a flow between two workers without reordering or loss. [`drain`]: the
+//!   rule for a sender that cannot park packets (XDP).
 //!
 //! Nothing here does I/O, starts threads or reads a clock: time is an argument, in nanoseconds of
 //! any clock that does not go back.
@@ -19,6 +21,8 @@
 
 pub mod balance;
 pub mod cores;
+pub mod drain;
+pub mod handover;
 pub mod policy;
 pub mod ranking;
 pub mod settings;
