@@ -13,6 +13,8 @@
 //! * [`balance`]: which live flows move to another core, and when.
 //! * [`handover`]: moving a flow between two workers without reordering or loss. [`drain`]: the
 //!   rule for a sender that cannot park packets (XDP).
+//! * [`simulator`]: a discrete-event simulation of hosts that steer by the code above, by RSS, or
+//!   not at all.
 //!
 //! Nothing here does I/O, starts threads or reads a clock: time is an argument, in nanoseconds of
 //! any clock that does not go back.
@@ -24,6 +26,8 @@ pub mod cores;
 pub mod drain;
 pub mod handover;
 pub mod policy;
+mod random;
 pub mod ranking;
 pub mod settings;
+pub mod simulator;
 pub mod table;
