@@ -27,12 +27,18 @@ impl Sum {
             let word = u64::from_ne_bytes(chunk.try_into().unwrap());
             total += (word & 0xffff_ffff) + (word >> 32);
         }
-        let rest = chunks.remainder();
-        if !rest.is_empty() {
-            let mut last = [0; 8];
-            last[..rest.len()].copy_from_slice(rest);
-            let word = u64::from_ne_bytes(last);
-            total += (word & 0xffff_ffff) + (word >> 32);
+        // Loads of what is there: a copy into a word of zeroes would be read while it is written.
+        let mut rest = chunks.remainder();
+        if let Some((word, behind)) = rest.split_first_chunk() {
+            total += u64::from(u32::from_ne_bytes(*word));
+            rest = behind;
+        }
+        if let Some((word, behind)) = rest.split_first_chunk() {
+            total += u64::from(u16::from_ne_bytes(*word));
+            rest = behind;
+        }
+        if let [last] = rest {
+            total += u64::from(u16::from_ne_bytes([*last, 0]));
         }
         self.0 += u64::from(u16::from_be(fold(total)));
     }
