@@ -14,6 +14,7 @@
 //!   patterns.
 //! * [`parse`] fills a key from a frame; [`edit`] changes a frame; [`checksum`] keeps it sound;
 //!   [`segment`] cuts large ones.
+//! * [`tunnel`] puts tunnel headers in front of frames, and checks and removes them.
 //! * [`wire`] has views of headers, [`build`] puts packets together for tests.
 
 pub mod build;
@@ -29,6 +30,7 @@ pub mod mini_key;
 pub mod options;
 pub mod parse;
 pub mod segment;
+pub mod tunnel;
 pub mod value;
 pub mod wire;
 

@@ -1,0 +1,167 @@
+//! Tunnel headers: VXLAN, Geneve, GRE, NVGRE and GTP-U, over IPv4 and IPv6.
+//!
+//! These are pure codecs: no ports, no routes, no state. What a tunnel's outer header says is a
+//! [`TunnelInfo`], which goes to and from the `tun_*` words of a [`FlowKey`](crate::FlowKey).
+//!
+//! * Encapsulation: a [`HeaderSpec`] says what all packets to one remote endpoint have alike. It is
+//!   compiled once into a [`Header`], whose [`push`](Header::push) copies it in front of a frame
+//!   and fills in what differs: lengths, checksums, the key, the source port.
+//! * Decapsulation: [`parse`] checks a frame's outer headers and says what they hold and where the
+//!   inner packet lies; [`decapsulate`] then removes them.
+//!
+//! What a frame may look like, and what becomes of one that looks otherwise, follows Open vSwitch
+//! 3.1's userspace tunnels (`netdev-native-tnl.c`; ECN and flags as in `ofproto/tunnel.c`), except
+//! where the documentation of an item says so.
+//!
+//! | kind | header | source |
+//! | --- | --- | --- |
+//! | `vxlan` | UDP, 8 bytes: flags, optional group policy, 24-bit VNI | RFC 7348, draft-smith-vxlan-group-policy-05 |
+//! | `geneve` | UDP, 8 bytes with a 24-bit VNI, up to 252 bytes of options | RFC 8926 |
+//! | `gre`, `ip6gre` | 4 bytes, optional checksum, 32-bit key and sequence number | RFC 2784, RFC 2890 |
+//! | `nvgre` | GRE whose key is a 24-bit VSID and an 8-bit FlowID | RFC 7637 |
+//! | `gtpu` | UDP, 8 bytes with a 32-bit TEID, optional sequence number; carries bare IP | 3GPP TS 29.281 |
+//!
+//! Not here: STT and ERSPAN, and VXLAN's GPE extension.
+
+mod decapsulate;
+mod geneve;
+mod header;
+mod info;
+mod inner;
+#[cfg(test)]
+mod tests;
+
+pub use decapsulate::{Decapsulated, Reason, decapsulate, parse, parse_into};
+pub use geneve::{GeneveOption, GeneveOptions, Mapping, OptionBuffer, OptionMap};
+pub use header::{Header, HeaderSpec, PerPacket, PushError, SpecError, Vlan};
+pub use info::{Addresses, TunnelFlags, TunnelInfo};
+pub use inner::{
+    InnerIp, SOURCE_PORTS, add_ethernet, flow_hash, outer_tos, outer_ttl, source_port,
+    strip_ethernet,
+};
+
+/// Protocols of tunnels.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum TunnelKind {
+    /// VXLAN over IPv4 or IPv6; with the Group Policy extension where `gbp` is set. Without it a
+    /// frame that has the extension's flag is refused.
+    Vxlan {
+        /// Whether the Group Policy extension is in use (`exts=gbp` in Open vSwitch).
+        gbp: bool,
+    },
+    /// Geneve over IPv4 or IPv6.
+    Geneve,
+    /// GRE over IPv4.
+    Gre,
+    /// GRE over IPv6.
+    Ip6Gre,
+    /// NVGRE over IPv4 or IPv6.
+    Nvgre,
+    /// GTP-U version 1 over IPv4 or IPv6.
+    Gtpu,
+}
+
+impl TunnelKind {
+    /// Every kind.
+    pub const ALL: [TunnelKind; 7] = [
+        TunnelKind::Vxlan { gbp: false },
+        TunnelKind::Vxlan { gbp: true },
+        TunnelKind::Geneve,
+        TunnelKind::Gre,
+        TunnelKind::Ip6Gre,
+        TunnelKind::Nvgre,
+        TunnelKind::Gtpu,
+    ];
+
+    /// Its name, which is that of Open vSwitch's interface type where there is one.
+    pub fn name(self) -> &'static str {
+        match self {
+            TunnelKind::Vxlan { .. } => "vxlan",
+            TunnelKind::Geneve => "geneve",
+            TunnelKind::Gre => "gre",
+            TunnelKind::Ip6Gre => "ip6gre",
+            TunnelKind::Nvgre => "nvgre",
+            TunnelKind::Gtpu => "gtpu",
+        }
+    }
+
+    /// The UDP port of its registration; None for kinds that are not over UDP.
+    pub fn udp_port(self) -> Option<u16> {
+        match self {
+            TunnelKind::Vxlan { .. } => Some(4789),
+            TunnelKind::Geneve => Some(6081),
+            TunnelKind::Gtpu => Some(2152),
+            TunnelKind::Gre | TunnelKind::Ip6Gre | TunnelKind::Nvgre => None,
+        }
+    }
+
+    /// Bits of the tunnel's key: an id has no more.
+    pub fn key_bits(self) -> u32 {
+        match self {
+            TunnelKind::Vxlan { .. } | TunnelKind::Geneve | TunnelKind::Nvgre => 24,
+            TunnelKind::Gre | TunnelKind::Ip6Gre | TunnelKind::Gtpu => 32,
+        }
+    }
+
+    /// Whether its outer header may be IPv6, or IPv4 where `ipv6` is false.
+    fn allows(self, ipv6: bool) -> bool {
+        match self {
+            TunnelKind::Gre => !ipv6,
+            TunnelKind::Ip6Gre => ipv6,
+            _ => true,
+        }
+    }
+
+    /// The protocol number in the outer IP header.
+    fn ip_protocol(self) -> u8 {
+        if self.udp_port().is_some() { UDP } else { GRE }
+    }
+}
+
+/// What a tunnel carries.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub enum Payload {
+    /// Frames with their Ethernet header.
+    #[default]
+    Ethernet,
+    /// Packets without an Ethernet header, of this Ethertype (0x600 or more).
+    Packet(u16),
+}
+
+const UDP: u8 = 17;
+const GRE: u8 = 47;
+const IPV4: u16 = 0x0800;
+const IPV6: u16 = 0x86dd;
+/// Transparent Ethernet Bridging (RFC 1701): the Ethertype of an Ethernet frame.
+const ETHERNET_BRIDGING: u16 = 0x6558;
+
+const UDP_LEN: usize = 8;
+
+/// VXLAN's flags: the VNI is valid (RFC 7348 section 5).
+const VXLAN_VNI: u8 = 0x08;
+/// VXLAN's flags: the Group Policy extension is present.
+const VXLAN_GBP: u8 = 0x80;
+/// Bits of the Group Policy extension's flags: 0x40, do not learn; 0x08, policy applied.
+const GBP_FLAGS: u8 = 0x48;
+
+/// Geneve's second byte: a control packet.
+const GENEVE_OAM: u8 = 0x80;
+/// Geneve's second byte: there are critical options.
+const GENEVE_CRITICAL: u8 = 0x40;
+
+const GRE_CHECKSUM: u16 = 0x8000;
+const GRE_KEY: u16 = 0x2000;
+const GRE_SEQUENCE: u16 = 0x1000;
+
+/// GTP-U's first byte: version 1, and GTP rather than GTP'.
+const GTPU_VERSION: u8 = 0x30;
+/// The bits of that byte that must be so.
+const GTPU_VERSION_MASK: u8 = 0xf0;
+/// GTP-U's first byte: extension headers follow.
+const GTPU_EXTENSION: u8 = 0x04;
+/// GTP-U's first byte: the sequence number counts.
+const GTPU_SEQUENCE: u8 = 0x02;
+/// GTP-U's first byte: any of the flags that make the header 4 bytes longer.
+const GTPU_OPTIONAL: u8 = 0x07;
+/// GTP-U's message type of a packet of a user (G-PDU).
+const GTPU_G_PDU: u8 = 255;

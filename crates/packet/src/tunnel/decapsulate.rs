@@ -1,0 +1,671 @@
+//! Outer headers of received frames: checked, read and removed.
+//!
+//! Nothing here trusts a byte: every length is held against what is around it before it is used, so
+//! that an inner packet never reaches beyond its outer packet, nor that beyond the frame.
+
+use super::{
+    Addresses, ETHERNET_BRIDGING, GBP_FLAGS, GENEVE_OAM, GRE_CHECKSUM, GRE_KEY, GRE_SEQUENCE,
+    GTPU_EXTENSION, GTPU_G_PDU, GTPU_OPTIONAL, GTPU_VERSION, GTPU_VERSION_MASK, GeneveOptions,
+    IPV4, IPV6, InnerIp, Payload, TunnelFlags, TunnelInfo, TunnelKind, UDP_LEN, VXLAN_GBP,
+    VXLAN_VNI, inner,
+};
+use crate::checksum::{self, Sum};
+use crate::frame::{Frame, Gso};
+use crate::parse::{ETH_TYPE_MIN, ETHERNET_LEN, HEADERS_LIMIT, IPV4_LEN, IPV6_LEN, TAG_LEN};
+
+/// VXLAN's and GTP-U's header, and Geneve's without options.
+const TUNNEL_LEN: usize = 8;
+
+/// Why a frame is refused by its tunnel: it is to be dropped and counted.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
+#[error("{}", self.name())]
+#[repr(u8)]
+pub enum Reason {
+    /// Ends inside an outer header.
+    Short,
+    /// Not a packet of this tunnel's protocol: another Ethertype, IP version or protocol number.
+    Protocol,
+    /// IPv4 header with a wrong version or length, or an outer IP packet longer than the frame.
+    Ip,
+    /// Wrong IPv4 header checksum.
+    IpChecksum,
+    /// An IP fragment: tunnels do not reassemble.
+    Fragment,
+    /// IPv6 extension headers reach beyond the packet, or there are more than are looked at.
+    Ipv6Extension,
+    /// UDP length below 8 bytes or beyond the IP packet.
+    UdpLength,
+    /// Wrong checksum of UDP or GRE.
+    Checksum,
+    /// Flags or a version that must not be, in the tunnel's header.
+    Flags,
+    /// GTP-U length below that of its header or beyond the UDP packet.
+    Length,
+    /// Geneve options or GTP-U extension headers that reach beyond the packet or the first
+    /// [`HEADERS_LIMIT`] bytes, or an option that is not as long as the bridge's map says.
+    Options,
+    /// A critical Geneve option that the bridge's map lacks.
+    CriticalOption,
+    /// Carries something that the tunnel cannot give to a bridge.
+    Payload,
+    /// The inner packet is shorter than its first header.
+    InnerShort,
+    /// The outer packet is still to be segmented.
+    Segment,
+    /// The frame's partial checksum is neither the outer UDP header's nor inside the inner packet.
+    PartialChecksum,
+    /// The outer header says "congestion experienced", and the inner packet's endpoints do not
+    /// understand that.
+    Congestion,
+    /// No memory to move headers into the first segment.
+    NoBuffer,
+}
+
+impl Reason {
+    /// Every reason, in order.
+    pub const ALL: [Reason; 18] = [
+        Reason::Short,
+        Reason::Protocol,
+        Reason::Ip,
+        Reason::IpChecksum,
+        Reason::Fragment,
+        Reason::Ipv6Extension,
+        Reason::UdpLength,
+        Reason::Checksum,
+        Reason::Flags,
+        Reason::Length,
+        Reason::Options,
+        Reason::CriticalOption,
+        Reason::Payload,
+        Reason::InnerShort,
+        Reason::Segment,
+        Reason::PartialChecksum,
+        Reason::Congestion,
+        Reason::NoBuffer,
+    ];
+
+    /// The name of its counter.
+    pub fn name(self) -> &'static str {
+        match self {
+            Reason::Short => "tunnel_short",
+            Reason::Protocol => "tunnel_protocol",
+            Reason::Ip => "tunnel_ip",
+            Reason::IpChecksum => "tunnel_ip_checksum",
+            Reason::Fragment => "tunnel_fragment",
+            Reason::Ipv6Extension => "tunnel_ipv6_extension",
+            Reason::UdpLength => "tunnel_udp_length",
+            Reason::Checksum => "tunnel_checksum",
+            Reason::Flags => "tunnel_flags",
+            Reason::Length => "tunnel_length",
+            Reason::Options => "tunnel_options",
+            Reason::CriticalOption => "tunnel_critical_option",
+            Reason::Payload => "tunnel_payload",
+            Reason::InnerShort => "tunnel_inner_short",
+            Reason::Segment => "tunnel_segment",
+            Reason::PartialChecksum => "tunnel_partial_checksum",
+            Reason::Congestion => "tunnel_congestion",
+            Reason::NoBuffer => "tunnel_no_buffer",
+        }
+    }
+}
+
+/// A frame's outer headers, and where its inner packet lies.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Decapsulated {
+    /// What the outer headers say.
+    pub info: TunnelInfo,
+    /// What the inner packet is.
+    pub payload: Payload,
+    /// First byte of the inner packet, from the start of the frame; up to here the frame lies in
+    /// its first segment. 0 where the frame stays as it is: a GTP-U message that is not a packet
+    /// of a user, which Open vSwitch, too, gives to the bridge with its outer headers.
+    pub start: usize,
+    /// The byte after its last, at most the frame's length.
+    pub end: usize,
+    /// Where Geneve options begin and end.
+    options: (u16, u16),
+}
+
+impl Decapsulated {
+    /// The Geneve options of the frame that was parsed, before [`decapsulate`]. None of other
+    /// kinds.
+    pub fn options<'f>(&self, frame: &'f impl Frame) -> GeneveOptions<'f> {
+        let range = usize::from(self.options.0)..usize::from(self.options.1);
+        let bytes = frame.head().get(range).unwrap_or_default();
+        GeneveOptions::new(bytes).unwrap_or_default()
+    }
+}
+
+/// Where the outer IP packet's payload begins and ends.
+#[derive(Clone, Copy)]
+struct Outer {
+    /// First byte behind the IP header.
+    l4: usize,
+    /// The byte after the IP packet.
+    end: usize,
+}
+
+/// Reads the outer headers of a frame that came for a tunnel of this kind: Ethernet with at
+/// most two VLAN tags, IPv4 (options, which Open vSwitch refuses, are passed over) or IPv6, UDP or
+/// GRE, and the tunnel's own. The UDP destination port is not looked at: it has led the caller to
+/// the kind.
+///
+/// Headers are moved into the first segment where need be; nothing else is changed.
+///
+/// A UDP checksum is verified unless it is 0 (also over IPv6, RFC 6935) or `Offload` says that it
+/// is valid; a GRE checksum always, since devices do not verify it. Neither is while a checksum of
+/// the frame, outer or inner, is still partial: then the bytes have not left this host.
+pub fn parse<F: Frame>(frame: &mut F, kind: TunnelKind) -> Result<Decapsulated, Reason> {
+    let mut found = Decapsulated::default();
+    parse_into(frame, kind, &mut found)?;
+    Ok(found)
+}
+
+/// [`parse`] that writes what it finds to `found`, which is undefined after an error. A returned
+/// value would be put together by small stores and copied by wide loads, which wait for all of
+/// them: some ten cycles a packet.
+#[inline]
+pub fn parse_into<F: Frame>(
+    frame: &mut F,
+    kind: TunnelKind,
+    found: &mut Decapsulated,
+) -> Result<(), Reason> {
+    if frame.offload().gso != Gso::None {
+        return Err(Reason::Segment);
+    }
+    *found = Decapsulated::default();
+    let outer = outer(frame, kind, &mut found.info)?;
+    found.end = outer.end;
+    let tunnel = if kind.udp_port().is_some() {
+        found.end = udp(frame, outer, &mut found.info)?;
+        outer.l4 + UDP_LEN
+    } else {
+        outer.l4
+    };
+    match kind {
+        TunnelKind::Vxlan { gbp } => vxlan(frame, tunnel, gbp, found)?,
+        TunnelKind::Geneve => geneve(frame, tunnel, found)?,
+        TunnelKind::Gtpu => gtpu(frame, tunnel, found)?,
+        TunnelKind::Gre | TunnelKind::Ip6Gre | TunnelKind::Nvgre => {
+            gre(frame, tunnel, kind, found)?;
+        }
+    }
+    let offload = frame.offload();
+    if offload.partial_checksum {
+        let from = usize::from(offload.csum_start);
+        if from < found.start && from != outer.l4 || from >= found.end {
+            return Err(Reason::PartialChecksum);
+        }
+    }
+    let least = match found.payload {
+        Payload::Ethernet => ETHERNET_LEN,
+        Payload::Packet(_) => 1,
+    };
+    if found.end < found.start + least {
+        return Err(Reason::InnerShort);
+    }
+    Ok(())
+}
+
+/// The frame's first `len` bytes, moved into its first segment if need be.
+#[inline(always)]
+fn head<F: Frame>(frame: &mut F, len: usize) -> Result<&[u8], Reason> {
+    if frame.head().len() < len {
+        gather(frame, len)?;
+    }
+    frame.head().get(..len).ok_or(Reason::Short)
+}
+
+#[cold]
+fn gather<F: Frame>(frame: &mut F, len: usize) -> Result<(), Reason> {
+    if frame.len() < len {
+        return Err(Reason::Short);
+    }
+    if frame.linearize(len) {
+        Ok(())
+    } else {
+        Err(Reason::NoBuffer)
+    }
+}
+
+#[inline(always)]
+fn u16_at(bytes: &[u8], at: usize) -> u16 {
+    u16::from_be_bytes([bytes[at], bytes[at + 1]])
+}
+
+#[inline(always)]
+fn u32_at(bytes: &[u8], at: usize) -> u32 {
+    u32::from_be_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
+}
+
+/// Reads Ethernet and IP headers.
+#[inline(always)]
+fn outer<F: Frame>(
+    frame: &mut F,
+    kind: TunnelKind,
+    info: &mut TunnelInfo,
+) -> Result<Outer, Reason> {
+    let mut l3 = ETHERNET_LEN;
+    let mut eth_type = u16_at(head(frame, l3)?, l3 - 2);
+    for _ in 0..2 {
+        if matches!(eth_type, 0x8100 | 0x88a8) {
+            l3 += TAG_LEN;
+            eth_type = u16_at(head(frame, l3)?, l3 - 2);
+        }
+    }
+    match eth_type {
+        IPV4 if kind.allows(false) => ipv4(frame, l3, kind.ip_protocol(), info),
+        IPV6 if kind.allows(true) => ipv6(frame, l3, kind.ip_protocol(), info),
+        _ => Err(Reason::Protocol),
+    }
+}
+
+#[inline(always)]
+fn ipv4<F: Frame>(
+    frame: &mut F,
+    l3: usize,
+    protocol: u8,
+    info: &mut TunnelInfo,
+) -> Result<Outer, Reason> {
+    let first = head(frame, l3 + IPV4_LEN)?[l3];
+    let header_len = usize::from(first & 0x0f) * 4;
+    if first >> 4 != 4 || header_len < IPV4_LEN {
+        return Err(Reason::Ip);
+    }
+    let frame_len = frame.len();
+    let ip = &head(frame, l3 + header_len)?[l3..];
+    let total = usize::from(u16_at(ip, 2));
+    if total < header_len || l3 + total > frame_len {
+        return Err(Reason::Ip);
+    }
+    if header_sum(ip) != 0xffff {
+        return Err(Reason::IpChecksum);
+    }
+    let fragment = u16_at(ip, 6);
+    if fragment & 0x3fff != 0 {
+        return Err(Reason::Fragment);
+    }
+    if ip[9] != protocol {
+        return Err(Reason::Protocol);
+    }
+    info.addresses = Some(Addresses::V4 {
+        src: u32_at(ip, 12),
+        dst: u32_at(ip, 16),
+    });
+    (info.tos, info.ttl) = (ip[1], ip[8]);
+    info.flags.set(TunnelFlags::DF, fragment & 0x4000 != 0);
+    Ok(Outer {
+        l4: l3 + header_len,
+        end: l3 + total,
+    })
+}
+
+/// The sum over an IPv4 header; mostly of one without options.
+#[inline(always)]
+fn header_sum(header: &[u8]) -> u16 {
+    let mut sum = Sum::new();
+    match <&[u8; IPV4_LEN]>::try_from(header) {
+        Ok(header) => sum.add_bytes(header),
+        Err(_) => sum.add_bytes(header),
+    }
+    sum.fold()
+}
+
+fn ipv6<F: Frame>(
+    frame: &mut F,
+    l3: usize,
+    protocol: u8,
+    info: &mut TunnelInfo,
+) -> Result<Outer, Reason> {
+    let frame_len = frame.len();
+    let ip = &head(frame, l3 + IPV6_LEN)?[l3..];
+    let end = l3 + IPV6_LEN + usize::from(u16_at(ip, 4));
+    if ip[0] >> 4 != 6 || end > frame_len {
+        return Err(Reason::Ip);
+    }
+    let address = |at: usize| {
+        let mut address = [0; 16];
+        address.copy_from_slice(&ip[at..at + 16]);
+        address
+    };
+    info.addresses = Some(Addresses::V6 {
+        src: address(8),
+        dst: address(24),
+    });
+    (info.tos, info.ttl) = (ip[0] << 4 | ip[1] >> 4, ip[7]);
+    let mut outer = Outer {
+        l4: l3 + IPV6_LEN,
+        end,
+    };
+    let mut next = ip[6];
+    while next != protocol {
+        (next, outer.l4) = extension(frame, next, outer.l4, end)?;
+    }
+    Ok(outer)
+}
+
+/// Passes over an IPv6 extension header: what follows it, and where. Linux's GRE puts one in front
+/// of its own, which limits nested tunnels (RFC 2473 section 4.1.1).
+#[cold]
+fn extension<F: Frame>(
+    frame: &mut F,
+    kind: u8,
+    at: usize,
+    end: usize,
+) -> Result<(u8, usize), Reason> {
+    const HOP_BY_HOP: u8 = 0;
+    const ROUTING: u8 = 43;
+    const FRAGMENT: u8 = 44;
+    const DESTINATION: u8 = 60;
+    if !matches!(kind, HOP_BY_HOP | ROUTING | FRAGMENT | DESTINATION) {
+        return Err(Reason::Protocol);
+    }
+    // Each takes 8 bytes at least, so this bounds their number, too.
+    if at + 8 > end.min(HEADERS_LIMIT) {
+        return Err(Reason::Ipv6Extension);
+    }
+    let header = &head(frame, at + 8)?[at..];
+    let next = header[0];
+    if kind == FRAGMENT {
+        // A whole packet may have such a header (RFC 6946).
+        if u16_at(header, 2) & 0xfff9 != 0 {
+            return Err(Reason::Fragment);
+        }
+        return Ok((next, at + 8));
+    }
+    // The destination address is not the last one while segments are left (RFC 8200 section 4.4).
+    if kind == ROUTING && header[3] != 0 {
+        return Err(Reason::Protocol);
+    }
+    let behind = at + (usize::from(header[1]) + 1) * 8;
+    if behind > end.min(HEADERS_LIMIT) {
+        return Err(Reason::Ipv6Extension);
+    }
+    Ok((next, behind))
+}
+
+/// Checks the UDP header and returns where the UDP packet ends.
+#[inline(always)]
+fn udp<F: Frame>(frame: &mut F, outer: Outer, info: &mut TunnelInfo) -> Result<usize, Reason> {
+    let l4 = outer.l4;
+    if l4 + UDP_LEN > outer.end {
+        return Err(Reason::Short);
+    }
+    let header = &head(frame, l4 + UDP_LEN)?[l4..];
+    let length = u16_at(header, 4);
+    let checksum = u16_at(header, 6);
+    let end = l4 + usize::from(length);
+    if usize::from(length) < UDP_LEN || end > outer.end {
+        return Err(Reason::UdpLength);
+    }
+    let offload = frame.offload();
+    if checksum == 0 && !offload.partial_checksum {
+        return Ok(end);
+    }
+    // A partial checksum may be 0 by chance where it is the outer header's own.
+    if checksum != 0 || usize::from(offload.csum_start) == l4 {
+        info.flags |= TunnelFlags::CSUM;
+    }
+    if offload.checksum_valid || offload.partial_checksum {
+        return Ok(end);
+    }
+    let mut sum = Sum::new();
+    match &info.addresses {
+        Some(Addresses::V4 { src, dst }) => {
+            sum.add_u32(*src);
+            sum.add_u32(*dst);
+        }
+        Some(Addresses::V6 { src, dst }) => {
+            sum.add_bytes(src);
+            sum.add_bytes(dst);
+        }
+        None => {}
+    }
+    sum.add_u16(super::UDP.into());
+    sum.add_u16(length);
+    sum.add_u16(checksum::frame_sum(frame, l4, end));
+    if sum.fold() == 0xffff {
+        Ok(end)
+    } else {
+        Err(Reason::Checksum)
+    }
+}
+
+/// The tunnel's header of `len` bytes at `at`, where it lies in the packet.
+#[inline(always)]
+fn header<F: Frame>(frame: &mut F, at: usize, len: usize, end: usize) -> Result<&[u8], Reason> {
+    if at + len > end {
+        return Err(Reason::Short);
+    }
+    Ok(&head(frame, at + len)?[at..])
+}
+
+/// RFC 7348 section 5. As in Open vSwitch, bits that are reserved must be zero.
+#[inline(always)]
+fn vxlan<F: Frame>(
+    frame: &mut F,
+    at: usize,
+    gbp: bool,
+    found: &mut Decapsulated,
+) -> Result<(), Reason> {
+    let bytes = header(frame, at, TUNNEL_LEN, found.end)?;
+    let (flags, vni) = (u32_at(bytes, 0), u32_at(bytes, 4));
+    let mut allowed = u32::from(VXLAN_VNI) << 24;
+    let extension = u32::from(VXLAN_GBP) << 24;
+    if gbp && flags & extension != 0 {
+        found.info.gbp_id = flags as u16;
+        found.info.gbp_flags = (flags >> 16) as u8 & GBP_FLAGS;
+        allowed |= extension | u32::from(GBP_FLAGS) << 16 | 0xffff;
+    }
+    let needed = u32::from(VXLAN_VNI) << 24;
+    if flags & needed == 0 || flags & !allowed != 0 || vni & 0xff != 0 {
+        return Err(Reason::Flags);
+    }
+    set_id(found, vni >> 8);
+    found.start = at + TUNNEL_LEN;
+    Ok(())
+}
+
+/// RFC 8926 section 3.4.
+fn geneve<F: Frame>(frame: &mut F, at: usize, found: &mut Decapsulated) -> Result<(), Reason> {
+    let bytes = header(frame, at, TUNNEL_LEN, found.end)?;
+    let (version, length) = (bytes[0] >> 6, usize::from(bytes[0] & 0x3f) * 4);
+    let (flags, protocol, vni) = (bytes[1], u16_at(bytes, 2), u32_at(bytes, 4));
+    if version != 0 {
+        return Err(Reason::Flags);
+    }
+    if protocol != ETHERNET_BRIDGING {
+        return Err(Reason::Payload);
+    }
+    let from = at + TUNNEL_LEN;
+    let options = header(frame, from, length, found.end).map_err(|reason| match reason {
+        Reason::Short => Reason::Options,
+        other => other,
+    })?;
+    if GeneveOptions::new(options).is_none() {
+        return Err(Reason::Options);
+    }
+    if flags & GENEVE_OAM != 0 {
+        found.info.flags |= TunnelFlags::OAM;
+    }
+    set_id(found, vni >> 8);
+    found.start = from + length;
+    // Extension headers and tags in front of them are no longer than `HEADERS_LIMIT` and a few.
+    found.options = (from as u16, found.start as u16);
+    Ok(())
+}
+
+/// RFC 2784, RFC 2890; RFC 7637 section 3.2.
+fn gre<F: Frame>(
+    frame: &mut F,
+    at: usize,
+    kind: TunnelKind,
+    found: &mut Decapsulated,
+) -> Result<(), Reason> {
+    let bytes = header(frame, at, 4, found.end)?;
+    let (flags, protocol) = (u16_at(bytes, 0), u16_at(bytes, 2));
+    let known = match kind {
+        TunnelKind::Nvgre => flags == GRE_KEY,
+        _ => flags & !(GRE_CHECKSUM | GRE_KEY | GRE_SEQUENCE) == 0,
+    };
+    if !known {
+        return Err(Reason::Flags);
+    }
+    let mut length = 4;
+    let mut field = |flag: u16| {
+        let at = length;
+        length += if flags & flag != 0 { 4 } else { 0 };
+        (flags & flag != 0).then_some(at)
+    };
+    let checksum = field(GRE_CHECKSUM);
+    let key = field(GRE_KEY);
+    field(GRE_SEQUENCE);
+    let bytes = header(frame, at, length, found.end)?;
+    if let Some(key) = key {
+        let key = u32_at(bytes, key);
+        let id = if kind == TunnelKind::Nvgre {
+            key >> 8
+        } else {
+            key
+        };
+        set_id(found, id);
+    }
+    if checksum.is_some() {
+        found.info.flags |= TunnelFlags::CSUM;
+        let is_done = frame.offload().partial_checksum;
+        if !is_done && checksum::frame_sum(frame, at, found.end) != 0xffff {
+            return Err(Reason::Checksum);
+        }
+    }
+    found.payload = match protocol {
+        ETHERNET_BRIDGING => Payload::Ethernet,
+        eth_type if eth_type >= ETH_TYPE_MIN && kind != TunnelKind::Nvgre => {
+            Payload::Packet(eth_type)
+        }
+        _ => return Err(Reason::Payload),
+    };
+    found.start = at + length;
+    Ok(())
+}
+
+/// TS 29.281 section 5. A packet of a user is of IPv4 or IPv6, as its first bits say. Open vSwitch
+/// looks neither at the version nor at the length, and knows no extension headers.
+fn gtpu<F: Frame>(frame: &mut F, at: usize, found: &mut Decapsulated) -> Result<(), Reason> {
+    let bytes = header(frame, at, TUNNEL_LEN, found.end)?;
+    let (flags, message, length, id) = (bytes[0], bytes[1], u16_at(bytes, 2), u32_at(bytes, 4));
+    if flags & GTPU_VERSION_MASK != GTPU_VERSION {
+        return Err(Reason::Flags);
+    }
+    let mut start = at + TUNNEL_LEN;
+    let end = start + usize::from(length);
+    if end > found.end {
+        return Err(Reason::Length);
+    }
+    if flags & GTPU_OPTIONAL != 0 {
+        start = gtpu_optional(frame, start, end, flags)?;
+    }
+    set_id(found, id);
+    found.info.gtpu_flags = flags;
+    found.info.gtpu_message = message;
+    if message != GTPU_G_PDU {
+        found.end = frame.len();
+        return Ok(());
+    }
+    if start >= end {
+        return Err(Reason::InnerShort);
+    }
+    found.payload = match head(frame, start + 1)?[start] >> 4 {
+        4 => Payload::Packet(IPV4),
+        6 => Payload::Packet(IPV6),
+        _ => return Err(Reason::Payload),
+    };
+    (found.start, found.end) = (start, end);
+    Ok(())
+}
+
+/// Passes over the optional fields and extension headers (TS 29.281 sections 5.1 and 5.2), and
+/// returns where the packet begins.
+#[cold]
+fn gtpu_optional<F: Frame>(
+    frame: &mut F,
+    at: usize,
+    end: usize,
+    flags: u8,
+) -> Result<usize, Reason> {
+    let mut start = at + 4;
+    if start > end {
+        return Err(Reason::Length);
+    }
+    let mut next = head(frame, start)?[start - 1];
+    while flags & GTPU_EXTENSION != 0 && next != 0 {
+        // Its first byte is its length in units of 4 bytes, its last the type of the next.
+        let mut length = [0];
+        if !frame.read_at(start, &mut length) || length[0] == 0 {
+            return Err(Reason::Options);
+        }
+        start += usize::from(length[0]) * 4;
+        if start > end.min(HEADERS_LIMIT) {
+            return Err(Reason::Options);
+        }
+        next = head(frame, start)?[start - 1];
+    }
+    Ok(start)
+}
+
+#[inline(always)]
+fn set_id(found: &mut Decapsulated, id: u32) {
+    found.info.id = id.into();
+    found.info.flags |= TunnelFlags::KEY;
+}
+
+/// Removes the outer headers of a frame that [`parse`] has read, and what lies behind the inner
+/// packet, and carries congestion over.
+///
+/// Where the outer header says "congestion experienced", an inner IP packet says so, too, from now
+/// on, or, where its endpoints do not understand that, the frame is refused
+/// ([`Reason::Congestion`]) and stays as it was (RFC 6040 section 4.2; as in Open vSwitch's
+/// `tnl_process_ecn`, an outer ECT(1) changes nothing). Other packets do not know of congestion.
+///
+/// An inner checksum that is still partial stays so. Nothing is known about a finished one, as what
+/// was said about the frame was said about its outer one.
+#[inline]
+pub fn decapsulate<F: Frame>(frame: &mut F, found: &Decapsulated) -> Result<(), Reason> {
+    let Decapsulated { start, end, .. } = *found;
+    if start == 0 {
+        return Ok(());
+    }
+    // Impossible for the frame that was parsed.
+    if end > frame.len() || start > frame.head().len() {
+        return Err(Reason::Short);
+    }
+    if inner::is_congested(found.info.tos) {
+        carry_congestion(frame, found)?;
+    }
+    frame.truncate(end);
+    frame.pull_front(start);
+    let mut offload = frame.offload();
+    let inside = usize::from(offload.csum_start).checked_sub(start);
+    match inside.filter(|_| offload.partial_checksum) {
+        Some(inside) => offload.csum_start = inside as u16,
+        None => {
+            offload.partial_checksum = false;
+            offload.csum_start = 0;
+            offload.csum_offset = 0;
+        }
+    }
+    offload.checksum_valid = false;
+    frame.set_offload(offload);
+    Ok(())
+}
+
+#[cold]
+fn carry_congestion<F: Frame>(frame: &mut F, found: &Decapsulated) -> Result<(), Reason> {
+    let Some(ip) = InnerIp::find(frame, found.start, found.end, found.payload) else {
+        return Ok(());
+    };
+    if !ip.is_ecn_capable() {
+        return Err(Reason::Congestion);
+    }
+    ip.mark_congestion(frame);
+    Ok(())
+}

@@ -1,0 +1,232 @@
+//! Geneve options (RFC 8926 section 3.5), and their way to and from the `tun_metadata` fields.
+//!
+//! An option on the wire has a class (16 bits), a type (8 bits, of which the highest says
+//! "critical") and a body of up to 124 bytes. Which `tun_metadata` field holds it, each bridge's
+//! map says ([`OptionMap`]); where the fields lie in a key, [`crate::options`] says.
+
+use super::Reason;
+use crate::key::{FlowKey, WORDS, WordSet, at};
+use crate::options::{LONGEST, OPTIONS, Place};
+
+/// Bytes in front of an option's body.
+const HEADER_LEN: usize = 4;
+/// Bit of an option's type: who does not know the option must drop the packet.
+const CRITICAL: u8 = 0x80;
+
+/// Options as they lie in a header: whole TLVs, one after the other.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct GeneveOptions<'a>(&'a [u8]);
+
+/// One option.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct GeneveOption<'a> {
+    /// Class: whose the type is.
+    pub class: u16,
+    /// Type; the highest bit says that it is critical.
+    pub kind: u8,
+    /// Body: a multiple of 4 bytes, up to 124.
+    pub body: &'a [u8],
+}
+
+impl<'a> GeneveOptions<'a> {
+    /// Most bytes of all options: the header counts them in 6 bits, in units of 4 bytes.
+    pub const MAX: usize = 252;
+
+    /// No option.
+    pub const NONE: GeneveOptions<'static> = GeneveOptions(&[]);
+
+    /// Options that lie in `bytes`. None where these are more than [`GeneveOptions::MAX`], or an
+    /// option reaches beyond them.
+    #[inline]
+    pub fn new(bytes: &'a [u8]) -> Option<GeneveOptions<'a>> {
+        if bytes.len() > Self::MAX {
+            return None;
+        }
+        let mut rest = bytes;
+        while !rest.is_empty() {
+            (_, rest) = split(rest)?;
+        }
+        Some(GeneveOptions(bytes))
+    }
+
+    /// Their bytes.
+    #[inline]
+    pub fn bytes(self) -> &'a [u8] {
+        self.0
+    }
+
+    /// Each option, in order.
+    pub fn iter(self) -> impl Iterator<Item = GeneveOption<'a>> {
+        let mut rest = self.0;
+        std::iter::from_fn(move || {
+            let option;
+            (option, rest) = split(rest)?;
+            Some(option)
+        })
+    }
+
+    /// Whether one of them is critical.
+    #[inline]
+    pub fn has_critical(self) -> bool {
+        self.iter().any(|option| option.kind & CRITICAL != 0)
+    }
+
+    /// Writes the `tun_metadata` words of a key: the options that `map` has, and no others. Of an
+    /// option that comes twice the last one counts.
+    ///
+    /// As in Open vSwitch, [`Reason::Options`] where an option is not as long as the map says, and
+    /// [`Reason::CriticalOption`] where the map lacks one that is critical. Then the words are
+    /// undefined, and the packet is to be dropped.
+    pub fn to_key(self, map: &(impl OptionMap + ?Sized), key: &mut FlowKey) -> Result<(), Reason> {
+        key.clear(OptionBuffer::WORDS);
+        let mut present = 0;
+        for option in self.iter() {
+            let Some(mapping) = map.of_option(option.class, option.kind) else {
+                if option.kind & CRITICAL != 0 {
+                    return Err(Reason::CriticalOption);
+                }
+                continue;
+            };
+            if usize::from(mapping.length) != option.body.len() {
+                return Err(Reason::Options);
+            }
+            let place = mapping.place().ok_or(Reason::Options)?;
+            key.bytes_mut()[place.start..place.end].copy_from_slice(option.body);
+            present |= 1 << mapping.field;
+        }
+        key.set_u64(at::TUN_METADATA_PRESENT, present);
+        Ok(())
+    }
+}
+
+/// The first option and the bytes behind it; None where it is not whole.
+#[inline]
+fn split(bytes: &[u8]) -> Option<(GeneveOption<'_>, &[u8])> {
+    let (header, rest) = bytes.split_first_chunk::<HEADER_LEN>()?;
+    let (body, rest) = rest.split_at_checked(usize::from(header[3] & 0x1f) * 4)?;
+    let option = GeneveOption {
+        class: u16::from_be_bytes([header[0], header[1]]),
+        kind: header[2],
+        body,
+    };
+    Some((option, rest))
+}
+
+/// An entry of a bridge's map.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Mapping {
+    /// The option's class.
+    pub class: u16,
+    /// The option's type.
+    pub kind: u8,
+    /// Bytes of its body: a multiple of 4, up to 124.
+    pub length: u8,
+    /// The number of its `tun_metadata` field, below [`OPTIONS`].
+    pub field: u8,
+}
+
+impl Mapping {
+    /// Where the field lies in a key.
+    fn place(&self) -> Option<Place> {
+        Place::new(self.field.into(), self.length.into())
+    }
+}
+
+/// A bridge's map between options and `tun_metadata` fields. No two entries have the same class and
+/// type, the same field, or a byte of the key in common.
+pub trait OptionMap {
+    /// The entry of an option.
+    fn of_option(&self, class: u16, kind: u8) -> Option<Mapping>;
+
+    /// The entry of a field.
+    fn of_field(&self, field: usize) -> Option<Mapping>;
+}
+
+/// Looks at each entry: for maps of a few.
+impl OptionMap for [Mapping] {
+    fn of_option(&self, class: u16, kind: u8) -> Option<Mapping> {
+        let mut entries = self.iter();
+        let found = entries.find(|entry| (entry.class, entry.kind) == (class, kind));
+        found.copied()
+    }
+
+    fn of_field(&self, field: usize) -> Option<Mapping> {
+        let mut entries = self.iter();
+        let found = entries.find(|entry| usize::from(entry.field) == field);
+        found.copied()
+    }
+}
+
+/// Room for the options of one header, to write them.
+#[derive(Clone)]
+pub struct OptionBuffer {
+    bytes: [u8; GeneveOptions::MAX],
+    len: usize,
+}
+
+impl std::fmt::Debug for OptionBuffer {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        self.options().fmt(f)
+    }
+}
+
+impl Default for OptionBuffer {
+    fn default() -> Self {
+        OptionBuffer::new()
+    }
+}
+
+impl OptionBuffer {
+    /// Words of a key that hold options.
+    const WORDS: WordSet = WordSet::of_bytes(
+        at::TUN_METADATA_PRESENT,
+        WORDS * 8 - at::TUN_METADATA_PRESENT,
+    );
+
+    /// No option.
+    pub const fn new() -> OptionBuffer {
+        OptionBuffer {
+            bytes: [0; GeneveOptions::MAX],
+            len: 0,
+        }
+    }
+
+    /// Adds an option. False, and nothing changed, where its body is longer than 124 bytes or not a
+    /// multiple of 4, or no room is left.
+    pub fn push(&mut self, class: u16, kind: u8, body: &[u8]) -> bool {
+        if body.len() > LONGEST || !body.len().is_multiple_of(4) {
+            return false;
+        }
+        let to = self.len + HEADER_LEN + body.len();
+        let Some(room) = self.bytes.get_mut(self.len..to) else {
+            return false;
+        };
+        room[..2].copy_from_slice(&class.to_be_bytes());
+        room[2] = kind;
+        room[3] = (body.len() / 4) as u8;
+        room[HEADER_LEN..].copy_from_slice(body);
+        self.len = to;
+        true
+    }
+
+    /// The options of a packet with this key, by its bridge's map and in the order of the fields.
+    /// None where they are more than a header holds, or the map lacks a field that the packet has.
+    pub fn from_key(map: &(impl OptionMap + ?Sized), key: &FlowKey) -> Option<OptionBuffer> {
+        let mut buffer = OptionBuffer::new();
+        let present = key.u64(at::TUN_METADATA_PRESENT);
+        for field in (0..OPTIONS).filter(|field| present >> field & 1 == 1) {
+            let mapping = map.of_field(field)?;
+            let place = mapping.place()?;
+            let body = &key.bytes()[place.start..place.end];
+            if !buffer.push(mapping.class, mapping.kind, body) {
+                return None;
+            }
+        }
+        Some(buffer)
+    }
+
+    /// What has been added.
+    pub fn options(&self) -> GeneveOptions<'_> {
+        GeneveOptions(&self.bytes[..self.len])
+    }
+}

@@ -1,0 +1,539 @@
+//! Outer headers that are prepared once and copied in front of each packet.
+
+use super::{
+    Addresses, ETHERNET_BRIDGING, GBP_FLAGS, GENEVE_CRITICAL, GENEVE_OAM, GRE_CHECKSUM, GRE_KEY,
+    GRE_SEQUENCE, GTPU_G_PDU, GTPU_SEQUENCE, GTPU_VERSION, GeneveOptions, IPV4, IPV6, Payload,
+    TunnelFlags, TunnelInfo, TunnelKind, UDP_LEN, VXLAN_GBP, VXLAN_VNI, source_port,
+};
+use crate::checksum::{self, Sum};
+use crate::frame::{Frame, Gso, Offload};
+use crate::parse::{ETHERNET_LEN, IPV6_LEN, TAG_LEN};
+
+/// Most bytes of a header without Geneve options: Ethernet, a tag, IPv6, UDP, GTP-U with its
+/// optional fields.
+const CAPACITY: usize = ETHERNET_LEN + TAG_LEN + IPV6_LEN + UDP_LEN + 12;
+
+/// SCTP has its checksum there, and it is no Internet checksum.
+const SCTP_OFFSET: u16 = 8;
+
+/// A VLAN tag of an outer header.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Vlan {
+    /// Its Ethertype: 0x8100 or 0x88a8.
+    pub tpid: u16,
+    /// Priority (3 bits), drop eligible (1) and VLAN (12).
+    pub tci: u16,
+}
+
+/// What the outer headers of all packets to one remote endpoint have alike.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct HeaderSpec {
+    /// The tunnel's protocol.
+    pub kind: TunnelKind,
+    /// What is carried: bare packets only by GRE (not NVGRE) and GTP-U, and these alone by GTP-U.
+    /// The type of a packet is written into a GRE header; GTP-U does not say it.
+    pub payload: Payload,
+    /// Outer Ethernet source.
+    pub eth_src: [u8; 6],
+    /// Outer Ethernet destination: the next hop's.
+    pub eth_dst: [u8; 6],
+    /// Outer VLAN tag.
+    pub vlan: Option<Vlan>,
+    /// Outer addresses: IPv4 only for GRE, IPv6 only for GRE over IPv6.
+    pub addresses: Addresses,
+    /// UDP destination port; without meaning for kinds that are not over UDP.
+    pub udp_dst: u16,
+    /// "Do not fragment"; without meaning over IPv6.
+    pub df: bool,
+    /// Whether to compute a checksum of UDP or GRE. That of UDP over IPv6, where 0 would need an
+    /// agreement (RFC 6935), and that of GTP-U are always computed, as in Open vSwitch. NVGRE has
+    /// none (RFC 7637 section 3.2).
+    pub checksum: bool,
+    /// Whether a GRE header has a key. All other kinds always have one.
+    pub key: bool,
+    /// Whether a GRE header (RFC 2890) or a GTP-U header has a sequence number. Others have none.
+    pub sequence: bool,
+}
+
+impl HeaderSpec {
+    /// A header of this kind and with these addresses, for a tunnel with a key that carries
+    /// Ethernet frames (GTP-U: IPv4), to the registered port, with "do not fragment" and without a
+    /// checksum that is not always there: Open vSwitch's defaults.
+    pub fn new(kind: TunnelKind, addresses: Addresses) -> HeaderSpec {
+        HeaderSpec {
+            kind,
+            payload: match kind {
+                TunnelKind::Gtpu => Payload::Packet(IPV4),
+                _ => Payload::Ethernet,
+            },
+            eth_src: [0; 6],
+            eth_dst: [0; 6],
+            vlan: None,
+            addresses,
+            udp_dst: kind.udp_port().unwrap_or(0),
+            df: true,
+            checksum: false,
+            key: true,
+            sequence: false,
+        }
+    }
+}
+
+/// Why there is no header of a specification.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+pub enum SpecError {
+    /// GRE over IPv6 addresses, or GRE over IPv6 over those of IPv4.
+    #[error("the tunnel's protocol does not go over addresses of this family")]
+    Addresses,
+    /// The tunnel's protocol cannot carry this.
+    #[error("the tunnel's protocol cannot carry this type of packet")]
+    Payload,
+    /// NVGRE with a checksum or a sequence number, another kind without a key, or a sequence number
+    /// where there is none.
+    #[error("the tunnel's protocol has no header with these fields")]
+    Fields,
+}
+
+/// Why no header was put in front of a frame. The frame is as it was.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
+pub enum PushError {
+    /// The frame is still to be segmented ([`crate::segment`]), and each segment needs an outer
+    /// header of its own: segment it first.
+    #[error("the frame must be segmented first")]
+    Segment,
+    /// No room in front of the frame.
+    #[error("no room for the tunnel's header")]
+    NoRoom,
+    /// The outer packet would be longer than an IP packet can be.
+    #[error("too long for the tunnel")]
+    TooLong,
+    /// The frame's partial checksum lies outside it, or more than 64 KiB from its start.
+    #[error("the partial checksum lies outside the frame")]
+    Checksum,
+}
+
+impl PushError {
+    /// Every reason, in order.
+    pub const ALL: [PushError; 4] = [
+        PushError::Segment,
+        PushError::NoRoom,
+        PushError::TooLong,
+        PushError::Checksum,
+    ];
+
+    /// The name of its counter.
+    pub fn name(self) -> &'static str {
+        match self {
+            PushError::Segment => "tunnel_push_segment",
+            PushError::NoRoom => "tunnel_push_no_room",
+            PushError::TooLong => "tunnel_push_too_long",
+            PushError::Checksum => "tunnel_push_checksum",
+        }
+    }
+}
+
+/// What differs from packet to packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct PerPacket<'a> {
+    /// The key; bits above those of the kind ([`TunnelKind::key_bits`]) are left out.
+    pub id: u64,
+    /// Outer DSCP and ECN ([`super::outer_tos`]).
+    pub tos: u8,
+    /// Outer TTL or hop limit ([`super::outer_ttl`]).
+    pub ttl: u8,
+    /// A hash of the inner packet's flow ([`super::flow_hash`]): makes the UDP source port and
+    /// NVGRE's FlowID.
+    pub hash: u32,
+    /// The sequence number, where the header has one; of GTP-U its low 16 bits.
+    pub sequence: u32,
+    /// A control packet; Geneve only.
+    pub oam: bool,
+    /// VXLAN Group Policy ID. Where it and the flags are 0, there is no extension.
+    pub gbp_id: u16,
+    /// VXLAN Group Policy flags: 0x40, do not learn; 0x08, policy applied; others are left out.
+    pub gbp_flags: u8,
+    /// Options; Geneve only.
+    pub options: GeneveOptions<'a>,
+}
+
+impl PerPacket<'static> {
+    /// What `info` says of a packet. The hash and the sequence number are 0, and there are no
+    /// options.
+    pub fn of(info: &TunnelInfo) -> PerPacket<'static> {
+        PerPacket {
+            id: info.id,
+            tos: info.tos,
+            ttl: info.ttl,
+            oam: info.flags.contains(TunnelFlags::OAM),
+            gbp_id: info.gbp_id,
+            gbp_flags: info.gbp_flags,
+            ..PerPacket::default()
+        }
+    }
+}
+
+/// An outer header with all that packets have alike in place. What differs is zero in it.
+#[derive(Clone, Debug)]
+pub struct Header {
+    bytes: [u8; CAPACITY],
+    len: u8,
+    /// First byte of the IP header.
+    l3: u8,
+    /// First byte of the UDP or GRE header.
+    l4: u8,
+    kind: TunnelKind,
+    ipv6: bool,
+    /// Where the UDP or GRE checksum is; 0 without one.
+    checksum_at: u8,
+    /// Where the key is; 0 without one.
+    key_at: u8,
+    /// Where the sequence number is; 0 without one.
+    sequence_at: u8,
+    /// Sum over the IPv4 header.
+    ip_sum: u16,
+    /// Sum over the pseudo header without the length; 0 for GRE, whose checksum has none.
+    pseudo_sum: u16,
+}
+
+impl Header {
+    /// Prepares a header.
+    pub fn new(spec: &HeaderSpec) -> Result<Header, SpecError> {
+        check(spec)?;
+        let mut header = Header {
+            bytes: [0; CAPACITY],
+            len: 0,
+            l3: 0,
+            l4: 0,
+            kind: spec.kind,
+            ipv6: spec.addresses.is_ipv6(),
+            checksum_at: 0,
+            key_at: 0,
+            sequence_at: 0,
+            ip_sum: 0,
+            pseudo_sum: 0,
+        };
+        header.put_ethernet(spec);
+        header.put_ip(spec);
+        header.l4 = header.len;
+        if spec.kind.udp_port().is_some() {
+            header.put_udp(spec);
+        }
+        match spec.kind {
+            TunnelKind::Vxlan { .. } => {
+                header.put(&[VXLAN_VNI, 0, 0, 0]);
+                header.key_at = header.put(&[0; 4]);
+            }
+            TunnelKind::Geneve => {
+                let [high, low] = ETHERNET_BRIDGING.to_be_bytes();
+                header.put(&[0, 0, high, low]);
+                header.key_at = header.put(&[0; 4]);
+            }
+            TunnelKind::Gtpu => header.put_gtpu(spec),
+            TunnelKind::Gre | TunnelKind::Ip6Gre | TunnelKind::Nvgre => header.put_gre(spec),
+        }
+        Ok(header)
+    }
+
+    /// Bytes of the header, without Geneve options.
+    #[inline(always)]
+    pub fn header_len(&self) -> usize {
+        self.len.into()
+    }
+
+    /// Adds bytes and returns where they begin.
+    fn put(&mut self, bytes: &[u8]) -> u8 {
+        let from = self.len;
+        let to = usize::from(from) + bytes.len();
+        self.bytes[usize::from(from)..to].copy_from_slice(bytes);
+        self.len = to as u8;
+        from
+    }
+
+    fn put_ethernet(&mut self, spec: &HeaderSpec) {
+        self.put(&spec.eth_dst);
+        self.put(&spec.eth_src);
+        if let Some(Vlan { tpid, tci }) = spec.vlan {
+            self.put(&tpid.to_be_bytes());
+            self.put(&tci.to_be_bytes());
+        }
+        let eth_type = if self.ipv6 { IPV6 } else { IPV4 };
+        self.put(&eth_type.to_be_bytes());
+        self.l3 = self.len;
+    }
+
+    /// The IP header without DSCP, ECN, TTL and length. The IPv4 identification is 0, as in Open
+    /// vSwitch: it says nothing in packets that are not to be fragmented (RFC 6864 section 4.1).
+    fn put_ip(&mut self, spec: &HeaderSpec) {
+        let protocol = spec.kind.ip_protocol();
+        match spec.addresses {
+            Addresses::V4 { src, dst } => {
+                let fragment = if spec.df { 0x40 } else { 0 };
+                self.put(&[0x45, 0, 0, 0, 0, 0, fragment, 0]);
+                self.put(&[0, protocol, 0, 0]);
+                self.put(&src.to_be_bytes());
+                self.put(&dst.to_be_bytes());
+                let mut sum = Sum::new();
+                sum.add_bytes(&self.bytes[usize::from(self.l3)..usize::from(self.len)]);
+                self.ip_sum = sum.fold();
+            }
+            Addresses::V6 { src, dst } => {
+                self.put(&[6 << 4, 0, 0, 0, 0, 0, protocol, 0]);
+                self.put(&src);
+                self.put(&dst);
+            }
+        }
+    }
+
+    fn put_udp(&mut self, spec: &HeaderSpec) {
+        let from = self.put(&[0; 2]);
+        self.put(&spec.udp_dst.to_be_bytes());
+        self.put(&[0; 4]);
+        if spec.checksum || self.ipv6 || spec.kind == TunnelKind::Gtpu {
+            self.checksum_at = from + 6;
+            let mut sum = Sum::new();
+            match spec.addresses {
+                Addresses::V4 { src, dst } => {
+                    sum.add_pseudo_header(&src.to_be_bytes(), &dst.to_be_bytes(), super::UDP, 0);
+                }
+                Addresses::V6 { src, dst } => sum.add_pseudo_header(&src, &dst, super::UDP, 0),
+            }
+            self.pseudo_sum = sum.fold();
+        }
+    }
+
+    fn put_gtpu(&mut self, spec: &HeaderSpec) {
+        let sequence = if spec.sequence { GTPU_SEQUENCE } else { 0 };
+        self.put(&[GTPU_VERSION | sequence, GTPU_G_PDU, 0, 0]);
+        self.key_at = self.put(&[0; 4]);
+        if spec.sequence {
+            // Sequence number, N-PDU number, type of the next extension header: none.
+            self.sequence_at = self.put(&[0; 4]);
+        }
+    }
+
+    fn put_gre(&mut self, spec: &HeaderSpec) {
+        let flag = |is_set: bool, flag: u16| if is_set { flag } else { 0 };
+        let flags = flag(spec.checksum, GRE_CHECKSUM)
+            | flag(spec.key, GRE_KEY)
+            | flag(spec.sequence, GRE_SEQUENCE);
+        let protocol = match spec.payload {
+            Payload::Ethernet => ETHERNET_BRIDGING,
+            Payload::Packet(eth_type) => eth_type,
+        };
+        self.put(&flags.to_be_bytes());
+        self.put(&protocol.to_be_bytes());
+        if spec.checksum {
+            self.checksum_at = self.put(&[0; 4]);
+        }
+        if spec.key {
+            self.key_at = self.put(&[0; 4]);
+        }
+        if spec.sequence {
+            self.sequence_at = self.put(&[0; 4]);
+        }
+    }
+
+    /// Puts the header in front of a frame. On an error the frame is as it was.
+    ///
+    /// The frame is what the tunnel carries: without its Ethernet header
+    /// ([`super::strip_ethernet`]) where that is a bare packet.
+    ///
+    /// An inner checksum that is still partial stays so, and `Offload::csum_start` moves with it:
+    /// an outer checksum is computed as if it were finished, of which all that counts is known
+    /// already (what Linux calls local checksum offload). Only one that is no Internet checksum
+    /// (SCTP's), or at an odd offset, is then finished first. `Offload::checksum_valid` is set
+    /// where an outer checksum was computed, and else stays: a receiver applies it to the first
+    /// checksum that it meets, the inner one.
+    #[inline]
+    pub fn push<F: Frame>(&self, frame: &mut F, packet: &PerPacket<'_>) -> Result<(), PushError> {
+        let options = match self.kind {
+            TunnelKind::Geneve => packet.options.bytes(),
+            _ => &[],
+        };
+        let length = self.header_len() + options.len();
+        let total = length + frame.len();
+        let uncounted = usize::from(self.l3) + if self.ipv6 { IPV6_LEN } else { 0 };
+        let ip_length = u16::try_from(total - uncounted).map_err(|_| PushError::TooLong)?;
+        let offload = moved(frame, length)?;
+        if !frame.push_front(length) {
+            return Err(PushError::NoRoom);
+        }
+        let (header, rest) = frame.head_mut()[..length].split_at_mut(self.header_len());
+        header.copy_from_slice(&self.bytes[..self.header_len()]);
+        rest.copy_from_slice(options);
+        self.fill_ip(header, ip_length, packet);
+        // No longer than the IP packet.
+        self.fill_tunnel(header, (total - usize::from(self.l4)) as u16, packet);
+        frame.set_offload(offload);
+        if self.checksum_at != 0 {
+            self.fill_checksum(frame);
+        }
+        Ok(())
+    }
+
+    /// Length, DSCP, ECN, TTL and the IPv4 header's checksum.
+    #[inline(always)]
+    fn fill_ip(&self, header: &mut [u8], length: u16, packet: &PerPacket<'_>) {
+        let ip = &mut header[usize::from(self.l3)..usize::from(self.l4)];
+        let [high, low] = length.to_be_bytes();
+        if self.ipv6 {
+            ip[0] = 6 << 4 | packet.tos >> 4;
+            ip[1] = packet.tos << 4;
+            (ip[4], ip[5], ip[7]) = (high, low, packet.ttl);
+            return;
+        }
+        let mut sum = Sum::new();
+        sum.add_u16(self.ip_sum);
+        sum.add_u16(packet.tos.into());
+        sum.add_u16(length);
+        sum.add_u16(u16::from(packet.ttl) << 8);
+        (ip[1], ip[2], ip[3], ip[8]) = (packet.tos, high, low, packet.ttl);
+        ip[10..12].copy_from_slice(&sum.finish().to_be_bytes());
+    }
+
+    /// What lies behind the IP header, which is `length` bytes with all that is carried. Checksums
+    /// stay zero.
+    #[inline(always)]
+    fn fill_tunnel(&self, header: &mut [u8], length: u16, packet: &PerPacket<'_>) {
+        let id = packet.id as u32;
+        let key = match self.kind {
+            TunnelKind::Vxlan { .. } | TunnelKind::Geneve => id << 8,
+            TunnelKind::Nvgre => id << 8 | packet.hash & 0xff,
+            TunnelKind::Gre | TunnelKind::Ip6Gre | TunnelKind::Gtpu => id,
+        };
+        let key_at = usize::from(self.key_at);
+        if key_at != 0 {
+            header[key_at..key_at + 4].copy_from_slice(&key.to_be_bytes());
+        }
+        let sequence_at = usize::from(self.sequence_at);
+        if sequence_at != 0 && self.kind != TunnelKind::Gtpu {
+            header[sequence_at..sequence_at + 4].copy_from_slice(&packet.sequence.to_be_bytes());
+        }
+        if self.kind.udp_port().is_none() {
+            return;
+        }
+        let udp = &mut header[usize::from(self.l4)..];
+        udp[..2].copy_from_slice(&source_port(packet.hash).to_be_bytes());
+        udp[4..6].copy_from_slice(&length.to_be_bytes());
+        let tunnel = &mut udp[UDP_LEN..];
+        match self.kind {
+            TunnelKind::Vxlan { gbp } => {
+                let flags = packet.gbp_flags & GBP_FLAGS;
+                if gbp && (packet.gbp_id != 0 || flags != 0) {
+                    tunnel[0] |= VXLAN_GBP;
+                    tunnel[1] = flags;
+                    tunnel[2..4].copy_from_slice(&packet.gbp_id.to_be_bytes());
+                }
+            }
+            TunnelKind::Geneve => {
+                tunnel[0] = (packet.options.bytes().len() / 4) as u8;
+                if packet.oam {
+                    tunnel[1] |= GENEVE_OAM;
+                }
+                if packet.options.has_critical() {
+                    tunnel[1] |= GENEVE_CRITICAL;
+                }
+            }
+            TunnelKind::Gtpu => {
+                // What follows the first 8 bytes of its header (TS 29.281 section 5.1).
+                let length = length - 2 * UDP_LEN as u16;
+                tunnel[2..4].copy_from_slice(&length.to_be_bytes());
+                if sequence_at != 0 {
+                    let sequence = packet.sequence as u16;
+                    tunnel[8..10].copy_from_slice(&sequence.to_be_bytes());
+                }
+            }
+            TunnelKind::Gre | TunnelKind::Ip6Gre | TunnelKind::Nvgre => {}
+        }
+    }
+
+    /// The checksum of UDP or GRE, over all from its header on.
+    fn fill_checksum<F: Frame>(&self, frame: &mut F) {
+        let mut offload = frame.offload();
+        // The shortcut below needs an Internet checksum that is one word of its area. A guest can
+        // ask for others.
+        let is_internet =
+            offload.csum_offset != SCTP_OFFSET && offload.csum_offset.is_multiple_of(2);
+        if offload.partial_checksum && !is_internet {
+            // Cannot fail: `moved` has looked.
+            checksum::finish_partial(frame);
+            offload = frame.offload();
+        }
+        let (from, end) = (usize::from(self.l4), frame.len());
+        let is_udp = self.kind.udp_port().is_some();
+        let mut sum = Sum::new();
+        if is_udp {
+            sum.add_u16(self.pseudo_sum);
+            sum.add_u16((end - from) as u16);
+        }
+        if offload.partial_checksum {
+            let start = usize::from(offload.csum_start);
+            sum.add_u16(checksum::frame_sum(frame, from, start));
+            // All behind `start`, with the finished checksum, makes 0xffff together with the
+            // pseudo header, whose sum lies where the checksum goes.
+            let mut field = [0; 2];
+            frame.read_at(start + usize::from(offload.csum_offset), &mut field);
+            let rest = !u16::from_be_bytes(field);
+            let is_odd = (start - from) % 2 == 1;
+            sum.add_u16(if is_odd { rest.swap_bytes() } else { rest });
+        } else {
+            sum.add_u16(checksum::frame_sum(frame, from, end));
+        }
+        let checksum = match sum.finish() {
+            // In UDP 0 says that there is none; in one's complement 0xffff is the same number.
+            0 if is_udp => 0xffff,
+            checksum => checksum,
+        };
+        let at = usize::from(self.checksum_at);
+        frame.head_mut()[at..at + 2].copy_from_slice(&checksum.to_be_bytes());
+        offload.checksum_valid = true;
+        frame.set_offload(offload);
+    }
+}
+
+/// What is to be done to a frame when it begins `by` bytes earlier.
+#[inline(always)]
+fn moved<F: Frame>(frame: &F, by: usize) -> Result<Offload, PushError> {
+    let mut offload = frame.offload();
+    if offload.gso != Gso::None {
+        return Err(PushError::Segment);
+    }
+    if offload.partial_checksum {
+        let start = usize::from(offload.csum_start);
+        let width = if offload.csum_offset == SCTP_OFFSET {
+            4
+        } else {
+            2
+        };
+        if start + usize::from(offload.csum_offset) + width > frame.len() {
+            return Err(PushError::Checksum);
+        }
+        offload.csum_start = u16::try_from(start + by).map_err(|_| PushError::Checksum)?;
+    }
+    Ok(offload)
+}
+
+fn check(spec: &HeaderSpec) -> Result<(), SpecError> {
+    let kind = spec.kind;
+    if !kind.allows(spec.addresses.is_ipv6()) {
+        return Err(SpecError::Addresses);
+    }
+    let fits = match (kind, spec.payload) {
+        (TunnelKind::Gre | TunnelKind::Ip6Gre, Payload::Packet(eth_type)) => {
+            eth_type >= crate::parse::ETH_TYPE_MIN && eth_type != ETHERNET_BRIDGING
+        }
+        (TunnelKind::Gtpu, Payload::Packet(eth_type)) => matches!(eth_type, IPV4 | IPV6),
+        (TunnelKind::Gtpu, Payload::Ethernet) => false,
+        (_, payload) => payload == Payload::Ethernet,
+    };
+    if !fits {
+        return Err(SpecError::Payload);
+    }
+    let fits = match kind {
+        TunnelKind::Gre | TunnelKind::Ip6Gre => true,
+        TunnelKind::Nvgre => spec.key && !spec.checksum && !spec.sequence,
+        TunnelKind::Gtpu => spec.key,
+        TunnelKind::Vxlan { .. } | TunnelKind::Geneve => spec.key && !spec.sequence,
+    };
+    if fits { Ok(()) } else { Err(SpecError::Fields) }
+}
