@@ -8,7 +8,8 @@ use packet::build::Builder;
 use packet::edit::{self, CompiledSet};
 use packet::mini_key::{self, MiniKey, Pattern, RawPrefilter, Variant};
 use packet::parse::{self, PACKET_WORDS};
-use packet::{Field, FlowKey, Frame, HeapFrame, Layers, Value, WordSet};
+use packet::tunnel::{self, Addresses, Decapsulated, Header, HeaderSpec, PerPacket, TunnelKind};
+use packet::{Field, FlowKey, Frame, HeapFrame, Layers, Offload, Value, WordSet};
 use std::hint::black_box;
 
 #[cfg(target_arch = "x86_64")]
@@ -133,6 +134,46 @@ fn editing(
     });
 }
 
+/// Puts a tunnel's header in front and takes it off again, then takes off one that came. What is
+/// parsed is put back in front by its bytes alone.
+fn tunnelling(name: &str, inner: &Builder, spec: &HeaderSpec) {
+    let header = Header::new(spec).expect("a header of this kind");
+    let packet = PerPacket {
+        id: 5,
+        ttl: 64,
+        hash: 0x1234_5678,
+        ..PerPacket::default()
+    };
+    let length = header.header_len();
+    let kind = black_box(spec.kind);
+    let mut found = Decapsulated::default();
+    let mut frames = burst(inner);
+    measure(&format!("tunnel push {name}"), || {
+        for frame in black_box(&mut frames) {
+            black_box(header.push(frame, black_box(&packet))).expect("room in front");
+            frame.pull_front(length);
+            frame.set_offload(Offload::default());
+        }
+    });
+    for frame in &mut frames {
+        header.push(frame, &packet).expect("room in front");
+        frame.set_offload(Offload::default());
+    }
+    measure(&format!("tunnel parse {name}"), || {
+        for frame in black_box(&mut frames) {
+            tunnel::parse_into(frame, kind, &mut found).expect("sound");
+            black_box(&found);
+        }
+    });
+    measure(&format!("tunnel parse and decapsulate {name}"), || {
+        for frame in black_box(&mut frames) {
+            tunnel::parse_into(frame, kind, &mut found).expect("sound");
+            tunnel::decapsulate(frame, &found).expect("no congestion");
+            frame.push_front(length);
+        }
+    });
+}
+
 fn set(field: Field, value: u128) -> CompiledSet {
     let def = field.def();
     let value = Value::from_u128(value << def.shift, def.bytes);
@@ -218,6 +259,24 @@ fn main() {
         black_box(edit::push_vlan(frame, layers, key, 0x8100));
         edit::pop_vlan(frame, layers, key);
     });
+    let (v4, v6) = (
+        Addresses::V4 { src: 1, dst: 2 },
+        Addresses::V6 {
+            src: [1; 16],
+            dst: [2; 16],
+        },
+    );
+    let vxlan = HeaderSpec::new(TunnelKind::Vxlan { gbp: false }, v4);
+    tunnelling("vxlan ipv4", &udp, &vxlan);
+    let checked = HeaderSpec {
+        checksum: true,
+        ..vxlan
+    };
+    tunnelling("vxlan ipv4, checksum", &udp, &checked);
+    let vxlan6 = HeaderSpec::new(vxlan.kind, v6);
+    tunnelling("vxlan ipv6, checksum", &udp, &vxlan6);
+    let geneve = HeaderSpec::new(TunnelKind::Geneve, v4);
+    tunnelling("geneve ipv4", &udp, &geneve);
     let large = ethernet.ipv4(1, 2).udp(3, 4).payload(&[7; 1458]).frame();
     measure("checksum of 1500 bytes (a burst of them)", || {
         for _ in 0..BURST {
