@@ -13,6 +13,7 @@ mod guests;
 mod json;
 mod openflow_messages;
 mod rules;
+mod tunnels;
 
 /// The directory of a target's seeds.
 pub struct Corpus(PathBuf);
@@ -56,6 +57,7 @@ impl Drop for Place {
 fn main() -> std::io::Result<()> {
     let place = Place::new()?;
     frames::write(&Corpus::of("packet")?)?;
+    tunnels::write(&Corpus::of("tunnel")?)?;
     rules::write(&Corpus::of("walk")?)?;
     guests::write_rings(&Corpus::of("vhost")?)?;
     guests::write_messages(&Corpus::of("vhost_message")?)?;

@@ -1,0 +1,182 @@
+//! Any bytes that come through a tunnel of any kind, in any segments. What must hold:
+//!
+//! * nothing panics, and the inner packet is part of the frame;
+//! * parsing changes no byte, nor does refusing congestion;
+//! * what comes out can be sent again with what was said of it, and says the same when it comes
+//!   back, also over the wire, where its checksums are looked at.
+//!
+//! Input: `PLAN` bytes (see [`Plan`]), the rest is the frame.
+#![no_main]
+
+use libfuzzer_sys::fuzz_target;
+use packet::checksum::{finish_partial, ipv4_header};
+use packet::frame::Gso;
+use packet::tunnel::{
+    Decapsulated, GeneveOptions, Header, HeaderSpec, Mapping, OptionBuffer, PerPacket, PushError,
+    Reason, TunnelFlags, TunnelInfo, TunnelKind, decapsulate, parse,
+};
+use packet::{FlowKey, Frame, HeapFrame, Offload};
+
+const PLAN: usize = 6;
+
+/// A bridge's map of options.
+const MAP: [Mapping; 2] = [
+    Mapping {
+        class: 0xffff,
+        kind: 0x80,
+        length: 4,
+        field: 0,
+    },
+    Mapping {
+        class: 0x0102,
+        kind: 1,
+        length: 8,
+        field: 2,
+    },
+];
+
+/// What the first bytes of an input say.
+struct Plan {
+    kind: TunnelKind,
+    /// Where the frame is cut in two segments.
+    split: usize,
+    /// Whether the IPv4 header's checksum is made right.
+    right: bool,
+    offload: Offload,
+}
+
+impl Plan {
+    fn new(bytes: &[u8; PLAN]) -> Plan {
+        let [kind, split, options, start, offset, _] = *bytes;
+        Plan {
+            kind: TunnelKind::ALL[usize::from(kind) % TunnelKind::ALL.len()],
+            split: split.into(),
+            right: options & 1 != 0,
+            offload: Offload {
+                checksum_valid: options & 2 != 0,
+                partial_checksum: options & 4 != 0,
+                csum_start: start.into(),
+                csum_offset: offset.into(),
+                gso: if options & 8 == 0 {
+                    Gso::None
+                } else {
+                    Gso::UdpL4
+                },
+                gso_size: u16::from(options >> 3 & 1),
+            },
+        }
+    }
+}
+
+/// Makes the checksum of an IPv4 header behind at most two tags right.
+fn make_right(bytes: &mut [u8]) {
+    let mut l3 = 14;
+    while l3 < 22 && matches!(bytes.get(l3 - 2..l3), Some([0x81, 0] | [0x88, 0xa8])) {
+        l3 += 4;
+    }
+    let Some(first) = bytes.get(l3) else {
+        return;
+    };
+    let end = l3 + usize::from(first & 15) * 4;
+    let Some(header) = bytes.get_mut(l3..end).filter(|header| header.len() >= 20) else {
+        return;
+    };
+    header[10..12].fill(0);
+    let checksum = ipv4_header(header);
+    header[10..12].copy_from_slice(&checksum.to_be_bytes());
+}
+
+/// Options go into a key and come out of it again; those that the map lacks are left out.
+fn keep_options(options: GeneveOptions<'_>) {
+    let mut key = FlowKey::ZERO;
+    if options.to_key(&MAP[..], &mut key).is_err() {
+        return;
+    }
+    let buffer = OptionBuffer::from_key(&MAP[..], &key).expect("two options fit");
+    let mut again = FlowKey::ZERO;
+    assert_eq!(buffer.options().to_key(&MAP[..], &mut again), Ok(()));
+    assert_eq!(key, again);
+}
+
+/// What is the same after another trip: the sender chooses checksums and GTP-U's flags.
+fn lasting(found: &Decapsulated) -> (TunnelInfo, packet::tunnel::Payload) {
+    let mut info = found.info;
+    info.flags.remove(TunnelFlags::CSUM);
+    info.gtpu_flags = 0;
+    (info, found.payload)
+}
+
+/// Sends what has come out of a tunnel into it again.
+fn send_back(frame: &HeapFrame, kind: TunnelKind, found: &Decapsulated, options: &[u8]) {
+    let info = &found.info;
+    let spec = HeaderSpec {
+        payload: found.payload,
+        df: info.flags.contains(TunnelFlags::DF),
+        checksum: info.flags.contains(TunnelFlags::CSUM),
+        key: info.flags.contains(TunnelFlags::KEY),
+        ..HeaderSpec::new(kind, info.addresses.expect("known once parsed"))
+    };
+    let packet = PerPacket {
+        options: GeneveOptions::new(options).expect("were options before"),
+        hash: 0x1234_5678,
+        ..PerPacket::of(info)
+    };
+    let header = Header::new(&spec).expect("such a header has come");
+    let mut sent = frame.clone();
+    match header.push(&mut sent, &packet) {
+        Ok(()) => {}
+        Err(error) => {
+            // An offset behind the end, of a checksum inside the frame.
+            assert_eq!(error, PushError::Checksum);
+            assert_eq!(sent, *frame);
+            return;
+        }
+    }
+    let mut inner = frame.clone();
+    assert!(finish_partial(&mut inner));
+    let mut wire = sent.clone();
+    assert!(finish_partial(&mut wire));
+    wire.set_offload(Offload::default());
+    // A checksum that is written into the inner headers makes another packet of it.
+    let headers = |frame: &HeapFrame| frame.to_vec().into_iter().take(62).collect::<Vec<u8>>();
+    let is_same = headers(&inner) == headers(frame);
+    for mut sent in [Some(sent), is_same.then_some(wire)].into_iter().flatten() {
+        let again = parse(&mut sent, kind).expect("what is sent is sound");
+        assert_eq!(lasting(&again), lasting(found));
+        assert_eq!(again.options(&sent).bytes(), options);
+        decapsulate(&mut sent, &again).expect("congestion has been carried over");
+        assert!(finish_partial(&mut sent));
+        assert_eq!(sent.to_vec(), inner.to_vec());
+    }
+}
+
+fuzz_target!(|data: &[u8]| {
+    let Some((plan, bytes)) = data.split_first_chunk() else {
+        return;
+    };
+    let plan = Plan::new(plan);
+    let mut bytes = bytes.to_vec();
+    if plan.right {
+        make_right(&mut bytes);
+    }
+    let (first, second) = bytes.split_at(plan.split.min(bytes.len()));
+    let mut frame = HeapFrame::with_segments(&[first, second]);
+    frame.set_offload(plan.offload);
+    let found = parse(&mut frame, plan.kind);
+    assert_eq!(frame.to_vec(), bytes, "parsing changed the bytes");
+    let Ok(found) = found else {
+        return;
+    };
+    assert!(found.start <= found.end && found.end <= bytes.len());
+    let options = found.options(&frame).bytes().to_vec();
+    keep_options(found.options(&frame));
+    if let Err(reason) = decapsulate(&mut frame, &found) {
+        assert_eq!(reason, Reason::Congestion);
+        assert_eq!(frame.to_vec(), bytes);
+        return;
+    }
+    assert_eq!(frame.len(), found.end - found.start);
+    if found.start > 0 {
+        send_back(&frame, plan.kind, &found, &options);
+    }
+});
