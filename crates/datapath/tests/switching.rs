@@ -609,27 +609,36 @@ fn packet_outs_do_not_wait_for_the_last_rules() {
     let mut switch = Switch::new(1);
     let bridge = switch.bridge("br0");
     let ports = switch.ports(bridge, 2);
-    let wire = &ports[0].1;
-    *wire.always.lock().unwrap() = Some(bytes(mac(2), mac(1), None, 1));
-    let looks = || wire.looks.load(Ordering::SeqCst);
-    wait_until("the first look", || looks() > 0);
+    let [first, second] = [&ports[0].1, &ports[1].1];
+    *first.always.lock().unwrap() = Some(bytes(mac(2), mac(1), None, 1));
+    let looks = |wire: &Wire| wire.looks.load(Ordering::SeqCst);
+    let looked = |wire: &Wire, before: u64| {
+        wait_until("a look", || looks(wire) > before);
+    };
+    looked(second, 0);
+    // The worker is stopped at the beginning of a turn, and let go on to its first look, which is
+    // behind the packet-outs.
+    let (stopped, stop) = channel();
+    let (go_on, gone_on) = channel();
+    let act = Box::new(move || {
+        stopped.send(()).unwrap();
+        gone_on.recv().unwrap();
+    });
+    assert!(switch.datapath.run_on_worker(0, act));
+    stop.recv().unwrap();
+    let before = looks(first);
+    let mut at_first = first.held.lock().unwrap();
+    go_on.send(()).unwrap();
+    looked(first, before);
     let ops = Arc::new(OpList::new(vec![Op::Output(2)]));
     for number in 0..100 {
-        // The worker is stopped at the beginning of a turn, and let go on to its look, which is
-        // behind the packet-outs.
-        let (stopped, stop) = channel();
-        let (go_on, gone_on) = channel();
-        let act = Box::new(move || {
-            stopped.send(()).unwrap();
-            gone_on.recv().unwrap();
-        });
-        assert!(switch.datapath.run_on_worker(0, act));
-        stop.recv().unwrap();
-        let before = looks();
-        let held = wire.held.lock().unwrap();
-        go_on.send(()).unwrap();
-        wait_until("a look", || looks() > before);
+        let before = looks(second);
+        let at_second = second.held.lock().unwrap();
+        drop(at_first);
+        looked(second, before);
         // Its next turn meets a publication between its beginning and the packet-out.
+        let before = looks(first);
+        at_first = first.held.lock().unwrap();
         let data = frame(mac(2), mac(1), number).to_vec();
         let sent = switch
             .datapath
@@ -638,9 +647,9 @@ fn packet_outs_do_not_wait_for_the_last_rules() {
         let domain = Arc::clone(&switch.program.domain);
         let publish = Box::new(move || _ = domain.publish());
         assert!(switch.datapath.run_on_worker(0, publish));
-        drop(held);
-        wait_until("the next look", || looks() > before + 1);
-        assert_eq!(ports[1].1.sent(), number + 1);
+        drop(at_second);
+        looked(first, before);
+        assert_eq!(second.sent(), number + 1);
     }
 }
 
