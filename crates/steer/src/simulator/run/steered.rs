@@ -60,8 +60,8 @@ impl Run<'_> {
         let flow = &mut self.flows[at];
         if let Steered::Chosen { core, choice, new } = steered {
             flow.choice = Some(choice);
-            // No packet has come for longer than any can wait, unless some are still parked: then the
-            // flow stays, and `settle` corrects the choice.
+            // No packet has come for longer than any can wait, unless some are still parked: then
+            // the flow stays, and `settle` corrects the choice.
             if new && flow.way.is_settled() {
                 let counters = flow.way.counters();
                 self.moves_refused += u64::from(counters.gave_up_full + counters.gave_up_late);
