@@ -3,7 +3,7 @@ import re
 import struct
 
 from harness import becomes, equal, ethernet, mac, test, wait_for
-from test_predict import ipv4
+from test_predictions import ipv4
 
 FRAMES = 3
 SOURCE, DESTINATION = "02:00:00:00:00:01", "02:00:00:00:00:02"

@@ -7,7 +7,7 @@ import subprocess
 
 import oracle
 from harness import PATIENCE, check, equal, run, test, wait_for
-from test_predict import predicted, sluice
+from test_predictions import predicted, sluice
 
 RULES = "in_port=1,actions=output:2\n"
 

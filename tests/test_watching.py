@@ -15,7 +15,7 @@ import threading
 import time
 
 from harness import check, equal, run, test, wait_for
-from test_predict import sluice
+from test_predictions import sluice
 from test_sluice_command import User
 
 
