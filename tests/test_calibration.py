@@ -6,7 +6,7 @@ import signal
 import subprocess
 
 import oracle
-from harness import PATIENCE, check, equal, run, test, wait_for
+from harness import PATIENCE, Skip, check, equal, run, test, wait_for
 from test_predictions import predicted, sluice
 
 RULES = "in_port=1,actions=output:2\n"
@@ -78,6 +78,37 @@ def policers_are_measured(lab):
     for words in (("--policed", "nobody"), ("--policed-out", ""), ("--policed", "0")):
         refused = run(command(lab, *memory, *words), ok=False, stdin=RULES)
         check(refused.returncode == 1 and words[0] in refused.stderr, refused.stderr)
+
+
+@test(timeout=240)
+def a_running_switch_predicts_for_its_own_ports(lab):
+    """`sluice/predict` measures what a bridge's ports are: kernel interfaces here, and a patch port costs nothing. What is like another kind is named."""
+    sluice(lab)
+    switch = lab.switch()
+    for bridge in ("br0", "br1"):
+        switch.bridge(bridge, "fail_mode=secure")
+    for number in (1, 2):
+        switch.link(lab.namespace(f"h{number}").quiet(), f"p{number}", "eth0", f"ofport_request={number}")
+    for name, bridge, peer, number in (("a", "br0", "b", 3), ("b", "br1", "a", 1)):
+        switch.vsctl("add-port", bridge, name, "--", "set", "Interface", name, "type=patch", f"options:peer={peer}", f"ofport_request={number}")
+    before = links()
+
+    def ask(rule):
+        switch.ofctl("del-flows", "br0")
+        switch.ofctl("add-flow", "br0", rule)
+        asked = switch.tool("ovs-appctl", "sluice/predict", "--anyway", "br0", ok=False, seconds=110)
+        if "too busy" in asked.stderr:
+            raise Skip("the machine is too busy to measure on")
+        check(asked.returncode == 0, asked.stderr)
+        return asked.stdout
+    asked = ask("in_port=1,actions=output:2")
+    check("br0: veth ports, packets made from the rules" in asked and "veth ports are measured" in asked and "may cost more" not in asked, asked)
+    check("net_pcap" not in asked, asked)
+    asked = ask("in_port=1,actions=output:3")
+    check("br0: veth, memory ports" in asked, asked)
+    asked = ask("in_port=1,actions=local")
+    check("br0: a port of type internal may cost more" in asked, asked)
+    equal(links(), before, "interfaces of the machine")
 
 
 @test(timeout=180)

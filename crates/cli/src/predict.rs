@@ -14,6 +14,7 @@ mod units;
 use crate::output::{out, outln};
 use crate::up::daemon_path;
 use ::predict::Effort;
+use ::predict::kinds::{Kinds, shares};
 use ::predict::ports::{Costs, Device, Edge, Helper, Memory, PortCost, Shares};
 use ::predict::rules::Rules;
 use ::predict::trace::Trace;
@@ -147,7 +148,7 @@ fn rules(options: &PredictOptions) -> Result<()> {
     };
     // In the order of what can go wrong soon.
     let prepared = ::predict::trace::trace(&rules, &traffic)?;
-    let kinds = ports.kinds(&traffic, &prepared);
+    let kinds = Kinds::of(&traffic, &prepared, &|port| ports.kind(port));
     let (policed, mut notes) = policed(options, &traffic, &prepared, &names)?;
     let whole = kinds.shares(Device::Dpdk) == Shares::ALL;
     let costs = match kinds.devices().is_empty() {
@@ -203,7 +204,7 @@ fn policed(
     for (option, text, inward) in asked {
         let Some(text) = text else { continue };
         let these = Policed::parse(text, names).with_context(|| format!("{option} {text}"))?;
-        let met = ports::shares(traffic, trace, &|port| these.contains(port));
+        let met = shares(traffic, trace, &|port| these.contains(port));
         let (part, share) = match inward {
             true => (&mut policed.received, met.received),
             // Where all is dropped, nothing is sent.

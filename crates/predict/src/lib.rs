@@ -21,6 +21,7 @@
 //! [`machine`] notes how fast the machine is, since it may be another one the next minute.
 
 pub mod engine;
+pub mod kinds;
 pub mod machine;
 mod memory;
 pub mod ports;

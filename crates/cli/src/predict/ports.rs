@@ -1,32 +1,9 @@
 //! `--ports`: names, numbers and kinds of ports.
 
-use ::predict::ports::{Device, Shares};
-use ::predict::trace::Trace;
-use ::predict::traffic::Traffic;
+use ::predict::kinds::Kind;
+use ::predict::ports::Device;
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::{BTreeMap, BTreeSet};
-
-/// What is behind a port.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(super) enum Kind {
-    /// A device whose cost is measured.
-    Measured(Device),
-    /// Nothing that costs anything.
-    Memory,
-}
-
-impl Kind {
-    /// The kind of this name; the database's names of guests' ports are as good as ours.
-    fn named(name: &str) -> Option<Kind> {
-        match name {
-            "memory" => Some(Kind::Memory),
-            "vhost-user" | "dpdkvhostuser" | "dpdkvhostuserclient" => {
-                Some(Kind::Measured(Device::Vhost))
-            }
-            name => Device::by_name(name).map(Kind::Measured),
-        }
-    }
-}
 
 /// The ports that were named.
 #[derive(Default, Debug)]
@@ -86,63 +63,10 @@ impl Ports {
         self.numbers.get(name).copied()
     }
 
-    fn kind(&self, number: u32) -> Kind {
+    /// What is behind a port, by its number: a DPDK device where nothing is said.
+    pub(super) fn kind(&self, number: u32) -> Kind {
         let kind = self.kinds.get(&number).copied();
         kind.unwrap_or(Kind::Measured(Device::Dpdk))
-    }
-
-    /// How much of the traffic meets which devices.
-    pub(super) fn kinds(&self, traffic: &Traffic, trace: &Trace) -> Kinds {
-        let shares = |device: Device| {
-            shares(traffic, trace, &|port| {
-                self.kind(port) == Kind::Measured(device)
-            })
-        };
-        let met = Device::ALL.map(|device| (device, shares(device)));
-        let meets = |(_, shares): &(Device, Shares)| *shares != Shares::NONE;
-        Kinds(met.into_iter().filter(meets).collect())
-    }
-}
-
-/// The parts of the packets that come in by, and leave by, ports that are meant.
-pub(super) fn shares(traffic: &Traffic, trace: &Trace, meant: &dyn Fn(u32) -> bool) -> Shares {
-    let arrivals = traffic.arrivals.iter();
-    let received = arrivals.filter(|arrival| meant(arrival.in_port)).count();
-    let received = received as f64 / traffic.arrivals.len().max(1) as f64;
-    let sum = |ports: &mut dyn Iterator<Item = u64>| ports.sum::<u64>() as f64;
-    let sent = trace.out_ports.iter();
-    let all = sum(&mut sent.clone().map(|(_, packets)| *packets));
-    let through = sent.filter(|(port, _)| meant(**port));
-    let through = sum(&mut through.map(|(_, packets)| *packets));
-    // Where all is dropped, there is nothing that other ports would send.
-    let sent = if all == 0.0 { received } else { through / all };
-    Shares { received, sent }
-}
-
-/// Parts of the packets that come in by, and leave by, devices of each kind that any meet.
-#[derive(Clone, PartialEq, Debug)]
-pub(super) struct Kinds(BTreeMap<Device, Shares>);
-
-impl Kinds {
-    /// The kinds that are to be measured.
-    pub(super) fn devices(&self) -> Vec<Device> {
-        self.0.keys().copied().collect()
-    }
-
-    /// How much of the traffic meets a kind.
-    pub(super) fn shares(&self, device: Device) -> Shares {
-        self.0.get(&device).copied().unwrap_or(Shares::NONE)
-    }
-
-    /// In words.
-    pub(super) fn describe(&self) -> String {
-        let sum = |of: fn(&Shares) -> f64| self.0.values().map(of).sum::<f64>();
-        let all = sum(|shares| shares.received).min(sum(|shares| shares.sent));
-        let mut names: Vec<&str> = self.0.keys().map(|device| device.name()).collect();
-        if all < 1.0 - 1e-9 {
-            names.push("memory");
-        }
-        names.join(", ")
     }
 }
 
@@ -187,7 +111,10 @@ impl Policed {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use ::predict::kinds::{Kinds, shares};
+    use ::predict::ports::Shares;
     use ::predict::rules::Rules;
+    use ::predict::traffic::Traffic;
 
     fn error(text: &str) -> String {
         format!("{:#}", Ports::parse(text).unwrap_err())
@@ -219,7 +146,10 @@ mod tests {
         let rules = Rules::read("rules", text, &openflow::parse::no_names).unwrap();
         let traffic = Traffic::of_rules(&rules, 1).unwrap();
         let trace = ::predict::trace::trace(&rules, &traffic).unwrap();
-        let kinds = |text: &str| Ports::parse(text).unwrap().kinds(&traffic, &trace);
+        let kinds = |text: &str| {
+            let ports = Ports::parse(text).unwrap();
+            Kinds::of(&traffic, &trace, &|port| ports.kind(port))
+        };
         let mixed = kinds("1:veth,2:vhost,3:memory,4:memory");
         assert_eq!(mixed.devices(), [Device::Veth, Device::Vhost]);
         let (veth, vhost) = (mixed.shares(Device::Veth), mixed.shares(Device::Vhost));

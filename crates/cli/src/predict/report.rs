@@ -1,6 +1,6 @@
 //! A prediction for people and for programs.
 
-use super::ports::Kinds;
+use ::predict::kinds::Kinds;
 use ::predict::traffic::Traffic;
 use ::predict::{Prediction, report};
 use serde_json::json;

@@ -10,15 +10,18 @@
 
 use super::bridge::Bridge;
 use super::{Switch, processors};
+use datapath::Shape;
 use openflow::flow::{FlowMod, FlowStats, FlowStatsRequest};
 use openflow::group::{self, GroupDescription};
 use openflow::meter::{self, MeterConfig};
-use predict::ports::{Device, Edge, Helper, Memory, Shares};
+use predict::kinds::{Kind, Kinds, shares};
+use predict::ports::{Costs, Device, Edge, Helper, Memory, PortCost, Shares};
 use predict::rules::Rules;
 use predict::spread::Spread;
 use predict::traffic::Traffic;
 use predict::{Effort, Prediction, report, trace};
 use program::epoch::Epoch;
+use std::collections::{BTreeMap, BTreeSet};
 use std::hash::{DefaultHasher, Hasher};
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
@@ -136,6 +139,7 @@ async fn renew(
             meters.unwrap_or_default(),
         )
     };
+    let ports = BridgePorts::of(&bridge);
     let run = switch.shell.options.directories.run.clone();
     let cpu = quiet_processor(&switch);
     let (send, receive) = tokio::sync::oneshot::channel();
@@ -144,9 +148,11 @@ async fn renew(
         .spawn(move || {
             run_when_idle();
             // The control thread may have gone.
-            let digest = digest(&(&flows, &groups, &meters));
-            let made = (known != Some(digest))
-                .then(|| of_rules((flows, &groups, &meters), description.as_deref(), &run, cpu));
+            let digest = digest(&(&flows, &groups, &meters, &ports));
+            let made = (known != Some(digest)).then(|| {
+                let rules = (flows, groups.as_slice(), meters.as_slice());
+                of_rules(rules, &ports, description.as_deref(), &run, cpu)
+            });
             drop(turn);
             let _ = send.send((digest, made));
         })
@@ -163,8 +169,8 @@ async fn renew(
         let figure = made
             .as_ref()
             .ok()
-            .filter(|(prediction, _)| prediction.machine.stood_still())
-            .map(|(prediction, _)| (prediction.cycles, prediction.mpps));
+            .filter(|made| made.prediction.machine.stood_still())
+            .map(|made| (made.prediction.cycles, made.prediction.mpps));
         bridge.prediction.replace(Some(Known {
             figure,
             digest,
@@ -172,19 +178,88 @@ async fn renew(
             made: Instant::now(),
         }));
     }
-    let (prediction, notes) = made?;
+    let Made {
+        prediction,
+        kinds,
+        notes,
+    } = made?;
     let origin = origin.as_deref().unwrap_or("the rules");
     let mut text = report::text(&prediction, anyway);
     text.push_str(&format!(
-        "{}: dpdk ports, packets made from {origin}\n",
+        "{}: {kinds} ports, packets made from {origin}\n",
         bridge.name
     ));
     notes
         .iter()
-        .map(String::as_str)
-        .chain([Device::Dpdk.note()])
         .for_each(|note| text.push_str(&format!("note: {note}\n")));
     Ok(text)
+}
+
+/// What is known of a bridge's ports, by their OpenFlow numbers.
+#[derive(Debug, Default)]
+struct BridgePorts {
+    /// Names and types of all.
+    types: BTreeMap<u32, (String, String)>,
+    /// Those that police what comes in.
+    policed_in: BTreeSet<u32>,
+    /// Those that police what is sent.
+    policed_out: BTreeSet<u32>,
+}
+
+impl BridgePorts {
+    fn of(bridge: &Bridge) -> BridgePorts {
+        let mut ports = BridgePorts::default();
+        for port in bridge.ports.borrow().values() {
+            let number = port.openflow_number();
+            let settings = port.settings(false);
+            if settings.ingress != Default::default() {
+                ports.policed_in.insert(number);
+            }
+            if matches!(settings.shape, Shape::Policer(_)) {
+                ports.policed_out.insert(number);
+            }
+            let device = (port.config.name.clone(), port.config.device.clone());
+            ports.types.insert(number, device);
+        }
+        ports
+    }
+
+    /// What is behind a port; DPDK's device where the bridge has no such port.
+    fn kind(&self, number: u32) -> Kind {
+        let port = self.types.get(&number);
+        port.map_or(Kind::Measured(Device::Dpdk), |(_, device)| {
+            Kind::of_type(device).0
+        })
+    }
+
+    /// What has to be said of ports that packets meet and that are measured as others.
+    fn notes(&self, traffic: &Traffic, trace: &trace::Trace) -> Vec<String> {
+        let met = |number: &u32| {
+            trace.out_ports.contains_key(number)
+                || (traffic.arrivals.iter()).any(|arrival| arrival.in_port == *number)
+        };
+        let unlike = self.types.iter().filter(|(number, (_, device))| {
+            let (_, exact) = Kind::of_type(device);
+            !exact && met(number)
+        });
+        unlike
+            .map(|(_, (name, device))| format!("{name}: a port of type {device} may cost more"))
+            .collect()
+    }
+
+    /// How much of the traffic meets policers.
+    fn policed(&self, traffic: &Traffic, trace: &trace::Trace) -> Shares {
+        let part = |ports: &BTreeSet<u32>| shares(traffic, trace, &|port| ports.contains(&port));
+        let nothing_is_sent = trace.out_ports.is_empty();
+        Shares {
+            received: part(&self.policed_in).received,
+            sent: if nothing_is_sent {
+                0.0
+            } else {
+                part(&self.policed_out).sent
+            },
+        }
+    }
 }
 
 /// A bridge's rules, copied a slice at a time.
@@ -272,12 +347,20 @@ fn remove_leftovers(run: &Path) {
     }
 }
 
+/// A prediction, what kinds of ports it is for, and what has to be said of it.
+struct Made {
+    prediction: Prediction,
+    kinds: String,
+    notes: Vec<String>,
+}
+
 fn of_rules(
     (flows, groups, meters): (Vec<FlowMod>, &[GroupDescription], &[MeterConfig]),
+    ports: &BridgePorts,
     description: Option<&str>,
     run: &Path,
     cpu: usize,
-) -> Result<(Prediction, Vec<String>), String> {
+) -> Result<Made, String> {
     let text = |error: predict::Error| error.to_string();
     let (rules, refused) = Rules::of(flows, groups, meters);
     let traffic = match description {
@@ -298,20 +381,58 @@ fn of_rules(
         memory: Memory::Ordinary,
         capture: &capture,
     };
-    let mut costs = helper
-        .measure(&[Device::Dpdk], &traffic, Some((&rules, &trace)), effort)
-        .map_err(text)?;
-    let ports = costs.remove(&Device::Dpdk).unwrap_or_default();
+    let mut kinds = Kinds::of(&traffic, &trace, &|port| ports.kind(port));
+    let mut notes = ports.notes(&traffic, &trace);
+    let measure = |kinds: &Kinds| {
+        let devices = kinds.devices();
+        if devices.is_empty() {
+            return Ok(Costs::new());
+        }
+        // The rules themselves are carried out over DPDK's devices only.
+        let whole = kinds.shares(Device::Dpdk) == Shares::ALL;
+        helper.measure(
+            &devices,
+            &traffic,
+            whole.then_some((&rules, &trace)),
+            effort,
+        )
+    };
+    let costs = match measure(&kinds) {
+        // A pair of kernel interfaces takes rights that the daemon may lack.
+        Err(error) if kinds.shares(Device::Veth) != Shares::NONE => {
+            notes.push(format!("kernel interfaces are taken for dpdk: {error}"));
+            kinds = Kinds::of(&traffic, &trace, &|port| match ports.kind(port) {
+                Kind::Measured(Device::Veth) => Kind::Measured(Device::Dpdk),
+                kind => kind,
+            });
+            measure(&kinds).map_err(text)?
+        }
+        measured => measured.map_err(text)?,
+    };
+    let met: Vec<(&PortCost, Shares)> = costs
+        .iter()
+        .map(|(device, cost)| (cost, kinds.shares(*device)))
+        .collect();
     let edge = Edge {
-        ports: &[(&ports, Shares::ALL)],
-        policed: Shares::NONE,
+        ports: &met,
+        policed: ports.policed(&traffic, &trace),
     };
     let prediction = predict::predict(&rules, &traffic, trace, edge, effort).map_err(text)?;
-    let mut notes = ports.notes;
+    for (device, cost) in &costs {
+        // What is said of all kinds is said once.
+        let new = cost.notes.iter().filter(|note| !notes.contains(note));
+        let new: Vec<String> = new.cloned().collect();
+        notes.extend(new);
+        notes.push(device.note().to_owned());
+    }
     if refused > 0 {
         notes.push(format!(
             "{refused} rules, groups or meters could not be copied and were left out"
         ));
     }
-    Ok((prediction, notes))
+    Ok(Made {
+        prediction,
+        kinds: kinds.describe(),
+        notes,
+    })
 }
