@@ -1,10 +1,10 @@
 //! OpenFlow wire formats and the version-neutral model behind them.
 //!
-//!     text     rules, groups and meters as `ovs-ofctl` reads and prints them
-//!     codec    messages from and to bytes, for each version
-//!     model    what messages mean, whatever version carried them
+//! * `text`: rules, groups and meters as `ovs-ofctl` reads and prints them.
+//! * `codec`: messages from and to bytes, for each version.
+//! * `model`: what messages mean, whatever version carried them.
 //!
-//! A module uses only those below it. No I/O here: [`frame_length`] says how many bytes the next
+//! Each uses only those that follow it here. No I/O: [`frame_length`] says how many bytes the next
 //! message of a stream has.
 
 mod codec;
