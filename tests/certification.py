@@ -20,7 +20,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 VENV = os.path.join(ROOT, ".build/venv")
 VERSIONS = {"of10": "OpenFlow10", "of13": "OpenFlow13", "of14": "OpenFlow14"}
 # Tests that hold a rate of what os-ken's sender makes, in Python, against the rate that it was asked for. They judge the sender where others want
-# the processor, and take half a minute each: `make conformance` runs them, the sample does not. (test_groups and test_meters count exactly.)
+# the processor, and take half a minute each: `make conformance` runs them, the sample does not.
+# (test_groups and test_meters count exactly.)
 MEASURES_A_RATE = re.compile(r"\d+([KM]?bps|pktps)\(")
 # How often a test that is expected to pass may be tried.
 TRIES = 3

@@ -124,7 +124,8 @@ def every_block_runs_or_says_why_not(lab):
                 for target in re.findall(r"^make (\w+)", block.text, re.M):
                     run(["make", "--no-print-directory", "-n", target], cwd=ROOT)
             if block.needs == "podman":
-                # `make container-check` carries it out; this holds the words to those at the head of the Containerfile.
+                # `make container-check` carries it out; this holds the words to those at the head of
+                # the Containerfile.
                 head = re.sub(r"\\\n# *", "", text_of("packaging/Containerfile").split("\nFROM")[0]).replace("#", "")
                 for command in commands(block):
                     check(any(set(command.split()) == set(line.split()) for line in head.splitlines()), f"{where}: packaging/Containerfile does not say", command)

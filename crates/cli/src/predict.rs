@@ -15,7 +15,7 @@ use crate::output::{out, outln};
 use crate::up::daemon_path;
 use ::predict::Effort;
 use ::predict::kinds::{Kinds, shares};
-use ::predict::ports::{Costs, Device, Edge, Helper, Memory, PortCost, Shares};
+use ::predict::ports::{Costs, Device, Edge, Helper, Memory, PortCost, Shares, add_notes};
 use ::predict::rules::Rules;
 use ::predict::trace::Trace;
 use ::predict::traffic::Traffic;
@@ -167,13 +167,7 @@ fn rules(options: &PredictOptions) -> Result<()> {
         policed,
     };
     let prediction = ::predict::predict(&rules, &traffic, prepared, edge, effort)?;
-    for (device, cost) in &costs {
-        // What is said of all kinds is said once.
-        let new = cost.notes.iter().filter(|note| !notes.contains(note));
-        let new: Vec<String> = new.cloned().collect();
-        notes.extend(new);
-        notes.push(device.note().to_owned());
-    }
+    add_notes(&costs, &mut notes);
     let shown = report::Shown {
         file: &file,
         traffic: &traffic,

@@ -119,6 +119,16 @@ pub fn devices_of_text(text: &str) -> Option<Vec<Device>> {
 /// What kinds of ports cost.
 pub type Costs = BTreeMap<Device, PortCost>;
 
+/// Adds what there is to say of ports that were measured. What is said of all kinds is said once.
+pub fn add_notes(costs: &Costs, notes: &mut Vec<String>) {
+    for (device, cost) in costs {
+        let new = cost.notes.iter().filter(|note| !notes.contains(note));
+        let new: Vec<String> = new.cloned().collect();
+        notes.extend(new);
+        notes.push(device.note().to_owned());
+    }
+}
+
 /// The process that measures ports: DPDK can be set up once in a process.
 pub struct Helper<'a> {
     /// The daemon's program.

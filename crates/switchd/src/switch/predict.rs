@@ -15,7 +15,7 @@ use openflow::flow::{FlowMod, FlowStats, FlowStatsRequest};
 use openflow::group::{self, GroupDescription};
 use openflow::meter::{self, MeterConfig};
 use predict::kinds::{Kind, Kinds, shares};
-use predict::ports::{Costs, Device, Edge, Helper, Memory, PortCost, Shares};
+use predict::ports::{Costs, Device, Edge, Helper, Memory, PortCost, Shares, add_notes};
 use predict::rules::Rules;
 use predict::spread::Spread;
 use predict::traffic::Traffic;
@@ -418,13 +418,7 @@ fn of_rules(
         policed: ports.policed(&traffic, &trace),
     };
     let prediction = predict::predict(&rules, &traffic, trace, edge, effort).map_err(text)?;
-    for (device, cost) in &costs {
-        // What is said of all kinds is said once.
-        let new = cost.notes.iter().filter(|note| !notes.contains(note));
-        let new: Vec<String> = new.cloned().collect();
-        notes.extend(new);
-        notes.push(device.note().to_owned());
-    }
+    add_notes(&costs, &mut notes);
     if refused > 0 {
         notes.push(format!(
             "{refused} rules, groups or meters could not be copied and were left out"
