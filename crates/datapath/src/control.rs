@@ -24,6 +24,7 @@ use crate::queues::Queues;
 use crate::report::PortInfo;
 use crate::shape::Shaped;
 use crate::snapshot::{Behind, BridgeParts, BridgeState, PortState, Published, Snapshot};
+use crate::tunnel::TunnelSpec;
 use crate::vlan::VlanSet;
 use crate::wake::Wake;
 use crate::worker::{Command, Returns, RxPort, Shared};
@@ -113,6 +114,7 @@ enum Kind<F: Frame> {
     Patch {
         peer: String,
     },
+    Tunnel(Arc<TunnelSpec>),
 }
 
 struct PortRecord<F: Frame> {
@@ -272,6 +274,7 @@ impl<F: Frame + 'static> Datapath<F> {
         let counters: Arc<PortCounters> = Arc::default();
         let (kind, rx) = match spec.kind {
             PortKind::Patch { peer } => (Kind::Patch { peer }, Vec::new()),
+            PortKind::Tunnel(spec) => (Kind::Tunnel(Arc::new(spec)), Vec::new()),
             PortKind::Device { rx, mut tx } => {
                 if let Err(error) = self.hand_out_tx(slot, &spec.name, &mut tx, &counters) {
                     let taken = self.take_back(&[slot], &format!("adding port {}", spec.name));
@@ -406,6 +409,20 @@ impl<F: Frame + 'static> Datapath<F> {
         self.port_mut(id)?.number = number;
         self.redraw(bridge);
         self.apply("changing a port number")
+    }
+
+    /// Gives a tunnel port other options.
+    pub fn set_tunnel(&mut self, id: PortId, spec: TunnelSpec) -> Result<(), Error> {
+        let port = self.port_mut(id)?;
+        let Kind::Tunnel(old) = &mut port.kind else {
+            return Err(Error::NotATunnel(port.name.clone()));
+        };
+        if **old == spec {
+            return Ok(());
+        }
+        *old = Arc::new(spec);
+        self.redraw_port(id);
+        self.apply("changing a tunnel")
     }
 
     /// Gives a patch port another peer.
@@ -553,6 +570,7 @@ impl<F: Frame + 'static> Datapath<F> {
         let behind = match port.kind {
             Kind::Device { .. } => Behind::Device,
             Kind::Patch { .. } => Behind::Patch(self.peer_slot(port)),
+            Kind::Tunnel(_) => Behind::Patch(None), // until tunnels carry packets
         };
         let mut flags = port.settings.flags;
         // What comes in by a port that only mirrors is dropped before any rule.

@@ -61,6 +61,9 @@ pub enum Error {
     /// A patch port's kind of change on another kind.
     #[error("{0}: not a patch port")]
     NotAPatch(String),
+    /// A tunnel port's kind of change on another kind.
+    #[error("{0}: not a tunnel port")]
+    NotATunnel(String),
     /// Too many mirrors, or one that cannot be.
     #[error("mirror {name}: {reason}")]
     Mirror {

@@ -31,6 +31,7 @@ mod report;
 mod shape;
 mod snapshot;
 mod sync;
+pub mod tunnel;
 pub mod turns;
 pub mod vlan;
 mod wake;

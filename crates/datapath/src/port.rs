@@ -1,5 +1,6 @@
 //! What a port is told to be.
 
+use crate::tunnel::TunnelSpec;
 use crate::vlan::VlanConfig;
 use packet::Frame;
 use packet::io::{RxQueue, TxQueue};
@@ -112,6 +113,8 @@ pub enum PortKind<F: Frame> {
         /// The peer's name.
         peer: String,
     },
+    /// One end of a tunnel.
+    Tunnel(TunnelSpec),
 }
 
 /// A port to add.
