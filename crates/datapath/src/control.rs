@@ -455,7 +455,7 @@ impl<F: Frame + 'static> Datapath<F> {
             number: port.number,
             peer: match &port.kind {
                 Kind::Patch { peer } => Some((peer.clone(), self.peer_slot(port).is_some())),
-                Kind::Device { .. } => None,
+                Kind::Device { .. } | Kind::Tunnel(_) => None,
             },
             queues: port.histories.len(),
         };
