@@ -126,11 +126,106 @@ pub enum DropReason {
     EgressPolicer,
     /// Came in by a port above the rate that it may receive.
     IngressPolicer,
+    /// Sent to a tunnel whose other end no route leads to.
+    TunnelNoRoute,
+    /// Sent to a tunnel whose next hop did not say its address in time.
+    TunnelNoNeighbour,
+    /// Too many packets waited for next hops to say their addresses.
+    TunnelTooManyWait,
+    /// Sent to a tunnel whose packets are to say where to, and did not.
+    TunnelNoDestination,
+    /// Sent to a tunnel that carries IP packets, and was none.
+    TunnelNotIp,
+    /// Came by a tunnel that there is not.
+    TunnelNoPort,
+    /// Could not be cut into segments before a tunnel's header was put in front.
+    TunnelPushSegment,
+    /// No room in front for a tunnel's header.
+    TunnelPushNoRoom,
+    /// Longer than an IP packet with a tunnel's header.
+    TunnelPushTooLong,
+    /// Sent to a tunnel with an unfinished checksum that lies outside it.
+    TunnelPushChecksum,
+    // What is wrong with packets that come by tunnels: `packet::tunnel::Reason`, in its order.
+    /// Ends before its tunnel's header does.
+    TunnelShort,
+    /// Of another protocol than its tunnel's.
+    TunnelProtocol,
+    /// Outer IP header that cannot be.
+    TunnelIp,
+    /// Wrong checksum of the outer IPv4 header.
+    TunnelIpChecksum,
+    /// A fragment of a tunnel's packet.
+    TunnelFragment,
+    /// Outer IPv6 extension headers.
+    TunnelIpv6Extension,
+    /// Outer UDP length that cannot be.
+    TunnelUdpLength,
+    /// Wrong outer checksum of UDP or GRE.
+    TunnelChecksum,
+    /// Flags of a tunnel's header that cannot be.
+    TunnelFlags,
+    /// A length in a tunnel's header that cannot be.
+    TunnelLength,
+    /// Options that cannot be, or not as long as the bridge's map says.
+    TunnelOptions,
+    /// A critical option that the bridge's map lacks.
+    TunnelCriticalOption,
+    /// Carries what its tunnel cannot.
+    TunnelPayload,
+    /// The inner packet is too short.
+    TunnelInnerShort,
+    /// Still to be segmented.
+    TunnelSegment,
+    /// An unfinished checksum inside the tunnel's header.
+    TunnelPartialChecksum,
+    /// The outer header says "congestion experienced" to endpoints that do not understand it.
+    TunnelCongestion,
+    /// No memory to bring its headers together.
+    TunnelNoBuffer,
+}
+
+impl From<packet::tunnel::PushError> for DropReason {
+    fn from(error: packet::tunnel::PushError) -> DropReason {
+        use packet::tunnel::PushError as E;
+        match error {
+            E::Segment => DropReason::TunnelPushSegment,
+            E::NoRoom => DropReason::TunnelPushNoRoom,
+            E::TooLong => DropReason::TunnelPushTooLong,
+            E::Checksum => DropReason::TunnelPushChecksum,
+        }
+    }
+}
+
+impl From<packet::tunnel::Reason> for DropReason {
+    fn from(reason: packet::tunnel::Reason) -> DropReason {
+        use packet::tunnel::Reason as R;
+        match reason {
+            R::Short => DropReason::TunnelShort,
+            R::Protocol => DropReason::TunnelProtocol,
+            R::Ip => DropReason::TunnelIp,
+            R::IpChecksum => DropReason::TunnelIpChecksum,
+            R::Fragment => DropReason::TunnelFragment,
+            R::Ipv6Extension => DropReason::TunnelIpv6Extension,
+            R::UdpLength => DropReason::TunnelUdpLength,
+            R::Checksum => DropReason::TunnelChecksum,
+            R::Flags => DropReason::TunnelFlags,
+            R::Length => DropReason::TunnelLength,
+            R::Options => DropReason::TunnelOptions,
+            R::CriticalOption => DropReason::TunnelCriticalOption,
+            R::Payload => DropReason::TunnelPayload,
+            R::InnerShort => DropReason::TunnelInnerShort,
+            R::Segment => DropReason::TunnelSegment,
+            R::PartialChecksum => DropReason::TunnelPartialChecksum,
+            R::Congestion => DropReason::TunnelCongestion,
+            R::NoBuffer => DropReason::TunnelNoBuffer,
+        }
+    }
 }
 
 impl DropReason {
     /// How many kinds there are.
-    pub const COUNT: usize = DropReason::IngressPolicer as usize + 1;
+    pub const COUNT: usize = DropReason::TunnelNoBuffer as usize + 1;
 
     /// Names of counters, in the order of the variants.
     pub const NAMES: [&'static str; DropReason::COUNT] = [
@@ -177,6 +272,34 @@ impl DropReason {
         "shaped",
         "egress_policer",
         "ingress_policer",
+        "tunnel_no_route",
+        "tunnel_no_neighbour",
+        "tunnel_too_many_wait",
+        "tunnel_no_destination",
+        "tunnel_not_ip",
+        "tunnel_no_port",
+        "tunnel_push_segment",
+        "tunnel_push_no_room",
+        "tunnel_push_too_long",
+        "tunnel_push_checksum",
+        "tunnel_short",
+        "tunnel_protocol",
+        "tunnel_ip",
+        "tunnel_ip_checksum",
+        "tunnel_fragment",
+        "tunnel_ipv6_extension",
+        "tunnel_udp_length",
+        "tunnel_checksum",
+        "tunnel_flags",
+        "tunnel_length",
+        "tunnel_options",
+        "tunnel_critical_option",
+        "tunnel_payload",
+        "tunnel_inner_short",
+        "tunnel_segment",
+        "tunnel_partial_checksum",
+        "tunnel_congestion",
+        "tunnel_no_buffer",
     ];
 
     /// The counter's name.

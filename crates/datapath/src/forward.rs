@@ -14,6 +14,7 @@ use crate::normal::{self, Decision};
 use crate::packet_in::{PacketIn, PacketInRing, weight};
 use crate::shape::{NoDevice, Shaping, Way, inspect};
 use crate::snapshot::{Behind, BridgeState, PortState, Snapshot};
+use crate::tunnel::{Arrival, Sending};
 use crate::vlan::{self, Ethernet, Inner, Malformed, Tag};
 use packet::io::{BURST, Lengths, TxQueue};
 use packet::mini_key::MiniKey;
@@ -277,12 +278,34 @@ impl<F: Frame> Egress<F> {
     }
 }
 
-/// Frames on their way through patch ports.
+/// By which way frames come in again.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Again {
+    /// By a patch port.
+    Patch,
+    /// With a tunnel's header, by the local port of the underlay's bridge. That port's device has
+    /// received nothing.
+    Outer,
+    /// By a tunnel, without its header.
+    Inner,
+}
+
+/// Frames that come in again together.
+pub(crate) struct Batch<F> {
+    /// Slot of the port that they come in by.
+    pub slot: u32,
+    /// How many patch ports and tunnels they have passed.
+    pub depth: u32,
+    pub again: Again,
+    pub frames: Vec<F>,
+    /// What tunnels' headers said, where they come by a tunnel.
+    pub arrivals: Vec<Arrival>,
+}
+
+/// Frames on their way through patch ports and tunnels.
 pub(crate) struct Patches<F> {
-    /// Slot of the port that they come in by, how many patch ports they have passed, and the
-    /// frames.
-    waiting: VecDeque<(u32, u32, Vec<F>)>,
-    spare: Vec<Vec<F>>,
+    waiting: VecDeque<Batch<F>>,
+    spare: Vec<(Vec<F>, Vec<Arrival>)>,
     /// Frames that may still be walked again in this burst.
     budget: usize,
 }
@@ -307,26 +330,39 @@ impl<F: Frame> Patches<F> {
         self.budget = self.budget.saturating_add(frames * WALKS_PER_FRAME);
     }
 
-    fn push(&mut self, peer: u32, depth: u32, frame: F) -> Result<(), DropReason> {
+    /// The batch that a frame is to join.
+    fn batch(
+        &mut self,
+        peer: u32,
+        depth: u32,
+        again: Again,
+    ) -> Result<&mut Batch<F>, DropReason> {
         if depth > MAX_PATCHES || self.budget == 0 {
             return Err(DropReason::TooManyPatches);
         }
         self.budget -= 1;
         // Frames flooded to a few peers in turn still make bursts. The latest batch of a peer is
         // the one to add to, so its frames stay in order.
-        let latest = self.waiting.iter_mut().rev().take(PEERS_LOOKED_AT);
-        match latest
-            .into_iter()
-            .find(|(slot, at, _)| (*slot, *at) == (peer, depth))
-        {
-            Some((_, _, frames)) => frames.push(frame),
+        let latest = self.waiting.len().saturating_sub(PEERS_LOOKED_AT)..self.waiting.len();
+        let place = latest.rev().find(|at| {
+            let batch = &self.waiting[*at];
+            (batch.slot, batch.depth, batch.again) == (peer, depth, again)
+        });
+        let place = match place {
+            Some(place) => place,
             None => {
-                let mut frames = self.spare.pop().unwrap_or_default();
-                frames.push(frame);
-                self.waiting.push_back((peer, depth, frames));
+                let (frames, arrivals) = self.spare.pop().unwrap_or_default();
+                self.waiting.push_back(Batch {
+                    slot: peer,
+                    depth,
+                    again,
+                    frames,
+                    arrivals,
+                });
+                self.waiting.len() - 1
             }
-        }
-        Ok(())
+        };
+        Ok(&mut self.waiting[place])
     }
 
     /// A frame that has passed so many patch ports goes through one more, to the peer of that one,
@@ -340,8 +376,9 @@ impl<F: Frame> Patches<F> {
         cell: &Cell,
     ) {
         let bytes = frame.len() as u64;
-        match self.push(peer, depth + 1, frame) {
-            Ok(()) => {
+        match self.batch(peer, depth + 1, Again::Patch) {
+            Ok(batch) => {
+                batch.frames.push(frame);
                 counters.tx_packets.add(1);
                 counters.tx_bytes.add(bytes);
                 cell.patched.add(1);
@@ -350,24 +387,41 @@ impl<F: Frame> Patches<F> {
         }
     }
 
+    /// A frame with a tunnel's header goes on at an underlay's local port.
+    pub fn push_outer(&mut self, slot: u32, depth: u32, frame: F) -> Result<(), DropReason> {
+        self.batch(slot, depth, Again::Outer)?.frames.push(frame);
+        Ok(())
+    }
+
+    /// A frame without its tunnel's header comes in at the tunnel's port.
+    pub fn push_inner(
+        &mut self,
+        slot: u32,
+        depth: u32,
+        frame: F,
+        arrival: Arrival,
+    ) -> Result<(), DropReason> {
+        let batch = self.batch(slot, depth, Again::Inner)?;
+        batch.frames.push(frame);
+        batch.arrivals.push(arrival);
+        Ok(())
+    }
+
     #[inline(always)]
-    pub fn pop(&mut self) -> Option<(u32, u32, Vec<F>)> {
+    pub fn pop(&mut self) -> Option<Batch<F>> {
         self.waiting.pop_front()
     }
 
-    /// Gives an empty vector back.
-    pub fn recycle(&mut self, frames: Vec<F>) {
+    /// Gives empty vectors back.
+    pub fn recycle(&mut self, frames: Vec<F>, arrivals: Vec<Arrival>) {
         if self.spare.len() < 64 {
-            self.spare.push(frames);
+            self.spare.push((frames, arrivals));
         }
     }
 
     /// Forgets everything and says how many frames that were.
     pub fn clear(&mut self) -> usize {
-        self.waiting
-            .drain(..)
-            .map(|(_, _, frames)| frames.len())
-            .sum()
+        self.waiting.drain(..).map(|batch| batch.frames.len()).sum()
     }
 }
 
@@ -394,6 +448,7 @@ pub(crate) struct Forward<'a, F: Frame> {
     pub finished: bool,
     /// Whether the rules that the packet in hand asks for have been made already.
     pub taught: bool,
+    pub sending: &'a mut Sending<F>,
 }
 
 impl<'a, F: Frame> Forward<'a, F> {
@@ -433,14 +488,31 @@ impl<'a, F: Frame> Forward<'a, F> {
         {
             port.queues.count(queue, frame.len() as u64);
         }
+        if port.terminates && port.shaped {
+            // What comes by tunnels does not leave by the port, so it does not wait there.
+            match self.from_tunnel(port, frame) {
+                Some(left) => frame = left,
+                None => return,
+            }
+        }
         match port.behind {
             _ if port.shaped => {
                 let (slot, queue) = (port.id.slot(), self.queue);
                 self.egress.stage(slot, frame, queue, self.depth, self.cell);
             }
+            Behind::Device if port.terminates => {
+                if let Some(frame) = self.from_tunnel(port, frame) {
+                    self.egress.push(port.id.slot(), frame, self.cell);
+                }
+            }
             Behind::Device => self.egress.push(port.id.slot(), frame, self.cell),
             Behind::Patch(None) => self.cell.drop(DropReason::NoPatchPeer, 1),
             Behind::Patch(Some(peer)) => self.patch(port, peer, frame),
+            Behind::Tunnel => {
+                if let Some(tunnel) = port.tunnel.as_deref() {
+                    self.to_tunnel(port, tunnel, frame);
+                }
+            }
         }
     }
 
@@ -593,6 +665,7 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
     fn output(&mut self, context: Context<'_>, number: PortNo, frame: F, to_in_port: bool) {
         *context.sent = true;
         self.queue = context.queue;
+        self.note_tunnel(&context);
         let bridge = self.bridge;
         let Some(port) = bridge.port(number) else {
             return self.cell.drop(DropReason::UnknownPort, 1);
@@ -640,8 +713,9 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
                 return self.egress.push_run(port.id.slot(), frames, self.cell);
             }
             Some(port) => {
-                // Frames of a run name no queue, whatever one before them did.
+                // Frames of a run name no queue and no tunnel, whatever one before them did.
                 self.queue = None;
+                self.forget_tunnel();
                 return frames.for_each(|frame| self.emit(&mut { mirrored }, port, frame));
             }
         };
@@ -652,6 +726,7 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
     fn output_all(&mut self, context: Context<'_>, frame: F, flood: bool) {
         *context.sent = true;
         self.queue = context.queue;
+        self.note_tunnel(&context);
         let (in_port, mirrored) = (context.in_port, context.mirrored);
         let choose = |port: &PortState| normal::all_reaches(port, in_port, flood);
         self.send_to_each(frame, choose, |host, port, frame| {
@@ -666,6 +741,7 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
     fn normal(&mut self, context: Context<'_>, mut frame: F) {
         *context.sent = true;
         self.queue = context.queue;
+        self.note_tunnel(&context);
         let front = match vlan::ethernet(&mut frame) {
             Ok(front) => front,
             Err(Malformed::Runt) => return self.cell.drop(DropReason::Runt, 1),

@@ -1,5 +1,5 @@
 //! What packets want of control: rules that they ask for (`learn`), and word of connections that
-//! have ended (`fin_timeout`).
+//! have ended (`fin_timeout`), and what tunnels want of it: Ethernet addresses of next hops.
 //!
 //! Like packet-ins: each worker has a bounded ring, and the same descriptor wakes the control
 //! thread. Answers go back through the worker's mailbox ([`crate::Datapath::answer`]).
@@ -9,6 +9,7 @@ use crate::packet_in::Teller;
 use crate::port::BridgeId;
 use crossbeam_queue::ArrayQueue;
 use program::actions::learn::{Ended, Request};
+use std::net::IpAddr;
 use std::sync::Arc;
 
 /// Requests that wait at most, for each worker.
@@ -23,6 +24,20 @@ pub enum RequestKind {
     Rule(Request),
     /// A rule's timeouts are to be shortened.
     ConnectionEnded(Ended),
+    /// The Ethernet address of a tunnel's next hop, which is to be asked for in this bridge.
+    AskNeighbour {
+        /// Whose.
+        address: IpAddr,
+        /// Who asks: an address of the bridge's local port.
+        source: IpAddr,
+    },
+    /// A neighbour in this bridge, an underlay, has said its Ethernet address.
+    NeighbourSeen {
+        /// Whose.
+        address: IpAddr,
+        /// What it is.
+        mac: [u8; 6],
+    },
 }
 
 /// A request.

@@ -10,6 +10,7 @@ use crate::mirror::Mirror;
 use crate::police::Policing;
 use crate::port::{LOCAL, PortFlags, PortId};
 use crate::queues::Queues;
+use crate::tunnel::{OptionsOf, TunnelPort, Tunnels};
 use crate::vlan::{VlanConfig, VlanSet};
 use program::actions::PortNo;
 use program::epoch::{Domain, Epoch, Guard};
@@ -27,6 +28,7 @@ pub(crate) enum Behind {
     Device,
     /// The peer's slot.
     Patch(Option<u32>),
+    Tunnel,
 }
 
 pub(crate) struct PortState {
@@ -39,6 +41,10 @@ pub(crate) struct PortState {
     /// What is sent there may arrive.
     pub live: bool,
     pub behind: Behind,
+    /// Where a tunnel is behind it.
+    pub tunnel: Option<Arc<TunnelPort>>,
+    /// A device by which packets of tunnels may come: an underlay's local port.
+    pub terminates: bool,
     /// Mirrors that select what comes in here, and what goes out, a bit each.
     pub mirror_in: u32,
     pub mirror_out: u32,
@@ -66,6 +72,11 @@ pub(crate) struct BridgeState {
     /// VLANs in which nothing is learned and everything is flooded.
     pub flood_vlans: Option<VlanSet>,
     pub mirrors: Vec<Mirror>,
+    /// Its map of tunnels' options.
+    pub options: Option<OptionsOf>,
+    /// Whether it has tunnels that send by what packets say, so that what rules write for them and
+    /// what packets came with must be known where they are sent.
+    pub keeps_tunnel: bool,
     /// Ports in the order of their numbers.
     pub ports: Vec<Arc<PortState>>,
     dense: Box<[Option<Arc<PortState>>]>,
@@ -81,6 +92,7 @@ pub(crate) struct BridgeParts {
     pub forward_bpdu: bool,
     pub flood_vlans: Option<VlanSet>,
     pub mirrors: Vec<Mirror>,
+    pub options: Option<OptionsOf>,
 }
 
 impl BridgeState {
@@ -110,7 +122,16 @@ impl BridgeState {
             forward_bpdu,
             flood_vlans,
             mirrors,
+            options,
         } = parts;
+        let reads = |port: &Arc<PortState>| {
+            let tunnel = port.tunnel.as_ref();
+            tunnel.is_some_and(|tunnel| tunnel.reads_packets)
+        };
+        let keeps_tunnel = ports.iter().any(reads);
+        if keeps_tunnel {
+            program.fill(crate::tunnel::WORDS);
+        }
         BridgeState {
             id,
             program,
@@ -118,6 +139,8 @@ impl BridgeState {
             forward_bpdu,
             flood_vlans,
             mirrors,
+            options,
+            keeps_tunnel,
             ports,
             dense,
             sparse,
@@ -143,9 +166,17 @@ pub(crate) struct Snapshot {
     pub bridges: Vec<Option<Arc<BridgeState>>>,
     /// By slot.
     pub ports: Vec<Option<Arc<PortState>>>,
+    /// Where there are tunnels.
+    pub tunnels: Option<Arc<Tunnels>>,
 }
 
 impl Snapshot {
+    /// Another number whenever routes or neighbours of tunnels have changed.
+    #[inline(always)]
+    pub fn generation(&self) -> u64 {
+        self.tunnels.as_ref().map_or(0, |tunnels| tunnels.generation)
+    }
+
     #[inline(always)]
     pub fn port(&self, slot: u32) -> Option<&PortState> {
         self.ports.get(slot as usize)?.as_deref()

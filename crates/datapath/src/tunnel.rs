@@ -1,8 +1,18 @@
 //! Tunnel ports: what is sent there gets an outer header and goes on in the underlay's bridge, and
 //! what comes to that bridge's local port for a tunnel comes in at the tunnel's port.
 
-use packet::tunnel::TunnelKind;
+mod receive;
+mod send;
+
+pub(crate) use receive::Receivers;
+pub(crate) use send::{Arrival, Sending};
+
+use packet::keyed::Keyed;
+use packet::tunnel::{Mapping, TunnelInfo, TunnelKind};
 use std::net::IpAddr;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use underlay::View;
 
 /// A tunnel port's options.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -90,3 +100,61 @@ pub enum Carries {
     /// zero addresses is put in front of those that come.
     Packets,
 }
+
+impl TunnelSpec {
+    /// Whether it sends by what packets say: by `tun_*` fields.
+    pub fn reads_packets(&self) -> bool {
+        self.remote.is_none()
+            || self.local == LocalAddress::Flow
+            || self.out_key == TunnelKey::Flow
+            || matches!(
+                self.kind,
+                TunnelKind::Geneve | TunnelKind::Vxlan { gbp: true }
+            )
+    }
+}
+
+/// A tunnel port as workers see it.
+#[derive(Debug)]
+pub(crate) struct TunnelPort {
+    pub spec: TunnelSpec,
+    /// Another number whenever something about it has changed: headers are remembered under it.
+    pub version: u64,
+    /// Whether `spec` reads packets.
+    pub reads_packets: bool,
+    sequence: AtomicU32,
+}
+
+impl TunnelPort {
+    pub fn new(spec: TunnelSpec) -> TunnelPort {
+        static VERSIONS: AtomicU64 = AtomicU64::new(1);
+        TunnelPort {
+            version: VERSIONS.fetch_add(1, Ordering::Relaxed),
+            reads_packets: spec.reads_packets(),
+            sequence: AtomicU32::new(0),
+            spec,
+        }
+    }
+
+    /// The next packet's sequence number.
+    pub fn next_sequence(&self) -> u32 {
+        self.sequence.fetch_add(1, Ordering::Relaxed)
+    }
+}
+
+/// What all tunnels of the switch have alike, as workers see it.
+pub(crate) struct Tunnels {
+    /// Another number whenever routes or neighbours have changed: headers that were made from them
+    /// hold while it stays.
+    pub generation: u64,
+    pub view: Arc<View>,
+    pub receivers: Receivers,
+    /// For hashes of flows, which become source ports.
+    pub secret: Keyed,
+}
+
+/// A bridge's map of options of Geneve headers.
+pub(crate) type OptionsOf = Arc<[Mapping]>;
+
+/// Words of the key that say of a packet what its tunnel's header said, or is to say.
+pub(crate) const WORDS: packet::WordSet = TunnelInfo::WORDS.union(packet::tunnel::OPTION_WORDS);

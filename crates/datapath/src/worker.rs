@@ -45,6 +45,7 @@ use crate::clock::{Clock, cycles, cycles_per_second};
 use crate::counters::{Cell, DropReason, QueueCounters, WorkerCounters};
 use crate::forward::{Egress, Patches};
 use crate::port::PortId;
+use crate::tunnel::Sending;
 use crate::turns::{Doing, Eye, Parts};
 use crate::wake::{readable, wait};
 use nap::Nap;
@@ -97,6 +98,8 @@ const TIME_INTERVAL: Duration = Duration::from_micros(100);
 /// queues, of which it mostly uses one, and to pass over the others was half of a turn without
 /// frames.
 const DORMANT_INTERVAL: Duration = Duration::from_millis(1);
+/// The longest sleep while packets wait for next hops of tunnels.
+const TUNNEL_LOOK: Duration = Duration::from_millis(1);
 /// How often queues are asked what they have lost.
 const DROPS_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -237,6 +240,7 @@ pub(crate) struct Worker<F: Frame> {
     parked: Parked,
     egress: Egress<F>,
     patches: Patches<F>,
+    sending: Sending<F>,
     engine: Engine<F>,
     frames: Vec<F>,
     stop: Option<u64>,
@@ -338,6 +342,7 @@ impl<F: Frame> Worker<F> {
             parked: Parked::new(),
             egress,
             patches: Patches::new(),
+            sending: Sending::new(),
             engine: Engine::new(),
             frames: Vec::with_capacity(BURST),
             stop: None,
@@ -365,7 +370,7 @@ impl<F: Frame> Worker<F> {
             self.engine.flush_deferred(&self.shared.program, &guard);
         }
         self.reader.offline();
-        let held = self.forget_held() as u64;
+        let held = (self.forget_held() + self.sending.discard()) as u64;
         let cell = self.shared.cells.of(self.reader.index());
         cell.drop(DropReason::WorkerFailed, held);
         self.rx
@@ -406,7 +411,7 @@ impl<F: Frame> Worker<F> {
     fn recover(&mut self, panic: &(dyn std::any::Any + Send)) {
         let in_hand = self.in_hand.take();
         let mut lost = in_hand.map_or(0, |(_, frames)| frames);
-        lost += self.egress.discard() + self.patches.clear();
+        lost += self.egress.discard() + self.patches.clear() + self.sending.discard();
         self.frames.clear();
         self.rest.all_seen = None;
         self.parked.place(&self.rx, &mut self.open);
@@ -441,6 +446,7 @@ impl<F: Frame> Worker<F> {
             parked,
             egress,
             patches,
+            sending,
             engine,
             frames,
             stop,
@@ -486,6 +492,7 @@ impl<F: Frame> Worker<F> {
             engine,
             egress,
             patches,
+            sending,
             finished: false,
             now_ms: 0,
             outs_held,
@@ -508,6 +515,9 @@ impl<F: Frame> Worker<F> {
         if turn.engine.is_waiting() {
             turn.go_on();
             parts.end(cycles(), Doing::Held, 0);
+        }
+        if turn.sending.is_waiting() {
+            turn.retry_tunnels();
         }
         if outs > 0 {
             turn.packet_outs(outs);
@@ -642,6 +652,10 @@ impl<F: Frame> Worker<F> {
                 // Others are about to begin a burst by the new rules.
                 Wait::Now => return self.rest.give_way(&self.mailbox.counters),
             }
+        }
+        if self.sending.is_waiting() {
+            // Nobody wakes a worker when routes or neighbours change.
+            limit = limit.min(TUNNEL_LOOK);
         }
         match self.egress.shaped_in_ns() {
             // A turn sends for so long at most; there is more to send.

@@ -32,7 +32,7 @@ mod inner;
 mod tests;
 
 pub use decapsulate::{Decapsulated, Reason, decapsulate, parse, parse_into};
-pub use geneve::{GeneveOption, GeneveOptions, Mapping, OptionBuffer, OptionMap};
+pub use geneve::{GeneveOption, GeneveOptions, Mapping, OPTION_WORDS, OptionBuffer, OptionMap};
 pub use header::{Header, HeaderSpec, PerPacket, PushError, SpecError, Vlan};
 pub use info::{Addresses, TunnelFlags, TunnelInfo};
 pub use inner::{

@@ -349,6 +349,11 @@ impl OpList {
         written(&self.ops)
     }
 
+    /// Whether some step may tell the controllers of the packet, by itself or elsewhere (groups).
+    pub(crate) fn may_tell(&self) -> bool {
+        may_tell(&self.ops)
+    }
+
     /// The words of the key that its steps read or change, so must be filled by the parser when the
     /// list may run.
     pub fn words(&self) -> WordSet {
@@ -389,6 +394,41 @@ pub(crate) fn fin_timeouts(ops: &[Op]) -> Option<(u16, u16)> {
             _ => None,
         })
         .reduce(|a, b| (shorter(a.0, b.0), shorter(a.1, b.1)))
+}
+
+/// Whether a step among these may tell the controllers of the packet. Those of which that is not
+/// known do.
+fn may_tell(ops: &[Op]) -> bool {
+    ops.iter().any(|op| match op {
+        Op::Output(_)
+        | Op::InPort
+        | Op::All { .. }
+        | Op::Normal
+        | Op::Enqueue { .. }
+        | Op::SetField { .. }
+        | Op::Set(_)
+        | Op::Move { .. }
+        | Op::PushVlan(_)
+        | Op::PopVlan
+        | Op::SetVlanVid { .. }
+        | Op::SetVlanPcp { .. }
+        | Op::SetQueue(_)
+        | Op::Resubmit { .. }
+        | Op::Goto(_)
+        | Op::ClearActions
+        | Op::StackPush(_)
+        | Op::StackPop(_)
+        | Op::Multipath(_)
+        | Op::CheckLength { .. }
+        | Op::Learn(_)
+        | Op::Meter(_)
+        | Op::Conjunction(_)
+        | Op::Exit
+        | Op::FinTimeout { .. } => false,
+        Op::WriteActions(ops) => may_tell(ops),
+        Op::Clone(list) => list.may_tell(),
+        _ => true,
+    })
 }
 
 /// Whether a step among these asks for a rule.

@@ -30,7 +30,7 @@ use interpreter::{Burst, First, Next, Steps, Walk};
 use packet::key::at;
 use packet::mini_key::{MiniKey, Run};
 use packet::parse::{self, Malformed, MoreWords};
-use packet::{FlowKey, Frame};
+use packet::{FlowKey, Frame, WordSet};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
@@ -135,6 +135,53 @@ impl<F: Frame> Engine<F> {
         }
         self.caches.end(&burst, cached);
         self.received
+    }
+
+    /// [`Engine::burst`] for packets that begin with more than what they carry: tunnel fields.
+    /// `given` are the words of the key that `begin` writes, for the packet that came at this
+    /// place of the burst; none that the packet's own headers fill. They are walked the general
+    /// way, since neither lanes nor the flow cache know of such words.
+    #[allow(clippy::too_many_arguments)] // as for `burst`
+    pub fn burst_from<H: Host<F>>(
+        &mut self,
+        bridge: &Bridge,
+        guard: &Guard<'_>,
+        in_port: PortNo,
+        frames: &mut Vec<F>,
+        given: WordSet,
+        mut begin: impl FnMut(usize, &mut FlowKey),
+        mirrored: u32,
+        now_ms: u64,
+        host: &mut H,
+    ) {
+        let burst = Burst {
+            bridge,
+            guard,
+            valid: bridge.needed().union(given),
+            now_ms,
+            counters: bridge.program().counters.of_worker(guard.index()),
+            ordered: bridge.learns_from(in_port) || self.waiting_for.concerns(host),
+            before: u64::MAX,
+        };
+        let mut done = 0;
+        while !frames.is_empty() {
+            let count = frames.len().min(LOOKUP_MAX);
+            self.walks
+                .resize_with(self.walks.len().max(count), Walk::new);
+            let sound = self.parse(&burst, in_port, &mut frames[..count], host);
+            for (index, walk) in self.walks[..count].iter_mut().enumerate() {
+                begin(done + index, &mut walk.key);
+            }
+            done += count;
+            if !sound {
+                self.sift(&burst, frames, count, mirrored, host);
+            } else if burst.ordered {
+                self.first_lookup_in_order(&burst, frames.drain(..count), mirrored, host);
+            } else {
+                self.first_lookup(&burst, frames.drain(..count), mirrored, host);
+            }
+            self.drive(&burst, host);
+        }
     }
 
     /// Whether packets are to be walked one after the other: where they may ask for a rule, and

@@ -86,6 +86,8 @@ pub struct Bridge {
     misses_go_on: AtomicBool,
     /// Words of the key that some rule has written.
     written: AtomicU64,
+    /// Whether packets may ever have been told to controllers.
+    tells: AtomicBool,
     /// What a walk may depend on.
     pub(crate) unwildcarded: Unwildcarded,
 }
@@ -113,6 +115,7 @@ impl Bridge {
             learning: Learning::default(),
             misses_go_on: AtomicBool::new(false),
             written: AtomicU64::new(0),
+            tells: AtomicBool::new(false),
             unwildcarded: Unwildcarded::default(),
         })
     }
@@ -199,11 +202,30 @@ impl Bridge {
         }
     }
 
+    /// Words of the key that the host reads, so that general walks fill them. Publication comes
+    /// later.
+    pub fn fill(&self, words: WordSet) {
+        self.need(words);
+    }
+
     /// Whether a rule has ever written to an action set: else what follows a rule's last step is
     /// known.
     #[inline]
     pub(crate) fn writes_sets(&self) -> bool {
         self.writes_sets.load(Ordering::Relaxed)
+    }
+
+    /// Whether packets may be told to controllers, who want to know what their tunnel's header said.
+    #[inline]
+    pub fn tells(&self) -> bool {
+        self.tells.load(Ordering::Relaxed)
+    }
+
+    /// From now on they may be. Publication comes later, as for [`Bridge::need`].
+    pub(crate) fn begin_to_tell(&self) {
+        if !self.tells() {
+            self.tells.store(true, Ordering::Release);
+        }
     }
 
     /// Whether walks are so short that no cache could make them shorter: one lookup, which costs no

@@ -161,6 +161,7 @@ impl<F: Frame> Forward<'_, F> {
             return self.cell.drop(DropReason::LearnedPortGone, 1);
         };
         self.queue = None;
+        self.forget_tunnel();
         if port.plain && present.is_none() && port.vlan.output(inner, 0).is_none() {
             return self.egress.push(slot, frame, self.cell);
         }

@@ -2,11 +2,13 @@
 
 use super::mailbox::{Mailbox, PacketOut, Shared};
 use crate::counters::{Cell, DropReason};
-use crate::forward::{Egress, Forward, Patches};
+use crate::counters::PortCell;
+use crate::forward::{Again, Batch, Egress, Forward, Patches};
 use crate::port::BridgeId;
 use crate::shape::Released;
 use crate::snapshot::{Behind, BridgeState, PortState, Snapshot};
-use packet::Frame;
+use crate::tunnel::{self, Arrival, Sending};
+use packet::{FlowKey, Frame};
 use packet::io::BURST;
 use program::epoch::Guard;
 use program::exec::{Engine, Thaw};
@@ -27,6 +29,7 @@ pub(crate) struct Turn<'a, F: Frame> {
     pub(crate) engine: &'a mut Engine<F>,
     pub(crate) egress: &'a mut Egress<F>,
     pub(crate) patches: &'a mut Patches<F>,
+    pub(crate) sending: &'a mut Sending<F>,
     /// Whether the frames in hand came with nothing left to be done to them.
     pub(crate) finished: bool,
     /// The clock, at most [`super::TIME_INTERVAL`] old.
@@ -49,7 +52,7 @@ impl<'a, F: Frame> Turn<'a, F> {
 
     /// Brings all that has been sent on its way: through patch ports, into shapers, out by devices.
     #[inline]
-    fn finish(&mut self) {
+    pub(crate) fn finish(&mut self) {
         loop {
             self.follow_patches();
             self.egress.flush(self.cell);
@@ -91,26 +94,128 @@ impl<'a, F: Frame> Turn<'a, F> {
         }
     }
 
-    fn begin(&mut self, frames: usize) {
+    pub(crate) fn begin(&mut self, frames: usize) {
         self.patches.begin(frames);
     }
 
+    /// A host outside a walk.
+    pub(crate) fn forward(&mut self, bridge: &'a BridgeState, depth: u32) -> Forward<'_, F> {
+        self.host(bridge, depth).1.forward
+    }
+
     fn follow_patches(&mut self) {
-        while let Some((slot, depth, mut frames)) = self.patches.pop() {
+        while let Some(batch) = self.patches.pop() {
+            let Batch {
+                slot,
+                depth,
+                again,
+                mut frames,
+                mut arrivals,
+            } = batch;
             self.mailbox.counters.patched.add(frames.len() as u64);
-            match self.snapshot.port(slot) {
-                Some(port) => self.arrive(port, depth, &mut frames),
-                None => self.cell.drop(DropReason::NoPatchPeer, frames.len() as u64),
+            match (self.snapshot.port(slot), again) {
+                (Some(port), Again::Patch) => self.arrive(port, depth, &mut frames),
+                (Some(port), Again::Outer) => self.enter(port, depth, &mut frames, false),
+                (Some(port), Again::Inner) => self.come_by(port, depth, &mut frames, &arrivals),
+                (None, Again::Patch) => {
+                    self.cell.drop(DropReason::NoPatchPeer, frames.len() as u64)
+                }
+                (None, _) => self.cell.drop(DropReason::PortGone, frames.len() as u64),
             }
             frames.clear();
-            self.patches.recycle(frames);
+            arrivals.clear();
+            self.patches.recycle(frames, arrivals);
         }
     }
 
     /// Frames come in by a port. Leaves `frames` empty.
     #[inline]
     fn arrive(&mut self, port: &'a PortState, depth: u32, frames: &mut Vec<F>) {
+        self.enter(port, depth, frames, true);
+    }
+
+    /// Frames without their tunnels' headers come in by a tunnel port. Leaves `frames` empty.
+    fn come_by(
+        &mut self,
+        port: &'a PortState,
+        depth: u32,
+        frames: &mut Vec<F>,
+        arrivals: &[Arrival],
+    ) {
+        let Some(bridge) = self.snapshot.bridge(port.bridge) else {
+            return self.arrive(port, depth, frames);
+        };
+        let program = &bridge.program;
+        let looks = !program.needed().intersect(tunnel::WORDS).is_empty();
+        if !looks && !bridge.keeps_tunnel && !program.tells() {
+            return self.arrive(port, depth, frames);
+        }
         let counters = port.counters.of(self.guard.index());
+        counters.rx_packets.add(frames.len() as u64);
+        counters.rx_bytes.add(bytes(frames));
+        let policer = port.policing.ingress.as_deref();
+        let (map, guard, now_ms) = (bridge.options.as_ref(), self.guard, self.now_ms);
+        if port.mirror_in == 0 && !port.flags.refuses() && policer.is_none() {
+            let begin = |index: usize, key: &mut FlowKey| arrivals[index].to_key(map, key);
+            let (engine, mut host) = self.host(bridge, depth);
+            let forward = &mut host.forward;
+            return engine.burst_from(
+                program,
+                guard,
+                port.number,
+                frames,
+                tunnel::WORDS,
+                begin,
+                0,
+                now_ms,
+                forward,
+            );
+        }
+        // What throws frames out does not know of what came with them: one by one.
+        let mut one = Vec::with_capacity(1);
+        for (mut frame, arrival) in frames.drain(..).zip(arrivals) {
+            let mut mirrored = 0;
+            if port.mirror_in != 0 {
+                let (_, mut host) = self.host(bridge, depth);
+                let forward = &mut host.forward;
+                forward.mirror(&mut mirrored, port, port.mirror_in, &mut frame);
+            }
+            one.push(frame);
+            if port.flags.refuses() {
+                self.refuse(port, &mut one);
+            }
+            if let Some(policer) = policer {
+                self.police(port, policer, &mut one);
+            }
+            let begin = |_: usize, key: &mut FlowKey| arrival.to_key(map, key);
+            let (engine, mut host) = self.host(bridge, depth);
+            let forward = &mut host.forward;
+            engine.burst_from(
+                program,
+                guard,
+                port.number,
+                &mut one,
+                tunnel::WORDS,
+                begin,
+                mirrored,
+                now_ms,
+                forward,
+            );
+        }
+    }
+
+    /// [`Turn::arrive`], of frames that the port counts as received or not.
+    #[inline]
+    fn enter(&mut self, port: &'a PortState, depth: u32, frames: &mut Vec<F>, counted: bool) {
+        let own = port.counters.of(self.guard.index());
+        let uncounted;
+        let counters = match counted {
+            true => own,
+            false => {
+                uncounted = PortCell::default();
+                &uncounted
+            }
+        };
         counters.rx_packets.add(frames.len() as u64);
         let policer = port.policing.ingress.as_deref();
         let plain = port.mirror_in == 0 && !port.flags.refuses() && policer.is_none();
@@ -220,6 +325,7 @@ impl<'a, F: Frame> Turn<'a, F> {
         );
     }
 
+    #[inline(always)]
     fn host(&mut self, bridge: &'a BridgeState, depth: u32) -> (&mut Engine<F>, TurnHost<'_, F>) {
         let forward = Forward {
             snapshot: self.snapshot,
@@ -237,6 +343,7 @@ impl<'a, F: Frame> Turn<'a, F> {
             depth,
             finished: self.finished,
             taught: false,
+            sending: self.sending,
         };
         (
             self.engine,

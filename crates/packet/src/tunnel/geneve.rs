@@ -71,6 +71,22 @@ impl<'a> GeneveOptions<'a> {
         self.iter().any(|option| option.kind & CRITICAL != 0)
     }
 
+    /// Whether [`GeneveOptions::to_key`] will do: its errors.
+    #[inline]
+    pub fn check(self, map: &(impl OptionMap + ?Sized)) -> Result<(), Reason> {
+        for option in self.iter() {
+            match map.of_option(option.class, option.kind) {
+                None if option.kind & CRITICAL != 0 => return Err(Reason::CriticalOption),
+                Some(mapping) if usize::from(mapping.length) != option.body.len() => {
+                    return Err(Reason::Options);
+                }
+                Some(mapping) if mapping.place().is_none() => return Err(Reason::Options),
+                None | Some(_) => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Writes the `tun_metadata` words of a key: the options that `map` has, and no others. Of an
     /// option that comes twice the last one counts.
     ///
@@ -78,7 +94,7 @@ impl<'a> GeneveOptions<'a> {
     /// [`Reason::CriticalOption`] where the map lacks one that is critical. Then the words are
     /// undefined, and the packet is to be dropped.
     pub fn to_key(self, map: &(impl OptionMap + ?Sized), key: &mut FlowKey) -> Result<(), Reason> {
-        key.clear(OptionBuffer::WORDS);
+        key.clear(OPTION_WORDS);
         let mut present = 0;
         for option in self.iter() {
             let Some(mapping) = map.of_option(option.class, option.kind) else {
@@ -157,6 +173,12 @@ impl OptionMap for [Mapping] {
     }
 }
 
+/// Words of a key that hold options.
+pub const OPTION_WORDS: WordSet = WordSet::of_bytes(
+    at::TUN_METADATA_PRESENT,
+    WORDS * 8 - at::TUN_METADATA_PRESENT,
+);
+
 /// Room for the options of one header, to write them.
 #[derive(Clone)]
 pub struct OptionBuffer {
@@ -177,12 +199,6 @@ impl Default for OptionBuffer {
 }
 
 impl OptionBuffer {
-    /// Words of a key that hold options.
-    const WORDS: WordSet = WordSet::of_bytes(
-        at::TUN_METADATA_PRESENT,
-        WORDS * 8 - at::TUN_METADATA_PRESENT,
-    );
-
     /// No option.
     pub const fn new() -> OptionBuffer {
         OptionBuffer {

@@ -28,7 +28,8 @@ pub(crate) const READ_BY_OUTPUTS: WordSet = WordSet::of_bytes(at::IN_PORT, 4)
     .union(WordSet::of_bytes(
         at::TUN_SRC,
         at::TUN_TTL + 1 - at::TUN_SRC,
-    ));
+    ))
+    .union(packet::tunnel::OPTION_WORDS);
 
 /// Words of the key that a packet on a straight way has of its own: those of the mini key, metadata
 /// and registers. The others are as they were when it came in.

@@ -246,6 +246,9 @@ impl BridgeWriter {
         if spec.ops.goes_on() && !self.bridge.goes_on.load(Ordering::Relaxed) {
             self.bridge.goes_on.store(true, Ordering::Relaxed);
         }
+        if spec.ops.may_tell() {
+            self.bridge.begin_to_tell();
+        }
         self.ensure_counter(table);
         self.reach.rule_comes(&self.bridge.learning, table, &spec);
         if spec.ops.changes() {
@@ -397,6 +400,9 @@ impl BridgeWriter {
         self.bridge.unwildcarded.all_changes();
         if miss == Miss::Next {
             self.bridge.misses_go_on.store(true, Ordering::Relaxed);
+        }
+        if miss != Miss::Drop {
+            self.bridge.begin_to_tell();
         }
         self.bridge.learning.miss_changes(miss == Miss::Next);
         if self.ensure_counter(table) {

@@ -1,0 +1,254 @@
+//! Which tunnel port a packet came for, by its outer headers.
+//!
+//! Ports are asked in the order of Open vSwitch (`tnl_find` in `ofproto/tunnel.c`): those that name
+//! the key before those that leave it to the packet, among them those that name the other end, and
+//! among them those that name this end, then any, then those that leave it to the packet. Each
+//! such combination is a hash table, and only those that have ports are asked.
+
+use super::{LocalAddress, TunnelKey, TunnelSpec};
+use packet::keyed::Keyed;
+use packet::tunnel::{Addresses, TunnelInfo, TunnelKind};
+use std::collections::HashMap;
+use std::net::IpAddr;
+
+/// The protocol, apart from what two ports of one protocol may differ in.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+enum Family {
+    Vxlan,
+    Geneve,
+    Gre,
+    Ip6Gre,
+    Nvgre,
+    Gtpu,
+}
+
+impl Family {
+    fn of(kind: TunnelKind) -> Family {
+        match kind {
+            TunnelKind::Vxlan { .. } => Family::Vxlan,
+            TunnelKind::Geneve => Family::Geneve,
+            TunnelKind::Gre => Family::Gre,
+            TunnelKind::Ip6Gre => Family::Ip6Gre,
+            TunnelKind::Nvgre => Family::Nvgre,
+            TunnelKind::Gtpu => Family::Gtpu,
+        }
+    }
+}
+
+/// What a port's packets have alike. What it leaves open is None.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+struct Wanted {
+    family: Family,
+    udp: u16,
+    key: Option<u64>,
+    remote: Option<IpAddr>,
+    local: Option<IpAddr>,
+}
+
+/// Combinations of what ports leave open: key, the other end, this end in three ways.
+const COMBINATIONS: usize = 2 * 2 * 3;
+
+/// All tunnel ports of the switch, as packets are looked up.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Receivers {
+    ports: [HashMap<Wanted, u32, Keyed>; COMBINATIONS],
+    /// Protocols by UDP port.
+    udp: Vec<(u16, TunnelKind)>,
+    /// Protocols over GRE.
+    gre: Vec<TunnelKind>,
+}
+
+impl Receivers {
+    /// The ports' slots and options.
+    pub fn new<'s>(ports: impl Iterator<Item = (u32, &'s TunnelSpec)>) -> Receivers {
+        let mut receivers = Receivers::default();
+        for (slot, spec) in ports {
+            receivers.add(slot, spec);
+        }
+        receivers
+    }
+
+    fn add(&mut self, slot: u32, spec: &TunnelSpec) {
+        let by_key = spec.in_key == TunnelKey::Flow;
+        let by_remote = spec.remote.is_none();
+        let (local, local_way) = match spec.local {
+            LocalAddress::Address(address) => (Some(address), 0),
+            LocalAddress::Any => (None, 1),
+            LocalAddress::Flow => (None, 2),
+        };
+        let wanted = Wanted {
+            family: Family::of(spec.kind),
+            udp: spec.udp_dst,
+            key: match spec.in_key {
+                TunnelKey::None => Some(0),
+                TunnelKey::Fixed(key) => Some(key),
+                TunnelKey::Flow => None,
+            },
+            remote: spec.remote,
+            local,
+        };
+        let which = (usize::from(by_key) * 2 + usize::from(by_remote)) * 3 + local_way;
+        // Of two that want the same the first one has it; control lets none come that does.
+        self.ports[which].entry(wanted).or_insert(slot);
+        if spec.kind.udp_port().is_none() {
+            if !self.gre.contains(&spec.kind) {
+                self.gre.push(spec.kind);
+            }
+            return;
+        }
+        let same = |(udp, kind): &&mut (u16, TunnelKind)| {
+            *udp == spec.udp_dst && Family::of(*kind) == Family::of(spec.kind)
+        };
+        match self.udp.iter_mut().find(same) {
+            // Where one of the ports wants the extension it is read.
+            Some((_, kind)) if spec.kind == (TunnelKind::Vxlan { gbp: true }) => *kind = spec.kind,
+            Some(_) => {}
+            None => self.udp.push((spec.udp_dst, spec.kind)),
+        }
+    }
+
+    /// Whether there is none.
+    pub fn is_empty(&self) -> bool {
+        self.udp.is_empty() && self.gre.is_empty()
+    }
+
+    /// The protocols that packets to this UDP port may be of.
+    #[inline]
+    pub fn by_udp(&self, port: u16) -> impl Iterator<Item = TunnelKind> {
+        let of = move |(udp, _): &&(u16, TunnelKind)| *udp == port;
+        self.udp.iter().filter(of).map(|(_, kind)| *kind)
+    }
+
+    /// The protocols that packets of GRE may be of.
+    #[inline]
+    pub fn by_gre(&self) -> impl Iterator<Item = TunnelKind> {
+        self.gre.iter().copied()
+    }
+
+    /// The slot of the port that a packet came for.
+    #[inline]
+    pub fn find(&self, kind: TunnelKind, udp: u16, info: &TunnelInfo) -> Option<u32> {
+        let (src, dst) = match info.addresses? {
+            Addresses::V4 { src, dst } => (IpAddr::V4(src.into()), IpAddr::V4(dst.into())),
+            Addresses::V6 { src, dst } => (IpAddr::V6(src.into()), IpAddr::V6(dst.into())),
+        };
+        let family = Family::of(kind);
+        for (which, ports) in self.ports.iter().enumerate() {
+            if ports.is_empty() {
+                continue;
+            }
+            let (by_key, by_remote, local_way) = (which >= 6, which / 3 % 2 == 1, which % 3);
+            let wanted = Wanted {
+                family,
+                udp,
+                key: (!by_key).then_some(info.id),
+                remote: (!by_remote).then_some(src),
+                local: (local_way == 0).then_some(dst),
+            };
+            if let Some(slot) = ports.get(&wanted) {
+                return Some(*slot);
+            }
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    fn address(last: u8) -> IpAddr {
+        IpAddr::from([10, 0, 0, last])
+    }
+
+    /// The order in which Open vSwitch asks, port by port.
+    fn rank(spec: &TunnelSpec, info: &TunnelInfo) -> Option<usize> {
+        let Some(Addresses::V4 { src, dst }) = info.addresses else {
+            return None;
+        };
+        let key = match spec.in_key {
+            TunnelKey::Flow => 1,
+            TunnelKey::None if info.id == 0 => 0,
+            TunnelKey::Fixed(key) if key == info.id => 0,
+            _ => return None,
+        };
+        let remote = match spec.remote {
+            None => 1,
+            Some(remote) if remote == IpAddr::V4(src.into()) => 0,
+            Some(_) => return None,
+        };
+        let local = match spec.local {
+            LocalAddress::Any => 1,
+            LocalAddress::Flow => 2,
+            LocalAddress::Address(local) if local == IpAddr::V4(dst.into()) => 0,
+            LocalAddress::Address(_) => return None,
+        };
+        Some((key * 2 + remote) * 3 + local)
+    }
+
+    fn spec() -> impl Strategy<Value = TunnelSpec> {
+        let kind = prop_oneof![
+            Just(TunnelKind::Vxlan { gbp: false }),
+            Just(TunnelKind::Geneve),
+            Just(TunnelKind::Gre)
+        ];
+        let local = prop_oneof![
+            Just(LocalAddress::Any),
+            Just(LocalAddress::Flow),
+            (0..3_u8).prop_map(|last| LocalAddress::Address(address(last)))
+        ];
+        let key = prop_oneof![
+            Just(TunnelKey::None),
+            Just(TunnelKey::Flow),
+            (0..3_u64).prop_map(TunnelKey::Fixed)
+        ];
+        let remote = prop::option::of((0..3_u8).prop_map(address));
+        (kind, remote, local, key).prop_map(|(kind, remote, local, in_key)| TunnelSpec {
+            local,
+            in_key,
+            ..TunnelSpec::new(kind, remote)
+        })
+    }
+
+    proptest! {
+        /// The tables find what a search through all ports does.
+        #[test]
+        fn packets_find_the_port_that_says_most(
+            specs in prop::collection::vec(spec(), 0..12),
+            src in 0..4_u8,
+            dst in 0..4_u8,
+            id in 0..4_u64,
+        ) {
+            let receivers = Receivers::new((0..).zip(&specs));
+            let v4 = |last: u8| u32::from_be_bytes([10, 0, 0, last]);
+            let info = TunnelInfo {
+                id,
+                addresses: Some(Addresses::V4 { src: v4(src), dst: v4(dst) }),
+                ..TunnelInfo::default()
+            };
+            for kind in [TunnelKind::Vxlan { gbp: false }, TunnelKind::Geneve, TunnelKind::Gre] {
+                let udp = kind.udp_port().unwrap_or(0);
+                let found = receivers.find(kind, udp, &info);
+                let of_kind = (0_u32..).zip(&specs).filter(|(_, spec)| spec.kind == kind);
+                let best = of_kind
+                    .filter_map(|(slot, spec)| Some((rank(spec, &info)?, slot)))
+                    .min();
+                prop_assert_eq!(found, best.map(|(_, slot)| slot));
+            }
+        }
+    }
+
+    #[test]
+    fn protocols_are_those_of_the_ports() {
+        let gbp = TunnelSpec::new(TunnelKind::Vxlan { gbp: true }, None);
+        let plain = TunnelSpec::new(TunnelKind::Vxlan { gbp: false }, Some(address(1)));
+        let gre = TunnelSpec::new(TunnelKind::Gre, None);
+        let receivers = Receivers::new((0..).zip([&plain, &gbp, &gre]));
+        let kinds: Vec<_> = receivers.by_udp(4789).collect();
+        assert_eq!(kinds, [TunnelKind::Vxlan { gbp: true }]);
+        assert_eq!(receivers.by_udp(4790).count(), 0);
+        assert_eq!(receivers.by_gre().collect::<Vec<_>>(), [TunnelKind::Gre]);
+        assert!(Receivers::default().is_empty());
+    }
+}

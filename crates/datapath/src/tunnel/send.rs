@@ -1,0 +1,697 @@
+//! Packets into tunnels, and out of them: the worker's part.
+//!
+//! A packet for a tunnel port gets the outer header that its next hop needs and goes on in the
+//! underlay's bridge as if it had come in by that bridge's local port, like through a patch port,
+//! whose bound on how often that may happen ends routes that lead into their own tunnel. Headers
+//! are prepared once for each way (tunnel, other end, this end) and then copied; when routes or
+//! neighbours change, all are made anew.
+//!
+//! Where the next hop's address is not known, control is told, who asks for it in the underlay's
+//! bridge, and the packet waits: at most [`WAIT_MS`], and at most [`WAITING_MAX`] of a worker, of
+//! which one way has at most [`WAITING_OF_ONE`].
+//!
+//! What is sent to an underlay's local port, to its Ethernet address and an IP address of its, and
+//! belongs to a tunnel, loses its outer header and comes in at the tunnel's port. ARP and neighbour
+//! discovery that come there tell control of neighbours, and go to the device as well.
+
+use super::{Carries, LocalAddress, OptionsOf, TunnelKey, TunnelPort, Tunnels, WORDS};
+use crate::counters::DropReason;
+use crate::forward::Forward;
+use crate::learn_requests::{RequestKind, WorkerRequest};
+use crate::port::{LOCAL, PortId};
+use crate::snapshot::{PortState, Snapshot};
+use crate::worker::Turn;
+use packet::key::at;
+use packet::keyed::Keyed;
+use packet::frame::Gso;
+use packet::segment::Cut;
+use packet::tunnel::{
+    Addresses, Decapsulated, GeneveOptions, Header, HeaderSpec, OptionBuffer, Payload, PerPacket,
+    Reason, TunnelInfo, TunnelKind, add_ethernet, decapsulate, flow_hash, outer_tos, outer_ttl,
+    parse_into, strip_ethernet,
+};
+use packet::{FlowKey, Frame, Layers, WordSet};
+use program::host::Context;
+use smallvec::SmallVec;
+use std::collections::{HashMap, VecDeque};
+use std::net::IpAddr;
+use underlay::Unresolved;
+
+/// Milliseconds that a packet waits for its next hop's address.
+pub const WAIT_MS: u64 = 1000;
+/// Packets of a worker that wait.
+pub const WAITING_MAX: usize = 1024;
+/// Packets that wait for one next hop.
+pub const WAITING_OF_ONE: usize = 64;
+/// How often control is told of one next hop, in milliseconds.
+const ASK_MS: u64 = 200;
+/// How often packets that wait are tried again, in milliseconds, while routes and neighbours stay.
+const RETRY_MS: u64 = 100;
+/// Neighbours that control is told of without having asked, in so many milliseconds: whoever
+/// floods an underlay with answers keeps it busy no more than this.
+const TOLD_MAX: u32 = 32;
+const TOLD_MS: u64 = 10;
+/// Headers that are remembered.
+const HEADERS_MAX: usize = 16_384;
+
+/// What is read of an inner packet: what its flow's hash needs.
+const READ: WordSet = WordSet::MINI_KEY.union(WordSet::of_bytes(at::IPV6_SRC, 32));
+
+const ETHERNET_LEN: usize = 14;
+const UDP: u8 = 17;
+const GRE: u8 = 47;
+const ICMPV6: u8 = 58;
+const IPV4: u16 = 0x0800;
+const IPV6: u16 = 0x86dd;
+const ARP: u16 = 0x0806;
+/// Type of a neighbour advertisement (RFC 4861 section 4.4).
+const ADVERTISEMENT: u8 = 136;
+/// Bytes of a packet that control needs to learn a neighbour: Ethernet with a tag, IPv6, and a
+/// neighbour advertisement with an option.
+const SNOOPED: usize = 18 + 40 + 32;
+
+/// What the packet in hand says of the tunnel that it is to go by.
+#[derive(Clone, Default)]
+struct Said {
+    info: TunnelInfo,
+    options: OptionBuffer,
+}
+
+/// What a packet's tunnel header said.
+#[derive(Clone, Debug)]
+pub(crate) struct Arrival {
+    info: TunnelInfo,
+    /// Bytes of Geneve options.
+    options: SmallVec<[u8; 32]>,
+}
+
+impl Arrival {
+    /// Writes the `tun_*` words of the key ([`WORDS`]).
+    pub fn to_key(&self, map: Option<&OptionsOf>, key: &mut FlowKey) {
+        self.info.to_key(key);
+        key.clear(packet::tunnel::OPTION_WORDS);
+        if let (Some(map), Some(options)) = (map, GeneveOptions::new(&self.options))
+            && !self.options.is_empty()
+            // It has been checked when it came; where the map has changed since, nothing is said.
+            && options.to_key(&**map, key).is_err()
+        {
+            key.clear(packet::tunnel::OPTION_WORDS);
+        }
+    }
+}
+
+/// What a header is prepared for.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+struct Way {
+    /// [`TunnelPort::version`].
+    tunnel: u64,
+    remote: IpAddr,
+    local: Option<IpAddr>,
+    /// The Ethertype of packets without an Ethernet header; 0 of frames.
+    carried: u16,
+}
+
+/// A header, and the bridge that packets with it go on in.
+struct Prepared {
+    header: Header,
+    device: u32,
+}
+
+/// Why there is no header.
+enum NoHeader {
+    /// The next hop's address is not known.
+    Neighbour {
+        device: u32,
+        address: IpAddr,
+        source: IpAddr,
+    },
+    Drop(DropReason),
+}
+
+/// A packet that waits for its next hop's address.
+struct Waiting<F> {
+    until_ms: u64,
+    port: PortId,
+    next_hop: (u32, IpAddr),
+    said: Said,
+    depth: u32,
+    frame: F,
+}
+
+/// One worker's memory of tunnels.
+pub(crate) struct Sending<F> {
+    /// Of routes and neighbours that `headers` were made from.
+    generation: u64,
+    headers: Vec<Prepared>,
+    places: HashMap<Way, u32, Keyed>,
+    last: Option<(Way, u32)>,
+    said: Said,
+    waiting: VecDeque<Waiting<F>>,
+    /// Until when the packet in hand, which has waited already, may wait.
+    until_ms: Option<u64>,
+    /// Routes and neighbours as they were when packets that wait were tried last, and when.
+    tried: (u64, u64),
+    /// How many neighbours control has been told of since when.
+    told: (u64, u32),
+    /// When control was told of a next hop.
+    asked: HashMap<(u32, IpAddr), u64>,
+    key: Box<FlowKey>,
+    layers: Layers,
+    found: Decapsulated,
+}
+
+impl<F: Frame> Sending<F> {
+    pub fn new() -> Sending<F> {
+        Sending {
+            generation: 0,
+            headers: Vec::new(),
+            places: HashMap::default(),
+            last: None,
+            said: Said::default(),
+            waiting: VecDeque::new(),
+            until_ms: None,
+            tried: (0, 0),
+            told: (0, 0),
+            asked: HashMap::new(),
+            key: Box::new(FlowKey::ZERO),
+            layers: Layers::default(),
+            found: Decapsulated::default(),
+        }
+    }
+
+    /// Whether packets wait.
+    #[inline(always)]
+    pub fn is_waiting(&self) -> bool {
+        !self.waiting.is_empty()
+    }
+
+    /// Forgets what waits; how many packets that were.
+    pub fn discard(&mut self) -> usize {
+        self.waiting.drain(..).count()
+    }
+
+    /// Whether there is no reason yet to try again what waits.
+    fn is_early(&mut self, generation: u64, now_ms: u64) -> bool {
+        let (seen, at) = self.tried;
+        if seen == generation && now_ms.wrapping_sub(at) < RETRY_MS {
+            return true;
+        }
+        self.tried = (generation, now_ms);
+        false
+    }
+
+    /// Whether control may be told of a neighbour that nobody has asked for.
+    fn may_tell(&mut self, now_ms: u64) -> bool {
+        let (since, count) = &mut self.told;
+        if now_ms.wrapping_sub(*since) >= TOLD_MS {
+            (*since, *count) = (now_ms, 0);
+        }
+        *count += 1;
+        *count <= TOLD_MAX
+    }
+
+    /// The place of the header for the packet in hand.
+    #[inline]
+    fn header(
+        &mut self,
+        snapshot: &Snapshot,
+        tunnel: &TunnelPort,
+        carried: u16,
+    ) -> Result<u32, NoHeader> {
+        let spec = &tunnel.spec;
+        let (mut src, mut dst) = (None, None);
+        if tunnel.reads_packets {
+            match self.said.info.addresses {
+                Some(Addresses::V4 { src: from, dst: to }) => {
+                    dst = Some(IpAddr::V4(to.into()));
+                    src = (from != 0).then(|| IpAddr::V4(from.into()));
+                }
+                Some(Addresses::V6 { src: from, dst: to }) => {
+                    dst = Some(IpAddr::V6(to.into()));
+                    src = (from != [0; 16]).then(|| IpAddr::V6(from.into()));
+                }
+                None => {}
+            }
+        }
+        let Some(remote) = spec.remote.or(dst) else {
+            return Err(NoHeader::Drop(DropReason::TunnelNoDestination));
+        };
+        let local = match spec.local {
+            LocalAddress::Any => None,
+            LocalAddress::Flow => src,
+            LocalAddress::Address(address) => Some(address),
+        };
+        let way = Way {
+            tunnel: tunnel.version,
+            remote,
+            local,
+            carried,
+        };
+        match self.last {
+            Some((last, place)) if last == way && self.generation == snapshot.generation() => {
+                Ok(place)
+            }
+            _ => self.find_header(snapshot, tunnel, way),
+        }
+    }
+
+    fn find_header(
+        &mut self,
+        snapshot: &Snapshot,
+        tunnel: &TunnelPort,
+        way: Way,
+    ) -> Result<u32, NoHeader> {
+        let generation = snapshot.generation();
+        if self.generation != generation || self.headers.len() >= HEADERS_MAX {
+            self.generation = generation;
+            self.headers.clear();
+            self.places.clear();
+            self.last = None;
+        }
+        let place = match self.places.get(&way) {
+            Some(place) => *place,
+            None => {
+                let prepared = prepare(snapshot, tunnel, &way)?;
+                let place = self.headers.len() as u32;
+                self.headers.push(prepared);
+                self.places.insert(way, place);
+                place
+            }
+        };
+        self.last = Some((way, place));
+        Ok(place)
+    }
+}
+
+#[cold]
+fn prepare(snapshot: &Snapshot, tunnel: &TunnelPort, way: &Way) -> Result<Prepared, NoHeader> {
+    let no_route = NoHeader::Drop(DropReason::TunnelNoRoute);
+    let Some(tunnels) = snapshot.tunnels.as_deref() else {
+        return Err(no_route);
+    };
+    let hop = match tunnels.view.resolve(way.remote, way.local, 0) {
+        Ok(hop) => hop,
+        Err(Unresolved::NoRoute) => return Err(no_route),
+        Err(Unresolved::Neighbour {
+            device,
+            address,
+            source,
+        }) => {
+            return Err(NoHeader::Neighbour {
+                device,
+                address,
+                source,
+            });
+        }
+    };
+    let addresses = match (hop.source, way.remote) {
+        (IpAddr::V4(src), IpAddr::V4(dst)) => Addresses::V4 {
+            src: src.into(),
+            dst: dst.into(),
+        },
+        (IpAddr::V6(src), IpAddr::V6(dst)) => Addresses::V6 {
+            src: src.octets(),
+            dst: dst.octets(),
+        },
+        _ => return Err(no_route),
+    };
+    let spec = &tunnel.spec;
+    let header = Header::new(&HeaderSpec {
+        kind: spec.kind,
+        payload: match way.carried {
+            0 => Payload::Ethernet,
+            eth_type => Payload::Packet(eth_type),
+        },
+        eth_src: hop.eth_src,
+        eth_dst: hop.eth_dst,
+        vlan: None,
+        addresses,
+        udp_dst: spec.udp_dst,
+        df: spec.df,
+        checksum: spec.csum,
+        key: match spec.kind {
+            TunnelKind::Gre | TunnelKind::Ip6Gre => spec.out_key != TunnelKey::None,
+            _ => true,
+        },
+        sequence: spec.sequence,
+    });
+    match header {
+        Ok(header) => Ok(Prepared {
+            header,
+            device: hop.device,
+        }),
+        // The packet names an end that the protocol does not go to.
+        Err(_) => Err(NoHeader::Drop(DropReason::TunnelNoDestination)),
+    }
+}
+
+impl<F: Frame> Forward<'_, F> {
+    /// Notes what the packet in hand says of tunnels.
+    #[inline(always)]
+    pub fn note_tunnel(&mut self, context: &Context<'_>) {
+        if self.bridge.keeps_tunnel {
+            self.note_said(context);
+        }
+    }
+
+    #[inline(never)]
+    fn note_said(&mut self, context: &Context<'_>) {
+        let said = &mut self.sending.said;
+        if !WORDS.minus(context.valid).is_empty() {
+            // It has not been walked, so no rule has written to these words, and none came with it.
+            *said = Said::default();
+            return;
+        }
+        said.info = TunnelInfo::from_key(context.key);
+        said.options = match &self.bridge.options {
+            Some(map) if context.key.u64(at::TUN_METADATA_PRESENT) != 0 => {
+                OptionBuffer::from_key(&**map, context.key).unwrap_or_default()
+            }
+            _ => OptionBuffer::new(),
+        };
+    }
+
+    /// The frames that follow say nothing of tunnels.
+    #[inline(always)]
+    pub fn forget_tunnel(&mut self) {
+        if self.bridge.keeps_tunnel {
+            self.sending.said = Said::default();
+        }
+    }
+
+    /// Sends a frame by a tunnel.
+    #[inline(never)]
+    pub fn to_tunnel(&mut self, port: &PortState, tunnel: &TunnelPort, frame: F) {
+        if frame.offload().gso == Gso::None {
+            return self.encapsulate(port, tunnel, frame);
+        }
+        // Each segment needs an outer header of its own.
+        match Cut::new(frame) {
+            Err(_) => self.cell.drop(DropReason::TunnelPushSegment, 1),
+            Ok(cut) => {
+                for segment in cut {
+                    match segment {
+                        Ok(segment) => self.encapsulate(port, tunnel, segment),
+                        Err(_) => self.cell.drop(DropReason::NoBuffer, 1),
+                    }
+                }
+            }
+        }
+    }
+
+    fn encapsulate(&mut self, port: &PortState, tunnel: &TunnelPort, mut frame: F) {
+        let Some(tunnels) = self.snapshot.tunnels.as_deref() else {
+            return self.cell.drop(DropReason::TunnelNoRoute, 1);
+        };
+        let spec = &tunnel.spec;
+        let Sending { key, layers, .. } = &mut *self.sending;
+        packet::parse::parse_frame_into(&mut frame, 0, READ, key, layers);
+        let (eth_type, l3) = (key.u16(at::ETH_TYPE), usize::from(layers.l3));
+        let is_ip = matches!(eth_type, IPV4 | IPV6);
+        let tos = is_ip.then(|| key.u8(at::IP_TOS));
+        let ttl = is_ip.then(|| key.u8(at::IP_TTL));
+        let hash = flow_hash(&tunnels.secret, key);
+        let carried = match spec.carries {
+            Carries::Frames => 0,
+            Carries::Packets if is_ip => eth_type,
+            Carries::Packets => return self.cell.drop(DropReason::TunnelNotIp, 1),
+        };
+        let place = match self.sending.header(self.snapshot, tunnel, carried) {
+            Ok(place) => place,
+            Err(NoHeader::Drop(reason)) => return self.cell.drop(reason, 1),
+            Err(NoHeader::Neighbour {
+                device,
+                address,
+                source,
+            }) => return self.wait_for(port, (device, address), source, frame),
+        };
+        let length = frame.len() as u64;
+        if carried != 0 && !strip_ethernet(&mut frame, l3) {
+            return self.cell.drop(DropReason::TunnelNotIp, 1);
+        }
+        let nothing = Said::default();
+        let (sending, said) = (&*self.sending, tunnel.reads_packets);
+        let said = if said { &sending.said } else { &nothing };
+        let packet = PerPacket {
+            id: match spec.out_key {
+                TunnelKey::None => 0,
+                TunnelKey::Fixed(key) => key,
+                TunnelKey::Flow => said.info.id,
+            },
+            tos: outer_tos(spec.tos, tos),
+            ttl: outer_ttl(spec.ttl, ttl),
+            hash,
+            sequence: match spec.sequence {
+                true => tunnel.next_sequence(),
+                false => 0,
+            },
+            options: said.options.options(),
+            ..PerPacket::of(&said.info)
+        };
+        let Some(prepared) = sending.headers.get(place as usize) else {
+            return self.cell.drop(DropReason::TunnelNoRoute, 1);
+        };
+        if let Err(error) = prepared.header.push(&mut frame, &packet) {
+            return self.cell.drop(error.into(), 1);
+        }
+        let bridge = self.snapshot.bridge(prepared.device);
+        let Some(local) = bridge.and_then(|bridge| bridge.port(LOCAL)) else {
+            return self.cell.drop(DropReason::TunnelNoRoute, 1);
+        };
+        match (self.patches).push_outer(local.id.slot(), self.depth + 1, frame) {
+            Ok(()) => {
+                let counters = port.counters.of(self.worker);
+                counters.tx_packets.add(1);
+                counters.tx_bytes.add(length);
+            }
+            Err(reason) => self.cell.drop(reason, 1),
+        }
+    }
+
+    /// Keeps a frame until the next hop's address is known, and asks control for it.
+    #[cold]
+    fn wait_for(&mut self, port: &PortState, next_hop: (u32, IpAddr), source: IpAddr, frame: F) {
+        let now_ms = self.clock.now_ms();
+        let (device, address) = next_hop;
+        let asked = self.sending.asked.get(&next_hop);
+        if asked.is_none_or(|asked| now_ms.saturating_sub(*asked) >= ASK_MS) {
+            let bridge = self.snapshot.bridge(device);
+            let kind = RequestKind::AskNeighbour { address, source };
+            let told = bridge.is_some_and(|bridge| {
+                self.requests.push(WorkerRequest {
+                    bridge: bridge.id,
+                    worker: self.worker,
+                    kind,
+                })
+            });
+            if self.sending.asked.len() >= WAITING_MAX {
+                let asked = &mut self.sending.asked;
+                asked.retain(|_, asked| now_ms.saturating_sub(*asked) < ASK_MS);
+            }
+            if told && self.sending.asked.len() < WAITING_MAX {
+                self.sending.asked.insert(next_hop, now_ms);
+            }
+        }
+        let until_ms = self.sending.until_ms.unwrap_or(now_ms + WAIT_MS);
+        let waiting = &mut self.sending.waiting;
+        let same = |other: &&Waiting<F>| other.next_hop == next_hop;
+        if waiting.len() >= WAITING_MAX || waiting.iter().filter(same).count() >= WAITING_OF_ONE {
+            return self.cell.drop(DropReason::TunnelTooManyWait, 1);
+        }
+        waiting.push_back(Waiting {
+            until_ms,
+            port: port.id,
+            next_hop,
+            said: self.sending.said.clone(),
+            depth: self.depth,
+            frame,
+        });
+        self.cell.tunnel_waited.add(1);
+    }
+
+    /// A frame is on its way to an underlay's local port: takes it where it came by a tunnel, and
+    /// tells control of neighbours. What is none of these is given back.
+    #[inline(never)]
+    pub fn from_tunnel(&mut self, port: &PortState, frame: F) -> Option<F> {
+        let Some(tunnels) = self.snapshot.tunnels.as_deref() else {
+            return Some(frame);
+        };
+        let Some(device) = tunnels.view.device(port.bridge) else {
+            return Some(frame);
+        };
+        let head = frame.head();
+        let Some(header) = head.first_chunk::<ETHERNET_LEN>() else {
+            return Some(frame);
+        };
+        let eth_type = u16::from_be_bytes([header[12], header[13]]);
+        let (dst, protocol, l4) = match eth_type {
+            IPV4 if head.len() >= 34 => {
+                let dst = [head[30], head[31], head[32], head[33]];
+                let l4 = 14 + usize::from(head[14] & 0xf) * 4;
+                (IpAddr::from(dst), head[23], l4)
+            }
+            IPV6 if head.len() >= 54 => {
+                let mut dst = [0; 16];
+                dst.copy_from_slice(&head[38..54]);
+                (IpAddr::from(dst), head[20], 54)
+            }
+            ARP => {
+                self.snoop(port, &frame);
+                return Some(frame);
+            }
+            _ => return Some(frame),
+        };
+        if eth_type == IPV6 && protocol == ICMPV6 {
+            if head.get(l4) == Some(&ADVERTISEMENT) {
+                self.snoop(port, &frame);
+            }
+            return Some(frame);
+        }
+        if header[..6] != device.mac || !device.addresses.iter().any(|(own, _)| *own == dst) {
+            return Some(frame);
+        }
+        let udp = match protocol {
+            UDP => match head.get(l4 + 2..l4 + 4) {
+                Some(port) => Some(u16::from_be_bytes([port[0], port[1]])),
+                None => return Some(frame),
+            },
+            GRE => None,
+            _ => return Some(frame),
+        };
+        self.terminate(tunnels, frame, udp)
+    }
+
+    /// Takes the outer header off a frame that came for one of this host's addresses, by UDP to
+    /// this port or by GRE.
+    fn terminate(&mut self, tunnels: &Tunnels, mut frame: F, udp: Option<u16>) -> Option<F> {
+        let receivers = &tunnels.receivers;
+        let kinds: SmallVec<[TunnelKind; 4]> = match udp {
+            Some(port) => receivers.by_udp(port).collect(),
+            None => receivers.by_gre().collect(),
+        };
+        if kinds.is_empty() {
+            return Some(frame);
+        }
+        let mut reason = DropReason::TunnelNoPort;
+        for kind in kinds {
+            let found = &mut self.sending.found;
+            match parse_into(&mut frame, kind, found) {
+                Err(error) => reason = error.into(),
+                Ok(()) => match receivers.find(kind, udp.unwrap_or(0), &found.info) {
+                    Some(slot) => {
+                        if let Err(reason) = self.arrive_by(slot, frame) {
+                            self.cell.drop(reason, 1);
+                        }
+                        return None;
+                    }
+                    None => reason = DropReason::TunnelNoPort,
+                },
+            }
+        }
+        self.cell.drop(reason, 1);
+        None
+    }
+
+    /// The frame that has just been parsed comes in by the tunnel port of this slot.
+    fn arrive_by(&mut self, slot: u32, mut frame: F) -> Result<(), DropReason> {
+        let port = self.snapshot.port(slot).ok_or(DropReason::TunnelNoPort)?;
+        let tunnel = port.tunnel.as_deref().ok_or(DropReason::TunnelNoPort)?;
+        let found = &self.sending.found;
+        let fits = match found.payload {
+            Payload::Ethernet => tunnel.spec.carries == Carries::Frames || found.start == 0,
+            Payload::Packet(_) => tunnel.spec.carries == Carries::Packets,
+        };
+        if !fits {
+            return Err(DropReason::TunnelPayload);
+        }
+        let options = found.options(&frame);
+        if !options.bytes().is_empty() {
+            let bridge = self.snapshot.bridge(port.bridge);
+            let map = bridge.and_then(|bridge| bridge.options.as_deref());
+            options.check(map.unwrap_or_default())?;
+        }
+        let arrival = Arrival {
+            info: found.info,
+            options: SmallVec::from_slice(options.bytes()),
+        };
+        decapsulate(&mut frame, found)?;
+        if let Payload::Packet(eth_type) = found.payload
+            && found.start != 0
+            && !add_ethernet(&mut frame, [0; 6], [0; 6], eth_type)
+        {
+            return Err(DropReason::TunnelNoBuffer);
+        }
+        self.patches.push_inner(slot, self.depth + 1, frame, arrival)
+    }
+
+    /// Tells control of a neighbour that speaks, where that is news.
+    #[cold]
+    fn snoop(&mut self, port: &PortState, frame: &F) {
+        let mut bytes = [0; SNOOPED];
+        let length = frame.len().min(SNOOPED);
+        if !frame.read_at(0, &mut bytes[..length]) {
+            return;
+        }
+        let Some((address, mac)) = underlay::learned_from(&bytes[..length]) else {
+            return;
+        };
+        let wanted = self.sending.asked.remove(&(port.bridge, address)).is_some();
+        let now_ms = self.clock.now_ms();
+        if !wanted && !self.sending.may_tell(now_ms) {
+            return;
+        }
+        let told = self.requests.push(WorkerRequest {
+            bridge: self.bridge.id,
+            worker: self.worker,
+            kind: RequestKind::NeighbourSeen { address, mac },
+        });
+        if !told && wanted {
+            self.sending.asked.insert((port.bridge, address), now_ms);
+        }
+    }
+}
+
+impl<F: Frame> Turn<'_, F> {
+    /// Lets packets go on that have waited for next hops, where something has changed or it is time
+    /// to ask again.
+    #[cold]
+    pub fn retry_tunnels(&mut self) {
+        let now_ms = self.now_ms;
+        let generation = self.snapshot.generation();
+        if (self.sending).is_early(generation, now_ms) {
+            return;
+        }
+        let waiting = std::mem::take(&mut self.sending.waiting);
+        self.patches.begin(waiting.len());
+        for Waiting {
+            until_ms,
+            port,
+            said,
+            depth,
+            frame,
+            ..
+        } in waiting
+        {
+            let state = self.snapshot.port(port.slot()).filter(|state| state.id == port);
+            let tunnel = state.and_then(|state| Some((state, state.tunnel.as_deref()?)));
+            let Some((state, tunnel)) = tunnel else {
+                self.cell.drop(DropReason::PortGone, 1);
+                continue;
+            };
+            let Some(bridge) = self.snapshot.bridge(state.bridge) else {
+                self.cell.drop(DropReason::BridgeGone, 1);
+                continue;
+            };
+            if until_ms <= now_ms {
+                self.cell.drop(DropReason::TunnelNoNeighbour, 1);
+                continue;
+            }
+            self.sending.said = said;
+            self.sending.until_ms = Some(until_ms);
+            let mut forward = self.forward(bridge, depth);
+            forward.to_tunnel(state, tunnel, frame);
+            self.sending.until_ms = None;
+        }
+        self.finish();
+    }
+}
