@@ -1,0 +1,152 @@
+//! Routes and neighbours at one moment, for workers.
+
+use crate::device::Device;
+use crate::neighbours::Neighbours;
+use crate::routes::{Routes, Table};
+use crate::{Mac, discovery};
+use std::collections::HashMap;
+use std::fmt;
+use std::net::IpAddr;
+use std::sync::Arc;
+
+/// What workers see of the network that tunnels run over: it never changes, and is shared in an
+/// `Arc`. Routes are shared with [`Routes`], so a new view costs as much as there are neighbours.
+#[derive(Clone, Debug)]
+pub struct View {
+    /// The caller's number of it, so that what was looked up in an older one can be told.
+    pub generation: u64,
+    routes: Arc<Table>,
+    devices: Vec<Known>,
+    by_name: HashMap<String, usize>,
+    by_id: HashMap<u32, usize>,
+}
+
+/// A device with its neighbours.
+#[derive(Clone, Debug)]
+struct Known {
+    device: Device,
+    neighbours: HashMap<IpAddr, Mac>,
+}
+
+/// The first step of packets' way to an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Hop {
+    /// The device that they leave by ([`Device::id`]).
+    pub device: u32,
+    /// The address that they come from.
+    pub source: IpAddr,
+    /// The address whose MAC address they go to: the gateway, or else the destination itself.
+    pub via: IpAddr,
+    /// The MAC address that they come from: the device's.
+    pub eth_src: Mac,
+    /// The MAC address that they go to.
+    pub eth_dst: Mac,
+}
+
+/// Why there is no way to an address.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Unresolved {
+    /// No route leads there by a device that tunnels can use, or the source address that was asked
+    /// for is not the machine's own.
+    NoRoute,
+    /// A neighbour's MAC address is not known, and is to be asked for.
+    Neighbour {
+        /// The device on whose link it is ([`Device::id`]).
+        device: u32,
+        /// Its address.
+        address: IpAddr,
+        /// The address to ask from.
+        source: IpAddr,
+    },
+}
+
+// Not derived: `source` would be taken for the error's cause.
+impl fmt::Display for Unresolved {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Unresolved::NoRoute => f.write_str("native tunnel routing failed"),
+            Unresolved::Neighbour { address, .. } => {
+                write!(f, "neighbor cache miss for {address}")
+            }
+        }
+    }
+}
+
+impl std::error::Error for Unresolved {}
+
+impl View {
+    /// What is known now. Neighbours whose time is over count until [`Neighbours::age`] has removed
+    /// them. Of devices with the same name or number the first counts.
+    pub fn new(
+        generation: u64,
+        routes: &Routes,
+        neighbours: &Neighbours,
+        devices: &[Device],
+    ) -> View {
+        let (mut by_name, mut by_id) = (HashMap::new(), HashMap::new());
+        for (at, device) in devices.iter().enumerate() {
+            by_name.entry(device.name.clone()).or_insert(at);
+            by_id.entry(device.id).or_insert(at);
+        }
+        let known = |device: &Device| Known {
+            device: device.clone(),
+            neighbours: neighbours.of(&device.name),
+        };
+        View {
+            generation,
+            routes: routes.table(),
+            devices: devices.iter().map(known).collect(),
+            by_name,
+            by_id,
+        }
+    }
+
+    /// The way of packets to `dst` with `pkt_mark` `mark`. A source address that is asked for must
+    /// be the machine's own, which a local route for the same mark tells, as in Open vSwitch; the
+    /// device need not be the one that has it. Packets to a multicast address go to the MAC address
+    /// that stands for it, by no gateway.
+    pub fn resolve(&self, dst: IpAddr, src: Option<IpAddr>, mark: u32) -> Result<Hop, Unresolved> {
+        let dst = dst.to_canonical();
+        let src = src
+            .map(|src| src.to_canonical())
+            .filter(|src| !src.is_unspecified());
+        if let Some(src) = src {
+            let own = self.routes.lookup(src, mark).is_some_and(|to| to.local);
+            if !own || src.is_ipv4() != dst.is_ipv4() {
+                return Err(Unresolved::NoRoute);
+            }
+        }
+        let route = self.routes.lookup(dst, mark).ok_or(Unresolved::NoRoute)?;
+        let at = self.by_name.get(&route.device).ok_or(Unresolved::NoRoute)?;
+        let Known { device, neighbours } = &self.devices[*at];
+        let gateway = route.gateway.filter(|gateway| !gateway.is_unspecified());
+        let multicast = discovery::multicast_mac(dst);
+        let via = match multicast {
+            Some(_) => dst,
+            None => gateway.unwrap_or(dst),
+        };
+        let source = src.unwrap_or(route.source);
+        let eth_dst = multicast.or_else(|| neighbours.get(&via).copied());
+        Ok(Hop {
+            device: device.id,
+            source,
+            via,
+            eth_src: device.mac,
+            eth_dst: eth_dst.ok_or(Unresolved::Neighbour {
+                device: device.id,
+                address: via,
+                source,
+            })?,
+        })
+    }
+
+    /// A device by its number.
+    pub fn device(&self, id: u32) -> Option<&Device> {
+        self.by_id.get(&id).map(|at| &self.devices[*at].device)
+    }
+
+    /// All devices, as they were given.
+    pub fn devices(&self) -> impl Iterator<Item = &Device> {
+        self.devices.iter().map(|known| &known.device)
+    }
+}
