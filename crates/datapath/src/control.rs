@@ -9,6 +9,7 @@ mod bridges;
 pub(crate) mod explain;
 mod reports;
 pub(crate) mod shaping;
+mod tunnels;
 mod workers;
 
 use crate::clock::Clock;
@@ -24,7 +25,7 @@ use crate::queues::Queues;
 use crate::report::PortInfo;
 use crate::shape::Shaped;
 use crate::snapshot::{Behind, BridgeParts, BridgeState, PortState, Published, Snapshot};
-use crate::tunnel::TunnelSpec;
+use crate::tunnel::{OptionsOf, TunnelPort, TunnelSpec};
 use crate::vlan::VlanSet;
 use crate::wake::Wake;
 use crate::worker::{Command, Returns, RxPort, Shared};
@@ -104,6 +105,7 @@ struct BridgeRecord {
     settings: BridgeSettings,
     mirrors: Vec<MirrorSpec>,
     mirror_counters: HashMap<String, Arc<MirrorCounters>>,
+    options: Option<OptionsOf>,
 }
 
 enum Kind<F: Frame> {
@@ -114,7 +116,7 @@ enum Kind<F: Frame> {
     Patch {
         peer: String,
     },
-    Tunnel(Arc<TunnelSpec>),
+    Tunnel(Arc<TunnelPort>),
 }
 
 struct PortRecord<F: Frame> {
@@ -170,6 +172,7 @@ pub struct Datapath<F: Frame> {
     packet_outs: u64,
     packet_outs_refused: u64,
     interval_began: u64,
+    underlay: tunnels::Underlay,
 }
 
 impl<F: Frame + 'static> Datapath<F> {
@@ -208,6 +211,7 @@ impl<F: Frame + 'static> Datapath<F> {
             packet_outs: 0,
             packet_outs_refused: 0,
             interval_began,
+            underlay: tunnels::Underlay::default(),
         })
     }
 
@@ -274,7 +278,7 @@ impl<F: Frame + 'static> Datapath<F> {
         let counters: Arc<PortCounters> = Arc::default();
         let (kind, rx) = match spec.kind {
             PortKind::Patch { peer } => (Kind::Patch { peer }, Vec::new()),
-            PortKind::Tunnel(spec) => (Kind::Tunnel(Arc::new(spec)), Vec::new()),
+            PortKind::Tunnel(spec) => (Kind::Tunnel(Arc::new(TunnelPort::new(spec))), Vec::new()),
             PortKind::Device { rx, mut tx } => {
                 if let Err(error) = self.hand_out_tx(slot, &spec.name, &mut tx, &counters) {
                     let taken = self.take_back(&[slot], &format!("adding port {}", spec.name));
@@ -311,6 +315,9 @@ impl<F: Frame + 'static> Datapath<F> {
         self.police(id)?;
         self.reshape(id)?;
         self.redraw_with_peers(id);
+        if matches!(self.port(id)?.kind, Kind::Tunnel(_)) {
+            self.redraw_tunnels();
+        }
         self.apply_or_warn("adding a port");
         rx.into_iter().try_for_each(|port| self.serve(port))?;
         Ok(id)
@@ -355,6 +362,12 @@ impl<F: Frame + 'static> Datapath<F> {
         bridges.dedup();
         for bridge in &bridges {
             self.redraw(*bridge);
+        }
+        if records
+            .iter()
+            .any(|record| matches!(record.kind, Kind::Tunnel(_)))
+        {
+            self.redraw_tunnels();
         }
         let epoch = self.publish();
         self.parked.retain(|port| !ids.contains(&port.id));
@@ -417,11 +430,12 @@ impl<F: Frame + 'static> Datapath<F> {
         let Kind::Tunnel(old) = &mut port.kind else {
             return Err(Error::NotATunnel(port.name.clone()));
         };
-        if **old == spec {
+        if old.spec == spec {
             return Ok(());
         }
-        *old = Arc::new(spec);
+        *old = Arc::new(TunnelPort::new(spec));
         self.redraw_port(id);
+        self.redraw_tunnels();
         self.apply("changing a tunnel")
     }
 
@@ -554,6 +568,7 @@ impl<F: Frame + 'static> Datapath<F> {
                     .collect::<VlanSet>()
             }),
             mirrors: mirror::build(&bridge.mirrors, counters),
+            options: bridge.options.clone(),
         };
         let slot = id.slot() as usize;
         if self.picture.bridges.len() <= slot {
@@ -570,14 +585,18 @@ impl<F: Frame + 'static> Datapath<F> {
         let behind = match port.kind {
             Kind::Device { .. } => Behind::Device,
             Kind::Patch { .. } => Behind::Patch(self.peer_slot(port)),
-            Kind::Tunnel(_) => Behind::Patch(None), // until tunnels carry packets
+            Kind::Tunnel(_) => Behind::Tunnel,
         };
         let mut flags = port.settings.flags;
         // What comes in by a port that only mirrors is dropped before any rule.
         flags.no_recv |= reserved;
         flags.no_recv_stp |= reserved;
         let shaped = port.shaped.is_some();
+        let tunnels = self.picture.tunnels.as_ref();
+        let terminates = port.number == LOCAL
+            && tunnels.is_some_and(|tunnels| tunnels.ends_at(port.bridge.slot()));
         let direct = behind == Behind::Device
+            && !terminates
             && !flags.down
             && !flags.no_fwd
             && mirror_out == 0
@@ -591,6 +610,11 @@ impl<F: Frame + 'static> Datapath<F> {
             flags,
             live: !flags.down && !port.settings.no_carrier,
             behind,
+            tunnel: match &port.kind {
+                Kind::Tunnel(tunnel) => Some(Arc::clone(tunnel)),
+                Kind::Device { .. } | Kind::Patch { .. } => None,
+            },
+            terminates,
             mirror_in: if reserved { 0 } else { mirror_in },
             mirror_out,
             reserved,

@@ -330,6 +330,12 @@ pub(crate) struct Cell {
     pub packet_ins: Count,
     /// Packet-outs carried out.
     pub packet_outs: Count,
+    /// Frames that got a tunnel's header.
+    pub tunnel_sent: Count,
+    /// Frames whose tunnel's header was taken off.
+    pub tunnel_received: Count,
+    /// Frames that waited for the Ethernet address of a tunnel's next hop.
+    pub tunnel_waited: Count,
     learning: [Count; LEARNING.len()],
 }
 

@@ -331,12 +331,7 @@ impl<F: Frame> Patches<F> {
     }
 
     /// The batch that a frame is to join.
-    fn batch(
-        &mut self,
-        peer: u32,
-        depth: u32,
-        again: Again,
-    ) -> Result<&mut Batch<F>, DropReason> {
+    fn batch(&mut self, peer: u32, depth: u32, again: Again) -> Result<&mut Batch<F>, DropReason> {
         if depth > MAX_PATCHES || self.budget == 0 {
             return Err(DropReason::TooManyPatches);
         }

@@ -33,6 +33,11 @@ impl PortId {
 pub struct BridgeId(pub(crate) u32);
 
 impl BridgeId {
+    /// Its number among devices that tunnels go out by: its local port ([`underlay::Device::id`]).
+    pub fn underlay_id(self) -> u32 {
+        self.slot()
+    }
+
     pub(crate) fn slot(self) -> u32 {
         self.0 & 0xffff
     }

@@ -174,7 +174,9 @@ impl Snapshot {
     /// Another number whenever routes or neighbours of tunnels have changed.
     #[inline(always)]
     pub fn generation(&self) -> u64 {
-        self.tunnels.as_ref().map_or(0, |tunnels| tunnels.generation)
+        self.tunnels
+            .as_ref()
+            .map_or(0, |tunnels| tunnels.generation)
     }
 
     #[inline(always)]

@@ -44,6 +44,7 @@ impl<F: Frame + 'static> Datapath<F> {
             settings,
             mirrors: Vec::new(),
             mirror_counters: HashMap::new(),
+            options: None,
         });
         self.redraw(id);
         self.apply_or_warn("adding a bridge");

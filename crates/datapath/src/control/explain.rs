@@ -57,6 +57,8 @@ pub enum WayOut {
     Closed(DropReason),
     /// A device.
     Device(PortId),
+    /// A tunnel.
+    Tunnel(PortId),
     /// Another bridge, where the packet comes in by this port.
     Patch(BridgeId, PortNo),
 }
@@ -179,6 +181,7 @@ impl<F: Frame + 'static> Datapath<F> {
             _ if port.flags.down => WayOut::Closed(DropReason::PortDown),
             _ if port.flags.no_fwd => WayOut::Closed(DropReason::NoForward),
             Behind::Device => WayOut::Device(port.id),
+            Behind::Tunnel => WayOut::Tunnel(port.id),
             Behind::Patch(slot) => match slot.and_then(peer) {
                 Some((bridge, number)) => WayOut::Patch(bridge, number),
                 None => WayOut::Closed(DropReason::NoPatchPeer),

@@ -261,6 +261,9 @@ impl<F: Frame + 'static> Datapath<F> {
             .map(|(name, count)| (name.to_owned(), count));
         let others = [
             ("patch_frames", cells.sum(|cell| &cell.patched)),
+            ("tunnel_sent", cells.sum(|cell| &cell.tunnel_sent)),
+            ("tunnel_received", cells.sum(|cell| &cell.tunnel_received)),
+            ("tunnel_waited", cells.sum(|cell| &cell.tunnel_waited)),
             ("mirror_frames", cells.sum(|cell| &cell.mirrored)),
             ("packet_in_queued", cells.sum(|cell| &cell.packet_ins)),
             ("packet_out_done", cells.sum(|cell| &cell.packet_outs)),

@@ -21,21 +21,21 @@ use crate::learn_requests::{RequestKind, WorkerRequest};
 use crate::port::{LOCAL, PortId};
 use crate::snapshot::{PortState, Snapshot};
 use crate::worker::Turn;
+use packet::frame::Gso;
 use packet::key::at;
 use packet::keyed::Keyed;
-use packet::frame::Gso;
 use packet::segment::Cut;
 use packet::tunnel::{
     Addresses, Decapsulated, GeneveOptions, Header, HeaderSpec, OptionBuffer, Payload, PerPacket,
-    Reason, TunnelInfo, TunnelKind, add_ethernet, decapsulate, flow_hash, outer_tos, outer_ttl,
-    parse_into, strip_ethernet,
+    TunnelInfo, TunnelKind, add_ethernet, decapsulate, flow_hash, outer_tos, outer_ttl, parse_into,
+    strip_ethernet,
 };
 use packet::{FlowKey, Frame, Layers, WordSet};
 use program::host::Context;
 use smallvec::SmallVec;
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
-use underlay::Unresolved;
+use underlay::{Device, Told, Unresolved};
 
 /// Milliseconds that a packet waits for its next hop's address.
 pub const WAIT_MS: u64 = 1000;
@@ -460,6 +460,7 @@ impl<F: Frame> Forward<'_, F> {
         };
         match (self.patches).push_outer(local.id.slot(), self.depth + 1, frame) {
             Ok(()) => {
+                self.cell.tunnel_sent.add(1);
                 let counters = port.counters.of(self.worker);
                 counters.tx_packets.add(1);
                 counters.tx_bytes.add(length);
@@ -536,14 +537,14 @@ impl<F: Frame> Forward<'_, F> {
                 (IpAddr::from(dst), head[20], 54)
             }
             ARP => {
-                self.snoop(port, &frame);
+                self.snoop(device, &frame);
                 return Some(frame);
             }
             _ => return Some(frame),
         };
         if eth_type == IPV6 && protocol == ICMPV6 {
             if head.get(l4) == Some(&ADVERTISEMENT) {
-                self.snoop(port, &frame);
+                self.snoop(device, &frame);
             }
             return Some(frame);
         }
@@ -621,21 +622,25 @@ impl<F: Frame> Forward<'_, F> {
         {
             return Err(DropReason::TunnelNoBuffer);
         }
-        self.patches.push_inner(slot, self.depth + 1, frame, arrival)
+        self.patches
+            .push_inner(slot, self.depth + 1, frame, arrival)?;
+        self.cell.tunnel_received.add(1);
+        Ok(())
     }
 
     /// Tells control of a neighbour that speaks, where that is news.
     #[cold]
-    fn snoop(&mut self, port: &PortState, frame: &F) {
+    fn snoop(&mut self, device: &Device, frame: &F) {
         let mut bytes = [0; SNOOPED];
         let length = frame.len().min(SNOOPED);
         if !frame.read_at(0, &mut bytes[..length]) {
             return;
         }
-        let Some((address, mac)) = underlay::learned_from(&bytes[..length]) else {
+        let told = underlay::told_by(&bytes[..length]);
+        let Some(Told { address, mac, .. }) = told.filter(|told| told.concerns(device)) else {
             return;
         };
-        let wanted = self.sending.asked.remove(&(port.bridge, address)).is_some();
+        let wanted = self.sending.asked.remove(&(device.id, address)).is_some();
         let now_ms = self.clock.now_ms();
         if !wanted && !self.sending.may_tell(now_ms) {
             return;
@@ -646,7 +651,7 @@ impl<F: Frame> Forward<'_, F> {
             kind: RequestKind::NeighbourSeen { address, mac },
         });
         if !told && wanted {
-            self.sending.asked.insert((port.bridge, address), now_ms);
+            self.sending.asked.insert((device.id, address), now_ms);
         }
     }
 }
@@ -672,7 +677,10 @@ impl<F: Frame> Turn<'_, F> {
             ..
         } in waiting
         {
-            let state = self.snapshot.port(port.slot()).filter(|state| state.id == port);
+            let state = self
+                .snapshot
+                .port(port.slot())
+                .filter(|state| state.id == port);
             let tunnel = state.and_then(|state| Some((state, state.tunnel.as_deref()?)));
             let Some((state, tunnel)) = tunnel else {
                 self.cell.drop(DropReason::PortGone, 1);

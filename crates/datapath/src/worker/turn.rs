@@ -1,15 +1,15 @@
 //! What a worker does with frames within one turn.
 
 use super::mailbox::{Mailbox, PacketOut, Shared};
-use crate::counters::{Cell, DropReason};
 use crate::counters::PortCell;
+use crate::counters::{Cell, DropReason};
 use crate::forward::{Again, Batch, Egress, Forward, Patches};
 use crate::port::BridgeId;
 use crate::shape::Released;
 use crate::snapshot::{Behind, BridgeState, PortState, Snapshot};
 use crate::tunnel::{self, Arrival, Sending};
-use packet::{FlowKey, Frame};
 use packet::io::BURST;
+use packet::{FlowKey, Frame};
 use program::epoch::Guard;
 use program::exec::{Engine, Thaw};
 use std::sync::atomic::{AtomicU64, Ordering};
