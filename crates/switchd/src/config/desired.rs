@@ -12,6 +12,7 @@ use super::mirror::{self, Mirror};
 use super::plan::Applied;
 use super::port::{self, Port, Surroundings};
 use super::problem::{Options, Problems};
+use super::tunnel::{Receives, Together};
 use super::vlan::VlanSet;
 
 /// What this daemon can do, which decides what is refused.
@@ -215,6 +216,51 @@ impl Desired {
         reader.bridges(&root.bridges);
         desired.wrong = Wrong::new(&problems);
         (desired, problems)
+    }
+
+    /// Refuses tunnels that cannot be beside others. Those that are there already stay.
+    pub fn refuse_alike(&mut self, applied: &Applied, problems: &mut Problems) {
+        let mut newcomers = Vec::new();
+        let mut together = Together::default();
+        for (bridge, port) in self.ports() {
+            let Some(spec) = &port.tunnel else { continue };
+            let before = (applied.bridges.get(bridge))
+                .and_then(|before| before.ports.get(&port.interface_name));
+            let is_there = before
+                .and_then(|before| before.port.tunnel.as_ref())
+                .is_some_and(|before| {
+                    before.kind == spec.kind && Receives::new(before) == Receives::new(spec)
+                });
+            // Those that are there have been taken together once.
+            if !is_there || together.add(&port.interface_name, spec).is_err() {
+                newcomers.push((bridge, port, spec));
+            }
+        }
+        let mut refused = Vec::new();
+        for (bridge, port, spec) in newcomers {
+            let name = &port.interface_name;
+            if let Err(error) = together.add(name, spec) {
+                refused.push((bridge.to_owned(), name.clone(), error));
+            }
+        }
+        for (bridge, name, error) in refused {
+            problems.add("Interface", &name, "error", error.clone());
+            let ports = self
+                .bridges
+                .get_mut(&bridge)
+                .map(|bridge| &mut bridge.ports);
+            let port = ports.and_then(|ports| ports.remove(&name));
+            if let Some((uuid, kind)) = port.and_then(|port| Some((port.interface?, port.kind))) {
+                let error = PortError {
+                    bridge,
+                    name,
+                    kind,
+                    is_open: false,
+                    error,
+                };
+                self.refused.insert(uuid, error);
+            }
+        }
     }
 
     /// Lets ports whose QoS or policing cannot be go on with what they have.
@@ -545,7 +591,7 @@ const SPANNING_TREE_KEYS: [&str; 15] = [
 ];
 
 /// Types of interfaces of Open vSwitch that this switch does not have.
-const OTHERS_TYPES: [&str; 16] = [
+const OTHERS_TYPES: [&str; 11] = [
     "afxdp-nonpmd",
     "bareudp",
     "dpdkr",
@@ -553,15 +599,10 @@ const OTHERS_TYPES: [&str; 16] = [
     "dummy-internal",
     "dummy-pmd",
     "erspan",
-    "geneve",
-    "gre",
-    "gtpu",
     "ip6erspan",
-    "ip6gre",
     "lisp",
     "srv6",
     "stt",
-    "vxlan",
 ];
 
 /// Why there is no interface of a type. The words of EAFNOSUPPORT are all that Open vSwitch says,
@@ -673,7 +714,9 @@ pub(super) mod tests {
     pub(in super::super) fn abilities() -> Abilities {
         let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
         Abilities {
-            interface_types: owned(&["system", "internal", "tap", "patch", "dpdk", "dummy"]),
+            interface_types: owned(&[
+                "system", "internal", "tap", "patch", "dpdk", "dummy", "gre", "vxlan",
+            ]),
             datapath_types: owned(&["system", "netdev", "dummy"]),
             cpus: vec![0, 1],
             rundir: "/run/ovs".into(),
@@ -845,15 +888,15 @@ pub(super) mod tests {
             "br0",
             vec![
                 of_type("odd", "vxlam"),
-                of_type("tunnel", "vxlan"),
+                of_type("tunnel", "stt"),
                 of_type("test", "dummy-pmd"),
                 port(interface("vxlan_sys_4789")),
             ],
         )]);
-        let types = "there are dpdk, dummy, internal, patch, system, tap";
+        let types = "there are dpdk, dummy, gre, internal, patch, system, tap, vxlan";
         for (name, what) in [
             ("odd", "type \"vxlam\" does not exist"),
-            ("tunnel", "type \"vxlan\" is not supported yet"),
+            ("tunnel", "type \"stt\" is not supported yet"),
             (
                 "test",
                 "type \"dummy-pmd\" needs a daemon with --enable-dummy",

@@ -410,6 +410,7 @@ fn modify_ports(
 mod tests {
     use super::super::desired::tests::{abilities, bridge, interface, port, snapshot};
     use super::super::ofport::Allocator;
+    use super::super::problem::Problems;
     use super::*;
     use ovsdb::vswitch;
     use proptest::prelude::*;
@@ -698,6 +699,89 @@ mod tests {
         assert_eq!(
             actions.iter().map(kind).collect::<Vec<_>>(),
             ["ModifyPort p"]
+        );
+    }
+
+    fn tunnel(name: &str, kind: &str, options: &[(&str, &str)]) -> vswitch::Port {
+        let options = options.iter();
+        port(vswitch::Interface {
+            kind: kind.into(),
+            options: options
+                .map(|(key, value)| ((*key).to_owned(), (*value).to_owned()))
+                .collect(),
+            ..interface(name)
+        })
+    }
+
+    #[test]
+    fn a_tunnel_is_changed_in_place() {
+        let mut daemon = Daemon::default();
+        let remote = ("remote_ip", "10.0.0.2");
+        let mut run = |port| {
+            let wanted = desired(vec![bridge("br0", vec![port])]);
+            let actions = daemon.run(&wanted);
+            assert_is(&daemon.applied, &wanted);
+            actions.iter().map(kind).collect::<Vec<_>>()
+        };
+        run(tunnel("t", "vxlan", &[remote]));
+        for options in [
+            &[remote, ("key", "7")][..],
+            &[("remote_ip", "flow")],
+            &[remote, ("dst_port", "8472"), ("exts", "gbp")],
+        ] {
+            assert_eq!(run(tunnel("t", "vxlan", options)), ["ModifyPort t"]);
+        }
+        let actions = run(tunnel("t", "gre", &[remote]));
+        assert_eq!(actions, ["RemovePort t", "AddPort t Some(1)"]);
+    }
+
+    #[test]
+    fn of_tunnels_that_are_alike_the_one_that_is_there_stays() {
+        let mut daemon = Daemon::default();
+        let options = |remote| [("remote_ip", remote)];
+        let a = |remote| tunnel("a", "vxlan", &options(remote));
+        let b = |remote| tunnel("b", "vxlan", &options(remote));
+        let mut run = |ports| {
+            let mut wanted = desired(vec![bridge("br0", ports)]);
+            let mut problems = Problems::default();
+            wanted.refuse_alike(&daemon.applied, &mut problems);
+            daemon.run(&wanted);
+            assert_is(&daemon.applied, &wanted);
+            let refused = wanted.refused.values();
+            let refused: Vec<_> = refused.map(|refused| refused.name.clone()).collect();
+            assert_eq!(problems.0.len(), refused.len());
+            refused
+        };
+        assert!(run(vec![b("10.0.0.2")]).is_empty());
+        assert_eq!(run(vec![a("10.0.0.2"), b("10.0.0.2")]), ["a"]);
+        assert!(run(vec![a("10.0.0.2"), b("10.0.0.3")]).is_empty());
+        assert!(
+            run(vec![a("10.0.0.3"), b("10.0.0.2")]).is_empty(),
+            "changed over"
+        );
+        assert_eq!(run(vec![a("10.0.0.2"), b("10.0.0.2")]), ["a"]);
+        // Where none of them is there, the first one comes.
+        assert_eq!(run(vec![a("10.0.0.4"), b("10.0.0.4")]), ["b"]);
+        assert!(run(vec![b("10.0.0.4")]).is_empty());
+    }
+
+    #[test]
+    fn a_thousand_tunnels_are_told_apart_at_once() {
+        let ports = |count: u32| {
+            (0..count).map(|number| {
+                let key = number.to_string();
+                tunnel(
+                    &format!("t{number}"),
+                    "vxlan",
+                    &[("remote_ip", "10.0.0.2"), ("key", &key)],
+                )
+            })
+        };
+        let mut wanted = desired(vec![bridge("br0", ports(1000).collect())]);
+        wanted.refuse_alike(&Applied::default(), &mut Problems::default());
+        assert_eq!(
+            (wanted.refused.len(), wanted.bridges["br0"].ports.len()),
+            (0, 1001)
         );
     }
 

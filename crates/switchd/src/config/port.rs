@@ -8,8 +8,10 @@ use super::ofport;
 use super::policing;
 use super::problem::{Options, Problems, Severity};
 use super::qos::{self, Qos};
+use super::tunnel;
 use super::vlan::{PriorityTags, Vlan, VlanMode, VlanSet};
 use ::qos::policer::IngressSpec;
+use datapath::tunnel::TunnelSpec;
 
 /// A port, which has exactly one interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -29,6 +31,8 @@ pub struct Port {
     pub device: String,
     /// The device's options.
     pub options: Strings,
+    /// What the options say of a tunnel; none for other types.
+    pub tunnel: Option<TunnelSpec>,
     /// Further options of the interface.
     pub other_config: Strings,
     /// Whether it is the bridge's own port.
@@ -58,9 +62,30 @@ pub struct Port {
 impl Port {
     /// Where what the rows say cannot be, goes on with what was in force before.
     pub fn keep(&mut self, before: Option<&Port>) {
+        let before = before.filter(|_| self.tunnel.is_none());
         self.qos.keep(before.map(|before| &before.qos));
         if self.ingress_error.is_some() {
             self.ingress = before.map_or_else(IngressSpec::default, |before| before.ingress);
+        }
+    }
+
+    /// Takes QoS and policing from a tunnel, which has neither here nor in Open vSwitch.
+    fn let_all_pass(&mut self, problems: &mut Problems) {
+        let missing = "a tunnel has none";
+        if !self.qos.kind.is_empty() || self.qos.error.is_some() {
+            let error = format!("QoS: {missing}; its packets are shaped where they leave");
+            problems.add("Port", &self.name, "qos", error.clone());
+            self.qos = Qos {
+                error: Some(error),
+                ..Qos::default()
+            };
+        }
+        if !self.ingress.is_none() || self.ingress_error.is_some() {
+            let error = format!("ingress_policing_rate: {missing}");
+            let column = "ingress_policing_rate";
+            problems.add("Interface", &self.interface_name, column, missing);
+            self.ingress = IngressSpec::default();
+            self.ingress_error = Some(error);
         }
     }
 
@@ -127,6 +152,10 @@ pub fn read(
 ) -> Result<Port, String> {
     let kind = kind(interface, surroundings.bridge);
     let vlan = vlan(port, problems)?;
+    let tunnel = match tunnel::kind_of(kind) {
+        Some(kind) => Some(tunnel::read(interface, kind, problems)?),
+        None => None,
+    };
     let (ingress, ingress_error) = match policing::ingress(interface, problems) {
         Ok(ingress) => (ingress, None),
         Err(error) => (IngressSpec::default(), Some(error)),
@@ -140,7 +169,7 @@ pub fn read(
         );
     }
     tell_what_does_nothing(interface, kind, problems);
-    Ok(Port {
+    let mut port = Port {
         uuid: Some(port.uuid),
         interface: Some(interface.uuid),
         name: port.name.clone(),
@@ -148,6 +177,7 @@ pub fn read(
         kind: kind.to_owned(),
         device: device(kind, surroundings),
         options: interface.options.clone(),
+        tunnel,
         other_config: interface.other_config.clone(),
         local: interface.name == surroundings.bridge,
         vlan,
@@ -160,7 +190,11 @@ pub fn read(
         qos: qos::read(&port.name, port.qos.as_ref(), problems),
         ingress,
         ingress_error,
-    })
+    };
+    if port.tunnel.is_some() {
+        port.let_all_pass(problems);
+    }
+    Ok(port)
 }
 
 /// The number that an interface had before, if it is one that it could have again.
@@ -508,10 +542,43 @@ mod tests {
             assert_eq!(told(kind, "rx-flow-ctrl"), Some(Severity::Warning));
         }
         // Who has no such type says so itself.
-        assert_eq!(told("vxlan", "remote_ip"), None);
+        assert_eq!(told("stt", "remote_ip"), None);
         let mut row = interface("p");
         row.other_config = Strings::from([("pmd-rxq-affinity".into(), "0:1".into())]);
         assert_eq!(read_one(row).1, 1);
+    }
+
+    #[test]
+    fn tunnels_have_neither_qos_nor_policing() {
+        let mut row = interface("t");
+        row.kind = "vxlan".into();
+        row.options = Strings::from([("remote_ip".into(), "10.0.0.2".into())]);
+        row.ingress_policing_rate = 1000;
+        let port = vswitch::Port {
+            name: "t".into(),
+            qos: Some(vswitch::QoS {
+                kind: "linux-htb".into(),
+                ..Default::default()
+            }),
+            ..Default::default()
+        };
+        let mut problems = Problems::default();
+        let mut read = read(&port, &row, BRIDGE, &mut problems).unwrap();
+        assert_eq!(problems.0.len(), 2);
+        let error = "QoS: a tunnel has none; its packets are shaped where they leave; \
+                     ingress_policing_rate: a tunnel has none";
+        assert_eq!(read.error().as_deref(), Some(error));
+        // Nor does it go on with what it had as something else.
+        let before = Port {
+            qos: Qos {
+                kind: "linux-noop".into(),
+                ..Qos::default()
+            },
+            ..read_one(interface("t")).0
+        };
+        read.keep(Some(&before));
+        assert!(read.qos.kind.is_empty() && read.ingress.is_none());
+        assert_eq!(read.error().as_deref(), Some(error));
     }
 
     #[test]

@@ -31,7 +31,7 @@ pub struct Port {
     pub number: u16,
     /// Its place in the datapath.
     pub id: PortId,
-    /// Its device; patch ports have none.
+    /// Its device; patch ports and tunnels have none.
     pub control: Option<Box<dyn PortControl>>,
     /// Why its device carries nothing since it was changed last.
     pub closed: Option<Closed>,

@@ -163,8 +163,12 @@ impl Database {
             return Ok(());
         }
         let snapshot = self.client.with_replica(Snapshot::of);
-        let (mut desired, problems) = Desired::from_snapshot(&snapshot, &self.abilities());
-        desired.keep(&self.switch.applied.borrow());
+        let (mut desired, mut problems) = Desired::from_snapshot(&snapshot, &self.abilities());
+        {
+            let applied = self.switch.applied.borrow();
+            desired.refuse_alike(&applied, &mut problems);
+            desired.keep(&applied);
+        }
         for problem in problems.new_since(&self.problems.borrow()) {
             match problem.severity {
                 Severity::Error => tracing::error!(target: "bridge", "{problem}"),

@@ -390,13 +390,14 @@ impl Switch {
         }
     }
 
-    /// Opens a device, or makes a patch port, and puts it into its bridge under the number that it
+    /// Opens a device, or makes a port that needs none, and puts it into its bridge under the number that it
     /// gets.
     fn add_port(&self, bridge: &str, config: &Config, wanted: Option<u16>) -> Result<u16, String> {
         let bridge = self.bridge(bridge).ok_or("its bridge could not be made")?;
         let now = self.clock.now_ms();
-        let (kind, mut control) = match config.device.as_str() {
-            "patch" => (
+        let (kind, mut control) = match (config.device.as_str(), &config.tunnel) {
+            (_, Some(tunnel)) => (PortKind::Tunnel(tunnel.clone()), None),
+            ("patch", _) => (
                 PortKind::Patch {
                     peer: patch_peer(config)?,
                 },
@@ -424,7 +425,7 @@ impl Switch {
         };
         let info = control
             .as_mut()
-            .map_or_else(|| patch_info(config), |control| control.info());
+            .map_or_else(|| deviceless_info(config), |control| control.info());
         let restoring = self.restoring.get();
         let spec = PortSpec {
             name: config.interface_name.clone(),
@@ -596,6 +597,13 @@ impl Switch {
                 .map_err(|NotRunning| NotRunning.to_string())?
                 .map_err(text)?;
         }
+        if let Some(tunnel) = &config.tunnel
+            && config.tunnel != port.config.tunnel
+        {
+            self.with_datapath(|datapath| datapath.set_tunnel(id, tunnel.clone()))
+                .map_err(|NotRunning| NotRunning.to_string())?
+                .map_err(text)?;
+        }
         if let Some(control) = &mut port.control {
             let mtu = config
                 .mtu_request
@@ -636,9 +644,9 @@ fn patch_peer(config: &Config) -> Result<String, String> {
     }
 }
 
-/// How a patch port looks: up, with a link, and with an address made up from its row, since Open
+/// How a patch port or a tunnel looks: up, with a link, and with an address made up from its row, since Open
 /// vSwitch shows one too.
-fn patch_info(config: &Config) -> PortInfo {
+fn deviceless_info(config: &Config) -> PortInfo {
     let mac = config.interface.map_or(Mac::default(), Mac::from_uuid);
     PortInfo {
         present: true,

@@ -122,7 +122,7 @@ impl Bridge {
     }
 
     /// A port's counters by the names of `Interface.statistics`; the device's own where it has
-    /// them. As with Open vSwitch, a patch port counts only what crosses it.
+    /// them. As with Open vSwitch, patch ports and tunnels count only what crosses them.
     pub fn port_counters(&self, port: &mut Port) -> HashMap<String, u64> {
         let mut counters: HashMap<String, u64> = HashMap::new();
         let mut policed = None;

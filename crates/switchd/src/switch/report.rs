@@ -5,6 +5,7 @@ use super::bridge::Bridge;
 use super::execute::Failures;
 pub use crate::config::desired::PortError;
 use crate::config::port::Port;
+use crate::config::tunnel;
 use crate::config::writeback::{Batch, Capabilities, ControllerState, InterfaceState, Role};
 use crate::config::{Desired, Mac};
 use crate::options::DummyLevel;
@@ -31,6 +32,7 @@ impl Switch {
         if self.shell.options.dummy.is_some() {
             types.extend(["dummy", "dummy-internal", "dummy-pmd"]);
         }
+        types.extend(tunnel::types());
         types.into_iter().map(str::to_owned).collect()
     }
 

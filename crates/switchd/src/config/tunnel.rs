@@ -1,0 +1,459 @@
+//! The options of tunnel interfaces (Open vSwitch's documentation of the table `Interface`).
+//!
+//! What makes Open vSwitch refuse an interface makes this switch refuse it, with the same words.
+//! Beyond that, what would send other packets than are asked for, or in clear what is to be
+//! encrypted, is refused too; any other value that is not obeyed is a problem.
+
+use super::problem::{Options, Problems};
+use datapath::tunnel::{Carries, LocalAddress, TunnelKey, TunnelSpec};
+use ovsdb::vswitch;
+use packet::tunnel::TunnelKind;
+use std::collections::HashMap;
+use std::fmt;
+use std::net::IpAddr;
+
+/// The kind of tunnel that an interface type means; none for types that are no tunnels.
+pub fn kind_of(interface_type: &str) -> Option<TunnelKind> {
+    let mut kinds = TunnelKind::ALL.into_iter();
+    kinds.find(|kind| kind.name() == interface_type)
+}
+
+/// The interface types that are tunnels.
+pub fn types() -> impl Iterator<Item = &'static str> {
+    let kinds = TunnelKind::ALL.into_iter();
+    kinds
+        .filter(|kind| *kind != TunnelKind::Vxlan { gbp: true })
+        .map(TunnelKind::name)
+}
+
+/// Reads the options of an interface of this kind. The error is for its `error` column.
+pub fn read(
+    interface: &vswitch::Interface,
+    kind: TunnelKind,
+    problems: &mut Problems,
+) -> Result<TunnelSpec, String> {
+    let name = interface.name.as_str();
+    let map = &interface.options;
+    let mut options = Options::new("Interface", name, "options", map, problems);
+    for key in ["psk", "remote_cert", "remote_name"] {
+        if options.text(key).is_some() {
+            return Err(format!(
+                "{name}: options:{key} asks for IPsec, which is not supported yet"
+            ));
+        }
+    }
+    let kind = extensions(name, kind, &mut options)?;
+    let carries = carries(name, kind, &mut options)?;
+    let (remote, local) = addresses(name, kind, &mut options)?;
+    let type_name = kind.name();
+    let kind = of_family(kind, remote, local);
+    let (in_key, out_key) = keys(kind, &mut options);
+    let has_checksum = !matches!(kind, TunnelKind::Gtpu | TunnelKind::Nvgre);
+    let spec = TunnelSpec {
+        udp_dst: udp_port(kind, &mut options),
+        local,
+        in_key,
+        out_key,
+        tos: tos(&mut options),
+        ttl: ttl(&mut options),
+        csum: has_checksum && options.boolean("csum", false),
+        df: options.boolean("df_default", true),
+        sequence: has_sequence(kind) && options.boolean("seq", false),
+        carries,
+        ..TunnelSpec::new(kind, remote)
+    };
+    for key in map.keys() {
+        if !is_read(kind, key) {
+            let what = match key.as_str() {
+                "egress_pkt_mark" => "not supported yet, ignoring it".into(),
+                _ => format!("unknown {type_name} argument '{key}', ignoring it"),
+            };
+            options.complain(key, what);
+        }
+    }
+    Ok(spec)
+}
+
+fn has_sequence(kind: TunnelKind) -> bool {
+    matches!(
+        kind,
+        TunnelKind::Gre | TunnelKind::Ip6Gre | TunnelKind::Gtpu
+    )
+}
+
+/// Whether a key of `options` is looked at for this kind.
+fn is_read(kind: TunnelKind, key: &str) -> bool {
+    match key {
+        "remote_ip" | "local_ip" | "key" | "in_key" | "out_key" | "tos" | "ttl" | "df_default"
+        | "packet_type" => true,
+        "dst_port" => kind.udp_port().is_some(),
+        "csum" => !matches!(kind, TunnelKind::Gtpu | TunnelKind::Nvgre),
+        "seq" => has_sequence(kind),
+        "exts" => matches!(kind, TunnelKind::Vxlan { .. }),
+        _ => false,
+    }
+}
+
+/// `exts`: VXLAN's extensions.
+fn extensions(
+    name: &str,
+    kind: TunnelKind,
+    options: &mut Options<'_>,
+) -> Result<TunnelKind, String> {
+    let (TunnelKind::Vxlan { .. }, Some(text)) = (kind, options.text("exts")) else {
+        return Ok(kind);
+    };
+    let mut gbp = false;
+    for extension in text.split(',').filter(|extension| !extension.is_empty()) {
+        match extension {
+            "gbp" => gbp = true,
+            // Its header is another one, so nobody would understand what is sent without it.
+            "gpe" => return Err(format!("{name}: extension 'gpe' is not supported yet")),
+            _ => options.complain(
+                "exts",
+                format!("unknown extension '{extension}', ignoring it"),
+            ),
+        }
+    }
+    Ok(TunnelKind::Vxlan { gbp })
+}
+
+/// `packet_type`: what the tunnel carries.
+fn carries(name: &str, kind: TunnelKind, options: &mut Options<'_>) -> Result<Carries, String> {
+    let usual = match kind {
+        TunnelKind::Gtpu => Carries::Packets,
+        _ => Carries::Frames,
+    };
+    let kind_name = match kind {
+        TunnelKind::Vxlan { .. } => "VXLAN (without GPE)",
+        _ => kind.name(),
+    };
+    match options.text("packet_type") {
+        None => Ok(usual),
+        Some("legacy_l2") if kind == TunnelKind::Gtpu => Err(format!(
+            "{name}: legacy_l2 configured on {kind_name} tunnel that cannot carry L2 traffic"
+        )),
+        Some("legacy_l2") => Ok(Carries::Frames),
+        Some("legacy_l3") if matches!(kind, TunnelKind::Gre | TunnelKind::Gtpu) => {
+            Ok(Carries::Packets)
+        }
+        Some("legacy_l3") => Err(format!(
+            "{name}: legacy_l3 configured on {kind_name} tunnel that cannot carry L3 traffic"
+        )),
+        Some("ptap") => {
+            let what = packet_type(usual);
+            options.complain(
+                "packet_type",
+                format!("ptap is not supported yet, using {what}"),
+            );
+            Ok(usual)
+        }
+        Some(other) => Err(format!("{name}: unknown packet_type '{other}'")),
+    }
+}
+
+/// The word for what a tunnel carries.
+pub fn packet_type(carries: Carries) -> &'static str {
+    match carries {
+        Carries::Frames => "legacy_l2",
+        Carries::Packets => "legacy_l3",
+    }
+}
+
+/// An address as it is written in an option. An IPv4 address in IPv6's form is an IPv4 address.
+fn address(text: &str) -> Option<IpAddr> {
+    text.parse()
+        .ok()
+        .map(|address: IpAddr| address.to_canonical())
+}
+
+/// `remote_ip` and `local_ip`.
+fn addresses(
+    name: &str,
+    kind: TunnelKind,
+    options: &mut Options<'_>,
+) -> Result<(Option<IpAddr>, LocalAddress), String> {
+    let kind = kind.name();
+    let missing = format!("{name}: {kind} type requires valid 'remote_ip' argument");
+    let remote = match options.text("remote_ip") {
+        None => return Err(missing),
+        Some("flow") => None,
+        Some(text) => match address(text) {
+            None => return Err(format!("{name}: bad {kind} 'remote_ip'\n{missing}")),
+            Some(address) if address.is_multicast() => {
+                return Err(format!("{name}: multicast remote_ip={text} not allowed"));
+            }
+            Some(address) if address.is_unspecified() => return Err(missing),
+            address => address,
+        },
+    };
+    let local = match options.text("local_ip") {
+        None => LocalAddress::Any,
+        Some("flow") => LocalAddress::Flow,
+        Some(text) => match address(text) {
+            None => {
+                options.complain("local_ip", format!("bad {kind} 'local_ip', ignoring it"));
+                LocalAddress::Any
+            }
+            Some(address) if address.is_unspecified() => LocalAddress::Any,
+            Some(address) => LocalAddress::Address(address),
+        },
+    };
+    match (remote, local) {
+        (Some(_), LocalAddress::Flow) => Err(format!(
+            "{name}: {kind} type requires 'remote_ip=flow' with 'local_ip=flow'"
+        )),
+        (Some(remote), LocalAddress::Address(local)) if remote.is_ipv4() != local.is_ipv4() => Err(
+            format!("{name}: 'remote_ip' and 'local_ip' has to be of the same address family"),
+        ),
+        both => Ok(both),
+    }
+}
+
+/// The kind that GRE is over these addresses: as in Open vSwitch's userspace datapath either type
+/// takes both families.
+fn of_family(kind: TunnelKind, remote: Option<IpAddr>, local: LocalAddress) -> TunnelKind {
+    let address = match (remote, local) {
+        (Some(address), _) | (None, LocalAddress::Address(address)) => address,
+        (None, LocalAddress::Any | LocalAddress::Flow) => return kind,
+    };
+    match (kind, address) {
+        (TunnelKind::Gre | TunnelKind::Ip6Gre, IpAddr::V4(_)) => TunnelKind::Gre,
+        (TunnelKind::Gre | TunnelKind::Ip6Gre, IpAddr::V6(_)) => TunnelKind::Ip6Gre,
+        (kind, _) => kind,
+    }
+}
+
+/// `in_key` and `out_key`, or `key` for both.
+fn keys(kind: TunnelKind, options: &mut Options<'_>) -> (TunnelKey, TunnelKey) {
+    let given = |key| options.text(key).is_some();
+    let (has_in, has_out, has_key) = (given("in_key"), given("out_key"), given("key"));
+    if has_in && has_out && has_key {
+        options.complain("key", "there are in_key and out_key, ignoring it");
+    }
+    let both = match has_in && has_out {
+        true => TunnelKey::None,
+        false => key(kind, "key", options),
+    };
+    let mut one = |name, has| if has { key(kind, name, options) } else { both };
+    (one("in_key", has_in), one("out_key", has_out))
+}
+
+fn key(kind: TunnelKind, name: &str, options: &mut Options<'_>) -> TunnelKey {
+    let bits = kind.key_bits();
+    match options.text(name) {
+        None => TunnelKey::None,
+        Some("flow") => TunnelKey::Flow,
+        Some(text) => {
+            let number = number(text);
+            let what = match number {
+                None => format!("\"{text}\" is neither a number nor flow, using 0"),
+                Some(number) if number >> bits != 0 => format!(
+                    "{text} has more than the {bits} bits of a key: no packet comes in with it, \
+                     and its low bits are sent"
+                ),
+                Some(number) => return TunnelKey::Fixed(number),
+            };
+            options.complain(name, what);
+            TunnelKey::Fixed(number.unwrap_or(0))
+        }
+    }
+}
+
+/// A number as C's functions read it: decimal, `0x` and hexadecimal, or `0` and octal.
+fn number(text: &str) -> Option<u64> {
+    let (digits, radix) = match text.trim().as_bytes() {
+        [b'0', b'x' | b'X', digits @ ..] => (digits, 16),
+        [b'0', digits @ ..] if !digits.is_empty() => (digits, 8),
+        digits => (digits, 10),
+    };
+    // The standard library would take a sign.
+    if !digits.iter().all(u8::is_ascii_hexdigit) {
+        return None;
+    }
+    u64::from_str_radix(std::str::from_utf8(digits).ok()?, radix).ok()
+}
+
+fn udp_port(kind: TunnelKind, options: &mut Options<'_>) -> u16 {
+    let Some(usual) = kind.udp_port() else {
+        return 0;
+    };
+    let Some(text) = options.text("dst_port") else {
+        return usual;
+    };
+    match text.trim().parse() {
+        Ok(port) if port != 0 => port,
+        _ => {
+            let what = format!("\"{text}\" is not a port in range 1 to 65535, using {usual}");
+            options.complain("dst_port", what);
+            usual
+        }
+    }
+}
+
+/// `tos`: the outer DSCP in its place above the two bits of ECN.
+fn tos(options: &mut Options<'_>) -> Option<u8> {
+    let text = match options.text("tos") {
+        None => return Some(0),
+        Some("inherit") => return None,
+        Some(text) => text,
+    };
+    let tos = number(text).and_then(|tos| u8::try_from(tos).ok());
+    let tos = tos.filter(|tos| tos & 3 == 0);
+    if tos.is_none() {
+        options.complain("tos", format!("invalid TOS {text}, using 0"));
+    }
+    tos.or(Some(0))
+}
+
+fn ttl(options: &mut Options<'_>) -> Option<u8> {
+    const USUAL: u8 = 64;
+    let text = match options.text("ttl") {
+        None => return Some(USUAL),
+        Some("inherit") => return None,
+        Some(text) => text,
+    };
+    let ttl = text.trim().parse();
+    if ttl.is_err() {
+        let what = format!("\"{text}\" is not a number in range 1 to 255, using {USUAL}");
+        options.complain("ttl", what);
+    }
+    ttl.ok().filter(|ttl| *ttl != 0).or(Some(USUAL))
+}
+
+/// Which packets come in by a tunnel port, as Open vSwitch's `ofproto/list-tunnels` says it.
+pub struct Incoming<'a>(pub &'a TunnelSpec);
+
+impl fmt::Display for Incoming<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Incoming(spec) = self;
+        match spec.local {
+            LocalAddress::Any => f.write_str("::")?,
+            LocalAddress::Flow => f.write_str("flow")?,
+            LocalAddress::Address(address) => write!(f, "{address}")?,
+        }
+        match spec.remote {
+            None => f.write_str("->flow")?,
+            Some(address) => write!(f, "->{address}")?,
+        }
+        write!(f, ", key={}", Key(spec.in_key))?;
+        write!(f, ", {}", packet_type(spec.carries))
+    }
+}
+
+/// A key as `ofproto/list-tunnels` shows it: hexadecimal, and 0 where packets have none.
+pub struct Key(pub TunnelKey);
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            TunnelKey::None | TunnelKey::Fixed(0) => f.write_str("0"),
+            TunnelKey::Flow => f.write_str("flow"),
+            TunnelKey::Fixed(key) => write!(f, "{key:#x}"),
+        }
+    }
+}
+
+/// What packets of several tunnels are told apart by before anything else.
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+enum Line {
+    Udp(u16),
+    Gre,
+}
+
+impl Line {
+    fn of(spec: &TunnelSpec) -> Line {
+        match spec.udp_dst {
+            0 => Line::Gre,
+            port => Line::Udp(port),
+        }
+    }
+}
+
+/// What decides whether a packet comes in by a tunnel port.
+#[derive(Clone, PartialEq, Eq, Hash)]
+pub struct Receives {
+    line: Line,
+    remote: Option<IpAddr>,
+    /// None: packets say it. An unspecified address: any.
+    local: Option<IpAddr>,
+    /// None: packets say it.
+    key: Option<u64>,
+    frames: bool,
+}
+
+impl Receives {
+    /// What comes in by a port with these options.
+    pub fn new(spec: &TunnelSpec) -> Receives {
+        Receives {
+            line: Line::of(spec),
+            remote: spec.remote,
+            local: match spec.local {
+                LocalAddress::Any => Some(IpAddr::from([0; 16])),
+                LocalAddress::Flow => None,
+                LocalAddress::Address(address) => Some(address),
+            },
+            key: match spec.in_key {
+                TunnelKey::None => Some(0),
+                TunnelKey::Flow => None,
+                TunnelKey::Fixed(key) => Some(key),
+            },
+            frames: spec.carries == Carries::Frames,
+        }
+    }
+}
+
+/// Tunnel ports that can be there together.
+#[derive(Default)]
+pub struct Together<'a> {
+    by_line: HashMap<Line, (&'a str, TunnelKind)>,
+    by_packets: HashMap<Receives, &'a str>,
+}
+
+impl<'a> Together<'a> {
+    /// Takes one more port, unless it would receive the packets of one that is there, or none could
+    /// say of which kind they are. The error is for the interface's `error` column.
+    pub fn add(&mut self, name: &'a str, spec: &TunnelSpec) -> Result<(), String> {
+        // Which of the two it is, the outer header says.
+        let kind = match spec.kind {
+            TunnelKind::Ip6Gre => TunnelKind::Gre,
+            kind => kind,
+        };
+        let line = Line::of(spec);
+        let &mut (other, other_kind) = self.by_line.entry(line).or_insert((name, kind));
+        let (kind_name, other_kind_name) = (kind.name(), other_kind.name());
+        match (kind, other_kind, line) {
+            _ if kind == other_kind => {}
+            (TunnelKind::Vxlan { .. }, TunnelKind::Vxlan { .. }, _) => {
+                return Err(format!(
+                    "{name}: VXLAN-GBP, and non-VXLAN-GBP tunnels can't be configured on the same \
+                     dst_port"
+                ));
+            }
+            (_, _, Line::Udp(port)) => {
+                return Err(format!(
+                    "{name}: {kind_name} cannot have UDP port {port}, which {other_kind_name} port \
+                     '{other}' has"
+                ));
+            }
+            (_, _, Line::Gre) => {
+                return Err(format!(
+                    "{name}: {kind_name} cannot be told from {other_kind_name}, which port \
+                     '{other}' has"
+                ));
+            }
+        }
+        let other = *self.by_packets.entry(Receives::new(spec)).or_insert(name);
+        if other == name {
+            return Ok(());
+        }
+        Err(format!(
+            "could not add network device {name} to ofproto (File exists): attempting to add \
+             tunnel port with same config as port '{other}' ({})",
+            Incoming(spec)
+        ))
+    }
+}
+
+#[cfg(test)]
+mod tests;
