@@ -47,6 +47,7 @@ pub fn source_among(
     gateway: Option<IpAddr>,
 ) -> Result<IpAddr, NoSource> {
     let nearest = |to: IpAddr| {
+        let to = to.to_canonical();
         let holding = addresses
             .iter()
             .filter(|(own, len)| Prefix::new(*own, *len) == Prefix::new(to, *len));

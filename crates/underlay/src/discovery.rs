@@ -11,7 +11,7 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 const BROADCAST: Mac = [0xff; 6];
 const ETH_ARP: u16 = 0x0806;
 const ETH_IPV6: u16 = 0x86dd;
-const ARP_REQUEST: u16 = 1;
+const ARP_REQUEST: u8 = 1;
 const ARP_REPLY: u8 = 2;
 const ICMPV6: u8 = 58;
 const SOLICITATION: u8 = 135;
@@ -25,7 +25,7 @@ const HOP_LIMIT: u8 = 255;
 /// up to the device.
 pub fn arp_request(src_mac: Mac, src: Ipv4Addr, dst: Ipv4Addr) -> Vec<u8> {
     Builder::ethernet(BROADCAST, src_mac)
-        .arp(ARP_REQUEST, src_mac, src.into(), [0; 6], dst.into())
+        .arp(ARP_REQUEST.into(), src_mac, src.into(), [0; 6], dst.into())
         .bytes()
 }
 
@@ -87,9 +87,8 @@ pub struct Told {
 }
 
 impl Told {
-    /// Whether a device takes notice: it is told the device itself, or all by gratuitous ARP
-    /// (`is_neighbor_reply_correct`, `is_garp`). So nobody can make it forget neighbours by answers
-    /// to others.
+    /// Whether a device takes notice: it is told the device itself, or all by gratuitous ARP. Open
+    /// vSwitch takes no notice of others, such as advertisements to a multicast address.
     pub fn concerns(&self, device: &Device) -> bool {
         device.owns(self.to) || (self.address.is_ipv4() && self.address == self.to)
     }
@@ -100,16 +99,21 @@ pub fn learned_from(frame: &[u8]) -> Option<(IpAddr, Mac)> {
     told_by(frame).map(|told| (told.address, told.mac))
 }
 
-/// What a frame tells of a neighbour (`tnl_neigh_snoop`): an ARP reply, a gratuitous ARP packet of
-/// any kind, or a neighbour advertisement that has the target's MAC address. It may have as many
-/// VLAN tags as packets may (`packet::parse::vlan_limit`).
+/// What a frame tells of a neighbour (`tnl_neigh_snoop`): an ARP reply, a gratuitous ARP request,
+/// or a neighbour advertisement that has the target's MAC address. It may have as many VLAN tags as
+/// packets may (`packet::parse::vlan_limit`). Open vSwitch also takes advertisements that may have
+/// come from another link (hop limit below 255), which RFC 4861 section 7.1.2 forbids.
 pub fn told_by(frame: &[u8]) -> Option<Told> {
     let mut key = FlowKey::ZERO;
     let layers = parse::parse(frame, frame.len(), 0, PACKET_WORDS, &mut key);
     let told = match key.u16(at::ETH_TYPE) {
         ETH_ARP => {
             let (sender, target) = (key.u32(at::IPV4_SRC), key.u32(at::IPV4_DST));
-            let answers = key.u8(at::IP_PROTO) == ARP_REPLY || sender == target;
+            let answers = match key.u8(at::IP_PROTO) {
+                ARP_REPLY => true,
+                ARP_REQUEST => sender == target,
+                _ => false,
+            };
             answers.then(|| Told {
                 address: Ipv4Addr::from(sender).into(),
                 mac: bytes(&key, at::ARP_SHA),
@@ -120,7 +124,8 @@ pub fn told_by(frame: &[u8]) -> Option<Told> {
             let advertises = layers.transport
                 && key.u8(at::IP_PROTO) == ICMPV6
                 && key.u16(at::TP_SRC) == ADVERTISEMENT
-                && key.u16(at::TP_DST) == 0;
+                && key.u16(at::TP_DST) == 0
+                && key.u8(at::IP_TTL) == HOP_LIMIT;
             advertises.then(|| Told {
                 address: Ipv6Addr::from(bytes(&key, at::ND_TARGET)).into(),
                 mac: bytes(&key, at::ARP_THA),

@@ -208,7 +208,8 @@ proptest! {
             let Some(route) = list.get(at).cloned() else { continue };
             let found = all.remove_user(route.prefix, route.len, route.mark);
             let before = list.len();
-            list.retain(|old| !(old.user && same(old, &Route { local: false, user: true, ..route.clone() })));
+            let removed = Route { local: false, user: true, ..route };
+            list.retain(|old| !same(old, &removed));
             prop_assert_eq!(found, list.len() < before);
         }
         let kernel: Vec<Route> = kernel.into_iter().map(|r| Route { user: false, ..r }).collect();
@@ -231,10 +232,12 @@ proptest! {
                 continue;
             }
             let unresolved = view.resolve(to, None, mark).unwrap_err();
-            prop_assert_eq!(unresolved, match wanted {
-                None => Unresolved::NoRoute,
-                Some(route) => Unresolved::Neighbour { device: 7, address: to, source: route.source },
+            let wanted = wanted.map_or(Unresolved::NoRoute, |route| Unresolved::Neighbour {
+                device: 7,
+                address: to,
+                source: route.source,
             });
+            prop_assert_eq!(unresolved, wanted);
         }
     }
 }
