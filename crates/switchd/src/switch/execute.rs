@@ -177,6 +177,7 @@ impl Switch {
             self.announce_identity(&bridge);
             bridge.apply_controllers();
         }
+        self.refresh_devices();
     }
 
     /// Says which datapath id a bridge has. Controllers learn of another one only by connecting

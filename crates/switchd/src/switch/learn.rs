@@ -1,5 +1,5 @@
 //! Rules that packets ask for: made as if a controller had sent them, published one by one, and the
-//! workers that hold the packets told.
+//! workers that hold the packets told; and what tunnels ask for ([`super::underlay`]).
 
 use super::{Bridge, Switch};
 use datapath::learn_requests::{RequestKind, WorkerRequest};
@@ -16,6 +16,7 @@ impl Switch {
             return;
         }
         let mut answers = Vec::new();
+        let mut news = false;
         for WorkerRequest {
             bridge,
             worker,
@@ -48,8 +49,22 @@ impl Switch {
                         bridge.pipeline.borrow_mut().connection_ended(&ended);
                     });
                 }
-                (RequestKind::ConnectionEnded(_), None) => {}
+                (RequestKind::AskNeighbour { address, source }, Some(bridge)) => {
+                    self.ask_neighbour(&bridge, address, source);
+                }
+                (RequestKind::NeighbourSeen { address, mac }, Some(bridge)) => {
+                    news |= self.neighbour_seen(&bridge, address, mac);
+                }
+                (
+                    RequestKind::ConnectionEnded(_)
+                    | RequestKind::AskNeighbour { .. }
+                    | RequestKind::NeighbourSeen { .. },
+                    None,
+                ) => {}
             }
+        }
+        if news {
+            self.tell_neighbours();
         }
         let _ = self.with_datapath(|datapath| {
             for (worker, answer) in answers {

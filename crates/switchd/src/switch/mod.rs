@@ -25,6 +25,7 @@ mod queues;
 pub mod report;
 mod slices;
 mod tables;
+pub mod underlay;
 pub mod waits;
 
 pub use bridge::{Bridge, Port};
@@ -75,6 +76,8 @@ pub struct Switch {
     reservation: Arc<tokio::sync::Mutex<()>>,
     /// Told when rules have changed, for whoever gives tables their lookups.
     pub rules_changed: tokio::sync::Notify,
+    /// What tunnels run over.
+    pub underlay: underlay::Underlay,
     /// Ports that are not as the database wants them, as it was last told.
     pub port_errors: RefCell<Vec<report::PortError>>,
 }
@@ -107,6 +110,7 @@ impl Switch {
             bundle_idle_s: Cell::new(Global::default().bundle_idle_s),
             reservation: Arc::default(),
             rules_changed: tokio::sync::Notify::new(),
+            underlay: Default::default(),
             port_errors: RefCell::default(),
         })
     }
@@ -191,6 +195,8 @@ impl Switch {
             changed |= bridge.housekeep(RECLAIMED);
         }
         self.program.domain.collect_some(RECLAIMED);
+        self.refresh_devices();
+        self.age_neighbours();
         if changed || self.has_garbage() {
             // What was unlinked can be freed only once an epoch has passed.
             self.program.domain.publish();

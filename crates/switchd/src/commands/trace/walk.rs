@@ -386,6 +386,13 @@ impl<'s> Walk<'s> {
                 let name = self.datapath_port(here.bridge, port);
                 self.actions.list.push(name);
             }
+            Ok(Ok(WayOut::Tunnel(port))) => {
+                self.mirror_out(number, sent, here, out);
+                let name = self.datapath_port(here.bridge, port);
+                out.push(closed("output to native tunnel"));
+                self.actions.commit(&now);
+                self.actions.list.push(name);
+            }
             Ok(Ok(WayOut::Patch(peer, in_port))) => {
                 self.mirror_out(number, sent, here, out);
                 self.patch(peer, in_port, sent, key, out);

@@ -1,0 +1,99 @@
+//! What tunnels run over, and which there are.
+
+use super::{Datapath, Kind};
+use crate::error::Error;
+use crate::port::{BridgeId, LOCAL, PortId};
+use crate::tunnel::{Receivers, Tunnels};
+use packet::Frame;
+use packet::keyed::Keyed;
+use packet::tunnel::Mapping;
+use std::sync::Arc;
+use underlay::View;
+
+/// Routes and neighbours as control has told of them last.
+#[derive(Default)]
+pub(super) struct Underlay {
+    view: Option<Arc<View>>,
+    generation: u64,
+    secret: Keyed,
+}
+
+impl Tunnels {
+    /// Whether packets of tunnels may come to the local port of the bridge of this slot.
+    pub(super) fn ends_at(&self, bridge: u32) -> bool {
+        !self.receivers.is_empty() && self.view.device(bridge).is_some()
+    }
+}
+
+impl<F: Frame + 'static> Datapath<F> {
+    /// Replaces what tunnels know of the network that they run over. The numbers of its devices are
+    /// those of the bridges whose local ports they are ([`BridgeId::underlay_id`]). Returns once it
+    /// is published; workers go by it from their next turn on.
+    pub fn set_underlay(&mut self, view: Arc<View>) {
+        self.underlay.view = Some(view);
+        self.underlay.generation += 1;
+        self.redraw_tunnels();
+        self.publish();
+    }
+
+    /// What tunnels know of the network that they run over.
+    pub fn underlay(&self) -> Option<&Arc<View>> {
+        self.underlay.view.as_ref()
+    }
+
+    /// Replaces a bridge's map between options of Geneve headers and `tun_metadata` fields.
+    pub fn set_tunnel_options(&mut self, id: BridgeId, map: &[Mapping]) -> Result<(), Error> {
+        let bridge = self.bridge_mut(id)?;
+        bridge.options = (!map.is_empty()).then(|| map.into());
+        self.redraw(id);
+        self.apply("changing a map of tunnels' options")
+    }
+
+    /// Draws what tunnels there are anew, and local ports that tunnels end at now or no longer.
+    pub(super) fn redraw_tunnels(&mut self) {
+        let receivers = {
+            let tunnels = self
+                .ports
+                .iter()
+                .flatten()
+                .filter_map(|port| match &port.kind {
+                    Kind::Tunnel(tunnel) => Some((port.id.slot(), &tunnel.spec)),
+                    Kind::Device { .. } | Kind::Patch { .. } => None,
+                });
+            Receivers::new(tunnels)
+        };
+        let Underlay {
+            view,
+            generation,
+            secret,
+        } = &self.underlay;
+        self.picture.tunnels = view.as_ref().map(|view| {
+            Arc::new(Tunnels {
+                generation: *generation,
+                view: Arc::clone(view),
+                receivers,
+                secret: secret.clone(),
+            })
+        });
+        let tunnels = self.picture.tunnels.as_ref();
+        let differs = |id: &PortId| {
+            let now = tunnels.is_some_and(|tunnels| {
+                let bridge = self.port(*id).map(|port| port.bridge.slot());
+                bridge.is_ok_and(|bridge| tunnels.ends_at(bridge))
+            });
+            let drawn = self.picture.port(id.slot());
+            drawn.is_none_or(|drawn| drawn.terminates != now)
+        };
+        let locals: Vec<PortId> = self
+            .ports
+            .iter()
+            .flatten()
+            .filter(|port| port.number == LOCAL)
+            .map(|port| port.id)
+            .filter(differs)
+            .collect();
+        for id in locals {
+            self.redraw_port(id);
+        }
+    }
+}

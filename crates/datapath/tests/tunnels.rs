@@ -1,0 +1,331 @@
+//! Packets into tunnels and out of them, over an underlay bridge with a wire as its uplink.
+
+mod support;
+
+use datapath::learn_requests::RequestKind;
+use datapath::tunnel::{TunnelKey, TunnelSpec};
+use datapath::{BridgeId, LOCAL, PortId, PortKind, PortSettings, PortSpec};
+use packet::build::Builder;
+use packet::tunnel::{Addresses, Mapping, TunnelKind, decapsulate, parse};
+use packet::{Field, Frame, HeapFrame, Value};
+use program::actions::{Op, PortNo};
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use support::{Switch, Wire, in_port, wait_until};
+use underlay::{Device, Neighbours, Route, Routes, View};
+
+const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 1, 1];
+const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 1, 2];
+const OWN: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+
+/// A bridge with a wire on port 1, and an underlay with a wire on port 1 and one as its local port.
+struct Bed {
+    switch: Switch,
+    overlay: BridgeId,
+    physical: BridgeId,
+    inner: Arc<Wire>,
+    uplink: Arc<Wire>,
+    local: Arc<Wire>,
+    generation: u64,
+}
+
+impl Bed {
+    fn new() -> Bed {
+        let mut switch = Switch::new(1);
+        let overlay = switch.bridge("br-int");
+        let physical = switch.bridge("br-phy");
+        let (inner, uplink, local) = (Wire::new(true), Wire::new(true), Wire::new(true));
+        switch.port(overlay, 1, &inner);
+        switch.port(physical, 1, &uplink);
+        switch.port(physical, LOCAL, &local);
+        switch.rule(physical, 0, 1, in_port(LOCAL), vec![Op::Output(1)]);
+        switch.rule(physical, 0, 1, in_port(1), vec![Op::Output(LOCAL)]);
+        Bed {
+            switch,
+            overlay,
+            physical,
+            inner,
+            uplink,
+            local,
+            generation: 0,
+        }
+    }
+
+    /// The underlay's address is `OWN`/24; `known` says whether the peer's MAC address is.
+    fn underlay(&mut self, known: bool) {
+        let device = Device {
+            name: "br-phy".into(),
+            id: self.physical.underlay_id(),
+            mac: OWN_MAC,
+            addresses: vec![(OWN.into(), 24)],
+        };
+        let (mut routes, mut neighbours) = (Routes::new(), Neighbours::new());
+        let net = Ipv4Addr::new(10, 0, 0, 0).into();
+        routes.insert(Route::by(&device, net, 24, None, 0, false).unwrap());
+        if known {
+            neighbours.learn("br-phy", PEER.into(), PEER_MAC, 0);
+        }
+        self.generation += 1;
+        let view = View::new(self.generation, &routes, &neighbours, &[device]);
+        self.switch.datapath.set_underlay(Arc::new(view));
+    }
+
+    fn tunnel(&mut self, number: PortNo, spec: TunnelSpec) -> PortId {
+        self.switch
+            .datapath
+            .add_port(PortSpec {
+                name: format!("tunnel{number}"),
+                bridge: self.overlay,
+                number,
+                settings: PortSettings::default(),
+                kind: PortKind::Tunnel(spec),
+            })
+            .unwrap()
+    }
+
+    /// What the underlay has sent, once there are so many frames.
+    fn sent(&self, count: u64) -> Vec<HeapFrame> {
+        wait_until("sent by the uplink", || self.uplink.sent() >= count);
+        let frames = self.uplink.take();
+        frames.iter().map(|bytes| HeapFrame::new(bytes)).collect()
+    }
+
+    /// The same packet on its way back.
+    fn turned(mut frame: HeapFrame) -> HeapFrame {
+        let head = frame.head_mut();
+        for at in 0..6 {
+            head.swap(at, 6 + at);
+        }
+        for at in 0..4 {
+            head.swap(26 + at, 30 + at);
+        }
+        frame
+    }
+}
+
+fn packet() -> HeapFrame {
+    Builder::ethernet([2, 0, 0, 0, 0, 9], [2, 0, 0, 0, 0, 8])
+        .ipv4(0x0a01_0101, 0x0a01_0102)
+        .udp(1000, 2000)
+        .payload(&[7; 60])
+        .frame()
+}
+
+fn remote() -> Option<IpAddr> {
+    Some(PEER.into())
+}
+
+/// Every kind: what goes in at one end is what comes out when the packet is sent back.
+#[test]
+fn what_goes_through_a_tunnel_comes_back() {
+    for kind in TunnelKind::ALL {
+        if kind == TunnelKind::Ip6Gre {
+            continue;
+        }
+        let mut bed = Bed::new();
+        bed.underlay(true);
+        let spec = TunnelSpec {
+            in_key: TunnelKey::Fixed(77),
+            out_key: TunnelKey::Fixed(77),
+            ..TunnelSpec::new(kind, remote())
+        };
+        let port = bed.tunnel(2, spec);
+        let (out, back) = (vec![Op::Output(2)], vec![Op::Output(1)]);
+        bed.switch.rule(bed.overlay, 0, 1, in_port(1), out);
+        bed.switch.rule(bed.overlay, 0, 1, in_port(2), back);
+        bed.inner.put(packet());
+        let mut outer = bed.sent(1).remove(0);
+        let mut copy = outer.clone();
+        let found = parse(&mut copy, kind).unwrap();
+        let (src, dst) = (OWN.into(), PEER.into());
+        assert_eq!(
+            found.info.addresses,
+            Some(Addresses::V4 { src, dst }),
+            "{kind:?}"
+        );
+        assert_eq!(found.info.id, 77);
+        assert_eq!(outer.head()[..6], PEER_MAC);
+        assert_eq!(outer.head()[6..12], OWN_MAC);
+        decapsulate(&mut copy, &found).unwrap();
+        let whole = packet().to_vec();
+        let carried = if kind == TunnelKind::Gtpu { 14 } else { 0 };
+        assert_eq!(copy.to_vec(), whole[carried..], "{kind:?}");
+
+        outer = Bed::turned(outer);
+        bed.uplink.put(outer);
+        wait_until("came back", || bed.inner.sent() == 1);
+        let mut whole = packet().to_vec();
+        whole[..carried.min(12)].fill(0);
+        assert_eq!(bed.inner.take(), [whole], "{kind:?}");
+        let stats = bed.switch.datapath.port_stats(port).unwrap();
+        assert_eq!((stats.rx_packets, stats.tx_packets), (1, 1));
+        assert_eq!(
+            (stats.rx_bytes, stats.tx_bytes),
+            (packet().len() as u64, packet().len() as u64)
+        );
+        assert_eq!(bed.local.sent(), 0, "not for the device");
+        assert_eq!(bed.switch.dropped_in_all(), 0);
+    }
+}
+
+/// What packets say: rules write the key and the other end, and match what came.
+#[test]
+fn rules_say_where_to_and_see_where_from() {
+    let mut bed = Bed::new();
+    bed.underlay(true);
+    let flow = TunnelSpec {
+        in_key: TunnelKey::Flow,
+        out_key: TunnelKey::Flow,
+        ..TunnelSpec::new(TunnelKind::Geneve, None)
+    };
+    bed.tunnel(2, flow);
+    let map = [Mapping {
+        class: 0x102,
+        kind: 0x80,
+        length: 4,
+        field: 0,
+    }];
+    bed.switch
+        .datapath
+        .set_tunnel_options(bed.overlay, &map)
+        .unwrap();
+    let set = |field: Field, value: u128| Op::SetField {
+        field,
+        value: Value::from_u128(value, field.def().bytes),
+        mask: field.def().place(),
+    };
+    let dst = u128::from(u32::from(PEER));
+    let ops = vec![set(Field::TunId, 5), set(Field::TunDst, dst), Op::Output(2)];
+    bed.switch.rule(bed.overlay, 0, 1, in_port(1), ops);
+    let mut from = in_port(2);
+    from.set_exact(Field::TunId, 5);
+    from.set_exact(Field::TunSrc, dst);
+    bed.switch
+        .rule(bed.overlay, 0, 1, from, vec![Op::Output(1)]);
+    bed.inner.put(packet());
+    let outer = bed.sent(1).remove(0);
+    let found = parse(&mut outer.clone(), TunnelKind::Geneve).unwrap();
+    assert_eq!(found.info.id, 5);
+    bed.uplink.put(Bed::turned(outer));
+    wait_until("came back", || bed.inner.sent() == 1);
+    assert_eq!(bed.switch.dropped_in_all(), 0);
+
+    // Without a rule's word there is no other end.
+    bed.switch
+        .rule(bed.overlay, 0, 2, in_port(1), vec![Op::Output(2)]);
+    bed.inner.put(packet());
+    wait_until("dropped", || {
+        bed.switch.dropped("tunnel_no_destination") == 1
+    });
+}
+
+/// A packet waits until the next hop's address is known, and control is asked for it.
+#[test]
+fn packets_wait_for_a_neighbour() {
+    let mut bed = Bed::new();
+    bed.underlay(false);
+    bed.tunnel(
+        2,
+        TunnelSpec::new(TunnelKind::Vxlan { gbp: false }, remote()),
+    );
+    bed.switch
+        .rule(bed.overlay, 0, 1, in_port(1), vec![Op::Output(2)]);
+    bed.inner.put_all((0..200).map(|_| packet()));
+    let mut requests = Vec::new();
+    wait_until("asked", || {
+        requests.extend(bed.switch.datapath.take_requests(10));
+        !requests.is_empty()
+    });
+    let asked = requests.remove(0);
+    assert_eq!(asked.bridge, bed.physical);
+    let RequestKind::AskNeighbour { address, source } = asked.kind else {
+        panic!("{asked:?}");
+    };
+    assert_eq!((address, source), (PEER.into(), OWN.into()));
+    wait_until("too many", || {
+        bed.switch.dropped("tunnel_too_many_wait") == 200 - 64
+    });
+    // The answer passes the underlay's local port, which control learns from.
+    let mut reply = underlay::arp_request(PEER_MAC, PEER, OWN);
+    reply[21] = 2;
+    bed.uplink.put(HeapFrame::new(&reply));
+    wait_until("seen", || {
+        requests.extend(bed.switch.datapath.take_requests(10));
+        requests.iter().any(|request| {
+            let seen = matches!(
+                request.kind,
+                RequestKind::NeighbourSeen { address, mac }
+                    if address == IpAddr::from(PEER) && mac == PEER_MAC
+            );
+            seen && request.bridge == bed.physical
+        })
+    });
+    wait_until("the device has it, too", || bed.local.sent() == 1);
+    bed.underlay(true);
+    assert_eq!(bed.sent(64).len(), 64);
+    // What nobody answers for is given up.
+    bed.underlay(false);
+    bed.inner.put(packet());
+    wait_until("given up", || {
+        bed.switch.dropped("tunnel_no_neighbour") == 1
+    });
+}
+
+/// Packets for no tunnel port, broken ones, and those that are for the host itself.
+#[test]
+fn what_comes_for_no_tunnel_is_counted_or_the_hosts() {
+    let mut bed = Bed::new();
+    bed.underlay(true);
+    let vxlan = TunnelKind::Vxlan { gbp: false };
+    let spec = TunnelSpec {
+        in_key: TunnelKey::Fixed(1),
+        out_key: TunnelKey::Fixed(2),
+        ..TunnelSpec::new(vxlan, remote())
+    };
+    let port = bed.tunnel(2, spec);
+    bed.switch
+        .rule(bed.overlay, 0, 1, in_port(1), vec![Op::Output(2)]);
+    bed.switch
+        .rule(bed.overlay, 0, 1, in_port(2), vec![Op::Output(1)]);
+    bed.inner.put(packet());
+    let outer = bed.sent(1).remove(0);
+    bed.uplink.put(Bed::turned(outer.clone()));
+    wait_until("of no tunnel", || bed.switch.dropped("tunnel_no_port") == 1);
+    let mut broken = Bed::turned(outer.clone());
+    broken.truncate(45);
+    bed.uplink.put(broken);
+    let bad = |bed: &Bed| bed.switch.dropped_in_all() == 2;
+    wait_until("cut short", || bad(&bed));
+    let mut other = Bed::turned(outer.clone());
+    other.head_mut()[36] = 1; // another UDP port
+    bed.uplink.put(other);
+    wait_until("the host's", || bed.local.sent() == 1);
+    // Nobody's any more, once the port is gone.
+    bed.switch.datapath.remove_port(port).unwrap();
+    bed.uplink.put(Bed::turned(outer));
+    wait_until("the host's", || bed.local.sent() == 2);
+}
+
+/// A route that leads into its own tunnel ends.
+#[test]
+fn a_route_into_its_own_tunnel_ends() {
+    let mut bed = Bed::new();
+    bed.underlay(true);
+    bed.tunnel(
+        2,
+        TunnelSpec::new(TunnelKind::Vxlan { gbp: false }, remote()),
+    );
+    bed.switch
+        .rule(bed.overlay, 0, 1, in_port(1), vec![Op::Output(2)]);
+    // What goes out by the underlay's local port is sent to the overlay, which tunnels it again.
+    bed.switch.patch(bed.overlay, 3, "a", "b");
+    bed.switch.patch(bed.physical, 3, "b", "a");
+    bed.switch
+        .rule(bed.overlay, 0, 1, in_port(3), vec![Op::Output(2)]);
+    bed.switch
+        .rule(bed.physical, 0, 2, in_port(LOCAL), vec![Op::Output(3)]);
+    bed.inner.put(packet());
+    wait_until("ended", || bed.switch.dropped_in_all() == 1);
+    assert_eq!(bed.uplink.sent(), 0);
+}
