@@ -7,6 +7,7 @@ import dataclasses
 import random
 
 import cases_long
+import cases_tunnels
 from frames import FRAMES, TCP, UDP, address_text, frame, mac_text, prefix_mask, uniform, zipf
 
 
@@ -19,6 +20,8 @@ class Case:
     hits: list = None
     # For a learning bridge: the port ("in", "out", "out2") behind which each MAC address is.
     stations: dict = None
+    # Where packets go by tunnels: what sets all up.
+    tunnels: cases_tunnels.Tunnels = None
 
 
 def sink(number):
@@ -186,4 +189,5 @@ CASES = {
     "normal-10k": lambda: bridging(10000, True),
     "normal-100k": lambda: bridging(100000, True),
 }
+CASES |= cases_tunnels.cases(lambda frames, tunnels: Case([], frames, tunnels=tunnels))
 CASES |= {name: lambda make=make: Case(*make()) for name, make in cases_long.CASES.items()}

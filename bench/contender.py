@@ -121,16 +121,18 @@ class Contender(harness.Switch):
         self.start()
         self.bridge("br0", *bridge)
         self.management = f"{self.directory}/br0.mgmt"
+        # Of all bridges, among which no port number comes twice.
+        self.managements = [self.management]
 
-    def sinks(self):
+    def sinks(self, bridge="br0"):
         """The two null devices out."""
         for number, name in enumerate(("out", "out2")):
-            self.port(name, "type=dpdk", f"options:dpdk-devargs=net_null{number},no-rx=1", f"ofport_request={PORTS[name]}")
+            self.port(name, "type=dpdk", f"options:dpdk-devargs=net_null{number},no-rx=1", f"ofport_request={PORTS[name]}", bridge=bridge)
 
-    def source(self, pcap, *more, queues=1):
+    def source(self, pcap, *more, queues=1, bridge="br0"):
         """The port in, which replays a file for ever."""
         files = ",".join([f"rx_pcap={pcap}"] * queues)
-        self.port("in", "type=dpdk", f'options:dpdk-devargs="net_pcap0,{files},infinite_rx=1"', f"ofport_request={PORTS['in']}", *more)
+        self.port("in", "type=dpdk", f'options:dpdk-devargs="net_pcap0,{files},infinite_rx=1"', f"ofport_request={PORTS['in']}", *more, bridge=bridge)
 
     def rules_from(self, rules, timeout=600):
         """Replaces all rules; returns the seconds that adding them took."""
@@ -156,7 +158,7 @@ class Contender(harness.Switch):
 
     def sent(self):
         """Packets sent to each sink and received, and when that was asked."""
-        text = self.ofctl("dump-ports", self.management)
+        text = "".join(self.ofctl("dump-ports", management) for management in self.managements)
         now = time.monotonic()
         found = {port: (int(received), int(sent)) for port, received, sent in re.findall(r"port +\"?(\w+)\"?: rx pkts=(\d+).*?tx pkts=(\d+)", text, re.S)}
         counts = {name: found.get(name) or found.get(str(number), (0, 0)) for name, number in PORTS.items()}

@@ -31,9 +31,12 @@ def measure(lab, results, name, case, pcap, label, command, options):
     if case.stations:
         bridge += [f"other_config:mac-table-size={2 * len(case.stations)}", "other_config:mac-aging-time=3600"]
     with contender(lab, label, command, bridge=bridge) as switch:
-        switch.sinks()
-        results.add(name, f"{label}.load_s", switch.rules_from(case.rules))
-        switch.source(pcap)
+        if case.tunnels:
+            case.tunnels.build(switch, pcap)
+        else:
+            switch.sinks()
+            results.add(name, f"{label}.load_s", switch.rules_from(case.rules))
+            switch.source(pcap)
         if case.stations:
             switch.learn(case.stations)
         time.sleep(WARM)

@@ -23,6 +23,7 @@ mod predict;
 mod qos;
 mod slices;
 mod trace;
+mod underlay;
 pub(crate) mod vector;
 pub(crate) mod waits;
 mod workers;
@@ -38,6 +39,7 @@ pub fn register(switch: &Rc<Switch>) {
         numbers: Rc::default(),
     };
     absent::register(&commands);
+    underlay::register(&commands);
     addresses::register(&commands);
     bridges::register(&commands);
     busiest::register(&commands);

@@ -129,6 +129,7 @@ pub async fn run(shell: Rc<Shell>) -> anyhow::Result<()> {
         Ok(())
     }));
     let mut links = Task(turns::spawn("links", Rc::clone(&database).follow_links()));
+    let mut routes = Task(turns::spawn("routes", Rc::clone(&switch).follow_routes()));
     let _leftovers = Task(turns::spawn(
         "leftovers",
         Rc::clone(&database).remove_leftovers(),
@@ -148,6 +149,7 @@ pub async fn run(shell: Rc<Shell>) -> anyhow::Result<()> {
             cleanup = request.cleanup;
             Ok(())
         }
+        ended = &mut routes.0 => ended.unwrap_or_else(|error| Err(error.into())),
         ended = &mut links.0 => ended.unwrap_or_else(|error| Err(error.into())),
         ended = &mut follow.0 => ended.unwrap_or_else(|error| Err(error.into())),
         ended = &mut keep.0 => ended.unwrap_or_else(|error| Err(error.into())),
@@ -158,7 +160,7 @@ pub async fn run(shell: Rc<Shell>) -> anyhow::Result<()> {
         ended = &mut predictions.0 => ended.unwrap_or_else(|error| Err(error.into())),
         ended = &mut shape.0 => ended.unwrap_or_else(|error| Err(error.into())),
     };
-    drop((follow, keep, packets, links));
+    drop((follow, keep, packets, links, routes));
     switch.shut_down(cleanup);
     result
 }

@@ -13,7 +13,7 @@ use std::fmt::Write;
 /// are no flows that could be told by a number.
 const FEATURES: &[(&str, &str)] = &[
     ("Masked set action", "Yes"),
-    ("Tunnel push pop", "No"),
+    ("Tunnel push pop", "Yes"),
     ("Ufid", "No"),
     ("Truncate action", "Yes"),
     ("Clone action", "Yes"),
@@ -39,10 +39,6 @@ const FEATURES: &[(&str, &str)] = &[
     ("CT orig tuple for IPv6", "No"),
     ("IPv6 ND Extension", "Yes"),
 ];
-
-/// The heading of an empty table of neighbours.
-const NEIGHBOURS: &str = "IP                                            MAC                 Bridge\n\
-                          ==========================================================================\n";
 
 pub(super) fn register(commands: &Commands) {
     connections(commands);
@@ -112,25 +108,9 @@ fn of_datapath(switch: &Switch, words: &[String], text: &str) -> Answer {
 }
 
 fn tunnels(commands: &Commands) {
-    for (name, usage, maximum, text) in [
-        ("tnl/arp/show", "", 0, NEIGHBOURS),
-        ("tnl/neigh/show", "", 0, NEIGHBOURS),
-        ("tnl/arp/flush", "", 0, "OK\n"),
-        ("tnl/neigh/flush", "", 0, "OK\n"),
-        ("tnl/ports/show", "-v", 1, "Listening ports:\n"),
-        ("ovs/route/show", "", 0, "Route Table:\n"),
-    ] {
+    for (name, usage, maximum, text) in [("tnl/ports/show", "-v", 1, "Listening ports:\n")] {
         commands.answer(name, usage, (0, maximum), move |_, _| Ok(text.to_owned()));
     }
-    commands.answer(
-        "ovs/route/lookup",
-        "ip_addr [pkt_mark=mark]",
-        (1, 2),
-        |_, words| match words[0].parse::<std::net::IpAddr>() {
-            Ok(_) => Err("Not found".into()),
-            Err(_) => Err("Invalid 'ip_addr' parameter".into()),
-        },
-    );
 }
 
 /// Bonds, spanning trees, fault monitors and link discovery.

@@ -8,17 +8,33 @@
 
 use super::{Bridge, Switch};
 use crate::config::ofport;
+use ports::RouteEvents;
 use program::actions::{Op, OpList};
 use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::net::IpAddr;
+use std::rc::Rc;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
 use underlay::{Device, Mac, Neighbours, Route, Routes, View};
 
 /// The least time between two questions for one neighbour, whoever wants it, in milliseconds.
 const ASK_MS: u64 = 200;
 /// Neighbours that have been asked for and are remembered.
 const ASKED_MAX: usize = 4096;
+
+/// Messages of the kernel's that are read in one go.
+const NEWS: usize = 256;
+/// The least time between two readings of routes.
+const PAUSE: Duration = Duration::from_millis(20);
+/// How many times as long as reading them the pause after it is.
+const PAUSE_TIMES: u32 = 4;
+/// And the most.
+const PAUSE_MOST: Duration = Duration::from_secs(1);
+/// After how long it is tried again to listen or to read, where that failed.
+const AGAIN: Duration = Duration::from_secs(1);
 
 /// What tunnels know of the network that they run over.
 #[derive(Default)]
@@ -62,7 +78,12 @@ impl State {
 
     fn view(&mut self) -> View {
         self.generation += 1;
-        View::new(self.generation, &self.routes, &self.neighbours, &self.devices)
+        View::new(
+            self.generation,
+            &self.routes,
+            &self.neighbours,
+            &self.devices,
+        )
     }
 }
 
@@ -150,7 +171,11 @@ impl Switch {
     pub(super) fn ask_neighbour(&self, bridge: &Bridge, address: IpAddr, source: IpAddr) {
         let now_ms = self.clock.now_ms();
         let mut state = self.underlay.0.borrow_mut();
-        let Some(device) = state.devices.iter().find(|device| device.name == bridge.name) else {
+        let Some(device) = state
+            .devices
+            .iter()
+            .find(|device| device.name == bridge.name)
+        else {
             return;
         };
         let (mac, key) = (device.mac, (device.name.clone(), address));
@@ -206,6 +231,82 @@ impl Switch {
         for (device, address, source) in sources {
             if let (Some(bridge), Some(source)) = (self.bridge(&device), source) {
                 self.ask_neighbour(&bridge, address, source);
+            }
+        }
+    }
+}
+
+/// What the kernel knows: addresses by devices, and routes with the sources that Open vSwitch picks.
+/// Takes as long as there are routes, so not for the control thread. The error is the system's
+/// number.
+fn read_kernel() -> Result<(Addresses, Vec<Route>), i32> {
+    let mut addresses = Addresses::new();
+    for found in ports::addresses()? {
+        let of = addresses.entry(found.device).or_default();
+        of.push((found.address, found.len));
+    }
+    let mut routes = Vec::new();
+    for found in ports::kernel_routes()? {
+        let own = addresses.get(&found.device).map_or(&[][..], Vec::as_slice);
+        let picked = underlay::source_among(own, found.prefix, found.gateway);
+        let Some(source) = found.source.or(picked.ok()) else {
+            continue;
+        };
+        routes.push(Route {
+            prefix: found.prefix,
+            len: found.len,
+            device: found.device,
+            gateway: found.gateway,
+            source,
+            mark: found.mark,
+            local: found.local,
+            user: false,
+        });
+    }
+    Ok((addresses, routes))
+}
+
+impl Switch {
+    /// Follows the kernel's addresses and routes until the daemon ends.
+    pub async fn follow_routes(self: Rc<Self>) -> anyhow::Result<()> {
+        let mut told = false;
+        let mut events = loop {
+            let listen = || -> std::io::Result<AsyncFd<RouteEvents>> {
+                let events = RouteEvents::new().map_err(std::io::Error::from_raw_os_error)?;
+                // SAFETY: the events own their socket, the same one as long as they live, and go
+                // after the registration.
+                Ok(unsafe { AsyncFd::register_with_interest(events, Interest::READABLE)? })
+            };
+            match listen() {
+                Ok(events) => break events,
+                Err(error) if !std::mem::replace(&mut told, true) => {
+                    tracing::warn!(target: "route_table", "no news of routes: {error}; tunnels go by none");
+                }
+                Err(_) => {}
+            }
+            tokio::time::sleep(AGAIN).await;
+        };
+        let mut changed = true;
+        loop {
+            let began = Instant::now();
+            if std::mem::take(&mut changed) {
+                match tokio::task::spawn_blocking(read_kernel).await? {
+                    Ok((addresses, routes)) => self.set_kernel_routes(addresses, routes),
+                    Err(error) => {
+                        let error = std::io::Error::from_raw_os_error(error);
+                        tracing::warn!(target: "route_table", "cannot read routes: {error}");
+                        changed = true;
+                        tokio::time::sleep(AGAIN).await;
+                        continue;
+                    }
+                }
+            }
+            // How much is told is up to others.
+            let pause = (began.elapsed() * PAUSE_TIMES).clamp(PAUSE, PAUSE_MOST);
+            tokio::time::sleep(pause).await;
+            let mut guard = events.readable_mut().await?;
+            if guard.get_inner_mut().drain(NEWS, &mut changed) {
+                guard.clear_ready();
             }
         }
     }

@@ -1,0 +1,99 @@
+"""Packets into VXLAN tunnels, out of them, and from one into another, for bench/forwarding.py.
+
+Two bridges: br0 with the tunnels, and br-phy, the underlay, whose local port has the host's address. A packet of 64 bytes that goes in by
+br0 leaves by br-phy with 50 bytes more; what comes by br-phy leaves by br0. In between it passes both bridges' rules and no device, in
+Sluice as in Open vSwitch.
+"""
+import dataclasses
+import socket
+import struct
+
+from frames import FRAMES, UDP, flow, frame
+
+HOST, GATEWAY, REMOTES = "172.16.0.1", "172.16.0.2", "172.17"
+HOST_MAC, GATEWAY_MAC = "02:00:00:00:10:01", "02:00:00:00:10:02"
+VXLAN = 4789
+# OpenFlow numbers of tunnels; those of other ports are below.
+FIRST = 100
+# As many packets in a file as make every flow and every tunnel be met.
+LEAST = 4096
+
+
+def remote(number):
+    """The other end of a tunnel."""
+    return f"{REMOTES}.{number >> 8}.{number & 255}"
+
+
+def wrapped(inner, number):
+    """A frame as it comes by tunnel `number`, whose key is `number` + 1."""
+    payload = struct.pack("!II", 8 << 24, (number + 1) << 8) + inner
+    source, destination = (struct.unpack("!I", socket.inet_aton(address))[0] for address in (remote(number), HOST))
+    mac = [int(text.replace(":", ""), 16) for text in (GATEWAY_MAC, HOST_MAC)]
+    outer = bytearray(frame(source, destination, 40000 + number % 5000, VXLAN, UDP, *mac)[:42])
+    outer[16:18] = struct.pack("!H", 28 + len(payload))
+    outer[38:40] = struct.pack("!H", 8 + len(payload))
+    outer[24:26] = b"\0\0"
+    total = sum(struct.unpack("!10H", outer[14:34]))
+    total = (total & 0xffff) + (total >> 16)
+    outer[24:26] = struct.pack("!H", 0xffff ^ (total & 0xffff) + (total >> 16))
+    return bytes(outer) + payload
+
+
+@dataclasses.dataclass
+class Tunnels:
+    """So many tunnels, and which way packets go: "in", "out" or "through"."""
+    count: int
+    way: str
+
+    def frames(self, flows):
+        """What comes in; flow and tunnel go together, as far as they can."""
+        numbers = [number % flows for number in range(max(flows, LEAST, self.count))][:FRAMES]
+        if self.way == "in":
+            return [flow(number) for number in numbers]
+        return [wrapped(flow(number), number % self.count) for number in numbers]
+
+    def build(self, switch, pcap):
+        """Bridges, tunnels, rules and the ports that packets come and go by."""
+        switch.bridge("br-phy", "fail_mode=secure", f'other_config:hwaddr="{HOST_MAC}"')
+        switch.managements.append(f"{switch.directory}/br-phy.mgmt")
+        for command in (["addr", "add", f"{HOST}/24", "dev", "br-phy"], ["link", "set", "br-phy", "up"],
+                        ["route", "add", f"{REMOTES}.0.0/16", "via", GATEWAY, "dev", "br-phy"]):
+            switch.namespace.run("ip", *command)
+        comes, goes = ("br0", "br-phy") if self.way == "in" else ("br-phy", "br-phy" if self.way == "through" else "br0")
+        words = []
+        # Packets that go through come by the first half of the tunnels and leave by the second.
+        total = self.count * 2 if self.way == "through" else self.count
+        for number in range(total):
+            words += ["--", "add-port", "br0", f"vx{number}", "--", "set", "Interface", f"vx{number}", "type=vxlan", f"options:remote_ip={remote(number)}",
+                      f"options:key={number + 1}", f"ofport_request={FIRST + number}"]
+        switch.vsctl(*words[1:], seconds=120)
+        switch.sinks(bridge=goes)
+        wide = self.count - 1
+        mask = f"0.0.{wide >> 8}.{wide & 255}"
+        rules = []
+        for number in range(self.count):
+            if self.way == "in":
+                low = f"0.0.{number >> 8}.{number & 255}"
+                match = f"ip,nw_src={low}/{mask}" if self.count > 1 else "in_port=1"
+                rules.append(f"priority=10,{match},actions=output:{FIRST + number}")
+            else:
+                action = "output:2" if self.way == "out" else f"output:{FIRST + self.count + number}"
+                rules.append(f"priority=10,in_port={FIRST + number},actions={action}")
+        switch.rules_from(rules)
+        under = {"in": ["in_port=LOCAL,actions=output:2"], "out": ["in_port=1,actions=LOCAL"],
+                 "through": ["in_port=1,actions=LOCAL", "in_port=LOCAL,actions=output:2"]}[self.way]
+        switch.ofctl("add-flows", switch.managements[-1], "-", stdin="\n".join(under) + "\n")
+        switch.appctl("tnl/neigh/set", "br-phy", GATEWAY, GATEWAY_MAC)
+        switch.source(pcap, bridge=comes)
+
+
+def cases(case):
+    """Every case by its name; `case` makes one of frames and tunnels."""
+    result = {}
+    for way, name in (("in", "vxlan-in"), ("out", "vxlan-out"), ("through", "vxlan-through")):
+        for flows, tunnels in ((1, 1), (10000, 1), (10000, 1024)):
+            def make(way=way, flows=flows, tunnels=tunnels):
+                these = Tunnels(tunnels, way)
+                return case(these.frames(flows), these)
+            result[f"{name}-{flows if flows < 1000 else '10k'}" + ("-1k" if tunnels > 1 else "")] = make
+    return result
