@@ -24,7 +24,7 @@ pub mod routes;
 pub mod text;
 pub mod view;
 
-pub use device::{Device, NoSource};
+pub use device::{Device, NoSource, source_among};
 pub use discovery::{Told, arp_request, learned_from, neighbour_solicitation, told_by};
 pub use neighbours::{Neighbour, Neighbours};
 pub use routes::{Route, Routes};
