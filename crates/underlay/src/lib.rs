@@ -10,7 +10,7 @@
 //! * [`neighbours`]: MAC addresses of neighbours, their ageing and their bounds.
 //! * [`view`]: both at one moment, for workers.
 //! * [`discovery`]: questions for neighbours, and what frames tell of them.
-//! * [`text`]: what `ovs/route/*` and `tnl/neigh/*` take and print.
+//! * [`text`]: what `ovs/route/*`, `tnl/neigh/*` and `tnl/ports/show` take and print.
 //!
 //! Nothing here does I/O, starts threads or reads a clock: time is an argument, in milliseconds of
 //! any clock that does not go back.

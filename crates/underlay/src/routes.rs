@@ -5,7 +5,9 @@
 //! 32 more when a command has added it, and 64 more when it says that the address is the machine's
 //! own. So a route of a command beats each of the kernel's of the same family whose prefix is less
 //! than 32 bits longer, and an IPv4 address of the machine is always its own. Where two priorities
-//! are equal, the longer prefix wins (in Open vSwitch that is left open).
+//! are equal, the longer prefix wins (in Open vSwitch that is left open). And IPv4 packets never go
+//! by an IPv6 route: in Open vSwitch `::/0` holds for them, too, with a source address that they
+//! cannot have.
 
 use crate::device::{self, Device, NoSource, Prefix};
 use std::cmp::Reverse;
@@ -295,6 +297,13 @@ impl Routes {
             (Reverse(highest), Reverse(len), numbered.number)
         });
         all.into_iter().map(|numbered| &numbered.route)
+    }
+
+    /// Whether any route leads by a device. Open vSwitch takes tunnels' packets in only at the
+    /// addresses of such devices.
+    pub fn leads_by(&self, device: &str) -> bool {
+        self.numbered()
+            .any(|numbered| numbered.route.device == device)
     }
 
     /// How many there are.
