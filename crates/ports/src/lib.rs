@@ -34,6 +34,7 @@ mod namespace;
 mod pool;
 mod raw;
 mod record;
+mod routes;
 mod spec;
 mod sync;
 mod tap;
@@ -51,6 +52,7 @@ pub use link::{LinkChanges, LinkEvents, NextHop, make_veth, next_hop};
 pub use mbuf::Mbuf;
 pub use pool::Pool;
 pub use record::leftovers;
+pub use routes::{KernelAddress, KernelRoute, RouteEvents, addresses, kernel_routes};
 pub use spec::{Dpdk, Dummy, Kind, PortSpec, Xdp, options_of};
 pub use tap::remove_leftover;
 

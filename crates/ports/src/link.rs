@@ -21,7 +21,7 @@ const MAX_NAME: usize = libc::IFNAMSIZ - 1;
 const MAX_SKIPPED: usize = 16;
 
 /// Room for one datagram of rtnetlink; the kernel's are shorter.
-const DATAGRAM: usize = 32 * 1024;
+pub(crate) const DATAGRAM: usize = 32 * 1024;
 
 // linux/if_link.h, linux/net_namespace.h, linux/rtnetlink.h
 const IFLA_INFO_KIND: u16 = 1;
@@ -29,10 +29,10 @@ const IFLA_INFO_DATA: u16 = 2;
 const IFLA_TARGET_NETNSID: u16 = 46;
 const NETNSA_NSID: u16 = 1;
 const NETNSA_FD: u16 = 3;
-const RTA_DST: u16 = 1;
-const RTA_OIF: u16 = 4;
-const RTA_GATEWAY: u16 = 5;
-const RTN_UNICAST: u8 = 1;
+pub(crate) const RTA_DST: u16 = 1;
+pub(crate) const RTA_OIF: u16 = 4;
+pub(crate) const RTA_GATEWAY: u16 = 5;
+pub(crate) const RTN_UNICAST: u8 = 1;
 // linux/veth.h
 const VETH_INFO_PEER: u16 = 1;
 // linux/if_arp.h
@@ -370,6 +370,31 @@ impl Links {
         body: &[u8],
         attributes: &[u8],
     ) -> Result<(u16, &[u8]), i32> {
+        self.send(kind, flags, body, attributes)?;
+        for _ in 0..MAX_SKIPPED {
+            let got = match self.receive() {
+                Err(libc::EINTR) => continue,
+                got => got?,
+            };
+            let sequence = self.sequence;
+            let found = messages(&self.reply[..got])
+                .find(|message| message.sequence == sequence)
+                .map(|message| (message.kind, message.at.clone()));
+            let Some((kind, at)) = found else { continue };
+            let content = &self.reply[at];
+            if kind != libc::NLMSG_ERROR as u16 {
+                return Ok((kind, content));
+            }
+            return match u32_at(content, 0).ok_or(libc::EPROTO)? as i32 {
+                0 => Ok((kind, content)),
+                code => Err(code.saturating_neg()),
+            };
+        }
+        Err(libc::ETIMEDOUT)
+    }
+
+    /// Sends a request, with the next sequence number.
+    fn send(&mut self, kind: u16, flags: i32, body: &[u8], attributes: &[u8]) -> Result<(), i32> {
         self.sequence = self.sequence.wrapping_add(1);
         let mut request = Vec::with_capacity(96);
         request.extend((16 + body.len() as u32 + attributes.len() as u32).to_ne_bytes());
@@ -385,31 +410,47 @@ impl Links {
         if sent < 0 {
             return Err(last_errno());
         }
-        for _ in 0..MAX_SKIPPED {
-            // SAFETY: the buffer is writable for its length.
-            let got =
-                unsafe { libc::recv(fd, self.reply.as_mut_ptr().cast(), self.reply.len(), 0) };
-            if got < 0 {
-                match last_errno() {
-                    libc::EINTR => continue,
-                    errno => return Err(errno),
+        Ok(())
+    }
+
+    /// Waits for the next datagram, and says how long it is. `EAGAIN` after a second.
+    fn receive(&mut self) -> Result<usize, i32> {
+        let fd = self.route.as_raw_fd();
+        // SAFETY: the buffer is writable for its length.
+        let got = unsafe { libc::recv(fd, self.reply.as_mut_ptr().cast(), self.reply.len(), 0) };
+        usize::try_from(got).map_err(|_| last_errno())
+    }
+
+    /// Asks for all of a kind, and shows `each` the content of every answer. `EINTR` where the
+    /// kernel's list has changed meanwhile, so that some may be missing or twice, or a signal came.
+    /// After any error answers may still come, so nothing else is to be asked by the same socket.
+    pub(crate) fn dump(
+        &mut self,
+        kind: u16,
+        body: &[u8],
+        mut each: impl FnMut(u16, &[u8]),
+    ) -> Result<(), i32> {
+        self.send(kind, libc::NLM_F_DUMP, body, &[])?;
+        let mut changed = false;
+        loop {
+            let got = self.receive()?;
+            let sequence = self.sequence;
+            let mine = messages(&self.reply[..got]).filter(|message| message.sequence == sequence);
+            for message in mine {
+                changed |= message.flags & libc::NLM_F_DUMP_INTR as u16 != 0;
+                let content = &self.reply[message.at];
+                match i32::from(message.kind) {
+                    libc::NLMSG_DONE if changed => return Err(libc::EINTR),
+                    libc::NLMSG_DONE | libc::NLMSG_ERROR => {
+                        return match u32_at(content, 0).ok_or(libc::EPROTO)? as i32 {
+                            0.. => Ok(()),
+                            code => Err(code.saturating_neg()),
+                        };
+                    }
+                    _ => each(message.kind, content),
                 }
             }
-            let sequence = self.sequence;
-            let found = messages(&self.reply[..got as usize])
-                .find(|message| message.sequence == sequence)
-                .map(|message| (message.kind, message.at.clone()));
-            let Some((kind, at)) = found else { continue };
-            let content = &self.reply[at];
-            if kind != libc::NLMSG_ERROR as u16 {
-                return Ok((kind, content));
-            }
-            return match u32_at(content, 0).ok_or(libc::EPROTO)? as i32 {
-                0 => Ok((kind, content)),
-                code => Err(code.saturating_neg()),
-            };
         }
-        Err(libc::ETIMEDOUT)
     }
 
     /// Sets the interface up or down.
@@ -628,26 +669,29 @@ fn u16_at(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_ne_bytes(bytes.get(at..at + 2)?.try_into().ok()?))
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
 /// A message of netlink in a datagram.
-struct Message {
-    kind: u16,
+pub(crate) struct Message {
+    pub kind: u16,
+    /// `NLM_F_*`.
+    flags: u16,
     sequence: u32,
     /// Where in the datagram its content is.
-    at: std::ops::Range<usize>,
+    pub at: std::ops::Range<usize>,
 }
 
 /// The messages of a datagram, as far as they are whole.
-fn messages(datagram: &[u8]) -> impl Iterator<Item = Message> {
+pub(crate) fn messages(datagram: &[u8]) -> impl Iterator<Item = Message> {
     let mut from = 0;
     std::iter::from_fn(move || {
         let rest = datagram.get(from..)?;
         let length = u32_at(rest, 0)? as usize;
         let message = Message {
             kind: u16_at(rest, 4)?,
+            flags: u16_at(rest, 6)?,
             sequence: u32_at(rest, 8)?,
             at: from + 16..from + length,
         };
@@ -660,7 +704,7 @@ fn messages(datagram: &[u8]) -> impl Iterator<Item = Message> {
 }
 
 /// Kinds and values of a list of attributes, as far as they are whole.
-fn attributes_of(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
+pub(crate) fn attributes_of(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(u16_at(rest, 0)?);
         let kind = u16_at(rest, 2)? & 0x3fff;
@@ -670,7 +714,7 @@ fn attributes_of(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     })
 }
 
-fn push_attribute(list: &mut Vec<u8>, kind: u16, value: &[u8]) {
+pub(crate) fn push_attribute(list: &mut Vec<u8>, kind: u16, value: &[u8]) {
     list.extend((4 + value.len() as u16).to_ne_bytes());
     list.extend(kind.to_ne_bytes());
     list.extend(value);
@@ -747,6 +791,35 @@ impl LinkChanges {
 /// Memory for news that have not been read, in bytes; some hundred changes.
 const NEWS: i32 = 1 << 20;
 
+/// A socket that hears news of groups (`RTMGRP_*`), never waits, and where `everywhere` hears also
+/// those of other network namespaces, as far as the kernel lets it.
+pub(crate) fn listen(groups: i32, everywhere: bool) -> Result<OwnedFd, i32> {
+    let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK;
+    let socket = socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE)?;
+    let _ = set_option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &NEWS);
+    // Without it, changes in other namespaces show only when somebody looks.
+    let all = libc::NETLINK_LISTEN_ALL_NSID;
+    if everywhere && let Err(errno) = set_option(&socket, libc::SOL_NETLINK, all, &1) {
+        tracing::debug!(target: "netlink", "no news of other network namespaces: {}", crate::describe(errno));
+    }
+    // SAFETY: all zeroes is a valid address.
+    let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
+    address.nl_family = libc::AF_NETLINK as u16;
+    address.nl_groups = groups as u32;
+    // SAFETY: the address is readable for its size.
+    let code = unsafe {
+        libc::bind(
+            socket.as_raw_fd(),
+            std::ptr::from_ref(&address).cast(),
+            std::mem::size_of_val(&address) as libc::socklen_t,
+        )
+    };
+    if code < 0 {
+        return Err(last_errno());
+    }
+    Ok(socket)
+}
+
 /// News of kernel interfaces: those of this network namespace and, where the kernel lets us, of all
 /// that have a number in it, such as those that an interface has been moved to from here.
 pub struct LinkEvents {
@@ -757,29 +830,7 @@ pub struct LinkEvents {
 impl LinkEvents {
     /// Begins to listen. The error is the system's number.
     pub fn new() -> Result<LinkEvents, i32> {
-        let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK;
-        let socket = socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE)?;
-        let _ = set_option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &NEWS);
-        // Without it, changes in other namespaces show only when somebody looks.
-        let all = libc::NETLINK_LISTEN_ALL_NSID;
-        if let Err(errno) = set_option(&socket, libc::SOL_NETLINK, all, &1) {
-            tracing::debug!(target: "netlink", "no news of other network namespaces: {}", crate::describe(errno));
-        }
-        // SAFETY: all zeroes is a valid address.
-        let mut address: libc::sockaddr_nl = unsafe { std::mem::zeroed() };
-        address.nl_family = libc::AF_NETLINK as u16;
-        address.nl_groups = libc::RTMGRP_LINK as u32;
-        // SAFETY: the address is readable for its size.
-        let code = unsafe {
-            libc::bind(
-                socket.as_raw_fd(),
-                std::ptr::from_ref(&address).cast(),
-                std::mem::size_of_val(&address) as libc::socklen_t,
-            )
-        };
-        if code < 0 {
-            return Err(last_errno());
-        }
+        let socket = listen(libc::RTMGRP_LINK, true)?;
         Ok(LinkEvents {
             socket,
             buffer: vec![0; DATAGRAM],

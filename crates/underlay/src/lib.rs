@@ -10,7 +10,7 @@
 //! * [`neighbours`]: MAC addresses of neighbours, their ageing and their bounds.
 //! * [`view`]: both at one moment, for workers.
 //! * [`discovery`]: questions for neighbours, and what frames tell of them.
-//! * [`text`]: what `ovs/route/*` and `tnl/neigh/*` take and print.
+//! * [`text`]: what `ovs/route/*`, `tnl/neigh/*` and `tnl/ports/show` take and print.
 //!
 //! Nothing here does I/O, starts threads or reads a clock: time is an argument, in milliseconds of
 //! any clock that does not go back.
@@ -24,7 +24,7 @@ pub mod routes;
 pub mod text;
 pub mod view;
 
-pub use device::{Device, NoSource};
+pub use device::{Device, NoSource, source_among};
 pub use discovery::{Told, arp_request, learned_from, neighbour_solicitation, told_by};
 pub use neighbours::{Neighbour, Neighbours};
 pub use routes::{Route, Routes};

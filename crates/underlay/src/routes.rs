@@ -5,11 +5,14 @@
 //! 32 more when a command has added it, and 64 more when it says that the address is the machine's
 //! own. So a route of a command beats each of the kernel's of the same family whose prefix is less
 //! than 32 bits longer, and an IPv4 address of the machine is always its own. Where two priorities
-//! are equal, the longer prefix wins (in Open vSwitch that is left open).
+//! are equal, the longer prefix wins (in Open vSwitch that is left open). And IPv4 packets never go
+//! by an IPv6 route: in Open vSwitch `::/0` holds for them, too, with a source address that they
+//! cannot have.
 
-use crate::device::{Device, NoSource, Prefix, mask};
+use crate::device::{self, Device, NoSource, Prefix};
 use std::cmp::Reverse;
 use std::collections::HashMap;
+use std::collections::hash_map::Entry;
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -142,7 +145,7 @@ impl Table {
         self.levels
             .iter()
             .filter(|level| level.v4 == to.v4)
-            .find_map(|level| level.routes.get(&(mark, to.bits & self::mask(level.len))))
+            .find_map(|level| level.routes.get(&(mark, to.bits & device::mask(level.len))))
             .map(|numbered| &numbered.route)
     }
 
@@ -154,8 +157,8 @@ impl Table {
     }
 
     /// Puts a route in the place of the one that differs from it in device, gateway and source
-    /// only, and says which that was.
-    fn insert(&mut self, route: Route, number: u64) -> Option<Route> {
+    /// only, and says whether it does.
+    fn insert(&mut self, route: Route, number: u64) -> bool {
         let (prefix, priority) = (route.prefix(), route.priority());
         let at = self.level(priority, prefix).unwrap_or_else(|at| {
             let level = Level {
@@ -168,18 +171,32 @@ impl Table {
             at
         });
         let key = (route.mark, prefix.bits);
-        let new = Numbered { number, route };
         match self.levels[at].routes.entry(key) {
-            std::collections::hash_map::Entry::Vacant(place) => {
-                place.insert(new);
-                None
+            Entry::Vacant(place) => {
+                place.insert(Numbered { number, route });
+                true
             }
-            std::collections::hash_map::Entry::Occupied(mut place) => {
-                let number = place.get().number;
-                let old = place.insert(Numbered { number, ..new });
-                Some(old.route)
+            Entry::Occupied(mut place) => {
+                let old = std::mem::replace(&mut place.get_mut().route, route);
+                old != place.get().route
             }
         }
+    }
+
+    /// Whether both hold the same routes, whatever their order.
+    fn is_same(&self, other: &Table) -> bool {
+        let same_level = |(a, b): (&Level, &Level)| {
+            let in_other = |(key, one): (&(u32, u128), &Numbered)| {
+                b.routes
+                    .get(key)
+                    .is_some_and(|other| other.route == one.route)
+            };
+            a.order() == b.order()
+                && a.routes.len() == b.routes.len()
+                && a.routes.iter().all(in_other)
+        };
+        self.levels.len() == other.levels.len()
+            && self.levels.iter().zip(&other.levels).all(same_level)
     }
 }
 
@@ -198,8 +215,7 @@ impl Routes {
         route.source = route.source.to_canonical();
         let number = self.next;
         self.next += 1;
-        let old = Arc::make_mut(&mut self.table).insert(route.clone(), number);
-        old != Some(route)
+        Arc::make_mut(&mut self.table).insert(route, number)
     }
 
     /// Removes the route that a command has added for these addresses and this mark; false where
@@ -253,7 +269,7 @@ impl Routes {
                 new.insert(route);
             }
         }
-        if new.iter().eq(self.iter()) {
+        if new.table.is_same(&self.table) {
             return false;
         }
         *self = new;
@@ -281,6 +297,13 @@ impl Routes {
             (Reverse(highest), Reverse(len), numbered.number)
         });
         all.into_iter().map(|numbered| &numbered.route)
+    }
+
+    /// Whether any route leads by a device. Open vSwitch takes tunnels' packets in only at the
+    /// addresses of such devices.
+    pub fn leads_by(&self, device: &str) -> bool {
+        self.numbered()
+            .any(|numbered| numbered.route.device == device)
     }
 
     /// How many there are.

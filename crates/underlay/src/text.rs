@@ -1,12 +1,12 @@
-//! What `ovs/route/*` and `tnl/neigh/*` (also called `tnl/arp/*`) take and print, as Open vSwitch
-//! 3.1 does.
+//! What `ovs/route/*`, `tnl/neigh/*` (also called `tnl/arp/*`) and `tnl/ports/show` take and print,
+//! as Open vSwitch 3.1 does.
 //!
 //! Parsers get a command's arguments without its name. How many there may be is for whoever calls
 //! them to check, as the message about that is the same for all commands; one that is missing
 //! counts as an empty one, and superfluous ones are not looked at.
 
 use crate::Mac;
-use crate::device::source_among;
+use crate::device::{Device, source_among};
 use crate::neighbours::{MAX_AGEING_S, Neighbours};
 use crate::routes::{Route, Routes};
 use std::fmt::{self, Write};
@@ -208,6 +208,86 @@ pub fn neighbours(neighbours: &Neighbours, now_ms: u64) -> String {
 /// What `tnl/neigh/aging` prints.
 pub fn ageing(neighbours: &Neighbours) -> String {
     (neighbours.ageing_ms() / 1000).to_string()
+}
+
+/// A place where tunnels' packets are taken in.
+#[derive(Clone, PartialEq, Eq, Debug)]
+pub struct Listener {
+    /// The name of the tunnels' device in the datapath, such as `vxlan_sys_4789` or `gre_sys`.
+    pub name: String,
+    /// The datapath's number of that device.
+    pub number: u32,
+    /// How many tunnel ports use it.
+    pub users: usize,
+    /// The IP protocol: 17 for UDP, 47 for GRE.
+    pub protocol: u8,
+    /// The destination port of UDP or TCP; 0 for other protocols.
+    pub port: u16,
+}
+
+/// What `tnl/ports/show` prints, with `-v` where it is `verbose`: then by all addresses of
+/// `devices`, which in Open vSwitch are those that some route leads by ([`Routes::leads_by`]), and
+/// only the first of listeners for the same packets.
+pub fn listeners(listeners: &[Listener], devices: &[Device], verbose: bool) -> String {
+    let mut text = String::from("Listening ports:\n");
+    if !verbose {
+        for Listener {
+            name,
+            number,
+            users,
+            ..
+        } in listeners
+        {
+            let _ = writeln!(text, "{name} ({number}) ref_cnt={users}");
+        }
+        return text;
+    }
+    let takes = |listener: &Listener| (listener.protocol, listener.port);
+    let first = |at: usize| {
+        let wanted = takes(&listeners[at]);
+        listeners.iter().position(|other| takes(other) == wanted) == Some(at)
+    };
+    // Those with ports before others, IPv4 before IPv6: Open vSwitch's order is left open.
+    for (with_port, v4) in [(true, true), (true, false), (false, true), (false, false)] {
+        for (device, address) in devices.iter().flat_map(|device| {
+            let own = device.addresses.iter().map(|(own, _)| own);
+            own.map(move |own| (device, *own))
+        }) {
+            for (at, listener) in listeners.iter().enumerate() {
+                let shown = (listener.port != 0, address.is_ipv4()) == (with_port, v4);
+                if shown && first(at) {
+                    text.push_str(&taken(listener, device.mac, address));
+                }
+            }
+        }
+    }
+    text
+}
+
+/// The packets that a listener takes at an address, as a flow of the datapath.
+fn taken(listener: &Listener, [a, b, c, d, e, f]: Mac, address: IpAddr) -> String {
+    let Listener {
+        name,
+        number,
+        protocol,
+        port,
+        ..
+    } = listener;
+    let (kind, ip) = match address {
+        IpAddr::V4(_) => ("0x0800", "ipv4"),
+        IpAddr::V6(_) => ("0x86dd", "ipv6"),
+    };
+    let transport = match protocol {
+        6 => format!(",tcp(dst={port})"),
+        17 => format!(",udp(dst={port})"),
+        132 => format!(",sctp(dst={port})"),
+        _ => String::new(),
+    };
+    let address = Shown(address);
+    format!(
+        "{name} ({number}) : eth(dst={a:02x}:{b:02x}:{c:02x}:{d:02x}:{e:02x}:{f:02x}),\
+         eth_type({kind}),{ip}(dst={address},proto={protocol},frag=no){transport}\n"
+    )
 }
 
 /// An address as `inet_ntop` writes it. It differs from the standard library's in that the last 32
@@ -636,6 +716,53 @@ mod tests {
         );
         assert_eq!(ageing(&all), "900");
         assert_eq!(neighbours(&Neighbours::new(), 0), rows(&[]));
+    }
+
+    #[test]
+    fn listeners_are_shown_as_by_open_vswitch() {
+        let listener = |name: &str, number, protocol, port| Listener {
+            name: name.into(),
+            number,
+            users: 1,
+            protocol,
+            port,
+        };
+        let all = [
+            listener("vxlan_sys_4789", 4789, 17, 4789),
+            listener("gre_sys", 2, 47, 0),
+            listener("erspan_sys", 3, 47, 0),
+            listener("stt_sys_7471", 7471, 6, 7471),
+        ];
+        let device = Device {
+            name: "br0".into(),
+            id: 0,
+            mac: [0xaa, 0x55, 0xaa, 0x55, 0, 0],
+            addresses: br0(),
+        };
+        assert_eq!(
+            listeners(&all, &[], false),
+            "Listening ports:\n\
+             vxlan_sys_4789 (4789) ref_cnt=1\n\
+             gre_sys (2) ref_cnt=1\n\
+             erspan_sys (3) ref_cnt=1\n\
+             stt_sys_7471 (7471) ref_cnt=1\n"
+        );
+        assert_eq!(listeners(&all, &[], true), "Listening ports:\n");
+        let lines = [
+            "vxlan_sys_4789 (4789) : V4,proto=17,frag=no),udp(dst=4789)",
+            "stt_sys_7471 (7471) : V4,proto=6,frag=no),tcp(dst=7471)",
+            "vxlan_sys_4789 (4789) : V6,proto=17,frag=no),udp(dst=4789)",
+            "stt_sys_7471 (7471) : V6,proto=6,frag=no),tcp(dst=7471)",
+            "gre_sys (2) : V4,proto=47,frag=no)",
+            "gre_sys (2) : V6,proto=47,frag=no)",
+        ];
+        let v4 = "eth(dst=aa:55:aa:55:00:00),eth_type(0x0800),ipv4(dst=10.1.1.1";
+        let v6 = "eth(dst=aa:55:aa:55:00:00),eth_type(0x86dd),ipv6(dst=fc00::1";
+        let wanted = format!("Listening ports:\n{}\n", lines.join("\n"));
+        assert_eq!(
+            listeners(&all, &[device], true),
+            wanted.replace("V4", v4).replace("V6", v6)
+        );
     }
 
     #[test]

@@ -125,7 +125,9 @@ fn commands_win_over_the_kernel_and_own_addresses_over_all() {
     let device = |to: &str| routes.lookup(ip(to), 0).unwrap().device.clone();
     assert_eq!(device("10.1.1.5"), "br0");
     assert_eq!(device("10.1.1.1"), "kernel");
+    assert!(routes.leads_by("br0"));
     assert!(routes.remove_user(ip("10.0.0.77"), 8, 0));
+    assert!(!routes.leads_by("br0"));
     assert!(!routes.remove_user(ip("10.0.0.77"), 8, 0));
     assert!(!routes.remove_user(ip("10.1.1.0"), 24, 0));
     assert_eq!(routes.lookup(ip("10.1.1.5"), 0).unwrap().device, "kernel");

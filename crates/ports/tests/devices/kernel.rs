@@ -22,7 +22,7 @@ pub fn own_namespace() {
     ip("link set lo up");
 }
 
-fn ip(arguments: &str) {
+pub fn ip(arguments: &str) {
     let output = Command::new("ip")
         .args(arguments.split_whitespace())
         .output()

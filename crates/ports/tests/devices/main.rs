@@ -9,5 +9,6 @@ mod eal;
 mod ethdev;
 mod frontend;
 mod kernel;
+mod routes;
 mod support;
 mod vhost;
