@@ -290,3 +290,86 @@ def absorb(namespace, *ports, ip6=False):
             taker.bind(("", port))
             found.append(taker)
     return found
+
+
+class Watched:
+    """A site under test whose wire is watched by a raw socket, and a raw host at its br-int. What the host sends leaves
+    by the tunnel `tun`, what comes out of that goes to the host, if the test sets no other rules."""
+
+    def __init__(self, lab, ip6=False, ports=(VXLAN, GENEVE, GTPU)):
+        self.switch = site(lab, ip6=ip6)
+        self.far = wired(self.switch)
+        self.takers = absorb(self.far, *ports, ip6=ip6)
+        self.wire = self.far.raw()
+        self.host = raw_host(self.switch)
+        self.here, self.there = underlay(1, ip6), underlay(2, ip6)
+        self.mac, self.far_mac = self.switch.namespace.address("br-phy"), self.far.address()
+        self.number = 0
+
+    def pushed(self, frame=None, protocol=UDP, port=None, seconds=10, host=None):
+        """What leaves for a frame of the host (a marked one by default): sent until it comes, as the first is lost
+        while the neighbour is asked for."""
+        self.number += 1
+        frame = frame or marked(self.number)
+        self.wire.drain()
+
+        def attempt():
+            (host or self.host).send(frame)
+            found = [outer for outer in outers(self.wire, 1, 0.3, protocol, port)
+                     if outer.tunnel.endswith(frame[14:])]
+            return found[-1] if found else None
+        return wait_for("a frame leaves through the tunnel", attempt, seconds)
+
+    def push_none(self, protocol=UDP, seconds=0.5):
+        """Fails the test if a frame of the host leaves by a tunnel."""
+        self.number += 1
+        self.wire.drain()
+        self.host.send(marked(self.number))
+        equal([outer.frame.hex() for outer in outers(self.wire, 1, seconds, protocol)], [], "what leaves")
+
+    def inject(self, *packets, source=None, destination=None):
+        """Puts packets on the wire for the site."""
+        for packet in packets:
+            kind = 0x86dd if packet[0] >> 4 == 6 else 0x0800
+            self.wire.send(ethernet(destination or self.mac, source or self.far_mac, kind, packet))
+
+    def udp(self, port, payload, **fields):
+        """A datagram from the far end."""
+        return udp(fields.pop("source", self.there), fields.pop("destination", self.here), port, payload, **fields)
+
+    def arrives(self, number, seconds=5):
+        """The marked frame of this number as it arrives at the host, or None."""
+        frames = self.host.receive(seconds, lambda frame: mark_of(frame) == number, until=1)
+        return frames[0] if frames else None
+
+    def comes_in(self, packet, number, what="a packet"):
+        """A packet from the wire gets the frame it carries, of this number, to the host; returns that."""
+        self.inject(packet)
+        frame = self.arrives(number)
+        check(frame, f"what {what} carries does not arrive")
+        return frame
+
+    def stays_out(self, what, number, *packets):
+        """Packets from the wire do not get the frame of this number to the host, but what is good after them does."""
+        self.inject(*packets)
+        frame = self.arrives(number, 0.3)
+        check(frame is None, f"{what}: what it carries arrives: {frame and frame.hex()}")
+
+
+# Two sites.
+
+def sites(lab, ip6=False, reference=True):
+    """The daemon under test (`s`, number 1) and Open vSwitch (`o`, number 2; without `reference` one more of those
+    under test), joined."""
+    here, there = site(lab, "s", 1, ip6=ip6), site(lab, "o", 2, reference=reference, ip6=ip6)
+    join(here, there)
+    return here, there
+
+
+def carries(sender, receiver, number, seconds=10, **fields):
+    """The frame that comes out at the raw host of `receiver` for a marked one put in at that of `sender`. The first may
+    be lost while the underlay's neighbour is asked for, so that it is sent until it comes."""
+    def attempt():
+        sender.raw.send(marked(number, **fields))
+        return receiver.raw.receive(0.3, lambda frame: mark_of(frame) == number, until=1)
+    return wait_for(f"a frame from {sender.name} reaches {receiver.name}", attempt, seconds)[0]
