@@ -2,9 +2,10 @@
 import socket
 import struct
 
-from harness import Skip, check, equal, ethernet, inside, test, wait_for
-from tunnels import (GENEVE, GRE, GTPU, UDP, VXLAN, Watched, both_ways, carries, geneve, geneve_option, give_address,
-                     gre, host, ip, marked, no_offloads, outers, raw_host, site, sites, transfer, tunnel, underlay,
+from harness import Skip, becomes, check, equal, ethernet, inside, test, wait_for
+from tunnels import (GENEVE, GRE, GTPU, UDP, VXLAN, Watched, both_ways, carries, checksum, geneve, geneve_option,
+                     give_address,
+                     gre, host, ip, marked, no_offloads, outers, raw_host, site, sites, transfer, tunnel, udp, underlay,
                      vxlan, wired)
 
 
@@ -258,3 +259,258 @@ def group_policies_meet_the_kernels(lab):
     ends[1].sendto(b"back", ("10.1.0.1", 7000))
     equal(ends[0].recv(100), b"back", "what comes back")
     check(switch.rule_packets("br-int").get(1, 0) > 0, "no packet had the policy")
+
+
+# Options.
+
+def set_options(switch, name, *options):
+    """Sets options of a tunnel that exists."""
+    switch.vsctl("set", "Interface", name, *(f"options:{option}" for option in options))
+
+
+def inner(tos=0, ttl=9, ip6=False):
+    """A frame with an IP packet."""
+    ends = ("fd01::1", "fd01::2") if ip6 else ("10.1.0.1", "10.1.0.2")
+    return ethernet("02:00:00:00:00:02", "02:00:00:00:00:01", 0x86dd if ip6 else 0x0800,
+                    ip(*ends, 253, bytes(40), tos=tos, ttl=ttl))
+
+
+@test()
+def outer_headers_follow_options(lab):
+    """`tos`, `ttl`, `df_default`, `csum` and `dst_port`, each alone, changed while the tunnel is there."""
+    at = Watched(lab, ports=(VXLAN, 4790))
+    tunnel(at.switch, "tun", "vxlan", 2, "key=7")
+    outer = at.pushed(inner(tos=0x48, ttl=9))
+    equal((outer.source, outer.destination, outer.source_mac, outer.destination_mac),
+          (at.here, at.there, at.mac, at.far_mac), "addresses")
+    equal((outer.tos, outer.ttl, outer.df, outer.port, outer.sum, outer.tunnel[:8].hex()),
+          (0, 64, True, VXLAN, 0, "0800000000000700"), "TOS, TTL, DF, port, checksum and VXLAN header without options")
+    # Congestion is told of in any case.
+    equal(at.pushed(inner(tos=0x4a)).tos, 2, "outer TOS of a packet that is capable of ECN")
+    set_options(at.switch, "tun", "tos=inherit", "ttl=inherit")
+    for tos, ttl in ((0x48, 9), (0x4a, 200)):
+        for ip6 in (False, True):
+            at.leaves(f"outer TOS and TTL, inherited (IPv{6 if ip6 else 4})", lambda outer: (outer.tos, outer.ttl),
+                      (tos, ttl), inner(tos, ttl, ip6))
+    at.leaves("outer TOS and TTL of what is not IP and has none to inherit", lambda outer: (outer.tos, outer.ttl), (0, 64))
+    set_options(at.switch, "tun", "tos=0x20", "ttl=33", "df_default=false")
+    at.leaves("TOS, TTL and DF as set", lambda outer: (outer.tos, outer.ttl, outer.df), (0x20, 33, False), inner(0x48))
+    set_options(at.switch, "tun", "csum=true")
+    for frame in (inner(), marked(1), marked(2, size=61)):
+        at.leaves("whether there is a UDP checksum and is right", lambda outer: (outer.sum > 0, outer.sum_is_right),
+                  (True, True), frame)
+    set_options(at.switch, "tun", "dst_port=4790")
+    equal(at.pushed(inner(), port=4790).tunnel[:8].hex(), "0800000000000700", "VXLAN header at another port")
+    at.switch.vsctl("remove", "Interface", "tun", "options", "csum")
+    at.comes_in(at.udp(4790, vxlan(7, marked(5))), 5)
+    at.stays_out("a packet to the port that the tunnel had", 6, at.udp(VXLAN, vxlan(7, marked(6))))
+    at.leaves("UDP checksum without csum", lambda outer: outer.sum, 0, inner(), port=4790)
+
+
+@test()
+def checksums_are_right_over_ipv6(lab):
+    """Over IPv6 the UDP checksum is right, with `csum` or without, for what is long or short, odd or even."""
+    at = Watched(lab, ip6=True)
+    tunnel(at.switch, "tun", "geneve", 2, "key=7")
+    for options in ([], ["csum=true"]):
+        if options:
+            set_options(at.switch, "tun", *options)
+        for frame in (inner(), inner(ip6=True), marked(1, size=1), marked(2, size=1201)):
+            outer = at.pushed(frame)
+            check(outer.sum and outer.sum_is_right, f"UDP checksum {outer.sum:#06x}")
+    set_options(at.switch, "tun", "tos=inherit", "ttl=inherit")
+    at.leaves("outer traffic class and hop limit, inherited", lambda outer: (outer.tos, outer.ttl), (0x4a, 9), inner(0x4a, 9))
+    # What comes without one is taken as well (RFC 6935).
+    at.comes_in(at.udp(GENEVE, geneve(7, marked(3))), 3)
+    at.comes_in(at.udp(GENEVE, geneve(7, marked(4)), sum_value=None), 4)
+
+
+@test()
+def gre_has_checksums_and_numbers(lab):
+    """`csum` and `seq` of GRE: the checksum is right, numbers count up; both are taken from the far end."""
+    at = Watched(lab)
+    tunnel(at.switch, "tun", "gre", 2, "key=7")
+    frame = marked(1)
+    equal(at.pushed(frame, GRE).tunnel.hex(), gre(frame, 7).hex(), "GRE packet with a key")
+    set_options(at.switch, "tun", "csum=true")
+    at.leaves("flags, sum and rest", lambda outer: (outer.tunnel[:2].hex(), checksum(outer.tunnel), outer.tunnel[6:].hex()),
+              ("a000", 0, (bytes.fromhex("000000000007") + frame).hex()), frame, protocol=GRE)
+    right = gre(marked(2), 7, 0x8000, extra=bytes(4))
+    right = right[:4] + struct.pack("!H", checksum(right)) + right[6:]
+    at.comes_in(ip(at.there, at.here, GRE, right), 2, "a packet with a right checksum")
+    at.comes_in(ip(at.there, at.here, GRE, gre(marked(3), 7)), 3, "a packet without a checksum")
+    at.switch.vsctl("remove", "Interface", "tun", "options", "csum")
+    set_options(at.switch, "tun", "seq=true")
+    at.leaves("flags", lambda outer: outer.tunnel[:2].hex(), "3000", frame, protocol=GRE)
+    first, second = (at.pushed(frame, GRE).tunnel for _ in range(2))
+    equal((first[:8].hex(), second[:8].hex()), ("3000655800000007",) * 2, "headers of numbered packets")
+    equal(second[12:].hex(), frame.hex(), "what a numbered packet carries")
+    numbers = [struct.unpack("!I", each[8:12])[0] for each in (first, second)]
+    equal(numbers[1], numbers[0] + 1, f"the number after {numbers[0]}")
+    numbered = struct.pack("!HHII", 0x3000, 0x6558, 7, 99) + marked(4)
+    at.comes_in(ip(at.there, at.here, GRE, numbered), 4, "a numbered packet")
+    at.switch.vsctl("remove", "Interface", "tun", "options", "key", "--", "remove", "Interface", "tun", "options", "seq")
+    at.leaves("GRE packet without a key", lambda outer: outer.tunnel.hex(), gre(frame).hex(), frame, protocol=GRE)
+    at.comes_in(ip(at.there, at.here, GRE, gre(marked(5))), 5, "a packet without a key")
+
+
+@test()
+def keys_may_differ_by_direction(lab):
+    """`in_key` and `out_key`, each fixed or `flow`."""
+    at = Watched(lab)
+    tunnel(at.switch, "tun", "vxlan", 2, "in_key=7", "out_key=9")
+    equal(at.pushed().tunnel[:8].hex(), "0800000000000900", "header")
+    at.comes_in(at.udp(VXLAN, vxlan(7, marked(101))), 101)
+    at.stays_out("the key of the other direction", 102, at.udp(VXLAN, vxlan(9, marked(102))))
+    at.switch.vsctl("remove", "Interface", "tun", "options", "in_key", "--", "set", "Interface", "tun", "options:in_key=flow")
+    at.switch.flows("in_port=in,actions=set_field:5->tun_id,tun", "in_port=tun,tun_id=9,actions=in", bridge="br-int")
+    equal(at.pushed().tunnel[:8].hex(), "0800000000000900", "header with a key that a rule has set in vain")
+    at.comes_in(at.udp(VXLAN, vxlan(9, marked(103))), 103)
+    at.switch.vsctl("remove", "Interface", "tun", "options", "out_key", "--", "set", "Interface", "tun", "options:out_key=flow")
+    at.leaves("header with a key that a rule has set", lambda outer: outer.tunnel[:8].hex(), "0800000000000500")
+
+
+@test()
+def a_local_address_is_kept_to(lab):
+    """`local_ip`: the outer source is that address, and only what comes to it comes in."""
+    at = Watched(lab)
+    give_address(at.switch, "10.9.0.11/24")
+    tunnel(at.switch, "tun", "vxlan", 2, "key=7", "local_ip=10.9.0.11")
+    equal(at.pushed().source, "10.9.0.11", "outer source")
+    at.comes_in(at.udp(VXLAN, vxlan(7, marked(101)), destination="10.9.0.11"), 101)
+    at.stays_out("a packet to another address", 102, at.udp(VXLAN, vxlan(7, marked(102))))
+    # A tunnel of the other address, to the same remote with the same key, is another tunnel.
+    tunnel(at.switch, "other", "vxlan", 2, "key=7", "local_ip=10.9.0.1")
+    at.switch.flows("in_port=in,actions=other", "in_port=other,actions=in", bridge="br-int")
+    at.leaves("outer source of the other", lambda outer: outer.source, "10.9.0.1")
+    at.comes_in(at.udp(VXLAN, vxlan(7, marked(103))), 103)
+    at.stays_out("a packet of the first", 104, at.udp(VXLAN, vxlan(7, marked(104)), destination="10.9.0.11"))
+
+
+@test()
+def tunnels_to_one_remote_differ_by_key(lab):
+    """Two tunnels to one remote: each port sends its key and gets what has it."""
+    at = Watched(lab)
+    for key in (1, 2):
+        tunnel(at.switch, f"t{key}", "geneve", 2, f"key={key}")
+    at.switch.flows("in_port=in,dl_src=02:00:00:00:00:01,actions=t1", "in_port=in,dl_src=02:00:00:00:00:02,actions=t2",
+                    "in_port=t1,actions=mod_dl_dst:02:00:00:00:01:01,in",
+                    "in_port=t2,actions=mod_dl_dst:02:00:00:00:01:02,in", bridge="br-int")
+    for key in (1, 2):
+        frame = marked(key, source=f"02:00:00:00:00:0{key}")
+        equal(at.pushed(frame).tunnel.hex(), geneve(key, frame).hex(), f"Geneve packet of tunnel {key}")
+        frame = at.comes_in(at.udp(GENEVE, geneve(key, frame)), key)
+        equal(frame[:6].hex(":"), f"02:00:00:00:01:0{key}", f"what key {key} was taken for")
+
+
+@test()
+def remotes_come_from_rules(lab):
+    """`remote_ip=flow` and `local_ip=flow`: rules set `tun_dst` and `tun_src`, and match both in what arrives."""
+    at = Watched(lab)
+    at.far.run("ip addr add 10.9.0.3/24 dev eth0")
+    give_address(at.switch, "10.9.0.11/24")
+    tunnel(at.switch, "tun", "vxlan", "flow", "key=flow")
+    at.switch.flows(
+        "in_port=in,dl_src=02:00:00:00:00:02,actions=set_field:10.9.0.2->tun_dst,set_field:7->tun_id,tun",
+        "in_port=in,dl_src=02:00:00:00:00:03,actions=set_field:10.9.0.3->tun_dst,set_field:8->tun_id,tun",
+        "in_port=in,dl_src=02:00:00:00:00:04,actions=set_field:8->tun_id,tun",
+        "in_port=in,dl_src=02:00:00:00:00:05,actions=set_field:10.9.0.3->tun_dst,set_field:10.9.0.11->tun_src,tun",
+        "in_port=tun,tun_src=10.9.0.2,tun_dst=10.9.0.1,actions=mod_dl_dst:02:00:00:00:01:02,in",
+        "in_port=tun,tun_src=10.9.0.3,actions=mod_dl_dst:02:00:00:00:01:03,in",
+        "priority=40000,in_port=tun,tun_dst=10.9.0.11,actions=mod_dl_dst:02:00:00:00:01:04,in", bridge="br-int")
+    for number, key in ((2, 7), (3, 8)):
+        frame = marked(number, source=f"02:00:00:00:00:0{number}")
+        outer = at.pushed(frame)
+        equal((outer.source, outer.destination, outer.tunnel.hex()), (at.here, f"10.9.0.{number}", vxlan(key, frame).hex()),
+              f"outer addresses and VXLAN packet to {number}")
+        frame = at.comes_in(at.udp(VXLAN, vxlan(key, frame), source=f"10.9.0.{number}"), number)
+        equal(frame[:6].hex(":"), f"02:00:00:00:01:0{number}", f"what came from {number} was taken for")
+    at.host.send(marked(4, source="02:00:00:00:00:04"))
+    equal(outers(at.wire, 1, 0.5), [], "what leaves without a destination")
+    outer = at.pushed(marked(5, source="02:00:00:00:00:05"))
+    equal((outer.source, outer.destination), (at.here, "10.9.0.3"), "outer addresses where only local_ip=flow would use tun_src")
+    set_options(at.switch, "tun", "local_ip=flow")
+    at.leaves("outer addresses with local_ip=flow", lambda outer: (outer.source, outer.destination), ("10.9.0.11", "10.9.0.3"),
+              marked(6, source="02:00:00:00:00:05"))
+    frame = at.comes_in(at.udp(VXLAN, vxlan(9, marked(7)), destination="10.9.0.11"), 7)
+    equal(frame[:6].hex(":"), "02:00:00:00:01:04", "what came to the other address was taken for")
+
+
+@test()
+def the_closest_port_takes_a_packet(lab):
+    """Of several ports that a packet suits, one with its key wins over one with any, and then one with its remote over
+    one with any."""
+    at = Watched(lab)
+    at.far.run("ip addr add 10.9.0.3/24 dev eth0")
+    ports = {1: (2, "key=5"), 2: (2, "key=flow"), 3: ("flow", "key=5"), 4: ("flow", "key=flow")}
+    cases = (("10.9.0.2", 5), ("10.9.0.2", 6), ("10.9.0.3", 5), ("10.9.0.3", 6))
+    # Which port takes each case, from the most general port alone to all four.
+    wanted = {4: [4, 4, 4, 4], 3: [3, 4, 3, 4], 2: [3, 2, 3, 4], 1: [1, 2, 3, 4]}
+    marks = iter(range(100, 1000))
+
+    def taken():
+        got = []
+        for source, key in cases:
+            mark = next(marks)
+            at.inject(at.udp(GENEVE, geneve(key, marked(mark)), source=source))
+            frame = at.arrives(mark, 1)
+            got.append(frame and frame[5])
+        return got
+    for number in (4, 3, 2, 1):
+        tunnel(at.switch, f"t{number}", "geneve", *ports[number])
+        at.switch.flows(*(f"in_port=t{each},actions=mod_dl_dst:02:00:00:00:01:0{each},in" for each in range(number, 5)),
+                        bridge="br-int")
+        becomes(taken, wanted[number], f"ports that take {cases} with the ports {list(range(number, 5))}")
+
+
+@test()
+def congestion_on_the_way_is_told_inside(lab):
+    """A packet that met congestion outside has that mark inside when it comes out; one that cannot carry the mark is
+    dropped."""
+    at = Watched(lab)
+    tunnel(at.switch, "tun", "vxlan", 2, "key=7")
+    at.pushed()
+
+    def arriving(outer_tos, inner_tos, number):
+        packet = ip("10.1.0.1", "10.1.0.2", 253, bytes(20) + struct.pack("!I", number), tos=inner_tos)
+        frame = ethernet("02:00:00:00:00:02", "02:00:00:00:00:01", 0x0800, packet)
+        datagram = struct.pack("!HHHH", 40000, VXLAN, 16 + len(frame), 0) + vxlan(7, frame)
+        at.inject(ip(at.there, at.here, UDP, datagram, tos=outer_tos))
+        frames = at.host.receive(5 if inner_tos & 3 or outer_tos & 3 != 3 else 0.5,
+                                 lambda got: got.endswith(packet[20:]), until=1)
+        for got in frames:
+            equal(checksum(got[14:34]), 0, "what the inner header adds up to")
+        return frames[0][15] if frames else None
+    cases = [(3, 1), (3, 2), (3, 3), (3, 0), (0x50, 0x28), (1, 0), (2, 1)]
+    equal([arriving(outer, within, at_) for at_, (outer, within) in enumerate(cases)],
+          [3, 3, 3, None, 0x28, 0, 1], f"inner TOS of packets with the outer and inner TOS {cases}")
+
+
+@test()
+def source_ports_spread_connections(lab):
+    """The outer UDP source port is the same for packets of one connection, differs between connections, and stays within
+    the range that `tnl/egress_port_range` tells and sets."""
+    at = Watched(lab)
+    tunnel(at.switch, "tun", "geneve", 2, "key=7")
+    equal(at.switch.appctl("tnl/egress_port_range"), "Tunnel UDP source port range: 32768-61000\n", "the range")
+
+    def ports():
+        found = set()
+        for number in range(20):
+            frame = ethernet("02:00:00:00:00:02", "02:00:00:00:00:01", 0x0800,
+                             udp("10.1.0.1", "10.1.0.2", 7, bytes(20), sport=1000 + number))
+            pair = {at.pushed(frame).sport for _ in range(2)}
+            equal(len(pair), 1, "source ports of one connection")
+            found |= pair
+        return found
+    found = ports()
+    check(len(found) >= 15 and all(32768 <= port <= 61000 for port in found), "source ports of 20 connections:", found)
+    equal(at.switch.appctl("tnl/egress_port_range", "50000", "50003"), "OK\n", "what setting the range answers")
+    equal(at.switch.appctl("tnl/egress_port_range"), "Tunnel UDP source port range: 50000-50003\n", "the range")
+    found = ports()
+    check(len(found) >= 2 and found <= set(range(50000, 50004)), "source ports of 20 connections:", found)
+    # A single word changes nothing; the least may be above the most (there is then no port between them to be had).
+    for words, text in ((("50000",), "Tunnel UDP source port range: 50000-50003\n"), (("x", "50000"), "Invalid min."),
+                        (("0", "50000"), "Invalid min."), (("5", "70000"), "Invalid max."), (("5", "x"), "Invalid max.")):
+        equal(at.switch.appctl("tnl/egress_port_range", *words).rstrip("\n"), text.rstrip("\n"), f"answer to {words}")
+    equal(at.switch.appctl("tnl/egress_port_range"), "Tunnel UDP source port range: 50000-50003\n", "the range")

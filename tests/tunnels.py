@@ -7,7 +7,7 @@ import socket
 import struct
 import threading
 
-from harness import (PATIENCE, Failure, check, equal, ethernet, inside, mac, run, switchd_command,
+from harness import (PATIENCE, Failure, becomes, check, equal, ethernet, inside, mac, run, switchd_command,
                      wait_for)
 
 WIRE = "wire"  # the underlay's port on either side
@@ -343,14 +343,19 @@ class Watched:
         return frames[0] if frames else None
 
     def comes_in(self, packet, number, what="a packet"):
-        """A packet from the wire gets the frame it carries, of this number, to the host; returns that."""
-        self.inject(packet)
-        frame = self.arrives(number)
-        check(frame, f"what {what} carries does not arrive")
-        return frame
+        """A packet from the wire gets the frame it carries, of this number, to the host; returns that. It is sent until
+        that comes: Open vSwitch may lose some while what it has cached of former settings is revalidated."""
+        def attempt():
+            self.inject(packet)
+            return self.arrives(number, 0.4)
+        return wait_for(f"what {what} carries arrives", attempt)
+
+    def leaves(self, what, get, wanted, frame=None, **options):
+        """Waits until what leaves for a frame of the host is as wanted, after a change that caches may not know yet."""
+        becomes(lambda: get(self.pushed(frame, **options)), wanted, what)
 
     def stays_out(self, what, number, *packets):
-        """Packets from the wire do not get the frame of this number to the host, but what is good after them does."""
+        """Packets from the wire do not get the frame of this number to the host."""
         self.inject(*packets)
         frame = self.arrives(number, 0.3)
         check(frame is None, f"{what}: what it carries arrives: {frame and frame.hex()}")
