@@ -1,11 +1,12 @@
 """Tunnels that the daemon itself carries (no kernel's): to the kernel's VXLAN device and to Open vSwitch."""
 import socket
 import struct
+import time
 
-from harness import Skip, becomes, check, equal, ethernet, inside, test, wait_for
-from tunnels import (GENEVE, GRE, GTPU, UDP, VXLAN, Watched, both_ways, carries, checksum, geneve, geneve_option,
-                     give_address,
-                     gre, host, ip, marked, no_offloads, outers, raw_host, site, sites, transfer, tunnel, udp, underlay,
+from harness import Skip, becomes, check, equal, ethernet, inside, mac, test, wait_for
+from tunnels import (GENEVE, GRE, GTPU, UDP, VXLAN, Watched, arp, both_ways, carries, checksum, geneve,
+                     geneve_option, give_address, gre, host, icmp6, ip, marked, no_offloads, outers,
+                     packed, raw_host, site, sites, transfer, tunnel, udp, underlay,
                      vxlan, wired)
 
 
@@ -514,3 +515,222 @@ def source_ports_spread_connections(lab):
                         (("0", "50000"), "Invalid min."), (("5", "70000"), "Invalid max."), (("5", "x"), "Invalid max.")):
         equal(at.switch.appctl("tnl/egress_port_range", *words).rstrip("\n"), text.rstrip("\n"), f"answer to {words}")
     equal(at.switch.appctl("tnl/egress_port_range"), "Tunnel UDP source port range: 50000-50003\n", "the range")
+
+
+# The underlay.
+
+def neighbours(switch):
+    """What `tnl/neigh/show` lists: {address: (MAC address, bridge)}."""
+    lines = switch.appctl("tnl/neigh/show").splitlines()
+    equal(lines[:2], [f"{'IP':45} {'MAC':19} Bridge", "=" * 74], "head of tnl/neigh/show")
+    return {line.split()[0]: tuple(line.split()[1:]) for line in lines[2:]}
+
+
+@test()
+def neighbours_are_asked_for(lab):
+    """A packet for a remote whose MAC address is not known has it asked for by ARP, from the underlay's address; the
+    answer is kept, and shown by `tnl/neigh/show`."""
+    at = Watched(lab)
+    at.far.run("ip link set eth0 arp off")
+    tunnel(at.switch, "tun", "vxlan", 2, "key=7")
+    equal(neighbours(at.switch), {}, "neighbours at first")
+    at.wire.drain()
+
+    def asked():
+        at.host.send(marked(1))
+        return at.wire.receive(0.5, lambda frame: frame[12:14] == b"\x08\x06", until=1)
+    question = wait_for("the remote is asked for", asked)[0]
+    wanted = arp(1, at.mac, at.here, at.there)
+    equal(question[:len(wanted)].hex(), wanted.hex(), "the question")
+    equal(neighbours(at.switch), {}, "neighbours before the answer")
+    at.wire.send(arp(2, "02:00:00:00:00:99", at.there, at.here, at.mac, at.mac))
+    becomes(lambda: neighbours(at.switch), {at.there: ("02:00:00:00:00:99", "br-phy")}, "neighbours")
+    equal(at.pushed().destination_mac, "02:00:00:00:00:99", "outer destination")
+    # Another's answer to this host is kept as well, one to another host is not.
+    at.wire.send(arp(2, "02:00:00:00:00:98", "10.9.0.98", at.here, at.mac, at.mac),
+                 arp(2, "02:00:00:00:00:97", "10.9.0.97", "10.9.0.55", at.mac, at.mac))
+    becomes(lambda: sorted(neighbours(at.switch)), [at.there, "10.9.0.98"], "neighbours after other answers")
+
+
+@test()
+def ipv6_neighbours_are_asked_for(lab):
+    """The same by neighbour discovery."""
+    at = Watched(lab, ip6=True)
+    # Its kernel must not answer.
+    at.far.run("sysctl -qw net/ipv6/conf/eth0/disable_ipv6=1")
+    tunnel(at.switch, "tun", "geneve", 2, "key=7")
+    at.wire.drain()
+
+    def asked():
+        at.host.send(marked(1))
+        return at.wire.receive(0.5, lambda frame: frame[12:14] == b"\x86\xdd" and frame[20] == 58 and frame[54] == 135
+                               and frame[62:78] == packed(at.there), until=1)
+    question = wait_for("the remote is asked for", asked)[0]
+    wanted = ethernet("33:33:ff:00:00:02", at.mac, 0x86dd, icmp6(
+        at.here, "ff02::1:ff00:2", bytes([135, 0, 0, 0]) + bytes(4) + packed(at.there) + b"\1\1" + mac(at.mac)))
+    equal(question.hex(), wanted.hex(), "the question")
+    answer = bytes([136, 0, 0, 0, 0x60, 0, 0, 0]) + packed(at.there) + b"\2\1" + mac("02:00:00:00:00:99")
+    at.wire.send(ethernet(at.mac, "02:00:00:00:00:99", 0x86dd, icmp6(at.there, at.here, answer)))
+    becomes(lambda: neighbours(at.switch).get(at.there), ("02:00:00:00:00:99", "br-phy"), "the neighbour")
+    equal(at.pushed().destination_mac, "02:00:00:00:00:99", "outer destination")
+
+
+@test()
+def neighbours_can_be_set(lab):
+    """`tnl/neigh/set` tells a MAC address, `tnl/neigh/flush` has all forgotten."""
+    at = Watched(lab)
+    tunnel(at.switch, "tun", "vxlan", 2, "key=7")
+    equal(at.switch.appctl("tnl/neigh/set", "br-phy", at.there, "02:00:00:00:00:99"), "OK\n", "answer")
+    equal(neighbours(at.switch), {at.there: ("02:00:00:00:00:99", "br-phy")}, "neighbours")
+    equal(at.pushed().destination_mac, "02:00:00:00:00:99", "outer destination")
+    equal(at.switch.appctl("tnl/neigh/set", "br-phy", at.there, "02:00:00:00:00:98"), "OK\n", "answer")
+    at.leaves("outer destination", lambda outer: outer.destination_mac, "02:00:00:00:00:98")
+    equal(at.switch.appctl("tnl/neigh/flush"), "OK\n", "answer")
+    # It is asked for again, which Open vSwitch does at once (it looks at what it has cached), and the far end's kernel
+    # answers.
+    at.leaves("outer destination", lambda outer: outer.destination_mac, at.far_mac)
+
+
+@test()
+def a_neighbours_new_address_is_followed(lab):
+    """When the remote answers from another MAC address, frames go there; when its entry is flushed it is asked again."""
+    at = Watched(lab)
+    tunnel(at.switch, "tun", "vxlan", 2, "key=7")
+    equal(at.pushed().destination_mac, at.far_mac, "outer destination")
+    at.wire.send(arp(2, "02:00:00:00:00:99", at.there, at.here, at.mac, at.mac))
+    at.leaves("outer destination", lambda outer: outer.destination_mac, "02:00:00:00:00:99")
+    at.far.run("ip link set eth0 address 02:00:00:00:00:55")
+    at.switch.appctl("tnl/neigh/flush")
+    at.leaves("outer destination", lambda outer: outer.destination_mac, "02:00:00:00:00:55")
+    # Gratuitous ones, in either form.
+    for operation, address in ((1, "02:00:00:00:00:66"), (2, "02:00:00:00:00:67")):
+        at.wire.send(arp(operation, address, at.there, at.there))
+        at.leaves("outer destination", lambda outer: outer.destination_mac, address)
+    at.wire.send(arp(1, "02:00:00:00:00:70", "10.9.0.70", "10.9.0.70"))
+    at.wire.send(arp(2, "02:00:00:00:00:71", "10.9.0.71", "10.9.0.71"))
+    time.sleep(1)
+    print(neighbours(at.switch))
+
+
+@test()
+def addresses_that_come_and_go_are_noticed(lab):
+    """A tunnel works as soon as br-phy is given an address, with that source; stops when it goes; goes on with another."""
+    at = Watched(lab)
+    give_address(at.switch, change="del")
+    tunnel(at.switch, "tun", "vxlan", 2, "key=7")
+    at.push_none()
+    give_address(at.switch)
+    equal(at.pushed().source, at.here, "outer source")
+    at.comes_in(at.udp(VXLAN, vxlan(7, marked(101))), 101)
+    give_address(at.switch, change="del")
+    wait_for("nothing leaves without an address", lambda: not leaving(at))
+    at.stays_out("a packet to an address that has gone", 102, at.udp(VXLAN, vxlan(7, marked(102))))
+    give_address(at.switch, "10.9.0.77/24")
+    equal(at.pushed().source, "10.9.0.77", "outer source")
+    at.comes_in(at.udp(VXLAN, vxlan(7, marked(103)), destination="10.9.0.77"), 103)
+
+
+def leaving(at):
+    """Whether a frame of the host leaves."""
+    at.number += 1
+    at.wire.drain()
+    at.host.send(marked(at.number))
+    return outers(at.wire, 1, 0.4)
+
+
+def follows_a_route(at, add, delete, gateway_mac, shown):
+    """A tunnel to 10.20.0.2 works while there is a route."""
+    tunnel(at.switch, "tun", "vxlan", "10.20.0.2", "key=7")
+    at.push_none()
+    for _ in range(2):
+        add()
+        outer = at.pushed()
+        equal((outer.destination, outer.destination_mac, outer.source), ("10.20.0.2", gateway_mac, at.here), "outer addresses")
+        equal(at.switch.appctl("ovs/route/lookup", "10.20.0.2"), f"src {at.here}\ngateway {at.there}\ndev br-phy\n", "the route")
+        check(shown in at.switch.appctl("ovs/route/show").splitlines(), f"no {shown!r} in", at.switch.appctl("ovs/route/show"))
+        at.comes_in(at.udp(VXLAN, vxlan(7, marked(at.number + 1000)), source="10.20.0.2"), at.number + 1000)
+        delete()
+        wait_for("nothing leaves without a route", lambda: not leaving(at))
+        done = at.switch.appctl("ovs/route/lookup", "10.20.0.2", ok=False)
+        equal((done.returncode, done.stderr.splitlines()[0]), (2, "Not found"), "the route that has gone")
+
+
+@test()
+def the_kernels_routes_are_followed(lab):
+    """A remote behind a gateway is reached by the kernel's route to it: not before there is one, not after it has gone."""
+    at = Watched(lab)
+    ip_route = ["10.20.0.0/24", "via", at.there]
+    follows_a_route(at, lambda: at.switch.namespace.run(["ip", "route", "add", *ip_route]),
+                    lambda: at.switch.namespace.run(["ip", "route", "del", *ip_route]), at.far_mac,
+                    f"Cached: 10.20.0.0/24 dev br-phy GW {at.there} SRC {at.here}")
+
+
+@test()
+def routes_can_be_added_by_hand(lab):
+    """`ovs/route/add` and `del` do what the kernel's routes do."""
+    at = Watched(lab)
+    follows_a_route(
+        at, lambda: equal(at.switch.appctl("ovs/route/add", "10.20.0.0/24", "br-phy", at.there), "OK\n", "answer"),
+        lambda: equal(at.switch.appctl("ovs/route/del", "10.20.0.0/24"), "OK\n", "answer"), at.far_mac,
+        f"User: 10.20.0.0/24 dev br-phy GW {at.there} SRC {at.here}")
+
+
+@test()
+def the_longest_route_is_taken(lab):
+    """Of several routes the one with the longest prefix leads to the remote, the default one last."""
+    at = Watched(lab)
+    for number in (3, 4, 5):
+        at.switch.appctl("tnl/neigh/set", "br-phy", f"10.9.0.{number}", f"02:00:00:00:00:0{number}")
+    tunnel(at.switch, "tun", "vxlan", "10.20.0.2", "key=7")
+    for number, prefix in ((3, "default"), (4, "10.20.0.0/16"), (5, "10.20.0.2/32")):
+        at.switch.namespace.run(["ip", "route", "add", prefix, "via", f"10.9.0.{number}"])
+        at.leaves(f"outer destination with a route to {prefix}", lambda outer: outer.destination_mac, f"02:00:00:00:00:0{number}")
+    at.switch.namespace.run("ip route del 10.20.0.2/32")
+    at.leaves("outer destination without the longest", lambda outer: outer.destination_mac, "02:00:00:00:00:04")
+
+
+@test()
+def the_underlays_rules_and_vlans_apply(lab):
+    """What a tunnel sends passes the rules of br-phy as if its local port had sent it, with its VLAN; what is for the
+    tunnel has to reach the local port by them."""
+    at = Watched(lab)
+    tunnel(at.switch, "tun", "vxlan", 2, "key=7")
+    at.pushed()
+    at.switch.flows("cookie=1,priority=5,in_port=LOCAL,udp,nw_dst=10.9.0.2,tp_dst=4789,actions=mod_nw_tos:32,wire",
+                    "cookie=2,priority=5,in_port=wire,udp,nw_dst=10.9.0.1,tp_dst=4789,actions=LOCAL",
+                    "priority=4,arp,actions=NORMAL", bridge="br-phy")
+    at.leaves("outer TOS that a rule of br-phy has set", lambda outer: outer.tos, 32)
+    at.comes_in(at.udp(VXLAN, vxlan(7, marked(101))), 101)
+
+    def counted():
+        return at.switch.rule_packets("br-phy")
+    wait_for("the rules count both", lambda: counted().get(1, 0) > 0 and counted().get(2, 0) > 0)
+    at.switch.ofctl("add-flow", "br-phy", "priority=9,in_port=wire,udp,tp_dst=4789,actions=drop")
+    wait_for("what a rule drops stays out", lambda: not (at.inject(at.udp(VXLAN, vxlan(7, marked(102)))) or at.arrives(102, 0.3)))
+    at.switch.flows("actions=NORMAL", bridge="br-phy")
+    at.switch.vsctl("set", "Port", "br-phy", "tag=10")
+    at.switch.appctl("tnl/neigh/flush")
+    tagged = None
+
+    def asked():
+        at.host.send(marked(1))
+        return at.wire.receive(0.5, lambda frame: frame[12:14] == b"\x81\x00" and frame[16:18] == b"\x08\x06", until=1)
+    question = wait_for("the remote is asked for in the VLAN", asked)[0]
+    wanted = ethernet("ff:ff:ff:ff:ff:ff", at.mac, 0x0806, arp(1, at.mac, at.here, at.there)[14:], vlans=[(0x8100, 10)])
+    equal(question[:len(wanted)].hex(), wanted.hex(), "the question")
+    answer = arp(2, at.far_mac, at.there, at.here, at.mac, at.mac)
+    at.wire.send(answer[:12] + b"\x81\x00\x00\x0a" + answer[12:])
+
+    def tagged():
+        at.host.send(marked(2))
+        return at.wire.receive(0.5, lambda frame: frame[12:14] == b"\x81\x00" and frame[16:18] == b"\x08\x00"
+                               and frame.endswith(marked(2)), until=1)
+    frame = wait_for("a tagged frame leaves", tagged)[0]
+    equal(frame[14:16].hex(), "000a", "its VLAN")
+    packet = at.udp(VXLAN, vxlan(7, marked(103)))
+
+    def back():
+        at.wire.send(ethernet(at.mac, at.far_mac, 0x0800, packet, vlans=[(0x8100, 10)]))
+        return at.arrives(103, 0.4)
+    wait_for("a tagged packet comes in", back)
+    at.stays_out("a packet of another VLAN", 104, at.udp(VXLAN, vxlan(7, marked(104))))

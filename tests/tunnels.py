@@ -238,6 +238,19 @@ def mark_of(frame):
     return struct.unpack("!I", frame[14:18])[0] if found else None
 
 
+def arp(operation, sender_mac, sender, target, target_mac="00:00:00:00:00:00", destination="ff:ff:ff:ff:ff:ff"):
+    """An ARP frame: operation 1 asks, 2 answers."""
+    return ethernet(destination, sender_mac, 0x0806, struct.pack("!HHBBH", 1, 0x0800, 6, 4, operation) +
+                    mac(sender_mac) + packed(sender) + mac(target_mac) + packed(target))
+
+
+def icmp6(source, destination, payload):
+    """An ICMPv6 message of neighbour discovery, whose checksum is right."""
+    pseudo = packed(source) + packed(destination) + struct.pack("!II", len(payload), 58)
+    payload = payload[:2] + struct.pack("!H", checksum(pseudo + payload)) + payload[4:]
+    return ipv6(source, destination, 58, payload, ttl=255)
+
+
 class Outer:
     """What is on the wire around a tunnel's frame: addresses, IP's fields and UDP's or GRE's, and the tunnel header
     with what it carries (`tunnel`)."""
