@@ -63,7 +63,8 @@ class Story:
             text = text.replace(address, name)
         text = re.sub(r"^ovs-appctl: .*: server returned an error\n", "", text, flags=re.M)
         text = re.sub(r"^Megaflow: .*$", "Megaflow: ...", text, flags=re.M)
-        text = re.sub(r"\b(dp port=|^port |tnl_port\(|out_port\(|tnl_pop\(|_sys(?:_\d+)? \()\d+", r"\1N", text, flags=re.M)
+        text = re.sub(r"(\bdp port=|^port |\btnl_port\(|\bout_port\(|\btnl_pop\(|_sys(?:_\d+)? \()\d+", r"\1N", text,
+                      flags=re.M)
         text = re.sub(r"^(Datapath actions: .*\)),\d+$", r"\1,N", text, flags=re.M)
         return re.sub(r"^Datapath actions: \d+$", "Datapath actions: N", text, flags=re.M)
 
@@ -229,10 +230,11 @@ def bad_options_are_told(lab):
         done = tunnel(switch, name, kind, None, *options, ok=False)
         error = switch.get("Interface", name, "error")
         told = switch.log()[begin:]
-        lines = [f"ofport {'-1' if switch.get('Interface', name, 'ofport') == -1 else 'N'}", f"error {error or ''}",
+        lines = [f"ofport {'-1' if switch.get('Interface', name, 'ofport') == -1 else 'N'}", f"error {error}" if error else "no error",
                  *(line for line in done.stderr.splitlines() if "Error detected" in line)]
         # What warnings say of it, without time and number.
-        lines += [re.sub(r"^.*?\|\d+\|", "", line) for line in told.splitlines() if re.search(r"\|(WARN|ERR)\||^t\d", line)]
+        lines += [re.sub(r"^.*?\|\d+\|", "", line) for line in told.splitlines()
+                  if re.search(r"\|(netdev_vport|tunnel)\|(WARN|ERR)\||^t\d", line)]
         lines += [line for line in switch.appctl("ofproto/list-tunnels").splitlines() if f" {name} " in line]
         text = "".join(f"{line}\n" for line in lines)
         text = re.sub(r"\bt\d+\b", lambda found: "OTHER" if found[0] != name else "T", text)

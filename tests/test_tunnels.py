@@ -733,6 +733,184 @@ def the_underlays_rules_and_vlans_apply(lab):
     at.stays_out("a packet of another VLAN", 104, at.udp(VXLAN, vxlan(7, marked(104))))
 
 
+
+@test()
+def frames_wait_for_a_neighbour_or_are_dropped(lab):
+    """Frames for a remote that has to be asked for are dropped (Open vSwitch) or wait, few of them and in order; those
+    that come after the answer leave."""
+    at = Watched(lab)
+    at.far.run("ip link set eth0 arp off")
+    tunnel(at.switch, "tun", "vxlan", 2, "key=7")
+    at.wire.drain()
+    for number in range(100):
+        at.host.send(marked(number))
+    at.wire.receive(5, lambda frame: frame[12:14] == b"\x08\x06", until=1)
+    time.sleep(0.2)
+    at.wire.send(arp(2, "02:00:00:00:00:99", at.there, at.here, at.mac, at.mac))
+    wait_for("the answer is known", lambda: at.there in neighbours(at.switch))
+    waited = [mark_of(outer.tunnel[8:]) for outer in outers(at.wire, 100, 0.5)]
+    equal(waited, sorted(waited), "the order in which frames that waited left")
+    if lab.is_ovs:
+        equal(waited, [], "frames that waited")
+    equal(at.pushed(marked(1000)).tunnel[8:], marked(1000), "the frame after the answer")
+    lab.note(f"{len(waited)} of 100 frames waited")
+
+
+# What passes through.
+
+@test()
+def tunnel_ports_count_what_they_carry(lab):
+    """Counters of a tunnel's port are of the frames within; the interface is up, and says which bridge it leaves by."""
+    at = Watched(lab)
+    number = tunnel(at.switch, "tun", "geneve", 2, "key=7")
+    at.switch.flows("in_port=in,actions=tun", "in_port=tun,actions=in", bridge="br-int")
+    at.pushed()
+    becomes(lambda: at.switch.get("Interface", "tun", "statistics").get("tx_packets", 0) > 0, True, "whether the first is counted", 15)
+    before = at.switch.counters("br-int")["tun"]
+    for number in range(10):
+        at.pushed(marked(500 + number, size=82))
+        at.comes_in(at.udp(GENEVE, geneve(7, marked(600 + number, size=182))), 600 + number)
+
+    def grown(direction):
+        now = at.switch.counters("br-int")["tun"][direction]
+        return {name: now[name] - before[direction][name] for name in ("pkts", "bytes")}
+    # Open vSwitch 3.1 counts each that it sends a second time, with its outer header.
+    sent = {"pkts": 20, "bytes": 2500} if lab.is_ovs else {"pkts": 10, "bytes": 1000}
+    becomes(lambda: (grown("tx"), grown("rx")), (sent, {"pkts": 10, "bytes": 2000}), "what was sent and received more")
+    for column, wanted in (("link_state", "up"), ("admin_state", "up"), ("mtu", []), ("link_speed", []),
+                           ("status", {"tunnel_egress_iface": "br-phy", "tunnel_egress_iface_carrier": "up"})):
+        becomes(lambda: at.switch.get("Interface", "tun", column), wanted, f"{column} of the tunnel")
+    total = at.switch.counters("br-int")["tun"]
+    becomes(lambda: {name: at.switch.get("Interface", "tun", "statistics").get(name) for name in ("rx_packets", "rx_bytes", "tx_packets", "tx_bytes")},
+            {"rx_packets": total["rx"]["pkts"], "rx_bytes": total["rx"]["bytes"], "tx_packets": total["tx"]["pkts"],
+             "tx_bytes": total["tx"]["bytes"]}, "statistics of the tunnel", 15)
+
+
+@test()
+def vlans_inside_are_kept(lab):
+    """A frame's VLAN tags go through a tunnel; an access port's VLAN is a tag there."""
+    at = Watched(lab)
+    tunnel(at.switch, "tun", "vxlan", 2, "key=7")
+    at.pushed()
+    plain = marked(1)
+    tagged = plain[:12] + b"\x81\x00\x60\x14" + plain[12:]
+    at.leaves("what leaves for a tagged frame", lambda outer: outer.tunnel[8:].hex(), tagged.hex(), tagged)
+    at.inject(at.udp(VXLAN, vxlan(7, tagged)))
+    equal([frame.hex() for frame in at.host.receive(5, until=1)], [tagged.hex()], "what arrives of a tagged frame")
+    at.switch.vsctl("set", "Port", "in", "tag=20")
+    in_vlan = plain[:12] + b"\x81\x00\x00\x14" + plain[12:]
+    at.leaves("what leaves for an access port's frame", lambda outer: outer.tunnel[8:].hex(), in_vlan.hex(), plain)
+    at.comes_in(at.udp(VXLAN, vxlan(7, in_vlan)), 1)
+
+
+@test()
+def two_bridges_share_an_underlay(lab):
+    """Tunnels of two bridges to one remote differ by key; packets come out at the right bridge."""
+    at = Watched(lab)
+    at.switch.bridge("br-int2")
+    there = lab.namespace("h2").quiet()
+    at.switch.pair(there, "in2")
+    at.switch.port("in2", bridge="br-int2")
+    second = there.raw()
+    tunnel(at.switch, "t1", "vxlan", 2, "key=1")
+    tunnel(at.switch, "t2", "vxlan", 2, "key=2", bridge="br-int2")
+    equal(at.pushed(marked(1)).tunnel[4:7].hex(), "000001", "key of the first bridge")
+    equal(at.pushed(marked(2), host=second).tunnel[4:7].hex(), "000002", "key of the second bridge")
+    at.comes_in(at.udp(VXLAN, vxlan(1, marked(101))), 101)
+    at.inject(at.udp(VXLAN, vxlan(2, marked(102))))
+    check(second.receive(5, lambda frame: mark_of(frame) == 102, until=1), "nothing comes out at the second bridge")
+    equal(at.host.receive(0.3, lambda frame: mark_of(frame) == 102), [], "what comes out at the first bridge")
+
+
+@test()
+def frames_too_large_for_the_underlay_are_dropped(lab):
+    """A frame that with its outer header is larger than the wire's MTU does not leave, nor harm what follows."""
+    at = Watched(lab)
+    tunnel(at.switch, "tun", "vxlan", 2, "key=7")
+    at.pushed(marked(1, size=1432))
+    # 1514 bytes outside: 14 + 20 + 8 + 8 + 1464.
+    equal(len(at.pushed(marked(2, size=1446)).frame), 1514, "bytes of the largest packet that leaves")
+    at.wire.drain()
+    for size in (1447, 1496):
+        at.host.send(marked(3, size=size))
+        equal(at.wire.receive(0.3, lambda frame: frame[12:14] == b"\x08\x00" and marked(3)[:20] in frame), [], f"what leaves for {size + 18} bytes")
+    at.pushed()
+
+
+@test()
+def tunnels_come_back_after_a_restart(lab):
+    """A daemon that is started again has its tunnels, and its TLV map's rules can be set again."""
+    at = Watched(lab)
+    tunnel(at.switch, "tun", "geneve", 2, "key=7")
+    at.pushed()
+    at.switch.restart()
+    # With Open vSwitch the local port goes and comes, and its address goes with it.
+    if at.here not in at.switch.namespace.run("ip address show dev br-phy").stdout:
+        at.switch.namespace.run("ip link set br-phy up")
+        give_address(at.switch)
+    at.mac = at.switch.namespace.address("br-phy")
+    equal(at.pushed().source, at.here, "outer source")
+    at.comes_in(at.udp(GENEVE, geneve(7, marked(101))), 101)
+
+
+@test()
+def controllers_see_the_tunnel(lab):
+    """A packet from a tunnel that is sent to a controller has the tunnel's fields beside it."""
+    at = Watched(lab)
+    tunnel(at.switch, "tun", "geneve", 2, "key=flow")
+    at.switch.ofctl("add-tlv-map", "br-int", "{class=0x102,type=0x1,len=4}->tun_metadata0")
+    at.switch.flows("in_port=tun,actions=controller,in", bridge="br-int")
+    seen = at.switch.namespace.start(["ovs-ofctl", "monitor", "br-int", "65534", "-P", "nxt_packet_in"], "monitor", env=at.switch.env)
+    path = f"{lab.directory}/monitor"
+
+    def told():
+        at.inject(at.udp(GENEVE, geneve(0x77, marked(5), geneve_option(0x102, 1, bytes.fromhex("0000abcd")))))
+        at.arrives(5, 0.3)
+        with open(path, encoding="utf-8", errors="replace") as file:
+            return re.search(r"PACKET_IN.*(?:\n.*)?tun_id=.*", file.read())
+    text = wait_for("a controller gets the packet", told)[0]
+    for field in ("tun_id=0x77", f"tun_src={at.there}", f"tun_dst={at.here}", "tun_metadata0=0xabcd"):
+        check(field in text, f"no {field} in what the controller got: {text}")
+    seen.terminate()
+    seen.wait(10)
+
+
+@test()
+def bridges_as_openstack_makes_them_join_hosts(lab):
+    """A bridge with VLANs and one with tunnels, joined by patch ports: rules turn VLANs into keys and back, and learn
+    which tunnel leads to whom."""
+    here, there = sites(lab)
+    ends = []
+    for switch, number, peer in ((here, 1, 2), (there, 2, 1)):
+        switch.bridge("br-tun")
+        switch.vsctl("add-port", "br-int", "patch-tun", "--", "set", "Interface", "patch-tun", "type=patch", "options:peer=patch-int", "--",
+                     "add-port", "br-tun", "patch-int", "--", "set", "Interface", "patch-int", "type=patch", "options:peer=patch-tun")
+        tunnel(switch, "vx", "vxlan", peer, f"local_ip={underlay(number)}", "in_key=flow", "out_key=flow", "df_default=true", bridge="br-tun")
+        switch.flows(
+            "table=0,priority=1,in_port=patch-int,actions=resubmit(,2)", "table=0,priority=1,in_port=vx,actions=resubmit(,4)",
+            "table=0,priority=0,actions=drop",
+            "table=2,priority=0,dl_dst=00:00:00:00:00:00/01:00:00:00:00:00,actions=resubmit(,20)",
+            "table=2,priority=0,dl_dst=01:00:00:00:00:00/01:00:00:00:00:00,actions=resubmit(,22)",
+            "table=4,priority=1,tun_id=0x2a,actions=mod_vlan_vid:1,resubmit(,10)", "table=4,priority=0,actions=drop",
+            "table=10,priority=1,actions=learn(table=20,hard_timeout=300,priority=1,NXM_OF_VLAN_TCI[0..11],"
+            "NXM_OF_ETH_DST[]=NXM_OF_ETH_SRC[],load:0->NXM_OF_VLAN_TCI[],load:NXM_NX_TUN_ID[]->NXM_NX_TUN_ID[],"
+            "output:NXM_OF_IN_PORT[]),output:patch-int",
+            "table=20,priority=0,actions=resubmit(,22)", "table=22,priority=1,dl_vlan=1,actions=strip_vlan,set_tunnel:0x2a,output:vx",
+            "table=22,priority=0,actions=drop", bridge="br-tun")
+        end = lab.host(f"h{number}", switch, ip=f"10.1.0.{number}/24", bridge="br-int", mtu=1400, port_settings=["tag=1"])
+        no_offloads(end)
+        ends.append(end)
+    both_ways(*ends, "10.1.0.1", "10.1.0.2")
+    for switch in (here, there):
+        learned = [rule for rule in switch.rules("br-tun", "table=20") if "priority=1," in rule]
+        check(len(learned) == 1 and "load:0x2a->NXM_NX_TUN_ID[]" in learned[0], f"what {switch.name} has learned:", learned)
+    # The switch's own namespace takes part by the local port.
+    here.namespace.run("ip link set br-int up")
+    here.namespace.run("ip address add 10.1.0.11/24 dev br-int")
+    here.vsctl("set", "Port", "br-int", "tag=1")
+    here.namespace.reaches("10.1.0.2")
+
+
 # What must not do harm.
 
 def lengths(packet, udp_delta=0, ip_delta=0):
