@@ -592,11 +592,12 @@ impl<F: Frame + 'static> Datapath<F> {
         flags.no_recv |= reserved;
         flags.no_recv_stp |= reserved;
         let shaped = port.shaped.is_some();
-        let tunnels = self.picture.tunnels.as_ref();
-        let terminates = port.number == LOCAL
-            && tunnels.is_some_and(|tunnels| tunnels.ends_at(port.bridge.slot()));
+        let terminates = match port.number {
+            LOCAL => self.underlay_device(port.bridge).map(Arc::new),
+            _ => None,
+        };
         let direct = behind == Behind::Device
-            && !terminates
+            && terminates.is_none()
             && !flags.down
             && !flags.no_fwd
             && mirror_out == 0

@@ -483,9 +483,9 @@ impl<'a, F: Frame> Forward<'a, F> {
         {
             port.queues.count(queue, frame.len() as u64);
         }
-        if port.terminates && port.shaped {
-            // What comes by tunnels does not leave by the port, so it does not wait there.
-            match self.from_tunnel(port, frame) {
+        if let Some(device) = port.terminates.as_deref() {
+            // What comes by tunnels does not leave by the port, so it does not wait there either.
+            match self.from_tunnel(device, frame) {
                 Some(left) => frame = left,
                 None => return,
             }
@@ -494,11 +494,6 @@ impl<'a, F: Frame> Forward<'a, F> {
             _ if port.shaped => {
                 let (slot, queue) = (port.id.slot(), self.queue);
                 self.egress.stage(slot, frame, queue, self.depth, self.cell);
-            }
-            Behind::Device if port.terminates => {
-                if let Some(frame) = self.from_tunnel(port, frame) {
-                    self.egress.push(port.id.slot(), frame, self.cell);
-                }
             }
             Behind::Device => self.egress.push(port.id.slot(), frame, self.cell),
             Behind::Patch(None) => self.cell.drop(DropReason::NoPatchPeer, 1),

@@ -18,6 +18,7 @@ use program::table::Bridge;
 use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use underlay::Device;
 
 /// Port numbers below this are found by index, others by hash.
 const DENSE: u32 = 1024;
@@ -43,8 +44,8 @@ pub(crate) struct PortState {
     pub behind: Behind,
     /// Where a tunnel is behind it.
     pub tunnel: Option<Arc<TunnelPort>>,
-    /// A device by which packets of tunnels may come: an underlay's local port.
-    pub terminates: bool,
+    /// Where packets of tunnels may come by it: an underlay's local port, with its addresses.
+    pub terminates: Option<Arc<Device>>,
     /// Mirrors that select what comes in here, and what goes out, a bit each.
     pub mirror_in: u32,
     pub mirror_out: u32,

@@ -147,6 +147,8 @@ pub(crate) struct Tunnels {
     /// Another number whenever routes or neighbours have changed: headers that were made from them
     /// hold while it stays.
     pub generation: u64,
+    /// Another number whenever anything here is another: what packets find holds while it stays.
+    pub version: u64,
     pub view: Arc<View>,
     pub receivers: Receivers,
     /// For hashes of flows, which become source ports.

@@ -8,24 +8,25 @@ use packet::Frame;
 use packet::keyed::Keyed;
 use packet::tunnel::Mapping;
 use std::sync::Arc;
-use underlay::View;
+use underlay::{Device, View};
 
 /// Routes and neighbours as control has told of them last.
 #[derive(Default)]
 pub(super) struct Underlay {
     view: Option<Arc<View>>,
     generation: u64,
+    version: u64,
     secret: Keyed,
 }
 
-impl Tunnels {
-    /// Whether packets of tunnels may come to the local port of the bridge of this slot.
-    pub(super) fn ends_at(&self, bridge: u32) -> bool {
-        !self.receivers.is_empty() && self.view.device(bridge).is_some()
-    }
-}
-
 impl<F: Frame + 'static> Datapath<F> {
+    /// The local port of a bridge, where packets of tunnels may come by it.
+    pub(super) fn underlay_device(&self, bridge: BridgeId) -> Option<Device> {
+        let tunnels = self.picture.tunnels.as_deref();
+        let tunnels = tunnels.filter(|tunnels| !tunnels.receivers.is_empty())?;
+        tunnels.view.device(bridge.slot()).cloned()
+    }
+
     /// Replaces what tunnels know of the network that they run over. The numbers of its devices are
     /// those of the bridges whose local ports they are ([`BridgeId::underlay_id`]). Returns once it
     /// is published; workers go by it from their next turn on.
@@ -62,27 +63,27 @@ impl<F: Frame + 'static> Datapath<F> {
                 });
             Receivers::new(tunnels)
         };
+        self.underlay.version += 1;
         let Underlay {
             view,
             generation,
+            version,
             secret,
         } = &self.underlay;
         self.picture.tunnels = view.as_ref().map(|view| {
             Arc::new(Tunnels {
                 generation: *generation,
+                version: *version,
                 view: Arc::clone(view),
                 receivers,
                 secret: secret.clone(),
             })
         });
-        let tunnels = self.picture.tunnels.as_ref();
         let differs = |id: &PortId| {
-            let now = tunnels.is_some_and(|tunnels| {
-                let bridge = self.port(*id).map(|port| port.bridge.slot());
-                bridge.is_ok_and(|bridge| tunnels.ends_at(bridge))
-            });
+            let bridge = self.port(*id).map(|port| port.bridge);
+            let now = bridge.ok().and_then(|bridge| self.underlay_device(bridge));
             let drawn = self.picture.port(id.slot());
-            drawn.is_none_or(|drawn| drawn.terminates != now)
+            drawn.is_none_or(|drawn| drawn.terminates.as_deref() != now.as_ref())
         };
         let locals: Vec<PortId> = self
             .ports

@@ -117,6 +117,17 @@ struct Prepared {
     device: u32,
 }
 
+/// What decides by which port a packet comes in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+struct Came {
+    /// [`Tunnels::version`].
+    version: u64,
+    kind: TunnelKind,
+    udp: u16,
+    id: u64,
+    addresses: Option<Addresses>,
+}
+
 /// Why there is no header.
 enum NoHeader {
     /// The next hop's address is not known.
@@ -158,6 +169,8 @@ pub(crate) struct Sending<F> {
     key: Box<FlowKey>,
     layers: Layers,
     found: Decapsulated,
+    /// The port that the last packet came in by.
+    came: Option<(Came, u32)>,
 }
 
 impl<F: Frame> Sending<F> {
@@ -176,6 +189,7 @@ impl<F: Frame> Sending<F> {
             key: Box::new(FlowKey::ZERO),
             layers: Layers::default(),
             found: Decapsulated::default(),
+            came: None,
         }
     }
 
@@ -188,6 +202,28 @@ impl<F: Frame> Sending<F> {
     /// Forgets what waits; how many packets that were.
     pub fn discard(&mut self) -> usize {
         self.waiting.drain(..).count()
+    }
+
+    /// The port of the packet that has just been parsed. Packets of one tunnel mostly come
+    /// together.
+    #[inline]
+    fn receiver(&mut self, tunnels: &Tunnels, kind: TunnelKind, udp: u16) -> Option<u32> {
+        let TunnelInfo { id, addresses, .. } = self.found.info;
+        let came = Came {
+            version: tunnels.version,
+            kind,
+            udp,
+            id,
+            addresses,
+        };
+        if let Some((last, slot)) = &self.came
+            && *last == came
+        {
+            return Some(*slot);
+        }
+        let slot = tunnels.receivers.find(kind, udp, &self.found.info)?;
+        self.came = Some((came, slot));
+        Some(slot)
     }
 
     /// Whether there is no reason yet to try again what waits.
@@ -513,11 +549,8 @@ impl<F: Frame> Forward<'_, F> {
     /// A frame is on its way to an underlay's local port: takes it where it came by a tunnel, and
     /// tells control of neighbours. What is none of these is given back.
     #[inline(never)]
-    pub fn from_tunnel(&mut self, port: &PortState, frame: F) -> Option<F> {
+    pub fn from_tunnel(&mut self, device: &Device, frame: F) -> Option<F> {
         let Some(tunnels) = self.snapshot.tunnels.as_deref() else {
-            return Some(frame);
-        };
-        let Some(device) = tunnels.view.device(port.bridge) else {
             return Some(frame);
         };
         let head = frame.head();
@@ -578,7 +611,7 @@ impl<F: Frame> Forward<'_, F> {
             let found = &mut self.sending.found;
             match parse_into(&mut frame, kind, found) {
                 Err(error) => reason = error.into(),
-                Ok(()) => match receivers.find(kind, udp.unwrap_or(0), &found.info) {
+                Ok(()) => match self.sending.receiver(tunnels, kind, udp.unwrap_or(0)) {
                     Some(slot) => {
                         if let Err(reason) = self.arrive_by(slot, frame) {
                             self.cell.drop(reason, 1);
