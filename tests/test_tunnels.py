@@ -1228,7 +1228,8 @@ def a_tunnel_with_the_kernels_offloads(lab):
     for each in (near, far):
         each.run("ethtool -K eth0 tx on tso on gso on")
         each.run("ethtool -K eth0 rx off gro off", ok=False)
-    switch.lab.far.run("ethtool -K eth0 tx on tso on gso on")
+    # What the kernel would cut for a tunnel no virtio-net header can describe, so no socket hands it over (differences.md).
+    switch.lab.far.run("ethtool -K eth0 tx on tso on gso on tx-udp_tnl-segmentation off tx-udp_tnl-csum-segmentation off")
     both_ways(near, far, "10.1.0.1", "10.1.0.2")
     transfer(near, far, "fd01::2", size=8 << 20)
     transfer(far, near, "fd01::1", size=8 << 20)

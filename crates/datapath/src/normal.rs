@@ -99,6 +99,7 @@ pub(crate) fn floods_to(port: &PortState, ingress: Option<&PortState>, inner: In
         && !port.flags.no_fwd
         && !port.reserved
         && port.vlan.includes(inner.vid)
+        && !port.carries_packets()
 }
 
 /// Whether `FLOOD` or `ALL` sends what came in by `in_port` to `port`.

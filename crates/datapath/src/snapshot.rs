@@ -10,7 +10,7 @@ use crate::mirror::Mirror;
 use crate::police::Policing;
 use crate::port::{LOCAL, PortFlags, PortId};
 use crate::queues::Queues;
-use crate::tunnel::{OptionsOf, TunnelPort, Tunnels};
+use crate::tunnel::{Carries, OptionsOf, TunnelPort, Tunnels};
 use crate::vlan::{VlanConfig, VlanSet};
 use program::actions::PortNo;
 use program::epoch::{Domain, Epoch, Guard};
@@ -63,6 +63,14 @@ pub(crate) struct PortState {
     /// What polices what is sent there, and what comes in.
     pub policing: Policing,
     pub counters: Arc<PortCounters>,
+}
+
+impl PortState {
+    /// Whether a tunnel is behind it that carries packets without an Ethernet header.
+    pub fn carries_packets(&self) -> bool {
+        let tunnel = self.tunnel.as_ref();
+        tunnel.is_some_and(|tunnel| tunnel.spec.carries == Carries::Packets)
+    }
 }
 
 pub(crate) struct BridgeState {

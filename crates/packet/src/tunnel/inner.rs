@@ -8,6 +8,7 @@ use crate::key::{FlowKey, at};
 use crate::keyed::Keyed;
 use crate::parse::ETHERNET_LEN;
 use std::hash::{BuildHasher, Hasher};
+use std::sync::atomic::{AtomicU32, Ordering};
 
 /// ECN's bits of the DSCP byte (RFC 3168 section 5).
 const ECN: u8 = 0x03;
@@ -57,11 +58,29 @@ pub fn flow_hash(keyed: &Keyed, key: &FlowKey) -> u32 {
     (hasher.finish() >> 32) as u32
 }
 
-/// The UDP source port of packets with this hash, in [`SOURCE_PORTS`].
+/// The first source port, and the one after the last in the upper half: for all tunnels.
+static CHOSEN_PORTS: AtomicU32 =
+    AtomicU32::new(SOURCE_PORTS.start as u32 | (SOURCE_PORTS.end as u32) << 16);
+
+/// Has all tunnels take UDP source ports from this range from now on (`tnl/egress_port_range`).
+pub fn set_source_ports(range: std::ops::Range<u16>) {
+    let both = u32::from(range.start) | u32::from(range.end) << 16;
+    CHOSEN_PORTS.store(both, Ordering::Relaxed);
+}
+
+/// What [`set_source_ports`] has set, at first [`SOURCE_PORTS`].
+#[inline(always)]
+pub fn source_ports() -> std::ops::Range<u16> {
+    let both = CHOSEN_PORTS.load(Ordering::Relaxed);
+    both as u16..(both >> 16) as u16
+}
+
+/// The UDP source port of packets with this hash, in [`source_ports`].
 #[inline(always)]
 pub fn source_port(hash: u32) -> u16 {
-    let count = u64::from(SOURCE_PORTS.end - SOURCE_PORTS.start);
-    SOURCE_PORTS.start + ((u64::from(hash) * count) >> 32) as u16
+    let ports = source_ports();
+    let count = u64::from(ports.end.saturating_sub(ports.start));
+    ports.start + ((u64::from(hash) * count) >> 32) as u16
 }
 
 /// The outer DSCP and ECN. DSCP is that of `configured`, whose ECN bits are ignored, or, where that

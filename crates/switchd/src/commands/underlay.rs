@@ -55,6 +55,7 @@ pub(super) fn register(commands: &Commands) {
         });
         commands.answer(&format!("{prefix}/aging"), "[SECS]", (0, 1), ageing);
     }
+    commands.answer("tnl/egress_port_range", "min max", (0, 2), source_ports);
     let Ok(switch) = commands.switch() else {
         return;
     };
@@ -106,6 +107,24 @@ fn ageing(switch: &Switch, words: &[String]) -> Answer {
     let ageing_ms = text::parse_ageing(seconds).map_err(said)?;
     let now_ms = switch.clock.now_ms();
     switch.change_neighbours(|all| all.set_ageing(ageing_ms, now_ms));
+    Ok("OK\n".into())
+}
+
+/// The UDP ports that tunnels' packets come from.
+fn source_ports(_: &Switch, words: &[String]) -> Answer {
+    let [least, most] = words else {
+        let ports = packet::tunnel::source_ports();
+        return Ok(format!(
+            "Tunnel UDP source port range: {}-{}\n",
+            ports.start, ports.end
+        ));
+    };
+    let number = |text: &str, which: &str| match text.parse::<u16>() {
+        Ok(port) if port > 0 => Ok(port),
+        _ => Err(format!("Invalid {which}.")),
+    };
+    let (least, most) = (number(least, "min")?, number(most, "max")?);
+    packet::tunnel::set_source_ports(least.min(most)..least.max(most));
     Ok("OK\n".into())
 }
 

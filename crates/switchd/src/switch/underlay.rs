@@ -325,14 +325,14 @@ impl Bridge {
         })
     }
 
-    /// Sends a packet that came from nowhere, by the bridge's rules.
+    /// Sends a packet by the bridge's rules, as if its local port had sent it.
     fn send_by_rules(&self, data: Vec<u8>) {
         let ops = Arc::new(OpList::new(vec![Op::Resubmit {
             in_port: None,
             table: Some(0),
         }]));
         let sent = self.switch().with_datapath(|datapath| {
-            datapath.packet_out_with(self.id, openflow::port::ANY, None, None, data, ops)
+            datapath.packet_out_with(self.id, openflow::port::LOCAL, None, None, data, ops)
         });
         if let Ok(Err(error)) = sent {
             tracing::debug!(target: "tunnel", "{}: no question for a neighbour: {error}", self.name);
