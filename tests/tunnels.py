@@ -8,9 +8,8 @@ import socket
 import struct
 import threading
 
-from harness import (PATIENCE, Failure, becomes, check, equal, ethernet, inside, mac, run,
-                     switchd_command,
-                     wait_for)
+from harness import (PATIENCE, Failure, becomes, check, equal, ethernet, inside, mac,
+                     switchd_command, wait_for)
 
 WIRE = "wire"  # the underlay's port on either side
 MTU = 1400  # of hosts: leaves room for every header that is pushed
