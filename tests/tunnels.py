@@ -1,14 +1,15 @@
-"""What the tests of tunnels stand on: sites (a daemon with a bridge `br-phy`, whose local port has the underlay's
-address, and a bridge `br-int` for tunnels and hosts), the wire between two of them, frames as tunnels carry them
-(made and taken apart by hand), and a TCP transfer whose every byte is compared."""
+"""What the tests of tunnels stand on: sites (a daemon with a bridge `br-phy`, whose local port has
+the underlay's address, and a bridge `br-int` for tunnels and hosts), the wire between two of them,
+frames as tunnels carry them (made and taken apart by hand), and a TCP transfer whose every byte is
+compared."""
 import hashlib
 import ipaddress
 import socket
 import struct
 import threading
 
-from harness import (PATIENCE, Failure, becomes, check, equal, ethernet, inside, mac, run, switchd_command,
-                     wait_for)
+from harness import (PATIENCE, Failure, becomes, check, equal, ethernet, inside, mac,
+                     switchd_command, wait_for)
 
 WIRE = "wire"  # the underlay's port on either side
 MTU = 1400  # of hosts: leaves room for every header that is pushed
@@ -23,8 +24,8 @@ def underlay(number, ip6=False):
 
 
 def site(lab, name="s", number=1, reference=False, ip6=False, **options):
-    """A daemon with br-phy (the underlay's address number `number` at its local port) and br-int. With `reference` it
-    is Open vSwitch, whatever is under test."""
+    """A daemon with br-phy (the underlay's address number `number` at its local port) and br-int.
+    With `reference` it is Open vSwitch, whatever is under test."""
     if reference:
         options["command"] = switchd_command("ovs")
     switch = lab.switch(name, **options)
@@ -55,8 +56,8 @@ def join(first, second):
 
 
 def wired(switch, name="far", number=2):
-    """A namespace without a daemon at the other end of the site's wire, with the underlay's address of that number at
-    its eth0. What it sends has no checksum left to do."""
+    """A namespace without a daemon at the other end of the site's wire, with the underlay's address
+    of that number at its eth0. What it sends has no checksum left to do."""
     far = switch.lab.namespace(name)
     if not switch.ip6:
         far.quiet()
@@ -67,9 +68,9 @@ def wired(switch, name="far", number=2):
 
 
 def host(switch, name, number, offloads=False):
-    """A host at br-int with the address 10.1.0.NUMBER (and fd01::NUMBER), in front of which nothing is left to the
-    device unless `offloads`: Open vSwitch 3.1 drops such frames before tunnels (`Tunneling packets with HW offload
-    flags is not supported`)."""
+    """A host at br-int with the address 10.1.0.NUMBER (and fd01::NUMBER), in front of which nothing
+    is left to the device unless `offloads`: Open vSwitch 3.1 drops such frames before tunnels
+    (`Tunneling packets with HW offload flags is not supported`)."""
     found = switch.lab.host(name, switch, ip=f"10.1.0.{number}/24", ip6=f"fd01::{number}/64",
                             bridge="br-int", mtu=MTU)
     if not offloads:
@@ -91,7 +92,8 @@ def raw_host(switch, name="h", device="in"):
 
 
 def tunnel(switch, name, kind, remote=None, *options, bridge="br-int", settings=(), ok=True):
-    """Adds a tunnel to an address (or the site's peer of that number) and returns its OpenFlow number."""
+    """Adds a tunnel to an address (or the site's peer of that number) and returns its OpenFlow
+    number."""
     if isinstance(remote, int):
         remote = underlay(remote, switch.ip6)
     words = [f"type={kind}", *settings]
@@ -141,8 +143,8 @@ def transfer(client, server, target, size=4 << 20, seconds=20):
 
 
 def both_ways(first, second, *addresses):
-    """Pings and sends some megabytes by TCP in both directions; no checksum is wrong. `addresses` are those of first
-    and second."""
+    """Pings and sends some megabytes by TCP in both directions; no checksum is wrong. `addresses`
+    are those of first and second."""
     first.reaches(addresses[1])
     first.ping(addresses[1], 5)
     second.ping(addresses[0], 5)
@@ -171,14 +173,16 @@ def packed(address):
 def ipv4(source, destination, protocol, payload, tos=0, ttl=64, fragment=0x4000):
     """An IPv4 packet."""
     def head(check_value):
-        return struct.pack("!BBHHHBBH4s4s", 0x45, tos, 20 + len(payload), 0, fragment, ttl, protocol,
+        return struct.pack("!BBHHHBBH4s4s", 0x45, tos, 20 + len(payload), 0, fragment, ttl,
+                           protocol,
                            check_value, packed(source), packed(destination))
     return head(checksum(head(0))) + payload
 
 
 def ipv6(source, destination, protocol, payload, tos=0, ttl=64):
     """An IPv6 packet."""
-    return struct.pack("!IHBB16s16s", 6 << 28 | tos << 20, len(payload), protocol, ttl, packed(source),
+    return struct.pack("!IHBB16s16s", 6 << 28 | tos << 20, len(payload), protocol, ttl,
+                       packed(source),
                        packed(destination)) + payload
 
 
@@ -238,9 +242,11 @@ def mark_of(frame):
     return struct.unpack("!I", frame[14:18])[0] if found else None
 
 
-def arp(operation, sender_mac, sender, target, target_mac="00:00:00:00:00:00", destination="ff:ff:ff:ff:ff:ff"):
+def arp(operation, sender_mac, sender, target, target_mac="00:00:00:00:00:00",
+        destination="ff:ff:ff:ff:ff:ff"):
     """An ARP frame: operation 1 asks, 2 answers."""
-    return ethernet(destination, sender_mac, 0x0806, struct.pack("!HHBBH", 1, 0x0800, 6, 4, operation) +
+    return ethernet(destination, sender_mac, 0x0806,
+                    struct.pack("!HHBBH", 1, 0x0800, 6, 4, operation) +
                     mac(sender_mac) + packed(sender) + mac(target_mac) + packed(target))
 
 
@@ -252,8 +258,8 @@ def icmp6(source, destination, payload):
 
 
 class Outer:
-    """What is on the wire around a tunnel's frame: addresses, IP's fields and UDP's or GRE's, and the tunnel header
-    with what it carries (`tunnel`)."""
+    """What is on the wire around a tunnel's frame: addresses, IP's fields and UDP's or GRE's, and
+    the tunnel header with what it carries (`tunnel`)."""
 
     def __init__(self, frame):
         self.frame = frame
@@ -261,8 +267,8 @@ class Outer:
         kind = struct.unpack("!H", frame[12:14])[0]
         packet = frame[14:]
         if kind == 0x0800:
-            length, self.id, fragment, self.ttl, self.protocol, _, source, destination = struct.unpack(
-                "!HHHBBH4s4s", packet[2:20])
+            (length, self.id, fragment, self.ttl, self.protocol, _, source,
+             destination) = struct.unpack("!HHHBBH4s4s", packet[2:20])
             self.tos, self.df = packet[1], bool(fragment & 0x4000)
             equal(checksum(packet[:20]), 0, "what the outer IPv4 header adds up to")
             body = packet[20:length]
@@ -295,7 +301,8 @@ def outers(raw, count=1, seconds=5, protocol=UDP, port=None):
 
 
 def absorb(namespace, *ports, ip6=False):
-    """UDP sockets in a namespace that take what comes to these ports, lest its kernel answers that nobody does."""
+    """UDP sockets in a namespace that take what comes to these ports, lest its kernel answers that
+    nobody does."""
     found = []
     with inside(namespace):
         for port in ports:
@@ -306,8 +313,9 @@ def absorb(namespace, *ports, ip6=False):
 
 
 class Watched:
-    """A site under test whose wire is watched by a raw socket, and a raw host at its br-int. What the host sends leaves
-    by the tunnel `tun`, what comes out of that goes to the host, if the test sets no other rules."""
+    """A site under test whose wire is watched by a raw socket, and a raw host at its br-int. What
+    the host sends leaves by the tunnel `tun`, what comes out of that goes to the host, if the test
+    sets no other rules."""
 
     def __init__(self, lab, ip6=False, ports=(VXLAN, GENEVE, GTPU)):
         self.switch = site(lab, ip6=ip6)
@@ -320,8 +328,8 @@ class Watched:
         self.number = 0
 
     def pushed(self, frame=None, protocol=UDP, port=None, seconds=10, host=None):
-        """What leaves for a frame of the host (a marked one by default): sent until it comes, as the first is lost
-        while the neighbour is asked for."""
+        """What leaves for a frame of the host (a marked one by default): sent until it comes, as
+        the first is lost while the neighbour is asked for."""
         self.number += 1
         frame = frame or marked(self.number)
         self.wire.drain()
@@ -338,7 +346,8 @@ class Watched:
         self.number += 1
         self.wire.drain()
         self.host.send(marked(self.number))
-        equal([outer.frame.hex() for outer in outers(self.wire, 1, seconds, protocol)], [], "what leaves")
+        equal([outer.frame.hex() for outer in outers(self.wire, 1, seconds, protocol)], [],
+              "what leaves")
 
     def inject(self, *packets, source=None, destination=None):
         """Puts packets on the wire for the site."""
@@ -348,7 +357,8 @@ class Watched:
 
     def udp(self, port, payload, **fields):
         """A datagram from the far end."""
-        return udp(fields.pop("source", self.there), fields.pop("destination", self.here), port, payload, **fields)
+        return udp(fields.pop("source", self.there), fields.pop("destination", self.here), port,
+                   payload, **fields)
 
     def arrives(self, number, seconds=5):
         """The marked frame of this number as it arrives at the host, or None."""
@@ -356,15 +366,17 @@ class Watched:
         return frames[0] if frames else None
 
     def comes_in(self, packet, number, what="a packet"):
-        """A packet from the wire gets the frame it carries, of this number, to the host; returns that. It is sent until
-        that comes: Open vSwitch may lose some while what it has cached of former settings is revalidated."""
+        """A packet from the wire gets the frame it carries, of this number, to the host; returns
+        that. It is sent until that comes: Open vSwitch may lose some while what it has cached of
+        former settings is revalidated."""
         def attempt():
             self.inject(packet)
             return self.arrives(number, 0.4)
         return wait_for(f"what {what} carries arrives", attempt)
 
     def leaves(self, what, get, wanted, frame=None, **options):
-        """Waits until what leaves for a frame of the host is as wanted, after a change that caches may not know yet."""
+        """Waits until what leaves for a frame of the host is as wanted, after a change that caches
+        may not know yet."""
         becomes(lambda: get(self.pushed(frame, **options)), wanted, what)
 
     def stays_out(self, what, number, *packets):
@@ -377,16 +389,17 @@ class Watched:
 # Two sites.
 
 def sites(lab, ip6=False, reference=True):
-    """The daemon under test (`s`, number 1) and Open vSwitch (`o`, number 2; without `reference` one more of those
-    under test), joined."""
+    """The daemon under test (`s`, number 1) and Open vSwitch (`o`, number 2; without `reference`
+    one more of those under test), joined."""
     here, there = site(lab, "s", 1, ip6=ip6), site(lab, "o", 2, reference=reference, ip6=ip6)
     join(here, there)
     return here, there
 
 
 def carries(sender, receiver, number, seconds=10, **fields):
-    """The frame that comes out at the raw host of `receiver` for a marked one put in at that of `sender`. The first may
-    be lost while the underlay's neighbour is asked for, so that it is sent until it comes."""
+    """The frame that comes out at the raw host of `receiver` for a marked one put in at that of
+    `sender`. The first may be lost while the underlay's neighbour is asked for, so that it is sent
+    until it comes."""
     def attempt():
         sender.raw.send(marked(number, **fields))
         return receiver.raw.receive(0.3, lambda frame: mark_of(frame) == number, until=1)
