@@ -58,7 +58,7 @@ class Tunnels:
         switch.managements.append(f"{switch.directory}/br-phy.mgmt")
         for command in (["addr", "add", f"{HOST}/24", "dev", "br-phy"], ["link", "set", "br-phy", "up"],
                         ["route", "add", f"{REMOTES}.0.0/16", "via", GATEWAY, "dev", "br-phy"]):
-            switch.namespace.run("ip", *command)
+            switch.namespace.run(["ip", *command])
         comes, goes = ("br0", "br-phy") if self.way == "in" else ("br-phy", "br-phy" if self.way == "through" else "br0")
         words = []
         # Packets that go through come by the first half of the tunnels and leave by the second.

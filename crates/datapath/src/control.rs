@@ -192,6 +192,7 @@ impl<F: Frame + 'static> Datapath<F> {
                 returns: Returns::new(),
                 allocate: options.allocate,
                 packet_outs_done: AtomicU64::new(0),
+                asked: Default::default(),
             }),
             thread_init: options.thread_init,
             workers: Vec::new(),

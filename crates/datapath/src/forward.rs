@@ -14,7 +14,7 @@ use crate::normal::{self, Decision};
 use crate::packet_in::{PacketIn, PacketInRing, weight};
 use crate::shape::{NoDevice, Shaping, Way, inspect};
 use crate::snapshot::{Behind, BridgeState, PortState, Snapshot};
-use crate::tunnel::{Arrival, Sending};
+use crate::tunnel::{Arrival, Asked, Sending};
 use crate::vlan::{self, Ethernet, Inner, Malformed, Tag};
 use packet::io::{BURST, Lengths, TxQueue};
 use packet::mini_key::MiniKey;
@@ -297,6 +297,8 @@ pub(crate) struct Batch<F> {
     /// How many patch ports and tunnels they have passed.
     pub depth: u32,
     pub again: Again,
+    /// Mirrors that have had them.
+    pub mirrored: u32,
     pub frames: Vec<F>,
     /// What tunnels' headers said, where they come by a tunnel.
     pub arrivals: Vec<Arrival>,
@@ -331,17 +333,25 @@ impl<F: Frame> Patches<F> {
     }
 
     /// The batch that a frame is to join.
-    fn batch(&mut self, peer: u32, depth: u32, again: Again) -> Result<&mut Batch<F>, DropReason> {
-        if depth > MAX_PATCHES || self.budget == 0 {
+    fn batch(
+        &mut self,
+        peer: u32,
+        depth: u32,
+        again: Again,
+        mirrored: u32,
+    ) -> Result<&mut Batch<F>, DropReason> {
+        // Copies that received frames themselves make are as many as rules and ports allow.
+        let charged = usize::from(depth > 1);
+        if depth > MAX_PATCHES || self.budget < charged {
             return Err(DropReason::TooManyPatches);
         }
-        self.budget -= 1;
+        self.budget -= charged;
         // Frames flooded to a few peers in turn still make bursts. The latest batch of a peer is
         // the one to add to, so its frames stay in order.
         let latest = self.waiting.len().saturating_sub(PEERS_LOOKED_AT)..self.waiting.len();
         let place = latest.rev().find(|at| {
             let batch = &self.waiting[*at];
-            (batch.slot, batch.depth, batch.again) == (peer, depth, again)
+            (batch.slot, batch.depth, batch.again, batch.mirrored) == (peer, depth, again, mirrored)
         });
         let place = match place {
             Some(place) => place,
@@ -351,6 +361,7 @@ impl<F: Frame> Patches<F> {
                     slot: peer,
                     depth,
                     again,
+                    mirrored,
                     frames,
                     arrivals,
                 });
@@ -371,7 +382,7 @@ impl<F: Frame> Patches<F> {
         cell: &Cell,
     ) {
         let bytes = frame.len() as u64;
-        match self.batch(peer, depth + 1, Again::Patch) {
+        match self.batch(peer, depth + 1, Again::Patch, 0) {
             Ok(batch) => {
                 batch.frames.push(frame);
                 counters.tx_packets.add(1);
@@ -383,8 +394,15 @@ impl<F: Frame> Patches<F> {
     }
 
     /// A frame with a tunnel's header goes on at an underlay's local port.
-    pub fn push_outer(&mut self, slot: u32, depth: u32, frame: F) -> Result<(), DropReason> {
-        self.batch(slot, depth, Again::Outer)?.frames.push(frame);
+    pub fn push_outer(
+        &mut self,
+        slot: u32,
+        depth: u32,
+        mirrored: u32,
+        frame: F,
+    ) -> Result<(), DropReason> {
+        let batch = self.batch(slot, depth, Again::Outer, mirrored)?;
+        batch.frames.push(frame);
         Ok(())
     }
 
@@ -396,7 +414,7 @@ impl<F: Frame> Patches<F> {
         frame: F,
         arrival: Arrival,
     ) -> Result<(), DropReason> {
-        let batch = self.batch(slot, depth, Again::Inner)?;
+        let batch = self.batch(slot, depth, Again::Inner, 0)?;
         batch.frames.push(frame);
         batch.arrivals.push(arrival);
         Ok(())
@@ -444,6 +462,7 @@ pub(crate) struct Forward<'a, F: Frame> {
     /// Whether the rules that the packet in hand asks for have been made already.
     pub taught: bool,
     pub sending: &'a mut Sending<F>,
+    pub asked: &'a Asked,
 }
 
 impl<'a, F: Frame> Forward<'a, F> {
@@ -473,6 +492,13 @@ impl<'a, F: Frame> Forward<'a, F> {
         if port.mirror_out & !*mirrored != 0 {
             self.mirror(mirrored, port, port.mirror_out, &mut frame);
         }
+        if let Some(device) = port.terminates.as_deref() {
+            // What comes by tunnels does not leave by the port, so nothing polices or shapes it.
+            match self.from_tunnel(device, frame) {
+                Some(left) => frame = left,
+                None => return,
+            }
+        }
         if let Some(policer) = &port.policing.egress {
             if !self.passes(port, policer, &frame) {
                 return;
@@ -482,13 +508,6 @@ impl<'a, F: Frame> Forward<'a, F> {
             && !port.shaped
         {
             port.queues.count(queue, frame.len() as u64);
-        }
-        if let Some(device) = port.terminates.as_deref() {
-            // What comes by tunnels does not leave by the port, so it does not wait there either.
-            match self.from_tunnel(device, frame) {
-                Some(left) => frame = left,
-                None => return,
-            }
         }
         match port.behind {
             _ if port.shaped => {
@@ -500,7 +519,7 @@ impl<'a, F: Frame> Forward<'a, F> {
             Behind::Patch(Some(peer)) => self.patch(port, peer, frame),
             Behind::Tunnel => {
                 if let Some(tunnel) = port.tunnel.as_deref() {
-                    self.to_tunnel(port, tunnel, frame);
+                    self.to_tunnel(port, tunnel, *mirrored, frame);
                 }
             }
         }
@@ -655,13 +674,15 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
     fn output(&mut self, context: Context<'_>, number: PortNo, frame: F, to_in_port: bool) {
         *context.sent = true;
         self.queue = context.queue;
-        self.note_tunnel(&context);
         let bridge = self.bridge;
         let Some(port) = bridge.port(number) else {
             return self.cell.drop(DropReason::UnknownPort, 1);
         };
         if number == context.in_port && !to_in_port {
             return self.cell.drop(DropReason::IngressPort, 1);
+        }
+        if !port.plain && !port.only_shaped {
+            self.note_tunnel(&context);
         }
         self.emit(context.mirrored, port, frame);
     }

@@ -37,6 +37,8 @@ pub enum RequestKind {
         address: IpAddr,
         /// What it is.
         mac: [u8; 6],
+        /// Whether it has been asked for.
+        asked: bool,
     },
 }
 

@@ -35,7 +35,7 @@ pub struct BridgeId(pub(crate) u32);
 impl BridgeId {
     /// Its number among devices that tunnels go out by: its local port ([`underlay::Device::id`]).
     pub fn underlay_id(self) -> u32 {
-        self.slot()
+        self.0
     }
 
     pub(crate) fn slot(self) -> u32 {

@@ -5,7 +5,7 @@ mod receive;
 mod send;
 
 pub(crate) use receive::Receivers;
-pub(crate) use send::{Arrival, Sending};
+pub(crate) use send::{Arrival, Asked, Sending};
 
 use packet::keyed::Keyed;
 use packet::tunnel::{Mapping, TunnelInfo, TunnelKind};
@@ -91,7 +91,7 @@ pub enum TunnelKey {
 }
 
 /// What a tunnel carries (`options:packet_type`).
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub enum Carries {
     /// Frames with an Ethernet header (`legacy_l2`).
     #[default]

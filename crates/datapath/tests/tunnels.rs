@@ -255,7 +255,7 @@ fn packets_wait_for_a_neighbour() {
         requests.iter().any(|request| {
             let seen = matches!(
                 request.kind,
-                RequestKind::NeighbourSeen { address, mac }
+                RequestKind::NeighbourSeen { address, mac, asked: true }
                     if address == IpAddr::from(PEER) && mac == PEER_MAC
             );
             seen && request.bridge == bed.physical

@@ -130,6 +130,10 @@ pub async fn run(shell: Rc<Shell>) -> anyhow::Result<()> {
     }));
     let mut links = Task(turns::spawn("links", Rc::clone(&database).follow_links()));
     let mut routes = Task(turns::spawn("routes", Rc::clone(&switch).follow_routes()));
+    let mut neighbours = Task(turns::spawn(
+        "neighbours",
+        Rc::clone(&switch).tell_neighbours(),
+    ));
     let _leftovers = Task(turns::spawn(
         "leftovers",
         Rc::clone(&database).remove_leftovers(),
@@ -149,6 +153,7 @@ pub async fn run(shell: Rc<Shell>) -> anyhow::Result<()> {
             cleanup = request.cleanup;
             Ok(())
         }
+        ended = &mut neighbours.0 => ended.unwrap_or_else(|error| Err(error.into())),
         ended = &mut routes.0 => ended.unwrap_or_else(|error| Err(error.into())),
         ended = &mut links.0 => ended.unwrap_or_else(|error| Err(error.into())),
         ended = &mut follow.0 => ended.unwrap_or_else(|error| Err(error.into())),
@@ -160,7 +165,7 @@ pub async fn run(shell: Rc<Shell>) -> anyhow::Result<()> {
         ended = &mut predictions.0 => ended.unwrap_or_else(|error| Err(error.into())),
         ended = &mut shape.0 => ended.unwrap_or_else(|error| Err(error.into())),
     };
-    drop((follow, keep, packets, links, routes));
+    drop((follow, keep, packets, links, routes, neighbours));
     switch.shut_down(cleanup);
     result
 }

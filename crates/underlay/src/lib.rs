@@ -28,7 +28,7 @@ pub use device::{Device, NoSource, source_among};
 pub use discovery::{Told, arp_request, learned_from, neighbour_solicitation, told_by};
 pub use neighbours::{Neighbour, Neighbours};
 pub use routes::{Route, Routes};
-pub use view::{Hop, Unresolved, View};
+pub use view::{Hop, Seen, Unresolved, View};
 
 /// A MAC address.
 pub type Mac = [u8; 6];

@@ -86,6 +86,19 @@ impl Neighbours {
         }
     }
 
+    /// [`Neighbours::learn`] of a neighbour that nobody has asked for. Where it is not known yet and
+    /// half of the places are taken, it is not learned: so nobody on the link can drive out those
+    /// that packets go to.
+    pub fn overhear(&mut self, device: &str, address: IpAddr, mac: Mac, now_ms: u64) -> bool {
+        let link = self.devices.get(device);
+        let is_new = |link: &&Link| !link.entries.contains_key(&address.to_canonical());
+        let full = link.filter(is_new);
+        if full.is_some_and(|link| link.entries.len() >= self.most / 2) {
+            return false;
+        }
+        self.learn(device, address, mac, now_ms)
+    }
+
     /// Notes that `address` has been heard of on a device's link, at `mac`. Where the device has as
     /// many neighbours as it may, the one that was not heard of for longest goes. Says whether
     /// anything that workers see has changed.

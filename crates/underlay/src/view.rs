@@ -8,6 +8,7 @@ use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// What workers see of the network that tunnels run over: it never changes, and is shared in an
 /// `Arc`. Routes are shared with [`Routes`], so a new view costs as much as there are neighbours.
@@ -25,7 +26,25 @@ pub struct View {
 #[derive(Clone, Debug)]
 struct Known {
     device: Device,
-    neighbours: HashMap<IpAddr, Mac>,
+    neighbours: HashMap<IpAddr, Arc<Seen>>,
+}
+
+/// A neighbour in a view.
+#[derive(Debug)]
+pub struct Seen {
+    mac: Mac,
+    used: AtomicBool,
+}
+
+impl Seen {
+    /// Says that packets go there: what is in use does not age. Workers share it, so it is written
+    /// only where that changes something.
+    #[inline]
+    pub fn touch(&self) {
+        if !self.used.load(Ordering::Relaxed) {
+            self.used.store(true, Ordering::Relaxed);
+        }
+    }
 }
 
 /// The first step of packets' way to an address.
@@ -90,7 +109,12 @@ impl View {
         }
         let known = |device: &Device| Known {
             device: device.clone(),
-            neighbours: neighbours.of(&device.name),
+            neighbours: (neighbours.of(&device.name).into_iter())
+                .map(|(address, mac)| {
+                    let used = AtomicBool::new(false);
+                    (address, Arc::new(Seen { mac, used }))
+                })
+                .collect(),
         };
         View {
             generation,
@@ -117,6 +141,10 @@ impl View {
             }
         }
         let route = self.routes.lookup(dst, mark).ok_or(Unresolved::NoRoute)?;
+        if route.local {
+            // A tunnel to this host itself.
+            return Err(Unresolved::NoRoute);
+        }
         let at = self.by_name.get(&route.device).ok_or(Unresolved::NoRoute)?;
         let Known { device, neighbours } = &self.devices[*at];
         let gateway = route.gateway.filter(|gateway| !gateway.is_unspecified());
@@ -126,7 +154,11 @@ impl View {
             None => gateway.unwrap_or(dst),
         };
         let source = src.unwrap_or(route.source);
-        let eth_dst = multicast.or_else(|| neighbours.get(&via).copied());
+        let known = multicast.is_none().then(|| neighbours.get(&via)).flatten();
+        if let Some(known) = known {
+            known.touch();
+        }
+        let eth_dst = multicast.or(known.map(|known| known.mac));
         Ok(Hop {
             device: device.id,
             source,
@@ -138,6 +170,23 @@ impl View {
                 source,
             })?,
         })
+    }
+
+    /// The MAC address of a neighbour of the device of this number.
+    pub fn neighbour(&self, device: u32, address: IpAddr) -> Option<&Arc<Seen>> {
+        let at = self.by_id.get(&device)?;
+        self.devices[*at].neighbours.get(&address)
+    }
+
+    /// The neighbours that have been in use since this was asked last, by their devices' names.
+    pub fn take_used(&self) -> Vec<(&str, IpAddr)> {
+        let mut used = Vec::new();
+        for Known { device, neighbours } in &self.devices {
+            let these = neighbours.iter();
+            let these = these.filter(|(_, seen)| seen.used.swap(false, Ordering::Relaxed));
+            used.extend(these.map(|(address, _)| (device.name.as_str(), *address)));
+        }
+        used
     }
 
     /// A device by its number.

@@ -24,7 +24,7 @@ impl<F: Frame + 'static> Datapath<F> {
     pub(super) fn underlay_device(&self, bridge: BridgeId) -> Option<Device> {
         let tunnels = self.picture.tunnels.as_deref();
         let tunnels = tunnels.filter(|tunnels| !tunnels.receivers.is_empty())?;
-        tunnels.view.device(bridge.slot()).cloned()
+        tunnels.view.device(bridge.underlay_id()).cloned()
     }
 
     /// Replaces what tunnels know of the network that they run over. The numbers of its devices are

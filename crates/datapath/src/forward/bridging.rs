@@ -161,10 +161,10 @@ impl<F: Frame> Forward<'_, F> {
             return self.cell.drop(DropReason::LearnedPortGone, 1);
         };
         self.queue = None;
-        self.forget_tunnel();
         if port.plain && present.is_none() && port.vlan.output(inner, 0).is_none() {
             return self.egress.push(slot, frame, self.cell);
         }
+        self.forget_tunnel();
         self.emit_in_vlan(&mut { mirrored }, port, present, inner, frame);
     }
 

@@ -5,7 +5,7 @@
 //! among them those that name this end, then any, then those that leave it to the packet. Each
 //! such combination is a hash table, and only those that have ports are asked.
 
-use super::{LocalAddress, TunnelKey, TunnelSpec};
+use super::{Carries, LocalAddress, TunnelKey, TunnelSpec};
 use packet::keyed::Keyed;
 use packet::tunnel::{Addresses, TunnelInfo, TunnelKind};
 use std::collections::HashMap;
@@ -43,6 +43,7 @@ struct Wanted {
     key: Option<u64>,
     remote: Option<IpAddr>,
     local: Option<IpAddr>,
+    carries: Carries,
 }
 
 /// Combinations of what ports leave open: key, the other end, this end in three ways.
@@ -86,6 +87,7 @@ impl Receivers {
             },
             remote: spec.remote,
             local,
+            carries: spec.carries,
         };
         let which = (usize::from(by_key) * 2 + usize::from(by_remote)) * 3 + local_way;
         // Of two that want the same the first one has it; control lets none come that does.
@@ -127,7 +129,13 @@ impl Receivers {
 
     /// The slot of the port that a packet came for.
     #[inline]
-    pub fn find(&self, kind: TunnelKind, udp: u16, info: &TunnelInfo) -> Option<u32> {
+    pub fn find(
+        &self,
+        kind: TunnelKind,
+        udp: u16,
+        info: &TunnelInfo,
+        carries: Carries,
+    ) -> Option<u32> {
         let (src, dst) = match info.addresses? {
             Addresses::V4 { src, dst } => (IpAddr::V4(src.into()), IpAddr::V4(dst.into())),
             Addresses::V6 { src, dst } => (IpAddr::V6(src.into()), IpAddr::V6(dst.into())),
@@ -144,6 +152,7 @@ impl Receivers {
                 key: (!by_key).then_some(info.id),
                 remote: (!by_remote).then_some(src),
                 local: (local_way == 0).then_some(dst),
+                carries,
             };
             if let Some(slot) = ports.get(&wanted) {
                 return Some(*slot);
@@ -229,7 +238,7 @@ mod tests {
             };
             for kind in [TunnelKind::Vxlan { gbp: false }, TunnelKind::Geneve, TunnelKind::Gre] {
                 let udp = kind.udp_port().unwrap_or(0);
-                let found = receivers.find(kind, udp, &info);
+                let found = receivers.find(kind, udp, &info, Carries::Frames);
                 let of_kind = (0_u32..).zip(&specs).filter(|(_, spec)| spec.kind == kind);
                 let best = of_kind
                     .filter_map(|(slot, spec)| Some((rank(spec, &info)?, slot)))

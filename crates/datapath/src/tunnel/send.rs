@@ -8,7 +8,7 @@
 //!
 //! Where the next hop's address is not known, control is told, who asks for it in the underlay's
 //! bridge, and the packet waits: at most [`WAIT_MS`], and at most [`WAITING_MAX`] of a worker, of
-//! which one way has at most [`WAITING_OF_ONE`].
+//! which one next hop has at most [`WAITING_OF_ONE`], and one that stays silent few.
 //!
 //! What is sent to an underlay's local port, to its Ethernet address and an IP address of its, and
 //! belongs to a tunnel, loses its outer header and comes in at the tunnel's port. ARP and neighbour
@@ -18,7 +18,7 @@ use super::{Carries, LocalAddress, OptionsOf, TunnelKey, TunnelPort, Tunnels, WO
 use crate::counters::DropReason;
 use crate::forward::Forward;
 use crate::learn_requests::{RequestKind, WorkerRequest};
-use crate::port::{LOCAL, PortId};
+use crate::port::{BridgeId, LOCAL, PortId};
 use crate::snapshot::{PortState, Snapshot};
 use crate::worker::Turn;
 use packet::frame::Gso;
@@ -27,28 +27,41 @@ use packet::keyed::Keyed;
 use packet::segment::Cut;
 use packet::tunnel::{
     Addresses, Decapsulated, GeneveOptions, Header, HeaderSpec, OptionBuffer, Payload, PerPacket,
-    TunnelInfo, TunnelKind, add_ethernet, decapsulate, flow_hash, outer_tos, outer_ttl, parse_into,
-    strip_ethernet,
+    PushError, TunnelInfo, TunnelKind, add_ethernet, decapsulate, flow_hash, outer_tos, outer_ttl,
+    parse_into, strip_ethernet,
 };
 use packet::{FlowKey, Frame, Layers, WordSet};
 use program::host::Context;
 use smallvec::SmallVec;
 use std::collections::{HashMap, VecDeque};
+use std::hash::BuildHasher;
 use std::net::IpAddr;
-use underlay::{Device, Told, Unresolved};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use underlay::{Device, Seen, Told, Unresolved};
 
 /// Milliseconds that a packet waits for its next hop's address.
 pub const WAIT_MS: u64 = 1000;
 /// Packets of a worker that wait.
 pub const WAITING_MAX: usize = 1024;
+/// Their bytes.
+pub const WAITING_BYTES: usize = 1 << 20;
 /// Packets that wait for one next hop.
 pub const WAITING_OF_ONE: usize = 64;
-/// How often control is told of one next hop, in milliseconds.
+/// The same once so many questions for it have had no answer.
+pub const WAITING_OF_SILENT: usize = 2;
+const SILENT: u32 = 3;
+/// Next hops that are asked for at a time, and how long one that nobody wants is remembered.
+const NEXT_HOPS_MAX: usize = 256;
+const FORGET_MS: u64 = 10_000;
+/// Bytes of a frame that tell whether it came by a tunnel: Ethernet, IPv6, and the ports.
+const FRONT: usize = 14 + 40 + 8;
+/// How often control is asked for one next hop, in milliseconds.
 const ASK_MS: u64 = 200;
 /// How often packets that wait are tried again, in milliseconds, while routes and neighbours stay.
 const RETRY_MS: u64 = 100;
-/// Neighbours that control is told of without having asked, in so many milliseconds: whoever
-/// floods an underlay with answers keeps it busy no more than this.
+/// Neighbours that control is told of without having asked, and questions, in so many milliseconds:
+/// whoever floods an underlay with answers keeps it busy no more than this.
 const TOLD_MAX: u32 = 32;
 const TOLD_MS: u64 = 10;
 /// Headers that are remembered.
@@ -75,6 +88,13 @@ const SNOOPED: usize = 18 + 40 + 32;
 struct Said {
     info: TunnelInfo,
     options: OptionBuffer,
+}
+
+impl Said {
+    fn clear(&mut self) {
+        self.info = TunnelInfo::default();
+        self.options.clear();
+    }
 }
 
 /// What a packet's tunnel header said.
@@ -114,7 +134,9 @@ struct Way {
 /// A header, and the bridge that packets with it go on in.
 struct Prepared {
     header: Header,
-    device: u32,
+    device: BridgeId,
+    /// The next hop, which is in use.
+    next_hop: Option<Arc<Seen>>,
 }
 
 /// What decides by which port a packet comes in.
@@ -126,6 +148,7 @@ struct Came {
     udp: u16,
     id: u64,
     addresses: Option<Addresses>,
+    carries: Carries,
 }
 
 /// Why there is no header.
@@ -143,10 +166,67 @@ enum NoHeader {
 struct Waiting<F> {
     until_ms: u64,
     port: PortId,
-    next_hop: (u32, IpAddr),
     said: Said,
     depth: u32,
     frame: F,
+}
+
+/// A next hop whose address is not known, and what waits for it.
+struct NextHop<F> {
+    device: u32,
+    address: IpAddr,
+    source: IpAddr,
+    waiting: VecDeque<Waiting<F>>,
+    /// When control was asked last, and how often without an answer.
+    asked_ms: u64,
+    questions: u32,
+}
+
+impl<F> NextHop<F> {
+    /// Whether one more packet may wait for it. Where nobody has answered several questions, few
+    /// may: so those who never do leave room to others.
+    fn has_room(&self) -> bool {
+        let most = match self.questions {
+            0..=SILENT => WAITING_OF_ONE,
+            _ => WAITING_OF_SILENT,
+        };
+        self.waiting.len() < most
+    }
+}
+
+/// Which neighbours workers have asked for, for all workers: the one by whose queue the answer
+/// comes need not have asked. By hashes, so that some are among them that nobody has asked for.
+pub(crate) struct Asked {
+    bits: [AtomicU64; 64],
+    secret: Keyed,
+}
+
+impl Default for Asked {
+    fn default() -> Asked {
+        Asked {
+            bits: std::array::from_fn(|_| AtomicU64::new(0)),
+            secret: Keyed::default(),
+        }
+    }
+}
+
+impl Asked {
+    fn place(&self, device: u32, address: IpAddr) -> (&AtomicU64, u64) {
+        let hash = self.secret.hash_one((device, address)) >> 32;
+        (&self.bits[hash as usize / 64 % 64], 1 << (hash % 64))
+    }
+
+    fn note(&self, device: u32, address: IpAddr) {
+        let (word, bit) = self.place(device, address);
+        word.fetch_or(bit, Ordering::Relaxed);
+    }
+
+    /// Whether it has been asked for; then no longer.
+    fn take(&self, device: u32, address: IpAddr) -> bool {
+        let (word, bit) = self.place(device, address);
+        word.load(Ordering::Relaxed) & bit != 0
+            && word.fetch_and(!bit, Ordering::Relaxed) & bit != 0
+    }
 }
 
 /// One worker's memory of tunnels.
@@ -157,15 +237,16 @@ pub(crate) struct Sending<F> {
     places: HashMap<Way, u32, Keyed>,
     last: Option<(Way, u32)>,
     said: Said,
-    waiting: VecDeque<Waiting<F>>,
+    /// Next hops that are not known, or were not lately; packets wait for some.
+    next_hops: Vec<NextHop<F>>,
+    /// Packets that wait, and their bytes.
+    waiting: (usize, usize),
     /// Until when the packet in hand, which has waited already, may wait.
     until_ms: Option<u64>,
     /// Routes and neighbours as they were when packets that wait were tried last, and when.
     tried: (u64, u64),
-    /// How many neighbours control has been told of since when.
+    /// How many questions and neighbours control has been told of since when.
     told: (u64, u32),
-    /// When control was told of a next hop.
-    asked: HashMap<(u32, IpAddr), u64>,
     key: Box<FlowKey>,
     layers: Layers,
     found: Decapsulated,
@@ -181,11 +262,11 @@ impl<F: Frame> Sending<F> {
             places: HashMap::default(),
             last: None,
             said: Said::default(),
-            waiting: VecDeque::new(),
+            next_hops: Vec::new(),
+            waiting: (0, 0),
             until_ms: None,
             tried: (0, 0),
             told: (0, 0),
-            asked: HashMap::new(),
             key: Box::new(FlowKey::ZERO),
             layers: Layers::default(),
             found: Decapsulated::default(),
@@ -196,12 +277,27 @@ impl<F: Frame> Sending<F> {
     /// Whether packets wait.
     #[inline(always)]
     pub fn is_waiting(&self) -> bool {
-        !self.waiting.is_empty()
+        self.waiting.0 > 0
     }
 
     /// Forgets what waits; how many packets that were.
     pub fn discard(&mut self) -> usize {
-        self.waiting.drain(..).count()
+        self.next_hops.clear();
+        self.until_ms = None;
+        self.said.clear();
+        std::mem::take(&mut self.waiting).0
+    }
+
+    /// The next packets say nothing of tunnels, until they do.
+    #[inline]
+    pub fn forget_said(&mut self) {
+        self.said.clear();
+    }
+
+    /// The packet in hand says what came with it.
+    pub fn say(&mut self, arrival: &Arrival) {
+        self.said.info = arrival.info;
+        self.said.options.clear();
     }
 
     /// The port of the packet that has just been parsed. Packets of one tunnel mostly come
@@ -209,19 +305,26 @@ impl<F: Frame> Sending<F> {
     #[inline]
     fn receiver(&mut self, tunnels: &Tunnels, kind: TunnelKind, udp: u16) -> Option<u32> {
         let TunnelInfo { id, addresses, .. } = self.found.info;
+        let carries = match self.found.payload {
+            Payload::Ethernet if kind != TunnelKind::Gtpu => Carries::Frames,
+            _ => Carries::Packets,
+        };
         let came = Came {
             version: tunnels.version,
             kind,
             udp,
             id,
             addresses,
+            carries,
         };
         if let Some((last, slot)) = &self.came
             && *last == came
         {
             return Some(*slot);
         }
-        let slot = tunnels.receivers.find(kind, udp, &self.found.info)?;
+        let slot = tunnels
+            .receivers
+            .find(kind, udp, &self.found.info, carries)?;
         self.came = Some((came, slot));
         Some(slot)
     }
@@ -236,7 +339,7 @@ impl<F: Frame> Sending<F> {
         false
     }
 
-    /// Whether control may be told of a neighbour that nobody has asked for.
+    /// Whether control may be told of one more neighbour that nobody has asked for, or asked.
     fn may_tell(&mut self, now_ms: u64) -> bool {
         let (since, count) = &mut self.told;
         if now_ms.wrapping_sub(*since) >= TOLD_MS {
@@ -374,7 +477,8 @@ fn prepare(snapshot: &Snapshot, tunnel: &TunnelPort, way: &Way) -> Result<Prepar
     match header {
         Ok(header) => Ok(Prepared {
             header,
-            device: hop.device,
+            device: BridgeId(hop.device),
+            next_hop: tunnels.view.neighbour(hop.device, hop.via).cloned(),
         }),
         // The packet names an end that the protocol does not go to.
         Err(_) => Err(NoHeader::Drop(DropReason::TunnelNoDestination)),
@@ -393,33 +497,33 @@ impl<F: Frame> Forward<'_, F> {
     #[inline(never)]
     fn note_said(&mut self, context: &Context<'_>) {
         let said = &mut self.sending.said;
+        said.clear();
         if !WORDS.minus(context.valid).is_empty() {
             // It has not been walked, so no rule has written to these words, and none came with it.
-            *said = Said::default();
             return;
         }
         said.info = TunnelInfo::from_key(context.key);
-        said.options = match &self.bridge.options {
-            Some(map) if context.key.u64(at::TUN_METADATA_PRESENT) != 0 => {
-                OptionBuffer::from_key(&**map, context.key).unwrap_or_default()
-            }
-            _ => OptionBuffer::new(),
-        };
+        if let Some(map) = &self.bridge.options
+            && context.key.u64(at::TUN_METADATA_PRESENT) != 0
+            && let Some(options) = OptionBuffer::from_key(&**map, context.key)
+        {
+            said.options = options;
+        }
     }
 
     /// The frames that follow say nothing of tunnels.
     #[inline(always)]
     pub fn forget_tunnel(&mut self) {
         if self.bridge.keeps_tunnel {
-            self.sending.said = Said::default();
+            self.sending.said.clear();
         }
     }
 
     /// Sends a frame by a tunnel.
     #[inline(never)]
-    pub fn to_tunnel(&mut self, port: &PortState, tunnel: &TunnelPort, frame: F) {
+    pub fn to_tunnel(&mut self, port: &PortState, tunnel: &TunnelPort, mirrored: u32, frame: F) {
         if frame.offload().gso == Gso::None {
-            return self.encapsulate(port, tunnel, frame);
+            return self.encapsulate(port, tunnel, mirrored, frame);
         }
         // Each segment needs an outer header of its own.
         match Cut::new(frame) {
@@ -427,7 +531,7 @@ impl<F: Frame> Forward<'_, F> {
             Ok(cut) => {
                 for segment in cut {
                     match segment {
-                        Ok(segment) => self.encapsulate(port, tunnel, segment),
+                        Ok(segment) => self.encapsulate(port, tunnel, mirrored, segment),
                         Err(_) => self.cell.drop(DropReason::NoBuffer, 1),
                     }
                 }
@@ -435,7 +539,7 @@ impl<F: Frame> Forward<'_, F> {
         }
     }
 
-    fn encapsulate(&mut self, port: &PortState, tunnel: &TunnelPort, mut frame: F) {
+    fn encapsulate(&mut self, port: &PortState, tunnel: &TunnelPort, mirrored: u32, mut frame: F) {
         let Some(tunnels) = self.snapshot.tunnels.as_deref() else {
             return self.cell.drop(DropReason::TunnelNoRoute, 1);
         };
@@ -465,14 +569,14 @@ impl<F: Frame> Forward<'_, F> {
         if carried != 0 && !strip_ethernet(&mut frame, l3) {
             return self.cell.drop(DropReason::TunnelNotIp, 1);
         }
-        let nothing = Said::default();
-        let (sending, said) = (&*self.sending, tunnel.reads_packets);
-        let said = if said { &sending.said } else { &nothing };
+        let sending = &*self.sending;
+        let said = tunnel.reads_packets.then_some(&sending.said);
+        let info = said.map_or_else(TunnelInfo::default, |said| said.info);
         let packet = PerPacket {
             id: match spec.out_key {
                 TunnelKey::None => 0,
                 TunnelKey::Fixed(key) => key,
-                TunnelKey::Flow => said.info.id,
+                TunnelKey::Flow => info.id,
             },
             tos: outer_tos(spec.tos, tos),
             ttl: outer_ttl(spec.ttl, ttl),
@@ -481,20 +585,41 @@ impl<F: Frame> Forward<'_, F> {
                 true => tunnel.next_sequence(),
                 false => 0,
             },
-            options: said.options.options(),
-            ..PerPacket::of(&said.info)
+            options: said.map_or(GeneveOptions::NONE, |said| said.options.options()),
+            ..PerPacket::of(&info)
         };
         let Some(prepared) = sending.headers.get(place as usize) else {
             return self.cell.drop(DropReason::TunnelNoRoute, 1);
         };
-        if let Err(error) = prepared.header.push(&mut frame, &packet) {
+        let mut pushed = prepared.header.push(&mut frame, &packet);
+        if pushed == Err(PushError::NoRoom) {
+            // Once more with all the room that a new frame has.
+            let offload = frame.offload();
+            let Some(copy) = frame.sibling(&frame.to_vec()) else {
+                return self.cell.drop(DropReason::NoBuffer, 1);
+            };
+            frame = copy;
+            frame.set_offload(offload);
+            pushed = prepared.header.push(&mut frame, &packet);
+        }
+        if let Err(error) = pushed {
             return self.cell.drop(error.into(), 1);
         }
-        let bridge = self.snapshot.bridge(prepared.device);
+        if let Some(next_hop) = &prepared.next_hop {
+            next_hop.touch();
+        }
+        let bridge = self.snapshot.bridge(prepared.device.slot());
+        let bridge = bridge.filter(|bridge| bridge.id == prepared.device);
         let Some(local) = bridge.and_then(|bridge| bridge.port(LOCAL)) else {
             return self.cell.drop(DropReason::TunnelNoRoute, 1);
         };
-        match (self.patches).push_outer(local.id.slot(), self.depth + 1, frame) {
+        // Within one bridge a mirror has the packet once.
+        let mirrored = match prepared.device == self.bridge.id {
+            true => mirrored,
+            false => 0,
+        };
+        let depth = self.depth + 1;
+        match (self.patches).push_outer(local.id.slot(), depth, mirrored, frame) {
             Ok(()) => {
                 self.cell.tunnel_sent.add(1);
                 let counters = port.counters.of(self.worker);
@@ -510,56 +635,91 @@ impl<F: Frame> Forward<'_, F> {
     fn wait_for(&mut self, port: &PortState, next_hop: (u32, IpAddr), source: IpAddr, frame: F) {
         let now_ms = self.clock.now_ms();
         let (device, address) = next_hop;
-        let asked = self.sending.asked.get(&next_hop);
-        if asked.is_none_or(|asked| now_ms.saturating_sub(*asked) >= ASK_MS) {
-            let bridge = self.snapshot.bridge(device);
-            let kind = RequestKind::AskNeighbour { address, source };
-            let told = bridge.is_some_and(|bridge| {
-                self.requests.push(WorkerRequest {
-                    bridge: bridge.id,
-                    worker: self.worker,
-                    kind,
-                })
+        let sending = &mut *self.sending;
+        let known = |hop: &NextHop<F>| (hop.device, hop.address) == next_hop;
+        let place = match sending.next_hops.iter().position(known) {
+            Some(place) => place,
+            None if sending.next_hops.len() >= NEXT_HOPS_MAX => {
+                return self.cell.drop(DropReason::TunnelTooManyWait, 1);
+            }
+            None => {
+                sending.next_hops.push(NextHop {
+                    device,
+                    address,
+                    source,
+                    waiting: VecDeque::new(),
+                    asked_ms: 0,
+                    questions: 0,
+                });
+                sending.next_hops.len() - 1
+            }
+        };
+        let until_ms = sending.until_ms;
+        let (count, bytes) = &mut sending.waiting;
+        let hop = &mut sending.next_hops[place];
+        let length = frame.len();
+        if *count >= WAITING_MAX || *bytes + length > WAITING_BYTES || !hop.has_room() {
+            self.cell.drop(DropReason::TunnelTooManyWait, 1);
+        } else {
+            (*count, *bytes) = (*count + 1, *bytes + length);
+            if until_ms.is_none() {
+                self.cell.tunnel_waited.add(1);
+            }
+            hop.waiting.push_back(Waiting {
+                until_ms: until_ms.unwrap_or(now_ms + WAIT_MS),
+                port: port.id,
+                said: sending.said.clone(),
+                depth: self.depth,
+                frame,
             });
-            if self.sending.asked.len() >= WAITING_MAX {
-                let asked = &mut self.sending.asked;
-                asked.retain(|_, asked| now_ms.saturating_sub(*asked) < ASK_MS);
-            }
-            if told && self.sending.asked.len() < WAITING_MAX {
-                self.sending.asked.insert(next_hop, now_ms);
-            }
         }
-        let until_ms = self.sending.until_ms.unwrap_or(now_ms + WAIT_MS);
-        let waiting = &mut self.sending.waiting;
-        let same = |other: &&Waiting<F>| other.next_hop == next_hop;
-        if waiting.len() >= WAITING_MAX || waiting.iter().filter(same).count() >= WAITING_OF_ONE {
-            return self.cell.drop(DropReason::TunnelTooManyWait, 1);
+        self.ask(place, now_ms);
+    }
+
+    /// Asks control for a next hop, unless that was lately.
+    fn ask(&mut self, place: usize, now_ms: u64) {
+        let hop = &self.sending.next_hops[place];
+        let (device, address, source) = (hop.device, hop.address, hop.source);
+        if hop.questions > 0 && now_ms.saturating_sub(hop.asked_ms) < ASK_MS
+            || !self.sending.may_tell(now_ms)
+        {
+            return;
         }
-        waiting.push_back(Waiting {
-            until_ms,
-            port: port.id,
-            next_hop,
-            said: self.sending.said.clone(),
-            depth: self.depth,
-            frame,
+        let bridge = self.snapshot.bridge(BridgeId(device).slot());
+        let Some(bridge) = bridge.filter(|bridge| bridge.id == BridgeId(device)) else {
+            return;
+        };
+        self.asked.note(device, address);
+        let kind = RequestKind::AskNeighbour { address, source };
+        let told = self.requests.push(WorkerRequest {
+            bridge: bridge.id,
+            worker: self.worker,
+            kind,
         });
-        self.cell.tunnel_waited.add(1);
+        if told {
+            let hop = &mut self.sending.next_hops[place];
+            (hop.asked_ms, hop.questions) = (now_ms, hop.questions + 1);
+        }
     }
 
     /// A frame is on its way to an underlay's local port: takes it where it came by a tunnel, and
     /// tells control of neighbours. What is none of these is given back.
     #[inline(never)]
-    pub fn from_tunnel(&mut self, device: &Device, frame: F) -> Option<F> {
+    pub fn from_tunnel(&mut self, device: &Device, mut frame: F) -> Option<F> {
         let Some(tunnels) = self.snapshot.tunnels.as_deref() else {
             return Some(frame);
         };
+        if frame.head().len() < FRONT && frame.head().len() < frame.len() {
+            frame.linearize(FRONT);
+        }
         let head = frame.head();
         let Some(header) = head.first_chunk::<ETHERNET_LEN>() else {
             return Some(frame);
         };
         let eth_type = u16::from_be_bytes([header[12], header[13]]);
         let (dst, protocol, l4) = match eth_type {
-            IPV4 if head.len() >= 34 => {
+            // Fragments are the host's to bring together.
+            IPV4 if head.len() >= 34 && (head[20] & 0x3f) | head[21] == 0 => {
                 let dst = [head[30], head[31], head[32], head[33]];
                 let l4 = 14 + usize::from(head[14] & 0xf) * 4;
                 (IpAddr::from(dst), head[23], l4)
@@ -629,15 +789,7 @@ impl<F: Frame> Forward<'_, F> {
     /// The frame that has just been parsed comes in by the tunnel port of this slot.
     fn arrive_by(&mut self, slot: u32, mut frame: F) -> Result<(), DropReason> {
         let port = self.snapshot.port(slot).ok_or(DropReason::TunnelNoPort)?;
-        let tunnel = port.tunnel.as_deref().ok_or(DropReason::TunnelNoPort)?;
         let found = &self.sending.found;
-        let fits = match found.payload {
-            Payload::Ethernet => tunnel.spec.carries == Carries::Frames || found.start == 0,
-            Payload::Packet(_) => tunnel.spec.carries == Carries::Packets,
-        };
-        if !fits {
-            return Err(DropReason::TunnelPayload);
-        }
         let options = found.options(&frame);
         if !options.bytes().is_empty() {
             let bridge = self.snapshot.bridge(port.bridge);
@@ -673,18 +825,21 @@ impl<F: Frame> Forward<'_, F> {
         let Some(Told { address, mac, .. }) = told.filter(|told| told.concerns(device)) else {
             return;
         };
-        let wanted = self.sending.asked.remove(&(device.id, address)).is_some();
-        let now_ms = self.clock.now_ms();
-        if !wanted && !self.sending.may_tell(now_ms) {
+        let asked = self.asked.take(device.id, address);
+        if !asked && !self.sending.may_tell(self.clock.now_ms()) {
             return;
         }
         let told = self.requests.push(WorkerRequest {
             bridge: self.bridge.id,
             worker: self.worker,
-            kind: RequestKind::NeighbourSeen { address, mac },
+            kind: RequestKind::NeighbourSeen {
+                address,
+                mac,
+                asked,
+            },
         });
-        if !told && wanted {
-            self.sending.asked.insert((device.id, address), now_ms);
+        if !told && asked {
+            self.asked.note(device.id, address);
         }
     }
 }
@@ -699,17 +854,54 @@ impl<F: Frame> Turn<'_, F> {
         if (self.sending).is_early(generation, now_ms) {
             return;
         }
-        let waiting = std::mem::take(&mut self.sending.waiting);
-        self.patches.begin(waiting.len());
+        let Some(tunnels) = self.snapshot.tunnels.as_deref() else {
+            let lost = self.sending.discard() as u64;
+            return self.cell.drop(DropReason::TunnelNoRoute, lost);
+        };
+        let mut place = 0;
+        while place < self.sending.next_hops.len() {
+            let hop = &mut self.sending.next_hops[place];
+            let known = tunnels.view.neighbour(hop.device, hop.address).is_some();
+            let mut late = 0;
+            let (count, bytes) = &mut self.sending.waiting;
+            while !known
+                && let Some(first) = hop.waiting.front()
+                && first.until_ms <= now_ms
+            {
+                (*count, *bytes) = (*count - 1, *bytes - first.frame.len());
+                hop.waiting.pop_front();
+                late += 1;
+            }
+            self.cell.drop(DropReason::TunnelNoNeighbour, late);
+            if known {
+                let hop = self.sending.next_hops.swap_remove(place);
+                self.let_wait_end(hop.waiting, now_ms);
+            } else if hop.waiting.is_empty() && now_ms.saturating_sub(hop.asked_ms) > FORGET_MS {
+                self.sending.next_hops.swap_remove(place);
+            } else {
+                let waits = !hop.waiting.is_empty();
+                if waits && let Some(bridge) = self.snapshot.bridge(BridgeId(hop.device).slot()) {
+                    self.forward(bridge, 0).ask(place, now_ms);
+                }
+                place += 1;
+            }
+        }
+        self.finish();
+    }
+
+    /// Packets whose next hop is known now go there.
+    fn let_wait_end(&mut self, waiting: VecDeque<Waiting<F>>, now_ms: u64) {
+        self.begin(waiting.len());
         for Waiting {
             until_ms,
             port,
             said,
             depth,
             frame,
-            ..
         } in waiting
         {
+            let (count, bytes) = &mut self.sending.waiting;
+            (*count, *bytes) = (*count - 1, *bytes - frame.len());
             let state = self
                 .snapshot
                 .port(port.slot())
@@ -723,16 +915,18 @@ impl<F: Frame> Turn<'_, F> {
                 self.cell.drop(DropReason::BridgeGone, 1);
                 continue;
             };
-            if until_ms <= now_ms {
-                self.cell.drop(DropReason::TunnelNoNeighbour, 1);
+            if state.flags.down || state.flags.no_fwd {
+                self.cell.drop(DropReason::PortDown, 1);
                 continue;
             }
             self.sending.said = said;
-            self.sending.until_ms = Some(until_ms);
-            let mut forward = self.forward(bridge, depth);
-            forward.to_tunnel(state, tunnel, frame);
+            self.sending.until_ms = Some(until_ms.max(now_ms + 1));
+            self.forward(bridge, depth)
+                .to_tunnel(state, tunnel, 0, frame);
             self.sending.until_ms = None;
         }
+        self.sending.said.clear();
+        // Before others come, which the burst's bound does not know.
         self.finish();
     }
 }

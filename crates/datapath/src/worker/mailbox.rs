@@ -11,6 +11,7 @@ use crate::packet_in::PacketInRing;
 use crate::port::PortId;
 use crate::shape::Way;
 use crate::snapshot::Published;
+use crate::tunnel::Asked;
 use crate::wake::Wake;
 use crossbeam_queue::ArrayQueue;
 use packet::io::TxQueue;
@@ -137,6 +138,8 @@ pub(crate) struct Shared<F: Frame> {
     /// Makes frames for packet-outs.
     pub allocate: Allocate<F>,
     pub packet_outs_done: AtomicU64,
+    /// Neighbours of tunnels that have been asked for.
+    pub asked: Asked,
 }
 
 /// What one worker and control share.

@@ -109,13 +109,14 @@ impl<'a, F: Frame> Turn<'a, F> {
                 slot,
                 depth,
                 again,
+                mirrored,
                 mut frames,
                 mut arrivals,
             } = batch;
             self.mailbox.counters.patched.add(frames.len() as u64);
             match (self.snapshot.port(slot), again) {
                 (Some(port), Again::Patch) => self.arrive(port, depth, &mut frames),
-                (Some(port), Again::Outer) => self.enter(port, depth, &mut frames, false),
+                (Some(port), Again::Outer) => self.enter(port, depth, &mut frames, Some(mirrored)),
                 (Some(port), Again::Inner) => self.come_by(port, depth, &mut frames, &arrivals),
                 (None, Again::Patch) => {
                     self.cell.drop(DropReason::NoPatchPeer, frames.len() as u64)
@@ -131,7 +132,7 @@ impl<'a, F: Frame> Turn<'a, F> {
     /// Frames come in by a port. Leaves `frames` empty.
     #[inline]
     fn arrive(&mut self, port: &'a PortState, depth: u32, frames: &mut Vec<F>) {
-        self.enter(port, depth, frames, true);
+        self.enter(port, depth, frames, None);
     }
 
     /// Frames without their tunnels' headers come in by a tunnel port. Leaves `frames` empty.
@@ -173,19 +174,19 @@ impl<'a, F: Frame> Turn<'a, F> {
         }
         // What throws frames out does not know of what came with them: one by one.
         let mut one = Vec::with_capacity(1);
-        for (mut frame, arrival) in frames.drain(..).zip(arrivals) {
-            let mut mirrored = 0;
-            if port.mirror_in != 0 {
-                let (_, mut host) = self.host(bridge, depth);
-                let forward = &mut host.forward;
-                forward.mirror(&mut mirrored, port, port.mirror_in, &mut frame);
-            }
+        for (frame, arrival) in frames.drain(..).zip(arrivals) {
             one.push(frame);
             if port.flags.refuses() {
                 self.refuse(port, &mut one);
             }
             if let Some(policer) = policer {
                 self.police(port, policer, &mut one);
+            }
+            let mut mirrored = 0;
+            if let ([frame], true) = (&mut one[..], port.mirror_in != 0) {
+                self.sending.say(arrival);
+                let mut forward = self.forward(bridge, depth);
+                forward.mirror(&mut mirrored, port, port.mirror_in, frame);
             }
             let begin = |_: usize, key: &mut FlowKey| arrival.to_key(map, key);
             let (engine, mut host) = self.host(bridge, depth);
@@ -204,20 +205,21 @@ impl<'a, F: Frame> Turn<'a, F> {
         }
     }
 
-    /// [`Turn::arrive`], of frames that the port counts as received or not.
+    /// [`Turn::arrive`]; or, with the mirrors that have had them, of frames with a tunnel's header,
+    /// which the port's device has not received: it does not count or police them.
     #[inline]
-    fn enter(&mut self, port: &'a PortState, depth: u32, frames: &mut Vec<F>, counted: bool) {
-        let own = port.counters.of(self.guard.index());
-        let uncounted;
-        let counters = match counted {
-            true => own,
-            false => {
-                uncounted = PortCell::default();
-                &uncounted
-            }
+    fn enter(&mut self, port: &'a PortState, depth: u32, frames: &mut Vec<F>, outer: Option<u32>) {
+        let uncounted = PortCell::default();
+        let counters = match outer {
+            None => port.counters.of(self.guard.index()),
+            Some(_) => &uncounted,
         };
         counters.rx_packets.add(frames.len() as u64);
-        let policer = port.policing.ingress.as_deref();
+        let policer = match outer {
+            None => port.policing.ingress.as_deref(),
+            Some(_) => None,
+        };
+        let mirrored = outer.unwrap_or(0);
         let plain = port.mirror_in == 0 && !port.flags.refuses() && policer.is_none();
         if !plain {
             counters.rx_bytes.add(bytes(frames));
@@ -242,7 +244,7 @@ impl<'a, F: Frame> Turn<'a, F> {
                 host.guard,
                 port.number,
                 frames,
-                0,
+                mirrored,
                 host.now_ms,
                 &mut host.forward,
             );
@@ -250,7 +252,7 @@ impl<'a, F: Frame> Turn<'a, F> {
                 counters.rx_bytes.add(received);
             }
         } else {
-            self.arrive_mirrored(port, bridge, depth, frames);
+            self.arrive_mirrored(port, bridge, depth, mirrored, frames);
         }
     }
 
@@ -290,13 +292,15 @@ impl<'a, F: Frame> Turn<'a, F> {
         port: &'a PortState,
         bridge: &'a BridgeState,
         depth: u32,
+        before: u32,
         frames: &mut Vec<F>,
     ) {
+        self.sending.forget_said();
         let (engine, mut host) = self.host(bridge, depth);
         let mut group = Vec::with_capacity(frames.len());
-        let mut group_mirrored = 0;
+        let mut group_mirrored = before;
         for mut frame in frames.drain(..) {
-            let mut mirrored = 0;
+            let mut mirrored = before;
             host.forward
                 .mirror(&mut mirrored, port, port.mirror_in, &mut frame);
             if mirrored != group_mirrored && !group.is_empty() {
@@ -344,6 +348,7 @@ impl<'a, F: Frame> Turn<'a, F> {
             finished: self.finished,
             taught: false,
             sending: self.sending,
+            asked: &self.shared.asked,
         };
         (
             self.engine,

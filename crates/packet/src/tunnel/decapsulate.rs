@@ -170,7 +170,10 @@ pub fn parse_into<F: Frame>(
     kind: TunnelKind,
     found: &mut Decapsulated,
 ) -> Result<(), Reason> {
-    if frame.offload().gso != Gso::None {
+    // What is still to be cut inside the tunnel stays whole; what was to be cut as outer packets has
+    // no tunnel's header in its later parts.
+    let whole = frame.offload().gso != Gso::None;
+    if whole && !frame.offload().partial_checksum {
         return Err(Reason::Segment);
     }
     *found = Decapsulated::default();
@@ -193,6 +196,9 @@ pub fn parse_into<F: Frame>(
     let offload = frame.offload();
     if offload.partial_checksum {
         let from = usize::from(offload.csum_start);
+        if whole && from < found.start {
+            return Err(Reason::Segment);
+        }
         if from < found.start && from != outer.l4 || from >= found.end {
             return Err(Reason::PartialChecksum);
         }

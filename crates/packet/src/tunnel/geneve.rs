@@ -207,6 +207,11 @@ impl OptionBuffer {
         }
     }
 
+    /// Takes all options out.
+    pub fn clear(&mut self) {
+        self.len = 0;
+    }
+
     /// Adds an option. False, and nothing changed, where its body is longer than 124 bytes or not a
     /// multiple of 4, or no room is left.
     pub fn push(&mut self, class: u16, kind: u8, body: &[u8]) -> bool {

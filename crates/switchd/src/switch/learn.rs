@@ -16,7 +16,6 @@ impl Switch {
             return;
         }
         let mut answers = Vec::new();
-        let mut news = false;
         for WorkerRequest {
             bridge,
             worker,
@@ -52,9 +51,14 @@ impl Switch {
                 (RequestKind::AskNeighbour { address, source }, Some(bridge)) => {
                     self.ask_neighbour(&bridge, address, source);
                 }
-                (RequestKind::NeighbourSeen { address, mac }, Some(bridge)) => {
-                    news |= self.neighbour_seen(&bridge, address, mac);
-                }
+                (
+                    RequestKind::NeighbourSeen {
+                        address,
+                        mac,
+                        asked,
+                    },
+                    Some(bridge),
+                ) => self.neighbour_seen(&bridge, address, mac, asked),
                 (
                     RequestKind::ConnectionEnded(_)
                     | RequestKind::AskNeighbour { .. }
@@ -62,9 +66,6 @@ impl Switch {
                     None,
                 ) => {}
             }
-        }
-        if news {
-            self.tell_neighbours();
         }
         let _ = self.with_datapath(|datapath| {
             for (worker, answer) in answers {

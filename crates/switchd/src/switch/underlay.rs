@@ -25,6 +25,8 @@ const ASK_MS: u64 = 200;
 /// Neighbours that have been asked for and are remembered.
 const ASKED_MAX: usize = 4096;
 
+/// The least time between two times that workers are told of neighbours.
+const NEIGHBOURS_PAUSE: Duration = Duration::from_millis(10);
 /// Messages of the kernel's that are read in one go.
 const NEWS: usize = 256;
 /// The least time between two readings of routes.
@@ -38,7 +40,11 @@ const AGAIN: Duration = Duration::from_secs(1);
 
 /// What tunnels know of the network that they run over.
 #[derive(Default)]
-pub struct Underlay(RefCell<State>);
+pub struct Underlay {
+    state: RefCell<State>,
+    /// Told when neighbours have changed.
+    news: tokio::sync::Notify,
+}
 
 struct State {
     routes: Routes,
@@ -48,7 +54,11 @@ struct State {
     kernel_addresses: Addresses,
     dummy_addresses: Addresses,
     generation: u64,
+    /// When neighbours were asked for, and when this was looked through last.
     asked: HashMap<(String, IpAddr), u64>,
+    pruned_ms: u64,
+    /// What workers have now.
+    view: Option<Arc<View>>,
 }
 
 type Addresses = BTreeMap<String, Vec<(IpAddr, u8)>>;
@@ -63,6 +73,8 @@ impl Default for State {
             dummy_addresses: Addresses::new(),
             generation: 0,
             asked: HashMap::new(),
+            pruned_ms: 0,
+            view: None,
         }
     }
 }
@@ -74,6 +86,16 @@ impl State {
         let mut addresses = of(&self.kernel_addresses);
         addresses.extend(of(&self.dummy_addresses));
         addresses
+    }
+
+    /// Neighbours that packets have gone to do not age.
+    fn touch_used(&mut self, now_ms: u64) {
+        let Some(view) = self.view.clone() else {
+            return;
+        };
+        for (device, address) in view.take_used() {
+            self.neighbours.touch(device, address, now_ms);
+        }
     }
 
     fn view(&mut self) -> View {
@@ -90,38 +112,38 @@ impl State {
 impl Underlay {
     /// Looks at routes.
     pub fn with_routes<R>(&self, act: impl FnOnce(&Routes) -> R) -> R {
-        act(&self.0.borrow().routes)
+        act(&self.state.borrow().routes)
     }
 
     /// Looks at neighbours.
     pub fn with_neighbours<R>(&self, act: impl FnOnce(&Neighbours) -> R) -> R {
-        act(&self.0.borrow().neighbours)
+        act(&self.state.borrow().neighbours)
     }
 
     /// The addresses of a device.
     pub fn addresses(&self, device: &str) -> Vec<(IpAddr, u8)> {
-        self.0.borrow().addresses(device)
+        self.state.borrow().addresses(device)
     }
 }
 
 impl Switch {
     /// Changes routes, by a command.
     pub fn change_routes<R>(&self, act: impl FnOnce(&mut Routes) -> R) -> R {
-        let result = act(&mut self.underlay.0.borrow_mut().routes);
+        let result = act(&mut self.underlay.state.borrow_mut().routes);
         self.publish_underlay();
         result
     }
 
     /// Changes neighbours, by a command.
     pub fn change_neighbours<R>(&self, act: impl FnOnce(&mut Neighbours) -> R) -> R {
-        let result = act(&mut self.underlay.0.borrow_mut().neighbours);
+        let result = act(&mut self.underlay.state.borrow_mut().neighbours);
         self.publish_underlay();
         result
     }
 
     /// Gives a dummy device an address, by a command.
     pub fn add_dummy_address(&self, device: &str, address: IpAddr, len: u8) {
-        let mut state = self.underlay.0.borrow_mut();
+        let mut state = self.underlay.state.borrow_mut();
         let addresses = state.dummy_addresses.entry(device.to_owned()).or_default();
         if !addresses.contains(&(address, len)) {
             addresses.push((address, len));
@@ -132,7 +154,7 @@ impl Switch {
 
     /// The kernel's addresses and routes have been read.
     pub fn set_kernel_routes(&self, addresses: Addresses, routes: Vec<Route>) {
-        let mut state = self.underlay.0.borrow_mut();
+        let mut state = self.underlay.state.borrow_mut();
         let other = state.kernel_addresses != addresses;
         state.kernel_addresses = addresses;
         let changed = state.routes.replace_kernel(routes);
@@ -152,7 +174,7 @@ impl Switch {
                 devices.push(device);
             }
         }
-        let mut state = self.underlay.0.borrow_mut();
+        let mut state = self.underlay.state.borrow_mut();
         if state.devices == devices {
             return false;
         }
@@ -163,14 +185,19 @@ impl Switch {
     }
 
     fn publish_underlay(&self) {
-        let view = Arc::new(self.underlay.0.borrow_mut().view());
+        let mut state = self.underlay.state.borrow_mut();
+        // What has been in use since the last one is not forgotten with it.
+        state.touch_used(self.clock.now_ms());
+        let view = Arc::new(state.view());
+        state.view = Some(Arc::clone(&view));
+        drop(state);
         let _ = self.with_datapath(|datapath| datapath.set_underlay(view));
     }
 
     /// Asks for a neighbour's address in a bridge, unless that has just been done.
     pub(super) fn ask_neighbour(&self, bridge: &Bridge, address: IpAddr, source: IpAddr) {
         let now_ms = self.clock.now_ms();
-        let mut state = self.underlay.0.borrow_mut();
+        let mut state = self.underlay.state.borrow_mut();
         let Some(device) = state
             .devices
             .iter()
@@ -183,55 +210,52 @@ impl Switch {
         if state.asked.get(&key).is_some_and(early) {
             return;
         }
-        if state.asked.len() >= ASKED_MAX {
+        if state.asked.len() >= ASKED_MAX && now_ms.saturating_sub(state.pruned_ms) >= ASK_MS {
+            state.pruned_ms = now_ms;
             state.asked.retain(|_, asked| early(asked));
         }
-        if state.asked.len() < ASKED_MAX {
-            state.asked.insert(key, now_ms);
+        if state.asked.len() >= ASKED_MAX {
+            // Workers ask again.
+            return;
         }
+        state.asked.insert(key, now_ms);
         drop(state);
         if let Some(question) = underlay::discovery::request(mac, source, address) {
             bridge.send_by_rules(question);
         }
     }
 
-    /// A neighbour has said its address. Whether that is news; then the caller publishes
-    /// ([`Switch::tell_neighbours`]).
-    pub(super) fn neighbour_seen(&self, bridge: &Bridge, address: IpAddr, mac: Mac) -> bool {
+    /// A neighbour has said its address, whether it has been asked or not.
+    pub(super) fn neighbour_seen(&self, bridge: &Bridge, address: IpAddr, mac: Mac, asked: bool) {
         let now_ms = self.clock.now_ms();
-        let mut state = self.underlay.0.borrow_mut();
-        state.neighbours.learn(&bridge.name, address, mac, now_ms)
+        let mut state = self.underlay.state.borrow_mut();
+        let neighbours = &mut state.neighbours;
+        let news = match asked {
+            true => neighbours.learn(&bridge.name, address, mac, now_ms),
+            false => neighbours.overhear(&bridge.name, address, mac, now_ms),
+        };
+        if news {
+            self.underlay.news.notify_one();
+        }
     }
 
-    /// Tells workers of neighbours that have changed.
-    pub(super) fn tell_neighbours(&self) {
-        self.publish_underlay();
+    /// Tells workers of neighbours that have changed, some times a second at most: how often they
+    /// change is up to others.
+    pub async fn tell_neighbours(self: Rc<Self>) -> anyhow::Result<()> {
+        loop {
+            self.underlay.news.notified().await;
+            self.publish_underlay();
+            tokio::time::sleep(NEIGHBOURS_PAUSE).await;
+        }
     }
 
-    /// Forgets neighbours that have been silent for long, and asks those again that soon will have
-    /// been. About once a second.
+    /// Forgets neighbours that have been silent and out of use for long. About once a second.
     pub fn age_neighbours(&self) {
         let now_ms = self.clock.now_ms();
-        let mut state = self.underlay.0.borrow_mut();
-        let changed = state.neighbours.age(now_ms);
-        let due = state.neighbours.due_for_refresh(now_ms);
-        let sources: Vec<(String, IpAddr, Option<IpAddr>)> = due
-            .into_iter()
-            .map(|neighbour| {
-                let routes = &state.routes;
-                let route = routes.lookup(neighbour.address, 0);
-                let source = route.map(|route| route.source);
-                (neighbour.device, neighbour.address, source)
-            })
-            .collect();
-        drop(state);
-        if changed {
-            self.publish_underlay();
-        }
-        for (device, address, source) in sources {
-            if let (Some(bridge), Some(source)) = (self.bridge(&device), source) {
-                self.ask_neighbour(&bridge, address, source);
-            }
+        let mut state = self.underlay.state.borrow_mut();
+        state.touch_used(now_ms);
+        if state.neighbours.age(now_ms) {
+            self.underlay.news.notify_one();
         }
     }
 }
@@ -317,11 +341,13 @@ impl Bridge {
     fn underlay_device(&self, switch: &Switch) -> Option<Device> {
         let ports = self.ports.borrow();
         let local = ports.get(&ofport::LOCAL)?;
-        Some(Device {
+        // Others are no underlay: what their stations say of themselves is nobody's to learn.
+        let addresses = switch.underlay.addresses(&local.config.interface_name);
+        (!addresses.is_empty()).then(|| Device {
             name: self.name.clone(),
             id: self.id.underlay_id(),
             mac: local.info.mac,
-            addresses: switch.underlay.addresses(&local.config.interface_name),
+            addresses,
         })
     }
 
