@@ -597,8 +597,7 @@ impl<F: Frame + 'static> Datapath<F> {
             LOCAL => self.underlay_device(port.bridge).map(Arc::new),
             _ => None,
         };
-        let direct = behind == Behind::Device
-            && terminates.is_none()
+        let direct = terminates.is_none()
             && !flags.down
             && !flags.no_fwd
             && mirror_out == 0
@@ -620,10 +619,11 @@ impl<F: Frame + 'static> Datapath<F> {
             mirror_in: if reserved { 0 } else { mirror_in },
             mirror_out,
             reserved,
-            plain: direct && port.queues.is_empty() && !shaped,
+            plain: direct && behind == Behind::Device && port.queues.is_empty() && !shaped,
+            only_tunnel: direct && behind == Behind::Tunnel && port.queues.is_empty() && !shaped,
             policing: port.policing.clone(),
             shaped,
-            only_shaped: direct && shaped,
+            only_shaped: direct && behind == Behind::Device && shaped,
             queues: port.queues.clone(),
             marks: port.settings.marks.clone(),
             counters: Arc::clone(&port.counters),

@@ -292,7 +292,7 @@ pub(crate) enum Again {
 
 /// Frames that come in again together.
 pub(crate) struct Batch<F> {
-    /// Slot of the port that they come in by.
+    /// Slot of the port that they come in by, of frames that come by tunnels of their bridge.
     pub slot: u32,
     /// How many patch ports and tunnels they have passed.
     pub depth: u32,
@@ -339,9 +339,10 @@ impl<F: Frame> Patches<F> {
         depth: u32,
         again: Again,
         mirrored: u32,
+        count: usize,
     ) -> Result<&mut Batch<F>, DropReason> {
         // Copies that received frames themselves make are as many as rules and ports allow.
-        let charged = usize::from(depth > 1);
+        let charged = if depth > 1 { count } else { 0 };
         if depth > MAX_PATCHES || self.budget < charged {
             return Err(DropReason::TooManyPatches);
         }
@@ -382,7 +383,7 @@ impl<F: Frame> Patches<F> {
         cell: &Cell,
     ) {
         let bytes = frame.len() as u64;
-        match self.batch(peer, depth + 1, Again::Patch, 0) {
+        match self.batch(peer, depth + 1, Again::Patch, 0, 1) {
             Ok(batch) => {
                 batch.frames.push(frame);
                 counters.tx_packets.add(1);
@@ -401,20 +402,35 @@ impl<F: Frame> Patches<F> {
         mirrored: u32,
         frame: F,
     ) -> Result<(), DropReason> {
-        let batch = self.batch(slot, depth, Again::Outer, mirrored)?;
+        let batch = self.batch(slot, depth, Again::Outer, mirrored, 1)?;
         batch.frames.push(frame);
         Ok(())
     }
 
-    /// A frame without its tunnel's header comes in at the tunnel's port.
-    pub fn push_inner(
+    /// [`Patches::push_outer`] of all of `frames`, which it leaves empty; where they cannot go on
+    /// they stay.
+    pub fn push_outers(
         &mut self,
         slot: u32,
+        depth: u32,
+        mirrored: u32,
+        frames: &mut Vec<F>,
+    ) -> Result<(), DropReason> {
+        let batch = self.batch(slot, depth, Again::Outer, mirrored, frames.len())?;
+        batch.frames.append(frames);
+        Ok(())
+    }
+
+    /// A frame without its tunnel's header comes in at the bridge of this slot, by the tunnel port
+    /// that `arrival` names.
+    pub fn push_inner(
+        &mut self,
+        bridge: u32,
         depth: u32,
         frame: F,
         arrival: Arrival,
     ) -> Result<(), DropReason> {
-        let batch = self.batch(slot, depth, Again::Inner, 0)?;
+        let batch = self.batch(bridge, depth, Again::Inner, 0, 1)?;
         batch.frames.push(frame);
         batch.arrivals.push(arrival);
         Ok(())
@@ -722,6 +738,10 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
             Some(_) if number == in_port => DropReason::IngressPort,
             Some(port) if port.plain => {
                 return self.egress.push_run(port.id.slot(), frames, self.cell);
+            }
+            Some(port) if port.only_tunnel => {
+                self.queue = None;
+                return self.to_tunnel_run(port, mirrored, frames);
             }
             Some(port) => {
                 // Frames of a run name no queue and no tunnel, whatever one before them did.

@@ -55,6 +55,8 @@ pub(crate) struct PortState {
     pub plain: bool,
     /// What is sent here waits in queues.
     pub shaped: bool,
+    /// A tunnel, and nothing else has to be looked at before sending.
+    pub only_tunnel: bool,
     /// A device, and nothing but its queues has to be looked at before sending.
     pub only_shaped: bool,
     pub queues: Queues,

@@ -36,8 +36,8 @@ pub use geneve::{GeneveOption, GeneveOptions, Mapping, OPTION_WORDS, OptionBuffe
 pub use header::{Header, HeaderSpec, PerPacket, PushError, SpecError, Vlan};
 pub use info::{Addresses, TunnelFlags, TunnelInfo};
 pub use inner::{
-    InnerIp, SOURCE_PORTS, add_ethernet, flow_hash, outer_tos, outer_ttl, set_source_ports,
-    source_port, source_ports, strip_ethernet,
+    InnerIp, SOURCE_PORTS, add_ethernet, flow_hash, flow_hash_ipv4, outer_tos, outer_ttl,
+    set_source_ports, source_port, source_ports, strip_ethernet,
 };
 
 /// Protocols of tunnels.

@@ -16,7 +16,7 @@
 
 use super::{Carries, LocalAddress, OptionsOf, TunnelKey, TunnelPort, Tunnels, WORDS};
 use crate::counters::DropReason;
-use crate::forward::Forward;
+use crate::forward::{Forward, Patches};
 use crate::learn_requests::{RequestKind, WorkerRequest};
 use crate::port::{BridgeId, LOCAL, PortId};
 use crate::snapshot::{PortState, Snapshot};
@@ -27,8 +27,8 @@ use packet::keyed::Keyed;
 use packet::segment::Cut;
 use packet::tunnel::{
     Addresses, Decapsulated, GeneveOptions, Header, HeaderSpec, OptionBuffer, Payload, PerPacket,
-    PushError, TunnelInfo, TunnelKind, add_ethernet, decapsulate, flow_hash, outer_tos, outer_ttl,
-    parse_into, strip_ethernet,
+    PushError, TunnelInfo, TunnelKind, add_ethernet, decapsulate, flow_hash, flow_hash_ipv4,
+    outer_tos, outer_ttl, parse_into, strip_ethernet,
 };
 use packet::{FlowKey, Frame, Layers, WordSet};
 use program::host::Context;
@@ -100,6 +100,8 @@ impl Said {
 /// What a packet's tunnel header said.
 #[derive(Clone, Debug)]
 pub(crate) struct Arrival {
+    /// The slot of the tunnel's port.
+    pub port: u32,
     info: TunnelInfo,
     /// Bytes of Geneve options.
     options: SmallVec<[u8; 32]>,
@@ -117,6 +119,41 @@ impl Arrival {
         {
             key.clear(packet::tunnel::OPTION_WORDS);
         }
+    }
+}
+
+/// What a header needs to know of most inner packets, told quickly.
+struct InnerFlow {
+    tos: u8,
+    ttl: u8,
+    hash: u32,
+}
+
+impl InnerFlow {
+    /// Of a frame of IPv4, whole and without options, of which nothing is left to be done; None of
+    /// others.
+    #[inline(always)]
+    fn of(frame: &impl Frame, secret: &Keyed) -> Option<InnerFlow> {
+        let head: &[u8; 38] = frame.head().first_chunk()?;
+        let whole = (head[20] & 0x3f) | head[21] == 0;
+        let plain = head[12..15] == [0x08, 0x00, 0x45] && whole;
+        if !plain || frame.offload().partial_checksum || frame.offload().gso != Gso::None {
+            return None;
+        }
+        let (tos, ttl, protocol) = (head[15], head[22], head[23]);
+        let length = u16::from_be_bytes([head[16], head[17]]);
+        let has_ports = matches!(protocol, 6 | 17 | 132);
+        // A lying length is for the slow way to judge.
+        if has_ports && length < 24 || usize::from(length) + ETHERNET_LEN > frame.len() {
+            return None;
+        }
+        let ports = match has_ports {
+            true => u32::from_be_bytes([head[34], head[35], head[36], head[37]]),
+            false => 0,
+        };
+        let addresses = u64::from_be_bytes(*head[26..].first_chunk()?);
+        let hash = flow_hash_ipv4(secret, addresses, ports, protocol);
+        Some(InnerFlow { tos, ttl, hash })
     }
 }
 
@@ -252,6 +289,8 @@ pub(crate) struct Sending<F> {
     found: Decapsulated,
     /// The port that the last packet came in by.
     came: Option<(Came, u32)>,
+    /// Frames of a run, with their headers.
+    run: Vec<F>,
 }
 
 impl<F: Frame> Sending<F> {
@@ -271,6 +310,7 @@ impl<F: Frame> Sending<F> {
             layers: Layers::default(),
             found: Decapsulated::default(),
             came: None,
+            run: Vec::new(),
         }
     }
 
@@ -519,6 +559,107 @@ impl<F: Frame> Forward<'_, F> {
         }
     }
 
+    /// Sends frames that say nothing of tunnels by one.
+    #[inline(never)]
+    pub fn to_tunnel_run(
+        &mut self,
+        port: &PortState,
+        mirrored: u32,
+        frames: &mut impl ExactSizeIterator<Item = F>,
+    ) {
+        let (Some(tunnel), Some(tunnels)) = (&port.tunnel, self.snapshot.tunnels.as_deref()) else {
+            self.cell
+                .drop(DropReason::TunnelNoRoute, frames.len() as u64);
+            return frames.for_each(drop);
+        };
+        self.sending.said.clear();
+        let spec = &tunnel.spec;
+        let id = match spec.out_key {
+            TunnelKey::None | TunnelKey::Flow => 0,
+            TunnelKey::Fixed(key) => key,
+        };
+        let mut run = std::mem::take(&mut self.sending.run);
+        let mut bytes = 0;
+        let mut place = self.sending.header(self.snapshot, tunnel, 0).ok();
+        for mut frame in frames {
+            let length = frame.len() as u64;
+            let header = place.and_then(|place| self.sending.headers.get(place as usize));
+            if spec.carries == Carries::Frames
+                && let Some(prepared) = header
+                && let Some(inner) = InnerFlow::of(&frame, &tunnels.secret)
+                && prepared.header.push_quick(
+                    &mut frame,
+                    id,
+                    outer_tos(spec.tos, Some(inner.tos)),
+                    outer_ttl(spec.ttl, Some(inner.ttl)),
+                    inner.hash,
+                )
+            {
+                bytes += length;
+                run.push(frame);
+                continue;
+            }
+            self.send_run(port, place, mirrored, &mut run, std::mem::take(&mut bytes));
+            self.to_tunnel(port, tunnel, mirrored, frame);
+            place = self.sending.header(self.snapshot, tunnel, 0).ok();
+        }
+        self.send_run(port, place, mirrored, &mut run, bytes);
+        self.sending.run = run;
+    }
+
+    /// Frames with this header go on in the underlay's bridge; they had so many bytes without it.
+    fn send_run(
+        &mut self,
+        port: &PortState,
+        place: Option<u32>,
+        mirrored: u32,
+        frames: &mut Vec<F>,
+        bytes: u64,
+    ) {
+        let count = frames.len() as u64;
+        let prepared = place.and_then(|place| self.sending.headers.get(place as usize));
+        let (Some(prepared), true) = (prepared, count > 0) else {
+            return;
+        };
+        if let Some(next_hop) = &prepared.next_hop {
+            next_hop.touch();
+        }
+        let device = prepared.device;
+        match self.go_on(device, mirrored, |patches, slot, depth, mirrored| {
+            patches.push_outers(slot, depth, mirrored, frames)
+        }) {
+            Ok(()) => {
+                self.cell.tunnel_sent.add(count);
+                let counters = port.counters.of(self.worker);
+                counters.tx_packets.add(count);
+                counters.tx_bytes.add(bytes);
+            }
+            Err(reason) => {
+                self.cell.drop(reason, count);
+                frames.clear();
+            }
+        }
+    }
+
+    /// What has a tunnel's header comes in by the local port of the underlay's bridge.
+    fn go_on(
+        &mut self,
+        device: BridgeId,
+        mirrored: u32,
+        push: impl FnOnce(&mut Patches<F>, u32, u32, u32) -> Result<(), DropReason>,
+    ) -> Result<(), DropReason> {
+        let bridge = self.snapshot.bridge(device.slot());
+        let bridge = bridge.filter(|bridge| bridge.id == device);
+        let local = bridge.and_then(|bridge| bridge.port(LOCAL));
+        let local = local.ok_or(DropReason::TunnelNoRoute)?;
+        // Within one bridge a mirror has the packet once.
+        let mirrored = match device == self.bridge.id {
+            true => mirrored,
+            false => 0,
+        };
+        push(self.patches, local.id.slot(), self.depth + 1, mirrored)
+    }
+
     /// Sends a frame by a tunnel.
     #[inline(never)]
     pub fn to_tunnel(&mut self, port: &PortState, tunnel: &TunnelPort, mirrored: u32, frame: F) {
@@ -608,18 +749,10 @@ impl<F: Frame> Forward<'_, F> {
         if let Some(next_hop) = &prepared.next_hop {
             next_hop.touch();
         }
-        let bridge = self.snapshot.bridge(prepared.device.slot());
-        let bridge = bridge.filter(|bridge| bridge.id == prepared.device);
-        let Some(local) = bridge.and_then(|bridge| bridge.port(LOCAL)) else {
-            return self.cell.drop(DropReason::TunnelNoRoute, 1);
-        };
-        // Within one bridge a mirror has the packet once.
-        let mirrored = match prepared.device == self.bridge.id {
-            true => mirrored,
-            false => 0,
-        };
-        let depth = self.depth + 1;
-        match (self.patches).push_outer(local.id.slot(), depth, mirrored, frame) {
+        let device = prepared.device;
+        match self.go_on(device, mirrored, |patches, slot, depth, mirrored| {
+            patches.push_outer(slot, depth, mirrored, frame)
+        }) {
             Ok(()) => {
                 self.cell.tunnel_sent.add(1);
                 let counters = port.counters.of(self.worker);
@@ -759,11 +892,10 @@ impl<F: Frame> Forward<'_, F> {
     /// this port or by GRE.
     fn terminate(&mut self, tunnels: &Tunnels, mut frame: F, udp: Option<u16>) -> Option<F> {
         let receivers = &tunnels.receivers;
-        let kinds: SmallVec<[TunnelKind; 4]> = match udp {
-            Some(port) => receivers.by_udp(port).collect(),
-            None => receivers.by_gre().collect(),
-        };
-        if kinds.is_empty() {
+        let by_udp = udp.into_iter().flat_map(|port| receivers.by_udp(port));
+        let by_gre = udp.is_none().then(|| receivers.by_gre()).into_iter();
+        let mut kinds = by_udp.chain(by_gre.flatten()).peekable();
+        if kinds.peek().is_none() {
             return Some(frame);
         }
         let mut reason = DropReason::TunnelNoPort;
@@ -797,6 +929,7 @@ impl<F: Frame> Forward<'_, F> {
             options.check(map.unwrap_or_default())?;
         }
         let arrival = Arrival {
+            port: slot,
             info: found.info,
             options: SmallVec::from_slice(options.bytes()),
         };
@@ -808,7 +941,7 @@ impl<F: Frame> Forward<'_, F> {
             return Err(DropReason::TunnelNoBuffer);
         }
         self.patches
-            .push_inner(slot, self.depth + 1, frame, arrival)?;
+            .push_inner(port.bridge, self.depth + 1, frame, arrival)?;
         self.cell.tunnel_received.add(1);
         Ok(())
     }

@@ -9,6 +9,7 @@ use crate::shape::Released;
 use crate::snapshot::{Behind, BridgeState, PortState, Snapshot};
 use crate::tunnel::{self, Arrival, Sending};
 use packet::io::BURST;
+use packet::key::at;
 use packet::{FlowKey, Frame};
 use program::epoch::Guard;
 use program::exec::{Engine, Thaw};
@@ -114,14 +115,15 @@ impl<'a, F: Frame> Turn<'a, F> {
                 mut arrivals,
             } = batch;
             self.mailbox.counters.patched.add(frames.len() as u64);
-            match (self.snapshot.port(slot), again) {
-                (Some(port), Again::Patch) => self.arrive(port, depth, &mut frames),
-                (Some(port), Again::Outer) => self.enter(port, depth, &mut frames, Some(mirrored)),
-                (Some(port), Again::Inner) => self.come_by(port, depth, &mut frames, &arrivals),
-                (None, Again::Patch) => {
-                    self.cell.drop(DropReason::NoPatchPeer, frames.len() as u64)
-                }
-                (None, _) => self.cell.drop(DropReason::PortGone, frames.len() as u64),
+            match again {
+                Again::Inner => self.come_by(slot, depth, &mut frames, &arrivals),
+                Again::Patch | Again::Outer => match self.snapshot.port(slot) {
+                    Some(port) => {
+                        let outer = (again == Again::Outer).then_some(mirrored);
+                        self.enter(port, depth, &mut frames, outer);
+                    }
+                    None => self.cell.drop(DropReason::NoPatchPeer, frames.len() as u64),
+                },
             }
             frames.clear();
             arrivals.clear();
@@ -135,74 +137,113 @@ impl<'a, F: Frame> Turn<'a, F> {
         self.enter(port, depth, frames, None);
     }
 
-    /// Frames without their tunnels' headers come in by a tunnel port. Leaves `frames` empty.
-    fn come_by(
-        &mut self,
-        port: &'a PortState,
-        depth: u32,
-        frames: &mut Vec<F>,
-        arrivals: &[Arrival],
-    ) {
-        let Some(bridge) = self.snapshot.bridge(port.bridge) else {
-            return self.arrive(port, depth, frames);
+    /// Frames without their tunnels' headers come in by tunnel ports of a bridge. Leaves `frames`
+    /// empty.
+    fn come_by(&mut self, bridge: u32, depth: u32, frames: &mut Vec<F>, arrivals: &[Arrival]) {
+        let gone = (DropReason::PortGone, frames.len() as u64);
+        let (Some(first), Some(bridge)) = (arrivals.first(), self.snapshot.bridge(bridge)) else {
+            return self.cell.drop(gone.0, gone.1);
         };
         let program = &bridge.program;
         let looks = !program.needed().intersect(tunnel::WORDS).is_empty();
-        if !looks && !bridge.keeps_tunnel && !program.tells() {
-            return self.arrive(port, depth, frames);
+        let looks = looks || bridge.keeps_tunnel || program.tells();
+        let same = arrivals.iter().all(|arrival| arrival.port == first.port);
+        if same && !looks {
+            return match self.snapshot.port(first.port) {
+                Some(port) => self.arrive(port, depth, frames),
+                None => self.cell.drop(gone.0, gone.1),
+            };
         }
-        let counters = port.counters.of(self.guard.index());
-        counters.rx_packets.add(frames.len() as u64);
-        counters.rx_bytes.add(bytes(frames));
-        let policer = port.policing.ingress.as_deref();
-        let (map, guard, now_ms) = (bridge.options.as_ref(), self.guard, self.now_ms);
-        if port.mirror_in == 0 && !port.flags.refuses() && policer.is_none() {
-            let begin = |index: usize, key: &mut FlowKey| arrivals[index].to_key(map, key);
-            let (engine, mut host) = self.host(bridge, depth);
-            let forward = &mut host.forward;
-            return engine.burst_from(
-                program,
-                guard,
-                port.number,
-                frames,
-                tunnel::WORDS,
-                begin,
-                0,
-                now_ms,
-                forward,
-            );
+        let snapshot = self.snapshot;
+        let is_plain = |arrival: &Arrival| {
+            snapshot.port(arrival.port).is_some_and(|port| {
+                let policer = port.policing.ingress.as_deref();
+                port.mirror_in == 0 && !port.flags.refuses() && policer.is_none()
+            })
+        };
+        if arrivals.iter().all(is_plain) {
+            return self.walk_all(bridge, depth, frames, arrivals);
         }
         // What throws frames out does not know of what came with them: one by one.
         let mut one = Vec::with_capacity(1);
         for (frame, arrival) in frames.drain(..).zip(arrivals) {
+            let Some(port) = snapshot.port(arrival.port) else {
+                self.cell.drop(DropReason::PortGone, 1);
+                continue;
+            };
             one.push(frame);
-            if port.flags.refuses() {
-                self.refuse(port, &mut one);
-            }
-            if let Some(policer) = policer {
-                self.police(port, policer, &mut one);
-            }
-            let mut mirrored = 0;
-            if let ([frame], true) = (&mut one[..], port.mirror_in != 0) {
-                self.sending.say(arrival);
-                let mut forward = self.forward(bridge, depth);
-                forward.mirror(&mut mirrored, port, port.mirror_in, frame);
-            }
-            let begin = |_: usize, key: &mut FlowKey| arrival.to_key(map, key);
-            let (engine, mut host) = self.host(bridge, depth);
-            let forward = &mut host.forward;
-            engine.burst_from(
-                program,
-                guard,
-                port.number,
-                &mut one,
-                tunnel::WORDS,
-                begin,
-                mirrored,
-                now_ms,
-                forward,
-            );
+            self.come_by_one(port, bridge, depth, &mut one, arrival);
         }
+    }
+
+    /// Frames that came by tunnel ports of a bridge at which nothing throws them out.
+    fn walk_all(
+        &mut self,
+        bridge: &'a BridgeState,
+        depth: u32,
+        frames: &mut Vec<F>,
+        arrivals: &[Arrival],
+    ) {
+        let (map, guard, now_ms) = (bridge.options.as_ref(), self.guard, self.now_ms);
+        let snapshot = self.snapshot;
+        let number = |arrival: &Arrival| snapshot.port(arrival.port).map_or(0, |port| port.number);
+        for (frame, arrival) in frames.iter().zip(arrivals) {
+            if let Some(port) = snapshot.port(arrival.port) {
+                let counters = port.counters.of(guard.index());
+                counters.rx_packets.add(1);
+                counters.rx_bytes.add(frame.len() as u64);
+            }
+        }
+        // Where one asks for rules all go in order.
+        let program = &bridge.program;
+        let learns = |arrival: &&Arrival| program.learns_from(number(arrival));
+        let asking = arrivals.iter().find(learns).or(arrivals.first());
+        let in_port = asking.map_or(0, number);
+        let begin = |index: usize, key: &mut FlowKey| {
+            arrivals[index].to_key(map, key);
+            key.set_u32(at::IN_PORT, number(&arrivals[index]));
+        };
+        let (engine, mut host) = self.host(bridge, depth);
+        let forward = &mut host.forward;
+        let given = tunnel::WORDS;
+        engine.burst_from(
+            program, guard, in_port, frames, given, begin, 0, now_ms, forward,
+        );
+    }
+
+    /// One frame that came by a tunnel port, with all that may be.
+    #[cold]
+    fn come_by_one(
+        &mut self,
+        port: &'a PortState,
+        bridge: &'a BridgeState,
+        depth: u32,
+        one: &mut Vec<F>,
+        arrival: &Arrival,
+    ) {
+        let (map, guard, now_ms) = (bridge.options.as_ref(), self.guard, self.now_ms);
+        let counters = port.counters.of(guard.index());
+        counters.rx_packets.add(1);
+        counters.rx_bytes.add(bytes(one));
+        if port.flags.refuses() {
+            self.refuse(port, one);
+        }
+        if let Some(policer) = port.policing.ingress.as_deref() {
+            self.police(port, policer, one);
+        }
+        let mut mirrored = 0;
+        if let ([frame], true) = (&mut one[..], port.mirror_in != 0) {
+            self.sending.say(arrival);
+            let mut forward = self.forward(bridge, depth);
+            forward.mirror(&mut mirrored, port, port.mirror_in, frame);
+        }
+        let begin = |_: usize, key: &mut FlowKey| arrival.to_key(map, key);
+        let (engine, mut host) = self.host(bridge, depth);
+        let (number, given) = (port.number, tunnel::WORDS);
+        let (program, forward) = (&bridge.program, &mut host.forward);
+        engine.burst_from(
+            program, guard, number, one, given, begin, mirrored, now_ms, forward,
+        );
     }
 
     /// [`Turn::arrive`]; or, with the mirrors that have had them, of frames with a tunnel's header,

@@ -13,6 +13,9 @@ use crate::parse::{ETHERNET_LEN, IPV6_LEN, TAG_LEN};
 /// optional fields.
 const CAPACITY: usize = ETHERNET_LEN + TAG_LEN + IPV6_LEN + UDP_LEN + 12;
 
+/// Half of the longest header that is copied in two parts.
+const HALF: usize = 32;
+
 /// SCTP has its checksum there, and it is no Internet checksum.
 const SCTP_OFFSET: u16 = 8;
 
@@ -193,6 +196,8 @@ pub struct Header {
     ip_sum: u16,
     /// Sum over the pseudo header without the length; 0 for GRE, whose checksum has none.
     pseudo_sum: u16,
+    /// Whether [`Header::push_quick`] will do.
+    quick: bool,
 }
 
 impl Header {
@@ -211,6 +216,7 @@ impl Header {
             sequence_at: 0,
             ip_sum: 0,
             pseudo_sum: 0,
+            quick: false,
         };
         header.put_ethernet(spec);
         header.put_ip(spec);
@@ -231,6 +237,11 @@ impl Header {
             TunnelKind::Gtpu => header.put_gtpu(spec),
             TunnelKind::Gre | TunnelKind::Ip6Gre | TunnelKind::Nvgre => header.put_gre(spec),
         }
+        header.quick = !header.ipv6
+            && header.checksum_at == 0
+            && header.sequence_at == 0
+            && spec.kind != TunnelKind::Gtpu
+            && (HALF..=2 * HALF).contains(&header.header_len());
         Ok(header)
     }
 
@@ -361,7 +372,7 @@ impl Header {
         let (header, rest) = frame.head_mut()[..length].split_at_mut(self.header_len());
         header.copy_from_slice(&self.bytes[..self.header_len()]);
         rest.copy_from_slice(options);
-        self.fill_ip(header, ip_length, packet);
+        self.fill_ip(header, ip_length, packet.tos, packet.ttl);
         // No longer than the IP packet.
         self.fill_tunnel(header, (total - usize::from(self.l4)) as u16, packet);
         frame.set_offload(offload);
@@ -371,23 +382,65 @@ impl Header {
         Ok(())
     }
 
+    /// Puts the header in front of a frame of which nothing is left to be done, without what most
+    /// packets lack: options, policies, flags. False, and nothing changed, where the header has
+    /// more than the common ones (a checksum, a sequence number), or there is no room for it: then
+    /// [`Header::push`] says what becomes of the frame.
+    #[inline(always)]
+    pub fn push_quick<F: Frame>(
+        &self,
+        frame: &mut F,
+        id: u64,
+        tos: u8,
+        ttl: u8,
+        hash: u32,
+    ) -> bool {
+        let length = self.header_len();
+        let total = length + frame.len();
+        let ip_length = total - usize::from(self.l3);
+        if !self.quick || ip_length > usize::from(u16::MAX) || !frame.push_front(length) {
+            return false;
+        }
+        let Some(header) = frame.head_mut().get_mut(..length) else {
+            return false; // it has just been made so long
+        };
+        // Two copies that overlap, of lengths that are known.
+        if let Some(first) = header.first_chunk_mut::<HALF>() {
+            first.copy_from_slice(&self.bytes[..HALF]);
+        }
+        if let (Some(last), Some(from)) = (
+            header.last_chunk_mut::<HALF>(),
+            self.bytes[..length].last_chunk::<HALF>(),
+        ) {
+            *last = *from;
+        }
+        self.fill_ip(header, ip_length as u16, tos, ttl);
+        let packet = PerPacket {
+            id,
+            hash,
+            ..PerPacket::default()
+        };
+        self.fill_tunnel(header, (total - usize::from(self.l4)) as u16, &packet);
+        true
+    }
+
     /// Length, DSCP, ECN, TTL and the IPv4 header's checksum.
     #[inline(always)]
-    fn fill_ip(&self, header: &mut [u8], length: u16, packet: &PerPacket<'_>) {
+    fn fill_ip(&self, header: &mut [u8], length: u16, tos: u8, ttl: u8) {
         let ip = &mut header[usize::from(self.l3)..usize::from(self.l4)];
         let [high, low] = length.to_be_bytes();
         if self.ipv6 {
-            ip[0] = 6 << 4 | packet.tos >> 4;
-            ip[1] = packet.tos << 4;
-            (ip[4], ip[5], ip[7]) = (high, low, packet.ttl);
+            ip[0] = 6 << 4 | tos >> 4;
+            ip[1] = tos << 4;
+            (ip[4], ip[5], ip[7]) = (high, low, ttl);
             return;
         }
         let mut sum = Sum::new();
         sum.add_u16(self.ip_sum);
-        sum.add_u16(packet.tos.into());
+        sum.add_u16(tos.into());
         sum.add_u16(length);
-        sum.add_u16(u16::from(packet.ttl) << 8);
-        (ip[1], ip[2], ip[3], ip[8]) = (packet.tos, high, low, packet.ttl);
+        sum.add_u16(u16::from(ttl) << 8);
+        (ip[1], ip[2], ip[3], ip[8]) = (tos, high, low, ttl);
         ip[10..12].copy_from_slice(&sum.finish().to_be_bytes());
     }
 

@@ -58,6 +58,16 @@ pub fn flow_hash(keyed: &Keyed, key: &FlowKey) -> u32 {
     (hasher.finish() >> 32) as u32
 }
 
+/// [`flow_hash`] of an IPv4 packet that is no fragment: its addresses as they lie in the header, its
+/// ports (0 of protocols without) and its protocol.
+#[inline(always)]
+pub fn flow_hash_ipv4(keyed: &Keyed, addresses: u64, ports: u32, protocol: u8) -> u32 {
+    let mut hasher = keyed.build_hasher();
+    hasher.write_u64(addresses);
+    hasher.write_u64(u64::from(ports) << 8 | u64::from(protocol));
+    (hasher.finish() >> 32) as u32
+}
+
 /// The first source port, and the one after the last in the upper half: for all tunnels.
 static CHOSEN_PORTS: AtomicU32 =
     AtomicU32::new(SOURCE_PORTS.start as u32 | (SOURCE_PORTS.end as u32) << 16);

@@ -191,6 +191,10 @@ fn a_flow_has_one_source_port() {
     let flow = ipv4(0).tcp(1000, 80, 2);
     let same = ipv4(0x47).tcp(1000, 80, 0x10).payload(b"later");
     assert_eq!(hash(&flow), hash(&same));
+    let bytes = flow.bytes();
+    let addresses = u64::from_be_bytes(bytes[26..34].try_into().unwrap());
+    let ports = u32::from_be_bytes(bytes[34..38].try_into().unwrap());
+    assert_eq!(hash(&flow), flow_hash_ipv4(&keyed, addresses, ports, 6));
     let tagged = Builder::ethernet(B, A)
         .vlan(7)
         .ipv4(0x0a00_0001, 0x0a00_0002);

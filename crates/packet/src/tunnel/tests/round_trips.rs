@@ -300,6 +300,25 @@ fn offloads() -> impl Strategy<Value = Offload> {
 }
 
 proptest! {
+    /// The quick way puts the same header in front as the other, or leaves the frame alone.
+    #[test]
+    fn the_quick_way_is_the_same(mut case in cases()) {
+        case.packet.oam = false;
+        (case.packet.gbp_id, case.packet.gbp_flags, case.packet.sequence) = (0, 0, 0);
+        let header = Header::new(&case.spec).unwrap();
+        let PerPacket { id, tos, ttl, hash, .. } = case.packet;
+        let mut quick = frame(&case.inner, &case.cuts);
+        let (before, mut slow) = (quick.clone(), quick.clone());
+        if header.push_quick(&mut quick, id, tos, ttl, hash) {
+            prop_assert_eq!(header.push(&mut slow, &case.packet), Ok(()));
+            prop_assert_eq!(quick, slow);
+        } else {
+            prop_assert_eq!(quick, before);
+        }
+    }
+}
+
+proptest! {
     #![proptest_config(ProptestConfig::with_cases(crate::cases(2000)))]
 
     #[test]
