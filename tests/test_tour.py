@@ -87,6 +87,7 @@ def user_guide(lab):
     keys = re.findall(r"vxlan0 \(vxlan: ::->198\.51\.100\.2, key=(0x\w+), legacy_l2, dp port=\d+, ttl=64\)", tunnels)
     numbers = re.findall(r"^ofport +: (\d+)$", tunnels, re.M)
     check(keys == ["0x7", "0x8"] and len(numbers) == 2 and len(set(numbers)) == 1, "a tunnel that gets another key:", tunnels)
+    check("tunnel_egress_iface=br-phy" in tunnels, "where the tunnel leaves:", tunnels)
 
     equal(len(re.findall(r"ICMP echo", of("Mirrors")[0])), 4, "packets that the mirror showed")
     replayed = of("DPDK devices")[0]
