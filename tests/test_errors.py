@@ -36,7 +36,7 @@ def errors_name_what_is_wrong(lab):
     switch.enable_dpdk()
     switch.bridge()
     add(switch, "x1", "type=vxlam")
-    add(switch, "x2", "type=geneve")
+    add(switch, "x2", "type=stt")
     add(switch, "x3", "type=dpdk", f"options:dpdk-devargs=net_pcap7,rx_pcap={lab.directory}/none.pcap")
     add(switch, "x4", "type=dpdk", "options:dpdk-devargs=net_nonsense0")
     add(switch, "x5")
@@ -44,13 +44,13 @@ def errors_name_what_is_wrong(lab):
     equal(errors["x5"], "could not open network device x5 (No such device)", "error of a device that is not there")
     check(errors["x4"].startswith("Error attaching device 'net_nonsense0' to DPDK"), errors["x4"])
     if switch.is_ovs:
-        # It has the type geneve, and says of others, and of DPDK's devices, no more than this.
+        # It has the type stt, and says of others, and of DPDK's devices, no more than this.
         equal(errors["x1"], "could not open network device x1 (Address family not supported by protocol)", "error of a type that is not there")
         return
-    known = "there are afxdp, dpdk, dpdkvhostuser, dpdkvhostuserclient, internal, patch, system, tap"
+    known = "there are afxdp, dpdk, dpdkvhostuser, dpdkvhostuserclient, geneve, gre, gtpu, internal, ip6gre, nvgre, patch, system, tap, vxlan"
     begin = "could not open network device {} (Address family not supported by protocol): "
     equal(errors["x1"], begin.format("x1") + f'type "vxlam" does not exist; {known}', "error of a type that is not there")
-    equal(problem(switch, "x2"), begin.format("x2") + f'type "geneve" is not supported yet; {known}', "error of a tunnel")
+    equal(problem(switch, "x2"), begin.format("x2") + f'type "stt" is not supported yet; {known}', "error of a tunnel")
     check("none.pcap" in errors["x3"] and "No such file or directory" in errors["x3"], errors["x3"])
     check(errors["x4"] != "Error attaching device 'net_nonsense0' to DPDK", errors["x4"])
 

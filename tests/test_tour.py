@@ -82,8 +82,12 @@ def user_guide(lab):
 
     card = of("A network card and its address")[0]
     equal(re.search(r"lladdr (\S+)", card)[1], re.search(r"^br0 +\w+ +(\S+)", card, re.M)[1], "who answers ARP for the bridge's address")
-    refused, tunnel = (re.search(pattern, of("OVN and OpenStack")[0]) for pattern in ("OFPBAC_BAD_VENDOR_TYPE", r'type \\"geneve\\" is not supported'))
-    check(refused and tunnel, "what there is not yet:", of("OVN and OpenStack"))
+    check("OFPBAC_BAD_VENDOR_TYPE" in of("OVN and OpenStack")[0], "what there is not yet:", of("OVN and OpenStack"))
+    tunnels = of("Tunnels")[0]
+    keys = re.findall(r"vxlan0 \(vxlan: ::->198\.51\.100\.2, key=(0x\w+), legacy_l2, dp port=\d+, ttl=64\)", tunnels)
+    numbers = re.findall(r"^ofport +: (\d+)$", tunnels, re.M)
+    check(keys == ["0x7", "0x8"] and len(numbers) == 2 and len(set(numbers)) == 1, "a tunnel that gets another key:", tunnels)
+    check("tunnel_egress_iface=br-phy" in tunnels, "where the tunnel leaves:", tunnels)
 
     equal(len(re.findall(r"ICMP echo", of("Mirrors")[0])), 4, "packets that the mirror showed")
     replayed = of("DPDK devices")[0]

@@ -23,6 +23,7 @@ mod predict;
 mod qos;
 mod slices;
 mod trace;
+mod tunnels;
 mod underlay;
 pub(crate) mod vector;
 pub(crate) mod waits;
@@ -54,6 +55,7 @@ pub fn register(switch: &Rc<Switch>) {
     predict::register(&commands);
     qos::register(&commands);
     trace::register(&commands);
+    tunnels::register(&commands);
     waits::register(&commands);
     workers::register(&commands);
 }

@@ -1,6 +1,6 @@
-//! More commands about machinery that is not here: connection tracking's tables, tunnels' tables,
-//! features of a datapath. They answer what is true of a switch that tracks no connection, has no
-//! tunnel and keeps no flow in a cache.
+//! More commands about machinery that is not here: connection tracking's tables, features of
+//! a datapath. They answer what is true of a switch that tracks no connection and keeps no flow in a
+//! cache.
 //!
 //! Commands that would change such machinery are not registered; `docs/differences.md` lists them.
 
@@ -42,7 +42,6 @@ const FEATURES: &[(&str, &str)] = &[
 
 pub(super) fn register(commands: &Commands) {
     connections(commands);
-    tunnels(commands);
     protocols(commands);
     commands.answer(
         "dpif/show-dp-features",
@@ -105,12 +104,6 @@ fn connections(commands: &Commands) {
 fn of_datapath(switch: &Switch, words: &[String], text: &str) -> Answer {
     datapaths::checked(switch, words)?;
     Ok(text.to_owned())
-}
-
-fn tunnels(commands: &Commands) {
-    for (name, usage, maximum, text) in [("tnl/ports/show", "-v", 1, "Listening ports:\n")] {
-        commands.answer(name, usage, (0, maximum), move |_, _| Ok(text.to_owned()));
-    }
 }
 
 /// Bonds, spanning trees, fault monitors and link discovery.

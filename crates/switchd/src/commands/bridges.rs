@@ -22,7 +22,6 @@ pub(super) fn register(commands: &Commands) {
             .map(|bridge| format!("{}\n", bridge.name))
             .collect())
     });
-    commands.answer("ofproto/list-tunnels", "", (0, 0), |_, _| Ok(String::new()));
     // There is nothing to revalidate; what scripts wait for is that packets meet the rules they
     // have set.
     commands.later("revalidator/wait", "", (0, 0), |switch, _, reply| {

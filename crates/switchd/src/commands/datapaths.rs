@@ -5,18 +5,25 @@
 //! numbered ports; so each type that a bridge has is shown as one, and its ports are numbered as
 //! Open vSwitch's userspace datapath numbers them.
 
-use super::{Answer, Commands, bridge, bridges, device_type};
+use super::{Answer, Commands, bridge, bridges, device_type, tunnels};
 use crate::switch::{Bridge, Port, Switch};
 use datapath::PortId;
 use std::cell::RefCell;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
 use std::rc::Rc;
 
-/// Numbers of ports within a datapath, given out when a command first sees the port.
+/// Numbers of ports within a datapath, given out when a command first sees the port. Tunnels that
+/// Open vSwitch would have behind one port share a number.
 #[derive(Default)]
 pub(super) struct Numbers {
-    given: RefCell<BTreeMap<PortId, u32>>,
+    given: RefCell<BTreeMap<PortId, Given>>,
+}
+
+/// A port's number, and what it was given for: a tunnel can get another port behind it.
+struct Given {
+    name: String,
+    number: u32,
 }
 
 /// The number that Open vSwitch's userspace datapath gives to a new port, where `taken` are in use:
@@ -48,39 +55,44 @@ impl Numbers {
         let mut given = self.given.borrow_mut();
         let mut present = BTreeMap::new();
         for bridge in &bridges {
-            for port in bridge
-                .ports
-                .borrow()
-                .values()
-                .filter(|port| port.control.is_some())
-            {
-                present.insert(
-                    port.id,
-                    (
-                        bridge.settings.borrow().datapath_type.clone(),
-                        port.config.interface_name.clone(),
-                    ),
-                );
+            let datapath_type = bridge.settings.borrow().datapath_type.clone();
+            for port in bridge.ports.borrow().values() {
+                let name = match tunnels::shared_name(&port.config) {
+                    Some(name) => name,
+                    None if port.control.is_some() => port.config.interface_name.clone(),
+                    None => continue,
+                };
+                present.insert(port.id, (port.order, datapath_type.clone(), name));
             }
         }
-        given.retain(|id, _| present.contains_key(id));
+        given.retain(|id, given| (present.get(id)).is_some_and(|(_, _, name)| *name == given.name));
         let mut taken: BTreeMap<&str, BTreeSet<u32>> = BTreeMap::new();
-        for (id, number) in given.iter() {
-            taken.entry(&present[id].0).or_default().insert(*number);
+        let mut named: BTreeMap<(&str, &str), u32> = BTreeMap::new();
+        let mut new = Vec::new();
+        for (id, (order, datapath_type, name)) in &present {
+            match given.get(id) {
+                Some(given) => {
+                    taken.entry(datapath_type).or_default().insert(given.number);
+                    named.insert((datapath_type, name), given.number);
+                }
+                None => new.push((order, id, datapath_type, name)),
+            }
         }
-        // Ids rise as ports come.
-        for (id, (datapath_type, name)) in &present {
-            given.entry(*id).or_insert_with(|| {
+        new.sort();
+        for (_, id, datapath_type, name) in new {
+            let number = *named.entry((datapath_type, name)).or_insert_with(|| {
                 let taken = taken.entry(datapath_type).or_default();
                 let number = choose_number(switch.is_dummy_datapath(datapath_type), name, taken);
                 taken.insert(number);
                 number
             });
+            let name = name.clone();
+            given.insert(*id, Given { name, number });
         }
     }
 
     pub(super) fn of(&self, port: &Port) -> Option<u32> {
-        self.given.borrow().get(&port.id).copied()
+        self.given.borrow().get(&port.id).map(|given| given.number)
     }
 }
 
@@ -167,6 +179,9 @@ fn received(switch: &Switch, datapath_type: &str) -> u64 {
 
 /// What a port's device has been told, as it stands behind its type.
 fn configuration(switch: &Switch, port: &Port) -> BTreeMap<&'static str, String> {
+    if let Some(spec) = &port.config.tunnel {
+        return tunnels::configuration(spec);
+    }
     let mut shown = BTreeMap::new();
     match port.config.device.as_str() {
         "patch" => {
@@ -208,16 +223,16 @@ fn configuration(switch: &Switch, port: &Port) -> BTreeMap<&'static str, String>
 /// `TYPE` or `TYPE: key=value, ...`, in brackets.
 fn kind(switch: &Switch, bridge: &Bridge, port: &Port) -> String {
     let shown = configuration(switch, port);
+    in_brackets(device_type(switch, bridge, port), &shown)
+}
+
+fn in_brackets(kind: &str, shown: &BTreeMap<&'static str, String>) -> String {
     let pairs: Vec<String> = shown
         .iter()
         .map(|(key, value)| format!("{key}={value}"))
         .collect();
     let colon = if pairs.is_empty() { "" } else { ": " };
-    format!(
-        "({}{colon}{})",
-        device_type(switch, bridge, port),
-        pairs.join(", ")
-    )
+    format!("({kind}{colon}{})", pairs.join(", "))
 }
 
 fn show(switch: &Switch, numbers: &Numbers) -> String {
@@ -311,11 +326,29 @@ fn dpctl_show_one(
         received(switch, datapath_type)
     );
     let mut lines = BTreeMap::new();
+    // What went through all tunnels behind one port.
+    let mut shared: BTreeMap<u32, HashMap<String, u64>> = BTreeMap::new();
     for bridge in bridges_of(switch, datapath_type) {
         for port in bridge.ports.borrow_mut().values_mut() {
             let Some(number) = numbers.of(port) else {
                 continue;
             };
+            if let (Some(name), Some(spec)) =
+                (tunnels::shared_name(&port.config), &port.config.tunnel)
+            {
+                let shown = tunnels::shared_configuration(spec);
+                let kind = in_brackets(&port.config.kind, &shown);
+                let mut line = format!("  port {number}: {name} {kind}\n");
+                if statistics {
+                    let sums = shared.entry(number).or_default();
+                    for (name, value) in bridge.port_counters(port) {
+                        *sums.entry(name).or_default() += value;
+                    }
+                    line += &port_statistics(sums);
+                }
+                lines.insert(number, line);
+                continue;
+            }
             let kind = kind(switch, &bridge, port);
             // Open vSwitch leaves the usual type out here.
             let kind = if kind == "(system)" {
@@ -325,7 +358,7 @@ fn dpctl_show_one(
             };
             let mut line = format!("  port {number}: {}{kind}\n", port.config.interface_name);
             if statistics {
-                line += &port_statistics(&bridge, port);
+                line += &port_statistics(&bridge.port_counters(port));
             }
             lines.insert(number, line);
         }
@@ -334,8 +367,7 @@ fn dpctl_show_one(
     text
 }
 
-fn port_statistics(bridge: &Bridge, port: &mut Port) -> String {
-    let counters = bridge.port_counters(port);
+fn port_statistics(counters: &HashMap<String, u64>) -> String {
     let of = |name: &str| counters.get(name).map_or("?".into(), u64::to_string);
     format!(
         "    RX packets:{} errors:{} dropped:{} overruns:{} frame:{}\n    \

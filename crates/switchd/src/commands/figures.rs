@@ -77,8 +77,6 @@ fn port_errors(switch: &Switch) -> Vec<Value> {
 fn link_state(port: &crate::switch::Port) -> &'static str {
     match () {
         () if port.closed.is_some() => "error",
-        // Patch ports and tunnels have no device that could be down.
-        () if port.control.is_none() => "up",
         () if !port.info.present => "gone",
         () if !port.info.admin_up => "off",
         () if !port.info.link_up => "down",

@@ -12,7 +12,7 @@ use super::mirror::{self, Mirror};
 use super::plan::Applied;
 use super::port::{self, Port, Surroundings};
 use super::problem::{Options, Problems};
-use super::tunnel::{Receives, Together};
+use super::tunnel::{Together, Turn};
 use super::vlan::VlanSet;
 
 /// What this daemon can do, which decides what is refused.
@@ -218,29 +218,26 @@ impl Desired {
         (desired, problems)
     }
 
-    /// Refuses tunnels that cannot be beside others. Those that are there already stay.
+    /// Refuses tunnels that cannot be beside others. Those that are there already stay; of others
+    /// the first ones come.
     pub fn refuse_alike(&mut self, applied: &Applied, problems: &mut Problems) {
-        let mut newcomers = Vec::new();
+        let mut tunnels: Vec<_> = self
+            .ports()
+            .filter_map(|(bridge, port)| {
+                let spec = port.tunnel.as_ref()?;
+                let before = (applied.bridges.get(bridge))
+                    .and_then(|before| before.ports.get(&port.interface_name))
+                    .and_then(|before| before.port.tunnel.as_ref());
+                let turn = before.map_or(Turn::New, |before| Turn::of(before, spec));
+                Some((turn, bridge, port.interface_name.as_str(), spec))
+            })
+            .collect();
+        tunnels.sort_by_key(|(turn, ..)| *turn);
         let mut together = Together::default();
-        for (bridge, port) in self.ports() {
-            let Some(spec) = &port.tunnel else { continue };
-            let before = (applied.bridges.get(bridge))
-                .and_then(|before| before.ports.get(&port.interface_name));
-            let is_there = before
-                .and_then(|before| before.port.tunnel.as_ref())
-                .is_some_and(|before| {
-                    before.kind == spec.kind && Receives::new(before) == Receives::new(spec)
-                });
-            // Those that are there have been taken together once.
-            if !is_there || together.add(&port.interface_name, spec).is_err() {
-                newcomers.push((bridge, port, spec));
-            }
-        }
         let mut refused = Vec::new();
-        for (bridge, port, spec) in newcomers {
-            let name = &port.interface_name;
+        for (_, bridge, name, spec) in tunnels {
             if let Err(error) = together.add(name, spec) {
-                refused.push((bridge.to_owned(), name.clone(), error));
+                refused.push((bridge.to_owned(), name.to_owned(), error));
             }
         }
         for (bridge, name, error) in refused {
@@ -715,7 +712,7 @@ pub(super) mod tests {
         let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
         Abilities {
             interface_types: owned(&[
-                "system", "internal", "tap", "patch", "dpdk", "dummy", "gre", "vxlan",
+                "system", "internal", "tap", "patch", "dpdk", "dummy", "geneve", "gre", "vxlan",
             ]),
             datapath_types: owned(&["system", "netdev", "dummy"]),
             cpus: vec![0, 1],
@@ -893,7 +890,7 @@ pub(super) mod tests {
                 port(interface("vxlan_sys_4789")),
             ],
         )]);
-        let types = "there are dpdk, dummy, gre, internal, patch, system, tap, vxlan";
+        let types = "there are dpdk, dummy, geneve, gre, internal, patch, system, tap, vxlan";
         for (name, what) in [
             ("odd", "type \"vxlam\" does not exist"),
             ("tunnel", "type \"stt\" is not supported yet"),

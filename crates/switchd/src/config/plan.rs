@@ -760,7 +760,16 @@ mod tests {
             "changed over"
         );
         assert_eq!(run(vec![a("10.0.0.2"), b("10.0.0.2")]), ["a"]);
+        // What is sent makes no difference.
+        let sending = [("remote_ip", "10.0.0.2"), ("out_key", "7")];
+        let changed = tunnel("b", "vxlan", &sending);
+        assert_eq!(run(vec![a("10.0.0.2"), changed]), ["a"]);
+        // Nor can one of another kind take the UDP port while the first one is changed.
+        let port = [("remote_ip", "10.0.0.9"), ("dst_port", "4789")];
+        let other = tunnel("a", "geneve", &port);
+        assert_eq!(run(vec![other, b("10.0.0.3")]), ["a"]);
         // Where none of them is there, the first one comes.
+        assert!(run(vec![]).is_empty());
         assert_eq!(run(vec![a("10.0.0.4"), b("10.0.0.4")]), ["b"]);
         assert!(run(vec![b("10.0.0.4")]).is_empty());
     }

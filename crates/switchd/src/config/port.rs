@@ -339,6 +339,11 @@ fn unused_options(kind: &str) -> &'static [&'static str] {
 /// frames have at most 9728 bytes with Ethernet header, two VLAN tags and checksum.
 fn mtu(interface: &vswitch::Interface, kind: &str, problems: &mut Problems) -> Option<u16> {
     let wanted = interface.mtu_request?;
+    if tunnel::kind_of(kind).is_some() {
+        let message = "a tunnel has no MTU of its own, ignoring it";
+        problems.add("Interface", &interface.name, "mtu_request", message);
+        return None;
+    }
     let highest = if kind.starts_with("dpdk") || kind == "afxdp" {
         9702
     } else {
@@ -549,11 +554,12 @@ mod tests {
     }
 
     #[test]
-    fn tunnels_have_neither_qos_nor_policing() {
+    fn tunnels_have_neither_qos_nor_policing_nor_an_mtu() {
         let mut row = interface("t");
         row.kind = "vxlan".into();
         row.options = Strings::from([("remote_ip".into(), "10.0.0.2".into())]);
         row.ingress_policing_rate = 1000;
+        row.mtu_request = Some(1400);
         let port = vswitch::Port {
             name: "t".into(),
             qos: Some(vswitch::QoS {
@@ -564,7 +570,7 @@ mod tests {
         };
         let mut problems = Problems::default();
         let mut read = read(&port, &row, BRIDGE, &mut problems).unwrap();
-        assert_eq!(problems.0.len(), 2);
+        assert_eq!((problems.0.len(), read.mtu_request), (3, None));
         let error = "QoS: a tunnel has none; its packets are shaped where they leave; \
                      ingress_policing_rate: a tunnel has none";
         assert_eq!(read.error().as_deref(), Some(error));

@@ -372,7 +372,7 @@ impl Line {
 
 /// What decides whether a packet comes in by a tunnel port.
 #[derive(Clone, PartialEq, Eq, Hash)]
-pub struct Receives {
+struct Receives {
     line: Line,
     remote: Option<IpAddr>,
     /// None: packets say it. An unspecified address: any.
@@ -384,7 +384,7 @@ pub struct Receives {
 
 impl Receives {
     /// What comes in by a port with these options.
-    pub fn new(spec: &TunnelSpec) -> Receives {
+    fn new(spec: &TunnelSpec) -> Receives {
         Receives {
             line: Line::of(spec),
             remote: spec.remote,
@@ -399,6 +399,29 @@ impl Receives {
                 TunnelKey::Fixed(key) => Some(key),
             },
             frames: spec.carries == Carries::Frames,
+        }
+    }
+}
+
+/// In which order tunnel ports are taken together: who is there is not driven out by who comes.
+#[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
+pub enum Turn {
+    /// It is there and receives what it is to receive.
+    Same,
+    /// It is there, and is to receive other packets of the same kind.
+    Changed,
+    /// It comes.
+    New,
+}
+
+impl Turn {
+    /// That of a port that is there with some options and is to have others.
+    pub fn of(before: &TunnelSpec, now: &TunnelSpec) -> Turn {
+        let (from, to) = (Receives::new(before), Receives::new(now));
+        match before.kind == now.kind {
+            true if from == to => Turn::Same,
+            true if from.line == to.line => Turn::Changed,
+            _ => Turn::New,
         }
     }
 }

@@ -41,6 +41,8 @@ pub struct Port {
     pub flags: openflow::port::PortConfig,
     /// When it came, ms of the datapath's clock.
     pub since_ms: u64,
+    /// How many ports of the switch came before it.
+    pub order: u64,
     /// The MTU that it was given last, where its bridge gives it one.
     pub mtu_given: Option<u16>,
     /// How long packets waited in its queues, as last looked at.

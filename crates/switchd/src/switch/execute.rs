@@ -460,6 +460,7 @@ impl Switch {
             info,
             flags: PortConfig::default(),
             since_ms: now,
+            order: self.ports_come.replace(self.ports_come.get() + 1),
             mtu_given: None,
             latencies: Default::default(),
         };

@@ -72,6 +72,8 @@ pub struct Switch {
     pub restoring: Cell<bool>,
     /// Seconds after which a bundle that nobody touches is thrown away.
     pub bundle_idle_s: Cell<u32>,
+    /// How many ports have come so far.
+    ports_come: Cell<u64>,
     /// Held by whoever changes rules under the reserved epoch.
     reservation: Arc<tokio::sync::Mutex<()>>,
     /// Told when rules have changed, for whoever gives tables their lookups.
@@ -108,6 +110,7 @@ impl Switch {
             continuations: RefCell::default(),
             restoring: Cell::new(false),
             bundle_idle_s: Cell::new(Global::default().bundle_idle_s),
+            ports_come: Cell::new(0),
             reservation: Arc::default(),
             rules_changed: tokio::sync::Notify::new(),
             underlay: Default::default(),

@@ -429,14 +429,19 @@ impl Switch for Bridge {
                 .flags
                 .difference(change.mask)
                 .union(change.config.intersection(change.mask));
-            if change.mask.contains(PortConfig::DOWN)
-                && let Some(control) = &mut port.control
-            {
+            if change.mask.contains(PortConfig::DOWN) {
                 let up = !change.config.contains(PortConfig::DOWN);
-                if let Err(error) = control.set_admin(up) {
-                    tracing::warn!(target: "ofproto", "{}: {error}", port.config.interface_name);
+                match &mut port.control {
+                    Some(control) => {
+                        if let Err(error) = control.set_admin(up) {
+                            let name = &port.config.interface_name;
+                            tracing::warn!(target: "ofproto", "{name}: {error}");
+                        }
+                        port.info = control.info();
+                    }
+                    // There is no device to be down, so the port is.
+                    None => port.info.admin_up = up,
                 }
-                port.info = control.info();
             }
             let (id, settings) = (port.id, port.settings(switch.restoring.get()));
             let _ = switch.with_datapath(|datapath| datapath.modify_port(id, settings));

@@ -7,10 +7,11 @@ pub use crate::config::desired::PortError;
 use crate::config::port::Port;
 use crate::config::tunnel;
 use crate::config::writeback::{Batch, Capabilities, ControllerState, InterfaceState, Role};
-use crate::config::{Desired, Mac};
+use crate::config::{Desired, Mac, ofport};
 use crate::options::DummyLevel;
 use ovsdb::vswitch::Strings;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::net::IpAddr;
 use std::rc::Rc;
 
 /// What Open vSwitch writes where a datapath is part of the daemon.
@@ -125,6 +126,11 @@ impl Switch {
                 .unwrap_or_else(|| {
                     InterfaceState::failed(failures.get(&uuid).cloned().unwrap_or_default())
                 });
+            if let Some(remote) = port.tunnel.as_ref().and_then(|tunnel| tunnel.remote)
+                && state.ofport.is_some()
+            {
+                state.status.extend(self.way_to(remote));
+            }
             let patch = || self.patch_problem(name, port);
             state.error = state.error.or_else(patch).or_else(|| port.error());
             if let Some((key, text)) = desired.wrong.interface(&port.interface_name) {
@@ -148,6 +154,29 @@ impl Switch {
             });
             batch.port_status(row, &status.unwrap_or_default());
         }
+    }
+
+    /// By which device a tunnel's packets leave, in Open vSwitch's words for it. Where it is no
+    /// bridge's, tunnels cannot use it, and whether it has a carrier is not known.
+    fn way_to(&self, remote: IpAddr) -> Strings {
+        let find = |routes: &underlay::Routes| {
+            let route = routes.lookup(remote, 0);
+            route.map(|route| route.device.clone())
+        };
+        let Some(device) = self.underlay.with_routes(find) else {
+            return Strings::new();
+        };
+        let carrier = self.bridge(&device).and_then(|bridge| {
+            let ports = bridge.ports.borrow();
+            let local = ports.get(&ofport::LOCAL)?;
+            Some(if local.info.link_up { "up" } else { "down" })
+        });
+        let carrier = carrier.map(|carrier| ("tunnel_egress_iface_carrier", carrier.to_owned()));
+        [("tunnel_egress_iface", device)]
+            .into_iter()
+            .chain(carrier)
+            .map(|(key, value)| (key.to_owned(), value))
+            .collect()
     }
 
     /// Why a patch port that is there carries nothing, in Open vSwitch's words: its peer is not
@@ -283,7 +312,7 @@ impl Bridge {
                 ofport: Some(port.number),
                 mac_in_use: Some(Mac(port.info.mac)),
                 ifindex: Some(0),
-                admin_up: Some(true),
+                admin_up: Some(port.info.admin_up),
                 link_up: Some(true),
                 link_resets: Some(0),
                 ..InterfaceState::default()

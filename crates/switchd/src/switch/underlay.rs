@@ -124,6 +124,14 @@ impl Underlay {
     pub fn addresses(&self, device: &str) -> Vec<(IpAddr, u8)> {
         self.state.borrow().addresses(device)
     }
+
+    /// The devices that some route leads by.
+    pub fn devices_with_routes(&self) -> Vec<Device> {
+        let state = self.state.borrow();
+        let devices = state.devices.iter();
+        let led_by = devices.filter(|device| state.routes.leads_by(&device.name));
+        led_by.cloned().collect()
+    }
 }
 
 impl Switch {
