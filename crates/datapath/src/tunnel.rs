@@ -5,14 +5,14 @@ mod receive;
 mod send;
 
 pub(crate) use receive::Receivers;
-pub(crate) use send::{Arrival, Asked, Sending};
+pub(crate) use send::{Arrival, Asked, Outer, Sending};
 
 use packet::keyed::Keyed;
-use packet::tunnel::{Mapping, TunnelInfo, TunnelKind};
+use packet::tunnel::{Addresses, HeaderSpec, Mapping, Payload, TunnelInfo, TunnelKind};
 use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
-use underlay::View;
+use underlay::{Hop, View};
 
 /// A tunnel port's options.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -102,6 +102,71 @@ pub enum Carries {
 }
 
 impl TunnelSpec {
+    /// The header of packets that go by this hop to `remote`: frames, where `carried` is 0, or else
+    /// packets of this Ethertype. None where the addresses are of two families.
+    pub fn header(&self, hop: &Hop, remote: IpAddr, carried: u16) -> Option<HeaderSpec> {
+        let addresses = match (hop.source, remote) {
+            (IpAddr::V4(src), IpAddr::V4(dst)) => Addresses::V4 {
+                src: src.into(),
+                dst: dst.into(),
+            },
+            (IpAddr::V6(src), IpAddr::V6(dst)) => Addresses::V6 {
+                src: src.octets(),
+                dst: dst.octets(),
+            },
+            _ => return None,
+        };
+        Some(HeaderSpec {
+            kind: self.kind,
+            payload: match carried {
+                0 => Payload::Ethernet,
+                eth_type => Payload::Packet(eth_type),
+            },
+            eth_src: hop.eth_src,
+            eth_dst: hop.eth_dst,
+            vlan: None,
+            addresses,
+            udp_dst: self.udp_dst,
+            df: self.df,
+            checksum: self.csum,
+            key: match self.kind {
+                TunnelKind::Gre | TunnelKind::Ip6Gre => self.out_key != TunnelKey::None,
+                _ => true,
+            },
+            sequence: self.sequence,
+        })
+    }
+
+    /// The key of a packet that says this.
+    pub fn key_of(&self, info: &TunnelInfo) -> u64 {
+        match self.out_key {
+            TunnelKey::None => 0,
+            TunnelKey::Fixed(key) => key,
+            TunnelKey::Flow => info.id,
+        }
+    }
+
+    /// Both ends of a packet that says this, as far as they are known before a route is.
+    pub fn ends_of(&self, info: &TunnelInfo) -> Option<(Option<IpAddr>, IpAddr)> {
+        let (src, dst) = match info.addresses {
+            Some(Addresses::V4 { src, dst }) => {
+                let src = (src != 0).then(|| IpAddr::V4(src.into()));
+                (src, Some(IpAddr::V4(dst.into())))
+            }
+            Some(Addresses::V6 { src, dst }) => {
+                let src = (src != [0; 16]).then(|| IpAddr::V6(src.into()));
+                (src, Some(IpAddr::V6(dst.into())))
+            }
+            None => (None, None),
+        };
+        let local = match self.local {
+            LocalAddress::Any => None,
+            LocalAddress::Flow => src,
+            LocalAddress::Address(address) => Some(address),
+        };
+        Some((local, self.remote.or(dst)?))
+    }
+
     /// Whether it sends by what packets say: by `tun_*` fields.
     pub fn reads_packets(&self) -> bool {
         self.remote.is_none()

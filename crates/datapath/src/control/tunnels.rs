@@ -3,10 +3,10 @@
 use super::{Datapath, Kind};
 use crate::error::Error;
 use crate::port::{BridgeId, LOCAL, PortId};
-use crate::tunnel::{Receivers, Tunnels};
+use crate::tunnel::{Outer, Receivers, Tunnels};
 use packet::Frame;
 use packet::keyed::Keyed;
-use packet::tunnel::Mapping;
+use packet::tunnel::{Mapping, TunnelKind};
 use std::sync::Arc;
 use underlay::{Device, View};
 
@@ -40,6 +40,19 @@ impl<F: Frame + 'static> Datapath<F> {
     /// What tunnels know of the network that they run over.
     pub fn underlay(&self) -> Option<&Arc<View>> {
         self.underlay.view.as_ref()
+    }
+
+    /// The protocol and UDP port of the tunnels that would take this frame, were it sent to the
+    /// local port of a bridge; its header is not judged.
+    pub fn tunnels_for(&self, bridge: BridgeId, frame: &[u8]) -> Option<(TunnelKind, u16)> {
+        let device = self.underlay_device(bridge)?;
+        let outer = Outer::of(frame).filter(|outer| outer.is_for(&device))?;
+        let receivers = &self.picture.tunnels.as_deref()?.receivers;
+        let kind = match outer.udp {
+            Some(port) => receivers.by_udp(port).next(),
+            None => receivers.by_gre().next(),
+        };
+        Some((kind?, outer.udp.unwrap_or(0)))
     }
 
     /// Replaces a bridge's map between options of Geneve headers and `tun_metadata` fields.

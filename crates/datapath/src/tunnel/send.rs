@@ -14,7 +14,7 @@
 //! belongs to a tunnel, loses its outer header and comes in at the tunnel's port. ARP and neighbour
 //! discovery that come there tell control of neighbours, and go to the device as well.
 
-use super::{Carries, LocalAddress, OptionsOf, TunnelKey, TunnelPort, Tunnels, WORDS};
+use super::{Carries, OptionsOf, TunnelPort, Tunnels, WORDS};
 use crate::counters::DropReason;
 use crate::forward::{Forward, Patches};
 use crate::learn_requests::{RequestKind, WorkerRequest};
@@ -26,9 +26,9 @@ use packet::key::at;
 use packet::keyed::Keyed;
 use packet::segment::Cut;
 use packet::tunnel::{
-    Addresses, Decapsulated, GeneveOptions, Header, HeaderSpec, OptionBuffer, Payload, PerPacket,
-    PushError, TunnelInfo, TunnelKind, add_ethernet, decapsulate, flow_hash, flow_hash_ipv4,
-    outer_tos, outer_ttl, parse_into, strip_ethernet,
+    Addresses, Decapsulated, GeneveOptions, Header, OptionBuffer, Payload, PerPacket, PushError,
+    TunnelInfo, TunnelKind, add_ethernet, decapsulate, flow_hash, flow_hash_ipv4, outer_tos,
+    outer_ttl, parse_into, strip_ethernet,
 };
 use packet::{FlowKey, Frame, Layers, WordSet};
 use program::host::Context;
@@ -154,6 +154,78 @@ impl InnerFlow {
         let addresses = u64::from_be_bytes(*head[26..].first_chunk()?);
         let hash = flow_hash_ipv4(secret, addresses, ports, protocol);
         Some(InnerFlow { tos, ttl, hash })
+    }
+}
+
+/// What the front of a frame says that is on its way to an underlay's local port.
+enum Front {
+    /// It may tell of a neighbour.
+    Neighbour,
+    /// It may have come by a tunnel.
+    Outer(Outer),
+    Other,
+}
+
+/// The outer headers of a packet that may have come by a tunnel.
+pub(crate) struct Outer {
+    mac: [u8; 6],
+    dst: IpAddr,
+    /// The UDP port; None of GRE.
+    pub udp: Option<u16>,
+}
+
+impl Outer {
+    /// Those of a frame; None where it came by no tunnel.
+    pub fn of(frame: &[u8]) -> Option<Outer> {
+        match Front::of(frame) {
+            Front::Outer(outer) => Some(outer),
+            Front::Neighbour | Front::Other => None,
+        }
+    }
+
+    /// Whether it is for this device.
+    #[inline(always)]
+    pub fn is_for(&self, device: &Device) -> bool {
+        self.mac == device.mac && device.owns(self.dst)
+    }
+}
+
+impl Front {
+    #[inline(always)]
+    fn of(head: &[u8]) -> Front {
+        let Some(header) = head.first_chunk::<ETHERNET_LEN>() else {
+            return Front::Other;
+        };
+        let eth_type = u16::from_be_bytes([header[12], header[13]]);
+        let (dst, protocol, l4) = match eth_type {
+            // Fragments are the host's to bring together.
+            IPV4 if head.len() >= 34 && (head[20] & 0x3f) | head[21] == 0 => {
+                let dst = [head[30], head[31], head[32], head[33]];
+                let l4 = ETHERNET_LEN + usize::from(head[14] & 0xf) * 4;
+                (IpAddr::from(dst), head[23], l4)
+            }
+            IPV6 if head.len() >= 54 => {
+                let mut dst = [0; 16];
+                dst.copy_from_slice(&head[38..54]);
+                (IpAddr::from(dst), head[20], 54)
+            }
+            ARP => return Front::Neighbour,
+            _ => return Front::Other,
+        };
+        let udp = match protocol {
+            UDP => match head.get(l4 + 2..l4 + 4) {
+                Some(port) => Some(u16::from_be_bytes([port[0], port[1]])),
+                None => return Front::Other,
+            },
+            GRE => None,
+            ICMPV6 if eth_type == IPV6 && head.get(l4) == Some(&ADVERTISEMENT) => {
+                return Front::Neighbour;
+            }
+            _ => return Front::Other,
+        };
+        let mut mac = [0; 6];
+        mac.copy_from_slice(&header[..6]);
+        Front::Outer(Outer { mac, dst, udp })
     }
 }
 
@@ -398,27 +470,12 @@ impl<F: Frame> Sending<F> {
         carried: u16,
     ) -> Result<u32, NoHeader> {
         let spec = &tunnel.spec;
-        let (mut src, mut dst) = (None, None);
-        if tunnel.reads_packets {
-            match self.said.info.addresses {
-                Some(Addresses::V4 { src: from, dst: to }) => {
-                    dst = Some(IpAddr::V4(to.into()));
-                    src = (from != 0).then(|| IpAddr::V4(from.into()));
-                }
-                Some(Addresses::V6 { src: from, dst: to }) => {
-                    dst = Some(IpAddr::V6(to.into()));
-                    src = (from != [0; 16]).then(|| IpAddr::V6(from.into()));
-                }
-                None => {}
-            }
-        }
-        let Some(remote) = spec.remote.or(dst) else {
-            return Err(NoHeader::Drop(DropReason::TunnelNoDestination));
+        let info = match tunnel.reads_packets {
+            true => self.said.info,
+            false => TunnelInfo::default(),
         };
-        let local = match spec.local {
-            LocalAddress::Any => None,
-            LocalAddress::Flow => src,
-            LocalAddress::Address(address) => Some(address),
+        let Some((local, remote)) = spec.ends_of(&info) else {
+            return Err(NoHeader::Drop(DropReason::TunnelNoDestination));
         };
         let way = Way {
             tunnel: tunnel.version,
@@ -483,37 +540,10 @@ fn prepare(snapshot: &Snapshot, tunnel: &TunnelPort, way: &Way) -> Result<Prepar
             });
         }
     };
-    let addresses = match (hop.source, way.remote) {
-        (IpAddr::V4(src), IpAddr::V4(dst)) => Addresses::V4 {
-            src: src.into(),
-            dst: dst.into(),
-        },
-        (IpAddr::V6(src), IpAddr::V6(dst)) => Addresses::V6 {
-            src: src.octets(),
-            dst: dst.octets(),
-        },
-        _ => return Err(no_route),
+    let Some(spec) = tunnel.spec.header(&hop, way.remote, way.carried) else {
+        return Err(no_route);
     };
-    let spec = &tunnel.spec;
-    let header = Header::new(&HeaderSpec {
-        kind: spec.kind,
-        payload: match way.carried {
-            0 => Payload::Ethernet,
-            eth_type => Payload::Packet(eth_type),
-        },
-        eth_src: hop.eth_src,
-        eth_dst: hop.eth_dst,
-        vlan: None,
-        addresses,
-        udp_dst: spec.udp_dst,
-        df: spec.df,
-        checksum: spec.csum,
-        key: match spec.kind {
-            TunnelKind::Gre | TunnelKind::Ip6Gre => spec.out_key != TunnelKey::None,
-            _ => true,
-        },
-        sequence: spec.sequence,
-    });
+    let header = Header::new(&spec);
     match header {
         Ok(header) => Ok(Prepared {
             header,
@@ -574,10 +604,7 @@ impl<F: Frame> Forward<'_, F> {
         };
         self.sending.said.clear();
         let spec = &tunnel.spec;
-        let id = match spec.out_key {
-            TunnelKey::None | TunnelKey::Flow => 0,
-            TunnelKey::Fixed(key) => key,
-        };
+        let id = spec.key_of(&TunnelInfo::default());
         let mut run = std::mem::take(&mut self.sending.run);
         let mut bytes = 0;
         let mut place = self.sending.header(self.snapshot, tunnel, 0).ok();
@@ -714,11 +741,7 @@ impl<F: Frame> Forward<'_, F> {
         let said = tunnel.reads_packets.then_some(&sending.said);
         let info = said.map_or_else(TunnelInfo::default, |said| said.info);
         let packet = PerPacket {
-            id: match spec.out_key {
-                TunnelKey::None => 0,
-                TunnelKey::Fixed(key) => key,
-                TunnelKey::Flow => info.id,
-            },
+            id: spec.key_of(&info),
             tos: outer_tos(spec.tos, tos),
             ttl: outer_ttl(spec.ttl, ttl),
             hash,
@@ -845,47 +868,16 @@ impl<F: Frame> Forward<'_, F> {
         if frame.head().len() < FRONT && frame.head().len() < frame.len() {
             frame.linearize(FRONT);
         }
-        let head = frame.head();
-        let Some(header) = head.first_chunk::<ETHERNET_LEN>() else {
-            return Some(frame);
-        };
-        let eth_type = u16::from_be_bytes([header[12], header[13]]);
-        let (dst, protocol, l4) = match eth_type {
-            // Fragments are the host's to bring together.
-            IPV4 if head.len() >= 34 && (head[20] & 0x3f) | head[21] == 0 => {
-                let dst = [head[30], head[31], head[32], head[33]];
-                let l4 = 14 + usize::from(head[14] & 0xf) * 4;
-                (IpAddr::from(dst), head[23], l4)
-            }
-            IPV6 if head.len() >= 54 => {
-                let mut dst = [0; 16];
-                dst.copy_from_slice(&head[38..54]);
-                (IpAddr::from(dst), head[20], 54)
-            }
-            ARP => {
+        match Front::of(frame.head()) {
+            Front::Neighbour => {
                 self.snoop(device, &frame);
-                return Some(frame);
+                Some(frame)
             }
-            _ => return Some(frame),
-        };
-        if eth_type == IPV6 && protocol == ICMPV6 {
-            if head.get(l4) == Some(&ADVERTISEMENT) {
-                self.snoop(device, &frame);
+            Front::Outer(outer) if outer.is_for(device) => {
+                self.terminate(tunnels, frame, outer.udp)
             }
-            return Some(frame);
+            Front::Outer(_) | Front::Other => Some(frame),
         }
-        if header[..6] != device.mac || !device.addresses.iter().any(|(own, _)| *own == dst) {
-            return Some(frame);
-        }
-        let udp = match protocol {
-            UDP => match head.get(l4 + 2..l4 + 4) {
-                Some(port) => Some(u16::from_be_bytes([port[0], port[1]])),
-                None => return Some(frame),
-            },
-            GRE => None,
-            _ => return Some(frame),
-        };
-        self.terminate(tunnels, frame, udp)
     }
 
     /// Takes the outer header off a frame that came for one of this host's addresses, by UDP to

@@ -12,6 +12,7 @@
 mod actions;
 mod print;
 mod request;
+mod tunnel;
 mod walk;
 
 use super::{Answer, Commands};

@@ -460,16 +460,7 @@ impl Switch for Bridge {
 
     fn tlv_table_mod(&self, change: &TlvTableMod) -> Result<(), Error> {
         self.pipeline.borrow_mut().tlv_table_mod(change)?;
-        let options: Vec<packet::tunnel::Mapping> = (self.tlv_table().mappings.iter())
-            .filter_map(|mapping| {
-                Some(packet::tunnel::Mapping {
-                    class: mapping.class,
-                    kind: mapping.kind,
-                    length: mapping.length,
-                    field: u8::try_from(mapping.field).ok()?,
-                })
-            })
-            .collect();
+        let options = self.option_map();
         let told = self
             .switch()
             .with_datapath(|datapath| datapath.set_tunnel_options(self.id, &options));

@@ -31,10 +31,10 @@ const EXPLICIT_MISS: u8 = 6;
 
 /// What is known while a packet is followed.
 pub(super) struct Walk<'s> {
-    switch: &'s Switch,
+    pub(super) switch: &'s Switch,
     numbers: &'s Numbers,
     request: &'s Request,
-    actions: Actions,
+    pub(super) actions: Actions,
     looked_at: FlowKey,
     failure: Option<&'static str>,
     /// Patch ports between here and where the packet came in.
@@ -46,12 +46,12 @@ pub(super) struct Walk<'s> {
     nested: u32,
     userspace: u32,
     /// Whether nothing comes behind the step that is being told.
-    at_end: bool,
+    pub(super) at_end: bool,
 }
 
 /// Where a packet is.
-struct Here<'b> {
-    bridge: &'b Rc<Bridge>,
+pub(super) struct Here<'b> {
+    pub(super) bridge: &'b Rc<Bridge>,
     in_port: PortNo,
     /// Mirrors that have had it.
     mirrored: u32,
@@ -380,6 +380,9 @@ impl<'s> Walk<'s> {
             Ok(Ok(WayOut::Device(port))) => {
                 self.mirror_out(number, sent, here, out);
                 self.actions.commit(&now);
+                if let Some(name) = self.taken_by(here.bridge.id, number, &sent.bytes) {
+                    return self.actions.list.push(format!("tnl_pop({name})"));
+                }
                 if let Some(length) = here.cut {
                     self.actions.list.push(format!("trunc({length})"));
                 }
@@ -388,10 +391,7 @@ impl<'s> Walk<'s> {
             }
             Ok(Ok(WayOut::Tunnel(port))) => {
                 self.mirror_out(number, sent, here, out);
-                let name = self.datapath_port(here.bridge, port);
-                out.push(closed("output to native tunnel"));
-                self.actions.commit(&now);
-                self.actions.list.push(name);
+                self.tunnel(port, sent, key, &now, here, out);
             }
             Ok(Ok(WayOut::Patch(peer, in_port))) => {
                 self.mirror_out(number, sent, here, out);
@@ -403,7 +403,7 @@ impl<'s> Walk<'s> {
 
     /// The walk goes on in another bridge; what is known there besides the packet is its port and
     /// its marks.
-    fn patch(
+    pub(super) fn patch(
         &mut self,
         peer: datapath::BridgeId,
         in_port: PortNo,
@@ -573,7 +573,7 @@ impl<'s> Walk<'s> {
     }
 
     /// A port in the datapath's list of actions.
-    fn datapath_port(&self, bridge: &Bridge, id: PortId) -> String {
+    pub(super) fn datapath_port(&self, bridge: &Bridge, id: PortId) -> String {
         let ports = bridge.ports.borrow();
         let Some(port) = ports.values().find(|port| port.id == id) else {
             return "none".into();
