@@ -510,7 +510,7 @@ impl<'a, F: Frame> Forward<'a, F> {
         }
         if let Some(device) = port.terminates.as_deref() {
             // What comes by tunnels does not leave by the port, so nothing polices or shapes it.
-            match self.from_tunnel(device, frame) {
+            match self.take_tunnelled(device, frame) {
                 Some(left) => frame = left,
                 None => return,
             }
@@ -535,7 +535,7 @@ impl<'a, F: Frame> Forward<'a, F> {
             Behind::Patch(Some(peer)) => self.patch(port, peer, frame),
             Behind::Tunnel => {
                 if let Some(tunnel) = port.tunnel.as_deref() {
-                    self.to_tunnel(port, tunnel, *mirrored, frame);
+                    self.send_by_tunnel(port, tunnel, *mirrored, frame);
                 }
             }
         }
@@ -741,7 +741,7 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
             }
             Some(port) if port.only_tunnel => {
                 self.queue = None;
-                return self.to_tunnel_run(port, mirrored, frames);
+                return self.send_run_by_tunnel(port, mirrored, frames);
             }
             Some(port) => {
                 // Frames of a run name no queue and no tunnel, whatever one before them did.

@@ -215,7 +215,8 @@ impl Bridge {
         self.writes_sets.load(Ordering::Relaxed)
     }
 
-    /// Whether packets may be told to controllers, who want to know what their tunnel's header said.
+    /// Whether packets may be told to controllers, who want to know what their tunnel's header
+    /// said.
     #[inline]
     pub fn tells(&self) -> bool {
         self.tells.load(Ordering::Relaxed)

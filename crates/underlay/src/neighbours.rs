@@ -86,9 +86,9 @@ impl Neighbours {
         }
     }
 
-    /// [`Neighbours::learn`] of a neighbour that nobody has asked for. Where it is not known yet and
-    /// half of the places are taken, it is not learned: so nobody on the link can drive out those
-    /// that packets go to.
+    /// [`Neighbours::learn`] of a neighbour that nobody has asked for. Where it is not known yet
+    /// and half of the places are taken, it is not learned: so nobody on the link can drive out
+    /// those that packets go to.
     pub fn overhear(&mut self, device: &str, address: IpAddr, mac: Mac, now_ms: u64) -> bool {
         let link = self.devices.get(device);
         let is_new = |link: &&Link| !link.entries.contains_key(&address.to_canonical());

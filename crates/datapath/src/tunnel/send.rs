@@ -591,7 +591,7 @@ impl<F: Frame> Forward<'_, F> {
 
     /// Sends frames that say nothing of tunnels by one.
     #[inline(never)]
-    pub fn to_tunnel_run(
+    pub fn send_run_by_tunnel(
         &mut self,
         port: &PortState,
         mirrored: u32,
@@ -627,7 +627,7 @@ impl<F: Frame> Forward<'_, F> {
                 continue;
             }
             self.send_run(port, place, mirrored, &mut run, std::mem::take(&mut bytes));
-            self.to_tunnel(port, tunnel, mirrored, frame);
+            self.send_by_tunnel(port, tunnel, mirrored, frame);
             place = self.sending.header(self.snapshot, tunnel, 0).ok();
         }
         self.send_run(port, place, mirrored, &mut run, bytes);
@@ -689,7 +689,13 @@ impl<F: Frame> Forward<'_, F> {
 
     /// Sends a frame by a tunnel.
     #[inline(never)]
-    pub fn to_tunnel(&mut self, port: &PortState, tunnel: &TunnelPort, mirrored: u32, frame: F) {
+    pub fn send_by_tunnel(
+        &mut self,
+        port: &PortState,
+        tunnel: &TunnelPort,
+        mirrored: u32,
+        frame: F,
+    ) {
         if frame.offload().gso == Gso::None {
             return self.encapsulate(port, tunnel, mirrored, frame);
         }
@@ -861,7 +867,7 @@ impl<F: Frame> Forward<'_, F> {
     /// A frame is on its way to an underlay's local port: takes it where it came by a tunnel, and
     /// tells control of neighbours. What is none of these is given back.
     #[inline(never)]
-    pub fn from_tunnel(&mut self, device: &Device, mut frame: F) -> Option<F> {
+    pub fn take_tunnelled(&mut self, device: &Device, mut frame: F) -> Option<F> {
         let Some(tunnels) = self.snapshot.tunnels.as_deref() else {
             return Some(frame);
         };
@@ -1047,7 +1053,7 @@ impl<F: Frame> Turn<'_, F> {
             self.sending.said = said;
             self.sending.until_ms = Some(until_ms.max(now_ms + 1));
             self.forward(bridge, depth)
-                .to_tunnel(state, tunnel, 0, frame);
+                .send_by_tunnel(state, tunnel, 0, frame);
             self.sending.until_ms = None;
         }
         self.sending.said.clear();

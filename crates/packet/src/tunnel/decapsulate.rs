@@ -170,8 +170,8 @@ pub fn parse_into<F: Frame>(
     kind: TunnelKind,
     found: &mut Decapsulated,
 ) -> Result<(), Reason> {
-    // What is still to be cut inside the tunnel stays whole; what was to be cut as outer packets has
-    // no tunnel's header in its later parts.
+    // What is still to be cut inside the tunnel stays whole; what was to be cut as outer packets
+    // has no tunnel's header in its later parts.
     let whole = frame.offload().gso != Gso::None;
     if whole && !frame.offload().partial_checksum {
         return Err(Reason::Segment);

@@ -58,8 +58,8 @@ pub fn flow_hash(keyed: &Keyed, key: &FlowKey) -> u32 {
     (hasher.finish() >> 32) as u32
 }
 
-/// [`flow_hash`] of an IPv4 packet that is no fragment: its addresses as they lie in the header, its
-/// ports (0 of protocols without) and its protocol.
+/// [`flow_hash`] of an IPv4 packet that is no fragment: its addresses as they lie in the header,
+/// its ports (0 of protocols without) and its protocol.
 #[inline(always)]
 pub fn flow_hash_ipv4(keyed: &Keyed, addresses: u64, ports: u32, protocol: u8) -> u32 {
     let mut hasher = keyed.build_hasher();

@@ -1,5 +1,5 @@
-//! More commands about machinery that is not here: connection tracking's tables, features of
-//! a datapath. They answer what is true of a switch that tracks no connection and keeps no flow in a
+//! More commands about machinery that is not here: connection tracking's tables, features of a
+//! datapath. They answer what is true of a switch that tracks no connection and keeps no flow in a
 //! cache.
 //!
 //! Commands that would change such machinery are not registered; `docs/differences.md` lists them.

@@ -391,8 +391,8 @@ impl Switch {
         }
     }
 
-    /// Opens a device, or makes a port that needs none, and puts it into its bridge under the number that it
-    /// gets.
+    /// Opens a device, or makes a port that needs none, and puts it into its bridge under the
+    /// number that it gets.
     fn add_port(&self, bridge: &str, config: &Config, wanted: Option<u16>) -> Result<u16, String> {
         let bridge = self.bridge(bridge).ok_or("its bridge could not be made")?;
         let now = self.clock.now_ms();
@@ -646,8 +646,8 @@ fn patch_peer(config: &Config) -> Result<String, String> {
     }
 }
 
-/// How a patch port or a tunnel looks: up, with a link, and with an address made up from its row, since Open
-/// vSwitch shows one too.
+/// How a patch port or a tunnel looks: up, with a link, and with an address made up from its row,
+/// since Open vSwitch shows one too.
 fn deviceless_info(config: &Config) -> PortInfo {
     let mac = config.interface.map_or(Mac::default(), Mac::from_uuid);
     PortInfo {

@@ -268,9 +268,9 @@ impl Switch {
     }
 }
 
-/// What the kernel knows: addresses by devices, and routes with the sources that Open vSwitch picks.
-/// Takes as long as there are routes, so not for the control thread. The error is the system's
-/// number.
+/// What the kernel knows: addresses by devices, and routes with the sources that Open vSwitch
+/// picks. Takes as long as there are routes, so not for the control thread. The error is the
+/// system's number.
 fn read_kernel() -> Result<(Addresses, Vec<Route>), i32> {
     let mut addresses = Addresses::new();
     for found in ports::addresses()? {
