@@ -329,3 +329,163 @@ fn a_route_into_its_own_tunnel_ends() {
     wait_until("ended", || bed.switch.dropped_in_all() == 1);
     assert_eq!(bed.uplink.sent(), 0);
 }
+
+/// Fragments are the host's to bring together, whatever their first bytes look like.
+#[test]
+fn fragments_are_the_hosts() {
+    let mut bed = Bed::new();
+    bed.underlay(true);
+    bed.tunnel(
+        2,
+        TunnelSpec::new(TunnelKind::Vxlan { gbp: false }, remote()),
+    );
+    bed.switch
+        .rule(bed.overlay, 0, 1, in_port(1), vec![Op::Output(2)]);
+    bed.inner.put(packet());
+    let mut outer = Bed::turned(bed.sent(1).remove(0));
+    let head = outer.head_mut();
+    (head[20], head[21]) = (0, 100);
+    bed.uplink.put(outer);
+    wait_until("the host's", || bed.local.sent() == 1);
+    assert_eq!(bed.switch.dropped_in_all(), 0);
+}
+
+/// What the kernel's tunnel hands over uncut comes in uncut.
+#[test]
+fn large_packets_come_in_whole() {
+    let mut bed = Bed::new();
+    bed.underlay(true);
+    bed.tunnel(
+        2,
+        TunnelSpec::new(TunnelKind::Vxlan { gbp: false }, remote()),
+    );
+    bed.switch
+        .rule(bed.overlay, 0, 1, in_port(1), vec![Op::Output(2)]);
+    bed.switch
+        .rule(bed.overlay, 0, 1, in_port(2), vec![Op::Output(1)]);
+    let inner = Builder::ethernet([2, 0, 0, 0, 0, 9], [2, 0, 0, 0, 0, 8])
+        .ipv4(0x0a01_0101, 0x0a01_0102)
+        .tcp(1000, 2000, 0x10)
+        .payload(&[7; 4000])
+        .partial_checksum();
+    bed.inner.put(HeapFrame::new(&inner.bytes()));
+    let mut outer = Bed::turned(bed.sent(1).remove(0));
+    let large = packet::Offload {
+        partial_checksum: true,
+        csum_start: 50 + 34,
+        csum_offset: 16,
+        gso: packet::frame::Gso::Tcp4,
+        gso_size: 1400,
+        ..packet::Offload::default()
+    };
+    outer.set_offload(large);
+    bed.uplink.put(outer.clone());
+    wait_until("came in", || bed.inner.sent() == 1);
+    let came = bed.inner.sent.lock().unwrap().remove(0);
+    assert_eq!(came.to_vec(), inner.bytes());
+    let wanted = packet::Offload {
+        csum_start: 34,
+        ..large
+    };
+    assert_eq!(came.offload(), wanted);
+    // What would be cut as packets of the tunnel itself has no header in its later parts.
+    outer.set_offload(packet::Offload {
+        csum_start: 34,
+        csum_offset: 6,
+        gso: packet::frame::Gso::UdpL4,
+        ..large
+    });
+    bed.uplink.put(outer);
+    wait_until("refused", || bed.switch.dropped("tunnel_segment") == 1);
+}
+
+/// Packets of many tunnels that come together find their own ports' rules, and say their own keys.
+#[test]
+fn packets_of_many_tunnels_are_told_apart() {
+    const TUNNELS: u32 = 40;
+    let mut bed = Bed::new();
+    bed.underlay(true);
+    let vxlan = TunnelKind::Vxlan { gbp: false };
+    for number in 0..TUNNELS {
+        let key = TunnelKey::Fixed(u64::from(number) + 1);
+        let spec = TunnelSpec {
+            in_key: key,
+            out_key: key,
+            ..TunnelSpec::new(vxlan, remote())
+        };
+        bed.tunnel(10 + number, spec);
+    }
+    // Each in turn: bursts in which every packet is another tunnel's.
+    let out = (0..TUNNELS).map(|number| Op::Output(10 + number)).collect();
+    bed.switch.rule(bed.overlay, 0, 1, in_port(1), out);
+    bed.inner.put(packet());
+    let outer = bed.sent(u64::from(TUNNELS));
+    for number in (0..TUNNELS).filter(|number| number % 2 == 0) {
+        let mut matching = in_port(10 + number);
+        // Also where rules look at the key: then they are walked with it.
+        if number % 4 == 0 {
+            matching.set_exact(Field::TunId, u128::from(number) + 1);
+        }
+        bed.switch
+            .rule(bed.overlay, 0, 1, matching, vec![Op::Output(1)]);
+    }
+    bed.uplink.put_all(outer.into_iter().map(Bed::turned));
+    let wanted = u64::from(TUNNELS) / 2;
+    wait_until("half of them", || bed.inner.sent() == wanted);
+    wait_until("the others miss", || {
+        bed.switch.dropped("table_miss") == wanted
+    });
+}
+
+/// A mirror's copies say nothing that another packet said.
+#[test]
+fn mirrors_do_not_send_what_others_said() {
+    let mut bed = Bed::new();
+    bed.underlay(true);
+    let flow = TunnelSpec {
+        in_key: TunnelKey::Flow,
+        out_key: TunnelKey::Flow,
+        ..TunnelSpec::new(TunnelKind::Geneve, remote())
+    };
+    let mirrored = bed.tunnel(2, flow.clone());
+    let other = TunnelSpec {
+        local: datapath::tunnel::LocalAddress::Address(OWN.into()),
+        ..flow
+    };
+    bed.tunnel(3, other);
+    let set = Op::SetField {
+        field: Field::TunId,
+        value: Value::from_u128(99, 8),
+        mask: Field::TunId.def().place(),
+    };
+    bed.switch
+        .rule(bed.overlay, 0, 1, in_port(1), vec![set, Op::Output(3)]);
+    let source = Wire::new(true);
+    let from = bed.switch.port(bed.overlay, 4, &source);
+    let mirror = datapath::mirror::MirrorSpec {
+        name: "m".into(),
+        select_all: false,
+        select_src: vec![from],
+        select_dst: Vec::new(),
+        select_vlans: Vec::new(),
+        output: datapath::mirror::MirrorOutput::Port(mirrored),
+        snaplen: None,
+    };
+    bed.switch
+        .datapath
+        .set_mirrors(bed.overlay, vec![mirror])
+        .unwrap();
+    bed.inner.put(packet());
+    let said = bed.sent(1).remove(0);
+    let id = |frame: HeapFrame| {
+        parse(&mut frame.clone(), TunnelKind::Geneve)
+            .unwrap()
+            .info
+            .id
+    };
+    assert_eq!(id(said), 99);
+    source.put(packet());
+    wait_until("mirrored", || bed.uplink.sent() == 2);
+    let copy = HeapFrame::new(&bed.uplink.take()[0]);
+    assert_eq!(id(copy), 0);
+}
