@@ -119,11 +119,15 @@ fn source_ports(_: &Switch, words: &[String]) -> Answer {
             ports.start, ports.end
         ));
     };
+    // In Open vSwitch, too, this is no error.
     let number = |text: &str, which: &str| match text.parse::<u16>() {
         Ok(port) if port > 0 => Ok(port),
-        _ => Err(format!("Invalid {which}.")),
+        _ => Err(format!("Invalid {which}.\n")),
     };
-    let (least, most) = (number(least, "min")?, number(most, "max")?);
+    let (least, most) = match (number(least, "min"), number(most, "max")) {
+        (Ok(least), Ok(most)) => (least, most),
+        (Err(text), _) | (_, Err(text)) => return Ok(text),
+    };
     packet::tunnel::set_source_ports(least.min(most)..least.max(most));
     Ok("OK\n".into())
 }

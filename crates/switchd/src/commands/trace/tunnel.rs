@@ -53,21 +53,21 @@ impl Walk<'_> {
         };
         let Some((local, remote)) = spec.ends_of(&info) else {
             let text = "Not tunneling to our own address";
-            return out.push(Node::new(Kind::Error, text));
+            return out.push(Node::new(Kind::Warning, text));
         };
         out.push(Node::new(Kind::Detail, "output to native tunnel"));
         let view = self
             .switch
             .with_datapath(|datapath| datapath.underlay().cloned());
         let Some(view) = view.ok().flatten() else {
-            return out.push(Node::new(Kind::Error, "native tunnel routing failed"));
+            return out.push(Node::new(Kind::Warning, "native tunnel routing failed"));
         };
         let found = view.resolve(remote, local, 0);
         let device = match &found {
             Ok(hop) => hop.device,
             Err(Unresolved::Neighbour { device, .. }) => *device,
             Err(Unresolved::NoRoute) => {
-                return out.push(Node::new(Kind::Error, "native tunnel routing failed"));
+                return out.push(Node::new(Kind::Warning, "native tunnel routing failed"));
             }
         };
         let Some(name) = view.device(device).map(|device| device.name.clone()) else {
@@ -119,6 +119,8 @@ impl Walk<'_> {
             queue: None,
             bytes: outer,
         };
+        // It is told of as much as of two bridges.
+        self.walks += 1;
         self.patch(bridge.id, openflow::port::LOCAL, &sent, &FlowKey::ZERO, out);
         let under = std::mem::replace(&mut self.actions, before).list;
         if under.is_empty() {

@@ -40,7 +40,7 @@ pub(super) struct Walk<'s> {
     /// Patch ports between here and where the packet came in.
     patches: u32,
     /// Bridges that have been entered behind patch ports.
-    walks: u32,
+    pub(super) walks: u32,
     /// Steps that have been told, and how deep the one is that is being told.
     told: usize,
     nested: u32,
@@ -538,9 +538,12 @@ impl<'s> Walk<'s> {
             decided = told().unwrap_or(decided);
         }
         out.extend(decision(&decided.decision, here, &front));
-        for copy in &decided.copies {
+        let at_end = self.at_end;
+        for (index, copy) in decided.copies.iter().enumerate() {
+            self.at_end = at_end && index + 1 == decided.copies.len();
             self.tagged(copy, sent, key, here, out);
         }
+        self.at_end = at_end;
     }
 
     /// Learns the source address of a packet that is given.
