@@ -13,7 +13,7 @@ use packet::checksum::{finish_partial, ipv4_header};
 use packet::frame::Gso;
 use packet::tunnel::{
     Decapsulated, GeneveOptions, Header, HeaderSpec, Mapping, OptionBuffer, PerPacket, PushError,
-    Reason, TunnelFlags, TunnelInfo, TunnelKind, decapsulate, parse,
+    Reason, TunnelFlags, TunnelInfo, TunnelKind, decapsulate, parse, parse_quick,
 };
 use packet::{FlowKey, Frame, HeapFrame, Offload};
 
@@ -170,7 +170,12 @@ fuzz_target!(|data: &[u8]| {
     let (first, second) = bytes.split_at(plan.split.min(bytes.len()));
     let mut frame = HeapFrame::with_segments(&[first, second]);
     frame.set_offload(plan.offload);
+    let mut quick = Decapsulated::default();
+    let is_common = parse_quick(&frame, plan.kind, &mut quick);
     let found = parse(&mut frame, plan.kind);
+    if is_common {
+        assert_eq!(found, Ok(quick));
+    }
     assert_eq!(frame.to_vec(), bytes, "parsing changed the bytes");
     // The same frame may tell of a neighbour instead.
     if let Some(told) = underlay::told_by(&bytes) {

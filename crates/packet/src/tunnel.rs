@@ -31,7 +31,7 @@ mod inner;
 #[cfg(test)]
 mod tests;
 
-pub use decapsulate::{Decapsulated, Reason, decapsulate, parse, parse_into};
+pub use decapsulate::{Decapsulated, Reason, decapsulate, parse, parse_into, parse_quick};
 pub use geneve::{GeneveOption, GeneveOptions, Mapping, OPTION_WORDS, OptionBuffer, OptionMap};
 pub use header::{Header, HeaderSpec, PerPacket, PushError, SpecError, Vlan};
 pub use info::{Addresses, TunnelFlags, TunnelInfo};

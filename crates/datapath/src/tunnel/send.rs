@@ -14,7 +14,7 @@
 //! belongs to a tunnel, loses its outer header and comes in at the tunnel's port. ARP and neighbour
 //! discovery that come there tell control of neighbours, and go to the device as well.
 
-use super::{Carries, OptionsOf, TunnelPort, Tunnels, WORDS};
+use super::{Carries, LocalAddress, OptionsOf, TunnelPort, Tunnels, WORDS};
 use crate::counters::DropReason;
 use crate::forward::{Forward, Patches};
 use crate::learn_requests::{RequestKind, WorkerRequest};
@@ -28,7 +28,7 @@ use packet::segment::Cut;
 use packet::tunnel::{
     Addresses, Decapsulated, GeneveOptions, Header, OptionBuffer, Payload, PerPacket, PushError,
     TunnelInfo, TunnelKind, add_ethernet, decapsulate, flow_hash, flow_hash_ipv4, outer_tos,
-    outer_ttl, parse_into, strip_ethernet,
+    outer_ttl, parse_into, parse_quick, strip_ethernet,
 };
 use packet::{FlowKey, Frame, Layers, WordSet};
 use program::host::Context;
@@ -345,6 +345,9 @@ pub(crate) struct Sending<F> {
     headers: Vec<Prepared>,
     places: HashMap<Way, u32, Keyed>,
     last: Option<(Way, u32)>,
+    /// Of tunnels with one header for all their frames, by their ports' slots: versions, of which
+    /// none is 0, and places.
+    fixed: Vec<(u64, u32)>,
     said: Said,
     /// Next hops that are not known, or were not lately; packets wait for some.
     next_hops: Vec<NextHop<F>>,
@@ -372,6 +375,7 @@ impl<F: Frame> Sending<F> {
             headers: Vec::new(),
             places: HashMap::default(),
             last: None,
+            fixed: Vec::new(),
             said: Said::default(),
             next_hops: Vec::new(),
             waiting: (0, 0),
@@ -466,9 +470,18 @@ impl<F: Frame> Sending<F> {
     fn header(
         &mut self,
         snapshot: &Snapshot,
+        slot: u32,
         tunnel: &TunnelPort,
         carried: u16,
     ) -> Result<u32, NoHeader> {
+        let generation = snapshot.generation();
+        if let Some(&(version, place)) = self.fixed.get(slot as usize)
+            && version == tunnel.version
+            && carried == 0
+            && self.generation == generation
+        {
+            return Ok(place);
+        }
         let spec = &tunnel.spec;
         let info = match tunnel.reads_packets {
             true => self.said.info,
@@ -484,10 +497,18 @@ impl<F: Frame> Sending<F> {
             carried,
         };
         match self.last {
-            Some((last, place)) if last == way && self.generation == snapshot.generation() => {
+            Some((last, place)) if last == way && self.generation == generation => Ok(place),
+            _ => {
+                let place = self.find_header(snapshot, tunnel, way)?;
+                if spec.remote.is_some() && spec.local != LocalAddress::Flow && carried == 0 {
+                    let least = slot as usize + 1;
+                    if self.fixed.len() < least {
+                        self.fixed.resize(least, (0, 0));
+                    }
+                    self.fixed[slot as usize] = (tunnel.version, place);
+                }
                 Ok(place)
             }
-            _ => self.find_header(snapshot, tunnel, way),
         }
     }
 
@@ -502,6 +523,7 @@ impl<F: Frame> Sending<F> {
             self.generation = generation;
             self.headers.clear();
             self.places.clear();
+            self.fixed.clear();
             self.last = None;
         }
         let place = match self.places.get(&way) {
@@ -605,9 +627,10 @@ impl<F: Frame> Forward<'_, F> {
         self.sending.said.clear();
         let spec = &tunnel.spec;
         let id = spec.key_of(&TunnelInfo::default());
+        let slot = port.id.slot();
         let mut run = std::mem::take(&mut self.sending.run);
         let mut bytes = 0;
-        let mut place = self.sending.header(self.snapshot, tunnel, 0).ok();
+        let mut place = self.sending.header(self.snapshot, slot, tunnel, 0).ok();
         for mut frame in frames {
             let length = frame.len() as u64;
             let header = place.and_then(|place| self.sending.headers.get(place as usize));
@@ -628,7 +651,7 @@ impl<F: Frame> Forward<'_, F> {
             }
             self.send_run(port, place, mirrored, &mut run, std::mem::take(&mut bytes));
             self.send_by_tunnel(port, tunnel, mirrored, frame);
-            place = self.sending.header(self.snapshot, tunnel, 0).ok();
+            place = self.sending.header(self.snapshot, slot, tunnel, 0).ok();
         }
         self.send_run(port, place, mirrored, &mut run, bytes);
         self.sending.run = run;
@@ -730,7 +753,10 @@ impl<F: Frame> Forward<'_, F> {
             Carries::Packets if is_ip => eth_type,
             Carries::Packets => return self.cell.drop(DropReason::TunnelNotIp, 1),
         };
-        let place = match self.sending.header(self.snapshot, tunnel, carried) {
+        let place = match self
+            .sending
+            .header(self.snapshot, port.id.slot(), tunnel, carried)
+        {
             Ok(place) => place,
             Err(NoHeader::Drop(reason)) => return self.cell.drop(reason, 1),
             Err(NoHeader::Neighbour {
@@ -899,7 +925,11 @@ impl<F: Frame> Forward<'_, F> {
         let mut reason = DropReason::TunnelNoPort;
         for kind in kinds {
             let found = &mut self.sending.found;
-            match parse_into(&mut frame, kind, found) {
+            let parsed = match parse_quick(&frame, kind, found) {
+                true => Ok(()),
+                false => parse_into(&mut frame, kind, found),
+            };
+            match parsed {
                 Err(error) => reason = error.into(),
                 Ok(()) => match self.sending.receiver(tunnels, kind, udp.unwrap_or(0)) {
                     Some(slot) => {
