@@ -32,6 +32,10 @@ pub const MAX_PATCHES: u32 = 64;
 /// flooded around a loop of bridges end here.
 const WALKS_PER_FRAME: usize = 256;
 
+/// As how many of these one counts by which a frame gets a tunnel's header: it takes about as long,
+/// and a route into its own tunnel makes each copy longer.
+const WALKS_OF_TUNNEL: usize = 4;
+
 /// How many batches are looked at for one that a frame can join.
 const PEERS_LOOKED_AT: usize = 8;
 
@@ -402,7 +406,7 @@ impl<F: Frame> Patches<F> {
         mirrored: u32,
         frame: F,
     ) -> Result<(), DropReason> {
-        let batch = self.batch(slot, depth, Again::Outer, mirrored, 1)?;
+        let batch = self.batch(slot, depth, Again::Outer, mirrored, WALKS_OF_TUNNEL)?;
         batch.frames.push(frame);
         Ok(())
     }
@@ -416,7 +420,13 @@ impl<F: Frame> Patches<F> {
         mirrored: u32,
         frames: &mut Vec<F>,
     ) -> Result<(), DropReason> {
-        let batch = self.batch(slot, depth, Again::Outer, mirrored, frames.len())?;
+        let batch = self.batch(
+            slot,
+            depth,
+            Again::Outer,
+            mirrored,
+            frames.len() * WALKS_OF_TUNNEL,
+        )?;
         batch.frames.append(frames);
         Ok(())
     }
