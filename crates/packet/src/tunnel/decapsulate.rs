@@ -161,8 +161,8 @@ pub fn parse<F: Frame>(frame: &mut F, kind: TunnelKind) -> Result<Decapsulated, 
     Ok(found)
 }
 
-/// What most packets of VXLAN and Geneve have before the inner frame: Ethernet, IPv4 without options,
-/// UDP, 8 bytes of the tunnel's own.
+/// What most packets of VXLAN and Geneve have before the inner frame: Ethernet, IPv4 without
+/// options, UDP, 8 bytes of the tunnel's own.
 const COMMON: usize = ETHERNET_LEN + IPV4_LEN + UDP_LEN + 8;
 
 /// [`parse_into`] of what most packets are: VXLAN or Geneve over IPv4, whole, with neither options
