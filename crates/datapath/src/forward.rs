@@ -32,9 +32,12 @@ pub const MAX_PATCHES: u32 = 64;
 /// flooded around a loop of bridges end here.
 const WALKS_PER_FRAME: usize = 256;
 
-/// As how many of these one counts by which a frame gets a tunnel's header: it takes about as long,
-/// and a route into its own tunnel makes each copy longer.
+/// As how many of these one counts by which a frame that has come by a tunnel, or has a tunnel's
+/// header, gets another one: it takes about as long, and a route into its own tunnel makes each
+/// copy longer.
 const WALKS_OF_TUNNEL: usize = 4;
+/// And more where a bridge floods into many tunnels: so many for each of them.
+const WALKS_PER_TUNNEL: usize = 2;
 
 /// How many batches are looked at for one that a frame can join.
 const PEERS_LOOKED_AT: usize = 8;
@@ -314,6 +317,10 @@ pub(crate) struct Patches<F> {
     spare: Vec<(Vec<F>, Vec<Arrival>)>,
     /// Frames that may still be walked again in this burst.
     budget: usize,
+    /// For each frame of it.
+    per_frame: usize,
+    /// What one more tunnel's header counts for the frames in hand.
+    tunnel_counts: usize,
 }
 
 impl<F: Frame> Patches<F> {
@@ -322,18 +329,35 @@ impl<F: Frame> Patches<F> {
             waiting: VecDeque::new(),
             spare: Vec::new(),
             budget: 0,
+            per_frame: WALKS_PER_FRAME,
+            tunnel_counts: 1,
         }
+    }
+
+    /// How many tunnels there are in this turn, into which each frame may be flooded.
+    #[inline(always)]
+    pub fn set_tunnels(&mut self, count: usize) {
+        self.per_frame = WALKS_PER_FRAME + WALKS_PER_TUNNEL * count;
+    }
+
+    /// The frames that follow have come in so.
+    pub fn came(&mut self, again: Again) {
+        self.tunnel_counts = match again {
+            Again::Patch => 1,
+            Again::Outer | Again::Inner => WALKS_OF_TUNNEL,
+        };
     }
 
     /// A new burst of `frames` begins.
     #[inline(always)]
     pub fn begin(&mut self, frames: usize) {
-        self.budget = frames * WALKS_PER_FRAME;
+        self.budget = frames * self.per_frame;
+        self.tunnel_counts = 1;
     }
 
     /// So many frames join it.
     pub fn join(&mut self, frames: usize) {
-        self.budget = self.budget.saturating_add(frames * WALKS_PER_FRAME);
+        self.budget = self.budget.saturating_add(frames * self.per_frame);
     }
 
     /// The batch that a frame is to join.
@@ -406,7 +430,7 @@ impl<F: Frame> Patches<F> {
         mirrored: u32,
         frame: F,
     ) -> Result<(), DropReason> {
-        let batch = self.batch(slot, depth, Again::Outer, mirrored, WALKS_OF_TUNNEL)?;
+        let batch = self.batch(slot, depth, Again::Outer, mirrored, self.tunnel_counts)?;
         batch.frames.push(frame);
         Ok(())
     }
@@ -425,7 +449,7 @@ impl<F: Frame> Patches<F> {
             depth,
             Again::Outer,
             mirrored,
-            frames.len() * WALKS_OF_TUNNEL,
+            frames.len() * self.tunnel_counts,
         )?;
         batch.frames.append(frames);
         Ok(())

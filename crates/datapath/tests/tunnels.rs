@@ -52,17 +52,17 @@ impl Bed {
         }
     }
 
-    /// The underlay's address is `OWN`/24; `known` says whether the peer's MAC address is.
+    /// The underlay's address is `OWN`/16; `known` says whether the peer's MAC address is.
     fn underlay(&mut self, known: bool) {
         let device = Device {
             name: "br-phy".into(),
             id: self.physical.underlay_id(),
             mac: OWN_MAC,
-            addresses: vec![(OWN.into(), 24)],
+            addresses: vec![(OWN.into(), 16)],
         };
         let (mut routes, mut neighbours) = (Routes::new(), Neighbours::new());
         let net = Ipv4Addr::new(10, 0, 0, 0).into();
-        routes.insert(Route::by(&device, net, 24, None, 0, false).unwrap());
+        routes.insert(Route::by(&device, net, 16, None, 0, false).unwrap());
         if known {
             neighbours.learn("br-phy", PEER.into(), PEER_MAC, 0);
         }
@@ -449,7 +449,7 @@ fn mirrors_do_not_send_what_others_said() {
     };
     let mirrored = bed.tunnel(2, flow.clone());
     let other = TunnelSpec {
-        local: datapath::tunnel::LocalAddress::Address(OWN.into()),
+        udp_dst: 6082,
         ..flow
     };
     bed.tunnel(3, other);
@@ -488,4 +488,91 @@ fn mirrors_do_not_send_what_others_said() {
     wait_until("mirrored", || bed.uplink.sent() == 2);
     let copy = HeapFrame::new(&bed.uplink.take()[0]);
     assert_eq!(id(copy), 0);
+}
+
+/// One frame behind a patch port reaches all of many tunnels, as does a large one in many segments.
+#[test]
+fn one_frame_reaches_many_tunnels_behind_a_patch_port() {
+    const TUNNELS: u32 = 300;
+    let mut bed = Bed::new();
+    bed.underlay(true);
+    let middle = bed.switch.bridge("br-tun");
+    bed.switch.patch(bed.overlay, 3, "a", "b");
+    bed.switch.patch(middle, 3, "b", "a");
+    for number in 0..TUNNELS {
+        let spec = TunnelSpec {
+            out_key: TunnelKey::Fixed(number.into()),
+            in_key: TunnelKey::Fixed(number.into()),
+            ..TunnelSpec::new(TunnelKind::Geneve, remote())
+        };
+        let overlay = std::mem::replace(&mut bed.overlay, middle);
+        bed.tunnel(10 + number, spec);
+        bed.overlay = overlay;
+    }
+    bed.switch
+        .rule(bed.overlay, 0, 1, in_port(1), vec![Op::Output(3)]);
+    let out = (0..TUNNELS).map(|number| Op::Output(10 + number)).collect();
+    bed.switch.rule(middle, 0, 1, in_port(3), out);
+    bed.inner.put(packet());
+    bed.sent(TUNNELS.into());
+    let before = bed.uplink.sent();
+    bed.switch
+        .rule(middle, 0, 2, in_port(3), vec![Op::Output(10)]);
+    let mut large = Builder::ethernet([2, 0, 0, 0, 0, 9], [2, 0, 0, 0, 0, 8])
+        .ipv4(0x0a01_0101, 0x0a01_0102)
+        .tcp(1000, 2000, 0x10)
+        .payload(&[7; 60_000])
+        .partial_checksum()
+        .frame();
+    large.set_offload(packet::Offload {
+        partial_checksum: true,
+        csum_start: 34,
+        csum_offset: 16,
+        gso: packet::frame::Gso::Tcp4,
+        gso_size: 60,
+        ..packet::Offload::default()
+    });
+    bed.inner.put(large);
+    wait_until("all segments", || bed.uplink.sent() == before + 1000);
+    assert_eq!(bed.switch.dropped_in_all(), 0);
+}
+
+/// Next hops that never answer do not keep others from being asked for.
+#[test]
+fn silent_next_hops_leave_room_to_others() {
+    const SILENT: u32 = 300;
+    let mut bed = Bed::new();
+    bed.underlay(false);
+    let address =
+        |number: u32| IpAddr::from([10, 0, 1 + (number / 200) as u8, (number % 200) as u8]);
+    let mut out = Vec::new();
+    for number in 0..=SILENT {
+        let kind = TunnelKind::Vxlan { gbp: false };
+        bed.tunnel(10 + number, TunnelSpec::new(kind, Some(address(number))));
+        out.push(Op::Output(10 + number));
+    }
+    let last = out.pop().into_iter().collect();
+    let mut udp = in_port(1);
+    udp.set_exact(Field::EthType, 0x0800);
+    bed.switch.rule(bed.overlay, 0, 2, udp, out);
+    bed.switch.rule(bed.overlay, 0, 1, in_port(1), last);
+    bed.inner.put(packet());
+    // Those that were given up for the others, and those that waited in vain.
+    wait_until("all are given up", || {
+        bed.switch.dropped("tunnel_no_neighbour") == u64::from(SILENT)
+    });
+    bed.switch.datapath.take_requests(10_000);
+    let other = Builder::ethernet([2; 6], [4; 6])
+        .eth_type(0x88b5)
+        .payload(&[0; 60]);
+    let mut asked = false;
+    wait_until("the other is asked for", || {
+        bed.inner.try_put(other.frame());
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        let requests = bed.switch.datapath.take_requests(10_000);
+        asked |= requests.iter().any(|request| {
+            matches!(request.kind, RequestKind::AskNeighbour { address: to, .. } if to == address(SILENT))
+        });
+        asked
+    });
 }

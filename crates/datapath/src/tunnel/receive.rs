@@ -57,6 +57,7 @@ pub(crate) struct Receivers {
     udp: Vec<(u16, TunnelKind)>,
     /// Protocols over GRE.
     gre: Vec<TunnelKind>,
+    count: usize,
 }
 
 impl Receivers {
@@ -70,6 +71,7 @@ impl Receivers {
     }
 
     fn add(&mut self, slot: u32, spec: &TunnelSpec) {
+        self.count += 1;
         let by_key = spec.in_key == TunnelKey::Flow;
         let by_remote = spec.remote.is_none();
         let (local, local_way) = match spec.local {
@@ -107,6 +109,11 @@ impl Receivers {
             Some(_) => {}
             None => self.udp.push((spec.udp_dst, spec.kind)),
         }
+    }
+
+    /// How many ports there are.
+    pub fn count(&self) -> usize {
+        self.count
     }
 
     /// Whether there is none.

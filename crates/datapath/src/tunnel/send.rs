@@ -60,8 +60,8 @@ const FRONT: usize = 14 + 40 + 8;
 const ASK_MS: u64 = 200;
 /// How often packets that wait are tried again, in milliseconds, while routes and neighbours stay.
 const RETRY_MS: u64 = 100;
-/// Neighbours that control is told of without having asked, and questions, in so many milliseconds:
-/// whoever floods an underlay with answers keeps it busy no more than this.
+/// Neighbours that control is told of without having asked, and requests of its own for others, in
+/// so many milliseconds: whoever floods an underlay with answers keeps it busy no more than this.
 const TOLD_MAX: u32 = 32;
 const TOLD_MS: u64 = 10;
 /// Headers that are remembered.
@@ -144,7 +144,9 @@ impl InnerFlow {
         let length = u16::from_be_bytes([head[16], head[17]]);
         let has_ports = matches!(protocol, 6 | 17 | 132);
         // A lying length is for the slow way to judge.
-        if has_ports && length < 24 || usize::from(length) + ETHERNET_LEN > frame.len() {
+        if length < if has_ports { 24 } else { 20 }
+            || usize::from(length) + ETHERNET_LEN > frame.len()
+        {
             return None;
         }
         let ports = match has_ports {
@@ -277,6 +279,7 @@ struct Waiting<F> {
     port: PortId,
     said: Said,
     depth: u32,
+    mirrored: u32,
     frame: F,
 }
 
@@ -357,8 +360,9 @@ pub(crate) struct Sending<F> {
     until_ms: Option<u64>,
     /// Routes and neighbours as they were when packets that wait were tried last, and when.
     tried: (u64, u64),
-    /// How many questions and neighbours control has been told of since when.
+    /// How many neighbours control has been told of since when, and asked for.
     told: (u64, u32),
+    asked: (u64, u32),
     key: Box<FlowKey>,
     layers: Layers,
     found: Decapsulated,
@@ -382,6 +386,7 @@ impl<F: Frame> Sending<F> {
             until_ms: None,
             tried: (0, 0),
             told: (0, 0),
+            asked: (0, 0),
             key: Box::new(FlowKey::ZERO),
             layers: Layers::default(),
             found: Decapsulated::default(),
@@ -445,6 +450,26 @@ impl<F: Frame> Sending<F> {
         Some(slot)
     }
 
+    /// Gives up one next hop, to have room for another: one that nothing waits for, or the one that
+    /// has been asked most often in vain. How many packets that has lost.
+    fn give_up_one(&mut self) -> u64 {
+        let hops = self.next_hops.iter().enumerate();
+        let least = hops.min_by_key(|(_, hop)| match hop.waiting.is_empty() {
+            true => (0, hop.asked_ms),
+            false => (1, u64::MAX - u64::from(hop.questions)),
+        });
+        let Some((place, _)) = least else { return 0 };
+        let hop = self.next_hops.swap_remove(place);
+        let (count, bytes) = &mut self.waiting;
+        *count -= hop.waiting.len();
+        *bytes -= hop
+            .waiting
+            .iter()
+            .map(|waiting| waiting.frame.len())
+            .sum::<usize>();
+        hop.waiting.len() as u64
+    }
+
     /// Whether there is no reason yet to try again what waits.
     fn is_early(&mut self, generation: u64, now_ms: u64) -> bool {
         let (seen, at) = self.tried;
@@ -455,14 +480,14 @@ impl<F: Frame> Sending<F> {
         false
     }
 
-    /// Whether control may be told of one more neighbour that nobody has asked for, or asked.
+    /// Whether control may be told of one more neighbour that nobody has asked for.
     fn may_tell(&mut self, now_ms: u64) -> bool {
-        let (since, count) = &mut self.told;
-        if now_ms.wrapping_sub(*since) >= TOLD_MS {
-            (*since, *count) = (now_ms, 0);
-        }
-        *count += 1;
-        *count <= TOLD_MAX
+        within(&mut self.told, now_ms)
+    }
+
+    /// Whether control may be asked once more.
+    fn may_ask(&mut self, now_ms: u64) -> bool {
+        within(&mut self.asked, now_ms)
     }
 
     /// The place of the header for the packet in hand.
@@ -539,6 +564,16 @@ impl<F: Frame> Sending<F> {
         self.last = Some((way, place));
         Ok(place)
     }
+}
+
+/// Whether one more of these is within [`TOLD_MAX`] in [`TOLD_MS`].
+fn within(since_and_count: &mut (u64, u32), now_ms: u64) -> bool {
+    let (since, count) = since_and_count;
+    if now_ms.saturating_sub(*since) >= TOLD_MS {
+        (*since, *count) = (now_ms, 0);
+    }
+    *count += 1;
+    *count <= TOLD_MAX
 }
 
 #[cold]
@@ -630,12 +665,17 @@ impl<F: Frame> Forward<'_, F> {
         let slot = port.id.slot();
         let mut run = std::mem::take(&mut self.sending.run);
         let mut bytes = 0;
-        let mut place = self.sending.header(self.snapshot, slot, tunnel, 0).ok();
+        let carries_frames = spec.carries == Carries::Frames;
+        let find = |sending: &mut Sending<F>, snapshot| match carries_frames {
+            true => sending.header(snapshot, slot, tunnel, 0).ok(),
+            false => None,
+        };
+        let mut place = find(self.sending, self.snapshot);
         for mut frame in frames {
             let length = frame.len() as u64;
             let header = place.and_then(|place| self.sending.headers.get(place as usize));
-            if spec.carries == Carries::Frames
-                && let Some(prepared) = header
+            if let Some(prepared) = header
+                && prepared.header.is_quick()
                 && let Some(inner) = InnerFlow::of(&frame, &tunnels.secret)
                 && prepared.header.push_quick(
                     &mut frame,
@@ -651,7 +691,7 @@ impl<F: Frame> Forward<'_, F> {
             }
             self.send_run(port, place, mirrored, &mut run, std::mem::take(&mut bytes));
             self.send_by_tunnel(port, tunnel, mirrored, frame);
-            place = self.sending.header(self.snapshot, slot, tunnel, 0).ok();
+            place = find(self.sending, self.snapshot);
         }
         self.send_run(port, place, mirrored, &mut run, bytes);
         self.sending.run = run;
@@ -726,6 +766,8 @@ impl<F: Frame> Forward<'_, F> {
         match Cut::new(frame) {
             Err(_) => self.cell.drop(DropReason::TunnelPushSegment, 1),
             Ok(cut) => {
+                // As many frames as its sender has spared itself.
+                self.patches.join(cut.left());
                 for segment in cut {
                     match segment {
                         Ok(segment) => self.encapsulate(port, tunnel, mirrored, segment),
@@ -763,7 +805,7 @@ impl<F: Frame> Forward<'_, F> {
                 device,
                 address,
                 source,
-            }) => return self.wait_for(port, (device, address), source, frame),
+            }) => return self.wait_for(port, (device, address), source, mirrored, frame),
         };
         let length = frame.len() as u64;
         if carried != 0 && !strip_ethernet(&mut frame, l3) {
@@ -820,17 +862,26 @@ impl<F: Frame> Forward<'_, F> {
 
     /// Keeps a frame until the next hop's address is known, and asks control for it.
     #[cold]
-    fn wait_for(&mut self, port: &PortState, next_hop: (u32, IpAddr), source: IpAddr, frame: F) {
+    fn wait_for(
+        &mut self,
+        port: &PortState,
+        next_hop: (u32, IpAddr),
+        source: IpAddr,
+        mirrored: u32,
+        frame: F,
+    ) {
         let now_ms = self.clock.now_ms();
         let (device, address) = next_hop;
         let sending = &mut *self.sending;
         let known = |hop: &NextHop<F>| (hop.device, hop.address) == next_hop;
         let place = match sending.next_hops.iter().position(known) {
             Some(place) => place,
-            None if sending.next_hops.len() >= NEXT_HOPS_MAX => {
-                return self.cell.drop(DropReason::TunnelTooManyWait, 1);
-            }
             None => {
+                if sending.next_hops.len() >= NEXT_HOPS_MAX {
+                    let lost = sending.give_up_one();
+                    self.cell.drop(DropReason::TunnelNoNeighbour, lost);
+                }
+                let sending = &mut *self.sending;
                 sending.next_hops.push(NextHop {
                     device,
                     address,
@@ -842,9 +893,14 @@ impl<F: Frame> Forward<'_, F> {
                 sending.next_hops.len() - 1
             }
         };
+        let sending = &mut *self.sending;
         let until_ms = sending.until_ms;
         let (count, bytes) = &mut sending.waiting;
         let hop = &mut sending.next_hops[place];
+        if hop.waiting.is_empty() && now_ms.saturating_sub(hop.asked_ms) > FORGET_MS {
+            // It may have answered since.
+            hop.questions = 0;
+        }
         let length = frame.len();
         if *count >= WAITING_MAX || *bytes + length > WAITING_BYTES || !hop.has_room() {
             self.cell.drop(DropReason::TunnelTooManyWait, 1);
@@ -858,6 +914,7 @@ impl<F: Frame> Forward<'_, F> {
                 port: port.id,
                 said: sending.said.clone(),
                 depth: self.depth,
+                mirrored,
                 frame,
             });
         }
@@ -869,7 +926,7 @@ impl<F: Frame> Forward<'_, F> {
         let hop = &self.sending.next_hops[place];
         let (device, address, source) = (hop.device, hop.address, hop.source);
         if hop.questions > 0 && now_ms.saturating_sub(hop.asked_ms) < ASK_MS
-            || !self.sending.may_tell(now_ms)
+            || !self.sending.may_ask(now_ms)
         {
             return;
         }
@@ -877,7 +934,6 @@ impl<F: Frame> Forward<'_, F> {
         let Some(bridge) = bridge.filter(|bridge| bridge.id == BridgeId(device)) else {
             return;
         };
-        self.asked.note(device, address);
         let kind = RequestKind::AskNeighbour { address, source };
         let told = self.requests.push(WorkerRequest {
             bridge: bridge.id,
@@ -885,6 +941,7 @@ impl<F: Frame> Forward<'_, F> {
             kind,
         });
         if told {
+            self.asked.note(device, address);
             let hop = &mut self.sending.next_hops[place];
             (hop.asked_ms, hop.questions) = (now_ms, hop.questions + 1);
         }
@@ -1058,6 +1115,7 @@ impl<F: Frame> Turn<'_, F> {
             port,
             said,
             depth,
+            mirrored,
             frame,
         } in waiting
         {
@@ -1083,7 +1141,7 @@ impl<F: Frame> Turn<'_, F> {
             self.sending.said = said;
             self.sending.until_ms = Some(until_ms.max(now_ms + 1));
             self.forward(bridge, depth)
-                .send_by_tunnel(state, tunnel, 0, frame);
+                .send_by_tunnel(state, tunnel, mirrored, frame);
             self.sending.until_ms = None;
         }
         self.sending.said.clear();

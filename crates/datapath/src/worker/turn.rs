@@ -96,6 +96,9 @@ impl<'a, F: Frame> Turn<'a, F> {
     }
 
     pub(crate) fn begin(&mut self, frames: usize) {
+        if let Some(tunnels) = &self.snapshot.tunnels {
+            self.patches.set_tunnels(tunnels.receivers.count());
+        }
         self.patches.begin(frames);
     }
 
@@ -115,6 +118,7 @@ impl<'a, F: Frame> Turn<'a, F> {
                 mut arrivals,
             } = batch;
             self.mailbox.counters.patched.add(frames.len() as u64);
+            self.patches.came(again);
             match again {
                 Again::Inner => self.come_by(slot, depth, &mut frames, &arrivals),
                 Again::Patch | Again::Outer => match self.snapshot.port(slot) {

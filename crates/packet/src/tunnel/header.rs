@@ -382,6 +382,12 @@ impl Header {
         Ok(())
     }
 
+    /// Whether [`Header::push_quick`] will do for most frames.
+    #[inline(always)]
+    pub fn is_quick(&self) -> bool {
+        self.quick
+    }
+
     /// Puts the header in front of a frame of which nothing is left to be done, without what most
     /// packets lack: options, policies, flags. False, and nothing changed, where the header has
     /// more than the common ones (a checksum, a sequence number), or there is no room for it: then
