@@ -126,7 +126,7 @@ pub enum DropReason {
     EgressPolicer,
     /// Came in by a port above the rate that it may receive.
     IngressPolicer,
-    /// Sent to a tunnel whose other end no route leads to.
+    /// Sent to a tunnel whose remote endpoint has no route by a bridge's local port.
     TunnelNoRoute,
     /// Sent to a tunnel whose next hop did not say its address in time.
     TunnelNoNeighbour,
@@ -136,7 +136,7 @@ pub enum DropReason {
     TunnelNoDestination,
     /// Sent to a tunnel that carries IP packets, and was none.
     TunnelNotIp,
-    /// Came by a tunnel that there is not.
+    /// Came for a tunnel, but no port has its addresses and key.
     TunnelNoPort,
     /// Could not be cut into segments before a tunnel's header was put in front.
     TunnelPushSegment,

@@ -21,19 +21,19 @@ pub struct TunnelSpec {
     pub kind: TunnelKind,
     /// UDP destination port; 0 for protocols that are not over UDP.
     pub udp_dst: u16,
-    /// The other end. None: packets say it (`remote_ip=flow`), by `tun_dst` or `tun_ipv6_dst`.
+    /// The remote endpoint. None (`remote_ip=flow`): each packet's `tun_dst` or `tun_ipv6_dst`.
     pub remote: Option<IpAddr>,
-    /// This end.
+    /// The local address.
     pub local: LocalAddress,
     /// The key of packets that come in by this port.
     pub in_key: TunnelKey,
     /// The key of packets that are sent there.
     pub out_key: TunnelKey,
-    /// Outer DSCP (6 bits) and ECN (2 bits, without meaning). None: the inner packet's.
+    /// Outer DSCP (6 bits); the 2 bits of ECN are ignored. None: the inner packet's.
     pub tos: Option<u8>,
     /// Outer TTL or hop limit. None: the inner packet's.
     pub ttl: Option<u8>,
-    /// Whether to compute a checksum of UDP or GRE that need not be there.
+    /// Whether to compute the checksum of UDP or GRE where it is optional.
     pub csum: bool,
     /// Whether outer IPv4 headers say "do not fragment".
     pub df: bool,
@@ -44,7 +44,7 @@ pub struct TunnelSpec {
 }
 
 impl TunnelSpec {
-    /// A tunnel of this kind to `remote`, with what Open vSwitch has where nothing is said.
+    /// A tunnel of this kind to `remote`, with Open vSwitch's defaults.
     pub fn new(kind: TunnelKind, remote: Option<IpAddr>) -> TunnelSpec {
         TunnelSpec {
             kind,
@@ -66,13 +66,13 @@ impl TunnelSpec {
     }
 }
 
-/// This end of a tunnel.
+/// A tunnel's local address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum LocalAddress {
-    /// Any: of packets that are sent it is the one that the route prefers.
+    /// Any of the machine's: the route chooses the source of packets that are sent.
     #[default]
     Any,
-    /// Packets say it (`local_ip=flow`), by `tun_src` or `tun_ipv6_src`.
+    /// Each packet's `tun_src` or `tun_ipv6_src` (`local_ip=flow`).
     Flow,
     /// This one.
     Address(IpAddr),
@@ -84,7 +84,7 @@ pub enum TunnelKey {
     /// No key, which counts as 0.
     #[default]
     None,
-    /// Packets say it, by `tun_id`.
+    /// Each packet's `tun_id` (`key=flow`).
     Flow,
     /// This one.
     Fixed(u64),
@@ -137,7 +137,7 @@ impl TunnelSpec {
         })
     }
 
-    /// The key of a packet that says this.
+    /// The key of a packet with this tunnel metadata.
     pub fn key_of(&self, info: &TunnelInfo) -> u64 {
         match self.out_key {
             TunnelKey::None => 0,
@@ -146,7 +146,8 @@ impl TunnelSpec {
         }
     }
 
-    /// Both ends of a packet that says this, as far as they are known before a route is.
+    /// Local address (None: the route chooses) and remote endpoint of a packet with this tunnel
+    /// metadata. None where it names no endpoint and the tunnel does not either.
     pub fn ends_of(&self, info: &TunnelInfo) -> Option<(Option<IpAddr>, IpAddr)> {
         let (src, dst) = match info.addresses {
             Some(Addresses::V4 { src, dst }) => {
@@ -167,7 +168,7 @@ impl TunnelSpec {
         Some((local, self.remote.or(dst)?))
     }
 
-    /// Whether it sends by what packets say: by `tun_*` fields.
+    /// Whether the packets' tunnel metadata (`tun_*` fields) decide how it sends.
     pub fn reads_packets(&self) -> bool {
         self.remote.is_none()
             || self.local == LocalAddress::Flow
@@ -183,7 +184,7 @@ impl TunnelSpec {
 #[derive(Debug)]
 pub(crate) struct TunnelPort {
     pub spec: TunnelSpec,
-    /// Another number whenever something about it has changed: headers are remembered under it.
+    /// Changes whenever anything about the port does: headers are remembered under it.
     pub version: u64,
     /// Whether `spec` reads packets.
     pub reads_packets: bool,
@@ -207,12 +208,11 @@ impl TunnelPort {
     }
 }
 
-/// What all tunnels of the switch have alike, as workers see it.
+/// What all tunnels of the switch share, as workers see it.
 pub(crate) struct Tunnels {
-    /// Another number whenever routes or neighbours have changed: headers that were made from them
-    /// hold while it stays.
+    /// Changes whenever routes or neighbours do: prepared headers hold while it stays.
     pub generation: u64,
-    /// Another number whenever anything here is another: what packets find holds while it stays.
+    /// Changes whenever anything here does: remembered lookups hold while it stays.
     pub version: u64,
     pub view: Arc<View>,
     pub receivers: Receivers,
@@ -223,5 +223,5 @@ pub(crate) struct Tunnels {
 /// A bridge's map of options of Geneve headers.
 pub(crate) type OptionsOf = Arc<[Mapping]>;
 
-/// Words of the key that say of a packet what its tunnel's header said, or is to say.
+/// Words of the key that hold a packet's tunnel metadata.
 pub(crate) const WORDS: packet::WordSet = TunnelInfo::WORDS.union(packet::tunnel::OPTION_WORDS);

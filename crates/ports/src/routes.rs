@@ -1,8 +1,9 @@
 //! The kernel's routes and addresses, and news of them, by rtnetlink: those of the network
 //! namespace of the thread that asks.
 //!
-//! Which routes count is as in Open vSwitch (`lib/route-table.c`), but that those of other tables
-//! than the standard ones do not, as in its later versions: without their rules they lead astray.
+//! Routes count as in Open vSwitch (`lib/route-table.c`), except that those of tables other than
+//! local, main and default do not, as in its later versions: they hold only for packets that policy
+//! rules (`ip rule`) select, and those rules are not read.
 
 use crate::error::last_errno;
 use crate::link::{

@@ -1,5 +1,5 @@
-//! Questions for neighbours, and what frames tell of them: ARP (RFC 826) and neighbour discovery
-//! (RFC 4861).
+//! ARP (RFC 826) and neighbour discovery (RFC 4861): requests, and what received frames tell of
+//! neighbours.
 
 use crate::Mac;
 use crate::device::Device;
@@ -40,7 +40,8 @@ pub fn neighbour_solicitation(src_mac: Mac, src: Ipv6Addr, dst: Ipv6Addr) -> Vec
         .bytes()
 }
 
-/// The question for `dst`, of either family; None where the addresses are of two.
+/// An ARP request or a neighbour solicitation for `dst`, by its family; None where `src` is of the
+/// other one.
 pub fn request(src_mac: Mac, src: IpAddr, dst: IpAddr) -> Option<Vec<u8>> {
     match (src, dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => Some(arp_request(src_mac, src, dst)),

@@ -1,15 +1,15 @@
-//! What tunnels know of the network they run over: which device packets to a remote endpoint leave
-//! by, from which address, and to which MAC address.
+//! The network that tunnels run over: by which device packets to a remote endpoint leave, from
+//! which address, and to which MAC address.
 //!
-//! As in Open vSwitch's userspace datapath (`lib/ovs-router.c`, `lib/tnl-neigh-cache.c`), which
-//! version 3.1 is the reference of: tunnels leave by the LOCAL port of a bridge (a [`Device`]), by
-//! the routes of the kernel and those that commands add, to neighbours that are asked for by ARP
-//! and neighbour discovery and learned from what passes the bridge.
+//! As in Open vSwitch 3.1's userspace datapath (`lib/ovs-router.c`, `lib/tnl-neigh-cache.c`),
+//! packets leave by the LOCAL port of a bridge (a [`Device`]), by the kernel's routes and those
+//! that commands add, to neighbours that ARP and neighbour discovery find, or that are overheard in
+//! what passes the bridge.
 //!
 //! * [`routes`]: routes, and which one an address has.
 //! * [`neighbours`]: MAC addresses of neighbours, their ageing and their bounds.
 //! * [`view`]: both at one moment, for workers.
-//! * [`discovery`]: questions for neighbours, and what frames tell of them.
+//! * [`discovery`]: ARP requests and neighbour solicitations, and what frames tell of neighbours.
 //! * [`text`]: what `ovs/route/*`, `tnl/neigh/*` and `tnl/ports/show` take and print.
 //!
 //! Nothing here does I/O, starts threads or reads a clock: time is an argument, in milliseconds of

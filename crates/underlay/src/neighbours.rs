@@ -164,8 +164,8 @@ impl Neighbours {
         changed
     }
 
-    /// Those with a third of their time or less left, to be asked for again. Each is named again
-    /// after a thirtieth of the ageing (at least a second) while nothing is heard of it.
+    /// Those with a third of their time or less left, for the caller to ask for again. Each is
+    /// returned again after a thirtieth of the ageing (at least a second) while it is not heard of.
     pub fn due_for_refresh(&mut self, now_ms: u64) -> Vec<Neighbour> {
         let third = self.ageing_ms / 3;
         let pause = (self.ageing_ms / 30).max(LEAST_PAUSE_MS);

@@ -47,7 +47,7 @@ impl Seen {
     }
 }
 
-/// The first step of packets' way to an address.
+/// How packets to an address leave: device, source and next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hop {
     /// The device that they leave by ([`Device::id`]).
@@ -62,7 +62,7 @@ pub struct Hop {
     pub eth_dst: Mac,
 }
 
-/// Why there is no way to an address.
+/// Why packets to an address cannot leave.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unresolved {
     /// No route leads there by a device that tunnels can use, or the source address that was asked
@@ -125,10 +125,9 @@ impl View {
         }
     }
 
-    /// The way of packets to `dst` with `pkt_mark` `mark`. A source address that is asked for must
-    /// be the machine's own, which a local route for the same mark tells, as in Open vSwitch; the
-    /// device need not be the one that has it. Packets to a multicast address go to the MAC address
-    /// that stands for it, by no gateway.
+    /// How packets to `dst` with `pkt_mark` `mark` leave. A given source address must be one of the
+    /// machine's: it needs a local route of the same mark, as in Open vSwitch, but by any device.
+    /// Packets to a multicast address go to its MAC address, not to a gateway.
     pub fn resolve(&self, dst: IpAddr, src: Option<IpAddr>, mark: u32) -> Result<Hop, Unresolved> {
         let dst = dst.to_canonical();
         let src = src

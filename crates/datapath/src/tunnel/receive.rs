@@ -1,9 +1,9 @@
 //! Which tunnel port a packet came for, by its outer headers.
 //!
-//! Ports are asked in the order of Open vSwitch (`tnl_find` in `ofproto/tunnel.c`): those that name
-//! the key before those that leave it to the packet, among them those that name the other end, and
-//! among them those that name this end, then any, then those that leave it to the packet. Each
-//! such combination is a hash table, and only those that have ports are asked.
+//! Ports are tried in the order of Open vSwitch (`tnl_find` in `ofproto/tunnel.c`): a fixed key
+//! before `key=flow`; of those a fixed `remote_ip` before `flow`; of those a fixed `local_ip`, then
+//! none, then `flow`. Each such combination is a hash table, and only those that have ports are
+//! looked at.
 
 use super::{Carries, LocalAddress, TunnelKey, TunnelSpec};
 use packet::keyed::Keyed;
@@ -35,7 +35,7 @@ impl Family {
     }
 }
 
-/// What a port's packets have alike. What it leaves open is None.
+/// What packets must have to come in by a port. What it leaves open (`flow`) is None.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Wanted {
     family: Family,
@@ -46,7 +46,7 @@ struct Wanted {
     carries: Carries,
 }
 
-/// Combinations of what ports leave open: key, the other end, this end in three ways.
+/// Combinations: key fixed or `flow`, remote endpoint the same, local address fixed, any or `flow`.
 const COMBINATIONS: usize = 2 * 2 * 3;
 
 /// All tunnel ports of the switch, as packets are looked up.

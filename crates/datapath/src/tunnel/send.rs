@@ -1,18 +1,20 @@
 //! Packets into tunnels, and out of them: the worker's part.
 //!
-//! A packet for a tunnel port gets the outer header that its next hop needs and goes on in the
-//! underlay's bridge as if it had come in by that bridge's local port, like through a patch port,
-//! whose bound on how often that may happen ends routes that lead into their own tunnel. Headers
-//! are prepared once for each way (tunnel, other end, this end) and then copied; when routes or
-//! neighbours change, all are made anew.
+//! A packet for a tunnel port gets outer headers, addressed to the next hop, and goes on in the
+//! underlay's bridge as if it had come in by that bridge's local port, like through a patch port;
+//! the bound on patch ports also ends routing loops (a route that leads into its own tunnel).
+//! Headers are prepared once for each tunnel, remote endpoint and local address ([`Way`]) and then
+//! copied; when routes or neighbours change, all are prepared again.
 //!
-//! Where the next hop's address is not known, control is told, who asks for it in the underlay's
-//! bridge, and the packet waits: at most [`WAIT_MS`], and at most [`WAITING_MAX`] of a worker, of
-//! which one next hop has at most [`WAITING_OF_ONE`], and one that stays silent few.
+//! Where the next hop's MAC address is not known, the worker tells control, which sends an ARP
+//! request or neighbour solicitation in the underlay's bridge. The packet waits at most
+//! [`WAIT_MS`]; of one worker at most [`WAITING_MAX`] and [`WAITING_BYTES`] wait, for one next hop
+//! at most [`WAITING_OF_ONE`], for one that does not answer [`WAITING_OF_SILENT`].
 //!
-//! What is sent to an underlay's local port, to its Ethernet address and an IP address of its, and
-//! belongs to a tunnel, loses its outer header and comes in at the tunnel's port. ARP and neighbour
-//! discovery that come there tell control of neighbours, and go to the device as well.
+//! A packet that is sent to an underlay's local port, to its MAC address and one of its IP
+//! addresses, and that a tunnel's protocol claims loses its outer headers and comes in at the
+//! tunnel's port. Workers report neighbours that ARP and neighbour discovery name there to control;
+//! such packets go to the device as well.
 
 use super::{Carries, LocalAddress, OptionsOf, TunnelPort, Tunnels, WORDS};
 use crate::counters::DropReason;
@@ -40,7 +42,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use underlay::{Device, Seen, Told, Unresolved};
 
-/// Milliseconds that a packet waits for its next hop's address.
+/// Milliseconds that a packet waits for its next hop's MAC address.
 pub const WAIT_MS: u64 = 1000;
 /// Packets of a worker that wait.
 pub const WAITING_MAX: usize = 1024;
@@ -51,7 +53,8 @@ pub const WAITING_OF_ONE: usize = 64;
 /// The same once so many questions for it have had no answer.
 pub const WAITING_OF_SILENT: usize = 2;
 const SILENT: u32 = 3;
-/// Next hops that are asked for at a time, and how long one that nobody wants is remembered.
+/// Next hops whose MAC address is wanted at a time, and how long one is remembered that no packet
+/// waits for.
 const NEXT_HOPS_MAX: usize = 256;
 const FORGET_MS: u64 = 10_000;
 /// Bytes of a frame that tell whether it came by a tunnel: Ethernet, IPv6, and the ports.
@@ -83,7 +86,7 @@ const ADVERTISEMENT: u8 = 136;
 /// neighbour advertisement with an option.
 const SNOOPED: usize = 18 + 40 + 32;
 
-/// What the packet in hand says of the tunnel that it is to go by.
+/// The tunnel metadata of the packet in hand: how it is to be sent.
 #[derive(Clone, Default)]
 struct Said {
     info: TunnelInfo,
@@ -143,7 +146,7 @@ impl InnerFlow {
         let (tos, ttl, protocol) = (head[15], head[22], head[23]);
         let length = u16::from_be_bytes([head[16], head[17]]);
         let has_ports = matches!(protocol, 6 | 17 | 132);
-        // A lying length is for the slow way to judge.
+        // A wrong length is left to the slow path.
         if length < if has_ports { 24 } else { 20 }
             || usize::from(length) + ETHERNET_LEN > frame.len()
         {
@@ -159,7 +162,7 @@ impl InnerFlow {
     }
 }
 
-/// What the front of a frame says that is on its way to an underlay's local port.
+/// What the first bytes say of a frame that is being sent to an underlay's local port.
 enum Front {
     /// It may tell of a neighbour.
     Neighbour,
@@ -200,7 +203,7 @@ impl Front {
         };
         let eth_type = u16::from_be_bytes([header[12], header[13]]);
         let (dst, protocol, l4) = match eth_type {
-            // Fragments are the host's to bring together.
+            // Fragments go to the host: nothing here reassembles them, so the tunnel loses them.
             IPV4 if head.len() >= 34 && (head[20] & 0x3f) | head[21] == 0 => {
                 let dst = [head[30], head[31], head[32], head[33]];
                 let l4 = ETHERNET_LEN + usize::from(head[14] & 0xf) * 4;
@@ -246,7 +249,7 @@ struct Way {
 struct Prepared {
     header: Header,
     device: BridgeId,
-    /// The next hop, which is in use.
+    /// The next hop, to be marked as in use: so it does not age.
     next_hop: Option<Arc<Seen>>,
 }
 
@@ -273,7 +276,7 @@ enum NoHeader {
     Drop(DropReason),
 }
 
-/// A packet that waits for its next hop's address.
+/// A packet that waits for its next hop's MAC address.
 struct Waiting<F> {
     until_ms: u64,
     port: PortId,
@@ -283,7 +286,7 @@ struct Waiting<F> {
     frame: F,
 }
 
-/// A next hop whose address is not known, and what waits for it.
+/// A next hop whose MAC address is not known, and the packets that wait for it.
 struct NextHop<F> {
     device: u32,
     address: IpAddr,
@@ -295,8 +298,8 @@ struct NextHop<F> {
 }
 
 impl<F> NextHop<F> {
-    /// Whether one more packet may wait for it. Where nobody has answered several questions, few
-    /// may: so those who never do leave room to others.
+    /// Whether one more packet may wait for it: few may after several requests without an answer,
+    /// so that next hops that never answer leave room to others.
     fn has_room(&self) -> bool {
         let most = match self.questions {
             0..=SILENT => WAITING_OF_ONE,
@@ -306,8 +309,8 @@ impl<F> NextHop<F> {
     }
 }
 
-/// Which neighbours workers have asked for, for all workers: the one by whose queue the answer
-/// comes need not have asked. By hashes, so that some are among them that nobody has asked for.
+/// Which neighbours workers have asked for, shared by all: the answer may come by another worker's
+/// queue. One bit for each hash, so some count as asked for by mistake.
 pub(crate) struct Asked {
     bits: [AtomicU64; 64],
     secret: Keyed,

@@ -1,8 +1,8 @@
 //! The options of tunnel interfaces (Open vSwitch's documentation of the table `Interface`).
 //!
-//! What makes Open vSwitch refuse an interface makes this switch refuse it, with the same words.
-//! Beyond that, what would send other packets than are asked for, or in clear what is to be
-//! encrypted, is refused too; any other value that is not obeyed is a problem.
+//! What Open vSwitch refuses is refused here, with the same words. So is what would make packets
+//! unreadable for the other end (`exts=gpe`), or send in clear what is to be encrypted (IPsec). Any
+//! other value that is not obeyed (`packet_type=ptap` among them) is a problem, named in `status`.
 
 use super::problem::{Options, Problems};
 use datapath::tunnel::{Carries, LocalAddress, TunnelKey, TunnelSpec};
@@ -354,7 +354,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// What packets of several tunnels are told apart by before anything else.
+/// Where tunnels listen: a UDP port, or GRE.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Line {
     Udp(u16),
@@ -375,7 +375,7 @@ impl Line {
 struct Receives {
     line: Line,
     remote: Option<IpAddr>,
-    /// None: packets say it. An unspecified address: any.
+    /// None: `flow`. An unspecified address: any.
     local: Option<IpAddr>,
     /// None: packets say it.
     key: Option<u64>,

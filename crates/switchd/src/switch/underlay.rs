@@ -1,10 +1,10 @@
 //! The network that tunnels run over: the bridges' local ports with the kernel's addresses, the
 //! kernel's routes and those of commands, and neighbours.
 //!
-//! Whatever changes is drawn into a new [`View`] and given to the datapath, as rules are: workers
-//! go by it from their next burst on. A worker that lacks a next hop's address asks for it; the
-//! question goes out in the underlay's bridge as a packet-out that its rules decide on, as in Open
-//! vSwitch, and answers are seen by workers where they pass the bridge's local port.
+//! Every change makes a new [`View`], which is published to workers as ports are; they use it from
+//! their next turn on. A worker that lacks a next hop's MAC address asks for it here. The ARP
+//! request or neighbour solicitation goes by the rules of the underlay's bridge, as in Open
+//! vSwitch; workers report the answer when it is sent to the bridge's local port.
 
 use super::{Bridge, Switch};
 use crate::config::ofport;
@@ -20,7 +20,7 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use underlay::{Device, Mac, Neighbours, Route, Routes, View};
 
-/// The least time between two questions for one neighbour, whoever wants it, in milliseconds.
+/// The least time between two requests for one neighbour, whoever wants it, in milliseconds.
 const ASK_MS: u64 = 200;
 /// Neighbours that have been asked for and are remembered.
 const ASKED_MAX: usize = 4096;
@@ -349,7 +349,7 @@ impl Bridge {
     fn underlay_device(&self, switch: &Switch) -> Option<Device> {
         let ports = self.ports.borrow();
         let local = ports.get(&ofport::LOCAL)?;
-        // Others are no underlay: what their stations say of themselves is nobody's to learn.
+        // Without an address it is no underlay, and no neighbours are learned there.
         let addresses = switch.underlay.addresses(&local.config.interface_name);
         (!addresses.is_empty()).then(|| Device {
             name: self.name.clone(),

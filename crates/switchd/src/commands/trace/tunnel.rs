@@ -110,7 +110,7 @@ impl Walk<'_> {
         let Some(local_id) = local_id else { return };
         let own = self.datapath_port(&bridge, local_id);
         let push = format!("tnl_push(tnl_port({shared}),header({header}),out_port({own}))");
-        // What the underlay's bridge does to the packet is told behind it.
+        // What the underlay's bridge does to the packet stands behind the push.
         let at_end = self.at_end;
         let inner = Actions::new(Headers::of(&outer, &FlowKey::ZERO));
         let before = std::mem::replace(&mut self.actions, inner);
@@ -119,7 +119,7 @@ impl Walk<'_> {
             queue: None,
             bytes: outer,
         };
-        // It is told of as much as of two bridges.
+        // A tunnel counts as two bridges of those that a trace may show.
         self.walks += 1;
         self.patch(bridge.id, openflow::port::LOCAL, &sent, &FlowKey::ZERO, out);
         let under = std::mem::replace(&mut self.actions, before).list;
