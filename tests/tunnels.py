@@ -332,9 +332,10 @@ class Watched:
         the first is lost while the neighbour is asked for."""
         self.number += 1
         frame = frame or marked(self.number)
-        self.wire.drain()
 
         def attempt():
+            # What loops have made of others may be more than is looked at below.
+            self.wire.drain()
             (host or self.host).send(frame)
             found = [outer for outer in outers(self.wire, 1, 0.3, protocol, port)
                      if outer.tunnel.endswith(frame[14:])]
