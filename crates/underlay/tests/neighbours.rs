@@ -173,3 +173,25 @@ proptest! {
         }
     }
 }
+
+/// Whoever speaks without having been asked takes half of the places at most, and nobody's.
+#[test]
+fn those_overheard_drive_nobody_out() {
+    let mut all = Neighbours::with_limit(8);
+    let address = |last: u8| IpAddr::from([10, 0, 0, last]);
+    for last in 0..3 {
+        assert!(all.learn("br0", address(last), [2, 0, 0, 0, 0, last], 0));
+    }
+    let heard = (10..30)
+        .filter(|last| all.overhear("br0", address(*last), [4; 6], 1))
+        .count();
+    assert_eq!((heard, all.len()), (1, 4));
+    // One that is known may say another address.
+    assert!(all.overhear("br0", address(0), [6; 6], 2));
+    assert_eq!(all.mac("br0", address(0), 2), Some([6; 6]));
+    // Those that are asked for have the other half, and more.
+    for last in 100..110 {
+        assert!(all.learn("br0", address(last), [8; 6], 3));
+    }
+    assert_eq!(all.len(), 8);
+}
