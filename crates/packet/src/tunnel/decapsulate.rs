@@ -185,6 +185,11 @@ pub fn parse_quick<F: Frame>(frame: &F, kind: TunnelKind, found: &mut Decapsulat
         TunnelKind::Geneve => u32::from(super::ETHERNET_BRIDGING),
         _ => return false,
     };
+    // Geneve's options are none, behind its header.
+    let options = match kind {
+        TunnelKind::Geneve => (COMMON as u16, COMMON as u16),
+        _ => (0, 0),
+    };
     let (total, fragment) = (usize::from(word(16)), word(20));
     let common = head[12..15] == [0x08, 0x00, 0x45]
         && total + ETHERNET_LEN == frame.len()
@@ -215,7 +220,7 @@ pub fn parse_quick<F: Frame>(frame: &F, kind: TunnelKind, found: &mut Decapsulat
         payload: Payload::Ethernet,
         start: COMMON,
         end: frame.len(),
-        options: (0, 0),
+        options,
     };
     found
         .info
