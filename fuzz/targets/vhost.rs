@@ -11,9 +11,9 @@
 
 use input::Input;
 use libfuzzer_sys::fuzz_target;
+use packet::frame::{Frame, Gso, Offload};
 use memory::DirtyLog;
 use message::VhostUserLog;
-use packet::frame::{Frame, Gso, Offload};
 use packet::io::BURST;
 use raw::{RawMbuf, RawPool};
 use ring::{LONGEST, Log, Place, Places, Region, Taken, View};
@@ -21,9 +21,9 @@ use std::os::fd::{FromRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::{Arc, OnceLock};
 
+mod input;
 #[path = "../../crates/ports/src/egress.rs"]
 mod egress;
-mod input;
 #[path = "../../crates/ports/src/mbuf.rs"]
 mod mbuf;
 #[path = "../../crates/ports/src/vhost/memory.rs"]
@@ -72,21 +72,11 @@ fn memory() -> [*mut u8; 2] {
         // SAFETY: a new mapping, of which two pages are opened.
         unsafe {
             let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-            let place = libc::mmap(
-                std::ptr::null_mut(),
-                PAGE * 5,
-                libc::PROT_NONE,
-                flags,
-                -1,
-                0,
-            );
+            let place = libc::mmap(std::ptr::null_mut(), PAGE * 5, libc::PROT_NONE, flags, -1, 0);
             assert!(place != libc::MAP_FAILED);
             for page in [1, 3] {
                 let open = libc::PROT_READ | libc::PROT_WRITE;
-                assert_eq!(
-                    libc::mprotect(place.cast::<u8>().add(page * PAGE).cast(), PAGE, open),
-                    0
-                );
+                assert_eq!(libc::mprotect(place.cast::<u8>().add(page * PAGE).cast(), PAGE, open), 0);
             }
             place as usize
         }
@@ -229,11 +219,7 @@ fuzz_target!(|data: &[u8]| {
     // anywhere.
     let log = (bits & 0x20 != 0).then(|| Log {
         pages: dirty_log(),
-        used: (bits & 0x40 != 0).then_some(if bits & 0x80 != 0 {
-            GUEST
-        } else {
-            u64::MAX - 8
-        }),
+        used: (bits & 0x40 != 0).then_some(if bits & 0x80 != 0 { GUEST } else { u64::MAX - 8 }),
     });
     let view = View::of(&ring, regions.to_vec(), features, log).expect("a ring that is whole");
     let mut here = Place::default();
