@@ -791,9 +791,63 @@ impl LinkChanges {
 /// Memory for news that have not been read, in bytes; some hundred changes.
 const NEWS: i32 = 1 << 20;
 
-/// A socket that hears news of groups (`RTMGRP_*`), never waits, and where `everywhere` hears also
-/// those of other network namespaces, as far as the kernel lets it.
-pub(crate) fn listen(groups: i32, everywhere: bool) -> Result<OwnedFd, i32> {
+/// A socket that hears news of groups (`RTMGRP_*`) and never waits, with room to read them.
+pub(crate) struct News {
+    socket: OwnedFd,
+    buffer: Vec<u8>,
+}
+
+impl News {
+    /// Begins to listen; where `everywhere`, also to news of other network namespaces, as far as
+    /// the kernel lets it. The error is the system's number.
+    pub fn new(groups: i32, everywhere: bool) -> Result<News, i32> {
+        Ok(News {
+            socket: listen(groups, everywhere)?,
+            buffer: vec![0; DATAGRAM],
+        })
+    }
+
+    /// Hands up to `most` datagrams to `note`, and None where some may have been lost; false while
+    /// there may be more. Never waits.
+    pub fn read(&mut self, most: usize, mut note: impl FnMut(Option<&[u8]>)) -> bool {
+        for _ in 0..most {
+            // SAFETY: the buffer is writable for its length.
+            let got = unsafe {
+                libc::recv(
+                    self.socket.as_raw_fd(),
+                    self.buffer.as_mut_ptr().cast(),
+                    self.buffer.len(),
+                    libc::MSG_DONTWAIT,
+                )
+            };
+            match usize::try_from(got) {
+                Ok(got) => note(Some(&self.buffer[..got])),
+                Err(_) => match last_errno() {
+                    libc::EAGAIN => return true,
+                    libc::EINTR => {}
+                    // ENOBUFS: the kernel has thrown news away. After any other error, too, nobody
+                    // knows.
+                    _ => note(None),
+                },
+            }
+        }
+        false
+    }
+}
+
+impl AsFd for News {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+}
+
+impl AsRawFd for News {
+    fn as_raw_fd(&self) -> i32 {
+        self.socket.as_raw_fd()
+    }
+}
+
+fn listen(groups: i32, everywhere: bool) -> Result<OwnedFd, i32> {
     let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK;
     let socket = socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE)?;
     let _ = set_option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &NEWS);
@@ -822,58 +876,33 @@ pub(crate) fn listen(groups: i32, everywhere: bool) -> Result<OwnedFd, i32> {
 
 /// News of kernel interfaces: those of this network namespace and, where the kernel lets us, of all
 /// that have a number in it, such as those that an interface has been moved to from here.
-pub struct LinkEvents {
-    socket: OwnedFd,
-    buffer: Vec<u8>,
-}
+pub struct LinkEvents(News);
 
 impl LinkEvents {
     /// Begins to listen. The error is the system's number.
     pub fn new() -> Result<LinkEvents, i32> {
-        let socket = listen(libc::RTMGRP_LINK, true)?;
-        Ok(LinkEvents {
-            socket,
-            buffer: vec![0; DATAGRAM],
-        })
+        News::new(libc::RTMGRP_LINK, true).map(LinkEvents)
     }
 
     /// Adds what has changed to `changes`, from up to `most` datagrams; false while there may be
     /// more. Never waits.
     pub fn read(&mut self, most: usize, changes: &mut LinkChanges) -> bool {
-        for _ in 0..most {
-            // SAFETY: the buffer is writable for its length.
-            let got = unsafe {
-                libc::recv(
-                    self.socket.as_raw_fd(),
-                    self.buffer.as_mut_ptr().cast(),
-                    self.buffer.len(),
-                    libc::MSG_DONTWAIT,
-                )
-            };
-            match usize::try_from(got) {
-                Ok(got) => note(&self.buffer[..got], changes),
-                Err(_) => match last_errno() {
-                    libc::EAGAIN => return true,
-                    libc::EINTR => {}
-                    // ENOBUFS: the kernel has thrown news away. After any other error, too, nobody
-                    // knows.
-                    _ => changes.missed = true,
-                },
-            }
-        }
-        false
+        self.0.read(most, |datagram| match datagram {
+            Some(datagram) => note(datagram, changes),
+            None => changes.missed = true,
+        })
     }
 }
 
 impl AsFd for LinkEvents {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.0.as_fd()
     }
 }
 
 impl AsRawFd for LinkEvents {
     fn as_raw_fd(&self) -> i32 {
-        self.socket.as_raw_fd()
+        self.0.as_raw_fd()
     }
 }
 

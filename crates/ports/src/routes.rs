@@ -5,14 +5,12 @@
 //! local, main and default do not, as in its later versions: they hold only for packets that policy
 //! rules (`ip rule`) select, and those rules are not read.
 
-use crate::error::last_errno;
 use crate::link::{
-    DATAGRAM, Links, RTA_DST, RTA_GATEWAY, RTA_OIF, RTN_UNICAST, attributes_of, listen, messages,
-    u32_at,
+    Links, News, RTA_DST, RTA_GATEWAY, RTA_OIF, RTN_UNICAST, attributes_of, messages, u32_at,
 };
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
 
 // linux/rtnetlink.h, linux/if_addr.h
 const RTA_PRIORITY: u16 = 6;
@@ -296,10 +294,7 @@ fn read_address(message: &[u8]) -> Option<KernelAddress> {
 /// News of the kernel's routes and addresses, in the network namespace of the thread that made it.
 ///
 /// News of interfaces count, too: the kernel does not tell of routes that go with them.
-pub struct RouteEvents {
-    socket: OwnedFd,
-    buffer: Vec<u8>,
-}
+pub struct RouteEvents(News);
 
 impl RouteEvents {
     /// Begins to listen. The error is the system's number.
@@ -309,50 +304,28 @@ impl RouteEvents {
             | libc::RTMGRP_IPV6_ROUTE
             | libc::RTMGRP_IPV4_IFADDR
             | libc::RTMGRP_IPV6_IFADDR;
-        Ok(RouteEvents {
-            socket: listen(groups, false)?,
-            buffer: vec![0; DATAGRAM],
-        })
+        News::new(groups, false).map(RouteEvents)
     }
 
     /// Reads up to `most` datagrams of news, and sets `changed` where [`kernel_routes`] or
     /// [`addresses`] may now say something else, also when news were lost. False while there may be
     /// more to read. Never waits.
     pub fn drain(&mut self, most: usize, changed: &mut bool) -> bool {
-        for _ in 0..most {
-            // SAFETY: the buffer is writable for its length.
-            let got = unsafe {
-                libc::recv(
-                    self.socket.as_raw_fd(),
-                    self.buffer.as_mut_ptr().cast(),
-                    self.buffer.len(),
-                    libc::MSG_DONTWAIT,
-                )
-            };
-            match usize::try_from(got) {
-                Ok(got) => *changed |= is_news(&self.buffer[..got]),
-                Err(_) => match last_errno() {
-                    libc::EAGAIN => return true,
-                    libc::EINTR => {}
-                    // ENOBUFS: the kernel has thrown news away. After any other error, too, nobody
-                    // knows.
-                    _ => *changed = true,
-                },
-            }
-        }
-        false
+        self.0.read(most, |datagram| {
+            *changed |= datagram.is_none_or(is_news);
+        })
     }
 }
 
 impl AsFd for RouteEvents {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.socket.as_fd()
+        self.0.as_fd()
     }
 }
 
 impl AsRawFd for RouteEvents {
     fn as_raw_fd(&self) -> i32 {
-        self.socket.as_raw_fd()
+        self.0.as_raw_fd()
     }
 }
 

@@ -4,7 +4,7 @@
 //! transaction at a time, whatever has changed since the last, so that a slow database delays only
 //! what it is told. A third looks after devices ([`devices`]). All end when the daemon does.
 
-mod devices;
+pub(super) mod devices;
 
 use super::execute::Failures;
 use super::{Switch, processors};

@@ -6,6 +6,7 @@
 //! request or neighbour solicitation goes by the rules of the underlay's bridge, as in Open
 //! vSwitch; workers report the answer when it is sent to the bridge's local port.
 
+use super::database::devices::listening;
 use super::{Bridge, Switch};
 use crate::config::ofport;
 use ports::RouteEvents;
@@ -16,8 +17,6 @@ use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-use tokio::io::Interest;
-use tokio::io::unix::AsyncFd;
 use underlay::{Device, Mac, Neighbours, Route, Routes, View};
 
 /// The least time between two requests for one neighbour, whoever wants it, in milliseconds.
@@ -46,6 +45,7 @@ pub struct Underlay {
     news: tokio::sync::Notify,
 }
 
+#[derive(Default)]
 struct State {
     routes: Routes,
     neighbours: Neighbours,
@@ -62,22 +62,6 @@ struct State {
 }
 
 type Addresses = BTreeMap<String, Vec<(IpAddr, u8)>>;
-
-impl Default for State {
-    fn default() -> State {
-        State {
-            routes: Routes::new(),
-            neighbours: Neighbours::new(),
-            devices: Vec::new(),
-            kernel_addresses: Addresses::new(),
-            dummy_addresses: Addresses::new(),
-            generation: 0,
-            asked: HashMap::new(),
-            pruned_ms: 0,
-            view: None,
-        }
-    }
-}
 
 impl State {
     /// The addresses of a device.
@@ -301,23 +285,10 @@ fn read_kernel() -> Result<(Addresses, Vec<Route>), i32> {
 impl Switch {
     /// Follows the kernel's addresses and routes until the daemon ends.
     pub async fn follow_routes(self: Rc<Self>) -> anyhow::Result<()> {
-        let mut told = false;
-        let mut events = loop {
-            let listen = || -> std::io::Result<AsyncFd<RouteEvents>> {
-                let events = RouteEvents::new().map_err(std::io::Error::from_raw_os_error)?;
-                // SAFETY: the events own their socket, the same one as long as they live, and go
-                // after the registration.
-                Ok(unsafe { AsyncFd::register_with_interest(events, Interest::READABLE)? })
-            };
-            match listen() {
-                Ok(events) => break events,
-                Err(error) if !std::mem::replace(&mut told, true) => {
-                    tracing::warn!(target: "route_table", "no news of routes: {error}; tunnels go by none");
-                }
-                Err(_) => {}
-            }
-            tokio::time::sleep(AGAIN).await;
-        };
+        let mut events = listening(RouteEvents::new, AGAIN, |error| {
+            tracing::warn!(target: "route_table", "no news of routes: {error}; tunnels go by none");
+        })
+        .await;
         let mut changed = true;
         loop {
             let began = Instant::now();

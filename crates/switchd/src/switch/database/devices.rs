@@ -18,6 +18,7 @@ use ports::{LinkChanges, LinkEvents};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::CString;
+use std::os::fd::AsRawFd;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tokio::io::Interest;
@@ -76,6 +77,29 @@ fn sweep_of(count: usize, from: usize) -> (usize, usize) {
     (from, most.min(count - from))
 }
 
+/// Begins to listen to the kernel, again after `pause` until that works; the first error is told.
+pub(in crate::switch) async fn listening<E: AsRawFd>(
+    new: fn() -> Result<E, i32>,
+    pause: Duration,
+    tell: impl Fn(std::io::Error),
+) -> AsyncFd<E> {
+    let mut told = false;
+    loop {
+        let listen = || -> std::io::Result<AsyncFd<E>> {
+            let events = new().map_err(std::io::Error::from_raw_os_error)?;
+            // SAFETY: the events own their socket, the same one as long as they live, and go after
+            // the registration.
+            Ok(unsafe { AsyncFd::register_with_interest(events, Interest::READABLE)? })
+        };
+        match listen() {
+            Ok(events) => return events,
+            Err(error) if !std::mem::replace(&mut told, true) => tell(error),
+            Err(_) => {}
+        }
+        tokio::time::sleep(pause).await;
+    }
+}
+
 impl Database {
     /// Looks at what nobody tells of. Called about once a second; while a configuration is being
     /// applied it leaves that to the next time.
@@ -113,23 +137,10 @@ impl Database {
 
     /// Follows what the kernel tells of its interfaces until the daemon ends.
     pub async fn follow_links(self: Rc<Self>) -> anyhow::Result<()> {
-        let mut told = false;
-        let mut events = loop {
-            let listen = || -> std::io::Result<AsyncFd<LinkEvents>> {
-                let events = LinkEvents::new().map_err(std::io::Error::from_raw_os_error)?;
-                // SAFETY: the events own their socket, the same one as long as they live, and go
-                // after the registration.
-                Ok(unsafe { AsyncFd::register_with_interest(events, Interest::READABLE)? })
-            };
-            match listen() {
-                Ok(events) => break events,
-                Err(error) if !std::mem::replace(&mut told, true) => {
-                    tracing::warn!(target: "netlink", "no news of network interfaces: {error}; each is looked at every {SWEEP} s or later");
-                }
-                Err(_) => {}
-            }
-            tokio::time::sleep(AGAIN).await;
-        };
+        let mut events = listening(LinkEvents::new, AGAIN, |error| {
+            tracing::warn!(target: "netlink", "no news of network interfaces: {error}; each is looked at every {SWEEP} s or later");
+        })
+        .await;
         loop {
             let mut changes = LinkChanges::default();
             {
