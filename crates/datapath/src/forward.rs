@@ -422,36 +422,17 @@ impl<F: Frame> Patches<F> {
         }
     }
 
-    /// A frame with a tunnel's header goes on at an underlay's local port.
+    /// Frames with a tunnel's header go on at an underlay's local port, or are dropped.
     pub fn push_outer(
         &mut self,
         slot: u32,
         depth: u32,
         mirrored: u32,
-        frame: F,
+        frames: impl ExactSizeIterator<Item = F>,
     ) -> Result<(), DropReason> {
-        let batch = self.batch(slot, depth, Again::Outer, mirrored, self.tunnel_counts)?;
-        batch.frames.push(frame);
-        Ok(())
-    }
-
-    /// [`Patches::push_outer`] of all of `frames`, which it leaves empty; where they cannot go on
-    /// they stay.
-    pub fn push_outers(
-        &mut self,
-        slot: u32,
-        depth: u32,
-        mirrored: u32,
-        frames: &mut Vec<F>,
-    ) -> Result<(), DropReason> {
-        let batch = self.batch(
-            slot,
-            depth,
-            Again::Outer,
-            mirrored,
-            frames.len() * self.tunnel_counts,
-        )?;
-        batch.frames.append(frames);
+        let count = frames.len() * self.tunnel_counts;
+        let batch = self.batch(slot, depth, Again::Outer, mirrored, count)?;
+        batch.frames.extend(frames);
         Ok(())
     }
 

@@ -141,7 +141,7 @@ impl BridgeState {
         };
         let keeps_tunnel = ports.iter().any(reads);
         if keeps_tunnel {
-            program.fill(crate::tunnel::WORDS);
+            program.need(crate::tunnel::WORDS);
         }
         BridgeState {
             id,
@@ -185,9 +185,8 @@ impl Snapshot {
     /// Another number whenever routes or neighbours of tunnels have changed.
     #[inline(always)]
     pub fn generation(&self) -> u64 {
-        self.tunnels
-            .as_ref()
-            .map_or(0, |tunnels| tunnels.generation)
+        let tunnels = self.tunnels.as_ref();
+        tunnels.map_or(0, |tunnels| tunnels.view.generation)
     }
 
     #[inline(always)]

@@ -210,12 +210,8 @@ impl TunnelPort {
 
 /// What all tunnels of the switch share, as workers see it.
 pub(crate) struct Tunnels {
-    /// Changes whenever routes or neighbours do: prepared headers hold while it stays.
-    pub generation: u64,
-    /// Changes whenever anything here does: remembered lookups hold while it stays.
-    pub version: u64,
     pub view: Arc<View>,
-    pub receivers: Receivers,
+    pub receivers: Arc<Receivers>,
     /// For hashes of flows, which become source ports.
     pub secret: Keyed,
 }

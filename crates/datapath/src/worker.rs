@@ -497,6 +497,9 @@ impl<F: Frame> Worker<F> {
             now_ms: 0,
             outs_held,
         };
+        if let Some(tunnels) = &snapshot.tunnels {
+            turn.patches.set_tunnels(tunnels.receivers.count());
+        }
         // The end of a turn is the beginning of the next: rest that takes time moves it.
         let mut now = rest.turn_end;
         turn.now_ms = rest.now_ms(now, &shared.clock);

@@ -52,6 +52,17 @@ impl Bed {
         }
     }
 
+    /// One whose port 1 sends by a VXLAN tunnel at port 2.
+    fn with_vxlan(known: bool) -> Bed {
+        let mut bed = Bed::new();
+        bed.underlay(known);
+        let vxlan = TunnelKind::Vxlan { gbp: false };
+        bed.tunnel(2, TunnelSpec::new(vxlan, remote()));
+        bed.switch
+            .rule(bed.overlay, 0, 1, in_port(1), vec![Op::Output(2)]);
+        bed
+    }
+
     /// The underlay's address is `OWN`/16; `known` says whether the peer's MAC address is.
     fn underlay(&mut self, known: bool) {
         let device = Device {
@@ -223,14 +234,7 @@ fn rules_say_where_to_and_see_where_from() {
 /// A packet waits until the next hop's address is known, and control is asked for it.
 #[test]
 fn packets_wait_for_a_neighbour() {
-    let mut bed = Bed::new();
-    bed.underlay(false);
-    bed.tunnel(
-        2,
-        TunnelSpec::new(TunnelKind::Vxlan { gbp: false }, remote()),
-    );
-    bed.switch
-        .rule(bed.overlay, 0, 1, in_port(1), vec![Op::Output(2)]);
+    let mut bed = Bed::with_vxlan(false);
     bed.inner.put_all((0..200).map(|_| packet()));
     let mut requests = Vec::new();
     wait_until("asked", || {
@@ -310,14 +314,7 @@ fn what_comes_for_no_tunnel_is_counted_or_the_hosts() {
 /// A route that leads into its own tunnel ends.
 #[test]
 fn a_route_into_its_own_tunnel_ends() {
-    let mut bed = Bed::new();
-    bed.underlay(true);
-    bed.tunnel(
-        2,
-        TunnelSpec::new(TunnelKind::Vxlan { gbp: false }, remote()),
-    );
-    bed.switch
-        .rule(bed.overlay, 0, 1, in_port(1), vec![Op::Output(2)]);
+    let mut bed = Bed::with_vxlan(true);
     // What goes out by the underlay's local port is sent to the overlay, which tunnels it again.
     bed.switch.patch(bed.overlay, 3, "a", "b");
     bed.switch.patch(bed.physical, 3, "b", "a");
@@ -333,14 +330,7 @@ fn a_route_into_its_own_tunnel_ends() {
 /// Fragments are the host's to bring together, whatever their first bytes look like.
 #[test]
 fn fragments_are_the_hosts() {
-    let mut bed = Bed::new();
-    bed.underlay(true);
-    bed.tunnel(
-        2,
-        TunnelSpec::new(TunnelKind::Vxlan { gbp: false }, remote()),
-    );
-    bed.switch
-        .rule(bed.overlay, 0, 1, in_port(1), vec![Op::Output(2)]);
+    let bed = Bed::with_vxlan(true);
     bed.inner.put(packet());
     let mut outer = Bed::turned(bed.sent(1).remove(0));
     let head = outer.head_mut();
@@ -353,14 +343,7 @@ fn fragments_are_the_hosts() {
 /// What the kernel's tunnel hands over uncut comes in uncut.
 #[test]
 fn large_packets_come_in_whole() {
-    let mut bed = Bed::new();
-    bed.underlay(true);
-    bed.tunnel(
-        2,
-        TunnelSpec::new(TunnelKind::Vxlan { gbp: false }, remote()),
-    );
-    bed.switch
-        .rule(bed.overlay, 0, 1, in_port(1), vec![Op::Output(2)]);
+    let mut bed = Bed::with_vxlan(true);
     bed.switch
         .rule(bed.overlay, 0, 1, in_port(2), vec![Op::Output(1)]);
     let inner = Builder::ethernet([2, 0, 0, 0, 0, 9], [2, 0, 0, 0, 0, 8])

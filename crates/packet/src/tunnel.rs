@@ -113,7 +113,7 @@ impl TunnelKind {
     }
 
     /// The protocol number in the outer IP header.
-    fn ip_protocol(self) -> u8 {
+    pub fn ip_protocol(self) -> u8 {
         if self.udp_port().is_some() { UDP } else { GRE }
     }
 }

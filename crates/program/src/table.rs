@@ -193,19 +193,13 @@ impl Bridge {
         WordSet(self.needed.load(Ordering::Acquire))
     }
 
-    /// Adds words of the key that are read. Publication comes later, so every burst that sees the
-    /// reader fills them. Workers read this line for every burst, so it is written only where
-    /// that changes something; likewise below.
-    pub(crate) fn need(&self, words: WordSet) {
+    /// Adds words of the key that are read, by rules or by the host. Publication comes later, so
+    /// every burst that sees the reader fills them. Workers read this line for every burst, so it
+    /// is written only where that changes something; likewise below.
+    pub fn need(&self, words: WordSet) {
         if !words.minus(self.needed()).is_empty() {
             self.needed.fetch_or(words.0, Ordering::Release);
         }
-    }
-
-    /// Words of the key that the host reads, so that general walks fill them. Publication comes
-    /// later.
-    pub fn fill(&self, words: WordSet) {
-        self.need(words);
     }
 
     /// Whether a rule has ever written to an action set: else what follows a rule's last step is

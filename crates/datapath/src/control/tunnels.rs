@@ -10,12 +10,12 @@ use packet::tunnel::{Mapping, TunnelKind};
 use std::sync::Arc;
 use underlay::{Device, View};
 
-/// Routes and neighbours as control has told of them last.
+/// What workers are told of tunnels.
 #[derive(Default)]
 pub(super) struct Underlay {
+    /// Routes and neighbours as control has told of them last.
     view: Option<Arc<View>>,
-    generation: u64,
-    version: u64,
+    receivers: Arc<Receivers>,
     secret: Keyed,
 }
 
@@ -28,12 +28,12 @@ impl<F: Frame + 'static> Datapath<F> {
     }
 
     /// Replaces what tunnels know of the network that they run over. The numbers of its devices are
-    /// those of the bridges whose local ports they are ([`BridgeId::underlay_id`]). Returns once it
-    /// is published; workers go by it from their next turn on.
+    /// those of the bridges whose local ports they are ([`BridgeId::underlay_id`]), its generation
+    /// is another than that of the one before. Returns once it is published; workers go by it from
+    /// their next turn on.
     pub fn set_underlay(&mut self, view: Arc<View>) {
         self.underlay.view = Some(view);
-        self.underlay.generation += 1;
-        self.redraw_tunnels();
+        self.draw_tunnels();
         self.publish();
     }
 
@@ -63,32 +63,29 @@ impl<F: Frame + 'static> Datapath<F> {
         self.apply("changing a map of tunnels' options")
     }
 
-    /// Draws what tunnels there are anew, and local ports that tunnels end at now or no longer.
+    /// Draws what tunnel ports there are anew.
     pub(super) fn redraw_tunnels(&mut self) {
-        let receivers = {
-            let tunnels = self
-                .ports
-                .iter()
-                .flatten()
-                .filter_map(|port| match &port.kind {
-                    Kind::Tunnel(tunnel) => Some((port.id.slot(), &tunnel.spec)),
-                    Kind::Device { .. } | Kind::Patch { .. } => None,
-                });
-            Receivers::new(tunnels)
-        };
-        self.underlay.version += 1;
+        let ports = self.ports.iter().flatten();
+        let tunnels = ports.filter_map(|port| match &port.kind {
+            Kind::Tunnel(tunnel) => Some((port.id.slot(), &tunnel.spec)),
+            Kind::Device { .. } | Kind::Patch { .. } => None,
+        });
+        self.underlay.receivers = Arc::new(Receivers::new(tunnels));
+        self.draw_tunnels();
+    }
+
+    /// Draws tunnels with the view and the receivers that there are, and local ports that tunnels
+    /// end at now or no longer.
+    fn draw_tunnels(&mut self) {
         let Underlay {
             view,
-            generation,
-            version,
+            receivers,
             secret,
         } = &self.underlay;
         self.picture.tunnels = view.as_ref().map(|view| {
             Arc::new(Tunnels {
-                generation: *generation,
-                version: *version,
                 view: Arc::clone(view),
-                receivers,
+                receivers: Arc::clone(receivers),
                 secret: secret.clone(),
             })
         });

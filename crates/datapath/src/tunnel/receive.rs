@@ -10,35 +10,19 @@ use packet::keyed::Keyed;
 use packet::tunnel::{Addresses, TunnelInfo, TunnelKind};
 use std::collections::HashMap;
 use std::net::IpAddr;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The protocol, apart from what two ports of one protocol may differ in.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
-enum Family {
-    Vxlan,
-    Geneve,
-    Gre,
-    Ip6Gre,
-    Nvgre,
-    Gtpu,
-}
-
-impl Family {
-    fn of(kind: TunnelKind) -> Family {
-        match kind {
-            TunnelKind::Vxlan { .. } => Family::Vxlan,
-            TunnelKind::Geneve => Family::Geneve,
-            TunnelKind::Gre => Family::Gre,
-            TunnelKind::Ip6Gre => Family::Ip6Gre,
-            TunnelKind::Nvgre => Family::Nvgre,
-            TunnelKind::Gtpu => Family::Gtpu,
-        }
+fn family(kind: TunnelKind) -> TunnelKind {
+    match kind {
+        TunnelKind::Vxlan { .. } => TunnelKind::Vxlan { gbp: false },
+        other => other,
     }
 }
 
-/// What packets must have to come in by a port. What it leaves open (`flow`) is None.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 struct Wanted {
-    family: Family,
+    family: TunnelKind,
     udp: u16,
     key: Option<u64>,
     remote: Option<IpAddr>,
@@ -58,12 +42,18 @@ pub(crate) struct Receivers {
     /// Protocols over GRE.
     gre: Vec<TunnelKind>,
     count: usize,
+    /// Another number than that of any other: what packets find holds while it stays.
+    pub version: u64,
 }
 
 impl Receivers {
     /// The ports' slots and options.
     pub fn new<'s>(ports: impl Iterator<Item = (u32, &'s TunnelSpec)>) -> Receivers {
-        let mut receivers = Receivers::default();
+        static VERSIONS: AtomicU64 = AtomicU64::new(1);
+        let mut receivers = Receivers {
+            version: VERSIONS.fetch_add(1, Ordering::Relaxed),
+            ..Receivers::default()
+        };
         for (slot, spec) in ports {
             receivers.add(slot, spec);
         }
@@ -80,7 +70,7 @@ impl Receivers {
             LocalAddress::Flow => (None, 2),
         };
         let wanted = Wanted {
-            family: Family::of(spec.kind),
+            family: family(spec.kind),
             udp: spec.udp_dst,
             key: match spec.in_key {
                 TunnelKey::None => Some(0),
@@ -101,7 +91,7 @@ impl Receivers {
             return;
         }
         let same = |(udp, kind): &&mut (u16, TunnelKind)| {
-            *udp == spec.udp_dst && Family::of(*kind) == Family::of(spec.kind)
+            *udp == spec.udp_dst && family(*kind) == family(spec.kind)
         };
         match self.udp.iter_mut().find(same) {
             // Where one of the ports wants the extension it is read.
@@ -147,7 +137,7 @@ impl Receivers {
             Addresses::V4 { src, dst } => (IpAddr::V4(src.into()), IpAddr::V4(dst.into())),
             Addresses::V6 { src, dst } => (IpAddr::V6(src.into()), IpAddr::V6(dst.into())),
         };
-        let family = Family::of(kind);
+        let family = family(kind);
         for (which, ports) in self.ports.iter().enumerate() {
             if ports.is_empty() {
                 continue;

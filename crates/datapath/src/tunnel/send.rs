@@ -18,7 +18,7 @@
 
 use super::{Carries, LocalAddress, OptionsOf, TunnelPort, Tunnels, WORDS};
 use crate::counters::DropReason;
-use crate::forward::{Forward, Patches};
+use crate::forward::Forward;
 use crate::learn_requests::{RequestKind, WorkerRequest};
 use crate::port::{BridgeId, LOCAL, PortId};
 use crate::snapshot::{PortState, Snapshot};
@@ -256,7 +256,7 @@ struct Prepared {
 /// What decides by which port a packet comes in.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Came {
-    /// [`Tunnels::version`].
+    /// [`Receivers::version`](super::Receivers::version).
     version: u64,
     kind: TunnelKind,
     udp: u16,
@@ -434,7 +434,7 @@ impl<F: Frame> Sending<F> {
             _ => Carries::Packets,
         };
         let came = Came {
-            version: tunnels.version,
+            version: tunnels.receivers.version,
             kind,
             udp,
             id,
@@ -692,65 +692,60 @@ impl<F: Frame> Forward<'_, F> {
                 run.push(frame);
                 continue;
             }
-            self.send_run(port, place, mirrored, &mut run, std::mem::take(&mut bytes));
+            if let Some(place) = place {
+                let bytes = std::mem::take(&mut bytes);
+                self.send_run(port, place, mirrored, run.drain(..), bytes);
+            }
             self.send_by_tunnel(port, tunnel, mirrored, frame);
             place = find(self.sending, self.snapshot);
         }
-        self.send_run(port, place, mirrored, &mut run, bytes);
+        if let Some(place) = place {
+            self.send_run(port, place, mirrored, run.drain(..), bytes);
+        }
         self.sending.run = run;
     }
 
-    /// Frames with this header go on in the underlay's bridge; they had so many bytes without it.
+    /// Frames with this header come in by the local port of the underlay's bridge; they had so many
+    /// bytes without it.
     fn send_run(
         &mut self,
         port: &PortState,
-        place: Option<u32>,
+        place: u32,
         mirrored: u32,
-        frames: &mut Vec<F>,
+        frames: impl ExactSizeIterator<Item = F>,
         bytes: u64,
     ) {
         let count = frames.len() as u64;
-        let prepared = place.and_then(|place| self.sending.headers.get(place as usize));
-        let (Some(prepared), true) = (prepared, count > 0) else {
+        if count == 0 {
             return;
+        }
+        let Some(prepared) = self.sending.headers.get(place as usize) else {
+            return self.cell.drop(DropReason::TunnelNoRoute, count);
         };
         if let Some(next_hop) = &prepared.next_hop {
             next_hop.touch();
         }
         let device = prepared.device;
-        match self.go_on(device, mirrored, |patches, slot, depth, mirrored| {
-            patches.push_outers(slot, depth, mirrored, frames)
-        }) {
+        let bridge = self.snapshot.bridge(device.slot());
+        let bridge = bridge.filter(|bridge| bridge.id == device);
+        let Some(local) = bridge.and_then(|bridge| bridge.port(LOCAL)) else {
+            return self.cell.drop(DropReason::TunnelNoRoute, count);
+        };
+        // Within one bridge a mirror has the packet once.
+        let mirrored = match device == self.bridge.id {
+            true => mirrored,
+            false => 0,
+        };
+        let (slot, depth) = (local.id.slot(), self.depth + 1);
+        match self.patches.push_outer(slot, depth, mirrored, frames) {
             Ok(()) => {
                 self.cell.tunnel_sent.add(count);
                 let counters = port.counters.of(self.worker);
                 counters.tx_packets.add(count);
                 counters.tx_bytes.add(bytes);
             }
-            Err(reason) => {
-                self.cell.drop(reason, count);
-                frames.clear();
-            }
+            Err(reason) => self.cell.drop(reason, count),
         }
-    }
-
-    /// What has a tunnel's header comes in by the local port of the underlay's bridge.
-    fn go_on(
-        &mut self,
-        device: BridgeId,
-        mirrored: u32,
-        push: impl FnOnce(&mut Patches<F>, u32, u32, u32) -> Result<(), DropReason>,
-    ) -> Result<(), DropReason> {
-        let bridge = self.snapshot.bridge(device.slot());
-        let bridge = bridge.filter(|bridge| bridge.id == device);
-        let local = bridge.and_then(|bridge| bridge.port(LOCAL));
-        let local = local.ok_or(DropReason::TunnelNoRoute)?;
-        // Within one bridge a mirror has the packet once.
-        let mirrored = match device == self.bridge.id {
-            true => mirrored,
-            false => 0,
-        };
-        push(self.patches, local.id.slot(), self.depth + 1, mirrored)
     }
 
     /// Sends a frame by a tunnel.
@@ -846,21 +841,7 @@ impl<F: Frame> Forward<'_, F> {
         if let Err(error) = pushed {
             return self.cell.drop(error.into(), 1);
         }
-        if let Some(next_hop) = &prepared.next_hop {
-            next_hop.touch();
-        }
-        let device = prepared.device;
-        match self.go_on(device, mirrored, |patches, slot, depth, mirrored| {
-            patches.push_outer(slot, depth, mirrored, frame)
-        }) {
-            Ok(()) => {
-                self.cell.tunnel_sent.add(1);
-                let counters = port.counters.of(self.worker);
-                counters.tx_packets.add(1);
-                counters.tx_bytes.add(length);
-            }
-            Err(reason) => self.cell.drop(reason, 1),
-        }
+        self.send_run(port, place, mirrored, std::iter::once(frame), length);
     }
 
     /// Keeps a frame until the next hop's address is known, and asks control for it.
@@ -884,7 +865,6 @@ impl<F: Frame> Forward<'_, F> {
                     let lost = sending.give_up_one();
                     self.cell.drop(DropReason::TunnelNoNeighbour, lost);
                 }
-                let sending = &mut *self.sending;
                 sending.next_hops.push(NextHop {
                     device,
                     address,
@@ -896,7 +876,6 @@ impl<F: Frame> Forward<'_, F> {
                 sending.next_hops.len() - 1
             }
         };
-        let sending = &mut *self.sending;
         let until_ms = sending.until_ms;
         let (count, bytes) = &mut sending.waiting;
         let hop = &mut sending.next_hops[place];

@@ -1,7 +1,6 @@
 //! What a worker does with frames within one turn.
 
 use super::mailbox::{Mailbox, PacketOut, Shared};
-use crate::counters::PortCell;
 use crate::counters::{Cell, DropReason};
 use crate::forward::{Again, Batch, Egress, Forward, Patches};
 use crate::port::BridgeId;
@@ -96,9 +95,6 @@ impl<'a, F: Frame> Turn<'a, F> {
     }
 
     pub(crate) fn begin(&mut self, frames: usize) {
-        if let Some(tunnels) = &self.snapshot.tunnels {
-            self.patches.set_tunnels(tunnels.receivers.count());
-        }
         self.patches.begin(frames);
     }
 
@@ -254,12 +250,18 @@ impl<'a, F: Frame> Turn<'a, F> {
     /// which the port's device has not received: it does not count or police them.
     #[inline]
     fn enter(&mut self, port: &'a PortState, depth: u32, frames: &mut Vec<F>, outer: Option<u32>) {
-        let uncounted = PortCell::default();
         let counters = match outer {
-            None => port.counters.of(self.guard.index()),
-            Some(_) => &uncounted,
+            None => Some(port.counters.of(self.guard.index())),
+            Some(_) => None,
         };
-        counters.rx_packets.add(frames.len() as u64);
+        let count = |bytes: u64| {
+            if let Some(counters) = counters {
+                counters.rx_bytes.add(bytes);
+            }
+        };
+        if let Some(counters) = counters {
+            counters.rx_packets.add(frames.len() as u64);
+        }
         let policer = match outer {
             None => port.policing.ingress.as_deref(),
             Some(_) => None,
@@ -267,7 +269,7 @@ impl<'a, F: Frame> Turn<'a, F> {
         let mirrored = outer.unwrap_or(0);
         let plain = port.mirror_in == 0 && !port.flags.refuses() && policer.is_none();
         if !plain {
-            counters.rx_bytes.add(bytes(frames));
+            count(bytes(frames));
         }
         if port.flags.refuses() {
             self.refuse(port, frames);
@@ -277,7 +279,7 @@ impl<'a, F: Frame> Turn<'a, F> {
         }
         let Some(bridge) = self.snapshot.bridge(port.bridge) else {
             if plain {
-                counters.rx_bytes.add(bytes(frames));
+                count(bytes(frames));
             }
             self.cell.drop(DropReason::PortGone, frames.len() as u64);
             return frames.clear();
@@ -294,7 +296,7 @@ impl<'a, F: Frame> Turn<'a, F> {
                 &mut host.forward,
             );
             if plain {
-                counters.rx_bytes.add(received);
+                count(received);
             }
         } else {
             self.arrive_mirrored(port, bridge, depth, mirrored, frames);

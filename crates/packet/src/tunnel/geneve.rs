@@ -75,14 +75,7 @@ impl<'a> GeneveOptions<'a> {
     #[inline]
     pub fn check(self, map: &(impl OptionMap + ?Sized)) -> Result<(), Reason> {
         for option in self.iter() {
-            match map.of_option(option.class, option.kind) {
-                None if option.kind & CRITICAL != 0 => return Err(Reason::CriticalOption),
-                Some(mapping) if usize::from(mapping.length) != option.body.len() => {
-                    return Err(Reason::Options);
-                }
-                Some(mapping) if mapping.place().is_none() => return Err(Reason::Options),
-                None | Some(_) => {}
-            }
+            placed(&option, map)?;
         }
         Ok(())
     }
@@ -97,21 +90,29 @@ impl<'a> GeneveOptions<'a> {
         key.clear(OPTION_WORDS);
         let mut present = 0;
         for option in self.iter() {
-            let Some(mapping) = map.of_option(option.class, option.kind) else {
-                if option.kind & CRITICAL != 0 {
-                    return Err(Reason::CriticalOption);
-                }
+            let Some((mapping, place)) = placed(&option, map)? else {
                 continue;
             };
-            if usize::from(mapping.length) != option.body.len() {
-                return Err(Reason::Options);
-            }
-            let place = mapping.place().ok_or(Reason::Options)?;
             key.bytes_mut()[place.start..place.end].copy_from_slice(option.body);
             present |= 1 << mapping.field;
         }
         key.set_u64(at::TUN_METADATA_PRESENT, present);
         Ok(())
+    }
+}
+
+/// The entry of an option and where it lies in a key; None where the map lacks it, which is an
+/// error of a critical one, as is another length than the map's.
+#[inline]
+fn placed(
+    option: &GeneveOption<'_>,
+    map: &(impl OptionMap + ?Sized),
+) -> Result<Option<(Mapping, Place)>, Reason> {
+    match map.of_option(option.class, option.kind) {
+        None if option.kind & CRITICAL != 0 => Err(Reason::CriticalOption),
+        None => Ok(None),
+        Some(mapping) if usize::from(mapping.length) != option.body.len() => Err(Reason::Options),
+        Some(mapping) => Ok(Some((mapping, mapping.place().ok_or(Reason::Options)?))),
     }
 }
 

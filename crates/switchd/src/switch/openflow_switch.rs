@@ -221,6 +221,21 @@ impl Bridge {
         Ok(number)
     }
 
+    /// Its map between options of Geneve headers and fields.
+    pub(crate) fn option_map(&self) -> Vec<packet::tunnel::Mapping> {
+        let pipeline = self.pipeline.borrow();
+        (pipeline.tlv_table().mappings.iter())
+            .filter_map(|mapping| {
+                Some(packet::tunnel::Mapping {
+                    class: mapping.class,
+                    kind: mapping.kind,
+                    length: mapping.length,
+                    field: u8::try_from(mapping.field).ok()?,
+                })
+            })
+            .collect()
+    }
+
     pub(super) fn check_packet_out(
         &self,
         packet: &PacketOut,

@@ -8,8 +8,8 @@ use datapath::{BridgeId, PortId};
 use packet::key::at;
 use packet::parse::{self, PACKET_WORDS};
 use packet::tunnel::{
-    Addresses, GeneveOptions, Header, HeaderSpec, Mapping, OptionBuffer, PerPacket, TunnelInfo,
-    TunnelKind, outer_tos, outer_ttl, strip_ethernet,
+    Addresses, GeneveOptions, Header, HeaderSpec, OptionBuffer, PerPacket, TunnelInfo, TunnelKind,
+    outer_tos, outer_ttl, strip_ethernet,
 };
 use packet::{FlowKey, Frame, HeapFrame};
 use pipeline::twin::Sent;
@@ -212,10 +212,7 @@ fn described(spec: &HeaderSpec, packet: &PerPacket<'_>, size: usize) -> String {
         TunnelKind::Ip6Gre => 109,
         TunnelKind::Gtpu => 110,
     };
-    let (protocol, is_udp) = match kind.udp_port() {
-        Some(_) => (17, true),
-        None => (47, false),
-    };
+    let (protocol, is_udp) = (kind.ip_protocol(), kind.udp_port().is_some());
     let eth_type = if spec.addresses.is_ipv6() {
         0x86dd
     } else {
@@ -332,22 +329,5 @@ fn listed(options: GeneveOptions<'_>) -> String {
     match text.is_empty() {
         true => text,
         false => format!(",options({text})"),
-    }
-}
-
-impl crate::switch::Bridge {
-    /// Its map between options of Geneve headers and fields.
-    pub(crate) fn option_map(&self) -> Vec<Mapping> {
-        let pipeline = self.pipeline.borrow();
-        (pipeline.tlv_table().mappings.iter())
-            .filter_map(|mapping| {
-                Some(Mapping {
-                    class: mapping.class,
-                    kind: mapping.kind,
-                    length: mapping.length,
-                    field: u8::try_from(mapping.field).ok()?,
-                })
-            })
-            .collect()
     }
 }
