@@ -115,23 +115,9 @@ impl<F: Frame> Engine<F> {
                 self.drive(&burst, host);
                 continue;
             }
-            let count = frames.len().min(LOOKUP_MAX);
-            self.received += frames[..count]
-                .iter()
-                .map(|frame| frame.len() as u64)
-                .sum::<u64>();
-            self.walks
-                .resize_with(self.walks.len().max(count), Walk::new);
-            if self.parse(&burst, in_port, &mut frames[..count], host) {
-                if burst.ordered {
-                    self.first_lookup_in_order(&burst, frames.drain(..count), mirrored, host);
-                    continue;
-                }
-                self.first_lookup(&burst, frames.drain(..count), mirrored, host);
-            } else {
-                self.sift(&burst, frames, count, mirrored, host);
-            }
-            self.drive(&burst, host);
+            let some = &frames[..frames.len().min(LOOKUP_MAX)];
+            self.received += some.iter().map(|frame| frame.len() as u64).sum::<u64>();
+            self.walk_some(&burst, in_port, frames, |_| {}, mirrored, host);
         }
         self.caches.end(&burst, cached);
         self.received
@@ -165,23 +151,41 @@ impl<F: Frame> Engine<F> {
         };
         let mut done = 0;
         while !frames.is_empty() {
-            let count = frames.len().min(LOOKUP_MAX);
-            self.walks
-                .resize_with(self.walks.len().max(count), Walk::new);
-            let sound = self.parse(&burst, in_port, &mut frames[..count], host);
-            for (index, walk) in self.walks[..count].iter_mut().enumerate() {
-                begin(done + index, &mut walk.key);
-            }
-            done += count;
-            if !sound {
-                self.sift(&burst, frames, count, mirrored, host);
-            } else if burst.ordered {
-                self.first_lookup_in_order(&burst, frames.drain(..count), mirrored, host);
-            } else {
-                self.first_lookup(&burst, frames.drain(..count), mirrored, host);
-            }
-            self.drive(&burst, host);
+            let start = |walks: &mut [Walk<F>]| {
+                for (index, walk) in walks.iter_mut().enumerate() {
+                    begin(done + index, &mut walk.key);
+                }
+                done += walks.len();
+            };
+            self.walk_some(&burst, in_port, frames, start, mirrored, host);
         }
+    }
+
+    /// Takes up to [`LOOKUP_MAX`] frames from the front and walks them the general way. `start` may
+    /// add to what has been read of them.
+    #[inline(always)]
+    fn walk_some<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        in_port: PortNo,
+        frames: &mut Vec<F>,
+        start: impl FnOnce(&mut [Walk<F>]),
+        mirrored: u32,
+        host: &mut H,
+    ) {
+        let count = frames.len().min(LOOKUP_MAX);
+        self.walks
+            .resize_with(self.walks.len().max(count), Walk::new);
+        let sound = self.parse(burst, in_port, &mut frames[..count], host);
+        start(&mut self.walks[..count]);
+        if !sound {
+            self.sift(burst, frames, count, mirrored, host);
+        } else if burst.ordered {
+            return self.first_lookup_in_order(burst, frames.drain(..count), mirrored, host);
+        } else {
+            self.first_lookup(burst, frames.drain(..count), mirrored, host);
+        }
+        self.drive(burst, host);
     }
 
     /// Whether packets are to be walked one after the other: where they may ask for a rule, and
