@@ -38,13 +38,12 @@ class Skip(Exception):
     """Why a test says nothing about this daemon."""
 
 
-def test(timeout=60, hugepages=0, dpdk=False, on_request=False, alone=False):
+def test(timeout=60, hugepages=0, dpdk=False, on_request=False):
     """Marks a test. `timeout` is in seconds; `hugepages` counts 2 MB pages that must be free while it runs (without any it sees none, whatever others have); `dpdk` says
-    that it uses DPDK ports, for which Open vSwitch (not Sluice) needs huge pages too; `on_request` tests run only when named;
-    `alone` ones want the machine for themselves."""
+    that it uses DPDK ports, for which Open vSwitch (not Sluice) needs huge pages too; `on_request` tests run only when named."""
     def mark(function):
         function.timeout, function.hugepages, function.dpdk = timeout * PATIENCE, hugepages, dpdk
-        function.on_request, function.alone = on_request, alone
+        function.on_request = on_request
         TESTS.append(function)
         return function
     return mark
