@@ -12,6 +12,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 
 POOL = "/sys/kernel/mm/hugepages/hugepages-2048kB"
 LOCK = "/run/lock/sluice-hugepages"
@@ -27,13 +28,31 @@ def read(name):
         return int(file.read())
 
 
+def write(path, text):
+    """Writes to a file of the kernel; False where it takes no such thing."""
+    try:
+        with open(path, "w", encoding="ascii") as file:
+            file.write(text)
+        return True
+    except OSError:
+        return False
+
+
 def change(difference):
-    """Adds pages to the pool (or takes some away) and returns by how many it really grew."""
+    """Adds pages to the pool (or takes some away) and returns by how many it really grew. Where memory is in too many pieces, as after a build that has filled it
+    with files, the kernel puts it together, and if that is not enough forgets what it remembers of files."""
     with open(LOCK, "w", encoding="ascii") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         before = read("nr_hugepages")
-        with open(f"{POOL}/nr_hugepages", "w", encoding="ascii") as file:
-            file.write(str(max(0, before + difference)))
+        wanted = max(0, before + difference)
+        for attempt, make_room in enumerate(((), ("compact_memory",), ("drop_caches", "compact_memory"), ("drop_caches", "compact_memory"))):
+            # What has just ended gives its memory back within moments.
+            time.sleep(attempt)
+            for name in make_room:
+                write(f"/proc/sys/vm/{name}", "1")
+            write(f"{POOL}/nr_hugepages", str(wanted))
+            if read("nr_hugepages") >= wanted:
+                break
         return read("nr_hugepages") - before
 
 
@@ -67,7 +86,8 @@ def reserved(count):
     process = subprocess.Popen([sys.executable, os.path.abspath(__file__), "--keeper", str(count)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
     try:
         if int(process.stdout.readline() or 0) < count:
-            raise Shortage(f"the kernel has no memory for {count} huge pages of 2 MB in one piece")
+            with open("/proc/buddyinfo", encoding="ascii") as file:
+                raise Shortage(f"the kernel has no memory for {count} huge pages of 2 MB in one piece, not even after it was asked to make room; free pieces:\n{file.read()}")
         yield
     finally:
         process.stdin.close()
