@@ -9,6 +9,7 @@ mod bridges;
 pub(crate) mod explain;
 mod reports;
 pub(crate) mod shaping;
+pub(crate) mod steering;
 mod tunnels;
 mod workers;
 
@@ -173,6 +174,7 @@ pub struct Datapath<F: Frame> {
     packet_outs_refused: u64,
     interval_began: u64,
     underlay: tunnels::Underlay,
+    steering: steering::Steering,
 }
 
 impl<F: Frame + 'static> Datapath<F> {
@@ -213,6 +215,7 @@ impl<F: Frame + 'static> Datapath<F> {
             packet_outs_refused: 0,
             interval_began,
             underlay: tunnels::Underlay::default(),
+            steering: steering::Steering::default(),
         })
     }
 

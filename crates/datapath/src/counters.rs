@@ -183,6 +183,8 @@ pub enum DropReason {
     TunnelCongestion,
     /// No memory to bring its headers together.
     TunnelNoBuffer,
+    /// Was to be processed by another worker, whose ring was full.
+    SteeringRingFull,
 }
 
 impl From<packet::tunnel::PushError> for DropReason {
@@ -225,7 +227,7 @@ impl From<packet::tunnel::Reason> for DropReason {
 
 impl DropReason {
     /// How many kinds there are.
-    pub const COUNT: usize = DropReason::TunnelNoBuffer as usize + 1;
+    pub const COUNT: usize = DropReason::SteeringRingFull as usize + 1;
 
     /// Names of counters, in the order of the variants.
     pub const NAMES: [&'static str; DropReason::COUNT] = [
@@ -300,6 +302,7 @@ impl DropReason {
         "tunnel_partial_checksum",
         "tunnel_congestion",
         "tunnel_no_buffer",
+        "steering_ring_full",
     ];
 
     /// The counter's name.

@@ -88,6 +88,12 @@ pub enum Error {
     /// There is no worker.
     #[error("no worker")]
     NoWorker,
+    /// There is no worker with this place.
+    #[error("there is no worker {0}")]
+    NoSuchWorker(usize),
+    /// There is no bucket of flows with this number.
+    #[error("there is no bucket {0}: they are numbered from 0 to {last}", last = crate::steering::BUCKETS - 1)]
+    NoSuchBucket(usize),
     /// The learning table holds only static entries and is full.
     #[error("learning table is full of static entries")]
     TableFull,

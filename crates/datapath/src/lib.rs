@@ -8,6 +8,7 @@
 //! * `worker`: a worker's loop, its accounting, and how it rests when there is nothing to do.
 //! * `forward`: outputs to devices, patch ports, mirrors and controllers: the host of the walk.
 //! * `shape`: ports whose frames wait for their queues' rates.
+//! * `steering`: flows that another worker processes than the one that receives them.
 //! * `normal`, [`mac_table`], [`vlan`], [`mirror`]: the learning switch.
 //! * `snapshot`: what workers know of ports and bridges. [`Datapath`]: how that changes.
 //! * [`counters`], [`packet_in`], [`learn_requests`], [`clock`]: what comes back.
@@ -30,6 +31,7 @@ mod queues;
 mod report;
 mod shape;
 mod snapshot;
+mod steering;
 mod sync;
 pub mod tunnel;
 pub mod turns;
@@ -39,6 +41,7 @@ mod worker;
 
 pub use control::explain::{Copy, MirrorCopy, Normal, NormalDecision, WayOut};
 pub use control::shaping::Watched;
+pub use control::steering::{SteeringInfo, SteeringMode, SteeringWorker};
 pub use control::{Allocate, Barrier, BridgeSettings, Datapath, Options, ThreadInit};
 pub use counters::{DropReason, PortStats, WorkerStats};
 pub use error::Error;
@@ -49,4 +52,5 @@ pub use port::{
 pub use queues::QueueTotals;
 pub use report::{PortInfo, QueueInfo, WorkerInfo};
 pub use shape::BATCH_NS;
+pub use steering::BUCKETS;
 pub use worker::{IDLE_LOOKS, Moment, catches_panics, pin};

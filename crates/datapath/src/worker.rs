@@ -45,6 +45,7 @@ use crate::clock::{Clock, cycles, cycles_per_second};
 use crate::counters::{Cell, DropReason, QueueCounters, WorkerCounters};
 use crate::forward::{Egress, Patches};
 use crate::port::PortId;
+use crate::steering::{Giver, Handed};
 use crate::tunnel::Sending;
 use crate::turns::{Doing, Eye, Parts};
 use crate::wake::{readable, wait};
@@ -242,6 +243,7 @@ pub(crate) struct Worker<F: Frame> {
     patches: Patches<F>,
     sending: Sending<F>,
     engine: Engine<F>,
+    giver: Giver<F>,
     frames: Vec<F>,
     stop: Option<u64>,
     /// Packet-outs whose packets wait for rules.
@@ -332,6 +334,7 @@ impl<F: Frame> Worker<F> {
         pinned: bool,
     ) -> Worker<F> {
         let egress = Egress::new(reader.index(), Arc::clone(&mailbox.counters));
+        let giver = Giver::new(reader.index(), Arc::clone(&mailbox.buckets));
         Worker {
             shared,
             mailbox,
@@ -344,6 +347,7 @@ impl<F: Frame> Worker<F> {
             patches: Patches::new(),
             sending: Sending::new(),
             engine: Engine::new(),
+            giver,
             frames: Vec::with_capacity(BURST),
             stop: None,
             outs_held: 0,
@@ -370,7 +374,8 @@ impl<F: Frame> Worker<F> {
             self.engine.flush_deferred(&self.shared.program, &guard);
         }
         self.reader.offline();
-        let held = (self.forget_held() + self.sending.discard()) as u64;
+        let held = self.forget_held() + self.sending.discard() + self.giver.part();
+        let held = held as u64;
         let cell = self.shared.cells.of(self.reader.index());
         cell.drop(DropReason::WorkerFailed, held);
         self.rx
@@ -412,6 +417,7 @@ impl<F: Frame> Worker<F> {
         let in_hand = self.in_hand.take();
         let mut lost = in_hand.map_or(0, |(_, frames)| frames);
         lost += self.egress.discard() + self.patches.clear() + self.sending.discard();
+        lost += self.giver.recover();
         self.frames.clear();
         self.rest.all_seen = None;
         self.parked.place(&self.rx, &mut self.open);
@@ -448,6 +454,7 @@ impl<F: Frame> Worker<F> {
             patches,
             sending,
             engine,
+            giver,
             frames,
             stop,
             outs_held,
@@ -472,7 +479,12 @@ impl<F: Frame> Worker<F> {
         {
             obeyed = true;
             watch.forget(rx);
-            obey(command, rx, parked, egress, cell, &shared.returns, stop);
+            match command {
+                Command::AddLane(lane) => giver.add_lane(*lane),
+                Command::AddInbox(inbox) => giver.inboxes.push(*inbox),
+                Command::Part => cell.drop(DropReason::WorkerFailed, giver.part() as u64),
+                command => obey(command, rx, parked, egress, cell, &shared.returns, stop),
+            }
             rest.all_seen = None;
             parts.end(cycles(), Doing::Commands, 0);
             if stop.is_some() {
@@ -528,6 +540,23 @@ impl<F: Frame> Worker<F> {
             busy += now.wrapping_sub(then);
             parts.end(now, Doing::PacketOuts, 0);
         }
+        if giver.is_asked() {
+            giver.advance(turn.holds());
+            if giver.has_home() {
+                come_home(&mut turn, giver.take_home());
+            }
+            if turn.egress.shaping.has_work() {
+                turn.serve_shaped();
+            }
+        }
+        if !giver.inboxes.is_empty() {
+            let began = now;
+            *in_hand = Some((usize::MAX, 0));
+            take_from_others(&mut turn, giver, frames, in_hand, &mut now);
+            *in_hand = None;
+            busy += now.wrapping_sub(began);
+            parts.end(now, Doing::Frames, 0);
+        }
         let all = rest.all_are_due(now);
         if all {
             for &index in open.iter() {
@@ -573,6 +602,13 @@ impl<F: Frame> Worker<F> {
             port.parking.came = now;
             rest.costly = port.costly;
             crowded |= count >= BURST;
+            let mut looked = None;
+            if giver.looks() {
+                looked = Some(giver.share((port.id, port.finished), frames, now, cell));
+                if giver.has_home() {
+                    come_home(&mut turn, giver.take_home());
+                }
+            }
             if turn.egress.shaping.is_used() {
                 turn.egress.shaping.waited_ns = port.queue.waited_ns();
                 let gone = turn.egress.gone();
@@ -587,6 +623,9 @@ impl<F: Frame> Worker<F> {
             mailbox.counters.packets.add(count as u64);
             mailbox.counters.batches.add(1);
             let then = std::mem::replace(&mut now, cycles());
+            if let Some(looked) = looked {
+                giver.account(&looked, now);
+            }
             port.counters.cycles.add(now.wrapping_sub(then));
             busy += now.wrapping_sub(then);
             parts.end(now, Doing::Frames, port.id.slot());
@@ -656,8 +695,9 @@ impl<F: Frame> Worker<F> {
                 Wait::Now => return self.rest.give_way(&self.mailbox.counters),
             }
         }
-        if self.sending.is_waiting() {
-            // Nobody wakes a worker when routes or neighbours change.
+        if self.sending.is_waiting() || self.giver.is_waiting() {
+            // Nobody wakes a worker when routes or neighbours change, or another has finished what
+            // it was given.
             limit = limit.min(TUNNEL_LOOK);
         }
         match self.egress.shaped_in_ns() {
@@ -672,12 +712,30 @@ impl<F: Frame> Worker<F> {
             self.sleep(limit);
         } else if idle < self.rest.yields || self.rest.is_changing() {
             self.rest.give_way(&self.mailbox.counters);
-        } else {
+        } else if self.giver.inboxes.is_empty() {
             self.reader.offline();
             wait(&mut [], self.rest.nap.min(limit));
             self.rest.nap = (self.rest.nap * 2).min(NAP_LIMIT);
             self.rest.slept(&self.mailbox.counters);
+        } else {
+            self.doze(self.rest.nap.min(limit));
+            self.rest.nap = (self.rest.nap * 2).min(NAP_LIMIT);
+            self.rest.slept(&self.mailbox.counters);
         }
+    }
+
+    /// Sleeps for so long, or until another worker or control has something.
+    fn doze(&mut self, limit: Duration) {
+        let mailbox = &*self.mailbox;
+        mailbox.sleeper.lie_down();
+        let mut woken = false;
+        if !self.giver.has_frames() && !mailbox.has_something() {
+            self.reader.offline();
+            let mut fds = [readable(mailbox.sleeper.wake().as_raw_fd())];
+            wait(&mut fds, limit);
+            woken = fds[0].revents != 0;
+        }
+        mailbox.sleeper.get_up(woken);
     }
 
     /// How long to sleep instead of polling, while frames are held back.
@@ -714,9 +772,7 @@ impl<F: Frame> Worker<F> {
         self.watch.forget(&mut self.rx);
         let mailbox = &*self.mailbox;
         mailbox.sleeper.lie_down();
-        let mut found = !mailbox.commands.is_empty()
-            || !mailbox.packet_outs.is_empty()
-            || !mailbox.answers.is_empty();
+        let mut found = mailbox.has_something() || self.giver.has_frames();
         // What others have left at ports of this worker's since it looked last.
         match self.egress.shaped_in_ns() {
             Some(0) => found = true,
@@ -752,6 +808,7 @@ impl<F: Frame> Worker<F> {
             }
             wait(&mut self.fds, limit);
             woken = self.fds[0].revents != 0;
+            frames |= woken && self.giver.has_frames();
             // The next turn asks which of the parked ones it is.
             frames |= self.fds[1].revents != 0;
             for (index, fd) in self.open.iter().zip(&self.fds[2..]) {
@@ -848,6 +905,68 @@ impl Rest {
     }
 }
 
+/// Runs of frames that are taken from another worker in a turn at most.
+const RUNS: usize = 4;
+
+/// Frames that other workers have received, as if they had come by the queues of this one. `now` is
+/// when the last thing ended, in cycles.
+fn take_from_others<F: Frame>(
+    turn: &mut Turn<'_, F>,
+    giver: &mut Giver<F>,
+    frames: &mut Vec<F>,
+    in_hand: &mut Option<(usize, usize)>,
+    now: &mut u64,
+) {
+    let (began, mut taken) = (*now, 0);
+    let holds = turn.holds();
+    for inbox in &mut giver.inboxes {
+        for _ in 0..RUNS {
+            let Some((port, finished)) = inbox.take(frames) else {
+                break;
+            };
+            *in_hand = Some((usize::MAX, frames.len()));
+            taken += frames.len() as u64;
+            // What others have left at shaped ports of this worker may be of these flows, and goes
+            // first.
+            if turn.egress.shaping.has_work() {
+                turn.serve_shaped();
+            }
+            turn.burst_of(port, frames, finished);
+        }
+        if inbox.is_untold() && !(holds || turn.holds()) {
+            inbox.tell();
+        }
+    }
+    if taken > 0 {
+        *now = cycles();
+        giver.account_taken(taken, now.wrapping_sub(began));
+    }
+}
+
+/// Frames that were on their way to another worker and came back, in order.
+#[cold]
+fn come_home<F: Frame>(turn: &mut Turn<'_, F>, handed: Vec<Handed<F>>) {
+    let mut frames = Vec::with_capacity(BURST);
+    let mut run = None;
+    for Handed {
+        frame,
+        port,
+        finished,
+    } in handed
+    {
+        if run != Some((port, finished)) || frames.len() == BURST {
+            if let Some((port, finished)) = run {
+                turn.burst_of(port, &mut frames, finished);
+            }
+            run = Some((port, finished));
+        }
+        frames.push(frame);
+    }
+    if let Some((port, finished)) = run {
+        turn.burst_of(port, &mut frames, finished);
+    }
+}
+
 /// Does what control asks.
 fn obey<F: Frame>(
     command: Command<F>,
@@ -892,6 +1011,8 @@ fn obey<F: Frame>(
             });
         }
         Command::Run(act) => act(),
+        // Done where they are received.
+        Command::AddLane(_) | Command::AddInbox(_) | Command::Part => {}
         Command::Stop { ticket } => *stop = Some(ticket),
     }
 }

@@ -12,6 +12,7 @@
 //! * [`options`] are the fields of tunnels that each bridge gives a meaning.
 //! * [`mini_key`] reads a burst's common packets into one cache line each and compares them with
 //!   patterns.
+//! * [`flow_hash`] tells flows apart before anybody has parsed them.
 //! * [`parse`] fills a key from a frame; [`edit`] changes a frame; [`checksum`] keeps it sound;
 //!   [`segment`] cuts large ones.
 //! * [`tunnel`] puts tunnel headers in front of frames, and checks and removes them.
@@ -21,6 +22,7 @@ pub mod build;
 pub mod checksum;
 pub mod edit;
 pub mod fields;
+pub mod flow_hash;
 pub mod frame;
 pub mod io;
 pub mod key;

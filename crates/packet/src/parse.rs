@@ -520,7 +520,7 @@ pub fn parse_burst<F: Frame>(
 
 /// Asks the processor to fetch the first bytes.
 #[inline(always)]
-fn prefetch(bytes: &[u8]) {
+pub fn prefetch(bytes: &[u8]) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch of any address has no effect but on the cache; SSE, which it belongs to,
     // is part of x86_64.

@@ -123,6 +123,14 @@ impl<P> Handover<P> {
         self.core
     }
 
+    /// The core that the flow is on its way to, or else the one that it is on.
+    pub fn goes_to(&self) -> CoreId {
+        match self.phase {
+            Phase::Draining { to, .. } => to,
+            Phase::Settled | Phase::Flushing => self.core,
+        }
+    }
+
     /// Whether no move is going on and nothing is parked.
     pub fn is_settled(&self) -> bool {
         self.phase == Phase::Settled
@@ -219,6 +227,22 @@ impl<P> Handover<P> {
             self.phase = Phase::Flushing;
         }
         self.flush(put);
+    }
+
+    /// Gives the move up as if parking were full: where many flows move at once, whoever moves them
+    /// bounds what is parked of all. Nothing happens once the marker has come back.
+    pub fn give_up(&mut self, put: impl FnMut(CoreId, P) -> Result<(), P>) {
+        if let Phase::Draining { .. } = self.phase {
+            self.counters.gave_up_full += 1;
+            self.phase = Phase::Flushing;
+        }
+        self.flush(put);
+    }
+
+    /// All that is parked, in order, where there is nobody left to send it to. The flow is settled.
+    pub fn abandon(&mut self) -> impl Iterator<Item = P> + use<'_, P> {
+        self.phase = Phase::Settled;
+        self.parked.drain(..)
     }
 
     fn flush(&mut self, mut put: impl FnMut(CoreId, P) -> Result<(), P>) {

@@ -11,6 +11,7 @@
 //! * [`table`]: the steering flow table: entries with masks and timeouts, and the core chosen for
 //!   each entry or flow.
 //! * [`balance`]: which live flows move to another core, and when.
+//! * [`worth`]: whether another worker's help gains anything.
 //! * [`handover`]: moving a flow between two workers without reordering or loss. [`drain`]: the
 //!   rule for a sender that cannot park packets (XDP).
 //! * [`simulator`]: a discrete-event simulation of hosts that steer by the code above, by RSS, or
@@ -31,3 +32,4 @@ pub mod ranking;
 pub mod settings;
 pub mod simulator;
 pub mod table;
+pub mod worth;

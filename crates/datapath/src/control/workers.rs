@@ -80,6 +80,10 @@ impl<F: Frame + 'static> Datapath<F> {
     pub fn set_workers(&mut self, wanted: &[Option<usize>]) -> Result<(), Error> {
         let mut missing = wanted.to_vec();
         let mut ending = Vec::new();
+        let same = self.workers.iter().map(|worker| &worker.cpu).eq(wanted);
+        if !same {
+            self.recall();
+        }
         for (index, worker) in self.workers.iter().enumerate() {
             match missing.iter().position(|cpu| *cpu == worker.cpu) {
                 Some(at) => drop(missing.remove(at)),
@@ -327,6 +331,7 @@ impl<F: Frame + 'static> Datapath<F> {
         if self.workers.len() < 2 {
             return Ok(());
         }
+        self.recall();
         let placed: Vec<(usize, PortId, usize)> = (self.workers.iter().enumerate())
             .flat_map(|(at, worker)| {
                 worker

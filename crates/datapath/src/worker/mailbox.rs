@@ -11,6 +11,7 @@ use crate::packet_in::PacketInRing;
 use crate::port::PortId;
 use crate::shape::Way;
 use crate::snapshot::Published;
+use crate::steering::{Buckets, Inbox, Lane};
 use crate::tunnel::Asked;
 use crate::wake::Wake;
 use crossbeam_queue::ArrayQueue;
@@ -45,6 +46,12 @@ pub(crate) enum Command<F: Frame> {
         index: usize,
         ticket: u64,
     },
+    /// Give frames to another worker by this way where its buckets say so.
+    AddLane(Box<Lane<F>>),
+    /// Process what another worker leaves there.
+    AddInbox(Box<Inbox<F>>),
+    /// Give no frames to other workers, and take none, from now on.
+    Part,
     /// Do this, between two turns; for tests of what a worker that fails or stalls does to others.
     Run(Box<dyn FnOnce() + Send>),
     /// Give everything back and end.
@@ -152,6 +159,8 @@ pub(crate) struct Mailbox<F: Frame> {
     pub packet_ins: Arc<PacketInRing>,
     pub requests: Arc<RequestRing>,
     pub answers: ArrayQueue<Answer>,
+    /// Which of its flows other workers process.
+    pub buckets: Arc<Buckets>,
     /// The thread has ended.
     pub ended: AtomicBool,
 }
@@ -172,8 +181,14 @@ impl<F: Frame> Mailbox<F> {
             requests: Arc::new(RequestRing::new(Arc::clone(packet_ins.teller()))),
             packet_ins,
             answers: ArrayQueue::new(ANSWERS),
+            buckets: Arc::default(),
             ended: AtomicBool::new(false),
         }
+    }
+
+    /// Whether control has left something for the worker.
+    pub(super) fn has_something(&self) -> bool {
+        !self.commands.is_empty() || !self.packet_outs.is_empty() || !self.answers.is_empty()
     }
 
     /// Wakes the worker if it sleeps; call it after putting something into a queue.

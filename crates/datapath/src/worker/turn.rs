@@ -3,7 +3,7 @@
 use super::mailbox::{Mailbox, PacketOut, Shared};
 use crate::counters::{Cell, DropReason};
 use crate::forward::{Again, Batch, Egress, Forward, Patches};
-use crate::port::BridgeId;
+use crate::port::{BridgeId, PortId};
 use crate::shape::Released;
 use crate::snapshot::{Behind, BridgeState, PortState, Snapshot};
 use crate::tunnel::{self, Arrival, Sending};
@@ -48,6 +48,23 @@ impl<'a, F: Frame> Turn<'a, F> {
         self.arrive(port, 0, frames);
         self.finished = false;
         self.finish();
+    }
+
+    /// The same of frames of a port that may have gone meanwhile, which another worker has received.
+    /// Leaves `frames` empty.
+    #[inline]
+    pub(super) fn burst_of(&mut self, port: PortId, frames: &mut Vec<F>, finished: bool) {
+        let state = self.snapshot.port(port.slot());
+        match state.filter(|state| state.id == port) {
+            Some(state) => self.burst(state, frames, finished),
+            None => self.cell.drop(DropReason::PortGone, frames.len() as u64),
+        }
+        frames.clear();
+    }
+
+    /// Whether packets are held that are neither sent nor dropped.
+    pub(super) fn holds(&self) -> bool {
+        self.engine.is_waiting() || self.sending.is_waiting()
     }
 
     /// Brings all that has been sent on its way: through patch ports, into shapers, out by devices.

@@ -1,0 +1,546 @@
+//! Which worker processes which flows: measures, decides by the policy of the crate `steer`, and
+//! tells workers ([`crate::steering`]).
+
+use super::Datapath;
+use super::workers::{Handle, send};
+use crate::clock::{cycles, cycles_per_second};
+use crate::error::Error;
+use crate::port::LOCAL;
+use crate::steering::{BUCKETS, HERE, ring};
+use crate::worker::Command;
+use packet::Frame;
+use std::collections::HashSet;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+use steer::balance::{Balancer, Flow};
+use steer::cores::{CoreId, CoreTable, Load, Sample};
+use steer::policy::Basis;
+use steer::settings::Settings;
+use steer::worth::{Cost, is_worth};
+
+/// How long workers have to take their flows back; what is elsewhere then is lost with the ring.
+const RECALL: Duration = Duration::from_millis(500);
+/// Frames looked at that make a cost known.
+const FRAMES_FOR_COST: u64 = 1_000;
+
+/// Which worker processes a flow.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub enum SteeringMode {
+    /// Adaptive where there are more workers than receive queues (those of bridges' local ports do
+    /// not count), else off.
+    #[default]
+    Auto,
+    /// The one that receives it.
+    Off,
+    /// Whichever a hash says.
+    Rss,
+    /// The one that receives it, or a less loaded one while that one is highly loaded.
+    Adaptive,
+}
+
+impl SteeringMode {
+    /// All, with their names.
+    pub const ALL: [(&'static str, SteeringMode); 4] = [
+        ("auto", SteeringMode::Auto),
+        ("off", SteeringMode::Off),
+        ("rss", SteeringMode::Rss),
+        ("adaptive", SteeringMode::Adaptive),
+    ];
+
+    /// Its name.
+    pub fn name(self) -> &'static str {
+        let found = SteeringMode::ALL
+            .into_iter()
+            .find(|(_, mode)| *mode == self);
+        found.map_or("", |(name, _)| name)
+    }
+}
+
+/// What is done about steering, and what it has done.
+#[derive(Clone, PartialEq, Debug)]
+pub struct SteeringInfo {
+    /// What was asked for.
+    pub mode: SteeringMode,
+    /// What is done: never [`SteeringMode::Auto`].
+    pub effective: SteeringMode,
+    /// Each worker.
+    pub workers: Vec<SteeringWorker>,
+}
+
+/// What one worker has to do with steering; frames and moves since it started.
+#[derive(Clone, PartialEq, Debug, Default)]
+pub struct SteeringWorker {
+    /// Its thread's name.
+    pub name: String,
+    /// Part of its time spent on frames in the last sample.
+    pub load: f64,
+    /// Buckets of flows that it receives and others process.
+    pub away: usize,
+    /// Cycles that it takes to receive a frame, and to process one of its own.
+    pub cost: (f64, f64),
+    /// Cycles that it takes to process a frame of another worker.
+    pub take_cost: f64,
+    /// Frames given to others.
+    pub handed: u64,
+    /// Frames taken from others.
+    pub taken: u64,
+    /// Frames dropped because the other's ring was full.
+    pub refused: u64,
+    /// Frames that wait for a move to end.
+    pub parked: u64,
+    /// Moves of buckets that ended where they should.
+    pub moved: u64,
+    /// Moves given up for want of room to park frames.
+    pub gave_up_full: u64,
+    /// Moves given up because the old worker did not finish in time.
+    pub gave_up_late: u64,
+}
+
+/// Ratio of two counters' growth, known once enough has been counted.
+#[derive(Clone, Copy, Default)]
+struct PerFrame {
+    frames: u64,
+    cycles: u64,
+    known: Option<f64>,
+}
+
+impl PerFrame {
+    fn note(&mut self, frames: u64, cycles: u64) {
+        let (more, spent) = (frames - self.frames, cycles - self.cycles);
+        if more >= FRAMES_FOR_COST {
+            let now = spent as f64 / more as f64;
+            // One sample in which the worker did not run must not decide.
+            self.known = Some(self.known.map_or(now, |before| (before * 3.0 + now) / 4.0));
+            (self.frames, self.cycles) = (frames, cycles);
+        }
+    }
+
+    fn get(&self) -> f64 {
+        self.known.unwrap_or_default()
+    }
+}
+
+/// What was seen of a worker.
+struct Seen {
+    number: usize,
+    busy: u64,
+    load: Load,
+    receive: PerFrame,
+    work: PerFrame,
+    take: PerFrame,
+    packets: Box<[u64; BUCKETS]>,
+    /// Frames in the last sample.
+    recent: Box<[u64; BUCKETS]>,
+    /// Since when a bucket had none, ns.
+    silent_ns: Box<[u64; BUCKETS]>,
+    moved_ns: Box<[u64; BUCKETS]>,
+}
+
+impl Seen {
+    /// What was seen first.
+    fn new(number: usize, now_ns: u64) -> Seen {
+        Seen {
+            number,
+            busy: 0,
+            load: Load::ZERO,
+            receive: PerFrame::default(),
+            work: PerFrame::default(),
+            take: PerFrame::default(),
+            packets: Box::new([0; BUCKETS]),
+            recent: Box::new([0; BUCKETS]),
+            silent_ns: Box::new([now_ns; BUCKETS]),
+            moved_ns: Box::new([now_ns; BUCKETS]),
+        }
+    }
+
+    fn cost(&self) -> Cost {
+        Cost {
+            receive: self.receive.get(),
+            work: self.work.get(),
+        }
+    }
+}
+
+/// Steering among a set of workers, while there are at least two.
+struct Group {
+    /// In the order of the workers.
+    seen: Vec<Seen>,
+    cores: CoreTable,
+    balancer: Balancer,
+    sampled: u64,
+    effective: SteeringMode,
+    /// Whether all that was received has been counted at least once.
+    begun: bool,
+}
+
+/// What control keeps of steering.
+pub(super) struct Steering {
+    mode: SteeringMode,
+    settings: Settings,
+    group: Option<Group>,
+    /// Rings, by their ends' numbers.
+    lanes: HashSet<(usize, usize)>,
+}
+
+impl Default for Steering {
+    fn default() -> Steering {
+        // Workers' loads are known to a cycle, and what they are loaded with waits in queues that
+        // were made for it.
+        let settings = Settings {
+            high: Load::percent(90),
+            margin: Load::percent(5),
+            ..Settings::default()
+        };
+        Steering {
+            mode: SteeringMode::default(),
+            settings,
+            group: None,
+            lanes: HashSet::new(),
+        }
+    }
+}
+
+impl<F: Frame + 'static> Datapath<F> {
+    /// Says which worker processes which flow. Takes effect with the next
+    /// [`Datapath::steer`].
+    pub fn set_steering(&mut self, mode: SteeringMode) {
+        self.steering.mode = mode;
+    }
+
+    /// How often to call [`Datapath::steer`] while it says that it has something to do.
+    pub fn steering_period(&self) -> Duration {
+        Duration::from_nanos(self.steering.settings.sample_period_ns)
+    }
+
+    fn effective_steering(&self) -> SteeringMode {
+        let workers = self.workers.len();
+        match self.steering.mode {
+            _ if workers < 2 => SteeringMode::Off,
+            SteeringMode::Auto => {
+                let ports = self.ports.iter().flatten();
+                let others = ports.filter(|port| port.number != LOCAL);
+                let queues: usize = others.map(|port| port.histories.len()).sum();
+                match queues > 0 && workers > queues {
+                    true => SteeringMode::Adaptive,
+                    false => SteeringMode::Off,
+                }
+            }
+            mode => mode,
+        }
+    }
+
+    /// Looks at what workers have to do, and has flows move. Returns whether there is anything to
+    /// steer, so that it is to be called again after [`Datapath::steering_period`]; else it is
+    /// enough to call it now and then.
+    ///
+    /// # Errors
+    ///
+    /// A worker does not take commands.
+    pub fn steer(&mut self) -> Result<bool, Error> {
+        let effective = self.effective_steering();
+        let numbers: Vec<usize> = self.workers.iter().map(|worker| worker.number()).collect();
+        let same = self.steering.group.as_ref().is_some_and(|group| {
+            group.effective == effective
+                && group
+                    .seen
+                    .iter()
+                    .map(|seen| seen.number)
+                    .eq(numbers.iter().copied())
+        });
+        if !same {
+            self.regroup(effective, &numbers)?;
+        }
+        let Some(mut group) = self.steering.group.take() else {
+            return Ok(false);
+        };
+        let outcome = self.sample(&mut group);
+        self.steering.group = Some(group);
+        outcome.map(|()| true)
+    }
+
+    /// Begins to steer in another way, or among other workers.
+    fn regroup(&mut self, effective: SteeringMode, numbers: &[usize]) -> Result<(), Error> {
+        if self.steering.group.take().is_some() {
+            self.recall();
+        }
+        for worker in &self.workers {
+            worker
+                .mailbox
+                .buckets
+                .watch(effective == SteeringMode::Adaptive);
+        }
+        if effective == SteeringMode::Off {
+            return Ok(());
+        }
+        let now_ns = now_ns();
+        let Ok(cores) = CoreTable::new(numbers.len() as u16, now_ns) else {
+            return Ok(());
+        };
+        let balancer = Balancer::new(cores.count(), &self.steering.settings);
+        let seen = numbers.iter().map(|number| Seen::new(*number, now_ns));
+        self.steering.group = Some(Group {
+            seen: seen.collect(),
+            cores,
+            balancer,
+            sampled: cycles(),
+            effective,
+            begun: false,
+        });
+        if effective == SteeringMode::Rss {
+            for from in 0..numbers.len() {
+                for bucket in 0..BUCKETS {
+                    self.want(from, bucket, bucket % numbers.len())?;
+                }
+                self.tell(from);
+            }
+        }
+        Ok(())
+    }
+
+    /// Has a worker's bucket processed by another worker, or by itself: places in
+    /// [`Datapath::workers`]. Once it is there, steering may move it again.
+    ///
+    /// # Errors
+    ///
+    /// There is no such worker or bucket, or no room for another ring, or one does not take
+    /// commands.
+    pub fn move_bucket(&mut self, from: usize, bucket: usize, to: usize) -> Result<(), Error> {
+        let count = self.workers.len();
+        if let Some(missing) = [from, to].into_iter().find(|at| *at >= count) {
+            return Err(Error::NoSuchWorker(missing));
+        }
+        if bucket >= BUCKETS {
+            return Err(Error::NoSuchBucket(bucket));
+        }
+        if let Some(group) = &mut self.steering.group
+            && let Some(seen) = group.seen.get_mut(from)
+        {
+            let now_ns = now_ns();
+            (seen.moved_ns[bucket], seen.silent_ns[bucket]) = (now_ns, now_ns);
+        }
+        self.want(from, bucket, to)?;
+        self.tell(from);
+        Ok(())
+    }
+
+    /// Notes where a bucket is to be; [`Datapath::tell`] has the worker look.
+    fn want(&mut self, from: usize, bucket: usize, to: usize) -> Result<(), Error> {
+        let (giver, taker) = (&self.workers[from], &self.workers[to]);
+        if from == to {
+            giver.mailbox.buckets.want(bucket, HERE);
+            return Ok(());
+        }
+        let ends = (giver.number(), taker.number());
+        if !self.steering.lanes.contains(&ends) {
+            let mailbox = Arc::clone(&taker.mailbox);
+            let (lane, inbox) = ring(ends.1, Box::new(move || mailbox.nudge()));
+            send(taker, Command::AddInbox(Box::new(inbox)))?;
+            self.steering.lanes.insert(ends);
+            send(giver, Command::AddLane(Box::new(lane)))?;
+        }
+        giver.mailbox.buckets.want(bucket, ends.1 as u8);
+        Ok(())
+    }
+
+    fn tell(&self, worker: usize) {
+        let mailbox = &self.workers[worker].mailbox;
+        mailbox.buckets.changed();
+        mailbox.nudge();
+    }
+
+    /// Brings all flows back to the workers that receive them, and takes the rings away. Called
+    /// before workers or their queues change, so that nothing is overtaken or lost.
+    pub(super) fn recall(&mut self) {
+        self.steering.group = None;
+        if self.steering.lanes.is_empty() {
+            return;
+        }
+        for (place, worker) in self.workers.iter().enumerate() {
+            for bucket in 0..BUCKETS {
+                worker.mailbox.buckets.want(bucket, HERE);
+            }
+            self.tell(place);
+        }
+        let deadline = Instant::now() + RECALL;
+        let are_here = || {
+            let mut workers = self.workers.iter();
+            workers.all(|worker| worker.mailbox.buckets.all_here())
+        };
+        while !are_here() && Instant::now() < deadline {
+            std::thread::sleep(Duration::from_micros(50));
+        }
+        for worker in &self.workers {
+            if let Err(error) = send(worker, Command::Part) {
+                tracing::warn!(target: "dpif_netdev", "{error}");
+            }
+        }
+        self.steering.lanes.clear();
+    }
+
+    fn sample(&mut self, group: &mut Group) -> Result<(), Error> {
+        let (now, now_ns) = (cycles(), now_ns());
+        let wall = now
+            .wrapping_sub(std::mem::replace(&mut group.sampled, now))
+            .max(1);
+        for (worker, seen) in self.workers.iter().zip(&mut group.seen) {
+            let counters = &worker.mailbox.counters;
+            let busy = counters.busy_cycles.get();
+            let spent = busy.saturating_sub(std::mem::replace(&mut seen.busy, busy));
+            seen.load = Load::of(spent.min(wall) as f64 / wall as f64);
+            let buckets = &worker.mailbox.buckets;
+            let counted = &buckets.counters;
+            seen.receive
+                .note(counted.received.get(), counted.receive_cycles.get());
+            seen.work
+                .note(counted.kept.get(), counted.work_cycles.get());
+            seen.take
+                .note(counted.taken.get(), counted.take_cycles.get());
+            for bucket in 0..BUCKETS {
+                let packets = buckets.packets(bucket);
+                let before = std::mem::replace(&mut seen.packets[bucket], packets);
+                seen.recent[bucket] = packets - before;
+                if packets != before {
+                    seen.silent_ns[bucket] = now_ns;
+                }
+            }
+        }
+        if !std::mem::replace(&mut group.begun, true) || group.effective != SteeringMode::Adaptive {
+            return Ok(());
+        }
+        self.forget_silent(group, now_ns)?;
+        let sample = |seen: &Seen| Sample {
+            load: seen.load,
+            yielding: Load::ZERO,
+        };
+        let samples: Vec<Sample> = group.seen.iter().map(sample).collect();
+        let settings = self.steering.settings;
+        if group.cores.sample(&samples, now_ns).is_err() {
+            return Ok(());
+        }
+        group.balancer.observe(&group.cores);
+        let hot = group.balancer.sources(&group.cores, &settings);
+        if !hot.contains(&true) {
+            return Ok(());
+        }
+        let flows = self.flows(group, &hot, wall);
+        let moves = group
+            .balancer
+            .decide(&group.cores, &flows, &settings, now_ns);
+        let mut told = HashSet::new();
+        for to_do in moves {
+            let (from, bucket) = to_do.key;
+            let to = to_do.to.index();
+            group.seen[from].moved_ns[bucket] = now_ns;
+            self.want(from, bucket, to)?;
+            told.insert(from);
+        }
+        told.into_iter().for_each(|from| self.tell(from));
+        Ok(())
+    }
+
+    /// Buckets of which nothing has come for long go back to the worker that receives them.
+    fn forget_silent(&mut self, group: &mut Group, now_ns: u64) -> Result<(), Error> {
+        let age = self.steering.settings.choice_age_ns;
+        for from in 0..group.seen.len() {
+            let buckets = Arc::clone(&self.workers[from].mailbox.buckets);
+            let mut any = false;
+            for bucket in 0..BUCKETS {
+                let (at, wanted) = (buckets.at(bucket), buckets.wanted(bucket));
+                let settled_ns = now_ns.saturating_sub(group.seen[from].moved_ns[bucket]);
+                if at != wanted && settled_ns > 2 * crate::steering::LIMITS.wait_ns {
+                    // Given up: it stays where it is.
+                    buckets.want(bucket, at);
+                }
+                let silent = now_ns.saturating_sub(group.seen[from].silent_ns[bucket]) >= age;
+                if silent && at != HERE && wanted != HERE {
+                    buckets.want(bucket, HERE);
+                    any = true;
+                }
+            }
+            if any {
+                self.tell(from);
+            }
+        }
+        Ok(())
+    }
+
+    /// Buckets of workers that have too much to do, with the load that each makes.
+    fn flows(&self, group: &Group, hot: &[bool], wall: u64) -> Vec<Flow<(usize, usize)>> {
+        let place = |number: u8| {
+            let number = usize::from(number);
+            group.seen.iter().position(|seen| seen.number == number)
+        };
+        let others = group.seen.len() - 1;
+        let mut flows = Vec::new();
+        for (from, (seen, worker)) in group.seen.iter().zip(&self.workers).enumerate() {
+            let leaves = is_worth(seen.cost(), others);
+            for bucket in 0..BUCKETS {
+                let number = worker.mailbox.buckets.at(bucket);
+                let at = if number == HERE {
+                    Some(from)
+                } else {
+                    place(number)
+                };
+                let Some(at) = at.filter(|at| hot[*at]) else {
+                    continue;
+                };
+                let is_here = at == from;
+                if seen.recent[bucket] == 0 || is_here && !leaves {
+                    continue;
+                }
+                let cost = match is_here {
+                    true => seen.work.get(),
+                    false => group.seen[at].take.get(),
+                };
+                let load = seen.recent[bucket] as f64 * cost / wall as f64;
+                flows.push(Flow {
+                    key: (from, bucket),
+                    core: CoreId(at as u16),
+                    load: Load::of(load),
+                    vm: None,
+                    priority: false,
+                    basis: Basis::LeastLoad,
+                    moved_ns: seen.moved_ns[bucket],
+                });
+            }
+        }
+        flows
+    }
+
+    /// What is done about steering.
+    pub fn steering(&self) -> SteeringInfo {
+        let group = self.steering.group.as_ref();
+        let describe = |(place, worker): (usize, &Handle<F>)| {
+            let buckets = &worker.mailbox.buckets;
+            let counters = &buckets.counters;
+            let seen = group.and_then(|group| group.seen.get(place));
+            let cost = |of: fn(&Seen) -> &PerFrame| seen.map_or(0.0, |seen| of(seen).get());
+            SteeringWorker {
+                name: worker.mailbox.name.clone(),
+                load: seen.map_or(0.0, |seen| seen.load.part()),
+                away: (0..BUCKETS)
+                    .filter(|bucket| buckets.at(*bucket) != HERE)
+                    .count(),
+                cost: (cost(|seen| &seen.receive), cost(|seen| &seen.work)),
+                take_cost: cost(|seen| &seen.take),
+                handed: counters.handed.get(),
+                taken: counters.taken.get(),
+                refused: counters.refused.get(),
+                parked: counters.parked.get(),
+                moved: counters.moved.get(),
+                gave_up_full: counters.gave_up_full.get(),
+                gave_up_late: counters.gave_up_late.get(),
+            }
+        };
+        SteeringInfo {
+            mode: self.steering.mode,
+            effective: group.map_or(SteeringMode::Off, |group| group.effective),
+            workers: self.workers.iter().enumerate().map(describe).collect(),
+        }
+    }
+}
+
+/// Nanoseconds of the processor's clock, as the policy counts them.
+fn now_ns() -> u64 {
+    (u128::from(cycles()) * 1_000_000_000 / u128::from(cycles_per_second())) as u64
+}
