@@ -17,13 +17,14 @@
 mod give;
 mod take;
 
-pub(crate) use give::{Giver, Lane};
+pub(crate) use give::{Giver, Lane, Looked};
 pub(crate) use take::Inbox;
 
 use crate::counters::Count;
 use crate::port::PortId;
 use crossbeam_utils::CachePadded;
 use packet::Frame;
+use packet::parse::prefetch_at;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use steer::handover::Limits;
@@ -44,6 +45,12 @@ pub(crate) const LIMITS: Limits = Limits {
     wait_ns: 100_000_000,
 };
 
+/// Frames of so many bytes at most are copied by the worker that takes them, and stay with the one
+/// that received them: what a buffer has besides its bytes would have to go from one processor's
+/// caches to the other's and back, which takes longer than to copy them.
+const COPIED: usize = 256;
+const CACHE_LINE: usize = 64;
+
 /// The worker that receives it, as a bucket's place.
 pub(crate) const HERE: u8 = u8::MAX;
 /// On its way.
@@ -52,19 +59,71 @@ const MOVING: u8 = u8::MAX - 1;
 /// A frame on its way to the worker that processes it.
 pub(crate) struct Handed<F> {
     pub frame: F,
-    /// By which it came in.
-    pub port: PortId,
-    /// Whether nothing was left to be done to it.
-    pub finished: bool,
+    /// By which it came in, and whether nothing was left to be done to it.
+    pub origin: Origin,
+}
+
+/// The port that a frame came in by, and whether nothing was left to be done to it.
+pub(crate) type Origin = (PortId, bool);
+
+/// What a ring holds of a frame.
+struct Entry<F> {
+    /// The frame itself; none where its sender keeps it until its bytes have been copied.
+    frame: Option<F>,
+    origin: Origin,
+    /// Its bytes, or those of its first segment.
+    bytes: *const u8,
+    length: u32,
+}
+
+// SAFETY: the bytes may be read by whoever has the entry, on any thread: they belong to `frame`, or
+// to a frame that its sender keeps unchanged meanwhile (`Lane::lent`).
+unsafe impl<F: Send> Send for Entry<F> {}
+
+impl<F: Frame> Entry<F> {
+    fn new(handed: Handed<F>) -> Entry<F> {
+        let head = handed.frame.head();
+        Entry {
+            bytes: head.as_ptr(),
+            length: head.len() as u32,
+            frame: Some(handed.frame),
+            origin: handed.origin,
+        }
+    }
+
+    /// Asks for all of it that lies in the caches of another processor.
+    #[inline(always)]
+    fn prefetch(&self) {
+        prefetch_at(self.bytes);
+        match &self.frame {
+            Some(frame) => frame.prefetch(),
+            None => {
+                for more in 1..COPIED.div_ceil(CACHE_LINE) {
+                    if more * CACHE_LINE < self.length as usize {
+                        prefetch_at(self.bytes.wrapping_add(more * CACHE_LINE));
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// How far the receiver of a ring has come, which its sender reads.
+#[derive(Default)]
+struct Progress {
+    /// Entries taken; what they point to is no longer read.
+    taken: AtomicU64,
+    /// Entries that are finished.
+    finished: AtomicU64,
 }
 
 /// Makes a ring to the worker with this number, which `nudge` wakes.
 pub(crate) fn ring<F: Frame>(to: usize, nudge: Box<dyn Fn() + Send>) -> (Lane<F>, Inbox<F>) {
     let (producer, consumer) = rtrb::RingBuffer::new(RING);
-    let finished: Arc<CachePadded<AtomicU64>> = Arc::default();
+    let progress: Arc<CachePadded<Progress>> = Arc::default();
     (
-        Lane::new(to, producer, Arc::clone(&finished), nudge),
-        Inbox::new(consumer, finished),
+        Lane::new(to, producer, Arc::clone(&progress), nudge),
+        Inbox::new(consumer, progress),
     )
 }
 

@@ -45,7 +45,7 @@ use crate::clock::{Clock, cycles, cycles_per_second};
 use crate::counters::{Cell, DropReason, QueueCounters, WorkerCounters};
 use crate::forward::{Egress, Patches};
 use crate::port::PortId;
-use crate::steering::{Giver, Handed};
+use crate::steering::{Giver, Handed, Looked};
 use crate::tunnel::Sending;
 use crate::turns::{Doing, Eye, Parts};
 use crate::wake::{readable, wait};
@@ -540,6 +540,9 @@ impl<F: Frame> Worker<F> {
             busy += now.wrapping_sub(then);
             parts.end(now, Doing::PacketOuts, 0);
         }
+        if giver.lends() {
+            giver.release();
+        }
         if giver.is_asked() {
             giver.advance(turn.holds());
             if giver.has_home() {
@@ -588,7 +591,7 @@ impl<F: Frame> Worker<F> {
                 continue;
             }
             *in_hand = Some((index, 0));
-            let count = port.queue.receive(frames);
+            let mut count = port.queue.receive(frames);
             if count == 0 {
                 if port.signalled {
                     port.woke_in_vain(now);
@@ -604,9 +607,14 @@ impl<F: Frame> Worker<F> {
             crowded |= count >= BURST;
             let mut looked = None;
             if giver.looks() {
-                looked = Some(giver.share((port.id, port.finished), frames, now, cell));
+                looked = Some(share_out(giver, port, frames, &mut count, now, cell));
+                *in_hand = Some((index, count));
                 if giver.has_home() {
                     come_home(&mut turn, giver.take_home());
+                }
+                while frames.len() > BURST {
+                    giver.spare.extend(frames.drain(..BURST));
+                    turn.burst(state, &mut giver.spare, port.finished);
                 }
             }
             if turn.egress.shaping.is_used() {
@@ -905,6 +913,41 @@ impl Rest {
     }
 }
 
+/// Bursts that are received one after the other where most of their frames go to other workers.
+const BURSTS: usize = 4;
+
+/// Gives others what they process of a burst that began to be received at `began`, in cycles. Where
+/// few frames stay, those of more bursts join them: the fewer are processed together, the more each
+/// costs. `count` grows by these.
+#[inline]
+fn share_out<F: Frame>(
+    giver: &mut Giver<F>,
+    port: &mut RxPort<F>,
+    frames: &mut Vec<F>,
+    count: &mut usize,
+    began: u64,
+    cell: &Cell,
+) -> Looked {
+    let origin = (port.id, port.finished);
+    giver.share(origin, frames, began, cell);
+    let mut last = *count;
+    for _ in 1..BURSTS {
+        if last < BURST || frames.len() > BURST / 2 {
+            break;
+        }
+        let began = cycles();
+        let mut more = std::mem::take(&mut giver.spare);
+        last = port.queue.receive(&mut more);
+        if last > 0 {
+            *count += last;
+            giver.share(origin, &mut more, began, cell);
+            frames.append(&mut more);
+        }
+        giver.spare = more;
+    }
+    Looked::now(frames.len())
+}
+
 /// Runs of frames that are taken from another worker in a turn at most.
 const RUNS: usize = 4;
 
@@ -921,9 +964,13 @@ fn take_from_others<F: Frame>(
     let holds = turn.holds();
     for inbox in &mut giver.inboxes {
         for _ in 0..RUNS {
-            let Some((port, finished)) = inbox.take(frames) else {
+            let taken_run = inbox.take(frames, &turn.shared.allocate);
+            let Some(((port, finished), lost)) = taken_run else {
                 break;
             };
+            if lost > 0 {
+                turn.cell.drop(DropReason::NoBuffer, lost);
+            }
             *in_hand = Some((usize::MAX, frames.len()));
             taken += frames.len() as u64;
             // What others have left at shaped ports of this worker may be of these flows, and goes
@@ -948,17 +995,12 @@ fn take_from_others<F: Frame>(
 fn come_home<F: Frame>(turn: &mut Turn<'_, F>, handed: Vec<Handed<F>>) {
     let mut frames = Vec::with_capacity(BURST);
     let mut run = None;
-    for Handed {
-        frame,
-        port,
-        finished,
-    } in handed
-    {
-        if run != Some((port, finished)) || frames.len() == BURST {
+    for Handed { frame, origin } in handed {
+        if run != Some(origin) || frames.len() == BURST {
             if let Some((port, finished)) = run {
                 turn.burst_of(port, &mut frames, finished);
             }
-            run = Some((port, finished));
+            run = Some(origin);
         }
         frames.push(frame);
     }

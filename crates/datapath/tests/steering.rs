@@ -75,10 +75,12 @@ fn total(switch: &Switch, of: fn(&datapath::SteeringWorker) -> u64) -> u64 {
 }
 
 /// A switch that sends what comes in by one wire out by another.
-fn two_ports(workers: usize) -> (Switch, Arc<Wire>, Arc<Wire>) {
+fn two_ports(workers: usize, copied: bool) -> (Switch, Arc<Wire>, Arc<Wire>) {
     let mut switch = Switch::new(workers);
     let bridge = switch.bridge("br0");
     let (inward, outward) = (Wire::new(true), Wire::new(true));
+    // So that the other worker copies short frames.
+    inward.never_offloads.store(copied, Ordering::SeqCst);
     switch.port(bridge, 1, &inward);
     switch.port(bridge, 2, &outward);
     switch.rule(bridge, 0, 1, in_port(1), vec![Op::Output(2)]);
@@ -95,7 +97,12 @@ fn receiver(switch: &Switch) -> usize {
 
 #[test]
 fn a_hash_spreads_flows_over_workers_in_order() {
-    let (mut switch, inward, outward) = two_ports(3);
+    spread(false);
+    spread(true);
+}
+
+fn spread(copied: bool) {
+    let (mut switch, inward, outward) = two_ports(3, copied);
     switch.datapath.set_steering(SteeringMode::Rss);
     assert_eq!(switch.datapath.steer(), Ok(true));
     let source = Source::new(&inward, &outward);
@@ -139,7 +146,12 @@ fn a_hash_spreads_flows_over_workers_in_order() {
 
 #[test]
 fn ten_thousand_moves_under_load_keep_the_order_and_lose_nothing() {
-    let (mut switch, inward, outward) = two_ports(3);
+    move_much(false);
+    move_much(true);
+}
+
+fn move_much(copied: bool) {
+    let (mut switch, inward, outward) = two_ports(3, copied);
     switch.datapath.set_steering(SteeringMode::Adaptive);
     let source = Source::new(&inward, &outward);
     let receiver = receiver(&switch);
@@ -176,7 +188,7 @@ fn ten_thousand_moves_under_load_keep_the_order_and_lose_nothing() {
 
 #[test]
 fn workers_come_and_go_while_flows_are_spread() {
-    let (mut switch, inward, outward) = two_ports(2);
+    let (mut switch, inward, outward) = two_ports(2, true);
     switch.datapath.set_steering(SteeringMode::Rss);
     let source = Source::new(&inward, &outward);
     let mut order = Order::default();
@@ -203,7 +215,7 @@ fn workers_come_and_go_while_flows_are_spread() {
 
 #[test]
 fn frames_of_ports_that_go_are_counted() {
-    let (mut switch, inward, outward) = two_ports(2);
+    let (mut switch, inward, outward) = two_ports(2, true);
     let bridge = switch.bridge("br1");
     switch.datapath.set_steering(SteeringMode::Rss);
     switch.datapath.steer().unwrap();
@@ -233,7 +245,7 @@ fn frames_of_ports_that_go_are_counted() {
 
 #[test]
 fn a_full_ring_drops_by_a_name_and_goes_on() {
-    let (mut switch, inward, outward) = two_ports(2);
+    let (mut switch, inward, outward) = two_ports(2, true);
     let receiver = receiver(&switch);
     let other = 1 - receiver;
     for bucket in 0..BUCKETS {
@@ -276,7 +288,7 @@ fn a_full_ring_drops_by_a_name_and_goes_on() {
 
 #[test]
 fn a_worker_with_too_much_to_do_gives_flows_away_and_gets_silent_ones_back() {
-    let (mut switch, inward, _outward) = two_ports(2);
+    let (mut switch, inward, _outward) = two_ports(2, true);
     switch.datapath.set_steering(SteeringMode::Adaptive);
     let receiver = receiver(&switch);
     let frames = (0..FLOWS).map(|flow| frame(mac(250), mac(flow as u8), flow).to_vec());
@@ -304,7 +316,7 @@ fn a_worker_with_too_much_to_do_gives_flows_away_and_gets_silent_ones_back() {
 /// do it stays.
 #[test]
 fn a_single_flow_does_not_wander() {
-    let (mut switch, inward, outward) = two_ports(2);
+    let (mut switch, inward, outward) = two_ports(2, true);
     switch.datapath.set_steering(SteeringMode::Adaptive);
     inward.endless.lock().unwrap().0 = vec![frame(mac(250), mac(1), 0).to_vec()];
     inward.signal();
@@ -318,7 +330,7 @@ fn a_single_flow_does_not_wander() {
 
 #[test]
 fn what_cannot_be_moved_is_refused() {
-    let (mut switch, _, _) = two_ports(2);
+    let (mut switch, _, _) = two_ports(2, true);
     let refused = |switch: &mut Switch, from, bucket, to| {
         let moved = switch.datapath.move_bucket(from, bucket, to);
         moved.unwrap_err().to_string()
@@ -333,7 +345,7 @@ fn what_cannot_be_moved_is_refused() {
 
 #[test]
 fn more_workers_than_queues_are_used_by_themselves() {
-    let (mut switch, _, _) = two_ports(2);
+    let (mut switch, _, _) = two_ports(2, true);
     // Two queues.
     assert_eq!(switch.datapath.steer(), Ok(false));
     assert_eq!(switch.datapath.steering().effective, SteeringMode::Off);
@@ -346,7 +358,7 @@ fn more_workers_than_queues_are_used_by_themselves() {
 
 #[test]
 fn a_worker_that_fails_over_handed_frames_goes_on() {
-    let (mut switch, inward, outward) = two_ports(2);
+    let (mut switch, inward, outward) = two_ports(2, true);
     let receiver = receiver(&switch);
     for bucket in 0..BUCKETS {
         switch

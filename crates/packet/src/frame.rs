@@ -41,6 +41,16 @@ pub trait Frame: Sized + Send {
     /// Total length over all segments.
     fn len(&self) -> usize;
 
+    /// Asks the processor to fetch what belongs to the frame besides its bytes.
+    fn prefetch(&self) {}
+
+    /// Asks the processor to fetch the memory that the next `count` frames from the same place as
+    /// this one will be received into, to be written. Worth it where frames are processed by
+    /// another processor than the one that receives them, whose caches then have it.
+    fn prefetch_next(&self, count: usize) {
+        let _ = count;
+    }
+
     /// Whether there are no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0

@@ -521,13 +521,19 @@ pub fn parse_burst<F: Frame>(
 /// Asks the processor to fetch the first bytes.
 #[inline(always)]
 pub fn prefetch(bytes: &[u8]) {
+    prefetch_at(bytes.as_ptr());
+}
+
+/// Asks the processor to fetch what is at an address, which need not be one of anything.
+#[inline(always)]
+pub fn prefetch_at<T>(place: *const T) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a prefetch of any address has no effect but on the cache; SSE, which it belongs to,
     // is part of x86_64.
     unsafe {
         use core::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        _mm_prefetch::<_MM_HINT_T0>(bytes.as_ptr().cast());
+        _mm_prefetch::<_MM_HINT_T0>(place.cast());
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = bytes;
+    let _ = place;
 }

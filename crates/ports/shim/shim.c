@@ -52,7 +52,10 @@ int sluice_log_to(void (*sink)(uint32_t, const char *, size_t))
 
 struct rte_mempool *sluice_pool_create(const char *name, uint32_t count, uint32_t cache, uint16_t room, int socket)
 {
-    return rte_pktmbuf_pool_create(name, count, cache, 0, room, socket);
+    /* What was freed last is taken first: where one worker receives and another sends, buffers
+     * go through the pool, and by DPDK's usual ring all of them would, out of every cache. */
+    struct rte_mempool *pool = rte_pktmbuf_pool_create_by_ops(name, count, cache, 0, room, socket, "stack");
+    return pool != NULL ? pool : rte_pktmbuf_pool_create(name, count, cache, 0, room, socket);
 }
 
 /* Whether so many bytes more could be had at once. */
@@ -93,6 +96,35 @@ int sluice_pool_get(struct rte_mempool *pool, struct rte_mbuf **out, uint32_t co
 void sluice_pool_put(struct rte_mempool *pool, struct rte_mbuf **frames, uint32_t count)
 {
     rte_mempool_put_bulk(pool, (void **)frames, count);
+}
+
+static inline void fetch_to_write(const void *place)
+{
+#if defined(__x86_64__)
+    /* For the baseline that this is built for the compiler would only fetch it to be read. Where a
+     * processor does not know it, it does nothing. */
+    __asm__ volatile("prefetchw %0" : : "m"(*(const char *)place));
+#else
+    __builtin_prefetch(place, 1, 3);
+#endif
+}
+
+/* Fetches, to be written, what the next `count` buffers of the pool that this one is of will hold
+ * of short frames, as far as this thread's cache has them. */
+void sluice_pool_fetch_next(const struct rte_mbuf *m, uint32_t count)
+{
+    const struct rte_mempool_cache *cache = rte_mempool_default_cache(m->pool, rte_lcore_id());
+    if (cache == NULL)
+        return;
+    uint32_t len = cache->len;
+    if (count > len)
+        count = len;
+    for (uint32_t i = 1; i <= count; i++) {
+        char *next = cache->objs[len - i];
+        fetch_to_write(next);
+        fetch_to_write(next + RTE_CACHE_LINE_SIZE);
+        fetch_to_write(next + sizeof(struct rte_mbuf) + RTE_PKTMBUF_HEADROOM);
+    }
 }
 
 void sluice_mbuf_free_segment(struct rte_mbuf *m)

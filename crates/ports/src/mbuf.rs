@@ -13,6 +13,8 @@ use crate::raw::{self, RawMbuf, flag};
 use packet::frame::{Frame, Gso, Offload};
 use std::ptr::NonNull;
 
+/// Bytes of a line of the cache, of which an mbuf takes two.
+const CACHE_LINE: usize = 64;
 /// Bytes in front of a new frame.
 pub(crate) const HEADROOM: u16 = 128;
 
@@ -255,6 +257,19 @@ impl Frame for Mbuf {
     #[inline]
     fn len(&self) -> usize {
         self.raw().packet_len as usize
+    }
+
+    #[inline]
+    fn prefetch(&self) {
+        let place: *const RawMbuf = self.raw();
+        packet::parse::prefetch_at(place);
+        packet::parse::prefetch_at(place.cast::<u8>().wrapping_add(CACHE_LINE));
+    }
+
+    #[inline]
+    fn prefetch_next(&self, count: usize) {
+        // SAFETY: the mbuf is ours, and its pool lives as long as the EAL.
+        unsafe { raw::sluice_pool_fetch_next(self.raw(), count as u32) };
     }
 
     #[inline]

@@ -168,6 +168,7 @@ unsafe extern "C" {
     pub fn sluice_mbuf_free_segment(mbuf: *mut RawMbuf);
     pub fn sluice_pool_get(pool: *mut RawPool, out: *mut *mut RawMbuf, count: u32) -> c_int;
     pub fn sluice_pool_put(pool: *mut RawPool, mbufs: *mut *mut RawMbuf, count: u32);
+    pub fn sluice_pool_fetch_next(mbuf: *const RawMbuf, count: u32);
     pub fn sluice_rx_burst(port: u16, queue: u16, out: *mut *mut RawMbuf, count: u16) -> u16;
     pub fn sluice_tx_burst(port: u16, queue: u16, frames: *mut *mut RawMbuf, count: u16) -> u16;
     pub fn sluice_tx_prepare(port: u16, queue: u16, frames: *mut *mut RawMbuf, count: u16) -> u16;

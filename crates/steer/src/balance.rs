@@ -244,7 +244,7 @@ impl Balancer {
             for index in here {
                 let flow = &flows[index];
                 let load = plan.cores.load(from).min(least);
-                if load < high.minus(plan.settings.margin) {
+                if load < high.minus(plan.settings.margin) && !plan.settings.level {
                     break;
                 }
                 let is_heavy = flow.load.plus(flow.load) > plan.cores.measured(from);

@@ -97,6 +97,12 @@ pub struct Settings {
     /// Default 10%: a move empties caches and parks packets, and two samples of steady Poisson
     /// traffic differ by a few percent.
     pub margin: Load,
+    /// Whether flows leave a highly loaded core until it is no more loaded than others, instead of
+    /// until it is below `high` by the margin.
+    ///
+    /// Default: not. Whoever does not know by how much a core is overloaded, because it is measured
+    /// as busy and no more than that, comes to rest in fewer steps by it.
+    pub level: bool,
     /// A core chosen for an entry or flow is forgotten after so long without a packet, ns.
     ///
     /// Default 1 s. The next packet may then take another core without overtaking: a full queue of
@@ -122,6 +128,7 @@ impl Default for Settings {
             ranking_samples: 3,
             hold_ns: 200 * MS,
             margin: Load::percent(10),
+            level: false,
             choice_age_ns: 1_000 * MS,
             expected: Load::percent(1),
             held_cores: u16::MAX,

@@ -22,6 +22,7 @@ mod odp;
 mod predict;
 mod qos;
 mod slices;
+mod steering;
 mod trace;
 mod tunnels;
 mod underlay;
@@ -54,6 +55,7 @@ pub fn register(switch: &Rc<Switch>) {
     figures::register(&commands);
     predict::register(&commands);
     qos::register(&commands);
+    steering::register(&commands);
     trace::register(&commands);
     tunnels::register(&commands);
     waits::register(&commands);

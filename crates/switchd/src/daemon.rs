@@ -134,6 +134,7 @@ pub async fn run(shell: Rc<Shell>) -> anyhow::Result<()> {
         "neighbours",
         Rc::clone(&switch).tell_neighbours(),
     ));
+    let mut steering = Task(turns::spawn("steering", steer(Rc::clone(&switch))));
     let _leftovers = Task(turns::spawn(
         "leftovers",
         Rc::clone(&database).remove_leftovers(),
@@ -163,9 +164,10 @@ pub async fn run(shell: Rc<Shell>) -> anyhow::Result<()> {
         ended = &mut write.0 => ended.unwrap_or_else(|error| Err(error.into())),
         ended = &mut metrics.0 => ended.unwrap_or_else(|error| Err(error.into())),
         ended = &mut predictions.0 => ended.unwrap_or_else(|error| Err(error.into())),
+        ended = &mut steering.0 => ended.unwrap_or_else(|error| Err(error.into())),
         ended = &mut shape.0 => ended.unwrap_or_else(|error| Err(error.into())),
     };
-    drop((follow, keep, packets, links, routes, neighbours));
+    drop((follow, keep, packets, links, routes, neighbours, steering));
     switch.shut_down(cleanup);
     result
 }
@@ -186,6 +188,37 @@ async fn shape_tables(switch: Rc<Switch>) -> anyhow::Result<()> {
                 break;
             }
         }
+    }
+}
+
+/// How often it is looked whether there are flows to steer, while there are none.
+const STEERING_IDLE: Duration = Duration::from_millis(500);
+
+/// Has workers hand flows to each other where that is asked for.
+async fn steer(switch: Rc<Switch>) -> anyhow::Result<()> {
+    let mut told = None;
+    loop {
+        let outcome = switch.with_datapath(|datapath| {
+            let period = datapath.steering_period();
+            datapath
+                .steer()
+                .map(|steers| if steers { period } else { STEERING_IDLE })
+        });
+        let wait = match outcome {
+            Ok(Ok(wait)) => {
+                told = None;
+                wait
+            }
+            Ok(Err(error)) => {
+                if told.as_ref() != Some(&error) {
+                    tracing::warn!(target: "dpif_netdev", "steering: {error}");
+                    told = Some(error);
+                }
+                STEERING_IDLE
+            }
+            Err(_) => STEERING_IDLE,
+        };
+        tokio::time::sleep(wait).await;
     }
 }
 

@@ -9,7 +9,7 @@ use crate::port::LOCAL;
 use crate::steering::{BUCKETS, HERE, ring};
 use crate::worker::Command;
 use packet::Frame;
-use std::collections::HashSet;
+use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 use steer::balance::{Balancer, Flow};
@@ -20,6 +20,9 @@ use steer::worth::{Cost, is_worth};
 
 /// How long workers have to take their flows back; what is elsewhere then is lost with the ring.
 const RECALL: Duration = Duration::from_millis(500);
+/// Samples over which a worker's load is averaged. A worker that has lost its processor to another
+/// thread for some milliseconds was as busy as could be, and is not for that highly loaded.
+const AVERAGED: usize = 6;
 /// Frames looked at that make a cost known.
 const FRAMES_FOR_COST: u64 = 1_000;
 
@@ -123,7 +126,8 @@ impl PerFrame {
 /// What was seen of a worker.
 struct Seen {
     number: usize,
-    busy: u64,
+    /// Cycles spent on frames, and cycles that had passed, at the last samples.
+    busy: VecDeque<(u64, u64)>,
     load: Load,
     receive: PerFrame,
     work: PerFrame,
@@ -141,7 +145,7 @@ impl Seen {
     fn new(number: usize, now_ns: u64) -> Seen {
         Seen {
             number,
-            busy: 0,
+            busy: VecDeque::with_capacity(AVERAGED),
             load: Load::ZERO,
             receive: PerFrame::default(),
             work: PerFrame::default(),
@@ -150,6 +154,18 @@ impl Seen {
             recent: Box::new([0; BUCKETS]),
             silent_ns: Box::new([now_ns; BUCKETS]),
             moved_ns: Box::new([now_ns; BUCKETS]),
+        }
+    }
+
+    fn note_load(&mut self, busy: u64, now: u64) {
+        if self.busy.len() >= AVERAGED {
+            self.busy.pop_front();
+        }
+        self.busy.push_back((busy, now));
+        if let Some((busy_then, then)) = self.busy.front() {
+            let wall = now.wrapping_sub(*then).max(1);
+            let spent = busy.saturating_sub(*busy_then).min(wall);
+            self.load = Load::of(spent as f64 / wall as f64);
         }
     }
 
@@ -189,6 +205,7 @@ impl Default for Steering {
         let settings = Settings {
             high: Load::percent(90),
             margin: Load::percent(5),
+            level: true,
             ..Settings::default()
         };
         Steering {
@@ -384,9 +401,7 @@ impl<F: Frame + 'static> Datapath<F> {
             .max(1);
         for (worker, seen) in self.workers.iter().zip(&mut group.seen) {
             let counters = &worker.mailbox.counters;
-            let busy = counters.busy_cycles.get();
-            let spent = busy.saturating_sub(std::mem::replace(&mut seen.busy, busy));
-            seen.load = Load::of(spent.min(wall) as f64 / wall as f64);
+            seen.note_load(counters.busy_cycles.get(), now);
             let buckets = &worker.mailbox.buckets;
             let counted = &buckets.counters;
             seen.receive

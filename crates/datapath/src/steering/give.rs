@@ -1,34 +1,35 @@
 //! The sending end: which worker a received frame goes to, and how flows move.
 
 use super::{
-    BUCKETS, Buckets, HERE, Handed, Inbox, LIMITS, MOVING, MOVING_MOST, PARKED_MOST, SAMPLE,
+    BUCKETS, Buckets, COPIED, Entry, HERE, Handed, Inbox, LIMITS, MOVING, MOVING_MOST, Origin,
+    PARKED_MOST, Progress, RING, SAMPLE,
 };
 use crate::clock::{cycles, monotonic_ns};
 use crate::counters::{Cell, DropReason};
-use crate::port::PortId;
 use crossbeam_utils::CachePadded;
 use packet::Frame;
 use packet::flow_hash::{Secret, flow_hash};
 use packet::io::BURST;
 use packet::parse::prefetch;
-use program::epoch::MAX_READERS;
 use rtrb::Producer;
+use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 use steer::cores::CoreId;
 use steer::handover::Handover;
 
 /// The way to one other worker.
-pub(crate) struct Lane<F> {
+pub(crate) struct Lane<F: Frame> {
     /// The other's number.
     to: usize,
-    ring: Producer<Handed<F>>,
-    /// How many of those that were sent the other has finished.
-    finished: Arc<CachePadded<AtomicU64>>,
+    ring: Producer<Entry<F>>,
+    progress: Arc<CachePadded<Progress>>,
     sent: u64,
     /// Frames of the burst in hand.
     batch: Vec<Handed<F>>,
+    /// Frames whose bytes the other copies, and which of the entries sent each is.
+    lent: VecDeque<(u64, F)>,
     /// Wakes the other if it sleeps.
     nudge: Box<dyn Fn() + Send>,
 }
@@ -36,26 +37,57 @@ pub(crate) struct Lane<F> {
 impl<F: Frame> Lane<F> {
     pub(super) fn new(
         to: usize,
-        ring: Producer<Handed<F>>,
-        finished: Arc<CachePadded<AtomicU64>>,
+        ring: Producer<Entry<F>>,
+        progress: Arc<CachePadded<Progress>>,
         nudge: Box<dyn Fn() + Send>,
     ) -> Lane<F> {
         Lane {
             to,
             ring,
-            finished,
+            progress,
             sent: 0,
             batch: Vec::with_capacity(BURST),
+            lent: VecDeque::with_capacity(RING),
             nudge,
         }
     }
 
+    fn is_to(&self, core: CoreId) -> bool {
+        self.to == core.index()
+    }
+
+    /// Gives back the buffers of frames that have been copied.
+    #[inline]
+    fn release(&mut self) {
+        let taken = self.progress.taken.load(Ordering::Acquire);
+        let copied = |(entry, _): &&(u64, F)| *entry < taken;
+        let count = self.lent.iter().take_while(copied).count();
+        self.lent.drain(..count);
+    }
+
+    /// How many of those sent the other has finished.
+    fn finished(&self) -> u64 {
+        self.progress.finished.load(Ordering::Acquire)
+    }
+
     /// Sends the batch; how many frames found no room and are gone.
     fn flush(&mut self) -> usize {
-        let wanted = self.batch.len();
-        let room = wanted.min(self.ring.slots());
+        self.release();
+        let room = self.batch.len().min(self.ring.slots());
         if let Ok(chunk) = self.ring.write_chunk_uninit(room) {
-            self.sent += chunk.fill_from_iter(self.batch.drain(..room)) as u64;
+            let (lent, mut number) = (&mut self.lent, self.sent);
+            let entries = self.batch.drain(..room).map(|handed| {
+                let can_be_lent = handed.origin.1
+                    && handed.frame.len() <= COPIED
+                    && handed.frame.segment_count() == 1;
+                let mut entry = Entry::new(handed);
+                if can_be_lent && let Some(frame) = entry.frame.take() {
+                    lent.push_back((number, frame));
+                }
+                number += 1;
+                entry
+            });
+            self.sent += chunk.fill_from_iter(entries) as u64;
         }
         let refused = self.batch.len();
         self.batch.clear();
@@ -64,13 +96,25 @@ impl<F: Frame> Lane<F> {
     }
 
     fn push(&mut self, handed: Handed<F>) -> Result<(), Handed<F>> {
-        match self.ring.push(handed) {
+        match self.ring.push(Entry::new(handed)) {
             Ok(()) => {
                 self.sent += 1;
                 Ok(())
             }
-            Err(rtrb::PushError::Full(handed)) => Err(handed),
+            Err(rtrb::PushError::Full(Entry { frame, origin, .. })) => match frame {
+                Some(frame) => Err(Handed { frame, origin }),
+                // None was lent.
+                None => Ok(()),
+            },
         }
+    }
+}
+
+impl<F: Frame> Drop for Lane<F> {
+    fn drop(&mut self) {
+        self.release();
+        // Whoever may still read them has their memory for good.
+        std::mem::forget(std::mem::take(&mut self.lent));
     }
 }
 
@@ -85,10 +129,20 @@ struct Move<F> {
     drained: bool,
 }
 
-/// When a burst was received and shared out, in cycles, and of how many frames.
+/// When frames had been shared out that are processed here, in cycles, and how many these are.
 pub(crate) struct Looked {
     began: u64,
     frames: usize,
+}
+
+impl Looked {
+    /// So many frames are to be processed here, from now on.
+    pub fn now(frames: usize) -> Looked {
+        Looked {
+            began: cycles(),
+            frames,
+        }
+    }
 }
 
 /// A worker's part in handing flows over: what it gives to others, and where it finds what others
@@ -97,10 +151,9 @@ pub(crate) struct Giver<F: Frame> {
     buckets: Arc<Buckets>,
     own: u8,
     secret: Secret,
-    /// The number of the worker that each bucket is with, [`HERE`] or [`MOVING`].
+    /// The place in `lanes` of the worker that each bucket is with, [`HERE`] or [`MOVING`].
     to: Box<[u8; BUCKETS]>,
-    /// By the other's number.
-    lanes: Vec<Option<Lane<F>>>,
+    lanes: Vec<Lane<F>>,
     moves: Vec<Move<F>>,
     /// Of what control wants, what has been begun.
     seen: u32,
@@ -109,6 +162,8 @@ pub(crate) struct Giver<F: Frame> {
     away: u32,
     bursts: u64,
     kept: Vec<F>,
+    /// For frames in hand, empty between bursts.
+    pub spare: Vec<F>,
     /// Frames of moves that ended here.
     home: Vec<Handed<F>>,
     pub inboxes: Vec<Inbox<F>>,
@@ -124,12 +179,13 @@ impl<F: Frame> Giver<F> {
             own: own as u8,
             secret: Secret([random.hash_one(0), random.hash_one(1)]),
             to: Box::new([HERE; BUCKETS]),
-            lanes: (0..MAX_READERS).map(|_| None).collect(),
+            lanes: Vec::new(),
             moves: Vec::new(),
             behind: false,
             away: 0,
             bursts: 0,
             kept: Vec::with_capacity(BURST),
+            spare: Vec::with_capacity(BURST),
             home: Vec::new(),
             inboxes: Vec::new(),
         }
@@ -137,10 +193,7 @@ impl<F: Frame> Giver<F> {
 
     /// Gives flows by this way where control wants that.
     pub fn add_lane(&mut self, lane: Lane<F>) {
-        let at = lane.to;
-        if let Some(place) = self.lanes.get_mut(at) {
-            *place = Some(lane);
-        }
+        self.lanes.push(lane);
     }
 
     /// Gives no flows any more, and takes none. Control has waited until all were here; what is not
@@ -154,7 +207,7 @@ impl<F: Frame> Giver<F> {
         self.moves.clear();
         self.to.fill(HERE);
         self.behind = false;
-        self.lanes.iter_mut().for_each(|lane| *lane = None);
+        self.lanes.clear();
         lost += self.inboxes.iter_mut().map(Inbox::discard).sum::<usize>();
         self.inboxes.clear();
         for bucket in 0..BUCKETS {
@@ -166,9 +219,10 @@ impl<F: Frame> Giver<F> {
 
     /// After a failure: what was in hand is lost; how many frames.
     pub fn recover(&mut self) -> usize {
-        let mut lost = self.kept.len();
+        let mut lost = self.kept.len() + self.spare.len();
         self.kept.clear();
-        for lane in self.lanes.iter_mut().flatten() {
+        self.spare.clear();
+        for lane in &mut self.lanes {
             lost += lane.batch.len();
             lane.batch.clear();
         }
@@ -191,7 +245,18 @@ impl<F: Frame> Giver<F> {
 
     /// Whether something is to come that nobody wakes this worker for.
     pub fn is_waiting(&self) -> bool {
-        self.is_asked() || self.inboxes.iter().any(Inbox::is_untold)
+        self.is_asked() || self.lends() || self.inboxes.iter().any(Inbox::is_untold)
+    }
+
+    /// Whether frames are kept that others may have copied meanwhile.
+    #[inline(always)]
+    pub fn lends(&self) -> bool {
+        self.away > 0 && self.lanes.iter().any(|lane| !lane.lent.is_empty())
+    }
+
+    /// Gives back the buffers of frames that others have copied.
+    pub fn release(&mut self) {
+        self.lanes.iter_mut().for_each(Lane::release);
     }
 
     /// Whether another worker has left frames.
@@ -220,20 +285,16 @@ impl<F: Frame> Giver<F> {
                 self.settle(&done);
                 continue;
             }
-            let old = moving.handover.core().0 as u8;
-            moving.drained = if old == own {
-                !holds
-            } else {
-                let lane = self.lanes.get(usize::from(old)).and_then(Option::as_ref);
-                lane.is_none_or(|lane| lane.finished.load(Ordering::Acquire) >= moving.after)
-            };
+            let old = moving.handover.core();
+            let lane = self.lanes.iter().find(|lane| lane.is_to(old));
+            moving.drained = lane.map_or(!holds, |lane| lane.finished() >= moving.after);
             at += 1;
         }
         if changes != self.seen || self.behind {
             self.seen = changes;
             self.begin_moves(holds, now_ns);
         }
-        for lane in self.lanes.iter().flatten() {
+        for lane in &self.lanes {
             (lane.nudge)();
         }
         let parked = self.moves.iter().map(|moving| moving.handover.parked());
@@ -248,33 +309,35 @@ impl<F: Frame> Giver<F> {
         for bucket in 0..BUCKETS {
             let now = self.to[bucket];
             let wanted = match self.buckets.wanted(bucket) {
-                wanted if wanted == self.own => HERE,
-                wanted => wanted,
+                HERE => self.own,
+                number => number,
             };
-            if wanted == now || now == MOVING && self.goes_to(bucket, wanted) {
+            let to = CoreId(u16::from(wanted));
+            if now == MOVING {
+                let moving = self.moves.iter().find(|moving| moving.bucket == bucket);
+                // One that is given up stays, until control wants something else.
+                self.behind |= moving.is_some_and(|moving| moving.handover.goes_to() != to);
                 continue;
             }
-            if now == MOVING || self.moves.len() >= MOVING_MOST {
+            let (from, after) = match self.lanes.get(usize::from(now)) {
+                Some(lane) => (CoreId(lane.to as u16), lane.sent),
+                None => (CoreId(u16::from(self.own)), 0),
+            };
+            if from == to || !self.has_way(to) {
+                continue;
+            }
+            if self.moves.len() >= MOVING_MOST {
                 self.behind = true;
-                continue;
-            }
-            let has_lane = |at: u8| matches!(self.lanes.get(usize::from(at)), Some(Some(_)));
-            if wanted != HERE && !has_lane(wanted) {
-                continue;
+                return;
             }
             if now == HERE && !holds {
                 // All that came of it before is finished.
                 self.buckets.counters.moved.add(1);
-                self.place(bucket, wanted);
+                self.place(bucket, to);
                 continue;
             }
-            let core = |at: u8| CoreId(u16::from(if at == HERE { self.own } else { at }));
-            let after = match self.lanes.get(usize::from(now)) {
-                Some(Some(lane)) => lane.sent,
-                _ => 0,
-            };
-            let mut handover = Handover::new(core(now), LIMITS);
-            if handover.begin(core(wanted), now_ns, |_, _| true).is_ok() {
+            let mut handover = Handover::new(from, LIMITS);
+            if handover.begin(to, now_ns, |_, _| true).is_ok() {
                 self.moves.push(Move {
                     bucket,
                     handover,
@@ -289,12 +352,8 @@ impl<F: Frame> Giver<F> {
         }
     }
 
-    /// Whether a moving bucket is on its way there. If its move is given up it is not, and is
-    /// looked at again when control wants something else.
-    fn goes_to(&self, bucket: usize, wanted: u8) -> bool {
-        let wanted = if wanted == HERE { self.own } else { wanted };
-        let moving = self.moves.iter().find(|moving| moving.bucket == bucket);
-        moving.is_some_and(|moving| moving.handover.goes_to() == CoreId(u16::from(wanted)))
+    fn has_way(&self, to: CoreId) -> bool {
+        to.0 == u16::from(self.own) || self.lanes.iter().any(|lane| lane.is_to(to))
     }
 
     /// A move has ended, wherever.
@@ -303,14 +362,16 @@ impl<F: Frame> Giver<F> {
         counters.moved.add(ended.done.into());
         counters.gave_up_full.add(ended.gave_up_full.into());
         counters.gave_up_late.add(ended.gave_up_late.into());
-        let at = done.handover.core().0 as u8;
-        self.place(done.bucket, if at == self.own { HERE } else { at });
+        self.place(done.bucket, done.handover.core());
     }
 
-    fn place(&mut self, bucket: usize, at: u8) {
-        let was_here = std::mem::replace(&mut self.to[bucket], at) == HERE;
-        self.buckets.at[bucket].store(at, Ordering::Relaxed);
-        match (was_here, at == HERE) {
+    fn place(&mut self, bucket: usize, at: CoreId) {
+        let lane = self.lanes.iter().position(|lane| lane.is_to(at));
+        let place = lane.map_or(HERE, |lane| lane as u8);
+        let was_here = std::mem::replace(&mut self.to[bucket], place) == HERE;
+        let number = if place == HERE { HERE } else { at.0 as u8 };
+        self.buckets.at[bucket].store(number, Ordering::Relaxed);
+        match (was_here, place == HERE) {
             (true, false) => self.set_away(self.away + 1),
             (false, true) => self.set_away(self.away - 1),
             _ => {}
@@ -333,13 +394,7 @@ impl<F: Frame> Giver<F> {
     /// Shares out a burst that was received between `began` and now: `frames` keeps what is
     /// processed here.
     #[inline]
-    pub fn share(
-        &mut self,
-        (port, finished): (PortId, bool),
-        frames: &mut Vec<F>,
-        began: u64,
-        cell: &Cell,
-    ) -> Looked {
+    pub fn share(&mut self, origin: Origin, frames: &mut Vec<F>, began: u64, cell: &Cell) {
         let (counters, received) = (&self.buckets.counters, cycles());
         counters.received.add(frames.len() as u64);
         counters.receive_cycles.add(received.wrapping_sub(began));
@@ -352,16 +407,18 @@ impl<F: Frame> Giver<F> {
                 self.buckets.packets[bucket].add(SAMPLE);
             }
         } else {
-            self.hand_over((port, finished), frames, cell);
-        }
-        Looked {
-            began: cycles(),
-            frames: frames.len(),
+            self.hand_over(origin, frames, cell);
         }
     }
 
-    fn hand_over(&mut self, (port, finished): (PortId, bool), frames: &mut Vec<F>, cell: &Cell) {
+    fn hand_over(&mut self, origin: Origin, frames: &mut Vec<F>, cell: &Cell) {
         let (mut handed_over, mut refused) = (0, 0);
+        if let Some(frame) = frames.first()
+            && !(origin.1 && frame.len() <= COPIED)
+        {
+            // While those of this burst are processed that stay here.
+            frame.prefetch_next(BURST);
+        }
         for frame in frames.drain(..) {
             let bucket = flow_hash(frame.head(), self.secret) as usize % BUCKETS;
             self.buckets.packets[bucket].add(1);
@@ -370,19 +427,15 @@ impl<F: Frame> Giver<F> {
                 self.kept.push(frame);
                 continue;
             }
-            let handed = Handed {
-                frame,
-                port,
-                finished,
-            };
+            let handed = Handed { frame, origin };
             handed_over += 1;
             match self.lanes.get_mut(usize::from(to)) {
-                Some(Some(lane)) => lane.batch.push(handed),
+                Some(lane) => lane.batch.push(handed),
                 _ => refused += u64::from(!self.moving_packet(bucket, handed)),
             }
         }
         std::mem::swap(frames, &mut self.kept);
-        for lane in self.lanes.iter_mut().flatten() {
+        for lane in &mut self.lanes {
             if !lane.batch.is_empty() {
                 refused += lane.flush() as u64;
             }
@@ -444,7 +497,7 @@ impl<F: Frame> Giver<F> {
 
 /// Puts a frame where it is processed.
 fn put<F: Frame>(
-    lanes: &mut [Option<Lane<F>>],
+    lanes: &mut [Lane<F>],
     home: &mut Vec<Handed<F>>,
     own: u8,
     core: CoreId,
@@ -454,8 +507,8 @@ fn put<F: Frame>(
         home.push(handed);
         return Ok(());
     }
-    match lanes.get_mut(core.index()) {
-        Some(Some(lane)) => lane.push(handed),
-        _ => Err(handed),
+    match lanes.iter_mut().find(|lane| lane.is_to(core)) {
+        Some(lane) => lane.push(handed),
+        None => Err(handed),
     }
 }

@@ -1,31 +1,33 @@
 //! The receiving end of a ring between two workers.
 
-use super::Handed;
-use crate::port::PortId;
+use super::{Entry, Origin, Progress};
 use crossbeam_utils::CachePadded;
 use packet::Frame;
 use packet::io::BURST;
 use rtrb::Consumer;
+use std::slice;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::Ordering;
 
 /// Where a worker finds frames of one other.
 pub(crate) struct Inbox<F> {
-    frames: Consumer<Handed<F>>,
-    /// What the sender reads.
-    finished: Arc<CachePadded<AtomicU64>>,
+    frames: Consumer<Entry<F>>,
+    progress: Arc<CachePadded<Progress>>,
+    /// How many of those that wait have been asked for.
+    asked: usize,
     taken: u64,
     told: u64,
 }
 
 impl<F: Frame> Inbox<F> {
     pub(super) fn new(
-        frames: Consumer<Handed<F>>,
-        finished: Arc<CachePadded<AtomicU64>>,
+        frames: Consumer<Entry<F>>,
+        progress: Arc<CachePadded<Progress>>,
     ) -> Inbox<F> {
         Inbox {
             frames,
-            finished,
+            progress,
+            asked: 0,
             taken: 0,
             told: 0,
         }
@@ -40,30 +42,53 @@ impl<F: Frame> Inbox<F> {
         self.told != self.taken
     }
 
-    /// Takes the next frames of one port, a burst at most, and says which port that is and whether
-    /// nothing was left to be done to them.
+    /// Takes the next frames of one port, a burst at most, and says which port that is, whether
+    /// nothing was left to be done to them, and how many were lost because `allocate` gave no
+    /// memory for their bytes.
     #[inline]
-    pub fn take(&mut self, out: &mut Vec<F>) -> Option<(PortId, bool)> {
-        let waiting = self.frames.slots().min(BURST);
-        let first = self.frames.peek().ok()?;
-        let (port, finished) = (first.port, first.finished);
-        let alike = |handed: &&Handed<F>| handed.port == port && handed.finished == finished;
-        let run = {
-            let chunk = self.frames.read_chunk(waiting).ok()?;
-            let (start, end) = chunk.as_slices();
-            start.iter().chain(end).take_while(alike).count()
-        };
+    pub fn take(
+        &mut self,
+        out: &mut Vec<F>,
+        allocate: impl Fn(&[u8]) -> Option<F>,
+    ) -> Option<(Origin, u64)> {
+        // Two bursts: one to take, and one to ask for while the first is processed.
+        let waiting = self.frames.slots().min(2 * BURST);
+        let chunk = self.frames.read_chunk(waiting).ok()?;
+        let (start, end) = chunk.as_slices();
+        let origin = start.first()?.origin;
+        let mut run = 0;
+        for (index, entry) in start.iter().chain(end).enumerate() {
+            if index >= self.asked {
+                entry.prefetch();
+            }
+            if index == run && run < BURST && entry.origin == origin {
+                run += 1;
+            }
+        }
+        self.asked = waiting - run;
         let chunk = self.frames.read_chunk(run).ok()?;
-        out.extend(chunk.into_iter().map(|handed| handed.frame));
+        let mut lost = 0;
+        for entry in chunk {
+            let frame = entry.frame.or_else(|| {
+                // SAFETY: the bytes are those of a frame that the sender keeps, and does not
+                // change, until `Progress::taken` counts this entry, which is done below.
+                allocate(unsafe { slice::from_raw_parts(entry.bytes, entry.length as usize) })
+            });
+            match frame {
+                Some(frame) => out.push(frame),
+                None => lost += 1,
+            }
+        }
         self.taken += run as u64;
-        Some((port, finished))
+        self.progress.taken.store(self.taken, Ordering::Release);
+        Some((origin, lost))
     }
 
     /// All that has been taken is finished.
     #[inline]
     pub fn tell(&mut self) {
         self.told = self.taken;
-        self.finished.store(self.taken, Ordering::Release);
+        self.progress.finished.store(self.taken, Ordering::Release);
     }
 
     /// Throws away what is waiting; how many frames that were.
@@ -73,6 +98,8 @@ impl<F: Frame> Inbox<F> {
             chunk.commit_all();
         }
         self.taken += count as u64;
+        self.asked = 0;
+        self.progress.taken.store(self.taken, Ordering::Release);
         self.tell();
         count
     }

@@ -1,5 +1,6 @@
 //! Options of the switch as a whole: the root row's `other_config`.
 
+use datapath::SteeringMode;
 use ovsdb::vswitch::Strings;
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -63,6 +64,8 @@ pub struct Global {
     /// `sluice-rule-limit`: most rules of all bridges together; None for what the machine's memory
     /// allows.
     pub rule_limit: Option<u32>,
+    /// `sluice-steering`: which worker processes which flow.
+    pub steering: SteeringMode,
     /// `bundle-idle-timeout`: seconds after which a bundle that nobody touches is thrown away.
     pub bundle_idle_s: u32,
     /// `vlan-limit`: how many VLAN tags of a packet are read, 1 or 2.
@@ -147,6 +150,11 @@ pub fn read(map: &Strings, cpus: &[usize], problems: &mut Problems) -> Global {
             0 => None,
             limit => Some(limit as u32),
         },
+        steering: options.choice(
+            "sluice-steering",
+            &SteeringMode::ALL,
+            SteeringMode::default(),
+        ),
         bundle_idle_s: match options.integer("bundle-idle-timeout", 0, 0..=BUNDLE_IDLE_MAX_S) {
             0 => BUNDLE_IDLE_S,
             seconds => seconds as u32,
@@ -383,6 +391,11 @@ mod tests {
             (Global::default(), 1)
         );
         assert_eq!(read_one("vhost-sock-dir", "../etc"), (Global::default(), 1));
+        assert_eq!(
+            read_one("sluice-steering", "rss").0.steering,
+            SteeringMode::Rss
+        );
+        assert_eq!(read_one("sluice-steering", "fast"), (Global::default(), 1));
         assert_eq!(
             read_one("stats-update-interval", "1"),
             (Global::default(), 1)

@@ -224,7 +224,10 @@ impl Switch {
                 self.set_restoring();
                 // A worker that is not pinned begins where this thread may run.
                 processors::leave_to_workers(&[]);
-                let done = self.with_datapath(|datapath| datapath.set_workers(&workers))?;
+                let done = self.with_datapath(|datapath| {
+                    datapath.set_steering(global.steering);
+                    datapath.set_workers(&workers)
+                })?;
                 processors::leave_to_workers(global.worker_cpus.as_deref().unwrap_or(&[]));
                 done.map_err(|error| error.to_string())
             }

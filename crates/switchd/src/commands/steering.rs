@@ -1,0 +1,78 @@
+//! `sluice/steering`: which flows are processed by other workers than those that receive them.
+
+use super::{Answer, Commands};
+use crate::switch::Switch;
+use std::fmt::Write;
+
+pub(super) fn register(commands: &Commands) {
+    commands.answer("sluice/steering", "", (0, 0), show);
+    commands.answer(
+        "sluice/steering-move",
+        "FROM BUCKET TO",
+        (3, 3),
+        move_bucket,
+    );
+}
+
+/// What is done and what it costs: a line for each worker.
+fn show(switch: &Switch, _: &[String]) -> Answer {
+    let info = switch
+        .with_datapath(|datapath| datapath.steering())
+        .map_err(|error| error.to_string())?;
+    let mut text = format!(
+        "steering: {} ({} asked for)\n{:<6} {:<16} {:>5} {:>5} {:>13} {:>13} {:>8} {:>7} {:>7} {:>8} {:>8} {:>8}  {}\n",
+        info.effective.name(),
+        info.mode.name(),
+        "worker",
+        "thread",
+        "load",
+        "away",
+        "given",
+        "taken",
+        "refused",
+        "parked",
+        "moves",
+        "given up",
+        "receive",
+        "process",
+        "taken's"
+    );
+    for (place, worker) in info.workers.iter().enumerate() {
+        let _ = writeln!(
+            text,
+            "{place:<6} {:<16} {:>4.0}% {:>5} {:>13} {:>13} {:>8} {:>7} {:>7} {:>8} {:>8.0} {:>8.0}  {:.0}",
+            worker.name,
+            worker.load * 100.0,
+            worker.away,
+            worker.handed,
+            worker.taken,
+            worker.refused,
+            worker.parked,
+            worker.moved,
+            worker.gave_up_full + worker.gave_up_late,
+            worker.cost.0,
+            worker.cost.1,
+            worker.take_cost,
+        );
+    }
+    Ok(text)
+}
+
+/// Has a bucket of a worker's flows processed by another worker.
+fn move_bucket(switch: &Switch, arguments: &[String]) -> Answer {
+    let mut numbers = [0; 3];
+    for (number, (name, text)) in numbers
+        .iter_mut()
+        .zip(["FROM", "BUCKET", "TO"].iter().zip(arguments))
+    {
+        *number = text
+            .parse::<usize>()
+            .map_err(|_| format!("{name}: \"{text}\" is not a number"))?;
+    }
+    let [from, bucket, to] = numbers;
+    switch
+        .with_datapath(|datapath| datapath.move_bucket(from, bucket, to))
+        .map_err(|error| error.to_string())?
+        .map_err(|error| error.to_string())?;
+    Ok(String::new())
+}
