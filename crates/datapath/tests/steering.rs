@@ -76,6 +76,11 @@ fn total(switch: &Switch, of: fn(&datapath::SteeringWorker) -> u64) -> u64 {
 
 /// A switch that sends what comes in by one wire out by another.
 fn two_ports(workers: usize, copied: bool) -> (Switch, Arc<Wire>, Arc<Wire>) {
+    two_ports_with(workers, copied, 1)
+}
+
+/// The same, so many times.
+fn two_ports_with(workers: usize, copied: bool, times: usize) -> (Switch, Arc<Wire>, Arc<Wire>) {
     let mut switch = Switch::new(workers);
     let bridge = switch.bridge("br0");
     let (inward, outward) = (Wire::new(true), Wire::new(true));
@@ -83,7 +88,7 @@ fn two_ports(workers: usize, copied: bool) -> (Switch, Arc<Wire>, Arc<Wire>) {
     inward.never_offloads.store(copied, Ordering::SeqCst);
     switch.port(bridge, 1, &inward);
     switch.port(bridge, 2, &outward);
-    switch.rule(bridge, 0, 1, in_port(1), vec![Op::Output(2)]);
+    switch.rule(bridge, 0, 1, in_port(1), vec![Op::Output(2); times]);
     (switch, inward, outward)
 }
 
@@ -288,7 +293,8 @@ fn a_full_ring_drops_by_a_name_and_goes_on() {
 
 #[test]
 fn a_worker_with_too_much_to_do_gives_flows_away_and_gets_silent_ones_back() {
-    let (mut switch, inward, _outward) = two_ports(2, true);
+    // Dear enough to process that help is worth it.
+    let (mut switch, inward, _outward) = two_ports_with(2, true, 32);
     switch.datapath.set_steering(SteeringMode::Adaptive);
     let receiver = receiver(&switch);
     let frames = (0..FLOWS).map(|flow| frame(mac(250), mac(flow as u8), flow).to_vec());
@@ -312,11 +318,11 @@ fn a_worker_with_too_much_to_do_gives_flows_away_and_gets_silent_ones_back() {
     });
 }
 
-/// It may leave the worker that receives it, which then only receives. Where both have too much to
-/// do it stays.
+/// It may leave the worker that receives it, and comes back if the other cannot do it; then it
+/// stays for long.
 #[test]
 fn a_single_flow_does_not_wander() {
-    let (mut switch, inward, outward) = two_ports(2, true);
+    let (mut switch, inward, outward) = two_ports_with(2, true, 32);
     switch.datapath.set_steering(SteeringMode::Adaptive);
     inward.endless.lock().unwrap().0 = vec![frame(mac(250), mac(1), 0).to_vec()];
     inward.signal();
@@ -325,7 +331,7 @@ fn a_single_flow_does_not_wander() {
         std::thread::sleep(switch.datapath.steering_period());
     }
     assert!(outward.sent() > 0);
-    assert!(total(&switch, |worker| worker.moved) <= 1);
+    assert!(total(&switch, |worker| worker.moved) <= 3);
 }
 
 #[test]

@@ -19,10 +19,19 @@ use steer::settings::Settings;
 use steer::worth::{Cost, is_worth};
 
 /// How long workers have to take their flows back; what is elsewhere then is lost with the ring.
-const RECALL: Duration = Duration::from_millis(500);
+const RECALL: Duration = Duration::from_secs(2);
+/// How often they are told meanwhile: a move that takes too long is given up.
+const RECALL_AGAIN: Duration = Duration::from_millis(20);
 /// Samples over which a worker's load is averaged. A worker that has lost its processor to another
 /// thread for some milliseconds was as busy as could be, and is not for that highly loaded.
 const AVERAGED: usize = 6;
+/// Samples of a cost of which the least counts.
+const COSTS: usize = 25;
+/// A worker whose flows find rings full takes one of so many back, and at least so many at a time.
+const RETREAT: usize = 8;
+/// For how long a worker gives nothing after it has taken some back, ns: the first time, and at
+/// most. It grows twofold, so that a load that others cannot take does not go to and fro.
+const CONTENT_NS: (u64, u64) = (1_000_000_000, 64_000_000_000);
 /// Frames looked at that make a cost known.
 const FRAMES_FOR_COST: u64 = 1_000;
 
@@ -99,27 +108,30 @@ pub struct SteeringWorker {
     pub gave_up_late: u64,
 }
 
-/// Ratio of two counters' growth, known once enough has been counted.
-#[derive(Clone, Copy, Default)]
+/// Ratio of two counters' growth, known once enough has been counted: the least of the last
+/// samples, since whatever takes a processor from a worker meanwhile only adds to it.
+#[derive(Clone, Default)]
 struct PerFrame {
     frames: u64,
     cycles: u64,
-    known: Option<f64>,
+    recent: VecDeque<f64>,
 }
 
 impl PerFrame {
     fn note(&mut self, frames: u64, cycles: u64) {
         let (more, spent) = (frames - self.frames, cycles - self.cycles);
         if more >= FRAMES_FOR_COST {
-            let now = spent as f64 / more as f64;
-            // One sample in which the worker did not run must not decide.
-            self.known = Some(self.known.map_or(now, |before| (before * 3.0 + now) / 4.0));
+            if self.recent.len() >= COSTS {
+                self.recent.pop_front();
+            }
+            self.recent.push_back(spent as f64 / more as f64);
             (self.frames, self.cycles) = (frames, cycles);
         }
     }
 
     fn get(&self) -> f64 {
-        self.known.unwrap_or_default()
+        let least = self.recent.iter().copied().reduce(f64::min);
+        least.unwrap_or_default()
     }
 }
 
@@ -138,6 +150,14 @@ struct Seen {
     /// Since when a bucket had none, ns.
     silent_ns: Box<[u64; BUCKETS]>,
     moved_ns: Box<[u64; BUCKETS]>,
+    /// Frames given and refused so far, and for how many samples in a row one in a hundred was
+    /// refused.
+    given: (u64, u64),
+    refusals: u32,
+    /// Until when, ns, nothing is given after some came back for that, and for how long that is the
+    /// next time.
+    content_until_ns: u64,
+    content_ns: u64,
 }
 
 impl Seen {
@@ -154,6 +174,10 @@ impl Seen {
             recent: Box::new([0; BUCKETS]),
             silent_ns: Box::new([now_ns; BUCKETS]),
             moved_ns: Box::new([now_ns; BUCKETS]),
+            given: (0, 0),
+            refusals: 0,
+            content_until_ns: 0,
+            content_ns: CONTENT_NS.0,
         }
     }
 
@@ -372,18 +396,22 @@ impl<F: Frame + 'static> Datapath<F> {
         if self.steering.lanes.is_empty() {
             return;
         }
-        for (place, worker) in self.workers.iter().enumerate() {
+        for worker in &self.workers {
             for bucket in 0..BUCKETS {
                 worker.mailbox.buckets.want(bucket, HERE);
             }
-            self.tell(place);
         }
         let deadline = Instant::now() + RECALL;
         let are_here = || {
             let mut workers = self.workers.iter();
             workers.all(|worker| worker.mailbox.buckets.all_here())
         };
+        let mut told = None;
         while !are_here() && Instant::now() < deadline {
+            if told.is_none_or(|told: Instant| told.elapsed() >= RECALL_AGAIN) {
+                (0..self.workers.len()).for_each(|place| self.tell(place));
+                told = Some(Instant::now());
+            }
             std::thread::sleep(Duration::from_micros(50));
         }
         for worker in &self.workers {
@@ -410,6 +438,11 @@ impl<F: Frame + 'static> Datapath<F> {
                 .note(counted.kept.get(), counted.work_cycles.get());
             seen.take
                 .note(counted.taken.get(), counted.take_cycles.get());
+            let given = (counted.handed.get(), counted.refused.get());
+            let before = std::mem::replace(&mut seen.given, given);
+            let (more, refused) = (given.0 - before.0, given.1 - before.1);
+            let is_full = refused * 100 > more;
+            seen.refusals = if is_full { seen.refusals + 1 } else { 0 };
             for bucket in 0..BUCKETS {
                 let packets = buckets.packets(bucket);
                 let before = std::mem::replace(&mut seen.packets[bucket], packets);
@@ -423,6 +456,7 @@ impl<F: Frame + 'static> Datapath<F> {
             return Ok(());
         }
         self.forget_silent(group, now_ns)?;
+        self.retreat(group, now_ns);
         let sample = |seen: &Seen| Sample {
             load: seen.load,
             yielding: Load::ZERO,
@@ -437,7 +471,7 @@ impl<F: Frame + 'static> Datapath<F> {
         if !hot.contains(&true) {
             return Ok(());
         }
-        let flows = self.flows(group, &hot, wall);
+        let flows = self.flows(group, &hot, wall, now_ns);
         let moves = group
             .balancer
             .decide(&group.cores, &flows, &settings, now_ns);
@@ -479,8 +513,50 @@ impl<F: Frame + 'static> Datapath<F> {
         Ok(())
     }
 
+    /// Where rings have been full for the hold time, others cannot do what they are given: some of it
+    /// comes back, so that what cannot be processed at all is lost before work has gone into it. All
+    /// of it comes back where handing over is not worth it.
+    fn retreat(&mut self, group: &mut Group, now_ns: u64) {
+        let settings = self.steering.settings;
+        let patience = settings.hold_ns / settings.sample_period_ns;
+        let others = group.seen.len() - 1;
+        for (from, seen) in group.seen.iter_mut().enumerate() {
+            let buckets = &self.workers[from].mailbox.buckets;
+            let away =
+                |bucket: &usize| buckets.at(*bucket) != HERE && buckets.wanted(*bucket) != HERE;
+            let away: Vec<usize> = (0..BUCKETS).filter(away).collect();
+            let is_known = seen.cost().work > 0.0;
+            let back = if is_known && !is_worth(seen.cost(), others) {
+                away.len()
+            } else if u64::from(seen.refusals) > patience {
+                seen.content_until_ns = now_ns + seen.content_ns;
+                seen.content_ns = (2 * seen.content_ns).min(CONTENT_NS.1);
+                (away.len() / RETREAT).max(RETREAT)
+            } else {
+                if now_ns > seen.content_until_ns + CONTENT_NS.1 {
+                    seen.content_ns = CONTENT_NS.0;
+                }
+                continue;
+            };
+            seen.refusals = 0;
+            for &bucket in away.iter().take(back) {
+                seen.moved_ns[bucket] = now_ns;
+                buckets.want(bucket, HERE);
+            }
+            if !away.is_empty() {
+                self.tell(from);
+            }
+        }
+    }
+
     /// Buckets of workers that have too much to do, with the load that each makes.
-    fn flows(&self, group: &Group, hot: &[bool], wall: u64) -> Vec<Flow<(usize, usize)>> {
+    fn flows(
+        &self,
+        group: &Group,
+        hot: &[bool],
+        wall: u64,
+        now_ns: u64,
+    ) -> Vec<Flow<(usize, usize)>> {
         let place = |number: u8| {
             let number = usize::from(number);
             group.seen.iter().position(|seen| seen.number == number)
@@ -488,7 +564,7 @@ impl<F: Frame + 'static> Datapath<F> {
         let others = group.seen.len() - 1;
         let mut flows = Vec::new();
         for (from, (seen, worker)) in group.seen.iter().zip(&self.workers).enumerate() {
-            let leaves = is_worth(seen.cost(), others);
+            let leaves = is_worth(seen.cost(), others) && now_ns >= seen.content_until_ns;
             for bucket in 0..BUCKETS {
                 let number = worker.mailbox.buckets.at(bucket);
                 let at = if number == HERE {
