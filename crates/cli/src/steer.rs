@@ -8,7 +8,7 @@ use crate::output::{errln, outln};
 use crate::up::DIRECTORY;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::{Args, Subcommand, ValueEnum};
-use softirq::control::{self, End, Request};
+use softirq::control::{self, End, Request, Signals};
 use softirq::parse::Layout;
 use softirq::program::Mode;
 use softirq::session::{EntryRequest, FlowsStatus, Options, Session, Status};
@@ -363,6 +363,7 @@ fn stay(options: &RunOptions) -> Result<()> {
         "{}: this is no interface's name",
         options.device
     );
+    let signals = Signals::take().context("signals")?;
     let listen = |device| control::listen(&options.rundir, device).map_err(|error| anyhow!(error));
     let (listener, _file) = listen(&options.device)?;
     let mut session = Session::start(&session)?;
@@ -376,7 +377,7 @@ fn stay(options: &RunOptions) -> Result<()> {
         mode.mode.name(),
         mode.reason
     );
-    match control::serve(&mut session, &listener).map_err(|error| anyhow!(error))? {
+    match control::serve(&mut session, &listener, &signals).map_err(|error| anyhow!(error))? {
         End::Asked => Ok(()),
         End::Detached => bail!(
             "{}: the interface has gone, or somebody has taken the program off",

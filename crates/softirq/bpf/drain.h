@@ -7,7 +7,10 @@
  * GRO holds packets back for up to 64, and a group is longer than that. Packets that go straight
  * to the stack have finished when the receive softirq has ended and none is left.
  *
- * The core also notes how long packets have taken from the redirect to that moment, at most. */
+ * The core also notes how long packets have taken from the redirect to that moment, at most. After a
+ * longer gap a flow may move, too, if the core has meanwhile taken what was sent later: a thread that
+ * busy tasks keep waiting would else be taken for one that is done. So only packets that were lost
+ * on the way are left to this rule. */
 #pragma once
 #include "maps.h"
 
@@ -116,11 +119,14 @@ int steer_arrive(struct xdp_md *ctx)
 		return XDP_PASS;
 	data = (__u8 *)(long)ctx->data;
 	end = (__u8 *)(long)ctx->data_end;
-	if (data + sizeof(stamp) > end)
+	stamp.magic = 0;
+	if (data + sizeof(stamp) <= end)
+		__builtin_memcpy(&stamp, data, sizeof(stamp));
+	/* It was so a moment ago, so it can be so again. */
+	if (bpf_xdp_adjust_head(ctx, sizeof(stamp))) {
+		core->lost++;
 		return XDP_ABORTED;
-	__builtin_memcpy(&stamp, data, sizeof(stamp));
-	if (bpf_xdp_adjust_head(ctx, sizeof(stamp)))
-		return XDP_ABORTED;
+	}
 	if (stamp.magic != STAMP_MAGIC || stamp.rx >= CPUS_MAX || stamp.rx >= config->cpus)
 		return XDP_PASS;
 	lane = lane_of(config, stamp.rx, cpu);
@@ -129,6 +135,8 @@ int steer_arrive(struct xdp_md *ctx)
 	lane->taken = stamp.number;
 	core->lanes |= 1ull << (stamp.rx & 63);
 	core->group_frames++;
+	if ((__s64)(stamp.sent_ns - core->newest_ns) > 0)
+		WRITE_ONCE(core->newest_ns, stamp.sent_ns);
 	if (!core->group_ns)
 		core->group_ns = stamp.sent_ns;
 	return XDP_PASS;
@@ -184,15 +192,18 @@ static long ticket_step(__u32 rx, void *context)
 		return 0;
 	if ((__s32)(READ_ONCE(lane->finished) - ticket->number) >= 0)
 		return 0;
+	walk->pending = 1;
+	if (ticket->core == config->cpus || READ_ONCE(core->newest_ns) <= ticket->sent_ns)
+		return 1;
 	wait = READ_ONCE(core->wait_ns);
 	if (wait < core->wait_before_ns)
 		wait = core->wait_before_ns;
 	if (wait < config->least_wait_ns)
 		wait = config->least_wait_ns;
-	if (gap > wait)
-		return 0;
-	walk->pending = 1;
-	return 1;
+	if (gap <= wait)
+		return 1;
+	walk->pending = 0;
+	return 0;
 }
 
 /* Whether all packets of a choice have left the cores where they went; but for those that went

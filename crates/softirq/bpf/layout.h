@@ -147,7 +147,8 @@ struct core {
 	__u64 direct;   /* sent straight to the stack here */
 	__u64 dropped;  /* at the cpumap's full queue */
 	__u64 lost;     /* in the cpumap's thread, for want of memory */
-	__u64 zero[10];
+	__u64 newest_ns; /* when the newest frame was sent that it has taken */
+	__u64 zero[9];
 };
 _Static_assert(sizeof(struct core) == 256, "core");
 

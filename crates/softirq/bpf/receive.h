@@ -35,7 +35,7 @@ __noinline int read_packet(struct xdp_md *ctx, struct key *key)
 	return frame.ip;
 }
 
-/* Takes the flow control field off. Returns whether the frame may go on. */
+/* Takes the flow control field off. Returns whether it did. */
 __noinline int strip(struct xdp_md *ctx, __u32 ip)
 {
 	struct config *config = configuration();
@@ -46,10 +46,10 @@ __noinline int strip(struct xdp_md *ctx, __u32 ip)
 	__u8 keep;
 
 	if (!config)
-		return 1;
+		return 0;
 	if (config->layout == LAYOUT_VLAN) {
 		if (data + 18 > end)
-			return 1;
+			return 0;
 		__builtin_memcpy(addresses, data, 12);
 		if (bpf_xdp_adjust_head(ctx, 4))
 			return 0;
@@ -62,7 +62,7 @@ __noinline int strip(struct xdp_md *ctx, __u32 ip)
 	}
 	at = ip & 31;
 	if (at < 14 || at > 22 || data + at + 12 > end)
-		return 1;
+		return 0;
 	data += at;
 	keep = config->layout == LAYOUT_DSCP6 ? 3 : 0;
 	if (data[0] >> 4 == 4) {
@@ -273,11 +273,8 @@ int steer_receive(struct xdp_md *ctx)
 	search.key = &key;
 	search.view = &config->views[which];
 	bpf_loop(MASKS_MAX, search_mask, &search, 0);
-	if (key.fcf && config->strip) {
-		if (!strip(ctx, ip))
-			return XDP_ABORTED;
+	if (key.fcf && config->strip && strip(ctx, ip))
 		count(STRIPPED);
-	}
 	if (!search.best) {
 		count(key.fcf ? FCF_MISS : MISS);
 		return XDP_PASS;

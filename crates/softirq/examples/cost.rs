@@ -68,9 +68,21 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
         ("no entry", vec![], &plain),
         ("32 masks, none matches", many, &plain),
         ("32 masks, the last one matches", last, &plain),
-        ("an entry with a core", vec![published("udp", 41, TARGET_CORE)], &plain),
-        ("VXLAN, an entry by VNI with one choice", vec![published("vni=5", 42, TARGET_ENTRY)], &tunnelled),
-        ("VXLAN, an entry by VNI, a choice for each flow", vec![published("vni=5", 43, TARGET_FLOW)], &tunnelled),
+        (
+            "an entry with a core",
+            vec![published("udp", 41, TARGET_CORE)],
+            &plain,
+        ),
+        (
+            "VXLAN, an entry by VNI with one choice",
+            vec![published("vni=5", 42, TARGET_ENTRY)],
+            &tunnelled,
+        ),
+        (
+            "VXLAN, an entry by VNI, a choice for each flow",
+            vec![published("vni=5", 43, TARGET_FLOW)],
+            &tunnelled,
+        ),
     ] {
         program.publish_entries(&entries)?;
         let fastest = (0..5).map(|_| program.test(frame, REPEAT).map(|run| run.duration_ns));

@@ -317,8 +317,14 @@ pub enum End {
 /// # Errors
 ///
 /// The kernel's.
-pub fn serve(session: &mut Session, listener: &UnixListener) -> Result<End, String> {
-    let signals = signals().map_err(|error| format!("signals: {error}"))?;
+pub fn serve(
+    session: &mut Session,
+    listener: &UnixListener,
+    signals: &Signals,
+) -> Result<End, String> {
+    // Rankings must not age because busy tasks go first. Where this is not allowed it must do as is.
+    // SAFETY: the call takes numbers only.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -10) };
     let mut clients: Vec<Client> = Vec::new();
     let mut next_ns = now_ns();
     let mut looked_ns = now_ns();
@@ -340,7 +346,7 @@ pub fn serve(session: &mut Session, listener: &UnixListener) -> Result<End, Stri
         if ending && clients.iter().all(|client| client.answer.is_empty()) {
             return Ok(End::Asked);
         }
-        let mut waits = vec![wait_for(signals.as_raw_fd(), libc::POLLIN)];
+        let mut waits = vec![wait_for(signals.0.as_raw_fd(), libc::POLLIN)];
         let accepting = clients.len() < CLIENTS_MAX;
         waits.push(wait_for(
             if accepting { listener.as_raw_fd() } else { -1 },
@@ -428,24 +434,32 @@ impl Client {
     }
 }
 
-/// A descriptor that becomes readable when SIGTERM, SIGINT or SIGHUP comes; they do nothing else
-/// from now on.
-fn signals() -> io::Result<OwnedFd> {
-    // SAFETY: the set is plain data that is filled before it is read; the descriptor is new and
-    // belongs to nobody else.
-    unsafe {
-        let mut set: libc::sigset_t = std::mem::zeroed();
-        libc::sigemptyset(&mut set);
-        for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
-            libc::sigaddset(&mut set, signal);
+/// SIGTERM, SIGINT and SIGHUP, which do nothing by themselves any more.
+pub struct Signals(OwnedFd);
+
+impl Signals {
+    /// Takes the signals over. Called before any thread is started, which would get them else.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's.
+    pub fn take() -> io::Result<Signals> {
+        // SAFETY: the set is plain data that is filled before it is read; the descriptor is new
+        // and belongs to nobody else.
+        unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&mut set);
+            for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+                libc::sigaddset(&mut set, signal);
+            }
+            if libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            let fd = libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
+            if fd < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            Ok(Signals(OwnedFd::from_raw_fd(fd)))
         }
-        if libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) != 0 {
-            return Err(io::Error::last_os_error());
-        }
-        let fd = libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
-        if fd < 0 {
-            return Err(io::Error::last_os_error());
-        }
-        Ok(OwnedFd::from_raw_fd(fd))
     }
 }

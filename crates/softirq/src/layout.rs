@@ -179,8 +179,10 @@ shared! {
         dropped: u64,
         /// Frames lost in the cpumap's thread.
         lost: u64,
+        /// When the newest frame was sent that it has taken.
+        newest_ns: u64,
         /// Zeros.
-        zero: [u64; 10],
+        zero: [u64; 9],
     }
     /// A core in a ranking.
     Candidate (8) {

@@ -136,11 +136,12 @@ fn between(before: &Reading, now: &Reading) -> Option<Shares> {
     })
 }
 
-/// Makes a switch of tasks happen on a processor, so that what it does is known from now on: a core
-/// that runs one task for ever would not be seen otherwise. Waits a moment for each.
+/// Makes a switch of tasks happen on each of some processors, so that what it does is known from then
+/// on: a core that runs one task for ever would not be seen otherwise. Does not wait for it: a
+/// processor may be busy with tasks of the highest priority.
 pub fn visit(cpus: &[u32]) {
     let cpus = cpus.to_vec();
-    let visitor = std::thread::spawn(move || {
+    std::thread::spawn(move || {
         for cpu in cpus {
             // SAFETY: the set is plain data, and zeros are the empty set; the calls only read it.
             unsafe {
@@ -152,7 +153,6 @@ pub fn visit(cpus: &[u32]) {
             std::thread::yield_now();
         }
     });
-    let _ = visitor.join();
 }
 
 #[cfg(test)]

@@ -426,6 +426,9 @@ impl Session {
 
     /// Looks for a core for choices that are on none of the table, or on one that is offline.
     fn rehome(&mut self, now: u64) {
+        if self.offline.is_empty() && self.cpus.len() == self.program.limits().cpus as usize {
+            return;
+        }
         let slots = self.choices.tracked.iter();
         let lost: Vec<(u32, Request)> = slots
             .filter_map(|(at, known)| {
