@@ -82,7 +82,8 @@ struct head {
 };
 
 int failure = 1;
-/* Else clang describes the type as a forward declaration, which libbpf does not take for the kernel's. */
+/* Else clang describes the type as a forward declaration, which libbpf does not take for the
+ * kernel's. */
 struct bpf_crypto_ctx whole;
 
 SEC("syscall")
@@ -136,7 +137,8 @@ int decrypt(struct __sk_buff *skb)
 		return TC_ACT_OK;
 	bpf_dynptr_from_mem(scratch_->plain, LENGTH_MAX, 0, &to);
 	bpf_dynptr_from_mem(scratch_->iv, sizeof(scratch_->iv), 0, &iv);
-	failed = bpf_dynptr_adjust(&from, HEADERS + sizeof(head), HEADERS + sizeof(head) + head.length);
+	failed = bpf_dynptr_adjust(&from, HEADERS + sizeof(head),
+				   HEADERS + sizeof(head) + head.length);
 	failed = failed ?: bpf_crypto_decrypt(ctx, &from, &to, &iv);
 	if (failed)
 		counts->wrong++;

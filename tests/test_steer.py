@@ -286,14 +286,14 @@ def forced_moves_keep_the_order(lab):
     steered.set("add", "udp,tp_dst=77", "--core", "1")
     steered.set("add", "udp,tp_dst=78", "--choose", "flow")
     stream, other = Stream(steered, 77), Stream(steered, 78)
-    entry = 0
-    wait_for("packets come", lambda: steered.choice(entry) and steered.choice(1))
+    wait_for("packets come", lambda: steered.choice(0) and steered.choice(1))
     flow = steered.choice(1)["flow"]
     for number in range(400):
-        answer = steered.ask(do="move", entry=entry, flow=None, core=number % 2)
+        answer = steered.ask(do="move", entry=0, flow=None, core=number % 2)
         check("error" not in answer, answer)
+        # A sender that stands still for a second has its flow forgotten.
         answer = steered.ask(do="move", entry=1, flow=flow, core=number // 2 % 2)
-        check("error" not in answer, answer)
+        check("error" not in answer or "no such choice" in answer["error"], answer)
         time.sleep(0.02)
     results = stream.end(), other.end()
     flows, counters = steered.flows(), steered.show()["counters"]
@@ -529,10 +529,16 @@ def softirq_load_is_seen(lab):
     steered.set("add", "udp", "--core", "1")
     probe = os.path.join(lab.directory, "probe.py")
     with open(probe, "w", encoding="utf-8") as file:
-        file.write("import os, sys, time\nos.sched_setaffinity(0, {1})\nos.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\n"
+        file.write("import os, sys, time\nos.sched_setaffinity(0, {1})\nos.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\nos.nice(19)\n"
                    "while True:\n    end, count = time.monotonic() + 0.2, 0\n    while time.monotonic() < end:\n        count += 1\n    print(count, flush=True)\n")
     process = subprocess.Popen(["/usr/bin/python3", probe], stdout=subprocess.PIPE, text=True)
     try:
+        def others():
+            """Time of core 1 that tasks without niceness have spent, in ticks: not the probe, which is nice."""
+            with open("/proc/stat", encoding="ascii") as file:
+                words = next(line for line in file if line.startswith("cpu1 ")).split()
+            return int(words[1]) + int(words[3])
+
         def counts(number):
             return [int(process.stdout.readline()) for _ in range(number)]
         counts(2)
@@ -549,23 +555,27 @@ def softirq_load_is_seen(lab):
         flooder.start()
         try:
             seen = []
-            for _ in range(8):
+            for _ in range(12):
                 counts(1)
-                shares, probed = [], 0
+                shares, probed, before = [], 0, others()
                 for _ in range(5):
                     probed += counts(1)[0]
                     core = [c for c in steered.ask(do="show")["done"]["cores"] if c["core"] == 1][0]["shares"]
                     shares.append(core["softirq"] + core["irq"] + core["cpumap"])
-                seen.append((sum(shares) / len(shares), 1 - probed / 5 / alone))
+                # A window of a second in which others ran there says nothing.
+                if others() - before <= 0.03 * os.sysconf("SC_CLK_TCK"):
+                    seen.append((sum(shares) / len(shares), 1 - probed / 5 / alone))
         finally:
             ended.set()
             flooder.join()
     finally:
         process.kill()
         process.wait()
+    if len(seen) < 3:
+        raise Skip("the machine is too busy: others run on the core that is probed")
     measured, probed = min(seen, key=lambda pair: abs(pair[0] - pair[1]))
     lab.note(f"softirqs measured {measured:.0%}, missed by the probe {probed:.0%}")
     equal(steered.show()["source"], "tracepoints", "source of loads")
     check(measured > 0.02, "no load was measured:", seen)
-    # Tasks of others take from the probe as well; of several windows the one with the least of them counts.
+    # Hosts of virtual machines take time, too; of several windows the one with the least of that counts.
     check(abs(measured - probed) < 0.1, "measured and probed:", seen)

@@ -19,14 +19,16 @@ static long search_mask(__u32 index, void *context)
 	struct entry_key masked = {};
 	struct entry *found;
 	struct mask *mask;
+	__u64 at;
 	__u32 slot;
 
 	if (index >= MASKS_MAX || index >= view->count)
 		return 1;
 	/* Masks come in the order of their highest precedence. */
-	if (search->best && search->best->precedence > view->masks[within(index, MASKS_MAX)].precedence)
+	at = within(index, MASKS_MAX);
+	if (search->best && search->best->precedence > view->masks[at].precedence)
 		return 1;
-	slot = view->masks[within(index, MASKS_MAX)].slot;
+	slot = view->masks[at].slot;
 	mask = bpf_map_lookup_elem(&masks, &slot);
 	if (!mask)
 		return 1;
@@ -126,11 +128,13 @@ static long held_step(__u32 core, void *context)
 {
 	struct held *held = context;
 	struct placement *placement;
+	__u32 before;
 
 	if (core >= CPUS_MAX)
 		return 1;
 	placement = bpf_map_lookup_elem(&placements, &core);
-	if (placement && READ_ONCE(placement->priority) != held->rankings->priority[within(core, CPUS_MAX)] &&
+	before = held->rankings->priority[within(core, CPUS_MAX)];
+	if (placement && READ_ONCE(placement->priority) != before &&
 	    !(held->rankings->vm_cores >> core & 1))
 		held->set |= 1ull << core;
 	held->count += held->set >> core & 1;

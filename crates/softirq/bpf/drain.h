@@ -7,10 +7,10 @@
  * GRO holds packets back for up to 64, and a group is longer than that. Packets that go straight
  * to the stack have finished when the receive softirq has ended and none is left.
  *
- * The core also notes how long packets have taken from the redirect to that moment, at most. After a
- * longer gap a flow may move, too, if the core has meanwhile taken what was sent later: a thread that
- * busy tasks keep waiting would else be taken for one that is done. So only packets that were lost
- * on the way are left to this rule. */
+ * The core also notes how long packets have taken from the redirect to that moment, at most. After
+ * a longer gap a flow may move, too, if the core has meanwhile taken what was sent later: a thread
+ * that busy tasks keep waiting would else be taken for one that is done. So only packets that were
+ * lost on the way are left to this rule. */
 #pragma once
 #include "maps.h"
 

@@ -230,9 +230,9 @@ INLINE __u32 steer(struct config *config, struct entry *entry, const struct key 
 	return core_for(config, entry, slot, at, rx);
 }
 
-/* Whether a packet whose core is the one that it is on goes straight to the stack. It must not while
- * packets of the same choice that came to other processors still wait in this core's queue: then it
- * queues behind them. A global function, so that it is verified by itself. */
+/* Whether a packet whose core is the one that it is on goes straight to the stack. It must not
+ * while packets of the same choice that came to other processors still wait in this core's queue:
+ * then it queues behind them. A global function, so that it is verified by itself. */
 __noinline int goes_direct(struct config *config, struct slot *slot, __u32 at, __u32 rx)
 {
 	if (!config || !slot)

@@ -322,7 +322,7 @@ pub fn serve(
     listener: &UnixListener,
     signals: &Signals,
 ) -> Result<End, String> {
-    // Rankings must not age because busy tasks go first. Where this is not allowed it must do as is.
+    // Rankings must not age because busy tasks go first. Where this is refused, they may.
     // SAFETY: the call takes numbers only.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -10) };
     let mut clients: Vec<Client> = Vec::new();

@@ -1,7 +1,7 @@
 //! Keys of the steering table, and matches as text: OpenFlow 1.0's twelve fields in `ovs-ofctl`'s
 //! words, the flow control field, and VXLAN's VNI and inner headers.
 //!
-//! Where each field stands in the key is said once, in [`FIELDS`]; `bpf/layout.h` has the same as a
+//! Where each field stands in the key is said once, in `FIELDS`; `bpf/layout.h` has the same as a
 //! structure, and `parse` is tested against it.
 
 use crate::layout::KEY_BYTES;

@@ -136,9 +136,9 @@ fn between(before: &Reading, now: &Reading) -> Option<Shares> {
     })
 }
 
-/// Makes a switch of tasks happen on each of some processors, so that what it does is known from then
-/// on: a core that runs one task for ever would not be seen otherwise. Does not wait for it: a
-/// processor may be busy with tasks of the highest priority.
+/// Makes a switch of tasks happen on each of some processors, so that what it does is known from
+/// then on: a core that runs one task for ever would not be seen otherwise. Does not wait for it:
+/// a processor may be busy with tasks of the highest priority.
 pub fn visit(cpus: &[u32]) {
     let cpus = cpus.to_vec();
     std::thread::spawn(move || {
