@@ -4,8 +4,8 @@
  * A core has finished what its cpumap thread took once that thread sleeps with an empty queue and
  * no receive softirq is left to be run there. (A packet that leaves a VXLAN device goes on in such
  * a softirq.) Where the thread never sleeps, frames count as finished one group later: the thread's
- * GRO holds packets back for up to 64, and a group is longer than that. Packets that go straight
- * to the stack have finished when the receive softirq has ended and none is left.
+ * GRO holds packets back for up to 64, or a jiffy, and a group is longer than that. Packets that go
+ * straight to the stack have finished when the receive softirq has ended and none is left.
  *
  * The core also notes how long packets have taken from the redirect to that moment, at most. After
  * a longer gap a flow may move, too, if the core has meanwhile taken what was sent later: a thread
@@ -15,6 +15,7 @@
 #include "maps.h"
 
 #define GROUP_FRAMES 96 /* 64, one batch of 8 that overshoots, and a batch that begins */
+#define GROUP_NS 4000000 /* where HZ is 1000 or more, a busy thread's GRO may hold for a jiffy */
 #define STAMP_MAGIC 0x51c3
 
 /* In the headroom, right before the frame. */
@@ -91,11 +92,13 @@ INLINE void drained(const struct config *config, struct core *core, __u32 cpu, _
 /* A batch begins, or rather has been taken from the queue. */
 INLINE void batch_taken(const struct config *config, struct core *core, __u32 cpu, __u64 now)
 {
-	if (core->group_frames < GROUP_FRAMES || core->net_rx_pending)
+	if (core->group_frames < GROUP_FRAMES || core->net_rx_pending ||
+	    now - core->group_begun_ns < GROUP_NS)
 		return;
 	finish(config, core, cpu, 0);
 	note_wait(core, config, core->handed_ns, now);
 	core->handed_ns = core->group_ns;
+	core->group_begun_ns = now;
 	core->group_ns = 0;
 	core->group_frames = 0;
 }

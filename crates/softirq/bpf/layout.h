@@ -148,7 +148,8 @@ struct core {
 	__u64 dropped;  /* at the cpumap's full queue */
 	__u64 lost;     /* in the cpumap's thread, for want of memory */
 	__u64 newest_ns; /* when the newest frame was sent that it has taken */
-	__u64 zero[9];
+	__u64 group_begun_ns; /* when the current group began */
+	__u64 zero[8];
 };
 _Static_assert(sizeof(struct core) == 256, "core");
 

@@ -181,8 +181,10 @@ shared! {
         lost: u64,
         /// When the newest frame was sent that it has taken.
         newest_ns: u64,
+        /// When the current group began.
+        group_begun_ns: u64,
         /// Zeros.
-        zero: [u64; 9],
+        zero: [u64; 8],
     }
     /// A core in a ranking.
     Candidate (8) {
