@@ -4,11 +4,13 @@
 //! directory of their own, `restart`, `save` and `restore` keep rules, `top` shows what a running
 //! daemon does, `predict` says what rules would cost without one, and how long packets will wait in
 //! queues. It knows the daemon only by its unixctl socket, its files and its helper commands.
+//! `steer` needs no daemon: it steers a kernel interface's packets to cores by itself.
 
 pub mod appctl;
 pub mod keep;
 pub mod output;
 pub mod predict;
 pub mod stats;
+pub mod steer;
 pub mod top;
 pub mod up;

@@ -2,7 +2,7 @@
 
 use anyhow::Result;
 use clap::{Parser, Subcommand};
-use cli::{keep, output, predict, top, up};
+use cli::{keep, output, predict, steer, top, up};
 use std::io::IsTerminal;
 
 /// Runs and watches the Sluice virtual switch.
@@ -33,6 +33,8 @@ enum Command {
     /// Say what a file of rules will cost on this machine, without a switch; or how long packets
     /// will wait (see the commands below).
     Predict(Box<predict::PredictOptions>),
+    /// Steer packets of a kernel interface to the core that suits them.
+    Steer(steer::SteerOptions),
 }
 
 fn main() -> std::process::ExitCode {
@@ -46,6 +48,7 @@ fn main() -> std::process::ExitCode {
         Command::Restore(options) => keep::restore(&options),
         Command::Top(options) => top::run(&options),
         Command::Predict(options) => predict::run(&options),
+        Command::Steer(options) => steer::run(&options),
     };
     match result {
         Ok(()) => std::process::ExitCode::SUCCESS,

@@ -8,9 +8,11 @@
 //! Everything is bounded: entries, masks ([`MASKS_MAX`]) and choices. What does not fit is an
 //! error, or, for a choice on a packet's way, leaves the packet on its core and is counted.
 
+mod books;
 mod choices;
 mod entry;
 
+pub use books::{EntryView, Made};
 pub use choices::{Choice, ChoiceId, ChoiceKey};
 pub use entry::{EntryId, EntrySpec, Match, Reason, Removed, Scope, Target};
 

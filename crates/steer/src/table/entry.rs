@@ -91,6 +91,13 @@ pub struct EntrySpec<const N: usize> {
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct EntryId(pub(super) u64);
 
+impl EntryId {
+    /// The name as a number; entries added later have higher ones.
+    pub fn number(self) -> u64 {
+        self.0
+    }
+}
+
 /// Why an entry went. The numbers are OpenFlow's (OFPRR_*).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]

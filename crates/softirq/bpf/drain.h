@@ -1,0 +1,221 @@
+/* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
+/* When a flow may move (steer::drain): counts of lanes, and when they have finished.
+ *
+ * A core has finished what its cpumap thread took once that thread sleeps with an empty queue and
+ * no receive softirq is left to be run there. (A packet that leaves a VXLAN device goes on in such
+ * a softirq.) Where the thread never sleeps, frames count as finished one group later: the thread's
+ * GRO holds packets back for up to 64, or a jiffy, and a group is longer than that. Packets that go
+ * straight to the stack have finished when the receive softirq has ended and none is left.
+ *
+ * The core also notes how long packets have taken from the redirect to that moment, at most. After
+ * a longer gap a flow may move, too, if the core has meanwhile taken what was sent later: a thread
+ * that busy tasks keep waiting would else be taken for one that is done. So only packets that were
+ * lost on the way are left to this rule. */
+#pragma once
+#include "maps.h"
+
+#define GROUP_FRAMES 96 /* 64, one batch of 8 that overshoots, and a batch that begins */
+#define GROUP_NS 4000000 /* where HZ is 1000 or more, a busy thread's GRO may hold for a jiffy */
+#define STAMP_MAGIC 0x51c3
+
+/* In the headroom, right before the frame. */
+struct stamp {
+	__u16 magic;
+	__u16 rx;
+	__u32 number;
+	__u64 sent_ns;
+};
+
+INLINE void note_wait(struct core *core, const struct config *config, __u64 since, __u64 now)
+{
+	__u64 age = now - core->wait_begun_ns;
+
+	if (age >= config->wait_window_ns) {
+		core->wait_before_ns = age < 2 * config->wait_window_ns ? core->wait_ns : 0;
+		core->wait_ns = 0;
+		core->wait_begun_ns = now;
+	}
+	if (since && now > since && now - since > core->wait_ns)
+		core->wait_ns = now - since;
+}
+
+struct lane_walk {
+	const struct config *config;
+	__u64 lanes;
+	__u32 cpu;
+	__u32 all; /* whether everything that was taken has finished, or only the last group */
+};
+
+static long finish_step(__u32 rx, void *context)
+{
+	struct lane_walk *walk = context;
+	struct lane *lane;
+
+	if (!(walk->lanes >> (rx & 63)))
+		return 1;
+	if (!(walk->lanes >> (rx & 63) & 1))
+		return 0;
+	lane = lane_of(walk->config, rx, walk->cpu);
+	if (!lane)
+		return 0;
+	if (walk->all) {
+		WRITE_ONCE(lane->finished, lane->taken);
+	} else {
+		WRITE_ONCE(lane->finished, lane->handed);
+	}
+	lane->handed = lane->taken;
+	return 0;
+}
+
+INLINE void finish(const struct config *config, struct core *core, __u32 cpu, __u32 all)
+{
+	struct lane_walk walk = {.config = config, .lanes = core->lanes, .cpu = cpu, .all = all};
+
+	bpf_loop(CPUS_MAX, finish_step, &walk, 0);
+}
+
+/* Everything that the cpumap's thread took has left the core. */
+INLINE void drained(const struct config *config, struct core *core, __u32 cpu, __u64 now)
+{
+	__u64 since = core->handed_ns ? core->handed_ns : core->group_ns;
+
+	if (!core->lanes)
+		return;
+	finish(config, core, cpu, 1);
+	note_wait(core, config, since, now);
+	core->lanes = 0;
+	core->group_frames = 0;
+	core->group_ns = 0;
+	core->handed_ns = 0;
+}
+
+/* A batch begins, or rather has been taken from the queue. */
+INLINE void batch_taken(const struct config *config, struct core *core, __u32 cpu, __u64 now)
+{
+	if (core->group_frames < GROUP_FRAMES || core->net_rx_pending ||
+	    now - core->group_begun_ns < GROUP_NS)
+		return;
+	finish(config, core, cpu, 0);
+	note_wait(core, config, core->handed_ns, now);
+	core->handed_ns = core->group_ns;
+	core->group_begun_ns = now;
+	core->group_ns = 0;
+	core->group_frames = 0;
+}
+
+SEC("xdp/cpumap")
+int steer_arrive(struct xdp_md *ctx)
+{
+	__u32 cpu = bpf_get_smp_processor_id();
+	struct config *config = configuration();
+	struct core *core = core_of(cpu);
+	struct stamp stamp;
+	struct lane *lane;
+	__u8 *data, *end;
+
+	if (!config || !core)
+		return XDP_PASS;
+	core->thread = bpf_get_current_task();
+	core->asleep = 0;
+	core->frames++;
+	if (bpf_xdp_adjust_head(ctx, -(int)sizeof(stamp)))
+		return XDP_PASS;
+	data = (__u8 *)(long)ctx->data;
+	end = (__u8 *)(long)ctx->data_end;
+	stamp.magic = 0;
+	if (data + sizeof(stamp) <= end)
+		__builtin_memcpy(&stamp, data, sizeof(stamp));
+	/* It was so a moment ago, so it can be so again. */
+	if (bpf_xdp_adjust_head(ctx, sizeof(stamp))) {
+		core->lost++;
+		return XDP_ABORTED;
+	}
+	if (stamp.magic != STAMP_MAGIC || stamp.rx >= CPUS_MAX || stamp.rx >= config->cpus)
+		return XDP_PASS;
+	lane = lane_of(config, stamp.rx, cpu);
+	if (!lane)
+		return XDP_PASS;
+	lane->taken = stamp.number;
+	core->lanes |= 1ull << (stamp.rx & 63);
+	core->group_frames++;
+	if ((__s64)(stamp.sent_ns - core->newest_ns) > 0)
+		WRITE_ONCE(core->newest_ns, stamp.sent_ns);
+	if (!core->group_ns)
+		core->group_ns = stamp.sent_ns;
+	return XDP_PASS;
+}
+
+/* Puts the lane and number of a packet in front of it. Returns an error where there is no room. */
+INLINE int put_stamp(struct xdp_md *ctx, __u32 rx, __u32 number, __u64 now)
+{
+	struct stamp stamp = {.magic = STAMP_MAGIC, .rx = rx, .number = number, .sent_ns = now};
+	__u8 *data, *end;
+
+	if (bpf_xdp_adjust_head(ctx, -(int)sizeof(stamp)))
+		return -1;
+	data = (__u8 *)(long)ctx->data;
+	end = (__u8 *)(long)ctx->data_end;
+	if (data + sizeof(stamp) > end)
+		return -1;
+	__builtin_memcpy(data, &stamp, sizeof(stamp));
+	return bpf_xdp_adjust_head(ctx, sizeof(stamp));
+}
+
+struct ticket_walk {
+	const struct config *config;
+	__u64 now;
+	__u32 slot;
+	__u32 direct; /* a processor whose direct lane does not matter, or NONE */
+	__u32 pending;
+};
+
+static long ticket_step(__u32 rx, void *context)
+{
+	struct ticket_walk *walk = context;
+	const struct config *config = walk->config;
+	__u32 at = walk->slot * config->cpus + rx;
+	struct ticket *ticket;
+	struct core *core;
+	struct lane *lane;
+	__u64 wait, gap;
+
+	if (rx >= config->cpus)
+		return 1;
+	ticket = bpf_map_lookup_elem(&tickets, &at);
+	if (!ticket || !ticket->sent_ns)
+		return 0;
+	if (rx == walk->direct && ticket->core == config->cpus)
+		return 0;
+	gap = walk->now - ticket->sent_ns;
+	if (gap >= config->choice_age_ns)
+		return 0;
+	lane = lane_of(config, rx, ticket->core);
+	core = core_of(ticket->core == config->cpus ? rx : ticket->core);
+	if (!lane || !core)
+		return 0;
+	if ((__s32)(READ_ONCE(lane->finished) - ticket->number) >= 0)
+		return 0;
+	walk->pending = 1;
+	if (ticket->core == config->cpus || READ_ONCE(core->newest_ns) <= ticket->sent_ns)
+		return 1;
+	wait = READ_ONCE(core->wait_ns);
+	if (wait < core->wait_before_ns)
+		wait = core->wait_before_ns;
+	if (wait < config->least_wait_ns)
+		wait = config->least_wait_ns;
+	if (gap <= wait)
+		return 1;
+	walk->pending = 0;
+	return 0;
+}
+
+/* Whether all packets of a choice have left the cores where they went; but for those that went
+ * directly on processor `direct`, if that is one. */
+INLINE int has_drained(const struct config *config, __u32 slot, __u32 direct, __u64 now)
+{
+	struct ticket_walk walk = {
+		.config = config, .slot = slot, .direct = direct, .now = now};
+
+	bpf_loop(CPUS_MAX, ticket_step, &walk, 0);
+	return !walk.pending;
+}

@@ -1,0 +1,465 @@
+//! The resident's socket: requests and answers, a line of JSON each; and the loop that serves them
+//! between samples.
+//!
+//! Nothing here waits without a limit: clients that say nothing, or do not read, are let go.
+
+use crate::clock::now_ns;
+use crate::key::{MatchError, parse_match};
+use crate::session::{EntryRequest, Session, SessionError};
+use crate::vms::Place;
+use serde::{Deserialize, Serialize};
+use std::io::{self, BufRead, BufReader, Read, Write};
+use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::net::{UnixListener, UnixStream};
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+use steer::cores::Load;
+use steer::settings::Settings;
+
+/// A request is shorter than this, bytes.
+const REQUEST_MAX: usize = 64 << 10;
+/// Clients at once; further ones wait until one is done.
+const CLIENTS_MAX: usize = 16;
+/// How long a client may take to ask and to read, ns.
+const PATIENCE_NS: u64 = 2_000_000_000;
+/// How long a command waits for an answer.
+const ANSWER: Duration = Duration::from_secs(10);
+
+/// What a command asks of the resident.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(tag = "do", rename_all = "snake_case")]
+pub enum Request {
+    /// Core table, mode, counters.
+    Show,
+    /// Entries and at most so many choices.
+    Flows {
+        /// How many.
+        limit: usize,
+    },
+    /// Adds an entry.
+    Add(EntryRequest),
+    /// Changes one.
+    Modify(EntryRequest),
+    /// Deletes the entry of this precedence, or all within the match.
+    Delete {
+        /// The match.
+        matching: String,
+        /// The precedence.
+        precedence: Option<u16>,
+    },
+    /// A virtual machine starts, moves or stops.
+    Vm {
+        /// Its number.
+        id: u16,
+        /// Where it runs; none: nowhere any more.
+        place: Option<Place>,
+    },
+    /// The priority bit of a virtual machine's entries.
+    Priority {
+        /// The virtual machine.
+        vm: u16,
+        /// The bit.
+        on: bool,
+    },
+    /// A constant of the policy: loads in percent, times in ms.
+    Constant {
+        /// Its name.
+        name: String,
+        /// Its value.
+        value: f64,
+    },
+    /// Moves a choice.
+    Move {
+        /// The entry.
+        entry: u64,
+        /// The flow's hash, hexadecimal; none: the entry's own choice.
+        flow: Option<String>,
+        /// The core.
+        core: u32,
+    },
+    /// Ends the resident.
+    Stop,
+}
+
+/// What it answers.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum Answer {
+    /// Done, with what was asked for.
+    Done(serde_json::Value),
+    /// Refused, and why.
+    Error(String),
+}
+
+/// What is wrong with a request.
+#[derive(Debug, thiserror::Error)]
+enum Refusal {
+    #[error(transparent)]
+    Session(#[from] SessionError),
+    #[error(transparent)]
+    Match(#[from] MatchError),
+    #[error("{0}: there is no such constant; there are {1}")]
+    Constant(String, String),
+    #[error("{name}: {value} is out of range")]
+    Range { name: String, value: f64 },
+    #[error("{0}: a flow's hash has 16 hexadecimal digits")]
+    Flow(String),
+    #[error("the request is not understood: {0}")]
+    Rubbish(String),
+}
+
+/// Names of the policy's constants.
+pub const CONSTANTS: [&str; 8] = [
+    "high",
+    "margin",
+    "expected",
+    "sample_period",
+    "hold",
+    "choice_age",
+    "ranking_samples",
+    "held_cores",
+];
+
+/// Sets a constant by its name: loads in percent, times in ms.
+///
+/// # Errors
+///
+/// There is none of this name, or the value cannot be one.
+fn set_constant(settings: &mut Settings, name: &str, value: f64) -> Result<(), Refusal> {
+    let range = || Refusal::Range {
+        name: name.to_owned(),
+        value,
+    };
+    if !(0.0..=1e9).contains(&value) {
+        return Err(range());
+    }
+    let load = Load::of(value / 100.0);
+    let time = (value * 1e6) as u64;
+    match name {
+        "high" => settings.high = load,
+        "margin" => settings.margin = load,
+        "expected" => settings.expected = load,
+        "sample_period" => settings.sample_period_ns = time,
+        "hold" => settings.hold_ns = time,
+        "choice_age" => settings.choice_age_ns = time,
+        "ranking_samples" if value <= 1000.0 => settings.ranking_samples = value as u32,
+        "held_cores" if value <= 65_535.0 => settings.held_cores = value as u16,
+        "ranking_samples" | "held_cores" => return Err(range()),
+        _ => return Err(Refusal::Constant(name.to_owned(), CONSTANTS.join(", "))),
+    }
+    Ok(())
+}
+
+/// Sets constants before the session begins.
+///
+/// # Errors
+///
+/// There is none of a name, or a value cannot be one.
+pub fn set_constants(settings: &mut Settings, all: &[(String, f64)]) -> Result<(), String> {
+    for (name, value) in all {
+        set_constant(settings, name, *value).map_err(|error| error.to_string())?;
+    }
+    Ok(())
+}
+
+/// Does what a request asks for. `None`: the resident is to end.
+fn answer(session: &mut Session, line: &str) -> Result<Option<serde_json::Value>, Refusal> {
+    let request: Request =
+        serde_json::from_str(line).map_err(|error| Refusal::Rubbish(error.to_string()))?;
+    let json = |value: Result<serde_json::Value, serde_json::Error>| {
+        value.map_err(|error| Refusal::Rubbish(error.to_string()))
+    };
+    let done = match request {
+        Request::Show => json(serde_json::to_value(session.status()?))?,
+        Request::Flows { limit } => json(serde_json::to_value(session.flows(limit)))?,
+        Request::Add(entry) => {
+            let matching = parse_match(&entry.matching)?;
+            session.add(&entry, matching)?.into()
+        }
+        Request::Modify(entry) => {
+            let matching = parse_match(&entry.matching)?;
+            session.modify(&entry, matching)?.into()
+        }
+        Request::Delete {
+            matching,
+            precedence,
+        } => session.delete(&parse_match(&matching)?, precedence)?.into(),
+        Request::Vm { id, place } => {
+            session.set_vm(id, place)?;
+            serde_json::Value::Null
+        }
+        Request::Priority { vm, on } => session.set_priority(vm, on)?.into(),
+        Request::Constant { name, value } => {
+            let mut settings = *session.settings();
+            set_constant(&mut settings, &name, value)?;
+            session.set_settings(settings)?;
+            serde_json::Value::Null
+        }
+        Request::Move { entry, flow, core } => {
+            let hash = |text: &String| {
+                u64::from_str_radix(text, 16).map_err(|_| Refusal::Flow(text.clone()))
+            };
+            session.move_choice(entry, flow.as_ref().map(hash).transpose()?, core)?;
+            serde_json::Value::Null
+        }
+        Request::Stop => return Ok(None),
+    };
+    Ok(Some(done))
+}
+
+/// The socket of the resident of an interface.
+pub fn socket_path(directory: &Path, device: &str) -> PathBuf {
+    directory.join(format!("steer-{device}.sock"))
+}
+
+/// Interfaces that have a socket in a directory, whether or not somebody listens there.
+pub fn devices(directory: &Path) -> Vec<String> {
+    let names = std::fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut devices: Vec<String> = names
+        .filter_map(|file| {
+            let name = file.file_name().into_string().ok()?;
+            Some(
+                name.strip_prefix("steer-")?
+                    .strip_suffix(".sock")?
+                    .to_owned(),
+            )
+        })
+        .collect();
+    devices.sort();
+    devices
+}
+
+/// Asks a resident.
+///
+/// # Errors
+///
+/// Nobody listens, or nothing comes back in time; or what the resident refuses, in its words.
+pub fn ask(path: &Path, request: &Request) -> Result<serde_json::Value, String> {
+    let wrong = |error: io::Error| format!("{}: {error}", path.display());
+    let mut stream = UnixStream::connect(path).map_err(|error| match error.kind() {
+        io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
+            format!(
+                "{}: nothing is steered there (sluice steer run)",
+                path.display()
+            )
+        }
+        _ => wrong(error),
+    })?;
+    stream.set_read_timeout(Some(ANSWER)).map_err(wrong)?;
+    stream.set_write_timeout(Some(ANSWER)).map_err(wrong)?;
+    let mut line = serde_json::to_string(request).map_err(|error| error.to_string())?;
+    line.push('\n');
+    stream.write_all(line.as_bytes()).map_err(wrong)?;
+    let mut answer = String::new();
+    BufReader::new(stream)
+        .read_line(&mut answer)
+        .map_err(wrong)?;
+    match serde_json::from_str(&answer) {
+        Ok(Answer::Done(value)) => Ok(value),
+        Ok(Answer::Error(error)) => Err(error),
+        Err(_) => Err(format!("{}: no answer came", path.display())),
+    }
+}
+
+/// Makes the socket, in place of one that nobody listens at.
+///
+/// # Errors
+///
+/// Somebody does, or the directory cannot be written.
+pub fn listen(directory: &Path, device: &str) -> Result<(UnixListener, SocketFile), String> {
+    let wrong = |error: io::Error| format!("{}: {error}", directory.display());
+    std::fs::create_dir_all(directory).map_err(wrong)?;
+    let path = socket_path(directory, device);
+    if UnixStream::connect(&path).is_ok() {
+        return Err(format!(
+            "{device}: is steered already, by the process at {}",
+            path.display()
+        ));
+    }
+    let _ = std::fs::remove_file(&path);
+    let wrong = |error: io::Error| format!("{}: {error}", path.display());
+    let listener = UnixListener::bind(&path).map_err(wrong)?;
+    listener.set_nonblocking(true).map_err(wrong)?;
+    // Only who may load programs may steer.
+    let owner = std::os::unix::fs::PermissionsExt::from_mode(0o600);
+    std::fs::set_permissions(&path, owner).map_err(wrong)?;
+    Ok((listener, SocketFile(path)))
+}
+
+/// Removes the socket's file when the resident ends.
+pub struct SocketFile(PathBuf);
+
+impl Drop for SocketFile {
+    fn drop(&mut self) {
+        let _ = std::fs::remove_file(&self.0);
+    }
+}
+
+/// A command that is being served.
+struct Client {
+    stream: UnixStream,
+    asked: Vec<u8>,
+    answer: Vec<u8>,
+    since_ns: u64,
+}
+
+/// Why the resident ends.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    /// A command or a signal.
+    Asked,
+    /// The interface has gone, or its program was taken off.
+    Detached,
+}
+
+/// Samples and serves until told to end.
+///
+/// # Errors
+///
+/// The kernel's.
+pub fn serve(
+    session: &mut Session,
+    listener: &UnixListener,
+    signals: &Signals,
+) -> Result<End, String> {
+    // Rankings must not age because busy tasks go first. Where this is refused, they may.
+    // SAFETY: the call takes numbers only.
+    unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -10) };
+    let mut clients: Vec<Client> = Vec::new();
+    let mut next_ns = now_ns();
+    let mut looked_ns = now_ns();
+    let mut ending = false;
+    loop {
+        let now = now_ns();
+        if now >= next_ns {
+            session.sample().map_err(|error| error.to_string())?;
+            next_ns = next_ns.saturating_add(session.sample_period_ns());
+            // What was missed is not made up for.
+            next_ns = next_ns.max(now_ns());
+        }
+        if now.saturating_sub(looked_ns) > 500_000_000 {
+            looked_ns = now;
+            if !session.is_attached() {
+                return Ok(End::Detached);
+            }
+        }
+        if ending && clients.iter().all(|client| client.answer.is_empty()) {
+            return Ok(End::Asked);
+        }
+        let mut waits = vec![wait_for(signals.0.as_raw_fd(), libc::POLLIN)];
+        let accepting = clients.len() < CLIENTS_MAX;
+        waits.push(wait_for(
+            if accepting { listener.as_raw_fd() } else { -1 },
+            libc::POLLIN,
+        ));
+        waits.extend(clients.iter().map(|client| {
+            let events = match client.answer.is_empty() {
+                true => libc::POLLIN,
+                false => libc::POLLOUT,
+            };
+            wait_for(client.stream.as_raw_fd(), events)
+        }));
+        let timeout = next_ns
+            .saturating_sub(now_ns())
+            .div_ceil(1_000_000)
+            .min(100) as i32;
+        // SAFETY: the pointer and length are of a live array.
+        unsafe { libc::poll(waits.as_mut_ptr(), waits.len() as libc::nfds_t, timeout) };
+        if waits[0].revents != 0 {
+            return Ok(End::Asked);
+        }
+        let now = now_ns();
+        clients.retain_mut(|client| {
+            now.saturating_sub(client.since_ns) < PATIENCE_NS && client.turn(session, &mut ending)
+        });
+        if accepting
+            && waits[1].revents != 0
+            && let Ok((stream, _)) = listener.accept()
+            && stream.set_nonblocking(true).is_ok()
+        {
+            clients.push(Client {
+                stream,
+                asked: Vec::new(),
+                answer: Vec::new(),
+                since_ns: now,
+            });
+        }
+    }
+}
+
+fn wait_for(fd: RawFd, events: i16) -> libc::pollfd {
+    libc::pollfd {
+        fd,
+        events,
+        revents: 0,
+    }
+}
+
+impl Client {
+    /// Reads, answers, writes, as far as that does not wait. Returns false once it is done.
+    fn turn(&mut self, session: &mut Session, ending: &mut bool) -> bool {
+        if self.answer.is_empty() {
+            let mut buffer = [0; 4096];
+            match self.stream.read(&mut buffer) {
+                Ok(0) => return false,
+                Ok(length) => self.asked.extend_from_slice(&buffer[..length]),
+                Err(error) => return error.kind() == io::ErrorKind::WouldBlock,
+            }
+            let Some(end) = self.asked.iter().position(|byte| *byte == b'\n') else {
+                return self.asked.len() < REQUEST_MAX;
+            };
+            let line = String::from_utf8_lossy(&self.asked[..end]).into_owned();
+            let answer = match answer(session, &line) {
+                Ok(Some(done)) => Answer::Done(done),
+                Ok(None) => {
+                    *ending = true;
+                    Answer::Done(serde_json::Value::Null)
+                }
+                Err(error) => Answer::Error(error.to_string()),
+            };
+            self.answer = serde_json::to_vec(&answer).unwrap_or_default();
+            self.answer.push(b'\n');
+        }
+        match self.stream.write(&self.answer) {
+            Ok(length) => {
+                self.answer.drain(..length);
+                !self.answer.is_empty()
+            }
+            Err(error) if error.kind() == io::ErrorKind::WouldBlock => true,
+            Err(_) => {
+                self.answer.clear();
+                false
+            }
+        }
+    }
+}
+
+/// SIGTERM, SIGINT and SIGHUP, which do nothing by themselves any more.
+pub struct Signals(OwnedFd);
+
+impl Signals {
+    /// Takes the signals over. Called before any thread is started, which would get them else.
+    ///
+    /// # Errors
+    ///
+    /// The kernel's.
+    pub fn take() -> io::Result<Signals> {
+        // SAFETY: the set is plain data that is filled before it is read; the descriptor is new
+        // and belongs to nobody else.
+        unsafe {
+            let mut set: libc::sigset_t = std::mem::zeroed();
+            libc::sigemptyset(&mut set);
+            for signal in [libc::SIGTERM, libc::SIGINT, libc::SIGHUP] {
+                libc::sigaddset(&mut set, signal);
+            }
+            if libc::pthread_sigmask(libc::SIG_BLOCK, &set, std::ptr::null_mut()) != 0 {
+                return Err(io::Error::last_os_error());
+            }
+            let fd = libc::signalfd(-1, &set, libc::SFD_CLOEXEC | libc::SFD_NONBLOCK);
+            if fd < 0 {
+                return Err(io::Error::last_os_error());
+            }
+            Ok(Signals(OwnedFd::from_raw_fd(fd)))
+        }
+    }
+}

@@ -1,0 +1,260 @@
+//! What is known of a kernel interface before a program is attached to it.
+
+use crate::object::xdp_programs;
+use crate::program::Mode;
+use std::ffi::CString;
+use std::io;
+
+/// Why an interface cannot be steered.
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceError {
+    /// There is none.
+    #[error("{0}: there is no such interface in this network namespace")]
+    Unknown(String),
+    /// Somebody else has a program there.
+    #[error(
+        "{device}: carries another XDP program (number {program}, {mode} mode); it is left alone"
+    )]
+    Taken {
+        /// The interface.
+        device: String,
+        /// The other program.
+        program: u32,
+        /// How it is attached.
+        mode: &'static str,
+    },
+    /// The kernel does not say.
+    #[error("{device}: {error}")]
+    Kernel {
+        /// The interface.
+        device: String,
+        /// Its words.
+        error: String,
+    },
+}
+
+/// An interface.
+#[derive(Clone, Debug)]
+pub struct Device {
+    /// Its name.
+    pub name: String,
+    /// Its index.
+    pub index: u32,
+    /// Its driver, if that can be told.
+    pub driver: Option<String>,
+    /// Whether the far end of a veth pair leaves checksums to be filled in; none where that cannot
+    /// be told.
+    pub partial_checksums: Option<bool>,
+    /// Whether the device keeps VLAN tags beside frames.
+    pub hides_tags: bool,
+}
+
+/// A mode and why it was taken.
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+pub struct ChosenMode {
+    /// The mode.
+    pub mode: Mode,
+    /// Why.
+    pub reason: String,
+}
+
+const ETHTOOL_GTXCSUM: u32 = 0x16;
+const ETHTOOL_GDRVINFO: u32 = 0x03;
+const ETHTOOL_GFLAGS: u32 = 0x25;
+const ETH_FLAG_RXVLAN: u32 = 1 << 8;
+const SIOCETHTOOL: libc::c_ulong = 0x8946;
+
+impl Device {
+    /// Looks at an interface.
+    ///
+    /// # Errors
+    ///
+    /// There is none of this name.
+    pub fn find(name: &str) -> Result<Device, DeviceError> {
+        let unknown = || DeviceError::Unknown(name.to_owned());
+        let c_name = CString::new(name).map_err(|_| unknown())?;
+        // SAFETY: the name is a C string.
+        let index = unsafe { libc::if_nametoindex(c_name.as_ptr()) };
+        if index == 0 || name.len() >= libc::IFNAMSIZ {
+            return Err(unknown());
+        }
+        let driver = driver(name);
+        let is_veth = driver.as_deref() == Some("veth");
+        Ok(Device {
+            partial_checksums: is_veth.then(|| peer_checksums(index)).flatten(),
+            hides_tags: is_veth
+                || ethtool(name, ETHTOOL_GFLAGS).is_ok_and(|f| f & ETH_FLAG_RXVLAN != 0),
+            name: name.to_owned(),
+            index,
+            driver,
+        })
+    }
+
+    /// Fails where the interface carries an XDP program.
+    ///
+    /// # Errors
+    ///
+    /// It does, or the kernel does not say.
+    pub fn check_vacant(&self) -> Result<(), DeviceError> {
+        let device = self.name.clone();
+        match xdp_programs(self.index) {
+            Ok(programs) => match programs.first() {
+                None => Ok(()),
+                Some((mode, program)) => Err(DeviceError::Taken {
+                    device,
+                    program: *program,
+                    mode,
+                }),
+            },
+            Err(error) => Err(DeviceError::Kernel {
+                device,
+                error: error.to_string(),
+            }),
+        }
+    }
+
+    /// The modes to try, in this order. Only one where the user has chosen.
+    pub fn modes(&self, wanted: Option<Mode>) -> Vec<ChosenMode> {
+        let chosen = |mode, reason: &str| ChosenMode {
+            mode,
+            reason: reason.to_owned(),
+        };
+        let is_veth = self.driver.as_deref() == Some("veth");
+        match (wanted, is_veth, self.partial_checksums) {
+            (Some(Mode::Driver), true, partial) if partial != Some(false) => vec![chosen(
+                Mode::Driver,
+                "as asked for; the far end must have its checksum offload off (ethtool -K DEV tx \
+                 off), or frames whose checksum is still partial arrive broken",
+            )],
+            (Some(mode), ..) => vec![chosen(mode, "as asked for")],
+            (None, true, Some(false)) => vec![
+                chosen(
+                    Mode::Driver,
+                    "the veth pair's far end computes checksums itself",
+                ),
+                chosen(Mode::Generic, "the driver has no driver mode"),
+            ],
+            (None, true, Some(true)) => vec![chosen(
+                Mode::Generic,
+                "the veth pair's far end leaves checksums partial, and driver mode would break \
+                 such frames; it would do after ethtool -K FAR-END tx off",
+            )],
+            (None, true, None) => vec![chosen(
+                Mode::Generic,
+                "whether the veth pair's far end leaves checksums partial cannot be seen from \
+                 here, and driver mode would break such frames; --mode driver if it does not",
+            )],
+            (None, false, _) => vec![
+                chosen(Mode::Driver, "the driver can"),
+                chosen(Mode::Generic, "the driver has no driver mode"),
+            ],
+        }
+    }
+}
+
+/// The driver's name: from the kernel by ethtool.
+fn driver(name: &str) -> Option<String> {
+    let mut info = [0_u8; 196];
+    info[..4].copy_from_slice(&ETHTOOL_GDRVINFO.to_ne_bytes());
+    request(name, info.as_mut_ptr().cast()).ok()?;
+    let driver = info[4..36].split(|byte| *byte == 0).next()?;
+    let driver = String::from_utf8_lossy(driver).into_owned();
+    (!driver.is_empty()).then_some(driver)
+}
+
+/// Whether the far end of a veth pair leaves checksums to the device, if it is in this namespace.
+fn peer_checksums(index: u32) -> Option<bool> {
+    let peer = peer(index)?;
+    let mut buffer = [0_u8; libc::IFNAMSIZ];
+    // SAFETY: the buffer has the length that the function wants.
+    let found = unsafe { libc::if_indextoname(peer, buffer.as_mut_ptr().cast()) };
+    if found.is_null() {
+        return None;
+    }
+    let end = buffer.iter().position(|byte| *byte == 0)?;
+    let peer = String::from_utf8_lossy(&buffer[..end]).into_owned();
+    ethtool(&peer, ETHTOOL_GTXCSUM).ok().map(|on| on != 0)
+}
+
+const IFLA_LINK: u16 = 5;
+const IFLA_LINK_NETNSID: u16 = 37;
+
+/// The index of the interface at the other end, if it is in this namespace.
+fn peer(index: u32) -> Option<u32> {
+    let answer = ask_about_link(index).ok()?;
+    // Message header, then `ifinfomsg`, then attributes of a length, a type and a value each.
+    let mut rest = answer.get(16 + 16..)?;
+    let mut peer = None;
+    while rest.len() >= 4 {
+        let length = usize::from(u16::from_ne_bytes([rest[0], rest[1]]));
+        let kind = u16::from_ne_bytes([rest[2], rest[3]]) & 0x3fff;
+        let value = rest.get(4..length)?;
+        match kind {
+            IFLA_LINK_NETNSID => return None,
+            IFLA_LINK => peer = Some(u32::from_ne_bytes(value.try_into().ok()?)),
+            _ => {}
+        }
+        rest = rest.get(length.next_multiple_of(4)..).unwrap_or(&[]);
+    }
+    peer.filter(|peer| *peer != 0 && *peer != index)
+}
+
+/// Asks the kernel about an interface by netlink, and returns its answer.
+fn ask_about_link(index: u32) -> io::Result<Vec<u8>> {
+    let mut message = [0_u8; 32];
+    message[..4].copy_from_slice(&32_u32.to_ne_bytes());
+    message[4..6].copy_from_slice(&libc::RTM_GETLINK.to_ne_bytes());
+    message[6..8].copy_from_slice(&(libc::NLM_F_REQUEST as u16).to_ne_bytes());
+    message[20..24].copy_from_slice(&index.to_ne_bytes());
+    let mut answer = vec![0_u8; 16 << 10];
+    // SAFETY: a new socket; both buffers live through the calls and have the lengths that are
+    // given. Asking the kernel for one link is answered at once, so `recv` does not wait.
+    let received = unsafe {
+        let kind = libc::SOCK_RAW | libc::SOCK_CLOEXEC;
+        let socket = libc::socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE);
+        if socket < 0 {
+            return Err(io::Error::last_os_error());
+        }
+        let sent = libc::send(socket, message.as_ptr().cast(), message.len(), 0);
+        let received = match sent {
+            32 => libc::recv(socket, answer.as_mut_ptr().cast(), answer.len(), 0),
+            _ => -1,
+        };
+        libc::close(socket);
+        received
+    };
+    let length = usize::try_from(received).map_err(|_| io::Error::last_os_error())?;
+    answer.truncate(length);
+    Ok(answer)
+}
+
+/// One of ethtool's values.
+fn ethtool(name: &str, command: u32) -> io::Result<u32> {
+    let mut value = [command, 0];
+    request(name, value.as_mut_ptr().cast())?;
+    Ok(value[1])
+}
+
+fn request(name: &str, data: *mut libc::c_char) -> io::Result<()> {
+    // SAFETY: plain data, of which zeros are a value.
+    let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
+    for (to, from) in request
+        .ifr_name
+        .iter_mut()
+        .zip(name.bytes().take(libc::IFNAMSIZ - 1))
+    {
+        *to = from as libc::c_char;
+    }
+    request.ifr_ifru.ifru_data = data;
+    // SAFETY: a new socket, which is closed below.
+    let socket = unsafe { libc::socket(libc::AF_INET, libc::SOCK_DGRAM | libc::SOCK_CLOEXEC, 0) };
+    if socket < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the request's data has room for what its command returns, as callers make sure.
+    let result = unsafe { libc::ioctl(socket, SIOCETHTOOL, &mut request) };
+    let error = io::Error::last_os_error();
+    // SAFETY: the descriptor is open and belongs to this function.
+    unsafe { libc::close(socket) };
+    if result < 0 { Err(error) } else { Ok(()) }
+}

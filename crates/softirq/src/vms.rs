@@ -1,0 +1,155 @@
+//! On which cores virtual machines run: as told, or as their threads do.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+
+/// Threads of one process that are looked at, at most.
+const THREADS_MAX: usize = 1024;
+
+/// How a virtual machine's cores are known.
+#[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
+#[serde(rename_all = "lowercase")]
+pub enum Place {
+    /// It runs on this core.
+    Core(u32),
+    /// It is this process: QEMU, or whatever runs its processors.
+    Process(u32),
+}
+
+/// A thread of a process.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Thread {
+    /// Time that it has run, ticks.
+    ticks: u64,
+    /// The processor that it ran on last.
+    cpu: u32,
+}
+
+/// A virtual machine.
+#[derive(Clone, Debug)]
+pub struct Vm {
+    /// How its cores are known.
+    pub place: Place,
+    /// The cores that it runs on.
+    pub cores: BTreeSet<u32>,
+    threads: BTreeMap<u32, Thread>,
+}
+
+impl Vm {
+    /// A virtual machine whose cores are not known yet, unless they are told.
+    pub fn new(place: Place) -> Vm {
+        let cores = match place {
+            Place::Core(core) => BTreeSet::from([core]),
+            Place::Process(_) => BTreeSet::new(),
+        };
+        Vm {
+            place,
+            cores,
+            threads: BTreeMap::new(),
+        }
+    }
+
+    /// Looks where its threads are. Returns false where its process has gone.
+    pub fn look(&mut self) -> bool {
+        let Place::Process(pid) = self.place else {
+            return true;
+        };
+        let Some(threads) = threads(pid) else {
+            self.cores.clear();
+            return false;
+        };
+        let busy = cores_of(&self.threads, &threads);
+        // One that has done nothing meanwhile is still where it was.
+        if !busy.is_empty() {
+            self.cores = busy;
+        }
+        self.threads = threads;
+        true
+    }
+}
+
+/// Cores of the processors' threads: QEMU names these `CPU n/KVM`; where no thread is named so,
+/// of all that have run since the last look, or of all at the first one.
+fn cores_of(before: &BTreeMap<u32, Thread>, now: &BTreeMap<u32, Thread>) -> BTreeSet<u32> {
+    let has_run = |(id, thread): &(&u32, &Thread)| {
+        before.is_empty()
+            || before
+                .get(id)
+                .is_none_or(|before| before.ticks != thread.ticks)
+    };
+    now.iter()
+        .filter(has_run)
+        .map(|(_, thread)| thread.cpu)
+        .collect()
+}
+
+fn threads(pid: u32) -> Option<BTreeMap<u32, Thread>> {
+    let directory = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+    let mut all = BTreeMap::new();
+    let mut vcpus = BTreeMap::new();
+    for thread in directory.flatten().take(THREADS_MAX) {
+        let Some(id) = thread
+            .file_name()
+            .to_str()
+            .and_then(|name| name.parse().ok())
+        else {
+            continue;
+        };
+        let stat = fs::read_to_string(thread.path().join("stat")).unwrap_or_default();
+        if let Some((name, thread)) = parse_stat(&stat) {
+            all.insert(id, thread);
+            if name.starts_with("CPU ") && name.ends_with("/KVM") {
+                vcpus.insert(id, thread);
+            }
+        }
+    }
+    let found = if vcpus.is_empty() { all } else { vcpus };
+    (!found.is_empty()).then_some(found)
+}
+
+/// `PID (NAME) STATE ...`: user and system time are fields 14 and 15, the processor is 39.
+fn parse_stat(stat: &str) -> Option<(&str, Thread)> {
+    let (head, rest) = stat.rsplit_once(") ")?;
+    let name = head.split_once('(')?.1;
+    let words: Vec<&str> = rest.split(' ').collect();
+    if words
+        .first()
+        .is_some_and(|state| ["Z", "X"].contains(state))
+    {
+        return None;
+    }
+    let number = |field: usize| words.get(field - 3)?.trim().parse::<u64>().ok();
+    let thread = Thread {
+        ticks: number(14)? + number(15)?,
+        cpu: u32::try_from(number(39)?).ok()?,
+    };
+    Some((name, thread))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_threads_stat_is_read() {
+        let mut words = vec!["0"; 50];
+        (words[0], words[11], words[12], words[36]) = ("R", "70", "5", "3");
+        let stat = format!("12 (CPU 0) x/KVM) {}", words.join(" "));
+        let (name, thread) = parse_stat(&stat).unwrap();
+        assert_eq!(name, "CPU 0) x/KVM");
+        assert_eq!(thread, Thread { ticks: 75, cpu: 3 });
+        assert_eq!(parse_stat("12 (a"), None);
+    }
+
+    #[test]
+    fn threads_that_have_run_say_where_it_is() {
+        let thread = |ticks, cpu| Thread { ticks, cpu };
+        let before = BTreeMap::from([(1, thread(5, 0)), (2, thread(9, 1))]);
+        let now = BTreeMap::from([(1, thread(5, 0)), (2, thread(12, 3)), (4, thread(0, 2))]);
+        assert_eq!(cores_of(&before, &now), BTreeSet::from([2, 3]));
+        assert_eq!(cores_of(&BTreeMap::new(), &before), BTreeSet::from([0, 1]));
+        let mut this = Vm::new(Place::Process(std::process::id()));
+        assert!(this.look() && !this.cores.is_empty());
+        assert!(!Vm::new(Place::Process(u32::MAX)).look());
+    }
+}
