@@ -279,7 +279,7 @@ fn a_full_ring_drops_by_a_name_and_goes_on() {
     wait_until("dropped", || {
         switch.dropped("steering_ring_full") == 2_000 - 1_024
     });
-    // A move cannot end while the other does not finish: what comes is parked, until it is given up.
+    // A move cannot end while the other does not finish: what comes is parked until it is given up.
     switch.datapath.move_bucket(receiver, 0, receiver).unwrap();
     wait_until("given up", || {
         total(&switch, |worker| worker.gave_up_late) == 1

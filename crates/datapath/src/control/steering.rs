@@ -513,9 +513,9 @@ impl<F: Frame + 'static> Datapath<F> {
         Ok(())
     }
 
-    /// Where rings have been full for the hold time, others cannot do what they are given: some of it
-    /// comes back, so that what cannot be processed at all is lost before work has gone into it. All
-    /// of it comes back where handing over is not worth it.
+    /// Where rings have been full for the hold time, others cannot do what they are given: some of
+    /// it comes back, so that what cannot be processed at all is lost before work has gone into it.
+    /// All of it comes back where handing over is not worth it.
     fn retreat(&mut self, group: &mut Group, now_ns: u64) {
         let settings = self.steering.settings;
         let patience = settings.hold_ns / settings.sample_period_ns;

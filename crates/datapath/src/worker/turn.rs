@@ -50,7 +50,8 @@ impl<'a, F: Frame> Turn<'a, F> {
         self.finish();
     }
 
-    /// The same of frames of a port that may have gone meanwhile, which another worker has received.
+    /// The same of frames of a port that may have gone meanwhile, which another worker has
+    /// received.
     /// Leaves `frames` empty.
     #[inline]
     pub(super) fn burst_of(&mut self, port: PortId, frames: &mut Vec<F>, finished: bool) {
