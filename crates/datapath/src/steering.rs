@@ -12,7 +12,9 @@
 //! drained when as many are finished as had been put in when its move began.
 //!
 //! What a worker holds for long (packets that wait for a rule, or for a tunnel's next hop) is not
-//! finished; a move waits for it, and is given up after [`LIMITS`] of time.
+//! finished; a move waits for it, and is given up after [`LIMITS`] of time. "Finished" means given
+//! to a device's transmit queue: each worker has one of its own, and what order a device keeps
+//! between them is its own affair.
 
 mod give;
 mod take;
@@ -139,6 +141,8 @@ pub(crate) struct Buckets {
     at: [AtomicU8; BUCKETS],
     /// How many are not [`HERE`].
     away: AtomicU32,
+    /// Whether moves need not wait for packets that are held.
+    hurried: AtomicBool,
     /// Frames received, by bucket. Of a worker that keeps all flows they are extrapolated.
     packets: [Count; BUCKETS],
     pub counters: Counters,
@@ -169,6 +173,7 @@ impl Default for Buckets {
             watched: AtomicBool::new(false),
             at: std::array::from_fn(|_| AtomicU8::new(HERE)),
             away: AtomicU32::new(0),
+            hurried: AtomicBool::new(false),
             packets: std::array::from_fn(|_| Count::default()),
             counters: Counters::default(),
         }
@@ -189,6 +194,11 @@ impl Buckets {
     /// For control: all that was wanted is to be done.
     pub fn changed(&self) {
         self.changes.fetch_add(1, Ordering::Release);
+    }
+
+    /// For control: whether moves are to end without waiting for packets that are held.
+    pub fn hurry(&self, on: bool) {
+        self.hurried.store(on, Ordering::Relaxed);
     }
 
     /// For control: has the worker count what its flows cost.

@@ -426,9 +426,15 @@ impl<F: Frame> Worker<F> {
         let cell = self.shared.cells.of(self.reader.index());
         cell.drop(DropReason::WorkerFailed, lost as u64);
         self.mailbox.counters.failures.add(1);
-        if let Some(port) = in_hand.and_then(|(index, _)| self.rx.get_mut(index)) {
+        let index = in_hand.map(|(index, _)| index);
+        if let Some(port) = index.and_then(|index| self.rx.get_mut(index)) {
             port.failures = port.failures.saturating_add(1);
             port.left_until = cycles() + growing(port.failures - 1);
+        } else if let Some(inbox) =
+            index.and_then(|index| self.giver.inboxes.get_mut(usize::MAX - index))
+        {
+            inbox.failures = inbox.failures.saturating_add(1);
+            inbox.left_until = cycles() + growing(inbox.failures - 1);
         }
         let failures = self.mailbox.counters.failures.get();
         if failures.is_power_of_two() {
@@ -544,17 +550,14 @@ impl<F: Frame> Worker<F> {
             giver.release();
         }
         if giver.is_asked() {
-            giver.advance(turn.holds());
-            if giver.has_home() {
-                come_home(&mut turn, giver.take_home());
-            }
+            giver.advance(turn.holds() && !giver.is_hurried());
+            come_home(&mut turn, giver.take_home(), in_hand);
             if turn.egress.shaping.has_work() {
                 turn.serve_shaped();
             }
         }
         if !giver.inboxes.is_empty() {
             let began = now;
-            *in_hand = Some((usize::MAX, 0));
             take_from_others(&mut turn, giver, frames, in_hand, &mut now);
             *in_hand = None;
             busy += now.wrapping_sub(began);
@@ -608,10 +611,10 @@ impl<F: Frame> Worker<F> {
             let mut looked = None;
             if giver.looks() {
                 looked = Some(share_out(giver, port, frames, &mut count, now, cell));
-                *in_hand = Some((index, count));
                 if giver.has_home() {
-                    come_home(&mut turn, giver.take_home());
+                    come_home(&mut turn, giver.take_home(), in_hand);
                 }
+                *in_hand = Some((index, frames.len()));
                 while frames.len() > BURST {
                     giver.spare.extend(frames.drain(..BURST));
                     turn.burst(state, &mut giver.spare, port.finished);
@@ -737,7 +740,7 @@ impl<F: Frame> Worker<F> {
         let mailbox = &*self.mailbox;
         mailbox.sleeper.lie_down();
         let mut woken = false;
-        if !self.giver.has_frames() && !mailbox.has_something() {
+        if !self.giver.has_frames() && !self.giver.is_asked() && !mailbox.has_something() {
             self.reader.offline();
             let mut fds = [readable(mailbox.sleeper.wake().as_raw_fd())];
             wait(&mut fds, limit);
@@ -748,7 +751,9 @@ impl<F: Frame> Worker<F> {
 
     /// How long to sleep instead of polling, while frames are held back.
     fn nap(&mut self) -> Option<Duration> {
-        if !self.egress.shaping.has_work() || self.engine.is_waiting() {
+        // A nap does not see what other workers hand over.
+        let has_others = !self.giver.inboxes.is_empty();
+        if !self.egress.shaping.has_work() || self.engine.is_waiting() || has_others {
             return None;
         }
         let (now, frames) = (self.rest.turn_end, self.mailbox.counters.packets.get());
@@ -780,7 +785,7 @@ impl<F: Frame> Worker<F> {
         self.watch.forget(&mut self.rx);
         let mailbox = &*self.mailbox;
         mailbox.sleeper.lie_down();
-        let mut found = mailbox.has_something() || self.giver.has_frames();
+        let mut found = mailbox.has_something() || self.giver.has_frames() || self.giver.is_asked();
         // What others have left at ports of this worker's since it looked last.
         match self.egress.shaped_in_ns() {
             Some(0) => found = true,
@@ -962,8 +967,12 @@ fn take_from_others<F: Frame>(
 ) {
     let (began, mut taken) = (*now, 0);
     let holds = turn.holds();
-    for inbox in &mut giver.inboxes {
+    let hurried = giver.is_hurried();
+    for (index, inbox) in giver.inboxes.iter_mut().enumerate() {
         for _ in 0..RUNS {
+            if inbox.left_until > *now {
+                break;
+            }
             let taken_run = inbox.take(frames, &turn.shared.allocate);
             let Some(((port, finished), lost)) = taken_run else {
                 break;
@@ -971,7 +980,7 @@ fn take_from_others<F: Frame>(
             if lost > 0 {
                 turn.cell.drop(DropReason::NoBuffer, lost);
             }
-            *in_hand = Some((usize::MAX, frames.len()));
+            *in_hand = Some((usize::MAX - index, frames.len()));
             taken += frames.len() as u64;
             // What others have left at shaped ports of this worker may be of these flows, and goes
             // first.
@@ -980,7 +989,7 @@ fn take_from_others<F: Frame>(
             }
             turn.burst_of(port, frames, finished);
         }
-        if inbox.is_untold() && !(holds || turn.holds()) {
+        if inbox.is_untold() && (hurried || !(holds || turn.holds())) {
             inbox.tell();
         }
     }
@@ -992,12 +1001,19 @@ fn take_from_others<F: Frame>(
 
 /// Frames that were on their way to another worker and came back, in order.
 #[cold]
-fn come_home<F: Frame>(turn: &mut Turn<'_, F>, handed: Vec<Handed<F>>) {
+fn come_home<F: Frame>(
+    turn: &mut Turn<'_, F>,
+    handed: Vec<Handed<F>>,
+    in_hand: &mut Option<(usize, usize)>,
+) {
+    let mut left = handed.len();
     let mut frames = Vec::with_capacity(BURST);
     let mut run = None;
     for Handed { frame, origin } in handed {
         if run != Some(origin) || frames.len() == BURST {
             if let Some((port, finished)) = run {
+                *in_hand = Some((usize::MAX, left));
+                left -= frames.len();
                 turn.burst_of(port, &mut frames, finished);
             }
             run = Some(origin);
@@ -1005,8 +1021,10 @@ fn come_home<F: Frame>(turn: &mut Turn<'_, F>, handed: Vec<Handed<F>>) {
         frames.push(frame);
     }
     if let Some((port, finished)) = run {
+        *in_hand = Some((usize::MAX, left));
         turn.burst_of(port, &mut frames, finished);
     }
+    *in_hand = None;
 }
 
 /// Does what control asks.

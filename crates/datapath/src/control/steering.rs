@@ -16,7 +16,7 @@ use steer::balance::{Balancer, Flow};
 use steer::cores::{CoreId, CoreTable, Load, Sample};
 use steer::policy::Basis;
 use steer::settings::Settings;
-use steer::worth::{Cost, is_worth};
+use steer::worth::{Cost, gain, is_worth};
 
 /// How long workers have to take their flows back; what is elsewhere then is lost with the ring.
 const RECALL: Duration = Duration::from_secs(2);
@@ -25,6 +25,9 @@ const RECALL_AGAIN: Duration = Duration::from_millis(20);
 /// Samples over which a worker's load is averaged. A worker that has lost its processor to another
 /// thread for some milliseconds was as busy as could be, and is not for that highly loaded.
 const AVERAGED: usize = 6;
+/// All flows come back where handing over gains less than this: below what it takes for them to
+/// leave ([`steer::worth::LEAST_GAIN`]), since what stays may be cheaper than what has left.
+const NO_GAIN: f64 = 1.05;
 /// Samples of a cost of which the least counts.
 const COSTS: usize = 25;
 /// A worker whose flows find rings full takes one of so many back, and at least so many at a time.
@@ -150,6 +153,8 @@ struct Seen {
     /// Since when a bucket had none, ns.
     silent_ns: Box<[u64; BUCKETS]>,
     moved_ns: Box<[u64; BUCKETS]>,
+    /// Whether its buckets have been spread evenly.
+    is_spread: bool,
     /// Frames given and refused so far, and for how many samples in a row one in a hundred was
     /// refused.
     given: (u64, u64),
@@ -174,6 +179,7 @@ impl Seen {
             recent: Box::new([0; BUCKETS]),
             silent_ns: Box::new([now_ns; BUCKETS]),
             moved_ns: Box::new([now_ns; BUCKETS]),
+            is_spread: false,
             given: (0, 0),
             refusals: 0,
             content_until_ns: 0,
@@ -327,13 +333,21 @@ impl<F: Frame + 'static> Datapath<F> {
             effective,
             begun: false,
         });
-        if effective == SteeringMode::Rss {
-            for from in 0..numbers.len() {
-                for bucket in 0..BUCKETS {
-                    self.want(from, bucket, bucket % numbers.len())?;
-                }
-                self.tell(from);
+        Ok(())
+    }
+
+    /// Spreads the buckets of workers evenly that have queues, once.
+    fn spread_evenly(&mut self, group: &mut Group) -> Result<(), Error> {
+        let count = group.seen.len();
+        for (from, seen) in group.seen.iter_mut().enumerate() {
+            if seen.is_spread || !self.workers[from].has_queues() {
+                continue;
             }
+            for bucket in 0..BUCKETS {
+                self.want(from, bucket, bucket % count)?;
+            }
+            seen.is_spread = true;
+            self.tell(from);
         }
         Ok(())
     }
@@ -376,8 +390,8 @@ impl<F: Frame + 'static> Datapath<F> {
             let mailbox = Arc::clone(&taker.mailbox);
             let (lane, inbox) = ring(ends.1, Box::new(move || mailbox.nudge()));
             send(taker, Command::AddInbox(Box::new(inbox)))?;
-            self.steering.lanes.insert(ends);
             send(giver, Command::AddLane(Box::new(lane)))?;
+            self.steering.lanes.insert(ends);
         }
         giver.mailbox.buckets.want(bucket, ends.1 as u8);
         Ok(())
@@ -397,6 +411,7 @@ impl<F: Frame + 'static> Datapath<F> {
             return;
         }
         for worker in &self.workers {
+            worker.mailbox.buckets.hurry(true);
             for bucket in 0..BUCKETS {
                 worker.mailbox.buckets.want(bucket, HERE);
             }
@@ -418,6 +433,7 @@ impl<F: Frame + 'static> Datapath<F> {
             if let Err(error) = send(worker, Command::Part) {
                 tracing::warn!(target: "dpif_netdev", "{error}");
             }
+            worker.mailbox.buckets.hurry(false);
         }
         self.steering.lanes.clear();
     }
@@ -452,7 +468,10 @@ impl<F: Frame + 'static> Datapath<F> {
                 }
             }
         }
-        if !std::mem::replace(&mut group.begun, true) || group.effective != SteeringMode::Adaptive {
+        if group.effective == SteeringMode::Rss {
+            return self.spread_evenly(group);
+        }
+        if !std::mem::replace(&mut group.begun, true) {
             return Ok(());
         }
         self.forget_silent(group, now_ns)?;
@@ -526,11 +545,10 @@ impl<F: Frame + 'static> Datapath<F> {
                 |bucket: &usize| buckets.at(*bucket) != HERE && buckets.wanted(*bucket) != HERE;
             let away: Vec<usize> = (0..BUCKETS).filter(away).collect();
             let is_known = seen.cost().work > 0.0;
-            let back = if is_known && !is_worth(seen.cost(), others) {
+            let gains_nothing = is_known && gain(seen.cost(), others) < NO_GAIN;
+            let back = if gains_nothing && !away.is_empty() {
                 away.len()
-            } else if u64::from(seen.refusals) > patience {
-                seen.content_until_ns = now_ns + seen.content_ns;
-                seen.content_ns = (2 * seen.content_ns).min(CONTENT_NS.1);
+            } else if u64::from(seen.refusals) > patience && !away.is_empty() {
                 (away.len() / RETREAT).max(RETREAT)
             } else {
                 if now_ns > seen.content_until_ns + CONTENT_NS.1 {
@@ -539,13 +557,13 @@ impl<F: Frame + 'static> Datapath<F> {
                 continue;
             };
             seen.refusals = 0;
+            seen.content_until_ns = now_ns + seen.content_ns;
+            seen.content_ns = (2 * seen.content_ns).min(CONTENT_NS.1);
             for &bucket in away.iter().take(back) {
                 seen.moved_ns[bucket] = now_ns;
                 buckets.want(bucket, HERE);
             }
-            if !away.is_empty() {
-                self.tell(from);
-            }
+            self.tell(from);
         }
     }
 

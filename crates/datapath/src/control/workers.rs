@@ -43,6 +43,10 @@ impl<F: Frame> Handle<F> {
         self.number
     }
 
+    pub fn has_queues(&self) -> bool {
+        !self.queues.is_empty()
+    }
+
     pub fn all_cycles(&self) -> u64 {
         let stats = self.mailbox.counters.read();
         stats.busy_cycles + stats.idle_cycles + stats.sleep_cycles
@@ -331,7 +335,6 @@ impl<F: Frame + 'static> Datapath<F> {
         if self.workers.len() < 2 {
             return Ok(());
         }
-        self.recall();
         let placed: Vec<(usize, PortId, usize)> = (self.workers.iter().enumerate())
             .flat_map(|(at, worker)| {
                 worker
@@ -345,6 +348,10 @@ impl<F: Frame + 'static> Datapath<F> {
             .map(|(_, port, index)| self.queue_load(*port, *index))
             .collect();
         let chosen = spread(&loads, self.workers.len());
+        if placed.iter().map(|(at, ..)| at).eq(&chosen) {
+            return Ok(());
+        }
+        self.recall();
         for ((from, port, index), to) in placed.into_iter().zip(chosen) {
             if from != to {
                 self.move_queue(from, to, port, index)?;

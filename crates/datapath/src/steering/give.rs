@@ -154,11 +154,16 @@ pub(crate) struct Giver<F: Frame> {
     /// The place in `lanes` of the worker that each bucket is with, [`HERE`] or [`MOVING`].
     to: Box<[u8; BUCKETS]>,
     lanes: Vec<Lane<F>>,
+    /// Those that are no longer used, until all that was lent by them has been copied.
+    parting: Vec<Lane<F>>,
     moves: Vec<Move<F>>,
     /// Of what control wants, what has been begun.
     seen: u32,
     /// Not all of it: too many were moving.
     behind: bool,
+    /// For each bucket whose last move was given up what control wanted then: it stays until that
+    /// changes.
+    given_up: Box<[Option<u32>; BUCKETS]>,
     away: u32,
     bursts: u64,
     kept: Vec<F>,
@@ -180,8 +185,10 @@ impl<F: Frame> Giver<F> {
             secret: Secret([random.hash_one(0), random.hash_one(1)]),
             to: Box::new([HERE; BUCKETS]),
             lanes: Vec::new(),
+            parting: Vec::new(),
             moves: Vec::new(),
             behind: false,
+            given_up: Box::new([None; BUCKETS]),
             away: 0,
             bursts: 0,
             kept: Vec::with_capacity(BURST),
@@ -207,7 +214,9 @@ impl<F: Frame> Giver<F> {
         self.moves.clear();
         self.to.fill(HERE);
         self.behind = false;
-        self.lanes.clear();
+        self.given_up.fill(None);
+        self.parting.append(&mut self.lanes);
+        self.parting.retain(|lane| !lane.lent.is_empty());
         lost += self.inboxes.iter_mut().map(Inbox::discard).sum::<usize>();
         self.inboxes.clear();
         for bucket in 0..BUCKETS {
@@ -219,7 +228,8 @@ impl<F: Frame> Giver<F> {
 
     /// After a failure: what was in hand is lost; how many frames.
     pub fn recover(&mut self) -> usize {
-        let mut lost = self.kept.len() + self.spare.len();
+        // What is in `spare` is counted as in hand.
+        let mut lost = self.kept.len();
         self.kept.clear();
         self.spare.clear();
         for lane in &mut self.lanes {
@@ -251,12 +261,20 @@ impl<F: Frame> Giver<F> {
     /// Whether frames are kept that others may have copied meanwhile.
     #[inline(always)]
     pub fn lends(&self) -> bool {
-        self.away > 0 && self.lanes.iter().any(|lane| !lane.lent.is_empty())
+        (self.away > 0 && self.lanes.iter().any(|lane| !lane.lent.is_empty()))
+            || !self.parting.is_empty()
     }
 
     /// Gives back the buffers of frames that others have copied.
     pub fn release(&mut self) {
         self.lanes.iter_mut().for_each(Lane::release);
+        self.parting.iter_mut().for_each(Lane::release);
+        self.parting.retain(|lane| !lane.lent.is_empty());
+    }
+
+    /// Whether moves may end although packets are held: control wants all flows back at once.
+    pub fn is_hurried(&self) -> bool {
+        self.buckets.hurried.load(Ordering::Relaxed)
     }
 
     /// Whether another worker has left frames.
@@ -292,7 +310,8 @@ impl<F: Frame> Giver<F> {
         }
         if changes != self.seen || self.behind {
             self.seen = changes;
-            self.begin_moves(holds, now_ns);
+            // What has come home is not finished either.
+            self.begin_moves(holds || self.has_home(), now_ns);
         }
         for lane in &self.lanes {
             (lane.nudge)();
@@ -323,7 +342,12 @@ impl<F: Frame> Giver<F> {
                 Some(lane) => (CoreId(lane.to as u16), lane.sent),
                 None => (CoreId(u16::from(self.own)), 0),
             };
-            if from == to || !self.has_way(to) {
+            if from == to || self.given_up[bucket] == Some(self.seen) {
+                continue;
+            }
+            if !self.has_way(to) {
+                // Its ring is on its way here.
+                self.behind = true;
                 continue;
             }
             if self.moves.len() >= MOVING_MOST {
@@ -362,6 +386,8 @@ impl<F: Frame> Giver<F> {
         counters.moved.add(ended.done.into());
         counters.gave_up_full.add(ended.gave_up_full.into());
         counters.gave_up_late.add(ended.gave_up_late.into());
+        let gave_up = ended.gave_up_full + ended.gave_up_late > 0;
+        self.given_up[done.bucket] = gave_up.then_some(self.seen);
         self.place(done.bucket, done.handover.core());
     }
 

@@ -13,6 +13,10 @@ use std::sync::atomic::Ordering;
 pub(crate) struct Inbox<F> {
     frames: Consumer<Entry<F>>,
     progress: Arc<CachePadded<Progress>>,
+    /// How often its frames made the worker fail, and until when it is left alone for that, in
+    /// cycles.
+    pub failures: u32,
+    pub left_until: u64,
     /// How many of those that wait have been asked for.
     asked: usize,
     taken: u64,
@@ -27,6 +31,8 @@ impl<F: Frame> Inbox<F> {
         Inbox {
             frames,
             progress,
+            failures: 0,
+            left_until: 0,
             asked: 0,
             taken: 0,
             told: 0,
@@ -69,6 +75,8 @@ impl<F: Frame> Inbox<F> {
         let chunk = self.frames.read_chunk(run).ok()?;
         let mut lost = 0;
         for entry in chunk {
+            // First: were the rest to fail, the entry is gone nevertheless.
+            self.taken += 1;
             let frame = entry.frame.or_else(|| {
                 // SAFETY: the bytes are those of a frame that the sender keeps, and does not
                 // change, until `Progress::taken` counts this entry, which is done below.
@@ -79,7 +87,6 @@ impl<F: Frame> Inbox<F> {
                 None => lost += 1,
             }
         }
-        self.taken += run as u64;
         self.progress.taken.store(self.taken, Ordering::Release);
         Some((origin, lost))
     }
@@ -88,6 +95,7 @@ impl<F: Frame> Inbox<F> {
     #[inline]
     pub fn tell(&mut self) {
         self.told = self.taken;
+        self.progress.taken.store(self.taken, Ordering::Release);
         self.progress.finished.store(self.taken, Ordering::Release);
     }
 
@@ -99,7 +107,6 @@ impl<F: Frame> Inbox<F> {
         }
         self.taken += count as u64;
         self.asked = 0;
-        self.progress.taken.store(self.taken, Ordering::Release);
         self.tell();
         count
     }
