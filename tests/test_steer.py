@@ -327,7 +327,8 @@ def a_machine_that_starts_drives_a_flow_away(lab):
     finally:
         lost, late = stream.end()
     equal((lost, late), (0, 0), "lost and late packets")
-    check(steered.show()["moves"]["made"] >= 2, "moves:", steered.show()["moves"])
+    # A choice that ages while the sender stands still is made anew instead of moved.
+    check(steered.show()["moves"]["wanted"] >= 2, "moves:", steered.show()["moves"])
 
 
 @test()
