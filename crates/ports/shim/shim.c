@@ -52,10 +52,7 @@ int sluice_log_to(void (*sink)(uint32_t, const char *, size_t))
 
 struct rte_mempool *sluice_pool_create(const char *name, uint32_t count, uint32_t cache, uint16_t room, int socket)
 {
-    /* What was freed last is taken first: where one worker receives and another sends, buffers
-     * go through the pool, and by DPDK's usual ring all of them would, out of every cache. */
-    struct rte_mempool *pool = rte_pktmbuf_pool_create_by_ops(name, count, cache, 0, room, socket, "stack");
-    return pool != NULL ? pool : rte_pktmbuf_pool_create(name, count, cache, 0, room, socket);
+    return rte_pktmbuf_pool_create(name, count, cache, 0, room, socket);
 }
 
 /* Whether so many bytes more could be had at once. */
