@@ -370,10 +370,10 @@ def the_mode_suits_the_interface(lab):
     """On a veth pair driver mode is taken where the far end fills checksums in; TCP and UDP work in both modes, on either core."""
     steered = Steered(lab, start=False)
     steered.b.run("ip link add v0 type veth peer name v1")
-    for words, options, wanted in (("on", (), "generic mode: the veth pair's far end leaves checksums partial"), ("off", (), "driver mode: the veth pair's far end computes checksums itself"),
+    for words, options, wanted in (("on", (), "generic mode: the veth pair's far end leaves checksums partial"), ("off", (), "generic mode: driver mode loses VLAN tags"), ("off txvlan off", (), "driver mode: the driver can"),
                                    ("off", ("--mode", "driver"), "driver mode: as asked for"), ("off", ("--mode", "generic"), "generic mode: as asked for")):
-        steered.b.run(["ethtool", "-K", "v1", "tx", words])
-        process = steered.b.start([steered.sluice, "steer", "run", "v0", "--rundir", f"{steered.rundir}3", *options], f"v0.{words}{len(options)}")
+        steered.b.run(["ethtool", "-K", "v1", "tx", *words.split()])
+        process = steered.b.start([steered.sluice, "steer", "run", "v0", "--rundir", f"{steered.rundir}3", *options], f"v0.{words.replace(' ', '')}{len(options)}")
         wait_for("it answers", lambda: run([steered.sluice, "steer", "show", "--rundir", f"{steered.rundir}3"], ok=False).returncode == 0)
         shown = run([steered.sluice, "steer", "show", "--rundir", f"{steered.rundir}3"]).stdout
         check(wanted in shown, shown)

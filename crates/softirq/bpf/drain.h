@@ -187,6 +187,9 @@ static long ticket_step(__u32 rx, void *context)
 	if (rx == walk->direct && ticket->core == config->cpus)
 		return 0;
 	gap = walk->now - ticket->sent_ns;
+	/* What was sent after the walk began, by another processor, has no gap. */
+	if ((__s64)gap < 0)
+		gap = 0;
 	if (gap >= config->choice_age_ns)
 		return 0;
 	lane = lane_of(config, rx, ticket->core);

@@ -108,7 +108,9 @@ __noinline int core_for(struct config *config, struct entry *entry, struct slot 
 	if (!config || !entry || !slot)
 		return rx;
 	core = READ_ONCE(slot->core);
-	if (core == NONE || now - slot->used_ns >= config->choice_age_ns) {
+	/* Another processor may have used it after `now`. */
+	if (core == NONE ||
+	    (__s64)(now - READ_ONCE(slot->used_ns)) >= (__s64)config->choice_age_ns) {
 		__u32 before = core;
 
 		if (entry->target == TARGET_CORE) {

@@ -11,6 +11,9 @@ pub enum DeviceError {
     /// There is none.
     #[error("{0}: there is no such interface in this network namespace")]
     Unknown(String),
+    /// The program reads Ethernet headers.
+    #[error("{0}: is no Ethernet interface (type {1})")]
+    NotEthernet(String, u16),
     /// Somebody else has a program there.
     #[error(
         "{device}: carries another XDP program (number {program}, {mode} mode); it is left alone"
@@ -62,6 +65,9 @@ const ETHTOOL_GTXCSUM: u32 = 0x16;
 const ETHTOOL_GDRVINFO: u32 = 0x03;
 const ETHTOOL_GFLAGS: u32 = 0x25;
 const ETH_FLAG_RXVLAN: u32 = 1 << 8;
+const ETH_FLAG_TXVLAN: u32 = 1 << 7;
+/// Kinds of interfaces whose frames begin with an Ethernet header: Ethernet, and the loopback's.
+const WITH_ETHERNET_HEADER: [u16; 2] = [1, 772];
 const SIOCETHTOOL: libc::c_ulong = 0x8946;
 
 impl Device {
@@ -69,7 +75,7 @@ impl Device {
     ///
     /// # Errors
     ///
-    /// There is none of this name.
+    /// There is none of this name, or it carries no Ethernet frames.
     pub fn find(name: &str) -> Result<Device, DeviceError> {
         let unknown = || DeviceError::Unknown(name.to_owned());
         let c_name = CString::new(name).map_err(|_| unknown())?;
@@ -78,12 +84,31 @@ impl Device {
         if index == 0 || name.len() >= libc::IFNAMSIZ {
             return Err(unknown());
         }
+        if let Some(kind) = link_type(index)
+            && !WITH_ETHERNET_HEADER.contains(&kind)
+        {
+            return Err(DeviceError::NotEthernet(name.to_owned(), kind));
+        }
         let driver = driver(name);
-        let is_veth = driver.as_deref() == Some("veth");
+        let (partial_checksums, hides_tags) = if driver.as_deref() == Some("veth") {
+            let far_end = far_end(index);
+            let has = |far_end: &str, command, flag| {
+                let value = ethtool(far_end, command);
+                value.ok().map(|value| value & flag != 0)
+            };
+            let far_end = far_end.as_deref();
+            (
+                far_end.and_then(|far_end| has(far_end, ETHTOOL_GTXCSUM, u32::MAX)),
+                far_end.and_then(|far_end| has(far_end, ETHTOOL_GFLAGS, ETH_FLAG_TXVLAN))
+                    != Some(false),
+            )
+        } else {
+            let flags = ethtool(name, ETHTOOL_GFLAGS);
+            (None, flags.is_ok_and(|flags| flags & ETH_FLAG_RXVLAN != 0))
+        };
         Ok(Device {
-            partial_checksums: is_veth.then(|| peer_checksums(index)).flatten(),
-            hides_tags: is_veth
-                || ethtool(name, ETHTOOL_GFLAGS).is_ok_and(|f| f & ETH_FLAG_RXVLAN != 0),
+            partial_checksums,
+            hides_tags,
             name: name.to_owned(),
             index,
             driver,
@@ -113,42 +138,51 @@ impl Device {
         }
     }
 
-    /// The modes to try, in this order. Only one where the user has chosen.
+    /// The modes to try, in this order. Only one where the user has chosen, or where driver mode
+    /// would do harm.
     pub fn modes(&self, wanted: Option<Mode>) -> Vec<ChosenMode> {
-        let chosen = |mode, reason: &str| ChosenMode {
-            mode,
-            reason: reason.to_owned(),
-        };
-        let is_veth = self.driver.as_deref() == Some("veth");
-        match (wanted, is_veth, self.partial_checksums) {
-            (Some(Mode::Driver), true, partial) if partial != Some(false) => vec![chosen(
+        let chosen = |mode, reason: String| ChosenMode { mode, reason };
+        let harm = self.harm_in_driver_mode();
+        match wanted {
+            Some(Mode::Driver) if !harm.is_empty() => vec![chosen(
                 Mode::Driver,
-                "as asked for; the far end must have its checksum offload off (ethtool -K DEV tx \
-                 off), or frames whose checksum is still partial arrive broken",
+                format!("as asked for; {}", harm.join("; ")),
             )],
-            (Some(mode), ..) => vec![chosen(mode, "as asked for")],
-            (None, true, Some(false)) => vec![
-                chosen(
-                    Mode::Driver,
-                    "the veth pair's far end computes checksums itself",
-                ),
-                chosen(Mode::Generic, "the driver has no driver mode"),
+            Some(mode) => vec![chosen(mode, "as asked for".to_owned())],
+            None if harm.is_empty() => vec![
+                chosen(Mode::Driver, "the driver can".to_owned()),
+                chosen(Mode::Generic, "the driver has no driver mode".to_owned()),
             ],
-            (None, true, Some(true)) => vec![chosen(
-                Mode::Generic,
-                "the veth pair's far end leaves checksums partial, and driver mode would break \
-                 such frames; it would do after ethtool -K FAR-END tx off",
-            )],
-            (None, true, None) => vec![chosen(
-                Mode::Generic,
-                "whether the veth pair's far end leaves checksums partial cannot be seen from \
-                 here, and driver mode would break such frames; --mode driver if it does not",
-            )],
-            (None, false, _) => vec![
-                chosen(Mode::Driver, "the driver can"),
-                chosen(Mode::Generic, "the driver has no driver mode"),
-            ],
+            None => vec![chosen(Mode::Generic, harm.join("; "))],
         }
+    }
+
+    /// What would be lost in driver mode: what the kernel keeps beside a frame does not go through a
+    /// `cpumap` with it.
+    fn harm_in_driver_mode(&self) -> Vec<&'static str> {
+        let mut harm = Vec::new();
+        match (self.driver.as_deref(), self.partial_checksums) {
+            (Some("veth"), Some(true)) => harm.push(
+                "the veth pair's far end leaves checksums partial, and driver mode breaks such \
+                 frames (ethtool -K FAR-END tx off)",
+            ),
+            (Some("veth"), None) => harm.push(
+                "whether the veth pair's far end leaves checksums partial cannot be seen from \
+                 here, and driver mode breaks such frames (ethtool -K FAR-END tx off)",
+            ),
+            (Some("tun"), _) => harm.push(
+                "guests leave checksums partial, and driver mode breaks such frames (turn their \
+                 checksum offload off)",
+            ),
+            _ => {}
+        }
+        if self.hides_tags {
+            harm.push(
+                "driver mode loses VLAN tags that are kept beside frames (ethtool -K DEV rxvlan \
+                 off; at a veth pair's far end, txvlan off)",
+            );
+        }
+        harm
     }
 }
 
@@ -162,8 +196,8 @@ fn driver(name: &str) -> Option<String> {
     (!driver.is_empty()).then_some(driver)
 }
 
-/// Whether the far end of a veth pair leaves checksums to the device, if it is in this namespace.
-fn peer_checksums(index: u32) -> Option<bool> {
+/// The name of a veth pair's far end, if it is in this namespace.
+fn far_end(index: u32) -> Option<String> {
     let peer = peer(index)?;
     let mut buffer = [0_u8; libc::IFNAMSIZ];
     // SAFETY: the buffer has the length that the function wants.
@@ -172,8 +206,15 @@ fn peer_checksums(index: u32) -> Option<bool> {
         return None;
     }
     let end = buffer.iter().position(|byte| *byte == 0)?;
-    let peer = String::from_utf8_lossy(&buffer[..end]).into_owned();
-    ethtool(&peer, ETHTOOL_GTXCSUM).ok().map(|on| on != 0)
+    Some(String::from_utf8_lossy(&buffer[..end]).into_owned())
+}
+
+/// What kind of frames an interface carries (ARPHRD_*), if the kernel says: it stands third in
+/// `ifinfomsg`, behind the message's header.
+fn link_type(index: u32) -> Option<u16> {
+    let answer = ask_about_link(index).ok()?;
+    let kind = answer.get(16 + 2..16 + 4)?;
+    Some(u16::from_ne_bytes(kind.try_into().ok()?))
 }
 
 const IFLA_LINK: u16 = 5;

@@ -6,6 +6,7 @@ use crate::clock::now_ns;
 use crate::cpus;
 use crate::device::{ChosenMode, Device};
 use crate::layout::CPUS_MAX;
+use crate::object::BpfError;
 use crate::parse::Layout;
 use crate::program::{Constants, Limits, Mode, Program};
 use crate::sampler::{Sampler, Shares, Source, visit};
@@ -150,10 +151,15 @@ fn attach(
     wanted: Option<Mode>,
 ) -> Result<ChosenMode, SessionError> {
     let modes = device.modes(wanted);
-    let mut last = None;
-    for chosen in modes {
+    let mut last: Option<(Mode, BpfError)> = None;
+    for mut chosen in modes {
         match program.attach(device.index, chosen.mode) {
-            Ok(()) => return Ok(chosen),
+            Ok(()) => {
+                if let Some((_, refused)) = last {
+                    chosen.reason = format!("driver mode was refused: {}", refused.error);
+                }
+                return Ok(chosen);
+            }
             Err(error) => {
                 // Somebody may have come meanwhile.
                 device.check_vacant()?;
