@@ -1,12 +1,12 @@
 //! Which worker serves which receive queue.
 
-/// Spreads queues of the given loads over `workers` workers so that the busiest has as little to do
-/// as may be: heaviest first, each to the worker with the least. Queues without a measured load go
-/// round by number. Returns a worker for each queue; `workers` is at least 1.
-pub(crate) fn spread(loads: &[u64], workers: usize) -> Vec<usize> {
+/// Spreads queues of the given loads over workers so that the busiest has as little to do as may be:
+/// heaviest first, each to the worker with the least. Queues without a measured load go round by
+/// number. `totals` has what each worker has to do already, load and number of queues, and is of
+/// one worker at least. Returns a worker for each queue.
+pub(crate) fn spread(loads: &[u64], mut totals: Vec<(u128, usize)>) -> Vec<usize> {
     let mut order: Vec<usize> = (0..loads.len()).collect();
     order.sort_by_key(|queue| std::cmp::Reverse(loads[*queue]));
-    let mut totals = vec![(0_u128, 0_usize); workers.max(1)];
     let mut chosen = vec![0; loads.len()];
     for queue in order {
         let worker = lightest(&totals);
@@ -33,8 +33,10 @@ mod tests {
 
     #[test]
     fn queues_without_load_go_round() {
-        assert_eq!(spread(&[0, 0, 0, 0], 2), [0, 1, 0, 1]);
-        assert_eq!(spread(&[10, 0, 0, 9], 2), [0, 1, 1, 1].map(|worker| worker));
+        let idle = || vec![(0, 0); 2];
+        assert_eq!(spread(&[0, 0, 0, 0], idle()), [0, 1, 0, 1]);
+        assert_eq!(spread(&[10, 0, 0, 9], idle()), [0, 1, 1, 1]);
+        assert_eq!(spread(&[5, 4], vec![(10, 1), (0, 0)]), [1, 1]);
     }
 
     proptest! {
@@ -42,7 +44,7 @@ mod tests {
         /// the mean and the heaviest.
         #[test]
         fn no_worker_gets_much_more_than_its_share(loads in prop::collection::vec(0_u64..1000, 1..40), workers in 1_usize..8) {
-            let chosen = spread(&loads, workers);
+            let chosen = spread(&loads, vec![(0, 0); workers]);
             let mut totals = vec![0; workers];
             for (queue, worker) in chosen.iter().enumerate() {
                 totals[*worker] += loads[queue];

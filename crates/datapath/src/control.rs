@@ -175,6 +175,8 @@ pub struct Datapath<F: Frame> {
     interval_began: u64,
     underlay: tunnels::Underlay,
     steering: steering::Steering,
+    /// Whether workers with queues of their own ([`PortSettings::affinity`]) serve no others.
+    isolates: bool,
 }
 
 impl<F: Frame + 'static> Datapath<F> {
@@ -216,6 +218,7 @@ impl<F: Frame + 'static> Datapath<F> {
             interval_began,
             underlay: tunnels::Underlay::default(),
             steering: steering::Steering::default(),
+            isolates: true,
         })
     }
 
@@ -324,6 +327,10 @@ impl<F: Frame + 'static> Datapath<F> {
         }
         self.apply_or_warn("adding a port");
         rx.into_iter().try_for_each(|port| self.serve(port))?;
+        if !self.port(id)?.settings.affinity.is_empty() {
+            // Others leave the workers that are this port's now.
+            self.rebalance()?;
+        }
         Ok(id)
     }
 
@@ -402,6 +409,7 @@ impl<F: Frame + 'static> Datapath<F> {
         let flush = port.settings.vlan != settings.vlan;
         port.queues = port.queues.changed(&settings.queues, now_ms);
         let other_shape = port.settings.shape != settings.shape;
+        let other_workers = port.settings.affinity != settings.affinity;
         port.settings = settings;
         let bridge = port.bridge;
         self.police(id)?;
@@ -414,6 +422,9 @@ impl<F: Frame + 'static> Datapath<F> {
         let applied = reshaped.and(self.apply("changing a port"));
         if flush {
             self.bridge(bridge)?.macs.flush(Some(id.slot()), false);
+        }
+        if other_workers {
+            return applied.and(self.rebalance());
         }
         applied
     }

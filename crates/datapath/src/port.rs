@@ -83,6 +83,9 @@ pub struct PortSettings {
     pub shape: Shape,
     /// How fast it may receive.
     pub ingress: IngressSpec,
+    /// Receive queues that only the worker of a processor serves, where there is one: queue and
+    /// processor.
+    pub affinity: Vec<(u32, u32)>,
     /// What is sent there is lost: the device is down or has no carrier.
     pub no_carrier: bool,
 }

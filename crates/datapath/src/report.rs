@@ -33,6 +33,8 @@ pub struct WorkerInfo {
     pub id: u32,
     /// The processor it is pinned to.
     pub cpu: Option<usize>,
+    /// Whether it serves only queues that are pinned to it.
+    pub isolated: bool,
     /// What it has done with its time since it started or was cleared.
     pub stats: WorkerStats,
     /// How long its turns have been since it started or [`crate::Datapath::clear_turns`] was

@@ -505,3 +505,57 @@ fn a_worker_that_starts_after_it_was_given_up_ends() {
         ended.load(Ordering::SeqCst) == 1
     });
 }
+
+#[test]
+fn pinned_queues_have_their_worker_and_others_do_not() {
+    let mut switch = Switch::new(0);
+    let bridge = switch.bridge("br0");
+    let ports = switch.ports(bridge, 4);
+    switch.datapath.set_workers(&[Some(0), Some(1)]).unwrap();
+    let served = |switch: &Switch, cpu: usize| {
+        let workers = switch.datapath.workers();
+        let worker = workers
+            .iter()
+            .find(|worker| worker.cpu == Some(cpu))
+            .unwrap();
+        let queues = worker.queues.iter();
+        let mut ports: Vec<_> = queues.map(|queue| queue.port).collect();
+        ports.sort();
+        (ports, worker.isolated)
+    };
+    let ids: Vec<_> = ports.iter().map(|(id, _)| *id).collect();
+    let pinned_to = |cpu| PortSettings {
+        affinity: vec![(0, cpu)],
+        ..Default::default()
+    };
+    switch.datapath.modify_port(ids[0], pinned_to(1)).unwrap();
+    assert_eq!(served(&switch, 1), (vec![ids[0]], true));
+    assert_eq!(served(&switch, 0), (ids[1..].to_vec(), false));
+    // Beside others, where that is asked for.
+    switch.datapath.set_isolation(false).unwrap();
+    assert!(!served(&switch, 1).1 && served(&switch, 1).0.contains(&ids[0]));
+    assert_eq!(served(&switch, 0).0.len(), 2);
+    switch.datapath.set_isolation(true).unwrap();
+    assert_eq!(served(&switch, 1), (vec![ids[0]], true));
+    // A processor without a worker pins nothing, and a port that comes pinned drives others out.
+    switch.datapath.modify_port(ids[0], pinned_to(7)).unwrap();
+    assert!(!served(&switch, 0).1 && !served(&switch, 1).1);
+    assert_eq!(served(&switch, 0).0.len(), 2);
+    let wire = Wire::new(true);
+    let last = switch.port_with(bridge, 9, &wire, pinned_to(0));
+    assert_eq!(served(&switch, 0), (vec![last], true));
+    assert_eq!(served(&switch, 1), (ids.clone(), false));
+    // Where all workers have queues of their own they serve the rest as well.
+    switch.datapath.modify_port(ids[1], pinned_to(1)).unwrap();
+    let all = served(&switch, 0).0.len() + served(&switch, 1).0.len();
+    assert_eq!(
+        (all, served(&switch, 0).1, served(&switch, 1).1),
+        (5, false, false)
+    );
+    assert!(served(&switch, 0).0.contains(&last) && served(&switch, 1).0.contains(&ids[1]));
+    // The worker ends, and another comes: the pin holds again.
+    switch.datapath.set_workers(&[Some(1)]).unwrap();
+    assert_eq!(served(&switch, 1).0.len(), 5);
+    switch.datapath.set_workers(&[Some(1), Some(0)]).unwrap();
+    assert!(served(&switch, 0).0.contains(&last));
+}

@@ -420,6 +420,7 @@ mod tests {
             name: "pmd-c01/id:3".into(),
             id: 3,
             cpu: Some(1),
+            isolated: false,
             stats: datapath::WorkerStats {
                 packets: 10,
                 busy_cycles: 2_000,

@@ -290,22 +290,70 @@ impl<F: Frame + 'static> Datapath<F> {
             .try_for_each(|worker| give_tx(worker, slot, name, tx, counters))
     }
 
-    /// Gives a receive queue to the worker with the least to do.
+    /// Says whether workers that queues are pinned to ([`crate::PortSettings::affinity`]) serve no
+    /// others, as they do by default.
+    ///
+    /// # Errors
+    ///
+    /// A worker does not give a queue back.
+    pub fn set_isolation(&mut self, isolates: bool) -> Result<(), Error> {
+        if std::mem::replace(&mut self.isolates, isolates) == isolates {
+            return Ok(());
+        }
+        self.rebalance()
+    }
+
+    /// The place of the worker that a queue is pinned to, where it runs.
+    fn pinned(&self, port: PortId, index: usize) -> Option<usize> {
+        let affinity = &self.port(port).ok()?.settings.affinity;
+        let of_queue = |(queue, _): &&(u32, u32)| *queue as usize == index;
+        let (_, cpu) = affinity.iter().find(of_queue)?;
+        let mut workers = self.workers.iter();
+        workers.position(|worker| worker.cpu == Some(*cpu as usize))
+    }
+
+    /// Which workers serve pinned queues only; none where nobody would be left for the others.
+    fn isolated(&self) -> Vec<bool> {
+        let mut isolated = vec![false; self.workers.len()];
+        if self.isolates {
+            for port in self.ports.iter().flatten() {
+                let queues = 0..port.histories.len();
+                for at in queues.filter_map(|index| self.pinned(port.id, index)) {
+                    isolated[at] = true;
+                }
+            }
+        }
+        if !isolated.contains(&false) {
+            isolated.fill(false);
+        }
+        isolated
+    }
+
+    /// Gives a receive queue to the worker that it is pinned to, else to that with the least to do.
     pub(super) fn serve(&mut self, port: RxPort<F>) -> Result<(), Error> {
         if self.workers.is_empty() {
             self.parked.push(port);
             return Ok(());
         }
-        let totals: Vec<(u128, usize)> = self
-            .workers
-            .iter()
-            .map(|worker| self.load(worker))
-            .collect();
-        let worker = &mut self.workers[lightest(&totals)];
+        let at = self.pinned(port.id, port.index).unwrap_or_else(|| {
+            let free = self.free_workers();
+            let totals: Vec<(u128, usize)> = free
+                .iter()
+                .map(|at| self.load(&self.workers[*at]))
+                .collect();
+            free[lightest(&totals)]
+        });
+        let worker = &mut self.workers[at];
         let queue = (port.id, port.index);
         send(worker, Command::AddRx(Box::new(port)))?;
         worker.queues.push(queue);
         Ok(())
+    }
+
+    /// Places of the workers that serve queues which are not pinned; one at least.
+    fn free_workers(&self) -> Vec<usize> {
+        let isolated = self.isolated();
+        (0..isolated.len()).filter(|at| !isolated[*at]).collect()
     }
 
     /// A worker's recent load in cycles, and its number of queues.
@@ -343,11 +391,28 @@ impl<F: Frame + 'static> Datapath<F> {
                     .map(move |(port, index)| (at, *port, *index))
             })
             .collect();
-        let loads: Vec<u64> = placed
+        let pins: Vec<Option<usize>> = placed
             .iter()
-            .map(|(_, port, index)| self.queue_load(*port, *index))
+            .map(|(_, port, index)| self.pinned(*port, *index))
             .collect();
-        let chosen = spread(&loads, self.workers.len());
+        // What is pinned counts where it is, and the rest is spread over the workers left.
+        let free = self.free_workers();
+        let mut totals = vec![(0_u128, 0_usize); self.workers.len()];
+        let mut loads = Vec::new();
+        for ((_, port, index), pin) in placed.iter().zip(&pins) {
+            let load = self.queue_load(*port, *index);
+            match pin {
+                Some(at) => {
+                    totals[*at].0 += u128::from(load);
+                    totals[*at].1 += 1;
+                }
+                None => loads.push(load),
+            }
+        }
+        let totals = free.iter().map(|at| totals[*at]).collect();
+        let mut spread = spread(&loads, totals).into_iter().map(|at| free[at]);
+        let choose = |pin: &Option<usize>| pin.or_else(|| spread.next()).unwrap_or(0);
+        let chosen: Vec<usize> = pins.iter().map(choose).collect();
         if placed.iter().map(|(at, ..)| at).eq(&chosen) {
             return Ok(());
         }
@@ -554,7 +619,9 @@ impl<F: Frame + 'static> Datapath<F> {
                 recent_cycles: self.queue_load(*id, *index),
             })
         };
+        let place = self.workers.iter().position(|other| other.id == worker.id);
         WorkerInfo {
+            isolated: place.is_some_and(|place| self.isolated()[place]),
             name: worker.mailbox.name.clone(),
             id: worker.id,
             cpu: worker.cpu,

@@ -348,7 +348,7 @@ fn queues_show(switch: &Switch, arguments: &[String]) -> Answer {
     }
     for (core, mut worker) in selection.workers(switch) {
         heading(switch, &mut text, core);
-        text.push_str("  isolated : false\n");
+        let _ = writeln!(text, "  isolated : {}", worker.isolated);
         worker
             .queues
             .sort_by(|one, other| (&one.name, one.index).cmp(&(&other.name, other.index)));

@@ -64,6 +64,8 @@ pub struct Global {
     /// `sluice-rule-limit`: most rules of all bridges together; None for what the machine's memory
     /// allows.
     pub rule_limit: Option<u32>,
+    /// `pmd-rxq-isolate`: whether workers that queues are pinned to serve no others.
+    pub isolate: bool,
     /// `sluice-steering`: which worker processes which flow.
     pub steering: SteeringMode,
     /// `bundle-idle-timeout`: seconds after which a bundle that nobody touches is thrown away.
@@ -117,7 +119,6 @@ const WITHOUT_EFFECT: &[&str] = &[
     "pmd-maxsleep",
     "pmd-perf-metrics",
     "pmd-rxq-assign",
-    "pmd-rxq-isolate",
     "shared-mempool-config",
     "smc-enable",
     "tc-policy",
@@ -150,6 +151,7 @@ pub fn read(map: &Strings, cpus: &[usize], problems: &mut Problems) -> Global {
             0 => None,
             limit => Some(limit as u32),
         },
+        isolate: options.boolean("pmd-rxq-isolate", true),
         steering: options.choice(
             "sluice-steering",
             &SteeringMode::ALL,

@@ -33,6 +33,8 @@ pub struct Port {
     pub options: Strings,
     /// What the options say of a tunnel; none for other types.
     pub tunnel: Option<TunnelSpec>,
+    /// `pmd-rxq-affinity`: which processors' workers serve which receive queues.
+    pub affinity: Vec<(u32, u32)>,
     /// Further options of the interface.
     pub other_config: Strings,
     /// Whether it is the bridge's own port.
@@ -178,6 +180,7 @@ pub fn read(
         device: device(kind, surroundings),
         options: interface.options.clone(),
         tunnel,
+        affinity: affinity(interface, problems),
         other_config: interface.other_config.clone(),
         local: interface.name == surroundings.bridge,
         vlan,
@@ -290,7 +293,31 @@ fn tell_what_does_nothing(interface: &vswitch::Interface, kind: &str, problems: 
         &interface.other_config,
         problems,
     )
-    .do_nothing(&["emc-enable", "pmd-rxq-affinity"]);
+    .do_nothing(&["emc-enable"]);
+}
+
+/// Reads `pmd-rxq-affinity`: QUEUE:CORE, separated by commas; the last one counts of a queue that
+/// is named twice.
+fn affinity(interface: &vswitch::Interface, problems: &mut Problems) -> Vec<(u32, u32)> {
+    const KEY: &str = "pmd-rxq-affinity";
+    let (name, map) = (&interface.name, &interface.other_config);
+    let mut options = Options::new("Interface", name, "other_config", map, problems);
+    let Some(text) = options.text(KEY) else {
+        return Vec::new();
+    };
+    let pair = |word: &str| {
+        let (queue, core) = word.split_once(':')?;
+        Some((queue.trim().parse().ok()?, core.trim().parse().ok()?))
+    };
+    let pairs: Option<std::collections::BTreeMap<u32, u32>> = text.split(',').map(pair).collect();
+    match pairs {
+        Some(pairs) => pairs.into_iter().collect(),
+        None => {
+            let wanted = "is not a list of QUEUE:CORE, ignoring it";
+            options.complain(KEY, format!("\"{text}\" {wanted}"));
+            Vec::new()
+        }
+    }
 }
 
 /// Says which options the type does not have; Open vSwitch says so of types without any.
@@ -548,9 +575,32 @@ mod tests {
         }
         // Who has no such type says so itself.
         assert_eq!(told("stt", "remote_ip"), None);
-        let mut row = interface("p");
-        row.other_config = Strings::from([("pmd-rxq-affinity".into(), "0:1".into())]);
-        assert_eq!(read_one(row).1, 1);
+    }
+
+    #[test]
+    fn queues_are_pinned_to_cores() {
+        let pinned = |text: &str| {
+            let mut row = interface("p");
+            row.other_config = Strings::from([("pmd-rxq-affinity".into(), text.into())]);
+            let (port, problems) = read_one(row);
+            (port.affinity, problems)
+        };
+        assert_eq!(pinned("0:3"), (vec![(0, 3)], 0));
+        assert_eq!(pinned("3:8, 0:3,1:7"), (vec![(0, 3), (1, 7), (3, 8)], 0));
+        assert_eq!(pinned("0:3,0:4"), (vec![(0, 4)], 0));
+        for wrong in [
+            "",
+            "0",
+            "0:",
+            ":1",
+            "0:1,",
+            "0:-1",
+            "a:b",
+            "0:1:2",
+            "0:4294967296",
+        ] {
+            assert_eq!(pinned(wrong), (Vec::new(), 1), "{wrong}");
+        }
     }
 
     #[test]

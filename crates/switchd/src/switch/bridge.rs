@@ -149,6 +149,7 @@ pub fn settings_of(
             Shape::Policer(spec) => datapath::Shape::Policer(Arc::clone(spec)),
         },
         ingress: config.ingress,
+        affinity: config.affinity.clone(),
         no_carrier: false,
     }
 }

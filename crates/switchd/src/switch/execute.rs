@@ -226,7 +226,8 @@ impl Switch {
                 processors::leave_to_workers(&[]);
                 let done = self.with_datapath(|datapath| {
                     datapath.set_steering(global.steering);
-                    datapath.set_workers(&workers)
+                    let isolated = datapath.set_isolation(global.isolate);
+                    datapath.set_workers(&workers).and(isolated)
                 })?;
                 processors::leave_to_workers(global.worker_cpus.as_deref().unwrap_or(&[]));
                 done.map_err(|error| error.to_string())
