@@ -1,9 +1,9 @@
 //! Which worker serves which receive queue.
 
-/// Spreads queues of the given loads over workers so that the busiest has as little to do as may be:
-/// heaviest first, each to the worker with the least. Queues without a measured load go round by
-/// number. `totals` has what each worker has to do already, load and number of queues, and is of
-/// one worker at least. Returns a worker for each queue.
+/// Spreads queues of the given loads over workers so that the busiest has as little to do as may
+/// be: heaviest first, each to the worker with the least. Queues without a measured load go round
+/// by number. `totals` has what each worker has to do already, load and number of queues, and is
+/// of one worker at least. Returns a worker for each queue.
 pub(crate) fn spread(loads: &[u64], mut totals: Vec<(u128, usize)>) -> Vec<usize> {
     let mut order: Vec<usize> = (0..loads.len()).collect();
     order.sort_by_key(|queue| std::cmp::Reverse(loads[*queue]));

@@ -157,8 +157,8 @@ impl Device {
         }
     }
 
-    /// What would be lost in driver mode: what the kernel keeps beside a frame does not go through a
-    /// `cpumap` with it.
+    /// What would be lost in driver mode: what the kernel keeps beside a frame does not go through
+    /// a `cpumap` with it.
     fn harm_in_driver_mode(&self) -> Vec<&'static str> {
         let mut harm = Vec::new();
         match (self.driver.as_deref(), self.partial_checksums) {
