@@ -417,7 +417,7 @@ def priority_flows_have_a_core_to_themselves(lab):
     def cores(*wanted):
         return Patient(steered, lambda: [choice["core"] for choice in steered.flows()["choices"]] == list(wanted))
     try:
-        # Core 1 is the only one without a virtual machine; the other flow's own machine is on core 0.
+        # Core 1 is the only one without a virtual machine; the other flow's own is on core 0.
         wait_for("both have the free core", cores(1, 1), 30)
         steered.ask(do="modify", matching="udp,tp_dst=1", precedence=32768, core=None, per_flow=False, vm=1, priority=True, cookie=0, idle_timeout_ms=None, hard_timeout_ms=None)
         wait_for("the flow without priority leaves it", cores(1, 0), 30)
@@ -525,7 +525,8 @@ def no_congestion_marks_come_of_fields(lab):
 def softirq_load_is_seen(lab):
     """A core with softirq load alone: what is measured, and what a probe of the lowest priority gets of the core, add up."""
     steered = Steered(lab)
-    # Receive packet steering has core 1 receive what A sends from core 0: softirqs, and no thread of a cpumap.
+    # Receive packet steering has core 1 receive what A sends from core 0: softirqs, and no thread
+    # of a cpumap.
     steered.b.run(["unshare", "-m", "sh", "-c", "mount -t sysfs none /sys && echo 2 >/sys/class/net/eth0/queues/rx-0/rps_cpus && cat /sys/class/net/eth0/queues/rx-0/rps_cpus"])
     steered.set("add", "udp", "--core", "1")
     probe = os.path.join(lab.directory, "probe.py")
@@ -578,5 +579,6 @@ def softirq_load_is_seen(lab):
     lab.note(f"softirqs measured {measured:.0%}, missed by the probe {probed:.0%}")
     equal(steered.show()["source"], "tracepoints", "source of loads")
     check(measured > 0.02, "no load was measured:", seen)
-    # Hosts of virtual machines take time, too; of several windows the one with the least of that counts.
+    # Hosts of virtual machines take time, too; of several windows the one with the least of that
+    # counts.
     check(abs(measured - probed) < 0.1, "measured and probed:", seen)

@@ -3,7 +3,7 @@
 
 use super::Datapath;
 use super::workers::{Handle, send};
-use crate::clock::{cycles, cycles_per_second};
+use crate::clock::{cycles, monotonic_ns};
 use crate::error::Error;
 use crate::port::LOCAL;
 use crate::steering::{BUCKETS, HERE, ring};
@@ -319,7 +319,7 @@ impl<F: Frame + 'static> Datapath<F> {
         if effective == SteeringMode::Off {
             return Ok(());
         }
-        let now_ns = now_ns();
+        let now_ns = monotonic_ns();
         let Ok(cores) = CoreTable::new(numbers.len() as u16, now_ns) else {
             return Ok(());
         };
@@ -370,7 +370,7 @@ impl<F: Frame + 'static> Datapath<F> {
         if let Some(group) = &mut self.steering.group
             && let Some(seen) = group.seen.get_mut(from)
         {
-            let now_ns = now_ns();
+            let now_ns = monotonic_ns();
             (seen.moved_ns[bucket], seen.silent_ns[bucket]) = (now_ns, now_ns);
         }
         self.want(from, bucket, to)?;
@@ -439,7 +439,7 @@ impl<F: Frame + 'static> Datapath<F> {
     }
 
     fn sample(&mut self, group: &mut Group) -> Result<(), Error> {
-        let (now, now_ns) = (cycles(), now_ns());
+        let (now, now_ns) = (cycles(), monotonic_ns());
         let wall = now
             .wrapping_sub(std::mem::replace(&mut group.sampled, now))
             .max(1);
@@ -647,9 +647,4 @@ impl<F: Frame + 'static> Datapath<F> {
             workers: self.workers.iter().enumerate().map(describe).collect(),
         }
     }
-}
-
-/// Nanoseconds of the processor's clock, as the policy counts them.
-fn now_ns() -> u64 {
-    (u128::from(cycles()) * 1_000_000_000 / u128::from(cycles_per_second())) as u64
 }

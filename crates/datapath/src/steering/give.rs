@@ -316,11 +316,7 @@ impl<F: Frame> Giver<F> {
         for lane in &self.lanes {
             (lane.nudge)();
         }
-        let parked = self.moves.iter().map(|moving| moving.handover.parked());
-        self.buckets
-            .counters
-            .parked
-            .set(parked.sum::<usize>() as u64);
+        self.buckets.counters.parked.set(self.parked() as u64);
     }
 
     fn begin_moves(&mut self, holds: bool, now_ns: u64) {
@@ -473,14 +469,16 @@ impl<F: Frame> Giver<F> {
         }
     }
 
+    /// Frames of all moving buckets that wait for their moves to end.
+    fn parked(&self) -> usize {
+        let moves = self.moves.iter();
+        moves.map(|moving| moving.handover.parked()).sum()
+    }
+
     /// A frame of a bucket that is on its way; false where there is no room for it anywhere.
     #[cold]
     fn moving_packet(&mut self, bucket: usize, handed: Handed<F>) -> bool {
-        let parked: usize = self
-            .moves
-            .iter()
-            .map(|moving| moving.handover.parked())
-            .sum();
+        let parked = self.parked();
         let (lanes, home, own) = (&mut self.lanes, &mut self.home, self.own);
         let mut put = |core: CoreId, handed| put(lanes, home, own, core, handed);
         let Some(moving) = self.moves.iter_mut().find(|moving| moving.bucket == bucket) else {
