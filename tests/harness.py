@@ -162,12 +162,14 @@ class Namespace:
         wait_for(f"{self.name} reaches {target}", lambda: self.ping(target, 1, ok=False), seconds)
 
     def iperf(self, target, *options, seconds=2, port=5201):
-        """iperf3 to a server that runs already; returns its report. A server that ends its last test listens again only a
-        moment later, so a refused connection is tried again."""
+        """iperf3 to a server that runs already; returns its report. A server that ends its last test closes its socket and
+        listens again a moment later, so a test that is refused, or reset before it has begun, is tried again."""
         def attempt():
             done = self.run(["iperf3", "-J", "-c", target, "-p", str(port), "-t", str(seconds), *options], seconds=seconds + 40, ok=False)
             report = json.loads(done.stdout)
-            return None if re.search("refused|busy", report.get("error", "")) else report
+            error = report.get("error", "")
+            again = re.search("refused|busy", error) or ("reset" in error and not report.get("intervals"))
+            return None if again else report
         report = wait_for(f"iperf3 at {target} takes a test", attempt, 10)
         check("error" not in report, f"iperf3 to {target}:", report.get("error"))
         return report
