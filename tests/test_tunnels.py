@@ -12,12 +12,12 @@ from tunnels import (GENEVE, GRE, GTPU, UDP, VXLAN, Watched, arp, both_ways, car
                      underlay, vxlan, wired)
 
 
-def kernel_end(switch, vni=42, port=4789, *words):
+def kernel_end(switch, vni=42, port=4789, *words, device=("dev", "eth0")):
     """The kernel's VXLAN device at the other end of the wire, in a bridge with a host `k2`
-    (10.1.0.2)."""
+    (10.1.0.2). Without a `device` its MTU has no limit."""
     far = switch.lab.far = wired(switch)
     far.run(["ip", "link", "add", "vx", "type", "vxlan", "id", str(vni), "dstport", str(port),
-             "local", underlay(2, switch.ip6), "remote", underlay(1, switch.ip6), "dev", "eth0",
+             "local", underlay(2, switch.ip6), "remote", underlay(1, switch.ip6), *device,
              *words])
     far.run("ip link add name kbr type bridge")
     far.run("ip link set vx master kbr up")
@@ -777,6 +777,25 @@ def routes_can_be_added_by_hand(lab):
 
 
 @test()
+def a_mark_chooses_the_route(lab):
+    """A tunnel with `egress_pkt_mark` goes by the route of that mark, one without by none of
+    those."""
+    at = Watched(lab)
+    equal(at.switch.appctl("ovs/route/add", "10.20.0.0/24", "br-phy", at.there, "pkt_mark=5"),
+          "OK\n", "answer")
+    tunnel(at.switch, "tun", "vxlan", "10.20.0.2", "key=7", "egress_pkt_mark=5")
+    outer = at.pushed()
+    equal((outer.destination, outer.destination_mac), ("10.20.0.2", at.far_mac), "outer addresses")
+    check("egress_pkt_mark=5" in at.switch.appctl("dpif/show"), "dpif/show does not say the mark")
+    at.switch.vsctl("set", "Interface", "tun", "options:egress_pkt_mark=6")
+    wait_for("nothing leaves without a route of the mark", lambda: not leaving(at))
+    at.switch.vsctl("remove", "Interface", "tun", "options", "egress_pkt_mark")
+    wait_for("nothing leaves without a mark", lambda: not leaving(at))
+    at.switch.vsctl("set", "Interface", "tun", "options:egress_pkt_mark=5")
+    at.pushed()
+
+
+@test()
 def the_longest_route_is_taken(lab):
     """Of several routes the one with the longest prefix leads to the remote, the default one
     last."""
@@ -1224,10 +1243,11 @@ def a_malformed_option_stops_no_others(lab):
     at = Watched(lab)
     tunnel(at.switch, "tun", "geneve", 2, "key=7")
     option = geneve_option(1, 1, bytes(4))
+    at.comes_in(at.udp(GENEVE, geneve(7, marked(3))), 3, "a packet without options")
     at.inject(at.udp(GENEVE, geneve(7, marked(1), option[:3] + b"\x1f" + option[4:])))
     check(not at.arrives(1, 0.3), "the malformed one comes in")
     at.inject(at.udp(GENEVE, geneve(7, marked(2), option)))
-    came = at.arrives(2, 0.5)
+    came = at.arrives(2, 0.5 if lab.is_ovs else 5)
     if lab.is_ovs:
         check(not came,
               "Open vSwitch takes good options after bad ones: this test should not be skipped")
@@ -1427,3 +1447,69 @@ def large_packets_of_the_kernels_vxlan_come_in(lab):
     TCP header. Their outer lengths are those of the whole, and their outer UDP checksum cannot be
     right before they are cut."""
     offloaded(lab, large_outside=True)
+
+
+def long_packets(*namespaces):
+    """Gives these MTUs of 3000 bytes, their devices and what is at the other end."""
+    for namespace, *devices in namespaces:
+        for device in devices:
+            namespace.run(["ip", "link", "set", device, "mtu", "3000"])
+
+
+def long_pings(here, there):
+    """Packets that the underlay does not take whole get there and back."""
+    # The kernel's VXLAN would answer for packets that are not to be fragmented.
+    ping = ["ping", "-M", "dont", "-s", "2800", "-W", "2", there]
+    wait_for(f"a packet of 2828 bytes reaches {there}",
+             lambda: here.run([*ping, "-c", "1"], ok=False).returncode == 0)
+    here.run([*ping, "-c", "20", "-i", "0.01"])
+
+
+def fragments_counted(switch):
+    """How many fragments a switch has sent, and packets it has put together."""
+    return [int(switch.appctl("coverage/read-counter", name))
+            for name in ("tunnel_fragments_sent", "tunnel_reassembled")]
+
+
+@test()
+def fragments_are_exchanged_with_the_kernel(lab):
+    """With df_default=false packets that are too long for the underlay go to the kernel's VXLAN in
+    fragments, and those that it sends come in as packets."""
+    if lab.is_ovs:
+        raise Skip("Open vSwitch 3.1 neither fragments tunnels' packets nor takes fragments of them")
+    switch = site(lab)
+    tunnel(switch, "vx", "vxlan", 2, "key=42", "df_default=false")
+    near, far = host(switch, "h1", 1), kernel_end(switch, device=())
+    near.reaches("10.1.0.2")
+    equal(fragments_counted(switch), [0, 0], "fragments of short packets")
+    long_packets((near, "eth0"), (switch.namespace, "h1-p"), (far, "eth0"),
+                 (lab.far, "behind", "vx", "kbr"))
+    long_pings(near, "10.1.0.2")
+    long_pings(far, "10.1.0.1")
+    sent, joined = fragments_counted(switch)
+    check(sent >= 80 and joined >= 40, f"{sent} fragments sent, {joined} packets put together")
+    # Without the option they are too long for the uplink, and counted.
+    switch.vsctl("remove", "Interface", "vx", "options", "df_default")
+    wait_for("long packets stay out", lambda: near.run(
+        ["ping", "-c", "1", "-W", "0.3", "-s", "2800", "10.1.0.2"], ok=False).returncode != 0)
+    check(int(switch.appctl("coverage/read-counter", "drop_transmit_too_long")) > 0,
+          "nothing says that they were too long")
+    near.reaches("10.1.0.2")
+
+
+@test()
+def fragments_go_over_ipv6(lab):
+    """The same over IPv6 between two of Sluice's switches: a fragment header in each."""
+    if lab.is_ovs:
+        raise Skip("Open vSwitch 3.1 neither fragments tunnels' packets nor takes fragments of them")
+    first, second = sites(lab, ip6=True, reference=False)
+    for switch, other in ((first, 2), (second, 1)):
+        tunnel(switch, "gnv", "geneve", other, "key=7", "df_default=false")
+    near, far = host(first, "h1", 1), host(second, "h2", 2)
+    near.reaches("10.1.0.2")
+    long_packets((near, "eth0"), (first.namespace, "h1-p"), (far, "eth0"),
+                 (second.namespace, "h2-p"))
+    long_pings(near, "10.1.0.2")
+    for switch in (first, second):
+        sent, joined = fragments_counted(switch)
+        check(sent >= 40 and joined >= 20, f"{sent} fragments sent, {joined} packets put together")

@@ -155,7 +155,7 @@ pub enum DropReason {
     TunnelIp,
     /// Wrong checksum of the outer IPv4 header.
     TunnelIpChecksum,
-    /// A fragment of a tunnel's packet.
+    /// A fragment of a tunnel's packet, inside another tunnel's.
     TunnelFragment,
     /// Outer IPv6 extension headers.
     TunnelIpv6Extension,
@@ -185,6 +185,34 @@ pub enum DropReason {
     TunnelNoBuffer,
     /// Was to be processed by another worker, whose ring was full.
     SteeringRingFull,
+    /// A packet with its tunnel's header that had to be fragmented and could not be.
+    TunnelPushFragment,
+    // Fragments of what may be a tunnel's packet: `packet::fragment::Refusal`, in its order.
+    /// Lengths, an offset or a checksum that cannot be.
+    TunnelFragmentBad,
+    /// One that contradicts others of its packet, and these.
+    TunnelFragmentContradiction,
+    /// One that had come already.
+    TunnelFragmentTwice,
+    /// Too many waited for others of their packets.
+    TunnelFragmentFull,
+    /// No memory to put their packet together.
+    TunnelFragmentNoMemory,
+    /// Waited too long for others of their packet.
+    TunnelFragmentLate,
+}
+
+impl From<packet::fragment::Refusal> for DropReason {
+    fn from(refusal: packet::fragment::Refusal) -> DropReason {
+        use packet::fragment::Refusal as R;
+        match refusal {
+            R::Bad => DropReason::TunnelFragmentBad,
+            R::Contradiction => DropReason::TunnelFragmentContradiction,
+            R::Twice => DropReason::TunnelFragmentTwice,
+            R::Full => DropReason::TunnelFragmentFull,
+            R::NoMemory => DropReason::TunnelFragmentNoMemory,
+        }
+    }
 }
 
 impl From<packet::tunnel::PushError> for DropReason {
@@ -227,7 +255,7 @@ impl From<packet::tunnel::Reason> for DropReason {
 
 impl DropReason {
     /// How many kinds there are.
-    pub const COUNT: usize = DropReason::SteeringRingFull as usize + 1;
+    pub const COUNT: usize = DropReason::TunnelFragmentLate as usize + 1;
 
     /// Names of counters, in the order of the variants.
     pub const NAMES: [&'static str; DropReason::COUNT] = [
@@ -303,6 +331,13 @@ impl DropReason {
         "tunnel_congestion",
         "tunnel_no_buffer",
         "steering_ring_full",
+        "tunnel_push_fragment",
+        "tunnel_fragment_bad",
+        "tunnel_fragment_contradiction",
+        "tunnel_fragment_twice",
+        "tunnel_fragment_full",
+        "tunnel_fragment_no_memory",
+        "tunnel_fragment_late",
     ];
 
     /// The counter's name.
@@ -337,6 +372,10 @@ pub(crate) struct Cell {
     pub tunnel_sent: Count,
     /// Frames whose tunnel's header was taken off.
     pub tunnel_received: Count,
+    /// Fragments sent of packets with a tunnel's header.
+    pub tunnel_fragments_sent: Count,
+    /// Packets of tunnels put together from fragments.
+    pub tunnel_reassembled: Count,
     /// Frames that waited for the Ethernet address of a tunnel's next hop.
     pub tunnel_waited: Count,
     learning: [Count; LEARNING.len()],

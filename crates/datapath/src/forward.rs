@@ -525,11 +525,17 @@ impl<'a, F: Frame> Forward<'a, F> {
         }
         if let Some(device) = port.terminates.as_deref() {
             // What comes by tunnels does not leave by the port, so nothing polices or shapes it.
-            match self.take_tunnelled(device, frame) {
+            match self.take_tunnelled(port, device, *mirrored, frame) {
                 Some(left) => frame = left,
                 None => return,
             }
         }
+        self.emit_past_tunnels(port, *mirrored, frame);
+    }
+
+    /// Sends a frame that is no tunnel's, after copies to mirrors.
+    #[inline(always)]
+    pub fn emit_past_tunnels(&mut self, port: &PortState, mirrored: u32, frame: F) {
         if let Some(policer) = &port.policing.egress {
             if !self.passes(port, policer, &frame) {
                 return;
@@ -550,7 +556,7 @@ impl<'a, F: Frame> Forward<'a, F> {
             Behind::Patch(Some(peer)) => self.patch(port, peer, frame),
             Behind::Tunnel => {
                 if let Some(tunnel) = port.tunnel.as_deref() {
-                    self.send_by_tunnel(port, tunnel, *mirrored, frame);
+                    self.send_by_tunnel(port, tunnel, mirrored, frame);
                 }
             }
         }

@@ -41,6 +41,8 @@ pub struct TunnelSpec {
     pub sequence: bool,
     /// What is carried.
     pub carries: Carries,
+    /// The mark of packets by which routes are chosen (`egress_pkt_mark`); 0 is none.
+    pub mark: u32,
 }
 
 impl TunnelSpec {
@@ -62,6 +64,7 @@ impl TunnelSpec {
                 TunnelKind::Gtpu => Carries::Packets,
                 _ => Carries::Frames,
             },
+            mark: 0,
         }
     }
 }

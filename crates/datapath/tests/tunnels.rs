@@ -14,6 +14,8 @@ use std::sync::Arc;
 use support::{Switch, Wire, in_port, wait_until};
 use underlay::{Device, Neighbours, Route, Routes, View};
 
+/// What the underlay takes.
+const MTU: u16 = 576;
 const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 1, 1];
 const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 1, 2];
 const OWN: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
@@ -70,6 +72,7 @@ impl Bed {
             id: self.physical.underlay_id(),
             mac: OWN_MAC,
             addresses: vec![(OWN.into(), 16)],
+            mtu: MTU,
         };
         let (mut routes, mut neighbours) = (Routes::new(), Neighbours::new());
         let net = Ipv4Addr::new(10, 0, 0, 0).into();
@@ -327,17 +330,170 @@ fn a_route_into_its_own_tunnel_ends() {
     assert_eq!(bed.uplink.sent(), 0);
 }
 
-/// Fragments are the host's to bring together, whatever their first bytes look like.
+/// A tunnel that may be fragmented: packets that are too long for the underlay leave in fragments,
+/// and such fragments, in any order, come in as packets, whatever their size.
 #[test]
-fn fragments_are_the_hosts() {
+fn long_packets_leave_and_come_in_fragments() {
+    for kind in [
+        TunnelKind::Vxlan { gbp: false },
+        TunnelKind::Geneve,
+        TunnelKind::Gre,
+    ] {
+        let mut bed = Bed::new();
+        bed.underlay(true);
+        let spec = TunnelSpec {
+            df: false,
+            csum: true,
+            ..TunnelSpec::new(kind, remote())
+        };
+        let port = bed.tunnel(2, spec);
+        let (out, back) = (vec![Op::Output(2)], vec![Op::Output(1)]);
+        bed.switch.rule(bed.overlay, 0, 1, in_port(1), out);
+        bed.switch.rule(bed.overlay, 0, 1, in_port(2), back);
+        let sizes = [MTU as usize, 3 * MTU as usize, 9000, 60_000];
+        let long = |size: usize| {
+            let mut payload = vec![0; size];
+            (payload.iter_mut().enumerate()).for_each(|(at, byte)| *byte = (at * 7 / 5) as u8);
+            let builder = Builder::ethernet([2, 0, 0, 0, 0, 9], [2, 0, 0, 0, 0, 8])
+                .ipv4(0x0a01_0101, 0x0a01_0102)
+                .udp(1000, 2000);
+            builder.payload(&payload).frame()
+        };
+        let mut sent = 0;
+        let mut identifications = Vec::new();
+        for (number, size) in sizes.into_iter().enumerate() {
+            let payload = usize::from(MTU) - 20 & !7;
+            let outer = long(size).len() + 50 - 14 - 20;
+            let header = if kind == TunnelKind::Gre { 8 } else { 16 };
+            let outer = outer - 16 + header;
+            let count = outer.div_ceil(payload);
+            bed.inner.put(long(size));
+            let mut fragments = bed.sent(sent + count as u64);
+            sent += count as u64;
+            assert_eq!(fragments.len(), count, "{kind:?} {size}");
+            for fragment in &fragments {
+                assert!(fragment.len() <= 14 + usize::from(MTU));
+            }
+            identifications.push(fragments[0].head()[18..20].to_vec());
+            fragments.reverse();
+            let middle = fragments.len() / 2;
+            fragments.swap(0, middle);
+            bed.uplink.put_all(fragments.into_iter().map(Bed::turned));
+            wait_until("came in", || bed.inner.sent() == number as u64 + 1);
+            let came = bed.inner.take();
+            assert!(
+                came == [long(size).to_vec()],
+                "{kind:?} {size}: other bytes"
+            );
+        }
+        identifications.dedup();
+        assert_eq!(
+            identifications.len(),
+            sizes.len(),
+            "each packet has its own"
+        );
+        let stats = bed.switch.datapath.port_stats(port).unwrap();
+        assert_eq!(
+            (stats.rx_packets, stats.tx_packets),
+            (sizes.len() as u64, sizes.len() as u64),
+            "the tunnel's packets are counted, not their fragments"
+        );
+        let coverage = bed.switch.datapath.coverage();
+        let count = |name: &str| coverage.iter().find(|(other, _)| other == name).unwrap().1;
+        assert_eq!(count("tunnel_fragments_sent"), sent);
+        assert_eq!(count("tunnel_reassembled"), sizes.len() as u64);
+        assert_eq!(bed.switch.dropped_in_all(), 0);
+        assert_eq!(bed.local.sent(), 0, "not for the device");
+    }
+}
+
+/// What says "do not fragment" leaves as it is, for the underlay's port to judge.
+#[test]
+fn what_is_not_to_be_fragmented_is_not() {
     let bed = Bed::with_vxlan(true);
-    bed.inner.put(packet());
-    let mut outer = Bed::turned(bed.sent(1).remove(0));
-    let head = outer.head_mut();
-    (head[20], head[21]) = (0, 100);
-    bed.uplink.put(outer);
-    wait_until("the host's", || bed.local.sent() == 1);
+    let long = Builder::ethernet([2, 0, 0, 0, 0, 9], [2, 0, 0, 0, 0, 8])
+        .ipv4(0x0a01_0101, 0x0a01_0102)
+        .udp(1000, 2000)
+        .payload(&[7; 1000])
+        .frame();
+    bed.inner.put(long.clone());
+    assert_eq!(bed.sent(1)[0].len(), long.len() + 50);
+}
+
+/// Fragments of what no tunnel claims are the host's, as they came; those of a tunnel's packet that
+/// does not come whole are dropped in time, and what contradicts is counted.
+#[test]
+fn fragments_of_others_are_the_hosts() {
+    let bed = Bed::with_vxlan(true);
+    let fragments = |udp: u16, id: u8, size: usize| -> Vec<HeapFrame> {
+        let mut whole = Builder::ethernet(OWN_MAC, PEER_MAC)
+            .ipv4(PEER.into(), OWN.into())
+            .udp(5, udp)
+            .payload(&[9; 600])
+            .with_ipv4(|ip| ip.set_fragment(0))
+            .bytes();
+        whole[19] = id;
+        whole[24..26].fill(0);
+        let sum = packet::checksum::ipv4_header(&whole[14..34]);
+        whole[24..26].copy_from_slice(&sum.to_be_bytes());
+        let cut = packet::fragment::Fragments::new(HeapFrame::new(&whole), size, 0).unwrap();
+        cut.map(|fragment| fragment.unwrap()).collect()
+    };
+    let others = fragments(5353, 1, 300);
+    let mut order = others.clone();
+    order.rotate_left(1);
+    bed.uplink.put_all(order.into_iter());
+    wait_until("the host's", || bed.local.sent() == 3);
+    let mut came = bed.local.take();
+    let mut wanted: Vec<_> = others.iter().map(Frame::to_vec).collect();
+    (came.sort(), wanted.sort());
+    assert_eq!(came, wanted);
+    // One whose header is wrong is the host's to judge.
+    let mut wrong = others[1].clone();
+    wrong.head_mut()[24] ^= 1;
+    bed.uplink.put(wrong);
+    wait_until("the host judges", || bed.local.sent() == 4);
     assert_eq!(bed.switch.dropped_in_all(), 0);
+
+    let ours = fragments(4789, 2, 300);
+    bed.uplink
+        .put_all([ours[0].clone(), ours[0].clone(), ours[2].clone()].into_iter());
+    wait_until("twice", || bed.switch.dropped("tunnel_fragment_twice") == 1);
+    wait_until("late", || bed.switch.dropped("tunnel_fragment_late") == 2);
+    let (ours, overlapping) = (fragments(4789, 3, 300), fragments(4789, 3, 200));
+    bed.uplink
+        .put_all([ours[0].clone(), overlapping[1].clone()].into_iter());
+    wait_until("contradiction", || {
+        bed.switch.dropped("tunnel_fragment_contradiction") == 2
+    });
+    assert_eq!(bed.local.sent(), 4);
+}
+
+/// A sender of first fragments alone is bounded, and takes no room from others.
+#[test]
+fn many_first_fragments_leave_room_to_others() {
+    let bed = Bed::with_vxlan(true);
+    let first = |source: u8, id: u16| {
+        let mut whole = Builder::ethernet(OWN_MAC, PEER_MAC)
+            .ipv4(0x0a00_0100 | u32::from(source), OWN.into())
+            .udp(5, 4789)
+            .payload(&[9; 120])
+            .bytes();
+        whole[18..20].copy_from_slice(&id.to_be_bytes());
+        whole[20] = 0x20;
+        whole[24..26].fill(0);
+        let sum = packet::checksum::ipv4_header(&whole[14..34]);
+        whole[24..26].copy_from_slice(&sum.to_be_bytes());
+        HeapFrame::new(&whole)
+    };
+    bed.uplink.put_all((0..1000).map(|id| first(1, id)));
+    let full = || bed.switch.dropped("tunnel_fragment_full");
+    wait_until("refused", || full() == 1000 - 64);
+    bed.uplink.put_all((0..60).map(|id| first(2, id)));
+    wait_until("all given up in the end", || {
+        bed.switch.dropped("tunnel_fragment_late") == 64 + 60
+    });
+    assert_eq!(full(), 1000 - 64);
 }
 
 /// What the kernel's tunnel hands over uncut comes in uncut.

@@ -15,6 +15,7 @@
 //! * [`flow_hash`] tells flows apart before anybody has parsed them.
 //! * [`parse`] fills a key from a frame; [`edit`] changes a frame; [`checksum`] keeps it sound;
 //!   [`segment`] cuts large ones.
+//! * [`fragment`] cuts IP packets into fragments, and puts such together.
 //! * [`tunnel`] puts tunnel headers in front of frames, and checks and removes them.
 //! * [`wire`] has views of headers, [`build`] puts packets together for tests.
 
@@ -23,6 +24,7 @@ pub mod checksum;
 pub mod edit;
 pub mod fields;
 pub mod flow_hash;
+pub mod fragment;
 pub mod frame;
 pub mod io;
 pub mod key;

@@ -14,6 +14,8 @@ pub struct Device {
     pub mac: Mac,
     /// Its addresses, each with the length of its prefix in bits (IPv4: 0 to 32, IPv6: 0 to 128).
     pub addresses: Vec<(IpAddr, u8)>,
+    /// The longest IP packet that it takes, in bytes; 0 where that is not known.
+    pub mtu: u16,
 }
 
 /// No address of a device is in the network of a route's destination or of its gateway, so that

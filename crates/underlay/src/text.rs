@@ -738,6 +738,7 @@ mod tests {
             id: 0,
             mac: [0xaa, 0x55, 0xaa, 0x55, 0, 0],
             addresses: br0(),
+            mtu: 1500,
         };
         assert_eq!(
             listeners(&all, &[], false),

@@ -60,6 +60,8 @@ pub struct Hop {
     pub eth_src: Mac,
     /// The MAC address that they go to.
     pub eth_dst: Mac,
+    /// The longest IP packet that the device takes, in bytes; 0 where that is not known.
+    pub mtu: u16,
 }
 
 /// Why packets to an address cannot leave.
@@ -163,6 +165,7 @@ impl View {
             source,
             via,
             eth_src: device.mac,
+            mtu: device.mtu,
             eth_dst: eth_dst.ok_or(Unresolved::Neighbour {
                 device: device.id,
                 address: via,

@@ -132,6 +132,7 @@ fn devices_hear_what_concerns_them() {
         id: 1,
         mac: OURS,
         addresses: vec![(ip("10.1.1.1"), 24), (ip("fc00::1"), 64)],
+        mtu: 1500,
     };
     let concerns = |frame: &[u8]| told_by(frame).unwrap().concerns(&device);
     assert!(concerns(&arp(REPLY, PEER, "10.1.1.92", "10.1.1.1")));

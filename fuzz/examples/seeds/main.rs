@@ -8,6 +8,7 @@
 
 use std::path::{Path, PathBuf};
 
+mod fragments;
 mod frames;
 mod guests;
 mod json;
@@ -58,6 +59,7 @@ fn main() -> std::io::Result<()> {
     let place = Place::new()?;
     frames::write(&Corpus::of("packet")?)?;
     tunnels::write(&Corpus::of("tunnel")?)?;
+    fragments::write(&Corpus::of("fragments")?)?;
     rules::write(&Corpus::of("walk")?)?;
     guests::write_rings(&Corpus::of("vhost")?)?;
     guests::write_messages(&Corpus::of("vhost_message")?)?;

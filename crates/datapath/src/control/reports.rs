@@ -263,6 +263,14 @@ impl<F: Frame + 'static> Datapath<F> {
             ("patch_frames", cells.sum(|cell| &cell.patched)),
             ("tunnel_sent", cells.sum(|cell| &cell.tunnel_sent)),
             ("tunnel_received", cells.sum(|cell| &cell.tunnel_received)),
+            (
+                "tunnel_fragments_sent",
+                cells.sum(|cell| &cell.tunnel_fragments_sent),
+            ),
+            (
+                "tunnel_reassembled",
+                cells.sum(|cell| &cell.tunnel_reassembled),
+            ),
             ("tunnel_waited", cells.sum(|cell| &cell.tunnel_waited)),
             ("mirror_frames", cells.sum(|cell| &cell.mirrored)),
             ("packet_in_queued", cells.sum(|cell| &cell.packet_ins)),

@@ -118,6 +118,12 @@ impl Receivers {
         self.udp.iter().filter(of).map(|(_, kind)| *kind)
     }
 
+    /// Whether packets of UDP may be some tunnel's.
+    #[inline]
+    pub fn has_udp(&self) -> bool {
+        !self.udp.is_empty()
+    }
+
     /// The protocols that packets of GRE may be of.
     #[inline]
     pub fn by_gre(&self) -> impl Iterator<Item = TunnelKind> {

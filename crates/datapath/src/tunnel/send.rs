@@ -13,7 +13,7 @@
 //!
 //! A packet that is sent to an underlay's local port, to its MAC address and one of its IP
 //! addresses, and that a tunnel's protocol claims loses its outer headers and comes in at the
-//! tunnel's port. Workers report neighbours that ARP and neighbour discovery name there to control;
+//! tunnel's port; fragments of such packets wait for each other ([`Reassembly`]). Workers report neighbours that ARP and neighbour discovery name there to control;
 //! such packets go to the device as well.
 
 use super::{Carries, LocalAddress, OptionsOf, TunnelPort, Tunnels, WORDS};
@@ -23,6 +23,7 @@ use crate::learn_requests::{RequestKind, WorkerRequest};
 use crate::port::{BridgeId, LOCAL, PortId};
 use crate::snapshot::{PortState, Snapshot};
 use crate::worker::Turn;
+use packet::fragment::{Fragment, Fragments, Limits, Outcome, Reassembly};
 use packet::frame::Gso;
 use packet::key::at;
 use packet::keyed::Keyed;
@@ -74,6 +75,9 @@ const HEADERS_MAX: usize = 16_384;
 const READ: WordSet = WordSet::MINI_KEY.union(WordSet::of_bytes(at::IPV6_SRC, 32));
 
 const ETHERNET_LEN: usize = 14;
+/// Bits of IPv4's flags and offset that only fragments have.
+const FRAGMENT_V4: u16 = 0x3fff;
+const FRAGMENT_V6: u8 = 44;
 const UDP: u8 = 17;
 const GRE: u8 = 47;
 const ICMPV6: u8 = 58;
@@ -168,6 +172,8 @@ enum Front {
     Neighbour,
     /// It may have come by a tunnel.
     Outer(Outer),
+    /// It may be a fragment of a packet that came by a tunnel.
+    Fragment(Outer),
     Other,
 }
 
@@ -184,7 +190,7 @@ impl Outer {
     pub fn of(frame: &[u8]) -> Option<Outer> {
         match Front::of(frame) {
             Front::Outer(outer) => Some(outer),
-            Front::Neighbour | Front::Other => None,
+            Front::Neighbour | Front::Fragment(_) | Front::Other => None,
         }
     }
 
@@ -203,15 +209,20 @@ impl Front {
         };
         let eth_type = u16::from_be_bytes([header[12], header[13]]);
         let (dst, protocol, l4) = match eth_type {
-            // Fragments go to the host: nothing here reassembles them, so the tunnel loses them.
-            IPV4 if head.len() >= 34 && (head[20] & 0x3f) | head[21] == 0 => {
+            IPV4 if head.len() >= 34 => {
                 let dst = [head[30], head[31], head[32], head[33]];
                 let l4 = ETHERNET_LEN + usize::from(head[14] & 0xf) * 4;
+                if u16::from_be_bytes([head[20], head[21]]) & FRAGMENT_V4 != 0 {
+                    return Front::fragment(header, dst.into());
+                }
                 (IpAddr::from(dst), head[23], l4)
             }
             IPV6 if head.len() >= 54 => {
                 let mut dst = [0; 16];
                 dst.copy_from_slice(&head[38..54]);
+                if head[20] == FRAGMENT_V6 {
+                    return Front::fragment(header, dst.into());
+                }
                 (IpAddr::from(dst), head[20], 54)
             }
             ARP => return Front::Neighbour,
@@ -232,6 +243,17 @@ impl Front {
         mac.copy_from_slice(&header[..6]);
         Front::Outer(Outer { mac, dst, udp })
     }
+
+    #[cold]
+    fn fragment(header: &[u8; ETHERNET_LEN], dst: IpAddr) -> Front {
+        let mut mac = [0; 6];
+        mac.copy_from_slice(&header[..6]);
+        Front::Fragment(Outer {
+            mac,
+            dst,
+            udp: None,
+        })
+    }
 }
 
 /// What a header is prepared for.
@@ -249,6 +271,9 @@ struct Way {
 struct Prepared {
     header: Header,
     device: BridgeId,
+    /// Frames with the header that are longer are cut into fragments of this many bytes of IP.
+    longest: usize,
+    mtu: usize,
     /// The next hop, to be marked as in use: so it does not age.
     next_hop: Option<Arc<Seen>>,
 }
@@ -373,6 +398,10 @@ pub(crate) struct Sending<F> {
     came: Option<(Came, u32)>,
     /// Frames of a run, with their headers.
     run: Vec<F>,
+    /// The identification of the next packet that may be fragmented.
+    identification: u32,
+    /// Fragments that have come.
+    fragments: Reassembly<F>,
 }
 
 impl<F: Frame> Sending<F> {
@@ -395,13 +424,16 @@ impl<F: Frame> Sending<F> {
             found: Decapsulated::default(),
             came: None,
             run: Vec::new(),
+            // Nobody is to know it before (RFC 7739).
+            identification: Keyed::default().hash_one(0) as u32,
+            fragments: Reassembly::new(Limits::default()),
         }
     }
 
-    /// Whether packets wait.
+    /// Whether packets wait, for next hops or for others of their fragments.
     #[inline(always)]
     pub fn is_waiting(&self) -> bool {
-        self.waiting.0 > 0
+        self.waiting.0 > 0 || self.fragments.is_waiting()
     }
 
     /// Forgets what waits; how many packets that were.
@@ -409,7 +441,7 @@ impl<F: Frame> Sending<F> {
         self.next_hops.clear();
         self.until_ms = None;
         self.said.clear();
-        std::mem::take(&mut self.waiting).0
+        std::mem::take(&mut self.waiting).0 + self.fragments.clear() as usize
     }
 
     /// The next packets say nothing of tunnels, until they do.
@@ -585,7 +617,10 @@ fn prepare(snapshot: &Snapshot, tunnel: &TunnelPort, way: &Way) -> Result<Prepar
     let Some(tunnels) = snapshot.tunnels.as_deref() else {
         return Err(no_route);
     };
-    let hop = match tunnels.view.resolve(way.remote, way.local, 0) {
+    let hop = match tunnels
+        .view
+        .resolve(way.remote, way.local, tunnel.spec.mark)
+    {
         Ok(hop) => hop,
         Err(Unresolved::NoRoute) => return Err(no_route),
         Err(Unresolved::Neighbour {
@@ -603,11 +638,16 @@ fn prepare(snapshot: &Snapshot, tunnel: &TunnelPort, way: &Way) -> Result<Prepar
     let Some(spec) = tunnel.spec.header(&hop, way.remote, way.carried) else {
         return Err(no_route);
     };
+    // Over IPv6 only senders cut packets, so that they say by the same option whether to.
+    let mtu = usize::from(hop.mtu);
+    let cuts = mtu != 0 && !tunnel.spec.df;
     let header = Header::new(&spec);
     match header {
         Ok(header) => Ok(Prepared {
             header,
             device: BridgeId(hop.device),
+            longest: if cuts { ETHERNET_LEN + mtu } else { usize::MAX },
+            mtu,
             next_hop: tunnels.view.neighbour(hop.device, hop.via).cloned(),
         }),
         // The packet names an end that the protocol does not go to.
@@ -679,6 +719,7 @@ impl<F: Frame> Forward<'_, F> {
             let header = place.and_then(|place| self.sending.headers.get(place as usize));
             if let Some(prepared) = header
                 && prepared.header.is_quick()
+                && frame.len() + prepared.header.header_len() <= prepared.longest
                 && let Some(inner) = InnerFlow::of(&frame, &tunnels.secret)
                 && prepared.header.push_quick(
                     &mut frame,
@@ -716,6 +757,18 @@ impl<F: Frame> Forward<'_, F> {
         bytes: u64,
     ) {
         let count = frames.len() as u64;
+        self.send_run_of(port, place, mirrored, (count, bytes), frames);
+    }
+
+    /// The same of frames that are so many packets, with so many bytes.
+    fn send_run_of(
+        &mut self,
+        port: &PortState,
+        place: u32,
+        mirrored: u32,
+        (count, bytes): (u64, u64),
+        frames: impl ExactSizeIterator<Item = F>,
+    ) {
         if count == 0 {
             return;
         }
@@ -809,7 +862,10 @@ impl<F: Frame> Forward<'_, F> {
         if carried != 0 && !strip_ethernet(&mut frame, l3) {
             return self.cell.drop(DropReason::TunnelNotIp, 1);
         }
-        let sending = &*self.sending;
+        let sending = &mut *self.sending;
+        sending.identification = sending.identification.wrapping_add(1);
+        let identification = sending.identification;
+        let sending = &*sending;
         let said = tunnel.reads_packets.then_some(&sending.said);
         let info = said.map_or_else(TunnelInfo::default, |said| said.info);
         let packet = PerPacket {
@@ -817,6 +873,7 @@ impl<F: Frame> Forward<'_, F> {
             tos: outer_tos(spec.tos, tos),
             ttl: outer_ttl(spec.ttl, ttl),
             hash,
+            identification: identification as u16,
             sequence: match spec.sequence {
                 true => tunnel.next_sequence(),
                 false => 0,
@@ -841,7 +898,35 @@ impl<F: Frame> Forward<'_, F> {
         if let Err(error) = pushed {
             return self.cell.drop(error.into(), 1);
         }
+        if frame.len() > prepared.longest {
+            let mtu = prepared.mtu;
+            return match Fragments::new(frame, mtu, identification) {
+                Ok(cut) => self.send_fragments(port, place, mirrored, cut, length),
+                Err(_) => self.cell.drop(DropReason::TunnelPushFragment, 1),
+            };
+        }
         self.send_run(port, place, mirrored, std::iter::once(frame), length);
+    }
+
+    /// Sends a packet with its header, which had so many bytes without, in fragments; all or none.
+    #[cold]
+    fn send_fragments(
+        &mut self,
+        port: &PortState,
+        place: u32,
+        mirrored: u32,
+        cut: Fragments<F>,
+        length: u64,
+    ) {
+        let count = cut.left();
+        let all: Option<Vec<F>> = cut.collect();
+        let Some(all) = all else {
+            return self.cell.drop(DropReason::NoBuffer, 1);
+        };
+        self.cell.tunnel_fragments_sent.add(count as u64);
+        // They are one packet of the tunnel's.
+        self.patches.join(count - 1);
+        self.send_run_of(port, place, mirrored, (1, length), all.into_iter());
     }
 
     /// Keeps a frame until the next hop's address is known, and asks control for it.
@@ -932,7 +1017,13 @@ impl<F: Frame> Forward<'_, F> {
     /// A frame is on its way to an underlay's local port: takes it where it came by a tunnel, and
     /// tells control of neighbours. What is none of these is given back.
     #[inline(never)]
-    pub fn take_tunnelled(&mut self, device: &Device, mut frame: F) -> Option<F> {
+    pub fn take_tunnelled(
+        &mut self,
+        port: &PortState,
+        device: &Device,
+        mirrored: u32,
+        mut frame: F,
+    ) -> Option<F> {
         let Some(tunnels) = self.snapshot.tunnels.as_deref() else {
             return Some(frame);
         };
@@ -947,8 +1038,62 @@ impl<F: Frame> Forward<'_, F> {
             Front::Outer(outer) if outer.is_for(device) => {
                 self.terminate(tunnels, frame, outer.udp)
             }
-            Front::Outer(_) | Front::Other => Some(frame),
+            Front::Fragment(outer) if outer.is_for(device) => {
+                self.take_fragment(port, tunnels, mirrored, frame)
+            }
+            Front::Outer(_) | Front::Fragment(_) | Front::Other => Some(frame),
         }
+    }
+
+    /// A fragment that came for one of this host's addresses waits for the rest of its packet,
+    /// where that may be a tunnel's. Others are given back, and so are those that cannot be: the
+    /// host judges them.
+    #[cold]
+    fn take_fragment(
+        &mut self,
+        port: &PortState,
+        tunnels: &Tunnels,
+        mirrored: u32,
+        mut frame: F,
+    ) -> Option<F> {
+        let Ok(Some(fragment)) = Fragment::read(&mut frame) else {
+            return Some(frame);
+        };
+        let receivers = &tunnels.receivers;
+        let wanted = match fragment.protocol {
+            UDP if receivers.has_udp() => {
+                let mut ports = [0; 4];
+                let told = fragment.is_first() && frame.read_at(fragment.start, &mut ports);
+                let port = u16::from_be_bytes([ports[2], ports[3]]);
+                told.then(|| receivers.by_udp(port).next().is_some())
+            }
+            GRE if receivers.by_gre().next().is_some() => Some(true),
+            _ => return Some(frame),
+        };
+        let now_ms = self.clock.now_ms();
+        let collected = &mut self.sending.fragments;
+        let (outcome, lost) = collected.add(fragment, frame, wanted, now_ms);
+        self.cell.drop(DropReason::TunnelFragmentFull, lost);
+        match outcome {
+            Outcome::Waits => {}
+            Outcome::Refused(refusal, lost) => self.cell.drop(refusal.into(), lost),
+            Outcome::Passes(frames) => {
+                for frame in frames {
+                    self.emit_past_tunnels(port, mirrored, frame);
+                }
+            }
+            Outcome::Whole(mut packet) => {
+                self.cell.tunnel_reassembled.add(1);
+                if packet.head().len() < FRONT && packet.head().len() < packet.len() {
+                    packet.linearize(FRONT);
+                }
+                return match Front::of(packet.head()) {
+                    Front::Outer(outer) => self.terminate(tunnels, packet, outer.udp),
+                    _ => Some(packet),
+                };
+            }
+        }
+        None
     }
 
     /// Takes the outer header off a frame that came for one of this host's addresses, by UDP to
@@ -1046,10 +1191,12 @@ impl<F: Frame> Forward<'_, F> {
 
 impl<F: Frame> Turn<'_, F> {
     /// Lets packets go on that have waited for next hops, where something has changed or it is time
-    /// to ask again.
+    /// to ask again, and gives up fragments whose packets are late.
     #[cold]
     pub fn retry_tunnels(&mut self) {
         let now_ms = self.now_ms;
+        let lost = self.sending.fragments.expire(now_ms);
+        self.cell.drop(DropReason::TunnelFragmentLate, lost);
         let generation = self.snapshot.generation();
         if (self.sending).is_early(generation, now_ms) {
             return;

@@ -149,6 +149,9 @@ pub struct PerPacket<'a> {
     pub hash: u32,
     /// The sequence number, where the header has one; of GTP-U its low 16 bits.
     pub sequence: u32,
+    /// Identification of IPv4 packets that may be fragmented. Of others it is 0, as in Open
+    /// vSwitch: there it says nothing (RFC 6864 section 4.1).
+    pub identification: u16,
     /// A control packet; Geneve only.
     pub oam: bool,
     /// VXLAN Group Policy ID. Where it and the flags are 0, there is no extension.
@@ -186,6 +189,8 @@ pub struct Header {
     l4: u8,
     kind: TunnelKind,
     ipv6: bool,
+    /// Whether it says "do not fragment".
+    df: bool,
     /// Where the UDP or GRE checksum is; 0 without one.
     checksum_at: u8,
     /// Where the key is; 0 without one.
@@ -211,6 +216,7 @@ impl Header {
             l4: 0,
             kind: spec.kind,
             ipv6: spec.addresses.is_ipv6(),
+            df: spec.df,
             checksum_at: 0,
             key_at: 0,
             sequence_at: 0,
@@ -238,6 +244,7 @@ impl Header {
             TunnelKind::Gre | TunnelKind::Ip6Gre | TunnelKind::Nvgre => header.put_gre(spec),
         }
         header.quick = !header.ipv6
+            && header.df
             && header.checksum_at == 0
             && header.sequence_at == 0
             && spec.kind != TunnelKind::Gtpu
@@ -272,8 +279,7 @@ impl Header {
         self.l3 = self.len;
     }
 
-    /// The IP header without DSCP, ECN, TTL and length. The IPv4 identification is 0, as in Open
-    /// vSwitch: it says nothing in packets that are not to be fragmented (RFC 6864 section 4.1).
+    /// The IP header without DSCP, ECN, TTL, length and identification.
     fn put_ip(&mut self, spec: &HeaderSpec) {
         let protocol = spec.kind.ip_protocol();
         match spec.addresses {
@@ -372,7 +378,8 @@ impl Header {
         let (header, rest) = frame.head_mut()[..length].split_at_mut(self.header_len());
         header.copy_from_slice(&self.bytes[..self.header_len()]);
         rest.copy_from_slice(options);
-        self.fill_ip(header, ip_length, packet.tos, packet.ttl);
+        let identification = if self.df { 0 } else { packet.identification };
+        self.fill_ip(header, ip_length, packet.tos, packet.ttl, identification);
         // No longer than the IP packet.
         self.fill_tunnel(header, (total - usize::from(self.l4)) as u16, packet);
         frame.set_offload(offload);
@@ -420,7 +427,7 @@ impl Header {
         ) {
             *last = *from;
         }
-        self.fill_ip(header, ip_length as u16, tos, ttl);
+        self.fill_ip(header, ip_length as u16, tos, ttl, 0);
         let packet = PerPacket {
             id,
             hash,
@@ -430,9 +437,9 @@ impl Header {
         true
     }
 
-    /// Length, DSCP, ECN, TTL and the IPv4 header's checksum.
+    /// Length, DSCP, ECN, TTL and the IPv4 header's identification and checksum.
     #[inline(always)]
-    fn fill_ip(&self, header: &mut [u8], length: u16, tos: u8, ttl: u8) {
+    fn fill_ip(&self, header: &mut [u8], length: u16, tos: u8, ttl: u8, identification: u16) {
         let ip = &mut header[usize::from(self.l3)..usize::from(self.l4)];
         let [high, low] = length.to_be_bytes();
         if self.ipv6 {
@@ -446,6 +453,10 @@ impl Header {
         sum.add_u16(tos.into());
         sum.add_u16(length);
         sum.add_u16(u16::from(ttl) << 8);
+        if identification != 0 {
+            sum.add_u16(identification);
+            ip[4..6].copy_from_slice(&identification.to_be_bytes());
+        }
         (ip[1], ip[2], ip[3], ip[8]) = (tos, high, low, ttl);
         ip[10..12].copy_from_slice(&sum.finish().to_be_bytes());
     }

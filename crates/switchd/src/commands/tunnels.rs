@@ -85,6 +85,9 @@ pub(super) fn configuration(spec: &TunnelSpec) -> BTreeMap<&'static str, String>
     if spec.udp_dst != usual.udp_dst {
         shown.insert("dst_port", spec.udp_dst.to_string());
     }
+    if spec.mark != usual.mark {
+        shown.insert("egress_pkt_mark", spec.mark.to_string());
+    }
     if spec.carries != usual.carries {
         shown.insert("packet_type", packet_type(spec.carries).to_owned());
     }

@@ -60,14 +60,12 @@ pub fn read(
         df: options.boolean("df_default", true),
         sequence: has_sequence(kind) && options.boolean("seq", false),
         carries,
+        mark: mark(&mut options),
         ..TunnelSpec::new(kind, remote)
     };
     for key in map.keys() {
         if !is_read(kind, key) {
-            let what = match key.as_str() {
-                "egress_pkt_mark" => "not supported yet, ignoring it".into(),
-                _ => format!("unknown {type_name} argument '{key}', ignoring it"),
-            };
+            let what = format!("unknown {type_name} argument '{key}', ignoring it");
             options.complain(key, what);
         }
     }
@@ -85,7 +83,7 @@ fn has_sequence(kind: TunnelKind) -> bool {
 fn is_read(kind: TunnelKind, key: &str) -> bool {
     match key {
         "remote_ip" | "local_ip" | "key" | "in_key" | "out_key" | "tos" | "ttl" | "df_default"
-        | "packet_type" => true,
+        | "packet_type" | "egress_pkt_mark" => true,
         "dst_port" => kind.udp_port().is_some(),
         "csum" => !matches!(kind, TunnelKind::Gtpu | TunnelKind::Nvgre),
         "seq" => has_sequence(kind),
@@ -304,6 +302,19 @@ fn tos(options: &mut Options<'_>) -> Option<u8> {
         options.complain("tos", format!("invalid TOS {text}, using 0"));
     }
     tos.or(Some(0))
+}
+
+/// `egress_pkt_mark`: the mark by which routes are chosen.
+fn mark(options: &mut Options<'_>) -> u32 {
+    let Some(text) = options.text("egress_pkt_mark") else {
+        return 0;
+    };
+    let mark = number(text).and_then(|mark| u32::try_from(mark).ok());
+    if mark.is_none() {
+        let what = format!("\"{text}\" is not a number of 32 bits, using 0");
+        options.complain("egress_pkt_mark", what);
+    }
+    mark.unwrap_or(0)
 }
 
 fn ttl(options: &mut Options<'_>) -> Option<u8> {

@@ -126,10 +126,11 @@ impl Switch {
                 .unwrap_or_else(|| {
                     InterfaceState::failed(failures.get(&uuid).cloned().unwrap_or_default())
                 });
-            if let Some(remote) = port.tunnel.as_ref().and_then(|tunnel| tunnel.remote)
+            if let Some(tunnel) = &port.tunnel
+                && let Some(remote) = tunnel.remote
                 && state.ofport.is_some()
             {
-                state.status.extend(self.way_to(remote));
+                state.status.extend(self.way_to(remote, tunnel.mark));
             }
             let patch = || self.patch_problem(name, port);
             state.error = state.error.or_else(patch).or_else(|| port.error());
@@ -158,9 +159,9 @@ impl Switch {
 
     /// By which device a tunnel's packets leave, in Open vSwitch's words for it. Where it is no
     /// bridge's, tunnels cannot use it, and whether it has a carrier is not known.
-    fn way_to(&self, remote: IpAddr) -> Strings {
+    fn way_to(&self, remote: IpAddr, mark: u32) -> Strings {
         let find = |routes: &underlay::Routes| {
-            let route = routes.lookup(remote, 0);
+            let route = routes.lookup(remote, mark);
             route.map(|route| route.device.clone())
         };
         let Some(device) = self.underlay.with_routes(find) else {

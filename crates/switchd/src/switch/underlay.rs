@@ -327,6 +327,7 @@ impl Bridge {
             id: self.id.underlay_id(),
             mac: local.info.mac,
             addresses,
+            mtu: local.info.mtu,
         })
     }
 

@@ -130,6 +130,7 @@ fn per_packet() -> impl Strategy<Value = PerPacket<'static>> {
             ttl,
             hash,
             sequence,
+            identification: (hash >> 16) as u16 ^ sequence as u16,
             oam,
             gbp_id,
             gbp_flags,

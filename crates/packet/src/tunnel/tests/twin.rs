@@ -145,7 +145,9 @@ pub fn outer(spec: &HeaderSpec, packet: &PerPacket<'_>, inner: &[u8]) -> Vec<u8>
             bytes.extend([8, 0]);
             let mut ip = vec![0x45, packet.tos];
             ip.extend((20 + payload.len() as u16).to_be_bytes());
-            ip.extend([0, 0, if spec.df { 0x40 } else { 0 }, 0]);
+            let id = if spec.df { 0 } else { packet.identification };
+            ip.extend(id.to_be_bytes());
+            ip.extend([if spec.df { 0x40 } else { 0 }, 0]);
             ip.extend([packet.ttl, protocol, 0, 0]);
             ip.extend(src.to_be_bytes());
             ip.extend(dst.to_be_bytes());

@@ -62,7 +62,7 @@ impl Walk<'_> {
         let Some(view) = view.ok().flatten() else {
             return out.push(Node::new(Kind::Warning, "native tunnel routing failed"));
         };
-        let found = view.resolve(remote, local, 0);
+        let found = view.resolve(remote, local, spec.mark);
         let device = match &found {
             Ok(hop) => hop.device,
             Err(Unresolved::Neighbour { device, .. }) => *device,

@@ -306,9 +306,10 @@ fn what_is_not_obeyed_is_told() {
             "options:foo: unknown vxlan argument 'foo', ignoring it",
         ]
     );
-    let (_, problems) = with("vxlan", &[("egress_pkt_mark", "1")]);
-    let text = "options:egress_pkt_mark: not supported yet, ignoring it";
+    let (_, problems) = with("vxlan", &[("egress_pkt_mark", "4294967296")]);
+    let text = "options:egress_pkt_mark: \"4294967296\" is not a number of 32 bits, using 0";
     assert_eq!(problems, [text]);
+    assert_eq!(fine("vxlan", &[("egress_pkt_mark", "7")]).mark, 7);
 }
 
 #[test]
