@@ -6,8 +6,8 @@
 //!   fragments that come together as the same packet.
 //!
 //! Input: records of a length (1 byte, at most 127; bit 7: IPv6), a byte of flags, 6 bytes that are
-//! written into the header, some bits of which are fixed so that fragments of one packet are common,
-//! and so many bytes.
+//! written into the header, and so many bytes. Some bits of the header are fixed, so that fragments
+//! of one packet are common.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;

@@ -13,8 +13,9 @@
 //!
 //! A packet that is sent to an underlay's local port, to its MAC address and one of its IP
 //! addresses, and that a tunnel's protocol claims loses its outer headers and comes in at the
-//! tunnel's port; fragments of such packets wait for each other ([`Reassembly`]). Workers report neighbours that ARP and neighbour discovery name there to control;
-//! such packets go to the device as well.
+//! tunnel's port; fragments of such packets wait for each other ([`Reassembly`]). Workers report
+//! neighbours that ARP and neighbour discovery name there to control; such packets go to the device
+//! as well.
 
 use super::{Carries, LocalAddress, OptionsOf, TunnelPort, Tunnels, WORDS};
 use crate::counters::DropReason;
