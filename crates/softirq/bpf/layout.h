@@ -9,6 +9,7 @@
 #define OWN_MAX 256      /* virtual machines' cores in a ranking */
 #define NONE 0xffffffffu /* no core */
 #define KEY_BYTES 128
+#define SEEN 8192        /* flows without a slot that are remembered */
 
 /* One frame's headers, as they stand on the wire. */
 struct headers {
@@ -99,9 +100,22 @@ struct slot {
 	__u32 chosen; /* how often a core was chosen */
 	__u32 load;   /* expected when it was */
 	__u32 last; /* the processor that its last packet came to, and WENT_DIRECT */
-	__u32 zero[3];
+	__u32 flows; /* of an entry: how many of its flows have slots */
+	__u32 zero[2];
 };
 _Static_assert(sizeof(struct slot) == 128, "slot");
+
+/* Slots for new flows that are left. */
+struct room {
+	__u32 vacant;
+	__u32 zero;
+};
+
+/* When a flow without a slot was seen. */
+struct seen {
+	__u32 flow;  /* the upper half of its hash; the lower one is its place */
+	__u32 units; /* of 2^20 ns */
+};
 
 /* The last packet of a choice that one receiving processor has sent. */
 struct ticket {
@@ -236,5 +250,6 @@ enum counter {
 	RETIRED,
 	MOVED,
 	KEPT,
+	ONCE,
 	COUNTERS,
 };

@@ -150,9 +150,63 @@ __noinline int core_for(struct config *config, struct entry *entry, struct slot 
 	return wanted;
 }
 
+#define SEEN_SHIFT 20 /* a unit is about a millisecond */
+#define SEEN_LEAST 4  /* packets that stayed so long ago have left the softirq that they came in */
+#define SEEN_MOST 1000
+
+/* Whether a flow without a slot has been seen lately; from now on it has. A flow that others have
+ * taken the place of here is forgotten. */
+INLINE int seen_lately(__u64 flow, __u64 now)
+{
+	__u32 at = within(flow, SEEN), units = now >> SEEN_SHIFT, ago;
+	struct seen *seen = bpf_map_lookup_elem(&seen_flows, &at);
+	int same;
+
+	if (!seen)
+		return 0;
+	same = seen->flow == (__u32)(flow >> 32);
+	ago = units - seen->units;
+	if (same && ago < SEEN_LEAST)
+		return 0; /* its first packet says since when */
+	seen->flow = flow >> 32;
+	seen->units = units;
+	return same && ago < SEEN_MOST;
+}
+
+/* Whether one more flow of an entry may have a slot. An entry has at most as many as are left, so
+ * that others find some; and once it has a good part of that, only flows that come twice get one,
+ * so that a flood of packets of no flow at all takes no room. */
+INLINE int may_have_slot(const struct slot *of_entry, __u64 flow, __u64 now)
+{
+	__u32 zero = 0, held = READ_ONCE(of_entry->flows), left;
+	struct room *left_over = bpf_map_lookup_elem(&room, &zero);
+
+	left = left_over ? READ_ONCE(left_over->vacant) : 0;
+	if (held >= left) {
+		count(NO_ROOM);
+		return 0;
+	}
+	if (held >= left / 4 && !seen_lately(flow, now)) {
+		count(ONCE);
+		return 0;
+	}
+	return 1;
+}
+
+INLINE void change_room(struct slot *of_entry, __s32 taken)
+{
+	__u32 zero = 0;
+	struct room *left_over = bpf_map_lookup_elem(&room, &zero);
+
+	__sync_fetch_and_add(&of_entry->flows, taken);
+	if (left_over)
+		__sync_fetch_and_add(&left_over->vacant, -taken);
+}
+
 /* The slot of a flow that has a choice of its own, or NONE. `make`: one is made where there is
- * none. */
-INLINE __u32 slot_of_flow(const struct entry *entry, __u64 flow, int make)
+ * none, and room for it. */
+INLINE __u32 slot_of_flow(const struct entry *entry, struct slot *of_entry, __u64 flow, __u64 now,
+			  int make)
 {
 	struct flow_key key = {.entry = entry->id, .flow = flow};
 	__u32 *found = bpf_map_lookup_elem(&flows, &key);
@@ -161,12 +215,13 @@ INLINE __u32 slot_of_flow(const struct entry *entry, __u64 flow, int make)
 
 	if (found)
 		return *found;
-	if (!make)
+	if (!make || !may_have_slot(of_entry, flow, now))
 		return NONE;
 	if (bpf_map_pop_elem(&vacant, &at)) {
 		count(NO_ROOM);
 		return NONE;
 	}
+	change_room(of_entry, 1);
 	slot = bpf_map_lookup_elem(&slots, &at);
 	if (!slot)
 		return NONE;
@@ -186,6 +241,7 @@ INLINE __u32 slot_of_flow(const struct entry *entry, __u64 flow, int make)
 		/* Another processor was faster, or the map is full. */
 		WRITE_ONCE(slot->state, SLOT_FREE);
 		bpf_map_push_elem(&vacant, &at, 0);
+		change_room(of_entry, -1);
 		found = bpf_map_lookup_elem(&flows, &key);
 		if (found)
 			return *found;
@@ -210,7 +266,7 @@ INLINE __u32 steer(struct config *config, struct entry *entry, const struct key 
 	slot->all_used_ns = now;
 	if (entry->target == TARGET_FLOW || entry->overrides) {
 		flow = flow_of(key, config->seed);
-		own = slot_of_flow(entry, flow, entry->target == TARGET_FLOW);
+		own = slot_of_flow(entry, slot, flow, now, entry->target == TARGET_FLOW);
 		if (own == NONE && entry->target == TARGET_FLOW)
 			return NONE;
 		if (own != NONE) {

@@ -115,8 +115,17 @@ shared! {
         load: u32,
         /// The processor that its last packet came to, and whether it went directly.
         last: u32,
+        /// Of an entry: how many of its flows have slots.
+        flows: u32,
         /// Zeros.
-        zero: [u32; 3],
+        zero: [u32; 2],
+    }
+    /// Slots for new flows that are left.
+    Room (8) {
+        /// How many.
+        vacant: u32,
+        /// Zero.
+        zero: u32,
     }
     /// The way from one receiving processor to one core.
     Lane (128) {
@@ -350,7 +359,7 @@ pub const BUCKETS: usize = 5;
 pub const IRQ: usize = 4;
 
 /// Names of the program's counters, in the order of `enum counter`, and what they count.
-pub const COUNTERS: [(&str, &str); 18] = [
+pub const COUNTERS: [(&str, &str); 19] = [
     ("received", "packets that the program has seen"),
     (
         "unparsed",
@@ -384,7 +393,7 @@ pub const COUNTERS: [(&str, &str); 18] = [
     ("stayed_none_fit", "choices to stay, because no core is fit"),
     (
         "no_room",
-        "packets that stay, because the table of flows is full",
+        "packets that stay, because their entry has as many flows as there may be",
     ),
     (
         "no_headroom",
@@ -398,5 +407,9 @@ pub const COUNTERS: [(&str, &str); 18] = [
     (
         "kept",
         "packets that stay on the old core, because the flow has not drained",
+    ),
+    (
+        "once",
+        "packets that stay, because their flow was new where there are many",
     ),
 ];

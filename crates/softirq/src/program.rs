@@ -2,7 +2,8 @@
 
 use crate::layout::{
     COUNTERS, CPUS_MAX, Candidate, Config, Core, CpumapValue, Entry, EntryKey, FlowKey, Lane,
-    MASKS_MAX, Mask, NONE, Own, Placement, Rankings, SLOT_FREE, SLOT_LIVE, Slot, Ticket, ViewMask,
+    MASKS_MAX, Mask, NONE, Own, Placement, Rankings, Room, SLOT_FREE, SLOT_LIVE, Slot, Ticket,
+    ViewMask,
 };
 use crate::object::{
     BpfError, Link, Map, Object, Shared, TestRun, bytes_of, map_id, possible_cpus, sums, test_run,
@@ -122,7 +123,8 @@ pub struct Program {
     vacant: Map<u32, u32>,
     rankings: Map<u32, Rankings>,
     cpumap: Map<u32, CpumapValue>,
-    tickets: Map<u32, Ticket>,
+    tickets: Shared<Ticket>,
+    room: Shared<Room>,
     /// Masks in the map, by slot.
     mask_slots: Vec<Option<[u8; crate::layout::KEY_BYTES]>>,
     /// What is in the map of entries.
@@ -164,7 +166,8 @@ impl Program {
             vacant: Map::of(&object, "vacant")?,
             rankings: Map::of(&object, "rankings_map")?,
             cpumap: Map::of(&object, "cpumap")?,
-            tickets: Map::of(&object, "tickets")?,
+            tickets: Shared::of(&object, "tickets")?,
+            room: Shared::of(&object, "room")?,
             mask_slots: vec![None; MASKS_MAX],
             published: std::collections::HashMap::new(),
             view: 0,
@@ -186,6 +189,8 @@ impl Program {
                 error,
             })?;
         }
+        let vacant = offset_of!(Room, vacant);
+        program.room.store(0, vacant, limits.flows);
         Ok(program)
     }
 
@@ -474,11 +479,7 @@ impl Program {
         let mut slot: Slot = zeroed();
         slot.state = SLOT_FREE;
         (slot.core, slot.wanted, slot.entry) = (core, NONE, entry);
-        for cpu in 0..self.limits.cpus {
-            let none = zeroed();
-            // The array has a ticket for each slot and processor.
-            let _ = self.tickets.set(&(at * self.limits.cpus + cpu), &none);
-        }
+        self.clear_tickets(at);
         self.slots.write(at as usize, slot);
         self.slots
             .store(at as usize, offset_of!(Slot, state), SLOT_LIVE);
@@ -516,12 +517,24 @@ impl Program {
     /// Gives a flow's slot back.
     pub fn vacate_slot(&self, at: u32) {
         self.close_slot(at);
-        for cpu in 0..self.limits.cpus {
-            let none = zeroed();
-            let _ = self.tickets.set(&(at * self.limits.cpus + cpu), &none);
-        }
+        self.clear_tickets(at);
         // There is room: the slot came from there.
         let _ = self.vacant.push(&at);
+        let vacant = self.room.word(0, offset_of!(Room, vacant));
+        vacant.fetch_add(1, Ordering::Relaxed);
+    }
+
+    /// A flow of the entry in this slot has no slot of its own any more.
+    pub fn flow_gone(&self, of_entry: u32) {
+        let flows = self.slots.word(of_entry as usize, offset_of!(Slot, flows));
+        flows.fetch_sub(1, Ordering::Relaxed);
+    }
+
+    fn clear_tickets(&self, slot: u32) {
+        for cpu in 0..self.limits.cpus {
+            let at = slot * self.limits.cpus + cpu;
+            self.tickets.write(at as usize, zeroed());
+        }
     }
 
     /// The program's counters, by name.

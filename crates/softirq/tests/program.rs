@@ -510,31 +510,83 @@ fn hold(cores: &mut CoreTable, core: CoreId) {
     table.adopt(made, cores).unwrap();
 }
 
+/// Packets of no flow at all take a part of the flows' slots, and those of one entry leave some to
+/// others. What found no slot stays where it is.
 #[test]
-fn a_full_table_of_flows_leaves_packets_where_they_are() {
+fn a_flood_leaves_slots_to_other_flows_and_entries() {
     let Some(_) = program() else {
         return;
     };
+    const FLOWS: u32 = 1000;
     let limits = Limits {
         cpus: CPUS,
         entries: 2,
-        flows: 4,
+        flows: FLOWS,
     };
     let mut program = Program::load(limits, &constants(Layout::None, false)).unwrap();
-    program.open_slot(0, 1, NONE);
-    let entry = entry(1, 0, layout::TARGET_FLOW);
-    let matching = Match::new([0; BYTES], [0; BYTES]);
-    program
-        .publish_entries(&[Published { matching, entry }])
-        .unwrap();
-    for flow in 0..10 {
+    // Two entries, which frames of two Ethernet types match.
+    let published: Vec<Published> = [0x1111_u16, 0x2222]
+        .into_iter()
+        .zip(0..)
+        .map(|(eth_type, slot)| {
+            program.open_slot(slot, u64::from(slot) + 1, NONE);
+            let (mut value, mut mask) = ([0; BYTES], [0; BYTES]);
+            let at = softirq::key::OUTER + softirq::key::at::DL_TYPE;
+            value[at..at + 2].copy_from_slice(&eth_type.to_be_bytes());
+            mask[at..at + 2].fill(0xff);
+            Published {
+                matching: Match::new(value, mask),
+                entry: entry(u64::from(slot) + 1, slot, layout::TARGET_FLOW),
+            }
+        })
+        .collect();
+    program.publish_entries(&published).unwrap();
+    let send = |eth_type: u16, flow: u16| {
         let mut frame = [0; 60];
-        frame[0] = flow;
+        frame[..2].copy_from_slice(&flow.to_be_bytes());
+        frame[12..14].copy_from_slice(&eth_type.to_be_bytes());
         assert_eq!(program.test(&frame, 1).unwrap().verdict, XDP_PASS);
-    }
-    let counters = program.counters().unwrap();
-    let counter = |name| counters.iter().find(|(known, _)| *known == name).unwrap().1;
-    assert_eq!((counter("received"), counter("no_room")), (10, 6));
+    };
+    let counter = |name| {
+        let counters = program.counters().unwrap();
+        counters.iter().find(|(known, _)| *known == name).unwrap().1
+    };
+    let held = |slot: u32| program.slot(slot).flows;
+    // A fifth of all is a quarter of what is left: from there on each must come twice.
+    (0..5000).for_each(|flow| send(0x1111, flow));
+    assert_eq!(held(0), FLOWS / 5);
+    assert_eq!(counter("once"), 5000 - u64::from(FLOWS) / 5);
+    assert_eq!(counter("no_room"), 0);
     // Without a ranking nothing is chosen but to stay.
-    assert_eq!(counter("stayed_old_ranking"), 4);
+    assert_eq!(counter("stayed_old_ranking"), u64::from(FLOWS) / 5);
+    // The other entry has its part, though.
+    (0..100).for_each(|flow| send(0x2222, flow));
+    assert_eq!(held(1), 100);
+    // Those that come again get slots, but not too soon, until half are taken: as many as are left.
+    let again = |flow: u16| {
+        send(0x1111, flow);
+        send(0x1111, flow);
+        let before = held(0);
+        std::thread::sleep(std::time::Duration::from_millis(6));
+        send(0x1111, flow);
+        held(0) - before
+    };
+    assert_eq!(again(60_000), 1);
+    for chunk in 0..4 {
+        let flows = 10_000 + chunk * 100..10_100 + chunk * 100;
+        flows.clone().for_each(|flow| send(0x1111, flow));
+        std::thread::sleep(std::time::Duration::from_millis(6));
+        flows.for_each(|flow| send(0x1111, flow));
+    }
+    assert_eq!(held(0), (FLOWS - held(1)) / 2);
+    assert!(counter("no_room") > 0);
+    // What goes makes room.
+    let full = counter("no_room");
+    let slot = program.slot(limits.entries);
+    assert!(program.change_state(limits.entries, layout::SLOT_LIVE, layout::SLOT_DEAD));
+    program.unlink_flow(slot.entry, slot.flow);
+    program.flow_gone(0);
+    program.vacate_slot(limits.entries);
+    assert_eq!(again(61_000), 1);
+    assert_eq!(counter("no_room"), full);
 }

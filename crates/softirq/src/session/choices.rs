@@ -189,8 +189,8 @@ impl Session {
                 break;
             }
             match (slot.state, entries.get(&slot.entry)) {
-                (SLOT_LIVE | SLOT_RETIRING, None) => self.retire(at, &slot),
-                (SLOT_RETIRING, _) => self.retire(at, &slot),
+                (SLOT_LIVE | SLOT_RETIRING, None) => self.retire(at, &slot, None),
+                (SLOT_RETIRING, Some(entry)) => self.retire(at, &slot, Some(*entry)),
                 (SLOT_LIVE, Some(entry)) => {
                     let age = now.saturating_sub(slot.used_ns);
                     if age >= self.settings.choice_age_ns {
@@ -210,11 +210,14 @@ impl Session {
     }
 
     /// Forgets a flow's choice, unless a packet of it has come meanwhile.
-    fn retire(&mut self, at: u32, slot: &Slot) {
+    fn retire(&mut self, at: u32, slot: &Slot, entry: Option<EntryId>) {
         if !self.program.change_state(at, slot.state, SLOT_DEAD) {
             return;
         }
         self.program.unlink_flow(slot.entry, slot.flow);
+        if let Some(of_entry) = entry.and_then(|entry| self.entry_slots.get(&entry)) {
+            self.program.flow_gone(*of_entry);
+        }
         if let Some(choice) = self.choices.close(at) {
             self.table.forgotten(choice, &mut self.cores);
         }
