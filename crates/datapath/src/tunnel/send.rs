@@ -18,6 +18,7 @@
 
 use super::{Carries, LocalAddress, OptionsOf, TunnelPort, Tunnels, WORDS};
 use crate::counters::DropReason;
+use crate::fcf;
 use crate::forward::Forward;
 use crate::learn_requests::{RequestKind, WorkerRequest};
 use crate::port::{BridgeId, LOCAL, PortId};
@@ -33,6 +34,7 @@ use packet::tunnel::{
     outer_ttl, parse_into, parse_quick, strip_ethernet,
 };
 use packet::{FlowKey, Frame, Layers, WordSet};
+use program::actions::PortNo;
 use program::host::Context;
 use smallvec::SmallVec;
 use std::collections::{HashMap, VecDeque};
@@ -281,6 +283,7 @@ struct Waiting<F> {
     until_ms: u64,
     port: PortId,
     said: Said,
+    fcf: fcf::Said,
     depth: u32,
     mirrored: u32,
     frame: F,
@@ -355,6 +358,8 @@ pub(crate) struct Sending<F> {
     /// none is 0, and places.
     fixed: Vec<(u64, u32)>,
     said: Said,
+    /// The same of the flow control field.
+    pub fcf: fcf::Said,
     /// Next hops that are not known, or were not lately; packets wait for some.
     next_hops: Vec<NextHop<F>>,
     /// Packets that wait, and their bytes.
@@ -384,6 +389,7 @@ impl<F: Frame> Sending<F> {
             last: None,
             fixed: Vec::new(),
             said: Said::default(),
+            fcf: fcf::Said::default(),
             next_hops: Vec::new(),
             waiting: (0, 0),
             until_ms: None,
@@ -409,6 +415,7 @@ impl<F: Frame> Sending<F> {
         self.next_hops.clear();
         self.until_ms = None;
         self.said.clear();
+        self.fcf = fcf::Said::default();
         std::mem::take(&mut self.waiting).0
     }
 
@@ -416,6 +423,7 @@ impl<F: Frame> Sending<F> {
     #[inline]
     pub fn forget_said(&mut self) {
         self.said.clear();
+        self.fcf = fcf::Said::default();
     }
 
     /// The packet in hand says what came with it.
@@ -622,6 +630,9 @@ impl<F: Frame> Forward<'_, F> {
         if self.bridge.keeps_tunnel {
             self.note_said(context);
         }
+        if self.bridge.keeps_fcf {
+            self.note_fcf(context);
+        }
     }
 
     #[inline(never)]
@@ -641,11 +652,23 @@ impl<F: Frame> Forward<'_, F> {
         }
     }
 
-    /// The frames that follow say nothing of tunnels.
+    #[inline(never)]
+    fn note_fcf(&mut self, context: &Context<'_>) {
+        self.note_source(context.in_port);
+        // A packet that has not been walked has met no rule that says so.
+        if fcf::WORD.minus(context.valid).is_empty() {
+            self.sending.fcf.field = fcf::Field(context.key.u16(at::FCF));
+        }
+    }
+
+    /// The frames that follow, which came in by this port, say nothing of tunnels.
     #[inline(always)]
-    pub fn forget_tunnel(&mut self) {
+    pub fn forget_tunnel(&mut self, in_port: PortNo) {
         if self.bridge.keeps_tunnel {
             self.sending.said.clear();
+        }
+        if self.bridge.keeps_fcf {
+            self.note_source(in_port);
         }
     }
 
@@ -814,7 +837,10 @@ impl<F: Frame> Forward<'_, F> {
         let info = said.map_or_else(TunnelInfo::default, |said| said.info);
         let packet = PerPacket {
             id: spec.key_of(&info),
-            tos: outer_tos(spec.tos, tos),
+            tos: match port.fcf {
+                None => outer_tos(spec.tos, tos),
+                Some(layout) => (sending.fcf.field).in_tos(layout, outer_tos(spec.tos, tos)),
+            },
             ttl: outer_ttl(spec.ttl, ttl),
             hash,
             sequence: match spec.sequence {
@@ -840,6 +866,12 @@ impl<F: Frame> Forward<'_, F> {
         }
         if let Err(error) = pushed {
             return self.cell.drop(error.into(), 1);
+        }
+        if port.fcf == Some(fcf::Layout::Vlan)
+            && let Some(tag) = sending.fcf.field.tag()
+            && !fcf::push(&mut frame, tag)
+        {
+            return self.cell.drop(DropReason::NoBuffer, 1);
         }
         self.send_run(port, place, mirrored, std::iter::once(frame), length);
     }
@@ -895,6 +927,7 @@ impl<F: Frame> Forward<'_, F> {
                 until_ms: until_ms.unwrap_or(now_ms + WAIT_MS),
                 port: port.id,
                 said: sending.said.clone(),
+                fcf: sending.fcf,
                 depth: self.depth,
                 mirrored,
                 frame,
@@ -1096,6 +1129,7 @@ impl<F: Frame> Turn<'_, F> {
             until_ms,
             port,
             said,
+            fcf,
             depth,
             mirrored,
             frame,
@@ -1121,12 +1155,13 @@ impl<F: Frame> Turn<'_, F> {
                 continue;
             }
             self.sending.said = said;
+            self.sending.fcf = fcf;
             self.sending.until_ms = Some(until_ms.max(now_ms + 1));
             self.forward(bridge, depth)
                 .send_by_tunnel(state, tunnel, mirrored, frame);
             self.sending.until_ms = None;
         }
-        self.sending.said.clear();
+        self.sending.forget_said();
         // Before others come, which the burst's bound does not know.
         self.finish();
     }
