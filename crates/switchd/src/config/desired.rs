@@ -15,6 +15,7 @@ use super::port::{self, Port, Surroundings};
 use super::problem::{Options, Problems};
 use super::tunnel::{Together, Turn};
 use super::vlan::VlanSet;
+use super::vm;
 
 /// What this daemon can do, which decides what is refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -217,6 +218,9 @@ impl Desired {
             managers: in_band_managers(&root.managers),
         };
         reader.bridges(&root.bridges);
+        let bridges = desired.bridges.values_mut();
+        let ports = bridges.flat_map(|bridge| bridge.ports.values_mut());
+        vm::settle(ports, &abilities.cpus, &mut problems);
         desired.wrong = Wrong::new(&problems);
         (desired, problems)
     }

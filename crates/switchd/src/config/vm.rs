@@ -1,9 +1,11 @@
 //! Virtual machines behind interfaces: `vm-id`, `vm-core`, `tenant-id` and `priority` of
 //! `external_ids`.
 
+use super::port::Port;
 use super::problem::{Options, Problems};
 use openflow::steering::{NO_CORE, VM_ID_MAX};
 use ovsdb::vswitch;
+use std::collections::BTreeMap;
 
 /// What the database says about a virtual machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -35,9 +37,76 @@ impl Vm {
     }
 }
 
+/// Leaves out what cannot be beside the rest: of two virtual machines with one number the second,
+/// and cores that the machine does not have. `cpus` are those that it has; when it is empty any is
+/// taken to be there.
+pub fn settle<'p>(
+    ports: impl Iterator<Item = &'p mut Port>,
+    cpus: &[usize],
+    problems: &mut Problems,
+) {
+    let mut owners: BTreeMap<u16, String> = BTreeMap::new();
+    for port in ports {
+        let (Some(vm), name) = (&mut port.vm, &port.interface_name) else {
+            continue;
+        };
+        let missing = |core: &u32| !cpus.is_empty() && !cpus.contains(&(*core as usize));
+        if let Some(core) = vm.core.filter(missing) {
+            let message = format!("there is no core {core}, ignoring it");
+            problems.add("Interface", name, "external_ids:vm-core", message);
+            vm.core = None;
+        }
+        if let Some(owner) = owners.get(&vm.id) {
+            let message = format!("{} is the virtual machine of {owner}, ignoring it", vm.id);
+            problems.add("Interface", name, "external_ids:vm-id", message);
+            port.vm = None;
+        } else {
+            owners.insert(vm.id, name.clone());
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn numbers_are_unique_and_cores_are_there() {
+        let port = |name: &str, id, core| Port {
+            interface_name: name.to_owned(),
+            vm: Some(Vm {
+                id,
+                core,
+                tenant: 0,
+                priority: false,
+            }),
+            ..Port::default()
+        };
+        let mut ports = [
+            port("a", 5, Some(0)),
+            port("b", 5, None),
+            port("c", 6, Some(9)),
+        ];
+        let mut problems = Problems::default();
+        settle(ports.iter_mut(), &[0, 1], &mut problems);
+        let kept: Vec<_> = (ports.iter())
+            .map(|port| port.vm.map(|vm| (vm.id, vm.core)))
+            .collect();
+        assert_eq!(kept, [Some((5, Some(0))), None, Some((6, None))]);
+        let before = Problems::default();
+        let said: Vec<String> = problems
+            .new_since(&before)
+            .map(ToString::to_string)
+            .collect();
+        assert_eq!(said.len(), 2, "{said:?}");
+        assert!(
+            said.iter()
+                .any(|said| said.contains("5 is the virtual machine of a"))
+        );
+        assert!(said.iter().any(|said| said.contains("there is no core 9")));
+        settle(ports.iter_mut(), &[], &mut Problems::default());
+        assert_eq!(ports[0].vm.and_then(|vm| vm.core), Some(0));
+    }
 
     fn read(ids: &[(&str, &str)]) -> (Option<Vm>, Vec<String>) {
         let ids = ids.iter();
@@ -50,7 +119,8 @@ mod tests {
         };
         let mut problems = Problems::default();
         let vm = Vm::read(&row, &mut problems);
-        let said = problems.new_since(&Problems::default());
+        let before = Problems::default();
+        let said = problems.new_since(&before);
         (vm, said.map(ToString::to_string).collect())
     }
 
