@@ -164,7 +164,7 @@ impl<F: Frame> Forward<'_, F> {
 
     /// Makes a frame's field what it has to be behind a port of a bridge with this layout, a tunnel
     /// apart; None, and counted, where that cannot be done.
-    #[cold]
+    #[inline(never)]
     pub(crate) fn settle(&mut self, port: &PortState, layout: Layout, mut frame: F) -> Option<F> {
         let said = self.sending.fcf;
         let done = match (port.underlay, said.from_underlay) {

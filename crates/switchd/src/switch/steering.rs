@@ -333,7 +333,7 @@ impl Switch {
                 };
                 let known = known.filter(|known| known.place == process);
                 let known = known.unwrap_or_else(|| Vm::new(process));
-                looked.push((Rc::clone(bridge), *number, known));
+                looked.push((Rc::clone(bridge), *number, port.id, known));
             }
         }
         if looked.is_empty() {
@@ -343,7 +343,7 @@ impl Switch {
         let start = *first % count;
         *first = start + PROCESSES_MAX.min(count);
         let (places, mut vms): (Vec<_>, Vec<Vm>) = (looked.into_iter())
-            .map(|(bridge, number, vm)| ((bridge, number), vm))
+            .map(|(bridge, number, id, vm)| ((bridge, number, id), vm))
             .unzip();
         // A machine has some dozen threads, each a file to be read.
         let look = tokio::task::spawn_blocking(move || {
@@ -353,8 +353,11 @@ impl Switch {
             vms
         });
         let Ok(vms) = look.await else { return };
-        for ((bridge, number), vm) in places.into_iter().zip(vms) {
-            if let Some(port) = bridge.ports.borrow_mut().get_mut(&number) {
+        for ((bridge, number, id), vm) in places.into_iter().zip(vms) {
+            // Another port may have come in its place meanwhile.
+            if let Some(port) = bridge.ports.borrow_mut().get_mut(&number)
+                && port.id == id
+            {
                 port.vm.process = Some(vm);
             }
         }
@@ -406,9 +409,13 @@ impl Switch {
                 };
                 match ask(&rundir, &device, &request).await {
                     Ok(_) => {}
-                    // Nobody is there any more: who comes next knows nothing.
-                    Err(Refused(Error::BadOutPort, _)) => {
-                        told.clear();
+                    // Nobody is there any more: who comes next knows nothing. Who does not answer
+                    // is asked again at the next look.
+                    Err(Refused(code @ (Error::BadOutPort | Error::Hardware), text)) => {
+                        if code == Error::BadOutPort {
+                            told.clear();
+                        }
+                        tracing::debug!(target: "steering", "VM {id}: {text}");
                         break;
                     }
                     Err(refused) => {
