@@ -15,11 +15,11 @@ APPLICATION = os.path.join(VENV, "examples/simple_switch_13.py")
 class Controller:
     """os-ken running one application in a namespace, listening on a TCP port of its loopback."""
 
-    def __init__(self, lab, namespace, port=6653, application=APPLICATION):
+    def __init__(self, lab, namespace, port=6653, application=APPLICATION, address="127.0.0.1", env=None):
         if not os.path.exists(application):
             raise Skip(f"no {application}: run scripts/setup")
-        self.process = namespace.start([f"{VENV}/bin/python", "-W", "ignore", f"{VENV}/bin/osken-manager", "--verbose", "--ofp-listen-host", "127.0.0.1",
-                                        "--ofp-tcp-listen-port", str(port), application], "controller.out")
+        self.process = namespace.start([f"{VENV}/bin/python", "-W", "ignore", f"{VENV}/bin/osken-manager", "--verbose", "--ofp-listen-host", address,
+                                        "--ofp-tcp-listen-port", str(port), application], "controller.out", env=env)
         wait_for("the controller listens", lambda: f":{port}" in namespace.run("ss -Hltn").stdout, 30)
 
     def die(self):

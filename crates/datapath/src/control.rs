@@ -78,6 +78,8 @@ pub struct BridgeSettings {
     pub mac_aging: u32,
     /// Entries of the learning table, within [`mac_table::SIZE_MIN`] and [`mac_table::SIZE_MAX`].
     pub mac_table_size: usize,
+    /// Where the flow control field is in frames of the underlay; None for no field.
+    pub fcf: Option<crate::fcf::Layout>,
 }
 
 impl Default for BridgeSettings {
@@ -87,6 +89,7 @@ impl Default for BridgeSettings {
             flood_vlans: Vec::new(),
             mac_aging: 300,
             mac_table_size: mac_table::SIZE_DEFAULT,
+            fcf: None,
         }
     }
 }
@@ -611,7 +614,12 @@ impl<F: Frame + 'static> Datapath<F> {
             LOCAL => self.underlay_device(port.bridge).map(Arc::new),
             _ => None,
         };
+        let fcf = self
+            .bridge(port.bridge)
+            .ok()
+            .and_then(|bridge| bridge.settings.fcf);
         let direct = terminates.is_none()
+            && fcf.is_none()
             && !flags.down
             && !flags.no_fwd
             && mirror_out == 0
@@ -630,6 +638,8 @@ impl<F: Frame + 'static> Datapath<F> {
                 Kind::Device { .. } | Kind::Patch { .. } => None,
             },
             terminates,
+            underlay: port.settings.underlay,
+            fcf,
             mirror_in: if reserved { 0 } else { mirror_in },
             mirror_out,
             reserved,

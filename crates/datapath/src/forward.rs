@@ -8,6 +8,7 @@ mod bridging;
 
 use crate::clock::Clock;
 use crate::counters::{Cell, DropReason, PortCounters, WorkerCounters};
+use crate::fcf;
 use crate::learn_requests::{RequestKind, RequestRing, WorkerRequest};
 use crate::mirror::MirrorOutput;
 use crate::normal::{self, Decision};
@@ -520,6 +521,14 @@ impl<'a, F: Frame> Forward<'a, F> {
         if !port.marks.is_empty() {
             self.mark(port, &mut frame);
         }
+        if let Some(layout) = port.fcf
+            && port.behind == Behind::Device
+        {
+            match self.settle(port, layout, frame) {
+                Some(settled) => frame = settled,
+                None => return,
+            }
+        }
         if port.mirror_out & !*mirrored != 0 {
             self.mirror(mirrored, port, port.mirror_out, &mut frame);
         }
@@ -649,7 +658,10 @@ impl<'a, F: Frame> Forward<'a, F> {
             cut(&mut copy, snaplen as usize);
         }
         let queue = self.queue.take();
+        // It is as it is on the wire.
+        let fcf = std::mem::replace(&mut self.sending.fcf, fcf::Said::COPY);
         self.emit(mirrored, port, copy);
+        self.sending.fcf = fcf;
         self.queue = queue;
     }
 
@@ -767,7 +779,7 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
             Some(port) => {
                 // Frames of a run name no queue and no tunnel, whatever one before them did.
                 self.queue = None;
-                self.forget_tunnel();
+                self.forget_tunnel(in_port);
                 return frames.for_each(|frame| self.emit(&mut { mirrored }, port, frame));
             }
         };

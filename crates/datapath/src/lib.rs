@@ -9,6 +9,7 @@
 //! * `forward`: outputs to devices, patch ports, mirrors and controllers: the host of the walk.
 //! * `shape`: ports whose frames wait for their queues' rates.
 //! * `steering`: flows that another worker processes than the one that receives them.
+//! * [`fcf`]: VM id and priority bit in frames of the underlay.
 //! * `normal`, [`mac_table`], [`vlan`], [`mirror`]: the learning switch.
 //! * `snapshot`: what workers know of ports and bridges. [`Datapath`]: how that changes.
 //! * [`counters`], [`packet_in`], [`learn_requests`], [`clock`]: what comes back.
@@ -18,6 +19,7 @@ pub mod clock;
 mod control;
 pub mod counters;
 mod error;
+pub mod fcf;
 mod forward;
 mod history;
 pub mod learn_requests;

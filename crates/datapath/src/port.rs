@@ -88,6 +88,8 @@ pub struct PortSettings {
     pub affinity: Vec<(u32, u32)>,
     /// What is sent there is lost: the device is down or has no carrier.
     pub no_carrier: bool,
+    /// It is on the underlay: what it receives may carry a flow control field that is believed.
+    pub underlay: bool,
 }
 
 /// How a port's queues are shaped.

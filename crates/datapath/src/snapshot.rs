@@ -49,6 +49,10 @@ pub(crate) struct PortState {
     /// Mirrors that select what comes in here, and what goes out, a bit each.
     pub mirror_in: u32,
     pub mirror_out: u32,
+    /// The port is on the underlay, so flow control fields are written and believed there.
+    pub underlay: bool,
+    /// The layout of that field, where the port's bridge has one.
+    pub fcf: Option<crate::fcf::Layout>,
     /// A mirror sends here, so nothing else does.
     pub reserved: bool,
     /// A device, and nothing has to be looked at before sending.
@@ -88,6 +92,9 @@ pub(crate) struct BridgeState {
     /// Whether it has tunnels that send by what packets say, so that what rules write for them and
     /// what packets came with must be known where they are sent.
     pub keeps_tunnel: bool,
+    /// Whether the flow control field that rules set, and where packets came from, must be known
+    /// where they are sent.
+    pub keeps_fcf: bool,
     /// Ports in the order of their numbers.
     pub ports: Vec<Arc<PortState>>,
     dense: Box<[Option<Arc<PortState>>]>,
@@ -143,6 +150,10 @@ impl BridgeState {
         if keeps_tunnel {
             program.need(crate::tunnel::WORDS);
         }
+        let keeps_fcf = ports.iter().any(|port| port.fcf.is_some());
+        if keeps_fcf {
+            program.need(crate::fcf::WORD);
+        }
         BridgeState {
             id,
             program,
@@ -152,6 +163,7 @@ impl BridgeState {
             mirrors,
             options,
             keeps_tunnel,
+            keeps_fcf,
             ports,
             dense,
             sparse,

@@ -22,6 +22,7 @@ pub(crate) mod packet;
 pub(crate) mod port;
 pub(crate) mod repeats;
 pub(crate) mod selection;
+pub(crate) mod steering;
 pub(crate) mod table;
 pub(crate) mod tlv;
 pub(crate) mod wire;

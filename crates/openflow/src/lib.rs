@@ -14,7 +14,7 @@ mod text;
 pub use codec::{decode, encode, header, multipart};
 pub use model::{
     action, check, conntrack, ct_flush, error, flow, group, message, meter, monitor, port, stats,
-    tlv, version,
+    steering, tlv, version,
 };
 pub use text::{format, parse};
 

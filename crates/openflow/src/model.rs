@@ -12,6 +12,7 @@ pub mod meter;
 pub mod monitor;
 pub mod port;
 pub mod stats;
+pub mod steering;
 pub mod tlv;
 pub mod version;
 pub(crate) mod word_field;

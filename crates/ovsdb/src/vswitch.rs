@@ -91,6 +91,7 @@ const COLUMNS: &[(&str, &[&str], &[&str])] = &[
             "ofport_request",
             "mtu_request",
             "other_config",
+            "external_ids",
             "bfd",
             "cfm_mpid",
             "lldp",
@@ -291,6 +292,8 @@ pub struct Interface {
     pub mtu_request: Option<i64>,
     /// Further options.
     pub other_config: Strings,
+    /// What others have noted; `vm-id` and what belongs to it are read.
+    pub external_ids: Strings,
     /// The columns among `bfd`, `cfm_mpid` and `lldp` that switch something on.
     pub link_protocols: Vec<&'static str>,
 }
@@ -550,6 +553,7 @@ fn interface(_: &Replica, uuid: Uuid, row: &Row) -> Interface {
         ofport_request: row.optional_int("ofport_request"),
         mtu_request: row.optional_int("mtu_request"),
         other_config: row.map("other_config"),
+        external_ids: row.map("external_ids"),
         link_protocols: link_protocols(row),
     }
 }

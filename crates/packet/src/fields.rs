@@ -255,6 +255,7 @@ pub enum Field {
     PacketType,
     ActsetOutput,
     SkbPriority,
+    Fcf,
     Reg0,
     Reg1,
     Reg2,

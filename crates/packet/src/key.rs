@@ -102,6 +102,7 @@ pub mod at {
     pub const DP_HASH: usize = 344; // u32
     pub const RECIRC_ID: usize = 348; // u32
     pub const CONJ_ID: usize = 352; // u32
+    pub const FCF: usize = 356; // u16, the flow control field to be sent
     // word 45
     pub const TUN_METADATA_PRESENT: usize = 360; // u64, bit n: the packet has option n
     // words 46-63

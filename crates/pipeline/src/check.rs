@@ -230,6 +230,8 @@ impl<'m> Situation<'m> {
             // Open vSwitch asks for no prerequisite here; packets without the field are left alone.
             Action::CheckPktLarger { dst, .. } => written(dst),
             Action::Sample(sample) if sample.probability == 0 => Err(Error::BadActionArgument),
+            // Only a packet-out may have it, and what that is for comes first.
+            Action::Steer(_) => Err(Error::BadActionArgument),
             Action::Ct(_)
             | Action::CtClear
             | Action::Nat(_)
@@ -249,6 +251,7 @@ impl<'m> Situation<'m> {
             | Action::SetEthDst(_)
             | Action::SetTunnel { .. }
             | Action::Note(_)
+            | Action::SetFcf(_)
             | Action::Exit
             | Action::Conjunction { .. }
             | Action::Sample(_)

@@ -266,6 +266,7 @@ fn sets(action: &Action) -> impl Iterator<Item = Op> + use<> {
         Action::SetMplsTc(tc) => (&[Field::MplsTc], (*tc).into()),
         Action::SetMplsTtl(ttl) => (&[Field::MplsTtl], (*ttl).into()),
         Action::SetTunnel { id, .. } => (&[Field::TunId], (*id).into()),
+        Action::SetFcf(fcf) => (&[Field::Fcf], fcf.word().into()),
         _ => (&[], 0),
     };
     let whole = |field: &Field| {

@@ -8,8 +8,10 @@ use crate::state::learned::Learned;
 use crate::state::meters::Meters;
 use crate::state::store::{self, Store};
 use crate::state::timers::Timers;
-use openflow::Version;
+use openflow::action::{Action, Instruction};
 use openflow::flow::Instructions;
+use openflow::steering::Layout;
+use openflow::{Error, Version};
 use program::Program;
 use program::counters::CounterId;
 use program::table::GroupWriter;
@@ -91,6 +93,8 @@ pub struct Pipeline {
     /// Instructions that were found right last, for this table and version, and would be whatever
     /// a rule matches and whatever else there is.
     pub(crate) checked: Option<(Instructions, u8, Version)>,
+    /// Where the bridge's ports write the flow control field; None where they do not.
+    pub(crate) fcf: Option<Layout>,
 }
 
 impl Pipeline {
@@ -121,7 +125,40 @@ impl Pipeline {
             vacancies: vec![None; store::TABLES].into(),
             has_thresholds: false,
             checked: None,
+            fcf: None,
         }
+    }
+
+    /// Says where the bridge's ports write the flow control field. Rules that set one stay,
+    /// whatever the layout; what has no room in it is not written.
+    pub fn set_fcf_layout(&mut self, layout: Option<Layout>) {
+        self.fcf = layout;
+    }
+
+    /// Refuses `set_fcf` where the bridge has no layout (`OFPBAC_EPERM`), and VM ids that the
+    /// layout has no room for (`OFPBAC_BAD_ARGUMENT`).
+    pub(crate) fn check_fcf(&self, actions: &[Action]) -> Result<(), Error> {
+        actions.iter().try_for_each(|action| match action {
+            Action::SetFcf(fcf) => match self.fcf {
+                None => Err(Error::ActionPermission),
+                Some(layout) if fcf.vm > layout.highest_vm() => Err(Error::BadActionArgument),
+                Some(_) => Ok(()),
+            },
+            Action::Clone(inner) => self.check_fcf(inner),
+            _ => Ok(()),
+        })
+    }
+
+    /// The same of a rule.
+    pub(crate) fn check_fcf_of(&self, instructions: &[Instruction]) -> Result<(), Error> {
+        instructions
+            .iter()
+            .try_for_each(|instruction| match instruction {
+                Instruction::ApplyActions(actions) | Instruction::WriteActions(actions) => {
+                    self.check_fcf(actions)
+                }
+                _ => Ok(()),
+            })
     }
 
     /// Makes what changed ready for `program.domain.publish()`, after which workers see all of it

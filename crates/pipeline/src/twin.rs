@@ -722,7 +722,8 @@ impl<'p> Machine<'p> {
             }
             Action::Learn(learn) => self.learn(learn),
             Action::FinTimeout { idle, hard } => self.fin_timeout(*idle, *hard),
-            Action::Note(_) | Action::Conjunction { .. } => {}
+            Action::SetFcf(fcf) => self.key.set_u16(at::FCF, fcf.word()),
+            Action::Note(_) | Action::Conjunction { .. } | Action::Steer(_) => {}
             edit => self.edit(edit),
         }
         Flow::On

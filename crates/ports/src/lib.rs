@@ -129,6 +129,12 @@ pub trait PortControl: Send {
         None
     }
 
+    /// The process on the other side of a guest's socket: QEMU. None for all other devices, while
+    /// there is none, and where it cannot be seen from here.
+    fn peer_process(&mut self) -> Option<u32> {
+        None
+    }
+
     /// Changes the MTU, in bytes.
     fn set_mtu(&mut self, mtu: u16) -> Result<(), Error>;
 

@@ -15,6 +15,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 use steer::cores::Load;
 use steer::settings::Settings;
+use steer::table::TableError;
 
 /// A request is shorter than this, bytes.
 const REQUEST_MAX: usize = 64 << 10;
@@ -89,6 +90,43 @@ pub enum Answer {
     Done(serde_json::Value),
     /// Refused, and why.
     Error(String),
+    /// Refused for a reason that OpenFlow has a code for.
+    Refused {
+        /// The reason.
+        kind: RefusalKind,
+        /// The reason in words.
+        text: String,
+    },
+}
+
+/// Reasons that OpenFlow has codes for.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "snake_case")]
+pub enum RefusalKind {
+    /// The table holds no more entries or masks.
+    Full,
+    /// The core is not there, or nothing is steered to it.
+    Core,
+    /// There is no such entry.
+    Entry,
+    /// Anything else.
+    Other,
+}
+
+impl Answer {
+    /// Reads an answer's line.
+    ///
+    /// # Errors
+    ///
+    /// What the resident refuses, with its words; None where the line is no answer.
+    pub fn read(line: &str) -> Result<serde_json::Value, Option<(RefusalKind, String)>> {
+        match serde_json::from_str(line) {
+            Ok(Answer::Done(value)) => Ok(value),
+            Ok(Answer::Error(text)) => Err(Some((RefusalKind::Other, text))),
+            Ok(Answer::Refused { kind, text }) => Err(Some((kind, text))),
+            Err(_) => Err(None),
+        }
+    }
 }
 
 /// What is wrong with a request.
@@ -106,6 +144,27 @@ enum Refusal {
     Flow(String),
     #[error("the request is not understood: {0}")]
     Rubbish(String),
+}
+
+impl Refusal {
+    fn kind(&self) -> RefusalKind {
+        match self {
+            Refusal::Session(SessionError::Table(
+                TableError::EntriesFull(_) | TableError::MasksFull | TableError::ChoicesFull(_),
+            )) => RefusalKind::Full,
+            Refusal::Session(
+                SessionError::NoCore { .. }
+                | SessionError::Offline(_)
+                | SessionError::NotSteered { .. }
+                | SessionError::Beyond(_)
+                | SessionError::Table(TableError::Core(_)),
+            ) => RefusalKind::Core,
+            Refusal::Session(
+                SessionError::NoEntry(_) | SessionError::Table(TableError::NoEntry),
+            ) => RefusalKind::Entry,
+            _ => RefusalKind::Other,
+        }
+    }
 }
 
 /// Names of the policy's constants.
@@ -254,11 +313,10 @@ pub fn ask(path: &Path, request: &Request) -> Result<serde_json::Value, String> 
     BufReader::new(stream)
         .read_line(&mut answer)
         .map_err(wrong)?;
-    match serde_json::from_str(&answer) {
-        Ok(Answer::Done(value)) => Ok(value),
-        Ok(Answer::Error(error)) => Err(error),
-        Err(_) => Err(format!("{}: no answer came", path.display())),
-    }
+    Answer::read(&answer).map_err(|refused| match refused {
+        Some((_, text)) => text,
+        None => format!("{}: no answer came", path.display()),
+    })
 }
 
 /// Makes the socket, in place of one that nobody listens at.
@@ -415,7 +473,13 @@ impl Client {
                     *ending = true;
                     Answer::Done(serde_json::Value::Null)
                 }
-                Err(error) => Answer::Error(error.to_string()),
+                Err(error) => match error.kind() {
+                    RefusalKind::Other => Answer::Error(error.to_string()),
+                    kind => Answer::Refused {
+                        kind,
+                        text: error.to_string(),
+                    },
+                },
             };
             self.answer = serde_json::to_vec(&answer).unwrap_or_default();
             self.answer.push(b'\n');

@@ -134,6 +134,10 @@ pub async fn run(shell: Rc<Shell>) -> anyhow::Result<()> {
         "neighbours",
         Rc::clone(&switch).tell_neighbours(),
     ));
+    let mut vms = Task(turns::spawn(
+        "virtual machines",
+        Rc::clone(&switch).follow_vms(),
+    ));
     let mut steering = Task(turns::spawn("steering", steer(Rc::clone(&switch))));
     let _leftovers = Task(turns::spawn(
         "leftovers",
@@ -164,10 +168,13 @@ pub async fn run(shell: Rc<Shell>) -> anyhow::Result<()> {
         ended = &mut write.0 => ended.unwrap_or_else(|error| Err(error.into())),
         ended = &mut metrics.0 => ended.unwrap_or_else(|error| Err(error.into())),
         ended = &mut predictions.0 => ended.unwrap_or_else(|error| Err(error.into())),
+        ended = &mut vms.0 => ended.unwrap_or_else(|error| Err(error.into())),
         ended = &mut steering.0 => ended.unwrap_or_else(|error| Err(error.into())),
         ended = &mut shape.0 => ended.unwrap_or_else(|error| Err(error.into())),
     };
-    drop((follow, keep, packets, links, routes, neighbours, steering));
+    drop((
+        follow, keep, packets, links, routes, neighbours, vms, steering,
+    ));
     switch.shut_down(cleanup);
     result
 }

@@ -14,6 +14,7 @@ mod guests;
 mod json;
 mod openflow_messages;
 mod rules;
+mod steering_messages;
 mod tunnels;
 
 /// The directory of a target's seeds.
@@ -64,6 +65,7 @@ fn main() -> std::io::Result<()> {
     guests::write_rings(&Corpus::of("vhost")?)?;
     guests::write_messages(&Corpus::of("vhost_message")?)?;
     openflow_messages::write(&Corpus::of("openflow")?, &place)?;
+    steering_messages::write(&Corpus::of("steering")?)?;
     json::write_ovsdb(&Corpus::of("ovsdb")?, &place)?;
     json::write_unixctl(&Corpus::of("unixctl")?, &place)
 }

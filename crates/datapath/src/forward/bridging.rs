@@ -131,7 +131,7 @@ impl<F: Frame> Forward<'_, F> {
                 } else if to == own {
                     self.cell.drop(DropReason::LearnedOnIngress, 1);
                 } else if hot.extent.l3() == UNTAGGED {
-                    self.emit_to(to, mirrored, None, untagged, frame);
+                    self.emit_to(to, mirrored, number, (None, untagged), frame);
                 } else {
                     self.emit_tagged(to, mirrored, ingress, frame);
                 }
@@ -151,8 +151,8 @@ impl<F: Frame> Forward<'_, F> {
         &mut self,
         slot: u32,
         mirrored: u32,
-        present: Option<Tag>,
-        inner: Option<Inner>,
+        in_port: PortNo,
+        (present, inner): (Option<Tag>, Option<Inner>),
         frame: F,
     ) {
         let port = self.snapshot.port(slot);
@@ -164,7 +164,7 @@ impl<F: Frame> Forward<'_, F> {
         if port.plain && present.is_none() && port.vlan.output(inner, 0).is_none() {
             return self.egress.push(slot, frame, self.cell);
         }
-        self.forget_tunnel();
+        self.forget_tunnel(in_port);
         self.emit_in_vlan(&mut { mirrored }, port, present, inner, frame);
     }
 
@@ -174,7 +174,7 @@ impl<F: Frame> Forward<'_, F> {
         match vlan::ethernet(&mut frame) {
             Ok(front) => {
                 let inner = ingress.vlan.input(front.tag);
-                self.emit_to(slot, mirrored, front.tag, inner, frame);
+                self.emit_to(slot, mirrored, ingress.number, (front.tag, inner), frame);
             }
             Err(_) => self.bridge_one(ingress.number, mirrored, frame),
         }

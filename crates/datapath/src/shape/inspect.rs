@@ -81,7 +81,7 @@ pub(crate) fn set_dscp<F: Frame>(frame: &mut F, dscp: u8) {
 
 /// Changes the type of service (the traffic class) of a packet of IPv4 or IPv6, behind up to two
 /// VLAN tags.
-fn change_tos<F: Frame>(frame: &mut F, change: impl Fn(u8) -> u8) {
+pub(crate) fn change_tos<F: Frame>(frame: &mut F, change: impl Fn(u8) -> u8) {
     // Headers lie in the first segment but for what is sent so on purpose.
     if frame.head().len() < 14 + 8 + 20 && !frame.linearize(14 + 8 + 20) {
         return;

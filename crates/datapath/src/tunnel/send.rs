@@ -19,6 +19,7 @@
 
 use super::{Carries, LocalAddress, OptionsOf, TunnelPort, Tunnels, WORDS};
 use crate::counters::DropReason;
+use crate::fcf;
 use crate::forward::Forward;
 use crate::learn_requests::{RequestKind, WorkerRequest};
 use crate::port::{BridgeId, LOCAL, PortId};
@@ -35,6 +36,7 @@ use packet::tunnel::{
     outer_ttl, parse_into, parse_quick, strip_ethernet,
 };
 use packet::{FlowKey, Frame, Layers, WordSet};
+use program::actions::PortNo;
 use program::host::Context;
 use smallvec::SmallVec;
 use std::collections::{HashMap, VecDeque};
@@ -307,6 +309,7 @@ struct Waiting<F> {
     until_ms: u64,
     port: PortId,
     said: Said,
+    fcf: fcf::Said,
     depth: u32,
     mirrored: u32,
     frame: F,
@@ -381,6 +384,8 @@ pub(crate) struct Sending<F> {
     /// none is 0, and places.
     fixed: Vec<(u64, u32)>,
     said: Said,
+    /// The same of the flow control field.
+    pub fcf: fcf::Said,
     /// Next hops that are not known, or were not lately; packets wait for some.
     next_hops: Vec<NextHop<F>>,
     /// Packets that wait, and their bytes.
@@ -414,6 +419,7 @@ impl<F: Frame> Sending<F> {
             last: None,
             fixed: Vec::new(),
             said: Said::default(),
+            fcf: fcf::Said::default(),
             next_hops: Vec::new(),
             waiting: (0, 0),
             until_ms: None,
@@ -442,6 +448,7 @@ impl<F: Frame> Sending<F> {
         self.next_hops.clear();
         self.until_ms = None;
         self.said.clear();
+        self.fcf = fcf::Said::default();
         std::mem::take(&mut self.waiting).0 + self.fragments.clear() as usize
     }
 
@@ -449,6 +456,7 @@ impl<F: Frame> Sending<F> {
     #[inline]
     pub fn forget_said(&mut self) {
         self.said.clear();
+        self.fcf = fcf::Said::default();
     }
 
     /// The packet in hand says what came with it.
@@ -663,6 +671,9 @@ impl<F: Frame> Forward<'_, F> {
         if self.bridge.keeps_tunnel {
             self.note_said(context);
         }
+        if self.bridge.keeps_fcf {
+            self.note_fcf(context);
+        }
     }
 
     #[inline(never)]
@@ -682,11 +693,23 @@ impl<F: Frame> Forward<'_, F> {
         }
     }
 
-    /// The frames that follow say nothing of tunnels.
+    #[inline(never)]
+    fn note_fcf(&mut self, context: &Context<'_>) {
+        self.note_source(context.in_port);
+        // A packet that has not been walked has met no rule that says so.
+        if fcf::WORD.minus(context.valid).is_empty() {
+            self.sending.fcf.field = fcf::Field(context.key.u16(at::FCF));
+        }
+    }
+
+    /// The frames that follow, which came in by this port, say nothing of tunnels.
     #[inline(always)]
-    pub fn forget_tunnel(&mut self) {
+    pub fn forget_tunnel(&mut self, in_port: PortNo) {
         if self.bridge.keeps_tunnel {
             self.sending.said.clear();
+        }
+        if self.bridge.keeps_fcf {
+            self.note_source(in_port);
         }
     }
 
@@ -871,7 +894,10 @@ impl<F: Frame> Forward<'_, F> {
         let info = said.map_or_else(TunnelInfo::default, |said| said.info);
         let packet = PerPacket {
             id: spec.key_of(&info),
-            tos: outer_tos(spec.tos, tos),
+            tos: match port.fcf {
+                None => outer_tos(spec.tos, tos),
+                Some(layout) => (sending.fcf.field).in_tos(layout, outer_tos(spec.tos, tos)),
+            },
             ttl: outer_ttl(spec.ttl, ttl),
             hash,
             identification: identification as u16,
@@ -899,8 +925,15 @@ impl<F: Frame> Forward<'_, F> {
         if let Err(error) = pushed {
             return self.cell.drop(error.into(), 1);
         }
-        if frame.len() > prepared.longest {
-            let mtu = prepared.mtu;
+        // A tag does not count.
+        let (is_long, mtu) = (frame.len() > prepared.longest, prepared.mtu);
+        if port.fcf == Some(fcf::Layout::Vlan)
+            && let Some(tag) = sending.fcf.field.tag()
+            && !fcf::push(&mut frame, tag)
+        {
+            return self.cell.drop(DropReason::NoBuffer, 1);
+        }
+        if is_long {
             return match Fragments::new(frame, mtu, identification) {
                 Ok(cut) => self.send_fragments(port, place, mirrored, cut, length),
                 Err(_) => self.cell.drop(DropReason::TunnelPushFragment, 1),
@@ -981,6 +1014,7 @@ impl<F: Frame> Forward<'_, F> {
                 until_ms: until_ms.unwrap_or(now_ms + WAIT_MS),
                 port: port.id,
                 said: sending.said.clone(),
+                fcf: sending.fcf,
                 depth: self.depth,
                 mirrored,
                 frame,
@@ -1244,6 +1278,7 @@ impl<F: Frame> Turn<'_, F> {
             until_ms,
             port,
             said,
+            fcf,
             depth,
             mirrored,
             frame,
@@ -1269,12 +1304,13 @@ impl<F: Frame> Turn<'_, F> {
                 continue;
             }
             self.sending.said = said;
+            self.sending.fcf = fcf;
             self.sending.until_ms = Some(until_ms.max(now_ms + 1));
             self.forward(bridge, depth)
                 .send_by_tunnel(state, tunnel, mirrored, frame);
             self.sending.until_ms = None;
         }
-        self.sending.said.clear();
+        self.sending.forget_said();
         // Before others come, which the burst's bound does not know.
         self.finish();
     }

@@ -9,11 +9,13 @@
 use crate::codec::conntrack;
 use crate::codec::nicira_decode;
 use crate::codec::oxm;
+use crate::codec::steering;
 use crate::codec::wire::Reader;
 use crate::model::action::{Action, Subfield};
 use crate::model::error::{Error, NICIRA, ONF};
 use crate::model::group;
 use crate::model::port;
+use crate::model::steering::{EXPERIMENTER, from_note};
 use packet::Field;
 use std::ops::RangeInclusive;
 
@@ -310,6 +312,7 @@ fn experimenter(body: &mut Reader<'_>, version: u8, nest: Nest) -> Result<Taken,
             }
             _ => Err(Error::BadActionExperimenterType),
         },
+        EXPERIMENTER => Ok(Taken::Action(steering::take_action(body)?)),
         _ => Err(Error::BadActionExperimenter),
     }
 }
@@ -336,7 +339,7 @@ fn nicira(body: &mut Reader<'_>, version: u8, nest: Nest) -> Result<Taken, Error
         // 1.5 has these in copy-field and set-field.
         6 if version <= 5 => reg_move(body)?,
         7 if version <= 5 => reg_load(body)?,
-        8 => Action::Note(body.take_rest().to_vec()),
+        8 => note(body.take_rest())?,
         9 => {
             body.skip(6)?;
             let id = body.u64()?;
@@ -405,6 +408,14 @@ fn nicira_for_standard(subtype: u16, body: &mut Reader<'_>) -> Result<Action, Er
         }
         _ => return Err(Error::BadActionExperimenterType),
     })
+}
+
+/// A note, or what a note stands for.
+fn note(bytes: &[u8]) -> Result<Action, Error> {
+    match from_note(bytes) {
+        Some(fcf) => steering::set_fcf(fcf).ok_or(Error::BadActionArgument),
+        None => Ok(Action::Note(bytes.to_vec())),
+    }
 }
 
 /// The port of a resubmit; `IN_PORT` means the packet's own.

@@ -7,6 +7,7 @@
 use crate::codec::conntrack;
 use crate::codec::nicira_encode;
 use crate::codec::oxm;
+use crate::codec::steering;
 use crate::codec::wire::Put;
 use crate::model::action::{Action, Subfield};
 use crate::model::error::NICIRA;
@@ -531,6 +532,9 @@ fn structured(out: &mut Vec<u8>, action: &Action, version: u8, context: Context)
         Action::Encap(encap) if version >= 4 => conntrack::put_encap(out, encap),
         Action::Decap(packet_type) if version >= 4 => conntrack::put_decap(out, *packet_type),
         Action::DecNshTtl if version >= 4 => nicira(out, 48, |_| {}),
+        Action::SetFcf(_) | Action::Steer(_) => {
+            standard(out, 0xffff, |out| steering::put_action(out, action));
+        }
         _ => {}
     }
 }

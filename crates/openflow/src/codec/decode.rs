@@ -5,6 +5,7 @@ use crate::codec::ct_flush;
 use crate::codec::header::{HEADER, Header};
 use crate::codec::multipart;
 use crate::codec::repeats::Repeats;
+use crate::codec::steering;
 use crate::codec::wire::Reader;
 use crate::model::error::{EXPERIMENTER_TYPE, Error, NICIRA, NICIRA_ERROR_TYPE, ONF, WireError};
 use crate::model::message::{
@@ -13,6 +14,7 @@ use crate::model::message::{
     Role, RoleMessage, RoleReason, RoleStatus, SwitchConfig,
 };
 use crate::model::port::PortStatus;
+use crate::model::steering::EXPERIMENTER;
 use crate::model::version::{ALL_VERSIONS, Version};
 
 /// What of a connection's state the meaning of its messages depends on.
@@ -646,6 +648,7 @@ fn take_experimenter(
             (2350, 4) => take_request_forward(r, version),
             _ => Err(Error::BadExperimenterType),
         },
+        EXPERIMENTER => Ok(Message::Steering(steering::take(r)?)),
         _ => Err(Error::BadExperimenter),
     }
 }

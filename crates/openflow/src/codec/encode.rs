@@ -266,6 +266,10 @@ fn put_either(out: &mut Vec<u8>, version: Version, message: &Message) -> Option<
             ct_flush::put_flush(out, flush);
             Some(kind::EXPERIMENTER)
         }
+        Message::Steering(message) => {
+            codec::steering::put(out, message);
+            Some(kind::EXPERIMENTER)
+        }
         Message::BundleControl(control) => put_bundle_control(out, control, wire),
         Message::BundleAdd(add) => put_bundle_add(out, add, version),
         _ => None,

@@ -6,6 +6,7 @@
 
 use crate::model::conntrack::{Ct, Encap, Nat};
 use crate::model::port::PortNo;
+use crate::model::steering::{Fcf, Target};
 use packet::{Field, Value};
 
 /// Fields that only `set_field` writes, and before 1.5: Open vSwitch and its tools only read them.
@@ -233,6 +234,11 @@ pub enum Action {
     Decap(u32),
     /// Nicira `dec_nsh_ttl` (1.3).
     DecNshTtl,
+    /// Sluice `set_fcf(...)`: the flow control field of the frame, or of the tunnel's outer header,
+    /// where the port that sends it writes one.
+    SetFcf(Fcf),
+    /// Sluice: the packet is a message for a steering table. Only in packet-outs, alone.
+    Steer(Target),
 }
 
 /// `NXAST_LEARN`, `NXAST_LEARN2`: the rule that a packet is to create.
@@ -448,6 +454,7 @@ impl Action {
                 | Action::FinTimeout { .. }
                 | Action::DeleteField(_)
                 | Action::Nat(_)
+                | Action::Steer(_)
         )
     }
 }

@@ -16,6 +16,7 @@ use crate::model::stats::{
     Aggregate, Description, GroupFeatures, MeterFeatures, QueueDescription, QueueStats,
     TableConfig, TableFeatures, TableStats, TableStatus,
 };
+use crate::model::steering::Steering;
 use crate::model::tlv::{TlvTable, TlvTableMod};
 use packet::Match;
 
@@ -147,6 +148,8 @@ pub enum Message {
     BundleControl(BundleControl),
     /// Put a message into a bundle.
     BundleAdd(BundleAdd),
+    /// Sluice: capabilities, mode and tables of steering, and virtual machines.
+    Steering(Steering),
     /// End a flow monitor (before 1.4, where a multipart request does it).
     FlowMonitorCancel(u32),
     /// Flow monitors pause (before 1.4); see [`crate::monitor::pause`].

@@ -92,6 +92,7 @@ const fn names() -> [&'static str; packet::fields::FIELDS.len()] {
         "OXM_OF_PACKET_TYPE",
         "ONFOXM_ET_ACTSET_OUTPUT",
         "",
+        "",
         "NXM_NX_REG0",
         "NXM_NX_REG1",
         "NXM_NX_REG2",

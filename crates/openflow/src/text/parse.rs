@@ -177,7 +177,8 @@ fn closing(text: &str) -> Option<usize> {
 /// A field by its name for matches (`reg0`, `tp_src`) or in Nicira's notation (`NXM_NX_REG0`,
 /// `OXM_OF_...`).
 pub fn field(name: &str) -> Option<Field> {
-    Field::by_name(name).or_else(|| {
+    let found = Field::by_name(name).filter(|field| *field != Field::Fcf);
+    found.or_else(|| {
         let known = |def: &&packet::fields::FieldDef| {
             let nxm = crate::text::format::nxm_name(def.field);
             !nxm.is_empty() && nxm == name

@@ -273,6 +273,8 @@ pub static FIELDS: &[FieldDef] = &{
             .oxm(43, V15)
             .onf(43),
         row(SkbPriority, "skb_priority", "", at::SKB_PRIORITY, 4, 32).read_only(),
+        // What set_fcf writes; it has no number, so only that action can name it.
+        row(Fcf, "fcf", "", at::FCF, 2, 16),
         register(Reg0, "reg0", 0),
         register(Reg1, "reg1", 1),
         register(Reg2, "reg2", 2),

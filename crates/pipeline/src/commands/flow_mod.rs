@@ -126,6 +126,7 @@ impl Pipeline {
                 goto_from(change.table),
             )?;
             if !delete {
+                self.check_fcf_of(&change.instructions)?;
                 self.check_groups(&change.instructions)?;
                 self.check_meters(&change.instructions)?;
             }

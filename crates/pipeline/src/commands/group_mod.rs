@@ -69,6 +69,7 @@ impl Pipeline {
     fn check_group(&self, description: &GroupDescription, version: Version) -> Result<(), Error> {
         for bucket in &description.buckets {
             check::bucket(&bucket.actions, version)?;
+            self.check_fcf(&bucket.actions)?;
         }
         if self.groups.loops(description.group, &description.buckets) {
             return Err(Error::GroupLoop);

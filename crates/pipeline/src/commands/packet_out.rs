@@ -103,6 +103,7 @@ impl Pipeline {
     ) -> Result<Arc<OpList>, Error> {
         let actions = &*self.options.actions(actions)?;
         check::packet_out(actions, matching, version)?;
+        self.check_fcf(actions)?;
         self.check_groups(&[Instruction::ApplyActions(actions.to_vec())])?;
         self.check_meters(&[Instruction::ApplyActions(actions.to_vec())])?;
         Ok(Arc::new(compile::packet_out(actions, self.context())))

@@ -100,6 +100,10 @@ impl PortControl for VhostControl {
         Vec::new()
     }
 
+    fn peer_process(&mut self) -> Option<u32> {
+        self.watched.peer_process()
+    }
+
     fn set_mtu(&mut self, mtu: u16) -> Result<(), Error> {
         check_mtu(&self.name, mtu)?;
         self.mtu = mtu;

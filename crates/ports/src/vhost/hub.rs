@@ -245,6 +245,14 @@ impl Watched {
     pub fn path(&self) -> &str {
         &self.port.path
     }
+
+    /// The process that the kernel says is behind the connection that is served.
+    pub fn peer_process(&self) -> Option<u32> {
+        let sockets = self.port.sockets();
+        let mut connections = sockets.connections.values();
+        let served = connections.find(|connection| connection.device.serves())?;
+        peer_of(&served.stream)
+    }
 }
 
 impl Port {
@@ -574,6 +582,31 @@ impl Connection {
 }
 
 /// Connects to a socket without waiting.
+/// The process on the other side of a socket (`SO_PEERCRED`); None where the kernel does not say,
+/// or where it has no number here.
+fn peer_of(stream: &UnixStream) -> Option<u32> {
+    let mut peer = libc::ucred {
+        pid: 0,
+        uid: 0,
+        gid: 0,
+    };
+    let mut length = size_of::<libc::ucred>() as libc::socklen_t;
+    // SAFETY: the pointers are of a live value and of its length, and the kernel writes no more.
+    let code = unsafe {
+        libc::getsockopt(
+            stream.as_raw_fd(),
+            libc::SOL_SOCKET,
+            libc::SO_PEERCRED,
+            (&raw mut peer).cast(),
+            &raw mut length,
+        )
+    };
+    (code == 0)
+        .then_some(peer.pid)
+        .and_then(|pid| u32::try_from(pid).ok())
+        .filter(|pid| *pid > 0)
+}
+
 fn connect(path: &str) -> io::Result<UnixStream> {
     // SAFETY: all zeroes is a valid address.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };

@@ -21,10 +21,11 @@ use std::ptr::NonNull;
 use std::sync::atomic::AtomicBool;
 
 /// Words of metadata that say how an output is sent, so that outputs that wait must go before they
-/// change: ingress port, tunnel, mark.
+/// change: ingress port, tunnel, mark, flow control field.
 pub(crate) const READ_BY_OUTPUTS: WordSet = WordSet::of_bytes(at::IN_PORT, 4)
     .union(WordSet::of_bytes(at::TUN_ID, 8))
     .union(WordSet::of_bytes(at::PKT_MARK, 4))
+    .union(WordSet::of_bytes(at::FCF, 2))
     .union(WordSet::of_bytes(
         at::TUN_SRC,
         at::TUN_TTL + 1 - at::TUN_SRC,

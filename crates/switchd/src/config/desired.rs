@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
+use openflow::steering::Layout;
 use ovsdb::{Uuid, vswitch};
 
 use super::address::{Mac, parse_datapath_id};
@@ -14,6 +15,7 @@ use super::port::{self, Port, Surroundings};
 use super::problem::{Options, Problems};
 use super::tunnel::{Together, Turn};
 use super::vlan::VlanSet;
+use super::vm;
 
 /// What this daemon can do, which decides what is refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -77,6 +79,8 @@ pub struct Settings {
     pub flood_vlans: VlanSet,
     /// Whether frames to the reserved group addresses are forwarded.
     pub forward_bpdu: bool,
+    /// `sluice-fcf-layout`: where the flow control field is in frames of the underlay.
+    pub fcf: Option<Layout>,
     /// Whether in-band control is off.
     pub disable_in_band: bool,
     /// The queue that in-band control's packets leave by.
@@ -214,6 +218,9 @@ impl Desired {
             managers: in_band_managers(&root.managers),
         };
         reader.bridges(&root.bridges);
+        let bridges = desired.bridges.values_mut();
+        let ports = bridges.flat_map(|bridge| bridge.ports.values_mut());
+        vm::settle(ports, &abilities.cpus, &mut problems);
         desired.wrong = Wrong::new(&problems);
         (desired, problems)
     }
@@ -435,6 +442,11 @@ impl Reader<'_> {
             mac_table_size: options.integer("mac-table-size", 8192, 10..=1_000_000) as u32,
             flood_vlans: VlanSet::from_column(&row.flood_vlans),
             forward_bpdu: options.boolean("forward-bpdu", false),
+            fcf: options.choice(
+                "sluice-fcf-layout",
+                &Layout::ALL.map(|(name, layout)| (name, Some(layout))),
+                None,
+            ),
             disable_in_band,
             in_band_queue: (options.integer("in-band-queue", -1, -1..=i64::from(i32::MAX)))
                 .try_into()

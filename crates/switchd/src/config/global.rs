@@ -66,8 +66,8 @@ pub struct Global {
     pub rule_limit: Option<u32>,
     /// `pmd-rxq-isolate`: whether workers that queues are pinned to serve no others.
     pub isolate: bool,
-    /// `sluice-steering`: which worker processes which flow.
-    pub steering: SteeringMode,
+    /// `sluice-steering`: which worker processes which flow; None leaves it to controllers.
+    pub steering: Option<SteeringMode>,
     /// `bundle-idle-timeout`: seconds after which a bundle that nobody touches is thrown away.
     pub bundle_idle_s: u32,
     /// `vlan-limit`: how many VLAN tags of a packet are read, 1 or 2.
@@ -154,8 +154,8 @@ pub fn read(map: &Strings, cpus: &[usize], problems: &mut Problems) -> Global {
         isolate: options.boolean("pmd-rxq-isolate", true),
         steering: options.choice(
             "sluice-steering",
-            &SteeringMode::ALL,
-            SteeringMode::default(),
+            &SteeringMode::ALL.map(|(name, mode)| (name, Some(mode))),
+            None,
         ),
         bundle_idle_s: match options.integer("bundle-idle-timeout", 0, 0..=BUNDLE_IDLE_MAX_S) {
             0 => BUNDLE_IDLE_S,
@@ -395,7 +395,7 @@ mod tests {
         assert_eq!(read_one("vhost-sock-dir", "../etc"), (Global::default(), 1));
         assert_eq!(
             read_one("sluice-steering", "rss").0.steering,
-            SteeringMode::Rss
+            Some(SteeringMode::Rss)
         );
         assert_eq!(read_one("sluice-steering", "fast"), (Global::default(), 1));
         assert_eq!(

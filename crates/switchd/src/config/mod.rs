@@ -29,6 +29,7 @@ pub mod shaping;
 pub mod statistics;
 pub mod tunnel;
 pub mod vlan;
+pub mod vm;
 pub mod writeback;
 
 pub use address::Mac;

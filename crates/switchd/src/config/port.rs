@@ -10,6 +10,7 @@ use super::problem::{Options, Problems, Severity};
 use super::qos::{self, Qos};
 use super::tunnel;
 use super::vlan::{PriorityTags, Vlan, VlanMode, VlanSet};
+use super::vm::Vm;
 use ::qos::policer::IngressSpec;
 use datapath::tunnel::TunnelSpec;
 
@@ -37,6 +38,10 @@ pub struct Port {
     pub affinity: Vec<(u32, u32)>,
     /// Further options of the interface.
     pub other_config: Strings,
+    /// `sluice-fcf-underlay`: whether flow control fields are believed and written here.
+    pub underlay: bool,
+    /// The virtual machine behind it.
+    pub vm: Option<Vm>,
     /// Whether it is the bridge's own port.
     pub local: bool,
     /// How VLAN tags are treated.
@@ -182,6 +187,15 @@ pub fn read(
         tunnel,
         affinity: affinity(interface, problems),
         other_config: interface.other_config.clone(),
+        underlay: Options::new(
+            "Interface",
+            &interface.name,
+            "other_config",
+            &interface.other_config,
+            problems,
+        )
+        .boolean("sluice-fcf-underlay", false),
+        vm: Vm::read(interface, problems),
         local: interface.name == surroundings.bridge,
         vlan,
         ofport_request: interface.ofport_request.and_then(usable_number),

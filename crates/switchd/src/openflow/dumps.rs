@@ -4,9 +4,10 @@
 use super::hub::Hub;
 use super::session::Session;
 use super::switch::FlowDump;
-use openflow::flow::FlowStatsRequest;
+use openflow::flow::{FlowStats, FlowStatsRequest};
 use openflow::message::{FlowFormat, MultipartReply};
 use openflow::stats::Aggregate;
+use openflow::steering::with_notes;
 use openflow::{Error, MultipartWriter, encode_multipart};
 
 static TOO_LONG: crate::coverage::Counter = crate::coverage::Counter::new("openflow_rule_too_long");
@@ -20,10 +21,18 @@ const SLICE_BYTES: usize = 1 << 20;
 const STEP: usize = 8;
 
 /// Goes on with a dump for about a millisecond; true when it has come to its end.
-fn slice(dump: &mut dyn FlowDump, writer: &mut MultipartWriter) -> bool {
+fn slice(dump: &mut dyn FlowDump, writer: &mut MultipartWriter, plain: bool) -> bool {
     let (mut looked, before) = (0, writer.written());
     while looked < SLICE && writer.written() - before < SLICE_BYTES {
-        if dump.next(STEP, &mut |stats| writer.push_flow(stats)) {
+        let notes = |stats: &FlowStats| plain.then(|| with_notes(&stats.instructions)).flatten();
+        let push = &mut |stats: &FlowStats| match notes(stats) {
+            Some(instructions) => writer.push_flow(&FlowStats {
+                instructions: instructions.into(),
+                ..stats.clone()
+            }),
+            None => writer.push_flow(stats),
+        };
+        if dump.next(STEP, push) {
             return true;
         }
         looked += STEP;
@@ -42,7 +51,8 @@ impl Session {
     ) -> Result<(), Error> {
         let mut dump = hub.switch().flows(request)?;
         let mut writer = MultipartWriter::flows(self.version, xid, format);
-        while !slice(&mut *dump, &mut writer) {
+        let plain = !self.knows_steering.get();
+        while !slice(&mut *dump, &mut writer, plain) {
             for part in writer.take_finished() {
                 self.outbox.send(part);
             }
@@ -90,7 +100,7 @@ mod tests {
     use super::*;
     use openflow::Version;
     use openflow::action::{Action, Instruction};
-    use openflow::flow::{FlowFlags, FlowStats};
+    use openflow::flow::FlowFlags;
     use packet::{Field, Match, Value};
     use std::sync::Arc;
 
@@ -135,7 +145,7 @@ mod tests {
         let mut writer = MultipartWriter::flows(Version::V1_0, 1, FlowFormat::Nicira);
         let mut written = vec![0];
         loop {
-            let ended = slice(&mut dump, &mut writer);
+            let ended = slice(&mut dump, &mut writer, true);
             written.push(writer.written());
             if ended {
                 let each = written.windows(2).map(|pair| pair[1] - pair[0]);

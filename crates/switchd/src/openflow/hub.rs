@@ -9,7 +9,8 @@ use crate::coverage::Counter;
 use openflow::message::{
     AsyncKind, Message, PacketIn, PacketInReason, Role, RoleReason, RoleStatus,
 };
-use openflow::port::PortStatus;
+use openflow::port::{PortReason, PortStatus};
+use openflow::steering::{Steering, VmStatus};
 use openflow::{Error, Version, encode};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -301,6 +302,19 @@ impl Hub {
         for session in self.sessions.borrow().iter() {
             if session.controller_id.get() == controller_id {
                 session.send_packet_in(packet, origin);
+            }
+        }
+    }
+
+    /// Tells of a virtual machine those that have asked what steering can do and want to hear of
+    /// ports that change.
+    pub(super) fn vm_status(&self, status: &VmStatus) {
+        let reason = PortReason::Modify as u8;
+        for session in self.sessions.borrow().iter() {
+            if session.knows_steering.get() && session.wants(AsyncKind::PortStatus, reason) {
+                let message = Message::Steering(Steering::VmStatus(*status));
+                let bytes = encode(session.version, 0, &message);
+                session.outbox.send_unasked(bytes);
             }
         }
     }

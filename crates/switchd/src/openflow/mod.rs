@@ -19,6 +19,7 @@ mod outbox;
 mod removals;
 mod scheduler;
 mod session;
+mod steering;
 pub mod switch;
 
 pub use controller::{ControllerSettings, ControllerStatus};
@@ -33,6 +34,7 @@ use hub::Hub;
 use openflow::flow::FlowRemoved;
 use openflow::message::PacketIn;
 use openflow::port::PortStatus;
+use openflow::steering::VmStatus;
 use std::cell::RefCell;
 use std::path::Path;
 use std::rc::Rc;
@@ -187,6 +189,11 @@ impl OpenFlow {
     /// Tells of a port that came, went or changed.
     pub fn port_status(&self, status: &PortStatus) {
         self.hub.port_status(status);
+    }
+
+    /// Tells of a virtual machine, those that have asked what steering can do.
+    pub fn vm_status(&self, status: &VmStatus) {
+        self.hub.vm_status(status);
     }
 
     /// Tells of rules that went, for rules that asked for it.

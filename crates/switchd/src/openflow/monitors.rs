@@ -18,6 +18,7 @@ use openflow::message::{Message, MultipartReply};
 use openflow::monitor::{
     FlowUpdate, MonitorCommand, MonitorFlags, MonitorRequest, RuleUpdate, UpdateEvent, pause,
 };
+use openflow::steering::with_notes;
 use openflow::{Error, encode, encode_multipart};
 use pipeline::{RuleChange, SeenRule};
 use std::cell::{Cell, RefCell};
@@ -162,11 +163,14 @@ fn is_told_in_pause(change: &RuleChange, paused: u32) -> bool {
 }
 
 /// An update as an event, with or without what the rule does.
-fn shown(update: &RuleUpdate, event: UpdateEvent, flags: MonitorFlags) -> FlowUpdate {
+/// Peers that do not know steering are told notes in place of what they would not understand.
+fn shown(update: &RuleUpdate, event: UpdateEvent, flags: MonitorFlags, plain: bool) -> FlowUpdate {
     let mut update = update.clone();
     update.event = event;
     if !flags.contains(MonitorFlags::INSTRUCTIONS) {
         update.instructions = Arc::from([]);
+    } else if let Some(instructions) = plain.then(|| with_notes(&update.instructions)).flatten() {
+        update.instructions = instructions.into();
     }
     FlowUpdate::Rule(update)
 }
@@ -283,7 +287,12 @@ impl Session {
                         && let Some((event, flags)) = take(&seen)
                     {
                         telling.note(seen.rule, true);
-                        updates.push(shown(&seen.update, event, flags));
+                        updates.push(shown(
+                            &seen.update,
+                            event,
+                            flags,
+                            !self.knows_steering.get(),
+                        ));
                     }
                 });
             }
@@ -437,7 +446,12 @@ impl Session {
                         updates.push(FlowUpdate::Abbreviated(xid));
                     }
                 }
-                _ => updates.push(shown(&change.update, event, flags)),
+                _ => updates.push(shown(
+                    &change.update,
+                    event,
+                    flags,
+                    !self.knows_steering.get(),
+                )),
             }
         }
         updates

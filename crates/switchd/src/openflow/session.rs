@@ -10,8 +10,10 @@ use super::monitors::Monitors;
 use super::outbox::Outbox;
 use super::removals::Removals;
 use super::scheduler::Scheduler;
+use super::steering::Steered;
 use super::switch::LocalFuture;
 use crate::clock;
+use openflow::action::Action;
 use openflow::decode::DecodeOptions;
 use openflow::flow::FlowStatsRequest;
 use openflow::message::{
@@ -21,6 +23,7 @@ use openflow::message::{
 use openflow::monitor::MonitorRequest;
 use openflow::port::PortNo;
 use openflow::stats::TableFeatures;
+use openflow::steering::notes_in_actions;
 use openflow::{Added, Error, Header, Version, encode, encode_error, encode_multipart, port};
 use packet::Field;
 use std::cell::{Cell, RefCell};
@@ -91,6 +94,8 @@ pub(super) enum Slow {
     FlowMod(LocalFuture<Result<(), Error>>),
     /// A bundle's commit.
     Commit(Box<Committing>),
+    /// Something about steering.
+    Steering(Box<Steered>),
 }
 
 /// A question about many rules.
@@ -169,6 +174,8 @@ pub(super) struct Session {
     /// The parts of a change of table features that came so far: their transaction id, number and
     /// tables.
     parts: RefCell<(u32, usize, Vec<TableFeatures>)>,
+    /// Whether the peer has asked what steering can do: it understands what others would not.
+    pub(super) knows_steering: Cell<bool>,
     /// Told when the connection is to end, for a reason that the switch has.
     pub(super) closing: tokio::sync::Notify,
 }
@@ -228,6 +235,7 @@ impl Session {
             bundles_changed: tokio::sync::Notify::new(),
             monitors: Monitors::default(),
             parts: RefCell::default(),
+            knows_steering: Cell::new(false),
             closing: tokio::sync::Notify::new(),
         }
     }
@@ -428,8 +436,12 @@ impl Session {
                     }
                 });
             }
+            Message::Steering(message) => return self.steering(hub, xid, message),
             Message::PacketOut(packet) => {
                 self.may_write()?;
+                if let [Action::Steer(target)] = &packet.actions[..] {
+                    return self.steer(hub, xid, target, &packet);
+                }
                 switch.packet_out(&packet, self.version)?;
                 return Ok(Next::Changed);
             }
@@ -587,6 +599,10 @@ impl Session {
         match slow {
             Slow::FlowMod(done) => done.await,
             Slow::Commit(committing) => self.finish_commit(hub, *committing).await,
+            Slow::Steering(steered) => {
+                self.finish_steering(hub, *steered).await;
+                Ok(())
+            }
         }
     }
 
@@ -677,7 +693,12 @@ impl Session {
             MultipartRequest::Queue(request) => MultipartReply::Queue(switch.queue_stats(request)?),
             MultipartRequest::Group(number) => MultipartReply::Group(switch.group_stats(number)?),
             MultipartRequest::GroupDescription(number) => {
-                MultipartReply::GroupDescription(switch.groups(number)?)
+                let mut groups = switch.groups(number)?;
+                if !self.knows_steering.get() {
+                    let buckets = groups.iter_mut().flat_map(|group| &mut group.buckets);
+                    buckets.for_each(|bucket| notes_in_actions(&mut bucket.actions));
+                }
+                MultipartReply::GroupDescription(groups)
             }
             MultipartRequest::GroupFeatures => {
                 MultipartReply::GroupFeatures(switch.group_features())

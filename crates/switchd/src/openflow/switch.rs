@@ -10,6 +10,9 @@ use openflow::stats::{
     Aggregate, Description, GroupFeatures, MeterFeatures, QueueDescription, QueueStats,
     TableConfig, TableFeatures, TableStats, TableStatus,
 };
+use openflow::steering::{
+    HostCapabilities, Mode, ModeReply, SteeringMod, SteeringStats, Target, VmStatus,
+};
 use openflow::tlv::{TlvTable, TlvTableMod};
 use openflow::{Error, Message, Version};
 use pipeline::{RuleChange, SeenRule};
@@ -95,6 +98,41 @@ pub trait Switch {
     fn resume(&self, packet: &PacketIn) -> Result<(), Error> {
         let _ = packet;
         Err(Error::ResumeUnsupported)
+    }
+
+    /// What the host can do for steering, and does.
+    fn capabilities(&self) -> Result<LocalFuture<HostCapabilities>, Error> {
+        Err(Error::BadExperimenterType)
+    }
+
+    /// Takes a choice of mode, where it is one; the mode in force.
+    fn steering_mode(&self, wanted: Option<Mode>) -> Result<ModeReply, Error> {
+        let _ = wanted;
+        Err(Error::BadExperimenterType)
+    }
+
+    /// Changes a steering table.
+    fn change_steering(
+        &self,
+        target: &Target,
+        change: &SteeringMod,
+    ) -> Result<LocalFuture<Result<(), Error>>, Error> {
+        let _ = (target, change);
+        Err(Error::BadExperimenterType)
+    }
+
+    /// The entries of a steering table.
+    fn steering_entries(
+        &self,
+        target: &Target,
+    ) -> Result<LocalFuture<Result<Vec<SteeringStats>, Error>>, Error> {
+        let _ = target;
+        Err(Error::BadExperimenterType)
+    }
+
+    /// The virtual machines behind ports.
+    fn vms(&self) -> Vec<VmStatus> {
+        Vec::new()
     }
 
     /// Configures a port.

@@ -47,6 +47,8 @@ pub struct Port {
     pub mtu_given: Option<u16>,
     /// How long packets waited in its queues, as last looked at.
     pub latencies: Latencies,
+    /// What is known of the virtual machine behind it.
+    pub vm: super::steering::KnownVm,
 }
 
 impl Port {
@@ -151,6 +153,7 @@ pub fn settings_of(
         ingress: config.ingress,
         affinity: config.affinity.clone(),
         no_carrier: false,
+        underlay: config.underlay,
     }
 }
 

@@ -84,6 +84,9 @@ impl PortControl for Shared {
     fn is_connected(&mut self) -> Option<bool> {
         self.with(|control| control.is_connected()).flatten()
     }
+    fn peer_process(&mut self) -> Option<u32> {
+        self.with(|control| control.peer_process()).flatten()
+    }
     fn set_mtu(&mut self, mtu: u16) -> Result<(), ports::Error> {
         self.with(|control| control.set_mtu(mtu))
             .unwrap_or_else(|| Err(gone()))
@@ -225,7 +228,7 @@ impl Switch {
                 // A worker that is not pinned begins where this thread may run.
                 processors::leave_to_workers(&[]);
                 let done = self.with_datapath(|datapath| {
-                    datapath.set_steering(global.steering);
+                    datapath.set_steering(self.steering.mode(global.steering));
                     let isolated = datapath.set_isolation(global.isolate);
                     datapath.set_workers(&workers).and(isolated)
                 })?;
@@ -382,7 +385,9 @@ impl Switch {
             flood_vlans: settings.flood_vlans.iter().collect(),
             mac_aging: u32::from(settings.mac_ageing),
             mac_table_size: settings.mac_table_size as usize,
+            fcf: settings.fcf.map(super::steering::layout_of),
         };
+        bridge.pipeline.borrow_mut().set_fcf_layout(settings.fcf);
         self.with_datapath(|datapath| datapath.set_bridge(bridge.id, datapath_settings))
             .map_err(|NotRunning| NotRunning.to_string())?
             .map_err(|error| format!("bridge {}: {error}", bridge.name))
@@ -467,10 +472,12 @@ impl Switch {
             order: self.ports_come.replace(self.ports_come.get() + 1),
             mtu_given: None,
             latencies: Default::default(),
+            vm: Default::default(),
         };
         bridge.ports.borrow_mut().insert(number, port);
         tracing::info!(target: "bridge", "bridge {}: added interface {} on port {number}", bridge.name, config.interface_name);
         bridge.tell_port(number, PortReason::Add);
+        bridge.tell_vms();
         Ok(number)
     }
 
@@ -556,6 +563,7 @@ impl Switch {
                 port: description,
             });
         }
+        bridge.tell_vm_gone(port.vm.told);
     }
 
     /// Takes out a port whose device has gone, so that it is opened anew when the device comes
@@ -625,6 +633,8 @@ impl Switch {
             };
         }
         port.config = config.clone();
+        drop(ports);
+        bridge.tell_vms();
         Ok(())
     }
 

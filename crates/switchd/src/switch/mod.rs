@@ -24,6 +24,7 @@ pub(crate) mod processors;
 mod queues;
 pub mod report;
 mod slices;
+pub mod steering;
 mod tables;
 pub mod underlay;
 pub mod waits;
@@ -80,6 +81,8 @@ pub struct Switch {
     pub rules_changed: tokio::sync::Notify,
     /// What tunnels run over.
     pub underlay: underlay::Underlay,
+    /// What steering needs to know of virtual machines and controllers' wishes.
+    pub steering: steering::State,
     /// Ports that are not as the database wants them, as it was last told.
     pub port_errors: RefCell<Vec<report::PortError>>,
 }
@@ -114,6 +117,7 @@ impl Switch {
             reservation: Arc::default(),
             rules_changed: tokio::sync::Notify::new(),
             underlay: Default::default(),
+            steering: Default::default(),
             port_errors: RefCell::default(),
         })
     }
@@ -351,18 +355,19 @@ fn pipeline_fields(packet: &datapath::packet_in::PacketIn) -> packet::Match {
     let mut matching = packet::Match::any();
     matching.set_exact(Field::InPortOxm, u128::from(packet.in_port));
     for def in packet::fields::FIELDS {
-        let is_port = matches!(
+        let is_apart = matches!(
             def.field,
             Field::InPort
                 | Field::InPortOxm
                 | Field::InPhyPort
                 | Field::ActsetOutput
                 | Field::PacketType
+                | Field::Fcf
         );
         let overlay = def.name.starts_with("xreg") || def.name.starts_with("xxreg");
         let filled = def.words().minus(packet.valid).is_empty();
         let option = def.field.tunnel_option().is_some();
-        if is_port || overlay || option || !filled || !packet::edit::is_metadata(def.field) {
+        if is_apart || overlay || option || !filled || !packet::edit::is_metadata(def.field) {
             continue;
         }
         let bytes = &packet.key.bytes()[def.offset..def.offset + def.bytes];

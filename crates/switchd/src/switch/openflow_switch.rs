@@ -16,6 +16,9 @@ use openflow::stats::{
     Description, GroupFeatures, MeterFeatures, QueueDescription, QueueStats, TableConfig,
     TableFeatures, TableStats, TableStatus,
 };
+use openflow::steering::{
+    HostCapabilities, Mode, ModeReply, SteeringMod, SteeringStats, Target, VmStatus,
+};
 use openflow::tlv::{TlvTable, TlvTableMod};
 use openflow::{Error, Message, Version};
 use pipeline::RuleChange;
@@ -432,6 +435,33 @@ impl Switch for Bridge {
 
     fn resume(&self, packet: &PacketIn) -> Result<(), Error> {
         self.resume_packet(packet)
+    }
+
+    fn capabilities(&self) -> Result<LocalFuture<HostCapabilities>, Error> {
+        Ok(self.host_capabilities())
+    }
+
+    fn steering_mode(&self, wanted: Option<Mode>) -> Result<ModeReply, Error> {
+        Ok(self.switch.choose_steering(wanted))
+    }
+
+    fn change_steering(
+        &self,
+        target: &Target,
+        change: &SteeringMod,
+    ) -> Result<LocalFuture<Result<(), Error>>, Error> {
+        Ok(Bridge::change_steering(self, target, change))
+    }
+
+    fn steering_entries(
+        &self,
+        target: &Target,
+    ) -> Result<LocalFuture<Result<Vec<SteeringStats>, Error>>, Error> {
+        Ok(Bridge::steering_entries(self, target))
+    }
+
+    fn vms(&self) -> Vec<VmStatus> {
+        self.told_vms()
     }
 
     fn port_mod(&self, change: &PortMod) -> Result<(), Error> {

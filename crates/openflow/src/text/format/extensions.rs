@@ -12,6 +12,7 @@ use crate::model::conntrack::{
     PACKET_TYPE_NEXT, PACKET_TYPE_NSH,
 };
 use crate::model::port as number;
+use crate::model::steering::Target;
 use packet::Value;
 use std::net::IpAddr;
 
@@ -39,6 +40,13 @@ pub(super) fn one(out: &mut String, action: &Action) {
         Action::Encap(action) => encap(out, action),
         Action::Decap(packet_type) => decap(out, *packet_type),
         Action::DecNshTtl => out.push_str("dec_nsh_ttl"),
+        Action::SetFcf(fcf) => {
+            let priority = if fcf.priority { ",priority" } else { "" };
+            add(out, format_args!("set_fcf(vm={}{priority})", fcf.vm));
+        }
+        // No text has it: it is for packet-outs only.
+        Action::Steer(Target::Datapath) => out.push_str("steer(datapath)"),
+        Action::Steer(Target::Device(name)) => add(out, format_args!("steer({name})")),
         _ => {}
     }
 }

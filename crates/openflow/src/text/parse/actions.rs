@@ -4,6 +4,7 @@ use super::values::{bounded, ethernet, of_field};
 use super::{DEPTH, Error, Pair, PortNames, Result, field, nicira, number, pairs, port, reserved};
 use crate::model::action::{Action, Instruction, Subfield};
 use crate::model::port as numbers;
+use crate::model::steering::{Fcf, VM_ID_MAX};
 use packet::{Field, Value};
 use std::net::Ipv4Addr;
 
@@ -232,6 +233,7 @@ fn action(pair: Pair<'_>, names: PortNames<'_>) -> Result<Action> {
         }
         "controller" | "CONTROLLER" => return nicira::controller(value),
         "note" => Action::Note(nicira::bytes(value)?),
+        "set_fcf" => set_fcf(value)?,
         "learn" => Action::Learn(Box::new(nicira::learn(value, names)?)),
         "multipath" => nicira::multipath(value)?,
         "bundle" | "bundle_load" => nicira::bundle(key, value, names)?,
@@ -249,6 +251,27 @@ fn action(pair: Pair<'_>, names: PortNames<'_>) -> Result<Action> {
         ),
         _ => return header(pair, names),
     })
+}
+
+/// `set_fcf(vm=5,priority)`.
+fn set_fcf(text: &str) -> Result<Action> {
+    let (mut vm, mut priority) = (None, false);
+    for Pair { key, value, .. } in pairs(text) {
+        match (key, value) {
+            ("vm", value) => vm = Some(small::<u16>(value, 16, key)?),
+            ("priority", "") => priority = true,
+            _ => {
+                return Err(Error::new(format!(
+                    "{key}: set_fcf takes vm=ID and the word priority"
+                )));
+            }
+        }
+    }
+    match vm {
+        Some(vm @ 1..=VM_ID_MAX) => Ok(Action::SetFcf(Fcf { vm, priority })),
+        Some(vm) => Err(Error::new(format!("vm={vm}: VM ids are 1 to {VM_ID_MAX}"))),
+        None => Err(Error::new("set_fcf: vm=ID is missing")),
+    }
 }
 
 /// Actions that change one header, and ports, whose names stand alone.
