@@ -148,7 +148,12 @@ def a_controller_steers_two_hosts(lab):
     wait_for("it is known where it runs", lambda: resident.vms() == {VM: {"core": 0}})
     equal(senders_rule(b.switch), None, "the rule where the virtual machine is")
     equal(tos_on_the_wire(), dscp6(VM, True), "the outer ToS")
-    wait_for("packets meet the entry", lambda: client.ping("10.1.0.2", 1) and resident.ask("show")["counters"]["miss"] < resident.ask("show")["counters"]["received"])
+    wait_for("packets meet the entry", lambda: client.ping("10.1.0.2", 1) and resident.ask("flows")["entries"][0]["packets"] > 0)
+    # Who steers the wire from now on is told anew where the virtual machine runs.
+    resident.process.kill()
+    resident.process.wait()
+    resident = Resident(lab, b.switch)
+    wait_for("the next one knows where it runs", lambda: resident.vms() == {VM: {"core": 0}})
     # Another core, and no priority any more.
     b.vm("vm-p", vm_id=VM, vm_core=1, tenant_id=7)
     wait_for("the sender's rule changes", lambda: noted(VM, False) in (senders_rule(a.switch) or ""))
@@ -440,3 +445,37 @@ def a_guests_core_is_that_of_its_process(lab):
     finally:
         os.sched_setaffinity(0, allowed)
         guest.close()
+
+
+@test(timeout=60)
+def machines_that_change_ports_stop_before_they_start(lab):
+    """Of two ports with one number the one that has had it keeps it; a machine that goes to another port in one transaction stops at the one before it
+    starts at the other, whatever their names."""
+    ours(lab)
+    switch = lab.switch()
+    switch.bridge("br0", "fail_mode=secure")
+    client = talks(switch)
+    client.capabilities()
+    switch.raw_hosts(2)
+    ports = {name: switch.get("Interface", name, "ofport") for name in ("p1", "p2")}
+
+    def status():
+        reason, _, vm, port, _, core = struct.unpack_from("!BBHIII", client.hears(VM_STATUS))
+        return reason, vm, port, core
+
+    def moves(there, back):
+        switch.vsctl("set", "Interface", there, "external_ids:vm-id=5", "external_ids:vm-core=0", "--",
+                     "remove", "Interface", back, "external_ids", "vm-id")
+        equal([status(), status()], [(2, 5, ports[back], 0), (0, 5, ports[there], 0)], f"from {back} to {there}")
+    switch.vsctl("set", "Interface", "p2", "external_ids:vm-id=5", "external_ids:vm-core=0")
+    equal(status(), (0, 5, ports["p2"], 0), "it starts")
+    switch.vsctl("set", "Interface", "p1", "external_ids:vm-id=5")
+    wait_for("the second one is refused", lambda: "5 is the virtual machine of p2" in switch.log())
+    check("external_ids:vm-id" in str(switch.get("Interface", "p1", "status")), switch.get("Interface", "p1", "status"))
+    switch.vsctl("remove", "Interface", "p1", "external_ids", "vm-id")
+    moves("p1", "p2")
+    moves("p2", "p1")
+    # Cores that there are not are said, and not taken.
+    switch.vsctl("set", "Interface", "p2", "external_ids:vm-core=4000")
+    equal(status(), (1, 5, ports["p2"], NO_CORE), "without its core")
+    wait_for("it is said", lambda: "there is no core 4000" in switch.log())

@@ -581,7 +581,6 @@ impl Connection {
     }
 }
 
-/// Connects to a socket without waiting.
 /// The process on the other side of a socket (`SO_PEERCRED`); None where the kernel does not say,
 /// or where it has no number here.
 fn peer_of(stream: &UnixStream) -> Option<u32> {
@@ -607,6 +606,7 @@ fn peer_of(stream: &UnixStream) -> Option<u32> {
         .filter(|pid| *pid > 0)
 }
 
+/// Connects to a socket without waiting.
 fn connect(path: &str) -> io::Result<UnixStream> {
     // SAFETY: all zeroes is a valid address.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };

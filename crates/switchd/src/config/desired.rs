@@ -26,6 +26,9 @@ pub struct Abilities {
     pub datapath_types: BTreeSet<String>,
     /// The CPUs that workers can run on; empty when that is not known.
     pub cpus: Vec<usize>,
+    /// The CPUs that the machine has, on which virtual machines can run; empty when that is not
+    /// known.
+    pub machine_cpus: Vec<usize>,
     /// The run directory, where sockets may be.
     pub rundir: PathBuf,
 }
@@ -220,14 +223,31 @@ impl Desired {
         reader.bridges(&root.bridges);
         let bridges = desired.bridges.values_mut();
         let ports = bridges.flat_map(|bridge| bridge.ports.values_mut());
-        vm::settle(ports, &abilities.cpus, &mut problems);
+        vm::check_cores(ports, &abilities.machine_cpus, &mut problems);
         desired.wrong = Wrong::new(&problems);
         (desired, problems)
     }
 
-    /// Refuses tunnels that cannot be beside others. Those that are there already stay; of others
-    /// the first ones come.
+    /// Refuses tunnels that cannot be beside others, and virtual machines of one number. Those that
+    /// are there already stay; of others the first ones come. `problems` are those found so far.
     pub fn refuse_alike(&mut self, applied: &Applied, problems: &mut Problems) {
+        self.refuse_alike_tunnels(applied, problems);
+        let mut ports = Vec::new();
+        for (name, bridge) in &mut self.bridges {
+            let before = applied.bridges.get(name);
+            for (interface, port) in &mut bridge.ports {
+                let before = before.and_then(|before| before.ports.get(interface));
+                let id = |vm: Option<vm::Vm>| vm.map(|vm| vm.id);
+                let had = before.is_some_and(|before| id(before.port.vm) == id(port.vm));
+                ports.push((had, port));
+            }
+        }
+        if vm::settle(ports, problems) {
+            self.wrong = Wrong::new(problems);
+        }
+    }
+
+    fn refuse_alike_tunnels(&mut self, applied: &Applied, problems: &mut Problems) {
         let mut tunnels: Vec<_> = self
             .ports()
             .filter_map(|(bridge, port)| {
@@ -728,6 +748,7 @@ pub(super) mod tests {
             ]),
             datapath_types: owned(&["system", "netdev", "dummy"]),
             cpus: vec![0, 1],
+            machine_cpus: vec![0, 1],
             rundir: "/run/ovs".into(),
         }
     }

@@ -37,15 +37,13 @@ impl Vm {
     }
 }
 
-/// Leaves out what cannot be beside the rest: of two virtual machines with one number the second,
-/// and cores that the machine does not have. `cpus` are those that it has; when it is empty any is
-/// taken to be there.
-pub fn settle<'p>(
+/// Leaves out cores that the machine does not have. `cpus` are those that it has; when it is empty
+/// any is taken to be there.
+pub fn check_cores<'p>(
     ports: impl Iterator<Item = &'p mut Port>,
     cpus: &[usize],
     problems: &mut Problems,
 ) {
-    let mut owners: BTreeMap<u16, String> = BTreeMap::new();
     for port in ports {
         let (Some(vm), name) = (&mut port.vm, &port.interface_name) else {
             continue;
@@ -56,14 +54,29 @@ pub fn settle<'p>(
             problems.add("Interface", name, "external_ids:vm-core", message);
             vm.core = None;
         }
+    }
+}
+
+/// Leaves out all but one of several virtual machines with one number: that of the port that has
+/// had it (the first word of each pair), or else the first one. Whether there were any.
+pub fn settle(ports: Vec<(bool, &mut Port)>, problems: &mut Problems) -> bool {
+    let (had, new): (Vec<_>, Vec<_>) = ports.into_iter().partition(|(had, _)| *had);
+    let mut owners: BTreeMap<u16, String> = BTreeMap::new();
+    let mut alike = false;
+    for (_, port) in had.into_iter().chain(new) {
+        let (Some(vm), name) = (&mut port.vm, &port.interface_name) else {
+            continue;
+        };
         if let Some(owner) = owners.get(&vm.id) {
             let message = format!("{} is the virtual machine of {owner}, ignoring it", vm.id);
             problems.add("Interface", name, "external_ids:vm-id", message);
             port.vm = None;
+            alike = true;
         } else {
             owners.insert(vm.id, name.clone());
         }
     }
+    alike
 }
 
 #[cfg(test)]
@@ -88,7 +101,9 @@ mod tests {
             port("c", 6, Some(9)),
         ];
         let mut problems = Problems::default();
-        settle(ports.iter_mut(), &[0, 1], &mut problems);
+        check_cores(ports.iter_mut(), &[0, 1], &mut problems);
+        let new = ports.iter_mut().map(|port| (false, port)).collect();
+        assert!(settle(new, &mut problems));
         let kept: Vec<_> = (ports.iter())
             .map(|port| port.vm.map(|vm| (vm.id, vm.core)))
             .collect();
@@ -104,8 +119,16 @@ mod tests {
                 .any(|said| said.contains("5 is the virtual machine of a"))
         );
         assert!(said.iter().any(|said| said.contains("there is no core 9")));
-        settle(ports.iter_mut(), &[], &mut Problems::default());
+        check_cores(ports.iter_mut(), &[], &mut Problems::default());
         assert_eq!(ports[0].vm.and_then(|vm| vm.core), Some(0));
+        // Who has had a number keeps it, also where others come before it.
+        ports[1] = port("b", 5, None);
+        let pairs = ports
+            .iter_mut()
+            .map(|port| (port.interface_name == "b", port));
+        assert!(settle(pairs.collect(), &mut Problems::default()));
+        let kept = ports.map(|port| port.vm.map(|vm| vm.id));
+        assert_eq!(kept, [None, Some(5), Some(6)]);
     }
 
     fn read(ids: &[(&str, &str)]) -> (Option<Vm>, Vec<String>) {

@@ -80,6 +80,10 @@ impl Database {
             interface_types: self.switch.interface_types(),
             datapath_types: self.switch.datapath_types(),
             cpus: processors::possible().to_vec(),
+            machine_cpus: softirq::cpus::present()
+                .into_iter()
+                .map(|cpu| cpu as usize)
+                .collect(),
             rundir: self.switch.shell.options.directories.run.clone(),
         }
     }

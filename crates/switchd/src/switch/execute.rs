@@ -181,6 +181,7 @@ impl Switch {
             bridge.apply_controllers();
         }
         self.refresh_devices();
+        self.tell_vms();
     }
 
     /// Says which datapath id a bridge has. Controllers learn of another one only by connecting
@@ -387,10 +388,12 @@ impl Switch {
             mac_table_size: settings.mac_table_size as usize,
             fcf: settings.fcf.map(super::steering::layout_of),
         };
-        bridge.pipeline.borrow_mut().set_fcf_layout(settings.fcf);
         self.with_datapath(|datapath| datapath.set_bridge(bridge.id, datapath_settings))
             .map_err(|NotRunning| NotRunning.to_string())?
-            .map_err(|error| format!("bridge {}: {error}", bridge.name))
+            .map_err(|error| format!("bridge {}: {error}", bridge.name))?;
+        // What the datapath does not write is not to be accepted.
+        bridge.pipeline.borrow_mut().set_fcf_layout(settings.fcf);
+        Ok(())
     }
 
     fn remove_bridge(&self, name: &str) {
@@ -477,7 +480,6 @@ impl Switch {
         bridge.ports.borrow_mut().insert(number, port);
         tracing::info!(target: "bridge", "bridge {}: added interface {} on port {number}", bridge.name, config.interface_name);
         bridge.tell_port(number, PortReason::Add);
-        bridge.tell_vms();
         Ok(number)
     }
 
@@ -633,8 +635,6 @@ impl Switch {
             };
         }
         port.config = config.clone();
-        drop(ports);
-        bridge.tell_vms();
         Ok(())
     }
 

@@ -26,11 +26,15 @@ use softirq::session::{EntryRequest, FlowsStatus, Status};
 use softirq::vms::{Place, Vm};
 use std::cell::Cell;
 use std::collections::BTreeMap;
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::rc::Rc;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::UnixStream;
+use tokio::task::JoinSet;
+use tokio::time::Instant;
 
 /// How long an answer of whoever steers an interface is waited for.
 const ANSWER: Duration = Duration::from_secs(2);
@@ -38,6 +42,10 @@ const ANSWER: Duration = Duration::from_secs(2);
 const ANSWER_MAX: u64 = 8 << 20;
 /// How often it is looked where virtual machines run, and who steers interfaces.
 const LOOK: Duration = Duration::from_millis(500);
+/// The least time between two rounds to those who steer interfaces.
+const ROUND: Duration = Duration::from_millis(20);
+/// After how long what one of them has refused is tried again.
+const AGAIN: Duration = Duration::from_secs(10);
 /// Virtual machines whose processes are looked at in one look; the others have their turn next.
 const PROCESSES_MAX: usize = 64;
 /// Interfaces that controllers and virtual machines are told of.
@@ -67,6 +75,87 @@ pub struct KnownVm {
     process: Option<Vm>,
     /// What controllers were told last; none where there is none.
     pub told: Option<VmStatus>,
+}
+
+/// What one who steers an interface knows of virtual machines.
+#[derive(Default)]
+struct Resident {
+    /// Its socket: who comes next has another, and knows nothing.
+    socket: Option<(u64, u64, i64)>,
+    told: BTreeMap<u16, Place>,
+    /// What it has refused, and when.
+    refused: BTreeMap<u16, (Place, Instant)>,
+}
+
+impl Resident {
+    /// Tells what it does not know yet, for [`ANSWER`] at most; the rest has its turn next.
+    async fn tell(&mut self, rundir: &Path, device: &str, places: &BTreeMap<u16, Place>) {
+        let socket = std::fs::metadata(socket_path(rundir, device)).ok();
+        let socket = socket.map(|file| (file.dev(), file.ino(), file.ctime_nsec()));
+        if socket != self.socket {
+            *self = Resident {
+                socket,
+                ..Resident::default()
+            };
+        }
+        let end = Instant::now() + ANSWER;
+        self.refused.retain(|_, (_, since)| since.elapsed() < AGAIN);
+        let gone = self.told.keys().filter(|vm| !places.contains_key(vm));
+        let gone: Vec<_> = gone.map(|vm| (*vm, None)).collect();
+        let is_new = |(vm, place): &(&u16, &Place)| {
+            let refused = self.refused.get(vm);
+            self.told.get(vm) != Some(place) && refused.is_none_or(|(other, _)| other != *place)
+        };
+        let new = places.iter().filter(is_new);
+        let new: Vec<_> = new.map(|(vm, place)| (*vm, Some(place.clone()))).collect();
+        for (id, place) in gone.into_iter().chain(new) {
+            if Instant::now() >= end || !self.tell_one(rundir, device, id, place).await {
+                break;
+            }
+        }
+    }
+
+    /// Tells where one is, or that it has gone. False where nobody answers.
+    async fn tell_one(
+        &mut self,
+        rundir: &Path,
+        device: &str,
+        id: u16,
+        place: Option<Place>,
+    ) -> bool {
+        let asked = |place: Option<Place>| async move {
+            ask(rundir, device, &Request::Vm { id, place }).await
+        };
+        let Err(Refused(code, text)) = asked(place.clone()).await else {
+            match place {
+                Some(place) => self.told.insert(id, place),
+                None => self.told.remove(&id),
+            };
+            return true;
+        };
+        if matches!(code, Error::BadOutPort | Error::Hardware) {
+            // It is asked again at the next look.
+            tracing::debug!(target: "steering", "VM {id}: {text}");
+            return false;
+        }
+        let known = self.told.remove(&id).is_some();
+        // One that has ended is forgotten there by itself.
+        if let Some(place) = place {
+            tracing::warn!(target: "steering", "VM {id}: {}", printable(&text));
+            self.refused.insert(id, (place, Instant::now()));
+            if known {
+                // Where it was it is no more.
+                let _ = asked(None).await;
+            }
+        }
+        true
+    }
+}
+
+/// Words of others without what terminals and logs would take for more than words.
+fn printable(text: &str) -> String {
+    let plain = |char: char| if char.is_control() { '?' } else { char };
+    text.chars().map(plain).collect()
 }
 
 /// A layout in the datapath's words.
@@ -120,22 +209,28 @@ async fn ask(rundir: &Path, device: &str, request: &Request) -> Result<serde_jso
             return Err(Refused(Error::Hardware, text));
         }
     };
-    let answer = String::from_utf8_lossy(&answer);
-    Answer::read(answer.trim_end()).map_err(|refused| match refused {
-        None => {
-            let text = format!("whoever steers {device} gives no answer that is understood");
-            Refused(Error::Hardware, text)
-        }
-        Some((kind, text)) => {
-            let code = match kind {
-                RefusalKind::Full => Error::TableFull,
-                RefusalKind::Core => Error::BadActionArgument,
-                RefusalKind::Entry => Error::FlowModPermission,
-                RefusalKind::Other => Error::BadActionArgument,
-            };
-            Refused(code, format!("{device}: {text}"))
-        }
-    })
+    // Large ones take longer than others are to wait.
+    let read = tokio::task::spawn_blocking(move || {
+        let answer = String::from_utf8_lossy(&answer);
+        Answer::read(answer.trim_end())
+    });
+    read.await
+        .unwrap_or(Err(None))
+        .map_err(|refused| match refused {
+            None => {
+                let text = format!("whoever steers {device} gives no answer that is understood");
+                Refused(Error::Hardware, text)
+            }
+            Some((kind, text)) => {
+                let code = match kind {
+                    RefusalKind::Full => Error::TableFull,
+                    RefusalKind::Core => Error::BadActionArgument,
+                    RefusalKind::Entry => Error::FlowModPermission,
+                    RefusalKind::Other => Error::BadActionArgument,
+                };
+                Refused(code, format!("{device}: {text}"))
+            }
+        })
 }
 
 /// Why something was not done: for the peer, and for people.
@@ -144,7 +239,7 @@ struct Refused(Error, String);
 impl Refused {
     /// Logs the words and gives the code.
     fn told(self) -> Error {
-        tracing::warn!(target: "steering", "{}", self.1);
+        tracing::warn!(target: "steering", "{}", printable(&self.1));
         self.0
     }
 }
@@ -222,21 +317,26 @@ fn stats_of(flows: FlowsStatus) -> Vec<SteeringStats> {
     stats.collect()
 }
 
-fn described<T: serde::de::DeserializeOwned>(
+/// Asks for something that has a type.
+async fn ask_for<T: serde::de::DeserializeOwned + Send + 'static>(
+    rundir: &Path,
     device: &str,
-    answer: serde_json::Value,
+    request: &Request,
 ) -> Result<T, Refused> {
-    serde_json::from_value(answer).map_err(|error| {
-        let text = format!("{device}: another version of sluice steers it: {error}");
-        Refused(Error::Hardware, text)
-    })
+    let answer = ask(rundir, device, request).await?;
+    let read = tokio::task::spawn_blocking(move || serde_json::from_value(answer));
+    let error = match read.await {
+        Ok(Ok(known)) => return Ok(known),
+        Ok(Err(error)) => error.to_string(),
+        Err(error) => error.to_string(),
+    };
+    let text = format!("{device}: another version of sluice steers it: {error}");
+    Err(Refused(Error::Hardware, text))
 }
 
 /// What whoever steers an interface says of it; not known where nothing is said in time.
 async fn describe_device(rundir: &Path, name: String) -> Device {
-    let answer = ask(rundir, &name, &Request::Show).await;
-    let status = answer.and_then(|answer| described::<Status>(&name, answer));
-    match status {
+    match ask_for::<Status>(rundir, &name, &Request::Show).await {
         Ok(status) => Device {
             mode: match status.mode.mode {
                 softirq::program::Mode::Driver => XdpMode::Driver,
@@ -305,15 +405,51 @@ impl Switch {
 
     /// Looks after virtual machines until the daemon ends: where they run, and who must know.
     pub async fn follow_vms(self: Rc<Self>) -> anyhow::Result<()> {
-        let mut residents = BTreeMap::new();
+        // Who does not answer must not keep controllers from being told.
+        tokio::join!(self.look_at_vms(), self.follow_residents());
+        Ok(())
+    }
+
+    async fn look_at_vms(&self) {
         let mut first = 0;
         loop {
-            // Either way.
-            let _ = tokio::time::timeout(LOOK, self.steering.changed.notified()).await;
+            tokio::time::sleep(LOOK).await;
             self.look_at_processes(&mut first).await;
-            let bridges: Vec<Rc<Bridge>> = self.bridges.borrow().values().cloned().collect();
-            bridges.iter().for_each(|bridge| bridge.tell_vms());
+            self.tell_vms();
+        }
+    }
+
+    async fn follow_residents(&self) {
+        let mut residents = BTreeMap::new();
+        loop {
+            // Either way: whoever has begun to steer an interface since knows nothing.
+            let _ = tokio::time::timeout(LOOK, self.steering.changed.notified()).await;
             self.tell_residents(&mut residents).await;
+            tokio::time::sleep(ROUND).await;
+        }
+    }
+
+    /// Tells controllers which virtual machines have started, moved or stopped behind ports that
+    /// are there, each with its port's status. First those that have stopped: a machine that has
+    /// gone from one port to another stops before it starts.
+    pub fn tell_vms(&self) {
+        let bridges: Vec<Rc<Bridge>> = self.bridges.borrow().values().cloned().collect();
+        let mut told = Vec::new();
+        for bridge in &bridges {
+            for (number, news) in bridge.news_of_vms() {
+                told.push((bridge, number, news));
+            }
+        }
+        if told.is_empty() {
+            return;
+        }
+        told.sort_by_key(|(_, _, news)| news.reason != VmReason::Stopped);
+        self.steering.changed.notify_one();
+        for (bridge, number, news) in told {
+            bridge.tell_port(number, PortReason::Modify);
+            if let Some(openflow) = bridge.openflow.get() {
+                openflow.vm_status(&news);
+            }
         }
     }
 
@@ -327,10 +463,12 @@ impl Switch {
                     Some(control) if asks => control.peer_process(),
                     _ => None,
                 };
-                let known = port.vm.process.take();
                 let Some(process) = process.map(Place::Process) else {
+                    port.vm.process = None;
                     continue;
                 };
+                // What is known of it holds until more is.
+                let known = port.vm.process.clone();
                 let known = known.filter(|known| known.place == process);
                 let known = known.unwrap_or_else(|| Vm::new(process));
                 looked.push((Rc::clone(bridge), *number, port.id, known));
@@ -383,50 +521,29 @@ impl Switch {
         places
     }
 
-    /// Tells those who steer interfaces what they do not know yet of where virtual machines run.
-    async fn tell_residents(&self, residents: &mut BTreeMap<String, BTreeMap<u16, Place>>) {
-        let places = self.places();
-        if places.is_empty() && residents.values().all(BTreeMap::is_empty) {
+    /// Tells those who steer interfaces what they do not know yet of where virtual machines run,
+    /// all at once.
+    async fn tell_residents(&self, residents: &mut BTreeMap<String, Resident>) {
+        let places = Arc::new(self.places());
+        let knows_none = |resident: &Resident| resident.told.is_empty();
+        if places.is_empty() && residents.values().all(knows_none) {
             residents.clear();
             return;
         }
         let rundir = self.rundir();
-        let mut there = devices(&rundir);
-        there.truncate(DEVICES_MAX);
-        residents.retain(|device, _| there.contains(device));
-        for device in there {
-            let told = residents.entry(device.clone()).or_default();
-            let gone = told.keys().filter(|vm| !places.contains_key(vm));
-            let gone: Vec<(u16, Option<Place>)> = gone.map(|vm| (*vm, None)).collect();
-            let new = places
-                .iter()
-                .filter(|(vm, place)| told.get(vm) != Some(place));
-            let new = new.map(|(vm, place)| (*vm, Some(place.clone())));
-            for (id, place) in gone.into_iter().chain(new.collect::<Vec<_>>()) {
-                let request = Request::Vm {
-                    id,
-                    place: place.clone(),
-                };
-                match ask(&rundir, &device, &request).await {
-                    Ok(_) => {}
-                    // Nobody is there any more: who comes next knows nothing. Who does not answer
-                    // is asked again at the next look.
-                    Err(Refused(code @ (Error::BadOutPort | Error::Hardware), text)) => {
-                        if code == Error::BadOutPort {
-                            told.clear();
-                        }
-                        tracing::debug!(target: "steering", "VM {id}: {text}");
-                        break;
-                    }
-                    Err(refused) => {
-                        tracing::warn!(target: "steering", "VM {id}: {}", refused.1);
-                    }
-                }
-                match place {
-                    Some(place) => told.insert(id, place),
-                    None => told.remove(&id),
-                };
-            }
+        let mut round = JoinSet::new();
+        for device in devices(&rundir).into_iter().take(DEVICES_MAX) {
+            let mut resident = residents.remove(&device).unwrap_or_default();
+            let (rundir, places) = (rundir.clone(), Arc::clone(&places));
+            round.spawn(async move {
+                resident.tell(&rundir, &device, &places).await;
+                (device, resident)
+            });
+        }
+        // Those that are left steer nothing any more.
+        residents.clear();
+        while let Some(done) = round.join_next().await {
+            residents.extend(done);
         }
     }
 }
@@ -462,29 +579,18 @@ fn news(known: Option<VmStatus>, now: Option<VmStatus>) -> Vec<VmStatus> {
 }
 
 impl Bridge {
-    /// Tells controllers which virtual machines have started, moved or stopped behind ports that
-    /// are there, each with its port's status.
-    pub fn tell_vms(&self) {
+    /// What controllers are to be told of virtual machines behind its ports; from now on they have
+    /// been.
+    fn news_of_vms(&self) -> Vec<(u16, VmStatus)> {
         let mut told = Vec::new();
         for (number, port) in self.ports.borrow_mut().iter_mut() {
             let now = status_of(port);
-            let news = news(port.vm.told, now);
-            if !news.is_empty() {
-                port.vm.told = now;
+            for news in news(port.vm.told, now) {
                 told.push((*number, news));
             }
+            port.vm.told = now;
         }
-        if told.is_empty() {
-            return;
-        }
-        self.switch.steering.changed.notify_one();
-        let Some(openflow) = self.openflow.get() else {
-            return;
-        };
-        for (number, news) in told {
-            self.tell_port(number, PortReason::Modify);
-            news.iter().for_each(|status| openflow.vm_status(status));
-        }
+        told
     }
 
     /// Tells controllers of a virtual machine whose port has gone.
@@ -508,17 +614,14 @@ impl Bridge {
         let layout = self.settings.borrow().fcf;
         Box::pin(async move {
             let rundir = switch.rundir();
-            let mut devices = Vec::new();
-            let asked = async {
-                for name in softirq::control::devices(&rundir)
-                    .into_iter()
-                    .take(DEVICES_MAX)
-                {
-                    devices.push(describe_device(&rundir, name).await);
-                }
-            };
-            // All together answer in the time of one, or are left out.
-            let _late = tokio::time::timeout(ANSWER, asked).await;
+            let mut asked = JoinSet::new();
+            for name in devices(&rundir).into_iter().take(DEVICES_MAX) {
+                let rundir = rundir.clone();
+                asked.spawn(async move { describe_device(&rundir, name).await });
+            }
+            // All together answer in the time of one.
+            let mut devices = asked.join_all().await;
+            devices.sort_by(|one, other| one.name.cmp(&other.name));
             let mode = switch.choose_steering(None);
             let info = switch.with_datapath(|datapath| datapath.steering());
             let workers = info.map_or(0, |info| info.workers.len());
@@ -528,7 +631,7 @@ impl Bridge {
             let in_driver = |device: &Device| device.mode == XdpMode::Driver;
             abilities.set(Abilities::XDP_DRIVER, devices.iter().any(in_driver));
             HostCapabilities {
-                cores: super::processors::possible().len().min(0xffff) as u16,
+                cores: softirq::cpus::present().len().min(0xffff) as u16,
                 workers: workers.min(0xffff) as u16,
                 mode: mode.mode,
                 source: mode.source,
@@ -570,8 +673,7 @@ impl Bridge {
             };
             // Choices of entries come before those of flows, of which some are left out.
             let request = Request::Flows { limit: 8192 };
-            let answer = ask(&rundir, &device, &request).await;
-            let flows = answer.and_then(|answer| described::<FlowsStatus>(&device, answer));
+            let flows = ask_for::<FlowsStatus>(&rundir, &device, &request).await;
             flows.map(stats_of).map_err(Refused::told)
         })
     }
