@@ -204,6 +204,10 @@ class Client(Connection):
         self.say(CAPABILITIES_REQUEST)
         return struct.unpack_from("!HHBBBBI", self.hears(CAPABILITIES_REPLY))
 
+    def wants_port_status(self):
+        """Port status, and what comes beside it, is for who has set a miss send length."""
+        self.socket.sendall(header(9, 4, 2) + struct.pack("!HH", 0, 128))
+
     def mode(self, mode):
         """Chooses a mode; the reply's mode, source and controllers' choice."""
         self.say(MODE_REQUEST, struct.pack("!B7x", mode))
@@ -410,8 +414,7 @@ def a_guests_core_is_that_of_its_process(lab):
     switch.bridge("br0", "fail_mode=secure")
     client = talks(switch)
     client.capabilities()
-    # Port status is for who has set a miss send length.
-    client.socket.sendall(header(9, 4, 2) + struct.pack("!HH", 0, 128))
+    client.wants_port_status()
     allowed = os.sched_getaffinity(0)
 
     def status():
@@ -456,6 +459,7 @@ def machines_that_change_ports_stop_before_they_start(lab):
     switch.bridge("br0", "fail_mode=secure")
     client = talks(switch)
     client.capabilities()
+    client.wants_port_status()
     switch.raw_hosts(2)
     ports = {name: switch.get("Interface", name, "ofport") for name in ("p1", "p2")}
 
