@@ -362,7 +362,7 @@ fn long_packets_leave_and_come_in_fragments() {
         let mut sent = 0;
         let mut identifications = Vec::new();
         for (number, size) in sizes.into_iter().enumerate() {
-            let payload = usize::from(MTU) - 20 & !7;
+            let payload = (usize::from(MTU) - 20) & !7;
             let outer = long(size).len() + 50 - 14 - 20;
             let header = if kind == TunnelKind::Gre { 8 } else { 16 };
             let outer = outer - 16 + header;
@@ -442,11 +442,12 @@ fn fragments_of_others_are_the_hosts() {
     let others = fragments(5353, 1, 300);
     let mut order = others.clone();
     order.rotate_left(1);
-    bed.uplink.put_all(order.into_iter());
+    bed.uplink.put_all(order);
     wait_until("the host's", || bed.local.sent() == 3);
     let mut came = bed.local.take();
     let mut wanted: Vec<_> = others.iter().map(Frame::to_vec).collect();
-    (came.sort(), wanted.sort());
+    came.sort();
+    wanted.sort();
     assert_eq!(came, wanted);
     // One whose header is wrong is the host's to judge.
     let mut wrong = others[1].clone();
@@ -457,12 +458,12 @@ fn fragments_of_others_are_the_hosts() {
 
     let ours = fragments(4789, 2, 300);
     bed.uplink
-        .put_all([ours[0].clone(), ours[0].clone(), ours[2].clone()].into_iter());
+        .put_all([ours[0].clone(), ours[0].clone(), ours[2].clone()]);
     wait_until("twice", || bed.switch.dropped("tunnel_fragment_twice") == 1);
     wait_until("late", || bed.switch.dropped("tunnel_fragment_late") == 2);
     let (ours, overlapping) = (fragments(4789, 3, 300), fragments(4789, 3, 200));
     bed.uplink
-        .put_all([ours[0].clone(), overlapping[1].clone()].into_iter());
+        .put_all([ours[0].clone(), overlapping[1].clone()]);
     wait_until("contradiction", || {
         bed.switch.dropped("tunnel_fragment_contradiction") == 2
     });

@@ -58,6 +58,7 @@ fn packets_go_by_the_route_to_the_neighbour() {
         via: ip("10.1.1.9"),
         eth_src: br0().mac,
         eth_dst: PEER,
+        mtu: 1500,
     };
     assert_eq!(view.resolve(ip("99.1.1.5"), None, 0), Ok(hop));
     assert_eq!(view.resolve(ip("::ffff:99.1.1.5"), None, 0), Ok(hop));
