@@ -711,7 +711,7 @@ def addresses_that_come_and_go_are_noticed(lab):
     at = Watched(lab)
     give_address(at.switch, change="del")
     tunnel(at.switch, "tun", "vxlan", 2, "key=7")
-    at.push_none()
+    wait_for("nothing leaves without an address", lambda: not leaving(at))
     give_address(at.switch)
     equal(at.pushed().source, at.here, "outer source")
     at.comes_in(at.udp(VXLAN, vxlan(7, marked(101))), 101)
