@@ -96,15 +96,30 @@ fn head<F: Frame>(frame: &mut F, len: usize) -> Result<&[u8], Refusal> {
     frame.head().get(..len).ok_or(Refusal::Bad)
 }
 
+/// Where a frame's network header begins, behind at most two VLAN tags, and its Ethertype.
+fn network<F: Frame>(frame: &mut F) -> Result<(usize, u16), Refusal> {
+    let mut l3 = ETHERNET_LEN;
+    let mut eth_type = u16_at(head(frame, l3)?, l3 - 2);
+    while matches!(eth_type, 0x8100 | 0x88a8) && l3 < ETHERNET_LEN + 2 * TAG_LEN {
+        l3 += TAG_LEN;
+        eth_type = u16_at(head(frame, l3)?, l3 - 2);
+    }
+    Ok((l3, eth_type))
+}
+
+/// Says in an IPv4 header how long the packet is and where it belongs, with the right checksum.
+fn place_ipv4(header: &mut [u8], length: u16, place: u16) {
+    set_u16(header, 2, length);
+    set_u16(header, 6, place);
+    set_u16(header, 10, 0);
+    let checksum = checksum::ipv4_header(header);
+    set_u16(header, 10, checksum);
+}
+
 impl Fragment {
     /// Reads a frame's IP header, behind at most two VLAN tags. None where it is no fragment.
     pub fn read<F: Frame>(frame: &mut F) -> Result<Option<Fragment>, Refusal> {
-        let mut l3 = ETHERNET_LEN;
-        let mut eth_type = u16_at(head(frame, l3)?, l3 - 2);
-        while matches!(eth_type, 0x8100 | 0x88a8) && l3 < ETHERNET_LEN + 2 * TAG_LEN {
-            l3 += TAG_LEN;
-            eth_type = u16_at(head(frame, l3)?, l3 - 2);
-        }
+        let (l3, eth_type) = network(frame)?;
         let read = match eth_type {
             0x0800 => Fragment::read_v4(frame, l3)?,
             0x86dd => Fragment::read_v6(frame, l3)?,
@@ -257,11 +272,7 @@ fn join<F: Frame>(fragments: &[(Fragment, F)]) -> Result<F, Refusal> {
         let length = u16::try_from(ip_length).map_err(|_| Refusal::Bad)?;
         let ip = &mut bytes[first.l3..headers];
         ip[1] = ip[1] & !3 | ecn;
-        set_u16(ip, 2, length);
-        set_u16(ip, 6, 0);
-        set_u16(ip, 10, 0);
-        let checksum = checksum::ipv4_header(ip);
-        set_u16(ip, 10, checksum);
+        place_ipv4(ip, length, 0);
     }
     let mut at = headers;
     for (fragment, frame) in fragments {
@@ -329,23 +340,15 @@ impl<F: Frame> Fragments<F> {
         if frame.offload().gso != Gso::None || !checksum::finish_partial(&mut frame) {
             return Err(CutError::Headers);
         }
-        let mut l3 = ETHERNET_LEN;
-        let front = |frame: &mut F, length| {
-            head(frame, length)
-                .map(<[u8]>::to_vec)
-                .map_err(|_| CutError::Headers)
-        };
-        let mut bytes = front(&mut frame, l3)?;
-        while matches!(u16_at(&bytes, l3 - 2), 0x8100 | 0x88a8) && l3 < ETHERNET_LEN + 2 * TAG_LEN {
-            l3 += TAG_LEN;
-            bytes = front(&mut frame, l3)?;
-        }
-        let (is_v6, header_len) = match u16_at(&bytes, l3 - 2) {
+        let refused = |_| CutError::Headers;
+        let (l3, eth_type) = network(&mut frame).map_err(refused)?;
+        let (is_v6, header_len) = match eth_type {
             0x0800 => (false, IPV4_LEN),
             0x86dd => (true, IPV6_LEN),
             _ => return Err(CutError::Headers),
         };
-        let ip = &front(&mut frame, l3 + header_len)?[l3..];
+        let whole = frame.len();
+        let ip = &head(&mut frame, l3 + header_len).map_err(refused)?[l3..];
         let fits = match is_v6 {
             // Extension headers stand where a fragment header would.
             true => ip[0] >> 4 == 6 && !matches!(ip[6], 0 | 43 | 60 | FRAGMENT),
@@ -356,7 +359,7 @@ impl<F: Frame> Fragments<F> {
             true => usize::from(u16_at(ip, 4)),
             false => usize::from(u16_at(ip, 2)).saturating_sub(header_len),
         };
-        if !fits || payload == 0 || l3 + header_len + payload > frame.len() {
+        if !fits || payload == 0 || l3 + header_len + payload > whole {
             return Err(CutError::Headers);
         }
         let headers = header_len + if is_v6 { HEADER_LEN } else { 0 };
@@ -409,12 +412,8 @@ impl<F: Frame> Iterator for Fragments<F> {
             bytes[l4 + 4..l4 + 8].copy_from_slice(&self.id.to_be_bytes());
         } else {
             let more = if more { MORE_V4 } else { 0 };
-            let ip = &mut bytes[l3..l4];
-            set_u16(ip, 2, (length + IPV4_LEN) as u16);
-            set_u16(ip, 6, (self.next / 8) as u16 | more);
-            set_u16(ip, 10, 0);
-            let checksum = checksum::ipv4_header(ip);
-            set_u16(ip, 10, checksum);
+            let place = (self.next / 8) as u16 | more;
+            place_ipv4(&mut bytes[l3..l4], (length + IPV4_LEN) as u16, place);
         }
         self.next += length;
         let sibling = match read {
