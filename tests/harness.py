@@ -294,11 +294,13 @@ class Switch:
         """The daemon's command line."""
         return [*self.command, self.db, "--pidfile", "--no-chdir", f"--log-file={self.log_file}", "-vconsole:off", *self.options]
 
-    def start(self, wait=True):
-        """Starts the daemon in the foreground and waits until it answers."""
+    def start(self, wait=True, bridges=True):
+        """Starts the daemon in the foreground and waits until it answers, and until its bridges do."""
         self.process = self.namespace.start(self.arguments(), f"{self.name}.out", env=self.env)
         if wait:
             self.wait_up()
+        if wait and bridges:
+            self.wait_bridges()
 
     def wait_up(self):
         """Waits until the daemon answers on its control socket."""
@@ -307,6 +309,13 @@ class Switch:
                 raise Failure(f"{self.name}: the daemon ended with {self.process.returncode}:\n{self.tail()}")
             return self.appctl("version", ok=False).returncode == 0
         wait_for(f"{self.name}: the daemon answers", up, 30)
+
+    def wait_bridges(self):
+        """Waits until the bridges that the database has take OpenFlow's connections: the control socket answers before. None without a database."""
+        if self.ovsdb is None or self.ovsdb.poll() is not None:
+            return
+        for bridge in self.vsctl("--no-wait", "list-br").split():
+            wait_for(f"{self.name}: {bridge} takes connections", lambda bridge=bridge: takes_connections(f"{self.directory}/{bridge}.mgmt"), 30)
 
     def stop(self):
         """Ends the daemon with SIGTERM; fails the test unless it ends cleanly."""
@@ -470,6 +479,14 @@ class Switch:
             settings.append("other_config:dpdk-socket-mem=384")
         settings.append(f'other_config:dpdk-extra="{extra}"')
         self.vsctl("set", "Open_vSwitch", ".", *settings, seconds=60)
+
+
+def takes_connections(path):
+    """Whether somebody listens on a Unix socket."""
+    with contextlib.closing(socket.socket(socket.AF_UNIX)) as client, contextlib.suppress(OSError):
+        client.connect(path)
+        return True
+    return False
 
 
 def counts(text):

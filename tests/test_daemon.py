@@ -213,7 +213,7 @@ def second_daemon_waits_for_the_lock(lab):
     switch.bridge()
     second = Switch(lab, "s2", database=False)
     second.db = switch.db
-    second.start()
+    second.start(bridges=False)
     wait_for("the second daemon says so", lambda: re.search(r"another ovs-vswitchd process is running", second.log()), 10)
     switch.port("in0", "type=internal")
     time.sleep(1)

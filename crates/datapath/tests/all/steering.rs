@@ -1,0 +1,396 @@
+//! Flows that are processed by other workers than the one that receives them.
+
+use crate::support::*;
+use datapath::{BUCKETS, SteeringMode};
+use packet::Frame;
+use program::actions::Op;
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Flows of a source.
+const FLOWS: u64 = 200;
+/// Frames of a source that are on their way at most: what one ring holds, so that none is refused.
+const ON_THE_WAY: u64 = 768;
+
+/// Puts numbered frames of [`FLOWS`] flows on one wire, no faster than they come out by another.
+struct Source {
+    stop: Arc<AtomicBool>,
+    thread: std::thread::JoinHandle<u64>,
+}
+
+impl Source {
+    fn new(wire: &Arc<Wire>, out: &Arc<Wire>) -> Source {
+        let stop = Arc::new(AtomicBool::new(false));
+        let (stopped, wire, out) = (Arc::clone(&stop), Arc::clone(wire), Arc::clone(out));
+        let body = move || {
+            let mut number = 0;
+            while !stopped.load(Ordering::Relaxed) {
+                if number - out.sent() >= ON_THE_WAY {
+                    std::thread::yield_now();
+                    continue;
+                }
+                let flow = number % FLOWS;
+                assert!(wire.try_put(frame(mac(250), mac(flow as u8), number)));
+                number += 1;
+            }
+            number
+        };
+        Source {
+            stop,
+            thread: std::thread::spawn(body),
+        }
+    }
+
+    /// Stops, and says how many frames it has put on the wire.
+    fn stop(self) -> u64 {
+        self.stop.store(true, Ordering::Relaxed);
+        self.thread.join().unwrap()
+    }
+}
+
+/// Looks at what has come out of a wire, bit by bit.
+#[derive(Default)]
+struct Order {
+    last: HashMap<u64, u64>,
+    seen: u64,
+}
+
+impl Order {
+    fn look(&mut self, wire: &Wire) {
+        for bytes in wire.take() {
+            let number = u64::from_be_bytes(bytes[14..22].try_into().unwrap());
+            let before = self.last.insert(number % FLOWS, number);
+            assert!(before < Some(number), "{number} after {before:?}");
+            self.seen += 1;
+        }
+    }
+}
+
+fn total(switch: &Switch, of: fn(&datapath::SteeringWorker) -> u64) -> u64 {
+    switch.datapath.steering().workers.iter().map(of).sum()
+}
+
+/// A switch that sends what comes in by one wire out by another.
+fn two_ports(workers: usize, copied: bool) -> (Switch, Arc<Wire>, Arc<Wire>) {
+    two_ports_with(workers, copied, 1)
+}
+
+/// The same, so many times.
+fn two_ports_with(workers: usize, copied: bool, times: usize) -> (Switch, Arc<Wire>, Arc<Wire>) {
+    let mut switch = Switch::new(workers);
+    let bridge = switch.bridge("br0");
+    let (inward, outward) = (Wire::new(true), Wire::new(true));
+    // So that the other worker copies short frames.
+    inward.never_offloads.store(copied, Ordering::SeqCst);
+    switch.port(bridge, 1, &inward);
+    switch.port(bridge, 2, &outward);
+    switch.rule(bridge, 0, 1, in_port(1), vec![Op::Output(2); times]);
+    (switch, inward, outward)
+}
+
+/// The place of the worker that serves the first port.
+fn receiver(switch: &Switch) -> usize {
+    let serves = |worker: &datapath::WorkerInfo| {
+        worker.queues.iter().any(|queue| queue.name.ends_with("-1"))
+    };
+    switch.datapath.workers().iter().position(serves).unwrap()
+}
+
+#[test]
+fn a_hash_spreads_flows_over_workers_in_order() {
+    spread(false);
+    spread(true);
+}
+
+fn spread(copied: bool) {
+    let (mut switch, inward, outward) = two_ports(3, copied);
+    switch.datapath.set_steering(SteeringMode::Rss);
+    assert_eq!(switch.datapath.steer(), Ok(true));
+    let source = Source::new(&inward, &outward);
+    let mut order = Order::default();
+    wait_until("frames", || {
+        order.look(&outward);
+        order.seen > 100_000
+    });
+    let put = source.stop();
+    wait_until("all", || {
+        order.look(&outward);
+        order.seen == put
+    });
+    assert_eq!(switch.dropped_in_all(), 0);
+    let info = switch.datapath.steering();
+    assert_eq!(info.effective, SteeringMode::Rss);
+    let receiver = receiver(&switch);
+    for (place, worker) in info.workers.iter().enumerate() {
+        assert_eq!(worker.taken > 0, place != receiver, "{info:?}");
+    }
+    // About two thirds.
+    let handed = info.workers[receiver].handed;
+    assert!(
+        (put / 2..put * 5 / 6).contains(&handed),
+        "{handed} of {put}"
+    );
+    let stats = switch.datapath.ports()[0].id;
+    assert_eq!(switch.datapath.port_stats(stats).unwrap().rx_packets, put);
+    // Off again: all comes home.
+    switch.datapath.set_steering(SteeringMode::Off);
+    assert_eq!(switch.datapath.steer(), Ok(false));
+    assert!(
+        switch
+            .datapath
+            .steering()
+            .workers
+            .iter()
+            .all(|worker| worker.away == 0)
+    );
+}
+
+#[test]
+fn ten_thousand_moves_under_load_keep_the_order_and_lose_nothing() {
+    move_much(false);
+    move_much(true);
+}
+
+fn move_much(copied: bool) {
+    let (mut switch, inward, outward) = two_ports(3, copied);
+    switch.datapath.set_steering(SteeringMode::Adaptive);
+    let source = Source::new(&inward, &outward);
+    let receiver = receiver(&switch);
+    let mut order = Order::default();
+    let mut random = 1_u64;
+    let mut draw = |below: usize| {
+        random = random
+            .wrapping_mul(6364136223846793005)
+            .wrapping_add(1442695040888963407);
+        (random >> 33) as usize % below
+    };
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while total(&switch, |worker| worker.moved) < 10_000 {
+        assert!(
+            Instant::now() < deadline,
+            "{:?}",
+            switch.datapath.steering()
+        );
+        for _ in 0..16 {
+            let (bucket, to) = (draw(BUCKETS), draw(3));
+            switch.datapath.move_bucket(receiver, bucket, to).unwrap();
+        }
+        order.look(&outward);
+        std::thread::sleep(Duration::from_micros(50));
+    }
+    let put = source.stop();
+    wait_until("all", || {
+        order.look(&outward);
+        order.seen == put
+    });
+    assert_eq!(switch.dropped_in_all(), 0);
+    assert!(order.seen > 10_000, "{}", order.seen);
+}
+
+#[test]
+fn workers_come_and_go_while_flows_are_spread() {
+    let (mut switch, inward, outward) = two_ports(2, true);
+    switch.datapath.set_steering(SteeringMode::Rss);
+    let source = Source::new(&inward, &outward);
+    let mut order = Order::default();
+    for round in 0..40 {
+        let count = [2, 3, 1, 4][round % 4];
+        switch.datapath.set_workers(&vec![None; count]).unwrap();
+        switch.datapath.steer().unwrap();
+        let before = order.seen;
+        wait_until("frames", || {
+            order.look(&outward);
+            order.seen > before + 500
+        });
+        if round % 3 == 0 {
+            switch.datapath.rebalance().unwrap();
+        }
+    }
+    let put = source.stop();
+    wait_until("all", || {
+        order.look(&outward);
+        order.seen == put
+    });
+    assert_eq!(switch.dropped_in_all(), 0);
+}
+
+#[test]
+fn frames_of_ports_that_go_are_counted() {
+    let (mut switch, inward, outward) = two_ports(2, true);
+    let bridge = switch.bridge("br1");
+    switch.datapath.set_steering(SteeringMode::Rss);
+    switch.datapath.steer().unwrap();
+    let source = Source::new(&inward, &outward);
+    let mut received = 0;
+    for round in 0..30 {
+        let wire = Wire::new(true);
+        let port = switch.port(bridge, 7, &wire);
+        let frames = (0..500).map(|number| frame(mac(250), mac(number as u8), number));
+        wire.put_all(frames);
+        std::thread::sleep(Duration::from_micros(round * 30));
+        switch.datapath.remove_port(port).unwrap();
+        received += 500 - wire.waiting() as u64;
+    }
+    let put = source.stop();
+    let mut order = Order::default();
+    wait_until("all", || {
+        order.look(&outward);
+        order.seen == put
+    });
+    // Each met no rule of its bridge, or its port had gone when it was taken.
+    wait_until("counted", || {
+        let (gone, missed) = (switch.dropped("port_gone"), switch.dropped("table_miss"));
+        gone + missed == received && switch.dropped_in_all() == received
+    });
+}
+
+#[test]
+fn a_full_ring_drops_by_a_name_and_goes_on() {
+    let (mut switch, inward, outward) = two_ports(2, true);
+    let receiver = receiver(&switch);
+    let other = 1 - receiver;
+    for bucket in 0..BUCKETS {
+        switch
+            .datapath
+            .move_bucket(receiver, bucket, other)
+            .unwrap();
+    }
+    wait_until("moved", || {
+        switch.datapath.steering().workers[receiver].away == BUCKETS
+    });
+    let (stalled, go_on) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicBool::new(false)),
+    );
+    let (in_it, until) = (Arc::clone(&stalled), Arc::clone(&go_on));
+    let stall = move || {
+        in_it.store(true, Ordering::SeqCst);
+        while !until.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+    };
+    assert!(switch.datapath.run_on_worker(other, Box::new(stall)));
+    wait_until("stalled", || stalled.load(Ordering::SeqCst));
+    inward.put_all((0..2_000).map(|number| frame(mac(250), mac(number as u8), number)));
+    wait_until("dropped", || {
+        switch.dropped("steering_ring_full") == 2_000 - 1_024
+    });
+    // A move cannot end while the other does not finish: what comes is parked until it is given up.
+    switch.datapath.move_bucket(receiver, 0, receiver).unwrap();
+    wait_until("given up", || {
+        total(&switch, |worker| worker.gave_up_late) == 1
+    });
+    go_on.store(true, Ordering::SeqCst);
+    wait_until("the rest", || outward.sent() == 1_024);
+    inward.put(frame(mac(250), mac(1), 0));
+    wait_until("one more", || outward.sent() == 1_025);
+    assert_eq!(total(&switch, |worker| worker.refused), 2_000 - 1_024);
+}
+
+#[test]
+fn a_worker_with_too_much_to_do_gives_flows_away_and_gets_silent_ones_back() {
+    // Dear enough to process that help is worth it.
+    let (mut switch, inward, _outward) = two_ports_with(2, true, 32);
+    switch.datapath.set_steering(SteeringMode::Adaptive);
+    let receiver = receiver(&switch);
+    let frames = (0..FLOWS).map(|flow| frame(mac(250), mac(flow as u8), flow).to_vec());
+    inward.endless.lock().unwrap().0 = frames.collect();
+    inward.signal();
+    let away = |switch: &Switch| switch.datapath.steering().workers[receiver].away;
+    wait_until("given away", || {
+        switch.datapath.steer().unwrap();
+        std::thread::sleep(switch.datapath.steering_period());
+        away(&switch) > 0
+    });
+    let taken = total(&switch, |worker| worker.taken);
+    wait_until("taken", || {
+        total(&switch, |worker| worker.taken) > taken + 1_000
+    });
+    inward.endless.lock().unwrap().0.clear();
+    wait_until("back", || {
+        switch.datapath.steer().unwrap();
+        std::thread::sleep(switch.datapath.steering_period());
+        away(&switch) == 0
+    });
+}
+
+/// It may leave the worker that receives it, and comes back if the other cannot do it; then it
+/// stays for long.
+#[test]
+fn a_single_flow_does_not_wander() {
+    let (mut switch, inward, outward) = two_ports_with(2, true, 32);
+    switch.datapath.set_steering(SteeringMode::Adaptive);
+    inward.endless.lock().unwrap().0 = vec![frame(mac(250), mac(1), 0).to_vec()];
+    inward.signal();
+    for _ in 0..60 {
+        switch.datapath.steer().unwrap();
+        std::thread::sleep(switch.datapath.steering_period());
+    }
+    assert!(outward.sent() > 0);
+    assert!(total(&switch, |worker| worker.moved) <= 3);
+}
+
+#[test]
+fn what_cannot_be_moved_is_refused() {
+    let (mut switch, _, _) = two_ports(2, true);
+    let refused = |switch: &mut Switch, from, bucket, to| {
+        let moved = switch.datapath.move_bucket(from, bucket, to);
+        moved.unwrap_err().to_string()
+    };
+    assert_eq!(refused(&mut switch, 2, 0, 0), "there is no worker 2");
+    assert_eq!(refused(&mut switch, 0, 0, 9), "there is no worker 9");
+    assert_eq!(
+        refused(&mut switch, 0, BUCKETS, 1),
+        "there is no bucket 512: they are numbered from 0 to 511"
+    );
+}
+
+#[test]
+fn more_workers_than_queues_are_used_by_themselves() {
+    let (mut switch, _, _) = two_ports(2, true);
+    // Two queues.
+    assert_eq!(switch.datapath.steer(), Ok(false));
+    assert_eq!(switch.datapath.steering().effective, SteeringMode::Off);
+    switch.datapath.set_workers(&[None; 3]).unwrap();
+    assert_eq!(switch.datapath.steer(), Ok(true));
+    assert_eq!(switch.datapath.steering().effective, SteeringMode::Adaptive);
+    switch.datapath.set_steering(SteeringMode::Off);
+    assert_eq!(switch.datapath.steer(), Ok(false));
+}
+
+#[test]
+fn a_worker_that_fails_over_handed_frames_goes_on() {
+    let (mut switch, inward, outward) = two_ports(2, true);
+    let receiver = receiver(&switch);
+    for bucket in 0..BUCKETS {
+        switch
+            .datapath
+            .move_bucket(receiver, bucket, 1 - receiver)
+            .unwrap();
+    }
+    wait_until("moved", || {
+        switch.datapath.steering().workers[receiver].away == BUCKETS
+    });
+    outward.fail_send.store(true, Ordering::SeqCst);
+    inward.put_all((0..100).map(|number| frame(mac(250), mac(number as u8), number)));
+    wait_until("failed", || {
+        switch.datapath.workers()[1 - receiver].stats.failures > 0
+    });
+    outward.fail_send.store(false, Ordering::SeqCst);
+    // What was in hand is counted both as received and as about to be sent.
+    wait_until("counted", || {
+        outward.sent() + switch.dropped("worker_failed") >= 100
+    });
+    // What failed is finished: flows move back.
+    for bucket in 0..BUCKETS {
+        switch
+            .datapath
+            .move_bucket(receiver, bucket, receiver)
+            .unwrap();
+    }
+    wait_until("back", || {
+        switch.datapath.steering().workers[receiver].away == 0
+    });
+}

@@ -1,0 +1,716 @@
+//! Packets into tunnels and out of them, over an underlay bridge with a wire as its uplink.
+
+use crate::support::{Switch, Wire, in_port, wait_until};
+use datapath::learn_requests::RequestKind;
+use datapath::tunnel::{TunnelKey, TunnelSpec};
+use datapath::{BridgeId, LOCAL, PortId, PortKind, PortSettings, PortSpec};
+use packet::build::Builder;
+use packet::tunnel::{Addresses, Mapping, TunnelKind, decapsulate, parse};
+use packet::{Field, Frame, HeapFrame, Value};
+use program::actions::{Op, PortNo};
+use std::net::{IpAddr, Ipv4Addr};
+use std::sync::Arc;
+use underlay::{Device, Neighbours, Route, Routes, View};
+
+/// What the underlay takes.
+const MTU: u16 = 576;
+const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 1, 1];
+const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 1, 2];
+const OWN: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 1);
+const PEER: Ipv4Addr = Ipv4Addr::new(10, 0, 0, 2);
+
+/// A bridge with a wire on port 1, and an underlay with a wire on port 1 and one as its local port.
+struct Bed {
+    switch: Switch,
+    overlay: BridgeId,
+    physical: BridgeId,
+    inner: Arc<Wire>,
+    uplink: Arc<Wire>,
+    local: Arc<Wire>,
+    generation: u64,
+}
+
+impl Bed {
+    fn new() -> Bed {
+        let mut switch = Switch::new(1);
+        let overlay = switch.bridge("br-int");
+        let physical = switch.bridge("br-phy");
+        let (inner, uplink, local) = (Wire::new(true), Wire::new(true), Wire::new(true));
+        switch.port(overlay, 1, &inner);
+        switch.port(physical, 1, &uplink);
+        switch.port(physical, LOCAL, &local);
+        switch.rule(physical, 0, 1, in_port(LOCAL), vec![Op::Output(1)]);
+        switch.rule(physical, 0, 1, in_port(1), vec![Op::Output(LOCAL)]);
+        Bed {
+            switch,
+            overlay,
+            physical,
+            inner,
+            uplink,
+            local,
+            generation: 0,
+        }
+    }
+
+    /// One whose port 1 sends by a VXLAN tunnel at port 2.
+    fn with_vxlan(known: bool) -> Bed {
+        let mut bed = Bed::new();
+        bed.underlay(known);
+        let vxlan = TunnelKind::Vxlan { gbp: false };
+        bed.tunnel(2, TunnelSpec::new(vxlan, remote()));
+        bed.switch
+            .rule(bed.overlay, 0, 1, in_port(1), vec![Op::Output(2)]);
+        bed
+    }
+
+    /// The underlay's address is `OWN`/16; `known` says whether the peer's MAC address is.
+    fn underlay(&mut self, known: bool) {
+        let device = Device {
+            name: "br-phy".into(),
+            id: self.physical.underlay_id(),
+            mac: OWN_MAC,
+            addresses: vec![(OWN.into(), 16)],
+            mtu: MTU,
+        };
+        let (mut routes, mut neighbours) = (Routes::new(), Neighbours::new());
+        let net = Ipv4Addr::new(10, 0, 0, 0).into();
+        routes.insert(Route::by(&device, net, 16, None, 0, false).unwrap());
+        if known {
+            neighbours.learn("br-phy", PEER.into(), PEER_MAC, 0);
+        }
+        self.generation += 1;
+        let view = View::new(self.generation, &routes, &neighbours, &[device]);
+        self.switch.datapath.set_underlay(Arc::new(view));
+    }
+
+    fn tunnel(&mut self, number: PortNo, spec: TunnelSpec) -> PortId {
+        self.switch
+            .datapath
+            .add_port(PortSpec {
+                name: format!("tunnel{number}"),
+                bridge: self.overlay,
+                number,
+                settings: PortSettings::default(),
+                kind: PortKind::Tunnel(spec),
+            })
+            .unwrap()
+    }
+
+    /// What the underlay has sent, once there are so many frames.
+    fn sent(&self, count: u64) -> Vec<HeapFrame> {
+        wait_until("sent by the uplink", || self.uplink.sent() >= count);
+        let frames = self.uplink.take();
+        frames.iter().map(|bytes| HeapFrame::new(bytes)).collect()
+    }
+
+    /// The same packet on its way back.
+    fn turned(mut frame: HeapFrame) -> HeapFrame {
+        let head = frame.head_mut();
+        for at in 0..6 {
+            head.swap(at, 6 + at);
+        }
+        for at in 0..4 {
+            head.swap(26 + at, 30 + at);
+        }
+        frame
+    }
+}
+
+fn packet() -> HeapFrame {
+    Builder::ethernet([2, 0, 0, 0, 0, 9], [2, 0, 0, 0, 0, 8])
+        .ipv4(0x0a01_0101, 0x0a01_0102)
+        .udp(1000, 2000)
+        .payload(&[7; 60])
+        .frame()
+}
+
+fn remote() -> Option<IpAddr> {
+    Some(PEER.into())
+}
+
+/// Every kind: what goes in at one end is what comes out when the packet is sent back.
+#[test]
+fn what_goes_through_a_tunnel_comes_back() {
+    for kind in TunnelKind::ALL {
+        if kind == TunnelKind::Ip6Gre {
+            continue;
+        }
+        let mut bed = Bed::new();
+        bed.underlay(true);
+        let spec = TunnelSpec {
+            in_key: TunnelKey::Fixed(77),
+            out_key: TunnelKey::Fixed(77),
+            ..TunnelSpec::new(kind, remote())
+        };
+        let port = bed.tunnel(2, spec);
+        let (out, back) = (vec![Op::Output(2)], vec![Op::Output(1)]);
+        bed.switch.rule(bed.overlay, 0, 1, in_port(1), out);
+        bed.switch.rule(bed.overlay, 0, 1, in_port(2), back);
+        bed.inner.put(packet());
+        let mut outer = bed.sent(1).remove(0);
+        let mut copy = outer.clone();
+        let found = parse(&mut copy, kind).unwrap();
+        let (src, dst) = (OWN.into(), PEER.into());
+        assert_eq!(
+            found.info.addresses,
+            Some(Addresses::V4 { src, dst }),
+            "{kind:?}"
+        );
+        assert_eq!(found.info.id, 77);
+        assert_eq!(outer.head()[..6], PEER_MAC);
+        assert_eq!(outer.head()[6..12], OWN_MAC);
+        decapsulate(&mut copy, &found).unwrap();
+        let whole = packet().to_vec();
+        let carried = if kind == TunnelKind::Gtpu { 14 } else { 0 };
+        assert_eq!(copy.to_vec(), whole[carried..], "{kind:?}");
+
+        outer = Bed::turned(outer);
+        bed.uplink.put(outer);
+        wait_until("came back", || bed.inner.sent() == 1);
+        let mut whole = packet().to_vec();
+        whole[..carried.min(12)].fill(0);
+        assert_eq!(bed.inner.take(), [whole], "{kind:?}");
+        let stats = bed.switch.datapath.port_stats(port).unwrap();
+        assert_eq!((stats.rx_packets, stats.tx_packets), (1, 1));
+        assert_eq!(
+            (stats.rx_bytes, stats.tx_bytes),
+            (packet().len() as u64, packet().len() as u64)
+        );
+        assert_eq!(bed.local.sent(), 0, "not for the device");
+        assert_eq!(bed.switch.dropped_in_all(), 0);
+    }
+}
+
+/// What packets say: rules write the key and the other end, and match what came.
+#[test]
+fn rules_say_where_to_and_see_where_from() {
+    let mut bed = Bed::new();
+    bed.underlay(true);
+    let flow = TunnelSpec {
+        in_key: TunnelKey::Flow,
+        out_key: TunnelKey::Flow,
+        ..TunnelSpec::new(TunnelKind::Geneve, None)
+    };
+    bed.tunnel(2, flow);
+    let map = [Mapping {
+        class: 0x102,
+        kind: 0x80,
+        length: 4,
+        field: 0,
+    }];
+    bed.switch
+        .datapath
+        .set_tunnel_options(bed.overlay, &map)
+        .unwrap();
+    let set = |field: Field, value: u128| Op::SetField {
+        field,
+        value: Value::from_u128(value, field.def().bytes),
+        mask: field.def().place(),
+    };
+    let dst = u128::from(u32::from(PEER));
+    let ops = vec![set(Field::TunId, 5), set(Field::TunDst, dst), Op::Output(2)];
+    bed.switch.rule(bed.overlay, 0, 1, in_port(1), ops);
+    let mut from = in_port(2);
+    from.set_exact(Field::TunId, 5);
+    from.set_exact(Field::TunSrc, dst);
+    bed.switch
+        .rule(bed.overlay, 0, 1, from, vec![Op::Output(1)]);
+    bed.inner.put(packet());
+    let outer = bed.sent(1).remove(0);
+    let found = parse(&mut outer.clone(), TunnelKind::Geneve).unwrap();
+    assert_eq!(found.info.id, 5);
+    bed.uplink.put(Bed::turned(outer));
+    wait_until("came back", || bed.inner.sent() == 1);
+    assert_eq!(bed.switch.dropped_in_all(), 0);
+
+    // Without a rule's word there is no other end.
+    bed.switch
+        .rule(bed.overlay, 0, 2, in_port(1), vec![Op::Output(2)]);
+    bed.inner.put(packet());
+    wait_until("dropped", || {
+        bed.switch.dropped("tunnel_no_destination") == 1
+    });
+}
+
+/// A packet waits until the next hop's address is known, and control is asked for it.
+#[test]
+fn packets_wait_for_a_neighbour() {
+    let mut bed = Bed::with_vxlan(false);
+    bed.inner.put_all((0..200).map(|_| packet()));
+    let mut requests = Vec::new();
+    wait_until("asked", || {
+        requests.extend(bed.switch.datapath.take_requests(10));
+        !requests.is_empty()
+    });
+    let asked = requests.remove(0);
+    assert_eq!(asked.bridge, bed.physical);
+    let RequestKind::AskNeighbour { address, source } = asked.kind else {
+        panic!("{asked:?}");
+    };
+    assert_eq!((address, source), (PEER.into(), OWN.into()));
+    wait_until("too many", || {
+        bed.switch.dropped("tunnel_too_many_wait") == 200 - 64
+    });
+    // The answer passes the underlay's local port, which control learns from.
+    let mut reply = underlay::arp_request(PEER_MAC, PEER, OWN);
+    reply[21] = 2;
+    bed.uplink.put(HeapFrame::new(&reply));
+    wait_until("seen", || {
+        requests.extend(bed.switch.datapath.take_requests(10));
+        requests.iter().any(|request| {
+            let seen = matches!(
+                request.kind,
+                RequestKind::NeighbourSeen { address, mac, asked: true }
+                    if address == IpAddr::from(PEER) && mac == PEER_MAC
+            );
+            seen && request.bridge == bed.physical
+        })
+    });
+    wait_until("the device has it, too", || bed.local.sent() == 1);
+    bed.underlay(true);
+    assert_eq!(bed.sent(64).len(), 64);
+    // What nobody answers for is given up.
+    bed.underlay(false);
+    bed.inner.put(packet());
+    wait_until("given up", || {
+        bed.switch.dropped("tunnel_no_neighbour") == 1
+    });
+}
+
+/// Packets for no tunnel port, broken ones, and those that are for the host itself.
+#[test]
+fn what_comes_for_no_tunnel_is_counted_or_the_hosts() {
+    let mut bed = Bed::new();
+    bed.underlay(true);
+    let vxlan = TunnelKind::Vxlan { gbp: false };
+    let spec = TunnelSpec {
+        in_key: TunnelKey::Fixed(1),
+        out_key: TunnelKey::Fixed(2),
+        ..TunnelSpec::new(vxlan, remote())
+    };
+    let port = bed.tunnel(2, spec);
+    bed.switch
+        .rule(bed.overlay, 0, 1, in_port(1), vec![Op::Output(2)]);
+    bed.switch
+        .rule(bed.overlay, 0, 1, in_port(2), vec![Op::Output(1)]);
+    bed.inner.put(packet());
+    let outer = bed.sent(1).remove(0);
+    bed.uplink.put(Bed::turned(outer.clone()));
+    wait_until("of no tunnel", || bed.switch.dropped("tunnel_no_port") == 1);
+    let mut broken = Bed::turned(outer.clone());
+    broken.truncate(45);
+    bed.uplink.put(broken);
+    let bad = |bed: &Bed| bed.switch.dropped_in_all() == 2;
+    wait_until("cut short", || bad(&bed));
+    let mut other = Bed::turned(outer.clone());
+    other.head_mut()[36] = 1; // another UDP port
+    bed.uplink.put(other);
+    wait_until("the host's", || bed.local.sent() == 1);
+    // Nobody's any more, once the port is gone.
+    bed.switch.datapath.remove_port(port).unwrap();
+    bed.uplink.put(Bed::turned(outer));
+    wait_until("the host's", || bed.local.sent() == 2);
+}
+
+/// A route that leads into its own tunnel ends.
+#[test]
+fn a_route_into_its_own_tunnel_ends() {
+    let mut bed = Bed::with_vxlan(true);
+    // What goes out by the underlay's local port is sent to the overlay, which tunnels it again.
+    bed.switch.patch(bed.overlay, 3, "a", "b");
+    bed.switch.patch(bed.physical, 3, "b", "a");
+    bed.switch
+        .rule(bed.overlay, 0, 1, in_port(3), vec![Op::Output(2)]);
+    bed.switch
+        .rule(bed.physical, 0, 2, in_port(LOCAL), vec![Op::Output(3)]);
+    bed.inner.put(packet());
+    wait_until("ended", || bed.switch.dropped_in_all() == 1);
+    assert_eq!(bed.uplink.sent(), 0);
+}
+
+/// A tunnel that may be fragmented: packets that are too long for the underlay leave in fragments,
+/// and such fragments, in any order, come in as packets, whatever their size.
+#[test]
+fn long_packets_leave_and_come_in_fragments() {
+    for kind in [
+        TunnelKind::Vxlan { gbp: false },
+        TunnelKind::Geneve,
+        TunnelKind::Gre,
+    ] {
+        let mut bed = Bed::new();
+        bed.underlay(true);
+        let spec = TunnelSpec {
+            df: false,
+            csum: true,
+            ..TunnelSpec::new(kind, remote())
+        };
+        let port = bed.tunnel(2, spec);
+        let (out, back) = (vec![Op::Output(2)], vec![Op::Output(1)]);
+        bed.switch.rule(bed.overlay, 0, 1, in_port(1), out);
+        bed.switch.rule(bed.overlay, 0, 1, in_port(2), back);
+        let sizes = [MTU as usize, 3 * MTU as usize, 9000, 60_000];
+        let long = |size: usize| {
+            let mut payload = vec![0; size];
+            (payload.iter_mut().enumerate()).for_each(|(at, byte)| *byte = (at * 7 / 5) as u8);
+            let builder = Builder::ethernet([2, 0, 0, 0, 0, 9], [2, 0, 0, 0, 0, 8])
+                .ipv4(0x0a01_0101, 0x0a01_0102)
+                .udp(1000, 2000);
+            builder.payload(&payload).frame()
+        };
+        let mut sent = 0;
+        let mut identifications = Vec::new();
+        for (number, size) in sizes.into_iter().enumerate() {
+            let payload = (usize::from(MTU) - 20) & !7;
+            let outer = long(size).len() + 50 - 14 - 20;
+            let header = if kind == TunnelKind::Gre { 8 } else { 16 };
+            let outer = outer - 16 + header;
+            let count = outer.div_ceil(payload);
+            bed.inner.put(long(size));
+            let mut fragments = bed.sent(sent + count as u64);
+            sent += count as u64;
+            assert_eq!(fragments.len(), count, "{kind:?} {size}");
+            for fragment in &fragments {
+                assert!(fragment.len() <= 14 + usize::from(MTU));
+            }
+            identifications.push(fragments[0].head()[18..20].to_vec());
+            fragments.reverse();
+            let middle = fragments.len() / 2;
+            fragments.swap(0, middle);
+            bed.uplink.put_all(fragments.into_iter().map(Bed::turned));
+            wait_until("came in", || bed.inner.sent() == number as u64 + 1);
+            let came = bed.inner.take();
+            assert!(
+                came == [long(size).to_vec()],
+                "{kind:?} {size}: other bytes"
+            );
+        }
+        identifications.dedup();
+        assert_eq!(
+            identifications.len(),
+            sizes.len(),
+            "each packet has its own"
+        );
+        let stats = bed.switch.datapath.port_stats(port).unwrap();
+        assert_eq!(
+            (stats.rx_packets, stats.tx_packets),
+            (sizes.len() as u64, sizes.len() as u64),
+            "the tunnel's packets are counted, not their fragments"
+        );
+        let coverage = bed.switch.datapath.coverage();
+        let count = |name: &str| coverage.iter().find(|(other, _)| other == name).unwrap().1;
+        assert_eq!(count("tunnel_fragments_sent"), sent);
+        assert_eq!(count("tunnel_reassembled"), sizes.len() as u64);
+        assert_eq!(bed.switch.dropped_in_all(), 0);
+        assert_eq!(bed.local.sent(), 0, "not for the device");
+    }
+}
+
+/// What says "do not fragment" leaves as it is, for the underlay's port to judge.
+#[test]
+fn what_is_not_to_be_fragmented_is_not() {
+    let bed = Bed::with_vxlan(true);
+    let long = Builder::ethernet([2, 0, 0, 0, 0, 9], [2, 0, 0, 0, 0, 8])
+        .ipv4(0x0a01_0101, 0x0a01_0102)
+        .udp(1000, 2000)
+        .payload(&[7; 1000])
+        .frame();
+    bed.inner.put(long.clone());
+    assert_eq!(bed.sent(1)[0].len(), long.len() + 50);
+}
+
+/// Fragments of what no tunnel claims are the host's, as they came; those of a tunnel's packet that
+/// does not come whole are dropped in time, and what contradicts is counted.
+#[test]
+fn fragments_of_others_are_the_hosts() {
+    let bed = Bed::with_vxlan(true);
+    let fragments = |udp: u16, id: u8, size: usize| -> Vec<HeapFrame> {
+        let mut whole = Builder::ethernet(OWN_MAC, PEER_MAC)
+            .ipv4(PEER.into(), OWN.into())
+            .udp(5, udp)
+            .payload(&[9; 600])
+            .with_ipv4(|ip| ip.set_fragment(0))
+            .bytes();
+        whole[19] = id;
+        whole[24..26].fill(0);
+        let sum = packet::checksum::ipv4_header(&whole[14..34]);
+        whole[24..26].copy_from_slice(&sum.to_be_bytes());
+        let cut = packet::fragment::Fragments::new(HeapFrame::new(&whole), size, 0).unwrap();
+        cut.map(|fragment| fragment.unwrap()).collect()
+    };
+    let others = fragments(5353, 1, 300);
+    let mut order = others.clone();
+    order.rotate_left(1);
+    bed.uplink.put_all(order);
+    wait_until("the host's", || bed.local.sent() == 3);
+    let mut came = bed.local.take();
+    let mut wanted: Vec<_> = others.iter().map(Frame::to_vec).collect();
+    came.sort();
+    wanted.sort();
+    assert_eq!(came, wanted);
+    // One whose header is wrong is the host's to judge.
+    let mut wrong = others[1].clone();
+    wrong.head_mut()[24] ^= 1;
+    bed.uplink.put(wrong);
+    wait_until("the host judges", || bed.local.sent() == 4);
+    assert_eq!(bed.switch.dropped_in_all(), 0);
+
+    let ours = fragments(4789, 2, 300);
+    bed.uplink
+        .put_all([ours[0].clone(), ours[0].clone(), ours[2].clone()]);
+    wait_until("twice", || bed.switch.dropped("tunnel_fragment_twice") == 1);
+    wait_until("late", || bed.switch.dropped("tunnel_fragment_late") == 2);
+    let (ours, overlapping) = (fragments(4789, 3, 300), fragments(4789, 3, 200));
+    bed.uplink
+        .put_all([ours[0].clone(), overlapping[1].clone()]);
+    wait_until("contradiction", || {
+        bed.switch.dropped("tunnel_fragment_contradiction") == 2
+    });
+    assert_eq!(bed.local.sent(), 4);
+}
+
+/// A sender of first fragments alone is bounded, and takes no room from others.
+#[test]
+fn many_first_fragments_leave_room_to_others() {
+    let bed = Bed::with_vxlan(true);
+    let first = |source: u8, id: u16| {
+        let mut whole = Builder::ethernet(OWN_MAC, PEER_MAC)
+            .ipv4(0x0a00_0100 | u32::from(source), OWN.into())
+            .udp(5, 4789)
+            .payload(&[9; 120])
+            .bytes();
+        whole[18..20].copy_from_slice(&id.to_be_bytes());
+        whole[20] = 0x20;
+        whole[24..26].fill(0);
+        let sum = packet::checksum::ipv4_header(&whole[14..34]);
+        whole[24..26].copy_from_slice(&sum.to_be_bytes());
+        HeapFrame::new(&whole)
+    };
+    bed.uplink.put_all((0..1000).map(|id| first(1, id)));
+    let full = || bed.switch.dropped("tunnel_fragment_full");
+    wait_until("refused", || full() == 1000 - 64);
+    bed.uplink.put_all((0..60).map(|id| first(2, id)));
+    wait_until("all given up in the end", || {
+        bed.switch.dropped("tunnel_fragment_late") == 64 + 60
+    });
+    assert_eq!(full(), 1000 - 64);
+}
+
+/// What the kernel's tunnel hands over uncut comes in uncut.
+#[test]
+fn large_packets_come_in_whole() {
+    let mut bed = Bed::with_vxlan(true);
+    bed.switch
+        .rule(bed.overlay, 0, 1, in_port(2), vec![Op::Output(1)]);
+    let inner = Builder::ethernet([2, 0, 0, 0, 0, 9], [2, 0, 0, 0, 0, 8])
+        .ipv4(0x0a01_0101, 0x0a01_0102)
+        .tcp(1000, 2000, 0x10)
+        .payload(&[7; 4000])
+        .partial_checksum();
+    bed.inner.put(HeapFrame::new(&inner.bytes()));
+    let mut outer = Bed::turned(bed.sent(1).remove(0));
+    let large = packet::Offload {
+        partial_checksum: true,
+        csum_start: 50 + 34,
+        csum_offset: 16,
+        gso: packet::frame::Gso::Tcp4,
+        gso_size: 1400,
+        ..packet::Offload::default()
+    };
+    outer.set_offload(large);
+    bed.uplink.put(outer.clone());
+    wait_until("came in", || bed.inner.sent() == 1);
+    let came = bed.inner.sent.lock().unwrap().remove(0);
+    assert_eq!(came.to_vec(), inner.bytes());
+    let wanted = packet::Offload {
+        csum_start: 34,
+        ..large
+    };
+    assert_eq!(came.offload(), wanted);
+    // What would be cut as packets of the tunnel itself has no header in its later parts.
+    outer.set_offload(packet::Offload {
+        csum_start: 34,
+        csum_offset: 6,
+        gso: packet::frame::Gso::UdpL4,
+        ..large
+    });
+    bed.uplink.put(outer);
+    wait_until("refused", || bed.switch.dropped("tunnel_segment") == 1);
+}
+
+/// Packets of many tunnels that come together find their own ports' rules, and say their own keys.
+#[test]
+fn packets_of_many_tunnels_are_told_apart() {
+    const TUNNELS: u32 = 40;
+    let mut bed = Bed::new();
+    bed.underlay(true);
+    let vxlan = TunnelKind::Vxlan { gbp: false };
+    for number in 0..TUNNELS {
+        let key = TunnelKey::Fixed(u64::from(number) + 1);
+        let spec = TunnelSpec {
+            in_key: key,
+            out_key: key,
+            ..TunnelSpec::new(vxlan, remote())
+        };
+        bed.tunnel(10 + number, spec);
+    }
+    // Each in turn: bursts in which every packet is another tunnel's.
+    let out = (0..TUNNELS).map(|number| Op::Output(10 + number)).collect();
+    bed.switch.rule(bed.overlay, 0, 1, in_port(1), out);
+    bed.inner.put(packet());
+    let outer = bed.sent(u64::from(TUNNELS));
+    for number in (0..TUNNELS).filter(|number| number % 2 == 0) {
+        let mut matching = in_port(10 + number);
+        // Also where rules look at the key: then they are walked with it.
+        if number % 4 == 0 {
+            matching.set_exact(Field::TunId, u128::from(number) + 1);
+        }
+        bed.switch
+            .rule(bed.overlay, 0, 1, matching, vec![Op::Output(1)]);
+    }
+    bed.uplink.put_all(outer.into_iter().map(Bed::turned));
+    let wanted = u64::from(TUNNELS) / 2;
+    wait_until("half of them", || bed.inner.sent() == wanted);
+    wait_until("the others miss", || {
+        bed.switch.dropped("table_miss") == wanted
+    });
+}
+
+/// A mirror's copies say nothing that another packet said.
+#[test]
+fn mirrors_do_not_send_what_others_said() {
+    let mut bed = Bed::new();
+    bed.underlay(true);
+    let flow = TunnelSpec {
+        in_key: TunnelKey::Flow,
+        out_key: TunnelKey::Flow,
+        ..TunnelSpec::new(TunnelKind::Geneve, remote())
+    };
+    let mirrored = bed.tunnel(2, flow.clone());
+    let other = TunnelSpec {
+        udp_dst: 6082,
+        ..flow
+    };
+    bed.tunnel(3, other);
+    let set = Op::SetField {
+        field: Field::TunId,
+        value: Value::from_u128(99, 8),
+        mask: Field::TunId.def().place(),
+    };
+    bed.switch
+        .rule(bed.overlay, 0, 1, in_port(1), vec![set, Op::Output(3)]);
+    let source = Wire::new(true);
+    let from = bed.switch.port(bed.overlay, 4, &source);
+    let mirror = datapath::mirror::MirrorSpec {
+        name: "m".into(),
+        select_all: false,
+        select_src: vec![from],
+        select_dst: Vec::new(),
+        select_vlans: Vec::new(),
+        output: datapath::mirror::MirrorOutput::Port(mirrored),
+        snaplen: None,
+    };
+    bed.switch
+        .datapath
+        .set_mirrors(bed.overlay, vec![mirror])
+        .unwrap();
+    bed.inner.put(packet());
+    let said = bed.sent(1).remove(0);
+    let id = |frame: HeapFrame| {
+        parse(&mut frame.clone(), TunnelKind::Geneve)
+            .unwrap()
+            .info
+            .id
+    };
+    assert_eq!(id(said), 99);
+    source.put(packet());
+    wait_until("mirrored", || bed.uplink.sent() == 2);
+    let copy = HeapFrame::new(&bed.uplink.take()[0]);
+    assert_eq!(id(copy), 0);
+}
+
+/// One frame behind a patch port reaches all of many tunnels, as does a large one in many segments.
+#[test]
+fn one_frame_reaches_many_tunnels_behind_a_patch_port() {
+    const TUNNELS: u32 = 300;
+    let mut bed = Bed::new();
+    bed.underlay(true);
+    let middle = bed.switch.bridge("br-tun");
+    bed.switch.patch(bed.overlay, 3, "a", "b");
+    bed.switch.patch(middle, 3, "b", "a");
+    for number in 0..TUNNELS {
+        let spec = TunnelSpec {
+            out_key: TunnelKey::Fixed(number.into()),
+            in_key: TunnelKey::Fixed(number.into()),
+            ..TunnelSpec::new(TunnelKind::Geneve, remote())
+        };
+        let overlay = std::mem::replace(&mut bed.overlay, middle);
+        bed.tunnel(10 + number, spec);
+        bed.overlay = overlay;
+    }
+    bed.switch
+        .rule(bed.overlay, 0, 1, in_port(1), vec![Op::Output(3)]);
+    let out = (0..TUNNELS).map(|number| Op::Output(10 + number)).collect();
+    bed.switch.rule(middle, 0, 1, in_port(3), out);
+    bed.inner.put(packet());
+    bed.sent(TUNNELS.into());
+    let before = bed.uplink.sent();
+    bed.switch
+        .rule(middle, 0, 2, in_port(3), vec![Op::Output(10)]);
+    let mut large = Builder::ethernet([2, 0, 0, 0, 0, 9], [2, 0, 0, 0, 0, 8])
+        .ipv4(0x0a01_0101, 0x0a01_0102)
+        .tcp(1000, 2000, 0x10)
+        .payload(&[7; 60_000])
+        .partial_checksum()
+        .frame();
+    large.set_offload(packet::Offload {
+        partial_checksum: true,
+        csum_start: 34,
+        csum_offset: 16,
+        gso: packet::frame::Gso::Tcp4,
+        gso_size: 60,
+        ..packet::Offload::default()
+    });
+    bed.inner.put(large);
+    wait_until("all segments", || bed.uplink.sent() == before + 1000);
+    assert_eq!(bed.switch.dropped_in_all(), 0);
+}
+
+/// Next hops that never answer do not keep others from being asked for.
+#[test]
+fn silent_next_hops_leave_room_to_others() {
+    const SILENT: u32 = 300;
+    let mut bed = Bed::new();
+    bed.underlay(false);
+    let address =
+        |number: u32| IpAddr::from([10, 0, 1 + (number / 200) as u8, (number % 200) as u8]);
+    let mut out = Vec::new();
+    for number in 0..=SILENT {
+        let kind = TunnelKind::Vxlan { gbp: false };
+        bed.tunnel(10 + number, TunnelSpec::new(kind, Some(address(number))));
+        out.push(Op::Output(10 + number));
+    }
+    let last = out.pop().into_iter().collect();
+    let mut udp = in_port(1);
+    udp.set_exact(Field::EthType, 0x0800);
+    bed.switch.rule(bed.overlay, 0, 2, udp, out);
+    bed.switch.rule(bed.overlay, 0, 1, in_port(1), last);
+    bed.inner.put(packet());
+    // Those that were given up for the others, and those that waited in vain.
+    wait_until("all are given up", || {
+        bed.switch.dropped("tunnel_no_neighbour") == u64::from(SILENT)
+    });
+    bed.switch.datapath.take_requests(10_000);
+    let other = Builder::ethernet([2; 6], [4; 6])
+        .eth_type(0x88b5)
+        .payload(&[0; 60]);
+    let mut asked = false;
+    wait_until("the other is asked for", || {
+        bed.inner.try_put(other.frame());
+        std::thread::sleep(std::time::Duration::from_millis(5));
+        let requests = bed.switch.datapath.take_requests(10_000);
+        asked |= requests.iter().any(|request| {
+            matches!(request.kind, RequestKind::AskNeighbour { address: to, .. } if to == address(SILENT))
+        });
+        asked
+    });
+}

@@ -1,0 +1,522 @@
+//! Rules that packets ask for: the walk and its requests against the twin and its flow mods, on
+//! generated rules and packets, while rules change.
+//!
+//! Two switches get the same rules. One walks packets and makes the rules that they ask for; the
+//! other evaluates them one by one and carries out the flow mods that the twin notes. What leaves,
+//! and afterwards every rule, must be the same. `SLUICE_CASES` sets the number of cases,
+//! `SLUICE_SEED` the first.
+
+use crate::common;
+use crate::common::generate::ways::SHARED;
+use crate::common::generate::{Random, change, frame};
+use crate::common::learning::{Walker, learn_actions};
+use crate::common::{Switch, apply};
+use openflow::Version;
+use openflow::action::{Action, LearnSource, LearnTarget};
+use openflow::flow::{FlowMod, FlowStats};
+use openflow::message::{NO_BUFFER, PacketOut};
+use openflow::port;
+use packet::{Field, Match};
+use pipeline::twin::Surroundings;
+use pipeline::{FlowModOutcome, twin};
+use std::collections::HashMap;
+
+/// A switch that walks, one that the twin evaluates, and what they are made of.
+struct Pair {
+    random: Random,
+    walker: Walker,
+    other: Switch,
+    known: HashMap<(u8, u16), Match>,
+    actions: Vec<Action>,
+    taught: usize,
+    /// The one port whose packets teach; None for any.
+    teacher: Option<u32>,
+}
+
+fn number(name: &str, default: u64) -> u64 {
+    std::env::var(name)
+        .ok()
+        .and_then(|text| text.parse().ok())
+        .unwrap_or(default)
+}
+
+/// What two switches must agree on; times and counts aside.
+fn rules(switch: &Switch) -> Vec<FlowStats> {
+    let mut rules: Vec<FlowStats> = switch
+        .flows()
+        .into_iter()
+        .map(|stats| FlowStats {
+            packets: 0,
+            bytes: 0,
+            duration_ns: 0,
+            idle_age: 0,
+            hard_age: 0,
+            ..stats
+        })
+        .collect();
+    rules.sort_by_key(|rule| format!("{} {} {:?}", rule.table, rule.priority, rule.matching));
+    rules
+}
+
+impl Pair {
+    fn new(seed: u64) -> Pair {
+        let mut random = Random(seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1);
+        (0..4).for_each(|_| _ = random.next());
+        let actions = learn_actions(&mut random);
+        Pair {
+            random,
+            walker: Walker::new(),
+            other: Switch::new(),
+            known: HashMap::new(),
+            actions,
+            taught: 0,
+            teacher: None,
+        }
+    }
+
+    /// Changes rules of both. `table_0`: what rules of the first table do before anything else.
+    fn mutate(&mut self, count: u64, first_only: bool) {
+        for _ in 0..count {
+            let mut change = change(&mut self.random, &mut self.known);
+            // Parts of conditions share a priority, which rules of no other kind may have.
+            let ordinary = change.priority < SHARED;
+            let chosen =
+                change.table == 0 && self.random.one_in(2) || !first_only && self.random.one_in(6);
+            if ordinary && chosen {
+                if let Some(port) = self.teacher {
+                    change.matching.set_exact(Field::InPort, port.into());
+                    // Rules of one precedence have one match, as others have.
+                    change.priority += 2 * SHARED;
+                }
+                let mut list: Vec<Action> = (0..1 + self.random.below(2))
+                    .map(|_| self.pick_action())
+                    .collect();
+                if !first_only && self.random.one_in(3) {
+                    list.insert(0, common::output(2));
+                }
+                list.push(Action::Resubmit {
+                    in_port: None,
+                    table: Some(1 + self.random.below(3) as u8),
+                    with_ct_orig: false,
+                });
+                list.push(common::output(1 + self.random.below(4) as u32));
+                change.instructions = apply(&list).into();
+            }
+            let done = self.walker.switch.mod10(change.clone());
+            let told = |done: FlowModOutcome| (done.changed, done.removed.len());
+            assert_eq!(done.map(told), self.other.mod10(change).map(told));
+        }
+        self.walker.switch.publish();
+        self.walker.switch.pipeline.housekeep(usize::MAX);
+        self.walker.switch.program.domain.collect();
+        assert_eq!(rules(&self.walker.switch), rules(&self.other));
+    }
+
+    fn pick_action(&mut self) -> Action {
+        let index = self.random.below(self.actions.len() as u64) as usize;
+        self.actions[index].clone()
+    }
+
+    /// Evaluates a packet and carries out what it has taught.
+    fn evaluate(&mut self, in_port: u32, bytes: &[u8]) -> twin::Outcome {
+        let outcome = twin::evaluate(&self.other.pipeline, in_port, bytes);
+        for change in &outcome.learned {
+            self.taught += 1;
+            let _ = self.other.send(change, Version::V1_0);
+        }
+        for ended in &outcome.ended {
+            let hit = &outcome.hits[ended.hit];
+            self.other
+                .pipeline
+                .connection_ended(&program::actions::learn::Ended {
+                    table: hit.table,
+                    priority: hit.priority,
+                    matching: hit.matching.clone(),
+                    idle: ended.idle,
+                    hard: ended.hard,
+                });
+        }
+        self.other.publish();
+        outcome
+    }
+
+    fn pass_time(&mut self) {
+        self.walker.switch.now += 10;
+        self.other.now += 10;
+    }
+}
+
+/// Each packet alone, with rules that teach anywhere, in clones and after outputs.
+fn one_by_one(seed: u64) -> (usize, usize) {
+    let mut pair = Pair::new(seed);
+    let size = pair.random.pick(&[4, 12, 40]);
+    pair.mutate(size, false);
+    let mut packets = 0;
+    for _ in 0..4 {
+        for index in 0..8 {
+            let in_port = 1 + pair.random.below(3) as u32;
+            let bytes = frame(&mut pair.random, [0xa5, index]);
+            let outcome = pair.evaluate(in_port, &bytes);
+            let got = pair.walker.walk(in_port, std::slice::from_ref(&bytes));
+            packets += 1;
+            if outcome.cut_short {
+                // Where a bound ends a packet, what it has taught by then is not defined.
+                return (packets, pair.taught);
+            }
+            let expected = common::learning::comparable(&outcome.effects);
+            assert_eq!(
+                got, expected,
+                "seed {seed}, in_port {in_port}, packet {bytes:02x?}"
+            );
+            assert_eq!(
+                rules(&pair.walker.switch),
+                rules(&pair.other),
+                "seed {seed}: rules after {bytes:02x?}"
+            );
+            pair.pass_time();
+        }
+        let count = pair.random.below(12);
+        pair.mutate(count, false);
+    }
+    (packets, pair.taught)
+}
+
+#[test]
+fn what_packets_teach_is_what_the_actions_say() {
+    let first = number("SLUICE_SEED", 1);
+    let cases = number("SLUICE_CASES", 500);
+    let (mut packets, mut taught) = (0, 0);
+    for seed in first..first + cases {
+        let (some_packets, some_taught) = one_by_one(seed);
+        packets += some_packets;
+        taught += some_taught;
+    }
+    println!("{packets} packets, {taught} rules taught");
+    if cases >= 100 {
+        assert!(taught > packets / 20, "{taught} rules by {packets} packets");
+    }
+}
+
+/// Packets of one burst, or of bursts of several ports: each does as if those before it had been
+/// done with. Rules that teach are in the first table, of one port's packets where there are
+/// several. Returns how many were compared, how many met what others had taught, and how many of
+/// those came in by another port.
+fn back_to_back(seed: u64, several: bool) -> (usize, usize, usize) {
+    let mut pair = Pair::new(seed ^ 0x5555);
+    pair.teacher = several.then_some(1);
+    let size = pair.random.pick(&[6, 20, 60]);
+    pair.mutate(size, true);
+    let (mut compared, mut obeyed, mut elsewhere) = (0, 0, 0);
+    for _ in 0..4 {
+        let mut packets = Vec::new();
+        let mut ports = Vec::new();
+        let mut expected = Vec::new();
+        let mut learned: Vec<FlowMod> = Vec::new();
+        let mut defined = true;
+        for index in 0..12 {
+            let mut bytes = frame(&mut pair.random, [0xa5, index]);
+            let port = match several {
+                // Half of them come by the port that teaches.
+                true if index % 4 >= 2 => 2 + pair.random.below(2) as u32,
+                _ => 1,
+            };
+            if port != 1 && pair.random.one_in(2) {
+                // Like one that has taught something, or an answer to it.
+                let like = pair.random.below(packets.len() as u64) as usize;
+                bytes = Vec::clone(&packets[like]);
+                let end = bytes.len();
+                bytes[end - 1] = index;
+                if pair.random.one_in(2) {
+                    bytes[..12].rotate_left(6);
+                }
+            }
+            let outcome = pair.evaluate(port, &bytes);
+            let met = outcome
+                .hits
+                .iter()
+                .filter(|hit| {
+                    learned
+                        .iter()
+                        .any(|rule| rule.table == hit.table && rule.matching == hit.matching)
+                })
+                .count();
+            obeyed += met;
+            elsewhere += if port == 1 { 0 } else { met };
+            ports.push(port);
+            defined &= !outcome.cut_short;
+            learned.extend(outcome.learned);
+            expected.extend(common::learning::comparable(&outcome.effects));
+            packets.push(bytes);
+        }
+        if !defined {
+            return (compared, obeyed, elsewhere);
+        }
+        let mut bursts: Vec<(u32, &[Vec<u8>])> = Vec::new();
+        let mut from = 0;
+        for to in 1..=packets.len() {
+            if to == packets.len() || ports[to] != ports[from] {
+                bursts.push((ports[from], &packets[from..to]));
+                from = to;
+            }
+        }
+        let got = pair.walker.walk_bursts(&bursts);
+        for bytes in &packets {
+            let of = |effects: &[twin::Effect]| {
+                let own = effects
+                    .iter()
+                    .filter(|effect| common::learning::tail(effect) == bytes[bytes.len() - 2..]);
+                own.cloned().collect::<Vec<_>>()
+            };
+            assert_eq!(of(&got), of(&expected), "seed {seed}, packet {bytes:02x?}");
+            compared += 1;
+        }
+        let (ours, others) = (rules(&pair.walker.switch), rules(&pair.other));
+        for (our, other) in ours.iter().zip(&others) {
+            assert_eq!(our, other, "seed {seed}");
+        }
+        assert_eq!(ours.len(), others.len(), "seed {seed}");
+        pair.pass_time();
+        let count = pair.random.below(8);
+        pair.mutate(count, true);
+    }
+    (compared, obeyed, elsewhere)
+}
+
+#[test]
+fn the_packet_behind_obeys() {
+    let first = number("SLUICE_SEED", 1);
+    let cases = number("SLUICE_CASES", 500);
+    let (mut compared, mut obeyed) = (0, 0);
+    for seed in first..first + cases {
+        let (some_compared, some_obeyed, _) = back_to_back(seed, false);
+        compared += some_compared;
+        obeyed += some_obeyed;
+    }
+    println!("{compared} packets, {obeyed} met a rule that one of their burst had taught");
+    if cases >= 100 {
+        assert!(compared as u64 > 10 * cases, "{compared} packets compared");
+        assert!(
+            obeyed as u64 > cases / 4,
+            "{obeyed} met a rule that had just been taught"
+        );
+    }
+}
+
+/// Ports whose packets teach nothing go in bursts of their own beside one whose packets do.
+#[test]
+fn packets_of_other_ports_obey() {
+    let first = number("SLUICE_SEED", 1);
+    let cases = number("SLUICE_CASES", 500);
+    let (mut compared, mut obeyed) = (0, 0);
+    for seed in first..first + cases {
+        let (some_compared, _, some_obeyed) = back_to_back(seed, true);
+        compared += some_compared;
+        obeyed += some_obeyed;
+    }
+    println!(
+        "{compared} packets, {obeyed} met a rule that a packet of another port had just taught"
+    );
+    if cases >= 100 {
+        assert!(compared as u64 > 10 * cases, "{compared} packets compared");
+        assert!(
+            obeyed as u64 > cases / 100,
+            "{obeyed} met a rule of another port's"
+        );
+    }
+}
+
+/// A packet that stops for a controller goes on as if it had not, if the controller changes
+/// nothing.
+#[test]
+fn a_packet_that_is_resumed_goes_on() {
+    let first = number("SLUICE_SEED", 1);
+    let cases = number("SLUICE_CASES", 500);
+    let mut paused = 0;
+    for seed in first..first + cases {
+        let mut pair = Pair::new(seed ^ 0xaaaa);
+        let pause = Action::Controller {
+            max_len: 64,
+            controller_id: 0,
+            reason: 1,
+            userdata: vec![7],
+            pause: true,
+            meter_id: None,
+        };
+        pair.actions = vec![pause];
+        pair.mutate(30, false);
+        for index in 0..8 {
+            let bytes = frame(&mut pair.random, [0xa5, index]);
+            let outcome = pair.evaluate(1, &bytes);
+            let got = pair.walker.walk(1, std::slice::from_ref(&bytes));
+            paused += pair.walker.paused();
+            if !outcome.cut_short {
+                let expected = common::learning::comparable(&outcome.effects);
+                assert_eq!(got, expected, "seed {seed}, packet {bytes:02x?}");
+            }
+        }
+    }
+    assert!(paused as u64 > cases, "{paused} packets stopped");
+}
+
+/// A rule is there once however many packets ask for it, and its hard timeout counts from the last
+/// that did.
+#[test]
+fn learning_again_only_restarts_the_hard_timeout() {
+    let mut walker = Walker::new();
+    let learn = common::learning::learn_source(3, 10);
+    let rule = common::with(common::add(Match::any(), 1), |change| {
+        change.instructions = apply(&[Action::Learn(Box::new(learn))]).into();
+    });
+    walker.switch.mod10(rule).unwrap();
+    walker.switch.publish();
+    let packet = frame(&mut Random(5), [1, 2]);
+    walker.walk(1, std::slice::from_ref(&packet));
+    assert_eq!(walker.asked(), 1);
+    for _ in 0..30 {
+        walker.switch.now += 900;
+        walker.walk(1, std::slice::from_ref(&packet));
+        let now = walker.switch.clock();
+        assert_eq!(walker.switch.pipeline.expire(now).changed, 0);
+    }
+    assert_eq!(walker.asked(), 0, "requests for a rule that is there");
+    let rules = walker.switch.flows();
+    let learned = rules.iter().find(|rule| rule.table == 3).unwrap();
+    assert_eq!(
+        (learned.hard_age, learned.duration_ns / 1_000_000_000),
+        (0, 27)
+    );
+    assert_eq!(learned.packets, 0);
+    walker.switch.now += 10_001;
+    let now = walker.switch.clock();
+    assert_eq!(walker.switch.pipeline.expire(now).changed, 1);
+    // It is asked for again once it is gone.
+    walker.switch.publish();
+    walker.walk(1, &[packet]);
+    assert_eq!(walker.asked(), 1);
+}
+
+/// Nobody answers: packets go on after a while, in order, and nothing stays behind.
+#[test]
+fn packets_go_on_without_an_answer() {
+    let mut walker = Walker::new();
+    let learn = Action::Learn(Box::new(common::learning::learn_source(3, 10)));
+    let rule = common::with(common::add(Match::any(), 1), |change| {
+        change.instructions = apply(&[learn, common::output(2)]).into();
+    });
+    walker.switch.mod10(rule).unwrap();
+    walker.switch.publish();
+    walker.answers = false;
+    let packets: Vec<Vec<u8>> = (0..40)
+        .map(|n| frame(&mut Random(n + 1), [9, n as u8]))
+        .collect();
+    assert_eq!(
+        walker.walk(1, &packets),
+        [],
+        "packets that left before the rule"
+    );
+    let held = walker.held();
+    assert!(held.0 == 40 && held.1 > 40 * 60, "{held:?}");
+    walker.switch.now += 49;
+    assert_eq!(walker.settle(), []);
+    walker.switch.now += 1;
+    let left = walker.settle();
+    let tails: Vec<Vec<u8>> = left.iter().map(common::learning::tail).collect();
+    assert_eq!(tails, (0..40).map(|n| vec![9, n as u8]).collect::<Vec<_>>());
+    assert_eq!(walker.held(), (0, 0));
+    assert_eq!(walker.switch.program.domain.collect(), 0);
+}
+
+/// `delete_learned` counts rules that teach, also when a batch is taken back.
+#[test]
+fn what_was_taught_goes_with_the_last_that_taught_it() {
+    let mut walker = Walker::new();
+    let mut learn = common::learning::learn_source(3, 0);
+    (learn.delete_learned, learn.cookie) = (true, 0x77);
+    let teacher = |port: u128, learn: &openflow::action::Learn| {
+        common::with(
+            common::add(common::fields(&[(Field::InPort, port)]), 1),
+            |change| {
+                change.instructions = apply(&[Action::Learn(Box::new(learn.clone()))]).into();
+            },
+        )
+    };
+    let delete = |port: u128| {
+        let matching = common::fields(&[(Field::InPort, port)]);
+        common::flow(openflow::flow::FlowModCommand::Delete, matching, 0)
+    };
+    walker.switch.mod10(teacher(1, &learn)).unwrap();
+    walker.switch.mod10(teacher(2, &learn)).unwrap();
+    walker.switch.publish();
+    walker.walk(1, &[frame(&mut Random(1), [0, 0])]);
+    walker.walk(2, &[frame(&mut Random(77), [0, 0])]);
+    let learned = |walker: &Walker| {
+        walker
+            .switch
+            .flows()
+            .iter()
+            .filter(|rule| rule.table == 3)
+            .count()
+    };
+    let all = learned(&walker);
+    assert!(all > 0);
+    walker.switch.mod10(delete(1)).unwrap();
+    assert_eq!(learned(&walker), all);
+    walker.switch.pipeline.begin_batch();
+    walker.switch.mod10(delete(2)).unwrap();
+    assert_eq!(learned(&walker), 0);
+    walker.switch.pipeline.roll_back();
+    assert_eq!(learned(&walker), all);
+    // One that teaches otherwise takes its place.
+    let mut other = learn.clone();
+    other.cookie = 0x78;
+    walker.switch.mod10(teacher(2, &other)).unwrap();
+    assert_eq!(learned(&walker), 0);
+}
+
+/// A packet-out's pipeline fields are known to what it teaches, and a frame without an Ethertype
+/// has the one that rules look for.
+#[test]
+fn packet_outs_teach_by_all_that_is_known_of_them() {
+    let known = [
+        (Field::Metadata, 0x77),
+        (Field::Reg1, 9),
+        (Field::InPort, 2),
+    ];
+    for (typed, ethertype) in [([0x12, 0x34], 0x1234), ([0x00, 0x40], 0x05ff)] {
+        let mut switch = Switch::new();
+        let fields = known.iter().map(|(field, _)| *field);
+        let copied = fields.chain([Field::EthType]).map(common::learning::whole);
+        let specs = copied
+            .map(|part| common::learning::spec(LearnSource::Field(part), LearnTarget::Match(part)));
+        let learn = common::learning::plain(3, 99, specs.collect());
+        // The rule that teaches asks for all of it, too.
+        let mut asked = common::fields(&known);
+        asked.set_exact(Field::EthType, ethertype);
+        let rule = common::with(common::add(asked.clone(), 1), |change| {
+            change.instructions = apply(&[Action::Learn(Box::new(learn))]).into();
+        });
+        switch.mod10(rule).unwrap();
+        let mut matching = common::fields(&known[..2]);
+        matching.set_exact(Field::InPortOxm, 2);
+        let mut data = frame(&mut Random(5), [1, 2]);
+        data[12..14].copy_from_slice(&typed);
+        let message = PacketOut {
+            buffer_id: NO_BUFFER,
+            in_port: 2,
+            matching,
+            actions: vec![common::output(port::TABLE)],
+            data,
+        };
+        let program = switch.pipeline.packet_out(&message, Version::V1_5).unwrap();
+        assert!(switch.pipeline.may_teach(&program));
+        let surroundings = Surroundings {
+            learns: true,
+            ..Surroundings::default()
+        };
+        let now = switch.clock();
+        let outcome = switch.pipeline.teach(&message, &program, surroundings, now);
+        assert_eq!(outcome.changed, 1, "Ethertype {ethertype:#x}");
+        let learned = switch.flows().into_iter().find(|rule| rule.table == 3);
+        assert_eq!(learned.unwrap().matching, asked);
+    }
+}

@@ -1,0 +1,313 @@
+//! Stages that are made one: what is made of them, how it counts, and what becomes of it when rules
+//! change. That packets do the same is held against the rules themselves in the pipeline's
+//! `tests/all/cached.rs`.
+
+use packet::build::Builder;
+use packet::{Field, HeapFrame, Match};
+use program::Program;
+use program::actions::{Op, OpList, ToController};
+use program::counters::{CounterId, Totals};
+use program::epoch::Reader;
+use program::exec::{CacheMode, Engine};
+use program::host::{Context, DropReason, Host};
+use program::rule::RuleSpec;
+use program::table::{Bridge, BridgeWriter, RuleRef};
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// What left by each port, and what was lost.
+#[derive(Default)]
+struct Sink {
+    sent: Vec<u32>,
+    lost: usize,
+}
+
+impl Host<HeapFrame> for Sink {
+    fn output(&mut self, _: Context<'_>, port: u32, _: HeapFrame, _: bool) {
+        self.sent.push(port);
+    }
+    fn output_all(&mut self, _: Context<'_>, _: HeapFrame, _: bool) {
+        unreachable!("no rule does so")
+    }
+    fn port_is_live(&self, _: u32) -> bool {
+        true
+    }
+    fn normal(&mut self, _: Context<'_>, _: HeapFrame) {
+        unreachable!("no rule does so")
+    }
+    fn controller(&mut self, _: Context<'_>, _: &ToController, _: &HeapFrame) {}
+    fn malformed(&mut self, _: packet::parse::Malformed) {}
+    fn now_ns(&mut self) -> u64 {
+        0
+    }
+    fn dropped(&mut self, _: DropReason) {
+        self.lost += 1;
+    }
+}
+
+struct Switch {
+    program: Arc<Program>,
+    writer: BridgeWriter,
+    reader: Reader,
+    engine: Engine<HeapFrame>,
+    now_ms: u64,
+}
+
+impl Switch {
+    fn new() -> Switch {
+        let program = Arc::new(Program::new());
+        program.walk_caches.set_mode(CacheMode::Never);
+        let reader = program.domain.reader().unwrap();
+        program.counters.add_worker(reader.index());
+        Switch {
+            writer: BridgeWriter::new(Bridge::new(Arc::clone(&program))),
+            program,
+            reader,
+            engine: Engine::new(),
+            now_ms: 1,
+        }
+    }
+
+    fn add(&mut self, table: u8, fields: &[(Field, u128)], priority: u32, ops: Vec<Op>) -> Added {
+        let mut matching = Match::any();
+        for (field, value) in fields {
+            matching.set_exact(*field, *value);
+        }
+        let counter = self.program.counters.allocate().unwrap();
+        let spec = RuleSpec {
+            priority,
+            counter,
+            ops: Arc::new(OpList::new(ops)),
+            cookie: 0,
+            matching,
+        };
+        Added {
+            table,
+            counter,
+            rule: self.writer.insert(table, spec),
+        }
+    }
+
+    fn publish(&mut self) {
+        self.writer.commit();
+        self.program.domain.publish();
+    }
+
+    /// Sends packets to these UDP ports in one burst.
+    fn send(&mut self, ports: &[u16]) -> Sink {
+        self.now_ms += 1;
+        let mut frames = ports.iter().map(|port| {
+            let builder = Builder::ethernet([2; 6], [4; 6]).ipv4(1, 2).udp(1, *port);
+            builder.payload(&[0; 18]).frame()
+        });
+        let mut frames: Vec<_> = frames.by_ref().collect();
+        let mut sink = Sink::default();
+        let guard = self.reader.begin();
+        let bridge = Arc::clone(self.writer.bridge());
+        self.engine
+            .burst(&bridge, &guard, 1, &mut frames, 0, self.now_ms, &mut sink);
+        sink
+    }
+
+    fn count(&self, added: &Added) -> Totals {
+        self.program.counters.read(added.counter)
+    }
+}
+
+struct Added {
+    table: u8,
+    counter: CounterId,
+    rule: RuleRef,
+}
+
+const LAST: u8 = 12;
+const BYTES: u64 = 60;
+
+fn set(field: Field, value: u128) -> Op {
+    let def = field.def();
+    Op::SetField {
+        field,
+        value: packet::Value::from_u128(value << def.shift, def.bytes),
+        mask: def.place(),
+    }
+}
+
+fn resubmit(table: u8) -> Op {
+    Op::Resubmit {
+        in_port: None,
+        table: Some(table),
+    }
+}
+
+/// Tables that pass packets on, one that asks for a register that the first has written, and one
+/// that asks for a port.
+fn pipeline(switch: &mut Switch) -> Vec<Added> {
+    let mut rules = vec![switch.add(
+        0,
+        &[(Field::InPort, 1)],
+        10,
+        vec![set(Field::Reg0, 7), resubmit(1)],
+    )];
+    for table in 1..LAST {
+        let conditions = match table {
+            5 => &[(Field::Reg0, 7)][..],
+            _ => &[],
+        };
+        rules.push(switch.add(table, conditions, 10, vec![resubmit(table + 1)]));
+    }
+    // Never met: the register is not so.
+    switch.add(5, &[(Field::Reg0, 8)], 20, vec![]);
+    switch.add(
+        8,
+        &[
+            (Field::EthType, 0x0800),
+            (Field::IpProto, 17),
+            (Field::UdpDst, 68),
+        ],
+        20,
+        vec![],
+    );
+    rules.push(switch.add(LAST, &[], 10, vec![Op::Output(2)]));
+    rules
+}
+
+fn totals(packets: u64, used_ms: u64) -> Totals {
+    Totals {
+        packets,
+        bytes: packets * BYTES,
+        used_ms,
+    }
+}
+
+#[test]
+fn stages_are_made_one_and_counted_as_many() {
+    let mut switch = Switch::new();
+    let rules = pipeline(&mut switch);
+    switch.publish();
+    switch.writer.shape_now();
+    let report = switch.writer.fused_report();
+    // Each rule but the last one leads somewhere: those in front of table 8 by two ways, and those
+    // in front of table 5 that do not know the register by two more, for packets that are
+    // refused there and for those that meet no rule.
+    assert_eq!((report.rules, report.left_out), (usize::from(LAST), 0));
+    assert_eq!(report.ways, 2 + 4 * 4 + 3 * 2 + 4);
+    assert!(report.ways < report.ways_max && report.bytes > 0);
+    let ports: Vec<u16> = (0..32).map(|number| 53 + number % 16).collect();
+    let sink = switch.send(&ports);
+    assert_eq!((sink.sent.len(), sink.lost), (30, 2));
+    assert_eq!(switch.writer.fused_report().packets, 32);
+    for added in &rules {
+        let met = if added.table <= 7 { 32 } else { 30 };
+        assert_eq!(switch.count(added), totals(met, 2), "table {}", added.table);
+        let looked_up = switch.writer.bridge().table_counters(added.table);
+        let met_all = if added.table <= 8 { 32 } else { 30 };
+        assert_eq!(looked_up, (met_all, met_all), "table {}", added.table);
+    }
+}
+
+/// What is made holds until one of its tables changes, and not a burst longer; tables that it does
+/// not pass do not matter.
+#[test]
+fn a_change_is_obeyed_at_once_and_touches_only_ways_through_its_table() {
+    let mut switch = Switch::new();
+    let mut rules = pipeline(&mut switch);
+    switch.publish();
+    switch.writer.shape_now();
+    switch.send(&[80; 32]);
+    switch.add(LAST + 5, &[], 1, vec![]);
+    switch.publish();
+    switch.writer.housekeep(usize::MAX);
+    assert_eq!(switch.writer.fused_report().rules, usize::from(LAST));
+    let gone = rules.remove(9);
+    switch.writer.remove(gone.table, gone.rule);
+    // Not published yet.
+    assert_eq!(switch.send(&[80; 32]).sent.len(), 32);
+    assert_eq!(switch.count(&gone).packets, 64);
+    switch.publish();
+    assert_eq!(switch.send(&[80; 32]).lost, 32);
+    switch.writer.housekeep(usize::MAX);
+    // Those behind it are left.
+    let behind = usize::from(LAST - 1 - gone.table);
+    assert_eq!(switch.writer.fused_report().rules, behind);
+    switch.program.domain.publish();
+    assert_eq!(switch.send(&[80; 32]).lost, 32);
+    switch.program.domain.collect();
+    // What ways had counted that are gone is not lost.
+    assert_eq!(switch.count(&gone).packets, 64);
+    assert_eq!(switch.count(&rules[0]).packets, 128);
+    assert_eq!(switch.count(&rules[10]), totals(64, 3));
+}
+
+#[test]
+fn ways_come_back_in_the_background_when_rules_stop_changing() {
+    let mut switch = Switch::new();
+    let rules = pipeline(&mut switch);
+    switch.publish();
+    let begun = Instant::now();
+    while switch.writer.shape_tables() {
+        assert!(begun.elapsed() < Duration::from_secs(60));
+        assert_eq!(switch.send(&[80; 4]).sent.len(), 4);
+        std::thread::yield_now();
+    }
+    assert_eq!(switch.writer.fused_report().rules, usize::from(LAST));
+    let before = switch.count(&rules[3]).packets;
+    let taken = switch.writer.fused_report().packets;
+    assert_eq!(switch.send(&[80; 32]).sent.len(), 32);
+    assert_eq!(switch.writer.fused_report().packets, taken + 32);
+    assert_eq!(switch.count(&rules[3]).packets, before + 32);
+    assert!(!switch.writer.shape_tables(), "nothing has changed");
+}
+
+/// Ways end before a table that a packet must be looked up in; when that has become simple they go
+/// through it.
+#[test]
+fn ways_grow_when_tables_that_they_ended_before_have_changed() {
+    let mut switch = Switch::new();
+    switch.add(
+        0,
+        &[(Field::InPort, 1)],
+        10,
+        vec![set(Field::Reg0, 7), resubmit(1)],
+    );
+    switch.add(1, &[(Field::Reg0, 7)], 10, vec![resubmit(2)]);
+    switch.add(2, &[], 1, vec![Op::Output(2)]);
+    // Ports that have no bits in common leave too much to ask.
+    let ports: Vec<Added> = (0..16_u32)
+        .map(|bit| {
+            switch.add(
+                2,
+                &[(Field::UdpDst, 1 << (bit % 16))],
+                10 + bit,
+                vec![Op::Output(3)],
+            )
+        })
+        .collect();
+    switch.publish();
+    switch.writer.shape_now();
+    switch.publish();
+    assert_eq!(switch.send(&[80, 64]).sent, [2, 3]);
+    let before = switch.writer.fused_report();
+    assert!(before.packets > 0, "the way leads up to table 2");
+    assert_eq!(switch.program.counters.read(ports[6].counter).packets, 1);
+    for added in &ports {
+        switch.writer.remove(added.table, added.rule);
+    }
+    switch.publish();
+    switch.writer.housekeep(usize::MAX);
+    switch.publish();
+    // They hold still, as what they pass is as it was.
+    assert_eq!(switch.send(&[80, 64]).sent, [2, 2]);
+    let looked_up = |switch: &Switch| switch.writer.fused_report().packets;
+    assert!(looked_up(&switch) > before.packets);
+    switch.writer.shape_now();
+    switch.publish();
+    switch.program.domain.collect();
+    assert_eq!(looked_up(&switch), 0, "new ways have come in their place");
+    assert_eq!(switch.send(&[80, 64]).sent, [2, 2]);
+    // The rule of the first table, and that of the second.
+    let longer = switch.writer.fused_report();
+    assert_eq!((longer.rules, longer.packets), (2, 2));
+    // What nothing has changed for is not made again.
+    switch.writer.shape_now();
+    assert_eq!(looked_up(&switch), 2);
+}

@@ -1,0 +1,213 @@
+//! Packets of one flow leave in the order in which they came, whatever the packets between them
+//! meet: rules that only send, told by value, and rules that look up in many tables before they
+//! send.
+
+use crate::support::Met;
+use packet::key::at;
+use packet::{Field, HeapFrame, Match};
+use program::Program;
+use program::actions::{Op, OpList, PortNo};
+use program::epoch::Reader;
+use program::exec::{CacheMode, Engine};
+use program::rule::RuleSpec;
+use program::table::{Bridge, BridgeWriter, LOOKUP_MAX};
+use std::ops::Range;
+use std::sync::Arc;
+
+/// Rules of the first table that only send, and those that look up first. Each is for one
+/// destination, and so for one flow.
+const SEND: Range<u8> = 0..96;
+const LOOK_UP: Range<u8> = 96..160;
+/// The tables behind the first one that these look up in.
+const LATER: Range<u8> = 1..11;
+/// Rules of each of these, beside one for all packets.
+const RULES: u16 = 16;
+
+fn port_of(flow: u8) -> PortNo {
+    1 + PortNo::from(flow % 3)
+}
+
+/// A packet of UDP of a flow, with its number among those of its burst as identification.
+fn frame(flow: u8, number: u16) -> HeapFrame {
+    let mut bytes = vec![2, 0, 0, 0, 0, flow, 2, 0, 0, 0, 0, 1];
+    bytes.extend([8, 0, 0x45, 0, 0, 28]);
+    bytes.extend(number.to_be_bytes());
+    bytes.extend([0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
+    // A port of more bits than rules ask for.
+    bytes.extend([0, 1, 0, 3, 0, 8, 0, 0]);
+    bytes.resize(60, 0);
+    HeapFrame::new(&bytes)
+}
+
+/// How rules of the first table look up in later ones.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Lookups {
+    /// In one after the other, and then they send.
+    Listed,
+    /// In one whose rule looks up in the next one, and so on; they send when all have come back.
+    Nested,
+}
+
+struct Switch {
+    program: Arc<Program>,
+    writer: BridgeWriter,
+    reader: Reader,
+    engine: Engine<HeapFrame>,
+}
+
+impl Switch {
+    fn add(&mut self, table: u8, matching: Match, priority: u32, ops: Vec<Op>) {
+        let counter = self.program.counters.allocate().unwrap();
+        let spec = RuleSpec {
+            matching,
+            priority,
+            ops: Arc::new(OpList::new(ops)),
+            counter,
+            cookie: 0,
+        };
+        self.writer.insert(table, spec);
+    }
+
+    fn new(lookups: Lookups) -> Switch {
+        let program = Arc::new(Program::new());
+        program.walk_caches.set_mode(CacheMode::Never);
+        let reader = program.domain.reader().unwrap();
+        program.counters.add_worker(reader.index());
+        let mut switch = Switch {
+            writer: BridgeWriter::new(Bridge::new(Arc::clone(&program))),
+            program,
+            reader,
+            engine: Engine::new(),
+        };
+        let resubmit = |table| Op::Resubmit {
+            in_port: None,
+            table: Some(table),
+        };
+        for flow in SEND.start..LOOK_UP.end {
+            let mut matching = Match::any();
+            matching.set_exact(Field::EthType, 0x0800);
+            matching.set_bytes(at::ETH_DST + 2, &[0, 0, 0, flow], &[0xff; 4]);
+            let mut ops = match lookups {
+                _ if SEND.contains(&flow) => vec![],
+                Lookups::Listed => LATER.map(resubmit).collect(),
+                Lookups::Nested => vec![resubmit(LATER.start)],
+            };
+            ops.push(Op::Output(port_of(flow)));
+            switch.add(0, matching, 10, ops);
+        }
+        for table in LATER {
+            // Ports that have no bits in common leave too much to ask for these stages to be made
+            // one with those before them.
+            for bit in 0..RULES {
+                let mut matching = Match::any();
+                matching.set_exact(Field::EthType, 0x0800);
+                matching.set_exact(Field::IpProto, 17);
+                matching.set_exact(Field::UdpDst, 1 << bit);
+                switch.add(table, matching, 10 + u32::from(bit), vec![]);
+            }
+            let next = table + 1;
+            let more = lookups == Lookups::Nested && LATER.contains(&next);
+            let ops = more.then(|| resubmit(next)).into_iter().collect();
+            switch.add(table, Match::any(), 1, ops);
+        }
+        switch.writer.commit();
+        switch.program.domain.publish();
+        switch.writer.shape_now();
+        switch.program.domain.publish();
+        let described = switch.writer.describe(0);
+        assert!(described.why.contains("told by value"), "{described:?}");
+        switch
+    }
+
+    /// Sends a burst of packets of these flows, and holds that all leave, those of each flow in
+    /// order.
+    fn keeps_order(&mut self, flows: &[u8]) {
+        let packets = flows.iter().zip(0..);
+        let mut frames = packets.clone().map(|(flow, number)| frame(*flow, number));
+        let mut frames: Vec<HeapFrame> = frames.by_ref().collect();
+        let mut met = Met::default();
+        let guard = self.reader.begin();
+        let bridge = Arc::clone(self.writer.bridge());
+        (self.engine).burst(&bridge, &guard, 1, &mut frames, 0, 1, &mut met);
+        // Flow and number of what has left.
+        let number = |bytes: &[u8]| u16::from_be_bytes([bytes[18], bytes[19]]);
+        let left = met.0.iter().map(|(port, bytes)| {
+            assert_eq!(*port, port_of(bytes[5]));
+            (bytes[5], number(bytes))
+        });
+        let mut left: Vec<(u8, u16)> = left.collect();
+        let mut wanted: Vec<(u8, u16)> = packets.map(|(flow, number)| (*flow, number)).collect();
+        // Both sorts keep what is equal in order.
+        wanted.sort_by_key(|(flow, _)| *flow);
+        left.sort_by_key(|(flow, _)| *flow);
+        assert_eq!(left, wanted, "of {flows:?}");
+    }
+}
+
+/// Numbers below what is asked for, the same ones each time.
+fn numbers() -> impl FnMut(usize) -> usize {
+    let mut random = 1_u64;
+    move |bound| {
+        random = random.wrapping_mul(6_364_136_223_846_793_005) + 1;
+        (random >> 40) as usize % bound
+    }
+}
+
+fn shuffle(flows: &mut [u8], below: &mut impl FnMut(usize) -> usize) {
+    for at in (1..flows.len()).rev() {
+        flows.swap(at, below(at + 1));
+    }
+}
+
+/// More lookups come before the first packets' ends than are made for a burst at once, so some of
+/// these wait; fewer come before those of the second ones, behind packets that need none.
+#[test]
+fn packets_that_wait_for_lookups_leave_before_later_ones_of_their_flows() {
+    for lookups in [Lookups::Listed, Lookups::Nested] {
+        let mut switch = Switch::new(lookups);
+        for (first, then) in [(28, 20), (32, 16), (40, 8), (26, 26)] {
+            let first = LOOK_UP.take(first);
+            let then = LOOK_UP.rev().skip(LOOK_UP.len() - first.len()).take(then);
+            let between = SEND.take(2);
+            let mut flows: Vec<u8> = first.chain(between.clone()).chain(then).collect();
+            flows.extend(between.cycle().take(LOOKUP_MAX - flows.len()));
+            switch.keeps_order(&flows);
+        }
+    }
+}
+
+/// The same for bursts with two packets of each flow, and packets that only are sent anywhere
+/// between them.
+#[test]
+fn packets_of_a_flow_leave_in_order_whatever_is_between_them() {
+    for lookups in [Lookups::Listed, Lookups::Nested] {
+        let (mut switch, mut below) = (Switch::new(lookups), numbers());
+        for turn in 0..600 {
+            let slow = 8 + below(23);
+            let mut pick = |range: Range<u8>, count: usize| {
+                let mut all: Vec<u8> = range.collect();
+                shuffle(&mut all, &mut below);
+                all.truncate(count);
+                all
+            };
+            let (slow, fast) = (pick(LOOK_UP, slow), pick(SEND, LOOKUP_MAX / 2 - slow));
+            let mut flows = [&slow[..], &fast, &slow, &fast].concat();
+            match turn % 3 {
+                // Anywhere.
+                0 => shuffle(&mut flows, &mut below),
+                // The first ones of all flows, and then the second ones.
+                1 => {
+                    for half in flows.chunks_mut(LOOKUP_MAX / 2) {
+                        shuffle(half, &mut below);
+                    }
+                }
+                // Runs of those that look up, with others between.
+                _ => {
+                    let at = below(slow.len());
+                    flows[slow.len()..].rotate_left(at);
+                }
+            }
+            switch.keeps_order(&flows);
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! Tests of the crate through what it makes public, in one binary: linking the engine once a file
+//! takes longer than running them.
+
+mod meter;
+mod policer;
+mod shaper;
+mod shaper_twin;

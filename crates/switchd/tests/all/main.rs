@@ -1,0 +1,8 @@
+//! Tests of the crate through what it makes public, in one binary: linking the engine once a file
+//! takes longer than running them.
+
+mod commands;
+mod configuration;
+mod openflow;
+mod shell;
+mod streams;
