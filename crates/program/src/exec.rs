@@ -200,6 +200,7 @@ impl<F: Frame> Engine<F> {
     ) -> bool {
         bridge.learns_from(in_port)
             || (self.waiting_for.concerns(host)
+                && bridge.meets_requested(in_port)
                 && self.may_wait(bridge, in_port, frames, host.place().bridge))
     }
 

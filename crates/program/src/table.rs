@@ -169,6 +169,11 @@ impl Bridge {
         self.learning.concerns(in_port)
     }
 
+    /// Whether packets that came in by this port may meet a rule that a packet has asked for.
+    pub(crate) fn meets_requested(&self, in_port: PortNo) -> bool {
+        self.learning.may_meet(in_port)
+    }
+
     /// Words of the key that no rule writes: what a packet came with is what all its lookups see.
     pub(crate) fn kept(&self) -> WordSet {
         WordSet(!self.written.load(Ordering::Acquire))

@@ -1,9 +1,10 @@
-//! Whose packets may come to a step that asks for a rule (`learn`).
+//! Whose packets may come to a step that asks for a rule (`learn`), and whose may meet such a rule.
 //!
-//! Such packets are walked one after the other, so that each meets what those before it have taught
-//! ([`crate::exec`]'s `hold`). All others go in bursts. Which these are follows from the rules:
-//! packets of an ingress port come to the rules of the first table that match the port, and from
-//! there to the tables that these look up in. What cannot be told is taken for one that asks.
+//! Packets that ask are walked one after the other, so that each meets what those before it have
+//! taught ([`crate::exec`]'s `hold`); so are packets that may meet a rule which was asked for and is
+//! not there yet. All others go in bursts. Which these are follows from the rules: packets of an
+//! ingress port come to the rules of the first table that match the port, and from there to the
+//! tables that these look up in. What cannot be told is taken for one that asks and that meets.
 //!
 //! The writer keeps the edges of that graph and goes through it when one comes or goes, which rules
 //! do seldom: an edge stands for all rules of a table (in the first table, of a port) that lead the
@@ -26,10 +27,44 @@ const PORTS: usize = 1 << 16;
 pub(crate) struct Learning {
     /// Linked rules that ask for rules.
     rules: AtomicUsize,
-    /// Everybody's packets may; or it is not known yet whose do.
+    /// Ports whose packets may come to one.
+    asking: PortSet,
+    /// Ports whose packets may look up in a table that such a rule adds rules to.
+    meeting: PortSet,
+}
+
+/// Ingress ports, as readers see them.
+#[derive(Default)]
+struct PortSet {
+    /// All ports; or it is not known yet which.
     everyone: AtomicBool,
-    /// Ports whose packets may.
+    /// Those that are in it; all until it is told for the first time.
     ports: OnceLock<Box<[AtomicU64]>>,
+}
+
+impl PortSet {
+    fn contains(&self, port: PortNo) -> bool {
+        let place = place(port);
+        self.everyone.load(Ordering::Acquire)
+            || (self.ports.get()).is_none_or(|ports| {
+                ports[place / 64].load(Ordering::Acquire) >> (place % 64) & 1 != 0
+            })
+    }
+
+    fn set(&self, members: &[Option<PortNo>]) {
+        let mut wanted = vec![0u64; PORTS / 64];
+        for port in members.iter().flatten() {
+            wanted[place(*port) / 64] |= 1 << (place(*port) % 64);
+        }
+        let shown = self
+            .ports
+            .get_or_init(|| (0..PORTS / 64).map(|_| AtomicU64::new(0)).collect());
+        for (shown, wanted) in shown.iter().zip(wanted) {
+            shown.store(wanted, Ordering::Release);
+        }
+        let everyone = members.contains(&None);
+        self.everyone.store(everyone, Ordering::Release);
+    }
 }
 
 impl Learning {
@@ -42,16 +77,18 @@ impl Learning {
     /// Whether packets that came in by this port may come to one.
     #[inline(always)]
     pub fn concerns(&self, port: PortNo) -> bool {
-        self.is_there() && self.look(port)
+        self.is_there() && self.may_ask(port)
     }
 
     #[cold]
-    fn look(&self, port: PortNo) -> bool {
-        let place = place(port);
-        self.everyone.load(Ordering::Acquire)
-            || (self.ports.get()).is_none_or(|ports| {
-                ports[place / 64].load(Ordering::Acquire) >> (place % 64) & 1 != 0
-            })
+    fn may_ask(&self, port: PortNo) -> bool {
+        self.asking.contains(port)
+    }
+
+    /// Whether packets that came in by this port may look up in a table that rules are asked for.
+    /// Holds of rules that were asked for before the last step that asks was deleted, too.
+    pub fn may_meet(&self, port: PortNo) -> bool {
+        self.meeting.contains(port)
     }
 
     /// Packets that a table has no rule for go on in the next one from now on; for how long is not
@@ -64,21 +101,8 @@ impl Learning {
 
     /// Has everybody's packets go one after the other until [`Reach::tell`].
     fn suspect_everyone(&self) {
-        self.everyone.store(true, Ordering::Release);
-    }
-
-    fn set(&self, everyone: bool, ports: impl Iterator<Item = PortNo>) {
-        let mut wanted = vec![0u64; PORTS / 64];
-        for port in ports {
-            wanted[place(port) / 64] |= 1 << (place(port) % 64);
-        }
-        let shown = self
-            .ports
-            .get_or_init(|| (0..PORTS / 64).map(|_| AtomicU64::new(0)).collect());
-        for (shown, wanted) in shown.iter().zip(wanted) {
-            shown.store(wanted, Ordering::Release);
-        }
-        self.everyone.store(everyone, Ordering::Release);
+        self.asking.everyone.store(true, Ordering::Release);
+        self.meeting.everyone.store(true, Ordering::Release);
     }
 }
 
@@ -99,17 +123,33 @@ enum From {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum To {
     Table(u8),
-    /// To a step that asks for a rule, or to one of which that is not known.
-    Learn,
+    /// To a step that asks for a rule of this table.
+    Learn(u8),
+    /// To a step of which it is not known where it leads.
+    Anywhere,
 }
 
+type TableSet = [bool; TABLES];
+
 /// What the writer knows.
-#[derive(Default)]
 pub(crate) struct Reach {
     /// How many rules lead this way.
     edges: BTreeMap<(From, To), usize>,
+    /// Tables that rules have ever been asked for; those which were asked for last may come after
+    /// the step that asked is gone.
+    taught: TableSet,
     /// Edges have come or gone since it was told whose packets may.
     stale: bool,
+}
+
+impl Default for Reach {
+    fn default() -> Reach {
+        Reach {
+            edges: BTreeMap::new(),
+            taught: [false; TABLES],
+            stale: false,
+        }
+    }
 }
 
 impl Reach {
@@ -123,6 +163,11 @@ impl Reach {
             let count = self.edges.entry((from, to)).or_default();
             *count += 1;
             self.stale |= *count == 1;
+            match to {
+                To::Learn(table) => self.taught[usize::from(table)] = true,
+                To::Anywhere => self.taught = [true; TABLES],
+                To::Table(_) => {}
+            }
         });
         if learns(&spec.ops.ops) {
             learning.rules.fetch_add(1, Ordering::Release);
@@ -163,10 +208,22 @@ impl Reach {
         if goes_on {
             return learning.suspect_everyone();
         }
-        // Tables from which packets may come to such a rule, from those that have one backwards.
-        let mut may = [false; TABLES];
-        let leads_there = |may: &[bool; TABLES], to: To| match to {
-            To::Learn => true,
+        learning.asking.set(&self.ports_that_come(&[false; TABLES]));
+        // Every packet looks up in the first table.
+        if self.taught[0] {
+            learning.meeting.set(&[None]);
+        } else {
+            learning.meeting.set(&self.ports_that_come(&self.taught));
+        }
+    }
+
+    /// Ports whose packets may come to a step that asks for a rule, or to one of these tables; None
+    /// among them: those of any port.
+    fn ports_that_come(&self, tables: &TableSet) -> Vec<Option<PortNo>> {
+        // Tables from which they may, from the steps and tables themselves backwards.
+        let mut may = *tables;
+        let leads_there = |may: &TableSet, to: To| match to {
+            To::Learn(_) | To::Anywhere => true,
             To::Table(table) => may[usize::from(table)],
         };
         loop {
@@ -185,14 +242,13 @@ impl Reach {
                 break;
             }
         }
-        let ports: Vec<Option<PortNo>> = (self.edges.keys())
+        (self.edges.keys())
             .filter(|(_, to)| leads_there(&may, *to))
             .filter_map(|(from, _)| match from {
                 From::Port(port) => Some(*port),
                 From::Table(_) => None,
             })
-            .collect();
-        learning.set(ports.contains(&None), ports.iter().copied().flatten());
+            .collect()
     }
 }
 
@@ -224,13 +280,13 @@ fn from(table: u8, spec: &RuleSpec) -> From {
 fn leads(table: u8, ops: &[Op], tell: &mut impl FnMut(To)) {
     for op in ops {
         match op {
-            Op::Learn(_) => tell(To::Learn),
+            Op::Learn(learn) => tell(To::Learn(learn.table)),
             Op::Goto(table) => tell(To::Table(*table)),
             Op::Resubmit { table: to, .. } => tell(To::Table(to.unwrap_or(table))),
             Op::Clone(list) => leads(table, &list.ops, tell),
             Op::WriteActions(ops) => leads(table, ops, tell),
             // Buckets come and go without their rules.
-            Op::Group(_) | Op::Bucket(_) => tell(To::Learn),
+            Op::Group(_) | Op::Bucket(_) => tell(To::Anywhere),
             _ => {}
         }
     }
@@ -310,6 +366,16 @@ mod tests {
         }
     }
 
+    impl Rules {
+        /// Which of the first ports are told to meet requested rules.
+        fn meeting(&mut self) -> Vec<PortNo> {
+            self.reach.tell(&self.learning, false);
+            (1..=4)
+                .filter(|port| self.learning.may_meet(*port))
+                .collect()
+        }
+    }
+
     #[test]
     fn ports_are_concerned_whose_packets_come_to_a_rule_that_asks() {
         let mut rules = Rules::default();
@@ -370,6 +436,44 @@ mod tests {
         assert!(rules.learning.concerns(4), "a miss may lead anywhere");
         // Numbers of ports that share a place.
         assert!(rules.learning.concerns(0xffff_fffe));
+    }
+
+    #[test]
+    fn ports_meet_requested_rules_that_look_up_in_their_table() {
+        let mut rules = Rules::default();
+        assert_eq!(rules.meeting(), [1, 2, 3, 4], "before it is told, all do");
+        // A step of table 2 asks for rules of table 9.
+        rules.add(0, Some(1), vec![Op::Goto(2)]);
+        rules.add(2, None, vec![learn()]);
+        rules.add(0, Some(2), vec![resubmit(3), Op::Output(4)]);
+        rules.add(0, Some(3), vec![Op::Output(4)]);
+        // Who asks is taken for one that meets: it is walked in order anyway.
+        assert_eq!(rules.meeting(), [1]);
+        rules.add(3, None, vec![resubmit(9)]);
+        assert!(rules.learning.may_meet(3), "before it is told, all do");
+        assert_eq!(rules.meeting(), [1, 2]);
+        // What was asked for may come after the step that asked is gone.
+        rules.remove(2, None, vec![learn()]);
+        assert_eq!(rules.meeting(), [1, 2]);
+        rules.add(0, Some(4), vec![resubmit(3)]);
+        rules.add(2, None, vec![learn()]);
+        assert_eq!(rules.meeting(), [1, 2, 4]);
+    }
+
+    #[test]
+    fn all_ports_meet_rules_of_the_first_table_and_of_tables_that_cannot_be_told() {
+        let mut rules = Rules::default();
+        let mut learn = learn();
+        if let Op::Learn(learn) = &mut learn {
+            Arc::get_mut(learn).expect("nobody else has it").table = 0;
+        }
+        rules.add(0, Some(1), vec![learn]);
+        assert_eq!(rules.meeting(), [1, 2, 3, 4]);
+        let mut rules = Rules::default();
+        let group = crate::group::GroupRef::unbound(7);
+        rules.add(0, Some(1), vec![Op::Group(group)]);
+        rules.add(0, Some(2), vec![self::learn()]);
+        assert_eq!(rules.meeting(), [1, 2, 3, 4]);
     }
 
     #[test]
