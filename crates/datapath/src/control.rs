@@ -25,6 +25,7 @@ use crate::port::{BridgeId, LOCAL, MAX_PORTS, MakeTx, PortId, PortKind, PortSett
 use crate::queues::Queues;
 use crate::report::PortInfo;
 use crate::shape::Shaped;
+use crate::shape::room::Room;
 use crate::snapshot::{Behind, BridgeParts, BridgeState, PortState, Published, Snapshot};
 use crate::tunnel::{OptionsOf, TunnelPort, TunnelSpec};
 use crate::vlan::VlanSet;
@@ -180,6 +181,8 @@ pub struct Datapath<F: Frame> {
     steering: steering::Steering,
     /// Whether workers with queues of their own ([`PortSettings::affinity`]) serve no others.
     isolates: bool,
+    /// Room for frames that wait at shaped ports.
+    waiting: Arc<Room>,
 }
 
 impl<F: Frame + 'static> Datapath<F> {
@@ -222,7 +225,14 @@ impl<F: Frame + 'static> Datapath<F> {
             underlay: tunnels::Underlay::default(),
             steering: steering::Steering::default(),
             isolates: true,
+            waiting: Arc::new(Room::new()),
         })
+    }
+
+    /// Has at most so many frames wait at all shaped ports together, in buffers of one frame each;
+    /// one port may have two thirds of them waiting. Without a limit at first.
+    pub fn bound_waiting(&self, frames: u64) {
+        self.waiting.limit(frames);
     }
 
     fn port(&self, id: PortId) -> Result<&PortRecord<F>, Error> {

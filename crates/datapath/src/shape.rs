@@ -18,6 +18,7 @@ mod admit;
 mod due;
 pub(crate) mod inspect;
 mod ring;
+pub(crate) mod room;
 mod serve;
 mod way;
 
@@ -31,6 +32,7 @@ use packet::Frame;
 use qos::shaper::watch::Watch;
 use qos::shaper::{Counters, PortSpec, Shaper};
 use ring::Ring;
+use room::Room;
 use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
@@ -67,6 +69,9 @@ pub(crate) struct Shaped<F: Frame> {
     late_sent: AtomicU64,
     /// Whether a queue has a bound.
     bounded: AtomicBool,
+    /// What all shaped ports share, and how much of it this one has said that it uses.
+    room: Arc<Room>,
+    used: AtomicU64,
 }
 
 fn has_bounds(spec: &PortSpec) -> bool {
@@ -85,7 +90,7 @@ fn counters_of<F>(shaper: &Shaper<F>) -> Counted {
 
 impl<F: Frame> Shaped<F> {
     /// An empty one.
-    pub fn new(spec: &PortSpec) -> Result<Shaped<F>, qos::shaper::SpecError> {
+    pub fn new(spec: &PortSpec, room: &Arc<Room>) -> Result<Shaped<F>, qos::shaper::SpecError> {
         let core = Core::new(spec)?;
         Ok(Shaped {
             ring: Ring::new(),
@@ -95,6 +100,8 @@ impl<F: Frame> Shaped<F> {
             due: Due::new(),
             late_sent: AtomicU64::new(0),
             bounded: AtomicBool::new(has_bounds(spec)),
+            room: Arc::clone(room),
+            used: AtomicU64::new(0),
         })
     }
 
@@ -120,6 +127,22 @@ impl<F: Frame> Shaped<F> {
     /// the timer's slack and [`BATCH_NS`]. Only a worker that was stopped meanwhile sends so.
     pub fn late_sent(&self) -> u64 {
         self.late_sent.load(Ordering::Relaxed)
+    }
+
+    fn in_hand<'a>(&'a self, mut core: MutexGuard<'a, Core<F>>) -> InHand<'a, F> {
+        let frames = self.room.of_one();
+        core.shaper.bound(frames, room::bytes(frames));
+        InHand { core, port: self }
+    }
+
+    /// Says how much of the shared room this port uses. For who has the lock.
+    #[inline]
+    fn note_used(&self, now: u64) {
+        let before = self.used.load(Ordering::Relaxed);
+        if before != now {
+            self.used.store(now, Ordering::Relaxed);
+            self.room.note(before, now);
+        }
     }
 
     fn install(&self, core: &mut Core<F>, next: Core<F>) {
@@ -150,12 +173,8 @@ impl<F: Frame> Shaped<F> {
     /// The shaper, for its owner; none while the former owner is still at it. A shaper in which a
     /// worker failed is replaced by an empty one.
     fn core(&self, cell: &Cell) -> Option<InHand<'_, F>> {
-        let in_hand = |core| {
-            let due = &self.due;
-            Some(InHand { core, due })
-        };
         match self.core.try_lock() {
-            Ok(core) => in_hand(core),
+            Ok(core) => Some(self.in_hand(core)),
             Err(TryLockError::WouldBlock) => None,
             Err(TryLockError::Poisoned(poisoned)) => {
                 let mut core = poisoned.into_inner();
@@ -165,19 +184,25 @@ impl<F: Frame> Shaped<F> {
                     self.show_counters(&core);
                 }
                 self.core.clear_poison();
-                in_hand(core)
+                Some(self.in_hand(core))
             }
         }
     }
 }
 
-/// The shaper in a worker's hands. When it goes it says when the next frame may leave.
-struct InHand<'a, F> {
-    core: MutexGuard<'a, Core<F>>,
-    due: &'a Due,
+impl<F: Frame> Drop for Shaped<F> {
+    fn drop(&mut self) {
+        self.note_used(0);
+    }
 }
 
-impl<F> Deref for InHand<'_, F> {
+/// The shaper in a worker's hands. When it goes it says when the next frame may leave.
+struct InHand<'a, F: Frame> {
+    core: MutexGuard<'a, Core<F>>,
+    port: &'a Shaped<F>,
+}
+
+impl<F: Frame> Deref for InHand<'_, F> {
     type Target = Core<F>;
 
     #[inline]
@@ -186,18 +211,21 @@ impl<F> Deref for InHand<'_, F> {
     }
 }
 
-impl<F> DerefMut for InHand<'_, F> {
+impl<F: Frame> DerefMut for InHand<'_, F> {
     #[inline]
     fn deref_mut(&mut self) -> &mut Core<F> {
         &mut self.core
     }
 }
 
-impl<F> Drop for InHand<'_, F> {
+impl<F: Frame> Drop for InHand<'_, F> {
     #[inline]
     fn drop(&mut self) {
+        let shaper = &self.core.shaper;
+        let used = room::frames(shaper.waiting(), shaper.waiting_bytes());
+        self.port.note_used(used);
         // Who fails leaves it to be looked after at once.
-        self.due.set(match std::thread::panicking() {
+        self.port.due.set(match std::thread::panicking() {
             true => Some(0),
             false => self.core.shaper.next_departure_ns(),
         });

@@ -25,12 +25,13 @@ pub struct Watched {
 impl<F: Frame + 'static> Datapath<F> {
     /// Makes a port what its settings say; a shape that cannot be leaves it as it is.
     pub(super) fn reshape(&mut self, id: PortId) -> Result<(), Error> {
+        let waiting = Arc::clone(&self.waiting);
         let port = self.port_mut(id)?;
         let name = port.name.clone();
         let refused = |error| tracing::warn!(target: "dpif_netdev", "port {name} keeps the shape it has: {error}");
         match (&port.shaped, &port.settings.shape) {
             (None, Shape::None | Shape::Policer(_)) => Ok(()),
-            (None, Shape::Queues(spec)) => match Shaped::new(spec) {
+            (None, Shape::Queues(spec)) => match Shaped::new(spec, &waiting) {
                 Ok(shaped) => {
                     port.shaped = Some(Arc::new(shaped));
                     self.show_shape(id.slot())

@@ -260,6 +260,7 @@ mod tests {
     use crate::counters::WorkerCounters;
     use crate::forward::Egress;
     use crate::packet_in::{PacketInRing, PacketInWake, Teller};
+    use crate::shape::room::Room;
     use crate::wake::Wake;
     use packet::HeapFrame;
     use qos::shaper::{PortSpec, QueueSpec};
@@ -312,7 +313,7 @@ mod tests {
     fn slow() -> Arc<Shaped<HeapFrame>> {
         let mut spec = PortSpec::new(100_000);
         spec.queues = vec![QueueSpec::new(0, 50_000, 100_000)];
-        Arc::new(Shaped::new(&spec).expect("a shape"))
+        Arc::new(Shaped::new(&spec, &Arc::new(Room::new())).expect("a shape"))
     }
 
     fn counted(hands: &[Hand; 2]) -> u64 {
@@ -406,5 +407,37 @@ mod tests {
         other.send(20); // by the ring
         other.egress.unshape(SLOT, &other.cell);
         assert_eq!(counted(&hands), 90);
+    }
+
+    /// Ports that are flooded leave room for one that is not, and give back what they had.
+    #[test]
+    fn ports_share_the_room_for_what_waits() {
+        let room = Arc::new(Room::new());
+        room.limit(300);
+        let mut spec = PortSpec::new(100_000);
+        spec.queues = vec![QueueSpec::new(0, 50_000, 100_000)];
+        let ports: Vec<_> = (0..4)
+            .map(|_| Arc::new(Shaped::new(&spec, &room).expect("a shape")))
+            .collect();
+        let mut hands: Vec<_> = ports.iter().map(|_| Hand::new(0)).collect();
+        let mut waiting = Vec::new();
+        for (hand, port) in hands.iter_mut().zip(&ports) {
+            hand.learn(port, true);
+            for _ in 0..20 {
+                hand.send(32);
+            }
+            waiting.push(port.core(&hand.cell).expect("nobody else").shaper.waiting());
+        }
+        assert!(waiting.iter().all(|frames| *frames >= 6), "{waiting:?}");
+        assert!((150..=200).contains(&waiting[0]), "{waiting:?}");
+        assert_eq!(waiting.iter().sum::<usize>() as u64, room.used());
+        assert!(room.used() < 300);
+        for hand in &mut hands {
+            hand.let_go();
+        }
+        assert_eq!(room.used(), 0);
+        // What did not wait the device has lost.
+        let counted: u64 = hands.iter().map(|hand| hand.cell.all_drops()).sum();
+        assert_eq!(counted, 4 * 20 * 32);
     }
 }

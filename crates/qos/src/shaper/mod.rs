@@ -232,6 +232,9 @@ pub struct Shaper<H> {
     dropped: u64,
     limit_packets: u32,
     limit_bytes: u64,
+    /// The limits for now: those of the port, or less ([`Shaper::bound`]).
+    now_packets: u32,
+    now_bytes: u64,
     slack_ns: u64,
     catch_up_ns: u64,
 }
@@ -327,10 +330,20 @@ impl<H> Shaper<H> {
             waiting_bytes: 0,
             dropped: 0,
             limit_packets: spec.limit_packets,
+            now_packets: spec.limit_packets,
+            now_bytes: spec.limit_bytes,
             slack_ns: spec.slack_ns,
             catch_up_ns: catch_up,
             limit_bytes: spec.limit_bytes,
         })
+    }
+
+    /// Has no more packets and bytes wait than so many, and than the port's own limits, until this
+    /// is called again. Those that wait already stay.
+    #[inline]
+    pub fn bound(&mut self, packets: u32, bytes: u64) {
+        self.now_packets = self.limit_packets.min(packets);
+        self.now_bytes = self.limit_bytes.min(bytes);
     }
 
     /// The place of the queue for packets that name this one; the default queue's where it is not
@@ -377,6 +390,12 @@ impl<H> Shaper<H> {
     /// Packets that wait.
     pub fn waiting(&self) -> usize {
         self.waiting as usize
+    }
+
+    /// Bytes of the packets that wait, each with the port's overhead.
+    #[inline]
+    pub fn waiting_bytes(&self) -> u64 {
+        self.waiting_bytes
     }
 
     /// Packets dropped since it was made, for whatever reason.
@@ -543,8 +562,8 @@ impl<H> Shaper<H> {
     #[inline]
     fn is_full(&self, queue: usize, cost: u32) -> bool {
         let backlog = &self.leaves[queue].backlog;
-        let packets = self.limit_packets.saturating_sub(self.waiting);
-        let bytes = self.limit_bytes.saturating_sub(self.waiting_bytes);
+        let packets = self.now_packets.saturating_sub(self.waiting);
+        let bytes = self.now_bytes.saturating_sub(self.waiting_bytes);
         backlog.packets >= packets
             || self.waiting != 0 && (u64::from(backlog.bytes) >= bytes || u64::from(cost) > bytes)
     }

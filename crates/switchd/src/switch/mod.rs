@@ -151,6 +151,8 @@ impl Switch {
             thread_init: Some(Arc::new(thread_init)),
             clock: Arc::clone(&self.clock),
         })?;
+        // The rest is for what ports receive.
+        datapath.bound_waiting(u64::from(pool.count()) / 4 * 3);
         *self.running.borrow_mut() = Some(Running { datapath, eal });
         Ok(())
     }
