@@ -88,7 +88,7 @@ impl PortControl for XdpControl {
     }
 
     fn is_announced(&self) -> bool {
-        true
+        !self.interface.is_late()
     }
 
     fn status(&mut self) -> Vec<(String, String)> {

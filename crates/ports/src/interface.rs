@@ -2,14 +2,18 @@
 //! addresses, counters, settings.
 //!
 //! A look at it tells three things apart: how it is, that it has gone, and that this cannot be
-//! known now. Only the second one is the end of a port; after the third the last state counts on.
+//! known now. Only the second one is the end of a port; after the third the last state counts on,
+//! as it does while the kernel takes its time to answer ([`crate::asker`]).
 
+use crate::asker::{self, Answer, NoAnswer};
 use crate::error::{Error, describe};
-use crate::link::{LinkState, LinkWatch, Links, SharedLinks};
+use crate::link::{Driver, LinkState, LinkWatch, Links, SharedLinks};
 use crate::namespace::{self, Namespace};
 use crate::{Mac, PortInfo};
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, OwnedFd};
+use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 /// Why nothing was found out about an interface.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -67,12 +71,34 @@ impl Finder for ByIndex {
     }
 }
 
+/// What a look at an interface has found.
+struct Looked {
+    found: Result<Found, Trouble>,
+    /// Speed in bit/s and whether it is full duplex; not looked for in other namespaces, where the
+    /// name may be another interface's.
+    speed: Option<(u64, Option<bool>)>,
+    /// What its driver says, where that was asked for.
+    driver: Option<Driver>,
+}
+
+type SharedFinder = Arc<Mutex<Box<dyn Finder>>>;
+
+fn lock(finder: &SharedFinder) -> MutexGuard<'_, Box<dyn Finder>> {
+    finder
+        .lock()
+        .unwrap_or_else(|poisoned| poisoned.into_inner())
+}
+
 /// One interface, asked and changed by rtnetlink and ioctl.
 pub(crate) struct Interface {
     /// The port's name, for messages; the interface may have been given another one.
     name: String,
-    finder: Box<dyn Finder>,
+    finder: SharedFinder,
     links: SharedLinks,
+    /// A look that the kernel has not answered yet.
+    pending: Option<Answer<Looked>>,
+    /// How long an answer is waited for.
+    patience: Duration,
     watch: LinkWatch,
     /// How it was when something was found out last.
     link: LinkState,
@@ -106,8 +132,10 @@ impl Interface {
     ) -> Interface {
         let mut interface = Interface {
             name: name.to_string(),
-            finder,
+            finder: Arc::new(Mutex::new(finder)),
             links,
+            pending: None,
+            patience: asker::PATIENCE,
             watch: LinkWatch::new(&found.link),
             link: LinkState::default(),
             info: PortInfo::default(),
@@ -115,7 +143,8 @@ impl Interface {
             driver: Vec::new(),
             told: None,
         };
-        interface.note(found);
+        let speed = interface.links.speed_of(&found);
+        interface.note(found, speed);
         interface
     }
 
@@ -141,13 +170,66 @@ impl Interface {
         self.info.clone()
     }
 
+    /// Whether the kernel has still to answer, so that it should be looked at again soon.
+    pub(crate) fn is_late(&self) -> bool {
+        self.pending.is_some()
+    }
+
+    /// Looks at it, unless the kernel takes its time; what was known counts on then.
     fn look(&mut self) {
-        match self.finder.find() {
+        // An earlier question's answer does not tell what there is to be seen now.
+        self.take_answer();
+        if self.pending.is_none() {
+            self.pending = Some(self.ask());
+            self.take_answer();
+        }
+    }
+
+    fn ask(&self) -> Answer<Looked> {
+        let (finder, links) = (Arc::clone(&self.finder), self.links.clone());
+        let wants_driver = self.driver.is_empty();
+        asker::ask(move || {
+            let found = lock(&finder).find();
+            let here = (found.as_ref().ok()).filter(|found| found.elsewhere.is_none());
+            let driver = here.filter(|_| wants_driver);
+            Looked {
+                speed: found.as_ref().ok().and_then(|found| links.speed_of(found)),
+                driver: driver.and_then(|found| links.lock().driver(&found.link.name)),
+                found,
+            }
+        })
+    }
+
+    fn take_answer(&mut self) {
+        let Some(pending) = &self.pending else {
+            return;
+        };
+        let taken = pending.take(self.patience);
+        if taken.as_ref().err() == Some(&NoAnswer::Late) {
+            return;
+        }
+        self.pending = None;
+        let Ok(looked) = taken else {
+            return;
+        };
+        if let Some(driver) = looked.driver {
+            self.driver = [
+                ("driver_name", driver.name),
+                ("driver_version", driver.version),
+                ("firmware_version", driver.firmware),
+            ]
+            .map(|(key, value)| (key.to_string(), value))
+            .to_vec();
+        }
+        match looked.found {
             Ok(found) => {
                 self.told = None;
-                self.note(found);
+                self.note(found, looked.speed);
             }
-            Err(Trouble::Gone) => self.info = PortInfo::default(),
+            Err(Trouble::Gone) => {
+                self.info = PortInfo::default();
+                self.link.counters.clear();
+            }
             Err(Trouble::Unknown(errno)) => {
                 if self.told.replace(errno) != Some(errno) {
                     tracing::warn!(target: "netdev_linux", "{}: its state cannot be read ({}); what was known is taken to hold", self.name, describe(errno));
@@ -156,17 +238,12 @@ impl Interface {
         }
     }
 
-    fn note(&mut self, found: Found) {
+    fn note(&mut self, found: Found, speed: Option<(u64, Option<bool>)>) {
         let Found { link, elsewhere } = found;
         self.elsewhere = (elsewhere.as_ref()).and_then(|fd| Namespace::of(fd.as_fd()).ok());
+        // In another namespace it keeps what it had.
         let before = (self.info.link_speed, self.info.full_duplex);
-        // In another namespace its name is another interface's here, if any's. It keeps what it
-        // had.
-        let (link_speed, full_duplex) = if elsewhere.is_some() {
-            before
-        } else {
-            self.links.lock().speed(&link.name)
-        };
+        let (link_speed, full_duplex) = speed.unwrap_or(before);
         self.info = PortInfo {
             present: true,
             mac: link.mac,
@@ -183,29 +260,16 @@ impl Interface {
 
     /// `Interface.status`: its driver, which does not change.
     pub(crate) fn status(&mut self) -> Vec<(String, String)> {
-        if self.driver.is_empty()
-            && self.elsewhere.is_none()
-            && let Some(driver) = self.links.lock().driver(&self.link.name)
-        {
-            self.driver = [
-                ("driver_name", driver.name),
-                ("driver_version", driver.version),
-                ("firmware_version", driver.firmware),
-            ]
-            .map(|(key, value)| (key.to_string(), value))
-            .to_vec();
+        if self.driver.is_empty() && self.elsewhere.is_none() {
+            self.look();
         }
         self.driver.clone()
     }
 
-    /// The kernel's counters; `reversed` where the kernel's side is the other end.
+    /// The kernel's counters; `reversed` where the kernel's side is the other end. Where they
+    /// cannot be read now, they are what they were: counters never go back.
     pub(crate) fn statistics(&mut self, reversed: bool) -> Vec<(String, u64)> {
-        match self.finder.find() {
-            Ok(found) => self.link.counters = found.link.counters,
-            Err(Trouble::Gone) => self.link.counters.clear(),
-            // Where they cannot be read now, they are what they were: counters never go back.
-            Err(Trouble::Unknown(_)) => {}
-        }
+        self.look();
         self.link.statistics(reversed)
     }
 
@@ -222,14 +286,15 @@ impl Interface {
 
     /// Changes its MAC address, if it is another now.
     pub(crate) fn set_mac(&mut self, mac: Mac) -> Result<(), Error> {
-        if let Ok(found) = self.finder.find()
+        if let Ok(found) = lock(&self.finder).find()
             && found.link.mac == mac
         {
             return Ok(());
         }
         let text: Vec<String> = mac.iter().map(|byte| format!("{byte:02x}")).collect();
         let what = format!("setting MAC address {}", text.join(":"));
-        match self.finder.set_mac(mac) {
+        let changed = lock(&self.finder).set_mac(mac);
+        match changed {
             Some(result) => self.worded(what, result),
             None => self.change(what, |links, link| links.set_mac(&link.name, mac)),
         }
@@ -266,7 +331,8 @@ impl Interface {
         what: String,
         act: impl FnOnce(&Links, &LinkState) -> Result<(), i32> + Send,
     ) -> Result<(), Error> {
-        let result = match self.finder.find() {
+        let found = lock(&self.finder).find();
+        let result = match found {
             Err(Trouble::Gone) => Err(libc::ENODEV),
             Err(Trouble::Unknown(errno)) => Err(errno),
             Ok(Found {
@@ -294,6 +360,7 @@ impl Interface {
 mod tests {
     use super::*;
     use std::collections::VecDeque;
+    use std::sync::mpsc::{Receiver, channel};
 
     /// Answers as it is told to, and in the end that the interface has gone.
     struct Script(VecDeque<Result<LinkState, Trouble>>);
@@ -328,7 +395,54 @@ mod tests {
             elsewhere: None,
         };
         let script = Script(answers.into_iter().collect());
-        Interface::found("p", SharedLinks::new().unwrap(), Box::new(script), found)
+        patient(Box::new(script), found)
+    }
+
+    /// A port that waits for each answer.
+    fn patient(finder: Box<dyn Finder>, found: Found) -> Interface {
+        let mut port = Interface::found("p", SharedLinks::new().unwrap(), finder, found);
+        port.patience = Duration::from_secs(60);
+        port
+    }
+
+    /// Answers when it is let.
+    struct Slow(Receiver<Result<LinkState, Trouble>>);
+
+    impl Finder for Slow {
+        fn find(&mut self) -> Result<Found, Trouble> {
+            let link = (self.0.recv_timeout(Duration::from_secs(60)))
+                .unwrap_or(Err(Trouble::Unknown(libc::ETIMEDOUT)))?;
+            Ok(Found {
+                link,
+                elsewhere: None,
+            })
+        }
+    }
+
+    #[test]
+    fn nobody_waits_for_a_kernel_that_takes_its_time() {
+        let (answer, answers) = channel();
+        let found = Found {
+            link: link(1500, 2),
+            elsewhere: None,
+        };
+        let mut port = patient(Box::new(Slow(answers)), found);
+        port.patience = asker::PATIENCE;
+        let known = port.info.clone();
+        for _ in 0..3 {
+            assert_eq!(port.info(), known);
+            assert_eq!(port.statistics(false)[0].1, 1500);
+            assert!(port.is_late(), "to be looked at again");
+        }
+        // The first question's answer comes, and it is asked again, as things may be other now.
+        answer.send(Ok(link(9000, 4))).unwrap();
+        answer.send(Ok(link(9100, 4))).unwrap();
+        port.patience = Duration::from_secs(60);
+        let end = std::time::Instant::now() + port.patience;
+        while port.info().mtu != 9100 && std::time::Instant::now() < end {
+            answer.send(Ok(link(9100, 4))).unwrap();
+        }
+        assert_eq!(port.info.mtu, 9100);
     }
 
     #[test]

@@ -747,7 +747,7 @@ impl PortControl for KernelControl {
     }
 
     fn is_announced(&self) -> bool {
-        true
+        !self.interface.is_late()
     }
 
     fn status(&mut self) -> Vec<(String, String)> {

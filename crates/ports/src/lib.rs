@@ -15,6 +15,7 @@
 //! | `dummy` | memory | `dummy` |
 
 mod afxdp;
+mod asker;
 mod background;
 mod descriptor;
 mod dummy;

@@ -6,6 +6,7 @@
 
 use crate::Mac;
 use crate::error::last_errno;
+use crate::interface::Found;
 use crate::namespace::Namespace;
 use std::cell::RefCell;
 use std::collections::BTreeSet;
@@ -210,35 +211,52 @@ pub(crate) struct Links {
 
 /// [`Links`] that several ports use: 1,000 ports need no 2,000 sockets.
 #[derive(Clone)]
-pub(crate) struct SharedLinks(Arc<Mutex<Links>>);
+pub(crate) struct SharedLinks(Arc<Shared>);
+
+struct Shared {
+    /// Who asks about an interface has them until the kernel answers.
+    links: Mutex<Links>,
+    /// Where they were made; nobody waits for that.
+    home: Namespace,
+}
 
 impl SharedLinks {
     /// Those of this thread, and so of its network namespace, which are made where there are none.
     pub(crate) fn new() -> Result<SharedLinks, i32> {
         thread_local! {
-            static LAST: RefCell<Weak<Mutex<Links>>> = const { RefCell::new(Weak::new()) };
+            static LAST: RefCell<Weak<Shared>> = const { RefCell::new(Weak::new()) };
         }
         let last = LAST.with_borrow(Weak::upgrade);
         if let Some(last) = last
-            && Namespace::here().is_ok_and(|here| lock(&last).home == here)
+            && Namespace::here().is_ok_and(|here| last.home == here)
         {
             return Ok(SharedLinks(last));
         }
-        let links = Arc::new(Mutex::new(Links::new()?));
-        LAST.set(Arc::downgrade(&links));
-        Ok(SharedLinks(links))
+        let shared = Arc::new(Shared {
+            links: Mutex::new(Links::new()?),
+            home: Namespace::here()?,
+        });
+        LAST.set(Arc::downgrade(&shared));
+        Ok(SharedLinks(shared))
     }
 
     /// Them, for a request or two.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Links> {
-        lock(&self.0)
+        self.0
+            .links
+            .lock()
+            .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
-}
 
-fn lock(links: &Mutex<Links>) -> MutexGuard<'_, Links> {
-    links
-        .lock()
-        .unwrap_or_else(|poisoned| poisoned.into_inner())
+    /// The network namespace that they belong to.
+    pub(crate) fn home(&self) -> Namespace {
+        self.0.home
+    }
+
+    /// Speed and duplex of an interface, where it is in this namespace.
+    pub(crate) fn speed_of(&self, found: &Found) -> Option<(u64, Option<bool>)> {
+        (found.elsewhere.is_none()).then(|| self.lock().speed(&found.link.name))
+    }
 }
 
 fn socket(domain: i32, kind: i32, protocol: i32) -> Result<OwnedFd, i32> {

@@ -59,7 +59,7 @@ pub(crate) fn open(eal: &Eal, spec: &PortSpec) -> Result<OpenPort, Error> {
     let mut control = Box::new(TapControl {
         interface: Interface::found(&spec.name, links.clone(), Box::new(finder), found),
         tap: tap.clone(),
-        home: links.lock().home(),
+        home: links.home(),
         record: None,
         // What has been there before stays if this fails.
         leave: left,
@@ -104,7 +104,7 @@ struct Device {
 /// Makes a device, or finds the one that an earlier process has left.
 fn create(links: &SharedLinks, spec: &PortSpec) -> Result<Device, i32> {
     let name = &spec.name;
-    let home = links.lock().home();
+    let home = links.home();
     let record = (spec.records.as_ref()).map(|directory| Record::new(directory, name, home));
     let device = |fd, left, record| Ok(Device { fd, left, record });
     if let Some(place) = record.as_ref().and_then(Record::read) {
@@ -169,7 +169,7 @@ pub fn remove_leftover(directory: &Path, port: &str) -> Result<bool, Error> {
         errno,
     };
     let links = SharedLinks::new().map_err(failed)?;
-    let record = Record::new(directory, port, links.lock().home());
+    let record = Record::new(directory, port, links.home());
     let found = match record.read() {
         None => None,
         Some(place) => match reattach(&links, place) {
@@ -286,7 +286,7 @@ impl ByDescriptor {
             Err(libc::EINVAL) => return Ok(None),
             Err(errno) => return Err(errno),
         };
-        let is_home = Namespace::of(namespace.as_fd())? == self.links.lock().home();
+        let is_home = Namespace::of(namespace.as_fd())? == self.links.home();
         Ok((!is_home).then_some(namespace))
     }
 
@@ -514,7 +514,7 @@ impl PortControl for TapControl {
     }
 
     fn is_announced(&self) -> bool {
-        true
+        !self.interface.is_late()
     }
 
     fn is_elsewhere(&self) -> bool {

@@ -1,7 +1,7 @@
 //! AF_XDP on a veth pair.
 
 use crate::kernel::{own_namespace, system, veth};
-use crate::support::{bytes, eal, open, receive, send, udp};
+use crate::support::{bytes, eal, info_of, open, receive, send, udp};
 use ports::{Kind, PortSpec, Xdp};
 
 #[test]
@@ -15,7 +15,7 @@ fn frames_go_both_ways_past_the_stack() {
             rx_queues: 1,
         },
     ));
-    let info = xdp.control.info();
+    let info = info_of(&mut xdp);
     assert!(info.present && info.link_up && info.ifindex > 0);
     let mut peer = system("vb");
     let (mut to_peer, mut to_xdp) = (

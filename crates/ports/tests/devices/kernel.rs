@@ -1,7 +1,7 @@
 //! Kernel interfaces: veth pairs and TAP devices in a network namespace that each test makes for
 //! itself.
 
-use crate::support::{bytes, eal, open, receive, send, udp};
+use crate::support::{bytes, eal, info_of, open, receive, send, udp};
 use packet::frame::{Frame, Gso};
 use packet::io::TxQueue;
 use ports::{Error, Kind, LinkChanges, LinkEvents, Mbuf, OpenPort, PortInfo, PortSpec};
@@ -166,7 +166,7 @@ fn jumbo_frames_pass_in_several_segments() {
     own_namespace();
     veth("va", "vb", 9000);
     let (mut a, mut b) = (system("va"), system("vb"));
-    assert_eq!(a.control.info().mtu, 9000);
+    assert_eq!(info_of(&mut a).mtu, 9000);
     let mut tx = sender(&mut a);
     let frame = udp(8972);
     assert_eq!(send(&mut *tx, &[&frame]).packets, 1);
@@ -248,7 +248,7 @@ fn information_is_the_kernels() {
     own_namespace();
     veth("va", "vb", 1400);
     let mut a = system("va");
-    let info = a.control.info();
+    let info = info_of(&mut a);
     assert!(info.present && info.admin_up && info.link_up && info.ifindex > 0);
     assert_eq!(
         (info.mtu, info.link_speed, info.full_duplex),
@@ -263,11 +263,11 @@ fn information_is_the_kernels() {
     a.control.set_mac([2, 0, 0, 0, 0, 9]).unwrap();
     let resets = info.link_resets;
     ip("link set vb down");
-    let info = a.control.info();
+    let info = info_of(&mut a);
     assert_eq!((info.mtu, info.mac), (1300, [2, 0, 0, 0, 0, 9]));
     assert!(!info.link_up && info.link_resets > resets);
     a.control.set_admin(false).unwrap();
-    assert!(!a.control.info().admin_up);
+    assert!(!info_of(&mut a).admin_up);
     assert!(matches!(a.control.set_mtu(1), Err(Error::Device { .. })));
     assert!(
         a.control
@@ -288,7 +288,7 @@ fn a_vanished_device_loses_only_its_own_frames() {
     let outcome = send(&mut *tx, &[&udp(1), &udp(2)]);
     assert_eq!((outcome.packets, outcome.failed), (0, 2), "{outcome:?}");
     assert_eq!(a.rx[0].receive(&mut Vec::new()), 0);
-    assert!(!a.control.info().present);
+    assert!(!info_of(&mut a).present);
     assert!(a.control.tx_queue(1).is_err());
     assert!(a.control.device_stats().is_empty());
     assert_eq!(
@@ -320,7 +320,7 @@ fn a_tap_is_the_other_end_of_its_interface() {
     spec.mac = Some([2, 0, 0, 0, 0, 7]);
     spec.mtu = Some(1400);
     let mut tap = open(&spec);
-    let info = tap.control.info();
+    let info = info_of(&mut tap);
     assert_eq!(
         (info.mac, info.mtu, info.admin_up),
         ([2, 0, 0, 0, 0, 7], 1400, false)
@@ -329,7 +329,7 @@ fn a_tap_is_the_other_end_of_its_interface() {
     assert_eq!(send(&mut *tx, &[&udp(1)]).failed, 1, "the device is down");
     ip("link set tap9 addrgenmode none");
     tap.control.set_admin(true).unwrap();
-    assert!(tap.control.info().link_up);
+    assert!(info_of(&mut tap).link_up);
     let mut host = system("tap9");
     let mut from_host = sender(&mut host);
     let frames = [udp(10), tagged(&udp(20), 0x8100, 3), udp(1372)];
@@ -354,7 +354,7 @@ fn the_kernel_tells_of_changes_and_says_when_it_could_not() {
     own_namespace();
     let mut events = LinkEvents::new().unwrap();
     veth("va", "vb", 1500);
-    let index = system("va").control.info().ifindex;
+    let index = info_of(&mut system("va")).ifindex;
     let mut read = |most| {
         let mut changes = LinkChanges::default();
         (events.read(most, &mut changes), changes)
@@ -389,11 +389,11 @@ fn the_kernel_tells_of_changes_and_says_when_it_could_not() {
 fn a_tap_is_followed_wherever_it_goes_until_it_is_deleted() {
     own_namespace();
     let mut port = open(&PortSpec::new("tap7", Kind::Internal));
-    let before = port.control.info();
+    let before = info_of(&mut port);
     assert!(before.present && !port.control.is_elsewhere());
     let elsewhere = Elsewhere::new("moved");
     elsewhere.take("tap7");
-    assert_eq!(port.control.info(), before, "only that it is elsewhere");
+    assert_eq!(info_of(&mut port), before, "only that it is elsewhere");
     assert!(port.control.is_elsewhere());
     elsewhere.ip("link set tap7 name other");
     elsewhere.ip("link set other mtu 1400 up");
@@ -406,22 +406,22 @@ fn a_tap_is_followed_wherever_it_goes_until_it_is_deleted() {
         link_resets: 1,
         ..before
     };
-    assert_eq!(port.control.info(), up);
+    assert_eq!(info_of(&mut port), up);
     port.control.set_mac([2, 0, 0, 0, 0, 5]).unwrap();
     port.control.set_mtu(1350).unwrap();
     port.control.set_admin(false).unwrap();
-    let info = port.control.info();
+    let info = info_of(&mut port);
     assert_eq!(
         (info.mac, info.mtu, info.admin_up),
         ([2, 0, 0, 0, 0, 5], 1350, false)
     );
     assert_eq!(
-        system("tap7").control.info().mtu,
+        info_of(&mut system("tap7")).mtu,
         1300,
         "not the one of its name"
     );
     elsewhere.ip("link del other");
-    assert_eq!(port.control.info(), PortInfo::default());
+    assert_eq!(info_of(&mut port), PortInfo::default());
     assert!(port.control.set_mtu(1400).is_err());
 }
 
@@ -434,23 +434,22 @@ fn a_device_that_is_left_is_found_again() {
         records: Some(records.clone()),
         ..PortSpec::new(port, Kind::Internal)
     };
-    let info = |port: &mut OpenPort| port.control.info();
     let mut port = open(&spec("tap6"));
-    let before = info(&mut port);
+    let before = info_of(&mut port);
     assert_eq!(ports::leftovers(&records), ["tap6"]);
     port.control.leave();
     ip("addr add 10.4.4.4/24 dev tap6");
     let mut port = open(&spec("tap6"));
-    assert_eq!(info(&mut port).ifindex, before.ifindex);
-    assert_eq!(info(&mut port).mac, before.mac);
+    assert_eq!(info_of(&mut port).ifindex, before.ifindex);
+    assert_eq!(info_of(&mut port).mac, before.mac);
     // Elsewhere, under another name.
     elsewhere.take("tap6");
     elsewhere.ip("link set tap6 name other");
-    info(&mut port);
+    info_of(&mut port);
     port.control.leave();
     let mut port = open(&spec("tap6"));
     assert!(port.control.is_elsewhere());
-    assert_eq!(info(&mut port).mac, before.mac);
+    assert_eq!(info_of(&mut port).mac, before.mac);
     port.control.leave();
     assert_eq!(ports::remove_leftover(&records, "tap6"), Ok(true));
     assert_eq!(ports::remove_leftover(&records, "tap6"), Ok(false));

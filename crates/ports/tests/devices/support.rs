@@ -2,7 +2,7 @@
 
 use packet::frame::Frame;
 use packet::io::{RxQueue, TxOutcome, TxQueue};
-use ports::{Eal, EalOptions, Mbuf, Memory, OpenPort, PortSpec};
+use ports::{Eal, EalOptions, Mbuf, Memory, OpenPort, PortInfo, PortSpec};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
@@ -39,6 +39,19 @@ pub fn receive(rx: &mut dyn RxQueue<Mbuf>, wanted: usize) -> Vec<Mbuf> {
         }
     }
     frames
+}
+
+/// What is known of a port when the kernel has answered: the port itself waits a little only.
+pub fn info_of(port: &mut OpenPort) -> PortInfo {
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        let info = port.control.info();
+        if port.control.is_announced() {
+            return info;
+        }
+        assert!(Instant::now() < end, "the kernel does not answer");
+        std::thread::sleep(Duration::from_millis(5));
+    }
 }
 
 /// Sends copies of `frames`.
