@@ -742,6 +742,21 @@ class PortEvents(Adversary):
             switch.namespace.run(["ip", "link", "del", f"e{number}"])
 
 
+class Namespaces(Adversary):
+    """namespaces: network namespaces of 100 veth pairs that come and go, as containers do"""
+    PAIRS = 100
+
+    def act(self, stop):
+        # A namespace goes with its last process; the kernel deletes its devices under the lock that
+        # every question about a device waits for.
+        lines = "".join(f"link add e{number} type veth peer name f{number}\n" for number in range(self.PAIRS))
+        namespaces = 0
+        while not stop.is_set():
+            run(["unshare", "--net", "ip", "-batch", "-"], stdin=lines, seconds=30)
+            namespaces += 1
+        return {"namespaces": namespaces}
+
+
 class Database(Adversary):
     """database: a database that is slow, with much to say, and then silent"""
     site = {"by_proxy": True}
@@ -855,7 +870,7 @@ class HalfMessages(Controllers):
 
 
 ADVERSARIES = {each.__doc__.partition(":")[0]: each for each in (
-    Nobody, Chains, Segments, Unread, Half, BadMemory, GoneMemory, Flapping, Churn, MacFlapping, Spoofing, Delete, PortEvents, Database, FullDisk, UnreadReplies, HalfMessages)}
+    Nobody, Chains, Segments, Unread, Half, BadMemory, GoneMemory, Flapping, Churn, MacFlapping, Spoofing, Delete, PortEvents, Namespaces, Database, FullDisk, UnreadReplies, HalfMessages)}
 FIGURES = ("memory kept", "memory after", "kernel kept", "kernel p99 us", "guest kept", "guest p99 us", "echo ms", "barrier p99 ms", "message ms", "kernel uncounted", "guest uncounted")
 
 
