@@ -245,7 +245,7 @@ fn bytes(path: &Path, most: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Likewise, as text.
+/// Reads a file or standard input as text, at most `most` bytes.
 fn text(path: &Path, most: u64) -> Result<String> {
     String::from_utf8(bytes(path, most)?).map_err(|error| {
         let at = error.utf8_error().valid_up_to();

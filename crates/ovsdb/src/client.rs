@@ -103,8 +103,8 @@ pub enum Event {
     /// This client now holds the lock. After a new connection this follows [`Event::Connected`].
     LockAcquired,
     /// This client does not hold the lock: another client has it ([`LockState::Contended`]), or the
-    /// connection is gone ([`LockState::Unknown`]). [`Client::lock`] tells which, and the state
-    /// when the event is read.
+    /// connection is gone ([`LockState::Unknown`]). [`Client::lock`] returns the state, which may
+    /// have changed since the event.
     LockLost,
     /// The connection is gone. The replica keeps its contents.
     Disconnected,

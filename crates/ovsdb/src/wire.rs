@@ -11,7 +11,7 @@ use crate::value::excerpt;
 /// Maximum length of a message in bytes.
 pub const MAX_MESSAGE: usize = 64 << 20;
 
-/// What is wrong with the bytes.
+/// An error in the received bytes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
     /// A message starts with something other than an object.
@@ -23,7 +23,7 @@ pub enum WireError {
     /// The text between the brackets is not JSON.
     #[error("bad JSON: {0}")]
     Json(String),
-    /// The object is no request, notification or response.
+    /// The object is neither a request, a notification nor a response.
     #[error("bad JSON-RPC message: {0}")]
     Message(String),
 }

@@ -6,16 +6,14 @@
 //! changes.
 //!
 //! * [`flow_mod`](Pipeline::flow_mod): the five commands, with the semantics of OpenFlow 1.0 to
-//! 1.5,
-//!   and those of Open vSwitch where the specification leaves room.
+//!   1.5, and those of Open vSwitch where the specification leaves room.
 //! * [`begin_flow_mod`](Pipeline::begin_flow_mod): the same, in slices for commands that affect
-//! many
-//!   rules; see [`Sweep`].
+//!   many rules; see [`Sweep`].
 //! * [`group_mod`](Pipeline::group_mod): groups, which share the rules' epochs and batches.
 //! * [`expire`](Pipeline::expire): timeouts.
 //! * [`flow_stats`](Pipeline::flow_stats) and its neighbours: queries.
 //! * [`take_changes`](Pipeline::take_changes): the events that flow monitors report.
-//! * [`twin`]: the slow, obvious evaluator that tests hold the program against.
+//! * [`twin`]: the slow, obvious evaluator with which tests compare the program.
 //!
 //! After changes, call [`commit`](Pipeline::commit) for each pipeline, then
 //! `program.domain.publish()` once for all. Changes that must succeed or fail together across

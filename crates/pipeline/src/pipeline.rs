@@ -82,7 +82,7 @@ pub struct Pipeline {
     pub(crate) reserved: Option<program::epoch::Epoch>,
     /// Changes not yet taken by [`Pipeline::take_changes`]; None when nobody watches.
     pub(crate) changes: Option<VecDeque<RuleChange>>,
-    /// The page on which changes are noted; `noted` is the number of changes on it.
+    /// The page on which changes are noted; `noted` counts the changes noted so far.
     pub(crate) page: u32,
     pub(crate) noted: u32,
     /// By table: the rules that may be evicted when it is full.
@@ -149,7 +149,7 @@ impl Pipeline {
         })
     }
 
-    /// Likewise for all actions in these instructions.
+    /// Applies [`Pipeline::check_fcf`] to all actions in these instructions.
     pub(crate) fn check_fcf_of(&self, instructions: &[Instruction]) -> Result<(), Error> {
         instructions
             .iter()

@@ -131,7 +131,7 @@ pub fn evaluate(pipeline: &Pipeline, in_port: PortNo, frame: &[u8]) -> Outcome {
     evaluate_where(pipeline, in_port, frame, &|_| true)
 }
 
-/// Likewise, where `live` says which ports are live.
+/// Evaluates a packet received by a port, where `live` says which ports are live.
 pub fn evaluate_where(
     pipeline: &Pipeline,
     in_port: PortNo,
@@ -144,7 +144,8 @@ pub fn evaluate_where(
     machine.finish()
 }
 
-/// Likewise, where meters limit rates: `levels` holds their buckets between packets, and the time.
+/// Evaluates a packet received by a port, where `live` says which ports are live and meters limit
+/// rates: `levels` holds the meters' buckets between packets, and the time.
 pub fn evaluate_metered(
     pipeline: &Pipeline,
     in_port: PortNo,
@@ -171,7 +172,7 @@ pub fn evaluate_actions(
     evaluate_actions_metered(pipeline, key, frame, actions, live, None)
 }
 
-/// Likewise, where meters limit rates.
+/// Evaluates a packet-out like [`evaluate_actions`], where meters limit rates.
 pub fn evaluate_actions_metered(
     pipeline: &Pipeline,
     key: &FlowKey,

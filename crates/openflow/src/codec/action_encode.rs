@@ -250,7 +250,7 @@ fn enqueue(out: &mut Vec<u8>, version: u8, port: u32, queue: u32) {
     }
 }
 
-/// The set actions of 1.0 and 1.1; from 1.2 on they are set-fields.
+/// Writes the set actions of 1.0 and 1.1; from 1.2 on they are set-fields.
 fn set(out: &mut Vec<u8>, action: &Action, version: u8, context: Context) {
     if version >= 3
         && let Some((field, number)) = as_set_field(action, context)

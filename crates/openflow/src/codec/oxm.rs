@@ -243,7 +243,7 @@ fn add_field(
     Ok(())
 }
 
-/// Likewise for fields wider than a word, and `in_port`.
+/// Adds to a match the value and mask of a field wider than a word, or of `in_port`.
 fn add_wide_field(
     matching: &mut Match,
     def: &FieldDef,

@@ -31,8 +31,8 @@ bitflags::bitflags! {
         const INSTRUCTIONS = 1 << 4;
         /// Report the controller's own changes in full, not abbreviated (`NXFMF_OWN`).
         const NO_ABBREV = 1 << 5;
-        /// Likewise. In the specification it means that only own changes are reported; in Open
-        /// vSwitch, its tools and Sluice it means that own changes are reported in full (1.4).
+        /// Report the controller's own changes in full, as in Open vSwitch and its tools; according
+        /// to the specification, report only own changes (1.4).
         const ONLY_OWN = 1 << 6;
     }
 }

@@ -177,7 +177,7 @@ impl Mode {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum ModeSource {
-    /// Nobody.
+    /// Nobody: the default applies.
     Default = 0,
     /// A controller.
     Controller = 1,

@@ -58,7 +58,7 @@ impl Pipeline {
         self.tidy(usize::MAX);
     }
 
-    /// Likewise, but replaced rules are freed later, by [`Pipeline::tidy`].
+    /// Ends the batch and keeps its changes; replaced rules are freed later, by [`Pipeline::tidy`].
     pub fn keep_batch(&mut self) {
         let Some(undo) = self.undo.take() else { return };
         self.dead_counters.extend(undo.dead_before);
@@ -92,8 +92,8 @@ impl Pipeline {
         self.roll_back_some(usize::MAX);
     }
 
-    /// Likewise, undoing up to `budget` changes; returns true when all are undone. Until then
-    /// nothing else may change.
+    /// Ends the batch and undoes up to `budget` of its changes; returns true when all are undone.
+    /// Until then call it again; nothing else may change.
     pub fn roll_back_some(&mut self, budget: usize) -> bool {
         if let Some(mut undo) = self.undo.take() {
             if let Some(changes) = &mut self.changes {

@@ -129,7 +129,8 @@ impl Pipeline {
         self.take_out_ended(id, reason, now)
     }
 
-    /// Likewise, for a rule that the writer has already ended.
+    /// Removes a rule that the writer has already ended; returns its flow removed message, if it
+    /// wants one.
     pub(crate) fn take_out_ended(
         &mut self,
         id: RuleId,

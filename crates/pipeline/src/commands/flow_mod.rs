@@ -78,8 +78,8 @@ impl Pipeline {
         }
     }
 
-    /// Likewise, but a modify or delete that affects more than `budget` rules, or must search more,
-    /// is only begun: see [`crate::commands::sweep`].
+    /// Carries out a flow mod like [`Pipeline::flow_mod`], but only begins a modify or delete that
+    /// affects more than `budget` rules, or must search more: see [`crate::commands::sweep`].
     pub fn begin_flow_mod(
         &mut self,
         change: &FlowMod,

@@ -4,7 +4,8 @@
 //! converted to a flow mod, a strict modify that adds, and carried out like one of a controller. If
 //! the rule exists already and does the same, only its hard timeout restarts. `delete_learned` and
 //! `limit` depend on the rules of one table and cookie: such pairs are watched from when the first
-//! rule names them until the last such rule has gone, so that neither option needs a search.
+//! rule names them until the last such rule has gone, so that counting needs no search. The
+//! deletion by `delete_learned` does search the table.
 
 use crate::state::learned::{Learned, Watched, cookie_of};
 use crate::state::store::{Rule, RuleId};

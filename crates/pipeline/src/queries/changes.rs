@@ -102,12 +102,12 @@ impl Pipeline {
         }
     }
 
-    /// Returns the changes since the last call, in order; none while a batch is open.
+    /// Removes and returns all noted changes, in order; none while a batch is open.
     pub fn take_changes(&mut self) -> Vec<RuleChange> {
         self.take_some_changes(usize::MAX)
     }
 
-    /// Likewise, up to `limit` changes.
+    /// Removes and returns up to `limit` noted changes, oldest first; none while a batch is open.
     pub fn take_some_changes(&mut self, limit: usize) -> Vec<RuleChange> {
         match &mut self.changes {
             Some(changes) if self.undo.is_none() => {

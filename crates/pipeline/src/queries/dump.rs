@@ -87,7 +87,8 @@ impl Pipeline {
         })
     }
 
-    /// Likewise, adding up the counters of the selected rules.
+    /// Continues a dump like [`Pipeline::continue_dump`], adding up the counters of the selected
+    /// rules.
     pub fn continue_aggregate(
         &mut self,
         dump: &mut Dump,
@@ -99,7 +100,8 @@ impl Pipeline {
         })
     }
 
-    /// Likewise, giving only the counters of each rule: for callers that look for a few among many.
+    /// Continues a dump like [`Pipeline::continue_dump`], passing only the counters of each rule:
+    /// for callers that look for a few among many.
     pub fn continue_counts(
         &mut self,
         dump: &mut Dump,

@@ -46,7 +46,8 @@ impl Pipeline {
             .collect()
     }
 
-    /// Likewise, passed one by one: for dumps too large to be held in memory twice.
+    /// Passes the rules that a request selects to `take`, one by one: for dumps too large to be
+    /// held in memory twice.
     pub fn each_flow(
         &self,
         request: &FlowStatsRequest,

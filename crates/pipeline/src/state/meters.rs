@@ -101,7 +101,7 @@ pub(crate) fn used(instructions: &[Instruction], take: &mut impl FnMut(u32)) {
     }
 }
 
-/// Likewise for actions.
+/// Passes to `take` the meters through which actions send packets, nested lists included.
 pub(crate) fn used_by(actions: &[Action], take: &mut impl FnMut(u32)) {
     for action in actions {
         match action {

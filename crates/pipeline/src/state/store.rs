@@ -181,7 +181,7 @@ impl Store {
         self.entry(id).map(|entry| &entry.rule)
     }
 
-    /// Likewise, to change it, but not its table, match or priority.
+    /// Returns the rule of this number, to change it, but not its table, match or priority.
     pub fn get_mut(&mut self, id: RuleId) -> Option<&mut Rule> {
         self.entry_mut(id).map(|entry| &mut entry.rule)
     }
@@ -297,7 +297,7 @@ impl Store {
         self.indexes.get(usize::from(table))
     }
 
-    /// Likewise, to change them.
+    /// Returns a table's indexes, to change them.
     pub fn indexes_mut(&mut self, table: u8) -> Option<&mut Indexes> {
         self.indexes.get_mut(usize::from(table))
     }

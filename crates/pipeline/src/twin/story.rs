@@ -291,7 +291,8 @@ impl Machine<'_> {
         }
     }
 
-    /// Likewise, after it; `expired`: the packet's TTL has expired.
+    /// Records what a reader wants to know after an action; `expired`: the packet's TTL has
+    /// expired.
     pub(super) fn explain(&mut self, action: &Action, expired: bool) {
         if self.teller.is_none() {
             return;

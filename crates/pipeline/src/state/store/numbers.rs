@@ -14,9 +14,9 @@ use super::RuleId;
 /// Minimum number of places.
 const LEAST: usize = 16;
 const FREE: u64 = 0;
-/// Steps of moving with each insertion or removal. A step takes one entry or one free place, about
-/// three steps for two places, so a move has ended, after at least a sixteenth as many insertions
-/// or removals as there are places, before another can begin.
+/// Steps of moving with each insertion or removal. A step takes one entry or passes one free place,
+/// so a move takes about 1.5 steps per place. Another can begin at the earliest after a sixteenth
+/// as many insertions or removals as there are places; by then the move has ended.
 const STEPS: usize = 32;
 
 /// The numbers, each with its hash.

@@ -159,8 +159,8 @@ impl Walker {
         self.walk_bursts(&[(in_port, packets)])
     }
 
-    /// Likewise for bursts of several ports, one after the other, before control answers any of
-    /// them.
+    /// Walks bursts of several ports, one after the other, before control answers any of them;
+    /// returns what left.
     pub fn walk_bursts(&mut self, bursts: &[(u32, &[Vec<u8>])]) -> Vec<Effect> {
         let mut notes = Notes::default();
         for (in_port, packets) in bursts {
@@ -220,7 +220,7 @@ impl Walker {
         }
     }
 
-    /// Likewise; returns true when no walk waits any more.
+    /// Continues the walks that can continue; returns true when no walk waits any more.
     fn settle_into(&mut self, notes: &mut Notes) -> bool {
         for _ in 0..1000 {
             // Frees as early as possible what is no longer needed.
