@@ -88,8 +88,8 @@ pub(crate) fn bucket(actions: &[Action], version: Version) -> Result<(), Error> 
     situation.verdict()
 }
 
-/// A rule with `conjunction` actions does nothing itself, so only notes may stand beside them
-/// (ovs-actions(7)).
+/// Checks that only notes stand beside `conjunction` actions, since a rule with these does nothing
+/// itself (ovs-actions(7)).
 fn conjunctions(actions: &[Action], instructions: usize) -> Result<(), Error> {
     let part = |action: &Action| matches!(action, Action::Conjunction { .. });
     let alone = |action: &Action| part(action) || matches!(action, Action::Note(_));
@@ -99,7 +99,7 @@ fn conjunctions(actions: &[Action], instructions: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// Stage at which an error is found. When there are several errors, the peer is told the one of the
+/// Returns the stage at which an error is found. Of several errors, the peer is sent the one of the
 /// earliest stage. Open vSwitch does the same: it decodes a whole message, then compares it with
 /// the match, and looks for groups and meters last.
 fn stage(error: Error) -> u8 {

@@ -87,7 +87,7 @@ pub(crate) fn instructions(
     OpList::new(ops)
 }
 
-/// Position of an instruction in the order of execution.
+/// Returns an instruction's position in the order of execution.
 pub(crate) fn rank(instruction: &Instruction) -> u8 {
     match instruction {
         Instruction::Meter(_) => 0,
@@ -308,7 +308,7 @@ fn output(to: port::PortNo, max_len: u16, place: Place) -> Op {
     }
 }
 
-/// The reason that a `controller` action names; `OFPR_ACTION` stands for that of its place.
+/// Returns the reason that a `controller` action names; `OFPR_ACTION` stands for that of its place.
 fn reason_of(reason: u8, place: Place) -> PacketInReason {
     match reason {
         0 => PacketInReason::NoMatch,

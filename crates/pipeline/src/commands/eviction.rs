@@ -192,7 +192,7 @@ impl Pipeline {
         }
     }
 
-    /// Removes a rule, which goes or changes, from those that may be evicted.
+    /// Takes a rule that is removed or changed out of those that may be evicted.
     pub(crate) fn spare_from_eviction(&mut self, id: RuleId) {
         if let Some(rule) = self.store.get(id)
             && let Some(eviction) = &mut self.evictions[usize::from(rule.table)]

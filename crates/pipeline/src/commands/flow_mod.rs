@@ -173,10 +173,10 @@ impl Pipeline {
         }
     }
 
-    /// Section 6.4, add: a rule of the same match and priority is replaced without a flow removed
-    /// message. Its counters continue unless `reset_counts` is set (the codec sets it for 1.0 and
-    /// 1.1, where they always restart); its age restarts, but not the time since its last packet
-    /// (Open vSwitch, in every version).
+    /// Adds a rule (section 6.4). A rule of the same match and priority is replaced without a flow
+    /// removed message. Its counters continue unless `reset_counts` is set (the codec sets it for
+    /// 1.0 and 1.1, where they always restart); its age restarts, but not the time since its last
+    /// packet (Open vSwitch, in every version).
     pub(crate) fn add(&mut self, change: &FlowMod, now: Clock) -> Result<FlowModOutcome, Error> {
         let table = if change.table == TABLE_ALL {
             0
@@ -281,8 +281,8 @@ impl Pipeline {
         }))
     }
 
-    /// Section 6.4, modify: instructions change; timeouts, flags, age and, unless `reset_counts` is
-    /// set, counters stay.
+    /// Modifies a rule (section 6.4): instructions change; timeouts, flags, age and, unless
+    /// `reset_counts` is set, counters stay.
     pub(crate) fn modify_one(
         &mut self,
         id: RuleId,
@@ -461,7 +461,7 @@ impl Pipeline {
         self.arm(id);
     }
 
-    /// Removes a rule, which holds until the next publication.
+    /// Removes a rule; it holds until the next publication.
     pub(crate) fn unlink(&mut self, id: RuleId) {
         if let Some((table, handle)) = self.store.get(id).map(|rule| (rule.table, rule.handle)) {
             self.writer.end(table, handle);

@@ -229,8 +229,8 @@ impl Pipeline {
         })
     }
 
-    /// Section 6.5, delete: rules that use a deleted group are deleted. It is no error if there is
-    /// no group to delete. Buckets that name it stay.
+    /// Deletes groups and the rules that use them (section 6.5). It is no error if there is no
+    /// group to delete. Buckets that name a deleted group stay.
     fn delete_groups(&mut self, number: u32, now: Clock) -> FlowModOutcome {
         let numbers: Vec<u32> = if number == group::ALL {
             self.groups.known.keys().copied().collect()

@@ -316,7 +316,7 @@ impl Pipeline {
         self.learned.orphans.clear();
     }
 
-    /// Deletes the rules learned by `delete_learned` actions that have gone.
+    /// Deletes learned rules whose last `learn` action with `delete_learned` has gone.
     pub(crate) fn delete_orphans(&mut self, outcome: &mut FlowModOutcome, now: Clock) {
         while let Some((table, cookie)) = self.learned.orphans.pop() {
             let named_again = self.learned.watched.get(&(table, cookie));

@@ -7,7 +7,7 @@ use packet::key::at;
 use program::actions::multipath::{Choice, HashFields};
 use program::actions::{Bundle, Clause, Multipath, Op};
 
-/// The only op of a rule with `conjunction` actions; None for other rules.
+/// Returns the only op of a rule with `conjunction` actions; None for other rules.
 pub(super) fn conjunctions(instructions: &[Instruction]) -> Option<Op> {
     let [Instruction::ApplyActions(actions)] = instructions else {
         return None;
@@ -30,7 +30,7 @@ pub(super) fn conjunctions(instructions: &[Instruction]) -> Option<Op> {
     (!clauses.is_empty()).then(|| Op::Conjunction(clauses.into()))
 }
 
-/// Op that records that a packet has, or does not have, a tunnel option.
+/// Returns the op that records that a packet has, or does not have, a tunnel option.
 pub(super) fn option_presence(option: usize, present: bool) -> Op {
     let bit = (1_u64 << option).to_be_bytes();
     Op::Set(CompiledSet::Metadata {
@@ -40,7 +40,7 @@ pub(super) fn option_presence(option: usize, present: bool) -> Op {
     })
 }
 
-/// The program's name of the fields that an action hashes.
+/// Returns the program's name of the fields that an action hashes.
 pub(crate) fn fields(fields: action::HashFields) -> HashFields {
     match fields {
         action::HashFields::EthSrc => HashFields::EthSrc,
