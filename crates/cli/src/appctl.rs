@@ -11,13 +11,13 @@ use std::os::unix::net::UnixStream;
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// How long a daemon may be silent, or not take what it is asked.
+/// How long a daemon may send nothing, or not read a request.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long an answer may take, all in all.
+/// Total time that an answer may take.
 const ANSWER: Duration = Duration::from_secs(30);
-/// Where the distribution's daemon has its files.
+/// Run-time directory of the distribution's daemon.
 const SYSTEM: &str = "/var/run/openvswitch";
-/// Longest answer that is read, in bytes.
+/// Maximum length of an answer in bytes.
 const LONGEST: usize = 64 << 20;
 
 /// A connection to a daemon.
@@ -27,8 +27,8 @@ pub struct Appctl {
     next_id: u64,
 }
 
-/// Where Open vSwitch's tools look for run-time files: `OVS_RUNDIR`, or the distribution's place.
-/// Where no daemon has left anything there, the place of `sluice up`.
+/// Returns the directory in which Open vSwitch's tools look for run-time files: `OVS_RUNDIR`, or
+/// the distribution's. If no daemon has left anything there, returns that of `sluice up`.
 pub fn run_directory() -> PathBuf {
     let named = std::env::var_os("OVS_RUNDIR").filter(|name| !name.is_empty());
     chosen(
@@ -47,12 +47,12 @@ fn chosen(named: Option<&OsStr>, system: &Path, own: &Path) -> PathBuf {
     }
 }
 
-/// The name of the file that says which process is the daemon.
+/// The name of the daemon's pidfile.
 const PIDFILE: &str = "ovs-vswitchd.pid";
-/// Longest pidfile that is read, in bytes.
+/// Maximum length of a pidfile in bytes.
 const PIDFILE_MAX: u64 = 64;
 
-/// The socket of the daemon whose files are in `directory`, found through its pidfile.
+/// Returns the socket of the daemon whose files are in `directory`, found through its pidfile.
 pub fn socket_in(directory: &Path) -> Result<PathBuf> {
     let pidfile = directory.join(PIDFILE);
     let shown = pidfile.display();
@@ -74,13 +74,13 @@ pub fn socket_in(directory: &Path) -> Result<PathBuf> {
     Ok(directory.join(format!("ovs-vswitchd.{pid}.ctl")))
 }
 
-/// Connects within [`PATIENCE`], as the standard library cannot: a daemon that does not accept
-/// connections any more leaves those who want one waiting.
+/// Connects within [`PATIENCE`], which the standard library cannot do: connecting to a daemon that
+/// no longer accepts connections would block.
 fn connect_within(path: &Path) -> io::Result<UnixStream> {
     // SAFETY: all zeroes is a valid address.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
     let bytes = path.as_os_str().as_bytes();
-    // A zero ends the path.
+    // The path must end with a zero.
     if bytes.len() >= address.sun_path.len() {
         let text = format!("a path of more than {} bytes", address.sun_path.len() - 1);
         return Err(io::Error::new(ErrorKind::InvalidInput, text));
@@ -94,10 +94,10 @@ fn connect_within(path: &Path) -> io::Result<UnixStream> {
     if fd < 0 {
         return Err(io::Error::last_os_error());
     }
-    // SAFETY: just made, owned by nobody else.
+    // SAFETY: the descriptor has just been created and has no other owner.
     let stream = UnixStream::from(unsafe { OwnedFd::from_raw_fd(fd) });
     stream.set_read_timeout(Some(PATIENCE))?;
-    // This limits the wait for a connection, too.
+    // This also limits the time to connect.
     stream.set_write_timeout(Some(PATIENCE))?;
     // SAFETY: the address is readable for its size.
     let code = unsafe {
@@ -113,7 +113,7 @@ fn connect_within(path: &Path) -> io::Result<UnixStream> {
     }
 }
 
-/// What an error of a socket says to people.
+/// Returns a socket's error in words for people.
 fn explained(error: io::Error) -> anyhow::Error {
     let hint = match error.kind() {
         ErrorKind::PermissionDenied => "; are you root?",
@@ -161,7 +161,7 @@ impl Appctl {
         }
     }
 
-    /// Reads one object; what comes behind it stays for the next call.
+    /// Reads one object; bytes behind it are kept for the next call.
     fn read_reply(&mut self, end: Instant) -> Result<Value> {
         let mut chunk = [0; 65536];
         let mut scan = Scan::default();
@@ -187,21 +187,21 @@ impl Appctl {
     }
 }
 
-/// Looks for the end of an object in bytes that come by and by, each of which it reads once: an
-/// answer may have megabytes.
+/// Finds the end of an object in bytes that arrive in pieces. Each byte is examined once, because
+/// an answer may have megabytes.
 #[derive(Default)]
 struct Scan {
-    /// Bytes that have been read.
+    /// Number of bytes examined.
     at: usize,
-    /// Braces that are open.
+    /// Number of open braces.
     depth: usize,
     in_string: bool,
     escaped: bool,
 }
 
 impl Scan {
-    /// The length of the object that `buffer` begins with, with the blanks before it, once it is
-    /// complete. Fails where there is something else.
+    /// Returns the length of the object at the beginning of `buffer`, leading blanks included, once
+    /// it is complete. Fails if there is something else.
     fn object(&mut self, buffer: &[u8]) -> Result<Option<usize>> {
         while let Some(&byte) = buffer.get(self.at) {
             self.at += 1;
@@ -244,10 +244,10 @@ mod tests {
             let mut request = [0; 1024];
             let n = stream.read(&mut request).unwrap();
             assert!(n > 0);
-            // In two pieces, to see them put together.
+            // In two pieces, to test that they are joined.
             let (a, b) = reply.split_at(reply.len() / 2);
             stream.write_all(a.as_bytes()).unwrap();
-            // A client that has seen enough of rubbish may be gone by now.
+            // The client may have closed the connection when it saw garbage.
             let _ = stream.write_all(b.as_bytes());
         });
         let result = Appctl::connect(&socket)?.call("version", &[]);

@@ -1,7 +1,7 @@
 //! `sluice restart`, `save` and `restore`: rules, groups and meters that outlive the process.
 //!
-//! The work is done by the script that the service's unit calls, too (`packaging/rules`), of which
-//! this command carries a copy.
+//! The script of the service's unit (`packaging/rules`) does the work; this command contains a copy
+//! of it.
 
 use crate::output::errln;
 use crate::up::{
@@ -15,9 +15,9 @@ use std::process::{Command, Stdio};
 
 /// The unit's script.
 const SCRIPT: &str = include_str!("../../../packaging/rules");
-/// Where `save` writes, in a switch's directory.
+/// The subdirectory of a switch's directory into which `save` writes.
 const SAVED: &str = "saved";
-/// Where `restart` keeps what it puts back at once.
+/// The subdirectory for the files of `restart`, which restores them at once.
 const RESTART: &str = "restart";
 
 /// Which switch to restart.
@@ -45,19 +45,19 @@ pub struct KeepOptions {
     pub files: Option<PathBuf>,
 }
 
-/// Whether rules were saved that `restore` would find.
+/// Returns whether rules have been saved that `restore` would find.
 pub(crate) fn has_saved(directory: &Path) -> bool {
     directory.join(SAVED).join("restore.sh").exists()
 }
 
-/// The process of the switch whose sockets are in `directory`.
+/// Returns the process id of the switch whose sockets are in `directory`.
 fn running(directory: &Path) -> Result<i32> {
     check_readable(directory)?;
     alive(&directory.join("ovs-vswitchd.pid"))
         .with_context(|| format!("{}: no switch runs there", directory.display()))
 }
 
-/// Has the script do one thing; it says by itself what goes wrong.
+/// Runs the script with one command; the script itself reports errors.
 fn rules(word: &str, directory: &Path, files: &Path) -> Result<()> {
     let status = Command::new("sh")
         .args(["-c", SCRIPT, "rules", word])
@@ -65,7 +65,7 @@ fn rules(word: &str, directory: &Path, files: &Path) -> Result<()> {
         .env("SLUICE_RULES", files)
         .env("SLUICE_RULES_STRICT", "1")
         .stdin(Stdio::null())
-        // Standard output is for shells, where any of these commands prints to it.
+        // Standard output is for shells, for all commands that print to it.
         .stdout(Stdio::null())
         .status()
         .context("cannot run sh")?;
@@ -73,11 +73,11 @@ fn rules(word: &str, directory: &Path, files: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The directory of the files, which may not be there yet.
+/// Returns the directory of the files, which may not exist yet.
 fn files(options: &KeepOptions) -> Result<PathBuf> {
     let files = options.files.clone();
     let files = files.unwrap_or_else(|| options.directory.join(SAVED));
-    // What is saved names its files by absolute paths.
+    // Saved files name each other by absolute paths.
     std::path::absolute(&files).with_context(|| files.display().to_string())
 }
 
@@ -86,12 +86,12 @@ pub fn save(options: &KeepOptions) -> Result<()> {
     keep(options, "save", "of all bridges are saved in")
 }
 
-/// Puts back what was saved.
+/// Restores what was saved.
 pub fn restore(options: &KeepOptions) -> Result<()> {
     keep(options, "put-back", "are those saved in")
 }
 
-/// Has the script do one thing with the files, and says what was done.
+/// Runs the script with one command and the files, and prints what was done.
 fn keep(options: &KeepOptions, word: &str, done: &str) -> Result<()> {
     running(&options.directory)?;
     let files = files(options)?;
@@ -100,7 +100,7 @@ fn keep(options: &KeepOptions, word: &str, done: &str) -> Result<()> {
     Ok(())
 }
 
-/// Stops and starts a switch with the rules that it had.
+/// Stops a switch and starts it again with the rules that it had.
 pub fn restart(options: &RestartOptions) -> Result<()> {
     check_own(&options.directory)?;
     let before = running(&options.directory)?;
@@ -155,7 +155,7 @@ mod tests {
             let error = format!("{:#}", done.unwrap_err());
             assert!(error.contains("no switch runs there"), "{error}");
         }
-        // Nothing was made by trying.
+        // The attempt has created nothing.
         assert!(!directory.path().join(SAVED).exists() && !has_saved(directory.path()));
     }
 

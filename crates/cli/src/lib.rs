@@ -1,10 +1,10 @@
-//! `sluice`: one command for people.
+//! `sluice`: the command for people.
 //!
 //! It drives the switch from outside: `up` and `down` start and stop a database and a daemon in a
-//! directory of their own, `restart`, `save` and `restore` keep rules, `top` shows what a running
-//! daemon does, `predict` says what rules would cost without one, and how long packets will wait in
-//! queues. It knows the daemon only by its unixctl socket, its files and its helper commands.
-//! `steer` needs no daemon: it steers a kernel interface's packets to cores by itself.
+//! directory of their own; `restart`, `save` and `restore` keep rules; `top` shows what a running
+//! daemon does; `predict` computes, without a daemon, what rules would cost and how long packets
+//! will wait in queues. It knows the daemon only by its unixctl socket, its files and its helper
+//! commands. `steer` needs no daemon: it steers a kernel interface's packets to cores by itself.
 
 pub mod appctl;
 pub mod keep;

@@ -54,8 +54,8 @@ fn main() -> std::process::ExitCode {
         Ok(()) => std::process::ExitCode::SUCCESS,
         Err(error) => {
             output::complain(format_args!("sluice: {error:#}\n"));
-            // The status of `eval "$(sluice up)"` is that of what is printed, and nothing would be
-            // a success: what follows would then talk to the system's switch.
+            // The exit status of `eval "$(sluice up)"` is that of the printed text. Printing
+            // nothing would be success, and later commands would talk to the system's switch.
             if prints_shell && !std::io::stdout().is_terminal() {
                 output::print(format_args!("false\n"));
             }

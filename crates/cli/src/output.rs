@@ -1,10 +1,10 @@
-//! Printing to whoever reads, or has stopped reading: `print!` panics where a pipe is closed.
+//! Printing to a reader that may be gone: `print!` panics if a pipe is closed.
 
 use std::fmt::Arguments;
 use std::io::{ErrorKind, Write};
 
-/// Prints to standard output. Ends the process where nobody reads it any more, who then has read
-/// enough, and where it cannot be written, which is a failure.
+/// Prints to standard output. Ends the process: with success if the reader has closed the pipe,
+/// with failure if writing fails otherwise.
 pub fn print(text: Arguments<'_>) {
     if let Err(error) = std::io::stdout().lock().write_fmt(text) {
         if error.kind() == ErrorKind::BrokenPipe {
@@ -15,12 +15,12 @@ pub fn print(text: Arguments<'_>) {
     }
 }
 
-/// Prints to standard error, if anybody reads that: what is done goes on all the same.
+/// Prints to standard error, ignoring errors.
 pub fn complain(text: Arguments<'_>) {
     let _ = std::io::stderr().lock().write_fmt(text);
 }
 
-/// Prints to standard output, as `print!` does.
+/// Prints to standard output, like `print!`.
 macro_rules! out {
     ($($words:tt)*) => { $crate::output::print(format_args!($($words)*)) };
 }

@@ -1,5 +1,5 @@
-//! `sluice predict`: what a file of rules will cost on this machine, without a switch; and, by its
-//! commands, how long packets will wait.
+//! `sluice predict`: computes, without a switch, what a file of rules will cost on this machine
+//! and, by its subcommands, how long packets will wait.
 
 mod machine;
 mod message;
@@ -26,9 +26,10 @@ use scratch::Scratch;
 use std::io::Read;
 use std::path::{Path, PathBuf};
 
-/// Largest file of rules that is read, in bytes.
+/// Maximum size of a file of rules in bytes.
 const RULES_MAX: u64 = 1 << 30;
-/// Largest capture: more than 200,000 packets of the longest size, the most that are taken.
+/// Maximum size of a capture in bytes: more than 200,000 packets of the longest size, the most that
+/// are used.
 const CAPTURE_MAX: u64 = 1 << 29;
 
 /// Which rules, ports and packets.
@@ -99,7 +100,7 @@ pub enum Waits {
     Machine(machine::MachineOptions),
 }
 
-/// Predicts and prints.
+/// Predicts and prints the result.
 pub fn run(options: &PredictOptions) -> Result<()> {
     match &options.waits {
         Some(Waits::Queue(options)) => queue::run(options),
@@ -111,7 +112,7 @@ pub fn run(options: &PredictOptions) -> Result<()> {
     }
 }
 
-/// What rules will cost.
+/// Predicts what rules will cost.
 fn rules(options: &PredictOptions) -> Result<()> {
     let flows = options.flows.as_deref().context("--flows is missing")?;
     ensure!(
@@ -146,7 +147,7 @@ fn rules(options: &PredictOptions) -> Result<()> {
         cpu: Some(cpu),
         rounds: options.rounds,
     };
-    // In the order of what can go wrong soon.
+    // In an order in which likely errors are found early.
     let prepared = ::predict::trace::trace(&rules, &traffic)?;
     let kinds = Kinds::of(&traffic, &prepared, &|port| ports.kind(port));
     let (policed, mut notes) = policed(options, &traffic, &prepared, &names)?;
@@ -183,7 +184,7 @@ fn rules(options: &PredictOptions) -> Result<()> {
     Ok(())
 }
 
-/// How much of the traffic meets policers, and what there is to say about that.
+/// Returns the shares of the traffic that meet policers, and notes about them.
 fn policed(
     options: &PredictOptions,
     traffic: &Traffic,
@@ -201,7 +202,7 @@ fn policed(
         let met = shares(traffic, trace, &|port| these.contains(port));
         let (part, share) = match inward {
             true => (&mut policed.received, met.received),
-            // Where all is dropped, nothing is sent.
+            // If everything is dropped, nothing is sent.
             false if trace.out_ports.is_empty() => (&mut policed.sent, 0.0),
             false => (&mut policed.sent, met.sent),
         };
@@ -213,7 +214,7 @@ fn policed(
     Ok((policed, notes))
 }
 
-/// A file's name and text, where there is one.
+/// Returns a file's name and text, if a path is given.
 fn optional(path: Option<&Path>) -> Result<Option<(String, String)>> {
     path.map(|path| Ok((path.display().to_string(), text(path, RULES_MAX)?)))
         .transpose()
@@ -224,7 +225,7 @@ fn named(file: &Option<(String, String)>) -> Option<(&str, &str)> {
         .map(|(name, text)| (name.as_str(), text.as_str()))
 }
 
-/// A file's bytes, or those of standard input; not more than `most`, whatever it is.
+/// Reads a file or standard input, at most `most` bytes.
 fn bytes(path: &Path, most: u64) -> Result<Vec<u8>> {
     let mut bytes = Vec::new();
     let read = if path == Path::new("-") {
@@ -244,7 +245,7 @@ fn bytes(path: &Path, most: u64) -> Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The same as text.
+/// Reads a file or standard input as text, at most `most` bytes.
 fn text(path: &Path, most: u64) -> Result<String> {
     String::from_utf8(bytes(path, most)?).map_err(|error| {
         let at = error.utf8_error().valid_up_to();
@@ -266,7 +267,7 @@ fn traffic(
     let Some(asked) = &options.traffic else {
         return Ok(Traffic::of_rules(rules, in_port)?);
     };
-    // A pipe is as good as a file: `--traffic <(zcat in.pcap.gz)`.
+    // Pipes work like files: `--traffic <(zcat in.pcap.gz)`.
     let path = Path::new(asked);
     if path.exists() && !path.is_dir() {
         let bytes = bytes(path, CAPTURE_MAX)?;
@@ -276,10 +277,10 @@ fn traffic(
         .with_context(|| format!("--traffic {asked}: neither a file nor a description"))
 }
 
-/// The processor to measure on: one that this process may use.
+/// Returns the processor to measure on: one that this process may use.
 fn processor(asked: Option<usize>) -> Result<usize> {
-    // SAFETY: a `cpu_set_t` of zero bytes is an empty set; the call writes no more than the size
-    // that is given; pid 0 is the calling thread.
+    // SAFETY: a `cpu_set_t` of zero bytes is an empty set; the call writes at most the given size;
+    // pid 0 is the calling thread.
     let allowed = unsafe {
         let mut set: libc::cpu_set_t = std::mem::zeroed();
         libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set);
@@ -298,7 +299,7 @@ fn processor(asked: Option<usize>) -> Result<usize> {
     }
 }
 
-/// Has the daemon's helper measure devices with this traffic.
+/// Makes the daemon's helper measure devices with this traffic.
 fn measure_ports(
     options: &PredictOptions,
     devices: &[Device],

@@ -1,5 +1,5 @@
-//! What `sluice/stats`, `sluice/queues` and `sluice/busiest` tell, as JSON; and rates made from two
-//! readings.
+//! The JSON answers of `sluice/stats`, `sluice/queues` and `sluice/busiest`, and rates computed
+//! from two readings.
 
 use crate::appctl::Appctl;
 use anyhow::{Context, Result};
@@ -9,19 +9,19 @@ use std::collections::BTreeMap;
 /// One reading of a daemon's counters.
 #[derive(Deserialize, Clone, Debug, Default)]
 pub struct Stats {
-    /// Monotonic time of the reading, microseconds.
+    /// Monotonic time of the reading, in microseconds.
     pub time_us: u64,
-    /// Time-stamp counter ticks in a second.
+    /// Frequency of the time-stamp counter in Hz.
     pub tsc_hz: u64,
     /// Ports of all bridges.
     pub ports: Vec<Port>,
     /// Workers.
     pub workers: Vec<Worker>,
-    /// Tables that hold rules.
+    /// Tables that have rules.
     pub tables: Vec<Table>,
     /// Packets dropped, by reason.
     pub drops: BTreeMap<String, u64>,
-    /// Ports that could not be opened, or are not as the database wants them.
+    /// Ports that could not be opened, or differ from the database.
     #[serde(default)]
     pub port_errors: Vec<PortError>,
 }
@@ -29,7 +29,7 @@ pub struct Stats {
 /// A port with an error.
 #[derive(Deserialize, Clone, Debug, Default)]
 pub struct PortError {
-    /// The bridge that wants it.
+    /// The bridge to which it belongs.
     pub bridge: String,
     /// Its name.
     pub name: String,
@@ -38,7 +38,7 @@ pub struct PortError {
     pub kind: String,
     /// Whether it may carry packets all the same.
     pub open: bool,
-    /// What is wrong, in the words of `Interface.error`.
+    /// The text of `Interface.error`.
     pub error: String,
 }
 
@@ -49,7 +49,7 @@ pub struct Port {
     pub bridge: String,
     /// Its name.
     pub name: String,
-    /// Its OpenFlow number.
+    /// Its OpenFlow port number.
     pub ofport: u32,
     /// `Interface.type`.
     #[serde(rename = "type")]
@@ -62,62 +62,62 @@ pub struct Port {
     pub tx_packets: u64,
     /// Bytes sent.
     pub tx_bytes: u64,
-    /// Packets lost on the way in.
+    /// Received packets dropped.
     pub rx_dropped: u64,
-    /// Packets lost on the way out.
+    /// Packets dropped instead of being sent.
     pub tx_dropped: u64,
-    /// `up`, or what keeps it from carrying packets: `down`, `off`, `gone`, `error`.
+    /// `up`, or the reason why it carries no packets: `down`, `off`, `gone`, `error`.
     #[serde(default)]
     pub link_state: String,
-    /// What it has lost, by reason.
+    /// Packets dropped, by reason.
     #[serde(default)]
     pub drops: BTreeMap<String, u64>,
 }
 
-/// A shaped port's queue, as `sluice/queues` tells of it.
+/// A queue of a shaped port, as in `sluice/queues`.
 #[derive(Deserialize, Clone, Debug, Default)]
 pub struct Queue {
     /// The port.
     pub port: String,
     /// The queue's number.
     pub queue: u32,
-    /// Its guaranteed rate, bit/s.
+    /// Its guaranteed rate in bit/s.
     pub min_rate: u64,
-    /// Why it is not watched.
+    /// Why it is not observed.
     pub refused: Option<String>,
-    /// Packets whose waits were noted; none where nobody has asked about it before.
+    /// Packets whose waits were recorded; None if nobody has asked about the queue before.
     pub packets: Option<u64>,
-    /// What these waited together.
+    /// The sum of their waits.
     pub waited_ns: Option<f64>,
     /// Packets sent.
     pub sent_packets: u64,
     /// Their bytes.
     pub sent_bytes: u64,
-    /// Packets that wait now.
+    /// Packets waiting now.
     pub waiting: u64,
     /// Packets dropped, by reason.
     pub dropped: BTreeMap<String, u64>,
-    /// What is foretold.
+    /// The prediction, if there is one.
     pub told: Option<Told>,
 }
 
-/// A forecast and what it came from.
+/// A prediction and what it came from.
 #[derive(Deserialize, Clone, Debug)]
 pub struct Told {
-    /// The forecast.
+    /// The prediction.
     pub forecast: Forecast,
 }
 
-/// How long packets will wait on average.
+/// The mean wait of packets in the near future.
 #[derive(Deserialize, Clone, Debug)]
 pub struct Forecast {
     /// In seconds.
     pub wait: Wait,
-    /// Why that is no forecast.
+    /// Why no prediction is possible.
     pub cannot_tell: Option<String>,
 }
 
-/// A time and its interval; an end that is not finite is none.
+/// A time and its interval; None for an end that is not finite.
 #[derive(Deserialize, Clone, Debug)]
 pub struct Wait {
     /// The mean.
@@ -131,13 +131,13 @@ pub struct Wait {
 /// All queues.
 #[derive(Deserialize, Clone, Debug, Default)]
 pub struct Queues {
-    /// Those that are told of.
+    /// The queues reported.
     pub queues: Vec<Queue>,
-    /// How many are not.
+    /// The number of queues not reported.
     pub left_out: u64,
 }
 
-/// A rule that packets meet, as `sluice/busiest` tells of it.
+/// A rule that packets meet, as in `sluice/busiest`.
 #[derive(Deserialize, Clone, Debug, Default)]
 pub struct Rule {
     /// Its bridge.
@@ -147,26 +147,26 @@ pub struct Rule {
     /// Priority and match.
     #[serde(rename = "match")]
     pub matching: String,
-    /// What it does.
+    /// Its actions.
     pub actions: String,
     /// Packets that have met it.
     pub packets: u64,
-    /// Packets that meet it in a second, as the daemon counts between two questions.
+    /// Packets per second, as the daemon counted them between two requests.
     pub packets_per_s: Option<f64>,
-    /// Their bits.
+    /// Bits per second.
     pub bits_per_s: Option<f64>,
 }
 
 /// The busiest rules.
 #[derive(Deserialize, Clone, Debug, Default)]
 pub struct Busiest {
-    /// The busiest first.
+    /// The rules, the busiest first.
     pub rules: Vec<Rule>,
-    /// How many rules there are, where they are too many to be looked at.
+    /// The number of rules, if they are too many to examine.
     pub left_out: u64,
 }
 
-/// All that is shown of one moment.
+/// Everything shown of one moment.
 #[derive(Clone, Debug, Default)]
 pub struct Reading {
     /// Counters.
@@ -178,7 +178,7 @@ pub struct Reading {
 }
 
 impl Reading {
-    /// Asks the daemon; one that is older and does not know a question has nothing to say to it.
+    /// Asks the daemon; what an older daemon does not know is left empty.
     pub fn read(daemon: &mut Appctl) -> Result<Reading> {
         let mut ask = |command: &str| match daemon.call(command, &[]) {
             Err(error) if error.to_string().contains("not a valid command") => Ok(None),
@@ -209,9 +209,9 @@ pub struct Worker {
     pub name: String,
     /// The core it is pinned to.
     pub cpu: Option<u32>,
-    /// Ticks spent on packets.
+    /// Ticks spent on processing packets.
     pub busy_cycles: u64,
-    /// Ticks spent polling for nothing.
+    /// Ticks spent polling empty queues.
     pub idle_cycles: u64,
     /// Packets handled.
     pub packets: u64,
@@ -234,7 +234,7 @@ pub struct Table {
     pub lookups: u64,
     /// Packets that found a rule.
     pub matches: u64,
-    /// How it is looked up.
+    /// Its classifier.
     pub template: String,
 }
 
@@ -243,15 +243,16 @@ pub struct Table {
 pub struct WorkerRates {
     /// Share of the interval spent on packets, percent.
     pub busy_percent: f64,
-    /// Ticks for each packet, None when there was none.
+    /// Ticks per packet; None if there was none.
     pub cycles_per_packet: Option<f64>,
-    /// Packets in a burst that was not empty.
+    /// Packets per burst that was not empty; None if there was none.
     pub batch: Option<f64>,
-    /// Packets a second.
+    /// Packets per second.
     pub packets_per_s: f64,
 }
 
-/// Events a second between two readings; counters that went back (a restart) count as zero.
+/// Returns events per second between two readings; a counter that went back (a restart) counts as
+/// zero.
 pub fn per_second(before: u64, after: u64, interval_us: u64) -> f64 {
     if interval_us == 0 {
         0.0
@@ -260,7 +261,7 @@ pub fn per_second(before: u64, after: u64, interval_us: u64) -> f64 {
     }
 }
 
-/// A worker's figures between two readings.
+/// Returns a worker's figures between two readings.
 pub fn worker_rates(before: &Worker, after: &Worker, interval_us: u64, tsc_hz: u64) -> WorkerRates {
     let busy = after.busy_cycles.saturating_sub(before.busy_cycles) as f64;
     let packets = after.packets.saturating_sub(before.packets) as f64;

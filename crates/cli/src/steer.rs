@@ -1,6 +1,6 @@
-//! `sluice steer`: packets of a kernel interface go to the core that suits them.
+//! `sluice steer`: sends packets of a kernel interface to suitable cores.
 //!
-//! `run` stays and steers; the others ask it, by its socket.
+//! `run` stays and steers; the other commands talk to it through its socket.
 
 mod show;
 
@@ -259,11 +259,11 @@ fn on_off(text: &str) -> Result<bool, String> {
     }
 }
 
-/// Does what was asked for.
+/// Carries out a command.
 ///
 /// # Errors
 ///
-/// What could not be done.
+/// Describes what could not be done.
 pub fn run(options: &SteerOptions) -> Result<()> {
     match &options.command {
         Command::Run(options) => stay(options),
@@ -300,7 +300,7 @@ fn understood<T: serde::de::DeserializeOwned>(answer: serde_json::Value) -> Resu
     serde_json::from_value(answer).context("the answer is not understood: another version runs")
 }
 
-/// Asks the resident of an interface, or the only one.
+/// Sends a request to the resident of an interface, or to the only one.
 fn ask(rundir: &Path, device: Option<&str>, request: &Request) -> Result<serde_json::Value> {
     let device = match device {
         Some(device) => device.to_owned(),

@@ -1,8 +1,7 @@
-//! `sluice top`: ports, queues, workers, tables, drops and the busiest rules of a running daemon,
-//! live.
+//! `sluice top`: shows ports, queues, workers, tables, drops and the busiest rules of a running
+//! daemon, live.
 //!
-//! A thread reads; the screen shows the last reading that there is, and says when that is an old
-//! one.
+//! A thread takes readings; the screen shows the last one, and says so when it is old.
 
 mod lay_out;
 mod sections;
@@ -23,7 +22,7 @@ use std::path::PathBuf;
 use std::sync::mpsc::{self, Receiver, RecvTimeoutError, Sender};
 use std::time::{Duration, Instant};
 
-/// How long the screen waits for a key before it looks for a reading.
+/// How long the screen waits for a key before it checks for a reading.
 const LOOK: Duration = Duration::from_millis(100);
 
 /// What to watch, and how.
@@ -42,12 +41,12 @@ pub struct TopOptions {
     pub count: Option<u32>,
 }
 
-/// Where a daemon is found.
+/// How a daemon is found.
 #[derive(Clone)]
 enum Place {
-    /// By its pidfile, in a directory.
+    /// By its pidfile in a directory.
     Directory(PathBuf),
-    /// At this socket.
+    /// By its socket.
     Socket(PathBuf),
 }
 
@@ -60,7 +59,7 @@ impl Place {
         }
     }
 
-    /// Connects to the daemon, which has another socket after each start.
+    /// Connects to the daemon, whose socket differs after each start.
     fn connect(&self) -> Result<Appctl> {
         let socket = match self {
             Place::Socket(socket) => socket.clone(),
@@ -99,7 +98,7 @@ pub fn run(options: &TopOptions) -> Result<()> {
     Ok(())
 }
 
-/// Reads until nobody wants readings any more; after a failure with a new connection.
+/// Takes readings until nobody receives them; connects anew after a failure.
 fn keep_reading(
     place: Place,
     mut daemon: Appctl,
@@ -127,32 +126,32 @@ fn keep_reading(
     }
 }
 
-/// A reading, or the reason why there is none.
+/// A reading, or the reason why it failed.
 struct News {
     read: Result<Reading>,
-    /// Whether it came by a new connection, so that it may be another process's.
+    /// Whether it came over a new connection, and so perhaps from another process.
     anew: bool,
 }
 
-/// What is on the screen.
+/// The contents of the screen.
 #[derive(Default)]
 struct Page {
     shown: Vec<Shown>,
-    /// The width that it was laid out for; none where there are newer figures.
+    /// The width of the layout; None if there are newer figures.
     width: Option<usize>,
 }
 
-/// What is known, and what is shown of it.
+/// The last two readings, and the part that is shown.
 struct Screen {
     before: Reading,
     after: Reading,
     page: Page,
-    /// When `after` was read, and how old it may be.
+    /// When `after` was read; `fresh` is the age beyond which it is old.
     read: Instant,
     fresh: Duration,
-    /// Why there is no newer one.
+    /// Why there is no newer reading.
     error: Option<String>,
-    /// The first line that is shown.
+    /// The first line shown.
     top: usize,
 }
 
@@ -169,12 +168,12 @@ impl Screen {
         }
     }
 
-    /// Takes a reading, or the reason why there is none.
+    /// Takes over a reading, or the reason why it failed.
     fn take(&mut self, news: News) {
         match news.read {
             Ok(reading) => {
                 self.before = std::mem::replace(&mut self.after, reading);
-                // Counters of another process are not compared with.
+                // Counters of two processes are not compared.
                 if news.anew || self.after.stats.time_us < self.before.stats.time_us {
                     self.before = self.after.clone();
                 }
@@ -185,7 +184,7 @@ impl Screen {
         }
     }
 
-    /// Lays the page out, once for each reading and width: there may be ten thousand ports.
+    /// Lays the page out once for each reading and width: there may be ten thousand ports.
     fn lay_out(&mut self, width: usize) {
         if self.page.width != Some(width) {
             self.page = Page {
@@ -195,7 +194,7 @@ impl Screen {
         }
     }
 
-    /// What is said of figures that are old.
+    /// Returns the warning if the figures are old.
     fn stale(&self, now: Instant) -> Option<String> {
         let age = now.saturating_duration_since(self.read);
         let old = self.error.is_some() || age > self.fresh;
@@ -209,7 +208,7 @@ impl Screen {
         })
     }
 
-    /// Moves the window over `lines` lines, of which `height` are seen.
+    /// Moves the window, `height` lines high, over `lines` lines.
     fn scroll(&mut self, key: KeyCode, lines: usize, height: usize) {
         let last = lines.saturating_sub(height);
         let page = height.saturating_sub(1).max(1);
@@ -269,10 +268,10 @@ fn live(place: Place, daemon: Appctl, first: Reading, interval: Duration) -> Res
     let result = ratatui::try_init()
         .map_err(anyhow::Error::from)
         .and_then(|mut terminal| watch(&mut terminal, &mut screen, &readings));
-    // Also where it was prepared in part only.
+    // Also after an incomplete initialisation.
     ratatui::restore();
     let result = result.context("cannot use the terminal (-n COUNT prints readings as text)");
-    // A reading that is being waited for is nobody's any more.
+    // The next reading has no receiver any more.
     drop(end);
     result
 }
@@ -349,7 +348,7 @@ mod tests {
         screen.take(news(Ok(reading(1_000_000, 5))));
         screen.take(news(Ok(reading(10, 7))));
         assert_eq!(screen.before.stats.time_us, 10);
-        // One that has run for longer than the old one had when it was last heard of.
+        // The other process has run for longer than the old one had at its last reading.
         let another = News {
             read: Ok(reading(5_000_000, 900)),
             anew: true,
@@ -379,7 +378,7 @@ mod tests {
                 let drawn = terminal.draw(|frame| screen.draw(frame, Instant::now()));
                 assert!(drawn.is_ok(), "{width} by {height}");
             }
-            // What shows a terminal as text cannot show one without columns.
+            // The terminal cannot be rendered as text without columns.
             let text = match width {
                 0 => String::new(),
                 _ => terminal.backend().to_string(),

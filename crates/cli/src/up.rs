@@ -1,5 +1,5 @@
-//! `sluice up` and `sluice down`: a database and a daemon in a directory of their own, beside
-//! anything else that runs on the machine.
+//! `sluice up` and `sluice down`: a database and a daemon in a directory of their own, independent
+//! of anything else on the machine.
 
 use crate::output::{errln, outln};
 use anyhow::{Context, Result, bail};
@@ -11,11 +11,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-/// Where switches live that are given no directory.
+/// The default directory of a switch.
 pub(crate) const DIRECTORY: &str = "/var/run/sluice";
-/// The schema of the distribution's database.
+/// The schema from the distribution's package.
 pub(crate) const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
-/// How long a process may take to end after SIGTERM.
+/// Time for a process to end after SIGTERM.
 const END_PATIENCE: Duration = Duration::from_secs(10);
 
 /// Where to start, and what.
@@ -61,8 +61,8 @@ fn run(command: &mut Command) -> Result<String> {
         .to_owned())
 }
 
-/// The process that holds the lock on `pidfile`, as the daemons do until they end. The number in
-/// the file alone may be another process's by now.
+/// Returns the process that holds the lock on `pidfile`, as daemons do until they end. The number
+/// in the file alone may belong to another process by now.
 pub(crate) fn alive(pidfile: &Path) -> Option<i32> {
     let file = fs::File::open(pidfile).ok()?;
     // SAFETY: `flock` is plain data, and all zeros is one of its values.
@@ -75,7 +75,8 @@ pub(crate) fn alive(pidfile: &Path) -> Option<i32> {
         .then_some(lock.l_pid)
 }
 
-/// Fails where it cannot be seen whether a switch runs, which is not the same as that none does.
+/// Fails if it cannot be determined whether a switch runs, which differs from knowing that none
+/// does.
 pub(crate) fn check_readable(directory: &Path) -> Result<()> {
     let pidfile = directory.join("ovs-vswitchd.pid");
     match fs::File::open(&pidfile) {
@@ -86,7 +87,7 @@ pub(crate) fn check_readable(directory: &Path) -> Result<()> {
     }
 }
 
-/// Whether a process is there and has not ended, though nobody may have waited for it yet.
+/// Returns whether a process exists and is not a zombie.
 fn is_running(pid: i32) -> bool {
     let stat = fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
     // PID (NAME) STATE ...; names may have parentheses.
@@ -94,12 +95,12 @@ fn is_running(pid: i32) -> bool {
         .is_some_and(|(_, rest)| !rest.starts_with(['Z', 'X']))
 }
 
-/// The variables by which tools and daemons find their files below `directory`.
+/// Returns the variables by which tools and daemons find their files below `directory`.
 pub(crate) fn environment(directory: &Path) -> [(&'static str, &Path); 3] {
     ["OVS_RUNDIR", "OVS_LOGDIR", "OVS_DBDIR"].map(|name| (name, directory))
 }
 
-/// A word as a shell reads it back.
+/// Quotes a word for a shell.
 fn quoted(word: &str) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "/._-+:,@%".contains(c);
     match !word.is_empty() && word.chars().all(plain) {
@@ -108,14 +109,14 @@ fn quoted(word: &str) -> String {
     }
 }
 
-/// The line for a shell.
+/// Returns the line that a shell evaluates.
 fn exports(directory: &Path) -> String {
     let value = quoted(&directory.to_string_lossy());
     let words = environment(directory).map(|(name, _)| format!("{name}={value}"));
     format!("export {}", words.join(" "))
 }
 
-/// Says where the switch is, for people on standard error, and for the shell on standard output.
+/// Prints where the switch is, for people to standard error and for the shell to standard output.
 fn tell(directory: &Path) {
     let shown = directory.display();
     match std::io::stdout().is_terminal() {
@@ -131,7 +132,7 @@ fn tell(directory: &Path) {
     outln!("{}", exports(directory));
 }
 
-/// What a process cannot do without these capabilities, which root has.
+/// Warns if capabilities are missing, which root has, and what does not work without them.
 fn warn_without_root() {
     const NEEDED: [(u32, &str); 2] = [(12, "NET_ADMIN"), (13, "NET_RAW")];
     let status = fs::read_to_string("/proc/self/status").unwrap_or_default();
@@ -146,7 +147,7 @@ fn warn_without_root() {
     }
 }
 
-/// The names of capabilities that `/proc/PID/status` does not have as effective.
+/// Returns the names of capabilities that are not effective according to `/proc/PID/status`.
 fn missing<'a>(status: &str, needed: &[(u32, &'a str)]) -> Vec<&'a str> {
     let effective = status
         .lines()
@@ -157,7 +158,7 @@ fn missing<'a>(status: &str, needed: &[(u32, &'a str)]) -> Vec<&'a str> {
     lacks.map(|(_, name)| *name).collect()
 }
 
-/// The daemon's program: the one that was named, or beside this command, or in PATH.
+/// Returns the daemon's program: the given one, the one beside this command, or the one in PATH.
 pub(crate) fn daemon_path(named: Option<&PathBuf>) -> PathBuf {
     let beside = || {
         let path = std::env::current_exe().ok()?.parent()?.join("sluiced");
@@ -169,7 +170,7 @@ pub(crate) fn daemon_path(named: Option<&PathBuf>) -> PathBuf {
         .unwrap_or_else(|| PathBuf::from("sluiced"))
 }
 
-/// `ID` and `VERSION_ID` of this system, as the distribution's start script writes them.
+/// Returns `ID` and `VERSION_ID` of this system, as the distribution's start script writes them.
 fn system() -> (String, String) {
     let text = fs::read_to_string("/etc/os-release").unwrap_or_default();
     let find = |key: &str| {
@@ -194,7 +195,7 @@ pub fn up(options: &UpOptions) -> Result<()> {
         .with_context(|| format!("cannot make {}{hint}", options.directory.display()))?;
     let directory = options.directory.canonicalize()?;
     if directory.to_str().is_none() {
-        // Tools name sockets by text.
+        // Tools take the names of sockets as text.
         bail!("{}: the name is not UTF-8", directory.display());
     }
     if let Some(pid) = alive(&directory.join("ovs-vswitchd.pid")) {
@@ -204,8 +205,8 @@ pub fn up(options: &UpOptions) -> Result<()> {
                 "--set is for a switch that starts; ovs-vsctl set Open_vSwitch . changes this one"
             );
         }
-        // Its database may have ended, and without one nothing can be asked of it. One that is
-        // elsewhere, as the system's is, is not ours to start.
+        // Its database may have ended, and the switch cannot be configured without one. A database
+        // elsewhere, such as the system's, is not started here.
         let is_ours = directory.join("conf.db").exists();
         if is_ours && start_database(&options.schema, &directory)? {
             errln!("The switch's database did not run, and was started.");
@@ -213,7 +214,7 @@ pub fn up(options: &UpOptions) -> Result<()> {
         tell(&directory);
         return Ok(());
     }
-    // A switch of root's leaves the directory, which others may not write.
+    // A switch run by root leaves a directory that others cannot write to.
     tempfile::tempfile_in(&directory)
         .with_context(|| format!("cannot write into {}{hint}", directory.display()))?;
     let was_there = directory.join("conf.db").exists();
@@ -233,7 +234,7 @@ pub fn up(options: &UpOptions) -> Result<()> {
     Ok(())
 }
 
-/// Says that a configuration is an old one, and that its rules are not there.
+/// Prints that an earlier configuration is in force and that its rules are gone.
 fn tell_what_stayed(directory: &Path) {
     let bridges = vsctl(directory, &["list-br"]).unwrap_or_default();
     let bridges: Vec<&str> = bridges.split_whitespace().collect();
@@ -254,7 +255,8 @@ fn tell_what_stayed(directory: &Path) {
     );
 }
 
-/// Starts the daemon beside the database of `directory`; its first configuration is in force then.
+/// Starts the daemon with the database of `directory`, and returns when its first configuration is
+/// in force.
 pub(crate) fn start_switch(sluiced: Option<&PathBuf>, directory: &Path) -> Result<()> {
     run(Command::new(daemon_path(sluiced))
         .arg(format!("unix:{}", directory.join("db.sock").display()))
@@ -267,7 +269,7 @@ pub(crate) fn start_switch(sluiced: Option<&PathBuf>, directory: &Path) -> Resul
     Ok(())
 }
 
-/// What `ovs-vsctl` says about the database of `directory`, whether or not a switch runs.
+/// Returns the output of `ovs-vsctl` for the database of `directory`, whether or not a switch runs.
 fn vsctl(directory: &Path, arguments: &[&str]) -> Result<String> {
     run(Command::new("ovs-vsctl")
         .arg(format!("--db=unix:{}", directory.join("db.sock").display()))
@@ -276,7 +278,7 @@ fn vsctl(directory: &Path, arguments: &[&str]) -> Result<String> {
         .envs(environment(directory)))
 }
 
-/// Starts `ovsdb-server` where none runs; true when it did.
+/// Starts `ovsdb-server` if it does not run; returns whether it was started.
 pub(crate) fn start_database(schema: &Path, directory: &Path) -> Result<bool> {
     let path = |name: &str| directory.join(name);
     if alive(&path("ovsdb-server.pid")).is_some() {
@@ -309,8 +311,8 @@ fn write_system(options: &UpOptions, directory: &Path) -> Result<()> {
     let db_version = run(Command::new("ovsdb-tool")
         .arg("schema-version")
         .arg(&options.schema))?;
-    // The last word of the first line, as for ovs-vswitchd: the Open vSwitch version that the
-    // daemon stands in for.
+    // The last word of the first line is, as for ovs-vswitchd, the Open vSwitch version: here that
+    // of which the daemon takes the place.
     let version = run(Command::new(daemon_path(options.sluiced.as_ref())).arg("--version"))?;
     let ovs_version = version
         .lines()
@@ -335,7 +337,7 @@ fn write_system(options: &UpOptions, directory: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Ends the process of a pidfile; nothing happens when it does not run.
+/// Ends the process of a pidfile; does nothing if it does not run.
 pub(crate) fn stop(pidfile: &Path) -> Result<()> {
     let Some(pid) = alive(pidfile) else {
         return Ok(());
@@ -363,7 +365,7 @@ pub(crate) fn stop(pidfile: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Fails where another database's switch runs, as the system's does in `/run/openvswitch`.
+/// Fails if a switch with another database runs, such as the system's in `/run/openvswitch`.
 pub(crate) fn check_own(directory: &Path) -> Result<()> {
     if directory.join("conf.db").exists() || alive(&directory.join("ovs-vswitchd.pid")).is_none() {
         return Ok(());
@@ -374,7 +376,7 @@ pub(crate) fn check_own(directory: &Path) -> Result<()> {
     );
 }
 
-/// Stops what `up` started: the switch first, then the database. The configuration stays for the
+/// Stops what `up` started: first the switch, then the database. The configuration is kept for the
 /// next `up`.
 pub fn down(options: &DownOptions) -> Result<()> {
     let directory = &options.directory;
@@ -437,7 +439,7 @@ mod tests {
         let pidfile = directory.path().join("ovs-vswitchd.pid");
         fs::write(&pidfile, "1\n").unwrap();
         assert!(check_readable(directory.path()).is_ok());
-        // Root reads everything.
+        // Root can read everything.
         fs::set_permissions(&pidfile, fs::Permissions::from_mode(0o000)).unwrap();
         if fs::File::open(&pidfile).is_err() {
             let options = DownOptions {
@@ -466,7 +468,7 @@ mod tests {
     fn a_pidfile_that_nobody_holds_is_no_process() {
         let directory = tempfile::tempdir().unwrap();
         let pidfile = directory.path().join("ovs-vswitchd.pid");
-        // The number of a process that is there: this one.
+        // The id of an existing process: this one.
         fs::write(&pidfile, format!("{}\n", std::process::id())).unwrap();
         assert_eq!(alive(&pidfile), None);
         assert!(is_running(std::process::id() as i32));
@@ -493,7 +495,7 @@ mod tests {
         assert_eq!(of("0000000000000000"), ["NET_ADMIN", "NET_RAW"]);
         assert_eq!(of("0000000000001000"), ["NET_RAW"]);
         assert!(of("000001ffffffffff").is_empty());
-        // Unknown is no reason to warn.
+        // If the capabilities are unknown, there is no warning.
         assert!(missing("", &needed).is_empty());
     }
 }

@@ -1,7 +1,7 @@
 //! Nanoseconds to decode and to encode a typical flow mod (six fields, one output): `cargo bench -p
 //! sluice-openflow`.
 //!
-//! The least of many short runs is printed, since anything else on the machine only adds.
+//! Prints the minimum of many short runs, since other load on the machine only adds time.
 
 use openflow::action::{Action, Instruction};
 use openflow::flow::FlowMod;
@@ -39,7 +39,7 @@ fn flow_mod() -> FlowMod {
     }
 }
 
-/// Nanoseconds for one call, the least of many runs.
+/// Returns nanoseconds per call, the minimum of many runs.
 fn least(mut call: impl FnMut()) -> u128 {
     let run = |call: &mut dyn FnMut()| {
         let start = Instant::now();

@@ -1,4 +1,4 @@
-//! Messages from and to bytes, for each version.
+//! Decoding and encoding of messages, for each version.
 
 pub(crate) mod action_decode;
 pub(crate) mod action_encode;

@@ -1,11 +1,11 @@
-//! OpenFlow wire formats and the version-neutral model behind them.
+//! OpenFlow wire formats and a version-neutral model of the messages.
 //!
-//! * `text`: rules, groups and meters as `ovs-ofctl` reads and prints them.
-//! * `codec`: messages from and to bytes, for each version.
-//! * `model`: what messages mean, whatever version carried them.
+//! * `text`: parses and prints rules, groups and meters like `ovs-ofctl`.
+//! * `codec`: decodes and encodes messages, for each version.
+//! * `model`: the meaning of messages, independent of the version.
 //!
-//! Each uses only those that follow it here. No I/O: [`frame_length`] says how many bytes the next
-//! message of a stream has.
+//! Each uses only those below it in this list. No I/O: [`frame_length`] returns the length of a
+//! stream's next message.
 
 mod codec;
 mod model;

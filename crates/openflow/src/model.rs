@@ -1,4 +1,4 @@
-//! What messages mean, whatever version carried them.
+//! The meaning of messages, independent of the version that carried them.
 
 pub mod action;
 pub mod check;

@@ -1,4 +1,4 @@
-//! Rules, groups and meters as `ovs-ofctl` reads and prints them.
+//! Parses and prints rules, groups and meters like `ovs-ofctl`.
 
 pub mod format;
 pub mod parse;

@@ -1,15 +1,14 @@
-//! One connection to a database server, kept alive.
+//! A connection to a database server that is kept alive.
 //!
-//! [`connect`] starts a task. It connects, checks that the database is there, reads its schema,
-//! asks for the monitored columns and for the lock, and from then on keeps the [`Replica`] equal to
-//! the database. When the connection breaks, or the server does not answer a probe, or sends
-//! something that is not OVSDB, it says why in the log and starts again after a pause; the replica
-//! keeps its last contents meanwhile.
+//! [`connect`] starts a task. It connects, checks that the database exists, reads its schema,
+//! requests the monitored columns and the lock, and from then on keeps the [`Replica`] equal to the
+//! database. If the connection breaks, the server does not answer a probe, or it sends something
+//! that is not OVSDB, the task logs the reason and starts again after a pause; the replica keeps
+//! its last contents meanwhile.
 //!
-//! The caller holds a [`Client`], through which it reads the replica and sends transactions, and an
-//! [`Events`] queue. Events say *that* something changed, not what: a caller that is slow finds
-//! several changes folded into one event, so the queue is bounded and the task never waits for the
-//! caller.
+//! The caller has a [`Client`], which reads the replica and sends transactions, and an [`Events`]
+//! queue. Events say *that* something has changed, not what: for a slow caller several changes
+//! become one event, so the queue is bounded and the task never waits for the caller.
 
 use std::collections::{HashMap, VecDeque};
 use std::convert::Infallible;
@@ -30,14 +29,14 @@ use crate::transaction::{Outcome, Refused, Transaction};
 use crate::value::excerpt;
 use crate::wire::{self, Framer, Message};
 
-/// Most requests that wait for an answer at a time; more wait in the callers.
+/// Maximum requests waiting for an answer at a time; further ones wait in their callers.
 const MAX_PENDING: usize = 256;
-/// Most bytes that wait to be sent, besides one transaction: a server that sends requests and reads
-/// no answers is cut off.
+/// Maximum bytes waiting to be sent, in addition to one transaction: a server that sends requests
+/// but reads no answers is disconnected.
 const MAX_UNSENT: usize = 16 << 20;
-/// Most events that wait for the caller before they are folded.
+/// Maximum events waiting for the caller before they are merged.
 const MAX_EVENTS: usize = 64;
-/// Bytes read at a time.
+/// Number of bytes read at a time.
 const CHUNK: usize = 64 << 10;
 
 /// A table to monitor.
@@ -45,38 +44,39 @@ const CHUNK: usize = 64 << 10;
 pub struct MonitorTable {
     /// The table's name.
     pub table: String,
-    /// Columns to keep in the replica. Those the server's schema lacks are left out.
+    /// Columns to keep in the replica. Those that the server's schema lacks are left out.
     pub columns: Vec<String>,
-    /// Columns to keep in the replica whose changes alone cause no [`Event::Updated`]: those the
-    /// client itself writes.
+    /// Columns to keep in the replica whose changes alone do not cause an [`Event::Updated`]: those
+    /// that the client itself writes.
     pub quiet: Vec<String>,
 }
 
-/// What to connect to and what to ask for.
+/// The server, and what to request from it.
 #[derive(Clone, Debug)]
 pub struct Config {
     /// The server.
     pub remote: Remote,
-    /// Needed for `ssl:`.
+    /// TLS files, required for `ssl:`.
     pub tls: Option<TlsFiles>,
     /// The database's name.
     pub database: String,
     /// The tables to keep in the replica.
     pub monitor: Vec<MonitorTable>,
-    /// The lock to ask for.
+    /// The lock to request.
     pub lock: Option<String>,
-    /// The first pause before connecting again.
+    /// The first pause before reconnecting.
     pub min_backoff: Duration,
     /// The longest pause; each pause is twice the one before.
     pub max_backoff: Duration,
-    /// After this long without a byte the server is probed.
+    /// Time without a received byte after which the server is probed.
     pub probe_interval: Duration,
-    /// A probed server, or one that is to answer during the connection's set-up, has this long.
+    /// Time within which the server must answer a probe, or a request during the connection's
+    /// set-up.
     pub answer_limit: Duration,
 }
 
 impl Config {
-    /// The usual times: pauses from 1 to 8 s, a probe after 5 s, 30 s to answer.
+    /// The usual times: pauses of 1 to 8 s, a probe after 5 s, 30 s to answer.
     pub fn new(remote: Remote, database: &str) -> Config {
         Config {
             remote,
@@ -92,21 +92,21 @@ impl Config {
     }
 }
 
-/// Something the caller may want to act on.
+/// Something that the caller may want to act on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The replica holds the database's present contents, after a new connection. What the caller
-    /// believes to have written may be gone: the server may be another one.
+    /// After a new connection, the replica has the database's current contents. What the caller has
+    /// written before may be gone: the server may be another one.
     Connected,
-    /// Something in the replica changed besides quiet columns.
+    /// A column in the replica has changed that is not quiet.
     Updated,
-    /// This client holds the lock now. After a new connection this follows [`Event::Connected`].
+    /// This client now holds the lock. After a new connection this follows [`Event::Connected`].
     LockAcquired,
-    /// This client does not hold the lock: another has it ([`LockState::Contended`]), or the
-    /// connection is gone ([`LockState::Unknown`]). Ask [`Client::lock`] which, and how it
-    /// stands by the time the event is read.
+    /// This client does not hold the lock: another client has it ([`LockState::Contended`]), or the
+    /// connection is gone ([`LockState::Unknown`]). [`Client::lock`] returns the state, which may
+    /// have changed since the event.
     LockLost,
-    /// The connection is gone. The replica stays as it was.
+    /// The connection is gone. The replica keeps its contents.
     Disconnected,
 }
 
@@ -116,23 +116,23 @@ pub enum ClientError {
     /// There is no connection, or its set-up is not finished. Nothing was sent.
     #[error("not connected to the database")]
     NotConnected,
-    /// The connection broke after sending: it is not known whether the transaction happened.
+    /// The connection broke after sending: it is unknown whether the transaction was carried out.
     #[error("the connection to the database broke")]
     Broken,
-    /// The server did not do it.
+    /// The server refused the request.
     #[error("{0}")]
     Refused(Refused),
 }
 
-/// What is known about the lock.
+/// The state of the lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LockState {
-    /// Nothing: none was asked for, or the server has not answered, or the connection is gone.
+    /// Unknown: no lock was requested, the server has not answered, or the connection is gone.
     #[default]
     Unknown,
-    /// This client has it.
+    /// This client holds it.
     Held,
-    /// Another client has it.
+    /// Another client holds it.
     Contended,
 }
 
@@ -160,7 +160,7 @@ struct Shared {
 
 impl Shared {
     fn state(&self) -> MutexGuard<'_, State> {
-        // A caller that panicked while reading leaves the state as it was: every change is made
+        // A caller that panicked while reading has not damaged the state: every change is made as a
         // whole.
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -175,8 +175,8 @@ impl Shared {
     }
 }
 
-/// Appends an event; one that says nothing new is left out, and a queue that nobody empties is
-/// replaced by events that lead to the same end.
+/// Appends an event. A repeated event is left out, and a full queue that nobody empties is replaced
+/// by events that lead to the same state.
 fn enqueue(state: &mut State, event: Event) {
     if state.events.back() == Some(&event) {
         return;
@@ -196,7 +196,7 @@ fn enqueue(state: &mut State, event: Event) {
     state.events.push_back(event);
 }
 
-/// The caller's end. Clones share one connection, which is closed when the last of them is dropped.
+/// The caller's handle. Clones share one connection, which is closed when the last is dropped.
 #[derive(Clone, Debug)]
 pub struct Client {
     database: Arc<str>,
@@ -211,34 +211,34 @@ impl std::fmt::Debug for Request {
 }
 
 impl Client {
-    /// Reads the replica. `read` must not call the client.
+    /// Calls `read` with the replica. `read` must not call the client.
     pub fn with_replica<R>(&self, read: impl FnOnce(&Replica) -> R) -> R {
         read(&self.shared.state().replica)
     }
 
-    /// Whether the replica follows the database now.
+    /// Returns whether the replica is following the database.
     pub fn is_connected(&self) -> bool {
         self.shared.state().connected
     }
 
-    /// Whether this client holds the lock it asked for.
+    /// Returns whether this client holds the lock that it requested.
     pub fn has_lock(&self) -> bool {
         self.lock() == LockState::Held
     }
 
-    /// What is known about the lock it asked for. A switch goes on forwarding while this is
-    /// unknown, because the server is away, and stops when another client has it.
+    /// Returns the state of the requested lock. A switch continues to forward while this is unknown
+    /// because the server is away, and stops when another client has the lock.
     pub fn lock(&self) -> LockState {
         self.shared.state().lock
     }
 
-    /// Why the last connection, or the last attempt at one, failed.
+    /// Returns why the last connection, or the last attempt at one, failed.
     pub fn last_error(&self) -> Option<String> {
         self.shared.state().error.clone()
     }
 
     /// Sends a transaction and waits for the server's answer, at most until the connection breaks.
-    /// Changes to monitored columns are in the replica before this returns.
+    /// Changes of monitored columns are in the replica before this returns.
     pub async fn transact(&self, transaction: &Transaction) -> Result<Outcome, ClientError> {
         let answer = self
             .request("transact", transaction.to_params(&self.database))
@@ -246,12 +246,12 @@ impl Client {
         transaction.outcome(&answer).map_err(ClientError::Refused)
     }
 
-    /// The names of the server's databases.
+    /// Returns the names of the server's databases.
     pub async fn list_dbs(&self) -> Result<Vec<String>, ClientError> {
         Ok(names(&self.request("list_dbs", Vec::new()).await?))
     }
 
-    /// The schema of one of the server's databases.
+    /// Returns the schema of one of the server's databases.
     pub async fn get_schema(&self, database: &str) -> Result<Schema, ClientError> {
         let answer = self.request("get_schema", vec![json!(database)]).await?;
         Schema::from_json(&answer)
@@ -280,20 +280,20 @@ impl Client {
     }
 }
 
-/// What happened, in order.
+/// The queue of events, in order.
 #[derive(Debug)]
 pub struct Events {
     shared: Arc<Shared>,
 }
 
 impl Events {
-    /// The next event, without waiting.
+    /// Returns the next event without waiting.
     pub fn try_next(&mut self) -> Option<Event> {
         self.shared.state().events.pop_front()
     }
 
-    /// Waits for the next event; none once every [`Client`] is gone. Nothing is lost when the wait
-    /// is given up.
+    /// Waits for the next event; None once every [`Client`] is gone. No event is lost if the future
+    /// is dropped.
     pub async fn next(&mut self) -> Option<Event> {
         loop {
             if let Some(event) = self.try_next() {
@@ -335,7 +335,7 @@ pub fn connect(config: Config) -> (Client, Events) {
 
 /// Why a session ended.
 enum End {
-    /// Every client is gone.
+    /// Every client has been dropped.
     Closed,
     /// The connection failed.
     Failed(String),
@@ -416,7 +416,7 @@ impl Task {
         was_connected
     }
 
-    /// Logs what there is to say of a failure.
+    /// Logs a failure.
     fn report(&self, said: Said) {
         let remote = &self.config.remote;
         match said.reason {
@@ -429,7 +429,7 @@ impl Task {
         }
     }
 
-    /// Waits, refusing requests meanwhile; none when every client is gone.
+    /// Waits, refusing requests meanwhile; None when every client is gone.
     async fn pause(&mut self, length: Duration) -> Option<()> {
         let end = Instant::now() + length;
         loop {
@@ -441,37 +441,37 @@ impl Task {
     }
 }
 
-/// How often a server that stays away is mentioned once the pauses are at their longest.
+/// Interval at which a server that stays away is logged once the pauses are at their longest.
 const MENTIONED_EVERY: Duration = Duration::from_secs(60);
 
-/// What is said of a server that is away: each attempt until the pauses are at their longest, and
-/// from there on one in a minute.
+/// Decides what is logged while the server is away: each attempt until the pauses are at their
+/// longest, then one a minute.
 #[derive(Debug, Default)]
 struct Away {
-    /// Since when.
+    /// When the server went away.
     since: Option<Instant>,
-    /// When it was last mentioned.
+    /// When this was last logged.
     mentioned: Option<Instant>,
-    /// Attempts since then that were not.
+    /// Attempts since then that were not logged.
     unmentioned: u64,
-    /// Whether attempts are no longer mentioned.
+    /// Whether attempts are no longer logged.
     quiet: bool,
 }
 
-/// What the log says of one failure.
+/// What is logged about one failure.
 #[derive(Debug, PartialEq, Eq)]
 struct Said {
     reason: Reason,
     note: Option<String>,
 }
 
-/// Why there is no connection, and how loudly that is said.
+/// The reason for the failure, by log level.
 #[derive(Debug, PartialEq, Eq)]
 enum Reason {
-    /// For who wants to see each attempt.
+    /// Logged for those who want to see each attempt.
     Hidden(String),
     Told(String),
-    /// After a long time.
+    /// Logged again after a long time.
     Reminder(String),
 }
 
@@ -525,12 +525,12 @@ impl Away {
 
 fn refuse(request: Option<Request>) -> Result<(), End> {
     let request = request.ok_or(End::Closed)?;
-    // A caller that stopped waiting needs no answer.
+    // The caller may have stopped waiting.
     let _ = request.reply.send(Err(ClientError::NotConnected));
     Ok(())
 }
 
-/// How far a connection's set-up has come.
+/// How far the set-up of a connection has come.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Phase {
     Databases,
@@ -539,7 +539,7 @@ enum Phase {
     Running,
 }
 
-/// What a response answers.
+/// The request that a response answers.
 enum Waiting {
     SetUp,
     Lock,
@@ -729,7 +729,7 @@ impl<'t> Session<'t> {
             Waiting::Probe => Ok(()),
             Waiting::Caller(reply) => {
                 let answer = result.map_err(|error| ClientError::Refused(refusal(&error)));
-                // A caller that stopped waiting needs no answer.
+                // The caller may have stopped waiting.
                 let _ = reply.send(answer);
                 Ok(())
             }
@@ -746,7 +746,7 @@ impl<'t> Session<'t> {
         }
     }
 
-    /// Takes the next step towards a running connection.
+    /// Takes the next step of the connection's set-up.
     fn set_up(&mut self, answer: &Value) -> Result<(), End> {
         let database = self.task.config.database.clone();
         match self.phase {
@@ -765,7 +765,8 @@ impl<'t> Session<'t> {
                 self.schema =
                     Arc::new(Schema::from_json(answer).map_err(|e| End::Failed(e.to_string()))?);
                 self.phase = Phase::Monitor;
-                // The lock first: when the contents are there it is known who may act on them.
+                // The lock is requested first: when the contents arrive it is known who may act on
+                // them.
                 if let Some(lock) = self.task.config.lock.clone() {
                     self.ask("lock", vec![json!(lock)], Waiting::Lock);
                 }
@@ -816,8 +817,8 @@ impl<'t> Session<'t> {
         failure.map_or(Ok(()), Err)
     }
 
-    /// Takes note of the lock's state. It is told after [`Event::Connected`]: whoever gets the lock
-    /// may act at once, and that needs the database's present contents.
+    /// Records the state of the lock. Its event follows [`Event::Connected`]: whoever gets the lock
+    /// may act at once, which requires the database's current contents.
     fn set_lock(&mut self, locked: bool) {
         self.locked = Some(locked);
         if self.phase == Phase::Running {
@@ -828,8 +829,8 @@ impl<'t> Session<'t> {
     fn tell_lock(&mut self) {
         let Some(locked) = self.locked else { return };
         self.task.shared.tell(|state| {
-            // A connection that does not get the lock says so once, so that the caller can tell
-            // waiting from working.
+            // A new connection that does not get the lock reports this once, so that the caller
+            // knows that it is waiting.
             let (lock, event) = match locked {
                 true => (LockState::Held, Event::LockAcquired),
                 false => (LockState::Contended, Event::LockLost),
@@ -848,8 +849,7 @@ fn names(answer: &Value) -> Vec<String> {
         .collect()
 }
 
-/// Reads an error that a response carries instead of a result: the RFC's object, or for some
-/// requests a bare string.
+/// Converts the error of a response: the RFC's object, or for some requests a bare string.
 fn refusal(error: &Value) -> Refused {
     match (error, error["error"].as_str()) {
         (_, Some(word)) => Refused::whole(word, error["details"].as_str().unwrap_or_default()),
@@ -858,7 +858,7 @@ fn refusal(error: &Value) -> Refused {
     }
 }
 
-/// The monitor request, without the tables and columns that this server's schema lacks.
+/// Returns the monitor request, without tables and columns that the server's schema lacks.
 fn monitor_request(tables: &[MonitorTable], schema: &Schema) -> Value {
     let mut request = Map::new();
     for wanted in tables {
@@ -915,7 +915,7 @@ mod tests {
         assert_eq!(say(71, 8), reminder("away for 71 seconds, 7"));
         assert_eq!(say(79, 8), hidden());
         assert_eq!(say(131, 8), reminder("away for 131 seconds, 1"));
-        // A connection that ends is said at once.
+        // The end of a connection is logged at once.
         let said = Away::default().say("closed", true, second, false, begin);
         assert_eq!(said.reason, Reason::Told("closed".into()));
     }

@@ -4,11 +4,11 @@
 //! Three layers, each usable without the one above:
 //!
 //! - [`wire`], [`value`] and [`schema`] turn bytes into messages, and JSON into atoms and columns
-//!   whose types the server's own schema gives. Nothing the server sends can panic or grow without
-//!   bound.
-//! - [`client`] keeps one connection alive: it reconnects, probes, asks for the lock, and keeps a
+//!   whose types come from the server's own schema. Nothing that the server sends can cause a panic
+//!   or grow without bound.
+//! - [`client`] keeps one connection alive: it reconnects, probes, requests the lock, and keeps a
 //!   [`replica`] of the monitored columns. [`transaction`] builds what is sent back.
-//! - [`vswitch`] reads a replica as bridges, ports and interfaces, with their links resolved.
+//! - [`vswitch`] reads a replica as bridges, ports and interfaces, with their references resolved.
 
 pub mod client;
 pub mod replica;

@@ -1,9 +1,9 @@
-//! The monitored part of a database, kept in memory.
+//! The monitored part of a database, in memory.
 //!
-//! A replica is the schema that the server told and the rows it reported. Rows are read through
-//! typed accessors that never fail: a column that is missing, because the server's schema is older,
-//! reads as its empty value. Updates are applied whole or not at all, and every value is checked
-//! against the schema before it gets in.
+//! A replica has the server's schema and the rows that it reported. Rows are read by typed
+//! accessors that never fail: a column that is missing, because the server's schema is older, reads
+//! as its empty value. An update is applied as a whole or not at all, and every value is first
+//! checked against the schema.
 
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
@@ -14,7 +14,8 @@ use serde_json::{Map, Value};
 use crate::schema::{Schema, TableSchema};
 use crate::value::{Atom, Datum, Uuid, excerpt};
 
-/// Most rows kept, in all tables: far more than a switch can have, and little enough to hold.
+/// Maximum number of rows in all tables: far more than a switch can have, but few enough to hold in
+/// memory.
 pub const MAX_ROWS: usize = 1_000_000;
 
 /// A row: its monitored columns.
@@ -24,13 +25,12 @@ pub struct Row {
 }
 
 impl Row {
-    /// The cell, if the column is monitored.
+    /// Returns the cell, if the column is monitored.
     pub fn get(&self, column: &str) -> Option<&Datum> {
         self.columns.get(column)
     }
 
-    /// Puts a value into a column. For rows made by hand, in tests and in tools; a replica's rows
-    /// follow the server.
+    /// Sets a column, in rows made for tests and tools; a replica's rows follow the server.
     pub fn with(mut self, column: &str, value: impl Into<Datum>) -> Row {
         self.columns.insert(column.into(), value.into());
         self
@@ -43,12 +43,12 @@ impl Row {
         }
     }
 
-    /// A string column; empty when absent.
+    /// Returns a string column; empty if absent.
     pub fn string(&self, column: &str) -> &str {
         self.optional_string(column).unwrap_or_default()
     }
 
-    /// A string that may be absent.
+    /// Returns an optional string.
     pub fn optional_string(&self, column: &str) -> Option<&str> {
         match self.atoms(column) {
             [Atom::String(text), ..] => Some(text),
@@ -56,12 +56,12 @@ impl Row {
         }
     }
 
-    /// An integer column; 0 when absent.
+    /// Returns an integer column; 0 if absent.
     pub fn int(&self, column: &str) -> i64 {
         self.optional_int(column).unwrap_or_default()
     }
 
-    /// An integer that may be absent.
+    /// Returns an optional integer.
     pub fn optional_int(&self, column: &str) -> Option<i64> {
         match self.atoms(column) {
             [Atom::Integer(number), ..] => Some(*number),
@@ -69,12 +69,12 @@ impl Row {
         }
     }
 
-    /// A truth value; false when absent.
+    /// Returns a boolean column; false if absent.
     pub fn bool(&self, column: &str) -> bool {
         self.optional_bool(column).unwrap_or_default()
     }
 
-    /// A truth value that may be absent.
+    /// Returns an optional boolean.
     pub fn optional_bool(&self, column: &str) -> Option<bool> {
         match self.atoms(column) {
             [Atom::Boolean(truth), ..] => Some(*truth),
@@ -82,12 +82,12 @@ impl Row {
         }
     }
 
-    /// A reference that may be absent.
+    /// Returns an optional reference.
     pub fn optional_uuid(&self, column: &str) -> Option<Uuid> {
         self.set_uuid(column).next()
     }
 
-    /// The references in a set.
+    /// Returns the references in a set.
     pub fn set_uuid(&self, column: &str) -> impl Iterator<Item = Uuid> + '_ {
         self.atoms(column).iter().filter_map(|atom| match atom {
             Atom::Uuid(uuid) => Some(*uuid),
@@ -95,7 +95,7 @@ impl Row {
         })
     }
 
-    /// The strings in a set, sorted.
+    /// Returns the strings in a set, sorted.
     pub fn set_string(&self, column: &str) -> impl Iterator<Item = &str> + '_ {
         self.atoms(column).iter().filter_map(|atom| match atom {
             Atom::String(text) => Some(&**text),
@@ -103,7 +103,7 @@ impl Row {
         })
     }
 
-    /// The integers in a set, sorted.
+    /// Returns the integers in a set, sorted.
     pub fn set_int(&self, column: &str) -> impl Iterator<Item = i64> + '_ {
         self.atoms(column).iter().filter_map(|atom| match atom {
             Atom::Integer(number) => Some(*number),
@@ -111,7 +111,7 @@ impl Row {
         })
     }
 
-    /// A map from strings to strings.
+    /// Returns a map from strings to strings.
     pub fn map(&self, column: &str) -> BTreeMap<String, String> {
         self.entries(column)
             .filter_map(|(key, value)| match (key, value) {
@@ -123,7 +123,7 @@ impl Row {
             .collect()
     }
 
-    /// A map from integers to references.
+    /// Returns a map from integers to references.
     pub fn map_int_uuid(&self, column: &str) -> BTreeMap<i64, Uuid> {
         self.entries(column)
             .filter_map(|(key, value)| match (key, value) {
@@ -146,22 +146,22 @@ impl Row {
 /// A monitored table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Table {
-    /// Every row, in no promised order.
+    /// Every row, in no particular order.
     pub rows: IndexMap<Uuid, Row>,
 }
 
 /// A monitored database.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Replica {
-    /// What the server's database looks like.
+    /// The schema of the server's database.
     pub schema: Arc<Schema>,
     /// The monitored tables that have had a row; see [`Replica::rows`].
     pub tables: HashMap<String, Table>,
-    /// Grows with every update that changed something.
+    /// Grows with every update that changes something.
     pub generation: u64,
 }
 
-/// What an update changed: for each table its changed columns. A row that came or went names
+/// The changes of an update: the changed columns of each table. For an inserted or deleted row,
 /// every monitored column of the table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Changes {
@@ -169,7 +169,7 @@ pub struct Changes {
 }
 
 impl Changes {
-    /// Whether anything changed besides the columns for which `ignore(table, column)` is true.
+    /// Returns whether a column has changed for which `ignore(table, column)` is false.
     pub fn any_besides(&self, ignore: impl Fn(&str, &str) -> bool) -> bool {
         self.columns
             .iter()
@@ -183,7 +183,7 @@ impl Changes {
     }
 }
 
-/// An update that does not fit the schema, and where.
+/// An update that does not fit the schema, and the place of the error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("bad update: {place}: {message}")]
 pub struct BadUpdate {
@@ -201,7 +201,7 @@ fn bad(place: impl Into<String>, message: impl Into<String>) -> BadUpdate {
 type Step = (String, Uuid, Option<Row>);
 
 impl Replica {
-    /// An empty replica of a database with this schema.
+    /// Creates an empty replica of a database with this schema.
     pub fn new(schema: Arc<Schema>) -> Replica {
         Replica {
             schema,
@@ -209,7 +209,7 @@ impl Replica {
         }
     }
 
-    /// A table's rows; none when the table is not monitored.
+    /// Returns a table's rows; none if the table is not monitored.
     pub fn rows(&self, table: &str) -> impl Iterator<Item = (Uuid, &Row)> {
         self.tables
             .get(table)
@@ -217,12 +217,12 @@ impl Replica {
             .flat_map(|t| t.rows.iter().map(|(uuid, row)| (*uuid, row)))
     }
 
-    /// One row.
+    /// Returns one row.
     pub fn row(&self, table: &str, uuid: Uuid) -> Option<&Row> {
         self.tables.get(table)?.rows.get(&uuid)
     }
 
-    /// Applies a `<table-updates>` (RFC 7047 section 4.1.6): all of it, or on an error nothing.
+    /// Applies a `<table-updates>` (RFC 7047 section 4.1.6), or on an error nothing of it.
     pub fn apply(&mut self, updates: &Value) -> Result<Changes, BadUpdate> {
         let steps = self.read(updates)?;
         let mut changes = Changes::default();

@@ -1,5 +1,5 @@
-//! The server's schema, as far as a client needs it: which tables and columns exist and what type
-//! each column has (RFC 7047 section 3.2). Constraints on values are the server's business and are
+//! The server's schema, as far as a client needs it: the tables and columns that exist, and the
+//! type of each column (RFC 7047 section 3.2). Constraints on values are checked by the server and
 //! not kept.
 
 use indexmap::IndexMap;
@@ -14,7 +14,7 @@ pub enum AtomKind {
     Integer,
     /// Floating point.
     Real,
-    /// Truth value.
+    /// Boolean.
     Boolean,
     /// UTF-8 text.
     String,
@@ -23,7 +23,7 @@ pub enum AtomKind {
 }
 
 impl AtomKind {
-    /// The RFC's name for the type.
+    /// Returns the RFC's name for the type.
     pub fn name(self) -> &'static str {
         match self {
             AtomKind::Integer => "integer",
@@ -50,13 +50,13 @@ impl AtomKind {
 /// The type of a column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ColumnType {
-    /// A set's members, or a map's keys.
+    /// Type of a set's members, or of a map's keys.
     pub key: AtomKind,
-    /// A map's values; none for a set.
+    /// Type of a map's values; None for a set.
     pub value: Option<AtomKind>,
-    /// The least number of members: 0 or 1.
+    /// Minimum number of members: 0 or 1.
     pub min: u64,
-    /// The greatest number of members; none means no limit.
+    /// Maximum number of members; None for no limit.
     pub max: Option<u64>,
 }
 
@@ -78,7 +78,7 @@ pub struct Schema {
     pub tables: IndexMap<String, TableSchema>,
 }
 
-/// What is wrong with a schema, and where.
+/// What is wrong with a schema, and the place of the error.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("bad schema: {place}: {message}")]
 pub struct BadSchema {
@@ -94,7 +94,7 @@ fn bad(place: impl Into<String>, message: impl Into<String>) -> BadSchema {
 }
 
 impl Schema {
-    /// Reads a `<database-schema>`.
+    /// Decodes a `<database-schema>`.
     pub fn from_json(value: &Value) -> Result<Schema, BadSchema> {
         let name = value["name"]
             .as_str()
@@ -123,7 +123,7 @@ impl Schema {
         Ok(schema)
     }
 
-    /// The type of a column, where table and column exist.
+    /// Returns the type of a column, if the table and the column exist.
     pub fn column(&self, table: &str, column: &str) -> Option<&ColumnType> {
         self.tables.get(table)?.columns.get(column)
     }

@@ -1,8 +1,9 @@
-//! Where the database is and how to reach it: `unix:PATH`, `tcp:HOST[:PORT]`, `ssl:HOST[:PORT]`.
+//! The address of the database and connections to it: `unix:PATH`, `tcp:HOST[:PORT]`,
+//! `ssl:HOST[:PORT]`.
 //!
-//! TLS follows Open vSwitch: both sides show certificates of one authority, the peer's name is not
-//! checked. With `bootstrap`, an authority's certificate that is not there yet is taken from the
-//! first server that answers, stored, and trusted from then on.
+//! TLS works as in Open vSwitch: both sides present certificates of one authority, and the peer's
+//! name is not checked. With `bootstrap`, a missing authority's certificate is taken from the first
+//! server that answers, stored, and trusted from then on.
 
 use std::fmt;
 use std::io::{self, Write};
@@ -17,7 +18,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio_openssl::SslStream;
 
-/// The port registered for OVSDB, used where an address has none.
+/// The port registered for OVSDB, used if an address has none.
 pub const DEFAULT_PORT: u16 = 6640;
 
 /// A database server's address.
@@ -31,7 +32,7 @@ pub enum Remote {
     Ssl(String, u16),
 }
 
-/// Text that is no address of a server that can be connected to.
+/// A text that is not an address to which a connection is possible.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{text}: {reason}")]
 pub struct BadRemote {
@@ -109,17 +110,17 @@ impl fmt::Display for Remote {
     }
 }
 
-/// The files TLS needs, all PEM. They are read at every connection, so that renewed certificates
-/// are used.
+/// The files for TLS, all PEM. They are read for every connection, so that renewed certificates are
+/// used.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct TlsFiles {
     /// The client's private key.
     pub private_key: PathBuf,
-    /// The client's certificate, and those that lead to its authority.
+    /// The client's certificate, followed by those up to its authority.
     pub certificate: PathBuf,
     /// The authority's certificate.
     pub ca_cert: PathBuf,
-    /// Whether to take the authority's certificate from the server when the file is missing.
+    /// Whether to take the authority's certificate from the server if the file is missing.
     pub bootstrap: bool,
 }
 
@@ -128,7 +129,7 @@ pub trait Stream: AsyncRead + AsyncWrite + Send + Unpin {}
 
 impl<T: AsyncRead + AsyncWrite + Send + Unpin> Stream for T {}
 
-/// Connects. The caller sets the time limit.
+/// Connects to the server. The caller sets the time limit.
 pub async fn connect(remote: &Remote, tls: Option<&TlsFiles>) -> io::Result<Box<dyn Stream>> {
     match remote {
         Remote::Unix(path) => Ok(Box::new(UnixStream::connect(path).await?)),
@@ -164,8 +165,8 @@ async fn connect_tls(stream: TcpStream, files: &TlsFiles) -> io::Result<SslStrea
             .and_then(|chain| chain.iter().last())
             .map(ToOwned::to_owned);
         store_authority(last.as_ref(), &files.ca_cert)?;
-        // The handshake just done proved nothing: the caller's next attempt verifies against the
-        // stored certificate.
+        // This handshake proved nothing: the caller's next attempt verifies against the stored
+        // certificate.
         return Err(io::Error::other(
             "stored the CA certificate that the server sent; reconnecting to verify it",
         ));

@@ -1,5 +1,5 @@
-//! What is sent back to the database: several operations that happen together or not at all (RFC
-//! 7047 section 5.2).
+//! Transactions: several operations on the database that succeed together or not at all (RFC 7047
+//! section 5.2).
 //!
 //! ```
 //! use ovsdb::{Datum, Transaction, Uuid};
@@ -14,7 +14,7 @@ use serde_json::{Map, Value, json};
 
 use crate::value::{Datum, Uuid, excerpt};
 
-/// How a condition compares.
+/// The comparison of a condition.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Comparison {
     /// Column and value are equal.
@@ -44,17 +44,17 @@ impl Comparison {
     }
 }
 
-/// Which rows an operation means: those for which all conditions hold.
+/// The rows of an operation: those for which all conditions hold.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Where(Vec<Value>);
 
 impl Where {
-    /// Every row.
+    /// Selects every row.
     pub fn all() -> Where {
         Where::default()
     }
 
-    /// The rows whose `column` compares so with `value`, besides the conditions already there.
+    /// Adds the condition that `column` compares in this way with `value`.
     pub fn and(mut self, column: &str, comparison: Comparison, value: impl Into<Datum>) -> Where {
         self.0
             .push(json!([column, comparison.symbol(), value.into().to_json()]));
@@ -68,17 +68,16 @@ impl From<Uuid> for Where {
     }
 }
 
-/// How a mutation changes a column.
+/// The change of a column by a mutation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mutator {
     /// Adds a number.
     Add,
     /// Subtracts a number.
     Subtract,
-    /// Puts members into a set, or entries whose keys are new into a map.
+    /// Adds members to a set, or entries with new keys to a map.
     Insert,
-    /// Takes members out of a set, or entries (given as a map) or keys (given as a set) out of a
-    /// map.
+    /// Removes members from a set, or entries (given as a map) or keys (given as a set) from a map.
     Delete,
 }
 
@@ -99,12 +98,12 @@ pub struct Transaction {
     operations: Vec<Map<String, Value>>,
 }
 
-/// The columns of the row that an operation writes.
+/// The columns written by an operation.
 #[derive(Debug)]
 pub struct RowWriter<'t>(&'t mut Map<String, Value>);
 
 impl RowWriter<'_> {
-    /// Gives a column a value.
+    /// Sets a column to a value.
     pub fn set(self, column: &str, value: impl Into<Datum>) -> Self {
         if let Some(Value::Object(row)) = self.0.get_mut("row") {
             row.insert(column.to_owned(), value.into().to_json());
@@ -118,7 +117,7 @@ impl RowWriter<'_> {
 pub struct RowMutator<'t>(&'t mut Map<String, Value>);
 
 impl RowMutator<'_> {
-    /// Changes a column.
+    /// Changes a column relative to its value.
     pub fn change(self, column: &str, mutator: Mutator, value: impl Into<Datum>) -> Self {
         if let Some(Value::Array(list)) = self.0.get_mut("mutations") {
             // A map's keys may be given as a set of one, which must not be shortened to a bare atom
@@ -136,19 +135,19 @@ impl RowMutator<'_> {
 }
 
 impl Transaction {
-    /// A transaction that does nothing yet.
+    /// Creates an empty transaction.
     pub fn new() -> Transaction {
         Transaction::default()
     }
 
-    /// Whether nothing would be read or written. Lock assertions and comments alone do nothing.
+    /// Returns whether nothing would be read or written. Lock assertions and comments do not count.
     pub fn is_empty(&self) -> bool {
         self.operations
             .iter()
             .all(|op| matches!(op["op"].as_str(), Some("assert" | "comment")))
     }
 
-    /// How many operations there are.
+    /// Returns the number of operations.
     pub fn len(&self) -> usize {
         self.operations.len()
     }
@@ -168,14 +167,14 @@ impl Transaction {
         self.push(json!({"op": "assert", "lock": lock}));
     }
 
-    /// Writes columns of existing rows. Of rows that are gone nothing is written, without an error.
+    /// Writes columns of existing rows. It is no error if rows are gone.
     pub fn update(&mut self, table: &str, rows: impl Into<Where>) -> RowWriter<'_> {
         RowWriter(
             self.push(json!({"op": "update", "table": table, "where": rows.into().0, "row": {}})),
         )
     }
 
-    /// Changes columns of existing rows relative to what they hold.
+    /// Changes columns of existing rows relative to their values.
     pub fn mutate(&mut self, table: &str, rows: impl Into<Where>) -> RowMutator<'_> {
         RowMutator(
             self.push(
@@ -184,13 +183,13 @@ impl Transaction {
         )
     }
 
-    /// Makes a row. Other operations may refer to it as [`Atom::Named`](crate::Atom::Named) with
-    /// `name`, which must look like an identifier.
+    /// Inserts a row. Other operations may refer to it as [`Atom::Named`](crate::Atom::Named) with
+    /// `name`, which must be an identifier.
     pub fn insert(&mut self, table: &str, name: &str) -> RowWriter<'_> {
         RowWriter(self.push(json!({"op": "insert", "table": table, "uuid-name": name, "row": {}})))
     }
 
-    /// Removes rows.
+    /// Deletes rows.
     pub fn delete(&mut self, table: &str, rows: impl Into<Where>) {
         self.push(json!({"op": "delete", "table": table, "where": rows.into().0}));
     }
@@ -202,8 +201,8 @@ impl Transaction {
         );
     }
 
-    /// Waits at most `timeout` milliseconds until the column of the rows equals `value` (or, with
-    /// `equal` false, until it does not), and fails the transaction otherwise.
+    /// Waits at most `timeout` milliseconds until the column of the rows equals `value` (with
+    /// `equal` false, until it differs), and fails the transaction otherwise.
     pub fn wait(
         &mut self,
         table: &str,
@@ -221,28 +220,28 @@ impl Transaction {
         );
     }
 
-    /// A text for the database's log.
+    /// Adds a text to the database's log.
     pub fn comment(&mut self, text: &str) {
         self.push(json!({"op": "comment", "comment": text}));
     }
 
-    /// Makes the server wait until the transaction is on the disk.
+    /// Makes the server answer only when the transaction is on disk.
     pub fn durable(&mut self) {
         self.push(json!({"op": "commit", "durable": true}));
     }
 
-    /// Makes the transaction fail, which tries it without doing it.
+    /// Makes the transaction fail, so that it is checked but not carried out.
     pub fn abort(&mut self) {
         self.push(json!({"op": "abort"}));
     }
 
-    /// The arguments of a `transact` request.
+    /// Returns the arguments of a `transact` request.
     pub fn to_params(&self, database: &str) -> Vec<Value> {
         let operations = self.operations.iter().map(|op| Value::Object(op.clone()));
         std::iter::once(json!(database)).chain(operations).collect()
     }
 
-    /// Reads the server's answer.
+    /// Decodes the server's answer.
     pub fn outcome(&self, answer: &Value) -> Result<Outcome, Refused> {
         let Value::Array(results) = answer else {
             return Err(Refused::whole(
@@ -313,7 +312,7 @@ impl Transaction {
     }
 }
 
-/// What a transaction that happened returned.
+/// The results of a successful transaction.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Outcome {
     /// One result for each operation, as the RFC describes them.
@@ -321,12 +320,12 @@ pub struct Outcome {
 }
 
 impl Outcome {
-    /// How many rows an update, mutate or delete found.
+    /// Returns how many rows an update, mutate or delete has affected.
     pub fn count(&self, operation: usize) -> Option<u64> {
         self.results.get(operation)?["count"].as_u64()
     }
 
-    /// The row that an insert made.
+    /// Returns the row that an insert has created.
     pub fn inserted(&self, operation: usize) -> Option<Uuid> {
         match self.results.get(operation)?["uuid"].as_array()?.as_slice() {
             [_, Value::String(text)] => text.parse().ok(),
@@ -334,31 +333,31 @@ impl Outcome {
         }
     }
 
-    /// The rows that a select found.
+    /// Returns the rows that a select has found.
     pub fn rows(&self, operation: usize) -> Option<&Vec<Value>> {
         self.results.get(operation)?["rows"].as_array()
     }
 }
 
-/// Why a transaction did not happen.
+/// Why a transaction failed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Refused {
-    /// The RFC's word, such as `constraint violation`, `not owner` or `timed out`.
+    /// The RFC's error string, such as `constraint violation`, `not owner` or `timed out`.
     pub error: String,
     /// The server's explanation.
     pub details: String,
-    /// The operation that failed; none when the transaction failed as a whole, at its commit.
+    /// The operation that failed; None if the transaction failed as a whole, at its commit.
     pub operation: Option<Box<FailedOperation>>,
 }
 
-/// Which operation of a transaction failed.
+/// The operation of a transaction that failed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FailedOperation {
-    /// Its number, from 0.
+    /// Its index, from 0.
     pub index: usize,
     /// Its name, such as `update`.
     pub name: String,
-    /// Its table; empty when it has none.
+    /// Its table; empty if it has none.
     pub table: String,
     /// Its columns.
     pub columns: Vec<String>,

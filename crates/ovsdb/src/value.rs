@@ -1,9 +1,8 @@
-//! Atoms and columns: what a database cell can hold (RFC 7047 section 5.1).
+//! Atoms and cells: the values of a database (RFC 7047 section 5.1).
 //!
-//! A cell is a [`Datum`]: a set of atoms, or a map from atoms to atoms. A scalar is a set with one
-//! member and an optional value a set with at most one, just as the RFC sees it. Sets are kept
-//! sorted and without duplicates, so that two cells are equal exactly when the database would say
-//! so.
+//! A cell is a [`Datum`]: a set of atoms, or a map from atoms to atoms. As in the RFC, a scalar is
+//! a set with one member, and an optional value a set with at most one. Sets are sorted and without
+//! duplicates, so that two cells are equal exactly when they are equal in the database.
 
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, HashMap};
@@ -75,13 +74,13 @@ pub enum Atom {
     Integer(i64),
     /// A finite real number.
     Real(f64),
-    /// A truth value.
+    /// A boolean.
     Boolean(bool),
     /// A string.
     String(Arc<str>),
     /// A reference to a row.
     Uuid(Uuid),
-    /// A reference to a row that the same transaction inserts under this name; only ever sent.
+    /// A reference to a row that the same transaction inserts with this name; only in requests.
     Named(Arc<str>),
 }
 
@@ -97,7 +96,7 @@ impl Atom {
         }
     }
 
-    /// The value in the wire's notation.
+    /// Returns the value in JSON, as on the wire.
     pub fn to_json(&self) -> Value {
         match self {
             Atom::Integer(v) => json!(v),
@@ -109,7 +108,7 @@ impl Atom {
         }
     }
 
-    /// Reads one value of type `kind`.
+    /// Decodes a value of type `kind`.
     pub fn from_json(value: &Value, kind: AtomKind) -> Result<Atom, BadValue> {
         let bad = || BadValue::new(kind.name(), value);
         match kind {
@@ -183,7 +182,7 @@ impl Default for Datum {
 }
 
 impl Datum {
-    /// A set with these members; duplicates collapse.
+    /// Creates a set with these members, without duplicates.
     pub fn set(members: impl IntoIterator<Item = impl Into<Atom>>) -> Datum {
         let mut atoms: Vec<Atom> = members.into_iter().map(Into::into).collect();
         atoms.sort_unstable();
@@ -191,12 +190,12 @@ impl Datum {
         Datum::Set(atoms)
     }
 
-    /// The empty set: an optional value that is absent.
+    /// Creates the empty set: an absent optional value.
     pub fn empty() -> Datum {
         Datum::default()
     }
 
-    /// A map with these entries; of several with one key the last stays.
+    /// Creates a map with these entries; of several with one key, the last counts.
     pub fn map<K: Into<Atom>, V: Into<Atom>>(entries: impl IntoIterator<Item = (K, V)>) -> Datum {
         Datum::Map(
             entries
@@ -206,7 +205,7 @@ impl Datum {
         )
     }
 
-    /// How many members or entries there are.
+    /// Returns the number of members or entries.
     pub fn len(&self) -> usize {
         match self {
             Datum::Set(atoms) => atoms.len(),
@@ -214,12 +213,12 @@ impl Datum {
         }
     }
 
-    /// Whether there is no member or entry.
+    /// Returns whether there are no members or entries.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The only member of a set that has exactly one.
+    /// Returns the member of a set that has exactly one.
     pub fn scalar(&self) -> Option<&Atom> {
         match self {
             Datum::Set(atoms) if atoms.len() == 1 => atoms.first(),
@@ -227,7 +226,7 @@ impl Datum {
         }
     }
 
-    /// The cell in the wire's notation; a set with one member is written as that member.
+    /// Returns the cell in JSON, as on the wire; a set with one member becomes that member.
     pub fn to_json(&self) -> Value {
         match self {
             Datum::Set(atoms) => match atoms.as_slice() {
@@ -244,7 +243,7 @@ impl Datum {
         }
     }
 
-    /// Reads a cell of type `kind` and checks its type and number of members.
+    /// Decodes a cell of type `kind`, checking its type and number of members.
     pub fn from_json(value: &Value, kind: &ColumnType) -> Result<Datum, BadValue> {
         let datum = match kind.value {
             Some(value_kind) => read_map(value, kind.key, value_kind)?,
@@ -291,7 +290,7 @@ fn read_map(value: &Value, key_kind: AtomKind, value_kind: AtomKind) -> Result<D
     Ok(Datum::Map(map))
 }
 
-/// A JSON value that is not what its place asks for.
+/// A JSON value that is not of the required type.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{found} is not a {wanted}")]
 pub struct BadValue {
@@ -308,7 +307,7 @@ impl BadValue {
     }
 }
 
-/// At most 80 characters of a value, for messages: what a peer sent must not fill the log.
+/// Returns at most 80 characters of a value for messages, so that a peer cannot fill the log.
 pub(crate) fn excerpt(value: &Value) -> String {
     let text = match value {
         Value::Array(members) if members.len() > 8 => format!("an array of {}", members.len()),
@@ -391,8 +390,8 @@ mod tests {
     fn atom(kind: AtomKind) -> BoxedStrategy<Atom> {
         match kind {
             AtomKind::Integer => any::<i64>().prop_map(Atom::Integer).boxed(),
-            // The JSON parser may be off by one in the last place of reals with many digits; no
-            // column of ours has reals.
+            // The JSON parser may be off by one in the last place of reals with many digits; none
+            // of the columns used here has reals.
             AtomKind::Real => any::<i32>()
                 .prop_map(|v| Atom::Real(f64::from(v) / 8.0))
                 .boxed(),

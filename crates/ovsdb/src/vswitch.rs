@@ -1,12 +1,11 @@
-//! The rows of the `Open_vSwitch` database that a switch reads, typed and linked.
+//! The rows of the `Open_vSwitch` database that a switch reads, typed and with references resolved.
 //!
-//! [`Snapshot::of`] turns a replica into a tree: the root row with its bridges, their ports, their
-//! interfaces. The tree owns its data, so it stays what it was while the replica goes on. Nothing
-//! is checked beyond the schema's types: what a value means, and whether it makes sense, is the
-//! daemon's business.
+//! [`Snapshot::of`] turns a replica into a tree: the root row with its bridges, their ports and
+//! their interfaces. The tree owns its data, so it does not change when the replica does. Only the
+//! schema's types are checked: the daemon decides what a value means and whether it makes sense.
 //!
-//! [`monitor`] is the matching request. It leaves out the columns that the daemon only writes
-//! (statistics, status), or every write would come back as a change.
+//! [`monitor`] returns the matching request. It leaves out the columns that the daemon only writes
+//! (statistics, status), because every write would come back as a change.
 
 use std::collections::BTreeMap;
 
@@ -17,13 +16,13 @@ use crate::value::Uuid;
 /// The database's name.
 pub const DATABASE: &str = "Open_vSwitch";
 
-/// The lock that says which daemon configures the switch.
+/// The lock whose holder configures the switch.
 pub const LOCK: &str = "ovs_vswitchd";
 
 /// A map column with string keys and values.
 pub type Strings = BTreeMap<String, String>;
 
-/// For each table: its name, the columns read, and the columns read whose changes do not matter.
+/// For each table: its name, the columns read, and the columns read whose changes are ignored.
 const COLUMNS: &[(&str, &[&str], &[&str])] = &[
     (
         "Open_vSwitch",
@@ -96,8 +95,8 @@ const COLUMNS: &[(&str, &[&str], &[&str])] = &[
             "cfm_mpid",
             "lldp",
         ],
-        // Read once, at the start, so that a port keeps its number over a restart; written ever
-        // after.
+        // Read once, at the start, so that a port keeps its number after a restart; afterwards only
+        // written.
         &["ofport"],
     ),
     (
@@ -158,7 +157,7 @@ const COLUMNS: &[(&str, &[&str], &[&str])] = &[
     ),
 ];
 
-/// What to monitor for a [`Snapshot`].
+/// Returns the columns to monitor for a [`Snapshot`].
 pub fn monitor() -> Vec<MonitorTable> {
     let owned = |names: &[&str]| names.iter().map(|&name| name.to_owned()).collect();
     COLUMNS
@@ -171,23 +170,23 @@ pub fn monitor() -> Vec<MonitorTable> {
         .collect()
 }
 
-/// Everything that is configured.
+/// The whole configuration.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Snapshot {
-    /// The root row. None in a database that nobody has initialised (`ovs-vsctl init`).
+    /// The root row. None in a database that has not been initialised (`ovs-vsctl init`).
     pub open_vswitch: Option<OpenVSwitch>,
 }
 
 /// The root row.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct OpenVSwitch {
-    /// The row.
+    /// The row's UUID.
     pub uuid: Uuid,
-    /// Grows with every change that a tool wants to see applied.
+    /// Incremented with every change whose completion a tool waits for.
     pub next_cfg: i64,
     /// Global options.
     pub other_config: Strings,
-    /// Where the TLS files are.
+    /// The TLS files.
     pub ssl: Option<Ssl>,
     /// The bridges, sorted by name.
     pub bridges: Vec<Bridge>,
@@ -198,17 +197,17 @@ pub struct OpenVSwitch {
 /// A bridge.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Bridge {
-    /// The row.
+    /// The row's UUID.
     pub uuid: Uuid,
     /// Unique; also the name of its local port.
     pub name: String,
     /// `netdev`, `system`, or empty, which means `system`.
     pub datapath_type: String,
-    /// Whether spanning tree is asked for.
+    /// Whether spanning tree is enabled.
     pub stp_enable: bool,
-    /// Whether rapid spanning tree is asked for.
+    /// Whether rapid spanning tree is enabled.
     pub rstp_enable: bool,
-    /// Whether multicast snooping is asked for.
+    /// Whether multicast snooping is enabled.
     pub mcast_snooping_enable: bool,
     /// The ports, sorted by name.
     pub ports: Vec<Port>,
@@ -218,7 +217,7 @@ pub struct Bridge {
     pub controllers: Vec<Controller>,
     /// OpenFlow versions such as `OpenFlow13`; empty means the default ones.
     pub protocols: Vec<String>,
-    /// `standalone`, `secure`, or none, which means standalone.
+    /// `standalone` or `secure`; None means standalone.
     pub fail_mode: Option<String>,
     /// Further options.
     pub other_config: Strings,
@@ -233,7 +232,7 @@ pub struct Bridge {
 /// A port of a bridge: an interface, or several as a bond.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Port {
-    /// The row.
+    /// The row's UUID.
     pub uuid: Uuid,
     /// Unique among all ports.
     pub name: String,
@@ -245,19 +244,19 @@ pub struct Port {
     pub cvlans: Vec<i64>,
     /// The access or native VLAN.
     pub tag: Option<i64>,
-    /// How `tag` and `trunks` are meant.
+    /// The meaning of `tag` and `trunks`.
     pub vlan_mode: Option<String>,
-    /// How packets queue to go out.
+    /// The port's queues on egress.
     pub qos: Option<QoS>,
-    /// The MAC address to count for the port when the bridge's is chosen.
+    /// The port's MAC address when the bridge's is chosen.
     pub mac: Option<String>,
-    /// How a bond spreads flows.
+    /// How a bond distributes flows.
     pub bond_mode: Option<String>,
-    /// How a bond speaks LACP.
+    /// The LACP mode of a bond.
     pub lacp: Option<String>,
     /// Whether `ovs-vsctl` shows the port as a bridge.
     pub fake_bridge: bool,
-    /// Whether protected ports may not reach each other through this one.
+    /// Whether the port is protected: protected ports do not reach each other.
     pub protected: bool,
     /// Further options.
     pub other_config: Strings,
@@ -266,98 +265,98 @@ pub struct Port {
 /// A network device of a port.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Interface {
-    /// The row.
+    /// The row's UUID.
     pub uuid: Uuid,
     /// Unique among all interfaces.
     pub name: String,
-    /// What kind of device; empty means `system`.
+    /// The type of device; empty means `system`.
     pub kind: String,
     /// The device's options.
     pub options: Strings,
-    /// kbit/s that may come in; 0 is no limit.
+    /// Ingress rate limit in kbit/s; 0 for none.
     pub ingress_policing_rate: i64,
-    /// kbit of a burst that may come in; 0 is the default.
+    /// Ingress burst size in kbit; 0 for the default.
     pub ingress_policing_burst: i64,
-    /// 1000 packets/s that may come in; 0 is no limit.
+    /// Ingress rate limit in 1000 packets/s; 0 for none.
     pub ingress_policing_kpkts_rate: i64,
-    /// 1000 packets of a burst that may come in; 0 is the default.
+    /// Ingress burst size in 1000 packets; 0 for the default.
     pub ingress_policing_kpkts_burst: i64,
-    /// The MAC address to give to the device.
+    /// The MAC address to set on the device.
     pub mac: Option<String>,
-    /// The OpenFlow port number it last had; -1 when it could not be opened.
+    /// The last OpenFlow port number; -1 if the device could not be opened.
     pub ofport: Option<i64>,
-    /// The OpenFlow port number it should have.
+    /// The requested OpenFlow port number.
     pub ofport_request: Option<i64>,
-    /// The MTU it should have.
+    /// The requested MTU.
     pub mtu_request: Option<i64>,
     /// Further options.
     pub other_config: Strings,
-    /// What others have noted; `vm-id` and what belongs to it are read.
+    /// Annotations of other programs; `vm-id` and the keys that belong to it are read.
     pub external_ids: Strings,
-    /// The columns among `bfd`, `cfm_mpid` and `lldp` that switch something on.
+    /// The columns among `bfd`, `cfm_mpid` and `lldp` that enable something.
     pub link_protocols: Vec<&'static str>,
 }
 
 /// An OpenFlow controller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Controller {
-    /// The row.
+    /// The row's UUID.
     pub uuid: Uuid,
-    /// `primary` or `service`; none leaves it to the target.
+    /// `primary` or `service`; None leaves it to the target.
     pub kind: Option<String>,
-    /// Where to connect to or to listen, such as `tcp:127.0.0.1:6653`.
+    /// The address to connect to or to listen on, such as `tcp:127.0.0.1:6653`.
     pub target: String,
-    /// Longest pause between attempts, ms.
+    /// Longest pause between attempts, in ms.
     pub max_backoff: Option<i64>,
-    /// Silence after which the controller is probed, ms; 0 is never.
+    /// Silence in ms after which the controller is probed; 0 for never.
     pub inactivity_probe: Option<i64>,
     /// `in-band` or `out-of-band`.
     pub connection_mode: Option<String>,
-    /// Address for the local port.
+    /// IP address of the local port.
     pub local_ip: Option<String>,
-    /// Netmask for the local port.
+    /// Netmask of the local port.
     pub local_netmask: Option<String>,
-    /// Gateway for the local port.
+    /// Gateway of the local port.
     pub local_gateway: Option<String>,
     /// Whether asynchronous messages are sent before the controller asks for them.
     pub enable_async_messages: Option<bool>,
-    /// Packets queued for a controller that reads slowly.
+    /// Maximum packets queued for a controller that reads slowly.
     pub controller_queue_size: Option<i64>,
-    /// Packets/s sent to the controller.
+    /// Maximum packets/s sent to the controller.
     pub controller_rate_limit: Option<i64>,
-    /// Packets of a burst sent to the controller.
+    /// Maximum packets sent to the controller in a burst.
     pub controller_burst_limit: Option<i64>,
     /// Further options.
     pub other_config: Strings,
 }
 
-/// Where the TLS files are.
+/// The TLS files.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Ssl {
-    /// The row.
+    /// The row's UUID.
     pub uuid: Uuid,
-    /// The private key's file.
+    /// File of the private key.
     pub private_key: String,
-    /// The certificate's file.
+    /// File of the certificate.
     pub certificate: String,
-    /// The authority's certificate's file.
+    /// File of the authority's certificate.
     pub ca_cert: String,
     /// Whether to take the authority's certificate from the first peer.
     pub bootstrap_ca_cert: bool,
 }
 
-/// Packets to copy, and where to.
+/// The packets to mirror, and where to.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Mirror {
-    /// The row.
+    /// The row's UUID.
     pub uuid: Uuid,
     /// A name for people.
     pub name: String,
-    /// Whether every packet is meant.
+    /// Whether every packet is selected.
     pub select_all: bool,
-    /// Names of ports whose arriving packets are meant, sorted.
+    /// Names of ports whose received packets are selected, sorted.
     pub select_src_port: Vec<String>,
-    /// Names of ports whose departing packets are meant, sorted.
+    /// Names of ports whose sent packets are selected, sorted.
     pub select_dst_port: Vec<String>,
     /// VLANs to which the mirror is restricted; empty means all.
     pub select_vlan: Vec<i64>,
@@ -365,14 +364,14 @@ pub struct Mirror {
     pub output_port: Option<String>,
     /// VLAN that gets the copies.
     pub output_vlan: Option<i64>,
-    /// Bytes to copy of each packet.
+    /// Maximum bytes to copy of each packet.
     pub snaplen: Option<i64>,
 }
 
 /// A remote of the database server.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Manager {
-    /// The row.
+    /// The row's UUID.
     pub uuid: Uuid,
     /// The remote, such as `ptcp:6640`.
     pub target: String,
@@ -382,12 +381,12 @@ pub struct Manager {
     pub other_config: Strings,
 }
 
-/// How packets queue to go out of a port.
+/// The configuration of a port's queues.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct QoS {
-    /// The row.
+    /// The row's UUID.
     pub uuid: Uuid,
-    /// The discipline, such as `linux-htb`.
+    /// The queueing discipline, such as `linux-htb`.
     pub kind: String,
     /// The queues by their number.
     pub queues: BTreeMap<i64, Queue>,
@@ -398,9 +397,9 @@ pub struct QoS {
 /// A queue of a [`QoS`].
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Queue {
-    /// The row.
+    /// The row's UUID.
     pub uuid: Uuid,
-    /// The DSCP bits that packets leave with.
+    /// The DSCP that packets of the queue get.
     pub dscp: Option<i64>,
     /// The queue's options.
     pub other_config: Strings,
@@ -409,11 +408,11 @@ pub struct Queue {
 /// Settings of an OpenFlow table.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct FlowTable {
-    /// The row.
+    /// The row's UUID.
     pub uuid: Uuid,
     /// A name for people.
     pub name: Option<String>,
-    /// Most rules in the table.
+    /// Maximum number of rules in the table.
     pub flow_limit: Option<i64>,
     /// `refuse` or `evict`.
     pub overflow_policy: Option<String>,
@@ -424,7 +423,7 @@ pub struct FlowTable {
 }
 
 impl Snapshot {
-    /// Reads a replica of the columns in [`monitor`].
+    /// Reads a replica that has the columns of [`monitor`].
     pub fn of(replica: &Replica) -> Snapshot {
         let root = replica.rows("Open_vSwitch").next();
         Snapshot {
@@ -433,7 +432,7 @@ impl Snapshot {
     }
 }
 
-/// Reads the rows that `column` refers to. References to rows that are not there are passed over.
+/// Reads the rows to which `column` refers. References to missing rows are skipped.
 fn linked<T>(
     replica: &Replica,
     row: &Row,

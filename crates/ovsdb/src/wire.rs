@@ -1,20 +1,20 @@
 //! JSON-RPC 1.0 on a byte stream (RFC 7047 section 4).
 //!
 //! Messages follow each other without a length or a separator, so their ends are found by counting
-//! brackets outside strings. [`Framer`] does that one byte at a time as bytes arrive: every byte is
-//! looked at once, however the stream is cut up, and a message may not exceed [`MAX_MESSAGE`].
+//! brackets outside strings. [`Framer`] does this as bytes arrive: every byte is examined once,
+//! however the stream is divided, and a message may not exceed [`MAX_MESSAGE`].
 
 use serde_json::{Value, json};
 
 use crate::value::excerpt;
 
-/// The longest message accepted, in bytes.
+/// Maximum length of a message in bytes.
 pub const MAX_MESSAGE: usize = 64 << 20;
 
-/// What is wrong with the bytes.
+/// An error in the received bytes.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum WireError {
-    /// A message starts with something else than an object.
+    /// A message starts with something other than an object.
     #[error("a message must begin with '{{', not with byte 0x{0:02x}")]
     NotAnObject(u8),
     /// A message is longer than [`MAX_MESSAGE`].
@@ -23,7 +23,7 @@ pub enum WireError {
     /// The text between the brackets is not JSON.
     #[error("bad JSON: {0}")]
     Json(String),
-    /// The object is no request, notification or response.
+    /// The object is neither a request, a notification nor a response.
     #[error("bad JSON-RPC message: {0}")]
     Message(String),
 }
@@ -31,25 +31,25 @@ pub enum WireError {
 /// One JSON-RPC message.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Message {
-    /// Wants a response with the same `id`.
+    /// Requires a response with the same `id`.
     Request {
-        /// Echoed in the response; anything but null.
+        /// Repeated in the response; anything but null.
         id: Value,
         /// What is asked for.
         method: String,
         /// The arguments.
         params: Vec<Value>,
     },
-    /// Wants no response.
+    /// Requires no response.
     Notification {
-        /// What is told.
+        /// The notification's name.
         method: String,
         /// The arguments.
         params: Vec<Value>,
     },
     /// Answers a request.
     Response {
-        /// The request's.
+        /// The request's `id`.
         id: Value,
         /// The result, or the error.
         result: Result<Value, Value>,
@@ -57,7 +57,7 @@ pub enum Message {
 }
 
 impl Message {
-    /// The message as bytes to send.
+    /// Encodes the message.
     pub fn encode(&self) -> Vec<u8> {
         let value = match self {
             Message::Request { id, method, params } => {
@@ -79,7 +79,7 @@ impl Message {
     }
 }
 
-/// Reads one whole message.
+/// Decodes one whole message.
 pub fn decode(bytes: &[u8]) -> Result<Message, WireError> {
     let value: Value = serde_json::from_slice(bytes).map_err(|e| WireError::Json(e.to_string()))?;
     let Value::Object(mut body) = value else {
@@ -119,13 +119,13 @@ pub fn decode(bytes: &[u8]) -> Result<Message, WireError> {
     }
 }
 
-/// Cuts a byte stream into messages.
+/// Divides a byte stream into messages.
 #[derive(Debug)]
 pub struct Framer {
     buffer: Vec<u8>,
-    /// The first byte of the message being collected.
+    /// Position of the first byte of the message being collected.
     start: usize,
-    /// The first byte not looked at yet.
+    /// Position of the first byte not examined yet.
     scanned: usize,
     depth: usize,
     in_string: bool,
@@ -140,7 +140,7 @@ impl Default for Framer {
 }
 
 impl Framer {
-    /// A framer that refuses messages of more than `limit` bytes.
+    /// Creates a framer that refuses messages of more than `limit` bytes.
     pub fn with_limit(limit: usize) -> Framer {
         Framer {
             buffer: Vec::new(),
@@ -153,8 +153,8 @@ impl Framer {
         }
     }
 
-    /// Takes bytes as they arrived. Call [`Framer::next_frame`] until it has no more before the
-    /// next call: that is what bounds the memory.
+    /// Adds bytes that have arrived. Before the next call, call [`Framer::next_frame`] until it has
+    /// no more: that bounds the memory.
     pub fn push(&mut self, bytes: &[u8]) {
         if self.start > 0 {
             self.buffer.drain(..self.start);
@@ -162,14 +162,14 @@ impl Framer {
             self.start = 0;
         }
         if self.buffer.is_empty() && self.buffer.capacity() > (1 << 20) {
-            // One huge message (the first dump of a large database) must not hold its memory for
-            // ever.
+            // A single huge message (the first dump of a large database) must not keep its memory
+            // forever.
             self.buffer = Vec::new();
         }
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The bytes of the next whole message, if it has arrived.
+    /// Returns the bytes of the next whole message, if it has arrived.
     pub fn next_frame(&mut self) -> Result<Option<&[u8]>, WireError> {
         if self.depth == 0 && !self.skip_to_message()? {
             return Ok(None);
@@ -203,7 +203,7 @@ impl Framer {
         }
     }
 
-    /// Moves to the first bracket of a message; false when only white space is left.
+    /// Moves to the first bracket of a message; false if only white space is left.
     fn skip_to_message(&mut self) -> Result<bool, WireError> {
         while let Some(&byte) = self.buffer.get(self.scanned) {
             match byte {

@@ -1,5 +1,4 @@
-//! Flow mods in nanoseconds, and what a rule costs in memory. `cargo bench -p sluice-pipeline [--
-//! RULES]`.
+//! Nanoseconds per flow mod, and memory per rule: `cargo bench -p sluice-pipeline [-- RULES]`.
 
 use openflow::Version;
 use openflow::action::{Action, Instruction};
@@ -32,7 +31,7 @@ fn change(command: FlowModCommand, number: u32, ports: u32) -> FlowMod {
     }
 }
 
-/// Resident memory in bytes, 0 where it cannot be known.
+/// Returns the resident memory in bytes, 0 if unknown.
 fn resident() -> usize {
     let statm = std::fs::read_to_string("/proc/self/statm").unwrap_or_default();
     statm
@@ -43,8 +42,8 @@ fn resident() -> usize {
         * 4096
 }
 
-/// A rule of one of eight masks, which overlaps no other, added under the condition that it does
-/// not.
+/// Returns a flow mod that adds a rule with one of eight masks and checks for overlaps, of which
+/// there are none.
 fn checked(number: u32) -> FlowMod {
     let mut matching = Match::any();
     matching.set_exact(Field::EthType, 0x0800);

@@ -1,4 +1,4 @@
-//! Three rules, as `ovs-ofctl add-flow` takes them, compiled and run on three packets.
+//! Three rules, written as for `ovs-ofctl add-flow`, compiled and run on three packets.
 //!
 //!     cargo run -p sluice-pipeline --example three_rules
 
@@ -15,7 +15,7 @@ use program::host::{Context, DropReason, Host};
 use program::table::Bridge;
 use std::sync::Arc;
 
-/// Prints what becomes of packets.
+/// Prints what happens to packets.
 struct Printer;
 
 impl Host<HeapFrame> for Printer {
@@ -62,7 +62,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
             .flow_mod(&rule, Version::V1_3, Clock::from_ms(0))
             .map_err(|error| format!("{text}: {error:?}"))?;
     }
-    // Nothing is visible to workers until both have been called.
+    // Workers see nothing until both have been called.
     pipeline.commit();
     program.domain.publish();
 

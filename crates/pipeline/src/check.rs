@@ -1,10 +1,10 @@
-//! Whether a rule's instructions, or a packet-out's actions, can be carried out.
+//! Checks whether the instructions of a rule, or the actions of a packet-out, can be carried out.
 //!
-//! What needs no knowledge of the rule (lengths, encodings) the codec has checked. Here an action
-//! is held against the rule's match, as OpenFlow 1.3.5 section 6.4 wants it
-//! (`OFPBAC_MATCH_INCONSISTENT`), while earlier actions of the list push and pop tags. What this
-//! switch cannot do is refused, never ignored. Errors are those that Open vSwitch 3.1 gives, except
-//! where a comment says otherwise.
+//! The codec has checked what depends on the message alone (lengths, encodings). Here actions are
+//! compared with the rule's match, as OpenFlow 1.3.5 section 6.4 requires
+//! (`OFPBAC_MATCH_INCONSISTENT`), following the tags that earlier actions of the list push and pop.
+//! What this switch cannot do is refused, never ignored. Errors are those of Open vSwitch 3.1
+//! unless a comment says otherwise.
 
 mod encapsulation;
 
@@ -18,16 +18,16 @@ use packet::{Field, Match, Value};
 use smallvec::SmallVec;
 use std::borrow::Cow;
 
-/// The highest table that a rule may send packets to.
+/// The highest table to which a rule may send packets.
 const LAST_TABLE: u8 = 253;
 /// How deep `clone` may nest.
 const NESTING: usize = 16;
-/// Shortest packet that `output(max_len)` makes: an Ethernet header.
+/// Smallest `max_len` of a truncating output: an Ethernet header.
 const TRUNCATED_MIN: u32 = 14;
-/// Bit of a TCI in the key: there is a tag.
+/// Bit of a TCI in the key that says there is a tag.
 const PRESENT: u16 = 0x1000;
 
-/// Checks the instructions of a rule of `table` with this match.
+/// Checks the instructions of a rule with this match in `table`.
 pub(crate) fn instructions(
     instructions: &[Instruction],
     matching: &Match,
@@ -36,8 +36,8 @@ pub(crate) fn instructions(
 ) -> Result<(), Error> {
     let mut situation = Situation::new(matching, version);
     let mut seen = 0_u8;
-    // Apply-actions come first, whatever the order on the wire: the set is checked against what
-    // they leave.
+    // Apply-actions run first, whatever the order on the wire: the action set is checked against
+    // the tags that they leave.
     let mut ordered: SmallVec<[&Instruction; 4]> = instructions.iter().collect();
     ordered.sort_by_key(|instruction| crate::compile::rank(instruction));
     for instruction in ordered {
@@ -51,11 +51,11 @@ pub(crate) fn instructions(
                 conjunctions(actions, instructions.len())?;
                 situation.actions(actions, 0)?;
             }
-            // Whether it is there, the pipeline looks last.
+            // Whether the meter exists is checked last, by the pipeline.
             Instruction::Meter(_) => {}
             Instruction::WriteActions(actions) => situation.set(actions)?,
             Instruction::ClearActions | Instruction::WriteMetadata { .. } => {}
-            // Open vSwitch lets 254 and 255 pass; there is no such table (1.3.5 section 5.9.5).
+            // Open vSwitch accepts 254 and 255; such tables do not exist (1.3.5 section 5.9.5).
             Instruction::GotoTable(next) if *next <= table || *next > LAST_TABLE => {
                 situation.note(Error::BadInstructionTableId);
             }
@@ -66,7 +66,7 @@ pub(crate) fn instructions(
     situation.verdict()
 }
 
-/// Checks the actions of a packet-out whose packet this match describes.
+/// Checks the actions of a packet-out whose packet is described by `matching`.
 pub(crate) fn packet_out(
     actions: &[Action],
     matching: &Match,
@@ -78,7 +78,7 @@ pub(crate) fn packet_out(
     situation.verdict()
 }
 
-/// Checks the actions of a group's bucket: those of an action set, for packets of which nothing is
+/// Checks the actions of a group bucket: those of an action set, for packets about which nothing is
 /// known.
 pub(crate) fn bucket(actions: &[Action], version: Version) -> Result<(), Error> {
     let any = Match::any();
@@ -88,8 +88,8 @@ pub(crate) fn bucket(actions: &[Action], version: Version) -> Result<(), Error> 
     situation.verdict()
 }
 
-/// A rule that is part of conditions does nothing itself, so nothing but notes may stand beside its
-/// conjunctions (ovs-actions(7)).
+/// Checks that only notes stand beside `conjunction` actions, since a rule with these does nothing
+/// itself (ovs-actions(7)).
 fn conjunctions(actions: &[Action], instructions: usize) -> Result<(), Error> {
     let part = |action: &Action| matches!(action, Action::Conjunction { .. });
     let alone = |action: &Action| part(action) || matches!(action, Action::Note(_));
@@ -99,9 +99,9 @@ fn conjunctions(actions: &[Action], instructions: usize) -> Result<(), Error> {
     Ok(())
 }
 
-/// When an error is found. Where there are several, a peer hears of the earliest, as from Open
-/// vSwitch, which decodes a whole message before it holds it against the match, and looks for
-/// groups and meters last.
+/// Returns the stage at which an error is found. Of several errors, the peer is sent the one of the
+/// earliest stage. Open vSwitch does the same: it decodes a whole message, then compares it with
+/// the match, and looks for groups and meters last.
 fn stage(error: Error) -> u8 {
     match error {
         Error::ActionMatchInconsistent
@@ -113,20 +113,19 @@ fn stage(error: Error) -> u8 {
     }
 }
 
-/// What is known of the packets that come to an action.
+/// What is known about the packets that reach an action.
 pub(crate) struct Situation<'m> {
     pub(crate) matching: Cow<'m, Match>,
-    /// Whether actions may stand that leave alone the packets they do not fit.
+    /// Whether actions are allowed that have no effect on packets of another protocol.
     lenient: bool,
-    /// Whether set-field may write what only it can.
+    /// Whether set-field may write fields that are [`settable`] but not [`writable`].
     writes_all: bool,
-    /// Whether nothing at all is known of the packets, so that fields may be named that they may
-    /// lack.
+    /// Whether nothing is known about the packets; actions may then name any field.
     unknown: bool,
-    /// The error of the earliest stage so far.
+    /// The error of the earliest stage found so far.
     found: Option<Error>,
-    /// Whether an action does not fit the match that an older version would let stand: found
-    /// between the stages 1 and 2.
+    /// Whether an action does not fit the match, though version 1.0 would allow it. Reported after
+    /// errors of stage 1 and before those of stage 2.
     inconsistent: bool,
 }
 
@@ -157,7 +156,7 @@ impl<'m> Situation<'m> {
         }
     }
 
-    /// Checks a list. Fails at once only with an error of the first stage; others are noted.
+    /// Checks a list. Returns at once only errors of stage 0; later ones are noted.
     fn actions(&mut self, actions: &[Action], depth: usize) -> Result<(), Error> {
         for action in actions {
             match self.action(action, depth) {
@@ -169,13 +168,13 @@ impl<'m> Situation<'m> {
         Ok(())
     }
 
-    /// Checks actions for the action set, where only some may stand (1.3.5 section 5.10).
+    /// Checks actions for the action set, which allows only some actions (1.3.5 section 5.10).
     fn set(&mut self, actions: &[Action]) -> Result<(), Error> {
-        // What tables further on do to the packet before the set runs cannot be known here.
+        // What later tables do to the packet before the set runs is not known here.
         self.lenient = true;
         for action in actions {
-            // In 1.0 Nicira's write_actions is all there is, and Open vSwitch checks nothing; it
-            // then ignores them. Refused here too.
+            // In 1.0 the only form is Nicira's write_actions. Open vSwitch checks nothing there and
+            // ignores such actions later; here they are refused.
             if !action.is_allowed_in_set() {
                 return Err(Error::BadActionType);
             }
@@ -227,10 +226,11 @@ impl<'m> Situation<'m> {
             } if !(2..=64).contains(clauses) || clause >= clauses => Err(Error::BadConjunction),
             Action::Multipath(multipath) => self.multipath(multipath),
             Action::Bundle(bundle) => self.bundle(bundle),
-            // Open vSwitch asks for no prerequisite here; packets without the field are left alone.
+            // Open vSwitch checks no prerequisite here; packets without the field are left
+            // unchanged.
             Action::CheckPktLarger { dst, .. } => written(dst),
             Action::Sample(sample) if sample.probability == 0 => Err(Error::BadActionArgument),
-            // Only a packet-out may have it, and what that is for comes first.
+            // Allowed only as the sole action of a packet-out, which never comes here.
             Action::Steer(_) => Err(Error::BadActionArgument),
             Action::Ct(_)
             | Action::CtClear
@@ -262,8 +262,8 @@ impl<'m> Situation<'m> {
         }
     }
 
-    /// An action of a kind that 1.0 lets stand in any rule, where it leaves other packets alone;
-    /// later versions want a match that fits.
+    /// Checks the prerequisite of an action that 1.0 allows in any rule, where it has no effect on
+    /// other packets; later versions require a match that meets it.
     fn wants(&mut self, prerequisite: Prerequisite) -> Result<(), Error> {
         self.inconsistent |= !self.lenient && !prerequisite.met_by(&self.matching);
         Ok(())
@@ -276,8 +276,8 @@ impl<'m> Situation<'m> {
         Ok(())
     }
 
-    /// Whether the match says what the field needs. In every version, for set-field, load and move
-    /// come from versions and extensions that have prerequisites.
+    /// Checks that the match meets the field's prerequisite, in every version: set-field, load and
+    /// move come from versions and extensions that have prerequisites.
     fn has(&self, field: Field) -> Result<(), Error> {
         if self.unknown || field.def().prerequisite.met_by(&self.matching) {
             Ok(())
@@ -329,8 +329,8 @@ impl<'m> Situation<'m> {
         self.write_shape(field, if whole { number } else { 0 })
     }
 
-    /// Unlike a match, which says by the field itself that there is a tag, an action needs one that
-    /// is there already (1.3.5 section 7.2.5).
+    /// Checks that there is a tag when the VLAN id is written. A match on the VLAN id implies a
+    /// tag; an action requires one that is there already (1.3.5 section 7.2.5).
     fn tagged_for(&self, field: Field) -> Result<(), Error> {
         match field {
             Field::VlanVid if self.unknown => Ok(()),
@@ -352,8 +352,8 @@ impl<'m> Situation<'m> {
         self.tagged_for(dst.field)?;
         self.has(dst.field)?;
         if dst.field == Field::VlanTci {
-            // Whether there is a tag afterwards is told by these bits alone, also where others stay
-            // (Open vSwitch).
+            // As in Open vSwitch, the loaded bits alone decide whether there is a tag afterwards,
+            // even if the load leaves other bits unchanged.
             self.write_tag(at::VLAN_TCI, (value << dst.start) as u16);
         }
         let whole = usize::from(dst.bits) == dst.field.def().action_bits;
@@ -373,7 +373,7 @@ impl<'m> Situation<'m> {
 
     fn multipath(&mut self, multipath: &Multipath) -> Result<(), Error> {
         self.destination(&multipath.dst)?;
-        // Every way's number must fit.
+        // The number of every link must fit into the destination.
         let bits = multipath.dst.bits;
         if bits < 16 && multipath.max_link >> bits != 0 {
             return Err(Error::BadActionArgument);
@@ -383,7 +383,7 @@ impl<'m> Situation<'m> {
 
     fn bundle(&mut self, bundle: &Bundle) -> Result<(), Error> {
         for member in &bundle.members {
-            // Nothing says how many bytes a controller wants.
+            // A bundle has no `max_len` for the controller.
             if *member == port::CONTROLLER {
                 return Err(Error::BadOutPort);
             }
@@ -423,7 +423,7 @@ impl<'m> Situation<'m> {
         if ![0x8100, 0x88a8].contains(&ethertype) {
             return Err(Error::BadActionArgument);
         }
-        // Two tags are what the key sees; a third would hide one.
+        // The key has room for two tags; a third would hide one.
         if self.tag(at::VLAN_TCI2) & PRESENT != 0 {
             return Err(Error::BadTag);
         }
@@ -442,14 +442,14 @@ impl<'m> Situation<'m> {
     }
 }
 
-/// Fields that Nicira's actions may write, the ingress port in both forms among them: those of
-/// connection tracking only inside `ct`, and not those that Open vSwitch only reads.
+/// Returns whether Nicira's actions may write a field. The ingress port is writable in both forms;
+/// fields of connection tracking only inside `ct`; fields that Open vSwitch only reads are not.
 pub(crate) fn writable(field: Field) -> bool {
     (settable(field) || field == Field::InPortOxm) && !READ_ONLY_IN_TOOLS.contains(&field)
 }
 
-/// Fields that set-field may write: every header field (1.3.5 section 7.2.5); in 1.5 only those
-/// that are [`writable`].
+/// Returns whether set-field may write a field: every header field (1.3.5 section 7.2.5); in 1.5
+/// only [`writable`] ones.
 pub(crate) fn settable(field: Field) -> bool {
     let refused = matches!(field, Field::InPortOxm | Field::CtMark | Field::CtLabel);
     field.def().writable && !refused
@@ -463,7 +463,7 @@ fn within(part: &Subfield) -> Result<(), Error> {
     Ok(())
 }
 
-/// What a move or a pop may write.
+/// Checks the destination of a move or a pop.
 fn written(part: &Subfield) -> Result<(), Error> {
     within(part)?;
     if writable(part.field) {
@@ -473,7 +473,7 @@ fn written(part: &Subfield) -> Result<(), Error> {
     }
 }
 
-/// A port with a device behind it, or that may have one some day.
+/// Checks that a number is that of a port with a device, present or future.
 fn device_port(port: PortNo) -> Result<(), Error> {
     if port < port::MAX || port == port::LOCAL || port == port::IN_PORT {
         Ok(())
@@ -482,7 +482,8 @@ fn device_port(port: PortNo) -> Result<(), Error> {
     }
 }
 
-/// Rules may name ports that appear later, so every number is good that a port could have.
+/// Checks an output port. Rules may name ports that appear later, so every valid number is
+/// accepted.
 fn output_port(port: PortNo) -> Result<(), Error> {
     match port {
         port::TABLE | port::NORMAL | port::FLOOD | port::ALL | port::CONTROLLER => Ok(()),

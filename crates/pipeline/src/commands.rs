@@ -1,4 +1,4 @@
-//! What controllers, packets and time do to a bridge's rules, groups and meters.
+//! Changes to a bridge's rules, groups and meters: by controllers, packets and time.
 
 pub(crate) mod batch;
 pub(crate) mod eviction;

@@ -1,8 +1,8 @@
-//! From OpenFlow's words to the steps that workers run.
+//! Compiles OpenFlow instructions and actions into the ops that workers run.
 //!
-//! Only lists that [`crate::check`] let pass come here, so nothing fails: a step exists for every
-//! action that is supported. The order of instructions is that of execution, whatever order they
-//! came in (OpenFlow 1.3.5 section 5.9).
+//! Only lists that [`crate::check`] has accepted come here, so nothing fails: there is an op for
+//! every supported action. Instructions are executed in the specification's order, whatever order
+//! they came in (OpenFlow 1.3.5 section 5.9).
 
 pub(crate) mod learn;
 mod ways;
@@ -18,14 +18,14 @@ use packet::{Field, Value};
 use program::actions::{Bits, Op, OpList, PacketInReason, ToController, in_set_order};
 use std::sync::Arc;
 
-/// What of the bridge actions refer to.
+/// The parts of the bridge that actions refer to.
 #[derive(Clone, Copy)]
 pub(crate) struct Context<'a> {
     pub meters: &'a Meters,
     pub groups: &'a Groups,
 }
 
-/// Where a list of actions stands, which packet-ins tell.
+/// Where a list of actions stands; packet-ins report it as their reason.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
     /// Applied by a rule.
@@ -34,9 +34,9 @@ enum Place {
     Miss,
     /// In the action set.
     Set,
-    /// In a packet-out.
+    /// In a packet-out's list.
     PacketOut,
-    /// In a group's bucket.
+    /// In a group bucket.
     Bucket,
 }
 
@@ -52,7 +52,7 @@ impl Place {
     }
 }
 
-/// Compiles a rule's instructions. `miss`: of a table-miss rule.
+/// Compiles a rule's instructions. `miss`: the rule is a table-miss rule.
 pub(crate) fn instructions(
     instructions: &[Instruction],
     miss: bool,
@@ -87,7 +87,7 @@ pub(crate) fn instructions(
     OpList::new(ops)
 }
 
-/// The order of execution.
+/// Returns an instruction's position in the order of execution.
 pub(crate) fn rank(instruction: &Instruction) -> u8 {
     match instruction {
         Instruction::Meter(_) => 0,
@@ -100,7 +100,7 @@ pub(crate) fn rank(instruction: &Instruction) -> u8 {
     }
 }
 
-/// Compiles a bucket's actions, which are those of an action set; None when there are too many.
+/// Compiles a bucket's actions, which form an action set; None when there are too many.
 pub(crate) fn bucket(actions: &[Action], context: Context<'_>) -> Option<Box<[Op]>> {
     let mut ops = Vec::new();
     append(&mut ops, actions, Place::Bucket, context);
@@ -109,8 +109,8 @@ pub(crate) fn bucket(actions: &[Action], context: Context<'_>) -> Option<Box<[Op
 
 /// Compiles a packet-out's actions.
 ///
-/// `OFPP_TABLE` as the last action is a lookup like that of a received packet, table miss included;
-/// before others it is a resubmit, which comes back.
+/// As the last action, `OFPP_TABLE` is a lookup like that of a received packet, table miss
+/// included; before other actions it is a resubmit, after which the list continues.
 pub(crate) fn packet_out(actions: &[Action], context: Context<'_>) -> OpList {
     let mut ops = Vec::new();
     if let Some((
@@ -155,7 +155,7 @@ fn append_one(ops: &mut Vec<Op>, action: &Action, place: Place, context: Context
         } => {
             ops.extend(meter_id.map(|number| Op::MeterController(context.meters.place(number))));
             let to = Box::new(ToController {
-                // Whoever says how it goes on says so of a whole packet.
+                // A controller that resumes a paused packet needs the whole packet.
                 max_len: if *pause { u16::MAX } else { *max_len },
                 reason: reason_of(*reason, place),
                 controller_id: *controller_id,
@@ -201,8 +201,8 @@ fn append_one(ops: &mut Vec<Op>, action: &Action, place: Place, context: Context
             push: *push,
         }),
         Action::DecTtl(ids) => ops.push(Op::DecTtl(ids.clone().into())),
-        // Until there is connection tracking no packet has an original direction to look up by, and
-        // the lookup does not take place.
+        // There is no connection tracking, so no packet has an original direction to look up by,
+        // and the lookup is skipped.
         Action::Resubmit {
             with_ct_orig: true, ..
         } => {}
@@ -235,7 +235,8 @@ fn append_one(ops: &mut Vec<Op>, action: &Action, place: Place, context: Context
     }
 }
 
-/// Actions that write one field, in the forms of all versions; others have no effect here (`note`).
+/// Ops for actions that write one field, in the forms of all versions. Other actions, such as
+/// `note`, give none.
 fn sets(action: &Action) -> impl Iterator<Item = Op> + use<> {
     let (fields, value): (&[Field], u128) = match action {
         Action::SetField { field, value, mask } => {
@@ -253,7 +254,7 @@ fn sets(action: &Action) -> impl Iterator<Item = Op> + use<> {
         Action::SetIpTos(tos) => (&[Field::IpDscpShifted], (tos >> 2).into()),
         Action::SetIpEcn(ecn) => (&[Field::IpEcn], (*ecn).into()),
         Action::SetIpTtl(ttl) => (&[Field::IpTtl], (*ttl).into()),
-        // One action for three protocols: a set leaves packets of other protocols alone.
+        // One action for three protocols: each op skips packets of the other two.
         Action::SetL4Src(port) => (
             &[Field::TcpSrc, Field::UdpSrc, Field::SctpSrc],
             (*port).into(),
@@ -307,7 +308,7 @@ fn output(to: port::PortNo, max_len: u16, place: Place) -> Op {
     }
 }
 
-/// The reason that a `controller` action names; `OFPR_ACTION` stands for the place's own.
+/// Returns the reason that a `controller` action names; `OFPR_ACTION` stands for that of its place.
 fn reason_of(reason: u8, place: Place) -> PacketInReason {
     match reason {
         0 => PacketInReason::NoMatch,
@@ -331,7 +332,7 @@ fn load(dst: &Subfield, value: u64) -> Op {
     let def = dst.field.def();
     let below = def.wire_shift;
     let mut value = u128::from(value);
-    // A whole port number of 16 bits names the reserved ports by their short numbers.
+    // A whole port number of 16 bits: reserved ports are 0xff00 and up, extended to 32 bits.
     if dst.field == Field::InPort && usize::from(dst.bits) == def.action_bits {
         value |= if value >= 0xff00 { 0xffff_0000 } else { 0 };
         return Op::SetField {

@@ -1,22 +1,23 @@
-//! OpenFlow state, flow-mod semantics, and its compilation to a program.
+//! OpenFlow state of one bridge, flow-mod semantics, and compilation of rules for workers.
 //!
-//! A [`Pipeline`] is one bridge's flow tables as OpenFlow knows them: it checks each change, makes
+//! A [`Pipeline`] is one bridge's flow tables as OpenFlow sees them: it checks each change, makes
 //! it or refuses it as a whole, and writes what workers need into the bridge's [`program`]. It has
-//! no threads, sockets or ports; whoever owns it hands it messages and the time, and publishes.
+//! no threads, sockets or ports: its owner passes in messages and the time, and publishes the
+//! changes.
 //!
-//! * [`flow_mod`](Pipeline::flow_mod): the five commands, with the semantics of OpenFlow 1.0 to 1.5
-//!   and of Open vSwitch where these leave room.
-//! * [`begin_flow_mod`](Pipeline::begin_flow_mod): likewise, in slices where they mean many rules;
-//!   see [`Sweep`].
+//! * [`flow_mod`](Pipeline::flow_mod): the five commands, with the semantics of OpenFlow 1.0 to
+//!   1.5, and those of Open vSwitch where the specification leaves room.
+//! * [`begin_flow_mod`](Pipeline::begin_flow_mod): the same, in slices for commands that affect
+//!   many rules; see [`Sweep`].
 //! * [`group_mod`](Pipeline::group_mod): groups, which share the rules' epochs and batches.
 //! * [`expire`](Pipeline::expire): timeouts.
-//! * [`flow_stats`](Pipeline::flow_stats) and its neighbours: what is there.
-//! * [`take_changes`](Pipeline::take_changes): what flow monitors tell.
-//! * [`twin`]: the slow, obvious evaluator that tests hold the program against.
+//! * [`flow_stats`](Pipeline::flow_stats) and its neighbours: queries.
+//! * [`take_changes`](Pipeline::take_changes): the events that flow monitors report.
+//! * [`twin`]: the slow, obvious evaluator with which tests compare the program.
 //!
-//! After changes: [`commit`](Pipeline::commit) for each pipeline, then one
-//! `program.domain.publish()` for all. A change that must not stay half done across messages is a
-//! [batch](Pipeline::begin_batch).
+//! After changes, call [`commit`](Pipeline::commit) for each pipeline, then
+//! `program.domain.publish()` once for all. Changes that must succeed or fail together across
+//! messages form a [batch](Pipeline::begin_batch).
 
 mod check;
 mod commands;

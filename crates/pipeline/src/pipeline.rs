@@ -1,4 +1,4 @@
-//! One bridge's flow tables, whole: what commands change and questions look at.
+//! One bridge's flow tables: the state that commands change and queries read.
 
 use crate::commands;
 use crate::queries::changes::RuleChange;
@@ -19,35 +19,35 @@ use program::table::{Bridge, BridgeWriter, FusedReport, Miss};
 use std::collections::VecDeque;
 use std::sync::{Arc, Weak};
 
-/// Counters that are given back together.
+/// Counters that are released together.
 const RELEASED: usize = 256;
 
-/// A moment, in milliseconds of the datapath's clock: the one that workers stamp counters with.
-/// Never zero.
+/// A time in milliseconds of the datapath's clock, with which workers stamp counters. Never zero.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Clock(pub(crate) u64);
 
 impl Clock {
-    /// From milliseconds.
+    /// Creates a time from milliseconds.
     pub fn from_ms(ms: u64) -> Clock {
         Clock(ms)
     }
 
-    /// In milliseconds.
+    /// Returns the time in milliseconds.
     pub fn ms(self) -> u64 {
         self.0
     }
 }
 
-/// How a pipeline is set up.
+/// Limits of a pipeline.
 #[derive(Clone, Copy, Debug)]
 pub struct Options {
-    /// Most visible rules in one table; [`Pipeline::set_table_limit`] changes it for one.
+    /// Maximum number of visible rules in one table; [`Pipeline::set_table_limit`] changes it for
+    /// one.
     pub table_limit: u32,
 }
 
 impl Default for Options {
-    /// No limit but that of the program's counters, 16 million rules.
+    /// No limit except the program's counters: 16 million rules.
     fn default() -> Self {
         Options {
             table_limit: u32::MAX,
@@ -70,35 +70,35 @@ pub struct Pipeline {
     pub(crate) learned: Learned,
     pub(crate) limits: Box<[u32]>,
     pub(crate) misses: Box<[Miss]>,
-    /// Counters of rules that went since the last commit.
+    /// Counters of rules removed since the last commit.
     pub(crate) dead_counters: Vec<CounterId>,
-    /// What to do to undo the batch that is open.
+    /// Steps that undo the open batch.
     pub(crate) undo: Option<commands::batch::Undo>,
-    /// What is left of a batch that is being undone.
+    /// Steps still to do in a batch that is being rolled back.
     pub(crate) undoing: Option<commands::batch::Undo>,
-    /// What batches that have ended have left to be freed.
+    /// Steps of ended batches, whose rules are still to be freed.
     pub(crate) waste: Vec<commands::batch::Step>,
-    /// The reserved epoch that changes carry.
+    /// The reserved epoch that changes carry, if any.
     pub(crate) reserved: Option<program::epoch::Epoch>,
-    /// Changes that nobody has been told of yet, while somebody watches.
+    /// Changes not yet taken by [`Pipeline::take_changes`]; None when nobody watches.
     pub(crate) changes: Option<VecDeque<RuleChange>>,
-    /// The page on which changes are noted, and how many have been.
+    /// The page on which changes are noted; `noted` counts the changes noted so far.
     pub(crate) page: u32,
     pub(crate) noted: u32,
-    /// By table: the rules that may go when it is full.
+    /// By table: the rules that may be evicted when it is full.
     pub(crate) evictions: Box<[Option<Box<commands::eviction::Eviction>>]>,
-    /// By table: when to tell how full it is.
+    /// By table: the thresholds at which vacancy events are sent.
     pub(crate) vacancies: Box<[Option<commands::vacancy::Thresholds>]>,
     pub(crate) has_thresholds: bool,
-    /// Instructions that were found right last, for this table and version, and would be whatever
-    /// a rule matches and whatever else there is.
+    /// The instructions that last passed the checks, with their table and version, if the result
+    /// depends neither on a rule's match nor on other state.
     pub(crate) checked: Option<(Instructions, u8, Version)>,
     /// Where the bridge's ports write the flow control field; None where they do not.
     pub(crate) fcf: Option<Layout>,
 }
 
 impl Pipeline {
-    /// Empty tables over a new bridge, whose only writer this becomes.
+    /// Creates empty tables over a new bridge and becomes its only writer.
     pub fn new(program: Arc<Program>, bridge: Arc<Bridge>, options: Options) -> Pipeline {
         Pipeline {
             meters: Meters::new(bridge.controller_meter()),
@@ -129,8 +129,8 @@ impl Pipeline {
         }
     }
 
-    /// Says where the bridge's ports write the flow control field. Rules that set one stay,
-    /// whatever the layout; what has no room in it is not written.
+    /// Sets where the bridge's ports write the flow control field. Rules that set it stay, whatever
+    /// the layout; values that do not fit the layout are not written.
     pub fn set_fcf_layout(&mut self, layout: Option<Layout>) {
         self.fcf = layout;
     }
@@ -149,7 +149,7 @@ impl Pipeline {
         })
     }
 
-    /// The same of a rule.
+    /// Applies [`Pipeline::check_fcf`] to all actions in these instructions.
     pub(crate) fn check_fcf_of(&self, instructions: &[Instruction]) -> Result<(), Error> {
         instructions
             .iter()
@@ -161,9 +161,9 @@ impl Pipeline {
             })
     }
 
-    /// Makes what changed ready for `program.domain.publish()`, after which workers see all of it
-    /// at once. While changes carry a reserved epoch it does nothing: what workers still need must
-    /// not be given back before.
+    /// Makes changes ready for `program.domain.publish()`, after which workers see all of them at
+    /// once. Does nothing while changes carry a reserved epoch, because workers may still need what
+    /// would be released.
     pub fn commit(&mut self) {
         if self.reserved.is_some() {
             return;
@@ -174,9 +174,9 @@ impl Pipeline {
         self.meters.commit(&self.program.domain);
     }
 
-    /// Gives back the counters of rules that went, once no worker can count on them.
+    /// Releases the counters of removed rules once no worker can count on them.
     pub(crate) fn release_counters(&mut self) {
-        // Weak: what is retired lies inside the program.
+        // Weak, because retired values are owned by the program itself.
         struct Release(Weak<Program>, Vec<CounterId>);
         impl Drop for Release {
             fn drop(&mut self) {
@@ -187,8 +187,8 @@ impl Pipeline {
                 }
             }
         }
-        // A worker counts only for rules that hold in its epoch, and these end with the one to be
-        // published.
+        // Workers count only for rules that hold in their epoch. These rules no longer hold from
+        // the epoch that is published next.
         if !self.dead_counters.is_empty() && self.undo.is_none() {
             let dead = std::mem::take(&mut self.dead_counters);
             for some in dead.chunks(RELEASED) {
@@ -198,43 +198,42 @@ impl Pipeline {
         }
     }
 
-    /// Frees what replaced and removed rules have left, as far as no worker can see it any more, up
-    /// to `limit` rules; returns how many. Call it now and then, more often while it returns
-    /// `limit`.
+    /// Frees up to `limit` replaced and removed rules that no worker can see any more; returns how
+    /// many. Call it regularly, and more often while it returns `limit`.
     pub fn housekeep(&mut self, limit: usize) -> usize {
         self.writer.housekeep(limit)
     }
 
-    /// Rules that went and have not been unlinked yet, because readers may need them or because
-    /// that is done in slices.
+    /// Returns how many removed rules have not been unlinked yet, because readers may need them or
+    /// because unlinking is done in slices.
     pub fn waiting(&self) -> usize {
         self.writer.waiting()
     }
 
-    /// Gives tables lookups that fit their rules, made in the background; true while some are being
-    /// made or wanted. Call it ten times a second or so, while that is so and after rules have
-    /// changed.
+    /// Builds, in the background, the lookups that fit the tables' rules. Returns true while any
+    /// are being built or wanted; then, and after rules have changed, call it about ten times a
+    /// second.
     pub fn shape_tables(&mut self) -> bool {
         self.writer.shape_tables()
     }
 
-    /// Gives every table the lookup that fits its rules best, at once and however long it takes.
+    /// Gives every table the lookup that fits its rules best, at once, however long it takes.
     pub fn shape_now(&mut self) {
         self.writer.shape_now();
     }
 
-    /// Stages of the pipeline that have been made one.
+    /// Reports the fused paths: stages of the pipeline that have been made one.
     pub fn fused_report(&self) -> FusedReport {
         self.writer.fused_report()
     }
 
-    /// The readers' side of its tables.
+    /// Returns the readers' side of the tables.
     pub fn tables(&self) -> &Arc<Bridge> {
         self.writer.bridge()
     }
 
-    /// Says what becomes of packets that a table has no rule for. Tables drop them at first. Tables
-    /// are numbered 0 to 253; others are ignored.
+    /// Sets what happens to packets for which a table has no rule. Tables drop them by default.
+    /// Tables are numbered 0 to 253; other numbers are ignored.
     pub fn set_miss(&mut self, table: u8, miss: Miss) {
         if let Some(place) = self.misses.get_mut(usize::from(table)) {
             *place = miss;
@@ -242,7 +241,7 @@ impl Pipeline {
         }
     }
 
-    /// What becomes of packets that a table has no rule for.
+    /// Returns what happens to packets for which a table has no rule.
     pub fn miss(&self, table: u8) -> Miss {
         self.misses
             .get(usize::from(table))
@@ -250,7 +249,7 @@ impl Pipeline {
             .unwrap_or(Miss::Drop)
     }
 
-    /// Bounds a table's visible rules. Rules beyond it stay; adding fails with
+    /// Limits a table's visible rules. Rules above the limit stay; adding fails with
     /// `OFPFMFC_TABLE_FULL`.
     pub fn set_table_limit(&mut self, table: u8, limit: u32) {
         if let Some(place) = self.limits.get_mut(usize::from(table)) {

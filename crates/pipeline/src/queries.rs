@@ -1,4 +1,4 @@
-//! What there is, and what has changed: dumps, statistics and flow monitors.
+//! Queries: dumps, statistics and flow monitors.
 
 pub(crate) mod changes;
 pub(crate) mod dump;

@@ -1,4 +1,4 @@
-//! What a bridge's rules, groups and meters are, and ways to find them. It knows no command.
+//! A bridge's rules, groups and meters, and ways to find them. Knows nothing of commands.
 
 pub(crate) mod behaviour;
 pub(crate) mod criteria;

@@ -1,12 +1,13 @@
-//! The slow, obvious evaluator: what OpenFlow says happens to one packet, rule by rule.
+//! The reference evaluator: what OpenFlow says happens to one packet, rule by rule, in slow and
+//! obvious code.
 //!
 //! It shares nothing with the compiled form: it searches the pipeline's own rules one after the
-//! other, reads actions in OpenFlow's words, edits a vector of bytes and parses it anew after each
-//! change. Tests hold the program's walk against it; tracing can tell a story from it.
-//! Where the specification leaves room it does as Open vSwitch 3.1 does.
+//! other, executes OpenFlow's actions as they are, edits a vector of bytes and parses it again
+//! after each change. Tests compare the program's walk with it; tracing takes a story from it.
+//! Where the specification leaves room it does what Open vSwitch 3.1 does.
 //!
-//! [`trace`] tells what happened on the way. Whoever adds to the machine says what a reader of the
-//! story wants to know with `say`, `open` and `close`: see the head of [`story`].
+//! [`trace`] also reports the steps on the way. Code added to the machine reports what a reader of
+//! the story wants to know with `say`, `open` and `close`: see the head of [`story`].
 
 mod groups;
 mod headers;
@@ -33,12 +34,12 @@ use program::table::Miss;
 use std::borrow::Cow;
 use story::{Story, Teller, What};
 
-/// The last table that rules may go into.
+/// The highest table that may have rules.
 const LAST_TABLE: u8 = 253;
-/// Lookups inside each other that a story tells: every table once, and the deepest resubmits. Each
-/// takes a part of the stack.
+/// Maximum depth of nested lookups in a story: enough for every table once plus the deepest
+/// resubmits. Each takes stack space.
 const MAX_NESTED: u32 = 400;
-/// Bytes of packets that leave, in a story.
+/// Maximum bytes of packets that leave, in a story.
 const MAX_TOLD_BYTES: usize = 64 << 20;
 
 /// Something that leaves the tables.
@@ -46,49 +47,49 @@ const MAX_TOLD_BYTES: usize = 64 << 20;
 pub enum Effect {
     /// A packet for one port.
     Output {
-        /// Which.
+        /// The port's number.
         port: PortNo,
-        /// Whether it may be the ingress port.
+        /// Whether the port may be the ingress port.
         to_in_port: bool,
-        /// How it leaves.
+        /// The packet as it leaves.
         sent: Sent,
     },
     /// A packet for all ports but the ingress port.
     All {
         /// Whether ports marked no-flood are left out.
         flood: bool,
-        /// How it leaves.
+        /// The packet as it leaves.
         sent: Sent,
     },
-    /// A packet for the learning switch.
+    /// A packet for NORMAL, the learning switch.
     Normal(Sent),
     /// A packet for the controllers.
     Controller {
-        /// Why.
+        /// The reason of the packet-in.
         reason: PacketInReason,
         /// Table of the rule that sent it.
         table: u8,
         /// Cookie of the rule that sent it, all ones for none.
         cookie: u64,
-        /// Bytes to send.
+        /// Maximum bytes to send.
         max_len: u16,
-        /// For controllers of this id.
+        /// The id of the controllers that get it.
         controller_id: u16,
-        /// To be handed back.
+        /// Opaque data to return to the controller.
         userdata: Vec<u8>,
-        /// What is known about the packet.
+        /// The packet's key.
         key: Box<FlowKey>,
-        /// The packet.
+        /// The packet's bytes.
         bytes: Vec<u8>,
     },
 }
 
-/// How a packet leaves.
+/// A packet as it leaves.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Sent {
-    /// What counts as its ingress port.
+    /// The port that counts as its ingress port.
     pub in_port: PortNo,
-    /// The queue chosen.
+    /// The queue chosen, if any.
     pub queue: Option<u32>,
     /// Its bytes.
     pub bytes: Vec<u8>,
@@ -99,38 +100,38 @@ pub struct Sent {
 pub struct Hit {
     /// Its table.
     pub table: u8,
-    /// Its precedence.
+    /// Its priority.
     pub priority: u32,
     /// Its match.
     pub matching: Match,
-    /// The length with which it counted the packet.
+    /// The packet's length as the rule counted it.
     pub bytes: usize,
 }
 
-/// What happened to a packet.
+/// The outcome of one packet.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Outcome {
-    /// What left, in order.
+    /// What left the tables, in order.
     pub effects: Vec<Effect>,
     /// Rules met, in order.
     pub hits: Vec<Hit>,
-    /// Rules that the packet asks for, in order: flow mods to be carried out when it is done.
+    /// Rules that the packet learns, in order: flow mods to carry out when the packet is done.
     pub learned: Vec<FlowMod>,
-    /// Rules whose timeouts it shortens.
+    /// Rules whose timeouts the packet shortens.
     pub ended: Vec<Ended>,
     /// Groups and buckets met, in order.
     pub groups: Vec<GroupHit>,
-    /// Whether a bound on resubmits, depth or stack ended it; then Open vSwitch sends nothing at
-    /// all.
+    /// Whether a limit on resubmits, depth or stack ended the evaluation; then, as in Open vSwitch,
+    /// nothing is sent at all.
     pub cut_short: bool,
 }
 
-/// What becomes of a packet that a port received.
+/// Evaluates a packet received by a port, where all ports are live.
 pub fn evaluate(pipeline: &Pipeline, in_port: PortNo, frame: &[u8]) -> Outcome {
     evaluate_where(pipeline, in_port, frame, &|_| true)
 }
 
-/// Likewise, where ports are live for which `live` says so.
+/// Evaluates a packet received by a port, where `live` says which ports are live.
 pub fn evaluate_where(
     pipeline: &Pipeline,
     in_port: PortNo,
@@ -143,8 +144,8 @@ pub fn evaluate_where(
     machine.finish()
 }
 
-/// Likewise where meters limit rates: `levels` keeps their buckets between packets, and has the
-/// time.
+/// Evaluates a packet received by a port, where `live` says which ports are live and meters limit
+/// rates: `levels` holds the meters' buckets between packets, and the time.
 pub fn evaluate_metered(
     pipeline: &Pipeline,
     in_port: PortNo,
@@ -159,8 +160,8 @@ pub fn evaluate_metered(
     machine.finish()
 }
 
-/// What becomes of a packet-out that begins with the metadata of `key` (ingress port, registers,
-/// tunnel and so on), where ports are live for which `live` says so.
+/// Evaluates a packet-out that begins with the metadata of `key` (ingress port, registers, tunnel
+/// and so on), where `live` says which ports are live.
 pub fn evaluate_actions(
     pipeline: &Pipeline,
     key: &FlowKey,
@@ -171,7 +172,7 @@ pub fn evaluate_actions(
     evaluate_actions_metered(pipeline, key, frame, actions, live, None)
 }
 
-/// Likewise where meters limit rates.
+/// Evaluates a packet-out like [`evaluate_actions`], where meters limit rates.
 pub fn evaluate_actions_metered(
     pipeline: &Pipeline,
     key: &FlowKey,
@@ -187,20 +188,20 @@ pub fn evaluate_actions_metered(
     machine.finish()
 }
 
-/// What is known around a packet that is traced.
+/// The conditions under which a packet is traced.
 #[derive(Clone, Copy)]
 pub struct Surroundings<'s> {
-    /// Which ports are live.
+    /// Returns whether a port is live.
     pub live: &'s dyn Fn(PortNo) -> bool,
-    /// Whether fragments match with ports of zero (`set-frags normal`).
+    /// Whether ports of fragments match as zero (`set-frags normal`).
     pub hides_fragment_ports: bool,
-    /// Whether the caller carries out what the packet teaches; else the story says that it is
+    /// Whether the caller carries out what the packet learns; if not, the story says that it is
     /// ignored.
     pub learns: bool,
 }
 
 impl Default for Surroundings<'_> {
-    /// All ports are live, fragments have their ports, nothing is learned.
+    /// All ports are live, ports of fragments match as they are, nothing is learned.
     fn default() -> Self {
         Surroundings {
             live: &|_| true,
@@ -210,10 +211,10 @@ impl Default for Surroundings<'_> {
     }
 }
 
-/// What becomes of a packet that a port received, or of a packet-out if there are `actions`, and
-/// how it came to it. The packet comes with the metadata of `key` (ingress port, registers, tunnel
-/// and so on); where that has an Ethertype of zero or a TCI without its present bit, which no frame
-/// can have, so has the packet.
+/// Evaluates a packet received by a port, or a packet-out if there are `actions`, and reports the
+/// steps. The packet comes with the metadata of `key` (ingress port, registers, tunnel and so on).
+/// If the key has an Ethertype of zero, or a TCI without its present bit, which no frame can have,
+/// the packet is treated as having it.
 pub fn trace(
     pipeline: &Pipeline,
     key: &FlowKey,
@@ -246,20 +247,20 @@ pub fn trace(
     (machine.finish(), story)
 }
 
-/// In a key's TCI: there is a tag.
+/// Bit of a key's TCI that says there is a tag.
 const TAG_PRESENT: u16 = 0x1000;
 
-/// `OFPP_UNSET`: the action set outputs to no port.
+/// `OFPP_UNSET`: the action set has no output.
 const ACTSET_UNSET: PortNo = 0xffff_fff7;
 
-/// What is known of a packet of which nothing is known but where it came in.
+/// Returns a key in which only the ingress port is known.
 pub(crate) fn key_of(in_port: PortNo) -> FlowKey {
     let mut key = FlowKey::ZERO;
     key.set_u32(at::IN_PORT, in_port);
     key
 }
 
-/// Where the actions of a packet-out stand.
+/// The position of a packet-out's actions.
 const PACKET_OUT: At = At {
     table: 0,
     cookie: NO_COOKIE,
@@ -268,19 +269,19 @@ const PACKET_OUT: At = At {
     table_is_lookup: true,
 };
 
-/// Where an action stands.
+/// The position of an action.
 #[derive(Clone, Copy)]
 struct At {
     table: u8,
     cookie: u64,
     depth: u32,
-    /// The reason of its packet-ins.
+    /// The reason that packet-ins report.
     apply: PacketInReason,
-    /// Whether `OFPP_TABLE` at the end is a lookup with a table miss.
+    /// Whether `OFPP_TABLE` as the last action is a lookup with a table miss.
     table_is_lookup: bool,
 }
 
-/// Whether a list goes on.
+/// Whether a list of actions continues.
 #[derive(PartialEq)]
 enum Flow {
     On,
@@ -295,39 +296,39 @@ struct Machine<'p> {
     stack: Vec<u128>,
     queue: Option<u32>,
     resubmits: u32,
-    /// How many select groups have chosen on the way here.
+    /// Number of select groups that have chosen on the way here.
     level: u32,
-    /// Lookups that are being carried out.
+    /// Depth of nested lookups.
     nested: u32,
-    /// An exit: nothing more happens.
+    /// An exit: nothing more is executed.
     stopped: bool,
-    /// A meter dropped the packet, or the copy that a clone works on.
+    /// A meter has dropped the packet, or the copy that a clone works on.
     dead: bool,
-    /// The meters' buckets; without them no rate is limited.
+    /// The meters' buckets; if None, no rate is limited.
     levels: Option<&'p mut Levels>,
-    /// Where the first rule stands, or the packet-out's list: the action set stands there too, as
-    /// in Open vSwitch, which has come back to it by then.
+    /// The position of the first rule, or of the packet-out's list. The action set has it too: as
+    /// in Open vSwitch, it runs when all nested lookups have returned.
     first: Option<At>,
-    /// The rules that are being carried out, the innermost last, by their places among the hits.
+    /// Rules being carried out, the innermost last, as indices into the hits.
     within: Vec<usize>,
     outcome: Outcome,
-    /// Who listens.
+    /// Records the story, if one is wanted.
     teller: Option<Teller>,
-    /// The packet's Ethertype is zero as long as the frame says 802.2.
+    /// The key's Ethertype is zero as long as the frame is 802.2.
     no_type: bool,
-    /// A tag's bits without the one that says that it is there: a flow may be so, no frame can.
+    /// TCI bits of a packet without a present tag. A traced key can have them, no frame can.
     bare_tci: u16,
     /// Which ports are live.
     live: &'p dyn Fn(PortNo) -> bool,
-    /// Fragments match with ports of zero.
+    /// Ports of fragments match as zero.
     hides_fragment_ports: bool,
-    /// Whoever listens carries out what is learned.
+    /// The caller carries out what is learned.
     learns: bool,
-    /// Bytes of copies that clones have made.
+    /// Total bytes of the copies that clones have made.
     copied: usize,
-    /// The length with which rules and groups count the packet: the one that it came with. Behind
-    /// a last label that was popped, and behind a select group whose hash is the datapath's
-    /// own, the one that it had there, for Open vSwitch has it come in once more.
+    /// The packet's length as rules and groups count it: its length on arrival. After popping the
+    /// last label, or a select group that uses the datapath's hash, it is the length at that point,
+    /// because Open vSwitch recirculates the packet there.
     counted: usize,
 }
 
@@ -363,7 +364,7 @@ impl<'p> Machine<'p> {
         machine
     }
 
-    /// Fills the packet's words from its bytes; the others stay.
+    /// Fills the packet's words of the key from its bytes; other words stay.
     fn parse_again(&mut self) {
         let bytes = self.packet.as_received();
         let mut fresh = FlowKey::ZERO;
@@ -400,7 +401,7 @@ impl<'p> Machine<'p> {
 
     fn best(&mut self, table: u8) -> Option<&'p Rule> {
         let rules = || self.pipeline.store.table(table).map(|(_, rule)| rule);
-        // All but a few of a large table's rules differ from the packet, whatever condition is met.
+        // Most rules of a large table differ from the packet, whatever conjunction is satisfied.
         let few: Vec<&Rule> = rules()
             .filter(|rule| ways::may_count(rule, &self.key))
             .collect();
@@ -415,8 +416,8 @@ impl<'p> Machine<'p> {
         best
     }
 
-    /// A story must end before it takes all memory or all of the stack; a walk in the datapath
-    /// needs little of either.
+    /// Ends the evaluation of a story that would take too much memory or stack. A walk in the
+    /// datapath needs little of either.
     fn ends_story(&mut self) -> bool {
         let Some(teller) = &self.teller else {
             return false;
@@ -434,8 +435,7 @@ impl<'p> Machine<'p> {
         too_long
     }
 
-    /// Looks up in a table, matching `in_port` as the ingress port, and does what the rule found
-    /// says.
+    /// Looks up in a table, with `in_port` as the ingress port, and carries out the rule found.
     fn look_up(&mut self, table: u8, in_port: PortNo, honour_miss: bool, depth: u32) {
         if self.ends_story() {
             return;
@@ -508,7 +508,7 @@ impl<'p> Machine<'p> {
         match self.pipeline.miss(table) {
             Miss::Drop => {}
             Miss::Next if table < LAST_TABLE => self.look_up(table + 1, in_port, true, depth),
-            // "Continue" behind the last table asks the controllers, as in Open vSwitch.
+            // As in Open vSwitch, "continue" in the last table sends the packet to the controllers.
             Miss::Controller | Miss::Next => {
                 let at = At {
                     table,
@@ -522,7 +522,8 @@ impl<'p> Machine<'p> {
         }
     }
 
-    /// OpenFlow 1.3.5 section 5.9: meter, apply, clear, write, metadata, goto.
+    /// Executes instructions in the order of OpenFlow 1.3.5 section 5.9: meter, apply, clear,
+    /// write, metadata, goto.
     fn rule(&mut self, instructions: &[Instruction], at: At) {
         for instruction in instructions {
             if let Instruction::Meter(number) = instruction {
@@ -534,7 +535,7 @@ impl<'p> Machine<'p> {
             if let Instruction::ApplyActions(actions) = instruction
                 && self.list(actions, at) == Flow::EndOfList
             {
-                return; // an expired TTL ends all that this rule says
+                return; // an expired TTL ends the whole rule
             }
         }
         if self.is_over() {
@@ -558,7 +559,7 @@ impl<'p> Machine<'p> {
                         Action::Output { port, .. } => Some(*port),
                         _ => None,
                     });
-                    // A group would run instead.
+                    // A group would run instead of the output.
                     let group = |action: &Action| matches!(action, Action::Group(_));
                     let output = output.filter(|_| !self.set.iter().any(group));
                     self.key
@@ -617,7 +618,7 @@ impl<'p> Machine<'p> {
             }
             Action::Output { port, max_len } => self.output(*port, *max_len, at),
             Action::OutputReg { source, max_len } => {
-                // Sixteen bits name the reserved ports too, and more name none.
+                // 16-bit values include the reserved ports; larger values are no ports.
                 if let Ok(number) = u16::try_from(self.read(source)) {
                     let number = port::from_u16(number);
                     self.output(
@@ -653,8 +654,7 @@ impl<'p> Machine<'p> {
                     5 => PacketInReason::PacketOut,
                     _ => at.apply,
                 };
-                // Who only tells the story stops where a controller would have to send the packet
-                // on.
+                // A traced packet that is paused stops here: only a controller could resume it.
                 let told = self.teller.is_some() && *pause;
                 if (!told || self.learns) && self.may_tell_controller(*meter_id) {
                     self.tell_controller(at, reason, *max_len, *controller_id, userdata);
@@ -667,7 +667,7 @@ impl<'p> Machine<'p> {
                 let before = self.queue;
                 self.choose_queue(Some(*queue));
                 self.output(*port, 0, at);
-                self.tell_effects(); // while the key has the queue
+                self.tell_effects(); // while the key still has this queue
                 self.choose_queue(before);
             }
             Action::SetQueue(queue) => self.choose_queue(Some(*queue)),
@@ -680,8 +680,8 @@ impl<'p> Machine<'p> {
             Action::SetField { field, value, mask } => self.set_field(*field, value, mask),
             Action::SetTunnel { id, .. } => self.whole(Field::TunId, (*id).into()),
             Action::DecTtl(controllers) => return self.dec_ttl(controllers, at),
-            // Needs the original direction of a connection, which no packet has until there is
-            // connection tracking.
+            // Needs a connection's original direction, which no packet has: there is no connection
+            // tracking.
             Action::Resubmit {
                 with_ct_orig: true, ..
             } => {}
@@ -729,7 +729,8 @@ impl<'p> Machine<'p> {
         Flow::On
     }
 
-    /// Runs a list and then the action set on a copy; nothing comes back, the action set included.
+    /// Runs a list, and the action set it leaves, on a copy. Nothing comes back, nor does the
+    /// action set.
     fn clone_of_packet(&mut self, actions: &[Action], at: At) {
         let before = (self.packet.clone(), self.key, self.queue, self.counted);
         let (set, stack) = (self.set.clone(), self.stack.clone());
@@ -746,7 +747,7 @@ impl<'p> Machine<'p> {
         self.dead = false;
     }
 
-    /// Actions of which each changes one header.
+    /// Carries out an action that changes one header.
     fn edit(&mut self, action: &Action) {
         match action {
             Action::PushVlan(ethertype) => self.packet.push_vlan(*ethertype),
@@ -788,13 +789,13 @@ impl<'p> Machine<'p> {
                     self.packet.write(field, (*port).into());
                 }
             }
-            _ => return, // a note, or one that no flow mod gets in with
+            _ => return, // a note, or an action that no flow mod may contain
         }
         self.look_at_headers(action);
         self.parse_again();
     }
 
-    /// Runs the packet's own action set, in the end.
+    /// Runs the packet's own action set, at the end.
     fn run_own_set(&mut self) {
         let at = self.first.unwrap_or(PACKET_OUT);
         self.run_set(at);
@@ -809,9 +810,9 @@ impl<'p> Machine<'p> {
         self.list(&actions, PACKET_OUT);
     }
 
-    /// OpenFlow 1.3.5 section 5.10, as Open vSwitch fills it in: of tag and TTL actions and the
-    /// queue the last one counts, sets and moves run in order, and without a group, an output
-    /// or a resubmit nothing runs.
+    /// Runs the action set: OpenFlow 1.3.5 section 5.10, completed as in Open vSwitch. Of each kind
+    /// of tag and TTL action, and of queues, only the last counts; sets and moves run in order;
+    /// without a group, an output or a resubmit nothing runs.
     fn run_set(&mut self, at: At) {
         let set = std::mem::take(&mut self.set);
         let (ordered, ends) = in_order(&set);
@@ -955,7 +956,7 @@ impl<'p> Machine<'p> {
         }
     }
 
-    /// The field's number, low bit first, as actions count its bits.
+    /// Returns a field's value as a number, low bit first, as actions count its bits.
     fn field(&self, field: Field) -> u128 {
         let def = field.def();
         let bytes = Value::from_bytes(&self.key.bytes()[def.offset..def.offset + def.bytes]);
@@ -981,7 +982,7 @@ impl<'p> Machine<'p> {
         self.whole(part.field, new >> part.field.def().wire_shift);
     }
 
-    /// Whether the packet has an option of a tunnel.
+    /// Records whether the packet has a tunnel option.
     fn note_option(&mut self, option: usize, present: bool) {
         let bit = 1_u64 << option;
         let others = self.key.u64(at::TUN_METADATA_PRESENT) & !bit;
@@ -992,7 +993,7 @@ impl<'p> Machine<'p> {
     fn set_field(&mut self, field: Field, value: &Value, mask: &Value) {
         let def = field.def();
         if def.bytes > 16 {
-            // Longer than numbers are here.
+            // The field is longer than the numbers used here.
             let bytes = &mut self.key.bytes_mut()[def.offset..def.offset + def.bytes];
             for (index, byte) in bytes.iter_mut().enumerate() {
                 *byte = *byte & !mask[index] | value[index] & mask[index];
@@ -1004,7 +1005,7 @@ impl<'p> Machine<'p> {
         self.whole(field, old & !mask | value & mask);
     }
 
-    /// Writes a whole field, in the packet if it is a header's.
+    /// Writes a whole field, into the packet if it is a header field.
     fn whole(&mut self, field: Field, number: u128) {
         self.look_at(field);
         let def = field.def();
@@ -1018,7 +1019,7 @@ impl<'p> Machine<'p> {
             self.note_option(option, true);
         }
         let place = if def.bytes > 16 {
-            Value::ones(128, def.bytes) // what lies above is set as a whole
+            Value::ones(128, def.bytes) // the bits above the number are set to zero
         } else {
             def.place()
         };
@@ -1030,8 +1031,8 @@ impl<'p> Machine<'p> {
     }
 }
 
-/// The actions of a set in the order in which they run, and whether there is one that sends the
-/// packet somewhere, without which none runs.
+/// Returns the actions of a set in the order in which they run, and whether one of them outputs the
+/// packet; without one, none runs.
 fn in_order(set: &[Action]) -> (Vec<Action>, bool) {
     let last = |kind: fn(&Action) -> bool| set.iter().rev().find(|action| kind(action)).cloned();
     let finals = last(|action| matches!(action, Action::Group(_)))

@@ -1,4 +1,4 @@
-//! `sluice predict machine`: how fast this machine is now.
+//! `sluice predict machine`: measures how fast this machine is now.
 
 use super::processor;
 use crate::output::{out, outln};
@@ -22,7 +22,7 @@ pub struct MachineOptions {
     json: bool,
 }
 
-/// Looks and prints.
+/// Measures and prints the result.
 pub fn run(options: &MachineOptions) -> Result<()> {
     ensure!(
         (1..=10_000).contains(&options.readings),

@@ -1,4 +1,4 @@
-//! `sluice predict message`: how to cut messages.
+//! `sluice predict message`: how to divide messages into packets.
 
 use super::units::{rate, show, size, time};
 use crate::output::outln;
@@ -39,7 +39,7 @@ pub struct MessageOptions {
     json: bool,
 }
 
-/// Advises and prints.
+/// Computes and prints the advice.
 pub fn run(options: &MessageOptions) -> Result<()> {
     let groups = Groups {
         rate: options.rate,

@@ -1,4 +1,4 @@
-//! `sluice predict path`: several queues and links in a row.
+//! `sluice predict path`: the delay over several queues and links in a row.
 
 use super::queue::{arrivals, sizes};
 use super::units::{bits, rate, share, show, show_span, size, time};
@@ -34,7 +34,7 @@ pub struct PathOptions {
     json: bool,
 }
 
-/// Words of a hop, each to be taken once.
+/// The key-value pairs of a hop; each is used once.
 struct Words(BTreeMap<String, String>);
 
 impl Words {
@@ -71,8 +71,8 @@ impl Words {
     }
 }
 
-/// A queue; it serves the flow as a whole, as a bound needs it, only where nothing comes but the
-/// flow.
+/// Returns a queue. Only if nothing else comes to it than the flow does it serve the flow as a
+/// whole, which a bound requires.
 fn queue(name: String, words: &mut Words, packet: f64, flow: Option<f64>) -> Result<Part> {
     if let Some(value) = words.take("wait", time)? {
         let low = words.take("low", time)?.unwrap_or(value);
@@ -159,7 +159,7 @@ fn part(number: usize, text: &str, packet: f64, flow: Option<f64>) -> Result<Par
     Ok(part)
 }
 
-/// Adds up and prints.
+/// Adds up the parts and prints the result.
 pub fn run(options: &PathOptions) -> Result<()> {
     let parts: Result<Vec<Part>> = options
         .hops

@@ -1,4 +1,4 @@
-//! `sluice predict place`: tasks, ports and the queues that serve them.
+//! `sluice predict place`: places tasks on ports and computes the queues that serve them.
 
 use super::units::{bits, rate, share, show, show_rate, size, time};
 use crate::output::outln;
@@ -33,10 +33,10 @@ struct Demands {
     ports: Vec<Port>,
 }
 
-/// Largest file that is read, in bytes.
+/// Maximum size of the file in bytes.
 const LONGEST: u64 = 16 << 20;
 
-/// The name and the pairs behind it.
+/// Splits a text into the name and the key-value pairs behind it.
 fn pairs(text: &str) -> Result<(&str, Vec<(&str, &str)>)> {
     let (name, rest) = text
         .split_once(':')
@@ -123,7 +123,7 @@ fn demands(options: &PlaceOptions) -> Result<Demands> {
     })
 }
 
-/// Places and prints; an error where not all fit.
+/// Places the tasks and prints the result; an error if not all fit.
 pub fn run(options: &PlaceOptions) -> Result<()> {
     let demands = demands(options)?;
     let placement = place(&demands.tasks, &demands.ports)?;

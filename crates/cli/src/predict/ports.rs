@@ -5,7 +5,7 @@ use ::predict::ports::Device;
 use anyhow::{Context, Result, bail, ensure};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// The ports that were named.
+/// The ports named by the option.
 #[derive(Default, Debug)]
 pub(super) struct Ports {
     numbers: BTreeMap<String, u32>,
@@ -13,7 +13,7 @@ pub(super) struct Ports {
 }
 
 impl Ports {
-    /// Reads `NAME=NUMBER:KIND` and its shorter forms, separated by commas.
+    /// Parses `NAME=NUMBER:KIND` and its shorter forms, separated by commas.
     pub(super) fn parse(text: &str) -> Result<Ports> {
         let mut ports = Ports::default();
         for item in text
@@ -58,19 +58,19 @@ impl Ports {
         Ok(())
     }
 
-    /// A port's number by its name.
+    /// Returns a port's number by its name.
     pub(super) fn number(&self, name: &str) -> Option<u32> {
         self.numbers.get(name).copied()
     }
 
-    /// What is behind a port, by its number: a DPDK device where nothing is said.
+    /// Returns the kind of a port by its number: a DPDK device by default.
     pub(super) fn kind(&self, number: u32) -> Kind {
         let kind = self.kinds.get(&number).copied();
         kind.unwrap_or(Kind::Measured(Device::Dpdk))
     }
 }
 
-/// Ports that police: those named, or every one.
+/// The ports with policers: those named, or all.
 #[derive(Debug)]
 pub(super) enum Policed {
     All,
@@ -78,7 +78,7 @@ pub(super) enum Policed {
 }
 
 impl Policed {
-    /// Reads names and numbers, separated by commas, or `all`.
+    /// Parses names and numbers, separated by commas, or `all`.
     pub(super) fn parse(text: &str, names: &dyn Fn(&str) -> Option<u32>) -> Result<Policed> {
         if text.trim() == "all" {
             return Ok(Policed::All);

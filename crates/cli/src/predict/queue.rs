@@ -1,4 +1,4 @@
-//! `sluice predict queue`: mean wait in one queue.
+//! `sluice predict queue`: the mean wait in one queue.
 
 use super::units::{bits, rate, share, show, show_rate, show_span, size, time};
 use crate::appctl::{Appctl, run_directory, socket_in};
@@ -63,7 +63,7 @@ pub struct QueueOptions {
     json: bool,
 }
 
-/// Sizes as users write them, in bits with weights.
+/// Parses sizes into bits and weights.
 pub(super) fn sizes(text: &str) -> Result<Vec<(f64, f64)>> {
     let one = |pair: &str| -> Result<(f64, f64)> {
         let (len, weight) = pair.split_once(':').unwrap_or((pair, "1"));
@@ -78,7 +78,7 @@ pub(super) fn sizes(text: &str) -> Result<Vec<(f64, f64)>> {
     text.split(',').map(one).collect()
 }
 
-/// Arrivals as users write them.
+/// Parses a kind of arrivals.
 pub(super) fn arrivals(text: &str) -> Result<Arrivals> {
     let number = |word: &str| {
         word.parse::<f64>()
@@ -93,7 +93,7 @@ pub(super) fn arrivals(text: &str) -> Result<Arrivals> {
     })
 }
 
-/// Predicts and prints.
+/// Predicts and prints the result.
 pub fn run(options: &QueueOptions) -> Result<()> {
     if let Some(from) = &options.from {
         return ask(options, from);
@@ -124,7 +124,7 @@ pub fn run(options: &QueueOptions) -> Result<()> {
     let mut load = Load {
         sizes,
         doubt: Doubt {
-            // What users call an error, two standard deviations do not exceed.
+            // Users give the error as a bound that two standard deviations do not exceed.
             rate: options.error / forecast::Z95,
             unevenness: 0.0,
         },
@@ -153,12 +153,12 @@ pub fn run(options: &QueueOptions) -> Result<()> {
     Ok(())
 }
 
-/// Takes another model's word.
+/// Replaces the answer by that of another model.
 fn believe(answer: &mut Forecast, name: &str, server: &Server, load: &Load) -> Result<()> {
     let names = || MODELS.map(Model::name).join(", ");
     let model = Model::named(name)
         .with_context(|| format!("--model {name}: one of {} is meant", names()))?;
-    // Why it does not apply, where it does not.
+    // Gives the reason if the model does not apply.
     model.evaluate(server, load)?;
     let candidate = answer.candidates.iter().find(|one| one.model == model);
     let candidate = candidate.with_context(|| format!("{name} cannot be computed"))?;

@@ -1,4 +1,4 @@
-//! A prediction for people and for programs.
+//! Prints a prediction, as text for people or as JSON for programs.
 
 use ::predict::kinds::Kinds;
 use ::predict::traffic::Traffic;
@@ -6,14 +6,14 @@ use ::predict::{Prediction, report};
 use serde_json::json;
 use std::fmt::Write;
 
-/// What is said beside the prediction.
+/// What is printed besides the prediction.
 pub(super) struct Shown<'a> {
     pub file: &'a str,
     pub traffic: &'a Traffic,
     pub cpu: usize,
     pub notes: &'a [String],
     pub kinds: &'a Kinds,
-    /// Whether figures are told although the machine has moved.
+    /// Whether to print figures although the machine's speed has changed.
     pub anyway: bool,
 }
 
@@ -24,7 +24,7 @@ impl Shown<'_> {
         bytes as f64 / arrivals.len().max(1) as f64
     }
 
-    /// One object.
+    /// Returns one JSON object.
     pub(super) fn json(&self, prediction: &Prediction) -> String {
         json!({
             "flows": self.file,
@@ -40,7 +40,7 @@ impl Shown<'_> {
         .to_string()
     }
 
-    /// The answer, what to do about it, and tables; what it was asked about stands below.
+    /// Returns the result, advice and tables, followed by the conditions under which it holds.
     pub(super) fn text(&self, prediction: &Prediction) -> String {
         let mut text = report::text(prediction, self.anyway);
         let _ = writeln!(

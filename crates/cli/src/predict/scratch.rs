@@ -1,20 +1,20 @@
-//! A directory for what the helper needs, which is gone when the command is, however it ends.
+//! A temporary directory for the helper, removed when the command ends, however it ends.
 
 use anyhow::{Context, Result};
 use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
-/// Signals by which somebody ends a command early.
+/// Signals that end a command early.
 const ENDING: [libc::c_int; 3] = [libc::SIGINT, libc::SIGTERM, libc::SIGHUP];
 
-/// The directory. It stays only where the command is killed by a signal that cannot be caught.
+/// The directory. It remains only if the command is killed by a signal that cannot be caught.
 pub(super) struct Scratch(TempDir);
 
 impl Scratch {
-    /// Makes it. From here on ending signals are taken by a thread, which removes it first; so it
-    /// is made before other threads are.
+    /// Creates the directory. From then on a thread handles ending signals by removing it first, so
+    /// it must be created before other threads.
     pub(super) fn new() -> Result<Scratch> {
-        // Blocked first: what comes between the two waits for the thread.
+        // Block first: a signal that comes before the thread runs waits for it.
         let set = block_ending();
         let directory = tempfile::Builder::new().prefix("sluice-predict-").tempdir();
         let directory = directory.context("cannot make a directory for the traffic")?;
@@ -31,8 +31,8 @@ impl Scratch {
     }
 }
 
-/// Blocks ending signals in this thread and those that it starts, but for those that whoever has
-/// started the command wants ignored (`nohup`). Processes that are started have none blocked.
+/// Blocks ending signals in this thread and those that it starts, except signals that were ignored
+/// when the command was started (`nohup`). Processes that it starts have none blocked.
 fn block_ending() -> libc::sigset_t {
     // SAFETY: the sets and actions are plain data that live until the calls return.
     unsafe {

@@ -1,4 +1,4 @@
-//! Numbers with units, as users write them.
+//! Parses and formats numbers with units.
 
 use forecast::Span;
 
@@ -7,7 +7,7 @@ fn number(text: &str, units: &[(&str, f64)], meant: &str) -> Result<f64, String>
     let digits = text
         .find(|c: char| !(c.is_ascii_digit() || matches!(c, '.' | '-' | '+')))
         .unwrap_or(text.len());
-    // 1e6 is a number, too.
+    // Also 1e6 is a number.
     let (value, unit) = match text.parse::<f64>() {
         Ok(value) => (Some(value), ""),
         Err(_) => (text[..digits].parse::<f64>().ok(), text[digits..].trim()),
@@ -22,7 +22,7 @@ fn number(text: &str, units: &[(&str, f64)], meant: &str) -> Result<f64, String>
     }
 }
 
-/// Bit/s: 500M, 1G, 64k, 1000000.
+/// Parses bit/s: 500M, 1G, 64k, 1000000.
 pub(super) fn rate(text: &str) -> Result<f64, String> {
     const UNITS: [(&str, f64); 7] = [
         ("", 1.0),
@@ -39,7 +39,7 @@ pub(super) fn rate(text: &str) -> Result<f64, String> {
         .ok_or_else(|| format!("\"{text}\": a rate above 0 is meant"))
 }
 
-/// Bits, as in the schema: 12112, 64k; or bytes with B.
+/// Parses bits as in the schema: 12112, 64k; or bytes with B.
 pub(super) fn bits(text: &str) -> Result<f64, String> {
     const UNITS: [(&str, f64); 5] = [("", 1.0), ("k", 1e3), ("M", 1e6), ("B", 8.0), ("kB", 8e3)];
     number(
@@ -49,13 +49,13 @@ pub(super) fn bits(text: &str) -> Result<f64, String> {
     )
 }
 
-/// Seconds: 200us, 2ms, 1s.
+/// Parses a time into seconds: 200us, 2ms, 1s.
 pub(super) fn time(text: &str) -> Result<f64, String> {
     const UNITS: [(&str, f64); 4] = [("ns", 1e-9), ("us", 1e-6), ("ms", 1e-3), ("s", 1.0)];
     number(text, &UNITS, "a time with its unit, such as 2ms,")
 }
 
-/// A part: 0.5% or 0.005.
+/// Parses a share: 0.5% or 0.005.
 pub(super) fn share(text: &str) -> Result<f64, String> {
     number(
         text,
@@ -64,7 +64,7 @@ pub(super) fn share(text: &str) -> Result<f64, String> {
     )
 }
 
-/// Bytes of a packet.
+/// Parses the size of a packet in bytes.
 pub(super) fn size(text: &str) -> Result<f64, String> {
     let bytes = number(text, &[("", 1.0), ("B", 1.0)], "a size in bytes")?;
     (1.0..=65_535.0)
@@ -73,7 +73,7 @@ pub(super) fn size(text: &str) -> Result<f64, String> {
         .ok_or_else(|| format!("\"{text}\": a size from 1 to 65535 bytes is meant"))
 }
 
-/// A time for people.
+/// Formats a time.
 pub(super) fn show(seconds: f64) -> String {
     match seconds {
         s if s.is_infinite() => "without end".into(),
@@ -85,7 +85,7 @@ pub(super) fn show(seconds: f64) -> String {
     }
 }
 
-/// A time and its interval.
+/// Formats a time and its interval.
 pub(super) fn show_span(span: &Span) -> String {
     format!(
         "{} ({} to {})",
@@ -95,7 +95,7 @@ pub(super) fn show_span(span: &Span) -> String {
     )
 }
 
-/// A rate for people.
+/// Formats a rate.
 pub(super) fn show_rate(rate: f64) -> String {
     match rate {
         r if r >= 1e9 => format!("{:.3} Gbit/s", r / 1e9),

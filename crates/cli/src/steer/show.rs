@@ -1,4 +1,4 @@
-//! What the resident says, as text.
+//! Prints the answers of the resident as text.
 
 use crate::output::{out, outln};
 use softirq::sampler::Source;
@@ -24,7 +24,7 @@ fn marks(core: &CoreStatus) -> &'static str {
     }
 }
 
-/// Everything of a session.
+/// Prints everything about a session.
 pub fn status(status: &Status) {
     let mode = &status.mode;
     outln!(
@@ -108,7 +108,7 @@ pub fn status(status: &Status) {
     }
 }
 
-/// Entries and choices.
+/// Prints entries and choices.
 pub fn flows(flows: &FlowsStatus) {
     for entry in &flows.entries {
         let vm = entry.vm.map_or(String::new(), |vm| format!(", vm {vm}"));
@@ -154,7 +154,7 @@ pub fn flows(flows: &FlowsStatus) {
     }
 }
 
-/// A line: load and packets a second of each core, and moves.
+/// Prints a line: load and packets per second of each core, and moves.
 pub fn line(before: Option<&Status>, now: &Status, interval_s: f64) {
     for core in &now.cores {
         let known = before.and_then(|before| before.cores.iter().find(|c| c.core == core.core));

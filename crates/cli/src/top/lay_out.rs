@@ -1,16 +1,16 @@
-//! Tables of cells that fit a width: columns that can be missed go first, then long words are cut.
+//! Lays out tables of cells for a width: spare columns are left out first, then long words are cut.
 //!
-//! Names come from elsewhere: what would move the cursor or turn the line around is not shown, and
-//! widths are those that a terminal gives them.
+//! Names come from elsewhere: characters that would move the cursor or reverse the line are not
+//! printed, and widths are those on a terminal.
 
 use ratatui::text::Span;
 
-/// How a line looks.
+/// The style of a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Look {
-    /// Begins a section.
+    /// The title of a section.
     Title,
-    /// Names columns.
+    /// Names of columns.
     Head,
     /// Anything else.
     Row,
@@ -19,35 +19,35 @@ pub(super) enum Look {
 /// A line of the page.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Shown {
-    /// What it says.
+    /// Its text.
     pub text: String,
-    /// How it looks.
+    /// Its style.
     pub look: Look,
 }
 
-/// What a column can do without.
+/// How much a column can be narrowed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Room {
-    /// Nothing.
+    /// Not at all.
     Needed,
-    /// All of it.
+    /// Left out completely.
     Spare,
-    /// What is beyond so many characters.
+    /// Down to this width.
     Cut(usize),
 }
 
-/// A column: its name, and whether it is needed. Names of figures stand at the right.
+/// A column. Figures and their names are aligned to the right.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Column {
     /// Its name.
     pub name: &'static str,
-    /// Whether cells stand at the right.
+    /// Whether cells are aligned to the right.
     pub right: bool,
-    /// What it can do without.
+    /// How much it can be narrowed.
     pub room: Room,
 }
 
-/// A column of words.
+/// Returns a column of words.
 pub(super) fn words(name: &'static str, room: Room) -> Column {
     Column {
         name,
@@ -56,7 +56,7 @@ pub(super) fn words(name: &'static str, room: Room) -> Column {
     }
 }
 
-/// A column of figures.
+/// Returns a column of figures.
 pub(super) fn figures(name: &'static str) -> Column {
     Column {
         name,
@@ -65,7 +65,7 @@ pub(super) fn figures(name: &'static str) -> Column {
     }
 }
 
-/// A column of figures that is left out where there is no room.
+/// Returns a column of figures that is left out if there is no room.
 pub(super) fn spare_figures(name: &'static str) -> Column {
     Column {
         room: Room::Spare,
@@ -79,11 +79,11 @@ pub(super) struct Section {
     pub title: String,
     /// Its columns.
     pub columns: Vec<Column>,
-    /// As many cells in each as there are columns.
+    /// Rows, with a cell for each column.
     pub rows: Vec<Vec<String>>,
 }
 
-/// The cells that text takes on a terminal.
+/// Returns the width of a text on a terminal.
 pub(super) fn width_of(text: &str) -> usize {
     match text.is_ascii() {
         true => text.len(),
@@ -91,8 +91,8 @@ pub(super) fn width_of(text: &str) -> usize {
     }
 }
 
-/// Text without what a terminal would obey instead of showing it: control characters, and those
-/// that change the direction of what follows or take no room.
+/// Returns a text without characters that a terminal would not simply print: control characters,
+/// and those that change the direction of the text or have no width.
 pub(super) fn harmless(text: &str) -> String {
     let obeyed = |c: char| {
         let unseen = ['\u{61c}', '\u{feff}'];
@@ -106,7 +106,7 @@ pub(super) fn harmless(text: &str) -> String {
     text.replace(obeyed, "?")
 }
 
-/// A word in at most so many cells, the last of which says that there was more.
+/// Cuts a word to a width; the last character shows that it was cut.
 fn cut(word: &str, width: usize) -> String {
     if width_of(word) <= width {
         return word.to_owned();
@@ -121,13 +121,13 @@ fn cut(word: &str, width: usize) -> String {
         room = left;
         text.push(character);
     }
-    // Nothing is in no cells.
+    // A width of zero has no room for it.
     text.extend((width > 0).then_some('~'));
     text
 }
 
-/// Text in lines of at most `width` cells, all but the first with an indent; parted between words
-/// where that is possible.
+/// Breaks a text into lines of at most `width`, between words if possible, and indents all but the
+/// first.
 pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
     const INDENT: &str = "    ";
     let mut lines = Vec::new();
@@ -146,7 +146,7 @@ pub(super) fn wrapped(text: &str, width: usize) -> Vec<String> {
 }
 
 impl Section {
-    /// The widths of its columns in a page of this width, 0 for one that is left out.
+    /// Returns the widths of its columns on a page of this width, 0 for a column that is left out.
     fn widths(&self, width: usize) -> Vec<usize> {
         let longest = |(at, column): (usize, &Column)| {
             let cells = self.rows.iter().map(|row| width_of(&row[at]));
@@ -162,7 +162,7 @@ impl Section {
                 widths[at] = 0;
             }
         }
-        // The widest is cut first, so that short names stay whole.
+        // The widest column is cut first, so that short names stay whole.
         loop {
             let least = |at: usize| match self.columns[at].room {
                 Room::Cut(least) => least,
@@ -175,12 +175,12 @@ impl Section {
             let Some(at) = widest.filter(|_| excess > 0) else {
                 return widths;
             };
-            // By halves of what is too much, so that columns that are as wide share it.
+            // By half of the excess, so that equally wide columns share it.
             widths[at] -= excess.div_ceil(2).min(widths[at] - least(at));
         }
     }
 
-    /// Its lines in a page of this width.
+    /// Returns its lines on a page of this width.
     pub(super) fn lines(&self, width: usize) -> Vec<Shown> {
         let widths = self.widths(width);
         let line = |cells: &mut dyn Iterator<Item = &str>| {

@@ -1,4 +1,4 @@
-//! What `sluice top` shows of two readings: totals, then tables, the busiest rows first.
+//! The contents of `sluice top` from two readings: totals, then tables with the busiest rows first.
 
 use super::lay_out::{
     Look, Room, Section, Shown, figures, harmless, spare_figures, words, wrapped,
@@ -7,7 +7,7 @@ use crate::stats::{Port, Queue, Reading, Stats, per_second, worker_rates};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-/// All lines of the page.
+/// Returns all lines of the page.
 pub(super) fn all(before: &Reading, after: &Reading, width: usize) -> Vec<Shown> {
     let (old, new) = (&before.stats, &after.stats);
     let interval_us = new.time_us.saturating_sub(old.time_us);
@@ -31,16 +31,16 @@ pub(super) fn all(before: &Reading, after: &Reading, width: usize) -> Vec<Shown>
         .collect()
 }
 
-/// A text in lines that are not longer than the page is wide.
+/// Breaks a text into lines that fit the page.
 fn shown(text: &str, width: usize, look: Look) -> impl Iterator<Item = Shown> {
     let lines = wrapped(text, width).into_iter();
     lines.map(move |text| Shown { text, look })
 }
 
-/// Errors that are shown; the database has all of them.
+/// Maximum number of errors shown; the database has all.
 const ERRORS: usize = 20;
 
-/// Ports that could not be opened, or are not as the database wants them, with the reason in full.
+/// Returns the ports that could not be opened, or differ from the database, with the full reason.
 fn errors(after: &Stats, width: usize) -> Vec<Shown> {
     let all = &after.port_errors;
     if all.is_empty() {
@@ -55,7 +55,7 @@ fn errors(after: &Stats, width: usize) -> Vec<Shown> {
         look: Look::Row,
     }];
     lines.extend(shown(&title, width, Look::Title));
-    // Those that carry nothing first.
+    // Ports that carry nothing come first.
     let (open, closed): (Vec<_>, Vec<_>) = all.iter().partition(|port| port.open);
     for port in closed.into_iter().chain(open).take(ERRORS) {
         let what = match (port.open, port.error.is_empty()) {
@@ -71,7 +71,7 @@ fn errors(after: &Stats, width: usize) -> Vec<Shown> {
     lines
 }
 
-/// A type's name; none means a kernel interface.
+/// Returns a type's name; empty means a kernel interface.
 fn kind_of(kind: &str) -> &str {
     match kind {
         "" => "system",
@@ -79,10 +79,10 @@ fn kind_of(kind: &str) -> &str {
     }
 }
 
-/// Rates in three digits and a unit: 27.5M.
+/// Formats a rate with three digits and a unit: 27.5M.
 fn short(value: f64) -> String {
     for (limit, unit) in [(1e12, "T"), (1e9, "G"), (1e6, "M"), (1e3, "k")] {
-        // What would be rounded to 1000 of the smaller unit is one of this.
+        // What would round to 1000 of the smaller unit is 1 of this one.
         if value >= limit * 0.9995 {
             return match value / limit {
                 scaled if scaled < 9.995 => format!("{scaled:.2}{unit}"),
@@ -94,7 +94,7 @@ fn short(value: f64) -> String {
     format!("{value:.0}")
 }
 
-/// Seconds in three digits and a unit.
+/// Formats seconds with three digits and a unit.
 fn time(seconds: f64) -> String {
     match seconds {
         s if s < 1e-3 => format!("{:.1}us", s * 1e6),
@@ -107,7 +107,7 @@ fn optional(value: Option<f64>) -> String {
     value.map_or_else(|| "-".to_owned(), |value| format!("{value:.1}"))
 }
 
-/// How long the switch runs.
+/// Formats the time since the switch was started.
 fn uptime(us: u64) -> String {
     let seconds = us / 1_000_000;
     let clock = format!(
@@ -122,8 +122,8 @@ fn uptime(us: u64) -> String {
     }
 }
 
-/// A row with what it is sorted by: the largest first, rows as busy in the order in which they
-/// came.
+/// Rows with the value by which they are sorted, the largest first; rows with equal values stay in
+/// their order.
 struct Sorted(Vec<(f64, Vec<String>)>);
 
 impl Sorted {
@@ -144,8 +144,8 @@ fn totals(before: &Stats, after: &Stats, interval_us: u64) -> [String; 2] {
         });
         ports.sum()
     };
-    // What ports lose on the way out the switch counts, too; what they lose before the switch has
-    // it only they know.
+    // The switch also counts packets that ports drop on egress; those dropped before the switch
+    // receives them only the port counts.
     let lost = |stats: &Stats| {
         let ports = stats
             .ports
@@ -291,8 +291,8 @@ fn queues(before: &Reading, after: &Reading, interval_us: u64) -> Option<Section
     })
 }
 
-/// The mean wait of the packets of the interval, in seconds; of all that were noted, where there
-/// were none.
+/// Returns the mean wait of the packets of the interval, in seconds; of all recorded packets if
+/// there were none.
 fn measured(before: &Queue, after: &Queue) -> Option<f64> {
     let noted = |queue: &Queue| Some((queue.packets?, queue.waited_ns?));
     let (packets, waited) = noted(after)?;
@@ -328,7 +328,7 @@ fn drops(before: &Reading, after: &Reading, interval_us: u64) -> Section {
         .iter()
         .filter(|(_, count)| **count > 0)
         .map(|(key, count)| {
-            // A reason of a port is told only once there is one, so it was 0 before.
+            // A port's reason is reported only once there has been one, so it was 0 before.
             let before = old.get(key).copied().unwrap_or(0);
             (per_second(before, *count, interval_us), *count, key)
         })
@@ -356,7 +356,7 @@ fn drops(before: &Reading, after: &Reading, interval_us: u64) -> Section {
     }
 }
 
-/// What was lost, by place and reason.
+/// Returns the packets dropped, by place and reason.
 fn lost(reading: &Reading) -> BTreeMap<(String, String), u64> {
     let switch = reading.stats.drops.iter().map(|(reason, count)| {
         let place = "switch".to_owned();
@@ -562,7 +562,7 @@ mod tests {
             "Ports",
         ];
         assert_eq!(text[2..8], wanted);
-        // Nothing of the reason is cut where there is little room, and no line is too long.
+        // On a narrow page the reason is not cut, and no line is too long.
         let narrow = lines(20);
         assert!(
             narrow.iter().all(|line| line.chars().count() <= 20),
@@ -574,7 +574,7 @@ mod tests {
             words.join(" ").contains("device gone (No such device)"),
             "{words:?}"
         );
-        // Ten thousand of them leave room for the rest.
+        // Ten thousand errors leave room for the rest.
         after.stats.port_errors = (0..10_000)
             .map(|n| error(&format!("p{n}"), false))
             .collect();
@@ -639,7 +639,7 @@ mod tests {
             measured(&queue(10, 1_000.0), &queue(20, 61_000.0)),
             Some(6e-6)
         );
-        // None came: what there was before.
+        // Without packets in the interval, the earlier ones count.
         let all = measured(&queue(10, 1_000.0), &queue(10, 1_000.0)).unwrap();
         assert!((all - 1e-7).abs() < 1e-12, "{all}");
         assert_eq!(measured(&Queue::default(), &Queue::default()), None);
@@ -673,7 +673,7 @@ mod tests {
             .iter()
             .find(|line| line.text.contains("a-port"))
             .unwrap();
-        // Nothing that a port is judged by was cut.
+        // Nothing that matters about a port was cut.
         assert!(
             link.text.contains(" up ") && !link.text.ends_with('~'),
             "{}",

@@ -1,10 +1,10 @@
-//! Actions from bytes.
+//! Decoding of actions.
 //!
-//! An action is a type, a length and a body (OpenFlow 1.3.5 section 7.2.5); Nicira's and ONF's have
-//! type 0xffff, an experimenter id and a subtype. Versions number standard actions differently: 1.0
-//! has a list of its own, later versions extend that of 1.1. Nicira's numbers (`NXAST_*`) are the
-//! same everywhere. Each decoder takes its whole body, padding included; what is left over is a
-//! length error.
+//! An action has a type, a length and a body (OpenFlow 1.3.5 section 7.2.5); Nicira's and ONF's
+//! have type 0xffff, an experimenter id and a subtype. Versions number standard actions
+//! differently: 1.0 has a list of its own, later versions extend that of 1.1. Nicira's numbers
+//! (`NXAST_*`) are the same everywhere. Each decoder reads its whole body, padding included; bytes
+//! left over are a length error.
 
 use crate::codec::conntrack;
 use crate::codec::nicira_decode;
@@ -19,11 +19,10 @@ use crate::model::steering::{EXPERIMENTER, from_note};
 use packet::Field;
 use std::ops::RangeInclusive;
 
-/// How deep `clone` may nest; deeper ones would let a message exhaust the stack.
+/// Maximum nesting of `clone`, so that a message cannot exhaust the stack.
 const MAX_DEPTH: u8 = 16;
 
-/// Actions, and what stands among actions of 1.0 although later versions have an instruction for
-/// it.
+/// Actions, and what 1.0 encodes as an action but later versions as an instruction.
 #[derive(Default)]
 pub(crate) struct ActionList {
     pub(crate) actions: Vec<Action>,
@@ -31,7 +30,7 @@ pub(crate) struct ActionList {
     pub(crate) write_metadata: Option<(u64, u64)>,
 }
 
-/// What one action's bytes say.
+/// The result of decoding one action.
 enum Taken {
     Action(Action),
     WriteMetadata(u64, u64),
@@ -42,7 +41,7 @@ pub(crate) fn take_actions(reader: Reader<'_>, version: u8) -> Result<ActionList
     take_nested(reader, version, Nest::default())
 }
 
-/// In what a list of actions stands.
+/// The lists in which a list of actions is nested.
 #[derive(Clone, Copy, Default)]
 struct Nest {
     depth: u8,
@@ -101,7 +100,8 @@ fn take_nested(mut reader: Reader<'_>, version: u8, nest: Nest) -> Result<Action
     Ok(list)
 }
 
-/// The lengths that a standard action may have; wrong ones are told before wrong contents.
+/// Returns the lengths that a standard action may have; a wrong length is reported before wrong
+/// contents.
 fn standard_length(kind: u16, version: u8) -> RangeInclusive<usize> {
     match (version, kind) {
         (1, 4 | 5 | 11) | (2.., 0 | 3 | 4) => 16..=16,
@@ -110,7 +110,7 @@ fn standard_length(kind: u16, version: u8) -> RangeInclusive<usize> {
     }
 }
 
-/// The lengths that an action of Nicira's may have.
+/// Returns the lengths that one of Nicira's actions may have.
 fn nicira_length(subtype: u16) -> RangeInclusive<usize> {
     match subtype {
         1 | 2 | 4 | 5 | 9 | 14 | 17..=20 | 23..=26 | 30 | 31 | 34 | 39 | 40 | 43 | 44 | 48 => {
@@ -147,7 +147,7 @@ fn padded<'a, T>(
     Ok(value)
 }
 
-/// An argument with no bits outside `allowed`.
+/// Returns an argument, which may only have bits in `allowed`.
 fn within(value: u32, allowed: u32) -> Result<u32, Error> {
     if value & !allowed != 0 {
         return Err(Error::BadActionArgument);
@@ -155,7 +155,7 @@ fn within(value: u32, allowed: u32) -> Result<u32, Error> {
     Ok(value)
 }
 
-/// Actions of OpenFlow 1.0 (section 5.2.4).
+/// Decodes actions of OpenFlow 1.0 (section 5.2.4).
 fn standard10(kind: u16, body: &mut Reader<'_>) -> Result<Action, Error> {
     Ok(match kind {
         0 => Action::Output {
@@ -176,8 +176,8 @@ fn standard10(kind: u16, body: &mut Reader<'_>) -> Result<Action, Error> {
     })
 }
 
-/// Actions of OpenFlow 1.1 and later (1.1 section A.2.5, 1.5.1 section 7.2.6). Those that set-field
-/// replaced are still understood.
+/// Decodes actions of OpenFlow 1.1 and later (1.1 section A.2.5, 1.5.1 section 7.2.6). Those that
+/// set-field replaced are still understood.
 fn standard11(kind: u16, body: &mut Reader<'_>, version: u8) -> Result<Action, Error> {
     Ok(match kind {
         0 => output11(body)?,
@@ -226,7 +226,7 @@ fn output11(body: &mut Reader<'_>) -> Result<Action, Error> {
     Ok(Action::Output { port, max_len })
 }
 
-/// The set actions that 1.0 and 1.1 share, by their number in 1.1.
+/// Decodes the set actions common to 1.0 and 1.1, by their number in 1.1.
 fn legacy_set(kind: u16, body: &mut Reader<'_>) -> Result<Action, Error> {
     Ok(match kind {
         3 => Action::SetEthSrc(padded(body, 6, Reader::mac)?),
@@ -269,7 +269,7 @@ fn set_field(body: &mut Reader<'_>, mask_allowed: bool) -> Result<Action, Error>
     Ok(Action::SetField { field, value, mask })
 }
 
-/// A subfield for reading or, where `write`, for writing.
+/// Checks and returns a subfield that is read or, if `write`, written.
 pub(crate) fn subfield(
     field: Field,
     start: u16,
@@ -285,12 +285,13 @@ pub(crate) fn subfield(
     Ok(Subfield { field, start, bits })
 }
 
-/// `ofs_nbits`: the start in the high ten bits, one less than the width in the low six.
+/// Decodes `ofs_nbits`: the start in the high ten bits, the width minus 1 in the low six.
 pub(crate) fn packed_subfield(field: Field, packed: u16, write: bool) -> Result<Subfield, Error> {
     subfield(field, packed >> 6, (packed & 0x3f) + 1, write)
 }
 
-/// `OFPAT_COPY_FIELD` (1.5.1 section 7.2.6.9) and ONF's extension 320, from the bit count on.
+/// Decodes `OFPAT_COPY_FIELD` (1.5.1 section 7.2.6.9) and ONF's extension 320, from the bit count
+/// on.
 fn copy_field(body: &mut Reader<'_>) -> Result<Action, Error> {
     let (bits, src_start, dst_start) = (body.u16()?, body.u16()?, body.u16()?);
     body.skip(2)?;
@@ -317,7 +318,7 @@ fn experimenter(body: &mut Reader<'_>, version: u8, nest: Nest) -> Result<Taken,
     }
 }
 
-/// Nicira's actions, by `NXAST_*` number.
+/// Decodes Nicira's actions, by `NXAST_*` number.
 fn nicira(body: &mut Reader<'_>, version: u8, nest: Nest) -> Result<Taken, Error> {
     let whole = body.len() + 8;
     let subtype = body.u16()?;
@@ -336,7 +337,7 @@ fn nicira(body: &mut Reader<'_>, version: u8, nest: Nest) -> Result<Taken, Error
             Action::SetTunnel { id, wide: false }
         }
         5 => padded(body, 6, |_| Ok(Action::PopQueue))?,
-        // 1.5 has these in copy-field and set-field.
+        // 1.5 has copy-field and set-field instead.
         6 if version <= 5 => reg_move(body)?,
         7 if version <= 5 => reg_load(body)?,
         8 => note(body.take_rest())?,
@@ -385,7 +386,7 @@ fn nicira(body: &mut Reader<'_>, version: u8, nest: Nest) -> Result<Taken, Error
     }))
 }
 
-/// Nicira's actions that 1.0 uses where later versions have standard ones.
+/// Decodes Nicira's actions that 1.0 uses where later versions have standard ones.
 fn nicira_for_standard(subtype: u16, body: &mut Reader<'_>) -> Result<Action, Error> {
     Ok(match subtype {
         4 => {
@@ -410,7 +411,7 @@ fn nicira_for_standard(subtype: u16, body: &mut Reader<'_>) -> Result<Action, Er
     })
 }
 
-/// A note, or what a note stands for.
+/// Decodes a note, or the action that it represents.
 fn note(bytes: &[u8]) -> Result<Action, Error> {
     match from_note(bytes) {
         Some(fcf) => steering::set_fcf(fcf).ok_or(Error::BadActionArgument),
@@ -418,7 +419,7 @@ fn note(bytes: &[u8]) -> Result<Action, Error> {
     }
 }
 
-/// The port of a resubmit; `IN_PORT` means the packet's own.
+/// Returns the port of a resubmit; None for `IN_PORT`, the packet's own.
 fn explicit_port(number: u16) -> Option<u32> {
     Some(port::from_u16(number)).filter(|port| *port != port::IN_PORT)
 }
@@ -448,7 +449,7 @@ fn resubmit_table(body: &mut Reader<'_>, with_ct_orig: bool) -> Result<Action, E
 fn reg_move(body: &mut Reader<'_>) -> Result<Action, Error> {
     let (bits, src_start, dst_start) = (body.u16()?, body.u16()?, body.u16()?);
     let (src, dst) = (oxm::take_field(body)?, oxm::take_field(body)?);
-    // Padding follows when an experimenter's header made the action longer.
+    // Padding follows if an experimenter's header made the action longer.
     rest_is_zero(body, Error::MustBeZero)?;
     Ok(Action::Move {
         src: subfield(src, src_start, bits, false)?,
@@ -495,7 +496,7 @@ fn controller(body: &mut Reader<'_>) -> Result<Action, Error> {
     })
 }
 
-/// `NXAST_CONTROLLER2`: the same by properties.
+/// Decodes `NXAST_CONTROLLER2`, the form with properties.
 fn controller2(body: &mut Reader<'_>) -> Result<Action, Error> {
     zeroes(body, 6, Error::MustBeZero)?;
     let (mut max_len, mut controller_id, mut reason) = (u16::MAX, 0, 1);

@@ -1,8 +1,8 @@
-//! Actions to bytes.
+//! Encoding of actions.
 //!
-//! An action goes out in the words of the version where it has some, else in Nicira's; so a rule
-//! added by one version can be listed by another, as with Open vSwitch. Actions that cannot be said
-//! at all in a version are left out.
+//! An action is sent in the version's own form if there is one, otherwise in Nicira's; so, as with
+//! Open vSwitch, a rule added by one version can be listed by another. Actions that have no form at
+//! all in a version are left out.
 
 use crate::codec::conntrack;
 use crate::codec::nicira_encode;
@@ -15,8 +15,8 @@ use crate::model::port;
 use crate::model::word_field;
 use packet::{Field, Match, Value};
 
-/// What is known of the packets that the actions meet; a few old actions depend on it when later
-/// versions say them.
+/// What is known of the packets that the actions meet: a few actions of old versions are encoded
+/// for later versions depending on it.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Context {
     vlan_present: bool,
@@ -24,7 +24,7 @@ pub(crate) struct Context {
 }
 
 impl Context {
-    /// Packets that a rule matches.
+    /// Returns what is known of packets that a rule matches.
     pub(crate) fn of(matching: &Match) -> Context {
         let number = |field| word_field::of(field).map_or(0, |place| place.get(matching).0);
         Context {
@@ -34,14 +34,14 @@ impl Context {
     }
 }
 
-/// The bit of `vlan_tci` that says that there is a tag.
+/// Bit of `vlan_tci` that says there is a tag.
 const TAG_PRESENT: u64 = 0x1000;
 
-/// More than one message holds, behind another one that is full: no message will hold what has
-/// become as long. A masked set-field of 40 bytes may be 1536 in 1.0.
+/// The length at which encoding stops: a full message followed by more than another can hold. A
+/// masked set-field of 40 bytes may become 1536 in 1.0.
 const TOO_LONG: usize = 2 * u16::MAX as usize;
 
-/// Writes actions for a version. What becomes too long for any message is not written to its end.
+/// Encodes actions for a version. Stops early when they are too long for any message.
 pub(crate) fn put_actions(out: &mut Vec<u8>, actions: &[Action], version: u8, context: Context) {
     let mut context = context;
     for action in actions {
@@ -64,7 +64,7 @@ pub(crate) fn put_actions(out: &mut Vec<u8>, actions: &[Action], version: u8, co
     }
 }
 
-/// Whether there is a tag after an action that writes the bit which says so.
+/// Returns whether there is a tag after the action; None if the action does not write that bit.
 fn tag_after(action: &Action) -> Option<bool> {
     let (value, mask) = match action {
         Action::SetField {
@@ -81,7 +81,7 @@ fn tag_after(action: &Action) -> Option<bool> {
     (mask & TAG_PRESENT != 0).then_some(value & TAG_PRESENT != 0)
 }
 
-/// Writes an action of the specification: header, body, and zeroes up to a multiple of 8.
+/// Writes a standard action: header, body, and zeroes up to a multiple of 8.
 fn standard(out: &mut Vec<u8>, kind: u16, body: impl FnOnce(&mut Vec<u8>)) {
     let start = out.len();
     out.put_u16(kind);
@@ -91,13 +91,13 @@ fn standard(out: &mut Vec<u8>, kind: u16, body: impl FnOnce(&mut Vec<u8>)) {
     out.set_length(start + 2, start);
 }
 
-/// Writes an action of Nicira's.
+/// Writes one of Nicira's actions.
 pub(crate) fn nicira(out: &mut Vec<u8>, subtype: u16, body: impl FnOnce(&mut Vec<u8>)) {
     standard(out, 0xffff, |out| {
         out.put_u32(NICIRA);
         out.put_u16(subtype);
         body(out);
-        // An action without arguments has six bytes of padding: align() adds them.
+        // An action without arguments has six bytes of padding, added by align().
     });
 }
 
@@ -111,7 +111,7 @@ fn put_padded8(out: &mut Vec<u8>, value: u8) {
     out.pad(3);
 }
 
-/// Number of an action that all versions have, in 1.0 and from 1.1 on.
+/// Writes an action that all versions have, by its number in 1.0 and its number from 1.1 on.
 fn numbered(
     out: &mut Vec<u8>,
     version: u8,
@@ -122,7 +122,7 @@ fn numbered(
     standard(out, if version == 1 { in_10 } else { in_11 }, body);
 }
 
-/// Writes an action that 1.0 has from Nicira, with two bytes of padding in front of 32-bit
+/// Writes an action for which 1.0 uses Nicira's, with two bytes of padding in front of 32-bit
 /// arguments.
 fn nicira_or_standard(
     out: &mut Vec<u8>,
@@ -193,7 +193,7 @@ fn put_action(out: &mut Vec<u8>, action: &Action, version: u8, context: Context)
         | Action::SetMplsLabel(_)
         | Action::SetMplsTc(_) => set(out, action, version, context),
         Action::PopVlan => numbered(out, version, 3, 18, |out| out.pad(4)),
-        Action::PushVlan(_) if version == 1 => {} // 1.0 pushes by setting
+        Action::PushVlan(_) if version == 1 => {} // in 1.0 the set actions push
         Action::PushVlan(tpid) => standard(out, 17, |out| put_padded16(out, *tpid)),
         Action::DecTtl(ids) if ids[..] == [0] => {
             nicira_or_standard(out, version, 18, 24, Argument::None);
@@ -250,7 +250,7 @@ fn enqueue(out: &mut Vec<u8>, version: u8, port: u32, queue: u32) {
     }
 }
 
-/// The set actions of 1.0 and 1.1; from 1.2 on they are set-fields.
+/// Writes the set actions of 1.0 and 1.1; from 1.2 on they are set-fields.
 fn set(out: &mut Vec<u8>, action: &Action, version: u8, context: Context) {
     if version >= 3
         && let Some((field, number)) = as_set_field(action, context)
@@ -296,8 +296,8 @@ fn whole(field: Field) -> Subfield {
     }
 }
 
-/// The field and number that a set action writes. None for the TTL, which keeps its own action, and
-/// for ports where the transport is unknown.
+/// Returns the field and number that a set action writes. None for the TTL, which keeps its own
+/// action, and for ports if the transport protocol is unknown.
 fn as_set_field(action: &Action, context: Context) -> Option<(Field, u128)> {
     let ports = match context.ip_proto {
         6 => Some((Field::TcpSrc, Field::TcpDst)),
@@ -337,10 +337,10 @@ fn set_field(out: &mut Vec<u8>, version: u8, field: Field, value: &Value, mask: 
     }
 }
 
-/// Writes a set-field for 1.0 and 1.1, which have none, and one of some bits for 1.2 to 1.4: as the
-/// version's own action where one sets all of the field, else as Nicira's loads, of up to 64 bits
-/// that lie together. What has a number of an experimenter's only, or a length that is not fixed,
-/// has no place in a load and stays one action (`NXAST_REG_LOAD2`).
+/// Writes a set-field for 1.0 and 1.1, which have none, and a masked one for 1.2 to 1.4: as the
+/// version's own action if one sets the whole field, otherwise as Nicira's loads of up to 64
+/// adjacent bits each. A field that has only an experimenter's number, or no fixed length, cannot
+/// be loaded and stays one action (`NXAST_REG_LOAD2`).
 fn old_set_field(
     out: &mut Vec<u8>,
     version: u8,
@@ -359,7 +359,7 @@ fn old_set_field(
     if experimenter || field.tunnel_option().is_some() {
         return set_field(out, version, field, value, mask);
     }
-    // As a load counts bits: from the lowest of the field on the wire, as many as actions reach.
+    // A load counts bits from the field's lowest on the wire, as far as actions can reach.
     let number = |value: &Value| value.to_u128() >> def.shift << def.wire_shift;
     let reached = u128::MAX >> (128 - def.action_bits.clamp(1, 128));
     let (value, mut left) = (number(value), number(mask) & reached);
@@ -377,7 +377,7 @@ fn old_set_field(
     }
 }
 
-/// Writes what 1.0 or 1.1 has for setting all of a field; false where it has nothing.
+/// Writes 1.0's or 1.1's action that sets a whole field; false if there is none.
 fn old_set(out: &mut Vec<u8>, version: u8, field: Field, value: &Value, context: Context) -> bool {
     let number = value.to_u128() >> field.def().shift;
     let mut mac = [0; 6];
@@ -422,7 +422,7 @@ fn old_set(out: &mut Vec<u8>, version: u8, field: Field, value: &Value, context:
 fn load(out: &mut Vec<u8>, version: u8, dst: Subfield, value: u64) {
     let def = dst.field.def();
     if version >= 6 {
-        // A load counts from the lowest bit on the wire, below which the field may begin.
+        // A load counts from the lowest bit on the wire, which may be below the field's lowest bit.
         let below = def.wire_shift.saturating_sub(dst.start.into());
         let shift = def.shift + usize::from(dst.start) + below - def.wire_shift;
         let bits = usize::from(dst.bits).saturating_sub(below);
@@ -457,7 +457,7 @@ fn copy(out: &mut Vec<u8>, version: u8, src: Subfield, dst: Subfield) {
     }
 }
 
-/// Actions that only Nicira has.
+/// Writes actions that only Nicira has.
 fn extension(out: &mut Vec<u8>, action: &Action, version: u8, context: Context) {
     match action {
         Action::OutputReg { source, max_len } => nicira(out, 15, |out| {
@@ -511,7 +511,7 @@ fn extension(out: &mut Vec<u8>, action: &Action, version: u8, context: Context) 
     }
 }
 
-/// Nicira's actions whose arguments have a structure of their own.
+/// Writes Nicira's actions whose arguments are structured.
 fn structured(out: &mut Vec<u8>, action: &Action, version: u8, context: Context) {
     match action {
         Action::Learn(learn) => nicira_encode::learn(out, learn),
@@ -528,7 +528,7 @@ fn structured(out: &mut Vec<u8>, action: &Action, version: u8, context: Context)
         }),
         Action::CtClear => nicira(out, 43, |_| {}),
         Action::Nat(nat) => conntrack::put_nat(out, nat),
-        // Packet types came with 1.3; older versions have no number for these.
+        // Packet types came with 1.3; older versions have no number for these actions.
         Action::Encap(encap) if version >= 4 => conntrack::put_encap(out, encap),
         Action::Decap(packet_type) if version >= 4 => conntrack::put_decap(out, *packet_type),
         Action::DecNshTtl if version >= 4 => nicira(out, 48, |_| {}),
@@ -544,7 +544,7 @@ fn stack(out: &mut Vec<u8>, subfield: Subfield) {
     out.put_u16(subfield.start);
     oxm::put_header(out, subfield.field, 1);
     out.put_u16(subfield.bits);
-    // The action has 24 bytes whatever the header's length.
+    // The action has 24 bytes, whatever the header's length.
     out.pad(14 - (out.len() - start));
 }
 

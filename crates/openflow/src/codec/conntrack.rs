@@ -1,5 +1,5 @@
 //! Connection tracking (`NXAST_CT`, `NXAST_NAT`) and generic encapsulation (`NXAST_ENCAP`,
-//! `NXAST_DECAP`), from and to bytes. Layouts and checks are those of Open vSwitch's
+//! `NXAST_DECAP`): decoding and encoding. Layouts and checks are those of Open vSwitch's
 //! `lib/ofp-actions.c` and `lib/ofp-ed-props.c`.
 
 use crate::codec::action_decode::packed_subfield;
@@ -17,7 +17,7 @@ const FORCE: u16 = 2;
 /// `NX_CT_RECIRC_NONE`.
 const NO_TABLE: u8 = 0xff;
 
-/// Reads a `ct` behind its subtype; `nested` reads the actions that it holds.
+/// Decodes a `ct` from behind its subtype; `nested` decodes the actions inside.
 pub(crate) fn take_ct<'a>(
     body: &mut Reader<'a>,
     nested: impl FnOnce(Reader<'a>) -> Result<Vec<Action>, Error>,
@@ -62,7 +62,7 @@ pub(crate) fn take_ct<'a>(
     })))
 }
 
-/// Whether an action may stand inside a `ct`.
+/// Returns whether an action may stand inside a `ct`.
 fn is_for_connection(action: &Action) -> bool {
     let field = match action {
         Action::Nat(_) => return true,
@@ -73,7 +73,7 @@ fn is_for_connection(action: &Action) -> bool {
     matches!(field, Field::CtMark | Field::CtLabel)
 }
 
-/// Writes a `ct`; `nested` writes the actions that it holds.
+/// Encodes a `ct`; `nested` encodes the actions inside.
 pub(crate) fn put_ct(out: &mut Vec<u8>, ct: &Ct, nested: impl FnOnce(&mut Vec<u8>)) {
     nicira(out, 35, |out| {
         out.put_u16(u16::from(ct.commit) | u16::from(ct.force) << 1);
@@ -114,7 +114,7 @@ mod nat_parts {
     pub const PORT_MAX: u16 = 32;
 }
 
-/// Reads a `nat` behind its subtype.
+/// Decodes a `nat` from behind its subtype.
 pub(crate) fn take_nat(body: &mut Reader<'_>) -> Result<Action, Error> {
     use nat_flags as flag;
     body.skip(2)?;
@@ -131,7 +131,7 @@ pub(crate) fn take_nat(body: &mut Reader<'_>) -> Result<Action, Error> {
     } else {
         (flags & flag::DESTINATION != 0).then_some(NatDirection::Destination)
     };
-    // What is missing is an argument that is wrong, not a length, in Open vSwitch.
+    // As in Open vSwitch, missing bytes are a wrong argument here, not a wrong length.
     let mut rest = Reader::new(body.take_rest(), Error::BadActionArgument);
     Ok(Action::Nat(Box::new(Nat {
         direction,
@@ -186,7 +186,7 @@ fn take_nat_range(rest: &mut Reader<'_>, parts: u16) -> Result<Option<NatRange>,
     }))
 }
 
-/// Writes a `nat`.
+/// Encodes a `nat`.
 pub(crate) fn put_nat(out: &mut Vec<u8>, nat: &Nat) {
     use {nat_flags as flag, nat_parts as part};
     let direction = match nat.direction {
@@ -226,12 +226,12 @@ pub(crate) fn put_nat(out: &mut Vec<u8>, nat: &Nat) {
     });
 }
 
-/// `OFPPPC_NSH`, and its properties.
+/// `OFPPPC_NSH` and its properties.
 const NSH_CLASS: u16 = 4;
 const NSH_MD_TYPE: u8 = 1;
 const NSH_TLV: u8 = 2;
 
-/// Reads an `encap` behind its subtype.
+/// Decodes an `encap` from behind its subtype.
 pub(crate) fn take_encap(body: &mut Reader<'_>) -> Result<Action, Error> {
     let (header_size, packet_type) = (body.u16()?, body.u32()?);
     if ![PACKET_TYPE_ETHERNET, PACKET_TYPE_NSH].contains(&packet_type) {
@@ -248,7 +248,7 @@ pub(crate) fn take_encap(body: &mut Reader<'_>) -> Result<Action, Error> {
     })))
 }
 
-/// A property: class, type, length with these four bytes; padded to 8.
+/// Decodes a property: class, type, and length including these four bytes; padded to 8 bytes.
 fn take_encap_property(body: &mut Reader<'_>) -> Result<EncapProperty, Error> {
     let (class, kind, length) = (body.u16()?, body.u8()?, usize::from(body.u8()?));
     let payload = length.checked_sub(4).ok_or(Error::BadActionLength)?;
@@ -274,7 +274,7 @@ fn take_encap_property(body: &mut Reader<'_>) -> Result<EncapProperty, Error> {
     }
 }
 
-/// Writes an `encap`.
+/// Encodes an `encap`.
 pub(crate) fn put_encap(out: &mut Vec<u8>, encap: &Encap) {
     nicira(out, 46, |out| {
         out.put_u16(encap.header_size);
@@ -299,7 +299,7 @@ pub(crate) fn put_encap(out: &mut Vec<u8>, encap: &Encap) {
     });
 }
 
-/// Reads a `decap` behind its subtype.
+/// Decodes a `decap` from behind its subtype.
 pub(crate) fn take_decap(body: &mut Reader<'_>) -> Result<Action, Error> {
     body.skip(2)?;
     let packet_type = body.u32()?;
@@ -309,7 +309,7 @@ pub(crate) fn take_decap(body: &mut Reader<'_>) -> Result<Action, Error> {
     Ok(Action::Decap(packet_type))
 }
 
-/// Writes a `decap`.
+/// Encodes a `decap`.
 pub(crate) fn put_decap(out: &mut Vec<u8>, packet_type: u32) {
     nicira(out, 47, |out| {
         out.pad(2);

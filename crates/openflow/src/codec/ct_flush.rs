@@ -1,4 +1,4 @@
-//! `NXT_CT_FLUSH` and `NXT_CT_FLUSH_ZONE`, from and to bytes (Open vSwitch's `nicira-ext.h`).
+//! Decoding and encoding of `NXT_CT_FLUSH` and `NXT_CT_FLUSH_ZONE` (Open vSwitch's `nicira-ext.h`).
 
 use crate::codec::action_encode::property;
 use crate::codec::wire::{Put, Reader};
@@ -38,7 +38,7 @@ pub(crate) fn take_flush(r: &mut Reader<'_>) -> Result<CtFlush, Error> {
     Ok(flush)
 }
 
-/// A 16-bit number, whose property counts two bytes of padding.
+/// Reads a 16-bit number. Two bytes of padding count in its property's length.
 fn padded(content: &mut Reader<'_>) -> Result<u16, Error> {
     let number = content.u16()?;
     content.skip(2)?;
@@ -46,7 +46,7 @@ fn padded(content: &mut Reader<'_>) -> Result<u16, Error> {
 }
 
 fn take_tuple(r: &mut Reader<'_>) -> Result<CtTuple, Error> {
-    // Nested items begin at a multiple of 8.
+    // Nested properties begin at a multiple of 8.
     r.skip(4)?;
     let mut tuple = CtTuple::default();
     while !r.is_empty() {
@@ -71,7 +71,7 @@ fn take_tuple(r: &mut Reader<'_>) -> Result<CtTuple, Error> {
     Ok(tuple)
 }
 
-/// Writes what follows the subtype of `NXT_CT_FLUSH`.
+/// Writes the part of `NXT_CT_FLUSH` behind the subtype.
 pub(crate) fn put_flush(out: &mut Vec<u8>, flush: &CtFlush) {
     out.put_u8(flush.protocol);
     out.pad(7);

@@ -1,4 +1,4 @@
-//! Messages from bytes.
+//! Decoding of messages.
 
 use crate::codec;
 use crate::codec::ct_flush;
@@ -17,11 +17,11 @@ use crate::model::port::PortStatus;
 use crate::model::steering::EXPERIMENTER;
 use crate::model::version::{ALL_VERSIONS, Version};
 
-/// What of a connection's state the meaning of its messages depends on.
+/// The connection state on which the meaning of messages depends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct DecodeOptions {
-    /// The version that was negotiated, which all messages but hellos, errors and echoes must
-    /// have. None before: then they may have any.
+    /// The negotiated version, which all messages except hellos, errors and echoes must have. None
+    /// before negotiation: messages may have any version.
     pub version: Option<Version>,
     /// Whether the controller asked (`NXT_FLOW_MOD_TABLE_ID`) for table numbers in the commands of
     /// 1.0's flow mods.
@@ -32,19 +32,19 @@ pub struct DecodeOptions {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{error} in message type {} of version {:#04x}, xid {:#x}", header.kind, header.version, header.xid)]
 pub struct DecodeError {
-    /// Its header.
+    /// The message's header.
     pub header: Header,
-    /// What the peer is to be told.
+    /// The error to send to the peer.
     pub error: Error,
 }
 
-/// The type of ONF's extension 230 that adds a message to a bundle in 1.3.
+/// The type of ONF's extension 230, which adds a message to a bundle in 1.3.
 const BUNDLE_ADD_1_3: u32 = 2301;
 
 /// The subtype of Nicira's group mod for 1.0 (`NXT_GROUP_MOD`).
 const GROUP_MOD_1_0: u32 = 31;
 
-/// Numbers of message types (`OFPT_*`) from 1.1 on; those of 1.0 are mapped to them.
+/// Numbers of message types (`OFPT_*`) from 1.1 on, to which those of 1.0 are mapped.
 pub(crate) mod kind {
     pub const HELLO: u8 = 0;
     pub const ERROR: u8 = 1;
@@ -82,7 +82,7 @@ pub(crate) mod kind {
     pub const BUNDLE_CONTROL: u8 = 33;
     pub const BUNDLE_ADD: u8 = 34;
 
-    /// The number in a version of a type of 1.1; None when the version lacks it.
+    /// Returns a version's number of a type of 1.1; None if the version lacks the type.
     pub fn to_wire(kind: u8, version: u8) -> Option<u8> {
         let (since, until) = match kind {
             ..=FLOW_MOD | PORT_MOD | MULTIPART_REQUEST..=BARRIER_REPLY => (1, 6),
@@ -102,7 +102,7 @@ pub(crate) mod kind {
         })
     }
 
-    /// The type of 1.1 that a number means in a version.
+    /// Returns the type of 1.1 for a version's number.
     pub fn from_wire(number: u8, version: u8) -> Option<u8> {
         if version == 1 {
             return match number {
@@ -116,7 +116,7 @@ pub(crate) mod kind {
     }
 }
 
-/// Reads one whole message ([`crate::codec::header::frame_length`] says where it ends).
+/// Decodes one whole message; [`crate::codec::header::frame_length`] returns its length.
 pub fn decode(bytes: &[u8], options: &DecodeOptions) -> Result<(Header, Message), DecodeError> {
     let header = Header::of(bytes).unwrap_or(Header {
         version: 0,
@@ -129,7 +129,7 @@ pub fn decode(bytes: &[u8], options: &DecodeOptions) -> Result<(Header, Message)
         .map_err(|error| DecodeError { header, error })
 }
 
-/// What stands behind the header of a message of the right length.
+/// Returns the bytes behind the header of a message of the right length.
 fn body_of(bytes: &[u8], header: Header) -> Result<Reader<'_>, Error> {
     if bytes.len() < HEADER || usize::from(header.length) != bytes.len() {
         return Err(Error::BadLength);
@@ -137,7 +137,7 @@ fn body_of(bytes: &[u8], header: Header) -> Result<Reader<'_>, Error> {
     Ok(Reader::new(&bytes[HEADER..], Error::BadLength))
 }
 
-/// The type of a message in a version that may be spoken, as a number of [`kind`].
+/// Returns the type of a message of an allowed version, as a number of [`kind`].
 fn kind_of(header: Header, options: &DecodeOptions) -> Result<u8, Error> {
     let known = Version::from_wire(header.version).ok_or(Error::BadVersion)?;
     if options.version.is_some_and(|version| version != known) {
@@ -154,7 +154,7 @@ fn decode_body(
 ) -> Result<Message, Error> {
     let mut reader = body_of(bytes, header)?;
     let r = &mut reader;
-    // These are the same in every version, also in those to come.
+    // These types are the same in every version, future ones included.
     match header.kind {
         kind::HELLO => return Ok(Message::Hello(take_hello(r, header.version)?)),
         kind::ERROR => return Ok(Message::Error(take_error(r, header.version)?)),
@@ -272,11 +272,11 @@ fn take_flow_mod(
     Ok(Message::FlowMod { change, form })
 }
 
-/// A hello: elements of which only the version bitmap is known (OpenFlow 1.3.5 section 7.5.1).
-/// Without one, or with an empty one, every version up to the header's is spoken.
+/// Decodes a hello: elements of which only the version bitmap is known (OpenFlow 1.3.5 section
+/// 7.5.1). Without a bitmap, or with an empty one, every version up to the header's is supported.
 fn take_hello(r: &mut Reader<'_>, version: u8) -> Result<Hello, Error> {
     let mut versions = 0;
-    // Old peers may put anything behind the header; what is no element ends the list.
+    // Old peers may put anything behind the header: the list ends at the first malformed element.
     while let Ok((kind, mut content)) = r.property(Error::BadLength) {
         if kind == 1 && versions == 0 {
             versions = content.u32().unwrap_or(0);
@@ -306,8 +306,8 @@ fn take_error(r: &mut Reader<'_>, version: u8) -> Result<ErrorMessage, Error> {
         },
         _ => WireError::Standard { kind, code },
     };
-    // An error of a version that is not spoken can only be about the hello, whose errors are the
-    // same everywhere.
+    // An error in an unsupported version can only be about the hello, whose errors are the same in
+    // all versions.
     let table = Version::from_wire(version).unwrap_or(Version::V1_5);
     Ok(ErrorMessage {
         kind: Error::from_wire(table, wire).map_or(ErrorKind::Other(wire), ErrorKind::Known),
@@ -320,7 +320,7 @@ fn take_features(r: &mut Reader<'_>, version: u8) -> Result<Features, Error> {
     let (tables, auxiliary) = (r.u8()?, r.u8()?);
     r.skip(2)?;
     let mut bits = r.u32()?;
-    // Bit 3 is the spanning tree in 1.0 and group statistics later.
+    // Bit 3 is spanning tree in 1.0 and group statistics later.
     if version == 1 {
         bits = bits & !(1 << 3) | (bits >> 3 & 1) << 31;
     }
@@ -344,8 +344,8 @@ fn take_features(r: &mut Reader<'_>, version: u8) -> Result<Features, Error> {
 
 fn take_config(r: &mut Reader<'_>, version: u8) -> Result<SwitchConfig, Error> {
     let (flags, miss_send_len) = (r.u16()?, r.u16()?);
-    // 1.1 and 1.2 have a flag beside the two bits of fragment handling; 1.0 has it as an extension
-    // of Open vSwitch's.
+    // 1.1 and 1.2 have a flag beside the two bits of fragment handling; in 1.0 it is an extension
+    // of Open vSwitch.
     let ttl_flag = if version <= 3 { 4 } else { 0 };
     if flags & !(3 | ttl_flag) != 0 {
         return Err(Error::SwitchConfigBadFlags);
@@ -378,7 +378,7 @@ fn take_role(r: &mut Reader<'_>) -> Result<(Role, u64), Error> {
     Ok((role, r.u64()?))
 }
 
-/// A request that changes the role has a generation, whatever its number is.
+/// Decodes a role request. If it changes the role it has a generation, and any number is valid.
 fn take_role_request(r: &mut Reader<'_>) -> Result<RoleMessage, Error> {
     let (role, generation) = take_role(r)?;
     Ok(RoleMessage {
@@ -388,7 +388,7 @@ fn take_role_request(r: &mut Reader<'_>) -> Result<RoleMessage, Error> {
     })
 }
 
-/// In a reply all ones say that there was no election.
+/// Decodes a role reply, in which a generation of all ones means that there was no election.
 fn take_role_reply(r: &mut Reader<'_>) -> Result<RoleMessage, Error> {
     let (role, generation) = take_role(r)?;
     Ok(RoleMessage {
@@ -398,7 +398,7 @@ fn take_role_reply(r: &mut Reader<'_>) -> Result<RoleMessage, Error> {
     })
 }
 
-/// Nicira's roles are one less: it has no "no change".
+/// Decodes Nicira's role, whose numbers are one less because it lacks "no change".
 fn take_nicira_role(r: &mut Reader<'_>) -> Result<RoleMessage, Error> {
     let number = r.u32()?;
     Ok(RoleMessage {
@@ -434,7 +434,7 @@ fn take_async(r: &mut Reader<'_>, version: u8) -> Result<Vec<AsyncChange>, Error
     }
 }
 
-/// The six masks of 1.3 and of Nicira's first form.
+/// Decodes the six masks of 1.3 and of Nicira's first form.
 fn take_async_table(r: &mut Reader<'_>) -> Result<Vec<AsyncChange>, Error> {
     let mut changes = Vec::with_capacity(6);
     for kind in &AsyncKind::ALL[..3] {
@@ -449,7 +449,7 @@ fn take_async_table(r: &mut Reader<'_>) -> Result<Vec<AsyncChange>, Error> {
     Ok(changes)
 }
 
-/// The properties of 1.4 and of Nicira's second form.
+/// Decodes the properties of 1.4 and of Nicira's second form.
 fn take_async_properties(r: &mut Reader<'_>) -> Result<Vec<AsyncChange>, Error> {
     let mut changes = Vec::new();
     while !r.is_empty() {
@@ -507,7 +507,7 @@ fn take_bundle_control(r: &mut Reader<'_>) -> Result<BundleControl, Error> {
     })
 }
 
-/// A message that is to be put into a bundle, as bytes.
+/// The encoded message inside a bundle-add.
 struct Envelope<'a> {
     bundle: u32,
     flags: u16,
@@ -531,7 +531,8 @@ fn take_envelope<'a>(r: &mut Reader<'a>, version: u8) -> Result<Envelope<'a>, Er
     if header.version != version {
         return Err(Error::BundleBadVersion);
     }
-    // A bundle inside a bundle is refused before it is looked into, so decoding does not nest.
+    // Bundle messages inside a bundle are refused before they are decoded, so decoding does not
+    // nest.
     let allowed = matches!(
         kind::from_wire(header.kind, version),
         Some(kind::FLOW_MOD | kind::PORT_MOD | kind::GROUP_MOD | kind::PACKET_OUT)
@@ -562,24 +563,24 @@ fn take_bundle_add(
     }))
 }
 
-/// What [`Message::BundleAdd`] says, its message not in a box.
+/// [`Message::BundleAdd`] with an unboxed message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Added {
-    /// The transaction id outside.
+    /// The transaction id of the outer message.
     pub outer_xid: u32,
-    /// Which bundle.
+    /// The bundle's id.
     pub bundle: u32,
     /// `OFPBF_*`.
     pub flags: u16,
-    /// The transaction id inside, the same as the outer one.
+    /// The transaction id of the inner message, the same as the outer one.
     pub xid: u32,
     /// The message.
     pub message: Message,
 }
 
-/// Reads a message that adds another one to a bundle, of which there are many where there is one:
-/// as [`decode`], with less work. None for any other message and for one that is wrong, of which
-/// [`decode`] says what. `repeats` is for one connection's messages.
+/// Decodes a bundle-add like [`decode`], with less work, since such messages come in large numbers.
+/// None for any other message, and for a wrong one, whose error [`decode`] gives. `repeats` is the
+/// state of one connection.
 pub fn decode_added(bytes: &[u8], options: &DecodeOptions, repeats: &mut Repeats) -> Option<Added> {
     let header = Header::of(bytes)?;
     let mut reader = body_of(bytes, header).ok()?;
@@ -602,8 +603,8 @@ pub fn decode_added(bytes: &[u8], options: &DecodeOptions, repeats: &mut Repeats
     })
 }
 
-/// The message of another controller, a group mod or a meter mod (1.4 section 7.4.6, and Nicira's
-/// and ONF's extensions of earlier versions).
+/// Decodes a forwarded request of another controller, a group mod or a meter mod (1.4 section
+/// 7.4.6, and Nicira's and ONF's extensions of earlier versions).
 fn take_request_forward(r: &mut Reader<'_>, version: u8) -> Result<Message, Error> {
     let rest = r.take_rest();
     let inner = Header::of(rest).ok_or(Error::BadLength)?;
@@ -613,7 +614,8 @@ fn take_request_forward(r: &mut Reader<'_>, version: u8) -> Result<Message, Erro
     }
     let allowed = match kind::from_wire(inner.kind, version) {
         Some(kind::GROUP_MOD | kind::METER_MOD) => true,
-        // 1.0 has group mods from Nicira. Nothing else is looked into, so decoding does not nest.
+        // In 1.0 group mods are Nicira's messages. Nothing else is decoded, so decoding does not
+        // nest.
         Some(kind::EXPERIMENTER) if version == 1 => {
             let mut head = Reader::new(&rest[HEADER..length], Error::BadLength);
             (head.u32()?, head.u32()?) == (NICIRA, GROUP_MOD_1_0)
@@ -630,7 +632,7 @@ fn take_request_forward(r: &mut Reader<'_>, version: u8) -> Result<Message, Erro
     })
 }
 
-/// Nicira's messages (`NXT_*`), and what ONF has for 1.3 of later versions.
+/// Decodes Nicira's messages (`NXT_*`), and ONF's 1.3 extensions from later versions.
 fn take_experimenter(
     r: &mut Reader<'_>,
     version: u8,
@@ -660,7 +662,7 @@ fn take_nicira(r: &mut Reader<'_>, version: u8, options: &DecodeOptions) -> Resu
         12 if version == 1 => Message::SetFlowFormat(match r.u32()? {
             0 => FlowFormat::Standard,
             2 => FlowFormat::Nicira,
-            // 1 was NXFF_TUN_ID_FROM_COOKIE, long gone.
+            // 1 was NXFF_TUN_ID_FROM_COOKIE, which Open vSwitch has dropped.
             _ => return Err(Error::Permission),
         }),
         13 if version == 1 => take_flow_mod(r, version, FlowFormat::Nicira, options, None)?,
@@ -707,13 +709,13 @@ fn take_nicira(r: &mut Reader<'_>, version: u8, options: &DecodeOptions) -> Resu
     })
 }
 
-/// What Sluice can speak, restricted to the versions that `allowed` has, for a hello.
+/// Returns the versions to offer in a hello: those of `allowed` that Sluice supports.
 pub fn spoken(allowed: u32) -> u32 {
     allowed & ALL_VERSIONS
 }
 
-/// The version that two hellos agree on: the highest in both (OpenFlow 1.3.5 section 6.3.1). None
-/// when there is none.
+/// Returns the version on which two hellos agree: the highest in both (OpenFlow 1.3.5 section
+/// 6.3.1). None if there is none.
 pub fn negotiate(ours: u32, theirs: u32) -> Option<Version> {
     let common = spoken(ours) & theirs;
     Version::ALL

@@ -1,4 +1,4 @@
-//! Messages to bytes.
+//! Encoding of messages.
 
 use crate::codec;
 use crate::codec::ct_flush;
@@ -14,9 +14,9 @@ use crate::model::message::{
 };
 use crate::model::version::Version;
 
-/// Writes a message. Empty when the version has no form for it, or when it would be longer than a
-/// message can be: then there is nothing to send. A long multipart reply becomes several messages,
-/// one after another in the same bytes.
+/// Encodes a message. Returns nothing if the version has no form for it, or if it would be longer
+/// than a message can be. A long multipart reply becomes several messages, one after another in the
+/// returned bytes.
 pub fn encode(version: Version, xid: u32, message: &Message) -> Vec<u8> {
     if let Message::MultipartReply { reply, more } = message {
         return multipart::encode_multipart(version, xid, reply, *more).concat();
@@ -26,9 +26,9 @@ pub fn encode(version: Version, xid: u32, message: &Message) -> Vec<u8> {
     out
 }
 
-/// Writes a message other than a multipart reply behind what is in `out`; nothing, and None, when
-/// the version has no form for it or its length has no room in the header: one with a wrong length
-/// would take the peer out of step for good.
+/// Appends a message other than a multipart reply to `out`. Appends nothing and returns None if the
+/// version has no form for it, or if it is longer than the header's length field allows: a wrong
+/// length would put the peer out of step for good.
 fn encode_into(out: &mut Vec<u8>, version: Version, xid: u32, message: &Message) -> Option<()> {
     let start = out.len();
     let wire = version as u8;
@@ -45,7 +45,7 @@ fn encode_into(out: &mut Vec<u8>, version: Version, xid: u32, message: &Message)
     number.map(|_| ())
 }
 
-/// Writes the body and says the type's number, None when the version has none.
+/// Writes the body and returns the type's number; None if the version has none.
 fn put_body(out: &mut Vec<u8>, version: Version, message: &Message) -> Option<u8> {
     let wire = version as u8;
     let standard = |number| kind::to_wire(number, wire);
@@ -113,7 +113,7 @@ fn put_body(out: &mut Vec<u8>, version: Version, message: &Message) -> Option<u8
             multipart::put_request(out, request, *more, wire)
                 .then(|| standard(kind::MULTIPART_REQUEST))?
         }
-        Message::MultipartReply { .. } => None, // has a writer of its own, see `encode`
+        Message::MultipartReply { .. } => None, // has its own writer, see `encode`
         Message::BarrierRequest => standard(kind::BARRIER_REQUEST),
         Message::BarrierReply => standard(kind::BARRIER_REPLY),
         Message::TableStatus(status) => {
@@ -142,7 +142,7 @@ fn put_body(out: &mut Vec<u8>, version: Version, message: &Message) -> Option<u8
     }
 }
 
-/// Messages that go as the specification's or as an experimenter's, by version or by form.
+/// Writes messages that are standard or an experimenter's, depending on version or form.
 fn put_either(out: &mut Vec<u8>, version: Version, message: &Message) -> Option<u8> {
     let wire = version as u8;
     let standard = |number| kind::to_wire(number, wire);
@@ -193,7 +193,7 @@ fn put_either(out: &mut Vec<u8>, version: Version, message: &Message) -> Option<
         }
         Message::RoleRequest(role) => put_role(out, role, wire, kind::ROLE_REQUEST, 10),
         Message::RoleReply(role) => put_role(out, role, wire, kind::ROLE_REPLY, 11),
-        // ONF has it for 1.3; nobody for earlier versions.
+        // ONF has it for 1.3; earlier versions lack it.
         Message::RoleStatus(status) => {
             let number = put_onf_head(out, wire, kind::ROLE_STATUS, 1911)?;
             put_role_status(out, status);
@@ -281,8 +281,8 @@ fn nicira(out: &mut Vec<u8>, subtype: u32) {
     out.put_u32(subtype);
 }
 
-/// The head of a message about flow monitors: Nicira's in 1.0 to 1.2, ONF's in 1.3; later versions
-/// have none.
+/// Writes the head of a message about flow monitors: Nicira's in 1.0 to 1.2, ONF's in 1.3; later
+/// versions have none.
 fn monitor_message(out: &mut Vec<u8>, version: u8, offset: u32) -> Option<u8> {
     match version {
         ..=3 => nicira(out, 21 + offset),
@@ -295,8 +295,8 @@ fn monitor_message(out: &mut Vec<u8>, version: u8, offset: u32) -> Option<u8> {
     Some(kind::EXPERIMENTER)
 }
 
-/// The bitmap is left out where the header alone says the same: every version up to its own. Peers
-/// from before bitmaps read that too.
+/// Writes a hello. The bitmap is left out if the header alone says the same (every version up to
+/// its own), which also peers without support for bitmaps understand.
 fn put_hello(out: &mut Vec<u8>, hello: Hello, version: u8) {
     if hello.versions == (2 << version) - 2 {
         return;
@@ -332,9 +332,9 @@ fn put_error(out: &mut Vec<u8>, error: &ErrorMessage, version: Version) {
     out.put(&error.data);
 }
 
-/// Writes the answer to a message that could not be decoded or carried out: an error in the
-/// message's own version and transaction id, quoting its beginning. A message of a version that is
-/// not spoken is answered in `fallback`.
+/// Encodes the answer to a message that could not be decoded or carried out: an error in the
+/// message's own version and transaction id, with its beginning quoted. If its version is not
+/// supported, the answer's version is `fallback`.
 pub fn encode_error(fallback: Version, request: &[u8], error: Error) -> Vec<u8> {
     let header = header::Header::of(request);
     let version = header
@@ -353,8 +353,7 @@ fn put_features(out: &mut Vec<u8>, features: &Features, version: u8) {
     out.put_u32(capabilities(features.capabilities, version));
     out.put_u32(if version == 1 { features.actions } else { 0 });
     if version <= 3 {
-        // As many as one message holds, as Open vSwitch sends them; 1.1 and later can be asked for
-        // all.
+        // As in Open vSwitch, as many as one message holds; 1.1 and later have a request for all.
         for port in &features.ports {
             let before = out.len();
             codec::port::put_description(out, port, version);
@@ -366,7 +365,7 @@ fn put_features(out: &mut Vec<u8>, features: &Features, version: u8) {
     }
 }
 
-/// The bits that a version has.
+/// Returns the capability bits that a version has.
 fn capabilities(capabilities: Capabilities, version: u8) -> u32 {
     let known = match version {
         1 => 0x0e7 & !(1 << 3),
@@ -395,7 +394,7 @@ fn put_role(
     subtype: u32,
 ) -> Option<u8> {
     if role.nicira || version < 3 {
-        // Nicira's roles are one less: it has no "no change".
+        // Nicira's roles are one less, because it lacks "no change".
         if role.role == Role::NoChange {
             return None;
         }
@@ -444,8 +443,8 @@ fn put_async_property(out: &mut Vec<u8>, change: &AsyncChange) {
     out.put_u32(change.mask);
 }
 
-/// 1.3's message and Nicira's first form set all six masks at once; other sets of masks go by
-/// properties.
+/// Writes the masks: 1.3's message and Nicira's first form set all six at once; other sets of masks
+/// are sent as properties.
 fn put_set_async(out: &mut Vec<u8>, changes: &[AsyncChange], version: u8) -> Option<u8> {
     let complete = changes.len() == 6
         && changes.iter().enumerate().all(|(index, change)| {
@@ -475,7 +474,8 @@ fn put_set_async(out: &mut Vec<u8>, changes: &[AsyncChange], version: u8) -> Opt
     })
 }
 
-/// The head of a message that ONF has for 1.3 of those that came with 1.4; its type's number.
+/// Writes the head of a message that came with 1.4 and that ONF has for 1.3; returns its type's
+/// number.
 fn put_onf_head(out: &mut Vec<u8>, version: u8, number: u8, onf: u32) -> Option<u8> {
     match version {
         4 => {

@@ -1,4 +1,4 @@
-//! Flow mods, flow statistics and flow-removed messages from and to bytes.
+//! Flow mods, flow statistics and flow-removed messages: decoding and encoding.
 
 use crate::codec::action_encode::Context;
 use crate::codec::instruction::{put_instructions, take_instructions};
@@ -45,7 +45,7 @@ fn is_delete(command: FlowModCommand) -> bool {
     )
 }
 
-/// Flags of a flow mod or a rule. Whether an add restarts counters is not asked here.
+/// Decodes the flags of a flow mod or a rule, without 1.0's rule that an add restarts counters.
 fn flags(raw: u16, version: u8) -> Result<FlowFlags, Error> {
     let known = match version {
         1 | 2 => SEND_FLOW_REM | CHECK_OVERLAP,
@@ -73,7 +73,7 @@ fn raw_flags(flags: FlowFlags, version: u8) -> u16 {
         | bit(flags.no_byte_counts, 4, NO_BYTE_COUNTS)
 }
 
-/// Reads a flow mod of 1.1 and later.
+/// Decodes a flow mod of 1.1 and later.
 pub(crate) fn take_flow_mod(
     r: &mut Reader<'_>,
     version: u8,
@@ -91,8 +91,7 @@ pub(crate) fn take_flow_mod(
     };
     let command = command(command_byte.into())?;
     let (adds, deletes) = (command == FlowModCommand::Add, is_delete(command));
-    // 1.1's modify without a cookie filter is an add where nothing was found, and its cookie is the
-    // new one.
+    // In 1.1, a modify without a cookie filter that finds no rule adds one, with its cookie.
     let modify_adds = version == 2 && !adds && !deletes && cookie_mask == 0;
     let sets_cookie = adds || modify_adds;
     if table == TABLE_ALL && (version == 2 || !deletes) {
@@ -138,7 +137,7 @@ pub(crate) fn take_flow_mod(
     })
 }
 
-/// Reads a flow mod of 1.0, in the specification's form or Nicira's.
+/// Decodes a flow mod of 1.0, in the standard form or Nicira's.
 pub(crate) fn take_flow_mod10(r: &mut Reader<'_>, form: FlowModForm) -> Result<FlowMod, Error> {
     let standard = match form.format {
         FlowFormat::Standard => Some(match10::take_match(r)?),
@@ -203,8 +202,8 @@ pub(crate) fn take_flow_mod10(r: &mut Reader<'_>, form: FlowModForm) -> Result<F
     })
 }
 
-/// Flags of 1.0, whose emergency rules Sluice lacks as Open vSwitch does; the errors are those that
-/// section 5.4.4 leaves for it.
+/// Decodes the flags of 1.0. As in Open vSwitch there are no emergency rules; the errors are those
+/// that section 5.4.4 leaves for this.
 fn flags10(raw: u16, adds: bool, times_out: bool) -> Result<FlowFlags, Error> {
     let mut flags = flags(raw & !EMERGENCY_OR_RESET, 1)?;
     if raw & EMERGENCY_OR_RESET != 0 {
@@ -218,7 +217,7 @@ fn flags10(raw: u16, adds: bool, times_out: bool) -> Result<FlowFlags, Error> {
     Ok(flags)
 }
 
-/// Writes a flow mod's body.
+/// Encodes the body of a flow mod.
 pub(crate) fn put_flow_mod(out: &mut Vec<u8>, change: &FlowMod, form: FlowModForm, version: u8) {
     if version == 1 {
         put_flow_mod10(out, change, form);
@@ -275,7 +274,7 @@ fn put_flow_mod10(out: &mut Vec<u8>, change: &FlowMod, form: FlowModForm) {
     put_instructions(out, &change.instructions, 1, context);
 }
 
-/// Writes a match in the form of 1.1 and later.
+/// Encodes a match in the form of 1.1 and later.
 pub(crate) fn put_match(out: &mut Vec<u8>, matching: &Match, version: u8) {
     if version == 2 {
         match11::put_match(out, matching);
@@ -284,7 +283,7 @@ pub(crate) fn put_match(out: &mut Vec<u8>, matching: &Match, version: u8) {
     }
 }
 
-/// Reads a flow or aggregate statistics request.
+/// Decodes a flow or aggregate statistics request.
 pub(crate) fn take_stats_request(
     r: &mut Reader<'_>,
     version: u8,
@@ -330,7 +329,7 @@ pub(crate) fn take_stats_request(
     })
 }
 
-/// Writes a flow or aggregate statistics request.
+/// Encodes a flow or aggregate statistics request.
 pub(crate) fn put_stats_request(
     out: &mut Vec<u8>,
     request: &FlowStatsRequest,
@@ -367,7 +366,7 @@ pub(crate) fn put_stats_request(
     }
 }
 
-/// Statistics of nothing yet.
+/// Returns empty statistics.
 fn empty_stats() -> FlowStats {
     FlowStats {
         table: 0,
@@ -387,7 +386,7 @@ fn empty_stats() -> FlowStats {
     }
 }
 
-/// Reads one rule of a statistics reply.
+/// Decodes one rule of a statistics reply.
 pub(crate) fn take_stats(
     reader: &mut Reader<'_>,
     version: u8,
@@ -484,7 +483,7 @@ fn take_stats15(r: &mut Reader<'_>, stats: &mut FlowStats) -> Result<(), Error> 
     Ok(())
 }
 
-/// Writes one rule of a statistics reply.
+/// Encodes one rule of a statistics reply.
 pub(crate) fn put_stats(out: &mut Vec<u8>, stats: &FlowStats, version: u8, format: FlowFormat) {
     let start = out.len();
     out.put_u16(0);
@@ -503,7 +502,7 @@ pub(crate) fn put_stats(out: &mut Vec<u8>, stats: &FlowStats, version: u8, forma
             put_times(out, stats);
             let at = out.len();
             out.put_u16(0);
-            // Ages are sent plus one; zero says that they are not known.
+            // Ages are sent plus one; zero means unknown.
             let age = |seconds: u32| seconds.saturating_add(1).min(0xffff) as u16;
             out.put_u16(age(stats.idle_age));
             out.put_u16(age(stats.hard_age));
@@ -571,8 +570,8 @@ pub(crate) fn removed_reason(number: u8) -> Result<FlowRemovedReason, Error> {
     })
 }
 
-/// The reason in the words of a version: 1.0 to 1.2 know no group, and before 1.4 meters and
-/// evictions say they were deletes.
+/// Returns the number of the reason in a version: 1.0 to 1.2 have no number for a group, and before
+/// 1.4 meters and evictions are sent as deletes.
 fn removed_number(reason: FlowRemovedReason, version: u8) -> u8 {
     let since = match reason {
         FlowRemovedReason::GroupDelete => 2,
@@ -586,7 +585,7 @@ fn removed_number(reason: FlowRemovedReason, version: u8) -> u8 {
     }
 }
 
-/// Reads a flow-removed message.
+/// Decodes a flow-removed message.
 pub(crate) fn take_removed(
     r: &mut Reader<'_>,
     version: u8,
@@ -650,7 +649,7 @@ fn take_removed_nicira(r: &mut Reader<'_>, stats: &mut FlowStats) -> Result<u8, 
     Ok(reason)
 }
 
-/// Writes a flow-removed message's body.
+/// Encodes the body of a flow-removed message.
 pub(crate) fn put_removed(
     out: &mut Vec<u8>,
     removed: &FlowRemoved,
@@ -675,7 +674,7 @@ pub(crate) fn put_removed(
             out.put_u64(stats.cookie);
             out.put_u16(stats.priority);
             out.put_u8(reason);
-            // The table is sent plus one; zero would say that it is not known.
+            // The table is sent plus one; zero means unknown.
             out.put_u8(stats.table.saturating_add(1));
             out.put_duration(stats.duration_ns);
             out.put_u16(stats.idle_timeout);

@@ -1,5 +1,5 @@
-//! Groups and meters from and to bytes (OpenFlow 1.3.5 sections 7.3.4.2, 7.3.4.5; 1.5.1 section
-//! 7.3.4.3).
+//! Groups and meters: decoding and encoding (OpenFlow 1.3.5 sections 7.3.4.2, 7.3.4.5; 1.5.1
+//! section 7.3.4.3).
 
 use crate::codec;
 use crate::codec::action_decode::take_actions;
@@ -25,13 +25,13 @@ fn kind(number: u8) -> Result<GroupKind, Error> {
     })
 }
 
-/// The version whose layout group messages have in a version: 1.0 has none of its own, and Nicira's
+/// Returns the version whose layout a version's group messages have: 1.0 has only Nicira's, which
 /// are those of 1.5 with 1.0's actions.
 pub(crate) fn layout(version: u8) -> u8 {
     if version == 1 { 6 } else { version }
 }
 
-/// Reads a change of the groups.
+/// Decodes a change of a group.
 pub(crate) fn take_group_mod(r: &mut Reader<'_>, version: u8) -> Result<GroupMod, Error> {
     let command = match r.u16()? {
         0 => GroupCommand::Add,
@@ -75,7 +75,7 @@ pub(crate) fn take_group_mod(r: &mut Reader<'_>, version: u8) -> Result<GroupMod
     Ok(change)
 }
 
-/// Which bucket a command may name (1.5.1 section 7.3.4.3).
+/// Checks the bucket that a command names (1.5.1 section 7.3.4.3).
 fn check_command_bucket(command: GroupCommand, bucket: u32) -> Result<(), Error> {
     let one =
         bucket <= group::BUCKET_MAX || [group::BUCKET_FIRST, group::BUCKET_LAST].contains(&bucket);
@@ -87,18 +87,18 @@ fn check_command_bucket(command: GroupCommand, bucket: u32) -> Result<(), Error>
     if fits { Ok(()) } else { Err(Error::BadBucket) }
 }
 
-/// The weight of a bucket that names none: 1 in select groups. A message that inserts buckets need
-/// not tell the group's type.
+/// Returns the weight of a bucket without one: 1 in select groups. A message that inserts buckets
+/// may have the wrong type of group.
 fn default_weight(command: GroupCommand, kind: GroupKind) -> u16 {
     u16::from(kind == GroupKind::Select || command == GroupCommand::InsertBucket)
 }
 
-/// What a group of a type may have in it (1.3.5 sections 5.6.1, 6.5 and 7.3.4.2). Where buckets are
-/// inserted only the switch knows the type.
+/// Checks that a group of this type may have these buckets (1.3.5 sections 5.6.1, 6.5 and 7.3.4.2).
+/// When buckets are inserted only the switch knows the type.
 fn check_buckets(change: &GroupMod, version: u8) -> Result<(), Error> {
     let empty = change.buckets.is_empty();
     match change.command {
-        // From 1.3.5 on; before, they were ignored.
+        // From 1.3.5 on; earlier versions ignored them.
         GroupCommand::Delete if (4..6).contains(&version) && !empty => {
             return Err(Error::InvalidGroup);
         }
@@ -116,7 +116,7 @@ fn check_buckets(change: &GroupMod, version: u8) -> Result<(), Error> {
         .try_for_each(|bucket| bucket.fits(change.kind))
 }
 
-/// Writes a change of the groups.
+/// Encodes a change of a group.
 pub(crate) fn put_group_mod(out: &mut Vec<u8>, change: &GroupMod, version: u8) {
     out.put_u16(change.command as u16);
     out.put_u8(change.kind as u8);
@@ -232,8 +232,8 @@ fn put_buckets(
             let actions = out.len();
             put_actions(out, &bucket.actions, version, Context::default());
             out.set_length(start + 2, actions);
-            // Only select groups use weights, but a message that inserts buckets may tell another
-            // type than the group has.
+            // Only select groups use weights, but a message that inserts buckets may have another
+            // type than the group.
             if kind == GroupKind::Select || bucket.weight != default_weight {
                 out.put_u16(0);
                 out.put_u16(6);
@@ -263,7 +263,7 @@ fn put_bucket_property(out: &mut Vec<u8>, kind: u16, value: u32) {
     out.put_u32(value);
 }
 
-/// Reads a group's description.
+/// Decodes a group's description.
 pub(crate) fn take_description(
     reader: &mut Reader<'_>,
     version: u8,
@@ -291,9 +291,10 @@ pub(crate) fn take_description(
 }
 
 impl GroupDescription {
-    /// Whether a part of a multipart message can hold it, and its counters, in every version.
+    /// Returns whether a message of a multipart reply can hold it, and its counters, in every
+    /// version.
     pub fn fits_in_message(&self) -> bool {
-        // Header of the message and of the part; counters of a group and of a bucket.
+        // Headers of the message and of the part; counters of a group and of a bucket.
         const HEADERS: usize = 16;
         const COUNTERS: usize = 40;
         const BUCKET_COUNTERS: usize = 16;
@@ -307,7 +308,7 @@ impl GroupDescription {
     }
 }
 
-/// Writes a group's description.
+/// Encodes a group's description.
 pub(crate) fn put_description(out: &mut Vec<u8>, description: &GroupDescription, version: u8) {
     let start = out.len();
     out.put_u16(0);
@@ -330,7 +331,7 @@ pub(crate) fn put_description(out: &mut Vec<u8>, description: &GroupDescription,
     out.set_length(start, start);
 }
 
-/// Reads a group's counters.
+/// Decodes a group's counters.
 pub(crate) fn take_stats(reader: &mut Reader<'_>, version: u8) -> Result<GroupStats, Error> {
     let length = usize::from(reader.u16()?);
     let rest = length.checked_sub(2).ok_or(Error::BadLength)?;
@@ -358,7 +359,7 @@ pub(crate) fn take_stats(reader: &mut Reader<'_>, version: u8) -> Result<GroupSt
     })
 }
 
-/// Writes a group's counters.
+/// Encodes a group's counters.
 pub(crate) fn put_stats(out: &mut Vec<u8>, stats: &GroupStats, version: u8) {
     let start = out.len();
     out.pad(4);
@@ -377,7 +378,7 @@ pub(crate) fn put_stats(out: &mut Vec<u8>, stats: &GroupStats, version: u8) {
     out.set_length(start, start);
 }
 
-/// Reads a change of the meters.
+/// Decodes a change of a meter.
 pub(crate) fn take_meter_mod(r: &mut Reader<'_>) -> Result<MeterMod, Error> {
     let command = match r.u16()? {
         0 => MeterCommand::Add,
@@ -406,7 +407,7 @@ pub(crate) fn take_meter_mod(r: &mut Reader<'_>) -> Result<MeterMod, Error> {
     })
 }
 
-/// Writes a change of the meters.
+/// Encodes a change of a meter.
 pub(crate) fn put_meter_mod(out: &mut Vec<u8>, change: &MeterMod) {
     out.put_u16(change.command as u16);
     out.put_u16(change.config.flags.bits());
@@ -449,7 +450,7 @@ fn put_bands(out: &mut Vec<u8>, bands: &[Band]) {
     }
 }
 
-/// Reads a meter's configuration.
+/// Decodes a meter's configuration.
 pub(crate) fn take_meter_config(reader: &mut Reader<'_>) -> Result<MeterConfig, Error> {
     let length = usize::from(reader.u16()?);
     let rest = length.checked_sub(2).ok_or(Error::BadLength)?;
@@ -463,7 +464,7 @@ pub(crate) fn take_meter_config(reader: &mut Reader<'_>) -> Result<MeterConfig, 
     })
 }
 
-/// Writes a meter's configuration.
+/// Encodes a meter's configuration.
 pub(crate) fn put_meter_config(out: &mut Vec<u8>, config: &MeterConfig) {
     let start = out.len();
     out.put_u16(0);
@@ -473,7 +474,7 @@ pub(crate) fn put_meter_config(out: &mut Vec<u8>, config: &MeterConfig) {
     out.set_length(start, start);
 }
 
-/// Reads a meter's counters.
+/// Decodes a meter's counters.
 pub(crate) fn take_meter_stats(reader: &mut Reader<'_>) -> Result<MeterStats, Error> {
     let (meter, length) = (reader.u32()?, usize::from(reader.u16()?));
     let rest = length.checked_sub(6).ok_or(Error::BadLength)?;
@@ -493,7 +494,7 @@ pub(crate) fn take_meter_stats(reader: &mut Reader<'_>) -> Result<MeterStats, Er
     Ok(stats)
 }
 
-/// Writes a meter's counters.
+/// Encodes a meter's counters.
 pub(crate) fn put_meter_stats(out: &mut Vec<u8>, stats: &MeterStats) {
     let start = out.len();
     out.put_u32(stats.meter);

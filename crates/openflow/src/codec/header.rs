@@ -3,24 +3,24 @@
 use crate::codec::wire::Put;
 use crate::model::error::Error;
 
-/// Bytes of a header.
+/// Length of a header in bytes.
 pub const HEADER: usize = 8;
 
-/// What a header says.
+/// A decoded header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Header {
-    /// The version byte; in a hello it may be one that is not spoken here.
+    /// The version byte; in a hello it may be a version that is not supported here.
     pub version: u8,
     /// The type byte, whose meaning depends on the version.
     pub kind: u8,
     /// The whole message's length.
     pub length: u16,
-    /// The transaction id; a reply has its request's.
+    /// The transaction id; a reply has that of its request.
     pub xid: u32,
 }
 
 impl Header {
-    /// Reads the header at the front of `bytes`; None when there are fewer than eight.
+    /// Decodes the header at the front of `bytes`; None if there are fewer than eight.
     pub fn of(bytes: &[u8]) -> Option<Header> {
         let head: &[u8; HEADER] = bytes.first_chunk()?;
         Some(Header {
@@ -32,9 +32,9 @@ impl Header {
     }
 }
 
-/// How many bytes the message at the front of `bytes` has: eight when its header is not there yet.
-/// An error when the header gives a length shorter than itself; the stream cannot be followed after
-/// that.
+/// Returns the length of the message at the front of `bytes`: eight while its header is incomplete.
+/// An error if the header's length is shorter than a header; the rest of the stream cannot be
+/// decoded then.
 pub fn frame_length(bytes: &[u8]) -> Result<usize, Error> {
     match Header::of(bytes) {
         None => Ok(HEADER),
@@ -43,8 +43,8 @@ pub fn frame_length(bytes: &[u8]) -> Result<usize, Error> {
     }
 }
 
-/// What a type is called in a version (`OFPT_*`, by its name of 1.3 where it has had others); none
-/// where the version lacks it.
+/// Returns the name of a type in a version (`OFPT_*`, that of 1.3 if it has had several); None if
+/// the version lacks it.
 pub fn type_name(version: u8, number: u8) -> Option<&'static str> {
     const NAMES: [&str; 35] = [
         "OFPT_HELLO",

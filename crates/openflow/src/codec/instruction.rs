@@ -1,9 +1,9 @@
-//! Instructions from and to bytes (OpenFlow 1.1 section A.2.4, 1.3.5 section 7.2.4).
+//! Instructions: decoding and encoding (OpenFlow 1.1 section A.2.4, 1.3.5 section 7.2.4).
 //!
-//! A message may hold instructions in any order; each kind at most once. The model has them in the
+//! A message may have instructions in any order, each kind at most once. The model has them in the
 //! order of execution: meter, apply-actions, clear-actions, write-actions, write-metadata,
-//! goto-table. 1.0 has no instructions: its actions are one apply-actions, and what later
-//! versions say by instructions Nicira says by actions.
+//! goto-table. 1.0 has no instructions: its actions become one apply-actions, and for the
+//! instructions of later versions there are actions of Nicira's.
 
 use crate::codec::action_decode::take_actions;
 use crate::codec::action_encode::{Context, nicira, put_actions};
@@ -12,7 +12,7 @@ use crate::codec::wire::{Put, Reader};
 use crate::model::action::{Action, Instruction, StatTrigger};
 use crate::model::error::Error;
 
-/// Reads the instructions (in 1.0: actions) that fill `reader`.
+/// Decodes the instructions (in 1.0: actions) that fill `reader`.
 pub(crate) fn take_instructions(
     reader: Reader<'_>,
     version: u8,
@@ -28,8 +28,8 @@ pub(crate) fn take_instructions(
         }
         return Ok(instructions);
     }
-    // One place for each kind, in the order of execution. All are found before one is read, as Open
-    // vSwitch does it.
+    // One place for each kind, in the order of execution. As in Open vSwitch, all instructions are
+    // located before any is decoded.
     let mut found: [Option<(u16, Reader<'_>)>; 7] = Default::default();
     let mut reader = reader;
     while !reader.is_empty() {
@@ -45,7 +45,7 @@ pub(crate) fn take_instructions(
     Ok(instructions)
 }
 
-/// Reads an instruction's head: its place in the order of execution, its type and its body.
+/// Decodes an instruction's head: its place in the order of execution, its type and its body.
 fn take_head<'a>(reader: &mut Reader<'a>, version: u8) -> Result<(usize, u16, Reader<'a>), Error> {
     let bad = |_| Error::BadInstructionLength;
     let kind = reader.u16().map_err(bad)?;
@@ -71,7 +71,7 @@ fn take_head<'a>(reader: &mut Reader<'a>, version: u8) -> Result<(usize, u16, Re
     Ok((place, kind, body))
 }
 
-/// Reads an instruction's body; None for one that does nothing.
+/// Decodes an instruction's body; None for one that has no effect.
 fn take_instruction(
     kind: u16,
     mut body: Reader<'_>,
@@ -144,7 +144,7 @@ fn non_empty(actions: Vec<Action>) -> Option<Vec<Action>> {
     (!actions.is_empty()).then_some(actions)
 }
 
-/// Writes instructions (in 1.0: actions).
+/// Encodes instructions (in 1.0: actions).
 pub(crate) fn put_instructions(
     out: &mut Vec<u8>,
     instructions: &[Instruction],
@@ -168,9 +168,9 @@ pub(crate) fn put_instructions(
     }
 }
 
-/// Instructions with meters in the form of a version, where that is not the one in which they came:
-/// in 1.5 a meter is an action at the head of apply-actions, in 1.3 and 1.4 an instruction of which
-/// there is one, older versions have none.
+/// Converts instructions with meters to a version's form; None if they have that form already. In
+/// 1.5 a meter is an action at the head of apply-actions, in 1.3 and 1.4 an instruction, at most
+/// one; older versions have none.
 fn metered(instructions: &[Instruction], version: u8) -> Option<Vec<Instruction>> {
     let as_instruction = instructions
         .iter()
@@ -265,7 +265,7 @@ fn put_instruction(out: &mut Vec<u8>, instruction: &Instruction, version: u8, co
     out.set_length(start + 2, start);
 }
 
-/// What 1.0 can say of an instruction, by Nicira's actions.
+/// Encodes an instruction for 1.0, by Nicira's actions, if there is one.
 fn put_as_actions(out: &mut Vec<u8>, instruction: &Instruction, context: Context) {
     match instruction {
         Instruction::ApplyActions(actions) => put_actions(out, actions, 1, context),

@@ -1,7 +1,8 @@
-//! `ofp_match` of OpenFlow 1.0 (section 5.2.3): forty bytes, wildcards by bit, addresses by prefix.
+//! `ofp_match` of OpenFlow 1.0 (section 5.2.3): forty bytes, wildcards as bits, address masks as
+//! prefixes.
 //!
-//! Its fields mean different things by Ethertype (`nw_proto` is the opcode of ARP, `tp_src` the
-//! type of ICMP), and what makes no sense for the Ethertype is ignored, as Open vSwitch does.
+//! The meaning of a field depends on the Ethertype (`nw_proto` is the opcode of ARP, `tp_src` the
+//! type of ICMP); as in Open vSwitch, fields that mean nothing for the Ethertype are ignored.
 
 use crate::codec::wire::{Put, Reader};
 use crate::model::error::Error;
@@ -9,7 +10,7 @@ use crate::model::port;
 use packet::key::at;
 use packet::{Field, Match, Value};
 
-/// Bytes on the wire.
+/// Length in bytes.
 pub(crate) const LENGTH: usize = 40;
 
 const IN_PORT: u32 = 1 << 0;
@@ -30,10 +31,10 @@ const ALL: u32 = (1 << 22) - 1;
 const VLAN_NONE: u16 = 0xffff;
 const VLAN_PRESENT: u16 = 0x1000;
 
-/// A match as 1.0 gives it.
+/// A decoded match of 1.0.
 pub(crate) struct Match10 {
     pub(crate) matching: Match,
-    /// Nothing was wildcarded, so that the rule has the highest priority (section 3.4).
+    /// Nothing was wildcarded, so the rule has the highest priority (section 3.4).
     pub(crate) exact: bool,
 }
 
@@ -103,7 +104,7 @@ impl Raw {
     }
 }
 
-/// Reads a match.
+/// Decodes a match.
 pub(crate) fn take_match(reader: &mut Reader<'_>) -> Result<Match10, Error> {
     let raw = Raw::take(reader)?;
     let mut matching = Match::any();
@@ -130,7 +131,7 @@ pub(crate) fn take_match(reader: &mut Reader<'_>) -> Result<Match10, Error> {
 fn add_vlan(matching: &mut Match, raw: &Raw) {
     let (mut tci, mut mask) = (VLAN_PRESENT, 0);
     if raw.has(DL_VLAN) && raw.dl_vlan == VLAN_NONE {
-        // A priority beside "no tag" contradicts it; it is ignored.
+        // A priority contradicts "no tag"; it is ignored.
         (tci, mask) = (0, 0xffff);
     } else {
         if raw.has(DL_VLAN) {
@@ -189,7 +190,7 @@ fn add_network(matching: &mut Match, raw: &Raw) {
             continue;
         }
         if protocol == icmp && value < 0x100 {
-            // As the ICMP fields of later versions lie, so that both name one rule.
+            // In the form of later versions' ICMP fields, so that both match the same rule.
             let field = match (icmp, bit) {
                 (1, TP_SRC) => Field::Icmpv4Type,
                 (1, _) => Field::Icmpv4Code,
@@ -203,12 +204,12 @@ fn add_network(matching: &mut Match, raw: &Raw) {
     }
 }
 
-/// The mask of a prefix given by the number of low bits to ignore, 32 and more for all.
+/// Returns the mask of a prefix from the number of low bits to ignore, all of them from 32 on.
 fn prefix_mask(ignored: u32) -> u32 {
     u32::MAX.checked_shl(ignored & 0x3f).unwrap_or(0)
 }
 
-/// Writes a match. Bits that 1.0 cannot say are left out.
+/// Encodes a match. Bits that 1.0 cannot express are left out.
 pub(crate) fn put_match(out: &mut Vec<u8>, matching: &Match) {
     let number = |value: &Value| value.to_u64();
     let field = |offset, bytes| {

@@ -1,5 +1,5 @@
-//! `ofp_match` of OpenFlow 1.1 (section A.2.3): 88 bytes, with masks for addresses and metadata
-//! whose set bits are ignored.
+//! `ofp_match` of OpenFlow 1.1 (section A.2.3): 88 bytes, with masks for addresses and metadata in
+//! which a set bit means "ignore".
 
 use crate::codec::wire::{Put, Reader};
 use crate::model::error::Error;
@@ -7,7 +7,7 @@ use crate::model::port;
 use packet::key::at;
 use packet::{Field, Match};
 
-/// Bytes on the wire.
+/// Length in bytes.
 pub(crate) const LENGTH: usize = 88;
 
 const IN_PORT: u32 = 1 << 0;
@@ -26,7 +26,7 @@ const VLAN_ANY: u16 = 0xfffe;
 const VLAN_NONE: u16 = 0xffff;
 const VLAN_PRESENT: u16 = 0x1000;
 
-/// Reads a match with its header (type 0, length 88).
+/// Decodes a match with its header (type 0, length 88).
 pub(crate) fn take_match(reader: &mut Reader<'_>) -> Result<Match, Error> {
     let bytes = reader.take(LENGTH).map_err(|_| Error::BadMatchLength)?;
     let mut r = Reader::new(bytes, Error::BadMatchLength);
@@ -119,7 +119,7 @@ fn add_vlan(matching: &mut Match, vlan: u16, pcp: Option<u8>) -> Result<(), Erro
         0..=0xfff => (VLAN_PRESENT | vlan, VLAN_PRESENT | 0xfff),
         _ => return Err(Error::BadMatchValue),
     };
-    // A priority beside "no tag" contradicts it; it is ignored, as in 1.0.
+    // A priority contradicts "no tag"; it is ignored, as in 1.0.
     if let Some(pcp) = pcp
         && vlan != VLAN_NONE
     {
@@ -144,7 +144,7 @@ fn add_port(matching: &mut Match, protocol: u8, offset: usize, value: u16) -> Re
     Ok(())
 }
 
-/// Writes a match with its header. Bits that 1.1 cannot say are left out.
+/// Encodes a match with its header. Bits that 1.1 cannot express are left out.
 pub(crate) fn put_match(out: &mut Vec<u8>, matching: &Match) {
     let mut wildcards = 0;
     let mut take = |field: Field, bit| {

@@ -1,5 +1,5 @@
-//! Flow monitors from and to bytes: Nicira's form in 1.0 to 1.2, the same with OXM and instructions
-//! in 1.3 (ONF's extension), the specification's from 1.4 on.
+//! Flow monitors: decoding and encoding. Nicira's form in 1.0 to 1.2, the same with OXM and
+//! instructions in 1.3 (ONF's extension), the standard one from 1.4 on.
 
 use crate::codec;
 use crate::codec::action_decode::take_actions;
@@ -16,20 +16,20 @@ use crate::model::monitor::{
 };
 use crate::model::port;
 
-/// Numbers of events: Nicira's, and the specification's.
+/// Numbers of events, Nicira's and standard.
 mod event {
     pub const ADDED: u16 = 0;
     pub const DELETED: u16 = 1;
     pub const MODIFIED: u16 = 2;
     pub const ABBREVIATED: u16 = 3;
-    /// What 1.4 put before them.
+    /// Offset of the numbers of 1.4, which begin with another event.
     pub const SHIFT: u16 = 1;
     pub const INITIAL_14: u16 = 0;
     pub const PAUSED_14: u16 = 5;
     pub const RESUMED_14: u16 = 6;
 }
 
-/// Reads one monitor of a request.
+/// Decodes one monitor of a request.
 pub(crate) fn take_request(r: &mut Reader<'_>, version: u8) -> Result<MonitorRequest, Error> {
     let id = r.u32()?;
     if version >= 5 {
@@ -83,7 +83,8 @@ pub(crate) fn take_request(r: &mut Reader<'_>, version: u8) -> Result<MonitorReq
     })
 }
 
-/// A monitor must want something, and nothing that is not known.
+/// Decodes flags. None may be unknown, and unless the command deletes the monitor, it must report
+/// additions, removals or modifications.
 fn flags_of(raw: u16, version: u8, command: MonitorCommand) -> Result<MonitorFlags, Error> {
     let all = MonitorFlags::all();
     let known = if version >= 5 {
@@ -98,7 +99,7 @@ fn flags_of(raw: u16, version: u8, command: MonitorCommand) -> Result<MonitorFla
         .ok_or(Error::MonitorBadFlags)
 }
 
-/// Writes one monitor of a request.
+/// Encodes one monitor of a request.
 pub(crate) fn put_request(out: &mut Vec<u8>, request: &MonitorRequest, version: u8) {
     out.put_u32(request.id);
     if version >= 5 {
@@ -127,7 +128,7 @@ pub(crate) fn put_request(out: &mut Vec<u8>, request: &MonitorRequest, version: 
     out[at..at + 2].copy_from_slice(&length.to_be_bytes());
 }
 
-/// Writes a match and tells its length without padding.
+/// Encodes a match and returns its length without padding.
 fn put_any_match(out: &mut Vec<u8>, matching: &packet::Match, version: u8) -> u16 {
     if version < 4 {
         return oxm::put_nxm(out, matching, (0, 0));
@@ -137,7 +138,7 @@ fn put_any_match(out: &mut Vec<u8>, matching: &packet::Match, version: u8) -> u1
     u16::from_be_bytes([out[start + 2], out[start + 3]])
 }
 
-/// Reads one update of a reply.
+/// Decodes one update of a reply.
 pub(crate) fn take_update(reader: &mut Reader<'_>, version: u8) -> Result<FlowUpdate, Error> {
     let length = usize::from(reader.u16()?);
     if length < 8 || !length.is_multiple_of(8) {
@@ -253,7 +254,7 @@ fn take_rule14(r: &mut Reader<'_>, version: u8, number: u16) -> Result<RuleUpdat
     })
 }
 
-/// Writes one update of a reply.
+/// Encodes one update of a reply.
 pub(crate) fn put_update(out: &mut Vec<u8>, update: &FlowUpdate, version: u8) {
     let start = out.len();
     out.put_u16(0);
@@ -267,7 +268,7 @@ pub(crate) fn put_update(out: &mut Vec<u8>, update: &FlowUpdate, version: u8) {
                 UpdateEvent::Modified => (event::MODIFIED + shift, None),
             };
             out.put_u16(number);
-            // The reason is given as it is in every version.
+            // The reason's number is not translated to the version.
             put_rule(out, rule, reason.map_or(0, |reason| reason as u8), version);
         }
         FlowUpdate::Abbreviated(xid) => {
@@ -315,7 +316,7 @@ fn put_rule(out: &mut Vec<u8>, rule: &RuleUpdate, reason: u8, version: u8) {
         put_instructions(out, &rule.instructions, version, context);
         return;
     }
-    // These two versions get the actions alone.
+    // These two versions have only actions.
     for instruction in rule.instructions.iter() {
         if let Instruction::ApplyActions(actions) = instruction {
             put_actions(out, actions, version, context);

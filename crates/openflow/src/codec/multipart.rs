@@ -1,8 +1,8 @@
-//! Multipart messages (statistics, in 1.0's word) from and to bytes.
+//! Multipart messages (called statistics in 1.0): decoding and encoding.
 //!
-//! A reply may be longer than one message; [`MultipartWriter`] splits it over as many as it needs,
-//! each shorter than 64 KiB, all but the last with the flag that says that more follow (OpenFlow
-//! 1.3.5 section 7.3.5).
+//! A reply may be longer than one message; [`MultipartWriter`] splits it into as many as needed,
+//! each shorter than 64 KiB, all but the last with the flag that more follow (OpenFlow 1.3.5
+//! section 7.3.5).
 
 use crate::codec;
 use crate::codec::oxs;
@@ -35,12 +35,12 @@ mod kind {
     pub const QUEUE_DESCRIPTION: u16 = 15;
     pub const FLOW_MONITOR: u16 = 16;
     pub const EXPERIMENTER: u16 = 0xffff;
-    // Nicira's alone; these numbers are no version's.
+    // Only Nicira has these; the numbers are used by no version.
     pub const IPFIX_BRIDGE: u16 = 0xf003;
     pub const IPFIX_FLOW: u16 = 0xf004;
 }
 
-/// `NXST_*`: Nicira's numbers, and what they stand for. Groups in 1.0 are Open vSwitch's.
+/// `NXST_*`: Nicira's numbers, and the kinds they stand for. Groups in 1.0 are Open vSwitch's.
 const NICIRA: [(u32, u16); 8] = [
     (0, kind::FLOW),
     (1, kind::AGGREGATE),
@@ -55,7 +55,7 @@ const NICIRA: [(u32, u16); 8] = [
 /// ONF's number for flow monitors in 1.3.
 const ONF_FLOW_MONITOR: u32 = 1870;
 
-/// Whether a kind has no number of its own in a version, but one of Nicira's.
+/// Returns whether a kind has only Nicira's number in a version.
 fn is_nicira_only(kind: u16, version: u8) -> bool {
     let since = match kind {
         kind::GROUP | kind::GROUP_DESCRIPTION => 2,
@@ -70,8 +70,8 @@ fn is_nicira_only(kind: u16, version: u8) -> bool {
 /// `OFPMPF_*_MORE`.
 const MORE: u16 = 1;
 
-/// The first version that has a kind of message. Open vSwitch answers port descriptions in every
-/// version.
+/// Returns the first version that has a kind of message. Open vSwitch answers port description
+/// requests in every version.
 fn since(kind: u16) -> u8 {
     match kind {
         kind::METER..=kind::TABLE_FEATURES => 4,
@@ -80,7 +80,7 @@ fn since(kind: u16) -> u8 {
     }
 }
 
-/// What the header says: the kind, which message carries it, and whether more parts follow.
+/// The header: the kind, the format of the message, and whether more parts follow.
 struct Head {
     kind: u16,
     format: FlowFormat,
@@ -120,7 +120,7 @@ fn take_head(r: &mut Reader<'_>, version: u8) -> Result<Head, Error> {
         .iter()
         .find(|(number, _)| *number == subtype)
         .ok_or(Error::BadExperimenterType)?;
-    // Flow statistics have Nicira's form in 1.0 only, as in Open vSwitch.
+    // As in Open vSwitch, flow statistics have Nicira's form in 1.0 only.
     let monitor13 = version == 4 && kind == kind::FLOW_MONITOR;
     if version > 1 && !is_nicira_only(kind, version) || monitor13 {
         return Err(Error::BadExperimenterType);
@@ -154,7 +154,7 @@ fn put_head(out: &mut Vec<u8>, version: u8, kind: u16, format: FlowFormat, more:
     }
 }
 
-/// Reads a request's body.
+/// Decodes a request's body.
 pub(crate) fn take_request(
     r: &mut Reader<'_>,
     version: u8,
@@ -175,7 +175,7 @@ pub(crate) fn take_request(
         kind::PORT => MultipartRequest::Port(codec::port::take_request(r, version)?),
         kind::QUEUE => MultipartRequest::Queue(codec::port::take_queue_request(r, version)?),
         kind::GROUP => MultipartRequest::Group(padded_u32(r)?),
-        // 1.5 and Nicira's form ask for one group, other versions for all.
+        // In 1.5 and Nicira's form the request names a group; in other versions it is for all.
         kind::GROUP_DESCRIPTION if codec::group::layout(version) >= 6 => {
             MultipartRequest::GroupDescription(padded_u32(r)?)
         }
@@ -187,7 +187,7 @@ pub(crate) fn take_request(
         kind::TABLE_FEATURES => MultipartRequest::TableFeatures(take_all(r, |r| {
             codec::table::take_features(r, version)
         })?),
-        // 1.5 asks for one port, older versions for all.
+        // In 1.5 the request names a port; in older versions it is for all.
         kind::PORT_DESCRIPTION if version >= 6 => {
             MultipartRequest::PortDescription(codec::port::take_request(r, version)?)
         }
@@ -209,8 +209,8 @@ fn padded_u32(r: &mut Reader<'_>) -> Result<u32, Error> {
     Ok(value)
 }
 
-/// Reads items until nothing is left. Every item takes at least a byte, so there are no more of
-/// them than bytes.
+/// Decodes items until nothing is left. Every item takes at least a byte, so there are no more
+/// items than bytes.
 fn take_all<'a, T>(
     r: &mut Reader<'a>,
     take: impl Fn(&mut Reader<'a>) -> Result<T, Error>,
@@ -222,7 +222,7 @@ fn take_all<'a, T>(
     Ok(items)
 }
 
-/// Writes a request's body. False when the version has no such request.
+/// Encodes a request's body. False if the version has no such request.
 pub(crate) fn put_request(
     out: &mut Vec<u8>,
     request: &MultipartRequest,
@@ -280,7 +280,7 @@ pub(crate) fn put_request(
     true
 }
 
-/// Reads a reply's body.
+/// Decodes a reply's body.
 pub(crate) fn take_reply(r: &mut Reader<'_>, version: u8) -> Result<(MultipartReply, bool), Error> {
     let head = take_head(r, version)?;
     let format = head.format;
@@ -383,15 +383,15 @@ fn take_group_features(r: &mut Reader<'_>, version: u8) -> Result<GroupFeatures,
     Ok(features)
 }
 
-/// Bits of 1.0 and 1.1 for actions that 1.3 has elsewhere: those that each set one field, and in
-/// 1.0 `strip_vlan` and `enqueue`. In 1.0 they are all.
+/// Action bits of 1.0 and 1.1 that are others in 1.3: those that each set one field, and in 1.0
+/// `strip_vlan` and `enqueue`. They are all that 1.0 has.
 const SETS_1_0: u32 = 0b0111_1111_0110;
 const SETS_1_1: u32 = 0b0110_0111_1111_1110;
 const SET_FIELD: u32 = 1 << 25;
 const POP_VLAN: u32 = 1 << 18;
 const SET_QUEUE: u32 = 1 << 21;
 
-/// Actions of groups in the numbers of a version.
+/// Translates the actions of groups to the numbers of a version.
 fn actions_of(actions: u32, version: u8) -> u32 {
     let when = |bit: u32, bits: u32| if actions & bit != 0 { bits } else { 0 };
     match version {
@@ -465,8 +465,8 @@ fn put_description(out: &mut Vec<u8>, description: &Description) {
     out.put_text(&description.datapath, 256);
 }
 
-/// Writes the messages of one multipart reply, item by item, so that a long one (every rule of a
-/// table) never has to be in memory as a model.
+/// Encodes the messages of one multipart reply, item by item, so that a long one (every rule of a
+/// table) is never in memory as a model.
 pub struct MultipartWriter {
     version: Version,
     xid: u32,
@@ -479,7 +479,7 @@ pub struct MultipartWriter {
 }
 
 impl MultipartWriter {
-    /// A reply with rules' statistics.
+    /// Begins a reply with rules' statistics.
     pub fn flows(version: Version, xid: u32, format: FlowFormat) -> MultipartWriter {
         MultipartWriter::new(version, xid, kind::FLOW, format)
     }
@@ -514,23 +514,23 @@ impl MultipartWriter {
         self.push(|out| codec::flow::put_stats(out, stats, version, format));
     }
 
-    /// Bytes of the finished messages; those of the one being written are not counted.
+    /// Returns the bytes of the finished messages, without the current one.
     pub fn finished_bytes(&self) -> usize {
         self.done.iter().map(Vec::len).sum()
     }
 
-    /// Items that no message can hold, which are left out.
+    /// Returns the number of items left out because no message can hold them.
     pub fn lost(&self) -> usize {
         self.lost
     }
 
-    /// Bytes of items written so far, also of those that have been left out.
+    /// Returns the bytes of the items written so far, including those left out.
     pub fn written(&self) -> usize {
         self.written
     }
 
-    /// Takes the messages that are finished, all of them with the flag that more follow, to send
-    /// them before the last is written.
+    /// Removes and returns the finished messages, all with the flag that more follow, so that they
+    /// can be sent before the last is written.
     pub fn take_finished(&mut self) -> Vec<Vec<u8>> {
         std::mem::take(&mut self.done)
     }
@@ -545,8 +545,8 @@ impl MultipartWriter {
         let item = self.current.split_off(start);
         let next = self.begin();
         if next.len() + item.len() > usize::from(u16::MAX) {
-            // No message can hold it. Only a rule with 64 KiB of actions that came in a more
-            // compact version gets here.
+            // No message can hold it. This only happens to a rule with 64 KiB of actions that came
+            // in a more compact version.
             self.lost += 1;
             return;
         }
@@ -555,7 +555,7 @@ impl MultipartWriter {
         self.done.push(finish(full, true));
     }
 
-    /// The messages, in order, each a whole one.
+    /// Returns the messages, in order, each complete.
     pub fn finish(mut self) -> Vec<Vec<u8>> {
         self.done.push(finish(self.current, false));
         self.done
@@ -570,9 +570,8 @@ fn finish(mut message: Vec<u8>, more: bool) -> Vec<u8> {
     message
 }
 
-/// Writes a reply, split into as many messages as it needs; none when the version has no such
-/// reply. `more`: further replies to the request follow, so that the last of these messages says so
-/// too.
+/// Encodes a reply, split into as many messages as needed; none if the version has no such reply.
+/// `more`: further replies to the request follow, so the last message has the flag too.
 pub fn encode_multipart(
     version: Version,
     xid: u32,
@@ -633,8 +632,8 @@ fn put_items(w: &mut MultipartWriter, reply: &MultipartReply, version: u8) {
         GroupFeatures(features) => w.push(|out| put_group_features(out, features, version)),
         Meter(items) => each(w, items, codec::group::put_meter_stats),
         MeterConfig(items) => each(w, items, codec::group::put_meter_config),
-        // 1.5.1 appended eight bytes, which os-ken demands and Open vSwitch's client refuses;
-        // Sluice says what Open vSwitch says.
+        // 1.5.1 appended eight bytes, which os-ken requires and Open vSwitch's client refuses;
+        // Sluice sends what Open vSwitch sends.
         MeterFeatures(features) => w.push(|out| put_meter_features(out, features)),
         TableFeatures(items) => each(w, items, |o, i| codec::table::put_features(o, i, version)),
         PortDescription(items) => {

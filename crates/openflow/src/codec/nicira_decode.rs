@@ -1,5 +1,5 @@
-//! Nicira's longer actions from bytes: those whose arguments have a structure of their own
-//! (`learn`, `multipath`, `bundle`, `sample`, ...).
+//! Decoding of Nicira's actions with structured arguments (`learn`, `multipath`, `bundle`,
+//! `sample`, ...).
 //!
 //! Layouts and checks are those of Open vSwitch's `lib/ofp-actions.c`. A body begins behind the
 //! subtype, ten bytes into the action.
@@ -21,10 +21,10 @@ const DELETE_LEARNED: u16 = 2;
 const WRITE_RESULT: u16 = 4;
 /// `BUNDLE_MAX_MEMBERS`.
 const MOST_MEMBERS: u16 = 2048;
-/// `NXM_OF_IN_PORT`, the one kind of member that a bundle has.
+/// `NXM_OF_IN_PORT`, the only type of bundle members.
 const MEMBER_TYPE: u32 = 0x0000_0002;
 
-/// `NXAST_LEARN`, and `NXAST_LEARN2` where `second`.
+/// Decodes `NXAST_LEARN`, or `NXAST_LEARN2` if `second`.
 pub(crate) fn learn(body: &mut Reader<'_>, second: bool) -> Result<Action, Error> {
     let (idle_timeout, hard_timeout, priority) = (body.u16()?, body.u16()?, body.u16()?);
     let (cookie, flags, table) = (body.u64()?, body.u16()?, body.u8()?);
@@ -64,7 +64,7 @@ pub(crate) fn learn(body: &mut Reader<'_>, second: bool) -> Result<Action, Error
     })))
 }
 
-/// Elements up to a zero or the end; what follows the zero is padding.
+/// Decodes elements up to a zero or the end; behind the zero is padding.
 fn learn_specs(body: &mut Reader<'_>) -> Result<Vec<LearnSpec>, Error> {
     let mut specs = Vec::new();
     while !body.is_empty() {
@@ -78,8 +78,8 @@ fn learn_specs(body: &mut Reader<'_>) -> Result<Vec<LearnSpec>, Error> {
     Ok(specs)
 }
 
-/// One element. Its header: bit 13 says that the source is a number, bits 11 and 12 what the target
-/// is, the rest how many bits.
+/// Decodes one element. In its header, bit 13 means that the source is an immediate value, bits 11
+/// and 12 are the target, and the low 11 bits are the width.
 fn learn_spec(body: &mut Reader<'_>, header: u16) -> Result<LearnSpec, Error> {
     let bits = header & 0x7ff;
     let immediate = header & 0x2000 != 0;
@@ -87,7 +87,7 @@ fn learn_spec(body: &mut Reader<'_>, header: u16) -> Result<LearnSpec, Error> {
     if header & 0xc000 != 0 || target == 3 || target == 2 && immediate {
         return Err(Error::BadActionArgument);
     }
-    // What is cut short is told before what it says.
+    // Missing bytes are reported before wrong contents.
     let source_length = if immediate {
         2 * usize::from(bits).div_ceil(16)
     } else {
@@ -114,7 +114,7 @@ fn learn_field(body: &mut Reader<'_>, bits: u16, write: bool) -> Result<Subfield
     subfield(field, body.u16()?, bits, write)
 }
 
-/// A number in as many 16-bit words as its bits need.
+/// Decodes an immediate value, in as many 16-bit words as its bits need.
 fn learn_number(body: &mut Reader<'_>, bits: u16) -> Result<LearnSource, Error> {
     if bits == 0 || bits > 128 {
         return Err(Error::BadSetLength);
@@ -142,7 +142,7 @@ fn hash_fields(number: u16) -> Result<HashFields, Error> {
     })
 }
 
-/// `NXAST_MULTIPATH`.
+/// Decodes `NXAST_MULTIPATH`.
 pub(crate) fn multipath(body: &mut Reader<'_>) -> Result<Action, Error> {
     let (fields, basis) = (body.u16()?, body.u16()?);
     body.skip(2)?;
@@ -172,7 +172,7 @@ pub(crate) fn multipath(body: &mut Reader<'_>) -> Result<Action, Error> {
     })))
 }
 
-/// `NXAST_BUNDLE`, and `NXAST_BUNDLE_LOAD` where `load`.
+/// Decodes `NXAST_BUNDLE`, or `NXAST_BUNDLE_LOAD` if `load`.
 pub(crate) fn bundle(body: &mut Reader<'_>, load: bool) -> Result<Action, Error> {
     let (algorithm, fields, basis) = (body.u16()?, body.u16()?, body.u16()?);
     let (member_type, count, packed) = (body.u32()?, body.u16()?, body.u16()?);
@@ -208,7 +208,7 @@ pub(crate) fn bundle(body: &mut Reader<'_>, load: bool) -> Result<Action, Error>
     })))
 }
 
-/// A port, or none; a controller cannot be a member, for nothing says how many bytes it wants.
+/// Decodes a member port, or none. Controllers cannot be members, because there is no `max_len`.
 fn member(body: &mut Reader<'_>) -> Result<u32, Error> {
     let port = port::from_u16(body.u16()?);
     if port != port::ANY && (port == port::CONTROLLER || !port::is_valid_output(port)) {
@@ -217,7 +217,7 @@ fn member(body: &mut Reader<'_>) -> Result<u32, Error> {
     Ok(port)
 }
 
-/// `NXAST_SAMPLE`, `NXAST_SAMPLE2`, `NXAST_SAMPLE3`.
+/// Decodes `NXAST_SAMPLE`, `NXAST_SAMPLE2` and `NXAST_SAMPLE3`.
 pub(crate) fn sample(body: &mut Reader<'_>, form: u8) -> Result<Action, Error> {
     let mut sample = Sample {
         probability: body.u16()?,
@@ -243,14 +243,14 @@ pub(crate) fn sample(body: &mut Reader<'_>, form: u8) -> Result<Action, Error> {
     Ok(Action::Sample(sample))
 }
 
-/// `NXAST_FIN_TIMEOUT`.
+/// Decodes `NXAST_FIN_TIMEOUT`.
 pub(crate) fn fin_timeout(body: &mut Reader<'_>) -> Result<Action, Error> {
     let (idle, hard) = (body.u16()?, body.u16()?);
     body.skip(2)?;
     Ok(Action::FinTimeout { idle, hard })
 }
 
-/// `NXAST_CHECK_PKT_LARGER`: 24 bytes whatever the length of the field's header.
+/// Decodes `NXAST_CHECK_PKT_LARGER`: 24 bytes, whatever the length of the field's header.
 pub(crate) fn check_pkt_larger(body: &mut Reader<'_>) -> Result<Action, Error> {
     let (max_len, start) = (body.u16()?, body.u16()?);
     let mut rest = body.part(10, Error::BadActionLength)?;
@@ -262,7 +262,7 @@ pub(crate) fn check_pkt_larger(body: &mut Reader<'_>) -> Result<Action, Error> {
     })
 }
 
-/// `NXAST_DELETE_FIELD`: 24 bytes whatever the length of the field's header.
+/// Decodes `NXAST_DELETE_FIELD`: 24 bytes, whatever the length of the field's header.
 pub(crate) fn delete_field(body: &mut Reader<'_>) -> Result<Action, Error> {
     let mut rest = body.part(14, Error::BadActionLength)?;
     let field: Field = oxm::take_field(&mut rest)?;

@@ -1,4 +1,4 @@
-//! Nicira's longer actions to bytes; see `nicira_decode`.
+//! Encoding of Nicira's actions with structured arguments; see `nicira_decode`.
 
 use crate::codec::action_encode::nicira;
 use crate::codec::oxm;
@@ -7,7 +7,7 @@ use crate::model::action::{Bundle, Learn, LearnSource, LearnTarget, Multipath, S
 use crate::model::port;
 use packet::Field;
 
-/// Fields are named by their NXM headers where they have one, in every version.
+/// In every version, fields have their NXM headers if there is one.
 const NXM: u8 = 1;
 
 fn packed(subfield: Subfield) -> u16 {
@@ -143,7 +143,7 @@ pub(crate) fn delete_field(out: &mut Vec<u8>, field: Field) {
     nicira(out, 50, |out| header_in(out, field, 14));
 }
 
-/// A field's header and zeroes, `n` bytes together.
+/// Writes a field's header and zeroes, `n` bytes together.
 fn header_in(out: &mut Vec<u8>, field: Field, n: usize) {
     let start = out.len();
     oxm::put_header(out, field, NXM);

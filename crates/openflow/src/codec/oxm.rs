@@ -1,8 +1,8 @@
-//! NXM and OXM: matches as lists of (field, value, mask).
+//! NXM and OXM: matches as lists of fields, values and masks.
 //!
-//! The two share one layout (OpenFlow 1.3.5 section 7.2.3.2): a 32-bit header of class, field
-//! number, mask bit and length, then the value and, with the mask bit, a mask as long. Class 0xffff
-//! puts an experimenter id between header and value. All knowledge of fields comes from
+//! Both have one layout (OpenFlow 1.3.5 section 7.2.3.2): a 32-bit header of class, field number,
+//! mask bit and length, then the value and, with the mask bit, a mask of the same length. Class
+//! 0xffff puts an experimenter id between header and value. Everything about fields comes from
 //! `packet::fields`.
 
 mod tunnel_options;
@@ -18,29 +18,31 @@ use packet::{Field, Match, Value};
 const BASIC_CLASS: u32 = 0x8000;
 const EXPERIMENTER_CLASS: u32 = 0xffff;
 const MASK_BIT: u32 = 1 << 8;
-/// `NXM_NX_COOKIE`, which is no field but filters by a rule's cookie (Nicira flow mods and
+/// `NXM_NX_COOKIE`, not a field of packets: it filters rules by cookie (in Nicira's flow mods and
 /// statistics requests).
 const COOKIE_HEADER: u32 = 0x0001_3c08;
 
-/// One entry, its bytes not yet understood.
+/// One entry, not yet decoded.
 pub(crate) struct Entry<'a> {
-    /// Header without mask bit, the length that of the value alone (and the experimenter id).
+    /// The header without the mask bit, with the length of the value alone (and the experimenter
+    /// id).
     header: u32,
     experimenter: u32,
     value: &'a [u8],
     mask: Option<&'a [u8]>,
 }
 
-/// Why an entry names no field.
+/// Why an entry is of no known field.
 enum Unknown {
-    /// The number means nothing.
+    /// The number is unknown.
     Number,
-    /// The field has another length.
+    /// The field has a different length.
     Length,
 }
 
 impl<'a> Entry<'a> {
-    /// Takes an entry; `bad_length` when it is cut short or its lengths contradict each other.
+    /// Reads an entry; fails with `bad_length` if it is cut short or its lengths contradict each
+    /// other.
     pub(crate) fn take(reader: &mut Reader<'a>, bad_length: Error) -> Result<Entry<'a>, Error> {
         let (header, experimenter) = take_header(reader)?;
         let length = (header & 0xff) as usize;
@@ -119,7 +121,7 @@ fn field_of(header: u32, experimenter: u32) -> Result<Field, Unknown> {
     })
 }
 
-/// Takes the header of a field alone, as Nicira's actions name subfields. The mask bit is not
+/// Reads a field's header alone, by which Nicira's actions name subfields. The mask bit is not
 /// allowed.
 pub(crate) fn take_field(reader: &mut Reader<'_>) -> Result<Field, Error> {
     let (header, experimenter) = take_header(reader)?;
@@ -132,25 +134,24 @@ pub(crate) fn take_field(reader: &mut Reader<'_>) -> Result<Field, Error> {
     })
 }
 
-/// How strictly fields are read.
+/// How strictly fields are checked.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(crate) enum Strictness {
-    /// What a rule matches: every rule of the specification holds.
+    /// A rule's match: all requirements of the specification are checked.
     Rule,
-    /// Pipeline fields of a packet: unknown fields are passed over, prerequisites are not asked
-    /// for.
+    /// Pipeline fields of a packet: unknown fields are skipped, prerequisites are not checked.
     Packet,
 }
 
-/// What a list of fields says.
+/// A decoded list of fields.
 pub(crate) struct Fields {
     pub(crate) matching: Match,
-    /// Cookie and its mask, from the pseudo field that Nicira messages may have; mask 0 when
+    /// Cookie and mask, from the pseudo field that Nicira messages may have; the mask is 0 if it is
     /// absent.
     pub(crate) cookie: (u64, u64),
 }
 
-/// Reads a list of fields. `cookie` says whether the cookie's pseudo field may be there.
+/// Decodes a list of fields. `cookie`: the cookie's pseudo field is allowed.
 pub(crate) fn read_fields(
     bytes: &[u8],
     strictness: Strictness,
@@ -184,7 +185,7 @@ pub(crate) fn read_fields(
     Ok(fields)
 }
 
-/// Bytes in network order as a number; of more than eight the last eight.
+/// Converts bytes in network order to a number; of more than eight bytes, the last eight.
 #[inline]
 pub(crate) fn number(bytes: &[u8]) -> u64 {
     match *bytes {
@@ -242,7 +243,7 @@ fn add_field(
     Ok(())
 }
 
-/// The same for fields wider than a word, and `in_port`.
+/// Adds to a match the value and mask of a field wider than a word, or of `in_port`.
 fn add_wide_field(
     matching: &mut Match,
     def: &FieldDef,
@@ -267,7 +268,7 @@ fn add_wide_field(
     Ok(())
 }
 
-/// Reads a match of OpenFlow 1.2 and later (`ofp_match` with `OFPMT_OXM`) and its padding.
+/// Decodes a match of OpenFlow 1.2 and later (`ofp_match` with `OFPMT_OXM`) and its padding.
 pub(crate) fn take_match(reader: &mut Reader<'_>, strictness: Strictness) -> Result<Match, Error> {
     let bad = |_| Error::BadMatchLength;
     let mut head = *reader;
@@ -286,8 +287,8 @@ pub(crate) fn take_match(reader: &mut Reader<'_>, strictness: Strictness) -> Res
     Ok(read_fields(&bytes[4..length], strictness, false)?.matching)
 }
 
-/// The fields without a mask of a match that has been read, and where in its bytes the value of
-/// each begins and ends.
+/// Returns the fields without a mask of a match that has been decoded, with the range of bytes of
+/// each value.
 pub(crate) fn exact_fields(bytes: &[u8]) -> impl Iterator<Item = (Field, usize, usize)> {
     let head = bytes.get(..4).unwrap_or_default();
     let is_oxm = head.starts_with(&[0, 1]);
@@ -305,7 +306,7 @@ pub(crate) fn exact_fields(bytes: &[u8]) -> impl Iterator<Item = (Field, usize, 
     })
 }
 
-/// Reads a Nicira match of `length` bytes and its padding.
+/// Decodes a Nicira match of `length` bytes and its padding.
 pub(crate) fn take_nxm(
     reader: &mut Reader<'_>,
     length: u16,
@@ -319,8 +320,8 @@ pub(crate) fn take_nxm(
     read_fields(&bytes[..length], strictness, cookie)
 }
 
-/// In which order fields are written: Open vSwitch's (`nx_put_raw`), so that dumps compare byte for
-/// byte.
+/// The order in which fields are written: Open vSwitch's (`nx_put_raw`), so that dumps can be
+/// compared byte by byte.
 const ORDER: &[Field] = {
     use Field::*;
     &[
@@ -383,7 +384,7 @@ const ORDER: &[Field] = {
         TunIpv6Dst,
         TunGbpId,
         TunGbpFlags,
-        TunMetadata0, // stands for all of them
+        TunMetadata0, // represents all of them
         Reg0,
         Reg1,
         Reg2,
@@ -424,8 +425,8 @@ const ORDER: &[Field] = {
     ]
 };
 
-/// Whether a peer of this version (1 meaning NXM) is told of these bits under this name; other
-/// names cover the same bits.
+/// Returns whether these bits are sent to a peer of this version (1 means NXM) as this field; other
+/// fields cover the same bits.
 fn is_spoken(field: Field, version: u8) -> bool {
     use Field::*;
     match field {
@@ -437,15 +438,15 @@ fn is_spoken(field: Field, version: u8) -> bool {
     }
 }
 
-/// Whether a match asks for some of a tag's priority bits. `VLAN_PCP` cannot be masked, and peers
-/// refuse one that is, so the tag is told by Nicira's field then.
+/// Returns whether a match has only some of a tag's priority bits. `VLAN_PCP` cannot be masked, and
+/// peers refuse a masked one, so Nicira's field is sent then.
 fn masks_priority(matching: &Match) -> bool {
     let place = word_field::of(Field::VlanTci).map(|place| place.get(matching));
     place
         .is_some_and(|(tci, mask)| tci & mask & 0x1000 != 0 && !matches!(mask & 0xe000, 0 | 0xe000))
 }
 
-/// Writes the fields of a match in the numbers of a version (1 for NXM).
+/// Encodes the fields of a match with the numbers of a version (1 for NXM).
 pub(crate) fn put_fields(out: &mut Vec<u8>, matching: &Match, version: u8) {
     let words = matching.word_set();
     let whole_tag = version != 1 && masks_priority(matching);
@@ -503,8 +504,8 @@ fn put_entry_header(out: &mut Vec<u8>, def: &FieldDef, masked: bool, version: u8
     true
 }
 
-/// Writes one field, its value and mask given as they lie in the key. Nothing for fields that have
-/// no number.
+/// Encodes one field, with value and mask in the key's layout. Writes nothing for a field without a
+/// number.
 pub(crate) fn put_entry(
     out: &mut Vec<u8>,
     def: &FieldDef,
@@ -536,7 +537,7 @@ pub(crate) fn put_header(out: &mut Vec<u8>, field: Field, version: u8) {
     }
 }
 
-/// Writes a match of OpenFlow 1.2 and later, padded.
+/// Encodes a match of OpenFlow 1.2 and later, padded.
 pub(crate) fn put_match(out: &mut Vec<u8>, matching: &Match, version: u8) {
     let start = out.len();
     out.put_u16(1);
@@ -546,7 +547,7 @@ pub(crate) fn put_match(out: &mut Vec<u8>, matching: &Match, version: u8) {
     out.align(start);
 }
 
-/// Writes a Nicira match with its padding and returns its length without.
+/// Encodes a Nicira match with its padding; returns its length without padding.
 pub(crate) fn put_nxm(out: &mut Vec<u8>, matching: &Match, cookie: (u64, u64)) -> u16 {
     let start = out.len();
     put_fields(out, matching, 1);
@@ -564,8 +565,8 @@ pub(crate) fn put_nxm(out: &mut Vec<u8>, matching: &Match, cookie: (u64, u64)) -
     length
 }
 
-/// Reads the entry of a set-field action: a field, its value and, where allowed, a mask, as they
-/// lie in the key.
+/// Decodes the entry of a set-field action: a field, its value and, where allowed, a mask, in the
+/// key's layout.
 pub(crate) fn take_set_field(
     reader: &mut Reader<'_>,
     mask_allowed: bool,
@@ -590,9 +591,9 @@ pub(crate) fn take_set_field(
         return Err(Error::BadSetMask);
     }
     let value = def.from_wire(entry.value).ok_or(Error::BadSetArgument)?;
-    // OpenFlow 1.3.5 section 7.2.3.7: in a set-field, OFPVID_PRESENT must be set.
+    // In a set-field, OFPVID_PRESENT must be set (OpenFlow 1.3.5 section 7.2.3.7).
     let present = 0x10;
-    // And the port that a packet came in by cannot be set so (section 7.2.5).
+    // The ingress port must not be set (section 7.2.5).
     if !def.writable
         || field == Field::InPortOxm
         || field == Field::VlanVid && (value[0] & present == 0 || mask[0] & present == 0)
@@ -602,8 +603,8 @@ pub(crate) fn take_set_field(
     Ok((field, value, mask))
 }
 
-/// Reads a field and, in the place of its value, the mask of the bits that are meant, as it lies in
-/// the key (Netronome's selection method).
+/// Decodes a field that has, instead of its value, the mask of the selected bits, in the key's
+/// layout (Netronome's selection method).
 pub(crate) fn take_masked_field(reader: &mut Reader<'_>) -> Result<(Field, Value), Error> {
     let entry = Entry::take(reader, Error::BadPropertyLength)?;
     let field = entry.field().map_err(|unknown| match unknown {
@@ -624,7 +625,7 @@ pub(crate) fn take_masked_field(reader: &mut Reader<'_>) -> Result<(Field, Value
 }
 
 /// Reads a field's header in a list of ids (table features): the field, and whether the mask bit is
-/// set. None for an unknown one.
+/// set. None for an unknown field.
 pub(crate) fn take_id(reader: &mut Reader<'_>) -> Result<Option<(Field, bool)>, Error> {
     let (header, experimenter) = take_header(reader)?;
     let prefix = prefix_length(header) as u32;

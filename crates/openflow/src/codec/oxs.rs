@@ -1,6 +1,6 @@
-//! OXS: statistics as a list of (field, value), OpenFlow 1.5 section 7.2.4.2.
+//! OXS: statistics as a list of fields and values, OpenFlow 1.5 section 7.2.4.2.
 //!
-//! Headers are as in OXM; the class is 0x8002 and there are no masks. The list is preceded by two
+//! Headers are as in OXM, with class 0x8002 and without masks. In front of the list are two
 //! reserved bytes and its length.
 
 use crate::codec::wire::{Put, Reader};
@@ -16,7 +16,7 @@ const FLOW_COUNT: u32 = 3;
 const PACKET_COUNT: u32 = 4;
 const BYTE_COUNT: u32 = 5;
 
-/// What a list may say.
+/// The values that a list may contain.
 #[derive(Default)]
 pub(crate) struct Counters {
     pub(crate) duration_ns: u64,
@@ -26,7 +26,7 @@ pub(crate) struct Counters {
     pub(crate) bytes: u64,
 }
 
-/// Reads a list and its padding. Fields that are not known are passed over.
+/// Decodes a list and its padding. Unknown fields are skipped.
 pub(crate) fn take(reader: &mut Reader<'_>) -> Result<Counters, Error> {
     reader.skip(2)?;
     let length = usize::from(reader.u16()?);
@@ -76,7 +76,7 @@ fn put_duration(out: &mut Vec<u8>, field: u32, nanoseconds: u64) {
     out.put_duration(nanoseconds);
 }
 
-/// Writes a rule's statistics.
+/// Encodes a rule's statistics.
 pub(crate) fn put_rule(out: &mut Vec<u8>, stats: &FlowStats) {
     put_list(out, |out| {
         put_duration(out, DURATION, stats.duration_ns);
@@ -86,7 +86,7 @@ pub(crate) fn put_rule(out: &mut Vec<u8>, stats: &FlowStats) {
     });
 }
 
-/// Writes the last statistics of a rule that went.
+/// Encodes the final statistics of a removed rule.
 pub(crate) fn put_removed(out: &mut Vec<u8>, stats: &FlowStats) {
     put_list(out, |out| {
         put_duration(out, DURATION, stats.duration_ns);
@@ -95,7 +95,7 @@ pub(crate) fn put_removed(out: &mut Vec<u8>, stats: &FlowStats) {
     });
 }
 
-/// Reads the thresholds of a statistics trigger. A field that is not known could not trigger and is
+/// Decodes the thresholds of a statistics trigger. An unknown field could never trigger, so it is
 /// refused.
 pub(crate) fn take_thresholds(reader: &mut Reader<'_>) -> Result<StatTrigger, Error> {
     reader.skip(2)?;
@@ -121,7 +121,7 @@ pub(crate) fn take_thresholds(reader: &mut Reader<'_>) -> Result<StatTrigger, Er
     Ok(thresholds)
 }
 
-/// Writes the thresholds of a statistics trigger.
+/// Encodes the thresholds of a statistics trigger.
 pub(crate) fn put_thresholds(out: &mut Vec<u8>, trigger: &StatTrigger) {
     put_list(out, |out| {
         if let Some(duration) = trigger.duration_ns {
@@ -139,7 +139,7 @@ pub(crate) fn put_thresholds(out: &mut Vec<u8>, trigger: &StatTrigger) {
     });
 }
 
-/// Writes sums over rules.
+/// Encodes sums over rules.
 pub(crate) fn put_aggregate(out: &mut Vec<u8>, sums: &Aggregate) {
     put_list(out, |out| {
         put_u64(out, PACKET_COUNT, sums.packets);

@@ -1,4 +1,4 @@
-//! Packet-ins and packet-outs from and to bytes.
+//! Packet-ins and packet-outs: decoding and encoding.
 
 use crate::codec::action_decode::take_actions;
 use crate::codec::action_encode::{Context, property, put_actions};
@@ -24,8 +24,8 @@ fn reason(number: u8) -> Result<PacketInReason, Error> {
     })
 }
 
-/// The reason in the words of a version: before 1.4 what an action set, a group or a packet-out
-/// sends came by an action.
+/// Returns the reason's number in a version. Before 1.4, packets sent by an action set, a group or
+/// a packet-out have the reason "action".
 fn reason_number(reason: PacketInReason, version: u8) -> u8 {
     if version < 5 && reason as u8 > PacketInReason::InvalidTtl as u8 {
         PacketInReason::Action as u8
@@ -38,7 +38,7 @@ fn in_port(matching: &Match) -> u32 {
     matching.get(Field::InPortOxm).0.to_u64() as u32
 }
 
-/// Reads a packet-in of the specification.
+/// Decodes a standard packet-in.
 pub(crate) fn take_packet_in(r: &mut Reader<'_>, version: u8) -> Result<PacketIn, Error> {
     let mut packet = PacketIn {
         format: PacketInFormat::Standard,
@@ -83,7 +83,7 @@ pub(crate) fn take_packet_in(r: &mut Reader<'_>, version: u8) -> Result<PacketIn
     Ok(packet)
 }
 
-/// Writes a packet-in of the specification.
+/// Encodes a standard packet-in.
 pub(crate) fn put_packet_in(out: &mut Vec<u8>, packet: &PacketIn, version: u8) {
     let (total_len, reason) = (
         packet.total_len.min(0xffff) as u16,
@@ -118,7 +118,7 @@ pub(crate) fn put_packet_in(out: &mut Vec<u8>, packet: &PacketIn, version: u8) {
     out.put(&packet.data);
 }
 
-/// Reads `NXT_PACKET_IN`.
+/// Decodes `NXT_PACKET_IN`.
 pub(crate) fn take_nxt(r: &mut Reader<'_>) -> Result<PacketIn, Error> {
     let (buffer_id, total_len) = (r.u32()?, r.u16()?.into());
     let reason = reason(r.u8()?)?;
@@ -140,7 +140,7 @@ pub(crate) fn take_nxt(r: &mut Reader<'_>) -> Result<PacketIn, Error> {
     })
 }
 
-/// Writes `NXT_PACKET_IN`.
+/// Encodes `NXT_PACKET_IN`.
 pub(crate) fn put_nxt(out: &mut Vec<u8>, packet: &PacketIn, version: u8) {
     out.put_u32(packet.buffer_id);
     out.put_u16(packet.total_len.min(0xffff) as u16);
@@ -168,7 +168,7 @@ mod nxt2 {
     pub const CONTINUATION: u16 = 8;
 }
 
-/// Reads `NXT_PACKET_IN2`.
+/// Decodes `NXT_PACKET_IN2`.
 pub(crate) fn take_nxt2(r: &mut Reader<'_>) -> Result<PacketIn, Error> {
     let mut packet = PacketIn {
         format: PacketInFormat::Nxt2,
@@ -212,7 +212,7 @@ pub(crate) fn take_nxt2(r: &mut Reader<'_>) -> Result<PacketIn, Error> {
     Ok(packet)
 }
 
-/// Writes `NXT_PACKET_IN2`.
+/// Encodes `NXT_PACKET_IN2`.
 pub(crate) fn put_nxt2(out: &mut Vec<u8>, packet: &PacketIn, version: u8) {
     property(out, nxt2::PACKET, |out| out.put(&packet.data));
     if packet.total_len as usize != packet.data.len() {
@@ -238,7 +238,7 @@ pub(crate) fn put_nxt2(out: &mut Vec<u8>, packet: &PacketIn, version: u8) {
         property(out, nxt2::USERDATA, |out| out.put(&packet.userdata));
     }
     if !packet.continuation.is_empty() {
-        // Properties inside a property begin at a multiple of eight bytes.
+        // Nested properties begin at a multiple of eight bytes.
         property(out, nxt2::CONTINUATION, |out| {
             out.pad(4);
             out.put(&packet.continuation);
@@ -246,7 +246,7 @@ pub(crate) fn put_nxt2(out: &mut Vec<u8>, packet: &PacketIn, version: u8) {
     }
 }
 
-/// Reads a packet-out.
+/// Decodes a packet-out.
 pub(crate) fn take_packet_out(r: &mut Reader<'_>, version: u8) -> Result<PacketOut, Error> {
     let buffer_id = r.u32()?;
     let (in_port, actions_length, matching) = match version {
@@ -273,8 +273,8 @@ pub(crate) fn take_packet_out(r: &mut Reader<'_>, version: u8) -> Result<PacketO
             (in_port(&matching), length, matching)
         }
     };
-    // OpenFlow 1.3.5 section 7.3.7: the port is a standard one, or controller or local; ANY stands
-    // for none, as in 1.0.
+    // OpenFlow 1.3.5 section 7.3.7: the port is a standard one, the controller or local; as in 1.0,
+    // ANY means none.
     let usable =
         in_port < port::MAX || [port::LOCAL, port::CONTROLLER, port::ANY].contains(&in_port);
     if !usable {
@@ -294,9 +294,9 @@ pub(crate) fn take_packet_out(r: &mut Reader<'_>, version: u8) -> Result<PacketO
     })
 }
 
-/// The bits of a key that a packet-out may give its packet beside what the packet itself says:
-/// ingress port, packet type, metadata, registers and tunnel, but for the tunnel's ToS and TTL (the
-/// fields that Open vSwitch takes).
+/// Bits of the key that a packet-out may set for its packet in addition to the packet's own
+/// headers: ingress port, packet type, metadata, registers, and tunnel except for the tunnel's ToS
+/// and TTL (the fields that Open vSwitch accepts).
 static PIPELINE_BITS: LazyLock<[u64; WORDS]> = LazyLock::new(|| {
     let mut bits = FlowKey::ZERO;
     for def in FIELDS {
@@ -316,12 +316,12 @@ static PIPELINE_BITS: LazyLock<[u64; WORDS]> = LazyLock::new(|| {
                 .for_each(|(byte, place)| *byte |= place);
         }
     }
-    // Tunnels' options, wherever a bridge's map puts them.
+    // Tunnel options, wherever a bridge's map places them.
     bits.words[at::TUN_METADATA_PRESENT / 8..].fill(u64::MAX);
     bits.words
 });
 
-/// Whether a match names only what [`PIPELINE_BITS`] says.
+/// Returns whether a match has only bits of [`PIPELINE_BITS`].
 fn says_pipeline_fields_only(matching: &Match) -> bool {
     let mut words = matching.words().iter();
     words.all(|word| word.mask & !PIPELINE_BITS[usize::from(word.word)] == 0)
@@ -333,7 +333,7 @@ fn in_port_only(number: u32) -> Match {
     matching
 }
 
-/// Writes a packet-out.
+/// Encodes a packet-out.
 pub(crate) fn put_packet_out(out: &mut Vec<u8>, packet: &PacketOut, version: u8) {
     out.put_u32(packet.buffer_id);
     if version == 1 {

@@ -1,4 +1,4 @@
-//! Ports and queues from and to bytes.
+//! Ports and queues: decoding and encoding.
 
 use crate::codec::wire::{Put, Reader};
 use crate::model::error::Error;
@@ -9,10 +9,10 @@ use crate::model::port::{
 };
 use crate::model::stats::{QueueDescription, QueueStats};
 
-/// Bits of a port's configuration that later versions kept.
+/// Bits of a port's configuration that later versions have kept.
 const CONFIG_11: u32 = 0b110_0101;
 
-/// Reads a port number in a version's width; reserved numbers get their 32-bit form.
+/// Reads a port number in a version's width; converts reserved numbers to 32 bits.
 pub(crate) fn take_number(r: &mut Reader<'_>, version: u8) -> Result<PortNo, Error> {
     if version == 1 {
         Ok(port::from_u16(r.u16()?))
@@ -47,7 +47,7 @@ fn put_features(out: &mut Vec<u8>, features: PortFeatures, version: u8) {
     });
 }
 
-/// Reads a description.
+/// Decodes a description.
 pub(crate) fn take_description(
     reader: &mut Reader<'_>,
     version: u8,
@@ -78,7 +78,8 @@ pub(crate) fn take_description(
         max_speed: 0,
     };
     if version == 1 {
-        // Bits above the link's say a spanning tree state, in a field that is no bit set.
+        // The bits above this one are a spanning tree state, which is a number and not a set of
+        // bits.
         description.state &= PortState::LINK_DOWN;
         description.current_speed = description.current.max_rate_kbps();
         description.max_speed = description.supported.max_rate_kbps();
@@ -120,7 +121,7 @@ fn take_description14(reader: &mut Reader<'_>) -> Result<PortDescription, Error>
     Ok(description)
 }
 
-/// Writes a description.
+/// Encodes a description.
 pub(crate) fn put_description(out: &mut Vec<u8>, description: &PortDescription, version: u8) {
     let start = out.len();
     put_number(out, description.number, version);
@@ -128,7 +129,7 @@ pub(crate) fn put_description(out: &mut Vec<u8>, description: &PortDescription, 
         1 => {}
         2..=4 => out.pad(4),
         _ => {
-            // The length, and two bytes of padding.
+            // Length, and two bytes of padding.
             out.put_u16(72);
             out.pad(2);
         }
@@ -166,7 +167,7 @@ pub(crate) fn put_description(out: &mut Vec<u8>, description: &PortDescription, 
     debug_assert!(version < 5 || out.len() - start == 72);
 }
 
-/// Reads why a port status message was sent.
+/// Decodes the reason of a port status message.
 pub(crate) fn reason(number: u8) -> Result<PortReason, Error> {
     Ok(match number {
         0 => PortReason::Add,
@@ -176,7 +177,7 @@ pub(crate) fn reason(number: u8) -> Result<PortReason, Error> {
     })
 }
 
-/// Reads a change of a port's configuration.
+/// Decodes a change of a port's configuration.
 pub(crate) fn take_mod(r: &mut Reader<'_>, version: u8) -> Result<PortMod, Error> {
     let number = take_number(r, version)?;
     let known = if version == 1 { 0x7f } else { CONFIG_11 };
@@ -189,7 +190,7 @@ pub(crate) fn take_mod(r: &mut Reader<'_>, version: u8) -> Result<PortMod, Error
         r.skip(2)?;
     }
     let (config, mask) = (r.u32()?, r.u32()?);
-    // 1.0 has no number for this error, and ignores what it does not know.
+    // 1.0 has no number for this error, and ignores unknown bits.
     if version > 1 && mask & !known != 0 {
         return Err(Error::PortModBadConfig);
     }
@@ -217,7 +218,7 @@ pub(crate) fn take_mod(r: &mut Reader<'_>, version: u8) -> Result<PortMod, Error
     })
 }
 
-/// Writes a change of a port's configuration.
+/// Encodes a change of a port's configuration.
 pub(crate) fn put_mod(out: &mut Vec<u8>, change: &PortMod, version: u8) {
     put_number(out, change.port, version);
     if version > 1 {
@@ -241,7 +242,7 @@ pub(crate) fn put_mod(out: &mut Vec<u8>, change: &PortMod, version: u8) {
     }
 }
 
-/// Reads a port's counters.
+/// Decodes a port's counters.
 pub(crate) fn take_stats(reader: &mut Reader<'_>, version: u8) -> Result<PortStats, Error> {
     if version >= 5 {
         return take_stats14(reader);
@@ -301,8 +302,8 @@ fn take_stats14(reader: &mut Reader<'_>) -> Result<PortStats, Error> {
     Ok(stats)
 }
 
-/// Writes a port's counters. 1.0 does not say that unknown ones are all ones, but Open vSwitch
-/// sends them so in every version.
+/// Encodes a port's counters. 1.0 does not say that unknown ones are all ones, but Open vSwitch
+/// sends them that way in every version.
 pub(crate) fn put_stats(out: &mut Vec<u8>, stats: &PortStats, version: u8) {
     let totals = [
         stats.rx_packets,
@@ -343,7 +344,7 @@ pub(crate) fn put_stats(out: &mut Vec<u8>, stats: &PortStats, version: u8) {
     }
 }
 
-/// Reads the port of a port statistics or description request; all ports are [`port::ANY`].
+/// Decodes the port of a port statistics or description request; [`port::ANY`] means all ports.
 pub(crate) fn take_request(r: &mut Reader<'_>, version: u8) -> Result<PortNo, Error> {
     let number = take_number(r, version)?;
     r.skip(if version == 1 { 6 } else { 4 })?;
@@ -353,13 +354,13 @@ pub(crate) fn take_request(r: &mut Reader<'_>, version: u8) -> Result<PortNo, Er
     Ok(number)
 }
 
-/// Writes the port of a request.
+/// Encodes the port of a request.
 pub(crate) fn put_request(out: &mut Vec<u8>, number: PortNo, version: u8) {
     put_number(out, number, version);
     out.pad(if version == 1 { 6 } else { 4 });
 }
 
-/// Reads which queues a request asks about. 1.0 says every port by its number for all ports.
+/// Decodes the queues selected by a request. In 1.0 every port is `OFPP_ALL`.
 pub(crate) fn take_queue_request(r: &mut Reader<'_>, version: u8) -> Result<QueueRequest, Error> {
     let mut number = take_number(r, version)?;
     if version == 1 {
@@ -374,7 +375,7 @@ pub(crate) fn take_queue_request(r: &mut Reader<'_>, version: u8) -> Result<Queu
     })
 }
 
-/// Writes which queues a request asks about.
+/// Encodes the queues selected by a request.
 pub(crate) fn put_queue_request(out: &mut Vec<u8>, request: QueueRequest, version: u8) {
     if version == 1 {
         let all = request.port == port::ANY;
@@ -386,7 +387,7 @@ pub(crate) fn put_queue_request(out: &mut Vec<u8>, request: QueueRequest, versio
     out.put_u32(request.queue);
 }
 
-/// Reads a queue's counters.
+/// Decodes a queue's counters.
 pub(crate) fn take_queue_stats(reader: &mut Reader<'_>, version: u8) -> Result<QueueStats, Error> {
     let mut part;
     let r = if version >= 5 {
@@ -414,7 +415,7 @@ pub(crate) fn take_queue_stats(reader: &mut Reader<'_>, version: u8) -> Result<Q
     })
 }
 
-/// Writes a queue's counters.
+/// Encodes a queue's counters.
 pub(crate) fn put_queue_stats(out: &mut Vec<u8>, stats: &QueueStats, version: u8) {
     if version >= 5 {
         out.put_u16(48);
@@ -433,7 +434,8 @@ pub(crate) fn put_queue_stats(out: &mut Vec<u8>, stats: &QueueStats, version: u8
     }
 }
 
-/// Reads a queue's configuration; `port` is that of the reply, where queues have none of their own.
+/// Decodes a queue's configuration; `port` is that of the reply, used in versions whose queues have
+/// no port.
 pub(crate) fn take_queue(
     reader: &mut Reader<'_>,
     version: u8,
@@ -478,7 +480,7 @@ pub(crate) fn take_queue(
     Ok(queue)
 }
 
-/// Writes a queue's configuration.
+/// Encodes a queue's configuration.
 pub(crate) fn put_queue(out: &mut Vec<u8>, queue: &QueueDescription, version: u8) {
     let start = out.len();
     if version >= 5 {
@@ -493,7 +495,7 @@ pub(crate) fn put_queue(out: &mut Vec<u8>, queue: &QueueDescription, version: u8
     let at = out.len();
     out.put_u16(0);
     out.pad(if version <= 2 { 2 } else { 6 });
-    // 1.0 and 1.1 know only the rate that is guaranteed.
+    // 1.0 and 1.1 only have the guaranteed rate.
     let max_rate = queue.max_rate.filter(|_| version >= 3);
     for (kind, rate) in [(1, queue.min_rate), (2, max_rate)] {
         let Some(rate) = rate else { continue };

@@ -1,8 +1,8 @@
-//! What messages say that others have said before them.
+//! A cache of the last match and instructions of a connection's messages.
 //!
-//! Flow mods that come in numbers are most often of one kind: they do the same and match other
-//! values of the same fields. What was read last is remembered, and where a message says it again,
-//! it is not read and checked again.
+//! In a series of flow mods most have the same instructions and match other values of the same
+//! fields. The last ones decoded are remembered; if a message repeats them, they are not decoded
+//! and checked again.
 
 use crate::Error;
 use crate::codec::oxm::{self, Strictness};
@@ -11,10 +11,10 @@ use crate::model::flow::Instructions;
 use crate::model::word_field::{self, WordField};
 use packet::{Field, Match};
 
-/// Bytes of instructions, and of a match, that are remembered.
+/// Maximum bytes of instructions, and of a match, that are remembered.
 const REMEMBERED: usize = 256;
 
-/// Fields that may have any value, and whose value decides nothing about other fields.
+/// Fields that may have any value, on which the validity of other fields does not depend.
 const FREE: [Field; 8] = [
     Field::EthSrc,
     Field::EthDst,
@@ -26,32 +26,32 @@ const FREE: [Field; 8] = [
     Field::UdpDst,
 ];
 
-/// What was read last on a connection.
+/// What was last decoded on a connection.
 #[derive(Debug, Default)]
 pub struct Repeats {
     form: Form,
     bytes: Vec<u8>,
     version: u8,
-    /// The table of the rule that the instructions were for.
+    /// The table of the rule with the instructions.
     table: u8,
     instructions: Option<Instructions>,
-    /// Whether they may stand in every rule of that table, whatever it matches.
+    /// Whether they are valid in every rule of that table, whatever it matches.
     fits_all: bool,
 }
 
 impl Repeats {
-    /// What these bytes mean, if they were read last.
+    /// Returns the instructions that these bytes encode, if they are remembered.
     pub(crate) fn instructions(&self, bytes: &[u8], version: u8) -> Option<Instructions> {
         let same = self.version == version && self.bytes == bytes;
         self.instructions.as_ref().filter(|_| same).cloned()
     }
 
-    /// Whether the remembered instructions are known to be right in a rule of this table.
+    /// Returns whether the remembered instructions are known to be valid in a rule of this table.
     pub(crate) fn fit(&self, table: u8) -> bool {
         self.fits_all && self.table == table
     }
 
-    /// Remembers what these bytes mean, and that it was found right in a rule of this table.
+    /// Remembers the instructions that these bytes encode, which are valid in a rule of this table.
     pub(crate) fn note(
         &mut self,
         bytes: &[u8],
@@ -69,7 +69,7 @@ impl Repeats {
         self.instructions = Some(instructions.clone());
     }
 
-    /// Reads a match as [`oxm::take_match`] does.
+    /// Decodes a match like [`oxm::take_match`].
     pub(crate) fn take_match(&mut self, reader: &mut Reader<'_>) -> Result<Match, Error> {
         let bytes = reader.bytes();
         if let Some(matching) = self.form.read(bytes) {
@@ -83,21 +83,21 @@ impl Repeats {
     }
 }
 
-/// A match as it was read last, with its padding: one that differs only in the values of [`FREE`]
-/// fields is right as well.
+/// The last match decoded, with its padding. One that differs only in the values of [`FREE`] fields
+/// is valid too.
 #[derive(Debug, Default)]
 struct Form {
-    /// As it came, those values zero; empty for none.
+    /// Its bytes, with those values zero; empty for none.
     bytes: Vec<u8>,
-    /// All ones, but zero for those values.
+    /// All ones, except zero for those values.
     fixed: Vec<u8>,
-    /// Where each of them begins and ends, and where it lies in the match.
+    /// For each of those values, its range of bytes and its position in the match.
     free: Vec<(usize, usize, WordField)>,
     matching: Match,
 }
 
 impl Form {
-    /// The match at the beginning of these bytes, if it is of this form.
+    /// Returns the match at the beginning of these bytes, if it has this form.
     fn read(&self, bytes: &[u8]) -> Option<Match> {
         let bytes = bytes.get(..self.bytes.len())?;
         let differ = |(byte, (fixed, wanted)): (&u8, (&u8, &u8))| (byte & fixed) ^ wanted;
@@ -113,7 +113,7 @@ impl Form {
         Some(matching)
     }
 
-    /// Remembers a match that was found right.
+    /// Remembers a valid match.
     fn note(&mut self, bytes: &[u8], matching: &Match) {
         self.bytes.clear();
         self.free.clear();
@@ -152,8 +152,8 @@ mod tests {
     }
 
     proptest! {
-        /// One match after the other, of the same form, with a bit turned, or of another form: as
-        /// if each were the first.
+        /// Matches in sequence, of the same form, with a bit changed, or of another form, are
+        /// decoded as if each were the first.
         #[test]
         fn as_if_nothing_came_before(
             messages in prop::collection::vec(

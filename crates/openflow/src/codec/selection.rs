@@ -1,7 +1,6 @@
-//! Properties of groups from and to bytes: Netronome's selection method.
+//! Properties of groups: decoding and encoding of Netronome's selection method.
 //!
-//! `fields` are NXM or OXM headers without mask bit, each followed by the mask of the bits that are
-//! hashed.
+//! `fields` are NXM or OXM headers without mask bit, each followed by the mask of the bits to hash.
 
 use crate::codec::oxm;
 use crate::codec::wire::{Put, Reader};
@@ -10,14 +9,14 @@ use crate::model::group::{GroupCommand, GroupKind, Selection, SelectionMethod};
 
 /// `OFPGPT_EXPERIMENTER`, `OFPGBPT_EXPERIMENTER`.
 pub(crate) const EXPERIMENTER: u16 = 0xffff;
-/// Netronome, as it is registered, and as older Open vSwitch wrote it.
+/// Netronome's ids: the registered one, and the one that older Open vSwitch sent.
 const NETRONOME: [u32; 2] = [0x0000_154d, 0x0000_1540];
 /// `NTRT_SELECTION_METHOD`.
 const SELECTION_METHOD: u32 = 1;
-/// Bytes of a method's name, its zero included.
+/// Length of a method's name, including its terminating zero.
 const NAME: usize = 16;
 
-/// The error for an experimenter's property that nothing here knows.
+/// Returns the error for an unknown experimenter's property.
 pub(crate) fn unknown_experimenter(content: &mut Reader<'_>) -> Result<Error, Error> {
     let experimenter = content.u32()?;
     let known = NETRONOME.contains(&experimenter) || [NICIRA, ONF].contains(&experimenter);
@@ -28,8 +27,8 @@ pub(crate) fn unknown_experimenter(content: &mut Reader<'_>) -> Result<Error, Er
     })
 }
 
-/// Reads the properties that fill `r`. Only select groups that are made or replaced may say how
-/// they choose.
+/// Decodes the properties that fill `r`. Only a message that adds or replaces a select group may
+/// have a selection method.
 pub(crate) fn take_properties(
     r: &mut Reader<'_>,
     command: GroupCommand,
@@ -89,7 +88,7 @@ fn take_selection(r: &mut Reader<'_>) -> Result<Selection, Error> {
     })
 }
 
-/// Writes the property that says how a group chooses.
+/// Encodes a group's selection method.
 pub(crate) fn put_selection(out: &mut Vec<u8>, selection: &Selection, version: u8) {
     let start = out.len();
     out.put_u16(EXPERIMENTER);

@@ -1,4 +1,4 @@
-//! Sluice's own messages and actions from and to bytes; docs/protocol-extensions.md has the
+//! Sluice's own messages and actions: decoding and encoding; docs/protocol-extensions.md has the
 //! layouts.
 
 use crate::codec::wire::{Put, Reader};
@@ -26,18 +26,18 @@ mod kind {
 const SET_FCF: u16 = 1;
 const STEER: u16 = 2;
 
-/// No mode: it is only asked for, or no controller has chosen one.
+/// No mode: the mode is only requested, or no controller has chosen one.
 const NO_MODE: u8 = 0xff;
 /// No virtual machine.
 const NO_VM: u16 = 0xffff;
-/// The priority bit, among flags.
+/// The priority bit of flags.
 const PRIORITY: u16 = 1;
-/// More parts follow, among flags.
+/// The flag that more parts follow.
 const MORE: u16 = 1;
-/// The field is believed, among a device's flags.
+/// A device's flag that the field is trusted.
 const TRUSTED: u8 = 1;
 
-/// A number that stands for something; [`Error::BadPropertyValue`] where it does not.
+/// Returns the value found, or [`Error::BadPropertyValue`] for an unknown number.
 fn known<T>(found: Option<T>) -> Result<T, Error> {
     found.ok_or(Error::BadPropertyValue)
 }
@@ -49,8 +49,8 @@ fn zeroes(r: &mut Reader<'_>, n: usize) -> Result<(), Error> {
     }
 }
 
-/// A device's name in a field of [`NAME_LEN`] bytes: what a kernel interface may be called, so that
-/// it can be part of a path.
+/// Decodes a device's name in a field of [`NAME_LEN`] bytes. It must be a valid name of a kernel
+/// interface, so that it can be part of a path.
 fn take_name(r: &mut Reader<'_>) -> Result<String, Error> {
     let bytes = r.take(NAME_LEN)?;
     let end = bytes.iter().position(|byte| *byte == 0);
@@ -77,7 +77,7 @@ fn take_optional_vm(number: u16) -> Result<Option<u16>, Error> {
     }
 }
 
-/// The table that a kind and a name mean.
+/// Returns the table of a kind and a name.
 fn target(kind: u8, name: String) -> Result<Target, Error> {
     match (kind, name.is_empty()) {
         (0, true) => Ok(Target::Datapath),
@@ -96,7 +96,8 @@ fn put_target(out: &mut Vec<u8>, target: &Target, padding: usize) {
     out.put_text(name, NAME_LEN);
 }
 
-/// The text of a match: its length, its bytes, and padding to 8 bytes since `start`.
+/// Decodes the text of a match: its length, its bytes, and padding to 8 bytes; `before` is the
+/// number of bytes in front of it.
 fn take_match(r: &mut Reader<'_>, before: usize) -> Result<String, Error> {
     let length = usize::from(r.u16()?);
     if length > MATCH_MAX {
@@ -137,7 +138,7 @@ fn core_number(core: IrqCore) -> (u8, u32) {
     }
 }
 
-/// Reads a message from its number on.
+/// Decodes a message from its number on.
 pub(crate) fn take(r: &mut Reader<'_>) -> Result<Steering, Error> {
     Ok(match r.u32()? {
         kind::CAPABILITIES_REQUEST => Steering::CapabilitiesRequest,
@@ -204,7 +205,7 @@ fn take_capabilities(r: &mut Reader<'_>) -> Result<HostCapabilities, Error> {
     let layout = take_layout(r.u8()?)?;
     let abilities = known(Abilities::from_bits(r.u32()?))?;
     zeroes(r, 4)?;
-    // Bit n is the layout of number n + 1.
+    // Bit n is the layout with number n + 1.
     if layouts & !7 != 0 {
         return Err(Error::BadPropertyValue);
     }
@@ -302,7 +303,7 @@ fn take_stats(r: &mut Reader<'_>) -> Result<SteeringStats, Error> {
     })
 }
 
-/// Writes a message from the experimenter id on.
+/// Encodes a message from the experimenter id on.
 pub(crate) fn put(out: &mut Vec<u8>, message: &Steering) {
     out.put_u32(EXPERIMENTER);
     match message {
@@ -401,7 +402,7 @@ fn put_stats(out: &mut Vec<u8>, entry: &SteeringStats) {
     put_match(out, &entry.matching, start);
 }
 
-/// Reads an action from its number on.
+/// Decodes an action from its number on.
 pub(crate) fn take_action(body: &mut Reader<'_>) -> Result<Action, Error> {
     let whole = body.len() + 8;
     let number = body.u16()?;
@@ -429,14 +430,14 @@ pub(crate) fn take_action(body: &mut Reader<'_>) -> Result<Action, Error> {
     }
 }
 
-/// The action, where the VM id is one of some layout.
+/// Returns the action if the VM id is valid in some layout.
 pub(crate) fn set_fcf(fcf: Fcf) -> Option<Action> {
     (1..=VM_ID_MAX)
         .contains(&fcf.vm)
         .then_some(Action::SetFcf(fcf))
 }
 
-/// Writes an action's body, from the experimenter id on; nothing for others.
+/// Encodes an action's body, from the experimenter id on; nothing for other actions.
 pub(crate) fn put_action(out: &mut Vec<u8>, action: &Action) {
     match action {
         Action::SetFcf(fcf) => {

@@ -1,4 +1,4 @@
-//! Table statistics, features and configuration from and to bytes.
+//! Table statistics, features and configuration: decoding and encoding.
 
 use crate::codec::action_encode::property;
 use crate::codec::oxm;
@@ -14,7 +14,7 @@ use packet::fields::{FIELDS, FieldDef, Maskable};
 /// Every field of 1.0's match (`OFPFW_ALL`).
 const WILDCARDS_10: u32 = (1 << 22) - 1;
 
-/// Reads a table's counters.
+/// Decodes a table's counters.
 pub(crate) fn take_stats(r: &mut Reader<'_>, version: u8) -> Result<TableStats, Error> {
     let mut stats = TableStats {
         table: r.u8()?,
@@ -52,8 +52,8 @@ pub(crate) fn take_stats(r: &mut Reader<'_>, version: u8) -> Result<TableStats, 
     Ok(stats)
 }
 
-/// Writes a table's counters. What 1.1 and 1.2 also say of its matches and actions is the same for
-/// every table: all.
+/// Encodes a table's counters. The fields and actions of 1.1 and 1.2 are the same for every table:
+/// all.
 pub(crate) fn put_stats(out: &mut Vec<u8>, stats: &TableStats, version: u8) {
     out.put_u8(stats.table);
     match version {
@@ -66,8 +66,8 @@ pub(crate) fn put_stats(out: &mut Vec<u8>, stats: &TableStats, version: u8) {
         2 => {
             out.pad(7);
             out.put_text(&stats.name, 32);
-            // Wildcards and match: every field of OFPFMF11_*, the type not being one; actions 0 to
-            // 24 in both places.
+            // Wildcards and match: every field of OFPFMF11_* except the type; actions 0 to 24 in
+            // both places.
             let (fields, actions) = (0xfbff, 0x1ff_ffff);
             let instructions = stats.instructions.bits();
             for word in [fields, fields, instructions, actions, actions, stats.config] {
@@ -97,7 +97,7 @@ pub(crate) fn put_stats(out: &mut Vec<u8>, stats: &TableStats, version: u8) {
     out.put_u64(stats.matched);
 }
 
-/// Bit n for field n of OXM's basic class in 1.2, where `which` says so.
+/// Returns the fields of OXM's basic class in 1.2 for which `which` holds, bit n for field n.
 fn fields_12(which: fn(&FieldDef) -> bool) -> u64 {
     FIELDS
         .iter()
@@ -109,7 +109,7 @@ fn fields_12(which: fn(&FieldDef) -> bool) -> u64 {
 const EVICTION_PROPERTY: u16 = 2;
 const VACANCY_PROPERTY: u16 = 3;
 
-/// Reads a table mod.
+/// Decodes a table mod.
 pub(crate) fn take_config(r: &mut Reader<'_>, version: u8) -> Result<TableConfig, Error> {
     let table = r.u8()?;
     r.skip(3)?;
@@ -124,7 +124,7 @@ pub(crate) fn take_config(r: &mut Reader<'_>, version: u8) -> Result<TableConfig
     take_config_properties(r, config)
 }
 
-/// Properties of a table's configuration, to the end (1.4 section 7.3.4.4).
+/// Decodes the properties of a table's configuration, to the end (1.4 section 7.3.4.4).
 fn take_config_properties(
     r: &mut Reader<'_>,
     mut config: TableConfig,
@@ -148,7 +148,7 @@ fn take_config_properties(
     Ok(config)
 }
 
-/// Writes a table mod.
+/// Encodes a table mod.
 pub(crate) fn put_config(out: &mut Vec<u8>, config: &TableConfig, version: u8) {
     out.put_u8(config.table);
     out.pad(3);
@@ -169,7 +169,7 @@ fn put_config_properties(out: &mut Vec<u8>, config: &TableConfig) {
     }
 }
 
-/// Reads a table's description (1.4).
+/// Decodes a table's description (1.4).
 pub(crate) fn take_description(reader: &mut Reader<'_>) -> Result<TableConfig, Error> {
     let length = usize::from(reader.u16()?);
     let rest = length.checked_sub(2).ok_or(Error::BadLength)?;
@@ -184,7 +184,7 @@ pub(crate) fn take_description(reader: &mut Reader<'_>) -> Result<TableConfig, E
     take_config_properties(&mut r, config)
 }
 
-/// Writes a table's description (1.4).
+/// Encodes a table's description (1.4).
 pub(crate) fn put_description(out: &mut Vec<u8>, config: &TableConfig) {
     let start = out.len();
     out.put_u16(0);
@@ -195,7 +195,7 @@ pub(crate) fn put_description(out: &mut Vec<u8>, config: &TableConfig) {
     out.set_length(start, start);
 }
 
-/// Reads a table's status (1.4 section 7.4.5).
+/// Decodes a table's status (1.4 section 7.4.5).
 pub(crate) fn take_status(r: &mut Reader<'_>) -> Result<TableStatus, Error> {
     let reason = match r.u8()? {
         3 => TableReason::VacancyDown,
@@ -209,14 +209,14 @@ pub(crate) fn take_status(r: &mut Reader<'_>) -> Result<TableStatus, Error> {
     })
 }
 
-/// Writes a table's status.
+/// Encodes a table's status.
 pub(crate) fn put_status(out: &mut Vec<u8>, status: &TableStatus) {
     out.put_u8(status.reason as u8);
     out.pad(7);
     put_description(out, &status.table);
 }
 
-/// `OFPTFPT_*`; the miss form of each is one more.
+/// `OFPTFPT_*`; the number of each miss form is one more.
 mod property_kind {
     pub const INSTRUCTIONS: u16 = 0;
     pub const NEXT_TABLES: u16 = 2;
@@ -228,7 +228,7 @@ mod property_kind {
     pub const APPLY_SET_FIELD: u16 = 14;
 }
 
-/// Reads what a table can do.
+/// Decodes a table's features.
 pub(crate) fn take_features(reader: &mut Reader<'_>, version: u8) -> Result<TableFeatures, Error> {
     let length = usize::from(reader.u16()?);
     let rest = length.checked_sub(2).ok_or(Error::BadLength)?;
@@ -245,7 +245,7 @@ pub(crate) fn take_features(reader: &mut Reader<'_>, version: u8) -> Result<Tabl
         max_entries: r.u32()?,
         ..TableFeatures::default()
     };
-    // A miss property that is absent says the same as the ordinary one.
+    // If a miss property is absent, the ordinary one applies to the table-miss rule too.
     let mut miss_given = 0_u16;
     while !r.is_empty() {
         let (kind, mut content) = r.property(Error::BadPropertyLength)?;
@@ -315,8 +315,8 @@ fn take_property(
     Ok(())
 }
 
-/// Reads ids of instructions or actions, as a bit set. Ids of experimenters and those beyond 63 are
-/// passed over.
+/// Decodes ids of instructions or actions as a bit set. Ids of experimenters and those above 63 are
+/// skipped.
 fn take_ids(content: &mut Reader<'_>) -> Result<u64, Error> {
     let mut bits = 0;
     while !content.is_empty() {
@@ -329,7 +329,7 @@ fn take_ids(content: &mut Reader<'_>) -> Result<u64, Error> {
     Ok(bits)
 }
 
-/// Reads headers of fields, and whether each has the mask bit. Unknown fields are passed over.
+/// Decodes headers of fields, and whether each has the mask bit. Unknown fields are skipped.
 fn take_fields(content: &mut Reader<'_>) -> Result<Vec<(Field, bool)>, Error> {
     let mut fields = Vec::new();
     while !content.is_empty() {
@@ -344,7 +344,7 @@ fn only_fields(entries: Vec<(Field, bool)>) -> Vec<Field> {
     entries.into_iter().map(|(field, _)| field).collect()
 }
 
-/// Writes what a table can do.
+/// Encodes a table's features.
 pub(crate) fn put_features(out: &mut Vec<u8>, features: &TableFeatures, version: u8) {
     let start = out.len();
     out.put_u16(0);
@@ -368,7 +368,7 @@ pub(crate) fn put_features(out: &mut Vec<u8>, features: &TableFeatures, version:
     out.set_length(start, start);
 }
 
-/// Writes the properties of ordinary rules, or of the miss rule where it differs from `same_as`.
+/// Encodes the properties of ordinary rules, or those of the miss rule that differ from `same_as`.
 fn put_rules(out: &mut Vec<u8>, rules: &RuleKinds, same_as: Option<&RuleKinds>, version: u8) {
     use property_kind::*;
     let miss = u16::from(same_as.is_some());
@@ -411,14 +411,14 @@ fn put_rules(out: &mut Vec<u8>, rules: &RuleKinds, same_as: Option<&RuleKinds>, 
     }
 }
 
-/// Fields that set-field may write in a version.
+/// Returns the fields that set-field may write in a version.
 fn settable(kinds: &ActionKinds, version: u8) -> Vec<Field> {
     let mut fields = kinds.set_fields.clone();
     fields.retain(|field| version < 6 || !crate::model::action::READ_ONLY_IN_TOOLS.contains(field));
     fields
 }
 
-/// Actions whose numbers a version has.
+/// Returns the actions that have a number in a version.
 fn spoken(kinds: &ActionKinds, version: u8) -> u64 {
     let highest = if version >= 6 { 29 } else { 27 };
     kinds.actions & ((2 << highest) - 1)

@@ -1,5 +1,5 @@
-//! `NXT_TLV_TABLE_MOD`, `NXT_TLV_TABLE_REQUEST` and `NXT_TLV_TABLE_REPLY` (Open vSwitch's
-//! `nicira-ext.h`).
+//! Decoding and encoding of `NXT_TLV_TABLE_MOD`, `NXT_TLV_TABLE_REQUEST` and `NXT_TLV_TABLE_REPLY`
+//! (Open vSwitch's `nicira-ext.h`).
 
 use crate::codec::wire::{Put, Reader};
 use crate::model::error::Error;
@@ -36,7 +36,7 @@ fn put_mappings(out: &mut Vec<u8>, mappings: &[TlvMapping]) {
     }
 }
 
-/// The body of a change, from the command on.
+/// Decodes the body of a change, from the command on.
 pub(crate) fn take_mod(r: &mut Reader<'_>) -> Result<TlvTableMod, Error> {
     let command = match r.u16()? {
         0 => TlvCommand::Add,
@@ -57,7 +57,7 @@ pub(crate) fn put_mod(out: &mut Vec<u8>, change: &TlvTableMod) {
     put_mappings(out, &change.mappings);
 }
 
-/// The body of a reply.
+/// Decodes the body of a reply.
 pub(crate) fn take_table(r: &mut Reader<'_>) -> Result<TlvTable, Error> {
     let (max_space, max_fields) = (r.u32()?, r.u16()?);
     r.skip(10)?;

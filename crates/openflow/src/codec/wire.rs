@@ -2,8 +2,8 @@
 
 use crate::model::error::Error;
 
-/// Takes bytes from the front of a slice. A read past the end gives the error that the reader was
-/// made with, so that a short match is a match error and a short action an action error.
+/// Reads from the front of a slice. A read past the end fails with the error that the reader was
+/// created with, so that a short match is a match error and a short action an action error.
 #[derive(Clone, Copy)]
 pub(crate) struct Reader<'a> {
     rest: &'a [u8],
@@ -19,7 +19,7 @@ impl<'a> Reader<'a> {
         self.rest.len()
     }
 
-    /// All that is left, which stays.
+    /// Returns the bytes that are left, without consuming them.
     pub(crate) fn bytes(&self) -> &'a [u8] {
         self.rest
     }
@@ -28,7 +28,7 @@ impl<'a> Reader<'a> {
         self.rest.is_empty()
     }
 
-    /// The next `n` bytes.
+    /// Reads the next `n` bytes.
     #[inline]
     pub(crate) fn take(&mut self, n: usize) -> Result<&'a [u8], Error> {
         let (head, tail) = self.rest.split_at_checked(n).ok_or(self.short)?;
@@ -36,12 +36,12 @@ impl<'a> Reader<'a> {
         Ok(head)
     }
 
-    /// All bytes left.
+    /// Reads all bytes left.
     pub(crate) fn take_rest(&mut self) -> &'a [u8] {
         std::mem::take(&mut self.rest)
     }
 
-    /// A reader over the next `n` bytes, whose short reads give `short`.
+    /// Returns a reader over the next `n` bytes, whose short reads fail with `short`.
     pub(crate) fn part(&mut self, n: usize, short: Error) -> Result<Reader<'a>, Error> {
         Ok(Reader::new(self.take(n)?, short))
     }
@@ -77,21 +77,21 @@ impl<'a> Reader<'a> {
         self.array()
     }
 
-    /// Passes over padding, whatever it holds (OpenFlow 1.3.5 section 7: padding is ignored on
+    /// Skips padding, whatever its contents (OpenFlow 1.3.5 section 7: padding is ignored on
     /// receipt).
     #[inline]
     pub(crate) fn skip(&mut self, n: usize) -> Result<(), Error> {
         self.take(n).map(|_| ())
     }
 
-    /// A text in a field of `n` bytes that ends at the first zero.
+    /// Reads a text in a field of `n` bytes, up to the first zero.
     pub(crate) fn text(&mut self, n: usize) -> Result<String, Error> {
         let bytes = self.take(n)?;
         let end = bytes.iter().position(|byte| *byte == 0).unwrap_or(n);
         Ok(String::from_utf8_lossy(&bytes[..end]).into_owned())
     }
 
-    /// Seconds and nanoseconds, as nanoseconds. All ones in both, "not known", become all ones.
+    /// Reads seconds and nanoseconds as nanoseconds. All ones in both (unknown) give all ones.
     pub(crate) fn duration(&mut self) -> Result<u64, Error> {
         let (seconds, nanoseconds) = (self.u32()?, self.u32()?);
         if (seconds, nanoseconds) == (u32::MAX, u32::MAX) {
@@ -100,9 +100,9 @@ impl<'a> Reader<'a> {
         Ok(u64::from(seconds) * 1_000_000_000 + u64::from(nanoseconds))
     }
 
-    /// A type-length-value item (`ofp_prop_header`): its type and content. `length` counts from the
-    /// type to the content's end and the item is padded to 8 bytes; a last item may lack its
-    /// padding.
+    /// Reads a type-length-value item (`ofp_prop_header`): its type and content. `length` counts
+    /// from the type to the content's end, and the item is padded to 8 bytes; a last item may lack
+    /// its padding.
     pub(crate) fn property(&mut self, bad_length: Error) -> Result<(u16, Reader<'a>), Error> {
         let (kind, length) = (self.u16()?, usize::from(self.u16()?));
         if length < 4 || length - 4 > self.len() {
@@ -121,15 +121,15 @@ pub(crate) trait Put {
     fn put_u32(&mut self, value: u32);
     fn put_u64(&mut self, value: u64);
     fn put(&mut self, bytes: &[u8]);
-    /// `n` zero bytes.
+    /// Appends `n` zero bytes.
     fn pad(&mut self, n: usize);
-    /// Zero bytes until the length since `start` is a multiple of 8.
+    /// Appends zero bytes until the length since `start` is a multiple of 8.
     fn align(&mut self, start: usize);
     /// Writes the length since `start` over the two bytes at `at`.
     fn set_length(&mut self, at: usize, start: usize);
-    /// `text` cut so that it ends in a zero within `n` bytes, and zeroes.
+    /// Appends `text` in `n` bytes, cut so that at least one zero follows it.
     fn put_text(&mut self, text: &str, n: usize);
-    /// Nanoseconds as seconds and nanoseconds; all ones stay all ones.
+    /// Appends nanoseconds as seconds and nanoseconds; all ones stay all ones.
     fn put_duration(&mut self, nanoseconds: u64);
 }
 
@@ -163,8 +163,8 @@ impl Put for Vec<u8> {
         self.pad(length.next_multiple_of(8) - length);
     }
     fn set_length(&mut self, at: usize, start: usize) {
-        // What is written is bounded by its caller; a length that did not fit would be a lie on the
-        // wire, so it is clamped.
+        // Callers bound the length; should it not fit all the same, it is clamped rather than
+        // truncated to its low bits.
         let length = (self.len() - start).min(usize::from(u16::MAX)) as u16;
         self[at..at + 2].copy_from_slice(&length.to_be_bytes());
     }

@@ -1,116 +1,117 @@
 //! Actions and instructions, version-neutral.
 //!
 //! Where versions have different actions for one effect (`mod_nw_src` in 1.0, `set_field` in 1.3,
-//! `load` in Nicira's), each form has a variant, so that a rule is reported in the words in which
-//! it came, as Open vSwitch does.
+//! `load` in Nicira's), each form has a variant, so that, as in Open vSwitch, a rule is reported in
+//! the form in which it came.
 
 use crate::model::conntrack::{Ct, Encap, Nat};
 use crate::model::port::PortNo;
 use crate::model::steering::{Fcf, Target};
 use packet::{Field, Value};
 
-/// Fields that only `set_field` writes, and before 1.5: Open vSwitch and its tools only read them.
-/// From 1.5 on `ovs-ofctl` sends a `load` in the form of a set-field, and it gives up on a whole
-/// dump at the first rule that writes one of these.
+/// Fields that only `set_field` writes, and only before 1.5: Open vSwitch and its tools treat them
+/// as read-only. From 1.5 on `ovs-ofctl` sends a `load` in the form of a set-field, and it gives up
+/// on a whole dump at the first rule that writes one of these.
 pub const READ_ONLY_IN_TOOLS: [Field; 3] = [Field::EthType, Field::IpProto, Field::MplsBos];
 
 /// Part of a field: `field[start..start + bits]`, counted from the field's lowest bit.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Subfield {
-    /// Which field.
+    /// The field.
     pub field: Field,
     /// The lowest bit.
     pub start: u16,
-    /// How many bits, at least 1.
+    /// Number of bits, at least 1.
     pub bits: u16,
 }
 
 /// An action. Names follow the OpenFlow 1.3 and Nicira extension names.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Action {
-    /// Send to a port, also a reserved one. `max_len`: bytes sent to a controller, 0xffff for all.
+    /// Output to a port, also a reserved one. `max_len`: bytes sent to a controller, 0xffff for
+    /// all.
     Output {
-        /// Where.
+        /// The port.
         port: PortNo,
-        /// Bytes for a controller.
+        /// Maximum bytes for a controller.
         max_len: u16,
     },
-    /// Nicira: send to the port whose number the field holds.
+    /// Nicira: output to the port whose number is in the field.
     OutputReg {
-        /// Where the number lies.
+        /// The bits that hold the number.
         source: Subfield,
-        /// Bytes for a controller.
+        /// Maximum bytes for a controller.
         max_len: u16,
     },
-    /// Nicira: send at most `max_len` bytes of the packet to a port.
+    /// Nicira: output at most `max_len` bytes of the packet to a port.
     OutputTrunc {
-        /// Where.
+        /// The port.
         port: PortNo,
         /// Bytes to keep.
         max_len: u32,
     },
     /// Nicira `controller(...)`.
     Controller {
-        /// Bytes to send.
+        /// Maximum bytes to send.
         max_len: u16,
-        /// Controllers with this id (NXT_SET_CONTROLLER_ID) receive it.
+        /// The id of the controllers that receive it (NXT_SET_CONTROLLER_ID).
         controller_id: u16,
         /// `OFPR_*` reason.
         reason: u8,
-        /// Bytes handed back in the packet-in.
+        /// Bytes returned in the packet-in.
         userdata: Vec<u8>,
         /// Whether the walk pauses until NXT_RESUME.
         pause: bool,
-        /// Meter for packet-ins.
+        /// Meter that limits these packet-ins.
         meter_id: Option<u32>,
     },
-    /// 1.0: send through a queue.
+    /// 1.0: output through a queue.
     Enqueue {
-        /// Where.
+        /// The port.
         port: PortNo,
         /// The queue.
         queue: u32,
     },
-    /// Queue for outputs that follow.
+    /// Sets the queue for later outputs.
     SetQueue(u32),
-    /// Nicira: back to the default queue.
+    /// Nicira: returns to the default queue.
     PopQueue,
-    /// `OFPAT_SET_FIELD`, or Nicira `set_field` with a mask (`NXAST_REG_LOAD2`). Value and mask as
-    /// they lie in the key.
+    /// `OFPAT_SET_FIELD`, or Nicira `set_field` with a mask (`NXAST_REG_LOAD2`). Value and mask are
+    /// in the key's layout.
     SetField {
-        /// Which field.
+        /// The field.
         field: Field,
         /// The bits to write.
         value: Value,
-        /// Which bits to write; all of the field for a plain set-field.
+        /// The bits to write; the whole field for a plain set-field.
         mask: Value,
     },
     /// Nicira `load:value->dst`.
     Load {
-        /// Where to.
+        /// The destination.
         dst: Subfield,
         /// The bits, right-aligned.
         value: u64,
     },
-    /// Nicira `move:src->dst`, also 1.5 copy_field.
+    /// Nicira `move:src->dst`, also 1.5's copy_field.
     Move {
-        /// From.
+        /// The source.
         src: Subfield,
-        /// To; as many bits.
+        /// The destination, of the same width.
         dst: Subfield,
     },
-    /// 1.0/1.1 `mod_vlan_vid`; in 1.0 a tag is pushed where there is none (`push`).
+    /// 1.0/1.1 `mod_vlan_vid`; in 1.0 it pushes a tag if there is none (`push`).
     SetVlanVid {
         /// The VLAN id, 0-4095.
         vid: u16,
-        /// Push a tag where there is none.
+        /// Whether to push a tag if there is none.
         push: bool,
     },
     /// 1.0/1.1 `mod_vlan_pcp`.
     SetVlanPcp {
         /// The priority, 0-7.
         pcp: u8,
-        /// Push a tag where there is none.
+        /// Whether to push a tag if there is none.
         push: bool,
     },
     /// `strip_vlan`, `pop_vlan`.
@@ -135,8 +136,8 @@ pub enum Action {
     SetL4Src(u16),
     /// `mod_tp_dst`.
     SetL4Dst(u16),
-    /// `dec_ttl`, with the ids of the controllers that hear of an expired one (`dec_ttl` without
-    /// ids: `[0]`).
+    /// `dec_ttl`, with the ids of the controllers that get packets whose TTL has expired (`dec_ttl`
+    /// without ids: `[0]`).
     DecTtl(Vec<u16>),
     /// 1.1+ copy TTL inwards.
     CopyTtlIn,
@@ -144,7 +145,7 @@ pub enum Action {
     CopyTtlOut,
     /// Push an MPLS entry with this Ethertype.
     PushMpls(u16),
-    /// Pop the outermost MPLS entry; the Ethertype of what is below.
+    /// Pop the outermost MPLS entry; the Ethertype of what follows it.
     PopMpls(u16),
     /// Set the MPLS TTL.
     SetMplsTtl(u8),
@@ -158,24 +159,24 @@ pub enum Action {
     PushPbb(u16),
     /// Pop a PBB header.
     PopPbb,
-    /// Process in a group.
+    /// Send through a group.
     Group(u32),
     /// 1.5 meter action.
     Meter(u32),
-    /// Nicira: look up in another table, then go on. `in_port`/`table` None: the current one.
+    /// Nicira: look up in another table, then continue. None: the current `in_port` or `table`.
     Resubmit {
-        /// Port number to match with.
+        /// Ingress port to match.
         in_port: Option<PortNo>,
-        /// Table to look in.
+        /// Table to look up in.
         table: Option<u8>,
-        /// With connection-tracking fields swapped (`resubmit(,t,ct)`).
+        /// Whether to swap in the connection's original direction (`resubmit(,t,ct)`).
         with_ct_orig: bool,
     },
     /// Nicira `set_tunnel` / `set_tunnel64`.
     SetTunnel {
         /// The tunnel id.
         id: u64,
-        /// Came as the 64-bit form.
+        /// Whether it came in the 64-bit form.
         wide: bool,
     },
     /// Nicira `note`.
@@ -192,7 +193,7 @@ pub enum Action {
     Conjunction {
         /// Conjunction id.
         id: u32,
-        /// This clause.
+        /// Number of this clause, from 0.
         clause: u8,
         /// Number of clauses.
         clauses: u8,
@@ -203,58 +204,58 @@ pub enum Action {
     Multipath(Box<Multipath>),
     /// Nicira `bundle(...)` and `bundle_load(...)`.
     Bundle(Box<Bundle>),
-    /// Nicira `check_pkt_larger(max_len)->dst`: writes 1 where the packet is longer, else 0.
+    /// Nicira `check_pkt_larger(max_len)->dst`: writes 1 if the packet is longer, else 0.
     CheckPktLarger {
-        /// Bytes, Ethernet header included.
+        /// Length in bytes, Ethernet header included.
         max_len: u16,
-        /// One bit.
+        /// The bit to write.
         dst: Subfield,
     },
     /// Nicira `sample(...)`.
     Sample(Sample),
-    /// Nicira `fin_timeout(...)`: shorter timeouts for the rule once a TCP connection ends.
+    /// Nicira `fin_timeout(...)`: shortens the rule's timeouts when a TCP connection ends.
     FinTimeout {
-        /// Seconds, 0 for no change.
+        /// Idle timeout in seconds, 0 for no change.
         idle: u16,
-        /// Seconds, 0 for no change.
+        /// Hard timeout in seconds, 0 for no change.
         hard: u16,
     },
     /// Nicira `delete_field:tun_metadataN`.
     DeleteField(Field),
     /// Nicira `ct(...)`.
     Ct(Box<Ct>),
-    /// Nicira `ct_clear`: the packet is untracked again.
+    /// Nicira `ct_clear`: makes the packet untracked again.
     CtClear,
     /// Nicira `nat(...)`, only inside [`Action::Ct`].
     Nat(Box<Nat>),
     /// Nicira `encap(...)` (1.3).
     Encap(Box<Encap>),
-    /// Nicira `decap(...)` (1.3): take the outermost header off; what the packet is then
+    /// Nicira `decap(...)` (1.3): removes the outermost header. The packet's type afterwards
     /// (`OXM_OF_PACKET_TYPE`).
     Decap(u32),
     /// Nicira `dec_nsh_ttl` (1.3).
     DecNshTtl,
-    /// Sluice `set_fcf(...)`: the flow control field of the frame, or of the tunnel's outer header,
-    /// where the port that sends it writes one.
+    /// Sluice `set_fcf(...)`: sets the flow control field of the frame, or of the tunnel's outer
+    /// header, if the sending port writes one.
     SetFcf(Fcf),
-    /// Sluice: the packet is a message for a steering table. Only in packet-outs, alone.
+    /// Sluice: the packet is a message for a steering table. Only in packet-outs, and only alone.
     Steer(Target),
 }
 
-/// `NXAST_LEARN`, `NXAST_LEARN2`: the rule that a packet is to create.
+/// `NXAST_LEARN`, `NXAST_LEARN2`: the rule that a packet creates.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Learn {
-    /// Seconds without a packet, 0 for never.
+    /// Idle timeout in seconds, 0 for none.
     pub idle_timeout: u16,
-    /// Seconds, 0 for never.
+    /// Hard timeout in seconds, 0 for none.
     pub hard_timeout: u16,
-    /// Precedence.
+    /// Priority.
     pub priority: u16,
     /// Cookie.
     pub cookie: u64,
-    /// Tell when the rule goes.
+    /// Whether a message is sent when the rule is removed.
     pub send_flow_rem: bool,
-    /// Delete rules with this table and cookie when the learning rule goes.
+    /// Whether rules with this table and cookie are deleted with the learning rule.
     pub delete_learned: bool,
     /// Table of the new rule, 0 to 253.
     pub table: u8,
@@ -262,119 +263,119 @@ pub struct Learn {
     pub fin_idle_timeout: u16,
     /// Hard timeout after FIN or RST, 0 for no change.
     pub fin_hard_timeout: u16,
-    /// Most rules with this table and cookie, 0 for no limit (`NXAST_LEARN2`).
+    /// Maximum number of rules with this table and cookie, 0 for no limit (`NXAST_LEARN2`).
     pub limit: u32,
-    /// One bit that tells whether the rule could be added (`NXAST_LEARN2`).
+    /// One bit, set to whether the rule could be added (`NXAST_LEARN2`).
     pub result: Option<Subfield>,
-    /// What it matches and does, in order.
+    /// The elements of the new rule, in order.
     pub specs: Vec<LearnSpec>,
 }
 
 /// One element of a [`Learn`].
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct LearnSpec {
-    /// Where the bits come from.
+    /// The source of the bits.
     pub source: LearnSource,
-    /// What they are for.
+    /// The use of the bits.
     pub target: LearnTarget,
 }
 
-/// Where bits of a learned rule come from.
+/// The source of bits of a learned rule.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum LearnSource {
-    /// The packet.
+    /// Bits of the packet.
     Field(Subfield),
-    /// The action: a number, right-aligned, and its width in bits (1 to 128).
+    /// A constant, right-aligned, and its width in bits (1 to 128).
     Immediate {
-        /// The number.
+        /// The constant.
         value: u128,
         /// Its width.
         bits: u16,
     },
 }
 
-/// What bits of a learned rule are for.
+/// The use of bits in a learned rule.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum LearnTarget {
-    /// The rule matches them.
+    /// The rule matches them in these bits.
     Match(Subfield),
-    /// The rule loads them.
+    /// The rule loads them into these bits.
     Load(Subfield),
-    /// The rule outputs to the port of this number.
+    /// The rule outputs to the port with this number.
     Output,
 }
 
-/// Which fields choose among ways (`enum nx_hash_fields`).
+/// Fields that are hashed to choose a link or port (`enum nx_hash_fields`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u16)]
 pub enum HashFields {
     /// Ethernet source.
     EthSrc = 0,
-    /// Both directions of a connection alike: Ethernet, VLAN, Ethertype, IP, ports.
+    /// Symmetric in both directions: Ethernet, VLAN, Ethertype, IP, ports.
     SymmetricL4 = 1,
-    /// Likewise, of IP and TCP or SCTP only.
+    /// Symmetric: IP, and TCP or SCTP ports only.
     SymmetricL3L4 = 2,
-    /// Likewise, and UDP.
+    /// Symmetric: IP, and TCP, UDP or SCTP ports.
     SymmetricL3L4Udp = 3,
     /// IP source.
     NwSrc = 4,
     /// IP destination.
     NwDst = 5,
-    /// IP addresses, both directions alike.
+    /// Symmetric: IP addresses.
     SymmetricL3 = 6,
 }
 
-/// How a way is chosen by `multipath` (`enum nx_mp_algorithm`).
+/// How `multipath` chooses a link (`enum nx_mp_algorithm`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u16)]
 pub enum MultipathAlgorithm {
-    /// Hash modulo the number of ways.
+    /// Hash modulo the number of links.
     ModuloN = 0,
-    /// A contiguous part of the hash's range for each.
+    /// A contiguous part of the hash's range for each link.
     HashThreshold = 1,
     /// Highest random weight.
     Hrw = 2,
-    /// The hash, halved until it fits.
+    /// The hash, halved until it is a link's number.
     IterHash = 3,
 }
 
 /// `NXAST_MULTIPATH`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Multipath {
-    /// What is hashed.
+    /// The fields to hash.
     pub fields: HashFields,
     /// Universal hash parameter.
     pub basis: u16,
-    /// How a way is chosen.
+    /// How a link is chosen.
     pub algorithm: MultipathAlgorithm,
-    /// Number of ways less 1.
+    /// Number of links minus 1.
     pub max_link: u16,
     /// Argument of the algorithm.
     pub arg: u32,
-    /// Where the way's number goes.
+    /// Where the link's number is written.
     pub dst: Subfield,
 }
 
 /// `NXAST_BUNDLE`, `NXAST_BUNDLE_LOAD`.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Bundle {
-    /// What is hashed.
+    /// The fields to hash.
     pub fields: HashFields,
     /// Universal hash parameter.
     pub basis: u16,
-    /// Whether the first live port is taken (`active_backup`), else one by highest random weight
-    /// (`hrw`).
+    /// Whether the first live port is chosen (`active_backup`), rather than one by highest random
+    /// weight (`hrw`).
     pub active_backup: bool,
     /// The ports.
     pub members: Vec<PortNo>,
-    /// Where the port's number goes (`bundle_load`); None to output there.
+    /// Where the port's number is written (`bundle_load`); None to output to the port.
     pub dst: Option<Subfield>,
 }
 
 /// `NXAST_SAMPLE`, 2 and 3.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Sample {
-    /// Of 65535 packets, how many are sampled; at least 1.
+    /// Number of packets sampled out of 65535; at least 1.
     pub probability: u16,
     /// `Flow_Sample_Collector_Set` id.
     pub collector_set: u32,
@@ -382,9 +383,9 @@ pub struct Sample {
     pub domain: u32,
     /// IPFIX observation point.
     pub point: u32,
-    /// The port that is reported, [`crate::port::ANY`] for none.
+    /// The port to report, [`crate::port::ANY`] for none.
     pub port: PortNo,
-    /// 0 not said, 1 ingress, 2 egress.
+    /// Direction: 0 unspecified, 1 ingress, 2 egress.
     pub direction: u8,
 }
 
@@ -393,7 +394,7 @@ pub struct Sample {
 pub enum Instruction {
     /// Rate limit (1.3, 1.4).
     Meter(u32),
-    /// Execute now.
+    /// Execute the actions now.
     ApplyActions(Vec<Action>),
     /// Empty the action set.
     ClearActions,
@@ -401,36 +402,37 @@ pub enum Instruction {
     WriteActions(Vec<Action>),
     /// `metadata = metadata & !mask | value & mask`.
     WriteMetadata {
-        /// Bits.
+        /// The bits to write.
         value: u64,
-        /// Which bits.
+        /// The bits that are written.
         mask: u64,
     },
-    /// Go on in a later table.
+    /// Continue in a later table.
     GotoTable(u8),
-    /// 1.5: tell the controller when the rule's statistics pass thresholds.
+    /// 1.5: send the controller a message when the rule's statistics pass thresholds.
     StatTrigger(Box<StatTrigger>),
 }
 
 /// `OFPIT_STAT_TRIGGER` (OpenFlow 1.5.1 section 7.2.5.7).
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct StatTrigger {
-    /// Trigger at every multiple of the thresholds.
+    /// Whether it triggers at every multiple of the thresholds.
     pub periodic: bool,
-    /// Trigger for the first threshold passed only.
+    /// Whether it triggers only for the first threshold passed.
     pub only_first: bool,
-    /// Nanoseconds since the rule was added.
+    /// Threshold of the rule's age in nanoseconds.
     pub duration_ns: Option<u64>,
-    /// Nanoseconds without a packet.
+    /// Threshold of the time without a packet, in nanoseconds.
     pub idle_ns: Option<u64>,
-    /// Packets.
+    /// Threshold of the number of packets.
     pub packets: Option<u64>,
-    /// Bytes.
+    /// Threshold of the number of bytes.
     pub bytes: Option<u64>,
 }
 
 impl Action {
-    /// Whether it may stand in an action set, as Open vSwitch decides it (1.3.5 section 5.10).
+    /// Returns whether an action set may contain it, according to Open vSwitch (1.3.5 section
+    /// 5.10).
     pub fn is_allowed_in_set(&self) -> bool {
         !matches!(
             self,

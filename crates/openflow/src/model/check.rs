@@ -1,9 +1,9 @@
-//! Whether actions make sense for the packets they meet.
+//! Checks whether actions make sense for the packets that meet them.
 //!
-//! From 1.1 on a rule whose actions need a header that its match does not promise is refused
-//! (`OFPBAC_MATCH_INCONSISTENT`, OpenFlow 1.3.5 section 7.5.4.4); 1.0 accepts it and the action
-//! does nothing. Both refuse outputs that no switch can have. The check needs no state of
-//! the switch: what packets look like is followed through the list, since pushing and popping
+//! From 1.1 on, a rule whose actions need a header that its match does not require is refused
+//! (`OFPBAC_MATCH_INCONSISTENT`, OpenFlow 1.3.5 section 7.5.4.4); 1.0 accepts it and the action has
+//! no effect. Both refuse outputs to ports that no switch can have. The check needs no state of the
+//! switch: it follows what is known of the packet through the list, since pushing and popping
 //! headers changes it.
 
 use crate::model::action::{Action, Instruction, Learn, LearnSource, LearnTarget, Subfield};
@@ -15,19 +15,19 @@ use packet::fields::Prerequisite;
 use packet::{Field, Match, Value};
 use std::net::IpAddr;
 
-/// What the actions are checked against.
+/// What is known of the packets when they meet an action.
 #[derive(Clone, Debug)]
 struct Packets<'a> {
     eth_type: u16,
     ip_proto: u8,
     vlan_present: bool,
     matching: &'a Match,
-    /// Whether missing headers are errors (1.1).
+    /// Whether missing headers are errors (1.1 and later).
     strict: bool,
 }
 
 /// Checks a rule's instructions against its match. `table` is the rule's, or
-/// [`crate::flow::TABLE_ALL`] where it is not one; `version` the wire number of the
+/// [`crate::flow::TABLE_ALL`] if it has no single table; `version` is the wire number of the
 /// message's version.
 pub fn check_instructions(
     instructions: &[Instruction],
@@ -39,8 +39,8 @@ pub fn check_instructions(
     for instruction in instructions {
         match instruction {
             Instruction::ApplyActions(actions) => packets.check(actions)?,
-            // An action set is executed in an order of its own, later: only what holds in any order
-            // is checked.
+            // An action set is executed later and in its own order: only what holds in any order is
+            // checked.
             Instruction::WriteActions(actions) => {
                 let mut set = packets.clone();
                 set.strict = false;
@@ -75,7 +75,7 @@ impl<'a> Packets<'a> {
     }
 
     fn check(&mut self, actions: &[Action]) -> Result<(), Error> {
-        // A list with a conjunction holds nothing else but notes.
+        // A list with a conjunction may contain only conjunctions and notes.
         let conjunctions = actions
             .iter()
             .filter(|action| matches!(action, Action::Conjunction { .. }))
@@ -173,9 +173,9 @@ impl<'a> Packets<'a> {
         }
     }
 
-    /// What a rule to be learned takes from the packet must be there, and what it matches must
-    /// follow from what it matches before. Open vSwitch asks for the first only of the packet,
-    /// and for the second only of numbers.
+    /// Checks that the packet has the fields from which the rule is learned, and that the fields
+    /// that the rule names follow from its earlier match fields. As in Open vSwitch, only the
+    /// immediate values of match fields count for the latter.
     fn learn(&self, learn: &Learn) -> Result<(), Error> {
         let mut learned = Match::any();
         for spec in &learn.specs {
@@ -204,8 +204,8 @@ impl<'a> Packets<'a> {
         Ok(())
     }
 
-    /// A connection has addresses, and a helper for its protocol the right transport; in every
-    /// version.
+    /// Requires, in every version, that the packet is IP, that it has the transport protocol of the
+    /// helper (`alg`), and that its fields exist.
     fn connection(&self, ct: &Ct) -> Result<(), Error> {
         let transport = match ct.alg {
             21 => self.ip_proto == 6,
@@ -240,7 +240,7 @@ impl<'a> Packets<'a> {
         self.demand_field(subfield.field)
     }
 
-    /// Fields are checked in every version: 1.0 cannot name them, and Nicira's actions demand it.
+    /// Checks fields in every version: 1.0 cannot name them, and Nicira's actions require it.
     fn demand_field(&self, field: Field) -> Result<(), Error> {
         let holds = match field.def().prerequisite {
             Prerequisite::None => true,

@@ -1,19 +1,19 @@
-//! Requests to forget tracked connections (`NXT_CT_FLUSH` and `NXT_CT_FLUSH_ZONE`).
+//! Requests to flush tracked connections (`NXT_CT_FLUSH` and `NXT_CT_FLUSH_ZONE`).
 
-/// Which connections to forget (`NXT_CT_FLUSH`, and `NXT_CT_FLUSH_ZONE` for all of a zone).
+/// The connections to flush (`NXT_CT_FLUSH`, and `NXT_CT_FLUSH_ZONE` for all of a zone).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CtFlush {
-    /// Only those of this zone.
+    /// Only connections of this zone.
     pub zone: Option<u16>,
-    /// Only those of this IP protocol, 0 for any.
+    /// Only connections of this IP protocol, 0 for any.
     pub protocol: u8,
-    /// What the packets that made the connection have.
+    /// The tuple of the original direction.
     pub original: Option<CtTuple>,
-    /// What its answers have.
+    /// The tuple of the reply direction.
     pub reply: Option<CtTuple>,
 }
 
-/// Addresses and ports of one direction of a connection, each None for any.
+/// Addresses and ports of one direction of a connection; None for any.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct CtTuple {
     /// Source; IPv4 addresses are mapped into IPv6.

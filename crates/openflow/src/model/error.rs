@@ -1,8 +1,8 @@
-//! Errors as OpenFlow names them, and their numbers in each version.
+//! OpenFlow errors, their names, and their numbers in each version.
 //!
-//! One table says both. Versions number errors differently, and what 1.0 to 1.3 lack has numbers of
-//! Nicira's or ONF's, as Open vSwitch sends them; what has no number at all in a version is sent as
-//! [`Error::Unencodable`].
+//! One table has all of them. Versions number errors differently. An error that 1.0 to 1.3 lack has
+//! a number of Nicira's or ONF's, as Open vSwitch sends it; one that has no number at all in a
+//! version is sent as [`Error::Unencodable`].
 
 use crate::model::message::{ErrorKind, ErrorMessage};
 use crate::model::version::Version;
@@ -14,10 +14,10 @@ pub(crate) const ONF: u32 = 0x4f4e_4600;
 
 /// `NXET_VENDOR`: the type under which 1.0 and 1.1 carry Nicira's own errors.
 pub(crate) const NICIRA_ERROR_TYPE: u16 = 0xb0c2;
-/// `OFPET_EXPERIMENTER` (1.2).
+/// `OFPET_EXPERIMENTER` (1.2 and later).
 pub(crate) const EXPERIMENTER_TYPE: u16 = 0xffff;
 
-/// How an error is written in a range of versions.
+/// The number of an error in a range of versions.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Number {
     since: u8,
@@ -42,9 +42,9 @@ pub enum WireError {
         /// Code inside the envelope.
         code: u16,
     },
-    /// An experimenter's error (1.2).
+    /// An experimenter's error (1.2 and later).
     Experimenter {
-        /// Whose.
+        /// The experimenter's id.
         experimenter: u32,
         /// `exp_type`.
         code: u16,
@@ -75,7 +75,7 @@ const fn onf(since: u8, until: u8, code: u16) -> Number {
 
 macro_rules! errors {
     ($($variant:ident $name:literal: $($number:expr),+;)*) => {
-        /// An error to be reported to the peer. The codec gives it the numbers of the connection's
+        /// An error to report to the peer. The codec chooses its numbers by the connection's
         /// version.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
         #[allow(missing_docs)] // the names are the specification's: type, then code
@@ -87,7 +87,7 @@ macro_rules! errors {
             /// Every error.
             pub const ALL: &'static [Error] = &[$(Error::$variant,)*];
 
-            /// Its name in the specification or in Open vSwitch.
+            /// Returns its name in the specification or in Open vSwitch.
             pub fn name(self) -> &'static str {
                 match self {
                     $(Error::$variant => $name,)*
@@ -95,13 +95,13 @@ macro_rules! errors {
             }
         }
 
-        /// In the order of [`Error`].
+        /// Numbers in the order of [`Error`].
         static NUMBERS: &[&[Number]] = &[$(&[$($number),+],)*];
     };
 }
 
-// Constructor arguments: first and last version that has the number, then type and code: of() the
-// specification's, nx() in Nicira's envelope, exp() Nicira's and onf() ONF's experimenter code.
+// Arguments: first and last version that has the number, then type and code: `of` those of the
+// specification, `nx` those in Nicira's envelope, `exp` Nicira's and `onf` ONF's experimenter code.
 errors! {
     HelloIncompatible "OFPHFC_INCOMPATIBLE": of(1, 6, 0, 0);
     HelloPermission "OFPHFC_EPERM": of(1, 6, 0, 1);
@@ -311,13 +311,13 @@ impl std::fmt::Display for Error {
 
 impl std::error::Error for Error {}
 
-/// Bytes of a failed message that go into an error at most. The specification demands 64 at least
-/// (OpenFlow 1.3.5 section 7.5.4); Open vSwitch quotes the message whole, so that clients can print
-/// what was wrong. An error's own header needs 20 bytes.
+/// Maximum bytes of a failed message that are quoted in an error. The specification requires at
+/// least 64 (OpenFlow 1.3.5 section 7.5.4); Open vSwitch quotes the whole message, so that clients
+/// can print what was wrong. An error's own header needs 20 bytes.
 const QUOTED: usize = u16::MAX as usize - 20;
 
 impl Error {
-    /// Its numbers in a version, or None when the version has none.
+    /// Returns its numbers in a version; None if it has none.
     pub fn number(self, version: Version) -> Option<WireError> {
         let version = version as u8;
         NUMBERS[self as usize]
@@ -326,15 +326,14 @@ impl Error {
             .map(|number| number.wire)
     }
 
-    /// Its numbers in a version, those of [`Error::Unencodable`] when the version has none for it.
+    /// Returns its numbers in a version; those of [`Error::Unencodable`] if it has none.
     pub fn wire(self, version: Version) -> WireError {
         self.number(version)
             .or_else(|| Error::Unencodable.number(version))
             .expect("every version numbers the unencodable error")
     }
 
-    /// The error with these numbers. Where a version gives several errors one number, the first in
-    /// the table.
+    /// Returns the error with these numbers; the first in the table if several share them.
     pub fn from_wire(version: Version, wire: WireError) -> Option<Error> {
         Error::ALL
             .iter()
@@ -342,7 +341,7 @@ impl Error {
             .find(|error| error.number(version) == Some(wire))
     }
 
-    /// The answer to a failed message, quoting its beginning.
+    /// Creates the answer to a failed message, with its beginning quoted.
     pub fn about(self, request: &[u8]) -> ErrorMessage {
         ErrorMessage {
             kind: ErrorKind::Known(self),

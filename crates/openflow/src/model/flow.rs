@@ -24,11 +24,11 @@ pub enum FlowModCommand {
 /// `OFPFF_*`, by their OpenFlow 1.3 names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, Hash)]
 pub struct FlowFlags {
-    /// Tell when the rule goes.
+    /// Send a message when the rule is removed.
     pub send_flow_rem: bool,
-    /// Refuse when it overlaps a rule of the same priority.
+    /// Refuse if it overlaps a rule of the same priority.
     pub check_overlap: bool,
-    /// Counters restart.
+    /// Restart the counters.
     pub reset_counts: bool,
     /// Packets need not be counted.
     pub no_packet_counts: bool,
@@ -39,19 +39,19 @@ pub struct FlowFlags {
 /// Table number meaning every table (`OFPTT_ALL`).
 pub const TABLE_ALL: u8 = 0xff;
 
-/// What a rule does, in the order of execution. Messages that say the same, and the rules that they
-/// make, may share one list.
+/// A rule's instructions, in the order of execution. Equal messages, and the rules that come from
+/// them, may share one list.
 #[derive(Clone, Eq, Debug)]
 pub struct Instructions(Arc<[Instruction]>);
 
 impl Instructions {
-    /// The list, to be kept.
+    /// Returns the list, shared.
     pub fn shared(&self) -> &Arc<[Instruction]> {
         &self.0
     }
 
-    /// Whether they are right or wrong in a rule by its table alone, whatever it matches and
-    /// whatever else the switch has: they look at no field and name neither group nor meter.
+    /// Returns whether their validity depends only on the rule's table, not on its match or on
+    /// other state: they look at no field and name neither group nor meter.
     pub fn fit_all(&self) -> bool {
         self.iter().all(|instruction| match instruction {
             Instruction::ApplyActions(actions) => actions
@@ -103,49 +103,48 @@ impl<'a> IntoIterator for &'a Instructions {
 /// A change of the flow tables.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FlowMod {
-    /// What to do.
+    /// The command.
     pub command: FlowModCommand,
-    /// Which table, or [`TABLE_ALL`] for deletes. OpenFlow 1.0 without Nicira's table id: 0 for
+    /// The table, or [`TABLE_ALL`] for deletes. In OpenFlow 1.0 without Nicira's table id: 0 for
     /// adds, all for deletes and modifies.
     pub table: u8,
-    /// What it matches.
+    /// The match.
     pub matching: Match,
-    /// Precedence.
+    /// The priority.
     pub priority: u16,
     /// The new rule's cookie.
     pub cookie: u64,
     /// For modify and delete: only rules with `rule.cookie & cookie_mask == cookie_filter &
-    /// cookie_mask`. On the wire 1.1+ the cookie field is the filter of modify and delete, in
-    /// NXM and 1.0 too where a mask is given.
+    /// cookie_mask`. On the wire the cookie field is the filter of modify and delete, from 1.1 on,
+    /// and in NXM and 1.0 if there is a mask.
     pub cookie_filter: u64,
-    /// Which cookie bits to look at, 0 for none.
+    /// The cookie bits to compare, 0 for none.
     pub cookie_mask: u64,
-    /// Whether a modify changes the cookie (1.0 does, and adds a rule when none is found; 1.1+
-    /// does not).
+    /// Whether a modify changes the cookie: in 1.0 it does, from 1.1 on it does not.
     pub modify_cookie: bool,
-    /// Whether a modify that found no rule adds one (1.0, and NXM).
+    /// Whether a modify that finds no rule adds one (1.0, and NXM).
     pub modify_adds: bool,
-    /// Seconds without a packet, 0 for never.
+    /// Idle timeout in seconds, 0 for none.
     pub idle_timeout: u16,
-    /// Seconds, 0 for never.
+    /// Hard timeout in seconds, 0 for none.
     pub hard_timeout: u16,
-    /// 1.4 importance.
+    /// Importance (1.4).
     pub importance: u16,
     /// Flags.
     pub flags: FlowFlags,
     /// For deletes: only rules with an output to this port; [`crate::port::ANY`] for no
     /// restriction.
     pub out_port: PortNo,
-    /// For deletes: only rules with this group; 0xffff_ffff for no restriction.
+    /// For deletes: only rules that use this group; 0xffff_ffff for no restriction.
     pub out_group: u32,
-    /// Buffered packet to send through the tables; 0xffff_ffff for none.
+    /// Buffered packet to process; 0xffff_ffff for none.
     pub buffer_id: u32,
-    /// What the rule does, in the order of execution.
+    /// The rule's instructions, in the order of execution.
     pub instructions: Instructions,
 }
 
 impl FlowMod {
-    /// Adds a rule to table 0: without cookie, timeouts, flags or a buffered packet.
+    /// Creates an add to table 0, without cookie, timeouts, flags or a buffered packet.
     pub fn add(matching: Match, priority: u16, instructions: Vec<Instruction>) -> FlowMod {
         FlowMod {
             command: FlowModCommand::Add,
@@ -169,25 +168,25 @@ impl FlowMod {
     }
 }
 
-/// Which rules a flow or aggregate statistics request asks for.
+/// Selects rules for a flow or aggregate statistics request.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FlowStatsRequest {
-    /// Which table, or [`TABLE_ALL`].
+    /// The table, or [`TABLE_ALL`].
     pub table: u8,
-    /// Rules within this match.
+    /// Selects the rules within this match.
     pub matching: Match,
-    /// Cookie filter.
+    /// Value of the cookie bits in `cookie_mask`.
     pub cookie: u64,
-    /// Cookie bits looked at.
+    /// The cookie bits to compare.
     pub cookie_mask: u64,
-    /// Rules that output to this port, or ANY.
+    /// Selects rules that output to this port; ANY for no restriction.
     pub out_port: PortNo,
-    /// Rules that use this group, or 0xffff_ffff.
+    /// Selects rules that use this group; 0xffff_ffff for no restriction.
     pub out_group: u32,
 }
 
 impl FlowStatsRequest {
-    /// Asks for every rule.
+    /// Selects every rule.
     pub fn all() -> FlowStatsRequest {
         FlowStatsRequest {
             table: TABLE_ALL,
@@ -205,57 +204,57 @@ impl FlowStatsRequest {
 pub struct FlowStats {
     /// Its table.
     pub table: u8,
-    /// What it matches.
+    /// Its match.
     pub matching: Match,
-    /// Precedence.
+    /// Its priority.
     pub priority: u16,
     /// Cookie.
     pub cookie: u64,
     /// Age in nanoseconds.
     pub duration_ns: u64,
-    /// Seconds without a packet after which it goes.
+    /// Its idle timeout in seconds.
     pub idle_timeout: u16,
-    /// Seconds after which it goes.
+    /// Its hard timeout in seconds.
     pub hard_timeout: u16,
     /// Seconds since its last packet.
     pub idle_age: u32,
-    /// Seconds since it was changed.
+    /// Seconds since it was last changed.
     pub hard_age: u32,
     /// Flags.
     pub flags: FlowFlags,
-    /// 1.4 importance.
+    /// Importance (1.4).
     pub importance: u16,
     /// Packets counted.
     pub packets: u64,
     /// Bytes counted.
     pub bytes: u64,
-    /// What it does; shared, since a rule keeps it.
+    /// Its instructions, shared with the rule.
     pub instructions: std::sync::Arc<[Instruction]>,
 }
 
-/// Why a rule went (`OFPRR_*`).
+/// Why a rule was removed (`OFPRR_*`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum FlowRemovedReason {
-    /// No packet for its idle timeout.
+    /// Its idle timeout passed without a packet.
     IdleTimeout = 0,
     /// Its hard timeout passed.
     HardTimeout = 1,
     /// A delete message.
     Delete = 2,
-    /// Its group went.
+    /// Its group was deleted.
     GroupDelete = 3,
-    /// Its meter went.
+    /// Its meter was deleted.
     MeterDelete = 4,
     /// Evicted.
     Eviction = 5,
 }
 
-/// A rule that went.
+/// A removed rule.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct FlowRemoved {
-    /// Why.
+    /// The reason.
     pub reason: FlowRemovedReason,
-    /// What it was, with its last counters.
+    /// The rule, with its last counters.
     pub stats: FlowStats,
 }

@@ -1,8 +1,8 @@
 //! Messages, version-neutral.
 //!
-//! [`Message`] says what a message means, whatever version and extension carried it. Where the form
-//! matters for the answer (a Nicira request wants a Nicira reply) the message says which form it
-//! came in; everything else about the form is the codec's.
+//! [`Message`] has the meaning of a message, whatever version and extension carried it. Where the
+//! form matters for the answer (a Nicira request wants a Nicira reply), the message has the form in
+//! which it came; everything else about the form is left to the codec.
 
 use crate::model::action::Action;
 use crate::model::ct_flush::CtFlush;
@@ -23,8 +23,8 @@ use packet::Match;
 /// No buffered packet (`OFP_NO_BUFFER`).
 pub const NO_BUFFER: u32 = 0xffff_ffff;
 
-/// How a match travels in OpenFlow 1.0: as `ofp_match`, or in Nicira's extensible form in a Nicira
-/// message. From 1.1 on there is one form only, and [`FlowFormat::Standard`] names it.
+/// The form of a match in OpenFlow 1.0: `ofp_match`, or Nicira's extensible match in a Nicira
+/// message. From 1.1 on there is only [`FlowFormat::Standard`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum FlowFormat {
     /// The version's own message.
@@ -36,74 +36,74 @@ pub enum FlowFormat {
 
 /// A message.
 #[derive(Clone, PartialEq, Eq, Debug)]
-#[allow(clippy::large_enum_variant)] // the large ones are the frequent ones; a box would cost an allocation for each
+#[allow(clippy::large_enum_variant)] // large variants are frequent; a box would cost an allocation for each
 pub enum Message {
     /// The first message of a connection.
     Hello(Hello),
     /// A request failed.
     Error(ErrorMessage),
-    /// Are you there?
+    /// Checks that the peer is alive.
     EchoRequest(Vec<u8>),
-    /// Yes; with the request's bytes.
+    /// The answer, with the request's bytes.
     EchoReply(Vec<u8>),
-    /// What are you?
+    /// Asks for the switch's identity and features.
     FeaturesRequest,
-    /// What the switch is.
+    /// The switch's identity and features.
     FeaturesReply(Features),
-    /// How are you configured?
+    /// Asks for the switch's configuration.
     GetConfigRequest,
-    /// How the switch is configured.
+    /// The switch's configuration.
     GetConfigReply(SwitchConfig),
-    /// Configure the switch.
+    /// Sets the switch's configuration.
     SetConfig(SwitchConfig),
     /// A packet for the controller.
     PacketIn(PacketIn),
-    /// Go on with a packet that has stopped for the controller (`NXT_RESUME`): the packet-in,
-    /// changed as the controller likes.
+    /// Continues a packet that is paused for the controller (`NXT_RESUME`): its packet-in, as
+    /// modified by the controller.
     Resume(PacketIn),
-    /// A rule went.
+    /// A rule was removed.
     FlowRemoved {
-        /// Which and why.
+        /// The rule and the reason.
         removed: FlowRemoved,
-        /// Which message carries it.
+        /// The message's format.
         format: FlowFormat,
     },
-    /// A port came, went or changed.
+    /// A port was added, removed or changed.
     PortStatus(PortStatus),
-    /// Send a packet.
+    /// Sends a packet.
     PacketOut(PacketOut),
-    /// Change the flow tables.
+    /// Changes the flow tables.
     FlowMod {
         /// The change.
         change: FlowMod,
-        /// Which message carries it.
+        /// The message's form.
         form: FlowModForm,
     },
-    /// Configure a port.
+    /// Configures a port.
     PortMod(PortMod),
-    /// Change the groups.
+    /// Changes a group.
     GroupMod(GroupMod),
-    /// Change the meters.
+    /// Changes a meter.
     MeterMod(MeterMod),
-    /// Configure a table.
+    /// Configures a table.
     TableMod(TableConfig),
-    /// Tell when all before is done.
+    /// Asks for a reply when all earlier messages are done.
     BarrierRequest,
-    /// All before is done.
+    /// All messages before the request are done.
     BarrierReply,
-    /// Change the controller's role.
+    /// Requests a role for the controller.
     RoleRequest(RoleMessage),
     /// The controller's role.
     RoleReply(RoleMessage),
-    /// The switch changed the controller's role (1.4, and ONF's extension of 1.3).
+    /// The switch has changed the controller's role (1.4, and ONF's extension of 1.3).
     RoleStatus(RoleStatus),
-    /// Which asynchronous messages are wanted?
+    /// Asks which asynchronous messages the controller gets.
     GetAsyncRequest,
-    /// Those that are wanted.
+    /// The asynchronous messages that the controller gets.
     GetAsyncReply(AsyncConfig),
-    /// Say which are wanted.
+    /// Sets which asynchronous messages the controller gets.
     SetAsync(Vec<AsyncChange>),
-    /// Which queues has this port (1.0 to 1.3)?
+    /// Asks for the queues of a port (1.0 to 1.3).
     QueueGetConfigRequest(PortNo),
     /// The queues of a port.
     QueueGetConfigReply {
@@ -112,105 +112,105 @@ pub enum Message {
         /// Its queues.
         queues: Vec<QueueDescription>,
     },
-    /// A request that may have many answers.
+    /// A request that may have several replies.
     MultipartRequest {
-        /// What is asked.
+        /// The request.
         request: MultipartRequest,
         /// Whether more parts of the request follow.
         more: bool,
     },
-    /// Answers, or a part of them.
+    /// A reply, or a part of it.
     MultipartReply {
-        /// The answers.
+        /// The contents.
         reply: MultipartReply,
         /// Whether more parts follow.
         more: bool,
     },
-    /// Nicira: which flow format the controller wants (1.0).
+    /// Nicira: sets the flow format that the controller wants (1.0).
     SetFlowFormat(FlowFormat),
-    /// Nicira: whether flow mods of 1.0 carry a table number in their command.
+    /// Nicira: sets whether flow mods of 1.0 carry a table number in their command.
     FlowModTableId(bool),
-    /// Nicira: which packet-ins the controller wants.
+    /// Nicira: sets the packet-in format that the controller wants.
     SetPacketInFormat(PacketInFormat),
-    /// Nicira: the controller's id, for `controller(id=...)`.
+    /// Nicira: sets the controller's id, for `controller(id=...)`.
     SetControllerId(u16),
-    /// Nicira: the controller wants ages in flow statistics.
+    /// Nicira: requests ages in flow statistics.
     FlowAge,
-    /// Nicira: change the map of tunnel options.
+    /// Nicira: changes the map of tunnel options.
     TlvTableMod(TlvTableMod),
-    /// Nicira: what is the map of tunnel options?
+    /// Nicira: asks for the map of tunnel options.
     TlvTableRequest,
     /// Nicira: the map of tunnel options.
     TlvTableReply(TlvTable),
-    /// Nicira: forget tracked connections.
+    /// Nicira: flushes tracked connections.
     CtFlush(CtFlush),
-    /// Open, close, commit or discard a bundle (1.4, and ONF's extension of 1.3).
+    /// Opens, closes, commits or discards a bundle (1.4, and ONF's extension of 1.3).
     BundleControl(BundleControl),
-    /// Put a message into a bundle.
+    /// Adds a message to a bundle.
     BundleAdd(BundleAdd),
     /// Sluice: capabilities, mode and tables of steering, and virtual machines.
     Steering(Steering),
-    /// End a flow monitor (before 1.4, where a multipart request does it).
+    /// Cancels a flow monitor (before 1.4; later a multipart request does).
     FlowMonitorCancel(u32),
-    /// Flow monitors pause (before 1.4); see [`crate::monitor::pause`].
+    /// Flow monitors have paused (before 1.4); see [`crate::monitor::pause`].
     FlowMonitorPaused,
-    /// Flow monitors go on (before 1.4).
+    /// Flow monitors have resumed (before 1.4).
     FlowMonitorResumed,
-    /// A table fills up, or has room again (1.4).
+    /// A table's vacancy has crossed a threshold (1.4).
     TableStatus(TableStatus),
-    /// Another controller has changed a group or a meter: its message (1.4, ONF's extension of 1.3
-    /// and Nicira's of earlier versions).
+    /// Another controller has changed a group or a meter; has its message (1.4, ONF's extension of
+    /// 1.3 and Nicira's of earlier versions).
     RequestForward {
-        /// The transaction id of the message inside.
+        /// The transaction id of the inner message.
         xid: u32,
         /// A group mod or a meter mod.
         message: Box<Message>,
     },
 }
 
-/// What a hello says.
+/// The contents of a hello.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Hello {
-    /// Bit n: version number n is spoken. A hello without a bitmap says every version up to its
-    /// header's.
+    /// Bit n: version number n is supported. A hello without a bitmap means every version up to
+    /// that of its header.
     pub versions: u32,
 }
 
-/// An error as it travels.
+/// An error message.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ErrorMessage {
-    /// What is wrong.
+    /// The error.
     pub kind: ErrorKind,
-    /// The first bytes of the message that failed, at least 64 of them if it was as long; for a
-    /// failed hello, a text.
+    /// The beginning of the message that failed, at least its first 64 bytes; for a failed hello, a
+    /// text.
     pub data: Vec<u8>,
 }
 
-/// What an error says.
+/// An error as it was sent or received.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum ErrorKind {
-    /// One that is known.
+    /// A known error.
     Known(Error),
-    /// One that is not, only received.
+    /// An unknown error, only received.
     Other(WireError),
 }
 
-/// Identity and abilities of the switch.
+/// Identity and features of the switch.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Features {
     /// Datapath id.
     pub datapath_id: u64,
-    /// Packets that can be buffered.
+    /// Number of packets that can be buffered.
     pub buffers: u32,
     /// Number of tables.
     pub tables: u8,
     /// Auxiliary connection id, 0 for the main one (1.3).
     pub auxiliary: u8,
-    /// Abilities.
+    /// Capabilities.
     pub capabilities: Capabilities,
-    /// Actions, bit n for `OFPAT` number n of 1.0 (1.0 only; 1.1 and 1.2 have no use for it).
+    /// Supported actions, bit n for `OFPAT` number n of 1.0 (1.0 only; unused in 1.1 and 1.2).
     pub actions: u32,
-    /// The ports (1.0 to 1.2); later versions ask by a multipart message.
+    /// The ports (1.0 to 1.2); in later versions there is a multipart request for them.
     pub ports: Vec<PortDescription>,
 }
 
@@ -225,7 +225,7 @@ bitflags::bitflags! {
         const TABLE_STATS = 1 << 1;
         /// Port statistics.
         const PORT_STATS = 1 << 2;
-        /// Group statistics (1.1).
+        /// Group statistics (1.1 and later).
         const GROUP_STATS = 1 << 3;
         /// IP fragments are reassembled.
         const IP_REASM = 1 << 5;
@@ -233,7 +233,7 @@ bitflags::bitflags! {
         const QUEUE_STATS = 1 << 6;
         /// Addresses in ARP packets are matched (1.0, 1.1).
         const ARP_MATCH_IP = 1 << 7;
-        /// Looping ports are blocked (1.2).
+        /// Ports that would form a loop are blocked (1.2 and later).
         const PORT_BLOCKED = 1 << 8;
         /// Bundles (1.4).
         const BUNDLES = 1 << 9;
@@ -244,33 +244,33 @@ bitflags::bitflags! {
     }
 }
 
-/// What is done with IP fragments.
+/// How IP fragments are handled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]
 pub enum Fragments {
-    /// Nothing special: ports of fragments are zero.
+    /// No special handling: their ports match as zero.
     #[default]
     Normal = 0,
     /// They are dropped.
     Drop = 1,
     /// They are reassembled.
     Reassemble = 2,
-    /// Nicira: they are matched by `ip_frag`, with the ports of first fragments.
+    /// Nicira: they match by `ip_frag`, and first fragments have their ports.
     NxMatch = 3,
 }
 
 /// The switch's configuration, for one connection.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct SwitchConfig {
-    /// What is done with IP fragments.
+    /// How IP fragments are handled.
     pub fragments: Fragments,
     /// Whether packets with an expired TTL are sent to the controller (1.1, 1.2).
     pub invalid_ttl_to_controller: bool,
-    /// Bytes of a packet that met no rule to send to the controller.
+    /// Maximum bytes of a packet without a matching rule that are sent to the controller.
     pub miss_send_len: u16,
 }
 
-/// How packet-ins travel.
+/// The format of packet-ins.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]
 pub enum PacketInFormat {
@@ -289,56 +289,56 @@ pub enum PacketInFormat {
 pub enum PacketInReason {
     /// It met no rule, or the table-miss rule.
     NoMatch = 0,
-    /// An action says so.
+    /// An action of a rule sent it.
     Action = 1,
     /// Its TTL expired.
     InvalidTtl = 2,
-    /// The action set says so (1.4).
+    /// An action of the action set sent it (1.4).
     ActionSet = 3,
-    /// A group bucket says so (1.4).
+    /// An action of a group bucket sent it (1.4).
     Group = 4,
-    /// A packet-out says so (1.4).
+    /// An action of a packet-out sent it (1.4).
     PacketOut = 5,
 }
 
 /// A packet for the controller.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PacketIn {
-    /// Which message carries it.
+    /// The message's format.
     pub format: PacketInFormat,
-    /// Where the packet is buffered, or [`NO_BUFFER`].
+    /// The id of the buffered packet, or [`NO_BUFFER`].
     pub buffer_id: u32,
     /// The packet's length when it was received.
     pub total_len: u32,
-    /// Why.
+    /// The reason.
     pub reason: PacketInReason,
     /// The table that sent it.
     pub table: u8,
     /// The cookie of the rule that sent it; all ones for none.
     pub cookie: u64,
-    /// Where it came in, as `in_port`, and its pipeline fields that are not zero (metadata,
+    /// Its ingress port as `in_port`, and its pipeline fields that are not zero (metadata,
     /// registers, tunnel).
     pub matching: Match,
     /// The packet, or its beginning.
     pub data: Vec<u8>,
-    /// What `controller(userdata=...)` gave (`NXT_PACKET_IN2`).
+    /// The data of `controller(userdata=...)` (`NXT_PACKET_IN2`).
     pub userdata: Vec<u8>,
-    /// What the switch needs to go on with the packet, for [`Message::Resume`] (`NXT_PACKET_IN2`):
-    /// properties of its own; empty where the packet does not wait.
+    /// The state that the switch needs to continue with the packet, for [`Message::Resume`]
+    /// (`NXT_PACKET_IN2`): properties of the switch's own; empty if the packet is not paused.
     pub continuation: Vec<u8>,
 }
 
-/// Send a packet.
+/// A packet to send.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PacketOut {
-    /// The buffered packet, or [`NO_BUFFER`] when `data` holds it.
+    /// The id of the buffered packet, or [`NO_BUFFER`] when `data` holds the packet.
     pub buffer_id: u32,
-    /// Where the packet is to have come in: a port number, [`crate::port::CONTROLLER`],
+    /// The packet's ingress port: a port number, [`crate::port::CONTROLLER`],
     /// [`crate::port::LOCAL`], or [`crate::port::ANY`] (1.0's `NONE`).
     pub in_port: PortNo,
-    /// Pipeline fields to start with (1.5); elsewhere only `in_port`, if that.
+    /// Pipeline fields of the packet (1.5); in other versions at most `in_port`.
     pub matching: Match,
-    /// What to do with it.
+    /// The actions.
     pub actions: Vec<Action>,
     /// The packet.
     pub data: Vec<u8>,
@@ -347,9 +347,9 @@ pub struct PacketOut {
 /// The form of a flow mod.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FlowModForm {
-    /// Which message carries it (1.0).
+    /// The message's format (1.0).
     pub format: FlowFormat,
-    /// Whether the table is in the command's high byte (1.0 with [`Message::FlowModTableId`]).
+    /// Whether the high byte of the command is the table (1.0 with [`Message::FlowModTableId`]).
     pub table_in_command: bool,
 }
 
@@ -357,14 +357,14 @@ pub struct FlowModForm {
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]
 pub enum Role {
-    /// Tell the role, change nothing (1.2).
+    /// Only ask for the role (1.2 and later).
     NoChange = 0,
-    /// As every other.
+    /// Full access, shared with others.
     #[default]
     Equal = 1,
-    /// The only one that may change things (`master`).
+    /// The only controller with write access (`master`).
     Primary = 2,
-    /// One that may only read (`slave`).
+    /// Read access only (`slave`).
     Secondary = 3,
 }
 
@@ -373,10 +373,10 @@ pub enum Role {
 pub struct RoleMessage {
     /// The role.
     pub role: Role,
-    /// The generation of the election, where the form has one (1.2): a request has it unless the
-    /// role does not change, and in a reply None is sent as all ones.
+    /// The generation of the election, if the form has one (1.2 and later). A request has it unless
+    /// the role does not change; in a reply None is sent as all ones.
     pub generation: Option<u64>,
-    /// Whether it is Nicira's message.
+    /// Whether it is Nicira's form of the message.
     pub nicira: bool,
 }
 
@@ -386,24 +386,24 @@ pub struct RoleMessage {
 pub enum RoleReason {
     /// Another controller asked to be primary.
     PrimaryRequest = 0,
-    /// The switch was configured so.
+    /// The switch's configuration changed.
     Config = 1,
-    /// An experimenter's message.
+    /// An experimenter's message asked for it.
     Experimenter = 2,
 }
 
-/// The switch changed the controller's role.
+/// The switch has changed the controller's role.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RoleStatus {
-    /// The role now.
+    /// The new role.
     pub role: Role,
-    /// Why.
+    /// The reason.
     pub reason: RoleReason,
-    /// The generation of the election, None when there was none.
+    /// The generation of the election; None if there was none.
     pub generation: Option<u64>,
 }
 
-/// Kinds of asynchronous messages, as `OFPACPT_*` pairs them.
+/// Kinds of asynchronous messages, paired like `OFPACPT_*`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum AsyncKind {
@@ -433,8 +433,8 @@ impl AsyncKind {
     ];
 }
 
-/// Which asynchronous messages a controller wants: by kind, for roles equal and primary (0) and
-/// secondary (1), a bit for each reason.
+/// The asynchronous messages that a controller gets: for each kind, one mask for the roles equal
+/// and primary (0) and one for secondary (1), with a bit for each reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct AsyncConfig {
     /// `masks[kind][secondary]`.
@@ -442,7 +442,7 @@ pub struct AsyncConfig {
 }
 
 impl AsyncConfig {
-    /// Whether a message of this kind and reason is wanted in a role.
+    /// Returns whether a controller of this role gets messages of this kind and reason.
     pub fn wants(&self, kind: AsyncKind, reason: u8, role: Role) -> bool {
         let mask = self.masks[kind as usize][usize::from(role == Role::Secondary)];
         reason < 32 && mask >> reason & 1 == 1
@@ -454,18 +454,18 @@ impl AsyncConfig {
     }
 }
 
-/// One new mask.
+/// A change of one mask.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct AsyncChange {
-    /// For which messages.
+    /// The kind of messages.
     pub kind: AsyncKind,
-    /// For role secondary, or for the others.
+    /// Whether it is for role secondary, or else for the others.
     pub secondary: bool,
-    /// A bit for each reason.
+    /// The new mask, a bit for each reason.
     pub mask: u32,
 }
 
-/// Which queues a request asks about.
+/// Selects queues in a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QueueRequest {
     /// The port, or [`crate::port::ANY`] (1.0's `OFPP_ALL` too).
@@ -478,53 +478,53 @@ pub struct QueueRequest {
 #[derive(Clone, PartialEq, Eq, Debug)]
 #[allow(clippy::large_enum_variant)] // one at a time
 pub enum MultipartRequest {
-    /// Who made you?
+    /// Asks for the description of the switch.
     Description,
-    /// Rules.
+    /// Asks for rules.
     Flow {
-        /// Which.
+        /// Selects the rules.
         request: FlowStatsRequest,
-        /// Which message asks, and answers.
+        /// The format of request and reply.
         format: FlowFormat,
     },
-    /// Sums over rules.
+    /// Asks for sums over rules.
     Aggregate {
-        /// Which.
+        /// Selects the rules.
         request: FlowStatsRequest,
-        /// Which message asks, and answers.
+        /// The format of request and reply.
         format: FlowFormat,
     },
-    /// Tables' counters.
+    /// Asks for the counters of tables.
     Table,
-    /// A port's counters, or all ports' ([`crate::port::ANY`]).
+    /// Asks for the counters of a port, or of all ([`crate::port::ANY`]).
     Port(PortNo),
-    /// Queues' counters.
+    /// Asks for the counters of queues.
     Queue(QueueRequest),
-    /// A group's counters, or all groups' (0xffff_fffc).
+    /// Asks for the counters of a group, or of all (0xffff_fffc).
     Group(u32),
-    /// A group's buckets, or all groups' (0xffff_fffc).
+    /// Asks for the description of a group, or of all (0xffff_fffc).
     GroupDescription(u32),
-    /// What groups are possible?
+    /// Asks for the features of groups.
     GroupFeatures,
-    /// A meter's counters, or all meters' (0xffff_ffff).
+    /// Asks for the counters of a meter, or of all (0xffff_ffff).
     Meter(u32),
-    /// A meter's bands, or all meters' (0xffff_ffff).
+    /// Asks for the configuration of a meter, or of all (0xffff_ffff).
     MeterConfig(u32),
-    /// What meters are possible?
+    /// Asks for the features of meters.
     MeterFeatures,
-    /// What can tables do? With a body: change what they can do.
+    /// Asks for the features of tables; with a body, changes them.
     TableFeatures(Vec<TableFeatures>),
-    /// A port, or all ports ([`crate::port::ANY`]).
+    /// Asks for the description of a port, or of all ([`crate::port::ANY`]).
     PortDescription(PortNo),
-    /// Tables' configuration (1.4).
+    /// Asks for the configuration of tables (1.4).
     TableDescription,
-    /// Queues' configuration (1.4).
+    /// Asks for the configuration of queues (1.4).
     QueueDescription(QueueRequest),
-    /// Set flow monitors up, change or end them.
+    /// Adds, changes or cancels flow monitors.
     FlowMonitor(Vec<MonitorRequest>),
-    /// Nicira: IPFIX counters, of the bridge or of flows.
+    /// Nicira: asks for IPFIX counters, of the bridge or of flows.
     Ipfix {
-        /// Of flows.
+        /// Whether the counters of flows are wanted.
         flows: bool,
     },
 }
@@ -532,53 +532,53 @@ pub enum MultipartRequest {
 /// Multipart replies.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum MultipartReply {
-    /// Who made the switch.
+    /// The description of the switch.
     Description(Description),
     /// Rules.
     Flow {
         /// The rules.
         flows: Vec<FlowStats>,
-        /// Which message answers.
+        /// The format of the reply.
         format: FlowFormat,
     },
     /// Sums over rules.
     Aggregate {
         /// The sums.
         sums: Aggregate,
-        /// Which message answers.
+        /// The format of the reply.
         format: FlowFormat,
     },
-    /// Tables' counters.
+    /// Counters of tables.
     Table(Vec<TableStats>),
-    /// Ports' counters.
+    /// Counters of ports.
     Port(Vec<PortStats>),
-    /// Queues' counters.
+    /// Counters of queues.
     Queue(Vec<QueueStats>),
-    /// Groups' counters.
+    /// Counters of groups.
     Group(Vec<GroupStats>),
-    /// Groups' buckets.
+    /// Descriptions of groups.
     GroupDescription(Vec<GroupDescription>),
-    /// What groups are possible.
+    /// Features of groups.
     GroupFeatures(GroupFeatures),
-    /// Meters' counters.
+    /// Counters of meters.
     Meter(Vec<MeterStats>),
-    /// Meters' bands.
+    /// Configurations of meters.
     MeterConfig(Vec<MeterConfig>),
-    /// What meters are possible.
+    /// Features of meters.
     MeterFeatures(MeterFeatures),
-    /// What tables can do.
+    /// Features of tables.
     TableFeatures(Vec<TableFeatures>),
-    /// Ports.
+    /// Descriptions of ports.
     PortDescription(Vec<PortDescription>),
-    /// Tables' configuration (1.4).
+    /// Configurations of tables (1.4).
     TableDescription(Vec<TableConfig>),
-    /// Queues' configuration (1.4).
+    /// Configurations of queues (1.4).
     QueueDescription(Vec<QueueDescription>),
-    /// What flow monitors tell: the answer to their request, and unasked later.
+    /// Updates of flow monitors: the reply to their request, and later unsolicited ones.
     FlowMonitor(Vec<FlowUpdate>),
 }
 
-/// What to do with a bundle (`OFPBCT_*`).
+/// Commands for bundles, and their replies (`OFPBCT_*`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
 #[allow(missing_docs)] // the names are the specification's
@@ -593,25 +593,25 @@ pub enum BundleCommand {
     DiscardReply = 7,
 }
 
-/// Open, close, commit or discard a bundle.
+/// Opens, closes, commits or discards a bundle.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BundleControl {
-    /// Which bundle.
+    /// The bundle's id.
     pub bundle: u32,
-    /// What to do, or what was done.
+    /// The command, or in a reply what was done.
     pub command: BundleCommand,
     /// `OFPBF_*`: 1 atomic, 2 ordered.
     pub flags: u16,
 }
 
-/// Put a message into a bundle.
+/// Adds a message to a bundle.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BundleAdd {
-    /// Which bundle.
+    /// The bundle's id.
     pub bundle: u32,
     /// `OFPBF_*`.
     pub flags: u16,
-    /// The transaction id inside, the same as the outer one.
+    /// The transaction id of the inner message, the same as the outer one.
     pub xid: u32,
     /// The message.
     pub message: Box<Message>,

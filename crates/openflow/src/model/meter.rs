@@ -1,6 +1,6 @@
 //! Meters.
 
-/// Every meter (`OFPM_ALL`).
+/// All meters (`OFPM_ALL`).
 pub const ALL: u32 = 0xffff_ffff;
 /// The meter for packets on the switch's slow path (`OFPM_SLOWPATH`).
 pub const SLOWPATH: u32 = 0xffff_fffd;
@@ -13,11 +13,11 @@ pub const MAX: u32 = 0xffff_0000;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
 pub enum MeterCommand {
-    /// A new meter.
+    /// Add a meter.
     Add = 0,
     /// Replace a meter.
     Modify = 1,
-    /// Remove a meter, or [`ALL`].
+    /// Delete a meter, or [`ALL`].
     Delete = 2,
 }
 
@@ -27,11 +27,11 @@ bitflags::bitflags! {
     pub struct MeterFlags: u16 {
         /// Rates in kb/s.
         const KBPS = 1;
-        /// Rates in packets/s.
+        /// Rates in packets per second.
         const PKTPS = 2;
-        /// Bands give burst sizes.
+        /// Bands have burst sizes.
         const BURST = 4;
-        /// Statistics are wanted.
+        /// Statistics are collected.
         const STATS = 8;
     }
 }
@@ -41,36 +41,36 @@ bitflags::bitflags! {
 pub enum BandKind {
     /// Drops them.
     Drop,
-    /// Raises their drop precedence by so many steps.
+    /// Raises their drop precedence by this many steps.
     DscpRemark(u8),
 }
 
 /// One band.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Band {
-    /// What it does.
+    /// What it does to packets above its rate.
     pub kind: BandKind,
-    /// Rate above which it acts, kb/s or packets/s.
+    /// Rate above which it applies, in kb/s or packets/s.
     pub rate: u32,
-    /// Burst, kb or packets.
+    /// Burst size, in kb or packets.
     pub burst: u32,
 }
 
-/// What a meter is.
+/// The configuration of a meter.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MeterConfig {
     /// Its number.
     pub meter: u32,
-    /// Units.
+    /// Units and options.
     pub flags: MeterFlags,
     /// Its bands.
     pub bands: Vec<Band>,
 }
 
-/// A change of the meters.
+/// A change of a meter.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MeterMod {
-    /// What to do.
+    /// The command.
     pub command: MeterCommand,
     /// The meter.
     pub config: MeterConfig,
@@ -79,9 +79,9 @@ pub struct MeterMod {
 /// A meter's counters.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MeterStats {
-    /// Which meter.
+    /// The meter.
     pub meter: u32,
-    /// Rules that use it.
+    /// Number of rules that use it.
     pub flows: u32,
     /// Packets that met it.
     pub packets: u64,
@@ -89,6 +89,6 @@ pub struct MeterStats {
     pub bytes: u64,
     /// Age in nanoseconds.
     pub duration_ns: u64,
-    /// Packets and bytes that each band acted on.
+    /// Packets and bytes to which each band applied.
     pub bands: Vec<(u64, u64)>,
 }

@@ -1,13 +1,14 @@
 //! Port numbers and descriptions.
 
-/// A port number in OpenFlow 1.1+ numbering (32 bits). OpenFlow 1.0's 16-bit reserved numbers
-/// (0xff00 and up) are translated by the codec: 0xfffe <-> [`LOCAL`] and so on, as in Open vSwitch.
+/// A port number in the 32-bit numbering of OpenFlow 1.1 and later. The codec translates OpenFlow
+/// 1.0's 16-bit reserved numbers (0xff00 and up) as Open vSwitch does: 0xfffe <-> [`LOCAL`] and so
+/// on.
 pub type PortNo = u32;
 
-/// Highest number of a physical or logical port that Sluice gives, as Open vSwitch (`OFPP_MAX` of
+/// Upper limit of the numbers of physical and logical ports, as in Open vSwitch (`OFPP_MAX` of
 /// OpenFlow 1.0).
 pub const MAX: PortNo = 0xff00;
-/// The port a packet came in by.
+/// The packet's ingress port.
 pub const IN_PORT: PortNo = 0xffff_fff8;
 /// Submit to the first flow table (packet-out only).
 pub const TABLE: PortNo = 0xffff_fff9;
@@ -24,8 +25,8 @@ pub const LOCAL: PortNo = 0xffff_fffe;
 /// Any port, or no port (`OFPP_ANY`, `OFPP_NONE`).
 pub const ANY: PortNo = 0xffff_ffff;
 
-/// The 32-bit number for a 16-bit one: numbers from 0xff00 are reserved ones and move to the top
-/// (OpenFlow 1.1 section A.2.1).
+/// Returns the 32-bit number of a 16-bit one: numbers from 0xff00 on are reserved and move to the
+/// top (OpenFlow 1.1 section A.2.1).
 pub fn from_u16(number: u16) -> PortNo {
     if u32::from(number) < MAX {
         u32::from(number)
@@ -34,39 +35,40 @@ pub fn from_u16(number: u16) -> PortNo {
     }
 }
 
-/// The 16-bit number for a 32-bit one; None for numbers that do not fit (0xff00 to 0xfffffeff).
+/// Returns the 16-bit number of a 32-bit one; None for numbers that do not fit (0xff00 to
+/// 0xfffffeff).
 pub fn to_u16(number: PortNo) -> Option<u16> {
     (!(MAX..0xffff_ff00).contains(&number)).then_some(number as u16)
 }
 
-/// Whether an `output` action may name the port whatever ports the switch has: a number below
-/// [`MAX`] or a reserved one other than [`ANY`].
+/// Returns whether an `output` action may name the port, whatever ports the switch has: a number
+/// below [`MAX`] or a reserved one other than [`ANY`].
 pub fn is_valid_output(number: PortNo) -> bool {
     number < MAX || (IN_PORT..=LOCAL).contains(&number)
 }
 
 bitflags::bitflags! {
-    /// `OFPPC_*`, what an administrator set. Bits as in OpenFlow 1.0, of which later versions keep
-    /// a part.
+    /// `OFPPC_*`: the administrator's settings. Bits as in OpenFlow 1.0; later versions keep some
+    /// of them.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct PortConfig: u32 {
         /// Administratively down.
         const DOWN = 1 << 0;
         /// No spanning tree (1.0).
         const NO_STP = 1 << 1;
-        /// Drop what is received.
+        /// Drop received packets.
         const NO_RECV = 1 << 2;
         /// Drop received spanning tree packets (1.0).
         const NO_RECV_STP = 1 << 3;
-        /// Leave the port out when flooding (1.0).
+        /// Leave the port out of floods (1.0).
         const NO_FLOOD = 1 << 4;
-        /// Drop what is sent.
+        /// Drop packets to be sent.
         const NO_FWD = 1 << 5;
-        /// Send no packet-ins for the port.
+        /// Send no packet-ins for received packets.
         const NO_PACKET_IN = 1 << 6;
     }
 
-    /// `OFPPS_*`, what is so. Bits as in OpenFlow 1.1 and later.
+    /// `OFPPS_*`: the current state. Bits as in OpenFlow 1.1 and later.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct PortState: u32 {
         /// No physical link.
@@ -116,19 +118,19 @@ bitflags::bitflags! {
 }
 
 impl PortFeatures {
-    /// The bits in OpenFlow 1.0's numbering, which has the media right behind 10 Gb/s and no faster
-    /// rates.
+    /// Returns the bits in OpenFlow 1.0's numbering, which has the media right behind 10 Gb/s and
+    /// no faster rates.
     pub fn to_v1_0(self) -> u32 {
         let bits = self.bits();
         bits & 0x7f | bits >> 4 & 0xf80
     }
 
-    /// From OpenFlow 1.0's numbering.
+    /// Converts from OpenFlow 1.0's numbering.
     pub fn from_v1_0(bits: u32) -> PortFeatures {
         PortFeatures::from_bits_truncate(bits & 0x7f | (bits & 0xf80) << 4)
     }
 
-    /// The fastest rate in the set, in kb/s; 0 when it names none.
+    /// Returns the fastest rate in the set, in kb/s; 0 if it has none.
     pub fn max_rate_kbps(self) -> u32 {
         const RATES: [(u32, u32); 6] = [
             (1 << 9, 1_000_000_000),
@@ -148,7 +150,7 @@ impl PortFeatures {
     }
 }
 
-/// `ofp_port`: what is known of a port.
+/// `ofp_port`: the description of a port.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PortDescription {
     /// Its number.
@@ -157,21 +159,21 @@ pub struct PortDescription {
     pub hw_addr: [u8; 6],
     /// Its name; at most 15 bytes go on the wire.
     pub name: String,
-    /// What an administrator set.
+    /// The administrator's settings.
     pub config: PortConfig,
-    /// What is so.
+    /// The current state.
     pub state: PortState,
     /// Features in use.
     pub current: PortFeatures,
-    /// Features offered to the peer.
+    /// Features advertised to the link partner.
     pub advertised: PortFeatures,
-    /// Features that the port has.
+    /// Features that the port supports.
     pub supported: PortFeatures,
-    /// Features that the peer offers.
+    /// Features advertised by the link partner.
     pub peer: PortFeatures,
-    /// Rate in use, kb/s; 0 when unknown.
+    /// Current rate in kb/s; 0 if unknown.
     pub current_speed: u32,
-    /// Highest rate, kb/s; 0 when unknown.
+    /// Highest rate in kb/s; 0 if unknown.
     pub max_speed: u32,
 }
 
@@ -179,45 +181,45 @@ pub struct PortDescription {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum PortReason {
-    /// It is new.
+    /// It was added.
     Add = 0,
-    /// It went.
+    /// It was removed.
     Delete = 1,
-    /// Something about it changed.
+    /// Its configuration, state or features changed.
     Modify = 2,
 }
 
-/// A port came, went or changed.
+/// A port was added, removed or changed.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PortStatus {
-    /// What happened.
+    /// The reason.
     pub reason: PortReason,
-    /// The port now, or as it was last.
+    /// The port as it is now, or as it was before removal.
     pub port: PortDescription,
 }
 
 /// A change of a port's configuration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PortMod {
-    /// Which port.
+    /// The port.
     pub port: PortNo,
-    /// Its Ethernet address, which must be right.
+    /// Its Ethernet address, which must match.
     pub hw_addr: [u8; 6],
     /// New values of the bits in `mask`.
     pub config: PortConfig,
-    /// Which bits to change.
+    /// The bits to change.
     pub mask: PortConfig,
-    /// Features to offer; empty for no change.
+    /// Features to advertise; empty for no change.
     pub advertise: PortFeatures,
 }
 
-/// A counter that is not known (OpenFlow 1.3.5 section 7.3.5.6).
+/// The value of a counter that is not kept (OpenFlow 1.3.5 section 7.3.5.6).
 pub const UNKNOWN: u64 = u64::MAX;
 
 /// A port's counters; [`UNKNOWN`] for those the port does not keep.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PortStats {
-    /// Which port.
+    /// The port.
     pub port: PortNo,
     /// Packets received.
     pub rx_packets: u64,
@@ -229,20 +231,20 @@ pub struct PortStats {
     pub tx_bytes: u64,
     /// Received packets dropped.
     pub rx_dropped: u64,
-    /// Packets dropped instead of sent.
+    /// Packets dropped instead of being sent.
     pub tx_dropped: u64,
-    /// Errors in receiving, the next three among them.
+    /// Receive errors, including frame, overrun and CRC errors.
     pub rx_errors: u64,
-    /// Errors in sending.
+    /// Transmit errors.
     pub tx_errors: u64,
     /// Alignment errors.
     pub rx_frame_errors: u64,
     /// Overruns.
     pub rx_over_errors: u64,
-    /// Checksum errors.
+    /// CRC errors.
     pub rx_crc_errors: u64,
     /// Collisions.
     pub collisions: u64,
-    /// How long the port has been there, nanoseconds; [`UNKNOWN`] when not known.
+    /// Time since the port was added, in nanoseconds; [`UNKNOWN`] if not known.
     pub duration_ns: u64,
 }

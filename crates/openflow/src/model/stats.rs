@@ -1,10 +1,10 @@
-//! What multipart messages (statistics, in OpenFlow 1.0's word) carry, besides flows and ports.
+//! Contents of multipart messages (called statistics in OpenFlow 1.0), except flows and ports.
 
 use crate::model::port::PortNo;
 use packet::Field;
 
-/// Who made the switch (`OFPMP_DESC`). Each text is cut to 255 bytes on the wire, the serial number
-/// to 31.
+/// The description of the switch (`OFPMP_DESC`). On the wire each text is cut to 255 bytes, the
+/// serial number to 31.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct Description {
     /// Manufacturer.
@@ -15,7 +15,7 @@ pub struct Description {
     pub software: String,
     /// Serial number.
     pub serial: String,
-    /// This datapath, for people.
+    /// Description of the datapath, for people.
     pub datapath: String,
 }
 
@@ -33,26 +33,26 @@ pub struct Aggregate {
 /// A flow table's counters.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TableStats {
-    /// Which table.
+    /// The table.
     pub table: u8,
     /// Its name (1.0 to 1.2).
     pub name: String,
-    /// How many rules fit (1.0 to 1.2).
+    /// Maximum number of rules (1.0 to 1.2).
     pub max_entries: u32,
-    /// Instructions that it takes (1.1 and 1.2).
+    /// Supported instructions (1.1 and 1.2).
     pub instructions: InstructionKinds,
-    /// What becomes of packets without a rule, `OFPTC_*` (1.1 and 1.2).
+    /// What happens to packets without a rule, `OFPTC_*` (1.1 and 1.2).
     pub config: u32,
-    /// How many it has.
+    /// Number of rules.
     pub active: u32,
     /// Packets looked up.
     pub lookups: u64,
-    /// Packets that met a rule.
+    /// Packets that matched a rule.
     pub matched: u64,
 }
 
 bitflags::bitflags! {
-    /// Instructions that a table takes; bit n is `OFPIT` number n.
+    /// Instructions that a table supports; bit n is `OFPIT` number n.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct InstructionKinds: u32 {
         /// Go to a later table.
@@ -70,7 +70,7 @@ bitflags::bitflags! {
     }
 }
 
-/// Actions that a table takes in one place.
+/// Actions that a table supports in apply-actions or in write-actions.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ActionKinds {
     /// Bit n for `OFPAT` number n of OpenFlow 1.3.
@@ -79,26 +79,26 @@ pub struct ActionKinds {
     pub set_fields: Vec<Field>,
 }
 
-/// What rules of a table can do: for ordinary rules, or for the table-miss rule.
+/// What rules of a table may contain: ordinary rules, or the table-miss rule.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct RuleKinds {
-    /// Instructions.
+    /// Supported instructions.
     pub instructions: InstructionKinds,
-    /// Tables that goto-table may name.
+    /// Tables to which goto-table may lead.
     pub next_tables: Vec<u8>,
-    /// Write-actions.
+    /// Actions in write-actions.
     pub write: ActionKinds,
-    /// Apply-actions.
+    /// Actions in apply-actions.
     pub apply: ActionKinds,
 }
 
-/// What a table can do (`OFPMP_TABLE_FEATURES`).
+/// The features of a table (`OFPMP_TABLE_FEATURES`).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TableFeatures {
-    /// Which table.
+    /// The table.
     pub table: u8,
-    /// What a request wants, `OFPTFC_*` (1.5; others want 0): 0 that the tables are these, 1 that
-    /// this one is so, 2 and 3 that it is there or not.
+    /// The command of a request, `OFPTFC_*` (1.5; 0 in other versions): 0 replaces all tables, 1
+    /// changes this one, 2 enables and 3 disables it.
     pub command: u8,
     /// Its name, at most 31 bytes.
     pub name: String,
@@ -108,64 +108,63 @@ pub struct TableFeatures {
     pub metadata_write: u64,
     /// `OFPTC_*`.
     pub config: u32,
-    /// How many rules fit.
+    /// Maximum number of rules.
     pub max_entries: u32,
-    /// Fields that can be matched, and whether under a mask.
+    /// Fields that can be matched, and whether with a mask.
     pub matchable: Vec<(Field, bool)>,
-    /// Fields that can be left out of a match.
+    /// Fields that may be left out of a match.
     pub wildcards: Vec<Field>,
-    /// Ordinary rules.
+    /// Features of ordinary rules.
     pub rules: RuleKinds,
-    /// The table-miss rule.
+    /// Features of the table-miss rule.
     pub miss: RuleKinds,
 }
 
-/// `OFPTC_EVICTION`: a full table makes room by itself (1.4).
+/// `OFPTC_EVICTION`: a full table evicts rules (1.4).
 pub const EVICTION: u32 = 1 << 2;
-/// `OFPTC_VACANCY_EVENTS`: controllers are told how full it is (1.4).
+/// `OFPTC_VACANCY_EVENTS`: vacancy events are sent to controllers (1.4).
 pub const VACANCY_EVENTS: u32 = 1 << 3;
 
 /// A table's configuration (`OFPT_TABLE_MOD`, `OFPMP_TABLE_DESC`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct TableConfig {
-    /// Which table, or 0xff for all.
+    /// The table, or 0xff for all.
     pub table: u8,
-    /// `OFPTC_*` bits: in 1.1 and 1.2 what becomes of packets without a rule, from 1.4 on
+    /// `OFPTC_*` bits: in 1.1 and 1.2 what happens to packets without a rule, from 1.4 on
     /// [`EVICTION`] and [`VACANCY_EVENTS`].
     pub config: u32,
-    /// By what rules are chosen for eviction, `OFPTMPEF_*` (1.4): 1 other, 2 importance, 4
-    /// lifetime.
+    /// Criteria for eviction, `OFPTMPEF_*` (1.4): 1 other, 2 importance, 4 lifetime.
     pub eviction: Option<u32>,
-    /// When to tell how full it is (1.4).
+    /// Thresholds of vacancy events (1.4).
     pub vacancy: Option<Vacancy>,
 }
 
-/// How full a table may be before controllers are told, in percent of its room that is left
+/// Thresholds of vacancy events, in percent of the table's capacity that is free
 /// (`OFPTMPT_VACANCY`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Vacancy {
-    /// Less than this: it fills up.
+    /// An event is sent when less than this is free.
     pub down: u8,
-    /// More than this: it has room again.
+    /// An event is sent when more than this is free again.
     pub up: u8,
-    /// How it is now; ignored in a table mod.
+    /// The free share now; ignored in a table mod.
     pub current: u8,
 }
 
-/// Why a table's status is told (`OFPTR_*`).
+/// Why a table status message is sent (`OFPTR_*`).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum TableReason {
-    /// Less room is left than the lower threshold.
+    /// Less is free than the lower threshold.
     VacancyDown = 3,
-    /// More room is left than the upper threshold.
+    /// More is free than the upper threshold.
     VacancyUp = 4,
 }
 
-/// How full a table is has crossed a threshold (1.4).
+/// A table's free share has crossed a threshold (1.4).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct TableStatus {
-    /// Why it is told.
+    /// The reason.
     pub reason: TableReason,
     /// The table.
     pub table: TableConfig,
@@ -176,7 +175,7 @@ pub struct TableStatus {
 pub struct QueueStats {
     /// Its port.
     pub port: PortNo,
-    /// Which queue.
+    /// The queue.
     pub queue: u32,
     /// Bytes sent.
     pub tx_bytes: u64,
@@ -184,48 +183,48 @@ pub struct QueueStats {
     pub tx_packets: u64,
     /// Packets dropped because the queue was full.
     pub tx_errors: u64,
-    /// How long it has been there, nanoseconds, [`crate::port::UNKNOWN`] when not known.
+    /// Time since the queue was added, in nanoseconds; [`crate::port::UNKNOWN`] if not known.
     pub duration_ns: u64,
 }
 
-/// A queue's configuration. Rates are in 1/10 percent of the port's rate.
+/// A queue's configuration. Rates are in units of 0.1 percent of the port's rate.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct QueueDescription {
     /// Its port.
     pub port: PortNo,
-    /// Which queue.
+    /// The queue.
     pub queue: u32,
-    /// Rate guaranteed.
+    /// Guaranteed rate.
     pub min_rate: Option<u16>,
-    /// Rate allowed.
+    /// Maximum rate.
     pub max_rate: Option<u16>,
 }
 
-/// What groups the switch can have, by type in the order all, select, indirect, fast failover.
+/// Supported features of groups, by type in the order all, select, indirect, fast failover.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct GroupFeatures {
-    /// Bit n: type n is there.
+    /// Bit n: type n is supported.
     pub types: u32,
     /// `OFPGFC_*`.
     pub capabilities: u32,
-    /// How many groups of each type.
+    /// Maximum number of groups of each type.
     pub max_groups: [u32; 4],
-    /// Actions by type, bit n for `OFPAT` number n of OpenFlow 1.3. 1.0 and 1.1 are told their own
-    /// actions for these.
+    /// Actions supported by each type, bit n for `OFPAT` number n of OpenFlow 1.3. In 1.0 and 1.1
+    /// they are translated to those versions' actions.
     pub actions: [u32; 4],
 }
 
-/// What meters the switch can have.
+/// Supported features of meters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MeterFeatures {
-    /// How many meters.
+    /// Maximum number of meters.
     pub max_meters: u32,
-    /// Bit n: band type n.
+    /// Bit n: band type n is supported.
     pub band_types: u32,
     /// `OFPMF_*`.
     pub capabilities: u32,
-    /// Bands in a meter.
+    /// Maximum bands of a meter.
     pub max_bands: u8,
-    /// Colours.
+    /// Maximum color value.
     pub max_color: u8,
 }

@@ -1,22 +1,22 @@
-//! Sluice's own extension: capabilities, mode and tables of steering, and the virtual machines that
-//! controllers are told of. docs/protocol-extensions.md has the byte layouts.
+//! Sluice's own extension: capabilities, mode and tables of steering, and reports of virtual
+//! machines. docs/protocol-extensions.md has the byte layouts.
 
 use crate::model::action::{Action, Instruction};
 
-/// Experimenter id of Sluice: the OUI 02-53-4C, locally administered, so that nobody else can have
-/// been assigned it.
+/// Sluice's experimenter id: the OUI 02-53-4C, which is locally administered, so that it cannot be
+/// assigned to anybody else.
 pub const EXPERIMENTER: u32 = 0x0002_534c;
 
 /// The highest VM id of any layout.
 pub const VM_ID_MAX: u16 = 4094;
-/// Bytes of a device's name, the ending zero among them, as the kernel has it.
+/// Length of a device's name in bytes, including the terminating zero, as in the kernel.
 pub const NAME_LEN: usize = 16;
-/// Bytes of a match's text at most.
+/// Maximum length of a match's text in bytes.
 pub const MATCH_MAX: usize = 1024;
-/// A core that is not known, or that is left to the switch.
+/// An unknown core, or one that the switch is to choose.
 pub const NO_CORE: u32 = u32::MAX;
 
-/// Where the flow control field is in a frame.
+/// The position of the flow control field in a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Layout {
@@ -29,25 +29,25 @@ pub enum Layout {
 }
 
 impl Layout {
-    /// Every layout with its name.
+    /// All layouts with their names.
     pub const ALL: [(&'static str, Layout); 3] = [
         ("dscp6", Layout::Dscp6),
         ("tos8", Layout::Tos8),
         ("vlan", Layout::Vlan),
     ];
 
-    /// The layout of a number.
+    /// Returns the layout with a wire number.
     pub fn from_wire(number: u8) -> Option<Layout> {
         let mut all = Layout::ALL.into_iter();
         all.find_map(|(_, layout)| (layout as u8 == number).then_some(layout))
     }
 
-    /// Its name.
+    /// Returns its name.
     pub fn name(self) -> &'static str {
         Layout::ALL[self as usize - 1].0
     }
 
-    /// The highest VM id that it has room for; the lowest is 1.
+    /// Returns the highest VM id that fits; the lowest is 1.
     pub fn highest_vm(self) -> u16 {
         match self {
             Layout::Dscp6 => 31,
@@ -57,7 +57,7 @@ impl Layout {
     }
 }
 
-/// What the flow control field says.
+/// The contents of the flow control field.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Fcf {
     /// The virtual machine, 1 to [`VM_ID_MAX`].
@@ -66,18 +66,18 @@ pub struct Fcf {
     pub priority: bool,
 }
 
-/// Bit of [`Fcf::word`] that says that there is a field.
+/// Bit of [`Fcf::word`]: the field is present.
 const PRESENT: u16 = 0x8000;
-/// Bit of [`Fcf::word`] for the priority bit.
+/// Bit of [`Fcf::word`]: the priority bit.
 const PRIORITY: u16 = 0x4000;
 
 impl Fcf {
-    /// The field as one number, which is never 0.
+    /// Encodes the field as one number, which is never 0.
     pub fn word(self) -> u16 {
         PRESENT | if self.priority { PRIORITY } else { 0 } | self.vm & 0xfff
     }
 
-    /// What [`Fcf::word`] gave; None of 0.
+    /// Decodes [`Fcf::word`]; None for 0.
     pub fn from_word(word: u16) -> Option<Fcf> {
         (word & PRESENT != 0).then_some(Fcf {
             vm: word & 0xfff,
@@ -86,12 +86,12 @@ impl Fcf {
     }
 }
 
-/// The first bytes of the note that stands for `set_fcf` where experimenter actions are not
-/// understood: the OUI and the action's number.
+/// The first bytes of a note that represents `set_fcf` for peers that do not understand
+/// experimenter actions: the OUI and the action's number.
 const NOTE: [u8; 4] = [0x02, 0x53, 0x4c, 0x01];
 
-/// A `note` that stands for `set_fcf`. Open vSwitch's tools give up on a dump that has an
-/// experimenter action of somebody else's; notes they print, and read back.
+/// Returns a `note` that represents `set_fcf`. Open vSwitch's tools give up on a dump that has an
+/// unknown experimenter action; notes they print and read back.
 pub fn to_note(fcf: Fcf) -> Action {
     let word = fcf.vm | if fcf.priority { 0x8000 } else { 0 };
     let mut bytes = NOTE.to_vec();
@@ -99,7 +99,7 @@ pub fn to_note(fcf: Fcf) -> Action {
     Action::Note(bytes)
 }
 
-/// What a note's bytes say, where they stand for `set_fcf`; the VM id is not judged.
+/// Decodes a note that represents `set_fcf`; None for other notes. The VM id is not checked.
 pub fn from_note(bytes: &[u8]) -> Option<Fcf> {
     let [high, low] = *bytes.strip_prefix(&NOTE)? else {
         return None;
@@ -111,7 +111,7 @@ pub fn from_note(bytes: &[u8]) -> Option<Fcf> {
     })
 }
 
-/// Puts notes in place of every `set_fcf` of a list.
+/// Replaces every `set_fcf` of a list by a note.
 pub fn notes_in_actions(actions: &mut [Action]) {
     for action in actions {
         match action {
@@ -122,7 +122,7 @@ pub fn notes_in_actions(actions: &mut [Action]) {
     }
 }
 
-/// A rule with notes in place of every `set_fcf`; None where it has none.
+/// Returns a rule's instructions with every `set_fcf` replaced by a note; None if there is none.
 pub fn with_notes(instructions: &[Instruction]) -> Option<Vec<Instruction>> {
     let sets = |instruction: &Instruction| match instruction {
         Instruction::ApplyActions(actions) | Instruction::WriteActions(actions) => has_fcf(actions),
@@ -141,7 +141,7 @@ pub fn with_notes(instructions: &[Instruction]) -> Option<Vec<Instruction>> {
     Some(plain)
 }
 
-/// Whether a list has a `set_fcf`.
+/// Returns whether a list contains a `set_fcf`.
 pub fn has_fcf(actions: &[Action]) -> bool {
     actions.iter().any(|action| match action {
         Action::SetFcf(_) => true,
@@ -154,18 +154,18 @@ pub fn has_fcf(actions: &[Action]) -> bool {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Mode {
-    /// The one that receives it.
+    /// The worker that receives it.
     Off = 0,
-    /// Whichever a hash says.
+    /// A worker chosen by a hash.
     Rss = 1,
-    /// A less loaded one where the receiving one is highly loaded.
+    /// A less loaded worker if the receiving one is highly loaded.
     Adaptive = 2,
-    /// The switch decides: adaptive where that may gain something, else off.
+    /// Chosen by the switch: adaptive if that may gain something, otherwise off.
     Auto = 3,
 }
 
 impl Mode {
-    /// The mode of a number.
+    /// Returns the mode with a wire number.
     pub fn from_wire(number: u8) -> Option<Mode> {
         use Mode::*;
         let mut all = [Off, Rss, Adaptive, Auto].into_iter();
@@ -177,16 +177,16 @@ impl Mode {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum ModeSource {
-    /// Nobody.
+    /// Nobody: the default applies.
     Default = 0,
     /// A controller.
     Controller = 1,
-    /// `other_config:sluice-steering`, which goes before controllers.
+    /// `other_config:sluice-steering`, which takes precedence over controllers.
     Database = 2,
 }
 
 impl ModeSource {
-    /// The source of a number.
+    /// Returns the source with a wire number.
     pub fn from_wire(number: u8) -> Option<ModeSource> {
         use ModeSource::*;
         let mut all = [Default, Controller, Database].into_iter();
@@ -195,27 +195,27 @@ impl ModeSource {
 }
 
 bitflags::bitflags! {
-    /// What a host can do.
+    /// Steering features of a host.
     #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
     pub struct Abilities: u32 {
-        /// A port has several receive queues, among which its card hashes flows.
+        /// A port has several receive queues, over which its card spreads flows by a hash.
         const RSS = 1;
-        /// Cards can be told which queue a flow goes to.
+        /// Cards can direct a given flow to a queue.
         const FLOW_DIRECTOR = 1 << 1;
-        /// Some device is steered by XDP in its driver.
+        /// A device is steered by XDP in its driver.
         const XDP_DRIVER = 1 << 2;
         /// The kernel can steer by XDP in its receive path.
         const XDP_GENERIC = 1 << 3;
-        /// Workers hand flows to each other.
+        /// Workers hand over flows to each other.
         const WORKERS = 1 << 4;
     }
 }
 
-/// How a device's program is attached.
+/// How a device's XDP program is attached.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum XdpMode {
-    /// Whoever steers the device has not answered in time.
+    /// The program that steers the device has not answered in time.
     Unknown = 0,
     /// In the driver.
     Driver = 1,
@@ -224,7 +224,7 @@ pub enum XdpMode {
 }
 
 impl XdpMode {
-    /// The mode of a number.
+    /// Returns the mode with a wire number.
     pub fn from_wire(number: u8) -> Option<XdpMode> {
         use XdpMode::*;
         let mut all = [Unknown, Driver, Generic].into_iter();
@@ -232,48 +232,48 @@ impl XdpMode {
     }
 }
 
-/// A kernel interface that is steered.
+/// A kernel interface whose packets are steered.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Device {
     /// Its name, 15 bytes at most.
     pub name: String,
-    /// How.
+    /// How its program is attached.
     pub mode: XdpMode,
-    /// Where the flow control field is in what it receives.
+    /// Position of the flow control field in received frames.
     pub layout: Option<Layout>,
-    /// Whether the field is believed there.
+    /// Whether the field of received frames is trusted.
     pub trusted: bool,
 }
 
-/// What a host can do, and does.
+/// A host's steering features and configuration.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct HostCapabilities {
-    /// Processors.
+    /// Number of processors.
     pub cores: u16,
-    /// Workers.
+    /// Number of workers.
     pub workers: u16,
-    /// How workers steer.
+    /// The steering mode of the workers.
     pub mode: Mode,
-    /// Who says so.
+    /// Who has chosen the mode.
     pub source: ModeSource,
     /// Layouts that SET_FCF can write.
     pub layouts: Vec<Layout>,
-    /// The one of this bridge; none where it has no flow control field.
+    /// This bridge's layout; None if it has no flow control field.
     pub layout: Option<Layout>,
-    /// Abilities.
+    /// Steering features.
     pub abilities: Abilities,
-    /// Interfaces that the kernel steers.
+    /// Interfaces steered in the kernel.
     pub devices: Vec<Device>,
 }
 
-/// What became of a choice of mode.
+/// The result of a mode request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct ModeReply {
     /// The mode in force.
     pub mode: Mode,
-    /// Who has chosen it; where that is the database, a controller's choice waits.
+    /// Who has chosen it; a controller's choice has no effect while the database has one.
     pub source: ModeSource,
-    /// What controllers have chosen last.
+    /// The last choice of a controller.
     pub chosen: Option<Mode>,
 }
 
@@ -281,16 +281,16 @@ pub struct ModeReply {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum VmReason {
-    /// It has started, or was there when the controller asked for capabilities.
+    /// It has started, or was running when the controller asked for capabilities.
     Started = 0,
-    /// Its port, core, tenant or priority is another.
+    /// Its port, core, tenant or priority has changed.
     Moved = 1,
     /// It has stopped.
     Stopped = 2,
 }
 
 impl VmReason {
-    /// The reason of a number.
+    /// Returns the reason with a wire number.
     pub fn from_wire(number: u8) -> Option<VmReason> {
         use VmReason::*;
         let mut all = [Started, Moved, Stopped].into_iter();
@@ -301,34 +301,34 @@ impl VmReason {
 /// A virtual machine behind a port.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct VmStatus {
-    /// What happened.
+    /// The reason.
     pub reason: VmReason,
     /// Its number, unique on its host.
     pub vm: u16,
     /// Whether its traffic has priority.
     pub priority: bool,
-    /// The port, numbered as from 1.1 on.
+    /// The port, in the numbering of OpenFlow 1.1 and later.
     pub port: u32,
-    /// Whose it is; 0 where nobody has said.
+    /// The tenant that owns it; 0 if unknown.
     pub tenant: u32,
     /// The core that it runs on, or [`NO_CORE`].
     pub core: u32,
 }
 
-/// Which steering table is meant.
+/// The steering table that a message is for.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Target {
-    /// That of the switch's workers.
+    /// The table of the switch's workers.
     Datapath,
-    /// That of a kernel interface.
+    /// The table of a kernel interface.
     Device(String),
 }
 
-/// What is done to the steering table.
+/// Commands for a steering table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Command {
-    /// Adds an entry, in place of one with the same match and precedence.
+    /// Adds an entry, replacing one with the same match and precedence.
     Add = 0,
     /// Changes the entry of this match and precedence.
     Modify = 1,
@@ -339,7 +339,7 @@ pub enum Command {
 }
 
 impl Command {
-    /// The command of a number.
+    /// Returns the command with a wire number.
     pub fn from_wire(number: u8) -> Option<Command> {
         use Command::*;
         let mut all = [Add, Modify, Delete, DeleteStrict].into_iter();
@@ -347,39 +347,40 @@ impl Command {
     }
 }
 
-/// SET_IRQ_CORE: which core packets of an entry go to.
+/// SET_IRQ_CORE: the core to which an entry's packets go.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum IrqCore {
-    /// One is chosen: for the entry where it matches the flow control field, else for each flow.
+    /// One is chosen, for the whole entry if it matches the flow control field, otherwise for each
+    /// flow.
     Choose,
-    /// One is chosen for all that matches.
+    /// One is chosen for the whole entry.
     PerEntry,
     /// One is chosen for each flow.
     PerFlow,
-    /// This one.
+    /// A fixed core.
     Core(u32),
 }
 
 /// A change of a steering table.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SteeringMod {
-    /// What is done.
+    /// The command.
     pub command: Command,
     /// A number of the controller's.
     pub cookie: u64,
-    /// The entry of the highest precedence is used.
+    /// Of several matching entries, the one with the highest precedence is used.
     pub precedence: u16,
-    /// Which core.
+    /// The core.
     pub core: IrqCore,
-    /// Seconds without a packet after which it goes; 0 for never.
+    /// Idle timeout in seconds; 0 for none.
     pub idle_timeout: u16,
-    /// Seconds after which it goes; 0 for never.
+    /// Hard timeout in seconds; 0 for none.
     pub hard_timeout: u16,
-    /// The virtual machine that packets are for.
+    /// The virtual machine to which packets are sent.
     pub vm: Option<u16>,
     /// The priority bit.
     pub priority: bool,
-    /// What it matches, as `sluice steer set add` reads it; [`MATCH_MAX`] bytes at most.
+    /// The match, as `sluice steer set add` reads it; at most [`MATCH_MAX`] bytes.
     pub matching: String,
 }
 
@@ -388,42 +389,42 @@ pub struct SteeringMod {
 pub struct SteeringStats {
     /// The controller's number.
     pub cookie: u64,
-    /// Packets that matched, and whose choice is the entry's own.
+    /// Packets that matched and use the entry's own choice.
     pub packets: u64,
     /// Their bytes.
     pub bytes: u64,
     /// Precedence.
     pub precedence: u16,
-    /// Which core, as it was asked for.
+    /// The core, as requested.
     pub core: IrqCore,
-    /// The core that was chosen for the entry, or [`NO_CORE`].
+    /// The core chosen for the entry, or [`NO_CORE`].
     pub chosen: u32,
-    /// The virtual machine that packets are for.
+    /// The virtual machine to which packets are sent.
     pub vm: Option<u16>,
     /// The priority bit.
     pub priority: bool,
-    /// What it matches.
+    /// The match.
     pub matching: String,
 }
 
 /// A message of the extension.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Steering {
-    /// What can the host do?
+    /// Asks for the host's capabilities.
     CapabilitiesRequest,
-    /// What it can do.
+    /// The host's capabilities.
     CapabilitiesReply(HostCapabilities),
-    /// Choose a mode, or only ask for it.
+    /// Sets the mode; None only asks for it.
     ModeRequest(Option<Mode>),
-    /// The mode now.
+    /// The mode in force.
     ModeReply(ModeReply),
     /// A virtual machine has started, moved or stopped.
     VmStatus(VmStatus),
-    /// Change a steering table; only inside a packet-out, which names the table.
+    /// Changes a steering table; only inside a packet-out, which names the table.
     Mod(SteeringMod),
-    /// What is in a steering table?
+    /// Asks for the entries of a steering table.
     StatsRequest(Target),
-    /// What is in it, or a part of it.
+    /// The entries, or a part of them.
     StatsReply {
         /// Entries.
         entries: Vec<SteeringStats>,

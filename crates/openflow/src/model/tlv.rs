@@ -1,4 +1,4 @@
-//! Maps of tunnel options: which option (class, type) is which `tun_metadata` field
+//! Maps of tunnel options, which assign options (class, type) to `tun_metadata` fields
 //! (`NXT_TLV_TABLE_MOD`).
 
 /// One entry of a map.
@@ -8,40 +8,40 @@ pub struct TlvMapping {
     pub class: u16,
     /// Its type.
     pub kind: u8,
-    /// Bytes of its body: 0 to 124, in fours.
+    /// Length of its body in bytes: 0 to 124, a multiple of 4.
     pub length: u8,
     /// The field, 0 to 63.
     pub field: u16,
 }
 
-/// What becomes of entries.
+/// Commands for a map.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u16)]
 pub enum TlvCommand {
-    /// They are added.
+    /// Add entries.
     Add = 0,
-    /// They are removed, by their fields.
+    /// Remove entries, by their fields.
     Delete = 1,
-    /// All there are go.
+    /// Remove all entries.
     Clear = 2,
 }
 
 /// A change of a map.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TlvTableMod {
-    /// What to do.
+    /// The command.
     pub command: TlvCommand,
-    /// With which entries.
+    /// The entries.
     pub mappings: Vec<TlvMapping>,
 }
 
 /// A map.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TlvTable {
-    /// Bytes that all options together may have.
+    /// Total bytes available for options.
     pub max_space: u32,
-    /// Fields that there are.
+    /// Number of fields.
     pub max_fields: u16,
-    /// The entries, ascending by field.
+    /// The entries, by ascending field.
     pub mappings: Vec<TlvMapping>,
 }

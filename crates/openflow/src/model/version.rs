@@ -24,21 +24,21 @@ impl Version {
         Version::V1_5,
     ];
 
-    /// The version with this header byte, or None for one that is not spoken here.
+    /// Returns the version with this header byte; None if it is not supported.
     pub fn from_wire(byte: u8) -> Option<Version> {
         Version::ALL
             .into_iter()
             .find(|version| *version as u8 == byte)
     }
 
-    /// The version that `Bridge.protocols` names thus: `OpenFlow10` to `OpenFlow15`.
+    /// Returns the version with a name of `Bridge.protocols`: `OpenFlow10` to `OpenFlow15`.
     pub fn by_name(name: &str) -> Option<Version> {
         Version::ALL
             .into_iter()
             .find(|version| version.name() == name)
     }
 
-    /// The name in `Bridge.protocols`.
+    /// Returns the name in `Bridge.protocols`.
     pub fn name(self) -> &'static str {
         match self {
             Version::V1_0 => "OpenFlow10",
@@ -50,11 +50,12 @@ impl Version {
         }
     }
 
-    /// Its bit in a version bitmap (OpenFlow 1.3.5 section 7.5.1: bit n is version number n).
+    /// Returns its bit in a version bitmap (OpenFlow 1.3.5 section 7.5.1: bit n is version number
+    /// n).
     pub fn bit(self) -> u32 {
         1 << self as u8
     }
 }
 
-/// The bitmap of all versions that the codecs speak.
+/// The bitmap of all supported versions.
 pub const ALL_VERSIONS: u32 = 0b111_1110;

@@ -1,18 +1,20 @@
-//! Fields as numbers inside a match's words: what `packet::fields` says of a field, made ready for
+//! Fields as numbers inside a match's words: what `packet::fields` says of a field, prepared for
 //! the codecs' inner loops.
 //!
-//! Most fields lie in one 64-bit word of the key. Reading or adding such a field is a shift and a
-//! mask; going by bytes, as the wide ones do (IPv6 addresses, labels), costs ten times as much.
+//! Most fields are within one 64-bit word of the key. Reading or adding such a field takes a shift
+//! and a mask; access by bytes, which wide fields need (IPv6 addresses, labels), costs ten times as
+//! much.
 
 use packet::fields::{FIELDS, Prerequisite};
 use packet::{Field, Match};
 use std::sync::LazyLock;
 
-/// Where a field lies that is no wider than a word.
+/// The position of a field that is within one word.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct WordField {
     word: u8,
-    /// Bits between the field's lowest bit and the word's, the word read in network order.
+    /// Distance in bits between the lowest bits of the word and of the field, in network byte
+    /// order.
     lift: u32,
     /// The field's bits, right-aligned.
     pub(crate) ones: u64,
@@ -21,7 +23,7 @@ pub(crate) struct WordField {
 static PLACES: LazyLock<Vec<Option<WordField>>> = LazyLock::new(|| {
     let place = |def: &packet::fields::FieldDef| {
         let last = def.offset % 8 + def.bytes;
-        // `in_port` has two widths; it is left to the conversions of `packet`.
+        // `in_port` has two widths; the conversions of `packet` handle it.
         (last <= 8 && def.field != Field::InPort).then(|| WordField {
             word: (def.offset / 8) as u8,
             lift: (8 * (8 - last) + def.shift) as u32,
@@ -31,14 +33,14 @@ static PLACES: LazyLock<Vec<Option<WordField>>> = LazyLock::new(|| {
     FIELDS.iter().map(place).collect()
 });
 
-/// The place of a field that is no wider than a word, else None.
+/// Returns the position of a field within one word; None for others.
 #[inline]
 pub(crate) fn of(field: Field) -> Option<WordField> {
     PLACES[field as usize]
 }
 
 impl WordField {
-    /// The field's value and mask in a match, right-aligned.
+    /// Returns the field's value and mask in a match, right-aligned.
     #[inline]
     pub(crate) fn get(self, matching: &Match) -> (u64, u64) {
         match matching
@@ -54,7 +56,7 @@ impl WordField {
         }
     }
 
-    /// Adds bits to a match; both numbers within the field.
+    /// Adds bits to a match; both numbers must fit the field.
     #[inline]
     pub(crate) fn set(self, matching: &mut Match, value: u64, mask: u64) {
         let lifted = |number: u64| (number << self.lift).to_be();
@@ -62,13 +64,14 @@ impl WordField {
     }
 }
 
-/// The number that a match gives a field, bits that it leaves open as zero.
+/// Returns the field's value in a match, with bits that it leaves open as zero.
 #[inline]
 fn number(matching: &Match, field: Field) -> u64 {
     of(field).map_or(0, |place| place.get(matching).0)
 }
 
-/// Whether a match says what a field needs: as [`Prerequisite::met_by`], faster for the usual ones.
+/// Returns whether a match meets a prerequisite: like [`Prerequisite::met_by`], but faster for the
+/// usual ones.
 #[inline]
 pub(crate) fn met(prerequisite: Prerequisite, matching: &Match) -> bool {
     use Prerequisite as P;
@@ -101,7 +104,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Numbers and bytes say the same of every field.
+        /// Access as numbers gives the same as access by bytes, for every field.
         #[test]
         fn as_by_bytes(index in 0..FIELDS.len(), value: u64, mask: u64, other in 0..FIELDS.len(), eth_type: u16, protocol: u8) {
             let def = &FIELDS[index];

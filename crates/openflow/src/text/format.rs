@@ -1,10 +1,9 @@
-//! Matches and actions as text, in the words of `ovs-ofctl`.
+//! Formats matches and actions as text, in the notation of `ovs-ofctl`.
 //!
-//! What `bridge/dump-flows` prints, byte for byte as Open vSwitch 3.1 does: [`matching`] for the
-//! left side of a rule, [`instructions`] for the right. The words for fields come from
-//! [`packet::fields::FIELDS`]; how a field's value is written, and its name in Nicira's notation,
-//! is said here in one table. Tests hold the text against `ovs-ofctl ofp-print` on encoded
-//! messages.
+//! This is what `bridge/dump-flows` prints, byte for byte as Open vSwitch 3.1 does: [`matching`]
+//! for the left side of a rule, [`instructions`] for the right. Names of fields come from
+//! [`packet::fields::FIELDS`]; one table here has how a field's value is written, and its name in
+//! Nicira's notation. Tests compare the text with `ovs-ofctl ofp-print` of encoded messages.
 
 mod actions;
 mod extensions;
@@ -21,7 +20,7 @@ pub use actions::{actions, instructions, subfield};
 pub use extensions::hash_fields;
 pub use matching::{DEFAULT_PRIORITY, matching};
 
-/// How the values of a field are written.
+/// The notation of a field's values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Style {
     Decimal,
@@ -50,14 +49,14 @@ fn style(field: Field) -> Style {
     }
 }
 
-/// A field's name in Nicira's notation (`NXM_OF_ETH_SRC`), which `load`, `move` and their kin use;
-/// empty where it has none.
+/// Returns a field's name in Nicira's notation (`NXM_OF_ETH_SRC`), which `load`, `move` and the
+/// like use; empty if it has none.
 pub fn nxm_name(field: Field) -> &'static str {
     const NAMES: [&str; packet::fields::FIELDS.len()] = names();
     NAMES[field as usize]
 }
 
-/// In the order of [`Field`].
+/// Names in the order of [`Field`].
 const fn names() -> [&'static str; packet::fields::FIELDS.len()] {
     [
         "NXM_OF_IN_PORT",
@@ -235,13 +234,13 @@ const fn names() -> [&'static str; packet::fields::FIELDS.len()] {
 }
 
 thread_local! {
-    /// The names that [`port`] writes.
+    /// The port names that [`port`] writes.
     static NAMES: RefCell<BTreeMap<PortNo, String>> = const { RefCell::new(BTreeMap::new()) };
 }
 
-/// Runs `act`, in which ports are written by these names (`ovs-ofctl --names`).
+/// Calls `act` with these names for ports (`ovs-ofctl --names`).
 pub fn with_names(names: &BTreeMap<PortNo, String>, act: impl FnOnce()) {
-    /// Puts back what was there before, also when `act` panics.
+    /// Restores the previous names, also when `act` panics.
     struct Restore(BTreeMap<PortNo, String>);
     impl Drop for Restore {
         fn drop(&mut self) {
@@ -252,7 +251,7 @@ pub fn with_names(names: &BTreeMap<PortNo, String>, act: impl FnOnce()) {
     act();
 }
 
-/// A port's name, in quotes where it would not read as one word.
+/// Returns a port's name, in quotes if it would not read as one word.
 fn port_name(number: PortNo) -> Option<String> {
     let name = NAMES.with_borrow(|names| names.get(&number).cloned())?;
     let plain = name.starts_with(|first: char| first.is_ascii_alphabetic() || first == '_')
@@ -273,7 +272,7 @@ pub fn port(out: &mut String, number: PortNo) {
         port::CONTROLLER => "CONTROLLER",
         port::LOCAL => "LOCAL",
         port::ANY => "ANY",
-        // Reserved numbers without a name are written with 16 bits.
+        // Reserved numbers without a name are written as 16-bit numbers.
         number => {
             return match port_name(number) {
                 Some(name) => out.push_str(&name),
@@ -292,8 +291,8 @@ fn add(out: &mut String, text: std::fmt::Arguments<'_>) {
     let _ = out.write_fmt(text);
 }
 
-/// An option of a tunnel; with its mask, unless that is ones over whole words at the end, for then
-/// it is the whole option.
+/// Writes a tunnel option, with its mask unless that is ones over whole words at the end, which
+/// means the whole option.
 fn tunnel_option(out: &mut String, value: &[u8], mask: &[u8]) {
     let ones = mask.iter().skip_while(|byte| **byte == 0);
     long_hexadecimal(out, value);
@@ -303,7 +302,7 @@ fn tunnel_option(out: &mut String, value: &[u8], mask: &[u8]) {
     }
 }
 
-/// A number of any length.
+/// Writes a number of any length.
 fn long_hexadecimal(out: &mut String, bytes: &[u8]) {
     let from = bytes.iter().take_while(|byte| **byte == 0).count();
     match &bytes[from..] {
@@ -316,7 +315,7 @@ fn long_hexadecimal(out: &mut String, bytes: &[u8]) {
     }
 }
 
-/// `%#x`: no prefix for zero.
+/// Writes a number like `%#x`: no prefix for zero.
 fn hexadecimal(out: &mut String, number: u128) {
     match number {
         0 => out.push('0'),
@@ -332,8 +331,8 @@ fn ethernet(out: &mut String, number: u128) {
     );
 }
 
-/// As `inet_ntop` writes it, which keeps the dotted form for addresses below 2^32 (Rust's own has
-/// given it up).
+/// Writes an address like `inet_ntop`, which uses the dotted form for addresses below 2^32 (Rust's
+/// formatting no longer does).
 fn ipv6(out: &mut String, number: u128) {
     match number {
         0x1_0000..=0xffff_ffff => add(out, format_args!("::{}", Ipv4Addr::from(number as u32))),
@@ -349,13 +348,13 @@ fn ones(bits: usize) -> u128 {
     }
 }
 
-/// A mask as a prefix length, if it is one.
+/// Returns a mask's prefix length; None if it is not a prefix.
 fn prefix(mask: u128, bits: usize) -> Option<u32> {
     let length = mask.count_ones();
     (mask == ones(bits) ^ ones(bits - length as usize)).then_some(length)
 }
 
-/// An address with its mask: a prefix length where it is one.
+/// Writes an address with its mask, as a prefix length if possible.
 fn masked_address(
     out: &mut String,
     value: u128,
@@ -377,14 +376,14 @@ fn ipv4(out: &mut String, number: u128) {
     add(out, format_args!("{}", Ipv4Addr::from(number as u32)));
 }
 
-/// The number that a field's bytes in the key stand for, as actions write it.
+/// Returns the number that actions write for a field's bytes in the key.
 fn number(field: Field, value: &Value) -> u128 {
     let def = field.def();
     value.to_u128() >> def.shift << def.wire_shift
 }
 
-/// Writes a value of a field, as `set_field` takes it: with `/mask` unless the mask covers the
-/// whole field.
+/// Writes a field's value as `set_field` takes it, with `/mask` unless the mask covers the whole
+/// field.
 fn value(out: &mut String, field: Field, value: &Value, mask: &Value) {
     let def = field.def();
     if field.tunnel_option().is_some() {
@@ -416,8 +415,8 @@ fn value(out: &mut String, field: Field, value: &Value, mask: &Value) {
     }
 }
 
-/// Writes the number in a part of a field: as the field is written if it is all of it, else in
-/// hexadecimal digits.
+/// Writes the number in a part of a field: in the field's notation if it is the whole field,
+/// otherwise in hexadecimal.
 pub fn subfield_value(out: &mut String, part: &crate::model::action::Subfield, number: u128) {
     let def = part.field.def();
     if part.start != 0 || usize::from(part.bits) != def.action_bits {

@@ -1,10 +1,10 @@
-//! Matches, actions and rules read from text, in the words of `ovs-ofctl`: what
-//! [`crate::format`] writes, and what people type.
+//! Parses matches, actions and rules in the notation of `ovs-ofctl`: what [`crate::format`] writes,
+//! and what people type.
 //!
-//! [`matching`] reads the left side of a rule, [`packet`] the fields of one packet (exact, with
-//! prerequisites before what needs them), [`actions`] and [`instructions`] the right side, [`flow`]
-//! a whole rule, [`group`] and [`meter`] what rules refer to. An error says in Open vSwitch's words
-//! what is wrong, and quotes it.
+//! [`matching`] parses the left side of a rule, [`packet`] the fields of one packet (exact, with
+//! prerequisites in front of the fields that need them), [`actions`] and [`instructions`] the right
+//! side, [`flow`] a whole rule, [`group`] and [`meter`] what rules refer to. An error describes, in
+//! Open vSwitch's words, what is wrong, and quotes it.
 
 mod actions;
 mod group;
@@ -24,7 +24,7 @@ pub use self::meter::meter;
 pub use self::rule::flow;
 pub use self::values::{ct_state, ethernet, number};
 
-/// What is wrong with a text.
+/// The description of an error in a text.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Error(String);
@@ -37,18 +37,18 @@ impl Error {
 
 type Result<T> = std::result::Result<T, Error>;
 
-/// How deep actions may be nested.
+/// Maximum nesting of actions.
 const DEPTH: usize = 16;
 
-/// Finds ports by their names.
+/// Finds a port by its name.
 pub type PortNames<'a> = &'a dyn Fn(&str) -> Option<PortNo>;
 
-/// No port has a name.
+/// Finds no port by any name.
 pub fn no_names(_: &str) -> Option<PortNo> {
     None
 }
 
-/// A reserved port by its name, in any case.
+/// Returns a reserved port by its name, in any case.
 fn reserved(name: &str) -> Option<PortNo> {
     let known = [
         ("IN_PORT", port::IN_PORT),
@@ -67,8 +67,8 @@ fn reserved(name: &str) -> Option<PortNo> {
         .map(|(_, number)| *number)
 }
 
-/// Reads a port: a number of 16 or 32 bits, a reserved name or a port's own name, which may stand
-/// in quotes.
+/// Parses a port: a number of 16 or 32 bits, a reserved name, or a port's own name, which may be in
+/// quotes.
 pub fn port(text: &str, names: PortNames<'_>) -> Option<PortNo> {
     let name = text
         .strip_prefix('"')
@@ -88,14 +88,14 @@ pub fn port(text: &str, names: PortNames<'_>) -> Option<PortNo> {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Pair<'t> {
     key: &'t str,
-    /// Empty where there is none.
+    /// Empty if there is none.
     value: &'t str,
-    /// What follows a closing bracket at once, as the `->reg0[0]` of
+    /// What follows directly behind the closing bracket, such as the `->reg0[0]` of
     /// `check_pkt_larger(9)->reg0[0]`.
     tail: &'t str,
 }
 
-/// Splits a list at commas and white space, outside of brackets and quotes.
+/// Splits a list at commas and white space outside brackets and quotes.
 fn pairs(text: &str) -> Pairs<'_> {
     Pairs { rest: text }
 }
@@ -143,7 +143,7 @@ impl<'t> Iterator for Pairs<'t> {
     }
 }
 
-/// Where the first item of a list ends.
+/// Returns the end of the first item of a list.
 fn word_end(text: &str) -> usize {
     let (mut depth, mut quoted) = (0_usize, false);
     for (at, byte) in text.bytes().enumerate() {
@@ -160,7 +160,7 @@ fn word_end(text: &str) -> usize {
     text.len()
 }
 
-/// Where the bracket closes that the text begins with.
+/// Returns the position of the bracket that closes the one at the beginning.
 fn closing(text: &str) -> Option<usize> {
     let mut depth = 0_usize;
     for (at, byte) in text.bytes().enumerate() {
@@ -174,8 +174,8 @@ fn closing(text: &str) -> Option<usize> {
     None
 }
 
-/// A field by its name for matches (`reg0`, `tp_src`) or in Nicira's notation (`NXM_NX_REG0`,
-/// `OXM_OF_...`).
+/// Returns a field by its name in matches (`reg0`, `tp_src`) or in Nicira's notation
+/// (`NXM_NX_REG0`, `OXM_OF_...`).
 pub fn field(name: &str) -> Option<Field> {
     let found = Field::by_name(name).filter(|field| *field != Field::Fcf);
     found.or_else(|| {
@@ -191,8 +191,8 @@ pub fn field(name: &str) -> Option<Field> {
     })
 }
 
-/// Names of the other class for fields that both classes have (`OXM_OF_ETH_SRC` beside
-/// `NXM_OF_ETH_SRC`).
+/// Returns a field by its name in the other class, for fields that are in both (`OXM_OF_ETH_SRC`
+/// besides `NXM_OF_ETH_SRC`).
 fn other_notation(name: &str) -> Option<Field> {
     let lower = name.to_ascii_lowercase();
     let tail = lower

@@ -1,6 +1,5 @@
-//! The text of matches and actions against `ovs-ofctl ofp-print`: both print the same rules, we
-//! from the model, it from what we encode of it. Skipped, with a word, where `ovs-ofctl` is not
-//! installed.
+//! Compares the text of matches and actions with `ovs-ofctl ofp-print`: both print the same rules,
+//! we from the model, it from our encoding. Skipped with a message if `ovs-ofctl` is not installed.
 
 use crate::common;
 use openflow::action::{Action, Instruction, Subfield};
@@ -15,7 +14,7 @@ use proptest::sample::{select, subsequence};
 use proptest::strategy::ValueTree;
 use proptest::test_runner::TestRunner;
 
-/// Rules printed by one call, within one message.
+/// Rules printed by one call, in one message.
 const AT_A_TIME: usize = 50;
 
 fn rule(matching: Match, priority: u16, instructions: Vec<Instruction>) -> FlowStats {
@@ -37,12 +36,12 @@ fn rule(matching: Match, priority: u16, instructions: Vec<Instruction>) -> FlowS
     }
 }
 
-/// How we print a rule.
+/// Returns the text that we print for a rule.
 fn ours(rule: &FlowStats) -> String {
     common::rule_text(&rule.matching, rule.priority, &rule.instructions)
 }
 
-/// How `ovs-ofctl` prints rules; None where it is not installed.
+/// Returns the text that `ovs-ofctl` prints for rules; None if it is not installed.
 fn theirs(version: Version, rules: &[FlowStats]) -> Option<Vec<String>> {
     let format = if version == Version::V1_0 {
         FlowFormat::Nicira
@@ -58,13 +57,13 @@ fn theirs(version: Version, rules: &[FlowStats]) -> Option<Vec<String>> {
     let text = String::from_utf8(output.stdout).unwrap();
     if !output.status.success() || text.contains("decode error") {
         assert!(rules.len() > 1, "{rules:?}\n{text}");
-        // One by one, to say which.
+        // Prints them one by one, to find out which is wrong.
         return rules
             .iter()
             .map(|rule| Some(theirs(version, std::slice::from_ref(rule))?.remove(0)))
             .collect();
     }
-    // What stands behind the counters, which have spaces behind their commas.
+    // The text behind the counters, whose commas are followed by spaces.
     let lines = text.lines().filter(|line| line.contains("actions="));
     Some(
         lines
@@ -83,17 +82,17 @@ fn same(version: Version, rules: &[FlowStats]) {
     }
 }
 
-/// What is printed can be read, and is the same rule: the same match, and the same words for what
-/// it does.
+/// Checks that the printed text can be parsed into the same rule: the same match, and actions that
+/// print the same.
 fn is_read_back(rule: &FlowStats) {
     let text = ours(rule);
     if text.contains("<error>") {
-        return; // a kind of fragment that there is not
+        return; // an invalid kind of fragment
     }
     let read = openflow::parse::flow(&text, &openflow::parse::no_names);
     let read = read.unwrap_or_else(|error| panic!("{text}: {error}"));
-    // Connection states without a name are matched and not printed, and one word serves for a
-    // fragment that is later and for a later one that is a fragment.
+    // Connection states without a name are matched but not printed, and one word is printed for two
+    // different matches of later fragments.
     let fragment = rule.matching.get(Field::IpFrag);
     let said = fragment.0.to_u64() != 2 || fragment.1.to_u64() != 2;
     if said && rule.matching.get(Field::CtState).1.to_u64() <= 0xff {
@@ -103,7 +102,7 @@ fn is_read_back(rule: &FlowStats) {
     assert_eq!(ours(&again), text);
 }
 
-/// A value of a field with a mask, from random bits.
+/// Returns a field's value, with a mask if wanted, from random bits.
 fn random_field(field: Field, value: u128, mask: Option<u128>) -> (Value, Value) {
     let def = field.def();
     let mut mask_bytes = def.place();
@@ -122,7 +121,7 @@ fn random_field(field: Field, value: u128, mask: Option<u128>) -> (Value, Value)
     (bytes, mask_bytes)
 }
 
-/// Fields of any packet, then by what the packet is: Ethertype, IP protocol, fields.
+/// Fields of any packet. Below are fields by Ethertype and IP protocol.
 const ANYWHERE: &[Field] = &[
     Field::EthSrc,
     Field::EthDst,
@@ -192,7 +191,7 @@ const KINDS: &[(u16, u8, &[Field], &[Field])] = &[
     (0x8848, 0, &[Field::MplsLabel], &[]),
 ];
 
-/// VLAN: TCI and mask.
+/// VLAN TCI and mask.
 const VLANS: &[(u16, u16)] = &[
     (0, 0),
     (0, 0xffff),
@@ -243,7 +242,7 @@ fn matching() -> impl Strategy<Value = Match> {
                     .chain(transport)
                     .zip(numbers)
                 {
-                    // Eight connection states are known, and others refused.
+                    // Only eight connection states are known; others are refused.
                     let value = if field == Field::CtState {
                         value & 0xff
                     } else {
@@ -257,7 +256,7 @@ fn matching() -> impl Strategy<Value = Match> {
         )
 }
 
-/// As many values as wanted, the same in each run.
+/// Generates values, the same in each run.
 fn generated<T: std::fmt::Debug>(strategy: impl Strategy<Value = T>, count: usize) -> Vec<T> {
     let mut runner = TestRunner::deterministic();
     (0..count)
@@ -272,8 +271,8 @@ fn matches() {
         .map(|(matching, priority)| rule(matching, priority, Vec::new()))
         .collect();
     same(Version::V1_0, &rules);
-    // OpenFlow 1.3 cannot say that there is no tag and what is in it, or part of a tag without its
-    // being there.
+    // OpenFlow 1.3 cannot match the contents of a tag that is absent, nor part of a tag that may be
+    // absent.
     let sayable = |rule: &FlowStats| {
         let (tci, mask) = rule.matching.get(Field::VlanTci);
         tci[0] & mask[0] & 0x10 != 0 || matches!(mask.to_u64(), 0 | 0x1fff)
@@ -299,7 +298,7 @@ fn whole(field: Field) -> Subfield {
     }
 }
 
-/// Fields that `ovs-ofctl` knows and that have a number of their own.
+/// Returns the fields that `ovs-ofctl` knows and that have a number of their own.
 fn fields() -> impl Iterator<Item = Field> {
     let unknown = [
         Field::InPhyPort,
@@ -337,9 +336,8 @@ fn names_of_fields() {
 
 #[test]
 fn values_of_fields() {
-    // The port that a packet came in by can be loaded, but not set.
-    // `ovs-ofctl` refuses to set an Ethertype, an IP protocol and a bottom of stack, as the
-    // specification lets it.
+    // The ingress port can be loaded, but not set. `ovs-ofctl` refuses to set an Ethertype, an IP
+    // protocol or a bottom of stack, as the specification allows it to.
     let refused = [
         Field::InPortOxm,
         Field::EthType,
@@ -355,7 +353,7 @@ fn values_of_fields() {
         .flat_map(|(field, number)| {
             let set = |value| {
                 let (value, mask) = random_field(field, value, None);
-                // A VLAN id is written with the bit that says present.
+                // A VLAN id is written with the bit that says there is a tag.
                 let value = if field == Field::VlanVid {
                     Value::from_u128(0x1000 | value.to_u128(), 2)
                 } else {
@@ -497,7 +495,7 @@ fn actions() {
         Action::PopVlan,
     ];
     same(Version::V1_0, &old.map(|action| apply(vec![action])));
-    // OpenFlow 1.3 says pop_vlan and has set-field in place of some; the others are the same in
+    // OpenFlow 1.3 prints pop_vlan, and has set-field instead of some; the others print the same in
     // both.
     let changed = |action: &Action| {
         matches!(

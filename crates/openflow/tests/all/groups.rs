@@ -1,5 +1,5 @@
-//! Groups come back from bytes as they were, in every version; and what is wrong with them is
-//! refused by its own error.
+//! Groups survive encoding and decoding in every version, and each kind of invalid group gives its
+//! own error.
 
 use openflow::action::Action;
 use openflow::error::Error;
@@ -15,7 +15,7 @@ use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
 
-/// Whether a version's messages tell ids of buckets and methods of selection.
+/// Returns whether a version's messages contain bucket ids and selection methods.
 fn is_rich(version: Version) -> bool {
     matches!(version, Version::V1_0 | Version::V1_5)
 }
@@ -65,7 +65,7 @@ fn buckets(kind: GroupKind, rich: bool) -> impl Strategy<Value = Vec<Bucket>> {
         0..5
     };
     vec(bucket(kind, rich), count).prop_map(move |mut buckets| {
-        // In older versions ids are places; everywhere they differ.
+        // In older versions ids are positions; in all versions they must differ.
         for (place, bucket) in buckets.iter_mut().enumerate() {
             bucket.id = if rich {
                 bucket.id / 8 * 8 + place as u32
@@ -143,7 +143,7 @@ proptest! {
         };
         if inserts {
             change.selection = None;
-            // A weight that is not told is 1.
+            // A weight that is not sent is 1.
             change.buckets.iter_mut().filter(|_| change.kind != GroupKind::Select).for_each(|bucket| bucket.weight = 1);
         }
         comes_back(version, &Message::GroupMod(change));
@@ -169,7 +169,7 @@ proptest! {
 #[test]
 fn features_come_back() {
     for version in Version::ALL {
-        // Of 1.0's actions, those that 1.3 has too.
+        // Those of 1.0's actions that 1.3 has too.
         let actions = if version == Version::V1_0 {
             1 | 1 << 18 | 1 << 21 | 1 << 25
         } else {
@@ -186,7 +186,7 @@ fn features_come_back() {
     }
 }
 
-/// A group mod of OpenFlow 1.5 with this body, as a decoder sees it.
+/// Returns the decoder's error for a group mod of OpenFlow 1.5 with this body.
 fn refused(body: &str) -> Option<Error> {
     let digits: Vec<u8> = body.bytes().filter(u8::is_ascii_hexdigit).collect();
     let body: Vec<u8> = digits
@@ -203,7 +203,7 @@ fn refused(body: &str) -> Option<Error> {
         .map(|failure| failure.error)
 }
 
-/// 1.5.1 section 7.3.4.3, and Open vSwitch's answers.
+/// The errors of 1.5.1 section 7.3.4.3, as Open vSwitch gives them.
 #[test]
 fn what_is_wrong_has_its_error() {
     let method = |name: &str, rest: &str| {

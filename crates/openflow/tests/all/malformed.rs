@@ -1,11 +1,12 @@
-//! Malformed messages and the errors that the specification demands for them, with its sections
+//! Malformed messages and the errors that the specification requires for them, with its sections
 //! (OpenFlow 1.3.5 unless another version is named; `OVS` where the specification leaves it open
 //! and Open vSwitch decides).
 
 use openflow::error::{Error, WireError};
 use openflow::{DecodeOptions, Version, decode, encode_error};
 
-/// A message: version, type and body in hexadecimal (blanks are ignored), with a right header.
+/// Returns a message of a version, a type and a body in hexadecimal (blanks are ignored), with a
+/// valid header.
 fn message(version: u8, kind: u8, body: &str) -> Vec<u8> {
     let digits: Vec<u8> = body
         .bytes()
@@ -27,7 +28,7 @@ fn refused(bytes: &[u8]) -> Option<Error> {
         .map(|failure| failure.error)
 }
 
-/// A flow mod of 1.3 to table 0 with OXM fields and instructions.
+/// Returns a flow mod of 1.3 for table 0 with OXM fields and instructions.
 fn flow_mod(fields: &str, instructions: &str) -> Vec<u8> {
     with_head(
         "00000000 00000000 00000000 00000000 00 00 0000 0000 8000 ffffffff ffffffff ffffffff 0000 0000",
@@ -47,7 +48,7 @@ fn with_head(head: &str, fields: &str, instructions: &str) -> Vec<u8> {
     )
 }
 
-/// A flow mod of 1.3 for IPv4 TCP with one apply-actions instruction.
+/// Returns a flow mod of 1.3 for IPv4 TCP with one apply-actions instruction.
 fn apply(actions: &str) -> Vec<u8> {
     let bytes = actions.chars().filter(|c| !c.is_whitespace()).count() / 2;
     flow_mod(
@@ -56,7 +57,7 @@ fn apply(actions: &str) -> Vec<u8> {
     )
 }
 
-/// A flow mod of 1.0 that matches everything, with actions.
+/// Returns a flow mod of 1.0 that matches everything, with actions.
 fn old(actions: &str) -> Vec<u8> {
     let match_all = format!("003fffff {}", "00".repeat(36));
     message(
@@ -102,18 +103,18 @@ fn headers() {
         refused(&message(4, 18, "ffff 0000 00000000 11223344 00000000")),
         Some(Error::BadExperimenter)
     );
-    // Types that a version has not yet, or no longer.
+    // Types that a version does not have yet, or no longer has.
     assert_eq!(refused(&message(1, 24, "")), Some(Error::BadType));
     assert_eq!(refused(&message(3, 26, "")), Some(Error::BadType));
     assert_eq!(
         refused(&message(5, 22, "00000001 00000000")),
         Some(Error::BadType)
     );
-    // The length in the header is not that of the bytes.
+    // The header's length differs from the number of bytes.
     let mut short = message(4, 5, "");
     short[3] = 12;
     assert_eq!(refused(&short), Some(Error::BadLength));
-    // A message of another version than was negotiated.
+    // A message of another version than the negotiated one.
     let options = DecodeOptions {
         version: Some(Version::V1_3),
         ..DecodeOptions::default()
@@ -542,7 +543,7 @@ fn actions() {
     for (what, actions, error) in cases {
         assert_eq!(refused(&apply(actions)), Some(error), "{what}");
     }
-    // What the list itself makes true is no inconsistency.
+    // What earlier actions of the list make true is consistent.
     let pushed = "0011 0008 8100 0000 0019 0010 80000c02 1064 000000000000 0012 0008 00000000";
     assert_eq!(refused(&apply(pushed)), None);
 }
@@ -586,7 +587,7 @@ fn old_actions() {
     for (what, actions, error) in cases {
         assert_eq!(refused(&old(actions)), Some(error), "{what}");
     }
-    // 1.0 does not ask whether an action suits the match.
+    // 1.0 does not check actions against the match.
     assert_eq!(refused(&old("0006 0008 0a000001")), None);
 }
 
@@ -726,7 +727,7 @@ fn other_messages() {
         let body = format!("00002320 {body}");
         assert_eq!(refused(&message(4, 4, &body)), Some(error), "{body}");
     }
-    // 1.4, 7.3.10: masks with bits for reasons that there are not; 7.3.9.2: bundles.
+    // 1.4, 7.3.10: masks with bits for unknown reasons; 7.3.9.2: bundles.
     assert_eq!(
         refused(&message(5, 28, "0001 0008 00010000")),
         Some(Error::AsyncInvalid)
@@ -749,7 +750,7 @@ fn other_messages() {
     );
 }
 
-/// Types and codes by version, the specification's own or those that Open vSwitch uses where it has
+/// Types and codes by version: the specification's, or those that Open vSwitch uses where it has
 /// none.
 #[test]
 fn numbers() {
@@ -777,7 +778,7 @@ fn numbers() {
         (Error::DuplicateInstruction, Version::V1_4, standard(3, 9)),
         (Error::BadPropertyType, Version::V1_3, standard(13, 2)),
         (Error::BadPropertyType, Version::V1_4, standard(14, 0)),
-        // 1.0 has its groups from Open vSwitch, and their errors too; what has no number at all is
+        // The groups of 1.0, and their errors, are Open vSwitch's; an error without any number is
         // unencodable.
         (Error::UnknownGroup, Version::V1_0, nicira(6, 8)),
         (Error::UnknownMeter, Version::V1_0, nicira(1, 521)),
@@ -787,8 +788,8 @@ fn numbers() {
     }
 }
 
-/// 7.5.4: an error quotes at least 64 bytes of the message, here all that fit, in its version and
-/// with its transaction id.
+/// 7.5.4: an error quotes at least 64 bytes of the message, here all of it, in its version and with
+/// its transaction id.
 #[test]
 fn errors_quote_the_message() {
     let request = message(4, 14, &"00".repeat(200));

@@ -1,6 +1,6 @@
-//! Damaged messages: the decoder finds in each what `ovs-ofctl` finds, or nothing where that finds
-//! nothing, but for the differences that are listed with their reasons. Real messages are damaged
-//! byte by byte. Skipped, with a word, where `ovs-ofctl` is not installed.
+//! Damaged messages: the decoder gives the same error as `ovs-ofctl`, or none if that gives none,
+//! except for listed differences with their reasons. Real messages are damaged byte by byte.
+//! Skipped with a message if `ovs-ofctl` is not installed.
 
 use crate::common;
 use openflow::error::Error;
@@ -8,7 +8,7 @@ use openflow::{DecodeOptions, decode};
 use std::collections::BTreeMap;
 use std::process::Command;
 
-/// Messages that are damaged: those that `ovs-ofctl parse-flows` makes of rules, in every version.
+/// Returns the messages to damage, made from rules by `ovs-ofctl parse-flows`, for one version.
 fn rules(version: &str) -> Option<Vec<Vec<u8>>> {
     let mut text = String::new();
     for actions in [
@@ -50,8 +50,8 @@ fn rules(version: &str) -> Option<Vec<Vec<u8>>> {
     Some(messages)
 }
 
-/// Every way in which a message is damaged: bytes changed one by one, bytes missing, bytes too
-/// many. The header's length is right.
+/// Returns all damaged forms of a message: bytes changed one by one, bytes missing, bytes added.
+/// The header's length is correct.
 fn damaged(message: &[u8]) -> Vec<Vec<u8>> {
     let mut all = Vec::new();
     for at in 8..message.len() {
@@ -80,7 +80,7 @@ fn damaged(message: &[u8]) -> Vec<Vec<u8>> {
     all
 }
 
-/// What `ovs-ofctl` finds in each message, by the transaction id: None for nothing.
+/// Returns the error of `ovs-ofctl` for each message, by the transaction id; None for no error.
 fn theirs(messages: &[Vec<u8>], version: &str) -> Vec<Option<String>> {
     let path =
         std::env::temp_dir().join(format!("sluice-damaged-{}-{version}", std::process::id()));
@@ -95,7 +95,7 @@ fn theirs(messages: &[Vec<u8>], version: &str) -> Vec<Option<String>> {
     let output = String::from_utf8_lossy(&output.stdout);
     let mut lines = output.lines();
     while let Some(line) = lines.next() {
-        // A message whose type it cannot tell is told by its bytes alone.
+        // For a message of unknown type it prints only the bytes.
         if let Some(rest) = line.strip_prefix("***decode error: ") {
             let digits = lines.next().unwrap()[22..33]
                 .replace('-', " ")
@@ -123,10 +123,9 @@ fn theirs(messages: &[Vec<u8>], version: &str) -> Vec<Option<String>> {
         .collect()
 }
 
-/// Differences that are meant: ours, theirs ("" for none), and why.
+/// Intended differences: our error, its error ("" for none), and the reason.
 const MEANT: &[(&str, &str, &str)] = &[
-    // Bits that must be zero, in elements of `learn` and flags of `ct`, and numbers that are wider
-    // than the bits they are for.
+    // Reserved bits in elements of `learn` and flags of `ct`, and numbers wider than their bits.
     ("OFPBAC_BAD_ARGUMENT", "", "reserved bits"),
     (
         "OFPBAC_BAD_ARGUMENT",
@@ -144,8 +143,8 @@ const MEANT: &[(&str, &str, &str)] = &[
         "",
         "goto_table:255, see docs/differences.md",
     ),
-    // Wrong lengths of known fields are told as such; Open vSwitch says that the field is unknown,
-    // some actions that the match is wrong.
+    // A wrong length of a known field is reported as such; Open vSwitch reports an unknown field
+    // or, for some actions, a bad match.
     ("OFPBAC_BAD_SET_LEN", "OFPBAC_BAD_SET_TYPE", "length"),
     ("OFPBAC_BAD_SET_LEN", "OFPBMC_BAD_FIELD", "length"),
     (
@@ -167,7 +166,7 @@ const MEANT: &[(&str, &str, &str)] = &[
         "OFPBMC_BAD_WILDCARDS",
         "an action, not the match",
     ),
-    // Open vSwitch has actions for its own tests, and no PBB and no copying of TTLs.
+    // Open vSwitch has actions for its own tests, but neither PBB nor copying of TTLs.
     (
         "OFPBAC_BAD_VENDOR_TYPE",
         "OFPBAC_BAD_LEN",
@@ -175,7 +174,7 @@ const MEANT: &[(&str, &str, &str)] = &[
     ),
     ("OFPBAC_MATCH_INCONSISTENT", "OFPBAC_BAD_TYPE", "PBB"),
     ("", "OFPBAC_BAD_TYPE", "TTLs"),
-    // Two faults in one message: the other is told.
+    // With two errors in one message, the other one is reported.
     ("OFPBAC_BAD_ARGUMENT", "OFPBAC_BAD_LEN", "two faults"),
     ("OFPBAC_BAD_LEN", "NXBRC_MUST_BE_ZERO", "two faults"),
     ("OFPBAC_BAD_LEN", "OFPBAC_BAD_TYPE", "two faults"),

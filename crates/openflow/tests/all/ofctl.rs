@@ -1,5 +1,5 @@
-//! What a real client makes of our bytes: `ovs-ofctl ofp-print` prints messages that we encode, and
-//! we decode what `ovs-ofctl` encodes. Skipped, with a word, where `ovs-ofctl` is not installed.
+//! Exchanges messages with a real client: `ovs-ofctl ofp-print` prints messages that we encode, and
+//! we decode what `ovs-ofctl` encodes. Skipped with a message if `ovs-ofctl` is not installed.
 
 use crate::common;
 use openflow::action::{Action, Instruction, Subfield};
@@ -14,7 +14,7 @@ use openflow::stats::{Description, TableStats};
 use openflow::{Version, encode, encode_error, port};
 use packet::{Field, Match, Value};
 
-/// What `ovs-ofctl ofp-print` says of some messages, or None where it is not installed.
+/// Returns what `ovs-ofctl ofp-print` prints for messages; None if it is not installed.
 fn print(bytes: &[u8]) -> Option<String> {
     let output = common::ofp_print(bytes)?;
     assert!(output.status.success(), "{output:?}");
@@ -23,7 +23,7 @@ fn print(bytes: &[u8]) -> Option<String> {
     Some(text)
 }
 
-/// Asserts that the client prints `expected` somewhere.
+/// Asserts that the client's text contains `expected`.
 fn prints(version: Version, message: &Message, expected: &str) {
     let bytes = encode(version, 1, message);
     assert!(!bytes.is_empty(), "{version:?} has no form for {message:?}");
@@ -187,7 +187,7 @@ fn every_action() {
     };
     let eth_src = Field::EthSrc.def();
     let cases: Vec<(Action, &str, &str)> = vec![
-        // action, as 1.0 prints it, as 1.3 prints it
+        // Action, its text in 1.0, its text in 1.3.
         (
             Action::OutputReg {
                 source: whole(Field::Reg2),
@@ -625,7 +625,7 @@ fn errors() {
             } else {
                 Error::Unencodable.name()
             };
-            // Two errors that share a number in a version are read as the first.
+            // Errors that share a number in a version are decoded as the first of them.
             let name = Error::from_wire(version, error.wire(version)).map_or(name, Error::name);
             if let Some(text) = print(&encode_error(version, &request, *error)) {
                 assert!(text.contains(name), "{version:?} {name}: {text}");

@@ -1,5 +1,6 @@
-//! What versions say of what only later ones have: set-fields in 1.0 and 1.1, masks, role status
-//! and forwarded requests before 1.4; and messages of another version than was agreed on.
+//! How features of later versions are sent in earlier ones: set-fields in 1.0 and 1.1, masks, role
+//! status and forwarded requests before 1.4; and messages of another version than the negotiated
+//! one.
 
 use openflow::action::{Action, Instruction, Subfield};
 use openflow::flow::FlowMod;
@@ -20,7 +21,7 @@ fn agreed(version: Version) -> DecodeOptions {
     }
 }
 
-/// What a peer of the version reads.
+/// Returns the message that a peer of the version decodes.
 fn read_back(version: Version, message: &Message) -> Result<Message, Error> {
     let bytes = encode(version, 7, message);
     assert!(!bytes.is_empty(), "{version:?} has no form for {message:?}");
@@ -29,8 +30,8 @@ fn read_back(version: Version, message: &Message) -> Result<Message, Error> {
         .map_err(|failure| failure.error)
 }
 
-/// The actions that a peer of the version is told: of a packet-out, whose actions need nothing, or
-/// of a rule where a match is given.
+/// Returns the actions that a peer of the version decodes: of a packet-out, whose actions need no
+/// prerequisites, or of a rule if a match is given.
 fn told(version: Version, matching: Option<Match>, action: Action) -> Vec<Action> {
     let Some(matching) = matching else {
         return match read_back(version, &packet_out(vec![action])) {
@@ -110,7 +111,8 @@ fn old_versions_set_fields_by_their_own_actions() {
     ));
 }
 
-/// A tag comes and goes with all of `vlan_tci`; 1.1 pushes one unless it is there already.
+/// Setting the whole `vlan_tci` adds or removes a tag; for 1.1 a push is sent unless there is one
+/// already.
 #[test]
 fn old_versions_set_tags() {
     let tci = |number| whole(Field::VlanTci, number);
@@ -138,8 +140,8 @@ fn old_versions_set_tags() {
     );
 }
 
-/// Actions that write a part of `vlan_tci` change whether there is a tag only where they write the
-/// bit which says so: 1.1 is told of a push behind them just where there is none.
+/// Writing a part of `vlan_tci` changes whether there is a tag only if the part has the bit that
+/// says so: a later action is sent to 1.1 with a push only if there is no tag.
 #[test]
 fn a_part_of_vlan_tci_leaves_the_tag() {
     let pushes = |tagged: u8, first: &Action| {
@@ -185,9 +187,9 @@ fn a_part_of_vlan_tci_leaves_the_tag() {
     }
 }
 
-/// A load of Nicira's is a set-field in 1.5, of the same bits: those of the DSCP, which begin at
-/// bit 2 of the byte, too. Bits that are not the field's are nothing. (What this reads back has no
-/// masks of DSCPs; `connections` has those, by what `ovs-ofctl` shows.)
+/// In 1.5 Nicira's load becomes a set-field of the same bits, also for the DSCP, which begins at
+/// bit 2 of its byte. Bits outside the field are left out. (The actions decoded here have no masks
+/// of DSCPs.)
 #[test]
 fn loads_are_set_fields_of_the_same_bits_in_1_5() {
     let load = |field, start, bits, value| {
@@ -215,7 +217,7 @@ fn loads_are_set_fields_of_the_same_bits_in_1_5() {
     assert_eq!(parts(&got), Some((0x18, 0x3f8)));
 }
 
-/// The bits that actions write of a field, as they lie in the key: mask and value.
+/// Returns the bits of a field that actions write, in the key's layout: mask and value.
 fn written(field: Field, actions: &[Action]) -> (u128, u128) {
     let def = field.def();
     let mut sum = (0, 0);
@@ -234,8 +236,8 @@ fn written(field: Field, actions: &[Action]) -> (u128, u128) {
 }
 
 proptest! {
-    /// What has no action of its own is loaded, the same bits with the same values, whatever the
-    /// mask is: 1.5 has the first set-field with one.
+    /// Before 1.5, the first version whose set-field has a mask, a masked set-field without an
+    /// action of its own is sent as loads of the same bits with the same values, whatever the mask.
     #[test]
     fn versions_before_1_5_load_the_bits_of_a_mask(
         field in prop::sample::select(vec![
@@ -263,8 +265,8 @@ proptest! {
     }
 }
 
-/// `VLAN_PCP` has no mask in 1.2 and later, and a peer refuses a whole dump with one that has: some
-/// bits of a priority are told by the tag's own field, and none is lost.
+/// In 1.2 and later `VLAN_PCP` has no mask, and a peer refuses a whole dump with a masked one: some
+/// bits of a priority are sent as the tag's own field, and none is lost.
 #[test]
 fn some_bits_of_a_priority_are_told_by_the_tag() {
     for version in [Version::V1_2, Version::V1_3, Version::V1_4, Version::V1_5] {
@@ -291,7 +293,7 @@ fn some_bits_of_a_priority_are_told_by_the_tag() {
     }
 }
 
-/// No set-field of a field that a controller may write is lost on the way to an old version.
+/// No set-field of a field that a controller may write is lost for an old version.
 #[test]
 fn old_versions_are_told_of_every_field() {
     for def in FIELDS.iter().filter(|def| def.writable) {
@@ -303,13 +305,14 @@ fn old_versions_are_told_of_every_field() {
             let with = encode(version, 1, &packet_out(vec![action]));
             let without = encode(version, 1, &packet_out(vec![]));
             assert!(with.len() > without.len(), "{} in {version:?}", def.name);
-            // And a peer can read it: one action that it cannot read costs it the whole message.
+            // And a peer can decode it: one unknown action makes it refuse the whole message.
             told(version, None, whole(def.field, 1));
         }
     }
 }
 
-/// Loads reach as far into a field as actions do: half of the ingress port, and no tag's presence.
+/// Loads cover only the bits that actions can write: half of the ingress port, and not a tag's
+/// presence.
 #[test]
 fn loads_do_not_reach_beyond_what_actions_reach() {
     for version in [Version::V1_0, Version::V1_1] {
@@ -402,7 +405,7 @@ fn requests_are_forwarded_in_every_version() {
     assert_eq!(head(Version::V1_3), "4f4e46000000092e");
 }
 
-/// A forwarded request in a forwarded request is refused before it is looked into.
+/// A forwarded request inside a forwarded request is refused without being decoded.
 #[test]
 fn forwarded_requests_do_not_nest() {
     let inner = encode(Version::V1_0, 1, &forwarded(group_mod()));
@@ -414,7 +417,7 @@ fn forwarded_requests_do_not_nest() {
     assert_eq!(failure.error, Error::BadType);
 }
 
-/// Echoes are the same in every version that is known, and are read whichever was agreed on.
+/// Echoes are the same in every known version, and are decoded whatever was negotiated.
 #[test]
 fn only_hellos_errors_and_echoes_may_have_another_version() {
     for version in Version::ALL {
@@ -434,7 +437,7 @@ fn only_hellos_errors_and_echoes_may_have_another_version() {
             let read = read.map(|(_, message)| message);
             assert_eq!(read.map_err(|failure| failure.error), wanted);
         }
-        // Versions to come have them too; there is no version 0.
+        // Also in future versions; but there is no version 0.
         let read = decode(&[9, 2, 0, 8, 0, 0, 0, 7], &agreed(version)).unwrap();
         assert_eq!((read.0.version, read.1), (9, Message::EchoRequest(vec![])));
         for (number, kind) in [(9, 5), (0, 2), (0, 3), (0, 5)] {
@@ -447,8 +450,8 @@ fn only_hellos_errors_and_echoes_may_have_another_version() {
     }
 }
 
-/// All ones are a generation like any other in a request that changes the role, and none in one
-/// that does not; in a reply they say that there is none.
+/// A generation of all ones is valid in a request that changes the role, and absent in one that
+/// does not; in a reply it means that there is none.
 #[test]
 fn a_generation_of_all_ones() {
     let body = |number: u32, generation: u64| {

@@ -1,6 +1,5 @@
-//! Rules read from text: against `ovs-ofctl parse-flows`, which reads and prints the same, and what
-//! is said about text that is wrong. That what is printed is read back is tested with the printing,
-//! in `format.rs`.
+//! Parses rules: compared with `ovs-ofctl parse-flows`, which parses and prints the same, and with
+//! expected errors. `format.rs` tests that printed rules can be parsed.
 
 use crate::common;
 use openflow::flow::FlowMod;
@@ -14,7 +13,7 @@ fn print(rule: &FlowMod) -> String {
     common::rule_text(&rule.matching, rule.priority, &rule.instructions)
 }
 
-/// Rules as people write them, in words that this code base prints as `ovs-ofctl` does.
+/// Rules as people write them, in notation that is printed like that of `ovs-ofctl`.
 const RULES: &[&str] = &[
     "actions=drop",
     "priority=5 actions=normal",
@@ -76,8 +75,8 @@ const RULES: &[&str] = &[
     "priority=0,actions=goto_table:3",
 ];
 
-/// What `ovs-ofctl parse-flow` prints of a rule, from the priority on, in the words of each version
-/// that has it; None where it is not installed.
+/// Returns what `ovs-ofctl parse-flow` prints for a rule, from the priority on, for each version
+/// that has it; None if it is not installed.
 fn theirs(rule: &str) -> Option<Vec<String>> {
     let mut all = Vec::new();
     for version in ["OpenFlow10", "OpenFlow13", "OpenFlow15"] {
@@ -135,7 +134,7 @@ fn what_dump_flows_prints_is_a_rule() {
     assert_eq!(print(&rule), "priority=77,tcp,in_port=3 actions=output:9");
 }
 
-/// The words are Open vSwitch's where it has any (`ofproto/trace`, `ovs-ofctl`).
+/// Error texts are Open vSwitch's if it has any (`ofproto/trace`, `ovs-ofctl`).
 #[test]
 fn errors_name_what_is_wrong() {
     let packet = |text: &str| match parse::packet(text, &parse::no_names) {
@@ -271,7 +270,7 @@ fn no_tag_is_a_value() {
 }
 
 proptest! {
-    /// Whatever people type has an answer.
+    /// Any text gives a result or an error.
     #[test]
     fn any_text_has_an_answer(text in "[a-zA-Z0-9_=:,()\\[\\]>./|+\"* -]{0,80}") {
         let _ = parse::flow(&format!("{text},actions={text}"), &parse::no_names);
@@ -279,7 +278,7 @@ proptest! {
         let _ = parse::instructions(&text, &parse::no_names);
     }
 
-    /// Also what is nearly right.
+    /// So does text that is nearly valid.
     #[test]
     fn a_broken_rule_has_an_answer(index in 0..RULES.len(), at in 0_usize..200, with in "[=:,()\\[\\]>/0-9é-]{0,2}") {
         let mut text: Vec<char> = RULES[index].chars().collect();

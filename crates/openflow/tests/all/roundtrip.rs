@@ -1,5 +1,5 @@
-//! What is encoded and decoded again is what it was, for generated messages; and no bytes make the
-//! decoder panic or allocate beyond reason.
+//! Generated messages survive encoding and decoding; and no bytes make the decoder panic or
+//! allocate without bound.
 
 use openflow::action::{Action, Instruction, Subfield};
 use openflow::error::{Error, WireError};
@@ -23,7 +23,7 @@ use proptest::sample::select;
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::cell::Cell;
 
-/// Counts what the current thread allocates.
+/// Counts the bytes that the current thread allocates.
 struct Counting;
 
 thread_local! {
@@ -35,7 +35,7 @@ thread_local! {
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         let _ = ALLOCATED.try_with(|count| count.set(count.get() + layout.size()));
-        // SAFETY: the caller keeps to `alloc`'s contract, which is passed on.
+        // SAFETY: the caller keeps `alloc`'s contract, which is passed on.
         unsafe { System.alloc(layout) }
     }
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
@@ -48,7 +48,7 @@ unsafe impl GlobalAlloc for Counting {
 #[global_allocator]
 static ALLOCATOR: Counting = Counting;
 
-/// The forms in which matches travel, each with its own bounds on what can be said.
+/// The forms of matches on the wire, each with its own limits.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Form {
     Old,
@@ -83,7 +83,7 @@ fn form() -> impl Strategy<Value = Form> {
     ])
 }
 
-/// A field with a value, and a mask where the field takes one.
+/// Sets a field to a value, with a mask if the field can have one.
 fn set_random(matching: &mut Match, field: Field, value: u128, mask: Option<u128>) {
     let def = field.def();
     let place = def.place();
@@ -105,7 +105,7 @@ fn set_random(matching: &mut Match, field: Field, value: u128, mask: Option<u128
     matching.set(field, &bytes, &mask_bytes);
 }
 
-/// Fields that a match may have beside an Ethertype and an IP protocol.
+/// Fields that a match may have in addition to an Ethertype and an IP protocol.
 const ANYWHERE: &[Field] = &[
     Field::EthSrc,
     Field::EthDst,
@@ -189,7 +189,7 @@ fn prefix(bits: u32) -> u32 {
     u32::MAX.checked_shl(32 - bits).unwrap_or(0)
 }
 
-/// A match that keeps to the prerequisites and that the form can say.
+/// Generates matches that meet their prerequisites and that the form can express.
 fn matching(form: Form) -> impl Strategy<Value = Match> {
     let random = vec((any::<u128>(), any::<Option<u128>>(), any::<bool>()), 32);
     let ethertypes = select(vec![0_u16, 0x0800, 0x86dd, 0x0806, 0x8847, 0x88cc]);
@@ -305,7 +305,7 @@ fn output() -> impl Strategy<Value = u32> {
     ]
 }
 
-/// Actions that every packet can have.
+/// Generates actions that are valid for every packet.
 fn action(version: Version) -> impl Strategy<Value = Action> {
     let common = prop_oneof![
         (output(), any::<u16>()).prop_map(|(port, max_len)| Action::Output { port, max_len }),
@@ -377,7 +377,7 @@ fn action(version: Version) -> impl Strategy<Value = Action> {
             }
         }),
     ];
-    // 1.0 and 1.1 say it otherwise (tests/other_versions.rs).
+    // 1.0 and 1.1 have other forms (tests/all/other_versions.rs).
     let set_field = (
         select(vec![Field::Reg1, Field::Metadata, Field::EthDst]),
         any::<u64>(),
@@ -386,7 +386,7 @@ fn action(version: Version) -> impl Strategy<Value = Action> {
         .prop_map(move |(field, value, mask)| {
             let def = field.def();
             let cut = |number: u64| Value::from_u128(number.into(), def.bytes);
-            // Versions before 1.5 load some bits of a field.
+            // Versions before 1.5 use a load for some bits of a field.
             let mask = if mask % 2 == 0 || version < Version::V1_5 {
                 def.place()
             } else {
@@ -567,7 +567,7 @@ fn stats(form: Form) -> impl Strategy<Value = FlowStats> {
         )
 }
 
-/// Instructions without prerequisites, as a flow mod's are checked.
+/// Returns instructions without prerequisites, as the decoder checks those of a flow mod.
 fn free(instructions: &[Instruction]) -> Vec<Instruction> {
     let is_free = |action: &Action| {
         matches!(
@@ -885,7 +885,7 @@ fn table_features(version: Version) -> impl Strategy<Value = TableFeatures> {
         })
 }
 
-/// What flow monitors ask and tell, in the versions that have them in some form.
+/// Generates messages of flow monitors, in the versions that have them in some form.
 fn monitors(form: Form) -> impl Strategy<Value = Message> {
     use openflow::monitor::*;
     let version = form.version();
@@ -924,7 +924,7 @@ fn monitors(form: Form) -> impl Strategy<Value = Message> {
                 idle_timeout: stats.idle_timeout,
                 hard_timeout: stats.hard_timeout,
                 matching: stats.matching.clone(),
-                // 1.1 and 1.2 are told of actions alone.
+                // 1.1 and 1.2 have only actions.
                 instructions: match version {
                     Version::V1_1 | Version::V1_2 => [].into(),
                     _ => stats.instructions.clone(),
@@ -955,12 +955,12 @@ fn monitors(form: Form) -> impl Strategy<Value = Message> {
             reply: MultipartReply::FlowMonitor(updates),
             more: false
         }),
-        // From 1.4 on a request cancels.
+        // From 1.4 on a multipart request cancels.
         select(others[usize::from(version >= Version::V1_4)..].to_vec()),
     ]
 }
 
-/// Tables' configuration and status, and forwarded requests, of 1.4.
+/// Generates configuration and status of tables, and forwarded requests, of 1.4.
 fn table_state() -> impl Strategy<Value = Message> {
     let config = (any::<[u8; 4]>(), any::<u32>()).prop_map(|(bytes, config)| TableConfig {
         table: bytes[0],
@@ -1003,7 +1003,7 @@ fn table_state() -> impl Strategy<Value = Message> {
     })
 }
 
-/// Requests and replies about other things than rules.
+/// Generates requests and replies that are not about rules.
 fn plain(version: Version) -> BoxedStrategy<Message> {
     let reply = |reply| Message::MultipartReply { reply, more: false };
     let request = |request| Message::MultipartRequest {
@@ -1186,7 +1186,7 @@ fn plain(version: Version) -> BoxedStrategy<Message> {
     });
     let error =
         (select(Error::ALL.to_vec()), vec(any::<u8>(), 0..64)).prop_map(move |(error, data)| {
-            // Errors that share a number in this version are read as the first of them; unknown
+            // Errors that share a number in this version are decoded as the first of them; unknown
             // numbers are kept.
             let kind = match Error::from_wire(version, error.wire(version)) {
                 Some(error) => ErrorKind::Known(error),
@@ -1326,7 +1326,8 @@ fn plain(version: Version) -> BoxedStrategy<Message> {
     .boxed()
 }
 
-/// What is read without a box is what is read with one, and nothing else is.
+/// Checks that [`openflow::decode_added`] gives what [`openflow::decode`] gives for a bundle-add,
+/// and None for others.
 fn added_agrees(bytes: &[u8], options: &DecodeOptions) -> Result<(), TestCaseError> {
     let boxed = match decode(bytes, options) {
         Ok((header, Message::BundleAdd(add))) => Some(Added {
@@ -1369,8 +1370,7 @@ fn same(version: Version, message: &Message) -> Result<(), TestCaseError> {
     prop_assert_eq!(header.xid, 77);
     let mut wanted = message.clone();
     if let Message::FlowMod { change, form } = &mut wanted {
-        // Of a match of 1.0 that leaves nothing open, the message's priority says nothing (1.0,
-        // section 3.4).
+        // In 1.0, the priority of a match without wildcards is ignored (1.0, section 3.4).
         let wildcards = &bytes[8..12];
         if version == Version::V1_0 && form.format == FlowFormat::Standard && wildcards == [0; 4] {
             change.priority = u16::MAX;
@@ -1444,7 +1444,7 @@ proptest! {
         same(version, &message)?;
     }
 
-    /// A reply that is longer than a message is split, and the parts together are the whole.
+    /// A reply longer than a message is split, and its parts together are the whole.
     #[test]
     fn long_replies(count in 1000_usize..4000, version in select(vec![Version::V1_0, Version::V1_3])) {
         let ports: Vec<_> = (0..count).map(|n| PortStats { port: 1 + n as u32, rx_bytes: n as u64, duration_ns: if version == Version::V1_0 { port::UNKNOWN } else { 5 }, ..PortStats::default() }).collect();
@@ -1466,8 +1466,8 @@ proptest! {
         prop_assert_eq!(found, ports);
     }
 
-    /// Bytes that are like messages: a header that is right, and a body that is anything, or a real
-    /// message with some bytes changed.
+    /// Bytes similar to messages: a valid header with an arbitrary body, or a real message with
+    /// some bytes changed.
     #[test]
     fn no_bytes_do_harm(
         version in 0_u8..8,
@@ -1494,11 +1494,11 @@ proptest! {
         let before = ALLOCATED.with(Cell::get);
         let decoded = decode(&bytes, &DecodeOptions { version: None, table_in_command });
         let allocated = ALLOCATED.with(Cell::get) - before;
-        // The largest thing per byte of input is an action: 8 bytes on the wire, some 80 in the
+        // The largest object per byte of input is an action: 8 bytes on the wire, some 80 in the
         // model, and a vector that grew.
         prop_assert!(allocated < 64 * bytes.len() + 4096, "{} bytes for {}", allocated, bytes.len());
         if let (Ok((_, message)), Some(version)) = (decoded, Version::from_wire(version)) {
-            // What was understood can be said again.
+            // What was decoded can be encoded.
             let _ = encode(version, 1, &message);
         }
     }

@@ -1,6 +1,6 @@
-//! Round trips of what Nicira added, in every version: its structured actions inside rules,
-//! packet-outs and buckets; its messages about tunnel options and connections; the statistics
-//! trigger of 1.5; groups and meters.
+//! Round trips of Nicira's extensions in every version: its structured actions in rules,
+//! packet-outs and buckets; its messages about tunnel options and connections; also the statistics
+//! trigger of 1.5, groups and meters.
 
 use openflow::action::{
     Action, Bundle, HashFields, Instruction, Learn, LearnSource, LearnSpec, LearnTarget, Multipath,
@@ -22,7 +22,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use std::net::IpAddr;
 
-/// Fields of every size that need nothing of a packet and may be written.
+/// Writable fields of every size that have no prerequisites.
 const FIELDS: &[Field] = &[
     Field::Reg0,
     Field::Reg15,
@@ -38,7 +38,7 @@ const FIELDS: &[Field] = &[
     Field::InPort,
 ];
 
-/// Part of a field, of up to `most` bits.
+/// Generates a subfield of up to `most` bits.
 fn subfield(most: u16) -> impl Strategy<Value = Subfield> + Clone {
     (select(FIELDS), any::<u16>(), any::<u16>()).prop_map(move |(field, start, bits)| {
         let width = field.def().action_bits as u16;
@@ -56,7 +56,7 @@ fn of_bits(part: Subfield, bits: u16) -> Subfield {
     }
 }
 
-/// A register's part of exactly so many bits.
+/// Generates a part of a register with exactly this many bits.
 fn register(bits: u16) -> impl Strategy<Value = Subfield> + Clone {
     (0..=32 - bits).prop_map(move |start| Subfield {
         field: Field::Reg5,
@@ -219,7 +219,7 @@ fn nat(version: Version) -> impl Strategy<Value = Action> {
     ]);
     let old = any::<[u32; 2]>().prop_map(|pair| pair.map(|n| IpAddr::V4(n.max(1).into())));
     let new = any::<[u128; 2]>().prop_map(|pair| pair.map(|n| IpAddr::V6(n.max(1).into())));
-    // A rule of 1.1 cannot match IPv6.
+    // A match of 1.1 has no IPv6.
     let addresses = if version == Version::V1_1 {
         old.boxed()
     } else {
@@ -314,7 +314,7 @@ fn encap() -> impl Strategy<Value = Action> {
         })
 }
 
-/// Any of Nicira's structured actions that every version has.
+/// Generates those of Nicira's structured actions that every version has.
 fn action(version: Version) -> impl Strategy<Value = Action> {
     prop_oneof![
         learn(),
@@ -331,7 +331,8 @@ fn action(version: Version) -> impl Strategy<Value = Action> {
     ]
 }
 
-/// What changes the packet's type, from 1.3 on: behind it nothing is known of the packet any more.
+/// Generates an action that changes the packet's type, from 1.3 on: nothing is known of the packet
+/// behind it.
 fn last(version: Version) -> BoxedStrategy<Vec<Action>> {
     if version < Version::V1_3 {
         return Just(Vec::new()).boxed();
@@ -369,7 +370,8 @@ fn same(version: Version, message: &Message) -> Result<(), TestCaseError> {
 }
 
 fn rule(version: Version, instructions: Vec<Instruction>) -> Message {
-    // TCP, for connections and their ends; in 1.0 only Nicira's form can match it over IPv6.
+    // TCP, for actions on connections and their ends; in 1.0 only Nicira's form can match it over
+    // IPv6.
     let ipv4 = version == Version::V1_1;
     let mut matching = Match::any();
     matching.set_exact(Field::EthType, if ipv4 { 0x0800 } else { 0x86dd });
@@ -512,7 +514,7 @@ proptest! {
     }
 }
 
-/// A packet-out of 1.5 may say of its packet what no header says, but for what only the datapath
+/// A packet-out of 1.5 may set pipeline fields of its packet, except those that only the datapath
 /// knows.
 #[test]
 fn packet_outs_name_pipeline_fields_only() {

@@ -1,5 +1,5 @@
-//! Sluice's own messages and actions: round trips in every version, what is refused and how, and
-//! what `ovs-ofctl` makes of a rule that sets the flow control field.
+//! Sluice's own messages and actions: round trips in every version, the errors of invalid ones, and
+//! how `ovs-ofctl` prints a rule that sets the flow control field.
 
 use crate::common;
 use openflow::action::{Action, Instruction};
@@ -198,7 +198,7 @@ proptest! {
         let message = Message::Steering(message);
         let bytes = encode(version, xid, &message);
         prop_assert_eq!(bytes.len() % 8, 0);
-        // What is cut off leaves no message, whatever is left.
+        // A message that is cut off is refused, however much is left.
         let mut short = bytes[..bytes.len() - 1].to_vec();
         let length = (short.len() as u16).to_be_bytes();
         short[2..4].copy_from_slice(&length);
@@ -246,7 +246,7 @@ fn packet_out(actions: Vec<Action>) -> Message {
     })
 }
 
-/// The actions of a packet-out.
+/// Returns the actions of a packet-out.
 fn sent(bytes: &[u8]) -> Result<Vec<Action>, Error> {
     match decoded(bytes)? {
         Message::PacketOut(packet) => Ok(packet.actions),
@@ -266,7 +266,7 @@ fn rule(action: Action) -> Message {
     }
 }
 
-/// The message of 1.3 with these bytes behind the experimenter id.
+/// Returns a message of 1.3 with these bytes behind the experimenter id.
 fn raw(body: &[u8]) -> Vec<u8> {
     let length = 12 + body.len() as u16;
     let mut bytes = vec![4, 4];
@@ -277,7 +277,7 @@ fn raw(body: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// A message with one byte of its body, behind type and id, changed.
+/// Decodes a message with one byte of its body, behind type and id, changed.
 fn spoilt(message: Steering, at: usize, byte: u8) -> Result<Message, Error> {
     let mut bytes = encode(Version::V1_3, 1, &Message::Steering(message));
     bytes[16 + at] = byte;
@@ -305,7 +305,7 @@ fn wrong_messages_are_refused_by_type_and_code() {
         assert_eq!(answer, Err(Error::BadExperimenterType), "{number}");
     }
     assert_eq!(decoded(&raw(&[0, 0])), Err(Error::BadLength));
-    // More than there is to say.
+    // Trailing bytes.
     assert_eq!(
         decoded(&raw(&[0, 0, 0, 1, 0, 0, 0, 0])),
         Err(Error::BadLength)
@@ -356,7 +356,7 @@ fn wrong_actions_are_refused_by_type_and_code() {
     for version in Version::ALL {
         let bytes = encode(version, 1, &packet_out(vec![fcf.clone()]));
         assert_eq!(sent(&bytes), Ok(vec![fcf.clone()]));
-        // Where the action begins: its 16 bytes are the last.
+        // The action is the last 16 bytes.
         let start = bytes.len() - 16;
         let with = |at: usize, byte: u8| {
             let mut bytes = bytes.clone();
@@ -414,7 +414,7 @@ fn a_note_stands_for_the_action_where_that_is_not_understood() {
     assert_eq!(plain, [note, Instruction::GotoTable(1)]);
     assert_eq!(with_notes(&plain), None);
     for version in Version::ALL {
-        // It means the same when it comes back.
+        // It is decoded as `set_fcf` again.
         let bytes = encode(version, 1, &packet_out(vec![to_note(fcf)]));
         assert_eq!(sent(&bytes), Ok(vec![Action::SetFcf(fcf)]));
         let wrong = Fcf { vm: 0, ..fcf };
@@ -423,7 +423,7 @@ fn a_note_stands_for_the_action_where_that_is_not_understood() {
     }
 }
 
-/// Why there are notes: Open vSwitch's tools do not print a rule with such an action at all.
+/// The reason for notes: Open vSwitch's tools do not print a rule with such an action at all.
 #[test]
 fn open_vswitchs_tools_print_notes_and_no_experimenter_actions() {
     let fcf = Fcf {

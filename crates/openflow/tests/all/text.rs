@@ -1,5 +1,5 @@
 //! From text to text and from bytes to bytes: flow mods that `ovs-ofctl parse-flows` writes are
-//! decoded, print as it prints them, and are encoded to the same bytes. Skipped, with a word, where
+//! decoded, print as it prints them, and are encoded to the same bytes. Skipped with a message if
 //! `ovs-ofctl` is not installed.
 
 use crate::common::{Parsed, parse_flows};
@@ -7,14 +7,14 @@ use openflow::flow::FlowMod;
 use openflow::message::{FlowFormat, Message};
 use openflow::{DecodeOptions, Version, decode, encode, format};
 
-/// The flow mods that `ovs-ofctl` makes of lines; None where it is not installed.
+/// Returns the flow mods that `ovs-ofctl` makes of lines; None if it is not installed.
 fn parse(version: &str, lines: &[&str]) -> Option<Vec<Parsed>> {
     let parsed = parse_flows(version, &(lines.join("\n") + "\n"))?;
     assert_eq!(parsed.len(), lines.len(), "{version}: {lines:?}");
     Some(parsed)
 }
 
-/// How we print a flow mod, from its match on.
+/// Returns the text that we print for a flow mod, from its match on.
 fn ours(change: &FlowMod) -> String {
     let mut text = String::new();
     format::matching(&mut text, &change.matching, change.priority.into());
@@ -26,8 +26,7 @@ fn ours(change: &FlowMod) -> String {
     text
 }
 
-/// Holds lines against `ovs-ofctl` in one version. `exact`: whether what we encode is what it
-/// sends.
+/// Compares lines with `ovs-ofctl` in one version. `exact`: the encoded bytes must be the same too.
 fn same(version: &str, lines: &[&str], exact: bool) {
     let Some(parsed) = parse(version, lines) else {
         return;
@@ -51,7 +50,7 @@ fn same(version: &str, lines: &[&str], exact: bool) {
             Some(rest) => rest.split_once(' ').unwrap().1,
             None => theirs,
         };
-        // At this verbosity it prints matches of OpenFlow 1.0 in other words.
+        // At this verbosity it prints matches of OpenFlow 1.0 in another notation.
         let (mut ours, mut theirs) = (ours(change), theirs.to_owned());
         if wire == Version::V1_0 {
             for text in [&mut ours, &mut theirs] {
@@ -70,7 +69,7 @@ fn same(version: &str, lines: &[&str], exact: bool) {
     assert!(wrong.is_empty(), "{}", wrong.join("\n"));
 }
 
-/// Actions that every version takes, as `ovs-ofctl` prints them.
+/// Actions that every version has, as `ovs-ofctl` prints them.
 const EVERYWHERE: &[&str] = &[
     "learn(table=2)",
     "learn(table=0,idle_timeout=10,hard_timeout=20,fin_idle_timeout=1,fin_hard_timeout=2,priority=7,send_flow_rem,delete_learned,cookie=0xfe,limit=3,result_dst=NXM_NX_REG0[3],NXM_OF_ETH_DST[]=NXM_OF_ETH_SRC[],load:NXM_NX_REG2[0..7]->NXM_NX_REG3[8..15],output:NXM_OF_IN_PORT[])",
@@ -176,7 +175,7 @@ const OF_TCP6: &[&str] = &[
     "ct(commit,nat(dst=[fe80::1]-[fe80::2]:255-4096,random))",
 ];
 
-/// From 1.3 on: what packet types and masks need.
+/// Actions from 1.3 on, which need packet types or masks.
 const FROM_13: &[&str] = &[
     "encap(ethernet)",
     "encap(nsh)",
@@ -234,8 +233,8 @@ fn actions_of_13() {
     all("OpenFlow14", "", FROM_13, true);
 }
 
-/// 1.5 has set-field in place of load, and copy-field in place of move, which `ovs-ofctl` prints
-/// so.
+/// 1.5 has set-field instead of load, and copy-field instead of move, and `ovs-ofctl` prints them
+/// as such.
 #[test]
 fn actions_of_15() {
     let changed = |text: &&&str| !text.contains("load:");

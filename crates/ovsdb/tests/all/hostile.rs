@@ -1,5 +1,5 @@
-//! The client against servers that lie, stall and talk nonsense: it says what is wrong, hangs up
-//! and tries again.
+//! The client with servers that lie, stall or send garbage: it reports the error, disconnects and
+//! tries again.
 
 use std::time::Duration;
 
@@ -59,11 +59,11 @@ struct Peer {
 
 impl Peer {
     async fn send(&mut self, text: &str) {
-        // The client may have hung up already, which is what some tests are about.
+        // The client may have disconnected already, which some tests are about.
         let _ = self.stream.write_all(text.as_bytes()).await;
     }
 
-    /// The next message; none when the client hung up.
+    /// Returns the next message; None if the client disconnected.
     async fn receive(&mut self) -> Option<Message> {
         let mut chunk = [0; 4096];
         loop {
@@ -92,7 +92,7 @@ impl Peer {
             .await;
     }
 
-    /// Does everything that a decent server does until the connection stands.
+    /// Answers like a well-behaved server until the connection is set up.
     async fn set_up(&mut self) {
         self.answer("list_dbs", json!(["D"])).await;
         let schema =

@@ -1,6 +1,6 @@
-//! The client against a real `ovsdb-server` with the `Open_vSwitch` schema.
+//! The client with a real `ovsdb-server` and the `Open_vSwitch` schema.
 //!
-//! Each test starts a server of its own in a directory of its own and ends it by its process id.
+//! Each test starts a server of its own, in a directory of its own, and ends it by its process id.
 
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
@@ -262,7 +262,7 @@ async fn what_is_written_arrives_and_does_not_echo() {
         "65534\n{rx_bytes=3}"
     );
 
-    // The echo of a monitored column is in the replica, but it is no event.
+    // The echo of a monitored quiet column is in the replica, but causes no event.
     let ofport = client.with_replica(|replica| {
         replica
             .row("Interface", interface)

@@ -1,4 +1,4 @@
-//! TLS to a real `ovsdb-server`: both sides show certificates of one authority.
+//! TLS with a real `ovsdb-server`: both sides present certificates of one authority.
 
 use std::net::TcpListener;
 use std::path::Path;
@@ -25,7 +25,7 @@ fn run(directory: &Path, program: &str, arguments: &str) {
     );
 }
 
-/// An authority `NAME-ca.pem`, and a key and certificate `NAME.pem` for both sides.
+/// Creates an authority `NAME-ca.pem`, and a key and certificate `NAME.pem` for both sides.
 fn certificates(directory: &Path, name: &str) {
     let key = "-newkey ec -pkeyopt ec_paramgen_curve:P-256 -nodes";
     run(
@@ -46,8 +46,7 @@ fn certificates(directory: &Path, name: &str) {
         "openssl",
         &format!("x509 -req -in {name}.csr {signing} -out {name}-only.pem"),
     );
-    // The authority's certificate follows, as ovs-pki makes it: that is what a bootstrapping client
-    // stores.
+    // As with ovs-pki, the authority's certificate follows: a bootstrapping client stores it.
     let chain = ["-only.pem", "-ca.pem"]
         .map(|end| std::fs::read(directory.join(format!("{name}{end}"))).unwrap());
     std::fs::write(directory.join(format!("{name}.pem")), chain.concat()).unwrap();
@@ -122,7 +121,7 @@ async fn connects(config: Config) -> Client {
     client
 }
 
-/// Waits until the server, which may still be starting, refuses or is refused for a reason of TLS.
+/// Waits until the connection fails because of TLS; the server may still be starting.
 async fn fails(config: Config) -> String {
     let (client, _events) = ovsdb::client::connect(config);
     let failing = async {

@@ -1,5 +1,5 @@
-//! What actions that push and pop MPLS labels and PBB headers, or write what says what follows,
-//! leave for later actions to fit.
+//! Checks of actions that push and pop MPLS labels and PBB headers or write the Ethertype or IP
+//! protocol. They change what later actions of the list must fit.
 
 use super::Situation;
 use openflow::error::Error;
@@ -7,14 +7,14 @@ use packet::Field;
 use packet::fields::Prerequisite;
 use packet::key::at;
 
-/// Below are lengths, not Ethertypes.
+/// Smaller values are lengths (802.3), not Ethertypes.
 const ETHERTYPE_MIN: u64 = 0x600;
 const MPLS: [u16; 2] = [0x8847, 0x8848];
 const PBB: u16 = 0x88e7;
 
 impl Situation<'_> {
-    /// The packet is of this Ethertype now; zero where it cannot be known. Nothing is known of what
-    /// follows.
+    /// Records that the packet now has this Ethertype, zero if unknown. Its IP protocol becomes
+    /// unknown.
     fn becomes(&mut self, ethertype: u16) {
         let matching = self.matching.to_mut();
         matching.set_bytes(at::ETH_TYPE, &ethertype.to_be_bytes(), &[0xff; 2]);
@@ -39,7 +39,7 @@ impl Situation<'_> {
         if ethertype != PBB {
             return Err(Error::BadActionArgument);
         }
-        // Tags are the customer's now.
+        // The tags so far lie behind the new header, in the customer's frame.
         self.write_tag(at::VLAN_TCI, 0);
         self.write_tag(at::VLAN_TCI2, 0);
         self.becomes(PBB);
@@ -52,7 +52,7 @@ impl Situation<'_> {
         Ok(())
     }
 
-    /// A field has been written; `number` is zero where what was written cannot be known.
+    /// Records that a field has been written; `number` is zero if the value is not known.
     pub(super) fn write_shape(&mut self, field: Field, number: u64) -> Result<(), Error> {
         match field {
             Field::EthType if (1..ETHERTYPE_MIN).contains(&number) => {

@@ -1,8 +1,8 @@
-//! Several changes that stay together or go together.
+//! Batches: several changes that are all kept or all undone.
 //!
-//! While a batch is open each change notes how to undo it. Rolling back undoes them newest first,
-//! so every rule finds its slot and its neighbours as it left them. Nothing of a batch is published
-//! before it ends.
+//! While a batch is open, each change notes how to undo it. Rolling back undoes the changes newest
+//! first, so every rule finds its slot and its neighbours as it left them. Nothing of a batch is
+//! published before it ends.
 
 use crate::Pipeline;
 use crate::state::groups::Entry as GroupEntry;
@@ -16,11 +16,11 @@ use std::sync::Arc;
 pub(crate) enum Step {
     /// A rule was added.
     Inserted(RuleId),
-    /// A rule was removed; what followed it.
+    /// A rule was removed; with the rule that followed it.
     Removed(Box<Rule>, Option<RuleId>),
-    /// A rule took the place of this one.
+    /// This rule was replaced.
     Replaced(RuleId, Box<Rule>),
-    /// A group was added, or took the place of this one.
+    /// A group was added, or replaced this one.
     GroupPut(u32, Option<Box<GroupEntry>>),
     /// A group was removed.
     GroupRemoved(Box<GroupEntry>),
@@ -30,17 +30,17 @@ pub(crate) enum Step {
 #[derive(Default)]
 pub(crate) struct Undo {
     steps: Vec<Step>,
-    /// Counters that had died before.
+    /// Counters that had died before the batch.
     dead_before: Vec<CounterId>,
-    /// How many changes had been noted before.
+    /// Number of changes noted before the batch.
     changes_before: usize,
-    /// Where dumps stood before.
+    /// Positions of the dumps before the batch.
     cursors_before: Vec<(std::sync::Weak<std::sync::atomic::AtomicU32>, RuleId)>,
 }
 
 impl Pipeline {
-    /// Begins a batch. Do not commit before [`Pipeline::end_batch`] or [`Pipeline::roll_back`]. An
-    /// open batch goes on.
+    /// Begins a batch; an open batch continues. Do not commit before [`Pipeline::end_batch`] or
+    /// [`Pipeline::roll_back`].
     pub fn begin_batch(&mut self) {
         if self.undo.is_none() {
             self.undo = Some(Undo {
@@ -52,13 +52,13 @@ impl Pipeline {
         }
     }
 
-    /// Ends the batch and keeps what it changed.
+    /// Ends the batch and keeps its changes.
     pub fn end_batch(&mut self) {
         self.keep_batch();
         self.tidy(usize::MAX);
     }
 
-    /// Likewise; what it leaves to be freed waits for [`Pipeline::tidy`].
+    /// Ends the batch and keeps its changes; replaced rules are freed later, by [`Pipeline::tidy`].
     pub fn keep_batch(&mut self) {
         let Some(undo) = self.undo.take() else { return };
         self.dead_counters.extend(undo.dead_before);
@@ -69,7 +69,8 @@ impl Pipeline {
         }
     }
 
-    /// Frees up to `budget` of the rules that batches have replaced; true when none is left.
+    /// Frees up to `budget` of the rules that batches have replaced; returns true when none is
+    /// left.
     pub fn tidy(&mut self, budget: usize) -> bool {
         for _ in 0..budget {
             match self.waste.pop() {
@@ -86,19 +87,19 @@ impl Pipeline {
         self.waste.is_empty()
     }
 
-    /// Ends the batch and undoes what it changed: rules, counters, ages and order are as they were.
+    /// Ends the batch and undoes its changes: rules, counters, ages and order are as they were.
     pub fn roll_back(&mut self) {
         self.roll_back_some(usize::MAX);
     }
 
-    /// Likewise, up to `budget` changes; true when all have been undone, before which nothing else
-    /// may change.
+    /// Ends the batch and undoes up to `budget` of its changes; returns true when all are undone.
+    /// Until then call it again; nothing else may change.
     pub fn roll_back_some(&mut self, budget: usize) -> bool {
         if let Some(mut undo) = self.undo.take() {
             if let Some(changes) = &mut self.changes {
                 changes.truncate(undo.changes_before);
             }
-            // Counters that died in the batch live again; those that its rules brought die.
+            // Counters that died in the batch live again; new ones of its rules die.
             self.dead_counters = std::mem::take(&mut undo.dead_before);
             self.undoing = Some(undo);
         }
@@ -157,7 +158,7 @@ impl Pipeline {
         true
     }
 
-    /// Puts a rule that was removed, and not published as removed, into the program again.
+    /// Compiles a removed rule again; the removal must not have been published.
     fn compile_again(&mut self, rule: &mut Rule) {
         let spec = RuleSpec {
             matching: rule.matching().clone(),
@@ -170,7 +171,7 @@ impl Pipeline {
         rule.timer = 0;
     }
 
-    /// Notes how to undo a change of the groups.
+    /// Notes how to undo a change of groups.
     pub(crate) fn note(&mut self, step: Step) {
         if let Some(undo) = &mut self.undo {
             undo.steps.push(step);

@@ -1,14 +1,15 @@
-//! Which rule goes when a full table makes room.
+//! Eviction: which rule a full table removes to make room.
 //!
-//! Only rules with a timeout may go. They are in groups by the values that their matches give the
-//! fields which the table's configuration names (`Flow_Table.groups`), in one group when it names
-//! none. A rule of a group with the most rules goes, so that nobody who fills a table drives out
-//! the rules of others: the least important, of these the one that would expire first (Open
-//! vSwitch's manual, `Flow_Table.overflow_policy`; OpenFlow 1.4 section 7.3.4.4).
+//! Only rules with a timeout may be evicted. They are grouped by their matches' values in the
+//! fields that the table's configuration names (`Flow_Table.groups`); without fields there is one
+//! group. The victim is a rule of one of the largest groups, so that nobody who fills a table
+//! drives out the rules of others: the least important rule and, among equals, the one that would
+//! expire first (Open vSwitch's manual, `Flow_Table.overflow_policy`; OpenFlow 1.4 section
+//! 7.3.4.4).
 //!
-//! When an idle rule expires is known only from its counter, which grows without notice. So the
-//! order holds a moment that may be too early; the rule that comes first is asked, and put back
-//! when its time is later. That never puts a rule before one that should have gone.
+//! A rule's idle expiry depends on its counter, which workers update. So the time stored in the
+//! order may be too early; the counter of the first rule is read, and the rule is put back if it
+//! expires later. A rule is therefore never evicted before one that should have gone first.
 
 use crate::state::store::{Rule, RuleId};
 use crate::{Clock, Pipeline};
@@ -18,18 +19,18 @@ use packet::{Match, Value};
 use smallvec::SmallVec;
 use std::collections::{BTreeSet, HashMap};
 
-/// Where a rule stands in its group: importance, expiry in milliseconds, number.
+/// A rule's position in its group: importance, expiry in milliseconds, number.
 type Place = (u16, u64, RuleId);
-/// The values that a rule's match gives the fields.
+/// The values of a rule's match in the fields.
 type Group = SmallVec<[u64; 2]>;
 
-/// Rules of one table that may go.
+/// The rules of one table that may be evicted.
 #[derive(Default)]
 pub(crate) struct Eviction {
-    /// The fields, as the bits of the key that they are.
+    /// The fields, as bits of the key.
     fields: Match,
     groups: HashMap<Group, BTreeSet<Place>>,
-    /// Groups by size. Empty ones are in neither.
+    /// Groups by size. Empty ones are neither here nor in `groups`.
     sizes: BTreeSet<(usize, Group)>,
     places: HashMap<RuleId, Place>,
 }
@@ -81,7 +82,7 @@ impl Eviction {
         }
     }
 
-    /// The first rule of a largest group, as far as is known.
+    /// Returns the first rule of a largest group, by the stored expiry times.
     fn first(&self) -> Option<Place> {
         let (_, group) = self.sizes.last()?;
         self.groups.get(group)?.first().copied()
@@ -89,9 +90,9 @@ impl Eviction {
 }
 
 impl Pipeline {
-    /// Says whether a full table makes room for new rules, and by which fields the rules that may
-    /// go are grouped. When the table is over its limit already it is brought down to it; what
-    /// went and wants it told is returned.
+    /// Sets whether a full table evicts rules to make room, and the fields by which they are
+    /// grouped. If the table is already over its limit, it is brought down to it; returns the flow
+    /// removed messages of the evicted rules.
     pub fn set_eviction(
         &mut self,
         table: u8,
@@ -138,15 +139,15 @@ impl Pipeline {
         removed
     }
 
-    /// Whether a table can make room.
+    /// Returns whether a table has a rule to evict.
     pub(crate) fn can_evict(&self, table: u8) -> bool {
         self.evictions[usize::from(table)]
             .as_ref()
             .is_some_and(|eviction| !eviction.places.is_empty())
     }
 
-    /// Removes the rule that is to go first; None when there is none, else what is to be told of
-    /// it.
+    /// Evicts the first rule; None when there is none, otherwise its flow removed message, if it
+    /// wants one.
     pub(crate) fn evict(&mut self, table: u8, now: Clock) -> Option<Option<FlowRemoved>> {
         let index = usize::from(table);
         loop {
@@ -156,7 +157,7 @@ impl Pipeline {
             if expires <= expected {
                 return Some(self.take_out(id, FlowRemovedReason::Eviction, now));
             }
-            // It was used since it was put there.
+            // It has had packets since it was put there.
             let matching = rule.matching().clone();
             let eviction = self.evictions[index].as_mut()?;
             eviction.remove(&matching, id);
@@ -164,8 +165,8 @@ impl Pipeline {
         }
     }
 
-    /// When a rule's first timeout passes, by what its counter says now; None for a rule without
-    /// one.
+    /// Returns the time of a rule's first timeout, according to its counter now; None for a rule
+    /// without a timeout.
     fn expires_at(&self, rule: &Rule) -> Option<u64> {
         if rule.is_hidden() {
             return None;
@@ -173,7 +174,7 @@ impl Pipeline {
         self.deadlines(rule).into_iter().map(|(at, _)| at).min()
     }
 
-    /// Puts a rule that was added or changed where it stands.
+    /// Adds a rule that was added or changed to those that may be evicted.
     pub(crate) fn offer_for_eviction(&mut self, id: RuleId) {
         let Some(rule) = self.store.get(id) else {
             return;
@@ -191,7 +192,7 @@ impl Pipeline {
         }
     }
 
-    /// Takes a rule that goes or changes out.
+    /// Takes a rule that is removed or changed out of those that may be evicted.
     pub(crate) fn spare_from_eviction(&mut self, id: RuleId) {
         if let Some(rule) = self.store.get(id)
             && let Some(eviction) = &mut self.evictions[usize::from(rule.table)]

@@ -1,4 +1,4 @@
-//! Rules that go when their time has come.
+//! Removal of rules whose timeouts have passed.
 
 use crate::commands::flow_mod::FlowModOutcome;
 use crate::state::store::{Rule, RuleId};
@@ -6,19 +6,20 @@ use crate::{Clock, Pipeline};
 use openflow::flow::{FlowRemoved, FlowRemovedReason};
 use openflow::monitor::UpdateEvent;
 
-/// Most rules that one call of [`Pipeline::expire`] looks at: some milliseconds of work.
+/// Maximum number of rules that one call of [`Pipeline::expire`] looks at: some milliseconds of
+/// work.
 pub const EXPIRE_MAX: usize = 2048;
 
 impl Pipeline {
-    /// The earliest moment at which [`Pipeline::expire`] may have something to do; None when no
-    /// rule has a timeout.
+    /// Returns the earliest time at which [`Pipeline::expire`] may have something to do; None when
+    /// no rule has a timeout.
     pub fn next_deadline(&self) -> Option<Clock> {
         self.timers.next().map(Clock::from_ms)
     }
 
-    /// Removes rules whose time has come, of up to [`EXPIRE_MAX`] that it looks at, and returns
-    /// those that want it told (`OFPFF_SEND_FLOW_REM`), and the number of all that went. What is
-    /// left over keeps [`Pipeline::next_deadline`] in the past: publish, let others have their
+    /// Removes expired rules, looking at up to [`EXPIRE_MAX`] rules. Returns the flow removed
+    /// messages of those that want one (`OFPFF_SEND_FLOW_REM`) and the number of all removed. What
+    /// is left over keeps [`Pipeline::next_deadline`] in the past: publish, let others have their
     /// turn, and call it again.
     pub fn expire(&mut self, now: Clock) -> FlowModOutcome {
         let mut outcome = FlowModOutcome::default();
@@ -53,8 +54,8 @@ impl Pipeline {
         outcome
     }
 
-    /// When a rule goes, by each of its timeouts: the first millisecond after the whole time has
-    /// passed. The hard one first, which wins a tie.
+    /// Returns the time, in milliseconds, at which each of a rule's timeouts has passed in full.
+    /// The hard timeout comes first, because it wins a tie.
     pub(crate) fn deadlines(
         &self,
         rule: &Rule,
@@ -75,14 +76,15 @@ impl Pipeline {
         all
     }
 
-    /// When a rule's last packet came, or where its idle timeout counts from, in milliseconds.
+    /// Returns the time in milliseconds of a rule's last packet, or from which its idle timeout
+    /// counts.
     pub(crate) fn idle_since_ms(&self, rule: &Rule) -> u64 {
         let used = self.program.counters.read(rule.counter).used_ms;
         used.max(rule.idle_base_ms)
     }
 
-    /// Puts a rule's timeouts in force. Its counter is not read: an early entry corrects itself
-    /// when it comes up.
+    /// Puts a rule's timeouts in force. Its counter is not read: an entry that is too early
+    /// corrects itself when it is due.
     pub(crate) fn arm(&mut self, id: RuleId) {
         self.offer_for_eviction(id);
         let Some(rule) = self.store.get(id) else {
@@ -115,7 +117,7 @@ impl Pipeline {
         }
     }
 
-    /// Removes a rule; returns what is to be told, if the rule wants it told.
+    /// Removes a rule; returns its flow removed message, if it wants one.
     pub(crate) fn take_out(
         &mut self,
         id: RuleId,
@@ -127,7 +129,8 @@ impl Pipeline {
         self.take_out_ended(id, reason, now)
     }
 
-    /// Likewise, one that has ended.
+    /// Removes a rule that the writer has already ended; returns its flow removed message, if it
+    /// wants one.
     pub(crate) fn take_out_ended(
         &mut self,
         id: RuleId,

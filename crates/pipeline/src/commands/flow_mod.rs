@@ -1,7 +1,8 @@
-//! The five commands of a flow mod.
+//! The five flow-mod commands.
 //!
-//! What a command does is worked out before anything changes, so one that fails leaves everything
-//! as it was. Section numbers are those of OpenFlow 1.3.5 unless another version is named.
+//! A command's effects are worked out before anything changes, so a command that fails leaves
+//! everything as it was. Section numbers are those of OpenFlow 1.3.5 unless another version is
+//! named.
 
 use crate::commands::sweep::Sweep;
 use crate::compile::Context;
@@ -23,32 +24,33 @@ use program::table::RuleRef;
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// What a change did.
+/// The effects of a change.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct FlowModOutcome {
-    /// Rules that went and want it told (`OFPFF_SEND_FLOW_REM`), in the order in which they went.
+    /// Flow removed messages of the rules that want one (`OFPFF_SEND_FLOW_REM`), in the order of
+    /// removal.
     pub removed: Vec<FlowRemoved>,
-    /// Rules that were added, changed or removed; when 0 there is nothing to publish.
+    /// Number of rules added, changed or removed; when 0 there is nothing to publish.
     pub changed: usize,
 }
 
-/// Ended rules of a bridge that may wait to be unlinked while the switch has as many rules as it
-/// may have and others are replaced.
+/// While the switch has as many rules as it may have, replacing rules is refused when more than
+/// this many ended rules of the bridge wait to be unlinked.
 const REPLACED_MAX: usize = 65_536;
 impl FlowModOutcome {
-    /// Takes up what another change did after this one.
+    /// Appends the outcome of a later change.
     pub fn extend(&mut self, other: FlowModOutcome) {
         self.removed.extend(other.removed);
         self.changed += other.changed;
     }
 }
 
-/// How far a flow mod has come.
+/// The state of a flow mod that has begun.
 #[derive(Debug)]
 pub enum Begun<'c> {
-    /// It has been carried out.
+    /// It is complete.
     Done(FlowModOutcome),
-    /// It goes on in slices.
+    /// It continues in slices.
     Long(Box<Sweep<'c>>),
 }
 
@@ -57,8 +59,8 @@ impl Pipeline {
     /// nothing.
     ///
     /// Workers see the change after [`Pipeline::commit`] and the domain's next publication.
-    /// `buffer_id` is the caller's business. Errors are those of section 7.5.4 that this
-    /// version has for it; the first found is told: the actions' before the tables'.
+    /// `buffer_id` is left to the caller. Errors are those of section 7.5.4 that this version has;
+    /// of several, the first found is returned: those of actions before those of tables.
     pub fn flow_mod(
         &mut self,
         change: &FlowMod,
@@ -76,8 +78,8 @@ impl Pipeline {
         }
     }
 
-    /// Likewise, but a modify or delete that means more than `budget` rules, or must look for them
-    /// among more, only begins: see [`crate::commands::sweep`].
+    /// Carries out a flow mod like [`Pipeline::flow_mod`], but only begins a modify or delete that
+    /// affects more than `budget` rules, or must search more: see [`crate::commands::sweep`].
     pub fn begin_flow_mod(
         &mut self,
         change: &FlowMod,
@@ -97,7 +99,7 @@ impl Pipeline {
         Ok(Begun::Done(outcome))
     }
 
-    /// Checks a flow mod and carries it out, unless it is one that may mean many rules.
+    /// Checks a flow mod and carries it out, unless it is of a kind that can affect many rules.
     fn begin<'c>(
         &mut self,
         change: &'c FlowMod,
@@ -108,8 +110,8 @@ impl Pipeline {
             change.command,
             FlowModCommand::Delete | FlowModCommand::DeleteStrict
         );
-        // From 1.1 on only deletes may name all tables (section 7.3.4.1); in 1.0 a table is named
-        // only by Nicira's extension, and Open vSwitch adds to the first where none is.
+        // From 1.1 on only deletes may name all tables (section 7.3.4.1). In 1.0 only Nicira's
+        // extension names a table; without it, Open vSwitch adds to the first.
         if change.table == TABLE_ALL && !delete && version != Version::V1_0 {
             return Err(Error::BadTableId);
         }
@@ -141,8 +143,8 @@ impl Pipeline {
                 self.delete_orphans(&mut outcome, now);
                 Ok(Begun::Done(outcome))
             }
-            // The internal table has rules that nobody may delete; Open vSwitch says so where a
-            // delete means them, as one does that matches everything.
+            // The internal table has rules that nobody may delete. As in Open vSwitch, a delete is
+            // refused only if it selects them, as one that matches everything does.
             FlowModCommand::Modify | FlowModCommand::ModifyStrict if change.table == INTERNAL => {
                 Err(Error::Permission)
             }
@@ -155,8 +157,8 @@ impl Pipeline {
         }
     }
 
-    /// Says that a flow mod comes soon, when `before` others have been carried out, so that what it
-    /// will look at is fetched from memory meanwhile.
+    /// Prefetches the memory that a flow mod will look at when `before` others have been carried
+    /// out.
     pub fn expect(&self, change: &FlowMod, before: usize) {
         let table = if change.table == TABLE_ALL {
             0
@@ -171,10 +173,10 @@ impl Pipeline {
         }
     }
 
-    /// Section 6.4, add: a rule of the same match and priority is replaced and nothing told. Its
-    /// counters go on unless `reset_counts` (the codec sets it for 1.0 and 1.1, where they
-    /// always restart); its age starts anew, but not the time since its last packet (Open
-    /// vSwitch, in every version).
+    /// Adds a rule (section 6.4). A rule of the same match and priority is replaced without a flow
+    /// removed message. Its counters continue unless `reset_counts` is set (the codec sets it for
+    /// 1.0 and 1.1, where they always restart); its age restarts, but not the time since its last
+    /// packet (Open vSwitch, in every version).
     pub(crate) fn add(&mut self, change: &FlowMod, now: Clock) -> Result<FlowModOutcome, Error> {
         let table = if change.table == TABLE_ALL {
             0
@@ -196,7 +198,7 @@ impl Pipeline {
                 return Err(Error::TableFull);
             }
         } else if self.program.rules.is_full(1) && self.waiting() > REPLACED_MAX {
-            // What it replaces stays until no worker needs it.
+            // The replaced rule takes room until no worker needs it.
             return Err(Error::TableFull);
         }
         let kept = old
@@ -251,8 +253,8 @@ impl Pipeline {
         Ok(outcome)
     }
 
-    /// Whether these very instructions were found right for this table last, and would be whatever
-    /// the rule matches.
+    /// Returns whether the last successful check was of these very instructions, this table and
+    /// this version, with a result that does not depend on the match.
     fn has_checked(&self, change: &FlowMod, version: Version) -> bool {
         self.checked.as_ref().is_some_and(|(list, table, spoken)| {
             Arc::ptr_eq(list.shared(), change.instructions.shared())
@@ -260,7 +262,7 @@ impl Pipeline {
         })
     }
 
-    /// The change with the lengths that tunnel options have here; `plain` when its instructions
+    /// Returns the change with the lengths of tunnel options filled in. `plain`: its instructions
     /// name none.
     fn resolved<'c>(&self, change: &'c FlowMod, plain: bool) -> Result<Cow<'c, FlowMod>, Error> {
         let matching = self.options.matching(&change.matching)?;
@@ -279,8 +281,8 @@ impl Pipeline {
         }))
     }
 
-    /// Section 6.4, modify: instructions change; timeouts, flags, age and, unless `reset_counts`,
-    /// counters stay.
+    /// Modifies a rule (section 6.4): instructions change; timeouts, flags, age and, unless
+    /// `reset_counts` is set, counters stay.
     pub(crate) fn modify_one(
         &mut self,
         id: RuleId,
@@ -313,7 +315,7 @@ impl Pipeline {
             counter: counter.unwrap_or(old.counter),
             created_ms: old.created_ms,
             modified_ms: now.ms(),
-            // Where counters restart, the last packet is no longer known from them.
+            // A new counter does not know the time of the last packet.
             idle_base_ms: match counter {
                 Some(_) => self.idle_since_ms(old),
                 None => old.idle_base_ms,
@@ -326,8 +328,8 @@ impl Pipeline {
         self.put_in_place(id, rule, UpdateEvent::Modified);
     }
 
-    /// Removes every visible rule, as when a bridge's controllers change. Flow removed messages are
-    /// for the caller to send or not.
+    /// Removes every visible rule, as when a bridge's controllers change. The caller decides
+    /// whether to send the flow removed messages.
     pub fn flush(&mut self, now: Clock) -> FlowModOutcome {
         let mut outcome = FlowModOutcome::default();
         let mut sweep = self.begin_flush();
@@ -337,9 +339,9 @@ impl Pipeline {
         outcome
     }
 
-    /// Adds, or replaces, a rule that OpenFlow neither sees nor can change: `priority` above 65535,
-    /// so that it beats all others. Refused like a flow mod that is wrong, and `OFPFMFC_EPERM`
-    /// for a priority that is not hidden.
+    /// Adds or replaces a rule that OpenFlow neither sees nor can change: its `priority` is above
+    /// 65535, so that it beats all others. Errors are those of a flow mod; `OFPFMFC_EPERM` for a
+    /// priority that is not hidden.
     pub fn add_hidden(
         &mut self,
         table: u8,
@@ -388,7 +390,7 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Removes a hidden rule; whether there was one.
+    /// Removes a hidden rule; returns whether there was one.
     pub fn remove_hidden(&mut self, table: u8, priority: u32, matching: &Match) -> bool {
         if priority <= u32::from(u16::MAX) {
             return false;
@@ -402,7 +404,7 @@ impl Pipeline {
         }
     }
 
-    /// Compiles a rule and makes it hold from the next publication.
+    /// Compiles a rule, which holds from the next publication.
     fn install(&mut self, mut rule: NewRule) -> Rule {
         let spec = RuleSpec {
             matching: std::mem::take(&mut rule.matching),
@@ -423,9 +425,8 @@ impl Pipeline {
         self.arm(id);
     }
 
-    /// Puts a rule in the place of one of the same table, match and priority. `event` is what
-    /// monitors are told; a modification that changes neither what the rule does nor its cookie
-    /// is not told.
+    /// Replaces a rule by one of the same table, match and priority. `event` is reported to
+    /// monitors, except for a modification that changes neither instructions nor cookie.
     fn put_in_place(&mut self, id: RuleId, rule: NewRule, event: UpdateEvent) {
         self.disarm(id);
         let Some((table, old_handle)) = self.store.get(id).map(|old| (old.table, old.handle))
@@ -460,7 +461,7 @@ impl Pipeline {
         self.arm(id);
     }
 
-    /// Removes a rule and makes it hold no longer from the next publication.
+    /// Removes a rule; it holds until the next publication.
     pub(crate) fn unlink(&mut self, id: RuleId) {
         if let Some((table, handle)) = self.store.get(id).map(|rule| (rule.table, rule.handle)) {
             self.writer.end(table, handle);
@@ -468,7 +469,7 @@ impl Pipeline {
         }
     }
 
-    /// Removes a rule that has ended ([`program::table::BridgeWriter::end`]).
+    /// Removes a rule that has been ended ([`program::table::BridgeWriter::end`]).
     pub(crate) fn unlink_ended(&mut self, id: RuleId) {
         self.disarm(id);
         if let Some((rule, next)) = self.store.remove(id) {
@@ -520,8 +521,8 @@ impl NewRule {
     }
 }
 
-/// Whether a match names what only Open vSwitch's own rules may: a hash of its datapath, or a
-/// packet that comes round again.
+/// Returns whether a match names fields that only Open vSwitch's own rules may match: a datapath
+/// hash or a recirculation id.
 fn names_datapath_fields(matching: &Match) -> bool {
     matching.word_set().contains(at::DP_HASH / 8)
         && (!matching.get(Field::DpHash).1.is_zero() || !matching.get(Field::RecircId).0.is_zero())
@@ -538,13 +539,13 @@ pub(crate) fn criteria(change: &FlowMod, delete: bool) -> Criteria<'_> {
         strict: strict.then_some(change.priority),
         cookie: change.cookie_filter,
         cookie_mask: change.cookie_mask,
-        // Only deletes look at these (section 6.4).
+        // Only deletes are restricted by these (section 6.4).
         out_port: if delete { change.out_port } else { port::ANY },
         out_group: if delete { change.out_group } else { ANY_GROUP },
     }
 }
 
-/// The table that a goto in a flow mod for `table` must lead onwards from.
+/// Returns the table against which a `goto_table` in a flow mod for `table` is checked.
 fn goto_from(table: u8) -> u8 {
     if table == TABLE_ALL { 0 } else { table }
 }

@@ -1,5 +1,5 @@
-//! Changes of groups and questions about them (OpenFlow 1.3.5 section 7.3.4.2; 1.5.1 section
-//! 7.3.4.3). With a group go the rules that use it.
+//! Changes and queries of groups (OpenFlow 1.3.5 section 7.3.4.2; 1.5.1 section 7.3.4.3). Deleting
+//! a group deletes the rules that use it.
 
 use crate::state::groups::{Entry, Slot, selector_of, used};
 use crate::{Clock, Pipeline, check, compile};
@@ -17,8 +17,8 @@ use std::collections::{HashMap, HashSet};
 use crate::FlowModOutcome;
 use crate::commands::batch::Step;
 
-/// What groups are possible, as Open vSwitch says it. Loops are refused though `CHAINING_CHECKS` is
-/// not told.
+/// Returns the supported features of groups, with Open vSwitch's values. Loops are refused although
+/// `CHAINING_CHECKS` is not reported.
 pub fn group_features() -> GroupFeatures {
     // Output, set and decrement MPLS TTL, push and pop VLAN and MPLS, set queue, group, set and
     // decrement IP TTL, set field.
@@ -36,8 +36,8 @@ pub fn group_features() -> GroupFeatures {
 
 impl Pipeline {
     /// Carries out a group mod, or refuses it and changes nothing. Errors are those of OpenFlow
-    /// 1.3.5 section 7.5.4.7, as Open vSwitch 3.1 gives them. Workers see the change as they
-    /// see flow mods, and with them at once.
+    /// 1.3.5 section 7.5.4.7, as Open vSwitch 3.1 gives them. Workers see the change together with
+    /// flow mods, at the next publication.
     pub fn group_mod(
         &mut self,
         change: &GroupMod,
@@ -81,8 +81,8 @@ impl Pipeline {
         }
     }
 
-    /// Makes or replaces a group. `keeps`: buckets that stay keep their counters; the group's own
-    /// go on in any case (section 6.5).
+    /// Adds or replaces a group. `keeps`: buckets that stay keep their counters; those of the group
+    /// itself continue in any case (section 6.5).
     fn put_group(
         &mut self,
         description: GroupDescription,
@@ -113,8 +113,8 @@ impl Pipeline {
         Ok(())
     }
 
-    /// The group with its counters and its slots. Leaves in `counters` those that it took, and on
-    /// failure no mention.
+    /// Creates the entry of a group, with its counters and slots. Puts the counters that it
+    /// allocates into `counters`; on failure no mention remains.
     fn entry_of(
         &mut self,
         description: GroupDescription,
@@ -142,7 +142,7 @@ impl Pipeline {
             .iter()
             .map(|bucket| kept.get(&bucket.id).map_or_else(&mut fresh, |old| Ok(*old)))
             .collect::<Result<Vec<_>, Error>>()?;
-        // The bucket must compile before anything changes.
+        // Buckets must compile before anything changes.
         if description
             .buckets
             .iter()
@@ -161,7 +161,7 @@ impl Pipeline {
         Ok(entry)
     }
 
-    /// Counts the mentions of a group: its own, and those of its buckets. On failure none.
+    /// Adds the mentions of a group: its own, and those by its buckets. On failure none remains.
     fn mention_all(&mut self, entry: &mut Entry) -> Result<(), Error> {
         let numbers: Vec<u32> = entry.mentioned().chain([entry.description.group]).collect();
         for (index, number) in numbers.iter().enumerate() {
@@ -190,14 +190,14 @@ impl Pipeline {
         }
     }
 
-    /// Lets go of the counters that an entry has and its successor has not.
+    /// Releases the counters that an entry has and its successor does not.
     fn forget_counters(&mut self, old: &Entry, new: &Entry) {
         let kept: HashSet<CounterId> = new.counters().collect();
         self.dead_counters
             .extend(old.counters().filter(|counter| !kept.contains(counter)));
     }
 
-    /// What actions refer to.
+    /// Returns the parts of the bridge that actions refer to.
     pub(crate) fn context(&self) -> compile::Context<'_> {
         compile::Context {
             meters: &self.meters,
@@ -205,7 +205,7 @@ impl Pipeline {
         }
     }
 
-    /// The form that workers run.
+    /// Compiles a group for workers.
     fn compiled(&self, entry: &Entry) -> Result<Group, Error> {
         let description = &entry.description;
         let mut buckets = Vec::new();
@@ -229,8 +229,8 @@ impl Pipeline {
         })
     }
 
-    /// Section 6.5, delete: with a group go the rules that use it. No group to delete is no error.
-    /// Buckets that name it stay.
+    /// Deletes groups and the rules that use them (section 6.5). It is no error if there is no
+    /// group to delete. Buckets that name a deleted group stay.
     fn delete_groups(&mut self, number: u32, now: Clock) -> FlowModOutcome {
         let numbers: Vec<u32> = if number == group::ALL {
             self.groups.known.keys().copied().collect()
@@ -286,7 +286,7 @@ impl Pipeline {
         self.groups.known.insert(entry.description.group, entry);
     }
 
-    /// Hands over what the next publication makes unreachable.
+    /// Retires what the next publication makes unreachable.
     pub(crate) fn commit_groups(&mut self) {
         if self.undo.is_some() {
             return;
@@ -302,7 +302,7 @@ impl Pipeline {
         self.group_writer.commit();
     }
 
-    /// Whether every group that a rule would use is there.
+    /// Checks that every group that a rule would use exists.
     pub(crate) fn check_groups(&self, instructions: &[Instruction]) -> Result<(), Error> {
         let there = |number: u32| self.groups.known.contains_key(&number);
         if used(instructions).all(there) {
@@ -312,8 +312,8 @@ impl Pipeline {
         }
     }
 
-    /// Counters of a group, or of all ([`group::ALL`], [`group::ANY`]), by number. References are
-    /// the rules that use it, as in Open vSwitch.
+    /// Returns the counters of a group, or of all ([`group::ALL`], [`group::ANY`]), by number. The
+    /// reference count is the number of rules that use the group, as in Open vSwitch.
     pub fn group_stats(&self, number: u32, now: Clock) -> Vec<GroupStats> {
         let read = |counter: CounterId| {
             let totals = self.program.counters.read(counter);
@@ -339,7 +339,7 @@ impl Pipeline {
             .collect()
     }
 
-    /// What a group is, or all are ([`group::ALL`], [`group::ANY`]), by number.
+    /// Returns the description of a group, or of all ([`group::ALL`], [`group::ANY`]), by number.
     pub fn group_descriptions(&self, number: u32) -> Vec<GroupDescription> {
         self.wanted(number)
             .map(|entry| entry.description.clone())
@@ -354,18 +354,18 @@ impl Pipeline {
         self.groups.known.range(range).map(|(_, entry)| entry)
     }
 
-    /// Number of slots in use: by groups, and by groups that are only mentioned.
+    /// Returns the number of slots in use, by groups and by numbers that are only mentioned.
     pub fn group_slots(&self) -> usize {
         self.groups.slots.len()
     }
 
-    /// Number of groups.
+    /// Returns the number of groups.
     pub fn group_count(&self) -> usize {
         self.groups.known.len()
     }
 }
 
-/// The group that an add or a modify describes.
+/// Returns the group that an add or a modify describes.
 fn described(change: &GroupMod) -> Result<GroupDescription, Error> {
     if change.group > group::MAX {
         return Err(Error::InvalidGroup);
@@ -388,7 +388,7 @@ fn described(change: &GroupMod) -> Result<GroupDescription, Error> {
     })
 }
 
-/// Where a command's bucket stands.
+/// Returns the index of the bucket with this id.
 fn place(description: &GroupDescription, id: u32) -> Result<usize, Error> {
     let mut buckets = description.buckets.iter();
     buckets
@@ -396,7 +396,8 @@ fn place(description: &GroupDescription, id: u32) -> Result<usize, Error> {
         .ok_or(Error::UnknownBucket)
 }
 
-/// The group with buckets put in: before all, behind all, or behind the one that the command names.
+/// Returns the group with buckets inserted: before all, behind all, or behind the one that the
+/// command names.
 fn inserted(old: &GroupDescription, change: &GroupMod) -> Result<GroupDescription, Error> {
     let at = match change.command_bucket {
         group::BUCKET_FIRST => 0,
@@ -409,12 +410,12 @@ fn inserted(old: &GroupDescription, change: &GroupMod) -> Result<GroupDescriptio
             return Err(Error::BucketExists);
         }
         let mut bucket = bucket.clone();
-        // Where none was said, the codec says 1.
+        // The codec fills in 1 where the message has no weight.
         if old.kind != GroupKind::Select && bucket.weight == 1 {
             bucket.weight = 0;
         }
         match bucket.fits(old.kind) {
-            // As in Open vSwitch: a bucket that watches nothing is always live.
+            // As in Open vSwitch, such a bucket may watch nothing; it is then always live.
             Err(Error::InvalidGroup)
                 if old.kind == GroupKind::FastFailover && bucket.weight == 0 => {}
             result => result?,
@@ -427,7 +428,7 @@ fn inserted(old: &GroupDescription, change: &GroupMod) -> Result<GroupDescriptio
     Ok(new)
 }
 
-/// The group with buckets taken out. The first or last of none is none.
+/// Returns the group with buckets removed. Removing the first or last bucket of none removes none.
 fn removed(old: &GroupDescription, change: &GroupMod) -> Result<GroupDescription, Error> {
     let mut new = old.clone();
     match change.command_bucket {

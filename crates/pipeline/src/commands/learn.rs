@@ -1,10 +1,11 @@
-//! Rules that packets ask for (`NXAST_LEARN`), and what goes with them.
+//! Learn requests: rules that packets ask for (`NXAST_LEARN`), and the options of such actions.
 //!
-//! A worker says which rule a packet wants ([`program::actions::learn::Request`]); it is made into
-//! a flow mod and carried out like one that a controller sends, a strict modify that adds. A rule
-//! that is there already and does the same only has its hard timeout restarted. `delete_learned`
-//! and `limit` ask about the rules of one table and cookie: such pairs are watched from when a rule
-//! names one until the last such rule has gone, so that neither question needs a search.
+//! A worker reports which rule a packet wants ([`program::actions::learn::Request`]); it is
+//! converted to a flow mod, a strict modify that adds, and carried out like one of a controller. If
+//! the rule exists already and does the same, only its hard timeout restarts. `delete_learned` and
+//! `limit` depend on the rules of one table and cookie: such pairs are watched from when the first
+//! rule names them until the last such rule has gone, so that counting needs no search. The
+//! deletion by `delete_learned` does search the table.
 
 use crate::state::learned::{Learned, Watched, cookie_of};
 use crate::state::store::{Rule, RuleId};
@@ -18,16 +19,16 @@ use packet::Match;
 use program::actions::Bits;
 use program::actions::learn::{self, Ended, NO_COOKIE, Target, Verdict};
 
-/// The highest table that a rule may be learned into.
+/// The highest table into which a rule may be learned.
 const LAST_TABLE: u8 = 253;
-/// Most bits of one element.
+/// Maximum bits of one element.
 const WIDEST: u16 = 128;
 /// Bits that one load writes.
 const LOADED: u16 = 64;
 
 impl check::Situation<'_> {
-    /// Open vSwitch's `learn_check`: what is read must be in the packets that come here, and what
-    /// the new rule names in the packets that it matches.
+    /// Checks like Open vSwitch's `learn_check`: packets that reach the action must have the fields
+    /// that are read, and packets that the new rule matches must have the fields that it names.
     pub(crate) fn learn(&mut self, learn: &Learn) -> Result<(), Error> {
         if learn.table > LAST_TABLE {
             return Err(Error::BadActionArgument);
@@ -67,7 +68,7 @@ impl check::Situation<'_> {
         }
     }
 
-    /// Notes that the packets have this number in these bits.
+    /// Records that packets of the new rule have this number in these bits.
     fn will_match(&mut self, to: &Subfield, value: u128) {
         let def = to.field.def();
         let place = |number: u128| {
@@ -92,7 +93,7 @@ impl check::Situation<'_> {
     }
 }
 
-/// The flow mod that makes the rule: `ovs-ofctl --strict mod-flows`, as ovs-actions(7) says.
+/// Returns the flow mod that adds the rule: `ovs-ofctl --strict mod-flows`, as ovs-actions(7) says.
 fn flow_mod(learn: &learn::Learn, values: &[u128]) -> FlowMod {
     let mut actions = Vec::new();
     if learn.fin_idle_timeout != 0 || learn.fin_hard_timeout != 0 {
@@ -132,7 +133,7 @@ fn flow_mod(learn: &learn::Learn, values: &[u128]) -> FlowMod {
     }
 }
 
-/// A load for each 64 bits, the lowest first, as Open vSwitch sends them.
+/// Appends a load for each 64 bits, the lowest first, as Open vSwitch sends them.
 fn loads(actions: &mut Vec<Action>, to: Bits, value: u128) {
     for start in (0..to.bits).step_by(LOADED.into()) {
         let bits = LOADED.min(to.bits - start);
@@ -148,8 +149,8 @@ fn loads(actions: &mut Vec<Action>, to: Bits, value: u128) {
     }
 }
 
-/// An output to a port, or to one of the reserved ports that a learned rule may name; to others
-/// there is none.
+/// Returns an output to an ordinary port or to a reserved one that a learned rule may name; None
+/// for others.
 fn output(width: u16, value: u128) -> Option<Action> {
     let number = match u16::try_from(value) {
         Ok(number) => port::from_u16(number),
@@ -164,7 +165,7 @@ fn output(width: u16, value: u128) -> Option<Action> {
 }
 
 impl Pipeline {
-    /// Makes a rule that a packet has asked for, or finds it made. Workers see it after
+    /// Adds a rule that a packet has asked for, unless it exists already. Workers see it after
     /// [`Pipeline::commit`] and the domain's next publication.
     pub fn learn(
         &mut self,
@@ -201,7 +202,7 @@ impl Pipeline {
         }
     }
 
-    /// Whether a rule need not change.
+    /// Returns whether a rule already has what the change would set.
     fn is_learned(&self, id: RuleId, change: &FlowMod) -> bool {
         self.store.get(id).is_some_and(|rule| {
             (!change.modify_cookie || rule.cookie == change.cookie)
@@ -209,11 +210,11 @@ impl Pipeline {
         })
     }
 
-    /// Rules in a table with a cookie.
+    /// Returns the number of rules in a table with a cookie.
     fn rules_of(&self, table: u8, cookie: u64) -> usize {
         match self.learned.watched.get(&(table, cookie)) {
             Some(watched) => watched.rules,
-            // Of a packet-out, or of a rule that has gone meanwhile.
+            // The request is of a packet-out, or of a rule that has gone meanwhile.
             None => self.count_rules(table, cookie),
         }
     }
@@ -225,7 +226,8 @@ impl Pipeline {
             .count()
     }
 
-    /// Shortens the timeouts of a rule that has seen the end of a connection. True when it changed.
+    /// Shortens the timeouts of a rule that has seen the end of a connection. Returns true if it
+    /// changed.
     pub fn connection_ended(&mut self, ended: &Ended) -> bool {
         let id = self
             .store
@@ -249,8 +251,8 @@ impl Pipeline {
         changed
     }
 
-    /// A rule has come, in the place of another or not. Call it before [`Pipeline::rule_went`] for
-    /// that other, which still counts.
+    /// Records a new rule, which may replace another. Call it before [`Pipeline::rule_went`] for
+    /// the replaced one, which still counts.
     pub(crate) fn rule_came(&mut self, id: RuleId, leaving: Option<&Rule>) {
         let Some(rule) = self.store.get(id) else {
             return;
@@ -283,7 +285,7 @@ impl Pipeline {
         }
     }
 
-    /// A rule has gone.
+    /// Records that a rule has been removed.
     pub(crate) fn rule_went(&mut self, rule: &Rule) {
         let Learned { watched, orphans } = &mut self.learned;
         if watched.is_empty() {
@@ -309,12 +311,12 @@ impl Pipeline {
         }
     }
 
-    /// Undoing a batch brings back what it took; nothing is to be deleted for it.
+    /// Forgets pairs to delete: undoing a batch brings back the rules that name them.
     pub(crate) fn forget_orphans(&mut self) {
         self.learned.orphans.clear();
     }
 
-    /// Deletes what rules with `delete_learned` have left behind.
+    /// Deletes learned rules whose last `learn` action with `delete_learned` has gone.
     pub(crate) fn delete_orphans(&mut self, outcome: &mut FlowModOutcome, now: Clock) {
         while let Some((table, cookie)) = self.learned.orphans.pop() {
             let named_again = self.learned.watched.get(&(table, cookie));

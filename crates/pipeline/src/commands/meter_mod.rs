@@ -1,5 +1,5 @@
-//! Changes of meters and questions about them (OpenFlow 1.3.5 section 7.3.4.4). Deleting a meter
-//! deletes the rules that send packets through it.
+//! Changes and queries of meters (OpenFlow 1.3.5 section 7.3.4.4). Deleting a meter deletes the
+//! rules that send packets through it.
 
 use crate::state::meters::{Entry, MAX_BANDS, MAX_METERS, specs, used};
 use crate::state::store::RuleId;
@@ -15,8 +15,8 @@ use std::sync::Arc;
 
 impl Pipeline {
     /// Adds, changes or deletes meters (OpenFlow 1.3.5 section 6.5), with the errors of Open
-    /// vSwitch 3.1. What goes with a meter is in the outcome. A meter that is not there
-    /// is deleted without an error. A changed meter begins with full buckets and counters at zero.
+    /// vSwitch 3.1. The outcome has the rules deleted with a meter. Deleting a meter that does not
+    /// exist is no error. A changed meter begins with full buckets and counters at zero.
     pub fn meter_mod(&mut self, change: &MeterMod, now: Clock) -> Result<FlowModOutcome, Error> {
         let number = change.config.meter;
         match change.command {
@@ -33,7 +33,8 @@ impl Pipeline {
             _ => {}
         }
         let mut config = change.config.clone();
-        // Who wants bursts shown is shown the one that was chosen, as by Open vSwitch.
+        // As in Open vSwitch, a burst size of zero is replaced by the one chosen, which queries
+        // show.
         if config.flags.contains(MeterFlags::BURST) {
             for band in config.bands.iter_mut().filter(|band| band.burst == 0) {
                 band.burst = band.rate;
@@ -105,7 +106,7 @@ impl Pipeline {
             .collect()
     }
 
-    /// Whether every meter that a rule would use is there.
+    /// Checks that every meter that a rule would use exists.
     pub(crate) fn check_meters(&self, instructions: &[Instruction]) -> Result<(), Error> {
         let mut missing = false;
         used(instructions, &mut |number| {
@@ -118,7 +119,7 @@ impl Pipeline {
         }
     }
 
-    /// Counters of a meter, or of all for [`meter::ALL`], ascending.
+    /// Returns the counters of a meter, or of all for [`meter::ALL`], by ascending number.
     pub fn meter_stats(&self, number: u32, now: Clock) -> Result<Vec<MeterStats>, Error> {
         let chosen = self.chosen(number)?;
         Ok(chosen
@@ -137,7 +138,7 @@ impl Pipeline {
             .collect())
     }
 
-    /// Bands of a meter, or of all for [`meter::ALL`], ascending.
+    /// Returns the bands of a meter, or of all for [`meter::ALL`], by ascending number.
     pub fn meter_configs(&self, number: u32) -> Result<Vec<MeterConfig>, Error> {
         let chosen = self.chosen(number)?;
         Ok(chosen.map(|(_, entry)| entry.config.clone()).collect())
@@ -155,7 +156,7 @@ impl Pipeline {
     }
 }
 
-/// What meters are possible.
+/// Returns the supported features of meters.
 pub fn meter_features() -> MeterFeatures {
     MeterFeatures {
         max_meters: MAX_METERS,
@@ -178,7 +179,7 @@ fn check(config: &MeterConfig) -> Result<(), Error> {
     if config.bands.len() > MAX_BANDS.into() {
         return Err(Error::OutOfBands);
     }
-    // A rate of nothing has no burst that could be chosen for it; later versions of Open vSwitch
+    // A rate of zero has no burst size that could be chosen for it; later versions of Open vSwitch
     // refuse it too.
     if config.bands.iter().any(|band| band.rate == 0) {
         return Err(Error::BadRate);

@@ -1,4 +1,4 @@
-//! Packet-outs: actions without a rule.
+//! Packet-outs: a packet with actions of its own.
 
 use crate::state::criteria::INTERNAL;
 use crate::twin::story::NO_ETHERTYPE;
@@ -18,12 +18,12 @@ use std::sync::Arc;
 /// A packet-out, checked and compiled.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PacketOutProgram {
-    /// Where the packet is to have come in: a port, or a reserved number that no port has.
+    /// The packet's ingress port, or a reserved number that no port has.
     pub in_port: PortNo,
-    /// What else is known of it before it is looked at: metadata, registers and tunnel, with
-    /// `in_port` beside them. None where nothing is.
+    /// The packet's other metadata fields: metadata, registers and tunnel, and `in_port` with them.
+    /// None if it has none.
     pub metadata: Option<Box<FlowKey>>,
-    /// What to do with it.
+    /// The compiled actions.
     pub ops: Arc<OpList>,
 }
 
@@ -44,7 +44,7 @@ impl Pipeline {
         })
     }
 
-    /// The pipeline fields of a packet-out's match; bits that it masks out are zero.
+    /// Returns the pipeline fields of a packet-out's match; bits that it masks out are zero.
     fn metadata(&self, matching: &Match, in_port: PortNo) -> Result<Option<Box<FlowKey>>, Error> {
         // Every packet has an Ethernet header here.
         if !matching.get(Field::PacketType).0.is_zero() {
@@ -63,13 +63,13 @@ impl Pipeline {
         Ok(Some(Box::new(key)))
     }
 
-    /// Whether a packet-out may meet `learn` actions.
+    /// Returns whether the packet may meet `learn` actions.
     pub fn may_teach(&self, program: &PacketOutProgram) -> bool {
         program.ops.learns() || self.tables().has_learning_rules()
     }
 
-    /// Makes the rules that a packet-out asks for, for one whose walk comes later. What is refused
-    /// is left out, as in a walk. `program` is what checking `message` has led to.
+    /// Adds the rules that a packet-out learns, when the packet itself is walked later. Rules that
+    /// are refused are left out, as in a walk. `program` is the result of checking `message`.
     pub fn teach(
         &mut self,
         message: &PacketOut,
@@ -81,7 +81,8 @@ impl Pipeline {
             Some(metadata) => **metadata,
             None => twin::key_of(program.in_port),
         };
-        // A frame without an Ethertype has the one that workers give it.
+        // Workers give this Ethertype to frames without one; with zero, `trace` would give them
+        // zero.
         key.set_u16(at::ETH_TYPE, NO_ETHERTYPE);
         let actions = Some(message.actions.as_slice());
         let (told, _) = twin::trace(self, &key, &message.data, actions, surroundings);
@@ -94,7 +95,7 @@ impl Pipeline {
         outcome
     }
 
-    /// Checks actions for packets that a match describes, and compiles them as a packet-out's.
+    /// Checks actions against packets that a match describes, and compiles them as a packet-out's.
     pub fn compile_actions(
         &self,
         actions: &[Action],
@@ -110,7 +111,7 @@ impl Pipeline {
     }
 }
 
-/// Where a packet-out's packet is to have come in; an error where that cannot be.
+/// Returns the ingress port of a packet-out's packet, or an error if it cannot be one.
 fn ingress(message: &PacketOut) -> Result<PortNo, Error> {
     if message.buffer_id != NO_BUFFER {
         return Err(Error::BufferUnknown);
@@ -127,9 +128,8 @@ fn ingress(message: &PacketOut) -> Result<PortNo, Error> {
     Ok(in_port)
 }
 
-/// What is refused of a message when it is added to a bundle: what can be said of it whatever
-/// rules, groups and ports there are. Open vSwitch finds the same mistakes then, and all others at
-/// the commit.
+/// Checks of a message that is added to a bundle those properties that do not depend on rules,
+/// groups and ports. Open vSwitch finds the same errors at this time, and all others at the commit.
 pub fn check_bundled(message: &Message, version: Version) -> Result<(), Error> {
     match message {
         Message::FlowMod { change, .. } => {
@@ -150,8 +150,8 @@ pub fn check_bundled(message: &Message, version: Version) -> Result<(), Error> {
     Ok(())
 }
 
-/// What prerequisites ask of a packet, as a match. One that is no frame, for want of bytes, is of
-/// no Ethertype.
+/// Describes a packet by a match, against which prerequisites are checked. A packet too short to be
+/// a frame has no Ethertype.
 fn description(packet: &[u8]) -> Match {
     let mut key = FlowKey::ZERO;
     parse::parse(

@@ -1,19 +1,17 @@
-//! Changes of many rules, a slice at a time.
+//! Changes of many rules, in slices.
 //!
-//! A non-strict modify or delete may mean a million rules. It goes on in four stages, each of which
-//! takes a budget of rules:
+//! A non-strict modify or delete may affect a million rules. It has four stages, each of which is
+//! called with a budget of rules:
 //!
-//! 1. [`Pipeline::seek`] looks for the rules that are meant. Nothing changes, and a command that
-//!    fails does so here.
+//! 1. [`Pipeline::seek`] finds the rules. Nothing changes, and a command that fails does so here.
 //! 2. [`Pipeline::apply`] prepares the change. Nobody sees it yet: rules carry the reserved epoch
 //!    ([`Pipeline::change_in`]).
 //! 3. The caller publishes: packets meet all of the change from one moment on.
-//! 4. [`Pipeline::settle`] takes deleted rules out of the tables and says what is to be told of
-//!    them, with what they had counted in the end.
+//! 4. [`Pipeline::settle`] removes deleted rules from the tables and returns their flow removed
+//!    messages, with their final counters.
 //!
-//! From the beginning of the first stage to the end of the last nobody else may change rules of
-//! this pipeline, or look at them. In a batch there is no epoch for a sweep alone: all is done in
-//! the second stage.
+//! From the beginning of the first stage to the end of the last, nobody else may change or read
+//! rules of this pipeline. In a batch, a sweep has no epoch of its own: stage 2 does everything.
 
 use crate::commands::flow_mod::{criteria, goes_back};
 use crate::state::criteria::{ANY_GROUP, Criteria, NO_COOKIE};
@@ -27,29 +25,29 @@ use program::counters::CounterId;
 use program::epoch::Epoch;
 use std::borrow::Cow;
 
-/// How many rules ahead memory is asked for.
+/// How many rules ahead memory is prefetched.
 const AHEAD: usize = 8;
 
-/// A modify or delete that has begun.
+/// A modify or delete in progress.
 #[derive(Debug)]
 pub struct Sweep<'c> {
     /// None for a flush.
     change: Option<Cow<'c, FlowMod>>,
-    /// What is left to be looked at.
+    /// The rest of the search.
     left: Option<Dump>,
-    /// Rules that are meant, in their order.
+    /// The selected rules, in order.
     found: Vec<RuleId>,
-    /// New counters for them, where theirs restart.
+    /// New counters for them, if theirs restart.
     counters: Vec<CounterId>,
-    /// Whether rules only end in the second stage and go in the fourth.
+    /// Whether stage 2 only ends rules and stage 4 removes them.
     ends_first: bool,
-    /// How many of them have been checked, and how many the stage at hand has done.
+    /// How many of `found` have been checked, and how many the current stage has done.
     checked: usize,
     done: usize,
 }
 
 impl Sweep<'_> {
-    /// The same, for as long as it takes.
+    /// Converts to a sweep that owns its flow mod.
     pub(crate) fn into_owned(self) -> Sweep<'static> {
         Sweep {
             change: self.change.map(|change| Cow::Owned(change.into_owned())),
@@ -62,8 +60,8 @@ impl Sweep<'_> {
         }
     }
 
-    /// The rule to add when there is none to modify: where the version says so (1.0 section 4.6),
-    /// unless a cookie was asked for.
+    /// Returns the rule to add when there is none to modify, where the version requires it (1.0
+    /// section 4.6), unless a cookie was given.
     fn to_add(&self) -> Option<FlowMod> {
         let change = self.change.as_deref().filter(|_| self.found.is_empty())?;
         let adds = !self.is_delete()
@@ -82,7 +80,7 @@ impl Sweep<'_> {
         })
     }
 
-    /// How many rules are meant, as far as they have been found.
+    /// Returns how many rules have been selected so far.
     pub fn found(&self) -> usize {
         self.found.len()
     }
@@ -100,17 +98,17 @@ fn request(criteria: &Criteria<'_>) -> FlowStatsRequest {
 }
 
 impl Pipeline {
-    /// Says that changes from now on carry this epoch, which is reserved
-    /// ([`program::epoch::Domain::reserve`]): until the call with None, after which
-    /// [`Pipeline::commit`] and [`program::epoch::Domain::publish_reserved`] must follow at once.
-    /// In between [`Pipeline::commit`] does nothing.
+    /// Sets the reserved epoch ([`program::epoch::Domain::reserve`]) that changes carry from now
+    /// on. The call with None ends this; [`Pipeline::commit`] and
+    /// [`program::epoch::Domain::publish_reserved`] must follow it at once. In between,
+    /// [`Pipeline::commit`] does nothing.
     pub fn change_in(&mut self, reserved: Option<Epoch>) {
         self.reserved = reserved;
         self.writer.change_in(reserved);
         self.group_writer.change_in(reserved);
     }
 
-    /// Begins a modify or delete that [`Pipeline::begin_flow_mod`] has found right.
+    /// Begins a modify or delete that [`Pipeline::begin_flow_mod`] has checked.
     pub(crate) fn begin_sweep<'c>(&mut self, change: Cow<'c, FlowMod>) -> Sweep<'c> {
         let delete = matches!(
             change.command,
@@ -155,8 +153,8 @@ impl Pipeline {
         }
     }
 
-    /// Looks at up to `budget` more rules; true when all that are meant have been found. After an
-    /// error nothing has changed, and the sweep has ended.
+    /// Searches up to `budget` more rules; returns true when all selected rules have been found.
+    /// After an error nothing has changed, and the sweep has ended.
     pub fn seek(&mut self, sweep: &mut Sweep<'_>, budget: usize) -> Result<bool, Error> {
         let ended = match &mut sweep.left {
             None => true,
@@ -177,7 +175,7 @@ impl Pipeline {
         Ok(ended)
     }
 
-    /// Whether what has been found may be changed so; takes the counters that it needs.
+    /// Checks that the change is valid for the rules found, and allocates the counters it needs.
     fn check_found(&self, sweep: &mut Sweep<'_>) -> Result<(), Error> {
         if sweep.is_delete() {
             return Ok(());
@@ -186,8 +184,8 @@ impl Pipeline {
             return Ok(());
         };
         let found = &sweep.found[sweep.checked..];
-        // A command for all tables was checked as if it came from the first; a goto must lead
-        // onwards from every rule's own.
+        // A command for all tables was checked as one for the first table; a goto must lead forward
+        // from the table of every rule.
         if change.table == TABLE_ALL {
             for rule in found.iter().filter_map(|id| self.store.get(*id)) {
                 if goes_back(&change.instructions, rule.table) {
@@ -205,17 +203,17 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Lets a delete end its rules first and take them out when that has been published, where it
-    /// may: not in a batch, and not where other rules go with them. Call it before the first
-    /// [`Pipeline::apply`].
+    /// Makes a delete end its rules first and remove them after that has been published, where
+    /// possible: not in a batch, and not if other rules are deleted with them. Call it before the
+    /// first [`Pipeline::apply`].
     pub fn end_first(&self, sweep: &mut Sweep<'_>) {
         sweep.ends_first =
             sweep.is_delete() && self.undo.is_none() && !self.learned.deletes_learned();
     }
 
-    /// Changes up to `budget` more rules; true when all are. Workers see it after
-    /// [`Pipeline::commit`] and the publication. An error is that of the rule that a modify adds
-    /// when it finds none; nothing has changed then.
+    /// Changes up to `budget` more rules; returns true when all are changed. Workers see it after
+    /// [`Pipeline::commit`] and the publication. Fails only for the rule that a modify adds when it
+    /// finds none; nothing has changed then.
     pub fn apply(
         &mut self,
         sweep: &mut Sweep<'_>,
@@ -261,8 +259,8 @@ impl Pipeline {
         Ok(true)
     }
 
-    /// Takes up to `budget` more rules out of the tables that [`Pipeline::apply`] has only ended;
-    /// true when none is left. Call it when their end has been published.
+    /// Removes from the tables up to `budget` more of the rules that [`Pipeline::apply`] has only
+    /// ended; returns true when none is left. Call it when their end has been published.
     pub fn settle(
         &mut self,
         sweep: &mut Sweep<'_>,
@@ -283,7 +281,7 @@ impl Pipeline {
         end == sweep.found.len()
     }
 
-    /// Asks for what the rules behind this one will need, so that it comes from memory meanwhile.
+    /// Prefetches the memory of the rules behind this one.
     fn fetch(&self, found: &[RuleId], index: usize) {
         if let Some(id) = found.get(index + 2 * AHEAD) {
             self.store.fetch(*id);

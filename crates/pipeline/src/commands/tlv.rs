@@ -8,9 +8,10 @@ use packet::options::{OPTIONS, Place, SPACE, capacity};
 use packet::{Field, Match};
 
 impl Pipeline {
-    /// Changes the map of tunnel options, or refuses it and changes nothing: `NXTTMFC_*`.
+    /// Changes the map of tunnel options, or refuses it with an `NXTTMFC_*` error and changes
+    /// nothing.
     ///
-    /// Where options do not fit beside each other in the key, that is [`Error::TlvTableFull`]: see
+    /// Options that do not fit side by side in the key give [`Error::TlvTableFull`]: see
     /// [`packet::options`].
     pub fn tlv_table_mod(&mut self, change: &TlvTableMod) -> Result<(), Error> {
         let mut options = self.options.clone();
@@ -37,7 +38,7 @@ impl Pipeline {
         Ok(())
     }
 
-    /// Whether no rule names any of these.
+    /// Checks that no rule names any of these fields.
     fn unused<'m>(&self, mappings: impl Iterator<Item = &'m TlvMapping>) -> Result<(), Error> {
         let options: Vec<usize> = mappings.map(|mapping| mapping.field.into()).collect();
         if options.is_empty() {
@@ -59,7 +60,7 @@ impl Pipeline {
         if used { Err(Error::TlvInUse) } else { Ok(()) }
     }
 
-    /// The map of tunnel options.
+    /// Returns the map of tunnel options.
     pub fn tlv_table(&self) -> TlvTable {
         TlvTable {
             max_space: SPACE as u32,
@@ -68,7 +69,7 @@ impl Pipeline {
         }
     }
 
-    /// Names the options that a packet with this key has in a match, exactly.
+    /// Adds to a match, exactly, the options that a packet with this key has.
     pub fn name_options(&self, key: &packet::FlowKey, matching: &mut Match) {
         let present = key.u64(packet::key::at::TUN_METADATA_PRESENT);
         for mapping in &self.options.mappings {

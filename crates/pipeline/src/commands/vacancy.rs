@@ -1,8 +1,7 @@
-//! How full tables are, and who is told.
+//! Vacancy events: how full tables are.
 //!
-//! A table with thresholds (OpenFlow 1.4 section 7.3.4.4) says when less of its room is left than
-//! the lower one, then nothing more until more is left than the upper one, which it says, and so
-//! on.
+//! A table with thresholds (OpenFlow 1.4 section 7.3.4.4) sends an event when its free share falls
+//! below the lower threshold, the next one when it rises above the upper one, and so on.
 
 use crate::Pipeline;
 use crate::state::criteria::INTERNAL;
@@ -13,13 +12,13 @@ use openflow::stats::{TableReason, Vacancy};
 pub(crate) struct Thresholds {
     down: u8,
     up: u8,
-    /// What is told next.
+    /// The next event to send.
     next: TableReason,
 }
 
 impl Pipeline {
-    /// Sets a table's thresholds, or none. `current` is ignored. A table that has some keeps in
-    /// mind what it told last.
+    /// Sets or removes a table's thresholds. `current` is ignored. A table that had thresholds
+    /// already keeps the kind of its next event.
     pub fn set_vacancy(&mut self, table: u8, thresholds: Option<Vacancy>) {
         let left = self.vacancy(table);
         let Some(place) = self.vacancies.get_mut(usize::from(table)) else {
@@ -37,7 +36,7 @@ impl Pipeline {
         self.has_thresholds = self.vacancies.iter().any(Option::is_some);
     }
 
-    /// A table's thresholds and how much of its room is left; None when it has none.
+    /// Returns a table's thresholds and its free share; None when it has none.
     pub fn vacancy_thresholds(&self, table: u8) -> Option<Vacancy> {
         let thresholds = (*self.vacancies.get(usize::from(table))?)?;
         Some(Vacancy {
@@ -47,7 +46,7 @@ impl Pipeline {
         })
     }
 
-    /// How much of a table's room is left, in percent.
+    /// Returns a table's free share in percent.
     fn vacancy(&self, table: u8) -> u8 {
         let limit = self
             .limits
@@ -62,8 +61,8 @@ impl Pipeline {
         (left * 100 / u64::from(limit)) as u8
     }
 
-    /// Tables that have crossed a threshold since the last call, and which; none while a batch is
-    /// open. Call it after rules have changed.
+    /// Returns the tables that have crossed a threshold since the last call, and which one; nothing
+    /// while a batch is open. Call it after rules have changed.
     pub fn take_vacancy_events(&mut self) -> Vec<(u8, TableReason)> {
         if !self.has_thresholds || self.undo.is_some() {
             return Vec::new();

@@ -1,4 +1,4 @@
-//! `learn` actions, made into what workers go by.
+//! Compilation of `learn` actions.
 
 use openflow::action::{Learn, LearnSource, LearnTarget, Subfield};
 use program::actions::Bits;
@@ -12,7 +12,7 @@ fn bits(part: &Subfield) -> Bits {
     }
 }
 
-/// What is compiled of a `learn` action.
+/// Compiles a `learn` action.
 pub(crate) fn compile(action: &Learn) -> learn::Learn {
     let width = |source: &LearnSource| match source {
         LearnSource::Field(from) => from.bits,

@@ -1,4 +1,4 @@
-//! Steps that choose a way, and parts of conjunctive matches.
+//! Compilation of conjunctions, tunnel options and hash fields.
 
 use super::bits;
 use openflow::action::{self, Action, Instruction, MultipathAlgorithm};
@@ -7,7 +7,7 @@ use packet::key::at;
 use program::actions::multipath::{Choice, HashFields};
 use program::actions::{Bundle, Clause, Multipath, Op};
 
-/// The one step of a rule that is part of conditions; None for others.
+/// Returns the only op of a rule with `conjunction` actions; None for other rules.
 pub(super) fn conjunctions(instructions: &[Instruction]) -> Option<Op> {
     let [Instruction::ApplyActions(actions)] = instructions else {
         return None;
@@ -30,7 +30,7 @@ pub(super) fn conjunctions(instructions: &[Instruction]) -> Option<Op> {
     (!clauses.is_empty()).then(|| Op::Conjunction(clauses.into()))
 }
 
-/// Says that packets have an option of a tunnel, or that they have not.
+/// Returns the op that records that a packet has, or does not have, a tunnel option.
 pub(super) fn option_presence(option: usize, present: bool) -> Op {
     let bit = (1_u64 << option).to_be_bytes();
     Op::Set(CompiledSet::Metadata {
@@ -40,7 +40,7 @@ pub(super) fn option_presence(option: usize, present: bool) -> Op {
     })
 }
 
-/// What an action hashes.
+/// Returns the program's name of the fields that an action hashes.
 pub(crate) fn fields(fields: action::HashFields) -> HashFields {
     match fields {
         action::HashFields::EthSrc => HashFields::EthSrc,

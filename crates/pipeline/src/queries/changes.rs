@@ -1,12 +1,13 @@
-//! What changes are told to those who monitor rules.
+//! Changes of rules that flow monitors report.
 //!
-//! While somebody watches, each change of a visible rule leaves a note, in order. Whoever owns the
-//! pipeline takes the notes after each message and knows which connections they concern. A batch
-//! that is rolled back takes its notes with it.
+//! While anybody watches, each change of a visible rule is noted, in order. The pipeline's owner
+//! takes the notes after each message and knows which connections they concern. Rolling back a
+//! batch also removes its notes.
 //!
 //! A connection that does not read fast enough is told nothing for a while, and later what it
-//! missed. Therefore changes are noted on numbered pages, and a rule knows on which it was added
-//! and changed last: what has happened since a page began is what has its number or a higher one.
+//! missed. So changes are noted on numbered pages, and a rule stores the pages on which it was
+//! added and last changed: everything that has happened since a page began has its number or a
+//! higher one.
 
 use crate::state::criteria::Criteria;
 use crate::state::store::Rule;
@@ -17,41 +18,41 @@ use openflow::monitor::{MonitorRequest, RuleUpdate, UpdateEvent};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Most changes of a page.
+/// Maximum number of changes on a page.
 const PAGE: u32 = 256;
 
 /// A change of a rule.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RuleChange {
-    /// What happened, and the rule afterwards, or as it was when it went.
+    /// The event, with the rule as it is after the change, or as it was when it was removed.
     pub update: RuleUpdate,
-    /// What the rule did before, where that changed.
+    /// The rule's previous instructions, if they changed.
     pub before: Option<Arc<[Instruction]>>,
-    /// The rule's number, which names it while it is there.
+    /// The rule's number, which identifies it while it exists.
     pub rule: u32,
-    /// The page on which the change is noted; those of later changes are the same or higher.
+    /// The page on which the change is noted; later changes have the same page or a higher one.
     pub page: u32,
-    /// The page on which it was noted that the rule was added.
+    /// The page on which the rule's addition was noted.
     pub added_page: u32,
 }
 
-/// A rule that is there, as a monitor is told of it.
+/// An existing rule, as a monitor is told of it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct SeenRule {
-    /// Its number, which names it while it is there.
+    /// The rule's number, which identifies it while it exists.
     pub rule: u32,
     /// The rule, as an initial update.
     pub update: RuleUpdate,
-    /// The page on which it was noted that it was added.
+    /// The page on which the rule's addition was noted.
     pub added_page: u32,
     /// The page of its last change.
     pub changed_page: u32,
 }
 
 impl RuleChange {
-    /// Whether a monitor's filters let the change through; its flags are not looked at. A rule that
-    /// is changed passes `out_port` by what it does or by what it did, `out_group` only by what it
-    /// does, as in Open vSwitch.
+    /// Returns whether a monitor's filters accept the change; its flags are not considered. As in
+    /// Open vSwitch, a changed rule passes `out_port` by its old or its new instructions,
+    /// `out_group` only by its new ones.
     pub fn concerns(&self, monitor: &MonitorRequest) -> bool {
         let update = &self.update;
         let criteria = criteria(monitor);
@@ -78,7 +79,7 @@ fn criteria(monitor: &MonitorRequest) -> Criteria<'_> {
     }
 }
 
-/// A rule as a monitor is told of it.
+/// Converts a rule to the form in which monitors are told of it.
 fn update_of(rule: &Rule, event: UpdateEvent) -> RuleUpdate {
     RuleUpdate {
         event,
@@ -93,20 +94,20 @@ fn update_of(rule: &Rule, event: UpdateEvent) -> RuleUpdate {
 }
 
 impl Pipeline {
-    /// Says whether anybody watches: only then changes are noted. What was noted and not taken is
-    /// lost when nobody does.
+    /// Sets whether anybody watches: changes are noted only then. When watching stops, notes not
+    /// yet taken are lost.
     pub fn watch(&mut self, watched: bool) {
         if watched != self.changes.is_some() {
             self.changes = watched.then(VecDeque::new);
         }
     }
 
-    /// The changes since the last call, in order; none while a batch is open.
+    /// Removes and returns all noted changes, in order; none while a batch is open.
     pub fn take_changes(&mut self) -> Vec<RuleChange> {
         self.take_some_changes(usize::MAX)
     }
 
-    /// Up to `limit` of them.
+    /// Removes and returns up to `limit` noted changes, oldest first; none while a batch is open.
     pub fn take_some_changes(&mut self, limit: usize) -> Vec<RuleChange> {
         match &mut self.changes {
             Some(changes) if self.undo.is_none() => {
@@ -116,13 +117,13 @@ impl Pipeline {
         }
     }
 
-    /// Begins a page, on which no change is noted yet; its number.
+    /// Begins a page, on which no change is noted yet; returns its number.
     pub fn begin_page(&mut self) -> u32 {
         self.page = self.page.saturating_add(1);
         self.page
     }
 
-    /// Begins to look at the rules that a monitor's filters let through.
+    /// Begins a dump of the rules that a monitor's filters accept.
     pub fn begin_watch(&mut self, monitor: &MonitorRequest) -> Dump {
         self.begin_dump(&FlowStatsRequest {
             table: monitor.table,
@@ -134,7 +135,7 @@ impl Pipeline {
         })
     }
 
-    /// Goes on with that, as [`Pipeline::continue_dump`] does.
+    /// Continues the dump, as [`Pipeline::continue_dump`] does.
     pub fn continue_watch(
         &mut self,
         rules: &mut Dump,
@@ -151,7 +152,7 @@ impl Pipeline {
         })
     }
 
-    /// Notes what happened to a rule.
+    /// Notes a change of a rule.
     pub(crate) fn note_change(
         &mut self,
         id: crate::state::store::RuleId,
@@ -218,7 +219,7 @@ mod tests {
         }
     }
 
-    /// A port counts before and after a change, a group after it only.
+    /// The filter by port accepts a rule before and after a change, that by group only after it.
     #[test]
     fn a_rule_leaves_a_monitors_filter() {
         let monitor = |out_port, out_group| MonitorRequest {

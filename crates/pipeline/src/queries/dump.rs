@@ -1,9 +1,9 @@
 //! Dumps of many rules, a slice at a time.
 //!
-//! A dump goes through the lists of the tables with a cursor that the store knows: when the rule
-//! goes at which it stands, it moves on. So every rule that is there from the dump's beginning to
-//! its end comes once, whatever changes between the slices. A rule that is added meanwhile may come
-//! or not.
+//! A dump walks the tables' lists with a cursor that the store knows: when the rule at the cursor
+//! is removed, the cursor moves on. So every rule that exists from the beginning of the dump to its
+//! end is reported once, whatever changes between the slices. A rule that is added meanwhile may be
+//! reported or not.
 
 use crate::state::criteria::{Criteria, INTERNAL};
 use crate::state::store::{Cursor, Rule, RuleId};
@@ -11,29 +11,29 @@ use crate::{Clock, Pipeline, RuleView};
 use openflow::flow::{FlowStats, FlowStatsRequest, TABLE_ALL};
 use openflow::stats::Aggregate;
 
-/// A dump that has begun. Dropping it ends it.
+/// A dump in progress. Dropping it ends it.
 #[derive(Debug)]
 pub struct Dump {
     request: FlowStatsRequest,
-    /// The table at hand, and the last.
+    /// The current table, and the last one.
     table: u8,
     last: u8,
-    /// Where it stands in the table, None before its beginning.
+    /// Position in the table; None before its beginning.
     cursor: Option<Cursor>,
-    /// What is left of the rules that an index has named instead. Others may have got their
-    /// numbers meanwhile: they are looked at like new ones.
+    /// Remaining rules of those that an index has given instead. Numbers may have been reused
+    /// meanwhile: rules with reused numbers are treated like newly added ones.
     few: Option<std::vec::IntoIter<RuleId>>,
-    /// Rules of the table that are left to be looked at: as many as there were at its beginning,
-    /// so that rules which are added all the time do not keep the dump from ending.
+    /// How many more rules of the table to look at. It begins with the table's size, so that rules
+    /// which are added all the time do not keep the dump from ending.
     left: u32,
 }
 
 /// A rule's counters at one moment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RuleCount {
-    /// Where it lies; another rule may lie there later.
+    /// The rule's number; another rule may have it later.
     pub id: u32,
-    /// Tells it from those that lay there before, with its table.
+    /// With the table, distinguishes the rule from earlier ones of the same number.
     pub serial: u64,
     /// Its table.
     pub table: u8,
@@ -73,9 +73,8 @@ impl Pipeline {
         }
     }
 
-    /// Goes on with a dump, tables ascending and in each the oldest place first: looks at up to
-    /// `budget` rules, and gives those that are meant to `take`. True when it has come to its
-    /// end.
+    /// Continues a dump, by ascending table and oldest position: looks at up to `budget` rules and
+    /// passes the selected ones to `take`. Returns true at the end.
     pub fn continue_dump(
         &mut self,
         dump: &mut Dump,
@@ -88,7 +87,8 @@ impl Pipeline {
         })
     }
 
-    /// Likewise, adding up the counters of those that are meant.
+    /// Continues a dump like [`Pipeline::continue_dump`], adding up the counters of the selected
+    /// rules.
     pub fn continue_aggregate(
         &mut self,
         dump: &mut Dump,
@@ -100,8 +100,8 @@ impl Pipeline {
         })
     }
 
-    /// Likewise, giving no more of each rule than its counters: for those who look for a few of
-    /// many.
+    /// Continues a dump like [`Pipeline::continue_dump`], passing only the counters of each rule:
+    /// for callers that look for a few among many.
     pub fn continue_counts(
         &mut self,
         dump: &mut Dump,
@@ -120,7 +120,7 @@ impl Pipeline {
         })
     }
 
-    /// All of a rule that was counted, if it is there still.
+    /// Returns all of a counted rule, if it still exists.
     pub fn counted(&self, count: &RuleCount, now: Clock) -> Option<RuleView> {
         let rule = self.store.get(count.id)?;
         let same = rule.serial == count.serial && rule.table == count.table;

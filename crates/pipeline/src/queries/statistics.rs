@@ -1,4 +1,4 @@
-//! What is there: statistics and features.
+//! Statistics and features.
 
 use crate::queries::dump::criteria;
 use crate::state::criteria::INTERNAL;
@@ -13,22 +13,22 @@ use packet::Field;
 use packet::fields::{FIELDS, Maskable};
 use std::sync::Arc;
 
-/// How many rules a table is said to hold where no limit is set, as Open vSwitch says. More fit.
+/// Table size that is reported when no limit is set, as in Open vSwitch. More rules fit.
 const USUAL_LIMIT: u32 = 1_000_000;
 
-/// A rule as `bridge/dump-flows` shows it, hidden ones too.
+/// A rule as `bridge/dump-flows` shows it; hidden rules are included.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RuleView {
-    /// Precedence; above 65535 for hidden rules.
+    /// Priority; above 65535 for hidden rules.
     pub priority: u32,
-    /// All else. `priority` in here is cut to 16 bits.
+    /// Everything else. `priority` in here is cut to 16 bits.
     pub stats: FlowStats,
 }
 
 impl Pipeline {
-    /// A request with the lengths that tunnel options have here, for the questions below. Refused
-    /// when it names one that is not there, or bytes that it does not have:
-    /// `NXFMFC_INVALID_TLV_FIELD`, `OFPBMC_BAD_LEN`.
+    /// Returns a request with the lengths of tunnel options filled in, for the queries below.
+    /// Refused when it names an option that is not in the map (`NXFMFC_INVALID_TLV_FIELD`), or
+    /// bytes beyond its length (`OFPBMC_BAD_LEN`).
     pub fn resolve_request(&self, request: &FlowStatsRequest) -> Result<FlowStatsRequest, Error> {
         let matching = self.options.matching(&request.matching)?.into_owned();
         Ok(FlowStatsRequest {
@@ -37,7 +37,7 @@ impl Pipeline {
         })
     }
 
-    /// The rules that a request asks for, tables ascending, in each the oldest place first.
+    /// Returns the rules that a request selects, by ascending table and oldest position.
     pub fn flow_stats(&self, request: &FlowStatsRequest, now: Clock) -> Vec<FlowStats> {
         let criteria = criteria(request);
         self.store
@@ -46,7 +46,8 @@ impl Pipeline {
             .collect()
     }
 
-    /// Likewise, handed over one by one: for dumps too large to be held in memory twice.
+    /// Passes the rules that a request selects to `take`, one by one: for dumps too large to be
+    /// held in memory twice.
     pub fn each_flow(
         &self,
         request: &FlowStatsRequest,
@@ -59,7 +60,7 @@ impl Pipeline {
             .for_each(|(_, rule)| take(self.stats_of(rule, now)));
     }
 
-    /// Sums over the rules that a request asks for.
+    /// Returns the sums over the rules that a request selects.
     pub fn aggregate(&self, request: &FlowStatsRequest) -> Aggregate {
         let criteria = criteria(request);
         let mut sums = Aggregate::default();
@@ -77,7 +78,7 @@ impl Pipeline {
         sums.flows = sums.flows.saturating_add(1);
     }
 
-    /// Every rule, also hidden ones.
+    /// Returns all rules, hidden ones included.
     pub fn dump_all(&self, now: Clock) -> impl Iterator<Item = RuleView> + '_ {
         self.store
             .tables()
@@ -88,29 +89,29 @@ impl Pipeline {
             })
     }
 
-    /// Number of visible rules.
+    /// Returns the number of visible rules.
     pub fn rule_count(&self) -> usize {
         (0..=INTERNAL)
             .map(|table| self.store.table_len(table).0 as usize)
             .sum()
     }
 
-    /// Number of hidden rules.
+    /// Returns the number of hidden rules.
     pub fn hidden_count(&self) -> usize {
         self.store.len() - self.rule_count()
     }
 
-    /// How a table looks its rules up, and what that costs.
+    /// Describes how a table looks its rules up, and what that costs.
     pub fn describe(&self, table: u8) -> program::table::Description {
         self.writer.describe(table)
     }
 
-    /// Number of different lists of actions.
+    /// Returns the number of different instruction lists.
     pub fn behaviour_count(&self) -> usize {
         self.behaviours.len()
     }
 
-    /// Counters of tables 0 to 253, which have no names of their own.
+    /// Returns the counters of tables 0 to 253, which have no names of their own.
     pub fn table_stats(&self) -> Vec<TableStats> {
         (0..INTERNAL)
             .map(|table| {
@@ -129,7 +130,7 @@ impl Pipeline {
             .collect()
     }
 
-    /// What tables 0 to 253 can do; they have no names of their own.
+    /// Returns the features of tables 0 to 253, which have no names of their own.
     pub fn table_features(&self) -> Vec<TableFeatures> {
         (0..INTERNAL)
             .map(|table| table_features(table, self.max_entries(table)))
@@ -143,7 +144,7 @@ impl Pipeline {
         }
     }
 
-    /// A rule's statistics now.
+    /// Returns a rule's statistics at `now`.
     pub(crate) fn stats_of(&self, rule: &Rule, now: Clock) -> FlowStats {
         let totals = self.program.counters.read(rule.counter);
         let since = |ms: u64| now.ms().saturating_sub(ms);
@@ -167,21 +168,21 @@ impl Pipeline {
     }
 }
 
-/// `OFPAT_*` numbers of the actions that [`crate::compile`] knows: output, copy TTL out and in, set
-/// and decrement MPLS TTL, push and pop VLAN and MPLS, set queue, group, set and decrement IP TTL,
-/// set field, push and pop PBB.
+/// `OFPAT_*` numbers of the actions that [`crate::compile`] supports: output, copy TTL out and in,
+/// set and decrement MPLS TTL, push and pop VLAN and MPLS, set queue, group, set and decrement IP
+/// TTL, set field, push and pop PBB.
 const ACTIONS: [u32; 16] = [
     0, 11, 12, 15, 16, 17, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27,
 ];
 
-/// Instructions that a table's rules may have in a version with all of them.
+/// Returns the instructions that a table's rules may have in a version that has all of them.
 fn instructions(table: u8) -> InstructionKinds {
     let mut kinds = InstructionKinds::all();
     kinds.set(InstructionKinds::GOTO_TABLE, table < INTERNAL - 1);
     kinds
 }
 
-/// What table `table` can do, for ordinary rules and the table-miss rule alike.
+/// Returns the features of a table, for ordinary rules and the table-miss rule alike.
 pub fn table_features(table: u8, max_entries: u32) -> TableFeatures {
     let next_tables: Vec<u8> = (table.saturating_add(1)..INTERNAL).collect();
     let kinds = ActionKinds {
@@ -211,8 +212,8 @@ pub fn table_features(table: u8, max_entries: u32) -> TableFeatures {
     }
 }
 
-/// Fields that have a number on the wire, without those that only repeat another under a second
-/// name.
+/// Returns the fields that have a number on the wire, except those that only repeat another under a
+/// second name.
 fn known() -> impl Iterator<Item = Field> {
     FIELDS
         .iter()

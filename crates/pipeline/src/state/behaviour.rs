@@ -1,7 +1,7 @@
-//! What rules do, shared by all that do the same.
+//! Instructions and their compiled form, shared by all rules that have the same instructions.
 //!
-//! A hundred thousand rules have perhaps a hundred lists of actions between them. Each list is
-//! kept, and compiled, once.
+//! A hundred thousand rules may have only a hundred different instruction lists. Each list is
+//! stored and compiled once.
 
 use crate::compile::{self, Context};
 use crate::state::learned::{self, Named};
@@ -12,33 +12,33 @@ use program::actions::OpList;
 use std::collections::{BTreeSet, HashMap};
 use std::sync::{Arc, Weak};
 
-/// Instructions in their own words and compiled.
+/// Instructions, as received and compiled.
 #[derive(Debug)]
 pub(crate) struct Behaviour {
-    /// As they came, for statistics.
+    /// As received, for statistics.
     pub instructions: Arc<[Instruction]>,
-    /// As workers run them.
+    /// Compiled for workers.
     pub ops: Arc<OpList>,
-    /// The groups that they name, each once.
+    /// The groups that the instructions name, each once.
     pub groups: Box<[u32]>,
-    /// Whether they belong to a table-miss rule, whose packet-ins say so.
+    /// Whether this belongs to a table-miss rule, whose packet-ins report that as their reason.
     miss: bool,
-    /// Tables and cookies that its `learn` actions watch.
+    /// Tables and cookies that the `learn` actions watch.
     pub learns: Box<[Named]>,
 }
 
-/// The lists in use.
+/// The instruction lists in use.
 #[derive(Default)]
 pub(crate) struct Behaviours {
-    /// For ordinary rules, and for table-miss rules.
+    /// Index 0: ordinary rules; 1: table-miss rules.
     known: [HashMap<Arc<[Instruction]>, Arc<Behaviour>, Keyed>; 2],
-    /// The one of each kind that was asked for last, which the next rule most likely has too.
+    /// The last one asked for of each kind, which the next rule most likely has too.
     last: [Weak<Behaviour>; 2],
     pub meter_users: Users,
 }
 
 impl Behaviours {
-    /// The behaviour of these instructions, which have been checked.
+    /// Returns the behaviour of these instructions, which must have been checked.
     pub fn intern(
         &mut self,
         instructions: &Arc<[Instruction]>,
@@ -74,7 +74,7 @@ impl Behaviours {
         behaviour
     }
 
-    /// Gives back a rule's share; the last one out forgets the list.
+    /// Releases a rule's reference. With the last one, the list is removed.
     pub fn release(&mut self, behaviour: Arc<Behaviour>) {
         if Arc::strong_count(&behaviour) == 2 {
             self.meter_users.remove(&behaviour);
@@ -82,7 +82,7 @@ impl Behaviours {
         }
     }
 
-    /// Number of different lists.
+    /// Returns the number of different lists.
     pub fn len(&self) -> usize {
         self.known.iter().map(HashMap::len).sum()
     }

@@ -1,4 +1,4 @@
-//! Which rules a command or a question means.
+//! Criteria that select the rules of a command or a query.
 
 use crate::state::store::{Rule, RuleId, Store};
 use openflow::action::{Action, Instruction};
@@ -6,19 +6,19 @@ use openflow::flow::TABLE_ALL;
 use openflow::port::{self, PortNo};
 use packet::Match;
 
-/// The table that is the switch's own. Peers may not change it.
+/// The switch's own table, which peers may not change.
 pub(crate) const INTERNAL: u8 = 254;
-/// No restriction to a group.
+/// Any group: `out_group` does not restrict the selection.
 pub(crate) const ANY_GROUP: u32 = 0xffff_ffff;
-/// A cookie that means none: 0 for a new rule, the old one for a changed rule.
+/// The cookie that means "none": a new rule gets 0, a changed rule keeps its own.
 pub(crate) const NO_COOKIE: u64 = u64::MAX;
 
-/// Which rules a non-strict command or a statistics request means.
+/// Selects the rules of a non-strict command or a statistics request.
 pub(crate) struct Criteria<'a> {
-    /// A table, or [`TABLE_ALL`].
+    /// A table number, or [`TABLE_ALL`].
     pub table: u8,
     pub matching: &'a Match,
-    /// The priority of a strict command.
+    /// The priority of a strict command; None otherwise.
     pub strict: Option<u16>,
     pub cookie: u64,
     pub cookie_mask: u64,
@@ -27,31 +27,31 @@ pub(crate) struct Criteria<'a> {
 }
 
 impl Criteria<'_> {
-    /// Whether a visible rule is meant, its table and, for a strict command, its match and priority
-    /// aside.
+    /// Returns whether a visible rule is selected by everything except its table and, for a strict
+    /// command, its match and priority.
     pub(crate) fn admits(&self, rule: &Rule) -> bool {
         !rule.is_hidden()
             && (rule.cookie ^ self.cookie) & self.cookie_mask == 0
             && self.admits_use(&rule.behaviour.instructions)
     }
 
-    /// Whether `out_port` and `out_group` let these instructions through.
+    /// Returns whether both `out_port` and `out_group` select a rule with these instructions.
     pub(crate) fn admits_use(&self, instructions: &[Instruction]) -> bool {
         self.admits_port(instructions) && self.admits_group(instructions)
     }
 
-    /// Whether `out_port` does.
+    /// Returns whether `out_port` selects a rule with these instructions.
     pub(crate) fn admits_port(&self, instructions: &[Instruction]) -> bool {
         self.out_port == port::ANY || uses(instructions, &Use::Port(self.out_port))
     }
 
-    /// Whether `out_group` does.
+    /// Returns whether `out_group` selects a rule with these instructions.
     pub(crate) fn admits_group(&self, instructions: &[Instruction]) -> bool {
         self.out_group == ANY_GROUP || uses(instructions, &Use::Group(self.out_group))
     }
 }
 
-/// What a rule may be asked for by `out_port` and `out_group`.
+/// The output by which `out_port` and `out_group` select rules.
 enum Use {
     Port(PortNo),
     Group(u32),
@@ -82,8 +82,8 @@ fn list_uses(actions: &[Action], wanted: &Use) -> bool {
 }
 
 impl Store {
-    /// The rules that are meant, tables ascending and in each in the order in which they were
-    /// added.
+    /// Returns the selected rules by ascending table, and within a table in the order in which they
+    /// were added.
     pub(crate) fn select(&self, criteria: &Criteria<'_>) -> Vec<RuleId> {
         let wanted = |id: &RuleId| self.get(*id).is_some_and(|rule| criteria.admits(rule));
         match criteria.strict {
@@ -100,7 +100,7 @@ impl Store {
         }
     }
 
-    /// The rules within a non-strict command's match.
+    /// Returns the rules within a non-strict command's match.
     pub(crate) fn within<'s>(
         &'s self,
         criteria: &'s Criteria<'_>,

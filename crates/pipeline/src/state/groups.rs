@@ -1,11 +1,11 @@
 //! Groups of a bridge (OpenFlow 1.3.5 sections 5.6, 6.5 and 7.3.4.2; 1.5.1 section 7.3.4.3).
 //!
-//! A group that a rule is to use must be there when the rule comes; with the group go the rules
-//! that use it. A bucket may name a group that is not there yet, as in Open vSwitch, so that groups
-//! may come in any order; until it is there the bucket does nothing. Loops are refused.
+//! A group that a rule uses must exist when the rule is added; deleting the group deletes the rules
+//! that use it. As in Open vSwitch, a bucket may name a group that does not exist yet, so groups
+//! may arrive in any order; until then the bucket does nothing. Loops are refused.
 //!
-//! Every number that is mentioned has a slot in the program ([`GroupRef`]), which steps hold. It is
-//! given back when neither a group nor a bucket mentions the number any more.
+//! Every number that is mentioned has a slot in the program ([`GroupRef`]), to which ops refer. The
+//! slot is released when no group or bucket mentions the number any more.
 
 use openflow::action::{Action, Instruction};
 use openflow::group::{self, Bucket, GroupDescription, Selection, SelectionMethod};
@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, HashMap, HashSet};
 /// A group.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
-    /// What it is, in OpenFlow's words.
+    /// The description from the group mod.
     pub description: GroupDescription,
     pub(crate) to: GroupRef,
     pub(crate) created_ms: u64,
@@ -26,7 +26,7 @@ pub(crate) struct Entry {
 }
 
 impl Entry {
-    /// The groups that its buckets name, each as often as it is named.
+    /// Returns the groups that its buckets name, as often as they are named.
     pub(crate) fn mentioned(&self) -> impl Iterator<Item = u32> + '_ {
         self.description.buckets.iter().flat_map(mentioned)
     }
@@ -41,7 +41,7 @@ pub(crate) fn mentioned(bucket: &Bucket) -> impl Iterator<Item = u32> + '_ {
     used_by(&bucket.actions).into_iter().chain(watched)
 }
 
-/// The groups that actions send packets to, those in clones too.
+/// Returns the groups to which actions send packets, those inside clones included.
 pub(crate) fn used_by(actions: &[Action]) -> Vec<u32> {
     let of = |action: &Action| match action {
         Action::Group(number) => vec![*number],
@@ -51,7 +51,7 @@ pub(crate) fn used_by(actions: &[Action]) -> Vec<u32> {
     actions.iter().flat_map(of).collect()
 }
 
-/// The groups that a rule's instructions send packets to.
+/// Returns the groups to which a rule's instructions send packets.
 pub(crate) fn used(instructions: &[Instruction]) -> impl Iterator<Item = u32> + '_ {
     instructions
         .iter()
@@ -73,17 +73,17 @@ pub(crate) struct Slot {
 pub(crate) struct Groups {
     pub(crate) known: BTreeMap<u32, Entry>,
     pub(crate) slots: HashMap<u32, Slot>,
-    /// Numbers that were mentioned no more at some time since the last commit.
+    /// Numbers whose last mention went at some time since the last commit.
     pub(crate) idle: Vec<u32>,
 }
 
 impl Groups {
-    /// A group.
+    /// Returns a group.
     pub fn get(&self, number: u32) -> Option<&Entry> {
         self.known.get(&number)
     }
 
-    /// The slot of a number, as a step names it.
+    /// Returns a number's slot, as ops refer to it.
     pub fn find(&self, number: u32) -> GroupRef {
         self.slots
             .get(&number)
@@ -99,7 +99,7 @@ impl Groups {
         }
     }
 
-    /// Whether buckets would lead a packet back to the group that they are for.
+    /// Returns whether these buckets of group `number` would lead a packet back to that group.
     pub(crate) fn loops(&self, number: u32, buckets: &[Bucket]) -> bool {
         let of = |buckets: &[Bucket]| -> Vec<u32> {
             buckets
@@ -123,14 +123,14 @@ impl Groups {
     }
 }
 
-/// What a select group hashes.
+/// Returns what a select group hashes.
 pub(crate) fn hash_of(selection: Option<&Selection>) -> GroupHash {
     match selection {
         None => GroupHash::Usual,
         Some(selection) => match selection.method {
             SelectionMethod::DpHash => GroupHash::FiveTuple {
-                // The high half names the hash: 0 the five-tuple's, 1 the symmetric one (`enum
-                // ovs_hash_alg`); others are taken for the first.
+                // The high 32 bits of the parameter choose the hash: 0 five-tuple, 1 symmetric
+                // (`enum ovs_hash_alg`); other values are treated as 0.
                 symmetric: selection.parameter >> 32 == 1,
                 basis: selection.parameter as u32,
             },
@@ -140,7 +140,7 @@ pub(crate) fn hash_of(selection: Option<&Selection>) -> GroupHash {
     }
 }
 
-/// How a select group chooses.
+/// Returns how a select group chooses a bucket.
 pub(crate) fn selector_of(description: &GroupDescription) -> Selector {
     let shares: Vec<(u32, u16)> = description
         .buckets

@@ -1,10 +1,11 @@
-//! Ways to the rules that a non-strict command means, without looking at every rule of the table.
+//! Indexes that find the rules of a non-strict command without looking at every rule of the table.
 //!
-//! A command with exact fields or a cookie means few rules, but which ones its match does not say:
-//! theirs may look at more. So when commands of one shape (the same bits looked at, with or without
-//! the cookie) come again to a large table, a hash over just these bits is made of the rules that
-//! look at all of them, and kept while it is used. A table keeps a few such shapes. Of a very large
-//! table the index is made in slices, while the command that asks for it looks through the table.
+//! A command with exact fields or a cookie selects few rules, but their matches may look at more
+//! than the command's match, so [`Store::find`] cannot find them. Commands have a *shape*: the bits
+//! that their match looks at, with or without the cookie. When a shape is used on a large table for
+//! the second time, the table's rules that look at all of these bits are put into a hash table
+//! keyed by just these bits, which is kept while it is used. A table keeps a few shapes. For a very
+//! large table the index is built in slices, while the command that asked for it scans the table.
 
 use crate::state::criteria::{Criteria, INTERNAL};
 use crate::state::overlap::Census;
@@ -15,15 +16,15 @@ use smallvec::SmallVec;
 use std::collections::{BTreeSet, HashMap, hash_map};
 use std::hash::{BuildHasher, RandomState};
 
-/// Rules below which a table is simply looked through.
+/// Tables with fewer rules are simply scanned.
 pub(crate) const SMALL: u32 = 256;
-/// Rules of which an index is made at once; of more it is made in slices, with those of the
-/// question that asks for it.
+/// Largest table that is indexed at once; larger ones are indexed in slices, together with the scan
+/// of the query that asks for the index.
 const AT_ONCE: u32 = 16_384;
-/// Shapes that one table keeps, and remembers to have seen once.
+/// Maximum shapes per table that have an index; also the maximum remembered as seen once.
 const SHAPES: usize = 4;
 
-/// The bits looked at, word by word.
+/// The bits looked at, by word.
 pub(crate) type Bits = SmallVec<[(u8, u64); 3]>;
 
 pub(crate) fn bits_of(matching: &Match) -> Bits {
@@ -31,7 +32,7 @@ pub(crate) fn bits_of(matching: &Match) -> Bits {
     words.map(|entry| (entry.word, entry.mask)).collect()
 }
 
-/// What commands of one kind fix.
+/// The bits, and perhaps the cookie, that commands of one kind fix.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct Shape {
     cookie: bool,
@@ -39,7 +40,7 @@ pub(crate) struct Shape {
 }
 
 impl Shape {
-    /// The shape of a non-strict command; None when it fixes nothing.
+    /// Returns the shape of a non-strict command; None when it fixes nothing.
     fn of(criteria: &Criteria<'_>) -> Option<Shape> {
         let shape = Shape {
             cookie: criteria.cookie_mask == u64::MAX,
@@ -48,8 +49,8 @@ impl Shape {
         (shape.cookie || !shape.bits.is_empty()).then_some(shape)
     }
 
-    /// What a match and a cookie hold in the shape's bits; None when the match does not look at all
-    /// of them.
+    /// Hashes the values of a match and a cookie in the shape's bits; None when the match does not
+    /// look at all of them.
     fn project(&self, random: &RandomState, matching: &Match, cookie: u64) -> Option<u64> {
         let words = matching.words();
         let mut values: SmallVec<[u64; 4]> = SmallVec::new();
@@ -67,16 +68,16 @@ impl Shape {
     }
 }
 
-/// Rules that hold the same in some bits, oldest first, by serial and number. Nearly always it is
-/// one; where it is a whole table (one cookie for all), it must not cost the length of the list to
-/// let one of them go.
+/// Rules with the same values in some bits, oldest first, by serial and number. Nearly always there
+/// is one; with one cookie for a whole table there can be very many, and removing one must not take
+/// time in proportion to the others.
 pub(crate) enum Alike {
     One(u64, RuleId),
     More(BTreeSet<(u64, RuleId)>),
 }
 
 impl Alike {
-    /// Takes up a rule.
+    /// Adds a rule.
     pub fn add(place: hash_map::Entry<'_, u64, Alike>, id: RuleId, rule: &Rule) {
         let new = (rule.serial, id);
         match place {
@@ -87,7 +88,8 @@ impl Alike {
                 Alike::More(rules) => {
                     rules.insert(new);
                 }
-                // It came while the index was being made, and is met again.
+                // The rule was added while the index was being built, and the scan has now reached
+                // it.
                 Alike::One(_, first) if *first == id => {}
                 Alike::One(serial, first) => {
                     let rules = BTreeSet::from([(*serial, *first), new]);
@@ -97,7 +99,7 @@ impl Alike {
         }
     }
 
-    /// Lets a rule go.
+    /// Removes a rule.
     pub fn remove(all: &mut HashMap<u64, Alike>, hash: u64, id: RuleId, rule: &Rule) {
         let hash_map::Entry::Occupied(mut place) = all.entry(hash) else {
             return;
@@ -114,7 +116,7 @@ impl Alike {
         }
     }
 
-    /// The rules, oldest first.
+    /// Returns the rules, oldest first.
     pub fn iter(&self) -> impl Iterator<Item = RuleId> {
         let (one, more) = match self {
             Alike::One(_, only) => (Some(*only), None),
@@ -125,32 +127,32 @@ impl Alike {
     }
 }
 
-/// The rules of a table by what they hold in a shape's bits.
+/// The rules of a table by their values in a shape's bits.
 struct Projection {
     shape: Shape,
     rules: HashMap<u64, Alike>,
-    /// Changes of the table since it was of use.
+    /// Changes of the table since the index was last used.
     unused: usize,
-    /// How far the table has been looked through; None when all of its rules are here.
+    /// How far the table has been scanned; None when the index is complete.
     making: Option<Cursor>,
 }
 
-/// What one table keeps.
+/// The indexes of one table.
 #[derive(Default)]
 pub(crate) struct Indexes {
     projections: Vec<Projection>,
     seen: Vec<Shape>,
-    /// For checks for overlaps.
+    /// For overlap checks.
     pub census: Option<Census>,
 }
 
 impl Indexes {
-    /// Whether there is anything to keep up to date.
+    /// Returns whether there is nothing to keep up to date.
     fn is_idle(&self) -> bool {
         self.projections.is_empty() && self.census.is_none()
     }
 
-    /// Takes up a rule.
+    /// Adds a rule.
     pub fn insert(&mut self, random: &RandomState, id: RuleId, rule: &Rule, rules: u32) {
         if self.is_idle() {
             return;
@@ -173,7 +175,7 @@ impl Indexes {
         }
     }
 
-    /// Lets a rule go.
+    /// Removes a rule.
     pub fn remove(&mut self, random: &RandomState, id: RuleId, rule: &Rule) {
         for projection in &mut self.projections {
             let hash = projection
@@ -196,8 +198,7 @@ impl Indexes {
 }
 
 impl Store {
-    /// Makes ready for questions of a shape: at the second of them a large table gets an index for
-    /// it.
+    /// Prepares for queries of a shape: at the second one, a large table gets an index for it.
     fn prepare(&mut self, table: u8, shape: &Shape) {
         if self.table_len(table).0 < SMALL {
             return;
@@ -210,7 +211,7 @@ impl Store {
             .iter()
             .position(|projection| projection.shape == *shape)
         {
-            // The last one used stands last.
+            // Ordered by last use, the most recent at the end.
             let mut projection = indexes.projections.remove(known);
             projection.unused = 0;
             indexes.projections.push(projection);
@@ -225,7 +226,7 @@ impl Store {
         };
         indexes.seen.remove(seen);
         let count = self.table_len(table).0;
-        // Where it grows it would be moved, at once.
+        // Reserve the full size: growing would move all entries at once.
         let rules = HashMap::with_capacity(if count > AT_ONCE { count as usize } else { 0 });
         let making = Some(self.cursor(table));
         if let Some(indexes) = self.indexes_mut(table) {
@@ -244,7 +245,7 @@ impl Store {
         }
     }
 
-    /// Looks at up to `budget` more rules for an index of this shape that is being made.
+    /// Scans up to `budget` more rules for an unfinished index of this shape.
     fn go_on_indexing(&mut self, table: u8, shape: &Shape, budget: usize) {
         let Some(indexes) = self.indexes_mut(table) else {
             return;
@@ -277,8 +278,8 @@ impl Store {
         }
     }
 
-    /// Rules among which are all that a question of this shape means, oldest first; None when no
-    /// index knows.
+    /// Returns candidates that include all rules selected by a query of this shape, oldest first;
+    /// None when there is no complete index.
     fn candidates(&self, table: u8, shape: &Shape, criteria: &Criteria<'_>) -> Option<Vec<RuleId>> {
         let projection = self.indexes(table)?.find(shape)?;
         let hash = shape.project(self.random(), criteria.matching, criteria.cookie)?;
@@ -288,7 +289,7 @@ impl Store {
 }
 
 impl Store {
-    /// Makes ready for a non-strict command or a question.
+    /// Prepares for a non-strict command or a query.
     pub(crate) fn prepare_for(&mut self, criteria: &Criteria<'_>) {
         if criteria.strict.is_some() {
             return;
@@ -302,15 +303,15 @@ impl Store {
         }
     }
 
-    /// Goes on with an index for questions like this one, where one is being made.
+    /// Continues an unfinished index for queries like this one, if there is one.
     pub(crate) fn index_more(&mut self, table: u8, criteria: &Criteria<'_>, budget: usize) {
         if let Some(shape) = Shape::of(criteria) {
             self.go_on_indexing(table, &shape, budget);
         }
     }
 
-    /// Rules of a table among which are all that are meant, oldest first; None when they must be
-    /// sought among all.
+    /// Returns candidates that include all selected rules of a table, oldest first; None when the
+    /// whole table must be scanned.
     pub(crate) fn indexed(&self, table: u8, criteria: &Criteria<'_>) -> Option<Vec<RuleId>> {
         let shape = Shape::of(criteria)?;
         self.candidates(table, &shape, criteria)

@@ -1,22 +1,22 @@
-//! Tables and cookies that rules' `learn` actions name (`delete_learned`, `limit`).
+//! Tables and cookies that the `learn` actions of rules watch (`delete_learned`, `limit`).
 
 use openflow::action::{Action, Instruction};
 use program::actions::learn::NO_COOKIE;
 use std::collections::HashMap;
 
-/// A table and a cookie that a rule's `learn` names.
+/// A table and a cookie that a rule's `learn` action names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Named {
     pub(crate) pair: (u8, u64),
     pub(crate) deletes: bool,
 }
 
-/// What is known of a table and cookie that rules name.
+/// Counts for a table and cookie that rules name.
 #[derive(Default, Debug)]
 pub(crate) struct Watched {
-    /// `learn` actions that name it.
+    /// `learn` actions that name the pair.
     pub(crate) names: usize,
-    /// Those of them with `delete_learned`.
+    /// Those of them that have `delete_learned`.
     pub(crate) deletes: usize,
     /// Rules in the table with the cookie.
     pub(crate) rules: usize,
@@ -26,23 +26,23 @@ pub(crate) struct Watched {
 #[derive(Default)]
 pub(crate) struct Learned {
     pub(crate) watched: HashMap<(u8, u64), Watched>,
-    /// Those whose last `delete_learned` has gone.
+    /// Pairs whose last `delete_learned` action has gone.
     pub(crate) orphans: Vec<(u8, u64)>,
 }
 
 impl Learned {
-    /// Whether rules may go with others, because these have learned them.
+    /// Returns whether removing a rule may also remove the rules that it has learned.
     pub fn deletes_learned(&self) -> bool {
         self.watched.values().any(|watched| watched.deletes > 0)
     }
 }
 
-/// The cookie of a new rule.
+/// Returns the cookie of a new rule.
 pub(crate) fn cookie_of(cookie: u64) -> u64 {
     if cookie == NO_COOKIE { 0 } else { cookie }
 }
 
-/// What of a list of instructions asks for rules.
+/// Returns the tables and cookies that the `learn` actions of these instructions watch.
 pub(crate) fn named(instructions: &[Instruction]) -> Box<[Named]> {
     let mut all = Vec::new();
     for instruction in instructions {

@@ -1,10 +1,10 @@
-//! Meters of a bridge.
+//! The meters of a bridge.
 //!
-//! A number has a place ([`MeterRef`]) that the steps of rules hold; adding, changing or deleting
-//! the meter changes what lies there, at once. Deleting a meter deletes the rules that send packets
-//! through it, which go with the next publication like any others; the meter itself is taken out
-//! when no worker can run them any more. A `controller(meter_id=N)` action is bound to the number:
-//! without a meter of it, packet-ins are not limited by it.
+//! Each number has a place ([`MeterRef`]) to which rules' ops refer; adding, changing or deleting
+//! the meter changes the contents of the place at once. Deleting a meter deletes the rules that
+//! send packets through it, with the next publication like any others; the meter itself is removed
+//! when no worker can run them any more. A `controller(meter_id=N)` action refers to the number: if
+//! that meter does not exist, the meter does not limit its packet-ins.
 
 use crate::state::behaviour::Behaviours;
 use openflow::action::{Action, Instruction};
@@ -16,11 +16,11 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Weak};
 
-/// Most meters, as Open vSwitch's `MAX_METERS`.
+/// Maximum number of meters, as Open vSwitch's `MAX_METERS`.
 pub const MAX_METERS: u32 = 1 << 18;
-/// Most bands of a meter, as Open vSwitch's `MAX_BANDS`.
+/// Maximum number of bands of a meter, as Open vSwitch's `MAX_BANDS`.
 pub const MAX_BANDS: u8 = 8;
-/// Numbers without a meter that may have a place before those that no rule names lose theirs.
+/// Places of numbers without a meter. Beyond this many, those that no rule names are removed.
 const SPARE_PLACES: usize = 1024;
 
 pub(crate) struct Entry {
@@ -34,12 +34,12 @@ pub(crate) struct Entry {
 pub(crate) struct Meters {
     pub(crate) known: BTreeMap<u32, Entry>,
     pub(crate) places: RefCell<HashMap<u32, MeterRef>>,
-    /// Deleted since the last commit, with their places.
+    /// Meters deleted since the last commit, with their places.
     pub(crate) deleted: Vec<(MeterRef, Arc<Meter>)>,
 }
 
 impl Meters {
-    /// Meters whose packet-in meter has its place on the bridge.
+    /// Creates the meters of a bridge whose packet-in meter has the place `controller`.
     pub fn new(controller: &MeterRef) -> Meters {
         let meters = Meters::default();
         meters
@@ -48,7 +48,7 @@ impl Meters {
             .insert(meter::CONTROLLER, controller.clone());
         meters
     }
-    /// The place of a number, whether there is such a meter or not.
+    /// Returns the place of a number, whether or not that meter exists.
     pub fn place(&self, number: u32) -> MeterRef {
         let mut places = self.places.borrow_mut();
         places
@@ -57,14 +57,14 @@ impl Meters {
             .clone()
     }
 
-    /// The configuration of a meter, by which the twin evaluates, and since when it holds.
+    /// Returns a meter's configuration, by which the twin evaluates, and the meter in force.
     pub fn get(&self, number: u32) -> Option<(&MeterConfig, &Arc<Meter>)> {
         self.known
             .get(&number)
             .map(|entry| (&entry.config, &entry.meter))
     }
 
-    /// Arranges that meters deleted since the last commit are taken out when no worker can run a
+    /// Schedules removal of the meters deleted since the last commit, for when no worker can run a
     /// rule that used them.
     pub fn commit(&mut self, domain: &Arc<Domain>) {
         struct TakeOut(Weak<Domain>, Vec<(MeterRef, Arc<Meter>)>);
@@ -88,7 +88,7 @@ impl Meters {
     }
 }
 
-/// The meters that instructions send packets through, nested lists included.
+/// Passes to `take` the meters through which instructions send packets, nested lists included.
 pub(crate) fn used(instructions: &[Instruction], take: &mut impl FnMut(u32)) {
     for instruction in instructions {
         match instruction {
@@ -101,7 +101,7 @@ pub(crate) fn used(instructions: &[Instruction], take: &mut impl FnMut(u32)) {
     }
 }
 
-/// Likewise of actions.
+/// Passes to `take` the meters through which actions send packets, nested lists included.
 pub(crate) fn used_by(actions: &[Action], take: &mut impl FnMut(u32)) {
     for action in actions {
         match action {
@@ -120,7 +120,7 @@ pub(crate) fn unit(flags: MeterFlags) -> Unit {
     }
 }
 
-/// The bands in the rate limiter's words.
+/// Converts the bands to the rate limiter's types.
 pub(crate) fn specs(config: &MeterConfig) -> (Unit, Vec<BandSpec>) {
     let spec = |band: &Band| BandSpec {
         kind: match band.kind {
@@ -133,16 +133,16 @@ pub(crate) fn specs(config: &MeterConfig) -> (Unit, Vec<BandSpec>) {
     (unit(config.flags), config.bands.iter().map(spec).collect())
 }
 
-/// Which lists of instructions use which meters.
+/// The instruction lists that use each meter.
 #[derive(Default)]
 pub(crate) struct Users(HashMap<u32, Vec<Weak<crate::state::behaviour::Behaviour>>>);
 
 impl Users {
-    /// A list is new.
+    /// Adds a new list.
     pub fn add(&mut self, behaviour: &Arc<crate::state::behaviour::Behaviour>) {
         used(&behaviour.instructions, &mut |number| {
             let users = self.0.entry(number).or_default();
-            // Once, also for a list that names the meter twice.
+            // A list that names the meter twice is added once.
             if !users
                 .last()
                 .is_some_and(|last| std::ptr::eq(last.as_ptr(), Arc::as_ptr(behaviour)))
@@ -152,7 +152,7 @@ impl Users {
         });
     }
 
-    /// A list is about to go.
+    /// Removes a list that is about to be dropped.
     pub fn remove(&mut self, behaviour: &Arc<crate::state::behaviour::Behaviour>) {
         used(&behaviour.instructions, &mut |number| {
             if let Some(users) = self.0.get_mut(&number) {
@@ -166,15 +166,15 @@ impl Users {
 }
 
 impl Behaviours {
-    /// Whether a rule sends packets through a meter.
+    /// Returns whether a rule sends packets through a meter.
     pub fn uses_meter(&self, number: u32) -> bool {
         self.meter_users.0.contains_key(&number)
     }
 
-    /// How many rules do.
+    /// Returns how many rules send packets through a meter.
     pub fn rules_with_meter(&self, number: u32) -> u32 {
         let users = self.meter_users.0.get(&number);
-        // Of a list's owners one is the table of known lists, the others are rules.
+        // One owner of a list is the table of known lists; the others are rules.
         let rules = |user: &Weak<_>| Weak::strong_count(user).saturating_sub(1);
         users.map_or(0, |users| users.iter().map(rules).sum::<usize>() as u32)
     }

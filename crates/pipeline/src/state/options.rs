@@ -1,10 +1,10 @@
 //! The bridge's map of tunnel options, and rules that name `tun_metadata` fields (ovs-fields(7),
 //! "Generic Tunnel Option Fields").
 //!
-//! Messages name a field without saying how long it is. Here the map's length is put in: where all
-//! of a field counts, that is all of its bytes as the map has it. So behind this place matches and
-//! actions say exactly which bytes of the key they mean. A field that the map does not have
-//! is refused, and an entry of the map that rules use cannot be removed.
+//! Messages name a field without its length. Here the length from the map is filled in: a field
+//! that is used as a whole means all of its bytes according to the map. Matches and actions that
+//! have passed through here say exactly which bytes of the key they mean. A field that the map does
+//! not have is refused, and an entry that rules use cannot be removed.
 
 use openflow::action::{Action, Instruction, LearnSource, LearnTarget, Subfield};
 use openflow::error::Error;
@@ -13,7 +13,7 @@ use packet::options::{OPTIONS, Place};
 use packet::{Field, Match, Value};
 use std::borrow::Cow;
 
-/// The entries of a map.
+/// The entries of the map.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct Options {
     /// Ascending by field.
@@ -27,7 +27,7 @@ impl Options {
             .find(|mapping| usize::from(mapping.field) == option)
     }
 
-    /// Bytes of a field, as the map has it.
+    /// Returns the length of a field in bytes, according to the map.
     pub(crate) fn length(&self, option: usize) -> Result<usize, Error> {
         let mapping = self.mapping(option).ok_or(Error::InvalidTlvField)?;
         Ok(mapping.length.into())
@@ -57,7 +57,7 @@ impl Options {
         Ok(())
     }
 
-    /// A match with the lengths of the map.
+    /// Returns the match with the map's lengths.
     pub fn matching<'m>(&self, matching: &'m Match) -> Result<Cow<'m, Match>, Error> {
         let named = matching.options();
         if named == 0 {
@@ -81,7 +81,7 @@ impl Options {
         Ok(Cow::Owned(resolved))
     }
 
-    /// Instructions with the lengths of the map.
+    /// Returns the instructions with the map's lengths.
     pub fn instructions<'i>(
         &self,
         instructions: &'i [Instruction],
@@ -107,7 +107,7 @@ impl Options {
         Ok(Cow::Owned(resolved?))
     }
 
-    /// A list of actions with the lengths of the map.
+    /// Returns the actions with the map's lengths.
     pub fn actions<'a>(&self, actions: &'a [Action]) -> Result<Cow<'a, [Action]>, Error> {
         if list_names_options(actions) {
             Ok(Cow::Owned(self.list(actions)?))
@@ -159,8 +159,8 @@ impl Options {
     }
 }
 
-/// The last `length` bytes of a value and a mask, of which the mask counts as whole where it is
-/// ones to the front; None if what is cut off says something.
+/// Returns the last `length` bytes of a value and of its mask. None if the value has bits set in
+/// the bytes cut off, or the mask has some there and is not all ones.
 pub(crate) fn cut(value: &Value, mask: &Value, length: usize) -> Option<(Value, Value)> {
     let whole = !mask.is_empty() && mask.iter().all(|byte| *byte == 0xff);
     let front = value.len().saturating_sub(length);
@@ -175,7 +175,7 @@ pub(crate) fn cut(value: &Value, mask: &Value, length: usize) -> Option<(Value, 
     Some((kept, bits))
 }
 
-/// The parts of fields that an action names.
+/// Returns the subfields that an action names.
 pub(crate) fn parts(action: &Action) -> Vec<Subfield> {
     match action {
         Action::OutputReg { source, .. } | Action::StackPush(source) => vec![*source],
@@ -223,7 +223,7 @@ pub(crate) fn list_names_options(actions: &[Action]) -> bool {
     })
 }
 
-/// The option that an action writes, so that packets have it from then on.
+/// Returns the option that an action writes; the packet has it from then on.
 pub(crate) fn written(action: &Action) -> Option<usize> {
     let field = match action {
         Action::SetField { field, .. } => *field,
@@ -238,7 +238,7 @@ pub(crate) fn written(action: &Action) -> Option<usize> {
     field.tunnel_option()
 }
 
-/// Whether instructions name a field.
+/// Returns whether instructions name a field.
 pub(crate) fn names(instructions: &[Instruction], field: Field) -> bool {
     pub(crate) fn in_list(actions: &[Action], field: Field) -> bool {
         actions.iter().any(|action| match action {

@@ -1,15 +1,15 @@
-//! Checks for overlaps (`OFPFF_CHECK_OVERLAP`, OpenFlow 1.3.5 section 6.4) without looking at every
-//! rule of the table.
+//! Overlap checks (`OFPFF_CHECK_OVERLAP`, OpenFlow 1.3.5 section 6.4) without looking at every rule
+//! of the table.
 //!
-//! Two rules of one priority overlap exactly when they agree in the bits that both look at. So the
-//! rules of a table are told apart by the bits they look at, their kind. Against each kind a new
-//! rule is checked by one question: does a rule of it hold the same as the new one in the bits that
-//! the two have in common? Where these are all bits of the kind, the store's own index answers.
-//! Otherwise a hash does, over what the rules of the kind hold in the common bits (a [`Cut`]), made
-//! when it is first asked for and kept while there are checks.
+//! Two rules of one priority overlap exactly when they agree in the bits that both look at. So a
+//! table's rules are grouped by the bits they look at, their *kind*. Against each kind, a new rule
+//! needs one question: does a rule of the kind have the same values in the bits that both have in
+//! common? If these are all bits of the kind, the store's own hash answers. Otherwise a hash table
+//! of the kind's rules keyed by the common bits does (a [`Cut`]), built when it is first needed and
+//! kept while checks are made.
 //!
-//! A kind has a bounded number of cuts, and none is made while those of the table hold many rules
-//! already; where a cut is missing all rules are compared.
+//! A kind has a bounded number of cuts, and none is built while the table's cuts hold too many
+//! rules; where a cut is missing, all rules are compared.
 
 use crate::state::index::{Alike, Bits, SMALL, bits_of};
 use crate::state::store::{Rule, RuleId, Store};
@@ -18,12 +18,12 @@ use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::hash::{BuildHasher, RandomState};
 
-/// Cuts that one kind may have.
+/// Maximum cuts of one kind.
 const CUTS: usize = 16;
-/// Rules in all cuts of a table, some 100 MB, beyond which none is made.
+/// Maximum rules in all cuts of a table, some 100 MB; beyond it no cut is built.
 const CUT_RULES: usize = 2 << 20;
 
-/// The rules of a kind by priority and by what they hold in some of its bits.
+/// The rules of a kind by priority and by their values in some of its bits.
 struct Cut {
     bits: Bits,
     rules: HashMap<u64, Alike>,
@@ -40,11 +40,11 @@ struct Kind {
 #[derive(Default)]
 pub(crate) struct Census {
     kinds: HashMap<Bits, Kind>,
-    /// Rules that came since it was of use.
+    /// Rules added since the last check.
     unused: usize,
 }
 
-/// The bits that are in both, in the order of their words.
+/// Returns the bits that are in both, in the order of their words.
 fn in_common(some: &Bits, others: &Bits) -> Bits {
     let both = some.iter().filter_map(|(word, mask)| {
         let at = others.binary_search_by_key(word, |(word, _)| *word).ok()?;
@@ -54,7 +54,7 @@ fn in_common(some: &Bits, others: &Bits) -> Bits {
     both.collect()
 }
 
-/// What a match that looks at all of these bits holds there, with a priority, hashed.
+/// Hashes a priority and a match's values in these bits, all of which it looks at.
 fn hash(random: &RandomState, bits: &Bits, priority: u32, matching: &Match) -> u64 {
     let mut words = matching.words().iter();
     let value = |(word, mask): &(u8, u64)| {
@@ -73,7 +73,7 @@ impl Cut {
 }
 
 impl Census {
-    /// Takes up a rule; how many have come since a check.
+    /// Adds a rule; returns how many have been added since the last check.
     pub fn insert(&mut self, random: &RandomState, id: RuleId, rule: &Rule) -> usize {
         let kind = self.kinds.entry(bits_of(rule.matching())).or_default();
         kind.rules += 1;
@@ -84,7 +84,7 @@ impl Census {
         self.unused
     }
 
-    /// Lets a rule go.
+    /// Removes a rule.
     pub fn remove(&mut self, random: &RandomState, id: RuleId, rule: &Rule) {
         let bits = bits_of(rule.matching());
         let Some(kind) = self.kinds.get_mut(&bits) else {
@@ -101,8 +101,8 @@ impl Census {
         }
     }
 
-    /// Makes the cuts, still empty, that a check of these bits asks for and that are not there; the
-    /// kinds that have got one.
+    /// Creates the missing cuts, still empty, that a check of these bits needs; returns the kinds
+    /// that have got one.
     fn make_cuts(&mut self, bits: &Bits) -> Vec<Bits> {
         let mut held: usize = self
             .kinds
@@ -126,7 +126,7 @@ impl Census {
         made
     }
 
-    /// Whether a rule would overlap another; None where a cut is missing.
+    /// Returns whether a rule would overlap another; None if a cut is missing.
     fn overlaps(&self, store: &Store, table: u8, priority: u32, matching: &Match) -> Option<bool> {
         let bits = bits_of(matching);
         for (of, kind) in &self.kinds {
@@ -140,7 +140,7 @@ impl Census {
             }
             let cut = kind.cuts.iter().find(|cut| cut.bits == common)?;
             let hash = hash(store.random(), &common, priority, matching);
-            // Those of one hash are alike, but for chance.
+            // The candidates may include a few whose hash is equal by chance.
             let mut alike = cut.rules.get(&hash).into_iter().flat_map(Alike::iter);
             let same = |id: RuleId| {
                 let rule = store.get(id);
@@ -156,7 +156,7 @@ impl Census {
     }
 }
 
-/// A match without the bits that are not among these, all of which it looks at.
+/// Returns a match reduced to these bits, all of which it looks at.
 fn cut_down(matching: &Match, bits: &Bits) -> Match {
     let mut cut = Match::any();
     for (word, mask) in bits {
@@ -169,7 +169,7 @@ fn cut_down(matching: &Match, bits: &Bits) -> Match {
 }
 
 impl Store {
-    /// Makes ready for checks of a table against rules that look at these bits.
+    /// Prepares for checks of a table against rules that look at these bits.
     fn prepare_census(&mut self, table: u8, bits: &Bits) {
         let Some(indexes) = self.indexes_mut(table) else {
             return;
@@ -199,7 +199,7 @@ impl Store {
 }
 
 impl Store {
-    /// Whether a rule of this match and priority would overlap another.
+    /// Returns whether a rule of this match and priority would overlap another.
     pub(crate) fn overlaps(&mut self, table: u8, priority: u32, matching: &Match) -> bool {
         if self.table_len(table).0 >= SMALL {
             if let Some(known) = self.ask_census(table, priority, matching) {
@@ -214,7 +214,7 @@ impl Store {
         rules.any(|(_, rule)| rule.priority == priority && rule.matching().overlaps(matching))
     }
 
-    /// What the census knows of it; None where it is not ready for the question.
+    /// Returns the census's answer; None if the census is not ready for the question.
     fn ask_census(&mut self, table: u8, priority: u32, matching: &Match) -> Option<bool> {
         let census = self.indexes_mut(table)?.census.as_mut()?;
         census.unused = 0;

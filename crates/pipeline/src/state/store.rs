@@ -1,12 +1,12 @@
-//! The rules of a bridge, as OpenFlow knows them.
+//! The rules of a bridge, as OpenFlow sees them.
 //!
-//! Rules lie in slots that never move; a slot's number names its rule while the rule lives. Three
-//! ways lead to a rule: the number; its table, match and priority (a hash, for adds and strict
-//! commands); and its table's list, in the order in which rules were added (for everything else:
-//! non-strict commands, statistics, overlap checks). A rule that takes another's place takes its
+//! Rules are in slots that never move; a slot's number identifies its rule while the rule exists. A
+//! rule can be found by its number; by its table, match and priority (a hash, for adds and strict
+//! commands); and by its table's list, in the order in which rules were added (for everything else:
+//! non-strict commands, statistics, overlap checks). A rule that replaces another takes over its
 //! position too.
 //!
-//! What a rule matches is kept once, in its compiled form, since it is most of what a rule takes.
+//! A match is the largest part of a rule, so it is stored once, in the rule's compiled form.
 
 mod numbers;
 
@@ -26,9 +26,9 @@ use std::sync::{Arc, Weak};
 /// A slot's number.
 pub(crate) type RuleId = u32;
 
-/// No rule.
+/// The number that means no rule.
 const NONE: RuleId = RuleId::MAX;
-/// Slots that are made at a time.
+/// Slots allocated at a time.
 const CHUNK: usize = 1024;
 /// Number of tables, the internal one included.
 pub(crate) const TABLES: usize = 255;
@@ -36,19 +36,19 @@ pub(crate) const TABLES: usize = 255;
 /// A rule.
 #[derive(Clone, Debug)]
 pub(crate) struct Rule {
-    /// What it does, shared.
+    /// Its instructions, shared.
     pub behaviour: Arc<Behaviour>,
     pub cookie: u64,
     /// When it was added.
     pub created_ms: u64,
-    /// When it was added or last modified: where its hard timeout counts from.
+    /// When it was added or last modified: its hard timeout counts from here.
     pub modified_ms: u64,
-    /// Where its idle timeout counts from while it has had no packet.
+    /// Where its idle timeout counts from until it has had a packet.
     pub idle_base_ms: u64,
-    /// Its compiled form, which has its match. One that was removed still has it until the removal
-    /// is published.
+    /// Its compiled form, which holds its match. A removed rule keeps it until the removal is
+    /// published.
     pub handle: RuleRef,
-    /// Its packets.
+    /// Counts its packets and bytes.
     pub counter: CounterId,
     pub priority: u32,
     /// The timer entry that is in force, 0 for none; see [`crate::state::timers`].
@@ -58,25 +58,25 @@ pub(crate) struct Rule {
     pub importance: u16,
     pub flags: FlowFlags,
     pub table: u8,
-    /// Rules of a table were added in the order of these.
+    /// Serial numbers ascend in the order in which a table's rules were added.
     pub serial: u64,
-    /// The pages on which it was added, and changed last; see [`crate::queries::changes`].
+    /// The pages of its addition and of its last change; see [`crate::queries::changes`].
     pub added_page: u32,
     pub changed_page: u32,
 }
 
 impl Rule {
-    /// What it matches.
+    /// Returns its match.
     pub fn matching(&self) -> &Match {
         self.handle.matching()
     }
 
-    /// When it was added, last modified, or last learned again.
+    /// Returns when it was added, last modified, or last learned again.
     pub fn refreshed_ms(&self) -> u64 {
         self.modified_ms.max(self.handle.learned_ms())
     }
 
-    /// Whether OpenFlow cannot see it.
+    /// Returns whether it is invisible to OpenFlow.
     pub fn is_hidden(&self) -> bool {
         self.priority > u32::from(u16::MAX)
     }
@@ -103,23 +103,24 @@ pub(crate) struct Store {
     chunks: Vec<Vec<Option<Entry>>>,
     free: Vec<RuleId>,
     lists: Box<[List]>,
-    /// Rules by table, match and priority.
+    /// Numbers of rules by table, match and priority.
     numbers: Numbers,
-    /// Makes the hashes of these, keyed at random, since peers choose what is hashed.
+    /// Makes the hashes of `numbers`, with a random key, since peers choose what is hashed.
     keyed: Keyed,
     random: RandomState,
     count: usize,
-    /// The serial number given last.
+    /// The last serial number given.
     serial: u64,
     /// By table: see [`crate::state::index`].
     indexes: Box<[Indexes]>,
-    /// Where dumps stand.
+    /// Positions of the dumps in progress.
     cursors: Vec<Weak<AtomicU32>>,
     /// The rules that use a group.
     group_users: HashMap<u32, BTreeSet<RuleId>>,
 }
 
-/// A place in a table's list: the next rule's number. The store moves it on when that rule goes.
+/// A position in a table's list: the next rule's number. When that rule is removed, the store moves
+/// the cursor on.
 #[derive(Debug)]
 pub(crate) struct Cursor(Arc<AtomicU32>);
 
@@ -175,17 +176,17 @@ impl Store {
         hasher.finish()
     }
 
-    /// The rule of this number, or None when there is none.
+    /// Returns the rule of this number; None if there is none.
     pub fn get(&self, id: RuleId) -> Option<&Rule> {
         self.entry(id).map(|entry| &entry.rule)
     }
 
-    /// Likewise, to change what is neither its table, match nor priority.
+    /// Returns the rule of this number, to change it, but not its table, match or priority.
     pub fn get_mut(&mut self, id: RuleId) -> Option<&mut Rule> {
         self.entry_mut(id).map(|entry| &mut entry.rule)
     }
 
-    /// The one rule of this table, match and priority.
+    /// Returns the one rule of this table, match and priority.
     pub fn find(&self, table: u8, priority: u32, matching: &Match) -> Option<RuleId> {
         let same = |id: &RuleId| {
             self.get(*id).is_some_and(|rule| {
@@ -197,8 +198,8 @@ impl Store {
             .find(same)
     }
 
-    /// Fetches what [`Store::find`] will look at, and the slot of a rule that is added when
-    /// `before` others have been.
+    /// Prefetches the memory that [`Store::find`] will look at, and the slot of a rule that is
+    /// added after `before` others.
     pub fn expect(&self, table: u8, priority: u32, matching: &Match, before: usize) {
         self.numbers.expect(self.hash(table, priority, matching));
         let slot = self.free.len().checked_sub(before + 1);
@@ -212,7 +213,7 @@ impl Store {
         }
     }
 
-    /// Fetches a rule's slot.
+    /// Prefetches a rule's slot.
     pub fn fetch(&self, id: RuleId) {
         let slot = self
             .chunks
@@ -226,19 +227,19 @@ impl Store {
         }
     }
 
-    /// Number of rules, the hidden ones among them.
+    /// Returns the number of rules, hidden ones included.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Number of rules in a table: visible ones, and hidden ones.
+    /// Returns the numbers of visible and of hidden rules in a table.
     pub fn table_len(&self, table: u8) -> (u32, u32) {
         self.lists
             .get(usize::from(table))
             .map_or((0, 0), |list| (list.rules - list.hidden, list.hidden))
     }
 
-    /// The rules of a table in the order in which they were added.
+    /// Returns the rules of a table in the order in which they were added.
     pub fn table(&self, table: u8) -> impl Iterator<Item = (RuleId, &Rule)> {
         let mut next = self
             .lists
@@ -252,7 +253,7 @@ impl Store {
         })
     }
 
-    /// A cursor at the beginning of a table.
+    /// Creates a cursor at the beginning of a table.
     pub fn cursor(&mut self, table: u8) -> Cursor {
         let first = self
             .lists
@@ -264,7 +265,7 @@ impl Store {
         Cursor(cursor)
     }
 
-    /// The rule at a cursor, which moves on to the next; None at the end.
+    /// Returns the rule at a cursor and moves the cursor to the next; None at the end.
     pub fn advance(&self, cursor: &Cursor) -> Option<(RuleId, &Rule)> {
         let id = cursor.0.load(Relaxed);
         let entry = self.entry(id)?;
@@ -272,8 +273,8 @@ impl Store {
         Some((id, &entry.rule))
     }
 
-    /// Where the cursors stand, to put them back there with [`Store::restore_cursors`] when the
-    /// store is again as it was.
+    /// Returns the positions of all cursors, for [`Store::restore_cursors`] once the store has the
+    /// same rules again.
     pub fn save_cursors(&self) -> Vec<(Weak<AtomicU32>, RuleId)> {
         let place = |cursor: &Weak<AtomicU32>| {
             let at = cursor.upgrade()?.load(Relaxed);
@@ -282,7 +283,7 @@ impl Store {
         self.cursors.iter().filter_map(place).collect()
     }
 
-    /// Puts cursors back.
+    /// Restores the positions of cursors.
     pub fn restore_cursors(&self, saved: Vec<(Weak<AtomicU32>, RuleId)>) {
         for (cursor, at) in saved {
             if let Some(cursor) = cursor.upgrade() {
@@ -291,34 +292,34 @@ impl Store {
         }
     }
 
-    /// What is kept about a table for questions about many rules.
+    /// Returns a table's indexes.
     pub fn indexes(&self, table: u8) -> Option<&Indexes> {
         self.indexes.get(usize::from(table))
     }
 
-    /// Likewise, to change it.
+    /// Returns a table's indexes, to change them.
     pub fn indexes_mut(&mut self, table: u8) -> Option<&mut Indexes> {
         self.indexes.get_mut(usize::from(table))
     }
 
-    /// The key of the indexes' hashes.
+    /// Returns the hash key of the indexes.
     pub fn random(&self) -> &RandomState {
         &self.random
     }
 
-    /// Tables that have rules.
+    /// Returns the tables that have rules.
     pub fn tables(&self) -> impl Iterator<Item = u8> {
         (0..TABLES as u8).filter(|table| self.lists[usize::from(*table)].rules > 0)
     }
 
-    /// Adds a rule at the end of its table. There is none of its match and priority.
+    /// Adds a rule at the end of its table, which has none of its match and priority.
     pub fn insert(&mut self, mut rule: Rule) -> RuleId {
         self.serial += 1;
         rule.serial = self.serial;
         self.insert_before(rule, None)
     }
 
-    /// Adds a rule that was there before another of its table again, or at the end.
+    /// Adds a rule again in front of the rule `next`, or at the end of its table.
     pub fn insert_before(&mut self, rule: Rule, next: Option<RuleId>) -> RuleId {
         let id = self.free.pop().unwrap_or_else(|| self.grow());
         let hash = self.hash(rule.table, rule.priority, rule.matching());
@@ -342,7 +343,7 @@ impl Store {
         id
     }
 
-    /// Makes `after` follow `previous`, and `before` go before `next`, at the list's ends too.
+    /// Links `previous` to `after` and `next` to `before`, at the ends of the list too.
     fn link(
         &mut self,
         table: usize,
@@ -378,7 +379,7 @@ impl Store {
         }
     }
 
-    /// The rules that use a group.
+    /// Returns the rules that use a group.
     pub fn users_of_group(&self, group: u32) -> Vec<RuleId> {
         let users = self.group_users.get(&group);
         users.map_or_else(Vec::new, |users| users.iter().copied().collect())
@@ -392,7 +393,7 @@ impl Store {
         first as RuleId
     }
 
-    /// Takes a rule out. Also tells which rule followed it in its table.
+    /// Removes a rule. Returns it, and the rule that followed it in its table.
     pub fn remove(&mut self, id: RuleId) -> Option<(Rule, Option<RuleId>)> {
         let hash = {
             let rule = self.get(id)?;
@@ -420,8 +421,7 @@ impl Store {
         Some((rule, (next != NONE).then_some(next)))
     }
 
-    /// Puts a rule of the same table, match and priority in another's place, and gives the other
-    /// back.
+    /// Replaces a rule by one of the same table, match and priority; returns the old one.
     pub fn replace(&mut self, id: RuleId, mut rule: Rule) -> Option<Rule> {
         let before = Arc::clone(&self.get(id)?.behaviour);
         self.uses_groups_no_more(id, &before);

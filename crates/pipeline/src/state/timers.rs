@@ -1,17 +1,17 @@
-//! When rules expire.
+//! Timers of rules' timeouts.
 //!
-//! A heap holds, for each rule with a timeout, the earliest moment at which it could go. When that
-//! comes the rule is looked at: its counter may say that packets came meanwhile, then it is put
-//! back with a later moment. So a rule costs nothing between its deadlines, however many
-//! rules there are and however busy it is. An entry of a rule that changed or went is recognised by
-//! its ticket and thrown away when it comes up; the heap is cleaned when most of its entries are
-//! such.
+//! A heap holds, for each rule with a timeout, the earliest time at which it could expire. At that
+//! time the rule's counter is read; if packets have come meanwhile, the rule is put back with a
+//! later time. So a rule costs nothing between its deadlines, however many rules there are and
+//! however much traffic they have. An entry of a rule that was changed or removed is recognised by
+//! its ticket and discarded when it is due; the heap is cleaned when most of its entries are of
+//! this kind.
 
 use crate::state::store::RuleId;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// Entries below which cleaning is not worth it.
+/// Smaller heaps are not cleaned.
 const SMALL: usize = 1024;
 
 #[derive(Default)]
@@ -23,7 +23,7 @@ pub(crate) struct Timers {
 }
 
 impl Timers {
-    /// Puts a rule in; the ticket goes into the rule.
+    /// Adds an entry; returns the ticket to store in the rule.
     pub fn arm(&mut self, deadline_ms: u64, id: RuleId) -> u32 {
         self.ticket = self.ticket.wrapping_add(1).max(1);
         self.heap.push(Reverse((deadline_ms, id, self.ticket)));
@@ -31,12 +31,12 @@ impl Timers {
         self.ticket
     }
 
-    /// Says that a rule's entry is no longer in force.
+    /// Records that a rule's entry is no longer in force.
     pub fn disarm(&mut self) {
         self.armed -= 1;
     }
 
-    /// Takes the next entry that is due; its rule's entry is in force if the rule still holds the
+    /// Removes and returns the next entry that is due; it is in force if the rule still holds the
     /// ticket.
     pub fn due(&mut self, now_ms: u64) -> Option<(RuleId, u32)> {
         let Reverse((deadline, id, ticket)) = *self.heap.peek()?;
@@ -47,18 +47,18 @@ impl Timers {
         Some((id, ticket))
     }
 
-    /// The earliest moment at which an entry is due. It may be that of a rule that went, so early
-    /// but never late.
+    /// Returns the earliest time at which an entry is due. It may be of a removed rule: the time
+    /// can be too early, but never too late.
     pub fn next(&self) -> Option<u64> {
         self.heap.peek().map(|Reverse((deadline, ..))| *deadline)
     }
 
-    /// Whether most entries are of rules that changed or went.
+    /// Returns whether most entries are of changed or removed rules.
     pub fn wants_cleaning(&self) -> bool {
         self.heap.len() > SMALL && self.heap.len() > 2 * self.armed
     }
 
-    /// Throws away the entries that are not in force.
+    /// Discards the entries that are not in force.
     pub fn clean(&mut self, in_force: impl Fn(RuleId, u32) -> bool) {
         self.heap
             .retain(|Reverse((_, id, ticket))| in_force(*id, *ticket));

@@ -1,4 +1,4 @@
-//! Groups, as the specification describes them: each bucket is an action set that runs on a copy of
+//! Groups as the specification describes them: each bucket is an action set that runs on a copy of
 //! the packet.
 
 use super::story::What;
@@ -17,9 +17,9 @@ use program::group::LOOKS;
 pub struct GroupHit {
     /// Its number.
     pub group: u32,
-    /// The place of the bucket; None for the group itself.
+    /// The index of the bucket; None for the group itself.
     pub bucket: Option<usize>,
-    /// The length with which it counted the packet.
+    /// The packet's length as the group counted it.
     pub bytes: usize,
 }
 
@@ -86,7 +86,7 @@ impl Machine<'_> {
         })
     }
 
-    /// Says that the outcome depends on what is hashed.
+    /// Records that the outcome depends on the hashed fields.
     fn look_at_hashed(&mut self, selection: Option<&Selection>) {
         const MACS: [Field; 2] = [Field::EthSrc, Field::EthDst];
         const FIVE_TUPLE: [Field; 8] = [
@@ -116,8 +116,8 @@ impl Machine<'_> {
         known.iter().for_each(|field| self.look_at(*field));
     }
 
-    /// OpenFlow 1.3.5 section 6.5: a bucket is live when what it watches is; one that watches
-    /// nothing is. `looks`: how many more may be looked at.
+    /// Returns whether a bucket is live: whether what it watches is, or it watches nothing
+    /// (OpenFlow 1.3.5 section 6.5). `looks`: how many more buckets may be examined.
     fn is_live(&self, bucket: &Bucket, depth: u32, looks: &mut u32) -> bool {
         if !bucket.is_watched() {
             return true;
@@ -169,7 +169,7 @@ impl Machine<'_> {
         }
         (self.packet, self.key, self.queue) = before;
         self.counted = counted;
-        // An exit, or a meter that drops, ends the bucket.
+        // An exit, or a meter that drops, ends only the bucket.
         (self.stopped, self.dead) = (false, false);
         self.close();
     }

@@ -1,8 +1,8 @@
-//! A packet as a vector of bytes, and its edits done the plain way: find the header, write the
-//! bytes, compute checksums from nothing.
+//! A packet as a vector of bytes, edited the plain way: find the header, write the bytes, compute
+//! checksums from scratch.
 //!
-//! Right for packets whose checksums were right. 802.2 is not looked behind: fields there count as
-//! absent.
+//! Correct for packets whose checksums were correct. Headers behind 802.2 are not parsed: fields
+//! there count as absent.
 
 mod encapsulation;
 
@@ -14,20 +14,21 @@ const IPV6: u16 = 0x86dd;
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Packet {
     bytes: Vec<u8>,
-    /// Tags that rules can see: of those that the packet came with the first, and all that were
-    /// pushed. What lies behind a tag that is not seen is not seen either, as with Open
-    /// vSwitch's default `vlan-limit`.
+    /// Number of tags that rules can see: the first of those that the packet came with, and all
+    /// that were pushed. As with Open vSwitch's default `vlan-limit`, nothing behind an unseen tag
+    /// is seen either.
     tags: usize,
 }
 
-/// Where headers lie.
+/// The positions of headers.
 struct Headers {
     eth_type: u16,
-    /// What follows the Ethertype.
+    /// Position behind the Ethertype.
     l3: usize,
-    /// IP protocol, transport header, end of the datagram; only for whole and well-formed ones.
+    /// IP protocol, position of the transport header, end of the datagram; only if it is whole and
+    /// well-formed.
     transport: Option<(u8, usize, usize)>,
-    /// An IP header is there and well-formed.
+    /// There is a well-formed IP header.
     ip: bool,
 }
 
@@ -46,15 +47,15 @@ impl Packet {
         self.tags = self.tags.max(tagged.into());
     }
 
-    /// What the parser would see if no tag had been pushed: all tags that are seen but the
-    /// innermost left out.
+    /// Returns the frame without pushed tags, as the parser expects it: only the innermost of the
+    /// seen tags is left.
     pub fn as_received(&self) -> Vec<u8> {
         let mut bytes = self.bytes.clone();
         bytes.drain(12..12 + 4 * self.tags.saturating_sub(1));
         bytes
     }
 
-    /// The outermost tags that are seen, in the key's form.
+    /// Returns the two outermost seen tags, in the key's form.
     pub fn tcis(&self) -> [u16; 2] {
         [0, 1].map(|index| {
             if index < self.tags {
@@ -120,7 +121,7 @@ impl Packet {
         if end > self.bytes.len() {
             return (false, None);
         }
-        // Extension headers; where they do not end inside the datagram, it is no sound one.
+        // Extension headers: a datagram in which they do not end is not well-formed.
         let (mut kind, mut at) = (header[6], l3 + 40);
         while [0, 43, 44, 51, 60].contains(&kind) {
             let length = match (kind, self.bytes.get(at + 1)) {
@@ -161,7 +162,7 @@ impl Packet {
         }
     }
 
-    /// Writes bits of the outermost tag; untagged packets get one first if `push`.
+    /// Writes bits of the outermost tag; an untagged packet first gets one if `push`.
     pub fn set_tag(&mut self, push: bool, mask: u16, value: u16) {
         if self.tags == 0 {
             if !push {
@@ -173,7 +174,7 @@ impl Packet {
         self.bytes[14..16].copy_from_slice(&tci.to_be_bytes());
     }
 
-    /// Writes a whole field, a number, where the packet has it.
+    /// Writes a whole field from a number, if the packet has the field.
     pub fn write(&mut self, field: Field, number: u128) {
         match field {
             Field::VlanTci if number & 0x1000 == 0 => return self.pop_vlan(),
@@ -208,16 +209,16 @@ impl Packet {
             if field == Field::EthType {
                 return self.see_first_tag();
             }
-            // What lies in front of the IP header is in no checksum: even one that is wrong only in
-            // its kind of zero stays as it is.
+            // Fields in front of the IP header are in no checksum. Fixing checksums would still
+            // change those that are wrong only by their kind of zero (0 or 0xffff).
             if at >= headers.l3 {
                 self.fix_checksums(&headers, checksums);
             }
         }
     }
 
-    /// Where a field lies: first byte, and within the number that begins there its lowest bit and
-    /// its width.
+    /// Returns a field's position: its first byte, and its lowest bit and width within the number
+    /// that begins there.
     fn place(&self, field: Field, headers: &Headers) -> Option<(usize, usize, usize)> {
         use Field::*;
         let l3 = headers.l3;
@@ -275,8 +276,8 @@ impl Packet {
         }
     }
 
-    /// Where a field of neighbour discovery lies (RFC 4861 sections 4.3, 4.4 and 4.6.1). A message
-    /// with two addresses of one kind has none.
+    /// Returns the position of a field of neighbour discovery (RFC 4861 sections 4.3, 4.4 and
+    /// 4.6.1). A message with two addresses of one kind has none.
     fn neighbour(
         &self,
         field: Field,
@@ -314,7 +315,7 @@ impl Packet {
         self.bytes[at..at + 2].copy_from_slice(&number.to_be_bytes());
     }
 
-    /// Where each checksum is, and what it ought to be.
+    /// Returns the position of each checksum, and its correct value.
     fn checksums(&self, headers: &Headers) -> Vec<(usize, Checksum)> {
         let mut all = Vec::new();
         let l3 = headers.l3;
@@ -352,8 +353,8 @@ impl Packet {
         all
     }
 
-    /// Makes checksums that were right right again; wrong ones stay wrong by as much. `before`:
-    /// what they ought to have been.
+    /// Updates checksums after an edit: correct ones stay correct, wrong ones stay wrong by the
+    /// same amount. `before`: the correct values before the edit.
     fn fix_checksums(&mut self, headers: &Headers, before: Vec<(usize, Checksum)>) {
         let udp = matches!(headers.transport, Some((17, ..)));
         for ((place, old), (_, new)) in before.into_iter().zip(self.checksums(headers)) {
@@ -368,7 +369,7 @@ impl Packet {
                 }
                 (Checksum::Ones(old), Checksum::Ones(new)) => {
                     let stored = self.u16(place);
-                    // An error of nothing may be 0 or 0xffff.
+                    // No error may show as 0 or as 0xffff.
                     let wrong = folded(u64::from(stored) + u64::from(!old));
                     let mut sum = match wrong {
                         0 | 0xffff => new,
@@ -385,13 +386,13 @@ impl Packet {
     }
 }
 
-/// What a checksum ought to be.
+/// The correct value of a checksum.
 enum Checksum {
     Ones(u16),
     Crc(u32),
 }
 
-/// A transport header that is whole: where it is not, its fields and its checksum are absent.
+/// Returns a transport header if it is whole; otherwise its fields and checksum count as absent.
 fn whole(bytes: &[u8], protocol: u8, l4: usize, end: usize) -> Option<(u8, usize, usize)> {
     let length = end.checked_sub(l4)?;
     let fits = match protocol {
@@ -418,7 +419,7 @@ fn folded(mut sum: u64) -> u16 {
     sum as u16
 }
 
-/// RFC 9260 appendix A, bit by bit.
+/// Computes CRC32c bit by bit (RFC 9260 appendix A).
 fn crc32c(bytes: &[u8]) -> u32 {
     let mut crc = u32::MAX;
     for byte in bytes {

@@ -1,6 +1,6 @@
-//! Rules that a packet asks for, in the twin: worked out from the action's own words, bit by bit,
-//! into the flow mod that a controller would send. Whoever evaluates carries them out when the
-//! packet is done, for a packet does not meet the rules that it learns.
+//! Learned rules in the reference: computed from the action itself, bit by bit, into the flow mod
+//! that a controller would send. The caller carries the flow mods out when the packet is done,
+//! because a packet does not meet the rules that it learns.
 
 use super::story::What;
 use super::{Machine, ones};
@@ -10,13 +10,13 @@ use openflow::port;
 use packet::key::at;
 use packet::{Field, Match, Value};
 
-/// FIN and RST.
+/// The TCP flags FIN and RST.
 const ENDS: u16 = 0x05;
 
 /// A rule whose timeouts a packet shortens (`fin_timeout`).
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Ended {
-    /// Which of the packet's hits it is.
+    /// Index of the rule among the packet's hits.
     pub hit: usize,
     /// Seconds, 0 for no change.
     pub idle: u16,
@@ -25,7 +25,7 @@ pub struct Ended {
 }
 
 impl Machine<'_> {
-    /// `learn`: notes the rule, unless there is no room for it.
+    /// Executes `learn`: notes the rule, unless `limit` leaves no room for it.
     pub(super) fn learn(&mut self, learn: &Learn) {
         if self.teller.is_some() && !self.learns {
             return self
@@ -47,7 +47,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Says which rule the packet teaches, in Open vSwitch's words.
+    /// Reports the learned rule in the story, in Open vSwitch's words.
     fn tell_learned(&mut self, change: &FlowMod) {
         self.say(|| {
             let mut text = format!("table={} ", change.table);
@@ -75,7 +75,7 @@ impl Machine<'_> {
         });
     }
 
-    /// `fin_timeout`, of the rule that is being carried out.
+    /// Executes `fin_timeout` of the rule that is being carried out.
     pub(super) fn fin_timeout(&mut self, idle: u16, hard: u16) {
         self.look_at(Field::TcpFlags);
         let ends = self.key.u16(at::TCP_FLAGS) & ENDS != 0;
@@ -84,7 +84,8 @@ impl Machine<'_> {
         }
     }
 
-    /// ovs-actions(7): like `ovs-ofctl --strict mod-flows`, which adds.
+    /// Returns the flow mod of the learned rule, like that of `ovs-ofctl --strict mod-flows`, which
+    /// adds (ovs-actions(7)).
     fn learned_rule(&mut self, learn: &Learn) -> FlowMod {
         let mut matching = Match::any();
         let mut actions = Vec::new();
@@ -147,7 +148,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Whether a rule is there, or has been learned by this packet, that does the same already.
+    /// Returns whether a rule that does the same exists or has been learned by this packet.
     fn has_rule(&self, change: &FlowMod) -> bool {
         let mut rules = self.pipeline.store.table(change.table);
         let there = rules.any(|(_, rule)| {
@@ -169,7 +170,8 @@ impl Machine<'_> {
         earlier.map_or(there, |learned| learned.instructions == change.instructions)
     }
 
-    /// Rules of the table and cookie, with those that this packet adds.
+    /// Returns the number of rules with the table and cookie, including those that this packet
+    /// adds.
     fn rules_like(&self, change: &FlowMod) -> usize {
         let rules = || {
             self.pipeline
@@ -218,7 +220,8 @@ fn add_bits(matching: &mut Match, to: &Subfield, number: u128) {
     matching.set_bytes(def.offset, &value, &mask);
 }
 
-/// An output to an ordinary port, or to one of the four reserved ones that a learned rule may name.
+/// Returns an output to an ordinary port, or to one of the four reserved ones that a learned rule
+/// may name.
 fn output(number: u128, bits: u16) -> Option<Action> {
     let number = match number {
         0..=0xffff => port::from_u16(number as u16),

@@ -1,4 +1,4 @@
-//! Meters in the twin: buckets of its own, filled by the clock that the caller gives.
+//! Meters in the reference: it has buckets of its own, filled by the time that the caller sets.
 
 use super::Machine;
 use crate::Pipeline;
@@ -11,8 +11,7 @@ use qos::twin::Meter;
 use std::collections::HashMap;
 use std::sync::Arc;
 
-/// The levels of meters between packets. A meter that is new, or has been changed, begins with full
-/// buckets.
+/// The levels of meters' buckets between packets. A new or changed meter begins with full buckets.
 #[derive(Default)]
 pub struct Levels {
     meters: HashMap<u32, (Arc<qos::meter::Meter>, Meter)>,
@@ -20,19 +19,19 @@ pub struct Levels {
 }
 
 impl Levels {
-    /// Says what time it is.
+    /// Sets the current time.
     pub fn set_time(&mut self, now_ns: u64) {
         self.now_ns = now_ns;
     }
 
-    /// Holds a packet against the meter of a number; None without such a meter.
+    /// Applies a meter to a packet; None if there is no meter with this number.
     pub fn police(&mut self, pipeline: &Pipeline, number: u32, bytes: usize) -> Option<Verdict> {
         self.know(pipeline, number)?;
         let (_, level) = self.meters.get_mut(&number)?;
         Some(level.police(bytes as u64, self.now_ns).0)
     }
 
-    /// Begins to keep the buckets of a meter, full; None without such a meter.
+    /// Creates the buckets of a meter, full, if they are not there; None if there is no such meter.
     pub fn know(&mut self, pipeline: &Pipeline, number: u32) -> Option<()> {
         let (config, real) = pipeline.meters.get(number)?;
         let known = self
@@ -49,7 +48,7 @@ impl Levels {
 }
 
 impl Machine<'_> {
-    /// A meter that the packet meets; it may end here.
+    /// Applies a meter to the packet, which may be dropped.
     pub(super) fn meter(&mut self, number: u32) {
         match self.police(number) {
             Some(Verdict::Drop) => self.dead = true,
@@ -65,8 +64,8 @@ impl Machine<'_> {
         }
     }
 
-    /// Whether a packet-in may be sent: by the action's own meter if there is such a one, else by
-    /// the bridge's.
+    /// Returns whether a packet-in may be sent, according to the action's own meter if it exists,
+    /// otherwise to the bridge's.
     pub(super) fn may_tell_controller(&mut self, own: Option<u32>) -> bool {
         let verdict = match own.and_then(|number| self.police(number)) {
             Some(verdict) => Some(verdict),

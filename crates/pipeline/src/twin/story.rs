@@ -1,99 +1,100 @@
-//! What a walk did, told as a tree: under each step lie the steps that it led to.
+//! The story of a walk: a tree in which each step contains the steps that it led to.
 //!
-//! The machine tells of rules, actions, instructions and everything that leaves the tables by
-//! itself. What else is worth a line is said where it happens:
+//! The machine itself reports rules, actions, instructions and everything that leaves the tables.
+//! Other steps are reported where they happen:
 //!
 //! * `self.say(|| What::Detail("...".into()))`, `What::Warning`, `What::Error`: one line below the
-//!   action that is being done;
+//!   action that is being executed;
 //! * `self.open(|| What::...)`, the work, `self.close()`: a step with steps of its own, such as a
 //!   bucket;
 //! * `self.look_at(Field::...)`: the outcome depends on a field of the packet other than through a
 //!   match or a subfield that an action reads.
 //!
-//! All of them do nothing unless somebody listens. Effects need no telling: whatever is pushed to
-//! `outcome.effects` is taken up by the next `open` or `close`.
+//! None of them does anything unless a story is recorded. Effects need not be reported: the next
+//! `open` or `close` takes up whatever has been pushed to `outcome.effects`.
 
 use super::{Effect, Machine};
 use openflow::action::{Action, Instruction, Subfield};
 use packet::key::at;
 use packet::{Field, FlowKey, Match};
 
-/// Steps that are told at most; a walk can do millions of actions.
+/// Maximum number of steps recorded; a walk can execute millions of actions.
 pub const MAX_STEPS: usize = 20_000;
-/// Steps after which nobody goes on: a walk of them all would keep the listener waiting.
+/// Number of steps after which the walk ends, recorded or not, so that the caller does not wait
+/// long.
 const MAX_WORK: usize = 10 * MAX_STEPS;
 
-/// The Ethertype of frames that have none: 802.2.
+/// The key's Ethertype of frames that have none: 802.2.
 pub(crate) const NO_ETHERTYPE: u16 = 0x05ff;
 
-/// One thing that happened.
+/// One step of a story.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum What {
     /// A table was searched and this rule found.
     Rule {
         /// The table.
         table: u8,
-        /// The rule's precedence.
+        /// The rule's priority.
         priority: u32,
         /// Its cookie.
         cookie: u64,
         /// Its match.
         matching: Match,
     },
-    /// A table was searched in vain.
+    /// A table was searched and no rule found.
     Missed {
         /// The table.
         table: u8,
-        /// Whether the packet goes to the controllers for it.
+        /// Whether the packet goes to the controllers because of that.
         to_controller: bool,
     },
     /// An action.
     Action(Action),
-    /// An instruction other than `apply_actions`, whose actions are told one by one.
+    /// An instruction other than `apply_actions`, whose actions are reported one by one.
     Instruction(Instruction),
-    /// The action set, at the end.
+    /// The action set runs, at the end.
     ActionSet,
-    /// Actions on a copy of the packet, which is as it is here: nothing of what they change comes
-    /// back. Opened below [`What::Action`] of a clone.
+    /// Actions run on a copy of the packet, whose state is given; no changes come back. Appears
+    /// below the [`What::Action`] of a clone.
     Copy(Box<(Vec<u8>, FlowKey)>),
-    /// A bucket of a group, with the words that describe the choice (`bucket 2: using bucket`).
+    /// A bucket of a group, with the text that describes the choice (`bucket 2: using bucket`).
     Bucket(String),
-    /// Something left the tables, the rest of the key as it was then.
+    /// Something left the tables; with the key at that time.
     Effect(Box<(Effect, FlowKey)>),
     /// A line that explains.
     Detail(String),
-    /// A line about something that is odd.
+    /// A line about something unusual.
     Warning(String),
     /// A line about what ended the walk.
     Error(String),
 }
 
-/// A step and what it led to, in order.
+/// A step and the steps it led to, in order.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Step {
     /// What was done.
     pub what: What,
-    /// What it led to.
+    /// The steps it led to.
     pub steps: Vec<Step>,
 }
 
-/// All that happened to a packet.
+/// The story of a packet.
 #[derive(Clone, Debug)]
 pub struct Story {
-    /// In order.
+    /// The steps, in order.
     pub steps: Vec<Step>,
-    /// The key's bits on which the outcome depended: those of the rules that were compared with
-    /// the packet, as far as it took to tell, and those that actions read or wrote.
+    /// The key's bits on which the outcome depended: those of the rules compared with the packet,
+    /// as far as needed to decide, and those that actions read or wrote.
     pub looked_at: Box<FlowKey>,
-    /// What was known about the packet at the beginning.
+    /// The key at the beginning.
     pub before: Box<FlowKey>,
-    /// And at the end.
+    /// The key at the end.
     pub after: Box<FlowKey>,
-    /// The packet at the end.
+    /// The packet's bytes at the end.
     pub bytes: Vec<u8>,
 }
 
-/// The layer of a byte of the key: what is not the packet's, link, network, transport.
+/// Returns the layer of a byte of the key: 0 metadata, then link, network and transport.
 fn layer(byte: usize) -> u8 {
     match byte {
         at::IN_PORT..at::ETH_TYPE => 0,
@@ -111,13 +112,13 @@ fn layer(byte: usize) -> u8 {
     }
 }
 
-/// Writes a story while it happens.
+/// Records a story while it happens.
 pub(super) struct Teller {
-    /// The steps that are open, the outermost first; the first holds all.
+    /// The open steps, the outermost first; the first one is the root.
     path: Vec<Step>,
     looked_at: Box<FlowKey>,
     steps: usize,
-    /// Effects that are told.
+    /// Number of effects recorded.
     effects: usize,
 }
 
@@ -134,7 +135,7 @@ impl Teller {
         }
     }
 
-    /// Whether so much has happened that the walk is to end.
+    /// Returns whether so many steps have happened that the walk must end.
     pub fn is_exhausted(&self) -> bool {
         self.steps >= MAX_WORK
     }
@@ -204,7 +205,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Tells a step that has none of its own.
+    /// Records a step that contains no others.
     pub(super) fn say(&mut self, what: impl FnOnce() -> What) {
         if let Some(teller) = &mut self.teller {
             teller.tell_effects(&self.outcome.effects, &self.key);
@@ -212,14 +213,14 @@ impl Machine<'_> {
         }
     }
 
-    /// Tells what has left so far, before the key changes under it.
+    /// Records what has left so far, before the key changes.
     pub(super) fn tell_effects(&mut self) {
         if let Some(teller) = &mut self.teller {
             teller.tell_effects(&self.outcome.effects, &self.key);
         }
     }
 
-    /// Notes that the outcome depends on a field.
+    /// Records that the outcome depends on a field.
     pub(super) fn look_at(&mut self, field: Field) {
         if let Some(teller) = &mut self.teller {
             let def = field.def();
@@ -231,7 +232,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Notes the headers that an action without a [`Field`] writes.
+    /// Records the headers that an action without a [`Field`] writes.
     pub(super) fn look_at_headers(&mut self, action: &Action) {
         use Action::*;
         let fields: &[Field] = match action {
@@ -250,13 +251,13 @@ impl Machine<'_> {
         fields.iter().for_each(|field| self.look_at(*field));
     }
 
-    /// Notes what it took to tell whether a rule matches: its bits, layer by layer, up to the layer
-    /// in which the packet differs.
+    /// Records the bits that decide whether a rule matches: its bits, layer by layer, up to the
+    /// layer in which the packet differs.
     pub(super) fn look_at_rule(&mut self, matching: &Match) {
         let Some(teller) = &mut self.teller else {
             return;
         };
-        // Thousands of rules look at the same bits.
+        // Often thousands of rules look at the same bits.
         let mut words = matching.words().iter();
         if words.all(|word| teller.has_looked_at(word.word.into(), word.mask)) {
             return;
@@ -279,7 +280,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Says what a reader wants to know before an action is done.
+    /// Records what a reader wants to know before an action is executed.
     pub(super) fn explain_before(&mut self, action: &Action) {
         if self.teller.is_none() {
             return;
@@ -290,7 +291,8 @@ impl Machine<'_> {
         }
     }
 
-    /// And after it was done; `expired` when it was the end of a packet's lifetime.
+    /// Records what a reader wants to know after an action; `expired`: the packet's TTL has
+    /// expired.
     pub(super) fn explain(&mut self, action: &Action, expired: bool) {
         if self.teller.is_none() {
             return;
@@ -320,7 +322,7 @@ impl Machine<'_> {
         }
     }
 
-    /// Says what a subfield has been set to.
+    /// Records the new value of a subfield.
     pub(super) fn explain_written(&mut self, part: &Subfield) {
         if self.teller.is_none() {
             return;
@@ -333,7 +335,7 @@ impl Machine<'_> {
         self.say(|| What::Detail(text));
     }
 
-    /// Says what is in the action set.
+    /// Records the contents of the action set.
     pub(super) fn explain_set(&mut self, verb: &str) {
         if self.teller.is_none() {
             return;
@@ -350,7 +352,7 @@ impl Machine<'_> {
         self.say(|| What::Detail(text));
     }
 
-    /// The story, at the end.
+    /// Returns the story, at the end.
     pub(super) fn story(&mut self, before: FlowKey) -> Story {
         let mut steps = Vec::new();
         let mut looked_at = Box::new(FlowKey::ZERO);

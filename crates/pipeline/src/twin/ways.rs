@@ -1,8 +1,8 @@
-//! Conjunctive matches, and actions that choose a way, as ovs-fields(7) and ovs-actions(7) tell
-//! them.
+//! Conjunctive matches, and actions that choose a link or a port, as ovs-fields(7) and
+//! ovs-actions(7) describe them.
 //!
-//! The hash itself is no matter of any standard, so it is the program's; what becomes of it is
-//! written out here.
+//! No standard defines the hash, so the program's is used; what is done with it is written out
+//! here.
 
 use super::{At, Machine};
 use crate::state::store::Rule;
@@ -13,7 +13,7 @@ use packet::{Field, FlowKey};
 use program::actions::multipath;
 use std::collections::BTreeMap;
 
-/// The conjunctions of a rule: id, clause and number of clauses; empty for rules that do something.
+/// Returns a rule's conjunctions: id, clause and number of clauses; none for other rules.
 fn conjunctions(rule: &Rule) -> impl Iterator<Item = (u32, u8, u8)> {
     let actions = match &*rule.behaviour.instructions {
         [Instruction::ApplyActions(actions)] => &actions[..],
@@ -29,7 +29,7 @@ fn conjunctions(rule: &Rule) -> impl Iterator<Item = (u32, u8, u8)> {
     })
 }
 
-/// The best of the rules that are no parts of conditions.
+/// Returns the best of the rules without conjunctions.
 fn ordinary<'p>(rules: &[&'p Rule], key: &FlowKey) -> Option<&'p Rule> {
     let matching = rules
         .iter()
@@ -44,8 +44,8 @@ fn ordinary<'p>(rules: &[&'p Rule], key: &FlowKey) -> Option<&'p Rule> {
     })
 }
 
-/// Whether a rule matches a packet, or would with another `conj_id`: the others do not count in
-/// [`best`].
+/// Returns whether a rule matches a packet, or would with another `conj_id`: others do not matter
+/// to [`best`].
 pub(super) fn may_count(rule: &Rule, key: &FlowKey) -> bool {
     let mut words = rule.matching().words().iter();
     words.all(|word| {
@@ -54,9 +54,10 @@ pub(super) fn may_count(rule: &Rule, key: &FlowKey) -> bool {
     })
 }
 
-/// What a table's rules have for a packet. Where it has a match in every clause of a condition, at
-/// a priority above that of the best ordinary rule, it is looked up again among ordinary rules with
-/// that `conj_id`; what is found there is the answer. Else the next condition counts.
+/// Returns the rule that a packet meets. If the packet matches every clause of a conjunction at a
+/// priority above that of the best ordinary rule, it is looked up again among the ordinary rules
+/// with that `conj_id`, and the rule found is the answer. If none is found, the next conjunction is
+/// tried.
 pub(super) fn best<'p>(rules: &[&'p Rule], key: &FlowKey) -> Option<&'p Rule> {
     let best = ordinary(rules, key);
     let mut seen: BTreeMap<(u32, u32, u8), Vec<u8>> = BTreeMap::new();
@@ -79,7 +80,7 @@ pub(super) fn best<'p>(rules: &[&'p Rule], key: &FlowKey) -> Option<&'p Rule> {
     best
 }
 
-/// Fields that a hash reads.
+/// Returns the fields that a hash reads.
 fn hashed(fields: HashFields) -> &'static [Field] {
     use Field::*;
     match fields {
@@ -155,7 +156,7 @@ impl Machine<'_> {
     }
 }
 
-/// The one with the highest weight, the first where several have it.
+/// Returns the way with the highest weight, the first of several.
 fn heaviest(hash: u32, ways: &mut dyn Iterator<Item = u32>) -> u32 {
     let mut best: Option<(u32, u32)> = None;
     for way in ways {

@@ -1,5 +1,5 @@
-//! Which actions and instructions are taken. Section numbers are those of OpenFlow 1.3.5; where it
-//! leaves room, the expectation is what Open vSwitch 3.1 was seen to do.
+//! Which actions and instructions are accepted. Section numbers are those of OpenFlow 1.3.5; where
+//! it leaves room, the expected result is that observed of Open vSwitch 3.1.
 
 use crate::common;
 use crate::common::*;
@@ -12,7 +12,7 @@ use packet::{Field, Match, Value};
 
 const IP: (Field, u128) = (Field::EthType, 0x0800);
 
-/// A match, actions, the versions they come in, and the answer.
+/// A match, actions, the versions in which they are sent, and the expected result.
 type Case<'a> = (&'a Match, Vec<Action>, &'a [Version], Result<(), Error>);
 
 fn subfield(field: Field, start: u16, bits: u16) -> Subfield {
@@ -28,8 +28,8 @@ fn set(field: Field, value: u128) -> Action {
     }
 }
 
-/// What becomes of actions, by match and version: sections 6.4, 7.2.5 and 7.5.4.3, as Open vSwitch
-/// 3.1 answered when it was asked the same.
+/// Results of actions by match and version: sections 6.4, 7.2.5 and 7.5.4.3, as Open vSwitch 3.1
+/// answered the same messages.
 #[test]
 fn actions_are_held_against_the_match() {
     let any = Match::any();
@@ -451,7 +451,7 @@ fn actions_are_held_against_the_match() {
             &both,
             ok,
         ),
-        // What comes out of a PBB header is not known.
+        // The contents of a PBB frame are unknown.
         (
             &any,
             vec![
@@ -462,7 +462,7 @@ fn actions_are_held_against_the_match() {
             &both,
             inconsistent,
         ),
-        // What a label carries is not seen.
+        // What follows a label is not parsed.
         (
             &tcp,
             vec![Action::PushMpls(0x8847), set(Field::TcpSrc, 1)],
@@ -557,7 +557,7 @@ fn actions_are_held_against_the_match() {
     }
 }
 
-/// Section 5.10 and what may stand in the action set; section 7.5.4.4 for instructions.
+/// Section 5.10 for the action set, section 7.5.4.4 for instructions.
 #[test]
 fn instructions_are_checked() {
     let send = |instructions: Vec<Instruction>| {
@@ -601,7 +601,7 @@ fn instructions_are_checked() {
     assert_eq!(send(vec![Instruction::Meter(1)]), Err(Error::InvalidMeter));
     let twice = vec![Instruction::GotoTable(5), Instruction::GotoTable(6)];
     assert_eq!(send(twice), Err(Error::DuplicateInstruction));
-    // What apply-actions push is there for the action set.
+    // A tag that apply-actions push is there for the action set.
     let pushed = vec![
         Instruction::WriteActions(vec![set(Field::VlanPcp, 3), output(1)]),
         Instruction::ApplyActions(vec![Action::PushVlan(0x8100)]),
@@ -609,8 +609,8 @@ fn instructions_are_checked() {
     assert_eq!(send(pushed), Ok(()));
 }
 
-/// Bad actions are refused even where no rule would be touched, and in deletes; unknown groups too
-/// (Open vSwitch finds those only when it adds).
+/// Bad actions are refused also in deletes and if no rule would be changed; so are unknown groups
+/// (Open vSwitch only checks these in adds).
 #[test]
 fn bad_actions_are_refused_before_anything_is_looked_for() {
     let mut switch = Switch::new();
@@ -626,7 +626,7 @@ fn bad_actions_are_refused_before_anything_is_looked_for() {
     }
 }
 
-/// A value whose length or bits are not the field's never reaches a worker, whoever made it.
+/// A value with the wrong length or bits outside its field never reaches a worker.
 #[test]
 fn values_that_do_not_fit_are_refused() {
     let send = |field: Field, value: &[u8], mask: &[u8]| {

@@ -1,5 +1,5 @@
-//! Walks that are remembered, and stages that are made one, against the twin: long pipelines of
-//! steps that can be, few flows that come again and again in large bursts, and rules that change in
+//! Cached walks and fused paths compared with the reference: long pipelines of steps that can be
+//! cached or fused, few flows whose packets repeat in large bursts, and rules that change in
 //! between. `SLUICE_CASES` sets the number of cases, `SLUICE_SEED` the first seed.
 
 use crate::common::generate::Random;
@@ -18,7 +18,7 @@ use std::collections::HashMap;
 const TABLES: u64 = 8;
 const BURST: usize = 24;
 
-/// What left, by port, and what was lost, by reason.
+/// Packets sent, by port, and dropped, by reason.
 #[derive(Default)]
 struct Notes {
     sent: Vec<(u32, Vec<u8>)>,
@@ -68,7 +68,7 @@ fn number(field: Field, number: u128) -> Action {
     }
 }
 
-/// One that a walk can be remembered with, or rarely one that it cannot.
+/// Generates an action that a cached walk may contain, or rarely one that it may not.
 fn action(random: &mut Random) -> Action {
     let value = random.below(4);
     match random.below(14) {
@@ -106,7 +106,7 @@ fn action(random: &mut Random) -> Action {
     }
 }
 
-/// One that packets pass on a straight way.
+/// Generates an action that a fused path may contain.
 fn straight_action(random: &mut Random) -> Action {
     let value = random.below(4);
     match random.below(9) {
@@ -137,7 +137,7 @@ fn straight_action(random: &mut Random) -> Action {
     }
 }
 
-/// Of a rule that packets pass on a straight way.
+/// Generates instructions of a rule that a fused path may contain.
 fn straight_instructions(random: &mut Random, table: u64) -> Vec<Instruction> {
     let resubmit = |table: u64| Action::Resubmit {
         in_port: None,
@@ -149,7 +149,7 @@ fn straight_instructions(random: &mut Random, table: u64) -> Vec<Instruction> {
     for _ in some(random) {
         actions.push(straight_action(random));
     }
-    // One that comes back.
+    // A resubmit, which returns.
     if table + 2 < TABLES && random.one_in(4) {
         actions.push(resubmit(table + 2 + random.below(TABLES - table - 2)));
         for _ in some(random) {
@@ -172,7 +172,7 @@ fn straight_instructions(random: &mut Random, table: u64) -> Vec<Instruction> {
     apply(&actions)
 }
 
-/// `deep`: some look at what packets of IPv6 and ARP tell beside the words that are read first.
+/// Generates a match. `deep`: some matches look at IPv6 and ARP fields outside the mini key.
 fn matching(random: &mut Random, deep: bool) -> Match {
     let mut matching = Match::any();
     if deep && random.one_in(4) {
@@ -248,15 +248,15 @@ fn instructions(random: &mut Random, table: u64) -> Vec<Instruction> {
     apply(&actions)
 }
 
-/// Rules that were added, each with a precedence of its own in its table.
+/// The rules added, each with a precedence of its own in its table.
 type Known = Vec<(u8, Match, u16)>;
 
-/// What rules of a run are like.
+/// The kind of rules in a run.
 #[derive(Clone, Copy)]
 struct Kind {
-    /// Most can be passed on a straight way.
+    /// Most can be part of a fused path.
     straight: bool,
-    /// Some look at what packets of IPv6 and ARP tell beside the words that are read first.
+    /// Some look at IPv6 and ARP fields outside the mini key.
     deep: bool,
 }
 
@@ -297,7 +297,7 @@ fn change(random: &mut Random, switch: &mut Switch, known: &mut Known, kind: Kin
     }
 }
 
-/// The last bytes tell a packet from others of its flow.
+/// Generates a packet; its last bytes distinguish it from others of its flow.
 fn packet(random: &mut Random, tail: u8) -> Vec<u8> {
     let last = random.below(4) as u8;
     let mut builder = Builder::ethernet([2, 0, 0, 0, 0, last], [4; 6]);
@@ -341,8 +341,8 @@ fn lookups(switch: &Switch) -> Vec<(u64, u64)> {
         .collect()
 }
 
-/// Holds that a flow's packets leave each port in the order in which they came: their first copies,
-/// their second ones and so on.
+/// Checks that a flow's packets leave each port in the order in which they came: their first
+/// copies, their second ones and so on.
 fn in_order(sent: &[(u32, Vec<u8>)], flows: &[u64], case: &str) {
     let mut copies: HashMap<(u32, u8), usize> = HashMap::new();
     let mut last: HashMap<(u32, u64, usize), u8> = HashMap::new();
@@ -358,18 +358,18 @@ fn in_order(sent: &[(u32, Vec<u8>)], flows: &[u64], case: &str) {
     }
 }
 
-/// What is done beside the plain walk.
+/// The optimization under test.
 #[derive(Clone, Copy, PartialEq)]
 enum Help {
     Nothing,
-    /// Walks are remembered.
+    /// The flow cache.
     Cache,
-    /// Stages are made one.
+    /// Fused paths.
     Fused,
 }
 
-/// Lookups and matches of tables round by round, and packets whose walk was remembered, or that
-/// took ways that were made.
+/// Returns the lookups and matches of tables for each round, and the number of packets whose walk
+/// was cached, or that took fused paths.
 fn run(seed: u64, help: Help, straight: bool) -> (Vec<Vec<(u64, u64)>>, u64) {
     let mut choices = Random(seed.wrapping_mul(0x2545_f491_4f6c_dd1d) | 1);
     let mut taken = 0;
@@ -389,7 +389,7 @@ fn run(seed: u64, help: Help, straight: bool) -> (Vec<Vec<(u64, u64)>>, u64) {
         straight,
         deep: seed % 4 == 1,
     };
-    // So few that tables are lists, or so many that they are tuples.
+    // Few enough that tables are lists, or so many that they are tuples.
     let rules = if seed.is_multiple_of(3) { 240 } else { 60 };
     (0..rules).for_each(|_| change(&mut random, &mut switch, &mut known, kind));
     switch.publish();
@@ -403,7 +403,7 @@ fn run(seed: u64, help: Help, straight: bool) -> (Vec<Vec<(u64, u64)>>, u64) {
     for round in 0..12 {
         let mut expected = counters(&switch);
         let in_port = 1 + random.below(2) as u32;
-        // Few flows at a time, so that each has several packets among those of others.
+        // Few flows at a time, so that each has several packets interleaved with those of others.
         let few: [u64; 6] = std::array::from_fn(|_| random.pick(&flows));
         let flows: [u64; BURST] = std::array::from_fn(|_| random.pick(&few));
         let packets: Vec<_> = (0..)
@@ -443,7 +443,7 @@ fn run(seed: u64, help: Help, straight: bool) -> (Vec<Vec<(u64, u64)>>, u64) {
             &mut notes,
         );
         in_order(&notes.sent, &flows, &format!("seed {seed}, round {round}"));
-        // Packets of one burst may overtake each other where their ways differ.
+        // Packets of one burst may overtake each other if their paths differ.
         let tail = |(_, bytes): &(u32, Vec<u8>)| bytes.last().copied();
         notes.sent.sort_by_key(tail);
         wanted.sort_by_key(tail);
@@ -459,7 +459,8 @@ fn run(seed: u64, help: Help, straight: bool) -> (Vec<Vec<(u64, u64)>>, u64) {
         let _ = guard;
         let before = switch.pipeline.fused_report().packets;
         switch.now += 10;
-        // Sometimes nothing changes, sometimes one table, and rarely what misses become.
+        // Sometimes nothing changes, sometimes one table, and rarely what happens to packets that
+        // miss.
         match random.below(4) {
             0 => {
                 change(&mut random, &mut switch, &mut known, kind);
@@ -470,7 +471,7 @@ fn run(seed: u64, help: Help, straight: bool) -> (Vec<Vec<(u64, u64)>>, u64) {
             1 => _ = switch.program.domain.publish(),
             _ => {}
         }
-        // What was made before is of no use any more, or is taken down, or made anew.
+        // Earlier fused paths no longer hold, are removed, or are made again.
         match choices.below(6) {
             _ if help != Help::Fused => {}
             0..2 => switch.pipeline.shape_now(),
@@ -529,7 +530,7 @@ fn stages_that_are_made_one_do_what_the_rules_say() {
     assert!(taken > cases * 12 * BURST as u64 / 10, "{taken} ways");
 }
 
-/// A rule is in use as long as packets meet it, also if their walk is remembered.
+/// A rule does not idle out while packets meet it, also if their walk is cached.
 #[test]
 fn a_remembered_walk_keeps_its_rules_from_idling() {
     let mut switch = Switch::new();
@@ -569,7 +570,7 @@ fn a_remembered_walk_keeps_its_rules_from_idling() {
     assert_eq!((gone.len(), gone[0].stats.packets), (1, 4));
 }
 
-/// What is deferred for a rule is not counted for another that has come in its place.
+/// Deferred updates of a rule's counter are not counted for a rule that gets the counter later.
 #[test]
 fn a_counter_is_not_given_away_while_something_is_owed_to_it() {
     let mut switch = Switch::new();
@@ -593,7 +594,7 @@ fn a_counter_is_not_given_away_while_something_is_owed_to_it() {
             &mut notes,
         );
     };
-    // Rules for which the flows take more different ways than are flushed after a large burst.
+    // Rules for which the flows take more different paths than are flushed after a large burst.
     for last in 0..4 {
         let mut rule = add(fields(&[(Field::EthDst, 0x0200_0000_0000 + last)]), 2);
         rule.instructions = apply(&[output(2 + last as u32)]).into();

@@ -1,4 +1,5 @@
-//! The program's walk against the twin, on generated rules and packets, while rules change.
+//! Compares the program's walk with the reference, on generated rules and packets, while rules
+//! change.
 //!
 //! `SLUICE_CASES` sets the number of cases, `SLUICE_SEED` the first seed; a failure names its seed.
 
@@ -28,13 +29,13 @@ fn is_live(port: u32) -> bool {
     !port.is_multiple_of(3)
 }
 
-/// Notes what a walk does, in the twin's words.
+/// Records what a walk does, as the reference's effects.
 #[derive(Default)]
 struct Notes {
     effects: Vec<Effect>,
-    /// The words of a controller's key that mean something.
+    /// The valid words of each controller's key.
     valid: Vec<WordSet>,
-    /// A frame had no room for what a step would add.
+    /// A frame had no room for what an action would add.
     failed: bool,
 }
 
@@ -72,7 +73,7 @@ impl Host<HeapFrame> for Notes {
     }
 }
 
-/// When meters are added, in milliseconds, and what the meters' clock shows all the time.
+/// Time at which meters are added, in milliseconds; the meters' clock stays at this time.
 const METERS_MS: u64 = 1_000_000;
 const NOW_NS: u64 = METERS_MS * 1_000_000;
 
@@ -83,7 +84,7 @@ struct Case {
     accepted: usize,
     truncates: bool,
     groups_met: usize,
-    /// Walk and twin came to different bounds since the counters were compared.
+    /// Since counters were last compared, walk and reference have ended at different limits.
     ended_apart: Cell<bool>,
     levels: RefCell<Levels>,
 }
@@ -122,8 +123,8 @@ impl Case {
         case
     }
 
-    /// Adds a meter and lets packets meet it until its low rates are used up, so that what it does
-    /// from then on is certain.
+    /// Adds a meter and sends packets through it until its low rates are used up, so that its
+    /// verdicts from then on are certain.
     fn add_meter(&mut self, config: MeterConfig) {
         let number = config.meter;
         let change = MeterMod {
@@ -160,7 +161,7 @@ impl Case {
         }
     }
 
-    /// Sometimes a meter goes, with its rules, and comes back.
+    /// Sometimes deletes a meter, with its rules, and adds it again.
     fn change_meters(&mut self) {
         if !self.random.one_in(8) {
             return;
@@ -183,7 +184,7 @@ impl Case {
         self.add_meter(config);
     }
 
-    /// Sometimes a group comes, changes or goes.
+    /// Sometimes adds, changes or deletes a group.
     fn change_groups(&mut self) {
         if self.random.one_in(8) {
             self.change_group();
@@ -196,7 +197,7 @@ impl Case {
         let _ = self.switch.pipeline.group_mod(&change, Version::V1_0, now);
     }
 
-    /// All that is known of the groups.
+    /// Returns the descriptions and counters of all groups.
     fn groups(&self) -> (Vec<GroupDescription>, Vec<GroupStats>) {
         let pipeline = &self.switch.pipeline;
         (
@@ -207,7 +208,7 @@ impl Case {
 
     fn mutate(&mut self, count: u64) {
         self.change_meters();
-        // Some changes are tried and taken back, which must leave no trace.
+        // Some changes are tried and rolled back, which must leave no trace.
         if self.random.one_in(4) {
             let before: Vec<_> = self.switch.pipeline.dump_all(self.switch.clock()).collect();
             self.switch.pipeline.begin_batch();
@@ -228,13 +229,13 @@ impl Case {
             let change = change(&mut self.random, &mut self.known);
             let adds = change.command == FlowModCommand::Add;
             self.truncates |= format!("{:?}", change.instructions).contains("OutputTrunc");
-            // 1.0 takes actions without prerequisites, and so more of what is generated.
+            // 1.0 accepts actions without prerequisites, and so more of the generated rules.
             if self.switch.mod10(change).is_ok() && adds {
                 self.accepted += 1;
             }
         }
         self.switch.publish();
-        // Lookups by the shape of the rules, with changes since or without.
+        // Sometimes builds the lookups that fit the rules.
         if self.random.one_in(3) {
             self.switch.pipeline.shape_now();
         }
@@ -243,7 +244,7 @@ impl Case {
     }
 }
 
-/// Of a controller's key only words that the program fills.
+/// Returns effects with only those words of a controller's key that the program fills.
 fn comparable(effects: &[Effect], valid: &[WordSet]) -> Vec<Effect> {
     let mut effects = effects.to_vec();
     let mut valid = valid.iter();
@@ -257,7 +258,7 @@ fn comparable(effects: &[Effect], valid: &[WordSet]) -> Vec<Effect> {
     effects
 }
 
-/// The rules that a packet met.
+/// Describes the rules that a packet met.
 fn describe(case: &Case, outcome: &twin::Outcome) -> String {
     let rules = case.switch.pipeline.dump_all(case.switch.clock());
     let met = |stats: &openflow::flow::FlowStats| {
@@ -317,8 +318,8 @@ fn compare_one(
         case.switch.now,
         &mut notes,
     );
-    // What goes around in a circle and grows ends in the walk where the frame is full, in the twin
-    // only at the bound on resubmits.
+    // A packet that loops and grows ends in the walk when the frame is full, in the reference only
+    // at the limit on resubmits.
     case.ended_apart
         .set(case.ended_apart.get() || outcome.cut_short && notes.failed);
     if !outcome.cut_short {
@@ -340,8 +341,8 @@ fn compare_one(
     outcome
 }
 
-/// The same packets as one burst: each does what it did alone. Packets are told apart by their last
-/// bytes.
+/// Sends the same packets as one burst: each must do what it did alone. Packets are distinguished
+/// by their last bytes.
 fn compare_burst(
     case: &Case,
     engine: &mut Engine<HeapFrame>,
@@ -387,11 +388,11 @@ fn compare_burst(
     }
 }
 
-/// Packets, effects, rules and conjunctive matches of a case, groups met, and packets whose walk
-/// was remembered.
+/// Returns the numbers of packets, effects, rules and conjunctive matches of a case, of groups met,
+/// and of packets whose walk was cached.
 fn run(seed: u64) -> [usize; 6] {
     let mut case = Case::new(seed);
-    // With the cache of walks everything must be as without it.
+    // With the flow cache all results must be the same.
     let cached = !seed.is_multiple_of(3);
     let caches = &case.switch.program.walk_caches;
     caches.set_mode(if cached {
@@ -487,7 +488,7 @@ fn run(seed: u64) -> [usize; 6] {
     ]
 }
 
-/// Packets whose walk was remembered.
+/// Returns the number of packets whose walk was cached.
 fn hits(case: &Case) -> usize {
     let reports = case.switch.program.walk_caches.reports();
     reports.iter().map(|report| report.hits as usize).sum()
@@ -527,7 +528,7 @@ fn the_walk_does_what_the_rules_say() {
     println!(
         "{packets} packets, {effects} effects, {rules} rules, {conjunctions} conjunctions, {groups} groups and buckets met, {hits} walks remembered"
     );
-    // A generator that makes nothing happen would prove nothing.
+    // The generator must produce enough cases in which something happens.
     if cases >= 100 {
         assert!(
             effects > packets / 3,
@@ -543,7 +544,7 @@ fn the_walk_does_what_the_rules_say() {
     }
 }
 
-/// A pipeline field that a packet-out of 1.5 may name, with a value that rules look for.
+/// Sets a pipeline field that a packet-out of 1.5 may name, to a value that rules match.
 fn set_pipeline_field(random: &mut Random, all: &mut Match) {
     let (field, bytes) = random.pick(&[
         (Field::Reg0, 4),
@@ -559,7 +560,7 @@ fn set_pipeline_field(random: &mut Random, all: &mut Match) {
     all.set(field, &value, &mask);
 }
 
-/// Adds rules that look at a pipeline field and nothing else.
+/// Adds rules that match a pipeline field and nothing else.
 fn add_pipeline_rules(case: &mut Case) {
     for priority in 0..4 {
         let mut matching = Match::any();
@@ -571,8 +572,7 @@ fn add_pipeline_rules(case: &mut Case) {
     case.switch.publish();
 }
 
-/// Packet-outs run the same steps without a rule, and begin with the pipeline fields of their
-/// match.
+/// Packet-outs run the same ops without a rule, and begin with the pipeline fields of their match.
 #[test]
 fn packet_outs_do_what_their_actions_say() {
     let (mut met, mut told) = (0, 0);
@@ -641,7 +641,7 @@ fn packet_outs_do_what_their_actions_say() {
                 !words.intersect(key.nonzero()).is_empty()
             };
             met += usize::from(named && expected.hits.iter().any(looks));
-            // Nothing that was given is kept from a controller, whoever looks at it beside.
+            // A controller gets all the fields given, and perhaps others.
             let given = key.nonzero();
             for valid in &notes.valid {
                 assert!(given.minus(*valid).minus(WordSet::MINI_KEY).is_empty());
@@ -667,7 +667,8 @@ fn packet_outs_do_what_their_actions_say() {
     assert!(met > 30 && told > 30, "{met} {told}");
 }
 
-/// A rule for solicitations or advertisements of neighbour discovery, which writes their fields.
+/// Generates a rule for solicitations or advertisements of neighbour discovery that writes their
+/// fields.
 fn neighbour_rule(random: &mut Random, priority: u16) -> openflow::flow::FlowMod {
     let (kind, address) = random.pick(&[(135_u8, Field::NdSll), (136, Field::NdTll)]);
     let mut matching = Match::any();
@@ -742,8 +743,8 @@ fn neighbour_rule(random: &mut Random, priority: u16) -> openflow::flow::FlowMod
     rule
 }
 
-/// A message of neighbour discovery with none, one, both or two equal options, or something like
-/// it.
+/// Generates a message of neighbour discovery with no option, one, both or two equal ones, or
+/// something similar.
 fn neighbour_frame(random: &mut Random) -> Vec<u8> {
     let (source, target) = ((1, [2, 0, 0, 0, 0, 1]), (2, [2, 0, 0, 0, 0, 2]));
     let other = (random.pick(&[1, 3, 14]), [6; 6]);
@@ -768,7 +769,7 @@ fn neighbour_frame(random: &mut Random) -> Vec<u8> {
     builder = builder.ipv6(address(random), address(random));
     let kind = random.pick(&[135, 135, 136, 136, 133]);
     let builder = builder.neighbour(kind, address(random), options);
-    // Sometimes what follows is an option of more than one unit, or one of no length.
+    // Sometimes an option of more than one unit, or one of zero length, follows.
     let behind: &[u8] = random.pick(&[
         &[][..],
         &[5, 1, 0, 0, 0, 0, 5, 0xdc],
@@ -823,8 +824,8 @@ fn neighbour_discovery_is_written_as_the_twin_says() {
     }
 }
 
-/// A rule on a straight way (edits, registers, later tables), which may write a packet-in or a
-/// group to the action set.
+/// Generates a rule that lanes can execute (edits, registers, later tables), which may write a
+/// packet-in or a group to the action set.
 fn straight_rule(random: &mut Random, table: u8) -> openflow::flow::FlowMod {
     let mut matching = Match::any();
     matching.set_exact(Field::EthType, 0x0800);
@@ -882,7 +883,7 @@ fn straight_rule(random: &mut Random, table: u8) -> openflow::flow::FlowMod {
     rule
 }
 
-/// However a packet comes to the end of its tables, alone or in a burst, its action set names the
+/// However a packet reaches the end of its tables, alone or in a burst, its action set reports the
 /// rule that it met first.
 #[test]
 fn action_sets_stand_where_the_first_rule_does() {
@@ -949,8 +950,8 @@ fn action_sets_stand_where_the_first_rule_does() {
     );
 }
 
-/// Packet-outs between the changes of a batch, which are walked when all of it and more has been
-/// published, do what the twin says of the rules and groups at their place.
+/// Packet-outs between the changes of a batch are walked when all of the batch and more has been
+/// published; they must do what the reference says for the rules and groups at their position.
 #[test]
 fn packet_outs_of_a_batch_go_by_the_changes_before_them() {
     let (mut compared, mut waiting) = (0, 0);
@@ -1002,7 +1003,7 @@ fn packet_outs_of_a_batch_go_by_the_changes_before_them() {
         case.switch.pipeline.change_in(None);
         case.switch.pipeline.commit();
         assert_eq!(domain.publish_reserved(), epoch);
-        // Others come before the packets are walked.
+        // Other changes are made before the packets are walked.
         for _ in 0..case.random.below(3) {
             for _ in 0..4 {
                 let change = change(&mut case.random, &mut case.known);
@@ -1039,7 +1040,7 @@ fn packet_outs_of_a_batch_go_by_the_changes_before_them() {
                 compared += told.hits.len().min(1);
             }
         }
-        // Nothing is kept any more.
+        // No epoch is pinned any more.
         drop(pinned);
         reader.offline();
         case.switch.publish();
@@ -1055,7 +1056,7 @@ fn the_twin_finds_a_difference_when_there_is_one() {
     let mut switch = Switch::new();
     switch.mod13(common::add(Match::any(), 1)).unwrap();
     switch.publish();
-    // Not published: the twin sees it, the workers do not.
+    // Not published: the reference sees it, workers do not.
     let mut other = common::add(Match::any(), 2);
     other.instructions = apply(&[common::output(2)]).into();
     switch.mod13(other).unwrap();

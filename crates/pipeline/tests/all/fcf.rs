@@ -1,4 +1,4 @@
-//! `set_fcf`: refused where the bridge's layout has no room for it, and kept where it has.
+//! `set_fcf`: refused if the VM id does not fit the bridge's layout, otherwise accepted.
 
 use crate::common::{Switch, add, apply, everything, output, with};
 use openflow::Version;
@@ -14,7 +14,7 @@ fn set(vm: u16) -> Action {
     Action::SetFcf(Fcf { vm, priority: true })
 }
 
-/// What becomes of a rule with this action, wherever it stands in it, and of a packet-out.
+/// Returns the results for a rule with this action in each possible place, and for a packet-out.
 fn outcomes(switch: &mut Switch, action: &Action) -> Vec<Result<(), Error>> {
     let applied = apply(&[action.clone(), output(2)]);
     let nested = apply(&[Action::Clone(vec![action.clone()]), output(2)]);
@@ -67,7 +67,7 @@ fn a_vm_id_needs_room_in_the_bridges_layout() {
         let refused = outcomes(&mut switch, &set(most + 1));
         assert_eq!(refused, [Err(Error::BadActionArgument); 5], "{layout:?}");
     }
-    // What is there stays when the layout goes.
+    // Existing rules stay when the layout is removed.
     switch.pipeline.set_fcf_layout(None);
     let rules = switch.pipeline.flow_stats(&everything(), switch.clock());
     assert_eq!(rules.len(), 1);
@@ -80,7 +80,7 @@ fn a_message_for_a_steering_table_is_no_rule() {
     let mut switch = Switch::new();
     switch.pipeline.set_fcf_layout(Some(Layout::Dscp6));
     let refused = outcomes(&mut switch, &Action::Steer(Target::Datapath));
-    // Not allowed in a set at all.
+    // Not allowed in an action set at all.
     let kinds = [Error::BadActionArgument, Error::BadActionType];
     assert!(
         refused

@@ -1,5 +1,5 @@
-//! What each flow mod does. Section numbers are those of OpenFlow 1.3.5 unless 1.0.0 is named;
-//! where they leave room, the expectation is what Open vSwitch 3.1 was seen to do.
+//! The effects of each flow mod. Section numbers are those of OpenFlow 1.3.5 unless 1.0.0 is named;
+//! where they leave room, the expected result is that observed of Open vSwitch 3.1.
 
 use crate::common::*;
 use openflow::action::{Action, Instruction};
@@ -32,8 +32,8 @@ fn outputs(switch: &Switch) -> Vec<(u16, u32)> {
         .collect()
 }
 
-/// Section 6.4: "all counters start from zero", duration too; nothing is told of the rule that was
-/// there.
+/// Section 6.4: "all counters start from zero", duration too; no flow removed message is sent for
+/// the replaced rule.
 #[test]
 fn add_replaces_a_rule_of_the_same_match_and_priority() {
     let mut switch = Switch::new();
@@ -71,7 +71,7 @@ fn add_replaces_a_rule_of_the_same_match_and_priority() {
     let reset = with(add(ip_src(1), 5), |change| change.flags.reset_counts = true);
     switch.mod13(reset).unwrap();
     assert_eq!(switch.flows()[0].packets, 0);
-    // Another priority, another match, another table: other rules.
+    // With another priority, match or table it is another rule.
     switch.mod13(add(ip_src(1), 6)).unwrap();
     switch.mod13(add(ip_src(2), 5)).unwrap();
     switch
@@ -80,7 +80,7 @@ fn add_replaces_a_rule_of_the_same_match_and_priority() {
     assert_eq!(switch.pipeline.rule_count(), 4);
 }
 
-/// A cookie of all ones keeps what is there (Open vSwitch), and means 0 for a new rule.
+/// A cookie of all ones keeps the existing one (Open vSwitch), and means 0 in a new rule.
 #[test]
 fn a_cookie_of_all_ones_is_none() {
     let mut switch = Switch::new();
@@ -92,7 +92,8 @@ fn a_cookie_of_all_ones_is_none() {
     assert_eq!(switch.flows()[0].cookie, 7);
 }
 
-/// Section 6.4: overlap means the same priority, a packet in both, and not the same match.
+/// Section 6.4: rules overlap if they have the same priority and different matches, and a packet
+/// can match both.
 #[test]
 fn check_overlap_refuses_what_could_match_the_same_packet() {
     let mut switch = Switch::new();
@@ -120,7 +121,7 @@ fn check_overlap_refuses_what_could_match_the_same_packet() {
     assert_eq!(switch.pipeline.rule_count(), 4);
 }
 
-/// Section 6.4: instructions change; cookie, timeouts, flags, counters and duration do not.
+/// Section 6.4: instructions change; cookie, timeouts, flags, counters and duration stay.
 #[test]
 fn modify_changes_instructions_only() {
     let mut switch = Switch::new();
@@ -172,7 +173,7 @@ fn only_the_first_version_adds_by_modify() {
             .mod10(with(change.clone(), |change| change.cookie = 4))
             .unwrap();
         assert_eq!(switch.flows()[0].cookie, 4);
-        // Asked for by cookie, it is not added (Open vSwitch).
+        // With a cookie mask, nothing is added (Open vSwitch).
         let by_cookie = with(change, |change| {
             change.matching = ip_src(2);
             change.cookie_mask = u64::MAX;
@@ -182,7 +183,7 @@ fn only_the_first_version_adds_by_modify() {
     }
 }
 
-/// Section 6.4: strict commands look at the whole match and the priority, others at what lies
+/// Section 6.4: strict commands compare the whole match and the priority, others select what is
 /// within the match.
 #[test]
 fn strict_and_not() {
@@ -235,7 +236,7 @@ fn strict_and_not() {
     );
 }
 
-/// Section 6.4: a masked field lies within another when its mask covers the other's and the values
+/// Section 6.4: a masked field is within another if its mask covers the other's and the values
 /// agree.
 #[test]
 fn within_takes_masks_into_account() {
@@ -300,7 +301,8 @@ fn cookies_restrict() {
     );
 }
 
-/// Section 6.4: deletes may ask for rules that output to a port or a group; only they look at it.
+/// Section 6.4: deletes may be restricted to rules that output to a port or a group; other commands
+/// ignore it.
 #[test]
 fn deletes_by_output() {
     let fill = || {
@@ -402,7 +404,8 @@ fn deleted_rules_tell_if_they_were_asked_to() {
     assert_eq!(removed.stats.matching, ip_src(1));
 }
 
-/// Sections 6.4 and 7.5.4.5. 254 is the switch's own; as Open vSwitch 3.1 was seen to answer.
+/// Sections 6.4 and 7.5.4.5, with the results observed of Open vSwitch 3.1. Table 254 is the
+/// switch's own.
 #[test]
 fn tables_that_are_not_there() {
     let to = |command, table| {
@@ -430,7 +433,7 @@ fn tables_that_are_not_there() {
             .map(|outcome| outcome.changed);
         assert_eq!(got, expected, "{command:?} in table {table}");
     }
-    // 1.0 names no table: adds go to the first, the others to all.
+    // 1.0 names no table: adds use the first, other commands all.
     let mut switch = Switch::new();
     switch.mod10(to(Add, TABLE_ALL)).unwrap();
     assert_eq!(switch.flows()[0].table, 0);
@@ -444,7 +447,8 @@ fn tables_that_are_not_there() {
     );
 }
 
-/// Section 7.5.4.4: a goto leads onwards, also from the rules that a modify for all tables finds.
+/// Section 7.5.4.4: a goto leads to a later table, also from the rules that a modify for all tables
+/// finds.
 #[test]
 fn gotos_lead_onwards() {
     let goto = |table, next| {
@@ -473,8 +477,8 @@ fn gotos_lead_onwards() {
     );
 }
 
-/// The limit of the whole switch holds across tables; what is there can still be replaced and
-/// deleted, and what has gone makes room once no worker can look at it.
+/// The switch's limit counts the rules of all tables. At the limit, rules can still be replaced and
+/// deleted; a deleted rule makes room once no worker can see it.
 #[test]
 fn a_full_switch_takes_no_more() {
     let mut switch = Switch::new();
@@ -529,7 +533,7 @@ fn a_full_table_takes_no_more() {
     switch.mod13(add(ip_src(3), 1)).unwrap();
 }
 
-/// Hidden rules are the switch's own: above every visible one, and out of reach.
+/// Hidden rules are the switch's own: above all visible ones, and not reachable by flow mods.
 #[test]
 fn hidden_rules_are_out_of_reach() {
     let mut switch = Switch::new();
@@ -571,7 +575,7 @@ fn hidden_rules_are_out_of_reach() {
     assert_eq!(switch.pipeline.hidden_count(), 0);
 }
 
-/// Rules that do the same share what they do, and what nobody uses any more is forgotten.
+/// Rules with the same instructions share one list, which is removed with the last of them.
 #[test]
 fn lists_of_actions_are_shared() {
     let mut switch = Switch::new();
@@ -601,7 +605,7 @@ fn lists_of_actions_are_shared() {
     );
 }
 
-/// A batch is undone as a whole: rules, order, counters, timeouts.
+/// A batch is undone completely: rules, order, counters, timeouts.
 #[test]
 fn a_batch_goes_as_a_whole() {
     let mut switch = Switch::new();
@@ -655,7 +659,7 @@ fn a_batch_goes_as_a_whole() {
     assert_eq!(switch.pipeline.behaviour_count(), 0);
 }
 
-/// Removing everything, hidden rules apart.
+/// A flush removes all rules except hidden ones.
 #[test]
 fn flush_removes_what_is_visible() {
     let mut switch = Switch::new();

@@ -1,4 +1,4 @@
-//! Group mods: what they change, what they refuse, what goes with a group.
+//! Group mods: their effects, their errors, and what is deleted with a group.
 
 use crate::common::{Switch, add, apply, fields, output, with};
 use openflow::Version;
@@ -124,7 +124,7 @@ fn what_does_not_fit_is_refused() {
     }
 }
 
-/// A group too large for a message that describes it.
+/// A group whose description would not fit into a message is refused.
 #[test]
 fn there_are_as_many_buckets_as_a_description_can_hold() {
     let mut switch = Switch::new();
@@ -248,13 +248,13 @@ fn rules_need_their_groups_and_go_with_them() {
     let references =
         |switch: &Switch, group| switch.pipeline.group_stats(group, switch.clock())[0].references;
     assert_eq!((references(&switch, 4), references(&switch, 5)), (2, 1));
-    // A rule that takes another's place takes its references.
+    // A rule that replaces another takes over its references.
     switch.mod13(rule(3, to_group(4))).unwrap();
     assert_eq!((references(&switch, 4), references(&switch, 5)), (3, 0));
 
     let delete = change(GroupCommand::Delete, 4, GroupKind::All, vec![]);
     let now = switch.clock();
-    // Taken back, nothing has happened.
+    // After a rollback nothing has changed.
     let before = switch.flows();
     switch.pipeline.begin_batch();
     switch
@@ -279,7 +279,7 @@ fn rules_need_their_groups_and_go_with_them() {
     assert_eq!(switch.flows().len(), 1);
 }
 
-/// Slots, versions and counters of groups that come and go are used again.
+/// Slots, versions and counters of deleted groups are reused.
 #[test]
 fn groups_that_come_and_go_leave_nothing() {
     let mut switch = Switch::new();

@@ -1,6 +1,6 @@
-//! What a pipeline keeps about its rules for others: changes for watchers, rules that may be
-//! evicted, how full tables are, dumps in slices, and indexes for commands that mean many rules.
-//! Each against a plain twin.
+//! What a pipeline keeps about its rules: changes for monitors, rules that may be evicted, how full
+//! tables are, dumps in slices, and indexes for commands that affect many rules. Each is compared
+//! with a plain reference.
 
 use crate::common::{Switch, add, apply, everything, fields, flow, output, with};
 use openflow::action::Subfield;
@@ -43,7 +43,8 @@ fn changes_are_noted_in_order_while_somebody_watches() {
     switch.pipeline.watch(true);
     switch.mod13(add(in_port(1), 1)).unwrap();
     switch.mod13(add(in_port(2), 2)).unwrap();
-    // A modification that changes nothing is none; adding again is an addition.
+    // A modification that changes nothing leaves no note; adding the same rule again is an
+    // addition.
     switch
         .mod13(flow(FlowModCommand::Modify, in_port(1), 0))
         .unwrap();
@@ -67,7 +68,7 @@ fn changes_are_noted_in_order_while_somebody_watches() {
             (removed, 2)
         ]
     );
-    // Refused and rolled back changes leave no notes.
+    // Changes that are refused or rolled back leave no notes.
     assert!(
         switch
             .mod13(with(add(in_port(3), 3), |change| change.table = 254))
@@ -182,7 +183,7 @@ fn pages_hold_few_changes_and_follow_each_other() {
     }
 }
 
-/// A table of `limit` rules that makes room, grouped by `groups`.
+/// Returns a switch whose table evicts rules beyond `limit`, grouped by `groups`.
 fn evicting(limit: u32, groups: &[Field]) -> Switch {
     let mut switch = Switch::new();
     switch.pipeline.set_table_limit(0, limit);
@@ -230,10 +231,10 @@ fn a_full_table_lets_the_least_important_go_then_the_one_that_expires_first() {
     assert_eq!(priorities(&switch), [1, 4, 5]);
     switch.mod13(timed(6, 0, 0)).unwrap();
     switch.mod13(timed(7, 0, 0)).unwrap();
-    // Rules without a timeout stay, and what would drive them out is refused.
+    // Rules without a timeout stay; an add that would have to evict one is refused.
     assert_eq!(priorities(&switch), [5, 6, 7]);
     assert_eq!(switch.mod13(timed(8, 0, 5)), Err(Error::TableFull));
-    // A rolled back batch brings back what was evicted.
+    // Rolling back a batch restores what was evicted.
     switch
         .mod13(flow(FlowModCommand::Delete, in_port(7), 0))
         .unwrap();
@@ -309,10 +310,10 @@ fn vacancy_is_told_at_each_threshold_once() {
     assert_eq!(switch.pipeline.vacancy_thresholds(0), None);
 }
 
-/// A match as words that can be ordered.
+/// A match as words, which can be ordered.
 type Words = Vec<(u8, u64, u64)>;
 
-/// One of a few hundred matches of several shapes.
+/// Returns one of a few hundred matches of several shapes.
 fn some_match(number: u16) -> Match {
     let port = u128::from(number % 7);
     let address = 0x0a00_0000 + u128::from(number / 7 % 50);
@@ -325,7 +326,7 @@ fn some_match(number: u16) -> Match {
             (Field::Ipv4Dst, address),
         ]),
         3 => fields(&[(Field::EthType, 0x0806)]),
-        // These have bits in common with the others, but neither has all of the other's.
+        // These share bits with the others, but neither includes all of the other's.
         4 => {
             let mut matching = fields(&[(Field::EthType, 0x0800), (Field::Ipv4Src, port)]);
             let bytes = (address as u32).to_be_bytes();
@@ -345,8 +346,8 @@ fn some_match(number: u16) -> Match {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(24))]
 
-    /// With groups, the rule that goes is of a largest group, and nobody's group falls below an
-    /// equal share.
+    /// With groups, the evicted rule is of a largest group, and no group falls below an equal
+    /// share.
     #[test]
     fn eviction_is_fair(limit in 4_u32..20, ports in prop::collection::vec(0_u16..4, 30..120)) {
         let mut switch = evicting(limit, &[Field::InPort]);
@@ -367,8 +368,8 @@ proptest! {
         }
     }
 
-    /// Non-strict commands and overlap checks on a large table, whose indexes come and go, do what
-    /// they do on a list of rules.
+    /// Non-strict commands and overlap checks on a large table, whose indexes come and go, have the
+    /// same results as on a list of rules.
     #[test]
     fn indexes_find_what_a_list_finds(
         steps in prop::collection::vec((0_u8..10, 0_u16..1400, 0_u16..6, 0_u64..3), 200..500),
@@ -378,7 +379,7 @@ proptest! {
             matching.words().iter().map(|word| (word.word, word.mask, word.value)).collect()
         };
         let mut cookies: BTreeMap<(u16, Words), (Match, u64)> = BTreeMap::new();
-        // Large enough that indexes are made.
+        // Enough rules that indexes are made.
         for number in 0..1200_u16 {
             let matching = fields(&[(Field::InPort, u128::from(number % 7)), (Field::EthType, 0x0800), (Field::Ipv4Dst, 0x0b00_0000 + u128::from(number))]);
             switch.mod13(with(add(matching.clone(), 9), |change| change.cookie = u64::from(number % 3))).unwrap();
@@ -429,8 +430,8 @@ proptest! {
         prop_assert_eq!(switch.flows().len(), cookies.len());
     }
 
-    /// A dump gives each rule that is there throughout once, and no rule twice that was not taken
-    /// away meanwhile, whatever changes between its slices.
+    /// Whatever changes between its slices, a dump gives each rule that exists throughout once, and
+    /// no rule twice unless it was removed meanwhile.
     #[test]
     fn dumps_are_whole(
         budget in 1_usize..9,
@@ -475,7 +476,7 @@ proptest! {
     }
 }
 
-/// Rules by the port that they match.
+/// Returns the number of rules for each port that they match.
 fn sizes(switch: &Switch) -> BTreeMap<u64, usize> {
     let mut sizes = BTreeMap::new();
     for rule in switch.flows() {
@@ -485,7 +486,7 @@ fn sizes(switch: &Switch) -> BTreeMap<u64, usize> {
     sizes
 }
 
-/// A dump in slices of `budget`, with something done between them.
+/// Dumps in slices of `budget`, calling a function between them.
 fn dump(
     switch: &mut Switch,
     request: &openflow::flow::FlowStatsRequest,

@@ -1,10 +1,10 @@
-//! Rules that packets ask for: the walk and its requests against the twin and its flow mods, on
-//! generated rules and packets, while rules change.
+//! Learned rules: the walk with its learn requests compared with the reference and its flow mods,
+//! on generated rules and packets, while rules change.
 //!
-//! Two switches get the same rules. One walks packets and makes the rules that they ask for; the
-//! other evaluates them one by one and carries out the flow mods that the twin notes. What leaves,
-//! and afterwards every rule, must be the same. `SLUICE_CASES` sets the number of cases,
-//! `SLUICE_SEED` the first.
+//! Two switches get the same rules. One walks packets and adds the rules that they ask for; the
+//! other evaluates the packets with the reference and carries out the flow mods that this returns.
+//! What leaves, and afterwards all rules, must be the same. `SLUICE_CASES` sets the number of
+//! cases, `SLUICE_SEED` the first seed.
 
 use crate::common;
 use crate::common::generate::ways::SHARED;
@@ -21,7 +21,7 @@ use pipeline::twin::Surroundings;
 use pipeline::{FlowModOutcome, twin};
 use std::collections::HashMap;
 
-/// A switch that walks, one that the twin evaluates, and what they are made of.
+/// A switch that walks, a switch for the reference, and the generator's state.
 struct Pair {
     random: Random,
     walker: Walker,
@@ -29,7 +29,7 @@ struct Pair {
     known: HashMap<(u8, u16), Match>,
     actions: Vec<Action>,
     taught: usize,
-    /// The one port whose packets teach; None for any.
+    /// The only port whose packets learn; None for any.
     teacher: Option<u32>,
 }
 
@@ -40,7 +40,7 @@ fn number(name: &str, default: u64) -> u64 {
         .unwrap_or(default)
 }
 
-/// What two switches must agree on; times and counts aside.
+/// Returns the rules on which the two switches must agree, without times and counts.
 fn rules(switch: &Switch) -> Vec<FlowStats> {
     let mut rules: Vec<FlowStats> = switch
         .flows()
@@ -74,18 +74,18 @@ impl Pair {
         }
     }
 
-    /// Changes rules of both. `table_0`: what rules of the first table do before anything else.
+    /// Changes rules of both switches. `first_only`: only rules of table 0 get learn actions.
     fn mutate(&mut self, count: u64, first_only: bool) {
         for _ in 0..count {
             let mut change = change(&mut self.random, &mut self.known);
-            // Parts of conditions share a priority, which rules of no other kind may have.
+            // Parts of conjunctions share a priority, which no other rules may have.
             let ordinary = change.priority < SHARED;
             let chosen =
                 change.table == 0 && self.random.one_in(2) || !first_only && self.random.one_in(6);
             if ordinary && chosen {
                 if let Some(port) = self.teacher {
                     change.matching.set_exact(Field::InPort, port.into());
-                    // Rules of one precedence have one match, as others have.
+                    // As with other rules, those of one priority must have one match.
                     change.priority += 2 * SHARED;
                 }
                 let mut list: Vec<Action> = (0..1 + self.random.below(2))
@@ -117,7 +117,7 @@ impl Pair {
         self.actions[index].clone()
     }
 
-    /// Evaluates a packet and carries out what it has taught.
+    /// Evaluates a packet and carries out what it has learned.
     fn evaluate(&mut self, in_port: u32, bytes: &[u8]) -> twin::Outcome {
         let outcome = twin::evaluate(&self.other.pipeline, in_port, bytes);
         for change in &outcome.learned {
@@ -146,7 +146,7 @@ impl Pair {
     }
 }
 
-/// Each packet alone, with rules that teach anywhere, in clones and after outputs.
+/// Sends each packet alone, with learn actions anywhere, also in clones and behind outputs.
 fn one_by_one(seed: u64) -> (usize, usize) {
     let mut pair = Pair::new(seed);
     let size = pair.random.pick(&[4, 12, 40]);
@@ -160,7 +160,7 @@ fn one_by_one(seed: u64) -> (usize, usize) {
             let got = pair.walker.walk(in_port, std::slice::from_ref(&bytes));
             packets += 1;
             if outcome.cut_short {
-                // Where a bound ends a packet, what it has taught by then is not defined.
+                // If a limit ends a packet, what it has learned by then is undefined.
                 return (packets, pair.taught);
             }
             let expected = common::learning::comparable(&outcome.effects);
@@ -197,10 +197,10 @@ fn what_packets_teach_is_what_the_actions_say() {
     }
 }
 
-/// Packets of one burst, or of bursts of several ports: each does as if those before it had been
-/// done with. Rules that teach are in the first table, of one port's packets where there are
-/// several. Returns how many were compared, how many met what others had taught, and how many of
-/// those came in by another port.
+/// Sends packets in one burst, or in bursts of several ports: each must do what it would do after
+/// all earlier ones were finished. Rules with learn actions are in table 0; with several ports they
+/// match one port's packets. Returns how many packets were compared, how many met rules learned by
+/// others, and how many of those came in by another port.
 fn back_to_back(seed: u64, several: bool) -> (usize, usize, usize) {
     let mut pair = Pair::new(seed ^ 0x5555);
     pair.teacher = several.then_some(1);
@@ -216,12 +216,12 @@ fn back_to_back(seed: u64, several: bool) -> (usize, usize, usize) {
         for index in 0..12 {
             let mut bytes = frame(&mut pair.random, [0xa5, index]);
             let port = match several {
-                // Half of them come by the port that teaches.
+                // Half of them come in by the port whose packets learn.
                 true if index % 4 >= 2 => 2 + pair.random.below(2) as u32,
                 _ => 1,
             };
             if port != 1 && pair.random.one_in(2) {
-                // Like one that has taught something, or an answer to it.
+                // Like an earlier packet that may have learned something, or an answer to it.
                 let like = pair.random.below(packets.len() as u64) as usize;
                 bytes = Vec::clone(&packets[like]);
                 let end = bytes.len();
@@ -302,7 +302,8 @@ fn the_packet_behind_obeys() {
     }
 }
 
-/// Ports whose packets teach nothing go in bursts of their own beside one whose packets do.
+/// Packets of other ports, in bursts of their own, meet the rules that the first port's packets
+/// learn.
 #[test]
 fn packets_of_other_ports_obey() {
     let first = number("SLUICE_SEED", 1);
@@ -325,8 +326,8 @@ fn packets_of_other_ports_obey() {
     }
 }
 
-/// A packet that stops for a controller goes on as if it had not, if the controller changes
-/// nothing.
+/// A packet that is paused for a controller continues as if it had not been, if the controller
+/// changes nothing.
 #[test]
 fn a_packet_that_is_resumed_goes_on() {
     let first = number("SLUICE_SEED", 1);
@@ -358,7 +359,7 @@ fn a_packet_that_is_resumed_goes_on() {
     assert!(paused as u64 > cases, "{paused} packets stopped");
 }
 
-/// A rule is there once however many packets ask for it, and its hard timeout counts from the last
+/// A rule is added once, however many packets ask for it, and its hard timeout counts from the last
 /// that did.
 #[test]
 fn learning_again_only_restarts_the_hard_timeout() {
@@ -389,13 +390,13 @@ fn learning_again_only_restarts_the_hard_timeout() {
     walker.switch.now += 10_001;
     let now = walker.switch.clock();
     assert_eq!(walker.switch.pipeline.expire(now).changed, 1);
-    // It is asked for again once it is gone.
+    // When it is gone, it is asked for again.
     walker.switch.publish();
     walker.walk(1, &[packet]);
     assert_eq!(walker.asked(), 1);
 }
 
-/// Nobody answers: packets go on after a while, in order, and nothing stays behind.
+/// Without answers, packets continue after a while, in order, and nothing is left behind.
 #[test]
 fn packets_go_on_without_an_answer() {
     let mut walker = Walker::new();
@@ -426,7 +427,7 @@ fn packets_go_on_without_an_answer() {
     assert_eq!(walker.switch.program.domain.collect(), 0);
 }
 
-/// `delete_learned` counts rules that teach, also when a batch is taken back.
+/// `delete_learned` counts the rules with the learn action, also when a batch is rolled back.
 #[test]
 fn what_was_taught_goes_with_the_last_that_taught_it() {
     let mut walker = Walker::new();
@@ -466,15 +467,15 @@ fn what_was_taught_goes_with_the_last_that_taught_it() {
     assert_eq!(learned(&walker), 0);
     walker.switch.pipeline.roll_back();
     assert_eq!(learned(&walker), all);
-    // One that teaches otherwise takes its place.
+    // A rule with a different learn action replaces it.
     let mut other = learn.clone();
     other.cookie = 0x78;
     walker.switch.mod10(teacher(2, &other)).unwrap();
     assert_eq!(learned(&walker), 0);
 }
 
-/// A packet-out's pipeline fields are known to what it teaches, and a frame without an Ethertype
-/// has the one that rules look for.
+/// Rules learned from a packet-out can use its pipeline fields, and a frame without an Ethertype
+/// has the one that rules match.
 #[test]
 fn packet_outs_teach_by_all_that_is_known_of_them() {
     let known = [
@@ -489,7 +490,7 @@ fn packet_outs_teach_by_all_that_is_known_of_them() {
         let specs = copied
             .map(|part| common::learning::spec(LearnSource::Field(part), LearnTarget::Match(part)));
         let learn = common::learning::plain(3, 99, specs.collect());
-        // The rule that teaches asks for all of it, too.
+        // The rule with the learn action matches all of it, too.
         let mut asked = common::fields(&known);
         asked.set_exact(Field::EthType, ethertype);
         let rule = common::with(common::add(asked.clone(), 1), |change| {

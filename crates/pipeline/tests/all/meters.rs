@@ -1,5 +1,5 @@
-//! Meters as state: what is refused, what a deletion takes along, and what passes at which rate,
-//! packet by packet, as in the twin.
+//! Meters: their errors, the rules deleted with them, and which packets pass at which rate,
+//! compared packet by packet with the reference.
 
 use crate::common::generate::{Random, frame};
 use crate::common::{Switch, add, apply, effects, fields, output, with};
@@ -61,7 +61,7 @@ fn metered(in_port: u64, number: u32) -> openflow::flow::FlowMod {
     )
 }
 
-/// 1.3.5 section 6.5 and the errors of section 7.5.4.13, as Open vSwitch gives them.
+/// OpenFlow 1.3.5 section 6.5 and the errors of section 7.5.4.13, as Open vSwitch gives them.
 #[test]
 fn bad_meters_are_refused() {
     use MeterCommand::*;
@@ -180,7 +180,7 @@ fn rules_go_with_their_meter_and_say_so() {
         switch.pipeline.meter_stats(number, now).unwrap()[0].flows
     };
     assert_eq!((flows(&switch, 5), flows(&switch, 6)), (3, 2));
-    // Replaced and deleted rules count no longer.
+    // Replaced and deleted rules no longer count.
     switch.mod13(metered(3, 5)).unwrap();
     assert_eq!((flows(&switch, 5), flows(&switch, 6)), (4, 1));
     let outcome = send(
@@ -190,12 +190,12 @@ fn rules_go_with_their_meter_and_say_so() {
     let removed = outcome.unwrap().removed;
     let reasons: Vec<_> = removed.iter().map(|rule| rule.reason).collect();
     assert_eq!(reasons, [FlowRemovedReason::MeterDelete; 3]);
-    // What only tells controllers through it stays.
+    // A rule that only uses it in a `controller` action stays.
     assert_eq!(switch.flows().len(), 1);
     assert_eq!(flows(&switch, 6), 0);
 }
 
-/// Counts what leaves.
+/// Counts the packets that leave.
 #[derive(Default)]
 struct Sink {
     now_ns: u64,
@@ -278,8 +278,8 @@ fn some_actions(random: &mut Random, depth: u32) -> Vec<Action> {
     (0..random.below(5)).map(|_| action(random)).collect()
 }
 
-/// Packet by packet, as time passes: the same effects as in the twin, exact counts, a named drop
-/// for each packet that a meter ends.
+/// Packet by packet as time passes: the same effects as in the reference, exact counts, and a named
+/// drop for each packet that a meter drops.
 #[test]
 fn what_passes_is_what_passes_in_the_twin() {
     let (mut passed, mut dropped, mut changed) = (0, 0, 0);
@@ -299,7 +299,7 @@ fn what_passes_is_what_passes_in_the_twin() {
         for table in 0..3 {
             let mut instructions = apply(&some_actions(&mut random, if table > 1 { 3 } else { 0 }));
             if let Instruction::ApplyActions(actions) = &mut instructions[0] {
-                // Resubmits lead onwards only.
+                // Only resubmits to later tables.
                 actions.retain(|action| !format!("{action:?}").contains("Resubmit") || table == 0);
             }
             if random.one_in(2) {
@@ -332,7 +332,7 @@ fn what_passes_is_what_passes_in_the_twin() {
                     command: MeterCommand::Modify,
                     config: some_meter(&mut random, 2),
                 };
-                // Added and changed at a whole millisecond, as the clock of changes has it.
+                // Added and changed at a whole millisecond, the resolution of the clock of changes.
                 now_ns = now_ns.next_multiple_of(1_000_000);
                 let at = Clock::from_ms(now_ns / 1_000_000);
                 switch.pipeline.meter_mod(&change, at).unwrap();
@@ -367,7 +367,7 @@ fn what_passes_is_what_passes_in_the_twin() {
     );
 }
 
-/// A packet-in that a meter drops is dropped by its own name, and the packet goes on.
+/// A packet-in that a meter drops has a drop reason of its own, and the packet continues.
 #[test]
 fn packet_ins_have_meters_of_their_own() {
     let mut switch = Switch::new();
@@ -386,7 +386,7 @@ fn packet_ins_have_meters_of_their_own() {
         pause: false,
         meter_id,
     };
-    // The action's own meter, an unknown one and none, which leave the bridge's in force.
+    // The action's own meter; an unknown one and none, with which the bridge's applies.
     let actions = [
         to(Some(3)),
         to(Some(3)),

@@ -1,5 +1,5 @@
-//! Open vSwitch itself beside the twin: the same generated rules and packets, sent to a real
-//! `ovs-vswitchd` with dummy ports.
+//! Compares Open vSwitch itself with the reference: the same generated rules and packets are sent
+//! to a real `ovs-vswitchd` with dummy ports.
 //!
 //! `cargo test -p sluice-pipeline --test all openvswitch -- --ignored` (root, Debian's openvswitch
 //! packages; `SLUICE_CASES`, `SLUICE_SEED`). The daemon runs in a network namespace and a directory
@@ -24,16 +24,16 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-/// Ports that rules name; one more takes in markers.
+/// Ports that rules name; another one receives markers.
 const PORTS: u32 = 4;
 const MARKER_PORT: u32 = 5;
 
-/// A real Open vSwitch.
+/// A running Open vSwitch.
 struct Reference {
     directory: PathBuf,
     control: UnixStream,
     openflow: UnixStream,
-    /// How far each port's output has been read.
+    /// How much of each port's output has been read.
     read: HashMap<u32, usize>,
     markers: u32,
 }
@@ -163,7 +163,7 @@ impl Reference {
         bytes
     }
 
-    /// Sends flow mods and tells for each the error it met.
+    /// Sends flow mods; returns the error of each.
     fn send(&mut self, changes: &[FlowMod]) -> Vec<Option<Error>> {
         let mut all = Vec::new();
         for (index, change) in changes.iter().enumerate() {
@@ -198,13 +198,13 @@ impl Reference {
         }
     }
 
-    /// Sends a message that is not answered.
+    /// Sends a message that has no reply.
     fn tell(&mut self, message: &Message) {
         let bytes = openflow::encode::encode(Version::V1_3, 7, message);
         self.openflow.write_all(&bytes).unwrap();
     }
 
-    /// Frames that left by a port since the last call.
+    /// Returns the frames that left by a port since the last call.
     fn sent(&mut self, number: u32) -> Vec<Vec<u8>> {
         let file =
             std::fs::read(self.directory.join(format!("p{number}.pcap"))).unwrap_or_default();
@@ -227,9 +227,9 @@ impl Reference {
         assert!(reply.contains("\"error\":null"), "{reply}");
     }
 
-    /// What leaves by each port because of a frame. A marker sent behind it tells when all has
-    /// left, except what its handler threads still have: for that there is some time while it
-    /// is not what is wanted.
+    /// Sends a frame in by a port and returns what leaves by each port. A marker sent behind it
+    /// shows when everything has left, except what handler threads still have: they get up to a
+    /// second while the result is not the wanted one.
     fn inject(
         &mut self,
         number: u32,
@@ -281,7 +281,7 @@ impl Drop for Reference {
     }
 }
 
-/// Fields that the reference has not.
+/// Fields that Open vSwitch lacks.
 const UNKNOWN: [Field; 2] = [Field::PbbIsid, Field::PbbUca];
 /// Fields that it does not write.
 const UNWRITTEN: [Field; 4] = [
@@ -291,12 +291,12 @@ const UNWRITTEN: [Field; 4] = [
     Field::MplsBos,
 ];
 
-/// Actions that both have and that leave by a port alone.
+/// Returns whether both switches have these actions, with effects that only show at ports.
 fn comparable(instructions: &[Instruction]) -> bool {
     fn fit(actions: &[Action]) -> bool {
         actions.iter().all(|action| match action {
             Action::Output { port, .. } => *port != port::NORMAL && *port != port::LOCAL,
-            // No packet leaves by these in a way to be compared, or 1.3 has no such action.
+            // These do not show at a port in a comparable way, or 1.3 has no such action.
             Action::Enqueue { .. }
             | Action::SetVlanVid { .. }
             | Action::SetVlanPcp { .. }
@@ -307,9 +307,9 @@ fn comparable(instructions: &[Instruction]) -> bool {
             | Action::SetL4Src(_)
             | Action::SetL4Dst(_)
             | Action::Meter(_) => false,
-            // Its hash goes other ways.
+            // Its hash differs.
             Action::Bundle(_) | Action::Multipath(_) => false,
-            // The reference has none of these.
+            // Open vSwitch has none of these.
             Action::CopyTtlIn | Action::CopyTtlOut | Action::PushPbb(_) | Action::PopPbb => false,
             Action::SetField { field, .. }
             | Action::Load {
@@ -326,10 +326,10 @@ fn comparable(instructions: &[Instruction]) -> bool {
                 src: Subfield { field, .. },
                 ..
             } if UNKNOWN.contains(field) => false,
-            // The reference cuts before it pushes the tags of earlier actions, so its packets are
-            // longer than asked for.
+            // Open vSwitch truncates before it pushes the tags of earlier actions, so its packets
+            // are longer than requested.
             Action::OutputTrunc { .. } => false,
-            // The reference lets it end the whole walk; so do we, but not in a way that 3.1's
+            // In Open vSwitch it ends the whole walk; here too, but not in the way that 3.1's
             // manual describes.
             Action::Clone(inner) => fit(inner) && !inner.contains(&Action::Exit),
             _ => true,
@@ -341,9 +341,9 @@ fn comparable(instructions: &[Instruction]) -> bool {
     })
 }
 
-/// Makes parts of conditions agree in number and priority: what becomes of others is nothing that a
-/// manual defines. Each rule is one part of one condition, and no two conditions, nor a condition
-/// and another rule, have the same priority.
+/// Makes parts of conjunctions agree in number of clauses and in priority, since no manual defines
+/// the effect of others. Each rule is one part of one conjunction, and no two conjunctions, nor a
+/// conjunction and another rule, have the same priority.
 fn agree(change: &mut FlowMod) {
     const FIRST: u16 = 50_000;
     let mut list = change.instructions.to_vec();
@@ -370,7 +370,7 @@ fn agree(change: &mut FlowMod) {
     change.instructions = list.into();
 }
 
-/// What leaves by each port as the twin sees it.
+/// Returns what leaves by each port according to the reference.
 fn expected(effects: &[Effect]) -> HashMap<u32, Vec<Vec<u8>>> {
     let mut all: HashMap<u32, Vec<Vec<u8>>> =
         (1..=PORTS).map(|number| (number, Vec::new())).collect();
@@ -397,7 +397,7 @@ fn expected(effects: &[Effect]) -> HashMap<u32, Vec<Vec<u8>>> {
     all
 }
 
-/// Without the DEI of its tags, which the reference drops when it writes a tag.
+/// Clears the DEI of a frame's tags, which Open vSwitch clears when it writes a tag.
 fn without_dei(mut frame: Vec<u8>) -> Vec<u8> {
     for at in [12, 16] {
         if !matches!(frame.get(at..at + 3), Some([0x81, 0, _] | [0x88, 0xa8, _])) {
@@ -408,7 +408,7 @@ fn without_dei(mut frame: Vec<u8>) -> Vec<u8> {
     frame
 }
 
-/// How many MPLS labels stand behind the tags.
+/// Returns the number of MPLS labels behind the tags.
 fn labels(frame: &[u8]) -> usize {
     let type_of = |at: usize| frame.get(at..at + 2).map(|kind| [kind[0], kind[1]]);
     let mut at = 12;
@@ -472,9 +472,9 @@ fn open_vswitch_does_the_same() {
             let mut change = change(&mut random, &mut known);
             agree(&mut change);
             let text = format!("{:?}", change.instructions);
-            // In 1.3 a meter is an instruction, and nothing says one inside a clone.
+            // In 1.3 a meter is an instruction, which cannot be inside a clone.
             let metered_clone = text.contains("Clone") && text.contains("Meter(");
-            // Two tags, and a write that takes the outer away: the reference loses both.
+            // With two tags and a write that removes the outer one, Open vSwitch loses both.
             let odd = text.contains(if pushes { "VlanTci" } else { "PushVlan" })
                 || text.contains(if pops { "PushMpls" } else { "PopMpls" });
             let unknown = !change.matching.get(Field::PbbIsid).1.is_zero();
@@ -483,13 +483,14 @@ fn open_vswitch_does_the_same() {
                 && !odd
                 && !metered_clone
                 && !unknown
-                // They go before all others, and most are parts of conditions that lead to no rule.
+                // They take precedence over all others, and most are parts of conjunctions that
+                // lead to no rule.
                 && (!text.contains("Conjunction") || random.one_in(4))
             {
                 changes.push(change);
             }
         }
-        // Meters that nothing exceeds: it is a matter of moments what does.
+        // Meters that nothing exceeds: otherwise results would depend on timing.
         for number in 1..=4 {
             let change = never_exceeded(number);
             switch
@@ -510,12 +511,12 @@ fn open_vswitch_does_the_same() {
         for index in 0..8 {
             let in_port = 1 + random.below(3) as u32;
             let bytes = frame(&mut random, [0xa5, index]);
-            // Behind a second tag the reference does not look even when the first is popped.
+            // Open vSwitch parses nothing behind a second tag, even when the first is popped.
             if matches!(bytes[16..18], [0x81, 0] | [0x88, 0xa8]) {
                 continue;
             }
-            // Of two labels the reference takes both off when told that the second is something
-            // else; of more than three it takes none off, and it puts no fourth on.
+            // Of two labels, Open vSwitch removes both if the pop's Ethertype is not MPLS; of more
+            // than three it removes none, and it does not push a fourth.
             if labels(&bytes) > if pops { 1 } else { 2 } {
                 continue;
             }
@@ -526,7 +527,7 @@ fn open_vswitch_does_the_same() {
             }
             let theirs = reference.inject(in_port, &bytes, &ours);
             if ours.values().flatten().any(|frame| has_three_tags(frame)) {
-                continue; // the reference keeps two and loses the innermost
+                continue; // Open vSwitch keeps two and loses the innermost
             }
             packets += 1;
             left += theirs.values().map(Vec::len).sum::<usize>();

@@ -1,4 +1,4 @@
-//! The map of tunnel options, and rules over it.
+//! The map of tunnel options, and rules with such options.
 
 use crate::common::{Switch, add, apply, everything, output, with};
 use openflow::action::{Action, Subfield};
@@ -44,8 +44,7 @@ fn a_map_changes_as_in_open_vswitch() {
     let refused = [
         (mapping(2, 4, 0), Error::TlvAlreadyMapped),
         (mapping(0, 4, 9), Error::TlvDuplicate),
-        // The second half of field 1 is where field 2 would lie, and field 36 lies where field 0
-        // does.
+        // The second half of field 1 overlaps field 2, and field 36 has the place of field 0.
         (mapping(2, 4, 2), Error::TlvTableFull),
         (mapping(2, 4, 36), Error::TlvTableFull),
         (mapping(2, 124, 20), Error::TlvTableFull),
@@ -53,7 +52,7 @@ fn a_map_changes_as_in_open_vswitch() {
     ];
     let before = switch.pipeline.tlv_table();
     for (mapping, error) in refused {
-        // A message is done as a whole: its first entry does not stay.
+        // A message is carried out as a whole: its first entry is not added.
         let both = change(TlvCommand::Add, &[self::mapping(77, 4, 30), mapping]);
         assert_eq!(switch.pipeline.tlv_table_mod(&both), Err(error));
         assert_eq!(switch.pipeline.tlv_table(), before);
@@ -170,7 +169,7 @@ fn a_match_asks_for_the_option_and_all_of_its_bytes() {
         found(|key| key.set_u64(packet::key::at::TUN_METADATA_PRESENT, 1)),
         5
     );
-    // The neighbour's bytes do not count.
+    // The bytes of the next option are not compared.
     assert_eq!(found(|key| key.set_u32(504, 7)), 5);
     assert_eq!(found(|key| key.set_u8(508, 1)), 4);
     let mut told = Match::any();
@@ -182,8 +181,8 @@ fn a_match_asks_for_the_option_and_all_of_its_bytes() {
     assert_eq!(value.to_u64(), 1 << 24);
 }
 
-/// A packet-out names a field as its sender does: with as many bytes as fit its value on the wire,
-/// or as the field may have at most. The map says which of them it writes.
+/// A packet-out has a field with the length that its sender used: as many bytes as the value needs
+/// on the wire, or the maximum. The map decides which bytes it writes.
 #[test]
 fn packet_outs_write_as_much_of_an_option_as_the_map_says() {
     let switch = mapped(&[mapping(0, 4, 0), mapping(1, 4, 1)]);

@@ -1,5 +1,5 @@
-//! Changes while workers walk: a publication is seen whole or not at all, in every table, and after
-//! it has passed by every packet.
+//! Changes while workers walk: a publication is seen as a whole or not at all, in all tables, and
+//! once published by every packet.
 
 use crate::common::*;
 use openflow::action::Instruction;
@@ -12,7 +12,7 @@ use program::host::{Context, DropReason, Host};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Where packets went.
+/// The ports to which packets were sent.
 #[derive(Default)]
 struct Ports(Vec<u32>, usize);
 
@@ -35,8 +35,8 @@ impl Host<HeapFrame> for Ports {
     }
 }
 
-/// The rules of one generation: the first table stamps packets with its number, the second knows
-/// only that number.
+/// Replaces the rules by those of one generation: the first table writes the generation's number
+/// into packets, and the second matches only that number.
 fn move_to(switch: &mut Switch, generation: u32, filler: u32) {
     let mut stamp = add(packet::Match::any(), 1);
     let value = Value::from_u128(generation.into(), 4);
@@ -66,7 +66,7 @@ fn move_to(switch: &mut Switch, generation: u32, filler: u32) {
     switch
         .mod13(known(FlowModCommand::Add, generation))
         .unwrap();
-    // Other rules come and go, so that lookups change their shape meanwhile.
+    // Other rules come and go, so that tables change their classifier meanwhile.
     for number in 0..filler {
         let at = 50_000 + (generation + number) % 40;
         let command = if generation.is_multiple_of(3) {

@@ -1,5 +1,5 @@
-//! Changes of many rules in slices: the same as at once, seen by packets at one moment, and told
-//! with what was counted until then.
+//! Changes of many rules in slices: they have the same result as at once, packets see them at one
+//! moment, and reports have the counters up to that moment.
 
 use crate::common::*;
 use openflow::Version;
@@ -9,7 +9,7 @@ use packet::{Field, FlowKey, Match};
 use pipeline::{Begun, FlowModOutcome};
 use proptest::prelude::*;
 
-/// What a rule is like, in few numbers, so that commands often mean some of several.
+/// A rule described by few small numbers, so that a command often selects several.
 #[derive(Clone, Debug)]
 struct Kind {
     table: u8,
@@ -51,8 +51,8 @@ fn matching(source: Option<u8>, destination: Option<u8>) -> Match {
     fields(&all)
 }
 
-/// A precedence of its own for rules of each shape: which of several that overlap and have the same
-/// is met is not defined (OpenFlow 1.3.5 section 6.4).
+/// Returns a priority of its own for each shape of rules: it is undefined which of several
+/// overlapping rules with the same priority is met (OpenFlow 1.3.5 section 6.4).
 fn rank(source: Option<u8>, destination: Option<u8>) -> u16 {
     u16::from(source.is_some()) + u16::from(destination.is_some())
 }
@@ -72,7 +72,7 @@ impl Kind {
     }
 }
 
-/// A modify or delete that is not strict.
+/// A non-strict modify or delete.
 #[derive(Clone, Debug)]
 struct Wide {
     delete: bool,
@@ -141,8 +141,8 @@ impl Wide {
     }
 }
 
-/// Where packets of every kind go, by the tables as a worker sees them now: priority, cookie, and
-/// what is done.
+/// Returns the rule that a worker now finds for packets of every kind: priority, cookie and
+/// actions.
 fn seen(switch: &Switch) -> Vec<Option<(u32, u64, String)>> {
     let mut reader = switch.program.domain.reader().unwrap();
     let guard = reader.begin();
@@ -165,8 +165,8 @@ fn seen(switch: &Switch) -> Vec<Option<(u32, u64, String)>> {
     all
 }
 
-/// Carries a change out in slices of `budget` rules. Others publish between the slices, and see
-/// nothing of it.
+/// Carries out a change in slices of `budget` rules. Others publish between the slices, and see
+/// nothing of the change.
 fn in_slices(
     switch: &mut Switch,
     change: &FlowMod,
@@ -195,7 +195,7 @@ fn in_slices(
     let mut outcome = FlowModOutcome::default();
     loop {
         let applied = switch.pipeline.apply(&mut sweep, budget, &mut outcome, now);
-        // What others do meanwhile.
+        // Meanwhile other work goes on.
         switch.publish();
         switch.pipeline.housekeep(usize::MAX);
         switch.pipeline.shape_now();
@@ -233,7 +233,7 @@ fn told(mut outcome: FlowModOutcome) -> (Vec<FlowRemoved>, usize) {
     (removed, outcome.changed)
 }
 
-/// Both switches hold the same, and packets meet the same.
+/// Checks that both switches have the same rules, and that packets meet the same.
 fn same(whole: &Switch, sliced: &Switch) {
     assert_eq!(whole.flows(), sliced.flows());
     assert_eq!(seen(whole), seen(sliced));
@@ -321,7 +321,7 @@ proptest! {
             }
             sliced.publish();
             sliced.pipeline.housekeep(usize::MAX);
-            // What is yet to be undone must be there.
+            // What is still to be undone must not have been freed.
             sliced.program.domain.collect();
             prop_assert_eq!(&seen(&sliced), &before);
         }
@@ -365,8 +365,8 @@ fn many(switch: &mut Switch, rules: u32, change: impl Fn(&mut FlowMod)) {
     switch.publish();
 }
 
-/// A rule that ends counts until the moment at which packets stop to meet it, and controllers are
-/// told all of that.
+/// A rule counts until the moment from which packets no longer meet it, and controllers are told
+/// the final count.
 #[test]
 fn what_is_counted_before_the_end_is_told() {
     let mut switch = Switch::new();
@@ -409,8 +409,8 @@ fn what_is_counted_before_the_end_is_told() {
     assert!(counted[..999].iter().all(|stats| stats.packets == 0));
 }
 
-/// However many rules are due, each call removes a bounded number, says that more are due, and in
-/// the end all have gone.
+/// However many rules are due, each call removes a bounded number and reports that more are due,
+/// until all are gone.
 #[test]
 fn all_that_is_due_goes_in_slices() {
     let mut switch = Switch::new();
@@ -436,8 +436,8 @@ fn all_that_is_due_goes_in_slices() {
     assert!(switch.flows().is_empty());
 }
 
-/// Rules in use are looked at when they might be due and stay. There may be as many of them as of
-/// others: a call is bounded by those, too.
+/// Rules in use are examined when they might be due, and stay. However many there are, they count
+/// against the bound of a call, too.
 #[test]
 fn rules_in_use_count_against_a_slice() {
     let mut switch = Switch::new();

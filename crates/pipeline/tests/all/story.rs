@@ -1,4 +1,4 @@
-//! The story that the twin tells of a walk.
+//! The story that the reference reports of a walk.
 
 use crate::common::generate::{Random, TABLES, change, frame};
 use crate::common::{Switch, add, apply, fields, output, with};
@@ -18,7 +18,7 @@ fn key(in_port: u32) -> FlowKey {
     key
 }
 
-/// A story in one line: what each step is, and what lies under it.
+/// Returns a story in one line: each step, with its nested steps.
 fn sketch(steps: &[Step]) -> String {
     let one = |step: &Step| {
         let what = match &step.what {
@@ -100,7 +100,7 @@ fn steps_lie_under_what_led_to_them() {
     assert_eq!(outcome, twin::evaluate(&switch.pipeline, 1, &packet));
 }
 
-/// Who listens does what the packet teaches.
+/// Surroundings whose caller carries out what the packet learns.
 fn carries_out() -> Surroundings<'static> {
     Surroundings {
         learns: true,
@@ -108,8 +108,8 @@ fn carries_out() -> Surroundings<'static> {
     }
 }
 
-/// Bits that were not looked at may have any value: the same rules are met. And who listens changes
-/// nothing.
+/// Bits that were not looked at may have any value: the same rules are met. And recording a story
+/// changes nothing.
 #[test]
 fn what_was_not_looked_at_does_not_matter() {
     for seed in 0..150_u64 {
@@ -139,7 +139,7 @@ fn what_was_not_looked_at_does_not_matter() {
                 twin::evaluate(&switch.pipeline, in_port, &packet),
                 "seed {seed}"
             );
-            // Registers and metadata, which no header depends on.
+            // Registers and metadata, on which no header depends.
             let mut other = first;
             for word in at::METADATA / 8..at::TUN_ID / 8 {
                 other.words[word] |= random.next() & !story.looked_at.words[word];
@@ -154,7 +154,7 @@ fn actions(text: &str) -> Vec<Action> {
     openflow::parse::actions(text, &openflow::parse::no_names).unwrap()
 }
 
-/// All effects of a story, with what was known of the packet when each left.
+/// Returns all effects of a story, with the packet's key when each left.
 fn effects(steps: &[Step]) -> Vec<(twin::Effect, FlowKey)> {
     let one = |step: &Step| match &step.what {
         What::Effect(effect) => vec![(**effect).clone()],
@@ -163,7 +163,8 @@ fn effects(steps: &[Step]) -> Vec<(twin::Effect, FlowKey)> {
     steps.iter().flat_map(one).collect()
 }
 
-/// UDP from 1.1.1.1, port 1, to 2.2.2.3, port 5; `place` is the flags and offset of a fragment.
+/// Returns a UDP packet from 1.1.1.1, port 1, to 2.2.2.3, port 5; `place` is the flags and offset
+/// of a fragment.
 fn fragment(place: u16) -> Vec<u8> {
     let mut frame = vec![2; 12];
     frame.extend([8, 0, 0x45, 0, 0, 36, 0, 0]);
@@ -265,8 +266,8 @@ fn learned_rules_are_told_where_somebody_makes_them() {
     }
 }
 
-/// What only tells of a packet does nothing that a controller would have to end, or a rule to
-/// begin.
+/// A trace that only reports does not go beyond a pause, which a controller would have to end, and
+/// learns no rules.
 #[test]
 fn what_is_only_told_stops_at_a_pause_and_teaches_nothing() {
     let mut switch = Switch::new();
@@ -294,7 +295,7 @@ fn what_is_only_told_stops_at_a_pause_and_teaches_nothing() {
     }
 }
 
-/// A flow may have a tag's bits without a tag; rules see them until the packet gets one.
+/// A key may have a tag's bits without a tag; rules see them until the packet gets one.
 #[test]
 fn a_tag_that_is_not_there_has_bits_in_flows_only() {
     let mut switch = Switch::new();

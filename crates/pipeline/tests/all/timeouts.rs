@@ -16,7 +16,7 @@ fn add_timed(switch: &mut Switch, number: u32, idle: u16, hard: u16) {
     switch.mod13(change).unwrap();
 }
 
-/// The rules that go at a moment, as (number, reason).
+/// Returns the rules that expire now, as (number, reason).
 fn expire(switch: &mut Switch) -> Vec<(u64, FlowRemovedReason)> {
     let now = switch.clock();
     let outcome = switch.pipeline.expire(now);
@@ -78,7 +78,7 @@ fn packets_put_the_idle_timeout_off() {
     assert_eq!(expire(&mut switch), [(1, FlowRemovedReason::IdleTimeout)]);
 }
 
-/// A modify starts the hard timeout anew (Open vSwitch), and leaves the idle one alone.
+/// A modify restarts the hard timeout (Open vSwitch), but not the idle timeout.
 #[test]
 fn modifying_restarts_the_hard_timeout() {
     let mut switch = Switch::new();
@@ -100,8 +100,8 @@ fn modifying_restarts_the_hard_timeout() {
     assert_eq!(expire(&mut switch), [(1, FlowRemovedReason::HardTimeout)]);
 }
 
-/// An add that replaces a rule leaves the time since its last packet alone, with its counters or
-/// without them (Open vSwitch).
+/// An add that replaces a rule does not change the time since its last packet, whether or not
+/// counters are kept (Open vSwitch).
 #[test]
 fn adding_again_does_not_put_the_idle_timeout_off() {
     for counts in [false, true] {
@@ -122,7 +122,7 @@ fn adding_again_does_not_put_the_idle_timeout_off() {
     }
 }
 
-/// A rule that is added again lives anew, and what is left of its old deadlines does not matter.
+/// A rule that is added again has new deadlines; the old ones have no effect.
 #[test]
 fn old_deadlines_do_not_count() {
     let mut switch = Switch::new();

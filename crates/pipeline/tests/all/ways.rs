@@ -1,4 +1,5 @@
-//! Conjunctions as flow mods make them, and what `multipath`, `bundle` and their neighbours refuse.
+//! Conjunctions as flow mods make them, and the errors of `multipath`, `bundle` and similar
+//! actions.
 
 use crate::common::{Switch, add, apply, fields, output, with};
 use openflow::action::{
@@ -24,7 +25,7 @@ fn doing(matching: Match, priority: u16, instructions: Vec<Instruction>) -> Flow
     })
 }
 
-/// Priority and counted packets of each rule.
+/// Returns the priority and the packet count of each rule.
 fn counted(switch: &Switch) -> Vec<(u16, u64)> {
     let mut all: Vec<_> = switch
         .flows()
@@ -90,8 +91,8 @@ fn address(last: u8) -> u128 {
     0x0200_0000_0000 | u128::from(last)
 }
 
-/// ovs-fields(7): soft rules are never updated with packet counts; the rule with the conjunction's
-/// number is.
+/// ovs-fields(7): packet counts of soft rules are never updated, only those of the rule with the
+/// conjunction's id.
 #[test]
 fn the_rule_of_the_number_counts_and_the_parts_do_not() {
     let mut switch = Switch::new();
@@ -119,7 +120,7 @@ fn the_rule_of_the_number_counts_and_the_parts_do_not() {
     );
 }
 
-/// A rule changes from a part to one that does something and back, in place.
+/// A modify changes a rule from a part to an ordinary one and back, in place.
 #[test]
 fn a_modify_makes_a_part_of_a_rule_and_a_rule_of_a_part() {
     let mut switch = Switch::new();
@@ -158,7 +159,7 @@ fn a_modify_makes_a_part_of_a_rule_and_a_rule_of_a_part() {
     switch.publish();
     switch.pipeline.housekeep(usize::MAX);
     assert_eq!(found(&switch), Some(1));
-    // A batch that is rolled back leaves the parts as they were.
+    // Rolling back a batch leaves the parts as they were.
     switch.pipeline.begin_batch();
     let all = with(add(Match::any(), 0), |change| {
         change.command = FlowModCommand::Delete
@@ -243,7 +244,7 @@ fn what_cannot_be_chosen_from_is_refused() {
         let mut switch = Switch::new();
         let change = doing(Match::any(), 1, apply(std::slice::from_ref(&action)));
         assert_eq!(switch.mod13(change).map(|_| ()), expected, "{action:?}");
-        // None of them may stand in the action set.
+        // None of them may be in the action set.
         let set = vec![Instruction::WriteActions(vec![action.clone()])];
         let refused = switch.mod13(doing(Match::any(), 2, set));
         assert_eq!(refused.map(|_| ()), Err(Error::BadActionType), "{action:?}");

@@ -1,8 +1,8 @@
-//! Options of tunnels (`NXM_NX_TUN_METADATA0` to `63`) in matches and actions.
+//! Tunnel options (`NXM_NX_TUN_METADATA0` to `63`) in matches and actions.
 //!
-//! Their length is the bridge's to say, so the header may have any, and a value may come short:
-//! zeros go in front. Without a mask all bytes count, however many the bridge's map gives the
-//! field; what is made of that is for whoever has the map ([`packet::options`]).
+//! Their length depends on the bridge's map, so the header may have any, and a short value is
+//! extended by zeros in front. Without a mask all bytes count, however many the map gives the
+//! field; resolving this needs the map ([`packet::options`]).
 
 use crate::codec::wire::Put;
 use crate::model::error::Error;
@@ -12,22 +12,22 @@ use packet::{Field, Match, Value};
 /// `NXM_NX_TUN_METADATA0`, without a length.
 const FIRST: u32 = 0x0001_5000;
 const MASK_BIT: u32 = 1 << 8;
-/// Options come in words.
+/// Options are a multiple of this many bytes.
 const WORD: usize = 4;
 
-/// The field of a header, whatever its length.
+/// Returns the field of a header, whatever its length.
 pub(super) fn field_of(header: u32) -> Option<Field> {
     let option = ((header >> 9).checked_sub(FIRST >> 9)?) as usize;
     let length = (header & 0xff) as usize;
     (option < OPTIONS && length <= LONGEST).then(|| Field::of_tunnel_option(option))
 }
 
-/// A header for actions that name a part of the field.
+/// Returns the header for actions that name a part of the field.
 pub(super) fn header_alone(header: u32) -> u32 {
     header & !0xff | WORD as u32
 }
 
-/// Adds an option to a match. A mask of zeros asks only that it be there.
+/// Adds an option to a match. A mask of zeros only requires that the option is present.
 pub(super) fn add(
     matching: &mut Match,
     option: usize,
@@ -48,13 +48,13 @@ pub(super) fn add(
     }
 }
 
-/// Bytes from the first that is not zero on.
+/// Returns the number of bytes from the first nonzero one on.
 fn significant(bytes: &[u8]) -> usize {
     let zeros = bytes.iter().take_while(|byte| **byte == 0).count();
     bytes.len() - zeros
 }
 
-/// Whether a mask says that all of an option counts: ones over whole words at its end and nothing
+/// Returns whether a mask covers an option as a whole: ones over whole words at its end and nothing
 /// before.
 fn is_whole(mask: &[u8]) -> bool {
     let ones = significant(mask);
@@ -79,7 +79,7 @@ fn put_entry(out: &mut Vec<u8>, option: usize, value: &[u8], mask: Option<&[u8]>
     }
 }
 
-/// Writes what a match says about options.
+/// Encodes the options of a match.
 pub(super) fn put_all(out: &mut Vec<u8>, matching: &Match) {
     for option in 0..OPTIONS {
         let Some((value, mask)) = matching.option(option) else {
@@ -92,7 +92,7 @@ pub(super) fn put_all(out: &mut Vec<u8>, matching: &Match) {
     }
 }
 
-/// Writes an option as a set-field action does, as short as its value is.
+/// Encodes an option for a set-field action, as short as its value allows.
 pub(super) fn put(out: &mut Vec<u8>, option: usize, value: &Value, mask: Option<&Value>) {
     let mask = mask.filter(|mask| !is_whole(mask));
     let length = mask
@@ -107,7 +107,7 @@ mod tests {
     use super::*;
     use crate::codec::oxm::{Strictness, put_fields, read_fields};
 
-    /// Bytes as Open vSwitch 3.1 sends them for a map of 4 bytes.
+    /// The bytes are those that Open vSwitch 3.1 sends for a map of 4 bytes.
     #[test]
     fn matches_look_as_in_open_vswitch() {
         let exact = [0, 1, 0x50, 4, 0, 0, 0, 5];
@@ -119,7 +119,7 @@ mod tests {
                 .unwrap()
                 .matching;
             if is_exact {
-                // What the bridge's map does: all there is becomes four bytes.
+                // As the bridge's map does: four bytes of the value are used.
                 matching.clear_option(0);
                 assert!(matching.set_option(0, &bytes[4..], Some(&[0xff; 4])));
             }
@@ -137,7 +137,7 @@ mod tests {
         let mut long = vec![0, 1, 0x50, 125];
         long.resize(4 + 125, 0);
         assert_eq!(error(&long), Some(Error::BadMatchLength));
-        // The last of a round has no more than four bytes below it.
+        // The last option of a round has only four bytes below it.
         let number = 0x50 + 35 * 2;
         assert_eq!(
             error(&[0, 1, number, 5, 1, 0, 0, 0, 0]),

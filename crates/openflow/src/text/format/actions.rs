@@ -1,15 +1,15 @@
-//! The right side of a rule.
+//! Formats the right side of a rule.
 
 use super::{add, extensions, hexadecimal, ipv4, nxm_name, port, value};
 use crate::model::action::{Action, Instruction, StatTrigger, Subfield};
 use crate::model::port as number;
 
-/// `OFPR_ACTION`, the reason that is not printed.
+/// `OFPR_ACTION`, the default reason, which is not printed.
 const REASON_ACTION: u8 = 1;
-/// A controller gets whole packets; not printed either.
+/// The default `max_len` of a controller, which is not printed: whole packets.
 const ALL_BYTES: u16 = u16::MAX;
 
-/// Writes instructions as `ovs-ofctl` does, `drop` when there are none.
+/// Writes instructions as `ovs-ofctl` does; `drop` if there are none.
 pub fn instructions(out: &mut String, instructions: &[Instruction]) {
     let mut list = List::new(out);
     for instruction in instructions {
@@ -30,7 +30,7 @@ pub fn instructions(out: &mut String, instructions: &[Instruction]) {
                 }
             }
             Instruction::GotoTable(table) => add(list.next(), format_args!("goto_table:{table}")),
-            // No client prints it; its words are those of the specification.
+            // No client prints it; the notation follows the specification.
             Instruction::StatTrigger(trigger) => stat_trigger(list.next(), trigger),
         }
     }
@@ -61,7 +61,7 @@ fn stat_trigger(out: &mut String, trigger: &StatTrigger) {
     out.push(')');
 }
 
-/// Writes actions as `ovs-ofctl` does, `drop` when there are none.
+/// Writes actions as `ovs-ofctl` does; `drop` if there are none.
 pub fn actions(out: &mut String, actions: &[Action]) {
     let mut list = List::new(out);
     for action in actions {
@@ -70,7 +70,7 @@ pub fn actions(out: &mut String, actions: &[Action]) {
     list.finish();
 }
 
-/// Puts commas between items.
+/// Writes commas between items.
 struct List<'a> {
     out: &'a mut String,
     empty: bool,
@@ -102,7 +102,7 @@ fn bracketed(out: &mut String, name: &str, inside: &[Action]) {
     out.push(')');
 }
 
-/// Writes part of a field: `NXM_NX_REG0[]` for all of it, `[3]` for a bit, `[0..7]` for some.
+/// Writes a subfield: `NXM_NX_REG0[]` for a whole field, `[3]` for a bit, `[0..7]` for a range.
 pub fn subfield(out: &mut String, part: &Subfield) {
     let def = part.field.def();
     let name = nxm_name(part.field);
@@ -137,7 +137,7 @@ fn address(out: &mut String, name: &str, address: u32) {
     ipv4(out, address.into());
 }
 
-/// Bytes as `01.02.03`.
+/// Writes bytes as `01.02.03`.
 fn dotted(out: &mut String, bytes: &[u8]) {
     for (index, byte) in bytes.iter().enumerate() {
         add(
@@ -157,7 +157,7 @@ fn output(out: &mut String, to: number::PortNo, max_len: u16) {
     }
 }
 
-/// The names of `OFPR_*` reasons.
+/// Returns the name of an `OFPR_*` reason.
 fn reason(reason: u8) -> Option<&'static str> {
     const NAMES: [&str; 7] = [
         "no_match",
@@ -332,7 +332,7 @@ fn one(out: &mut String, action: &Action) {
     }
 }
 
-/// Actions that change one header.
+/// Writes an action that changes one header.
 fn header(out: &mut String, action: &Action) {
     match action {
         Action::SetVlanVid { vid, push } => {
@@ -347,8 +347,8 @@ fn header(out: &mut String, action: &Action) {
                 format_args!("{}_vlan_pcp:{pcp}", if *push { "mod" } else { "set" }),
             );
         }
-        // OpenFlow 1.0's word for it; later versions say `pop_vlan`. A rule does not remember which
-        // it came with.
+        // OpenFlow 1.0's name; later versions call it `pop_vlan`. A rule does not remember its
+        // version.
         Action::PopVlan => out.push_str("strip_vlan"),
         Action::PushVlan(eth_type) => add(out, format_args!("push_vlan:0x{eth_type:04x}")),
         Action::SetEthSrc(address) => mac(out, "mod_dl_src", address),
@@ -379,7 +379,7 @@ fn header(out: &mut String, action: &Action) {
             add(out, format_args!("set_tunnel{wide}:"));
             hexadecimal(out, (*id).into());
         }
-        // Every other action is written by `one`.
+        // `one` writes all other actions.
         other => extensions::one(out, other),
     }
 }

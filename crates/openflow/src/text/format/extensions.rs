@@ -1,5 +1,5 @@
-//! Nicira's longer actions: learning, choosing among ways, sampling, connection tracking,
-//! encapsulation.
+//! Formats Nicira's actions with structured arguments: learning, hashing to a link or port,
+//! sampling, connection tracking, encapsulation.
 
 use super::actions::{actions, subfield};
 use super::{add, hexadecimal, ipv4, ipv6, port, value};
@@ -16,10 +16,10 @@ use crate::model::steering::Target;
 use packet::Value;
 use std::net::IpAddr;
 
-/// The priority that is not printed.
+/// The default priority, which is not printed.
 const DEFAULT_PRIORITY: u16 = 32768;
 
-/// Writes one of these actions; nothing for others.
+/// Writes one of these actions; nothing for other actions.
 pub(super) fn one(out: &mut String, action: &Action) {
     match action {
         Action::Learn(action) => learn(out, action),
@@ -44,14 +44,14 @@ pub(super) fn one(out: &mut String, action: &Action) {
             let priority = if fcf.priority { ",priority" } else { "" };
             add(out, format_args!("set_fcf(vm={}{priority})", fcf.vm));
         }
-        // No text has it: it is for packet-outs only.
+        // Occurs only in packet-outs, which have no text form.
         Action::Steer(Target::Datapath) => out.push_str("steer(datapath)"),
         Action::Steer(Target::Device(name)) => add(out, format_args!("steer({name})")),
         _ => {}
     }
 }
 
-/// Ends a list of items that each end in a comma.
+/// Ends a list of items that each end with a comma.
 fn close(out: &mut String) {
     if out.ends_with(',') {
         out.pop();
@@ -138,7 +138,7 @@ fn learn_spec(out: &mut String, spec: &LearnSpec) {
             out.push_str("output:");
             subfield(out, src);
         }
-        // The decoder refuses an output to a number.
+        // The decoder refuses an output to an immediate value.
         (LearnSource::Immediate { value: bits, .. }, LearnTarget::Output) => {
             out.push_str("output:");
             hexadecimal(out, *bits);
@@ -146,7 +146,7 @@ fn learn_spec(out: &mut String, spec: &LearnSpec) {
     }
 }
 
-/// The word for what is hashed, as `multipath`, `bundle` and select groups use it.
+/// Returns the name of the hashed fields in `multipath`, `bundle` and select groups.
 pub fn hash_fields(fields: HashFields) -> &'static str {
     match fields {
         HashFields::EthSrc => "eth_src",
@@ -264,7 +264,7 @@ fn ct(out: &mut String, ct: &Ct) {
             out.push(',');
         }
     }
-    // A leading translation is written outside of `exec`.
+    // A leading `nat` is written in front of `exec`.
     let mut rest = &ct.actions[..];
     if let Some((Action::Nat(first), others)) = rest.split_first() {
         nat(out, first);
@@ -355,7 +355,7 @@ fn encap(out: &mut String, encap: &Encap) {
     out.push(')');
 }
 
-/// Bytes as one hexadecimal number without leading zeroes.
+/// Writes bytes as one hexadecimal number without leading zeroes.
 fn bytes_as_number(out: &mut String, bytes: &[u8]) {
     let Some(first) = bytes.iter().position(|byte| *byte != 0) else {
         return out.push('0');

@@ -1,13 +1,13 @@
-//! The left side of a rule.
+//! Formats the left side of a rule.
 
 use super::{add, ethernet, hexadecimal, ipv4, ipv6, masked_address, ones, port, tunnel_option};
 use crate::model::port::PortNo;
 use packet::{Field, Match};
 
-/// The priority that is not printed.
+/// The default priority, which is not printed.
 pub const DEFAULT_PRIORITY: u32 = 32768;
 
-/// What a match says of a VLAN: a tag is present.
+/// Bit of a match's TCI that says there is a tag.
 const PRESENT: u128 = 0x1000;
 
 const ETHERTYPE_IPV4: u128 = 0x0800;
@@ -17,7 +17,7 @@ const ETHERTYPE_RARP: u128 = 0x8035;
 const TCP: u128 = 6;
 
 /// Writes a priority and a match as `priority=5,tcp,nw_dst=10.0.0.0/8,tp_dst=80`; nothing for the
-/// default priority and for a match of everything.
+/// default priority or a match of everything.
 pub fn matching(out: &mut String, matching: &Match, priority: u32) {
     let start = out.len();
     if priority != DEFAULT_PRIORITY {
@@ -40,7 +40,7 @@ struct Writer<'a> {
     matching: &'a Match,
 }
 
-/// What a match says about the kind of packet, and what of it has been written as one word (`tcp`).
+/// The protocols that a match names, and which of them have been written as one word (`tcp`).
 struct Kind {
     eth_type: u128,
     protocol: u128,
@@ -55,7 +55,7 @@ impl Kind {
 }
 
 impl Writer<'_> {
-    /// A field's value and mask as numbers.
+    /// Returns a field's value and mask as numbers.
     fn get(&self, field: Field) -> (u128, u128) {
         let def = field.def();
         if def.words().0 & self.matching.word_set().0 == 0 {
@@ -87,7 +87,7 @@ impl Writer<'_> {
         self.out.push(',');
     }
 
-    /// Decimal when exact, hexadecimal with a mask: how ports are written.
+    /// Writes a port: decimal if it is exact, hexadecimal with a mask.
     fn decimal(&mut self, name: &str, field: Field) {
         let (value, mask) = self.get(field);
         if mask == ones(field.def().bits) {
@@ -133,8 +133,9 @@ impl Writer<'_> {
         self.out.push(',');
     }
 
-    /// Flags by their names: those that are set (`a|b`) where all of the field's `width` bits are
-    /// matched, else which must be set and which not (`+a-b`). Bits without a name are left out.
+    /// Writes flags by name: those that are set (`a|b`) if all of the field's `width` bits are
+    /// matched, otherwise which must be set and which must not (`+a-b`). Bits without a name are
+    /// left out.
     fn flags(&mut self, name: &str, field: Field, names: &[&str], width: usize) {
         let (value, mask) = self.get(field);
         let mask = mask & ones(names.len());
@@ -159,7 +160,7 @@ impl Writer<'_> {
         self.out.push(',');
     }
 
-    /// What is known besides the packet.
+    /// Writes metadata, which is not part of the packet.
     fn metadata(&mut self) {
         const STATES: [&str; 8] = ["new", "est", "rel", "rpl", "inv", "trk", "snat", "dnat"];
         self.hexadecimal("pkt_mark", Field::PktMark);
@@ -181,7 +182,7 @@ impl Writer<'_> {
         self.decimal("ct_tp_dst", Field::CtTpDst);
     }
 
-    /// The kind of packet in one word, where there is one.
+    /// Writes the protocol as one word, if there is one.
     fn protocol(&mut self) -> Kind {
         let (eth_type, type_mask) = self.get(Field::EthType);
         let (protocol, protocol_mask) = self.get(Field::IpProto);
@@ -250,13 +251,14 @@ impl Writer<'_> {
         if ttl.1 != 0 {
             add(self.out, format_args!("tun_ttl={},", ttl.0));
         }
-        // Open vSwitch has more of them than it shows.
+        // Open vSwitch has more flags than it prints.
         self.flags("tun_flags", Field::TunFlags, &["oam"], 4);
         self.tunnel_options();
         self.hexadecimal("metadata", Field::Metadata);
     }
 
-    /// Options of tunnels: `tun_metadata0` where it is only to be there, else with value and mask.
+    /// Writes tunnel options: `tun_metadata0` if it must only be present, otherwise with value and
+    /// mask.
     fn tunnel_options(&mut self) {
         for option in 0..packet::options::OPTIONS {
             let Some((value, mask)) = self.matching.option(option) else {
@@ -272,7 +274,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Where the packet came in, and its VLAN.
+    /// Writes the ingress port and the VLAN.
     fn place(&mut self) {
         self.port("in_port", Field::InPort);
         let (tci, mask) = self.get(Field::VlanTci);
@@ -293,7 +295,7 @@ impl Writer<'_> {
         }
     }
 
-    /// Ethernet, ARP, IP and MPLS.
+    /// Writes Ethernet, ARP, IP and MPLS fields.
     fn layers(&mut self, kind: &Kind) {
         self.ethernet("dl_src", Field::EthSrc);
         self.ethernet("dl_dst", Field::EthDst);

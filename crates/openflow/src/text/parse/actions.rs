@@ -1,4 +1,4 @@
-//! The right side of a rule.
+//! Parses the right side of a rule.
 
 use super::values::{bounded, ethernet, of_field};
 use super::{DEPTH, Error, Pair, PortNames, Result, field, nicira, number, pairs, port, reserved};
@@ -8,20 +8,20 @@ use crate::model::steering::{Fcf, VM_ID_MAX};
 use packet::{Field, Value};
 use std::net::Ipv4Addr;
 
-/// What an item of a rule's right side is.
+/// An item of a rule's right side.
 enum Item {
     Action(Action),
     Instruction(Instruction),
-    /// `drop`, which stands alone.
+    /// `drop`, which must be the only item.
     Drop,
 }
 
-/// Reads actions, as `output:2,resubmit(,1)`; `drop` for none.
+/// Parses actions, such as `output:2,resubmit(,1)`; `drop` means none.
 pub fn actions(text: &str, names: PortNames<'_>) -> Result<Vec<Action>> {
     nested(text, names, DEPTH)
 }
 
-/// Reads what a rule does: a meter, actions, and the other instructions, in the order in which
+/// Parses a rule's right side, a meter, actions and the other instructions, into the order in which
 /// OpenFlow executes them.
 pub fn instructions(text: &str, names: PortNames<'_>) -> Result<Vec<Instruction>> {
     let mut all: Vec<Instruction> = Vec::new();
@@ -67,12 +67,12 @@ fn rank(instruction: &Instruction) -> u8 {
         Instruction::ClearActions => 2,
         Instruction::WriteActions(_) => 3,
         Instruction::WriteMetadata { .. } => 4,
-        Instruction::StatTrigger(_) => 4, // has no words
+        Instruction::StatTrigger(_) => 4, // has no text form
         Instruction::GotoTable(_) => 5,
     }
 }
 
-/// A list of actions inside something.
+/// Parses a list of actions inside an action.
 pub(super) fn nested(text: &str, names: PortNames<'_>, depth: usize) -> Result<Vec<Action>> {
     let mut actions = Vec::new();
     let (mut count, mut dropped) = (0, false);
@@ -123,7 +123,7 @@ fn item(pair: Pair<'_>, names: PortNames<'_>, depth: usize) -> Result<Item> {
     Ok(Item::Instruction(instruction))
 }
 
-/// Reads part of a field: `NXM_NX_REG0[]`, `reg0[0..7]`, `reg0[3]`, or `reg0` for all of it.
+/// Parses a subfield: `NXM_NX_REG0[]`, `reg0[0..7]`, `reg0[3]`, or `reg0` for a whole field.
 pub(super) fn subfield(text: &str) -> Result<Subfield> {
     let bad = |why: &str| Error::new(format!("{text}: {why}"));
     let (name, bits) = match text.split_once('[') {
@@ -176,7 +176,7 @@ pub(super) fn to_port(text: &str, names: PortNames<'_>, key: &str) -> Result<num
     port(text, names).ok_or_else(|| Error::new(format!("{text}: {key} to unknown port")))
 }
 
-/// The least significant bits of arguments that must fit.
+/// Parses a number that must fit into `bits` bits.
 fn small<T: TryFrom<u128>>(text: &str, bits: u32, what: &str) -> Result<T> {
     let number = bounded(text, bits, what)?;
     T::try_from(number).map_err(|_| Error::new(format!("{text}: too large for {what}")))
@@ -253,7 +253,7 @@ fn action(pair: Pair<'_>, names: PortNames<'_>) -> Result<Action> {
     })
 }
 
-/// `set_fcf(vm=5,priority)`.
+/// Parses `set_fcf(vm=5,priority)`.
 fn set_fcf(text: &str) -> Result<Action> {
     let (mut vm, mut priority) = (None, false);
     for Pair { key, value, .. } in pairs(text) {
@@ -274,7 +274,7 @@ fn set_fcf(text: &str) -> Result<Action> {
     }
 }
 
-/// Actions that change one header, and ports, whose names stand alone.
+/// Parses an action that changes one header, or a port, which may be a name alone.
 fn header(pair: Pair<'_>, names: PortNames<'_>) -> Result<Action> {
     let Pair { key, value, .. } = pair;
     let mac =

@@ -1,4 +1,4 @@
-//! Groups, as `ovs-ofctl add-groups` takes them and `dump-groups` prints them.
+//! Parses groups as `ovs-ofctl add-groups` takes them and `dump-groups` prints them.
 
 use super::values::{bounded, of_field};
 use super::{Error, PortNames, Result, actions, field, pairs, port};
@@ -8,10 +8,10 @@ use crate::model::group::{
 use crate::model::port::ANY as NO_PORT;
 use packet::{Field, Value};
 
-/// What begins a bucket.
+/// The words that begin a bucket.
 const BUCKET: [&str; 2] = ["bucket=", "buckets="];
 
-/// Reads a group to add:
+/// Parses a group to add:
 /// `group_id=1,type=select,bucket=weight:2,actions=output:1,bucket=actions=output:2`.
 pub fn group(text: &str, names: PortNames<'_>) -> Result<GroupMod> {
     let (head, buckets) = split(text);
@@ -60,7 +60,7 @@ pub fn group(text: &str, names: PortNames<'_>) -> Result<GroupMod> {
     })
 }
 
-/// What stands in front of the first bucket, and each bucket.
+/// Splits a group into the part in front of the first bucket, and its buckets.
 fn split(text: &str) -> (&str, Vec<&str>) {
     let mut starts = Vec::new();
     for word in BUCKET {
@@ -98,7 +98,7 @@ fn method_of(name: &str) -> Result<SelectionMethod> {
         .ok_or_else(|| Error::new(format!("invalid selection_method {name}")))
 }
 
-/// The fields that are hashed, whole or by a mask.
+/// Parses the fields to hash, whole or with a mask.
 fn fields_of(text: &str, names: PortNames<'_>) -> Result<Vec<(Field, Value)>> {
     let mut fields: Vec<(Field, Value)> = Vec::new();
     for pair in pairs(text) {
@@ -129,7 +129,7 @@ fn bucket(text: &str, kind: GroupKind, names: PortNames<'_>) -> Result<Bucket> {
         watch_group: ANY,
         actions: Vec::new(),
     };
-    // What is said of the bucket may stand before its actions, with `actions=` between or not.
+    // Properties of the bucket may precede its actions, with or without `actions=` in between.
     let mut rest = text;
     loop {
         rest = rest.trim_start_matches(|c: char| c == ',' || c.is_ascii_whitespace());
@@ -159,7 +159,7 @@ fn bucket(text: &str, kind: GroupKind, names: PortNames<'_>) -> Result<Bucket> {
     Ok(bucket)
 }
 
-/// Buckets without an id get the lowest that are free.
+/// Gives buckets without an id the lowest free ones.
 fn number_them(buckets: &mut [Bucket]) {
     let mut taken: std::collections::BTreeSet<u32> = buckets.iter().map(|b| b.id).collect();
     let mut next = 0;
@@ -242,7 +242,7 @@ mod tests {
         assert!(error("group_id=4294967296,type=all").contains("too large"));
         assert!(error("group_id=1,type=all,bucket=watch_port:x").contains("watch_port"));
         assert!(!error("group_id=1,type=all,bucket=nonsense:2").is_empty());
-        // Whatever counts as a space, reading comes to an end.
+        // Parsing ends, whatever counts as white space.
         let spaced = "group_id=1,type=all,bucket=\x0cweight:1,\r\x0b actions=output:1";
         assert!(group(spaced, &no_names).is_ok() || !error(spaced).is_empty());
     }

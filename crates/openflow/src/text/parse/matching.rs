@@ -1,11 +1,11 @@
-//! The left side of a rule.
+//! Parses the left side of a rule.
 
 use super::values::{Masked, of_field};
 use super::{Error, Pair, PortNames, Result, field, pairs};
 use packet::key::at;
 use packet::{Field, Match, Value};
 
-/// Words that stand for an Ethertype and a protocol.
+/// Words that mean an Ethertype and an IP protocol.
 const PROTOCOLS: [(&str, u16, u8); 18] = [
     ("ip", 0x0800, 0),
     ("ipv4", 0x0800, 0),
@@ -27,11 +27,11 @@ const PROTOCOLS: [(&str, u16, u8); 18] = [
     ("mplsm", 0x8848, 0),
 ];
 
-/// What a match says of a VLAN: a tag is present.
+/// Bit of a match's TCI that says there is a tag.
 const PRESENT: u16 = 0x1000;
 
-/// Reads what a rule matches, as `tcp,in_port=1,nw_dst=10.0.0.0/8,tp_dst=80`. Prerequisites must be
-/// there, anywhere in the text.
+/// Parses a match, such as `tcp,in_port=1,nw_dst=10.0.0.0/8,tp_dst=80`. Prerequisites must be in
+/// the text, in any order.
 pub fn matching(text: &str, names: PortNames<'_>) -> Result<Match> {
     let mut reader = Reader::new(names, false);
     for pair in pairs(text) {
@@ -40,9 +40,8 @@ pub fn matching(text: &str, names: PortNames<'_>) -> Result<Match> {
     reader.finish()
 }
 
-/// Reads what is known about one packet, as `ofproto/trace` takes it: fields are exact and stand
-/// once, each behind what it needs. What is not said is zero. The error quotes the text, as Open
-/// vSwitch does.
+/// Parses the fields of one packet, as `ofproto/trace` takes them: exact, each at most once and
+/// behind its prerequisites. Other fields are zero. As in Open vSwitch, the error quotes the text.
 pub fn packet(text: &str, names: PortNames<'_>) -> Result<Match> {
     let mut reader = Reader::new(names, true);
     for pair in pairs(text) {
@@ -53,14 +52,14 @@ pub fn packet(text: &str, names: PortNames<'_>) -> Result<Match> {
     Ok(reader.matching)
 }
 
-/// Reads a match item by item.
+/// Parses a match item by item.
 pub(super) struct Reader<'n> {
     names: PortNames<'n>,
-    /// For a packet, not for a rule.
+    /// Whether it describes a packet, not a rule's match.
     exact: bool,
     matching: Match,
     seen: Vec<Field>,
-    /// Fields whose prerequisites are looked at when all is read.
+    /// Fields whose prerequisites are checked at the end.
     pending: Vec<(Field, String)>,
 }
 
@@ -112,7 +111,7 @@ impl<'n> Reader<'n> {
         if matches!(value, "*" | "ANY") && !self.exact && field != Field::InPort {
             return Ok(());
         }
-        // No tag at all.
+        // `0xffff` means no tag.
         if field == Field::DlVlan && super::number(value) == Some(0xffff) {
             self.matching.set_bytes(at::VLAN_TCI, &[0, 0], &[0xff; 2]);
             return Ok(());
@@ -139,7 +138,7 @@ impl<'n> Reader<'n> {
         }
     }
 
-    /// Names that mean one field or another, by the protocol.
+    /// Returns the field of a name whose meaning depends on the protocol.
     fn in_context(&self, key: &str, field: Field) -> Field {
         let protocol = self.matching.get(Field::IpProto).0.to_u64();
         let eth_type = self.matching.get(Field::EthType).0.to_u64();
@@ -175,7 +174,7 @@ impl<'n> Reader<'n> {
             return self.matching.set_bytes(at::VLAN_TCI, &value, &mask);
         }
         if let Some(option) = field.tunnel_option() {
-            // Its length, which only the bridge's map says, is not more than what is said of it.
+            // Only the bridge's map knows its length; leading zeros are left out.
             let whole = read.mask == self.whole(field);
             let said = if whole { &value } else { &mask };
             let from = said.iter().take_while(|byte| **byte == 0).count();
@@ -188,7 +187,7 @@ impl<'n> Reader<'n> {
         self.matching.set(field, &value, &mask);
     }
 
-    /// The match, once the prerequisites of all that it names are met.
+    /// Returns the match, if the prerequisites of all its fields are met.
     pub fn finish(self) -> Result<Match> {
         for (field, key) in self.pending {
             if !field.def().prerequisite.met_by(&self.matching) {
@@ -201,7 +200,7 @@ impl<'n> Reader<'n> {
     }
 }
 
-/// Fields that say of themselves that there is a tag.
+/// Returns whether a field implies that there is a tag.
 fn is_vlan(field: Field) -> bool {
     matches!(
         field,

@@ -1,17 +1,17 @@
-//! Meters, as `ovs-ofctl add-meter` takes them and `dump-meters` prints them.
+//! Parses meters as `ovs-ofctl add-meter` takes them and `dump-meters` prints them.
 
 use super::values::bounded;
 use super::{Error, Result, pairs};
 use crate::model::meter::{Band, BandKind, MeterCommand, MeterConfig, MeterFlags, MeterMod};
 
-/// Reads a meter to add: `meter=1,pktps,burst,bands=type=drop,rate=1000,burst_size=100`.
+/// Parses a meter to add: `meter=1,pktps,burst,bands=type=drop,rate=1000,burst_size=100`.
 pub fn meter(text: &str) -> Result<MeterMod> {
     let (mut number, mut flags) = (None, MeterFlags::empty());
     let mut bands: Vec<(Option<u32>, Band)> = Vec::new();
     for pair in pairs(text) {
         let (mut key, mut value) = (pair.key, pair.value);
         if matches!(key, "band" | "bands") {
-            // The first band begins behind the word: `bands=type=drop`, or with a space between.
+            // The first band begins behind the word: `bands=type=drop`, or behind a space.
             let Some((first, rest)) = value.split_once(['=', ':']) else {
                 if value.is_empty() {
                     continue;

@@ -1,4 +1,4 @@
-//! Nicira's actions with arguments of their own.
+//! Parses Nicira's actions with structured arguments.
 
 use super::actions::{arrow, subfield, to_port};
 use super::values::{bounded, of_field};
@@ -17,7 +17,7 @@ fn u32_of(text: &str, what: &str) -> Result<u32> {
     Ok(bounded(text, 32, what)? as u32)
 }
 
-/// Bytes as `01.02.03`.
+/// Parses bytes such as `01.02.03`.
 pub(super) fn bytes(text: &str) -> Result<Vec<u8>> {
     text.split('.')
         .filter(|_| !text.is_empty())
@@ -30,7 +30,7 @@ pub(super) fn bytes(text: &str) -> Result<Vec<u8>> {
         .ok_or_else(|| Error::new("bad hex digit in `note' or `userdata'"))
 }
 
-/// `CONTROLLER:MAX_LEN` or `controller(...)`.
+/// Parses `CONTROLLER:MAX_LEN` or `controller(...)`.
 pub(super) fn controller(text: &str) -> Result<Action> {
     let (mut max_len, mut controller_id, mut reason) = (u16::MAX, 0, 1);
     let (mut userdata, mut pause, mut meter_id) = (Vec::new(), false, None);
@@ -87,7 +87,7 @@ fn packet_in_reason(text: &str) -> Result<u8> {
         .ok_or_else(|| Error::new(format!("unknown reason \"{text}\"")))
 }
 
-/// `conjunction(ID,K/N)`.
+/// Parses `conjunction(ID,K/N)`.
 pub(super) fn conjunction(text: &str) -> Result<Action> {
     let bad = || Error::new("conjunction syntax is `conjunction(id,i/n)'");
     let (id, rest) = text.split_once(',').ok_or_else(bad)?;
@@ -113,7 +113,7 @@ pub(super) fn conjunction(text: &str) -> Result<Action> {
     })
 }
 
-/// `fin_timeout(idle_timeout=5,hard_timeout=10)`.
+/// Parses `fin_timeout(idle_timeout=5,hard_timeout=10)`.
 pub(super) fn fin_timeout(text: &str) -> Result<Action> {
     let (mut idle, mut hard) = (0, 0);
     for Pair { key, value, .. } in pairs(text) {
@@ -130,7 +130,7 @@ pub(super) fn fin_timeout(text: &str) -> Result<Action> {
     Ok(Action::FinTimeout { idle, hard })
 }
 
-/// `sample(probability=N,collector_set_id=...)`.
+/// Parses `sample(probability=N,collector_set_id=...)`.
 pub(super) fn sample(text: &str, names: PortNames<'_>) -> Result<Action> {
     let mut sample = Sample {
         probability: 0,
@@ -177,7 +177,7 @@ fn hash_fields(text: &str) -> Result<HashFields> {
     })
 }
 
-/// `multipath(FIELDS,BASIS,ALGORITHM,N_LINKS,ARG,DST)`.
+/// Parses `multipath(FIELDS,BASIS,ALGORITHM,N_LINKS,ARG,DST)`.
 pub(super) fn multipath(text: &str) -> Result<Action> {
     let parts: Vec<&str> = text.split(',').map(str::trim).collect();
     let [fields, basis, algorithm, links, arg, dst] = parts[..] else {
@@ -220,8 +220,8 @@ pub(super) fn multipath(text: &str) -> Result<Action> {
     })))
 }
 
-/// `bundle(FIELDS,BASIS,ALGORITHM,ofport,members:1,2)`; `bundle_load` has a destination in front of
-/// `members`.
+/// Parses `bundle(FIELDS,BASIS,ALGORITHM,ofport,members:1,2)`; `bundle_load` has a destination in
+/// front of `members`.
 pub(super) fn bundle(key: &str, text: &str, names: PortNames<'_>) -> Result<Action> {
     let bad = || Error::new(format!("{text}: not enough arguments to {key} action"));
     let (head, members) = text
@@ -268,7 +268,7 @@ pub(super) fn bundle(key: &str, text: &str, names: PortNames<'_>) -> Result<Acti
     })))
 }
 
-/// `learn(table=1,NXM_OF_ETH_DST[]=NXM_OF_ETH_SRC[],output:NXM_OF_IN_PORT[])`.
+/// Parses `learn(table=1,NXM_OF_ETH_DST[]=NXM_OF_ETH_SRC[],output:NXM_OF_IN_PORT[])`.
 pub(super) fn learn(text: &str, names: PortNames<'_>) -> Result<Learn> {
     let mut learn = Learn {
         idle_timeout: 0,

@@ -1,4 +1,4 @@
-//! A whole rule, as `ovs-ofctl add-flow` takes it and `dump-flows` prints it.
+//! Parses whole rules as `ovs-ofctl add-flow` takes them and `dump-flows` prints them.
 
 use super::matching::Reader;
 use super::values::bounded;
@@ -6,7 +6,7 @@ use super::{Error, PortNames, Result, instructions, pairs, port};
 use crate::model::flow::FlowMod;
 use crate::text::format::DEFAULT_PRIORITY;
 
-/// What `dump-flows` prints of a rule that is no part of it.
+/// Statistics that `dump-flows` prints with a rule, which are ignored.
 const STATISTICS: [&str; 8] = [
     "duration",
     "n_packets",
@@ -18,8 +18,8 @@ const STATISTICS: [&str; 8] = [
     "table_id",
 ];
 
-/// Reads a rule to add: `table=1,priority=5,tcp,nw_dst=10.0.0.0/8,actions=output:2`. The part
-/// behind `actions=` must be there.
+/// Parses a rule to add: `table=1,priority=5,tcp,nw_dst=10.0.0.0/8,actions=output:2`. `actions=` is
+/// required.
 pub fn flow(text: &str, names: PortNames<'_>) -> Result<FlowMod> {
     let at = text
         .find("actions=")

@@ -1,10 +1,10 @@
-//! Values of fields.
+//! Parses values of fields.
 
 use super::{Error, PortNames, Result, port};
 use packet::Field;
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// Reads a number as C does: decimal, or hexadecimal behind `0x`.
+/// Parses a number as in C: decimal, or hexadecimal with `0x`.
 pub fn number(text: &str) -> Option<u128> {
     match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(digits) if !digits.starts_with('+') => u128::from_str_radix(digits, 16).ok(),
@@ -13,7 +13,7 @@ pub fn number(text: &str) -> Option<u128> {
     }
 }
 
-/// A number of at most `bits` bits, or what is wrong with it.
+/// Parses a number of at most `bits` bits; the error describes what is wrong.
 pub(super) fn bounded(text: &str, bits: u32, what: &str) -> Result<u128> {
     let number =
         number(text).ok_or_else(|| Error::new(format!("invalid {what} value \"{text}\"")))?;
@@ -25,7 +25,7 @@ pub(super) fn bounded(text: &str, bits: u32, what: &str) -> Result<u128> {
     Ok(number)
 }
 
-/// Reads an Ethernet address, `00:11:22:33:44:55`.
+/// Parses an Ethernet address, `00:11:22:33:44:55`.
 pub fn ethernet(text: &str) -> Option<[u8; 6]> {
     let mut bytes = [0; 6];
     let mut parts = text.split(':');
@@ -46,7 +46,7 @@ fn ones(bits: usize) -> u128 {
     }
 }
 
-/// A value and the bits of it that count, as the field's number (low bit first).
+/// A field's value and mask as numbers (low bit first).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Masked {
     pub value: u128,
@@ -58,9 +58,9 @@ const TCP_FLAGS: [&str; 12] = [
 ];
 const CT_STATES: [&str; 8] = ["new", "est", "rel", "rpl", "inv", "trk", "snat", "dnat"];
 
-/// Reads a value of a field, with `/mask` if there is one. The number is as actions and matches
-/// write it: the whole ToS byte for `nw_tos`. The error says what is wrong with the value, not with
-/// which field.
+/// Parses a field's value, with an optional `/mask`. The number is that of actions and matches: the
+/// whole ToS byte for `nw_tos`. The error describes what is wrong with the value, but does not name
+/// the field.
 pub(super) fn of_field(field: Field, text: &str, names: PortNames<'_>) -> Result<Masked> {
     use Field::*;
     let def = field.def();
@@ -130,7 +130,7 @@ fn masked(
     }
 }
 
-/// An address with a mask or a prefix length.
+/// Parses an address with a mask or a prefix length.
 fn address(
     text: &str,
     bits: usize,
@@ -203,7 +203,7 @@ fn fragment(text: &str) -> Result<Masked> {
     Ok(Masked { value, mask })
 }
 
-/// `(NS,TYPE)` or a number.
+/// Parses `(NS,TYPE)` or a number.
 fn packet_type(text: &str) -> Result<Masked> {
     let inside = text
         .strip_prefix('(')
@@ -226,8 +226,8 @@ fn packet_type(text: &str) -> Result<Masked> {
     }
 }
 
-/// Flags: a number with or without a mask, names that are all matched (`syn|ack`), or signs for
-/// those that are (`+syn-ack`).
+/// Parses flags: a number with an optional mask, names that are all matched (`syn|ack`), or names
+/// with signs (`+syn-ack`).
 fn flags(text: &str, names: &[&str], whole: u128) -> Option<Masked> {
     let bit = |name: &str| {
         let place = names.iter().position(|known| *known == name)?;
@@ -264,7 +264,7 @@ fn flags(text: &str, names: &[&str], whole: u128) -> Option<Masked> {
     Some(Masked { value, mask: whole })
 }
 
-/// Reads connection tracking state flags, `trk|new`, in which what is not named is not set.
+/// Parses connection tracking state flags, `trk|new`; flags not named are not set.
 pub fn ct_state(text: &str) -> Result<u32> {
     let mut state = 0;
     for name in text.split(['|', ',']).map(str::trim) {

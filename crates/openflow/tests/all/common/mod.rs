@@ -1,4 +1,4 @@
-//! What several tests need: rules as text, and what `ovs-ofctl` makes of rules and messages.
+//! Helpers shared by tests: rules as text, and the output of `ovs-ofctl` for rules and messages.
 
 use openflow::action::Instruction;
 use openflow::format;
@@ -6,15 +6,15 @@ use packet::Match;
 use std::process::{Command, Output};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// What `ovs-ofctl` says of a message, and the message.
+/// A message, and the text of `ovs-ofctl` for it.
 pub struct Parsed {
-    /// Its line.
+    /// Its line of text.
     pub text: String,
-    /// The message as it would be sent.
+    /// The encoded message.
     pub bytes: Vec<u8>,
 }
 
-/// A rule's match and actions as we print them.
+/// Returns our text of a rule's match and actions.
 pub fn rule_text(matching: &Match, priority: u16, instructions: &[Instruction]) -> String {
     let mut text = String::new();
     format::matching(&mut text, matching, priority.into());
@@ -27,7 +27,7 @@ pub fn rule_text(matching: &Match, priority: u16, instructions: &[Instruction]) 
     text
 }
 
-/// What a command of `ovs-ofctl` has given; None, with a word, where it is not installed.
+/// Returns the output of a command of `ovs-ofctl`; None, with a message, if it is not installed.
 pub fn installed(output: std::io::Result<Output>) -> Option<Output> {
     match output {
         Ok(output) => Some(output),
@@ -39,15 +39,15 @@ pub fn installed(output: std::io::Result<Output>) -> Option<Output> {
     }
 }
 
-/// What `ovs-ofctl ofp-print` gives for messages.
+/// Returns the output of `ovs-ofctl ofp-print` for messages.
 pub fn ofp_print(bytes: &[u8]) -> Option<Output> {
     let hex: String = bytes.iter().map(|byte| format!("{byte:02x}")).collect();
     let arguments = ["ofp-print", &hex, "2"];
     installed(Command::new("ovs-ofctl").args(arguments).output())
 }
 
-/// The flow mods that `ovs-ofctl parse-flows` makes of lines; None, with a word, where it is not
-/// installed.
+/// Returns the flow mods that `ovs-ofctl parse-flows` makes of lines; None, with a message, if it
+/// is not installed.
 pub fn parse_flows(version: &str, lines: &str) -> Option<Vec<Parsed>> {
     static FILES: AtomicU32 = AtomicU32::new(0);
     let name = format!(
@@ -82,7 +82,7 @@ pub fn parse_flows(version: &str, lines: &str) -> Option<Vec<Parsed>> {
             }),
         }
     }
-    // Not what sets the form of flow mods.
+    // Without the messages that set the format of flow mods.
     parsed.retain(|parsed| parsed.text.contains("FLOW_MOD "));
     Some(parsed)
 }

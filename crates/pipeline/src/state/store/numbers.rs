@@ -1,41 +1,41 @@
-//! Rules' numbers by a hash of what they match.
+//! A hash table of rule numbers, by a hash of table, match and priority.
 //!
-//! One word holds a number and 32 bits of its hash, and stands in the first free place from that
-//! hash on, so a question and the insertion that follows it look at one cache line, which can be
-//! fetched ahead. Whoever asks compares the rules: two may have one hash. A place that becomes free
-//! is closed by those behind it, so there are no marks of what has gone.
+//! Each entry is one word with a number and 32 bits of its hash, in the first free place from that
+//! hash on (linear probing), so a lookup and the insertion that follows it look at one cache line,
+//! which can be prefetched. The caller compares the rules: two may have one hash. A freed place is
+//! filled from the entries behind it, so there are no tombstones.
 //!
-//! Where there are to be more places, or fewer, numbers move some at a time, with each one that
-//! comes or goes: to move a million at once takes a quarter of a second. A number is in one of both
-//! then.
+//! When the table grows or shrinks, entries move a few at a time, with each insertion and removal:
+//! moving a million at once takes a quarter of a second. Meanwhile an entry is in either the old or
+//! the new places.
 
 use super::RuleId;
 
-/// Places at least.
+/// Minimum number of places.
 const LEAST: usize = 16;
 const FREE: u64 = 0;
-/// Steps of moving with each number that comes or goes. It takes three steps for two places, so it
-/// has ended before it begins anew, after a sixteenth of as many numbers as there are places at
-/// least.
+/// Steps of moving with each insertion or removal. A step takes one entry or passes one free place,
+/// so a move takes about 1.5 steps per place. Another can begin at the earliest after a sixteenth
+/// as many insertions or removals as there are places; by then the move has ended.
 const STEPS: usize = 32;
 
 /// The numbers, each with its hash.
 #[derive(Default)]
 pub(super) struct Numbers {
-    /// At most half taken; none at first.
+    /// At most half full; empty at first.
     places: Places,
-    /// Those that numbers move out of, and up to which they have.
+    /// The places from which entries are being moved; `moved` is how far this has come.
     old: Places,
     moved: usize,
-    /// In both.
+    /// Entries in both.
     taken: usize,
 }
 
-/// Places, a power of two of them, or none.
+/// A power of two of places, or none.
 #[derive(Default)]
 struct Places(Vec<u64>);
 
-/// What stands for a number. Zero stands for none: numbers are below `u32::MAX`.
+/// Encodes an entry. Zero means free: numbers are below `u32::MAX`.
 fn word(hash: u64, id: RuleId) -> u64 {
     (u64::from(id) + 1) << 32 | u64::from(hash as u32)
 }
@@ -81,7 +81,7 @@ impl Places {
         self.0[place] = word;
     }
 
-    /// Takes a word out; false where it is not there.
+    /// Removes an entry; false if it is not there.
     fn remove(&mut self, word: u64) -> bool {
         if self.0.is_empty() {
             return false;
@@ -97,7 +97,7 @@ impl Places {
         true
     }
 
-    /// Frees a place, into which moves what is behind it and may stand there.
+    /// Frees a place, moving entries behind it forward where lookups still find them.
     fn close(&mut self, mut free: usize) {
         let mask = self.0.len() - 1;
         let mut place = free;
@@ -107,7 +107,7 @@ impl Places {
             if word == FREE {
                 break;
             }
-            // It may go where it is found on the way from its first place to where it stands.
+            // An entry may move to any place between its hash's first place and its current one.
             let wished = self.first(word);
             if place.wrapping_sub(wished) & mask >= place.wrapping_sub(free) & mask {
                 self.0[free] = word;
@@ -119,18 +119,18 @@ impl Places {
 }
 
 impl Numbers {
-    /// Fetches what a question about this hash will look at first.
+    /// Prefetches the first memory that a lookup of this hash reads.
     pub fn expect(&self, hash: u64) {
         self.places.expect(hash);
         self.old.expect(hash);
     }
 
-    /// The numbers of this hash, and perhaps others.
+    /// Returns the numbers of this hash, and perhaps others.
     pub fn of(&self, hash: u64) -> impl Iterator<Item = RuleId> {
         self.places.of(hash).chain(self.old.of(hash))
     }
 
-    /// Adds a number, which is not there.
+    /// Adds a number that is not there yet.
     pub fn insert(&mut self, hash: u64, id: RuleId) {
         let places = self.places.0.len();
         if (self.taken + 1) * 2 > places {
@@ -141,7 +141,7 @@ impl Numbers {
         self.go_on(STEPS);
     }
 
-    /// Takes a number out, if it is there.
+    /// Removes a number, if it is there.
     pub fn remove(&mut self, hash: u64, id: RuleId) {
         let word = word(hash, id);
         if !self.places.remove(word) && !self.old.remove(word) {
@@ -156,13 +156,13 @@ impl Numbers {
     }
 
     fn resize(&mut self, places: usize) {
-        // Most often it has ended long since.
+        // Usually the previous move has ended long ago.
         self.go_on(usize::MAX);
         self.old = std::mem::replace(&mut self.places, Places(vec![FREE; places]));
         self.moved = 0;
     }
 
-    /// Moves numbers out of the old places: so many steps of one number or one free place each.
+    /// Moves entries out of the old places, `steps` steps of one entry or one free place each.
     fn go_on(&mut self, steps: usize) {
         for _ in 0..steps {
             let Some(word) = self.old.0.get(self.moved).copied() else {
@@ -172,7 +172,7 @@ impl Numbers {
             if word == FREE {
                 self.moved += 1;
             } else {
-                // Those behind it close up, so that they are found from where they are looked for.
+                // The entries behind it move forward, so that lookups still find them.
                 self.old.close(self.moved);
                 self.places.put(word);
             }
@@ -187,8 +187,8 @@ mod tests {
     use std::collections::BTreeSet;
 
     proptest! {
-        /// As a list of pairs, while numbers come and go; hashes meet often, in all of their bits
-        /// or only in the low ones.
+        /// Behaves like a list of pairs while numbers come and go; hashes often collide, in all of
+        /// their bits or only in the low ones.
         #[test]
         fn as_a_set_of_pairs(changes in prop::collection::vec((any::<bool>(), 0..12_u64, 0..3_u64, 0..40_u32), 1..600)) {
             let mut numbers = Numbers::default();
@@ -212,8 +212,7 @@ mod tests {
         }
     }
 
-    /// While places are made more or fewer, all numbers are found, and no number waits for all
-    /// others to be moved.
+    /// While the table grows or shrinks all numbers are found, and no operation moves all of them.
     #[test]
     fn numbers_move_some_at_a_time() {
         let mut numbers = Numbers::default();
@@ -222,7 +221,7 @@ mod tests {
         let (mut between, mut begun) = (0, 0);
         let mut note = |numbers: &Numbers| {
             between += usize::from(!numbers.old.0.is_empty());
-            // What has just begun has moved so many at most.
+            // A move that has just begun has taken at most this many steps.
             begun += usize::from(numbers.moved > 0 && numbers.moved <= STEPS);
         };
         for id in 0..50_000 {

@@ -1,4 +1,4 @@
-//! MPLS labels, PBB headers, and fields that say what follows.
+//! MPLS labels, PBB headers, and fields that say which header follows.
 
 use super::{IPV4, IPV6, Packet};
 use packet::FlowKey;
@@ -11,20 +11,20 @@ impl Packet {
         12 + 4 * self.tags
     }
 
-    /// The outermost label's entry.
+    /// Returns the label stack entry of the outermost label.
     pub fn label(&self) -> Option<u32> {
         let at = self.eth_type_at();
         let mpls = [0x8847, 0x8848].contains(&self.u16(at)) && self.bytes.len() >= at + 6;
         mpls.then(|| u32::from(self.u16(at + 2)) << 16 | u32::from(self.u16(at + 4)))
     }
 
-    /// A service tag with the customer's addresses behind it.
+    /// Returns whether there is a service tag with the customer's addresses behind it.
     pub fn has_service(&self) -> bool {
         let at = self.eth_type_at();
         self.u16(at) == 0x88e7 && self.bytes.len() >= at + 18
     }
 
-    /// `key` is the packet's own, for its IP header may be unsound.
+    /// Pushes a label. `key` is the packet's own, used because its IP header may be malformed.
     pub fn push_mpls(&mut self, ethertype: u16, key: &FlowKey) {
         let at = self.eth_type_at();
         let entry = match (self.label(), self.u16(at)) {
@@ -53,7 +53,7 @@ impl Packet {
         }
     }
 
-    /// Where the TTL behind the outermost label is.
+    /// Returns the position of the TTL behind the outermost label.
     fn inner_ttl(&self) -> Option<usize> {
         let next = self.eth_type_at() + 6;
         let left = self.bytes.len().saturating_sub(next);
@@ -68,7 +68,7 @@ impl Packet {
         }
     }
 
-    /// Copies a TTL between the outermost label and what is behind it.
+    /// Copies a TTL between the outermost label and the header behind it: outwards if `out`.
     pub fn copy_ttl(&mut self, out: bool) {
         let Some(inner) = self.inner_ttl() else {
             return;
@@ -82,7 +82,7 @@ impl Packet {
         self.bytes[inner] = new;
         let next = self.eth_type_at() + 6;
         if inner == next + 8 {
-            // One's complement: take the old word out, put the new one in.
+            // One's complement: subtract the old word, add the new one.
             let sum = u64::from(!self.u16(next + 10))
                 + u64::from(!(u16::from(old) << 8))
                 + (u64::from(new) << 8);
@@ -116,7 +116,7 @@ impl Packet {
         }
     }
 
-    /// Writes the protocol of what an IP header carries. Checksums that have it in them follow.
+    /// Writes the protocol of an IP header and updates the checksums that include it.
     pub fn write_protocol(&mut self, protocol: u8) {
         let headers = self.headers();
         if !headers.ip {
@@ -124,11 +124,11 @@ impl Packet {
         }
         let length = if headers.eth_type == IPV4 { 9 } else { 6 };
         let place = headers.l3 + length;
-        // What the checksums would have been, and what they are with the new number in header and
-        // pseudo header.
+        // The correct checksums before, and after it with the new number in header and pseudo
+        // header.
         let before = self.checksums(&headers);
         let Some((old, l4, end)) = headers.transport else {
-            // A later fragment: of IPv6 it begins with no protocol.
+            // A later fragment. In IPv6 its content does not begin with a protocol's header.
             if headers.eth_type == IPV4 {
                 self.bytes[place] = protocol;
                 self.fix_checksums(&headers, before);
@@ -136,7 +136,7 @@ impl Packet {
             return;
         };
         if headers.eth_type == IPV6 && l4 != headers.l3 + 40 {
-            return; // extension headers are not looked behind here
+            return; // extension headers are not handled here
         }
         self.bytes[place] = protocol;
         self.fix_checksums(&headers, before);
@@ -147,7 +147,7 @@ impl Packet {
             _ => return,
         };
         debug_assert!(checksum < end);
-        // One's complement: take the old number out, put the new one in.
+        // One's complement: subtract the old number, add the new one.
         let sum = u64::from(!self.u16(checksum)) + u64::from(!u16::from(old)) + u64::from(protocol);
         let mut new = !super::folded(sum);
         if old == 17 && new == 0 {

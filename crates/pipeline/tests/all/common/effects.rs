@@ -1,4 +1,4 @@
-//! What a walk does, told in the twin's words, for hosts that compare the two.
+//! Converts what a walk does to the reference's effects, for hosts that compare the two.
 
 use packet::{FlowKey, Frame, HeapFrame};
 use pipeline::twin::{Effect, Sent};
@@ -14,7 +14,7 @@ fn sent(context: &mut Context<'_>, frame: &HeapFrame) -> Sent {
     }
 }
 
-/// An output to a port.
+/// Returns an output to a port.
 pub fn output(mut context: Context<'_>, port: u32, frame: &HeapFrame, to_in_port: bool) -> Effect {
     Effect::Output {
         port,
@@ -23,7 +23,7 @@ pub fn output(mut context: Context<'_>, port: u32, frame: &HeapFrame, to_in_port
     }
 }
 
-/// An output to all ports, or to those that flood.
+/// Returns an output to all ports, or to those that flood.
 pub fn output_all(mut context: Context<'_>, frame: &HeapFrame, flood: bool) -> Effect {
     Effect::All {
         flood,
@@ -31,12 +31,12 @@ pub fn output_all(mut context: Context<'_>, frame: &HeapFrame, flood: bool) -> E
     }
 }
 
-/// An output as a learning switch does it.
+/// Returns an output by NORMAL, the learning switch.
 pub fn normal(mut context: Context<'_>, frame: &HeapFrame) -> Effect {
     Effect::Normal(sent(&mut context, frame))
 }
 
-/// A packet-in, without the key.
+/// Returns a packet-in without the key.
 pub fn controller(context: &Context<'_>, to: &ToController, frame: &HeapFrame) -> Effect {
     Effect::Controller {
         reason: to.reason,

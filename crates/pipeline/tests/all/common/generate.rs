@@ -1,4 +1,4 @@
-//! Generated rules and packets: few values, so that they meet.
+//! Generated rules and packets. They use few values, so that packets match rules.
 
 pub mod groups;
 pub mod ways;
@@ -12,11 +12,10 @@ use packet::build::Builder;
 use packet::{Field, Match, Value};
 use std::collections::HashMap;
 
-/// Tables that rules are put in: this one and those before it.
+/// Number of tables used: rules are in table 0 and up.
 pub const TABLES: u64 = 5;
 
-/// A small generator of numbers (xorshift64*), so that a seed is all a failure needs to be seen
-/// again.
+/// A small random number generator (xorshift64*): the seed alone reproduces a failure.
 pub struct Random(pub u64);
 
 impl Random {
@@ -53,7 +52,7 @@ fn ipv6(random: &mut Random) -> [u8; 16] {
     address
 }
 
-/// A frame whose checksums are right, which ends in `tail`.
+/// Generates a frame with correct checksums that ends with `tail`.
 pub fn frame(random: &mut Random, tail: [u8; 2]) -> Vec<u8> {
     let mut builder = Builder::ethernet(random.pick(&MACS), random.pick(&MACS));
     for _ in 0..random.pick(&[0, 0, 0, 1, 1, 2, 3]) {
@@ -107,7 +106,7 @@ pub fn frame(random: &mut Random, tail: [u8; 2]) -> Vec<u8> {
     builder.payload(&payload).bytes()
 }
 
-/// A stack of labels with something behind it.
+/// Generates a stack of labels with something behind it.
 fn labelled(random: &mut Random, mut builder: Builder, ttl: u8, tail: [u8; 2]) -> Vec<u8> {
     for label in 0..random.below(4) as u32 {
         builder = builder.mpls(label << 12 | random.pick(&[0, 0xe00]) | random.pick(&[1, 2, 64]));
@@ -129,7 +128,7 @@ fn labelled(random: &mut Random, mut builder: Builder, ttl: u8, tail: [u8; 2]) -
     builder.payload(&payload).bytes()
 }
 
-/// A customer's frame behind a service tag.
+/// Generates a customer's frame behind a service tag.
 fn serviced(random: &mut Random, builder: Builder, tail: [u8; 2]) -> Vec<u8> {
     let tag = random.pick(&[5, 0x0800_0006, 0xe000_0105]);
     let mut builder = builder.pbb(tag, random.pick(&MACS), random.pick(&MACS));
@@ -254,7 +253,7 @@ fn transport(random: &mut Random, all: &mut Match) {
     }
 }
 
-/// Fields that actions write, with the width that moves and loads see.
+/// Fields that actions write, with their width in moves and loads.
 const WRITTEN: [Field; 34] = [
     Field::Reg0,
     Field::Reg1,
@@ -344,7 +343,7 @@ fn set_field(random: &mut Random) -> Action {
     Action::SetField { field, value, mask }
 }
 
-/// Groups that rules and buckets name.
+/// Number of groups that rules and buckets name.
 pub const GROUPS: u64 = 6;
 
 pub fn action(random: &mut Random, table: u8, nested: bool) -> Action {
@@ -453,7 +452,7 @@ fn other_action(random: &mut Random, table: u8, nested: bool) -> Action {
                 reason: 1,
                 userdata: Vec::new(),
                 pause: false,
-                // The last is not there.
+                // Meter 5 does not exist.
                 meter_id: Some(1 + random.below(5) as u32),
             },
             1 => Action::Note(vec![0; 6]),
@@ -504,8 +503,8 @@ fn instructions(random: &mut Random, table: u8) -> Vec<Instruction> {
     all
 }
 
-/// Meters 1 to 4: one that nothing exceeds, one that drops and one that remarks all that comes
-/// after its first packet as long as the clock stands, and one that does all three.
+/// Returns meters 1 to 4: one that nothing exceeds; one that drops and one that remarks all packets
+/// after the first while the clock stands; and one that has all three bands.
 pub fn meters() -> Vec<MeterConfig> {
     let band = |kind, rate| Band {
         kind,
@@ -531,8 +530,8 @@ pub fn meters() -> Vec<MeterConfig> {
     bands.into_iter().zip(1..).map(config).collect()
 }
 
-/// A flow mod; whether it is accepted is not the question here. Priorities in a table are kept
-/// different for different matches, since which of two equal ones wins is not defined.
+/// Generates a flow mod, which may be refused. Different matches in a table have different
+/// priorities, because it is undefined which of two equal ones wins.
 pub fn change(random: &mut Random, known: &mut HashMap<(u8, u16), Match>) -> FlowMod {
     let table = random.below(TABLES + 1) as u8;
     if random.one_in(5) {
@@ -551,7 +550,7 @@ pub fn change(random: &mut Random, known: &mut HashMap<(u8, u16), Match>) -> Flo
         .keys()
         .any(|(place, priority)| *place == table && *priority >= ways::SHARED);
     let command = match command {
-        // It would make ordinary rules of parts of conditions, which share a priority.
+        // It would turn parts of conjunctions, which share a priority, into ordinary rules.
         FlowModCommand::Modify if shared => FlowModCommand::ModifyStrict,
         other => other,
     };
@@ -576,8 +575,7 @@ pub fn change(random: &mut Random, known: &mut HashMap<(u8, u16), Match>) -> Flo
         change.table = TABLE_ALL;
     }
     change.cookie = random.below(5);
-    // A modify that asks for a cookie never adds: an added rule could have the priority of another
-    // match.
+    // A modify with a cookie never adds: an added rule could have the priority of another match.
     change.cookie_mask = if command == FlowModCommand::Modify {
         1
     } else {

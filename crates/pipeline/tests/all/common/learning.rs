@@ -1,5 +1,5 @@
-//! A switch whose packets ask for rules: the engine with a control side that answers at once, and
-//! learn actions to choose from.
+//! A switch whose packets learn rules: the engine with a control side that answers at once, and
+//! generated learn actions.
 
 use super::generate::Random;
 use super::{Switch, effects};
@@ -13,14 +13,14 @@ use program::epoch::Reader;
 use program::exec::{Engine, Frozen, Thaw};
 use program::host::{Context, DropReason, Host};
 
-/// A packet that has stopped, with what is known of it.
+/// A paused packet with its state.
 struct Paused {
     bytes: Vec<u8>,
     metadata: FlowKey,
     rest: Frozen,
 }
 
-/// Notes what a walk does in the twin's words, and what it asks for.
+/// Records what a walk does, as the reference's effects, and its learn requests.
 #[derive(Default)]
 struct Notes {
     effects: Vec<Effect>,
@@ -72,7 +72,8 @@ impl Host<HeapFrame> for Notes {
     fn dropped(&mut self, _: DropReason) {}
 }
 
-/// Effects without what is not defined: keys, and where a clone's or an action set's step stands.
+/// Returns effects without what is undefined: keys, and the position of an action in a clone or an
+/// action set.
 pub fn comparable(effects: &[Effect]) -> Vec<Effect> {
     let mut effects = effects.to_vec();
     for effect in &mut effects {
@@ -101,7 +102,7 @@ pub fn comparable(effects: &[Effect]) -> Vec<Effect> {
     effects
 }
 
-/// A packet's last two bytes, by which packets of a burst are told apart.
+/// Returns a packet's last two bytes, which distinguish the packets of a burst.
 pub fn tail(effect: &Effect) -> Vec<u8> {
     let bytes = match effect {
         Effect::Output { sent, .. } | Effect::All { sent, .. } | Effect::Normal(sent) => {
@@ -112,10 +113,10 @@ pub fn tail(effect: &Effect) -> Vec<u8> {
     bytes[bytes.len() - 2..].to_vec()
 }
 
-/// A switch that walks packets, and a control side.
+/// A switch that walks packets, with a control side.
 pub struct Walker {
     pub switch: Switch,
-    /// Whether requests are answered.
+    /// Whether learn requests are answered.
     pub answers: bool,
     engine: Engine<HeapFrame>,
     reader: Reader,
@@ -138,28 +139,28 @@ impl Walker {
         }
     }
 
-    /// Requests since the last time.
+    /// Returns the number of requests since the last call.
     pub fn asked(&mut self) -> usize {
         std::mem::take(&mut self.asked)
     }
 
-    /// Packets that have stopped for controllers since the last time.
+    /// Returns the number of packets paused for controllers since the last call.
     pub fn paused(&mut self) -> usize {
         std::mem::take(&mut self.paused)
     }
 
-    /// Walks that wait, and their bytes.
+    /// Returns the number of walks that wait, and their bytes.
     pub fn held(&self) -> (usize, usize) {
         self.engine.held()
     }
 
-    /// Walks packets as one burst, until all are done, and tells what left.
+    /// Walks packets as one burst until all are done; returns what left.
     pub fn walk(&mut self, in_port: u32, packets: &[Vec<u8>]) -> Vec<Effect> {
         self.walk_bursts(&[(in_port, packets)])
     }
 
-    /// The same for bursts of several ports, one after the other, before control answers any of
-    /// them.
+    /// Walks bursts of several ports, one after the other, before control answers any of them;
+    /// returns what left.
     pub fn walk_bursts(&mut self, bursts: &[(u32, &[Vec<u8>])]) -> Vec<Effect> {
         let mut notes = Notes::default();
         for (in_port, packets) in bursts {
@@ -182,14 +183,14 @@ impl Walker {
         comparable(&notes.effects)
     }
 
-    /// Lets what may go on go on.
+    /// Continues the walks that can continue; returns what left.
     pub fn settle(&mut self) -> Vec<Effect> {
         let mut notes = Notes::default();
         self.settle_into(&mut notes);
         comparable(&notes.effects)
     }
 
-    /// The control side: answers requests, resumes packets.
+    /// The control side: answers requests and resumes packets.
     fn attend(&mut self, notes: &mut Notes) {
         let now = self.switch.clock();
         let mut answers = Vec::new();
@@ -219,10 +220,10 @@ impl Walker {
         }
     }
 
-    /// True when nothing waits any more.
+    /// Continues the walks that can continue; returns true when no walk waits any more.
     fn settle_into(&mut self, notes: &mut Notes) -> bool {
         for _ in 0..1000 {
-            // What is not needed any more goes as early as it can.
+            // Frees as early as possible what is no longer needed.
             self.switch.pipeline.housekeep(usize::MAX);
             self.switch.program.domain.publish();
             self.switch.program.domain.collect();
@@ -284,7 +285,7 @@ pub fn plain(table: u8, priority: u16, specs: Vec<LearnSpec>) -> Learn {
     }
 }
 
-/// Learns Ethernet sources as destinations.
+/// Returns an action that learns Ethernet sources as destinations.
 pub fn learn_source(table: u8, hard_timeout: u16) -> Learn {
     let specs = vec![
         spec(
@@ -302,7 +303,7 @@ pub fn learn_source(table: u8, hard_timeout: u16) -> Learn {
     }
 }
 
-/// Elements of a match, which go together.
+/// Generates match elements that are valid together.
 fn matches(random: &mut Random) -> Vec<LearnSpec> {
     let from = |source: Subfield, target: Subfield| {
         spec(LearnSource::Field(source), LearnTarget::Match(target))
@@ -362,8 +363,8 @@ fn does(random: &mut Random) -> LearnSpec {
     }
 }
 
-/// Learn actions, each of which makes rules of a precedence and form of its own, so that no two of
-/// them overlap, into the tables that rules lie in.
+/// Generates learn actions. The rules of each have a priority and match fields of their own, so
+/// that rules of different actions do not overlap, and are in the same tables as other rules.
 pub fn learn_actions(random: &mut Random) -> Vec<Action> {
     let some = 1 + random.below(5);
     let one = |random: &mut Random, index: u64| {

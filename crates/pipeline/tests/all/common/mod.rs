@@ -1,4 +1,4 @@
-//! What the tests share: a bridge with its program, and flow mods in few words.
+//! Helpers shared by tests: a bridge with its program, and short forms of flow mods.
 
 pub mod effects;
 pub mod generate;
@@ -15,7 +15,7 @@ use program::Program;
 use program::table::Bridge;
 use std::sync::Arc;
 
-/// A pipeline over a program of its own.
+/// A pipeline with a program of its own.
 pub struct Switch {
     pub program: Arc<Program>,
     pub bridge: Arc<Bridge>,
@@ -44,7 +44,7 @@ impl Switch {
         Clock::from_ms(self.now)
     }
 
-    /// Makes what changed visible.
+    /// Publishes the changes.
     pub fn publish(&mut self) {
         self.pipeline.commit();
         self.program.domain.publish();
@@ -55,12 +55,13 @@ impl Switch {
         self.pipeline.flow_mod(change, version, now)
     }
 
-    /// A flow mod of OpenFlow 1.3.
+    /// Carries out a flow mod of OpenFlow 1.3.
     pub fn mod13(&mut self, change: FlowMod) -> Result<FlowModOutcome, Error> {
         self.send(&change, Version::V1_3)
     }
 
-    /// A flow mod of OpenFlow 1.0: modifies add and change cookies, adds restart counters.
+    /// Carries out a flow mod of OpenFlow 1.0: modifies add and change cookies, adds restart
+    /// counters.
     pub fn mod10(&mut self, change: FlowMod) -> Result<FlowModOutcome, Error> {
         self.send(&as_v1_0(change), Version::V1_0)
     }
@@ -69,7 +70,7 @@ impl Switch {
         self.pipeline.flow_stats(&everything(), self.clock())
     }
 
-    /// Counts packets on a rule as a worker would.
+    /// Counts packets on a rule like a worker.
     pub fn count(&self, table: u8, matching: &Match, packets: u64, bytes: u64) {
         let mut reader = self.program.domain.reader().unwrap();
         self.program.counters.add_worker(reader.index());
@@ -131,7 +132,7 @@ pub fn fields(all: &[(Field, u128)]) -> Match {
     matching
 }
 
-/// A flow mod for table 0 that outputs to port 1; change the rest as needed.
+/// Returns a flow mod for table 0 that outputs to port 1.
 pub fn flow(command: FlowModCommand, matching: Match, priority: u16) -> FlowMod {
     FlowMod {
         command,
@@ -143,7 +144,7 @@ pub fn add(matching: Match, priority: u16) -> FlowMod {
     flow(FlowModCommand::Add, matching, priority)
 }
 
-/// A flow mod with some changes.
+/// Returns a flow mod adjusted by `adjust`.
 pub fn with(mut change: FlowMod, adjust: impl FnOnce(&mut FlowMod)) -> FlowMod {
     adjust(&mut change);
     change

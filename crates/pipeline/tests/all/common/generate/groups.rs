@@ -23,7 +23,7 @@ fn bucket(random: &mut Random, kind: GroupKind, id: u32) -> Bucket {
     if !random.one_in(4) {
         actions.push(crate::common::output(1 + random.below(4) as u32));
     }
-    // What no action set takes would have the whole group refused.
+    // An action that is not allowed in an action set would make the whole group invalid.
     actions.retain(|action| {
         let name = format!("{action:?}");
         let forbidden = [
@@ -91,7 +91,7 @@ fn selection(random: &mut Random) -> Option<Selection> {
     })
 }
 
-/// A group mod; whether it is accepted is not the question here.
+/// Generates a group mod, which may be refused.
 pub fn group_change(random: &mut Random) -> GroupMod {
     use GroupCommand::*;
     let command = random.pick(&[

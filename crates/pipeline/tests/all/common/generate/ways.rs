@@ -1,4 +1,5 @@
-//! Actions that choose a way, parts of conditions, and matches of what they write.
+//! Generated actions that choose a link or port, parts of conjunctions, and matches of the fields
+//! that these actions write.
 
 use super::{MACS, Random};
 use crate::common;
@@ -31,10 +32,10 @@ fn low_bits(field: Field, bits: u16) -> Subfield {
     }
 }
 
-/// Tunnel options that are mapped, and their lengths: one has its neighbour's place too.
+/// The tunnel options of the map, with their lengths. Option 1 extends over the place of option 2.
 pub const OPTIONS: [(usize, usize); 3] = [(0, 4), (1, 8), (40, 20)];
 
-/// The map that rules are generated for.
+/// Returns the map for which rules are generated.
 pub fn options() -> TlvTableMod {
     let mapping = |(field, length): (usize, usize)| TlvMapping {
         class: 0x0102,
@@ -48,7 +49,7 @@ pub fn options() -> TlvTableMod {
     }
 }
 
-/// Writes, moves or takes away a tunnel option.
+/// Generates an action that writes, moves or deletes a tunnel option.
 fn option_action(random: &mut Random) -> Action {
     let (option, length) = random.pick(&OPTIONS);
     let field = Field::of_tunnel_option(option);
@@ -79,7 +80,7 @@ fn option_action(random: &mut Random) -> Action {
                 mask[index] = if whole { 0xff } else { random.next() as u8 };
                 value[index] = random.below(3) as u8 & mask[index];
             }
-            // As it comes from the wire: all there is.
+            // As decoded from a message: the mask of a whole field.
             let mask = if whole { field.def().place() } else { mask };
             Action::SetField { field, value, mask }
         }
@@ -131,10 +132,10 @@ pub fn action(random: &mut Random) -> Action {
     }
 }
 
-/// The priority that all parts of conditions have, and rules of no other kind.
+/// The priority of all parts of conjunctions, and of no other rules.
 pub const SHARED: u16 = 100;
 
-/// Adds or removes a part of a condition.
+/// Generates a flow mod that adds or deletes a part of a conjunction.
 pub fn part(random: &mut Random, table: u8, known: &mut HashMap<(u8, u16), Match>) -> FlowMod {
     let index = random.below(10);
     let (field, value) = match index {
@@ -163,7 +164,7 @@ fn number(address: [u8; 6]) -> u128 {
         .fold(0, |number, byte| number << 8 | u128::from(*byte))
 }
 
-/// Parts of one condition or two, of which few are needed.
+/// Generates parts of one conjunction or two, with few clauses.
 pub fn conjunctions(random: &mut Random) -> Vec<Instruction> {
     let clauses = random.pick(&[2, 2, 2, 3]);
     let some = (0..random.below(2) + 1).map(|_| Action::Conjunction {
@@ -174,10 +175,10 @@ pub fn conjunctions(random: &mut Random) -> Vec<Instruction> {
     vec![Instruction::ApplyActions(some.collect())]
 }
 
-/// Sometimes a condition, or where the action set outputs.
+/// Sometimes adds a `conj_id`, a tunnel option or the action set's output to a match.
 pub fn matching(random: &mut Random, all: &mut Match) {
     if random.one_in(8) {
-        // Little beside the condition, so that it is met.
+        // Few other fields, so that it is matched.
         *all = Match::any();
         all.set_exact(Field::ConjId, random.pick(&[1, 1, 1, 2]));
     }
