@@ -1,4 +1,4 @@
-//! Pushes and pops against reparsing, and against the packet as it was.
+//! Compares pushes and pops with reparsing, and with the original packet.
 
 use super::*;
 use crate::build::Builder;
@@ -49,7 +49,7 @@ proptest! {
             let (again, layers_again) = read_again(&frame, &key, &layers);
             prop_assert_eq!(again, key);
             prop_assert_eq!(layers_again, layers);
-            // What is within is untouched, and a device would still find its checksum.
+            // The inner packet is unchanged, and a device would still find its checksum.
             let mut finished = frame.clone();
             prop_assert!(finish_partial(&mut finished));
             prop_assert_eq!(frame.offload().csum_start != 0, partial && frame.offload().partial_checksum);
@@ -64,7 +64,7 @@ proptest! {
             prop_assert_eq!(again, key);
             prop_assert_eq!(layers_again, layers);
         }
-        // 802.2 without SNAP has no Ethertype to come back to.
+        // 802.2 without SNAP has no Ethertype to restore.
         if before.2.u16(at::ETH_TYPE) != 0x05ff {
             prop_assert_eq!((frame.to_vec(), frame.offload(), key, layers), before);
         }
