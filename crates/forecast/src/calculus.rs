@@ -1,11 +1,10 @@
 //! Network calculus: worst-case bounds for traffic that keeps to a token bucket (Le Boudec and
 //! Thiran, "Network Calculus", 1.4).
 //!
-//! Let traffic send at most `b + r t` bits in any time `t`, through a queue that serves at least `R
-//! (t
-//! - T)` bits of what waits. Then nothing waits longer than `T + b / R`, and no more than `b + r T`
-//!   bits wait, as long as `r` does not exceed `R`. In a row of queues the burst is paid only once,
-//!   at the slowest: `sum T + b / min R`.
+//! Let traffic send at most `b + r t` bits in any time `t`, through a queue that serves at least
+//! `R (t - T)` bits of what waits. Then nothing waits longer than `T + b / R`, and no more than
+//! `b + r T` bits wait, as long as `r` does not exceed `R`. In a row of queues the burst is paid
+//! only once, at the slowest: `sum T + b / min R`.
 
 use crate::Error;
 use serde::Serialize;
