@@ -1,9 +1,9 @@
-//! What a guest may write into its rings: descriptors, chains, tables of descriptors and headers of
-//! any kind, in memory with nothing readable around it. Whatever it is, frames are taken or
-//! refused, put or not, and only what the guest has given is touched.
+//! Whatever a guest may write into its rings: descriptors, chains, indirect tables and headers of
+//! any kind, in memory with nothing readable around it. Frames are accepted or refused, delivered
+//! or not, and only memory that the guest has shared is accessed.
 //!
-//! The modules are taken by their path, and what they call of DPDK is here, so that it need not be
-//! linked.
+//! The modules are included by path, and stubs replace the DPDK functions they call, so that DPDK
+//! need not be linked.
 //!
 //! Input: features, then the ring's memory, then how the ring is used.
 #![no_main]

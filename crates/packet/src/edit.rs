@@ -103,7 +103,7 @@ pub enum CompiledSet {
     Metadata {
         /// Which word of the key.
         word: u8,
-        /// The bits, none outside the mask, as they lie in the key.
+        /// The bits, none outside the mask, in the form of the key.
         value: u64,
         /// Which bits.
         mask: u64,

@@ -1,4 +1,4 @@
-//! Frames, header views, the flow key and the one table of match fields.
+//! Frames, header views, the flow key and the table of match fields.
 //!
 //! Lowest layer of the workspace: it knows bytes and headers, but no rules, ports or threads.
 //!

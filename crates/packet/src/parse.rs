@@ -413,7 +413,7 @@ pub fn parse_frame<F: Frame>(
     layers
 }
 
-/// [`parse_frame`] that writes the layers in their place.
+/// [`parse_frame`] that writes the layers in place.
 #[inline(always)]
 pub fn parse_frame_into<F: Frame>(
     frame: &mut F,

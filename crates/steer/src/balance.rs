@@ -1,4 +1,4 @@
-//! Which live flows move to another core, and when (the paper's future work, VI).
+//! Decides which live flows move to another core, and when (the paper's future work, VI).
 //!
 //! After every sample, [`Balancer::decide`] looks for flows that should move, in this order:
 //!

@@ -139,7 +139,7 @@ pub unsafe fn load16(bytes: *const u8) -> __m128i {
 /// frame's length.
 ///
 /// # Safety
-/// `head` has at least 40 bytes from `l3` on.
+/// `head` must have at least 40 bytes from `l3` on.
 #[inline(always)]
 unsafe fn sound<const TCP: bool>(head: &[u8], l3: usize, len: usize) -> bool {
     debug_assert!(head.len() >= l3 + COMMON_LEN);
@@ -167,7 +167,7 @@ unsafe fn sound<const TCP: bool>(head: &[u8], l3: usize, len: usize) -> bool {
 /// TCP, zero for UDP, None if the packet is invalid or of another protocol.
 ///
 /// # Safety
-/// `head` has at least 40 bytes from `l3` on.
+/// `head` must have at least 40 bytes from `l3` on.
 #[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))] // only vector code calls it
 #[inline(always)]
 pub unsafe fn sound_either(head: &[u8], l3: usize, len: usize) -> Option<u64> {
@@ -209,7 +209,7 @@ pub struct Six {
 /// Like [`sound`], for IPv6; returns the fields that vector code does not read, None if invalid.
 ///
 /// # Safety
-/// `head` has at least [`least`] bytes of its kind.
+/// `head` must have at least [`least`] bytes of its kind.
 #[inline(always)]
 unsafe fn sound6<const TCP: bool>(head: &[u8], l3: usize, len: usize) -> Option<Six> {
     debug_assert!(head.len() >= l3 + IPV6_LEN + if TCP { 20 } else { 8 });
@@ -244,7 +244,7 @@ unsafe fn sound6<const TCP: bool>(head: &[u8], l3: usize, len: usize) -> Option<
 /// fields of an IPv6 packet.
 ///
 /// # Safety
-/// `head` has at least [`least`] bytes of its kind.
+/// `head` must have at least [`least`] bytes of its kind.
 #[inline(always)]
 pub unsafe fn judge<const TCP: bool, const SIX: bool>(
     head: &[u8],

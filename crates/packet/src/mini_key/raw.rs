@@ -34,7 +34,7 @@ pub struct Run {
     pub bytes: u64,
 }
 
-/// A list of patterns made ready for [`prefilter_burst`].
+/// A list of patterns prepared for [`prefilter_burst`].
 #[derive(Debug)]
 pub struct RawPrefilter {
     /// Indexed by [`index`].

@@ -4,9 +4,9 @@
 //! its results:
 //!
 //! - *Offered*: at 64 bytes nothing is lost and a flow has 19.7 Mbit/s (table VII): 38,000
-//!   datagrams a second. At 1400 bytes `default` delivers 1000 Mbit/s of two flows and loses 34.5%
-//!   (figure 7, table VI): 68,000 a second each. At 8192 bytes a priority flow has 844.8 Mbit/s
-//!   (table VII), that is 12,900 a second after what was lost; offered are 14,000.
+//!   datagrams per second. At 1400 bytes `default` delivers 1000 Mbit/s of two flows and loses
+//!   34.5% (figure 7, table VI): 68,000 per second each. At 8192 bytes a priority flow has 844.8
+//!   Mbit/s (table VII), which is 12,900 per second after losses; 14,000 are offered.
 //! - *Packets*: a guest cuts 8192 bytes into six fragments, each of which is too long for the wire
 //!   once it is encapsulated and encrypted, so twelve packets. That agrees with table V, where 90%
 //!   of them have the fragments' hash, and where `proposal` counts 143,000 softirqs per second for
