@@ -6,7 +6,7 @@
 //! | packet | hashed |
 //! | --- | --- |
 //! | TCP, UDP, SCTP over IPv4 or IPv6 | addresses, protocol, ports |
-//! | GTP-U (UDP to port 2152) | the tunnel endpoint identifier besides |
+//! | GTP-U (UDP to port 2152) | the same and the tunnel endpoint identifier |
 //! | ESP, AH | addresses, protocol, the security parameters index |
 //! | GRE with a key (NVGRE) | addresses, protocol, key |
 //! | other IP packets, and all fragments | addresses and protocol |

@@ -112,7 +112,7 @@ struct Leaf {
 
 const _: () = assert!(size_of::<Leaf>() == 64 && size_of::<Kind>() == 64);
 
-/// The queues that borrow: a ring for each priority, by the member whose turn it is.
+/// Rings of classes, one for each priority, known by the member whose turn it is.
 struct Feeds {
     turns: [u32; PRIORITIES],
     /// Bit set of the priorities that have any.
