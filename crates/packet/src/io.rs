@@ -31,8 +31,9 @@ pub trait RxQueue<F: Frame>: Send {
         self.wait_fd().is_some()
     }
 
-    /// Returns whether `wait_fd` stays the same between calls of `receive` and reports every arrival
-    /// by itself, so that the queue need not be polled until then, however long that takes.
+    /// Returns whether `wait_fd` stays the same between calls of `receive` and reports every
+    /// arrival by itself, so that the queue need not be polled until then, however long that
+    /// takes.
     fn is_steady(&self) -> bool {
         false
     }
