@@ -82,7 +82,7 @@ impl Forecast {
 const ANYTHING: f64 = 2.0;
 /// An interval wider than this, in standard deviations of the logarithm, is useless.
 const USELESS: f64 = 0.35;
-/// The share of randomness that model and measurement have in common.
+/// Correlation of the errors of model and measurement, which share their packets.
 const SHARED: f64 = 0.5;
 /// Fewest packets of a usable record.
 const FEWEST: u64 = 500;

@@ -22,8 +22,8 @@ use std::sync::atomic::{AtomicU8, Ordering};
 pub(crate) use general::{ETH_TYPE_MIN, VLAN_PRESENT};
 pub use others::{MoreWords, other_words};
 
-/// Bytes of a frame in which headers are searched. Headers beyond count as missing
-/// ([`Malformed::Split`]); this bounds the walk over extension headers and label stacks.
+/// Bytes of a frame in which headers are searched, as if the packet ended there; this bounds the
+/// walk over extension headers and label stacks.
 pub const HEADERS_LIMIT: usize = 1024;
 
 /// The words that are filled from the packet's bytes; the others hold metadata and are only
