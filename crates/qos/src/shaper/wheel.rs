@@ -14,7 +14,7 @@
 //! A slot's alarms are stored contiguously in chunks of a few cache lines, so the next ones to ring
 //! can be prefetched. Removing an alarm leaves a hole, for which its class must know the alarm's
 //! place; a class that promises never to remove it (a firm alarm) need not. Holes are closed when a
-//! slot has more holes than alarms.
+//! slot has `HOLES` more of them than alarms.
 
 use super::prefetch::{fetch, with_capacity};
 use super::ring::{Knots, NEVER, NONE};
