@@ -1,19 +1,19 @@
 #!/usr/bin/env python3
-"""A controller for steering: it chooses a mode for each host, has senders name the virtual machine
-in the outer header of their tunnels (SET_FCF), and gives the receiving host's steering table an
-entry for it. docs/protocol-extensions.md has the messages.
+"""A controller for steering: chooses a mode for each host, makes senders write the virtual
+machine's id into the outer header of their tunnels (SET_FCF), and adds an entry for it to the
+receiving host's steering table. docs/protocol-extensions.md describes the messages.
 
     VSE_NETWORK=network.json osken-manager examples/vse_controller.py
 
-The network is what a cloud's database would know: of each host, by its bridge's datapath id, the
-tunnel port to each other host; of each virtual machine, by its id, its MAC address.
+The network file has what a cloud's database would know: for each host, by its bridge's datapath
+id, the tunnel port to each other host; for each virtual machine, by its id, its MAC address.
 
     {"hosts": {"1": {"tunnels": {"2": "vx0"}}, "2": {"tunnels": {"1": "vx0"}}},
      "vms": {"5": {"mac": "02:00:00:00:00:05"}}}
 
-Where virtual machines are it hears from the switches (`external_ids:vm-id` of interfaces). All
-other traffic takes NORMAL's way. A virtual machine whose id has no room in its host's layout is
-steered by the inner header instead, which fragments and encrypted tunnels do not show.
+The switches report where virtual machines are (`external_ids:vm-id` of interfaces). All other
+traffic is forwarded by NORMAL. A virtual machine whose id does not fit its host's layout is steered
+by the inner header instead, which is not readable in fragments and encrypted tunnels.
 """
 import json
 import os
@@ -34,13 +34,13 @@ STARTED, MOVED, STOPPED = range(3)
 ADD, DELETE = 0, 2
 PER_ENTRY = 1
 RSS, WORKERS = 1, 16
-LAYOUTS = {1: 31, 2: 127, 3: 4094}  # the highest VM id that each has room for
+LAYOUTS = {1: 31, 2: 127, 3: 4094}  # the highest VM id that fits each layout
 NO_CORE, NO_VM = 0xffffffff, 0xffff
 PRECEDENCE = 100
 
 
 class Host:
-    """A switch that is connected: what it can do, and its ports' numbers."""
+    """A connected switch: its abilities, and its ports' numbers."""
 
     def __init__(self, datapath):
         self.datapath = datapath
@@ -68,11 +68,11 @@ class VseController(app_manager.OSKenApp):
         self.macs = {int(vm): entry["mac"] for vm, entry in network["vms"].items()}
         self.hosts, self.vms = {}, {}
 
-    # What comes in.
+    # Incoming messages.
 
     @set_ev_cls(ofp_event.EventOFPSwitchFeatures, CONFIG_DISPATCHER)
     def connected(self, event):
-        """A switch: how it forwards without us, what its ports are and what it can do."""
+        """Handles a new switch: adds a rule for NORMAL, and requests its ports and abilities."""
         datapath = event.msg.datapath
         self.hosts[datapath.id] = Host(datapath)
         parser, ofproto = datapath.ofproto_parser, datapath.ofproto
@@ -83,20 +83,20 @@ class VseController(app_manager.OSKenApp):
 
     @set_ev_cls(ofp_event.EventOFPStateChange, DEAD_DISPATCHER)
     def gone(self, event):
-        """A switch that is no longer connected keeps its rules, and is told anew when it returns."""
+        """Handles a lost connection: the switch keeps its rules until it returns."""
         if event.datapath.id in self.hosts:
             del self.hosts[event.datapath.id]
 
     @set_ev_cls(ofp_event.EventOFPPortDescStatsReply, [CONFIG_DISPATCHER, MAIN_DISPATCHER])
     def ports(self, event):
-        """Numbers of ports by their names."""
+        """Stores the ports' numbers by name."""
         host = self.hosts[event.msg.datapath.id]
         host.ports.update({port.name.decode(): port.port_no for port in event.msg.body})
         self.install_all()
 
     @set_ev_cls(ofp_event.EventOFPPortStatus, MAIN_DISPATCHER)
     def port(self, event):
-        """A port that came, went or changed."""
+        """Handles a port that was added, deleted or changed."""
         message, host = event.msg, self.hosts.get(event.msg.datapath.id)
         if host is None:
             return
@@ -110,14 +110,14 @@ class VseController(app_manager.OSKenApp):
     @set_ev_cls(ofp_event.EventOFPErrorMsg,
                 [HANDSHAKE_DISPATCHER, CONFIG_DISPATCHER, MAIN_DISPATCHER])
     def refused(self, event):
-        """Something was refused; of a message inside a packet-out, that message is the data."""
+        """Logs an error; for a message inside a packet-out, the data is that message."""
         message = event.msg
         self.logger.error("host %s refuses: type %s code %s xid %s: %s", message.datapath.id,
                           message.type, message.code, message.xid, message.data[:64].hex())
 
     @set_ev_cls(ofp_event.EventOFPExperimenter, [CONFIG_DISPATCHER, MAIN_DISPATCHER])
     def heard(self, event):
-        """A message of the extension."""
+        """Handles a message of the extension."""
         message = event.msg
         host = self.hosts.get(message.datapath.id)
         if message.experimenter != EXPERIMENTER or host is None:
@@ -133,12 +133,12 @@ class VseController(app_manager.OSKenApp):
             self.vm_status(message.datapath.id, reason, vm, bool(flags & 1), tenant)
 
     def capabilities(self, host, data):
-        """What a host can do: chooses its mode."""
+        """Reads a host's abilities and chooses its mode."""
         cores, workers, _, _, _, host.layout, abilities = struct.unpack_from("!HHBBBBI", data)
         host.devices = []
         for place in range(16, len(data), 24):
             name, _, layout, flags = struct.unpack_from("!16sBBB", data, place)
-            # An entry for the field is of use only where the field is read as it is written.
+            # An entry for the field is useful only if the device reads the layout in use.
             host.devices.append((name.rstrip(b"\0"), layout, bool(flags & 1)))
         if workers < 2:
             mode = "off"
@@ -153,7 +153,7 @@ class VseController(app_manager.OSKenApp):
         self.install_all()
 
     def vm_status(self, where, reason, vm, priority, tenant):
-        """A virtual machine has started, moved or stopped on a host."""
+        """Handles a virtual machine that has started, moved or stopped on a host."""
         self.logger.info("host %s: VM %s %s, priority %s", where, vm,
                          ("started", "moved", "stopped")[reason], priority)
         known = self.vms.get(vm)
@@ -169,25 +169,25 @@ class VseController(app_manager.OSKenApp):
         self.vms[vm] = Vm(where, priority, tenant)
         self.install(vm)
 
-    # What goes out.
+    # Outgoing messages.
 
     def install_all(self):
-        """Installs what belongs to virtual machines that are known; what is there is replaced."""
+        """Installs rules and entries of all known virtual machines, replacing existing ones."""
         for vm in self.vms:
             self.install(vm)
 
     def install(self, vm):
-        """The entry at the receiver first, so that what senders mark is known there."""
+        """Installs the receiver's entry first, so that it knows the packets that senders mark."""
         self.entry(self.vms[vm].host, vm, ADD)
         self.senders(vm, install=True)
 
     def fits(self, vm):
-        """Whether the receiving host's layout has room for a virtual machine's id."""
+        """Returns whether a virtual machine's id fits its host's layout."""
         host = self.hosts.get(self.vms[vm].host)
         return host is not None and vm <= LAYOUTS.get(host.layout, 0)
 
     def senders(self, vm, install):
-        """At every host but its own: traffic for it goes by the tunnel to its host, marked."""
+        """Makes all other hosts send traffic for it through the tunnel to its host, marked."""
         if vm not in self.macs:
             return self.logger.warning("VM %s: its MAC address is not known", vm)
         there = self.vms[vm].host
@@ -202,14 +202,14 @@ class VseController(app_manager.OSKenApp):
             if port is None or not host.ready:
                 continue
             actions = [parser.OFPActionOutput(port)]
-            # Where the id has no room here or there, the packet goes without a field.
+            # If the id does not fit here or there, packets are sent without the field.
             if self.fits(vm) and vm <= LAYOUTS.get(host.layout, 0):
                 fcf = struct.pack("!HHB3x", SET_FCF, vm, self.vms[vm].priority)
                 actions.insert(0, parser.OFPActionExperimenterUnknown(EXPERIMENTER, fcf))
             self.rule(datapath, ofproto.OFPFC_ADD, PRECEDENCE, match, actions, cookie=vm)
 
     def entry(self, number, vm, command):
-        """An entry of a virtual machine in the steering tables of its host's devices."""
+        """Changes a virtual machine's entry in the steering tables of its host's devices."""
         host = self.hosts.get(number)
         if host is None:
             return
@@ -228,7 +228,7 @@ class VseController(app_manager.OSKenApp):
             self.proxy(host.datapath, name, body + bytes(-len(body) % 8))
 
     def proxy(self, datapath, device, body):
-        """A change of a device's steering table, by the switch beside it, and a barrier behind."""
+        """Sends a change of a device's steering table through its host's switch, and a barrier."""
         parser, ofproto = datapath.ofproto_parser, datapath.ofproto
         inner = struct.pack("!BBHIII", ofproto.OFP_VERSION, ofproto.OFPT_EXPERIMENTER,
                             16 + len(body), 0, EXPERIMENTER, STEERING_MOD) + body
@@ -240,12 +240,12 @@ class VseController(app_manager.OSKenApp):
 
     @staticmethod
     def tell(datapath, kind, body=b""):
-        """A message of the extension."""
+        """Sends a message of the extension."""
         datapath.send_msg(datapath.ofproto_parser.OFPExperimenter(datapath, EXPERIMENTER, kind, body))
 
     @staticmethod
     def rule(datapath, command, priority, match, actions, cookie=0):
-        """A rule of the first table."""
+        """Adds or deletes a rule of the first table."""
         parser, ofproto = datapath.ofproto_parser, datapath.ofproto
         apply = parser.OFPInstructionActions(ofproto.OFPIT_APPLY_ACTIONS, actions)
         datapath.send_msg(parser.OFPFlowMod(

@@ -1,13 +1,13 @@
-//! Fragments of IP packets, in any order and of any contents. What must hold:
+//! Fragments of IP packets, in any order and with any contents. Must hold:
 //!
-//! * nothing panics, and what is read of a fragment lies in its frame;
-//! * what waits is within its bounds, and what is told as lost was there;
-//! * a packet that comes together has the lengths that its header says, and can be cut into
-//!   fragments that come together as the same packet.
+//! * nothing panics, and what is read of a fragment lies within its frame;
+//! * what waits stays within its limits, and what is reported as lost was there;
+//! * a reassembled packet has the lengths that its header says, and can be cut into fragments that
+//!   are reassembled to the same packet.
 //!
 //! Input: records of a length (1 byte, at most 127; bit 7: IPv6), a byte of flags, 6 bytes that are
-//! written into the header, and so many bytes. Some bits of the header are fixed, so that fragments
-//! of one packet are common.
+//! written into the header, and a payload of that length. Some bits of the header are fixed, so
+//! that fragments of one packet are common.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -23,7 +23,7 @@ const LIMITS: Limits = Limits {
     wait_ms: 10,
 };
 
-/// A frame whose header is that of a fragment, but for what the record says.
+/// Returns a frame with a fragment's header, with the values of the record.
 fn frame(is_v6: bool, said: &[u8; 6], payload: &[u8], is_right: bool) -> HeapFrame {
     let [place_high, place_low, id, source, tos, next] = *said;
     let mut bytes = vec![2; 12];
@@ -50,7 +50,7 @@ fn frame(is_v6: bool, said: &[u8; 6], payload: &[u8], is_right: bool) -> HeapFra
     HeapFrame::new(&bytes)
 }
 
-/// Cuts a packet and puts it together again.
+/// Cuts a packet and reassembles it.
 fn again(packet: &HeapFrame) {
     let Ok(cut) = Fragments::new(packet.clone(), 100, 7) else {
         return; // IPv6 extension headers

@@ -1,7 +1,7 @@
-//! Reading structured things from a fuzzer's bytes: what is not there any more reads as zero, so
-//! every input means something.
+//! Reads structured data from a fuzzer's bytes. Beyond the end everything reads as zero, so every
+//! input is valid.
 
-/// Bytes not read yet.
+/// The bytes that are not read yet.
 pub struct Input<'a>(pub &'a [u8]);
 
 impl<'a> Input<'a> {
@@ -17,14 +17,14 @@ impl<'a> Input<'a> {
         u16::from(self.u8()) << 8 | u16::from(self.u8())
     }
 
-    /// Up to `n` bytes.
+    /// Reads up to `n` bytes.
     pub fn take(&mut self, n: usize) -> &'a [u8] {
         let (taken, rest) = self.0.split_at(n.min(self.0.len()));
         self.0 = rest;
         taken
     }
 
-    /// Exactly `n` bytes, zeroes at the end where there are fewer.
+    /// Reads exactly `n` bytes, padded with zeros.
     pub fn bytes(&mut self, n: usize) -> Vec<u8> {
         let mut bytes = self.take(n).to_vec();
         bytes.resize(n, 0);

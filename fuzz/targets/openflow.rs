@@ -1,8 +1,8 @@
-//! What a controller, or a switch that is taken for one, may send, in every version: decoded
-//! without a panic; what is understood survives being encoded and decoded again; and a stream is
+//! Messages that a controller, or a switch (real or pretended), may send, in every version: they
+//! are decoded without a panic; what is understood survives encoding and decoding; and a stream is
 //! cut where its messages end.
 //!
-//! Input: one byte of options, the rest is the message.
+//! Input: one byte of options, then the message.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -51,7 +51,7 @@ fuzz_target!(|data: &[u8]| {
     let Some(again) = again(version, header.xid, &message, &options) else {
         return;
     };
-    // 1.1 reads extended matches, and writes its own, which says less.
+    // 1.1 reads extended matches, and writes its own, which can express less.
     let told_otherwise = version == Version::V1_1
         || has_no_text(&message)
         || has_replaced_action(version, &message)
@@ -61,7 +61,7 @@ fuzz_target!(|data: &[u8]| {
     if again != message && from_controller(&message) && !told_otherwise {
         assert_eq!(again, message);
     } else {
-        // What a version has no word for is told in another; that one stays.
+        // What a version cannot express is written in another form, which must be stable.
         assert_eq!(
             self::again(version, header.xid, &again, &options),
             Some(again)
@@ -69,7 +69,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// The message encoded and decoded; None when the version has no form for it.
+/// Encodes and decodes the message; None if the version has no form for it.
 fn again(
     version: Version,
     xid: u32,
@@ -85,7 +85,7 @@ fn again(
             assert_eq!(header.xid, xid);
             Some(message)
         }
-        // A set-field needs what the action that it replaces does without.
+        // A set-field may need a prerequisite that the action it replaces does not.
         Err(error)
             if error.error == Error::ActionMatchInconsistent
                 && has_replaced_action(version, message) =>
@@ -96,7 +96,7 @@ fn again(
     }
 }
 
-/// Whether controllers send such messages; the others are decoded by clients only.
+/// Returns whether controllers send such messages; the others are decoded only by clients.
 fn from_controller(message: &Message) -> bool {
     !matches!(
         message,
@@ -117,8 +117,8 @@ fn from_controller(message: &Message) -> bool {
     )
 }
 
-/// Whether there is an action in it that set-field has replaced: understood in all versions, and
-/// told as set-field from 1.2 on.
+/// Returns whether the message has an action that set-field has replaced: understood in all
+/// versions, and written as set-field from 1.2 on.
 fn has_replaced_action(version: Version, message: &Message) -> bool {
     const REPLACED: [&str; 10] = [
         "Load {",
@@ -136,12 +136,13 @@ fn has_replaced_action(version: Version, message: &Message) -> bool {
     version >= Version::V1_2 && REPLACED.iter().any(|name| text.contains(name))
 }
 
-/// Whether a name in it is not UTF-8: what stands for its bytes is longer, so names may be cut.
+/// Returns whether a name in it is not UTF-8: the replacement characters are longer, so names may
+/// be truncated.
 fn has_no_text(message: &Message) -> bool {
     matches!(message, Message::MultipartRequest { request: MultipartRequest::TableFeatures(tables), .. } if tables.iter().any(|table| table.name.contains('\u{fffd}')))
 }
 
-/// What a message says about packets.
+/// Returns the matches in a message.
 fn matches_of(message: &Message) -> Vec<&Match> {
     match message {
         Message::FlowMod { change, .. } => vec![&change.matching],
@@ -159,22 +160,22 @@ fn matches_of(message: &Message) -> Vec<&Match> {
     }
 }
 
-/// Whether it matches bits of a tag on packets that have none: the older field for that takes any
-/// bits, what is said in its place does not.
+/// Returns whether it matches bits of a tag on packets without one: the older field accepts any
+/// bits, its replacement does not.
 fn has_impossible_tag(matching: &Match) -> bool {
     let (value, mask) = matching.bytes(packet::key::at::VLAN_TCI, 2);
     value[0] & 0x10 == 0 && mask[0] & 0x10 != 0
 }
 
-/// Whether all bits of some words of a tunnel's option count: that is told without a mask, which
-/// means all of its words, however many they are.
+/// Returns whether it matches all bits of some words of a tunnel option: that is written without a
+/// mask, which means all of its words, however many there are.
 fn has_whole_option(matching: &Match) -> bool {
     (0..packet::options::OPTIONS)
         .filter_map(|option| matching.option(option))
         .any(|(_, mask)| mask.ends_with(&[0xff; 4]))
 }
 
-/// Every refusal can be told to the peer.
+/// Every refusal can be reported to the peer.
 fn refuse(error: Error, bytes: &[u8]) {
     let answer = encode_error(Version::V1_3, bytes, error);
     assert_eq!(frame_length(&answer), Ok(answer.len()));

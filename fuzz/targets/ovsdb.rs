@@ -1,10 +1,10 @@
-//! What a database server may send: cut into messages, decoded, and applied to a replica of the
-//! real schema. What must hold beyond not panicking: how the bytes arrive changes nothing, a
-//! message survives being encoded, a refused update changes nothing, and an update applied twice
-//! leaves what it left the first time.
+//! Messages that a database server may send: cut into messages, decoded, and applied to a replica
+//! of the real schema. Besides not panicking: how the bytes arrive does not matter, a message
+//! survives encoding, a refused update changes nothing, and an update applied twice has the effect
+//! of one.
 //!
-//! Input: one byte for the size of the pieces, the rest is the stream. Every object in a message's
-//! parameters and result is taken for an update and for a schema.
+//! Input: one byte for the size of the pieces, then the stream. Every object in a message's
+//! parameters and result is tried as an update and as a schema.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -27,7 +27,7 @@ thread_local! {
     });
 }
 
-/// The messages, and whether the stream ended in an error.
+/// Returns the messages, and whether the stream ended in an error.
 fn cut(bytes: &[u8], piece: usize) -> (Vec<Vec<u8>>, bool) {
     let mut framer = Framer::with_limit(LIMIT);
     let mut frames = Vec::new();
@@ -47,8 +47,8 @@ fn cut(bytes: &[u8], piece: usize) -> (Vec<Vec<u8>>, bool) {
     (frames, false)
 }
 
-/// Whether a number is in it that is no integer: the JSON library may read what it wrote as the
-/// neighbour of it.
+/// Returns whether it contains a number that is not an integer: the JSON library may read back a
+/// neighbouring value.
 fn has_real(value: &Value) -> bool {
     match value {
         Value::Number(number) => number.is_f64(),

@@ -1,14 +1,13 @@
-//! Frames with any bytes in any segments: parsed, edited and segmented without a panic. What must
-//! hold beyond that:
+//! Frames with any bytes in any segments: parsed, edited and segmented without a panic. Also must
+//! hold:
 //!
-//! * the fast parser reads what the obvious one does;
-//! * how a frame is cut into segments, and which words are asked for, changes nothing about what is
-//!   read;
-//! * the key that edits keep is what a fresh parse reads;
-//! * checksums that were right stay right, and wrong ones wrong;
+//! * the fast parser reads the same as the reference;
+//! * how a frame is cut into segments, and which words are requested, does not change what is read;
+//! * the key that edits maintain is what a fresh parse reads;
+//! * right checksums stay right, and wrong ones wrong;
 //! * segments of a large frame have right checksums.
 //!
-//! Input: `PLAN` bytes (see [`Plan`]), the rest is the frame.
+//! Input: `PLAN` bytes (see [`Plan`]), then the frame.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -23,13 +22,13 @@ use packet::{Field, FlowKey, Frame, HeapFrame, Layers, Offload, Value, WordSet, 
 const ALL: WordSet = WordSet(u64::MAX >> (64 - WORDS));
 const PLAN: usize = 18;
 
-/// What the first bytes of an input say.
+/// The first bytes of an input, decoded.
 struct Plan {
-    /// Where the frame is cut in two segments.
+    /// Where the frame is cut into two segments.
     split: usize,
     /// How many VLAN tags are read.
     vlan_limit: u8,
-    /// Whether checksums are made right before edits.
+    /// Whether checksums are corrected before edits.
     right: bool,
     gso: Gso,
     gso_size: u16,
@@ -91,7 +90,7 @@ impl Packet {
         Packet { frame, layers, key }
     }
 
-    /// VLAN tags in the bytes, whether they are read or not.
+    /// Returns the number of VLAN tags in the bytes, parsed or not.
     fn tags(&self) -> usize {
         let bytes = self.frame.to_vec();
         let types = bytes.get(12..).unwrap_or_default().chunks_exact(4);
@@ -100,7 +99,7 @@ impl Packet {
             .count()
     }
 
-    /// Makes the checksums right that there are.
+    /// Corrects all checksums.
     fn right(&mut self) {
         let (l3, l4, end) = (
             usize::from(self.layers.l3),
@@ -147,7 +146,7 @@ impl Packet {
         }
         self.frame.head_mut()[l4 + place..l4 + place + 2]
             .copy_from_slice(&sum.fold().to_be_bytes());
-        // Padding is not part of what the checksum is over.
+        // Padding is not covered by the checksum.
         self.frame.truncate(end);
         self.frame.set_offload(Offload {
             partial_checksum: true,
@@ -217,7 +216,7 @@ impl Packet {
     }
 }
 
-/// Whether a step of this kind makes the packet read otherwise.
+/// Returns whether a step of this kind changes how the packet is parsed.
 fn shapes([kind, _]: [u8; 2]) -> bool {
     (5..FIRST_FIELD).contains(&kind)
         || kind >= FIRST_FIELD
@@ -230,12 +229,12 @@ fn shapes([kind, _]: [u8; 2]) -> bool {
 /// The first kind of step that writes a field.
 const FIRST_FIELD: u8 = 12;
 
-/// The field that a step of this kind writes.
+/// Returns the field that a step of this kind writes.
 fn field(kind: u8) -> Field {
     FIELDS[usize::from(kind & 0x7f) % FIELDS.len()].field
 }
 
-/// Parses both shapes of the frame; the reading is one.
+/// Parses the frame in one and in two segments; both must read the same.
 fn read(bytes: &[u8], split: usize) -> Packet {
     let (first, second) = bytes.split_at(split.min(bytes.len()));
     let mut whole = Packet::parse(HeapFrame::new(bytes), ALL);
@@ -268,24 +267,23 @@ fn read(bytes: &[u8], split: usize) -> Packet {
     whole
 }
 
-/// Edits, then compares the kept key and the checksums with what is in the bytes.
+/// Edits, then compares the maintained key and the checksums with the bytes.
 fn edit_all(packet: &mut Packet, plan: &Plan) {
     let before = packet.verdict();
-    // A header that says another destination than the last one, whose checksum `verify` does not
-    // know.
+    // A routing header whose destination is not the final one: `verify` does not support its
+    // checksum.
     let routed = packet.key.u16(at::IPV6_EXT) & 1 << 5 != 0;
     let limit = usize::from(plan.vlan_limit);
-    // With more tags than are read, what is behind them is not known, and taking one off reads what
-    // had been hidden.
+    // With more tags than are parsed, what follows them is unknown, and popping one exposes it.
     let mut known = packet.tags() <= limit;
     let mut discovery = true;
-    // Another transport header is read then, or none.
+    // Whether another transport header, or none, is parsed after an edit.
     let mut shaped = false;
     for step in plan.steps {
         let pushes = step[0] == 0;
         known &= !pushes || packet.tags() < limit;
-        // An ICMPv6 type that is written makes a packet neighbour discovery, or no longer; the key
-        // does not follow.
+        // Writing an ICMPv6 type turns a packet into neighbour discovery or back; the key is not
+        // updated for that.
         discovery &= step[0] < FIRST_FIELD
             || !matches!(field(step[0]), Field::Icmpv6Type | Field::Icmpv6Code);
         packet.edit(step);
@@ -312,7 +310,7 @@ fn edit_all(packet: &mut Packet, plan: &Plan) {
             "word {word} of the kept key differs from a fresh parse"
         );
     }
-    // A sum of zeroes alone, as ICMP may have, does not tell a wrong zero from a right one.
+    // A sum of zeros only, possible for ICMP, does not distinguish a wrong zero from a right one.
     let ambiguous = matches!(packet.key.u8(at::IP_PROTO), 1 | 2) && before != Verdict::Good;
     if !routed && !ambiguous && !shaped {
         assert_eq!(
@@ -340,7 +338,8 @@ fn cut(packet: Packet, plan: &Plan) {
         assert_eq!(count, pieces.len());
         for piece in pieces.into_iter().filter(|_| plan.gso != Gso::None) {
             let piece = Packet::parse(piece, ALL);
-            // Frames are cut also behind labels and service tags, where the parser does not look.
+            // Frames are also segmented behind labels and service tags, where the parser does not
+            // look.
             let opaque = matches!(piece.key.u16(at::ETH_TYPE), 0x8847 | 0x8848 | 0x88e7);
             if piece.tags() <= usize::from(plan.vlan_limit) && !opaque {
                 assert_eq!(piece.verdict(), Verdict::Good, "a segment's checksum");

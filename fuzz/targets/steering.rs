@@ -1,9 +1,9 @@
 //! Messages and actions of Sluice's own extension, as anybody may send them: decoded without a
-//! panic, and what is understood survives being encoded and decoded again. The target `openflow`
-//! would have to find the experimenter id first.
+//! panic, and what is understood survives encoding and decoding. The target `openflow` would have
+//! to find the experimenter id first.
 //!
-//! Input: one byte, of which the lowest bits choose the version and the highest one an action; the
-//! rest is what stands behind the experimenter id.
+//! Input: one byte, whose lowest bits choose the version and whose highest bit an action, then what
+//! follows the experimenter id.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -26,7 +26,7 @@ fuzz_target!(|data: &[u8]| {
             assert_eq!(told, message);
         }
         Err(failure) => {
-            // The id is known, so it is never what is wrong; and every refusal can be told.
+            // The id is known, so it is never the error; and every refusal can be reported.
             assert_ne!(failure.error, Error::BadExperimenter);
             let answer = encode_error(version, &bytes, failure.error);
             let told = decode(&answer, &DecodeOptions::default());
@@ -35,7 +35,7 @@ fuzz_target!(|data: &[u8]| {
     }
 });
 
-/// An experimenter's message with this body.
+/// Returns an experimenter message with this body.
 fn message(version: Version, body: &[u8]) -> Vec<u8> {
     let mut bytes = vec![version as u8, 4, 0, 0, 0, 0, 0, 7];
     bytes.extend_from_slice(&EXPERIMENTER.to_be_bytes());
@@ -43,7 +43,7 @@ fn message(version: Version, body: &[u8]) -> Vec<u8> {
     finished(bytes)
 }
 
-/// A packet-out whose only action is an experimenter's with this body.
+/// Returns a packet-out whose only action is an experimenter action with this body.
 fn packet_out(version: Version, body: &[u8]) -> Vec<u8> {
     let mut action = vec![0xff, 0xff, 0, 0];
     action.extend_from_slice(&EXPERIMENTER.to_be_bytes());
@@ -70,7 +70,7 @@ fn packet_out(version: Version, body: &[u8]) -> Vec<u8> {
     finished(bytes)
 }
 
-/// With its length in its header.
+/// Sets the length in the message's header.
 fn finished(mut bytes: Vec<u8>) -> Vec<u8> {
     bytes.truncate(usize::from(u16::MAX));
     let length = (bytes.len() as u16).to_be_bytes();

@@ -1,11 +1,11 @@
-//! Any bytes that come through a tunnel of any kind, in any segments. What must hold:
+//! Any bytes received by a tunnel of any kind, in any segments. Must hold:
 //!
 //! * nothing panics, and the inner packet is part of the frame;
-//! * parsing changes no byte, nor does refusing congestion;
-//! * what comes out can be sent again with what was said of it, and says the same when it comes
-//!   back, also over the wire, where its checksums are looked at.
+//! * neither parsing nor a refusal for congestion changes a byte;
+//! * what comes out can be sent again with the same metadata, and has the same metadata when it
+//!   comes back, also over the wire, where its checksums are verified.
 //!
-//! Input: `PLAN` bytes (see [`Plan`]), the rest is the frame.
+//! Input: `PLAN` bytes (see [`Plan`]), then the frame.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -35,12 +35,12 @@ const MAP: [Mapping; 2] = [
     },
 ];
 
-/// What the first bytes of an input say.
+/// The first bytes of an input, decoded.
 struct Plan {
     kind: TunnelKind,
-    /// Where the frame is cut in two segments.
+    /// Where the frame is cut into two segments.
     split: usize,
-    /// Whether the IPv4 header's checksum is made right.
+    /// Whether the IPv4 header's checksum is corrected.
     right: bool,
     offload: Offload,
 }
@@ -68,7 +68,7 @@ impl Plan {
     }
 }
 
-/// Makes the checksum of an IPv4 header behind at most two tags right.
+/// Corrects the checksum of an IPv4 header behind at most two tags.
 fn make_right(bytes: &mut [u8]) {
     let mut l3 = 14;
     while l3 < 22 && matches!(bytes.get(l3 - 2..l3), Some([0x81, 0] | [0x88, 0xa8])) {
@@ -86,7 +86,7 @@ fn make_right(bytes: &mut [u8]) {
     header[10..12].copy_from_slice(&checksum.to_be_bytes());
 }
 
-/// Options go into a key and come out of it again; those that the map lacks are left out.
+/// Writes options to a key and reads them back; those that the map lacks are left out.
 fn keep_options(options: GeneveOptions<'_>) {
     let mut key = FlowKey::ZERO;
     if options.to_key(&MAP[..], &mut key).is_err() {
@@ -98,7 +98,7 @@ fn keep_options(options: GeneveOptions<'_>) {
     assert_eq!(key, again);
 }
 
-/// What is the same after another trip: the sender chooses checksums and GTP-U's flags.
+/// Returns what survives another trip: the sender chooses checksums and GTP-U's flags.
 fn lasting(found: &Decapsulated) -> (TunnelInfo, packet::tunnel::Payload) {
     let mut info = found.info;
     info.flags.remove(TunnelFlags::CSUM);
@@ -106,7 +106,7 @@ fn lasting(found: &Decapsulated) -> (TunnelInfo, packet::tunnel::Payload) {
     (info, found.payload)
 }
 
-/// Sends what has come out of a tunnel into it again.
+/// Sends the decapsulated frame into the tunnel again.
 fn send_back(frame: &HeapFrame, kind: TunnelKind, found: &Decapsulated, options: &[u8]) {
     let info = &found.info;
     let spec = HeaderSpec {
@@ -143,7 +143,7 @@ fn send_back(frame: &HeapFrame, kind: TunnelKind, found: &Decapsulated, options:
     assert!(finish_partial(&mut wire));
     wire.set_offload(Offload::default());
     // A checksum that is written into the inner headers makes another packet of it; one at an odd
-    // offset is written before the header is put in front.
+    // offset is written before the header is pushed.
     let is_put_off = sent.offload().partial_checksum == frame.offload().partial_checksum;
     let headers = |frame: &HeapFrame| frame.to_vec().into_iter().take(62).collect::<Vec<u8>>();
     let is_same = headers(&inner) == headers(frame);
@@ -177,7 +177,7 @@ fuzz_target!(|data: &[u8]| {
         assert_eq!(found, Ok(quick));
     }
     assert_eq!(frame.to_vec(), bytes, "parsing changed the bytes");
-    // The same frame may tell of a neighbour instead.
+    // The same frame may be a neighbour's answer instead.
     if let Some(told) = underlay::told_by(&bytes) {
         assert_ne!(told.mac, [0; 6]);
     }

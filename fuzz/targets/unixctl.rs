@@ -1,10 +1,9 @@
-//! What an `ovs-appctl` may send: bytes in pieces of any size are cut into messages, the same in
-//! whatever pieces, and messages into commands.
+//! Bytes that an `ovs-appctl` may send: in pieces of any size, they are cut into the same messages,
+//! and messages into commands.
 //!
-//! The two modules are taken by their path, so that the daemon and all that it links need not be
-//! built for them.
+//! The two modules are included by path, so that the daemon and its dependencies need not be built.
 //!
-//! Input: one byte for the size of the pieces, the rest is the stream.
+//! Input: one byte for the size of the pieces, then the stream.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -17,7 +16,7 @@ mod request;
 use framing::{Framer, FramingError, MAXIMUM_MESSAGE};
 use request::parse_request;
 
-/// The messages, and how the stream ended.
+/// Returns the messages, and how the stream ended.
 fn cut(bytes: &[u8], piece: usize) -> (Vec<Vec<u8>>, Option<FramingError>) {
     let mut framer = Framer::default();
     let mut messages = Vec::new();

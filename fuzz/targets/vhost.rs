@@ -1,9 +1,9 @@
-//! What a guest may write into its rings: descriptors, chains, tables of descriptors and headers of
-//! any kind, in memory with nothing readable around it. Whatever it is, frames are taken or
-//! refused, put or not, and only what the guest has given is touched.
+//! Whatever a guest may write into its rings: descriptors, chains, indirect tables and headers of
+//! any kind, in memory with nothing readable around it. Frames are accepted or refused, delivered
+//! or not, and only memory that the guest has shared is accessed.
 //!
-//! The modules are taken by their path, and what they call of DPDK is here, so that it need not be
-//! linked.
+//! The modules are included by path, and stubs replace the DPDK functions they call, so that DPDK
+//! need not be linked.
 //!
 //! Input: features, then the ring's memory, then how the ring is used.
 #![no_main]
@@ -84,7 +84,7 @@ fn memory() -> [*mut u8; 2] {
     [start + PAGE, start + 3 * PAGE].map(|place| place as *mut u8)
 }
 
-/// A log of one byte, which is two pages of the guest's more than it has.
+/// Returns a log of one byte, which covers two pages more than the guest has.
 fn dirty_log() -> Arc<DirtyLog> {
     static LOG: OnceLock<Arc<DirtyLog>> = OnceLock::new();
     let make = || {
@@ -135,7 +135,7 @@ extern "C" fn sluice_mbuf_alloc(_pool: *mut RawPool) -> *mut RawMbuf {
 #[unsafe(no_mangle)]
 extern "C" fn sluice_mbuf_free_bulk(mbufs: *mut *mut RawMbuf, count: u32) {
     for at in 0..count as usize {
-        // SAFETY: an array of so many.
+        // SAFETY: an array of `count` elements.
         sluice_mbuf_free(unsafe { *mbufs.add(at) });
     }
 }
@@ -145,11 +145,11 @@ extern "C" fn sluice_pool_put(_pool: *mut RawPool, mbufs: *mut *mut RawMbuf, cou
     sluice_mbuf_free_bulk(mbufs, count);
 }
 
-/// Buffers for frames of the guest's.
+/// Allocates buffers for frames of the guest.
 fn allocate(room: *mut *mut RawMbuf, count: u32) -> bool {
     assert!(count as usize <= BURST);
     for at in 0..count as usize {
-        // SAFETY: there is room for as many.
+        // SAFETY: there is room for `count`.
         unsafe { room.add(at).write(buffer()) };
     }
     true
@@ -160,7 +160,7 @@ fn take(view: &View, at: &mut Place) {
     // SAFETY: ring and buffers are ours.
     let done = unsafe { view.take(at, BURST, room.as_mut_ptr(), allocate) };
     for raw in &room[..done.frames] {
-        // SAFETY: as many have been written, and each is a chain of its own.
+        // SAFETY: this many have been written, and each is a separate chain.
         let frame = unsafe { Mbuf::from_raw(NonNull::new(*raw).expect("a frame")) };
         sound(&frame);
     }
@@ -176,7 +176,7 @@ fn take(view: &View, at: &mut Place) {
 
 use mbuf::Mbuf;
 
-/// A frame is as long as it says, and no longer than any is.
+/// Checks that a frame is as long as it says, and not longer than frames can be.
 fn sound(frame: &Mbuf) {
     let bytes = frame.to_vec();
     assert!(!bytes.is_empty() && bytes.len() == frame.len() && bytes.len() <= LONGEST as usize);
@@ -189,7 +189,7 @@ fuzz_target!(|data: &[u8]| {
     let mut input = Input(data);
     let places = memory();
     let bits = input.u8();
-    // Offloads, mergeable buffers, tables, the event index, virtio 1.
+    // Offloads, mergeable buffers, indirect tables, the event index, virtio 1.
     let mut features = 0;
     for (bit, feature) in [0, 15, 28, 29, 32].iter().enumerate() {
         features |= u64::from(bits >> bit & 1) << feature;
@@ -215,8 +215,8 @@ fuzz_target!(|data: &[u8]| {
         used: at(1024),
         size: SIZE,
     };
-    // The log ends within the guest's memory, and the used ring is said to lie where it does, or
-    // anywhere.
+    // The log ends within the guest's memory. The used ring's address for the log is the right one
+    // or arbitrary.
     let log = (bits & 0x20 != 0).then(|| Log {
         pages: dirty_log(),
         used: (bits & 0x40 != 0).then_some(if bits & 0x80 != 0 { GUEST } else { u64::MAX - 8 }),
@@ -228,7 +228,7 @@ fuzz_target!(|data: &[u8]| {
             0 => take(&view, &mut here),
             1 => {
                 let mut raw = NonNull::new(buffer()).expect("a buffer");
-                // SAFETY: ours alone; so many bytes fit.
+                // SAFETY: not shared; this many bytes fit.
                 let mut frame = unsafe {
                     let first = raw.as_mut();
                     first.data_len = u16::from(how) * 8;

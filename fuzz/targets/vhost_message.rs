@@ -1,7 +1,7 @@
-//! What a front end may send: heads and payloads of the vhost-user protocol. Whatever it is, it is
-//! read or refused; what is read keeps the bounds that the device counts on.
+//! Messages that a vhost-user front end may send: headers and payloads of any kind. They are read
+//! or refused, and what is read keeps the limits that the device relies on.
 //!
-//! Input: messages one behind the other, each a head and its payload, as on the wire.
+//! Input: messages one after the other, each a header and its payload, as on the wire.
 #![no_main]
 #![allow(dead_code, unused_imports)]
 
@@ -11,7 +11,7 @@ use message::{HEAD, Head, MAX_MSG_SIZE, MOST_FILES, Request};
 #[path = "../../crates/ports/src/vhost/message.rs"]
 mod message;
 
-/// An end that can be added up without a thought of overflow.
+/// Returns whether the sum does not overflow.
 fn adds(parts: &[u64]) -> bool {
     parts
         .iter()

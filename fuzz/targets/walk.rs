@@ -1,15 +1,15 @@
-//! Rules put into tables and taken out again, and frames walked through them. What must hold beyond
-//! not panicking:
+//! Rules are inserted into tables and removed, and frames walked through them. Besides not
+//! panicking:
 //!
-//! * a frame is accounted for: it leaves, goes to the controllers, or a drop is counted;
-//! * what becomes of a frame does not depend on the others of its burst;
-//! * a lookup finds a rule of the highest precedence among those that match and hold, in the list
-//!   that a slow twin keeps;
-//! * a frame that waits for rules it has asked for goes on, whatever is answered, and one that
-//!   stops for a controller goes on when it is sent back;
+//! * every frame is accounted for: it is sent, goes to the controllers, or is counted as dropped;
+//! * what happens to a frame does not depend on the others of its burst;
+//! * a lookup finds a rule of the highest precedence among those that match and hold, according to
+//!   the list of a slow reference;
+//! * a frame that waits for rules it has asked for continues, whatever the answer, and one that
+//!   stops for a controller continues when it is sent back;
 //! * rules count as many packets as there were lookups that found one.
 //!
-//! Input: commands one after the other (see [`Session::command`]); what is not there reads as zero.
+//! Input: commands one after the other (see [`Session::command`]); missing bytes read as zero.
 #![no_main]
 
 use libfuzzer_sys::fuzz_target;
@@ -37,12 +37,12 @@ use std::sync::Arc;
 mod input;
 use input::Input;
 
-/// Tables that rules lie in.
+/// Tables that contain rules.
 const TABLES: u8 = 5;
 const MAX_COMMANDS: usize = 96;
 const MAX_FRAMES: usize = 24;
 
-/// Fields that matches read: each layer, metadata, and more than one in a word.
+/// Fields that matches use: of each layer, metadata, and several in one word.
 const MATCHED: [Field; 18] = [
     Field::InPortOxm,
     Field::EthDst,
@@ -101,7 +101,7 @@ impl Host<HeapFrame> for Events {
     }
     fn output(&mut self, context: Context<'_>, port: PortNo, frame: HeapFrame, to_in_port: bool) {
         *context.sent = true;
-        // A burst's short ways keep no key, cookie and table for those who only send.
+        // The fast paths of a burst keep no key, cookie and table for rules that only send.
         let digest = bytes_digest(context.in_port, &frame);
         self.0
             .push(Event::Output(port, to_in_port, context.queue, digest));
@@ -122,7 +122,7 @@ impl Host<HeapFrame> for Events {
         ));
     }
     fn malformed(&mut self, reason: Malformed) {
-        // Of others it depends on the burst whether anybody has looked at what lies.
+        // For other reasons, it depends on the burst whether the invalid part was parsed.
         if matches!(reason, Malformed::Ethernet | Malformed::Split) {
             self.0.push(Event::Malformed(reason as u8));
         }
@@ -136,7 +136,7 @@ impl Host<HeapFrame> for Events {
     }
 }
 
-/// A host that takes what is asked for, and packets that stop.
+/// A host that collects learn requests, and packets that stop.
 #[derive(Default)]
 struct Wishes {
     events: Events,
@@ -185,20 +185,20 @@ impl Host<HeapFrame> for Wishes {
     }
 }
 
-/// A rule as the twin knows it.
+/// A rule as the reference knows it.
 struct Known {
     rule: RuleRef,
     table: u8,
     matching: Match,
     priority: u32,
-    /// What it is a part of; empty for rules that do something.
+    /// The conjunctions it is part of; empty for rules with actions.
     clauses: Vec<Clause>,
     counter: CounterId,
     added: Epoch,
     removed: Epoch,
 }
 
-/// What outlives an input: making it costs more than most inputs do.
+/// State shared by all inputs: building it costs more than most inputs do.
 struct Ground {
     program: Arc<Program>,
     reader: Reader,
@@ -266,13 +266,13 @@ impl<'g> Session<'g> {
         self.put(table, priority, matching, ops);
     }
 
-    /// Puts a rule in, in the place of one of its match and precedence.
+    /// Inserts a rule, replacing one of the same match and precedence.
     fn put(&mut self, table: u8, priority: u32, matching: Match, ops: Arc<OpList>) {
         let clauses = ops.clauses().unwrap_or_default().to_vec();
         let Some(counter) = self.program.counters.allocate() else {
             return;
         };
-        // One rule of a match and a precedence at a time: a switch replaces, it does not stack.
+        // One rule per match and precedence: a switch replaces rules, it does not stack them.
         let same = |known: &Known| {
             known.removed == NEVER
                 && (known.table, known.priority, &known.matching) == (table, priority, &matching)
@@ -406,7 +406,7 @@ impl<'g> Session<'g> {
         );
     }
 
-    /// Walks a frame that gets, or does not get, the rules that it asks for.
+    /// Walks a frame whose learn requests are granted or not.
     fn wish(&mut self, input: &mut Input<'_>) {
         let in_port = PortNo::from(input.u8() % 4);
         let mut frames: Vec<HeapFrame> =
@@ -505,7 +505,7 @@ impl<'g> Session<'g> {
         }
     }
 
-    /// Leaves the ground as it was, with all that the input made freed.
+    /// Restores the shared state, with everything that the input made freed.
     fn finish(self) {
         for known in &self.rules {
             self.writer.release_counter(known.counter);
@@ -520,7 +520,7 @@ impl<'g> Session<'g> {
         } = self;
         drop((writer, bridge, engine));
         reader.offline();
-        // What is retired may retire more.
+        // Freeing may retire more.
         for _ in 0..4 {
             program.domain.publish();
             program.domain.collect();
@@ -529,8 +529,8 @@ impl<'g> Session<'g> {
     }
 }
 
-/// The precedence of what a lookup finds, and the condition that led to it or 0 (ovs-fields(7),
-/// "Conjunctive Match Fields").
+/// Returns the precedence of the rule that a lookup finds, and the conjunction id that led to it or
+/// 0 (ovs-fields(7), "Conjunctive Match Fields").
 fn best(rules: &[&Known], key: &FlowKey) -> (Option<u32>, u32) {
     let ordinary = |key: &FlowKey| {
         let matching = rules.iter().filter(|known| known.matching.matches(key));
@@ -560,7 +560,7 @@ fn best(rules: &[&Known], key: &FlowKey) -> (Option<u32>, u32) {
     (floor, 0)
 }
 
-/// Packets that the rules of a table have counted.
+/// Returns the packets counted by the rules of a table.
 fn counted(program: &Program, rules: &[Known], table: u8) -> u64 {
     let rules = rules.iter().filter(|known| known.table == table);
     rules
@@ -568,7 +568,7 @@ fn counted(program: &Program, rules: &[Known], table: u8) -> u64 {
         .sum()
 }
 
-/// Up to three fields, each whole, by prefix, or by any bits.
+/// Reads up to three fields, each as a whole, by prefix, or by any bits.
 fn matching(input: &mut Input<'_>) -> Match {
     let mut matching = Match::any();
     let shape = input.u8();
@@ -590,7 +590,7 @@ fn matching(input: &mut Input<'_>) -> Match {
     matching
 }
 
-/// A rule's steps: applied ones, then the action set, then a jump, as the compiler puts them.
+/// Reads a rule's ops: applied actions, then the action set, then a jump, in the compiler's order.
 fn rule_ops(input: &mut Input<'_>, table: u8) -> Vec<Op> {
     let kind = input.u8();
     if kind >= 0xe0 {
@@ -619,7 +619,7 @@ fn rule_ops(input: &mut Input<'_>, table: u8) -> Vec<Op> {
     list
 }
 
-/// Up to five steps. `resubmits`: whether they may look up.
+/// Reads up to five ops. `resubmits`: whether they may look up.
 fn ops(input: &mut Input<'_>, depth: u8, resubmits: bool) -> Vec<Op> {
     (0..input.u8() % 6)
         .filter_map(|_| op(input, depth, resubmits))
@@ -748,7 +748,7 @@ fn hash_fields(input: &mut Input<'_>) -> HashFields {
     all[usize::from(input.u8()) % all.len()]
 }
 
-/// A rule to ask for.
+/// Reads a learn request.
 fn learn(input: &mut Input<'_>) -> Learn {
     let (table, priority, flags) = (input.u8() % TABLES, u16::from(input.u8() & 15), input.u8());
     let parts = (0..flags & 3).map(|_| {
@@ -777,7 +777,7 @@ fn learn(input: &mut Input<'_>) -> Learn {
     .shaped()
 }
 
-/// A port number, reserved ones too.
+/// Reads a port number, including reserved ones.
 fn port(input: &mut Input<'_>) -> PortNo {
     let byte = input.u8();
     if byte & 0x80 == 0 {
@@ -792,7 +792,7 @@ fn writable(input: &mut Input<'_>) -> &'static packet::fields::FieldDef {
     if def.writable { def } else { Field::Reg1.def() }
 }
 
-/// Part of a field that may be written.
+/// Reads a part of a writable field.
 fn bits(input: &mut Input<'_>, most: usize) -> Bits {
     let def = writable(input);
     let start = usize::from(input.u8()) % def.action_bits;

@@ -1,9 +1,9 @@
-//! Paper mode at queue rates of which nothing is fitted: `cargo run --release -p sluice-forecast
+//! The paper's model at queue rates it was not fitted to: `cargo run --release -p sluice-forecast
 //! --example paper`. Waits are simulated (the shaper in virtual time).
 //!
-//! Utilization and group are what the shaper noted in the first quarter of each run; the mean wait
-//! is that of the rest. Senders that fill the queue are the paper's experiment (figure 4: one TCP
-//! flow, 1500-byte packets); Poisson arrivals are what its model assumes.
+//! Utilization and group are what the shaper recorded in the first quarter of each run; the mean
+//! wait is that of the rest. Senders that fill the queue are the paper's experiment (figure 4: one
+//! TCP flow, 1500-byte packets); Poisson arrivals are what its model assumes.
 
 use forecast::choose::{Question, forecast};
 use forecast::model::Model;

@@ -1,13 +1,13 @@
-//! Judges forecasts by scenarios from a seed: `cargo run --release -p sluice-forecast --example
-//! sweep [SCENARIOS [FIRST]]` (200 from 1000; models were made with those below 400). Waits are
-//! simulated.
+//! Judges forecasts by generated scenarios: `cargo run --release -p sluice-forecast --example sweep
+//! [SCENARIOS [FIRST]]` (default: 200 from 1000; models were developed with those below 400). Waits
+//! are simulated.
 
 use forecast::sweep::simulate::Effort;
 use forecast::sweep::{Row, Scenario, Summary, judge};
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The first of the scenarios that no model or constant was made by.
+/// The first of the scenarios that no model or constant was fitted to.
 const HELD_OUT: u64 = 1000;
 
 fn main() -> std::process::ExitCode {

@@ -1,10 +1,10 @@
-//! Network calculus: bounds that hold always, for traffic that keeps to a token bucket (Le Boudec
-//! and Thiran, "Network Calculus", 1.4).
+//! Network calculus: worst-case bounds for traffic that keeps to a token bucket (Le Boudec and
+//! Thiran, "Network Calculus", 1.4).
 //!
-//! Traffic that sends at most `b + r t` bits in any time `t`, through a queue that serves at least
-//! `R (t - T)` bits of what waits: nothing waits longer than `T + b / R`, and no more than `b + r
-//! T` bits wait, as long as `r` does not exceed `R`. In a row of queues the burst is paid once, at
-//! the slowest: `sum T + b / min R`.
+//! Let traffic send at most `b + r t` bits in any time `t`, through a queue that serves at least
+//! `R (t - T)` bits of what waits. Then nothing waits longer than `T + b / R`, and no more than
+//! `b + r T` bits wait, as long as `r` does not exceed `R`. In a row of queues the burst is paid
+//! only once, at the slowest: `sum T + b / min R`.
 
 use crate::Error;
 use serde::Serialize;
@@ -18,16 +18,16 @@ pub struct Envelope {
     pub burst: f64,
 }
 
-/// What a queue serves at least.
+/// The minimum service of a queue.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Service {
     /// Its rate, in bit/s.
     pub rate: f64,
-    /// How late it may begin, in seconds.
+    /// How late service may begin, in seconds.
     pub latency: f64,
 }
 
-/// The longest wait, in seconds, through these in a row.
+/// Returns the longest wait, in seconds, through these queues in a row.
 pub fn delay(envelope: Envelope, services: &[Service]) -> Result<f64, Error> {
     let slowest = services
         .iter()
@@ -43,7 +43,7 @@ pub fn delay(envelope: Envelope, services: &[Service]) -> Result<f64, Error> {
     Ok(latency + envelope.burst / slowest)
 }
 
-/// The most that waits at once, in bits, in one queue.
+/// Returns the largest backlog, in bits, of one queue.
 pub fn backlog(envelope: Envelope, service: Service) -> Result<f64, Error> {
     delay(envelope, &[service])?;
     Ok(envelope.burst + envelope.rate * service.latency)
@@ -55,7 +55,7 @@ mod tests {
     use proptest::prelude::*;
 
     proptest! {
-        /// Whatever keeps to its bucket keeps to the bound: packets through a fluid server that
+        /// Traffic that keeps to its bucket keeps to the bound: packets through a fluid server that
         /// begins late.
         #[test]
         fn bounds_hold(
@@ -78,12 +78,12 @@ mod tests {
                     tokens = size;
                 }
                 tokens -= size;
-                // A server that begins late, by as much as it may, whenever it was idle.
+                // A server that begins as late as allowed, whenever it was idle.
                 free = if free > now { free } else { now + latency } + size / service.rate;
                 prop_assert!(free - now <= bound * 1.000_001);
                 sent.push((free, size));
                 let waiting: f64 = sent.iter().filter(|(gone, _)| *gone > now).map(|(_, size)| size).sum();
-                // The packet that is being served counts whole.
+                // The packet being served counts as a whole.
                 prop_assert!(waiting <= (most + 12_000.0) * 1.000_001);
             }
         }

@@ -1,16 +1,16 @@
-//! Which model to believe, and when none.
+//! Chooses the model to believe, or says that none can be trusted.
 //!
-//! Without a past, what is said about the arrivals decides. With one, each model predicts the past
-//! from its arrivals alone and is held against the waits that were measured: of those whose
-//! difference chance and their own error can explain, the likeliest is chosen, and among equals the
-//! one whose error is smallest. What it says and what was measured are then weighed by their
-//! errors, as both know something: the model where waits are rare, the measurement where arrivals
-//! are stranger than the model thinks. Where no model fits, that is said, and what was seen stands
-//! for what comes.
+//! Without records, the description of the arrivals decides. With records, each model predicts the
+//! past from its arrivals alone, and is compared with the measured waits. Of the models whose
+//! difference can be explained by chance and their own error, the likeliest is chosen; of equals,
+//! the one with the smallest error. Prediction and measurement are then averaged, weighted by their
+//! errors: the model is more precise if waits are rare, the measurement if arrivals violate the
+//! model's assumptions. If no model fits, the forecast says so, and the past is taken as the
+//! forecast.
 //!
-//! The interval is for the mean over a time to come ([`Question::horizon`]), so it holds the chance
-//! of that time too. "Cannot tell" is the answer when 1 - rho is inside its own error and nothing
-//! that was measured says more.
+//! The interval is for the mean over a future period ([`Question::horizon`]), so it includes the
+//! randomness of that period. The answer is "cannot tell" if 1 - rho is within its own error and no
+//! measurement helps.
 
 use crate::model::{MODELS, Model};
 use crate::queue::{Load, Server};
@@ -19,38 +19,38 @@ use crate::seen::Waited;
 use crate::{Error, Span, Z95};
 use serde::Serialize;
 
-/// What is asked.
+/// A request for a forecast.
 #[derive(Clone, Copy, Debug)]
 pub struct Question<'a> {
     /// The queue.
     pub server: &'a Server,
-    /// What comes.
+    /// The arrivals.
     pub load: &'a Load,
-    /// What was measured, if anything was.
+    /// The measured waits, if there are any.
     pub waited: Option<&'a Waited>,
-    /// The time that is asked about, in times of what was seen; infinite for the mean in the long
-    /// run.
+    /// Length of the future period, as a multiple of the recorded one; infinite for the long-run
+    /// mean.
     pub horizon: f64,
-    /// Waits that cannot be told apart, in seconds.
+    /// Differences of waits that are ignored, in seconds.
     pub resolution: f64,
 }
 
-/// What one model says.
+/// One model's prediction.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Candidate {
-    /// Which.
+    /// The model.
     pub model: Model,
-    /// Its mean wait, in seconds, with the error of what it was given and its own.
+    /// Mean wait, in seconds, with the error of the inputs and of the model.
     pub wait: Span,
-    /// The share of packets that it says are dropped.
+    /// Predicted share of packets dropped.
     pub loss: f64,
-    /// How far it is from what was seen: 0.1 for 10% too much.
+    /// Relative difference from the measurement: 0.1 for 10% too much.
     pub off: Option<f64>,
-    /// Whether chance and its own error explain this.
+    /// Whether chance and the model's own error explain the difference.
     pub fits: bool,
 }
 
-/// The answer.
+/// A forecast.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Forecast {
     /// The model chosen.
@@ -61,16 +61,16 @@ pub struct Forecast {
     pub loss: f64,
     /// Offered rate over the queue's.
     pub utilization: Span,
-    /// Why nothing can be told, where that is so; the wait is then only the best guess.
+    /// Why nothing can be told, if so; the wait is then only a guess.
     pub cannot_tell: Option<String>,
-    /// Why this model.
+    /// Why this model was chosen.
     pub reason: String,
-    /// What all that apply say.
+    /// The predictions of all models that apply.
     pub candidates: Vec<Candidate>,
 }
 
 impl Forecast {
-    /// The mean of the chosen model alone, before it is weighed with what was measured.
+    /// Returns the mean of the chosen model alone, before it is averaged with the measurement.
     pub fn own(&self, waited: &Waited) -> f64 {
         let mut candidates = self.candidates.iter();
         let chosen = candidates.find(|candidate| candidate.model == self.model);
@@ -78,16 +78,16 @@ impl Forecast {
     }
 }
 
-/// The standard deviation of a logarithm that stands for "may be anything".
+/// Standard deviation of the logarithm of a value that is unknown.
 const ANYTHING: f64 = 2.0;
-/// An interval wider than this, in standard deviations of the logarithm, says nothing.
+/// An interval wider than this, in standard deviations of the logarithm, is useless.
 const USELESS: f64 = 0.35;
-/// What model and measurement owe to the same chance.
+/// Correlation of the errors of model and measurement, which share their packets.
 const SHARED: f64 = 0.5;
-/// Packets after which a past counts.
+/// Fewest packets of a usable record.
 const FEWEST: u64 = 500;
 
-/// A model's mean and the standard deviation of its logarithm.
+/// Returns a model's mean and the standard deviation of its logarithm.
 fn believe(
     model: Model,
     server: &Server,
@@ -110,7 +110,7 @@ fn believe(
         let slope = if high.is_finite() {
             (high / low).ln().abs() / (2.0 * Z95)
         } else {
-            // The upper end grows without end: as far as the lower one goes, at least.
+            // The upper end is infinite: assume it is at least as far away as the lower one.
             ((outcome.wait + resolution) / low)
                 .ln()
                 .abs()
@@ -132,7 +132,7 @@ fn believe(
     Ok((outcome.wait, variance.sqrt().min(ANYTHING), outcome.loss))
 }
 
-/// The model that assumes what was said about arrivals, and no more.
+/// Returns the model that assumes exactly what is stated about arrivals.
 fn by_assumption(server: &Server, load: &Load) -> Model {
     use crate::queue::Arrivals::*;
     let endless = server.limit.is_none() && server.bound.is_none();
@@ -153,7 +153,7 @@ fn utilization(server: &Server, load: &Load) -> Span {
     Span::spread(load.utilization(server), load.doubt.rate)
 }
 
-/// Answers.
+/// Computes a forecast.
 pub fn forecast(question: &Question<'_>) -> Result<Forecast, Error> {
     let Question {
         server,
@@ -200,9 +200,9 @@ pub fn forecast(question: &Question<'_>) -> Result<Forecast, Error> {
     }
 }
 
-/// What another rate would do to the same packets: by the model that has explained what was seen,
-/// whose misfit counts as its error. Senders that fill their queue (`cap`, `sawtooth`) are thought
-/// to send as much more, or less, as leaves.
+/// Forecasts the same arrivals at another rate, with the model that explained the records; its
+/// difference from them counts as its error. Senders that fill their queue (`cap`, `sawtooth`) are
+/// assumed to adapt to the new rate.
 pub fn elsewhere(question: &Question<'_>, answer: &Forecast, rate: f64) -> Result<Forecast, Error> {
     let Question {
         load, resolution, ..
@@ -312,13 +312,13 @@ fn from_past(question: &Question<'_>, waited: &Waited, rho: Span) -> Result<Fore
     } = *question;
     let candidates = candidates(server, load, Some(waited), resolution);
     let measured = waited.mean + resolution;
-    // Waits of a few resolutions are not known better than that.
+    // Waits of a few resolutions cannot be known better than that.
     let chance = waited.deviation.max(0.002);
     let deviation = |candidate: &Candidate| {
         let width = ((candidate.wait.high + resolution) / (candidate.wait.low + resolution)).ln();
         (width / (2.0 * Z95)).clamp(1e-3, ANYTHING)
     };
-    // A closed loop has no arrivals of its own: models of arrivals say nothing there.
+    // A closed loop has no arrivals of its own, so models of arrivals do not apply.
     let open = |model: Model| !waited.saturated || matches!(model, Model::Cap | Model::Sawtooth);
     let likelihood = |candidate: &Candidate| {
         let variance = deviation(candidate).powi(2) + chance * chance;
@@ -358,7 +358,7 @@ fn from_past(question: &Question<'_>, waited: &Waited, rho: Span) -> Result<Fore
     } else {
         0.0
     };
-    // Small samples know their own chance badly.
+    // The error estimate of a small sample is itself uncertain.
     let total = 1.1 * (error + to_come).sqrt();
     let spread = Span::spread(wait.max(0.0) + resolution, total);
     let wait = Span {
@@ -401,7 +401,7 @@ mod tests {
     use super::*;
     use crate::queue::{Arrivals, Doubt};
 
-    /// Poisson arrivals at half of 10 Mbit/s, which waited as M/D/1 says.
+    /// Poisson arrivals at half of 10 Mbit/s, with the waits of M/D/1.
     fn half() -> (Server, Load, Waited) {
         let load = Load {
             doubt: Doubt {
@@ -441,7 +441,7 @@ mod tests {
             (same.wait.value - here.own(&waited)).abs() < 1e-9,
             "{same:?}"
         );
-        // rho 0.25: a sixth of a packet's 50 us.
+        // At rho 0.25, the wait is a sixth of a packet's 50 us.
         let faster = elsewhere(&question, &here, 20e6).unwrap();
         assert!(
             (faster.wait.value - 50e-6 / 6.0).abs() < 1e-6 && faster.cannot_tell.is_none(),

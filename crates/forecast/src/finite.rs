@@ -1,7 +1,7 @@
-//! Queues with an end: packets that find it full are dropped.
+//! Queues with a limit: packets that find the queue full are dropped.
 //!
-//! So many packets may wait, one more is being paid for, and those that the bucket lets pass count
-//! as in the system too until they are paid for.
+//! The limit counts waiting packets. One more is being paid for, and packets that the bucket let
+//! pass also count as in the system until they are paid for.
 
 use crate::Error;
 use crate::model::{Model, Outcome};
@@ -10,7 +10,7 @@ use crate::queue::{Arrivals, Load, Server};
 /// Most packets for which a distribution is computed.
 const MOST: f64 = 4096.0;
 
-/// Packets in the system at most.
+/// Returns how many packets fit into the system.
 fn places(model: Model, server: &Server, load: &Load) -> Result<usize, Error> {
     let limit = server.limit.filter(|_| server.bound.is_none());
     let limit = limit.ok_or_else(|| {
@@ -29,12 +29,12 @@ fn places(model: Model, server: &Server, load: &Load) -> Result<usize, Error> {
     Ok(places.round() as usize)
 }
 
-/// Mean wait of those that find so many packets with these probabilities, where the one being paid
-/// for is half (or more, for uneven sizes) paid.
+/// Returns the mean wait of packets that find n others with probability `found[n]`, where the one
+/// being paid for has `residual` bits left on average (half its size, or more for uneven sizes).
 fn beyond(server: &Server, load: &Load, found: &[f64], residual: f64) -> f64 {
     let size = load.size();
     let over = |least: f64| {
-        // What is left of the first is spread evenly over twice its mean.
+        // Assumes that what is left of the first is uniform up to twice its mean.
         let most = least + 2.0 * residual;
         if most <= server.burst {
             0.0
@@ -72,7 +72,7 @@ pub fn exponential(server: &Server, load: &Load) -> Result<Outcome, Error> {
     Ok(Outcome { wait, loss })
 }
 
-/// M/G/1/K, by the chain that is embedded at departures.
+/// M/G/1/K, by the Markov chain embedded at departures.
 pub fn general(server: &Server, load: &Load) -> Result<Outcome, Error> {
     if load.arrivals != Arrivals::Poisson {
         return Err(Error::new("m/g/1/k is for Poisson arrivals"));
@@ -88,7 +88,7 @@ pub fn general(server: &Server, load: &Load) -> Result<Outcome, Error> {
         })
         .collect();
     let more = |count: usize| more_than.get(count).copied().unwrap_or(0.0);
-    // As many departures leave `at` behind and come down to it as arrivals go up beyond it.
+    // For each level, as many transitions go up beyond it as come down to it.
     let mut left = vec![1.0_f64];
     for at in 0..places - 1 {
         let above: f64 = (1..=at).map(|from| left[from] * more(at + 1 - from)).sum();
@@ -118,7 +118,7 @@ pub fn general(server: &Server, load: &Load) -> Result<Outcome, Error> {
     Ok(Outcome { wait, loss })
 }
 
-/// How probable it is that so many packets come while one is served.
+/// Returns the probability of each number of arrivals during one service.
 fn arrivals_during_service(server: &Server, load: &Load) -> Result<Vec<f64>, Error> {
     if load.exponential_sizes {
         return Err(Error::new("m/g/1/k is for sizes that are known"));
@@ -174,8 +174,8 @@ mod tests {
 
     #[test]
     fn known_values() {
-        // M/M/1/2 (one waits) at rho 1: all three states alike, a third is lost; of those let in
-        // half wait one service.
+        // M/M/1/2 (one may wait) at rho 1: all three states are equally likely, a third of the
+        // packets is lost, and half of the others wait one service time.
         let server = Server {
             limit: Some(1.0),
             ..Server::new(1e6)

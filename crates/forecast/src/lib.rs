@@ -1,20 +1,19 @@
-//! How long packets will wait in a queue, and how far that may be off.
+//! Forecasts how long packets will wait in a queue, with the error of each forecast.
 //!
-//! * [`queue`]: what a queue is ([`queue::Server`]) and what comes to it ([`queue::Load`]), with
-//!   errors.
-//! * [`model`]: formulas, each with what it assumes; [`finite`] those of queues with an end,
-//!   [`replay`] arrivals drawn from what was seen, served by the shaper's own rules.
-//! * [`calculus`]: bounds that hold for whatever keeps to its token bucket.
-//! * [`seen`]: loads and waiting times from what a shaper notes ([`qos::shaper::watch`]).
-//! * [`choose`]: which model to believe, by how each fits what was seen, and when none can be;
-//!   [`record`] keeps count of how often that held.
-//! * [`path`], [`message`], [`place`]: what follows for several queues in a row, for messages cut
-//!   into packets, and for tasks that look for ports.
-//! * [`sweep`]: scenarios without end, simulated, to judge all this by.
+//! * [`queue`]: a queue ([`queue::Server`]) and its arrivals ([`queue::Load`]), with errors.
+//! * [`model`]: formulas with their assumptions; [`finite`]: formulas for queues with a limit;
+//!   [`replay`]: a simulation by the shaper's own rules of arrivals drawn from what was recorded.
+//! * [`calculus`]: worst-case bounds for traffic that keeps to its token bucket.
+//! * [`seen`]: loads and waiting times from a shaper's records ([`qos::shaper::watch`]).
+//! * [`choose`]: selects the model that fits the records best, or says that none can be trusted;
+//!   [`record`] counts how often intervals were right.
+//! * [`path`], [`message`], [`place`]: applications: several queues in a row, messages cut into
+//!   packets, and the placement of tasks on ports.
+//! * [`sweep`]: any number of simulated scenarios, to judge forecasts by.
 //!
-//! Times are seconds, rates bit/s, sizes bits unless something else is said. Waiting is the time in
-//! the queue until the packet is given to the port: the packet's own transmission is not part of
-//! it. Nothing here reads a clock or a file; what is random comes from a seed.
+//! Times are in seconds, rates in bit/s, sizes in bits, unless stated otherwise. Waiting is the
+//! time in the queue until the packet is given to the port, without the packet's own transmission.
+//! Nothing here reads a clock or a file; random numbers come from a seed.
 
 pub mod calculus;
 pub mod choose;
@@ -32,7 +31,7 @@ pub mod sweep;
 
 use serde::Serialize;
 
-/// What is wrong with what was asked.
+/// A request that cannot be answered.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct Error(pub String);
@@ -43,11 +42,10 @@ impl Error {
     }
 }
 
-/// A value and the interval in which it lies 95 times of 100. An end that nothing limits is
-/// infinite (`null` in JSON).
+/// A value with its 95% interval. An unlimited end is infinite (`null` in JSON).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Span {
-    /// The best guess.
+    /// The best estimate.
     pub value: f64,
     /// The lower end.
     pub low: f64,
@@ -56,7 +54,7 @@ pub struct Span {
 }
 
 impl Span {
-    /// A value without doubt.
+    /// Returns a value without error.
     pub fn exact(value: f64) -> Span {
         Span {
             value,
@@ -65,7 +63,7 @@ impl Span {
         }
     }
 
-    /// A value whose logarithm has this standard deviation.
+    /// Returns a value whose logarithm has this standard deviation.
     pub fn spread(value: f64, deviation: f64) -> Span {
         let factor = (Z95 * deviation).exp();
         Span {
@@ -75,7 +73,7 @@ impl Span {
         }
     }
 
-    /// Half its width in parts of the value.
+    /// Returns half of the interval's width, relative to the value.
     pub fn half_width(&self) -> f64 {
         if self.value > 0.0 {
             (self.high - self.low) / (2.0 * self.value)
@@ -86,11 +84,12 @@ impl Span {
         }
     }
 
-    /// Whether a measured value lies in it; `resolution` is what cannot be told apart.
+    /// Returns whether a measured value lies in the interval; differences up to `resolution` are
+    /// ignored.
     pub fn holds(&self, measured: f64, resolution: f64) -> bool {
         self.low - resolution <= measured && measured <= self.high + resolution
     }
 }
 
-/// Of a normal distribution, 95 of 100 lie within so many standard deviations.
+/// Standard deviations of a normal distribution that contain 95%, on either side of the mean.
 pub const Z95: f64 = 1.96;

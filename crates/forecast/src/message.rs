@@ -1,25 +1,25 @@
-//! How to cut messages into packets where a queue sends in groups (Powell et al., "Predictable
+//! How to cut messages into packets if a queue sends in groups (Powell et al., "Predictable
 //! Bandwidth Slicing with Open vSwitch", figures 2 and 3).
 //!
 //! A scheduler that sends g packets at a time takes the same time for 5 packets as for 15. So data
-//! and a command for it should not be one message, nor be mixed: data goes first, as a message of
-//! its own, and where its last group has room the command rides in it for nothing. The receiver
-//! works on the data while the rest is on its way.
+//! and a command for it should neither be one message nor be mixed: the data goes first, as a
+//! message of its own, and if its last group has room, the command travels in it at no extra time.
+//! The receiver processes the data while the rest is on its way.
 
 use crate::Error;
 use serde::Serialize;
 
-/// A queue that sends in groups, as an idle one is met.
+/// A queue that sends in groups, idle at first.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Groups {
     /// Its rate, in bit/s.
     pub rate: f64,
-    /// Bits of a packet.
+    /// Packet size in bits.
     pub size: f64,
-    /// Packets of a group.
+    /// Packets per group.
     pub group: u32,
-    /// The first group leaves at once (a full bucket); otherwise after a group's time, as in the
-    /// paper's figures.
+    /// Whether the first group leaves at once (a full bucket); otherwise it leaves after a group's
+    /// time, as in the paper's figures.
     pub ready: bool,
 }
 
@@ -40,30 +40,30 @@ impl Groups {
         Ok(())
     }
 
-    /// The time between groups, in seconds.
+    /// Returns the time between groups, in seconds.
     pub fn period(&self) -> f64 {
         f64::from(self.group) * self.size / self.rate
     }
 
-    /// When the packet of this number, from 0, leaves.
+    /// Returns when packet number `packet` (from 0) leaves.
     fn leaves(&self, packet: u32) -> f64 {
         let groups = packet / self.group + u32::from(!self.ready);
         f64::from(groups) * self.period()
     }
 }
 
-/// Messages and how their packets follow each other. The last message is the command, the others
-/// are data; a single one is both.
+/// Messages and the order of their packets. The last message is the command, the others are data; a
+/// single one is both.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub struct Plan {
     /// Packets of each message.
     pub messages: Vec<u32>,
-    /// Packets take turns, instead of message after message.
+    /// Whether packets of the messages alternate, instead of one message after the other.
     pub mixed: bool,
 }
 
 impl Plan {
-    /// Reads `15+5` (one after the other), `7|8|5` (mixed) or `20` (one message).
+    /// Parses `15+5` (one after the other), `7|8|5` (mixed) or `20` (one message).
     pub fn parse(text: &str) -> Result<Plan, Error> {
         let mixed = text.contains('|');
         let wrong = || {
@@ -106,7 +106,7 @@ impl Plan {
         Ok(())
     }
 
-    /// The number of the last packet of each message.
+    /// Returns the number of the last packet of each message.
     fn last(&self) -> Vec<u32> {
         if !self.mixed {
             let ends = self.messages.iter().scan(0, |sum, packets| {
@@ -116,8 +116,8 @@ impl Plan {
             return ends.collect();
         }
         let sent_before = |at: usize| -> u32 {
-            // All that others have sent when this one sends its last: as many as it, or one less if
-            // they come after it in a turn.
+            // What the others have sent when this message sends its last packet: as many as it, or
+            // one less if they come after it in a round.
             let own = self.messages[at];
             let others = self
                 .messages
@@ -141,23 +141,23 @@ impl std::fmt::Display for Plan {
     }
 }
 
-/// When what is there.
+/// When data and command arrive.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Delivery {
     /// The plan.
     pub plan: String,
-    /// The last of the data, in seconds after the first packet came to the queue.
+    /// Arrival of the last of the data, in seconds after the first packet entered the queue.
     pub data: f64,
-    /// The last of the command.
+    /// Arrival of the last of the command, likewise.
     pub command: f64,
-    /// When the command can be carried out: it is there, and the data has been worked on.
+    /// When the command can be executed: it is there, and the data has been processed.
     pub done: f64,
-    /// The command came with the last group of the data, and cost no time.
+    /// Whether the command came with the last group of the data, at no extra time.
     pub rides_free: bool,
 }
 
-/// When what is there, if the receiver works on the data for `work` seconds before it can obey the
-/// command.
+/// Computes arrival times, if the receiver processes the data for `work` seconds before it can
+/// execute the command.
 pub fn deliver(groups: &Groups, plan: &Plan, work: f64) -> Result<Delivery, Error> {
     groups.check()?;
     plan.check()?;
@@ -185,16 +185,16 @@ pub fn deliver(groups: &Groups, plan: &Plan, work: f64) -> Result<Delivery, Erro
     })
 }
 
-/// What to do with so many packets of data and of a command.
+/// Recommended plan for given amounts of data and command.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Advice {
-    /// The best first, and others to compare with.
+    /// The best plan first, then others for comparison.
     pub plans: Vec<Delivery>,
-    /// Packets for which the last group of the data has room.
+    /// How many more packets fit the last group of the data.
     pub room: u32,
-    /// What the best gains over one message, in seconds.
+    /// Time that the best plan saves compared with one message, in seconds.
     pub gain: f64,
-    /// In words.
+    /// The recommendation as text.
     pub words: String,
 }
 
@@ -282,8 +282,8 @@ mod tests {
         ready: false,
     };
 
-    /// Paper d, figure 3: of 20 packets as one message, as 7, 8 and 5 mixed, and as 15 and 5, the
-    /// third has the data soonest, and so the command is obeyed soonest.
+    /// Paper figure 3: of 20 packets sent as one message, as 7, 8 and 5 mixed, and as 15 and 5, the
+    /// third delivers the data first, and so its command is executed first.
     #[test]
     fn the_papers_third_scenario_is_the_best() {
         let at = |text: &str| deliver(&PAPER, &Plan::parse(text).unwrap(), 0.0005).unwrap();
@@ -312,7 +312,7 @@ mod tests {
     }
 
     proptest! {
-        /// Against packets put into a list and taken out in groups.
+        /// Compares plans with packets that are put into a list and taken out in groups.
         #[test]
         fn plans_come_out_as_packets_do(
             messages in prop::collection::vec(1_u32..40, 1..6), mixed: bool, ready: bool, group in 1_u32..20,

@@ -1,4 +1,4 @@
-//! Models of a queue: mean waiting time and loss, by formula.
+//! Queueing models: formulas for mean waiting time and loss.
 //!
 //! With service time S (a packet's bits over the rate), utilization rho and squared coefficients of
 //! variation ca² of gaps and cs² of sizes:
@@ -15,9 +15,9 @@
 //! | cap | limit * size / rate | a sender that fills the queue, such as TCP |
 //! | sawtooth | (limit - 0.75 / sqrt(loss)) * size / rate | senders that fill the queue and halve their windows when a packet is lost (Reno) |
 //!
-//! A bucket deeper than nothing lets packets pass that find less than it on loan: waiting is then
-//! `E[(V - B)+] / R` over the virtual queue V of what was sent on loan, whose mean is R times the
-//! waiting time without a bucket.
+//! With a token bucket of depth B, packets leave at once while the debt is below B. The waiting
+//! time is then `E[(V - B)+] / R`, where the virtual queue V is the debt that would build up
+//! without a limit; its mean is R times the waiting time without a bucket.
 
 use crate::queue::{Arrivals, Load, Server};
 use crate::{Error, finite, replay};
@@ -37,7 +37,7 @@ pub enum Model {
     Batches,
     /// G/G/1.
     Gg1,
-    /// G/G/1 by the dispersion in the long run.
+    /// G/G/1 with the long-run dispersion.
     Dispersion,
     /// D/D/1.
     Periodic,
@@ -45,17 +45,18 @@ pub enum Model {
     Mm1k,
     /// M/G/1/K.
     Mg1k,
-    /// Independent gaps and sizes drawn as they were seen, through the shaper's rules.
+    /// A simulation of independent gaps and sizes drawn from the records, through the shaper's
+    /// rules.
     Replay,
-    /// A full queue.
+    /// A queue that is always full.
     Cap,
     /// A queue that is filled until a packet is lost.
     Sawtooth,
-    /// Nothing is assumed but that things go on: what was seen is what comes.
+    /// The past continues: what was measured is the forecast.
     Seen,
 }
 
-/// All that can be computed, the simplest first.
+/// All models that can be computed, the simplest first.
 pub const MODELS: [Model; 12] = [
     Model::Paper,
     Model::Mm1,
@@ -71,18 +72,18 @@ pub const MODELS: [Model; 12] = [
     Model::Sawtooth,
 ];
 
-/// What a model says.
+/// A model's result.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Outcome {
-    /// Mean waiting time of packets that are sent, in seconds; infinite where the queue grows
-    /// without end.
+    /// Mean waiting time of packets that are sent, in seconds; infinite if the queue grows without
+    /// limit.
     pub wait: f64,
     /// Share of packets dropped.
     pub loss: f64,
 }
 
 impl Model {
-    /// Its name, as users write it.
+    /// Returns its name in commands and output.
     pub fn name(self) -> &'static str {
         match self {
             Model::Paper => "paper",
@@ -101,13 +102,12 @@ impl Model {
         }
     }
 
-    /// The model of this name.
+    /// Returns the model of this name.
     pub fn named(name: &str) -> Option<Model> {
         MODELS.into_iter().find(|model| model.name() == name)
     }
 
-    /// What the formula itself may be off by where its assumptions hold: relative standard
-    /// deviation.
+    /// Returns the relative standard deviation of the formula itself if its assumptions hold.
     pub fn own_error(self) -> f64 {
         match self {
             Model::Paper => 0.3,
@@ -118,7 +118,7 @@ impl Model {
         }
     }
 
-    /// What it says of this queue under this load; an error where it does not apply.
+    /// Evaluates the model for this queue and load; an error if it does not apply.
     pub fn evaluate(self, server: &Server, load: &Load) -> Result<Outcome, Error> {
         server.check()?;
         load.check()?;
@@ -177,7 +177,7 @@ impl Model {
     }
 }
 
-/// Mean service time, in seconds.
+/// Returns the mean service time, in seconds.
 fn service(server: &Server, load: &Load) -> f64 {
     load.size() / server.rate
 }
@@ -190,7 +190,7 @@ fn over_idle(numerator: f64, rho: f64) -> f64 {
     }
 }
 
-/// The paper's W, with the packet's own transmission.
+/// Returns the paper's W, which includes the packet's own transmission.
 fn paper(server: &Server, load: &Load) -> f64 {
     over_idle(
         server.group * service(server, load),
@@ -198,7 +198,7 @@ fn paper(server: &Server, load: &Load) -> f64 {
     )
 }
 
-/// Waiting without a bucket under heavy load, for gaps and sizes of this variation together.
+/// Returns the heavy-traffic wait without a bucket; `variation` is that of gaps plus that of sizes.
 fn heavy(server: &Server, load: &Load, variation: f64) -> f64 {
     let rho = load.utilization(server);
     over_idle(rho * service(server, load) * variation / 2.0, rho)
@@ -209,7 +209,7 @@ fn poisson(server: &Server, load: &Load, exponential: bool) -> f64 {
     let scv = if exponential { 1.0 } else { load.size_scv() };
     let mean = heavy(server, load, 1.0 + scv);
     if exponential || load.exponential_sizes {
-        // The virtual queue of M/M/1 is exponential but for a lump at 0.
+        // The virtual queue of M/M/1 is exponential except for an atom at 0.
         return beyond_bucket(server, rho, mean);
     }
     if server.burst == 0.0 || !mean.is_finite() {
@@ -221,13 +221,13 @@ fn poisson(server: &Server, load: &Load, exponential: bool) -> f64 {
     }
 }
 
-/// Adds what departures on ticks cost those that wait.
+/// Adds the mean delay that ticks cause for packets that wait.
 fn late(server: &Server, wait: f64, waiting: f64) -> f64 {
     wait + server.tick / 2.0 * waiting.min(1.0)
 }
 
-/// What is left of a mean wait behind a bucket, if the virtual queue is exponential but for a lump
-/// of 1 - rho at 0.
+/// Reduces a mean wait by the effect of a bucket, if the virtual queue is exponential except for an
+/// atom of 1 - rho at 0.
 fn beyond_bucket(server: &Server, rho: f64, mean: f64) -> f64 {
     if mean == 0.0 || !mean.is_finite() {
         return mean;
@@ -236,10 +236,10 @@ fn beyond_bucket(server: &Server, rho: f64, mean: f64) -> f64 {
     late(server, mean * left, rho * left)
 }
 
-/// The same for M/G/1, exactly but for a grid: the virtual queue is a geometric sum of what is left
-/// of packets (Pollaczek and Khinchine), summed up on a grid by Panjer's recursion. Waiting time
-/// and share of those that wait; none where the bucket is too deep for that, or next to nothing is
-/// left.
+/// The same for M/G/1, exact up to a grid: the virtual queue is a geometric sum of residual packet
+/// sizes (Pollaczek and Khinchine), computed on a grid by Panjer's recursion. Returns the waiting
+/// time and the share of packets that wait; None if the bucket is too deep for that, or the wait is
+/// negligible.
 fn beyond_by_sum(server: &Server, load: &Load, rho: f64) -> Option<(f64, f64)> {
     const CELLS: usize = 128;
     const MOST: usize = 4096;
@@ -250,7 +250,7 @@ fn beyond_by_sum(server: &Server, load: &Load, rho: f64) -> Option<(f64, f64)> {
     if cells > MOST {
         return None;
     }
-    // The share of what is left of a packet that lies in each cell: its size's tail over the mean;
+    // Probability that a residual size lies in each cell: the tail of the size over its mean,
     // placed at the cell's middle.
     let tail = |from: f64| -> f64 {
         let part = |size: f64| (size - from).clamp(0.0, width);
@@ -262,7 +262,7 @@ fn beyond_by_sum(server: &Server, load: &Load, rho: f64) -> Option<(f64, f64)> {
         sum / weights / load.size()
     };
     let left: Vec<f64> = (0..CELLS).map(|cell| tail(cell as f64 * width)).collect();
-    // Half of a cell goes to either end, so that means are kept.
+    // Half of a cell's mass goes to either end, which preserves means.
     let mut jump = vec![0.0; CELLS + 1];
     for (cell, share) in left.iter().enumerate() {
         jump[cell] += share / 2.0;
@@ -328,9 +328,9 @@ fn cap(server: &Server, load: &Load) -> Result<f64, Error> {
     Ok(longest)
 }
 
-/// Below the longest wait by what windows that were halved leave unused: about as many packets as
-/// come between two losses to the power of one half (they grow by a packet a round trip). The
-/// factor is that of simulated senders.
+/// Returns the longest wait less what halved windows leave unused: about as many packets as the
+/// square root of the arrivals between two losses (windows grow by a packet per round trip). The
+/// factor comes from simulated senders.
 fn sawtooth(server: &Server, load: &Load) -> Result<f64, Error> {
     const FACTOR: f64 = 0.75;
     let lost = load.lost.filter(|lost| *lost > 0.0);
@@ -339,8 +339,8 @@ fn sawtooth(server: &Server, load: &Load) -> Result<f64, Error> {
     Ok((cap(server, load)? - below).max(0.0))
 }
 
-/// Waiting time behind a sender that keeps a window of so many packets on a way that takes
-/// `round_trip` seconds without waiting.
+/// Returns the waiting time behind a sender with a window of `packets` on a path of `round_trip`
+/// seconds without waiting.
 pub fn window(server: &Server, size: f64, packets: f64, round_trip: f64) -> f64 {
     let wait = packets * size / server.rate - round_trip;
     let longest = server
@@ -361,7 +361,7 @@ mod tests {
         model.evaluate(server, load).unwrap().wait
     }
 
-    /// Paper d, figure 4: 19.22 ms at 500 Mbit/s; in groups of 16 packets of 1500 bytes 1/mu is
+    /// Paper figure 4: 19.22 ms at 500 Mbit/s; with groups of 16 packets of 1500 bytes, 1/mu is
     /// 0.384 ms.
     #[test]
     fn the_paper_needs_a_utilization_of_98_percent() {

@@ -1,30 +1,30 @@
 //! Several queues and links in a row: one estimate from end to end.
 //!
-//! Means add up whatever depends on what. Errors of different queues have different causes, so they
-//! are added as independent ones are (root of squares); the sum of all lower and of all upper ends,
-//! which holds even if all err together, is given beside it.
+//! Means add up whatever the dependencies. Errors of different queues have different causes, so
+//! they are added as independent ones (root of the sum of squares). The sum of all lower and of all
+//! upper ends, which holds even if all errors go the same way, is given, too.
 
 use crate::calculus::{self, Envelope, Service};
 use crate::{Error, Span};
 use serde::Serialize;
 
-/// A part of the way.
+/// One queue or link of the path.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Part {
-    /// What it is called.
+    /// Its name.
     pub name: String,
     /// Its mean delay, in seconds.
     pub delay: Span,
-    /// Why nothing can be told of it, where that is so.
+    /// Why its delay is unknown, if so.
     pub cannot_tell: Option<String>,
-    /// What it serves at least, where bounds are asked for.
+    /// Its minimum service, if bounds are wanted.
     #[serde(skip)]
     pub service: Option<Service>,
 }
 
 impl Part {
-    /// A line: transmission of a packet of this size (bits) at this rate (bit/s; infinite for
-    /// none), and propagation.
+    /// Makes a link: transmission of a packet of this size (bits) at this rate (bit/s; infinite for
+    /// no transmission time), plus propagation (seconds).
     pub fn link(name: &str, rate: f64, propagation: f64, size: f64) -> Result<Part, Error> {
         if !(rate > 0.0 && propagation >= 0.0 && propagation.is_finite() && size > 0.0) {
             return Err(Error::new(format!(
@@ -44,23 +44,23 @@ impl Part {
     }
 }
 
-/// The way from end to end.
+/// The whole path.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Way {
-    /// Mean delay, in seconds, if the parts err independently.
+    /// Mean delay, in seconds, with independent errors of the parts.
     pub delay: Span,
-    /// The interval if all err the same way.
+    /// The interval if all errors go the same way.
     pub together: Span,
-    /// What no packet exceeds whose flow keeps to its token bucket; none where that was not asked
-    /// or cannot be.
+    /// Longest delay of any packet whose flow keeps to its token bucket, in seconds; None if not
+    /// requested or impossible.
     pub bound: Option<f64>,
-    /// The parts of which nothing can be told.
+    /// The parts whose delay is unknown.
     pub cannot_tell: Vec<String>,
     /// The parts.
     pub parts: Vec<Part>,
 }
 
-/// Adds up.
+/// Adds up the parts of a path.
 pub fn add(parts: Vec<Part>, envelope: Option<Envelope>) -> Result<Way, Error> {
     if parts.is_empty() {
         return Err(Error::new("a way needs at least one queue or link"));

@@ -1,14 +1,13 @@
-//! Whether tasks fit on ports, and the queues that do it.
+//! Places tasks on ports, and computes the queues they need.
 //!
-//! A task sends at a rate and needs its packets to wait no longer than a time. Where its burst is
-//! known (it keeps to a token bucket), its queue gets the rate that network calculus asks for, and
-//! the time is a bound. Where it is not, packets are taken to come independently of each other, and
-//! the queue gets the rate at which 99 of 100 wait no longer (the tail of M/G/1, exponential with
-//! the mean of Pollaczek and Khinchine). Queues guarantee these rates, so what one task does is not
-//! felt by the others.
+//! A task sends at a rate and needs its packets to wait no longer than a time. If its burst is
+//! known (it keeps to a token bucket), its queue gets the rate that network calculus demands, and
+//! the time is a hard bound. If not, packets are assumed to arrive independently, and the queue
+//! gets the rate at which 99% wait no longer (the tail of M/G/1, taken as exponential with the mean
+//! of Pollaczek and Khinchine). Queues guarantee these rates, so tasks do not affect each other.
 //!
-//! Ports are filled by the largest task first, where least is left over; where that leaves tasks
-//! over, all ways are tried, up to [`TRIES`] looks at a port.
+//! The largest task is placed first, on the port where the least is left over. If tasks remain, all
+//! combinations are tried, up to [`TRIES`] checks of a port.
 
 use crate::queue::{Arrivals, Load, Server};
 use crate::{Error, Span};
@@ -22,17 +21,17 @@ use std::collections::BTreeMap;
 pub struct Task {
     /// Its name.
     pub name: String,
-    /// What it sends, in bit/s.
+    /// Rate at which it sends, in bit/s.
     pub rate: f64,
     /// How long its packets may wait, in seconds.
     pub latency: f64,
     /// Size of its packets, in bits.
     #[serde(default = "frame")]
     pub size: f64,
-    /// What it sends at once at most, in bits, if it keeps to that.
+    /// Depth of the token bucket that it keeps to, in bits, if any.
     #[serde(default)]
     pub burst: Option<f64>,
-    /// The ports that will do; all if empty.
+    /// The acceptable ports; all if empty.
     #[serde(default)]
     pub ports: Vec<String>,
 }
@@ -47,38 +46,38 @@ fn frame() -> f64 {
 pub struct Port {
     /// Its name.
     pub name: String,
-    /// What it carries, in bit/s.
+    /// Its rate, in bit/s.
     pub rate: f64,
-    /// What is to be left free of it, in parts.
+    /// Share of the rate to leave free.
     #[serde(default)]
     pub reserve: f64,
 }
 
-/// Where a task is put.
+/// A placed task.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Placed {
     /// The task.
     pub task: String,
     /// The port.
     pub port: String,
-    /// The number of its queue there.
+    /// The number of its queue on this port.
     pub queue: u32,
-    /// The rate that the queue guarantees, in bit/s.
+    /// The guaranteed rate of the queue, in bit/s.
     pub rate: u64,
-    /// Mean wait, in seconds; the upper end is what 99 of 100 packets, or all that keep to the
-    /// burst, do not exceed.
+    /// Mean wait, in seconds. The upper end holds for 99% of the packets, or for all that keep to
+    /// the burst.
     pub wait: Span,
-    /// The upper end holds for every packet.
+    /// Whether the upper end holds for every packet.
     pub bound: bool,
-    /// What it asked for.
+    /// The longest wait that the task asked for, in seconds.
     pub latency: f64,
-    /// How many packets its queue must hold, where that is more than usual.
+    /// How many packets its queue must hold, if more than usual.
     pub limit: Option<u32>,
-    /// Why the queue guarantees more than the task sends, where it does.
+    /// Why the queue guarantees more than the task sends, if it does.
     pub why: Option<String>,
 }
 
-/// A task without a place.
+/// A task that was not placed.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Unplaced {
     /// The task.
@@ -87,40 +86,39 @@ pub struct Unplaced {
     pub reason: String,
 }
 
-/// The answer.
+/// Result of placing tasks.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Placement {
-    /// All tasks have a place.
+    /// Whether all tasks were placed.
     pub fits: bool,
-    /// Those that have.
+    /// The placed tasks.
     pub placed: Vec<Placed>,
-    /// Those that have not.
+    /// The others.
     pub unplaced: Vec<Unplaced>,
-    /// What is left of each port, in bit/s.
+    /// The remaining rate of each port, in bit/s.
     pub left: BTreeMap<String, f64>,
-    /// Every way was tried; otherwise there may be one that was not found.
+    /// Whether all combinations were tried; otherwise a solution may exist that was not found.
     pub complete: bool,
-    /// Commands that make the queues.
+    /// Commands that create the queues.
     pub commands: Vec<String>,
 }
 
-/// Looks at a port that the search takes, about.
+/// Approximate limit of port checks in a search.
 pub const TRIES: usize = 2_000_000;
-/// Most tasks and most ports.
+/// Most tasks, and most ports.
 pub const MOST: usize = 4096;
-/// Most pairs of a task and a port: what each needs on each is worked out before the search.
+/// Most pairs of a task and a port: the needs of each pair are computed before the search.
 pub const PAIRS: usize = 1_000_000;
-/// What a sender may be late by when its turn comes, in seconds: 60 us of timer slack of the
-/// shaper, and 200 us for a batch on its way.
+/// How late a sender may be when its turn comes, in seconds: 60 us of the shaper's timer slack, and
+/// 200 us for a batch on its way.
 pub const SLACK: f64 = 260e-6;
-/// The longest wait to which a queue can be bound, in seconds (`max-latency-us`); who could wait
-/// longer is bound to this.
+/// The largest bound of a queue, in seconds (`max-latency-us`); used for tasks that accept more.
 const LONGEST: f64 = qos::shaper::spec::MAX_LATENCY_NS as f64 * 1e-9;
-/// Packets that wait in a queue whose row does not say it (`limit-packets`).
+/// Packet limit of a queue without `limit-packets`.
 const USUAL_PACKETS: f64 = 1000.0;
-/// Packets that a queue is given at most: half of what waits at a port in all.
+/// Largest packet limit of a queue: half of the port's.
 const MOST_PACKETS: f64 = 2048.0;
-/// The share of packets that may wait longer where no burst is known.
+/// Share of packets that may wait longer if no burst is known.
 const LATE: f64 = 0.01;
 
 fn check(tasks: &[Task], ports: &[Port]) -> Result<(), Error> {
@@ -145,7 +143,7 @@ fn check(tasks: &[Task], ports: &[Port]) -> Result<(), Error> {
     };
     let mut names = std::collections::BTreeSet::new();
     for port in ports {
-        // It becomes part of a command.
+        // The name becomes part of a command.
         let plain = |c: char| c.is_ascii_alphanumeric() || "-_.:@".contains(c);
         if port.name.is_empty() || !port.name.chars().all(plain) || port.name.starts_with('-') {
             return Err(Error::new(format!(
@@ -188,7 +186,7 @@ fn check(tasks: &[Task], ports: &[Port]) -> Result<(), Error> {
     Ok(())
 }
 
-/// The wait that 99 of 100 packets do not exceed in a queue of this rate, and the mean.
+/// Returns the wait that 99% of packets do not exceed in a queue of this rate, and the mean.
 fn waits(task: &Task, rate: f64) -> (f64, f64) {
     let load = Load::new(task.rate, task.size, Arrivals::Poisson);
     let server = Server::new(rate);
@@ -204,9 +202,8 @@ fn waits(task: &Task, rate: f64) -> (f64, f64) {
     (mean, tail)
 }
 
-/// Packets of a task that wait at once in a queue of this rate: as many as its burst makes, or more
-/// in one of 100 cases only. A queue that holds so many packets of 1514 bytes holds their bytes,
-/// too.
+/// Returns how many packets of a task wait at once in a queue of this rate: those of its burst, or
+/// the 99th percentile. A queue that holds this many packets of 1514 bytes holds their bytes, too.
 fn waiting(task: &Task, rate: f64, port: &Port) -> f64 {
     let backlog = match task.burst {
         Some(burst) => {
@@ -217,9 +214,9 @@ fn waiting(task: &Task, rate: f64, port: &Port) -> f64 {
     (backlog / task.size.min(frame())).ceil()
 }
 
-/// The rate that a task's queue needs on a port of this rate, in bit/s.
+/// Returns the rate that a task's queue needs on a port of this rate, in bit/s.
 fn needed(task: &Task, port: &Port) -> Result<f64, String> {
-    // A packet on the line cannot be interrupted.
+    // A packet being transmitted cannot be interrupted.
     let floor = SLACK + frame().max(task.size) / port.rate;
     let room = task.latency.min(LONGEST) - floor;
     if room <= 0.0 {
@@ -266,12 +263,12 @@ fn needed(task: &Task, port: &Port) -> Result<f64, String> {
 }
 
 struct Search<'a> {
-    /// Tasks that could be placed, the largest first, and what each needs on each port.
+    /// Tasks that could be placed, the largest first, with the rate that each needs on each port.
     needs: &'a [(usize, Vec<Option<f64>>)],
     left: Vec<f64>,
     places: Vec<Option<usize>>,
     best: Vec<Option<usize>>,
-    /// How many have a place, and how many had at best.
+    /// How many tasks are placed now, and at most so far.
     placed: usize,
     most_placed: usize,
     tries: usize,
@@ -279,7 +276,7 @@ struct Search<'a> {
 }
 
 impl Search<'_> {
-    /// Places tasks from this one on; true once all have a place.
+    /// Places the tasks from index `at` on; returns true once all are placed.
     fn place(&mut self, at: usize) -> bool {
         if self.placed > self.most_placed {
             self.most_placed = self.placed;
@@ -361,7 +358,7 @@ pub fn place(tasks: &[Task], ports: &[Port]) -> Result<Placement, Error> {
         placed: 0,
         most_placed: 0,
         tries: 0,
-        // Each step looks at all ports.
+        // Each step checks all ports.
         most: (TRIES / ports.len()).max(2 * tasks.len()),
     };
     search.place(0);
@@ -427,7 +424,7 @@ fn put(task: &Task, port: &Port, queue: u32, need: f64) -> Placed {
     }
 }
 
-/// Why a task's rate alone would make its packets wait too long.
+/// Explains why a task's rate alone would make its packets wait too long.
 fn why_more(task: &Task, floor: f64) -> String {
     let room = (task.latency.min(LONGEST) - floor) * 1e3;
     match task.burst {
@@ -446,8 +443,8 @@ fn why_more(task: &Task, floor: f64) -> String {
     }
 }
 
-/// One `ovs-vsctl` call for a port's queues; none for a port without. Queue 0, for everything else,
-/// gets what is left.
+/// Returns one `ovs-vsctl` call for a port's queues; None for a port without. Queue 0, for all
+/// other traffic, gets the rest.
 fn command(port: &Port, placed: &[Placed]) -> Option<String> {
     let mine: Vec<&Placed> = placed
         .iter()
@@ -484,7 +481,7 @@ fn command(port: &Port, placed: &[Placed]) -> Option<String> {
     ))
 }
 
-/// A word that neither the shell nor `ovs-vsctl` takes apart.
+/// Quotes a word against the shell and `ovs-vsctl`.
 fn quoted(word: &str) -> String {
     let plain = |c: char| {
         if c.is_ascii_alphanumeric() || "-_.".contains(c) {
@@ -536,7 +533,7 @@ mod tests {
         let backup = got.placed.iter().find(|one| one.task == "backup").unwrap();
         assert_eq!(backup.port, "p2");
         let camera = got.placed.iter().find(|one| one.task == "camera").unwrap();
-        // 200,000 bits in what 5 ms leave take more than the 20 Mbit/s that were asked for.
+        // 200,000 bits in the part of 5 ms that is left need more than the 20 Mbit/s of the task.
         assert!(
             camera
                 .why
@@ -562,7 +559,8 @@ mod tests {
 
     #[test]
     fn ways_that_greed_misses_are_found() {
-        // By the largest first into the fullest, 6 and 5 go together and 5 and 4 do not fit on 9.
+        // Greedily (largest first, fullest port) 6 and 5 go together, and then 5 and 4 do not fit
+        // into 9.
         let tasks: Vec<Task> = [6e6, 5e6, 5e6, 4e6]
             .iter()
             .zip(["a", "b", "c", "d"])
@@ -578,7 +576,7 @@ mod tests {
             task("patient", 1e6, 3600.0, Some(12_000.0)),
             task("bursts", 1e6, 2.0, Some(1500.0 * 12_000.0)),
             task("torrents", 1e6, 2.0, Some(2100.0 * 12_000.0)),
-            // One of 100 waits behind as many as a queue holds at most.
+            // 1% of the packets wait behind as many as a queue can hold.
             task("crowd", 300e6, 4.0, None),
         ];
         let got = place(&tasks, &[port("p1", 1e9)]).unwrap();
@@ -606,7 +604,7 @@ mod tests {
         for rate in [7_999.0, 4.1e11] {
             assert!(place(&tasks, &[port("p1", rate)]).is_err());
         }
-        // What the switch promises beside the time itself does not fit into this.
+        // Less than the switch's own delays.
         let hasty = [task("hasty", 1e6, 0.0002, Some(12_000.0))];
         assert!(!place(&hasty, &[port("p1", 1e9)]).unwrap().fits);
     }
@@ -662,8 +660,8 @@ mod tests {
     }
 
     proptest! {
-        /// No port is promised more than it has, every demand that is placed is met, and everything
-        /// is either placed or told why.
+        /// No port is overcommitted, every placed demand is met, and every task is either placed or
+        /// has a reason.
         #[test]
         fn promises_can_be_kept(
             tasks in prop::collection::vec((1e5..3e8_f64, 1e-4..0.05_f64, prop::option::of(1e4..1e6_f64)), 1..10),

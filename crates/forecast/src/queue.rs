@@ -1,4 +1,4 @@
-//! What a queue is and what comes to it.
+//! A queue and its arrivals.
 
 use crate::Error;
 use serde::Serialize;
@@ -8,21 +8,20 @@ use serde::Serialize;
 pub struct Server {
     /// Its rate, in bit/s.
     pub rate: f64,
-    /// What leaves at once after a rest, in bits: packets wait only when they find more than this
-    /// on loan.
+    /// Depth of its token bucket, in bits: packets leave at once until more than this is in debt.
     pub burst: f64,
-    /// Packets that may wait; none for any number.
+    /// Most packets that may wait; None for any number.
     pub limit: Option<f64>,
-    /// A packet that would wait longer is dropped when it comes, in seconds.
+    /// Longest wait, in seconds: packets that would wait longer are dropped on arrival.
     pub bound: Option<f64>,
     /// Packets that leave together.
     pub group: f64,
-    /// Departures fall on multiples of this, in seconds.
+    /// Departures happen at multiples of this time, in seconds.
     pub tick: f64,
 }
 
 impl Server {
-    /// A queue of this rate that has no end, no bucket and sends single packets.
+    /// Returns a queue of this rate without limit and bucket that sends single packets.
     pub fn new(rate: f64) -> Server {
         Server {
             rate,
@@ -34,7 +33,7 @@ impl Server {
         }
     }
 
-    /// Whether there can be such a queue.
+    /// Checks the values.
     pub fn check(&self) -> Result<(), Error> {
         positive("rate", self.rate)?;
         positive("group", self.group)?;
@@ -47,58 +46,57 @@ impl Server {
     }
 }
 
-/// How packets come.
+/// How packets arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Arrivals {
     /// Independently of each other.
     Poisson,
-    /// At equal distances.
+    /// At equal intervals.
     Periodic,
-    /// With gaps of this squared coefficient of variation (variance / mean²; 1 for Poisson's).
+    /// With gaps of this squared coefficient of variation (variance / mean²; 1 for Poisson).
     Varying(f64),
-    /// So many at once on average, groups of geometric size, which come independently of each
-    /// other.
+    /// In batches of geometric size with this mean, which arrive independently of each other.
     Batches(f64),
 }
 
-/// How far what is said about a load may be off: relative standard deviations.
+/// Relative standard deviations of the description of a load.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Default)]
 pub struct Doubt {
     /// Of the rate.
     pub rate: f64,
-    /// Of the unevenness of gaps and sizes.
+    /// Of the variability of gaps and sizes.
     pub unevenness: f64,
 }
 
-/// What comes to a queue.
+/// Arrivals at a queue.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Load {
     /// Packets per second.
     pub packets: f64,
-    /// Sizes in bits and their weights; at least one.
+    /// Sizes in bits with their weights; at least one.
     pub sizes: Vec<(f64, f64)>,
-    /// How they come.
+    /// How packets arrive.
     pub arrivals: Arrivals,
-    /// Gaps in seconds and their weights, where they are known.
+    /// Gaps in seconds with their weights, if known.
     #[serde(skip)]
     pub gaps: Vec<(f64, f64)>,
-    /// Unevenness in the long run, where it is known: variance of what came in a long time over
-    /// its mean, in packets of mean size (1 + the sizes' variation for Poisson).
+    /// Long-run dispersion, if known: variance of the amount that arrived in a long time over its
+    /// mean, in packets of mean size (1 + the sizes' variation for Poisson).
     pub dispersion: Option<f64>,
-    /// The share of packets that was refused when they came, where that was seen.
+    /// Share of packets refused on arrival, if observed.
     pub lost: Option<f64>,
-    /// Sizes are spread like an exponential distribution of the same mean (the paper's model).
+    /// Whether sizes are exponentially distributed with the same mean (the paper's model).
     pub exponential_sizes: bool,
-    /// How far this may be off.
+    /// Error of this description.
     pub doubt: Doubt,
 }
 
-/// Most sizes or gaps that are told apart.
+/// Most distinct sizes or gaps.
 pub const MAX_ATOMS: usize = 1024;
 
 impl Load {
-    /// Packets of one size that come in this way, in bits, at a rate in bit/s.
+    /// Returns a load of packets of one size (in bits) at a rate in bit/s.
     pub fn new(rate: f64, size: f64, arrivals: Arrivals) -> Load {
         Load {
             packets: rate / size,
@@ -112,7 +110,7 @@ impl Load {
         }
     }
 
-    /// Whether there can be such a load.
+    /// Checks the values.
     pub fn check(&self) -> Result<(), Error> {
         not_negative("offered load", self.packets)?;
         not_negative("error of the load", self.doubt.rate)?;
@@ -139,12 +137,12 @@ impl Load {
         }
     }
 
-    /// Mean size, in bits.
+    /// Returns the mean size, in bits.
     pub fn size(&self) -> f64 {
         moment(&self.sizes, 1)
     }
 
-    /// Squared coefficient of variation of sizes.
+    /// Returns the squared coefficient of variation of sizes.
     pub fn size_scv(&self) -> f64 {
         if self.exponential_sizes {
             return 1.0;
@@ -153,28 +151,28 @@ impl Load {
         (moment(&self.sizes, 2) / (mean * mean) - 1.0).max(0.0)
     }
 
-    /// Squared coefficient of variation of gaps.
+    /// Returns the squared coefficient of variation of gaps.
     pub fn gap_scv(&self) -> f64 {
         match self.arrivals {
             Arrivals::Poisson => 1.0,
             Arrivals::Periodic => 0.0,
             Arrivals::Varying(scv) => scv,
-            // Gaps are 0 but for one in `mean`.
+            // All gaps are 0 except one in `mean`.
             Arrivals::Batches(mean) => 2.0 * mean - 1.0,
         }
     }
 
-    /// Offered rate, in bit/s.
+    /// Returns the offered rate, in bit/s.
     pub fn rate(&self) -> f64 {
         self.packets * self.size()
     }
 
-    /// Offered rate over the queue's.
+    /// Returns the offered rate over the queue's.
     pub fn utilization(&self, server: &Server) -> f64 {
         self.rate() / server.rate
     }
 
-    /// The same at another rate.
+    /// Returns the load with its rate multiplied by `factor`.
     pub fn times(&self, factor: f64) -> Load {
         Load {
             packets: self.packets * factor,
@@ -188,7 +186,7 @@ impl Load {
     }
 }
 
-/// The mean of a power.
+/// Returns the mean of a power of the values.
 fn moment(atoms: &[(f64, f64)], power: i32) -> f64 {
     let weights: f64 = atoms.iter().map(|atom| atom.1).sum();
     let sum: f64 = atoms.iter().map(|atom| atom.1 * atom.0.powi(power)).sum();

@@ -1,12 +1,12 @@
-//! Numbers that look random and come again with the same seed (xoshiro256++ of Blackman and Vigna,
-//! seeded by splitmix64).
+//! Pseudo-random numbers, reproducible by seed (xoshiro256++ of Blackman and Vigna, seeded by
+//! splitmix64).
 
-/// A source of numbers.
+/// A generator.
 #[derive(Clone, Debug)]
 pub struct Random([u64; 4]);
 
 impl Random {
-    /// The source that belongs to a seed.
+    /// Makes the generator of a seed.
     pub fn new(seed: u64) -> Random {
         let mut state = seed;
         Random(std::array::from_fn(|_| {
@@ -18,7 +18,7 @@ impl Random {
         }))
     }
 
-    /// 64 bits.
+    /// Returns 64 random bits.
     #[inline]
     pub fn bits(&mut self) -> u64 {
         let s = &mut self.0;
@@ -33,36 +33,36 @@ impl Random {
         result
     }
 
-    /// From 0 to below 1, evenly.
+    /// Returns a number that is uniform in [0, 1).
     #[inline]
     pub fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Exponential, of this mean.
+    /// Returns an exponentially distributed number of this mean.
     #[inline]
     pub fn exponential(&mut self, mean: f64) -> f64 {
         -mean * (1.0 - self.unit()).ln()
     }
 
-    /// A number below `end`, which is not 0.
+    /// Returns a number below `end`, which must not be 0.
     #[inline]
     pub fn below(&mut self, end: u64) -> u64 {
         ((u128::from(self.bits()) * u128::from(end)) >> 64) as u64
     }
 }
 
-/// Values drawn by their weights, in the same time however many there are (Walker's alias method).
+/// Draws values by weight, in constant time (Walker's alias method).
 #[derive(Clone, Debug)]
 pub struct Draw {
     values: Vec<f64>,
-    /// With this probability the place itself, else its alias.
+    /// Probability of keeping the drawn index; otherwise its alias is taken.
     own: Vec<f64>,
     alias: Vec<usize>,
 }
 
 impl Draw {
-    /// From values and weights; none where no weight is above 0.
+    /// Makes it from (value, weight) pairs; None if no weight is above 0.
     pub fn new(atoms: &[(f64, f64)]) -> Option<Draw> {
         let total: f64 = atoms.iter().map(|atom| atom.1).sum();
         if !(total > 0.0 && total.is_finite()) {
@@ -85,7 +85,7 @@ impl Draw {
                 poor.push(high);
             }
         }
-        // What is left is 1 but for rounding.
+        // The remaining ones are 1, except for rounding.
         poor.into_iter().chain(rich).for_each(|at| own[at] = 1.0);
         Some(Draw {
             values: atoms.iter().map(|atom| atom.0).collect(),
@@ -94,7 +94,7 @@ impl Draw {
         })
     }
 
-    /// One of the values.
+    /// Draws one of the values.
     #[inline]
     pub fn draw(&self, random: &mut Random) -> f64 {
         let scaled = random.unit() * self.own.len() as f64;

@@ -1,4 +1,4 @@
-//! How often intervals held what was measured afterwards.
+//! Counts how often intervals contained what was measured afterwards.
 
 use crate::{Span, Z95};
 use serde::Serialize;
@@ -6,20 +6,21 @@ use serde::Serialize;
 /// A count of intervals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Record {
-    /// Intervals that held.
+    /// Intervals that contained the measurement.
     pub held: u64,
-    /// Intervals that could be judged.
+    /// Intervals that were judged.
     pub judged: u64,
 }
 
 impl Record {
-    /// Judges one more; `resolution` is what cannot be told apart.
+    /// Judges one more interval; differences up to `resolution` are ignored.
     pub fn judge(&mut self, interval: &Span, measured: f64, resolution: f64) {
         self.judged += 1;
         self.held += u64::from(interval.holds(measured, resolution));
     }
 
-    /// The share that held, with its own interval (Wilson's); none before anything was judged.
+    /// Returns the share of right intervals, with its own interval (Wilson's); None if none were
+    /// judged.
     pub fn coverage(&self) -> Option<Span> {
         if self.judged == 0 {
             return None;

@@ -1,7 +1,7 @@
-//! Independent gaps and sizes, drawn as they are said or were seen, through the shaper's own rules:
-//! bucket, limit, bound and ticks.
+//! Simulates independent gaps and sizes, drawn from a description or from records, through the
+//! shaper's own rules: bucket, limit, bound and ticks.
 //!
-//! It is a simulation with a seed, hence the same each time, and takes some milliseconds.
+//! The simulation has a fixed seed, so its result is reproducible, and takes some milliseconds.
 
 use crate::model::Outcome;
 use crate::queue::{Arrivals, Load, Server};
@@ -9,30 +9,30 @@ use crate::random::{Draw, Random};
 use crate::{Error, Z95};
 use std::collections::VecDeque;
 
-/// Packets drawn unless something else is said.
+/// Default number of packets drawn.
 pub const STEPS: usize = 200_000;
-/// Exponential phases of a gap at most.
+/// Most exponential phases of a gap.
 const MOST_PHASES: f64 = 64.0;
-/// Batches by which its own chance is judged.
+/// Batches from which its statistical error is estimated.
 const BATCHES: usize = 20;
 
-/// What came out.
+/// Result of a simulation.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Run {
     /// The means.
     pub outcome: Outcome,
-    /// Relative standard deviation of the mean wait, by the run's own chance.
+    /// Relative standard deviation of the mean wait, from the simulation's randomness.
     pub deviation: f64,
 }
 
 enum Gaps {
     Exponential(f64),
     Fixed(f64),
-    /// One of two exponential ones.
+    /// Exponential with one of two means: probability of the first, both means.
     Either(f64, f64, f64),
-    /// This, and the sum of so many exponential ones of this mean.
+    /// A constant plus the sum of this many exponential gaps of this mean.
     Sum(f64, u32, f64),
-    /// Nothing, or with this probability an exponential one.
+    /// Zero, or with this probability exponential.
     Batches(f64, f64),
     Drawn(Draw),
 }
@@ -50,7 +50,7 @@ impl Gaps {
             Arrivals::Varying(scv) if scv < 1e-4 => Gaps::Fixed(mean),
             Arrivals::Varying(scv) if scv < 1.0 => {
                 let count = (1.0 / scv).round().clamp(1.0, MOST_PHASES);
-                // Where more phases were needed, only a part of the gap varies.
+                // If more phases would be needed, only a part of the gap varies.
                 let share = (scv * MOST_PHASES).sqrt().min(1.0);
                 Gaps::Sum(mean * (1.0 - share), count as u32, mean * share / count)
             }
@@ -87,7 +87,7 @@ impl Gaps {
     }
 }
 
-/// Simulates so many packets.
+/// Simulates this many packets.
 pub fn simulate(server: &Server, load: &Load, steps: usize, seed: u64) -> Result<Run, Error> {
     server.check()?;
     load.check()?;

@@ -1,44 +1,43 @@
-//! Loads and waiting times from what a shaper noted ([`qos::shaper::watch`]), with how far chance
-//! may have moved them.
+//! Loads and waiting times from a shaper's records ([`qos::shaper::watch`]), with their statistical
+//! errors.
 //!
-//! Packets of one queue are not independent of each other, batches of many nearly are. So errors
-//! come from batches: of a rate, from how much batches' bits differ from what their time would have
-//! brought; of a mean wait, from how batches' sums differ from the mean's share, widened where
-//! neighbours resemble each other.
+//! Packets of one queue are not independent of each other, but batches of many nearly are. So
+//! errors are estimated from batches: that of a rate from how much the bits of batches differ from
+//! what their duration would have brought; that of a mean wait from how much the sums of batches
+//! differ from their share of the mean. Both are widened if neighbouring batches are correlated.
 
 use crate::queue::{Arrivals, Doubt, Load, Server};
 use qos::shaper::watch::{Atom, Batch, Seen};
 use serde::Serialize;
 
-/// Fewer batches say nothing about chance.
+/// With fewer batches, errors are unknown.
 const FEWEST: usize = 8;
 
-/// How long packets waited.
+/// Measured waiting times.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 pub struct Waited {
     /// The mean, in seconds.
     pub mean: f64,
-    /// Its relative standard deviation; infinite where that cannot be said.
+    /// Its relative standard deviation; infinite if unknown.
     pub deviation: f64,
-    /// Packets.
+    /// Number of packets.
     pub packets: u64,
-    /// The share of those that came and were dropped then.
+    /// Share of arrivals that were dropped on arrival.
     pub loss: f64,
-    /// Packets nearly always waited: the queue sends as much as it can.
+    /// Whether packets nearly always waited: the queue sends as much as it can.
     pub saturated: bool,
 }
 
-/// What is known of a queue's past.
+/// A queue's record.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Past {
-    /// What came.
+    /// The arrivals.
     pub load: Load,
-    /// How long it waited.
+    /// Their waiting times.
     pub waited: Waited,
-    /// The rate at which the queue sent while packets waited, in bit/s; none where that was too
-    /// rare.
+    /// The rate at which the queue sent while packets waited, in bit/s; None if that was too rare.
     pub service_rate: Option<f64>,
-    /// Packets that left together on average, while packets waited.
+    /// Mean number of packets that left together while packets waited.
     pub group: Option<f64>,
 }
 
@@ -49,7 +48,7 @@ fn atoms(atoms: &[Atom], unit: f64) -> Vec<(f64, f64)> {
         .collect()
 }
 
-/// Sums of residuals: their mean square, widened by what neighbours have in common.
+/// Returns the variance of a sum's terms, widened by the correlation of neighbours.
 fn spread(residuals: &[f64]) -> f64 {
     let count = residuals.len() as f64;
     let squares: f64 = residuals.iter().map(|x| x * x).sum();
@@ -57,12 +56,12 @@ fn spread(residuals: &[f64]) -> f64 {
         return 0.0;
     }
     let neighbours: f64 = residuals.windows(2).map(|two| two[0] * two[1]).sum();
-    // Residuals sum up to 0, which makes neighbours look a little too different.
+    // Residuals add up to 0, which makes neighbours look slightly anticorrelated.
     let likeness = (neighbours / squares + 1.0 / count).clamp(0.0, 0.9);
     squares / (count - 1.0) * (1.0 + likeness) / (1.0 - likeness)
 }
 
-/// The relative standard deviation of the ratio of two sums over batches.
+/// Returns the relative standard deviation of the ratio of two sums over batches.
 pub(crate) fn ratio_deviation(pairs: &[(f64, f64)]) -> f64 {
     let (above, below) = pairs
         .iter()
@@ -78,7 +77,7 @@ pub(crate) fn ratio_deviation(pairs: &[(f64, f64)]) -> f64 {
     (spread(&residuals) * pairs.len() as f64).sqrt() / above
 }
 
-/// Variance of what came in a batch's time over its mean, in packets of mean size.
+/// Returns the variance over the mean of what arrived in a batch's time, in packets of mean size.
 fn dispersion(batches: &[Batch], size: f64) -> Option<f64> {
     let bits: f64 = batches.iter().map(|batch| batch.bytes as f64 * 8.0).sum();
     let time: f64 = batches.iter().map(|batch| batch.ns as f64).sum();
@@ -91,7 +90,7 @@ fn dispersion(batches: &[Batch], size: f64) -> Option<f64> {
 }
 
 impl Past {
-    /// From what was noted; none before packets came.
+    /// Evaluates a record; None before packets have arrived.
     pub fn of(seen: &Seen) -> Option<Past> {
         if seen.arrivals < 2 || seen.ns == 0 || seen.sent == 0 || seen.sizes.is_empty() {
             return None;
@@ -136,8 +135,8 @@ impl Past {
     }
 }
 
-/// The queue as models may see it: without an end that it has never come near, as most models know
-/// of none.
+/// Returns the queue without its limit if it has never come near it, since most models do not
+/// support limits.
 pub fn endless(server: &Server, seen: &Seen, past: &Past) -> Server {
     let longest = seen.waits.last().map_or(0.0, |wait| wait.mean * 1e-9);
     let full = server
@@ -157,8 +156,8 @@ pub fn endless(server: &Server, seen: &Seen, past: &Past) -> Server {
     }
 }
 
-/// Mean wait in seconds and packets of what was noted after another look; none where nothing was,
-/// or where notes began anew.
+/// Returns the mean wait in seconds and the number of packets between two records; None if there
+/// were none, or the record was restarted.
 pub fn between(before: &Seen, after: &Seen) -> Option<(f64, u64)> {
     let packets = after
         .sent
@@ -168,8 +167,7 @@ pub fn between(before: &Seen, after: &Seen) -> Option<(f64, u64)> {
     (waited >= 0.0).then(|| (waited * 1e-9 / packets as f64, packets))
 }
 
-/// The wait that this share of packets do not exceed, in seconds, to within a quarter of a
-/// doubling.
+/// Returns a quantile of waiting times, in seconds, to within a quarter of a doubling.
 pub fn quantile(waits: &[Atom], share: f64) -> Option<f64> {
     let total: u64 = waits.iter().map(|atom| atom.count).sum();
     let wanted = (share.clamp(0.0, 1.0) * total as f64).ceil() as u64;
@@ -183,8 +181,8 @@ pub fn quantile(waits: &[Atom], share: f64) -> Option<f64> {
         .map(|atom| atom.mean * 1e-9)
 }
 
-/// The queue that a shaper's specification makes, if it gets no more than its guaranteed rate or as
-/// much as its maximum.
+/// Returns the queue of a shaper's specification, if it gets `rate`: only its guaranteed rate, or
+/// as much as its maximum.
 pub fn server(port: &qos::shaper::PortSpec, queue: &qos::shaper::QueueSpec, rate: u64) -> Server {
     let limit = queue.limit_packets.min(port.limit_packets);
     Server {
@@ -218,7 +216,7 @@ mod tests {
         assert_eq!(ratio_deviation(&[(1.0, 1.0); 30]), 0.0);
         let uneven: Vec<(f64, f64)> = (0..64).map(|at| (1.0 + f64::from(at % 2), 1.0)).collect();
         let deviation = ratio_deviation(&uneven);
-        // One third of the mean either way, over the root of 64.
+        // One third of the mean either way, over the square root of 64.
         assert!((deviation - 1.0 / 24.0).abs() < 2e-3, "{deviation}");
         assert!(Past::of(&Seen::default()).is_none());
     }

@@ -1,4 +1,4 @@
-//! Forecasts over a part of the sweep, and that the judge sees it when they are wrong. Times are
+//! Judges forecasts by a part of the sweep, and checks that wrong forecasts are detected. Times are
 //! virtual: the same on every machine.
 
 use forecast::choose::{Question, forecast};
@@ -36,7 +36,7 @@ fn forecasts_hold() {
     assert!(summary.median_half_width <= 0.15, "{summary:?}");
     assert!(summary.cannot_tell * 10 <= all, "{summary:?}");
     assert!(summary.trivial * 5 <= all, "{summary:?}");
-    // Several models are needed, and what was seen is the last resort.
+    // Several models are needed, and the past alone is the last resort.
     let chosen = |wanted: Model| {
         let models = summary.models.iter();
         models
@@ -51,8 +51,8 @@ fn forecasts_hold() {
     );
 }
 
-/// From arrivals alone, without what was measured, M/G/1 finds the wait of Poisson arrivals, and a
-/// model told the wrong rate does not.
+/// From arrivals alone, without the measurement, M/G/1 finds the wait of Poisson arrivals, and a
+/// model with the wrong rate does not.
 #[test]
 fn a_broken_model_is_seen() {
     let (mut right, mut wrong, mut fooled, mut all) = (0, 0, 0, 0);
@@ -76,7 +76,7 @@ fn a_broken_model_is_seen() {
         };
         let says = Model::Mg1.evaluate(&slow, &past.load).unwrap().wait;
         wrong += u32::from(within(says, run.measured.value));
-        // The choice does not believe it either.
+        // The choice rejects it, too.
         let answer = forecast(&Question {
             server: &slow,
             load: &past.load,

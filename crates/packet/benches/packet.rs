@@ -1,8 +1,8 @@
-//! Cycles (or, where there is no cycle counter, nanoseconds) per packet of parsing and editing, all
-//! in the first-level cache.
+//! Measures parsing and editing in cycles per packet (nanoseconds where there is no cycle counter),
+//! all in the first-level cache.
 //!
-//! `cargo bench -p sluice-packet`. Each figure is the least of many rounds: the machine's
-//! disturbances only add.
+//! Run with `cargo bench -p sluice-packet`. Each figure is the minimum of many rounds, since
+//! disturbances only add time.
 
 use packet::build::Builder;
 use packet::edit::{self, CompiledSet};
@@ -38,7 +38,7 @@ mod clock {
 const BURST: usize = 32;
 const ROUNDS: usize = 20_000;
 
-/// Prints the least time per packet of `work`, which handles a burst.
+/// Prints the minimum time per packet of `work`, which handles a burst.
 fn measure(name: &str, mut work: impl FnMut()) {
     let mut least = u64::MAX;
     for _ in 0..ROUNDS {
@@ -74,7 +74,7 @@ fn parsing(name: &str, builder: &Builder, needed: WordSet) {
     });
 }
 
-/// Reads mini keys by each variant that there is, and compares them with a pattern that does not
+/// Reads mini keys with each available variant, and compares them with a pattern that does not
 /// match.
 fn reading(name: &str, builder: &Builder) {
     let frames = burst(builder);
@@ -92,8 +92,8 @@ fn reading(name: &str, builder: &Builder) {
     }
 }
 
-/// Finds the first of patterns that packets match, as they lie: one for the Ethertype and one that
-/// does not match before it, and the other way round.
+/// Matches packets in place against two patterns, one for the Ethertype and one that does not
+/// match, in either order.
 fn sorting(name: &str, builder: &Builder) {
     let frames = burst(builder);
     let mut runs = Vec::with_capacity(BURST);
@@ -134,8 +134,8 @@ fn editing(
     });
 }
 
-/// Puts a tunnel's header in front and takes it off again, then takes off one that came. What is
-/// parsed is put back in front by its bytes alone.
+/// Pushes a tunnel's header and removes it again; then parses and decapsulates received packets,
+/// whose header is put back as plain bytes.
 fn tunnelling(name: &str, inner: &Builder, spec: &HeaderSpec) {
     let header = Header::new(spec).expect("a header of this kind");
     let packet = PerPacket {
@@ -251,7 +251,7 @@ fn main() {
         },
     );
     editing("dec_ttl", &udp, |frame, layers, key| {
-        // So that it never expires.
+        // The TTL must never expire.
         frame.head_mut()[22] = 64;
         black_box(edit::dec_ttl(frame, layers, key)).ok();
     });

@@ -1,8 +1,8 @@
-//! Packets for tests, put together layer by layer: `Builder::ethernet(a, b).vlan(7).ipv4(c,
-//! d).udp(1, 2).payload(b"x").frame()`.
+//! Builds packets for tests layer by layer: `Builder::ethernet(a, b).vlan(7).ipv4(c, d).udp(1,
+//! 2).payload(b"x").frame()`.
 //!
-//! Lengths, next-header numbers, Ethertypes and checksums are filled in at the end. To make a
-//! packet that lies, change its bytes.
+//! Lengths, next-header numbers, Ethertypes and checksums are filled in at the end. To make an
+//! invalid packet, change its bytes.
 
 use crate::checksum::{self, Sum};
 use crate::frame::{Frame, HeapFrame, Offload};
@@ -38,7 +38,7 @@ enum Layer {
     Icmpv6(Vec<u8>),
 }
 
-/// A packet in the making.
+/// A packet being built.
 #[derive(Clone, Debug)]
 pub struct Builder {
     dst: [u8; 6],
@@ -51,7 +51,7 @@ pub struct Builder {
 }
 
 impl Builder {
-    /// An Ethernet header.
+    /// Begins with an Ethernet header.
     pub fn ethernet(dst: [u8; 6], src: [u8; 6]) -> Builder {
         Builder {
             dst,
@@ -64,7 +64,7 @@ impl Builder {
         }
     }
 
-    /// The Ethertype of what comes last, when no layer says it.
+    /// Sets the Ethertype of what comes last, if no layer determines it.
     pub fn eth_type(mut self, eth_type: u16) -> Builder {
         self.eth_type = Some(eth_type);
         self
@@ -75,32 +75,32 @@ impl Builder {
         self
     }
 
-    /// A tag of TPID 0x8100 with priority 0.
+    /// Adds a tag with TPID 0x8100 and priority 0.
     pub fn vlan(self, vid: u16) -> Builder {
         self.tag(0x8100, vid)
     }
 
-    /// A tag.
+    /// Adds a tag.
     pub fn tag(self, tpid: u16, tci: u16) -> Builder {
         self.push(Layer::Vlan { tpid, tci })
     }
 
-    /// 802.2 LLC and SNAP headers, behind a length instead of an Ethertype.
+    /// Adds 802.2 LLC and SNAP headers, behind a length instead of an Ethertype.
     pub fn snap(self) -> Builder {
         self.push(Layer::Snap)
     }
 
-    /// An MPLS label stack entry; the bottom bit must be in it.
+    /// Adds an MPLS label stack entry, which includes the bottom-of-stack bit.
     pub fn mpls(self, entry: u32) -> Builder {
         self.push(Layer::Mpls(entry))
     }
 
-    /// A PBB service tag and the customer's addresses.
+    /// Adds a PBB service tag and the customer's addresses.
     pub fn pbb(self, tci: u32, dst: [u8; 6], src: [u8; 6]) -> Builder {
         self.push(Layer::Pbb { tci, dst, src })
     }
 
-    /// An ARP packet for Ethernet and IPv4.
+    /// Adds an ARP packet for Ethernet and IPv4.
     pub fn arp(self, operation: u16, sha: [u8; 6], spa: u32, tha: [u8; 6], tpa: u32) -> Builder {
         let mut arp = Arp::new_checked(vec![0; 28]).expect("28 bytes");
         arp.set_ethernet_ipv4();
@@ -112,7 +112,7 @@ impl Builder {
         self.push(Layer::Arp(arp.into_inner()))
     }
 
-    /// An IPv4 header with TTL 64.
+    /// Adds an IPv4 header with TTL 64.
     pub fn ipv4(self, src: u32, dst: u32) -> Builder {
         let mut header = Ipv4::new_checked(vec![0; 20]).expect("20 bytes");
         header.set_version_length(0x45);
@@ -122,7 +122,7 @@ impl Builder {
         self.push(Layer::Ipv4(header.into_inner()))
     }
 
-    /// An IPv6 header with hop limit 64.
+    /// Adds an IPv6 header with hop limit 64.
     pub fn ipv6(self, src: [u8; 16], dst: [u8; 16]) -> Builder {
         let mut header = Ipv6::new_checked(vec![0; 40]).expect("40 bytes");
         header.set_flow(6 << 28);
@@ -132,8 +132,7 @@ impl Builder {
         self.push(Layer::Ipv6(header.into_inner()))
     }
 
-    /// Changes the IPv4 header pushed last; its length may change by options (a multiple of 4
-    /// bytes).
+    /// Changes the IPv4 header added last; options may change its length by a multiple of 4 bytes.
     pub fn with_ipv4(mut self, change: impl FnOnce(&mut Ipv4<Vec<u8>>)) -> Builder {
         if let Some(Layer::Ipv4(bytes)) = self.layers.last_mut() {
             let mut header = Ipv4::new_checked(std::mem::take(bytes)).expect("whole header");
@@ -143,7 +142,7 @@ impl Builder {
         self
     }
 
-    /// Changes the IPv6 header pushed last.
+    /// Changes the IPv6 header added last.
     pub fn with_ipv6(mut self, change: impl FnOnce(&mut Ipv6<Vec<u8>>)) -> Builder {
         if let Some(Layer::Ipv6(bytes)) = self.layers.last_mut() {
             let mut header = Ipv6::new_checked(std::mem::take(bytes)).expect("whole header");
@@ -153,7 +152,7 @@ impl Builder {
         self
     }
 
-    /// Options of the IPv4 header pushed last, a multiple of 4 bytes up to 40.
+    /// Sets the options of the IPv4 header added last, a multiple of 4 bytes up to 40.
     pub fn ipv4_options(mut self, options: &[u8]) -> Builder {
         if let Some(Layer::Ipv4(bytes)) = self.layers.last_mut() {
             bytes.truncate(20);
@@ -163,26 +162,26 @@ impl Builder {
         self
     }
 
-    /// An IPv6 extension header of this kind; `body` is what follows its next-header byte. Its
-    /// length byte is the caller's.
+    /// Adds an IPv6 extension header of this kind; `body` is what follows its next-header byte,
+    /// including its length byte.
     pub fn extension(self, kind: u8, body: &[u8]) -> Builder {
         let mut bytes = vec![0];
         bytes.extend_from_slice(body);
         self.push(Layer::Extension { kind, bytes })
     }
 
-    /// An IPv6 fragment header; `offset_flags` as on the wire.
+    /// Adds an IPv6 fragment header; `offset_flags` as on the wire.
     pub fn fragment(self, offset_flags: u16) -> Builder {
         let [high, low] = offset_flags.to_be_bytes();
         self.extension(44, &[0, high, low, 0, 0, 0, 7])
     }
 
-    /// A TCP header without options.
+    /// Adds a TCP header without options.
     pub fn tcp(self, src: u16, dst: u16, flags: u16) -> Builder {
         self.tcp_with_options(src, dst, flags, &[])
     }
 
-    /// A TCP header with options, a multiple of 4 bytes up to 40.
+    /// Adds a TCP header with options, a multiple of 4 bytes up to 40.
     pub fn tcp_with_options(self, src: u16, dst: u16, flags: u16, options: &[u8]) -> Builder {
         let mut header = Tcp::new_checked(vec![0; 20]).expect("20 bytes");
         header.set_src(src);
@@ -196,7 +195,7 @@ impl Builder {
         self.push(Layer::Tcp(bytes))
     }
 
-    /// A UDP header.
+    /// Adds a UDP header.
     pub fn udp(self, src: u16, dst: u16) -> Builder {
         let mut header = Udp::new_checked(vec![0; 8]).expect("8 bytes");
         header.set_src(src);
@@ -204,7 +203,7 @@ impl Builder {
         self.push(Layer::Udp(header.into_inner()))
     }
 
-    /// An SCTP common header.
+    /// Adds an SCTP common header.
     pub fn sctp(self, src: u16, dst: u16) -> Builder {
         let mut header = Sctp::new_checked(vec![0; 12]).expect("12 bytes");
         header.set_src(src);
@@ -213,18 +212,18 @@ impl Builder {
         self.push(Layer::Sctp(header.into_inner()))
     }
 
-    /// An ICMP message; `rest` is its second word.
+    /// Adds an ICMP message; `rest` is its second word.
     pub fn icmp(self, kind: u8, code: u8, rest: u32) -> Builder {
         self.push(Layer::Icmp(icmp(kind, code, rest)))
     }
 
-    /// An ICMPv6 message; `rest` is its second word.
+    /// Adds an ICMPv6 message; `rest` is its second word.
     pub fn icmpv6(self, kind: u8, code: u8, rest: u32) -> Builder {
         self.push(Layer::Icmpv6(icmp(kind, code, rest)))
     }
 
-    /// A neighbour solicitation (135) or advertisement (136) with link-layer address options (1:
-    /// source, 2: target).
+    /// Adds a neighbour solicitation (135) or advertisement (136) with link-layer address options
+    /// (1: source, 2: target).
     pub fn neighbour(self, kind: u8, target: [u8; 16], options: &[(u8, [u8; 6])]) -> Builder {
         let mut bytes = icmp(kind, 0, 0);
         bytes.extend_from_slice(&target);
@@ -235,29 +234,29 @@ impl Builder {
         self.push(Layer::Icmpv6(bytes))
     }
 
-    /// What the innermost header carries.
+    /// Sets the payload of the innermost header.
     pub fn payload(mut self, payload: &[u8]) -> Builder {
         self.payload = payload.to_vec();
         self
     }
 
-    /// Zero bytes behind the packet.
+    /// Appends zero bytes behind the packet.
     pub fn padding(mut self, bytes: usize) -> Builder {
         self.padding = bytes;
         self
     }
 
-    /// Leaves the pseudo header's sum in the place of the TCP, UDP or ICMPv6 checksum, as a sender
-    /// does that lets its device finish it.
+    /// Leaves the pseudo header's sum in the TCP, UDP or ICMPv6 checksum field, like a sender whose
+    /// device finishes it.
     pub fn partial_checksum(mut self) -> Builder {
         self.partial = true;
         self
     }
 
-    /// The frame's bytes.
+    /// Returns the frame's bytes.
     pub fn bytes(&self) -> Vec<u8> {
         let mut inner = self.payload.clone();
-        // What the layer outside `inner` has to call it.
+        // The type number by which the layer around `inner` names it.
         let mut eth_type = self.eth_type.unwrap_or(0xffff);
         let mut protocol = 59;
         for (index, layer) in self.layers.iter().enumerate().rev() {
@@ -324,7 +323,7 @@ impl Builder {
         bytes
     }
 
-    /// The frame on the heap, with the offload flags that a partial checksum needs.
+    /// Returns the frame on the heap, with the offload flags that a partial checksum needs.
     pub fn frame(&self) -> HeapFrame {
         let mut frame = HeapFrame::new(&self.bytes());
         let mut key = FlowKey::ZERO;
@@ -346,8 +345,8 @@ impl Builder {
         frame
     }
 
-    /// In front of LLC the Ethertype is a length. `index` is the layer that asks, `usize::MAX` the
-    /// Ethernet header.
+    /// Returns the Ethertype, or the length if an LLC header follows. `index` is the layer that
+    /// asks, `usize::MAX` for the Ethernet header.
     fn type_or_length(&self, index: usize, eth_type: u16, length: usize) -> u16 {
         match self.layers.get(index.wrapping_add(1)) {
             Some(Layer::Snap) => length as u16,
@@ -355,7 +354,7 @@ impl Builder {
         }
     }
 
-    /// A transport header with length, checksum and payload, and its protocol number.
+    /// Returns a transport header with length, checksum and payload, and its protocol number.
     fn transport(&self, layer: &Layer, index: usize, payload: Vec<u8>) -> (Vec<u8>, u8) {
         let (header, protocol, place) = match layer {
             Layer::Tcp(header) => (header, 6, 16),
@@ -393,7 +392,7 @@ impl Builder {
         (bytes, protocol)
     }
 
-    /// The addresses of the IP header around layer `index`.
+    /// Returns the addresses of the IP header around layer `index`.
     fn addresses_outside(&self, index: usize) -> (Vec<u8>, Vec<u8>) {
         for layer in self.layers[..index].iter().rev() {
             match layer {

@@ -1,9 +1,9 @@
-//! Internet checksums: RFC 1071 (sums), RFC 1624 (updates), pseudo headers (RFC 793, 8200), and
-//! SCTP's CRC-32C (RFC 9260 appendix A).
+//! Internet checksums (RFC 1071), their incremental updates (RFC 1624) and pseudo headers (RFC 793,
+//! 8200), and SCTP's CRC-32C (RFC 9260 appendix A).
 //!
-//! A sum is one's complement arithmetic on 16-bit words, so it does not care in what order words
-//! are added, and a change of a word changes the checksum by a difference that can be computed
-//! without the rest of the packet.
+//! The sum is one's complement arithmetic on 16-bit words: the order of the words does not matter,
+//! and when a word changes, the new checksum follows from the old one without the rest of the
+//! packet.
 
 use crate::frame::{Frame, Gso};
 
@@ -12,7 +12,7 @@ use crate::frame::{Frame, Gso};
 pub struct Sum(u64);
 
 impl Sum {
-    /// Nothing added yet.
+    /// Returns an empty sum.
     pub const fn new() -> Sum {
         Sum(0)
     }
@@ -20,14 +20,15 @@ impl Sum {
     /// Adds bytes that begin at an even offset of the area; an odd last byte is padded with zero.
     #[inline]
     pub fn add_bytes(&mut self, bytes: &[u8]) {
-        // Native words in, one swap at the end: RFC 1071 section 2(B).
+        // Adds native words and swaps once at the end: RFC 1071 section 2(B).
         let mut total = 0u64;
         let mut chunks = bytes.chunks_exact(8);
         for chunk in &mut chunks {
             let word = u64::from_ne_bytes(chunk.try_into().unwrap());
             total += (word & 0xffff_ffff) + (word >> 32);
         }
-        // Loads of what is there: a copy into a word of zeroes would be read while it is written.
+        // Loads only existing bytes: copying them into a zeroed word first would stall on store
+        // forwarding.
         let mut rest = chunks.remainder();
         if let Some((word, behind)) = rest.split_first_chunk() {
             total += u64::from(u32::from_ne_bytes(*word));
@@ -64,89 +65,89 @@ impl Sum {
         self.add_u32(length);
     }
 
-    /// The sum in 16 bits.
+    /// Returns the sum folded to 16 bits.
     #[inline(always)]
     pub fn fold(self) -> u16 {
         fold(self.0)
     }
 
-    /// The checksum: the complement of the sum.
+    /// Returns the checksum: the complement of the sum.
     #[inline(always)]
     pub fn finish(self) -> u16 {
         !self.fold()
     }
 }
 
-/// Adds the carries in until none is left.
+/// Adds the carries until none is left.
 #[inline(always)]
 fn fold(mut sum: u64) -> u16 {
     sum = (sum & 0xffff_ffff) + (sum >> 32);
     sum = (sum & 0xffff_ffff) + (sum >> 32);
-    // Both halves added to each other: the lower sum's carry comes to the upper one.
+    // Add both halves to each other; the carry of the lower sum gets into the upper one.
     let sum = sum as u32;
     (sum.wrapping_add(sum.rotate_left(16)) >> 16) as u16
 }
 
-/// What a change of some bytes adds to the sum over them (RFC 1624 equation 3).
+/// The change of a sum when some bytes change (RFC 1624 equation 3).
 #[derive(Clone, Copy, Default, Debug)]
 pub struct Delta(u64);
 
 impl Delta {
-    /// No change.
+    /// Returns a difference of no change.
     pub const fn new() -> Delta {
         Delta(0)
     }
 
-    /// A 16-bit word changes.
+    /// Adds the change of a 16-bit word.
     #[inline(always)]
     pub fn word(&mut self, old: u16, new: u16) {
         self.0 += u64::from(!old) + u64::from(new);
     }
 
-    /// Two 16-bit words change.
+    /// Adds the change of two 16-bit words.
     #[inline(always)]
     pub fn words(&mut self, old: u32, new: u32) {
         self.word((old >> 16) as u16, (new >> 16) as u16);
         self.word(old as u16, new as u16);
     }
 
-    /// Another change comes to this one.
+    /// Adds another difference.
     #[inline(always)]
     pub fn add(&mut self, other: Delta) {
         self.0 += other.0;
     }
 
-    /// A byte changes, at this offset from the start of the checksummed area.
+    /// Adds the change of a byte at this offset from the start of the checksummed area.
     #[inline(always)]
     pub fn byte(&mut self, offset: usize, old: u8, new: u8) {
         let shift = if offset.is_multiple_of(2) { 8 } else { 0 };
         self.word(u16::from(old) << shift, u16::from(new) << shift);
     }
 
-    /// The sum (not complemented) after the change.
+    /// Returns the sum (not complemented) after the change.
     #[inline(always)]
     pub fn applied_to_sum(self, sum: u16) -> u16 {
         fold(u64::from(sum) + self.0)
     }
 
-    /// The checksum after the change.
+    /// Returns the checksum after the change.
     #[inline(always)]
     pub fn applied_to(self, checksum: u16) -> u16 {
         !self.applied_to_sum(!checksum)
     }
 }
 
-/// The checksum after a 16-bit word has changed: [`Delta::word`] and [`Delta::applied_to`], for who
-/// has no other change.
+/// Returns the checksum after one 16-bit word has changed: [`Delta::word`] and
+/// [`Delta::applied_to`] in fewer instructions.
 #[inline(always)]
 pub fn update_word(checksum: u16, old: u16, new: u16) -> u16 {
-    // Both complements at once.
+    // Includes both complements.
     let sum = 2 * 0xffff + u32::from(new) - u32::from(old) - u32::from(checksum);
     !fold(sum.into())
 }
 
-/// The checksum of an IPv4 header whose checksum field is zero; of a sound header with its checksum
-/// it is zero.
+/// Returns the checksum of an IPv4 header whose checksum field is zero; for a valid header with its
+/// checksum, returns zero.
 #[inline]
 pub fn ipv4_header(header: &[u8]) -> u16 {
     let mut sum = Sum::new();
@@ -154,7 +155,7 @@ pub fn ipv4_header(header: &[u8]) -> u16 {
     sum.finish()
 }
 
-/// The sum over the frame's bytes `start..end`; what lies beyond the frame counts as zero.
+/// Returns the sum over the frame's bytes `start..end`; bytes beyond the frame count as zero.
 pub fn frame_sum(frame: &impl Frame, start: usize, end: usize) -> u16 {
     let mut total = Sum::new();
     for_each_part(frame, start, end, |offset, part| {
@@ -171,7 +172,7 @@ pub fn frame_sum(frame: &impl Frame, start: usize, end: usize) -> u16 {
     total.fold()
 }
 
-/// Calls `each` with the pieces of `start..end`, and their offsets from `start`.
+/// Calls `each` with the pieces of `start..end` and their offsets from `start`.
 fn for_each_part(frame: &impl Frame, start: usize, end: usize, mut each: impl FnMut(usize, &[u8])) {
     let mut begins = 0;
     for index in 0..frame.segment_count() {
@@ -189,7 +190,8 @@ fn for_each_part(frame: &impl Frame, start: usize, end: usize, mut each: impl Fn
     }
 }
 
-/// Overwrites bytes anywhere in a frame; false, with some perhaps written, when it is shorter.
+/// Overwrites bytes anywhere in a frame; returns false, with some perhaps written, if it is
+/// shorter.
 pub fn write_at(frame: &mut impl Frame, mut offset: usize, mut bytes: &[u8]) -> bool {
     for index in 0..frame.segment_count() {
         let Some(segment) = frame.segment_mut(index) else {
@@ -210,12 +212,12 @@ pub fn write_at(frame: &mut impl Frame, mut offset: usize, mut bytes: &[u8]) -> 
     bytes.is_empty()
 }
 
-/// Computes the checksum that a frame's [`Offload`](crate::frame::Offload) says is still to be
-/// done, and clears that flag.
+/// Computes the checksum that a frame's [`Offload`](crate::frame::Offload) leaves to be done, and
+/// clears that flag.
 ///
-/// True when there is nothing (left) to do. False, with nothing changed, when the offsets lie
-/// outside the frame, or when the frame is still to be segmented: then each segment has a checksum
-/// of its own ([`crate::segment`]).
+/// Returns true if nothing is left to do. Returns false, and changes nothing, if the offsets lie
+/// outside the frame, or if the frame is still to be segmented: then each segment has its own
+/// checksum ([`crate::segment`]).
 pub fn finish_partial(frame: &mut impl Frame) -> bool {
     let mut offload = frame.offload();
     if !offload.partial_checksum {
@@ -244,35 +246,35 @@ pub fn finish_partial(frame: &mut impl Frame) -> bool {
     true
 }
 
-/// Where SCTP has its checksum. No protocol with an Internet checksum has it there, and the kernel
-/// says in no other way that it wants a CRC.
+/// Offset of the checksum in an SCTP header. No protocol with an Internet checksum has it there,
+/// and the kernel requests a CRC in no other way.
 const SCTP_OFFSET: u16 = 8;
 
 fn finish_internet(frame: &mut impl Frame, start: usize, place: usize) {
-    // The field holds the pseudo header's sum, so summing over it adds that in.
+    // The field holds the pseudo header's sum, which the sum over it includes.
     let checksum = match !frame_sum(frame, start, frame.len()) {
-        // Zero would say "none" in UDP; in one's complement 0xffff is the same number.
+        // In UDP, zero means "no checksum"; 0xffff is the same number in one's complement.
         0 => 0xffff,
         checksum => checksum,
     };
     write_at(frame, place, &checksum.to_be_bytes());
 }
 
-/// What verifying a packet's checksums found.
+/// Result of verifying a packet's checksums.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// All checksums that there are, are right.
+    /// All checksums that the packet has are right.
     Good,
     /// The IPv4 header's is wrong.
     BadIp,
     /// The transport's is wrong.
     BadTransport,
-    /// Not a whole IP packet with a transport checksum that can be verified: another Ethertype, a
-    /// fragment, a partial checksum.
+    /// There is no transport checksum that can be verified: another Ethertype, a fragment, a
+    /// partial checksum.
     Unknown,
 }
 
-/// Verifies the IPv4 header's and the transport's checksum of a frame parsed into `layers` and
+/// Verifies the IPv4 header checksum and the transport checksum of a frame parsed into `layers` and
 /// `key`.
 pub fn verify(
     frame: &impl Frame,
@@ -348,7 +350,7 @@ pub fn verify(
     }
 }
 
-/// CRC-32C of bytes, a table lookup each.
+/// Table for CRC-32C, one lookup per byte.
 const CRC32C: [u32; 256] = {
     let mut table = [0; 256];
     let mut index = 0;
@@ -369,8 +371,8 @@ const CRC32C: [u32; 256] = {
     table
 };
 
-/// SCTP's checksum over the frame's bytes `start..end`, reading the checksum field (bytes 8 to 11)
-/// as zero. It lies in the packet with its low byte first.
+/// Returns SCTP's checksum over the frame's bytes `start..end`, reading the checksum field (bytes 8
+/// to 11) as zero. The packet holds it with the low byte first.
 pub fn sctp(frame: &impl Frame, start: usize, end: usize) -> u32 {
     let mut crc = !0u32;
     for_each_part(frame, start, end, |offset, part| {
@@ -393,7 +395,7 @@ mod tests {
     use crate::frame::{HeapFrame, Offload};
     use proptest::prelude::*;
 
-    /// RFC 1071 as it reads: words in network order, carries added at the end.
+    /// RFC 1071 taken literally: words in network order, carries added at the end.
     fn obvious(bytes: &[u8]) -> u16 {
         let mut sum = 0u32;
         for pair in bytes.chunks(2) {

@@ -1,12 +1,12 @@
-//! Changing a packet: its bytes, its key, its layers and its checksums stay of one mind.
+//! Edits packets, keeping bytes, key, layers and checksums consistent.
 //!
-//! A set is compiled once, when a rule is installed ([`CompiledSet::new`]), and run on every
-//! packet. Fields of a header that the packet lacks are left alone. Old values are read from the
-//! frame, not from the key: the key may not hold the words that nobody asked for.
+//! A set-field is compiled once, when its rule is installed ([`CompiledSet::new`]), and run on
+//! every packet. Fields of a header that the packet lacks are left alone. Old values are read from
+//! the frame, not from the key, whose words are filled only as far as rules need them.
 //!
-//! Checksums follow by differences. A frame whose transport checksum is still to be computed holds
-//! the pseudo header's sum in its place; of that only the addresses are part. The transport is
-//! touched only where its header is at hand: not in later fragments.
+//! Checksums are updated incrementally (RFC 1624). A frame whose transport checksum is still to be
+//! computed holds the pseudo header's sum instead, which only changes of addresses affect.
+//! Transport fields are written only where the transport header is: not in later fragments.
 
 mod encapsulation;
 mod fields;
@@ -32,16 +32,16 @@ pub use vlan::{pop_vlan, push_vlan, set_vlan_pcp, set_vlan_vid};
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
 
-/// Writes the bits of `value` that are set in `mask`, both as the field lies in the key, to the
-/// packet and its key.
+/// Writes the bits of `value` that are set in `mask`, both in the form of the key, to the packet
+/// and its key.
 ///
-/// Nothing happens where the packet lacks the field's header, for fields that are not writable, and
-/// when value or mask have not the field's length. Writing an ICMPv6 type does not make the key's
-/// neighbour discovery words follow; writing an Ethertype, an IP protocol or a bottom-of-stack
-/// bit makes the packet be read again, and fills all of [`crate::parse::PACKET_WORDS`] of the key.
-/// Writing a TCI ([`Field::VlanTci`]) with the bit 0x1000 adds a tag where there is none, and
-/// without it removes the tag. False only when there was no room for such a tag, or memory ran out:
-/// then the packet must be dropped.
+/// Does nothing if the packet lacks the field's header, if the field is not writable, or if value
+/// or mask do not have the field's length. Writing an ICMPv6 type does not update the key's
+/// neighbour discovery words. Writing an Ethertype, an IP protocol or a bottom-of-stack bit parses
+/// the packet again and fills all of [`crate::parse::PACKET_WORDS`] of the key. Writing a TCI
+/// ([`Field::VlanTci`]) with the bit 0x1000 adds a tag if there is none, and without it removes the
+/// tag. Returns false only if there was no room for such a tag or memory ran out: then the packet
+/// must be dropped.
 pub fn set_field<F: Frame>(
     frame: &mut F,
     layers: &mut Layers,
@@ -62,7 +62,7 @@ pub fn set_field<F: Frame>(
     }
 }
 
-/// A set made ready to run.
+/// A compiled set-field.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum CompiledSet {
     /// The whole Ethernet destination.
@@ -97,18 +97,18 @@ pub enum CompiledSet {
         /// Which bits.
         mask: u16,
     },
-    /// Nothing: the field cannot be written.
+    /// Does nothing: the field cannot be written.
     Nothing,
     /// Bits of one word of metadata: `word = word & !mask | value`.
     Metadata {
         /// Which word of the key.
         word: u8,
-        /// The bits, none outside the mask, as they lie in the key.
+        /// The bits, none outside the mask, in the form of the key.
         value: u64,
         /// Which bits.
         mask: u64,
     },
-    /// Anything else; value and mask are as long as the field, and the mask lies inside it.
+    /// Any other field; value and mask have the field's length, and the mask lies within the field.
     Other {
         /// Which field.
         field: Field,
@@ -120,7 +120,7 @@ pub enum CompiledSet {
 }
 
 impl CompiledSet {
-    /// Makes a set ready; `value` and `mask` as the field lies in the key.
+    /// Compiles a set-field; `value` and `mask` have the form of the key.
     pub fn new(field: Field, value: &Value, mask: &Value) -> CompiledSet {
         let def = field.def();
         let Some(mask) = fields::masked(field, value, mask) else {
@@ -155,8 +155,8 @@ impl CompiledSet {
         }
     }
 
-    /// The set of a whole field that has a form of its own; None for other fields, and when the
-    /// value has not the field's length.
+    /// Returns the specialized set for a whole field; None if there is none for the field, or the
+    /// value does not have the field's length.
     #[inline]
     fn whole(field: Field, value: &[u8]) -> Option<CompiledSet> {
         let word = || value.try_into().map(u32::from_be_bytes).ok();
@@ -175,7 +175,7 @@ impl CompiledSet {
         })
     }
 
-    /// One set that does what `self` and then `next` do, where there is one.
+    /// Returns one set that does what `self` and then `next` do, if there is one.
     pub fn and_then(&self, next: &CompiledSet) -> Option<CompiledSet> {
         use CompiledSet::*;
         let pair = |dst: &[u8; 6], src: &[u8; 6]| {
@@ -225,7 +225,7 @@ impl CompiledSet {
         })
     }
 
-    /// The words of the key that it may change, apart from the tags of a VLAN TCI set.
+    /// Returns the words of the key that it may change, not counting the tags of a VLAN TCI set.
     pub fn words(&self) -> WordSet {
         match self {
             CompiledSet::EthDst(_) => Field::EthDst.def().words(),
@@ -249,7 +249,7 @@ impl CompiledSet {
         }
     }
 
-    /// Runs it on a packet; see [`set_field`] for what false means.
+    /// Runs it on a packet; returns false as [`set_field`] does.
     #[inline]
     pub fn run<F: Frame>(&self, frame: &mut F, layers: &mut Layers, key: &mut FlowKey) -> bool {
         match self {
@@ -350,7 +350,7 @@ fn set_ipv4<F: Frame>(
     fix_transport(frame, layers, key, delta, Changed::Addresses);
 }
 
-/// Both addresses with one update of each checksum.
+/// Sets both addresses with one update of each checksum.
 #[inline(always)]
 fn set_ipv4_pair<F: Frame>(frame: &mut F, layers: &Layers, key: &mut FlowKey, src: u32, dst: u32) {
     if key.u16(at::ETH_TYPE) != IPV4 || layers.l4 == 0 {
@@ -398,7 +398,7 @@ fn set_port<F: Frame>(
     fix_transport(frame, layers, key, delta, Changed::Transport);
 }
 
-/// What a difference is of.
+/// What a checksum difference belongs to.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Changed {
     /// Addresses in the pseudo header.
@@ -407,8 +407,7 @@ enum Changed {
     Transport,
 }
 
-/// Applies a difference to the transport checksum, where there is one that has the changed bytes in
-/// it.
+/// Applies a difference to the transport checksum, if there is one that covers the changed bytes.
 #[inline(always)]
 fn fix_transport<F: Frame>(
     frame: &mut F,
@@ -444,9 +443,8 @@ fn fix_transport<F: Frame>(
     }
 }
 
-/// Applies a difference to the field of a transport checksum and returns what it holds then;
-/// `partial` where a device is to finish the sum. A UDP datagram that was sent without a checksum
-/// stays so (RFC 768).
+/// Applies a difference to a transport checksum field and returns its new value; `partial` if a
+/// device is to finish the sum. A UDP datagram without a checksum stays without (RFC 768).
 #[inline(always)]
 fn update_transport(delta: Delta, field: &mut [u8], partial: bool, udp: bool) -> u16 {
     let old = u16::from_be_bytes([field[0], field[1]]);
@@ -464,9 +462,9 @@ fn update_transport(delta: Delta, field: &mut [u8], partial: bool, udp: bool) ->
     new
 }
 
-/// A difference cannot tell the two zeroes of one's complement apart. Where a pseudo header is part
-/// of the sum it is never zero; but an ICMP message of zeroes has the checksum 0xffff, and
-/// receivers refuse it with 0.
+/// An incremental update cannot tell the two zeros of one's complement apart. A sum that covers a
+/// pseudo header is never zero, but an ICMP message of zeros has the checksum 0xffff, and receivers
+/// reject 0.
 #[cold]
 fn mend_zero<F: Frame>(frame: &mut F, layers: &Layers, field: usize) {
     if checksum::frame_sum(frame, layers.l4.into(), layers.end as usize) == 0
@@ -476,7 +474,7 @@ fn mend_zero<F: Frame>(frame: &mut F, layers: &Layers, field: usize) {
     }
 }
 
-/// The first bytes of a sound IP header, and whether it is IPv4's.
+/// Returns the first bytes of a valid IP header, and whether it is IPv4.
 #[inline(always)]
 fn ip_header<'f, F: Frame>(
     frame: &'f mut F,
@@ -492,7 +490,7 @@ fn ip_header<'f, F: Frame>(
     Some((header, eth_type == IPV4))
 }
 
-/// Writes a byte of an IPv4 header and updates its checksum.
+/// Writes a byte of an IPv4 header and updates the header's checksum.
 #[inline(always)]
 fn set_ipv4_byte(header: &mut [u8], offset: usize, to: u8) {
     let mut delta = Delta::new();
@@ -512,7 +510,7 @@ fn set_ttl<F: Frame>(frame: &mut F, layers: &Layers, key: &mut FlowKey, to: u8) 
     key.set_u8(at::IP_TTL, to);
 }
 
-/// The IPv6 traffic class lies across two bytes.
+/// Writes ToS bits; the IPv6 traffic class spans two bytes.
 #[inline(always)]
 fn set_tos<F: Frame>(frame: &mut F, layers: &Layers, key: &mut FlowKey, value: u8, mask: u8) {
     let to = match ip_header(frame, layers, key) {
@@ -533,13 +531,13 @@ fn set_tos<F: Frame>(frame: &mut F, layers: &Layers, key: &mut FlowKey, value: u
     key.set_u8(at::IP_TOS, to);
 }
 
-/// The packet's TTL is used up.
+/// The packet's TTL is 0 or 1, and cannot be decremented.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("TTL expired")]
 pub struct TtlExpired;
 
-/// Decrements the IPv4 TTL or IPv6 hop limit; nothing happens to other packets. A TTL of 0 or 1
-/// stays and is an error.
+/// Decrements the IPv4 TTL or IPv6 hop limit; leaves other packets alone. A TTL of 0 or 1 stays and
+/// is an error.
 #[inline]
 pub fn dec_ttl<F: Frame>(
     frame: &mut F,

@@ -1,9 +1,9 @@
-//! The one table of match fields. Codecs, parser, printer and documentation read it.
+//! The table of match fields, which codecs, parser, printer and documentation read.
 //!
-//! A field has two shapes. In the *key* it lies at `offset`, `bytes` long, its lowest bit `shift`
-//! bits up. On the *wire* (NXM and OXM TLVs) it is a number of `wire_bytes` bytes of its own.
-//! [`FieldDef::to_wire`] and [`FieldDef::from_wire`] go between the two; everything inside Sluice
-//! uses the key's shape. Facts are those of Open vSwitch 3.1 (`ovs-fields(7)`) and OpenFlow 1.5.1
+//! A field has two forms. In the *key* it has `bytes` bytes from `offset`, and its lowest bit is
+//! `shift` bits up. On the *wire* (NXM and OXM TLVs) it is a number of `wire_bytes` bytes.
+//! [`FieldDef::to_wire`] and [`FieldDef::from_wire`] convert; everything inside Sluice uses the
+//! form of the key. Facts are those of Open vSwitch 3.1 (`ovs-fields(7)`) and OpenFlow 1.5.1
 //! section 7.2.3.
 
 mod table;
@@ -15,20 +15,20 @@ use std::sync::LazyLock;
 
 pub use table::FIELDS;
 
-/// Experimenter id of the Open Networking Foundation, used by OXM fields between two OpenFlow
-/// versions.
+/// Experimenter id of the Open Networking Foundation, for OXM fields that appeared between two
+/// OpenFlow versions.
 pub const ONF: u32 = 0x4f4e_4600;
 
 /// How a field may be masked in a match.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Maskable {
-    /// Exact or absent.
+    /// Only as a whole.
     No,
     /// Any bits.
     Bitwise,
 }
 
-/// What else a match must say before it may name a field (OpenFlow 1.5.1 section 7.2.3.6; the same
+/// What a match must contain before it may name a field (OpenFlow 1.5.1 section 7.2.3.6; the same
 /// rules hold for NXM).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[allow(missing_docs)] // the names say which packets are meant
@@ -46,8 +46,8 @@ pub enum Prerequisite {
     Sctp,
     Icmpv4,
     Icmpv6,
-    /// IP, and a connection tracking state that says that the original direction is known (`+new`,
-    /// `+est`, `+rel`, `+rpl` or `+trk-inv`).
+    /// IP, and a connection tracking state that implies that the original direction is known
+    /// (`+new`, `+est`, `+rel`, `+rpl` or `+trk-inv`).
     Tracked,
     /// Neighbour solicitation or advertisement.
     Nd,
@@ -59,17 +59,17 @@ pub enum Prerequisite {
 /// One match field.
 #[derive(Debug)]
 pub struct FieldDef {
-    /// Which.
+    /// The field.
     pub field: Field,
     /// The name that `ovs-ofctl` prints and reads.
     pub name: &'static str,
     /// A second name, or empty.
     pub alias: &'static str,
-    /// Width in bits, as a match sees it.
+    /// Width in bits in a match.
     pub bits: usize,
-    /// Width in bits as `load`, `move` and `set_field` see it. Differs from `bits` where the
-    /// number they use has another form: 16 for `in_port` and `arp_op`, 12 for `vlan_vid`
-    /// (without the bit that says present), 8 for `nw_tos`.
+    /// Width in bits for `load`, `move` and `set_field`. Differs from `bits` where these use
+    /// another form of the number: 16 for `in_port` and `arp_op`, 12 for `vlan_vid` (without the
+    /// present bit), 8 for `nw_tos`.
     pub action_bits: usize,
     /// First byte in the key.
     pub offset: usize,
@@ -80,46 +80,46 @@ pub struct FieldDef {
     /// Bits between the field's lowest bit and the lowest bit of its last byte in the key: 2 for a
     /// DSCP inside a ToS byte, 13 for a VLAN PCP inside a TCI.
     pub shift: usize,
-    /// The same on the wire: 2 for `nw_tos`, else 0.
+    /// The same for the wire: 2 for `nw_tos`, else 0.
     pub wire_shift: usize,
-    /// How it may be masked.
+    /// Whether a match may mask it.
     pub maskable: Maskable,
-    /// What it needs.
+    /// What a match that names it needs.
     pub prerequisite: Prerequisite,
     /// Whether `set_field`, `load` and `move` may write it.
     pub writable: bool,
     /// NXM header without the mask bit and with the unmasked length, as in Open vSwitch's
-    /// `meta-flow.h`; 0 when there is none.
+    /// `meta-flow.h`; 0 if there is none.
     pub nxm: u32,
-    /// OXM header likewise (class, field, length); 0 when there is none.
+    /// OXM header likewise (class, field, length); 0 if there is none.
     pub oxm: u32,
-    /// The first OpenFlow version (wire number: 3 for 1.2, 4 for 1.3 ...) whose own OXM holds it;
-    /// 0: Nicira only.
+    /// First OpenFlow version (wire number: 3 for 1.2, 4 for 1.3 ...) that has it as a standard
+    /// OXM; 0: Nicira only.
     pub since: u8,
-    /// Header of an experimenter OXM (class 0xffff, length with the four bytes of the experimenter
-    /// id) that says the same in OpenFlow 1.3 and later versions before `since`; 0 when there
-    /// is none.
+    /// Header of the experimenter OXM (class 0xffff, length including the four bytes of the
+    /// experimenter id) that stands for it in OpenFlow 1.3 and later versions before `since`; 0 if
+    /// there is none.
     pub oxm_experimenter_header: u32,
-    /// The experimenter of that header ([`ONF`]); 0 when there is none.
+    /// The experimenter of that header ([`ONF`]); 0 if there is none.
     pub oxm_experimenter: u32,
 }
 
 impl FieldDef {
-    /// The bits of the field's bytes that belong to it.
+    /// Returns which bits of the field's bytes belong to it.
     pub fn place(&self) -> Value {
         Value::ones_at(self.shift, self.bits, self.bytes)
     }
 
-    /// The words of the key that it lies in.
+    /// Returns the words of the key that contain it.
     pub const fn words(&self) -> WordSet {
         WordSet::of_bytes(self.offset, self.bytes)
     }
 
-    /// The header that names the field to a peer of this OpenFlow version (wire number; 1 means
-    /// NXM), and its experimenter or 0.
+    /// Returns the header that names the field to a peer of this OpenFlow version (wire number; 1
+    /// means NXM), and its experimenter or 0.
     ///
-    /// It is the newest that the version knows; where it knows none, the oldest there is, as Open
-    /// vSwitch sends it. None for fields that have no number.
+    /// Picks the newest header that the version knows; if it knows none, the oldest there is, as
+    /// Open vSwitch does. None for fields that have no number.
     pub fn header(&self, version: u8) -> Option<(u32, u32)> {
         let standard = (self.oxm, 0);
         let experimenter = (self.oxm_experimenter_header, self.oxm_experimenter);
@@ -138,11 +138,10 @@ impl FieldDef {
         }
     }
 
-    /// From the key's bytes (`bytes` of them, in place) to the wire's. Bits outside the field are
-    /// dropped.
+    /// Converts the key's bytes (`bytes` of them) to the wire's. Drops bits outside the field.
     ///
-    /// `in_port` is a 16-bit number in NXM: reserved ports keep their meaning, other ports above
-    /// 0xfeff their low 16 bits.
+    /// In NXM, `in_port` has 16 bits: reserved ports keep their meaning, other ports above 0xfeff
+    /// become their low 16 bits.
     pub fn to_wire(&self, value: &[u8]) -> Value {
         if self.field.tunnel_option().is_some() {
             return Value::from_bytes(value);
@@ -155,7 +154,7 @@ impl FieldDef {
         Value::from_u128(number, self.wire_bytes)
     }
 
-    /// An option of a tunnel, of any length that it can have, right-aligned in the field's bytes.
+    /// Right-aligns a tunnel option, of any length that it can have, in the field's bytes.
     fn aligned(&self, wire: &[u8]) -> Option<Value> {
         let from = self.bytes.checked_sub(wire.len())?;
         let mut all = Value::zero(self.bytes);
@@ -163,9 +162,9 @@ impl FieldDef {
         Some(all)
     }
 
-    /// From the wire's bytes to the key's. None when the length is not `wire_bytes` or a bit is set
-    /// that the field does not have (`OFPBMC_BAD_LEN`, `OFPBMC_BAD_VALUE`), and for 32-bit port
-    /// numbers between 0xff00 and 0xfffffeff.
+    /// Converts the wire's bytes to the key's. None if the length is not `wire_bytes` or a bit
+    /// outside the field is set (`OFPBMC_BAD_LEN`, `OFPBMC_BAD_VALUE`), and for 32-bit port numbers
+    /// between 0xff00 and 0xfffffeff.
     pub fn from_wire(&self, wire: &[u8]) -> Option<Value> {
         if self.field.tunnel_option().is_some() {
             return self.aligned(wire);
@@ -194,8 +193,8 @@ impl FieldDef {
         Some(Value::from_u128(bits << self.shift, self.bytes))
     }
 
-    /// A mask from the wire's bytes to the key's. Bits that the field does not have are ignored.
-    /// None when the length is wrong.
+    /// Converts a mask from the wire's bytes to the key's, ignoring bits outside the field. None if
+    /// the length is wrong.
     pub fn mask_from_wire(&self, wire: &[u8]) -> Option<Value> {
         if self.field.tunnel_option().is_some() {
             return self.aligned(wire);
@@ -218,7 +217,7 @@ impl FieldDef {
     }
 }
 
-/// Every field's name here. The comments in [`FIELDS`] say what is unusual about one.
+/// The fields. Comments in [`FIELDS`] explain what is unusual about one.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
 #[repr(u8)]
 #[allow(missing_docs)] // the names are those of OpenFlow and of `ovs-fields(7)`
@@ -396,15 +395,16 @@ pub enum Field {
     TunMetadata63,
 }
 
-/// Headers of one kind and their fields.
+/// All headers of one kind (NXM, OXM, experimenter) with their fields.
 struct Numbers {
-    /// By the field's number and the last bit of its class: nearly always the one that is meant.
+    /// Indexed by [`likely`]: nearly always contains the right one.
     likely: Box<[(u32, Field)]>,
-    /// Ascending.
+    /// All, ascending by header.
     all: Vec<(u32, Field)>,
 }
 
-/// Where a header stands among those that are likely.
+/// Returns a header's index in [`Numbers::likely`]: the field number and the lowest bit of the
+/// class.
 fn likely(header: u32) -> usize {
     (header >> 9 & 0xff) as usize
 }
@@ -438,33 +438,32 @@ fn look_up(numbers: &Numbers, header: u32) -> Option<Field> {
 }
 
 impl Field {
-    /// What the table says about it.
+    /// Returns the field's row of the table.
     pub fn def(self) -> &'static FieldDef {
         &FIELDS[self as usize]
     }
 
-    /// The field of a standard OXM header without mask: mask bit off, length that of the value
-    /// alone.
+    /// Returns the field of a standard OXM header: mask bit off, length without a mask.
     pub fn from_oxm(header: u32) -> Option<Field> {
         static NUMBERS: LazyLock<Numbers> = LazyLock::new(|| numbers(|def| def.oxm));
         look_up(&NUMBERS, header)
     }
 
-    /// The field of an experimenter OXM header (class 0xffff) without mask; the length counts the
-    /// experimenter id.
+    /// Returns the field of an experimenter OXM header (class 0xffff) without mask; the length
+    /// includes the experimenter id.
     pub fn from_experimenter(header: u32, experimenter: u32) -> Option<Field> {
         static NUMBERS: LazyLock<Numbers> =
             LazyLock::new(|| numbers(|def| def.oxm_experimenter_header));
         look_up(&NUMBERS, header).filter(|field| field.def().oxm_experimenter == experimenter)
     }
 
-    /// The field of an NXM header without mask.
+    /// Returns the field of an NXM header without mask.
     pub fn from_nxm(header: u32) -> Option<Field> {
         static NUMBERS: LazyLock<Numbers> = LazyLock::new(|| numbers(|def| def.nxm));
         look_up(&NUMBERS, header)
     }
 
-    /// The field of a name or alias.
+    /// Returns the field of a name or alias.
     pub fn by_name(name: &str) -> Option<Field> {
         static NAMES: LazyLock<Vec<(&str, Field)>> = LazyLock::new(|| {
             let mut all: Vec<_> = FIELDS
@@ -480,7 +479,7 @@ impl Field {
     }
 }
 
-/// Ethertypes that prerequisites speak of.
+/// Ethertypes of prerequisites.
 mod ethertype {
     pub const IPV4: u64 = 0x0800;
     pub const ARP: u64 = 0x0806;
@@ -491,17 +490,17 @@ mod ethertype {
     pub const PBB: u64 = 0x88e7;
 }
 
-/// Bits of a match's VLAN TCI: a tag is present.
+/// Bit of a match's VLAN TCI that says a tag is present.
 const VLAN_PRESENT: u64 = 0x1000;
-/// Bit of the fragment byte: not the first fragment.
+/// Bit of the fragment byte for all fragments but the first.
 const FRAGMENT_LATER: u64 = 2;
 
 impl Prerequisite {
-    /// Whether the match says what the field needs.
+    /// Returns whether the match satisfies the prerequisite.
     pub fn met_by(self, matching: &Match) -> bool {
         use Prerequisite::*;
-        // A bit that is not matched reads as zero here, and zero satisfies no prerequisite but the
-        // ICMP code of neighbour discovery.
+        // A bit that is not matched reads as zero here, and zero satisfies no prerequisite except
+        // the ICMP code of neighbour discovery.
         let value = |offset, bytes| matching.bytes(offset, bytes).0.to_u64();
         let eth_type = value(at::ETH_TYPE, 2);
         let first = value(at::IP_FRAG, 1) & FRAGMENT_LATER == 0;
@@ -540,10 +539,10 @@ impl Prerequisite {
         }
     }
 
-    /// Adds to the match what the prerequisite demands, where that is one thing: IPv4 for `Ipv4`,
-    /// ARP (not RARP) for `Arp`, unicast for `Mpls`, IP protocol 6 for `Tcp`. Whether it is met
-    /// afterwards: `IpAny` and what builds on it are not without an Ethertype in the match
-    /// already, `Nd` not without a type, `Tracked` not without a state.
+    /// Adds what the prerequisite demands to the match, if that is unique: IPv4 for `Ipv4`, ARP
+    /// (not RARP) for `Arp`, unicast for `Mpls`, IP protocol 6 for `Tcp`. Returns whether the
+    /// prerequisite is met afterwards: `IpAny` and those that build on it need an Ethertype in the
+    /// match already, `Nd` a type, `Tracked` a state.
     pub fn apply(self, matching: &mut Match) -> bool {
         use Prerequisite::*;
         if self.met_by(matching) {

@@ -1,24 +1,25 @@
-//! A hash that tells flows apart, from the bytes of a frame as they lie: for choosing who processes
-//! a packet before anybody has parsed it.
+//! A hash of a frame's flow, from the raw bytes of its headers: chooses which processor or worker
+//! processes a packet before it is parsed.
 //!
-//! Packets of one connection and direction have one hash. What is hashed:
+//! All packets of one connection and direction have the same hash. What is hashed:
 //!
 //! | packet | hashed |
 //! | --- | --- |
 //! | TCP, UDP, SCTP over IPv4 or IPv6 | addresses, protocol, ports |
-//! | GTP-U (UDP to port 2152) | the tunnel endpoint identifier besides |
+//! | GTP-U (UDP to port 2152) | the same and the tunnel endpoint identifier |
 //! | ESP, AH | addresses, protocol, the security parameters index |
 //! | GRE with a key (NVGRE) | addresses, protocol, key |
 //! | other IP packets, and all fragments | addresses and protocol |
 //! | others | Ethernet addresses and type |
 //!
-//! All fragments of a datagram have one hash, which is not that of whole packets of its flow: only
-//! the first fragment has ports. VLAN tags are passed over. Packets of VXLAN and Geneve tell their
-//! inner flows apart by the outer source port (RFC 7348 section 5, RFC 8926 section 3.3).
+//! All fragments of a datagram have the same hash, which differs from that of whole packets of its
+//! flow: only the first fragment has ports. VLAN tags are skipped. VXLAN and Geneve put a hash of
+//! the inner flow into the outer source port (RFC 7348 section 5, RFC 8926 section 3.3), so inner
+//! flows have different hashes.
 //!
-//! The hash is keyed, so that who does not know the secret cannot choose packets of one hash.
+//! The hash is keyed: without the secret, nobody can construct packets with equal hashes.
 
-/// What a hash depends on besides the packet. Drawn at random, kept to oneself.
+/// The key of the hash, drawn at random and never disclosed.
 #[derive(Clone, Copy, Debug)]
 pub struct Secret(pub [u64; 2]);
 
@@ -38,8 +39,8 @@ mod protocol {
     pub const SCTP: u8 = 132;
 }
 
-/// The hash of a frame with these bytes, of which the first hundred or so are looked at. Bytes that
-/// are missing or lie make a hash as good as any; nothing is checked.
+/// Returns the hash of a frame that begins with these bytes; reads the first hundred or so. Checks
+/// nothing: missing or invalid bytes give just another hash.
 #[inline]
 pub fn flow_hash(head: &[u8], secret: Secret) -> u32 {
     let Some(mut ethertype) = be16(head, TYPE) else {
@@ -71,7 +72,7 @@ fn ipv4(head: &[u8], at: usize, secret: Secret) -> Option<u32> {
     let header = head.get(at..at + IPV4)?;
     let addresses = word(header, 12)?;
     let protocol = header[9];
-    // More fragments, or an offset.
+    // "More fragments" is set, or the offset is not 0.
     let is_fragment = be16(header, 6)? & 0x3fff != 0;
     let rest = match is_fragment {
         false => tell_apart(head, at + usize::from(header[0] & 15) * 4, protocol),
@@ -89,8 +90,8 @@ fn ipv6(head: &[u8], at: usize, secret: Secret) -> Option<u32> {
     if protocol == protocol::FRAGMENT {
         protocol = *head.get(payload)?;
     } else {
-        // Hop-by-hop options, routing and destination options (RFC 8200 section 4), as far as they
-        // are common.
+        // Skips up to two of the common extension headers: hop-by-hop options, routing and
+        // destination options (RFC 8200 section 4).
         for _ in 0..2 {
             if !matches!(protocol, 0 | 43 | 60) {
                 break;
@@ -114,7 +115,8 @@ fn ipv6(head: &[u8], at: usize, secret: Secret) -> Option<u32> {
     Some(fold(both, rest ^ secret.0[1]))
 }
 
-/// What tells flows between two addresses apart, of a packet whose transport header begins at `at`.
+/// Returns the bits that distinguish flows between two addresses, of a packet whose transport
+/// header begins at `at`.
 #[inline]
 fn tell_apart(head: &[u8], at: usize, protocol: u8) -> u32 {
     let found = match protocol {
@@ -124,7 +126,7 @@ fn tell_apart(head: &[u8], at: usize, protocol: u8) -> u32 {
         protocol::TCP | protocol::UDP | protocol::SCTP => le32(head, at),
         protocol::ESP => le32(head, at),
         protocol::AH => le32(head, at + 4),
-        // RFC 2890: the key stands behind the checksum, where there is one.
+        // RFC 2890: the key follows the checksum, if there is one.
         protocol::GRE => match head.get(at) {
             Some(flags) if flags & 0x20 != 0 => le32(head, at + 4 + usize::from(flags >> 7) * 4),
             _ => None,
@@ -140,7 +142,7 @@ fn multiply(a: u64, b: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
-/// A second multiplication, since the product of one leaves low bits of similar inputs alike.
+/// Multiplies a second time, since one product leaves the low bits of similar inputs alike.
 #[inline(always)]
 fn fold(a: u64, b: u64) -> u32 {
     let mixed = multiply(a, b);
@@ -267,8 +269,8 @@ mod tests {
         );
     }
 
-    /// Flows that differ little spread over buckets as by chance: the fullest of 512 has no more
-    /// than 40 of 10,000 (20 on average; as many by chance happen once in 30 such tests).
+    /// Similar flows spread over buckets like random ones: of 10,000 flows in 512 buckets (20 on
+    /// average), the fullest has at most 40. Random flows exceed that once in 30 such tests.
     #[test]
     fn similar_flows_spread() {
         for vary in 0..3 {
@@ -294,7 +296,7 @@ mod tests {
     }
 
     proptest! {
-        /// Packets of one flow have one hash, whatever else they hold.
+        /// All packets of a flow have the same hash, whatever else they contain.
         #[test]
         fn packets_of_one_flow_have_one_hash(
             start in prop::collection::vec(any::<u8>(), 60..130),
@@ -311,7 +313,7 @@ mod tests {
                 ethernet(0x0800, 0, &ipv4(addresses, protocol, 0, &transport))
             });
             prop_assume!(ports[1] != GTPU_PORT || tcp);
-            // Who sends it, and how, does not matter.
+            // Ethernet addresses and ToS do not matter.
             packets[1][..12].copy_from_slice(&[7; 12]);
             packets[1][15] ^= 0xfc;
             prop_assert_eq!(hash(&packets[0]), hash(&packets[1]));

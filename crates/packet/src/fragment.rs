@@ -1,9 +1,8 @@
-//! IP fragments: reading them, cutting a packet into some, and putting them together again
-//! (RFC 791 section 3.2, RFC 8200 section 4.5).
+//! IP fragments: reads them, cuts a packet into fragments, and reassembles packets (RFC 791 section
+//! 3.2, RFC 8200 section 4.5).
 //!
-//! Nothing here trusts a byte of a fragment. What is refused is told ([`Refusal`]), and a packet
-//! one of whose fragments overlaps another is lost as a whole (RFC 5722; Linux does so with IPv4,
-//! too).
+//! All bytes of a fragment are checked. Refusals are reported ([`Refusal`]). If two fragments of a
+//! packet overlap, the whole packet is dropped (RFC 5722; like Linux, for IPv4 as well).
 
 mod reassembly;
 
@@ -19,63 +18,63 @@ use smallvec::SmallVec;
 const HEADER_LEN: usize = 8;
 /// Protocol number of an IPv6 fragment header.
 const FRAGMENT: u8 = 44;
-/// "More fragments" in IPv4's flags and offset, and in IPv6's.
+/// The "more fragments" bit in the offset fields of IPv4 and IPv6.
 const MORE_V4: u16 = 0x2000;
 const MORE_V6: u16 = 1;
-/// The most bytes that an IP packet's payload can have.
+/// The largest payload of an IP packet, in bytes.
 const LONGEST: usize = 65_535;
 
-/// What all fragments of one packet have alike.
+/// What identifies the packet that a fragment belongs to.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Datagram {
     /// Source and destination.
     pub addresses: Addresses,
-    /// Its identification: 16 bits of IPv4, 32 of IPv6.
+    /// The identification field: 16 bits in IPv4, 32 in IPv6.
     pub id: u32,
-    /// Of IPv4 the protocol, which is part of what identifies a packet. Of IPv6 0.
+    /// The protocol, which identifies an IPv4 packet, too; 0 for IPv6.
     pub protocol: u8,
 }
 
 /// What a fragment's headers say.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Fragment {
-    /// The packet that it is of.
+    /// The packet that it belongs to.
     pub datagram: Datagram,
-    /// What the packet carries behind its IP header; of IPv6 what the fragment header names.
+    /// The protocol of the packet's payload; for IPv6, the next header of the fragment header.
     pub protocol: u8,
-    /// Where its payload belongs in the packet's, in bytes.
+    /// Offset of this payload in the packet's payload, in bytes.
     pub offset: usize,
-    /// Bytes of its payload, at least 1; a multiple of 8 where more follow.
+    /// Payload bytes, at least 1; a multiple of 8 if more fragments follow.
     pub length: usize,
-    /// Whether more follow.
+    /// Whether more fragments follow.
     pub more: bool,
-    /// First byte of its payload in the frame. As far as that the frame is one segment.
+    /// First byte of its payload in the frame. All bytes before it are in the first segment.
     pub start: usize,
     /// First byte of its IP header.
     l3: usize,
-    /// Where the fragment header of IPv6 is named; 0 of IPv4.
+    /// Offset of the next-header byte that names the IPv6 fragment header; 0 for IPv4.
     named_at: usize,
     /// Explicit congestion notification (RFC 3168).
     ecn: u8,
 }
 
-/// Why a fragment, or the packet that it belongs to, is refused.
+/// Why a fragment, or the packet that it belongs to, was refused.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 pub enum Refusal {
-    /// Lengths, an offset or a checksum that cannot be, or something is left to be done to it.
+    /// A length, offset or checksum is invalid, or offload work is left to be done.
     #[error("a fragment that cannot be")]
     Bad,
-    /// Two fragments have bytes of the same place, or tell two lengths of their packet, or not all
-    /// know of explicit congestion notification (RFC 3168 section 5.3). The packet is lost.
+    /// Two fragments overlap, or imply different lengths of their packet, or only some support
+    /// explicit congestion notification (RFC 3168 section 5.3). The packet is lost.
     #[error("fragments contradict each other")]
     Contradiction,
-    /// A fragment that has come already, as a network may send one twice. Its packet still waits.
+    /// The fragment has come already: a network may duplicate packets. Its packet still waits.
     #[error("a fragment that has come already")]
     Twice,
-    /// There are too many fragments. The packet is lost.
+    /// The packet has too many fragments, or there is no room for another packet.
     #[error("too many fragments")]
     Full,
-    /// No memory to put the packet together. It is lost.
+    /// No memory to reassemble the packet. It is lost.
     #[error("no memory")]
     NoMemory,
 }
@@ -88,7 +87,7 @@ fn set_u16(bytes: &mut [u8], at: usize, value: u16) {
     bytes[at..at + 2].copy_from_slice(&value.to_be_bytes());
 }
 
-/// The frame's first `len` bytes, moved into its first segment if need be.
+/// Returns the frame's first `len` bytes, moved into its first segment if necessary.
 fn head<F: Frame>(frame: &mut F, len: usize) -> Result<&[u8], Refusal> {
     if frame.head().len() < len && (frame.len() < len || !frame.linearize(len)) {
         return Err(Refusal::Bad);
@@ -96,7 +95,7 @@ fn head<F: Frame>(frame: &mut F, len: usize) -> Result<&[u8], Refusal> {
     frame.head().get(..len).ok_or(Refusal::Bad)
 }
 
-/// Where a frame's network header begins, behind at most two VLAN tags, and its Ethertype.
+/// Returns the offset of a frame's network header, after at most two VLAN tags, and its Ethertype.
 fn network<F: Frame>(frame: &mut F) -> Result<(usize, u16), Refusal> {
     let mut l3 = ETHERNET_LEN;
     let mut eth_type = u16_at(head(frame, l3)?, l3 - 2);
@@ -107,7 +106,7 @@ fn network<F: Frame>(frame: &mut F) -> Result<(usize, u16), Refusal> {
     Ok((l3, eth_type))
 }
 
-/// Says in an IPv4 header how long the packet is and where it belongs, with the right checksum.
+/// Sets the length and the flags and offset in an IPv4 header, and updates its checksum.
 fn place_ipv4(header: &mut [u8], length: u16, place: u16) {
     set_u16(header, 2, length);
     set_u16(header, 6, place);
@@ -117,7 +116,7 @@ fn place_ipv4(header: &mut [u8], length: u16, place: u16) {
 }
 
 impl Fragment {
-    /// Reads a frame's IP header, behind at most two VLAN tags. None where it is no fragment.
+    /// Reads a frame's IP header, after at most two VLAN tags; None if the packet is no fragment.
     pub fn read<F: Frame>(frame: &mut F) -> Result<Option<Fragment>, Refusal> {
         let (l3, eth_type) = network(frame)?;
         let read = match eth_type {
@@ -198,8 +197,8 @@ impl Fragment {
         loop {
             let bytes = head(frame, at)?;
             let kind = bytes[named_at];
-            // Hop by hop, routing and destination options may stand in front of the fragment
-            // header; each takes 8 bytes at least.
+            // Hop-by-hop, routing and destination options may precede the fragment header; each
+            // takes at least 8 bytes.
             if !matches!(kind, 0 | 43 | 60 | FRAGMENT) {
                 return Ok(None);
             }
@@ -217,7 +216,7 @@ impl Fragment {
             }
             let place = u16_at(header, 2);
             if place & 0xfff9 == 0 {
-                // A whole packet with a fragment header (RFC 6946).
+                // A whole packet with a fragment header ("atomic fragment", RFC 6946).
                 return Ok(None);
             }
             let id = u32::from(u16_at(header, 4)) << 16 | u32::from(u16_at(header, 6));
@@ -239,19 +238,18 @@ impl Fragment {
         }
     }
 
-    /// Whether it is the first one.
+    /// Returns whether it is the packet's first fragment.
     pub fn is_first(&self) -> bool {
         self.offset == 0
     }
 
-    /// The byte after its payload in the packet's.
+    /// Returns the offset of the byte after its payload, in the packet's payload.
     fn end(&self) -> usize {
         self.offset + self.length
     }
 }
 
-/// The packet of these fragments, which are all there are of it, in order: the first one's headers
-/// and all payloads.
+/// Joins all fragments of a packet, given in order: the first one's headers and all payloads.
 fn join<F: Frame>(fragments: &[(Fragment, F)]) -> Result<F, Refusal> {
     let [(first, frame), ..] = fragments else {
         return Err(Refusal::Bad);
@@ -287,8 +285,8 @@ fn join<F: Frame>(fragments: &[(Fragment, F)]) -> Result<F, Refusal> {
     Ok(joined)
 }
 
-/// What a packet says of congestion whose fragments say this: "experienced" where one does. As in
-/// Linux, either all know of it or none.
+/// Returns the ECN bits of a reassembled packet: "congestion experienced" if any fragment says so.
+/// As in Linux, either all fragments support ECN or none does.
 fn joined_ecn(all: impl Iterator<Item = u8>) -> Result<u8, Refusal> {
     const EXPERIENCED: u8 = 3;
     let mut joined = None;
@@ -303,20 +301,19 @@ fn joined_ecn(all: impl Iterator<Item = u8>) -> Result<u8, Refusal> {
     joined.ok_or(Refusal::Bad)
 }
 
-/// Why a packet is not cut into fragments.
+/// Why a packet cannot be cut into fragments.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 pub enum CutError {
-    /// It says that it is not to be fragmented, is a fragment already, or has IPv4 options or IPv6
-    /// extension headers, of which each fragment would need its own; or its lengths cannot be.
+    /// "Don't fragment" is set, or the packet is a fragment, or it has IPv4 options or IPv6
+    /// extension headers, which would have to be copied selectively; or its lengths are invalid.
     #[error("a packet that cannot be fragmented")]
     Headers,
-    /// No fragment with 8 bytes of payload fits the link.
+    /// The link's MTU leaves no room for 8 bytes of payload.
     #[error("the link takes no fragments")]
     Mtu,
 }
 
-/// A packet's fragments, one by one. The first `None` of memory that ran out is the last that
-/// comes.
+/// Iterates over a packet's fragments. When memory runs out, it yields `None` once and ends.
 #[derive(Debug)]
 pub struct Fragments<F> {
     frame: F,
@@ -326,16 +323,16 @@ pub struct Fragments<F> {
     /// Payload bytes of all fragments but the last, and of the packet.
     size: usize,
     payload: usize,
-    /// The next one's offset.
+    /// The next fragment's offset.
     next: usize,
     bytes: SmallVec<[u8; 2048]>,
 }
 
 impl<F: Frame> Fragments<F> {
-    /// Begins to cut a frame with an IP packet into such as a link takes whose IP packets have at
-    /// most `mtu` bytes. `id` is its identification over IPv6, where the frame has none.
+    /// Begins to cut a frame's IP packet into fragments of at most `mtu` bytes (IP header
+    /// included). `id` is the identification to use for IPv6, where the packet has none.
     ///
-    /// What is left to be done to the frame is done first: nothing is left of its fragments.
+    /// Finishes the frame's pending checksum first, so its fragments have no offload work left.
     pub fn new(mut frame: F, mtu: usize, id: u32) -> Result<Fragments<F>, CutError> {
         if frame.offload().gso != Gso::None || !checksum::finish_partial(&mut frame) {
             return Err(CutError::Headers);
@@ -352,7 +349,7 @@ impl<F: Frame> Fragments<F> {
         let fits = match is_v6 {
             // Extension headers stand where a fragment header would.
             true => ip[0] >> 4 == 6 && !matches!(ip[6], 0 | 43 | 60 | FRAGMENT),
-            // Neither "do not fragment" nor a fragment.
+            // Neither "don't fragment" nor a fragment.
             false => ip[0] == 0x45 && u16_at(ip, 6) & 0x7fff == 0,
         };
         let payload = match is_v6 {
@@ -379,7 +376,7 @@ impl<F: Frame> Fragments<F> {
         })
     }
 
-    /// Fragments that are still to come.
+    /// Returns the number of fragments that are still to come.
     pub fn left(&self) -> usize {
         (self.payload - self.next).div_ceil(self.size)
     }

@@ -1,17 +1,17 @@
-//! What a packet buffer must offer.
+//! The trait that packet buffers implement, and a buffer on the heap.
 
-/// What is still to be done to a frame, or has been checked, in the terms of `virtio_net_hdr`
-/// (virtio 1.1 section 5.1.6).
+/// Offload work that is still to be done to a frame, or checks that were done, in the terms of
+/// `virtio_net_hdr` (virtio 1.1 section 5.1.6).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Offload {
-    /// The checksum from `csum_start` to the end is to be computed and put at `csum_start +
-    /// csum_offset`; the pseudo header's sum is there already.
+    /// The checksum from `csum_start` to the frame's end is to be computed and stored at
+    /// `csum_start + csum_offset`, where the pseudo header's sum already is.
     pub partial_checksum: bool,
     /// The transport checksum has been verified or need not be (the bytes never left this host).
     pub checksum_valid: bool,
     /// First byte of the checksummed area, from the start of the frame.
     pub csum_start: u16,
-    /// Where the checksum goes, from `csum_start`.
+    /// Offset of the checksum from `csum_start`.
     pub csum_offset: u16,
     /// How the frame is to be segmented.
     pub gso: Gso,
@@ -22,7 +22,7 @@ pub struct Offload {
 /// Kinds of segmentation.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Gso {
-    /// One frame as it is.
+    /// Not segmented.
     #[default]
     None,
     /// TCP over IPv4.
@@ -35,77 +35,76 @@ pub enum Gso {
 
 /// A packet buffer of one or more segments.
 ///
-/// Lengths are in bytes and leave out the FCS. A frame begins with its Ethernet header. A VLAN tag
-/// is always in the bytes, never in metadata: ports put it there on receive.
+/// Lengths are in bytes, without the FCS. A frame begins with its Ethernet header. VLAN tags are
+/// always in the bytes, never in metadata: ports insert them on receive.
 pub trait Frame: Sized + Send {
     /// Total length over all segments.
     fn len(&self) -> usize;
 
-    /// Asks the processor to fetch what belongs to the frame besides its bytes.
+    /// Prefetches the frame's metadata, but not its bytes.
     fn prefetch(&self) {}
 
-    /// Asks the processor to fetch the memory that the next `count` frames from the same place as
-    /// this one will be received into, to be written. Worth it where frames are processed by
-    /// another processor than the one that receives them, whose caches then have it.
+    /// Prefetches, for writing, the memory that the next `count` frames from this frame's source
+    /// will be received into. Useful where another processor processes the frames than receives
+    /// them, since the memory is then in that one's caches.
     fn prefetch_next(&self, count: usize) {
         let _ = count;
     }
 
-    /// Whether there are no bytes.
+    /// Returns whether the frame has no bytes.
     fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The first segment's bytes.
+    /// Returns the first segment's bytes.
     fn head(&self) -> &[u8];
 
-    /// The first segment's bytes, to edit.
+    /// Returns the first segment's bytes, for editing.
     fn head_mut(&mut self) -> &mut [u8];
 
-    /// Bytes that can be put in front without moving data.
+    /// Returns how many bytes can be prepended without moving data.
     fn headroom(&self) -> usize;
 
-    /// Makes room for `n` bytes in front (contents undefined until written). False, and nothing
-    /// changed, when there is no room. Implementations give at least 64 bytes on received
-    /// frames.
+    /// Prepends `n` bytes with undefined contents. Returns false, and changes nothing, if there is
+    /// no room. Implementations give received frames at least 64 bytes of headroom.
     fn push_front(&mut self, n: usize) -> bool;
 
-    /// Drops `n` bytes from the front of the first segment. False, and nothing changed, when it is
-    /// shorter.
+    /// Removes `n` bytes from the front of the first segment. Returns false, and changes nothing,
+    /// if it is shorter.
     fn pull_front(&mut self, n: usize) -> bool;
 
-    /// Shortens the frame to `len` bytes; nothing happens when it is not longer.
+    /// Shortens the frame to `len` bytes; does nothing if it is not longer.
     fn truncate(&mut self, len: usize);
 
-    /// Makes the first `n` bytes (or the whole frame, when shorter) lie in the first segment. False
-    /// when memory ran out.
+    /// Moves the first `n` bytes (or the whole frame, if shorter) into the first segment. Returns
+    /// false if memory ran out.
     fn linearize(&mut self, n: usize) -> bool;
 
-    /// Number of segments, at least 1.
+    /// Returns the number of segments, at least 1.
     fn segment_count(&self) -> usize;
 
-    /// The bytes of segment `index`, or None past the last.
+    /// Returns the bytes of segment `index`, None past the last.
     fn segment(&self, index: usize) -> Option<&[u8]>;
 
-    /// The bytes of segment `index`, to edit, or None past the last.
+    /// Returns the bytes of segment `index` for editing, None past the last.
     fn segment_mut(&mut self, index: usize) -> Option<&mut [u8]>;
 
-    /// A frame with the same bytes and offload flags that can be edited without changing this one.
-    /// None when memory ran out.
+    /// Returns a frame with the same bytes and offload flags that can be edited without changing
+    /// this one; None if memory ran out.
     fn duplicate(&self) -> Option<Self>;
 
-    /// A new, independent frame holding `bytes` with the usual headroom, from the same memory as
-    /// this one. None when memory ran out.
+    /// Returns a new, independent frame holding `bytes`, with the usual headroom, from the same
+    /// memory pool as this one; None if memory ran out.
     fn sibling(&self, bytes: &[u8]) -> Option<Self>;
 
-    /// What is still to be done to it.
+    /// Returns the offload work that is still to be done.
     fn offload(&self) -> Offload;
 
-    /// Says what is still to be done to it.
+    /// Sets the offload work that is still to be done.
     fn set_offload(&mut self, offload: Offload);
 
-    /// Copies `out.len()` bytes from `offset`; false, with `out` undefined, when the frame is
-    /// shorter.
+    /// Copies `out.len()` bytes from `offset` on. Returns false, with `out` undefined, if the frame
+    /// is shorter.
     fn read_at(&self, mut offset: usize, mut out: &mut [u8]) -> bool {
         let mut index = 0;
         while !out.is_empty() {
@@ -125,7 +124,7 @@ pub trait Frame: Sized + Send {
         true
     }
 
-    /// All bytes in one vector; for the slow path.
+    /// Copies all bytes into one vector; for the slow path.
     fn to_vec(&self) -> Vec<u8> {
         (0..self.segment_count())
             .filter_map(|index| self.segment(index))
@@ -135,10 +134,10 @@ pub trait Frame: Sized + Send {
     }
 }
 
-/// A frame on the heap, for tests, tracing and tools; its segments can be set to any shape.
+/// A frame on the heap, for tests, tracing and tools, with segments of any sizes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct HeapFrame {
-    /// The segments; bytes before `start` in the first are headroom.
+    /// The segments; bytes before `start` in the first one are headroom.
     segments: Vec<Vec<u8>>,
     start: usize,
     offload: Offload,
@@ -148,12 +147,12 @@ pub struct HeapFrame {
 const HEADROOM: usize = 128;
 
 impl HeapFrame {
-    /// One segment holding `bytes`.
+    /// Makes a frame of one segment that holds `bytes`.
     pub fn new(bytes: &[u8]) -> HeapFrame {
         HeapFrame::with_segments(&[bytes])
     }
 
-    /// A frame of the given segments; an empty list is one empty segment.
+    /// Makes a frame of the given segments; an empty list gives one empty segment.
     pub fn with_segments(segments: &[&[u8]]) -> HeapFrame {
         let mut first = vec![0; HEADROOM];
         first.extend_from_slice(segments.first().copied().unwrap_or_default());

@@ -1,15 +1,15 @@
-//! How frames come in and go out. `ports` implements these traits on real devices, tests on
-//! vectors.
+//! Traits of queues that receive and send frames. `ports` implements them for real devices, tests
+//! for vectors.
 //!
-//! A port is opened by the control thread, which keeps what it needs to change and close it, and
-//! hands each receive queue to one worker and a transmit queue to every worker. Queues are owned by
-//! their worker, so no call here takes a lock that another worker may hold for long.
+//! The control thread opens a port and keeps what it needs to change and close it. It gives each
+//! receive queue to one worker and a transmit queue to every worker. Each queue is owned by its
+//! worker, so no method here takes a lock that another worker may hold for long.
 
 use crate::frame::Frame;
 use std::os::fd::RawFd;
 
-/// Frames handled at a time. What a turn and a burst cost by themselves is shared by this many;
-/// twice as many would no longer fit a first-level cache.
+/// Maximum number of frames in a burst. The fixed costs of a turn and a burst are divided by this
+/// many; twice as many would no longer fit a first-level cache.
 pub const BURST: usize = 64;
 
 /// A receive queue, owned by one worker.
@@ -18,53 +18,55 @@ pub trait RxQueue<F: Frame>: Send {
     /// blocks.
     fn receive(&mut self, out: &mut Vec<F>) -> usize;
 
-    /// A descriptor that becomes readable when `receive` may return something, if there is one that
-    /// can be waited on.
+    /// Returns a descriptor that becomes readable when `receive` may return frames; None if there
+    /// is none that can be waited on.
     fn wait_fd(&self) -> Option<RawFd> {
         None
     }
 
-    /// Whether looking for frames in vain costs a system call, so that a worker that is busy with
-    /// other queues looks less often. May change with a `receive`; workers ask now and then.
+    /// Returns whether polling an empty queue costs a system call, so that a worker that is busy
+    /// with other queues polls it less often. May change with a `receive`; workers ask now and
+    /// then.
     fn is_costly(&self) -> bool {
         self.wait_fd().is_some()
     }
 
-    /// Whether `wait_fd` stays the same from one `receive` to the next, and tells of frames by
-    /// itself: then nobody need look at the queue until it does, however long that takes.
+    /// Returns whether `wait_fd` stays the same between calls of `receive` and reports every
+    /// arrival by itself, so that the queue need not be polled until then, however long that
+    /// takes.
     fn is_steady(&self) -> bool {
         false
     }
 
-    /// Whether no frame can come before whoever is at the other end has done something that may
-    /// take a millisecond, such as a guest that does not use this queue of its device: it is looked
-    /// at about that often.
+    /// Returns whether no frame can come until the other end has done something that may take a
+    /// millisecond: for example, a guest that does not use this queue of its device. Workers then
+    /// poll the queue about once a millisecond.
     fn is_dormant(&self) -> bool {
         false
     }
 
-    /// How long the first frame of the last burst had waited to be received, in nanoseconds, where
-    /// that is known; else 0.
+    /// Returns how long the first frame of the last burst had waited to be received, in
+    /// nanoseconds; 0 if unknown.
     fn waited_ns(&self) -> u64 {
         0
     }
 
-    /// Called before the worker waits on `wait_fd`: asks for a wake-up (guest notifications on a
-    /// vring). True when frames arrived meanwhile, so that the worker must not sleep.
+    /// Asks for a wake-up (guest notifications on a vring), before the worker waits on `wait_fd`.
+    /// Returns true if frames arrived meanwhile, so that the worker must not sleep.
     fn arm(&mut self) -> bool {
         false
     }
 
-    /// Called when the worker is awake again: notifications are no longer needed.
+    /// Turns notifications off again, when the worker is awake.
     fn disarm(&mut self) {}
 
-    /// Whether no frame of this queue comes with work left to be done to it ([`crate::Offload`]),
-    /// so that nobody need ask before it is sent as it came. Always the same.
+    /// Returns whether no frame of this queue ever carries offload work ([`crate::Offload`]), so
+    /// that senders need not check. The answer never changes.
     fn never_offloads(&self) -> bool {
         false
     }
 
-    /// Counts of frames lost inside the queue, by reason.
+    /// Returns the number of frames lost inside the queue, by reason.
     fn drops(&self) -> QueueDrops {
         QueueDrops::default()
     }
@@ -72,31 +74,30 @@ pub trait RxQueue<F: Frame>: Send {
 
 /// A transmit queue, owned by one worker.
 pub trait TxQueue<F: Frame>: Send {
-    /// Sends all frames in `frames`, in order, and leaves it empty. Frames that could not be sent
-    /// are dropped. Segmentation and checksums that the device cannot do are done here in
-    /// software. Never blocks.
+    /// Sends all frames in order and leaves `frames` empty. Drops frames that cannot be sent. Does
+    /// in software the segmentation and checksums that the device cannot do. Never blocks.
     fn send(&mut self, frames: &mut Vec<F>) -> TxOutcome;
 
-    /// [`TxQueue::send`] for frames to which nothing is left to be done ([`crate::Offload`]), and
-    /// which are so long.
+    /// Like [`TxQueue::send`], for frames without offload work ([`crate::Offload`]) whose lengths
+    /// are known.
     fn send_finished(&mut self, frames: &mut Vec<F>, lengths: Lengths) -> TxOutcome {
         let _ = lengths;
         self.send(frames)
     }
 }
 
-/// How long some frames are.
+/// Lengths of a batch of frames.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct Lengths {
-    /// Bytes of all of them.
+    /// Total bytes.
     pub bytes: u64,
-    /// No frame has more bytes: their numbers or-ed, which one instruction does, where the longest
-    /// takes two and is only asked where this is too much.
+    /// An upper bound on each frame's length: all lengths or-ed. That takes one instruction per
+    /// frame, a maximum two; the maximum is computed only if this bound is too large.
     pub most: u64,
 }
 
 impl Lengths {
-    /// Of one frame.
+    /// Returns the lengths of one frame of `len` bytes.
     #[inline(always)]
     pub fn of(len: usize) -> Lengths {
         Lengths {
@@ -105,7 +106,7 @@ impl Lengths {
         }
     }
 
-    /// One more frame, of `len` bytes.
+    /// Adds a frame of `len` bytes.
     #[inline(always)]
     pub fn add(&mut self, len: usize) {
         self.bytes += len as u64;
@@ -113,8 +114,8 @@ impl Lengths {
     }
 }
 
-/// What became of the frames given to [`TxQueue::send`]. Frames after segmentation are counted as
-/// the device counts them.
+/// What became of the frames given to [`TxQueue::send`]. Segmented frames are counted as the device
+/// counts them.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct TxOutcome {
     /// Frames sent.
@@ -146,10 +147,10 @@ impl std::ops::AddAssign for TxOutcome {
 /// Frames lost while receiving.
 #[derive(Clone, Copy, Default, Debug, PartialEq, Eq)]
 pub struct QueueDrops {
-    /// Lost in the kernel or device because nobody fetched them in time.
+    /// Frames that nobody fetched in time, lost in the kernel or device.
     pub missed: u64,
-    /// Refused because they were malformed (lengths that lie).
+    /// Frames refused because their lengths were invalid.
     pub malformed: u64,
-    /// No buffer to hold them.
+    /// Frames for which there was no buffer.
     pub no_buffer: u64,
 }

@@ -1,4 +1,4 @@
-//! The flow key: everything a rule can match on, about one packet.
+//! The flow key: all that a rule can match about one packet.
 //!
 //! A key is [`WORDS`] 64-bit words. Fields lie in it at fixed *byte* offsets in network byte order,
 //! so a field's bytes in the key equal its bytes in an OXM TLV, a prefix mask is a bit mask, and
@@ -6,11 +6,10 @@
 //! bytes are right-aligned (the 20-bit IPv6 label in a `u32`).
 //!
 //! Words that are compared often come first: a classifier for IPv4 five-tuples touches words 0 to
-//! 2, one for bridging words 0, 3 and 4. Where a packet lacks a header, the fields of that header
-//! are zero; a rule can name such a field only together with its prerequisite, so zero is never
-//! mistaken for a value.
+//! 2, one for bridging words 0, 3 and 4. Fields of headers that a packet lacks are zero. A rule can
+//! name such a field only together with its prerequisite, so zero is never mistaken for a value.
 //!
-//! A worker fills only the words that the program needs ([`WordSet`]); other words hold garbage and
+//! A worker fills only the words that the program needs ([`WordSet`]); the others hold garbage and
 //! are never read.
 
 /// Number of 64-bit words in a key.
@@ -109,11 +108,12 @@ pub mod at {
     pub const TUN_METADATA: usize = 368; // options of the tunnel's header, see `crate::options`
 }
 
-/// What is known about one packet; see the module's head for the layout.
+/// All that is known about one packet; the module documentation has the layout.
 #[derive(Clone, Copy, PartialEq, Eq)]
 #[repr(C, align(64))]
 pub struct FlowKey {
-    /// The words, in native order as loaded from memory; fields inside are bytes in network order.
+    /// The words, as loaded from memory in native order; the fields in them are in network byte
+    /// order.
     pub words: [u64; WORDS],
 }
 
@@ -121,7 +121,7 @@ impl FlowKey {
     /// A key whose every word is zero.
     pub const ZERO: FlowKey = FlowKey { words: [0; WORDS] };
 
-    /// The key as bytes.
+    /// Returns the key as bytes.
     #[inline(always)]
     pub fn bytes(&self) -> &[u8; WORDS * 8] {
         // SAFETY: `[u64; WORDS]` and `[u8; WORDS * 8]` have the same size, `u8` has alignment 1 and
@@ -129,7 +129,7 @@ impl FlowKey {
         unsafe { &*(self.words.as_ptr().cast()) }
     }
 
-    /// The key as bytes, to write fields.
+    /// Returns the key as bytes, for writing fields.
     #[inline(always)]
     pub fn bytes_mut(&mut self) -> &mut [u8; WORDS * 8] {
         // SAFETY: as in `bytes`; every byte pattern is a valid `u64`.
@@ -184,7 +184,7 @@ impl FlowKey {
         self.bytes_mut()[offset..offset + 8].copy_from_slice(&value.to_be_bytes());
     }
 
-    /// The words that are not zero.
+    /// Returns the words that are not zero.
     pub fn nonzero(&self) -> WordSet {
         let words = self.words.iter().enumerate();
         let set = words.filter(|(_, word)| **word != 0);
@@ -228,11 +228,10 @@ pub struct WordSet(pub u64);
 impl WordSet {
     /// No word.
     pub const EMPTY: WordSet = WordSet(0);
-    /// Words 0 to 4: what parsing Ethernet, IPv4 and a transport header fills at once; always
-    /// filled.
+    /// Words 0 to 4: parsing Ethernet, IPv4 and a transport header fills them together, always.
     pub const MINI_KEY: WordSet = WordSet(0b1_1111);
 
-    /// The words that the bytes `offset..offset + len` lie in.
+    /// Returns the words that contain the bytes `offset..offset + len`.
     pub const fn of_bytes(offset: usize, len: usize) -> WordSet {
         let mut bits = 0;
         let mut word = offset / 8;
@@ -243,37 +242,37 @@ impl WordSet {
         WordSet(bits)
     }
 
-    /// Both sets together.
+    /// Returns the words in either set.
     pub const fn union(self, other: WordSet) -> WordSet {
         WordSet(self.0 | other.0)
     }
 
-    /// What is in `self` and not in `other`.
+    /// Returns the words in `self` that are not in `other`.
     pub const fn minus(self, other: WordSet) -> WordSet {
         WordSet(self.0 & !other.0)
     }
 
-    /// What is in both.
+    /// Returns the words in both sets.
     pub const fn intersect(self, other: WordSet) -> WordSet {
         WordSet(self.0 & other.0)
     }
 
-    /// Whether nothing is in it.
+    /// Returns whether the set is empty.
     pub const fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// Whether `word` is in it.
+    /// Returns whether `word` is in the set.
     pub const fn contains(self, word: usize) -> bool {
         self.0 >> word & 1 == 1
     }
 
-    /// Number of words.
+    /// Returns the number of words.
     pub const fn len(self) -> usize {
         self.0.count_ones() as usize
     }
 
-    /// The words, ascending.
+    /// Iterates over the word numbers, ascending.
     #[inline(always)]
     pub fn iter(self) -> impl Iterator<Item = usize> {
         let mut bits = self.0;

@@ -1,9 +1,9 @@
-//! Hashes for what peers choose and what is asked for with every rule: a multiplication for each
-//! word, by numbers that peers do not know.
+//! A fast keyed hash for maps whose keys peers choose and that are looked up for every rule: one
+//! multiplication per word, by a secret number, so that peers cannot construct collisions.
 
 use std::hash::{BuildHasher, Hasher, RandomState};
 
-/// Makes hashers of one secret, which each `default()` draws anew.
+/// Builds hashers that share one secret; each `default()` draws a new one.
 #[derive(Clone, Debug)]
 pub struct Keyed {
     start: u64,
@@ -31,7 +31,7 @@ impl BuildHasher for Keyed {
     }
 }
 
-/// A hash that grows word by word: both halves of the product count.
+/// A hash that multiplies word by word and xors both halves of the 128-bit product.
 #[derive(Debug)]
 pub struct Folding {
     hash: u64,

@@ -1,23 +1,23 @@
-//! Frames, header views, the flow key and the one table of match fields.
+//! Frames, header views, the flow key and the table of match fields.
 //!
-//! This is the lowest floor: it knows bytes and headers, and nothing of rules, ports or threads.
+//! Lowest layer of the workspace: it knows bytes and headers, but no rules, ports or threads.
 //!
-//! * [`frame::Frame`] is what a packet buffer must offer; DPDK mbufs and test buffers implement it.
+//! * [`frame::Frame`] is the trait of packet buffers; DPDK mbufs and test buffers implement it.
 //! * [`io`] holds the traits through which frames come in and go out.
-//! * [`key::FlowKey`] is what is known about one packet, as words that a classifier can mask and
+//! * [`key::FlowKey`] holds what is known about one packet, as words that a classifier can mask and
 //!   compare.
-//! * [`fields`] is the one table of match fields: name, width, place in the key, wire numbers,
+//! * [`fields`] is the single table of match fields: name, width, place in the key, wire numbers,
 //!   prerequisites.
 //! * [`matching::Match`] is a set of (value, mask) bits over the key: what a rule matches.
-//! * [`options`] are the fields of tunnels that each bridge gives a meaning.
+//! * [`options`] are tunnel options whose meaning each bridge defines (`tun_metadata`).
 //! * [`mini_key`] reads a burst's common packets into one cache line each and compares them with
 //!   patterns.
-//! * [`flow_hash`] tells flows apart before anybody has parsed them.
-//! * [`parse`] fills a key from a frame; [`edit`] changes a frame; [`checksum`] keeps it sound;
-//!   [`segment`] cuts large ones.
-//! * [`fragment`] cuts IP packets into fragments, and puts such together.
+//! * [`flow_hash`] hashes a frame by its flow without parsing it first.
+//! * [`parse`] fills a key from a frame; [`edit`] changes a frame; [`checksum`] keeps its checksums
+//!   correct; [`segment`] splits large frames (GSO).
+//! * [`fragment`] cuts IP packets into fragments and reassembles them.
 //! * [`tunnel`] puts tunnel headers in front of frames, and checks and removes them.
-//! * [`wire`] has views of headers, [`build`] puts packets together for tests.
+//! * [`wire`] has views of headers; [`build`] builds packets for tests.
 
 pub mod build;
 pub mod checksum;
@@ -45,7 +45,8 @@ pub use matching::Match;
 pub use parse::{Layers, Malformed};
 pub use value::Value;
 
-/// How many cases a property test draws: a few under Miri, which takes some hundred times as long.
+/// Returns the number of cases of a property test: a few under Miri, which is some hundred times
+/// slower.
 #[cfg(test)]
 fn cases(usual: u32) -> u32 {
     if cfg!(miri) { 4 } else { usual }

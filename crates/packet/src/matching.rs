@@ -1,4 +1,4 @@
-//! What a rule matches: bits over the flow key.
+//! What a rule matches: masked bits of the flow key.
 
 use crate::fields::Field;
 use crate::key::{FlowKey, WordSet};
@@ -10,15 +10,15 @@ use smallvec::SmallVec;
 pub struct MatchWord {
     /// Which word of the key.
     pub word: u8,
-    /// The bits looked at, as they lie in the key.
+    /// The bits compared, as in the key.
     pub mask: u64,
-    /// What they must be.
+    /// The values of these bits.
     pub value: u64,
 }
 
-/// A set of (value, mask) bits over the key, kept canonical: words ascending, no empty masks, no
-/// value outside its mask. So two matches are the same rule for a strict flow mod exactly when they
-/// are equal.
+/// A set of (value, mask) bits over the key in canonical form: words ascending, no empty masks, no
+/// value bits outside masks. So two matches denote the same rule for a strict flow mod exactly when
+/// they are equal.
 #[derive(PartialEq, Eq, Hash, Default, Debug)]
 pub struct Match {
     words: SmallVec<[MatchWord; 3]>,
@@ -26,7 +26,7 @@ pub struct Match {
 
 impl Clone for Match {
     fn clone(&self) -> Match {
-        // As one piece, not word by word.
+        // Copies in one piece, not word by word.
         Match {
             words: SmallVec::from_slice(&self.words),
         }
@@ -34,23 +34,23 @@ impl Clone for Match {
 }
 
 impl Match {
-    /// Matches every packet.
+    /// Returns a match of every packet.
     pub fn any() -> Match {
         Match::default()
     }
 
-    /// The words that are looked at, ascending.
+    /// Returns the words compared, ascending.
     pub fn words(&self) -> &[MatchWord] {
         &self.words
     }
 
-    /// Which words are looked at.
+    /// Returns which words are compared.
     pub fn word_set(&self) -> WordSet {
         WordSet(self.words.iter().fold(0, |set, word| set | 1 << word.word))
     }
 
-    /// Adds bits: `key.words[word] & mask == value & mask`. Bits set before keep their old mask and
-    /// take the new value where the masks meet.
+    /// Adds bits: `key.words[word] & mask == value & mask`. Bits added before stay, and take the
+    /// new value where the masks overlap.
     pub fn set_word(&mut self, word: usize, value: u64, mask: u64) {
         if mask == 0 {
             return;
@@ -60,7 +60,7 @@ impl Match {
             mask,
             value: value & mask,
         };
-        // There are few.
+        // A linear search: there are few.
         match self.words.iter().position(|entry| entry.word >= new.word) {
             Some(at) if self.words[at].word == new.word => {
                 let entry = &mut self.words[at];
@@ -88,7 +88,7 @@ impl Match {
         }
     }
 
-    /// Leaves bits open again: those of a byte offset of the key that are set in `bits`.
+    /// Removes the bits that are set in `bits`, from a byte offset of the key on.
     pub(crate) fn clear_bits(&mut self, offset: usize, bits: &[u8]) {
         for entry in &mut self.words {
             for index in 0..8 {
@@ -105,12 +105,12 @@ impl Match {
         self.words.retain(|entry| entry.mask != 0);
     }
 
-    /// Leaves the bytes `offset..offset + len` of the key open again.
+    /// Removes all bits of the bytes `offset..offset + len` of the key.
     pub(crate) fn clear_bytes(&mut self, offset: usize, len: usize) {
         self.clear_bits(offset, &vec![0xff; len]);
     }
 
-    /// The value and mask of the bytes `offset..offset + len` of the key.
+    /// Returns the value and mask of the bytes `offset..offset + len` of the key.
     pub fn bytes(&self, offset: usize, len: usize) -> (Value, Value) {
         let (mut value, mut mask) = (Value::zero(len), Value::zero(len));
         for entry in &self.words {
@@ -126,8 +126,8 @@ impl Match {
         (value, mask)
     }
 
-    /// Adds a field, masked; `value` and `mask` have the field's bytes. Bits outside the field's
-    /// place are left alone.
+    /// Adds a field, masked; `value` and `mask` have the field's bytes. Bits outside the field are
+    /// ignored.
     pub fn set(&mut self, field: Field, value: &[u8], mask: &[u8]) {
         let def = field.def();
         let place = def.place();
@@ -141,14 +141,14 @@ impl Match {
         self.set_bytes(def.offset, value, &masked);
     }
 
-    /// Adds a field, exact, from a number.
+    /// Adds a field with an exact value, given as a number.
     pub fn set_exact(&mut self, field: Field, value: u128) {
         let def = field.def();
         let value = Value::from_u128(value << def.shift, def.bytes);
         self.set_bytes(def.offset, &value, &def.place());
     }
 
-    /// The value and mask of a field as they lie in the key.
+    /// Returns the value and mask of a field in the form of the key.
     pub fn get(&self, field: Field) -> (Value, Value) {
         let def = field.def();
         let (mut value, mut mask) = self.bytes(def.offset, def.bytes);
@@ -159,7 +159,7 @@ impl Match {
         (value, mask)
     }
 
-    /// Whether a key matches.
+    /// Returns whether a key matches.
     #[inline]
     pub fn matches(&self, key: &FlowKey) -> bool {
         self.words
@@ -167,8 +167,8 @@ impl Match {
             .all(|entry| key.words[usize::from(entry.word)] & entry.mask == entry.value)
     }
 
-    /// Whether every packet that matches `self` also matches `wider` (non-strict flow mods:
-    /// OpenFlow 1.3.5 section 6.4).
+    /// Returns whether every packet that matches `self` also matches `wider` (for non-strict flow
+    /// mods, OpenFlow 1.3.5 section 6.4).
     pub fn is_within(&self, wider: &Match) -> bool {
         wider.words.iter().all(|w| {
             self.words
@@ -180,7 +180,7 @@ impl Match {
         })
     }
 
-    /// Whether some packet may match both (`OFPFF_CHECK_OVERLAP`).
+    /// Returns whether some packet could match both (`OFPFF_CHECK_OVERLAP`).
     pub fn overlaps(&self, other: &Match) -> bool {
         self.words.iter().all(|a| {
             other

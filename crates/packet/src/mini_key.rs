@@ -1,17 +1,18 @@
-//! A burst's first reading: common packets into one cache line each, compared with patterns on the
-//! way.
+//! First parse of a burst: reads packets of the common kinds into one cache line each, and compares
+//! them with patterns on the way.
 //!
-//! A whole key has 512 bytes, and a burst's keys more than a first-level cache holds beside
-//! everything else. Most tables look at Ethernet, IPv4 and ports only, which fit one cache line a
-//! packet ([`MiniKey`]). A short list of rules over them becomes a list of [`Pattern`]s, and a
-//! packet is compared with these while its words are still in a register. Who asks for no more than
-//! the pattern has it compared as it lies ([`prefilter_burst`]).
+//! A full key has 512 bytes, so the keys of a burst would not fit a first-level cache together with
+//! everything else. Most tables look only at Ethernet, IPv4 and ports, which fit one cache line per
+//! packet ([`MiniKey`]). A short list of rules over these fields becomes a list of [`Pattern`]s,
+//! and a packet is compared with them while its words are still in a register. Callers that need
+//! only the number of the matching pattern use [`prefilter_burst`], which compares packet bytes in
+//! place.
 //!
-//! With AVX-512 a packet's first 64 bytes are one register: headers are judged by one masked
-//! compare, fields come to their places by one permutation, and a pattern costs an exclusive or and
-//! a test (`avx512`); some 40 instructions a packet in all. With AVX2 a few shuffles of 16 and 32
-//! bytes do it (`avx2`). Elsewhere [`parse::common_words`] reads header by header. All say the same
-//! of every packet; [`Variant`] is which of them is used.
+//! With AVX-512, a packet's first 64 bytes are one register: one masked compare checks the headers,
+//! one permutation moves fields to their places, and a pattern costs an exclusive or and a test
+//! (`avx512`); some 40 instructions per packet in all. With AVX2, a few shuffles of 16 and 32 bytes
+//! do it (`avx2`). Elsewhere [`parse::common_words`] reads header by header. All give the same
+//! results; [`Variant`] says which one is used.
 
 #[cfg(target_arch = "x86_64")]
 mod avx2;
@@ -33,26 +34,26 @@ use std::mem::offset_of;
 pub use raw::{RawPrefilter, Run, prefilter_burst, sort_burst_by};
 pub use variant::{ASKED_BY, Variant};
 
-/// The mini keys of a packet's key, in a cache line of their own.
+/// The words of a packet's key that most rules look at, in a cache line of their own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(C, align(64))]
 pub struct MiniKey {
     /// Words 0 to 4 of the key.
     pub words: [u64; MINI_KEY_WORDS],
-    /// Where the packet's layers lie.
+    /// Where the packet's layers begin and end.
     pub extent: Extent,
-    /// The frame's length.
+    /// The frame's length in bytes.
     pub len: u32,
     rest: [u64; 2],
 }
 
-/// Places in a [`MiniKey`] behind the words.
+/// Byte offsets in a [`MiniKey`], behind the words.
 const LENGTH: usize = offset_of!(MiniKey, extent) + offset_of!(Extent, length);
 const FRAME_LEN: usize = offset_of!(MiniKey, len);
 const _: () = assert!(FRAME_LEN.is_multiple_of(4) && size_of::<MiniKey>() == 64);
 
 impl MiniKey {
-    /// Those of a packet of which nothing is known.
+    /// The mini key of a packet of which nothing is known.
     pub const ZERO: MiniKey = MiniKey {
         words: [0; MINI_KEY_WORDS],
         extent: Extent::ZERO,
@@ -60,14 +61,14 @@ impl MiniKey {
         rest: [0; 2],
     };
 
-    /// Whether these are of a packet of TCP or UDP over IPv6: one of the kinds that have loops of
-    /// their own.
+    /// Returns whether the packet is TCP or UDP over IPv6, a kind that vector code has its own loop
+    /// for.
     fn is_transport_of_ipv6(&self) -> bool {
         let protocol = self.words[at::IP_PROTO / 8].to_ne_bytes()[at::IP_PROTO % 8];
         self.extent.network() == Network::Ipv6 && matches!(protocol, 6 | 17)
     }
 
-    /// Those of a packet of which only the ingress port is known.
+    /// Returns the mini key of a packet of which only the ingress port is known.
     pub fn of_port(port: u32) -> MiniKey {
         let mut hot = MiniKey::ZERO;
         let mut bytes = [0; 8];
@@ -77,7 +78,7 @@ impl MiniKey {
     }
 }
 
-/// Bits of the mini keys and what they are to be.
+/// Masked words that a mini key is compared with.
 #[derive(Clone, Copy, Debug, Default)]
 #[repr(C, align(64))]
 pub struct Pattern {
@@ -86,10 +87,10 @@ pub struct Pattern {
 }
 
 impl Pattern {
-    /// The most patterns of a list.
+    /// The largest number of patterns in a list.
     pub const MOST: usize = 64;
 
-    /// The pattern of words (number, mask, value); None when one of them is not a word of the mini
+    /// Makes a pattern of (word number, mask, value) items; None if one is not a word of the mini
     /// key.
     pub fn of(words: impl IntoIterator<Item = (u8, u64, u64)>) -> Option<Pattern> {
         let mut pattern = Pattern::default();
@@ -114,21 +115,22 @@ impl Pattern {
     }
 }
 
-/// Where no pattern matches.
+/// The number reported when no pattern matches.
 pub const NO_PATTERN: u8 = u8::MAX;
 
-/// What [`read_burst`] has read.
+/// How much of a burst [`read_burst`] has read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Read {
-    /// Packets from the front on.
+    /// Packets read, counted from the first.
     pub count: usize,
-    /// Their bytes.
+    /// Their total length in bytes.
     pub bytes: u64,
 }
 
-/// Reads packets of the common kinds ([`parse::mini_key`]) that came in through one port, up to the
-/// first that is another or to the shortest list. For each the number of the first of `patterns`,
-/// at most [`Pattern::MOST`], that matches goes to `found`, [`NO_PATTERN`] for none.
+/// Reads packets of the common kinds ([`parse::mini_key`]) that came in through one port. Stops at
+/// the first packet of another kind, or at the end of the shortest list. Stores in `found` the
+/// number of the first of `patterns` (at most [`Pattern::MOST`]) that each packet matches, or
+/// [`NO_PATTERN`].
 #[inline]
 pub fn read_burst<F: Frame>(
     frames: &[F],
@@ -141,8 +143,7 @@ pub fn read_burst<F: Frame>(
     unsafe { read_by(Variant::used(), frames, in_port, patterns, hot, found) }
 }
 
-/// [`read_burst`] by a variant of one's own choice; where the processor does not have it, by the
-/// portable one.
+/// Like [`read_burst`], with a given variant; uses the portable one if the processor lacks it.
 pub fn read_burst_by<F: Frame>(
     variant: Variant,
     frames: &[F],
@@ -151,14 +152,14 @@ pub fn read_burst_by<F: Frame>(
     hot: &mut [MiniKey],
     found: &mut [u8],
 ) -> Read {
-    // SAFETY: the processor has it.
+    // SAFETY: `or_portable` returns a variant that the processor has.
     unsafe { read_by(variant.or_portable(), frames, in_port, patterns, hot, found) }
 }
 
-/// [`read_burst`] by a variant.
+/// [`read_burst`] with a given variant.
 ///
 /// # Safety
-/// The processor has it.
+/// The processor must have the variant.
 #[inline(always)]
 unsafe fn read_by<F: Frame>(
     variant: Variant,
@@ -171,7 +172,8 @@ unsafe fn read_by<F: Frame>(
     debug_assert!(patterns.len() <= Pattern::MOST);
     match variant {
         #[cfg(target_arch = "x86_64")]
-        // SAFETY: the caller's promise: the processor has what the function is compiled for.
+        // SAFETY: the caller promises that the processor has the instructions the function is
+        // compiled for.
         Variant::Avx512 => unsafe { avx512::read_burst(frames, in_port, patterns, hot, found) },
         #[cfg(target_arch = "x86_64")]
         // SAFETY: as above.
@@ -180,21 +182,21 @@ unsafe fn read_by<F: Frame>(
     }
 }
 
-/// Whether all are the same.
+/// Returns whether all elements are equal.
 #[inline(always)]
 pub fn all_same(found: &[u8]) -> bool {
-    // A memory compare of the list with itself, one further.
+    // One memory compare: the list against itself, shifted by one.
     found.len() < 2 || found[1..] == found[..found.len() - 1]
 }
 
-/// The number of the first pattern that matches.
+/// Returns the number of the first pattern that matches, or [`NO_PATTERN`].
 #[inline(always)]
 fn first_of(patterns: &[Pattern], hot: &MiniKey) -> u8 {
     let first = patterns.iter().position(|pattern| pattern.matches(hot));
     first.map_or(NO_PATTERN, |index| index as u8)
 }
 
-/// Reads a packet of another kind than IPv4; false where it is of no common kind.
+/// Reads a packet that is not IPv4; returns false if it is of no common kind.
 #[inline(never)]
 fn read_other(head: &[u8], len: usize, in_port: u32, hot: &mut MiniKey) -> bool {
     let extent = parse::other_words(head, len, in_port, &mut hot.words);
@@ -202,9 +204,9 @@ fn read_other(head: &[u8], len: usize, in_port: u32, hot: &mut MiniKey) -> bool 
     extent.is_some()
 }
 
-/// Reads packets of other kinds than IPv4, and shows each with the number of its first pattern: up
-/// to the first that is none of these, or behind one that vector code is better for, since more
-/// such may follow.
+/// Reads packets that are not IPv4 and passes each to `keep` with the number of its first pattern.
+/// Stops before the first packet that is IPv4 or of no common kind, and after a TCP or UDP packet
+/// over IPv6: more of them may follow, and vector code is faster for those.
 #[inline(always)]
 fn read_others<F: Frame>(
     frames: &[F],

@@ -1,15 +1,16 @@
-//! Options of tunnel headers (Geneve's): `tun_metadata0` to `tun_metadata63`.
+//! Tunnel header options (Geneve): `tun_metadata0` to `tun_metadata63`.
 //!
-//! What an option is called in a packet (class, type) and how long it is, each bridge's map says; a
-//! field here is only a place. The key keeps [`SPACE`] bytes for the bodies of all options together
-//! and a bit for each that says whether the packet has it. Field n ends at a fixed place, 4 bytes
-//! below where field n - 1 ends, and reaches down as far as its map makes it long, over the places
-//! of the fields after it if need be. So as many options of 4 bytes as fit are side by side, and a
-//! longer one stands where its neighbours are not mapped; whoever keeps the map sees to it that no
-//! two overlap ([`Place`]). After the last place the count begins again at the first.
+//! Each bridge's map says which option (class, type) of what length a field stands for; a field
+//! here is only a place in the key. The key has [`SPACE`] bytes for the bodies of all options
+//! together, and a bit per option that says whether the packet has it. Field n ends at a fixed
+//! place, 4 bytes below where field n - 1 ends, and extends downwards over the length in its map,
+//! across the places of the fields after it if necessary. So as many 4-byte options as fit lie side
+//! by side, and a longer one takes the place of neighbours that are not mapped; whoever keeps the
+//! map ensures that no two overlap ([`Place`]). After the last place, numbering starts again at the
+//! first.
 //!
-//! A match on an option names its bit too: a packet without the option matches nothing that names
-//! it (as Open vSwitch has it).
+//! A match on an option includes its bit: a packet without the option never matches (as in Open
+//! vSwitch).
 
 use crate::fields::{FIELDS, Field};
 use crate::key::{WORDS, at};
@@ -18,26 +19,26 @@ use crate::value::Value;
 
 /// Number of fields.
 pub const OPTIONS: usize = 64;
-/// Bytes of all options together.
+/// Bytes for all options together.
 pub const SPACE: usize = WORDS * 8 - at::TUN_METADATA;
-/// Most bytes of one option's body (RFC 8926 section 3.5).
+/// Largest body of one option, in bytes (RFC 8926 section 3.5).
 pub const LONGEST: usize = 124;
 
-/// Bytes between the ends of neighbours.
+/// Bytes between the ends of neighbouring options.
 const STEP: usize = 4;
 
-/// Byte of the key behind the last of an option.
+/// Returns the offset in the key of the byte after an option.
 pub const fn end(option: usize) -> usize {
     WORDS * 8 - option % (SPACE / STEP) * STEP
 }
 
-/// Most bytes that an option can have where it lies.
+/// Returns how many bytes an option can have at its place.
 pub const fn capacity(option: usize) -> usize {
     let room = end(option) - at::TUN_METADATA;
     if room < LONGEST { room } else { LONGEST }
 }
 
-/// Where an option of some length lies.
+/// The bytes of the key for an option of a given length.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Place {
     /// The first byte of the key.
@@ -47,7 +48,7 @@ pub struct Place {
 }
 
 impl Place {
-    /// None when it does not fit.
+    /// Returns the place; None if the option does not fit.
     pub fn new(option: usize, length: usize) -> Option<Place> {
         (option < OPTIONS && length <= capacity(option)).then(|| Place {
             start: end(option) - length,
@@ -55,21 +56,21 @@ impl Place {
         })
     }
 
-    /// Whether two share a byte, or would if they were not empty.
+    /// Returns whether two places share a byte, or would if they were not empty.
     pub fn overlaps(self, other: Place) -> bool {
         self.end == other.end || self.start < other.end && other.start < self.end
     }
 }
 
 impl Field {
-    /// The number of an option's field; None for other fields.
+    /// Returns the number of a tunnel option's field; None for other fields.
     #[inline]
     pub fn tunnel_option(self) -> Option<usize> {
         (self >= Field::TunMetadata0 && self <= Field::TunMetadata63)
             .then(|| self as usize - Field::TunMetadata0 as usize)
     }
 
-    /// The field of an option; `option` is below [`OPTIONS`].
+    /// Returns the field of an option; `option` must be below [`OPTIONS`].
     pub fn of_tunnel_option(option: usize) -> Field {
         assert!(option < OPTIONS);
         FIELDS[Field::TunMetadata0 as usize + option].field
@@ -77,7 +78,7 @@ impl Field {
 }
 
 impl Match {
-    /// The options that are named, a bit each.
+    /// Returns the options that the match names, as a bit set.
     pub fn options(&self) -> u64 {
         let word = self
             .words()
@@ -86,7 +87,7 @@ impl Match {
         word.map_or(0, |entry| u64::from_be(entry.mask))
     }
 
-    /// Bytes that an option may have beside the others that are named.
+    /// Returns how many bytes an option can have next to the other options that the match names.
     fn room(&self, option: usize) -> usize {
         let own = end(option);
         let named = self.options();
@@ -95,9 +96,9 @@ impl Match {
         capacity(option).min(own - below.unwrap_or(0).min(own))
     }
 
-    /// Takes from the named option that lies above a new one what reached down into the new one's
-    /// place. False, and nothing is taken, if it said something there: zeros of an option all
-    /// of whose bytes count say nothing.
+    /// Shortens the named option above a new one if it reaches down into the new one's place.
+    /// Returns false, and changes nothing, if it has values there; zeros of an option that is
+    /// matched as a whole do not count.
     fn make_room(&mut self, option: usize) -> bool {
         let own = end(option);
         let named = self.options();
@@ -118,9 +119,9 @@ impl Match {
         true
     }
 
-    /// Names an option: it must be there, and have these bits, which are right-aligned. Without a
-    /// mask all of its bytes count, as many as there are, and those in front of `value` are
-    /// zero. False when it does not fit, or has been named before.
+    /// Matches an option: it must be present and have these right-aligned bits. Without a mask, all
+    /// of its bytes are compared, and those in front of `value` must be zero. Returns false if it
+    /// does not fit or the match names it already.
     pub fn set_option(&mut self, option: usize, value: &[u8], mask: Option<&[u8]>) -> bool {
         let bit = 1_u64 << option;
         let fits =
@@ -134,7 +135,7 @@ impl Match {
         let kept = room.min(value.len());
         values[room - kept..].copy_from_slice(&value[value.len() - kept..]);
         masks[room - kept..].copy_from_slice(&mask[value.len() - kept..]);
-        // What was cut off counts only if it said something.
+        // Bytes that were cut off matter only if they were compared.
         if mask[..value.len() - kept].iter().any(|byte| *byte != 0) || !self.make_room(option) {
             return false;
         }
@@ -145,7 +146,7 @@ impl Match {
         true
     }
 
-    /// Likewise, where all bytes that there are count.
+    /// Like [`Match::set_option`], comparing all bytes that the option has.
     pub fn set_whole_option(&mut self, option: usize, value: &[u8]) -> bool {
         let room = self.room(option);
         let mut whole = Value::zero(room.max(value.len()));
@@ -154,8 +155,8 @@ impl Match {
         self.set_option(option, &whole, None)
     }
 
-    /// What is said about an option: value and mask, right-aligned, up to where the next one
-    /// begins; None when it is not named.
+    /// Returns value and mask of an option, right-aligned, up to where the next option begins; None
+    /// if the match does not name it.
     pub fn option(&self, option: usize) -> Option<(Value, Value)> {
         if self.options() >> option & 1 == 0 {
             return None;
@@ -164,7 +165,7 @@ impl Match {
         Some(self.bytes(end(option) - room, room))
     }
 
-    /// Forgets an option.
+    /// Removes an option from the match.
     pub fn clear_option(&mut self, option: usize) {
         if self.options() >> option & 1 == 1 {
             let room = self.room(option);
@@ -234,7 +235,7 @@ mod tests {
         }
     }
 
-    /// Options that end at one place, or one in the middle of another.
+    /// Options that end at the same place, or one within another.
     #[test]
     fn what_has_been_said_is_not_lost_to_a_new_name() {
         let round = SPACE / STEP;
@@ -243,19 +244,19 @@ mod tests {
             assert!(matching.set_whole_option(option, value));
             matching
         };
-        // 4 of one option, and that another be there which has the same place.
+        // 4 bytes of one option, and then the presence of another that has the same place.
         let mut matching = whole(&[4], 20);
         let before = matching.clone();
         assert!(!matching.set_option(20 + round, &[], None));
         assert_eq!(matching, before, "a refused name leaves a match as it was");
-        // Zeros all the way give way.
+        // An option that is zero throughout gives way.
         let mut matching = whole(&[], 20);
         assert!(matching.set_option(20 + round, &[], None));
         assert!(matching.option(20).unwrap().1.is_empty());
         matching.clear_option(20);
         matching.clear_option(20 + round);
         assert_eq!(matching, Match::any());
-        // Eight bytes that count, and a name where the first four of them are.
+        // Eight bytes that are compared, and then an option in place of the first four of them.
         let mut matching = Match::any();
         assert!(matching.set_option(0, &[1, 0, 0, 0, 0, 0, 0, 2], Some(&[0xff; 8])));
         let before = matching.clone();

@@ -1,12 +1,12 @@
-//! From a frame's bytes to a flow key.
+//! Parses a frame's bytes into a flow key.
 //!
 //! The common case (Ethernet, at most one VLAN tag, IPv4 without options, whole TCP or UDP header)
-//! is decided by a few compares and written as five words. Everything else goes to `general`, which
-//! walks header by header. What a lying packet reads as is what Open vSwitch's flow extraction
-//! makes of it: headers before the lie count, those from it on are absent.
+//! is recognised by a few compares and written as five words. Everything else goes to `general`,
+//! which walks header by header. Invalid packets are read as by Open vSwitch's flow extraction:
+//! headers in front of the invalid one count, that one and all behind it are absent.
 //!
-//! A header is looked for only in the first segment. Where it lies deeper in the frame, [`parse`]
-//! says [`Malformed::Split`]; [`parse_frame`] then moves bytes forward and parses again.
+//! Only the first segment is searched for headers. If one lies beyond it, [`parse`] returns
+//! [`Malformed::Split`]; [`parse_frame`] then moves bytes forward and parses again.
 
 mod general;
 mod others;
@@ -22,16 +22,16 @@ use std::sync::atomic::{AtomicU8, Ordering};
 pub(crate) use general::{ETH_TYPE_MIN, VLAN_PRESENT};
 pub use others::{MoreWords, other_words};
 
-/// Bytes of a frame in which headers are looked for. What lies beyond is not reached
-/// ([`Malformed::Split`]); it bounds the walk over extension headers and label stacks.
+/// Bytes of a frame in which headers are searched, as if the packet ended there; this bounds the
+/// walk over extension headers and label stacks.
 pub const HEADERS_LIMIT: usize = 1024;
 
-/// The words that are filled from the packet's bytes; the others hold metadata and are only set to
-/// zero.
+/// The words that are filled from the packet's bytes; the others hold metadata and are only
+/// cleared.
 pub const PACKET_WORDS: WordSet =
     WordSet(WordSet::MINI_KEY.0 | 0x1ff_8000 | 1 << (at::PBB_ISID / 8));
 
-/// Why parsing ended early. The key holds what came before.
+/// Why parsing ended early. The key holds the headers before that.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Malformed {
@@ -55,7 +55,7 @@ pub enum Malformed {
     Ipv6PayloadLength,
     /// An IPv6 extension header reaches beyond the payload.
     Ipv6Extension,
-    /// A first fragment or whole packet that ends inside its transport header.
+    /// A first fragment or whole packet ends inside its transport header.
     Transport,
     /// Headers reach beyond the first segment.
     Split,
@@ -81,7 +81,7 @@ impl Malformed {
         Malformed::Pbb,
     ];
 
-    /// The name of its counter.
+    /// Returns the name of its counter.
     pub fn name(self) -> &'static str {
         match self {
             Malformed::Ethernet => "malformed_ethernet",
@@ -107,14 +107,13 @@ pub struct Layers {
     /// First byte after the Ethernet header, VLAN tags, LLC/SNAP and MPLS labels; that of a PBB
     /// service tag. 0 in frames shorter than an Ethernet header.
     pub l3: u16,
-    /// First byte after the IP header and its extension headers; 0 when there is no sound IP
-    /// header.
+    /// First byte after the IP header and its extension headers; 0 without a valid IP header.
     pub l4: u16,
-    /// First byte after the IP packet (padding may follow); the frame's length when there is no
-    /// sound IP header.
+    /// First byte after the IP packet (padding may follow); the frame's length without a valid IP
+    /// header.
     pub end: u32,
-    /// Whether the transport header of TCP, UDP, SCTP, ICMP, IGMP or ICMPv6 is whole, and its
-    /// fields are in the key. False for later fragments.
+    /// Whether the header of TCP, UDP, SCTP, ICMP, IGMP or ICMPv6 is complete, and its fields are
+    /// in the key. False for later fragments.
     pub transport: bool,
     /// VLAN tags read (0 to the limit).
     pub vlans: u8,
@@ -122,7 +121,7 @@ pub struct Layers {
     pub malformed: Option<Malformed>,
 }
 
-/// How many VLAN tags are read; the next header after the last is taken at face value.
+/// How many VLAN tags are read; the Ethertype behind the last one is not interpreted as a tag.
 static VLAN_LIMIT: AtomicU8 = AtomicU8::new(1);
 
 /// Sets how many VLAN tags [`parse`] reads, 1 or 2 (`other_config:vlan-limit`, where 0 means 2).
@@ -133,7 +132,7 @@ pub fn set_vlan_limit(limit: u8) {
     VLAN_LIMIT.store(limit, Ordering::Relaxed);
 }
 
-/// How many VLAN tags [`parse`] reads.
+/// Returns how many VLAN tags [`parse`] reads.
 pub fn vlan_limit() -> u8 {
     VLAN_LIMIT.load(Ordering::Relaxed)
 }
@@ -143,7 +142,7 @@ fn load<const N: usize>(bytes: &[u8], offset: usize) -> [u8; N] {
     bytes[offset..offset + N].try_into().unwrap()
 }
 
-/// Ethertypes as they read in a little-endian load, and lengths that the common case knows.
+/// Ethertypes as little-endian loads read them, and header lengths of the common case.
 const IPV4: u16 = 0x0800u16.swap_bytes();
 const VLAN: u16 = 0x8100u16.swap_bytes();
 const PRESENT: u16 = VLAN_PRESENT.swap_bytes();
@@ -151,7 +150,7 @@ pub(crate) const ETHERNET_LEN: usize = 14;
 pub(crate) const TAG_LEN: usize = 4;
 pub(crate) const IPV4_LEN: usize = 20;
 pub(crate) const IPV6_LEN: usize = 40;
-/// IPv4 without options and the longest transport header that is read at once.
+/// IPv4 without options and the longest transport header that is loaded at once.
 pub(crate) const COMMON_LEN: usize = 20 + 20;
 const LOW_48: u64 = 0xffff_ffff_ffff;
 /// Words of [`WordSet::MINI_KEY`].
@@ -160,9 +159,8 @@ pub const MINI_KEY_WORDS: usize = WordSet::MINI_KEY.len();
 /// Fills `key` from the frame whose first segment is `head` and whose length over all segments is
 /// `total_len`.
 ///
-/// Always filled: [`WordSet::MINI_KEY`]. Of the other words only those in `needed`: from the packet
-/// where they are in [`PACKET_WORDS`], else set to zero. Words outside both hold anything
-/// afterwards.
+/// Always fills [`WordSet::MINI_KEY`]. Of the other words, fills only those in `needed`: from the
+/// packet if they are in [`PACKET_WORDS`], else with zero. All others are undefined afterwards.
 #[inline]
 pub fn parse(
     head: &[u8],
@@ -176,8 +174,8 @@ pub fn parse(
     layers
 }
 
-/// [`parse`] that writes the layers in their place: returned, they would be put together from small
-/// stores and copied by a wide load, which waits for all of them (a third of the time of a burst).
+/// [`parse`] that writes the layers in place: a returned value would be assembled from small stores
+/// and copied by a wide load, which must wait for all of them (a third of the time of a burst).
 #[inline(always)]
 fn parse_into(
     head: &[u8],
@@ -199,10 +197,10 @@ fn parse_into(
     }
 }
 
-/// The common case; None, with the key's mini keys undefined, when the packet is another one.
+/// Parses the common case; None, with the key's first words undefined, for any other packet.
 ///
-/// Words are put together as little-endian numbers, whose lowest byte is the first in memory;
-/// `to_le` makes them native.
+/// Words are assembled as little-endian numbers, whose lowest byte is the first in memory; `to_le`
+/// makes them native.
 #[inline(always)]
 fn common(head: &[u8], total_len: usize, in_port: u32, key: &mut FlowKey) -> Option<Layers> {
     let words = key
@@ -213,7 +211,7 @@ fn common(head: &[u8], total_len: usize, in_port: u32, key: &mut FlowKey) -> Opt
     Some(extent.layers())
 }
 
-/// What a packet of a common kind is of.
+/// Network protocol of a packet of a common kind.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]
 pub enum Network {
@@ -226,25 +224,25 @@ pub enum Network {
     Arp = 2,
 }
 
-/// Where the headers of a packet of a common kind ([`mini_key`]) lie: enough to tell its
+/// Where the headers of a packet of a common kind ([`mini_key`]) are: enough to derive its
 /// [`Layers`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(C)]
 pub struct Extent {
-    /// The first byte behind the Ethernet header and tag, and 256 times the [`Network`].
+    /// The first byte behind the Ethernet header and tag, plus 256 times the [`Network`].
     place: u16,
-    /// Length of the IP packet; in ARP of all behind the Ethernet header and tag.
+    /// Length of the IP packet; for ARP, of everything behind the Ethernet header and tag.
     pub length: u16,
 }
 
 impl Extent {
-    /// That of a packet of which nothing is known.
+    /// The extent of a packet of which nothing is known.
     pub const ZERO: Extent = Extent {
         place: 0,
         length: 0,
     };
 
-    /// `l3`: the first byte behind the Ethernet header and tag.
+    /// Makes an extent; `l3` is the first byte behind the Ethernet header and tag.
     #[inline(always)]
     const fn new(l3: usize, network: Network, length: u16) -> Extent {
         Extent {
@@ -253,7 +251,7 @@ impl Extent {
         }
     }
 
-    /// Its bytes, for code that puts it together of those.
+    /// Returns the bytes of an extent, for code that assembles it bytewise.
     #[cfg(target_arch = "x86_64")]
     pub(crate) const fn bytes(l3: usize, network: Network, length: u16) -> [u8; 4] {
         let extent = Extent::new(l3, network, length);
@@ -261,7 +259,7 @@ impl Extent {
         [a, b, c, d]
     }
 
-    /// The layers of a packet that [`mini_key`] has read.
+    /// Returns the layers of a packet that [`mini_key`] has read.
     #[inline(always)]
     pub fn layers(self) -> Layers {
         Layers {
@@ -274,13 +272,13 @@ impl Extent {
         }
     }
 
-    /// First byte of the IP header or ARP packet: 14, or 18 behind a tag.
+    /// Returns the first byte of the IP header or ARP packet: 14, or 18 behind a tag.
     #[inline(always)]
     pub fn l3(self) -> u16 {
         self.place & 0xff
     }
 
-    /// What the packet is of.
+    /// Returns the packet's network protocol.
     #[inline(always)]
     pub fn network(self) -> Network {
         match self.place >> 8 {
@@ -290,7 +288,7 @@ impl Extent {
         }
     }
 
-    /// First byte behind the IP header; 0 in ARP.
+    /// Returns the first byte behind the IP header; 0 for ARP.
     #[inline(always)]
     pub fn l4(self) -> u16 {
         match self.network() {
@@ -300,7 +298,7 @@ impl Extent {
         }
     }
 
-    /// Whether it is a packet of IPv4. Others have more to tell than the mini keys hold
+    /// Returns whether the packet is IPv4. Others have fields that the mini key lacks
     /// ([`MoreWords`]).
     #[inline(always)]
     pub fn is_ipv4(self) -> bool {
@@ -308,8 +306,8 @@ impl Extent {
     }
 }
 
-/// The mini keys of a packet of the common kinds: those of [`common_words`], and of
-/// [`other_words`]. None, with `words` undefined, when it is another one.
+/// Reads the mini key of a packet of the common kinds, by [`common_words`] or [`other_words`].
+/// None, with `words` undefined, for any other packet.
 #[inline(always)]
 pub fn mini_key(
     head: &[u8],
@@ -321,16 +319,16 @@ pub fn mini_key(
         .or_else(|| other_words(head, total_len, in_port, words))
 }
 
-/// What a header of Ethernet with at most one tag says: numbers as little-endian loads have them.
+/// An Ethernet header with at most one tag; numbers as little-endian loads read them.
 struct Ethernet {
     eth_type: u16,
-    /// With [`PRESENT`]; 0 without a tag.
+    /// Includes [`PRESENT`]; 0 without a tag.
     tci: u16,
-    /// Where the next header begins.
+    /// Offset of the next header.
     l3: usize,
 }
 
-/// Reads that header of a frame of which at least 18 bytes are at hand.
+/// Reads the Ethernet header of a frame of which at least 18 bytes are available.
 #[inline(always)]
 fn ethernet(head: &[u8]) -> Ethernet {
     let eth_type = u16::from_le_bytes(load(head, 12));
@@ -348,9 +346,9 @@ fn ethernet(head: &[u8]) -> Ethernet {
     }
 }
 
-/// The words of [`WordSet::MINI_KEY`] of a packet of the common case: Ethernet, at most one VLAN
-/// tag, IPv4 without options and not a fragment, whole TCP or UDP header. None, with `words`
-/// undefined, when it is another one; nothing is said then about whether it is sound.
+/// Reads the words of [`WordSet::MINI_KEY`] of a packet of the common case: Ethernet, at most one
+/// VLAN tag, IPv4 without options and not a fragment, whole TCP or UDP header. None, with `words`
+/// undefined, for any other packet, valid or not.
 #[inline(always)]
 pub fn common_words(
     head: &[u8],
@@ -363,7 +361,7 @@ pub fn common_words(
     }
     let Ethernet { eth_type, tci, l3 } = ethernet(head);
     let packet = head.get(l3..l3 + COMMON_LEN)?;
-    // Version and header length, then the fragment word without "do not fragment" and the reserved
+    // Version and header length, then the fragment word without "don't fragment" and the reserved
     // bit.
     let fragment = u16::from_le_bytes(load(packet, 6)) & 0xff3f;
     if eth_type != IPV4 || packet[0] != 0x45 || fragment != 0 {
@@ -382,7 +380,7 @@ pub fn common_words(
         }
         _ => return None,
     };
-    // A negative difference wraps to a large one. More than 64 KiB behind the packet is no padding
+    // A negative difference wraps to a large one. More than 64 KiB behind the packet is not padding
     // (see `general`).
     let padding = total_len.wrapping_sub(l3 + length);
     if length < 20 + transport_len || padding > 0xffff {
@@ -402,7 +400,7 @@ pub fn common_words(
     Some(Extent::new(l3, Network::Ipv4, length as u16))
 }
 
-/// [`parse`] on a frame, which is linearized where its headers do not lie in the first segment.
+/// Parses a frame; linearizes it if its headers are not in the first segment.
 #[inline]
 pub fn parse_frame<F: Frame>(
     frame: &mut F,
@@ -415,7 +413,7 @@ pub fn parse_frame<F: Frame>(
     layers
 }
 
-/// [`parse_frame`] that writes the layers in their place.
+/// [`parse_frame`] that writes the layers in place.
 #[inline(always)]
 pub fn parse_frame_into<F: Frame>(
     frame: &mut F,
@@ -433,7 +431,7 @@ pub fn parse_frame_into<F: Frame>(
 /// The rare case of [`parse_frame`]. A frame that cannot be linearized stays `Split`.
 #[cold]
 fn gather<F: Frame>(frame: &mut F, in_port: u32, needed: WordSet, key: &mut FlowKey) -> Layers {
-    // Most headers fit in the first step; buffers always have room for that much.
+    // The headers of most packets fit the first step; buffers always have room for that much.
     for reach in [256, HEADERS_LIMIT] {
         if frame.head().len() >= reach || !frame.linearize(reach) {
             continue;
@@ -446,7 +444,7 @@ fn gather<F: Frame>(frame: &mut F, in_port: u32, needed: WordSet, key: &mut Flow
     parse(frame.head(), frame.len(), in_port, needed, key)
 }
 
-/// [`parse_frame`] of a frame that has been edited: reads `vlan_limit` tags and fills all of
+/// [`parse_frame`] for a frame that has been edited: reads `vlan_limit` tags and fills all of
 /// [`PACKET_WORDS`].
 #[cold]
 pub(crate) fn again<F: Frame>(frame: &mut F, key: &mut FlowKey, vlan_limit: u8) -> Layers {
@@ -463,7 +461,7 @@ pub(crate) fn again<F: Frame>(frame: &mut F, key: &mut FlowKey, vlan_limit: u8) 
 }
 
 /// [`parse_frame`] that reads any number of VLAN tags and goes on behind MPLS labels and PBB
-/// headers, for those who look for the innermost layers and not for what rules match.
+/// headers, for callers that need the innermost layers, not what rules match.
 pub(crate) fn innermost<F: Frame>(frame: &mut F, key: &mut FlowKey) -> Layers {
     let all = |frame: &F, key: &mut FlowKey| general::innermost(frame.head(), frame.len(), key);
     let layers = all(frame, key);
@@ -473,7 +471,7 @@ pub(crate) fn innermost<F: Frame>(frame: &mut F, key: &mut FlowKey) -> Layers {
     layers
 }
 
-/// [`parse`] with a limit of tags of its own.
+/// [`parse`] with its own limit of tags.
 #[cfg(test)]
 pub(crate) fn with_limit(
     bytes: &[u8],
@@ -485,13 +483,13 @@ pub(crate) fn with_limit(
     general::extract(bytes, bytes.len(), in_port, needed, key, vlan_limit)
 }
 
-/// How many frames ahead memory is fetched.
+/// How many frames ahead memory is prefetched.
 const AHEAD: usize = 4;
 
-/// [`parse_frame`] on all of `frames`, which came in through one port; key and layers `n` are frame
-/// `n`'s.
+/// Runs [`parse_frame`] on all of `frames`, which came in through one port; `keys[n]` and
+/// `layers[n]` belong to frame `n`.
 ///
-/// Only as many frames are parsed as `keys` and `layers` have room for; the number is returned.
+/// Parses only as many frames as `keys` and `layers` have room for, and returns that number.
 pub fn parse_burst<F: Frame>(
     frames: &mut [F],
     in_port: u32,
@@ -518,13 +516,13 @@ pub fn parse_burst<F: Frame>(
     count
 }
 
-/// Asks the processor to fetch the first bytes.
+/// Prefetches the first cache line of `bytes`.
 #[inline(always)]
 pub fn prefetch(bytes: &[u8]) {
     prefetch_at(bytes.as_ptr());
 }
 
-/// Asks the processor to fetch what is at an address, which need not be one of anything.
+/// Prefetches the cache line at an address, which need not be valid.
 #[inline(always)]
 pub fn prefetch_at<T>(place: *const T) {
     #[cfg(target_arch = "x86_64")]

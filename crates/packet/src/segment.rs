@@ -1,9 +1,9 @@
-//! Segmentation in software, for devices that cannot do it: one large TCP or UDP frame becomes many
-//! that fit the link.
+//! Segmentation in software (GSO), for devices that cannot do it: cuts a large TCP or UDP frame
+//! into many that fit the link.
 //!
-//! What a device would do (virtio 1.1 section 5.1.6, and the kernel's generic segmentation):
-//! headers are repeated, lengths, IPv4 identification, TCP sequence number and flags follow, and
-//! every segment gets its own checksums.
+//! Does what a device would do (virtio 1.1 section 5.1.6, and the kernel's generic segmentation):
+//! repeats the headers, adapts lengths, IPv4 identification, TCP sequence number and flags, and
+//! gives every segment its own checksums.
 
 use crate::checksum::{self, Sum};
 use crate::frame::{Frame, Gso, Offload};
@@ -11,17 +11,18 @@ use crate::key::{FlowKey, at};
 use crate::parse::{self, Layers};
 use smallvec::SmallVec;
 
-/// The smallest segments of TCP that a frame is cut into, in bytes of payload: what Linux lets a
-/// peer ask for (`tcp_min_snd_mss`). 64 KiB in smaller ones are only good for keeping others busy.
+/// The smallest TCP segments that a frame is cut into, in payload bytes: what Linux lets a peer ask
+/// for (`tcp_min_snd_mss`). Cutting 64 KiB into smaller ones would only keep others busy.
 pub const MIN_TCP_SIZE: u16 = 48;
 
-/// Segments that one frame of UDP may become, as in Linux (`UDP_MAX_SEGMENTS`). They may be short.
+/// Most segments that one UDP frame may become, as in Linux (`UDP_MAX_SEGMENTS`). They may be
+/// short.
 pub const MAX_UDP_SEGMENTS: usize = 128;
 
-/// Segments that one frame may become: 64 KiB of payload in the smallest ones.
+/// Most segments that one frame may become: 64 KiB of payload in the smallest ones.
 pub const MAX_SEGMENTS: usize = 1366;
 
-/// Whether so many bytes of payload are not to be cut into segments of `size` bytes.
+/// Returns whether this many payload bytes must not be cut into segments of `size` bytes.
 fn is_refused(gso: Gso, size: u16, payload: usize) -> bool {
     let count = payload.div_ceil(usize::from(size).max(1));
     size == 0
@@ -32,8 +33,8 @@ fn is_refused(gso: Gso, size: u16, payload: usize) -> bool {
         }
 }
 
-/// Whether a frame asks for segments that are too small ([`SegmentError::Size`]), by what can be
-/// told without a look at its headers: for devices that cut frames themselves.
+/// Returns whether a frame asks for segments that are too small ([`SegmentError::Size`]), as far as
+/// can be told without its headers; for devices that segment in hardware.
 pub fn asks_too_much<F: Frame>(frame: &F) -> bool {
     let offload = frame.offload();
     let headers = usize::from(offload.csum_start) + 8;
@@ -44,14 +45,14 @@ pub fn asks_too_much<F: Frame>(frame: &F) -> bool {
 /// Why a frame could not be segmented.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SegmentError {
-    /// The headers are not what the offload flags say, or they lie outside the frame.
+    /// The headers contradict the offload flags, or lie outside the frame.
     #[error("headers do not fit the offload flags")]
     Headers,
-    /// The segment size is below [`MIN_TCP_SIZE`], or there would be more than [`MAX_SEGMENTS`], or
-    /// of UDP more than [`MAX_UDP_SEGMENTS`].
+    /// The segment size is below [`MIN_TCP_SIZE`], or there would be more than [`MAX_SEGMENTS`]
+    /// (for UDP, [`MAX_UDP_SEGMENTS`]) segments.
     #[error("segment size is too small")]
     Size,
-    /// No memory for a segment; `emitted` were handed out before.
+    /// No memory for a segment; `emitted` segments were handed out before.
     #[error("no memory after {emitted} segments")]
     NoMemory {
         /// Segments handed out.
@@ -59,9 +60,9 @@ pub enum SegmentError {
     },
 }
 
-/// Hands the frame's segments to `emit`, in order, and returns how many there were. A frame that is
-/// not to be segmented is handed on as it is, with its partial checksum finished. Nothing remains
-/// to be done on what is handed out.
+/// Passes the frame's segments to `emit`, in order, and returns their number. A frame that need not
+/// be segmented is passed on whole, with its partial checksum finished. Emitted frames have no
+/// offload work left.
 pub fn segment<F: Frame>(mut frame: F, emit: &mut impl FnMut(F)) -> Result<usize, SegmentError> {
     if frame.offload().gso == Gso::None {
         if !checksum::finish_partial(&mut frame) {
@@ -77,20 +78,19 @@ pub fn segment<F: Frame>(mut frame: F, emit: &mut impl FnMut(F)) -> Result<usize
     Ok(cut.next)
 }
 
-/// A frame that is being cut: its segments come one by one, so that whoever sends them need not
-/// hold all of them at once.
+/// A frame being segmented: yields its segments one by one, so that a sender need not hold all of
+/// them at once.
 pub struct Cut<F> {
     frame: F,
     plan: Plan,
-    /// The segment that comes next.
+    /// Number of the next segment.
     next: usize,
-    /// The last one's bytes.
+    /// Bytes of the last segment made.
     bytes: SmallVec<[u8; 2048]>,
 }
 
 impl<F: Frame> Cut<F> {
-    /// Begins to cut a frame that is to be segmented; one that is not is no frame for this
-    /// ([`SegmentError::Headers`]).
+    /// Begins to segment a frame; [`SegmentError::Headers`] if it is not to be segmented.
     pub fn new(mut frame: F) -> Result<Cut<F>, SegmentError> {
         let plan = Plan::new(&mut frame)?;
         Ok(Cut {
@@ -101,19 +101,19 @@ impl<F: Frame> Cut<F> {
         })
     }
 
-    /// Segments that are still to come.
+    /// Returns the number of segments still to come.
     pub fn left(&self) -> usize {
         self.plan.count - self.next
     }
 
-    /// Gives up the rest, after an error.
+    /// Ends the iteration with an error.
     fn fail(&mut self, error: SegmentError) -> Option<Result<F, SegmentError>> {
         self.plan.count = self.next;
         Some(Err(error))
     }
 }
 
-/// Segments, to which nothing remains to be done. The first error is the last that comes.
+/// Yields segments without offload work. The first error ends the iteration.
 impl<F: Frame> Iterator for Cut<F> {
     type Item = Result<F, SegmentError>;
 
@@ -150,17 +150,17 @@ const TCP_FIN: u8 = 0x01;
 const TCP_PSH: u8 = 0x08;
 const TCP_CWR: u8 = 0x80;
 
-/// How a frame is cut.
+/// How a frame is segmented.
 struct Plan {
     l3: usize,
     l4: usize,
     ipv4: bool,
     protocol: u8,
-    /// Bytes that every segment begins with.
+    /// Bytes of headers that every segment begins with.
     header_len: usize,
     /// Payload bytes in all segments but the last.
     size: usize,
-    /// Where the payload ends.
+    /// Offset of the payload's end.
     end: usize,
     count: usize,
 }
@@ -201,7 +201,7 @@ impl Plan {
         })
     }
 
-    /// Makes a copy of headers and payload the segment `index`.
+    /// Turns a copy of headers and payload into segment `index`.
     fn finish(&self, bytes: &mut [u8], index: usize) {
         let length = bytes.len();
         let set16 = |bytes: &mut [u8], at: usize, value: u16| {
@@ -259,8 +259,8 @@ impl Plan {
     }
 }
 
-/// Bytes up to the end of the transport header with its options, which are moved into the first
-/// segment.
+/// Returns the offset of the end of the transport header with its options, and moves all bytes up
+/// to there into the first segment.
 fn header_len<F: Frame>(
     frame: &mut F,
     layers: &Layers,

@@ -1,17 +1,18 @@
 //! Tunnel headers: VXLAN, Geneve, GRE, NVGRE and GTP-U, over IPv4 and IPv6.
 //!
-//! These are pure codecs: no ports, no routes, no state. What a tunnel's outer header says is a
-//! [`TunnelInfo`], which goes to and from the `tun_*` words of a [`FlowKey`](crate::FlowKey).
+//! Pure codecs: no ports, no routes, no state. A tunnel's outer header is described by a
+//! [`TunnelInfo`], which is converted to and from the `tun_*` words of a
+//! [`FlowKey`](crate::FlowKey).
 //!
-//! * Encapsulation: a [`HeaderSpec`] says what all packets to one remote endpoint have alike. It is
-//!   compiled once into a [`Header`], whose [`push`](Header::push) copies it in front of a frame
-//!   and fills in what differs: lengths, checksums, the key, the source port.
-//! * Decapsulation: [`parse`] checks a frame's outer headers and says what they hold and where the
-//!   inner packet lies; [`decapsulate`] then removes them.
+//! * Encapsulation: a [`HeaderSpec`] describes what all packets to one remote endpoint have in
+//!   common. It is compiled once into a [`Header`], whose [`push`](Header::push) copies it in front
+//!   of a frame and fills in what differs: lengths, checksums, the key, the source port.
+//! * Decapsulation: [`parse`] checks a frame's outer headers and returns what they say and where
+//!   the inner packet is; [`decapsulate`] then removes them.
 //!
-//! What a frame may look like, and what becomes of one that looks otherwise, follows Open vSwitch
-//! 3.1's userspace tunnels (`netdev-native-tnl.c`; ECN and flags as in `ofproto/tunnel.c`), except
-//! where the documentation of an item says so.
+//! Which frames are valid, and what happens to others, follows Open vSwitch 3.1's userspace tunnels
+//! (`netdev-native-tnl.c`; ECN and flags as in `ofproto/tunnel.c`), except where an item's
+//! documentation says otherwise.
 //!
 //! | kind | header | source |
 //! | --- | --- | --- |
@@ -21,7 +22,7 @@
 //! | `nvgre` | GRE whose key is a 24-bit VSID and an 8-bit FlowID | RFC 7637 |
 //! | `gtpu` | UDP, 8 bytes with a 32-bit TEID, optional sequence number; carries bare IP | 3GPP TS 29.281 |
 //!
-//! Not here: STT and ERSPAN, and VXLAN's GPE extension.
+//! Not supported: STT, ERSPAN and VXLAN's GPE extension.
 
 mod decapsulate;
 mod geneve;
@@ -40,11 +41,11 @@ pub use inner::{
     set_source_ports, source_port, source_ports, strip_ethernet,
 };
 
-/// Protocols of tunnels.
+/// Tunnel protocols.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum TunnelKind {
-    /// VXLAN over IPv4 or IPv6; with the Group Policy extension where `gbp` is set. Without it a
-    /// frame that has the extension's flag is refused.
+    /// VXLAN over IPv4 or IPv6, with the Group Policy extension if `gbp` is set. Without it, frames
+    /// with the extension's flag are refused.
     Vxlan {
         /// Whether the Group Policy extension is in use (`exts=gbp` in Open vSwitch).
         gbp: bool,
@@ -73,7 +74,7 @@ impl TunnelKind {
         TunnelKind::Gtpu,
     ];
 
-    /// Its name, which is that of Open vSwitch's interface type where there is one.
+    /// Returns its name: Open vSwitch's interface type, if there is one.
     pub fn name(self) -> &'static str {
         match self {
             TunnelKind::Vxlan { .. } => "vxlan",
@@ -85,7 +86,7 @@ impl TunnelKind {
         }
     }
 
-    /// The UDP port of its registration; None for kinds that are not over UDP.
+    /// Returns its registered UDP port; None for kinds that are not over UDP.
     pub fn udp_port(self) -> Option<u16> {
         match self {
             TunnelKind::Vxlan { .. } => Some(4789),
@@ -95,7 +96,7 @@ impl TunnelKind {
         }
     }
 
-    /// Bits of the tunnel's key: an id has no more.
+    /// Returns the width of the tunnel's key, in bits.
     pub fn key_bits(self) -> u32 {
         match self {
             TunnelKind::Vxlan { .. } | TunnelKind::Geneve | TunnelKind::Nvgre => 24,
@@ -103,7 +104,7 @@ impl TunnelKind {
         }
     }
 
-    /// Whether its outer header may be IPv6, or IPv4 where `ipv6` is false.
+    /// Returns whether its outer header may be IPv6 (with `ipv6`) or IPv4 (without).
     fn allows(self, ipv6: bool) -> bool {
         match self {
             TunnelKind::Gre => !ipv6,
@@ -112,7 +113,7 @@ impl TunnelKind {
         }
     }
 
-    /// The protocol number in the outer IP header.
+    /// Returns the protocol number in the outer IP header.
     pub fn ip_protocol(self) -> u8 {
         if self.udp_port().is_some() { UDP } else { GRE }
     }
@@ -132,21 +133,22 @@ const UDP: u8 = 17;
 const GRE: u8 = 47;
 const IPV4: u16 = 0x0800;
 const IPV6: u16 = 0x86dd;
-/// Transparent Ethernet Bridging (RFC 1701): the Ethertype of an Ethernet frame.
+/// Transparent Ethernet Bridging (RFC 1701): the protocol type of an Ethernet frame in GRE and
+/// Geneve.
 const ETHERNET_BRIDGING: u16 = 0x6558;
 
 const UDP_LEN: usize = 8;
 
-/// VXLAN's flags: the VNI is valid (RFC 7348 section 5).
+/// VXLAN flag: the VNI is valid (RFC 7348 section 5).
 const VXLAN_VNI: u8 = 0x08;
-/// VXLAN's flags: the Group Policy extension is present.
+/// VXLAN flag: the Group Policy extension is present.
 const VXLAN_GBP: u8 = 0x80;
-/// Bits of the Group Policy extension's flags: 0x40, do not learn; 0x08, policy applied.
+/// Flags of the Group Policy extension: 0x40, do not learn; 0x08, policy applied.
 const GBP_FLAGS: u8 = 0x48;
 
-/// Geneve's second byte: a control packet.
+/// Bit of Geneve's second byte: control packet.
 const GENEVE_OAM: u8 = 0x80;
-/// Geneve's second byte: there are critical options.
+/// Bit of Geneve's second byte: there are critical options.
 const GENEVE_CRITICAL: u8 = 0x40;
 
 const GRE_CHECKSUM: u16 = 0x8000;
@@ -155,13 +157,13 @@ const GRE_SEQUENCE: u16 = 0x1000;
 
 /// GTP-U's first byte: version 1, and GTP rather than GTP'.
 const GTPU_VERSION: u8 = 0x30;
-/// The bits of that byte that must be so.
+/// The bits of GTP-U's first byte that [`GTPU_VERSION`] determines.
 const GTPU_VERSION_MASK: u8 = 0xf0;
-/// GTP-U's first byte: extension headers follow.
+/// Bit of GTP-U's first byte: extension headers follow.
 const GTPU_EXTENSION: u8 = 0x04;
-/// GTP-U's first byte: the sequence number counts.
+/// Bit of GTP-U's first byte: the sequence number is valid.
 const GTPU_SEQUENCE: u8 = 0x02;
-/// GTP-U's first byte: any of the flags that make the header 4 bytes longer.
+/// Bits of GTP-U's first byte, each of which makes the header 4 bytes longer.
 const GTPU_OPTIONAL: u8 = 0x07;
-/// GTP-U's message type of a packet of a user (G-PDU).
+/// GTP-U's message type of a user's packet (G-PDU).
 const GTPU_G_PDU: u8 = 255;

@@ -2,23 +2,23 @@
 
 use smallvec::SmallVec;
 
-/// Bytes of a field's value, in network byte order, as many as the field's bytes in the key. Up to
-/// 16 bytes lie in place.
+/// The bytes of a field's value in network order, as many as the field has in the key. Up to 16
+/// bytes are stored inline.
 #[derive(Clone, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
 pub struct Value(SmallVec<[u8; 16]>);
 
 impl Value {
-    /// A value of `len` zero bytes.
+    /// Returns a value of `len` zero bytes.
     pub fn zero(len: usize) -> Value {
         Value(SmallVec::from_elem(0, len))
     }
 
-    /// A copy of `bytes`.
+    /// Copies `bytes`.
     pub fn from_bytes(bytes: &[u8]) -> Value {
         Value(SmallVec::from_slice(bytes))
     }
 
-    /// The low `len` bytes of `value`; `len` may exceed 16, then zeroes go in front.
+    /// Returns the low `len` bytes of `value`; beyond 16, zeros are put in front.
     pub fn from_u128(value: u128, len: usize) -> Value {
         let mut out = Value::zero(len);
         let bytes = value.to_be_bytes();
@@ -27,12 +27,13 @@ impl Value {
         out
     }
 
-    /// A value whose low `bits` bits are one, in `len` bytes.
+    /// Returns a value of `len` bytes whose low `bits` bits are one.
     pub fn ones(bits: usize, len: usize) -> Value {
         Value::ones_at(0, bits, len)
     }
 
-    /// A value of `len` bytes in which `bits` bits are one, the lowest of them bit `shift`.
+    /// Returns a value of `len` bytes with `bits` consecutive one bits, the lowest of them bit
+    /// `shift`.
     pub fn ones_at(shift: usize, bits: usize, len: usize) -> Value {
         let mut out = Value::zero(len);
         for bit in shift..(shift + bits).min(len * 8) {
@@ -41,19 +42,19 @@ impl Value {
         out
     }
 
-    /// The low 128 bits as a number.
+    /// Returns the low 128 bits as a number.
     pub fn to_u128(&self) -> u128 {
         self.0
             .iter()
             .fold(0, |value, byte| value << 8 | u128::from(*byte))
     }
 
-    /// The low 64 bits as a number.
+    /// Returns the low 64 bits as a number.
     pub fn to_u64(&self) -> u64 {
         self.to_u128() as u64
     }
 
-    /// Whether every bit is zero.
+    /// Returns whether every bit is zero.
     pub fn is_zero(&self) -> bool {
         self.0.iter().all(|byte| *byte == 0)
     }

@@ -1,7 +1,7 @@
-//! Header views: one protocol's header over bytes, each field read and written by name.
+//! Header views: one protocol's header over bytes, with getters and setters of its fields.
 //!
-//! They are the obvious way to look at a packet, for builders, tests, traces and whatever is not in
-//! a hurry. A view made by `new_checked` has all of its header's bytes, so its accessors never
+//! Views are the straightforward way to look at a packet, for builders, tests, traces and other
+//! slow paths. `new_checked` ensures that all bytes of the header are there, so accessors never
 //! panic.
 
 use std::ops::Range;
@@ -30,7 +30,7 @@ pub use tcp::Tcp;
 pub use udp::Udp;
 pub use vlan::Vlan;
 
-/// A header does not fit in its bytes, or lies about its length.
+/// A header does not fit in its bytes, or its length field is wrong.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{0} does not fit in its bytes")]
 pub struct Truncated(pub &'static str);
@@ -39,7 +39,7 @@ fn array<const N: usize>(bytes: &[u8], field: Range<usize>) -> [u8; N] {
     bytes[field].try_into().unwrap()
 }
 
-/// Defines a view: its name and what it is, its shortest length, and how its bytes are had.
+/// Defines a view: documentation, name and shortest length.
 macro_rules! view {
     ($(#[$meta:meta])* $name:ident, $length:expr) => {
         $(#[$meta])*
@@ -50,7 +50,8 @@ macro_rules! view {
             /// Bytes of the header without options.
             pub const LEN: usize = $length;
 
-            /// A view of the bytes, when they hold at least the header without options.
+            /// Makes a view of the bytes; an error if they are shorter than the header without
+            /// options.
             pub fn new_checked(bytes: B) -> Result<Self, $crate::wire::Truncated> {
                 if bytes.as_ref().len() < $length {
                     return Err($crate::wire::Truncated(stringify!($name)));
@@ -62,7 +63,7 @@ macro_rules! view {
                 self.0.as_ref()
             }
 
-            /// The bytes back.
+            /// Returns the bytes.
             pub fn into_inner(self) -> B {
                 self.0
             }

@@ -1,10 +1,10 @@
-//! What rules cost a worker, in cycles: its whole turns over ports in memory, under the rules and
-//! under a reference.
+//! Measures what rules cost a worker, in cycles: whole turns over ports in memory, under the rules
+//! and under a reference.
 //!
-//! Ports and rules do not cost their sum: a packet that is copied from cold memory is waited for by
-//! whoever reads it first. So ports are measured with a [`Reference`] in force, the simplest rules
-//! that make a worker read packets, or not read them; and rules are measured by how much more than
-//! the reference they take, over ports that behave as the real ones do.
+//! The costs of ports and rules do not simply add up: whoever reads a packet first waits for it if
+//! it was copied from cold memory. So ports are measured under a [`Reference`], the simplest rules
+//! that make a worker read packets, or leave them unread; and rules are measured by how much longer
+//! than the reference they take, over ports that behave like the real ones.
 
 use crate::machine::Watch;
 use crate::memory::{self, Buffer, Sink, Source, Store};
@@ -24,24 +24,24 @@ use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Packets of a round at least.
+/// Fewest packets of a round.
 pub const ROUND_MIN: usize = 65_536;
-/// How long rules and reference work at a time over ports in memory: they take turns.
+/// How long rules and reference run at a time over ports in memory, in turns.
 const SLICE: Duration = Duration::from_millis(8);
-/// Sizes of batches by which sending is told apart into calls and packets.
+/// Two batch sizes, to separate the costs of sending per call and per packet.
 const BATCHES: (usize, usize) = (BURST, 4);
 
-/// Rules to measure ports with.
+/// Simple rules under which ports are measured.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Reference {
-    /// Packets are sent on without being read.
+    /// Packets are forwarded without being read.
     Untouched,
-    /// A packet's headers are read, and it is sent on.
+    /// Packets are forwarded after their headers were read.
     Touched,
 }
 
 impl Reference {
-    /// What comes nearest to these rules.
+    /// Returns the reference that is closest to these rules.
     pub fn of(rules: &Rules) -> Result<Reference, Error> {
         let mut reader = rules
             .program
@@ -56,12 +56,12 @@ impl Reference {
         })
     }
 
-    /// The rules: what comes in leaves by port 2 or 3.
+    /// Returns the rules, which send all packets to port 2 or 3.
     pub fn rules(self) -> Result<Rules, Error> {
         self.rules_to([2, 3])
     }
 
-    /// The same with other ports.
+    /// Like [`Reference::rules`], with other ports.
     fn rules_to(self, [out, other]: [u32; 2]) -> Result<Rules, Error> {
         let text = match self {
             Reference::Untouched => format!("actions=output:{out}\n"),
@@ -74,31 +74,32 @@ impl Reference {
     }
 }
 
-/// What was found.
+/// Result of measuring a worker.
 #[derive(Clone, Debug)]
 pub struct EngineCost {
     /// Turns under the rules.
     pub rules: Turns,
     /// Turns under the reference.
     pub reference: Turns,
-    /// What a policer costs a packet that comes in; nothing where that was not asked.
+    /// What a policer costs per received packet; zero if not requested.
     pub police_in: Spread,
-    /// What a policer costs a packet that leaves, likewise.
+    /// What a policer costs per sent packet, likewise.
     pub police_out: Spread,
-    /// The ports in memory.
+    /// Cost of the ports in memory.
     pub ports: PortCost,
 }
 
 impl EngineCost {
-    /// What turns take without the ports.
+    /// Returns what turns take without the ports.
     pub fn without_ports(&self, turns: &Turns) -> Spread {
         let ports = self.ports.receive.median + self.ports.send(turns.sent, turns.batch).median;
         turns.cycles.minus(Spread::exact(ports))
     }
 }
 
-/// Measures the rules' worker under this traffic, and the reference's, in turns: what moves the
-/// machine moves both. So do the reference's with policers, where packets meet any.
+/// Measures a worker under the rules and one under the reference with this traffic, alternating, so
+/// that changes of the machine affect both. Also measures the reference with policers, if packets
+/// pass any.
 pub fn measure(
     rules: &Rules,
     traffic: &Traffic,
@@ -111,7 +112,7 @@ pub fn measure(
     let with_local =
         |ports: &mut dyn Iterator<Item = u32>| -> BTreeSet<u32> { ports.chain([LOCAL]).collect() };
     let round = traffic.arrivals.len().max(ROUND_MIN) as u64;
-    // By ports that packets come in by none leaves again.
+    // Ports that packets arrive by are not used to send.
     let mut free = (1..).filter(|port| stores.iter().all(|(inward, _)| inward != port));
     let out = [free.next(), free.next()].map(|port| port.unwrap_or(LOCAL));
     let all = with_local(&mut trace.out_ports.keys().copied());
@@ -153,19 +154,20 @@ pub fn measure(
     })
 }
 
-/// What a worker's ports police.
+/// Which direction a worker's ports police.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Policer {
-    /// Nothing.
+    /// Neither.
     None,
-    /// What comes in.
+    /// Received packets.
     Inward,
-    /// What leaves.
+    /// Sent packets.
     Outward,
 }
 
 impl Policer {
-    /// A port's settings: what a policer that lets everything pass does, not what it drops.
+    /// Returns port settings with a policer that lets everything pass: measures policing, not
+    /// dropping.
     fn settings(self) -> PortSettings {
         let mut settings = PortSettings::default();
         match self {
@@ -189,7 +191,7 @@ impl Policer {
     }
 }
 
-/// Each ingress port with its frames.
+/// Returns each ingress port with its frames.
 fn stores(traffic: &Traffic) -> Vec<(u32, Arc<Store>)> {
     traffic
         .in_ports()
@@ -241,7 +243,7 @@ fn with_worker(
     Stand::new(rules, ports, setting, effort.cpu)
 }
 
-/// What the ports in memory cost: frames that are received go straight out again.
+/// Measures the ports in memory: received frames are sent at once.
 fn ports_alone(
     stores: &[(u32, Arc<Store>)],
     round: u64,
@@ -263,21 +265,21 @@ fn ports_alone(
     })
 }
 
-/// How ports are measured alone.
+/// How to measure ports without a worker.
 #[derive(Clone, Copy, Debug)]
 pub struct Alone {
-    /// Rounds that count.
+    /// Rounds to measure.
     pub rounds: usize,
-    /// Packets of a round; there should be as many as there are different ones.
+    /// Packets per round; at least as many as the traffic has distinct ones.
     pub round: u64,
-    /// A burst that takes longer was interrupted and does not count, in cycles.
+    /// A burst that takes longer, in cycles, was interrupted and does not count.
     pub interrupted: u64,
 }
 
-/// Hands frames from receive queues to a transmit queue, whole bursts in every other round and
-/// small batches between, and says what each side cost. Before each burst `ready` is told how many
-/// frames the one before had, and may wait until there are others; false ends it all. Fails where
-/// no frames came, or there was not one burst that nothing interrupted.
+/// Moves frames from receive queues to a transmit queue, in whole bursts in every other round and
+/// in small batches in the others, and returns what each side cost. Before each burst, calls
+/// `ready` with the number of frames of the previous one; it may wait for more, and ends the loop
+/// by returning false. Fails if no frames came, or every burst was interrupted.
 pub fn ports_loop<F: packet::Frame>(
     sources: &mut [Box<dyn RxQueue<F>>],
     sink: &mut Box<dyn TxQueue<F>>,
@@ -322,8 +324,8 @@ pub fn ports_loop<F: packet::Frame>(
                     }
                 }
                 let sent = cycles();
-                // As for a worker's turns. Rounds of thousands of ports are long, and where others
-                // want the processor hardly one of them is not interrupted.
+                // As for a worker's turns. Rounds of thousands of ports are long, and on a busy
+                // processor hardly one of them is not interrupted.
                 if sent.wrapping_sub(start) >= interrupted {
                     continue;
                 }
@@ -351,7 +353,7 @@ pub fn ports_loop<F: packet::Frame>(
     Ok(PortCost::of_rounds(receive, batches.0, batches.1))
 }
 
-/// What it costs to read the counter of cycles.
+/// Returns what reading the cycle counter costs, in cycles.
 pub fn reading_cycles() -> u64 {
     let read = || {
         let start = cycles();
@@ -360,8 +362,8 @@ pub fn reading_cycles() -> u64 {
     (0..1000).map(|_| read()).min().unwrap_or(0)
 }
 
-/// Does something on a thread of its own, on this processor if one is named. Fails where that
-/// cannot be had, or a thread, and where what is done does or panics.
+/// Runs `work` on a thread of its own, on this processor if one is named. Fails if the thread or
+/// the processor is not available, or if `work` fails or panics.
 pub fn on_a_thread<T: Send>(
     cpu: Option<usize>,
     work: impl FnOnce() -> Result<T, Error> + Send,

@@ -1,4 +1,4 @@
-//! What is behind the ports that packets come and leave by, and how many of them meet it.
+//! The devices behind the ports that packets arrive and leave by, and the share of packets of each.
 
 use crate::ports::{Device, Shares};
 use crate::trace::Trace;
@@ -10,13 +10,13 @@ use std::collections::BTreeMap;
 pub enum Kind {
     /// A device whose cost is measured.
     Measured(Device),
-    /// Nothing that costs anything.
+    /// Memory, which costs nothing.
     Memory,
 }
 
 impl Kind {
-    /// The kind of this name; the database's names of guests' ports are as good as ours. None for
-    /// other words.
+    /// Returns the kind of this name; the database's names of vhost-user ports are accepted, too.
+    /// None for other words.
     pub fn named(name: &str) -> Option<Kind> {
         match name {
             "memory" => Some(Kind::Memory),
@@ -27,9 +27,9 @@ impl Kind {
         }
     }
 
-    /// What a port of this type (the database's `Interface.type`) is measured as, and whether that
-    /// is the very type: kernel interfaces of other types are measured as veth, and what has no
-    /// device costs nothing.
+    /// Returns the kind that a port of this type (the database's `Interface.type`) is measured as,
+    /// and whether that is exact: kernel interfaces of other types are measured as veth, and types
+    /// without a device cost nothing.
     pub fn of_type(device: &str) -> (Kind, bool) {
         match device {
             "" | "system" => (Kind::Measured(Device::Veth), true),
@@ -43,7 +43,7 @@ impl Kind {
     }
 }
 
-/// The parts of the packets that come in by, and leave by, ports that are meant.
+/// Returns the shares of packets that arrive and leave by the ports that `meant` selects.
 pub fn shares(traffic: &Traffic, trace: &Trace, meant: &dyn Fn(u32) -> bool) -> Shares {
     let arrivals = traffic.arrivals.iter();
     let received = arrivals.filter(|arrival| meant(arrival.in_port)).count();
@@ -53,17 +53,17 @@ pub fn shares(traffic: &Traffic, trace: &Trace, meant: &dyn Fn(u32) -> bool) -> 
     let all = sum(&mut sent.clone().map(|(_, packets)| *packets));
     let through = sent.filter(|(port, _)| meant(**port));
     let through = sum(&mut through.map(|(_, packets)| *packets));
-    // Where all is dropped, there is nothing that other ports would send.
+    // If all packets are dropped, no other port sends anything.
     let sent = if all == 0.0 { received } else { through / all };
     Shares { received, sent }
 }
 
-/// Parts of the packets that come in by, and leave by, devices of each kind that any meet.
+/// Shares of the packets that arrive and leave by each kind of device that is used.
 #[derive(Clone, PartialEq, Debug)]
 pub struct Kinds(BTreeMap<Device, Shares>);
 
 impl Kinds {
-    /// Of this traffic, where `kind` says what is behind a port.
+    /// Computes the shares for this traffic; `kind` says what is behind a port.
     pub fn of(traffic: &Traffic, trace: &Trace, kind: &dyn Fn(u32) -> Kind) -> Kinds {
         let shares =
             |device: Device| shares(traffic, trace, &|port| kind(port) == Kind::Measured(device));
@@ -72,17 +72,17 @@ impl Kinds {
         Kinds(met.into_iter().filter(meets).collect())
     }
 
-    /// The kinds that are to be measured.
+    /// Returns the kinds to measure.
     pub fn devices(&self) -> Vec<Device> {
         self.0.keys().copied().collect()
     }
 
-    /// How much of the traffic meets a kind.
+    /// Returns the share of the traffic that uses a kind.
     pub fn shares(&self, device: Device) -> Shares {
         self.0.get(&device).copied().unwrap_or(Shares::NONE)
     }
 
-    /// In words.
+    /// Returns a description.
     pub fn describe(&self) -> String {
         let sum = |of: fn(&Shares) -> f64| self.0.values().map(of).sum::<f64>();
         let all = sum(|shares| shares.received).min(sum(|shares| shares.sent));

@@ -1,24 +1,24 @@
-//! What a set of rules will cost on this machine, before a switch runs it.
+//! Predicts what a set of rules will cost on this machine, before a switch runs it.
 //!
-//! A prediction is a sum of parts, each of which is found by itself:
+//! A prediction is a sum of parts, each of which is measured separately:
 //!
-//! * What the rules make packets do: [`rules`] compiles them as the daemon does, [`trace`] walks
-//!   each packet of the [`traffic`] through the result alone and notes its lookups, the cache lines
-//!   these read and the ports it leaves by. These figures are exact.
-//! * What that takes on this processor: [`engine`] has a real worker walk the traffic in bursts,
-//!   over ports that are memory laid out as DPDK's buffers are, once under the rules and once under
-//!   a reference. [`stages`] times the parser and each table's lookups alone, to say where the
-//!   cycles go.
-//! * What policers cost: by how much the reference's worker takes longer where its ports police.
-//! * What real ports cost: [`ports`], measured under the reference alone, by whoever can open
-//!   ports. Where all packets come and leave by such ports, the rules themselves are carried out
-//!   over them, too, and that is the sum: waiting for a packet, for its rule and for its counter
-//!   overlap in ways that parts do not tell.
+//! * What packets do under the rules: [`rules`] compiles them as the daemon does; [`trace`] walks
+//!   each packet of the [`traffic`] through the result and records its lookups, the cache lines
+//!   that these read and the ports it leaves by. These figures are exact.
+//! * What that takes on this processor: [`engine`] has a real worker process the traffic in bursts,
+//!   over ports in memory that is laid out like DPDK's buffers, once under the rules and once under
+//!   a reference. [`stages`] times the parser and each table's lookups separately, to divide the
+//!   cycles into stages.
+//! * What policers cost: how much longer the reference's worker takes if its ports police.
+//! * What real ports cost: [`ports`], measured under the reference only, by a process that can open
+//!   ports. If all packets arrive and leave by such ports, the rules themselves are measured over
+//!   them, too, and that is the total: cache misses on a packet, its rule and its counter overlap
+//!   in ways that the parts do not show.
 //!
-//! [`predict`] puts them together. What workers take is measured in slices of some milliseconds
-//! over a second or more, of which the middle counts, and the least and the most make the interval
-//! around it (where it is a sum of parts, the root of the squares of theirs does); between slices
-//! [`machine`] notes how fast the machine is, since it may be another one the next minute.
+//! [`predict`] combines them. A worker is measured in slices of some milliseconds over a second or
+//! more. The figure is the median of the slices, and its interval their minimum and maximum (for a
+//! sum of parts, the root of the sum of squares of their deviations). Between slices, [`machine`]
+//! records how fast the machine is, since that may change within a minute.
 
 pub mod engine;
 pub mod kinds;
@@ -43,7 +43,7 @@ use stages::StageCost;
 use trace::Trace;
 use traffic::Traffic;
 
-/// What is wrong with what was asked.
+/// A request that cannot be carried out.
 #[derive(Debug, thiserror::Error)]
 #[error("{0}")]
 pub struct Error(pub String);
@@ -54,12 +54,12 @@ impl Error {
     }
 }
 
-/// How a prediction is made.
+/// How much to measure, and where.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
     /// The processor to measure on; None lets the scheduler choose.
     pub cpu: Option<usize>,
-    /// Slices of a worker's time, and rounds of ports alone, that count; at least 3.
+    /// Number of slices of a worker's time, and of rounds of ports alone; at least 3.
     pub rounds: usize,
 }
 
@@ -72,38 +72,38 @@ impl Default for Effort {
     }
 }
 
-/// What packets will cost.
+/// The cost of packets.
 #[derive(Clone, Debug, Serialize)]
 pub struct Prediction {
-    /// Where the packets go and what they look up.
+    /// Where packets go, and their lookups.
     pub trace: Trace,
-    /// Cycles for each packet by stage, in the order in which a packet comes through them.
+    /// Cycles per packet by stage, in the order in which a packet passes them.
     pub stages: Vec<Stage>,
-    /// All of them; the interval is that of the slices in which it was measured, from the least to
-    /// the most. Where the figure is a sum of parts, the ends of their intervals are as far off as
-    /// the root of the squares of the parts' own distances.
+    /// Total cycles per packet; the interval is the minimum and maximum of the measured slices. If
+    /// the figure is a sum of parts, the distances of the interval's ends are the root of the sum
+    /// of squares of the parts' own distances.
     pub cycles: Spread,
-    /// Packets per second of one core, in millions; likewise.
+    /// Millions of packets per second of one core, likewise.
     pub mpps: Spread,
-    /// Whether a worker remembers walks (its cache of walks), and why; none where packets have no
-    /// use for that.
+    /// Whether a worker uses its flow cache, and why; None if packets have no use for it.
     pub remembers: Option<String>,
-    /// How fast the machine was while this was measured.
+    /// How fast the machine was during the measurement.
     pub machine: Machine,
-    /// Cycles per second of the counter that cycles are counted by.
+    /// Frequency of the counter that cycles are counted by, in Hz.
     pub hz: u64,
 }
 
-/// One stage's share.
+/// One stage's cost.
 #[derive(Clone, Debug, Serialize)]
 pub struct Stage {
-    /// Its name; those of lookups name the table.
+    /// Its name; for lookups, it includes the table.
     pub name: String,
-    /// Cycles for each packet.
+    /// Cycles per packet.
     pub cycles: f64,
 }
 
-/// Predicts what `traffic`, whose ways are `trace`, costs under `rules` behind this edge.
+/// Predicts what `traffic`, whose walks are recorded in `trace`, costs under `rules` with these
+/// ports.
 pub fn predict(
     rules: &Rules,
     traffic: &Traffic,
@@ -143,7 +143,7 @@ pub fn predict(
         .police_in
         .times(edge.policed.received)
         .plus(engine.police_out.times(edge.policed.sent * sent));
-    // All together only where there is one kind of port, which all packets meet.
+    // Measured as a whole only if all packets use one kind of port.
     let together = match edge.ports {
         [(ports, shares)] if *shares == Shares::ALL => {
             ports.whole.map(|whole| (whole, ports.remembers.clone()))
@@ -157,7 +157,7 @@ pub fn predict(
         None => engine.rules.remembers.map(str::to_owned),
     };
     let (receive, work) = match whole {
-        // All of it together, as it is: what the parts leave is the waiting for frames.
+        // The whole is measured: what the parts do not explain is waiting for frames.
         Some(whole) => {
             let left = whole.median - send.median - own.median.max(0.0);
             (Spread::exact(left.max(0.0)), whole.at_least(1.0))
@@ -173,7 +173,7 @@ pub fn predict(
     };
     let own = own.at_least(0.0);
     let work = work.plus(police);
-    // Of each interval a part goes to looking at a kernel interface that has nothing.
+    // A part of each interval is spent polling an idle kernel interface.
     let interval = datapath::IDLE_LOOKS.as_secs_f64() * hz as f64;
     let look = edge
         .ports
@@ -181,8 +181,7 @@ pub fn predict(
         .map(|(ports, _)| ports.look.median)
         .fold(0.0, f64::max);
     let cycles = work.times(1.0 / (1.0 - (look / interval).clamp(0.0, 0.9)));
-    // Where the parts alone take longer than all of it together, they are parts of what it takes
-    // together.
+    // If the parts add up to more than the measured whole, they are scaled down to it.
     let sum = receive.median + own.median + send.median;
     let fit = ((work.median - police.median) / sum.max(1.0)).min(1.0);
     Ok(Prediction {
@@ -202,8 +201,7 @@ pub fn predict(
     })
 }
 
-/// What packets cost all in all. Less than a cycle is no figure: what was taken from what was then
-/// larger than it.
+/// Checks the total cost. Less than one cycle is not a result: more was subtracted than measured.
 fn something(sum: Spread) -> Result<Spread, Error> {
     match sum.median < 1.0 {
         true => Err(Error::new(
@@ -213,7 +211,7 @@ fn something(sum: Spread) -> Result<Spread, Error> {
     }
 }
 
-/// The sum divided into stages.
+/// Divides the total into stages.
 fn divided(
     receive: f64,
     parts: &StageCost,
@@ -223,7 +221,7 @@ fn divided(
 ) -> Vec<Stage> {
     let lookups: f64 = parts.lookups.iter().map(|(_, cycles)| cycles).sum();
     let inner = parts.parse + lookups;
-    // Alone, parts may take longer than together, where one's waiting is another's working time.
+    // Separately, parts may take longer than together, where waiting and work overlap.
     let scale = (own / inner.max(1e-9)).min(1.0);
     let stage = |name: String, cycles: f64| Stage { name, cycles };
     let mut stages = vec![

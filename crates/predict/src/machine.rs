@@ -1,12 +1,11 @@
-//! How fast the machine is while something is measured on it.
+//! How fast the machine is during a measurement.
 //!
-//! A virtual machine shares its processors, caches and memory with others that nobody sees, so its
-//! speed moves by up to a factor of two within minutes. A [`Watch`] times fixed work between the
-//! slices of a measurement, on the same processor: [additions](Reading::additions), which say what
-//! the processor does for us, and [loads](Reading::memory_ns), which say what lies behind the
-//! processor's own caches does: a cache that processors share, or memory. A measurement during
-//! which neither moved is of one machine; and two measurements beside which both say the same are
-//! of the same.
+//! A virtual machine shares its processors, caches and memory with others, so its speed may change
+//! by a factor of two within minutes. A [`Watch`] times fixed work between the slices of a
+//! measurement, on the same processor: [additions](Reading::additions), which show the processor's
+//! speed, and [loads](Reading::memory_ns), which show the speed of what lies behind the processor's
+//! own caches: a shared cache or memory. If neither changed during a measurement, the machine was
+//! constant; and two measurements with equal readings can be compared.
 
 use crate::Error;
 use crate::engine::on_a_thread;
@@ -16,55 +15,55 @@ use datapath::clock::{cycles, cycles_per_second};
 use serde::{Deserialize, Serialize};
 use std::hint::black_box;
 
-/// Words that are added up: they stay in the first cache.
+/// Words that are added up: they fit the first-level cache.
 const WORDS: usize = 1024;
-/// Times that these are added up in a sample: some microseconds, so that most samples are
-/// interrupted by nothing.
+/// How often they are added up in a sample: some microseconds, so that most samples are not
+/// interrupted.
 const PASSES: usize = 16;
-/// Samples of additions in a reading.
+/// Samples of additions per reading.
 const ADDING: usize = 31;
-/// Lines that are followed from one to the next: 32 MB, which no cache of a processor's own holds.
-/// One that processors share may be larger, and then many of these loads end there.
+/// Cache lines that are followed from one to the next: 32 MB, more than a processor's own caches
+/// hold. A shared cache may be larger, and then many of these loads hit it.
 const LINES: usize = 1 << 19;
-/// Lines of a sample.
+/// Cache lines per sample.
 const STEPS: usize = 256;
-/// Samples of loads in a reading.
+/// Samples of loads per reading.
 const LOADING: usize = 15;
-/// By how much readings may differ for the machine to have stood still.
+/// How much readings may differ for the machine to count as constant.
 pub const STILL: f64 = 0.05;
 
-/// What the machine did at one moment.
+/// The machine's speed at one moment.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Reading {
-    /// Additions of words in the first cache in a nanosecond, as many at a time as the processor
-    /// can.
+    /// Additions of words in the first-level cache per nanosecond, as many at a time as the
+    /// processor can.
     pub additions: f64,
-    /// Nanoseconds to load a line at random that the processor's own caches do not hold, from a
-    /// shared cache or memory, one after the other.
+    /// Nanoseconds for a random load that misses the processor's own caches and is served by a
+    /// shared cache or memory; loads follow each other.
     pub memory_ns: f64,
 }
 
-/// What it did all the while.
+/// The machine's speed during a measurement.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Machine {
-    /// Additions in a nanosecond; a tenth of the readings lay below the interval, and a tenth
-    /// above.
+    /// Additions per nanosecond; the interval is from the 10th to the 90th percentile of the
+    /// readings.
     pub additions: Spread,
     /// Nanoseconds to load a line from a shared cache or memory, likewise.
     pub memory_ns: Spread,
-    /// How far additions moved: the upper end of their interval over the lower one, less 1.
+    /// How much additions changed: the upper end of their interval over the lower one, minus 1.
     pub moved: f64,
-    /// How far loads did.
+    /// How much loads changed, likewise.
     pub memory_moved: f64,
-    /// The mean of all readings, by which one moment is compared with another: where the machine
-    /// is now one and now another within milliseconds, the middle jumps and the mean does not.
+    /// Mean of all readings, for comparing different times: if the machine's speed alternates
+    /// within milliseconds, the median jumps and the mean does not.
     pub mean: Reading,
-    /// Readings that were taken.
+    /// Number of readings.
     pub readings: usize,
 }
 
 impl Machine {
-    /// What readings say together.
+    /// Summarises readings.
     pub fn of(readings: &[Reading]) -> Machine {
         let spread = |part: fn(&Reading) -> f64| Spread::of(readings.iter().map(part).collect());
         let (additions, memory_ns) = (spread(|r| r.additions), spread(|r| r.memory_ns));
@@ -83,20 +82,20 @@ impl Machine {
         }
     }
 
-    /// Whether it was the same machine all the while.
+    /// Returns whether the machine was constant.
     pub fn stood_still(&self) -> bool {
         self.moved <= STILL && self.memory_moved <= STILL
     }
 }
 
-/// One cache line of a ring: where the next is.
+/// One cache line of a ring: the index of the next.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct Line(u32);
 
 /// Takes readings.
 pub struct Watch {
-    /// Where to; None lets the scheduler choose.
+    /// The processor; None lets the scheduler choose.
     cpu: Option<usize>,
     words: Vec<u64>,
     lines: Vec<Line>,
@@ -105,12 +104,12 @@ pub struct Watch {
 }
 
 impl Watch {
-    /// For a measurement on this processor.
+    /// Makes a watch for measurements on this processor.
     pub fn new(cpu: Option<usize>) -> Watch {
         let mut lines = Vec::with_capacity(LINES);
         in_huge_pages(&mut lines);
-        // A linear congruence of full period (Hull and Dobell): each line once, in an order that no
-        // prefetcher guesses.
+        // A linear congruential sequence of full period (Hull and Dobell): visits each line once,
+        // in an order that no prefetcher predicts.
         let next = |line: usize| (line.wrapping_mul(1_664_525) + 1_013_904_223) % LINES;
         lines.extend((0..LINES).map(|line| Line(next(line) as u32)));
         Watch {
@@ -122,8 +121,8 @@ impl Watch {
         }
     }
 
-    /// Takes a reading; about a millisecond. Fails where the processor cannot be had, or a thread
-    /// for it.
+    /// Takes a reading, which takes about a millisecond. Fails if the processor or a thread is not
+    /// available.
     pub fn look(&mut self) -> Result<(), Error> {
         let reading = on_a_thread(self.cpu, || Ok(self.read()))?;
         self.readings.push(reading);
@@ -132,7 +131,7 @@ impl Watch {
 
     fn read(&mut self) -> Reading {
         let per_ns = cycles_per_second() as f64 / 1e9;
-        // The first sample finds words and code cold; the middle one does not see it.
+        // In the first sample, words and code are cold; the median ignores it.
         let adding = (0..ADDING).map(|_| self.cycles_of_additions());
         let additions = Spread::of(adding.collect()).median;
         let loading = (0..LOADING).map(|_| self.cycles_of_loads());
@@ -161,7 +160,7 @@ impl Watch {
         cycles().wrapping_sub(start) as f64
     }
 
-    /// What was read, in order.
+    /// Returns the readings, in order.
     pub fn into_readings(self) -> Vec<Reading> {
         self.readings
     }

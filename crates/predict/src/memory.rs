@@ -1,9 +1,9 @@
-//! Ports that are memory, laid out and handed round as DPDK's buffers are.
+//! Ports in memory, with buffers laid out and recycled like DPDK's.
 //!
-//! A [`Source`] replays frames as `net_pcap` with `infinite_rx` does: each lies in a buffer of its
-//! own, which is read and copied into one from a stack of free buffers. What is sent goes back on
-//! that stack, so buffers in use are few and warm, while the frames that are replayed fill caches
-//! by their number. A [`Sink`] gives frames back. Both belong to one thread, whose stack it is.
+//! A [`Source`] replays frames like `net_pcap` with `infinite_rx`: each has its own buffer, from
+//! which it is copied into one from a stack of free buffers. Sent buffers go back to that stack, so
+//! buffers in use are few and warm, while the replayed frames fill the caches according to their
+//! number. A [`Sink`] frees frames. Both belong to one thread, which owns the stack.
 
 use crate::traffic::{Arrival, FRAME_MAX};
 use packet::frame::{Frame, Offload};
@@ -13,17 +13,17 @@ use std::sync::Arc;
 
 /// Bytes in front of a frame, as DPDK's `RTE_PKTMBUF_HEADROOM`.
 const HEADROOM: usize = 128;
-/// Bytes for a frame behind its headroom.
+/// Bytes for a frame after its headroom.
 const ROOM: usize = 2048;
 /// Bytes from one replayed frame's buffer to the next: DPDK's object header, `rte_mbuf` and data
 /// room.
 const STRIDE: usize = 64 + 128 + HEADROOM + ROOM;
-/// Where a replayed frame's bytes begin in its buffer; its length stands at the front.
+/// Offset of a replayed frame's bytes in its buffer; its length is at the front.
 const DATA_AT: usize = 64 + 128 + HEADROOM;
-/// Free buffers kept.
+/// Most free buffers kept.
 const STACK: usize = 1024;
 
-/// What a buffer holds.
+/// A buffer's contents.
 #[repr(C, align(128))]
 struct Memory {
     start: u16,
@@ -32,7 +32,7 @@ struct Memory {
     data: [u8; HEADROOM + ROOM],
 }
 
-// A frame is the pointer to its buffer, as in DPDK, so buffers keep their places.
+// A frame is the pointer to its buffer, as in DPDK, so buffers must not move.
 #[allow(clippy::vec_box)]
 mod stack {
     use super::Memory;
@@ -61,7 +61,7 @@ impl Buffer {
         })))
     }
 
-    /// A frame that holds `bytes`, of which there must be room for.
+    /// Makes a frame that holds `bytes`, which must fit.
     #[inline]
     fn holding(bytes: &[u8]) -> Buffer {
         let mut buffer = Buffer::take();
@@ -82,9 +82,9 @@ impl Buffer {
 impl Drop for Buffer {
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: the only place where the box is taken out, and self is not used afterwards.
+        // SAFETY: the box is taken out only here, and `self` is not used afterwards.
         let memory = unsafe { ManuallyDrop::take(&mut self.0) };
-        // At the thread's end the stack may be gone already.
+        // At the thread's end, the stack may have been destroyed already.
         let _ = FREE.try_with(|free| {
             let mut free = free.borrow_mut();
             if free.len() < STACK {
@@ -158,21 +158,21 @@ impl Frame for Buffer {
     }
 }
 
-/// Makes a frame; None where it is too long.
+/// Makes a frame; None if it is too long.
 pub(crate) fn frame(bytes: &[u8]) -> Option<Buffer> {
     (bytes.len() <= ROOM).then(|| Buffer::holding(bytes))
 }
 
-/// Has the room of a vector that holds nothing yet lie in huge pages where that is possible.
+/// Asks for huge pages for the capacity of an empty vector.
 pub(crate) fn in_huge_pages<T>(room: &mut Vec<T>) {
     let page = 1 << 21;
     let size = room.capacity() * size_of::<T>();
     let bytes = room.as_mut_ptr().cast::<u8>();
     let skipped = bytes.align_offset(page);
     if size > skipped + page {
-        // An error costs speed and nothing else.
-        // SAFETY: advice on memory that the vector owns, from the first page that begins in it to
-        // the last that ends in it; nothing is read or written.
+        // An error costs only speed.
+        // SAFETY: advice about memory that the vector owns, from the first page that begins in it
+        // to the last that ends in it; nothing is read or written.
         unsafe {
             libc::madvise(
                 bytes.wrapping_add(skipped).cast(),
@@ -183,10 +183,10 @@ pub(crate) fn in_huge_pages<T>(room: &mut Vec<T>) {
     }
 }
 
-/// Frames to replay, spread over memory as a port's buffers are.
+/// Frames to replay, spread over memory like a port's buffers.
 pub(crate) struct Store {
     bytes: Vec<u8>,
-    /// Where the first buffer begins, so that all begin at a cache line.
+    /// Offset of the first buffer, which aligns all of them to cache lines.
     from: usize,
     count: usize,
 }
@@ -197,7 +197,7 @@ impl Store {
         let size = count * STRIDE;
         let mut bytes = Vec::<u8>::with_capacity(size + 64);
         let from = bytes.as_ptr().align_offset(64);
-        // As a port's buffers are.
+        // Like a port's buffers.
         in_huge_pages(&mut bytes);
         bytes.resize(from + size, 0);
         for (index, arrival) in arrivals.enumerate() {
@@ -217,7 +217,7 @@ impl Store {
     }
 }
 
-/// Replays frames without end.
+/// Replays frames endlessly.
 pub(crate) struct Source {
     store: Arc<Store>,
     next: usize,
@@ -245,7 +245,7 @@ impl RxQueue<Buffer> for Source {
     }
 }
 
-/// Takes frames and gives their buffers back.
+/// Takes frames and frees their buffers.
 pub(crate) struct Sink;
 
 impl TxQueue<Buffer> for Sink {

@@ -1,10 +1,10 @@
-//! What ports cost.
+//! Measures what ports cost.
 //!
-//! Sending costs something for each call and something for each packet, because packets that leave
-//! by different ports go in smaller batches. Receiving is what is left of a worker's turn under a
-//! [`Reference`] when sending and the reference's own work are taken off: so it holds the waiting
-//! for packets that are not in the cache yet. Ports whose frames are copied as they are received
-//! leave nothing to wait for: their cost is that of receiving alone.
+//! Sending has a cost per call and a cost per packet, because packets that leave by different ports
+//! are sent in smaller batches. Receiving is what is left of a worker's turn under a [`Reference`]
+//! after the costs of sending and of the reference's own work are subtracted: so it includes cache
+//! misses on packets. Ports that copy frames when receiving them leave nothing to wait for: their
+//! cost is that of receiving alone.
 
 use crate::engine::{EngineCost, Reference};
 use crate::machine::Reading;
@@ -23,25 +23,25 @@ use std::process::{Command, Output, Stdio};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-/// The option of the daemon by which it measures ports:
-/// `--calibrate-ports CAPTURE MEMORY CPU ROUNDS DEVICES [RULES PLAN]`.
+/// The daemon's option to measure ports: `--calibrate-ports CAPTURE MEMORY CPU ROUNDS DEVICES
+/// [RULES PLAN]`.
 pub const OPTION: &str = "--calibrate-ports";
 
-/// How long measuring in as many slices as usual may take; it runs only while nobody else wants the
-/// processor.
+/// How long a measurement with the usual number of slices may take; it runs only while the
+/// processor is not needed otherwise.
 const LIMIT: Duration = Duration::from_secs(120);
 
-/// Where the buffers of measured ports lie.
+/// Where the buffers of measured ports are.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Memory {
-    /// In huge pages where enough are free.
+    /// In huge pages, if enough are free.
     Huge,
-    /// In ordinary memory, so that huge pages are left to a switch that runs.
+    /// In ordinary memory, so that huge pages are left to a running switch.
     Ordinary,
 }
 
 impl Memory {
-    /// A word for it.
+    /// Returns its name.
     pub fn name(self) -> &'static str {
         match self {
             Memory::Huge => "huge",
@@ -49,7 +49,7 @@ impl Memory {
         }
     }
 
-    /// The memory of this name.
+    /// Returns the memory of this name.
     pub fn by_name(name: &str) -> Option<Memory> {
         [Memory::Huge, Memory::Ordinary]
             .into_iter()
@@ -57,11 +57,11 @@ impl Memory {
     }
 }
 
-/// A kind of port that is measured.
+/// A kind of port that can be measured.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Device {
-    /// DPDK's `net_pcap` where packets come in, `net_null` where they leave.
+    /// DPDK's `net_pcap` for receiving, `net_null` for sending.
     Dpdk,
     /// One end of a veth pair.
     Veth,
@@ -70,10 +70,10 @@ pub enum Device {
 }
 
 impl Device {
-    /// All of them.
+    /// All kinds.
     pub const ALL: [Device; 3] = [Device::Dpdk, Device::Veth, Device::Vhost];
 
-    /// A word for it.
+    /// Returns its name.
     pub fn name(self) -> &'static str {
         match self {
             Device::Dpdk => "dpdk",
@@ -82,12 +82,12 @@ impl Device {
         }
     }
 
-    /// The kind of this name.
+    /// Returns the kind of this name.
     pub fn by_name(name: &str) -> Option<Device> {
         Device::ALL.into_iter().find(|device| device.name() == name)
     }
 
-    /// What is measured, and what is not.
+    /// Returns a note on what is measured, and what is not.
     pub fn note(self) -> &'static str {
         match self {
             Device::Dpdk => "dpdk ports are measured as net_pcap in and net_null out",
@@ -105,21 +105,21 @@ impl Device {
     }
 }
 
-/// Several kinds as one argument: `dpdk,veth`.
+/// Formats several kinds as one argument: `dpdk,veth`.
 pub fn devices_to_text(devices: &[Device]) -> String {
     let names: Vec<&str> = devices.iter().map(|device| device.name()).collect();
     names.join(",")
 }
 
-/// Reads that; None for other words.
+/// Parses [`devices_to_text`]'s format; None for other words.
 pub fn devices_of_text(text: &str) -> Option<Vec<Device>> {
     text.split(',').map(Device::by_name).collect()
 }
 
-/// What kinds of ports cost.
+/// The costs of kinds of ports.
 pub type Costs = BTreeMap<Device, PortCost>;
 
-/// Adds what there is to say of ports that were measured. What is said of all kinds is said once.
+/// Adds the notes on ports that were measured; notes that all kinds share are added once.
 pub fn add_notes(costs: &Costs, notes: &mut Vec<String>) {
     for (device, cost) in costs {
         let new = cost.notes.iter().filter(|note| !notes.contains(note));
@@ -129,32 +129,32 @@ pub fn add_notes(costs: &Costs, notes: &mut Vec<String>) {
     }
 }
 
-/// The process that measures ports: DPDK can be set up once in a process.
+/// The process that measures ports: a process can initialise DPDK only once.
 pub struct Helper<'a> {
     /// The daemon's program.
     pub program: &'a Path,
-    /// Where buffers lie.
+    /// Where buffers are.
     pub memory: Memory,
-    /// Where the packets are written, and removed again; nobody else should be able to write
-    /// there.
+    /// File that the packets are written to and that is removed afterwards; nobody else should be
+    /// able to write there.
     pub capture: &'a Path,
 }
 
-/// What a worker in the other process is to do with ports: receive by some, so many packets each,
-/// and send by others.
+/// What a worker in the other process does with ports: receives this many packets by each of some,
+/// and sends by others.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Plan {
-    /// Ports and their packets, in the order in which these stand in the capture.
+    /// Ports and their numbers of packets, in the order of the capture.
     pub inward: Vec<(u32, usize)>,
-    /// Ports that packets leave by, and by which none come in.
+    /// Ports that packets leave by, and none arrive by.
     pub outward: Vec<u32>,
 }
 
 impl Plan {
-    /// Most devices of a plan, two for a port that packets come in by: a process has 32.
+    /// Most devices of a plan, two for each port that packets arrive by: a process has 32.
     const DEVICES_MAX: usize = 28;
 
-    /// For this traffic; None where it takes more ports than there can be.
+    /// Makes the plan for this traffic; None if it needs too many ports.
     pub fn of(traffic: &Traffic, trace: &Trace) -> Option<Plan> {
         let inward: Vec<(u32, usize)> = traffic
             .in_ports()
@@ -174,7 +174,7 @@ impl Plan {
         (2 * plan.inward.len() + plan.outward.len() <= Plan::DEVICES_MAX).then_some(plan)
     }
 
-    /// As one argument: `1:4096,5:100/2,3`.
+    /// Formats the plan as one argument: `1:4096,5:100/2,3`.
     pub fn to_text(&self) -> String {
         let inward: Vec<String> = self
             .inward
@@ -185,7 +185,7 @@ impl Plan {
         format!("{}/{}", inward.join(","), outward.join(","))
     }
 
-    /// Reads that.
+    /// Parses [`Plan::to_text`]'s format.
     pub fn of_text(text: &str) -> Option<Plan> {
         let (inward, outward) = text.split_once('/')?;
         let inward = inward.split(',').map(|item| {
@@ -203,7 +203,7 @@ impl Plan {
     }
 }
 
-/// Reads all that comes by a pipe, which holds little and would stop its writer when it is full.
+/// Reads everything from a pipe on a thread, so that its writer never blocks on a full pipe.
 fn read_meanwhile(
     pipe: Option<impl Read + Send + 'static>,
 ) -> JoinHandle<std::io::Result<Vec<u8>>> {
@@ -216,9 +216,9 @@ fn read_meanwhile(
     })
 }
 
-/// Runs a command, for so long at most; it does not outlive the thread that waits for it.
+/// Runs a command, for at most `limit`; it is killed when the thread that waits for it ends.
 fn run_within(command: &mut Command, limit: Duration) -> std::io::Result<Output> {
-    // SAFETY: between fork and exec only this system call, which is async-signal-safe, is made.
+    // SAFETY: between fork and exec, only this system call is made, which is async-signal-safe.
     unsafe {
         command.pre_exec(|| {
             libc::prctl(libc::PR_SET_PDEATHSIG, libc::SIGKILL);
@@ -257,8 +257,8 @@ fn run_within(command: &mut Command, limit: Duration) -> std::io::Result<Output>
 }
 
 impl Helper<'_> {
-    /// Measures these kinds of ports with this traffic: under the simplest rules, and DPDK's under
-    /// the rules themselves where `rules` names them with what packets do, and that is possible.
+    /// Measures these kinds of ports with this traffic: under the simplest rules, and DPDK's also
+    /// under the rules themselves if `rules` names them with what packets do, and that is possible.
     pub fn measure(
         &self,
         devices: &[Device],
@@ -266,8 +266,7 @@ impl Helper<'_> {
         rules: Option<(&Rules, &Trace)>,
         effort: Effort,
     ) -> Result<Costs, Error> {
-        // A directory that is private goes with all that is in it; elsewhere nothing should be
-        // left.
+        // A private directory is removed with everything in it; elsewhere the files are removed.
         struct Remove<'p>(Vec<std::borrow::Cow<'p, Path>>);
         impl Drop for Remove<'_> {
             fn drop(&mut self) {
@@ -318,74 +317,73 @@ impl Helper<'_> {
     }
 }
 
-/// Cycles of one kind of port in and another out.
+/// Cycles of receiving by one kind of port and sending by another.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct PortCost {
-    /// For each packet received when it goes straight out again, without a worker.
+    /// Per packet received, if it is sent at once, without a worker.
     pub receive: Spread,
-    /// For each packet sent.
+    /// Per packet sent.
     pub send_packet: Spread,
-    /// For each batch sent, besides.
+    /// Additionally, per batch sent.
     pub send_batch: Spread,
-    /// A packet's share of a worker's turn under [`Reference::Untouched`]; none where receiving
-    /// copies packets, so that nobody waits for them later.
+    /// A packet's share of a worker's turn under [`Reference::Untouched`]; None if receiving copies
+    /// packets, so that reading them later does not miss the cache.
     #[serde(default)]
     pub untouched: Option<Spread>,
     /// The same under [`Reference::Touched`].
     #[serde(default)]
     pub touched: Option<Spread>,
-    /// A packet's share of a worker's turn under the rules themselves, over these ports; None
-    /// where that was not measured.
+    /// A packet's share of a worker's turn under the rules themselves, over these ports; None if
+    /// not measured.
     #[serde(default)]
     pub whole: Option<Spread>,
-    /// Whether that worker remembers walks, in words.
+    /// Whether that worker uses its flow cache, as text.
     #[serde(default)]
     pub remembers: Option<String>,
-    /// A look at a kernel interface that has nothing, as a bridge's own port mostly is.
+    /// Polling an idle kernel interface, as a bridge's own port mostly is.
     pub look: Spread,
-    /// What the machine did meanwhile.
+    /// The machine's speed during the measurement.
     #[serde(default)]
     pub readings: Vec<Reading>,
-    /// What there is to say about it, such as that there were no huge pages.
+    /// Notes on the measurement, for example that there were no huge pages.
     #[serde(default)]
     pub notes: Vec<String>,
 }
 
-/// Shares of the packets that come in by, and leave by, ports of that cost; the others cost
-/// nothing.
+/// Shares of the packets that arrive and leave by ports of a cost; the others cost nothing.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Shares {
-    /// Of packets received.
+    /// Share of the packets received.
     pub received: f64,
-    /// Of packets sent.
+    /// Share of the packets sent.
     pub sent: f64,
 }
 
 impl Shares {
-    /// All packets come in by, and leave by, such ports.
+    /// All packets arrive and leave by such ports.
     pub const ALL: Shares = Shares {
         received: 1.0,
         sent: 1.0,
     };
-    /// None do.
+    /// No packets do.
     pub const NONE: Shares = Shares {
         received: 0.0,
         sent: 0.0,
     };
 }
 
-/// What stands between the rules and the wire.
+/// The ports between the rules and the wire.
 #[derive(Clone, Copy, Debug)]
 pub struct Edge<'a> {
-    /// What ports cost, and how much of the traffic meets them; others cost nothing.
+    /// Costs of ports, with the shares of the traffic that use them; other ports cost nothing.
     pub ports: &'a [(&'a PortCost, Shares)],
-    /// How many packets come in by ports that police (`ingress_policing_rate`), and leave by such
-    /// (QoS of type `egress-policer`).
+    /// Shares of the packets that arrive by ports that police (`ingress_policing_rate`), and leave
+    /// by such ports (QoS of type `egress-policer`).
     pub policed: Shares,
 }
 
 impl PortCost {
-    /// Sending `sent` copies of each packet, `batch` at a time.
+    /// Returns the cost of sending `sent` copies of each packet, `batch` at a time.
     pub fn send(&self, sent: f64, batch: f64) -> Spread {
         let calls = sent / batch.max(1.0);
         self.send_packet
@@ -393,7 +391,7 @@ impl PortCost {
             .plus(self.send_batch.times(calls))
     }
 
-    /// From rounds of receiving and of sending in batches of two sizes, in cycles for each packet.
+    /// Evaluates rounds of receiving, and of sending in batches of two sizes, in cycles per packet.
     pub fn of_rounds(
         receive: Vec<f64>,
         (large, in_large): (usize, Vec<f64>),
@@ -416,7 +414,7 @@ impl PortCost {
         }
     }
 
-    /// A packet's share of a turn under the reference.
+    /// Returns a packet's share of a turn under the reference.
     fn turn(&self, reference: Reference) -> Option<Spread> {
         match reference {
             Reference::Untouched => self.untouched,
@@ -424,8 +422,8 @@ impl PortCost {
         }
     }
 
-    /// Receiving, for a worker whose rules come near `reference`; `engine` has the reference's own
-    /// work.
+    /// Returns the cost of receiving, for a worker whose rules are close to `reference`; `engine`
+    /// has the cost of the reference's own work.
     pub fn receiving(&self, reference: Reference, engine: &EngineCost) -> Spread {
         let Some(turn) = self.turn(reference) else {
             return self.receive;
@@ -445,7 +443,7 @@ mod tests {
 
     #[test]
     fn sending_is_split_into_batches_and_packets() {
-        // 40 cycles a batch and 10 a packet.
+        // 40 cycles per batch and 10 per packet.
         let cost = PortCost::of_rounds(vec![20.0; 5], (32, vec![11.25; 5]), (4, vec![20.0; 5]));
         assert_eq!(cost.receive, Spread::exact(20.0));
         assert!((cost.send_batch.median - 40.0).abs() < 1e-9);
@@ -521,7 +519,7 @@ mod tests {
             ports: PortCost::of_rounds(vec![20.0; 3], (32, vec![10.0; 3]), (4, vec![10.0; 3])),
         };
         let mut ports = PortCost::of_rounds(vec![30.0; 3], (32, vec![25.0; 3]), (4, vec![25.0; 3]));
-        // Frames that are copied as they come are there for whoever reads them.
+        // Frames that are copied on receive are in the cache when they are read.
         let copied = ports.receiving(Reference::Touched, &engine);
         assert_eq!(copied, Spread::exact(30.0));
         ports.touched = Some(Spread::exact(81.0));

@@ -1,15 +1,15 @@
-//! A prediction for people.
+//! Formats a prediction as text.
 
 use crate::Prediction;
 use crate::machine::{Machine, STILL};
 use crate::spread::Spread;
 use std::fmt::Write;
 
-/// Paths that are told; programs get all.
+/// Most paths printed; JSON output has all.
 const PATHS: usize = 20;
 
-/// The answer and what to do about it, then what it comes from: tables, paths and stages. Where the
-/// machine has moved, figures are told only `anyway`.
+/// Returns the result with advice, and then its derivation: tables, paths and stages. If the
+/// machine was not constant, figures are included only with `anyway`.
 pub fn text(prediction: &Prediction, anyway: bool) -> String {
     let told = anyway || prediction.machine.stood_still();
     let mut text = answer(prediction, told);
@@ -19,7 +19,7 @@ pub fn text(prediction: &Prediction, anyway: bool) -> String {
     text + &details(prediction, told)
 }
 
-/// Packets per second of a core, or why they are not told.
+/// Returns the packets per second of a core, or why they are left out.
 fn answer(prediction: &Prediction, told: bool) -> String {
     if told {
         return format!(
@@ -35,12 +35,12 @@ fn answer(prediction: &Prediction, told: bool) -> String {
     )
 }
 
-/// A stage with so much of all cycles is what to look at.
+/// A stage with this share of all cycles is worth looking at.
 const LARGE: f64 = 0.4;
-/// A table in which a packet compares more rules one by one, or tries more hash tables, takes long.
+/// A table is slow if a packet compares more rules one by one, or tries more hash tables.
 const MANY: f64 = 12.0;
 
-/// What somebody could do who wants more, and what is odd about the packets.
+/// Returns advice for better performance, and remarks on unusual packets.
 pub fn advice(prediction: &Prediction) -> Vec<String> {
     let trace = &prediction.trace;
     let mut lines = Vec::new();
@@ -101,7 +101,7 @@ pub fn advice(prediction: &Prediction) -> Vec<String> {
     lines
 }
 
-/// Where the answer comes from.
+/// Returns the derivation of the result.
 fn details(prediction: &Prediction, told: bool) -> String {
     let mut text = String::new();
     let trace = &prediction.trace;
@@ -176,7 +176,7 @@ fn details(prediction: &Prediction, told: bool) -> String {
     text + &machine_text(&prediction.machine)
 }
 
-/// How fast the machine was, and whether it was the same all the while.
+/// Describes how fast the machine was, and whether it was constant.
 pub fn machine_text(machine: &Machine) -> String {
     let mut text = format!(
         "this machine: {}, {}\n",
@@ -204,7 +204,7 @@ fn figure(spread: Spread, unit: &str) -> String {
     )
 }
 
-/// `0 > 1 > 2: port 3`, with runs of one table shortened.
+/// Formats `0 > 1 > 2: port 3`, abbreviating consecutive visits of one table.
 fn way(tables: &[u8], end: &str) -> String {
     let mut names: Vec<String> = tables.iter().take(40).map(u8::to_string).collect();
     if tables.len() > names.len() {
@@ -213,7 +213,7 @@ fn way(tables: &[u8], end: &str) -> String {
     format!("{}: {end}", names.join(" > "))
 }
 
-/// Lines of cells, all but the last of which stand at the right of their column.
+/// Lays out rows in columns, right-aligned except for the last one.
 fn lay_out(text: &mut String, head: &[&str], rows: Vec<Vec<String>>) {
     let head: Vec<String> = head.iter().map(|name| (*name).to_owned()).collect();
     let width = |column: usize| {
@@ -299,7 +299,7 @@ mod tests {
             !told.contains("Mpps") && !told.contains("cycles per packet"),
             "{told}"
         );
-        // What was counted is right all the same, and whoever wants the figure gets it.
+        // Counts are valid all the same, and the figure is available on request.
         assert!(told.contains("looked up 1.00 times"));
         assert!(text(&prediction(0.25, 10), true).starts_with("25.0 Mpps"));
     }

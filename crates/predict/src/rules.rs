@@ -1,4 +1,4 @@
-//! A file of rules, compiled as the daemon compiles them.
+//! A file of rules, compiled as the daemon does.
 
 use crate::Error;
 use openflow::action::{Action, Instruction};
@@ -15,38 +15,38 @@ use program::Program;
 use program::table::Bridge;
 use std::sync::Arc;
 
-/// A moment for rules that have none: nothing expires while they are looked at.
+/// Time at which all rules are added: nothing expires.
 const NOW: u64 = 1;
-/// Versions in which rules go to another process: the first can say all that the others can, but
-/// wants a match to promise what the actions need; the second takes rules without that.
+/// OpenFlow versions in which rules are sent to another process: the first can express everything,
+/// but demands the prerequisites of actions in the match; the second does not.
 const VERSIONS: [Version; 2] = [Version::V1_5, Version::V1_0];
-/// How 1.0 says all that a match can hold, and the table.
+/// How 1.0 expresses all matches, and the table.
 const FORM: FlowModForm = FlowModForm {
     format: FlowFormat::Nicira,
     table_in_command: true,
 };
-/// Lines of a file longer than this are refused.
+/// Longest line of a file; longer ones are rejected.
 const LINE_MAX: usize = 1 << 20;
 
-/// Rules, compiled.
+/// Compiled rules.
 pub struct Rules {
-    /// The program.
+    /// The compiled program.
     pub program: Arc<Program>,
-    /// OpenFlow's side.
+    /// The OpenFlow state.
     pub pipeline: Pipeline,
-    /// What was read, in order.
+    /// The flow mods that were read, in order.
     pub flows: Vec<FlowMod>,
 }
 
 impl Rules {
-    /// Reads what `ovs-ofctl add-flows` reads: a rule a line, `#` begins a comment, `add` may stand
-    /// in front. Errors name file and line.
+    /// Reads the format of `ovs-ofctl add-flows`: one rule per line, comments after `#`, `add`
+    /// optional. Errors name file and line.
     pub fn read(file: &str, text: &str, names: PortNames<'_>) -> Result<Rules, Error> {
         Rules::read_all((file, text), None, None, names)
     }
 
-    /// Reads rules and what they refer to, as `ovs-ofctl add-groups` and `add-meter` take it; each
-    /// file by its name and text.
+    /// Reads rules and the groups and meters that they use, in the formats of `ovs-ofctl
+    /// add-groups` and `add-meter`; each file by name and text.
     pub fn read_all(
         (file, text): (&str, &str),
         groups: Option<(&str, &str)>,
@@ -54,9 +54,9 @@ impl Rules {
         names: PortNames<'_>,
     ) -> Result<Rules, Error> {
         let mut rules = Rules::empty();
-        // A bucket may send packets through a meter, and a rule to a group.
+        // A bucket may use a meter, and a rule a group.
         if let Some((file, text)) = meters {
-            // `dump-meters` puts each band on a line of its own. Lines keep their numbers.
+            // `dump-meters` prints each band on its own line. Line numbers are preserved.
             let text = with_bands(text);
             each_line(file, &text, |line| {
                 let meter = parse::meter(line).map_err(|error| error.to_string())?;
@@ -85,8 +85,8 @@ impl Rules {
         Ok(rules)
     }
 
-    /// Compiles rules that are known already, with the groups and meters that they use. Those that
-    /// cannot be compiled are left out; their number comes back.
+    /// Compiles known rules with the groups and meters that they use. Rules that cannot be compiled
+    /// are left out and counted.
     pub fn of(
         flows: impl IntoIterator<Item = FlowMod>,
         groups: &[GroupDescription],
@@ -110,8 +110,8 @@ impl Rules {
         (rules, refused)
     }
 
-    /// The rules with their groups and meters as OpenFlow messages, for another process to compile.
-    /// None where one has no form that other processes understand.
+    /// Returns the rules with their groups and meters as OpenFlow messages, for another process to
+    /// compile. None if one has no equivalent message.
     pub fn to_messages(&self) -> Option<Vec<u8>> {
         let meters = self.pipeline.meter_configs(meter::ALL).ok()?;
         let meters = meters.into_iter().map(|config| {
@@ -133,7 +133,7 @@ impl Rules {
         Some(bytes)
     }
 
-    /// Compiles what [`Rules::to_messages`] wrote.
+    /// Compiles the messages of [`Rules::to_messages`].
     pub fn of_messages(mut bytes: &[u8]) -> Result<Rules, Error> {
         let mut rules = Rules::empty();
         while !bytes.is_empty() {
@@ -166,8 +166,8 @@ impl Rules {
     }
 
     fn add(&mut self, flow: FlowMod) -> Result<(), Refused> {
-        // In the words of 1.0 a rule may name what later versions want prerequisites for; the rest
-        // is the same in all.
+        // 1.0 does not demand the prerequisites of actions in a match; otherwise all versions are
+        // the same.
         let version = Version::V1_0;
         self.pipeline
             .flow_mod(&flow, version, Clock::from_ms(NOW))?;
@@ -176,7 +176,7 @@ impl Rules {
     }
 
     fn add_group(&mut self, change: &GroupMod) -> Result<(), Refused> {
-        // Buckets may have all that any version has.
+        // Buckets may use the features of all versions.
         self.pipeline
             .group_mod(change, Version::V1_5, Clock::from_ms(NOW))?;
         Ok(())
@@ -191,17 +191,17 @@ impl Rules {
         self.pipeline.commit();
         self.program.domain.publish();
         while self.pipeline.housekeep(usize::MAX) > 0 {}
-        // A switch does this in the background; what is predicted is how it runs when it has.
+        // A switch does this in the background; the prediction is for the time after that.
         self.pipeline.shape_now();
     }
 
-    /// What workers read.
+    /// Returns the tables that workers read.
     pub fn bridge(&self) -> &Arc<Bridge> {
         self.pipeline.tables()
     }
 }
 
-/// The message that makes such a group.
+/// Returns the message that creates a group.
 fn adding(group: &GroupDescription) -> GroupMod {
     GroupMod {
         command: GroupCommand::Add,
@@ -213,14 +213,14 @@ fn adding(group: &GroupDescription) -> GroupMod {
     }
 }
 
-/// A message as another process would take it, and take it for the same.
+/// Encodes a message in a version in which decoding it gives the same rule.
 fn encoded(message: &Message) -> Option<Vec<u8>> {
     VERSIONS.into_iter().find_map(|version| {
         let bytes = openflow::encode(version, 0, message);
         let is_right = match (decoded(&bytes), message) {
             (Ok(Message::FlowMod { change: other, .. }), Message::FlowMod { change, .. }) => {
-                // 1.5 has one word for what 1.0 has several, and means the same by it; 1.0 has no
-                // instructions, and leaves out those that are no list of actions.
+                // 1.5 has one action where 1.0 has several with the same meaning; 1.0 has no
+                // instructions, and drops those that are not a list of actions.
                 let same = version != Version::V1_0 || change.instructions == other.instructions;
                 let rule = |flow: &FlowMod| (flow.table, flow.priority);
                 same && rule(change) == rule(&other) && change.matching == other.matching
@@ -231,7 +231,7 @@ fn encoded(message: &Message) -> Option<Vec<u8>> {
     })
 }
 
-/// A message in the version that it says it has.
+/// Decodes a message in the version of its header.
 fn decoded(bytes: &[u8]) -> Result<Message, DecodeError> {
     let options = DecodeOptions {
         version: Header::of(bytes).and_then(|header| Version::from_wire(header.version)),
@@ -240,7 +240,7 @@ fn decoded(bytes: &[u8]) -> Result<Message, DecodeError> {
     openflow::decode(bytes, &options).map(|(_, message)| message)
 }
 
-/// Text in which the bands of a meter stand on its own line, and empty lines where they stood.
+/// Joins the bands of a meter to its own line, and leaves empty lines in their place.
 fn with_bands(text: &str) -> String {
     let mut lines: Vec<String> = Vec::new();
     let mut meter = 0;
@@ -260,8 +260,8 @@ fn with_bands(text: &str) -> String {
     lines.join("\n")
 }
 
-/// Reads a file line by line, without comments and commands and without what `ovs-ofctl` prints in
-/// front of a list. Errors name file and line.
+/// Calls `take` for each line of a file, without comments, commands and the heading that
+/// `ovs-ofctl` prints. Errors name file and line.
 fn each_line(
     file: &str,
     text: &str,
@@ -283,12 +283,13 @@ fn each_line(
     Ok(())
 }
 
-/// Whether this is what `dump-flows` and the like begin with: `NXST_FLOW reply (xid=0x4):`.
+/// Returns whether a line is the heading of `dump-flows` and the like: `NXST_FLOW reply
+/// (xid=0x4):`.
 fn is_heading(line: &str) -> bool {
     line.ends_with(':') && line.contains(" reply (") && line.contains("(xid=0x")
 }
 
-/// A line without the command in front of it, which must be `add`.
+/// Returns a line without the command in front of it, which must be `add`.
 fn added(line: &str) -> Result<&str, Error> {
     let (first, rest) = line.split_once(char::is_whitespace).unwrap_or((line, ""));
     match first {
@@ -300,7 +301,7 @@ fn added(line: &str) -> Result<&str, Error> {
     }
 }
 
-/// The tables in which a rule's packets go on.
+/// Returns the tables in which a rule's packets continue.
 pub(crate) fn next_tables(flow: &FlowMod) -> Vec<u8> {
     let mut tables = Vec::new();
     for instruction in &flow.instructions {
@@ -319,7 +320,7 @@ pub(crate) fn next_tables(flow: &FlowMod) -> Vec<u8> {
     tables
 }
 
-/// Whether a flow mod only adds a rule.
+/// Returns whether a flow mod only adds a rule.
 pub fn adds(flow: &FlowMod) -> bool {
     flow.command == FlowModCommand::Add
 }

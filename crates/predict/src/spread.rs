@@ -1,20 +1,20 @@
-//! A figure with what is known about its error.
+//! A measured figure with an interval.
 
 use serde::{Deserialize, Serialize};
 
-/// The middle of what was measured, and an interval around it.
+/// A median and an interval around it.
 #[derive(Clone, Copy, PartialEq, Debug, Default, Serialize, Deserialize)]
 pub struct Spread {
-    /// The middle.
+    /// The median.
     pub median: f64,
-    /// A tenth of the rounds lay below, or the least of the slices.
+    /// The 10th percentile of the rounds, or the minimum of the slices.
     pub low: f64,
-    /// A tenth of the rounds lay above, or the most of the slices.
+    /// The 90th percentile of the rounds, or the maximum of the slices.
     pub high: f64,
 }
 
 impl Spread {
-    /// Of rounds; zero without any.
+    /// Evaluates rounds; zero without any.
     pub fn of(mut rounds: Vec<f64>) -> Spread {
         rounds.sort_by(f64::total_cmp);
         let at = |share: f64| {
@@ -28,8 +28,8 @@ impl Spread {
         }
     }
 
-    /// Of slices, each of which is the mean over many rounds already: the least and the most of
-    /// them. Zero without any.
+    /// Evaluates slices, each of which is the mean over many rounds already: the interval is their
+    /// minimum and maximum. Zero without any.
     pub fn of_slices(slices: Vec<f64>) -> Spread {
         let ends = slices.iter().copied().fold(None, |ends, slice| {
             let (least, most): (f64, f64) = ends.unwrap_or((slice, slice));
@@ -43,7 +43,7 @@ impl Spread {
         }
     }
 
-    /// How much further its upper end is than its lower one, as a share of that; 0 for nothing.
+    /// Returns the relative distance of the interval's upper end from its lower end; 0 for zero.
     pub fn extent(&self) -> f64 {
         match self.low > 0.0 {
             true => self.high / self.low - 1.0,
@@ -51,7 +51,7 @@ impl Spread {
         }
     }
 
-    /// A figure that is known.
+    /// Returns a figure without error.
     pub fn exact(value: f64) -> Spread {
         Spread {
             median: value,
@@ -60,7 +60,7 @@ impl Spread {
         }
     }
 
-    /// The sum of two figures whose errors have nothing to do with each other.
+    /// Returns the sum of two figures with independent errors.
     pub fn plus(self, other: Spread) -> Spread {
         let median = self.median + other.median;
         Spread {
@@ -70,12 +70,12 @@ impl Spread {
         }
     }
 
-    /// The difference, likewise.
+    /// Returns the difference of two figures with independent errors.
     pub fn minus(self, other: Spread) -> Spread {
         self.plus(other.times(-1.0))
     }
 
-    /// A multiple.
+    /// Returns a multiple.
     pub fn times(self, factor: f64) -> Spread {
         let (one, other) = (self.low * factor, self.high * factor);
         Spread {
@@ -85,7 +85,7 @@ impl Spread {
         }
     }
 
-    /// With nothing below `least`.
+    /// Raises figure and interval to at least `least`.
     pub fn at_least(self, least: f64) -> Spread {
         Spread {
             median: self.median.max(least),
@@ -94,7 +94,7 @@ impl Spread {
         }
     }
 
-    /// `factor` divided by it, which must be above zero.
+    /// Returns `factor` divided by the figure, which must be above zero.
     pub fn inverse(self, factor: f64) -> Spread {
         Spread {
             median: factor / self.median,

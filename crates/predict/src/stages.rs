@@ -1,8 +1,7 @@
-//! The parser and each table's lookups timed alone, to say where a worker's cycles go.
+//! Times the parser and each table's lookups separately, to divide a worker's cycles into stages.
 //!
-//! Alone they take about what they take in the walk, not exactly: a lookup that waits for memory
-//! lets other work go on. So the sum of a prediction does not come from here, only its division
-//! into stages.
+//! Separately they take about as long as in a walk, but not exactly: while a lookup waits for
+//! memory, other work proceeds. So these times are used only to divide the total of a prediction.
 
 use crate::engine::{on_a_thread, reading_cycles};
 use crate::memory::{self, Buffer};
@@ -19,14 +18,14 @@ use program::epoch::Guard;
 use program::table::{Bridge, Reads};
 use std::sync::Arc;
 
-/// Frames whose parsing is timed.
+/// Most frames whose parsing is timed.
 const PARSED_MAX: usize = 2048;
-/// Lookups of a table that are timed in a round.
+/// Fewest lookups of a table timed per round.
 const LOOKUPS_MIN: usize = 4096;
-/// Rounds of each.
+/// Rounds of each measurement.
 const ROUNDS: usize = 9;
 
-/// Cycles of parts of the walk, for each packet of the traffic.
+/// Cycles of parts of the walk, per packet of the traffic.
 #[derive(Clone, Debug, Default)]
 pub struct StageCost {
     /// Parsing.
@@ -35,7 +34,7 @@ pub struct StageCost {
     pub lookups: Vec<(u8, f64)>,
 }
 
-/// Times them.
+/// Measures the stages.
 pub fn measure(
     rules: &Rules,
     traffic: &Traffic,
@@ -54,8 +53,8 @@ pub fn measure(
         let lookups = trace.tables.iter().filter_map(|table| {
             let keys = trace.keys.get(&table.table)?;
             let share = table.lookups as f64 / trace.packets.max(1) as f64;
-            // Packets that wait for one table are looked up together; the fewer come there, the
-            // smaller their groups.
+            // Packets that need one table are looked up together; the fewer they are, the smaller
+            // their groups.
             let together = ((BURST as f64 * share).round() as usize).clamp(1, BURST);
             let each = lookup_cycles(&bridge, &guard, table.table, keys, together);
             Some((table.table, each * share))
@@ -71,7 +70,7 @@ fn median(rounds: Vec<f64>) -> f64 {
     Spread::of(rounds).median
 }
 
-/// Cycles of one lookup of `table`, of which `together` are made at a time.
+/// Returns the cycles of one lookup in `table`, of which `together` are made at a time.
 fn lookup_cycles(
     bridge: &Bridge,
     guard: &Guard<'_>,
@@ -100,7 +99,7 @@ fn lookup_cycles(
     median((0..ROUNDS).map(|_| round()).collect())
 }
 
-/// Cycles to read of one packet what the first table's way in reads.
+/// Returns the cycles per packet for reading what the first table looks at.
 fn parse_cycles(bridge: &Bridge, guard: &Guard<'_>, traffic: &Traffic) -> f64 {
     let arrivals = &traffic.arrivals[..traffic.arrivals.len().min(PARSED_MAX)];
     let reads = bridge.reads(0, guard);

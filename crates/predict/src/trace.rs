@@ -1,8 +1,8 @@
-//! Which way each packet of the traffic takes, by walking it through the compiled rules alone.
+//! Records the path of each packet of the traffic, by walking it through the compiled rules.
 //!
-//! The walk tells its host about every lookup ([`Host::looked_up`]). Counters, meters and groups do
-//! what they do in the switch; requests for rules and packet-ins go nowhere. Packets that visit the
-//! same tables and leave by the same ports are one path.
+//! The walk reports every lookup to its host ([`Host::looked_up`]). Counters, meters and groups
+//! work as in the switch; learn requests and packet-ins are ignored. Packets that visit the same
+//! tables and leave by the same ports have the same path.
 
 use crate::Error;
 use crate::memory::Buffer;
@@ -19,68 +19,68 @@ use program::table::{self, Bridge};
 use serde::Serialize;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// Keys that are kept of each table, for timing its lookups.
+/// Most keys kept for each table, for timing its lookups.
 const KEYS_MAX: usize = 32_768;
-/// Tables whose keys are kept.
+/// Most tables whose keys are kept.
 const TABLES_MAX: usize = 40;
 
-/// The ways of a traffic.
+/// The paths of a traffic.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Trace {
     /// Packets that were walked.
     pub packets: u64,
-    /// The most travelled first.
+    /// The paths, the most frequent first.
     pub paths: Vec<Path>,
-    /// By table.
+    /// The tables that were used.
     pub tables: Vec<Table>,
-    /// Ports that packets leave by, and how many.
+    /// Packets by the port that they leave by.
     pub out_ports: BTreeMap<PortNo, u64>,
-    /// Lookups of a packet.
+    /// Lookups per packet.
     pub lookups: f64,
-    /// Cache lines that its lookups read.
+    /// Cache lines read by lookups, per packet.
     pub lines: f64,
-    /// Rules behind which stages are made one: a worker makes fewer lookups than are told here.
+    /// Number of rules with fused paths: a worker makes fewer lookups than recorded here.
     pub fused: usize,
-    /// What was looked up, by table, in the order of the packets.
+    /// Keys that were looked up, by table, in the order of the packets.
     #[serde(skip)]
     pub(crate) keys: BTreeMap<u8, Vec<FlowKey>>,
 }
 
-/// Packets that visit the same tables and end alike.
+/// Packets that visit the same tables and end the same way.
 #[derive(Clone, Debug, Serialize)]
 pub struct Path {
     /// Tables in the order of lookups.
     pub tables: Vec<u8>,
-    /// How they end, in words.
+    /// How they end, as text.
     pub end: String,
-    /// Packets.
+    /// Number of packets.
     pub packets: u64,
-    /// Rules compared one by one, for each packet.
+    /// Rules compared one by one, per packet.
     pub compares: f64,
-    /// Hash tables tried, for each packet.
+    /// Hash tables tried, per packet.
     pub probes: f64,
-    /// Cache lines read by lookups, for each packet.
+    /// Cache lines read by lookups, per packet.
     pub lines: f64,
-    /// The same of the packet that reads most.
+    /// The same for the packet that reads most.
     pub lines_max: u32,
 }
 
-/// What one table has to do.
+/// Lookups of one table.
 #[derive(Clone, Debug, Default, Serialize)]
 pub struct Table {
     /// Its number.
     pub table: u8,
-    /// The lookup that fits its rules.
+    /// The classifier that fits its rules.
     pub template: String,
-    /// Rules.
+    /// Number of rules.
     pub rules: u32,
-    /// Lookups in it.
+    /// Number of lookups.
     pub lookups: u64,
     /// Lookups that found a rule.
     pub matches: u64,
-    /// Cache lines that a lookup reads.
+    /// Cache lines read per lookup.
     pub lines: f64,
-    /// The same of the lookup that reads most.
+    /// The same for the lookup that reads most.
     pub lines_max: u32,
 }
 
@@ -123,7 +123,7 @@ impl std::fmt::Display for End {
     }
 }
 
-/// What a host sees of one packet.
+/// What the host sees of one packet.
 #[derive(Default)]
 struct Steps {
     lookups: Vec<(u8, Option<FlowKey>, bool)>,

@@ -1,11 +1,11 @@
-//! The packets that a prediction is made for: from a capture, from a description, or from the rules
+//! The packets that a prediction is made for: from a capture, a description, or the rules
 //! themselves.
 //!
-//! A description is a match in the words of `ovs-ofctl` and some words of its own:
-//! `udp,tp_dst=80,flows=10000,size=64,zipf`. What the match leaves open differs from flow
-//! to flow. Traffic from rules gives each rule of the first table the same share, and follows a
-//! rule's resubmits: of the next table it takes a rule at random whose match agrees with what the
-//! packet has so far. Registers are not followed, so some packets take another way than was meant.
+//! A description is a match in `ovs-ofctl`'s syntax with some words of its own:
+//! `udp,tp_dst=80,flows=10000,size=64,zipf`. Fields that the match leaves open differ from flow to
+//! flow. Traffic from rules gives each rule of the first table the same share, and follows a rule's
+//! resubmits: in the next table, it picks a random rule whose match agrees with the packet so far.
+//! Registers are not followed, so some packets take another path than intended.
 
 mod capture;
 mod compose;
@@ -24,27 +24,27 @@ use std::collections::BTreeMap;
 pub const FRAME_MAX: usize = 1518;
 /// Most frames: a port that replays a file must hold all of them.
 pub const FRAMES_MAX: usize = 200_000;
-/// Fewest frames that are made.
+/// Fewest frames that are generated.
 const FRAMES_MIN: usize = 4096;
-/// Frames made from rules at most: as many as a port replays where there are no huge pages.
+/// Most frames generated from rules: as many as a port replays without huge pages.
 pub const FROM_RULES_MAX: usize = 16_384;
-/// Tables that a made packet is led through.
+/// Most tables that a generated packet is led through.
 const DEPTH: usize = 64;
-/// Rules of a table that are tried for one that agrees with a packet.
+/// Most rules of a table that are tried for one that agrees with a packet.
 const TRIES: usize = 64;
-/// Ethernet's frame check sequence, which sizes include and frames in memory do not.
+/// Bytes of Ethernet's frame check sequence, which sizes include and frames in memory lack.
 const FCS: usize = 4;
 
-/// A frame and the port that it comes in by.
+/// A frame and the port it arrives by.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Arrival {
     /// Port number.
     pub in_port: u32,
-    /// From the Ethernet header on, without FCS.
+    /// The frame, without FCS.
     pub bytes: Vec<u8>,
 }
 
-/// Packets in the order in which they arrive, again and again.
+/// Packets in the order of arrival, repeated endlessly.
 #[derive(Clone, Debug, Default)]
 pub struct Traffic {
     /// The packets, at least one.
@@ -52,7 +52,7 @@ pub struct Traffic {
 }
 
 impl Traffic {
-    /// Reads a classic capture file (`pcap`); all frames come in by one port.
+    /// Reads a classic capture file (`pcap`); all frames arrive by one port.
     pub fn capture(name: &str, bytes: &[u8], in_port: u32) -> Result<Traffic, Error> {
         let frames =
             capture::frames(bytes).map_err(|error| Error::new(format!("{name}: {error}")))?;
@@ -63,14 +63,14 @@ impl Traffic {
         Traffic { arrivals }.checked(name)
     }
 
-    /// The same frames as a capture file, those of one port after those of another.
+    /// Writes the frames to a capture file, sorted by port.
     pub fn to_capture(&self) -> Vec<u8> {
         let mut arrivals: Vec<&Arrival> = self.arrivals.iter().collect();
         arrivals.sort_by_key(|arrival| arrival.in_port);
         capture::file(arrivals.into_iter().map(|arrival| &arrival.bytes[..]))
     }
 
-    /// Makes what a description says.
+    /// Generates the packets of a description.
     pub fn described(text: &str, names: PortNames<'_>, in_port: u32) -> Result<Traffic, Error> {
         let description = Description::read(text, names)?;
         let mut random = Random::new(7);
@@ -100,7 +100,8 @@ impl Traffic {
         Traffic { arrivals }.checked(text)
     }
 
-    /// Makes packets for the rules; those that say no ingress port come in by `in_port`.
+    /// Generates packets for the rules; those without an ingress port in the match arrive by
+    /// `in_port`.
     pub fn of_rules(rules: &Rules, in_port: u32) -> Result<Traffic, Error> {
         let mut tables: BTreeMap<u8, Vec<&FlowMod>> = BTreeMap::new();
         for flow in &rules.flows {
@@ -113,7 +114,7 @@ impl Traffic {
         let count = (first.len() * 4).clamp(FRAMES_MIN, FROM_RULES_MAX);
         let mut arrivals: Vec<Arrival> = (0..count)
             .map(|index| {
-                // Where there are more rules than packets, rules from all over the table.
+                // If there are more rules than packets, picks rules from the whole table.
                 let index = if first.len() > count {
                     random.below(first.len())
                 } else {
@@ -150,7 +151,7 @@ impl Traffic {
         Ok(self)
     }
 
-    /// Ports that packets come in by, each once.
+    /// Returns the ports that packets arrive by, each once.
     pub fn in_ports(&self) -> Vec<u32> {
         let ports: std::collections::BTreeSet<u32> = self
             .arrivals
@@ -161,7 +162,7 @@ impl Traffic {
     }
 }
 
-/// What a description says.
+/// A parsed description.
 struct Description {
     matching: Match,
     flows: usize,
@@ -214,7 +215,7 @@ impl Description {
     }
 }
 
-/// What a packet must have that meets `first` and then rules behind it.
+/// Returns the match of a packet that meets `first` and then rules behind it.
 fn led(first: &FlowMod, tables: &BTreeMap<u8, Vec<&FlowMod>>, random: &mut Random) -> Match {
     let mut matching = of_packets(&first.matching);
     let mut open = next_tables(first);
@@ -237,7 +238,8 @@ fn led(first: &FlowMod, tables: &BTreeMap<u8, Vec<&FlowMod>>, random: &mut Rando
     matching
 }
 
-/// The part of a match that a packet can have when it arrives: no registers, metadata or tunnels.
+/// Returns the part of a match that a packet can have on arrival: no registers, metadata or
+/// tunnels.
 fn of_packets(matching: &Match) -> Match {
     let mut own = Match::any();
     for word in matching.words() {

@@ -1,12 +1,12 @@
-//! A real worker over any ports, timed from outside.
+//! Times a real worker over any ports, from outside.
 //!
-//! A worker calls a port's receive queue once a turn, so the time from one call to the next is what
-//! a burst costs from receiving to sending. [`Timed`] stands in front of a receive queue and notes
-//! these times; nothing in the worker knows of being measured.
+//! A worker calls a port's receive queue once per turn, so the time from one call to the next is
+//! what a burst costs from receiving to sending. [`Timed`] wraps a receive queue and records these
+//! times; the worker itself contains no code for measuring.
 //!
-//! A [`Stand`] is such a worker that stops where it is between slices of its work: then others have
-//! the processor, and a [`Watch`] looks how fast it is. A slice's figure is the mean over some tens
-//! of milliseconds, as a switch's rate is; the middle of all slices is no slow moment's.
+//! A [`Stand`] is such a worker that pauses between slices of its work: then others get the
+//! processor, and a [`Watch`] measures its speed. A slice's figure is the mean over some tens of
+//! milliseconds, as a switch's rate is; the median of all slices ignores slow moments.
 
 use crate::engine::reading_cycles;
 use crate::machine::Watch;
@@ -22,36 +22,36 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// Rounds of a slice that do not count, since others have had the caches meanwhile: of 100,000
-/// packets after 50 ms of rest the first two take more than twice as long to copy as the third.
+/// Rounds at the beginning of a slice that do not count, since the caches were used by others: with
+/// rounds of 100,000 packets after a pause of 50 ms, copying takes more than twice as long in the
+/// first two as in the third.
 pub(crate) const WARM: usize = 2;
-/// How long a measurement of so many slices as there usually are may take, once the worker has
-/// settled.
+/// How long a measurement with the usual number of slices may take, once the worker has settled.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How long it goes on where it has some slices, but not all.
+/// How long it goes on with at least [`SOME`] slices, but not all.
 const ENOUGH: Duration = Duration::from_secs(4);
-/// Slices that there usually are.
+/// The usual number of slices.
 const USUAL: usize = 25;
-/// Slices that will do then.
+/// The number of slices that is enough after [`ENOUGH`].
 const SOME: usize = 5;
-/// How long a worker has to settle.
+/// How long a worker may take to settle.
 const SETTLING: Duration = Duration::from_secs(4);
-/// Slices that are compared with as many before, to see whether it has.
+/// Number of slices that are compared with as many before, to see whether the worker has settled.
 const COMPARED: usize = 6;
-/// It has where they are not faster by more than this share.
+/// It has settled if they are not faster by more than this share.
 const FASTER: f64 = 0.01;
-/// A turn that takes longer was interrupted: it does not count, in cycles.
+/// A turn that takes longer, in cycles, was interrupted and does not count.
 pub const INTERRUPTED: u64 = 200_000;
 
 /// One port of the worker's bridge.
 pub struct Port<F: Frame> {
     /// Its number.
     pub number: u32,
-    /// Where it receives from, if it does.
+    /// Its receive queue, if it receives.
     pub rx: Option<Box<dyn RxQueue<F>>>,
-    /// Where it sends.
+    /// Its transmit queue.
     pub tx: Box<dyn TxQueue<F>>,
-    /// How it is set up.
+    /// Its settings.
     pub settings: PortSettings,
 }
 
@@ -61,28 +61,27 @@ pub struct Setting<F: Frame> {
     pub allocate: Allocate<F>,
     /// Prepares the worker's thread.
     pub thread_init: Option<ThreadInit>,
-    /// Packets of a slice at least: as many as there are different ones.
+    /// Fewest packets of a slice: as many as there are distinct ones.
     pub round: u64,
-    /// Time that a slice works at least.
+    /// Shortest duration of a slice.
     pub slice: Duration,
 }
 
-/// What was found.
+/// Result of timing a worker.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Turns {
-    /// Cycles of a packet, all in all: the middle, the least and the most of the slices.
+    /// Cycles per packet, in total: median, minimum and maximum of the slices.
     pub cycles: Spread,
-    /// Frames sent for each packet.
+    /// Frames sent per packet received.
     pub sent: f64,
-    /// Frames of a batch that is sent.
+    /// Frames per sent batch.
     pub batch: f64,
-    /// Whether the worker remembers walks, and why, in the words of `program::exec::CacheReport`;
-    /// None where its packets have no use for that.
+    /// Whether the worker uses its flow cache, and why, in the words of
+    /// `program::exec::CacheReport`; None if its packets have no use for it.
     pub remembers: Option<&'static str>,
 }
 
-/// Lets a worker walk what comes in by the ports, a slice at a time with a look at the machine
-/// after each.
+/// Runs a worker with these ports, a slice at a time, with a reading of the machine after each.
 pub fn run<F: Frame + 'static>(
     rules: &Rules,
     ports: Vec<Port<F>>,
@@ -96,8 +95,8 @@ pub fn run<F: Frame + 'static>(
     stand.finish()
 }
 
-/// Lets workers that share a processor settle, and then work in turns, so many slices each, with a
-/// look at the machine after each turn.
+/// Lets workers that share a processor settle, and then run in turns, for this many slices each,
+/// with a reading of the machine after each turn.
 pub fn in_turns<F: Frame + 'static>(
     stands: &mut [Stand<F>],
     slices: usize,
@@ -122,27 +121,27 @@ pub fn in_turns<F: Frame + 'static>(
     Ok(())
 }
 
-/// How many times as long as usual so many slices may take.
+/// Returns by which factor this many slices may take longer than the usual number.
 pub(crate) fn longer(slices: usize) -> u32 {
     u32::try_from(slices.div_ceil(USUAL)).unwrap_or(u32::MAX)
 }
 
-/// How long a measurement of so many slices may take.
+/// Returns how long a measurement of this many slices may take.
 pub(crate) fn patience(slices: usize) -> Duration {
     PATIENCE.saturating_mul(longer(slices))
 }
 
-/// A worker with ports of its own, that works when it is told to.
+/// A worker with its own ports, which runs only during slices.
 pub struct Stand<F: Frame> {
     recorder: Arc<Recorder>,
     datapath: Datapath<F>,
     slice: Duration,
-    /// Cycles of a packet in each slice that counts.
+    /// Cycles per packet of each slice that counts.
     figures: Vec<f64>,
 }
 
 impl<F: Frame + 'static> Stand<F> {
-    /// A worker on this processor; it stands.
+    /// Makes a paused worker on this processor.
     pub fn new(
         rules: &Rules,
         ports: Vec<Port<F>>,
@@ -161,7 +160,7 @@ impl<F: Frame + 'static> Stand<F> {
         let bridge = datapath
             .add_bridge("predicted", Arc::clone(rules.bridge()))
             .map_err(failed)?;
-        // Those that only send first, so that nothing is received before there is a way out.
+        // Adds ports that only send first, so that nothing is received before it can be sent.
         let (inwards, outwards): (Vec<_>, Vec<_>) =
             ports.into_iter().partition(|port| port.rx.is_some());
         for port in outwards.into_iter().chain(inwards) {
@@ -181,24 +180,24 @@ impl<F: Frame + 'static> Stand<F> {
             };
             datapath.add_port(spec).map_err(failed)?;
         }
-        // From here on an error ends the worker.
+        // From here on, an error must end the worker.
         let mut stand = Stand {
             recorder,
             datapath,
             slice: setting.slice,
             figures: Vec::new(),
         };
-        // A worker that waits in its first queue would not take the others, and there may be more
-        // of them than its mailbox has room for.
+        // A worker that waits in its first queue would not take the others, of which there may be
+        // more than its mailbox holds.
         stand.recorder.open(Duration::MAX);
         stand.datapath.set_workers(&[cpu]).map_err(failed)?;
         stand.recorder.close();
         Ok(stand)
     }
 
-    /// Works until the worker has made up its mind whether to remember walks, and packets cost no
-    /// less than a while before: what is remembered grows for long. That it asks itself
-    /// again later is part of what packets cost.
+    /// Runs until the worker has decided whether to use its flow cache, and packets have stopped
+    /// becoming cheaper: the cache fills slowly. That the worker reconsiders later is part of the
+    /// cost of packets.
     fn settle(&mut self) {
         let end = Instant::now() + SETTLING;
         let mut figures = Vec::new();
@@ -210,21 +209,22 @@ impl<F: Frame + 'static> Stand<F> {
         }
     }
 
-    /// Works so long, and returns the cycles of a packet; None where it did not come to it.
+    /// Runs for this time and returns the cycles per packet; None if the worker did not complete a
+    /// slice.
     fn slice(&mut self, length: Duration) -> Option<f64> {
         self.recorder.open(length);
-        // Of a processor that others have, a slice is longer.
+        // On a shared processor, a slice takes longer.
         let end = Instant::now() + 30 * length.max(Duration::from_millis(50));
         while self.recorder.is_open() && Instant::now() < end {
             std::thread::sleep(Duration::from_millis(2));
-            // As the daemon does now and then: frees what has been replaced, takes packet-ins away.
+            // Like the daemon, now and then: frees what has been replaced, and removes packet-ins.
             self.datapath.run();
             self.datapath.take_packet_ins(1024);
         }
         self.recorder.close()
     }
 
-    /// Ends the worker.
+    /// Ends the worker and returns its result.
     pub fn finish(mut self) -> Result<Turns, Error> {
         self.end();
         if self.figures.len() < 3 {
@@ -232,7 +232,7 @@ impl<F: Frame + 'static> Stand<F> {
         }
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed) as f64;
         let sent = load(&self.recorder.sent);
-        // Of the readers of these rules only this worker has had bursts that could be measured.
+        // Of the readers of these rules, only this worker has had bursts to measure.
         let reports = self.recorder.program.walk_caches.reports();
         let measured = reports.iter().find(|report| report.walk_cycles > 0);
         Ok(Turns {
@@ -245,19 +245,19 @@ impl<F: Frame + 'static> Stand<F> {
 
     fn end(&mut self) {
         self.recorder.end();
-        // It fails where there is no worker, and then there is none.
+        // Fails only if there is no worker.
         let _ = self.datapath.set_workers(&[]);
     }
 }
 
-/// A worker that stands must go on to be told that it has ended.
+/// A paused worker must be resumed to see that it has ended.
 impl<F: Frame> Drop for Stand<F> {
     fn drop(&mut self) {
         self.recorder.end();
     }
 }
 
-/// Whether slices have not become faster lately.
+/// Returns whether slices have stopped becoming faster.
 fn is_settled(figures: &[f64]) -> bool {
     let Some(first) = figures.len().checked_sub(2 * COMPARED) else {
         return false;
@@ -267,62 +267,62 @@ fn is_settled(figures: &[f64]) -> bool {
     middle(after) >= middle(before) * (1.0 - FASTER)
 }
 
-/// Hands a transmit queue to the one worker that there is.
+/// Gives a transmit queue to the only worker.
 fn once<F: Frame + 'static>(tx: impl TxQueue<F> + 'static) -> MakeTx<F> {
     let mut tx = Some(Box::new(tx) as Box<dyn TxQueue<F>>);
     Box::new(move |_| tx.take().ok_or_else(|| "one worker only".to_owned()))
 }
 
-/// A slice as it is timed, and the gate that the worker waits at between slices.
+/// The timing of a slice, and the gate at which the worker waits between slices.
 struct Recorder {
-    /// Packets of a slice at least.
+    /// Fewest packets of a slice.
     round: u64,
-    /// Cycles of it at least.
+    /// Fewest cycles of a slice.
     length: AtomicU64,
     now: Now,
     gate: Mutex<Gate>,
     changed: Condvar,
-    /// The slice that the gate is open for, or [`SHUT`]; for a worker that is on its way.
+    /// The slice that the gate is open for, or [`SHUT`]; for a running worker to check.
     open_for: AtomicU64,
-    /// What it costs to read the counter of cycles.
+    /// Cycles for reading the cycle counter.
     reading: u64,
-    /// Whose caches of walks are asked whether they have been judged.
+    /// The program whose flow caches are asked whether they have been judged.
     program: Arc<Program>,
     received: AtomicU64,
     sent: AtomicU64,
     batches: AtomicU64,
 }
 
-/// No slice has this number.
+/// Slice number that means the gate is shut.
 const SHUT: u64 = u64::MAX;
 
 /// Whether the worker may work.
 #[derive(Default)]
 struct Gate {
     open: bool,
-    /// The number of the last slice that it was opened for, from 1.
+    /// Number of the last slice that it was opened for, from 1.
     slice: u64,
-    /// For ever: there is nothing to receive any more.
+    /// Whether the worker is to end: there is nothing to receive any more.
     ended: bool,
-    /// Of the last slice.
+    /// Result of the last slice.
     figure: Option<f64>,
 }
 
-/// Where the slice stands; written by the worker alone while the gate is open, and by plain stores,
-/// since what they cost is measured with the rest.
+/// Progress of the slice; written only by the worker while the gate is open, and by plain stores,
+/// since their cost is measured with the rest.
 #[derive(Default)]
 struct Now {
     last: AtomicU64,
     packets: AtomicU64,
     spent: AtomicU64,
     in_hand: AtomicU64,
-    /// Rounds that have not counted.
+    /// Number of warm-up rounds done.
     warm: AtomicU64,
-    /// The slice that all this is of; 0 before the first.
+    /// The slice that all this belongs to; 0 before the first.
     slice: AtomicU64,
 }
 
-/// Adds to a count that has one writer.
+/// Adds to a counter that has one writer.
 #[inline]
 fn add(count: &AtomicU64, more: u64) {
     count.store(count.load(Ordering::Relaxed) + more, Ordering::Relaxed);
@@ -345,8 +345,8 @@ impl Recorder {
         }
     }
 
-    /// What has passed since the last burst began is that one's. Waits where the gate is shut;
-    /// false where it is for ever. A slice may have ended and another begun since.
+    /// Attributes the time since the last burst began to that burst. Waits if the gate is shut;
+    /// returns false if the worker is to end. A slice may have ended and another begun since.
     #[inline]
     fn begin(&self) -> bool {
         let slice = self.now.slice.load(Ordering::Relaxed);
@@ -378,7 +378,7 @@ impl Recorder {
         true
     }
 
-    /// The slice may be over; whether there is more to do.
+    /// Ends a round and possibly the slice; returns whether there is more to do.
     #[cold]
     fn end_round(&self) -> bool {
         let Now {
@@ -397,7 +397,7 @@ impl Recorder {
             return true;
         }
         let mut gate = self.gate();
-        // The slice may have been ended from outside already, and another begun.
+        // The slice may have been ended from outside, and another begun.
         if gate.open && gate.slice == self.now.slice.load(Ordering::Relaxed) {
             self.shut(&mut gate);
         }
@@ -405,21 +405,21 @@ impl Recorder {
         self.wait()
     }
 
-    /// Shuts the gate and notes what packets have cost since it was opened.
+    /// Shuts the gate and computes what packets have cost since it was opened.
     fn shut(&self, gate: &mut Gate) {
         gate.open = false;
         self.open_for.store(SHUT, Ordering::Release);
         let load = |count: &AtomicU64| count.load(Ordering::Relaxed);
         let (spent, packets) = (load(&self.now.spent), load(&self.now.packets));
-        // A worker that has not come to this slice has figures of the one before.
+        // If the worker has not begun this slice, its figures are of the one before.
         let counts = load(&self.now.slice) == gate.slice
             && load(&self.now.warm) >= WARM as u64
             && packets >= self.round;
         gate.figure = counts.then(|| spent as f64 / packets as f64);
     }
 
-    /// The worker waits for the gate to open; false where it does not any more. What it had in hand
-    /// then took longer than it costs.
+    /// Waits for the gate to open; returns false if the worker is to end. The burst that was being
+    /// processed does not count, as it took longer than it costs.
     #[cold]
     fn wait(&self) -> bool {
         let mut gate = self.gate();
@@ -439,7 +439,7 @@ impl Recorder {
         !gate.ended
     }
 
-    /// Lets the worker go for a slice.
+    /// Starts a slice.
     fn open(&self, length: Duration) {
         let length = (length.as_secs_f64() * cycles_per_second() as f64) as u64;
         self.length.store(length, Ordering::Relaxed);
@@ -454,7 +454,7 @@ impl Recorder {
         self.open_for.load(Ordering::Acquire) != SHUT
     }
 
-    /// Ends a slice, whether it is over or not.
+    /// Ends a slice, complete or not.
     fn close(&self) -> Option<f64> {
         let mut gate = self.gate();
         if gate.open {
@@ -463,7 +463,7 @@ impl Recorder {
         gate.figure.take()
     }
 
-    /// There is nothing to receive any more.
+    /// Ends the worker: there is nothing to receive any more.
     fn end(&self) {
         let mut gate = self.gate();
         gate.ended = true;
@@ -528,7 +528,7 @@ mod tests {
         assert!(is_settled(&level));
         let falling: Vec<f64> = (0..40).map(|n| 200.0 - f64::from(n)).collect();
         assert!(!is_settled(&falling));
-        // A slow moment is no reason to wait, and slower slices are not either.
+        // Slow moments are no reason to wait, and neither are slower slices.
         let mut slow = level;
         slow[2] = 300.0;
         slow[2 * COMPARED - 1] = 300.0;
@@ -555,11 +555,11 @@ mod tests {
             burst(ROUND as usize);
         }
         assert!(recorder.close().is_some());
-        // One that the worker does not come to.
+        // A slice that the worker does not begin.
         recorder.open(Duration::MAX);
         assert_eq!(recorder.close(), None);
-        // One that follows at once: what the worker had in hand and what it had counted are not of
-        // it.
+        // A slice that follows at once: what the worker was processing and had counted does not
+        // belong to it.
         recorder.open(Duration::MAX);
         burst(1);
         assert!(!has_all());

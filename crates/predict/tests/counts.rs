@@ -1,5 +1,5 @@
-//! What a prediction says that packets do is what the rules say, evaluated one by one; and what a
-//! worker's counters count.
+//! Compares a prediction's counts with the rules evaluated one by one, and with a worker's
+//! counters.
 
 use openflow::flow::FlowMod;
 use pipeline::twin::{self, Effect};
@@ -11,7 +11,7 @@ use predict::{Effort, Prediction, trace};
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// A few tables of rules of all kinds, different for each seed.
+/// Returns a few tables of rules of all kinds, different for each seed.
 fn generated(seed: u64) -> String {
     let mut state = seed.wrapping_mul(0x9e37_79b9_7f4a_7c15) | 1;
     let mut below = |end: u64| {
@@ -47,7 +47,7 @@ fn generated(seed: u64) -> String {
     text
 }
 
-/// Lookups that found a rule, and packets by port.
+/// Returns the lookups that found a rule, and packets by port.
 fn counted_by_twin(rules: &Rules, traffic: &Traffic) -> (u64, BTreeMap<u32, u64>) {
     let mut ports = BTreeMap::new();
     let mut hits = 0;
@@ -92,8 +92,8 @@ fn the_trace_is_what_the_rules_say() {
     }
 }
 
-/// A prediction from a few slices. Other tests want the processor meanwhile, so that it may take
-/// more than one attempt to measure anything.
+/// Makes a prediction from a few slices. Other tests use the processor meanwhile, so it may take
+/// several attempts.
 fn predicted(rules: &Rules, traffic: &Traffic, ports: &PortCost, shares: Shares) -> Prediction {
     predicted_with(rules, traffic, ports, shares, Shares::NONE)
 }
@@ -153,8 +153,8 @@ fn a_prediction_is_the_sum_of_its_stages() {
     assert!(cycles.low <= cycles.median && cycles.median <= cycles.high);
     let mpps = prediction.hz as f64 / 1e6 / cycles.median;
     assert!((prediction.mpps.median - mpps).abs() < 1e-6);
-    // Policers are a stage of their own, before packets leave; where the machine moves more than
-    // they cost there may be nothing to see.
+    // Policers are a separate stage, before packets leave; if the machine's speed varies by more
+    // than they cost, they may not be visible.
     let policed = predicted_with(&rules, &traffic, &ports, Shares::ALL, Shares::ALL);
     let sum: f64 = policed.stages.iter().map(|stage| stage.cycles).sum();
     assert!(
@@ -304,7 +304,7 @@ fn tables_have_the_lookup_that_a_switch_gives_them_in_the_end() {
     assert_eq!(trace.tables[0].template, "trees");
 }
 
-/// Rules that use groups and meters, from files as `ovs-ofctl` prints them.
+/// Returns rules that use groups and meters, from files as `ovs-ofctl` prints them.
 fn grouped() -> Rules {
     let flows = "NXST_FLOW reply (xid=0x4):\n cookie=0x7, duration=1.5s, table=0, n_packets=3, n_bytes=180, idle_age=2, priority=9,udp actions=group:1\n\
                  priority=9,tcp,actions=meter:5,output:4\npriority=1,actions=resubmit(,1)\ntable=1,arp,actions=group:2\n";
@@ -336,7 +336,8 @@ fn groups_and_meters_do_their_part() {
     assert!((0.2..0.3).contains(&one) && (0.7..0.8).contains(&other));
     assert_eq!(ports("tcp"), [(4, 1.0)]);
     let both: f64 = ports("arp").iter().map(|(_, share)| share).sum();
-    // A bucket is an action set, of which a group leaves no output (1.5 section 5.6).
+    // A bucket is an action set, in which a group takes precedence over an output (1.5 section
+    // 5.6).
     assert_eq!(both, 2.0);
 }
 
@@ -365,11 +366,11 @@ fn another_process_gets_the_same_rules() {
         });
         assert_eq!(one, other, "seed {seed}");
     }
-    // Only 1.0 takes a rule whose match does not promise what its actions need.
+    // Only 1.0 accepts a rule whose match lacks the prerequisites of its actions.
     let lax = "tcp,actions=dec_ttl,resubmit(,3)\npriority=1,actions=dec_ttl,mod_nw_tos:32,output:3\ntable=3,reg0=1,actions=dec_ttl,output:2\n\
                table=3,priority=7,udp6,ipv6_dst=fc00::/7,tp_src=0x10/0xfff0,actions=dec_ttl,mod_nw_src:10.0.0.1,output:2\ntable=3,priority=5,actions=dec_ttl,goto_table:4\n";
     let lax = Rules::read("lax", lax, &openflow::parse::no_names).unwrap();
-    // A jump has no place in 1.0: the last rule is refused, and with it all of them.
+    // 1.0 has no goto_table: the last rule cannot be expressed, and so none are returned.
     assert_eq!(lax.to_messages(), None);
     let (lax, refused) = Rules::of(lax.flows[..4].iter().cloned(), &[], &[]);
     assert_eq!(refused, 0);
@@ -395,7 +396,7 @@ fn missing_meters_are_named() {
         Err(error) => error.to_string(),
         Ok(_) => String::new(),
     };
-    // Bands are lines of their own, and count.
+    // Bands are lines of their own, and count as lines.
     let meters = "meter=1 kbps bands=\ntype=drop rate=1\ntype=drop rate=2\nmeter=2 nonsense\n";
     let wrong = Rules::read_all(
         ("f", "actions=drop\n"),

@@ -1,11 +1,12 @@
-//! Rates and bounds of the shaper in real time: nothing but a shaper and the processor's clock, so
-//! that what is wrong here is wrong everywhere.
+//! Rates and bounds of the shaper in real time. Nothing but a shaper and the processor's clock is
+//! involved, so errors seen here affect every user.
 //!
-//! `rate`: queues that always have packets; how far what leaves lies from their rates, in all and
-//! over any second. `bound`: packets arrive at 1.3 times a queue's rate (regularly, at random, in
-//! bursts); how many left later than the queue's bound, the timer's slack and a batch, by a clock
-//! that is read after they were taken out. Somebody else may take the processor away meanwhile: a
-//! packet that was in hand then is told apart, and how often and how long that was is said.
+//! `rate`: queues that always have packets; measures how far departures deviate from their rates,
+//! in total and over any second. `bound`: packets arrive at 1.3 times a queue's rate (regularly, at
+//! random, in bursts); counts those that left later than the queue's bound plus the timer's slack
+//! and a batch, by a clock that is read after they were removed. The scheduler may run something
+//! else meanwhile: packets that were being processed then are counted separately, and the number
+//! and length of such stops are printed.
 //!
 //! `cargo bench -p sluice-qos --bench real_time -- [rate|bound] [seconds of each case]`
 #![allow(missing_docs)]
@@ -14,13 +15,13 @@ use qos::shaper::{DROP_REASONS, PortSpec, QueueSpec, Shaper};
 use std::time::Instant;
 
 const SECOND: u64 = 1_000_000_000;
-/// Time between two looks at the clock from which on somebody else had the processor, in
-/// nanoseconds.
+/// Time between two reads of the clock, in nanoseconds, from which on the scheduler must have run
+/// something else.
 const STOP_NS: u64 = 20_000;
-/// How long taking a packet out may take, in nanoseconds: a batch of 32 at 10 Gbit/s. What takes
-/// longer was in hand when the processor was somebody else's.
+/// How long removing a packet may take, in nanoseconds: a batch of 32 at 10 Gbit/s. If it takes
+/// longer, the scheduler ran something else.
 const OUT_NS: u64 = 8_000;
-/// Windows of a second begin every so many nanoseconds.
+/// Interval between the starts of the one-second windows, in nanoseconds.
 const STEP_NS: u64 = SECOND / 100;
 
 struct Clock(Instant);
@@ -31,7 +32,7 @@ impl Clock {
     }
 }
 
-/// How often and how long the processor was somebody else's.
+/// How often and how long the scheduler ran something else.
 #[derive(Default)]
 struct Stops {
     count: u64,
@@ -68,7 +69,7 @@ fn random(state: &mut u64) -> u64 {
     *state
 }
 
-/// By how much a rate lies beyond two frames from what it should be, in percent.
+/// Returns by how many percent a rate deviates from what it should be, beyond two frames.
 fn beyond(bits: u64, rate: u64, time_ns: u64, len: u32) -> f64 {
     let wanted = rate as f64 * time_ns as f64 / 1e9;
     let missing = (bits as f64 - wanted).abs() - 2.0 * f64::from(len) * 8.0;
@@ -77,7 +78,7 @@ fn beyond(bits: u64, rate: u64, time_ns: u64, len: u32) -> f64 {
 
 fn rate(queues: u32, rate: u64, len: u32, seconds: u64) {
     let mut spec = PortSpec::new((rate * u64::from(queues)).max(10_000_000_000));
-    // 4 ms of packets: what may be made good after a stop.
+    // 4 ms of packets: what can be made up for after a stop.
     let kept = (rate / 250 / u64::from(len) / 8 + 4).min(900) as u32;
     spec.limit_packets = 2 * queues * kept + 1000;
     spec.flows = if queues > 4096 { 1 } else { 64 };
@@ -144,7 +145,7 @@ enum Arrivals {
     Bursts,
 }
 
-/// Packets sent, and packets late without a stop.
+/// Returns the packets sent, and the packets late without a stop.
 fn bound(bound_us: u64, arrivals: Arrivals, seconds: u64) -> (u64, u64) {
     const RATE: u64 = 2_000_000_000;
     const LEN: u32 = 250;
@@ -169,7 +170,7 @@ fn bound(bound_us: u64, arrivals: Arrivals, seconds: u64) -> (u64, u64) {
             break;
         }
         while due <= now {
-            // A packet is as old as its arrival, also when that could not be noticed at once.
+            // A packet's age counts from its arrival, even if that was noticed late.
             let _ = shaper.enqueue(0, (), LEN, (number % 16) as u32, due);
             number += 1;
             due += match arrivals {

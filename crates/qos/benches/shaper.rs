@@ -1,8 +1,8 @@
 //! Cycles per packet (enqueue and dequeue) of a shaped port, by the number of its queues.
 //!
-//! 10 Gbit/s of 1514-byte frames in bursts of 32 to queues drawn at random, in three ways: queues
-//! that hold their own rate, queues that borrow all they have, and queues with a bound.
-//! The clock of the shaper is virtual; the least of many rounds is what counts.
+//! 10 Gbit/s of 1514-byte frames in bursts of 32 to randomly drawn queues, in three ways: queues
+//! that keep to their own rate, queues that borrow everything, and queues with a bound. The
+//! shaper's clock is virtual; the result is the minimum of many rounds.
 //!
 //! `cargo bench -p sluice-qos --bench shaper [-- NUMBER-OF-QUEUES...]`
 #![allow(missing_docs)]
@@ -55,7 +55,7 @@ fn shaper(queues: u32, way: Way) -> Shaper<NonZeroU64> {
     Shaper::new(&spec, 0).expect("a port that can be")
 }
 
-/// Cycles per packet, the least of some rounds.
+/// Returns cycles per packet, the minimum of some rounds.
 fn measure(queues: u32, way: Way) -> f64 {
     const ROUND: usize = 200;
     let mut shaper = shaper(queues, way);
@@ -76,7 +76,7 @@ fn measure(queues: u32, way: Way) -> f64 {
                 random ^= random << 17;
                 *place = (random >> 32) as usize % queues as usize;
             }
-            // 95% of what the port carries.
+            // 95% of the port's rate.
             now += frame_ns * BURST as u64 * 20 / 19;
             let start = cycles();
             shaper.take_in_burst(

@@ -1,21 +1,22 @@
-//! A token bucket that threads share.
+//! A token bucket shared by threads without a lock.
 //!
-//! The obvious bucket has two numbers, its level and when it was filled last, and takes a lock to
-//! change both. This one has a single number. Tokens arrive at fixed moments: by time `t`,
+//! A straightforward bucket has two numbers, its level and the time it was last filled, and takes a
+//! lock to change both. This one has a single number. Tokens arrive at fixed moments: by time `t`,
 //! `arrived(t) = floor(t * rate)` have, counted from the clock's zero. The bucket remembers only
-//! how many of them are `gone`, spent or spilled, so its level is `arrived(now) - gone`, at most
-//! `depth`. Taking tokens is one compare-and-swap. As `arrived` is computed anew each time, no
-//! rounding adds up: at any rate the tokens handed out over any time are exact to one.
+//! how many of them are `gone` (spent or overflowed), so its level is `arrived(now) - gone`, at
+//! most `depth`. Taking tokens is one compare-and-swap. As `arrived` is computed anew each time,
+//! rounding errors do not accumulate: at any rate, the tokens handed out over any time are exact to
+//! one.
 //!
-//! Counts wrap around. They are compared by their difference, which is right while the bucket is
-//! looked at every 2^62 tokens' time (12 days at 4 Tbit/s); after a longer rest `touched` tells
-//! that it must be full.
+//! Counters wrap around. They are compared by their difference, which is right if the bucket is
+//! used at least once in the time of 2^62 tokens (12 days at 4 Tbit/s); after a longer pause,
+//! `touched` shows that it must be full.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
 const SECOND: u64 = 1_000_000_000;
 
-/// How many tokens come in a second.
+/// Tokens per second.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Rate {
     /// Tokens, in units of `scale`.
@@ -25,22 +26,22 @@ pub struct Rate {
 }
 
 impl Rate {
-    /// So many tokens a second.
+    /// Returns a rate of `count` tokens per second.
     pub const fn per_second(count: u32) -> Rate {
         Rate { count, scale: 1 }
     }
 
-    /// So many thousands of tokens a second: kbit/s, where a token is a bit.
+    /// Returns a rate of `count` thousand tokens per second: kbit/s, if a token is a bit.
     pub const fn thousands_per_second(count: u32) -> Rate {
         Rate { count, scale: 1000 }
     }
 
-    /// Tokens in a second.
+    /// Returns the tokens per second.
     pub const fn tokens(self) -> u64 {
         self.count as u64 * self.scale as u64
     }
 
-    /// Tokens that have arrived by a time, since the clock's zero, modulo 2^64.
+    /// Returns how many tokens have arrived from the clock's zero to a time, modulo 2^64.
     #[inline(always)]
     fn arrived(self, now_ns: u64) -> u64 {
         let (seconds, rest) = (now_ns / SECOND, now_ns % SECOND);
@@ -61,17 +62,17 @@ impl Rate {
 pub struct Bucket {
     rate: Rate,
     depth: u64,
-    /// A time without a look after which it is full for certain, before differences of counts
-    /// become ambiguous.
+    /// Time without use after which the bucket is certainly full, and before which differences of
+    /// counters are unambiguous.
     rest_ns: u64,
-    /// Tokens spent or spilled.
+    /// Tokens spent or overflowed.
     gone: AtomicU64,
-    /// When it was looked at last, to a second or so.
+    /// Time of the last use, to a second or so.
     touched: AtomicU64,
 }
 
 impl Bucket {
-    /// A full bucket that holds `depth` tokens, 2^61 at most.
+    /// Makes a full bucket that holds `depth` tokens, 2^61 at most.
     pub fn new(rate: Rate, depth: u64, now_ns: u64) -> Bucket {
         let depth = depth.min(1 << 61);
         let seconds = (1_u64 << 62) / rate.tokens().max(1);
@@ -84,17 +85,17 @@ impl Bucket {
         }
     }
 
-    /// How many tokens it holds at most.
+    /// Returns how many tokens it can hold.
     pub fn depth(&self) -> u64 {
         self.depth
     }
 
-    /// How many tokens come in a second.
+    /// Returns the rate at which tokens arrive.
     pub fn rate(&self) -> Rate {
         self.rate
     }
 
-    /// Tokens in it now.
+    /// Returns how many tokens it holds now.
     pub fn level(&self, now_ns: u64) -> u64 {
         self.level_of(self.gone.load(Ordering::Relaxed), now_ns)
     }
@@ -105,13 +106,13 @@ impl Bucket {
         if rested > self.rest_ns {
             return self.depth;
         }
-        // Negative where another thread's clock was read a moment later than this one's: nothing
-        // has come since.
+        // Negative if another thread read the clock a moment later than this one: no tokens have
+        // arrived since.
         let level = self.rate.arrived(now_ns).wrapping_sub(gone) as i64;
         u64::try_from(level).unwrap_or(0).min(self.depth)
     }
 
-    /// Takes tokens, all of them or none; whether it had so many.
+    /// Takes all the tokens or none; returns whether there were enough.
     #[inline]
     pub fn take(&self, tokens: u64, now_ns: u64) -> bool {
         let arrived = self.rate.arrived(now_ns);
@@ -121,7 +122,7 @@ impl Bucket {
             if level < tokens {
                 return false;
             }
-            // What is above the brim spills here.
+            // Tokens above `depth` overflow here.
             let then = arrived.wrapping_sub(level - tokens);
             match self
                 .gone

@@ -1,15 +1,14 @@
-//! Rates, and what is done about traffic that exceeds them.
+//! Rate limiting: meters, policers and shapers.
 //!
-//! * [`bucket`]: a token bucket in whole numbers that any number of threads draw from without a
-//!   lock.
-//! * [`meter`]: OpenFlow's meters: bands, each with a bucket, and what the one that acts does to a
-//!   packet.
+//! * [`bucket`]: a token bucket in integer arithmetic that any number of threads draw from without
+//!   a lock.
+//! * [`meter`]: OpenFlow meters, whose bands drop or remark packets.
 //! * [`policer`]: three-colour markers over the same buckets.
-//! * [`shaper`]: queues that wait for their rates, with bounds on how long.
-//! * [`twin`]: the same, slow and obvious, which tests hold the fast form against.
+//! * [`shaper`]: queues in which packets wait for their rates, with bounds on how long.
+//! * [`twin`]: slow, obvious reference implementations that tests compare with.
 //!
-//! Nothing here knows what a packet holds, or reads a clock: a packet is a length, and time comes
-//! in as nanoseconds of any clock that does not go back.
+//! Nothing here knows a packet's contents or reads a clock: a packet is a length, and time comes in
+//! as nanoseconds of any clock that does not go back.
 
 pub mod bucket;
 pub mod meter;

@@ -1,18 +1,18 @@
-//! Meters (OpenFlow 1.3.5 section 5.7).
+//! OpenFlow meters (OpenFlow 1.3.5 section 5.7).
 //!
-//! A meter has bands, each with a rate and a bucket. A packet is held against every band; of those
-//! that have too few tokens for it the one with the highest rate acts, drops the packet or lowers
-//! its class, and counts it; a band that has enough tokens spends them, whatever the others do (so
-//! does Open vSwitch). Buckets begin full. Buckets and counters are atomic: workers share a meter
-//! without a lock.
+//! A meter has bands, each with a rate and a bucket. A packet is checked against every band. Of the
+//! bands with too few tokens for it, the one with the highest rate acts: it drops or remarks the
+//! packet, and counts it. A band with enough tokens spends them, whatever the others do (as in Open
+//! vSwitch). Buckets begin full. Buckets and counters are atomic: workers share a meter without a
+//! lock.
 
 use crate::bucket::{Bucket, Rate};
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// What rates and bursts count.
+/// Unit of rates and bursts.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Unit {
-    /// Kilobits, of packets without FCS.
+    /// Kilobits of frames without FCS.
     Kilobits,
     /// Packets.
     Packets,
@@ -23,24 +23,23 @@ pub enum Unit {
 pub enum BandKind {
     /// Drops them.
     Drop,
-    /// Raises the drop precedence of their DSCP by so many steps.
+    /// Raises the drop precedence of their DSCP by this many steps.
     Remark(u8),
 }
 
-/// One band.
+/// A band's configuration.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct BandSpec {
-    /// What it does.
+    /// The action.
     pub kind: BandKind,
-    /// Units a second; 0 lets only the burst pass.
+    /// Units per second; 0 lets only the burst pass.
     pub rate: u32,
-    /// Units that may come at once above the rate; 0 for as many as the rate gives in a second, as
-    /// Open vSwitch chooses.
+    /// Depth of the bucket, in units; 0 for one second of the rate, as in Open vSwitch.
     pub burst: u32,
 }
 
 impl BandSpec {
-    /// The burst in force.
+    /// Returns the depth of the bucket.
     pub fn depth(&self) -> u32 {
         if self.burst == 0 {
             self.rate
@@ -50,14 +49,14 @@ impl BandSpec {
     }
 }
 
-/// What becomes of a packet.
+/// Result of metering a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
-    /// It goes on.
+    /// The packet passes.
     Pass,
-    /// It is dropped.
+    /// The packet is dropped.
     Drop,
-    /// It goes on with a drop precedence raised by so many steps.
+    /// The packet passes with its drop precedence raised by this many steps.
     Remark(u8),
 }
 
@@ -107,7 +106,7 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// A meter with full buckets.
+    /// Makes a meter with full buckets.
     pub fn new(unit: Unit, bands: &[BandSpec], now_ns: u64) -> Meter {
         let bands = bands.iter().map(|spec| {
             let (rate, depth) = match unit {
@@ -131,7 +130,7 @@ impl Meter {
         }
     }
 
-    /// Holds a packet of `bytes` against the meter and counts it.
+    /// Meters and counts a packet of `bytes`.
     pub fn police(&self, bytes: u64, now_ns: u64) -> Verdict {
         self.met.add(bytes);
         let tokens = match self.unit {
@@ -156,20 +155,20 @@ impl Meter {
         }
     }
 
-    /// Packets that it has met.
+    /// Returns the packets that were metered.
     pub fn met(&self) -> Count {
         self.met.read()
     }
 
-    /// Packets that each band has acted on.
+    /// Returns the packets that each band has acted on.
     pub fn acted(&self) -> impl ExactSizeIterator<Item = Count> + '_ {
         self.bands.iter().map(|band| band.acted.read())
     }
 }
 
-/// A DSCP with its drop precedence raised by so many steps, as far as its class has any: only the
-/// assured forwarding classes AF1x to AF4x have drop precedences, 1 to 3 (RFC 2597 section 6);
-/// other code points stay.
+/// Raises the drop precedence of a DSCP by `steps`, as far as its class allows: only the assured
+/// forwarding classes AF1x to AF4x have drop precedences, 1 to 3 (RFC 2597 section 6); other code
+/// points stay.
 pub fn raise_drop_precedence(dscp: u8, steps: u8) -> u8 {
     let (class, precedence) = (dscp >> 3 & 7, dscp >> 1 & 3);
     if !(1..=4).contains(&class) || precedence == 0 || dscp & 1 != 0 {

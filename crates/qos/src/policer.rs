@@ -1,20 +1,19 @@
-//! Policers: markers that drop what exceeds a rate.
+//! Policers and the three-colour markers they are made of.
 //!
-//! * [`SingleRate`] (RFC 2697): one rate with two bursts. Tokens fill the committed bucket and then
-//!   the excess one. This is kept as two buckets of the same rate, the committed one and one that
-//!   holds both: what the excess bucket has is their difference, to the token, because tokens are
-//!   lost only when both are full.
-//! * [`TwoRates`] (RFC 4115): a committed and an excess rate, each with a bucket of its own, also
-//!   for packets that come with a colour.
+//! * [`SingleRate`] (RFC 2697): one rate with two bursts. Tokens fill the committed bucket first
+//!   and then the excess one. Implemented as two buckets of the same rate: the committed one, and
+//!   one as deep as both together. Their difference is exactly what the excess bucket holds,
+//!   because tokens are lost only when both are full.
+//! * [`TwoRates`] (RFC 4115): a committed and an excess rate, each with its own bucket; also for
+//!   packets that are coloured already.
 //! * [`PeakRate`] (RFC 2698): a peak rate above the committed one.
 //!
-//! A port's policers are made of them: [`PortPolicer`] for what it sends, by queues, and
-//! [`IngressPolicer`] for what it receives, which is made of meters ([`crate::meter`]), as it
-//! polices bits and packets.
+//! A port uses [`PortPolicer`] for what it sends, by queue, and [`IngressPolicer`] for what it
+//! receives, which is made of meters ([`crate::meter`]) since it polices bits and packets.
 //!
-//! Rates are in bytes a second and bursts in bytes, as these RFCs and Open vSwitch's `cir`, `cbs`,
-//! `eir` and `ebs` have them, and count packets from the IP header on. Buckets are
-//! those of [`crate::bucket`], so workers share a policer without a lock.
+//! Rates are in bytes per second and bursts in bytes, as in these RFCs and Open vSwitch's `cir`,
+//! `cbs`, `eir` and `ebs`, and count packets from the IP header on. The buckets are those of
+//! [`crate::bucket`], so workers share a policer without a lock.
 
 use crate::bucket::{Bucket, Rate};
 
@@ -24,33 +23,33 @@ pub use port::{
     IngressPolicer, IngressSpec, PolicerError, PolicerSpec, PolicerTotals, PortPolicer, Rates,
 };
 
-/// What a marker says of a packet.
+/// A marker's colours.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Color {
     /// Within the committed rate.
     Green,
-    /// Within the excess.
+    /// Within the excess rate or burst.
     Yellow,
-    /// Beyond.
+    /// Beyond both.
     Red,
 }
 
 /// A rate with its burst.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Profile {
-    /// Bytes a second.
+    /// Bytes per second.
     pub rate: u64,
-    /// Bytes at once.
+    /// Depth of the bucket, in bytes.
     pub burst: u64,
 }
 
-/// Bytes of a frame that a policer counts: those after its Ethernet header, as Open vSwitch's
-/// policers count.
+/// Returns the bytes of a frame that a policer counts: those after its Ethernet header, as in Open
+/// vSwitch.
 pub fn counted(frame: usize) -> u64 {
     frame.saturating_sub(14) as u64
 }
 
-/// A rate of so many bytes a second: exact up to 4.29 GB/s, and above that to a kilobyte.
+/// Converts a rate in bytes per second: exact up to 4.29 GB/s, above that to a kilobyte.
 fn rate(bytes: u64) -> Rate {
     match u32::try_from(bytes) {
         Ok(bytes) => Rate::per_second(bytes),
@@ -70,7 +69,7 @@ pub struct SingleRate {
 }
 
 impl SingleRate {
-    /// One with full buckets; `excess` in bytes.
+    /// Makes a marker with full buckets; `excess` in bytes.
     pub fn new(committed: Profile, excess: u64, now_ns: u64) -> SingleRate {
         let both = Profile {
             burst: committed.burst.saturating_add(excess),
@@ -82,7 +81,7 @@ impl SingleRate {
         }
     }
 
-    /// The colour of a packet, and its tokens taken.
+    /// Returns a packet's colour and takes its tokens.
     pub fn mark(&self, bytes: u64, now_ns: u64) -> Color {
         if self.committed.take(bytes, now_ns) {
             self.both.take(bytes, now_ns);
@@ -105,7 +104,7 @@ pub struct TwoRates {
 }
 
 impl TwoRates {
-    /// One with full buckets.
+    /// Makes a marker with full buckets.
     pub fn new(committed: Profile, excess: Profile, now_ns: u64) -> TwoRates {
         TwoRates {
             committed: bucket(committed, now_ns),
@@ -113,8 +112,8 @@ impl TwoRates {
         }
     }
 
-    /// The colour of a packet that comes with one ([`Color::Green`] for colour-blind marking), and
-    /// its tokens taken.
+    /// Returns the colour of a packet that has one already ([`Color::Green`] for colour-blind
+    /// marking), and takes its tokens.
     pub fn mark(&self, bytes: u64, came_as: Color, now_ns: u64) -> Color {
         match came_as {
             Color::Green if self.committed.take(bytes, now_ns) => Color::Green,
@@ -132,7 +131,7 @@ pub struct PeakRate {
 }
 
 impl PeakRate {
-    /// One with full buckets.
+    /// Makes a marker with full buckets.
     pub fn new(committed: Profile, peak: Profile, now_ns: u64) -> PeakRate {
         PeakRate {
             committed: bucket(committed, now_ns),
@@ -140,7 +139,7 @@ impl PeakRate {
         }
     }
 
-    /// The colour of a packet, colour-blind, and its tokens taken.
+    /// Returns a packet's colour (colour-blind), and takes its tokens.
     pub fn mark(&self, bytes: u64, now_ns: u64) -> Color {
         if !self.peak.take(bytes, now_ns) {
             Color::Red

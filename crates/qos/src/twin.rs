@@ -1,7 +1,7 @@
-//! Meters, slow and obvious: tokens drop into each bucket one by one, at the moments at which a
-//! counter of `rate` tokens a second, running since the clock's zero, ticks.
+//! Reference implementations, slow and obvious. A meter's tokens drop into each bucket one by one,
+//! at the ticks of a counter that runs at `rate` per second since the clock's zero.
 //!
-//! One thread, no wrap-around, no cleverness.
+//! Single-threaded, without wrap-around or optimisation.
 
 pub mod shaper;
 
@@ -17,7 +17,7 @@ pub struct Bucket {
 }
 
 impl Bucket {
-    /// A full one.
+    /// Makes a full bucket.
     pub fn new(per_second: u64, depth: u64, now_ns: u64) -> Bucket {
         Bucket {
             per_second: per_second.into(),
@@ -31,7 +31,7 @@ impl Bucket {
         at_ns * self.per_second / 1_000_000_000
     }
 
-    /// Takes tokens, all or none.
+    /// Takes all the tokens or none.
     pub fn take(&mut self, tokens: u64, now_ns: u64) -> bool {
         let now_ns = u128::from(now_ns);
         let came = self.ticks(now_ns) - self.ticks(self.last_ns);
@@ -53,7 +53,7 @@ pub struct Meter {
 }
 
 impl Meter {
-    /// One with full buckets.
+    /// Makes a meter with full buckets.
     pub fn new(unit: Unit, bands: &[BandSpec], now_ns: u64) -> Meter {
         let scale = if unit == Unit::Kilobits { 1000 } else { 1 };
         let bands = bands.iter().map(|band| {
@@ -75,7 +75,7 @@ impl Meter {
         }
     }
 
-    /// What becomes of a packet, and which band acted.
+    /// Returns what happens to a packet, and which band acted.
     pub fn police(&mut self, bytes: u64, now_ns: u64) -> (Verdict, Option<usize>) {
         let tokens = if self.unit == Unit::Kilobits {
             bytes * 8
@@ -88,7 +88,7 @@ impl Meter {
                 exceeded.push((index, *spec));
             }
         }
-        // The highest rate; of equal ones the first.
+        // The band of the highest rate; of equal ones, the first.
         exceeded.sort_by_key(|(index, spec)| (std::cmp::Reverse(spec.rate), *index));
         match exceeded.first() {
             None => (Verdict::Pass, None),

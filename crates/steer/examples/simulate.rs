@@ -1,4 +1,4 @@
-//! Prints what the simulator says about the paper's tables, or about a host of any size:
+//! Prints the simulator's results for the paper's tables, or for a host of any size:
 //!
 //!     cargo run --release -p sluice-steer --example simulate -- tables
 //!     cargo run --release -p sluice-steer --example simulate -- tables --draws 10 --cost 1.05

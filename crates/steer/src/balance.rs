@@ -1,24 +1,24 @@
-//! Which live flows move to another core, and when (the paper's future work, VI).
+//! Decides which live flows move to another core, and when (the paper's future work, VI).
 //!
-//! After every sample [`Balancer::decide`] looks for flows that should move, in this order:
+//! After every sample, [`Balancer::decide`] looks for flows that should move, in this order:
 //!
 //! 1. At once: flows on a core where a virtual machine has started, and flows without priority on a
 //!    core that a priority flow has taken. Priority flows choose first. A priority flow that had to
 //!    use its virtual machine's core leaves it as soon as another core has room for it.
-//! 2. After the hold time: flows without priority that had to use their virtual machine's core,
-//!    when another core has had room for them for the whole hold time.
+//! 2. After the hold time: flows without priority that had to use their virtual machine's core, if
+//!    another core has had room for them for the whole hold time.
 //! 3. After the hold time: flows of a core that has been highly loaded for the whole hold time. The
 //!    heaviest goes first, until the core is below the threshold by the margin. A flow that makes
-//!    more than half of its core's load stays, and its neighbours move: it would only take the
-//!    problem along.
+//!    more than half of its core's load stays, since it would overload its new core, too; its
+//!    neighbours move.
 //!
-//! In 2 and 3 the evidence is the worst of the hold time: the least load that the old core had in
-//! any sample, and the most that the new core had. A load that flips with a period below twice the
-//! hold time shows both of its values in every hold time, so it moves nothing. (If it flips within
-//! two samples, their measured mean is a steady load.) A core that a move in 2 or 3 has touched is
-//! judged again only after another hold time.
+//! In 2 and 3, the evidence is the worst case over the hold time: the lowest load of the old core
+//! in any sample, and the highest of the new core. A load that alternates with a period below twice
+//! the hold time shows both of its values in every hold time, so it moves nothing. (If it
+//! alternates within two samples, their measured mean is a steady load.) A core that a move in 2 or
+//! 3 has affected is judged again only after another hold time.
 //!
-//! Where a flow goes, [`crate::policy`] says. Moving back would need the same gain in the other
+//! [`crate::policy`] says where a flow goes. Moving back would need the same gain in the other
 //! direction, so a steady load settles.
 
 use crate::cores::{CoreId, CoreTable, Load, VmId};
@@ -31,7 +31,7 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 pub struct Flow<K> {
     /// The caller's name for it.
     pub key: K,
-    /// The core that it is on.
+    /// Its current core.
     pub core: CoreId,
     /// Its load over the last sample period.
     pub load: Load,
@@ -41,7 +41,7 @@ pub struct Flow<K> {
     pub priority: bool,
     /// Why it is on this core.
     pub basis: Basis,
-    /// When it was placed or moved last, ns.
+    /// When it was last placed or moved, ns.
     pub moved_ns: u64,
 }
 
@@ -59,7 +59,7 @@ impl<K> Flow<K> {
 pub enum Cause {
     /// A virtual machine runs on its core.
     VirtualMachine,
-    /// A priority flow has its core, or it is one and another core has room.
+    /// A priority flow uses its core; or it is a priority flow, and another core has room.
     Priority,
     /// It had to use its virtual machine's core, and another core has room.
     Return,
@@ -76,44 +76,44 @@ pub struct Move<K> {
     pub from: CoreId,
     /// The core that it goes to.
     pub to: CoreId,
-    /// Why this core.
+    /// Why the new core was chosen.
     pub basis: Basis,
     /// Why it moves.
     pub cause: Cause,
 }
 
-/// Remembers the loads of a hold time, and decides on moves.
+/// Remembers the loads of a hold time, and decides which flows move.
 #[derive(Clone, Debug)]
 pub struct Balancer {
     windows: Vec<Window>,
     size: usize,
 }
 
-/// What a core's load was in the samples of a hold time.
+/// A core's loads in the samples of a hold time.
 #[derive(Clone, Debug, Default)]
 struct Window {
     /// Measured loads, the newest last.
     loads: VecDeque<Load>,
-    /// The least and the most of them, once there are enough.
+    /// Minimum and maximum of the loads, once there are enough.
     range: Option<(Load, Load)>,
 }
 
-/// What one call of [`Balancer::decide`] works on.
+/// State of one call of [`Balancer::decide`].
 struct Plan<'a, K> {
-    /// The core table as it would be after the moves so far.
+    /// The core table after the moves decided so far.
     cores: CoreTable,
     settings: &'a Settings,
     now_ns: u64,
     moves: Vec<Move<K>>,
     moved: Vec<bool>,
-    /// Requests for which nothing can be done until something has moved, for flows of this load and
-    /// more. Else a core with a million flows that cannot leave it would be a million fruitless
+    /// Requests that cannot be satisfied until something has moved, for flows of this load or more.
+    /// Without this, a core with a million flows that cannot leave it would cause a million useless
     /// searches at every sample.
     hopeless: HashMap<Request, Load>,
 }
 
 impl Balancer {
-    /// Makes a balancer for so many cores.
+    /// Makes a balancer for this many cores.
     pub fn new(count: u16, settings: &Settings) -> Balancer {
         Balancer {
             windows: vec![Window::default(); usize::from(count)],
@@ -121,7 +121,7 @@ impl Balancer {
         }
     }
 
-    /// Takes in the loads of a sample. Called after each [`CoreTable::sample`].
+    /// Records the loads of a sample. Call it after each [`CoreTable::sample`].
     pub fn observe(&mut self, cores: &CoreTable) {
         for (core, window) in cores.ids().zip(&mut self.windows) {
             let loads = &mut window.loads;
@@ -136,7 +136,7 @@ impl Balancer {
     }
 
     /// Returns for each core whether its flows may have to move. Flows of other cores need not be
-    /// given to [`Balancer::decide`].
+    /// passed to [`Balancer::decide`].
     pub fn sources(&self, cores: &CoreTable, settings: &Settings) -> Vec<bool> {
         let may = |core| {
             cores.runs_vm(core) || cores.is_held(core) || self.least(core) >= Some(settings.high)
@@ -144,23 +144,25 @@ impl Balancer {
         cores.ids().map(may).collect()
     }
 
-    /// Least load of a core over the hold time; none if it has not been watched for so long.
+    /// Returns the lowest load of a core over the hold time; None if it has not been watched that
+    /// long.
     fn least(&self, core: CoreId) -> Option<Load> {
         let (least, _) = self.windows.get(core.index())?.range?;
         Some(least)
     }
 
-    /// Most load of a core over the hold time; none if it has not been watched for so long.
+    /// Returns the highest load of a core over the hold time; None if it has not been watched that
+    /// long.
     fn most(&self, core: CoreId) -> Option<Load> {
         let (_, most) = self.windows.get(core.index())?.range?;
         Some(most)
     }
 
-    /// Decides which of the flows move. The caller makes the moves
-    /// ([`crate::table::FlowTable::move_choice`], [`crate::handover`]); what it does not make is
-    /// decided again after the next sample.
+    /// Decides which of the flows move. The caller carries out the moves
+    /// ([`crate::table::FlowTable::move_choice`], [`crate::handover`]); moves that are not carried
+    /// out are decided again after the next sample.
     ///
-    /// Called after [`Balancer::observe`], with a core table that has the same number of cores.
+    /// Call it after [`Balancer::observe`], with a core table of the same number of cores.
     pub fn decide<K: Copy>(
         &mut self,
         cores: &CoreTable,
@@ -194,7 +196,8 @@ impl Balancer {
         plan.moves
     }
 
-    /// Moves flows off their virtual machine's core, if another has had room for the hold time.
+    /// Moves flows off their virtual machine's core, if another core has had room for the hold
+    /// time.
     fn return_from_own_cores<K: Copy>(
         &self,
         plan: &mut Plan<'_, K>,
@@ -251,7 +254,7 @@ impl Balancer {
                 if is_heavy || plan.is_hopeless(flow) {
                     continue;
                 }
-                // The load of the new core with the flow there, at worst.
+                // The highest load of the new core, with the flow there.
                 let after = |core| {
                     let most = self.most(core)?.max(plan.cores.load(core));
                     (core != from && most < high).then_some(most.plus(flow.load))
@@ -264,7 +267,7 @@ impl Balancer {
                             plan.make(index, flow, to, basis, Cause::Load);
                             touched.extend([from, to]);
                         } else if !gains(after.minus(flow.load)) {
-                            // Not even a flow that costs nothing would gain.
+                            // Not even a flow without load would gain.
                             plan.hopeless.insert(flow.request(), Load::ZERO);
                         }
                     }
@@ -288,13 +291,13 @@ impl<K: Copy> Plan<'_, K> {
         least.is_some_and(|least| flow.load >= *least)
     }
 
-    /// Whether a flow's own hold time has passed, and it has not been moved in this plan.
+    /// Returns whether a flow's own hold time is over and this plan has not moved it.
     fn may_move(&self, index: usize, flow: &Flow<K>) -> bool {
         let held = self.now_ns.saturating_sub(flow.moved_ns);
         !self.moved[index] && held >= self.settings.hold_ns
     }
 
-    /// Moves a flow that must not wait for the hold time.
+    /// Moves a flow that need not wait for the hold time.
     fn leave_at_once(&mut self, index: usize, flow: &Flow<K>) {
         let cores = &self.cores;
         if self.is_hopeless(flow) {
@@ -309,9 +312,9 @@ impl<K: Copy> Plan<'_, K> {
         } else if !is_own || flow.basis != Basis::OwnCore {
             (Cause::VirtualMachine, self.choose_with_room(flow))
         } else if flow.priority {
-            // Only to a core that stays below the threshold, with all that is there. Flows without
-            // priority may have nowhere to go; then the core would be too hot, and this flow would
-            // come back.
+            // Only to a core that stays below the threshold with everything that is there. Its
+            // flows without priority may have nowhere to go; then the core would be overloaded, and
+            // this flow would come back.
             let has_room = |core| cores.load(core).plus(flow.load) < self.settings.high;
             (Cause::Priority, self.choose(flow, has_room))
         } else {
@@ -321,7 +324,7 @@ impl<K: Copy> Plan<'_, K> {
             Decision::Use(to, basis) if to != flow.core => {
                 self.make(index, flow, to, basis, cause);
             }
-            // What depends on the flow's own load may be possible for another.
+            // The result depended on the flow's own load; another flow may succeed.
             Decision::Stay(_) if cause != Cause::Priority || !flow.priority => {
                 self.hopeless.insert(flow.request(), Load::ZERO);
             }
@@ -329,10 +332,10 @@ impl<K: Copy> Plan<'_, K> {
         }
     }
 
-    /// Chooses a core that the flow does not overload; where there is none, the less loaded of the
-    /// policy's choice and its virtual machine's core. The policy alone knows nothing of a flow's
-    /// own load, and might prefer a core that the flow overloads to its virtual machine's core,
-    /// where it has room.
+    /// Chooses a core that the flow does not overload; if there is none, the less loaded of the
+    /// policy's choice and its virtual machine's core. The policy alone ignores the flow's own
+    /// load, and might prefer a core that the flow overloads to its virtual machine's core that has
+    /// room.
     fn choose_with_room(&self, flow: &Flow<K>) -> Decision {
         let has_room = |core| {
             let remaining = if flow.priority {

@@ -1,9 +1,9 @@
 //! The core table: what the policy knows about each core.
 //!
-//! Load is measured at every sample. Between two samples flows are placed, and a core that looked
-//! idle would get all of them if nothing else counted; so the table adds what is expected of flows
-//! placed since. What was placed in the middle of a period is measured only in part by the sample
-//! that ends it: the rest is carried over to the next period.
+//! Load is measured at every sample. Between two samples, a core that looked idle would get all new
+//! flows if nothing else counted; so the table adds the expected load of flows placed since. A flow
+//! placed in the middle of a period is included only in part in the sample that ends it: the rest
+//! is carried over to the next period.
 
 use std::fmt;
 
@@ -15,7 +15,7 @@ pub const CORES_MAX: u16 = 1024;
 pub struct CoreId(pub u16);
 
 impl CoreId {
-    /// The number as an index.
+    /// Returns the number as an index.
     pub fn index(self) -> usize {
         usize::from(self.0)
     }
@@ -27,44 +27,44 @@ impl fmt::Display for CoreId {
     }
 }
 
-/// A virtual machine's number, unique on its host. Tenants are not needed here: the policy treats
+/// A virtual machine's number, unique on its host. Tenants do not matter here: the policy treats
 /// all virtual machines alike.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct VmId(pub u16);
 
-/// A part of one core's time, in millionths. It may exceed a whole core where it is expected and
-/// not measured.
+/// A share of one core's time, in millionths. An expected (not measured) load may exceed a whole
+/// core.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Default)]
 pub struct Load(pub u32);
 
 impl Load {
-    /// Nothing.
+    /// No load.
     pub const ZERO: Load = Load(0);
     /// One whole core.
     pub const FULL: Load = Load(1_000_000);
 
-    /// So many hundredths of a core.
+    /// Returns this many hundredths of a core.
     pub const fn percent(percent: u32) -> Load {
         Load(percent.saturating_mul(10_000))
     }
 
-    /// A part of a core, 1.0 being all of it. Negative values and NaN are nothing.
+    /// Returns a share of a core, 1.0 being all of it. Negative values and NaN become zero.
     pub fn of(part: f64) -> Load {
         // The cast saturates.
         Load((part * 1e6).round() as u32)
     }
 
-    /// The part of a core, 1.0 being all of it.
+    /// Returns the share of a core, 1.0 being all of it.
     pub fn part(self) -> f64 {
         f64::from(self.0) / 1e6
     }
 
-    /// The sum, at most the largest value.
+    /// Adds loads, saturating.
     pub fn plus(self, other: Load) -> Load {
         Load(self.0.saturating_add(other.0))
     }
 
-    /// The difference, at least nothing.
+    /// Subtracts loads, saturating at zero.
     pub fn minus(self, other: Load) -> Load {
         Load(self.0.saturating_sub(other.0))
     }
@@ -76,17 +76,17 @@ impl fmt::Display for Load {
     }
 }
 
-/// What was measured of one core since the last sample.
+/// Measurements of one core since the last sample.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Sample {
     /// Time spent on interrupts, softirqs, redirected packets and tasks.
     pub load: Load,
     /// The part of it spent on steered flows without priority, which leave when a priority flow
-    /// comes. Nothing where that is not measured.
+    /// comes. Zero if not measured.
     pub yielding: Load,
 }
 
-/// What is wrong with a call.
+/// Why a call was rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum CoreError {
     /// A table has 1 to [`CORES_MAX`] cores.
@@ -100,7 +100,7 @@ pub enum CoreError {
         /// Number of cores.
         count: u16,
     },
-    /// A sample is about all cores.
+    /// A sample must cover all cores.
     #[error("a sample of {samples} cores for a table of {count}")]
     Samples {
         /// Number of samples given.
@@ -115,16 +115,16 @@ pub enum CoreError {
 struct Core {
     measured: Load,
     yielding: Load,
-    /// Load, in millionths, of flows that have come (positive) or left since the sample.
+    /// Load, in millionths, of flows that have arrived (positive) or left since the sample.
     placed: i64,
-    /// The sum of each of these loads times the moment it came or left, ns after the sample.
+    /// Sum of each of these loads times the moment of its change, in ns after the sample.
     placed_moment: i128,
     vms: Vec<VmId>,
     priority_flows: u32,
 }
 
-/// The core table (paper, III-B). To methods that return no error, cores beyond the table are idle
-/// and run nothing.
+/// The core table (paper, III-B). Methods that return no error treat unknown cores as idle and
+/// empty.
 #[derive(Clone, Debug)]
 pub struct CoreTable {
     cores: Vec<Core>,
@@ -136,7 +136,7 @@ impl CoreTable {
     ///
     /// # Errors
     ///
-    /// There are none, or more than [`CORES_MAX`].
+    /// Fails for zero or more than [`CORES_MAX`] cores.
     pub fn new(count: u16, now_ns: u64) -> Result<CoreTable, CoreError> {
         if count == 0 || count > CORES_MAX {
             return Err(CoreError::Count(count));
@@ -147,12 +147,12 @@ impl CoreTable {
         })
     }
 
-    /// Number of cores.
+    /// Returns the number of cores.
     pub fn count(&self) -> u16 {
         self.cores.len() as u16
     }
 
-    /// All cores, in order.
+    /// Iterates over all cores, in order.
     pub fn ids(&self) -> impl Iterator<Item = CoreId> + use<> {
         (0..self.count()).map(CoreId)
     }
@@ -161,7 +161,7 @@ impl CoreTable {
     ///
     /// # Errors
     ///
-    /// It has not.
+    /// Fails if it has not.
     pub fn check(&self, core: CoreId) -> Result<CoreId, CoreError> {
         if core.0 < self.count() {
             Ok(core)
@@ -173,11 +173,11 @@ impl CoreTable {
         }
     }
 
-    /// Takes in what was measured of all cores since the last sample.
+    /// Takes the measurements of all cores since the last sample.
     ///
     /// # Errors
     ///
-    /// The number of samples is not the number of cores; nothing is changed.
+    /// Fails if there is not one sample per core; nothing is changed.
     pub fn sample(&mut self, samples: &[Sample], now_ns: u64) -> Result<(), CoreError> {
         if samples.len() != self.cores.len() {
             return Err(CoreError::Samples {
@@ -189,7 +189,7 @@ impl CoreTable {
         for (core, sample) in self.cores.iter_mut().zip(samples) {
             core.measured = sample.load;
             core.yielding = sample.yielding;
-            // A flow that came after a quarter of the period was measured for three quarters of
+            // A flow that arrived after a quarter of the period was measured for three quarters of
             // it; the missing quarter is carried over.
             core.placed = (core.placed_moment / period) as i64;
             core.placed_moment = 0;
@@ -202,12 +202,12 @@ impl CoreTable {
         self.cores.get(core.index())
     }
 
-    /// Load of a core as last measured.
+    /// Returns the load of a core as last measured.
     pub fn measured(&self, core: CoreId) -> Load {
         self.get(core).map_or(Load::ZERO, |core| core.measured)
     }
 
-    /// Load of a core: what was measured, and what is expected of flows placed since.
+    /// Returns the load of a core: as measured, plus what is expected of flows placed since.
     pub fn load(&self, core: CoreId) -> Load {
         self.get(core).map_or(Load::ZERO, |core| {
             let sum = i64::from(core.measured.0).saturating_add(core.placed);
@@ -215,50 +215,51 @@ impl CoreTable {
         })
     }
 
-    /// Load that would remain if all flows without priority left the core.
+    /// Returns the load that would remain if all flows without priority left the core.
     pub fn load_without_normal_flows(&self, core: CoreId) -> Load {
         let yielding = self.get(core).map_or(Load::ZERO, |core| core.yielding);
         self.load(core).minus(yielding)
     }
 
-    /// Whether every core was measured to be highly loaded: then nothing is moved (paper, IV).
+    /// Returns whether every core was measured to be highly loaded: then nothing is moved (paper,
+    /// IV).
     ///
-    /// Only measurements count. Expectations must not declare a whole machine overloaded.
+    /// Only measurements count: expectations must not declare a whole machine overloaded.
     pub fn all_high(&self, high: Load) -> bool {
         self.cores.iter().all(|core| core.measured >= high)
     }
 
-    /// Whether any virtual machine runs on a core.
+    /// Returns whether any virtual machine runs on a core.
     pub fn runs_vm(&self, core: CoreId) -> bool {
         !self.vms(core).is_empty()
     }
 
-    /// Whether this virtual machine runs on a core.
+    /// Returns whether this virtual machine runs on a core.
     pub fn runs(&self, core: CoreId, vm: VmId) -> bool {
         self.vms(core).contains(&vm)
     }
 
-    /// Virtual machines of a core.
+    /// Returns the virtual machines of a core.
     pub fn vms(&self, core: CoreId) -> &[VmId] {
         self.get(core).map_or(&[], |core| &core.vms)
     }
 
-    /// Whether a core without virtual machines has priority flows, so that others keep off.
+    /// Returns whether a core without virtual machines has priority flows, so that others keep off.
     pub fn is_held(&self, core: CoreId) -> bool {
         self.get(core)
             .is_some_and(|core| core.priority_flows > 0 && core.vms.is_empty())
     }
 
-    /// Number of cores that are held.
+    /// Returns the number of held cores.
     pub fn held_cores(&self) -> u16 {
         self.ids().filter(|core| self.is_held(*core)).count() as u16
     }
 
-    /// Notes that a virtual machine runs on a core, perhaps besides others.
+    /// Records that a virtual machine runs on a core, perhaps besides others.
     ///
     /// # Errors
     ///
-    /// There is no such core.
+    /// Fails if there is no such core.
     pub fn vm_started(&mut self, vm: VmId, core: CoreId) -> Result<(), CoreError> {
         let core = self.check(core)?;
         let vms = &mut self.cores[core.index()].vms;
@@ -268,7 +269,7 @@ impl CoreTable {
         Ok(())
     }
 
-    /// Notes that a virtual machine runs nowhere any more.
+    /// Records that a virtual machine runs nowhere any more.
     pub fn vm_stopped(&mut self, vm: VmId) {
         for core in &mut self.cores {
             core.vms.retain(|other| *other != vm);
@@ -283,8 +284,8 @@ impl CoreTable {
         }
     }
 
-    /// Counts a flow that moved, with its load as measured. The sample that includes it on the old
-    /// core is already in the table, so its load is taken off there.
+    /// Counts a flow that moved, with its measured load. The sample that includes it on the old
+    /// core is already in the table, so its load is subtracted there.
     pub(crate) fn moved(
         &mut self,
         from: CoreId,
@@ -316,14 +317,14 @@ impl CoreTable {
         }
     }
 
-    /// Counts one priority flow more on a core.
+    /// Counts another priority flow on a core.
     pub(crate) fn hold(&mut self, core: CoreId) {
         if let Some(core) = self.cores.get_mut(core.index()) {
             core.priority_flows += 1;
         }
     }
 
-    /// Counts one priority flow less on a core.
+    /// Removes a priority flow from a core's count.
     pub(crate) fn release(&mut self, core: CoreId) {
         if let Some(core) = self.cores.get_mut(core.index()) {
             core.priority_flows = core.priority_flows.saturating_sub(1);
@@ -350,7 +351,7 @@ mod tests {
         cores.sample(&sample(Load::percent(20)), 1_000).unwrap();
         cores.place(CORE, Load::percent(8), false, 1_250);
         assert_eq!(cores.load(CORE), Load::percent(28));
-        // Three quarters of the period have seen the flow: 6% of the 26%. The other 2% are to come.
+        // Three quarters of the period include the flow: 6% of the 26%. The other 2% are added.
         cores.sample(&sample(Load::percent(26)), 2_000).unwrap();
         assert_eq!(cores.load(CORE), Load::percent(28));
         // Now it is measured in full.

@@ -1,25 +1,25 @@
-//! When a sender that cannot park packets may move a flow: an XDP program that redirects them
-//! through a `cpumap`.
+//! Decides when a sender that cannot park packets may move a flow: an XDP program that redirects
+//! packets through a `cpumap`.
 //!
-//! It may when everything of the flow that was sent to the old core has finished there. The sender
-//! counts what it sends on a *lane*, the way from one receiving processor to one core, and notes
-//! for each flow the count after its last packet (its ticket). The core counts, for each lane, what
-//! it has finished. Packets of a lane stay in order, so when the finished count has reached the
-//! ticket, nothing of the flow is left. Counts of different lanes must not be added: packets of
-//! another receiving processor may finish earlier although they were counted later.
+//! It may when all packets of the flow that were sent to the old core have finished there. The
+//! sender counts what it sends on a *lane*, the way from one receiving processor to one core, and
+//! remembers for each flow the count after its last packet (its ticket). The core counts, for each
+//! lane, what it has finished. Packets of a lane stay in order, so when the finished count has
+//! reached the ticket, nothing of the flow is left. Counts of different lanes must not be added:
+//! packets of another receiving processor may finish earlier although they were counted later.
 //!
 //! The core takes packets in batches, and the program there runs when a batch *begins*. So the
-//! finished count may only include the batches before the one that begins. A core that becomes idle
-//! does not count its last batch; that is what the second rule is for: a flow may also move after a
-//! gap longer than the longest wait that was measured on its core ([`LongestWait`]).
+//! finished count may include only the batches before the one that begins. A core that becomes idle
+//! does not count its last batch. Therefore a second rule: a flow may also move after a gap longer
+//! than the longest wait that was measured on its core ([`LongestWait`]).
 //!
-//! Packets that are lost on the way, because the core's queue is full, must be counted as finished;
-//! else only the second rule applies. `tests/drain.rs` tries every order of the steps up to a
+//! Packets that are lost on the way because the core's queue is full must be counted as finished;
+//! else only the second rule applies. `tests/all/drain.rs` tries every order of the steps up to a
 //! bound, and shows that counting a batch as finished when it begins reorders packets.
 
 use crate::cores::CoreId;
 
-/// What was sent on a lane, and what has finished. Counts wrap around.
+/// Counts of packets sent and finished on a lane. They wrap around.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Lane {
     /// Packets sent.
@@ -31,7 +31,7 @@ pub struct Lane {
 /// A flow's last packet.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Ticket {
-    /// Where it went.
+    /// The core it was sent to.
     pub core: CoreId,
     /// The lane's count of sent packets, this one included.
     pub number: u32,
@@ -50,20 +50,20 @@ impl Lane {
         }
     }
 
-    /// Whether the packet of a ticket of this lane has finished.
+    /// Returns whether the packet of a ticket of this lane has finished.
     pub fn has_finished(&self, ticket: &Ticket) -> bool {
-        // The difference is right while fewer than 2^31 packets are under way.
+        // The difference is right as long as fewer than 2^31 packets are in flight.
         self.finished.wrapping_sub(ticket.number) as i32 >= 0
     }
 
-    /// Whether the flow may move to another core.
+    /// Returns whether the flow may move to another core.
     pub fn may_move(&self, ticket: &Ticket, longest_wait_ns: u64, now_ns: u64) -> bool {
         self.has_finished(ticket) || now_ns.saturating_sub(ticket.sent_ns) > longest_wait_ns
     }
 }
 
-/// The longest time that a packet spent on its way to a core and there, over the last one to two
-/// windows.
+/// The longest time that a packet took to get to a core and be processed there, over the last one
+/// to two windows.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct LongestWait {
     window_ns: u64,
@@ -74,7 +74,7 @@ pub struct LongestWait {
 }
 
 impl LongestWait {
-    /// Remembers waits for `window_ns`, and never says less than `least_ns`.
+    /// Remembers waits for `window_ns`, and never returns less than `least_ns`.
     pub fn new(window_ns: u64, least_ns: u64, now_ns: u64) -> LongestWait {
         LongestWait {
             window_ns,
@@ -85,13 +85,13 @@ impl LongestWait {
         }
     }
 
-    /// Takes in a measured wait.
+    /// Records a measured wait.
     pub fn note(&mut self, wait_ns: u64, now_ns: u64) {
         self.turn(now_ns);
         self.now = self.now.max(wait_ns);
     }
 
-    /// The longest wait, ns.
+    /// Returns the longest wait, ns.
     pub fn longest_ns(&mut self, now_ns: u64) -> u64 {
         self.turn(now_ns);
         self.now.max(self.before).max(self.least_ns)

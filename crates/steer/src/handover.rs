@@ -1,27 +1,27 @@
-//! Moving a flow from one worker to another without reordering or loss.
+//! Moves a flow from one worker to another without reordering or loss.
 //!
 //! The worker that receives a flow's packets (the sender) puts them into the ring of the worker
 //! that processes them. To move the flow:
 //!
 //! 1. The sender puts a *marker* into the old worker's ring, behind the flow's last packet, and
 //!    from then on parks the flow's packets.
-//! 2. The old worker tells the sender when it has come to the marker and everything before it is
-//!    finished.
+//! 2. The old worker tells the sender when it has reached the marker and has finished everything
+//!    before it.
 //! 3. The sender puts the parked packets, and all that follow, into the new worker's ring.
 //!
-//! Parking is bounded in packets and in time. At either bound the sender gives up rather than
-//! drops: the parked packets go into the *old* worker's ring, behind the marker, and the flow stays
-//! there. So a flow's packets are always in one ring, or behind it in the sender's hands.
+//! Parking is bounded in packets and in time. At either bound the sender gives up rather than drop
+//! packets: the parked ones go into the *old* worker's ring, behind the marker, and the flow stays
+//! there. So a flow's packets are always in a single ring, or parked behind it.
 //!
-//! Moves matter most when the old ring is full, so two things must work then. Rings keep some slots
-//! for markers alone: a marker must not wait for room among packets. And parking holds as many
-//! packets as a ring: while a full ring drains, no more than that come of a flow that one core can
-//! process at all. Parked packets wait no longer for the marker than they would have waited in the
-//! old ring themselves.
+//! Moves matter most when the old ring is full, so two things are provided for that. Rings reserve
+//! some slots for markers, so a marker need not wait for room among packets. And parking holds as
+//! many packets as a ring: while a full ring drains, no more than that arrive of a flow that one
+//! core can process at all. Parked packets wait no longer for the marker than they would have
+//! waited in the old ring.
 //!
-//! A packet that finds its ring full and the parking space full, too, is refused; that is the
-//! overflow of a full ring, which moving did not cause. `tests/handover.rs` tries every order of
-//! the steps up to a bound, and shows that without the marker packets are reordered.
+//! A packet that finds both its ring and the parking space full is refused; that is the overflow of
+//! a full ring, which moving did not cause. `tests/all/handover.rs` tries every order of the steps
+//! up to a bound, and shows that packets are reordered without the marker.
 
 use crate::cores::CoreId;
 use std::collections::VecDeque;
@@ -29,11 +29,11 @@ use std::collections::VecDeque;
 /// Bounds on parking.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Limits {
-    /// Packets that are parked at most. Default 1,280: what a ring of 1,024 holds, and some
-    /// bursts. Whoever moves many flows at once bounds their sum as well.
+    /// Most packets that are parked. Default 1,280: what a ring of 1,024 holds, and some bursts.
+    /// Callers that move many flows at once must bound their sum as well.
     pub parked: usize,
-    /// A move that takes longer is given up, ns. Default 100 ms: a ring of 1,024 packets at 66 us
-    /// each drains in 68 ms; after longer the old worker is stuck.
+    /// Time after which a move is given up, ns. Default 100 ms: a ring of 1,024 packets at 66 us
+    /// each drains in 68 ms; if it takes longer, the old worker is stuck.
     pub wait_ns: u64,
 }
 
@@ -46,13 +46,13 @@ impl Default for Limits {
     }
 }
 
-/// Why a move does not begin.
+/// Why a move cannot begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BeginError {
-    /// The last one is not over.
+    /// The previous move is not over.
     #[error("the flow is being moved")]
     Busy,
-    /// It is there already.
+    /// The flow is on that core already.
     #[error("the flow is on that core")]
     SameCore,
     /// The old worker's ring has no slot for a marker.
@@ -60,7 +60,7 @@ pub enum BeginError {
     NoRoom,
 }
 
-/// What became of a packet.
+/// What happened to a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Accepted {
     /// It is in a ring.
@@ -69,10 +69,10 @@ pub enum Accepted {
     Parked,
 }
 
-/// How moves ended.
+/// Counts of how moves ended.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Counters {
-    /// The flow is on its new core.
+    /// The flow reached its new core.
     pub done: u32,
     /// Given up because parking was full.
     pub gave_up_full: u32,
@@ -94,7 +94,7 @@ enum Phase {
     Flushing,
 }
 
-/// One flow's way from its sender to a worker. `P` is a packet.
+/// The handover state of one flow at its sender. `P` is a packet.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Handover<P> {
     core: CoreId,
@@ -106,7 +106,7 @@ pub struct Handover<P> {
 }
 
 impl<P> Handover<P> {
-    /// A flow that is on a core.
+    /// Makes the state of a flow that is on a core.
     pub fn new(core: CoreId, limits: Limits) -> Handover<P> {
         Handover {
             core,
@@ -118,12 +118,12 @@ impl<P> Handover<P> {
         }
     }
 
-    /// The core that processes the flow. It changes when the old one has finished.
+    /// Returns the core that processes the flow. It changes when the old one has finished.
     pub fn core(&self) -> CoreId {
         self.core
     }
 
-    /// The core that the flow is on its way to, or else the one that it is on.
+    /// Returns the core that the flow is moving to, or else the one that it is on.
     pub fn goes_to(&self) -> CoreId {
         match self.phase {
             Phase::Draining { to, .. } => to,
@@ -131,28 +131,28 @@ impl<P> Handover<P> {
         }
     }
 
-    /// Whether no move is going on and nothing is parked.
+    /// Returns whether no move is going on and nothing is parked.
     pub fn is_settled(&self) -> bool {
         self.phase == Phase::Settled
     }
 
-    /// Number of packets parked.
+    /// Returns the number of packets parked.
     pub fn parked(&self) -> usize {
         self.parked.len()
     }
 
-    /// How moves ended.
+    /// Returns how moves ended.
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
     /// Begins to move the flow. `put_marker` puts a marker with this number into a core's ring, and
-    /// returns false if there is no room. The old worker returns the number when it comes to it
-    /// ([`Handover::marker_done`]).
+    /// returns false if there is no room. When the old worker reaches the marker, its number comes
+    /// back through [`Handover::marker_done`].
     ///
     /// # Errors
     ///
-    /// The move does not begin; nothing is changed.
+    /// Fails if the move cannot begin; nothing is changed.
     pub fn begin(
         &mut self,
         to: CoreId,
@@ -178,12 +178,12 @@ impl<P> Handover<P> {
         Ok(())
     }
 
-    /// Takes a packet of the flow. `put` puts a packet into a core's ring, or returns it if that is
-    /// full.
+    /// Takes a packet of the flow. `put` puts a packet into a core's ring, or returns it if the
+    /// ring is full.
     ///
     /// # Errors
     ///
-    /// The packet, if the ring is full and there is nowhere to park it.
+    /// Returns the packet if the ring is full and it cannot be parked.
     pub fn packet(
         &mut self,
         packet: P,
@@ -204,8 +204,8 @@ impl<P> Handover<P> {
         }
     }
 
-    /// The old worker has come to a marker, and finished everything before it. Markers of moves
-    /// that were given up are ignored.
+    /// Reports that the old worker has reached a marker, and finished everything before it. Ignores
+    /// markers of moves that were given up.
     pub fn marker_done(&mut self, number: u32, put: impl FnMut(CoreId, P) -> Result<(), P>) {
         if let Phase::Draining { to, marker, .. } = self.phase
             && marker == number
@@ -217,8 +217,8 @@ impl<P> Handover<P> {
         }
     }
 
-    /// Puts parked packets into the ring where there is room, and gives up a move that takes too
-    /// long. Called once a turn while the flow is not settled.
+    /// Puts parked packets into the ring as far as there is room, and gives up a move that takes
+    /// too long. Call it once per turn while the flow is not settled.
     pub fn turn(&mut self, now_ns: u64, put: impl FnMut(CoreId, P) -> Result<(), P>) {
         if let Phase::Draining { since_ns, .. } = self.phase
             && now_ns.saturating_sub(since_ns) >= self.limits.wait_ns
@@ -229,8 +229,8 @@ impl<P> Handover<P> {
         self.flush(put);
     }
 
-    /// Gives the move up as if parking were full: where many flows move at once, whoever moves them
-    /// bounds what is parked of all. Nothing happens once the marker has come back.
+    /// Gives the move up as if parking were full: for callers that move many flows at once and
+    /// bound the packets parked in all. Does nothing once the marker has come back.
     pub fn give_up(&mut self, put: impl FnMut(CoreId, P) -> Result<(), P>) {
         if let Phase::Draining { .. } = self.phase {
             self.counters.gave_up_full += 1;
@@ -239,7 +239,8 @@ impl<P> Handover<P> {
         self.flush(put);
     }
 
-    /// All that is parked, in order, where there is nobody left to send it to. The flow is settled.
+    /// Returns all parked packets, in order, if there is no core left to send them to. The flow is
+    /// settled.
     pub fn abandon(&mut self) -> impl Iterator<Item = P> + use<'_, P> {
         self.phase = Phase::Settled;
         self.parked.drain(..)
@@ -289,7 +290,7 @@ mod tests {
         flow.begin(NEW, 0, |core, _| core == OLD).unwrap();
         assert_eq!(send(&mut flow, 2, &mut rings), Accepted::Parked);
         assert_eq!(flow.begin(NEW, 0, |_, _| true), Err(BeginError::Busy));
-        // Not this move's marker.
+        // Another move's marker.
         flow.marker_done(7, |_, _| unreachable!());
         flow.marker_done(0, |core, packet| {
             rings.push((core, packet));
@@ -338,7 +339,7 @@ mod tests {
         let (mut flow, mut rings) = (Handover::new(OLD, limits(1)), Vec::new());
         flow.begin(NEW, 0, |_, _| true).unwrap();
         send(&mut flow, 1, &mut rings);
-        // Parking is full: given up, but the old ring is full, too.
+        // Parking is full, so the move is given up, but the old ring is full, too.
         assert_eq!(flow.packet(2, |_, packet| Err(packet)), Err(2));
         assert_eq!(flow.parked(), 1);
         send(&mut flow, 3, &mut rings);

@@ -1,24 +1,24 @@
-//! The policy: which core a flow gets (paper, III-B, III-D, IV and V-C).
+//! The policy: chooses a core for a flow (paper, III-B, III-D, IV and V-C).
 //!
-//! [`choose`] looks at the core table and at what is known of a flow, in this order:
+//! [`choose`] uses the core table and what is known of a flow, in this order:
 //!
 //! 1. If every core was measured to be highly loaded, nothing is moved.
 //! 2. Of the cores that are not highly loaded and run no virtual machine, the least loaded one.
-//!    Load is what was measured and what is expected of flows placed since. A flow without priority
-//!    skips cores that hold priority flows.
-//! 3. A priority flow that found none: of the cores without a virtual machine, the one that would
-//!    be least loaded once flows without priority have left it. They leave at the next sample
+//!    Load is what was measured plus what is expected of flows placed since. A flow without
+//!    priority skips cores that hold priority flows.
+//! 3. For a priority flow that found none: of the cores without a virtual machine, the one that
+//!    would be least loaded once flows without priority have left it. They leave at the next sample
 //!    ([`crate::balance`]).
 //! 4. The least loaded core on which the flow's own virtual machine runs, if it is not highly
 //!    loaded.
 //! 5. None: the flow stays where it is.
 //!
-//! Equal loads go to the lower number.
+//! Of equal loads, the lower core number wins.
 
 use crate::cores::{CoreId, CoreTable, Load, VmId};
 use crate::settings::Settings;
 
-/// What the policy has to know of a flow.
+/// What the policy needs to know of a flow.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Request {
     /// The virtual machine that the flow is for, if known.
@@ -52,7 +52,7 @@ pub enum Stay {
     OldRanking,
 }
 
-/// What the policy says.
+/// The policy's choice.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Decision {
     /// The flow gets this core.
@@ -102,8 +102,9 @@ pub(crate) fn choose_among(
     }
 }
 
-/// Whether a flow may use a core without a virtual machine: one without priority only if it is not
-/// held, a priority flow only a held one once as many are held as may be (`all_held`).
+/// Returns whether a flow may use a core without a virtual machine. A flow without priority may
+/// unless the core is held. A priority flow may, but once as many cores are held as allowed
+/// (`all_held`), only a held one.
 pub(crate) fn may_use(priority: bool, held: bool, all_held: bool) -> bool {
     if priority { held || !all_held } else { !held }
 }
@@ -116,7 +117,8 @@ mod tests {
     const VM1: VmId = VmId(1);
     const VM2: VmId = VmId(2);
 
-    /// Cores with these loads, in percent; virtual machine n + 1 runs on core n, for `vms` cores.
+    /// Makes cores with these loads, in percent; virtual machine n + 1 runs on core n, for `vms`
+    /// cores.
     fn table(loads: &[u32], vms: u16) -> CoreTable {
         let mut cores = CoreTable::new(loads.len() as u16, 0).unwrap();
         let samples: Vec<Sample> = loads
@@ -248,7 +250,7 @@ mod tests {
         };
         assert_eq!(choose(&cores, request, &settings), least(1));
         cores.place(CoreId(1), Load::percent(40), true, 0);
-        // Cores 2 and 3 are idle, but one core is all that priority flows may hold.
+        // Cores 2 and 3 are idle, but priority flows may hold only one core.
         assert_eq!(choose(&cores, request, &settings), least(1));
         assert_eq!(normal(&cores, VM1), least(2));
     }

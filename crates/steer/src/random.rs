@@ -1,6 +1,6 @@
-//! Numbers that look random and come again with the same seed (splitmix64).
+//! Pseudo-random numbers, reproducible by seed (splitmix64).
 
-/// One step of splitmix64, which is also a good hash of 64 bits.
+/// Returns one step of splitmix64, which is also a good hash of 64 bits.
 pub(crate) fn mix(number: u64) -> u64 {
     let mut z = number.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
@@ -8,34 +8,34 @@ pub(crate) fn mix(number: u64) -> u64 {
     z ^ (z >> 31)
 }
 
-/// A source of numbers.
+/// A generator.
 #[derive(Clone, Debug)]
 pub(crate) struct Random(u64);
 
 impl Random {
-    /// The source that belongs to a seed.
+    /// Makes the generator of a seed.
     pub(crate) fn new(seed: u64) -> Random {
         Random(mix(seed))
     }
 
-    /// 64 bits.
+    /// Returns 64 random bits.
     pub(crate) fn bits(&mut self) -> u64 {
         let bits = mix(self.0);
         self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
         bits
     }
 
-    /// From 0 to below 1, evenly.
+    /// Returns a number that is uniform in [0, 1).
     pub(crate) fn unit(&mut self) -> f64 {
         (self.bits() >> 11) as f64 / (1_u64 << 53) as f64
     }
 
-    /// Exponentially distributed, of this mean.
+    /// Returns an exponentially distributed number of this mean.
     pub(crate) fn exponential(&mut self, mean: f64) -> f64 {
         -mean * (1.0 - self.unit()).ln()
     }
 
-    /// A number below `end`, which is not 0.
+    /// Returns a number below `end`, which must not be 0.
     pub(crate) fn below(&mut self, end: u64) -> u64 {
         ((u128::from(self.bits()) * u128::from(end)) >> 64) as u64
     }

@@ -1,14 +1,14 @@
-//! The policy as a list, for a program that cannot run it.
+//! The policy as a sorted list, for a program that cannot run it.
 //!
-//! An XDP program must choose in a few steps, without the core table. So whoever samples publishes
-//! a [`Rankings`] after every sample, and the program [`walk`](Rankings::walk)s it. What changes
-//! between samples are counters that the program itself advances ([`Live`]): the load that it has
-//! placed on each core since, and where it has placed priority flows.
+//! An XDP program must choose in a few steps, without the core table. So the sampler publishes a
+//! [`Rankings`] after every sample, and the program [`walk`](Rankings::walk)s it. Between samples
+//! only counters change that the program itself maintains ([`Live`]): the load that it has placed
+//! on each core since, and where it has placed priority flows.
 //!
-//! Cores stand in the order of their load when the ranking was published. Loads only grow until
-//! the next one, so the walk ends at the first core that would not be better even if nothing had
-//! been placed on it; mostly that is the second. A walk makes the same choice as
-//! [`crate::policy::choose`] on a core table with the same placements (property test below).
+//! Cores are sorted by their load when the ranking was published. Loads only grow until the next
+//! one, so the walk ends at the first core that could not be better even if nothing had been placed
+//! on it; usually that is the second. A walk makes the same choice as [`crate::policy::choose`] on
+//! a core table with the same placements (property test below).
 //!
 //! When a virtual machine starts or stops, a new ranking must be published at once.
 
@@ -19,33 +19,33 @@ use crate::settings::Settings;
 /// A core in a ranking.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub struct Candidate {
-    /// The load that is compared: the core's when the ranking was published, without that of flows
-    /// that are to be displaced.
+    /// The load that is compared: the core's when the ranking was published; in the displacing
+    /// list, without flows that would leave.
     pub load: Load,
     /// The core.
     pub core: CoreId,
 }
 
-/// What has changed since the ranking was published, as the program that walks it counts it.
+/// What has changed since the ranking was published, as counted by the program that walks it.
 pub trait Live {
-    /// Load expected of flows that were placed on a core since.
+    /// Returns the load expected of flows that were placed on a core since.
     fn placed(&self, core: CoreId) -> Load;
-    /// Whether a core without virtual machines has priority flows now.
+    /// Returns whether a core without virtual machines has priority flows now.
     fn is_held(&self, core: CoreId) -> bool;
-    /// How many cores are held now.
+    /// Returns how many cores are held now.
     fn held_cores(&self) -> u16;
 }
 
-/// What is published at every sample. Each list is ordered by load, then by number.
+/// What is published at every sample. Each list is sorted by load, then by core number.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rankings {
     /// When it was published, ns.
     pub published_ns: u64,
-    /// It must not be used after this time, ns.
+    /// Until when it may be used, ns.
     pub usable_until_ns: u64,
-    /// A core is fit while its load, with what was placed on it since, is below this.
+    /// A core is fit while its load, including what was placed on it since, is below this.
     pub high: Load,
-    /// Priority flows may hold so many cores.
+    /// Most cores that priority flows may hold.
     pub held_cores: u16,
     /// Whether every core was measured to be highly loaded; the lists are empty then.
     pub all_high: bool,
@@ -54,12 +54,12 @@ pub struct Rankings {
     /// For priority flows that find none of these fit: the same cores, by the load that remains
     /// when flows without priority have left.
     pub displacing: Vec<Candidate>,
-    /// For flows that have found none at all: the cores of each virtual machine.
+    /// For flows that have found no core at all: the cores of each virtual machine.
     pub own: Vec<(VmId, Candidate)>,
 }
 
 impl Rankings {
-    /// Makes the rankings of a core table. Called after a sample, once the balancer's moves are in
+    /// Makes the rankings of a core table. Call it after a sample, once the balancer's moves are in
     /// the table.
     pub fn publish(cores: &CoreTable, settings: &Settings, now_ns: u64) -> Rankings {
         let all_high = cores.all_high(settings.high);
@@ -129,7 +129,7 @@ impl Rankings {
         }
     }
 
-    /// Returns the core of a list that has the least load now, if it is not highly loaded.
+    /// Returns the core of a list with the lowest load now, if that is not highly loaded.
     fn first_fit<'a>(
         &self,
         list: impl Iterator<Item = &'a Candidate>,
@@ -163,7 +163,7 @@ mod tests {
     use crate::policy::choose;
     use proptest::prelude::*;
 
-    /// The counters of a program that places what the core table places.
+    /// The counters of a program that places the same flows as the core table.
     struct Counters<'a> {
         cores: &'a CoreTable,
         placed: Vec<Load>,
@@ -182,7 +182,7 @@ mod tests {
     }
 
     fn core() -> impl Strategy<Value = (u32, u32, Option<u16>, bool)> {
-        // Few different loads, so that many are equal.
+        // Few distinct loads, so that many are equal.
         let load = prop_oneof![3 => 0..8_u32, 1 => 70..100_u32];
         (load, 0..100_u32, prop::option::of(0..3_u16), any::<bool>())
     }
@@ -219,7 +219,7 @@ mod tests {
                     cores.hold(core);
                 }
             }
-            // Placed before the ranking is published: the ranking has it in its loads.
+            // Placed before the ranking is published: its loads include them.
             for (core, load, priority) in carried {
                 cores.place(CoreId(core), Load::percent(load), priority, 0);
             }

@@ -1,24 +1,24 @@
-//! The constants of the policy. The paper gives none, so these are ours: each says what it is for
-//! and why it has its value.
+//! The constants of the policy. The paper gives none, so these are ours: each documents its purpose
+//! and the reason for its value.
 
 use crate::cores::Load;
 
 /// One millisecond in nanoseconds.
 const MS: u64 = 1_000_000;
 
-/// A move needs at least this many samples of evidence; otherwise one unlucky sample decides.
+/// A move needs at least this many samples of evidence; otherwise a single outlier decides.
 pub const SAMPLES_PER_HOLD: u64 = 4;
 
-/// A hold time has at most this many samples, all of which are remembered for each core.
+/// Most samples in a hold time, all of which are stored for each core.
 pub const SAMPLES_PER_HOLD_MAX: u64 = 1_000;
 
-/// What is wrong with [`Settings`].
+/// Why [`Settings`] are invalid.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum SettingsError {
-    /// No core could be fit, or a core would be fit although it has no time left.
+    /// No core could be fit, or a core without time left would be.
     #[error("high: {0} is not above 0% and at most 100%")]
     High(Load),
-    /// Flows would move for nothing, or never.
+    /// Flows would move without gain, or never.
     #[error("margin: {margin} is not above 0% and below high ({high})")]
     Margin {
         /// The margin.
@@ -26,7 +26,7 @@ pub enum SettingsError {
         /// The threshold.
         high: Load,
     },
-    /// New flows would all go to one core between two samples, or one flow would fill a core.
+    /// New flows would all go to one core between two samples, or a single one would fill a core.
     #[error("expected: {expected} is not above 0% and at most high ({high})")]
     Expected {
         /// The load expected of a new flow.
@@ -37,7 +37,7 @@ pub enum SettingsError {
     /// Shorter periods measure noise; longer ones leave a virtual machine's core too late.
     #[error("sample_period: {0} ns is not between 1 ms and 10 s")]
     SamplePeriod(u64),
-    /// Moves must be rarer than samples, and not so rare that nobody remembers why.
+    /// Moves must be rarer than samples; the longest hold time bounds the memory for them.
     #[error(
         "hold: {hold} ns is not between {SAMPLES_PER_HOLD} and {SAMPLES_PER_HOLD_MAX} sample \
          periods ({minimum} to {maximum} ns)"
@@ -72,27 +72,27 @@ pub struct Settings {
     /// A core with this load or more is highly loaded: it gets no flows, and its flows may move.
     ///
     /// Default 80%. The wait in a queue grows with 1 / (1 - load): five service times at 80%, ten
-    /// at 90%. The 20% above it take what flows grow by until the next sample.
+    /// at 90%. The remaining 20% absorb the growth of flows until the next sample.
     pub high: Load,
-    /// Distance between two samples of all cores, ns.
+    /// Time between two samples of all cores, ns.
     ///
     /// Default 20 ms. A virtual machine that starts shares its core for at most this long, and
-    /// reading the counters of 64 cores 50 times a second costs next to nothing. Below some
-    /// milliseconds a sample shows single bursts instead of load.
+    /// reading the counters of 64 cores 50 times per second costs next to nothing. With periods of
+    /// a few milliseconds, a sample would show single bursts instead of load.
     pub sample_period_ns: u64,
-    /// A published ranking is not used when it is older than so many sample periods; packets then
+    /// Number of sample periods after which a published ranking is too old to be used; packets then
     /// stay on their core.
     ///
-    /// Default 3: one late sample is a scheduling delay, three mean that the sampler has died.
+    /// Default 3: one late sample is a scheduling delay; three mean that the sampler has died.
     pub ranking_samples: u32,
-    /// Evidence for moving a live flow must have held for this long, ns, and a flow that has moved
-    /// stays at least this long.
+    /// How long evidence for moving a live flow must have lasted, ns; also the shortest time
+    /// between two moves of a flow.
     ///
     /// Default 200 ms, ten samples. It is also Linux's shortest TCP retransmission timeout, so the
-    /// silence of a sender that recovers from a loss is not taken for a change of load.
+    /// silence of a sender that recovers from a loss is not mistaken for a change of load.
     pub hold_ns: u64,
-    /// A live flow moves only if the load of its core exceeds the load of the new core, with the
-    /// flow there, by at least this much.
+    /// By how much the load of a live flow's core must exceed the load of the new core, including
+    /// the flow, for the flow to move.
     ///
     /// Default 10%: a move empties caches and parks packets, and two samples of steady Poisson
     /// traffic differ by a few percent.
@@ -100,22 +100,22 @@ pub struct Settings {
     /// Whether flows leave a highly loaded core until it is no more loaded than others, instead of
     /// until it is below `high` by the margin.
     ///
-    /// Default: not. Whoever does not know by how much a core is overloaded, because it is measured
-    /// as busy and no more than that, comes to rest in fewer steps by it.
+    /// Default: false. With true, loads settle in fewer steps if it is unknown by how much a core
+    /// is overloaded, because measurements only say that it is busy.
     pub level: bool,
-    /// A core chosen for an entry or flow is forgotten after so long without a packet, ns.
+    /// Time without a packet after which the core chosen for an entry or flow is forgotten, ns.
     ///
-    /// Default 1 s. The next packet may then take another core without overtaking: a full queue of
+    /// Default 1 s. The next packet may then use another core without overtaking: a full queue of
     /// 4,096 packets drains in 41 ms at 10 us each.
     pub choice_age_ns: u64,
-    /// Load expected of a new flow of an entry of which nothing has been measured yet.
+    /// Load expected of a new flow of an entry while none of its flows has been measured.
     ///
     /// Default 1%, which spreads new flows and lets 80 of them go to an idle core between two
-    /// samples. An entry's own flows, once measured, replace it.
+    /// samples. Once flows of the entry have been measured, their load replaces it.
     pub expected: Load,
-    /// Priority flows may hold at most so many cores at once; further ones share those.
+    /// Most cores that priority flows may hold at once; further ones share those.
     ///
-    /// Default: no limit, as in the paper. Where tenants set the priority bit themselves, a limit
+    /// Default: no limit, as in the paper. If tenants set the priority bit themselves, a limit
     /// keeps one of them from taking every core.
     pub held_cores: u16,
 }
@@ -137,11 +137,11 @@ impl Default for Settings {
 }
 
 impl Settings {
-    /// Returns the settings if they make sense together.
+    /// Returns the settings if they are valid and consistent.
     ///
     /// # Errors
     ///
-    /// The first field that does not, with its value and its limits.
+    /// Names the first invalid field, with its value and its limits.
     pub fn validate(self) -> Result<Settings, SettingsError> {
         let Settings { high, margin, .. } = self;
         let (expected, hold) = (self.expected, self.hold_ns);
@@ -173,7 +173,7 @@ impl Settings {
         }
     }
 
-    /// Number of samples that lie in a hold time for certain, wherever it begins: two more than
+    /// Returns the number of samples that any hold time contains, wherever it begins: two more than
     /// fit, because the first and the last may lie half outside.
     pub(crate) fn window(&self) -> usize {
         let samples = self.hold_ns.div_ceil(self.sample_period_ns.max(1)) + 2;

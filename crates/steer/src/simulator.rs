@@ -1,27 +1,27 @@
-//! A host with many cores that receives flows, simulated event by event.
+//! Discrete-event simulation of a host with many cores that receives flows.
 //!
-//! A datagram arrives in one or more fragments. Each fragment goes to a core (by the [`Mode`]),
-//! waits in that core's bounded queue and is processed there. The core that completes a datagram
-//! decrypts it and hands it to the flow's virtual machine, whose core spends time on it, too, when
-//! it has nothing else to process. Steering runs the code of this crate: the table, the policy, the
-//! balancer and the handover.
+//! A datagram arrives in one or more fragments. Each fragment goes to a core (chosen by the
+//! [`Mode`]), waits in that core's bounded queue and is processed there. The core that completes a
+//! datagram decrypts it and passes it to the flow's virtual machine, whose core spends time on it,
+//! too, when it has nothing else to process. Steering runs the code of this crate: the table, the
+//! policy, the balancer and the handover.
 //!
 //! **Exact**: flows of [`Scenario::flows`], packet by packet: arrivals, queues, losses, order,
 //! moves.
 //!
 //! **Approximated**:
-//! - Flows of [`Scenario::background`] are fluid. Each takes a constant part of its core, and its
-//!   core's time for packets is stretched accordingly. A core that has more than it can do loses
-//!   the same part of all it has. So their bursts and queues are not seen, only their load; their
-//!   placement and moves are exact.
+//! - Flows of [`Scenario::background`] are fluid. Each takes a constant share of its core, which
+//!   slows down packet processing there accordingly. An overloaded core loses the same share of
+//!   everything. So their bursts and queues are not modelled, only their load; their placement and
+//!   moves are exact.
 //! - All fragments of a datagram arrive at once, and a marker's return takes no time.
 //! - Processing takes a fixed time for each fragment, datagram and delivery. Caches, memory and
 //!   frequency are not modelled, nor what a move costs.
-//! - A core finishes one packet before it looks for the next. Packets go before virtual machines,
-//!   which get [`Scenario::task_share`] of a core that is never idle.
+//! - A core finishes one packet before it takes the next. Packets take precedence over virtual
+//!   machines, which get [`Scenario::task_share`] of a core that is never idle.
 //!
-//! Work is bounded: three events for a fragment at most, one for each sample and slice of a
-//! millisecond; [`Scenario::check`] refuses more than [`EVENTS_MAX`] events.
+//! Work is bounded: at most three events per fragment, one per sample and one per slice of a
+//! millisecond; [`Scenario::check`] rejects more than [`EVENTS_MAX`] events.
 
 mod background;
 mod machine;

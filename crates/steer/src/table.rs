@@ -1,12 +1,12 @@
 //! The steering flow table (paper, III-B and table II): which entry a packet matches, and the core
-//! that was chosen for it.
+//! chosen for it.
 //!
-//! Both back ends use this: workers call [`FlowTable::steer`] for each packet or burst; a program
-//! in the kernel does the same on maps, and the table keeps the books. Keys are bytes under masks;
-//! the table does not know what they mean.
+//! Both back ends use it: workers call [`FlowTable::steer`] for each packet or burst; an XDP
+//! program does the same on maps, and the table is kept up to date with it. Keys are bytes under
+//! masks; the table does not know their meaning.
 //!
-//! Everything is bounded: entries, masks ([`MASKS_MAX`]) and choices. What does not fit is an
-//! error, or, for a choice on a packet's way, leaves the packet on its core and is counted.
+//! Everything is bounded: entries, masks ([`MASKS_MAX`]) and choices. Exceeding a bound is an
+//! error; for a choice that a packet needs, the packet stays on its core and is counted.
 
 mod books;
 mod choices;
@@ -23,10 +23,10 @@ use choices::Choices;
 use entry::{Entry, masked};
 use std::collections::HashMap;
 
-/// Different masks that a table holds at most: a lookup tries each of them.
+/// Most distinct masks in a table: a lookup tries each of them.
 pub const MASKS_MAX: usize = 32;
 
-/// How much a table holds.
+/// Capacity of a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
     /// Entries. Default 4,096.
@@ -44,7 +44,7 @@ impl Default for Limits {
     }
 }
 
-/// Why the table refuses something.
+/// Why the table rejects a call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TableError {
     /// OpenFlow's ALL_TABLES_FULL.
@@ -62,12 +62,12 @@ pub enum TableError {
     /// There is no such entry.
     #[error("no such entry")]
     NoEntry,
-    /// Only entries whose flows share a choice can have exceptions.
+    /// Only flows of entries whose flows share a choice can be set apart.
     #[error("the entry does not choose one core for all its flows")]
     NotPerEntry,
 }
 
-/// Where a packet goes.
+/// Where a packet is processed.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Steered {
     /// No entry matches: the packet stays on its core.
@@ -83,13 +83,13 @@ pub enum Steered {
         /// Whether this packet made it.
         new: bool,
     },
-    /// A core would have been chosen, but there is no room to remember it: the packet stays on its
+    /// A core would have been chosen, but there is no room for the choice: the packet stays on its
     /// core.
     NoRoom,
 }
 
 impl Steered {
-    /// The core that processes the packet, if not the current one.
+    /// Returns the core that processes the packet, if not the current one.
     pub fn core(self) -> Option<CoreId> {
         match self {
             Steered::Fixed(core) | Steered::Chosen { core, .. } => Some(core),
@@ -98,7 +98,7 @@ impl Steered {
     }
 }
 
-/// What has happened to packets and choices.
+/// Counters of packets and choices.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counters {
     /// Packets that were looked up.
@@ -113,24 +113,24 @@ pub struct Counters {
     pub moves: u64,
 }
 
-/// A packet as the table sees it.
+/// What the table needs to know of a packet.
 #[derive(Clone, Copy, Debug)]
 pub struct Packet<'a, const N: usize> {
     /// Its key.
     pub key: &'a [u8; N],
-    /// A hash that tells its flow from others.
+    /// A hash that distinguishes its flow from others.
     pub flow: u64,
-    /// The core that it is on.
+    /// Its current core.
     pub current: CoreId,
     /// Its length, bytes.
     pub length: u32,
 }
 
-/// Entries of one mask.
+/// The entries with one mask.
 #[derive(Clone, Debug)]
 struct MaskTable<const N: usize> {
     mask: [u8; N],
-    /// Entries of each value, highest precedence first.
+    /// Entries by masked value, highest precedence first.
     values: HashMap<[u8; N], Vec<(u16, EntryId)>>,
 }
 
@@ -158,33 +158,34 @@ impl<const N: usize> FlowTable<N> {
         }
     }
 
-    /// Number of entries.
+    /// Returns the number of entries.
     pub fn len(&self) -> usize {
         self.entries.len()
     }
 
-    /// Whether there are no entries.
+    /// Returns whether there are no entries.
     pub fn is_empty(&self) -> bool {
         self.entries.is_empty()
     }
 
-    /// Number of cores chosen and not yet forgotten.
+    /// Returns the number of choices that are not forgotten.
     pub fn choices_len(&self) -> usize {
         self.choices.len()
     }
 
-    /// What has happened so far.
+    /// Returns the counters.
     pub fn counters(&self) -> Counters {
         self.counters
     }
 
-    /// Adds an entry. One of the same match and precedence is replaced: its counters and timeouts
-    /// begin anew, and its flows keep their cores while the target is the same, so that they are
+    /// Adds an entry. An entry of the same match and precedence is replaced: its counters and
+    /// timeouts restart, and its flows keep their cores if the target is the same, so that they are
     /// not reordered.
     ///
     /// # Errors
     ///
-    /// The table is full, or the target names a core that does not exist. Nothing is changed.
+    /// Fails if the table is full, or the target names a core that does not exist. Nothing is
+    /// changed.
     pub fn add(
         &mut self,
         spec: EntrySpec<N>,
@@ -229,12 +230,12 @@ impl<const N: usize> FlowTable<N> {
         Ok(id)
     }
 
-    /// Changes target, virtual machine, priority bit and cookie of an entry; counters, timeouts
-    /// and, where the scope stays the same, its flows' cores remain.
+    /// Changes target, virtual machine, priority bit and cookie of an entry. Counters and timeouts
+    /// remain, and the cores of its flows if the scope is unchanged.
     ///
     /// # Errors
     ///
-    /// There is no such entry, or no such core. Nothing is changed.
+    /// Fails if there is no such entry, or no such core. Nothing is changed.
     pub fn modify(
         &mut self,
         id: EntryId,
@@ -259,8 +260,8 @@ impl<const N: usize> FlowTable<N> {
         Ok(())
     }
 
-    /// Brings virtual machine and priority of an entry's choices up to date, and forgets those
-    /// that its target no longer uses.
+    /// Updates virtual machine and priority of an entry's choices, and forgets choices that its
+    /// target no longer uses.
     fn update_choices(&mut self, id: EntryId, before: &EntrySpec<N>, cores: &mut CoreTable) {
         let Some(spec) = self.entries.get(&id).map(|entry| entry.spec) else {
             return;
@@ -286,8 +287,8 @@ impl<const N: usize> FlowTable<N> {
             match (choice.priority, spec.priority) {
                 (false, true) => {
                     cores.hold(choice.core);
-                    // If it had to use its virtual machine's core, it now chooses first, at the
-                    // next sample.
+                    // If it had to use its virtual machine's core, the balancer lets it choose
+                    // first at the next sample.
                     choice.basis = Basis::Stayed;
                 }
                 (true, false) => cores.release(choice.core),
@@ -311,7 +312,7 @@ impl<const N: usize> FlowTable<N> {
         }
     }
 
-    /// Returns the entry of this very match and precedence.
+    /// Returns the entry with exactly this match and precedence.
     pub fn find(&self, matching: &Match<N>, precedence: u16) -> Option<EntryId> {
         let mut masks = self.masks.iter();
         let table = masks.find(|table| table.mask == *matching.mask())?;
@@ -320,7 +321,7 @@ impl<const N: usize> FlowTable<N> {
         same.map(|(_, id)| *id)
     }
 
-    /// Deletes the entry of this very match and precedence.
+    /// Deletes the entry with exactly this match and precedence.
     pub fn delete_strict(
         &mut self,
         matching: &Match<N>,
@@ -337,8 +338,8 @@ impl<const N: usize> FlowTable<N> {
         self.remove_where(now_ns, |entry| within(entry).then_some(Reason::Delete))
     }
 
-    /// Removes entries whose timeouts have passed, and forgets choices that have aged or whose
-    /// entry has gone, some of them at each call. Called at every sample.
+    /// Removes entries whose timeouts have passed, and some of the choices that have aged or whose
+    /// entry is gone. Call it at every sample.
     pub fn expire(
         &mut self,
         cores: &mut CoreTable,
@@ -392,8 +393,8 @@ impl<const N: usize> FlowTable<N> {
         Some(entry.removed(reason, now_ns))
     }
 
-    /// Returns the entry that a key matches: of the highest precedence, and among equals the one
-    /// that was added first.
+    /// Returns the entry that a key matches: the one of the highest precedence, and of equals the
+    /// one added first.
     pub fn lookup(&self, key: &[u8; N]) -> Option<EntryId> {
         let of_mask = |table: &MaskTable<N>| {
             let list = table.values.get(&masked(key, &table.mask))?;
@@ -404,13 +405,13 @@ impl<const N: usize> FlowTable<N> {
         best.map(|(_, id)| id)
     }
 
-    /// Looks a packet up, counts it, and returns where it goes. The first packet of an entry or
-    /// flow chooses the core ([`choose`]); if the policy says "stay", the core that it is on is
-    /// remembered, so that the flow keeps together.
+    /// Looks a packet up, counts it, and returns where it is processed. The first packet of an
+    /// entry or flow chooses the core ([`choose`]); if the policy says "stay", its current core is
+    /// remembered, so that the flow stays together.
     ///
-    /// A core that differs from the one of the flow's last packet is a move, whatever the reason:
-    /// the caller makes it by [`crate::handover`] or [`crate::drain`], unless the choice is new
-    /// because the last one aged.
+    /// If the core differs from the one of the flow's last packet, the flow moves, whatever the
+    /// reason: the caller carries that out by [`crate::handover`] or [`crate::drain`], unless the
+    /// choice is new because the last one aged.
     pub fn steer(
         &mut self,
         packet: Packet<'_, N>,
@@ -441,7 +442,7 @@ impl<const N: usize> FlowTable<N> {
             entry: id,
             flow: None,
         };
-        // An exception that has aged is over: the flow is with the others again.
+        // A flow that was set apart and has aged shares its entry's core again.
         let keys = match scope {
             Scope::Flow => [None, Some(of_flow)],
             Scope::Entry if entry.overrides > 0 => [Some(of_flow), Some(of_entry)],
@@ -520,14 +521,14 @@ impl<const N: usize> FlowTable<N> {
         }
     }
 
-    /// Gives one heavy flow of a per-entry entry a choice of its own, on the core where it is, so
-    /// that it can be moved apart from its neighbours, or they from it. It is forgotten when it
-    /// ages, and the flow is with the others again.
+    /// Sets one heavy flow of a per-entry entry apart: it gets a choice of its own, on its current
+    /// core, so that it can be moved independently of the entry's other flows. When the choice
+    /// ages, the flow shares the entry's core again.
     ///
     /// # Errors
     ///
-    /// There is no such entry, it does not choose one core for all flows, or has not chosen yet
-    /// (`NoEntry`), or there is no room.
+    /// Fails if there is no such entry, if it does not choose one core for all flows, if it has not
+    /// chosen yet (`NoEntry`), or if there is no room.
     pub fn set_apart(
         &mut self,
         entry_id: EntryId,
@@ -576,13 +577,13 @@ impl<const N: usize> FlowTable<N> {
         self.choices.get(id)
     }
 
-    /// All choices of entries that exist.
+    /// Iterates over all choices of entries that exist.
     pub fn choices(&self) -> impl Iterator<Item = (ChoiceId, &Choice)> {
         let live = |(_, choice): &(ChoiceId, &Choice)| self.entries.contains_key(&choice.key.entry);
         self.choices.iter().filter(live)
     }
 
-    /// Notes the load of a choice's packets over the last sample period. A load also says that
+    /// Records the load of a choice's packets over the last sample period. That also means that
     /// packets came, so the choice does not age.
     pub fn measured(&mut self, id: ChoiceId, load: Load, now_ns: u64) {
         let Some(choice) = self.choices.get_mut(id) else {
@@ -600,7 +601,7 @@ impl<const N: usize> FlowTable<N> {
     }
 
     /// Records that a choice moved to another core, as [`crate::balance`] decided. Returns false,
-    /// and does nothing, if the choice has gone or is on that core already.
+    /// and does nothing, if the choice is gone or is on that core already.
     pub fn move_choice(
         &mut self,
         id: ChoiceId,

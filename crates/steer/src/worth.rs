@@ -1,34 +1,34 @@
-//! Whether handing flows to other workers gains anything.
+//! Decides whether handing flows to other workers pays off.
 //!
-//! The worker that receives a flow has to receive it in any case, and handing a packet on costs
-//! both sides something. Where packets are cheap to process, that is more than it saves.
+//! The worker that receives a flow has to receive it in any case, and handing a packet over has a
+//! cost on both sides. If packets are cheap to process, that is more than it saves.
 
-/// What it costs the worker that receives a packet to hash it, to put it into another worker's ring
-/// and to have its buffer back, cycles; and that what stays is processed in smaller bursts.
+/// Cost for the receiving worker of handing a packet over, in cycles: hashing it, putting it into
+/// another worker's ring, getting its buffer back, and processing the rest in smaller bursts.
 ///
-/// Measured with 64-byte frames (`bench/steering_workers.py`, `perf`): 70 to 130 between two cores
-/// that need 400 cycles to hand one cache line over.
+/// Measured with 64-byte frames (`bench/steering_workers.py`, `perf`): 70 to 130 cycles between two
+/// cores that need 400 cycles to transfer one cache line.
 pub const HAND_OVER: f64 = 130.0;
 
-/// What it costs more to process a packet that another worker has received, cycles: its bytes come
+/// Extra cost of processing a packet that another worker has received, in cycles: its bytes come
 /// from the caches of another core. Measured likewise: 60 to 170.
 pub const TAKE: f64 = 150.0;
 
-/// What must be gained at least for flows to leave the worker that receives them: below that, what
-/// workers share (counters, tables that change, caches of the processor) eats it up.
+/// Lowest gain for which flows leave the worker that receives them: smaller gains are lost to what
+/// workers share (counters, tables that change, caches of the processor).
 pub const LEAST_GAIN: f64 = 1.25;
 
-/// What packets cost the worker that receives and processes them, cycles a packet.
+/// Cost of packets for a worker that receives and processes them, in cycles per packet.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Cost {
-    /// To receive one.
+    /// Receiving a packet.
     pub receive: f64,
-    /// To process one and send it.
+    /// Processing a packet and sending it.
     pub work: f64,
 }
 
-/// How many times as many packets can be processed if `others` workers that have nothing else to do
-/// help, and the receiving worker keeps the best part of them; in steps of a sixteenth.
+/// Returns by which factor throughput grows if `others` idle workers help, and the receiving worker
+/// keeps the best share of the packets, in steps of a sixteenth.
 pub fn gain(cost: Cost, others: usize) -> f64 {
     let Cost { receive, work } = cost;
     let alone = receive + work;
@@ -44,7 +44,7 @@ pub fn gain(cost: Cost, others: usize) -> f64 {
     alone / parts.fold(alone, f64::min)
 }
 
-/// Whether that is worth it.
+/// Returns whether that pays off.
 pub fn is_worth(cost: Cost, others: usize) -> bool {
     gain(cost, others) >= LEAST_GAIN
 }
@@ -63,7 +63,7 @@ mod tests {
         assert!(!is_worth(cost(45.0, 200.0), 1));
         assert!(is_worth(cost(45.0, 400.0), 1));
         assert!(gain(cost(35.0, 2000.0), 1) > 1.8);
-        // A worker that only receives can do no more than that.
+        // The receiving worker alone limits it.
         let most = gain(cost(100.0, 2000.0), 30);
         assert!(most > 9.0 && most < 2100.0 / 230.0 + 1e-9, "{most}");
     }

@@ -1,37 +1,37 @@
-//! Devices that tunnels leave by.
+//! Devices that tunnels send by.
 
 use crate::Mac;
 use std::net::IpAddr;
 
-/// A device that tunnels leave by: an underlay bridge's LOCAL port.
+/// A device that tunnels send by: an underlay bridge's LOCAL port.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Device {
-    /// Its name, which routes and neighbours refer to; also its bridge's.
+    /// Its name, by which routes and neighbours refer to it; also its bridge's name.
     pub name: String,
-    /// The caller's number of it, such as the bridge's.
+    /// The caller's number for it, such as the bridge's.
     pub id: u32,
-    /// Its MAC address, from which tunnels' frames are sent.
+    /// Its MAC address, the source address of tunnels' frames.
     pub mac: Mac,
-    /// Its addresses, each with the length of its prefix in bits (IPv4: 0 to 32, IPv6: 0 to 128).
+    /// Its addresses, each with its prefix length in bits (IPv4: 0 to 32, IPv6: 0 to 128).
     pub addresses: Vec<(IpAddr, u8)>,
-    /// The longest IP packet that it takes, in bytes; 0 where that is not known.
+    /// The longest IP packet that it accepts (MTU), in bytes; 0 if unknown.
     pub mtu: u16,
 }
 
-/// No address of a device is in the network of a route's destination or of its gateway, so that
-/// Open vSwitch takes no such route.
+/// No address of a device shares its network with a route's destination or gateway; Open vSwitch
+/// rejects such a route.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("no source address for the route")]
 pub struct NoSource;
 
 impl Device {
-    /// Whether `address` is one of the device's own.
+    /// Returns whether `address` is one of the device's own.
     pub fn owns(&self, address: IpAddr) -> bool {
         self.addresses.iter().any(|(own, _)| *own == address)
     }
 
-    /// The device's address that packets to `destination` have as their source: that of the
-    /// longest prefix which holds `destination` or else `gateway`, and the first one of equals
+    /// Returns the device's source address for packets to `destination`: the address with the
+    /// longest prefix that contains `destination`, or else `gateway`; of equal ones, the first
     /// (`ovs_router_get_netdev_source_address`).
     pub fn source_for(
         &self,
@@ -53,7 +53,7 @@ pub fn source_among(
         let holding = addresses
             .iter()
             .filter(|(own, len)| Prefix::new(*own, *len) == Prefix::new(to, *len));
-        // The first of equals: `max_by_key` would give the last.
+        // The first of equal ones: `max_by_key` would return the last.
         holding.rev().max_by_key(|(_, len)| *len)
     };
     let gateway = gateway.filter(|gateway| !gateway.is_unspecified());
@@ -63,19 +63,19 @@ pub fn source_among(
         .ok_or(NoSource)
 }
 
-/// Addresses that begin with the same bits. An IPv4 address that is written as an IPv6 one
-/// (`::ffff:a.b.c.d`) is an IPv4 address, as everywhere in Open vSwitch.
+/// A set of addresses that begin with the same bits. An IPv4-mapped IPv6 address (`::ffff:a.b.c.d`)
+/// is an IPv4 address, as everywhere in Open vSwitch.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub(crate) struct Prefix {
     pub v4: bool,
-    /// Significant bits, of 128 also for IPv4 (96 to 128).
+    /// Number of significant bits, out of 128 also for IPv4 (96 to 128).
     pub len: u8,
-    /// The bits; those beyond `len` are zero.
+    /// The address bits; those beyond `len` are zero.
     pub bits: u128,
 }
 
 impl Prefix {
-    /// The first `len` bits of an address; more than it has are all of them.
+    /// Takes the first `len` bits of an address, at most all that it has.
     pub(crate) fn new(address: IpAddr, len: u8) -> Prefix {
         let (v4, bits, len) = match address {
             IpAddr::V4(address) => {
@@ -95,7 +95,7 @@ impl Prefix {
         }
     }
 
-    /// The first address, and how many bits are significant, of 32 or 128.
+    /// Returns the first address, and the number of significant bits, out of 32 or 128.
     pub(crate) fn parts(self) -> (IpAddr, u8) {
         let address = IpAddr::from(self.bits.to_be_bytes());
         if self.v4 {
@@ -106,7 +106,7 @@ impl Prefix {
     }
 }
 
-/// The first `len` bits of 128.
+/// Returns a mask of the first `len` bits of 128.
 pub(crate) fn mask(len: u8) -> u128 {
     u128::MAX
         .checked_shl(128 - u32::from(len.min(128)))

@@ -1,5 +1,5 @@
-//! ARP (RFC 826) and neighbour discovery (RFC 4861): requests, and what received frames tell of
-//! neighbours.
+//! ARP (RFC 826) and neighbour discovery (RFC 4861): builds requests, and reads what received
+//! frames say about neighbours.
 
 use crate::Mac;
 use crate::device::Device;
@@ -16,21 +16,21 @@ const ARP_REPLY: u8 = 2;
 const ICMPV6: u8 = 58;
 const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u16 = 136;
-/// The option of neighbour discovery that says the sender's MAC address.
+/// The neighbour discovery option that contains the sender's MAC address.
 const SOURCE_MAC: u8 = 1;
-/// What neighbour discovery's packets must have, so that nobody sends them from another link.
+/// Hop limit of all neighbour discovery packets; it proves that they come from the same link.
 const HOP_LIMIT: u8 = 255;
 
-/// An ARP request for `dst`. It is 42 bytes long, as Open vSwitch's (`compose_arp`): to pad it is
-/// up to the device.
+/// Returns an ARP request for `dst`. It is 42 bytes long, as in Open vSwitch (`compose_arp`):
+/// padding is up to the device.
 pub fn arp_request(src_mac: Mac, src: Ipv4Addr, dst: Ipv4Addr) -> Vec<u8> {
     Builder::ethernet(BROADCAST, src_mac)
         .arp(ARP_REQUEST.into(), src_mac, src.into(), [0; 6], dst.into())
         .bytes()
 }
 
-/// A neighbour solicitation for `dst`, sent to its solicited-node multicast address, 86 bytes long
-/// (`compose_nd_ns`).
+/// Returns a neighbour solicitation for `dst`, sent to its solicited-node multicast address, 86
+/// bytes long (`compose_nd_ns`).
 pub fn neighbour_solicitation(src_mac: Mac, src: Ipv6Addr, dst: Ipv6Addr) -> Vec<u8> {
     let group = solicited_node(dst);
     Builder::ethernet(multicast_v6(group), src_mac)
@@ -40,8 +40,8 @@ pub fn neighbour_solicitation(src_mac: Mac, src: Ipv6Addr, dst: Ipv6Addr) -> Vec
         .bytes()
 }
 
-/// An ARP request or a neighbour solicitation for `dst`, by its family; None where `src` is of the
-/// other one.
+/// Returns an ARP request or a neighbour solicitation for `dst`, depending on its family; None if
+/// `src` is of the other family.
 pub fn request(src_mac: Mac, src: IpAddr, dst: IpAddr) -> Option<Vec<u8>> {
     match (src, dst) {
         (IpAddr::V4(src), IpAddr::V4(dst)) => Some(arp_request(src_mac, src, dst)),
@@ -50,15 +50,14 @@ pub fn request(src_mac: Mac, src: IpAddr, dst: IpAddr) -> Option<Vec<u8>> {
     }
 }
 
-/// The multicast address of which `address` is a member so that it can be asked for (RFC 4291
-/// section 2.7.1).
+/// Returns the solicited-node multicast address of `address` (RFC 4291 section 2.7.1).
 fn solicited_node(address: Ipv6Addr) -> Ipv6Addr {
     let [.., a, b, c] = address.octets();
     let low = u16::from_be_bytes([b, c]);
     Ipv6Addr::new(0xff02, 0, 0, 0, 0, 1, 0xff00 | u16::from(a), low)
 }
 
-/// The MAC address that packets to a multicast address go to (RFC 1112 section 6.4, RFC 2464
+/// Returns the MAC address of packets to a multicast address (RFC 1112 section 6.4, RFC 2464
 /// section 7); None for all other addresses.
 pub fn multicast_mac(address: IpAddr) -> Option<Mac> {
     match address {
@@ -76,34 +75,35 @@ fn multicast_v6(address: Ipv6Addr) -> Mac {
     [0x33, 0x33, a, b, c, d]
 }
 
-/// What a frame tells of a neighbour.
+/// What a frame says about a neighbour.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Told {
     /// The neighbour's address.
     pub address: IpAddr,
     /// Its MAC address; never zero.
     pub mac: Mac,
-    /// Whom it is told: an ARP packet's target, an advertisement's destination.
+    /// Who is told: an ARP packet's target, an advertisement's destination.
     pub to: IpAddr,
 }
 
 impl Told {
-    /// Whether a device takes notice: it is told the device itself, or all by gratuitous ARP. Open
-    /// vSwitch takes no notice of others, such as advertisements to a multicast address.
+    /// Returns whether a device takes notice: if it is told itself, or by gratuitous ARP. Open
+    /// vSwitch ignores others, such as advertisements to a multicast address.
     pub fn concerns(&self, device: &Device) -> bool {
         device.owns(self.to) || (self.address.is_ipv4() && self.address == self.to)
     }
 }
 
-/// What a frame tells of a neighbour, by any answer: see [`told_by`].
+/// Returns what a frame says about a neighbour, whoever is told: see [`told_by`].
 pub fn learned_from(frame: &[u8]) -> Option<(IpAddr, Mac)> {
     told_by(frame).map(|told| (told.address, told.mac))
 }
 
-/// What a frame tells of a neighbour (`tnl_neigh_snoop`): an ARP reply, a gratuitous ARP request,
-/// or a neighbour advertisement that has the target's MAC address. It may have as many VLAN tags as
-/// packets may (`packet::parse::vlan_limit`). Open vSwitch also takes advertisements that may have
-/// come from another link (hop limit below 255), which RFC 4861 section 7.1.2 forbids.
+/// Returns what a frame says about a neighbour (`tnl_neigh_snoop`): an ARP reply, a gratuitous ARP
+/// request, or a neighbour advertisement with the target's MAC address. The frame may have as many
+/// VLAN tags as packets may (`packet::parse::vlan_limit`). Open vSwitch also accepts advertisements
+/// that may have come from another link (hop limit below 255), which RFC 4861 section 7.1.2
+/// forbids.
 pub fn told_by(frame: &[u8]) -> Option<Told> {
     let mut key = FlowKey::ZERO;
     let layers = parse::parse(frame, frame.len(), 0, PACKET_WORDS, &mut key);
@@ -138,7 +138,7 @@ pub fn told_by(frame: &[u8]) -> Option<Told> {
     told.filter(|told| told.mac != Mac::default())
 }
 
-/// A field of the key.
+/// Returns the bytes of a field of the key.
 fn bytes<const N: usize>(key: &FlowKey, offset: usize) -> [u8; N] {
     std::array::from_fn(|at| key.bytes()[offset + at])
 }

@@ -1,16 +1,17 @@
-//! The network that tunnels run over: by which device packets to a remote endpoint leave, from
-//! which address, and to which MAC address.
+//! The network that tunnels run over: determines the device by which packets to a remote endpoint
+//! leave, and their source IP and destination MAC addresses.
 //!
 //! As in Open vSwitch 3.1's userspace datapath (`lib/ovs-router.c`, `lib/tnl-neigh-cache.c`),
 //! packets leave by the LOCAL port of a bridge (a [`Device`]), by the kernel's routes and those
-//! that commands add, to neighbours that ARP and neighbour discovery find, or that are overheard in
-//! what passes the bridge.
+//! that commands add, to neighbours that are resolved by ARP and neighbour discovery, or overheard
+//! in packets that pass the bridge.
 //!
-//! * [`routes`]: routes, and which one an address has.
-//! * [`neighbours`]: MAC addresses of neighbours, their ageing and their bounds.
-//! * [`view`]: both at one moment, for workers.
-//! * [`discovery`]: ARP requests and neighbour solicitations, and what frames tell of neighbours.
-//! * [`text`]: what `ovs/route/*`, `tnl/neigh/*` and `tnl/ports/show` take and print.
+//! * [`routes`]: routes, and their lookup.
+//! * [`neighbours`]: MAC addresses of neighbours, with ageing and limits.
+//! * [`view`]: an immutable snapshot of both, for workers.
+//! * [`discovery`]: builds ARP requests and neighbour solicitations, and reads what frames say
+//!   about neighbours.
+//! * [`text`]: arguments and output of `ovs/route/*`, `tnl/neigh/*` and `tnl/ports/show`.
 //!
 //! Nothing here does I/O, starts threads or reads a clock: time is an argument, in milliseconds of
 //! any clock that does not go back.

@@ -4,17 +4,17 @@ use crate::Mac;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 
-/// How long a neighbour is known since it was last heard of, unless a command says otherwise
+/// How long a neighbour is kept after it was last heard of, unless a command says otherwise
 /// (`NEIGH_ENTRY_DEFAULT_IDLE_TIME_MS`), in ms.
 pub const DEFAULT_AGEING_MS: u64 = 15 * 60 * 1000;
 
-/// The longest ageing that a command may set (`NEIGH_ENTRY_MAX_AGING_TIME_S`), in seconds.
+/// The longest ageing time that a command may set (`NEIGH_ENTRY_MAX_AGING_TIME_S`), in seconds.
 pub const MAX_AGEING_S: u32 = 3600;
 
-/// How many neighbours are known by one device at most, so that nobody on its link can fill memory.
+/// Most neighbours per device, so that nobody on its link can exhaust memory.
 pub const MOST_PER_DEVICE: usize = 4096;
 
-/// The least time between two questions for the same neighbour, in ms.
+/// Shortest time between two requests for the same neighbour, in ms.
 const LEAST_PAUSE_MS: u64 = 1000;
 
 /// A neighbour.
@@ -28,12 +28,13 @@ pub struct Neighbour {
     pub mac: Mac,
     /// When it was last heard of, in ms.
     pub confirmed_ms: u64,
-    /// From when on it is not known any more, in ms.
+    /// When it expires, in ms.
     pub expires_ms: u64,
 }
 
 impl Neighbour {
-    /// Whether its time is over (`STALE` in `tnl/neigh/show`); [`Neighbours::age`] removes it.
+    /// Returns whether it has expired (`STALE` in `tnl/neigh/show`); [`Neighbours::age`] removes
+    /// it.
     pub fn is_stale(&self, now_ms: u64) -> bool {
         self.expires_ms <= now_ms
     }
@@ -51,8 +52,8 @@ pub struct Neighbours {
 #[derive(Clone, Debug, Default)]
 struct Link {
     entries: HashMap<IpAddr, Entry>,
-    /// When each was last heard of, oldest first. They also expire in this order, as a shorter
-    /// ageing cuts all lives alike.
+    /// When each was last heard of, oldest first. They also expire in this order, since a shorter
+    /// ageing time applies to all alike.
     by_age: BTreeSet<(u64, IpAddr)>,
 }
 
@@ -61,7 +62,7 @@ struct Entry {
     mac: Mac,
     confirmed_ms: u64,
     expires_ms: u64,
-    /// When it is to be asked for again.
+    /// When to send another request for it.
     asks_ms: u64,
 }
 
@@ -72,12 +73,12 @@ impl Default for Neighbours {
 }
 
 impl Neighbours {
-    /// None yet.
+    /// Makes an empty table.
     pub fn new() -> Neighbours {
         Neighbours::with_limit(MOST_PER_DEVICE)
     }
 
-    /// None yet, and never more than `most` (at least 1) for each device.
+    /// Makes an empty table with at most `most` (at least 1) neighbours per device.
     pub fn with_limit(most: usize) -> Neighbours {
         Neighbours {
             devices: BTreeMap::new(),
@@ -86,9 +87,9 @@ impl Neighbours {
         }
     }
 
-    /// [`Neighbours::learn`] of a neighbour that nobody has asked for. Where it is not known yet
-    /// and half of the places are taken, it is not learned: so nobody on the link can drive out
-    /// those that packets go to.
+    /// [`Neighbours::learn`] for a neighbour that was not asked for. If it is new and half of the
+    /// places are taken, it is not learned: so nobody on the link can displace the neighbours that
+    /// packets go to.
     pub fn overhear(&mut self, device: &str, address: IpAddr, mac: Mac, now_ms: u64) -> bool {
         let link = self.devices.get(device);
         let is_new = |link: &&Link| !link.entries.contains_key(&address.to_canonical());
@@ -99,9 +100,9 @@ impl Neighbours {
         self.learn(device, address, mac, now_ms)
     }
 
-    /// Notes that `address` has been heard of on a device's link, at `mac`. Where the device has as
-    /// many neighbours as it may, the one that was not heard of for longest goes. Says whether
-    /// anything that workers see has changed.
+    /// Records that `address` has been heard of on a device's link, with this MAC address. If the
+    /// device has its maximum of neighbours, the one not heard of for longest is removed. Returns
+    /// whether anything that workers see has changed.
     pub fn learn(&mut self, device: &str, address: IpAddr, mac: Mac, now_ms: u64) -> bool {
         let address = address.to_canonical();
         let (most, ageing_ms) = (self.most, self.ageing_ms);
@@ -120,13 +121,13 @@ impl Neighbours {
         old.is_none_or(|old| old.mac != mac)
     }
 
-    /// What `tnl/neigh/set` does. As in Open vSwitch the entry ages like any other.
+    /// Implements `tnl/neigh/set`. As in Open vSwitch, the entry ages like any other.
     pub fn set(&mut self, device: &str, address: IpAddr, mac: Mac, now_ms: u64) -> bool {
         self.learn(device, address, mac, now_ms)
     }
 
-    /// Notes that a neighbour is in use, which in Open vSwitch, too, keeps it from ageing. Nothing
-    /// where it is not known.
+    /// Records that a neighbour is in use, which keeps it from ageing, as in Open vSwitch. Does
+    /// nothing if it is unknown.
     pub fn touch(&mut self, device: &str, address: IpAddr, now_ms: u64) {
         let Some(link) = self.devices.get_mut(device) else {
             return;
@@ -140,7 +141,7 @@ impl Neighbours {
         }
     }
 
-    /// Forgets the neighbours of a device, or all; says whether there were any.
+    /// Removes the neighbours of a device, or all; returns whether there were any.
     pub fn flush(&mut self, device: Option<&str>) -> bool {
         match device {
             Some(device) => self.devices.remove(device).is_some(),
@@ -148,7 +149,7 @@ impl Neighbours {
         }
     }
 
-    /// Forgets those whose time is over; says whether there were any.
+    /// Removes expired neighbours; returns whether there were any.
     pub fn age(&mut self, now_ms: u64) -> bool {
         let mut changed = false;
         self.devices.retain(|_, link| {
@@ -164,8 +165,9 @@ impl Neighbours {
         changed
     }
 
-    /// Those with a third of their time or less left, for the caller to ask for again. Each is
-    /// returned again after a thirtieth of the ageing (at least a second) while it is not heard of.
+    /// Returns the neighbours with at most a third of their time left, for the caller to request
+    /// again. Until heard of, each is returned again after a thirtieth of the ageing time (at least
+    /// a second).
     pub fn due_for_refresh(&mut self, now_ms: u64) -> Vec<Neighbour> {
         let third = self.ageing_ms / 3;
         let pause = (self.ageing_ms / 30).max(LEAST_PAUSE_MS);
@@ -188,7 +190,7 @@ impl Neighbours {
         due
     }
 
-    /// All of them, by device and address.
+    /// Iterates over all neighbours, by device and address.
     pub fn iter(&self) -> impl Iterator<Item = Neighbour> {
         self.devices.iter().flat_map(|(device, link)| {
             let mut all: Vec<Neighbour> = link
@@ -201,7 +203,7 @@ impl Neighbours {
         })
     }
 
-    /// A neighbour's MAC address, if it is known.
+    /// Returns a neighbour's MAC address, if it is known and has not expired.
     pub fn mac(&self, device: &str, address: IpAddr, now_ms: u64) -> Option<Mac> {
         let entry = self
             .devices
@@ -211,23 +213,23 @@ impl Neighbours {
         (now_ms < entry.expires_ms).then_some(entry.mac)
     }
 
-    /// How many there are.
+    /// Returns the number of neighbours.
     pub fn len(&self) -> usize {
         self.devices.values().map(|link| link.entries.len()).sum()
     }
 
-    /// Whether there is none.
+    /// Returns whether there are no neighbours.
     pub fn is_empty(&self) -> bool {
         self.devices.is_empty()
     }
 
-    /// How long neighbours are known since they were last heard of, in ms.
+    /// Returns how long neighbours are kept after they were last heard of, in ms.
     pub fn ageing_ms(&self) -> u64 {
         self.ageing_ms
     }
 
-    /// Sets that. A shorter time holds for those that are known, too; a longer one does not, as in
-    /// Open vSwitch.
+    /// Sets how long neighbours are kept after they were last heard of, in ms. A shorter time
+    /// applies to known neighbours, too; a longer one does not, as in Open vSwitch.
     pub fn set_ageing(&mut self, ageing_ms: u64, now_ms: u64) {
         self.ageing_ms = ageing_ms;
         for link in self.devices.values_mut() {
@@ -237,7 +239,7 @@ impl Neighbours {
         }
     }
 
-    /// MAC addresses of one device's neighbours.
+    /// Returns the MAC addresses of one device's neighbours.
     pub(crate) fn of(&self, device: &str) -> HashMap<IpAddr, Mac> {
         let link = self.devices.get(device);
         link.into_iter()

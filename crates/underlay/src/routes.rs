@@ -1,13 +1,12 @@
 //! Routes (Open vSwitch: `lib/ovs-router.c`).
 //!
-//! Which route an address has is not only a matter of the longest prefix. In Open vSwitch a route
-//! is a rule of a classifier, whose priority is its prefix's length (of 128 bits, also for IPv4),
-//! 32 more when a command has added it, and 64 more when it says that the address is the machine's
-//! own. So a route of a command beats each of the kernel's of the same family whose prefix is less
-//! than 32 bits longer, and an IPv4 address of the machine is always its own. Where two priorities
-//! are equal, the longer prefix wins (in Open vSwitch that is left open). And IPv4 packets never go
-//! by an IPv6 route: in Open vSwitch `::/0` holds for them, too, with a source address that they
-//! cannot have.
+//! The longest prefix alone does not decide which route is used. In Open vSwitch a route is a rule
+//! of a classifier, whose priority is its prefix length (out of 128 bits, also for IPv4), plus 32
+//! if a command has added it, plus 64 if it is for one of the machine's own addresses. So a
+//! command's route beats each of the kernel's of the same family whose prefix is less than 32 bits
+//! longer, and an IPv4 address of the machine is always local. Of equal priorities, the longer
+//! prefix wins (Open vSwitch leaves that undefined). Unlike in Open vSwitch, IPv4 packets never use
+//! an IPv6 route: there `::/0` matches them, too, with a source address that they cannot have.
 
 use crate::device::{self, Device, NoSource, Prefix};
 use std::cmp::Reverse;
@@ -19,27 +18,27 @@ use std::sync::Arc;
 /// A route.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Route {
-    /// The addresses it is for: those that begin with the first `len` bits of this one.
+    /// The destination: addresses that begin with the first `len` bits of this one.
     pub prefix: IpAddr,
-    /// How many bits of `prefix` count; IPv4: 0 to 32, IPv6: 0 to 128.
+    /// Number of significant bits of `prefix`; IPv4: 0 to 32, IPv6: 0 to 128.
     pub len: u8,
-    /// The device that packets leave by. It need not be one that tunnels can use.
+    /// The device that packets leave by. Tunnels may not be able to use it.
     pub device: String,
-    /// The router that packets go to first; None where the addresses are on the device's link.
+    /// The router that packets go to first; None if the destination is on the device's link.
     pub gateway: Option<IpAddr>,
-    /// The address that packets come from, as [`Device::source_for`] tells it.
+    /// Source address of packets, as [`Device::source_for`] returns it.
     pub source: IpAddr,
-    /// The packets that it is for: those whose `pkt_mark` is exactly this.
+    /// The `pkt_mark` that packets must have exactly.
     pub mark: u32,
     /// Whether its addresses are the machine's own.
     pub local: bool,
-    /// Whether a command has added it (`ovs/route/add`), and not the kernel.
+    /// Whether a command has added it (`ovs/route/add`), rather than the kernel.
     pub user: bool,
 }
 
 impl Route {
-    /// A route of a command (`user`) or of the kernel by `device`, with the source address that
-    /// Open vSwitch picks. What it picks depends on all bits of `prefix`, also those beyond `len`.
+    /// Makes a route of a command (`user`) or of the kernel by `device`, with the source address
+    /// that Open vSwitch picks. That depends on all bits of `prefix`, also those beyond `len`.
     pub fn by(
         device: &Device,
         prefix: IpAddr,
@@ -64,7 +63,7 @@ impl Route {
         Prefix::new(self.prefix, self.len)
     }
 
-    /// Its priority in Open vSwitch's classifier.
+    /// Returns its priority in Open vSwitch's classifier.
     fn priority(&self) -> u8 {
         self.prefix().len + self.kind().advantage()
     }
@@ -77,13 +76,13 @@ impl Route {
         }
     }
 
-    /// Whether the kernel's next list of routes takes its place.
+    /// Returns whether the kernel's next list of routes replaces it.
     pub(crate) fn is_cached(&self) -> bool {
         self.kind() != Kind::User
     }
 }
 
-/// Where a route is from, as far as its priority goes.
+/// Origin of a route, as far as its priority depends on it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
     Kernel,
@@ -105,18 +104,18 @@ impl Kind {
 #[derive(Clone, Debug, Default)]
 pub struct Routes {
     table: Arc<Table>,
-    /// The number of the next route that comes.
+    /// Number of the next route added.
     next: u64,
 }
 
-/// Routes, to be looked up.
+/// The routes, for lookup.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Table {
-    /// Best ones first.
+    /// Best first.
     levels: Vec<Level>,
 }
 
-/// Routes of one priority, family and length.
+/// Routes of one priority, family and prefix length.
 #[derive(Clone, Debug)]
 struct Level {
     priority: u8,
@@ -126,7 +125,8 @@ struct Level {
     routes: HashMap<(u32, u128), Numbered>,
 }
 
-/// A route with its place among those of its length: routes are shown as they have come.
+/// A route with its sequence number: routes of equal length are shown in the order of their
+/// addition.
 #[derive(Clone, Debug)]
 struct Numbered {
     number: u64,
@@ -149,15 +149,15 @@ impl Table {
             .map(|numbered| &numbered.route)
     }
 
-    /// Where the level of such routes is, or would have to be.
+    /// Returns the index of the level of such routes, or where to insert it.
     fn level(&self, priority: u8, prefix: Prefix) -> Result<usize, usize> {
         let wanted = (Reverse(priority), Reverse(prefix.len), prefix.v4);
         self.levels
             .binary_search_by_key(&wanted, |level| level.order())
     }
 
-    /// Puts a route in the place of the one that differs from it in device, gateway and source
-    /// only, and says whether it does.
+    /// Inserts a route, replacing one that differs only in device, gateway and source; returns
+    /// whether anything has changed.
     fn insert(&mut self, route: Route, number: u64) -> bool {
         let (prefix, priority) = (route.prefix(), route.priority());
         let at = self.level(priority, prefix).unwrap_or_else(|at| {
@@ -183,7 +183,7 @@ impl Table {
         }
     }
 
-    /// Whether both hold the same routes, whatever their order.
+    /// Returns whether both hold the same routes, in any order.
     fn is_same(&self, other: &Table) -> bool {
         let same_level = |(a, b): (&Level, &Level)| {
             let in_other = |(key, one): (&(u32, u128), &Numbered)| {
@@ -201,14 +201,13 @@ impl Table {
 }
 
 impl Routes {
-    /// None yet.
+    /// Makes an empty table.
     pub fn new() -> Routes {
         Routes::default()
     }
 
-    /// Adds a route, in the place of one from the same side (kernel or command) for the same
-    /// addresses and mark, and says whether anything has changed. Bits of its prefix beyond `len`
-    /// are cleared.
+    /// Adds a route, replacing one from the same origin (kernel or command) for the same addresses
+    /// and mark; returns whether anything has changed. Bits of its prefix beyond `len` are cleared.
     pub fn insert(&mut self, mut route: Route) -> bool {
         (route.prefix, route.len) = route.prefix().parts();
         route.gateway = route.gateway.map(|gateway| gateway.to_canonical());
@@ -218,8 +217,7 @@ impl Routes {
         Arc::make_mut(&mut self.table).insert(route, number)
     }
 
-    /// Removes the route that a command has added for these addresses and this mark; false where
-    /// there is none.
+    /// Removes a command's route for these addresses and this mark; returns false if there is none.
     pub fn remove_user(&mut self, prefix: IpAddr, len: u8, mark: u32) -> bool {
         let prefix = Prefix::new(prefix, len);
         let Ok(at) = self
@@ -229,7 +227,7 @@ impl Routes {
             return false;
         };
         let key = (mark, prefix.bits);
-        // Looked at before the table is copied, as views may hold it.
+        // Checked before the table is copied, since views may share it.
         let is_user = |found: &Numbered| found.route.kind() == Kind::User;
         if !self.table.levels[at].routes.get(&key).is_some_and(is_user) {
             return false;
@@ -242,9 +240,8 @@ impl Routes {
         true
     }
 
-    /// Puts the kernel's routes in the place of those that it had, and says whether anything has
-    /// changed. Of routes for the same addresses the first counts, so the kernel's best one must
-    /// come first.
+    /// Replaces the kernel's routes; returns whether anything has changed. Of routes for the same
+    /// addresses the first is used, so the kernel's best one must come first.
     pub fn replace_kernel(&mut self, routes: Vec<Route>) -> bool {
         let mut new = Routes {
             table: Arc::default(),
@@ -276,14 +273,14 @@ impl Routes {
         true
     }
 
-    /// The route of packets to `dst` with `pkt_mark` `mark`. Which one that is: see the module's
-    /// head.
+    /// Returns the route of packets to `dst` with `pkt_mark` `mark`; the module documentation
+    /// explains the order.
     pub fn lookup(&self, dst: IpAddr, mark: u32) -> Option<&Route> {
         self.table.lookup(dst, mark)
     }
 
-    /// All routes, in the order in which `ovs/route/show` shows them: those of one length together,
-    /// the length with the highest priority first, and as they came inside.
+    /// Iterates over all routes in the order of `ovs/route/show`: grouped by prefix length, the
+    /// length with the highest priority first, and within a length in the order of their addition.
     pub fn iter(&self) -> impl Iterator<Item = &Route> {
         let mut highest = [0; 129];
         for level in &self.table.levels {
@@ -299,14 +296,14 @@ impl Routes {
         all.into_iter().map(|numbered| &numbered.route)
     }
 
-    /// Whether any route leads by a device. Open vSwitch takes tunnels' packets in only at the
-    /// addresses of such devices.
+    /// Returns whether any route leads by a device. Open vSwitch receives tunnel packets only at
+    /// the addresses of such devices.
     pub fn leads_by(&self, device: &str) -> bool {
         self.numbered()
             .any(|numbered| numbered.route.device == device)
     }
 
-    /// How many there are.
+    /// Returns the number of routes.
     pub fn len(&self) -> usize {
         self.table
             .levels
@@ -315,7 +312,7 @@ impl Routes {
             .sum()
     }
 
-    /// Whether there is none.
+    /// Returns whether there are no routes.
     pub fn is_empty(&self) -> bool {
         self.table.levels.is_empty()
     }

@@ -1,9 +1,9 @@
-//! What `ovs/route/*`, `tnl/neigh/*` (also called `tnl/arp/*`) and `tnl/ports/show` take and print,
-//! as Open vSwitch 3.1 does.
+//! Arguments and output of `ovs/route/*`, `tnl/neigh/*` (also called `tnl/arp/*`) and
+//! `tnl/ports/show`, as in Open vSwitch 3.1.
 //!
-//! Parsers get a command's arguments without its name. How many there may be is for whoever calls
-//! them to check, as the message about that is the same for all commands; one that is missing
-//! counts as an empty one, and superfluous ones are not looked at.
+//! Parsers take a command's arguments without its name. Callers check their number, since that
+//! error message is the same for all commands; here a missing argument counts as empty, and
+//! superfluous ones are ignored.
 
 use crate::Mac;
 use crate::device::{Device, source_among};
@@ -12,13 +12,13 @@ use crate::routes::{Route, Routes};
 use std::fmt::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-/// The longest name of a device in Open vSwitch, in bytes; what is longer is cut.
+/// The longest device name in Open vSwitch, in bytes; longer names are truncated.
 const LONGEST_NAME: usize = 15;
 
 /// Why a command is refused, in the words of Open vSwitch.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum CommandError {
-    /// A destination is not `IP/PLEN`, or an address to look up is not a whole one.
+    /// A destination is not `IP/PLEN`, or an address to look up has a prefix length.
     #[error("Invalid parameters")]
     Parameters,
     /// The third argument for an IPv4 route is neither a mark nor a gateway.
@@ -27,43 +27,44 @@ pub enum CommandError {
     /// The same for an IPv6 route.
     #[error("Invalid pkt_mark or IPv6 gateway")]
     MarkOrGateway6,
-    /// Where only a mark may stand there is something else.
+    /// Something other than a mark is where only a mark is allowed.
     #[error("Invalid pkt_mark")]
     Mark,
-    /// There is no such device, or no address of it fits.
+    /// There is no such device, or none of its addresses can be the source.
     #[error("Error while inserting route.")]
     Insert,
     /// There is no such route.
     #[error("Not found")]
     NotFound,
-    /// A neighbour's address cannot be read.
+    /// A neighbour's address is invalid.
     #[error("bad IP address")]
     Address,
-    /// A neighbour's MAC address cannot be read.
+    /// A neighbour's MAC address is invalid.
     #[error("bad MAC address")]
     Mac,
-    /// An ageing is no number of seconds from 1 to 3600.
+    /// An ageing time is not a number of seconds from 1 to 3600.
     #[error("bad aging value")]
     Ageing,
 }
 
-/// What `ovs/route/add` is to add.
+/// A route to be added by `ovs/route/add`.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct NewRoute {
-    /// The destination, with all bits that were written.
+    /// The destination, with all bits as written.
     pub prefix: IpAddr,
-    /// How many bits of it count.
+    /// Number of its significant bits.
     pub len: u8,
     /// The device to leave by.
     pub device: String,
-    /// The router to go to first.
+    /// The router to send packets to.
     pub gateway: Option<IpAddr>,
-    /// The `pkt_mark` of packets that it is for.
+    /// The `pkt_mark` of its packets.
     pub mark: u32,
 }
 
 impl NewRoute {
-    /// The route, by a device that has these addresses; `Insert` when none of them fits.
+    /// Returns the route by a device with these addresses; `Insert` if none of them can be the
+    /// source.
     pub fn route(&self, addresses: &[(IpAddr, u8)]) -> Result<Route, CommandError> {
         let source = source_among(addresses, self.prefix, self.gateway);
         Ok(Route {
@@ -79,7 +80,7 @@ impl NewRoute {
     }
 }
 
-/// The arguments of `ovs/route/add`: `IP[/PLEN] DEVICE [GATEWAY] [pkt_mark=MARK]`.
+/// Parses the arguments of `ovs/route/add`: `IP[/PLEN] DEVICE [GATEWAY] [pkt_mark=MARK]`.
 pub fn parse_route_add(arguments: &[&str]) -> Result<NewRoute, CommandError> {
     let (prefix, len) = parse_prefix(nth(arguments, 0)).ok_or(CommandError::Parameters)?;
     let (mut gateway, mut mark) = (None, 0);
@@ -108,13 +109,14 @@ pub fn parse_route_add(arguments: &[&str]) -> Result<NewRoute, CommandError> {
     })
 }
 
-/// The arguments of `ovs/route/del`: `IP[/PLEN] [pkt_mark=MARK]`, as prefix, length and mark.
+/// Parses the arguments of `ovs/route/del`: `IP[/PLEN] [pkt_mark=MARK]`; returns prefix, length and
+/// mark.
 pub fn parse_route_del(arguments: &[&str]) -> Result<(IpAddr, u8, u32), CommandError> {
     let (prefix, len) = parse_prefix(nth(arguments, 0)).ok_or(CommandError::Parameters)?;
     Ok((prefix, len, second_mark(arguments)?))
 }
 
-/// The arguments of `ovs/route/lookup`: `IP [pkt_mark=MARK]`, as address and mark.
+/// Parses the arguments of `ovs/route/lookup`: `IP [pkt_mark=MARK]`; returns address and mark.
 pub fn parse_route_lookup(arguments: &[&str]) -> Result<(IpAddr, u32), CommandError> {
     let (address, len) = parse_prefix(nth(arguments, 0)).ok_or(CommandError::Parameters)?;
     if len != if address.is_ipv4() { 32 } else { 128 } {
@@ -123,7 +125,7 @@ pub fn parse_route_lookup(arguments: &[&str]) -> Result<(IpAddr, u32), CommandEr
     Ok((address.to_canonical(), second_mark(arguments)?))
 }
 
-/// The arguments of `tnl/neigh/set`: `BRIDGE IP MAC`. A name that is too long is cut.
+/// Parses the arguments of `tnl/neigh/set`: `BRIDGE IP MAC`. A name that is too long is truncated.
 pub fn parse_neighbour_set(arguments: &[&str]) -> Result<(String, IpAddr, Mac), CommandError> {
     let address: IpAddr = nth(arguments, 1)
         .parse()
@@ -137,7 +139,7 @@ pub fn parse_neighbour_set(arguments: &[&str]) -> Result<(String, IpAddr, Mac), 
     Ok((device[..cut].to_owned(), address.to_canonical(), mac))
 }
 
-/// The argument of `tnl/neigh/aging`, in ms.
+/// Parses the argument of `tnl/neigh/aging`; returns the time in ms.
 pub fn parse_ageing(seconds: &str) -> Result<u64, CommandError> {
     let number = Scanner(seconds).number(Base::Decimal);
     number
@@ -147,7 +149,7 @@ pub fn parse_ageing(seconds: &str) -> Result<u64, CommandError> {
         .ok_or(CommandError::Ageing)
 }
 
-/// What `ovs/route/show` prints.
+/// Returns the output of `ovs/route/show`.
 pub fn routes(routes: &Routes) -> String {
     let mut text = String::from("Route Table:\n");
     for route in routes.iter() {
@@ -170,7 +172,7 @@ pub fn routes(routes: &Routes) -> String {
     text
 }
 
-/// What `ovs/route/lookup` prints of what [`Routes::lookup`] has found.
+/// Returns the output of `ovs/route/lookup`, given the result of [`Routes::lookup`].
 pub fn lookup(route: Option<&Route>) -> Result<String, CommandError> {
     let route = route.ok_or(CommandError::NotFound)?;
     let gateway = route.gateway.unwrap_or(IpAddr::V6(Ipv6Addr::UNSPECIFIED));
@@ -182,8 +184,8 @@ pub fn lookup(route: Option<&Route>) -> Result<String, CommandError> {
     ))
 }
 
-/// What `tnl/neigh/show` prints. Open vSwitch shows neighbours in no order; these are in that of
-/// devices and addresses.
+/// Returns the output of `tnl/neigh/show`. Open vSwitch shows neighbours in no particular order;
+/// here they are sorted by device and address.
 pub fn neighbours(neighbours: &Neighbours, now_ms: u64) -> String {
     let mut text = format!("{:<46}MAC                 Bridge\n", "IP");
     text.push_str(&"=".repeat(74));
@@ -205,19 +207,19 @@ pub fn neighbours(neighbours: &Neighbours, now_ms: u64) -> String {
     text
 }
 
-/// What `tnl/neigh/aging` prints.
+/// Returns the output of `tnl/neigh/aging`.
 pub fn ageing(neighbours: &Neighbours) -> String {
     (neighbours.ageing_ms() / 1000).to_string()
 }
 
-/// A place where tunnels' packets are taken in.
+/// A protocol and port at which tunnel packets are received.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Listener {
     /// The name of the tunnels' device in the datapath, such as `vxlan_sys_4789` or `gre_sys`.
     pub name: String,
     /// The datapath's number of that device.
     pub number: u32,
-    /// How many tunnel ports use it.
+    /// Number of tunnel ports that use it.
     pub users: usize,
     /// The IP protocol: 17 for UDP, 47 for GRE.
     pub protocol: u8,
@@ -225,7 +227,7 @@ pub struct Listener {
     pub port: u16,
 }
 
-/// What `tnl/ports/show` prints, with `-v` where it is `verbose`: then by all addresses of
+/// Returns the output of `tnl/ports/show`, with `-v` if `verbose`: then for each address of
 /// `devices`, which in Open vSwitch are those that some route leads by ([`Routes::leads_by`]), and
 /// only the first of listeners for the same packets.
 pub fn listeners(listeners: &[Listener], devices: &[Device], verbose: bool) -> String {
@@ -247,7 +249,7 @@ pub fn listeners(listeners: &[Listener], devices: &[Device], verbose: bool) -> S
         let wanted = takes(&listeners[at]);
         listeners.iter().position(|other| takes(other) == wanted) == Some(at)
     };
-    // Those with ports before others, IPv4 before IPv6: Open vSwitch's order is left open.
+    // Those with ports first, IPv4 before IPv6: Open vSwitch's order is undefined.
     for (with_port, v4) in [(true, true), (true, false), (false, true), (false, false)] {
         for (device, address) in devices.iter().flat_map(|device| {
             let own = device.addresses.iter().map(|(own, _)| own);
@@ -264,7 +266,7 @@ pub fn listeners(listeners: &[Listener], devices: &[Device], verbose: bool) -> S
     text
 }
 
-/// The packets that a listener takes at an address, as a flow of the datapath.
+/// Returns the packets that a listener receives at an address, as a flow of the datapath.
 fn taken(listener: &Listener, [a, b, c, d, e, f]: Mac, address: IpAddr) -> String {
     let Listener {
         name,
@@ -290,8 +292,8 @@ fn taken(listener: &Listener, [a, b, c, d, e, f]: Mac, address: IpAddr) -> Strin
     )
 }
 
-/// An address as `inet_ntop` writes it. It differs from the standard library's in that the last 32
-/// bits of an address with 96 zero bits before them are written as those of IPv4, but for 16 bits.
+/// An address as `inet_ntop` formats it. Unlike the standard library, it writes the last 32 bits in
+/// dotted form if the 96 bits before them are zero, unless only the last 16 bits are set.
 pub struct Shown(pub IpAddr);
 
 impl fmt::Display for Shown {
@@ -310,7 +312,7 @@ fn nth<'a>(arguments: &[&'a str], at: usize) -> &'a str {
     arguments.get(at).copied().unwrap_or_default()
 }
 
-/// The mark that may stand behind a destination.
+/// Returns the mark that may follow a destination.
 fn second_mark(arguments: &[&str]) -> Result<u32, CommandError> {
     match arguments.get(1) {
         Some(mark) => parse_mark(mark).ok_or(CommandError::Mark),
@@ -318,14 +320,14 @@ fn second_mark(arguments: &[&str]) -> Result<u32, CommandError> {
     }
 }
 
-/// `pkt_mark=MARK`, where MARK is written as in C. What stands behind it does not matter.
+/// Parses `pkt_mark=MARK`, where MARK is a number as in C. Anything after it is ignored.
 fn parse_mark(text: &str) -> Option<u32> {
     let number = text.strip_prefix("pkt_mark=")?;
     Some(Scanner(number).number(Base::AsWritten)? as u32)
 }
 
-/// `IP`, `IP/PLEN` or `IP/MASK`; all bits of the address are kept. IPv4 addresses that are written
-/// as IPv6 ones stay such ones, and the length goes with them.
+/// Parses `IP`, `IP/PLEN` or `IP/MASK`; all bits of the address are kept. IPv4-mapped IPv6
+/// addresses stay IPv6, with the length to match.
 fn parse_prefix(text: &str) -> Option<(IpAddr, u8)> {
     if let Some((address, len)) = whole(text, Scanner::prefix_v4) {
         return Some((address.into(), len));
@@ -344,21 +346,21 @@ fn parse_prefix(text: &str) -> Option<(IpAddr, u8)> {
     Some((address.into(), len))
 }
 
-/// How many bits of a mask of `width` bits are set; None unless they are its first ones.
+/// Returns the number of set bits in a mask of `width` bits; None unless they are its first ones.
 fn prefix_len(mask: u128, width: u32) -> Option<u8> {
     let ones = mask.count_ones();
     let zeros = mask.trailing_zeros().min(width);
     (ones + zeros == width).then_some(ones as u8)
 }
 
-/// What `scan` reads, where it reads all of the text.
+/// Returns what `scan` reads, if that is the whole text.
 fn whole<'a, T>(text: &'a str, scan: impl FnOnce(&mut Scanner<'a>) -> Option<T>) -> Option<T> {
     let mut scanner = Scanner(text);
     let found = scan(&mut scanner)?;
     scanner.0.is_empty().then_some(found)
 }
 
-/// The base of a number, as `scanf`'s conversions `%d`, `%x` and `%i` have it.
+/// The base of a number, as in `scanf`'s conversions `%d`, `%x` and `%i`.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Base {
     Decimal,
@@ -366,7 +368,7 @@ enum Base {
     AsWritten,
 }
 
-/// What remains of a text that is read as Open vSwitch's `ovs_scan` reads it.
+/// The rest of a text that is read like Open vSwitch's `ovs_scan` does.
 #[derive(Clone, Copy)]
 struct Scanner<'a>(&'a str);
 
@@ -376,7 +378,8 @@ impl Scanner<'_> {
         Some(())
     }
 
-    /// A number, behind white space and a sign. Bits that it has too many are lost, as there.
+    /// Reads a number after optional white space and sign. Excess high bits are lost, as in Open
+    /// vSwitch.
     fn number(&mut self, base: Base) -> Option<u64> {
         let mut rest = self
             .0
@@ -465,7 +468,7 @@ mod tests {
         vec![(ip("10.1.1.1"), 24), (ip("fc00::1"), 64)]
     }
 
-    /// What `ovs/route/add` answers.
+    /// Returns the answer of `ovs/route/add`.
     fn add(routes: &mut Routes, arguments: &[&str]) -> String {
         let added = parse_route_add(arguments).and_then(|new| match new.device.as_str() {
             "br0" => new.route(&br0()),
@@ -480,7 +483,7 @@ mod tests {
         }
     }
 
-    // All answers here are what Open vSwitch 3.1.0 gave.
+    // All answers here are those of Open vSwitch 3.1.0.
     #[test]
     fn routes_are_added_and_shown_as_by_open_vswitch() {
         let mut routes = Routes::new();

@@ -1,4 +1,4 @@
-//! Routes and neighbours at one moment, for workers.
+//! Immutable snapshots of routes and neighbours, for workers.
 
 use crate::device::Device;
 use crate::neighbours::Neighbours;
@@ -10,11 +10,11 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What workers see of the network that tunnels run over: it never changes, and is shared in an
-/// `Arc`. Routes are shared with [`Routes`], so a new view costs as much as there are neighbours.
+/// A snapshot of the network that tunnels run over, shared among workers in an `Arc`. The routes
+/// are shared with [`Routes`], so the cost of a new view depends only on the number of neighbours.
 #[derive(Clone, Debug)]
 pub struct View {
-    /// The caller's number of it, so that what was looked up in an older one can be told.
+    /// The caller's number for it, by which results of an older view can be recognised.
     pub generation: u64,
     routes: Arc<Table>,
     devices: Vec<Known>,
@@ -37,8 +37,8 @@ pub struct Seen {
 }
 
 impl Seen {
-    /// Says that packets go there: what is in use does not age. Workers share it, so it is written
-    /// only where that changes something.
+    /// Records that packets are sent there: neighbours in use do not age. Since workers share the
+    /// flag, it is written only if that changes it.
     #[inline]
     pub fn touch(&self) {
         if !self.used.load(Ordering::Relaxed) {
@@ -47,41 +47,41 @@ impl Seen {
     }
 }
 
-/// How packets to an address leave: device, source and next hop.
+/// How packets to an address leave: device, addresses and next hop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Hop {
     /// The device that they leave by ([`Device::id`]).
     pub device: u32,
-    /// The address that they come from.
+    /// Their source address.
     pub source: IpAddr,
-    /// The address whose MAC address they go to: the gateway, or else the destination itself.
+    /// The next hop's address: the gateway, or else the destination itself.
     pub via: IpAddr,
-    /// The MAC address that they come from: the device's.
+    /// Their source MAC address: the device's.
     pub eth_src: Mac,
-    /// The MAC address that they go to.
+    /// Their destination MAC address: the next hop's.
     pub eth_dst: Mac,
-    /// The longest IP packet that the device takes, in bytes; 0 where that is not known.
+    /// The longest IP packet that the device accepts (MTU), in bytes; 0 if unknown.
     pub mtu: u16,
 }
 
-/// Why packets to an address cannot leave.
+/// Why packets to an address cannot be sent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unresolved {
-    /// No route leads there by a device that tunnels can use, or the source address that was asked
-    /// for is not the machine's own.
+    /// No route leads there by a device that tunnels can use, or the requested source address is
+    /// not the machine's own.
     NoRoute,
-    /// A neighbour's MAC address is not known, and is to be asked for.
+    /// A neighbour's MAC address is unknown and must be requested.
     Neighbour {
         /// The device on whose link it is ([`Device::id`]).
         device: u32,
         /// Its address.
         address: IpAddr,
-        /// The address to ask from.
+        /// The source address of the request.
         source: IpAddr,
     },
 }
 
-// Not derived: `source` would be taken for the error's cause.
+// Not derived: thiserror would take `source` for the error's cause.
 impl fmt::Display for Unresolved {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -96,8 +96,8 @@ impl fmt::Display for Unresolved {
 impl std::error::Error for Unresolved {}
 
 impl View {
-    /// What is known now. Neighbours whose time is over count until [`Neighbours::age`] has removed
-    /// them. Of devices with the same name or number the first counts.
+    /// Makes a snapshot. Expired neighbours are included until [`Neighbours::age`] has removed
+    /// them. Of devices with the same name or number, the first is used.
     pub fn new(
         generation: u64,
         routes: &Routes,
@@ -127,9 +127,9 @@ impl View {
         }
     }
 
-    /// How packets to `dst` with `pkt_mark` `mark` leave. A given source address must be one of the
-    /// machine's: it needs a local route of the same mark, as in Open vSwitch, but by any device.
-    /// Packets to a multicast address go to its MAC address, not to a gateway.
+    /// Resolves how packets to `dst` with `pkt_mark` `mark` leave. A given source address must be
+    /// one of the machine's: it needs a local route of the same mark, by any device, as in Open
+    /// vSwitch. Packets to a multicast address go to its MAC address, not to a gateway.
     pub fn resolve(&self, dst: IpAddr, src: Option<IpAddr>, mark: u32) -> Result<Hop, Unresolved> {
         let dst = dst.to_canonical();
         let src = src
@@ -174,13 +174,13 @@ impl View {
         })
     }
 
-    /// The MAC address of a neighbour of the device of this number.
+    /// Returns a neighbour of the device with this number.
     pub fn neighbour(&self, device: u32, address: IpAddr) -> Option<&Arc<Seen>> {
         let at = self.by_id.get(&device)?;
         self.devices[*at].neighbours.get(&address)
     }
 
-    /// The neighbours that have been in use since this was asked last, by their devices' names.
+    /// Returns the neighbours that have been used since the last call, with their devices' names.
     pub fn take_used(&self) -> Vec<(&str, IpAddr)> {
         let mut used = Vec::new();
         for Known { device, neighbours } in &self.devices {
@@ -191,12 +191,12 @@ impl View {
         used
     }
 
-    /// A device by its number.
+    /// Returns a device by its number.
     pub fn device(&self, id: u32) -> Option<&Device> {
         self.by_id.get(&id).map(|at| &self.devices[*at].device)
     }
 
-    /// All devices, as they were given.
+    /// Iterates over all devices, in the order in which they were given.
     pub fn devices(&self) -> impl Iterator<Item = &Device> {
         self.devices.iter().map(|known| &known.device)
     }

@@ -1,4 +1,4 @@
-//! Fragments of packets: whole ones in and out of order, twice, overlapping, wanted and not.
+//! Fragments of packets: in and out of order, duplicated, overlapping, wanted and unwanted.
 
 use crate::Corpus;
 
@@ -7,7 +7,8 @@ const UNKNOWN: u8 = 0;
 const UNWANTED: u8 = 1 << 1;
 const WANTED: u8 = 2 << 1;
 
-/// A record: offset in units of 8 bytes, whether more follow, the packet's number and source.
+/// Returns a record: offset in units of 8 bytes, whether more follow, the packet's number and
+/// source.
 fn record(v6: bool, offset: u8, more: bool, id: u8, source: u8, flags: u8, length: u8) -> Vec<u8> {
     let place = match v6 {
         true => [0, offset << 3 | u8::from(more)],

@@ -1,4 +1,4 @@
-//! Frames of every kind of header, sound and lying, with edits of every kind.
+//! Frames with every kind of header, valid and invalid, with edits of every kind.
 
 use crate::Corpus;
 use packet::build::Builder;
@@ -10,7 +10,7 @@ const DST: u32 = 0x0a00_0002;
 const SRC6: [u8; 16] = [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1];
 const DST6: [u8; 16] = [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2];
 
-/// Named frames.
+/// Valid frames with names.
 pub fn sound() -> Vec<(&'static str, Vec<u8>)> {
     let ethernet = || Builder::ethernet(A, B);
     let ipv4 = || ethernet().ipv4(SRC, DST);
@@ -166,7 +166,7 @@ pub fn sound() -> Vec<(&'static str, Vec<u8>)> {
         .collect()
 }
 
-/// Frames whose lengths do not fit each other.
+/// Frames whose length fields contradict each other.
 fn lying() -> Vec<(&'static str, Vec<u8>)> {
     let udp = Builder::ethernet(A, B)
         .ipv4(SRC, DST)
@@ -221,7 +221,7 @@ fn lying() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 pub fn write(corpus: &Corpus) -> std::io::Result<()> {
-    // One of the special edits, then fields, whole and by bits, one after the other over all seeds.
+    // One special edit, then fields, whole and masked, in sequence over all seeds.
     let mut kind = 0_u8;
     let mut step = || {
         kind = kind.wrapping_add(1);

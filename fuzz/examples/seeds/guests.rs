@@ -1,17 +1,17 @@
-//! Seeds of what guests and their front ends may write: rings with frames in them, and messages as
-//! QEMU sends them.
+//! What guests and their front ends may write: rings with frames in them, and messages as QEMU
+//! sends them.
 
 use super::Corpus;
 
 const GUEST: u64 = 0x1000;
-/// Where buffers and tables lie.
+/// Where buffers and tables are.
 const BUFFERS: u64 = GUEST + 0x2000;
 
 const NEXT: u16 = 1;
 const WRITE: u16 = 2;
 const INDIRECT: u16 = 4;
 
-/// An input of the target `vhost`: features, what is done, descriptors and heads of the ring,
+/// Returns an input of the target `vhost`: features, operations, descriptors and heads of the ring,
 /// buffers.
 fn ring(
     features: u8,
@@ -76,8 +76,8 @@ pub fn write_rings(corpus: &Corpus) -> std::io::Result<()> {
         &[&ring(0x1d, [0, 0, 3, 0, 0, 0], &indirect, &[0], &table)],
     )?;
     let room: Vec<_> = (0..8).map(|n| (BUFFERS + n * 200, 200, WRITE, 0)).collect();
-    // Frames of 8 to 1000 bytes, in one buffer or in several; the second time what is written is
-    // logged.
+    // Frames of 8 to 1000 bytes, in one buffer or in several; the second time with logging of
+    // writes.
     let puts = [1, 9, 61, 125, 3, 1];
     corpus.add("puts", &[&ring(0x1f, puts, &room, &all, &[])])?;
     corpus.add("puts-logged", &[&ring(0xff, puts, &room, &all, &[])])

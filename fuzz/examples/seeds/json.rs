@@ -1,4 +1,5 @@
-//! JSON: what `ovsdb-server` tells a client that configures a switch, and what `ovs-appctl` asks.
+//! JSON: what `ovsdb-server` sends to a client that configures a switch, and what `ovs-appctl`
+//! sends.
 
 use crate::{Corpus, Place};
 use ovsdb::wire::Framer;
@@ -9,7 +10,7 @@ use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant};
 
 const SCHEMA: &str = "/usr/share/openvswitch/vswitch.ovsschema";
-/// What is monitored: enough for every kind of column, little enough for seeds.
+/// Columns to monitor: every kind of column, but few enough for small seeds.
 const MONITOR: &str = r#"{"id":1,"method":"monitor","params":["Open_vSwitch",0,{
     "Open_vSwitch":{"columns":["bridges","next_cfg","other_config","ssl"]},
     "Bridge":{"columns":["name","ports","controller","mirrors","fail_mode","other_config","flood_vlans","protocols"]},
@@ -17,7 +18,7 @@ const MONITOR: &str = r#"{"id":1,"method":"monitor","params":["Open_vSwitch",0,{
     "Interface":{"columns":["name","type","options","ofport","ofport_request","mtu_request","mac"]},
     "Controller":{"columns":["target","connection_mode","is_connected","status"]},
     "Mirror":{"columns":["name","select_all","output_port","select_vlan"]}}]}"#;
-/// Changes of the configuration, one after the other.
+/// Changes of the configuration, in order.
 const CHANGES: &[&[&str]] = &[
     &["init"],
     &[
@@ -234,7 +235,7 @@ pub fn write_unixctl(corpus: &Corpus, place: &Place) -> io::Result<()> {
     Ok(())
 }
 
-/// A server that ends with its value.
+/// A child process that is killed when dropped.
 struct Ended(Child);
 
 impl Drop for Ended {
@@ -263,7 +264,7 @@ fn connect(path: &Path) -> io::Result<UnixStream> {
     }
 }
 
-/// The messages that come until nothing comes for a while.
+/// Returns the messages received until none comes for a while.
 fn receive(stream: &mut UnixStream, framer: &mut Framer) -> io::Result<Vec<Vec<u8>>> {
     let mut messages = Vec::new();
     let mut buffer = [0; 1 << 16];

@@ -1,10 +1,10 @@
-//! Makes the seeds of the fuzz targets, small inputs that lead far into what is fuzzed: `cargo run
-//! --example seeds` in `fuzz/`.
+//! Makes the seeds of the fuzz targets, small inputs that reach deep into the fuzzed code: `cargo
+//! run --example seeds` in `fuzz/`.
 //!
-//! What programs of Open vSwitch send is recorded from them (`ovs-ofctl`, `ovsdb-server`,
-//! `ovs-appctl`, each with a socket of its own in a temporary directory), the rest is put together
-//! here. Seeds are named, so that a crash found in one tells where it is; what was made
-//! before under the same name is replaced, everything else stays.
+//! Messages of Open vSwitch's programs are recorded from them (`ovs-ofctl`, `ovsdb-server`,
+//! `ovs-appctl`, each with its own socket in a temporary directory); the rest is built here. Seeds
+//! have names, which tell where a crash found in one comes from. Existing seeds of the same name
+//! are replaced, all others stay.
 
 use std::path::{Path, PathBuf};
 
@@ -29,13 +29,13 @@ impl Corpus {
         Ok(Corpus(path))
     }
 
-    /// Writes a seed of some parts.
+    /// Writes a seed made of some parts.
     pub fn add(&self, name: &str, parts: &[&[u8]]) -> std::io::Result<()> {
         std::fs::write(self.0.join(name), parts.concat())
     }
 }
 
-/// A directory for sockets, gone at the end.
+/// A directory for sockets, removed at the end.
 pub struct Place(PathBuf);
 
 impl Place {

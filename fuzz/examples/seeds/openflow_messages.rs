@@ -1,4 +1,5 @@
-//! OpenFlow: what `ovs-ofctl` says to a switch, in every version, and what a switch says.
+//! OpenFlow: messages that `ovs-ofctl` sends to a switch, in every version, and that a switch
+//! sends.
 
 use crate::{Corpus, Place};
 use openflow::action::{Action, Instruction};
@@ -19,7 +20,7 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::process::{Command, Stdio};
 use std::time::Duration;
 
-/// Commands for every version; those that a version has no form for send less.
+/// Commands for every version; commands that a version does not support send less.
 const COMMANDS: &[&[&str]] = &[
     &["show"],
     &["dump-desc"],
@@ -140,7 +141,7 @@ const COMMANDS: &[&[&str]] = &[
 ];
 
 pub fn write(corpus: &Corpus, place: &Place) -> io::Result<()> {
-    // The others have the forms of the versions next to them.
+    // The other versions have the same formats as their neighbours.
     let versions = [Version::V1_0, Version::V1_3, Version::V1_5];
     for version in versions {
         for (name, message) in answers() {
@@ -156,7 +157,7 @@ pub fn write(corpus: &Corpus, place: &Place) -> io::Result<()> {
     Ok(())
 }
 
-/// Runs all commands against a switch that knows little, and keeps what they say, each thing once.
+/// Runs all commands against a simple switch, and stores each distinct message that they send.
 fn record(corpus: &Corpus, place: &Place, version: Version) -> io::Result<()> {
     let path = place.join(version.name());
     let listener = UnixListener::bind(&path)?;
@@ -175,7 +176,7 @@ fn record(corpus: &Corpus, place: &Place, version: Version) -> io::Result<()> {
             .stderr(Stdio::null())
             .spawn()?;
         for message in converse(&listener, &mut child)? {
-            // All but the transaction id.
+            // Everything but the transaction id.
             let content = [&message[..4], &message[8..]].concat();
             let fresh = seen.insert(content);
             // A flow mod of 1.0 may have the table in its command.
@@ -192,7 +193,7 @@ fn record(corpus: &Corpus, place: &Place, version: Version) -> io::Result<()> {
     std::fs::remove_file(path)
 }
 
-/// Plays the switch until the client ends; all that it said.
+/// Plays the switch until the client ends; returns all that it sent.
 fn converse(listener: &UnixListener, child: &mut std::process::Child) -> io::Result<Vec<Vec<u8>>> {
     listener.set_nonblocking(true)?;
     let mut heard = Vec::new();
@@ -235,7 +236,7 @@ fn receive(stream: &mut UnixStream) -> io::Result<Vec<u8>> {
     Ok(message)
 }
 
-/// What a switch with one port answers.
+/// Returns the answers of a switch with one port.
 fn answer(request: &[u8]) -> Vec<Vec<u8>> {
     let Ok((header, message)) = decode(request, &DecodeOptions::default()) else {
         return Vec::new();
@@ -336,7 +337,7 @@ fn flow() -> FlowStats {
     }
 }
 
-/// What a switch says, which the decoder reads for clients and tests.
+/// Returns messages of a switch, which the decoder reads for clients and tests.
 fn answers() -> Vec<(&'static str, Message)> {
     let buckets = vec![Bucket {
         id: 1,

@@ -1,9 +1,9 @@
-//! Small switches: rules, changes of them, and frames. The bytes are those that the target `walk`
-//! reads; see its functions of the same names.
+//! Small switches: rules, changes of them, and frames, in the byte format of the target `walk`,
+//! whose functions of the same names read them.
 
 use crate::{Corpus, frames};
 
-/// Commands in the making.
+/// Commands being built.
 struct Commands(Vec<u8>);
 
 const OUTPUT: u8 = 0;
@@ -41,7 +41,7 @@ impl Commands {
         self
     }
 
-    /// `matching` and `ops` in the target's bytes, each with its count in front; `tail` says what
+    /// Adds `matching` and `ops` in the target's format, each after its count; `tail` is what
     /// follows the ops.
     fn insert(self, table: u8, priority: u8, matching: &[u8], ops: &[u8], tail: &[u8]) -> Commands {
         self.put(&[0, table, priority])

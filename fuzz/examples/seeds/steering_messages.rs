@@ -92,7 +92,7 @@ fn messages() -> Vec<(&'static str, Steering)> {
 pub fn write(corpus: &Corpus) -> io::Result<()> {
     for (name, message) in messages() {
         let bytes = encode(Version::V1_3, 7, &Message::Steering(message));
-        // Behind header and experimenter id; the first byte means 1.3.
+        // Everything after the header and experimenter id; the first byte selects 1.3.
         corpus.add(name, &[&[3], &bytes[12..]])?;
     }
     let fcf = Action::SetFcf(Fcf {
@@ -106,7 +106,7 @@ pub fn write(corpus: &Corpus) -> io::Result<()> {
             vec![openflow::action::Instruction::ApplyActions(vec![action])].into();
         let form = Default::default();
         let bytes = encode(Version::V1_0, 7, &Message::FlowMod { change, form });
-        // The action is the last of a rule of 72 bytes, behind 8 bytes of type and id.
+        // The action is the last one of a 72-byte rule; its type and id take 8 bytes.
         corpus.add(name, &[&[0x80], &bytes[72 + 8..]])?;
     }
     Ok(())

@@ -1,4 +1,4 @@
-//! Frames of every kind of tunnel, sound and lying.
+//! Frames of every kind of tunnel, valid and invalid.
 
 use crate::Corpus;
 use packet::build::Builder;
@@ -16,10 +16,10 @@ const V6: Addresses = Addresses::V6 {
     src: [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1],
     dst: [0xfd, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2],
 };
-/// An option that the target's map has, and one of class 7 that it has not.
+/// An option that the target's map has, and one of class 7 that it lacks.
 const OPTIONS: [u8; 12] = [0xff, 0xff, 0x80, 1, 1, 2, 3, 4, 0, 7, 1, 0];
 
-/// The kind's number in an input.
+/// Returns the kind's number in an input.
 fn number(kind: TunnelKind) -> u8 {
     let number = TunnelKind::ALL.iter().position(|one| *one == kind);
     number.unwrap_or(0) as u8
@@ -27,7 +27,7 @@ fn number(kind: TunnelKind) -> u8 {
 
 fn frame(spec: &HeaderSpec) -> Vec<u8> {
     let ethernet = Builder::ethernet([2; 6], [4; 6]);
-    // Capable of ECN, so that congestion can be carried over.
+    // Supports ECN, so that congestion can be propagated.
     let inner = ethernet.ipv4(1, 2).with_ipv4(|ip| ip.set_tos(2));
     let mut frame = inner.tcp(3, 4, 0x10).payload(b"data").frame();
     if spec.payload != Payload::Ethernet {
@@ -97,7 +97,7 @@ pub fn write(corpus: &Corpus) -> std::io::Result<()> {
     bytes.splice(54..54, [47, 0, 4, 1, 4, 1, 0, 0]);
     let plan = [number(TunnelKind::Ip6Gre), 30, 0, 0, 0, 0];
     corpus.add("ip6gre-extension", &[&plan, &bytes])?;
-    // A bare packet in GRE, and the extension header of 5G in GTP-U, with its checksum left out.
+    // A bare packet in GRE, and 5G's extension header in GTP-U, without a checksum.
     let bare = HeaderSpec {
         payload: Payload::Packet(0x0800),
         ..HeaderSpec::new(TunnelKind::Gre, V4)
@@ -113,7 +113,7 @@ pub fn write(corpus: &Corpus) -> std::io::Result<()> {
     bytes[40..43].copy_from_slice(&[0, 0, 0x34]);
     let plan = [number(TunnelKind::Gtpu), 44, 1, 0, 0, 0];
     corpus.add("gtpu-extension", &[&plan, &bytes])?;
-    // Checksums that are left to a device: the outer one, and an inner one.
+    // Partial checksums: the outer one, and an inner one.
     for (name, start, offset) in [("partial-outer", 34, 6), ("partial-inner", 84, 16)] {
         let spec = HeaderSpec {
             checksum: true,

@@ -1,10 +1,10 @@
-//! Scenarios without end, to judge forecasts by.
+//! Any number of simulated scenarios, to judge forecasts by.
 //!
-//! Each is a queue of the shaper itself ([`qos::shaper`], in virtual time) under arrivals made from
-//! a seed. Forecasts see what the shaper noted in the first quarter of a run and are held against
-//! the mean wait of the other three, which goes on until that mean's own interval is under 3%. The
-//! beginning of each run goes through the exact twin ([`qos::twin::shaper`]) as well, and every
-//! wait must be the same.
+//! Each is a queue of the real shaper ([`qos::shaper`], in virtual time) under arrivals generated
+//! from a seed. Forecasts see what the shaper recorded in the first quarter of a run and are
+//! compared with the mean wait of the other three; the run goes on until the interval of that mean
+//! is under 3%. The beginning of each run also goes through the exact reference
+//! ([`qos::twin::shaper`]), and every wait must be equal.
 
 pub mod simulate;
 pub mod source;
@@ -21,13 +21,13 @@ use serde::Serialize;
 use simulate::{Effort, measure};
 use source::Source;
 
-/// Waits that cannot be told apart: a tick of the shaper's wheel, in seconds.
+/// Differences of waits that are ignored: a tick of the shaper's wheel, in seconds.
 pub const RESOLUTION: f64 = qos::shaper::TICK_NS as f64 * 1e-9;
 
 /// Sizes of packets, in bytes, and their weights.
 pub type Mix = &'static [(u32, f64)];
 
-/// The mixes and their names.
+/// The mixes with their names.
 pub const MIXES: [(&str, Mix); 4] = [
     ("1514", &[(1514, 1.0)]),
     ("64", &[(64, 1.0)]),
@@ -35,7 +35,7 @@ pub const MIXES: [(&str, Mix); 4] = [
     ("64+1514", &[(64, 1.0), (1514, 1.0)]),
 ];
 
-/// Mean size of a mix, in bytes.
+/// Returns the mean size of a mix, in bytes.
 pub fn mean_size(mix: usize) -> f64 {
     let weights: f64 = MIXES[mix].1.iter().map(|one| one.1).sum();
     let bytes: f64 = MIXES[mix]
@@ -46,42 +46,42 @@ pub fn mean_size(mix: usize) -> f64 {
     bytes / weights
 }
 
-/// A queue and what comes to it.
+/// A queue and its arrivals.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 pub struct Scenario {
-    /// Its number, which is its seed too.
+    /// Its number, which is also its seed.
     pub number: u64,
     /// The queue's rate, in bit/s.
     pub rate: u64,
-    /// Offered rate over the queue's; of senders with windows, what they would reach without
+    /// Offered rate over the queue's; for senders with windows, what they would reach without
     /// waiting.
     pub load: f64,
-    /// How packets come.
+    /// How packets arrive.
     pub source: Source,
-    /// The place of their mix in [`MIXES`].
+    /// Index of the packet sizes in [`MIXES`].
     pub mix: usize,
-    /// The queue's bucket, in bits.
+    /// Depth of the queue's bucket, in bits.
     pub burst: u64,
-    /// Packets that may wait; none for a million.
+    /// Most packets that may wait; None for a million.
     pub limit: Option<u32>,
 }
 
 impl Scenario {
-    /// The scenario of this number.
+    /// Returns the scenario of this number.
     pub fn new(number: u64) -> Scenario {
         let mut random = Random::new(number ^ 0x510_1ce);
         let mix = random.below(4) as usize;
         let load = 0.10 + 0.88 * random.unit();
         let kind = number % 5;
         let rate = [10, 20, 50, 100, 200, 500][random.below(6) as usize] * 1_000_000;
-        // A packet takes 10 us at least, so that waits are more than a tick.
+        // A packet takes at least 10 us, so that waits are longer than a tick.
         let rate = rate.min(mean_size(mix) as u64 * 8 * 100_000);
         let frame = MIXES[mix]
             .1
             .iter()
             .map(|(len, _)| u64::from(*len) * 8)
             .max();
-        // Where hardly anything comes, next to nothing waits behind a bucket.
+        // With a light load, hardly anything waits behind a bucket.
         let frames = if load < 0.5 || kind == 1 {
             0
         } else {
@@ -96,7 +96,7 @@ impl Scenario {
             1 => Source::Jittered {
                 periods: 2.0 + 20.0 * a,
             },
-            // The heavier the load, the shorter the bursts, lest the run take days.
+            // The heavier the load, the shorter the bursts, or runs would take days.
             2 | 3 => Source::OnOff {
                 packets: 2.0 + (20.0 * a).min(30.0 * (1.0 - load)),
                 peak: load * (1.3 + 3.0 * b),
@@ -123,7 +123,7 @@ impl Scenario {
         }
     }
 
-    /// The port that this queue is alone on.
+    /// Returns the port, on which this is the only queue.
     pub fn port(&self) -> PortSpec {
         let mut port = PortSpec::new(2 * self.rate);
         port.flows = 1;
@@ -137,7 +137,7 @@ impl Scenario {
         port
     }
 
-    /// The queue, as forecasts see it.
+    /// Returns the queue in the form that forecasts use.
     pub fn server(&self) -> Server {
         let port = self.port();
         let mut server = server(&port, &port.queues[0], self.rate);
@@ -145,7 +145,7 @@ impl Scenario {
         server
     }
 
-    /// In a few words.
+    /// Returns a short description.
     pub fn describe(&self) -> String {
         let limit = self
             .limit
@@ -162,38 +162,38 @@ impl Scenario {
     }
 }
 
-/// What became of a forecast.
+/// A judged forecast.
 #[derive(Clone, Debug, Serialize)]
 pub struct Row {
-    /// What was simulated.
+    /// The scenario.
     pub scenario: Scenario,
-    /// In words.
+    /// Its description.
     pub text: String,
-    /// Mean wait in the part that was not seen, in seconds, and the interval of that measurement.
+    /// Mean wait in the part that the forecast did not see, in seconds, with its interval.
     pub measured: Span,
     /// Packets simulated.
     pub packets: u64,
     /// The forecast.
     pub forecast: Forecast,
-    /// What was forecast, the model's mean weighed with what was seen, is within 10% of what was
-    /// measured (or within a tick).
+    /// Whether the forecast (the model's mean averaged with the measurement) is within 10% of the
+    /// measured mean, or within a tick.
     pub within: bool,
-    /// The mean of the chosen model alone, in seconds.
+    /// Mean of the chosen model alone, in seconds.
     pub own: f64,
-    /// That is within 10%.
+    /// Whether that is within 10%.
     pub own_within: bool,
-    /// The interval held.
+    /// Whether the interval contained the measured mean.
     pub held: bool,
-    /// Models alone that were within 10%.
+    /// Models that alone were within 10%.
     pub models_within: Vec<Model>,
 }
 
-/// Whether two waits are the same within 10%, or a tick.
+/// Returns whether two waits are equal within 10%, or within a tick.
 pub fn within(forecast: f64, measured: f64) -> bool {
     (forecast - measured).abs() <= (0.1 * measured).max(RESOLUTION)
 }
 
-/// Simulates a scenario and judges the forecast; an error is a fault of the shaper or this module.
+/// Simulates a scenario and judges the forecast; an error is a bug in the shaper or this module.
 pub fn judge(scenario: &Scenario, effort: Effort) -> Result<Row, String> {
     let run = measure(scenario, effort)?;
     let past = Past::of(&run.seen).ok_or("nothing came")?;
@@ -225,33 +225,33 @@ pub fn judge(scenario: &Scenario, effort: Effort) -> Result<Row, String> {
     })
 }
 
-/// All rows together.
+/// Totals over all rows.
 #[derive(Clone, Debug, Serialize)]
 pub struct Summary {
-    /// Scenarios.
+    /// Number of scenarios.
     pub scenarios: usize,
     /// Forecasts within 10%.
     pub within: usize,
-    /// Scenarios in which the chosen model's own mean is.
+    /// Scenarios in which the chosen model's own mean is within 10%.
     pub own_within: usize,
-    /// The same where "what was seen goes on" is not counted as a model.
+    /// The same, if [`Model::Seen`] does not count as a model.
     pub modelled_within: usize,
-    /// Intervals that held.
+    /// Intervals that contained the measured mean.
     pub intervals: Record,
-    /// The median of half the intervals' widths, in parts of the mean, over waits above a tick.
+    /// Median of half the intervals' widths, relative to the mean, over waits above a tick.
     pub median_half_width: f64,
-    /// "Cannot tell".
+    /// Forecasts that were "cannot tell".
     pub cannot_tell: usize,
     /// Measurements whose own interval is not under 3%.
     pub imprecise: usize,
-    /// Scenarios in which hardly anything waited: at most a tick.
+    /// Scenarios in which waits were at most a tick.
     pub trivial: usize,
     /// How often each model was chosen, and in how many scenarios it alone was within 10%.
     pub models: Vec<(Model, usize, usize)>,
 }
 
 impl Summary {
-    /// Of these rows.
+    /// Sums up rows.
     pub fn of(rows: &[Row]) -> Summary {
         let count = |wanted: &dyn Fn(&Row) -> bool| rows.iter().filter(|row| wanted(row)).count();
         let trivial = |row: &Row| row.measured.value <= RESOLUTION;

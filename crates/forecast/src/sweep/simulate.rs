@@ -1,4 +1,4 @@
-//! One run: the real shaper in virtual time, its beginning through the twin as well.
+//! One run: the real shaper in virtual time, and its beginning through the reference, too.
 
 use super::Scenario;
 use super::source::Sending;
@@ -8,21 +8,21 @@ use qos::shaper::watch::Seen;
 use qos::shaper::{Shaper, TICK_NS};
 use qos::twin;
 
-/// How long a run may be.
+/// Length of runs.
 #[derive(Clone, Copy, Debug)]
 pub struct Effort {
-    /// Packets of the first quarter at least.
+    /// Fewest packets of the first quarter.
     pub first: u64,
-    /// Packets of all at most.
+    /// Most packets of a run.
     pub most: u64,
-    /// A run ends when half the interval of the measured mean is below this part of it.
+    /// A run ends when half the interval of the measured mean is below this share of it.
     pub precision: f64,
-    /// Packets that go through the twin too.
+    /// Packets that also go through the reference.
     pub twin: usize,
 }
 
 impl Effort {
-    /// What the sweep's figures are made with.
+    /// The effort behind the published figures.
     pub const FULL: Effort = Effort {
         first: 20_000,
         most: 400_000_000,
@@ -31,26 +31,26 @@ impl Effort {
     };
 }
 
-/// What follows is three times as long as what was seen.
+/// The judged period is three times as long as the recorded one.
 pub const HORIZON: f64 = 3.0;
 
-/// Arrivals in a batch by which the measurement's own chance is judged.
+/// Arrivals per batch, from which the measurement's statistical error is estimated.
 const BATCH: u64 = 1250;
-/// Batches are put together to so many.
+/// Batches are joined until about this many are left.
 const BATCHES: usize = 48;
 
-/// What came out.
+/// Result of a run.
 #[derive(Clone, Debug)]
 pub struct Run {
-    /// What the shaper noted in the first quarter.
+    /// What the shaper recorded in the first quarter.
     pub seen: Seen,
     /// The mean wait after that, in seconds.
     pub measured: Span,
-    /// Packets that came in all.
+    /// Packets that arrived in total.
     pub packets: u64,
 }
 
-/// What is done to a shaper, and what it answers.
+/// A call of the shaper with its result.
 enum Step {
     Arrive { at_ns: u64, len: u32, taken: bool },
     Leave { at_ns: u64, waited_ns: Option<u64> },
@@ -69,7 +69,7 @@ struct Simulation {
 }
 
 impl Simulation {
-    /// Goes on until so many packets have come.
+    /// Continues until this many packets have arrived.
     fn run(&mut self, arrivals: u64) {
         while self.arrivals < arrivals {
             let coming = self.sending.next_ns();
@@ -96,7 +96,7 @@ impl Simulation {
                 self.sent += 1.0;
                 self.sending.gone(gone.handle, true, self.now_ns);
             }
-            // The shaper may name a time that is up to a millisecond early.
+            // The shaper may name a time up to a millisecond early.
             None if self
                 .shaper
                 .next_departure_ns()
@@ -131,7 +131,7 @@ impl Simulation {
         }
     }
 
-    /// The mean wait in the batches from one on.
+    /// Returns the mean wait in the batches from arrival `from` on.
     fn measured(&self, from: u64) -> Span {
         let batches = &self.batches[(from / BATCH) as usize..];
         let joined: Vec<(f64, f64)> = batches
@@ -153,7 +153,7 @@ impl Simulation {
         }
     }
 
-    /// Does the same to the twin, which must answer the same.
+    /// Repeats the calls on the reference, whose results must be equal.
     fn check(&self, scenario: &Scenario) -> Result<(), String> {
         let mut twin = twin::shaper::Shaper::new(&scenario.port(), 0);
         for (number, step) in self.steps.iter().enumerate() {
@@ -176,7 +176,7 @@ impl Simulation {
     }
 }
 
-/// Simulates a scenario until its mean wait is known well enough.
+/// Simulates a scenario until its mean wait is known precisely enough.
 pub fn measure(scenario: &Scenario, effort: Effort) -> Result<Run, String> {
     let shaper = Shaper::new(&scenario.port(), 0).map_err(|error| error.to_string())?;
     if !shaper.watch().ask(0) {
@@ -201,7 +201,7 @@ pub fn measure(scenario: &Scenario, effort: Effort) -> Result<Run, String> {
         steps: Vec::new(),
         twin: effort.twin,
     };
-    // What was seen at each length, of which the last but one is a quarter.
+    // The record at each length; the last but one is a quarter of the run.
     let mut looks: Vec<Seen> = Vec::new();
     let mut length = effort.first;
     loop {

@@ -1,4 +1,4 @@
-//! What sends packets: to a schedule of its own, or as answers come back.
+//! Packet sources: on a schedule of their own, or driven by answers.
 
 use super::MIXES;
 use crate::random::{Draw, Random};
@@ -6,38 +6,38 @@ use serde::Serialize;
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
-/// How packets come.
+/// How packets arrive.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
 #[serde(rename_all = "kebab-case", tag = "kind")]
 pub enum Source {
     /// Independently of each other.
     Poisson,
-    /// At equal distances, each then moved by so many of them at most, evenly.
+    /// At equal intervals, each packet then delayed uniformly by up to this many intervals.
     Jittered {
-        /// Periods.
+        /// Intervals.
         periods: f64,
     },
-    /// In bursts whose number of packets is geometric, with exponential pauses.
+    /// In bursts with a geometric number of packets and exponential pauses.
     OnOff {
-        /// Mean packets of a burst.
+        /// Mean packets per burst.
         packets: f64,
-        /// The rate within, in parts of the queue's.
+        /// Rate within a burst, relative to the queue's.
         peak: f64,
     },
-    /// By senders that keep a window of packets on the way, as TCP does.
+    /// From senders that keep a window of packets in flight, like TCP.
     Windows {
-        /// How many.
+        /// Number of senders.
         senders: u32,
-        /// Time from departure to the answer.
+        /// Time from a departure to its answer.
         round_trip_ns: u64,
-        /// The window grows by a packet a round trip and is halved when a packet is lost;
-        /// otherwise it stays.
+        /// Whether the window grows by a packet per round trip and is halved when a packet is lost;
+        /// otherwise it is constant.
         adaptive: bool,
     },
 }
 
 impl Source {
-    /// In a word or two.
+    /// Returns a short name.
     pub fn name(&self) -> String {
         match self {
             Source::Poisson => "Poisson".into(),
@@ -65,11 +65,11 @@ impl Source {
 /// A packet.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Packet {
-    /// When it comes.
+    /// When it arrives.
     pub at_ns: u64,
     /// Its length in bytes.
     pub len: u32,
-    /// Who sent it.
+    /// Its sender.
     pub sender: u32,
 }
 
@@ -78,7 +78,7 @@ struct Sender {
     window: f64,
     threshold: f64,
     on_the_way: u32,
-    /// Losses before this are the same congestion.
+    /// Losses before this time belong to the same congestion event.
     halved_ns: u64,
 }
 
@@ -90,27 +90,27 @@ enum State {
     },
     Windows {
         senders: Vec<Sender>,
-        /// Answers on their way: when, whose, and whether the packet arrived.
+        /// Answers on their way: time, sender, and whether the packet arrived.
         answers: BinaryHeap<Reverse<(u64, u32, bool)>>,
         ready: Vec<Packet>,
     },
 }
 
-/// A source at work.
+/// A running source.
 pub struct Sending {
     source: Source,
     random: Random,
     sizes: Draw,
     /// Mean gap, in nanoseconds.
     gap: f64,
-    /// Gap within a burst.
+    /// Gap within a burst, likewise.
     short: f64,
     now: f64,
     state: State,
 }
 
 impl Sending {
-    /// At the beginning. `rate` in bit/s.
+    /// Makes a source at its beginning. `rate` in bit/s.
     pub fn new(source: Source, rate: f64, load: f64, mix: usize, limit: u32, seed: u64) -> Sending {
         let atoms: Vec<(f64, f64)> = MIXES[mix]
             .1
@@ -128,8 +128,8 @@ impl Sending {
                 round_trip_ns,
                 adaptive,
             } => {
-                // Windows that stay are so large that they fill what the load says, or a part of
-                // the queue besides.
+                // Constant windows are large enough for the load, or additionally for a part of the
+                // queue.
                 let pipe = round_trip_ns as f64 / packet_ns;
                 let all =
                     (pipe + f64::from(limit) * (2.0 * load - 1.0).max(0.0)) * (2.0 * load).min(1.0);
@@ -169,7 +169,7 @@ impl Sending {
         sending
     }
 
-    /// When something happens next: a packet comes, or an answer.
+    /// Returns the time of the next event: an arrival or an answer.
     pub fn next_ns(&mut self) -> u64 {
         match &mut self.state {
             State::Windows { answers, ready, .. } => {
@@ -182,7 +182,7 @@ impl Sending {
                 let Source::Jittered { periods } = self.source else {
                     return u64::MAX;
                 };
-                // Those that may still come before the first that waits.
+                // All that may still arrive before the first one waiting.
                 while waiting.peek().is_none_or(|first| *base <= first.0 as f64) {
                     let moved = *base + self.random.unit() * periods * self.gap;
                     waiting.push(Reverse(moved as u64));
@@ -203,7 +203,7 @@ impl Sending {
         match self.source {
             Source::OnOff { packets, .. } => {
                 if self.random.unit() * packets < 1.0 {
-                    // A pause, so long on average that the load is kept.
+                    // A pause whose mean preserves the load.
                     let pause = packets * (self.gap - self.short);
                     self.short + self.random.exponential(pause.max(0.0))
                 } else {
@@ -214,7 +214,7 @@ impl Sending {
         }
     }
 
-    /// What comes at [`Sending::next_ns`]; none where that was an answer.
+    /// Handles the event at [`Sending::next_ns`]; returns the packet, or None for an answer.
     pub fn take(&mut self) -> Option<Packet> {
         let at_ns = self.next_ns();
         match &mut self.state {
@@ -247,12 +247,12 @@ impl Sending {
         }
     }
 
-    /// A packet has left, or was dropped.
+    /// Reports that a packet has left, or was dropped.
     pub fn gone(&mut self, sender: u32, arrived: bool, now_ns: u64) {
         if let (State::Windows { answers, .. }, Source::Windows { round_trip_ns, .. }) =
             (&mut self.state, self.source)
         {
-            // Ways differ a little.
+            // Round trips differ a little.
             let way = round_trip_ns - round_trip_ns / 16 + self.random.below(round_trip_ns / 8 + 1);
             answers.push(Reverse((now_ns + way, sender, arrived)));
         }
@@ -283,7 +283,7 @@ impl Sending {
         self.fill(sender, now_ns);
     }
 
-    /// Sends what the window allows, a microsecond apart.
+    /// Sends what the window allows, one packet per microsecond.
     fn fill(&mut self, sender: u32, now_ns: u64) {
         let State::Windows { senders, .. } = &self.state else {
             return;
@@ -296,7 +296,7 @@ impl Sending {
         if let State::Windows { senders, ready, .. } = &mut self.state {
             senders[sender as usize].on_the_way += more;
             ready.append(&mut packets);
-            // The next one stands last.
+            // The next one is last.
             ready.sort_by_key(|packet| Reverse(packet.at_ns));
         }
     }

@@ -1,9 +1,9 @@
-//! MPLS labels and PBB headers: pushed, popped, and TTLs copied between labels and IP (OpenFlow
+//! Pushes and pops MPLS labels and PBB headers, and copies TTLs between labels and IP (OpenFlow
 //! 1.3.5 sections 5.12 and 7.2.5).
 //!
-//! Labels stand behind VLAN tags, where Open vSwitch pushes them; a PBB header stands in front of
-//! everything. What a packet carries behind either is not read, as if it had come that way; what
-//! comes out from behind is read at once.
+//! Labels are pushed behind VLAN tags, as in Open vSwitch; a PBB header in front of everything.
+//! What follows either is not parsed, just as for a packet that was received like that; what a pop
+//! exposes is parsed at once.
 
 use super::{IPV4, IPV6, TtlExpired, set_ipv4_byte};
 use crate::frame::Frame;
@@ -14,22 +14,23 @@ use crate::parse::{self, ETH_TYPE_MIN, Layers};
 mod tests;
 
 const LABEL_LEN: usize = 4;
-/// Bit of a label stack entry: the last of its stack.
+/// Bottom-of-stack bit of a label stack entry's third byte.
 const BOTTOM: u8 = 1;
 /// Backbone addresses, Ethertype and service tag.
 const PBB_LEN: usize = 18;
 /// The service tag's Ethertype.
 const PBB: u16 = 0x88e7;
-/// TTL of a label in front of what has none.
+/// TTL of a label pushed in front of a packet without a TTL.
 const LABEL_TTL: u8 = 64;
 
-/// Reads what edits have brought to light. As many tags as are known stay known.
+/// Parses what an edit has exposed. Tags that were parsed before are parsed again.
 pub(super) fn reread<F: Frame>(frame: &mut F, layers: &mut Layers, key: &mut FlowKey) {
     let limit = layers.vlans.max(parse::vlan_limit());
     *layers = parse::again(frame, key, limit);
 }
 
-/// Where the Ethertype stands of what follows the tags, and whether SNAP says it.
+/// Returns the offset of the Ethertype of what follows the tags, and whether it is in a SNAP
+/// header.
 pub(super) fn type_place(head: &[u8], layers: &Layers) -> Option<(usize, bool)> {
     let place = 12 + 4 * usize::from(layers.vlans);
     let number = u16::from_be_bytes(head.get(place..place + 2)?.try_into().ok()?);
@@ -40,14 +41,14 @@ pub(super) fn type_place(head: &[u8], layers: &Layers) -> Option<(usize, bool)> 
     Some((if snap { place + 8 } else { place }, snap))
 }
 
-/// Where the outermost label stands, if there is one.
+/// Returns the offset of the outermost label, if there is one.
 pub(super) fn label_place(head: &[u8], layers: &Layers, key: &FlowKey) -> Option<usize> {
     let (place, _) = type_place(head, layers)?;
     let whole = place + 2 + LABEL_LEN <= usize::from(layers.l3);
     (is_mpls(key) && whole).then_some(place + 2)
 }
 
-/// Where the service tag stands, if it is whole with the addresses behind it.
+/// Returns the offset of the service tag, if the packet contains it and the addresses behind it.
 pub(super) fn service_place(head: &[u8], layers: &Layers, key: &FlowKey) -> Option<usize> {
     let from = usize::from(layers.l3);
     let whole = head.get(from..from + 16).is_some();
@@ -58,7 +59,7 @@ fn is_mpls(key: &FlowKey) -> bool {
     matches!(key.u16(at::ETH_TYPE), 0x8847 | 0x8848)
 }
 
-/// Moves where a device is to compute a checksum.
+/// Moves the offset where a device is to compute a checksum.
 fn shift_offload<F: Frame>(frame: &mut F, by: i32) {
     let mut offload = frame.offload();
     if offload.partial_checksum {
@@ -67,7 +68,7 @@ fn shift_offload<F: Frame>(frame: &mut F, by: i32) {
     }
 }
 
-/// With SNAP the length in front of it counts the labels too.
+/// Adjusts the length field in front of a SNAP header, which counts the labels, too.
 fn adjust_length(head: &mut [u8], layers: &Layers, by: i32) {
     let place = 12 + 4 * usize::from(layers.vlans);
     if let Some(bytes) = head.get_mut(place..place + 2) {
@@ -76,15 +77,15 @@ fn adjust_length(head: &mut [u8], layers: &Layers, by: i32) {
     }
 }
 
-/// Puts a label behind the tags and in front of other labels, and names what follows `eth_type`
-/// (0x8847 or 0x8848).
+/// Pushes a label behind the tags and in front of other labels, and sets the Ethertype in front of
+/// it to `eth_type` (0x8847 or 0x8848).
 ///
-/// It is a copy of the label that is there already. The first of a packet has the TTL and the low
-/// three bits of the DSCP of its IP header, or 64 and 0, and the label that says explicitly what
-/// follows: 2 for IPv6, else 0 (ovs-actions(7)).
+/// The new label is a copy of the outermost one. A packet's first label gets the TTL and the low
+/// three bits of the DSCP of the IP header, or 64 and 0, and the explicit null label: 2 for IPv6,
+/// else 0 (ovs-actions(7)).
 ///
-/// False, and nothing changed, when there is no room or no Ethernet header: then the packet must be
-/// dropped.
+/// Returns false, and changes nothing, if there is no room or no Ethernet header: then the packet
+/// must be dropped.
 pub fn push_mpls<F: Frame>(
     frame: &mut F,
     layers: &mut Layers,
@@ -134,10 +135,11 @@ fn first_label(key: &FlowKey) -> [u8; LABEL_LEN] {
     [0, 0, label | class << 1 | BOTTOM, ttl]
 }
 
-/// Takes the outermost label off and names what follows `eth_type`; nothing happens to packets
-/// without one.
+/// Pops the outermost label and sets the Ethertype to `eth_type`; leaves packets without a label
+/// alone.
 ///
-/// What follows is read as that, and all of [`crate::parse::PACKET_WORDS`] of the key are filled.
+/// Parses what follows as that Ethertype and fills all of [`crate::parse::PACKET_WORDS`] of the
+/// key.
 pub fn pop_mpls<F: Frame>(frame: &mut F, layers: &mut Layers, key: &mut FlowKey, eth_type: u16) {
     let Some(label) = label_place(frame.head(), layers, key) else {
         return;
@@ -157,14 +159,14 @@ pub fn pop_mpls<F: Frame>(frame: &mut F, layers: &mut Layers, key: &mut FlowKey,
     reread(frame, layers, key);
 }
 
-/// What a decrement of an MPLS TTL came to.
+/// Result of decrementing an MPLS TTL.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MplsTtl {
-    /// It is one less.
+    /// Decremented by one.
     Decremented,
-    /// It is 0 or 1, and stays.
+    /// It was 0 or 1, and stays.
     Expired(TtlExpired),
-    /// There is no label.
+    /// The packet has no label.
     Absent,
 }
 
@@ -182,13 +184,13 @@ pub fn dec_mpls_ttl<F: Frame>(frame: &mut F, layers: &Layers, key: &mut FlowKey)
     MplsTtl::Decremented
 }
 
-/// Where the TTL stands that is next behind the outermost label's.
+/// Offset of the next TTL behind the outermost label's.
 enum Inner {
-    /// In the second label.
+    /// In the second label, at this offset.
     Label(usize),
-    /// In the IPv4 header that begins there, with so many bytes.
+    /// In the IPv4 header at this offset.
     Ipv4(usize),
-    /// In the IPv6 header that begins there.
+    /// In the IPv6 header at this offset.
     Ipv6(usize),
 }
 
@@ -198,7 +200,7 @@ impl Inner {
         if head[label + 2] & BOTTOM == 0 {
             return head.get(next..next + LABEL_LEN).map(|_| Inner::Label(next));
         }
-        // Labels do not say what they carry; an IP header says it by its version.
+        // Labels do not say what they carry; the version field of an IP header does.
         match head.get(next)? >> 4 {
             4 => {
                 let header = head.get(next..next + 20)?;
@@ -210,7 +212,7 @@ impl Inner {
         }
     }
 
-    /// The same of a frame, which is linearized where the header is farther than its first segment.
+    /// Finds it in a frame, which is linearized if the header is beyond its first segment.
     fn find<F: Frame>(frame: &mut F, label: usize) -> Option<Inner> {
         let reach = label + LABEL_LEN + 20;
         if frame.head().len() < reach && frame.len() > frame.head().len() {
@@ -219,7 +221,7 @@ impl Inner {
         Inner::behind(frame.head(), label)
     }
 
-    /// Where its byte is.
+    /// Returns the offset of the TTL byte.
     fn place(&self) -> usize {
         match self {
             Inner::Label(from) => from + 3,
@@ -229,9 +231,8 @@ impl Inner {
     }
 }
 
-/// Copies the TTL that is next behind the outermost label's into it: of the second label, or of the
-/// IP header behind the last. Nothing happens where there is no label or nothing with a TTL behind
-/// it.
+/// Copies the next TTL behind the outermost label's into it: the second label's, or that of the IP
+/// header behind the last label. Does nothing without a label, or if nothing with a TTL follows it.
 pub fn copy_ttl_out<F: Frame>(frame: &mut F, layers: &Layers, key: &mut FlowKey) {
     let Some(label) = label_place(frame.head(), layers, key) else {
         return;
@@ -243,7 +244,7 @@ pub fn copy_ttl_out<F: Frame>(frame: &mut F, layers: &Layers, key: &mut FlowKey)
     }
 }
 
-/// Copies the outermost label's TTL to the next TTL behind it; see [`copy_ttl_out`].
+/// Copies the outermost label's TTL to the next one behind it; see [`copy_ttl_out`].
 pub fn copy_ttl_in<F: Frame>(frame: &mut F, layers: &Layers, key: &mut FlowKey) {
     let Some(label) = label_place(frame.head(), layers, key) else {
         return;
@@ -263,12 +264,11 @@ pub fn copy_ttl_in<F: Frame>(frame: &mut F, layers: &Layers, key: &mut FlowKey) 
     }
 }
 
-/// Puts a PBB header in front: the packet's addresses again, and a service tag. Its service is that
-/// of a service tag that is there already, else 0; its priority that of the outermost VLAN tag,
-/// else 0.
+/// Pushes a PBB header: a copy of the packet's Ethernet addresses, and a service tag. Its service
+/// is that of an existing service tag, else 0; its priority that of the outermost VLAN tag, else 0.
 ///
-/// False, and nothing changed, when there is no room or no Ethernet header: then the packet must be
-/// dropped.
+/// Returns false, and changes nothing, if there is no room or no Ethernet header: then the packet
+/// must be dropped.
 pub fn push_pbb<F: Frame>(frame: &mut F, layers: &mut Layers, key: &mut FlowKey) -> bool {
     let head = frame.head();
     if head.len() < 14 {
@@ -294,16 +294,15 @@ pub fn push_pbb<F: Frame>(frame: &mut F, layers: &mut Layers, key: &mut FlowKey)
     true
 }
 
-/// Takes the PBB header off: the customer's addresses become the packet's. Tags in front of the
-/// service tag stay. Nothing happens to packets without one.
+/// Pops the PBB header: the customer's addresses become the packet's. Tags in front of the service
+/// tag stay. Leaves packets without one alone.
 ///
-/// What the customer's frame holds is read, and all of [`crate::parse::PACKET_WORDS`] of the key
-/// are filled.
+/// Parses the customer's frame and fills all of [`crate::parse::PACKET_WORDS`] of the key.
 pub fn pop_pbb<F: Frame>(frame: &mut F, layers: &mut Layers, key: &mut FlowKey) {
     let Some(service) = service_place(frame.head(), layers, key) else {
         return;
     };
-    // What the header takes: behind the tags, with LLC and SNAP if there are any.
+    // Bytes to remove: what follows the tags, with LLC and SNAP headers if there are any.
     let tags_end = 12 + 4 * usize::from(layers.vlans);
     let length = service + 16 - tags_end;
     let head = frame.head_mut();

@@ -1,4 +1,4 @@
-//! Setting any field, masked: where it lies in the frame, and which checksum has it in it.
+//! Writes any field, masked: finds it in the frame, and updates the checksum that covers it.
 
 use super::encapsulation::{label_place, reread, service_place, type_place};
 use super::{Changed, IPV4, IPV6, fix_transport, set_ipv4_byte, set_tos, vlan};
@@ -9,7 +9,7 @@ use crate::key::{FlowKey, WordSet, at};
 use crate::parse::{Layers, PACKET_WORDS};
 use crate::value::Value;
 
-/// Which checksum has the bytes in it.
+/// The checksum that covers the bytes.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Covered {
     Nothing,
@@ -19,14 +19,14 @@ enum Covered {
     Transport,
 }
 
-/// Whether a field is no part of the packet: setting it changes the key alone.
+/// Returns whether a field is not part of the packet: setting it changes the key only.
 pub fn is_metadata(field: Field) -> bool {
     matches!(field, Field::InPort | Field::InPortOxm)
         || field.def().words().intersect(PACKET_WORDS) == WordSet::EMPTY
 }
 
-/// The mask's bits that are the field's; None for fields that cannot be written, and when value or
-/// mask have not the field's length.
+/// Returns the mask limited to the field's bits; None if the field cannot be written, or value or
+/// mask do not have the field's length.
 pub fn masked(field: Field, value: &[u8], mask: &[u8]) -> Option<Value> {
     let def = field.def();
     if !def.writable || value.len() != def.bytes || mask.len() != def.bytes {
@@ -39,7 +39,7 @@ pub fn masked(field: Field, value: &[u8], mask: &[u8]) -> Option<Value> {
     Some(inside)
 }
 
-/// See [`super::set_field`]; the mask is one of [`masked`].
+/// Implements [`super::set_field`]; the mask comes from [`masked`].
 pub fn set<F: Frame>(
     frame: &mut F,
     layers: &mut Layers,
@@ -72,14 +72,14 @@ pub fn set<F: Frame>(
     true
 }
 
-/// `bytes = bytes & !mask | value & mask`, over as many bytes as the mask has.
+/// Merges `bytes & !mask | value & mask`, over the mask's length.
 fn merge(bytes: &mut [u8], value: &[u8], mask: &[u8]) {
     for ((byte, value), mask) in bytes.iter_mut().zip(value).zip(mask) {
         *byte = *byte & !mask | value & mask;
     }
 }
 
-/// Fields that say what follows: what does follow is read anew.
+/// Writes fields that decide what follows, and parses what follows again.
 #[cold]
 fn set_shape<F: Frame>(
     frame: &mut F,
@@ -110,16 +110,16 @@ fn set_shape<F: Frame>(
         Some(header) if key.u16(at::ETH_TYPE) == IPV4 => set_ipv4_byte(header, 9, new),
         _ => head[from] = new,
     }
-    // The transport header stays as it is; that its checksum has the protocol in it is seen to
-    // while it is known where it lies.
+    // The transport header stays as it is, but its checksum covers the protocol number: update it
+    // while its place is still known.
     let mut delta = Delta::new();
     delta.word(old.into(), new.into());
     fix_transport(frame, layers, key, delta, Changed::Addresses);
     reread(frame, layers, key);
 }
 
-/// Where the protocol of what follows the IP header stands: for IPv6 in the last extension header.
-/// None in later fragments of IPv6, which do not begin with it.
+/// Returns the offset of the protocol number of what follows the IP header; for IPv6, in the last
+/// extension header. None for later fragments of IPv6.
 fn protocol_place(head: &[u8], layers: &Layers, key: &FlowKey) -> Option<usize> {
     let (l3, l4) = (usize::from(layers.l3), usize::from(layers.l4));
     if l4 == 0 {
@@ -145,7 +145,7 @@ fn protocol_place(head: &[u8], layers: &Layers, key: &FlowKey) -> Option<usize> 
     }
 }
 
-/// Fields whose bytes in the key are their bytes in the frame.
+/// Writes fields whose bytes in the key are their bytes in the frame.
 fn set_in_header<F: Frame>(
     frame: &mut F,
     layers: &mut Layers,
@@ -177,7 +177,7 @@ fn set_in_header<F: Frame>(
     let mut delta = Delta::new();
     for (index, byte) in bytes.iter_mut().enumerate() {
         let new = *byte & !mask[index] | value[index] & mask[index];
-        // Headers begin on even offsets of what their checksums are over.
+        // Headers begin at even offsets of the area that their checksum covers.
         let base = if covered == Covered::Transport {
             l4
         } else {
@@ -211,7 +211,8 @@ fn fix_ipv4_header<F: Frame>(frame: &mut F, layers: &Layers, delta: Delta) {
     }
 }
 
-/// A checksum that was wrong stays wrong by the same bits, so that an edit does not hide damage.
+/// Xors the change into the checksum: a wrong checksum stays wrong by the same bits, so that an
+/// edit does not hide damage.
 fn fix_sctp<F: Frame>(frame: &mut F, l4: usize, end: usize, before: u32) {
     let after = checksum::sctp(frame, l4, end);
     if let Some(field) = frame.head_mut().get_mut(l4 + 8..l4 + 12) {
@@ -221,7 +222,7 @@ fn fix_sctp<F: Frame>(frame: &mut F, l4: usize, end: usize, before: u32) {
     }
 }
 
-/// Where a field's bytes begin in the frame, if the packet has it.
+/// Returns where a field's bytes begin in the frame, if the packet has the field.
 fn locate(field: Field, head: &[u8], layers: &Layers, key: &FlowKey) -> Option<(usize, Covered)> {
     use Field::*;
     let (l3, l4) = (usize::from(layers.l3), usize::from(layers.l4));
@@ -249,7 +250,8 @@ fn locate(field: Field, head: &[u8], layers: &Layers, key: &FlowKey) -> Option<(
         IpTtl => when(ipv4, l3 + 8, Covered::Ipv4Header),
         Ipv4Src => when(ipv4, l3 + 12, Covered::Ipv4Address),
         Ipv4Dst => when(ipv4, l3 + 16, Covered::Ipv4Address),
-        // The label's place in its word is the same in the frame, behind version and traffic class.
+        // The label has the same place in its word as in the frame, after version and traffic
+        // class.
         Ipv6Label => when(ipv6, l3, Covered::Nothing),
         Ipv6Src => when(ipv6, l3 + 8, Covered::Ipv6Address),
         Ipv6Dst => when(ipv6, l3 + 24, Covered::Ipv6Address),
@@ -275,7 +277,7 @@ fn is_arp(head: &[u8], l3: usize, eth_type: u16) -> bool {
             .is_some_and(|arp| arp[..6] == [0, 1, 8, 0, 6, 4])
 }
 
-/// Fields of neighbour discovery (RFC 4861 sections 4.3, 4.4 and 4.6.1).
+/// Locates fields of neighbour discovery (RFC 4861 sections 4.3, 4.4 and 4.6.1).
 fn neighbour(field: Field, head: &[u8], layers: &Layers) -> Option<(usize, Covered)> {
     let l4 = usize::from(layers.l4);
     let message = head.get(l4..(layers.end as usize).min(head.len()))?;
@@ -288,7 +290,7 @@ fn neighbour(field: Field, head: &[u8], layers: &Layers) -> Option<(usize, Cover
     if !wanted || code != 0 || message.len() < 24 {
         return None;
     }
-    // Where the link-layer addresses lie, source and target.
+    // Offsets of the link-layer addresses: source, target.
     let mut addresses = [None; 2];
     let mut from = 24;
     while let Some(header) = message.get(from..from + 8) {
@@ -298,8 +300,8 @@ fn neighbour(field: Field, head: &[u8], layers: &Layers) -> Option<(usize, Cover
         }
         if matches!(header[0], 1 | 2) && length == 8 {
             let place = &mut addresses[usize::from(header[0] - 1)];
-            // A second address of one kind makes the whole void for the parser, so there are no
-            // fields to write.
+            // The parser ignores a message with two addresses of one kind, so there are no fields
+            // to write.
             if place.replace(l4 + from + 2).is_some() {
                 return None;
             }
@@ -314,8 +316,8 @@ fn neighbour(field: Field, head: &[u8], layers: &Layers) -> Option<(usize, Cover
     place.map(|place| (place, Covered::Transport))
 }
 
-/// Whether a routing header says that the destination address is not the last one: then it is not
-/// the one in the pseudo header (RFC 8200 section 8.1).
+/// Returns whether a routing header has segments left: then the destination address is not the one
+/// in the pseudo header (RFC 8200 section 8.1).
 fn routed_onward(head: &[u8], layers: &Layers) -> bool {
     let (mut from, end) = (usize::from(layers.l3) + 40, usize::from(layers.l4));
     let Some(mut protocol) = head.get(usize::from(layers.l3) + 6).copied() else {

@@ -1,10 +1,10 @@
-//! Several edits of a packet of the common kind as one.
+//! Combines several edits of a packet of a common kind into one.
 //!
-//! What a router does to a packet (TTL, both Ethernet addresses, perhaps addresses and ports) are
-//! several steps of a rule. On a packet of a common kind ([`crate::parse::mini_key`]) all headers
-//! lie where its [`Extent`] says, so that the steps' sum is known when the rule is made: which
-//! bytes become what, and one difference for each checksum (RFC 1624). The packet's mini keys are
-//! all that is kept true beside it.
+//! What a router does to a packet (TTL, both Ethernet addresses, perhaps IP addresses and ports)
+//! takes several actions of a rule. In a packet of a common kind ([`crate::parse::mini_key`]) all
+//! headers are where its [`Extent`] says, so the combined edit can be computed when the rule is
+//! made: which bytes become what, and one difference for each checksum (RFC 1624). Besides the
+//! packet, only its mini key is updated.
 
 use super::{CompiledSet, update_transport};
 use crate::checksum::{Delta, update_word};
@@ -15,41 +15,41 @@ use crate::parse::{COMMON_LEN, Extent, MINI_KEY_WORDS, Network};
 #[cfg(test)]
 mod tests;
 
-/// The bytes of a word of the key that hold an Ethernet address: words 3 and 4.
+/// Mask of the bytes of key words 3 and 4 that hold an Ethernet address.
 const ADDRESS: u64 = u64::from_ne_bytes([0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0, 0]);
 const _: () =
     assert!(at::ETH_DST == 24 && at::ETH_SRC == 32 && at::IPV4_SRC == 8 && at::TP_SRC == 16);
-/// Words of the key.
+/// Word numbers in the key.
 const ADDRESSES: usize = at::IPV4_SRC / 8;
 const DESTINATION: usize = at::ETH_DST / 8;
 const SOURCE: usize = at::ETH_SRC / 8;
 
-/// Edits that were made one. It begins by changing nothing; steps are added in the order of a rule.
+/// Combined edits. An empty one changes nothing; edits are added in the order of a rule's actions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-#[repr(C)] // what a router changes lies together: the first 24 bytes, as asserted below, and nothing behind them is read for it
+#[repr(C)] // a router's edits read only the first 24 bytes (asserted below)
 pub struct Rewrite {
     parts: Parts,
-    /// The lowest TTL that can be decremented as often as it is to be; 0 where it is not.
+    /// The lowest TTL that survives all decrements; 0 if there are none.
     least: u8,
-    /// Bits of the TTL that go, all or none, and what is added to the others.
+    /// Bits of the TTL that are cleared, all or none, and the number added to the rest.
     ttl_mask: u8,
     ttl_add: u8,
-    /// Bits of the ToS that go, and those that come.
+    /// Bits of the ToS that are cleared, and bits that are set.
     tos_mask: u8,
     tos: u8,
-    /// Both Ethernet addresses, as they lie in a frame.
+    /// Both Ethernet addresses, in frame order.
     ethernet: [u8; 12],
-    /// Bits of the IP addresses, as both lie in the key's word.
+    /// Masks and values of the IP addresses, as one word of the key.
     address_mask: u64,
     addresses: u64,
-    /// For UDP and for TCP, bits of both ports as they lie in the packet.
+    /// For UDP and for TCP: masks and values of both ports, in packet order.
     port_masks: [u32; 2],
     port_values: [u32; 2],
 }
 
 const _: () = assert!(std::mem::offset_of!(Rewrite, ethernet) + 12 <= 24);
 
-/// What there is to change.
+/// Set of what is changed.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 struct Parts(u8);
 
@@ -62,14 +62,14 @@ impl Parts {
     const PORTS: Parts = Parts(32);
     /// What a router changes.
     const ROUTED: Parts = Parts(1 | 2 | 4);
-    /// Beyond that.
+    /// Everything else.
     const OTHERS: Parts = Parts(8 | 16 | 32);
-    /// Of the IP header.
+    /// Parts of the IP header.
     const NETWORK: Parts = Parts(4 | 8 | 16);
-    /// Of what a transport checksum covers.
+    /// Parts that a transport checksum covers.
     const TRANSPORT: Parts = Parts(16 | 32);
 
-    /// Whether one of these is among them.
+    /// Returns whether it contains one of `some`.
     #[inline(always)]
     fn has(self, some: Parts) -> bool {
         self.0 & some.0 != 0
@@ -80,7 +80,7 @@ impl Parts {
     }
 }
 
-/// Places in [`Rewrite::port_masks`].
+/// IP protocol numbers of the entries of [`Rewrite::port_masks`].
 const UDP: u8 = 17;
 const TCP: u8 = 6;
 
@@ -93,7 +93,7 @@ fn place_of(protocol: u8) -> Option<usize> {
 }
 
 impl Rewrite {
-    /// Adds a set; false, with nothing added, when it is one that cannot be part of this.
+    /// Adds a set-field; returns false, and adds nothing, if it cannot be combined.
     pub fn then(&mut self, set: &CompiledSet) -> bool {
         match set {
             CompiledSet::EthDst(to) => self.set_ethernet(Some(to), None),
@@ -127,12 +127,12 @@ impl Rewrite {
         }
     }
 
-    /// Adds a decrement of the TTL; false, with nothing added, when it cannot be part of this.
+    /// Adds a TTL decrement; returns false, and adds nothing, if it cannot be combined.
     pub fn then_dec_ttl(&mut self) -> bool {
         if self.ttl_mask != 0 || self.least == u8::MAX {
             return false;
         }
-        // One decrement takes a TTL of two at least, and each further one a TTL that is greater by
+        // The first decrement needs a TTL of at least two, and each further one a TTL greater by
         // one.
         self.least = self.least.max(1) + 1;
         self.ttl_add = self.ttl_add.wrapping_sub(1);
@@ -183,8 +183,8 @@ impl Rewrite {
         true
     }
 
-    /// The Ethernet addresses as they lie in the key's words, each by one load: six bytes put
-    /// together one by one take ten instructions.
+    /// The Ethernet addresses as in the key's words, by one load each: putting six bytes together
+    /// one by one takes ten instructions.
     #[inline(always)]
     fn destination(&self) -> u64 {
         let [a, b, c, d, e, f, g, h, ..] = self.ethernet;
@@ -198,13 +198,13 @@ impl Rewrite {
         u64::from_ne_bytes(behind_two.to_le_bytes())
     }
 
-    /// Whether it changes nothing.
+    /// Returns whether it changes nothing.
     #[inline(always)]
     pub fn is_nothing(&self) -> bool {
         self.parts == Parts::default()
     }
 
-    /// The bits of the mini keys that it may change.
+    /// Returns the bits of the mini key that it may change.
     pub fn touches(&self) -> [u64; MINI_KEY_WORDS] {
         let byte = |at: usize| {
             let mut bytes = [0; 8];
@@ -231,21 +231,21 @@ impl Rewrite {
         touched
     }
 
-    /// Whether there are packets that it would decrement beyond what there is.
+    /// Returns whether it can fail for a low TTL.
     #[inline(always)]
     pub fn may_expire(&self) -> bool {
         self.least > 0
     }
 
-    /// Whether it would decrement the packet's TTL beyond what there is, or there is none. Such a
-    /// packet is not to be rewritten.
+    /// Returns whether the packet's TTL is too low for its decrements. Such a packet must not be
+    /// rewritten. A packet without a TTL counts as one with TTL 0.
     #[inline(always)]
     pub fn expires(&self, words: &[u64; MINI_KEY_WORDS]) -> bool {
         let ttl = words[at::IP_TTL / 8].to_ne_bytes()[at::IP_TTL % 8];
         ttl < self.least
     }
 
-    /// Rewrites a packet of a common kind and its mini keys, which say the same as the packet.
+    /// Rewrites a packet of a common kind and its mini key, which must agree with the packet.
     #[inline(always)]
     pub fn run<F: Frame>(&self, frame: &mut F, extent: Extent, words: &mut [u64; MINI_KEY_WORDS]) {
         if self.parts.has(Parts::OTHERS) || !extent.is_ipv4() {
@@ -263,8 +263,8 @@ impl Rewrite {
         }
     }
 
-    /// [`Rewrite::run`] whatever there is to change in which packet.
-    #[inline(never)] // what most rules do not need is not to take registers from what they do
+    /// [`Rewrite::run`] for any edits and any packet.
+    #[inline(never)] // keeps registers free in the common case
     fn run_all<F: Frame>(&self, frame: &mut F, extent: Extent, words: &mut [u64; MINI_KEY_WORDS]) {
         if !extent.is_ipv4() {
             return self.run_other(frame, extent, words);
@@ -284,8 +284,8 @@ impl Rewrite {
         }
     }
 
-    /// [`Rewrite::run`] for a packet that nobody looks at any more: its mini keys need not say the
-    /// same as the packet afterwards.
+    /// [`Rewrite::run`] for a packet that is not looked at again: its mini key may be out of date
+    /// afterwards.
     #[inline(always)]
     pub fn run_last<F: Frame>(
         &self,
@@ -303,7 +303,7 @@ impl Rewrite {
         self.run(frame, extent, words);
     }
 
-    /// Both Ethernet addresses and the TTL, by two writes and one.
+    /// Writes both Ethernet addresses and the TTL, by two writes and one.
     #[inline(always)]
     fn route(&self, head: &mut [u8], l3: usize) {
         head[..12].copy_from_slice(&self.ethernet);
@@ -312,21 +312,21 @@ impl Rewrite {
         }
     }
 
-    /// The TTL alone of an IPv4 header, of which these are TTL, protocol and checksum; returns what
-    /// it is now.
+    /// Changes the TTL of an IPv4 header, given its TTL, protocol and checksum; returns the new
+    /// TTL.
     #[inline(always)]
     fn run_ttl(&self, part: &mut [u8; 4]) -> u8 {
         let [old, _, low, high] = *part;
         let to = (old & !self.ttl_mask).wrapping_add(self.ttl_add);
-        // A sum of words whose bytes have changed places is the sum with its bytes so (RFC 1071
-        // section 2): none are moved here and back.
+        // Swapping the bytes of all words swaps those of their sum (RFC 1071 section 2), so the
+        // checksum is updated without swapping it to native order and back.
         let checksum = update_word(u16::from_le_bytes([low, high]), old.into(), to.into());
         part[0] = to;
         part[2..].copy_from_slice(&checksum.to_le_bytes());
         to
     }
 
-    /// Both Ethernet addresses.
+    /// Writes the Ethernet addresses.
     #[inline(always)]
     fn run_ethernet(&self, head: &mut [u8], words: &mut [u64; MINI_KEY_WORDS]) {
         if self.parts.has(Parts::DESTINATION) {
@@ -341,8 +341,8 @@ impl Rewrite {
         }
     }
 
-    /// [`Rewrite::run`] on a packet of IPv6 or ARP, which has no IPv4 addresses; one of ARP has an
-    /// Ethernet header only.
+    /// [`Rewrite::run`] on a packet of IPv6 or ARP, which has no IPv4 addresses; for ARP, only the
+    /// Ethernet header can change.
     fn run_other<F: Frame>(
         &self,
         frame: &mut F,
@@ -365,7 +365,7 @@ impl Rewrite {
                 set_byte(words, at::IP_TTL, header[7]);
             }
             if self.parts.has(Parts::TOS) {
-                // The traffic class lies across two bytes.
+                // The traffic class spans two bytes.
                 let old = header[0] << 4 | header[1] >> 4;
                 let to = old & !self.tos_mask | self.tos;
                 header[0] = header[0] & 0xf0 | to >> 4;
@@ -378,7 +378,7 @@ impl Rewrite {
         }
     }
 
-    /// TTL and ToS, and the IP header's checksum, of which the addresses are part.
+    /// Changes TTL and ToS, and the IP header's checksum, also for changed addresses.
     #[inline(always)]
     fn run_network(&self, header: &mut [u8; 20], words: &mut [u64; MINI_KEY_WORDS]) {
         let mut delta = Delta::new();
@@ -403,7 +403,7 @@ impl Rewrite {
         header[10..12].copy_from_slice(&delta.applied_to(checksum).to_be_bytes());
     }
 
-    /// What new addresses add to a sum.
+    /// Returns the checksum difference of new addresses.
     #[inline(always)]
     fn difference(&self, old: u64) -> Delta {
         let new = old & !self.address_mask | self.addresses;
@@ -416,8 +416,8 @@ impl Rewrite {
         delta
     }
 
-    /// Addresses of IPv4 and ports, and the transport checksum.
-    #[inline(never)] // what most rules do not need is not to take registers from what they do
+    /// Changes IPv4 addresses and ports, and the transport checksum.
+    #[inline(never)] // keeps registers free in the common case
     fn run_transport<F: Frame>(
         &self,
         frame: &mut F,
@@ -448,7 +448,7 @@ impl Rewrite {
             let old = words[at::TP_SRC / 8].to_ne_bytes();
             let old = u32::from_ne_bytes([old[0], old[1], old[2], old[3]]);
             let new = old & !mask | value;
-            // A checksum that is still to be computed has nothing of them.
+            // A checksum that is still to be computed does not include the ports.
             if !partial {
                 delta.words(u32::from_be(old), u32::from_be(new));
                 changed = true;

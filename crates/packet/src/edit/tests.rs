@@ -1,5 +1,5 @@
-//! Edits against reparsing: after any edit the frame must read as the key says, with sound
-//! checksums, and setting the old value again must give the old bytes.
+//! Compares edits with reparsing: after any edit, the frame must parse to the key, with right
+//! checksums, and setting the old value again must restore the old bytes.
 
 use super::*;
 use crate::build::Builder;
@@ -11,7 +11,7 @@ use crate::parse::tests::{broken_packets, packets};
 use crate::parse::{self, PACKET_WORDS};
 use proptest::prelude::*;
 
-/// Reads the frame again, as many tags deep as `layers` says there are known.
+/// Parses the frame again, as many tags deep as `layers` says.
 pub(super) fn read_again(frame: &HeapFrame, key: &FlowKey, layers: &Layers) -> (FlowKey, Layers) {
     let bytes = frame.to_vec();
     let mut again = *key;
@@ -22,7 +22,7 @@ pub(super) fn read_again(frame: &HeapFrame, key: &FlowKey, layers: &Layers) -> (
     (again, found)
 }
 
-/// Whether all checksums are right, those of a first fragment by themselves.
+/// Returns whether all checksums are right, those of a first fragment by themselves.
 pub(super) fn sound(frame: &HeapFrame, key: &FlowKey, layers: &Layers) -> bool {
     let mut frame = frame.clone();
     assert!(finish_partial(&mut frame));
@@ -70,7 +70,7 @@ pub(super) fn make_partial(frame: &mut HeapFrame, key: &FlowKey, layers: &Layers
         );
     }
     assert!(write_at(frame, l4 + csum_offset, &sum.fold().to_be_bytes()));
-    // Bytes behind the packet would be summed as well.
+    // Bytes behind the packet would be included in the sum.
     frame.truncate(layers.end as usize);
     frame.set_offload(Offload {
         partial_checksum: true,
@@ -87,7 +87,7 @@ pub(super) fn parsed(bytes: &[u8]) -> (HeapFrame, FlowKey, Layers) {
     (frame, key, layers)
 }
 
-/// Whether the packet has the field, by the prerequisites of the table.
+/// Returns whether the packet has the field, by the prerequisites of the table.
 fn has(field: Field, key: &FlowKey, layers: &Layers) -> bool {
     use crate::fields::Prerequisite::*;
     let mut exact = Match::any();
@@ -98,7 +98,7 @@ fn has(field: Field, key: &FlowKey, layers: &Layers) -> bool {
     let deep_enough = match prerequisite {
         Tcp | Udp | Sctp | Icmpv4 | Icmpv6 | Nd | NdSolicit | NdAdvert => layers.transport,
         Ipv4 | Ipv6 | IpAny => layers.l4 != 0,
-        // The addresses that the generator puts there.
+        // The generator uses this hardware address.
         Arp => layers.malformed.is_none() && key.u32(at::ARP_SHA) == 0x0303_0303,
         Mpls => key.u8(at::MPLS_DEPTH) > 0,
         Pbb => layers.malformed.is_none(),
@@ -123,11 +123,11 @@ fn merged(key: &FlowKey, field: Field, value: &Value, mask: &Value) -> FlowKey {
     key
 }
 
-/// Fields that say what follows.
+/// Fields that decide what follows.
 const SHAPES: [Field; 3] = [Field::EthType, Field::IpProto, Field::MplsBos];
 
-/// Fields of the packet whose writing is a plain merge; tags, neighbour discovery and what says
-/// what follows have tests of their own.
+/// Fields of the packet that are written by a plain merge; tags, neighbour discovery and [`SHAPES`]
+/// have tests of their own.
 fn plain_fields() -> Vec<Field> {
     let special = |field: Field| {
         SHAPES.contains(&field)
@@ -176,8 +176,8 @@ proptest! {
         prop_assert_eq!(key, expected);
         let (again, layers_again) = read_again(&frame, &key, &layers);
         if matches!(field, Field::Icmpv6Type | Field::Icmpv6Code) {
-            // Another type makes other bytes fields of neighbour discovery; nobody matches on them
-            // in the same breath.
+            // Another type makes other bytes fields of neighbour discovery, which writing it does
+            // not update.
             prop_assert_eq!(again.words[..5].to_vec(), key.words[..5].to_vec());
         } else {
             prop_assert_eq!(again, key);

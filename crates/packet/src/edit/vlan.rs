@@ -1,18 +1,18 @@
-//! VLAN tags: pushing, popping and writing the outermost.
+//! Pushes, pops and writes VLAN tags.
 
 use crate::frame::Frame;
 use crate::key::{FlowKey, WordSet, at};
 use crate::parse::{self, Layers, PACKET_WORDS};
 
 const TAG_LEN: usize = 4;
-/// Bit of a TCI in the key: there is a tag. In the frame the bit is the DEI.
+/// Bit 0x1000 of a TCI in the key says that there is a tag. In the frame it is the DEI.
 const PRESENT: u16 = parse::VLAN_PRESENT;
 const TPID: u16 = 0x8100;
 
-/// Puts a tag with this TPID (0x8100 or 0x88a8) and a TCI of zero in front of other tags.
+/// Pushes a tag with this TPID (0x8100 or 0x88a8) and a TCI of zero in front of other tags.
 ///
-/// False, and nothing changed, when there is no room or no Ethernet header: then the packet must be
-/// dropped.
+/// Returns false, and changes nothing, if there is no room or no Ethernet header: then the packet
+/// must be dropped.
 pub fn push_vlan<F: Frame>(
     frame: &mut F,
     layers: &mut Layers,
@@ -33,10 +33,10 @@ pub fn push_vlan<F: Frame>(
     true
 }
 
-/// Takes the outermost tag off; nothing happens to untagged packets.
+/// Pops the outermost tag; leaves untagged packets alone.
 ///
-/// A tag behind it that had not been read is read now, and with it the headers behind that: all of
-/// [`PACKET_WORDS`] of the key are filled then.
+/// If a tag behind it had not been parsed, it is parsed now, with the headers behind it, and all of
+/// [`PACKET_WORDS`] of the key are filled.
 pub fn pop_vlan<F: Frame>(frame: &mut F, layers: &mut Layers, key: &mut FlowKey) {
     if layers.vlans == 0 || frame.head().len() < 14 + TAG_LEN {
         return;
@@ -68,8 +68,8 @@ pub fn pop_vlan<F: Frame>(frame: &mut F, layers: &mut Layers, key: &mut FlowKey)
     }
 }
 
-/// Writes the VLAN id (low 12 bits of `vid`). Untagged packets get a tag with priority 0 when
-/// `push` is set (OpenFlow 1.0), else stay as they are. False as for [`push_vlan`].
+/// Writes the VLAN id (low 12 bits of `vid`). With `push`, untagged packets get a tag with priority
+/// 0 (OpenFlow 1.0); without, they stay untagged. Returns false as [`push_vlan`] does.
 pub fn set_vlan_vid<F: Frame>(
     frame: &mut F,
     layers: &mut Layers,
@@ -87,8 +87,8 @@ pub fn set_vlan_vid<F: Frame>(
     )
 }
 
-/// Writes the priority (low 3 bits of `pcp`). Untagged packets get a tag with VLAN id 0 when `push`
-/// is set (OpenFlow 1.0), else stay as they are. False as for [`push_vlan`].
+/// Writes the priority (low 3 bits of `pcp`). With `push`, untagged packets get a tag with VLAN id
+/// 0 (OpenFlow 1.0); without, they stay untagged. Returns false as [`push_vlan`] does.
 pub fn set_vlan_pcp<F: Frame>(
     frame: &mut F,
     layers: &mut Layers,
@@ -100,8 +100,8 @@ pub fn set_vlan_pcp<F: Frame>(
     set_tci(frame, layers, key, value, 0xe000 | PRESENT, push)
 }
 
-/// Writes bits of the outermost TCI. With `whole`, the bit [`PRESENT`] in the result decides
-/// whether there is a tag; without, untagged packets stay untagged and tagged ones tagged.
+/// Writes bits of the outermost TCI. With `whole`, the resulting [`PRESENT`] bit decides whether
+/// the packet has a tag; without, untagged packets stay untagged and tagged ones tagged.
 pub fn set_tci<F: Frame>(
     frame: &mut F,
     layers: &mut Layers,
@@ -126,7 +126,7 @@ pub fn set_tci<F: Frame>(
         return false;
     }
     if let Some(bytes) = frame.head_mut().get_mut(14..16) {
-        // The DEI that the tag came with stays.
+        // Keep the DEI that the tag came with.
         let dei = u16::from_be_bytes([bytes[0], bytes[1]]) & PRESENT;
         bytes.copy_from_slice(&(tci & !PRESENT | dei).to_be_bytes());
         key.set_u16(at::VLAN_TCI, tci);
@@ -134,7 +134,7 @@ pub fn set_tci<F: Frame>(
     true
 }
 
-/// Moves what lies behind the Ethernet header by some bytes.
+/// Moves the offsets of everything behind the Ethernet header by `by` bytes.
 fn shift<F: Frame>(frame: &mut F, layers: &mut Layers, by: i32) {
     let moved = |offset: u16| (i32::from(offset) + by).max(0) as u16;
     layers.l3 = moved(layers.l3);

@@ -1,5 +1,5 @@
-//! The rows. Each says where the field lies, what it needs and its numbers; what is not said is
-//! unmasked, writable and without prerequisite.
+//! The rows of the table of match fields: each field's place, prerequisite and numbers. By default
+//! a field is not maskable, writable and without prerequisite.
 
 use super::{Field, FieldDef, Maskable, ONF, Prerequisite};
 use crate::key::at;
@@ -21,8 +21,8 @@ const V13: u8 = 4;
 const V14: u8 = 5;
 const V15: u8 = 6;
 
-/// A field of `bits` bits in `bytes` bytes of the key from `offset`, with the same bytes on the
-/// wire.
+/// Returns a row for a field of `bits` bits in `bytes` bytes of the key from `offset`, with the
+/// same bytes on the wire.
 const fn row(
     field: Field,
     name: &'static str,
@@ -53,7 +53,8 @@ const fn row(
     }
 }
 
-/// What a row says beyond the place. Shape first: the numbers hold the wire's length.
+/// Setters for what differs from the defaults. Set the form first: the numbers contain the wire's
+/// length.
 impl FieldDef {
     const fn shifted(mut self, shift: usize) -> FieldDef {
         self.shift = shift;
@@ -141,10 +142,11 @@ const fn widest_register(field: Field, name: &'static str, number: usize) -> Fie
         .nxm_nx(111 + number as u32)
 }
 
-/// Its length is the bridge's to say; here it is as long as it can be.
+/// Returns the row of a tunnel option. Each bridge defines its length; here it is the longest
+/// possible.
 const fn tunnel_option(field: Field, name: &'static str, number: usize) -> FieldDef {
     let bytes = options::capacity(number);
-    // Parts of it are numbers of 128 bits at most; what lies above is matched, and set as a whole.
+    // Actions can use parts of up to 128 bits; the bits above are matched, and set as a whole.
     let action_bits = if bytes < 16 { bytes * 8 } else { 128 };
     row(
         field,
@@ -171,7 +173,7 @@ pub static FIELDS: &[FieldDef] = &{
             .action_bits(16)
             .nxm_of(0),
         row(InPortOxm, "in_port_oxm", "", at::IN_PORT, 4, 32).oxm(0, V12),
-        // Sluice has no ports on top of ports, so this is the same number.
+        // Sluice has no ports on top of ports, so it equals `in_port`.
         row(InPhyPort, "in_phy_port", "", at::IN_PORT, 4, 32)
             .read_only()
             .oxm(1, V12),
@@ -273,7 +275,7 @@ pub static FIELDS: &[FieldDef] = &{
             .oxm(43, V15)
             .onf(43),
         row(SkbPriority, "skb_priority", "", at::SKB_PRIORITY, 4, 32).read_only(),
-        // What set_fcf writes; it has no number, so only that action can name it.
+        // Written by `set_fcf`; it has no number, so only that action can name it.
         row(Fcf, "fcf", "", at::FCF, 2, 16),
         register(Reg0, "reg0", 0),
         register(Reg1, "reg1", 1),
@@ -314,9 +316,9 @@ pub static FIELDS: &[FieldDef] = &{
         row(EthType, "eth_type", "dl_type", at::ETH_TYPE, 2, 16)
             .nxm_of(3)
             .oxm(5, V12),
-        // All five VLAN fields lie in one TCI whose bit 0x1000 says that there is a tag. `dl_vlan`
-        // and `dl_vlan_pcp` are the words of OpenFlow 1.0: matching one of them means that
-        // bit too, which is for the decoder to add.
+        // All five VLAN fields share one TCI, whose bit 0x1000 says that there is a tag. `dl_vlan`
+        // and `dl_vlan_pcp` are OpenFlow 1.0's: matching one of them implies that bit, which the
+        // decoder must add.
         row(VlanTci, "vlan_tci", "", at::VLAN_TCI, 2, 16)
             .masked()
             .nxm_of(4),
@@ -389,8 +391,8 @@ pub static FIELDS: &[FieldDef] = &{
             .needs(P::IpAny)
             .nxm_of(6)
             .oxm(10, V12),
-        // The DSCP where it lies in the ToS byte, and the DSCP as a number: one place in the key,
-        // two on the wire.
+        // The DSCP in its place in the ToS byte, and the DSCP as a number: one place in the key,
+        // two forms on the wire.
         FieldDef {
             wire_shift: 2,
             ..row(IpDscp, "nw_tos", "", at::IP_TOS, 1, 6)
@@ -478,7 +480,7 @@ pub static FIELDS: &[FieldDef] = &{
             .masked()
             .needs(P::Sctp)
             .oxm(18, V12),
-        // Type and code lie in the low bytes of the port places.
+        // Type and code are in the low bytes of the port fields.
         row(Icmpv4Type, "icmp_type", "", at::TP_SRC + 1, 1, 8)
             .needs(P::Icmpv4)
             .nxm_of(13)

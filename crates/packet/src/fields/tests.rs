@@ -1,4 +1,4 @@
-//! The table against itself and against numbers taken from `ovs-fields(7)`.
+//! Checks the table for consistency and against numbers from `ovs-fields(7)`.
 
 use super::*;
 use std::collections::HashSet;
@@ -14,7 +14,7 @@ fn rows_are_in_the_order_of_the_enum_and_inside_the_key() {
             def.name
         );
         assert!(def.shift + def.bits <= def.bytes * 8, "{}", def.name);
-        // NXM's in_port is the one field that is narrower on the wire.
+        // Only NXM's in_port is narrower on the wire.
         let fits = def.bits + def.wire_shift <= def.wire_bytes * 8;
         assert_eq!(fits, def.field != Field::InPort, "{}", def.name);
         assert!(def.action_bits <= def.wire_bytes * 8, "{}", def.name);
@@ -61,7 +61,7 @@ fn headers_are_unique_and_lead_back() {
     assert_eq!(Field::from_nxm(0), None);
 }
 
-/// Headers as they stand in captures of `ovs-ofctl` and in OpenFlow 1.3.5 section 7.2.3.7.
+/// Headers from captures of `ovs-ofctl` and from OpenFlow 1.3.5 section 7.2.3.7.
 #[test]
 fn known_numbers() {
     let oxm = [
@@ -147,10 +147,10 @@ fn wire_and_key_forms_lead_to_each_other() {
         let ones = vec![0xff; def.wire_bytes];
         assert_eq!(def.mask_from_wire(&ones), Some(def.place()), "{}", def.name);
         assert_eq!(def.from_wire(&vec![0; def.wire_bytes + 1]), None);
-        // Options of tunnels may be shorter.
+        // Tunnel options may be shorter.
         let short = def.field.tunnel_option().map(|_| Value::zero(def.bytes));
         assert_eq!(def.mask_from_wire(&[]), short);
-        // A number with a bit that the field does not have is refused.
+        // A number with a bit outside the field is rejected.
         let fits = def.bits + def.wire_shift == def.wire_bytes * 8 && def.wire_shift == 0;
         if def.field != Field::InPort {
             assert_eq!(def.from_wire(&ones).is_some(), fits, "{}", def.name);

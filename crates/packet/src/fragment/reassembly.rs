@@ -1,4 +1,4 @@
-//! Fragments that wait for the rest of their packet.
+//! Holds fragments until their packet is complete.
 
 use super::{Datagram, Fragment, Refusal, join};
 use crate::frame::Frame;
@@ -7,24 +7,25 @@ use crate::tunnel::Addresses;
 use smallvec::SmallVec;
 use std::collections::{HashMap, VecDeque};
 
-/// How much may wait.
+/// Limits on what is held.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Limits {
-    /// Packets at a time; one more takes the place of the oldest.
+    /// Packets at a time; another one displaces the oldest.
     pub packets: usize,
-    /// And of one source address: a sender of first fragments alone leaves room to others.
+    /// Packets from one source address, so that a sender of first fragments alone leaves room to
+    /// others.
     pub packets_of_one: usize,
-    /// Fragments of all packets; the oldest packets go where there would be more.
+    /// Fragments of all packets; to make room for another, the oldest packets are dropped.
     pub fragments: usize,
     /// Fragments of one packet.
     pub fragments_of_one: usize,
-    /// Milliseconds that a packet's fragments wait, from the first that came.
+    /// How long a packet's fragments wait, in milliseconds from the first that came.
     pub wait_ms: u64,
 }
 
 impl Default for Limits {
-    /// A packet of 64 KiB has 46 fragments on Ethernet and 119 of 576 bytes. Fragments follow each
-    /// other within milliseconds, so what has not come after two seconds is lost; Linux waits for
+    /// A packet of 64 KiB has 46 fragments on Ethernet, and 119 of 576 bytes. Fragments follow each
+    /// other within milliseconds, so what has not come after two seconds is lost. Linux waits for
     /// 30 s, which lets a sender of first fragments fill any table.
     fn default() -> Limits {
         Limits {
@@ -40,52 +41,53 @@ impl Default for Limits {
 /// What became of a fragment.
 #[derive(Debug, PartialEq, Eq)]
 pub enum Outcome<F> {
-    /// It waits for others of its packet.
+    /// It waits for other fragments of its packet.
     Waits,
-    /// It was the last that was missing: the packet, whole.
+    /// It completed this packet.
     Whole(F),
-    /// Nobody here wants its packet, or its source has sent too many for that to be found out:
-    /// these fragments of it are to go on as they came.
+    /// The packet is not to be reassembled here, or its source has too many packets waiting to find
+    /// that out: forward these fragments of it unchanged.
     Passes(SmallVec<[F; 4]>),
-    /// It is refused, and mostly those of its packet that waited, too; how many fragments are lost.
+    /// It was refused, mostly with the fragments of its packet that were held; the number lost.
     Refused(Refusal, u64),
 }
 
-/// Whether a packet's fragments are to be put together.
+/// Whether a packet's fragments are to be reassembled.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Wanted {
-    /// Its first fragment, which tells, has not come.
+    /// Not known: the first fragment has not come.
     Unknown,
     Yes,
-    /// What comes of it passes.
+    /// No: its fragments pass.
     No,
 }
 
 #[derive(Debug)]
 struct Partial<F> {
-    /// Those that have come, in order.
+    /// The fragments that have come, in order.
     fragments: SmallVec<[(Fragment, F); 4]>,
-    /// Bytes of payload that have come, and how many there will be, where that is known.
+    /// Payload bytes that have come, and the packet's payload length, if known.
     came: usize,
     whole: Option<usize>,
     wanted: Wanted,
-    /// Tells it from a later packet of the same identification.
+    /// Distinguishes it from a later packet with the same identification.
     serial: u64,
 }
 
-/// Fragments of one worker that wait for the rest of their packets.
+/// A worker's fragments that wait for the rest of their packets.
 #[derive(Debug)]
 pub struct Reassembly<F> {
     limits: Limits,
     packets: HashMap<Datagram, Partial<F>, Keyed>,
-    /// Packets in the order in which they began, with the time until which they wait.
+    /// Packets in order of arrival of their first-seen fragment: time at which they expire, serial,
+    /// packet.
     order: VecDeque<(u64, u64, Datagram)>,
     fragments: usize,
     serial: u64,
 }
 
 impl<F: Frame> Reassembly<F> {
-    /// Waits for no packet yet.
+    /// Makes a reassembly that holds nothing.
     pub fn new(limits: Limits) -> Reassembly<F> {
         Reassembly {
             limits,
@@ -96,25 +98,26 @@ impl<F: Frame> Reassembly<F> {
         }
     }
 
-    /// Whether packets are remembered: then [`Reassembly::expire`] is to be called now and then.
+    /// Returns whether packets are remembered: then call [`Reassembly::expire`] now and then.
     #[inline(always)]
     pub fn is_waiting(&self) -> bool {
         !self.packets.is_empty()
     }
 
-    /// How many fragments wait.
+    /// Returns the number of fragments held.
     pub fn len(&self) -> usize {
         self.fragments
     }
 
-    /// Whether no fragment waits.
+    /// Returns whether no fragment is held.
     pub fn is_empty(&self) -> bool {
         self.fragments == 0
     }
 
     /// Adds a fragment at a time in milliseconds, which never goes back. `wanted` says whether its
-    /// packet is to be put together, where this fragment tells that: the first one has the ports.
-    /// Beside what became of it: how many fragments of other packets were lost for want of room.
+    /// packet is to be reassembled, if this fragment decides that: only the first one has the
+    /// ports. Returns what became of the fragment, and how many fragments of other packets were
+    /// dropped to make room.
     pub fn add(
         &mut self,
         fragment: Fragment,
@@ -128,8 +131,8 @@ impl<F: Frame> Reassembly<F> {
             if self.of_source(&datagram.addresses) >= self.limits.packets_of_one {
                 return match wanted {
                     Some(true) => (Outcome::Refused(Refusal::Full, 1), 0),
-                    // It may be of a packet that nobody here wants: what is to be lost of that is
-                    // up to who gets it.
+                    // It may belong to a packet that is not to be reassembled here: let the
+                    // receiver decide about that.
                     _ => (Outcome::Passes(SmallVec::from_iter([frame])), 0),
                 };
             }
@@ -141,7 +144,7 @@ impl<F: Frame> Reassembly<F> {
         while self.fragments >= self.limits.fragments {
             lost += self.forget_oldest();
         }
-        // Its own packet may have been the oldest.
+        // Making room may have dropped its own packet, if that was the oldest.
         if !self.packets.contains_key(&datagram) {
             return (Outcome::Refused(Refusal::Full, 1), lost);
         }
@@ -159,7 +162,7 @@ impl<F: Frame> Reassembly<F> {
             None => {}
         }
         if partial.wanted == Wanted::No {
-            // In the order in which their bytes come.
+            // Sorted by offset.
             let mut passing = SmallVec::new();
             let held = std::mem::take(&mut partial.fragments);
             self.fragments -= held.len();
@@ -182,12 +185,12 @@ impl<F: Frame> Reassembly<F> {
             (other.offset, other.length, other.more)
                 == (fragment.offset, fragment.length, fragment.more)
         }) {
-            // Sent twice by the network: the packet loses nothing.
+            // Duplicated by the network: the packet loses nothing.
             return Outcome::Refused(Refusal::Twice, 1);
         }
         let overlaps = before.is_some_and(|other| other.end() > fragment.offset)
             || after.is_some_and(|other| fragment.end() > other.offset);
-        // Its end beside what is known of the packet's.
+        // Compares its end with what is known of the packet's length.
         let last_end = held.last().map_or(0, |(last, _)| last.end());
         let contradicts = match (partial.whole, fragment.more) {
             (Some(whole), true) => fragment.end() >= whole,
@@ -211,7 +214,7 @@ impl<F: Frame> Reassembly<F> {
         if partial.whole != Some(partial.came) {
             return Outcome::Waits;
         }
-        // Without overlaps so many bytes leave no gap.
+        // There are no overlaps, so with all bytes counted there is no gap.
         let Some(partial) = self.packets.remove(&datagram) else {
             return Outcome::Waits;
         };
@@ -222,7 +225,7 @@ impl<F: Frame> Reassembly<F> {
         }
     }
 
-    /// Forgets packets that have waited long enough; how many fragments are lost.
+    /// Drops packets whose time is over; returns the number of fragments lost.
     pub fn expire(&mut self, now_ms: u64) -> u64 {
         let mut lost = 0;
         while let Some(&(until_ms, serial, datagram)) = self.order.front() {
@@ -238,7 +241,7 @@ impl<F: Frame> Reassembly<F> {
         lost
     }
 
-    /// Forgets all; how many fragments are lost.
+    /// Drops all packets; returns the number of fragments lost.
     pub fn clear(&mut self) -> u64 {
         self.packets.clear();
         self.order.clear();
@@ -246,7 +249,7 @@ impl<F: Frame> Reassembly<F> {
     }
 
     fn of_source(&self, addresses: &Addresses) -> usize {
-        // Asked once for each packet, and there are few.
+        // A linear search: once for each new packet, and there are few.
         self.packets
             .keys()
             .filter(|other| match (&other.addresses, addresses) {
@@ -271,7 +274,7 @@ impl<F: Frame> Reassembly<F> {
         );
         let until_ms = now_ms + self.limits.wait_ms;
         self.order.push_back((until_ms, self.serial, datagram));
-        // Those that ended since stand here until they are the first: not for ever.
+        // Entries of completed packets stay here until they reach the front; limits how many.
         if self.order.len() > 2 * self.limits.packets {
             let packets = &self.packets;
             self.order.retain(|(_, serial, datagram)| {
@@ -291,7 +294,7 @@ impl<F: Frame> Reassembly<F> {
         lost as u64
     }
 
-    /// How many fragments the oldest packet had.
+    /// Drops the oldest packet; returns the number of its fragments.
     fn forget_oldest(&mut self) -> u64 {
         while let Some((_, serial, datagram)) = self.order.pop_front() {
             if self.is_there(serial, &datagram) {
@@ -302,7 +305,7 @@ impl<F: Frame> Reassembly<F> {
     }
 }
 
-/// How long a packet is, where that was known or this fragment is its last.
+/// Returns the packet's payload length, if it was known or this fragment is the last.
 fn whole(known: Option<usize>, fragment: &Fragment) -> Option<usize> {
     match fragment.more {
         true => known,

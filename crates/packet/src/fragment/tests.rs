@@ -3,7 +3,7 @@ use crate::HeapFrame;
 use crate::build::Builder;
 use proptest::prelude::*;
 
-/// An IP packet with this payload, behind so many VLAN tags.
+/// Builds an IP packet with this payload, behind `tags` VLAN tags.
 fn packet(ipv6: bool, tags: usize, tos: u8, id: u16, payload: &[u8]) -> Vec<u8> {
     let mut bytes = vec![2, 0, 0, 0, 0, 1, 2, 0, 0, 0, 0, 2];
     for tag in 0..tags {
@@ -55,7 +55,7 @@ fn new() -> Reassembly<HeapFrame> {
     Reassembly::new(Limits::default())
 }
 
-/// A fragment as it is built by hand.
+/// Builds a fragment by hand.
 fn fragment(id: u16, offset: usize, more: bool, payload: &[u8]) -> HeapFrame {
     let mut bytes = packet(false, 0, 0, id, payload);
     let place = (offset / 8) as u16 | if more { MORE_V4 } else { 0 };
@@ -67,8 +67,8 @@ fn fragment(id: u16, offset: usize, more: bool, payload: &[u8]) -> HeapFrame {
 }
 
 proptest! {
-    /// Fragments in any order, some of them twice, make the packet that they were cut from; each
-    /// fits the link and says what Linux reads (`Fragment`).
+    /// Fragments in any order, some of them duplicated, reassemble to the packet that they were cut
+    /// from; each fits the link and has the headers that Linux expects (`Fragment`).
     #[test]
     fn a_packet_comes_together_again(
         ipv6: bool,
@@ -94,7 +94,8 @@ proptest! {
             return Ok(());
         }
         let mut left: Vec<_> = (0..fragments.len()).collect();
-        // The smallest fragments of IPv6 have 16 bytes each: more than are taken of a packet.
+        // The smallest fragments of IPv6 have 16 bytes each: more than the default limit for one
+        // packet.
         let mut waiting = Reassembly::new(Limits { fragments_of_one: 200, ..Limits::default() });
         let mut order = order.into_iter();
         loop {
@@ -115,7 +116,7 @@ proptest! {
         }
     }
 
-    /// Any fragments of one packet, held against a reference that looks at every byte.
+    /// Compares any fragments of one packet with a reference that tracks every byte.
     #[test]
     fn fragments_that_contradict_each_other_are_found(
         all in prop::collection::vec((0..6_usize, 1..4_usize, any::<bool>()), 1..12),
@@ -166,7 +167,7 @@ proptest! {
         }
     }
 
-    /// Bytes of any kind are read without a panic, and what is read lies in the frame.
+    /// Any bytes are read without a panic, and what is read lies within the frame.
     #[test]
     fn any_bytes_are_read(
         bytes in prop::collection::vec(any::<u8>(), 0..120),
@@ -244,7 +245,8 @@ fn what_waits_is_bounded_and_ends() {
             (Outcome::Waits, 0, id as usize + 1)
         );
     }
-    // One more packet of that source is refused; where it may be somebody else's, it passes.
+    // Another packet of that source is refused; if it may be one that is not reassembled, it
+    // passes.
     assert_eq!(
         add(piece(3, 0), Some(true), 0),
         (Outcome::Refused(Refusal::Full, 1), 0, 3)
@@ -253,14 +255,15 @@ fn what_waits_is_bounded_and_ends() {
         add(piece(3, 1), None, 0),
         (Outcome::Passes(_), 0, 3)
     ));
-    // Others have room; of all packets the oldest goes.
+    // Other sources have room; if there are too many packets, the oldest is dropped.
     assert_eq!(add(from(9, 0, 0), Some(true), 50), (Outcome::Waits, 0, 4));
     assert_eq!(add(from(8, 0, 0), Some(true), 50), (Outcome::Waits, 1, 4));
-    // More fragments of one packet than a packet may have.
+    // More fragments of one packet than allowed.
     for at in 1..3 {
         assert_eq!(add(from(8, 0, at), None, 60), (Outcome::Waits, 0, 4 + at));
     }
-    // More than there may be of all: the oldest packet goes, that of source 1 with number 1.
+    // More fragments in total than allowed: the oldest packet is dropped, that of source 1 with
+    // number 1.
     assert_eq!(add(from(8, 0, 3), None, 60), (Outcome::Waits, 1, 6));
     assert_eq!(add(from(8, 0, 4), None, 60), (Outcome::Waits, 1, 6));
     assert_eq!(
@@ -340,7 +343,7 @@ fn what_cannot_be_is_refused() {
         Err(Refusal::Bad),
         "something is left to be done"
     );
-    // A packet of 64 KiB with headers that is too long for IP when it is put together.
+    // A packet of 64 KiB that with its headers is too long for IP.
     let mut waiting = new();
     let last = fragment(1, 65_512, false, &[0; 16]);
     assert_eq!(add(&mut waiting, &last, Some(true)), Outcome::Waits);
@@ -383,7 +386,7 @@ fn what_is_not_to_be_cut_is_not() {
     assert_eq!(error(&v6, 80), Some(CutError::Headers), "extension headers");
 }
 
-/// A partial checksum, which covers what will lie in several fragments, is finished first.
+/// A partial checksum, which covers bytes of several fragments, is finished first.
 #[test]
 fn a_partial_checksum_is_finished() {
     let builder = || {

@@ -1,9 +1,10 @@
-//! [`super::read_burst`] with AVX2: a packet's headers by two to four shuffles.
+//! [`super::read_burst`] with AVX2: moves a packet's headers to their places by two to four
+//! shuffles.
 //!
-//! The first four words of a [`MiniKey`] are one register, of two halves of 16 bytes: ingress port,
+//! The first four words of a [`MiniKey`] are one register of two 16-byte halves: ingress port,
 //! Ethertype, tag and addresses; ports, protocol, ToS, TTL and the Ethernet destination. The fifth
-//! word, the extent and the length are half of another. A shuffle moves bytes within halves only,
-//! so what is to come into both is loaded into both.
+//! word, the extent and the length are half of another register. A shuffle moves bytes only within
+//! a half, so bytes that both halves need are loaded into both.
 
 use super::kinds::{JUDGED, Judged, Six, index, judge, l3, least, load16, sound_either};
 use super::lists::Lists;
@@ -14,25 +15,26 @@ use crate::parse::{COMMON_LEN, ETHERNET_LEN, Extent, IPV4_LEN, IPV6_LEN, Network
 use std::arch::x86_64::*;
 use std::mem::offset_of;
 
-/// Whether the processor has what [`read_burst`] is compiled for.
+/// Returns whether the processor has what [`read_burst`] is compiled for.
 pub(super) fn is_there() -> bool {
     is_x86_feature_detected!("avx2")
 }
 
-/// Where a shuffle puts zero.
+/// Shuffle index that yields zero.
 const NOTHING: u8 = 0x80;
-/// The bytes of both registers.
+/// Bytes of the first register, and of the second that are used.
 const LOW: usize = 32;
 const HIGH: usize = 16;
 const _: () = assert!(at::ETH_SRC == LOW && FRAME_LEN + 4 == LOW + HIGH);
 
-/// Where the load begins that has the ports, behind the IP header's first byte. In IPv4 TTL,
-/// protocol and addresses come before them.
+/// Offset, behind the IP header's first byte, of the load that holds the ports; in IPv4 it holds
+/// TTL, protocol and addresses, too.
 const PORTS: usize = 8;
 const PORTS6: usize = PORTS + IPV6_LEN - IPV4_LEN;
-/// The same of the load that has TCP's flags in IPv4; it ends with what a packet has at least.
+/// Offset of the load that holds the TCP flags in IPv4; it ends with the bytes a packet has at
+/// least.
 const FLAGS: usize = COMMON_LEN - 16;
-/// Where the load begins that has the Ethernet source and the IP packet's length.
+/// Offset of the load that holds the Ethernet source and the IP packet's length.
 const SOURCE: usize = 6;
 
 /// 32 bytes in memory.
@@ -48,26 +50,27 @@ impl Bytes {
     }
 }
 
-/// How one kind of common packet is read. Shuffles say for each byte of the register from where in
-/// a load it comes.
+/// How to read one kind of common packet. Each shuffle gives, for each byte of a register, the byte
+/// of a load that it comes from.
 struct Kind {
     judged: Judged,
-    /// From the load at [`PORTS`] or [`PORTS6`], which is in both halves.
+    /// Shuffle of the load at [`PORTS`] or [`PORTS6`], which is in both halves.
     network: Bytes,
-    /// From the frame's bytes 8 to 16 (first half), and 0 to 8 and eight from [`behind`] on
+    /// Shuffle of the frame's bytes 8 to 16 (first half), and 0 to 8 and eight from [`behind`] on
     /// (second half).
     ethernet: Bytes,
-    /// From the load at [`FLAGS`], and which bits.
+    /// Shuffle of the load at [`FLAGS`], and the bits to keep.
     flags: Bytes,
     keep: Bytes,
-    /// Bytes that are the same for all.
+    /// Bytes that are the same for all packets of the kind.
     fixed: Bytes,
-    /// From the load at [`SOURCE`], and the bytes that are the same for all.
+    /// Shuffle of the load at [`SOURCE`], and the bytes that are the same for all packets of the
+    /// kind.
     source: [u8; HIGH],
     fixed_source: [u8; HIGH],
 }
 
-/// By [`index`].
+/// Indexed by [`index`].
 static KINDS: [Kind; 8] = [
     kind(false, false, false),
     kind(false, true, false),
@@ -79,12 +82,12 @@ static KINDS: [Kind; 8] = [
     kind(true, true, true),
 ];
 
-/// From where on eight bytes of the frame have the ToS, or in IPv6 the hop limit.
+/// Returns the offset of eight bytes of the frame that contain the ToS or, for IPv6, the hop limit.
 const fn behind(tagged: bool, six: bool) -> usize {
     8 * (1 + tagged as usize + six as usize)
 }
 
-/// Writes numbers from `first` on.
+/// Writes `len` consecutive numbers, `first` first, from index `from` on.
 const fn count<const N: usize>(
     mut bytes: [u8; N],
     from: usize,
@@ -107,7 +110,7 @@ const fn kind(tagged: bool, tcp: bool, six: bool) -> Kind {
         network = count(network, at::IPV4_SRC, 8, 12 - PORTS);
         network = count(network, at::IP_TTL, 1, 8 - PORTS);
     }
-    // Of the first half's load only its first eight bytes are of use.
+    // Only the first eight bytes of the first half's load are used.
     let tci = if tagged { 2 } else { 0 };
     let ethernet = count(nothing, at::VLAN_TCI, tci, ETHERNET_LEN - 8);
     let ethernet = count(ethernet, at::ETH_DST, 6, 0);
@@ -128,7 +131,7 @@ const fn kind(tagged: bool, tcp: bool, six: bool) -> Kind {
         fixed[at::VLAN_TCI] = 0x10; // a tag is present
     }
     let source = count([NOTHING; HIGH], at::ETH_SRC - LOW, 6, 0);
-    // See `Six`.
+    // IPv6: see `Six`.
     let four = if six { 0 } else { 1 };
     let source = count(source, LENGTH - LOW, four, l3 + 3 - SOURCE);
     let source = count(source, LENGTH + 1 - LOW, four, l3 + 2 - SOURCE);
@@ -158,8 +161,8 @@ pub(super) fn read_burst<F: Frame>(
     found: &mut [u8],
 ) -> Read {
     let mut burst = Burst(Lists::new(frames, in_port, patterns, hot, found));
-    // A burst is mostly of one kind: each is read as long as it lasts. Where it has ended, TCP and
-    // UDP may come in turns.
+    // A burst is mostly of one kind: read each kind for as long as it lasts. If a kind ends within
+    // the burst, TCP and UDP may alternate.
     loop {
         let before = burst.0.read.count;
         burst.kind::<false, false, false>();
@@ -187,7 +190,7 @@ struct Burst<'a, F>(Lists<'a, F>);
 impl<'a, F: Frame> Burst<'a, F> {
     /// Reads packets of IPv6, one kind after the other.
     #[target_feature(enable = "avx2")]
-    #[inline(never)] // so that what is kept in registers for each kind of IPv4 finds room
+    #[inline(never)] // so that registers stay free for the kinds of IPv4
     fn six(&mut self) {
         self.kind::<false, false, true>();
         self.kind::<false, true, true>();
@@ -211,12 +214,12 @@ impl<'a, F: Frame> Burst<'a, F> {
             if head.len() < const { least(TAGGED, TCP, SIX) } {
                 break;
             }
-            // SAFETY: `head` is longer.
+            // SAFETY: `head` has at least the bytes that packets of the kind need.
             let judged = unsafe { load16(head.as_ptr().add(JUDGED)) };
             if _mm_testz_si128(_mm_xor_si128(judged, expect), care) == 0 {
                 break;
             }
-            // SAFETY: `head` is that long.
+            // SAFETY: as above.
             let Some(six) = (unsafe { judge::<TCP, SIX>(head, l3, len) }) else {
                 break;
             };
@@ -237,8 +240,8 @@ impl<'a, F: Frame> Burst<'a, F> {
         self.0.read = read;
     }
 
-    /// Reads packets of TCP and UDP over IPv4 in any order, without guessing which comes next. A
-    /// little more work than packets that are known to be of one kind.
+    /// Reads packets of TCP and UDP over IPv4 in any order, without a branch on which comes next.
+    /// Takes a little more work per packet than a loop for one kind.
     #[target_feature(enable = "avx2")]
     #[inline(never)] // as for `six`
     fn either<const TAGGED: bool>(&mut self) {
@@ -248,7 +251,7 @@ impl<'a, F: Frame> Burst<'a, F> {
         let (care, expect) = const { &Judged::of_either(TAGGED) }.load();
         let moves = kind.moves(self.0.in_port);
         let flags = tcp.flags();
-        // The protocol.
+        // The bits by which the protocol numbers differ.
         let other = _mm256_xor_si256(kind.fixed.load(), tcp.fixed.load());
         let patterns = self.patterns();
         let mut read = self.0.read;
@@ -257,12 +260,12 @@ impl<'a, F: Frame> Burst<'a, F> {
             if head.len() < const { least(TAGGED, true, false) } {
                 break;
             }
-            // SAFETY: `head` is longer.
+            // SAFETY: `head` has at least the bytes that packets of the kind need.
             let judged = unsafe { load16(head.as_ptr().add(JUDGED)) };
             if _mm_testz_si128(_mm_xor_si128(judged, expect), care) == 0 {
                 break;
             }
-            // SAFETY: `head` is that long.
+            // SAFETY: as above.
             let Some(is_tcp) = (unsafe { sound_either(head, l3, len) }) else {
                 break;
             };
@@ -280,7 +283,7 @@ impl<'a, F: Frame> Burst<'a, F> {
         self.0.read = read;
     }
 
-    /// What packets are compared with.
+    /// Returns the patterns to compare packets with.
     #[target_feature(enable = "avx2")]
     #[inline]
     fn patterns(&self) -> Patterns<'a> {
@@ -290,17 +293,17 @@ impl<'a, F: Frame> Burst<'a, F> {
     }
 }
 
-/// A [`Kind`]'s bytes in registers.
+/// A [`Kind`]'s shuffles and fixed bytes in registers.
 struct Moves {
     network: __m256i,
     ethernet: __m256i,
-    /// With the ingress port.
+    /// Includes the ingress port.
     fixed: __m256i,
     source: __m128i,
     fixed_source: __m128i,
 }
 
-/// How TCP's flags are read.
+/// The shuffle and the mask of the TCP flags.
 struct Flags {
     from: __m256i,
     keep: __m256i,
@@ -338,10 +341,10 @@ impl Kind {
 }
 
 impl Moves {
-    /// The mini keys of a packet of this length, without TCP's flags and what only IPv6 has.
+    /// Returns the mini key of a packet of `len` bytes, without TCP flags and what only IPv6 has.
     ///
     /// # Safety
-    /// `head` has the [`least`] bytes of its kind.
+    /// `head` must have the [`least`] bytes of its kind.
     #[target_feature(enable = "avx2")]
     #[inline]
     unsafe fn words<const TAGGED: bool, const SIX: bool>(
@@ -350,14 +353,14 @@ impl Moves {
         len: usize,
     ) -> (__m256i, __m128i) {
         let bytes = head.as_ptr();
-        // SAFETY: both end within the least bytes of the kind: 32 and `l3 + 24`, or in IPv6 `l3 +
-        // 44`.
+        // SAFETY: both loads end within the least bytes of the kind: at 32, and at `l3 + 24` (`l3 +
+        // 44` in IPv6).
         let (first, second) = unsafe {
             let begin = _mm256_loadu_si256(bytes.cast());
             let ports = if SIX { PORTS6 } else { PORTS };
             (begin, load16(bytes.add(l3(TAGGED) + ports)))
         };
-        // Bytes 8 to 16 twice, 0 to 8, and those from `behind` on.
+        // Bytes 8 to 16 twice, 0 to 8, and the eight from `behind` on.
         let first = match const { behind(TAGGED, SIX) } {
             8 => _mm256_permute4x64_epi64::<0b01_00_01_01>(first),
             16 => _mm256_permute4x64_epi64::<0b10_00_01_01>(first),
@@ -368,7 +371,7 @@ impl Moves {
             _mm256_or_si256(self.fixed, _mm256_shuffle_epi8(first, self.ethernet)),
             _mm256_shuffle_epi8(second, self.network),
         );
-        // SAFETY: ends within the 40 bytes and more that `head` has.
+        // SAFETY: ends at byte 22; `head` has at least 40.
         let high = unsafe { load16(bytes.add(SOURCE)) };
         let high = _mm_or_si128(self.fixed_source, _mm_shuffle_epi8(high, self.source));
         let high = _mm_insert_epi32::<{ (FRAME_LEN - LOW) as i32 / 4 }>(high, len as i32);
@@ -377,21 +380,21 @@ impl Moves {
 }
 
 impl Flags {
-    /// TCP's flags of an IPv4 packet, at their place.
+    /// Returns the TCP flags of an IPv4 packet, at their place in the mini key.
     ///
     /// # Safety
-    /// `head` has `l3 + COMMON_LEN` bytes.
+    /// `head` must have `l3 + COMMON_LEN` bytes.
     #[target_feature(enable = "avx2")]
     #[inline]
     unsafe fn of(&self, head: &[u8], l3: usize) -> __m256i {
-        // SAFETY: ends where the caller's promise ends.
+        // SAFETY: the load ends at `l3 + COMMON_LEN`.
         let bytes = unsafe { load16(head.as_ptr().add(l3 + FLAGS)) };
         let moved = _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(bytes), self.from);
         _mm256_and_si256(moved, self.keep)
     }
 }
 
-/// Patterns, of which the first is kept in registers.
+/// The patterns to compare with; the first one is kept in registers.
 struct Patterns<'a> {
     only: Halves,
     more: &'a [Pattern],
@@ -404,8 +407,8 @@ impl Patterns<'_> {
     fn keep(&self, low: __m256i, high: __m128i, hot: &mut MiniKey) -> u8 {
         let high = _mm256_zextsi128_si256(high);
         let to = std::ptr::from_mut(hot).cast::<__m256i>();
-        // SAFETY: 64 bytes, aligned; every pattern of bits is a valid value, and the unnamed rest
-        // is zero.
+        // SAFETY: 64 writable bytes, aligned; every bit pattern is a valid value. The fields after
+        // the length become zero.
         unsafe {
             _mm256_store_si256(to, low);
             _mm256_store_si256(to.add(1), high);
@@ -420,7 +423,7 @@ impl Patterns<'_> {
     }
 }
 
-/// Puts what IPv6 tells otherwise in its place.
+/// Inserts the fields of an IPv6 packet that shuffles do not move.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn with_six(low: __m256i, high: __m128i, six: &Six) -> (__m256i, __m128i) {
@@ -433,7 +436,8 @@ fn with_six(low: __m256i, high: __m128i, six: &Six) -> (__m256i, __m128i) {
     (_mm256_or_si256(low, told), high)
 }
 
-/// The number of the first of all patterns but the first one that matches.
+/// Returns the number of the first pattern that matches, of those in `more`; the first of them is
+/// number 1.
 #[target_feature(enable = "avx2")]
 #[inline]
 fn first_of(more: &[Pattern], low: __m256i, high: __m256i) -> u8 {
@@ -468,7 +472,7 @@ impl Pattern {
     fn halves(&self) -> Halves {
         let halves = |words: &[u64; 8]| {
             let words = words.as_ptr().cast::<__m256i>();
-            // SAFETY: 64 readable bytes, aligned as the type is, whose fields are 64 bytes long.
+            // SAFETY: 64 readable bytes, aligned as the type is: both fields are 64 bytes long.
             unsafe { [_mm256_load_si256(words), _mm256_load_si256(words.add(1))] }
         };
         Halves {

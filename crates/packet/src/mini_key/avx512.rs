@@ -9,13 +9,13 @@ use crate::parse::{Extent, Network};
 use std::arch::x86_64::*;
 use std::mem::offset_of;
 
-/// Whether the processor has what [`read_burst`] is compiled for.
+/// Returns whether the processor has what [`read_burst`] is compiled for.
 pub(super) fn is_there() -> bool {
     is_x86_feature_detected!("avx512f")
         && is_x86_feature_detected!("avx512bw")
         && is_x86_feature_detected!("avx512vbmi")
         && is_x86_feature_detected!("bmi2")
-        // Packets are sorted by that (`sorting`).
+        // The prefilter uses it (`raw`).
         && is_x86_feature_detected!("avx2")
 }
 
@@ -32,19 +32,19 @@ impl Bytes {
     }
 }
 
-/// How one kind of common packet is read.
+/// How to read one kind of common packet.
 struct Kind {
     judged: Judged,
-    /// From where in the packet each byte of a [`MiniKey`] comes; which bytes do, and which of
-    /// their bits, none of the others.
+    /// For each byte of a [`MiniKey`]: the byte of the packet that it comes from; whether it comes
+    /// from the packet at all; and which of its bits do, none if not.
     from: Bytes,
     present: u64,
     keep: Bytes,
-    /// Bytes that are the same for all.
+    /// Bytes that are the same for all packets of the kind.
     fixed: Bytes,
 }
 
-/// By [`index`].
+/// Indexed by [`index`].
 static KINDS: [Kind; 8] = [
     kind(false, false, false),
     kind(false, true, false),
@@ -106,8 +106,7 @@ pub(super) fn read_burst<F: Frame>(
     read::<_, true>(frames, in_port, patterns, hot, found)
 }
 
-/// [`read_burst`] where there are patterns or not; where there are none, nothing is said of what
-/// has been found.
+/// [`read_burst`], compiled with patterns and without; without, `found` is not written.
 #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,bmi2,sse4.1")]
 #[inline(never)]
 fn read<F: Frame, const PATTERNED: bool>(
@@ -119,8 +118,8 @@ fn read<F: Frame, const PATTERNED: bool>(
 ) -> Read {
     let mut burst: Burst<'_, F, PATTERNED> =
         Burst(Lists::new(frames, in_port, patterns, hot, found));
-    // A burst is mostly of one kind: each is read as long as it lasts. Where it has ended, TCP and
-    // UDP may come in turns.
+    // A burst is mostly of one kind: read each kind for as long as it lasts. If a kind ends within
+    // the burst, TCP and UDP may alternate.
     loop {
         let before = burst.0.read.count;
         burst.kind::<false, false, false>();
@@ -148,7 +147,7 @@ struct Burst<'a, F, const PATTERNED: bool>(Lists<'a, F>);
 impl<'a, F: Frame, const PATTERNED: bool> Burst<'a, F, PATTERNED> {
     /// Reads packets of IPv6, one kind after the other.
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,bmi2,sse4.1")]
-    #[inline(never)] // so that what is kept in registers for each kind of IPv4 finds room
+    #[inline(never)] // so that registers stay free for the kinds of IPv4
     fn six(&mut self) {
         self.kind::<false, false, true>();
         self.kind::<false, true, true>();
@@ -171,12 +170,12 @@ impl<'a, F: Frame, const PATTERNED: bool> Burst<'a, F, PATTERNED> {
             if head.len() < const { least(TAGGED, TCP, SIX) } {
                 break;
             }
-            // SAFETY: `head` is longer.
+            // SAFETY: `head` has at least the bytes that packets of the kind need.
             let judged = unsafe { load16(head.as_ptr().add(JUDGED)) };
             if _mm_testz_si128(_mm_xor_si128(judged, expect), care) == 0 {
                 break;
             }
-            // SAFETY: `head` is that long.
+            // SAFETY: as above.
             let Some(six) = (unsafe { judge::<TCP, SIX>(head, l3, len) }) else {
                 break;
             };
@@ -195,14 +194,14 @@ impl<'a, F: Frame, const PATTERNED: bool> Burst<'a, F, PATTERNED> {
         self.0.read = read;
     }
 
-    /// Reads packets of TCP and UDP over IPv4 in any order, without guessing which comes next. A
-    /// little more work than packets that are known to be of one kind.
+    /// Reads packets of TCP and UDP over IPv4 in any order, without a branch on which comes next.
+    /// Takes a little more work per packet than a loop for one kind.
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,bmi2,sse4.1")]
     #[inline(never)] // as for `six`
     fn either<const TAGGED: bool>(&mut self) {
         let l3 = const { l3(TAGGED) };
         let kind = &KINDS[const { index(TAGGED, true, false) }];
-        // Of UDP nothing else is read than of TCP, but less.
+        // UDP reads a subset of TCP's bytes, from the same places.
         let udp = KINDS[const { index(TAGGED, false, false) }].present;
         let (care, expect) = const { &Judged::of_either(TAGGED) }.load();
         let moves = kind.moves(self.0.in_port);
@@ -213,12 +212,12 @@ impl<'a, F: Frame, const PATTERNED: bool> Burst<'a, F, PATTERNED> {
             if head.len() < const { least(TAGGED, true, false) } {
                 break;
             }
-            // SAFETY: `head` is longer.
+            // SAFETY: `head` has at least the bytes that packets of the kind need.
             let judged = unsafe { load16(head.as_ptr().add(JUDGED)) };
             if _mm_testz_si128(_mm_xor_si128(judged, expect), care) == 0 {
                 break;
             }
-            // SAFETY: `head` is that long.
+            // SAFETY: as above.
             let Some(tcp) = (unsafe { sound_either(head, l3, len) }) else {
                 break;
             };
@@ -233,7 +232,7 @@ impl<'a, F: Frame, const PATTERNED: bool> Burst<'a, F, PATTERNED> {
         self.0.read = read;
     }
 
-    /// What packets are compared with.
+    /// Returns the patterns to compare packets with.
     #[target_feature(enable = "avx512f")]
     #[inline]
     fn patterns(&self) -> Patterns<'a> {
@@ -243,11 +242,11 @@ impl<'a, F: Frame, const PATTERNED: bool> Burst<'a, F, PATTERNED> {
     }
 }
 
-/// A [`Kind`]'s bytes in registers.
+/// A [`Kind`]'s permutation and fixed bytes in registers.
 struct Moves {
     from: __m512i,
     keep: __m512i,
-    /// With the ingress port.
+    /// Includes the ingress port.
     fixed: __m512i,
 }
 
@@ -265,8 +264,8 @@ impl Kind {
 }
 
 impl Moves {
-    /// The mini keys of a packet with these first bytes and of this length, of which only those
-    /// that are `present` lie in it, or all that are kept.
+    /// Returns the mini key of a packet of `len` bytes. With `present`, takes only those bytes of
+    /// the mini key from the packet; else all that the kind keeps.
     #[target_feature(enable = "avx512f,avx512bw,avx512vbmi,bmi2")]
     #[inline]
     fn words(&self, head: &[u8], len: usize, present: Option<u64>) -> __m512i {
@@ -283,7 +282,7 @@ impl Moves {
     }
 }
 
-/// Patterns, of which the first is kept in registers.
+/// The patterns to compare with; the first one is kept in registers.
 struct Patterns<'a> {
     value: __m512i,
     mask: __m512i,
@@ -291,7 +290,7 @@ struct Patterns<'a> {
 }
 
 impl Patterns<'_> {
-    /// The number of the first pattern that a packet's words match.
+    /// Returns the number of the first pattern that a packet's words match.
     #[target_feature(enable = "avx512f")]
     #[inline]
     fn first(&self, words: __m512i) -> u8 {
@@ -310,12 +309,12 @@ impl Patterns<'_> {
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn store(words: __m512i, hot: &mut MiniKey) {
-    // SAFETY: 64 bytes, aligned; every pattern of bits is a valid value, and the unnamed rest is
-    // zero.
+    // SAFETY: 64 writable bytes, aligned; every bit pattern is a valid value. The fields after the
+    // length become zero.
     unsafe { _mm512_store_si512(std::ptr::from_mut(hot).cast(), words) };
 }
 
-/// Puts what IPv6 tells otherwise in its place.
+/// Inserts the fields of an IPv6 packet that the permutation does not move.
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
 fn with_six(words: __m512i, six: &Six) -> __m512i {
@@ -324,7 +323,8 @@ fn with_six(words: __m512i, six: &Six) -> __m512i {
     _mm512_mask_set1_epi16(words, 1 << (at::TCP_FLAGS / 2), six.tcp_flags as i16)
 }
 
-/// The number of the first of all patterns but the first one that matches.
+/// Returns the number of the first pattern that matches, of those in `more`; the first of them is
+/// number 1.
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn first_of(more: &[Pattern], words: __m512i) -> u8 {
@@ -348,7 +348,7 @@ impl Pattern {
     #[target_feature(enable = "avx512f")]
     #[inline]
     fn value(&self) -> __m512i {
-        // SAFETY: 64 readable bytes, aligned as the type is, for the mask before is 64 bytes long.
+        // SAFETY: 64 readable bytes, aligned as the type is: the mask in front is 64 bytes long.
         unsafe { _mm512_load_si512(self.value.as_ptr().cast()) }
     }
 }

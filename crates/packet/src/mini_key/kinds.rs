@@ -1,5 +1,5 @@
-//! What code that takes packets by their kinds shares: what makes a packet of a kind, where in it
-//! the key's bytes lie, and whether it is sound.
+//! The common kinds of packets, for code that handles each kind separately: what makes a packet one
+//! of a kind, where in it the key's bytes are, and whether its lengths are valid.
 
 use super::LENGTH;
 use crate::key::at;
@@ -7,22 +7,23 @@ use crate::parse::{COMMON_LEN, ETHERNET_LEN, IPV4_LEN, IPV6_LEN, TAG_LEN};
 #[cfg(target_arch = "x86_64")]
 use std::arch::x86_64::*;
 
-/// From here on 16 bytes tell a packet's kind: Ethertypes, and the IP header up to its protocol.
+/// The 16 bytes from this offset on decide a packet's kind: Ethertypes, and the IP header up to its
+/// protocol.
 pub const JUDGED: usize = 12;
 
-/// Their numbers in IP headers.
+/// Protocol numbers in IP headers.
 const TCP: u32 = 6;
 const UDP: u32 = 17;
-/// Where in the IPv4 header the protocol lies.
+/// Offset of the protocol in the IPv4 header.
 const PROTOCOL: usize = 9;
 
-/// Where the IP header begins.
+/// Returns the offset of the IP header.
 pub const fn l3(tagged: bool) -> usize {
     ETHERNET_LEN + if tagged { TAG_LEN } else { 0 }
 }
 
-/// How many bytes of a kind's packets must be at hand: those up to the last that vector code loads,
-/// and the transport header.
+/// Returns how many bytes a packet of this kind must have in its first segment: up to the last byte
+/// that vector code loads, and the transport header.
 pub const fn least(tagged: bool, tcp: bool, six: bool) -> usize {
     l3(tagged)
         + match (six, tcp) {
@@ -32,18 +33,18 @@ pub const fn least(tagged: bool, tcp: bool, six: bool) -> usize {
         }
 }
 
-/// The number of a kind of packet.
+/// Returns the number of a kind of packet, 0 to 7.
 pub const fn index(tagged: bool, tcp: bool, six: bool) -> usize {
     six as usize * 4 + tagged as usize * 2 + tcp as usize
 }
 
-/// Where the header behind the IP header begins.
+/// Returns the offset of the transport header.
 pub const fn l4(tagged: bool, six: bool) -> usize {
     l3(tagged) + if six { IPV6_LEN } else { IPV4_LEN }
 }
 
-/// What of a kind's packets lies in whole bytes: place in the mini keys, place in the packet,
-/// length. For IPv6 see also [`Six`].
+/// Lists the byte ranges to copy from a packet of this kind: (offset in the mini key, offset in the
+/// packet, length). IPv6 fields that are not whole bytes are in [`Six`].
 pub const fn moves(tagged: bool, tcp: bool, six: bool) -> [(usize, usize, usize); 12] {
     let (l3, l4) = (l3(tagged), l4(tagged, six));
     let four = if six { 0 } else { 1 };
@@ -63,7 +64,7 @@ pub const fn moves(tagged: bool, tcp: bool, six: bool) -> [(usize, usize, usize)
     ]
 }
 
-/// Bits of a packet's bytes from [`JUDGED`] on that make it of a kind, and what they must be.
+/// Mask and value for the 16 bytes from [`JUDGED`] on: a packet is of the kind if they match.
 pub struct Judged {
     care: [u8; 16],
     expect: [u8; 16],
@@ -83,10 +84,10 @@ impl Judged {
         .and(l3 - 2, 0xff, high)
         .and(l3 - 1, 0xff, low);
         judged = if six {
-            // The next header. Nobody asks for the version.
+            // The next header. The version is not checked.
             judged.and(l3 + 6, 0xff, protocol)
         } else {
-            // Version and header length; neither "more fragments" nor an offset; protocol.
+            // Version 4 and header length 20; not a fragment; the protocol.
             judged
                 .and(l3, 0xff, 0x45)
                 .and(l3 + 6, 0x3f, 0)
@@ -96,7 +97,8 @@ impl Judged {
         judged
     }
 
-    /// For packets of IPv4 whatever their protocol, which is asked for by itself.
+    /// Returns the mask and value for IPv4 packets of any protocol; callers check the protocol
+    /// separately.
     pub const fn of_either(tagged: bool) -> Judged {
         Judged::new(tagged, false, false).and(l3(tagged) + PROTOCOL, 0, 0)
     }
@@ -106,12 +108,12 @@ impl Judged {
         self
     }
 
-    /// Both, as bytes.
+    /// Returns mask and value as bytes.
     pub fn bits(&self) -> ([u8; 16], [u8; 16]) {
         (self.care, self.expect)
     }
 
-    /// Both.
+    /// Returns mask and value in registers.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "sse2")]
     #[inline]
@@ -121,10 +123,10 @@ impl Judged {
     }
 }
 
-/// The 16 bytes from `bytes` on.
+/// Loads the 16 bytes from `bytes` on.
 ///
 /// # Safety
-/// They are there.
+/// All 16 bytes must be readable.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "sse2")]
 #[inline]
@@ -133,11 +135,11 @@ pub unsafe fn load16(bytes: *const u8) -> __m128i {
     unsafe { _mm_loadu_si128(bytes.cast()) }
 }
 
-/// Whether the lengths that an IPv4 packet states, and its data offset, are sound; `len` is the
-/// frame's.
+/// Returns whether an IPv4 packet's total length and TCP data offset are valid; `len` is the
+/// frame's length.
 ///
 /// # Safety
-/// `head` has at least 40 bytes from `l3` on.
+/// `head` must have at least 40 bytes from `l3` on.
 #[inline(always)]
 unsafe fn sound<const TCP: bool>(head: &[u8], l3: usize, len: usize) -> bool {
     debug_assert!(head.len() >= l3 + COMMON_LEN);
@@ -161,12 +163,12 @@ unsafe fn sound<const TCP: bool>(head: &[u8], l3: usize, len: usize) -> bool {
     length >= least && len.wrapping_sub(l3 + length) <= 0xffff
 }
 
-/// [`sound`] for a packet of TCP or UDP, without a branch that goes by which of them it is: all
-/// ones for one of TCP, zero for one of UDP, None for one that is not sound or of another protocol.
+/// Like [`sound`], for either TCP or UDP, without a branch on the protocol. Returns all ones for
+/// TCP, zero for UDP, None if the packet is invalid or of another protocol.
 ///
 /// # Safety
-/// `head` has at least 40 bytes from `l3` on.
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))] // asked by vector code
+/// `head` must have at least 40 bytes from `l3` on.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))] // only vector code calls it
 #[inline(always)]
 pub unsafe fn sound_either(head: &[u8], l3: usize, len: usize) -> Option<u64> {
     debug_assert!(head.len() >= l3 + COMMON_LEN);
@@ -184,7 +186,7 @@ pub unsafe fn sound_either(head: &[u8], l3: usize, len: usize) -> Option<u64> {
     const BIT: u32 = 1;
     const { assert!(TCP >> BIT & 1 == 1 && UDP >> BIT & 1 == 0) }
     let tcp = 0_usize.wrapping_sub((protocol >> BIT & 1) as usize);
-    // UDP's header has eight bytes, which need not be stated.
+    // A UDP header has a fixed length of eight bytes.
     let least = 8 + (12 & tcp);
     let stated = (data >> 4) * 4;
     let data = (stated & tcp) | (8 & !tcp);
@@ -194,20 +196,20 @@ pub unsafe fn sound_either(head: &[u8], l3: usize, len: usize) -> Option<u64> {
     (known && sound).then_some(tcp as u64)
 }
 
-/// What an IPv6 packet tells by parts of bytes, or where vector code does not reach.
-#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))] // read by vector code
+/// Fields of an IPv6 packet that are not whole bytes, or that vector code does not reach.
+#[cfg_attr(not(target_arch = "x86_64"), allow(dead_code))] // only vector code reads it
 pub struct Six {
-    /// Of the IP packet, its header included.
+    /// Bytes of the IP packet, header included.
     pub length: u16,
     pub class: u8,
-    /// As they lie in the key; zero in UDP.
+    /// As stored in the key; zero for UDP.
     pub tcp_flags: u16,
 }
 
-/// [`sound`] for IPv6, and what else is told there; None for a packet that is not.
+/// Like [`sound`], for IPv6; returns the fields that vector code does not read, None if invalid.
 ///
 /// # Safety
-/// `head` has at least [`least`] bytes of its kind.
+/// `head` must have at least [`least`] bytes of its kind.
 #[inline(always)]
 unsafe fn sound6<const TCP: bool>(head: &[u8], l3: usize, len: usize) -> Option<Six> {
     debug_assert!(head.len() >= l3 + IPV6_LEN + if TCP { 20 } else { 8 });
@@ -229,7 +231,7 @@ unsafe fn sound6<const TCP: bool>(head: &[u8], l3: usize, len: usize) -> Option<
         tcp_flags = word & u16::from_ne_bytes([0x0f, 0xff]);
     }
     let length = IPV6_LEN + payload;
-    // As in `sound`; a longer packet than an `Extent` can tell of is none of a common kind.
+    // As in `sound`. A packet longer than an `Extent` can express is of no common kind.
     let sound = payload >= least && length <= 0xffff && len.wrapping_sub(l3 + length) <= 0xffff;
     sound.then_some(Six {
         length: length as u16,
@@ -238,11 +240,11 @@ unsafe fn sound6<const TCP: bool>(head: &[u8], l3: usize, len: usize) -> Option<
     })
 }
 
-/// Whether a packet of a kind is sound, and what one of IPv6 tells besides; None for one that is
-/// not.
+/// Checks that a packet's lengths are valid. Returns None if not, else `Some` with the additional
+/// fields of an IPv6 packet.
 ///
 /// # Safety
-/// `head` has at least [`least`] bytes of its kind.
+/// `head` must have at least [`least`] bytes of its kind.
 #[inline(always)]
 pub unsafe fn judge<const TCP: bool, const SIX: bool>(
     head: &[u8],

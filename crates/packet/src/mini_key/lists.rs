@@ -1,10 +1,10 @@
-//! The lists that vector code reads a burst into.
+//! The lists that vector code reads a burst into, and the progress through them.
 
 use super::kinds::l3;
 use super::{MiniKey, Pattern, Read};
 use crate::frame::Frame;
 
-/// The lists that a burst is read into, all of one length, and how far it has come.
+/// The lists that a burst is read into, all of equal length, and how many packets have been read.
 pub struct Lists<'a, F> {
     frames: &'a [F],
     hot: &'a mut [MiniKey],
@@ -33,7 +33,7 @@ impl<'a, F: Frame> Lists<'a, F> {
         }
     }
 
-    /// The first pattern, which is kept in registers, and the others.
+    /// Returns the first pattern, which callers keep in registers, and the others.
     #[inline(always)]
     pub fn patterns(&self) -> (Pattern, &'a [Pattern]) {
         match self.patterns {
@@ -42,7 +42,7 @@ impl<'a, F: Frame> Lists<'a, F> {
         }
     }
 
-    /// What has not been read.
+    /// Iterates over the packets that have not been read.
     #[inline(always)]
     pub fn rest(&mut self) -> impl Iterator<Item = ((&F, &mut MiniKey), &mut u8)> {
         let start = self.read.count;
@@ -51,14 +51,14 @@ impl<'a, F: Frame> Lists<'a, F> {
             .zip(&mut self.found[start..])
     }
 
-    /// Whether some have been read since so many were, and there are more, which are of another
-    /// kind.
+    /// Returns whether packets were read since the count was `before`, and the next one is of
+    /// another kind.
     #[inline(always)]
     pub fn is_mixed(&self, before: usize) -> bool {
         (before + 1..self.frames.len()).contains(&self.read.count)
     }
 
-    /// Whether the next packet is one of IPv6.
+    /// Returns whether the next packet is IPv6.
     #[inline(always)]
     pub fn next_is_six(&self) -> bool {
         let next = self.frames.get(self.read.count).map(Frame::head);
@@ -69,15 +69,15 @@ impl<'a, F: Frame> Lists<'a, F> {
         })
     }
 
-    /// Whether no more can be read, when vector code has read nothing since so many packets were:
-    /// all has been, or the next packet is of no common kind. Packets of common kinds that
-    /// vector code does not know are read here.
+    /// Returns whether the burst's reading ends here: all packets are read, or vector code has read
+    /// none since the count was `before` and the next packet is of no common kind. Reads packets of
+    /// common kinds that vector code does not handle.
     #[inline(always)]
     pub fn is_at_end(&mut self, before: usize) -> bool {
         self.read.count == self.frames.len() || self.read.count == before && !self.read_others()
     }
 
-    /// Reads packets of other kinds than IPv4 that come next; whether there were any.
+    /// Reads the following packets that are not IPv4; returns whether there were any.
     #[inline(never)]
     fn read_others(&mut self) -> bool {
         let mut read = self.read;
@@ -101,7 +101,7 @@ impl<'a, F: Frame> Lists<'a, F> {
 }
 
 impl Pattern {
-    /// Matches nothing: no key has all bits in the words behind those of the mini key.
+    /// A pattern that matches nothing: the words behind the mini key's own never have all bits set.
     const NEVER: Pattern = Pattern {
         mask: [0, 0, 0, 0, 0, 0, 0, 1],
         value: [0, 0, 0, 0, 0, 0, 0, 1],

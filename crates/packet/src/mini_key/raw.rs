@@ -1,12 +1,12 @@
-//! Patterns over packets as they lie: which pattern a packet matches first, without reading its
-//! mini keys.
+//! Matches packets against patterns in place: finds the first pattern that a packet matches without
+//! reading its mini key.
 //!
-//! Who only sends or drops what matches needs to know no more of a packet than its pattern and its
-//! length. For each common kind of packet ([`super::kinds`]) a [`Pattern`] is turned into bits of
-//! the packet's own bytes, together with those that make it one of the kind. So a packet that
-//! matches the first pattern costs one comparison of 32 bytes (two where the bits lie further
-//! apart) and a look at the lengths that it states, and nothing is written. What other kinds there
-//! are is read as ever.
+//! A table that only sends or drops what matches needs to know only a packet's pattern and length.
+//! For each common kind of packet ([`super::kinds`]), a [`Pattern`] is translated to bits of the
+//! packet's own bytes, together with the bits that make a packet one of the kind. So a packet that
+//! matches the first pattern costs one comparison of 32 bytes (two if the bits are further apart)
+//! and a check of its length fields, and nothing is written. Packets of other kinds are read into
+//! mini keys.
 
 use super::kinds::{JUDGED, Judged, index, judge, l3, l4, least, moves};
 use super::{NO_PATTERN, Pattern, Read, Variant};
@@ -16,30 +16,30 @@ use crate::key::at;
 use crate::parse::MINI_KEY_WORDS;
 use std::marker::PhantomData;
 
-/// Bytes that are compared at a time.
+/// Bytes compared at a time.
 const WIDTH: usize = 32;
-/// Most bytes of a packet that a pattern and its kind look at.
+/// The largest number of bytes that a pattern and a kind look at in a packet.
 const MOST: usize = least(true, true, true);
-/// Bytes of the mini keys.
+/// Bytes of a mini key's words.
 const KEY: usize = MINI_KEY_WORDS * 8;
 
-/// Neighbours whose first pattern is the same.
+/// Consecutive packets whose first matching pattern is the same.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Run {
     /// The pattern's number, [`NO_PATTERN`] for none.
     pub found: u8,
-    /// How many there are; not 0.
+    /// Number of packets; not 0.
     pub packets: u32,
-    /// Their bytes.
+    /// Their total length in bytes.
     pub bytes: u64,
 }
 
-/// A list of patterns made ready for [`prefilter_burst`].
+/// A list of patterns prepared for [`prefilter_burst`].
 #[derive(Debug)]
 pub struct RawPrefilter {
-    /// By [`index`].
+    /// Indexed by [`index`].
     kinds: [Kind; 8],
-    /// What each pattern wants of the ingress port; empty where none wants anything.
+    /// Ingress port that each pattern demands; empty if none demands one.
     ports: Box<[Port]>,
     patterns: Box<[Pattern]>,
 }
@@ -52,31 +52,31 @@ struct Port {
 
 /// One kind of common packet.
 #[derive(Debug)]
-#[repr(C)] // what each burst needs first
+#[repr(C)] // in the order in which a burst reads the fields
 struct Kind {
     l3: usize,
     least: usize,
-    /// The patterns that its packets can match, in their order.
+    /// The patterns that packets of this kind can match, in order.
     entries: Box<[Bits]>,
-    /// What makes a packet one of the kind.
+    /// The bits that make a packet one of this kind.
     itself: Bits,
 }
 
-/// Bits of a packet and what they are to be: those that make it one of a kind, and a pattern's.
+/// Bits of a packet with their wanted values: those of a kind and those of a pattern.
 #[derive(Debug)]
-#[repr(C)] // what every packet needs first
+#[repr(C)] // in the order in which the check of a packet reads the fields
 struct Bits {
     first: Window,
-    /// Where in the packet the windows begin.
+    /// Offsets of the windows in the packet.
     from: [u8; 2],
-    /// Whether there are bits in `second` that are not in `first`.
+    /// Whether `second` has bits that are not in `first`.
     two: bool,
     /// The pattern's number.
     pattern: u8,
     second: Window,
 }
 
-/// Some of them, that lie near each other.
+/// Masked bits of [`WIDTH`] consecutive bytes.
 #[derive(Debug)]
 #[repr(C, align(32))]
 struct Window {
@@ -84,12 +84,12 @@ struct Window {
     expect: [u8; WIDTH],
 }
 
-/// Bits of as many bytes of a packet as any kind has.
+/// Masked bits over the whole length that any kind looks at.
 #[derive(Clone, Copy)]
 struct Wanted {
     care: [u8; MOST],
     expect: [u8; MOST],
-    /// A bit for each byte of which there are some.
+    /// Bit n is set if byte n has masked bits.
     bytes: u128,
 }
 
@@ -102,7 +102,7 @@ impl Wanted {
         bytes: 0,
     };
 
-    /// Adds bits of a byte; None where they contradict those that are there.
+    /// Adds bits of one byte; None if they contradict those already there.
     fn and(&mut self, byte: usize, mask: u8, value: u8) -> Option<()> {
         let (care, expect) = (&mut self.care[byte], &mut self.expect[byte]);
         let both = *care & mask;
@@ -115,8 +115,8 @@ impl Wanted {
         Some(())
     }
 
-    /// In windows, none of which reaches behind the first `least` bytes; None where two do not hold
-    /// all.
+    /// Covers the bits with windows that do not reach beyond the first `least` bytes; None if two
+    /// windows are not enough.
     fn bits(&self, least: usize, pattern: u8) -> Option<Bits> {
         let window = |from: usize| {
             let (mut care, mut expect) = ([0; WIDTH], [0; WIDTH]);
@@ -139,8 +139,8 @@ impl Wanted {
     }
 }
 
-/// From where in a packet of a kind a byte of the mini keys comes: which of its bits are those of
-/// which byte, shifted to the left by so many bits (to the right where that is negative).
+/// Where a byte of the mini key comes from: its bits `keep` are bits of packet byte `from`, shifted
+/// left by `shift` (right if negative).
 struct Source {
     to: usize,
     keep: u8,
@@ -148,7 +148,7 @@ struct Source {
     shift: i8,
 }
 
-/// All of a kind, and what the bytes of its packets' mini keys are where they come from nowhere.
+/// Returns all sources for a kind, and the values of the mini key's bytes that have none.
 fn sources(tagged: bool, tcp: bool, six: bool) -> (Vec<Source>, [u8; KEY]) {
     let (l3, l4) = (l3(tagged), l4(tagged, six));
     let mut all = Vec::new();
@@ -156,7 +156,7 @@ fn sources(tagged: bool, tcp: bool, six: bool) -> (Vec<Source>, [u8; KEY]) {
         for byte in 0..len {
             let keep = match to + byte {
                 at::TCP_FLAGS => 0x0f,
-                // The bit of the tag's presence.
+                // All but the bit that says a tag is present.
                 at::VLAN_TCI => 0xef,
                 _ => 0xff,
             };
@@ -195,7 +195,7 @@ fn sources(tagged: bool, tcp: bool, six: bool) -> (Vec<Source>, [u8; KEY]) {
     (all, fixed)
 }
 
-/// The bytes of a pattern's words.
+/// Returns the bytes of a pattern's words.
 fn bytes_of(words: &[u64; 8]) -> [u8; KEY] {
     let mut bytes = [0; KEY];
     for (to, word) in bytes.chunks_exact_mut(8).zip(words) {
@@ -205,7 +205,7 @@ fn bytes_of(words: &[u64; 8]) -> [u8; KEY] {
 }
 
 impl Kind {
-    /// None where windows do not reach.
+    /// Prepares the patterns for a kind; None if two windows do not cover one of them.
     fn new(patterns: &[Pattern], tagged: bool, tcp: bool, six: bool) -> Option<Kind> {
         let (l3, least) = (l3(tagged), least(tagged, tcp, six));
         let mut itself = Wanted::NOTHING;
@@ -229,8 +229,8 @@ impl Kind {
     }
 }
 
-/// What a packet of a kind is like that matches a pattern, but for its ingress port; None where
-/// there is no such packet.
+/// Returns the bits of a packet of a kind that matches the pattern, without its ingress port; None
+/// if there is no such packet.
 fn wanted(
     pattern: &Pattern,
     itself: &Wanted,
@@ -259,7 +259,8 @@ fn wanted(
 }
 
 impl RawPrefilter {
-    /// Makes patterns, at most [`Pattern::MOST`], ready.
+    /// Prepares patterns, at most [`Pattern::MOST`]; None if there are more or one needs more than
+    /// two windows.
     pub fn new(patterns: &[Pattern]) -> Option<RawPrefilter> {
         if patterns.len() > Pattern::MOST {
             return None;
@@ -290,7 +291,7 @@ impl RawPrefilter {
         })
     }
 
-    /// Those patterns, a bit each, that a packet from this port can match.
+    /// Returns the patterns that a packet from this port can match, as a bit set.
     #[inline(always)]
     fn fitting(&self, in_port: u32) -> u64 {
         if self.ports.is_empty() {
@@ -304,8 +305,8 @@ impl RawPrefilter {
     }
 }
 
-/// Does what [`super::read_burst`] does, but does not say what packets are like: `runs` gets their
-/// first patterns, and is emptied before. Also says how long the packets are.
+/// Matches the packets that [`super::read_burst`] would read, without storing mini keys. Clears
+/// `runs` and fills it with the packets' first patterns. Also returns the packets' lengths.
 #[inline]
 pub fn prefilter_burst<F: Frame>(
     frames: &[F],
@@ -313,12 +314,11 @@ pub fn prefilter_burst<F: Frame>(
     sorting: &RawPrefilter,
     runs: &mut Vec<Run>,
 ) -> (Read, Lengths) {
-    // SAFETY: only a variant that the processor has is ever used.
+    // SAFETY: `Variant::used` returns only a variant that the processor has.
     unsafe { sort_by(Variant::used(), frames, in_port, sorting, runs) }
 }
 
-/// [`prefilter_burst`] by a variant of one's own choice; where the processor does not have it, by
-/// the portable one.
+/// Like [`prefilter_burst`], with a given variant; uses the portable one if the processor lacks it.
 pub fn sort_burst_by<F: Frame>(
     variant: Variant,
     frames: &[F],
@@ -326,14 +326,14 @@ pub fn sort_burst_by<F: Frame>(
     sorting: &RawPrefilter,
     runs: &mut Vec<Run>,
 ) -> (Read, Lengths) {
-    // SAFETY: the processor has it.
+    // SAFETY: `or_portable` returns a variant that the processor has.
     unsafe { sort_by(variant.or_portable(), frames, in_port, sorting, runs) }
 }
 
-/// [`prefilter_burst`] by a variant.
+/// [`prefilter_burst`] with a given variant.
 ///
 /// # Safety
-/// The processor has it.
+/// The processor must have the variant.
 #[inline(always)]
 unsafe fn sort_by<F: Frame>(
     variant: Variant,
@@ -343,27 +343,28 @@ unsafe fn sort_by<F: Frame>(
     runs: &mut Vec<Run>,
 ) -> (Read, Lengths) {
     match variant {
-        // 32 bytes at a time are enough: wider registers would save nothing.
+        // 32 bytes at a time are enough: wider registers would not save anything.
         #[cfg(target_arch = "x86_64")]
         // SAFETY: the caller's promise; a processor with AVX-512 has AVX2.
         Variant::Avx512 | Variant::Avx2 => unsafe { avx2::sort(frames, in_port, sorting, runs) },
-        // SAFETY: every processor has what `Portable` needs.
+        // SAFETY: `Portable` needs nothing that a processor could lack.
         _ => unsafe { sort::<F, Portable>(frames, in_port, sorting, runs) },
     }
 }
 
-/// A way to compare packets with windows.
+/// An instruction set for comparing packets with windows.
 trait Compare {
-    /// Whether the bytes of a packet are not what a window wants.
+    /// Returns whether a packet's bytes differ from what the window wants.
     ///
     /// # Safety
-    /// From `bytes` on there are [`WIDTH`]. The processor has what the way needs.
+    /// [`WIDTH`] bytes must be readable from `bytes` on, and the processor must have the
+    /// instructions.
     unsafe fn differs(window: &Window, bytes: *const u8) -> bool;
 
-    /// [`matching`]: a function of its own, so that all it needs stays in registers.
+    /// Calls [`matching`], in a function of its own so that its values stay in registers.
     ///
     /// # Safety
-    /// As there, and the processor has what the way needs.
+    /// As for [`matching`]; the processor must have the instructions, too.
     unsafe fn matching<F: Frame, const TCP: bool, const SIX: bool, const TWO: bool>(
         frames: &[F],
         kind: &Kind,
@@ -371,13 +372,13 @@ trait Compare {
     ) -> (usize, Lengths);
 }
 
-/// How many of the first packets are sound packets of a kind that have these bits, and how long
-/// these are; `TWO` as they say. `first` and `second` say whether the bytes of a packet are not
-/// what the bits' windows want, and are only asked where there are as many as these have.
+/// Counts the leading packets that are valid, of a kind, and have these bits; returns their
+/// lengths, too. `TWO` is `bits.two`. `first` and `second` return whether a packet's bytes differ
+/// from the first and second window; they are called only if the packet has those bytes.
 ///
 /// # Safety
-/// `kind` is one of `TCP` and `SIX`, and `bits` are of `kind`: then its packets have the bytes that
-/// are looked at.
+/// `kind` must be a kind that `TCP` and `SIX` describe, and `bits` must belong to `kind`: then its
+/// packets have all bytes that are read.
 #[inline(always)]
 unsafe fn matching<F: Frame, const TCP: bool, const SIX: bool, const TWO: bool>(
     frames: &[F],
@@ -398,8 +399,8 @@ unsafe fn matching<F: Frame, const TCP: bool, const SIX: bool, const TWO: bool>(
         if first(at(from[0])) || TWO && second(at(from[1])) {
             break;
         }
-        // SAFETY: `head` is as long as packets of the kind are at least, and the caller says which
-        // that is.
+        // SAFETY: `head` has at least the bytes of the kind, and the caller promises that `TCP` and
+        // `SIX` describe that kind.
         if unsafe { judge::<TCP, SIX>(head, l3, len) }.is_none() {
             break;
         }
@@ -409,7 +410,7 @@ unsafe fn matching<F: Frame, const TCP: bool, const SIX: bool, const TWO: bool>(
     (count, lengths)
 }
 
-/// By words.
+/// Compares 64-bit words.
 struct Portable;
 
 impl Compare for Portable {
@@ -432,7 +433,7 @@ impl Compare for Portable {
         kind: &Kind,
         bits: &Bits,
     ) -> (usize, Lengths) {
-        // SAFETY: `matching` promises what it asks for.
+        // SAFETY: `matching` calls this only with enough bytes.
         let differs = |window, bytes| unsafe { Portable::differs(window, bytes) };
         let (first, second) = (&bits.first, &bits.second);
         // SAFETY: the caller's promise.
@@ -460,11 +461,11 @@ mod avx2 {
         sorting: &RawPrefilter,
         runs: &mut Vec<Run>,
     ) -> (Read, Lengths) {
-        // SAFETY: this function is only called where there is AVX2.
+        // SAFETY: this function is called only where the processor has AVX2.
         unsafe { super::sort::<F, Avx2>(frames, in_port, sorting, runs) }
     }
 
-    /// By registers of 32 bytes.
+    /// Compares 32-byte registers.
     struct Avx2;
 
     /// A window in registers.
@@ -478,7 +479,7 @@ mod avx2 {
         #[target_feature(enable = "avx2")]
         #[inline]
         fn new(window: &Window) -> Loaded {
-            // SAFETY: a window's parts are 32 bytes long, and aligned as it is.
+            // SAFETY: a window's parts are 32 bytes long and 32-byte aligned.
             unsafe {
                 Loaded {
                     care: _mm256_load_si256(window.care.as_ptr().cast()),
@@ -490,7 +491,7 @@ mod avx2 {
         /// [`Compare::differs`].
         ///
         /// # Safety
-        /// As there.
+        /// As for [`Compare::differs`].
         #[target_feature(enable = "avx2")]
         #[inline]
         unsafe fn differs(self, bytes: *const u8) -> bool {
@@ -523,7 +524,7 @@ mod avx2 {
     /// [`Compare::matching`].
     ///
     /// # Safety
-    /// As there.
+    /// As for [`Compare::matching`].
     #[inline(never)]
     #[target_feature(enable = "avx2")]
     unsafe fn matching<F: Frame, const TCP: bool, const SIX: bool, const TWO: bool>(
@@ -532,8 +533,7 @@ mod avx2 {
         bits: &Bits,
     ) -> (usize, Lengths) {
         let (first, second) = (Loaded::new(&bits.first), Loaded::new(&bits.second));
-        // SAFETY: the caller's promise; `super::matching` asks `differs` where there are as many
-        // bytes as that wants.
+        // SAFETY: the caller's promise; `super::matching` calls `differs` only with enough bytes.
         unsafe {
             super::matching::<F, TCP, SIX, TWO>(
                 frames,
@@ -546,27 +546,27 @@ mod avx2 {
     }
 }
 
-/// How far a burst has been sorted.
+/// A burst while it is being matched.
 struct Sorted<'a, F, C> {
     compare: PhantomData<C>,
     frames: &'a [F],
     sorting: &'a RawPrefilter,
-    /// Patterns that fit the ingress port.
+    /// Bit set of the patterns that fit the ingress port.
     fit: u64,
     runs: &'a mut Vec<Run>,
-    /// What the packets of the run that has not ended have found; None before the first.
+    /// The first pattern of the current run's packets; None before the first packet.
     found: Option<u8>,
-    /// What came before it, and all that has been sorted.
+    /// What was matched before the current run, and all that has been matched.
     before: Read,
     read: Read,
-    /// [`Lengths::most`] of all that has been sorted.
+    /// [`Lengths::most`] of all that has been matched.
     most: u64,
 }
 
-/// [`prefilter_burst`] by a way to compare.
+/// [`prefilter_burst`] with a given instruction set.
 ///
 /// # Safety
-/// The processor has what the way needs.
+/// The processor must have the instructions of `C`.
 #[inline(always)]
 unsafe fn sort<F: Frame, C: Compare>(
     frames: &[F],
@@ -588,7 +588,7 @@ unsafe fn sort<F: Frame, C: Compare>(
     };
     while let Some(frame) = frames.get(sorted.read.count) {
         let before = sorted.read.count;
-        // A burst is mostly of one kind: each is sorted as long as it lasts.
+        // A burst is mostly of one kind: match each kind for as long as it lasts.
         let kind = kind_of(frame.head());
         // SAFETY: the caller's promise.
         unsafe {
@@ -613,7 +613,7 @@ unsafe fn sort<F: Frame, C: Compare>(
     (read, Lengths { bytes, most })
 }
 
-/// The kind, by [`index`], that a packet may be one of.
+/// Returns the only kind, by [`index`], that the packet can be of.
 #[inline(always)]
 fn kind_of(head: &[u8]) -> Option<usize> {
     let front: &[u8; 28] = head.first_chunk()?;
@@ -632,11 +632,11 @@ fn kind_of(head: &[u8]) -> Option<usize> {
 }
 
 impl<F: Frame, C: Compare> Sorted<'_, F, C> {
-    /// Sorts packets of one kind, up to the first of another.
+    /// Matches packets of one kind, up to the first of another.
     ///
     /// # Safety
-    /// The kind, by [`index`], is one of `TCP` and `SIX`, and the processor has what the way to
-    /// compare needs.
+    /// `kind`, by [`index`], must be one that `TCP` and `SIX` describe, and the processor must have
+    /// the instructions of `C`.
     #[inline(always)]
     unsafe fn kind<const TCP: bool, const SIX: bool>(&mut self, kind: usize) {
         let Some(kind) = self.sorting.kinds.get(kind) else {
@@ -650,7 +650,7 @@ impl<F: Frame, C: Compare> Sorted<'_, F, C> {
             _ => (&kind.itself, &[][..]),
         };
         loop {
-            // Packets mostly come as they are expected: in a loop of its own that stays in
+            // Most packets match the first pattern that fits: a separate loop for them stays in
             // registers.
             let next = &self.frames[self.read.count..];
             // SAFETY: the caller's promise; these bits are of this kind.
@@ -693,7 +693,7 @@ impl<F: Frame, C: Compare> Sorted<'_, F, C> {
         }
     }
 
-    /// Sorts packets of other common kinds that come next; whether there were any.
+    /// Matches the following packets of other common kinds; returns whether there were any.
     #[inline(never)]
     fn others(&mut self, in_port: u32) -> bool {
         let (sorting, before) = (self.sorting, self.read.count);
@@ -704,22 +704,22 @@ impl<F: Frame, C: Compare> Sorted<'_, F, C> {
         self.read.count > before
     }
 
-    /// Whether the bytes of a packet are not so.
+    /// Returns whether a packet's bytes differ from `bits`.
     ///
     /// # Safety
-    /// There are as many bytes as packets of the bits' kind have at least. The processor has what
-    /// the way to compare needs.
+    /// There must be as many bytes as packets of the bits' kind have at least, and the processor
+    /// must have the instructions of `C`.
     #[inline(always)]
     unsafe fn differ(bits: &Bits, bytes: *const u8) -> bool {
         let at = |from: u8| bytes.wrapping_add(from.into());
         let [first, second] = bits.from;
-        // SAFETY: the caller's promise: windows do not reach behind these bytes.
+        // SAFETY: the caller's promise: windows do not reach beyond these bytes.
         unsafe {
             C::differs(&bits.first, at(first)) || bits.two && C::differs(&bits.second, at(second))
         }
     }
 
-    /// The next packets, which are so long, have this pattern.
+    /// Records that the next `count` packets, of these lengths, match pattern `found` first.
     #[inline(always)]
     fn meet(&mut self, count: usize, lengths: Lengths, found: u8) {
         if count != 0 && self.found != Some(found) {
@@ -731,7 +731,7 @@ impl<F: Frame, C: Compare> Sorted<'_, F, C> {
         self.most |= lengths.most;
     }
 
-    /// The run has ended.
+    /// Ends the current run.
     #[inline(always)]
     fn end_run(&mut self) {
         if let Some(found) = self.found {

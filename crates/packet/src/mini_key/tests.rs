@@ -1,5 +1,5 @@
-//! Every variant that the processor at hand has against the portable reading, on packets that are
-//! common, odd and broken; and that against the parser.
+//! Compares every variant that the processor has with the portable one, and that with the parser,
+//! on common, unusual and broken packets.
 
 use super::*;
 use crate::HeapFrame;
@@ -39,7 +39,7 @@ fn common() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// Packets with a few bytes that are other ones, cut short or not.
+/// Packets of which some have a few bytes changed or are cut short.
 fn frames() -> impl Strategy<Value = Vec<HeapFrame>> {
     let kind = prop_oneof![4 => common().boxed(), 1 => packets().boxed()];
     let changes = prop_oneof![
@@ -60,8 +60,8 @@ fn frames() -> impl Strategy<Value = Vec<HeapFrame>> {
     proptest::collection::vec(one, 0..8)
 }
 
-/// Packets of TCP and UDP in turns, tagged or not, some of which state a length, a protocol or a
-/// data offset that does not hold.
+/// Packets of TCP and UDP, alternating, tagged or not; some have an invalid length, protocol or
+/// data offset.
 fn in_turns() -> impl Strategy<Value = Vec<HeapFrame>> {
     let broken = prop_oneof![
         24 => Just(None),
@@ -113,8 +113,7 @@ fn patterns() -> impl Strategy<Value = Vec<Pattern>> {
     proptest::collection::vec(one, 0..5)
 }
 
-/// A pattern made after a packet that there is: some bits of some fields, of which one may be
-/// another.
+/// A pattern made from some bits of some fields of a generated packet, of which one may be changed.
 #[derive(Debug)]
 struct Model {
     packet: usize,
@@ -173,7 +172,7 @@ impl Model {
     }
 }
 
-/// Neighbours with the same first pattern.
+/// Groups consecutive packets with the same first pattern.
 fn runs_of(frames: &[HeapFrame], found: &[u8]) -> Vec<Run> {
     let mut runs: Vec<Run> = Vec::new();
     for (frame, found) in frames.iter().zip(found) {
@@ -269,7 +268,7 @@ proptest! {
     }
 }
 
-/// The common kinds are taken as such, tagged or not, and tell their layers; others are not.
+/// Common kinds are read, tagged or not, with the right offsets of their layers; others are not.
 #[test]
 fn these_kinds_are_common_and_those_are_not() {
     let ethernet = |tagged| {
@@ -312,7 +311,7 @@ fn these_kinds_are_common_and_those_are_not() {
         let mut words = [0; MINI_KEY_WORDS];
         parse::mini_key(&bytes, bytes.len(), 1, &mut words).is_some()
     };
-    // The whole packet's length has 16 bits here.
+    // The IP packet's length must fit 16 bits.
     assert!(large(0xffff - 48));
     assert!(!large(0xffff - 47));
 }

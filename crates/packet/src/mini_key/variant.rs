@@ -1,13 +1,13 @@
-//! Which code reads bursts, and which looks them up where that is vector code too: the ranks of
-//! decision trees' leaves and the ways down tries.
+//! Which instruction set is used to read bursts and, where lookups have vector code (decision
+//! trees' leaves, tries), to look them up.
 
 use std::fmt;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// The environment variable that names the variant to be used, for tests and diagnosis.
+/// Environment variable that names the variant to use, for tests and diagnosis.
 pub const ASKED_BY: &str = "SLUICE_VECTOR";
 
-/// Code for an instruction set. All variants do the same.
+/// An implementation for one instruction set. All variants return the same results.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum Variant {
@@ -19,14 +19,14 @@ pub enum Variant {
     Avx512 = 3,
 }
 
-/// The variant that is used; 0 until the first burst, or the first lookup of one.
+/// The variant in use; 0 until the first burst or lookup of one.
 static USED: AtomicU8 = AtomicU8::new(0);
 
 impl Variant {
-    /// All, the fastest last.
+    /// All variants, the fastest last.
     pub const ALL: [Variant; 3] = [Variant::Portable, Variant::Avx2, Variant::Avx512];
 
-    /// The name by which [`ASKED_BY`] asks for it.
+    /// Returns the value of [`ASKED_BY`] that selects it.
     pub fn name(self) -> &'static str {
         match self {
             Variant::Portable => "portable",
@@ -35,12 +35,12 @@ impl Variant {
         }
     }
 
-    /// The variant of this name.
+    /// Returns the variant of this name.
     pub fn of_name(name: &str) -> Option<Variant> {
         Variant::ALL.into_iter().find(|one| one.name() == name)
     }
 
-    /// Whether the processor has it.
+    /// Returns whether the processor has it.
     #[inline]
     pub fn is_there(self) -> bool {
         match self {
@@ -54,7 +54,7 @@ impl Variant {
         }
     }
 
-    /// This one where the processor has it, else the portable one.
+    /// Returns this variant if the processor has it, else the portable one.
     pub(super) fn or_portable(self) -> Variant {
         if self.is_there() {
             self
@@ -63,8 +63,8 @@ impl Variant {
         }
     }
 
-    /// The one that is used: the fastest that the processor has, or what [`ASKED_BY`] has asked for
-    /// if it has that.
+    /// Returns the variant in use: the one that [`ASKED_BY`] names, if the processor has it, else
+    /// the fastest that it has.
     #[inline(always)]
     pub fn used() -> Variant {
         match USED.load(Ordering::Relaxed) {
@@ -83,8 +83,8 @@ impl Variant {
         chosen
     }
 
-    /// The one of this name, where there is such a one and the processor has it; otherwise the
-    /// fastest that it has.
+    /// Returns the variant of this name if it exists and the processor has it, else the fastest
+    /// that it has.
     fn for_wish(name: Option<&str>) -> Variant {
         let wished = name.and_then(Variant::of_name);
         let fastest = || Variant::ALL.into_iter().rfind(|one| one.is_there());

@@ -1,13 +1,13 @@
-//! The parser for every packet: one header after the other.
+//! The parser for every packet: header by header.
 
 use super::{HEADERS_LIMIT, Layers, Malformed};
 use crate::key::{FlowKey, WordSet, at};
 
-/// Bit of a TCI in the key: there is a tag.
+/// Bit of a TCI in the key that says there is a tag.
 pub const VLAN_PRESENT: u16 = 0x1000;
 /// The Ethertype of frames that have none (802.2 without SNAP).
 pub const ETH_TYPE_NONE: u16 = 0x05ff;
-/// Numbers below are lengths (IEEE 802.3 clause 3.2.6).
+/// Smaller numbers are lengths (IEEE 802.3 clause 3.2.6).
 pub const ETH_TYPE_MIN: u16 = 0x0600;
 
 /// Provider backbone bridges' service tag (IEEE 802.1Q table 9-1).
@@ -29,25 +29,26 @@ mod extension {
     pub const OUT_OF_ORDER: u16 = 1 << 8;
 }
 
-/// The bytes still ahead.
+/// The bytes that are still to be read.
 struct Reader<'a> {
     head: &'a [u8],
-    /// Where the next header begins.
+    /// Offset of the next header.
     at: usize,
-    /// Where the enclosing layer ends.
+    /// Offset of the enclosing layer's end.
     end: usize,
 }
 
-/// Why bytes could not be had.
+/// Why bytes are not available.
 enum Missing {
-    /// The enclosing layer, or what is read of a frame at all, ends before.
+    /// The enclosing layer, or the part of a frame that is searched for headers, ends before them.
     Short,
-    /// They lie beyond the bytes at hand.
+    /// They lie beyond the bytes at hand (the first segment).
     Split,
 }
 
 impl Missing {
-    /// The reason, where `short` is the header's own for a packet that ends too early.
+    /// Returns the reason for a packet to be malformed; `short` is the header's own reason for a
+    /// packet that ends too early.
     fn reason(self, short: Malformed) -> Malformed {
         match self {
             Missing::Short => short,
@@ -61,7 +62,7 @@ impl<'a> Reader<'a> {
         self.end - self.at
     }
 
-    /// The next `n` bytes, without going on.
+    /// Returns the next `n` bytes without advancing.
     #[inline(always)]
     fn peek(&self, n: usize) -> Result<&'a [u8], Missing> {
         if n > self.left() || self.at + n > HEADERS_LIMIT {
@@ -88,7 +89,7 @@ fn copy(key: &mut FlowKey, offset: usize, bytes: &[u8]) {
     key.bytes_mut()[offset..offset + bytes.len()].copy_from_slice(bytes);
 }
 
-/// See [`super::parse`]; `vlan_limit` tags are read.
+/// Implements [`super::parse`]; reads `vlan_limit` tags.
 pub fn extract(
     head: &[u8],
     total_len: usize,
@@ -118,7 +119,7 @@ pub fn extract(
     layers
 }
 
-/// See [`super::innermost`]. Every header on the way is at least 4 bytes long, so the walk ends.
+/// Implements [`super::innermost`]. Every header has at least 4 bytes, so the walk ends.
 pub fn innermost(head: &[u8], total_len: usize, key: &mut FlowKey) -> Layers {
     key.clear(WordSet::MINI_KEY);
     let mut layers = Layers {
@@ -138,7 +139,7 @@ pub fn innermost(head: &[u8], total_len: usize, key: &mut FlowKey) -> Layers {
     };
     let mut result = packet.ethernet(&mut reader, u8::MAX);
     while result.is_ok() && packet.key.u16(at::ETH_TYPE) == PBB {
-        // The customer's addresses are an Ethernet header's first bytes.
+        // The customer's addresses are the first bytes of an Ethernet header.
         reader.at -= 12;
         packet.key.set_u16(at::ETH_TYPE, 0);
         packet.layers.vlans = 0;
@@ -148,12 +149,12 @@ pub fn innermost(head: &[u8], total_len: usize, key: &mut FlowKey) -> Layers {
     layers
 }
 
-/// Where results go.
+/// Where results are stored.
 struct Packet<'k> {
     key: &'k mut FlowKey,
     layers: &'k mut Layers,
     needed: WordSet,
-    /// Whether what lies behind MPLS labels is read too.
+    /// Whether to read what follows MPLS labels, too.
     through: bool,
 }
 
@@ -195,8 +196,8 @@ impl Packet<'_> {
         }
     }
 
-    /// The service tag (IEEE 802.1Q clause 9.7): priority, use-customer-address bit, service, and
-    /// the customer's addresses. What the customer's frame holds is not read.
+    /// Reads the service tag (IEEE 802.1Q clause 9.7): priority, use-customer-address bit, service,
+    /// and the customer's addresses. Does not read the customer's frame.
     fn pbb(&mut self, reader: &mut Reader) -> Result<(), Malformed> {
         let tag = reader
             .take(16)
@@ -206,7 +207,7 @@ impl Packet<'_> {
         Ok(())
     }
 
-    /// Labels up to the bottom of the stack; nothing behind them is read.
+    /// Reads labels up to the bottom of the stack, and nothing behind them.
     fn mpls(&mut self, reader: &mut Reader) -> Result<(), Malformed> {
         let places = [at::MPLS_LSE, at::MPLS_LSE1, at::MPLS_LSE2];
         let mut depth = 0;
@@ -234,7 +235,8 @@ impl Packet<'_> {
         }
     }
 
-    /// Labels do not say what they carry; an IP header says it by its version.
+    /// Reads the IP header behind labels. Labels do not say what they carry; the version field of
+    /// an IP header does.
     fn behind_labels(&mut self, reader: &mut Reader) -> Result<(), Malformed> {
         let Ok(first) = reader.peek(1) else {
             return Ok(());
@@ -252,7 +254,7 @@ impl Packet<'_> {
         }
     }
 
-    /// ARP and RARP for Ethernet and IPv4; other kinds have no fields.
+    /// Reads ARP and RARP for Ethernet and IPv4; other kinds have no fields.
     fn arp(&mut self, reader: &mut Reader) -> Result<(), Malformed> {
         let arp = reader
             .take(28)
@@ -279,7 +281,7 @@ impl Packet<'_> {
             return Err(Malformed::Ipv4HeaderLength);
         }
         let length = usize::from(be16(header, 2));
-        // More than 64 KiB behind the packet is no padding; Open vSwitch cannot count it.
+        // More than 64 KiB behind the packet is not padding; Open vSwitch cannot count it.
         if length > reader.left() || length < header_len || reader.left() - length > 0xffff {
             return Err(Malformed::Ipv4TotalLength);
         }
@@ -338,8 +340,8 @@ impl Packet<'_> {
         self.transport(reader, protocol)
     }
 
-    /// Goes over extension headers; the protocol of what follows, which is 44 in later fragments.
-    /// Every header has at least 8 bytes, so the walk ends.
+    /// Skips extension headers and returns the protocol of what follows, which is 44 in later
+    /// fragments. Every header has at least 8 bytes, so the walk ends.
     fn extensions(
         &mut self,
         reader: &mut Reader,
@@ -363,7 +365,7 @@ impl Packet<'_> {
                 51 => (usize::from(header[1]) + 2) * 4,
                 _ => (usize::from(header[1]) + 1) * 8,
             };
-            // An authentication header of a stated length 0 is 8 bytes as well.
+            // An authentication header with a length field of 0 has 8 bytes, too.
             if let Err(missing) = reader.take(length) {
                 break Err(broken(missing));
             }
@@ -393,8 +395,8 @@ impl Packet<'_> {
             .take(length)
             .map_err(|missing| missing.reason(Malformed::Transport))?;
         if protocol == 6 {
-            // A data offset inside the header, or past the segment, makes the whole void, as in
-            // Open vSwitch.
+            // A data offset that is too small, or past the segment, makes the transport header
+            // invalid, as in Open vSwitch.
             let options = (usize::from(header[12] >> 4) * 4).checked_sub(length);
             if options.is_none_or(|options| options > reader.left()) {
                 return Err(Malformed::Transport);
@@ -419,8 +421,8 @@ impl Packet<'_> {
         Ok(())
     }
 
-    /// Target and link-layer addresses. A second address of one kind makes the whole void, as in
-    /// Open vSwitch.
+    /// Reads target and link-layer addresses. A second address of one kind invalidates all of them,
+    /// as in Open vSwitch.
     fn neighbour(&mut self, reader: &mut Reader) -> Result<(), Malformed> {
         let target = match reader.take(16) {
             Ok(target) => target,
@@ -433,7 +435,7 @@ impl Packet<'_> {
         while reader.left() >= 8 {
             let option = match reader.peek(8) {
                 Ok(option) => option,
-                Err(Missing::Short) => break, // farther than headers are read
+                Err(Missing::Short) => break, // beyond the limit for headers
                 Err(Missing::Split) => return Err(Malformed::Split),
             };
             let length = usize::from(option[1]) * 8;
@@ -467,7 +469,7 @@ impl Packet<'_> {
     }
 }
 
-/// The Ethertype behind an 802.2 LLC and SNAP header; the reader goes past it where there is one.
+/// Reads the Ethertype of an 802.2 LLC and SNAP header; advances past it if there is one.
 fn snap(reader: &mut Reader) -> Result<u16, Malformed> {
     let header = match reader.peek(8) {
         Ok(header) => header,
@@ -486,13 +488,13 @@ fn snap(reader: &mut Reader) -> Result<u16, Malformed> {
     })
 }
 
-/// Which extension headers were met, and whether in the order of RFC 8200 section 4.1.
+/// The extension headers met, and whether they were in the order of RFC 8200 section 4.1.
 #[derive(Default)]
 struct Extensions {
     bits: u16,
-    /// Place in the order of the last one.
+    /// Rank in that order of the last one.
     last: u8,
-    /// Destination options met.
+    /// Number of destination options headers met.
     destinations: u8,
 }
 
@@ -511,7 +513,7 @@ impl Extensions {
         };
         let mut repeated = self.bits & bit != 0;
         if bit == DESTINATION {
-            // Once before a routing header and once at the end.
+            // Allowed once before a routing header and once at the end.
             repeated = self.destinations >= 2;
             self.destinations = self.destinations.saturating_add(1);
             if self.last >= 2 {

@@ -1,9 +1,9 @@
-//! The common kinds beside IPv4: IPv6 and ARP.
+//! The common kinds other than IPv4: IPv6 and ARP.
 //!
-//! A packet of IPv6 without extension headers with a whole header of TCP, UDP or ICMPv6, or of ARP
-//! for Ethernet and IPv4, tells its mini keys as one of IPv4 does. What it tells beside them
-//! ([`MoreWords`]) is read only by those who look at it. Neighbour discovery is left to `general`,
-//! which reads its options.
+//! A packet of IPv6 without extension headers and with a complete TCP, UDP or ICMPv6 header, or of
+//! ARP for Ethernet and IPv4, has a mini key like one of IPv4. Its other fields ([`MoreWords`]) are
+//! read only where rules look at them. Neighbour discovery is left to `general`, which reads its
+//! options.
 
 use super::{
     ETHERNET_LEN, Ethernet, Extent, IPV6_LEN, LOW_48, MINI_KEY_WORDS, Network, ethernet, load,
@@ -14,10 +14,10 @@ const IPV6: u16 = 0x86dd_u16.swap_bytes();
 const ARP: u16 = 0x0806_u16.swap_bytes();
 const ARP_LEN: usize = 28;
 
-/// [`super::common_words`] of IPv6 and ARP: Ethernet, at most one VLAN tag, and either IPv6 without
-/// extension headers and a whole header of TCP, UDP, or ICMPv6 that is not neighbour discovery, or
-/// ARP for Ethernet and IPv4.
-#[inline(never)] // so that the common case is as short as without it
+/// Like [`super::common_words`], for IPv6 and ARP: Ethernet, at most one VLAN tag, and either IPv6
+/// without extension headers and with a complete header of TCP, UDP, or ICMPv6 other than neighbour
+/// discovery, or ARP for Ethernet and IPv4.
+#[inline(never)] // keeps the common case short
 pub fn other_words(
     head: &[u8],
     total_len: usize,
@@ -48,8 +48,8 @@ pub fn other_words(
     Some(Extent::new(l3, told.network, told.length))
 }
 
-/// What a packet tells behind its Ethernet header: words 1 and 2 of its key as little-endian
-/// numbers, and the flags in word 3.
+/// Fields behind the Ethernet header: words 1 and 2 of the key as little-endian numbers, and the
+/// flags in word 3.
 struct Told {
     addresses: u64,
     transport: u64,
@@ -62,8 +62,8 @@ struct Told {
 fn ipv6(packet: &[u8], left: usize) -> Option<Told> {
     let header: &[u8; IPV6_LEN] = packet.first_chunk()?;
     let payload = usize::from(u16::from_be_bytes([header[4], header[5]]));
-    // A negative difference wraps to a large one. More than 64 KiB behind the packet is no padding,
-    // and a packet of more than 64 KiB none for an `Extent`.
+    // A negative difference wraps to a large one. More than 64 KiB behind the packet is not
+    // padding, and an `Extent` cannot express a packet of more than 64 KiB.
     let padding = left.wrapping_sub(IPV6_LEN + payload);
     let length = u16::try_from(IPV6_LEN + payload).ok()?;
     if padding > 0xffff {
@@ -126,19 +126,18 @@ fn arp(packet: &[u8], left: usize) -> Option<Told> {
     })
 }
 
-/// What packets of IPv6 and ARP tell beside their mini keys: IPv6 addresses and label, ARP's
-/// hardware addresses. All other words that are filled from packets are zero in packets of
-/// the common kinds.
+/// Fields of IPv6 and ARP packets that the mini key lacks: IPv6 addresses and label, ARP hardware
+/// addresses. All other words that are filled from packets are zero for the common kinds.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(align(64))]
 pub struct MoreWords([u64; 8]);
 
-/// The first words of both runs that it holds.
+/// The first words of the two runs that it holds.
 const IPV6_ADDRESSES: usize = at::IPV6_SRC / 8;
 const HARDWARE: usize = at::ARP_SHA / 8;
 const _: () = assert!(at::ARP_THA / 8 == HARDWARE + 1 && at::IPV6_LABEL / 8 == HARDWARE + 2);
 
-/// Where it holds each word of the key; 7, which is always zero, for others.
+/// Index at which it holds each word of the key; 7, which is always zero, for others.
 static PLACES: [u8; WORDS] = {
     let mut places = [7; WORDS];
     let mut at = 0;
@@ -150,10 +149,10 @@ static PLACES: [u8; WORDS] = {
 };
 
 impl MoreWords {
-    /// Which words.
+    /// The words that it holds.
     pub const WORDS: WordSet = WordSet(0b1111 << IPV6_ADDRESSES | 0b111 << HARDWARE);
 
-    /// The same, in the order in which it holds them.
+    /// The same words, in the order in which they are stored.
     const NUMBERS: [usize; 7] = [
         IPV6_ADDRESSES,
         IPV6_ADDRESSES + 1,
@@ -164,11 +163,11 @@ impl MoreWords {
         HARDWARE + 2,
     ];
 
-    /// Those of a packet of IPv4.
+    /// The additional words of an IPv4 packet.
     pub const ZERO: MoreWords = MoreWords([0; 8]);
 
-    /// Those of a packet whose mini keys have been read.
-    #[inline(never)] // so that those who read IPv4 are as short as without it
+    /// Reads the additional words of a packet whose mini key has been read.
+    #[inline(never)] // keeps callers short that read IPv4
     pub fn of(head: &[u8], extent: Extent) -> MoreWords {
         let mut words = [0; 8];
         let Some(packet) = head.get(extent.l3().into()..) else {
@@ -195,13 +194,14 @@ impl MoreWords {
         MoreWords(words)
     }
 
-    /// A word of the key, by its number; zero for words that are not [`MoreWords::WORDS`].
+    /// Returns a word of the key by its number; zero for words that are not in
+    /// [`MoreWords::WORDS`].
     #[inline(always)]
     pub fn word(&self, number: usize) -> u64 {
         self.0[usize::from(PLACES[number % WORDS]) % 8]
     }
 
-    /// Writes them to a key.
+    /// Writes the words to a key.
     #[inline]
     pub fn fill(&self, key: &mut FlowKey) {
         for (number, word) in MoreWords::NUMBERS.iter().zip(&self.0) {

@@ -1,5 +1,5 @@
-//! The parser against a twin that reads headers through their views, on packets that are sound, odd
-//! and broken.
+//! Compares the parser with a reference that reads headers through their views, on valid, unusual
+//! and broken packets.
 
 use super::twin::twin;
 use super::*;
@@ -8,7 +8,7 @@ use crate::frame::HeapFrame;
 use crate::key::at;
 use proptest::prelude::*;
 
-/// Sound packets of every kind that is parsed.
+/// Valid packets of every kind that is parsed.
 pub fn packets() -> impl Strategy<Value = Vec<u8>> {
     let tags = proptest::collection::vec(
         (prop_oneof![Just(0x8100u16), Just(0x88a8)], any::<u16>()),
@@ -114,7 +114,7 @@ pub fn packets() -> impl Strategy<Value = Vec<u8>> {
     )
 }
 
-/// The same, with bytes changed, cut off or added.
+/// The same packets with bytes changed, removed or added.
 pub fn broken_packets() -> impl Strategy<Value = Vec<u8>> {
     let changes = proptest::collection::vec((0..120usize, any::<u8>()), 0..4);
     let length = prop_oneof![3 => Just(None), 2 => (0..150usize).prop_map(Some)];
@@ -131,7 +131,7 @@ pub fn broken_packets() -> impl Strategy<Value = Vec<u8>> {
     })
 }
 
-/// The words that matter, by name of their number.
+/// Returns the words of the set with their numbers.
 fn chosen(key: &FlowKey, words: WordSet) -> Vec<(usize, u64)> {
     words
         .iter()
@@ -157,7 +157,7 @@ proptest! {
         prop_assert_eq!(chosen(&key, words), chosen(&expected, words));
         prop_assert_eq!(layers, expected_layers);
         if limit == 1 {
-            // The same with the common case in front.
+            // The same through the common case.
             let mut key = FlowKey { words: [0xaaaa_aaaa_aaaa_aaaa; crate::key::WORDS] };
             let layers = parse(&bytes, bytes.len(), in_port, needed, &mut key);
             prop_assert_eq!(chosen(&key, words), chosen(&expected, words));
@@ -273,8 +273,7 @@ fn headers_beyond_the_limit_are_not_reached() {
 
 #[test]
 fn payload_that_looks_like_a_long_neighbour_option_is_no_reason_to_drop() {
-    // An option of 255 * 8 bytes reaches beyond what is read of headers, though not beyond the
-    // packet.
+    // An option of 255 * 8 bytes reaches beyond the limit for headers, but not beyond the packet.
     let mut payload = vec![0; 4000];
     payload[..2].copy_from_slice(&[9, 255]);
     let bytes = Builder::ethernet([1; 6], [2; 6])

@@ -1,5 +1,5 @@
-//! The obvious parser, which tests and the fuzz target hold the fast one to: header after header
-//! through their views, all packet words at once.
+//! Reference parser for tests and the fuzz target: header by header through views, all packet words
+//! at once.
 
 use super::{Layers, Malformed};
 use crate::key::{FlowKey, at};
@@ -7,8 +7,8 @@ use crate::wire::{
     Arp, Ethernet, Icmp, Ipv4, Ipv6, Ipv6Extension, Ipv6Fragment, Mpls, Pbb, Snap, Tcp, Vlan,
 };
 
-/// All packet words and the layers of a frame that is in one piece and at most
-/// [`super::HEADERS_LIMIT`] bytes long.
+/// Returns all packet words and the layers of a frame that is contiguous and has at most
+/// [`super::HEADERS_LIMIT`] bytes.
 pub fn twin(bytes: &[u8], in_port: u32, vlan_limit: u8) -> (FlowKey, Layers) {
     let mut key = FlowKey::ZERO;
     key.set_u32(at::IN_PORT, in_port);
@@ -184,7 +184,7 @@ fn twin_ipv6(bytes: &[u8], key: &mut FlowKey, layers: &mut Layers) -> Result<(),
     twin_transport(rest, protocol, key, layers)
 }
 
-/// OpenFlow 1.3.5 section 7.2.3.9 by counting and comparing ranks pairwise.
+/// Implements OpenFlow 1.3.5 section 7.2.3.9 by counting headers and comparing ranks pairwise.
 fn twin_extension_bits(chain: &[u8]) -> u16 {
     let bit = |kind: u8| match kind {
         59 => Some(0),
@@ -273,7 +273,7 @@ fn twin_transport(
     );
     for (kind, place) in [(1, at::ARP_SHA), (2, at::ARP_THA)] {
         let mut of_kind = addresses.iter().filter(|address| address.0 == kind);
-        // Zero addresses do not count as given.
+        // Zero addresses do not count.
         let given = of_kind.clone().filter(|address| address.1 != [0; 6]);
         let first = of_kind.clone().position(|address| address.1 != [0; 6]);
         if first.is_some_and(|first| of_kind.clone().count() > first + 1) {

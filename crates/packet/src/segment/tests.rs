@@ -1,4 +1,4 @@
-//! Segments against the frame they were cut from.
+//! Compares segments with the frame they were cut from.
 
 use super::*;
 use crate::build::Builder;
@@ -8,8 +8,8 @@ use crate::parse::PACKET_WORDS;
 use crate::wire::{Ipv4, Tcp};
 use proptest::prelude::*;
 
-/// A frame as a local sender hands it over: lengths of the whole, the pseudo header's sum, in
-/// pieces.
+/// A frame as a local sender passes it: lengths of the whole, the pseudo header's sum in the
+/// checksum field, in several segments.
 #[derive(Debug, Clone)]
 struct Large {
     tags: usize,
@@ -120,7 +120,7 @@ proptest! {
         } else {
             count > 128
         };
-        // Who leaves it to a device asks the same, but for padding, which counts there.
+        // A device is asked the same, except that it counts padding, too.
         let judged = asks_too_much(&large.frame());
         prop_assert!(judged == refused || judged && large.padding > 0);
         if refused {

@@ -1,7 +1,7 @@
-//! Outer headers of received frames: checked, read and removed.
+//! Checks, reads and removes the outer headers of received frames.
 //!
-//! Nothing here trusts a byte: every length is held against what is around it before it is used, so
-//! that an inner packet never reaches beyond its outer packet, nor that beyond the frame.
+//! Every length is checked against what encloses it before it is used, so that an inner packet
+//! never extends beyond its outer packet, nor that beyond the frame.
 
 use super::{
     Addresses, ETHERNET_BRIDGING, GBP_FLAGS, GENEVE_OAM, GRE_CHECKSUM, GRE_KEY, GRE_SEQUENCE,
@@ -13,10 +13,10 @@ use crate::checksum::{self, Sum};
 use crate::frame::{Frame, Gso};
 use crate::parse::{ETH_TYPE_MIN, ETHERNET_LEN, HEADERS_LIMIT, IPV4_LEN, IPV6_LEN, TAG_LEN};
 
-/// VXLAN's and GTP-U's header, and Geneve's without options.
+/// Length of the header of VXLAN and GTP-U, and of Geneve without options.
 const TUNNEL_LEN: usize = 8;
 
-/// Why a frame is refused by its tunnel: it is to be dropped and counted.
+/// Why a tunnel refuses a frame, which is then dropped and counted.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 #[error("{}", self.name())]
 #[repr(u8)]
@@ -31,22 +31,22 @@ pub enum Reason {
     IpChecksum,
     /// An IP fragment: tunnels do not reassemble.
     Fragment,
-    /// IPv6 extension headers reach beyond the packet, or there are more than are looked at.
+    /// IPv6 extension headers extend beyond the packet, or there are more than are searched.
     Ipv6Extension,
     /// UDP length below 8 bytes or beyond the IP packet.
     UdpLength,
     /// Wrong checksum of UDP or GRE.
     Checksum,
-    /// Flags or a version that must not be, in the tunnel's header.
+    /// Invalid flags or version in the tunnel's header.
     Flags,
     /// GTP-U length below that of its header or beyond the UDP packet.
     Length,
-    /// Geneve options or GTP-U extension headers that reach beyond the packet or the first
-    /// [`HEADERS_LIMIT`] bytes, or an option that is not as long as the bridge's map says.
+    /// Geneve options or GTP-U extension headers that extend beyond the packet or the first
+    /// [`HEADERS_LIMIT`] bytes, or an option whose length is not that of the bridge's map.
     Options,
     /// A critical Geneve option that the bridge's map lacks.
     CriticalOption,
-    /// Carries something that the tunnel cannot give to a bridge.
+    /// Carries a payload that the tunnel cannot pass to a bridge.
     Payload,
     /// The inner packet is shorter than its first header.
     InnerShort,
@@ -55,7 +55,7 @@ pub enum Reason {
     /// The frame's partial checksum is neither the outer UDP header's nor inside the inner packet.
     PartialChecksum,
     /// The outer header says "congestion experienced", and the inner packet's endpoints do not
-    /// understand that.
+    /// support ECN.
     Congestion,
     /// No memory to move headers into the first segment.
     NoBuffer,
@@ -84,7 +84,7 @@ impl Reason {
         Reason::NoBuffer,
     ];
 
-    /// The name of its counter.
+    /// Returns the name of its counter.
     pub fn name(self) -> &'static str {
         match self {
             Reason::Short => "tunnel_short",
@@ -109,25 +109,25 @@ impl Reason {
     }
 }
 
-/// A frame's outer headers, and where its inner packet lies.
+/// What a frame's outer headers say, and where its inner packet is.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Decapsulated {
     /// What the outer headers say.
     pub info: TunnelInfo,
     /// What the inner packet is.
     pub payload: Payload,
-    /// First byte of the inner packet, from the start of the frame; up to here the frame lies in
-    /// its first segment. 0 where the frame stays as it is: a GTP-U message that is not a packet
-    /// of a user, which Open vSwitch, too, gives to the bridge with its outer headers.
+    /// First byte of the inner packet, from the start of the frame; all bytes before it are in the
+    /// first segment. 0 if the frame is to stay as it is: a GTP-U message other than a user's
+    /// packet, which Open vSwitch also passes to the bridge with its outer headers.
     pub start: usize,
-    /// The byte after its last, at most the frame's length.
+    /// The byte after its last one, at most the frame's length.
     pub end: usize,
     /// Where Geneve options begin and end.
     options: (u16, u16),
 }
 
 impl Decapsulated {
-    /// The Geneve options of the frame that was parsed, before [`decapsulate`]. None of other
+    /// Returns the Geneve options of the parsed frame, before [`decapsulate`]; none for other
     /// kinds.
     pub fn options<'f>(&self, frame: &'f impl Frame) -> GeneveOptions<'f> {
         let range = usize::from(self.options.0)..usize::from(self.options.1);
@@ -145,29 +145,29 @@ struct Outer {
     end: usize,
 }
 
-/// Reads the outer headers of a frame that came for a tunnel of this kind: Ethernet with at
-/// most two VLAN tags, IPv4 (options, which Open vSwitch refuses, are passed over) or IPv6, UDP or
-/// GRE, and the tunnel's own. The UDP destination port is not looked at: it has led the caller to
-/// the kind.
+/// Reads the outer headers of a frame that was received for a tunnel of this kind: Ethernet with at
+/// most two VLAN tags, IPv4 (options, which Open vSwitch refuses, are skipped) or IPv6, UDP or GRE,
+/// and the tunnel's own. The UDP destination port is not checked: the caller has chosen the kind by
+/// it.
 ///
-/// Headers are moved into the first segment where need be; nothing else is changed.
+/// Moves headers into the first segment if necessary; changes nothing else.
 ///
 /// A UDP checksum is verified unless it is 0 (also over IPv6, RFC 6935) or `Offload` says that it
-/// is valid; a GRE checksum always, since devices do not verify it. Neither is while a checksum of
-/// the frame, outer or inner, is still partial: then the bytes have not left this host.
+/// is valid; a GRE checksum always, since devices do not verify it. Neither is verified while a
+/// checksum of the frame, outer or inner, is still partial: then the bytes have not left this host.
 pub fn parse<F: Frame>(frame: &mut F, kind: TunnelKind) -> Result<Decapsulated, Reason> {
     let mut found = Decapsulated::default();
     parse_into(frame, kind, &mut found)?;
     Ok(found)
 }
 
-/// What most packets of VXLAN and Geneve have before the inner frame: Ethernet, IPv4 without
-/// options, UDP, 8 bytes of the tunnel's own.
+/// Length of the headers in front of the inner frame of most VXLAN and Geneve packets: Ethernet,
+/// IPv4 without options, UDP, 8 bytes of the tunnel's own.
 const COMMON: usize = ETHERNET_LEN + IPV4_LEN + UDP_LEN + 8;
 
-/// [`parse_into`] of what most packets are: VXLAN or Geneve over IPv4, whole, with neither options
-/// nor a UDP checksum, in one segment as far as that, of which nothing is left to be done. False,
-/// with `found` undefined, for all others, sound or not.
+/// [`parse_into`] for most packets: VXLAN or Geneve over IPv4, unfragmented, without options and
+/// UDP checksum, headers in one segment, no offload work. Returns false, with `found` undefined,
+/// for all others, valid or not.
 #[inline(always)]
 pub fn parse_quick<F: Frame>(frame: &F, kind: TunnelKind, found: &mut Decapsulated) -> bool {
     let offload = frame.offload();
@@ -179,13 +179,13 @@ pub fn parse_quick<F: Frame>(frame: &F, kind: TunnelKind, found: &mut Decapsulat
     };
     let word = |at: usize| u16::from_be_bytes([head[at], head[at + 1]]);
     let double = |at: usize| u32_at(head, at);
-    // The tunnel's first four bytes: flags and nothing else.
+    // The first four bytes of the tunnel's header: only flags.
     let wanted = match kind {
         TunnelKind::Vxlan { .. } => u32::from(VXLAN_VNI) << 24,
         TunnelKind::Geneve => u32::from(super::ETHERNET_BRIDGING),
         _ => return false,
     };
-    // Geneve's options are none, behind its header.
+    // Geneve: an empty range of options, behind the header.
     let options = match kind {
         TunnelKind::Geneve => (COMMON as u16, COMMON as u16),
         _ => (0, 0),
@@ -229,17 +229,17 @@ pub fn parse_quick<F: Frame>(frame: &F, kind: TunnelKind, found: &mut Decapsulat
     true
 }
 
-/// [`parse`] that writes what it finds to `found`, which is undefined after an error. A returned
-/// value would be put together by small stores and copied by wide loads, which wait for all of
-/// them: some ten cycles a packet.
+/// [`parse`] that writes its result to `found`, which is undefined after an error. A returned value
+/// would be assembled by small stores and copied by wide loads, which must wait for all of them:
+/// some ten cycles per packet.
 #[inline]
 pub fn parse_into<F: Frame>(
     frame: &mut F,
     kind: TunnelKind,
     found: &mut Decapsulated,
 ) -> Result<(), Reason> {
-    // What is still to be cut inside the tunnel stays whole; what was to be cut as outer packets
-    // has no tunnel's header in its later parts.
+    // A frame with an inner partial checksum is segmented inside the tunnel later. If outer packets
+    // were to be segmented, only the first segment would have the tunnel's header.
     let whole = frame.offload().gso != Gso::None;
     if whole && !frame.offload().partial_checksum {
         return Err(Reason::Segment);
@@ -281,7 +281,7 @@ pub fn parse_into<F: Frame>(
     Ok(())
 }
 
-/// The frame's first `len` bytes, moved into its first segment if need be.
+/// Returns the frame's first `len` bytes, moved into its first segment if necessary.
 #[inline(always)]
 fn head<F: Frame>(frame: &mut F, len: usize) -> Result<&[u8], Reason> {
     if frame.head().len() < len {
@@ -374,7 +374,7 @@ fn ipv4<F: Frame>(
     })
 }
 
-/// The sum over an IPv4 header; mostly of one without options.
+/// Returns the sum over an IPv4 header; most have no options.
 #[inline(always)]
 fn header_sum(header: &[u8]) -> u16 {
     let mut sum = Sum::new();
@@ -418,8 +418,8 @@ fn ipv6<F: Frame>(
     Ok(outer)
 }
 
-/// Passes over an IPv6 extension header: what follows it, and where. Linux's GRE puts one in front
-/// of its own, which limits nested tunnels (RFC 2473 section 4.1.1).
+/// Skips an IPv6 extension header; returns the protocol and offset of what follows. Linux's GRE
+/// puts one in front of its own header, which limits nested tunnels (RFC 2473 section 4.1.1).
 #[cold]
 fn extension<F: Frame>(
     frame: &mut F,
@@ -434,7 +434,7 @@ fn extension<F: Frame>(
     if !matches!(kind, HOP_BY_HOP | ROUTING | FRAGMENT | DESTINATION) {
         return Err(Reason::Protocol);
     }
-    // Each takes 8 bytes at least, so this bounds their number, too.
+    // Each has at least 8 bytes, so this bounds their number, too.
     if at + 8 > end.min(HEADERS_LIMIT) {
         return Err(Reason::Ipv6Extension);
     }
@@ -447,7 +447,7 @@ fn extension<F: Frame>(
         }
         return Ok((next, at + 8));
     }
-    // The destination address is not the last one while segments are left (RFC 8200 section 4.4).
+    // While segments are left, the destination address is not the final one (RFC 8200 section 4.4).
     if kind == ROUTING && header[3] != 0 {
         return Err(Reason::Protocol);
     }
@@ -476,7 +476,7 @@ fn udp<F: Frame>(frame: &mut F, outer: Outer, info: &mut TunnelInfo) -> Result<u
     if checksum == 0 && !offload.partial_checksum {
         return Ok(end);
     }
-    // A partial checksum may be 0 by chance where it is the outer header's own.
+    // The outer header's own partial checksum may be 0 by chance.
     if checksum != 0 || usize::from(offload.csum_start) == l4 {
         info.flags |= TunnelFlags::CSUM;
     }
@@ -505,7 +505,7 @@ fn udp<F: Frame>(frame: &mut F, outer: Outer, info: &mut TunnelInfo) -> Result<u
     }
 }
 
-/// The tunnel's header of `len` bytes at `at`, where it lies in the packet.
+/// Returns the tunnel's header, of `len` bytes at `at`, if the packet contains all of it.
 #[inline(always)]
 fn header<F: Frame>(frame: &mut F, at: usize, len: usize, end: usize) -> Result<&[u8], Reason> {
     if at + len > end {
@@ -514,7 +514,7 @@ fn header<F: Frame>(frame: &mut F, at: usize, len: usize, end: usize) -> Result<
     Ok(&head(frame, at + len)?[at..])
 }
 
-/// RFC 7348 section 5. As in Open vSwitch, bits that are reserved must be zero.
+/// Reads VXLAN (RFC 7348 section 5). As in Open vSwitch, reserved bits must be zero.
 #[inline(always)]
 fn vxlan<F: Frame>(
     frame: &mut F,
@@ -540,7 +540,7 @@ fn vxlan<F: Frame>(
     Ok(())
 }
 
-/// RFC 8926 section 3.4.
+/// Reads Geneve (RFC 8926 section 3.4).
 fn geneve<F: Frame>(frame: &mut F, at: usize, found: &mut Decapsulated) -> Result<(), Reason> {
     let bytes = header(frame, at, TUNNEL_LEN, found.end)?;
     let (version, length) = (bytes[0] >> 6, usize::from(bytes[0] & 0x3f) * 4);
@@ -564,12 +564,12 @@ fn geneve<F: Frame>(frame: &mut F, at: usize, found: &mut Decapsulated) -> Resul
     }
     set_id(found, vni >> 8);
     found.start = from + length;
-    // Extension headers and tags in front of them are no longer than `HEADERS_LIMIT` and a few.
+    // Fits 16 bits: `HEADERS_LIMIT` bounds the extension headers, and little precedes them.
     found.options = (from as u16, found.start as u16);
     Ok(())
 }
 
-/// RFC 2784, RFC 2890; RFC 7637 section 3.2.
+/// Reads GRE (RFC 2784, RFC 2890) and NVGRE (RFC 7637 section 3.2).
 fn gre<F: Frame>(
     frame: &mut F,
     at: usize,
@@ -622,8 +622,8 @@ fn gre<F: Frame>(
     Ok(())
 }
 
-/// TS 29.281 section 5. A packet of a user is of IPv4 or IPv6, as its first bits say. Open vSwitch
-/// looks neither at the version nor at the length, and knows no extension headers.
+/// Reads GTP-U (TS 29.281 section 5). The first bits of a user's packet tell IPv4 from IPv6. Open
+/// vSwitch checks neither version nor length, and does not know extension headers.
 fn gtpu<F: Frame>(frame: &mut F, at: usize, found: &mut Decapsulated) -> Result<(), Reason> {
     let bytes = header(frame, at, TUNNEL_LEN, found.end)?;
     let (flags, message, length, id) = (bytes[0], bytes[1], u16_at(bytes, 2), u32_at(bytes, 4));
@@ -657,8 +657,8 @@ fn gtpu<F: Frame>(frame: &mut F, at: usize, found: &mut Decapsulated) -> Result<
     Ok(())
 }
 
-/// Passes over the optional fields and extension headers (TS 29.281 sections 5.1 and 5.2), and
-/// returns where the packet begins.
+/// Skips the optional fields and extension headers (TS 29.281 sections 5.1 and 5.2), and returns
+/// where the packet begins.
 #[cold]
 fn gtpu_optional<F: Frame>(
     frame: &mut F,
@@ -692,23 +692,23 @@ fn set_id(found: &mut Decapsulated, id: u32) {
     found.info.flags |= TunnelFlags::KEY;
 }
 
-/// Removes the outer headers of a frame that [`parse`] has read, and what lies behind the inner
-/// packet, and carries congestion over.
+/// Removes the outer headers of a frame that [`parse`] has read, and everything behind the inner
+/// packet; propagates congestion.
 ///
-/// Where the outer header says "congestion experienced", an inner IP packet says so, too, from now
-/// on, or, where its endpoints do not understand that, the frame is refused
-/// ([`Reason::Congestion`]) and stays as it was (RFC 6040 section 4.2; as in Open vSwitch's
-/// `tnl_process_ecn`, an outer ECT(1) changes nothing). Other packets do not know of congestion.
+/// If the outer header says "congestion experienced", that is set in an inner IP packet, too; if
+/// its endpoints do not support ECN, the frame is refused ([`Reason::Congestion`]) and stays
+/// unchanged (RFC 6040 section 4.2; as in Open vSwitch's `tnl_process_ecn`, an outer ECT(1) changes
+/// nothing). Other inner packets have no ECN field and are left alone.
 ///
-/// An inner checksum that is still partial stays so. Nothing is known about a finished one, as what
-/// was said about the frame was said about its outer one.
+/// An inner partial checksum stays partial. `Offload::checksum_valid` is cleared, since it was
+/// about the outer checksum.
 #[inline]
 pub fn decapsulate<F: Frame>(frame: &mut F, found: &Decapsulated) -> Result<(), Reason> {
     let Decapsulated { start, end, .. } = *found;
     if start == 0 {
         return Ok(());
     }
-    // Impossible for the frame that was parsed.
+    // Cannot happen for the frame that was parsed.
     if end > frame.len() || start > frame.head().len() {
         return Err(Reason::Short);
     }

@@ -1,8 +1,9 @@
-//! Geneve options (RFC 8926 section 3.5), and their way to and from the `tun_metadata` fields.
+//! Geneve options (RFC 8926 section 3.5), and their conversion to and from the `tun_metadata`
+//! fields.
 //!
-//! An option on the wire has a class (16 bits), a type (8 bits, of which the highest says
-//! "critical") and a body of up to 124 bytes. Which `tun_metadata` field holds it, each bridge's
-//! map says ([`OptionMap`]); where the fields lie in a key, [`crate::options`] says.
+//! An option on the wire has a class (16 bits), a type (8 bits, of which the highest means
+//! "critical") and a body of up to 124 bytes. Each bridge's map ([`OptionMap`]) says which
+//! `tun_metadata` field holds it; [`crate::options`] says where the fields are in a key.
 
 use super::Reason;
 use crate::key::{FlowKey, WORDS, WordSet, at};
@@ -10,19 +11,19 @@ use crate::options::{LONGEST, OPTIONS, Place};
 
 /// Bytes in front of an option's body.
 const HEADER_LEN: usize = 4;
-/// Bit of an option's type: who does not know the option must drop the packet.
+/// Bit of an option's type: receivers that do not know the option must drop the packet.
 const CRITICAL: u8 = 0x80;
 
-/// Options as they lie in a header: whole TLVs, one after the other.
+/// The options of a header: whole TLVs, one after the other.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct GeneveOptions<'a>(&'a [u8]);
 
 /// One option.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct GeneveOption<'a> {
-    /// Class: whose the type is.
+    /// Class: the namespace of the type.
     pub class: u16,
-    /// Type; the highest bit says that it is critical.
+    /// Type; the highest bit marks a critical option.
     pub kind: u8,
     /// Body: a multiple of 4 bytes, up to 124.
     pub body: &'a [u8],
@@ -35,8 +36,8 @@ impl<'a> GeneveOptions<'a> {
     /// No option.
     pub const NONE: GeneveOptions<'static> = GeneveOptions(&[]);
 
-    /// Options that lie in `bytes`. None where these are more than [`GeneveOptions::MAX`], or an
-    /// option reaches beyond them.
+    /// Makes options of `bytes`; None if there are more than [`GeneveOptions::MAX`], or an option
+    /// exceeds them.
     #[inline]
     pub fn new(bytes: &'a [u8]) -> Option<GeneveOptions<'a>> {
         if bytes.len() > Self::MAX {
@@ -49,13 +50,13 @@ impl<'a> GeneveOptions<'a> {
         Some(GeneveOptions(bytes))
     }
 
-    /// Their bytes.
+    /// Returns their bytes.
     #[inline]
     pub fn bytes(self) -> &'a [u8] {
         self.0
     }
 
-    /// Each option, in order.
+    /// Iterates over the options, in order.
     pub fn iter(self) -> impl Iterator<Item = GeneveOption<'a>> {
         let mut rest = self.0;
         std::iter::from_fn(move || {
@@ -65,13 +66,13 @@ impl<'a> GeneveOptions<'a> {
         })
     }
 
-    /// Whether one of them is critical.
+    /// Returns whether one of them is critical.
     #[inline]
     pub fn has_critical(self) -> bool {
         self.iter().any(|option| option.kind & CRITICAL != 0)
     }
 
-    /// Whether [`GeneveOptions::to_key`] will do: its errors.
+    /// Returns the error that [`GeneveOptions::to_key`] would return.
     #[inline]
     pub fn check(self, map: &(impl OptionMap + ?Sized)) -> Result<(), Reason> {
         for option in self.iter() {
@@ -80,12 +81,12 @@ impl<'a> GeneveOptions<'a> {
         Ok(())
     }
 
-    /// Writes the `tun_metadata` words of a key: the options that `map` has, and no others. Of an
-    /// option that comes twice the last one counts.
+    /// Writes the `tun_metadata` words of a key: the options that `map` has, and no others. If an
+    /// option comes twice, the last one counts.
     ///
-    /// As in Open vSwitch, [`Reason::Options`] where an option is not as long as the map says, and
-    /// [`Reason::CriticalOption`] where the map lacks one that is critical. Then the words are
-    /// undefined, and the packet is to be dropped.
+    /// As in Open vSwitch, returns [`Reason::Options`] if an option's length is not that of the
+    /// map, and [`Reason::CriticalOption`] if the map lacks a critical one. Then the words are
+    /// undefined, and the packet must be dropped.
     pub fn to_key(self, map: &(impl OptionMap + ?Sized), key: &mut FlowKey) -> Result<(), Reason> {
         key.clear(OPTION_WORDS);
         let mut present = 0;
@@ -101,8 +102,8 @@ impl<'a> GeneveOptions<'a> {
     }
 }
 
-/// The entry of an option and where it lies in a key; None where the map lacks it, which is an
-/// error of a critical one, as is another length than the map's.
+/// Returns an option's entry of the map and its place in a key; None if the map lacks it. A missing
+/// critical option is an error, and so is a length other than the map's.
 #[inline]
 fn placed(
     option: &GeneveOption<'_>,
@@ -116,7 +117,7 @@ fn placed(
     }
 }
 
-/// The first option and the bytes behind it; None where it is not whole.
+/// Splits off the first option; None if it is incomplete.
 #[inline]
 fn split(bytes: &[u8]) -> Option<(GeneveOption<'_>, &[u8])> {
     let (header, rest) = bytes.split_first_chunk::<HEADER_LEN>()?;
@@ -143,23 +144,23 @@ pub struct Mapping {
 }
 
 impl Mapping {
-    /// Where the field lies in a key.
+    /// Returns the place of the field in a key.
     fn place(&self) -> Option<Place> {
         Place::new(self.field.into(), self.length.into())
     }
 }
 
-/// A bridge's map between options and `tun_metadata` fields. No two entries have the same class and
-/// type, the same field, or a byte of the key in common.
+/// A bridge's map between options and `tun_metadata` fields. No two entries share a class and type,
+/// a field, or a byte of the key.
 pub trait OptionMap {
-    /// The entry of an option.
+    /// Returns the entry of an option.
     fn of_option(&self, class: u16, kind: u8) -> Option<Mapping>;
 
-    /// The entry of a field.
+    /// Returns the entry of a field.
     fn of_field(&self, field: usize) -> Option<Mapping>;
 }
 
-/// Looks at each entry: for maps of a few.
+/// Searches linearly: for small maps.
 impl OptionMap for [Mapping] {
     fn of_option(&self, class: u16, kind: u8) -> Option<Mapping> {
         let mut entries = self.iter();
@@ -180,7 +181,7 @@ pub const OPTION_WORDS: WordSet = WordSet::of_bytes(
     WORDS * 8 - at::TUN_METADATA_PRESENT,
 );
 
-/// Room for the options of one header, to write them.
+/// A buffer in which the options of one header are written.
 #[derive(Clone)]
 pub struct OptionBuffer {
     bytes: [u8; GeneveOptions::MAX],
@@ -200,7 +201,7 @@ impl Default for OptionBuffer {
 }
 
 impl OptionBuffer {
-    /// No option.
+    /// Makes an empty buffer.
     pub const fn new() -> OptionBuffer {
         OptionBuffer {
             bytes: [0; GeneveOptions::MAX],
@@ -208,13 +209,13 @@ impl OptionBuffer {
         }
     }
 
-    /// Takes all options out.
+    /// Removes all options.
     pub fn clear(&mut self) {
         self.len = 0;
     }
 
-    /// Adds an option. False, and nothing changed, where its body is longer than 124 bytes or not a
-    /// multiple of 4, or no room is left.
+    /// Appends an option. Returns false, and changes nothing, if its body is longer than 124 bytes
+    /// or not a multiple of 4, or there is no room.
     pub fn push(&mut self, class: u16, kind: u8, body: &[u8]) -> bool {
         if body.len() > LONGEST || !body.len().is_multiple_of(4) {
             return false;
@@ -231,8 +232,9 @@ impl OptionBuffer {
         true
     }
 
-    /// The options of a packet with this key, by its bridge's map and in the order of the fields.
-    /// None where they are more than a header holds, or the map lacks a field that the packet has.
+    /// Returns the options of a packet with this key, by its bridge's map and in the order of the
+    /// fields. None if there are more than a header holds, or the map lacks a field that the packet
+    /// has.
     pub fn from_key(map: &(impl OptionMap + ?Sized), key: &FlowKey) -> Option<OptionBuffer> {
         let mut buffer = OptionBuffer::new();
         let present = key.u64(at::TUN_METADATA_PRESENT);
@@ -247,7 +249,7 @@ impl OptionBuffer {
         Some(buffer)
     }
 
-    /// What has been added.
+    /// Returns the options that were added.
     pub fn options(&self) -> GeneveOptions<'_> {
         GeneveOptions(&self.bytes[..self.len])
     }

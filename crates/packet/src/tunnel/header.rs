@@ -1,4 +1,4 @@
-//! Outer headers that are prepared once and copied in front of each packet.
+//! Prepares outer headers once, and copies them in front of each packet.
 
 use super::{
     Addresses, ETHERNET_BRIDGING, GBP_FLAGS, GENEVE_CRITICAL, GENEVE_OAM, GRE_CHECKSUM, GRE_KEY,
@@ -9,14 +9,14 @@ use crate::checksum::{self, Sum};
 use crate::frame::{Frame, Gso, Offload};
 use crate::parse::{ETHERNET_LEN, IPV6_LEN, TAG_LEN};
 
-/// Most bytes of a header without Geneve options: Ethernet, a tag, IPv6, UDP, GTP-U with its
-/// optional fields.
+/// Longest header without Geneve options: Ethernet, a tag, IPv6, UDP, GTP-U with its optional
+/// fields.
 const CAPACITY: usize = ETHERNET_LEN + TAG_LEN + IPV6_LEN + UDP_LEN + 12;
 
-/// Half of the longest header that is copied in two parts.
+/// Half of the longest header that [`Header::push_quick`] copies, in two overlapping parts.
 const HALF: usize = 32;
 
-/// SCTP has its checksum there, and it is no Internet checksum.
+/// Offset of SCTP's checksum, which is not an Internet checksum.
 const SCTP_OFFSET: u16 = 8;
 
 /// A VLAN tag of an outer header.
@@ -28,29 +28,29 @@ pub struct Vlan {
     pub tci: u16,
 }
 
-/// What the outer headers of all packets to one remote endpoint have alike.
+/// What the outer headers of all packets to one remote endpoint have in common.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct HeaderSpec {
     /// The tunnel's protocol.
     pub kind: TunnelKind,
-    /// What is carried: bare packets only by GRE (not NVGRE) and GTP-U, and these alone by GTP-U.
-    /// The type of a packet is written into a GRE header; GTP-U does not say it.
+    /// What is carried. Only GRE (not NVGRE) and GTP-U carry bare packets, and GTP-U nothing else.
+    /// GRE headers contain the packet's type; GTP-U headers do not.
     pub payload: Payload,
     /// Outer Ethernet source.
     pub eth_src: [u8; 6],
-    /// Outer Ethernet destination: the next hop's.
+    /// Outer Ethernet destination: the next hop.
     pub eth_dst: [u8; 6],
     /// Outer VLAN tag.
     pub vlan: Option<Vlan>,
     /// Outer addresses: IPv4 only for GRE, IPv6 only for GRE over IPv6.
     pub addresses: Addresses,
-    /// UDP destination port; without meaning for kinds that are not over UDP.
+    /// UDP destination port; ignored for kinds that are not over UDP.
     pub udp_dst: u16,
-    /// "Do not fragment"; without meaning over IPv6.
+    /// "Don't fragment"; ignored over IPv6.
     pub df: bool,
-    /// Whether to compute a checksum of UDP or GRE. That of UDP over IPv6, where 0 would need an
-    /// agreement (RFC 6935), and that of GTP-U are always computed, as in Open vSwitch. NVGRE has
-    /// none (RFC 7637 section 3.2).
+    /// Whether to compute a checksum of UDP or GRE. It is always computed for UDP over IPv6, where
+    /// 0 would need an agreement (RFC 6935), and for GTP-U, as in Open vSwitch. NVGRE has none (RFC
+    /// 7637 section 3.2).
     pub checksum: bool,
     /// Whether a GRE header has a key. All other kinds always have one.
     pub key: bool,
@@ -59,9 +59,9 @@ pub struct HeaderSpec {
 }
 
 impl HeaderSpec {
-    /// A header of this kind and with these addresses, for a tunnel with a key that carries
-    /// Ethernet frames (GTP-U: IPv4), to the registered port, with "do not fragment" and without a
-    /// checksum that is not always there: Open vSwitch's defaults.
+    /// Returns Open vSwitch's defaults for this kind and these addresses: a tunnel with a key that
+    /// carries Ethernet frames (GTP-U: IPv4) to the registered port, with "don't fragment" and
+    /// without an optional checksum.
     pub fn new(kind: TunnelKind, addresses: Addresses) -> HeaderSpec {
         HeaderSpec {
             kind,
@@ -82,26 +82,26 @@ impl HeaderSpec {
     }
 }
 
-/// Why there is no header of a specification.
+/// Why there is no header for a specification.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SpecError {
-    /// GRE over IPv6 addresses, or GRE over IPv6 over those of IPv4.
+    /// GRE over IPv6 addresses, or GRE-over-IPv6 over IPv4 addresses.
     #[error("the tunnel's protocol does not go over addresses of this family")]
     Addresses,
     /// The tunnel's protocol cannot carry this.
     #[error("the tunnel's protocol cannot carry this type of packet")]
     Payload,
-    /// NVGRE with a checksum or a sequence number, another kind without a key, or a sequence number
-    /// where there is none.
+    /// NVGRE with a checksum or a sequence number, a kind other than GRE without a key, or a
+    /// sequence number for a kind that has none.
     #[error("the tunnel's protocol has no header with these fields")]
     Fields,
 }
 
-/// Why no header was put in front of a frame. The frame is as it was.
+/// Why no header was put in front of a frame. The frame is unchanged.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, thiserror::Error)]
 pub enum PushError {
-    /// The frame is still to be segmented ([`crate::segment`]), and each segment needs an outer
-    /// header of its own: segment it first.
+    /// The frame is still to be segmented ([`crate::segment`]), and each segment needs its own
+    /// outer header: segment it first.
     #[error("the frame must be segmented first")]
     Segment,
     /// No room in front of the frame.
@@ -124,7 +124,7 @@ impl PushError {
         PushError::Checksum,
     ];
 
-    /// The name of its counter.
+    /// Returns the name of its counter.
     pub fn name(self) -> &'static str {
         match self {
             PushError::Segment => "tunnel_push_segment",
@@ -135,36 +135,35 @@ impl PushError {
     }
 }
 
-/// What differs from packet to packet.
+/// The parts of a header that differ from packet to packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PerPacket<'a> {
-    /// The key; bits above those of the kind ([`TunnelKind::key_bits`]) are left out.
+    /// The key; bits beyond the kind's width ([`TunnelKind::key_bits`]) are dropped.
     pub id: u64,
     /// Outer DSCP and ECN ([`super::outer_tos`]).
     pub tos: u8,
     /// Outer TTL or hop limit ([`super::outer_ttl`]).
     pub ttl: u8,
-    /// A hash of the inner packet's flow ([`super::flow_hash`]): makes the UDP source port and
-    /// NVGRE's FlowID.
+    /// A hash of the inner packet's flow ([`super::flow_hash`]), from which the UDP source port and
+    /// NVGRE's FlowID are derived.
     pub hash: u32,
-    /// The sequence number, where the header has one; of GTP-U its low 16 bits.
+    /// The sequence number, if the header has one; GTP-U uses its low 16 bits.
     pub sequence: u32,
-    /// Identification of IPv4 packets that may be fragmented. Of others it is 0, as in Open
-    /// vSwitch: there it says nothing (RFC 6864 section 4.1).
+    /// Identification of IPv4 packets that may be fragmented. It is 0 for others, as in Open
+    /// vSwitch: there it has no meaning (RFC 6864 section 4.1).
     pub identification: u16,
-    /// A control packet; Geneve only.
+    /// Whether this is a control packet; Geneve only.
     pub oam: bool,
-    /// VXLAN Group Policy ID. Where it and the flags are 0, there is no extension.
+    /// VXLAN Group Policy ID. If it and the flags are 0, the extension is left out.
     pub gbp_id: u16,
-    /// VXLAN Group Policy flags: 0x40, do not learn; 0x08, policy applied; others are left out.
+    /// VXLAN Group Policy flags: 0x40, do not learn; 0x08, policy applied; others are dropped.
     pub gbp_flags: u8,
     /// Options; Geneve only.
     pub options: GeneveOptions<'a>,
 }
 
 impl PerPacket<'static> {
-    /// What `info` says of a packet. The hash and the sequence number are 0, and there are no
-    /// options.
+    /// Converts `info`. The hash and the sequence number are 0, and there are no options.
     pub fn of(info: &TunnelInfo) -> PerPacket<'static> {
         PerPacket {
             id: info.id,
@@ -178,7 +177,7 @@ impl PerPacket<'static> {
     }
 }
 
-/// An outer header with all that packets have alike in place. What differs is zero in it.
+/// A prepared outer header. Everything that differs from packet to packet is zero in it.
 #[derive(Clone, Debug)]
 pub struct Header {
     bytes: [u8; CAPACITY],
@@ -189,19 +188,19 @@ pub struct Header {
     l4: u8,
     kind: TunnelKind,
     ipv6: bool,
-    /// Whether it says "do not fragment".
+    /// Whether it says "don't fragment".
     df: bool,
-    /// Where the UDP or GRE checksum is; 0 without one.
+    /// Offset of the UDP or GRE checksum; 0 without one.
     checksum_at: u8,
-    /// Where the key is; 0 without one.
+    /// Offset of the key; 0 without one.
     key_at: u8,
-    /// Where the sequence number is; 0 without one.
+    /// Offset of the sequence number; 0 without one.
     sequence_at: u8,
     /// Sum over the IPv4 header.
     ip_sum: u16,
-    /// Sum over the pseudo header without the length; 0 for GRE, whose checksum has none.
+    /// Sum over the pseudo header without the length; 0 for GRE, whose checksum includes none.
     pseudo_sum: u16,
-    /// Whether [`Header::push_quick`] will do.
+    /// Whether [`Header::push_quick`] supports this header.
     quick: bool,
 }
 
@@ -252,13 +251,13 @@ impl Header {
         Ok(header)
     }
 
-    /// Bytes of the header, without Geneve options.
+    /// Returns the length of the header without Geneve options, in bytes.
     #[inline(always)]
     pub fn header_len(&self) -> usize {
         self.len.into()
     }
 
-    /// Adds bytes and returns where they begin.
+    /// Appends bytes and returns where they begin.
     fn put(&mut self, bytes: &[u8]) -> u8 {
         let from = self.len;
         let to = usize::from(from) + bytes.len();
@@ -279,7 +278,7 @@ impl Header {
         self.l3 = self.len;
     }
 
-    /// The IP header without DSCP, ECN, TTL, length and identification.
+    /// Appends the IP header without DSCP, ECN, TTL, length and identification.
     fn put_ip(&mut self, spec: &HeaderSpec) {
         let protocol = spec.kind.ip_protocol();
         match spec.addresses {
@@ -323,7 +322,7 @@ impl Header {
         self.put(&[GTPU_VERSION | sequence, GTPU_G_PDU, 0, 0]);
         self.key_at = self.put(&[0; 4]);
         if spec.sequence {
-            // Sequence number, N-PDU number, type of the next extension header: none.
+            // Sequence number, N-PDU number, type of the next extension header (none).
             self.sequence_at = self.put(&[0; 4]);
         }
     }
@@ -350,16 +349,16 @@ impl Header {
         }
     }
 
-    /// Puts the header in front of a frame. On an error the frame is as it was.
+    /// Puts the header in front of a frame. On an error the frame is unchanged.
     ///
-    /// The frame is what the tunnel carries: without its Ethernet header
-    /// ([`super::strip_ethernet`]) where that is a bare packet.
+    /// The frame must be what the tunnel carries: for bare packets, without its Ethernet header
+    /// ([`super::strip_ethernet`]).
     ///
-    /// An inner checksum that is still partial stays so, and `Offload::csum_start` moves with it:
-    /// an outer checksum is computed as if it were finished, of which all that counts is known
-    /// already (what Linux calls local checksum offload). Only one that is no Internet checksum
-    /// (SCTP's), or at an odd offset, is then finished first. `Offload::checksum_valid` is set
-    /// where an outer checksum was computed, and else stays: a receiver applies it to the first
+    /// An inner partial checksum stays partial, and `Offload::csum_start` moves with it. An outer
+    /// checksum is computed as if the inner one were finished, which needs only what is known
+    /// already (Linux calls this local checksum offload). An inner one that is not an Internet
+    /// checksum (SCTP's), or at an odd offset, is finished first. `Offload::checksum_valid` is set
+    /// if an outer checksum was computed, and else stays: a receiver applies it to the first
     /// checksum that it meets, the inner one.
     #[inline]
     pub fn push<F: Frame>(&self, frame: &mut F, packet: &PerPacket<'_>) -> Result<(), PushError> {
@@ -389,16 +388,15 @@ impl Header {
         Ok(())
     }
 
-    /// Whether [`Header::push_quick`] will do for most frames.
+    /// Returns whether [`Header::push_quick`] supports this header, for most frames.
     #[inline(always)]
     pub fn is_quick(&self) -> bool {
         self.quick
     }
 
-    /// Puts the header in front of a frame of which nothing is left to be done, without what most
-    /// packets lack: options, policies, flags. False, and nothing changed, where the header has
-    /// more than the common ones (a checksum, a sequence number), or there is no room for it: then
-    /// [`Header::push`] says what becomes of the frame.
+    /// Puts the header in front of a frame without offload work and without options, policies and
+    /// flags. Returns false, and changes nothing, if the header has uncommon fields (a checksum, a
+    /// sequence number), or there is no room: then use [`Header::push`].
     #[inline(always)]
     pub fn push_quick<F: Frame>(
         &self,
@@ -415,9 +413,9 @@ impl Header {
             return false;
         }
         let Some(header) = frame.head_mut().get_mut(..length) else {
-            return false; // it has just been made so long
+            return false; // cannot happen: the bytes were just added
         };
-        // Two copies that overlap, of lengths that are known.
+        // Two overlapping copies of constant length.
         if let Some(first) = header.first_chunk_mut::<HALF>() {
             first.copy_from_slice(&self.bytes[..HALF]);
         }
@@ -437,7 +435,7 @@ impl Header {
         true
     }
 
-    /// Length, DSCP, ECN, TTL and the IPv4 header's identification and checksum.
+    /// Writes length, DSCP, ECN, TTL and the IPv4 header's identification and checksum.
     #[inline(always)]
     fn fill_ip(&self, header: &mut [u8], length: u16, tos: u8, ttl: u8, identification: u16) {
         let ip = &mut header[usize::from(self.l3)..usize::from(self.l4)];
@@ -461,8 +459,8 @@ impl Header {
         ip[10..12].copy_from_slice(&sum.finish().to_be_bytes());
     }
 
-    /// What lies behind the IP header, which is `length` bytes with all that is carried. Checksums
-    /// stay zero.
+    /// Writes what follows the IP header; `length` is its length, payload included. Checksums stay
+    /// zero.
     #[inline(always)]
     fn fill_tunnel(&self, header: &mut [u8], length: u16, packet: &PerPacket<'_>) {
         let id = packet.id as u32;
@@ -505,7 +503,7 @@ impl Header {
                 }
             }
             TunnelKind::Gtpu => {
-                // What follows the first 8 bytes of its header (TS 29.281 section 5.1).
+                // Bytes after the first 8 of its header (TS 29.281 section 5.1).
                 let length = length - 2 * UDP_LEN as u16;
                 tunnel[2..4].copy_from_slice(&length.to_be_bytes());
                 if sequence_at != 0 {
@@ -517,15 +515,15 @@ impl Header {
         }
     }
 
-    /// The checksum of UDP or GRE, over all from its header on.
+    /// Computes the UDP or GRE checksum, over everything from that header on.
     fn fill_checksum<F: Frame>(&self, frame: &mut F) {
         let mut offload = frame.offload();
-        // The shortcut below needs an Internet checksum that is one word of its area. A guest can
-        // ask for others.
+        // The shortcut below needs an inner Internet checksum that is an aligned word of its area.
+        // A guest can ask for others.
         let is_internet =
             offload.csum_offset != SCTP_OFFSET && offload.csum_offset.is_multiple_of(2);
         if offload.partial_checksum && !is_internet {
-            // Cannot fail: `moved` has looked.
+            // Cannot fail: `moved` has checked it.
             checksum::finish_partial(frame);
             offload = frame.offload();
         }
@@ -539,8 +537,8 @@ impl Header {
         if offload.partial_checksum {
             let start = usize::from(offload.csum_start);
             sum.add_u16(checksum::frame_sum(frame, from, start));
-            // All behind `start`, with the finished checksum, makes 0xffff together with the
-            // pseudo header, whose sum lies where the checksum goes.
+            // All bytes from `start` on, with the finished checksum, sum up to 0xffff together with
+            // the pseudo header, whose sum is in the checksum field now.
             let mut field = [0; 2];
             frame.read_at(start + usize::from(offload.csum_offset), &mut field);
             let rest = !u16::from_be_bytes(field);
@@ -550,7 +548,7 @@ impl Header {
             sum.add_u16(checksum::frame_sum(frame, from, end));
         }
         let checksum = match sum.finish() {
-            // In UDP 0 says that there is none; in one's complement 0xffff is the same number.
+            // In UDP, 0 means "no checksum"; 0xffff is the same number in one's complement.
             0 if is_udp => 0xffff,
             checksum => checksum,
         };
@@ -561,7 +559,7 @@ impl Header {
     }
 }
 
-/// What is to be done to a frame when it begins `by` bytes earlier.
+/// Returns the offload work of a frame after `by` bytes are put in front of it.
 #[inline(always)]
 fn moved<F: Frame>(frame: &F, by: usize) -> Result<Offload, PushError> {
     let mut offload = frame.offload();

@@ -1,4 +1,4 @@
-//! What a tunnel's outer header says, apart from Geneve options.
+//! What a tunnel's outer header says, without Geneve options.
 
 use crate::key::{FlowKey, WordSet, at};
 
@@ -22,7 +22,7 @@ pub enum Addresses {
 }
 
 impl Addresses {
-    /// Whether these are of IPv6.
+    /// Returns whether the addresses are of IPv6.
     pub fn is_ipv6(&self) -> bool {
         matches!(self, Addresses::V6 { .. })
     }
@@ -35,12 +35,12 @@ bitflags::bitflags! {
     pub struct TunnelFlags: u16 {
         /// A control packet (Geneve's O bit).
         const OAM = 1;
-        /// The outer IPv4 header says "do not fragment". Open vSwitch's userspace tunnels do not
+        /// The outer IPv4 header says "don't fragment". Open vSwitch's userspace tunnels do not
         /// report it for received packets.
         const DF = 1 << 1;
-        /// There is an outer checksum of UDP or GRE.
+        /// There is an outer UDP or GRE checksum.
         const CSUM = 1 << 2;
-        /// The header has a key. Without it `id` is 0 and means nothing.
+        /// The header has a key. Otherwise `id` is 0 and has no meaning.
         const KEY = 1 << 3;
     }
 }
@@ -50,7 +50,7 @@ bitflags::bitflags! {
 pub struct TunnelInfo {
     /// The key: VNI (24 bits), VSID (24), GRE key (32) or TEID (32), in the low bits.
     pub id: u64,
-    /// Outer addresses. None where nobody has set a destination.
+    /// Outer addresses; None if no destination has been set.
     pub addresses: Option<Addresses>,
     /// Flags.
     pub flags: TunnelFlags,
@@ -64,19 +64,19 @@ pub struct TunnelInfo {
     pub gbp_flags: u8,
     /// GTP-U's first byte: version and flags (TS 29.281 section 5.1). Not in the key.
     pub gtpu_flags: u8,
-    /// GTP-U's message type; 255 is a packet of a user. Not in the key.
+    /// GTP-U's message type; 255 is a user's packet. Not in the key.
     pub gtpu_message: u8,
 }
 
 impl TunnelInfo {
-    /// Words of the key that hold it. Geneve options are in others
+    /// The words of the key that hold it. Geneve options are in others
     /// ([`OptionMap`](super::OptionMap)).
     pub const WORDS: WordSet = WordSet::of_bytes(at::TUN_ID, 8)
         .union(WordSet::of_bytes(at::TUN_SRC, 8))
         .union(WordSet::of_bytes(at::TUN_IPV6_SRC, 32))
         .union(WordSet::of_bytes(at::TUN_FLAGS, 8));
 
-    /// Writes all of [`TunnelInfo::WORDS`], as match fields read them.
+    /// Writes all of [`TunnelInfo::WORDS`], in the form that match fields read.
     pub fn to_key(&self, key: &mut FlowKey) {
         key.clear(TunnelInfo::WORDS);
         key.set_u64(at::TUN_ID, self.id);
@@ -99,9 +99,9 @@ impl TunnelInfo {
         key.set_u8(at::TUN_TTL, self.ttl);
     }
 
-    /// Reads what [`TunnelInfo::to_key`] writes. The outer packet is of IPv4 where `tun_dst` is not
-    /// zero, else of IPv6 where `tun_ipv6_dst` is not, as in Open vSwitch; bits of `tun_flags` that
-    /// mean nothing are left out.
+    /// Reads what [`TunnelInfo::to_key`] writes. The outer packet is IPv4 if `tun_dst` is not zero,
+    /// else IPv6 if `tun_ipv6_dst` is not, as in Open vSwitch; undefined bits of `tun_flags` are
+    /// dropped.
     pub fn from_key(key: &FlowKey) -> TunnelInfo {
         let address = |from: usize| {
             let mut address = [0; 16];

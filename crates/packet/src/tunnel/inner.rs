@@ -1,5 +1,5 @@
-//! What encapsulation and decapsulation need to know of the inner packet: DSCP, ECN and TTL, and a
-//! hash of its flow; and inner packets without an Ethernet header.
+//! What encapsulation and decapsulation need from the inner packet: DSCP, ECN, TTL and a hash of
+//! its flow. Also adds and removes Ethernet headers of inner packets.
 
 use super::{IPV4, IPV6, Payload};
 use crate::checksum::{update_word, write_at};
@@ -10,24 +10,24 @@ use crate::parse::ETHERNET_LEN;
 use std::hash::{BuildHasher, Hasher};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// ECN's bits of the DSCP byte (RFC 3168 section 5).
+/// ECN bits of the ToS byte (RFC 3168 section 5).
 const ECN: u8 = 0x03;
 /// ECN: congestion experienced.
 const ECN_CE: u8 = 0x03;
-/// ECN: capable of it, ECT(0).
+/// ECN: capable, ECT(0).
 const ECN_ECT_0: u8 = 0x02;
 
-/// UDP source ports of encapsulated packets: Open vSwitch's default, which says 61000 and does not
-/// use it either.
+/// UDP source ports of encapsulated packets: Open vSwitch's default range, whose documented end,
+/// 61000, it does not use either.
 pub const SOURCE_PORTS: std::ops::Range<u16> = 32768..61000;
 
-/// A hash of the packet's flow: of addresses, protocol and, for TCP, UDP and SCTP, ports of IP
-/// packets, of the Ethernet addresses and the Ethertype of others. All fragments of a packet have
-/// the same hash, which therefore leaves their ports out.
+/// Returns a hash of the packet's flow: of addresses, protocol and, for TCP, UDP and SCTP, ports of
+/// IP packets; of the Ethernet addresses and the Ethertype of others. Ports of fragments are left
+/// out, so that all fragments of a packet have the same hash.
 ///
-/// `key` must hold [`crate::WordSet::MINI_KEY`], and of IPv6 packets the addresses. Peers cannot
-/// choose packets that have the same hash, as they do not know the secret of `keyed`. Workers have
-/// the same `keyed`: a flow must not change its source port with its worker.
+/// `key` must hold [`crate::WordSet::MINI_KEY`], and for IPv6 packets the addresses. `keyed`
+/// contains a secret, so peers cannot construct packets with equal hashes. All workers share one
+/// `keyed`, so that a flow keeps its source port when its worker changes.
 pub fn flow_hash(keyed: &Keyed, key: &FlowKey) -> u32 {
     let mut hasher = keyed.build_hasher();
     let word = |offset: usize| key.u64(offset);
@@ -58,8 +58,8 @@ pub fn flow_hash(keyed: &Keyed, key: &FlowKey) -> u32 {
     (hasher.finish() >> 32) as u32
 }
 
-/// [`flow_hash`] of an IPv4 packet that is no fragment: its addresses as they lie in the header,
-/// its ports (0 of protocols without) and its protocol.
+/// Returns the [`flow_hash`] of an IPv4 packet that is not a fragment: its addresses as in the
+/// header, its ports (0 for protocols without) and its protocol.
 #[inline(always)]
 pub fn flow_hash_ipv4(keyed: &Keyed, addresses: u64, ports: u32, protocol: u8) -> u32 {
     let mut hasher = keyed.build_hasher();
@@ -68,24 +68,24 @@ pub fn flow_hash_ipv4(keyed: &Keyed, addresses: u64, ports: u32, protocol: u8) -
     (hasher.finish() >> 32) as u32
 }
 
-/// The first source port, and the one after the last in the upper half: for all tunnels.
+/// The range of source ports of all tunnels: its first port, and its end in the upper half.
 static CHOSEN_PORTS: AtomicU32 =
     AtomicU32::new(SOURCE_PORTS.start as u32 | (SOURCE_PORTS.end as u32) << 16);
 
-/// Has all tunnels take UDP source ports from this range from now on (`tnl/egress_port_range`).
+/// Sets the range of UDP source ports for all tunnels (`tnl/egress_port_range`).
 pub fn set_source_ports(range: std::ops::Range<u16>) {
     let both = u32::from(range.start) | u32::from(range.end) << 16;
     CHOSEN_PORTS.store(both, Ordering::Relaxed);
 }
 
-/// What [`set_source_ports`] has set, at first [`SOURCE_PORTS`].
+/// Returns the range that [`set_source_ports`] has set, at first [`SOURCE_PORTS`].
 #[inline(always)]
 pub fn source_ports() -> std::ops::Range<u16> {
     let both = CHOSEN_PORTS.load(Ordering::Relaxed);
     both as u16..(both >> 16) as u16
 }
 
-/// The UDP source port of packets with this hash, in [`source_ports`].
+/// Returns the UDP source port, in [`source_ports`], of packets with this hash.
 #[inline(always)]
 pub fn source_port(hash: u32) -> u16 {
     let ports = source_ports();
@@ -93,11 +93,11 @@ pub fn source_port(hash: u32) -> u16 {
     ports.start + ((u64::from(hash) * count) >> 32) as u16
 }
 
-/// The outer DSCP and ECN. DSCP is that of `configured`, whose ECN bits are ignored, or, where that
-/// is None, the inner packet's. ECN is always the inner packet's, with "congestion experienced"
-/// becoming ECT(0), so that an outer CE is always from inside the tunnel (RFC 3168 section 9.1.1,
-/// full-functionality option, as Open vSwitch has it; RFC 6040 copies CE).
-/// `inner` is None where the inner packet is not of IP: then what it lacks is 0.
+/// Returns the outer DSCP and ECN. The DSCP is that of `configured`, whose ECN bits are ignored, or
+/// if that is None, the inner packet's. The ECN is always the inner packet's, with "congestion
+/// experienced" replaced by ECT(0), so that an outer CE always comes from inside the tunnel (RFC
+/// 3168 section 9.1.1, full-functionality option, as in Open vSwitch; RFC 6040 copies CE). `inner`
+/// is None if the inner packet is not IP; it then counts as 0.
 pub fn outer_tos(configured: Option<u8>, inner: Option<u8>) -> u8 {
     let inner = inner.unwrap_or(0);
     let ecn = match inner & ECN {
@@ -107,23 +107,23 @@ pub fn outer_tos(configured: Option<u8>, inner: Option<u8>) -> u8 {
     configured.unwrap_or(inner) & !ECN | ecn
 }
 
-/// The outer TTL: that of `configured`, or, where that is None, the inner packet's, or 64, Open
-/// vSwitch's default, where the inner packet is not of IP.
+/// Returns the outer TTL: `configured`, else the inner packet's, else (inner packet not IP) 64,
+/// Open vSwitch's default.
 pub fn outer_ttl(configured: Option<u8>, inner: Option<u8>) -> u8 {
     configured.or(inner).unwrap_or(64)
 }
 
-/// Whether an outer header says "congestion experienced".
+/// Returns whether an outer header says "congestion experienced".
 pub(super) fn is_congested(tos: u8) -> bool {
     tos & ECN == ECN_CE
 }
 
-/// What the IP header of an inner packet says.
+/// Fields of an inner packet's IP header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct InnerIp {
     /// First byte of the IP header, from the start of the frame.
     pub place: usize,
-    /// Whether it is of IPv6.
+    /// Whether it is an IPv6 header.
     pub ipv6: bool,
     /// DSCP (6 bits) and ECN (2 bits).
     pub tos: u8,
@@ -132,8 +132,8 @@ pub struct InnerIp {
 }
 
 impl InnerIp {
-    /// Looks for the IP header of the packet in the frame's bytes `start..end`, directly or behind
-    /// an Ethernet header and at most two VLAN tags. None where there is no whole one.
+    /// Finds the IP header of the packet in the frame's bytes `start..end`, directly or behind an
+    /// Ethernet header and at most two VLAN tags. None if there is no complete one.
     pub fn find(frame: &impl Frame, start: usize, end: usize, payload: Payload) -> Option<InnerIp> {
         let number = |at: usize| {
             let mut bytes = [0; 2];
@@ -177,13 +177,13 @@ impl InnerIp {
         })
     }
 
-    /// Whether the packet's endpoints understand ECN.
+    /// Returns whether the packet's endpoints support ECN.
     pub(super) fn is_ecn_capable(&self) -> bool {
         self.tos & ECN != 0
     }
 
-    /// Says "congestion experienced" in the packet. An IPv4 header's checksum stays as right or
-    /// wrong as it was.
+    /// Sets "congestion experienced" in the packet. An IPv4 header's checksum is updated; if it was
+    /// wrong, it stays wrong.
     pub(super) fn mark_congestion(&self, frame: &mut impl Frame) {
         let mut header = [0; 12];
         let known = if self.ipv6 { 2 } else { 12 };
@@ -205,8 +205,8 @@ impl InnerIp {
 }
 
 /// Removes the first `l3` bytes, an Ethernet header with tags, for tunnels that carry bare packets.
-/// False, and nothing changed, where the first segment is shorter or a checksum is still to be
-/// computed from a byte of these on.
+/// Returns false, and changes nothing, if the first segment is shorter or a checksum is still to be
+/// computed over some of these bytes.
 pub fn strip_ethernet(frame: &mut impl Frame, l3: usize) -> bool {
     let mut offload = frame.offload();
     if offload.partial_checksum {
@@ -223,7 +223,7 @@ pub fn strip_ethernet(frame: &mut impl Frame, l3: usize) -> bool {
     true
 }
 
-/// Puts an Ethernet header in front of a packet without one. False, and nothing changed, where
+/// Puts an Ethernet header in front of a packet without one. Returns false, and changes nothing, if
 /// there is no room.
 pub fn add_ethernet(frame: &mut impl Frame, dst: [u8; 6], src: [u8; 6], eth_type: u16) -> bool {
     let mut offload = frame.offload();

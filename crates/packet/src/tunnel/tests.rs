@@ -1,5 +1,5 @@
-//! Headers against bytes written out by hand ([`examples`]), against a slow twin ([`twin`]), and
-//! what comes back against what went in ([`round_trips`]); refusals and congestion one by one
+//! Compares headers with bytes written by hand ([`examples`]), with a slow reference ([`twin`]),
+//! and what comes out with what went in ([`round_trips`]); tests refusals and congestion one by one
 //! ([`refusals`]).
 
 mod examples;
@@ -12,10 +12,10 @@ mod twin;
 use super::*;
 use crate::frame::{Frame, HeapFrame};
 
-/// Frames have this much room in front: more than the longest header takes.
+/// Headroom of frames in tests: more than the longest header takes.
 const ROOM: usize = 400;
 
-/// A frame of these bytes, cut at these places, with room in front.
+/// Makes a frame of these bytes, cut into segments at these places, with headroom.
 fn frame(bytes: &[u8], cuts: &[usize]) -> HeapFrame {
     let mut cuts: Vec<usize> = cuts.iter().map(|cut| cut % (bytes.len() + 1)).collect();
     cuts.extend([0, bytes.len()]);
@@ -31,7 +31,7 @@ fn frame(bytes: &[u8], cuts: &[usize]) -> HeapFrame {
     frame
 }
 
-/// Bytes of a hexadecimal text with blanks.
+/// Parses hexadecimal text with blanks.
 fn hex(text: &str) -> Vec<u8> {
     let digits: Vec<u32> = text
         .chars()
@@ -43,7 +43,7 @@ fn hex(text: &str) -> Vec<u8> {
         .collect()
 }
 
-/// A small frame of an experimental Ethertype.
+/// Returns a small frame of an experimental Ethertype.
 fn plain() -> Vec<u8> {
     hex("020000000002 020000000001 88b5 64617461")
 }
@@ -58,7 +58,7 @@ const V6: Addresses = Addresses::V6 {
     dst: [0x20, 1, 0xd, 0xb8, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 2],
 };
 
-/// The frame in a tunnel.
+/// Returns the encapsulated frame.
 fn encapsulated(spec: &HeaderSpec, packet: &PerPacket<'_>, inner: &[u8]) -> Vec<u8> {
     let mut frame = frame(inner, &[]);
     Header::new(spec).unwrap().push(&mut frame, packet).unwrap();
@@ -77,6 +77,6 @@ fn reasons_and_kinds_are_named_apart() {
     }
     let kinds: std::collections::HashSet<&str> =
         TunnelKind::ALL.iter().map(|kind| kind.name()).collect();
-    // VXLAN is there with and without its extension.
+    // VXLAN is listed with and without its extension.
     assert_eq!(kinds.len(), TunnelKind::ALL.len() - 1);
 }

@@ -37,14 +37,14 @@ addresses!(Arp {
 const ETHERNET_IPV4: [u8; 6] = [0, 1, 8, 0, 6, 4];
 
 impl<B: AsRef<[u8]>> Arp<B> {
-    /// Whether the addresses are Ethernet's and IPv4's.
+    /// Returns whether the addresses are of Ethernet and IPv4.
     pub fn is_ethernet_ipv4(&self) -> bool {
         self.bytes()[field::KIND] == ETHERNET_IPV4
     }
 }
 
 impl<B: AsRef<[u8]> + AsMut<[u8]>> Arp<B> {
-    /// Says that the addresses are Ethernet's and IPv4's.
+    /// Sets types and lengths to Ethernet and IPv4.
     pub fn set_ethernet_ipv4(&mut self) {
         self.0.as_mut()[field::KIND].copy_from_slice(&ETHERNET_IPV4);
     }

@@ -24,12 +24,12 @@ addresses!(Ethernet {
 });
 
 accessors!(Ethernet {
-    /// Ethertype, or a length when below 0x600.
+    /// Ethertype, or a length if below 0x600.
     eth_type / set_eth_type: u16, field::ETH_TYPE;
 });
 
 impl<B: AsRef<[u8]>> Ethernet<B> {
-    /// What follows the header.
+    /// Returns what follows the header.
     pub fn payload(&self) -> &[u8] {
         &self.bytes()[Self::LEN..]
     }
@@ -46,12 +46,12 @@ accessors!(Snap {
 });
 
 impl<B: AsRef<[u8]>> Snap<B> {
-    /// Whether this is SNAP with the organisation code of Ethernet.
+    /// Returns whether this is SNAP with the organisation code of Ethernet.
     pub fn is_ethernet(&self) -> bool {
         self.bytes()[field::SNAP_HEADER] == [0xaa, 0xaa, 0x03, 0, 0, 0]
     }
 
-    /// What follows the headers.
+    /// Returns what follows the headers.
     pub fn payload(&self) -> &[u8] {
         &self.bytes()[Self::LEN..]
     }

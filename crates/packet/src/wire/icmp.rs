@@ -1,5 +1,5 @@
-//! ICMP (RFC 792), ICMPv6 (RFC 4443) and IGMP (RFC 2236) have one shape; neighbour discovery (RFC
-//! 4861) builds on it.
+//! ICMP (RFC 792), ICMPv6 (RFC 4443) and IGMP (RFC 2236), which share a layout; and neighbour
+//! discovery (RFC 4861) over ICMPv6.
 
 use super::{Truncated, accessors, view};
 
@@ -25,8 +25,8 @@ accessors!(Icmp {
     code / set_code: u8, field::CODE;
     /// Checksum.
     checksum / set_checksum: u16, field::CHECKSUM;
-    /// What the type makes of it: identifier and sequence number of an echo, flags of an
-    /// advertisement.
+    /// Second word, whose meaning depends on the type: identifier and sequence number of an echo,
+    /// flags of an advertisement.
     rest / set_rest: u32, field::REST;
 });
 
@@ -36,19 +36,19 @@ const SOLICITATION: u8 = 135;
 const ADVERTISEMENT: u8 = 136;
 
 impl<B: AsRef<[u8]>> Icmp<B> {
-    /// Whether this is, as ICMPv6, a neighbour solicitation or advertisement.
+    /// Returns whether this, read as ICMPv6, is a neighbour solicitation or advertisement.
     pub fn is_neighbour(&self) -> bool {
         matches!(self.kind(), SOLICITATION | ADVERTISEMENT) && self.code() == 0
     }
 
-    /// The target address of neighbour discovery.
+    /// Returns the target address of neighbour discovery.
     pub fn target(&self) -> Result<[u8; 16], Truncated> {
         let target = self.bytes().get(field::TARGET);
         let target = target.and_then(|target| target.try_into().ok());
         target.ok_or(Truncated("neighbour discovery"))
     }
 
-    /// The options of neighbour discovery.
+    /// Returns the options of neighbour discovery.
     pub fn options(&self) -> NeighbourOptions<'_> {
         NeighbourOptions(self.bytes().get(field::OPTIONS..).unwrap_or_default())
     }
@@ -59,11 +59,11 @@ impl<B: AsRef<[u8]>> Icmp<B> {
 pub struct NeighbourOption<'a> {
     /// 1: source link-layer address, 2: target link-layer address.
     pub kind: u8,
-    /// All of its bytes, a multiple of 8.
+    /// The whole option, a multiple of 8 bytes.
     pub bytes: &'a [u8],
 }
 
-/// The options, up to the first that does not fit.
+/// Iterates over the options, up to the first that does not fit.
 pub struct NeighbourOptions<'a>(&'a [u8]);
 
 impl<'a> Iterator for NeighbourOptions<'a> {

@@ -46,23 +46,23 @@ accessors!(Ipv4 {
 });
 
 impl<B: AsRef<[u8]>> Ipv4<B> {
-    /// Bytes of the header with options, as it says.
+    /// Returns the length of the header with options, according to its length field.
     pub fn header_len(&self) -> usize {
         usize::from(self.version_length() & 0x0f) * 4
     }
 
-    /// Whether this is a fragment that does not begin the packet.
+    /// Returns whether this is a fragment other than the first.
     pub fn is_later_fragment(&self) -> bool {
         self.fragment() & 0x1fff != 0
     }
 
-    /// Whether this is any fragment.
+    /// Returns whether this is a fragment.
     pub fn is_fragment(&self) -> bool {
         self.fragment() & 0x3fff != 0
     }
 
-    /// What follows the header, as long as the total length says. An error when lengths do not fit
-    /// each other or the bytes.
+    /// Returns what follows the header, up to the total length; an error if the lengths contradict
+    /// each other or exceed the bytes.
     pub fn payload(&self) -> Result<&[u8], Truncated> {
         let (header, total) = (self.header_len(), usize::from(self.total_length()));
         if header < Self::LEN {
@@ -74,7 +74,7 @@ impl<B: AsRef<[u8]>> Ipv4<B> {
 }
 
 impl<B: AsRef<[u8]> + AsMut<[u8]>> Ipv4<B> {
-    /// Computes the header checksum and writes it. The header length must be sound.
+    /// Computes and writes the header checksum. The header length must be valid.
     pub fn fill_checksum(&mut self) {
         self.set_checksum(0);
         let length = self.header_len().clamp(Self::LEN, self.bytes().len());

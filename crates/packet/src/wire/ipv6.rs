@@ -25,7 +25,7 @@ accessors!(Ipv6 {
     flow / set_flow: u32, field::FLOW;
     /// Bytes behind this header.
     payload_length / set_payload_length: u16, field::PAYLOAD_LENGTH;
-    /// What follows.
+    /// Protocol number of what follows.
     next_header / set_next_header: u8, field::NEXT_HEADER;
     /// Hop limit.
     hop_limit / set_hop_limit: u8, field::HOP_LIMIT;
@@ -39,17 +39,17 @@ addresses!(Ipv6 {
 });
 
 impl<B: AsRef<[u8]>> Ipv6<B> {
-    /// Traffic class.
+    /// Returns the traffic class.
     pub fn traffic_class(&self) -> u8 {
         (self.flow() >> 20) as u8
     }
 
-    /// Flow label.
+    /// Returns the flow label.
     pub fn label(&self) -> u32 {
         self.flow() & 0xf_ffff
     }
 
-    /// What follows the header, as long as the payload length says.
+    /// Returns what follows the header, up to the payload length.
     pub fn payload(&self) -> Result<&[u8], Truncated> {
         let end = Self::LEN + usize::from(self.payload_length());
         self.bytes().get(Self::LEN..end).ok_or(Truncated("Ipv6"))
@@ -57,20 +57,20 @@ impl<B: AsRef<[u8]>> Ipv6<B> {
 }
 
 view!(
-    /// The first 8 bytes of an extension header, which every kind has.
+    /// The first 8 bytes of an extension header, common to all kinds.
     Ipv6Extension, 8
 );
 
 accessors!(Ipv6Extension {
-    /// What follows it.
+    /// Protocol number of what follows it.
     next_header / set_next_header: u8, field::EXTENSION_NEXT;
-    /// Its length: 8-byte units beyond the first 8 bytes; in an authentication header 4-byte units
-    /// beyond the first 8 bytes.
+    /// Its length: 8-byte units beyond the first 8 bytes; for an authentication header, 4-byte
+    /// units beyond the first 8 bytes.
     length / set_length: u8, field::EXTENSION_LENGTH;
 });
 
 impl<B: AsRef<[u8]>> Ipv6Extension<B> {
-    /// Bytes of this header, when `kind` is its number.
+    /// Returns the length of this header in bytes, given its protocol number `kind`.
     pub fn len_of(&self, kind: u8) -> usize {
         match kind {
             44 => 8,
@@ -86,7 +86,7 @@ view!(
 );
 
 accessors!(Ipv6Fragment {
-    /// What follows it.
+    /// Protocol number of what follows it.
     next_header / set_next_header: u8, field::EXTENSION_NEXT;
     /// Offset in 8-byte units (13 bits), reserved (2), more fragments (1).
     offset_flags / set_offset_flags: u16, field::FRAGMENT_OFFSET;

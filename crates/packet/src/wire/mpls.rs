@@ -18,12 +18,12 @@ accessors!(Mpls {
 });
 
 impl<B: AsRef<[u8]>> Mpls<B> {
-    /// Whether no other entry follows.
+    /// Returns whether this is the last entry of its stack.
     pub fn bottom(&self) -> bool {
         self.entry() & 0x100 != 0
     }
 
-    /// What follows the entry.
+    /// Returns what follows the entry.
     pub fn payload(&self) -> &[u8] {
         &self.bytes()[Self::LEN..]
     }

@@ -1,4 +1,4 @@
-//! A service tag of provider backbone bridges behind its Ethertype (IEEE 802.1Q clause 9.7), with
+//! The service tag of provider backbone bridges after its Ethertype (IEEE 802.1Q clause 9.7), with
 //! the customer's addresses.
 
 use super::{accessors, addresses, view};
@@ -29,17 +29,18 @@ addresses!(Pbb {
 });
 
 impl<B: AsRef<[u8]>> Pbb<B> {
-    /// The service (I-SID, 24 bits).
+    /// Returns the service (I-SID, 24 bits).
     pub fn service(&self) -> u32 {
         self.tci() & 0x00ff_ffff
     }
 
-    /// The use-customer-address bit.
+    /// Returns the use-customer-address bit.
     pub fn uses_customer_addresses(&self) -> bool {
         self.tci() & 0x0800_0000 != 0
     }
 
-    /// What follows the customer's addresses: its Ethertype and the rest of its frame.
+    /// Returns what follows the customer's addresses: the Ethertype and the rest of the customer's
+    /// frame.
     pub fn payload(&self) -> &[u8] {
         &self.bytes()[Self::LEN..]
     }

@@ -25,7 +25,7 @@ accessors!(Sctp {
 });
 
 impl<B: AsRef<[u8]>> Sctp<B> {
-    /// CRC-32C; it lies with its low byte first.
+    /// Returns the CRC-32C, which is stored with its low byte first.
     pub fn checksum(&self) -> u32 {
         u32::from_le_bytes(super::array(self.bytes(), field::CHECKSUM))
     }

@@ -36,12 +36,12 @@ accessors!(Tcp {
 });
 
 impl<B: AsRef<[u8]>> Tcp<B> {
-    /// Bytes of the header with options, as it says.
+    /// Returns the length of the header with options, according to its data offset.
     pub fn header_len(&self) -> usize {
         usize::from(self.offset_flags() >> 12) * 4
     }
 
-    /// The flags, 12 bits with the reserved ones.
+    /// Returns the flags: 12 bits, reserved ones included.
     pub fn flags(&self) -> u16 {
         self.offset_flags() & 0x0fff
     }

@@ -1,4 +1,4 @@
-//! A VLAN tag behind its TPID (IEEE 802.1Q clause 9.6): TCI, and the Ethertype of what follows.
+//! A VLAN tag after its TPID (IEEE 802.1Q clause 9.6): TCI, and the Ethertype of what follows.
 
 use super::{accessors, view};
 
@@ -21,7 +21,7 @@ accessors!(Vlan {
 });
 
 impl<B: AsRef<[u8]>> Vlan<B> {
-    /// What follows the tag.
+    /// Returns what follows the tag.
     pub fn payload(&self) -> &[u8] {
         &self.bytes()[Self::LEN..]
     }

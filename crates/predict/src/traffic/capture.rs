@@ -1,4 +1,4 @@
-//! Classic capture files: a header of 24 bytes, then each packet behind one of 16
+//! Classic capture files: a header of 24 bytes, then packets, each after a header of 16 bytes
 //! (`pcap-savefile(5)`).
 
 /// Bytes of the file's header.
@@ -8,7 +8,7 @@ const RECORD: usize = 16;
 /// Link type of Ethernet.
 const ETHERNET: u32 = 1;
 
-/// The frames of a file of Ethernet, in either order of bytes, in microseconds or nanoseconds.
+/// Returns the frames of an Ethernet capture, of either byte order and time resolution.
 pub(super) fn frames(file: &[u8]) -> Result<Vec<Vec<u8>>, &'static str> {
     let big = match file.get(..4) {
         Some([0xd4, 0xc3, 0xb2, 0xa1] | [0x4d, 0x3c, 0xb2, 0xa1]) => false,
@@ -47,7 +47,7 @@ pub(super) fn frames(file: &[u8]) -> Result<Vec<Vec<u8>>, &'static str> {
     Ok(frames)
 }
 
-/// A file with these frames.
+/// Writes a file with these frames.
 pub(super) fn file<'f>(frames: impl Iterator<Item = &'f [u8]>) -> Vec<u8> {
     let mut file = Vec::new();
     for word in [0xa1b2_c3d4_u32, 2 | 4 << 16, 0, 0, 65_535, ETHERNET] {

@@ -1,5 +1,5 @@
-//! A packet that a match asks for. What the match leaves open is random where flows differ, and
-//! usual elsewhere.
+//! Composes packets that match a rule. Fields that the match leaves open are random if they
+//! distinguish flows, and have usual values otherwise.
 
 use super::{Arrival, Random};
 use packet::build::Builder;
@@ -12,7 +12,7 @@ const ARP: u16 = 0x0806;
 const RARP: u16 = 0x8035;
 const MPLS: [u16; 2] = [0x8847, 0x8848];
 
-/// A packet within `matching`, of `size` bytes or as many as its headers need.
+/// Returns a packet within `matching`, of `size` bytes or as many as its headers need.
 pub(super) fn arrival(matching: &Match, size: usize, random: &mut Random) -> Arrival {
     let key = fields(matching, random);
     let mut bytes = frame(&key, &[]);
@@ -27,7 +27,7 @@ pub(super) fn arrival(matching: &Match, size: usize, random: &mut Random) -> Arr
     }
 }
 
-/// The fields of one packet.
+/// Returns the fields of one packet.
 fn fields(matching: &Match, random: &mut Random) -> FlowKey {
     let mut key = FlowKey::ZERO;
     let any = |key: &mut FlowKey, offset: usize, len: usize, random: &mut Random| {
@@ -45,7 +45,7 @@ fn fields(matching: &Match, random: &mut Random) -> FlowKey {
     ] {
         any(&mut key, offset, len, random);
     }
-    // Unicast addresses that nobody has been given.
+    // Unicast addresses that are not assigned to anybody.
     key.set_u8(at::ETH_SRC, 2);
     key.set_u8(at::ETH_DST, 2);
     key.set_u16(at::ETH_TYPE, IPV4);
@@ -58,7 +58,7 @@ fn fields(matching: &Match, random: &mut Random) -> FlowKey {
         }
     };
     wanted(&mut key);
-    // ICMP's type and code are ports of one byte; a tag has its bit; an ARP opcode is a small
+    // ICMP type and code have one byte each; a tag has its present bit; an ARP opcode is a small
     // number.
     match (key.u16(at::ETH_TYPE), key.u8(at::IP_PROTO)) {
         (IPV4, 1) | (IPV6, 58) => {
@@ -110,14 +110,14 @@ fn frame(key: &FlowKey, payload: &[u8]) -> Vec<u8> {
             builder.arp(operation, six(at::ARP_SHA), spa, six(at::ARP_THA), tpa)
         }
         other if MPLS.contains(&other) => builder.mpls(key.u32(at::MPLS_LSE) | 0x100),
-        // 802.2 without SNAP stands in the key as a length that no packet has.
+        // The key represents 802.2 without SNAP by a length that no packet has.
         0x05ff => builder.eth_type(0x0026),
         other => builder.eth_type(other),
     };
     with_protocol(builder.payload(payload).bytes(), key)
 }
 
-/// A protocol that has no header here still stands in the IP header.
+/// Writes the protocol number of a protocol without a header here into the IP header.
 fn with_protocol(mut bytes: Vec<u8>, key: &FlowKey) -> Vec<u8> {
     let (eth_type, protocol) = (key.u16(at::ETH_TYPE), key.u8(at::IP_PROTO));
     let tags = [at::VLAN_TCI, at::VLAN_TCI2].map(|tag| key.u16(tag) & 0x1000 != 0);

@@ -1,4 +1,4 @@
-//! Numbers that look random and are the same each time, so that predictions can be repeated.
+//! Pseudo-random numbers, always the same, so that predictions are reproducible.
 
 /// A generator: Steele and Vigna's SplitMix64.
 pub(crate) struct Random(u64);
@@ -16,7 +16,7 @@ impl Random {
         z ^ z >> 31
     }
 
-    /// A number below `end`, which is above zero.
+    /// Returns a number below `end`, which must be above zero.
     pub fn below(&mut self, end: usize) -> usize {
         (self.next() % end as u64) as usize
     }
@@ -31,7 +31,7 @@ impl Random {
         }
     }
 
-    /// `count` numbers below `kinds`, number n with a weight of `1 / (n + 1) ^ exponent`.
+    /// Draws `count` numbers below `kinds`, number n with a weight of `1 / (n + 1) ^ exponent`.
     pub fn zipf(&mut self, kinds: usize, exponent: f64, count: usize) -> Vec<usize> {
         let mut sum = 0.0;
         let sums: Vec<f64> = (0..kinds)

@@ -1,11 +1,13 @@
-//! What polices a port.
+//! Policers of ports.
 //!
-//! * What it sends, [`PortPolicer`]: one rate whatever the queue (Open vSwitch's `egress-policer`),
-//!   or two of each queue and two of the port (`trtcm-policer`): the queue marks a packet, blind to
-//!   colours, and the port marks it again by that; green and yellow ones pass.
-//! * What it receives, [`IngressPolicer`]: bits, packets, or both.
+//! * For sending, [`PortPolicer`]: either one rate for all queues (Open vSwitch's
+//!   `egress-policer`), or two rates per queue and two of the port (`trtcm-policer`): the queue
+//!   marks a packet colour-blind, and the port marks it again by that colour; green and yellow
+//!   packets pass.
+//! * For receiving, [`IngressPolicer`]: bits, packets, or both.
 //!
-//! Any number of workers share one without a lock. One that changes keeps the tokens of what stays.
+//! Any number of workers share one without a lock. When a policer is reconfigured, rates that stay
+//! keep their tokens.
 
 use super::{Color, Profile, SingleRate, TwoRates, counted};
 use crate::meter::{BandKind, BandSpec, Meter, Unit, Verdict};
@@ -13,17 +15,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use thiserror::Error;
 
-/// Highest rate, in bytes a second: 400 Gbit/s.
+/// Highest rate, in bytes per second: 400 Gbit/s.
 pub const MAX_RATE: u64 = 50_000_000_000;
-/// Largest burst, in bytes: a second of the highest rate.
+/// Largest burst, in bytes: one second at the highest rate.
 pub const MAX_BURST: u64 = 50_000_000_000;
 
 /// A committed and an excess rate (RFC 4115).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Rates {
-    /// Within it packets are green.
+    /// Packets within it are green.
     pub committed: Profile,
-    /// Within it they are yellow.
+    /// Packets within it are yellow.
     pub excess: Profile,
 }
 
@@ -51,22 +53,22 @@ fn check(profile: Profile, rate: &'static str, burst: &'static str) -> Result<()
     Ok(())
 }
 
-/// What a port's sending is policed by.
+/// Configuration of a port's sending policer.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PolicerSpec {
     /// One rate for all packets.
     One(Profile),
-    /// Rates of the port and of queues by their numbers. A packet that names none that is there
-    /// goes by queue 0; where that is not there either, it is dropped.
+    /// Rates of the port and of queues by number. A packet without a queue, or with one that is not
+    /// listed, uses queue 0; if that is not listed either, the packet is dropped.
     Queues {
-        /// The port's.
+        /// The port's rates.
         port: Rates,
-        /// The queues'.
+        /// The queues' rates.
         queues: Vec<(u32, Rates)>,
     },
 }
 
-/// Why a policer cannot be so.
+/// Why a policer's configuration is invalid.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum PolicerError {
     /// A rate is too high.
@@ -81,16 +83,16 @@ pub enum PolicerError {
     /// A single rate is missing: nothing would pass.
     #[error("cir is missing: nothing would pass")]
     NoRate,
-    /// What a queue's rates are wrong in.
+    /// A queue's rates are invalid.
     #[error("queue {0}: {1}")]
     Queue(u32, Box<PolicerError>),
-    /// A number is used twice.
+    /// Two queues have this number.
     #[error("queue {0} is there twice")]
     Twice(u32),
 }
 
 impl PolicerSpec {
-    /// Whether such a policer can be.
+    /// Checks the configuration.
     pub fn check(&self) -> Result<(), PolicerError> {
         match self {
             PolicerSpec::One(Profile { rate: 0, .. }) => Err(PolicerError::NoRate),
@@ -110,14 +112,14 @@ impl PolicerSpec {
     }
 }
 
-/// What a queue has let pass and dropped.
+/// Packets that a queue has passed and dropped.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PolicerTotals {
     /// Packets that passed.
     pub packets: u64,
     /// Their bytes, as policers count them: without the Ethernet header.
     pub bytes: u64,
-    /// Packets that did not.
+    /// Packets that were dropped.
     pub dropped: u64,
 }
 
@@ -155,7 +157,7 @@ enum Kind {
     Queues {
         rates: Rates,
         marker: Arc<TwoRates>,
-        /// By number, sorted.
+        /// Sorted by number.
         queues: Box<[Queue]>,
     },
 }
@@ -165,12 +167,13 @@ enum Kind {
 pub struct PortPolicer(Kind);
 
 impl PortPolicer {
-    /// One with full buckets.
+    /// Makes a policer with full buckets.
     pub fn new(spec: &PolicerSpec, now_ns: u64) -> PortPolicer {
         PortPolicer::after(None, spec, now_ns)
     }
 
-    /// What this one becomes: rates that stay keep their tokens, and queues their counts.
+    /// Returns the reconfigured policer: rates that stay keep their tokens, and queues their
+    /// counts.
     pub fn changed(&self, spec: &PolicerSpec, now_ns: u64) -> PortPolicer {
         PortPolicer::after(Some(self), spec, now_ns)
     }
@@ -220,7 +223,7 @@ impl PortPolicer {
         })
     }
 
-    /// Whether a frame of so many bytes may be sent, and its tokens taken.
+    /// Returns whether a frame of this many bytes may be sent, and takes its tokens.
     pub fn pass(&self, queue: Option<u32>, frame: usize, now_ns: u64) -> bool {
         let bytes = counted(frame);
         match &self.0 {
@@ -243,7 +246,7 @@ impl PortPolicer {
         }
     }
 
-    /// What queues have let pass, in the order of their numbers; none where one rate polices all.
+    /// Returns the totals of each queue, ascending by number; none if one rate polices all.
     pub fn totals(&self) -> Vec<(u32, PolicerTotals)> {
         let queues = match &self.0 {
             Kind::One { .. } => &[][..],
@@ -261,25 +264,25 @@ fn find(queues: &[Queue], number: u32) -> Option<&Queue> {
     at.ok().map(|at| &queues[at])
 }
 
-/// What a port's receiving is policed by, in the units of Open vSwitch's `ingress_policing_*`. A
-/// rate of 0 polices nothing.
+/// Configuration of a port's receiving policer, in the units of Open vSwitch's
+/// `ingress_policing_*`. A rate of 0 polices nothing.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct IngressSpec {
-    /// Kilobits a second.
+    /// Rate in kilobits per second.
     pub kbits_rate: u32,
-    /// Kilobits at once; 0 for 8000.
+    /// Burst in kilobits; 0 for 8000.
     pub kbits_burst: u32,
-    /// Thousands of packets a second, up to [`IngressSpec::MAX_KPKTS`].
+    /// Rate in thousands of packets per second, up to [`IngressSpec::MAX_KPKTS`].
     pub kpkts_rate: u32,
-    /// Thousands of packets at once, up to [`IngressSpec::MAX_KPKTS`]; 0 for 16.
+    /// Burst in thousands of packets, up to [`IngressSpec::MAX_KPKTS`]; 0 for 16.
     pub kpkts_burst: u32,
 }
 
 impl IngressSpec {
-    /// Most thousands of packets.
+    /// Largest packet rate and burst, in thousands of packets.
     pub const MAX_KPKTS: u32 = u32::MAX / 1000;
 
-    /// Whether nothing is policed.
+    /// Returns whether nothing is policed.
     pub fn is_none(&self) -> bool {
         self.kbits_rate == 0 && self.kpkts_rate == 0
     }
@@ -293,7 +296,7 @@ pub struct IngressPolicer {
 }
 
 impl IngressPolicer {
-    /// One with full buckets; none where nothing is to be policed.
+    /// Makes a policer with full buckets; None if nothing is to be policed.
     pub fn new(spec: &IngressSpec, now_ns: u64) -> Option<IngressPolicer> {
         let meter = |unit, rate: u32, burst: u32, default: u32, scale: u32| {
             let burst = if burst == 0 { default } else { burst };
@@ -310,7 +313,7 @@ impl IngressPolicer {
         })
     }
 
-    /// Whether a frame of so many bytes may come in, and its tokens taken.
+    /// Returns whether a received frame of this many bytes passes, and takes its tokens.
     pub fn pass(&self, frame: usize, now_ns: u64) -> bool {
         let bytes = counted(frame);
         let meters = [&self.bits, &self.packets];

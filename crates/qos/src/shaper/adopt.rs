@@ -1,20 +1,20 @@
-//! Another shape for a running port.
+//! Reconfigures a running shaper.
 
 use super::spec::{PortSpec, SpecError};
 use super::{ALARMED, IN_OWN, Shaper};
 
 impl<H> Shaper<H> {
-    /// Gives the port another shape. Queues that stay, by their numbers, keep packets, tokens and
-    /// counters; packets of those that go wait on in the default queue. When the shape cannot
-    /// be, nothing changes.
+    /// Reconfigures the port. Queues whose number stays keep packets, tokens and counters; packets
+    /// of removed queues move to the default queue. If the configuration is invalid, nothing
+    /// changes.
     pub fn reconfigure(&mut self, spec: &PortSpec, now_ns: u64) -> Result<(), SpecError> {
         let old = std::mem::replace(self, Shaper::new(spec, now_ns)?);
         self.adopt(old, now_ns);
         Ok(())
     }
 
-    /// Takes over from the shaper that the port had, as [`Shaper::reconfigure`] says. A shaper may
-    /// be prepared elsewhere and put into place this way.
+    /// Takes over from the port's former shaper, like [`Shaper::reconfigure`]. This allows a shaper
+    /// to be prepared elsewhere and then put in place.
     pub fn adopt(&mut self, mut old: Shaper<H>, now_ns: u64) {
         self.root
             .inherit(&self.root_rates, old.root, &old.root_rates, now_ns);
@@ -40,7 +40,8 @@ impl<H> Shaper<H> {
                 let old_rates = &old.kinds[former.kind as usize].rates;
                 leaf.credit.inherit(rates, former.credit, old_rates, now_ns);
                 self.counters.inherit(at, old.counters.totals(before));
-                // What is watched stays so, but what was seen belongs to the former shape.
+                // Watched queues stay watched, but what was recorded belongs to the former
+                // configuration.
                 self.watch.adopt(at, &old.watch, before);
             }
         }
@@ -68,7 +69,7 @@ impl<H> Shaper<H> {
         }
     }
 
-    /// Takes all packets out, with their flows' hashes, a flow after the other, whatever the rates;
+    /// Removes and returns all packets with their flows' hashes, flow by flow, regardless of rates;
     /// they count as neither sent nor dropped.
     pub fn empty(&mut self) -> Vec<(H, u32)> {
         let mut all = Vec::with_capacity(self.waiting());

@@ -1,9 +1,8 @@
-//! Packets that wait: a slab of handles, threaded into flows.
+//! Waiting packets: a slab of handles, linked into flows.
 //!
-//! A queue tells up to 64 flows apart by a hash. Its flows take turns by deficit round robin, so
-//! that a flow that floods makes its own packets wait, and not its neighbours'. When a queue is
-//! full, the flow that has most in it loses its oldest packet, if the new one is not that flow's
-//! itself.
+//! A queue distinguishes up to 64 flows by a hash. They take turns by deficit round robin, so a
+//! flow that floods delays its own packets and not its neighbours'. When a queue is full, the flow
+//! with the most bytes loses its oldest packet, unless the new packet belongs to that flow.
 
 use super::prefetch::{fetch, with_capacity};
 
@@ -12,7 +11,7 @@ pub(crate) const NONE: u32 = u32::MAX;
 /// Bytes that a flow may send in a turn.
 pub(crate) const FLOW_QUANTUM: i32 = 1514;
 
-/// A packet, half a cache line where a handle is a pointer.
+/// A waiting packet; half a cache line if a handle is a pointer.
 #[repr(align(32))]
 pub(crate) struct Node<H> {
     handle: Option<H>,
@@ -26,7 +25,7 @@ pub(crate) struct Node<H> {
     next: u32,
 }
 
-/// A packet taken out.
+/// A packet that was removed.
 pub(crate) struct Taken<H> {
     pub handle: H,
     pub arrival_ns: u64,
@@ -39,7 +38,7 @@ pub(crate) struct Taken<H> {
 pub(crate) struct Nodes<H> {
     nodes: Vec<Node<H>>,
     free: u32,
-    /// Bytes to count for each beside its own.
+    /// Bytes counted for each packet in addition to its own.
     overhead: i32,
 }
 
@@ -52,7 +51,7 @@ impl<H> Nodes<H> {
         }
     }
 
-    /// Bytes that a packet counts.
+    /// Returns the bytes that a packet counts.
     #[inline]
     pub fn cost(&self, len: u32) -> u32 {
         len.saturating_add_signed(self.overhead).max(1)
@@ -107,13 +106,13 @@ impl<H> Nodes<H> {
     }
 }
 
-/// The flow, of 2^`bits`, that a hash means.
+/// Returns the flow, of 2^`bits`, that a hash belongs to.
 #[inline]
 pub(crate) fn bucket(flow: u32, bits: u32) -> usize {
     (u64::from(flow.wrapping_mul(0x9e37_79b1)) << bits >> 32) as usize
 }
 
-/// One flow of a queue, where several have packets.
+/// One flow of a queue; used if several have packets.
 #[derive(Clone, Copy)]
 pub(crate) struct Flow {
     head: u32,
@@ -131,31 +130,31 @@ impl Flow {
     };
 }
 
-/// What waits in a queue. Its flows lie beside it, but for one that is alone: that is in here, so
-/// that most queues' packets touch nothing else.
+/// A queue's waiting packets. Its flows are stored elsewhere, except a single active one: that is
+/// in here, so that packets of most queues touch nothing else.
 #[derive(Clone, Copy, Default)]
 pub(crate) struct Backlog {
     pub packets: u32,
     pub bytes: u32,
-    /// What the queue itself may send in its turn among those that borrow.
+    /// What the queue may still send in its turn as a borrower.
     pub deficit: i32,
-    /// The oldest packet of the flow that is alone; else one half of the flows that have packets,
-    /// a bit each.
+    /// The oldest packet of the single active flow; with several, the low half of the bit set of
+    /// active flows.
     head: u32,
-    /// The newest one; else the other half.
+    /// The newest packet of the single active flow; with several, the high half of the bit set.
     tail: u32,
-    /// What the flow that is alone may send in its turn.
+    /// What the single active flow may still send in its turn.
     flow_deficit: i32,
-    /// Whose turn it is: the flow that is alone.
+    /// The flow whose turn it is; the single one.
     turn: u8,
-    /// Several flows have packets, or had when the queue was last looked at.
+    /// Several flows have packets, or had when the queue was last used.
     several: bool,
-    /// Where the queue stands; here because there is room.
+    /// Rings and alarm of the queue; stored here because there is room.
     pub placed: u8,
 }
 
 impl Backlog {
-    /// Nothing waits, and the queue may send so much in its turn.
+    /// Makes an empty backlog with this deficit.
     pub fn new(deficit: i32) -> Backlog {
         Backlog {
             deficit,
@@ -163,7 +162,7 @@ impl Backlog {
         }
     }
 
-    /// Flows that have packets, a bit each.
+    /// Returns the flows that have packets, as a bit set.
     #[inline]
     pub fn active(&self) -> u64 {
         if self.several {
@@ -178,13 +177,13 @@ impl Backlog {
         (self.head, self.tail) = (active as u32, (active >> 32) as u32);
     }
 
-    /// The newest packet, where there is one and it is known without looking at flows.
+    /// Returns the newest packet, if there is one and it is known without looking at flows.
     #[inline(always)]
     pub fn known_tail(&self) -> Option<u32> {
         (!self.several && self.packets != 0).then_some(self.tail)
     }
 
-    /// The packet that is likely to leave next, where one waits.
+    /// Returns the packet that is likely to leave next, if one waits.
     #[inline(always)]
     pub fn likely_head(&self, flows: &[Flow]) -> u32 {
         if !self.several {
@@ -197,7 +196,8 @@ impl Backlog {
         flow.map_or(NONE, |flow| flow.head)
     }
 
-    /// The packet behind which one of this flow will stand, where flows must be looked at to tell.
+    /// Returns the packet behind which one of this flow will be queued, if flows must be looked at
+    /// to tell.
     #[inline]
     pub fn tail_of(&self, flows: &[Flow], bucket: usize) -> u32 {
         if self.active() >> bucket & 1 == 1 {
@@ -207,7 +207,7 @@ impl Backlog {
         }
     }
 
-    /// Bytes of a flow that wait.
+    /// Returns the waiting bytes of a flow.
     #[inline]
     pub fn bytes_of(&self, flows: &[Flow], bucket: usize) -> u32 {
         if self.active() >> bucket & 1 == 0 {
@@ -274,7 +274,7 @@ impl Backlog {
         }
     }
 
-    /// The flow that sends next, and its oldest packet.
+    /// Returns the flow that sends next, and its oldest packet.
     #[inline]
     pub fn first(&mut self, flows: &mut [Flow]) -> Option<(usize, u32)> {
         if self.packets == 0 {
@@ -285,7 +285,7 @@ impl Backlog {
             if active & (active - 1) != 0 {
                 return Some(self.first_of_several(flows, active));
             }
-            // It is alone from now on.
+            // Only one flow is left.
             self.turn = active.trailing_zeros() as u8;
             self.several = false;
             let flow = &flows[usize::from(self.turn)];
@@ -313,7 +313,7 @@ impl Backlog {
         }
     }
 
-    /// Takes the oldest packet of a flow that has one out.
+    /// Removes the oldest packet of a flow that has one.
     #[inline]
     pub fn pop<H>(
         &mut self,
@@ -347,7 +347,7 @@ impl Backlog {
         taken
     }
 
-    /// The flow that has most waiting; of equals the first.
+    /// Returns the flow with the most waiting bytes; of equal ones, the first.
     #[cold]
     pub fn fattest(&self, flows: &[Flow]) -> usize {
         let mut left = self.active();
@@ -362,8 +362,8 @@ impl Backlog {
         fattest
     }
 
-    /// Bytes that leave before a packet that comes to this flow now: with flows that take turns,
-    /// what each sends until this one has sent what it has.
+    /// Returns the bytes that leave before a packet that arrives for this flow now: as flows take
+    /// turns, what each sends until this flow has sent its own.
     #[inline]
     pub fn ahead_of(&self, flows: &[Flow], bucket: usize) -> u32 {
         if self.packets == 0 || !self.several && bucket == usize::from(self.turn) {

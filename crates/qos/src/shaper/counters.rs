@@ -1,4 +1,4 @@
-//! What a queue has done, for others to read while its shaper works.
+//! Counters of queues, which any thread may read while the shaper works.
 
 use super::prefetch::{Many, fetch};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -10,7 +10,7 @@ pub enum DropReason {
     OverBound,
     /// The queue was full.
     QueueFull,
-    /// The port's queues together were full.
+    /// The port's shared room was used up.
     PortFull,
     /// It had waited longer than the bound when its turn came.
     Late,
@@ -45,7 +45,7 @@ impl Count {
     }
 }
 
-/// What a queue has sent so far.
+/// Counters that every sent packet changes.
 #[derive(Default)]
 #[repr(align(16))]
 struct Sent {
@@ -53,39 +53,39 @@ struct Sent {
     bytes: Count,
 }
 
-/// What has happened to few of its packets.
+/// Counters that few packets change.
 #[derive(Default)]
 struct Rare {
     marked: Count,
     dropped: [Count; 4],
 }
 
-/// The counters of a port's queues, by their places; any thread may read them.
+/// The counters of a port's queues, by place; any thread may read them.
 pub struct Counters {
-    /// What every packet changes that leaves, close together, so that many queues' share a cache.
+    /// Kept compact, since every departure changes it: the counters of many queues fit the cache.
     sent: Many<Sent>,
     rare: Many<Rare>,
-    /// Packets that wait. They lie apart, since this is all that a packet changes when it comes.
+    /// Waiting packets; kept apart, since this is all that an arrival changes.
     waiting: Many<AtomicU32>,
 }
 
-/// What a queue's counters show.
+/// A snapshot of a queue's counters.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct QueueTotals {
     /// Packets sent.
     pub packets: u64,
     /// Their bytes, without FCS.
     pub bytes: u64,
-    /// Of them those that were to be marked.
+    /// Packets of these that were to be ECN-marked.
     pub marked: u64,
     /// Packets dropped, by [`DROP_REASONS`].
     pub dropped: [u64; 4],
-    /// Packets that wait.
+    /// Packets waiting.
     pub waiting: u64,
 }
 
 impl QueueTotals {
-    /// Packets dropped for any reason.
+    /// Returns the packets dropped for any reason.
     pub fn dropped_packets(&self) -> u64 {
         self.dropped.iter().sum()
     }
@@ -100,7 +100,7 @@ impl Counters {
         }
     }
 
-    /// What a queue has done.
+    /// Returns a queue's counters.
     pub fn totals(&self, queue: usize) -> QueueTotals {
         let (sent, rare) = (&self.sent[queue], &self.rare[queue]);
         QueueTotals {
@@ -112,12 +112,12 @@ impl Counters {
         }
     }
 
-    /// What each queue has done, in the order of their places.
+    /// Returns the counters of all queues, by place.
     pub fn all(&self) -> impl Iterator<Item = QueueTotals> + '_ {
         (0..self.sent.len()).map(|queue| self.totals(queue))
     }
 
-    /// So many packets of a queue have left, of so many bytes.
+    /// Counts packets and bytes that have left a queue.
     #[inline(always)]
     pub(crate) fn send(&self, queue: usize, packets: u64, bytes: u64) {
         let sent = &self.sent[queue];
@@ -125,19 +125,19 @@ impl Counters {
         sent.bytes.add(bytes);
     }
 
-    /// One of them was to be marked.
+    /// Counts a sent packet that was to be marked.
     #[cold]
     pub(crate) fn mark(&self, queue: usize) {
         self.rare[queue].marked.add(1);
     }
 
-    /// A packet of a queue was dropped.
+    /// Counts a dropped packet.
     #[cold]
     pub(crate) fn refuse(&self, queue: usize, reason: DropReason) {
         self.rare[queue].dropped[reason as usize].add(1);
     }
 
-    /// So many packets of a queue wait now.
+    /// Sets the number of waiting packets of a queue.
     #[inline(always)]
     pub(crate) fn wait(&self, queue: usize, packets: u32) {
         self.waiting[queue].store(packets, Ordering::Relaxed);
@@ -153,7 +153,7 @@ impl Counters {
         fetch(&self.sent[queue]);
     }
 
-    /// A queue goes on from where another stopped.
+    /// Sets a queue's counters to those of its predecessor.
     pub(crate) fn inherit(&self, queue: usize, old: QueueTotals) {
         let (sent, rare) = (&self.sent[queue], &self.rare[queue]);
         sent.packets.set(old.packets);

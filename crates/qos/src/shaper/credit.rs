@@ -1,14 +1,14 @@
-//! What a class may send: its two buckets.
+//! What a class may send: its two token buckets.
 //!
-//! Tokens are counted in billionths of a bit, of which a rate of R bit/s brings exactly R in each
-//! nanosecond: no rounding, hence no drift, and no division where tokens are spent. A class may
-//! send while its bucket is not in debt, and a packet may lead it into debt; so the rate is exact
-//! whatever the packets' sizes.
+//! Tokens are counted in billionths of a bit, of which a rate of R bit/s adds exactly R in each
+//! nanosecond: no rounding, hence no drift, and no division when tokens are spent. A class may send
+//! while its bucket is not in debt, and a packet may put it into debt; so the rate is exact for
+//! packets of any size.
 //!
-//! A bucket holds its burst. While a class has packets waiting it may hold more, what comes within
-//! some milliseconds: who sends is woken late, and stopped for whole milliseconds where others want
-//! the processor. That is not the class's fault, and what it could not send meanwhile is sent
-//! after. With what comes within 60 us a class of 1 Gbit/s had 3% less.
+//! A bucket holds its burst. While a class has packets waiting, it may hold more: the tokens of
+//! some milliseconds. A sender is woken late, and loses the processor for whole milliseconds when
+//! others want it; what the class could not send meanwhile is sent afterwards. With the tokens of
+//! only 60 us, a class of 1 Gbit/s got 3% less than its rate.
 
 /// Billionths of a bit in a bit.
 pub(crate) const NANOBITS: i64 = 1_000_000_000;
@@ -24,32 +24,32 @@ pub(crate) enum Mode {
     Wait,
 }
 
-/// What a class was given: rates, and depths of its buckets.
+/// A class's configuration: rates, and depths of its buckets.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Rates {
     /// Guaranteed, in bit/s.
     pub rate: u64,
     /// Maximum, in bit/s.
     pub max_rate: u64,
-    /// What each holds while packets wait.
+    /// Depth of each bucket while packets wait.
     own_depth: i64,
     limit_depth: i64,
 }
 
-/// The buckets of a class, apart from what they were given, which many classes share.
+/// A class's buckets, without their configuration, which many classes share.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Credit {
-    /// Of the guaranteed rate.
+    /// Level of the guaranteed rate's bucket.
     pub own: i64,
-    /// Of the maximum.
+    /// Level of the maximum rate's bucket.
     pub limit: i64,
-    /// When they were filled last.
+    /// When the buckets were last filled.
     at: u64,
 }
 
 #[inline(always)]
 fn filled(level: i64, depth: i64, rate: u64, nanoseconds: u64) -> i64 {
-    // The depth is never below the level, so the gap is right even as a wrapped difference.
+    // The depth is never below the level, so even a wrapped difference is right.
     let gap = depth.wrapping_sub(level) as u64;
     match nanoseconds.checked_mul(rate) {
         Some(came) if came < gap => level + came as i64,
@@ -57,14 +57,14 @@ fn filled(level: i64, depth: i64, rate: u64, nanoseconds: u64) -> i64 {
     }
 }
 
-/// Nanoseconds until a debt is paid.
+/// Returns the nanoseconds until a debt is paid.
 #[inline(always)]
 fn until_paid(level: i64, rate: u64) -> u64 {
     level.min(0).unsigned_abs().div_ceil(rate.max(1))
 }
 
 impl Rates {
-    /// `burst` in bits; a guaranteed rate of 0 is one that has never anything.
+    /// `burst` is in bits; a class with a guaranteed rate of 0 never has guaranteed tokens.
     pub fn new(rate: u64, max_rate: u64, burst: u64, catch_up_ns: u64) -> Rates {
         let burst = burst as i64 * NANOBITS;
         let depth = |rate: u64| burst + (rate * catch_up_ns) as i64;
@@ -76,13 +76,13 @@ impl Rates {
         }
     }
 
-    /// Whether it may send more than it is guaranteed.
+    /// Returns whether it may send more than its guaranteed rate.
     #[inline(always)]
     pub fn borrows(&self) -> bool {
         self.max_rate > self.rate
     }
 
-    /// What the buckets hold while nothing waits.
+    /// Returns the depth of the buckets while nothing waits.
     #[inline(always)]
     fn bursts(&self, catch_up_ns: u64) -> (i64, i64) {
         let own = match self.rate {
@@ -95,7 +95,7 @@ impl Rates {
 }
 
 impl Credit {
-    /// Full buckets.
+    /// Makes full buckets.
     pub fn new(rates: &Rates, catch_up_ns: u64, now_ns: u64) -> Credit {
         let (own, limit) = rates.bursts(catch_up_ns);
         Credit {
@@ -105,7 +105,7 @@ impl Credit {
         }
     }
 
-    /// Tokens that have come since the last look.
+    /// Adds the tokens that have arrived since the last fill.
     #[inline(always)]
     pub fn fill(&mut self, rates: &Rates, now_ns: u64) {
         let passed = now_ns.saturating_sub(self.at);
@@ -117,14 +117,14 @@ impl Credit {
         self.limit = filled(self.limit, rates.limit_depth, rates.max_rate, passed);
     }
 
-    /// How long ago a time was when the buckets were filled last, in nanoseconds; 0 where it is
-    /// later.
+    /// Returns the time from `ns` to the last fill, in nanoseconds; 0 if `ns` is later.
     #[inline(always)]
     pub fn passed_since(&self, ns: u64) -> u64 {
         self.at.saturating_sub(ns)
     }
 
-    /// Packets come after none had waited: no more than the burst is left.
+    /// Fills the buckets when packets arrive after none were waiting: tokens above the burst are
+    /// lost.
     #[inline(always)]
     pub fn wake(&mut self, rates: &Rates, catch_up_ns: u64, now_ns: u64) {
         self.fill(rates, now_ns);
@@ -133,7 +133,7 @@ impl Credit {
         self.limit = self.limit.min(limit);
     }
 
-    /// Takes over what another had: its debts, and tokens as far as they fit.
+    /// Takes over from a predecessor: its debts, and its tokens up to the new depth.
     pub fn inherit(&mut self, rates: &Rates, mut old: Credit, old_rates: &Rates, now_ns: u64) {
         old.fill(old_rates, now_ns);
         self.at = old.at.max(now_ns);
@@ -143,7 +143,7 @@ impl Credit {
         self.limit = old.limit.min(rates.limit_depth);
     }
 
-    /// What it may do.
+    /// Returns what the class may do.
     #[inline(always)]
     pub fn mode(&self) -> Mode {
         if self.limit < 0 {
@@ -155,19 +155,19 @@ impl Credit {
         }
     }
 
-    /// Whether so many bits leave no debt at the maximum rate.
+    /// Returns whether spending these bits leaves no debt at the maximum rate.
     #[inline(always)]
     pub fn holds(&self, bits: u64) -> bool {
         self.limit >= bits as i64 * NANOBITS
     }
 
-    /// Nor at the guaranteed one.
+    /// Returns whether spending these bits leaves no debt at either rate.
     #[inline(always)]
     pub fn holds_own(&self, bits: u64) -> bool {
         self.holds(bits) && self.own >= bits as i64 * NANOBITS
     }
 
-    /// When the mode becomes better by itself; none when it never does.
+    /// Returns when the mode improves with time; None if it never does.
     #[inline(always)]
     pub fn better_at(&self, rates: &Rates) -> Option<u64> {
         let wait = if self.limit < 0 {
@@ -180,7 +180,7 @@ impl Credit {
         Some(self.at.saturating_add(wait))
     }
 
-    /// Pays for so many bits; of the guaranteed tokens only where it sends by these.
+    /// Spends these bits; of the guaranteed tokens only if the class sends by its own rate.
     #[inline(always)]
     pub fn spend(&mut self, rates: &Rates, bits: u64, own: bool) {
         let tokens = bits as i64 * NANOBITS;
@@ -190,10 +190,10 @@ impl Credit {
         self.limit = self.limit.saturating_sub(tokens);
     }
 
-    /// Whether what stands behind so many bits leaves within a time, by one of the rates.
+    /// Returns whether what is behind this many bits leaves within a time, by one of the rates.
     #[inline(always)]
     pub fn within(level: i64, rate: u64, bits_ahead: u64, bound_ns: u64) -> bool {
-        // At 2^32 bytes ahead and any debt, this stays within 128 bits by far.
+        // With 2^32 bytes ahead and any debt, this is far below 128 bits.
         let missing = i128::from(bits_ahead) * i128::from(NANOBITS) - i128::from(level);
         missing <= i128::from(bound_ns) * i128::from(rate)
     }

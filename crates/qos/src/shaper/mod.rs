@@ -1,30 +1,31 @@
-//! The shaper: packets wait in queues until rates and turns let them go, and no longer than they
-//! may.
+//! The shaper: packets wait in queues until rates and turns let them leave, and no longer than
+//! their bound allows.
 //!
 //! **Rates.** A port has queues, or tenants that have queues. Each of these classes has a
 //! guaranteed and a maximum rate with a burst ([`PortSpec`]). A packet leaves by its queue's
-//! guaranteed rate; when no queue can, by what a tenant has guaranteed; when no tenant can, by what
-//! the port still has. What a parent lends goes to the child of the first priority, and among
-//! equals by deficit round robin in proportion to their rates. That is the order of the kernel's
-//! HTB; other than there, nothing exceeds the port's own rate.
+//! guaranteed rate; if no queue has tokens of that, by a tenant's guaranteed rate; if no tenant
+//! has, by what is left of the port's rate. A parent lends its tokens to the child of the first
+//! priority, and among equals by deficit round robin in proportion to their rates. That is the
+//! order of the kernel's HTB; unlike there, nothing exceeds the port's own rate.
 //!
 //! **Bound.** A queue may have a bound (`max_latency_ns`). A packet that cannot leave within it is
-//! dropped when it comes: certainly, when not even the maximum rate could bring what stands before
-//! it away in time; presumably, when the guaranteed rate could not and the queue was lately served
-//! too slowly (the packet that left last had waited so long behind so many bytes). Where this is
-//! too hopeful, the packet is dropped when its turn comes ([`DropReason::Late`]). A dropped packet
-//! costs no tokens. So a bound of 0 makes a policer, no bound makes HTB.
+//! dropped on arrival: certainly, if not even the maximum rate could send what is ahead of it in
+//! time; presumably, if the guaranteed rate could not and the queue was recently served too slowly
+//! (measured by the wait of the packet that left last, and the bytes that were ahead of it). If
+//! that estimate was too optimistic, the packet is dropped when its turn comes
+//! ([`DropReason::Late`]). A dropped packet costs no tokens. So a bound of 0 makes a policer, and
+//! no bound makes HTB.
 //!
-//! **Flows.** A queue's flows take turns ([`PortSpec::flows`]), and what stands before a packet is
-//! counted that way.
+//! **Flows.** A queue's flows take turns ([`PortSpec::flows`]), and what is ahead of a packet is
+//! counted accordingly.
 //!
-//! **Cost.** Who may send stands in a ring, who must wait has an alarm in a timing wheel, and a
-//! packet moves its own queue and tenant only. So a packet costs the same among 8 queues and among
-//! 100,000, but for the memory that it touches; callers say early which queue comes
+//! **Cost.** Classes that may send are in rings, classes that must wait have alarms in a timing
+//! wheel, and a packet moves only its own queue and tenant. So a packet costs the same with 8
+//! queues as with 100,000, except for cache misses; callers can announce queues early
 //! ([`Shaper::prefetch`]).
 //!
 //! Nothing here reads a clock or knows a packet: handles have a length, and time comes in as
-//! nanoseconds that do not go back (where they do, time stands still).
+//! nanoseconds that do not go back (if they do, time stands still).
 
 mod adopt;
 pub(crate) mod backlog;
@@ -54,28 +55,28 @@ use wheel::Wheel;
 
 const NONE: u32 = u32::MAX;
 
-/// Alarms that ring between two packets at most, so that many at once do not make a packet wait
-/// that may leave.
+/// Most alarms handled between two packets, so that many at once do not delay a packet that may
+/// leave.
 pub const ALARMS_PER_PACKET: usize = 64;
 
-/// How many alarms before its own what a queue's packet needs is fetched; the queue itself twice as
-/// many before.
+/// How many alarms ahead the memory of a queue's packet is prefetched; the queue itself, twice as
+/// many ahead.
 const FETCHED: usize = 8;
 
-/// How many packets of a burst before its own a packet's queue is fetched; what it needs of flows
-/// and packets half as many before.
+/// How many packets of a burst ahead a packet's queue is prefetched; its flow and the packet before
+/// it, half as many ahead.
 const BURST_AHEAD: usize = 16;
 
-/// Where a queue stands besides its place in memory: in the ring of those that send by their own
+/// Bits of [`Backlog::placed`]. This one: the queue is in the ring of those that send by their own
 /// rate.
 const IN_OWN: u8 = 1;
-/// In its parent's ring of those that borrow.
+/// The queue is in its parent's ring of borrowers.
 const IN_FEED: u8 = 2;
-/// Its alarm is set.
+/// The queue's alarm is set.
 const ALARMED: u8 = 4;
 
-/// What a queue was given. Queues that were given the same share it, so that a packet finds it in
-/// the cache.
+/// A queue's configuration. Queues with the same configuration share it, so that it stays in the
+/// cache.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 #[repr(align(64))]
 struct Kind {
@@ -85,36 +86,36 @@ struct Kind {
     limit_bytes: u32,
     mark_ns: u32,
     quantum: u32,
-    /// Its tenant, or [`NONE`] for the port itself.
+    /// Place of its tenant, or [`NONE`] if its parent is the port.
     tenant: u32,
     priority: u8,
 }
 
-/// Kinds that are few enough to be shared; where queues are of more, each has its own at its own
-/// place, which can be fetched with the queue.
+/// Most kinds that queues share; if there are more, each queue has its own at the queue's place,
+/// which can be prefetched with the queue.
 const SHARED_KINDS: usize = 256;
 
-/// A queue, in one cache line: tokens, what waits, and where it stands ([`IN_OWN`], [`IN_FEED`],
+/// A queue, in one cache line: tokens, backlog, and where it is placed ([`IN_OWN`], [`IN_FEED`],
 /// [`ALARMED`]).
 #[repr(C, align(64))]
 struct Leaf {
     credit: Credit,
     backlog: Backlog,
-    /// The last packet that found others waiting had waited so long, in nanoseconds (halved by
-    /// each since that found none),
+    /// The wait of the last packet that found others waiting, in nanoseconds (halved by each since
+    /// that found none),
     sample_ns: u32,
-    /// behind so many bytes.
+    /// and the bytes that were ahead of it.
     sample_bytes: u32,
-    /// Its place among the kinds.
+    /// Index of its kind.
     kind: u32,
 }
 
 const _: () = assert!(size_of::<Leaf>() == 64 && size_of::<Kind>() == 64);
 
-/// Queues that borrow, a ring for each priority, and whose turn it is.
+/// Rings of classes, one for each priority, known by the member whose turn it is.
 struct Feeds {
     turns: [u32; PRIORITIES],
-    /// Priorities that have any.
+    /// Bit set of the priorities that have any.
     filled: u8,
 }
 
@@ -129,20 +130,20 @@ struct Tenant {
     credit: Credit,
     rates: Rates,
     feeds: Feeds,
-    /// Priorities by which it stands in the ring of tenants that send by their own rate.
+    /// Bit set of the priorities by which it is in the ring of tenants that send by their own rate.
     in_own: u8,
-    /// Priorities by which it stands in the port's rings of those that borrow.
+    /// Bit set of the priorities by which it is in the port's rings of borrowers.
     in_feed: u8,
     deficit: i32,
     quantum: u32,
     number: u32,
 }
 
-/// Numbers of queues and their places.
+/// Maps queue numbers to places.
 struct Numbers {
-    /// By number, where numbers are dense.
+    /// Indexed by number, if numbers are dense.
     dense: Box<[u32]>,
-    /// Sorted pairs otherwise.
+    /// Otherwise sorted (number, place) pairs.
     sparse: Box<[(u32, u32)]>,
 }
 
@@ -184,13 +185,13 @@ pub struct Departure<H> {
     pub handle: H,
     /// The place of its queue.
     pub queue: usize,
-    /// Its length.
+    /// Its length in bytes.
     pub len: u32,
     /// How long it has waited.
     pub waited_ns: u64,
-    /// It is to be marked (ECN), where it can be.
+    /// Whether it is to be ECN-marked, if it can be.
     pub mark: bool,
-    /// The hash of its flow, as it was given.
+    /// The hash of its flow, as given to [`Shaper::enqueue`].
     pub flow: u32,
 }
 
@@ -203,14 +204,14 @@ pub struct Refused<H> {
     pub reason: DropReason,
 }
 
-/// A port's shaper, over handles of packets.
+/// A port's shaper, which holds packets by their handles.
 pub struct Shaper<H> {
     leaves: Many<Leaf>,
     kinds: Many<Kind>,
     tenants: Box<[Tenant]>,
     root: Credit,
     root_rates: Rates,
-    /// Who borrows from the port.
+    /// Classes that borrow from the port.
     feeds: Feeds,
     /// Queues that send by their own rate.
     own: Lines,
@@ -228,7 +229,7 @@ pub struct Shaper<H> {
     default: usize,
     waiting: u32,
     waiting_bytes: u64,
-    /// Packets dropped, for whatever reason.
+    /// Packets dropped, for any reason.
     dropped: u64,
     limit_packets: u32,
     limit_bytes: u64,
@@ -240,7 +241,7 @@ pub struct Shaper<H> {
 }
 
 impl<H> Shaper<H> {
-    /// An empty shaper, buckets full.
+    /// Makes an empty shaper with full buckets.
     pub fn new(spec: &PortSpec, now_ns: u64) -> Result<Shaper<H>, SpecError> {
         spec.check()?;
         let catch_up = spec.catch_up_ns;
@@ -338,16 +339,15 @@ impl<H> Shaper<H> {
         })
     }
 
-    /// Has no more packets and bytes wait than so many, and than the port's own limits, until this
-    /// is called again. Those that wait already stay.
+    /// Lowers the port's limits of packets and bytes that wait to these, where they are lower, until
+    /// the next call. What waits already stays.
     #[inline]
     pub fn bound(&mut self, packets: u32, bytes: u64) {
         self.now_packets = self.limit_packets.min(packets);
         self.now_bytes = self.limit_bytes.min(bytes);
     }
 
-    /// The place of the queue for packets that name this one; the default queue's where it is not
-    /// there.
+    /// Returns the place of the queue of this number; the default queue's if there is none.
     #[inline]
     pub fn place_of(&self, number: Option<u32>) -> usize {
         number
@@ -355,29 +355,30 @@ impl<H> Shaper<H> {
             .unwrap_or(self.default)
     }
 
-    /// The numbers of the queues, by their places.
+    /// Returns the numbers of the queues, by place.
     pub fn queues(&self) -> &[u32] {
         &self.queues
     }
 
-    /// The queues' counters, by their places; they may be read by any thread.
+    /// Returns the queues' counters, by place; any thread may read them.
     pub fn counters(&self) -> &Arc<Counters> {
         &self.counters
     }
 
-    /// Who is watched, for predictions; any thread may ask and read.
+    /// Returns what predictions use to watch queues; any thread may ask and read.
     pub fn watch(&self) -> &Arc<Watch> {
         &self.watch
     }
 
-    /// How long a packet of the queue at this place may wait before it is handed on, in
-    /// nanoseconds: the queue's bound and the timer's slack. None without a bound.
+    /// Returns how long a packet of the queue at this place may wait before it is handed on, in
+    /// nanoseconds: the queue's bound plus the timer's slack. None without a bound.
     pub fn promise_ns(&self, queue: usize) -> Option<u64> {
         let bound = self.kind(queue).bound_ns;
         (bound != u64::MAX).then(|| bound + self.slack_ns)
     }
 
-    /// How long so many bytes of the queue at this place take by its maximum rate, in nanoseconds.
+    /// Returns how long this many bytes of the queue at this place take at its maximum rate, in
+    /// nanoseconds.
     pub fn time_ns(&self, queue: usize, bytes: u32) -> u64 {
         u64::from(bytes) * 8 * 1_000_000_000 / self.kind(queue).rates.max_rate
     }
@@ -387,7 +388,7 @@ impl<H> Shaper<H> {
         &self.kinds[self.leaves[queue].kind as usize]
     }
 
-    /// Packets that wait.
+    /// Returns the number of waiting packets.
     pub fn waiting(&self) -> usize {
         self.waiting as usize
     }
@@ -398,14 +399,14 @@ impl<H> Shaper<H> {
         self.waiting_bytes
     }
 
-    /// Packets dropped since it was made, for whatever reason.
+    /// Returns the number of packets dropped since the shaper was made, for any reason.
     pub fn dropped(&self) -> u64 {
         self.dropped
     }
 
-    /// Goes through a burst of so many packets and calls `take_in` for each in order, with its
-    /// place in the burst, while what those some places later will need is being fetched.
-    /// `packet` tells each one's queue and flow.
+    /// Calls `take_in` for each of a burst of `count` packets, in order, with its index, and
+    /// prefetches what later packets of the burst will need. `packet` returns the queue and flow of
+    /// each.
     #[inline(always)]
     pub fn take_in_burst(
         &mut self,
@@ -429,8 +430,8 @@ impl<H> Shaper<H> {
         }
     }
 
-    /// Fetches what a packet for this queue will need, whatever the queue's state. Best called for
-    /// some packets, and [`Shaper::prefetch_flow`] for them after that.
+    /// Prefetches a queue. Best called for several packets before [`Shaper::prefetch_flow`] is
+    /// called for each of them.
     #[inline]
     pub fn prefetch(&self, queue: usize) {
         if let Some(leaf) = self.leaves.get(queue) {
@@ -440,8 +441,8 @@ impl<H> Shaper<H> {
         }
     }
 
-    /// Fetches what else it will need, now that the queue can be looked at: the packet behind which
-    /// it will stand, tokens where they are asked for.
+    /// Prefetches what a packet needs beyond its queue: the packet behind which it will be queued,
+    /// or, if the queue is empty, what sending at once needs.
     #[inline]
     pub fn prefetch_flow(&self, queue: usize, flow: u32) {
         if let Some(leaf) = self.leaves.get(queue) {
@@ -464,13 +465,13 @@ impl<H> Shaper<H> {
         }
     }
 
-    /// A queue's flows.
+    /// Returns a queue's flows.
     #[inline(always)]
     fn flows_of(&self, queue: usize) -> &[Flow] {
         &self.flows[queue << self.flow_bits..][..1 << self.flow_bits]
     }
 
-    /// Fetches what a queue was given, where that is its own.
+    /// Prefetches a queue's kind, if it is not shared.
     #[inline(always)]
     fn fetch_kind(&self, queue: usize) {
         if self.kinds.len() > SHARED_KINDS {
@@ -478,7 +479,7 @@ impl<H> Shaper<H> {
         }
     }
 
-    /// Fetches what a queue needs to be placed and to send.
+    /// Prefetches what a queue needs to be placed and to send.
     #[inline]
     fn fetch_all(&self, queue: usize) {
         if let Some(leaf) = self.leaves.get(queue) {
@@ -488,8 +489,7 @@ impl<H> Shaper<H> {
         }
     }
 
-    /// A packet comes to the queue at this place; `flow` is any hash that packets of one flow
-    /// share.
+    /// Adds a packet to the queue at this place; `flow` is any hash that packets of one flow share.
     #[inline]
     pub fn enqueue(
         &mut self,
@@ -555,10 +555,10 @@ impl<H> Shaper<H> {
         Ok(())
     }
 
-    /// Whether the port has no room for a queue's packet. A queue may have as much of the port's
-    /// room as is left (Choudhury and Hahne, Dynamic queue length thresholds for shared-memory
-    /// packet switches, 1998): however many queues are flooded, one that is not finds room. A port
-    /// where nothing waits takes any packet.
+    /// Returns whether the port has no room for a queue's packet. A queue may occupy as much of the
+    /// port's room as is still free (Choudhury and Hahne, Dynamic queue length thresholds for
+    /// shared-memory packet switches, 1998): however many queues are flooded, one that is not finds
+    /// room. A port with nothing waiting takes any packet.
     #[inline]
     fn is_full(&self, queue: usize, cost: u32) -> bool {
         let backlog = &self.leaves[queue].backlog;
@@ -568,15 +568,15 @@ impl<H> Shaper<H> {
             || self.waiting != 0 && (u64::from(backlog.bytes) >= bytes || u64::from(cost) > bytes)
     }
 
-    /// Drops old packets of the fattest flow until there is room; false when that is the newcomer's
-    /// own.
+    /// Drops old packets of the largest flow until there is room; returns false if the new packet's
+    /// flow is the largest.
     #[cold]
     fn make_room(&mut self, queue: usize, bucket: usize, cost: u32) -> bool {
         let leaf = &mut self.leaves[queue];
         let flows = &mut self.flows[queue << self.flow_bits..][..1 << self.flow_bits];
         let kind = &self.kinds[leaf.kind as usize];
         while leaf.is_full(kind, cost) {
-            // A packet that is larger than the queue finds it empty and full.
+            // A packet larger than the queue's limit finds it empty and full.
             let own = leaf.backlog.bytes_of(flows, bucket);
             let fattest = leaf.backlog.fattest(flows);
             if leaf.backlog.packets <= 1 || leaf.backlog.bytes_of(flows, fattest) <= own {
@@ -593,7 +593,7 @@ impl<H> Shaper<H> {
         true
     }
 
-    /// The next packet that may leave now.
+    /// Returns the next packet that may leave now.
     pub fn dequeue(&mut self, now_ns: u64) -> Option<Departure<H>> {
         if self.waiting == 0 {
             return None;
@@ -615,8 +615,8 @@ impl<H> Shaper<H> {
         }
     }
 
-    /// When to ask for the next packet: now or before, when one may leave; a time at which one may
-    /// or which is at most a millisecond before such; none when nothing waits.
+    /// Returns when to call [`Shaper::dequeue`] again: a time at which a packet may leave, or up to
+    /// a millisecond earlier; it is not in the future if one may leave now. None if nothing waits.
     pub fn next_departure_ns(&self) -> Option<u64> {
         if self.waiting == 0 {
             return None;
@@ -643,12 +643,12 @@ impl Leaf {
             || u64::from(backlog.bytes) + u64::from(cost) > u64::from(kind.limit_bytes)
     }
 
-    /// Whether a packet that came at a time and stands behind so many bytes cannot leave within the
-    /// bound, or presumably not.
+    /// Returns whether a packet that came at `came_ns` and has `ahead` bytes before it will,
+    /// certainly or presumably, not leave within the bound.
     ///
-    /// A wait may count from before the queue was last looked at (from when the kernel had the
-    /// packet). What has passed since then is gone from its bound; credit tells of
-    /// the later time.
+    /// `came_ns` may lie before the last fill of the buckets (the kernel had the packet earlier).
+    /// The time since then is subtracted from the bound, and the buckets' levels are those of the
+    /// later time.
     #[inline]
     fn is_over_bound(&mut self, kind: &Kind, ahead: u32, slack_ns: u64, came_ns: u64) -> bool {
         let rates = &kind.rates;
@@ -656,11 +656,11 @@ impl Leaf {
         let credit = &self.credit;
         let passed_ns = credit.passed_since(came_ns);
         if ahead != 0 && passed_ns > kind.bound_ns.saturating_add(slack_ns) {
-            // Its turn comes no earlier than now, when it is late. Who meets an empty queue is not
-            // asked.
+            // Its turn comes now at the earliest, which is too late. A packet for an empty queue is
+            // not subject to this.
             return true;
         }
-        // Who has no time left may still leave at once, by what the buckets hold.
+        // A packet without time left may still leave at once, by the tokens in the buckets.
         let bound = kind.bound_ns.saturating_sub(passed_ns);
         let bits = u64::from(ahead) * 8;
         if !Credit::within(credit.limit, rates.max_rate, bits, bound) {
@@ -674,8 +674,8 @@ impl Leaf {
     }
 }
 
-/// The different ones among the queues' kinds, and each queue's; all of them, in order, where that
-/// would be too many to be shared.
+/// Returns the distinct kinds and each queue's index among them; if there are too many to share,
+/// returns all kinds in the order of the queues.
 fn shared(all: Vec<Kind>) -> (Vec<Kind>, Vec<u32>) {
     let mut places = std::collections::HashMap::new();
     let (mut kinds, mut kind_of) = (Vec::new(), Vec::with_capacity(all.len()));
@@ -693,7 +693,7 @@ fn shared(all: Vec<Kind>) -> (Vec<Kind>, Vec<u32>) {
     (kinds, kind_of)
 }
 
-/// The quanta of all queues and tenants: siblings share by their guaranteed rates.
+/// Returns the quanta of all queues and tenants: siblings share by their guaranteed rates.
 fn all_quanta(spec: &PortSpec, tenant_of: impl Fn(&QueueSpec) -> u32) -> (Vec<u32>, Vec<u32>) {
     let mut children: Vec<Vec<usize>> = vec![Vec::new(); spec.tenants.len() + 1];
     for (at, queue) in spec.queues.iter().enumerate() {

@@ -1,20 +1,20 @@
-//! The way past the queues: packets that need not wait.
+//! The fast path: packets that need not be queued.
 //!
-//! Most packets of most ports meet an empty queue that has tokens. Such a packet is not put
-//! anywhere, only paid for and counted, a run of packets of the same queue at once.
+//! On most ports, most packets find an empty queue that has tokens. Such a packet is not stored,
+//! only paid for and counted, for a run of packets of the same queue at once.
 
 use super::credit::Mode;
 use super::{NONE, Shaper};
 
-/// Queues whose packets are summed up at most.
+/// Most queues whose packets are summed up.
 const SUMS: usize = 16;
 
-/// What comes to a queue at once.
+/// What arrives at one queue at once.
 #[derive(Clone, Copy)]
 struct Sum {
     place: usize,
     packets: u32,
-    /// What the largest packet counts.
+    /// Cost of the largest packet, in bytes.
     largest: u32,
     bytes: u64,
     bits: u64,
@@ -30,7 +30,7 @@ impl Sum {
     };
 }
 
-/// The sum of this queue's packets, where there is room for another queue.
+/// Returns the sum of this queue's packets; None if there is no room for another queue.
 #[inline(always)]
 fn sum_of(sums: &mut [Sum; SUMS], place: usize) -> Option<&mut Sum> {
     let mut at = place % SUMS;
@@ -42,10 +42,10 @@ fn sum_of(sums: &mut [Sum; SUMS], place: usize) -> Option<&mut Sum> {
 }
 
 impl<H> Shaper<H> {
-    /// Lets packets of a queue, of these lengths, leave at once: how many of them, from the first
-    /// on. It is as if each of them came and left before the next came. That can be where
-    /// the queue is empty and none waits that would go before it: by its own rate, or where nobody
-    /// else borrows from the port. The others are to be given to [`Shaper::enqueue`].
+    /// Lets packets of a queue, of these lengths, leave at once, as if each of them came and left
+    /// before the next came; returns how many of them, from the first on, have left. That is
+    /// possible if the queue is empty and no waiting packet would leave first: by the queue's own
+    /// rate, or if nobody else borrows from the port. Give the others to [`Shaper::enqueue`].
     #[inline]
     pub fn pass(&mut self, queue: usize, lens: impl Iterator<Item = u32>, now_ns: u64) -> usize {
         let catch_up_ns = self.catch_up_ns;
@@ -90,7 +90,7 @@ impl<H> Shaper<H> {
                 break;
             }
             if !own {
-                // Alone among those that borrow, it has its turn again and again.
+                // As the only borrower, it has its turn again and again.
                 deficit = if deficit > 0 {
                     deficit
                 } else {
@@ -118,10 +118,10 @@ impl<H> Shaper<H> {
         count as usize
     }
 
-    /// Lets packets, each with the place of its queue and its length, leave at once, where nothing
-    /// waits in the port and all of them may by the own rates of their queues, of which none has a
-    /// tenant: all or none, and which it was. It is as if [`Shaper::pass`] had been called for
-    /// them one after the other, but costs less.
+    /// Lets packets, each with the place of its queue and its length, leave at once, if nothing
+    /// waits in the port and all of them may leave by the own rates of their queues, none of which
+    /// has a tenant. Returns whether all have left; otherwise none has. Equals calls of
+    /// [`Shaper::pass`] one after the other, but costs less.
     #[inline]
     pub fn pass_all(&mut self, packets: impl Iterator<Item = (usize, u32)>, now_ns: u64) -> bool {
         if self.waiting != 0 || self.own.filled != 0 {
@@ -141,8 +141,8 @@ impl<H> Shaper<H> {
             all_bits += u64::from(cost) * 8;
         }
         let catch_up_ns = self.catch_up_ns;
-        // Nothing is changed before it is known that all may: who takes the packets in otherwise
-        // may refuse them, and then tokens stay as they are.
+        // Changes nothing before it is certain that all may leave: if the packets are queued
+        // instead, they may be refused, and then no tokens may be spent.
         let mut root = self.root;
         root.wake(&self.root_rates, catch_up_ns, now_ns);
         if !root.holds(all_bits) {
@@ -178,7 +178,8 @@ impl<H> Shaper<H> {
         true
     }
 
-    /// A tenant pays for what one of its queues, which may borrow or not, has sent by its own rate.
+    /// Charges a tenant for what one of its queues, which may borrow or not, has sent by its own
+    /// rate.
     fn pass_tenant(&mut self, at: usize, bits: u64, borrows: bool, now_ns: u64) {
         let catch_up_ns = self.catch_up_ns;
         let tenant = &mut self.tenants[at];

@@ -1,4 +1,4 @@
-//! Memory that is large and touched here and there: asking for it early, and in large pages.
+//! Large memory with random accesses: prefetching and huge pages.
 
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::mem::MaybeUninit;
@@ -6,13 +6,13 @@ use std::ops::{Deref, DerefMut};
 use std::ptr::NonNull;
 use std::slice;
 
-/// Fetches the cache line that a value begins on.
+/// Prefetches the cache line that a value begins on.
 #[inline(always)]
 pub(crate) fn fetch<T>(value: &T) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        // SAFETY: fetching has no effect on memory, whatever the address, and SSE is part of
+        // SAFETY: prefetching has no effect on memory, whatever the address, and SSE is part of
         // x86_64.
         unsafe { _mm_prefetch::<_MM_HINT_T0>(std::ptr::from_ref(value).cast()) };
     }
@@ -22,23 +22,23 @@ pub(crate) fn fetch<T>(value: &T) {
 
 /// The size of a huge page.
 const HUGE: usize = 2 << 20;
-/// Memory from this size on begins on a huge page and ends on one.
+/// Memory from this size on is aligned to huge pages at both ends.
 const LARGE: usize = HUGE / 2;
 
-/// Asks for huge pages behind memory that has not been touched yet, where it is large: else half of
-/// what touching a queue costs is finding its page.
+/// Asks for huge pages for large memory that has not been touched yet: without them, half the cost
+/// of touching a queue is the page walk.
 fn advise<T>(memory: &[MaybeUninit<T>]) {
     let start = (memory.as_ptr().addr()).next_multiple_of(HUGE);
     let end = (memory.as_ptr().addr() + size_of_val(memory)) / HUGE * HUGE;
     if start < end {
         let inside = memory.as_ptr().with_addr(start).cast_mut();
-        // SAFETY: the range lies within `memory`. The advice changes which pages are behind it and
-        // not what they hold; a refusal costs speed only.
+        // SAFETY: the range lies within `memory`. The advice changes which pages back it, not what
+        // they hold; a refusal costs only speed.
         unsafe { libc::madvise(inside.cast(), end - start, libc::MADV_HUGEPAGE) };
     }
 }
 
-/// A fixed number of values of which any may be touched next.
+/// A fixed number of values that are accessed at random.
 pub(crate) struct Many<T> {
     start: NonNull<T>,
     count: usize,
@@ -49,7 +49,7 @@ unsafe impl<T: Send> Send for Many<T> {}
 // SAFETY: shared, it gives nothing but shared references to them.
 unsafe impl<T: Sync> Sync for Many<T> {}
 
-/// The memory for so many values.
+/// Returns the layout of this many values.
 fn layout_of<T>(count: usize) -> Layout {
     let layout = Layout::array::<T>(count).expect("no port has so many queues");
     if layout.size() < LARGE {
@@ -62,7 +62,7 @@ fn layout_of<T>(count: usize) -> Layout {
 }
 
 impl<T> Many<T> {
-    /// `count` values; that many must come.
+    /// Collects `count` values; the iterator must yield that many.
     pub fn new(count: usize, values: impl Iterator<Item = T>) -> Many<T> {
         let layout = layout_of::<T>(count);
         if layout.size() == 0 {
@@ -73,14 +73,15 @@ impl<T> Many<T> {
         let Some(start) = NonNull::new(unsafe { alloc(layout) }) else {
             handle_alloc_error(layout);
         };
-        // SAFETY: these bytes have just been allocated, and none is claimed to hold anything.
+        // SAFETY: these bytes have just been allocated, and nothing claims that they are
+        // initialised.
         advise(unsafe {
             slice::from_raw_parts(start.as_ptr().cast::<MaybeUninit<u8>>(), layout.size())
         });
         let start = start.cast::<T>();
         let mut written = 0;
         for value in values.take(count) {
-            // SAFETY: fewer than `count` values lie before it, so there is room for it.
+            // SAFETY: fewer than `count` values have been written, so there is room for this one.
             unsafe { start.add(written).write(value) };
             written += 1;
         }
@@ -93,8 +94,8 @@ impl<T> Drop for Many<T> {
     fn drop(&mut self) {
         let layout = layout_of::<T>(self.count);
         if layout.size() != 0 {
-            // SAFETY: it was allocated with this layout in `new`, which wrote all values, and
-            // nobody refers to it any more.
+            // SAFETY: it was allocated with this layout in `new`, which initialised all values, and
+            // nothing refers to it any more.
             unsafe {
                 std::ptr::drop_in_place(std::ptr::from_mut(&mut **self));
                 dealloc(self.start.as_ptr().cast(), layout);
@@ -107,7 +108,7 @@ impl<T> Deref for Many<T> {
     type Target = [T];
     #[inline(always)]
     fn deref(&self) -> &[T] {
-        // SAFETY: so many values have been written from `start` on, which is aligned for them.
+        // SAFETY: `count` values have been written from `start` on, which is aligned for them.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.count) }
     }
 }
@@ -115,12 +116,12 @@ impl<T> Deref for Many<T> {
 impl<T> DerefMut for Many<T> {
     #[inline(always)]
     fn deref_mut(&mut self) -> &mut [T] {
-        // SAFETY: as above, and `self` is borrowed for as long.
+        // SAFETY: as above, and `self` is mutably borrowed for as long.
         unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.count) }
     }
 }
 
-/// A vector that has room for `count` values.
+/// Makes a vector with room for `count` values.
 pub(crate) fn with_capacity<T>(count: usize) -> Vec<T> {
     let mut all = Vec::with_capacity(count);
     advise(all.spare_capacity_mut());

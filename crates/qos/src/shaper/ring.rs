@@ -1,21 +1,20 @@
-//! Where classes stand: in rings in which they take turns, and among the alarms of a moment.
+//! Rings in which classes take turns.
 //!
-//! A ring is a circle of links, and whoever owns it knows one of them: whose turn it is. The links
-//! of a class lie together with what it knows of its alarm in half a cache line, apart from the
-//! class itself, so that leaving and joining a ring touches little of the neighbours. Queues that
-//! send by their own rate need no links ([`Lines`]): one that borrows from nobody has no use for
-//! its knot.
+//! A ring is a circular list of links; its owner knows the link whose turn it is. The links of a
+//! class and the place of its alarm share half a cache line (a knot), apart from the class itself,
+//! so that leaving and joining a ring touches little of the neighbours. Queues that send by their
+//! own rate need no links ([`Lines`]), so a queue that does not borrow does not use its knot.
 
 use super::prefetch::{Many, fetch};
 use super::spec::PRIORITIES;
 
 pub(crate) const NONE: u32 = u32::MAX;
-/// No tick.
+/// The tick of an alarm that is not set.
 pub(crate) const NEVER: u64 = u64::MAX;
 
-/// The ring of those that send by their own rate, as the last bit of a link.
+/// Number of the ring of classes that send by their own rate, as the low bit of a link.
 pub(crate) const OWN: u32 = 0;
-/// The ring of those that borrow.
+/// Number of the ring of borrowers, likewise.
 pub(crate) const FEED: u32 = 1;
 
 #[derive(Clone, Copy)]
@@ -24,19 +23,19 @@ pub(crate) struct Link {
     pub prev: u32,
 }
 
-/// Where one class stands.
+/// A class's links and alarm.
 #[derive(Clone, Copy)]
 #[repr(align(32))]
 pub(crate) struct Knot {
     rings: [Link; 2],
-    /// Where its alarm lies, unless it is a firm one,
+    /// Place of its alarm, unless it is a firm one,
     pub alarm: u32,
-    /// and when it rings.
+    /// and the tick at which it rings.
     pub tick: u64,
 }
 
-/// The knots of all classes. A link is named by twice its knot's number, plus [`OWN`] or [`FEED`],
-/// and is in one ring at most.
+/// The knots of all classes. A link's number is twice its knot's number, plus [`OWN`] or [`FEED`];
+/// it is in one ring at most.
 pub(crate) struct Knots(Many<Knot>);
 
 impl Knots {
@@ -87,7 +86,7 @@ impl Knots {
         *self.link(link) = Link { next, prev };
     }
 
-    /// Leaves its ring; a turn that it had passes to the next.
+    /// Leaves its ring; if it had the turn, that passes to the next.
     #[inline]
     pub fn leave(&mut self, turn: &mut u32, link: u32) {
         let Link { next, prev } = *self.link(link);
@@ -102,18 +101,18 @@ impl Knots {
         }
     }
 
-    /// Who comes after.
+    /// Returns the next link of the ring.
     #[inline]
     pub fn next(&self, link: u32) -> u32 {
         self.0[link as usize / 2].rings[link as usize % 2].next
     }
 }
 
-/// Queues of one priority that send by their own rate, in the order of their turns. Only who has
-/// the turn leaves, so it needs no links: numbers one behind the other, which tell whom to fetch
+/// Queues of one priority that send by their own rate, in the order of their turns. Only the one
+/// whose turn it is leaves, so it needs no links: an array of numbers, which tells what to prefetch
 /// next.
 struct Line {
-    /// A power of two of places, no fewer than queues.
+    /// A ring buffer; its size is a power of two, at least the number of queues.
     places: Box<[u32]>,
     first: u32,
     end: u32,
@@ -133,7 +132,7 @@ impl Line {
         index as usize & (self.places.len() - 1)
     }
 
-    /// Who has the turn after so many others.
+    /// Returns the queue whose turn comes after `others` more.
     #[inline(always)]
     fn after(&self, others: u32) -> u32 {
         if others < self.end.wrapping_sub(self.first) {
@@ -147,12 +146,12 @@ impl Line {
 /// All queues that send by their own rate, by priority.
 pub(crate) struct Lines {
     lines: [Line; PRIORITIES],
-    /// Priorities that have any.
+    /// Bit set of the priorities that have any.
     pub filled: u8,
 }
 
 impl Lines {
-    /// For so many queues of each priority.
+    /// Makes lines for this many queues of each priority.
     pub fn new(queues: [usize; PRIORITIES]) -> Lines {
         Lines {
             lines: queues.map(Line::new),
@@ -160,20 +159,20 @@ impl Lines {
         }
     }
 
-    /// Who has the turn; none where nobody is there.
+    /// Returns whose turn it is; None if all lines are empty.
     #[inline(always)]
     pub fn turn(&self) -> Option<u32> {
         (self.filled != 0).then(|| self.after(self.filled.trailing_zeros() as u8, 0))
     }
 
-    /// Who has the turn among those of a priority after so many others; [`NONE`] where there are no
-    /// more.
+    /// Returns the queue of a priority whose turn comes after `others` more; [`NONE`] if there are
+    /// no more.
     #[inline(always)]
     pub fn after(&self, priority: u8, others: u32) -> u32 {
         self.lines[usize::from(priority)].after(others)
     }
 
-    /// A queue that is not there comes; its turn is after all others'.
+    /// Appends a queue that is not in the line.
     #[inline(always)]
     pub fn join(&mut self, priority: u8, queue: u32) {
         let line = &mut self.lines[usize::from(priority)];
@@ -183,7 +182,7 @@ impl Lines {
         self.filled |= 1 << priority;
     }
 
-    /// Who has the turn among those of a priority leaves.
+    /// Removes the queue of a priority whose turn it is.
     #[inline(always)]
     pub fn leave(&mut self, priority: u8) {
         let line = &mut self.lines[usize::from(priority)];
@@ -193,7 +192,7 @@ impl Lines {
         }
     }
 
-    /// Nobody is there any more.
+    /// Empties all lines.
     pub fn clear(&mut self) {
         self.lines.iter_mut().for_each(|line| line.first = line.end);
         self.filled = 0;

@@ -1,4 +1,4 @@
-//! What a shaped port is to be, and what it cannot be.
+//! Configuration of a shaped port, and its checks.
 
 use std::collections::HashMap;
 use thiserror::Error;
@@ -13,7 +13,7 @@ pub const MAX_BURST: u64 = 2_000_000_000;
 pub const MAX_LATENCY_NS: u64 = 4_000_000_000;
 /// Longest timer slack, in nanoseconds.
 pub const MAX_SLACK_NS: u64 = 1_000_000;
-/// Longest time that may be made good, in nanoseconds.
+/// Longest catch-up time, in nanoseconds ([`PortSpec::catch_up_ns`]).
 pub const MAX_CATCH_UP_NS: u64 = 10_000_000;
 /// Most queues.
 pub const MAX_QUEUES: usize = 1 << 20;
@@ -23,39 +23,39 @@ pub const MAX_TENANTS: usize = 1 << 16;
 pub const MAX_BYTES: u32 = 1 << 29;
 /// Most packets that may wait at a port.
 pub const MAX_PACKETS: u32 = 1 << 24;
-/// Bytes per packet to be counted beside the frame's own, at most.
+/// Largest overhead in bytes per packet ([`PortSpec::overhead`]).
 pub const MAX_OVERHEAD: i32 = 1000;
 /// Priorities are 0 (first) to 7.
 pub const PRIORITIES: usize = 8;
 
-/// A queue. Rates in bit/s of frames without FCS (plus the port's overhead), bursts in bits.
+/// A queue. Rates are in bit/s of frames without FCS (plus the port's overhead), bursts in bits.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct QueueSpec {
     /// Its number in OpenFlow and in `QoS.queues`.
     pub number: u32,
     /// The tenant it belongs to, by number.
     pub tenant: Option<u32>,
-    /// Guaranteed rate; 0 for nothing but what is lent.
+    /// Guaranteed rate; 0 if the queue only borrows.
     pub min_rate: u64,
     /// Maximum rate.
     pub max_rate: u64,
-    /// What it may send at once after a rest.
+    /// What it may send at once after a pause.
     pub burst: u64,
-    /// Who borrows first: 0 to 7, 0 being the first.
+    /// Order of borrowing: 0 (first) to 7.
     pub priority: u8,
-    /// How long a packet may wait, in nanoseconds; none for as long as it takes.
+    /// How long a packet may wait, in nanoseconds; None for any time.
     pub max_latency_ns: Option<u64>,
-    /// Packets that have waited so long are to be marked, in nanoseconds.
+    /// Wait after which packets are ECN-marked, in nanoseconds.
     pub mark_ns: Option<u64>,
-    /// Packets that may wait.
+    /// Most packets that may wait.
     pub limit_packets: u32,
-    /// Bytes that may wait.
+    /// Most bytes that may wait.
     pub limit_bytes: u32,
 }
 
 impl QueueSpec {
-    /// A queue with these rates and defaults otherwise: the burst of a frame, 1000 packets, no
-    /// bound.
+    /// Makes a queue with these rates and defaults otherwise: a burst of one frame, 1000 packets,
+    /// no bound.
     pub fn new(number: u32, min_rate: u64, max_rate: u64) -> QueueSpec {
         QueueSpec {
             number,
@@ -72,16 +72,16 @@ impl QueueSpec {
     }
 }
 
-/// A group of queues with rates of its own.
+/// A group of queues with its own rates.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct TenantSpec {
     /// Its number, by which queues name it.
     pub number: u32,
-    /// Guaranteed rate, in bit/s; its queues' guarantees together may not exceed it.
+    /// Guaranteed rate, in bit/s; the sum of its queues' guarantees may not exceed it.
     pub min_rate: u64,
     /// Maximum rate, in bit/s.
     pub max_rate: u64,
-    /// What it may send at once after a rest, in bits.
+    /// What it may send at once after a pause, in bits.
     pub burst: u64,
 }
 
@@ -92,22 +92,22 @@ pub struct PortSpec {
     pub max_rate: u64,
     /// What it may send at once, in bits.
     pub burst: u64,
-    /// Bytes to count for each packet beside the frame's own: 24 for FCS, preamble and gap, -14 to
-    /// leave the Ethernet header out.
+    /// Bytes counted for each packet in addition to the frame's own: 24 for FCS, preamble and gap,
+    /// -14 to leave out the Ethernet header.
     pub overhead: i32,
-    /// How late a timer may wake who sends, in nanoseconds.
+    /// How late a timer may wake the sender, in nanoseconds.
     pub slack_ns: u64,
-    /// How much of what could not be sent in time is sent afterwards, in nanoseconds of the rates:
-    /// as long as packets wait, tokens of so much time are kept.
+    /// While packets wait, buckets may hold tokens of this time in addition to the burst, in
+    /// nanoseconds, to make up for late wake-ups.
     pub catch_up_ns: u64,
-    /// Packets that may wait in all queues together.
+    /// Most packets that may wait in all queues together.
     pub limit_packets: u32,
-    /// Bytes that may wait in all queues together; one packet may even where it has more.
+    /// Most bytes that may wait in all queues together; a single packet may always wait.
     pub limit_bytes: u64,
-    /// Flows that a queue tells apart: 1 to 64, a power of two.
+    /// Flows that a queue distinguishes: 1 to 64, a power of two.
     pub flows: u32,
-    /// The queue of packets that name none, or one that is not there; and of those whose queue
-    /// goes.
+    /// The queue of packets that name none or an unknown one, and of waiting packets whose queue is
+    /// removed.
     pub default_queue: u32,
     /// Tenants.
     pub tenants: Vec<TenantSpec>,
@@ -116,7 +116,7 @@ pub struct PortSpec {
 }
 
 impl PortSpec {
-    /// A port of this rate with defaults otherwise and no queues yet.
+    /// Makes a port of this rate with defaults otherwise and no queues yet.
     pub fn new(max_rate: u64) -> PortSpec {
         PortSpec {
             max_rate,
@@ -134,16 +134,16 @@ impl PortSpec {
     }
 }
 
-/// Why a port cannot be so.
+/// Why a port's configuration is invalid.
 #[derive(Clone, PartialEq, Eq, Debug, Error)]
 pub enum SpecError {
     /// A rate is out of range.
     #[error("{0}: {1} bit/s is not a rate between {MIN_RATE} and {MAX_RATE} bit/s")]
     Rate(Owner, u64),
-    /// More is guaranteed than allowed.
+    /// The guaranteed rate is above the maximum.
     #[error("{0}: guaranteed rate {1} bit/s is above the maximum of {2} bit/s")]
     MinimumOverMaximum(Owner, u64, u64),
-    /// Guarantees cannot all be kept.
+    /// The guaranteed rates add up to too much.
     #[error("{0}: guaranteed rates add up to {1} bit/s, more than its {2} bit/s")]
     Minimums(Owner, u64, u64),
     /// A burst is out of range.
@@ -161,21 +161,21 @@ pub enum SpecError {
     /// A number is used twice.
     #[error("{0} is there twice")]
     Twice(Owner),
-    /// A queue's tenant is not there.
+    /// A queue's tenant does not exist.
     #[error("{0} names tenant {1}, which is not there")]
     NoTenant(Owner, u32),
-    /// The default queue is not there.
+    /// The default queue does not exist.
     #[error("there is no queue {0} for packets that name none")]
     NoDefault(u32),
-    /// There are too many.
+    /// There are too many queues or tenants.
     #[error("{0} {1} are more than {2}")]
     TooMany(usize, &'static str, usize),
-    /// Something about the port itself is out of range.
+    /// A value of the port itself is out of range.
     #[error("{0} of {1} is out of range")]
     Range(&'static str, i64),
 }
 
-/// Whom an error is about.
+/// The class that an error is about.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Owner {
     /// The port.
@@ -209,28 +209,28 @@ fn check_class(owner: Owner, min: u64, max: u64, burst: u64) -> Result<(), SpecE
     Ok(())
 }
 
-/// What a port's packets leave by.
+/// The link that a port sends on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Line {
     /// Its rate, in bit/s, at least 1.
     pub rate: u64,
     /// The largest frame, in bytes.
     pub largest: u32,
-    /// How long it may take to hand a batch of packets over, in nanoseconds.
+    /// How long handing over a batch of packets may take, in nanoseconds.
     pub batch_ns: u64,
 }
 
 impl PortSpec {
-    /// The time that no packet of a queue is sent later than after it came, in nanoseconds: the
-    /// bound, and what timers, a batch and the packet itself take on the line. None for a queue
-    /// without a bound.
+    /// Returns the time after its arrival by which a packet of the queue is sent, in nanoseconds:
+    /// the bound plus the time of timers, a batch and the packet itself on the line. None without a
+    /// bound.
     pub fn promise_ns(&self, queue: &QueueSpec, line: Line) -> Option<u64> {
         let line_ns = u64::from(line.largest) * 8_000_000_000 / line.rate.max(1);
         let bound = queue.max_latency_ns?.saturating_add(self.slack_ns);
         Some(bound.saturating_add(line.batch_ns).saturating_add(line_ns))
     }
 
-    /// Whether such a port can be.
+    /// Checks the configuration.
     pub fn check(&self) -> Result<(), SpecError> {
         self.check_port()?;
         let mut tenants: HashMap<u32, (u64, u64)> = HashMap::new();
@@ -273,13 +273,13 @@ impl PortSpec {
         Ok(())
     }
 
-    /// Guarantees the default queue `rate` bit/s, where others have guarantees and it has less:
-    /// else it would get nothing while they use all of the port's rate. Where the port cannot
-    /// keep that beside the others' guarantees, they give it up in proportion; an eighth of the
-    /// port's rate at most is asked of them, and no more than the highest guarantee among them,
-    /// since what is left of the rate is shared by guarantees. Changes nothing where guarantees
-    /// cannot be kept anyway ([`PortSpec::check`] says so) or where the default queue belongs
-    /// to a tenant.
+    /// Guarantees the default queue `rate` bit/s, if other queues have guarantees and it has less:
+    /// else it would get nothing while they use the port's whole rate. If the port cannot keep that
+    /// beside the others' guarantees, those are reduced in proportion, by at most an eighth of the
+    /// port's rate together, and the default queue gets no more than the highest of them, since the
+    /// rest of the rate is shared in proportion to guarantees. Changes nothing if the guarantees
+    /// cannot be kept anyway ([`PortSpec::check`] reports that) or the default queue belongs to a
+    /// tenant.
     pub fn guarantee_default(&mut self, rate: u64) {
         let default = self.default_queue;
         let is_default = |queue: &QueueSpec| queue.number == default && queue.tenant.is_none();
@@ -308,7 +308,7 @@ impl PortSpec {
         if others <= left {
             return;
         }
-        // Rounded down, so that a tenant's queues go on fitting into it.
+        // Rounded down, so that a tenant's queues still fit its guarantee.
         let less = |rate: &mut u64| {
             *rate = (u128::from(*rate) * u128::from(left) / u128::from(others)) as u64;
         };
@@ -374,10 +374,10 @@ impl QueueSpec {
     }
 }
 
-/// What each of several siblings may send in a turn, by their rates, in bytes: the lowest rate gets
-/// a frame, and others as much more as they have more, but no one above 64 KiB; where rates lie
-/// further apart, the highest gets that, and the lowest several turns for a frame. Among many
-/// siblings nobody gets less than a frame: a whole round in which no one may send would take long.
+/// Returns what each of several siblings may send per turn, in bytes, in proportion to their rates:
+/// the lowest rate gets one frame, but no rate more than 64 KiB. If rates differ by more, the
+/// highest gets 64 KiB, and the lowest needs several turns for a frame. Among many siblings none
+/// gets less than a frame: a whole round in which no one may send would take long.
 pub(crate) fn quanta(rates: &[u64]) -> Vec<u32> {
     const FRAME: u64 = 1514;
     const LONGEST: u64 = 1 << 16;
@@ -424,17 +424,17 @@ mod tests {
     fn the_default_queue_gets_a_share_where_others_have_guarantees() {
         let all = guaranteed(100_000_000, &[(1, 80_000_000), (2, 20_000_000), (0, 0)]);
         assert_eq!(all, [79_990_400, 19_997_600, 12_000]);
-        // There is room: nobody gives anything up.
+        // There is room: nothing is reduced.
         let room = guaranteed(100_000_000, &[(0, 0), (1, 80_000_000), (2, 0)]);
         assert_eq!(room, [12_000, 80_000_000, 0]);
-        // All are equal, or it has as much.
+        // All are equal, or the default queue has as much already.
         assert_eq!(guaranteed(1_000_000, &[(0, 0), (1, 0)]), [0, 0]);
         let own = [(0, 12_000), (1, 88_000)];
         assert_eq!(guaranteed(100_000, &own), [12_000, 88_000]);
-        // Less than the least is raised; a slow port is not used up by it.
+        // A guarantee that is too small is raised; a slow port is not used up by it.
         assert_eq!(guaranteed(1_000_000, &[(0, 5), (1, 7)]), [7, 7]);
         assert_eq!(guaranteed(8_000, &[(0, 0), (1, 8_000)]), [1_000, 7_000]);
-        // Guarantees that cannot be kept stay for `check` to refuse.
+        // Guarantees that cannot be kept are left for `check` to reject.
         let above = [(0, 0), (1, 2_000_000)];
         assert_eq!(guaranteed(1_000_000, &above), [0, 2_000_000]);
     }
@@ -448,7 +448,7 @@ mod tests {
             let mut port = port(rate, &[(0, 0)]);
             let total: u64 = queues.iter().map(|queue| queue.0).sum::<u64>().max(1);
             for (number, (part, tenant)) in queues.iter().enumerate() {
-                // All of the port's rate, shared out; 0 is no tenant.
+                // The port's whole rate, divided among queues; tenant 0 means none.
                 let min = (u128::from(rate) * u128::from(*part) / u128::from(total)) as u64;
                 let mut queue = QueueSpec::new(number as u32 + 1, min, rate);
                 queue.tenant = (*tenant > 0).then_some(*tenant);
@@ -468,7 +468,7 @@ mod tests {
             let others: u64 = guarantees(&before).iter().sum();
             prop_assert_eq!(port.queues[0].min_rate, if others == 0 { 0 } else { wanted });
             for (now, was) in port.queues.iter().zip(&before.queues).skip(1) {
-                // In proportion: what is kept of each differs by rounding only.
+                // In proportion: each keeps the same share, except for rounding.
                 let whole = u128::from(was.min_rate);
                 let left = whole * u128::from(rate - wanted) / u128::from(others.max(1));
                 prop_assert_eq!(u128::from(now.min_rate), whole.min(left));

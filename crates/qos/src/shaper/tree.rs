@@ -1,4 +1,4 @@
-//! Who may send, and who does: rings, alarms and turns.
+//! Which classes may send, and whose turn it is: rings, alarms and turns.
 
 use super::backlog::NONE;
 use super::counters::DropReason;
@@ -10,10 +10,10 @@ use super::{
     wheel,
 };
 
-/// By whose tokens a packet leaves.
+/// Whose tokens a packet leaves by.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Lender {
-    /// Its queue's own.
+    /// Its queue's.
     Queue,
     /// Its tenant's.
     Tenant,
@@ -28,14 +28,14 @@ pub(super) struct Choice {
     lender: Lender,
 }
 
-/// Who stands in a ring.
+/// A class in a ring.
 #[derive(Clone, Copy)]
 enum Member {
     Queue(usize),
     Tenant(usize),
 }
 
-/// The knot by which a tenant stands in rings of those of a priority; its alarm is in another one.
+/// Returns the knot of a tenant in rings of this priority; its alarm has another knot.
 pub(super) fn tenant_knot(queues: usize, tenants: usize, tenant: usize, priority: u8) -> usize {
     queues + tenants + tenant * PRIORITIES + usize::from(priority)
 }
@@ -54,14 +54,14 @@ fn leave(feeds: &mut Feeds, knots: &mut Knots, priority: u8, link: u32) {
 }
 
 impl<H> Shaper<H> {
-    /// The link by which a tenant stands in a ring of those of a priority.
+    /// Returns the link of a tenant in a ring of this priority.
     #[inline]
     fn tenant_link(&self, tenant: usize, priority: u8, ring: u32) -> u32 {
         let knot = tenant_knot(self.leaves.len(), self.tenants.len(), tenant, priority);
         2 * knot as u32 + ring
     }
 
-    /// Who stands in a ring by this link.
+    /// Returns the class that a link belongs to.
     #[inline]
     fn member(&self, link: u32) -> Member {
         let knot = link as usize / 2;
@@ -71,7 +71,8 @@ impl<H> Shaper<H> {
         }
     }
 
-    /// Puts a queue where its packets, its tokens and the time say.
+    /// Puts a queue into the rings or sets the alarm that its backlog, its tokens and the time call
+    /// for.
     #[inline]
     pub(super) fn place(&mut self, at: usize, now_ns: u64) {
         let leaf = &mut self.leaves[at];
@@ -99,7 +100,7 @@ impl<H> Shaper<H> {
             if borrows {
                 self.wheel.set(&mut self.knots, at as u32, tick);
             } else if changed & ALARMED == 0 {
-                // It can do nothing before its alarm rings, so that this is not moved.
+                // It can do nothing before its alarm rings, so this alarm is never moved.
                 self.wheel.set_firm(at as u32, tick);
             }
             wanted |= ALARMED;
@@ -122,8 +123,8 @@ impl<H> Shaper<H> {
         }
     }
 
-    /// The same for a queue that may stand nowhere so far. If it borrows from nobody, little needs
-    /// to be asked: it sends by its own rate, or has an alarm.
+    /// Like [`Shaper::place`], for a queue that is in no ring and has no alarm. One that does not
+    /// borrow either sends by its own rate or gets an alarm.
     #[inline(always)]
     pub(super) fn place_anew(&mut self, at: usize, now_ns: u64) {
         let leaf = &mut self.leaves[at];
@@ -138,7 +139,7 @@ impl<H> Shaper<H> {
             leaf.backlog.placed = IN_OWN;
             self.own.join(kind.priority, at as u32);
         } else if let Some(ns) = leaf.credit.better_at(&kind.rates) {
-            // It can do nothing before its alarm rings, so that this is not moved.
+            // It can do nothing before its alarm rings, so this alarm is never moved.
             leaf.backlog.placed = ALARMED;
             self.wheel.set_firm(at as u32, wheel::tick_from(ns));
         }
@@ -166,7 +167,7 @@ impl<H> Shaper<H> {
         }
     }
 
-    /// Puts a tenant where its queues' wants and its tokens say.
+    /// Puts a tenant into the rings or sets the alarm that its queues and its tokens call for.
     pub(super) fn place_tenant(&mut self, at: usize) {
         let tenant = &mut self.tenants[at];
         let credit = &tenant.credit;
@@ -212,7 +213,7 @@ impl<H> Shaper<H> {
         }
     }
 
-    /// Looks at the classes whose time has come; whether there may be more.
+    /// Places the classes whose alarms are due; returns whether more may be.
     #[inline]
     pub(super) fn ring_alarms(&mut self, now_ns: u64) -> bool {
         if !self.wheel.is_due(now_ns) {
@@ -240,8 +241,8 @@ impl<H> Shaper<H> {
         true
     }
 
-    /// Fetches what classes will need whose alarms ring soon: themselves first, and their packets
-    /// when they are there.
+    /// Prefetches classes whose alarms ring soon: first the classes, and later, when they are in
+    /// the cache, their packets.
     #[inline(always)]
     fn fetch_ahead_of_alarms(&mut self) {
         if let Some((far, firm)) = self.wheel.after(2 * FETCHED)
@@ -262,8 +263,7 @@ impl<H> Shaper<H> {
         }
     }
 
-    /// Fetches the packet that a queue sends next, as far as that can be told without looking at
-    /// more than the queue.
+    /// Prefetches the packet that a queue is likely to send next.
     #[inline]
     fn fetch_packet(&self, at: usize) {
         if let Some(leaf) = self.leaves.get(at)
@@ -274,7 +274,7 @@ impl<H> Shaper<H> {
         }
     }
 
-    /// Whose turn it is among borrowers: the first that has not used its share up.
+    /// Returns whose turn it is among borrowers: the first that has not used up its share.
     #[inline]
     fn whose_turn(&mut self, mut link: u32) -> u32 {
         loop {
@@ -305,7 +305,7 @@ impl<H> Shaper<H> {
         }
     }
 
-    /// The queue of a tenant whose turn it is at this priority.
+    /// Returns the queue of a tenant whose turn it is at this priority.
     #[inline]
     fn choose_in_tenant(&mut self, tenant: usize, priority: usize) -> usize {
         let turn = self.whose_turn(self.tenants[tenant].feeds.turns[priority]);
@@ -313,8 +313,8 @@ impl<H> Shaper<H> {
         turn as usize / 2
     }
 
-    /// The queue whose turn it is: by its own rate, else by what its tenant has, else by what the
-    /// port lends.
+    /// Returns the queue whose turn it is: by its own rate, else by its tenant's tokens, else by
+    /// the port's.
     #[inline]
     pub(super) fn choose(&mut self) -> Option<Choice> {
         if let Some(turn) = self.own.turn() {
@@ -345,7 +345,7 @@ impl<H> Shaper<H> {
         Some(Choice { leaf, lender })
     }
 
-    /// Sends the next packet of the chosen queue; none when all that it had came too late.
+    /// Sends the next packet of the chosen queue; None if all its packets were late.
     #[inline]
     pub(super) fn send(&mut self, choice: Choice, now_ns: u64) -> Option<Departure<H>> {
         let at = choice.leaf;
@@ -390,8 +390,8 @@ impl<H> Shaper<H> {
             leaf.sample_ns = waited_ns.min(u32::MAX.into()) as u32;
             leaf.sample_bytes = taken.ahead;
         } else {
-            // What has been slow once may be no longer: where it keeps out all that would renew it,
-            // it must age.
+            // A slow sample must age: otherwise it could keep out all packets that would replace
+            // it.
             leaf.sample_ns /= 2;
         }
         self.account(choice, self.nodes.cost(len), now_ns);
@@ -405,8 +405,9 @@ impl<H> Shaper<H> {
         })
     }
 
-    /// Fetches what one needs that sends after the next ones by its own rate, and the packet of one
-    /// before it: where those are so many that what was fetched when their alarms rang is gone.
+    /// Prefetches a queue some turns ahead in the line of those that send by their own rate, and
+    /// the packet of a nearer one. Done only if the line is so long that what was prefetched for
+    /// their alarms has been evicted.
     #[inline]
     fn fetch_ahead(&self, priority: u8) {
         if self.own.after(priority, ALARMS_PER_PACKET as u32) == NONE {
@@ -428,7 +429,7 @@ impl<H> Shaper<H> {
         let turn = usize::from(priority);
         match choice.lender {
             Lender::Queue => {
-                // It goes to the end where it may send again.
+                // If it may send again, it rejoins at the end.
                 self.own.leave(priority);
                 leaf.backlog.placed &= !IN_OWN;
                 self.fetch_ahead(priority);

@@ -1,29 +1,29 @@
-//! How long packets have waited lately: from one look at a watched queue to the next.
+//! Recent waiting times: from one look at a watched queue to the next.
 
 use super::watch::{Atom, Seen, Watch, interval};
 
-/// How long packets waited.
+/// Waiting times of packets.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Waits {
-    /// How many left.
+    /// How many packets left.
     pub packets: u64,
-    /// Half of them waited no longer, in nanoseconds, to within a quarter of a doubling.
+    /// Median, in nanoseconds, to within a quarter of a doubling.
     pub median_ns: u64,
-    /// 99 of 100 waited no longer, likewise.
+    /// 99th percentile, likewise.
     pub p99_ns: u64,
-    /// None waited longer.
+    /// Longest wait, in nanoseconds.
     pub longest_ns: u64,
 }
 
-/// What the last look has seen.
+/// What the previous look has seen.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Look {
     waits: Vec<Atom>,
 }
 
 impl Look {
-    /// Looks at the queue at this place: how long packets waited that have left since the last
-    /// look; none where none left, or where nobody watches.
+    /// Returns the waiting times of packets that have left the queue at this place since the last
+    /// look; None if none left, or the queue is not watched.
     pub fn again(&mut self, watch: &Watch, place: usize) -> Option<Waits> {
         let longest_ns = watch.take_longest(place)?;
         let seen = watch.seen(place)?;
@@ -57,7 +57,7 @@ fn packets(atoms: &[Atom]) -> u64 {
     atoms.iter().map(|atom| atom.count).sum()
 }
 
-/// What came between two readings.
+/// Returns what was added between two readings.
 fn difference(before: &[Atom], after: &[Atom]) -> Vec<Atom> {
     let place = |atom: &Atom| interval(atom.mean as u64);
     let mut more = Vec::new();
@@ -96,7 +96,7 @@ mod tests {
             (2, 0, 5000)
         );
         assert_eq!(look.again(&watch, 0), None, "none since");
-        // Another shape, whose notes begin anew.
+        // Another configuration, whose record begins anew.
         let other = Watch::new(2);
         assert!(other.ask(0));
         other.of(0).unwrap().leave(100, 7000, false, 9000);
@@ -108,7 +108,7 @@ mod tests {
     }
 
     proptest! {
-        /// Each look tells of its own packets: quantiles to within an interval, the longest
+        /// Each look reports its own packets: quantiles to within an interval, the longest wait
         /// exactly.
         #[test]
         fn looks_tell_of_what_came_between(windows in prop::collection::vec(prop::collection::vec(0..5_000_000_u64, 0..40), 1..6)) {
@@ -127,7 +127,7 @@ mod tests {
                 prop_assert_eq!(waits.longest_ns, window[window.len() - 1]);
                 for (share, told) in [(50, waits.median_ns), (99, waits.p99_ns)] {
                     let rank = (window.len() * share).div_ceil(100).max(1);
-                    // Means of an interval lie in it, but for their rounding.
+                    // Means of an interval lie within it, except for rounding.
                     let (true_place, place) = (interval(window[rank - 1]), interval(told));
                     prop_assert!(place.abs_diff(true_place) <= 1, "{} for {}", told, window[rank - 1]);
                 }

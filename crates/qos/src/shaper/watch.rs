@@ -1,28 +1,28 @@
-//! What comes to a queue and how long it waits there, as far as predictions need it.
+//! Records what arrives at a queue and how long it waits there, for predictions.
 //!
-//! A shaper notes this only for queues that somebody has asked about ([`Watch::ask`]): some twenty
-//! additions a packet, in memory of that queue's own. One thread writes (the shaper's owner), any
-//! may read. Who asks for a while only ([`Watch::ask_for_a_while`]) ends that with
+//! A shaper records this only for queues that somebody has asked about ([`Watch::ask`]): some
+//! twenty additions per packet, in memory of that queue's own. One thread writes (the shaper's
+//! owner), any may read. A temporary watch ([`Watch::ask_for_a_while`]) ends with
 //! [`Watch::let_go`].
 //!
-//! Means and second moments of sizes and gaps say how much comes and how unevenly, histograms how
-//! it is spread, batches (at most [`BATCHES`], which double their length when all are there) how
-//! much of all this was chance: packets of one queue are not independent, long batches nearly are.
+//! Means and second moments of sizes and gaps give load and variability, histograms the
+//! distributions. Batches (at most [`BATCHES`], which double their length when all are full) give
+//! the statistical error: packets of one queue are not independent, but long batches nearly are.
 
 use super::counters::Count;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering, fence};
 
-/// Queues of a port that are watched at most: each takes some 8 KB.
+/// Most queues of a port that are watched: each takes some 8 KB.
 pub const MAX_WATCHED: usize = 1024;
-/// Batches kept at most.
+/// Most batches kept.
 pub const BATCHES: usize = 64;
-/// Packets in a batch at first.
+/// Initial number of packets per batch.
 const FIRST_BATCH: u64 = 16;
-/// Intervals of a histogram: four to each doubling, up to 2^40.
+/// Intervals of a histogram: four per doubling, up to 2^40.
 pub const INTERVALS: usize = 4 * 39;
 
-/// The interval in which a value lies.
+/// Returns the interval that a value lies in.
 #[inline]
 pub fn interval(value: u64) -> usize {
     if value < 4 {
@@ -33,7 +33,7 @@ pub fn interval(value: u64) -> usize {
     (4 * (octave - 1) + quarter).min(INTERVALS - 1)
 }
 
-/// The least value in an interval.
+/// Returns the smallest value in an interval.
 pub fn lower_end(interval: usize) -> u64 {
     if interval < 4 {
         return interval as u64;
@@ -42,7 +42,7 @@ pub fn lower_end(interval: usize) -> u64 {
     (4 + quarter) << (octave - 2)
 }
 
-/// A sum in floating point that one thread writes.
+/// A floating-point sum that one thread writes.
 #[derive(Default)]
 struct Sum(AtomicU64);
 
@@ -58,7 +58,7 @@ impl Sum {
     }
 }
 
-/// Counts and sums by interval.
+/// A histogram: counts and sums by interval.
 struct Spread {
     counts: [Count; INTERVALS],
     sums: [Count; INTERVALS],
@@ -100,29 +100,29 @@ impl Spread {
     }
 }
 
-/// How often something about this large was seen.
+/// One interval of a histogram that is not empty.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct Atom {
-    /// How often.
+    /// Number of values in it.
     pub count: u64,
-    /// The mean of what lay in this interval.
+    /// Mean of these values.
     pub mean: f64,
 }
 
-/// What happened while some packets came, one after the other.
+/// Totals over a number of consecutive arrivals.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Batch {
-    /// How long that took, in nanoseconds.
+    /// Duration, in nanoseconds.
     pub ns: u64,
-    /// Packets that came.
+    /// Packets that arrived.
     pub packets: u64,
-    /// Their bytes, with the port's overhead.
+    /// Their bytes, including the port's overhead.
     pub bytes: u64,
     /// Packets refused.
     pub refused: u64,
     /// Packets that left.
     pub sent: u64,
-    /// What these had waited together, in nanoseconds.
+    /// Sum of their waiting times, in nanoseconds.
     pub waited_ns: u64,
 }
 
@@ -169,14 +169,14 @@ impl BatchCell {
     }
 }
 
-/// Batches that are complete, and the one that is not.
+/// The complete batches and the current one.
 struct Batches {
-    /// Odd while batches are moved.
+    /// Odd while batches are moved (a sequence lock).
     version: AtomicU64,
     filled: Count,
-    /// Packets in each.
+    /// Packets per batch.
     length: Count,
-    /// When the present one began.
+    /// When the current one began.
     began_ns: Count,
     cells: [BatchCell; BATCHES],
     present: BatchCell,
@@ -212,7 +212,7 @@ impl Batches {
             self.filled.set(BATCHES as u64 / 2);
             self.length.set(2 * self.length.get());
         }
-        // Where batches have just become longer, this one goes on.
+        // If batches have just become longer, this one goes on.
         if self.present.packets.get() >= self.length.get() {
             let mut batch = self.present.get();
             batch.ns = now_ns.saturating_sub(self.began_ns.get());
@@ -230,8 +230,8 @@ impl Batches {
         self.present.set(Batch::default());
     }
 
-    /// Those that are complete; none while they are being moved, which a reader hardly ever meets
-    /// thrice.
+    /// Returns the complete batches; none if they are being moved at three attempts in a row, which
+    /// hardly ever happens.
     fn read(&self) -> Vec<Batch> {
         for _ in 0..3 {
             let before = self.version.load(Ordering::Acquire);
@@ -246,12 +246,12 @@ impl Batches {
     }
 }
 
-/// What is noted about a queue.
+/// The record of one queue.
 #[derive(Default)]
 pub(crate) struct Cell {
-    /// Nobody wants to know any more, or yet again.
+    /// Whether recording is off: not asked for yet, or no longer.
     off: AtomicBool,
-    /// Somebody asked for good.
+    /// Whether somebody asked for permanent recording.
     kept: AtomicBool,
     began_ns: Count,
     last_ns: Count,
@@ -268,9 +268,9 @@ pub(crate) struct Cell {
     waited_squared: Sum,
     at_once: Count,
     waits: Spread,
-    /// Of the waits since somebody took it.
+    /// Longest wait since it was last taken.
     longest_ns: AtomicU64,
-    /// When the last packet left, while others waited; 0 where none did.
+    /// When the last packet left, if others were still waiting; else 0.
     left_ns: Count,
     left_bytes: Count,
     busy_ns: Count,
@@ -281,7 +281,7 @@ pub(crate) struct Cell {
 }
 
 impl Cell {
-    /// A packet comes that counts so many bytes.
+    /// Records the arrival of a packet that counts `cost` bytes.
     #[inline]
     pub fn arrive(&self, cost: u32, now_ns: u64) {
         let present = &self.batches.present;
@@ -312,7 +312,7 @@ impl Cell {
         self.batches.present.refused.add(1);
     }
 
-    /// A packet leaves; `behind` says whether others wait still.
+    /// Records a departure; `behind` says whether others still wait.
     #[inline]
     pub fn leave(&self, cost: u32, waited_ns: u64, behind: bool, now_ns: u64) {
         self.sent.add(1);
@@ -338,14 +338,14 @@ impl Cell {
         self.left_bytes.set(cost.into());
     }
 
-    /// Nothing waits any more, though no packet left last: what comes next does not come while
-    /// others wait.
+    /// Records that the queue became empty without a departure, so that the time until the next one
+    /// does not count as busy.
     pub fn rest(&self) {
         self.left_ns.set(0);
     }
 
-    /// Forgets all, while nobody notes: at worst a packet that was in hand when the queue was let
-    /// go counts still.
+    /// Clears the record while recording is off: at worst, a packet that was being processed when
+    /// recording ended still counts.
     fn clear(&self) {
         let counts = [
             &self.began_ns,
@@ -404,51 +404,52 @@ impl Cell {
     }
 }
 
-/// What was noted about a queue since somebody asked. Bytes are those that count for rates (the
-/// frame's and the port's overhead).
+/// What was recorded about a queue since somebody asked. Bytes are those that count for rates
+/// (frame plus the port's overhead).
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Seen {
     /// From the first arrival to the last, in nanoseconds.
     pub ns: u64,
-    /// Packets that came, those refused among them.
+    /// Packets that arrived, refused ones included.
     pub arrivals: u64,
-    /// Of them those that were dropped when they came.
+    /// Packets of these that were dropped on arrival.
     pub refused: u64,
-    /// Bytes that came.
+    /// Bytes that arrived.
     pub bytes: u64,
-    /// The sum of their squares.
+    /// Sum of the squares of their sizes.
     pub bytes_squared: f64,
-    /// The sum of the squares of the gaps between arrivals, in ns².
+    /// Sum of the squares of the gaps between arrivals, in ns².
     pub gaps_squared: f64,
-    /// Sizes, from small to large, in bytes.
+    /// Histogram of sizes, ascending, in bytes.
     pub sizes: Vec<Atom>,
-    /// Gaps, from short to long, in nanoseconds.
+    /// Histogram of gaps, ascending, in nanoseconds.
     pub gaps: Vec<Atom>,
     /// Packets that left.
     pub sent: u64,
     /// Their bytes.
     pub sent_bytes: u64,
-    /// What they had waited together, in nanoseconds.
+    /// Sum of their waiting times, in nanoseconds.
     pub waited_ns: f64,
-    /// The sum of the squares, in ns².
+    /// Sum of the squares of their waiting times, in ns².
     pub waited_squared: f64,
-    /// Of them those that had not waited at all.
+    /// Packets of these that had not waited at all.
     pub at_once: u64,
-    /// Waiting times, from short to long, in nanoseconds.
+    /// Histogram of waiting times, ascending, in nanoseconds.
     pub waits: Vec<Atom>,
-    /// Time between departures during which packets waited, in nanoseconds.
+    /// Time between departures while packets were waiting, in nanoseconds.
     pub busy_ns: u64,
     /// Bytes that left during this time.
     pub busy_bytes: u64,
-    /// Packets that left so.
+    /// Packets that left during this time.
     pub busy_packets: u64,
-    /// Instants at which they left: packets per instant make the group in which the shaper sends.
+    /// Distinct times of these departures: packets per time give the size of the groups in which
+    /// the shaper sends.
     pub groups: u64,
     /// Batches of equally many arrivals, in order.
     pub batches: Vec<Batch>,
 }
 
-/// Who is watched at a port.
+/// The watched queues of a port.
 pub struct Watch {
     queues: usize,
     cells: OnceLock<Box<[OnceLock<Box<Cell>>]>>,
@@ -475,7 +476,7 @@ impl Watch {
         self.cells.get()?.get(place)?.get().map(|cell| &**cell)
     }
 
-    /// Watches the queue at this place from now on; false where there is no such queue or too many
+    /// Begins to watch the queue at this place; returns false if there is no such queue or too many
     /// are watched already ([`MAX_WATCHED`]).
     pub fn ask(&self, place: usize) -> bool {
         let watched = self.ask_for_a_while(place);
@@ -485,7 +486,7 @@ impl Watch {
         watched
     }
 
-    /// The same until [`Watch::let_go`] is called, unless somebody asks for good.
+    /// Like [`Watch::ask`], until [`Watch::let_go`], unless somebody asks permanently.
     pub fn ask_for_a_while(&self, place: usize) -> bool {
         if place >= self.queues {
             return false;
@@ -511,8 +512,7 @@ impl Watch {
         true
     }
 
-    /// Nothing is noted any more about queues that nobody has asked about for good; their number.
-    /// Like asking, this is for one thread.
+    /// Ends all temporary watches and returns their number. Only one thread may ask and let go.
     pub fn let_go(&self) -> usize {
         let cells = self.cells.get().map_or(&[][..], |cells| cells);
         let let_go = cells
@@ -525,7 +525,8 @@ impl Watch {
         let_go
     }
 
-    /// Watches the queue at this place for as long as another watch did one of its own.
+    /// Watches the queue at this place if another watch watched its queue at `before`, and as
+    /// permanently.
     pub(crate) fn adopt(&self, place: usize, other: &Watch, before: usize) {
         match other.of(before) {
             Some(cell) if cell.kept.load(Ordering::Relaxed) => self.ask(place),
@@ -534,13 +535,13 @@ impl Watch {
         };
     }
 
-    /// The longest wait since this was asked last; none where nobody watches.
+    /// Returns the longest wait since the last call; None if the queue is not watched.
     pub fn take_longest(&self, place: usize) -> Option<u64> {
         let cell = self.of(place)?;
         Some(cell.longest_ns.swap(0, Ordering::Relaxed))
     }
 
-    /// What was seen of the queue at this place; none where nobody has asked.
+    /// Returns the record of the queue at this place; None if nobody has asked for it.
     pub fn seen(&self, place: usize) -> Option<Seen> {
         self.of(place).map(Cell::read)
     }
@@ -609,7 +610,7 @@ mod tests {
         assert!(watch.seen(0).is_none());
         assert_eq!(watch.seen(1).unwrap().sent, 100);
         assert_eq!(watch.seen(2).unwrap().sent, 100);
-        // Asked about again it begins anew.
+        // Asked for again, it begins anew.
         assert!(watch.ask_for_a_while(0));
         assert_eq!(watch.seen(0).unwrap(), Seen::default());
         let next = Watch::new(3);

@@ -1,25 +1,25 @@
-//! Timing wheel: which class is to be looked at when.
+//! Timing wheel: tells when each class must be looked at.
 //!
-//! Time is cut into ticks of [`TICK_NS`]. The lowest wheel has a slot for each tick of the block of
-//! 1024 ticks (1 ms) in which the present lies, the middle one a slot for each such block of the
-//! next 4.3 s, the highest one for each 4.3 s of the next 73 minutes. When the present enters a
-//! block of 1 ms, its alarms are sorted into a plan, which is read from front to back; one of 4.3 s
-//! is spread over the wheel below. Bitmaps say which slots hold anything. Setting, moving and
-//! cancelling an alarm take the same time however many there are, and so, averaged, does ringing.
+//! Time is divided into ticks of [`TICK_NS`]. The lowest wheel has a slot for each tick of the
+//! present block of 1024 ticks (1 ms), the middle one a slot for each such block of the next 4.3 s,
+//! the highest one a slot for each 4.3 s of the next 73 minutes. When the present enters a block of
+//! 1 ms, its alarms are sorted into a plan, which is read from front to back; a block of 4.3 s is
+//! spread over the wheel below. Bitmaps say which slots hold anything. Setting, moving and
+//! cancelling an alarm take constant time, and so, amortised, does ringing.
 //!
 //! Alarms of one tick ring in the order in which they were set. That holds across the wheels: an
-//! alarm for a far tick is spread or planned before any other for this tick can be set further
+//! alarm for a far tick is spread or planned before another for the same tick can be set further
 //! down.
 //!
-//! A slot's alarms lie one behind the other in chunks of some cache lines: who rings next is read
-//! in order, and can be fetched. An alarm that is taken away leaves a hole, for which its class
-//! must know the place; a class that says it will never do so (a firm alarm) needs to know nothing.
-//! Holes are closed when a slot has more of them than of alarms.
+//! A slot's alarms are stored contiguously in chunks of a few cache lines, so the next ones to ring
+//! can be prefetched. Removing an alarm leaves a hole, for which its class must know the alarm's
+//! place; a class that promises never to remove it (a firm alarm) need not. Holes are closed when a
+//! slot has `HOLES` more of them than alarms.
 
 use super::prefetch::{fetch, with_capacity};
 use super::ring::{Knots, NEVER, NONE};
 
-/// Nanoseconds of a tick, as a shift.
+/// Logarithm of a tick's length in nanoseconds.
 pub(crate) const TICK_SHIFT: u32 = 10;
 /// Nanoseconds of a tick.
 pub const TICK_NS: u64 = 1 << TICK_SHIFT;
@@ -27,29 +27,29 @@ pub const TICK_NS: u64 = 1 << TICK_SHIFT;
 const LOW_BITS: u32 = 10;
 const MIDDLE_BITS: u32 = 12;
 const HIGH_BITS: u32 = 10;
-/// An alarm further away rings at this distance, and its class looks again.
+/// An alarm further away rings at this distance, and its class sets it again.
 const HORIZON: u64 = 1 << (LOW_BITS + MIDDLE_BITS + HIGH_BITS - 1);
-/// The first tick that is not before a time.
+/// Returns the first tick that is not before a time.
 pub(crate) fn tick_from(ns: u64) -> u64 {
     ns.div_ceil(TICK_NS)
 }
 
-/// Alarms of a chunk.
+/// Alarms per chunk.
 const CHUNK: usize = 31;
-/// Places of a chunk, of which the last is none.
+/// Places per chunk, of which the last is unused.
 const PLACES: u32 = CHUNK as u32 + 1;
-/// Holes that a slot may have beside as many as alarms.
+/// Holes that a slot may have in excess of its alarms.
 const HOLES: u32 = 2 * PLACES;
-/// The bit of an alarm's place that says that it is one in the plan.
+/// Bit of an alarm's place: it is an index into the plan.
 const PLANNED: u32 = 1 << 31;
-/// The bit of a class's number that says that its alarm is firm.
+/// Bit of a class's number: its alarm is firm.
 const FIRM: u32 = 1 << 31;
 
 #[derive(Clone, Copy)]
 struct Alarm {
-    /// With [`FIRM`]; [`NONE`] for a hole.
+    /// May include [`FIRM`]; [`NONE`] for a hole.
     class: u32,
-    /// The lower half of its tick, of which the present tells the other.
+    /// The low 32 bits of its tick; the present determines the rest.
     tick: u32,
 }
 
@@ -58,14 +58,14 @@ const HOLE: Alarm = Alarm {
     tick: 0,
 };
 
-/// Alarms of one slot, in some cache lines that are fetched together.
+/// Some alarms of one slot, in cache lines that are prefetched together.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct Chunk {
     next: u32,
-    /// The first that has not rung,
+    /// Index of the first that has not rung,
     first: u16,
-    /// and the first that is not there yet.
+    /// and of the first free place.
     end: u16,
     alarms: [Alarm; CHUNK],
 }
@@ -117,7 +117,7 @@ impl Chunks {
         self.free = chunk;
     }
 
-    /// Gives back this one and all behind it.
+    /// Frees this chunk and all behind it.
     #[inline]
     fn give_back_all(&mut self, mut chunk: u32) {
         while chunk != NONE {
@@ -127,13 +127,13 @@ impl Chunks {
         }
     }
 
-    /// What is to be done with each alarm of this chunk and those behind it, in order.
+    /// Calls `act` for each alarm of this chunk and those behind it, in order.
     #[inline(always)]
     fn each(&self, mut chunk: u32, mut act: impl FnMut(Alarm)) {
         while let Some(here) = self.all.get(chunk as usize) {
             if let Some(next) = self.all.get(here.next as usize) {
                 fetch(next);
-                // The other lines begin with these.
+                // The first alarms of the chunk's other cache lines.
                 next.alarms[7..].iter().step_by(8).for_each(fetch);
             }
             for alarm in here.alarms() {
@@ -163,7 +163,7 @@ impl Slot {
         holes: 0,
     };
 
-    /// One more alarm, at the end; its place.
+    /// Appends an alarm; returns its place.
     #[inline(always)]
     fn push(&mut self, chunks: &mut Chunks, alarm: Alarm) -> u32 {
         self.alarms += 1;
@@ -192,7 +192,7 @@ impl Slot {
         fresh * PLACES
     }
 
-    /// The alarm that was set first, taken out. There must be one.
+    /// Removes and returns the alarm that was set first. There must be one.
     #[inline]
     fn pop(&mut self, chunks: &mut Chunks) -> Alarm {
         loop {
@@ -214,7 +214,7 @@ impl Slot {
         }
     }
 
-    /// Moves alarms together, in order.
+    /// Closes the holes, keeping the order.
     #[cold]
     fn close_holes(&mut self, chunks: &mut Chunks, knots: &mut Knots) {
         let (mut write, mut count) = (self.head, 0);
@@ -244,7 +244,7 @@ impl Slot {
     }
 }
 
-/// One wheel: its slots and a bitmap of those that are not empty, with a bitmap of the bitmap's
+/// One wheel: its slots, a bitmap of those that are not empty, and a bitmap of the bitmap's nonzero
 /// words.
 struct Slots {
     shift: u32,
@@ -277,7 +277,7 @@ impl Slots {
         self.words |= 1 << (slot / 64);
     }
 
-    /// What a slot holds, which is nothing from now on.
+    /// Empties a slot and returns what it held.
     #[inline]
     fn empty(&mut self, slot: usize) -> Slot {
         self.filled[slot / 64] &= !(1 << (slot % 64));
@@ -287,7 +287,7 @@ impl Slots {
         std::mem::replace(&mut self.slots[slot], Slot::EMPTY)
     }
 
-    /// The first slot from `from` on that holds something.
+    /// Returns the first slot from `from` on that is not empty.
     #[inline]
     fn next_filled(&self, from: usize) -> Option<usize> {
         let word = from / 64;
@@ -304,28 +304,28 @@ impl Slots {
     }
 }
 
-/// The three wheels, with at most one alarm for each class.
+/// The three wheels, with at most one alarm per class.
 pub(crate) struct Wheel {
     wheels: [Slots; 3],
     chunks: Chunks,
     /// The alarms of the present block that were set before it was entered, in the order in which
     /// they ring.
     plan: Vec<Alarm>,
-    /// How many of them have rung. The next one is no hole.
+    /// How many of them have rung. The next one is not a hole.
     rung: usize,
-    /// For sorting them: how many there are of each tick.
+    /// Scratch space for sorting: how many there are of each tick.
     counts: Box<[u32; 1 << LOW_BITS]>,
-    /// The tick being rung, or the last one that was.
+    /// The tick that rings or rang last.
     present: u64,
     /// Nothing rings before this tick.
     quiet: u64,
 }
 
 impl Wheel {
-    /// For so many classes.
+    /// Makes a wheel for this many classes.
     pub fn new(now_ns: u64, classes: usize) -> Wheel {
         let slots = (1 << LOW_BITS) + (1 << MIDDLE_BITS) + (1 << HIGH_BITS);
-        // Of a slot's chunks the first and the last may be partly filled.
+        // The first and the last of a slot's chunks may be partly filled.
         let most = 2 * classes.div_ceil(CHUNK) + classes.min(slots) * (3 + HOLES as usize / CHUNK);
         Wheel {
             wheels: [
@@ -345,7 +345,7 @@ impl Wheel {
         }
     }
 
-    /// Which wheel an alarm of this tick hangs in.
+    /// Returns which wheel an alarm of this tick belongs in.
     #[inline]
     fn level(&self, tick: u64) -> usize {
         let differs = tick ^ self.present;
@@ -358,7 +358,7 @@ impl Wheel {
         }
     }
 
-    /// The whole tick of an alarm.
+    /// Returns the full tick of an alarm.
     #[inline]
     fn tick_of(&self, alarm: Alarm) -> u64 {
         self.present + u64::from(alarm.tick.wrapping_sub(self.present as u32))
@@ -369,7 +369,7 @@ impl Wheel {
         tick.clamp(self.present, self.present + HORIZON)
     }
 
-    /// Sets a class's alarm; one that is set for this tick already keeps its place.
+    /// Sets a class's alarm; one that is already set for this tick keeps its place.
     #[inline]
     pub fn set(&mut self, knots: &mut Knots, class: u32, tick: u64) {
         let tick = self.clamp(tick);
@@ -382,7 +382,7 @@ impl Wheel {
         (knot.tick, knot.alarm) = (tick, place);
     }
 
-    /// Sets the alarm of a class that has none and will neither move this one nor take it away.
+    /// Sets the alarm of a class that has none and will neither move nor cancel this one.
     #[inline]
     pub fn set_firm(&mut self, class: u32, tick: u64) {
         self.hang(class | FIRM, self.clamp(tick));
@@ -394,7 +394,7 @@ impl Wheel {
             class,
             tick: tick as u32,
         };
-        // Where numbers are known when it is compiled, it costs half.
+        // With constants known at compile time, it costs half.
         match self.level(tick) {
             0 => self.hang_in(0, LOW_BITS, 0, alarm, tick),
             1 => self.hang_in(1, MIDDLE_BITS, LOW_BITS, alarm, tick),
@@ -416,7 +416,7 @@ impl Wheel {
         place
     }
 
-    /// Takes a class's alarm away, if it has one; not a firm one.
+    /// Cancels a class's alarm, if it has one that is not firm.
     #[inline]
     pub fn cancel(&mut self, knots: &mut Knots, class: u32) {
         let knot = knots.of(class);
@@ -429,8 +429,8 @@ impl Wheel {
             self.plan[(place & !PLANNED) as usize] = HOLE;
             return self.skip_holes();
         }
-        // Where it hangs follows from the present, which has not entered the alarm's block since,
-        // or it would have been spread.
+        // The present determines which wheel it is in: the present has not entered the alarm's
+        // block since it was set, or the alarm would have been spread.
         let wheel = &mut self.wheels[self.level(tick)];
         let at = wheel.index(tick);
         let slot = &mut wheel.slots[at];
@@ -446,7 +446,7 @@ impl Wheel {
         }
     }
 
-    /// Takes all alarms away, firm ones too.
+    /// Cancels all alarms, firm ones too.
     pub fn clear(&mut self, knots: &mut Knots) {
         for wheel in &mut self.wheels {
             while let Some(at) = wheel.next_filled(0) {
@@ -474,7 +474,7 @@ impl Wheel {
         self.quiet = NEVER;
     }
 
-    /// Whether an alarm may have come. Where none has, the present catches up.
+    /// Returns whether an alarm may be due. If none is, the present catches up.
     #[inline(always)]
     pub fn is_due(&mut self, now_ns: u64) -> bool {
         let now = now_ns >> TICK_SHIFT;
@@ -496,8 +496,8 @@ impl Wheel {
         }
     }
 
-    /// The tick of the next alarm of the present block: of the plan, and of those set since;
-    /// [`NEVER`] where there is none.
+    /// Returns the ticks of the next alarms in the present block: in the plan, and of those set
+    /// since; [`NEVER`] if there is none.
     #[inline(always)]
     fn next_ticks(&self) -> (u64, u64) {
         let next = self.plan.get(self.rung);
@@ -512,7 +512,7 @@ impl Wheel {
         (planned, set)
     }
 
-    /// The next class whose alarm has come, its alarm taken away.
+    /// Returns the next class whose alarm is due, and removes the alarm.
     #[inline]
     pub fn ring(&mut self, knots: &mut Knots, now_ns: u64) -> Option<u32> {
         let now = now_ns >> TICK_SHIFT;
@@ -558,8 +558,8 @@ impl Wheel {
         }
     }
 
-    /// The class that rings after so many others, as far as the plan tells, and whether its alarm
-    /// is firm.
+    /// Returns the class that rings after `others` more, if it is in the plan, and whether its
+    /// alarm is firm.
     #[inline(always)]
     pub fn after(&self, others: usize) -> Option<(usize, bool)> {
         let alarm = self.plan.get(self.rung + others)?;
@@ -567,7 +567,7 @@ impl Wheel {
         Some((class as usize, class != alarm.class))
     }
 
-    /// Goes on to the next block that holds alarms, if it has begun by now, and spreads it.
+    /// Enters the next block that holds alarms, if it has begun by now, and spreads its alarms.
     #[inline(never)]
     fn enter_next_block(&mut self, knots: &mut Knots, now: u64) -> bool {
         let Some((level, start)) = self.next_block() else {
@@ -593,8 +593,8 @@ impl Wheel {
         true
     }
 
-    /// Sorts the alarms of the block that begins, by tick, and of one tick as they were set. The
-    /// plan before has been gone through.
+    /// Sorts the alarms of a new block by tick, and those of one tick in the order of setting. The
+    /// old plan must be used up.
     fn make_plan(&mut self, knots: &mut Knots, head: u32) {
         let mask = (1 << LOW_BITS) - 1;
         let mut count = 0;
@@ -620,7 +620,7 @@ impl Wheel {
         self.counts.fill(0);
     }
 
-    /// Hangs the alarms of a block into the wheel below.
+    /// Moves the alarms of a block into the wheel below.
     fn spread(&mut self, knots: &mut Knots, mut chunk: u32) {
         while chunk != NONE {
             let Chunk { next, .. } = *self.chunks.of(chunk);
@@ -638,7 +638,7 @@ impl Wheel {
         }
     }
 
-    /// The next block of the upper wheels that holds alarms: its wheel and first tick.
+    /// Returns the wheel and first tick of the next block of the upper wheels that holds alarms.
     fn next_block(&self) -> Option<(usize, u64)> {
         let middle = &self.wheels[1];
         let at = middle.index(self.present);
@@ -646,7 +646,7 @@ impl Wheel {
             let base = self.present >> (LOW_BITS + MIDDLE_BITS) << (LOW_BITS + MIDDLE_BITS);
             return Some((1, base + ((slot as u64) << LOW_BITS)));
         }
-        // The highest wheel goes round.
+        // The highest wheel wraps around.
         let high = &self.wheels[2];
         let at = high.index(self.present);
         let (slot, turn) = match high.next_filled(at + 1) {
@@ -658,8 +658,8 @@ impl Wheel {
         Some((2, (round << HIGH_BITS | slot as u64) << shift))
     }
 
-    /// A time before which nothing rings, exact within the present block of 1 ms; none if nothing
-    /// is set.
+    /// Returns a time before which nothing rings, exact within the present block of 1 ms; None if
+    /// nothing is set.
     pub fn next_ns(&self) -> Option<u64> {
         let (planned, set) = self.next_ticks();
         let tick = match planned.min(set) {
@@ -676,14 +676,14 @@ mod tests {
     use proptest::prelude::*;
     use std::collections::BTreeMap;
 
-    /// Classes of which the last ones have firm alarms.
+    /// Number of classes; those from [`LOOSE`] on have firm alarms.
     const CLASSES: u32 = 20;
     const LOOSE: u32 = 14;
 
     proptest! {
         #![proptest_config(ProptestConfig::with_cases(300))]
 
-        /// Against a sorted list of (tick, order of setting).
+        /// Compares the wheel with a sorted list of (tick, order of setting).
         #[test]
         fn rings_like_a_sorted_list(
             start in prop_oneof![Just(0_u64), 0..1_u64 << 44],
@@ -735,8 +735,8 @@ mod tests {
         }
     }
 
-    /// Alarms that are moved again and again leave holes, which are closed: they take no more room
-    /// than is set aside, and ring in order.
+    /// Alarms that are moved again and again leave holes, which are closed: the wheel needs no more
+    /// memory than it has reserved, and rings in order.
     #[test]
     fn holes_are_closed() {
         let (classes, moves) = (100, 50_000_u64);
@@ -744,7 +744,7 @@ mod tests {
         let mut knots = Knots::new(classes);
         let room = wheel.chunks.all.capacity();
         let mut last = BTreeMap::new();
-        // A few blocks of the middle wheel.
+        // Within a few blocks of the middle wheel.
         for step in 0..moves {
             let class = step.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 40;
             let class = (class % classes as u64) as u32;

@@ -1,7 +1,7 @@
-//! The shaper, slow and obvious: lists instead of rings, a sorted map instead of a wheel,
-//! everything searched for, tokens in whole numbers that never end.
+//! Reference shaper: lists instead of rings, a sorted map instead of a wheel, linear searches, and
+//! tokens in unlimited integers.
 //!
-//! What it says about who is next is the definition; [`crate::shaper`] says why.
+//! It defines what is sent next; [`crate::shaper`] says why.
 
 use crate::shaper::backlog::bucket;
 use crate::shaper::spec::quanta;
@@ -70,7 +70,7 @@ impl Tokens {
         !self.waits() && self.max_rate > self.rate
     }
 
-    /// The tick at which it may do more.
+    /// Returns the tick at which it may do more.
     fn better(&self) -> Option<u64> {
         let (debt, rate) = if self.limit < 0 {
             (-self.limit, self.max_rate)
@@ -111,7 +111,7 @@ struct Packet {
     flow: u32,
 }
 
-/// What a class may still send in its turn, and how much in each.
+/// What a class may still send in its turn, and how much it gets per turn.
 #[derive(Clone, Debug, Default)]
 struct Share {
     deficit: i64,
@@ -159,7 +159,7 @@ pub struct Left {
     pub mark: bool,
 }
 
-/// A port.
+/// A port's reference shaper.
 #[derive(Clone, Debug)]
 pub struct Shaper {
     spec: PortSpec,
@@ -172,7 +172,7 @@ pub struct Shaper {
     /// Alarms by tick and order of setting.
     alarms: BTreeMap<(u64, u64), Class>,
     order: u64,
-    /// The tick up to which alarms have rung; one for an earlier tick is one for this.
+    /// The tick up to which alarms have rung; an alarm for an earlier tick counts as one for this.
     present: u64,
 }
 
@@ -236,7 +236,7 @@ impl Queue {
         i128::from(ahead) * i128::from(self.sample.0) > bound * i128::from(self.sample.1)
     }
 
-    /// The flow whose turn it is.
+    /// Returns the flow whose turn it is.
     fn next_flow(&mut self) -> Option<usize> {
         self.flows.first_key_value()?;
         if self.flows.len() == 1 {
@@ -296,7 +296,7 @@ impl Flow {
 }
 
 impl Shaper {
-    /// An empty one; the shape is taken to be one that can be.
+    /// Makes an empty shaper of a valid configuration.
     pub fn new(spec: &PortSpec, now: u64) -> Shaper {
         let catch_up = spec.catch_up_ns;
         let tenants: Vec<Tenant> = spec
@@ -410,7 +410,7 @@ impl Shaper {
         self.queues.iter().map(Queue::packets).sum()
     }
 
-    /// A packet comes.
+    /// Adds a packet.
     pub fn enqueue(
         &mut self,
         at: usize,
@@ -452,7 +452,7 @@ impl Shaper {
                     .flows
                     .get(&slot)
                     .map_or(0, |flow| flow.bytes(overhead));
-                // The most bytes; of equals the lowest bucket.
+                // The most bytes; of equal ones, the lowest bucket.
                 let fattest = queue.flows.iter().max_by_key(|(bucket, flow)| {
                     (flow.bytes(overhead), std::cmp::Reverse(**bucket))
                 });
@@ -493,9 +493,8 @@ impl Shaper {
         Ok(())
     }
 
-    /// A packet comes and leaves at once, where its queue is empty and none that waits would go
-    /// before it: by its own rate, or where nobody else borrows from the port. Alarms that
-    /// are due ring first.
+    /// Lets a packet leave at once, if its queue is empty and no waiting packet would leave first:
+    /// by the queue's own rate, or if nobody else borrows from the port. Due alarms ring first.
     pub fn pass(&mut self, at: usize, id: u64, len: u32, flow: u32, now: u64) -> Option<Left> {
         let overhead = self.spec.overhead;
         let waiting = self.waiting() > 0;
@@ -522,8 +521,8 @@ impl Shaper {
         {
             assert_eq!(left.id, id, "none goes before it");
             if !waiting {
-                // Nobody has asked for alarms: where a packet that came earlier is told of only
-                // now, its own is not put off to this time.
+                // Nobody has asked for alarms: if a packet that came earlier is reported only now,
+                // its own alarm must not be postponed to this time.
                 self.present = before.present;
             }
             return Some(left);
@@ -628,7 +627,7 @@ impl Shaper {
         }
     }
 
-    /// The queue that sends, and how far up the tokens come from: 0 its own, 1 its tenant's, 2 the
+    /// Returns the queue that sends, and whose tokens it uses: 0 its own, 1 its tenant's, 2 the
     /// port's.
     fn choose(&mut self) -> Option<(usize, u8)> {
         if let Some((_, list)) = self.own.first_key_value() {
@@ -648,7 +647,7 @@ impl Shaper {
         }
     }
 
-    /// The next packet that leaves.
+    /// Returns the next packet that leaves.
     pub fn dequeue(&mut self, now: u64) -> Option<Left> {
         if self.waiting() == 0 {
             return None;
@@ -738,7 +737,7 @@ impl Shaper {
         }
     }
 
-    /// Another shape; what stays keeps what it has.
+    /// Reconfigures the port; what stays keeps its state.
     pub fn reconfigure(&mut self, spec: &PortSpec, now: u64) {
         let old = std::mem::replace(self, Shaper::new(spec, now));
         self.root.inherit(&old.root, now);
@@ -772,7 +771,7 @@ impl Shaper {
         }
     }
 
-    /// What a queue has done.
+    /// Returns a queue's counters.
     pub fn totals(&self, at: usize) -> QueueTotals {
         QueueTotals {
             waiting: self.queues[at].packets() as u64,

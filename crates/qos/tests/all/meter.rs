@@ -1,4 +1,4 @@
-//! The meter against its twin, and its rates against the clock.
+//! Compares the meter with its reference, and its rates with the clock.
 
 use proptest::prelude::*;
 use qos::bucket::{Bucket, Rate};
@@ -24,7 +24,7 @@ fn band() -> impl Strategy<Value = BandSpec> {
     (kind, rate(), burst).prop_map(|(kind, rate, burst)| BandSpec { kind, rate, burst })
 }
 
-/// Pauses between packets: none, of a burst, long, and very long.
+/// Pauses between packets: none, within a burst, long, and very long.
 fn pause() -> impl Strategy<Value = u64> {
     prop_oneof![
         Just(0_u64),
@@ -67,8 +67,8 @@ proptest! {
         prop_assert_eq!(meter.acted().collect::<Vec<_>>(), acted);
     }
 
-    /// Twice the rate is offered for a second, after the burst is used up: what passes is the rate,
-    /// within 0.5 percent and a packet.
+    /// Twice the rate is offered for a second, after the burst is used up: the rate passes, within
+    /// 0.5 percent and a packet.
     #[test]
     fn what_passes_in_a_second_is_the_rate(
         rate in prop_oneof![Just(1_u32), Just(u32::MAX), 1..100_u32, 1..=100_000_u32, any::<u32>()],
@@ -80,7 +80,7 @@ proptest! {
         prop_assume!(rate > 0);
         let unit = if packets { Unit::Packets } else { Unit::Kilobits };
         let spec = BandSpec { kind: BandKind::Drop, rate, burst: 0 };
-        // The deep bucket of a second, emptied first, is not to be the limit; packets of many
+        // The bucket, a second deep, is emptied first so that it is not the limit; packets of many
         // tokens stand for many packets.
         let (per_second, unit_cost) = match unit {
             Unit::Packets => (u64::from(rate), 1),
@@ -91,7 +91,7 @@ proptest! {
             Unit::Kilobits => Bucket::new(Rate::thousands_per_second(rate), u64::from(spec.depth()) * 1000, start),
         };
         prop_assert!(bucket.take(bucket.level(start), start));
-        // At most 20,000 steps, each of as many packets as make twice the rate.
+        // At most 20,000 steps; packets are large enough that together they make twice the rate.
         let steps = (2 * per_second / unit_cost).clamp(10, 20_000);
         let cost = (2 * per_second / steps).max(unit_cost);
         let mut passed = 0_u64;
@@ -128,7 +128,7 @@ fn the_rate_holds_over_a_day_to_the_token() {
 fn a_long_rest_fills_and_a_clock_that_goes_back_gives_nothing() {
     let bucket = Bucket::new(Rate::thousands_per_second(u32::MAX), 1000, 0);
     assert!(bucket.take(1000, 0));
-    // 2^63 and 2^64 tokens later, give or take.
+    // About 2^63 and 2^64 tokens later.
     for days in [24_u64, 25, 26, 49, 50, 60, 3650] {
         let now = days * 86_400 * SECOND;
         assert_eq!(bucket.level(now), 1000, "after {days} days");

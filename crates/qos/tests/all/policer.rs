@@ -1,4 +1,4 @@
-//! Markers against the words of their RFCs, token by token.
+//! Compares markers with the text of their RFCs, token by token.
 
 use proptest::prelude::*;
 use qos::policer::{
@@ -8,8 +8,8 @@ use qos::policer::{
 
 const SECOND: u128 = 1_000_000_000;
 
-/// A bucket of an RFC: tokens that have come since a look, at the ticks of a counter that runs
-/// since the clock's zero.
+/// A bucket of an RFC: counts the tokens that have arrived since the last use, at the ticks of a
+/// counter that runs since the clock's zero.
 #[derive(Clone, Copy)]
 struct Tokens {
     rate: u128,
@@ -83,7 +83,7 @@ proptest! {
         }
     }
 
-    /// RFC 4115 section 3, aware of colours, and RFC 2698 section 3, blind to them.
+    /// RFC 4115 section 3, colour-aware, and RFC 2698 section 3, colour-blind.
     #[test]
     fn two_rates_mark_as_their_rfcs_say(first in profile(), second in profile(), start in 0..1_u64 << 50, packets in packets()) {
         let separate = TwoRates::new(first, second, start);
@@ -115,7 +115,7 @@ proptest! {
     }
 }
 
-/// Rates that never fill again, of these bursts.
+/// Returns rates that never refill, with these bursts.
 fn bursts(committed: u64, excess: u64) -> Rates {
     let burst = |burst| Profile { rate: 0, burst };
     Rates {
@@ -124,7 +124,7 @@ fn bursts(committed: u64, excess: u64) -> Rates {
     }
 }
 
-/// A frame of so many bytes as policers count them.
+/// Returns the length of a frame that policers count as `counted` bytes.
 fn frame(counted: usize) -> usize {
     counted + 14
 }
@@ -136,12 +136,12 @@ fn queues_police_first_and_the_port_after() {
         queues: vec![(3, bursts(2000, 0)), (0, bursts(100, 300))],
     };
     let policer = PortPolicer::new(&spec, 0);
-    // Queue 3 says green, and the port has 1000 committed and 500 more.
+    // Queue 3 marks it green, and the port has 1000 committed and 500 excess bytes.
     assert!(policer.pass(Some(3), frame(1000), 0));
     assert!(policer.pass(Some(3), frame(400), 0), "the port's excess");
     assert!(!policer.pass(Some(3), frame(400), 0), "only 100 are left");
-    // One that is not there goes by queue 0: 100 green that the port has no more, for which its
-    // excess does.
+    // A queue that is not listed uses queue 0: 100 green bytes, which the port's committed bucket
+    // no longer has, but its excess bucket does.
     assert!(policer.pass(Some(9), frame(100), 0));
     assert!(!policer.pass(None, frame(100), 0));
     let counted = |packets, bytes, dropped| PolicerTotals {

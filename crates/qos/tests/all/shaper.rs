@@ -11,8 +11,8 @@ fn port(max_rate: u64, queues: impl IntoIterator<Item = QueueSpec>) -> PortSpec 
     port
 }
 
-/// Sends for a time while `feed` keeps queues as it likes; the time of asking is late by up to
-/// `late_ns`, unevenly.
+/// Runs a shaper for a time while `feed` fills queues; calls are late by varying times up to
+/// `late_ns`.
 struct Run {
     shaper: Shaper<u64>,
     now: u64,
@@ -86,8 +86,8 @@ fn rates_hold_whatever_their_size_the_packets_and_the_timers_lateness() {
         9_000_000_000,
     ] {
         for (len, late) in [(64, 0), (1514, 50_000), (9000, 50_000)] {
-            // As many packets as ten seconds' worth at the lower rates; a tenth of a second is as
-            // long for the shaper at the higher ones.
+            // As many packets as ten seconds' worth at the lower rates; a tenth of a second is
+            // enough at the higher ones.
             let time = if rate > 10_000_000 {
                 SECOND / 10
             } else {
@@ -131,11 +131,11 @@ fn guarantees_are_kept_and_the_rest_is_lent_by_priority_and_by_rate() {
     let rates = run.rates(2);
     let total: u64 = rates.iter().sum();
     assert!(total.abs_diff(gigabit) < gigabit / 200, "{total}");
-    // 550 are left, for the first two only, one to three.
+    // 550 Mbit/s are left, for the first two only, shared one to three.
     near(rates[2], 50_000_000, 1514);
     assert!(rates[0].abs_diff(237_500_000) < 5_000_000, "{rates:?}");
     assert!(rates[1].abs_diff(712_500_000) < 5_000_000, "{rates:?}");
-    // When the greedy rest, the last has it all; where it may not borrow, nobody does.
+    // When the first two pause, the last gets everything; if it may not borrow, nobody does.
     run.sent = vec![0; 3];
     run.until(3 * SECOND + SECOND / 2, 20_000, |run| {
         run.keep_filled(2, 500, 1514)
@@ -177,7 +177,7 @@ fn tenants_share_by_their_rates_and_none_passes_its_maximum() {
     assert!(second.abs_diff(500 * million) < 5 * million, "{rates:?}");
     assert!(first.abs_diff(500 * million) < 5 * million, "{rates:?}");
     assert!(rates[0].abs_diff(rates[1]) < 5 * million, "{rates:?}");
-    // A tenant whose queues rest lends all it has.
+    // A tenant whose queues pause lends all it has.
     run.sent = vec![0; 4];
     run.until(3 * SECOND + SECOND / 2, 20_000, |run| {
         run.keep_filled(0, 500, 1514)
@@ -243,7 +243,7 @@ fn a_bounded_queue_that_borrows_uses_what_it_gets() {
         run.keep_filled(1, 300, 1514);
     });
     let rates = run.rates(1);
-    // 490 are to be shared 1 to 50, as far as packets can wait for their turn.
+    // 490 Mbit/s are to be shared 1 to 50, as far as packets can wait for their turn.
     assert!(rates[0] > 10_000_000 && rates[0] < 25_000_000, "{rates:?}");
     assert!(rates[0] + rates[1] > gigabit / 100 * 98, "{rates:?}");
     run.sent = vec![0; 2];
@@ -265,7 +265,7 @@ fn what_was_slow_once_does_not_keep_bursts_out_for_ever() {
     assert!(shaper.dequeue(1_000_000).is_some());
     let late = shaper.dequeue(2_030_000).expect("within bound and slack");
     assert_eq!(late.waited_ns, 2_030_000);
-    // By this one whoever finds a packet waiting would come too late.
+    // After this sample, any packet that finds another waiting would presumably be late.
     assert!(come(&mut shaper, 3_000_000) && !come(&mut shaper, 3_000_000));
     assert!(shaper.dequeue(3_000_000).is_some());
     for turn in 4..8 {
@@ -329,8 +329,8 @@ fn a_bulk_flow_uses_up_neither_the_bound_nor_the_room_of_its_neighbours() {
         }
         assert!(offered > 900);
         assert_eq!(refused, 0, "of {offered} packets of the small flow");
-        // One turn of the bulk flow, and what was in the bucket's debt: three frames of 121 us and
-        // the pause between looks.
+        // One turn of the bulk flow, and the bucket's debt: three frames of 121 us plus the
+        // interval between calls.
         assert!(slowest < 450_000, "{slowest} ns");
     }
 }
@@ -342,7 +342,7 @@ fn a_packet_that_is_dropped_uses_no_tokens_and_a_marked_one_leaves() {
     queue.mark_ns = Some(5_000_000);
     let mut shaper = Shaper::new(&port(1_000_000_000, [queue]), 0).expect("a port");
     // A packet of 1000 bytes takes a millisecond, and the bucket holds one and a half: each leaves
-    // when the bucket is out of the debt of those before it.
+    // when the debt of those before it is paid.
     let came = (0..30_u32)
         .filter(|id| shaper.enqueue(0, *id, 1000, 0, 0).is_ok())
         .count();
@@ -532,9 +532,9 @@ fn a_hundred_thousand_queues_work() {
     assert!(run.now.abs_diff(300_000_000) < 1_000_000, "{} ns", run.now);
 }
 
-/// After a stop packets come that the kernel has had for a while: those that cannot leave any more
-/// within what is left of their bound are refused when they come. Else they would be thrown away
-/// when their turn comes, and until then keep out packets that could leave in time.
+/// After a stop, packets arrive that the kernel has had for a while: those that cannot leave within
+/// what is left of their bound are refused on arrival. Otherwise they would be dropped when their
+/// turn comes, and until then keep out packets that could leave in time.
 #[test]
 fn packets_that_have_waited_elsewhere_have_that_much_less_time() {
     let mut queue = QueueSpec::new(0, 100_000_000, 100_000_000);
@@ -547,7 +547,7 @@ fn packets_that_have_waited_elsewhere_have_that_much_less_time() {
             .expect("there is an end to it")
     };
     let now = SECOND;
-    // 2 ms are 16 packets, and its burst is 1 and a bit.
+    // 2 ms are 16 packets, and its burst is a bit more than one.
     assert!((17..20).contains(&come(&mut shaper, now)));
     while shaper.dequeue(now).is_some() {}
     while shaper.waiting() > 4 {
@@ -556,12 +556,12 @@ fn packets_that_have_waited_elsewhere_have_that_much_less_time() {
     }
     let now = shaper.next_departure_ns().expect("packets wait");
     assert!(shaper.dequeue(now).is_some());
-    // Three packets and a debt of one stand before what comes: 0.5 ms, which are left after 1.5,
-    // hold four packets, 1 ms eight. Once the bound has passed nothing helps.
+    // Three packets and a debt of one are ahead of what arrives. The 0.5 ms left after 1.5 ms are
+    // enough for four packets, 1 ms for eight. Once the bound has passed, nothing is accepted.
     assert_eq!(come(&mut shaper, now - 2_100_000), 0);
     assert_eq!(come(&mut shaper, now - 1_500_000), 1);
     assert_eq!(come(&mut shaper, now - 1_000_000), 4);
-    // And what has just come has all of it.
+    // A packet that has just arrived has its whole bound.
     assert_eq!(come(&mut shaper, now), 8);
     let mut last = now;
     while let Some(due) = shaper.next_departure_ns() {
@@ -571,7 +571,7 @@ fn packets_that_have_waited_elsewhere_have_that_much_less_time() {
     let totals = shaper.counters().totals(0);
     assert_eq!(totals.dropped[DropReason::Late as usize], 0);
     assert_eq!(totals.dropped[DropReason::OverBound as usize], 5);
-    // What meets an empty queue leaves at once in any case.
+    // A packet for an empty queue leaves at once in any case.
     let now = last + SECOND;
     assert!(shaper.enqueue(0, 0, 1514, 7, now).is_ok());
     assert!(shaper.dequeue(now).is_some());

@@ -1,4 +1,4 @@
-//! The shaper against its twin: every packet's fate, order and time.
+//! Compares the shaper with its reference: every packet's fate, order and time.
 
 use proptest::prelude::*;
 use qos::shaper::{PortSpec, QueueSpec, Shaper, TenantSpec};
@@ -29,7 +29,7 @@ fn burst() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// Shares of a rate, in thousandths, so that guarantees fit.
+/// A queue and its share of the rate, in thousandths, so that guarantees fit.
 fn queue(number: u32) -> impl Strategy<Value = (QueueSpec, u64)> {
     let bound = prop_oneof![
         2 => Just(None),
@@ -113,7 +113,7 @@ fn port() -> impl Strategy<Value = PortSpec> {
                 port.catch_up_ns = slack_ns * 10;
                 port.limit_bytes = limit_bytes;
                 let part = |share: u64, of: u64| (u128::from(of) * u128::from(share) / 1000) as u64;
-                // Queues with other numbers come and go when the port changes, the default one
+                // When the port changes, queues with other numbers come and go; the default one
                 // stays.
                 let mut chosen: Vec<_> = queues
                     .into_iter()
@@ -156,7 +156,7 @@ fn port() -> impl Strategy<Value = PortSpec> {
                         }
                     })
                     .collect();
-                // What does not fit is taken back.
+                // What does not fit is reduced.
                 while port.check().is_err() {
                     port.queues.iter_mut().for_each(|queue| queue.min_rate /= 2);
                     port.tenants
@@ -190,21 +190,21 @@ enum Step {
         len: u32,
         flow: u32,
         copies: u32,
-        /// So long before it is seen, in nanoseconds.
+        /// How long before the call it arrived, in nanoseconds.
         before: u64,
     },
-    /// Comes and leaves at once, as far as it need not wait.
+    /// Arrives and leaves at once, if it need not wait.
     Pass {
         queue: u32,
         len: u32,
         copies: u32,
         before: u64,
     },
-    /// Packets of several queues come and leave at once, if all may.
+    /// Packets of several queues that arrive and leave at once, if all may.
     PassAll(Vec<(u32, u32)>, u64),
     Leave(u32),
     Pause(u64),
-    /// Waits until the shaper says that something may leave.
+    /// Waits until the shaper says that a packet may leave.
     Until,
     Change(Box<PortSpec>),
 }
@@ -278,7 +278,7 @@ impl Both {
         Ok(())
     }
 
-    /// All or none; none is as if nobody had asked, since the packets come now.
+    /// Passes all or none; if none, nothing may have changed, since the packets are enqueued now.
     fn pass_all(&mut self, packets: &[(u32, u32)], now: u64) -> Result<(), TestCaseError> {
         let places: Vec<(usize, u32)> = packets
             .iter()
@@ -385,7 +385,7 @@ proptest! {
             }
             both.compare()?;
         }
-        // Whatever waits leaves in the end, or is late.
+        // Everything that waits leaves in the end, or is late.
         for _ in 0..20_000 {
             let Some(due) = both.fast.next_departure_ns() else { break };
             both.now = both.now.max(due);

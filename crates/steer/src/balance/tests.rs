@@ -1,19 +1,19 @@
-//! Tests of the balancer, most of them in a closed loop: cores whose load is what their flows
-//! demand, measured at every sample.
+//! Tests of the balancer, most of them in a closed loop: each core's load is what its flows demand,
+//! measured at every sample.
 
 use super::*;
 use crate::cores::Sample;
 use proptest::prelude::*;
 
-/// Cores with flows that demand some part of a core each.
+/// Cores with flows that demand a share of a core each.
 struct Host {
     settings: Settings,
     cores: CoreTable,
     balancer: Balancer,
     flows: Vec<Flow<usize>>,
-    /// What each flow demands, in percent of a core.
+    /// Each flow's demand, in percent of a core.
     demands: Vec<u32>,
-    /// Load of each core that no flow causes, in percent.
+    /// Load of each core that is not caused by flows, in percent.
     other: Vec<u32>,
     now_ns: u64,
 }
@@ -48,7 +48,7 @@ impl Host {
         }
     }
 
-    /// One sample, and the moves that follow.
+    /// Takes one sample and makes the moves that follow.
     fn sample(&mut self) -> Vec<Move<usize>> {
         self.now_ns += self.settings.sample_period_ns;
         let mut samples = vec![Sample::default(); self.other.len()];
@@ -56,7 +56,7 @@ impl Host {
             let here = |flow: &Flow<usize>| flow.core == core;
             let flows = self.flows.iter().zip(&self.demands);
             let demand: u32 = flows.filter(|(f, _)| here(f)).map(|(_, d)| *d).sum();
-            // A core that cannot do all that is demanded does the same part of each.
+            // An overloaded core processes the same share of each demand.
             let whole = demand + self.other[core.index()];
             let part = |demand| Load::percent(demand * 100 / whole.max(100));
             for (flow, demand) in self.flows.iter_mut().zip(&self.demands) {
@@ -145,7 +145,7 @@ fn a_heavy_flow_stays_and_its_neighbours_move() {
     let cores = host.cores_of_flows();
     assert_eq!(cores[0], 0);
     assert!(cores[1..].iter().all(|core| *core != 0), "{cores:?}");
-    // Alone on its hot core, it stays there.
+    // Alone on its overloaded core, it stays.
     assert_eq!(host.samples(100), []);
 }
 
@@ -219,7 +219,7 @@ fn a_priority_flow_leaves_its_vm_core_when_another_has_room() {
     host.flows[0].basis = Basis::OwnCore;
     host.flow(1, 75, Some(2), true);
     host.cores.vm_started(VmId(1), CoreId(0)).unwrap();
-    // 105% would be on core 1.
+    // Core 1 would have 105%.
     assert_eq!(host.samples(50), []);
     host.demands[1] = 40;
     let moves = host.sample();
@@ -259,7 +259,8 @@ fn a_flow_that_gets_priority_displaces_others() {
     assert_eq!(host.samples(100), []);
 }
 
-/// Part of the next sample period in which a load is high that flips with this period.
+/// Returns the share of the next sample period in which a load that alternates with this period is
+/// high.
 fn part_of_sample(now_ns: u64, period_ms: u64, phase_ms: u64) -> f64 {
     let from_ms = now_ns / 1_000_000 + phase_ms;
     let is_high = |ms: &u64| ms % period_ms < period_ms.div_ceil(2);
@@ -272,7 +273,7 @@ proptest! {
 
     #[test]
     fn a_load_that_flips_faster_than_twice_the_hold_time_moves_nothing(
-        // Each phase lasts for a whole sample at least: what flips faster has a steady mean.
+        // Each phase lasts for at least a whole sample: faster changes have a steady mean.
         period_ms in 80..400_u64,
         phase_ms in 0..400_u64,
         high in 80..101_u32,

@@ -1,9 +1,9 @@
-//! Flows that are fluid: each takes a constant part of its core.
+//! Fluid flows: each takes a constant share of its core.
 //!
-//! A core's demand is the sum of its flows' demands and what exact flows offer. While that is above
-//! a whole core, all lose the same part. Losses are summed for each core over time, so a flow's own
-//! loss is its demand times the difference of that sum between its coming and its leaving: a move
-//! takes constant time, and time that passes costs nothing per flow.
+//! A core's demand is the sum of its flows' demands and what exact flows offer. While it exceeds a
+//! whole core, all lose the same share. The loss of each core is integrated over time, so a flow's
+//! own loss is its demand times the difference of that integral between its arrival and its
+//! departure: a move takes constant time, and passing time costs nothing per flow.
 
 use super::outcome::BackgroundOutcome;
 use super::scenario::Background;
@@ -11,7 +11,7 @@ use crate::cores::{CoreId, Load};
 use crate::random::Random;
 use crate::table::ChoiceId;
 
-/// Shape of the distribution of loads: a few flows make most of it, as in measured traffic.
+/// Shape of the load distribution: a few flows make up most of the load, as in measured traffic.
 const PARETO_SHAPE: f64 = 1.2;
 
 /// The largest load, as a multiple of the smallest.
@@ -19,11 +19,11 @@ const PARETO_RANGE: f64 = 1e5;
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Fluid {
-    /// Part of a core that it takes.
+    /// Share of a core that it demands.
     demand: f64,
     pub(super) core: CoreId,
     pub(super) choice: Option<ChoiceId>,
-    /// Its core's sum of losses when it came.
+    /// Its core's `losses` when it arrived there.
     losses_before: f64,
     /// What it lost on earlier cores, in seconds of a core.
     lost: f64,
@@ -33,9 +33,9 @@ pub(super) struct Fluid {
 #[derive(Clone, Copy, Debug, Default)]
 struct Core {
     demand: f64,
-    /// Part of what is offered that is lost now.
+    /// Share of the offered load that is lost now.
     loss: f64,
-    /// The integral of `loss` over time, s.
+    /// Integral of `loss` over time, s.
     losses: f64,
 }
 
@@ -77,7 +77,7 @@ impl Fluids {
         self.demands.is_empty()
     }
 
-    /// How many more flows have to start by a time.
+    /// Returns how many more flows have to start by a time.
     pub(super) fn due(&self, now_ns: u64) -> usize {
         let part = if self.ramp_ns == 0 {
             1.0
@@ -88,7 +88,7 @@ impl Fluids {
         started - self.flows.len()
     }
 
-    /// A hash for the next flow.
+    /// Returns a hash for the next flow.
     pub(super) fn next_hash(&mut self) -> u64 {
         self.random.bits()
     }
@@ -122,7 +122,7 @@ impl Fluids {
         self.moves += 1;
     }
 
-    /// Lets time pass for one core, on which exact flows offer so much. Returns the part of the
+    /// Advances time for one core, on which exact flows offer `exact`. Returns the share of the
     /// core that background flows take.
     pub(super) fn pass(&mut self, core: CoreId, exact: f64, seconds: f64) -> f64 {
         let core = &mut self.cores[core.index()];
@@ -136,7 +136,7 @@ impl Fluids {
         core.demand.max(0.0) * (1.0 - core.loss)
     }
 
-    /// Load of a flow as it would be measured.
+    /// Returns the load of a flow as it would be measured.
     pub(super) fn load(&self, flow: &Fluid) -> Load {
         Load::of(flow.demand * (1.0 - self.cores[flow.core.index()].loss))
     }
@@ -178,7 +178,7 @@ mod tests {
         assert_eq!(fluids.due(0), 2);
         fluids.start(CoreId(0), None, 0);
         fluids.start(CoreId(0), None, 0);
-        // Twice what the core can do: half is lost for a second.
+        // Twice the core's capacity: half is lost for a second.
         assert_eq!(fluids.pass(CoreId(0), 0.0, 0.0), 1.0);
         assert_eq!(fluids.load(&fluids.flows[0]), Load::percent(50));
         fluids.pass(CoreId(0), 0.0, 1.0);

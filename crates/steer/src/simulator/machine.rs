@@ -1,32 +1,32 @@
-//! Cores with bounded queues, the virtual machines that run on them, and the events to come.
+//! Cores with bounded queues, the virtual machines on them, and the future events.
 
 use crate::cores::{CoreId, VmId};
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 
-/// Slots of a core's queue that only markers may use.
+/// Slots of a core's queue reserved for markers.
 const MARKER_SLOTS: usize = 64;
 
-/// Something that happens.
+/// An event.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub(super) enum Event {
-    /// From here on, everything counts.
+    /// Warm-up ends: from here on, everything is counted.
     WarmedUp,
     /// A change of the scenario, by its index.
     Change(usize),
     /// A datagram of a flow arrives.
     Arrival(usize),
-    /// A core has finished what it has in hand.
+    /// A core has finished its current work.
     Done(CoreId),
-    /// Background flows go on.
+    /// Background flows advance.
     Slice,
     /// Loads are measured.
     Sample,
-    /// A flow is moved for no reason.
+    /// A random flow is moved, for [`Scenario::forced_moves`](super::Scenario::forced_moves).
     ForcedMove,
 }
 
-/// A part of a datagram, or all of it.
+/// A datagram or a part of it.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(super) struct Fragment {
     pub(super) flow: usize,
@@ -34,7 +34,7 @@ pub(super) struct Fragment {
     pub(super) sent_ns: u64,
 }
 
-/// What a core's queue holds.
+/// An element of a core's queue.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Item {
     Fragment(Fragment),
@@ -45,7 +45,7 @@ pub(super) enum Item {
     },
 }
 
-/// What a core has in hand.
+/// What a core is working on.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub(super) enum Work {
     /// A packet, and whether it completes its datagram.
@@ -69,12 +69,12 @@ pub(super) struct Spent {
     pub(super) background: f64,
     /// In virtual machines, to receive.
     pub(super) guests: f64,
-    /// In virtual machines, to compute. Brought up to date at samples.
+    /// In virtual machines, to compute. Updated at samples.
     pub(super) compute: f64,
 }
 
 impl Spent {
-    /// The sum, ns.
+    /// Returns the sum, ns.
     pub(super) fn all(&self) -> f64 {
         self.packets + self.background + self.guests + self.compute
     }
@@ -95,17 +95,17 @@ pub(super) struct Server {
     pub(super) queue: VecDeque<Item>,
     pub(super) work: Option<Work>,
     pub(super) spent: Spent,
-    /// Fragments of exact flows that were processed.
+    /// Fragments of exact flows processed.
     pub(super) packets: u64,
     /// Cost of what exact flows have offered since the last slice, ns.
     pub(super) offered_ns: f64,
-    /// What exact flows offer, as a part of the core, smoothed.
+    /// What exact flows offer, as a share of the core, smoothed.
     pub(super) exact: f64,
-    /// Part of the core that background flows take.
+    /// Share of the core that background flows take.
     pub(super) background: f64,
     /// Time that packets owe to waiting virtual machines, ns.
     owed_ns: f64,
-    /// The virtual machine that is served next, by its place among those of the core.
+    /// Index of the core's virtual machine that is served next.
     turn: usize,
 }
 
@@ -115,7 +115,7 @@ pub(super) struct Guest {
     pub(super) id: VmId,
     pub(super) core: Option<CoreId>,
     pub(super) compute: f64,
-    /// Flows of the datagrams that wait, and their costs in ns.
+    /// Waiting datagrams: flow and cost in ns.
     pub(super) queue: VecDeque<(usize, f64)>,
 }
 
@@ -124,7 +124,7 @@ pub(super) struct Guest {
 pub(super) struct Machine {
     pub(super) servers: Vec<Server>,
     pub(super) guests: Vec<Guest>,
-    /// The part of a core that virtual machines get from packets.
+    /// Share of a core that virtual machines get even if packets always wait.
     pub(super) task_share: f64,
     pub(super) queue_limit: usize,
     pub(super) now_ns: u64,
@@ -147,7 +147,7 @@ impl Machine {
         }
     }
 
-    /// Adds an event to come. Events of the same time happen in the order they were added in.
+    /// Adds a future event. Events of the same time happen in the order in which they were added.
     pub(super) fn at(&mut self, time_ns: u64, event: Event) {
         self.scheduled += 1;
         self.heap.push(Reverse((time_ns, self.scheduled, event)));
@@ -164,8 +164,8 @@ impl Machine {
         Some(event)
     }
 
-    /// Puts something into a core's queue; returns it if that is full. Markers have slots of their
-    /// own.
+    /// Puts an item into a core's queue; returns it if the queue is full. Markers have reserved
+    /// slots.
     pub(super) fn put(&mut self, core: CoreId, item: Item) -> Result<(), Item> {
         let server = &mut self.servers[core.index()];
         let limit = match item {
@@ -179,7 +179,7 @@ impl Machine {
         Ok(())
     }
 
-    /// Takes what an idle core does next: a packet, or, where none waits or virtual machines are
+    /// Returns what an idle core does next: a packet, or, if none waits or virtual machines are
     /// owed time, a datagram of a virtual machine.
     pub(super) fn take(&mut self, core: CoreId) -> Option<Next> {
         let server = &mut self.servers[core.index()];
@@ -204,7 +204,7 @@ impl Machine {
         Some(Next::Guest { flow, cost_ns })
     }
 
-    /// Lets a core work. Background flows stretch the time it takes.
+    /// Starts work on a core. Background flows lengthen it.
     pub(super) fn begin(&mut self, core: CoreId, work: Work) {
         let server = &mut self.servers[core.index()];
         let (Work::Packet { cost_ns, .. } | Work::Guest { cost_ns, .. }) = work;
@@ -213,7 +213,7 @@ impl Machine {
             server.owed_ns += cost_ns * self.task_share / (1.0 - self.task_share);
         }
         server.work = Some(work);
-        // A thousandth of the core is left even if the background is far above what it can do.
+        // A thousandth of the core is left even if the background exceeds its capacity by far.
         let takes_ns = cost_ns / (1.0 - server.background).max(0.001);
         self.at(self.now_ns + takes_ns.round() as u64, Event::Done(core));
     }

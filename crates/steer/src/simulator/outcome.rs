@@ -1,17 +1,17 @@
-//! What a simulation found.
+//! Results of a simulation.
 
-/// One core, over the time that was counted.
+/// Results of one core, over the counted time.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct CoreOutcome {
-    /// Part of the time that it was busy, virtual machines included.
+    /// Share of the time that it was busy, virtual machines included.
     pub load: f64,
-    /// Part of the time that it processed packets.
+    /// Share of the time that it processed packets.
     pub packet_load: f64,
-    /// Fragments of exact flows that it processed.
+    /// Fragments of exact flows processed.
     pub packets: u64,
 }
 
-/// One exact flow, over the time that was counted.
+/// Results of one exact flow, over the counted time.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct FlowOutcome {
     /// Datagrams that arrived.
@@ -26,34 +26,34 @@ pub struct FlowOutcome {
     pub reordered: u64,
     /// Moves to another core.
     pub moves: u64,
-    /// Bits delivered in a second.
+    /// Bits delivered per second.
     pub bits_per_second: f64,
     /// Datagrams delivered in each interval, from the beginning of the simulation.
     pub intervals: Vec<u64>,
 }
 
 impl FlowOutcome {
-    /// Part of its datagrams that were lost.
+    /// Returns the share of its datagrams that were lost.
     pub fn loss(&self) -> f64 {
         let lost = self.lost_in_queue + self.lost_at_guest;
         lost as f64 / self.offered.max(1) as f64
     }
 }
 
-/// All background flows together, over the whole simulation.
+/// Results of all background flows, over the whole simulation.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct BackgroundOutcome {
     /// Number of flows.
     pub flows: u32,
-    /// Part of their packets that were lost.
+    /// Share of their packets that were lost.
     pub loss: f64,
-    /// The same of the flow that lost most.
+    /// The same for the flow that lost most.
     pub worst_loss: f64,
     /// Moves to another core.
     pub moves: u64,
 }
 
-/// What a simulation found.
+/// Results of a simulation.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct Outcome {
     /// Cores.
@@ -64,17 +64,17 @@ pub struct Outcome {
     pub background: BackgroundOutcome,
     /// Moves by handover that were given up, or could not begin.
     pub moves_given_up: u64,
-    /// Packets that went to their flow's old core, because earlier ones had not finished there
+    /// Packets that were sent to their flow's old core because earlier ones had not finished there
     /// ([`crate::drain`]).
     pub packets_kept: u64,
-    /// When flows moved last, ns; 0 if none did.
+    /// When a flow moved last, ns; 0 if none did.
     pub last_move_ns: u64,
-    /// Events that were simulated.
+    /// Number of simulated events.
     pub events: u64,
 }
 
 impl Outcome {
-    /// Bits delivered in a second by all exact flows.
+    /// Returns the bits per second delivered by all exact flows.
     pub fn bits_per_second(&self) -> f64 {
         self.flows.iter().map(|flow| flow.bits_per_second).sum()
     }

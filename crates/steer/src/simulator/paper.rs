@@ -1,39 +1,40 @@
 //! The paper's experiments (V), and some of our own, as scenarios.
 //!
-//! The paper does not say what a packet costs or how much its sender offers. Both are derived from
+//! The paper does not state the cost of a packet or the rate of its sender. Both are derived from
 //! its results:
 //!
 //! - *Offered*: at 64 bytes nothing is lost and a flow has 19.7 Mbit/s (table VII): 38,000
-//!   datagrams a second. At 1400 bytes `default` delivers 1000 Mbit/s of two flows and loses 34.5%
-//!   (figure 7, table VI): 68,000 a second each. At 8192 bytes a priority flow has 844.8 Mbit/s
-//!   (table VII), that is 12,900 a second after what was lost; offered are 14,000.
+//!   datagrams per second. At 1400 bytes `default` delivers 1000 Mbit/s of two flows and loses
+//!   34.5% (figure 7, table VI): 68,000 per second each. At 8192 bytes a priority flow has 844.8
+//!   Mbit/s (table VII), which is 12,900 per second after losses; 14,000 are offered.
 //! - *Packets*: a guest cuts 8192 bytes into six fragments, each of which is too long for the wire
-//!   once it is encapsulated and encrypted, so twelve packets. That fits table V, where 90% of them
-//!   have the fragments' hash, and where `proposal` counts 143,000 softirqs a second for each flow.
+//!   once it is encapsulated and encrypted, so twelve packets. That agrees with table V, where 90%
+//!   of them have the fragments' hash, and where `proposal` counts 143,000 softirqs per second for
+//!   each flow.
 //! - *Cost*: one core delivers 1000 Mbit/s at 1400 bytes, so a datagram takes 11.2 us: a fixed part
-//!   ([`DATAGRAM_NS`]) and a part for each byte ([`BYTE_NS`]). At 8192 bytes a core delivers at
-//!   most 15,000 datagrams a second, 66 us each, which leaves [`FRAGMENT_NS`] for a fragment.
+//!   ([`DATAGRAM_NS`]) and a part per byte ([`BYTE_NS`]). At 8192 bytes a core delivers at most
+//!   15,000 datagrams per second, 66 us each, which leaves [`FRAGMENT_NS`] per fragment.
 //! - What a virtual machine spends on a datagram is a guess: 4 us at 1400 bytes.
 //!
-//! Virtual machine n runs on core n - 1. Non-first fragments fall on core 0, as in table V.
+//! Virtual machine n runs on core n - 1. Fragments after the first go to core 0, as in table V.
 
 use super::scenario::{Background, Change, FlowSpec, Mode, Moving, Scenario, VmSpec};
 use crate::cores::{CoreId, VmId};
 use crate::handover::Limits;
 use crate::random::mix;
 
-/// Time for a datagram that comes in one packet, without its bytes, ns.
+/// Time per datagram that arrives in one packet, without its bytes, ns.
 pub const DATAGRAM_NS: f64 = 4_700.0;
-/// Time for a fragment, ns.
+/// Time per fragment, ns.
 pub const FRAGMENT_NS: f64 = 2_350.0;
-/// Time for a byte of a datagram that is decrypted, ns.
+/// Time per decrypted byte of a datagram, ns.
 pub const BYTE_NS: f64 = 4.64;
-/// Time for a datagram in a virtual machine, ns.
+/// Time per datagram in a virtual machine, ns.
 pub const GUEST_NS: f64 = 3_500.0;
-/// Time for a byte of it there, ns.
+/// Time per byte of it there, ns.
 pub const GUEST_BYTE_NS: f64 = 0.35;
 
-/// Five-tuples that each experiment is repeated with.
+/// Number of five-tuples that each experiment is repeated with.
 pub const DRAWS: u64 = 20;
 
 const SECOND: u64 = 1_000_000_000;
@@ -53,7 +54,7 @@ pub enum Size {
 pub const SIZES: [Size; 3] = [Size::Small, Size::Medium, Size::Large];
 
 impl Size {
-    /// Bytes of a datagram.
+    /// Returns the bytes of a datagram.
     pub fn bytes(self) -> u32 {
         match self {
             Size::Small => 64,
@@ -62,7 +63,7 @@ impl Size {
         }
     }
 
-    /// Datagrams a second that each flow offers.
+    /// Returns the datagrams per second that each flow offers.
     pub fn rate(self) -> f64 {
         match self {
             Size::Small => 38_000.0,
@@ -71,12 +72,12 @@ impl Size {
         }
     }
 
-    /// Fragments of a datagram.
+    /// Returns the fragments of a datagram.
     pub fn fragments(self) -> u8 {
         if self == Size::Large { 12 } else { 1 }
     }
 
-    /// Time for a fragment, ns.
+    /// Returns the time per fragment, ns.
     pub fn fragment_ns(self) -> f64 {
         if self == Size::Large {
             FRAGMENT_NS
@@ -89,7 +90,7 @@ impl Size {
 /// The paper's `default`: core 3 processes everything.
 pub const DEFAULT: Mode = Mode::Default(CoreId(3));
 
-/// The flow to virtual machine `vm`, 1 to 3, with the five-tuple of a draw.
+/// Returns the flow to virtual machine `vm`, 1 to 3, with the five-tuple of a draw.
 pub fn flow(size: Size, vm: u16, draw: u64) -> FlowSpec {
     let bytes = f64::from(size.bytes());
     FlowSpec {
@@ -133,21 +134,21 @@ pub fn three_flows(size: Size, mode: Mode, draw: u64) -> Scenario {
     let mut flows: Vec<FlowSpec> = (1..=3).map(|vm| flow(size, vm, draw)).collect();
     flows[0].priority = true;
     Scenario {
-        // Core 0 is the first virtual machine's; with three, core 3 is the only one left.
+        // Core 0 runs the first virtual machine; with three of them, only core 3 is left.
         warm_up_ns: SECOND,
         end_ns: SECOND + SECOND / 2,
         ..host(flows, mode, draw)
     }
 }
 
-/// When the priority bit of [`priority_switched`] is set and cleared, ns.
+/// When [`priority_switched`] sets the priority bit, ns.
 pub const PRIORITY_ON_NS: u64 = 2 * SECOND;
-/// See [`PRIORITY_ON_NS`].
+/// When [`priority_switched`] clears the priority bit, ns.
 pub const PRIORITY_OFF_NS: u64 = 4 * SECOND;
 
-/// Two flows of 1400 bytes that fit one core together; the third core's virtual machine makes it
-/// that the fourth is the only free one. The first flow has priority for two of six seconds, and
-/// the second must go to its virtual machine's core, which then has too much to do (C11).
+/// Two flows of 1400 bytes that fit one core together. A third virtual machine leaves only the
+/// fourth core free. The first flow has priority for two of six seconds, during which the second
+/// must use its virtual machine's core, which is then overloaded (C11).
 pub fn priority_switched() -> Scenario {
     let mut flows: Vec<FlowSpec> = (1..=2).map(|vm| flow(Size::Medium, vm, 0)).collect();
     for flow in &mut flows {
@@ -169,7 +170,7 @@ pub fn priority_switched() -> Scenario {
     scenario
 }
 
-/// Flows of 1400 bytes that are moved to random cores, so many times a second (C9).
+/// Flows of 1400 bytes that are moved to random cores, `moves` times per second (C9).
 pub fn forced_moves(moving: Moving, moves: f64) -> Scenario {
     let mut flows: Vec<FlowSpec> = (0..3).map(|n| flow(Size::Medium, 1, n)).collect();
     for flow in &mut flows {
@@ -185,9 +186,9 @@ pub fn forced_moves(moving: Moving, moves: f64) -> Scenario {
     }
 }
 
-/// Many cores, of which a quarter run virtual machines, many flows and a few heavy ones, and a
-/// virtual machine that starts after 1.5 of 3 seconds. `load` is what the many flows take, as a
-/// part of the cores without virtual machines.
+/// Many cores, a quarter of which run virtual machines, many flows and a few heavy ones, and a
+/// virtual machine that starts after 1.5 of 3 seconds. `load` is the demand of the many flows, as a
+/// share of the cores without virtual machines.
 pub fn many(cores: u16, flows: u32, load: f64, mode: Mode) -> Scenario {
     let vm = |number: u16, core: u16| VmSpec {
         id: VmId(number),

@@ -1,4 +1,4 @@
-//! The simulation itself: arrivals, queues, processing, deliveries.
+//! The simulation loop: arrivals, queues, processing, deliveries.
 
 mod steered;
 
@@ -14,20 +14,20 @@ use crate::random::Random;
 use crate::table::{ChoiceId, EntryId, EntrySpec, FlowTable, Limits as TableLimits};
 use std::collections::VecDeque;
 
-/// How often background flows and the time they leave for packets are brought up to date, ns.
+/// How often background flows and their share of the cores are updated, ns.
 pub(super) const SLICE_NS: u64 = 1_000_000;
 
-/// Weight of a slice in what exact flows are taken to offer.
+/// Weight of a slice in the smoothed load that exact flows offer.
 const SLICE_WEIGHT: f64 = 0.1;
 
-/// Datagrams of a flow that can be incomplete at the same time.
+/// Most incomplete datagrams of a flow at a time.
 const REASSEMBLIES: usize = 4_096;
 
-/// A wait that is longer than any on an idle host, ns: a flow without parking does not move after a
-/// shorter gap, even if nothing longer has been measured.
+/// A wait longer than any on an idle host, ns: a flow without parking does not move after a shorter
+/// gap, even if no longer wait has been measured.
 const LEAST_GAP_NS: u64 = 1_000_000;
 
-/// For how long the longest wait of a core is remembered, ns.
+/// How long the longest wait of a core is remembered, ns.
 const WAIT_WINDOW_NS: u64 = 1_000_000_000;
 
 /// A flow that is simulated packet by packet.
@@ -38,11 +38,11 @@ struct Exact {
     way: Handover<Fragment>,
     ticket: Option<Ticket>,
     next_datagram: u64,
-    /// The first that counts.
+    /// The first datagram that counts.
     first_counted: u64,
-    /// Fragments of each datagram that are still missing, and whether one is lost.
+    /// For each datagram: the fragments still missing, and whether one is lost.
     missing: Vec<(u64, u8, bool)>,
-    /// The next that would be in order.
+    /// The next datagram that would be in order.
     in_order: u64,
     spent_ns: f64,
     spent_before: f64,
@@ -58,7 +58,7 @@ struct Run<'a> {
     table: FlowTable<4>,
     cores: CoreTable,
     balancer: Balancer,
-    /// For flows that move without parking: the way to each core, and its longest wait.
+    /// For flows that move without parking: the lane to each core, and its longest wait.
     lanes: Vec<(Lane, LongestWait)>,
     spent_at_sample: Vec<Spent>,
     sampled_ns: u64,
@@ -74,7 +74,7 @@ struct Run<'a> {
 ///
 /// # Errors
 ///
-/// What [`Scenario::check`] finds wrong.
+/// Fails as [`Scenario::check`] does.
 pub fn simulate(scenario: &Scenario) -> Result<Outcome, ScenarioError> {
     scenario.check()?;
     let mut run = Run::new(scenario)?;
@@ -134,7 +134,7 @@ impl<'a> Run<'a> {
         for vm in &scenario.vms {
             run.start_vm(vm);
         }
-        // Entries never run out: there are as many as are added here.
+        // Cannot fail: the table has room for the entries added here.
         let _ = run.add_entries();
         Ok(run)
     }
@@ -201,7 +201,7 @@ impl<'a> Run<'a> {
                 self.flows[flow].spec.priority = priority;
                 if let Some(entry) = self.flows[flow].entry {
                     let change = |spec: &mut EntrySpec<4>| spec.priority = priority;
-                    // The entry is there: nothing deletes entries here.
+                    // Cannot fail: entries are never deleted here.
                     let _ = self.table.modify(entry, change, &mut self.cores);
                 }
             }
@@ -210,7 +210,7 @@ impl<'a> Run<'a> {
     }
 
     fn start_vm(&mut self, vm: &VmSpec) {
-        // Its core was checked.
+        // Cannot fail: its core was checked.
         let _ = self.cores.vm_started(vm.id, vm.core);
         let guests = &mut self.machine.guests;
         match guests.iter_mut().find(|guest| guest.id == vm.id) {
@@ -288,7 +288,7 @@ impl<'a> Run<'a> {
         }
     }
 
-    /// Puts a fragment into a core's queue. Returns false if that is full.
+    /// Puts a fragment into a core's queue. Returns false if it is full.
     fn send(&mut self, core: CoreId, fragment: Fragment) -> bool {
         let spec = &self.flows[fragment.flow].spec;
         let server = &mut self.machine.servers[core.index()];
@@ -298,7 +298,7 @@ impl<'a> Run<'a> {
         sent
     }
 
-    /// Lets an idle core work, if there is something to do.
+    /// Starts work on an idle core, if there is any.
     fn wake(&mut self, core: CoreId) {
         let Some(next) = self.machine.take(core) else {
             return;
@@ -319,7 +319,7 @@ impl<'a> Run<'a> {
                         *missing = missing.saturating_sub(1);
                         *missing == 0 && !*lost
                     }
-                    // Overwritten by a later datagram: never complete.
+                    // Overwritten by a later datagram: it will never be complete.
                     Some(_) => false,
                 };
                 let decrypt_ns = if completes {
@@ -327,7 +327,7 @@ impl<'a> Run<'a> {
                 } else {
                     0.0
                 };
-                // What the core had in hand before is finished.
+                // The core's previous work is finished.
                 let (lane, _) = &mut self.lanes[core.index()];
                 lane.finished = self.machine.servers[core.index()].packets as u32;
                 Work::Packet {
@@ -376,7 +376,7 @@ impl<'a> Run<'a> {
         self.wake(core);
     }
 
-    /// Hands a datagram to its virtual machine.
+    /// Passes a datagram to its virtual machine.
     fn completed(&mut self, fragment: Fragment) {
         let flow = &mut self.flows[fragment.flow];
         let counts = fragment.datagram >= flow.first_counted;
@@ -413,7 +413,7 @@ impl<'a> Run<'a> {
         outcome.intervals[interval] += 1;
     }
 
-    /// Starts background flows that are due, and shares cores between them and packets.
+    /// Starts background flows that are due, and divides cores between them and packets.
     fn slice(&mut self) {
         let now_ns = self.machine.now_ns;
         self.machine.at(now_ns + SLICE_NS, Event::Slice);
@@ -425,7 +425,7 @@ impl<'a> Run<'a> {
             server.offered_ns = 0.0;
             server.exact += (offered - server.exact) * SLICE_WEIGHT;
             let seconds = SLICE_NS as f64 / 1e9;
-            // What was taken in the slice that ends.
+            // What they took in the slice that ends.
             server.spent.background += server.background * SLICE_NS as f64;
             server.background = self.fluids.pass(CoreId(at as u16), server.exact, seconds);
         }
@@ -435,7 +435,8 @@ impl<'a> Run<'a> {
         self.machine.servers.iter().map(|s| s.spent).collect()
     }
 
-    /// What cores have spent since the last sample. Virtual machines compute in what is left.
+    /// Returns what cores have spent since the last sample. Virtual machines compute in the
+    /// remaining time.
     fn measure(&mut self) -> Vec<Sample> {
         let now_ns = self.machine.now_ns;
         let period_ns = now_ns.saturating_sub(self.sampled_ns).max(1) as f64;
@@ -457,7 +458,7 @@ impl<'a> Run<'a> {
         samples
     }
 
-    /// What virtual machines want to compute on each core.
+    /// Returns what virtual machines want to compute on each core.
     fn computes(&self) -> Vec<f64> {
         let mut computes = vec![0.0; self.machine.servers.len()];
         for guest in &self.machine.guests {
@@ -505,7 +506,7 @@ impl<'a> Run<'a> {
     }
 }
 
-/// What is missing of datagrams. Those of one fragment need no place.
+/// Returns the reassembly slots of a flow. Datagrams of one fragment need none.
 fn reassemblies(spec: &FlowSpec) -> Vec<(u64, u8, bool)> {
     let places = if spec.fragments > 1 { REASSEMBLIES } else { 0 };
     vec![(u64::MAX, 0, false); places]

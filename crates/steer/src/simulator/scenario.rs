@@ -1,20 +1,20 @@
-//! What is simulated.
+//! Scenarios: what is simulated.
 
 use crate::cores::{CORES_MAX, CoreError, CoreId, CoreTable, VmId};
 use crate::handover;
 use crate::settings::{Settings, SettingsError};
 
-/// Events that a simulation may have at most, some minutes' work.
+/// Most events of a simulation, which take some minutes.
 pub const EVENTS_MAX: u64 = 1_000_000_000;
 
-/// How packets find their core.
+/// How packets are assigned to cores.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Mode {
-    /// All go to one core.
+    /// All to one core.
     Default(CoreId),
-    /// Each goes by a hash of its flow; fragments after the first by a hash of the hosts only.
+    /// By a hash of the flow; fragments after the first by a hash of the hosts only.
     Rss,
-    /// By this crate. What no entry matches, and what stays, goes as by `Rss`.
+    /// By this crate. Packets that match no entry, or that stay, are assigned as by `Rss`.
     Adaptive,
 }
 
@@ -25,7 +25,7 @@ pub enum Moving {
     Handover(handover::Limits),
     /// Without parking, when its packets have finished ([`crate::drain`]).
     Drain,
-    /// At once, whatever is in its old core's queue. Packets are reordered.
+    /// At once, whatever waits in the old core's queue. Packets are reordered.
     AtOnce,
 }
 
@@ -36,26 +36,27 @@ pub struct VmSpec {
     pub id: VmId,
     /// The core it runs on.
     pub core: CoreId,
-    /// What it computes beside receiving packets, as a part of a core. It yields to everything.
+    /// What it computes besides receiving packets, as a share of a core. It yields to everything
+    /// else.
     pub compute: f64,
 }
 
 /// A flow that is simulated packet by packet.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub struct FlowSpec {
-    /// Datagrams a second, with exponential distances.
+    /// Datagrams per second, with exponential intervals.
     pub rate: f64,
     /// Bytes of a datagram.
     pub bytes: u32,
     /// Fragments of a datagram.
     pub fragments: u8,
-    /// Time for a fragment, ns.
+    /// Time per fragment, ns.
     pub fragment_ns: f64,
-    /// Time for a datagram on the core that completes it, ns.
+    /// Time per datagram on the core that completes it, ns.
     pub datagram_ns: f64,
-    /// Time for a datagram in the virtual machine, ns.
+    /// Time per datagram in the virtual machine, ns.
     pub guest_ns: f64,
-    /// Its virtual machine; none if its datagrams are delivered when they are complete.
+    /// Its virtual machine; None if its datagrams are delivered as soon as they are complete.
     pub vm: Option<VmId>,
     /// Whether it has the priority bit.
     pub priority: bool,
@@ -68,13 +69,13 @@ pub struct FlowSpec {
 pub struct Background {
     /// Number of flows.
     pub flows: u32,
-    /// Their load together, in cores. Loads of single flows are heavy-tailed (Pareto, 1.2).
+    /// Their total load, in cores. Loads of single flows are heavy-tailed (Pareto, 1.2).
     pub load: f64,
-    /// They start evenly over this time, ns, and stay.
+    /// Time over which they start at a constant rate, ns; they never end.
     pub ramp_ns: u64,
 }
 
-/// Something that changes.
+/// A change of the scenario.
 #[derive(Clone, Copy, PartialEq, Debug)]
 pub enum Change {
     /// A virtual machine starts, or moves to another core.
@@ -83,16 +84,16 @@ pub enum Change {
     StopVm(VmId),
     /// A flow's priority bit.
     Priority(usize, bool),
-    /// A flow's datagrams a second.
+    /// A flow's datagrams per second.
     Rate(usize, f64),
 }
 
-/// A host, what it receives, and how it is steered.
+/// A host, the traffic that it receives, and how it is steered.
 #[derive(Clone, Debug)]
 pub struct Scenario {
     /// Number of cores.
     pub cores: u16,
-    /// How packets find their core.
+    /// How packets are assigned to cores.
     pub mode: Mode,
     /// How flows are moved.
     pub moving: Moving,
@@ -104,26 +105,26 @@ pub struct Scenario {
     pub background: Background,
     /// Changes and their times, ns.
     pub changes: Vec<(u64, Change)>,
-    /// Moves of random flows to random cores, a second, besides the balancer's.
+    /// Moves of random flows to random cores per second, in addition to the balancer's.
     pub forced_moves: f64,
     /// Packets that a core's queue holds.
     pub queue: usize,
     /// Datagrams that a virtual machine's queue holds.
     pub guest_queue: usize,
-    /// Part of a core that a virtual machine gets while packets never let the core rest. Linux
-    /// leaves softirqs to a thread (ksoftirqd) then, but interrupts still go before it.
+    /// Share of a core that a virtual machine gets while packets keep the core busy. Linux then
+    /// leaves softirqs to a thread (ksoftirqd), but interrupts still take precedence.
     pub task_share: f64,
-    /// Hash of the hosts, by which `rss` spreads fragments after the first.
+    /// Hash of the hosts, by which `Rss` spreads fragments after the first.
     pub fragment_hash: u64,
     /// The policy's constants.
     pub settings: Settings,
-    /// Nothing is counted until this time, ns.
+    /// Length of the warm-up, during which nothing is counted, ns.
     pub warm_up_ns: u64,
-    /// The end, ns.
+    /// Length of the simulation, ns.
     pub end_ns: u64,
     /// Deliveries are also counted for each interval of this length, ns.
     pub interval_ns: u64,
-    /// Everything random comes from it.
+    /// Seed of everything random.
     pub seed: u64,
 }
 
@@ -152,13 +153,13 @@ impl Default for Scenario {
     }
 }
 
-/// What is wrong with a scenario.
+/// Why a scenario is invalid.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum ScenarioError {
-    /// The policy's constants.
+    /// The policy's constants are invalid.
     #[error(transparent)]
     Settings(#[from] SettingsError),
-    /// The number of cores, or a core that does not exist.
+    /// The number of cores is invalid, or a core does not exist.
     #[error(transparent)]
     Core(#[from] CoreError),
     /// A number is out of its range.
@@ -168,7 +169,7 @@ pub enum ScenarioError {
         field: &'static str,
         /// Its value.
         value: f64,
-        /// What it may be.
+        /// Its range.
         range: &'static str,
     },
     /// A change names a flow that does not exist.
@@ -179,7 +180,7 @@ pub enum ScenarioError {
         /// Number of flows.
         flows: usize,
     },
-    /// It would take too long.
+    /// The simulation would take too long.
     #[error("about {0} events: at most {EVENTS_MAX} are simulated")]
     TooLong(u64),
 }
@@ -189,7 +190,7 @@ impl Scenario {
     ///
     /// # Errors
     ///
-    /// Something is out of range, or there would be more than [`EVENTS_MAX`].
+    /// Fails if something is out of range, or there would be more than [`EVENTS_MAX`] events.
     pub fn check(&self) -> Result<u64, ScenarioError> {
         let settings = self.settings.validate()?;
         if self.cores > CORES_MAX {
@@ -282,7 +283,7 @@ fn in_range(
     most: f64,
     range: &'static str,
 ) -> Result<(), ScenarioError> {
-    // Not a number is not in the range either.
+    // NaN is not in the range either.
     if (least..=most).contains(&value) {
         Ok(())
     } else {
@@ -318,7 +319,7 @@ mod tests {
             bad(&|s| s.changes.push((0, Change::Priority(1, true)))),
             "a change of flow 1: there are 1 flows"
         );
-        // Three for a packet, 50 samples and 1,000 slices a second.
+        // Three events per packet, 50 samples and 1,000 slices per second.
         assert_eq!(
             bad(&|s| s.flows[0].rate = 1e9),
             "about 3000001050 events: at most 1000000000 are simulated"

@@ -1,5 +1,5 @@
-//! Keeping the books for a program in the kernel that matches packets and chooses cores by itself:
-//! what the table must be told so that it, the balancer and the rankings know about it.
+//! Keeps the table up to date with a program in the kernel that matches packets and chooses cores
+//! by itself, so that the table, the balancer and the rankings know about its choices.
 
 use super::choices::{Choice, ChoiceId, ChoiceKey};
 use super::entry::{EntryId, EntrySpec};
@@ -8,12 +8,12 @@ use crate::cores::{CoreId, CoreTable, Load};
 use crate::policy::Basis;
 use crate::settings::Settings;
 
-/// An entry and what is known of it.
+/// An entry with its state.
 #[derive(Clone, Copy, Debug)]
 pub struct EntryView<'a, const N: usize> {
-    /// Its name.
+    /// Its id.
     pub id: EntryId,
-    /// The entry.
+    /// Its definition.
     pub spec: &'a EntrySpec<N>,
     /// Packets that have matched it.
     pub packets: u64,
@@ -21,31 +21,31 @@ pub struct EntryView<'a, const N: usize> {
     pub bytes: u64,
     /// When it was added, ns.
     pub added_ns: u64,
-    /// Load to expect of a new flow of it.
+    /// Load to expect of one of its new flows.
     pub expected: Load,
-    /// Flows that have a choice of their own.
+    /// Flows with a choice of their own.
     pub overrides: u32,
 }
 
-/// A choice that a program has made.
+/// A choice that the program has made.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Made {
-    /// What it is for.
+    /// What it applies to.
     pub key: ChoiceKey,
     /// The core.
     pub core: CoreId,
-    /// Why this one.
+    /// Why the core was chosen.
     pub basis: Basis,
     /// When it was made, ns.
     pub made_ns: u64,
-    /// When it was used last, ns.
+    /// When it was last used, ns.
     pub used_ns: u64,
     /// Load that was expected of it.
     pub load: Load,
 }
 
 impl<const N: usize> FlowTable<N> {
-    /// All entries, in the order in which they were added.
+    /// Returns all entries, in the order in which they were added.
     pub fn entries(&self, settings: &Settings) -> Vec<EntryView<'_, N>> {
         let mut all: Vec<EntryView<'_, N>> = self
             .entries
@@ -64,7 +64,7 @@ impl<const N: usize> FlowTable<N> {
         all
     }
 
-    /// Notes how many packets have matched an entry in all, and when the last one came.
+    /// Sets the total number of packets that have matched an entry, and the time of the last one.
     pub fn counted(&mut self, id: EntryId, packets: u64, bytes: u64, used_ns: u64) {
         if let Some(entry) = self.entries.get_mut(&id) {
             (entry.packets, entry.bytes) = (packets, bytes);
@@ -72,12 +72,12 @@ impl<const N: usize> FlowTable<N> {
         }
     }
 
-    /// Takes a choice that the program has made into the table. One that was made again, because
-    /// the first had aged, takes its place.
+    /// Adds a choice that the program has made. If there is an older one for the same key, which
+    /// had aged in the program, it is replaced.
     ///
     /// # Errors
     ///
-    /// There is no such entry or core, or no room. Nothing is changed.
+    /// Fails if there is no such entry or core, or no room. Nothing is changed.
     pub fn adopt(&mut self, made: Made, cores: &mut CoreTable) -> Result<ChoiceId, TableError> {
         cores.check(made.core)?;
         let entry = self.entries.get(&made.key.entry);
@@ -107,7 +107,8 @@ impl<const N: usize> FlowTable<N> {
         Ok(id)
     }
 
-    /// Notes when a choice was used last, so that it does not age here before it does there.
+    /// Updates when a choice was last used, so that it does not age here before it does in the
+    /// program.
     pub fn used(&mut self, id: ChoiceId, used_ns: u64) {
         if let Some(choice) = self.choices.get_mut(id) {
             choice.used_ns = choice.used_ns.max(used_ns);
@@ -119,7 +120,7 @@ impl<const N: usize> FlowTable<N> {
         self.forget(id, cores);
     }
 
-    /// An entry as it was added or modified.
+    /// Returns an entry's definition.
     pub fn spec(&self, id: EntryId) -> Option<&EntrySpec<N>> {
         self.entries.get(&id).map(|entry| &entry.spec)
     }
@@ -162,7 +163,7 @@ mod tests {
         assert!(cores.is_held(CoreId(1)));
         assert_eq!(cores.load(CoreId(1)), settings.expected);
         assert_eq!(table.entries(&settings)[0].overrides, 1);
-        // Made again on another core: the first one is gone.
+        // Made again on another core: the first one is replaced.
         (made.core, made.made_ns) = (CoreId(0), 20);
         let second = table.adopt(made, &mut cores).unwrap();
         assert!(table.choice(first).is_none());

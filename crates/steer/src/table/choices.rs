@@ -1,8 +1,8 @@
 //! The bounded store of chosen cores.
 //!
-//! A choice belongs to an entry, or to one flow of an entry. It ages apart from its entry. Choices
-//! of entries that have gone are not searched for: a sweep over the slots, some of them at each
-//! call, frees them and those that have aged, and gives back the cores that they held.
+//! A choice belongs to an entry, or to one flow of an entry. It ages independently of its entry.
+//! When an entry is removed, its choices are not searched for: a sweep, which looks at some slots
+//! per call, frees them and those that have aged, and releases the cores that they held.
 
 use super::entry::EntryId;
 use crate::cores::{CoreId, CoreTable, Load, VmId};
@@ -14,11 +14,12 @@ use std::collections::HashMap;
 pub struct ChoiceKey {
     /// The entry.
     pub entry: EntryId,
-    /// The flow's hash; none if the choice is for all that matches the entry.
+    /// The flow's hash; None if the choice is for all that matches the entry.
     pub flow: Option<u64>,
 }
 
-/// A name for a choice. Once that has gone, it names nothing (until 2^32 others have had its slot).
+/// Identifies a choice. Once that is gone, the id is invalid (until its slot has been reused 2^32
+/// times).
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct ChoiceId {
     slot: u32,
@@ -28,35 +29,34 @@ pub struct ChoiceId {
 /// A core that was chosen, kept for later packets so that they are not reordered.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Choice {
-    /// What it is for.
+    /// What it applies to.
     pub key: ChoiceKey,
     /// The core.
     pub core: CoreId,
-    /// Why this one.
+    /// Why the core was chosen.
     pub basis: Basis,
     /// The virtual machine, from the entry.
     pub vm: Option<VmId>,
     /// The priority bit, from the entry.
     pub priority: bool,
-    /// When it was used last, ns.
+    /// When it was last used, ns.
     pub used_ns: u64,
-    /// When it was made or moved last, ns.
+    /// When it was made or last moved, ns.
     pub moved_ns: u64,
     /// Load of its packets as last measured.
     pub load: Load,
 }
 
-/// Slots that one sweep looks at. A million choices are looked at in 64 sweeps, which is 1.3 s at
-/// a sweep every 20 ms.
+/// Slots per sweep. A million choices take 64 sweeps, which is 1.3 s at one sweep every 20 ms.
 const SWEEP_SLOTS: usize = 16_384;
 
 #[derive(Clone, Debug)]
 struct Slot {
     choice: Option<Choice>,
-    /// Advances whenever a choice goes.
+    /// Incremented whenever a choice is removed.
     generation: u32,
-    /// The slots of the same entry's other choices, as a list, so that a change of an entry costs
-    /// what its own choices are.
+    /// A linked list of the same entry's other choices, so that changing an entry costs time only
+    /// for its own choices.
     next: Option<u32>,
     previous: Option<u32>,
 }
@@ -66,7 +66,7 @@ pub(super) struct Choices {
     slots: Vec<Slot>,
     vacant: Vec<u32>,
     index: HashMap<ChoiceKey, u32>,
-    /// The first of each entry's list.
+    /// Head of each entry's list.
     first: HashMap<EntryId, u32>,
     limit: usize,
     cursor: usize,
@@ -79,7 +79,7 @@ impl Choices {
             vacant: Vec::new(),
             index: HashMap::new(),
             first: HashMap::new(),
-            // Slots are named by 32 bits.
+            // Slot numbers have 32 bits.
             limit: limit.min(u32::MAX as usize),
             cursor: 0,
         }
@@ -115,7 +115,7 @@ impl Choices {
         slots.filter_map(|(at, slot)| Some((self.id(at), slot.choice.as_ref()?)))
     }
 
-    /// The choices of an entry.
+    /// Returns the choices of an entry.
     pub(super) fn of_entry(&self, entry: EntryId) -> Vec<ChoiceId> {
         let mut found = Vec::new();
         let mut at = self.first.get(&entry).copied();
@@ -130,7 +130,7 @@ impl Choices {
         self.index.len() >= self.limit
     }
 
-    /// Stores a choice, unless the store is full. There must be none for its key.
+    /// Stores a choice; None if the store is full. There must be none for its key.
     pub(super) fn insert(&mut self, choice: Choice) -> Option<ChoiceId> {
         if self.is_full() {
             return None;
@@ -158,7 +158,7 @@ impl Choices {
         Some(self.id(at))
     }
 
-    /// Forgets a choice, and gives back the core that it held.
+    /// Removes a choice, and releases the core that it held.
     pub(super) fn remove(&mut self, id: ChoiceId, cores: &mut CoreTable) -> Option<Choice> {
         let choice = *self.get(id)?;
         let slot = &mut self.slots[id.slot as usize];
@@ -181,7 +181,7 @@ impl Choices {
         Some(choice)
     }
 
-    /// Removes, of the next slots, the choices that `is_over` returns true for.
+    /// Removes those choices in the next slots for which `is_over` returns true.
     pub(super) fn sweep(
         &mut self,
         cores: &mut CoreTable,

@@ -1,9 +1,9 @@
-//! Entries of the steering flow table, and what is said of those that go.
+//! Entries of the steering flow table, and the report about removed ones.
 
 use crate::cores::{CoreId, Load, VmId};
 
-/// What a key must look like: the bits of `mask` must have the values of `value`. What the bytes
-/// mean is the caller's business.
+/// A match on a key: the bits of `mask` must have the values of `value`. The caller defines the
+/// meaning of the bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Match<const N: usize> {
     mask: [u8; N],
@@ -19,86 +19,88 @@ impl<const N: usize> Match<N> {
         }
     }
 
-    /// The bits that are looked at.
+    /// Returns the bits that are compared.
     pub fn mask(&self) -> &[u8; N] {
         &self.mask
     }
 
-    /// Their values.
+    /// Returns their values.
     pub fn value(&self) -> &[u8; N] {
         &self.value
     }
 
-    /// Whether a key matches.
+    /// Returns whether a key matches.
     pub fn matches(&self, key: &[u8; N]) -> bool {
         masked(key, &self.mask) == self.value
     }
 
-    /// Whether every key that matches this also matches `outer`.
+    /// Returns whether every key that matches this also matches `outer`.
     pub fn is_within(&self, outer: &Match<N>) -> bool {
         masked(&outer.mask, &self.mask) == outer.mask && outer.matches(&self.value)
     }
 }
 
-/// The bits of a key that a mask looks at.
+/// Returns the bits of a key that a mask selects.
 pub(super) fn masked<const N: usize>(key: &[u8; N], mask: &[u8; N]) -> [u8; N] {
     std::array::from_fn(|i| key[i] & mask[i])
 }
 
-/// What shares one choice of a core.
+/// Which packets share one choice of a core.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Scope {
     /// Everything that matches the entry, as in the paper, so that fragments and encrypted packets
     /// of one virtual machine stay together.
     Entry,
-    /// Each flow, as told apart by the caller's hash.
+    /// Each flow, by the caller's hash.
     Flow,
 }
 
-/// Where an entry sends packets (the action OFPAT_SET_IRQ_CORE; paper, table I and table II).
+/// Where an entry's packets are processed (the action OFPAT_SET_IRQ_CORE; paper, table I and table
+/// II).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Target {
-    /// To this core.
+    /// On this core.
     Core(CoreId),
-    /// To the core that the policy chooses.
+    /// On the core that the policy chooses.
     Choose(Scope),
 }
 
-/// An entry as it is added. Of several that match, the one of the highest precedence is used.
+/// An entry's definition. Of several that match, the one of the highest precedence is used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct EntrySpec<const N: usize> {
     /// What it matches.
     pub matching: Match<N>,
-    /// Its precedence; higher wins. OpenFlow calls it priority, which here is a flow's bit.
+    /// Its precedence; higher wins. OpenFlow calls it priority, which here means a flow's priority
+    /// bit.
     pub precedence: u16,
-    /// Where packets go.
+    /// Where its packets are processed.
     pub target: Target,
     /// The virtual machine that the packets are for, if known.
     pub vm: Option<VmId>,
     /// Whether its flows have the priority bit.
     pub priority: bool,
-    /// A number for whoever added it.
+    /// A number for the controller that added it.
     pub cookie: u64,
-    /// It goes after so long without a packet, ns.
+    /// Time without a packet after which it is removed, ns.
     pub idle_timeout_ns: Option<u64>,
-    /// It goes after so long, ns.
+    /// Time after which it is removed, ns.
     pub hard_timeout_ns: Option<u64>,
-    /// Whether its end is to be told (FLOW_REMOVED).
+    /// Whether its removal is reported (FLOW_REMOVED).
     pub notify: bool,
 }
 
-/// A name for an entry, never used again for another.
+/// Identifies an entry; never reused.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug)]
 pub struct EntryId(pub(super) u64);
 
 impl EntryId {
-    /// The name as a number; entries added later have higher ones.
+    /// Returns the id as a number; entries added later have higher ones.
     pub fn number(self) -> u64 {
         self.0
     }
 }
 
-/// Why an entry went. The numbers are OpenFlow's (OFPRR_*).
+/// Why an entry was removed. The numbers are OpenFlow's (OFPRR_*).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum Reason {
@@ -110,12 +112,12 @@ pub enum Reason {
     Delete = 2,
 }
 
-/// An entry that has gone. The caller sends FLOW_REMOVED where `spec.notify` asks for it.
+/// A removed entry. The caller sends FLOW_REMOVED if `spec.notify` is set.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Removed<const N: usize> {
     /// The entry as it was.
     pub spec: EntrySpec<N>,
-    /// Why it went.
+    /// Why it was removed.
     pub reason: Reason,
     /// Packets that have matched it.
     pub packets: u64,
@@ -135,16 +137,16 @@ pub(super) struct Entry<const N: usize> {
     pub(super) used_ns: u64,
     /// Mean load of its flows, once any has been measured.
     pub(super) mean: Option<Load>,
-    /// Flows that have a choice of their own although the entry has one for all.
+    /// Flows with a choice of their own although the entry has one for all.
     pub(super) overrides: u32,
 }
 
-/// Weight of a new measurement in an entry's mean, as a divisor. Loads of flows are heavy-tailed:
-/// with a larger weight, one elephant would make the next flows look like elephants, too.
+/// Divisor of a new measurement in an entry's mean. Loads of flows are heavy-tailed: with a larger
+/// weight, one elephant flow would make the next flows look like elephants, too.
 const MEAN_WEIGHT: i64 = 64;
 
-/// Least load expected of a flow. With nothing expected, flows that start together would all get
-/// the same core.
+/// Lowest load expected of a flow. With zero, flows that start together would all get the same
+/// core.
 const LEAST_EXPECTED: Load = Load(10);
 
 impl<const N: usize> Entry<N> {
@@ -160,12 +162,12 @@ impl<const N: usize> Entry<N> {
         }
     }
 
-    /// Load to expect of a new flow.
+    /// Returns the load to expect of a new flow.
     pub(super) fn expected(&self, unknown: Load) -> Load {
         self.mean.unwrap_or(unknown).max(LEAST_EXPECTED)
     }
 
-    /// Takes the measured load of one of its flows into the mean.
+    /// Includes the measured load of one of its flows in the mean.
     pub(super) fn learn(&mut self, load: Load) {
         self.mean = Some(match self.mean {
             None => load,
@@ -176,8 +178,8 @@ impl<const N: usize> Entry<N> {
         });
     }
 
-    /// Why it goes now, if it does. Where both timeouts have passed, the one that passed first is
-    /// the reason.
+    /// Returns why the entry expires now, if it does. If both timeouts have passed, the one that
+    /// passed first is the reason.
     pub(super) fn expired(&self, now_ns: u64) -> Option<Reason> {
         let end = |since: u64, timeout: Option<u64>| {
             let end = since.saturating_add(timeout?);

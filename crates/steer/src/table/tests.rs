@@ -73,7 +73,7 @@ fn an_entry_has_one_core_and_flows_have_their_own() {
     host.add(spec(3, Target::Core(CoreId(1)))).unwrap();
     assert_eq!(host.core(1, 10, 0), Some(2));
     assert_eq!(host.core(1, 11, 0), Some(2));
-    // Core 2 has the expected load of the first; flows of the second entry alternate.
+    // Core 2 has the expected load of the first flow; flows of the second entry alternate.
     assert_eq!(host.core(2, 10, 0), Some(3));
     assert_eq!(host.core(2, 11, 0), Some(2));
     assert_eq!(host.core(2, 10, 0), Some(3));
@@ -105,10 +105,10 @@ fn a_choice_ages_apart_from_its_entry() {
         .sample(&[idle, idle, busy, idle], SECOND / 2)
         .unwrap();
     assert_eq!(host.core(1, 7, SECOND - 1), Some(2));
-    // After a second of silence it is placed anew, though the entry is still there.
+    // After a second of silence it is placed anew, though the entry still exists.
     assert_eq!(host.core(1, 7, 2 * SECOND - 1), Some(3));
     assert!(!host.cores.is_held(CoreId(2)));
-    // A sweep forgets it, too, and gives its core back.
+    // A sweep forgets it, too, and releases its core.
     assert!(host.expire(3 * SECOND).is_empty());
     assert_eq!(host.table.choices_len(), 0);
     assert_eq!(host.cores.held_cores(), 0);
@@ -137,7 +137,7 @@ fn entries_end_with_a_reason() {
     assert_eq!((removed[1].packets, removed[1].bytes), (1, 100));
     assert_eq!(removed[1].lived_ns, 3 * SECOND);
     assert!(host.table.is_empty());
-    // Choices of entries that have gone are not offered, and go at the sweep.
+    // Choices of removed entries are not listed, and the sweep frees them.
     host.expire(3 * SECOND);
     assert_eq!(host.table.choices().count(), 0);
     assert_eq!(host.table.choices_len(), 0);
@@ -174,7 +174,7 @@ fn full_is_an_error_and_changes_nothing() {
         host.add(*entry).unwrap();
     }
     assert_eq!(host.add(masks[MASKS_MAX]), Err(TableError::MasksFull));
-    // A replacement and an entry of a known mask still fit.
+    // A replacement and an entry of an existing mask still fit.
     host.add(masks[0]).unwrap();
     for precedence in 2..10 {
         let entry = EntrySpec {
@@ -272,7 +272,7 @@ enum Step {
 }
 
 fn step() -> impl Strategy<Value = Step> {
-    // Few bits, so that masks, values and precedences meet.
+    // Few bits, so that masks, values and precedences collide.
     let mask = prop::sample::select(vec![0, 1, 2, 3, 6, 7]);
     prop_oneof![
         (mask.clone(), 0..8_u8, 0..3_u16).prop_map(|(m, v, p)| Step::Add(m, v, p)),
@@ -304,7 +304,7 @@ proptest! {
                 }
                 Step::Delete(mask, value) => {
                     let outer = Match::new([mask], [value]);
-                    // The obvious meaning: each key that matches the one matches the other.
+                    // By definition: each key that matches the one matches the other.
                     let within = |entry: &EntrySpec<1>| {
                         let mut keys = (0..=255).filter(|key| entry.matching.matches(&[*key]));
                         keys.all(|key| outer.matches(&[key]))
@@ -344,7 +344,7 @@ proptest! {
             } else {
                 host.steer(key, flow, now_ns);
             }
-            // Each entry's list has its choices.
+            // Each entry's list contains exactly its choices.
             let choices = &host.table.choices;
             for entry in host.table.entries.keys() {
                 let mut listed = choices.of_entry(*entry);

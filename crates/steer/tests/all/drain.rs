@@ -1,8 +1,8 @@
-//! Every order of the steps of moves without parking, up to a bound: no packet is reordered.
+//! Tries every order of the steps of moves without parking, up to a bound: no packet is reordered.
 //!
-//! Two receiving processors send to two cores, in batches to each core; the flow comes by the first
-//! of them. A core takes up to two packets at once; its finished counts advance when a batch
-//! begins.
+//! Two receiving processors send to two cores, in batches to each core; the flow arrives at the
+//! first processor. A core takes up to two packets at once; its finished counts advance when a
+//! batch begins.
 
 use std::collections::{HashSet, VecDeque};
 use steer::cores::CoreId;
@@ -17,18 +17,18 @@ struct Packet {
 
 #[derive(Clone, PartialEq, Eq, Hash, Default)]
 struct Core {
-    /// Sent, and not yet in the queue: a receiver hands several packets over at once.
+    /// Sent, and not yet in the queue: a receiver passes several packets on at once.
     held_back: [VecDeque<Packet>; 2],
     queue: VecDeque<Packet>,
     batch: VecDeque<Packet>,
-    /// Of each receiver: packets of batches that are over, or have begun.
+    /// For each receiver: packets of batches that are over, or have begun.
     done: [u32; 2],
 }
 
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct State {
     cores: [Core; 2],
-    /// For each receiver and core.
+    /// Indexed by receiver and core.
     lanes: [[Lane; 2]; 2],
     ticket: Ticket,
     next: u8,
@@ -41,11 +41,11 @@ const PACKETS: u8 = 4;
 /// What is counted as finished when a batch begins.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Rule {
-    /// What the batches before held, for each lane.
+    /// The batches before it, for each lane.
     BatchesBefore,
-    /// Wrong: the batch that begins, too.
+    /// Wrong: the batch that begins as well.
     BatchThatBegins,
-    /// Wrong: one count for all that is sent to a core, whoever sends it.
+    /// Wrong: one count for everything that is sent to a core, by any sender.
     OneLanePerCore,
 }
 

@@ -1,8 +1,8 @@
-//! Every order of the steps of a handover, up to a bound: no packet is reordered or lost.
+//! Tries every order of the steps of a handover, up to a bound: no packet is reordered or lost.
 //!
-//! The state is a flow's sender, the rings of the workers, what each worker has in hand, and the
-//! markers on their way back. From each state every possible step is taken; states that were met
-//! before are not entered again.
+//! The state is a flow's sender, the rings of the workers, what each worker is processing, and the
+//! markers on their way back. From each state every possible step is taken; known states are not
+//! entered again.
 
 use std::collections::{HashSet, VecDeque};
 use std::hash::Hash;
@@ -12,7 +12,7 @@ use steer::handover::{BeginError, Handover, Limits};
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 enum Item {
     Packet(u8),
-    /// A packet of another flow: it only takes a place.
+    /// A packet of another flow: it only occupies a slot.
     Other,
     Marker(u32),
 }
@@ -80,7 +80,7 @@ struct State<S> {
 }
 
 const PACKETS: u8 = 5;
-/// Packets that a ring holds, and slots for markers alone.
+/// Packets that a ring holds, and its slots for markers.
 const RING: usize = 2;
 const MARKERS: usize = 1;
 
@@ -98,7 +98,7 @@ impl<S: Sender> State<S> {
         }
     }
 
-    /// Every state that one step leads to, or what is wrong with a step.
+    /// Returns every state that one step leads to, or what is wrong with a step.
     fn steps(&self) -> Result<Vec<State<S>>, String> {
         let mut steps = Vec::new();
         let step = |change: &mut dyn FnMut(&mut State<S>)| {
@@ -107,7 +107,7 @@ impl<S: Sender> State<S> {
             next
         };
         // A worker may take something out of a ring while the sender looks at it: then the first
-        // attempt to put a packet fails, and a later one does not.
+        // attempt to put a packet fails, and a later one succeeds.
         let attempts_that_fail = if self.next < PACKETS { 0..2 } else { 0..0 };
         for fails in attempts_that_fail {
             let mut wrong = false;
@@ -216,7 +216,7 @@ fn put(rings: &mut [VecDeque<Item>], core: CoreId, packet: u8) -> Result<(), u8>
     Ok(())
 }
 
-/// Enters every state that can be reached; returns their number, or what goes wrong in one.
+/// Explores every reachable state; returns their number, or what goes wrong in one.
 fn explore<S: Sender>(first: State<S>) -> Result<usize, String> {
     let mut met = HashSet::from([first.clone()]);
     let mut open = vec![first];
@@ -246,7 +246,7 @@ fn no_order_of_steps_reorders_or_loses_packets() {
     for (parked, workers, moves, others) in [(1, 2, 2, 1), (2, 2, 2, 0), (2, 3, 2, 0)] {
         states += explore(State::new(handover(parked), workers, moves, others)).unwrap();
     }
-    // The bound is worth something.
+    // The bound covers enough states to be meaningful.
     assert!(states > 30_000, "{states} states");
 }
 

@@ -1,12 +1,12 @@
-//! The paper's inequalities, as docs/steering.md shows them: what must hold of tables V, VI and VII
-//! and of a priority bit that is switched on and off (experiments C2 to C5, C9, C11).
+//! The paper's inequalities, as in docs/steering.md: what must hold in tables V, VI and VII and
+//! when a priority bit is switched on and off (experiments C2 to C5, C9, C11).
 
 use steer::cores::CoreId;
 use steer::handover::Limits;
 use steer::simulator::paper::{self, SIZES, Size};
 use steer::simulator::{Change, Mode, Moving, Outcome, Scenario, simulate};
 
-/// Five-tuples that each case is repeated with; `examples/simulate.rs` takes more.
+/// Number of five-tuples that each case is repeated with; `examples/simulate.rs` takes more.
 const DRAWS: u64 = 6;
 
 fn draws(scenario: impl Fn(u64) -> Scenario) -> Vec<Outcome> {
@@ -41,7 +41,7 @@ fn all_are_equal_at_64_bytes() {
 
 #[test]
 fn steering_uses_the_cores_without_virtual_machines_evenly() {
-    // Table V: `proposal` uses cores 2 and 3, half each, at every size.
+    // Table V: `proposal` uses cores 2 and 3 equally, at every size.
     for size in SIZES {
         for run in two_flows(size, Mode::Adaptive) {
             let [one, other] = [2, 3].map(|core| share_of_packets(&run, core));
@@ -61,7 +61,7 @@ fn rss_puts_nine_tenths_of_fragments_on_one_core() {
 
 #[test]
 fn losses_at_1400_and_8192_bytes() {
-    // Table VI. At 1400 bytes rss loses less than default, because only some five-tuples collide.
+    // Table VI. At 1400 bytes, RSS loses less than default, because only some five-tuples collide.
     for size in [Size::Medium, Size::Large] {
         let [default, rss, steering] = [paper::DEFAULT, Mode::Rss, Mode::Adaptive]
             .map(|mode| mean(&two_flows(size, mode), |run| run.flows[0].loss()));
@@ -157,7 +157,7 @@ fn others_lose_while_a_flow_has_priority_and_get_it_back() {
             assert!(during < 0.9 * before, "{before}, {during}");
         }
     }
-    // Out and back again, and nothing else.
+    // Away and back again, and no other moves.
     let moves: Vec<u64> = run.flows.iter().map(|flow| flow.moves).collect();
     assert_eq!(moves, [0, 2]);
     assert_eq!(run.flows[1].reordered, 0);

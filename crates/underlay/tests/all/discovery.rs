@@ -1,4 +1,4 @@
-//! Questions for neighbours, byte by byte as Open vSwitch 3.1 sends them, and what frames tell.
+//! Compares requests byte by byte with those of Open vSwitch 3.1, and tests what frames say.
 
 use packet::build::Builder;
 use proptest::prelude::*;
@@ -52,7 +52,7 @@ fn questions_are_open_vswitchs() {
         Some(bytes(solicitation))
     );
     assert_eq!(discovery::request(OURS, src.into(), ip("10.1.1.9")), None);
-    // A question is no answer.
+    // A request is not an answer.
     assert_eq!(learned_from(&bytes(arp)), None);
     assert_eq!(learned_from(&bytes(solicitation)), None);
 }
@@ -116,7 +116,7 @@ fn answers_are_learned_as_by_open_vswitch() {
     );
     assert_eq!(learned_from(&advertisement(255, ADVERTISEMENT, &[])), None);
     assert_eq!(learned_from(&advertisement(255, SOLICITATION, &mac)), None);
-    // An option that is there twice is an error.
+    // A duplicate option is an error.
     assert_eq!(
         learned_from(&advertisement(255, ADVERTISEMENT, &[mac[0], mac[0]])),
         None

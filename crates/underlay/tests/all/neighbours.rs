@@ -1,4 +1,4 @@
-//! Neighbours against a list that is searched from end to end, and their bounds.
+//! Compares neighbours with a list that is searched linearly, and tests their limits.
 
 use proptest::prelude::*;
 use std::net::IpAddr;
@@ -93,7 +93,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What a list holds of a neighbour.
+/// A neighbour in the list.
 #[derive(Clone, Debug)]
 struct Row {
     device: String,
@@ -174,7 +174,7 @@ proptest! {
     }
 }
 
-/// Whoever speaks without having been asked takes half of the places at most, and nobody's.
+/// Unsolicited neighbours take at most half of the places, and displace nobody.
 #[test]
 fn those_overheard_drive_nobody_out() {
     let mut all = Neighbours::with_limit(8);
@@ -186,10 +186,10 @@ fn those_overheard_drive_nobody_out() {
         .filter(|last| all.overhear("br0", address(*last), [4; 6], 1))
         .count();
     assert_eq!((heard, all.len()), (1, 4));
-    // One that is known may say another address.
+    // A known neighbour may announce another MAC address.
     assert!(all.overhear("br0", address(0), [6; 6], 2));
     assert_eq!(all.mac("br0", address(0), 2), Some([6; 6]));
-    // Those that are asked for have the other half, and more.
+    // Solicited neighbours get the other half, and more.
     for last in 100..110 {
         assert!(all.learn("br0", address(last), [8; 6], 3));
     }

@@ -1,4 +1,4 @@
-//! A view against a list of routes that is searched from end to end, and against cases from Open
+//! Compares a view with a list of routes that is searched linearly, and with cases from Open
 //! vSwitch's manual page and source.
 
 use proptest::prelude::*;
@@ -62,7 +62,7 @@ fn packets_go_by_the_route_to_the_neighbour() {
     };
     assert_eq!(view.resolve(ip("99.1.1.5"), None, 0), Ok(hop));
     assert_eq!(view.resolve(ip("::ffff:99.1.1.5"), None, 0), Ok(hop));
-    // Without the device nothing leaves.
+    // Without the device, nothing can be sent.
     let view = View::new(3, &routes, &neighbours, &[]);
     assert_eq!(
         view.resolve(ip("99.1.1.5"), None, 0),
@@ -138,7 +138,7 @@ fn commands_win_over_the_kernel_and_own_addresses_over_all() {
 }
 
 fn address() -> impl Strategy<Value = IpAddr> {
-    // Few bits, so that prefixes often hold addresses.
+    // Few bits, so that prefixes often contain addresses.
     prop_oneof![
         (0u32..4, 0u32..4).prop_map(|(a, b)| Ipv4Addr::from(a << 30 | a << 16 | b << 8 | b).into()),
         (0u128..4, 0u128..4).prop_map(|(a, b)| Ipv6Addr::from(a << 126 | a << 90 | b).into()),
@@ -159,7 +159,7 @@ fn route() -> impl Strategy<Value = Route> {
     })
 }
 
-/// Whether a route's prefix holds an address, bit by bit.
+/// Returns whether a route's prefix contains an address, bit by bit.
 fn holds(route: &Route, address: IpAddr) -> bool {
     let bits = |address: IpAddr| -> Vec<bool> {
         let octets = match address {
@@ -173,7 +173,7 @@ fn holds(route: &Route, address: IpAddr) -> bool {
     route.prefix.is_ipv4() == address.is_ipv4() && bits(route.prefix)[..len] == bits(address)[..len]
 }
 
-/// The best route of a list that is searched from end to end.
+/// Returns the best route by a linear search.
 fn reference(routes: &[Route], to: IpAddr, mark: u32) -> Option<&Route> {
     let rank = |route: &Route| {
         let advantage = match (route.local, route.user) {
@@ -230,7 +230,7 @@ proptest! {
         for (to, mark) in to {
             let wanted = reference(&list, to, mark);
             let got = all.lookup(to, mark);
-            // `source` is the prefix as it was put in.
+            // `source` is the prefix as it was inserted.
             prop_assert_eq!(got.map(|r| r.source), wanted.map(|r| r.source));
             if to.is_multicast() {
                 continue;

@@ -1,4 +1,4 @@
-//! Pushes and pops against reparsing, and against the packet as it was.
+//! Compares pushes and pops with reparsing, and with the original packet.
 
 use super::*;
 use crate::build::Builder;
@@ -49,7 +49,7 @@ proptest! {
             let (again, layers_again) = read_again(&frame, &key, &layers);
             prop_assert_eq!(again, key);
             prop_assert_eq!(layers_again, layers);
-            // What is within is untouched, and a device would still find its checksum.
+            // The inner packet is unchanged, and a device would still find its checksum.
             let mut finished = frame.clone();
             prop_assert!(finish_partial(&mut finished));
             prop_assert_eq!(frame.offload().csum_start != 0, partial && frame.offload().partial_checksum);
@@ -64,7 +64,7 @@ proptest! {
             prop_assert_eq!(again, key);
             prop_assert_eq!(layers_again, layers);
         }
-        // 802.2 without SNAP has no Ethertype to come back to.
+        // 802.2 without SNAP has no Ethertype to restore.
         if before.2.u16(at::ETH_TYPE) != 0x05ff {
             prop_assert_eq!((frame.to_vec(), frame.offload(), key, layers), before);
         }
@@ -105,7 +105,7 @@ proptest! {
         let before = frame.clone();
         let old = key.u8(at::IP_PROTO);
         let has_protocol = protocol_is_known(&key, &layers);
-        // A UDP checksum of zero is none; one that becomes zero on the way would be, too.
+        // Numbers of IPv6 extension headers: the payload would be parsed as one.
         prop_assume!(!matches!(protocol, 0 | 43 | 44 | 51 | 60));
         let whole = Value::ones(8, 1);
         let set = |frame: &mut _, layers: &mut _, key: &mut _, number: u8| {
@@ -120,8 +120,8 @@ proptest! {
         let (again, layers_again) = read_again(&frame, &key, &layers);
         prop_assert_eq!(again, key);
         prop_assert_eq!(layers_again, layers);
-        // The checksum moves only with the transport that is known, so the way back may leave it
-        // where it was moved to.
+        // The checksum is updated only for known transports, and a UDP checksum that becomes zero
+        // would mean "none", so setting the old protocol may not restore the bytes.
         let follows = |number: u8| [6, 17, 58].contains(&number);
         if has_protocol && !follows(old) && !follows(protocol) {
             prop_assert!(set(&mut frame, &mut layers, &mut key, old));
@@ -342,7 +342,7 @@ fn large_frames_are_cut_behind_labels_and_service_tags() {
     let parts = cut(frame);
     assert_eq!(parts.len(), 3);
     for (part, expected) in parts.iter().zip(expected) {
-        // Addresses, tag and type, then what the packet had.
+        // Addresses, tag and type, then the original packet.
         assert_eq!(part[18 + 12 + 4 + 2 + 4..], expected[12 + 4 + 2..]);
     }
 }

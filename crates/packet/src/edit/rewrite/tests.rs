@@ -1,4 +1,4 @@
-//! Edits made one against the same edits one after the other.
+//! Compares combined edits with the same edits one after the other.
 
 use super::*;
 use crate::build::Builder;
@@ -49,7 +49,7 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// A router's steps, and others behind them now and then.
+/// A router's edits, sometimes followed by others.
 fn routed() -> impl Strategy<Value = Vec<Step>> {
     let ttl = prop_oneof![
         Just(Step::DecTtl),
@@ -63,7 +63,7 @@ fn routed() -> impl Strategy<Value = Vec<Step>> {
     })
 }
 
-/// What a packet is of.
+/// A packet's network protocol.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Network {
     Ipv4,
@@ -72,7 +72,7 @@ enum Network {
     Arp,
 }
 
-/// What is wrong with a packet's transport checksum.
+/// The state of a packet's transport checksum.
 #[derive(Clone, Copy, Debug)]
 enum Transport {
     Sound,
@@ -156,7 +156,7 @@ proptest! {
             }
         }
         if network == Network::Arp {
-            // There is nothing to decrement, which only the steps themselves know.
+            // ARP has no TTL to decrement; only the single edits know that.
             prop_assert!(!expired);
             expired = rewrite.may_expire();
         }
@@ -175,7 +175,7 @@ proptest! {
     }
 }
 
-/// As many decrements as a TTL has room for and one is left; packets with less than that expire.
+/// Counts decrements up to what a TTL allows with one left; packets with a lower TTL expire.
 #[test]
 fn decrements_are_counted_up_to_what_a_ttl_has() {
     let mut rewrite = Rewrite::default();
@@ -194,8 +194,8 @@ fn decrements_are_counted_up_to_what_a_ttl_has() {
     assert!(!rewrite.then_dec_ttl(), "no TTL is left one");
 }
 
-/// So many decrements made one are carried out as one after the other would be, and the checksum
-/// goes with them: from the highest TTL down to one is left, by every way there is.
+/// Combined decrements give the same TTL and checksum as single ones: from the highest TTL down to
+/// one, on every code path.
 #[test]
 fn as_many_decrements_as_a_ttl_has_leave_one_and_a_right_checksum() {
     for case in 0..8 {

@@ -1,4 +1,4 @@
-//! Whole frames of every kind, byte for byte. Wireshark reads them as said here, with right
+//! Whole frames of every kind, byte for byte. Wireshark decodes them to the same fields, with right
 //! checksums.
 
 use super::*;
@@ -31,7 +31,7 @@ fn packet(id: u64) -> PerPacket<'static> {
     }
 }
 
-/// What is said of these frames, but for what differs.
+/// Returns what these frames' outer headers say, given what differs.
 fn info(spec: &HeaderSpec, id: u64, flags: TunnelFlags) -> TunnelInfo {
     TunnelInfo {
         id,
@@ -43,7 +43,8 @@ fn info(spec: &HeaderSpec, id: u64, flags: TunnelFlags) -> TunnelInfo {
     }
 }
 
-/// Pushed, `inner` becomes `outer`; parsed and removed, that becomes `inner` and says `info`.
+/// Checks that `inner` becomes `outer` when pushed, and that parsing and removing that returns
+/// `inner` and `info`.
 fn holds(
     spec: &HeaderSpec,
     packet: &PerPacket<'_>,
@@ -106,7 +107,7 @@ fn vxlan_with_a_group_policy_over_tagged_ipv6() {
         ..info(&spec, 0x123456, TunnelFlags::CSUM | TunnelFlags::KEY)
     };
     holds(&spec, &packet, PLAIN, &outer, &info);
-    // Who does not know the extension must not take such a frame for another.
+    // A receiver without the extension must not accept such a frame as a plain one.
     let mut frame = frame(&hex(&outer.concat()), &[]);
     let plain = TunnelKind::Vxlan { gbp: false };
     assert_eq!(parse(&mut frame, plain), Err(Reason::Flags));
@@ -195,7 +196,7 @@ fn nvgre() {
     let outer = [
         ETHERNET,
         "0800 4548002e 00004000 3f2fe6ee c6336401 c6336402",
-        // The last byte is the flow's.
+        // The last byte is the FlowID.
         "20006558 123456ab",
         PLAIN,
     ];

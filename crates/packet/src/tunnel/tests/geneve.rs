@@ -1,4 +1,4 @@
-//! Options, and their way through a bridge's map.
+//! Options, and their conversion by a bridge's map.
 
 use super::*;
 use crate::Field;
@@ -26,7 +26,7 @@ const MAP: [Mapping; 3] = [
     },
 ];
 
-/// What the key says of an option's field.
+/// Returns the bytes of an option's field in the key, if present.
 fn field(key: &FlowKey, field: usize, length: usize) -> Option<Vec<u8>> {
     let is_present = key.u64(at::TUN_METADATA_PRESENT) >> field & 1 == 1;
     let def = Field::of_tunnel_option(field).def();
@@ -36,7 +36,7 @@ fn field(key: &FlowKey, field: usize, length: usize) -> Option<Vec<u8>> {
 
 #[test]
 fn options_are_where_matches_look_for_them() {
-    // The one of class 2 nobody knows.
+    // No map has the option of class 2.
     let bytes = hex("ffff8002 0102030405060708 00020101 aaaaaaaa ffff0101 0a0b0c0d 00010100");
     let options = GeneveOptions::new(&bytes).unwrap();
     assert!(options.has_critical());
@@ -52,11 +52,11 @@ fn options_are_where_matches_look_for_them() {
         key.words[TunnelInfo::WORDS.iter().next().unwrap()],
         u64::MAX
     );
-    // They go out in the order of the fields, without the unknown one.
+    // They are written in the order of the fields, without the unknown one.
     let buffer = OptionBuffer::from_key(&MAP[..], &key).unwrap();
     let expected = hex("ffff0101 0a0b0c0d ffff8002 0102030405060708 00010100");
     assert_eq!(buffer.options().bytes(), expected);
-    // A packet has an option that its bridge's map has lost.
+    // The packet has an option that its bridge's map no longer has.
     assert!(OptionBuffer::from_key(&MAP[1..], &key).is_none());
 }
 
@@ -93,7 +93,7 @@ fn a_buffer_holds_as_much_as_a_header() {
     assert_eq!(bodies, [124, 120]);
 }
 
-/// Any maps that a bridge takes: fields far enough apart for their lengths.
+/// Any maps that a bridge accepts: fields far enough apart for their lengths.
 fn maps() -> impl Strategy<Value = Vec<Mapping>> {
     let entry = (any::<u16>(), any::<u8>(), 0..5u8);
     proptest::collection::vec(entry, 0..7).prop_map(|entries| {

@@ -1,4 +1,4 @@
-//! DSCP, ECN and TTL inside and outside, hashes of flows, packets without an Ethernet header.
+//! DSCP, ECN and TTL of inner and outer headers, flow hashes, packets without an Ethernet header.
 
 use super::*;
 use crate::build::Builder;
@@ -73,7 +73,7 @@ fn an_inner_header_is_found_behind_tags_and_without_ethernet() {
         found(&v6, 14, Payload::Packet(0x86dd)),
         Some((14, true, 0x9b, 64))
     );
-    // Another version than the type says, another type, not whole, three tags.
+    // A version that contradicts the type, another type, an incomplete header, three tags.
     assert_eq!(found(&v6, 14, Payload::Packet(0x0800)), None);
     assert_eq!(found(&plain(), 0, Payload::Ethernet), None);
     assert_eq!(found(&v6[..53], 0, Payload::Ethernet), None);
@@ -81,7 +81,7 @@ fn an_inner_header_is_found_behind_tags_and_without_ethernet() {
     assert_eq!(found(&three.bytes(), 0, Payload::Ethernet), None);
 }
 
-/// RFC 6040's table, but that an outer ECT(1) changes nothing.
+/// RFC 6040's table, except that an outer ECT(1) changes nothing.
 #[test]
 fn congestion_is_carried_over() {
     for tos in 0..=255 {
@@ -172,7 +172,7 @@ fn partial_checksums_move_with_the_ethernet_header() {
     assert_eq!(frame.offload().csum_start, 20);
     assert!(add_ethernet(&mut frame, A, B, IPV4));
     assert_eq!(frame, before);
-    // Not what lies outside, nor more than there is.
+    // Neither more than the header nor more than the frame can be removed.
     assert!(!strip_ethernet(&mut frame, 35));
     assert!(!strip_ethernet(&mut frame, 500));
     let far = Offload {
@@ -214,7 +214,7 @@ fn a_flow_has_one_source_port() {
             .tcp(1000, 80, 2),
     ];
     let hashes: std::collections::HashSet<u32> = others.iter().map(hash).collect();
-    // Once in 100 million runs two of these nine are alike.
+    // Two of these nine are equal once in 100 million runs.
     assert_eq!(hashes.len(), others.len());
     assert!(!hashes.contains(&hash(&flow)));
     // Only the first fragment has ports.
@@ -223,7 +223,7 @@ fn a_flow_has_one_source_port() {
         builder.udp(1000, 53).payload(&[1; 16])
     };
     assert_eq!(hash(&fragment(0x2000)), hash(&fragment(0x0010)));
-    // Not the type and code of ICMP, which lie where ports do.
+    // Type and code of ICMP, which are where ports would be, are not hashed.
     assert_eq!(hash(&ipv4(0).icmp(8, 0, 1)), hash(&ipv4(0).icmp(3, 1, 1)));
 }
 
@@ -276,7 +276,7 @@ proptest! {
             let is_own = TunnelInfo::WORDS.contains(word);
             prop_assert!(is_own || key.words[word] == garbage);
         }
-        // Where matches look.
+        // In the form of match fields.
         use crate::Field;
         let number = |field: Field| {
             let def = field.def();

@@ -1,4 +1,4 @@
-//! What is refused, and what odd things are not.
+//! What is refused, and what unusual packets are not.
 
 use super::twin::checksum;
 use super::*;
@@ -6,7 +6,7 @@ use crate::frame::{Gso, Offload};
 
 const VXLAN: TunnelKind = TunnelKind::Vxlan { gbp: false };
 
-/// A frame in a tunnel of this kind, without an outer checksum where there need not be one.
+/// Returns a frame in a tunnel of this kind, without an outer checksum if that is optional.
 fn outer(kind: TunnelKind, addresses: Addresses) -> Vec<u8> {
     let packet = PerPacket {
         id: 5,
@@ -20,7 +20,7 @@ fn outer(kind: TunnelKind, addresses: Addresses) -> Vec<u8> {
     encapsulated(&HeaderSpec::new(kind, addresses), &packet, &inner)
 }
 
-/// The IPv4 header's checksum, made right.
+/// Corrects the IPv4 header's checksum.
 fn righted(mut bytes: Vec<u8>) -> Vec<u8> {
     let end = 14 + usize::from(bytes[14] & 0x0f) * 4;
     bytes[24..26].fill(0);
@@ -33,7 +33,7 @@ fn result(kind: TunnelKind, bytes: &[u8]) -> Result<Decapsulated, Reason> {
     parse(&mut frame(bytes, &[]), kind)
 }
 
-/// Why the frame is refused after a change, whose IPv4 checksum is made right.
+/// Returns why the frame is refused after a change, with its IPv4 checksum corrected.
 fn refused(kind: TunnelKind, change: impl FnOnce(&mut Vec<u8>)) -> Option<Reason> {
     let mut bytes = outer(kind, V4);
     change(&mut bytes);
@@ -61,7 +61,7 @@ fn lies_of_the_ip_header() {
             Err(Reason::Short | Reason::Ip)
         ));
     }
-    // GRE over the other family is another tunnel.
+    // GRE over the other address family is another kind of tunnel.
     let (v4, v6) = (outer(TunnelKind::Gre, V4), outer(TunnelKind::Ip6Gre, V6));
     assert_eq!(result(TunnelKind::Ip6Gre, &v4), Err(Reason::Protocol));
     assert_eq!(result(TunnelKind::Gre, &v6), Err(Reason::Protocol));
@@ -76,7 +76,7 @@ fn ip_options_are_passed_over() {
     assert!(result(VXLAN, &righted(bytes)).is_ok());
 }
 
-/// Puts extension headers, whose first bytes lead to `next`, in front of what follows.
+/// Inserts extension headers, the first of which has number `kind`.
 fn with_extensions(kind: u8, extensions: &[u8]) -> Vec<u8> {
     let mut bytes = outer(TunnelKind::Ip6Gre, V6);
     bytes[20] = kind;
@@ -95,17 +95,17 @@ fn ipv6_extension_headers() {
     assert_eq!(found(60, &[47, 0, 4, 1, 4, 1, 0, 0]), Ok(plain + 8));
     let two = [[60, 0, 1, 4, 0, 0, 0, 0], [47, 0, 1, 4, 0, 0, 0, 0]].concat();
     assert_eq!(found(0, &two), Ok(plain + 16));
-    // Fragments, but not a packet that is whole with such a header.
+    // Fragments are refused, but not a whole packet with a fragment header.
     assert_eq!(found(44, &[47, 0, 0, 0, 1, 2, 3, 4]), Ok(plain + 8));
     assert_eq!(found(44, &[47, 0, 0, 1, 1, 2, 3, 4]), Err(Reason::Fragment));
     assert_eq!(found(44, &[47, 0, 0, 8, 1, 2, 3, 4]), Err(Reason::Fragment));
-    // A route with and without an end elsewhere.
+    // A routing header without and with segments left.
     assert_eq!(found(43, &[47, 0, 4, 0, 0, 0, 0, 0]), Ok(plain + 8));
     assert_eq!(found(43, &[47, 0, 4, 1, 0, 0, 0, 0]), Err(Reason::Protocol));
     assert_eq!(found(17, &[0; 8]), Err(Reason::Protocol));
     let long = found(60, &[47, 9, 1, 4, 0, 0, 0, 0]);
     assert_eq!(long, Err(Reason::Ipv6Extension));
-    // Options to skip without an end in sight.
+    // Endless options.
     let mut many = [60, 0, 1, 4, 0, 0, 0, 0].repeat(25);
     many[192] = 47;
     assert_eq!(found(60, &many), Ok(plain + 200));
@@ -134,7 +134,7 @@ fn lies_of_the_udp_header() {
         refused(VXLAN, |bytes| bytes[39] = 16 + 13),
         Some(Reason::InnerShort)
     );
-    // What lies behind the UDP packet is no part of the inner one.
+    // Bytes behind the UDP packet are not part of the inner one.
     let mut bytes = outer(VXLAN, V4);
     bytes[39] -= 1;
     let found = result(VXLAN, &bytes).unwrap();
@@ -143,7 +143,7 @@ fn lies_of_the_udp_header() {
         refused(VXLAN, |bytes| bytes[41] = 1),
         Some(Reason::Checksum)
     );
-    // Over IPv6, too, 0 says that there is none (RFC 6935).
+    // Over IPv6, too, 0 means "no checksum" (RFC 6935).
     let mut bytes = outer(VXLAN, V6);
     bytes[60..62].fill(0);
     let found = result(VXLAN, &bytes).unwrap();
@@ -172,7 +172,7 @@ fn a_checksum_is_looked_at_once() {
         ..none
     };
     assert_eq!(with(valid), Ok((true, none)));
-    // The outer one is left to a device.
+    // The outer checksum is partial.
     let partial = |csum_start: u16| Offload {
         partial_checksum: true,
         csum_start,
@@ -180,13 +180,13 @@ fn a_checksum_is_looked_at_once() {
         ..none
     };
     assert_eq!(with(partial(34)), Ok((true, none)));
-    // The inner one is.
+    // The inner checksum is partial.
     let inner = Offload {
         csum_start: 8,
         ..partial(0)
     };
     assert_eq!(with(partial(58)), Ok((true, inner)));
-    // Something else is.
+    // Another checksum is partial.
     for elsewhere in [0, 33, 35, 49, 68, 900] {
         assert_eq!(with(partial(elsewhere)), Err(Reason::PartialChecksum));
     }
@@ -201,7 +201,7 @@ fn a_checksum_is_looked_at_once() {
 #[test]
 fn lies_of_tunnel_headers() {
     let vxlan = |at: usize, byte: u8| refused(VXLAN, |bytes| bytes[at] = byte);
-    // Reserved bits, and those of extensions.
+    // Reserved bits, and bits of extensions.
     for (at, byte) in [(42, 0), (42, 0x0c), (42, 0x88), (43, 1), (45, 1), (49, 1)] {
         assert_eq!(vxlan(at, byte), Some(Reason::Flags), "{at} {byte}");
     }
@@ -209,11 +209,11 @@ fn lies_of_tunnel_headers() {
     assert_eq!(geneve(42, 0x40), Some(Reason::Flags));
     assert_eq!(geneve(42, 5), Some(Reason::Options));
     assert_eq!(geneve(42, 2), Some(Reason::InnerShort));
-    // An option that is longer than all of them.
+    // An option longer than all options together.
     let long = |bytes: &mut Vec<u8>| (bytes[42], bytes[53]) = (1, 1);
     assert_eq!(refused(TunnelKind::Geneve, long), Some(Reason::Options));
     assert_eq!(geneve(45, 0x59), Some(Reason::Payload));
-    // Reserved here means ignored.
+    // These reserved bits are ignored.
     assert_eq!(geneve(43, 0x3f), None);
     assert_eq!(geneve(49, 0xff), None);
     let gre = |at: usize, byte: u8| refused(TunnelKind::Gre, |bytes| bytes[at] = byte);
@@ -221,7 +221,7 @@ fn lies_of_tunnel_headers() {
     assert_eq!(gre(35, 1), Some(Reason::Flags));
     assert_eq!(gre(36, 5), Some(Reason::Payload));
     assert_eq!(gre(34, 0xa0), Some(Reason::Checksum));
-    // A sequence number is passed over, and here it takes the first bytes of the frame.
+    // A sequence number is skipped; here it consumes the first bytes of the frame.
     assert_eq!(gre(34, 0x30), None);
     let nvgre = |at: usize, byte: u8| refused(TunnelKind::Nvgre, |bytes| bytes[at] = byte);
     assert_eq!(nvgre(34, 0), Some(Reason::Flags));
@@ -229,7 +229,7 @@ fn lies_of_tunnel_headers() {
     assert_eq!(nvgre(36, 8), Some(Reason::Payload));
 }
 
-/// A GTP-U frame without a UDP checksum, with these bytes behind TEID and flags.
+/// Returns a GTP-U frame without a UDP checksum, with these bytes behind the TEID, and these flags.
 fn gtpu(flags: u8, message: u8, behind: &[u8]) -> Vec<u8> {
     let mut bytes = outer(TunnelKind::Gtpu, V4);
     bytes.truncate(50);
@@ -263,7 +263,7 @@ fn gtpu_headers() {
         assert_eq!(found(flags, &[0, 0, 0, 0x85, 0x45]), Ok((4, v4)));
     }
     assert_eq!(found(0x32, &[0, 0, 0]), Err(Reason::Length));
-    // A PDU session container, as 5G has it, and behind it another.
+    // A PDU session container, as in 5G, and another one behind it.
     let container = [0, 0, 0, 0x85, 1, 0x10, 9, 0, 0x60];
     assert_eq!(found(0x34, &container), Ok((8, v6)));
     let two = [
@@ -275,7 +275,7 @@ fn gtpu_headers() {
         broken[at] = byte;
         assert_eq!(found(0x34, &broken), Err(Reason::Options), "{at} {byte}");
     }
-    // Extension headers without an end in sight.
+    // Endless extension headers.
     let endless = [&[0, 0, 0, 0x85][..], &[1, 0, 0, 0x85].repeat(400)].concat();
     assert_eq!(found(0x34, &endless), Err(Reason::Options));
 }
@@ -394,7 +394,7 @@ fn frames_that_cannot_be_sent_stay_as_they_are() {
     assert_eq!(fails(&far), PushError::Checksum);
 }
 
-/// Guests may ask for checksums from any byte on, at any place.
+/// A guest may ask for a checksum from any byte on, stored anywhere.
 #[test]
 fn an_outer_checksum_is_right_whatever_the_inner_one_is() {
     for (csum_start, csum_offset) in [(14, 2), (13, 2), (13, 3), (15, 1), (0, 0), (0, 8), (3, 8)] {

@@ -1,5 +1,5 @@
-//! What goes in comes out, for any packets, headers and segments; and nothing that comes in, broken
-//! in any way, comes out longer than it was.
+//! What goes in comes out unchanged, for any packets, headers and segments; and no received bytes,
+//! however broken, come out longer than they were.
 
 use super::twin::{self, checksum};
 use super::*;
@@ -9,7 +9,7 @@ use crate::frame::{Gso, Offload};
 use crate::parse::tests::{broken_packets, packets};
 use proptest::prelude::*;
 
-/// All that a frame is put in a tunnel with.
+/// All inputs of an encapsulation.
 #[derive(Clone, Debug)]
 struct Case {
     spec: HeaderSpec,
@@ -38,7 +38,7 @@ impl Case {
         frame
     }
 
-    /// What is said of its outer headers.
+    /// Returns what its outer headers say.
     fn info(&self) -> TunnelInfo {
         let (spec, packet) = (&self.spec, &self.packet);
         let kind = spec.kind;
@@ -94,7 +94,7 @@ fn specs() -> impl Strategy<Value = HeaderSpec> {
                 kind,
                 payload: match kind {
                     TunnelKind::Gtpu => Payload::Packet(if bare { 0x0800 } else { 0x86dd }),
-                    // Any but that of Ethernet.
+                    // Any type but Ethernet's.
                     _ if is_gre && bare => Payload::Packet(0x6559 + eth_type % 0x9000),
                     _ => Payload::Ethernet,
                 },
@@ -192,7 +192,7 @@ fn cases() -> impl Strategy<Value = Case> {
     let cuts = proptest::collection::vec(any::<usize>(), 0..4);
     (specs(), per_packet(), options(), inners(), cuts).prop_map(
         |(spec, packet, options, (mut inner, mut offload), cuts)| {
-            // A bare packet is what lies behind some byte of the frame.
+            // A bare packet is the frame without its Ethernet header.
             if let Payload::Packet(eth_type) = spec.payload {
                 inner.drain(..14);
                 if inner.is_empty() {
@@ -216,14 +216,14 @@ fn cases() -> impl Strategy<Value = Case> {
     )
 }
 
-/// The frame, with what is left to be done to it done.
+/// Returns the frame with its pending checksum finished.
 fn finished(frame: &HeapFrame) -> Vec<u8> {
     let mut frame = frame.clone();
     assert!(finish_partial(&mut frame));
     frame.to_vec()
 }
 
-/// Whether the checksum of an IPv4 header, and those of UDP or GRE where there are any, are right.
+/// Returns whether the checksums of IPv4 header, UDP and GRE, as far as there are any, are right.
 fn is_right(case: &Case, bytes: &[u8]) -> bool {
     let l3 = if case.spec.vlan.is_some() { 18 } else { 14 };
     let (l4, addresses) = match case.spec.addresses {
@@ -247,7 +247,8 @@ fn is_right(case: &Case, bytes: &[u8]) -> bool {
     }
 }
 
-/// Parses bytes as any kind: nothing reaches beyond them, and the inner packet is part of them.
+/// Parses bytes as any kind, and checks that nothing extends beyond them and that the inner packet
+/// lies within them.
 fn parse_anything(bytes: &[u8], cuts: &[usize], offload: Offload) {
     for kind in TunnelKind::ALL {
         let mut frame = frame(bytes, cuts);
@@ -301,7 +302,7 @@ fn offloads() -> impl Strategy<Value = Offload> {
 }
 
 proptest! {
-    /// What the quick way finds is what the other does.
+    /// `parse_quick` finds the same as `parse`.
     #[test]
     fn the_quick_way_finds_the_same(case in cases()) {
         let header = Header::new(&case.spec).unwrap();
@@ -314,7 +315,7 @@ proptest! {
                 prop_assert_eq!(parse(&mut sent.clone(), kind), Ok(quick));
             }
         }
-        // That of the most common kinds is not left to the slow way.
+        // It handles the most common kinds.
         let plain = HeaderSpec::new(TunnelKind::Vxlan { gbp: false }, Addresses::V4 { src: 1, dst: 2 });
         let mut common = HeapFrame::new(&[7; 64]);
         let packet = PerPacket { id: case.packet.id, tos: case.packet.tos, ..PerPacket::default() };
@@ -324,7 +325,7 @@ proptest! {
 }
 
 proptest! {
-    /// The quick way puts the same header in front as the other, or leaves the frame alone.
+    /// `push_quick` writes the same header as `push`, or leaves the frame alone.
     #[test]
     fn the_quick_way_is_the_same(mut case in cases()) {
         case.packet.oam = false;
@@ -374,7 +375,7 @@ proptest! {
         prop_assert_eq!(finished(&sent), &inner[..]);
         prop_assert_eq!(sent.offload().partial_checksum, left);
 
-        // And from the wire, padded, in other segments.
+        // As received from the wire: padded, in other segments.
         let mut padded = outer.clone();
         padded.resize(outer.len() + padding, 0);
         let mut received = frame(&padded, &cuts);
@@ -400,7 +401,7 @@ proptest! {
         let mut sent = case.frame();
         Header::new(&case.spec).unwrap().push(&mut sent, &case.packet()).unwrap();
         let mut bytes = finished(&sent);
-        // Behind the field of the checksum, which could become 0: none.
+        // Behind the checksum field, which could become 0 ("none").
         let l4 = bytes.len() - case.inner.len();
         bytes[l4 + place % case.inner.len()] ^= change;
         let result = parse(&mut frame(&bytes, &case.cuts), case.spec.kind);
@@ -421,7 +422,7 @@ proptest! {
             let place = place % headers;
             bytes[place] = byte;
         }
-        // So that more than the sum is looked at.
+        // So that more than the checksum is tested.
         let l3 = if case.spec.vlan.is_some() { 18 } else { 14 };
         if right && !case.spec.addresses.is_ipv6() {
             bytes[l3 + 10..l3 + 12].fill(0);

@@ -1,8 +1,8 @@
-//! The outer packet written field by field, as the RFCs draw it, with nothing prepared.
+//! Reference: writes the outer packet field by field, as the RFCs draw it, without preparation.
 
 use super::super::*;
 
-/// The checksum of RFC 1071, word by word.
+/// Returns the checksum of RFC 1071, word by word.
 pub fn checksum(bytes: &[u8]) -> u16 {
     let mut sum = 0u32;
     for pair in bytes.chunks(2) {
@@ -12,7 +12,7 @@ pub fn checksum(bytes: &[u8]) -> u16 {
     !(sum as u16)
 }
 
-/// The checksum of UDP, 0xffff where it would be 0.
+/// Returns the UDP checksum, with 0xffff for 0.
 fn udp_checksum(addresses: &Addresses, datagram: &[u8]) -> u16 {
     let mut all = Vec::new();
     match addresses {
@@ -123,7 +123,7 @@ fn gre(spec: &HeaderSpec, packet: &PerPacket<'_>, inner: &[u8]) -> Vec<u8> {
     bytes
 }
 
-/// The frame that carries `inner`.
+/// Returns the frame that carries `inner`.
 pub fn outer(spec: &HeaderSpec, packet: &PerPacket<'_>, inner: &[u8]) -> Vec<u8> {
     let tunnel = match spec.kind {
         TunnelKind::Vxlan { gbp } => vxlan(gbp, packet),

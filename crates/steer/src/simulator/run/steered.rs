@@ -1,4 +1,4 @@
-//! What is particular to steering: entries, choices of cores, samples and moves.
+//! The parts of a run that steer: entries, choices of cores, samples and moves.
 
 use super::super::machine::{Event, Fragment, Item};
 use super::super::scenario::{FlowSpec, Mode, Moving};
@@ -10,7 +10,7 @@ use crate::policy::Basis;
 use crate::random::mix;
 use crate::table::{EntrySpec, Match, Packet, Scope, Steered, TableError, Target};
 
-/// A key of the balancer: an exact flow, or a background flow.
+/// A flow as the balancer names it: an exact flow, or a background flow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Key {
     Exact(usize),
@@ -18,8 +18,8 @@ enum Key {
 }
 
 impl Run<'_> {
-    /// One entry for each exact flow, whose fragments then share a core; one for the background
-    /// flows of each virtual machine, and one for the others.
+    /// Adds one entry for each exact flow, whose fragments then share a core, one for the
+    /// background flows of each virtual machine, and one for the others.
     pub(super) fn add_entries(&mut self) -> Result<(), TableError> {
         let entry = |key: [u8; 4], scope, vm, priority| EntrySpec {
             matching: Match::new([0xff; 4], key),
@@ -45,7 +45,7 @@ impl Run<'_> {
         Ok(())
     }
 
-    /// Looks a flow's datagram up in the steering table, which chooses a core for the first.
+    /// Looks up a flow's datagram in the steering table, which chooses a core for the first.
     pub(super) fn steer(&mut self, at: usize) {
         let spec = self.flows[at].spec;
         let current = self.rss_core(spec.hash);
@@ -110,7 +110,7 @@ impl Run<'_> {
     }
 
     /// Calls a method of a flow's handover with a function that puts fragments into queues, and
-    /// then lets the cores work that have got some.
+    /// then wakes the cores that got some.
     pub(super) fn with_way<R>(
         &mut self,
         at: usize,
@@ -172,7 +172,7 @@ impl Run<'_> {
         }
         self.samples += 1;
         let period_ns = settings.sample_period_ns as f64;
-        // There is a sample for each core.
+        // Cannot fail: there is one sample for each core.
         let _ = self.cores.sample(&samples, now_ns);
         self.balancer.observe(&self.cores);
         for flow in &mut self.flows {
@@ -183,8 +183,8 @@ impl Run<'_> {
                 self.table.measured(choice, load, now_ns);
             }
         }
-        // Background flows send all the time, so it is enough to say so before they age. The first
-        // samples tell what to expect of flows that start later.
+        // Background flows send all the time, so it is enough to record their use before they age.
+        // The first samples determine what to expect of flows that start later.
         let often = (settings.choice_age_ns / settings.sample_period_ns / 2).max(1);
         if self.samples <= 5 || self.samples.is_multiple_of(often) {
             for fluid in &self.fluids.flows {
@@ -284,8 +284,7 @@ impl Run<'_> {
         }
     }
 
-    /// Lets a handover go on, and puts the choice of one that was given up back to where the flow
-    /// is.
+    /// Advances a flow's handover; if it was given up, resets the choice to the flow's core.
     fn settle(&mut self, at: usize) {
         if !matches!(self.scenario.moving, Moving::Handover(_)) {
             return;
@@ -304,7 +303,8 @@ impl Run<'_> {
     }
 }
 
-/// Keys of the table: the number of an exact flow, or of the virtual machine of background flows.
+/// Returns the key of an exact flow in the table; background flows use their virtual machine's
+/// number.
 fn exact_key(flow: usize) -> [u8; 4] {
     (flow as u32).to_be_bytes()
 }
