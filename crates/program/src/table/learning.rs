@@ -1,14 +1,14 @@
-//! Whose packets may come to a step that asks for a rule (`learn`).
+//! Determines the ports whose packets may come to a step that asks for a rule (`learn`).
 //!
-//! Such packets are walked one after the other, so that each meets what those before it have taught
-//! ([`crate::exec`]'s `hold`). All others go in bursts. Which these are follows from the rules:
+//! Such packets are walked one after the other, so that each meets the rules learned from those
+//! before it (`exec::suspend::hold`); all others go in bursts. The ports follow from the rules:
 //! packets of an ingress port come to the rules of the first table that match the port, and from
-//! there to the tables that these look up in. What cannot be told is taken for one that asks.
+//! there to the tables that these look up in. Steps whose targets are not known count as asking.
 //!
-//! The writer keeps the edges of that graph and goes through it when one comes or goes, which rules
-//! do seldom: an edge stands for all rules of a table (in the first table, of a port) that lead the
-//! same way. Readers see a set of ports that only ever holds too many: a port is added before the
-//! rule is published, and taken out after nobody can meet it.
+//! The writer keeps the edges of that graph and traverses it when an edge comes or goes, which is
+//! rare: an edge stands for all rules of a table (in the first table, of a port) that lead the same
+//! way. Readers see a set of ports that is never too small: a port is added before the rule is
+//! published, and removed after no packet can meet it.
 
 use crate::actions::{Op, PortNo, learns};
 use crate::rule::RuleSpec;
@@ -18,28 +18,28 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// Ports that the set tells apart; others share a place with one of these.
+/// Ports with a bit of their own in the set; higher numbers share these bits.
 const PORTS: usize = 1 << 16;
 
-/// What readers see.
+/// The state that readers see.
 #[derive(Default)]
 pub(crate) struct Learning {
-    /// Linked rules that ask for rules.
+    /// Number of linked rules that ask for rules.
     rules: AtomicUsize,
-    /// Everybody's packets may; or it is not known yet whose do.
+    /// Whether packets of all ports may, or the ports are not known yet.
     everyone: AtomicBool,
-    /// Ports whose packets may.
+    /// Ports whose packets may, one bit each.
     ports: OnceLock<Box<[AtomicU64]>>,
 }
 
 impl Learning {
-    /// Whether rules ask for rules.
+    /// Returns whether any rule asks for rules.
     #[inline(always)]
     pub fn is_there(&self) -> bool {
         self.rules.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether packets that came in by this port may come to one.
+    /// Returns whether packets that came in by this port may come to such a rule.
     #[inline(always)]
     pub fn concerns(&self, port: PortNo) -> bool {
         self.is_there() && self.look(port)
@@ -54,15 +54,15 @@ impl Learning {
             })
     }
 
-    /// Packets that a table has no rule for go on in the next one from now on; for how long is not
-    /// asked.
+    /// Records that misses continue in the next table from now on; whether this ends later does not
+    /// matter.
     pub fn miss_changes(&self, goes_on: bool) {
         if goes_on {
             self.suspect_everyone();
         }
     }
 
-    /// Has everybody's packets go one after the other until [`Reach::tell`].
+    /// Makes packets of all ports go one after the other until [`Reach::tell`].
     fn suspect_everyone(&self) {
         self.everyone.store(true, Ordering::Release);
     }
@@ -89,7 +89,7 @@ fn place(port: PortNo) -> usize {
 /// Where packets come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum From {
-    /// By a port, into the first table; None for any port.
+    /// From a port, to the first table; None for any port.
     Port(Option<PortNo>),
     /// From a rule of another table.
     Table(u8),
@@ -99,21 +99,21 @@ enum From {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum To {
     Table(u8),
-    /// To a step that asks for a rule, or to one of which that is not known.
+    /// To a step that asks for a rule, or of which that is not known.
     Learn,
 }
 
-/// What the writer knows.
+/// The writer's graph.
 #[derive(Default)]
 pub(crate) struct Reach {
-    /// How many rules lead this way.
+    /// Number of rules that lead this way.
     edges: BTreeMap<(From, To), usize>,
-    /// Edges have come or gone since it was told whose packets may.
+    /// Whether edges have come or gone since the ports were last determined.
     stale: bool,
 }
 
 impl Reach {
-    /// A rule comes, and will be published.
+    /// Must be called before a rule is published.
     pub fn rule_comes(&mut self, learning: &Learning, table: u8, spec: &RuleSpec) {
         if !spec.ops.goes_on() {
             return;
@@ -132,7 +132,7 @@ impl Reach {
         }
     }
 
-    /// A rule has been unlinked: no reader can come to it.
+    /// Must be called after a rule has been unlinked and no reader can reach it.
     pub fn rule_goes(&mut self, learning: &Learning, table: u8, spec: &RuleSpec) {
         if !spec.ops.goes_on() {
             return;
@@ -152,9 +152,8 @@ impl Reach {
         }
     }
 
-    /// Tells readers whose packets may come to a rule that asks, before the next epoch is
-    /// published. `goes_on`: whether packets that a table has no rule for go on in the next
-    /// one.
+    /// Determines the ports whose packets may come to a rule that asks, for readers, before the
+    /// next epoch is published. `goes_on`: whether misses continue in the next table.
     pub fn tell(&mut self, learning: &Learning, goes_on: bool) {
         if !learning.is_there() || !(self.stale || goes_on) {
             return;
@@ -163,7 +162,8 @@ impl Reach {
         if goes_on {
             return learning.suspect_everyone();
         }
-        // Tables from which packets may come to such a rule, from those that have one backwards.
+        // Tables from which packets may come to such a rule: traverse backwards from those that
+        // have one.
         let mut may = [false; TABLES];
         let leads_there = |may: &[bool; TABLES], to: To| match to {
             To::Learn => true,
@@ -172,7 +172,7 @@ impl Reach {
         loop {
             let mut changed = false;
             for (from, to) in self.edges.keys() {
-                // Whoever is sent to the first table again meets the rules of any port.
+                // Packets resubmitted to the first table meet the rules of any port.
                 let table = match from {
                     From::Port(_) => 0,
                     From::Table(table) => usize::from(*table),
@@ -196,7 +196,7 @@ impl Reach {
     }
 }
 
-/// Where packets that meet a rule of this table come from.
+/// Returns where packets that meet a rule of this table come from.
 fn from(table: u8, spec: &RuleSpec) -> From {
     if table != 0 {
         return From::Table(table);
@@ -220,7 +220,7 @@ fn from(table: u8, spec: &RuleSpec) -> From {
     }))
 }
 
-/// Tells where steps of a rule of this table lead.
+/// Calls `tell` with each place to which steps of a rule of this table lead.
 fn leads(table: u8, ops: &[Op], tell: &mut impl FnMut(To)) {
     for op in ops {
         match op {
@@ -229,7 +229,7 @@ fn leads(table: u8, ops: &[Op], tell: &mut impl FnMut(To)) {
             Op::Resubmit { table: to, .. } => tell(To::Table(to.unwrap_or(table))),
             Op::Clone(list) => leads(table, &list.ops, tell),
             Op::WriteActions(ops) => leads(table, ops, tell),
-            // Buckets come and go without their rules.
+            // Buckets change independently of rules.
             Op::Group(_) | Op::Bucket(_) => tell(To::Learn),
             _ => {}
         }
@@ -301,7 +301,7 @@ mod tests {
             self.reach.rule_goes(&self.learning, table, &spec);
         }
 
-        /// Which of the first ports are told to be concerned.
+        /// Returns which of the first ports are in the set.
         fn told(&mut self) -> Vec<PortNo> {
             self.reach.tell(&self.learning, false);
             (1..=4)
@@ -325,7 +325,7 @@ mod tests {
             "before it is told, everybody is"
         );
         assert_eq!(rules.told(), [1]);
-        // In circles, and by a list within a list.
+        // Circles, and a list within a list.
         rules.add(
             5,
             None,
@@ -338,7 +338,7 @@ mod tests {
         rules.add(6, Some(9), vec![Op::WriteActions(vec![learn()].into())]);
         rules.add(6, None, vec![resubmit(4)]);
         assert_eq!(rules.told(), [1, 2]);
-        // One of two rules that lead the same way goes; then the other.
+        // Removes one of two rules that lead the same way; then the other.
         rules.add(0, Some(1), vec![Op::Goto(3), Op::Output(1)]);
         rules.remove(0, Some(1), vec![Op::Goto(3)]);
         assert_eq!(rules.told(), [1, 2]);
@@ -368,7 +368,7 @@ mod tests {
         assert_eq!(rules.told(), [1, 3]);
         rules.reach.tell(&rules.learning, true);
         assert!(rules.learning.concerns(4), "a miss may lead anywhere");
-        // Numbers of ports that share a place.
+        // Numbers of ports that share a bit.
         assert!(rules.learning.concerns(0xffff_fffe));
     }
 
