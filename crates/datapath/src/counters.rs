@@ -182,7 +182,7 @@ pub enum DropReason {
     TunnelPartialChecksum,
     /// The outer header says "congestion experienced" to endpoints that do not understand it.
     TunnelCongestion,
-    /// No memory to bring its headers together.
+    /// No memory to make its headers contiguous.
     TunnelNoBuffer,
     /// Had to be handed to another worker, whose ring was full.
     SteeringRingFull,
