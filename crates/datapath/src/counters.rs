@@ -158,21 +158,21 @@ pub enum DropReason {
     TunnelIpChecksum,
     /// A fragment of a tunnel's packet inside another tunnel's packet.
     TunnelFragment,
-    /// Outer IPv6 extension headers.
+    /// The outer IPv6 header has extension headers.
     TunnelIpv6Extension,
     /// Invalid outer UDP length.
     TunnelUdpLength,
     /// Wrong outer checksum of UDP or GRE.
     TunnelChecksum,
-    /// Flags of a tunnel's header that cannot be.
+    /// Invalid flags in a tunnel's header.
     TunnelFlags,
-    /// A length in a tunnel's header that cannot be.
+    /// An invalid length in a tunnel's header.
     TunnelLength,
-    /// Options that cannot be, or not as long as the bridge's map says.
+    /// Invalid options, or not as long as the bridge's map says.
     TunnelOptions,
-    /// A critical option that the bridge's map lacks.
+    /// A critical option that is not in the bridge's map.
     TunnelCriticalOption,
-    /// Carries what its tunnel cannot.
+    /// A payload that its tunnel cannot carry.
     TunnelPayload,
     /// The inner packet is too short.
     TunnelInnerShort,
@@ -180,7 +180,8 @@ pub enum DropReason {
     TunnelSegment,
     /// An unfinished checksum inside the tunnel's header.
     TunnelPartialChecksum,
-    /// The outer header says "congestion experienced" to endpoints that do not understand it.
+    /// The outer header says "congestion experienced", but the inner packet is not ECN-capable (RFC
+    /// 6040 section 4.2).
     TunnelCongestion,
     /// No memory to make its headers contiguous.
     TunnelNoBuffer,

@@ -171,8 +171,8 @@ impl<F: Frame> Egress<F> {
         Some(port.tx)
     }
 
-    /// After a failure: drops all batches, because their state is unknown, and returns the number
-    /// of frames.
+    /// Drops all batches after a failure, because their state is unknown, and returns the number of
+    /// frames.
     pub fn discard(&mut self) -> usize {
         self.dirty.clear();
         let ports = self.ports.iter_mut().flatten();

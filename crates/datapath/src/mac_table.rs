@@ -366,7 +366,7 @@ impl MacTable {
     fn refresh(&self, inner: &mut Inner, at: u32, seen: Seen, second: u32) {
         let second = second.max(seen.second);
         let seen = Seen { second, ..seen };
-        // As in `learn_in`.
+        // Release, as in `learn_in`.
         self.entry(at).seen.store(seen.pack(), Ordering::Release);
         inner.renew(seen.port, at);
     }

@@ -108,7 +108,7 @@ pub enum Shape {
 /// Makes a port's transmit queue for the worker with this number. The error is shown to the user.
 pub type MakeTx<F> = Box<dyn FnMut(usize) -> Result<Box<dyn TxQueue<F>>, String> + Send>;
 
-/// What is behind a port.
+/// What a port is.
 pub enum PortKind<F: Frame> {
     /// A device.
     Device {

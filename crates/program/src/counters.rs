@@ -166,7 +166,7 @@ impl Directory {
                 .try_into()
                 .unwrap_or_else(|_| unreachable!());
             let chunk = Box::into_raw(chunk);
-            chunk.expose_provenance(); // vector code reckons with addresses (`WorkerCounters::find_eight`)
+            chunk.expose_provenance(); // vector code uses addresses (`find_eight`)
             place.store(chunk, Ordering::Release);
         }
     }

@@ -232,7 +232,7 @@ pub trait Host<F: Frame> {
         false
     }
 
-    /// Called after a packet's lookup in `table`, with the rule it found. `key` is the key that was
+    /// Tells of a packet's lookup in `table` and the rule it found. `key` is the key that was
     /// looked up, where the packet has a whole one. For hosts that trace a packet's way; others
     /// need do nothing.
     #[inline(always)]
@@ -246,8 +246,8 @@ pub trait Host<F: Frame> {
     /// Whether the host is told of each step, and each lookup is made for one packet.
     const FOLLOWS: bool = false;
 
-    /// Called before a step runs on a packet with this key; `top` is the top of the walk's stack.
-    /// Only a host with [`Host::FOLLOWS`] is called.
+    /// Tells, before a step runs, the step, the packet's key, and the top of the walk's stack. Only
+    /// called for a host with [`Host::FOLLOWS`].
     #[inline(always)]
     fn steps(&mut self, op: &Op, key: &FlowKey, top: Option<u128>) {
         let _ = (op, key, top);

@@ -534,9 +534,9 @@ impl<F: Frame + 'static> Datapath<F> {
         Ok(())
     }
 
-    /// Where rings have been full for the hold time, others cannot keep up: some of their buckets
-    /// come back, so that frames that cannot be processed are lost before any work on them. All
-    /// come back where steering does not pay.
+    /// Takes some buckets back where rings have been full for the hold time and others thus cannot
+    /// keep up, so that frames that cannot be processed are lost before any work on them; takes all
+    /// back where steering does not pay.
     fn retreat(&mut self, group: &mut Group, now_ns: u64) {
         let settings = self.steering.settings;
         let patience = settings.hold_ns / settings.sample_period_ns;

@@ -306,7 +306,7 @@ mod tests {
         }
     }
 
-    /// A port at which nearly all frames wait.
+    /// Creates a port at which nearly all frames wait.
     fn slow() -> Arc<Shaped<HeapFrame>> {
         let mut spec = PortSpec::new(100_000);
         spec.queues = vec![QueueSpec::new(0, 50_000, 100_000)];

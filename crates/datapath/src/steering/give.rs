@@ -226,7 +226,7 @@ impl<F: Frame> Giver<F> {
         lost
     }
 
-    /// After a panic: drops frames in hand; returns how many.
+    /// Drops frames in hand after a panic; returns how many.
     pub fn recover(&mut self) -> usize {
         // Frames in `spare` are counted as in hand by the worker.
         let mut lost = self.kept.len();

@@ -175,7 +175,8 @@ mod tests {
         IpAddr::from([10, 0, 0, last])
     }
 
-    /// The order in which Open vSwitch tries combinations, for one port.
+    /// Returns the rank of a matching port in the order in which Open vSwitch tries combinations;
+    /// None where the port does not match.
     fn rank(spec: &TunnelSpec, info: &TunnelInfo) -> Option<usize> {
         let Some(Addresses::V4 { src, dst }) = info.addresses else {
             return None;

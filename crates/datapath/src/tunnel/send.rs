@@ -387,7 +387,7 @@ pub(crate) struct Sending<F> {
     said: Said,
     /// What is known of the current packet's flow control field.
     pub fcf: fcf::Said,
-    /// Next hops that are not known, or were not lately; packets wait for some.
+    /// Next hops whose MAC address is unknown, or was lately; packets wait for some.
     next_hops: Vec<NextHop<F>>,
     /// Number of waiting packets, and their bytes.
     waiting: (usize, usize),
@@ -772,8 +772,8 @@ impl<F: Frame> Forward<'_, F> {
         self.sending.run = run;
     }
 
-    /// Frames with this header come in by the local port of the underlay's bridge; they had this
-    /// many bytes without it.
+    /// Passes on frames with this header, which come in by the local port of the underlay's bridge;
+    /// they had this many bytes without it.
     fn send_run(
         &mut self,
         port: &PortState,
@@ -928,7 +928,7 @@ impl<F: Frame> Forward<'_, F> {
         if let Err(error) = pushed {
             return self.cell.drop(error.into(), 1);
         }
-        // A tag does not count.
+        // A field's tag, pushed below, does not count.
         let (is_long, mtu) = (frame.len() > prepared.longest, prepared.mtu);
         if port.fcf == Some(fcf::Layout::Vlan)
             && let Some(tag) = sending.fcf.field.tag()

@@ -254,10 +254,10 @@ fn outputs_of_rules() {
     wait_until("no rule", || switch.dropped("table_miss") == 1);
 }
 
-/// A port that finished frames are sent to by a single rule that only sends is given their lengths,
-/// whether they have one segment or several, and gets all of them unchanged; the queue in [`Wire`]
-/// compares. No lengths are given for a port whose frames may be unfinished. Frames with others
-/// between them leave unchanged, too.
+/// Finished frames that meet a single rule that only sends: their egress port is given their
+/// lengths, whether they have one segment or several, and gets all of them unchanged; the queue in
+/// [`Wire`] compares. Frames from a port that may leave them unfinished come without lengths.
+/// Finished frames with others between them leave unchanged, too.
 #[test]
 fn ports_are_told_the_lengths_of_finished_bursts_that_meet_one_rule() {
     let mut switch = Switch::new(1);

@@ -355,7 +355,7 @@ pub fn rewrite() -> Vec<Op> {
     ]
 }
 
-/// Returns a hundred thousand or so rules that the benchmark's packets do not meet.
+/// Returns one rule that packets meet, and `count` rules that they do not.
 pub fn strangers(count: u32) -> Rules {
     let mut rules = one_service();
     rules.extend((0..count).map(|index| {

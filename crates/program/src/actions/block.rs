@@ -46,7 +46,7 @@ pub(crate) struct Write {
 
 /// The steps up to a lookup or the end of the list.
 #[derive(Clone, Debug)]
-#[repr(C, align(64))] // what most rules need lies in the first line, the addresses of a router's edits the last of it
+#[repr(C, align(64))] // first line: what most rules need; a router's addresses are last in it
 pub(crate) struct ActionBlock {
     pub(crate) end: End,
     /// Index of its first step in the rule's list.

@@ -257,7 +257,7 @@ impl Classify for Conjunctive {
         }
     }
 
-    /// Learned rules are ordinary ones.
+    /// Searches the ordinary rules, because learned rules are such.
     fn find_exact<'g>(&'g self, learn: &Learn, key: &FlowKey, epoch: Epoch) -> Option<&'g Rule> {
         self.ordinary.as_deref()?.find_exact(learn, key, epoch)
     }

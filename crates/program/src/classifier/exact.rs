@@ -303,7 +303,7 @@ pub(crate) enum ByWords<One, Two> {
     Two(Two),
 }
 
-/// Does the same with either.
+/// Evaluates the same expression for either variant.
 macro_rules! with_either {
     ($either:expr, $each:ident => $what:expr) => {
         match $either {
@@ -598,7 +598,7 @@ impl ExactWriter {
         made.filter(|made| Arc::ptr_eq(&made.tuple, tuple)).cloned()
     }
 
-    /// Must be called before a rule's addition or end is published.
+    /// Marks a rule that comes or goes; must be called before that is published.
     pub fn changes(&mut self, rule: RuleRef) {
         self.changed += 1;
         if let Some(made) = &self.made {

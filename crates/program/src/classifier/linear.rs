@@ -29,14 +29,14 @@ pub(crate) struct LinearEntry {
 }
 
 impl LinearEntry {
-    /// The rule itself.
+    /// Returns the rule.
     #[inline(always)]
     pub(crate) fn rule(&self) -> &Rule {
         // SAFETY: a rule outlives every classifier that names it, and this entry is part of one.
         unsafe { self.rule.as_ref() }
     }
 
-    /// Returns whether both match the same at the same priority.
+    /// Returns whether both have the same match and priority.
     pub(crate) fn is_version_of(&self, other: &LinearEntry) -> bool {
         self.words == other.words && self.rule().spec.priority == other.rule().spec.priority
     }
@@ -234,7 +234,7 @@ pub(crate) fn version(entries: &[LinearEntry], index: u8, epoch: Epoch) -> Optio
     rules.find(|rule| rule.holds_in(epoch))
 }
 
-/// Returns the first entries that match the same at the same priority: the versions of one rule.
+/// Returns the first entries with the same match and priority: the versions of one rule.
 pub(crate) fn versions(entries: &[LinearEntry]) -> &[LinearEntry] {
     let Some(first) = entries.first() else {
         return entries;

@@ -250,7 +250,7 @@ impl Trees {
         (place.get(Ordering::Relaxed).0 == rule.as_ptr()).then_some(place)
     }
 
-    /// Must be called before a rule's end is published.
+    /// Marks the rank of a rule that ends; must be called before its end is published.
     pub fn ends(&self, rule: NonNull<Rule>) {
         if let Some(place) = self.place(rule) {
             place.put(rule.as_ptr());
@@ -372,7 +372,7 @@ impl Classify for TreeClassifier {
         Reads::of(words_of(&self.all).chain(trees))
     }
 
-    /// Not inlined, so that other tables' lookups keep their registers.
+    /// Looks packets up. Not inlined, so that other tables' lookups keep their registers.
     #[inline(never)]
     fn look_up<'k, 'g, K: Words + 'k>(
         &'g self,

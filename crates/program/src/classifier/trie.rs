@@ -510,7 +510,7 @@ impl TrieClassifier {
         }
     }
 
-    /// Not inlined, so that what its loops need stays in registers.
+    /// Returns packets' next hops. Not inlined, so that what its loops need stays in registers.
     #[inline(never)]
     pub(crate) fn next_hops<'g, 'n, K: Words>(
         &'g self,
@@ -530,7 +530,7 @@ impl Classify for TrieClassifier {
         Reads::of(words_of(&self.all).chain(trie))
     }
 
-    /// Not inlined, so that other tables' lookups keep their registers.
+    /// Looks packets up. Not inlined, so that other tables' lookups keep their registers.
     #[inline(never)]
     fn look_up<'k, 'g, K: Words + 'k>(
         &'g self,

@@ -555,7 +555,7 @@ pub(crate) fn find_exact<'g>(
 }
 
 impl TupleSpace {
-    /// Not inlined, so that what its loops need stays in registers.
+    /// Looks up a slice of keys. Not inlined, so that what its loops need stays in registers.
     #[inline(never)]
     fn look_up_slice<'g, K: Words>(
         &'g self,
@@ -713,7 +713,7 @@ fn look_up_by<'g, K: Words, const N: usize>(
     }))
 }
 
-/// `best`: the precedence of the rule found before.
+/// Counts the work of looking a key up in tuples. `best`: the precedence of the rule found before.
 pub(crate) fn of_tuples(
     tuples: &[TupleEntry],
     key: &FlowKey,

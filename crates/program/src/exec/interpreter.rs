@@ -654,7 +654,7 @@ impl<F: Frame> Walk<F> {
         }
     }
 
-    /// Before a lookup, hides the ports of a fragment where the bridge does not match them,
+    /// Hides, before a lookup, the ports of a fragment where the bridge does not match them,
     /// whatever steps have written there.
     #[inline(always)]
     pub(crate) fn hide_fragment_ports(&mut self, burst: &Burst<'_, '_>) {
@@ -699,7 +699,7 @@ impl<F: Frame> Walk<F> {
             .add(rule.spec.counter, 1, bytes, burst.now_ms);
     }
 
-    /// From here on counts the packet with its current length.
+    /// Counts the packet with its current length from here on.
     pub(crate) fn count_anew(&mut self) {
         self.counted = self.frame.as_ref().map_or(0, Frame::len) as u32;
     }
@@ -816,7 +816,7 @@ impl<F: Frame> Walk<F> {
                     bucket: false,
                 };
                 let (table, cookie) = (self.at.table, self.at.cookie);
-                self.resubmitted = false; // a clone in a rule that a resubmit found is no deeper than the rule
+                self.resubmitted = false; // a clone in a resubmitted rule is as deep as that rule
                 self.enter(Steps::of(&list.ops), table, cookie);
                 self.at.saved = Some(Box::new(saved));
             }

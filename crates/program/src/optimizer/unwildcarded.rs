@@ -112,7 +112,8 @@ impl Unwildcarded {
             || members(tables).all(|table| self.changed[table].load(Ordering::Acquire) <= then)
     }
 
-    /// Must be called before a rule is published that holds from `epoch` on.
+    /// Adds the bits that a new rule looks at. Must be called before the rule, which holds from
+    /// `epoch` on, is published.
     pub fn rule_comes(&self, table: u8, spec: &RuleSpec, epoch: Epoch) {
         let mut bits = MiniKeyBits::default();
         for word in spec.matching.words() {

@@ -50,8 +50,8 @@ impl Met {
     #[inline(always)]
     pub(crate) fn get(&self) -> &Rule {
         // SAFETY: places are dropped at the end of the burst in which they were met (see
-        // `drive_lanes`), and its guard keeps rules from being freed. Those of a way
-        // that was made before are used only where the way holds in the burst's epoch
+        // `drive_lanes`), and its guard keeps rules from being freed. Those of a fused path that
+        // was made before are used only where the path holds in the burst's epoch
         // (`FusedPaths::holds`): then its rules are in force, and kept likewise.
         unsafe { self.0.as_ref() }
     }

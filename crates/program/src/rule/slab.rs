@@ -71,7 +71,7 @@ impl Block {
 
     /// Returns its header, under the lock.
     fn head(&mut self, _: &mut Blocks) -> &mut Head {
-        // SAFETY: a block lives while it is among those with free rooms or has a room in use, and
+        // SAFETY: a block lives while it is among those with free slots or has a slot in use, and
         // nobody else has its head while the blocks are locked.
         unsafe { self.0.as_mut() }
     }
@@ -262,7 +262,7 @@ mod tests {
         assert_eq!(blocks.0.len(), 1);
         let mut last = blocks.0[0];
         assert_eq!(last.head(&mut blocks).used, 0);
-        // SAFETY: made by `alloc` with this layout; nobody has a room of it.
+        // SAFETY: made by `alloc` with this layout; nobody has a slot of it.
         unsafe { dealloc(last.0.as_ptr().cast(), LAYOUT) };
     }
 

@@ -113,7 +113,7 @@ pub(crate) struct Reach {
 }
 
 impl Reach {
-    /// Must be called before a rule is published.
+    /// Adds a rule's edges; must be called before the rule is published.
     pub fn rule_comes(&mut self, learning: &Learning, table: u8, spec: &RuleSpec) {
         if !spec.ops.goes_on() {
             return;
@@ -132,7 +132,8 @@ impl Reach {
         }
     }
 
-    /// Must be called after a rule has been unlinked and no reader can reach it.
+    /// Removes a rule's edges; must be called after it has been unlinked and no reader can reach
+    /// it.
     pub fn rule_goes(&mut self, learning: &Learning, table: u8, spec: &RuleSpec) {
         if !spec.ops.goes_on() {
             return;

@@ -787,7 +787,7 @@ fn with_stations(stations: Stations, rest: Option<(u8, u32)>, kind: impl Fn(u8) 
     table
 }
 
-/// Returns kinds of which most only send, and some are of every other kind.
+/// Returns the kind of a station's rule: nine in ten only send, the others are of kinds 1 to 4.
 fn mostly_sends(number: u8) -> u8 {
     if number % 10 == 9 { number % 4 + 1 } else { 0 }
 }

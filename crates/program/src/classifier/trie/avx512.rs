@@ -88,8 +88,8 @@ const _: () = assert!(offset_of!(MiniKey, words) == 0 && size_of::<MiniKey>() ==
 const _: () = assert!(align_of::<MiniKey>() == 64);
 
 impl Sought {
-    /// For the field of four bytes at `offset`, in packets that match `kind`; None where either
-    /// does not fit one quartet.
+    /// Returns it for the field of four bytes at `offset`, in packets that match `kind`; None where
+    /// either does not fit one quartet.
     #[inline(always)]
     pub fn of(offset: u16, kind: MatchWord) -> Option<Sought> {
         // On x86 the lower half of a word comes first in memory.

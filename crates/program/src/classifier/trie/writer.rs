@@ -407,7 +407,7 @@ impl Prefixes {
         self.trie.places.view().get(self.number(rule)? as usize)
     }
 
-    /// Must be called before a rule's end is published.
+    /// Marks the place of a rule that ends; must be called before its end is published.
     pub fn ends(&mut self, rule: RuleRef) {
         let Some(number) = self.number(rule.rule()) else {
             return;

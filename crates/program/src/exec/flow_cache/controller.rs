@@ -378,7 +378,7 @@ impl CacheController {
         }
     }
 
-    /// While the cache is off: decides about a trial.
+    /// Decides about a trial, while the cache is off.
     fn wait(&mut self) {
         if self.sum.bursts < SAMPLES {
             return;
@@ -486,7 +486,7 @@ mod tests {
         hits: u64,
     }
 
-    /// Packets that all miss, which costs a tenth more.
+    /// Returns the cost of packets that all miss, which adds a tenth.
     fn flood(walk: u64) -> Cost {
         let cached = walk + walk / 10;
         Cost {
@@ -496,7 +496,7 @@ mod tests {
         }
     }
 
-    /// Packets that all hit.
+    /// Returns the cost of packets that all hit.
     fn good(walk: u64, cached: u64) -> Cost {
         let hits = BURST as u64;
         Cost { walk, cached, hits }
@@ -767,7 +767,7 @@ mod tests {
         assert_eq!(controller.standing(), Standing::Trial);
     }
 
-    /// Cost of packets of which this many in a window hit.
+    /// Returns the cost of packets of which this many in a window hit.
     fn mixed(hits: u64) -> Cost {
         let each = |of: u64, all: u64| of * BURST as u64 / all;
         let hits = each(hits, WINDOW);
