@@ -132,7 +132,7 @@ pub enum DropReason {
     TunnelNoNeighbour,
     /// Too many packets already waited for next hops' MAC addresses.
     TunnelTooManyWait,
-    /// Sent to a tunnel with `remote_ip=flow` without a remote endpoint in its metadata.
+    /// Sent to a tunnel with `remote_ip=flow` without a usable remote endpoint in its metadata.
     TunnelNoDestination,
     /// Not an IP packet, sent to a tunnel that carries IP packets only.
     TunnelNotIp,

@@ -93,7 +93,8 @@ impl<F: Frame + 'static> Datapath<F> {
                 None => ending.push(index),
             }
         }
-        // The last ones end first, so that numbers stay low: devices have few transmit queues.
+        // Workers end before others start, which then reuse their numbers, so that these stay low:
+        // devices have few transmit queues.
         let ended: Vec<Handle<F>> = ending
             .into_iter()
             .rev()

@@ -131,7 +131,7 @@ impl Watch {
             if Parked::holds(port) {
                 continue;
             }
-            // Looked at every millisecond, and slow to wake a worker.
+            // Looked at every millisecond; a wakeup by it may take as long.
             if port.queue.is_dormant() {
                 self.unwatch(port);
                 continue;

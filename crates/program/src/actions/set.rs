@@ -42,8 +42,8 @@ const MAX_STEPS: usize = 1024;
 /// Rank of sets and moves. All of them run, in the order in which they were written, as in Open
 /// vSwitch, since one may read what another wrote.
 const CHANGES: u8 = 10;
-/// Rank of group, output and resubmit. Only the first of these runs (1.3.5 section 5.10), and only
-/// the output that was written last.
+/// Lowest rank of the final steps: resubmit, output, group. Only the one of the highest rank runs
+/// (1.3.5 section 5.10), and of several outputs only the one written last.
 const FINALS: u8 = 20;
 
 /// Returns whether a new step replaces an old one.

@@ -7,7 +7,7 @@
 //! line. Other packets read the line of the rule's summary as well. Bits in which all rules agree
 //! are compared once, before, and one or two words are left to compare. A bucket is one cache line
 //! of four rules, or two where they have two words; all of them are compared without a branch, so
-//! that none is mispredicted. Rule summaries ([`super::RuleSummary`]), which hold the rule's
+//! that none is mispredicted. Rule summaries ([`RuleSummary`]), which hold the rule's
 //! address, are kept apart for packets that need them.
 //!
 //! An exact table is built from what a tuple holds at one moment and not changed afterwards except
@@ -56,7 +56,7 @@ const RULES_MIN: usize = 64;
 /// Most rules: building is done on the control thread and takes about a tenth of a microsecond a
 /// rule.
 const RULES_MAX: usize = 1 << 17;
-/// Factor of a build's duration to wait before the next, beyond the usual pace, because it does not
+/// The pause after a build is this many times as long as [`Pace`] makes it, because builds do not
 /// run in the background.
 const PATIENCE: u32 = 10;
 

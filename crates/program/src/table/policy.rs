@@ -98,8 +98,8 @@ pub(crate) struct TablePolicy {
     /// Why there are no trees.
     pub(crate) refused: Option<String>,
     pub(crate) pace: Pace,
-    /// Which of a rule's two [`Rule::places`] is its rank in the trees in use, or its place in the
-    /// trie.
+    /// Which of a rule's two [`Rule::places`](crate::rule::Rule::places) is its rank in the trees
+    /// in use, or its place in the trie.
     pub(crate) lane: usize,
 }
 
