@@ -204,9 +204,9 @@ impl Domain {
                 .all(|held| held.load(Ordering::Acquire) >= epoch)
     }
 
-    /// Returns whether, beyond [`Domain::quiet`], nobody keeps what was retired in an epoch before
-    /// `epoch` ([`Guard::keep`]) or has deferred counter updates of one: rules that ended, and
-    /// their counters, are not in use.
+    /// Returns whether [`Domain::quiet`] holds and also nobody keeps what was retired in an epoch
+    /// before `epoch` ([`Guard::keep`]) or has deferred counter updates of one: rules that ended,
+    /// and their counters, are not in use.
     pub fn unread(&self, epoch: Epoch) -> bool {
         let deferred = |oldest: &AtomicU64| oldest.load(Ordering::Acquire) >= epoch;
         self.quiet(epoch) && self.deferred.iter().all(deferred)

@@ -331,7 +331,8 @@ impl<F: Frame> Giver<F> {
             let to = CoreId(u16::from(wanted));
             if now == MOVING {
                 let moving = self.moves.iter().find(|moving| moving.bucket == bucket);
-                // A move being given up ends first, and a different goal waits.
+                // If it does not go where control now wants it, look again once this move has
+                // ended.
                 self.behind |= moving.is_some_and(|moving| moving.handover.goes_to() != to);
                 continue;
             }

@@ -7,8 +7,8 @@
 //! line. Other packets read the line of the rule's summary as well. Bits in which all rules agree
 //! are compared once, before, and one or two words are left to compare. A bucket is one cache line
 //! of four rules, or two where they have two words; all of them are compared without a branch, so
-//! that none is mispredicted. Rule summaries ([`RuleSummary`]), which hold the rule's
-//! address, are kept apart for packets that need them.
+//! that none is mispredicted. Rule summaries ([`RuleSummary`]), which hold the rule's address, are
+//! kept apart for packets that need them.
 //!
 //! An exact table is built from what a tuple holds at one moment and not changed afterwards except
 //! for marks. A rule is marked before its end is published, and also before another rule with the

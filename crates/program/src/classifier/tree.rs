@@ -203,8 +203,8 @@ unsafe impl Send for Trees {}
 unsafe impl Sync for Trees {}
 
 impl Trees {
-    /// Returns the words of packets that a lookup reads, including those that only rules look at
-    /// which have gone since.
+    /// Returns the words of packets that a lookup reads, including words that only removed rules
+    /// look at.
     pub fn reads(&self) -> impl Iterator<Item = u8> {
         let shared = self.shared.iter().map(|word| word.word);
         self.words.iter().copied().chain(shared)

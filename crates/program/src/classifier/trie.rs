@@ -206,8 +206,8 @@ pub(crate) struct Trie {
 }
 
 impl Trie {
-    /// Returns the words of packets that a lookup reads, including those that only rules look at
-    /// which have gone since.
+    /// Returns the words of packets that a lookup reads, including words that only removed rules
+    /// look at.
     pub fn reads(&self) -> impl Iterator<Item = u8> {
         let Run { offset, bytes } = self.run;
         let field = offset / 8..=(offset + u16::from(bytes) - 1) / 8;

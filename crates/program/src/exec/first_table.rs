@@ -1,4 +1,5 @@
-//! The lookup of a burst in the first table, when its packets are of the common kinds.
+//! The lookup of a burst in the first table, when its packets are of the common kinds (IPv4, IPv6
+//! and ARP, as in [`packet::mini_key`]).
 //!
 //! Three short cuts in front of the general way (parse into whole keys, look up, walk):
 //!

@@ -2,7 +2,7 @@
 //! readers may still see is reused.
 //!
 //! A linked rule is a member, or not: rules of another kind are not, nor are those whose precedence
-//! contradicts the length of their prefix. For members holds:
+//! contradicts the length of their prefix. For members the following holds:
 //!
 //! * A slot has the rule of the highest precedence of all members that hold its packets, and no
 //!   member with a longer prefix holds them.

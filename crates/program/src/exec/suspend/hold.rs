@@ -141,8 +141,8 @@ impl<F> Held<F> {
             }
             false
         });
-        // The newest of all rules that packets before it have learned by now, whether it waits for
-        // it or not.
+        // Resume in the epoch of the newest rule that packets before it have learned by now,
+        // whether it waits for that rule or not.
         let earlier = resolved.partition_point(|end| end.ticket <= origin.before);
         if let Some(last) = resolved[..earlier].last() {
             *epoch = last.epoch.max(*epoch);
