@@ -1,4 +1,4 @@
-//! Cycles per packet from receive burst to transmit batch, on one worker, over ports in memory that
+//! Cycles per packet from receive burst to transmit batch, on one worker, over in-memory ports that
 //! cost next to nothing; and how fast a sleeping worker wakes.
 //!
 //! `cargo bench -p sluice-datapath --bench forward`
@@ -17,7 +17,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// A small frame without memory management, so that the bench measures the switch and not the
+/// A small frame without memory management, so that the benchmark measures the switch and not the
 /// allocator.
 struct Small {
     bytes: [u8; 128],
@@ -112,7 +112,7 @@ impl RxQueue<Small> for Endless {
 }
 
 impl Small {
-    /// A copy of one template with another source port.
+    /// Returns a copy of one template with another source port.
     #[inline]
     fn udp_quick(flow: u16) -> Small {
         static TEMPLATE: std::sync::LazyLock<[u8; 128]> =
@@ -221,7 +221,7 @@ fn measure(name: &str, rules: &[(Match, Vec<Op>)]) {
     println!("{name:<24} {cycles:8.1} cycles/packet {rate:8.2} Mpps, frames made among them");
 }
 
-/// A queue that can be waited on: one frame for each eight bytes of its event counter.
+/// A queue with a descriptor to wait on: one frame for each eight bytes of its event counter.
 struct Bell(Arc<OwnedFd>);
 
 impl RxQueue<Small> for Bell {
@@ -254,7 +254,7 @@ impl TxQueue<Small> for Count {
     }
 }
 
-/// How long the first frame after a pause takes, and how much of a processor a worker uses
+/// Measures the latency of the first frame after a pause, and the processor time that a worker uses
 /// meanwhile.
 fn waking() {
     let program = Arc::new(Program::new());

@@ -1,11 +1,11 @@
 //! Cycles per packet of a learning bridge with many stations, from receive burst to transmit batch,
-//! on one worker, over ports in memory.
+//! on one worker, over in-memory ports.
 //!
 //! `cargo bench -p sluice-datapath --bench normal [-- STATIONS...]`
 //!
-//! Half of the stations are behind the port in and send to the others, which are behind two ports
-//! out; all have been learned before. What making frames and counting them costs is in the figures,
-//! and told by the first line.
+//! Half of the stations are behind the ingress port and send to the others, which are behind two
+//! egress ports; all have been learned before. The figures include the cost of making and counting
+//! frames, which the first line shows.
 #![allow(missing_docs)]
 
 use datapath::clock::{Clock, cycles_per_second};
@@ -21,20 +21,20 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 const LEN: usize = 60;
-/// Frames that are used in turn: more than are on their way at a time.
+/// Frames that are used in turn: more than are in flight at a time.
 const POOL: usize = 1024;
-/// Measurements of each case, of which the lowest is told.
+/// Measurements of each case, of which the lowest is reported.
 const ROUNDS: usize = 400;
-/// Fewest packets of a measurement that counts: those of a turn may be in one and their cycles in
-/// the next.
+/// Fewest packets of a measurement that counts, because a turn's packets may be in one measurement
+/// and its cycles in the next.
 const ENOUGH: u64 = 100 * BURST as u64;
 
 /// Longest time until all stations are learned.
 const LIMIT: Duration = Duration::from_secs(60);
-/// What goes by before the first measurement: caches fill, and the cache of walks is judged.
+/// Time before the first measurement: caches fill, and the flow cache is judged.
 const WARM_UP: Duration = Duration::from_secs(2);
 
-/// A frame in memory that is used again and again, as a driver's is.
+/// A frame in memory that is reused, as a driver's is.
 struct Lent(&'static mut [u8; 128]);
 
 impl Frame for Lent {
@@ -88,7 +88,7 @@ fn station(number: u32, side: u8) -> Mac {
     [2, side, a, b, c, d]
 }
 
-/// Frames between stations, one after the other, again and again or once.
+/// Frames between stations, one after the other, repeated or once.
 struct Stations {
     /// Destination and source of each frame.
     frames: Arc<Vec<(Mac, Mac)>>,
@@ -135,8 +135,8 @@ impl RxQueue<Lent> for Stations {
             }
             self.at = (self.at + 1) % POOL;
             let bytes = std::ptr::from_mut(&mut *self.pool[self.at]);
-            // SAFETY: a frame is sent, and gone, long before its memory's turn comes again, and
-            // before the queue goes.
+            // SAFETY: a frame is sent, and gone, long before its memory is used again, and before
+            // the queue is dropped.
             let bytes = unsafe { &mut *bytes };
             bytes[..6].copy_from_slice(dst);
             bytes[6..12].copy_from_slice(src);
@@ -213,7 +213,7 @@ fn switch(
     (datapath, bridge, writer)
 }
 
-/// Numbers below `count` in an order that no prefetcher knows.
+/// Returns the numbers below `count` in an order that no prefetcher can predict.
 fn shuffled(count: u32) -> Vec<u32> {
     let mut all: Vec<u32> = (0..count).collect();
     let mut state = 88_172_645_463_325_252_u64;
@@ -258,7 +258,7 @@ fn measure(name: &str, stations: u32, op: Op) {
         std::thread::sleep(Duration::from_millis(5));
         let stats = datapath.workers()[0].stats;
         if stats.packets < ENOUGH {
-            continue; // others had the processor
+            continue; // interrupted by other threads
         }
         lowest = lowest.min(stats.busy_cycles as f64 / stats.packets as f64);
     }

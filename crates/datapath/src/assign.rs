@@ -1,9 +1,9 @@
-//! Which worker serves which receive queue.
+//! Decides which worker serves which receive queue.
 
-/// Spreads queues of the given loads over workers so that the busiest has as little to do as may
-/// be: heaviest first, each to the worker with the least. Queues without a measured load go round
-/// by number. `totals` has what each worker has to do already, load and number of queues, and is
-/// of one worker at least. Returns a worker for each queue.
+/// Spreads queues of the given loads over workers so that the busiest has as little to do as
+/// possible: heaviest first, each to the worker with the least. Queues without a measured load are
+/// spread by number of queues. `totals` has the load and the number of queues that each worker has
+/// already; there must be at least one worker. Returns a worker for each queue.
 pub(crate) fn spread(loads: &[u64], mut totals: Vec<(u128, usize)>) -> Vec<usize> {
     let mut order: Vec<usize> = (0..loads.len()).collect();
     order.sort_by_key(|queue| std::cmp::Reverse(loads[*queue]));
@@ -17,7 +17,7 @@ pub(crate) fn spread(loads: &[u64], mut totals: Vec<(u128, usize)>) -> Vec<usize
     chosen
 }
 
-/// The place of the smallest (load, number of queues).
+/// Returns the index of the smallest (load, number of queues).
 pub(crate) fn lightest(totals: &[(u128, usize)]) -> usize {
     totals
         .iter()
@@ -40,8 +40,8 @@ mod tests {
     }
 
     proptest! {
-        /// Graham's bound for this rule: never more than 4/3 of the best, and the best is at least
-        /// the mean and the heaviest.
+        /// Graham's bound for this rule: never more than 4/3 of the optimum, which is at least the
+        /// mean and at least the heaviest load.
         #[test]
         fn no_worker_gets_much_more_than_its_share(loads in prop::collection::vec(0_u64..1000, 1..40), workers in 1_usize..8) {
             let chosen = spread(&loads, vec![(0, 0); workers]);
@@ -52,8 +52,8 @@ mod tests {
             let busiest = *totals.iter().max().unwrap();
             let sum: u64 = loads.iter().sum();
             let heaviest = *loads.iter().max().unwrap();
-            // A worker takes its last queue only when it has the least, which is at most the mean
-            // of the rest.
+            // A worker gets its last queue only when it has the least load, which is at most the
+            // mean of the rest.
             prop_assert!(busiest <= sum / workers as u64 + heaviest);
         }
     }

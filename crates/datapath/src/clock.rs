@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 pub use program::clock::cycles;
 
-/// How many [`cycles`] a second has; measured once, over some milliseconds.
+/// Returns the frequency of [`cycles`], measured once, over some milliseconds.
 pub fn cycles_per_second() -> u64 {
     static RATE: OnceLock<u64> = OnceLock::new();
     *RATE
@@ -19,17 +19,17 @@ pub fn cycles_per_second() -> u64 {
         .max(&1)
 }
 
-/// The datapath's clock in milliseconds: `CLOCK_MONOTONIC`, except that it can be stopped and
-/// warped (`time/stop`, `time/warp`).
+/// The datapath's clock: `CLOCK_MONOTONIC`, except that it can be stopped and moved forward
+/// (`time/stop`, `time/warp`).
 #[derive(Default, Debug)]
 pub struct Clock {
-    /// Added to the monotonic clock.
+    /// Milliseconds added to the monotonic clock.
     offset: AtomicI64,
-    /// What a stopped clock shows; 0 when it runs.
+    /// The time at which the clock is stopped; 0 when it runs.
     stopped: AtomicU64,
 }
 
-/// Nanoseconds of `CLOCK_MONOTONIC`.
+/// Returns `CLOCK_MONOTONIC` in nanoseconds.
 pub(crate) fn monotonic_ns() -> u64 {
     let mut now = libc::timespec {
         tv_sec: 0,
@@ -45,7 +45,7 @@ fn monotonic_ms() -> u64 {
 }
 
 impl Clock {
-    /// Milliseconds now. Never 0, which counters keep for "never".
+    /// Returns the time in milliseconds. Never 0, which counters use for "never".
     #[inline]
     pub fn now_ms(&self) -> u64 {
         let stopped = self.stopped.load(Ordering::Relaxed);
@@ -56,7 +56,7 @@ impl Clock {
         monotonic_ms().saturating_add_signed(offset).max(1)
     }
 
-    /// The same in nanoseconds, for rates.
+    /// Returns the time in nanoseconds, for rates.
     #[inline]
     pub fn now_ns(&self) -> u64 {
         let stopped = self.stopped.load(Ordering::Relaxed);
@@ -67,12 +67,12 @@ impl Clock {
         monotonic_ns().saturating_add_signed(offset.saturating_mul(1_000_000))
     }
 
-    /// Makes it stand still.
+    /// Stops the clock.
     pub fn stop(&self) {
         self.stopped.store(self.now_ms(), Ordering::Relaxed);
     }
 
-    /// Makes it run on from where it stands.
+    /// Lets a stopped clock continue from its time.
     pub fn go(&self) {
         let shown = self.stopped.swap(0, Ordering::Relaxed);
         if shown != 0 {
@@ -81,7 +81,7 @@ impl Clock {
         }
     }
 
-    /// Puts it forward, running or not.
+    /// Moves the clock forward, running or not.
     pub fn warp(&self, ms: u64) {
         if self.stopped.load(Ordering::Relaxed) != 0 {
             self.stopped.fetch_add(ms, Ordering::Relaxed);

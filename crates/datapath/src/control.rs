@@ -1,9 +1,10 @@
-//! The control thread's side: bridges, ports, settings, and what is published to workers.
+//! The control thread's side: bridges, ports, settings, and the snapshot published to workers.
 //!
-//! A change is made in the records here, drawn into a new picture, and published; when a method
-//! returns, every worker goes by it. A port's transmit queues are with the workers before the
-//! picture shows the port; its receive queues follow. A port that goes is first taken out of the
-//! picture, then asked back from every worker; only when all have answered is its place free again.
+//! A change is made in the records here, drawn into a new snapshot, and published; when a method
+//! returns, every worker works by it. Workers get a port's transmit queues before the snapshot has
+//! the port, and its receive queues afterwards. To remove a port, control first takes it out of the
+//! snapshot, then asks every worker for its queues; its slot is free again only when all have
+//! answered.
 
 mod bridges;
 pub(crate) mod explain;
@@ -44,16 +45,16 @@ use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
 use workers::{Handle, Leaving};
 
-/// How long workers have to answer.
+/// How long to wait for workers' answers.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// Port numbers end here; above are reserved ones (OpenFlow 1.3.5 section 7.2.1, `OFPP_MAX`).
+/// First reserved port number (OpenFlow 1.3.5 section 7.2.1, `OFPP_MAX`); ports' numbers are below.
 const NUMBER_END: PortNo = 0xffff_ff00;
 
-/// Called on each new worker's thread with the worker's name, before it touches a queue; what it
-/// returns is dropped when the thread ends.
+/// Called on each new worker's thread with the worker's name, before it touches a queue. The
+/// returned value is dropped when the thread ends.
 pub type ThreadInit = Arc<dyn Fn(&str) -> Result<Box<dyn Any>, String> + Send + Sync>;
 
-/// Makes a frame that holds the given bytes; None when memory ran out. Called on workers.
+/// Makes a frame with the given bytes; returns None when out of memory. Called on workers.
 pub type Allocate<F> = Box<dyn Fn(&[u8]) -> Option<F> + Send + Sync>;
 
 /// What a datapath needs from its owner.
@@ -68,18 +69,18 @@ pub struct Options<F: Frame> {
     pub clock: Arc<Clock>,
 }
 
-/// A bridge's switching settings.
+/// A bridge's settings for switching.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct BridgeSettings {
     /// Whether NORMAL forwards frames to reserved addresses (`other_config:forward-bpdu`).
     pub forward_bpdu: bool,
     /// VLANs in which nothing is learned and everything is flooded.
     pub flood_vlans: Vec<u16>,
-    /// Seconds after which an address that is not seen is forgotten, at least 1.
+    /// Seconds after which an address that has not been seen is forgotten, at least 1.
     pub mac_aging: u32,
-    /// Entries of the learning table, within [`mac_table::SIZE_MIN`] and [`mac_table::SIZE_MAX`].
+    /// Size of the MAC table, within [`mac_table::SIZE_MIN`] and [`mac_table::SIZE_MAX`].
     pub mac_table_size: usize,
-    /// Where the flow control field is in frames of the underlay; None for no field.
+    /// Position of the flow control field in frames of the underlay; None for no field.
     pub fcf: Option<crate::fcf::Layout>,
 }
 
@@ -95,7 +96,7 @@ impl Default for BridgeSettings {
     }
 }
 
-/// What a barrier waits for; see [`Datapath::barrier`].
+/// A point in time that all workers must pass; see [`Datapath::barrier`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Barrier {
     epoch: Epoch,
@@ -154,7 +155,8 @@ impl<F: Frame> PortRecord<F> {
     }
 }
 
-/// Bridges, ports and workers around a program; see the crate's head. Belongs to one thread.
+/// Bridges, ports and workers around a program; see the crate's documentation. Belongs to one
+/// thread.
 pub struct Datapath<F: Frame> {
     shared: Arc<Shared<F>>,
     thread_init: Option<ThreadInit>,
@@ -162,12 +164,12 @@ pub struct Datapath<F: Frame> {
     bridges: Vec<Option<BridgeRecord>>,
     ports: Vec<Option<PortRecord<F>>>,
     names: HashMap<String, u32>,
-    /// How often each slot has been given out.
+    /// How often each slot has been used.
     generations: Vec<u32>,
     bridge_generations: Vec<u32>,
     free: std::collections::VecDeque<u32>,
     picture: Snapshot,
-    /// Receive queues that no worker serves, as there is none.
+    /// Receive queues that are not served because there is no worker.
     parked: Vec<RxPort<F>>,
     leaving: Vec<Leaving>,
     tickets: u64,
@@ -179,14 +181,14 @@ pub struct Datapath<F: Frame> {
     interval_began: u64,
     underlay: tunnels::Underlay,
     steering: steering::Steering,
-    /// Whether workers with queues of their own ([`PortSettings::affinity`]) serve no others.
+    /// Whether workers with pinned queues ([`PortSettings::affinity`]) serve no others.
     isolates: bool,
     /// Room for frames that wait at shaped ports.
     waiting: Arc<Room>,
 }
 
 impl<F: Frame + 'static> Datapath<F> {
-    /// A datapath without bridges, ports and workers.
+    /// Creates a datapath without bridges, ports and workers.
     pub fn new(options: Options<F>) -> Result<Datapath<F>, Error> {
         let system = |error: std::io::Error| Error::System {
             what: "eventfd",
@@ -269,8 +271,7 @@ impl<F: Frame + 'static> Datapath<F> {
     }
 
     fn free_slot(&mut self, name: &str) -> Result<u32, Error> {
-        // A slot rests for a while before it is used again, so that stale names of it are
-        // recognised for long.
+        // A slot is reused only after a while, so that stale identifiers are recognised for long.
         if self.free.len() > 64 || self.generations.len() >= MAX_PORTS {
             return self
                 .free
@@ -283,7 +284,7 @@ impl<F: Frame + 'static> Datapath<F> {
         Ok(self.generations.len() as u32 - 1)
     }
 
-    /// Adds a port. When it returns, every worker can send to it, and its receive queues are being
+    /// Adds a port. When it returns, every worker can send to it, and its receive queues are
     /// served.
     pub fn add_port(&mut self, spec: PortSpec<F>) -> Result<PortId, Error> {
         self.bridge(spec.bridge)?;
@@ -341,21 +342,22 @@ impl<F: Frame + 'static> Datapath<F> {
         self.apply_or_warn("adding a port");
         rx.into_iter().try_for_each(|port| self.serve(port))?;
         if !self.port(id)?.settings.affinity.is_empty() {
-            // Others leave the workers that are this port's now.
+            // Other queues leave the workers to which this port's are now pinned.
             self.rebalance()?;
         }
         Ok(id)
     }
 
     /// Removes a port. When it returns, no worker holds its queues any more, and addresses learned
-    /// on it are forgotten. Other ports lose nothing. After [`Error::Timeout`] the port is gone
-    /// for traffic; its queues are dropped when the worker gives them back (see [`Datapath::run`]).
+    /// on it are forgotten. Other ports lose nothing. After [`Error::Timeout`] the port no longer
+    /// receives or sends; its queues are dropped when the worker gives them back (see
+    /// [`Datapath::run`]).
     pub fn remove_port(&mut self, id: PortId) -> Result<(), Error> {
         self.remove_ports(&[id])
     }
 
-    /// Removes ports, as [`Datapath::remove_port`] does one, with one wait for all. An identifier
-    /// that is no port's is passed over, and is an error in the end.
+    /// Removes ports, as [`Datapath::remove_port`] does one, with one wait for all. Unknown
+    /// identifiers are skipped, and reported as an error in the end.
     pub fn remove_ports(&mut self, ids: &[PortId]) -> Result<(), Error> {
         let mut outcome = Ok(());
         let (mut bridges, mut slots, mut records) = (Vec::new(), Vec::new(), Vec::new());
@@ -372,8 +374,8 @@ impl<F: Frame + 'static> Datapath<F> {
             bridges.push(port.bridge);
             bridges.extend(self.peers_of(&name));
             self.names.remove(&name);
-            // The record goes at the end: it holds what makes transmit queues, and so perhaps the
-            // device.
+            // Keep the record until the end: it owns the maker of transmit queues, and so perhaps
+            // the device.
             records.extend(self.ports[slot as usize].take());
             self.picture.ports[slot as usize] = None;
             slots.push(slot);
@@ -430,7 +432,7 @@ impl<F: Frame + 'static> Datapath<F> {
             true => self.reshape(id),
             false => Ok(()),
         };
-        // Whatever became of that: the port is what it is now.
+        // Redraw even after a failure, because some settings may have changed.
         self.redraw_port(id);
         let applied = reshaped.and(self.apply("changing a port"));
         if flush {
@@ -442,7 +444,7 @@ impl<F: Frame + 'static> Datapath<F> {
         applied
     }
 
-    /// Gives a port another OpenFlow number.
+    /// Changes a port's OpenFlow number.
     pub fn renumber_port(&mut self, id: PortId, number: PortNo) -> Result<(), Error> {
         let port = self.port(id)?;
         let bridge = port.bridge;
@@ -452,7 +454,7 @@ impl<F: Frame + 'static> Datapath<F> {
         self.apply("changing a port number")
     }
 
-    /// Gives a tunnel port other options.
+    /// Changes a tunnel port's options.
     pub fn set_tunnel(&mut self, id: PortId, spec: TunnelSpec) -> Result<(), Error> {
         let port = self.port_mut(id)?;
         let Kind::Tunnel(old) = &mut port.kind else {
@@ -467,7 +469,7 @@ impl<F: Frame + 'static> Datapath<F> {
         self.apply("changing a tunnel")
     }
 
-    /// Gives a patch port another peer.
+    /// Changes a patch port's peer.
     pub fn set_peer(&mut self, id: PortId, peer: &str) -> Result<(), Error> {
         let port = self.port_mut(id)?;
         let name = port.name.clone();
@@ -482,13 +484,13 @@ impl<F: Frame + 'static> Datapath<F> {
         self.apply("changing a patch port")
     }
 
-    /// The port of a name.
+    /// Returns the port with this name.
     pub fn find_port(&self, name: &str) -> Option<PortId> {
         let slot = self.names.get(name)?;
         Some(self.ports[*slot as usize].as_ref()?.id)
     }
 
-    /// All ports.
+    /// Describes all ports.
     pub fn ports(&self) -> Vec<PortInfo> {
         let info = |port: &PortRecord<F>| PortInfo {
             id: port.id,
@@ -504,7 +506,7 @@ impl<F: Frame + 'static> Datapath<F> {
         self.ports.iter().flatten().map(info).collect()
     }
 
-    /// What a port has counted.
+    /// Returns a port's counters.
     pub fn port_stats(&self, id: PortId) -> Result<PortStats, Error> {
         let port = self.port(id)?;
         let drops = port.queue_drops();
@@ -516,7 +518,7 @@ impl<F: Frame + 'static> Datapath<F> {
         })
     }
 
-    /// Bridges of patch ports whose peer is `name`.
+    /// Returns the bridges of patch ports whose peer is `name`.
     fn peers_of(&self, name: &str) -> Vec<BridgeId> {
         let names_it =
             |port: &&PortRecord<F>| matches!(&port.kind, Kind::Patch { peer } if peer == name);
@@ -528,7 +530,7 @@ impl<F: Frame + 'static> Datapath<F> {
             .collect()
     }
 
-    /// The slot of a patch port's peer, when each names the other.
+    /// Returns the slot of a patch port's peer, when each names the other.
     fn peer_slot(&self, port: &PortRecord<F>) -> Option<u32> {
         let Kind::Patch { peer } = &port.kind else {
             return None;
@@ -538,7 +540,7 @@ impl<F: Frame + 'static> Datapath<F> {
         matches!(&other.kind, Kind::Patch { peer } if *peer == port.name).then_some(slot)
     }
 
-    /// Draws a bridge and its ports anew.
+    /// Redraws a bridge and its ports.
     fn redraw(&mut self, id: BridgeId) {
         let Ok(bridge) = self.bridge(id) else { return };
         let draw = |port: &PortRecord<F>| Arc::new(self.draw_port(port, &bridge.mirrors));
@@ -555,7 +557,7 @@ impl<F: Frame + 'static> Datapath<F> {
         self.redraw_with(id, ports);
     }
 
-    /// Draws one port of a bridge anew, where nothing else has changed, or it has come.
+    /// Redraws one port of a bridge, where nothing else has changed, or the port is new.
     fn redraw_port(&mut self, id: PortId) {
         let Ok(port) = self.port(id) else { return };
         let Ok(bridge) = self.bridge(port.bridge) else {
@@ -572,7 +574,7 @@ impl<F: Frame + 'static> Datapath<F> {
         self.redraw_with(bridge_id, ports);
     }
 
-    /// Draws a bridge with these ports.
+    /// Redraws a bridge with these ports.
     fn redraw_with(&mut self, id: BridgeId, ports: Vec<Arc<PortState>>) {
         let Ok(bridge) = self.bridge(id) else { return };
         let counters = |name: &str| {
@@ -616,7 +618,7 @@ impl<F: Frame + 'static> Datapath<F> {
             Kind::Tunnel(_) => Behind::Tunnel,
         };
         let mut flags = port.settings.flags;
-        // What comes in by a port that only mirrors is dropped before any rule.
+        // What a mirror's output port receives is dropped before any rule.
         flags.no_recv |= reserved;
         flags.no_recv_stp |= reserved;
         let shaped = port.shaped.is_some();
@@ -664,7 +666,7 @@ impl<F: Frame + 'static> Datapath<F> {
         }
     }
 
-    /// Draws a port anew, and the bridges of its patch peers.
+    /// Redraws a port, and the bridges of its patch peers.
     fn redraw_with_peers(&mut self, id: PortId) {
         let Ok(port) = self.port(id) else { return };
         let own = port.bridge;
@@ -681,15 +683,15 @@ impl<F: Frame + 'static> Datapath<F> {
         self.shared.published.replace(self.picture.clone())
     }
 
-    /// Publishes the picture and waits until every worker goes by it, so that a frame that arrives
-    /// later meets the change.
+    /// Publishes the snapshot and waits until every worker works by it, so that frames that arrive
+    /// later meet the change.
     fn apply(&mut self, what: &str) -> Result<(), Error> {
         let epoch = self.publish();
         self.wait_passed(epoch, what)
     }
 
-    /// The same for what is added: it is there, also when a worker takes its time to see it and
-    /// drops what is for it meanwhile.
+    /// [`Datapath::apply`] for additions, which only warns: the addition stands even if a worker
+    /// takes long to see it and meanwhile drops frames for it.
     fn apply_or_warn(&mut self, what: &str) {
         if let Err(error) = self.apply(what) {
             tracing::warn!(target: "dpif_netdev", "{error}");
@@ -715,8 +717,8 @@ impl<F: Frame + 'static> Datapath<F> {
 impl<F: Frame> Drop for Datapath<F> {
     fn drop(&mut self) {
         for worker in &self.workers {
-            // A full command queue leaves the worker running: it holds all it needs, and ends with
-            // the process.
+            // If the command queue is full, the worker keeps running: it holds all it needs, and
+            // ends with the process.
             let _ = worker.mailbox.commands.push(Command::Stop { ticket: 0 });
             worker.mailbox.nudge();
         }

@@ -1,8 +1,8 @@
-//! What workers count: frames by port, drops by reason, cycles by queue.
+//! Workers' counters: frames by port, drops by reason, cycles by queue.
 //!
-//! Every counter has one writer, so adding is a load and a store of a line that only that worker
-//! touches; sums are made when somebody asks. A count survives its worker, because it lives in the
-//! cell of the worker's reader slot and not in the worker.
+//! Every counter has one writer, so adding is a load and a store to a cache line that only that
+//! worker touches; readers compute sums. Counts survive their worker, because they are in the cell
+//! of the worker's reader slot and not in the worker.
 
 use crossbeam_utils::CachePadded;
 use packet::io::{QueueDrops, TxOutcome};
@@ -34,12 +34,12 @@ impl Count {
     }
 }
 
-/// Why a frame was dropped. The first kinds are those of the walk ([`program::host::DropReason`]),
-/// in its order.
+/// Why a frame was dropped. The first variants are those of the walk
+/// ([`program::host::DropReason`]), in its order.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[repr(usize)]
 pub enum DropReason {
-    /// No rule, and the table drops what it has no rule for.
+    /// No rule matched, and the table drops packets that match none.
     TableMiss,
     /// A rule without an output.
     Action,
@@ -47,7 +47,7 @@ pub enum DropReason {
     TooManyResubmits,
     /// The walk's stack was full.
     StackFull,
-    /// No memory to copy or make a frame.
+    /// No memory to copy or create a frame.
     NoBuffer,
     /// TTL ran out.
     TtlExpired,
@@ -57,19 +57,19 @@ pub enum DropReason {
     Meter,
     /// A packet-in above the rate of a meter.
     MeterController,
-    /// An IP fragment, where the bridge drops them.
+    /// An IP fragment in a bridge that drops fragments.
     Fragment,
-    /// Too many packets wait for rules that they have asked for.
+    /// Too many packets already waited for rules that they asked for.
     HeldTooMany,
-    /// Sent to a group that there is not.
+    /// Sent to a group that does not exist.
     NoGroup,
     /// Sent to a group none of whose buckets is live.
     NoLiveBucket,
-    /// Went through more groups behind groups than allowed.
+    /// Groups nested in groups deeper than allowed.
     GroupTooDeep,
     /// Sent to a port number that no port has.
     UnknownPort,
-    /// Sent to the port that it came in by, without saying so.
+    /// Sent to the ingress port by number, without `in_port`.
     IngressPort,
     /// Came in by, or was sent to, a port that is down.
     PortDown,
@@ -77,101 +77,102 @@ pub enum DropReason {
     NoReceive,
     /// Sent to a port that does not forward.
     NoForward,
-    /// The port has just been removed, or its device gave no transmit queue; or what waited there
-    /// found no worker to send it when the port's shaping ended.
+    /// The port has just been removed, or its device gave no transmit queue; or the frame waited in
+    /// a shaper when shaping ended and there was no worker to send it.
     PortGone,
     /// Shorter than an Ethernet header.
     Runt,
     /// Ends inside its VLAN tag.
     TruncatedTag,
-    /// Its headers lie too deep to be brought together.
+    /// Its headers are spread over segments and could not be made contiguous.
     SplitHeaders,
-    /// Of a VLAN that its port does not carry.
+    /// In a VLAN that its port does not carry.
     VlanNotCarried,
-    /// To an address that bridges keep to themselves (IEEE 802.1D section 7.12.6).
+    /// To an address that bridges do not forward (IEEE 802.1D section 7.12.6).
     ReservedAddress,
-    /// Came in by a port that only mirrors.
+    /// Came in by a mirror's output port.
     MirrorPort,
-    /// The learned port is the one it came in by.
+    /// The destination was learned on the ingress port.
     LearnedOnIngress,
-    /// The learned port is no more.
+    /// The port on which the destination was learned no longer exists.
     LearnedPortGone,
-    /// No other port to flood to.
+    /// There is no other port to flood to.
     NowhereToFlood,
     /// Went through too many patch ports.
     TooManyPatches,
     /// The patch port has no peer.
     NoPatchPeer,
-    /// The device had no room.
+    /// The device's transmit queue was full.
     TransmitFull,
-    /// Longer than the device takes.
+    /// Longer than the device accepts.
     TransmitTooLong,
-    /// Asked to be cut into segments that are too small.
+    /// Its segments would be too small to segment it.
     TransmitTinySegments,
-    /// Lost to an error while sending.
+    /// An error occurred while sending.
     TransmitFailed,
     /// The packet-in queue to the control thread was full.
     PacketInQueueFull,
-    /// The port asks that its packets cause no packet-in.
+    /// The port is configured to cause no packet-ins.
     NoPacketIn,
-    /// In hand when a worker failed, or held when it ended.
+    /// Being processed when a worker failed, or held when it ended.
     WorkerFailed,
-    /// A packet-out for a bridge that is no more.
+    /// A packet-out for a bridge that no longer exists.
     BridgeGone,
-    /// Too many frames were on their way to a shaped port.
+    /// The ring to a shaped port's owner was full.
     ShaperRingFull,
-    /// Dropped by a port's shaper: its queue was full, or it could not leave in time.
+    /// Dropped by a port's shaper: its queue was full, or the frame could not leave in time.
     Shaped,
-    /// Sent to a port above the rates of its policer.
+    /// Exceeded the rates of the egress port's policer.
     EgressPolicer,
-    /// Came in by a port above the rate that it may receive.
+    /// Exceeded the ingress port's rate.
     IngressPolicer,
     /// Sent to a tunnel whose remote endpoint has no route by a bridge's local port.
     TunnelNoRoute,
-    /// Sent to a tunnel whose next hop did not say its address in time.
+    /// Sent to a tunnel whose next hop did not answer with its MAC address in time.
     TunnelNoNeighbour,
-    /// Too many packets waited for next hops to say their addresses.
+    /// Too many packets already waited for next hops' MAC addresses.
     TunnelTooManyWait,
-    /// Sent to a tunnel whose packets are to say where to, and did not.
+    /// Sent to a tunnel with `remote_ip=flow` without a usable remote endpoint in its metadata.
     TunnelNoDestination,
-    /// Sent to a tunnel that carries IP packets, and was none.
+    /// Not an IP packet, sent to a tunnel that carries IP packets only.
     TunnelNotIp,
     /// Came for a tunnel, but no port has its addresses and key.
     TunnelNoPort,
-    /// Could not be cut into segments before a tunnel's header was put in front.
+    /// Could not be segmented before a tunnel's header was added.
     TunnelPushSegment,
-    /// No room in front for a tunnel's header.
+    /// No headroom for a tunnel's header.
     TunnelPushNoRoom,
-    /// Longer than an IP packet with a tunnel's header.
+    /// Too long for an IP packet with a tunnel's header.
     TunnelPushTooLong,
-    /// Sent to a tunnel with an unfinished checksum that lies outside it.
+    /// Sent to a tunnel with an unfinished checksum that lies outside the inner packet.
     TunnelPushChecksum,
-    // What is wrong with packets that come by tunnels: `packet::tunnel::Reason`, in its order.
+    // Packets that come by tunnels and cannot be decapsulated: `packet::tunnel::Reason`, in its
+    // order.
     /// Ends before its tunnel's header does.
     TunnelShort,
     /// Of another protocol than its tunnel's.
     TunnelProtocol,
-    /// Outer IP header that cannot be.
+    /// Invalid outer IP header.
     TunnelIp,
     /// Wrong checksum of the outer IPv4 header.
     TunnelIpChecksum,
-    /// A fragment of a tunnel's packet, inside another tunnel's.
+    /// A fragment of a tunnel's packet inside another tunnel's packet.
     TunnelFragment,
-    /// Outer IPv6 extension headers.
+    /// The outer IPv6 header has extension headers.
     TunnelIpv6Extension,
-    /// Outer UDP length that cannot be.
+    /// Invalid outer UDP length.
     TunnelUdpLength,
     /// Wrong outer checksum of UDP or GRE.
     TunnelChecksum,
-    /// Flags of a tunnel's header that cannot be.
+    /// Invalid flags in a tunnel's header.
     TunnelFlags,
-    /// A length in a tunnel's header that cannot be.
+    /// An invalid length in a tunnel's header.
     TunnelLength,
-    /// Options that cannot be, or not as long as the bridge's map says.
+    /// Invalid options, or not as long as the bridge's map says.
     TunnelOptions,
-    /// A critical option that the bridge's map lacks.
+    /// A critical option that is not in the bridge's map.
     TunnelCriticalOption,
-    /// Carries what its tunnel cannot.
+    /// A payload that its tunnel cannot carry.
     TunnelPayload,
     /// The inner packet is too short.
     TunnelInnerShort,
@@ -179,26 +180,27 @@ pub enum DropReason {
     TunnelSegment,
     /// An unfinished checksum inside the tunnel's header.
     TunnelPartialChecksum,
-    /// The outer header says "congestion experienced" to endpoints that do not understand it.
+    /// The outer header says "congestion experienced", but the inner packet is not ECN-capable (RFC
+    /// 6040 section 4.2).
     TunnelCongestion,
-    /// No memory to bring its headers together.
+    /// No memory to make its headers contiguous.
     TunnelNoBuffer,
-    /// Was to be processed by another worker, whose ring was full.
+    /// Had to be handed to another worker, whose ring was full.
     SteeringRingFull,
     /// A packet with its tunnel's header that had to be fragmented and could not be.
     TunnelPushFragment,
     // Fragments of what may be a tunnel's packet: `packet::fragment::Refusal`, in its order.
-    /// Lengths, an offset or a checksum that cannot be.
+    /// Invalid length, offset or checksum.
     TunnelFragmentBad,
-    /// One that contradicts others of its packet, and these.
+    /// Contradicts other fragments of its packet; counts those dropped with it, too.
     TunnelFragmentContradiction,
-    /// One that had come already.
+    /// A duplicate.
     TunnelFragmentTwice,
-    /// Too many waited for others of their packets.
+    /// Too many fragments already waited for others of their packets.
     TunnelFragmentFull,
-    /// No memory to put their packet together.
+    /// No memory to reassemble the packet.
     TunnelFragmentNoMemory,
-    /// Waited too long for others of their packet.
+    /// Waited too long for other fragments of its packet.
     TunnelFragmentLate,
 }
 
@@ -254,10 +256,10 @@ impl From<packet::tunnel::Reason> for DropReason {
 }
 
 impl DropReason {
-    /// How many kinds there are.
+    /// Number of variants.
     pub const COUNT: usize = DropReason::TunnelFragmentLate as usize + 1;
 
-    /// Names of counters, in the order of the variants.
+    /// Counter names, in the order of the variants.
     pub const NAMES: [&'static str; DropReason::COUNT] = [
         "table_miss",
         "action",
@@ -340,7 +342,7 @@ impl DropReason {
         "tunnel_fragment_late",
     ];
 
-    /// The counter's name.
+    /// Returns the counter's name.
     pub fn name(self) -> &'static str {
         DropReason::NAMES[self as usize]
     }
@@ -355,7 +357,7 @@ impl Default for Drops {
     }
 }
 
-/// What one worker counts for the whole datapath.
+/// One worker's counts for the whole datapath.
 #[derive(Default)]
 pub(crate) struct Cell {
     drops: Drops,
@@ -366,22 +368,22 @@ pub(crate) struct Cell {
     pub mirrored: Count,
     /// Packet-ins queued.
     pub packet_ins: Count,
-    /// Packet-outs carried out.
+    /// Packet-outs executed.
     pub packet_outs: Count,
-    /// Frames that got a tunnel's header.
+    /// Frames encapsulated by tunnels.
     pub tunnel_sent: Count,
-    /// Frames whose tunnel's header was taken off.
+    /// Frames decapsulated by tunnels.
     pub tunnel_received: Count,
-    /// Fragments sent of packets with a tunnel's header.
+    /// Fragments sent, of packets with a tunnel's header.
     pub tunnel_fragments_sent: Count,
-    /// Packets of tunnels put together from fragments.
+    /// Tunnels' packets reassembled from fragments.
     pub tunnel_reassembled: Count,
-    /// Frames that waited for the Ethernet address of a tunnel's next hop.
+    /// Frames that waited for the MAC address of a tunnel's next hop.
     pub tunnel_waited: Count,
     learning: [Count; LEARNING.len()],
 }
 
-/// Names of what is counted about rules that packets ask for.
+/// Names of counters about rules that packets ask for.
 pub(crate) const LEARNING: [&str; 6] = [
     "learn_held",
     "learn_done",
@@ -397,13 +399,13 @@ impl Cell {
         self.drops.0[reason as usize].add(frames);
     }
 
-    /// Frames dropped for any reason.
+    /// Returns the number of frames dropped for any reason.
     #[cfg(test)]
     pub fn all_drops(&self) -> u64 {
         self.drops.0.iter().map(Count::get).sum()
     }
 
-    /// A packet whose headers lie.
+    /// Counts a packet with malformed headers.
     #[cold]
     pub fn malformed(&self, reason: Malformed) {
         self.malformed[reason as usize].add(1);
@@ -414,7 +416,7 @@ impl Cell {
         }
     }
 
-    /// An event around a rule that a packet asked for.
+    /// Counts an event about a rule that a packet asked for.
     #[cold]
     pub fn noted(&self, event: Event) {
         let which = match event {
@@ -428,7 +430,7 @@ impl Cell {
         self.learning[which].add(1);
     }
 
-    /// A drop of the walk, by its number in the walk's own list.
+    /// Counts a drop by the walk; its reasons have the same numbers here.
     #[inline(always)]
     pub fn drop_by_walk(&self, reason: program::host::DropReason) {
         self.drops.0[reason as usize].add(1);
@@ -445,7 +447,7 @@ impl Default for Cells {
 }
 
 impl Cells {
-    /// The control thread's.
+    /// Returns the control thread's cell.
     pub fn control(&self) -> &Cell {
         &self.0[MAX_READERS]
     }
@@ -489,16 +491,16 @@ impl Cells {
     }
 }
 
-/// What one worker counts for one port.
+/// One worker's counts for one port.
 #[derive(Default)]
 pub(crate) struct PortCell {
     pub rx_packets: Count,
     pub rx_bytes: Count,
-    /// Received and refused by the port's state.
+    /// Received and dropped, because the port is down or does not receive.
     pub rx_refused: Count,
-    /// Received above the port's rate.
+    /// Received and dropped, because the port's ingress rate was exceeded.
     pub rx_policed: Count,
-    /// To be sent, above the rates of the port's policer.
+    /// Dropped before sending by the port's policer.
     pub tx_policed: Count,
     pub tx_packets: Count,
     pub tx_bytes: Count,
@@ -533,30 +535,30 @@ impl Default for PortCounters {
     }
 }
 
-/// What a port has counted; exact sums over workers.
+/// A port's counters, as exact sums over workers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PortStats {
     /// Frames received by workers.
     pub rx_packets: u64,
     /// Their bytes, without FCS.
     pub rx_bytes: u64,
-    /// Frames lost before a worker fetched them, or for want of memory.
+    /// Frames lost before a worker received them, or for lack of memory.
     pub rx_dropped: u64,
-    /// Malformed frames that the receive queues refused.
+    /// Malformed frames that the receive queues rejected.
     pub rx_errors: u64,
     /// Frames received and dropped, because the port is down or does not receive.
     pub rx_refused: u64,
-    /// Frames received and dropped, because they exceeded the rate that the port may receive.
+    /// Frames received and dropped, because they exceeded the port's ingress rate.
     pub rx_policed: u64,
-    /// Frames to be sent and dropped by the port's policer or shaper.
+    /// Frames dropped before sending by the port's policer or shaper.
     pub tx_policed: u64,
     /// Frames sent, after segmentation.
     pub tx_packets: u64,
     /// Their bytes.
     pub tx_bytes: u64,
-    /// Frames that the device had no room for.
+    /// Frames for which the device's queue was full.
     pub tx_full: u64,
-    /// Frames longer than the device takes.
+    /// Frames longer than the device accepts.
     pub tx_too_long: u64,
     /// Frames lost to errors, or whose segments would be too small.
     pub tx_failed: u64,
@@ -568,7 +570,7 @@ impl PortCounters {
         &self.cells[worker]
     }
 
-    /// Sums, without what only the receive queues know.
+    /// Returns the sums, without the counts that only the receive queues have.
     pub fn sum(&self) -> PortStats {
         let sum = |of: fn(&PortCell) -> &Count| self.cells.iter().map(|cell| of(cell).get()).sum();
         PortStats {
@@ -588,7 +590,7 @@ impl PortCounters {
     }
 }
 
-/// What is counted for one receive queue.
+/// Counts for one receive queue.
 #[derive(Default)]
 pub(crate) struct QueueCounters {
     pub packets: Count,
@@ -615,7 +617,7 @@ impl QueueCounters {
     }
 }
 
-/// What is counted for one worker's time.
+/// Counts of one worker's time.
 #[derive(Default)]
 pub(crate) struct WorkerCounters {
     pub packets: Count,
@@ -632,7 +634,7 @@ pub(crate) struct WorkerCounters {
     pub naps: Count,
     pub naps_cut: Count,
     pub failures: Count,
-    /// How long its turns have been.
+    /// Durations of its turns.
     pub turns: crate::turns::Told,
 }
 
@@ -657,7 +659,7 @@ impl WorkerCounters {
     }
 }
 
-/// What a worker has done with its time, since it started or was cleared.
+/// How a worker has spent its time, since it started or its counts were cleared.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct WorkerStats {
     /// Frames received.
@@ -672,7 +674,7 @@ pub struct WorkerStats {
     pub tx_batches: u64,
     /// Cycles spent on frames.
     pub busy_cycles: u64,
-    /// Cycles spent looking for frames in vain.
+    /// Cycles spent polling without finding frames.
     pub idle_cycles: u64,
     /// Cycles slept.
     pub sleep_cycles: u64,
@@ -680,18 +682,18 @@ pub struct WorkerStats {
     pub busy_turns: u64,
     /// Turns that found none.
     pub idle_turns: u64,
-    /// Times that it slept.
+    /// Number of sleeps.
     pub sleeps: u64,
-    /// How many of these were naps of a worker that held frames back.
+    /// Number of these that were naps while it held frames back.
     pub naps: u64,
-    /// Naps that ended early because a queue had something that had long been quiet.
+    /// Naps that ended early because a long quiet queue had frames.
     pub naps_cut: u64,
-    /// Times that it failed and was started again.
+    /// Number of times that it failed and was restarted.
     pub failures: u64,
 }
 
 impl WorkerStats {
-    /// What was counted since `before`.
+    /// Returns what was counted since `before`.
     pub fn since(&self, before: &WorkerStats) -> WorkerStats {
         WorkerStats {
             packets: self.packets.wrapping_sub(before.packets),

@@ -1,7 +1,6 @@
-//! What can go wrong when a datapath is told to change.
+//! Errors of changes to a datapath.
 
-/// An answer to a change that cannot be made. The datapath is as it was before, unless the text
-/// says otherwise.
+/// Why a change cannot be made. The datapath is unchanged, unless the text says otherwise.
 #[derive(thiserror::Error, Clone, PartialEq, Eq, Debug)]
 pub enum Error {
     /// The bridge does not exist, or no longer.
@@ -16,7 +15,7 @@ pub enum Error {
     /// Another port of the bridge has the number.
     #[error("{name}: port number {number} is in use by {other}")]
     NumberInUse {
-        /// The port that wants it.
+        /// The port that is to have it.
         name: String,
         /// The number.
         number: u32,
@@ -26,23 +25,23 @@ pub enum Error {
     /// A number that no port can have.
     #[error("{name}: {number} is not a port number")]
     BadNumber {
-        /// The port that wants it.
+        /// The port that is to have it.
         name: String,
         /// The number.
         number: u32,
     },
-    /// No more ports.
+    /// There are as many ports as possible.
     #[error("{0}: too many ports")]
     TooManyPorts(String),
-    /// No more bridges.
+    /// There are as many bridges as possible.
     #[error("{0}: too many bridges")]
     TooManyBridges(String),
-    /// No more workers, or no thread for one.
+    /// There are as many workers as possible, or no thread could be started.
     #[error("worker {name}: {reason}")]
     Worker {
         /// The worker.
         name: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// The device gave no transmit queue.
@@ -52,34 +51,34 @@ pub enum Error {
         name: String,
         /// The worker.
         worker: String,
-        /// Why, as the device says.
+        /// The device's error.
         reason: String,
     },
     /// The bridge still has ports.
     #[error("{0}: bridge still has ports")]
     BridgeInUse(String),
-    /// A patch port's kind of change on another kind.
+    /// The port is not a patch port.
     #[error("{0}: not a patch port")]
     NotAPatch(String),
-    /// A tunnel port's kind of change on another kind.
+    /// The port is not a tunnel port.
     #[error("{0}: not a tunnel port")]
     NotATunnel(String),
-    /// Too many mirrors, or one that cannot be.
+    /// Too many mirrors, or an invalid one.
     #[error("mirror {name}: {reason}")]
     Mirror {
         /// The mirror.
         name: String,
-        /// Why.
+        /// The reason.
         reason: String,
     },
     /// A worker did not answer in time; what it still holds is taken back when it does.
     #[error("{what}: {worker} has not answered within {seconds} s")]
     Timeout {
-        /// What was under way.
+        /// The operation.
         what: String,
-        /// Who did not answer.
+        /// The worker that did not answer.
         worker: String,
-        /// How long it had.
+        /// How long it had, in seconds.
         seconds: u64,
     },
     /// A queue to the workers is full.
@@ -88,21 +87,21 @@ pub enum Error {
     /// There is no worker.
     #[error("no worker")]
     NoWorker,
-    /// There is no worker with this place.
+    /// There is no worker with this index.
     #[error("there is no worker {0}")]
     NoSuchWorker(usize),
     /// There is no bucket of flows with this number.
     #[error("there is no bucket {0}: they are numbered from 0 to {last}", last = crate::steering::BUCKETS - 1)]
     NoSuchBucket(usize),
-    /// The learning table holds only static entries and is full.
+    /// The MAC table is full of static entries.
     #[error("learning table is full of static entries")]
     TableFull,
-    /// The system refused something.
+    /// A system call failed.
     #[error("{what}: {reason}")]
     System {
-        /// What.
+        /// The call.
         what: &'static str,
-        /// The system's text.
+        /// The system's error.
         reason: String,
     },
 }

@@ -1,15 +1,15 @@
 //! The flow control field: VM id and priority bit in the header that a frame has on the underlay.
 //!
-//! Rules only say what the field is to be (`set_fcf` writes it into the packet's key); ports do the
-//! rest, when they send, in a bridge that has a layout:
+//! Rules only set the field's value (`set_fcf` writes it into the packet's key). Ports do the rest,
+//! when they send, in a bridge that has a layout:
 //!
 //! - A tunnel writes the field into the outer header. Where no rule has set one, the outer header
-//!   has none, whatever the packet inside says.
+//!   has none, whatever the inner packet has.
 //! - A port of the underlay writes it into the frame itself. Where no rule has set one, it is
 //!   cleared in frames that came from guests and stays in those that came by the underlay.
-//! - Other ports take it off frames that came by the underlay.
+//! - Other ports remove it from frames that came by the underlay.
 //!
-//! Bridges without a layout have none of this, and their ports stay as cheap as they are.
+//! Bridges without a layout do none of this, and pay nothing for it.
 
 use crate::counters::DropReason;
 use crate::forward::Forward;
@@ -24,7 +24,7 @@ use program::actions::PortNo;
 /// The word of the key that holds the field.
 pub(crate) const WORD: WordSet = WordSet::of_bytes(at::FCF, 2);
 
-/// Bits of the field in the key: there is one, its priority bit, its VM id.
+/// Parts of the field in the key: whether there is one, its priority bit, its VM id.
 const PRESENT: u16 = 0x8000;
 const PRIORITY: u16 = 0x4000;
 const VM: u16 = 0x0fff;
@@ -33,7 +33,7 @@ const PCP_TOP: u16 = 0x8000;
 /// The ECN bits of the ToS byte.
 const ECN: u8 = 3;
 
-/// Where the field is.
+/// Where the field is in a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Layout {
     /// The DSCP: bit 5 is the priority bit, bits 4-0 are the VM id.
@@ -44,13 +44,13 @@ pub enum Layout {
     Vlan,
 }
 
-/// A field as the key has it; 0 for none.
+/// The field's value in the key; 0 for none.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Field(pub u16);
 
 impl Field {
-    /// Its bits, `width` for the VM id below the priority bit; 0 where there is none, or where the
-    /// VM id has no room.
+    /// Returns the priority bit and `width` bits of VM id below it; 0 where there is no field, or
+    /// the VM id does not fit.
     fn bits(self, width: u32) -> u16 {
         let vm = self.0 & VM;
         if self.0 & PRESENT == 0 || vm >> width != 0 {
@@ -63,7 +63,7 @@ impl Field {
         }
     }
 
-    /// The ToS byte that it makes of another one.
+    /// Returns a ToS byte with the field in it.
     pub fn in_tos(self, layout: Layout, tos: u8) -> u8 {
         match layout {
             Layout::Dscp6 => (self.bits(5) << 2) as u8 | tos & ECN,
@@ -72,7 +72,7 @@ impl Field {
         }
     }
 
-    /// The tag that it makes; None where there is no field.
+    /// Returns the tag with the field; None where there is no field.
     pub fn tag(self) -> Option<Tag> {
         let bits = self.bits(12);
         (bits != 0).then_some(Tag {
@@ -82,19 +82,21 @@ impl Field {
     }
 }
 
-/// What is known of the frame in hand: what a rule says, and where it came from.
+/// What is known of the current frame's field: the value set by a rule, and where the frame came
+/// from.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Said {
-    /// The field that a rule has set.
+    /// The value that a rule has set.
     pub field: Field,
-    /// Whether it came by a port of the underlay, so that it may carry a field to be taken off.
+    /// Whether it came by a port of the underlay, so that it may carry a field to be removed.
     pub from_underlay: bool,
-    /// Whether a field that it carries is not a guest's own: by the underlay, or from the host.
+    /// Whether it comes from the underlay or the host and not from a guest, so that a field in it
+    /// is to be believed.
     pub is_trusted: bool,
 }
 
 impl Said {
-    /// Of a mirror's copy, which stays as it is.
+    /// For a mirror's copy, which stays as it is.
     pub const COPY: Said = Said {
         field: Field(0),
         from_underlay: false,
@@ -102,13 +104,13 @@ impl Said {
     };
 }
 
-/// Puts a tag in front of those that a frame has.
+/// Pushes a tag in front of all tags of a frame.
 pub(crate) fn push<F: Frame>(frame: &mut F, tag: Tag) -> bool {
     vlan::set_tag(frame, None, Some(tag))
 }
 
-/// Writes the field into a frame that leaves by a port of the underlay. False where there is no
-/// room.
+/// Writes the field into a frame that leaves by a port of the underlay. Returns false where there
+/// is no room.
 fn write<F: Frame>(frame: &mut F, layout: Layout, said: Said) -> bool {
     if said.field == Field::default() && said.is_trusted {
         return true;
@@ -120,13 +122,14 @@ fn write<F: Frame>(frame: &mut F, layout: Layout, said: Said) -> bool {
         }
         Layout::Vlan => {
             let has_tag = vlan::ethernet(frame).is_ok_and(|front| front.tag.is_some());
-            // A guest's tag must not be taken for a field: one of zeros, which is none, hides it.
+            // A guest's tag must not be mistaken for a field: a tag of zeros in front, which means
+            // no field, hides it.
             let hiding = (has_tag && !said.is_trusted).then_some(Tag {
                 tpid: TPID_8021Q,
                 tci: 0,
             });
             let tag = said.field.tag().or(hiding);
-            // Where the frame has a field already, the new one takes its place.
+            // A field that the frame has already is replaced.
             let old = match said.from_underlay {
                 true => vlan::ethernet(frame).ok().and_then(|front| front.tag),
                 false => None,
@@ -136,7 +139,7 @@ fn write<F: Frame>(frame: &mut F, layout: Layout, said: Said) -> bool {
     }
 }
 
-/// Takes the field off a frame.
+/// Removes the field from a frame.
 fn strip<F: Frame>(frame: &mut F, layout: Layout) -> bool {
     match layout {
         Layout::Dscp6 | Layout::Tos8 => {
@@ -151,7 +154,7 @@ fn strip<F: Frame>(frame: &mut F, layout: Layout) -> bool {
 }
 
 impl<F: Frame> Forward<'_, F> {
-    /// What is known of a frame that came in by this port and that no rule has given a field.
+    /// Notes the source of frames that came in by this port; no rule has set their field yet.
     #[inline(never)]
     pub(crate) fn note_source(&mut self, in_port: PortNo) {
         let underlay = (self.bridge.port(in_port)).is_some_and(|port| port.underlay);
@@ -162,8 +165,8 @@ impl<F: Frame> Forward<'_, F> {
         };
     }
 
-    /// Makes a frame's field what it has to be behind a port of a bridge with this layout, a tunnel
-    /// apart; None, and counted, where that cannot be done.
+    /// Gives a frame the field that it must have behind a port (other than a tunnel) of a bridge
+    /// with this layout; None, and counted, where that is not possible.
     #[inline(never)]
     pub(crate) fn settle(&mut self, port: &PortState, layout: Layout, mut frame: F) -> Option<F> {
         let said = self.sending.fcf;
@@ -197,7 +200,7 @@ mod tests {
         HeapFrame::new(&bytes)
     }
 
-    /// The ToS byte of a frame whose header checksum is right.
+    /// Returns the ToS byte of a frame, after checking its header checksum.
     fn tos(frame: &HeapFrame) -> u8 {
         let mut header = frame.head()[14..34].to_vec();
         let sum = [header[10], header[11]];
@@ -229,7 +232,7 @@ mod tests {
         assert_eq!(field(5, true).in_tos(Layout::Vlan, 7), 7);
         assert_eq!(field(4094, true).tag().map(|tag| tag.tci), Some(0x8ffe));
         assert_eq!(Field(0).tag(), None);
-        // What has no room is not written in part.
+        // A VM id that does not fit is not written in part.
         assert_eq!(field(32, true).in_tos(Layout::Dscp6, 2), 2);
         assert_eq!(field(128, true).in_tos(Layout::Tos8, 0), 0);
     }
@@ -271,7 +274,7 @@ mod tests {
         assert_eq!(outer(&mut plain), None);
         assert!(write(&mut plain, Layout::Vlan, marked(GUEST)));
         assert_eq!(outer(&mut plain), Some(0x8009));
-        // By the underlay it goes on as it is, or with another.
+        // To the underlay it goes unchanged, or with another field.
         assert!(write(&mut plain, Layout::Vlan, UNDERLAY));
         assert_eq!(outer(&mut plain), Some(0x8009));
         let other = Said {
@@ -280,7 +283,7 @@ mod tests {
         };
         assert!(write(&mut plain, Layout::Vlan, other));
         assert_eq!(outer(&mut plain), Some(7));
-        // A guest's own tag is hidden, and comes out again.
+        // A guest's own tag is hidden, and uncovered on the way out.
         assert!(write(&mut plain, Layout::Vlan, GUEST));
         assert_eq!(outer(&mut plain), Some(0));
         assert!(strip(&mut plain, Layout::Vlan));

@@ -1,7 +1,7 @@
-//! Outputs: what a walk's host does with a frame that is to leave.
+//! Outputs: what the engine's host does with a frame that is to leave.
 //!
-//! Frames for a device collect in a batch per port, sent when it is full and at the end of every
-//! receive burst. Frames for a patch port wait for the end of the walk and then start a new one in
+//! Frames for a device collect in a batch for each port, sent when it is full and at the end of
+//! every receive burst. Frames for a patch port wait for the end of the walk and are then walked in
 //! the peer's bridge, as a burst; how often one burst may be walked again is bounded.
 
 mod bridging;
@@ -27,43 +27,43 @@ use program::host::{Context, DropReason as WalkDrop, Event, Host, Place};
 use std::collections::VecDeque;
 use std::sync::Arc;
 
-/// Patch ports that a packet may pass through.
+/// Most patch ports that a packet may pass.
 pub const MAX_PATCHES: u32 = 64;
-/// Walks that one received frame may cause behind patch ports, on average over its burst: copies
-/// flooded around a loop of bridges end here.
+/// Most walks behind patch ports that one received frame may cause, on average over its burst: this
+/// ends copies that are flooded around a loop of bridges.
 const WALKS_PER_FRAME: usize = 256;
 
-/// As how many of these one counts by which a frame that has come by a tunnel, or has a tunnel's
-/// header, gets another one: it takes about as long, and a route into its own tunnel makes each
-/// copy longer.
+/// Number of walks that adding a header counts for, to a frame that came by a tunnel or has a
+/// tunnel's header already: it takes about as long, and a route into its own tunnel makes each copy
+/// longer.
 const WALKS_OF_TUNNEL: usize = 4;
-/// And more where a bridge floods into many tunnels: so many for each of them.
+/// Further walks allowed for each tunnel, for bridges that flood into many.
 const WALKS_PER_TUNNEL: usize = 2;
 
-/// How many batches are looked at for one that a frame can join.
+/// Most batches that are searched for one that a frame can join.
 const PEERS_LOOKED_AT: usize = 8;
 
-/// One port's way out of a worker.
+/// A worker's output to one port.
 pub(crate) struct EgressPort<F: Frame> {
     pub tx: Box<dyn TxQueue<F>>,
     pub counters: Arc<PortCounters>,
     batch: Vec<F>,
-    /// So many frames of `batch`, the first ones, are so long and have nothing left to be done to
-    /// them. None of a batch that has been sent.
+    /// Of `batch`, the number of frames at its front that are finished (nothing left to do) and
+    /// whose lengths are in `lengths`. 0 for a batch that has been sent.
     finished_frames: usize,
     lengths: Lengths,
-    /// Where it is shaped.
+    /// The way to the port's shaper, where it is shaped.
     way: Option<Box<Way<F>>>,
-    /// Whether there is a device behind it, and no patch port.
+    /// Whether it is a device, and not a patch port.
     device: bool,
 }
 
-/// All ways out of a worker, by port slot.
+/// A worker's outputs, by port slot.
 pub(crate) struct Egress<F: Frame> {
     ports: Vec<Option<EgressPort<F>>>,
-    /// Slots whose batch is not empty.
+    /// Slots with a non-empty batch.
     dirty: Vec<u32>,
-    /// What is on its way to shaped ports.
+    /// Frames on their way to shaped ports.
     pub(crate) shaping: Shaping<F>,
     worker: usize,
     counters: Arc<WorkerCounters>,
@@ -80,7 +80,7 @@ impl<F: Frame> Egress<F> {
         }
     }
 
-    /// Puts a transmit queue in place.
+    /// Sets a port's transmit queue.
     pub fn set(&mut self, slot: u32, tx: Box<dyn TxQueue<F>>, counters: Arc<PortCounters>) {
         self.put(slot, tx, counters, true);
     }
@@ -107,7 +107,7 @@ impl<F: Frame> Egress<F> {
         });
     }
 
-    /// Shapes a port; one that no device has been set for is a patch port.
+    /// Shapes a port; one without a transmit queue is a patch port.
     pub fn shape(&mut self, slot: u32, way: Box<Way<F>>) {
         if !matches!(self.ports.get(slot as usize), Some(Some(_))) {
             let counters = Arc::clone(&way.counters);
@@ -123,25 +123,25 @@ impl<F: Frame> Egress<F> {
         }
     }
 
-    /// Frames that have left this worker so far, to devices or to shaped ports of others; what its
-    /// own shaped ports hold has not.
+    /// Returns the number of frames that have left this worker so far, to devices or to shaped
+    /// ports of other workers; frames held by its own shaped ports do not count.
     pub fn gone(&self) -> u64 {
         self.counters.tx_packets.get() + self.shaping.handed_over
     }
 
-    /// The worker's number.
+    /// Returns the worker's number.
     pub fn worker(&self) -> usize {
         self.worker
     }
 
-    /// Whether a device is behind a port.
+    /// Returns whether the port is a device.
     #[inline]
     pub fn has_device(&self, slot: u32) -> bool {
         let port = self.ports.get(slot as usize).and_then(Option::as_ref);
         port.is_some_and(|port| port.device)
     }
 
-    /// The way to a shaped port.
+    /// Returns the way to a shaped port.
     pub fn way(&mut self, slot: u32) -> Option<&mut Way<F>> {
         self.ports
             .get_mut(slot as usize)?
@@ -150,18 +150,18 @@ impl<F: Frame> Egress<F> {
             .as_deref_mut()
     }
 
-    /// The same, to look at.
+    /// Returns the way to a shaped port, for reading.
     pub fn way_of(&self, slot: u32) -> Option<&Way<F>> {
         self.ports.get(slot as usize)?.as_ref()?.way.as_deref()
     }
 
-    /// Takes it away.
+    /// Removes the way to a shaped port.
     pub fn take_way(&mut self, slot: u32) -> Option<Box<Way<F>>> {
         self.shaping.own(slot, false);
         self.ports.get_mut(slot as usize)?.as_mut()?.way.take()
     }
 
-    /// Takes a transmit queue back, after sending what it still holds.
+    /// Returns a transmit queue to be given back, after sending what its batch still holds.
     pub fn take(&mut self, slot: u32, cell: &Cell) -> Option<Box<dyn TxQueue<F>>> {
         self.flush_port(slot, cell);
         if let Some(mut way) = self.take_way(slot) {
@@ -171,8 +171,8 @@ impl<F: Frame> Egress<F> {
         Some(port.tx)
     }
 
-    /// After a failure: throws away what waits, as nobody knows what state it is in, and says how
-    /// many frames that were.
+    /// Drops all batches after a failure, because their state is unknown, and returns the number of
+    /// frames.
     pub fn discard(&mut self) -> usize {
         self.dirty.clear();
         let ports = self.ports.iter_mut().flatten();
@@ -184,7 +184,7 @@ impl<F: Frame> Egress<F> {
         lost.sum::<usize>() + self.shaping.discard()
     }
 
-    /// Takes all transmit queues.
+    /// Removes and returns all transmit queues.
     pub fn take_all(&mut self) -> Vec<Box<dyn TxQueue<F>>> {
         self.ports.drain(..).flatten().map(|port| port.tx).collect()
     }
@@ -218,8 +218,8 @@ impl<F: Frame> Egress<F> {
         }
     }
 
-    /// All of `frames`, which gets the batch's empty vector where it can; `lengths` are theirs,
-    /// where nothing is left to be done to them.
+    /// Sends all of `frames`, which gets the batch's empty vector where possible; `lengths` are
+    /// theirs, given where they are finished.
     #[inline(always)]
     pub fn push_burst(
         &mut self,
@@ -248,8 +248,8 @@ impl<F: Frame> Egress<F> {
         if frames == 0 {
             return;
         }
-        // Frames only come to a batch until all of it is sent: where these are as many, no others
-        // have joined them.
+        // Frames are only appended until all are sent: if the counts are equal, no unfinished ones
+        // have joined.
         let outcome = if std::mem::take(&mut port.finished_frames) == port.batch.len() {
             port.tx.send_finished(&mut port.batch, port.lengths)
         } else {
@@ -286,29 +286,28 @@ impl<F: Frame> Egress<F> {
     }
 }
 
-/// By which way frames come in again.
+/// How frames come in again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Again {
     /// By a patch port.
     Patch,
-    /// With a tunnel's header, by the local port of the underlay's bridge. That port's device has
-    /// received nothing.
+    /// With a tunnel's header, by the local port of the underlay's bridge, without its device.
     Outer,
-    /// By a tunnel, without its header.
+    /// Decapsulated, by a tunnel.
     Inner,
 }
 
 /// Frames that come in again together.
 pub(crate) struct Batch<F> {
-    /// Slot of the port that they come in by, of frames that come by tunnels of their bridge.
+    /// Slot of the port that they come in by; for decapsulated frames, slot of the tunnels' bridge.
     pub slot: u32,
-    /// How many patch ports and tunnels they have passed.
+    /// Number of patch ports and tunnels that they have passed.
     pub depth: u32,
     pub again: Again,
     /// Mirrors that have had them.
     pub mirrored: u32,
     pub frames: Vec<F>,
-    /// What tunnels' headers said, where they come by a tunnel.
+    /// Tunnel metadata of decapsulated frames.
     pub arrivals: Vec<Arrival>,
 }
 
@@ -316,11 +315,11 @@ pub(crate) struct Batch<F> {
 pub(crate) struct Patches<F> {
     waiting: VecDeque<Batch<F>>,
     spare: Vec<(Vec<F>, Vec<Arrival>)>,
-    /// Frames that may still be walked again in this burst.
+    /// Number of frames that may still be walked again in this burst.
     budget: usize,
-    /// For each frame of it.
+    /// Share of the budget for each frame of the burst.
     per_frame: usize,
-    /// What one more tunnel's header counts for the frames in hand.
+    /// Cost of another tunnel header for the current frames.
     tunnel_counts: usize,
 }
 
@@ -335,13 +334,13 @@ impl<F: Frame> Patches<F> {
         }
     }
 
-    /// How many tunnels there are in this turn, into which each frame may be flooded.
+    /// Sets how many tunnels there are in this turn; each frame may be flooded into all of them.
     #[inline(always)]
     pub fn set_tunnels(&mut self, count: usize) {
         self.per_frame = WALKS_PER_FRAME + WALKS_PER_TUNNEL * count;
     }
 
-    /// The frames that follow have come in so.
+    /// Says how the following frames have come in.
     pub fn came(&mut self, again: Again) {
         self.tunnel_counts = match again {
             Again::Patch => 1,
@@ -349,19 +348,19 @@ impl<F: Frame> Patches<F> {
         };
     }
 
-    /// A new burst of `frames` begins.
+    /// Begins a new burst of `frames`.
     #[inline(always)]
     pub fn begin(&mut self, frames: usize) {
         self.budget = frames * self.per_frame;
         self.tunnel_counts = 1;
     }
 
-    /// So many frames join it.
+    /// Adds frames to the burst.
     pub fn join(&mut self, frames: usize) {
         self.budget = self.budget.saturating_add(frames * self.per_frame);
     }
 
-    /// The batch that a frame is to join.
+    /// Returns the batch that a frame is to join.
     fn batch(
         &mut self,
         peer: u32,
@@ -370,14 +369,14 @@ impl<F: Frame> Patches<F> {
         mirrored: u32,
         count: usize,
     ) -> Result<&mut Batch<F>, DropReason> {
-        // Copies that received frames themselves make are as many as rules and ports allow.
+        // Copies made directly of received frames are free: rules and ports bound their number.
         let charged = if depth > 1 { count } else { 0 };
         if depth > MAX_PATCHES || self.budget < charged {
             return Err(DropReason::TooManyPatches);
         }
         self.budget -= charged;
-        // Frames flooded to a few peers in turn still make bursts. The latest batch of a peer is
-        // the one to add to, so its frames stay in order.
+        // Frames flooded to several peers in turn still make bursts. A peer's latest batch is the
+        // one to add to, so its frames stay in order.
         let latest = self.waiting.len().saturating_sub(PEERS_LOOKED_AT)..self.waiting.len();
         let place = latest.rev().find(|at| {
             let batch = &self.waiting[*at];
@@ -401,8 +400,8 @@ impl<F: Frame> Patches<F> {
         Ok(&mut self.waiting[place])
     }
 
-    /// A frame that has passed so many patch ports goes through one more, to the peer of that one,
-    /// which counts it.
+    /// Sends a frame that has passed `depth` patch ports through one more; `counters` are that
+    /// port's.
     pub fn send(
         &mut self,
         counters: &crate::counters::PortCell,
@@ -423,7 +422,8 @@ impl<F: Frame> Patches<F> {
         }
     }
 
-    /// Frames with a tunnel's header go on at an underlay's local port, or are dropped.
+    /// Passes on frames with a tunnel's header, which go on at an underlay's local port or are
+    /// dropped.
     pub fn push_outer(
         &mut self,
         slot: u32,
@@ -437,7 +437,7 @@ impl<F: Frame> Patches<F> {
         Ok(())
     }
 
-    /// A frame without its tunnel's header comes in at the bridge of this slot, by the tunnel port
+    /// Passes on a decapsulated frame, which comes in at the bridge of this slot by the tunnel port
     /// that `arrival` names.
     pub fn push_inner(
         &mut self,
@@ -457,20 +457,20 @@ impl<F: Frame> Patches<F> {
         self.waiting.pop_front()
     }
 
-    /// Gives empty vectors back.
+    /// Takes back empty vectors for reuse.
     pub fn recycle(&mut self, frames: Vec<F>, arrivals: Vec<Arrival>) {
         if self.spare.len() < 64 {
             self.spare.push((frames, arrivals));
         }
     }
 
-    /// Forgets everything and says how many frames that were.
+    /// Drops everything and returns the number of frames.
     pub fn clear(&mut self) -> usize {
         self.waiting.drain(..).map(|batch| batch.frames.len()).sum()
     }
 }
 
-/// The host of a worker's walks: one bridge, one ingress port, one burst.
+/// The engine's host on a worker: for one bridge, one ingress port, one burst.
 pub(crate) struct Forward<'a, F: Frame> {
     pub snapshot: &'a Snapshot,
     pub bridge: &'a BridgeState,
@@ -482,16 +482,16 @@ pub(crate) struct Forward<'a, F: Frame> {
     pub requests: &'a RequestRing,
     /// The clock in seconds, for learning.
     pub second: u32,
-    /// The queue that the frame in hand names.
+    /// The queue that the current frame names.
     pub queue: Option<u32>,
     pub clock: &'a Clock,
     /// The clock in nanoseconds, read at the burst's first meter; 0 before.
     pub now_ns: u64,
-    /// Patch ports passed so far.
+    /// Number of patch ports passed so far.
     pub depth: u32,
-    /// Whether the burst's frames came with nothing left to be done to them.
+    /// Whether the burst's frames were received finished (nothing left to do).
     pub finished: bool,
-    /// Whether the rules that the packet in hand asks for have been made already.
+    /// Whether the rules that the current packet asks for have been made already.
     pub taught: bool,
     pub sending: &'a mut Sending<F>,
     pub asked: &'a Asked,
@@ -533,7 +533,7 @@ impl<'a, F: Frame> Forward<'a, F> {
             self.mirror(mirrored, port, port.mirror_out, &mut frame);
         }
         if let Some(device) = port.terminates.as_deref() {
-            // What comes by tunnels does not leave by the port, so nothing polices or shapes it.
+            // Decapsulated frames do not leave by the port, so nothing polices or shapes them.
             match self.take_tunnelled(port, device, *mirrored, frame) {
                 Some(left) => frame = left,
                 None => return,
@@ -542,7 +542,7 @@ impl<'a, F: Frame> Forward<'a, F> {
         self.emit_past_tunnels(port, *mirrored, frame);
     }
 
-    /// Sends a frame that is no tunnel's, after copies to mirrors.
+    /// Sends a frame that is not for a tunnel, after copies to mirrors.
     #[inline(always)]
     pub fn emit_past_tunnels(&mut self, port: &PortState, mirrored: u32, frame: F) {
         if let Some(policer) = &port.policing.egress {
@@ -571,7 +571,7 @@ impl<'a, F: Frame> Forward<'a, F> {
         }
     }
 
-    /// A frame that names a queue gets the queue's DSCP.
+    /// Writes the queue's DSCP into a frame that names a queue.
     #[cold]
     fn mark(&self, port: &PortState, frame: &mut F) {
         let marks = &port.marks;
@@ -588,8 +588,8 @@ impl<'a, F: Frame> Forward<'a, F> {
         self.patches.send(counters, peer, depth, frame, cell);
     }
 
-    /// Copies a frame, which is on the wire of `port`, to those of `mirrors` that select its VLAN
-    /// and have not had it.
+    /// Copies a frame, in the form it has on the wire of `port`, to those of `mirrors` that select
+    /// its VLAN and have not had it.
     pub fn mirror(&mut self, mirrored: &mut u32, port: &PortState, mirrors: u32, frame: &mut F) {
         let Ok(front) = vlan::ethernet(frame) else {
             return;
@@ -636,7 +636,7 @@ impl<'a, F: Frame> Forward<'a, F> {
         }
     }
 
-    /// A mirror's copy, which names no queue.
+    /// Sends a mirror's copy, which names no queue.
     fn copy_to(
         &mut self,
         mirrored: &mut u32,
@@ -658,15 +658,15 @@ impl<'a, F: Frame> Forward<'a, F> {
             cut(&mut copy, snaplen as usize);
         }
         let queue = self.queue.take();
-        // It is as it is on the wire.
+        // The copy keeps the field that the frame has on the wire.
         let fcf = std::mem::replace(&mut self.sending.fcf, fcf::Said::COPY);
         self.emit(mirrored, port, copy);
         self.sending.fcf = fcf;
         self.queue = queue;
     }
 
-    /// Sends a frame of a VLAN, which carries the tag `present`, out of a port, tagged as the port
-    /// wants it.
+    /// Sends a frame of a VLAN, which carries the tag `present`, out of a port, tagged as the
+    /// port's configuration demands.
     #[inline]
     fn emit_in_vlan(
         &mut self,
@@ -684,8 +684,8 @@ impl<'a, F: Frame> Forward<'a, F> {
         }
     }
 
-    /// Sends a frame by `send` to each of the bridge's ports that `choose` wants: copies, and the
-    /// frame itself to the last. False when there is none.
+    /// Calls `send` for each of the bridge's ports that `choose` selects: with copies, and with the
+    /// frame itself for the last. Returns false when there is none.
     fn send_to_each(
         &mut self,
         frame: F,
@@ -710,7 +710,8 @@ impl<'a, F: Frame> Forward<'a, F> {
     }
 }
 
-/// Shortens a frame, which is then whole: what was still to be done to it cannot be done any more.
+/// Truncates a frame. Pending segmentation or checksums are dropped, since they cannot be done any
+/// more.
 fn cut<F: Frame>(frame: &mut F, len: usize) {
     if len < frame.len() {
         frame.truncate(len);
@@ -777,7 +778,8 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
                 return self.send_run_by_tunnel(port, mirrored, frames);
             }
             Some(port) => {
-                // Frames of a run name no queue and no tunnel, whatever one before them did.
+                // Frames of a run have no queue and no tunnel metadata; forget those of an earlier
+                // frame.
                 self.queue = None;
                 self.forget_tunnel(in_port);
                 return frames.for_each(|frame| self.emit(&mut { mirrored }, port, frame));
@@ -929,8 +931,8 @@ impl<F: Frame> Forward<'_, F> {
         {
             return self.cell.drop(DropReason::NoPacketIn, 1);
         }
-        // All of it, whatever the action says: nothing is kept that the controller could name
-        // instead (1.3.5 section 6.1.2).
+        // All of it, whatever the action says, because no packet is buffered here for the
+        // controller to refer to (1.3.5 section 6.1.2).
         let len = frame.len();
         let more = rest.as_ref().map_or(0, |rest| weight(rest));
         if !self.packet_ins.has_room(len + to.userdata.len() + more) {
@@ -963,8 +965,8 @@ impl<F: Frame> Forward<'_, F> {
     }
 }
 
-/// A frame's first bytes as they would be on a wire: a controller that sends them back must not
-/// send an unfinished checksum.
+/// Returns a frame's first bytes as they would be on a wire, with checksums finished: a controller
+/// that sends them back must not send an unfinished checksum.
 fn finished_bytes<F: Frame>(frame: &F, len: usize) -> Vec<u8> {
     let finished = frame
         .offload()
@@ -988,7 +990,7 @@ mod tests {
     use packet::io::TxOutcome;
     use std::sync::Mutex;
 
-    /// How many frames were sent at a time, and whether they were told as finished.
+    /// For each send, the number of frames, and whether they were sent as finished.
     type Sent = Arc<Mutex<Vec<(usize, bool)>>>;
 
     fn lengths_of(frames: &[HeapFrame]) -> Lengths {
@@ -1017,8 +1019,8 @@ mod tests {
         }
     }
 
-    /// Lengths are told of just the burst whose they are: not once others have joined it, and not
-    /// of those that come after it.
+    /// Lengths are passed only with the burst they belong to: not once others have joined it, nor
+    /// with later ones.
     #[test]
     fn lengths_are_told_of_the_same_frames_only() {
         let sent = Sent::default();

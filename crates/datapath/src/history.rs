@@ -1,10 +1,10 @@
-//! How much work a queue was lately: cycles in each of the last intervals.
+//! A queue's recent work: cycles in each of the last intervals.
 
 use std::collections::VecDeque;
 
-/// Seconds of an interval, as Open vSwitch's `PMD_INTERVAL_LEN`.
+/// Seconds in an interval, as Open vSwitch's `PMD_INTERVAL_LEN`.
 pub(crate) const INTERVAL_SECONDS: u64 = 5;
-/// Intervals that are kept: a minute.
+/// Intervals that are kept: one minute.
 const INTERVALS: usize = 12;
 
 /// A counter's growth over the last minute.
@@ -15,7 +15,7 @@ pub(crate) struct History {
 }
 
 impl History {
-    /// An interval has ended with the counter at `now`.
+    /// Ends an interval, with the counter at `now`.
     pub fn note(&mut self, now: u64) {
         if self.growth.len() == INTERVALS {
             self.growth.pop_front();
@@ -24,7 +24,7 @@ impl History {
         self.last = now;
     }
 
-    /// Growth over the last minute, with what has come since the last interval ended.
+    /// Returns the growth over the last minute, including that since the last interval ended.
     pub fn recent(&self, now: u64) -> u64 {
         self.growth.iter().sum::<u64>() + now.saturating_sub(self.last)
     }

@@ -1,7 +1,7 @@
-//! What packets want of control: rules that they ask for (`learn`), and word of connections that
-//! have ended (`fin_timeout`), and what tunnels want of it: Ethernet addresses of next hops.
+//! Workers' requests to control: rules that packets ask for (`learn`), ends of connections
+//! (`fin_timeout`), and MAC addresses of tunnels' next hops.
 //!
-//! Like packet-ins: each worker has a bounded ring, and the same descriptor wakes the control
+//! As for packet-ins, each worker has a bounded ring, and the same descriptor wakes the control
 //! thread. Answers go back through the worker's mailbox ([`crate::Datapath::answer`]).
 
 use crate::clock::cycles;
@@ -12,32 +12,33 @@ use program::actions::learn::{Ended, Request};
 use std::net::IpAddr;
 use std::sync::Arc;
 
-/// Requests that wait at most, for each worker.
+/// Most waiting requests of each worker.
 pub const REQUESTS_MAX: usize = 1024;
-/// Answers that wait at most: a worker asks for fewer rules at a time.
+/// Most waiting answers: more than the rules that a worker asks for at a time.
 pub(crate) const ANSWERS: usize = 4 * program::exec::ASKED_MAX;
 
-/// What a worker asks for.
+/// What a worker requests.
 #[derive(Debug)]
 pub enum RequestKind {
     /// A rule.
     Rule(Request),
-    /// A rule's timeouts are to be shortened.
+    /// To shorten a rule's timeouts.
     ConnectionEnded(Ended),
-    /// The Ethernet address of a tunnel's next hop, which is to be asked for in this bridge.
+    /// To ask for the MAC address of a tunnel's next hop, in this bridge.
     AskNeighbour {
-        /// Whose.
+        /// The next hop's address.
         address: IpAddr,
-        /// Who asks: an address of the bridge's local port.
+        /// Source of the ARP request or neighbour solicitation: an address of the bridge's local
+        /// port.
         source: IpAddr,
     },
-    /// A neighbour in this bridge, an underlay, has said its Ethernet address.
+    /// A neighbour in this bridge, an underlay, has announced its MAC address.
     NeighbourSeen {
-        /// Whose.
+        /// The neighbour's address.
         address: IpAddr,
-        /// What it is.
+        /// The MAC address.
         mac: [u8; 6],
-        /// Whether it has been asked for.
+        /// Whether it is the answer to a request.
         asked: bool,
     },
 }
@@ -49,11 +50,11 @@ pub struct WorkerRequest {
     pub bridge: BridgeId,
     /// The worker that asks, for [`crate::Datapath::answer`].
     pub worker: usize,
-    /// What for.
+    /// The request.
     pub kind: RequestKind,
 }
 
-/// One worker's ring.
+/// One worker's ring of requests.
 pub(crate) struct RequestRing {
     ring: ArrayQueue<WorkerRequest>,
     teller: Arc<Teller>,
@@ -67,10 +68,10 @@ impl RequestRing {
         }
     }
 
-    /// False when the ring is full.
+    /// Queues a request; returns false when the ring is full.
     pub fn push(&self, request: WorkerRequest) -> bool {
         let done = self.ring.push(request).is_ok();
-        // Also when it is full: control has something to do.
+        // Wake control even when the ring is full, because it has work then.
         self.teller.tell(cycles());
         done
     }

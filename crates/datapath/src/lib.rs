@@ -1,18 +1,18 @@
 //! Workers, bursts, MAC learning, mirrors and counters around a program.
 //!
 //! A [`Datapath`] belongs to the one control thread. It starts workers, hands them the queues of
-//! ports, and draws the picture of bridges and ports that they read once per turn without a lock. A
-//! worker does everything that happens to a frame, from its receive burst to the transmit batches
+//! ports, and publishes a snapshot of bridges and ports that they read once a turn without a lock.
+//! A worker does everything that happens to a frame, from its receive burst to the transmit batches
 //! of the ports that it leaves by.
 //!
 //! * `worker`: a worker's loop, its accounting, and how it rests when there is nothing to do.
-//! * `forward`: outputs to devices, patch ports, mirrors and controllers: the host of the walk.
+//! * `forward`: outputs to devices, patch ports, mirrors and controllers: the engine's host.
 //! * `shape`: ports whose frames wait for their queues' rates.
-//! * `steering`: flows that another worker processes than the one that receives them.
+//! * `steering`: flows that are processed by another worker than the one that receives them.
 //! * [`fcf`]: VM id and priority bit in frames of the underlay.
 //! * `normal`, [`mac_table`], [`vlan`], [`mirror`]: the learning switch.
 //! * `snapshot`: what workers know of ports and bridges. [`Datapath`]: how that changes.
-//! * [`counters`], [`packet_in`], [`learn_requests`], [`clock`]: what comes back.
+//! * [`counters`], [`packet_in`], [`learn_requests`], [`clock`]: what workers report to control.
 
 mod assign;
 pub mod clock;

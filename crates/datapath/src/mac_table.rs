@@ -1,17 +1,17 @@
-//! The learning table of one bridge: which port an address was last seen on, in each VLAN.
+//! The learning table of one bridge: the port on which an address was last seen, for each VLAN.
 //!
-//! Workers look up without a lock: the table is an array of buckets of one cache line each, made of
-//! atomics, and a version number around every structural change (a sequence lock) tells a reader
-//! that it must look again. An address that finds its bucket full lies in the next one with room,
-//! and each bucket counts those that have passed it so, which says where a search ends. An entry
-//! keeps its place while it lives. Learning a new address, moving one, and refreshing one (at most
-//! once a second) take a short lock; a burst looks up and refreshes all of its addresses at once
-//! (`run`).
+//! Workers look up without a lock. The table is an array of buckets of one cache line each, made of
+//! atomics, and a version number around every structural change (a sequence lock) tells a reader to
+//! retry. An address whose bucket is full goes to the next one with room, and each bucket counts
+//! the addresses that have passed it this way, which tells where a search ends. An entry does not
+//! move while it lives. Learning a new address, moving one to another port, and refreshing one (at
+//! most once a second) take a short lock; a burst looks up and refreshes all of its addresses
+//! together (`run`).
 //!
-//! Rules are those of Open vSwitch's `mac-learning.c`: multicast sources are not learned; a full
-//! table evicts the address that has been silent longest on the port that has most; static entries
-//! neither age nor move nor go. Open vSwitch's lock after a gratuitous ARP guards members of
-//! bonds against their own reflection; there are no bonds here, so nothing needs it.
+//! The rules are those of Open vSwitch's `mac-learning.c`: multicast sources are not learned; a
+//! full table evicts the address that has been silent longest on the port that has most; static
+//! entries neither age nor move nor are evicted. Open vSwitch's lock after a gratuitous ARP guards
+//! members of bonds against their own reflection; there are no bonds here, so it is not needed.
 
 mod large;
 mod run;
@@ -27,22 +27,22 @@ use std::sync::{Mutex, MutexGuard};
 /// An Ethernet address.
 pub type Mac = [u8; 6];
 
-/// Fewest entries a table can be told to hold.
+/// Smallest size of a table, in entries.
 pub const SIZE_MIN: usize = 10;
-/// Entries a table holds unless told otherwise.
+/// Default size of a table, in entries.
 pub const SIZE_DEFAULT: usize = 8192;
-/// Most entries a table can be told to hold.
+/// Largest size of a table, in entries.
 pub const SIZE_MAX: usize = 1 << 20;
 
 const NONE: u32 = u32::MAX;
-/// How often a reader looks again before it takes the lock.
+/// How often a reader retries before it takes the lock.
 const RETRIES: usize = 8;
 /// Entries removed under one lock.
 const AT_A_TIME: usize = 64;
 /// A bit that every key has, so that no key is zero.
 const VALID: u64 = 1 << 60;
 
-/// The key of an address, its first byte the lowest, in a VLAN.
+/// Returns the key of an address (its first byte is the lowest) in a VLAN.
 #[inline(always)]
 fn key_of_word(mac: u64, vlan: u16) -> u64 {
     mac & 0xffff_ffff_ffff | u64::from(vlan & 0xfff) << 48 | VALID
@@ -84,7 +84,7 @@ impl Seen {
 
 /// Entries of a bucket.
 const WAYS: usize = 3;
-/// Places of a bucket, so that a place's bucket is found by a shift; the last is never used.
+/// Entries of a bucket in the numbering of entries, a power of two; the last one does not exist.
 const PLACES: usize = 4;
 
 /// One address, or none where the key is zero.
@@ -93,11 +93,11 @@ struct Entry {
     seen: AtomicU64,
 }
 
-/// Entries of addresses with the same hash, or of neighbours that were full.
+/// Entries of addresses with the same hash, or that found earlier buckets full.
 #[repr(C, align(64))]
 struct Bucket {
     entries: [Entry; WAYS],
-    /// How many addresses lie further on that a search comes to by this bucket.
+    /// Number of addresses whose search starts here or earlier and ends further on.
     passed: AtomicU32,
 }
 
@@ -115,8 +115,8 @@ impl Bucket {
         }
     }
 
-    /// The entry of a key. Without branches up to the last: which of the entries it is cannot be
-    /// predicted.
+    /// Returns the entry of a key. Avoids branches up to the last, because which entry it is cannot
+    /// be predicted.
     #[inline(always)]
     fn way_of(&self, key: u64) -> Option<usize> {
         let is = |way: usize| self.entries[way].key.load(Ordering::Relaxed) == key;
@@ -125,7 +125,7 @@ impl Bucket {
     }
 }
 
-/// An entry's neighbours in its port's list, oldest first.
+/// An entry's neighbours in its port's list, which is ordered oldest first.
 #[derive(Clone, Copy)]
 struct Link {
     older: u32,
@@ -138,13 +138,13 @@ struct PortList {
     count: u32,
 }
 
-// What is behind the lock is on cache lines of its own: readers of the table do not wait for who
-// has it.
+// The state behind the lock, on cache lines of its own, so that holders of the lock do not slow
+// readers of the table.
 #[repr(align(64))]
 struct Inner {
-    /// By place.
+    /// By entry number.
     links: Vec<Link>,
-    /// Addresses that were learned, by port; static ones are in no list.
+    /// Lists of learned addresses, by port; static ones are in no list.
     ports: HashMap<u32, PortList>,
     /// (count, port), to find the port with most.
     usage: BTreeSet<(u32, u32)>,
@@ -152,12 +152,12 @@ struct Inner {
     fixed: usize,
 }
 
-/// Counts since the table was made or cleared, as `fdb/stats-show` prints them.
+/// Counts since the table was created or they were cleared, as `fdb/stats-show` prints them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct MacStats {
-    /// Entries now, static ones among them.
+    /// Entries now, including static ones.
     pub current: usize,
-    /// Entries at most.
+    /// Most entries.
     pub maximum: usize,
     /// Static entries now.
     pub fixed: usize,
@@ -165,11 +165,11 @@ pub struct MacStats {
     pub learned: u64,
     /// Addresses that aged out.
     pub expired: u64,
-    /// Addresses thrown out to make room.
+    /// Addresses evicted to make room.
     pub evicted: u64,
-    /// Times that an address moved to another port.
+    /// Number of times that an address moved to another port.
     pub moved: u64,
-    /// Addresses that could not be learned, as the table was full of static ones.
+    /// Addresses that could not be learned, because the table was full of static ones.
     pub refused: u64,
 }
 
@@ -198,9 +198,9 @@ struct Counts {
 /// A bounded table of learned addresses.
 pub struct MacTable {
     seed: u64,
-    /// A power of two of them, with half as many places again as there may be entries, or more.
+    /// A power of two of them, with at least half as many places again as entries.
     buckets: Box<[Bucket]>,
-    /// Entries at most.
+    /// Most entries.
     size: usize,
     /// Odd while buckets change.
     version: AtomicU64,
@@ -209,7 +209,7 @@ pub struct MacTable {
 }
 
 impl MacTable {
-    /// An empty table of `size` entries, within [`SIZE_MIN`] and [`SIZE_MAX`].
+    /// Creates an empty table of `size` entries, within [`SIZE_MIN`] and [`SIZE_MAX`].
     pub fn new(size: usize) -> MacTable {
         let size = size.clamp(SIZE_MIN, SIZE_MAX);
         let buckets = size.div_ceil(2).next_power_of_two();
@@ -239,8 +239,8 @@ impl MacTable {
             .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// The bucket at which a key's search begins. The seed is secret, so nobody outside can choose
-    /// addresses that share one.
+    /// Returns the bucket at which a key's search begins. The hash's seed is secret, so nobody
+    /// outside can choose addresses that collide.
     #[inline(always)]
     fn home(&self, key: u64) -> usize {
         let mixed = u128::from(key ^ self.seed) * u128::from(self.seed ^ 0x9e37_79b9_7f4a_7c15);
@@ -248,23 +248,23 @@ impl MacTable {
         hash as usize & (self.buckets.len() - 1)
     }
 
-    /// The bucket that is searched after another.
+    /// Returns the bucket that is searched after another.
     #[inline(always)]
     fn after(&self, bucket: usize) -> usize {
         (bucket + 1) & (self.buckets.len() - 1)
     }
 
-    /// The place of a key.
+    /// Returns a key's entry number.
     #[inline(always)]
     fn search(&self, key: u64) -> Option<u32> {
         self.search_from(self.home(key), key)
     }
 
-    /// The place of a key whose search begins at this bucket.
+    /// Returns the entry number of a key whose search begins at this bucket.
     #[inline(always)]
     fn search_from(&self, home: usize, key: u64) -> Option<u32> {
         let mut at = home & (self.buckets.len() - 1);
-        // Buckets that change under a reader may lead it astray, but no further than this.
+        // Bounded, because concurrent changes may mislead a reader.
         for _ in 0..self.buckets.len() {
             let bucket = &self.buckets[at];
             if let Some(way) = bucket.way_of(key) {
@@ -278,7 +278,7 @@ impl MacTable {
         None
     }
 
-    /// What lies at a place that a search has found.
+    /// Returns the entry that a search has found.
     #[inline(always)]
     fn entry(&self, at: u32) -> &Entry {
         &self.buckets[at as usize / PLACES].entries[at as usize % PLACES]
@@ -303,13 +303,13 @@ impl MacTable {
         self.search(key).map(seen)
     }
 
-    /// The port that an address was last seen on.
+    /// Returns the port on which an address was last seen.
     #[inline]
     pub fn lookup(&self, mac: Mac, vlan: u16) -> Option<u32> {
         self.find(key_of(mac, vlan)).map(|seen| seen.port)
     }
 
-    /// Notes that `mac` was seen on `port` (a slot below 2^31) in second `second`.
+    /// Records that `mac` was seen on `port` (a slot below 2^31) in second `second`.
     #[inline]
     pub fn learn(&self, mac: Mac, vlan: u16, port: u32, second: u32) {
         if mac[0] & 1 == 1 {
@@ -344,7 +344,7 @@ impl MacTable {
                 fixed: false,
                 second,
             };
-            // With all that was changed before, for a reader that goes by the version.
+            // Release publishes all earlier changes to readers that check the version.
             self.entry(at).seen.store(seen.pack(), Ordering::Release);
             inner.link(port, at);
         } else if self.insert(
@@ -362,16 +362,16 @@ impl MacTable {
         }
     }
 
-    /// Notes that a learned address was seen again where it was. The caller holds the lock.
+    /// Records that a learned address was seen again on its port. The caller holds the lock.
     fn refresh(&self, inner: &mut Inner, at: u32, seen: Seen, second: u32) {
         let second = second.max(seen.second);
         let seen = Seen { second, ..seen };
-        // As in `learn_in`.
+        // Release, as in `learn_in`.
         self.entry(at).seen.store(seen.pack(), Ordering::Release);
         inner.renew(seen.port, at);
     }
 
-    /// Adds an entry for a key that has none; false when there is no room.
+    /// Adds an entry for a key that has none; returns false when there is no room.
     fn insert(&self, inner: &mut Inner, key: u64, seen: Seen) -> bool {
         if inner.count >= self.size {
             let Some(victim) = inner
@@ -386,7 +386,7 @@ impl MacTable {
         }
         let home = self.home(key);
         let mut to = home;
-        // There are more places than entries.
+        // Ends, because there are more places than entries.
         let way = loop {
             match self.buckets[to].way_of(0) {
                 Some(way) => break way,
@@ -397,7 +397,8 @@ impl MacTable {
         self.change(|| {
             self.pass(home, to, |passed| passed + 1);
             let entry = self.entry(at);
-            // The key last: what is read between two looks at it (`known`) is this address's own.
+            // The key is stored last: a value read between two reads of the key (`known`) belongs
+            // to this address.
             entry.seen.store(seen.pack(), Ordering::Release);
             entry.key.store(key, Ordering::Release);
         });
@@ -410,7 +411,7 @@ impl MacTable {
         true
     }
 
-    /// Changes the counts of the buckets that a search passes on its way.
+    /// Changes the counts of the buckets that a search passes.
     fn pass(&self, home: usize, to: usize, change: impl Fn(u32) -> u32) {
         let mut at = home;
         while at != to {
@@ -420,7 +421,7 @@ impl MacTable {
         }
     }
 
-    /// Takes an entry out. The caller holds the lock.
+    /// Removes an entry. The caller holds the lock.
     fn remove(&self, inner: &mut Inner, at: u32) {
         let entry = self.entry(at);
         let key = entry.key.load(Ordering::Relaxed);
@@ -438,7 +439,7 @@ impl MacTable {
         inner.count -= 1;
     }
 
-    /// Runs a structural change, so that readers notice. The caller holds the lock.
+    /// Makes a structural change in a way that readers notice. The caller holds the lock.
     fn change(&self, change: impl FnOnce()) {
         let version = self.version.load(Ordering::Relaxed);
         self.version.store(version + 1, Ordering::Relaxed);
@@ -466,8 +467,8 @@ impl MacTable {
         gone
     }
 
-    /// As many of one port's as are removed under one lock, so that workers do not wait long for
-    /// it.
+    /// Removes some of one port's expired addresses: no more than one lock's worth, so that workers
+    /// do not wait long for it.
     fn expire_some(&self, port: u32, second: u32, aging: u32) -> usize {
         let mut inner = self.lock();
         for removed in 0..AT_A_TIME {
@@ -483,7 +484,7 @@ impl MacTable {
         AT_A_TIME
     }
 
-    /// Removes all learned addresses, of one port or of all; static ones stay unless `fixed`.
+    /// Removes all learned addresses, of one port or of all; static ones too if `fixed`.
     pub fn flush(&self, port: Option<u32>, fixed: bool) {
         for (chunk, buckets) in self.buckets.chunks(AT_A_TIME / WAYS).enumerate() {
             let mut inner = self.lock();
@@ -500,8 +501,8 @@ impl MacTable {
         }
     }
 
-    /// Adds a static entry in place of whatever was known. False when the table is full of static
-    /// entries.
+    /// Adds a static entry, replacing any other for the address. Returns false when the table is
+    /// full of static entries.
     pub fn add_static(&self, mac: Mac, vlan: u16, port: u32) -> bool {
         let mut inner = self.lock();
         let key = key_of(mac, vlan);
@@ -519,7 +520,7 @@ impl MacTable {
         )
     }
 
-    /// Removes one entry, static or learned; false when there is none.
+    /// Removes one entry, static or learned; returns false when there is none.
     pub fn delete(&self, mac: Mac, vlan: u16) -> bool {
         let mut inner = self.lock();
         let Some(at) = self.search(key_of(mac, vlan)) else {
@@ -529,8 +530,8 @@ impl MacTable {
         true
     }
 
-    /// All entries, the longest silent first, static ones before them. Takes no lock: what changes
-    /// meanwhile is there or not.
+    /// Returns all entries, the longest silent first, static ones before them. Takes no lock, so
+    /// concurrent changes may or may not be included.
     pub fn entries(&self, second: u32) -> Vec<MacEntry> {
         let mut all: Vec<MacEntry> = self
             .known()
@@ -552,7 +553,8 @@ impl MacTable {
         all
     }
 
-    /// Every entry, read without a lock: a place that changed hands while it was read is left out.
+    /// Iterates over all entries without a lock: an entry that is reused while it is read is left
+    /// out.
     fn known(&self) -> impl Iterator<Item = (u64, Seen)> {
         let entries = self.buckets.iter().flat_map(|bucket| &bucket.entries);
         entries.filter_map(|entry| {
@@ -562,7 +564,7 @@ impl MacTable {
         })
     }
 
-    /// Counts.
+    /// Returns the counts.
     pub fn stats(&self) -> MacStats {
         let (current, fixed) = {
             let inner = self.lock();
@@ -595,8 +597,8 @@ impl MacTable {
         }
     }
 
-    /// A table of another size with the same counts and as many of the entries as fit, the latest
-    /// first.
+    /// Returns a table of another size with the same counts and as many of the entries as fit, the
+    /// latest first.
     pub fn resized(&self, size: usize) -> MacTable {
         let new = MacTable::new(size);
         for (from, to) in [
@@ -609,8 +611,8 @@ impl MacTable {
             to.store(from.load(Ordering::Relaxed), Ordering::Relaxed);
         }
         let mut all: Vec<(u64, Seen)> = self.known().collect();
-        // Static ones first, so that they stay; then from the longest silent to the latest, so that
-        // lists are in order.
+        // Static entries first, so that they stay; then from the longest silent to the latest, so
+        // that lists are in order.
         all.sort_by_key(|(_, seen)| (!seen.fixed, seen.second));
         let room = new.size;
         let fixed = all.iter().filter(|(_, seen)| seen.fixed).count().min(room);
@@ -632,7 +634,7 @@ impl MacTable {
 }
 
 impl Inner {
-    /// Puts an entry at the young end of its port's list.
+    /// Appends an entry to its port's list, as the newest.
     fn link(&mut self, port: u32, at: u32) {
         let list = self.ports.entry(port).or_insert(PortList {
             oldest: NONE,
@@ -653,14 +655,14 @@ impl Inner {
         self.usage.insert((list.count, port));
     }
 
-    /// Puts an entry at the young end of the list that it is in.
+    /// Moves an entry to the newest end of its list.
     fn renew(&mut self, port: u32, at: u32) {
         let Some(list) = self.ports.get_mut(&port) else {
             return;
         };
         let Link { older, newer } = self.links[at as usize];
         if newer == NONE {
-            return; // it is there
+            return; // already there
         }
         match older {
             NONE => list.oldest = newer,
@@ -675,7 +677,7 @@ impl Inner {
         list.newest = at;
     }
 
-    /// Takes an entry out of its port's list.
+    /// Removes an entry from its port's list.
     fn unlink(&mut self, port: u32, at: u32) {
         let Some(list) = self.ports.get_mut(&port) else {
             return;

@@ -1,8 +1,8 @@
 //! Mirrors: copies of chosen packets to a port or a VLAN.
 //!
 //! A packet goes to each mirror at most once, and to mirrors with the same destination at most once
-//! altogether; a bit for each mirror that has had it travels with the walk. Numbers are places in
-//! the bridge's list.
+//! altogether; a bit for each mirror that has had it travels with the walk. A mirror's number is
+//! its index in the bridge's list.
 
 use crate::port::PortId;
 use crate::vlan::VlanSet;
@@ -12,29 +12,29 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Most mirrors of a bridge.
 pub const MAX_MIRRORS: usize = 32;
 
-/// Where a mirror's copies go.
+/// Destination of a mirror's copies.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum MirrorOutput {
-    /// To a port, which carries nothing else then.
+    /// A port, which sends nothing else then.
     Port(PortId),
-    /// Into a VLAN (RSPAN): to every port that carries it.
+    /// A VLAN (RSPAN): every port that carries it.
     Vlan(u16),
 }
 
 /// A mirror to set up.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MirrorSpec {
-    /// Name, unique in the bridge; counts are kept for it across changes.
+    /// Name, unique in the bridge; the mirror's counts are kept by name across changes.
     pub name: String,
-    /// Every packet that comes in or goes out by any port.
+    /// Selects every packet that comes in or goes out by any port.
     pub select_all: bool,
-    /// Packets that come in by these.
+    /// Selects packets that come in by these ports.
     pub select_src: Vec<PortId>,
-    /// Packets that go out by these.
+    /// Selects packets that go out by these ports.
     pub select_dst: Vec<PortId>,
-    /// Of those, only packets of these VLANs; empty: all.
+    /// Restricts the selection to packets of these VLANs; empty for all.
     pub select_vlans: Vec<u16>,
-    /// Where copies go.
+    /// Destination of the copies.
     pub output: MirrorOutput,
     /// Bytes of the packet that are copied; None for all.
     pub snaplen: Option<u32>,
@@ -45,7 +45,7 @@ pub struct MirrorSpec {
 pub struct MirrorStats {
     /// Packets.
     pub tx_packets: u64,
-    /// Their bytes, before they were cut.
+    /// Their bytes, before truncation.
     pub tx_bytes: u64,
 }
 
@@ -75,13 +75,13 @@ pub(crate) struct Mirror {
     pub vlans: Option<VlanSet>,
     /// A port's slot, or a VLAN.
     pub output: MirrorOutput,
-    /// Itself and all mirrors with the same destination.
+    /// The bits of itself and all mirrors with the same destination.
     pub same_output: u32,
     pub snaplen: Option<u32>,
     pub counters: Arc<MirrorCounters>,
 }
 
-/// The mirrors that workers see, for what was asked; `counters` finds those of a name.
+/// Converts specifications to the mirrors that workers see; `counters` returns those of a name.
 pub(crate) fn build(
     specs: &[MirrorSpec],
     counters: impl Fn(&str) -> Arc<MirrorCounters>,
@@ -106,7 +106,7 @@ pub(crate) fn build(
         .collect()
 }
 
-/// The mirrors that select what comes in by `port`, and what goes out by it.
+/// Returns the mirrors that select what comes in by `port`, and what goes out by it.
 pub(crate) fn selections(specs: &[MirrorSpec], port: PortId) -> (u32, u32) {
     let mut selected = (0, 0);
     for (index, spec) in specs.iter().enumerate() {

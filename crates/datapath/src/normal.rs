@@ -8,17 +8,17 @@ use crate::snapshot::{BridgeState, PortState};
 use crate::vlan::{Ethernet, Inner, VlanConfig};
 use program::actions::PortNo;
 
-/// Where a frame goes.
+/// What to do with a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Decision {
-    /// To the port of this slot.
+    /// Send it to the port of this slot.
     Port(u32),
-    /// To all others of its VLAN.
+    /// Send it to all other ports of its VLAN.
     Flood,
 }
 
-/// Addresses that bridges do not forward: IEEE 802.1D's, and those that Extreme and Cisco use
-/// likewise.
+/// Returns whether bridges do not forward to an address: IEEE 802.1D's, and those that Extreme and
+/// Cisco use for similar protocols.
 pub(crate) fn is_reserved(mac: [u8; 6]) -> bool {
     match mac {
         [0x01, 0x80, 0xc2, 0, 0, last] => last <= 0x0f,
@@ -50,7 +50,7 @@ pub(crate) fn decide(
     })
 }
 
-/// Decides about a frame; `learn` is called with the port and the VLAN where its source is to be
+/// Decides about a frame; calls `learn` with the port and the VLAN where its source is to be
 /// learned.
 #[inline]
 pub(crate) fn decide_and(
@@ -90,7 +90,7 @@ pub(crate) fn decide_and(
     }
 }
 
-/// Whether a frame of `inner`'s VLAN that came in by `ingress` is flooded to `port`.
+/// Returns whether a frame of `inner`'s VLAN that came in by `ingress` is flooded to `port`.
 #[inline]
 pub(crate) fn floods_to(port: &PortState, ingress: Option<&PortState>, inner: Inner) -> bool {
     ingress.is_none_or(|ingress| ingress.id != port.id)
@@ -102,7 +102,7 @@ pub(crate) fn floods_to(port: &PortState, ingress: Option<&PortState>, inner: In
         && !port.carries_packets()
 }
 
-/// Whether `FLOOD` or `ALL` sends what came in by `in_port` to `port`.
+/// Returns whether `FLOOD` or `ALL` sends what came in by `in_port` to `port`.
 #[inline]
 pub(crate) fn all_reaches(port: &PortState, in_port: PortNo, flood: bool) -> bool {
     port.number != in_port

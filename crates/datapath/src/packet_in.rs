@@ -1,8 +1,8 @@
-//! Packets to the controllers: copied on the worker, fetched by the control thread.
+//! Packet-ins: copied on the worker, fetched by the control thread.
 //!
 //! Each worker has a ring, bounded in packets and in bytes; what does not fit is dropped and
-//! counted. A descriptor wakes the control thread, once for any number of packets, and for each
-//! worker once in [`TOGETHER`] at most while it has other things to do.
+//! counted. A descriptor wakes the control thread, once for any number of packets; while a worker
+//! is busy, it does so at most once in [`TOGETHER`].
 
 use crate::clock::{cycles, cycles_per_second};
 use crate::wake::Wake;
@@ -14,12 +14,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-/// Packets that wait at most, for each worker.
+/// Most waiting packets of each worker.
 pub const PACKET_IN_QUEUE: usize = 1024;
-/// Bytes that wait at most, for each worker.
+/// Most waiting bytes of each worker.
 pub const PACKET_IN_BYTES: usize = 8 << 20;
 
-/// A packet for the controllers.
+/// A packet-in.
 #[derive(Clone, Debug)]
 pub struct PacketIn {
     /// The bridge.
@@ -32,54 +32,52 @@ pub struct PacketIn {
     pub cookie: u64,
     /// Why it is sent.
     pub reason: PacketInReason,
-    /// To controllers with this id.
+    /// Id of the controllers that get it.
     pub controller_id: u16,
-    /// Handed back as it is.
+    /// Bytes returned unchanged.
     pub userdata: Vec<u8>,
     /// Length of the packet.
     pub total_len: usize,
-    /// Its first bytes, as many as the rule asked for; checksums are finished.
+    /// The packet with its checksums finished; all of its bytes are kept.
     pub data: Vec<u8>,
     /// The packet's key as it was.
     pub key: Box<FlowKey>,
-    /// The words of `key` that mean something; others count as zero.
+    /// The words of `key` that are filled; others count as zero.
     pub valid: WordSet,
-    /// What is still to be done with the packet, if it has stopped for the controllers.
+    /// The rest of the packet's walk, if it has stopped for the controllers.
     pub rest: Option<Box<Frozen>>,
 }
 
 impl PacketIn {
-    /// What it counts for in a ring that is bounded in bytes: all of it whose length a packet or a
-    /// rule decides.
+    /// Returns its share of a ring's bytes: everything whose length a packet or a rule decides.
     fn weight(&self) -> usize {
         self.data.len() + self.userdata.len() + self.rest.as_ref().map_or(0, |rest| weight(rest))
     }
 }
 
-/// What a frozen walk counts for.
+/// Returns a frozen walk's share of a ring's bytes.
 pub(crate) fn weight(rest: &Frozen) -> usize {
     size_of::<Frozen>() + rest.steps() * size_of::<program::actions::Op>()
 }
 
-/// One worker's ring.
+/// One worker's ring of packet-ins.
 pub(crate) struct PacketInRing {
     ring: ArrayQueue<PacketIn>,
     bytes: AtomicUsize,
     teller: Arc<Teller>,
 }
 
-/// Least time between two calls of a busy worker for the control thread. Each takes the worker some
-/// microseconds, which are its other ports': one that asks for a rule with each packet would cost
-/// them a tenth of their rate.
+/// Shortest time between two wakeups of the control thread by a busy worker. Each costs the worker
+/// some microseconds: if it woke control for each packet that asks for a rule, its other ports
+/// would lose a tenth of their rate.
 const TOGETHER: Duration = Duration::from_micros(200);
 
-/// How a worker tells the control thread that there is something for it. Written by the worker's
-/// thread only.
+/// Decides when a worker wakes the control thread. Written by the worker's thread only.
 pub(crate) struct Teller {
     wake: Arc<PacketInWake>,
-    /// When it told last, in cycles.
+    /// Time of the last wakeup, in cycles.
     told: AtomicU64,
-    /// There is something that it has not told of.
+    /// Whether there is something for control without a wakeup so far.
     has_untold: AtomicBool,
 }
 
@@ -92,7 +90,8 @@ impl Teller {
         }
     }
 
-    /// Tells, or leaves it to [`Teller::settle`] where it has told just before. `now` in cycles.
+    /// Wakes control, or leaves it to [`Teller::settle`] if the last wakeup was too recent. `now`
+    /// in cycles.
     pub fn tell(&self, now: u64) {
         if self.is_rested(now) {
             self.tell_now(now);
@@ -101,8 +100,8 @@ impl Teller {
         }
     }
 
-    /// Tells of what has been left, when it is time to; at once where the worker has nothing else
-    /// to do.
+    /// Makes a postponed wakeup, when it is time to; at once where the worker has nothing else to
+    /// do.
     #[inline(always)]
     pub fn settle(&self, now: u64, is_idle: bool) {
         if self.has_untold.load(Ordering::Relaxed) && (is_idle || self.is_rested(now)) {
@@ -142,10 +141,11 @@ impl PacketInWake {
         }
     }
 
-    /// Call it before fetching: a packet queued after this raises again.
+    /// Clears the wakeup. To be called before fetching: a packet queued after this wakes again.
     pub fn clear(&self) {
         self.wake.clear();
-        // A swap, so that whoever found it set has queued its packet before what follows.
+        // A swap, so that whoever found the flag set has queued its packet before the fetch that
+        // follows.
         self.pending.swap(false, Ordering::AcqRel);
     }
 }
@@ -159,18 +159,18 @@ impl PacketInRing {
         }
     }
 
-    /// What tells the control thread.
+    /// Returns what wakes the control thread.
     pub fn teller(&self) -> &Arc<Teller> {
         &self.teller
     }
 
-    /// Whether a packet-in of `len` bytes (packet and user data) may be queued; asked before it is
-    /// copied.
+    /// Returns whether a packet-in of `len` bytes (packet and user data) may be queued; asked
+    /// before it is copied.
     pub fn has_room(&self, len: usize) -> bool {
         !self.ring.is_full() && self.bytes.load(Ordering::Relaxed) + len <= PACKET_IN_BYTES
     }
 
-    /// False when the ring is full.
+    /// Queues a packet-in; returns false when the ring is full.
     pub fn push(&self, packet: PacketIn) -> bool {
         let len = packet.weight();
         self.bytes.fetch_add(len, Ordering::Relaxed);

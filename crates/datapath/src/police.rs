@@ -1,5 +1,5 @@
-//! Policed ports: what exceeds a rate is dropped when it comes in, or before it is sent. Nothing
-//! waits, so no worker owns such a port: all draw from the same buckets.
+//! Policed ports: frames that exceed a rate are dropped on arrival, or before they are sent.
+//! Nothing waits, so no worker owns such a port: all workers draw from the same buckets.
 
 use crate::counters::DropReason;
 use crate::forward::Forward;
@@ -11,19 +11,20 @@ use program::host::Host;
 use qos::policer::{IngressPolicer, IngressSpec, PolicerSpec, PortPolicer};
 use std::sync::Arc;
 
-/// A port's policers, and what they were made of.
+/// A port's policers.
 #[derive(Clone, Default)]
 pub(crate) struct Policing {
-    /// Of what is sent.
+    /// Policer of what is sent.
     pub egress: Option<Arc<PortPolicer>>,
-    /// Of what comes in.
+    /// Policer of what comes in.
     pub ingress: Option<Arc<IngressPolicer>>,
     sent_by: Option<Arc<PolicerSpec>>,
     came_by: IngressSpec,
 }
 
 impl Policing {
-    /// The same with other settings. What has not changed keeps its tokens.
+    /// Returns policers for new settings. Policers whose settings have not changed keep their
+    /// tokens.
     pub fn changed(&self, settings: &PortSettings, now_ns: u64) -> Policing {
         let mut next = self.clone();
         match &settings.shape {
@@ -46,7 +47,7 @@ impl Policing {
 }
 
 impl<F: Frame> Forward<'_, F> {
-    /// Whether a port's policer lets a frame pass; counts it where not.
+    /// Returns whether a port's policer lets a frame pass; counts it if not.
     #[cold]
     pub(crate) fn passes(&mut self, port: &PortState, policer: &PortPolicer, frame: &F) -> bool {
         let now_ns = self.now_ns();
@@ -60,7 +61,7 @@ impl<F: Frame> Forward<'_, F> {
 }
 
 impl<F: Frame> Turn<'_, F> {
-    /// Throws out what comes in faster than the port may receive.
+    /// Drops frames that come in faster than the port may receive.
     #[cold]
     pub(crate) fn police(&self, port: &PortState, policer: &IngressPolicer, frames: &mut Vec<F>) {
         let now_ns = self.shared.clock.now_ns();

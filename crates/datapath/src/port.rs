@@ -1,4 +1,4 @@
-//! What a port is told to be.
+//! Ports, bridges and their settings.
 
 use crate::tunnel::TunnelSpec;
 use crate::vlan::VlanConfig;
@@ -6,10 +6,10 @@ use packet::Frame;
 use packet::io::{RxQueue, TxQueue};
 use qos::policer::IngressSpec;
 
-/// Number of the port that is the host's own end of a bridge (OpenFlow's `OFPP_LOCAL`).
+/// Number of a bridge's local port, the host's end of it (OpenFlow's `OFPP_LOCAL`).
 pub const LOCAL: program::actions::PortNo = 0xffff_fffe;
 
-/// A port of the datapath. Numbers are not used again soon, so a stale one is recognised.
+/// Identifies a port of the datapath. Not reused soon, so a stale one is recognised.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct PortId(pub(crate) u32);
 
@@ -21,19 +21,20 @@ impl PortId {
         PortId(generation << 16 | slot)
     }
 
-    /// The port's place in tables; another port may have had it before.
+    /// Returns the port's index in tables; another port may have had it before.
     #[inline(always)]
     pub(crate) fn slot(self) -> u32 {
         self.0 & 0xffff
     }
 }
 
-/// A bridge of the datapath.
+/// Identifies a bridge of the datapath.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, PartialOrd, Ord)]
 pub struct BridgeId(pub(crate) u32);
 
 impl BridgeId {
-    /// Its number among devices that tunnels go out by: its local port ([`underlay::Device::id`]).
+    /// Returns the number of its local port among devices of the underlay
+    /// ([`underlay::Device::id`]).
     pub fn underlay_id(self) -> u32 {
         self.0
     }
@@ -46,11 +47,11 @@ impl BridgeId {
 /// OpenFlow's port configuration bits (OpenFlow 1.0 section 5.2.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct PortFlags {
-    /// Nothing goes in or out (`OFPPC_PORT_DOWN`).
+    /// Nothing is received or sent (`OFPPC_PORT_DOWN`).
     pub down: bool,
     /// What comes in is dropped (`OFPPC_NO_RECV`).
     pub no_recv: bool,
-    /// The same for frames to 01:80:c2:00:00:00 (`OFPPC_NO_RECV_STP`).
+    /// Frames to 01:80:c2:00:00:00 that come in are dropped (`OFPPC_NO_RECV_STP`).
     pub no_recv_stp: bool,
     /// Nothing is flooded to it (`OFPPC_NO_FLOOD`).
     pub no_flood: bool,
@@ -61,60 +62,59 @@ pub struct PortFlags {
 }
 
 impl PortFlags {
-    /// Whether frames that come in by the port may be thrown out.
+    /// Returns whether frames that come in by the port may be dropped.
     #[inline(always)]
     pub(crate) fn refuses(self) -> bool {
         self.down || self.no_recv || self.no_recv_stp
     }
 }
 
-/// What may change about a port while it lives.
+/// Settings that may change while a port lives.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PortSettings {
-    /// VLANs.
+    /// VLAN configuration.
     pub vlan: VlanConfig,
-    /// OpenFlow's bits.
+    /// OpenFlow's configuration bits.
     pub flags: PortFlags,
-    /// The queues that it has, by number; 0 is where everything goes that names no other.
+    /// Numbers of its queues; frames that name none of them go by queue 0.
     pub queues: Vec<u32>,
-    /// The DSCP that packets get which name a queue, by the queue's number, ascending.
+    /// DSCPs written into packets that name a queue, by queue number, ascending.
     pub marks: Vec<(u32, u8)>,
     /// How its queues are shaped.
     pub shape: Shape,
     /// How fast it may receive.
     pub ingress: IngressSpec,
-    /// Receive queues that only the worker of a processor serves, where there is one: queue and
-    /// processor.
+    /// Pinned receive queues, served only by the worker of a processor where there is one: queue
+    /// and processor.
     pub affinity: Vec<(u32, u32)>,
-    /// What is sent there is lost: the device is down or has no carrier.
+    /// Whether the device is down or has no carrier, so that what is sent is lost.
     pub no_carrier: bool,
-    /// It is on the underlay: what it receives may carry a flow control field that is believed.
+    /// Whether it is on the underlay, so that a flow control field in what it receives is believed.
     pub underlay: bool,
 }
 
 /// How a port's queues are shaped.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Shape {
-    /// Not at all.
+    /// Not shaped.
     #[default]
     None,
-    /// So.
+    /// By a shaper with these queues.
     Queues(std::sync::Arc<qos::shaper::PortSpec>),
-    /// Nothing waits: what exceeds these rates is dropped.
+    /// By a policer: nothing waits, and what exceeds these rates is dropped.
     Policer(std::sync::Arc<qos::policer::PolicerSpec>),
 }
 
-/// Makes a port's transmit queue for a worker, by the worker's number. An error's text is for the
-/// user.
+/// Makes a port's transmit queue for the worker with this number. The error is shown to the user.
 pub type MakeTx<F> = Box<dyn FnMut(usize) -> Result<Box<dyn TxQueue<F>>, String> + Send>;
 
-/// What is behind a port.
+/// What a port is.
 pub enum PortKind<F: Frame> {
     /// A device.
     Device {
         /// Its receive queues.
         rx: Vec<Box<dyn RxQueue<F>>>,
-        /// How workers get at it.
+        /// Makes its transmit queues.
         tx: MakeTx<F>,
     },
     /// One end of a patch: what is sent here comes in at the peer. Works once both ends exist and
@@ -133,7 +133,7 @@ pub struct PortSpec<F: Frame> {
     pub name: String,
     /// The bridge it belongs to.
     pub bridge: BridgeId,
-    /// Its OpenFlow number there: 1 to 0xfffffeff, or [`LOCAL`].
+    /// OpenFlow number in the bridge: 1 to 0xfffffeff, or [`LOCAL`].
     pub number: program::actions::PortNo,
     /// VLANs and flags.
     pub settings: PortSettings,

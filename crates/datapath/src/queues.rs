@@ -1,9 +1,9 @@
-//! Queues of a port: who was sent through which.
+//! Counters of a port's queues.
 //!
-//! A frame names its queue (`set_queue`, `enqueue`); what names none, or one that the port does not
-//! have, goes by queue 0. Only frames that name a queue are counted one by one; queue 0 has the
-//! rest of what the port has sent. Counters are shared by workers: a port with queues is off the
-//! shortest path anyway.
+//! A frame names its queue (`set_queue`, `enqueue`); without one, or with one that the port does
+//! not have, it goes by queue 0. Only frames that name a queue are counted one by one; queue 0 has
+//! the rest of what the port has sent. Workers share the counters, since a port with queues is not
+//! on the fastest path anyway.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -35,14 +35,14 @@ pub struct QueueTotals {
     pub packets: u64,
     /// Their bytes, without FCS.
     pub bytes: u64,
-    /// Packets dropped for the queue's sake.
+    /// Packets dropped by the queue.
     pub errors: u64,
-    /// When it came, in milliseconds of the datapath's clock.
+    /// When it was added, in milliseconds of the datapath's clock.
     pub since_ms: u64,
 }
 
 impl Queues {
-    /// The same port with other queues; those that stay keep their counts and age.
+    /// Returns the port's queues with other numbers; queues that stay keep their counts and age.
     pub fn changed(&self, numbers: &[u32], now_ms: u64) -> Queues {
         let mut numbers = numbers.to_vec();
         numbers.sort_unstable();
@@ -72,7 +72,7 @@ impl Queues {
         }
     }
 
-    /// All counts, where the port has sent so much altogether.
+    /// Returns all counts, given what the port has sent in total.
     pub fn totals(&self, packets: u64, bytes: u64) -> Vec<QueueTotals> {
         let mut all: Vec<QueueTotals> = self
             .0

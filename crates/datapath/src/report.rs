@@ -1,4 +1,4 @@
-//! What a datapath says about itself.
+//! Reports of a datapath's ports, queues and workers.
 
 use crate::counters::WorkerStats;
 use crate::port::{BridgeId, PortId};
@@ -12,7 +12,7 @@ pub struct QueueInfo {
     pub port: PortId,
     /// The port's name.
     pub name: String,
-    /// Its number in the port.
+    /// Its index in the port.
     pub index: usize,
     /// Frames received.
     pub packets: u64,
@@ -20,7 +20,7 @@ pub struct QueueInfo {
     pub batches: u64,
     /// Cycles spent on its frames, since the port was added.
     pub cycles: u64,
-    /// The same in the last minute.
+    /// Cycles spent on its frames in the last minute.
     pub recent_cycles: u64,
 }
 
@@ -35,10 +35,9 @@ pub struct WorkerInfo {
     pub cpu: Option<usize>,
     /// Whether it serves only queues that are pinned to it.
     pub isolated: bool,
-    /// What it has done with its time since it started or was cleared.
+    /// How it has spent its time since it started or its counts were cleared.
     pub stats: WorkerStats,
-    /// How long its turns have been since it started or [`crate::Datapath::clear_turns`] was
-    /// called.
+    /// Durations of its turns since it started or [`crate::Datapath::clear_turns`] was called.
     pub turns: TurnStats,
     /// Cycles that passed in the last minute: busy, idle and asleep.
     pub recent_cycles: u64,
@@ -49,7 +48,7 @@ pub struct WorkerInfo {
 /// A port, as `dpif/show` prints it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PortInfo {
-    /// Which.
+    /// Its identifier.
     pub id: PortId,
     /// Name.
     pub name: String,

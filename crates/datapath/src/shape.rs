@@ -1,16 +1,18 @@
-//! Shaped ports: what is sent to one waits in its shaper until its rates let it go.
+//! Shaped ports: frames sent to one wait in its shaper until its rates let them go.
 //!
-//! A shaped port belongs to one worker. What its owner sends there during a burst is staged, and
-//! goes into the shaper ([`qos::shaper`]) when the burst ends; a run of frames that need not wait
-//! is only paid for and leaves with the burst. Other workers put frames into a bounded ring, which
-//! the owner empties before its own. Once a turn the owner sends what may leave, and before it
-//! sleeps it asks the shaper when something will. Control prepares another shape and leaves it
-//! beside the ring, and the owner moves what waits into it. The lock is for the moment at which the
-//! owner changes: its owner alone takes it, does not wait for it, and sends before it gives it
-//! back, so no frame is overtaken. What a former owner, who has not been told yet, puts in after
-//! that is the owner's to let go: when it falls due is said beside the shaper ([`due`]). When the
-//! port goes, each worker that lets go of it takes the lock once more, and throws away what waits:
-//! the last one finds what a former owner, or a later one, has put there meanwhile.
+//! A shaped port belongs to one worker. Frames that its owner sends there during a burst are
+//! staged, and go into the shaper ([`qos::shaper`]) when the burst ends; a run of frames that need
+//! not wait is only charged for and leaves with the burst. Other workers put frames into a bounded
+//! ring, which the owner empties before its own. Once a turn the owner sends what may leave, and
+//! before it sleeps it asks the shaper when something will.
+//!
+//! Control prepares another shape and leaves it beside the ring, and the owner moves what waits
+//! into it. The lock is needed only when the owner changes: the owner alone takes it, without
+//! waiting for it, and sends before it releases it, so no frame is overtaken. Frames put in later
+//! by a former owner that has not been told yet are sent by the new owner: when the next one falls
+//! due is noted beside the shaper ([`due`]). When the port is removed, each worker that lets go of
+//! it takes the lock once more, and drops what waits: the last one finds what a former or later
+//! owner has put there meanwhile.
 //!
 //! A patch port may be shaped too: what leaves then comes in at the peer.
 
@@ -37,19 +39,19 @@ use std::ops::{Deref, DerefMut};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, TryLockError};
 
-/// What is left of a flow's hash; the other bits say how many patch ports the frame has passed
+/// Bits kept of a flow's hash; the other bits count the patch ports that the frame has passed
 /// ([`crate::forward::MAX_PATCHES`] at most).
 const FLOW_BITS: u32 = !0x7f;
-/// How long it may take to hand a batch of [`packet::io::BURST`] frames to a device, in
-/// nanoseconds: part of what a bound promises.
+/// Longest time to hand a batch of [`packet::io::BURST`] frames to a device, in nanoseconds. A
+/// queue's promised bound includes it.
 pub const BATCH_NS: u64 = 200_000;
-/// A large TCP frame is cut into its segments before it waits, where sending it as one would take
-/// longer at its queue's maximum rate than this part of the queue's bound,
+/// A large TCP frame is segmented before it waits, if sending it whole at its queue's maximum rate
+/// would take longer than the queue's bound divided by this.
 const PART_OF_BOUND: u64 = 8;
-/// or longer than so many nanoseconds.
+/// Same, if it would take longer than this many nanoseconds.
 const LONGEST_NS: u64 = 500_000;
 
-/// The queues' numbers, what a shaper counts queue by queue, and whom it watches.
+/// The queues' numbers, the shaper's counters by queue, and its watch.
 type Counted = (Vec<u32>, Arc<Counters>, Arc<Watch>);
 
 /// A shaper at work.
@@ -67,7 +69,7 @@ pub(crate) struct Shaped<F: Frame> {
     due: Due,
     counters: Mutex<Counted>,
     late_sent: AtomicU64,
-    /// Whether a queue has a bound.
+    /// Whether any queue has a bound.
     bounded: AtomicBool,
     /// What all shaped ports share, and how much of it this one has said that it uses.
     room: Arc<Room>,
@@ -105,26 +107,27 @@ impl<F: Frame> Shaped<F> {
         })
     }
 
-    /// Prepares another shape, which the owner puts into place at its next turn.
+    /// Prepares another shape, which the owner puts into place in its next turn.
     pub fn change(&self, spec: &PortSpec) -> Result<(), qos::shaper::SpecError> {
         drop(self.next.force_push(Core::new(spec)?));
         Ok(())
     }
 
-    /// What each queue has done: its number and counts.
+    /// Returns each queue's number and counts.
     pub fn totals(&self) -> Vec<(u32, qos::shaper::QueueTotals)> {
         let counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
         counters.0.iter().copied().zip(counters.1.all()).collect()
     }
 
-    /// The queues' numbers by their places, and whom the shaper watches.
+    /// Returns the queues' numbers by index, and the shaper's watch.
     pub fn watch(&self) -> (Vec<u32>, Arc<Watch>) {
         let counters = self.counters.lock().unwrap_or_else(PoisonError::into_inner);
         (counters.0.clone(), Arc::clone(&counters.2))
     }
 
-    /// Frames that were handed to the device later than their queue's bound promises: the bound,
-    /// the timer's slack and [`BATCH_NS`]. Only a worker that was stopped meanwhile sends so.
+    /// Returns the number of frames that were handed to the device later than their queue's bound
+    /// promises: the bound, the timer's slack and [`BATCH_NS`]. It happens only when a worker was
+    /// stopped meanwhile.
     pub fn late_sent(&self) -> u64 {
         self.late_sent.load(Ordering::Relaxed)
     }
@@ -157,8 +160,8 @@ impl<F: Frame> Shaped<F> {
         *self.counters.lock().unwrap_or_else(PoisonError::into_inner) = counters_of(&core.shaper);
     }
 
-    /// Throws away what waits, and says how many frames that were; none of what another worker is
-    /// at just now, who is to do this, too, when he lets go of the port.
+    /// Drops what waits, and returns the number of frames. Leaves a shaper alone that another
+    /// worker has locked; that worker must call this, too, when it lets go of the port.
     pub fn close(&self, cell: &Cell) -> u64 {
         let mut gone = 0;
         if let Some(mut core) = self.core(cell)
@@ -170,8 +173,8 @@ impl<F: Frame> Shaped<F> {
         gone as u64
     }
 
-    /// The shaper, for its owner; none while the former owner is still at it. A shaper in which a
-    /// worker failed is replaced by an empty one.
+    /// Locks the shaper, for its owner; None while the former owner still holds it. A shaper in
+    /// which a worker failed is replaced by an empty one.
     fn core(&self, cell: &Cell) -> Option<InHand<'_, F>> {
         match self.core.try_lock() {
             Ok(core) => Some(self.in_hand(core)),

@@ -1,8 +1,8 @@
-//! What workers know of bridges and ports: an immutable picture, replaced as a whole.
+//! What workers know of bridges and ports: an immutable snapshot, replaced as a whole.
 //!
-//! The control thread draws a new picture for every change and publishes it by one store; a worker
-//! reads it once per turn under its guard. The old picture is freed by the epoch domain when no
-//! worker can hold it. Parts that did not change are shared between pictures.
+//! The control thread draws a new snapshot for every change and publishes it by one store; a worker
+//! reads it once a turn under its guard. The epoch domain frees the old one when no worker can hold
+//! it. Parts that did not change are shared between snapshots.
 
 use crate::counters::PortCounters;
 use crate::mac_table::MacTable;
@@ -23,7 +23,7 @@ use underlay::Device;
 /// Port numbers below this are found by index, others by hash.
 const DENSE: u32 = 1024;
 
-/// What is behind a port, as a worker sees it.
+/// What a port is, as a worker sees it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Behind {
     Device,
@@ -39,40 +39,42 @@ pub(crate) struct PortState {
     pub number: PortNo,
     pub vlan: VlanConfig,
     pub flags: PortFlags,
-    /// What is sent there may arrive.
+    /// Whether what is sent there may arrive.
     pub live: bool,
     pub behind: Behind,
-    /// Where a tunnel is behind it.
+    /// The tunnel, if the port is one.
     pub tunnel: Option<Arc<TunnelPort>>,
-    /// Where packets of tunnels may come by it: an underlay's local port, with its addresses.
+    /// For an underlay's local port: the device with its addresses, because tunnels' packets may be
+    /// sent there.
     pub terminates: Option<Arc<Device>>,
-    /// Mirrors that select what comes in here, and what goes out, a bit each.
+    /// Mirrors that select what comes in here, and what goes out, one bit each.
     pub mirror_in: u32,
     pub mirror_out: u32,
-    /// The port is on the underlay, so flow control fields are written and believed there.
+    /// Whether the port is on the underlay, so that flow control fields are written and believed
+    /// there.
     pub underlay: bool,
-    /// The layout of that field, where the port's bridge has one.
+    /// Layout of that field, where the port's bridge has one.
     pub fcf: Option<crate::fcf::Layout>,
-    /// A mirror sends here, so nothing else does.
+    /// Whether a mirror sends here, so that nothing else does.
     pub reserved: bool,
-    /// A device, and nothing has to be looked at before sending.
+    /// Whether it is a device, and nothing has to be checked before sending.
     pub plain: bool,
-    /// What is sent here waits in queues.
+    /// Whether what is sent here waits in queues.
     pub shaped: bool,
-    /// A tunnel, and nothing else has to be looked at before sending.
+    /// Whether it is a tunnel, and nothing else has to be checked before sending.
     pub only_tunnel: bool,
-    /// A device, and nothing but its queues has to be looked at before sending.
+    /// Whether it is a device, and only its queues have to be checked before sending.
     pub only_shaped: bool,
     pub queues: Queues,
-    /// The DSCP that packets get which name a queue, by the queue's number, ascending.
+    /// DSCPs written into packets that name a queue, by queue number, ascending.
     pub marks: Vec<(u32, u8)>,
-    /// What polices what is sent there, and what comes in.
+    /// Policers of what is sent there, and of what comes in.
     pub policing: Policing,
     pub counters: Arc<PortCounters>,
 }
 
 impl PortState {
-    /// Whether a tunnel is behind it that carries packets without an Ethernet header.
+    /// Returns whether it is a tunnel that carries packets without an Ethernet header.
     pub fn carries_packets(&self) -> bool {
         let tunnel = self.tunnel.as_ref();
         tunnel.is_some_and(|tunnel| tunnel.spec.carries == Carries::Packets)
@@ -87,22 +89,22 @@ pub(crate) struct BridgeState {
     /// VLANs in which nothing is learned and everything is flooded.
     pub flood_vlans: Option<VlanSet>,
     pub mirrors: Vec<Mirror>,
-    /// Its map of tunnels' options.
+    /// Its map of Geneve options.
     pub options: Option<OptionsOf>,
-    /// Whether it has tunnels that send by what packets say, so that what rules write for them and
-    /// what packets came with must be known where they are sent.
+    /// Whether it has tunnels that send by packets' metadata, so that what rules write to it and
+    /// what packets came with must be known at output.
     pub keeps_tunnel: bool,
-    /// Whether the flow control field that rules set, and where packets came from, must be known
-    /// where they are sent.
+    /// Whether the flow control field that rules set, and packets' sources, must be known at
+    /// output.
     pub keeps_fcf: bool,
-    /// Ports in the order of their numbers.
+    /// Ports, by number.
     pub ports: Vec<Arc<PortState>>,
     dense: Box<[Option<Arc<PortState>>]>,
     sparse: HashMap<PortNo, Arc<PortState>>,
     local: Option<Arc<PortState>>,
 }
 
-/// What a bridge is made of, apart from its ports.
+/// The parts of a bridge other than its ports.
 pub(crate) struct BridgeParts {
     pub id: crate::port::BridgeId,
     pub program: Arc<Bridge>,
@@ -171,7 +173,7 @@ impl BridgeState {
         }
     }
 
-    /// The port of a number.
+    /// Returns the port with this number.
     #[inline(always)]
     pub fn port(&self, number: PortNo) -> Option<&PortState> {
         match self.dense.get(number as usize) {
@@ -182,19 +184,19 @@ impl BridgeState {
     }
 }
 
-/// The picture.
+/// The snapshot.
 #[derive(Clone, Default)]
 pub(crate) struct Snapshot {
     /// By slot.
     pub bridges: Vec<Option<Arc<BridgeState>>>,
     /// By slot.
     pub ports: Vec<Option<Arc<PortState>>>,
-    /// Where there are tunnels.
+    /// Tunnels' shared state, where there are tunnels.
     pub tunnels: Option<Arc<Tunnels>>,
 }
 
 impl Snapshot {
-    /// Another number whenever routes or neighbours of tunnels have changed.
+    /// Returns a number that changes whenever routes or neighbours of tunnels have changed.
     #[inline(always)]
     pub fn generation(&self) -> u64 {
         let tunnels = self.tunnels.as_ref();
@@ -212,7 +214,7 @@ impl Snapshot {
     }
 }
 
-/// Where the picture hangs.
+/// The current snapshot.
 pub(crate) struct Published {
     current: AtomicPtr<Snapshot>,
     domain: Arc<Domain>,
@@ -226,27 +228,27 @@ impl Published {
         }
     }
 
-    /// The picture of this turn.
+    /// Returns the snapshot for this turn.
     #[inline(always)]
     pub fn load<'g>(&self, guard: &'g Guard<'_>) -> &'g Snapshot {
         assert!(
             std::ptr::eq(guard.domain(), &*self.domain),
             "a guard of another domain"
         );
-        // SAFETY: the pointer was made by `Box::into_raw` and is never null; a picture that is
-        // replaced is retired to this domain, which keeps it while a guard from before
-        // lives, and the guard lives for 'g.
+        // SAFETY: the pointer was made by `Box::into_raw` and is never null; a snapshot that is
+        // replaced is retired to this domain, which keeps it while a guard from before lives, and
+        // the guard lives for 'g.
         unsafe { &*self.current.load(Ordering::Acquire) }
     }
 
-    /// Replaces the picture and publishes an epoch: once every worker has passed it, none sees the
+    /// Replaces the snapshot and publishes an epoch: once every worker has passed it, none sees the
     /// old one.
     pub fn replace(&self, snapshot: Snapshot) -> Epoch {
         let old = self
             .current
             .swap(Box::into_raw(Box::new(snapshot)), Ordering::AcqRel);
         // SAFETY: made by `Box::into_raw` in `new` or here, and unlinked by the swap, so it is
-        // taken once; readers are waited for by `retire`.
+        // taken once; `retire` waits for readers.
         self.domain.retire(unsafe { Box::from_raw(old) });
         self.domain.publish()
     }

@@ -1,20 +1,21 @@
-//! Flows that another worker processes than the one that receives them.
+//! Steering between workers: flows that are processed by another worker than the one that receives
+//! them.
 //!
-//! A queue is received by one worker, however many flows come by it. Where that worker is too
-//! loaded, it hands flows to others: each frame's flow is hashed into one of [`BUCKETS`] buckets,
-//! and a bucket is processed by one worker, to which its frames go through a bounded ring of the
-//! pair. Control says where buckets are to be ([`Buckets`]); the receiving worker brings them there
-//! ([`Giver`]) without reordering or losing a frame ([`steer::handover`]); the other takes frames
-//! out of its rings as it takes them out of queues ([`Inbox`]).
+//! A queue is received by one worker, however many flows come by it. Where that worker is
+//! overloaded, it hands flows to others: each frame's flow is hashed into one of [`BUCKETS`]
+//! buckets, and a bucket is processed by one worker, to which its frames go through a bounded ring
+//! for each pair of workers. Control decides where buckets are to be ([`Buckets`]); the receiving
+//! worker moves them there ([`Giver`]) without reordering or losing a frame ([`steer::handover`]);
+//! the other worker takes frames out of its rings as it takes them out of queues ([`Inbox`]).
 //!
-//! A ring is a marker of its own: its sender counts what it has put in, and its receiver tells how
-//! many of these are finished (sent, dropped, or with whoever owns a shaped port). So a bucket has
-//! drained when as many are finished as had been put in when its move began.
+//! A ring is its own marker: its sender counts the frames it has put in, and its receiver publishes
+//! how many of these are finished (sent, dropped, or handed to the owner of a shaped port). So a
+//! bucket has drained when as many are finished as had been put in when its move began.
 //!
-//! What a worker holds for long (packets that wait for a rule, or for a tunnel's next hop) is not
-//! finished; a move waits for it, and is given up after [`LIMITS`] of time. "Finished" means given
-//! to a device's transmit queue: each worker has one of its own, and what order a device keeps
-//! between them is its own affair.
+//! Frames that a worker holds for long (packets that wait for a rule, or for a tunnel's next hop)
+//! are not finished; a move waits for them, and is given up after the times in [`LIMITS`].
+//! "Finished" means given to a device's transmit queue: each worker has one of its own, and in
+//! which order a device serves them is not controlled here.
 
 mod give;
 mod take;
@@ -31,49 +32,49 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use steer::handover::Limits;
 
-/// Buckets of a worker. With two dozen workers each has twenty to be balanced by.
+/// Buckets of a worker. With two dozen workers each gets about twenty.
 pub const BUCKETS: usize = 512;
-/// Frames that wait in the ring from one worker to another at most.
+/// Most frames that wait in the ring from one worker to another.
 pub const RING: usize = 1024;
-/// Buckets of a worker that move at a time at most.
+/// Most buckets of a worker that move at a time.
 const MOVING_MOST: usize = 16;
-/// Frames of all of a worker's moving buckets that are parked at most.
+/// Most frames that are parked over all of a worker's moving buckets.
 const PARKED_MOST: usize = 2_048;
-/// Of how many bursts a worker that keeps all its flows looks at one.
+/// A worker that keeps all its flows looks at one burst in this many.
 const SAMPLE: u64 = 8;
-/// Bounds on one bucket's move.
+/// Limits of one bucket's move.
 pub(crate) const LIMITS: Limits = Limits {
     parked: 1_280,
     wait_ns: 100_000_000,
 };
 
-/// Frames of so many bytes at most are copied by the worker that takes them, and stay with the one
-/// that received them: what a buffer has besides its bytes would have to go from one processor's
-/// caches to the other's and back, which takes longer than to copy them.
+/// Frames up to this many bytes are copied by the worker that takes them, and their buffers stay
+/// with the one that received them: moving a buffer's metadata between two processors' caches and
+/// back takes longer than copying the bytes.
 const COPIED: usize = 256;
 const CACHE_LINE: usize = 64;
 
-/// The worker that receives it, as a bucket's place.
+/// A bucket's place: the worker that receives it.
 pub(crate) const HERE: u8 = u8::MAX;
-/// On its way.
+/// A bucket's place: being moved.
 const MOVING: u8 = u8::MAX - 1;
 
 /// A frame on its way to the worker that processes it.
 pub(crate) struct Handed<F> {
     pub frame: F,
-    /// By which it came in, and whether nothing was left to be done to it.
+    /// How it came in.
     pub origin: Origin,
 }
 
-/// The port that a frame came in by, and whether nothing was left to be done to it.
+/// The port that a frame came in by, and whether it was received finished (nothing left to do).
 pub(crate) type Origin = (PortId, bool);
 
-/// What a ring holds of a frame.
+/// A ring's entry for a frame.
 struct Entry<F> {
-    /// The frame itself; none where its sender keeps it until its bytes have been copied.
+    /// The frame itself; None where its sender keeps it until its bytes have been copied.
     frame: Option<F>,
     origin: Origin,
-    /// Its bytes, or those of its first segment.
+    /// Address of its bytes, or of those of its first segment.
     bytes: *const u8,
     length: u32,
 }
@@ -93,7 +94,7 @@ impl<F: Frame> Entry<F> {
         }
     }
 
-    /// Asks for all of it that lies in the caches of another processor.
+    /// Prefetches what lies in the caches of another processor.
     #[inline(always)]
     fn prefetch(&self) {
         prefetch_at(self.bytes);
@@ -110,10 +111,10 @@ impl<F: Frame> Entry<F> {
     }
 }
 
-/// How far the receiver of a ring has come, which its sender reads.
+/// A ring's progress, written by its receiver and read by its sender.
 #[derive(Default)]
 struct Progress {
-    /// Entries taken; what they point to is no longer read.
+    /// Entries taken; the memory they point to is no longer read.
     taken: AtomicU64,
     /// Entries that are finished.
     finished: AtomicU64,
@@ -129,26 +130,26 @@ pub(crate) fn ring<F: Frame>(to: usize, nudge: Box<dyn Fn() + Send>) -> (Lane<F>
     )
 }
 
-/// What control and a worker know together of the worker's buckets.
+/// State of a worker's buckets that it shares with control.
 pub(crate) struct Buckets {
     /// Where control wants each: a worker's number, or [`HERE`].
     wanted: [AtomicU8; BUCKETS],
     /// Changes whenever `wanted` has.
     changes: AtomicU32,
-    /// Whether frames are to be counted by bucket, and what they cost.
+    /// Whether to count frames by bucket, and their cost.
     watched: AtomicBool,
     /// Where each is, or was until its move ends.
     at: [AtomicU8; BUCKETS],
-    /// How many are not [`HERE`].
+    /// Number of buckets that are not [`HERE`].
     away: AtomicU32,
     /// Whether moves need not wait for packets that are held.
     hurried: AtomicBool,
-    /// Frames received, by bucket. Of a worker that keeps all flows they are extrapolated.
+    /// Frames received, by bucket. Extrapolated from samples for a worker that keeps all flows.
     packets: [Count; BUCKETS],
     pub counters: Counters,
 }
 
-/// What a worker counts about flows that others process; cycles and frames of looked-at bursts.
+/// A worker's counts about flows that others process; cycles and frames of bursts looked at.
 #[derive(Default)]
 pub(crate) struct Counters {
     pub received: Count,
@@ -181,42 +182,42 @@ impl Default for Buckets {
 }
 
 impl Buckets {
-    /// For control: where a bucket is to be. Takes effect with [`Buckets::changed`].
+    /// For control: sets where a bucket is to be. Takes effect with [`Buckets::changed`].
     pub fn want(&self, bucket: usize, at: u8) {
         self.wanted[bucket].store(at, Ordering::Relaxed);
     }
 
-    /// For control: where it has asked for a bucket to be.
+    /// For control: returns where it wants a bucket to be.
     pub fn wanted(&self, bucket: usize) -> u8 {
         self.wanted[bucket].load(Ordering::Relaxed)
     }
 
-    /// For control: all that was wanted is to be done.
+    /// For control: makes the worker act on all calls of [`Buckets::want`].
     pub fn changed(&self) {
         self.changes.fetch_add(1, Ordering::Release);
     }
 
-    /// For control: whether moves are to end without waiting for packets that are held.
+    /// For control: sets whether moves end without waiting for packets that are held.
     pub fn hurry(&self, on: bool) {
         self.hurried.store(on, Ordering::Relaxed);
     }
 
-    /// For control: has the worker count what its flows cost.
+    /// For control: sets whether the worker counts the cost of its flows.
     pub fn watch(&self, on: bool) {
         self.watched.store(on, Ordering::Relaxed);
     }
 
-    /// Where a bucket is.
+    /// Returns where a bucket is.
     pub fn at(&self, bucket: usize) -> u8 {
         self.at[bucket].load(Ordering::Relaxed)
     }
 
-    /// Whether all are with the worker that receives them, with all that was parked.
+    /// Returns whether all buckets, with all parked frames, are with the worker that receives them.
     pub fn all_here(&self) -> bool {
         self.away.load(Ordering::Acquire) == 0
     }
 
-    /// Frames of a bucket so far.
+    /// Returns the number of frames of a bucket so far.
     pub fn packets(&self, bucket: usize) -> u64 {
         self.packets[bucket].get()
     }

@@ -1,6 +1,6 @@
-//! What workers and control share, in those modules of which there are models (`models/`): these
-//! compile them with other types under the same names, which try every order that the memory model
-//! allows.
+//! The types by which workers and control share state in modules that have models, imported from
+//! here so that the models (`models/`) can compile these modules with other types of the same
+//! names, which try every order that the memory model allows.
 
 pub(crate) use crossbeam_queue::ArrayQueue;
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering, fence};

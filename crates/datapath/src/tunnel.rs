@@ -1,5 +1,5 @@
-//! Tunnel ports: what is sent there gets an outer header and goes on in the underlay's bridge, and
-//! what comes to that bridge's local port for a tunnel comes in at the tunnel's port.
+//! Tunnel ports: frames sent to one get outer headers and continue in the underlay's bridge, and
+//! frames that reach that bridge's local port for a tunnel come in at the tunnel's port.
 
 mod receive;
 mod send;
@@ -25,11 +25,11 @@ pub struct TunnelSpec {
     pub remote: Option<IpAddr>,
     /// The local address.
     pub local: LocalAddress,
-    /// The key of packets that come in by this port.
+    /// Key of packets that come in by this port.
     pub in_key: TunnelKey,
-    /// The key of packets that are sent there.
+    /// Key of packets that are sent there.
     pub out_key: TunnelKey,
-    /// Outer DSCP (6 bits); the 2 bits of ECN are ignored. None: the inner packet's.
+    /// Outer DSCP (6 bits; the 2 ECN bits of the byte are ignored). None: the inner packet's.
     pub tos: Option<u8>,
     /// Outer TTL or hop limit. None: the inner packet's.
     pub ttl: Option<u8>,
@@ -39,14 +39,14 @@ pub struct TunnelSpec {
     pub df: bool,
     /// Whether GRE and GTP-U headers have a sequence number.
     pub sequence: bool,
-    /// What is carried.
+    /// Kind of inner packets.
     pub carries: Carries,
-    /// The mark of packets by which routes are chosen (`egress_pkt_mark`); 0 is none.
+    /// Mark of packets by which routes are chosen (`egress_pkt_mark`); 0 for none.
     pub mark: u32,
 }
 
 impl TunnelSpec {
-    /// A tunnel of this kind to `remote`, with Open vSwitch's defaults.
+    /// Returns options of a tunnel of this kind to `remote`, with Open vSwitch's defaults.
     pub fn new(kind: TunnelKind, remote: Option<IpAddr>) -> TunnelSpec {
         TunnelSpec {
             kind,
@@ -77,7 +77,7 @@ pub enum LocalAddress {
     Any,
     /// Each packet's `tun_src` or `tun_ipv6_src` (`local_ip=flow`).
     Flow,
-    /// This one.
+    /// A fixed address.
     Address(IpAddr),
 }
 
@@ -89,7 +89,7 @@ pub enum TunnelKey {
     None,
     /// Each packet's `tun_id` (`key=flow`).
     Flow,
-    /// This one.
+    /// A fixed key.
     Fixed(u64),
 }
 
@@ -99,14 +99,14 @@ pub enum Carries {
     /// Frames with an Ethernet header (`legacy_l2`).
     #[default]
     Frames,
-    /// IP packets without one (`legacy_l3`): it is taken off before they are sent, and one with
-    /// zero addresses is put in front of those that come.
+    /// IP packets without one (`legacy_l3`): it is removed before they are sent, and one with zero
+    /// addresses is added to those that come.
     Packets,
 }
 
 impl TunnelSpec {
-    /// The header of packets that go by this hop to `remote`: frames, where `carried` is 0, or else
-    /// packets of this Ethertype. None where the addresses are of two families.
+    /// Returns the header for packets that go by this hop to `remote`: frames, where `carried` is
+    /// 0, or else packets of this Ethertype. None where the addresses are of different families.
     pub fn header(&self, hop: &Hop, remote: IpAddr, carried: u16) -> Option<HeaderSpec> {
         let addresses = match (hop.source, remote) {
             (IpAddr::V4(src), IpAddr::V4(dst)) => Addresses::V4 {
@@ -140,7 +140,7 @@ impl TunnelSpec {
         })
     }
 
-    /// The key of a packet with this tunnel metadata.
+    /// Returns the key for a packet with this tunnel metadata.
     pub fn key_of(&self, info: &TunnelInfo) -> u64 {
         match self.out_key {
             TunnelKey::None => 0,
@@ -149,8 +149,8 @@ impl TunnelSpec {
         }
     }
 
-    /// Local address (None: the route chooses) and remote endpoint of a packet with this tunnel
-    /// metadata. None where it names no endpoint and the tunnel does not either.
+    /// Returns local address (None: the route chooses) and remote endpoint for a packet with this
+    /// tunnel metadata. None where neither it nor the tunnel names a remote endpoint.
     pub fn ends_of(&self, info: &TunnelInfo) -> Option<(Option<IpAddr>, IpAddr)> {
         let (src, dst) = match info.addresses {
             Some(Addresses::V4 { src, dst }) => {
@@ -171,7 +171,7 @@ impl TunnelSpec {
         Some((local, self.remote.or(dst)?))
     }
 
-    /// Whether the packets' tunnel metadata (`tun_*` fields) decide how it sends.
+    /// Returns whether packets' tunnel metadata (`tun_*` fields) affect how it sends.
     pub fn reads_packets(&self) -> bool {
         self.remote.is_none()
             || self.local == LocalAddress::Flow
@@ -187,9 +187,9 @@ impl TunnelSpec {
 #[derive(Debug)]
 pub(crate) struct TunnelPort {
     pub spec: TunnelSpec,
-    /// Changes whenever anything about the port does: headers are remembered under it.
+    /// Changes whenever anything about the port does: prepared headers are cached under it.
     pub version: u64,
-    /// Whether `spec` reads packets.
+    /// Whether `spec` reads packets' metadata.
     pub reads_packets: bool,
     sequence: AtomicU32,
 }
@@ -205,22 +205,22 @@ impl TunnelPort {
         }
     }
 
-    /// The next packet's sequence number.
+    /// Returns the next packet's sequence number.
     pub fn next_sequence(&self) -> u32 {
         self.sequence.fetch_add(1, Ordering::Relaxed)
     }
 }
 
-/// What all tunnels of the switch share, as workers see it.
+/// State shared by all tunnels of the switch, as workers see it.
 pub(crate) struct Tunnels {
     pub view: Arc<View>,
     pub receivers: Arc<Receivers>,
-    /// For hashes of flows, which become source ports.
+    /// Key for hashes of flows, which become source ports.
     pub secret: Keyed,
 }
 
-/// A bridge's map of options of Geneve headers.
+/// A bridge's map of Geneve options.
 pub(crate) type OptionsOf = Arc<[Mapping]>;
 
-/// Words of the key that hold a packet's tunnel metadata.
+/// Words of the key with a packet's tunnel metadata.
 pub(crate) const WORDS: packet::WordSet = TunnelInfo::WORDS.union(packet::tunnel::OPTION_WORDS);

@@ -1,31 +1,30 @@
-//! The longest turns of workers, and what they were doing.
+//! Records workers' longest turns, and what they were doing.
 //!
-//! While a worker is in a turn it does nothing for its other queues, answers no barrier and lets
-//! nothing be freed, so its longest turn is what a packet may have to wait for others. A worker
-//! compares each turn's cycles with those of the longest one since control last looked, and each
-//! part of it with the longest before it; only a turn that is longer, or takes a millisecond, costs
-//! more. What it did not have a processor for is told apart by the time that the kernel charged its
-//! thread with: another process had the processor, or the worker waited for something in the
-//! kernel.
+//! During a turn a worker does nothing for its other queues, answers no barrier and lets nothing be
+//! freed, so its longest turn is what a packet may have to wait for others. A worker compares each
+//! turn's cycles with those of the longest one since control last looked, and each part of it with
+//! the longest part before it; only a turn that is longer, or takes a millisecond, costs more. Time
+//! without a processor is told apart by the processor time that the kernel charged to its thread:
+//! another process had the processor, or the worker waited in the kernel.
 
 use crate::clock::{cycles, cycles_per_second};
 use crate::counters::Count;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// Turns of this length and more are counted and told of.
+/// Turns at least this long are counted and reported.
 pub const LONG: Duration = Duration::from_millis(10);
-/// Turns that are shorter are not asked whether they had a processor: asking is a system call.
+/// Shorter turns are not checked for time without a processor, which costs a system call.
 const WORTH_ASKING: Duration = Duration::from_millis(1);
 
-/// What a worker was doing for the longest part of a turn.
+/// What a worker was doing in the longest part of a turn.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 #[repr(u8)]
 pub enum Doing {
-    /// Looking at queues that had nothing, and whatever is not among the others.
+    /// Looking at empty queues, and anything not listed below.
     #[default]
     Looking,
-    /// What control asked for: taking and giving back queues.
+    /// Commands from control: taking and giving back queues.
     Commands,
     /// Packets that control or a controller sent.
     PacketOuts,
@@ -35,7 +34,7 @@ pub enum Doing {
     Frames,
     /// Frames that had waited in shaped ports.
     Shaped,
-    /// Paying counters.
+    /// Flushing deferred counters.
     Counters,
 }
 
@@ -50,7 +49,7 @@ impl Doing {
         Doing::Counters,
     ];
 
-    /// In words, without the port.
+    /// Returns a description, without the port.
     pub fn name(self) -> &'static str {
         match self {
             Doing::Looking => "looking at queues",
@@ -64,14 +63,14 @@ impl Doing {
     }
 }
 
-/// Bits of a packed note below the cycles: what was done, and a port's slot (below
+/// Bits of a packed note below the cycles: the kind of work, and a port's slot (below
 /// [`crate::MAX_PORTS`]).
 const KIND_BITS: u32 = 4;
 const SLOT_BITS: u32 = 16;
 const CYCLE_SHIFT: u32 = KIND_BITS + SLOT_BITS;
 const MOST_CYCLES: u64 = u64::MAX >> CYCLE_SHIFT;
 
-/// How long something took, and what it was; ordered by the first.
+/// How long something took, and what it was; ordered by time.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Default, Debug)]
 struct Note(u64);
 
@@ -95,22 +94,22 @@ impl Note {
     }
 }
 
-/// What a worker tells control of its turns. Control takes it; the worker begins anew.
+/// A worker's record of its turns for control. When control takes it, a new record begins.
 #[derive(Default)]
 pub(crate) struct Told {
     /// The longest turn.
     longest: AtomicU64,
-    /// For how many cycles of it the worker had no processor.
+    /// Cycles of it without a processor.
     away: AtomicU64,
     /// The turn with the most work in it.
     most_work: AtomicU64,
-    /// Turns of [`LONG`] and more.
+    /// Number of turns of [`LONG`] or more.
     long: Count,
-    /// How many of them had so much work in them.
+    /// Number of turns with at least that much work in them.
     long_work: Count,
 }
 
-/// How a worker's turns have been since somebody last looked.
+/// A worker's turns since control last looked.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct Seen {
     longest: Note,
@@ -128,8 +127,8 @@ impl Seen {
 }
 
 impl Told {
-    /// Takes what has been told since the last call. Where the worker tells of another turn
-    /// meanwhile, `away` may be that one's.
+    /// Returns the record since the last call. If the worker records another turn meanwhile, `away`
+    /// may be that turn's.
     pub fn take(&self) -> Seen {
         let longest = Note(self.longest.swap(0, Ordering::Acquire));
         let most_work = Note(self.most_work.swap(0, Ordering::Relaxed));
@@ -141,33 +140,33 @@ impl Told {
         }
     }
 
-    /// Long turns so far, and those with so much work in them.
+    /// Returns the number of long turns so far, and of those with that much work in them.
     pub fn long(&self) -> (u64, u64) {
         (self.long.get(), self.long_work.get())
     }
 }
 
-/// How a worker's turns have been.
+/// A worker's turns.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct TurnStats {
     /// The longest turn.
     pub longest: Duration,
-    /// For how much of it the worker had no processor: others had it, or it waited in the kernel.
+    /// Time of it without a processor: others had it, or the worker waited in the kernel.
     pub away: Duration,
-    /// What it was doing for the longest part of it.
+    /// What it was doing in the longest part of it.
     pub doing: String,
-    /// The most that a worker has worked in one turn, by the processor's time.
+    /// The most work in one turn, by processor time.
     pub most_work: Duration,
     /// What it was doing then.
     pub most_work_doing: String,
-    /// Turns of [`LONG`] and more.
+    /// Number of turns of [`LONG`] or more.
     pub long: u64,
-    /// Turns with that much work in them.
+    /// Number of turns with that much work in them.
     pub long_work: u64,
 }
 
 impl TurnStats {
-    /// `name` says which port a slot is.
+    /// Converts a record; `name` returns the name of the port in a slot.
     pub(crate) fn new(
         seen: &Seen,
         (long, long_work): (u64, u64),
@@ -198,19 +197,19 @@ fn to_cycles(time: Duration) -> u64 {
     (time.as_nanos() * u128::from(cycles_per_second()) / 1_000_000_000) as u64
 }
 
-/// The processor time that the kernel has charged the calling thread with.
+/// Returns the processor time that the kernel has charged to the calling thread.
 fn worked() -> Duration {
     let mut time = libc::timespec {
         tv_sec: 0,
         tv_nsec: 0,
     };
-    // SAFETY: the pointer is to a live variable. On failure, which the manual does not know for
-    // this clock, the time stays 0.
+    // SAFETY: the pointer is to a live variable. If the call fails, which the manual does not
+    // foresee for this clock, the time stays 0.
     unsafe { libc::clock_gettime(libc::CLOCK_THREAD_CPUTIME_ID, &mut time) };
     Duration::new(time.tv_sec as u64, time.tv_nsec as u32)
 }
 
-/// The parts of the turn that a worker is in.
+/// The parts of a worker's current turn.
 pub(crate) struct Parts {
     since: u64,
     longest: u64,
@@ -229,7 +228,7 @@ impl Parts {
         }
     }
 
-    /// A part has ended at `now`, which was `doing`, with the port in `slot`.
+    /// Ends a part at `now`, which was `doing`, with the port in `slot`.
     #[inline(always)]
     pub fn end(&mut self, now: u64, doing: Doing, slot: u32) {
         let took = now.wrapping_sub(self.since);
@@ -240,12 +239,12 @@ impl Parts {
     }
 }
 
-/// A worker's eye on its turns.
+/// Observes a worker's turns.
 pub(crate) struct Eye {
     worth_asking: u64,
     long: u64,
-    /// When the thread's time was read last, in cycles; what it was; how much the worker had
-    /// rested by then, in cycles.
+    /// When the thread's time was last read, in cycles; that time; and the worker's total rest by
+    /// then, in cycles.
     mark: (u64, Duration, u64),
 }
 
@@ -258,15 +257,15 @@ impl Eye {
         }
     }
 
-    /// Reads the thread's time: now and then, so that what is missing of a long turn can be told
-    /// from what was missing before. `rested`: for how many cycles the worker has rested since
-    /// it began.
+    /// Reads the thread's time. Called now and then, so that time missing from a long turn can be
+    /// told from time missing before it. `rested`: cycles that the worker has rested since it
+    /// began.
     #[cold]
     pub fn mark(&mut self, rested: u64) {
         self.mark = (cycles(), worked(), rested);
     }
 
-    /// A turn has ended that took `whole` cycles. `rested`: as for [`Eye::mark`].
+    /// Ends a turn that took `whole` cycles. `rested`: as for [`Eye::mark`].
     #[inline(always)]
     pub fn ended(&mut self, told: &Told, whole: u64, parts: &Parts, rested: u64) {
         let longest = told.longest.load(Ordering::Relaxed) >> CYCLE_SHIFT;
@@ -320,7 +319,7 @@ mod tests {
         assert!(Note::new(2, Doing::Looking, 0) > Note::new(1, Doing::Counters, 9));
     }
 
-    /// The longest part gives a turn its name, and control takes each longest turn once.
+    /// A turn is described by its longest part, and control takes each longest turn once.
     #[test]
     fn the_longest_turn_is_told_with_its_longest_part() {
         let told = Told::default();
@@ -355,7 +354,7 @@ mod tests {
         assert_eq!(all, seen);
     }
 
-    /// What a thread did not work is not called work: this one sleeps through its turn, and works
+    /// Time in which a thread does not run is not work: this one sleeps through its turn, and works
     /// through the next.
     #[test]
     fn sleep_in_a_turn_is_no_work() {

@@ -1,10 +1,9 @@
-//! VLANs as NORMAL sees them: which VLAN a frame belongs to, and how it must look on the wire of
-//! each port.
+//! VLANs as NORMAL sees them: which VLAN a frame belongs to, and its tag on the wire of each port.
 //!
-//! A port's mode says both (`Port.vlan_mode` in ovs-vswitchd.conf.db(5)). Coming in, a frame gets
-//! an *internal* VLAN: an access port's own, a trunk's tag, a native port's own where there is no
-//! tag. Going out, the internal VLAN becomes a tag or no tag. VLAN 0 inside means untagged on a
-//! trunk. Only the outermost tag counts; what is behind it is payload.
+//! A port's mode determines both (`Port.vlan_mode` in ovs-vswitchd.conf.db(5)). A frame that comes
+//! in gets an *internal* VLAN: an access port's own, a trunk's tag, a native port's own where there
+//! is no tag. When it goes out, the internal VLAN becomes a tag or no tag. Internal VLAN 0 means
+//! untagged on a trunk. Only the outermost tag counts; what is behind it is payload.
 
 use packet::Frame;
 
@@ -13,31 +12,31 @@ use packet::Frame;
 pub struct VlanSet(Box<[u64; 64]>);
 
 impl VlanSet {
-    /// No VLAN.
+    /// Returns the empty set.
     pub fn empty() -> VlanSet {
         VlanSet(Box::new([0; 64]))
     }
 
-    /// All 4096.
+    /// Returns the set of all 4096 ids.
     pub fn all() -> VlanSet {
         VlanSet(Box::new([u64::MAX; 64]))
     }
 
-    /// Adds a VLAN; ids above 4095 are no VLANs and are left out.
+    /// Adds a VLAN; ignores ids above 4095.
     pub fn insert(&mut self, vid: u16) {
         if let Some(word) = self.0.get_mut(usize::from(vid / 64)) {
             *word |= 1 << (vid % 64);
         }
     }
 
-    /// Takes a VLAN out.
+    /// Removes a VLAN.
     pub fn remove(&mut self, vid: u16) {
         if let Some(word) = self.0.get_mut(usize::from(vid / 64)) {
             *word &= !(1 << (vid % 64));
         }
     }
 
-    /// Whether `vid` is in it.
+    /// Returns whether the set contains `vid`.
     #[inline]
     pub fn contains(&self, vid: u16) -> bool {
         self.0
@@ -45,7 +44,7 @@ impl VlanSet {
             .is_some_and(|word| word >> (vid % 64) & 1 == 1)
     }
 
-    /// Whether no VLAN is in it.
+    /// Returns whether the set is empty.
     pub fn is_empty(&self) -> bool {
         self.0.iter().all(|word| *word == 0)
     }
@@ -67,7 +66,7 @@ impl std::fmt::Debug for VlanSet {
     }
 }
 
-/// How a port takes part in VLANs. Tags are 0 to 4095.
+/// How a port takes part in VLANs. VLAN ids are 0 to 4095.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum VlanMode {
     /// Carries one VLAN, untagged.
@@ -97,13 +96,13 @@ pub enum PriorityTags {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct VlanConfig {
     mode: VlanMode,
-    /// None: all.
+    /// VLANs of a trunk; None for all.
     trunks: Option<VlanSet>,
     priority_tags: PriorityTags,
 }
 
 impl Default for VlanConfig {
-    /// A trunk of all VLANs, as a port without `tag` and `trunks` is.
+    /// Returns a trunk of all VLANs, as a port without `tag` and `trunks` is.
     fn default() -> Self {
         VlanConfig::new(VlanMode::Trunk, None)
     }
@@ -124,31 +123,31 @@ pub const TPID_8021Q: u16 = 0x8100;
 pub const TPID_8021AD: u16 = 0x88a8;
 
 impl Tag {
-    /// VLAN id, 0 for a tag that only carries a priority.
+    /// Returns the VLAN id, 0 for a tag that only carries a priority.
     pub fn vid(self) -> u16 {
         self.tci & 0xfff
     }
 
-    /// Priority, 0 to 7.
+    /// Returns the priority, 0 to 7.
     pub fn pcp(self) -> u16 {
         self.tci >> 13
     }
 }
 
-/// What is known inside about a frame's VLAN.
+/// A frame's internal VLAN.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Inner {
-    /// The VLAN; 0: none.
+    /// The VLAN id; 0 for none.
     pub vid: u16,
     /// Priority of the tag that it came with, 0 without one.
     pub pcp: u16,
-    /// Ethertype for a tag going out.
+    /// Ethertype for a tag on the way out.
     pub tpid: u16,
 }
 
 impl VlanConfig {
-    /// A configuration. `trunks`: the VLANs of a trunk or native port, None for all; a native port
-    /// always carries its native VLAN, and never VLAN 0 beside it.
+    /// Creates a configuration. `trunks`: the VLANs of a trunk or native port, None for all; a
+    /// native port always carries its native VLAN, and never VLAN 0 beside it.
     pub fn new(mode: VlanMode, trunks: Option<VlanSet>) -> VlanConfig {
         let trunks = match mode {
             VlanMode::Access(_) => None,
@@ -168,13 +167,13 @@ impl VlanConfig {
         }
     }
 
-    /// The same with priority tags.
+    /// Returns the configuration with priority tags.
     pub fn with_priority_tags(mut self, priority_tags: PriorityTags) -> VlanConfig {
         self.priority_tags = priority_tags;
         self
     }
 
-    /// The mode.
+    /// Returns the mode.
     pub fn mode(&self) -> VlanMode {
         self.mode
     }
@@ -185,7 +184,8 @@ impl VlanConfig {
             .is_none_or(|trunks| trunks.contains(vid))
     }
 
-    /// The VLAN of a frame that came in with `tag`; None when the port may not carry it.
+    /// Returns the internal VLAN of a frame that came in with `tag`; None when the port may not
+    /// carry it.
     #[inline]
     pub fn input(&self, tag: Option<Tag>) -> Option<Inner> {
         let vid = tag.map_or(0, Tag::vid);
@@ -203,7 +203,7 @@ impl VlanConfig {
         })
     }
 
-    /// Whether frames of VLAN `vid` are flooded to the port.
+    /// Returns whether frames of VLAN `vid` are flooded to the port.
     #[inline]
     pub fn includes(&self, vid: u16) -> bool {
         match self.mode {
@@ -214,7 +214,7 @@ impl VlanConfig {
         }
     }
 
-    /// The tag with which a frame leaves. `pcp`: the priority of the tag that the frame carries
+    /// Returns the tag with which a frame leaves. `pcp`: the priority of the tag that the frame has
     /// now.
     #[inline]
     pub fn output(&self, inner: Inner, pcp: u16) -> Option<Tag> {
@@ -237,7 +237,7 @@ impl VlanConfig {
     }
 }
 
-/// What stands at the front of a frame.
+/// The beginning of a frame.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ethernet {
     /// Destination address.
@@ -248,24 +248,24 @@ pub struct Ethernet {
     pub tag: Option<Tag>,
 }
 
-/// Why the front of a frame cannot be read.
+/// Why the beginning of a frame cannot be read.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Malformed {
     /// Shorter than an Ethernet header.
     Runt,
     /// Ends inside its tag.
     TruncatedTag,
-    /// No memory to bring its first bytes together.
+    /// No memory to make its first bytes contiguous.
     NoBuffer,
 }
 
-/// Whether an Ethertype is that of a tag.
+/// Returns whether an Ethertype is that of a tag.
 #[inline]
 fn is_tag(ethertype: u16) -> bool {
     ethertype == TPID_8021Q || ethertype == TPID_8021AD
 }
 
-/// Reads addresses and tag, which lie in the first segment afterwards.
+/// Reads addresses and tag, which are in the first segment afterwards.
 #[inline]
 pub fn ethernet<F: Frame>(frame: &mut F) -> Result<Ethernet, Malformed> {
     if frame.head().len() < 18 && frame.head().len() < frame.len() && !frame.linearize(18) {
@@ -300,8 +300,8 @@ fn move_checksum_start<F: Frame>(frame: &mut F, by: i16) {
     }
 }
 
-/// Makes `wanted` the frame's outermost tag in place of `present`, which [`ethernet`] has read.
-/// False when there is no room for a tag; the frame is as it was then.
+/// Replaces the frame's outermost tag `present`, which [`ethernet`] has read, by `wanted`. Returns
+/// false when there is no room for a tag; the frame is then unchanged.
 pub fn set_tag<F: Frame>(frame: &mut F, present: Option<Tag>, wanted: Option<Tag>) -> bool {
     match (present, wanted) {
         (None, None) => true,
@@ -432,7 +432,7 @@ mod tests {
     }
 
     proptest! {
-        /// The twin builds the wanted frame from its parts.
+        /// The reference builds the expected frame from its parts.
         #[test]
         fn tags_come_and_go_without_touching_the_rest(
             addresses: [u8; 12],

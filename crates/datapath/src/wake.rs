@@ -26,7 +26,7 @@ impl Wake {
         unsafe { libc::write(self.0.as_raw_fd(), one.as_ptr().cast(), one.len()) };
     }
 
-    /// Makes it unreadable.
+    /// Makes the descriptor unreadable.
     pub fn clear(&self) {
         let mut count = [0_u8; 8];
         // SAFETY: `count` is eight writable bytes. Nothing to read (EAGAIN) is as good as cleared.
@@ -40,10 +40,10 @@ impl AsRawFd for Wake {
     }
 }
 
-/// Descriptors found readable at a time.
+/// Most readable descriptors returned at a time.
 const FOUND: usize = 32;
 
-/// A set of descriptors that is readable while one of them is (epoll(7)): to wait for many costs no
+/// A set of descriptors that is readable while one of them is (epoll(7)): waiting for many costs no
 /// more than for one.
 pub(crate) struct Watched(OwnedFd);
 
@@ -58,20 +58,20 @@ impl Watched {
         Ok(Watched(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// Adds a descriptor under a name; false where the kernel does not watch it.
+    /// Adds a descriptor under a name; returns false where the kernel cannot watch it.
     pub fn add(&self, fd: RawFd, name: usize) -> bool {
         self.control(libc::EPOLL_CTL_ADD, fd, name)
     }
 
-    /// Has a descriptor told of once, under a name, when it is readable or when it next is: adds
-    /// it, or where it is in already begins anew. False where the kernel does not watch it.
+    /// Watches a descriptor, under a name, for being readable once: adds it, or rearms it if it is
+    /// in the set already. Returns false where the kernel cannot watch it.
     pub fn watch_once(&self, fd: RawFd, name: usize) -> bool {
         let events = libc::EPOLLIN | libc::EPOLLONESHOT;
         self.control_for(libc::EPOLL_CTL_MOD, fd, name, events)
             || self.control_for(libc::EPOLL_CTL_ADD, fd, name, events)
     }
 
-    /// Takes a descriptor out. One that has been closed has gone by itself.
+    /// Removes a descriptor. A closed one is removed by the kernel.
     pub fn remove(&self, fd: RawFd) {
         self.control(libc::EPOLL_CTL_DEL, fd, 0);
     }
@@ -89,7 +89,7 @@ impl Watched {
         unsafe { libc::epoll_ctl(self.0.as_raw_fd(), what, fd, &mut event) == 0 }
     }
 
-    /// The names of some that are readable now.
+    /// Returns the names of some descriptors that are readable now.
     pub fn found(&self) -> SmallVec<[usize; FOUND]> {
         let mut events = [libc::epoll_event { events: 0, u64: 0 }; FOUND];
         // SAFETY: there is room for as many events as are asked for; a timeout of 0 does not wait.
@@ -115,7 +115,7 @@ impl AsRawFd for Watched {
     }
 }
 
-/// A descriptor to wait for; afterwards `revents` says what happened.
+/// Returns an entry for waiting on a descriptor; afterwards `revents` says what happened.
 pub(crate) fn readable(fd: RawFd) -> libc::pollfd {
     libc::pollfd {
         fd,
@@ -124,11 +124,11 @@ pub(crate) fn readable(fd: RawFd) -> libc::pollfd {
     }
 }
 
-/// Waits until one of `fds` is ready, for `limit` at most. A signal ends the wait too.
+/// Waits until one of `fds` is ready, at most for `limit`. A signal ends the wait too.
 ///
-/// `ppoll` and not `epoll`: queues come and go with their guests, so do their descriptors, and a
-/// list made anew for every sleep cannot be out of date. It costs some ten nanoseconds for each
-/// queue, once per sleep.
+/// `ppoll` and not `epoll`: queues come and go with their guests, and so do their descriptors; a
+/// list made for every sleep cannot be out of date. It costs some ten nanoseconds for each queue,
+/// once per sleep.
 pub(crate) fn wait(fds: &mut [libc::pollfd], limit: Duration) {
     let limit = libc::timespec {
         tv_sec: limit.as_secs() as libc::time_t,

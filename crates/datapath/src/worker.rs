@@ -1,34 +1,34 @@
-//! A worker: its loop, what it owns, how it rests, and how it survives its own failure.
+//! A worker: its loop, what it owns, how it rests, and how it survives its own panics.
 //!
-//! One turn of the loop: begin an epoch, read the picture, do what control asks, carry out
-//! packet-outs, then for each receive queue ([`QUIET`] ones less often) fetch a burst, walk
-//! it, walk what it sent through patch ports, and send the batches. The epoch begins before frames
-//! are fetched, so a frame that arrives after a barrier's reply finds the barrier's rules.
+//! One turn of the loop: begin an epoch, read the snapshot, execute control's commands and
+//! packet-outs, then for each receive queue ([`QUIET`] ones less often) receive a burst, walk it,
+//! walk what it sent through patch ports, and send the batches. The epoch begins before frames are
+//! received, so a frame that arrives after a barrier's reply meets the barrier's rules.
 //!
 //! A turn without frames is followed by rest. For [`spin::SPIN`] after the last frame the worker
-//! polls on. Then, when every queue has a descriptor to wait on, it goes offline and sleeps until
-//! one is readable, control wants something, or [`SLEEP_LIMIT`] has passed. Otherwise it lets
-//! others run (`sched_yield`) until [`YIELD`] after the last frame, and from then on sleeps between
-//! polls, 10 us at first, twice as long each time, [`NAP_LIMIT`] at most.
+//! keeps polling. Then, when every queue has a descriptor to wait on, it goes offline and sleeps
+//! until one is readable, control wants something, or [`SLEEP_LIMIT`] has passed. Otherwise it
+//! yields to other threads (`sched_yield`) until [`YIELD`] after the last frame, and from then on
+//! sleeps between polls, 10 us at first, twice as long each time, at most [`NAP_LIMIT`].
 //!
-//! To be woken costs the sender a system call and an interrupt to another processor, which may take
-//! longer than [`spin::SPIN`]: a worker that sleeps as soon as its sender waits for that goes to
-//! sleep in step with it, packet after packet. A worker with a processor of its own therefore polls
-//! on for [`spin::PATIENT_SPIN`] once a frame has come sooner than that, and for half as long after
-//! each rest that was longer ([`Spin`]): traffic with short gaps is never slept through, and an
-//! idle switch sleeps. Where frames have come all the time, it polls on for as long as they have,
-//! [`spin::STEADY_SPIN`] at most: their sender was only stopped.
+//! Waking a worker costs its sender a system call and an interrupt to another processor, which may
+//! take longer than [`spin::SPIN`]. If the worker sleeps while its sender is busy waking it, both
+//! sleep and wake once per packet. A worker with a processor of its own therefore keeps polling for
+//! [`spin::PATIENT_SPIN`] once a frame has come sooner than that, and for half as long after each
+//! rest that was longer ([`Spin`]): traffic with short gaps is never slept through, and an idle
+//! switch sleeps. Where frames have come continuously, it keeps polling for as long as they have,
+//! at most [`spin::STEADY_SPIN`], because their sender may only have been interrupted.
 //!
-//! Where it holds frames back for shaped ports, which then leave every few microseconds, it naps
-//! instead of polling for as long as these frames do not feel ([`nap`]); queues that
-//! have been quiet cut naps short ([`watch`]).
+//! While it holds back frames for shaped ports, which then leave every few microseconds, it naps
+//! instead of polling, for no longer than these frames tolerate ([`nap`]); queues that have been
+//! quiet cut naps short ([`watch`]).
 //!
 //! A worker with many queues waits for the quiet ones together and does not look at them until they
-//! have something ([`parked`]).
+//! have frames ([`parked`]).
 //!
-//! A queue whose descriptor is readable and yields nothing, time after time, is not waited on for a
-//! while (up to [`MUTE_LIMIT`]), so a peer that keeps signalling for nothing costs itself latency
-//! and nobody else anything. A queue that makes the worker fail is left alone likewise.
+//! A queue whose descriptor is repeatedly readable although it yields nothing is not waited on for
+//! a while (up to [`MUTE_LIMIT`]), so a peer that keeps signalling for nothing only adds latency to
+//! itself. A queue that makes the worker panic is left alone in the same way.
 
 mod mailbox;
 mod nap;
@@ -64,44 +64,44 @@ use std::time::Duration;
 pub(crate) use turn::Turn;
 use watch::{Habit, Watch};
 
-/// Until when, after its last frame, a worker that cannot wait only yields between polls.
+/// How long after its last frame a worker that cannot wait on descriptors only yields between
+/// polls.
 pub(crate) const YIELD: Duration = Duration::from_millis(1);
-/// The longest sleep between polls of a worker that cannot wait.
+/// Longest sleep between polls of a worker that cannot wait on descriptors.
 pub(crate) const NAP_LIMIT: Duration = Duration::from_micros(100);
-/// For how long after new rules have been published a worker that cannot wait only yields between
-/// polls. A processor that naps is slow to wake, and the client that sends one change after each
-/// answer is often put there by the scheduler.
+/// How long after new rules have been published a worker that cannot wait on descriptors only
+/// yields between polls. A processor that naps is slow to wake, and the scheduler often puts a
+/// client there that sends one change after each answer.
 pub(crate) const CHANGING: Duration = Duration::from_micros(200);
-/// The longest sleep of a worker that can wait.
+/// Longest sleep of a worker that waits on descriptors.
 pub(crate) const SLEEP_LIMIT: Duration = Duration::from_secs(1);
-/// The longest time that a queue is not waited on, or left alone.
+/// Longest time that a queue is not waited on, or left alone.
 pub(crate) const MUTE_LIMIT: Duration = Duration::from_millis(100);
-/// Wake-ups in vain that are forgiven.
+/// Number of wakeups without frames that are tolerated.
 const PATIENCE: u32 = 8;
-/// How long a worker whose frames come by other queues leaves one alone that was empty, where
-/// looking costs a system call: a look every turn at an idle TAP took a fifth of a busy worker's
-/// time and half a microsecond of every frame's at low rates, one every 10 us still a twentieth. So
-/// a queue that stays empty is looked at after twice as long each time, [`LOOK_DOUBLINGS`] times.
+/// How long a worker whose frames come by other queues leaves an empty one alone, where looking
+/// costs a system call: a look every turn at an idle TAP took a fifth of a busy worker's time and
+/// half a microsecond of every frame's at low rates, one every 10 us still a twentieth. So the
+/// pause doubles each time that the queue is empty, [`LOOK_DOUBLINGS`] times.
 const LOOK_INTERVAL: Duration = Duration::from_micros(10);
-/// See [`LOOK_INTERVAL`].
+/// Most doublings of [`LOOK_INTERVAL`].
 const LOOK_DOUBLINGS: u32 = 2;
-/// How far apart a busy worker's looks are at a queue that stays empty.
+/// Time between a busy worker's looks at a queue that stays empty.
 pub const IDLE_LOOKS: Duration =
     Duration::from_micros((LOOK_INTERVAL.as_micros() as u64) << LOOK_DOUBLINGS);
-/// After how many empty looks in a row a queue that costs little to look at is quiet. While another
-/// queue of the worker fills whole bursts, quiet ones are looked at every [`LOOK_INTERVAL`]: every
-/// look takes a gate and a driver's call, which were a fortieth of a busy worker's time for two
-/// idle devices. A worker that has less to do looks at all of them in every turn.
+/// Number of empty looks in a row after which a queue that is cheap to look at counts as quiet.
+/// While another queue of the worker fills whole bursts, quiet ones are looked at every
+/// [`LOOK_INTERVAL`]: every look takes a gate and a driver's call, which for two idle devices were
+/// a fortieth of a busy worker's time. A worker with less to do looks at all of them in every turn.
 const QUIET: u32 = 8;
-/// How old the time may be that rules are marked as used with.
+/// Largest age of the time with which rules are marked as used.
 const TIME_INTERVAL: Duration = Duration::from_micros(100);
 /// How often dormant queues ([`RxQueue::is_dormant`]) are looked at: a guest's device has sixteen
-/// queues, of which it mostly uses one, and to pass over the others was half of a turn without
-/// frames.
+/// queues, of which it mostly uses one, and skipping the others took half of a turn without frames.
 const DORMANT_INTERVAL: Duration = Duration::from_millis(1);
-/// The longest sleep while packets wait for next hops of tunnels.
+/// Longest sleep while packets wait for next hops of tunnels.
 const TUNNEL_LOOK: Duration = Duration::from_millis(1);
-/// How often queues are asked what they have lost.
+/// How often queues are asked for their drops.
 const DROPS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// A receive queue in a worker's hands.
@@ -110,11 +110,11 @@ pub(crate) struct RxPort<F: Frame> {
     pub index: usize,
     pub queue: Box<dyn RxQueue<F>>,
     pub counters: Arc<QueueCounters>,
-    /// The descriptor was readable when the worker woke.
+    /// Whether the descriptor was readable when the worker woke.
     signalled: bool,
-    /// How often that led to nothing, in a row.
+    /// Number of such wakeups in a row without frames.
     in_vain: u32,
-    /// How often it made the worker fail.
+    /// Number of times that it made the worker panic.
     failures: u32,
     /// Not waited on until then, in cycles.
     muted_until: u64,
@@ -123,14 +123,14 @@ pub(crate) struct RxPort<F: Frame> {
     /// Was empty, and is costly while the worker is busy or quiet while it is crowded: not polled
     /// until then, in cycles.
     next_look: u64,
-    /// How often it was empty in a row, up to [`LOOK_DOUBLINGS`] where it is costly and then only
-    /// while the worker was busy, up to [`QUIET`] where not.
+    /// Number of empty looks in a row: up to [`LOOK_DOUBLINGS`] for a costly queue, counted only
+    /// while the worker was busy; up to [`QUIET`] for others.
     empty_looks: u32,
-    /// Whether a look at it is costly, as it said lately ([`DORMANT_INTERVAL`]).
+    /// Whether a look at it is costly, as last reported by the queue ([`DORMANT_INTERVAL`]).
     costly: bool,
-    /// Whether its frames come with nothing left to be done to them, as it said when it came.
+    /// Whether its frames come finished (nothing left to do), as reported when it was added.
     finished: bool,
-    /// What its frames do where they meet shaped ports.
+    /// Record of how its frames fare at shaped ports.
     habit: Habit,
     parking: Parking,
 }
@@ -161,18 +161,18 @@ impl<F: Frame> RxPort<F> {
         }
     }
 
-    /// Whether it is not to be waited on now.
+    /// Returns whether it must not be waited on now.
     fn is_muted(&self, now: u64) -> bool {
         self.muted_until.max(self.left_until) > now
     }
 
-    /// Whether it is not to be looked at in this turn of a worker that is `crowded` or not.
+    /// Returns whether to skip it in this turn of a worker that is `crowded` or not.
     #[inline(always)]
     fn is_left(&self, now: u64, crowded: bool) -> bool {
         self.left_until > now || self.next_look > now && (self.costly || crowded)
     }
 
-    /// It had nothing.
+    /// Records that it was empty.
     #[inline(always)]
     fn was_empty(&mut self, rest: &Rest, now: u64) {
         if !self.costly {
@@ -186,12 +186,12 @@ impl<F: Frame> RxPort<F> {
         }
     }
 
-    /// A wake-up has led to nothing.
+    /// Records that a wakeup led to no frames.
     #[cold]
     fn woke_in_vain(&mut self, now: u64) {
         self.signalled = false;
         if self.queue.is_dormant() {
-            // It was told of a change, not of frames.
+            // It was signalled for a change, not for frames.
             return;
         }
         self.in_vain = self.in_vain.saturating_add(1);
@@ -201,7 +201,7 @@ impl<F: Frame> RxPort<F> {
     }
 }
 
-/// Cycles to leave a queue alone after `times` failures: 1 ms, then twice as long each time, up to
+/// Returns the cycles to leave a queue alone after `times` failures: 1 ms, doubled each time, up to
 /// [`MUTE_LIMIT`].
 fn growing(times: u32) -> u64 {
     to_cycles(Duration::from_millis(1 << times.min(16)).min(MUTE_LIMIT))
@@ -222,8 +222,8 @@ thread_local! {
     static CATCHING: std::cell::Cell<bool> = const { std::cell::Cell::new(false) };
 }
 
-/// Whether a panic on the calling thread would be a worker's, which catches it, counts it and goes
-/// on. For a panic hook that ends the process in every other case.
+/// Returns whether a panic on the calling thread would be a worker's, which catches and counts it
+/// and continues. For a panic hook that ends the process in every other case.
 pub fn catches_panics() -> bool {
     CATCHING.get()
 }
@@ -234,9 +234,9 @@ pub(crate) struct Worker<F: Frame> {
     mailbox: Arc<Mailbox<F>>,
     reader: Reader,
     rx: Vec<RxPort<F>>,
-    /// Places in `rx` of the queues to look at in every turn.
+    /// Indices in `rx` of the queues to look at in every turn.
     awake: Vec<usize>,
-    /// Those of the queues that are not parked: the ones that are awake, and dormant ones.
+    /// Indices of the queues that are not parked: those in `awake`, and dormant ones.
     open: Vec<usize>,
     parked: Parked,
     egress: Egress<F>,
@@ -248,29 +248,29 @@ pub(crate) struct Worker<F: Frame> {
     stop: Option<u64>,
     /// Packet-outs whose packets wait for rules.
     outs_held: u64,
-    /// The queue whose frames are being handled, and how many there are.
+    /// The queue whose frames are being handled, and their number.
     in_hand: Option<(usize, usize)>,
     rest: Rest,
     watch: Watch,
     fds: Vec<libc::pollfd>,
 }
 
-/// Where a worker stands between work and sleep; times in cycles.
+/// A worker's state between work and sleep; times in cycles.
 struct Rest {
     /// When the last frame was handled.
     since: u64,
     /// When the last turn ended.
     turn_end: u64,
     drops_read: u64,
-    /// When dormant queues were looked at; none when they are to be next.
+    /// When dormant queues were last looked at; None to look at them next.
     all_seen: Option<u64>,
     nap: Duration,
     spin: Spin,
     holding: Nap,
-    /// The processor is this worker's own.
+    /// Whether the processor is this worker's own.
     alone: bool,
-    /// Until when after the last frame to give way to others, where there is no descriptor to wait
-    /// on.
+    /// How long after the last frame to yield to other threads, where there is no descriptor to
+    /// wait on.
     yields: u64,
     /// The epoch of the last turn, and when a turn first had it.
     epoch: Epoch,
@@ -290,7 +290,7 @@ struct Rest {
     /// Whether the last frames came by a queue that is costly to look at.
     costly: bool,
     eye: Eye,
-    /// For how many cycles it has let others run.
+    /// Cycles for which it has yielded.
     gave_way: u64,
 }
 
@@ -326,7 +326,7 @@ impl Rest {
 }
 
 impl<F: Frame> Worker<F> {
-    /// A worker; `pinned` when the thread has a processor of its own.
+    /// Creates a worker; `pinned` if the thread has a processor of its own.
     pub fn new(
         shared: Arc<Shared<F>>,
         mailbox: Arc<Mailbox<F>>,
@@ -358,8 +358,8 @@ impl<F: Frame> Worker<F> {
         }
     }
 
-    /// Works until told to stop, and gives everything back. A failure (a panic) is counted and
-    /// logged, costs the frames in hand, and the worker goes on.
+    /// Works until told to stop, and gives everything back. A panic is counted and logged, costs
+    /// the frames in hand, and the worker continues.
     pub fn run(mut self) {
         loop {
             CATCHING.set(true);
@@ -391,7 +391,7 @@ impl<F: Frame> Worker<F> {
         }
     }
 
-    /// Packets that wait for rules are lost; how many.
+    /// Drops packets that wait for rules; returns how many.
     fn forget_held(&mut self) -> usize {
         let outs = std::mem::take(&mut self.outs_held);
         self.shared
@@ -446,7 +446,7 @@ impl<F: Frame> Worker<F> {
         }
     }
 
-    /// One turn; whether it found anything to do.
+    /// Runs one turn; returns whether there was anything to do.
     fn turn(&mut self) -> bool {
         let Worker {
             shared,
@@ -470,15 +470,15 @@ impl<F: Frame> Worker<F> {
             ..
         } = self;
         let mut parts = Parts::begin(rest.turn_end);
-        // Counted before the epoch begins: what was published before these were sent is in it,
-        // however many others are published meanwhile.
+        // Counted before the epoch begins: that epoch then includes what was published before these
+        // were sent, however many others are published meanwhile.
         let outs = mailbox.packet_outs.len();
         let guard = reader.begin();
         let snapshot = shared.published.load(&guard);
         let cell = shared.cells.of(guard.index());
-        // After the picture has been read: control puts a port's transmit queue before it publishes
-        // the port. Looked at before something is taken: taking from an empty queue costs a
-        // full fence, which waits for all that has been written.
+        // After the snapshot has been read, because control sends a port's transmit queue before it
+        // publishes the port. Check for emptiness before popping: popping from an empty queue costs
+        // a full fence, which waits for all earlier stores.
         let (mut obeyed, mut reopened) = (false, false);
         while !mailbox.commands.is_empty()
             && let Some(command) = mailbox.commands.pop()
@@ -518,7 +518,7 @@ impl<F: Frame> Worker<F> {
         if let Some(tunnels) = &snapshot.tunnels {
             turn.patches.set_tunnels(tunnels.receivers.count());
         }
-        // The end of a turn is the beginning of the next: rest that takes time moves it.
+        // The end of a turn is the beginning of the next, except that rest moves it.
         let mut now = rest.turn_end;
         turn.now_ms = rest.now_ms(now, &shared.clock);
         if obeyed {
@@ -653,7 +653,7 @@ impl<F: Frame> Worker<F> {
             read_late = false;
             last = Doing::Shaped;
         }
-        // What rules have met is told before rest.
+        // Deferred counters are flushed before rest.
         let deferred = busy == 0 && turn.engine.has_deferred();
         if deferred {
             turn.engine.flush_deferred(&shared.program, &guard);
@@ -668,7 +668,7 @@ impl<F: Frame> Worker<F> {
             rest.drops_read = rest.turn_end;
             let rested = rest.rested(&mailbox.counters);
             rest.eye.mark(rested);
-            // One that is parked has been asked then, and has lost nothing since.
+            // A parked queue was asked when it was parked, and has lost nothing since.
             for port in open.iter().filter_map(|index| rx.get(*index)) {
                 port.counters.set_drops(port.queue.drops());
             }
@@ -676,7 +676,7 @@ impl<F: Frame> Worker<F> {
         busy > 0 || deferred
     }
 
-    /// Nothing to do: polls on, lets others run, naps, or sleeps.
+    /// Rests when there was nothing to do: keeps polling, yields, naps, or sleeps.
     fn rest(&mut self) {
         let idle = self.rest.turn_end.wrapping_sub(self.rest.since);
         if idle < self.rest.spin.now() {
@@ -687,7 +687,7 @@ impl<F: Frame> Worker<F> {
                 self.mailbox.counters.naps.add(1);
                 self.mailbox.counters.naps_cut.add(u64::from(cut));
                 if cut {
-                    // It may have been one that was dormant.
+                    // A dormant queue may have caused the wakeup.
                     self.rest.all_seen = None;
                 }
                 return self.rest.slept(&self.mailbox.counters);
@@ -702,17 +702,17 @@ impl<F: Frame> Worker<F> {
             match self.engine.wait(self.shared.clock.now_ms()) {
                 Wait::Idle => {}
                 Wait::Until(ms) => limit = Duration::from_millis(ms.max(1)),
-                // Others are about to begin a burst by the new rules.
+                // Other workers are about to begin a burst with the new rules.
                 Wait::Now => return self.rest.give_way(&self.mailbox.counters),
             }
         }
         if self.sending.is_waiting() || self.giver.is_waiting() {
-            // Nobody wakes a worker when routes or neighbours change, or another has finished what
-            // it was given.
+            // Nobody wakes a worker when routes or neighbours change, or when another worker has
+            // finished the frames it was given.
             limit = limit.min(TUNNEL_LOOK);
         }
         match self.egress.shaped_in_ns() {
-            // A turn sends for so long at most; there is more to send.
+            // A turn sends only for a limited time; there is more to send.
             Some(0) => return self.rest.give_way(&self.mailbox.counters),
             Some(ns) => limit = limit.min(Duration::from_nanos(ns)),
             None => {}
@@ -735,7 +735,7 @@ impl<F: Frame> Worker<F> {
         }
     }
 
-    /// Sleeps for so long, or until another worker or control has something.
+    /// Sleeps for `limit`, or until another worker or control has something.
     fn doze(&mut self, limit: Duration) {
         let mailbox = &*self.mailbox;
         mailbox.sleeper.lie_down();
@@ -749,9 +749,9 @@ impl<F: Frame> Worker<F> {
         mailbox.sleeper.get_up(woken);
     }
 
-    /// How long to sleep instead of polling, while frames are held back.
+    /// Returns how long to nap instead of polling, while frames are held back.
     fn nap(&mut self) -> Option<Duration> {
-        // A nap does not see what other workers hand over.
+        // A nap does not notice what other workers hand over.
         let has_others = !self.giver.inboxes.is_empty();
         if !self.egress.shaping.has_work() || self.engine.is_waiting() || has_others {
             return None;
@@ -786,7 +786,7 @@ impl<F: Frame> Worker<F> {
         let mailbox = &*self.mailbox;
         mailbox.sleeper.lie_down();
         let mut found = mailbox.has_something() || self.giver.has_frames() || self.giver.is_asked();
-        // What others have left at ports of this worker's since it looked last.
+        // What others have left at this worker's shaped ports since it last looked.
         match self.egress.shaped_in_ns() {
             Some(0) => found = true,
             Some(ns) => limit = limit.min(Duration::from_nanos(ns)),
@@ -805,7 +805,7 @@ impl<F: Frame> Worker<F> {
             let now = cycles();
             self.fds.clear();
             self.fds.push(readable(mailbox.sleeper.wake().as_raw_fd()));
-            // A negative descriptor is passed over.
+            // A negative descriptor is ignored.
             self.fds.push(readable(self.parked.fd().unwrap_or(-1)));
             for &index in &self.open {
                 let port = &rx[index];
@@ -822,7 +822,7 @@ impl<F: Frame> Worker<F> {
             wait(&mut self.fds, limit);
             woken = self.fds[0].revents != 0;
             frames |= woken && self.giver.has_frames();
-            // The next turn asks which of the parked ones it is.
+            // The next turn finds out which of the parked ones it is.
             frames |= self.fds[1].revents != 0;
             for (index, fd) in self.open.iter().zip(&self.fds[2..]) {
                 rx[*index].signalled = fd.revents != 0;
@@ -845,7 +845,7 @@ impl<F: Frame> Worker<F> {
 }
 
 impl Rest {
-    /// The clock, read anew when that was long ago.
+    /// Returns the clock, read again when the last reading is too old.
     #[inline(always)]
     fn now_ms(&mut self, now: u64, clock: &Clock) -> u64 {
         if now.wrapping_sub(self.time_read) > self.time_interval || self.now_ms == 0 {
@@ -854,7 +854,7 @@ impl Rest {
         self.now_ms
     }
 
-    /// Whether dormant queues are to be looked at now; then they have been.
+    /// Returns whether dormant queues are due to be looked at, and notes that they have been.
     #[inline(always)]
     fn all_are_due(&mut self, now: u64) -> bool {
         let seen = self.all_seen;
@@ -895,13 +895,13 @@ impl Rest {
         self.turn_end.wrapping_sub(self.epoch_began) < self.changing
     }
 
-    /// For how many cycles it has not been in a turn.
+    /// Returns the cycles that it has not been in a turn.
     #[inline(always)]
     fn rested(&self, counters: &WorkerCounters) -> u64 {
         counters.sleep_cycles.get().wrapping_add(self.gave_way)
     }
 
-    /// Lets others run.
+    /// Yields to other threads.
     fn give_way(&mut self, counters: &WorkerCounters) {
         std::thread::yield_now();
         let now = cycles();
@@ -921,9 +921,9 @@ impl Rest {
 /// Bursts that are received one after the other where most of their frames go to other workers.
 const BURSTS: usize = 4;
 
-/// Gives others what they process of a burst that began to be received at `began`, in cycles. Where
-/// few frames stay, those of more bursts join them: the fewer are processed together, the more each
-/// costs. `count` grows by these.
+/// Gives other workers their frames of a burst whose receipt began at `began`, in cycles. Where few
+/// frames stay, more bursts are received and joined to them, because small batches cost more per
+/// frame. `count` grows by these.
 #[inline]
 fn share_out<F: Frame>(
     giver: &mut Giver<F>,
@@ -953,11 +953,11 @@ fn share_out<F: Frame>(
     Looked::now(frames.len())
 }
 
-/// Runs of frames that are taken from another worker in a turn at most.
+/// Most runs of frames that are taken from another worker in a turn.
 const RUNS: usize = 4;
 
-/// Frames that other workers have received, as if they had come by the queues of this one. `now` is
-/// when the last thing ended, in cycles.
+/// Processes frames that other workers have received, as if they had come by this worker's queues.
+/// `now` is when the last part of the turn ended, in cycles.
 fn take_from_others<F: Frame>(
     turn: &mut Turn<'_, F>,
     giver: &mut Giver<F>,
@@ -982,8 +982,8 @@ fn take_from_others<F: Frame>(
             }
             *in_hand = Some((usize::MAX - index, frames.len()));
             taken += frames.len() as u64;
-            // What others have left at shaped ports of this worker may be of these flows, and goes
-            // first.
+            // Frames that others have left at this worker's shaped ports may be of these flows, and
+            // go first.
             if turn.egress.shaping.has_work() {
                 turn.serve_shaped();
             }
@@ -999,7 +999,7 @@ fn take_from_others<F: Frame>(
     }
 }
 
-/// Frames that were on their way to another worker and came back, in order.
+/// Processes frames that were to go to another worker and came back, in order.
 #[cold]
 fn come_home<F: Frame>(
     turn: &mut Turn<'_, F>,
@@ -1027,7 +1027,7 @@ fn come_home<F: Frame>(
     *in_hand = None;
 }
 
-/// Does what control asks.
+/// Executes a command from control.
 fn obey<F: Frame>(
     command: Command<F>,
     rx: &mut Vec<RxPort<F>>,
@@ -1071,13 +1071,13 @@ fn obey<F: Frame>(
             });
         }
         Command::Run(act) => act(),
-        // Done where they are received.
+        // Executed where they are received.
         Command::AddLane(_) | Command::AddInbox(_) | Command::Part => {}
         Command::Stop { ticket } => *stop = Some(ticket),
     }
 }
 
-/// Pins the calling thread to a processor. The error is for people.
+/// Pins the calling thread to a processor. The error is shown to the user.
 pub fn pin(cpu: usize) -> Result<(), String> {
     if cpu >= libc::CPU_SETSIZE as usize {
         return Err(format!("there is no CPU {cpu}"));
@@ -1099,7 +1099,7 @@ pub fn pin(cpu: usize) -> Result<(), String> {
     }
 }
 
-/// Makes short sleeps of the calling thread end when they are asked to, and not up to 50 us later.
+/// Makes short sleeps of the calling thread end on time, and not up to 50 us later.
 pub(crate) fn sleep_precisely() {
     // SAFETY: PR_SET_TIMERSLACK takes a number of nanoseconds and no pointers. Failure costs
     // precision only.
@@ -1111,7 +1111,7 @@ mod tests {
     use super::*;
     use packet::HeapFrame;
 
-    /// A queue in memory that has nothing.
+    /// A queue in memory that is always empty.
     struct Empty;
 
     impl RxQueue<HeapFrame> for Empty {
@@ -1120,8 +1120,7 @@ mod tests {
         }
     }
 
-    /// What is quiet is passed over, but only by a worker that has its hands full, and for a
-    /// bounded time.
+    /// Quiet queues are skipped, but only by a worker that is crowded, and for a bounded time.
     #[test]
     fn a_crowded_worker_looks_less_at_quiet_queues() {
         let id = PortId::new(0, 0);

@@ -1,9 +1,9 @@
-//! Instructions for each packet of parsing, classifying, acting, and of whole walks, as callgrind
-//! counts them.
+//! Instructions per packet of parsing, classifying, acting, and of whole walks, as counted by
+//! callgrind.
 //!
-//! `bench/instructions` runs this under valgrind, which counts what [`counted`] executes, and holds
-//! the counts against `bench/instructions.txt`. They are the same on every machine, since nothing
-//! in here depends on time, addresses or chance (what hashes begin with is no secret here,
+//! `bench/instructions` runs this under valgrind, which counts what [`counted`] executes, and
+//! compares the counts with `bench/instructions.txt`. They are the same on every machine, because
+//! nothing in here depends on time, addresses or chance (hash keys are fixed here,
 //! `program::secret`); so they show what times on a shared machine cannot. Run by itself, it only
 //! prints how many packets each benchmark handles.
 
@@ -17,21 +17,21 @@ use program::exec::Engine;
 use std::hint::black_box;
 use support::{BURST, Buffer, Rules, Sink, Switch};
 
-/// Bursts of a lookup or a walk that are counted, so that it meets more rules than one burst does.
+/// Bursts of a lookup or a walk that are counted; several, to meet more rules than one burst does.
 const BURSTS: usize = 32;
-/// Their packets.
+/// Packets in these bursts.
 const PACKETS: usize = BURST * BURSTS;
 
-/// What is counted: valgrind begins at this function and ends with it.
+/// The code that is counted: valgrind begins at this function and ends with it.
 #[inline(never)]
 fn counted(work: &mut dyn FnMut()) {
     work();
-    // So that the call is none that could take this one's place.
+    // Keeps the call to `work` from being a tail call.
     black_box(());
 }
 
-/// Counts `work`, which handles so many packets, after it has been done once: what is made only the
-/// first time is no packet's cost.
+/// Counts `work`, which handles this many packets, after running it once: one-time costs are not
+/// packets' costs.
 fn count(name: &str, packets: usize, mut work: impl FnMut()) {
     work();
     counted(&mut work);
@@ -111,7 +111,7 @@ fn actions() {
     ] {
         let def = field.def();
         let mut number = 0;
-        // Values that differ: setting what is there already is a short way.
+        // Different values, because setting the present value is a short cut.
         let sets: Vec<CompiledSet> = (1..=8)
             .map(|value| {
                 let value = Value::from_u128(value << def.shift, def.bytes);
@@ -124,7 +124,7 @@ fn actions() {
         });
     }
     acting("dec_ttl", |frame, layers, key| {
-        // So that it never expires.
+        // So that the TTL never expires.
         frame.head_mut()[22] = 64;
         black_box(edit::dec_ttl(frame, layers, key)).ok();
     });
@@ -134,7 +134,7 @@ fn actions() {
     });
 }
 
-/// Rule sets by name, with the number of flows they are met by.
+/// Returns rule sets by name, with the number of flows that meet them.
 fn tables() -> Vec<(&'static str, u32, Rules)> {
     vec![
         ("port", 1, support::one_port()),

@@ -1,5 +1,5 @@
-//! Cycles of a lookup by shape of table: rules as operators write them, packets that meet them,
-//! tuples and the template that is chosen side by side.
+//! Cycles of a lookup by kind of table: rules as operators write them, packets that meet them, with
+//! tuples and the chosen template side by side.
 //!
 //! `cargo bench -p sluice-program --bench tables [NAME...]` prints for each case the lowest of
 //! several rounds, in TSC cycles for each packet.
@@ -17,7 +17,7 @@ use std::time::Instant;
 const BURST: usize = 32;
 const PACKETS: usize = 1 << 15;
 
-/// Numbers that look random, the same every time.
+/// A reproducible pseudorandom generator.
 struct Random(u64);
 
 impl Random {
@@ -62,7 +62,7 @@ impl Flow {
         matching
     }
 
-    /// A packet that meets the rule, or one before it.
+    /// Returns a packet that meets the rule, or one before it.
     fn key(&self, random: &mut Random) -> FlowKey {
         let mut key = FlowKey::ZERO;
         let mut fill = |(value, mask): (u32, u32)| value | random.next() as u32 & !mask;
@@ -91,7 +91,7 @@ fn prefix(bits: u32) -> u32 {
     }
 }
 
-/// Rules over so many shapes of prefixes and ports, as in the side-by-side benchmark.
+/// Returns rules over this many shapes of prefixes and ports, as in the side-by-side benchmark.
 fn access_list(rules: usize, masks: usize) -> Vec<(Flow, u32)> {
     let mut random = Random(11);
     let shapes: Vec<_> = (0..masks)
@@ -120,8 +120,8 @@ fn access_list(rules: usize, masks: usize) -> Vec<(Flow, u32)> {
         .collect()
 }
 
-/// Rules over 50 shapes of long prefixes and ports, one precedence for each shape, as in the
-/// side-by-side benchmark's curve.
+/// Returns rules over 50 shapes of long prefixes and ports, one precedence for each shape, as in
+/// the side-by-side benchmark's curve.
 fn mixed(rules: usize) -> Vec<(Flow, u32)> {
     let mut random = Random(29);
     let shapes: Vec<_> = (0..50)
@@ -147,7 +147,7 @@ fn mixed(rules: usize) -> Vec<(Flow, u32)> {
         .collect()
 }
 
-/// What a firewall has: some rules by source, some by destination and port, some by port only.
+/// Returns a firewall's rules: some by source, some by destination and port, some by port only.
 fn firewall(rules: usize) -> Vec<(Flow, u32)> {
     let mut random = Random(5);
     (0..rules)
@@ -179,7 +179,7 @@ fn firewall(rules: usize) -> Vec<(Flow, u32)> {
         .collect()
 }
 
-/// A routing table: prefixes of the lengths that the Internet's has, most of them /24.
+/// Returns a routing table: prefixes of the lengths that the Internet's has, most of them /24.
 fn routes(count: usize) -> Vec<(Flow, u32)> {
     let mut random = Random(7);
     (0..count)
@@ -270,7 +270,7 @@ fn run(name: &str, rules: &[(Flow, u32)]) {
             cookie: 0,
         };
         linked.push(writer.insert(0, spec));
-        // As flow mods come: some at a time.
+        // Some at a time, as flow mods come.
         if linked.len() % 64 == 0 {
             writer.commit();
             program.domain.publish();
@@ -296,7 +296,7 @@ fn run(name: &str, rules: &[(Flow, u32)]) {
     let chosen = writer.describe(0);
     let after = measure(&bridge, &mut reader, &packets);
     reader.offline();
-    // Every tenth goes.
+    // Removes one rule in ten.
     let gone: Vec<_> = linked.into_iter().step_by(10).collect();
     let begun = Instant::now();
     for some in gone.chunks(64) {
@@ -326,7 +326,7 @@ fn run(name: &str, rules: &[(Flow, u32)]) {
 type Rules = fn() -> Vec<(Flow, u32)>;
 
 fn main() {
-    // So that two builds differ in their code alone.
+    // Fixed hash keys, so that two builds differ in their code alone.
     program::secret::fix();
     let wanted: Vec<String> = std::env::args()
         .skip(1)

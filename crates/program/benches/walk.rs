@@ -1,5 +1,5 @@
-//! Cycles for each packet of parse, lookup and steps together, by rule set; frames lie in memory
-//! and are handed round, nothing is sent.
+//! Cycles for each packet of parse, lookup and steps together, by rule set; frames are in memory
+//! and reused, nothing is sent.
 //!
 //! `cargo bench -p sluice-program --bench walk` prints one line a case: median and lowest of
 //! several rounds, in TSC cycles.
@@ -87,7 +87,7 @@ fn cases() -> Vec<(&'static str, usize, Make)> {
     ]
 }
 
-/// The same with a frame of ARP in each burst, at other places.
+/// Puts an ARP frame into each burst, at varying places.
 fn with_arp(mut frames: Vec<Buffer>) -> Vec<Buffer> {
     let bursts = frames.len() / BURST;
     for burst in 0..bursts {
@@ -96,7 +96,7 @@ fn with_arp(mut frames: Vec<Buffer>) -> Vec<Buffer> {
     frames
 }
 
-/// The same with every sixteenth frame for all stations, at other places.
+/// Makes every sixteenth frame a broadcast, at varying places.
 fn with_broadcasts(mut frames: Vec<Buffer>) -> Vec<Buffer> {
     for (number, frames) in frames.chunks_exact_mut(16).enumerate() {
         packet::Frame::head_mut(&mut frames[number * 7 % 16])[..6].fill(0xff);
@@ -104,7 +104,7 @@ fn with_broadcasts(mut frames: Vec<Buffer>) -> Vec<Buffer> {
     frames
 }
 
-/// What is done to frames that have gone round, outside of what is measured.
+/// Restores frames for reuse, outside of what is measured.
 type Renew = fn(&mut Buffer);
 
 fn run(
@@ -119,7 +119,7 @@ fn run(
         (Engine::new(), Sink::default(), Vec::with_capacity(BURST));
     let mut rounds = Vec::new();
     let (mut spent, mut packets) = (0, 0);
-    // As many packets for each case.
+    // The same number of packets for each case.
     for _ in 0..27 * FLOWS / frames.len().clamp(1, FLOWS) {
         while frames.len() >= BURST {
             burst.extend(frames.drain(frames.len() - BURST..));
@@ -128,7 +128,7 @@ fn run(
             engine.burst(&switch.bridge, &guard, 1, &mut burst, 0, 1, &mut sink);
             spent += cycles() - start;
             packets += BURST;
-            // Short rounds: between two of them others may have had the processor.
+            // Short rounds, because between two of them others may have had the processor.
             if packets >= ROUND {
                 rounds.push(spent as f64 / packets as f64);
                 (spent, packets) = (0, 0);
@@ -143,7 +143,7 @@ fn run(
 }
 
 fn main() {
-    // So that two builds differ in their code alone.
+    // Fixed hash keys, so that two builds differ in their code alone.
     program::secret::fix();
     // Names of cases; without any, all.
     let wanted: Vec<String> = std::env::args().skip(1).collect();
@@ -160,7 +160,7 @@ fn main() {
         } else {
             CacheMode::Never
         };
-        // Those that stay in the caches show what is not waiting for memory.
+        // "warm" cases stay in the caches and show the cost without waits for memory.
         let warm = name.ends_with("warm");
         let count = if warm { flows } else { FLOWS };
         let decrements = name.starts_with("l2l3-10k");
@@ -197,8 +197,8 @@ fn main() {
         };
         let renew = match (decrements, turns) {
             (true, _) => Some(support::renew as Renew),
-            // Few frames, each to another station every time: what is written anew stays in the
-            // caches, the rules do not.
+            // Few frames, each to another station every time: the frames stay in the caches, the
+            // rules do not.
             (_, true) => Some((|frame| support::next_station(frame, 10_000)) as Renew),
             _ => None,
         };

@@ -1,8 +1,8 @@
 //! The steps that a rule's actions are compiled to.
 //!
 //! An [`OpList`] is the rule's instructions in order of execution, flattened: apply-actions first,
-//! then changes of the action set and metadata, then an optional jump to a later table. Lists are
-//! shared by rules that do the same.
+//! then changes of the action set and metadata, then an optional jump to a later table. Rules with
+//! the same actions share a list.
 
 pub(crate) mod batch;
 pub(crate) mod bits;
@@ -31,9 +31,9 @@ pub(crate) use crate::port::reserved;
 pub struct Bits {
     /// Which field.
     pub field: Field,
-    /// The lowest bit.
+    /// Lowest bit.
     pub start: u16,
-    /// How many, 1 to 128.
+    /// Number of bits, 1 to 128.
     pub bits: u16,
 }
 
@@ -41,7 +41,7 @@ pub struct Bits {
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 #[repr(u8)]
 pub enum PacketInReason {
-    /// An action says that a table had no rule for it.
+    /// An action says that a table had no rule for the packet.
     NoMatch = 0,
     /// An action sent it.
     Action = 1,
@@ -53,227 +53,226 @@ pub enum PacketInReason {
     Group = 4,
     /// A packet-out sent it (1.4).
     PacketOut = 5,
-    /// A table-miss rule sent it: `NoMatch` for controllers of 1.3 and later, `Action` for older
-    /// ones, to whom such a rule is one like others.
+    /// A table-miss rule sent it: sent as `NoMatch` to controllers of 1.3 and later, as `Action` to
+    /// older ones, which do not know table-miss rules.
     TableMiss = 6,
-    /// It met no rule at all, and the table says that controllers get it: `NoMatch` for those
-    /// before 1.3, nothing for others.
+    /// No rule matched, and the table is configured to send misses to controllers: sent as
+    /// `NoMatch` to controllers before 1.3, not sent to others.
     NoRule = 7,
 }
 
-/// What is sent to the controllers, and to which.
+/// A packet-in's contents, and the controllers it goes to.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct ToController {
-    /// Bytes of the packet that would do, 0xffff for all. No packets are kept here for controllers
-    /// to refer to, so all of it is sent whatever this says (1.3.5 section 6.1.2).
+    /// Bytes of the packet that suffice, 0xffff for all. All bytes are always sent, because the
+    /// switch buffers no packets for controllers to refer to (1.3.5 section 6.1.2).
     pub max_len: u16,
-    /// Why.
+    /// Reason given in the packet-in.
     pub reason: PacketInReason,
-    /// Controllers with this id.
+    /// Id of the controllers that get it.
     pub controller_id: u16,
-    /// Handed back in the packet-in.
+    /// Bytes returned unchanged in the packet-in.
     pub userdata: Vec<u8>,
 }
 
-/// Chooses one of several ways by a hash.
+/// The `multipath` action: chooses one of several ways by a hash.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Multipath {
-    /// What is hashed.
+    /// Fields that are hashed.
     pub fields: HashFields,
     /// A parameter of the hash.
     pub basis: u16,
     /// How the hash chooses.
     pub choice: Choice,
-    /// How many ways there are, at least one.
+    /// Number of ways, at least one.
     pub ways: u32,
-    /// Where the way's number goes, counted from 0.
+    /// Destination of the chosen way's number, counted from 0.
     pub dst: Bits,
 }
 
-/// Chooses one of several ports, of those that are live.
+/// The `bundle` action: chooses one of several ports among those that are live.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Bundle {
-    /// What is hashed.
+    /// Fields that are hashed.
     pub fields: HashFields,
     /// A parameter of the hash that chooses by highest weight; None takes the first live port.
     pub basis: Option<u16>,
     /// The ports, in order of preference.
     pub members: Box<[PortNo]>,
-    /// Where the port's number goes; None to send there.
+    /// Destination of the port's number; None to send there.
     pub dst: Option<Bits>,
 }
 
-/// Part of a condition that a rule fulfils ([`Op::Conjunction`]).
+/// A rule's part in a conjunctive match ([`Op::Conjunction`]).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Clause {
-    /// The condition's number.
+    /// Id of the conjunctive match.
     pub id: u32,
-    /// Which of its clauses, from 0.
+    /// Index of the clause, from 0.
     pub index: u8,
-    /// How many clauses it has, 2 to 64.
+    /// Number of clauses in the match, 2 to 64.
     pub of: u8,
 }
 
-/// One step.
+/// One step of an [`OpList`].
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Op {
-    /// Send out of a port, never back out of the ingress port (that takes [`Op::InPort`]).
+    /// Sends out of a port, but not back out of the ingress port ([`Op::InPort`] does that).
     Output(PortNo),
-    /// Send out of the ingress port.
+    /// Sends out of the ingress port.
     InPort,
-    /// Send out of every port but the ingress one; with `flood`, leave out ports that are marked
+    /// Sends out of every port but the ingress one; with `flood`, also not out of ports marked
     /// no-flood.
     All {
-        /// Whether no-flood ports are left out.
+        /// Leave out no-flood ports.
         flood: bool,
     },
-    /// Hand to the learning switch.
+    /// Hands the packet to the learning switch.
     Normal,
-    /// Send to the port whose number the bits hold; reserved numbers act as in an output action.
+    /// Sends to the port whose number the bits hold; reserved numbers act as in an output action.
     OutputReg(Bits),
-    /// Send the first `max_len` bytes to a port.
+    /// Sends the first `max_len` bytes to a port.
     OutputTruncated {
-        /// Where.
+        /// Destination.
         port: PortNo,
         /// Bytes to keep.
         max_len: u32,
     },
-    /// Send to a port through a queue; outputs that follow go through the one chosen before.
+    /// Sends to a port through a queue. Later outputs use the queue that was chosen before.
     Enqueue {
-        /// Where.
+        /// Destination.
         port: PortNo,
         /// The queue.
         queue: u32,
     },
-    /// Send to the controllers.
+    /// Sends a packet-in.
     Controller(Box<ToController>),
-    /// Write `value` where `mask` has ones; both as the field lies in the key. Header fields are
-    /// written in the packet too. A list holds it as [`Op::Set`].
+    /// Writes `value` where `mask` has ones; both as the field lies in the key. Header fields are
+    /// written in the packet too. A compiled list has [`Op::Set`] instead.
     SetField {
-        /// Which.
+        /// Field to write.
         field: Field,
-        /// The bits.
+        /// Value.
         value: Value,
-        /// Which bits.
+        /// Bits of the field to write.
         mask: Value,
     },
-    /// One or several sets made ready to run; [`OpList::new`] puts it in the place of
-    /// [`Op::SetField`].
+    /// One or several sets compiled by [`OpList::new`] from [`Op::SetField`].
     Set(CompiledSet),
-    /// Copy bits.
+    /// Copies bits.
     Move {
-        /// From.
+        /// Source.
         src: Bits,
-        /// To; as many.
+        /// Destination, of the same width.
         dst: Bits,
     },
-    /// Push a VLAN tag with this Ethertype.
+    /// Pushes a VLAN tag with this Ethertype.
     PushVlan(u16),
-    /// Remove the outermost VLAN tag, if there is one.
+    /// Removes the outermost VLAN tag, if there is one.
     PopVlan,
-    /// Write the VLAN id; with `push`, push an 802.1Q tag first where there is none.
+    /// Writes the VLAN id. Without a tag, pushes an 802.1Q tag first if `push`.
     SetVlanVid {
-        /// 0-4095.
+        /// VLAN id, 0-4095.
         vid: u16,
-        /// Push where there is none.
+        /// Push a tag where there is none.
         push: bool,
     },
-    /// Write the VLAN priority; with `push`, push an 802.1Q tag first where there is none.
+    /// Writes the VLAN priority. Without a tag, pushes an 802.1Q tag first if `push`.
     SetVlanPcp {
-        /// 0-7.
+        /// Priority, 0-7.
         pcp: u8,
-        /// Push where there is none.
+        /// Push a tag where there is none.
         push: bool,
     },
-    /// Decrement the IP TTL; where it runs out, the packet goes to the controllers with these ids
-    /// and this list ends.
+    /// Decrements the IP TTL. Where it would expire, the packet goes to the controllers with these
+    /// ids and the list ends.
     DecTtl(Box<[u16]>),
-    /// Push an MPLS label with this Ethertype (0x8847, 0x8848).
+    /// Pushes an MPLS label with this Ethertype (0x8847, 0x8848).
     PushMpls(u16),
-    /// Remove the outermost MPLS label, if there is one; the Ethertype of what follows.
+    /// Removes the outermost MPLS label, if there is one; the argument is the Ethertype of what
+    /// follows.
     PopMpls(u16),
-    /// Decrement the outermost label's TTL; where it runs out, the packet goes to the controllers
-    /// and this list ends, and it ends where there is no label.
+    /// Decrements the outermost label's TTL. Where it would expire, the packet goes to the
+    /// controllers and the list ends; without a label, the list ends too.
     DecMplsTtl,
-    /// Copy the TTL behind the outermost label into it.
+    /// Copies the TTL behind the outermost label into it.
     CopyTtlOut,
-    /// Copy the outermost label's TTL to the next one behind it.
+    /// Copies the outermost label's TTL to the next header.
     CopyTtlIn,
-    /// Push a PBB header.
+    /// Pushes a PBB header.
     PushPbb,
-    /// Remove the PBB header, if there is one.
+    /// Removes the PBB header, if there is one.
     PopPbb,
-    /// Queue for outputs that follow; None for the port's default.
+    /// Sets the queue for later outputs; None for the port's default.
     SetQueue(Option<u32>),
-    /// Look up in a table (None: the current one), then go on with this list. `in_port`: what the
-    /// lookup matches as ingress port.
+    /// Looks up in a table (None: the current one), then continues with this list. `in_port`:
+    /// ingress port for the lookup.
     Resubmit {
-        /// Port number to match with.
+        /// Port number to match as ingress port.
         in_port: Option<PortNo>,
-        /// Table.
+        /// Table to look up in.
         table: Option<u8>,
     },
-    /// Go on in another table and never come back to this list.
+    /// Continues in another table and never returns to this list.
     Goto(u8),
-    /// Merge these into the action set.
+    /// Merges these steps into the action set.
     WriteActions(Arc<[Op]>),
-    /// Empty the action set.
+    /// Empties the action set.
     ClearActions,
-    /// Push bits on the walk's stack.
+    /// Pushes bits on the walk's stack.
     StackPush(Bits),
-    /// Pop bits off the walk's stack; an empty stack leaves the destination as it is.
+    /// Pops bits off the walk's stack; an empty stack leaves the destination unchanged.
     StackPop(Bits),
-    /// Run a list on a copy, and then what the action set holds by then; no change to packet,
-    /// metadata, stack or action set comes back.
+    /// Runs a list on a copy of the packet, then the action set as the list left it. The copy's
+    /// changes to packet, metadata, stack and action set do not come back.
     Clone(Arc<OpList>),
-    /// Choose a way and write its number.
+    /// Chooses a way and writes its number.
     Multipath(Box<Multipath>),
-    /// Choose a port, and send there or write its number.
+    /// Chooses a port, and sends there or writes its number.
     Bundle(Box<Bundle>),
-    /// Write 1 where the packet has more bytes than this, else 0.
+    /// Writes 1 where the packet is longer than `max_len`, else 0.
     CheckLength {
         /// Bytes from the Ethernet header on.
         max_len: u16,
-        /// Where to.
+        /// Destination, one bit.
         dst: Bits,
     },
-    /// The rule is part of conditions; the only step of its list, and never run: see the lookup of
-    /// conjunctive matches in `program::table`.
+    /// Says that the rule is part of conjunctive matches. It is the only step of its list and never
+    /// runs: see `classifier::conjunction`.
     Conjunction(Box<[Clause]>),
-    /// Hold the packet against a meter, which may drop it or change its DSCP.
+    /// Applies a meter, which may drop the packet or change its DSCP.
     Meter(MeterRef),
-    /// Hold the packet against a meter; above the rate the [`Op::Controller`] that follows is left
-    /// out.
+    /// Applies a meter; above its rate the [`Op::Controller`] that follows is skipped.
     MeterController(MeterRef),
-    /// Ask for a rule; the packet waits until it is in force.
+    /// Asks for a rule; the packet waits until it is in force.
     Learn(Arc<Learn>),
-    /// Shorten the rule's timeouts when the packet ends a TCP connection. It is carried out when
-    /// the rule is met.
+    /// Shortens the rule's timeouts when the packet ends a TCP connection (FIN or RST). Executed
+    /// when the rule is met.
     FinTimeout {
-        /// Seconds without a packet, 0 for no change.
+        /// Idle timeout in seconds, 0 for no change.
         idle: u16,
-        /// Seconds since the rule was added, 0 for no change.
+        /// Hard timeout in seconds since the rule was added, 0 for no change.
         hard: u16,
     },
-    /// Send to the controllers and stop there, until one of them says how it goes on.
+    /// Sends the packet to the controllers and stops until one of them resumes it.
     Pause(Box<ToController>),
-    /// Run a group's buckets, each as on a copy.
+    /// Runs a group's buckets, each as on a copy.
     Group(GroupRef),
-    /// Run a bucket as on a copy; stands in groups only.
+    /// Runs a bucket as on a copy; occurs only in groups.
     Bucket(Arc<Bucket>),
-    /// End the whole walk, except that the action set is still run (ovs-actions(7), "exit").
+    /// Ends the whole walk, except that the action set still runs (ovs-actions(7), "exit").
     Exit,
 }
 
-/// A compiled list of steps. In a shared one the steps do not lie on one line with the number of
-/// those who share it, which changes with every rule that does the same, while workers run the
-/// steps.
+/// A compiled list of steps. The steps have an allocation of their own, so that they do not share a
+/// cache line with the reference count of a shared list, which changes with every rule added while
+/// workers read the steps.
 #[derive(Clone, Debug, Default)]
 #[repr(align(64))]
 pub struct OpList {
-    /// The steps, in order.
+    /// The steps, in order of execution.
     pub ops: Box<[Op]>,
-    /// The same for packets on a straight way, made when the first rule wants it.
+    /// The same as action blocks, compiled when the first rule needs them.
     blocks: OnceLock<Option<Box<[ActionBlock]>>>,
 }
 
@@ -292,13 +291,13 @@ impl Hash for OpList {
 }
 
 impl OpList {
-    /// Whether a step among them asks for a rule.
+    /// Returns whether one of the steps asks for a rule.
     pub fn learns(&self) -> bool {
         learns(&self.ops)
     }
 
-    /// A list of the given steps, in which sets are made ready to run and neighbours made one where
-    /// they can be.
+    /// Creates a list of the given steps, with sets compiled and neighbouring sets merged where
+    /// possible.
     pub fn new(ops: Vec<Op>) -> OpList {
         OpList {
             ops: compiled(ops),
@@ -306,14 +305,14 @@ impl OpList {
         }
     }
 
-    /// What its steps do on a straight way, if that is all they do. Nothing may be bound
-    /// afterwards.
+    /// Returns the steps as action blocks, if they can be compiled to such. Groups must have been
+    /// bound ([`OpList::bind`]) before.
     pub(crate) fn blocks(&self) -> Option<ActionBlocks> {
         let made = self.blocks.get_or_init(|| blocks(&self.ops));
         made.as_deref().map(ActionBlocks::of)
     }
 
-    /// The clauses of a rule that is part of conditions; None for one that does something.
+    /// Returns the clauses of a rule that is part of conjunctive matches; None for any other rule.
     #[inline]
     pub fn clauses(&self) -> Option<&[Clause]> {
         match &*self.ops {
@@ -322,40 +321,40 @@ impl OpList {
         }
     }
 
-    /// Gives the groups that its steps name their slots.
+    /// Binds groups that the steps name to their slots.
     pub fn bind(&mut self, find: &impl Fn(u32) -> GroupRef) {
         self.ops.iter_mut().for_each(|op| op.bind(find));
     }
 
-    /// Whether it writes to the action set.
+    /// Returns whether a step writes to the action set.
     pub(crate) fn writes_set(&self) -> bool {
         self.ops.iter().any(|op| matches!(op, Op::WriteActions(_)))
     }
 
-    /// False only where its steps surely end at ports named in them, controllers and the learning
-    /// switch.
+    /// Returns false only where the steps certainly end in outputs to ports named in them, to
+    /// controllers or to the learning switch.
     pub(crate) fn goes_on(&self) -> bool {
         let ends = |op: &Op| op.only_sends() || matches!(op, Op::Set(_) | Op::DecTtl(_));
         !self.ops.iter().all(ends)
     }
 
-    /// Whether some step changes something of the packet that lookups see.
+    /// Returns whether a step changes words of the key that lookups read.
     pub(crate) fn changes(&self) -> bool {
         !self.ops.iter().all(Op::only_sends)
     }
 
-    /// The words of the key that its steps may change, as later lookups see them.
+    /// Returns the words of the key that the steps may change, as later lookups see them.
     pub(crate) fn written(&self) -> WordSet {
         written(&self.ops)
     }
 
-    /// Whether some step may tell the controllers of the packet, by itself or elsewhere (groups).
+    /// Returns whether a step may send a packet-in, itself or indirectly (groups).
     pub(crate) fn may_tell(&self) -> bool {
         may_tell(&self.ops)
     }
 
-    /// The words of the key that its steps read or change, so must be filled by the parser when the
-    /// list may run.
+    /// Returns the words of the key that the steps read or change, which the parser must therefore
+    /// fill before the list runs.
     pub fn words(&self) -> WordSet {
         self.ops
             .iter()
@@ -363,7 +362,7 @@ impl OpList {
     }
 }
 
-/// The steps with their sets made ready.
+/// Compiles and merges the sets among the steps.
 fn compiled(ops: Vec<Op>) -> Box<[Op]> {
     let mut ready: Vec<Op> = Vec::with_capacity(ops.len());
     for op in ops {
@@ -383,7 +382,7 @@ fn compiled(ops: Vec<Op>) -> Box<[Op]> {
     ready.into()
 }
 
-/// The shortest timeouts that `fin_timeout` among these steps brings, 0 for no change; None when
+/// Returns the shortest timeouts of the `fin_timeout` steps among these, 0 for no change; None when
 /// there is none.
 pub(crate) fn fin_timeouts(ops: &[Op]) -> Option<(u16, u16)> {
     let shorter = |a: u16, b: u16| if a == 0 || b == 0 { a.max(b) } else { a.min(b) };
@@ -396,8 +395,8 @@ pub(crate) fn fin_timeouts(ops: &[Op]) -> Option<(u16, u16)> {
         .reduce(|a, b| (shorter(a.0, b.0), shorter(a.1, b.1)))
 }
 
-/// Whether a step among these may tell the controllers of the packet. Those of which that is not
-/// known do.
+/// Returns whether one of these steps may send a packet-in. Steps for which this is not known count
+/// as if they did.
 fn may_tell(ops: &[Op]) -> bool {
     ops.iter().any(|op| match op {
         Op::Output(_)
@@ -431,7 +430,7 @@ fn may_tell(ops: &[Op]) -> bool {
     })
 }
 
-/// Whether a step among these asks for a rule.
+/// Returns whether one of these steps asks for a rule.
 pub(crate) fn learns(ops: &[Op]) -> bool {
     ops.iter().any(|op| match op {
         Op::Learn(_) => true,
@@ -440,7 +439,7 @@ pub(crate) fn learns(ops: &[Op]) -> bool {
     })
 }
 
-/// The words of the key that steps may change, as later lookups see them.
+/// Returns the words of the key that these steps may change, as later lookups see them.
 fn written(ops: &[Op]) -> WordSet {
     let field = |field: Field| field.def().words();
     let to = |bits: Option<Bits>| bits.map_or(WordSet::EMPTY, |bits| field(bits.field));
@@ -461,7 +460,8 @@ fn written(ops: &[Op]) -> WordSet {
         Op::Set(set) => set.words(),
         Op::Move { dst, .. } | Op::StackPop(dst) => to(Some(*dst)),
         Op::Learn(learn) => to(learn.result),
-        // The tag, and with it the Ethertype; with `in_port`, what is matched as ingress port.
+        // The VLAN tag, and with it the Ethertype; for a resubmit, the ingress port that it
+        // replaces.
         Op::SetVlanVid { .. } | Op::SetVlanPcp { .. } => first,
         Op::Resubmit { in_port, .. } => match in_port {
             Some(_) => first,
@@ -472,14 +472,14 @@ fn written(ops: &[Op]) -> WordSet {
         Op::WriteActions(ops) => written(ops),
         Op::Clone(list) => list.written(),
         Op::CheckLength { dst, .. } => to(Some(*dst)),
-        // What is in front of what may be another after these, or is chosen elsewhere.
+        // Other steps may expose a different header (pops) or are decided elsewhere (groups).
         _ => WordSet(u64::MAX),
     });
     all.fold(WordSet::EMPTY, WordSet::union)
 }
 
-/// Steps in the order in which an action set runs them, without those that it does not run: none at
-/// all when nothing would leave. None when there are too many for a set.
+/// Returns steps in the order in which an action set runs them, without those that it does not run:
+/// none at all when nothing would leave. None when there are too many for a set.
 pub fn in_set_order(ops: &[Op]) -> Option<Vec<Op>> {
     let mut set = ActionSet::default();
     set.write(ops)
@@ -487,8 +487,8 @@ pub fn in_set_order(ops: &[Op]) -> Option<Vec<Op>> {
 }
 
 impl Op {
-    /// Whether it sends the packet as it is, or a copy, to ports named in it, the controllers or
-    /// the learning switch, and does nothing else.
+    /// Returns whether the step does nothing but send the packet, unchanged, to ports
+    /// named in it, the controllers or the learning switch.
     pub(crate) fn only_sends(&self) -> bool {
         matches!(
             self,
@@ -496,7 +496,7 @@ impl Op {
         )
     }
 
-    /// Gives the groups that it names their slots.
+    /// Binds groups that the step names to their slots.
     pub fn bind(&mut self, find: &impl Fn(u32) -> GroupRef) {
         match self {
             Op::Group(group) => *group = find(group.number),

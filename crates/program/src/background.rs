@@ -1,20 +1,20 @@
-//! Work that takes long and must not keep the control thread: a thread of its own, which does one
-//! thing after the other.
+//! Runs slow jobs one after the other on a thread of its own, so that they do not delay the control
+//! thread.
 
 use std::sync::Mutex;
 use std::sync::mpsc::{Sender, channel};
 
-/// Something to do.
+/// A job.
 pub(crate) type Job = Box<dyn FnOnce() + Send>;
 
-/// The thread; begun with the first job, ends with its owner when all jobs are done.
+/// The thread: started with the first job, ends with its owner when all jobs are done.
 #[derive(Default)]
 pub(crate) struct Background {
     jobs: Mutex<Option<Sender<Job>>>,
 }
 
 impl Background {
-    /// Hands a job over; false when there is no thread to do it.
+    /// Queues a job; returns false when no thread can be started for it.
     pub fn run(&self, job: Job) -> bool {
         let mut jobs = self
             .jobs
@@ -24,7 +24,7 @@ impl Background {
             None => job,
             Some(sender) => match sender.send(job) {
                 Ok(()) => return true,
-                // The thread has died of a job.
+                // A job has panicked and ended the thread: start another.
                 Err(unsent) => unsent.0,
             },
         };
@@ -43,7 +43,7 @@ impl Background {
     }
 }
 
-/// Lets every other thread go first: workers that poll are never to wait for what is made here.
+/// Lowers the thread's priority below all others, so that polling workers never wait for it.
 fn step_back() {
     #[cfg(target_os = "linux")]
     // SAFETY: takes numbers only; 0 is the calling thread. Failure leaves the priority as it was.
@@ -72,8 +72,8 @@ mod tests {
             (Ok(1), Ok(2))
         );
         assert!(background.run(Box::new(|| panic!("a job that fails"))));
-        // The thread may take a moment to die, and jobs handed over meanwhile die with it.
-        // The new thread steps back, so on a busy machine it takes long to come to its job.
+        // The panicking thread may take a moment to end, and jobs queued meanwhile are lost with
+        // it. The new thread has low priority, so on a busy machine its job may start late.
         let begun = Instant::now();
         let mut done = false;
         while !done && begun.elapsed() < Duration::from_secs(60) {

@@ -1,4 +1,4 @@
-//! A burst's packets as lanes: sets of them, and what lookups read of each.
+//! Sets of lanes (packets of a burst), and the forms in which lookups read a packet's key.
 
 use crate::port::reserved;
 use packet::FlowKey;
@@ -15,61 +15,61 @@ pub const LOOKUP_MAX: usize = 64;
 
 const _: () = assert!(LOOKUP_MAX == u64::BITS as usize);
 
-/// A set of packets of a burst, by their places.
+/// A set of lanes of a burst, one bit each.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(crate) struct LaneSet(pub(crate) u64);
 
 const _: () = assert!(LOOKUP_MAX == u64::BITS as usize);
 
 impl LaneSet {
-    /// None.
+    /// The empty set.
     pub const EMPTY: LaneSet = LaneSet(0);
 
-    /// `count` of them, at least one, from `first` on.
+    /// Returns the set of `count` lanes, at least one, from `first` on.
     #[inline(always)]
     pub fn run(first: usize, count: usize) -> LaneSet {
         debug_assert!(count > 0 && first + count <= LOOKUP_MAX);
         LaneSet((u64::MAX >> (LOOKUP_MAX - count)) << first)
     }
 
-    /// One of them.
+    /// Returns the set of one lane.
     #[inline(always)]
     pub fn one(lane: usize) -> LaneSet {
         LaneSet(1 << lane)
     }
 
-    /// Those in one of both.
+    /// Returns the union of both sets.
     #[inline(always)]
     pub fn union(self, other: LaneSet) -> LaneSet {
         LaneSet(self.0 | other.0)
     }
 
-    /// Those that are not in the other.
+    /// Returns the lanes that are not in the other set.
     #[inline(always)]
     pub fn minus(self, other: LaneSet) -> LaneSet {
         LaneSet(self.0 & !other.0)
     }
 
-    /// Whether there are none.
+    /// Returns whether the set is empty.
     #[inline(always)]
     pub fn is_empty(self) -> bool {
         self.0 == 0
     }
 
-    /// The first.
+    /// Returns the lowest lane.
     #[inline(always)]
     pub fn first(self) -> Option<usize> {
         (self.0 != 0).then(|| self.0.trailing_zeros() as usize)
     }
 
-    /// The first `count` of them, or all.
+    /// Returns the lowest `count` lanes, or all if there are fewer.
     #[inline(always)]
     pub fn front(self, count: usize) -> LaneSet {
         let rest = (0..count).fold(self.0, |rest, _| rest & rest.wrapping_sub(1));
         LaneSet(self.0 & !rest)
     }
 
-    /// Their places, ascending, each below [`LOOKUP_MAX`].
+    /// Iterates over the lanes, ascending, each below [`LOOKUP_MAX`].
     #[inline(always)]
     pub fn iter(self) -> impl Iterator<Item = usize> {
         let mut rest = self;
@@ -80,25 +80,26 @@ impl LaneSet {
         })
     }
 
-    /// Its only member, if it has one only.
+    /// Returns the only lane of a set of one.
     #[inline(always)]
     pub fn only(self) -> Option<One> {
-        // Of one bit, all below it and itself change where one is taken away: more than are left.
+        // With a single bit set, subtracting one flips it and all bits below; with more, or none,
+        // the comparison fails.
         let below = self.0.wrapping_sub(1);
         (self.0 ^ below > below).then(|| One(self.0.trailing_zeros() as usize))
     }
 
-    /// Its places from the first to the last, if they are neighbours.
+    /// Returns the lanes as a range if they are contiguous.
     #[inline(always)]
     fn as_run(self) -> Option<std::ops::Range<usize>> {
         let lowest = self.0 & self.0.wrapping_neg();
         let (first, end) = (self.0.trailing_zeros(), u64::BITS - self.0.leading_zeros());
-        // Adding one at the lowest carries through a run and beyond it.
+        // Adding the lowest bit to a contiguous run carries out of it and leaves none of its bits.
         let run = self.0 & self.0.wrapping_add(lowest) == 0;
         run.then_some(first as usize..end as usize)
     }
 
-    /// Folds what stands at its places; fastest where they are neighbours, as in most sets.
+    /// Folds the elements of the set's lanes; fastest where these are contiguous, as in most sets.
     #[inline(always)]
     pub fn fold<T, A>(self, all: &[T; LOOKUP_MAX], from: A, mut with: impl FnMut(A, &T) -> A) -> A {
         match self.as_run() {
@@ -107,13 +108,12 @@ impl LaneSet {
         }
     }
 
-    /// Those at whose places this stands. All places are compared: whole vectors at once, and none
-    /// by itself.
+    /// Returns the lanes whose element equals `wanted`. Compares all 64 elements, by whole vectors.
     #[inline(always)]
     pub fn those_with(self, all: &[u32; LOOKUP_MAX], wanted: u32) -> LaneSet {
         #[cfg(target_arch = "x86_64")]
         if Variant::used() == Variant::Avx512 {
-            // SAFETY: only a variant that the processor has is ever used.
+            // SAFETY: `Variant::used` only returns variants that the processor has.
             return LaneSet(self.0 & unsafe { places_with(all, wanted) });
         }
         let equal: [u8; LOOKUP_MAX] = std::array::from_fn(|lane| u8::from(all[lane] == wanted));
@@ -124,7 +124,7 @@ impl LaneSet {
         LaneSet(self.0 & bits)
     }
 
-    /// Those of which it is true.
+    /// Returns the lanes for which `holds` is true.
     #[inline(always)]
     pub fn those(self, mut holds: impl FnMut(usize) -> bool) -> LaneSet {
         self.iter().fold(LaneSet::EMPTY, |those, lane| {
@@ -133,7 +133,7 @@ impl LaneSet {
     }
 }
 
-/// A bit for each place at which this stands.
+/// Returns a bit for each element that equals `wanted`.
 #[cfg(target_arch = "x86_64")]
 #[target_feature(enable = "avx512f")]
 fn places_with(all: &[u32; LOOKUP_MAX], wanted: u32) -> u64 {
@@ -146,30 +146,29 @@ fn places_with(all: &[u32; LOOKUP_MAX], wanted: u32) -> u64 {
     })
 }
 
-/// A lane's bit, for each of eight bytes that are one or zero, when these are multiplied by it: the
-/// highest byte of the product.
+/// Multiplying eight bytes, each 0 or 1, by this gathers their bits in the highest byte.
 const TO_BITS: u64 = 0x0102_0408_1020_4080;
 
-/// Packets of a burst: a set of them, or one, for which all is simpler.
+/// Packets of a burst: a set of lanes, or a single one, for which the code is simpler.
 pub(crate) trait Members: Copy {
-    /// Shows each of their places, ascending, each below [`LOOKUP_MAX`].
+    /// Calls `with` for each lane, ascending, each below [`LOOKUP_MAX`].
     fn each(self, with: impl FnMut(usize));
 
-    /// Shows what stands at each of their places.
+    /// Calls `with` for the element of each lane.
     fn over<T>(self, all: &mut [T; LOOKUP_MAX], with: impl FnMut(&mut T));
 
-    /// The same, for what is much code.
+    /// Iterates over the lanes; for large loop bodies, which `each` would inline twice.
     fn places(self) -> impl Iterator<Item = usize>;
 
-    /// How many.
+    /// Returns the number of lanes.
     fn len(self) -> usize;
 
-    /// The set of them.
+    /// Returns the lanes as a set.
     fn whole(self) -> LaneSet;
 }
 
 impl Members for LaneSet {
-    /// As [`LaneSet::iter`]; faster where they are neighbours, as in most sets.
+    /// Like [`LaneSet::iter`]; faster where lanes are contiguous, as in most sets.
     #[inline(always)]
     fn each(self, mut with: impl FnMut(usize)) {
         match self.as_run() {
@@ -204,12 +203,12 @@ impl Members for LaneSet {
     }
 }
 
-/// A packet's place in its burst, below [`LOOKUP_MAX`].
+/// A single lane of a burst, below [`LOOKUP_MAX`].
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct One(usize);
 
 impl One {
-    /// The place.
+    /// Returns the lane's index.
     #[inline(always)]
     pub fn place(self) -> usize {
         self.0 % LOOKUP_MAX
@@ -242,21 +241,21 @@ impl Members for One {
         LaneSet::one(self.0)
     }
 }
-/// What lookups read: a whole key, or only the part of it that they need.
+/// The words of a key that lookups read: a whole key, or only the part they need.
 pub(crate) trait Words {
-    /// Words below this number are read without a choice.
+    /// Words with a lower index are read without a branch.
     const AT_HAND: u8;
 
-    /// Word `index` of the key.
+    /// Returns word `index` of the key.
     fn word(&self, index: u8) -> u64;
 
-    /// The same of one below [`Words::AT_HAND`].
+    /// Returns word `index`, which is below [`Words::AT_HAND`].
     #[inline(always)]
     fn at_hand(&self, index: usize) -> u64 {
         self.word(index as u8)
     }
 
-    /// Whether these bits are as wanted.
+    /// Returns whether the key matches these words.
     #[inline(always)]
     fn has(&self, words: &[MatchWord]) -> bool {
         words
@@ -264,13 +263,13 @@ pub(crate) trait Words {
             .all(|word| self.word(word.word) & word.mask == word.value)
     }
 
-    /// The whole key, where it is one.
+    /// Returns the whole key, if this is one.
     #[inline(always)]
     fn whole(&self) -> Option<&FlowKey> {
         None
     }
 
-    /// These packets' keys as mini keys behind each other, where they are.
+    /// Returns these keys as contiguous mini keys, if they are.
     #[inline(always)]
     fn hot(_: &[Self]) -> Option<&[MiniKey]>
     where
@@ -279,7 +278,7 @@ pub(crate) trait Words {
         None
     }
 
-    /// The bits of word `index` in which some of a set of packets differ from `wanted`.
+    /// Returns the bits of word `index` in which any lane of a set differs from `wanted`.
     #[inline(always)]
     fn differing(packets: &[Self; LOOKUP_MAX], set: LaneSet, index: u8, wanted: u64) -> u64
     where
@@ -329,7 +328,7 @@ impl Words for MiniKey {
 
     #[inline(always)]
     fn word(&self, index: u8) -> u64 {
-        // Only asked by shapes that read nothing else.
+        // Called only by classifiers that read nothing but mini keys.
         self.words[usize::from(index)]
     }
 
@@ -339,8 +338,8 @@ impl Words for MiniKey {
     }
 }
 
-/// A word that packets of the common kinds do not have of their own, but for [`MoreWords`]: as
-/// [`begin_key`] begins it.
+/// Returns a word that is neither in the mini key nor in [`MoreWords`] of common packets, as
+/// [`begin_key`] initializes it.
 #[inline(always)]
 pub(crate) fn beyond(index: u8) -> u64 {
     const UNSET: u64 = {

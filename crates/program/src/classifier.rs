@@ -1,20 +1,22 @@
 //! How a table's rules are looked up.
 //!
-//! Each kind of lookup is one file with one type that is a [`Classify`]; [`Classifier`] lists them.
+//! Each kind of lookup is a type in a file of its own that implements [`Classify`]; [`Classifier`]
+//! lists them.
 //!
 //! * [`Linear`]: up to [`LINEAR_MAX`](linear::LINEAR_MAX) rules, compared one after the other by
-//!   precedence. Cost grows with the number of rules and with nothing else, so a table of four
-//!   rules over four masks (the tuple space explosion of Csikor et al.) costs four compares for any
-//!   traffic.
+//!   precedence. Cost depends on the number of rules only, so a table of four rules over four masks
+//!   (the tuple space explosion of Csikor et al.) costs four compares for any traffic.
 //! * [`TupleSpace`]: one hash table for each set of masked bits, tried in the order of the highest
-//!   precedence in each, until what was found beats all that is left. A packet that differs from
-//!   what all rules of a tuple have in common, their protocol for instance, passes it over without
-//!   a look into memory. Hash tables grow in place; the list of tuples is replaced as a whole.
-//! * [`Trees`](tree::TreeClassifier): decision trees made in the background, and tuples for what
-//!   they do not hold.
+//!   precedence in each, until the rule found beats all that are left. A tuple whose rules all
+//!   agree in some bits, their protocol for instance, is skipped without a memory access for
+//!   packets that differ there. Hash tables grow in place; the list of tuples is replaced as a
+//!   whole.
+//! * [`Trees`](tree::TreeClassifier): decision trees built in the background, and tuples for rules
+//!   that are not in them.
 //! * [`Trie`](trie::TrieClassifier): a trie over one field that is changed in place, and tuples for
-//!   rules that are no prefixes of it.
-//! * [`Conjunctive`]: one of the above, and beside it the rules that are parts of conditions.
+//!   rules that are not prefixes of it.
+//! * [`Conjunctive`]: one of the above, and beside it the rules that are parts of conjunctive
+//!   matches.
 
 pub(crate) mod conjunction;
 pub(crate) mod describe;
@@ -48,14 +50,14 @@ use trie::TrieClassifier;
 use tuple_space::TupleSpace;
 use verdicts::VerdictsBy;
 
-/// One kind of lookup. All of it is monomorphised: a lookup chooses among kinds once for a burst.
+/// One kind of lookup. Monomorphised: a lookup branches on the kind once for each burst.
 pub(crate) trait Classify {
-    /// Returns what of a packet lookups read.
+    /// Returns how much of a packet lookups read.
     fn reads(&self) -> Reads;
 
     /// Finds each key's rule: the one of the highest precedence that matches and holds in `epoch`.
-    /// `out`, one place for each key, is empty before. `summaries` gets what is known of rules that
-    /// were found without reading them.
+    /// `out` has an element for each key, None on entry. `summaries` gets the summaries of rules
+    /// that were found without reading them.
     fn look_up<'k, 'g, K: Words + 'k>(
         &'g self,
         keys: impl Keys<'k, K>,
@@ -64,8 +66,8 @@ pub(crate) trait Classify {
         summaries: Option<&mut Summaries<'g>>,
     );
 
-    /// Looks up a set of lanes, adds their rules to `found`, neighbours of one rule together, and
-    /// returns those that have none.
+    /// Looks up a set of lanes, adds their rules to `found` (contiguous lanes that met the same
+    /// rule as one entry), and returns the lanes that met none.
     #[inline(always)]
     fn look_up_lanes<'g, K: Words>(
         &'g self,
@@ -77,8 +79,8 @@ pub(crate) trait Classify {
         lanes::look_up_each(self, set, lanes, epoch, found)
     }
 
-    /// Returns the verdicts of keys where the classifier knows them without reading rules; what
-    /// they are found by goes to `numbers`, and stays there.
+    /// Returns the verdicts of keys where the classifier knows them without reading rules.
+    /// Positions by which they are found later are written to `numbers`.
     #[inline(always)]
     fn verdicts<'g, 'n, K: Words>(
         &'g self,
@@ -89,48 +91,49 @@ pub(crate) trait Classify {
         None
     }
 
-    /// Returns the rule that `learn` means where `key` has its values.
+    /// Returns the rule that `learn` would make from the values of `key`.
     fn find_exact<'g>(&'g self, learn: &Learn, key: &FlowKey, epoch: Epoch) -> Option<&'g Rule>;
 
-    /// Counts what looking a key up takes.
+    /// Counts the work of looking a key up.
     fn count_effort(&self, key: &FlowKey, epoch: Epoch, count: &mut Count);
 
-    /// Returns whether a lookup costs no more than one in the flow cache: that hashes five words,
-    /// and reads a set's tags, a line and its way.
+    /// Returns whether a lookup costs no more than one in the flow cache, which hashes five words
+    /// and reads a set's tags, one cache line and a path.
     fn is_quick(&self) -> bool {
         false
     }
 
-    /// Returns patterns that packets can be compared with while they are read.
+    /// Returns patterns with which packets can be compared while they are read.
     fn patterns(&self) -> Option<Box<[Pattern]>> {
         None
     }
 
-    /// Returns what [`Classify::patterns`] stand for in this epoch, where they hold in it.
+    /// Returns what the patterns of [`Classify::patterns`] stand for in this epoch; None where they
+    /// do not apply in it.
     #[inline(always)]
     fn behind_patterns(&self, _epoch: Epoch) -> Option<Behind<'_>> {
         None
     }
 
-    /// Returns the patterns made ready for packets as they lie, where all rules only send or drop.
+    /// Returns the patterns compiled for comparison with packets in their buffers, where all rules
+    /// only send or drop.
     fn prefilter(&self, _patterns: &[Pattern]) -> Option<Box<RawPrefilter>> {
         None
     }
 
-    /// Returns the rule for one key where that gains nothing by being looked up for several packets
-    /// together.
+    /// Returns the rule for one key, where looking up several together would not be faster.
     #[inline(always)]
     fn look_up_at_once(&self, _key: &FlowKey, _epoch: Epoch) -> Option<&Rule> {
         None
     }
 }
 
-/// The keys of a burst's packets, by number.
+/// The keys of a burst's packets, by index.
 pub(crate) trait Keys<'k, K: 'k>: Copy {
-    /// Returns the key of this number.
+    /// Returns the key with this index.
     fn key(&self, index: usize) -> &'k K;
 
-    /// Returns all of them where they lie behind each other.
+    /// Returns all keys where they are contiguous in memory.
     #[inline(always)]
     fn slice(&self) -> Option<&'k [K]> {
         None
@@ -149,7 +152,7 @@ impl<'k, K> Keys<'k, K> for &'k [K] {
     }
 }
 
-/// Keys that are found by a function.
+/// Keys that a function returns.
 #[derive(Clone, Copy)]
 pub(crate) struct KeysBy<F>(pub(crate) F);
 
@@ -160,10 +163,11 @@ impl<'k, K: 'k, F: Fn(usize) -> &'k K + Copy> Keys<'k, K> for KeysBy<F> {
     }
 }
 
-/// Defines [`Classifier`]: its kinds, and each call of [`Classify`] for the one that it is.
+/// Defines [`Classifier`] with its kinds, and forwards each method of [`Classify`] to the kind it
+/// is.
 macro_rules! classifiers {
     ($($(#[$doc:meta])* $kind:ident($type:ty),)*) => {
-        /// A table's lookup.
+        /// The lookup of a table.
         pub(crate) enum Classifier {
             $($(#[$doc])* $kind($type),)*
         }
@@ -252,15 +256,15 @@ macro_rules! classifiers {
 }
 
 classifiers! {
-    /// Compare all, in order.
+    /// Compares all rules in order.
     Linear(Linear),
-    /// Hash, tuple by tuple.
+    /// Hashes tuple by tuple.
     Tuples(TupleSpace),
-    /// Descend, then hash what has come since.
+    /// Descends trees, then looks up newer rules in tuples.
     Trees(TreeClassifier),
-    /// Follow the bits of an address, then hash for what is no prefix.
+    /// Follows the bits of an address, then looks up rules that are not prefixes in tuples.
     Trie(TrieClassifier),
-    /// Ordinary rules, if there are any, and soft ones.
+    /// Looks up ordinary rules, if there are any, and soft ones.
     Conjunctive(Conjunctive),
 }
 
@@ -270,23 +274,23 @@ unsafe impl Send for Classifier {}
 // SAFETY: as above; a published classifier is not changed except through atomics.
 unsafe impl Sync for Classifier {}
 
-/// A classifier as readers find it.
+/// A classifier as published to readers.
 pub(crate) struct Published {
     pub(crate) classifier: Classifier,
-    /// What of a packet it looks at.
+    /// How much of a packet it reads.
     pub(crate) reads: Reads,
-    /// The matches of a short list, or the agreed bits of a few tuples, that look at mini keys
-    /// only.
+    /// Patterns of a short list's rules, or of bits that a few tuples agree in, where these read
+    /// mini keys only.
     pub(crate) patterns: Option<Box<[Pattern]>>,
-    /// The same of the first table's list, made ready for packets as they lie, where its rules
-    /// only send or drop.
+    /// The patterns of the first table's list, compiled for comparison with packets in their
+    /// buffers, where its rules only send or drop.
     pub(crate) prefilter: Option<Box<RawPrefilter>>,
-    /// Whether the flow cache is not expected to find sooner what a packet meets.
+    /// Whether the flow cache is not expected to be faster.
     pub(crate) quick: bool,
 }
 
 impl Published {
-    /// Returns what readers of `table` are to find.
+    /// Prepares the classifier of table number `table` for readers.
     pub(crate) fn new(table: u8, classifier: Classifier) -> Published {
         let reads = classifier.reads();
         let patterns = match reads {

@@ -1,6 +1,6 @@
-//! Cycles, as cheap as they can be read.
+//! A cycle counter that is cheap to read.
 
-/// Cycles of the time stamp counter; nanoseconds on processors without one.
+/// Returns the time stamp counter; nanoseconds on processors without one.
 #[inline(always)]
 pub fn cycles() -> u64 {
     #[cfg(target_arch = "x86_64")]

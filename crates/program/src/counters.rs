@@ -1,13 +1,13 @@
 //! Packet and byte counts in slots that never move.
 //!
-//! A slot is a number; each worker has its own copy of every slot, in chunks made when a slot in
-//! them is first allocated, so a worker adds without a lock or a shared cache line, and the control
-//! thread sums the copies when somebody asks (paper a measured what a shared counter costs).
+//! A slot is a number. Each worker has its own copy of every slot, in chunks allocated when the
+//! first slot in them is, so a worker counts without a lock or a shared cache line, and the control
+//! thread sums the copies on demand (paper a measured the cost of a shared counter).
 //!
-//! A counter may stand for several others, so that a worker adds once for all rules of a way that
-//! packets take: these others have *shares* of it, and who reads one of them gets what has been
-//! counted there too. When such a counter is given up ([`Counters::settle`]), what it holds goes
-//! over to those that have shares.
+//! A counter may stand for several others, so that a worker adds once for all rules of a path:
+//! these others have *shares* of it, and reading one of them includes what was counted on the
+//! shared one. When a shared counter is freed ([`Counters::settle`]), its counts are credited to
+//! those with shares.
 
 use crossbeam_utils::CachePadded;
 use std::collections::HashMap;
@@ -22,47 +22,47 @@ use std::arch::x86_64::*;
 
 /// Slots in a chunk.
 const CHUNK: usize = 4096;
-/// Chunks at most: 16 million slots.
+/// Most chunks: 16 million slots.
 const CHUNKS: usize = 4096;
-/// Counters at most: their numbers are smaller.
+/// Most counters; their numbers are below this.
 pub(crate) const MOST: usize = CHUNK * CHUNKS;
 
 /// A counter's number.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct CounterId(pub u32);
 
-/// One worker's share of a counter.
+/// One worker's copy of a counter.
 #[repr(C, align(32))]
 #[derive(Default)]
 struct Slot {
     packets: AtomicU64,
     bytes: AtomicU64,
-    /// When last counted, in milliseconds of the datapath's clock.
+    /// Time of the last count, in milliseconds of the datapath's clock.
     used_ms: AtomicU64,
 }
 
 type Chunk = [Slot; CHUNK];
 const _: () = assert!(CHUNK.is_power_of_two() && size_of::<Slot>().is_power_of_two());
 
-/// What a counter has counted.
+/// A counter's sum over all workers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Totals {
     /// Packets.
     pub packets: u64,
     /// Bytes, without FCS.
     pub bytes: u64,
-    /// When last counted, in milliseconds of the datapath's clock; 0 for never.
+    /// Time of the last count, in milliseconds of the datapath's clock; 0 for never.
     pub used_ms: u64,
 }
 
-/// What a counter gets of another one.
+/// Which part of another counter a share is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) enum Share {
-    /// Packets, bytes, and when: a rule.
+    /// Packets, bytes and time: a rule's counter.
     Rule,
-    /// A table's lookups: packets only.
+    /// A table's lookups: packets are counted as lookups.
     Lookup,
-    /// A table's lookups and matches: packets twice.
+    /// A table's lookups and matches: packets are counted as both.
     Match,
 }
 
@@ -95,7 +95,7 @@ impl Totals {
         }
     }
 
-    /// What has been counted since `before`.
+    /// Returns what has been counted since `before`.
     fn since(self, before: Totals) -> Totals {
         let packets = self.packets.wrapping_sub(before.packets);
         Totals {
@@ -110,12 +110,12 @@ impl Totals {
 #[derive(Clone, Copy, Default)]
 struct Link {
     times: u64,
-    /// What the other held when this one was last reset.
+    /// Totals of the other counter when this one was last reset.
     before: Totals,
 }
 
 impl Link {
-    /// What it is worth when the other one holds so much.
+    /// Returns the shares' worth when the other counter has these totals.
     fn of(self, share: Share, totals: Totals) -> Totals {
         let Totals {
             packets,
@@ -130,13 +130,13 @@ impl Link {
     }
 }
 
-/// Who has shares, and what they have got of counters that were given up. Of one rule there may be
-/// thousands.
+/// All shares, and the credits from shared counters that were freed. A rule's counter may have
+/// thousands of shares.
 #[derive(Default)]
 struct Shares {
-    /// By counter, what it has shares of.
+    /// By counter, the shares that it has.
     links: HashMap<u32, HashMap<(CounterId, Share), Link>>,
-    /// By counter, those that have shares of it.
+    /// By counter, the holders of its shares.
     holders: HashMap<u32, Vec<(CounterId, Share)>>,
     settled: HashMap<u32, Totals>,
 }
@@ -166,7 +166,7 @@ impl Directory {
                 .try_into()
                 .unwrap_or_else(|_| unreachable!());
             let chunk = Box::into_raw(chunk);
-            chunk.expose_provenance(); // vector code reckons with addresses (`WorkerCounters::find_eight`)
+            chunk.expose_provenance(); // vector code uses addresses (`find_eight`)
             place.store(chunk, Ordering::Release);
         }
     }
@@ -194,10 +194,10 @@ struct Allocation {
 /// All counters of a program.
 pub struct Counters {
     directories: Box<[Directory]>,
-    /// On lines of its own, for workers read the neighbour in every burst.
+    /// On cache lines of its own, because workers read the next field in every burst.
     allocation: CachePadded<Mutex<Allocation>>,
     shares: Mutex<Shares>,
-    /// Whether there have ever been shares.
+    /// Whether any shares have ever been given.
     shared: AtomicBool,
 }
 
@@ -213,7 +213,7 @@ impl Default for Counters {
 }
 
 impl Counters {
-    /// The shares, if there are any.
+    /// Locks the shares; None if there have never been any.
     fn shares(&self) -> Option<std::sync::MutexGuard<'_, Shares>> {
         let shared = self.shared.load(Ordering::Acquire);
         shared.then(|| {
@@ -222,7 +222,7 @@ impl Counters {
         })
     }
 
-    /// Gives counters shares of `of`, which stands at zero and on which nobody counts yet.
+    /// Gives counters shares of `of`, which is zero and on which nobody counts yet.
     pub(crate) fn share(&self, of: CounterId, holders: &[(CounterId, Share)]) {
         self.shared.store(true, Ordering::Release);
         let Some(mut shares) = self.shares() else {
@@ -235,8 +235,8 @@ impl Counters {
         shares.holders.insert(of.0, holders.to_vec());
     }
 
-    /// Gives a counter back that others may have shares of: they get what it holds. The caller sees
-    /// to it that no worker can still count on it.
+    /// Frees a counter that others may have shares of, and credits its counts to them. The caller
+    /// must ensure that no worker can still count on it.
     pub(crate) fn settle(&self, of: CounterId) {
         let totals = self.read_own(of);
         if let Some(mut shares) = self.shares() {
@@ -244,7 +244,8 @@ impl Counters {
                 let Some(links) = shares.links.get_mut(&holder.0) else {
                     continue;
                 };
-                // None for the second of two alike, and where the holder is another one by now.
+                // None for the second of two equal shares, and where the holder's number has been
+                // reused.
                 let Some(link) = links.remove(&(of, share)) else {
                     continue;
                 };
@@ -264,8 +265,8 @@ impl Counters {
             .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Makes worker `index` able to count: call it before the worker's first burst. Counts of an
-    /// earlier worker of that number stay.
+    /// Prepares counting by worker `index`; to be called before the worker's first burst. Counts of
+    /// an earlier worker with that number stay.
     pub fn add_worker(&self, index: usize) {
         let mut allocation = self.allocation();
         if index >= allocation.workers {
@@ -278,7 +279,7 @@ impl Counters {
         }
     }
 
-    /// Takes a counter that stands at zero; None when 16 million are in use.
+    /// Allocates a counter that is zero; None when 16 million are in use.
     pub fn allocate(&self) -> Option<CounterId> {
         let mut allocation = self.allocation();
         let id = match allocation.free.pop() {
@@ -299,7 +300,7 @@ impl Counters {
         Some(id)
     }
 
-    /// Gives a counter back. The caller sees to it that no worker can still count on it (retire,
+    /// Frees a counter. The caller must ensure that no worker can still count on it (retire,
     /// collect).
     pub fn free(&self, id: CounterId) {
         if let Some(mut shares) = self.shares() {
@@ -309,7 +310,7 @@ impl Counters {
         self.allocation().free.push(id.0);
     }
 
-    /// Sets a counter to zero. A worker that counts at this moment may win.
+    /// Sets a counter to zero. A concurrent count by a worker may overwrite that.
     pub fn reset(&self, id: CounterId) {
         let workers = self.allocation().workers;
         if let Some(mut shares) = self.shares() {
@@ -331,7 +332,7 @@ impl Counters {
         }
     }
 
-    /// The sum over all workers, with its shares of others.
+    /// Returns the sum over all workers, including the counter's shares of others.
     pub fn read(&self, id: CounterId) -> Totals {
         let own = self.read_own(id);
         let Some(shares) = self.shares() else {
@@ -358,8 +359,8 @@ impl Counters {
         totals
     }
 
-    /// Adds to worker `worker`'s copy; only that worker calls this for its number, so a plain load
-    /// and store suffice.
+    /// Adds to worker `worker`'s copy. Only that worker may call this with its number, so a plain
+    /// load and store suffice.
     #[inline(always)]
     pub fn add(&self, worker: usize, id: CounterId, packets: u64, bytes: u64, now_ms: u64) {
         if let Some(slot) = self.directories[worker].slot(id) {
@@ -375,13 +376,13 @@ impl Counters {
         }
     }
 
-    /// Worker `worker`'s copies, for a burst; only that worker asks for its number.
+    /// Returns worker `worker`'s copies, for a burst; only that worker may ask for them.
     #[inline(always)]
     pub fn of_worker(&self, worker: usize) -> WorkerCounters<'_> {
         WorkerCounters(&self.directories[worker].chunks)
     }
 
-    /// Number of counters in use.
+    /// Returns the number of counters in use.
     pub fn in_use(&self) -> usize {
         let allocation = self.allocation();
         allocation.next as usize - allocation.free.len()
@@ -392,7 +393,7 @@ impl Counters {
 #[derive(Clone, Copy)]
 pub struct WorkerCounters<'a>(&'a [AtomicPtr<Chunk>; CHUNKS]);
 
-/// Asks the processor to fetch what lies there.
+/// Prefetches the cache line at `place`.
 #[inline(always)]
 pub(crate) fn prefetch<T>(place: *const T) {
     #[cfg(target_arch = "x86_64")]
@@ -407,7 +408,7 @@ pub(crate) fn prefetch<T>(place: *const T) {
 }
 
 impl<'a> WorkerCounters<'a> {
-    /// Whether there are so many that a first-level cache does not hold them.
+    /// Returns whether there are too many counters for a first-level cache.
     #[inline(always)]
     pub(crate) fn are_many(&self) -> bool {
         !self.0[1].load(Ordering::Relaxed).is_null()
@@ -421,7 +422,7 @@ impl<'a> WorkerCounters<'a> {
         unsafe { chunk.as_ref() }.map(|chunk| &chunk[id.0 as usize % CHUNK])
     }
 
-    /// Asks for a counter that is about to be added to.
+    /// Prefetches a counter that is about to be added to.
     #[inline(always)]
     pub(crate) fn prefetch(&self, id: CounterId) {
         if let Some(slot) = self.slot(id) {
@@ -429,20 +430,20 @@ impl<'a> WorkerCounters<'a> {
         }
     }
 
-    /// Where this worker counts, so that who asks for a counter ahead need not find it twice.
+    /// Finds this worker's copy of a counter, so that whoever prefetches it need not find it twice.
     #[inline(always)]
     pub(crate) fn find(&self, id: CounterId) -> Option<WorkerCounter<'a>> {
         self.slot(id).map(WorkerCounter)
     }
 
-    /// The addresses ([`WorkerCounter::address`]) of eight counters, whose numbers these are; zero
-    /// in lanes that are not `wanted`, or where there is no counter of the number.
+    /// Returns the addresses ([`WorkerCounter::address`]) of the eight counters with these numbers;
+    /// zero in lanes that are not `wanted`, or where no counter has the number.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f")]
     #[inline]
     pub(crate) fn find_eight(self, wanted: __mmask8, ids: __m512i) -> __m512i {
         let chunk = _mm512_srli_epi64::<{ CHUNK.trailing_zeros() }>(ids);
-        // SAFETY: pointers have no bytes between their own.
+        // SAFETY: pointers have no padding bytes.
         let chunks = unsafe { Quads::of(&self.0[..]) }.gather(wanted, chunk);
         let within = _mm512_and_si512(ids, _mm512_set1_epi64(CHUNK as i64 - 1));
         let offset = _mm512_slli_epi64::<{ size_of::<Slot>().trailing_zeros() }>(within);
@@ -457,7 +458,7 @@ impl<'a> WorkerCounters<'a> {
         }
     }
 
-    /// Adds what was met up to `used_ms` and could not be added then.
+    /// Adds counts that were made up to `used_ms` and deferred.
     pub fn add_late(&self, id: CounterId, packets: u64, bytes: u64, used_ms: u64) {
         if let Some(slot) = self.slot(id) {
             let used_ms = used_ms.max(slot.used_ms.load(Ordering::Relaxed));
@@ -471,30 +472,30 @@ impl<'a> WorkerCounters<'a> {
 pub(crate) struct WorkerCounter<'a>(&'a Slot);
 
 impl<'a> WorkerCounter<'a> {
-    /// Where it is.
+    /// Returns its address.
     #[inline(always)]
     pub fn address(self) -> usize {
         std::ptr::from_ref(self.0).expose_provenance()
     }
 
-    /// The one at this address; none at 0.
+    /// Returns the copy at this address; None for 0.
     ///
     /// # Safety
     /// The address is 0, or that of a counter whose directory lives for 'a.
     #[inline(always)]
     pub unsafe fn at(address: usize) -> Option<WorkerCounter<'a>> {
-        // SAFETY: so the caller says; addresses of counters have been exposed, by `address` or with
-        // their chunks.
+        // SAFETY: the caller guarantees this; the provenance of counters' addresses has been
+        // exposed, by `address` or with their chunks.
         unsafe { std::ptr::with_exposed_provenance::<Slot>(address).as_ref() }.map(WorkerCounter)
     }
 
-    /// Asks for it.
+    /// Prefetches it.
     #[inline(always)]
     pub fn prefetch(self) {
         prefetch(self.0);
     }
 
-    /// Adds to it. Only its worker does.
+    /// Adds to the counter. Only the worker it belongs to may call this.
     #[inline(always)]
     pub fn add(self, packets: u64, bytes: u64, now_ms: u64) {
         let add = |to: &AtomicU64, more: u64| {
@@ -567,7 +568,7 @@ mod tests {
             used_ms,
         };
         counters.share(way, &[(rule, Share::Rule), (table, Share::Match)]);
-        // A rule that a way passes twice counts twice.
+        // A rule that a path passes twice counts twice.
         counters.share(
             other,
             &[
@@ -590,7 +591,7 @@ mod tests {
         counters.settle(way);
         assert_eq!(counters.read(rule), sum(1, 70, 12));
         assert_eq!(counters.read(table), sum(14, 4, 0));
-        // Whoever gets a counter that was given back gets nothing of what it had shares in.
+        // A counter that is freed and allocated again gets nothing from its former shares.
         counters.free(rule);
         assert_eq!(counters.allocate(), Some(rule));
         assert_eq!(counters.read(rule), Totals::default());

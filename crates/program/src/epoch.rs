@@ -2,8 +2,8 @@
 //!
 //! Every rule carries the epoch in which it appears and the one in which it goes. The writer
 //! prepares any number of changes for epoch `current + 1` and publishes them all by one store. A
-//! worker reads the epoch at the start of each burst ([`Reader::begin`]), before it
-//! fetches packets, and sees exactly the rules of that epoch in every table of every bridge.
+//! worker reads the epoch at the start of each burst ([`Reader::begin`]), before it receives
+//! packets, and sees exactly the rules of that epoch in every table of every bridge.
 //!
 //! A worker's `begin` also says that it holds nothing from earlier bursts. So when every worker has
 //! begun a burst in epoch `e` or later ([`Domain::passed`]), a barrier for `e` may be answered, and
@@ -19,45 +19,45 @@ use std::sync::Arc;
 /// A point in the sequence of published changes.
 pub type Epoch = u64;
 
-/// Later than every epoch: when a rule goes that nobody has removed, and what an offline reader has
-/// seen.
+/// Later than every epoch: the end of rules that nobody has removed, and the epoch of an offline
+/// reader.
 pub const NEVER: Epoch = u64::MAX;
 
-/// How far ahead of the epoch at hand one is reserved: as many others may be published before it.
-/// Even if one were reserved every millisecond the numbers would last for two years.
+/// Distance from the current epoch to a reserved one: up to this many others may be published
+/// before it. Even if one were reserved every millisecond the numbers would last for two years.
 const AHEAD: Epoch = 1 << 28;
 
-/// Most workers at a time.
+/// Most readers (workers) at a time.
 pub const MAX_READERS: usize = 64;
 
-/// A reader slot that nobody holds.
+/// Marks a reader slot that is not in use.
 const FREE: u64 = u64::MAX;
-/// What an offline reader shows.
+/// Marks an offline reader.
 const OFFLINE: u64 = u64::MAX - 1;
 
-/// What waits to be freed, with the epoch that all readers must have reached.
+/// Garbage, with the epoch that all readers must have reached before it is freed.
 type Retired = VecDeque<(Epoch, Box<dyn Any + Send>)>;
 
 /// The epoch shared by a writer and its readers.
 pub struct Domain {
     epoch: CachePadded<AtomicU64>,
     seen: Box<[CachePadded<AtomicU64>]>,
-    /// For each reader the oldest epoch that it still holds something of outside its bursts,
+    /// For each reader the oldest epoch from which it still holds something between its bursts,
     /// [`NEVER`] for none.
     held: Box<[AtomicU64]>,
-    /// On lines of its own: control writes it all the time, and workers read its neighbours in
-    /// every turn.
+    /// On cache lines of its own, because control writes it often and workers read its neighbours
+    /// in every turn.
     retired: CachePadded<Mutex<Retired>>,
-    /// For each reader the oldest epoch in which it has met rules that it has not counted for yet,
-    /// [`NEVER`] for none.
+    /// For each reader the oldest epoch in which packets met rules whose counters are still to be
+    /// updated, [`NEVER`] for none.
     deferred: Box<[AtomicU64]>,
-    /// The epoch that is reserved, [`NEVER`] for none.
+    /// The reserved epoch, [`NEVER`] for none.
     reserved: AtomicU64,
-    /// The last of those behind it that are reserved with it.
+    /// The last of the epochs behind it that are reserved with it.
     last_reserved: AtomicU64,
-    /// Epochs that [`Domain::pin`] keeps, with how many keep each.
+    /// Epochs kept by [`Domain::pin`], and how many pins keep each.
     pins: Mutex<BTreeMap<Epoch, usize>>,
-    /// The oldest of them, [`NEVER`] for none.
+    /// The oldest pinned epoch, [`NEVER`] for none.
     pinned: AtomicU64,
 }
 
@@ -80,13 +80,13 @@ impl Default for Domain {
 }
 
 impl Domain {
-    /// The epoch published last.
+    /// Returns the epoch published last.
     pub fn current(&self) -> Epoch {
         self.epoch.load(Ordering::Acquire)
     }
 
-    /// The epoch that the next [`Domain::publish`] starts: what new rules carry as their first and
-    /// removed rules as their end.
+    /// Returns the epoch that the next [`Domain::publish`] starts: what new rules carry as their
+    /// first and removed rules as their end.
     pub fn next(&self) -> Epoch {
         self.current() + 1
     }
@@ -96,16 +96,16 @@ impl Domain {
     pub fn publish(&self) -> Epoch {
         let epoch = self.next();
         if epoch >= self.reserved.load(Ordering::Relaxed) {
-            // All numbers below it are used up, which takes days: what was prepared waits for the
-            // reserved epoch.
+            // All numbers below the reserved epoch are used up, which takes days: changes wait for
+            // it.
             return self.current();
         }
         self.begin(epoch)
     }
 
-    /// Sets an epoch aside for changes that take long to prepare: they carry it, while others are
-    /// published before it, and all of them are seen at once by [`Domain::publish_reserved`]. None
-    /// while another one is reserved.
+    /// Reserves an epoch for changes that take long to prepare. They carry it, while others are
+    /// published before it, and all of them become visible at once by [`Domain::publish_reserved`].
+    /// None while another one is reserved.
     pub fn reserve(&self) -> Option<Epoch> {
         if self.reserved.load(Ordering::Relaxed) != NEVER {
             return None;
@@ -116,9 +116,9 @@ impl Domain {
         Some(epoch)
     }
 
-    /// Reserves one more epoch, behind those that are reserved; None where none is. All of them are
-    /// published at once, so bursts see what all of them brought. A walk in a pinned one of them
-    /// ([`Domain::pin`]) sees what it and those before it brought.
+    /// Reserves one more epoch, behind those that are reserved; None where none is. All are
+    /// published at once, so bursts see the changes of all of them. A walk in a pinned one of them
+    /// ([`Domain::pin`]) sees the changes of it and those before it.
     pub fn reserve_next(&self) -> Option<Epoch> {
         if self.reserved.load(Ordering::Relaxed) == NEVER {
             return None;
@@ -128,7 +128,7 @@ impl Domain {
         Some(epoch)
     }
 
-    /// The latest epoch that a change which is being prepared may carry.
+    /// Returns the latest epoch that a change being prepared may carry.
     pub fn horizon(&self) -> Epoch {
         match self.reserved.load(Ordering::Relaxed) {
             NEVER => self.next(),
@@ -136,8 +136,9 @@ impl Domain {
         }
     }
 
-    /// Begins the last reserved epoch, and with it makes visible what was prepared for the reserved
-    /// ones and for [`Domain::next`]; returns it, or the one at hand when none is reserved.
+    /// Publishes the last reserved epoch, and with it makes visible what was prepared for the
+    /// reserved ones and for [`Domain::next`]; returns it, or the current one when none is
+    /// reserved.
     pub fn publish_reserved(&self) -> Epoch {
         match self.reserved.swap(NEVER, Ordering::Relaxed) {
             NEVER => self.current(),
@@ -146,8 +147,8 @@ impl Domain {
     }
 
     /// Keeps all that a walk in this epoch or a later one may look at, until the result is dropped.
-    /// Only the one writer calls this, before it publishes a later epoch. It keeps memory and rules
-    /// that have ended from being freed, and no barrier from being answered.
+    /// Only the one writer calls this, before it publishes a later epoch. Meanwhile memory and
+    /// rules that have ended are not freed; barriers are answered.
     pub fn pin(self: &Arc<Self>, epoch: Epoch) -> Pinned {
         debug_assert!(epoch >= self.current(), "pinning what may be gone already");
         let mut pins = self.pins();
@@ -178,7 +179,7 @@ impl Domain {
         epoch
     }
 
-    /// Whether every reader has begun a burst in `epoch` or later, or is offline.
+    /// Returns whether every reader has begun a burst in `epoch` or later, or is offline.
     pub fn passed(&self, epoch: Epoch) -> bool {
         fence(Ordering::SeqCst);
         self.seen
@@ -186,14 +187,13 @@ impl Domain {
             .all(|seen| seen.load(Ordering::Acquire) >= epoch)
     }
 
-    /// Whether the reader in this slot is in the middle of something: it has begun a burst and has
-    /// not gone offline since.
+    /// Returns whether the reader in this slot has begun a burst and has not gone offline since.
     pub fn is_online(&self, index: usize) -> bool {
         let seen = self.seen.get(index);
         seen.is_some_and(|seen| !matches!(seen.load(Ordering::Relaxed), FREE | OFFLINE))
     }
 
-    /// Whether nobody works in an epoch before `epoch`, or holds something of one
+    /// Returns whether nobody works in an epoch before `epoch`, or holds something of one
     /// ([`Guard::hold`]): rules that ended with it may be unlinked.
     pub fn quiet(&self, epoch: Epoch) -> bool {
         self.passed(epoch)
@@ -204,14 +204,15 @@ impl Domain {
                 .all(|held| held.load(Ordering::Acquire) >= epoch)
     }
 
-    /// Whether, beyond that, nobody keeps what was retired in an epoch before `epoch`
-    /// ([`Guard::keep`]) or still has packets of one to count: what they may look at is not in use.
+    /// Returns whether [`Domain::quiet`] holds and also nobody keeps what was retired in an epoch
+    /// before `epoch` ([`Guard::keep`]) or has deferred counter updates of one: rules that ended,
+    /// and their counters, are not in use.
     pub fn unread(&self, epoch: Epoch) -> bool {
         let deferred = |oldest: &AtomicU64| oldest.load(Ordering::Acquire) >= epoch;
         self.quiet(epoch) && self.deferred.iter().all(deferred)
     }
 
-    /// Takes a reader slot; None when [`MAX_READERS`] are taken. The reader starts offline.
+    /// Takes a reader slot; None when all [`MAX_READERS`] are taken. The reader starts offline.
     pub fn reader(self: &Arc<Self>) -> Option<Reader> {
         let index = self.claim()?;
         Some(Reader {
@@ -228,21 +229,21 @@ impl Domain {
         })
     }
 
-    /// Hands over something that readers can no longer reach once [`Domain::next`] has been
-    /// published, or the reserved epoch where there is one: whoever prepares changes for that may
-    /// look at what he has taken out until then. [`Domain::collect`] drops it later.
+    /// Takes garbage that readers can no longer reach once [`Domain::next`] has been published, or
+    /// the reserved epoch where there is one (the writer may read it until then).
+    /// [`Domain::collect`] drops it later.
     pub fn retire(&self, garbage: Box<dyn Any + Send>) {
         let epoch = self.horizon();
         self.retired().push_back((epoch, garbage));
     }
 
-    /// Drops what no reader can see any more and returns how many things are still waiting.
+    /// Drops garbage that no reader can see any more and returns how many things still wait.
     pub fn collect(&self) -> usize {
         self.collect_some(usize::MAX)
     }
 
-    /// Likewise, up to `limit` things, since to free a million rules takes long; the others wait
-    /// for the next call.
+    /// Like [`Domain::collect`], but drops at most `limit` things, because freeing a million rules
+    /// takes long; the others wait for the next call.
     pub fn collect_some(&self, limit: usize) -> usize {
         let oldest = {
             fence(Ordering::SeqCst);
@@ -270,7 +271,7 @@ impl Domain {
         waiting
     }
 
-    /// How many things that were handed over wait to be dropped.
+    /// Returns how many retired things wait to be dropped.
     pub fn garbage(&self) -> usize {
         self.retired().len()
     }
@@ -282,7 +283,7 @@ impl Domain {
     }
 }
 
-/// An epoch that is kept for walks which are still to come ([`Domain::pin`]).
+/// An epoch that is kept for walks yet to come ([`Domain::pin`]).
 pub struct Pinned {
     domain: Arc<Domain>,
     epoch: Epoch,
@@ -301,7 +302,7 @@ impl Drop for Pinned {
     }
 }
 
-/// A worker's place in a [`Domain`].
+/// A worker's reader slot in a [`Domain`].
 pub struct Reader {
     domain: Arc<Domain>,
     index: usize,
@@ -309,9 +310,9 @@ pub struct Reader {
 
 impl Reader {
     /// Starts a burst: says that nothing from earlier bursts is held, and returns a guard with the
-    /// epoch to work in. Call it before receiving, so that packets received after a barrier's
-    /// reply are handled in the barrier's epoch or later. What is looked up under the guard cannot
-    /// outlive it.
+    /// epoch to work in. Must be called before receiving, so that packets received after a
+    /// barrier's reply are handled in the barrier's epoch or later. What is looked up under the
+    /// guard cannot outlive it.
     #[inline]
     pub fn begin(&mut self) -> Guard<'_> {
         let epoch = self.enter();
@@ -328,8 +329,8 @@ impl Reader {
         if seen.load(Ordering::Relaxed) != epoch {
             seen.store(epoch, Ordering::Release);
             // The store must be visible before anything of this epoch is read, and the epoch must
-            // be read again after it: coming from offline, a publication may have
-            // slipped in between, and the writer may have counted this reader as absent.
+            // be read again after it: coming from offline, a publication may have happened in
+            // between, and the writer may have taken this reader for offline.
             fence(Ordering::SeqCst);
             let again = self.domain.epoch.load(Ordering::Acquire);
             if again != epoch {
@@ -340,14 +341,14 @@ impl Reader {
         epoch
     }
 
-    /// Says that nothing is held and that none will be before the next [`Reader::begin`]: before
-    /// sleeping.
+    /// Says, before sleeping, that nothing is held and that nothing will be before the next
+    /// [`Reader::begin`].
     #[inline]
     pub fn offline(&mut self) {
         self.domain.seen[self.index].store(OFFLINE, Ordering::Release);
     }
 
-    /// Which slot: a number below [`MAX_READERS`] that no other live reader has.
+    /// Returns the slot's index: a number below [`MAX_READERS`] that no other live reader has.
     pub fn index(&self) -> usize {
         self.index
     }
@@ -360,28 +361,28 @@ pub struct Guard<'a> {
 }
 
 impl Guard<'_> {
-    /// The epoch whose rules hold for this burst.
+    /// Returns the epoch whose rules hold for this burst.
     #[inline(always)]
     pub fn epoch(&self) -> Epoch {
         self.epoch
     }
 
-    /// The reader's slot, which is also its worker's number for counters.
+    /// Returns the reader's slot, which is also its worker's number for counters.
     #[inline(always)]
     pub fn index(&self) -> usize {
         self.reader.index
     }
 
-    /// The domain it belongs to.
+    /// Returns the domain it belongs to.
     #[inline(always)]
     pub fn domain(&self) -> &Domain {
         &self.reader.domain
     }
 
-    /// Says that what was seen in `oldest` and later is still held when this guard has gone, until
-    /// another call says otherwise; [`NEVER`] for nothing. It keeps memory and rules that have
-    /// ended from being freed, and no barrier from being answered. `oldest` is this guard's epoch,
-    /// or one that has been held without a break.
+    /// Says that what was seen in `oldest` and later is still held after this guard, until the next
+    /// call; [`NEVER`] for nothing. Meanwhile memory and rules that have ended are not freed;
+    /// barriers are answered. `oldest` is this guard's epoch, or one that has been held without a
+    /// break.
     pub(crate) fn hold(&self, oldest: Epoch) {
         debug_assert!(
             oldest >= self.epoch.min(self.held()),
@@ -390,27 +391,26 @@ impl Guard<'_> {
         self.domain().held[self.index()].store(oldest, Ordering::Release);
     }
 
-    /// Says that packets have met rules in `oldest` and later, not before, which are still to be
-    /// counted; [`NEVER`] for none. It keeps counters from being given to others, and no
-    /// barrier from being answered. `oldest` is this guard's epoch, or what was said last or later.
+    /// Says that counter updates of packets that met rules in `oldest` and later are deferred;
+    /// [`NEVER`] for none. Meanwhile counters are not reused; barriers are answered. `oldest` is
+    /// this guard's epoch, or not before that of the last call.
     pub(crate) fn defers(&self, oldest: Epoch) {
         self.domain().deferred[self.index()].store(oldest, Ordering::Release);
     }
 
-    /// Says that what was seen in `oldest` and later is looked at after this guard has gone, by
-    /// somebody who does not count packets; [`NEVER`] for no longer. It keeps memory from being
-    /// freed; rules that have ended may be unlinked, and barriers are answered. `oldest` is this
-    /// guard's epoch.
+    /// Says that what was seen in `oldest` and later is read after this guard by somebody who does
+    /// not count packets; [`NEVER`] for no longer. Meanwhile memory is not freed; rules that have
+    /// ended may be unlinked, and barriers are answered. `oldest` is this guard's epoch.
     pub(crate) fn keep(&self, oldest: Epoch) {
         self.defers(oldest);
     }
 
-    /// What [`Guard::hold`] has said last.
+    /// Returns the epoch of the last [`Guard::hold`].
     pub(crate) fn held(&self) -> Epoch {
         self.domain().held[self.index()].load(Ordering::Relaxed)
     }
 
-    /// A guard for a walk in `epoch`, which is not before the one that is pinned and not behind
+    /// Returns a guard for a walk in `epoch`, which is not before the pinned one and not behind
     /// this guard's.
     pub fn in_pinned<'g>(&'g self, pinned: &'g Pinned, epoch: Epoch) -> Guard<'g> {
         assert!(
@@ -424,7 +424,7 @@ impl Guard<'_> {
         }
     }
 
-    /// A guard for going on in an epoch that is held.
+    /// Returns a guard for resuming a walk in an epoch that is held.
     pub(crate) fn in_held(&self, epoch: Epoch) -> Guard<'_> {
         assert!(
             epoch >= self.epoch.min(self.held()),
@@ -536,7 +536,7 @@ mod tests {
             assert_eq!(guard.epoch(), last);
             assert_eq!(guard.in_pinned(&pins[0], first).epoch(), first);
         }
-        // Barriers are answered, and what goes with a later epoch is kept.
+        // Barriers are answered, and what ended with a later epoch is kept.
         assert!(domain.passed(last));
         assert!(domain.quiet(first) && !domain.quiet(last));
         assert_eq!(domain.collect(), 1);

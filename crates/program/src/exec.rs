@@ -1,13 +1,13 @@
-//! A packet's way through the tables, as data, a burst at a time.
+//! Runs bursts of packets through a bridge's tables.
 //!
 //! The engine parses a burst, looks all of it up in the first table at once, and runs each packet's
-//! steps until the packet is done or needs another lookup; packets that wait for the same table are
-//! looked up together, tables in ascending order. A walk's state (key, position in the lists
-//! of steps, registers, action set, stack) lies in [`Walk`], not on a call stack, so that it can
-//! stop at any lookup and go on.
+//! steps until the packet is done or needs another lookup. Packets that wait for the same table are
+//! looked up together, tables in ascending order. A walk's state (key, position in the lists of
+//! steps, registers, action set, stack) lies in [`Walk`], not on a call stack, so that it can stop
+//! at any lookup and resume.
 //!
-//! Outputs are put off as long as nothing changes the packet: the last one takes the frame itself,
-//! only the others cost a copy.
+//! Outputs are deferred until something changes the packet or the walk ends: the last output takes
+//! the frame itself, and only the others copy it.
 
 mod first_table;
 pub(crate) mod flow_cache;
@@ -34,21 +34,21 @@ use packet::{FlowKey, Frame, WordSet};
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// Runs bursts. One for each worker; keeps its memory between bursts.
+/// Runs bursts. Each worker has one; it keeps its memory between bursts.
 pub struct Engine<F> {
     walks: Vec<Walk<F>>,
-    /// The first packets' mini keys, while they are looked up for the first time.
+    /// Mini keys of the first packets during the first lookup.
     hot: Box<[MiniKey]>,
-    /// What those of IPv6 and ARP tell beside, where the first table looks at it.
+    /// Further words of IPv6 and ARP packets, where the first table looks at them.
     more: Box<[MoreWords]>,
-    /// The first packets' rules, where their mini keys are not asked for.
+    /// Runs of neighbouring packets that met the same rule, where mini keys are not needed.
     runs: Vec<Run>,
-    /// Walks that wait for a lookup: table and index.
+    /// Walks that wait for a lookup: table, and index of the walk.
     waiting: Vec<(u8, u16)>,
     group: Vec<u16>,
     /// Bytes of the burst so far.
     received: u64,
-    /// Packets that need less than a walk.
+    /// Packets that do not need a walk.
     lanes: lanes::Lanes<F>,
     waiting_for: suspend::hold::Waiting<F>,
     caches: flow_cache::Caches,
@@ -61,7 +61,7 @@ impl<F: Frame> Default for Engine<F> {
 }
 
 impl<F: Frame> Engine<F> {
-    /// An engine with room for bursts of any size.
+    /// Creates an engine with room for bursts of any size.
     pub fn new() -> Engine<F> {
         Engine {
             walks: Vec::new(),
@@ -77,9 +77,9 @@ impl<F: Frame> Engine<F> {
         }
     }
 
-    /// Walks a burst that came in by `in_port` through the bridge's tables, from table 0, and
-    /// leaves `frames` empty. Returns how many bytes they had. `mirrored`: mirrors that have
-    /// had these packets already. Time is in milliseconds of the datapath's clock.
+    /// Runs a burst that came in by `in_port` through the bridge's tables, from table 0, and leaves
+    /// `frames` empty. Returns the number of bytes received. `mirrored`: mirrors that have already
+    /// had these packets. Time is in milliseconds of the datapath's clock.
     #[allow(clippy::too_many_arguments)] // one call per burst; a struct would only rename them
     pub fn burst<H: Host<F>>(
         &mut self,
@@ -101,7 +101,7 @@ impl<F: Frame> Engine<F> {
             before: u64::MAX,
         };
         self.received = 0;
-        // Only the general way tells fragments from others.
+        // Only the general way recognizes fragments.
         let short = !burst.ordered && !bridge.drops_fragments();
         let mut cached = self.caches.begin(&burst, short, frames.len());
         while !frames.is_empty() {
@@ -123,10 +123,10 @@ impl<F: Frame> Engine<F> {
         self.received
     }
 
-    /// [`Engine::burst`] for packets that begin with more than what they carry: tunnel fields.
-    /// `given` are the words of the key that `begin` writes, for the packet that came at this
-    /// place of the burst; none that the packet's own headers fill. They are walked the general
-    /// way, since neither lanes nor the flow cache know of such words.
+    /// Like [`Engine::burst`], for packets with words in their keys that do not come from their
+    /// headers, such as tunnel fields. `begin` writes the words `given` for the packet at this
+    /// index of the burst; they must not be words that the packet's own headers fill. Such packets
+    /// take the general way, since neither lanes nor the flow cache know of these words.
     #[allow(clippy::too_many_arguments)] // as for `burst`
     pub fn burst_from<H: Host<F>>(
         &mut self,
@@ -162,7 +162,7 @@ impl<F: Frame> Engine<F> {
     }
 
     /// Takes up to [`LOOKUP_MAX`] frames from the front and walks them the general way. `start` may
-    /// add to what has been read of them.
+    /// write more words of their keys after parsing.
     #[inline(always)]
     fn walk_some<H: Host<F>>(
         &mut self,
@@ -188,8 +188,8 @@ impl<F: Frame> Engine<F> {
         self.drive(burst, host);
     }
 
-    /// Whether packets are to be walked one after the other: where they may ask for a rule, and
-    /// where a rule that has been asked for may decide one of their lookups.
+    /// Returns whether packets must be walked one after the other: they may ask for a rule, or a
+    /// rule that has been asked for may decide one of their lookups.
     #[inline(always)]
     fn goes_in_order<H: Host<F>>(
         &mut self,
@@ -204,8 +204,8 @@ impl<F: Frame> Engine<F> {
                 && self.may_wait(bridge, in_port, frames, host.place().bridge))
     }
 
-    /// Whether a rule that has been asked for may decide a lookup of these packets: told by what
-    /// they came with and no rule writes.
+    /// Returns whether a rule that has been asked for may decide a lookup of these packets, judged
+    /// by words that they came with and that no rule writes.
     #[cold]
     #[inline(never)]
     fn may_wait(&mut self, bridge: &Bridge, in_port: PortNo, frames: &[F], number: u32) -> bool {
@@ -214,7 +214,7 @@ impl<F: Frame> Engine<F> {
         let hot = &mut self.hot;
         frames.chunks(LOOKUP_MAX).any(|frames| {
             let read = packet::mini_key::read_burst(frames, in_port, &[], hot, &mut first);
-            // Others tell more than that.
+            // Packets of other kinds match on more than mini keys.
             read.count < frames.len()
                 || self
                     .waiting_for
@@ -223,8 +223,8 @@ impl<F: Frame> Engine<F> {
         })
     }
 
-    /// Parses frames into the keys of the first walks; false when some of them are not frames at
-    /// all.
+    /// Parses frames into the keys of the first walks. Returns false when some are not frames at
+    /// all, or are fragments that the bridge drops.
     #[inline(always)]
     fn parse<H: Host<F>>(
         &mut self,
@@ -252,7 +252,8 @@ impl<F: Frame> Engine<F> {
         sound
     }
 
-    /// Finds the rules that parsed packets meet in the first table, one for each place of `found`.
+    /// Finds the rules that parsed packets meet in the first table, one for each element of
+    /// `found`.
     #[inline(always)]
     fn look_up_first<'g>(
         &mut self,
@@ -269,8 +270,8 @@ impl<F: Frame> Engine<F> {
             .lookup_burst(0, count, |index| &walks[index].key, burst.guard, found);
     }
 
-    /// Looks parsed frames up in the first table. A rule that only sends to a port is carried out
-    /// at once.
+    /// Looks parsed frames up in the first table. A rule that only sends to a port is executed at
+    /// once.
     #[inline(always)]
     fn first_lookup<H: Host<F>>(
         &mut self,
@@ -318,9 +319,8 @@ impl<F: Frame> Engine<F> {
         }
     }
 
-    /// Throws out what is not a frame, or could not be gathered for want of memory, and looks the
-    /// rest up. Such frames have been counted. Throws out fragments too, where they are
-    /// dropped.
+    /// Removes what is not a frame or could not be gathered for want of memory (already counted),
+    /// and fragments where the bridge drops them (counted here); looks the rest up.
     #[cold]
     fn sift<H: Host<F>>(
         &mut self,
@@ -367,8 +367,9 @@ impl<F: Frame> Engine<F> {
         self.run_ops_with(bridge, guard, &metadata, frame, ops, now_ms, host);
     }
 
-    /// [`Engine::run_ops`] on a frame that begins with this metadata: ingress port, registers,
-    /// tunnel and so on. What `metadata` says of the packet's own headers is not looked at.
+    /// Like [`Engine::run_ops`], on a frame that begins with this metadata: ingress port,
+    /// registers, tunnel and so on. Ignores words of `metadata` that describe the packet's own
+    /// headers.
     #[allow(clippy::too_many_arguments)] // as for `burst`
     pub fn run_ops_with<H: Host<F>>(
         &mut self,
@@ -380,7 +381,7 @@ impl<F: Frame> Engine<F> {
         now_ms: u64,
         host: &mut H,
     ) {
-        // Words that neither tables nor steps look at are told to controllers all the same.
+        // Packet-ins carry these words even where neither tables nor steps read them.
         let given = metadata.nonzero().minus(parse::PACKET_WORDS);
         let burst = Burst::of_one(bridge, guard, ops.words().union(given), now_ms);
         if self.walks.is_empty() {
@@ -402,7 +403,7 @@ impl<F: Frame> Engine<F> {
         self.end_with();
     }
 
-    /// Looks up and runs all walks that wait until none does.
+    /// Looks up and runs all waiting walks until none waits.
     #[inline(always)]
     fn drive<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H) {
         if !self.waiting.is_empty() {
@@ -483,7 +484,7 @@ impl<F: Frame> Engine<F> {
             Miss::Next if usize::from(table) + 1 < crate::rule::TABLES - 1 => {
                 Next::Lookup(table + 1)
             }
-            // "Continue" behind the last table asks the controllers, as in Open vSwitch.
+            // "Continue" behind the last table sends to the controllers, as in Open vSwitch.
             Miss::Controller | Miss::Next => {
                 let to = ToController {
                     max_len: u16::MAX,
@@ -497,7 +498,7 @@ impl<F: Frame> Engine<F> {
             Miss::Drop => {
                 if walk.pending.is_empty() && !walk.sent {
                     host.dropped(DropReason::TableMiss);
-                    walk.sent = true; // it has been counted
+                    walk.sent = true; // already counted
                 }
                 walk.run(burst, host)
             }

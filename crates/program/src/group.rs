@@ -1,12 +1,12 @@
 //! Groups (OpenFlow 1.3.5 section 5.6), as workers see them.
 //!
-//! A step names a group by a [`GroupRef`]: its number and a slot that the writer has given it, so a
-//! packet finds it without a search. In the slot hang the group's versions, the newest first. Each
-//! carries the epoch in which it appears, so a change of a group obeys epochs as rules do: a burst
-//! takes the first version that has appeared in its epoch, and older ones are looked at only by
-//! bursts of older epochs. Slots outlive groups; one that has been given to another group is
-//! recognised by the number, so a step that is stale (in a packet-out that waited) meets no group
-//! instead of a wrong one.
+//! A step names a group by a [`GroupRef`]: its number and a slot that the writer has assigned, so a
+//! packet finds it without a search. The slot holds a list of the group's versions, the newest
+//! first. Each carries the epoch in which it appears, so groups change by epochs as rules do: a
+//! burst takes the first version that has appeared in its epoch, and only bursts of older epochs
+//! look at older ones. Slots outlive groups. A slot that has been given to another group is
+//! recognised by the number, so a stale step (in a packet-out that waited) meets no group instead
+//! of a wrong one.
 
 mod select;
 
@@ -19,28 +19,28 @@ use packet::WordSet;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 
-/// Slots that are made at a time.
+/// Slots in a chunk, which is allocated as a whole.
 pub(crate) const CHUNK: usize = 1024;
-/// Chunks at most.
+/// Most chunks.
 pub(crate) const CHUNKS: usize = 1024;
 
-/// Most groups of a bridge, those among them that are only mentioned.
+/// Most groups of a bridge, including those that are only referred to.
 pub const GROUPS_MAX: usize = CHUNK * CHUNKS;
 
-/// Buckets that watch something which are looked at for one choice, those of watched groups
-/// included; beyond, they count as dead. Groups that watch each other would be looked at for ever.
+/// Most watched buckets examined for one choice, including those of watched groups; further ones
+/// count as dead. Without this limit, groups that watch each other would be examined forever.
 pub const LOOKS: u32 = 1024;
 
-/// A group, named in a step.
+/// A reference to a group, as in a step.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct GroupRef {
-    /// Its number in OpenFlow.
+    /// The group's OpenFlow number.
     pub number: u32,
     pub(crate) slot: u32,
 }
 
 impl GroupRef {
-    /// A group that has no slot yet, and so does nothing.
+    /// Creates a reference without a slot, which does nothing.
     pub const fn unbound(number: u32) -> GroupRef {
         GroupRef {
             number,
@@ -49,7 +49,7 @@ impl GroupRef {
     }
 }
 
-/// What decides whether a bucket is live: it is when one of these is.
+/// What a bucket watches: it is live when one of these is.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Watch {
     /// A port.
@@ -58,26 +58,26 @@ pub struct Watch {
     pub group: Option<GroupRef>,
 }
 
-/// One of a group's lists of steps.
+/// A bucket: one of a group's lists of steps.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Bucket {
-    /// What it does, in the order of an action set.
+    /// Its steps, in the order of an action set.
     pub(crate) ops: Box<[Op]>,
     pub(crate) counter: CounterId,
     pub(crate) watch: Option<Watch>,
-    /// The port, when all it does is to send there.
+    /// The port, if its only step is an output to one.
     pub(crate) only_output: Option<PortNo>,
-    /// Whether it changes the packet or what is known about it.
+    /// Whether it changes the packet or its metadata.
     pub(crate) changes: bool,
     /// Whether it runs rules, which may do anything.
     pub(crate) resubmits: bool,
 }
 
 impl Bucket {
-    /// A bucket of these steps, which are in the order of an action set.
+    /// Creates a bucket of these steps, which are in the order of an action set.
     pub fn new(ops: Box<[Op]>, counter: CounterId, watch: Option<Watch>) -> Bucket {
-        // A group in it may change the length that the packet counts with (a select group by the
-        // datapath's own hash).
+        // A nested group may change the length with which the packet is counted (a select group by
+        // the datapath's own hash).
         let harmless = Op::only_sends;
         Bucket {
             only_output: match &*ops {
@@ -92,7 +92,7 @@ impl Bucket {
         }
     }
 
-    /// The words of the key that its steps read or change.
+    /// Returns the words of the key that its steps read or change.
     pub fn words(&self) -> WordSet {
         self.ops
             .iter()
@@ -100,10 +100,10 @@ impl Bucket {
     }
 }
 
-/// What a group does with a packet.
+/// How a group chooses buckets.
 #[derive(Debug)]
 pub(crate) enum Kind {
-    /// Every bucket: a step for each.
+    /// Every bucket: one step for each.
     Every(Box<[Op]>),
     /// The first live bucket.
     FirstLive(Box<[Bucket]>),
@@ -114,7 +114,7 @@ pub(crate) enum Kind {
     },
 }
 
-/// A version of a group.
+/// One version of a group.
 #[derive(Debug)]
 pub struct Group {
     pub(crate) number: u32,
@@ -124,10 +124,10 @@ pub struct Group {
     pub(crate) added: Epoch,
     /// First epoch in which the group is gone.
     pub(crate) removed: AtomicU64,
-    /// The version before: alive as long as a burst may be in an epoch before `added`, and not
+    /// The previous version: alive as long as a burst may be in an epoch before `added`, and not
     /// looked at by others.
     pub(crate) older: AtomicPtr<Group>,
-    /// Whether `older` has been handed over for freeing.
+    /// Whether `older` has been retired.
     pub(crate) cut: AtomicBool,
 }
 
@@ -144,7 +144,7 @@ impl Group {
         }
     }
 
-    /// A group that runs every bucket (types all and indirect).
+    /// Creates a group that runs every bucket (types all and indirect).
     pub fn every(number: u32, counter: CounterId, buckets: Vec<Bucket>) -> Group {
         let steps = buckets
             .into_iter()
@@ -152,12 +152,12 @@ impl Group {
         Group::new(number, counter, Kind::Every(steps.collect()))
     }
 
-    /// A group that runs its first live bucket (fast failover).
+    /// Creates a group that runs its first live bucket (fast failover).
     pub fn first_live(number: u32, counter: CounterId, buckets: Vec<Bucket>) -> Group {
         Group::new(number, counter, Kind::FirstLive(buckets.into()))
     }
 
-    /// A group that runs the bucket which the selector chooses (select).
+    /// Creates a group that runs the bucket chosen by the selector (select).
     pub fn selected(
         number: u32,
         counter: CounterId,
@@ -221,7 +221,7 @@ impl GroupTable {
         Some(&chunk[slot as usize % CHUNK])
     }
 
-    /// The group as it is in the guard's epoch. The guard is one of the table's domain.
+    /// Returns the group as it is in the guard's epoch. The guard is one of the table's domain.
     #[inline(always)]
     pub(crate) fn get<'g>(&self, to: GroupRef, guard: &'g Guard<'_>) -> Option<&'g Group> {
         let epoch = guard.epoch();

@@ -1,16 +1,15 @@
-//! Arrays that grow while others read: what is full is copied to a larger one, which takes its
-//! place.
+//! Arrays that grow while others read: a full one is copied to a larger one, which replaces it.
 
 use crate::epoch::Domain;
 use crate::sync::{AtomicPtr, Ordering};
 use std::alloc::{Layout, alloc_zeroed, handle_alloc_error};
 
-/// What is all zeros at first, and is changed by one writer in place while others read.
+/// An element that is all zeros at first, and is changed by one writer in place while others read.
 ///
 /// # Safety
 /// All zeros is a valid value.
 pub(crate) unsafe trait Cell: Send + Sync + 'static {
-    /// Gives it the value of another one, which nobody changes meanwhile.
+    /// Takes the value of another element, which nobody changes meanwhile.
     fn copy(&self, from: &Self);
 }
 
@@ -21,18 +20,19 @@ unsafe impl<T: 'static> Cell for std::sync::atomic::AtomicPtr<T> {
     }
 }
 
-/// Such an array. Who looks at it holds a guard of the domain, or is its one writer. A reader may
-/// go on with an array that has been replaced, so it does not see what has been changed since: that
-/// must be as good for its epoch as what is there now.
+/// An array that grows. Whoever looks at it holds a guard of the domain, or is its one writer. A
+/// reader may continue with an array that has been replaced and not see later changes: that must be
+/// as good for its epoch as the new contents.
 pub(crate) struct Growing<T>(AtomicPtr<Box<[T]>>);
 
 impl<T: Cell> Growing<T> {
-    /// An array of `count` zeros.
+    /// Creates an array of `count` zeros.
     pub fn new(count: usize) -> Self {
         Growing(AtomicPtr::new(Self::zeros(count)))
     }
 
-    /// Not written to, so that pages are taken from the system only when they are used.
+    /// Allocates zeroed memory without writing to it, so that pages are taken from the system only
+    /// when they are used.
     fn zeros(count: usize) -> *mut Box<[T]> {
         let layout = Layout::array::<T>(count.max(1)).unwrap_or_else(|_| unreachable!());
         assert!(layout.size() > 0);
@@ -47,14 +47,14 @@ impl<T: Cell> Growing<T> {
         Box::into_raw(Box::new(unsafe { Box::from_raw(cells) }))
     }
 
-    /// What there is.
+    /// Returns the current elements.
     #[inline(always)]
     pub fn view(&self) -> &[T] {
         // SAFETY: never null; arrays that are replaced are retired, and readers hold a guard.
         unsafe { &*self.0.load(Ordering::Acquire) }
     }
 
-    /// Makes room for `index`, if there is none, and half as much again as before. The writer's.
+    /// Ensures that there is room for `index`; grows by half at least. For the writer only.
     pub fn ensure(&self, domain: &Domain, index: usize) {
         let old = self.view();
         if index < old.len() {

@@ -1,4 +1,4 @@
-//! What a walk asks of the datapath around it.
+//! The interface through which a walk uses the datapath around it.
 
 use crate::actions::learn::{Ended, Request, Verdict};
 use crate::actions::{Op, PortNo, ToController};
@@ -8,31 +8,30 @@ use packet::io::Lengths;
 use packet::mini_key::MiniKey;
 use packet::{FlowKey, Frame, WordSet};
 
-/// What a host may know about the walk that calls it.
+/// What a walk tells the host it calls.
 pub struct Context<'a> {
-    /// The packet's key as it is now; only the words in `valid` mean something, others count as
-    /// zero.
+    /// The packet's key as it is now. Only the words in `valid` are filled; others count as zero.
     pub key: &'a FlowKey,
     /// The words of `key` that are filled.
     pub valid: WordSet,
     /// The bridge's port that the packet came in by (not changed by resubmit), or a reserved
     /// number for packet-outs.
     pub in_port: PortNo,
-    /// Table of the rule that acts.
+    /// Table of the rule whose actions run.
     pub table: u8,
-    /// Cookie of the rule that acts, `u64::MAX` for a table miss or a packet-out.
+    /// Cookie of the rule whose actions run, `u64::MAX` for a table miss or a packet-out.
     pub cookie: u64,
     /// Queue chosen by set_queue.
     pub queue: Option<u32>,
-    /// Mirrors that have had this packet, a bit each; the host keeps it.
+    /// Mirrors that have already had this packet, one bit each; the host maintains it.
     pub mirrored: &'a mut u32,
     /// Whether the packet has left by some port already; the host sets it when it sends.
     pub sent: &'a mut bool,
 }
 
 impl<'a> Context<'a> {
-    /// That of a packet of a run, whose rule did one thing only: what the rule matched on has not
-    /// been kept.
+    /// Creates the context of a packet in a run whose rule has a single step. The key that the rule
+    /// matched has not been kept.
     pub fn of_run(in_port: PortNo, mirrored: &'a mut u32, sent: &'a mut bool) -> Context<'a> {
         Context {
             key: &FlowKey::ZERO,
@@ -47,11 +46,11 @@ impl<'a> Context<'a> {
     }
 }
 
-/// Why a walk ended without the packet leaving, or a step could not be done.
+/// Why a walk ended without sending the packet, or why an action could not be carried out.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Hash)]
 #[repr(usize)]
 pub enum DropReason {
-    /// No rule, and the table drops what it has no rule for.
+    /// No rule matched, and the table drops packets that match none.
     TableMiss,
     /// A rule without an output.
     Action,
@@ -69,23 +68,23 @@ pub enum DropReason {
     Meter,
     /// A packet-in above the rate of a meter.
     MeterController,
-    /// An IP fragment, where the bridge drops them (`OFPC_FRAG_DROP`).
+    /// An IP fragment in a bridge that drops fragments (`OFPC_FRAG_DROP`).
     Fragment,
-    /// Too many packets wait for rules that they have asked for.
+    /// Too many packets already wait for rules that they asked for.
     HeldTooMany,
-    /// A group that there is not.
+    /// An action named a group that does not exist.
     NoGroup,
     /// A group none of whose buckets is live.
     NoLiveBucket,
-    /// Groups behind groups, deeper than allowed.
+    /// Groups nested in groups deeper than allowed.
     GroupTooDeep,
 }
 
 impl DropReason {
-    /// How many kinds there are.
+    /// Number of variants.
     pub const COUNT: usize = 14;
 
-    /// Names for counters, in the order of the variants.
+    /// Counter names, in the order of the variants.
     pub const NAMES: [&'static str; DropReason::COUNT] = [
         "table_miss",
         "action",
@@ -104,38 +103,38 @@ impl DropReason {
     ];
 }
 
-/// Where a walk takes place, so that one which waits finds its way back.
+/// Where a walk takes place, so that a held walk can be resumed there.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Place {
-    /// The host's name for the bridge.
+    /// The host's number for the bridge.
     pub bridge: u32,
-    /// Patch ports passed.
+    /// Number of patch ports passed so far.
     pub depth: u32,
 }
 
-/// What is worth counting about rules that packets ask for, beside drops.
+/// Countable events, other than drops, of rules that packets ask for.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Event {
-    /// A packet waits.
+    /// A packet is being held.
     Held,
-    /// A rule that was asked for is there.
+    /// The rule that was asked for has been made.
     Learned,
-    /// It is not, for this reason.
+    /// The rule was refused, for this reason.
     Refused(Verdict),
     /// Control did not answer in time.
     NoAnswer,
-    /// Too much was asked for already; the packet goes on without.
+    /// Too many requests are open already; the packet goes on without its rule.
     AskedTooMuch,
 }
 
-/// The datapath, as a walk sees it. All ports are numbers of the walk's bridge.
+/// The datapath as a walk sees it. Port numbers are those of the walk's bridge.
 pub trait Host<F: Frame> {
-    /// Sends out of one port (physical, local or patch). An unknown port drops and counts. Never
-    /// the ingress port unless `to_in_port`.
+    /// Sends a frame out of one port (physical, local or patch). Drops and counts it if the port is
+    /// unknown, or is the ingress port and `to_in_port` is false.
     fn output(&mut self, context: Context<'_>, port: PortNo, frame: F, to_in_port: bool);
 
-    /// Sends frames that all came in by `in_port`, all have been to the same mirrors, and all met a
-    /// rule that sends to this port last. What rules matched on has not been kept.
+    /// Sends frames that share ingress port and mirrors so far, and whose last rule sends to this
+    /// port. The keys that rules matched have not been kept.
     fn output_run(
         &mut self,
         in_port: PortNo,
@@ -150,9 +149,9 @@ pub trait Host<F: Frame> {
         }
     }
 
-    /// [`Host::output_run`] for all of `frames`, which it leaves empty. It may take the vector's
-    /// memory and leave other. `lengths` are those of just these frames, where they go as they
-    /// came.
+    /// Like [`Host::output_run`] for all of `frames`, which it leaves empty. It may take the
+    /// vector's allocation and leave another. `lengths` are the lengths of exactly these frames,
+    /// given only where they have not been edited.
     fn output_burst(
         &mut self,
         in_port: PortNo,
@@ -165,24 +164,24 @@ pub trait Host<F: Frame> {
         self.output_run(in_port, port, mirrored, &mut frames.drain(..));
     }
 
-    /// Sends out of every port but the ingress one, without those marked no-flood when `flood`.
+    /// Sends a frame out of every port but the ingress one; if `flood`, not out of ports marked
+    /// no-flood.
     fn output_all(&mut self, context: Context<'_>, frame: F, flood: bool);
 
-    /// Whether a port, not a reserved one, exists, is up and has carrier, so that what is sent
-    /// there may arrive.
+    /// Returns whether a port (not a reserved number) exists, is up and has carrier, so that what
+    /// is sent there may arrive.
     fn port_is_live(&self, port: PortNo) -> bool;
 
-    /// The learning switch.
+    /// Processes a frame by the learning switch (action NORMAL).
     fn normal(&mut self, context: Context<'_>, frame: F);
 
-    /// Whether [`Host::normal_run`] gains something over [`Host::normal`] for each frame; else
-    /// packets are walked there with their keys.
+    /// Whether [`Host::normal_run`] is faster than [`Host::normal`] for each frame; otherwise such
+    /// packets are walked, with their keys.
     const NORMAL_RUNS: bool = false;
 
-    /// The learning switch, for frames that all came in by `in_port`, all have been to the same
-    /// mirrors, and all met a rule that does nothing else. They are of the common kinds; `hot`
-    /// is what has been read of each, as many as there are frames. What rules matched on has not
-    /// been kept.
+    /// Processes frames by the learning switch. They share ingress port and mirrors so far, are of
+    /// the common kinds, and met a rule that does nothing else. `hot` has the mini key of each
+    /// frame. The keys that rules matched have not been kept.
     fn normal_run(
         &mut self,
         in_port: PortNo,
@@ -198,55 +197,57 @@ pub trait Host<F: Frame> {
         }
     }
 
-    /// To the controllers; the frame stays with the walk.
+    /// Sends a packet-in to the controllers; the frame stays with the walk.
     fn controller(&mut self, context: Context<'_>, to: &ToController, frame: &F);
 
-    /// To the controllers, one of which may send it back with what remains to be done; the frame
-    /// stays with the walk, which ends here.
+    /// Sends a packet-in to the controllers, one of which may send it back with the rest of its
+    /// actions. The frame stays with the walk, which ends here.
     fn pause(&mut self, context: Context<'_>, to: &ToController, frame: &F, rest: Frozen) {
         drop(rest);
         self.controller(context, to, frame);
     }
 
-    /// Where the walk takes place.
+    /// Returns where the walk takes place.
     fn place(&self) -> Place {
         Place::default()
     }
 
-    /// Asks control for a rule; false when that is not possible now. The answer goes to
+    /// Asks control for a rule; returns false when that is not possible now. The answer goes to
     /// [`crate::exec::Engine::answer`].
     fn learn(&mut self, request: Request) -> bool {
         drop(request);
         false
     }
 
-    /// Whether the rules that the packet asks for have been made already, so that it need not ask.
+    /// Returns whether the rules that the packet asks for have been made already, so that it need
+    /// not ask.
     fn has_taught(&self) -> bool {
         false
     }
 
-    /// Tells control that a rule has seen a connection's end; false when that is not possible now.
+    /// Tells control that a rule has seen the end of a connection; returns false when that is not
+    /// possible now.
     fn connection_ended(&mut self, ended: Ended) -> bool {
         drop(ended);
         false
     }
 
-    /// A packet has been looked up in `table`, and this rule found; `key` is what was looked up,
-    /// where the packet has a whole key. Nothing needs to be done: this is for those who ask
-    /// which way a packet takes.
+    /// Tells of a packet's lookup in `table` and the rule it found. `key` is the key that was
+    /// looked up, where the packet has a whole one. For hosts that trace a packet's way; others
+    /// need do nothing.
     #[inline(always)]
     fn looked_up(&mut self, table: u8, key: Option<&FlowKey>, rule: Option<&Rule>) {
         let _ = (table, key, rule);
     }
 
-    /// Whether [`Host::looked_up`] is of use to it, so that keys are put together for it.
+    /// Whether the host uses [`Host::looked_up`], so that keys must be assembled for it.
     const WATCHES: bool = false;
 
-    /// Whether it is told of each step, and each lookup is made for one packet.
+    /// Whether the host is told of each step, and each lookup is made for one packet.
     const FOLLOWS: bool = false;
 
-    /// A step is about to be run on a packet with this key; `top` is what lies on top of the walk's
-    /// stack. Only a host that [`Host::FOLLOWS`] is told.
+    /// Tells, before a step runs, the step, the packet's key, and the top of the walk's stack. Only
+    /// called for a host with [`Host::FOLLOWS`].
     #[inline(always)]
     fn steps(&mut self, op: &Op, key: &FlowKey, top: Option<u128>) {
         let _ = (op, key, top);
@@ -257,11 +258,11 @@ pub trait Host<F: Frame> {
         let _ = event;
     }
 
-    /// Counts a packet whose headers lie. It is still walked, with the fields of the broken header
-    /// zero, unless it is not even a frame.
+    /// Counts a packet with malformed headers. It is still walked, with the fields of the broken
+    /// header zero, unless it is not even a frame.
     fn malformed(&mut self, reason: packet::parse::Malformed);
 
-    /// Nanoseconds of the datapath's clock, read once for a burst: what meters go by.
+    /// Returns the datapath's clock in nanoseconds, read once for each burst; meters use it.
     fn now_ns(&mut self) -> u64;
 
     /// Counts a drop. The frame is gone already, or about to be.

@@ -1,17 +1,17 @@
-//! The compiled form of OpenFlow tables, and the walk over it.
+//! The compiled form of OpenFlow tables, and the engine that runs bursts of packets through them.
 //!
-//! * [`epoch`]: how changes become visible to workers all at once, and when what they replaced may
-//!   be freed.
-//! * [`clock`] counts cycles.
+//! * [`epoch`]: makes changes visible to all workers at once, and says when the memory they
+//!   replaced may be freed.
+//! * [`clock`]: counts cycles.
 //! * [`counters`]: packet and byte counts in slots that never move, one set for each worker.
 //! * [`meters`]: where workers find meters.
-//! * [`rule`] and [`ops`]: a rule, and the steps that its actions are compiled to.
-//! * [`learn`]: rules that packets ask for.
-//! * [`group`]: groups, and how a select group chooses.
-//! * [`table`]: lookups by template; one writer, any number of readers that are never blocked.
-//! * [`walk`]: a packet's way through the tables, as data, a burst at a time.
+//! * [`actions`]: the steps that a rule's actions are compiled to; learn requests.
+//! * [`rule`]: a rule and what is kept with it.
+//! * [`group`]: groups, and how a select group chooses a bucket.
+//! * [`table`]: a bridge's tables; one writer, any number of readers that are never blocked.
+//! * [`exec`]: runs bursts of packets through the tables; a packet's state is data, so it can stop.
 //!
-//! Nothing here knows where rules came from, or what a port is: the walk asks its [`host::Host`].
+//! Nothing here knows where rules came from, or what a port is: the engine asks its [`host::Host`].
 
 pub mod actions;
 mod background;
@@ -43,24 +43,24 @@ use counters::Counters;
 use epoch::Domain;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
-/// What all bridges of a datapath share: one epoch, so that a change across bridges appears at
-/// once, and one set of counters.
+/// State shared by all bridges of a datapath: one epoch, so that a change to several bridges
+/// appears at once, and one set of counters.
 #[derive(Default)]
 pub struct Program {
     /// Epochs and reclamation.
     pub domain: std::sync::Arc<Domain>,
     /// Counters of rules and tables.
     pub counters: Counters,
-    /// Where what takes long is made.
+    /// Background thread for slow builds of lookups.
     pub(crate) background: background::Background,
-    /// What workers' caches of walks are told, and tell.
+    /// What workers' flow caches and control tell each other.
     pub walk_caches: exec::CacheBoard,
-    /// How many rules there are, and may be.
+    /// Number of rules, and its limit.
     pub rules: RuleCount,
 }
 
-/// How many rules the tables of all bridges hold, those that have ended and are not yet unlinked
-/// among them, and how many they are to hold at most.
+/// How many rules the tables of all bridges hold, counting those that have ended but are not yet
+/// unlinked, and the most they may hold.
 #[derive(Debug)]
 pub struct RuleCount {
     linked: AtomicUsize,
@@ -68,7 +68,7 @@ pub struct RuleCount {
 }
 
 impl Default for RuleCount {
-    /// Without a limit.
+    /// No limit.
     fn default() -> Self {
         RuleCount {
             linked: AtomicUsize::new(0),
@@ -78,12 +78,12 @@ impl Default for RuleCount {
 }
 
 impl RuleCount {
-    /// Rules in tables now.
+    /// Returns how many rules are linked in tables now.
     pub fn linked(&self) -> usize {
         self.linked.load(Ordering::Relaxed)
     }
 
-    /// Most rules that are to be there. Rules beyond it stay.
+    /// Returns the most rules that may be linked. Rules that already exceed it stay.
     pub fn limit(&self) -> usize {
         self.limit.load(Ordering::Relaxed)
     }
@@ -93,15 +93,15 @@ impl RuleCount {
         self.limit.store(limit, Ordering::Relaxed);
     }
 
-    /// Returns whether `more` rules would be too many. The tables do not look at this: whoever adds
-    /// rules for others asks first.
+    /// Returns whether adding `more` rules would exceed the limit. Tables do not check this; the
+    /// caller who adds rules for others must ask first.
     pub fn is_full(&self, more: usize) -> bool {
         self.linked().saturating_add(more) > self.limit()
     }
 }
 
 impl Program {
-    /// An empty program.
+    /// Creates an empty program.
     pub fn new() -> Program {
         Program::default()
     }

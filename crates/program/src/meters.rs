@@ -1,9 +1,9 @@
-//! Where workers find meters.
+//! How workers find meters.
 //!
-//! A rule's steps hold a [`MeterRef`]: a number's place on its bridge, in which a meter lies, or
-//! none. Adding, changing and deleting a meter changes what lies in the place, which holds at once,
-//! also for bursts under way; a new configuration begins with full buckets and counters at zero.
-//! What is replaced is freed when no worker can be using it.
+//! A rule's steps hold a [`MeterRef`]: a slot for one meter number of a bridge, which holds a meter
+//! or none. Adding, changing and deleting a meter changes what the slot holds. That takes effect at
+//! once, also for bursts under way; a new configuration begins with full buckets and counters at
+//! zero. The replaced meter is freed when no worker can be using it.
 
 use crate::epoch::{Domain, Guard};
 use qos::meter::Meter;
@@ -14,7 +14,7 @@ use std::sync::atomic::{AtomicPtr, Ordering};
 #[derive(Debug)]
 struct Place {
     number: u32,
-    /// Made by `Arc::into_raw`, or null.
+    /// From `Arc::into_raw`, or null.
     current: AtomicPtr<Meter>,
 }
 
@@ -30,8 +30,8 @@ impl Drop for Place {
     }
 }
 
-/// The place of a meter number on a bridge. Two are equal when their numbers are: steps of
-/// different bridges are not compared.
+/// The slot of a meter number on a bridge. Two are equal when their numbers are: steps of different
+/// bridges are not compared.
 #[derive(Clone, Debug)]
 pub struct MeterRef(Arc<Place>);
 
@@ -50,7 +50,7 @@ impl Hash for MeterRef {
 }
 
 impl MeterRef {
-    /// An empty place: packets pass, uncounted.
+    /// Creates an empty slot: packets pass, uncounted.
     pub fn new(number: u32) -> MeterRef {
         MeterRef(Arc::new(Place {
             number,
@@ -58,17 +58,17 @@ impl MeterRef {
         }))
     }
 
-    /// The meter's number.
+    /// Returns the meter's number.
     pub fn number(&self) -> u32 {
         self.0.number
     }
 
-    /// Whether nobody else knows this place.
+    /// Returns whether there is no other reference to this slot.
     pub fn is_sole(&self) -> bool {
         Arc::strong_count(&self.0) == 1
     }
 
-    /// The meter that is there, for as long as the burst lasts.
+    /// Returns the current meter, for as long as the burst lasts.
     #[inline]
     pub fn get<'g>(&self, guard: &'g Guard<'_>) -> Option<&'g Meter> {
         let _ = guard;
@@ -78,7 +78,7 @@ impl MeterRef {
         unsafe { self.0.current.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Puts a meter there, or none; the caller is the domain's one writer.
+    /// Puts a meter into the slot, or empties it; the caller is the domain's one writer.
     pub fn put(&self, domain: &Domain, meter: Option<Arc<Meter>>) {
         let new = meter.map_or(std::ptr::null_mut(), |meter| {
             Arc::into_raw(meter).cast_mut()
@@ -91,7 +91,7 @@ impl MeterRef {
         }
     }
 
-    /// Empties the place if this very meter is still there.
+    /// Empties the slot if it still holds this very meter.
     pub fn take_out(&self, domain: &Domain, meter: &Arc<Meter>) {
         if std::ptr::eq(self.0.current.load(Ordering::Acquire), Arc::as_ptr(meter)) {
             self.put(domain, None);
@@ -123,7 +123,7 @@ mod tests {
         reader.begin();
         assert_eq!(domain.collect(), 0);
         assert_eq!((Arc::strong_count(&first), first.met().packets), (1, 1));
-        // A deletion that comes late does not take out what came after.
+        // A late deletion does not remove a newer meter.
         place.take_out(&domain, &first);
         assert!(place.get(&reader.begin()).is_some());
     }

@@ -1,5 +1,5 @@
-//! What is worked out about rules beforehand: which bits decide a packet's way ([`unwildcarded`]),
-//! and what rules and those behind them do together ([`compile`], partial evaluation).
+//! Computes facts about rules beforehand: which bits decide a packet's way ([`unwildcarded`]), and
+//! what a rule and the rules behind it do together ([`compile`], partial evaluation).
 
 pub(crate) mod compile;
 pub(crate) mod unwildcarded;

@@ -1,35 +1,36 @@
-//! When something that takes long is made again after changes, in the background.
+//! Decides when something that takes long is rebuilt after changes, in the background.
 //!
-//! Ten times as long as the last making took passes before the next one, so what never stands still
-//! costs a tenth of a processor at most. Where changes seem to have come to an end the next one
-//! begins sooner, so that the last ones do not wait; the rest is added to the next one's then.
+//! The pause before the next build is ten times as long as the last one took, so constant changes
+//! cost a tenth of a processor at most. Where changes seem to have stopped the next build begins
+//! early, so that the last ones do not wait; the rest of the pause is added to the next one.
 
 use std::time::{Duration, Instant};
 
-/// Times the last making that pass before the next one begins.
+/// Pause before the next build, as a multiple of the last one's duration.
 const REST: u32 = 10;
-/// Least time between the end of one making and the next one's beginning.
+/// Shortest pause between two builds.
 const REST_MIN: Duration = Duration::from_millis(50);
-/// Least time without a change after which the next making need not wait that long.
+/// Shortest time without a change after which the next build may begin early.
 pub(crate) const CALM: Duration = Duration::from_millis(100);
-/// When to try again after no thread could be had.
+/// When to try again after no thread could be started.
 const REFUSED: Duration = Duration::from_secs(10);
 
-/// The state of one thing.
+/// The pace of one thing's builds.
 #[derive(Default)]
 pub(crate) struct Pace {
-    /// When the next making may begin.
+    /// When the next build may begin.
     pub not_before: Option<Instant>,
-    /// Whether the last one began before that, so that this one may not.
+    /// Whether the last build began early, so that this one may not.
     early: bool,
-    /// How long the last one took.
+    /// Duration of the last build.
     pub took: Duration,
-    /// How much had changed at the last look, and the first one that saw so much.
+    /// Number of changes at the last call, and the time of the first call with that number.
     seen: Option<(usize, Instant)>,
 }
 
 impl Pace {
-    /// Whether to make anew, when so much has changed since the last time. Ask now and then.
+    /// Returns whether to build now, given the number of changes since the last build. Must be
+    /// called regularly.
     pub fn is_time(&mut self, changes: usize, now: Instant) -> bool {
         let seen = self.seen.filter(|(before, _)| *before == changes);
         let (_, since) = *self.seen.insert(seen.unwrap_or((changes, now)));
@@ -41,18 +42,18 @@ impl Pace {
         self.not_before.is_none_or(|time| time <= now)
     }
 
-    /// Making has begun.
+    /// Records that a build has begun.
     pub fn begun(&mut self, now: Instant) {
         self.early = !self.is_rested(now);
     }
 
-    /// It could not begin.
+    /// Records that a build could not begin.
     pub fn refused(&mut self, now: Instant) {
         self.not_before = Some(now + REFUSED);
         self.early = true;
     }
 
-    /// It has come to an end.
+    /// Records that a build has ended.
     pub fn done(&mut self, took: Duration) {
         let now = Instant::now();
         let from = self.not_before.filter(|time| *time > now).unwrap_or(now);
@@ -60,7 +61,7 @@ impl Pace {
         self.took = took;
     }
 
-    /// The next making need not wait.
+    /// Lets the next build begin without a pause.
     pub fn forget(&mut self) {
         self.not_before = None;
     }

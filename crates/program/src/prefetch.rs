@@ -1,6 +1,6 @@
-//! Asking for memory before it is read.
+//! Prefetches memory that will be read soon.
 
-/// Fetches a cache line that will be read soon; any address may be asked for.
+/// Prefetches a cache line. Any address is allowed.
 #[inline(always)]
 pub fn prefetch<T>(at: *const T) {
     #[cfg(target_arch = "x86_64")]

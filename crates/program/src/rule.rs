@@ -19,24 +19,24 @@ use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicU32, AtomicU64, Ordering};
 /// Number of tables of a bridge. 254 is for internal use, 255 does not exist on the wire.
 pub const TABLES: usize = 255;
 
-/// What a rule says; fixed for its life. To change a rule, remove it and insert another in the same
-/// epoch with the same counter.
+/// The contents of a rule, which never change. To change a rule, remove it and insert another in
+/// the same epoch with the same counter.
 #[derive(Clone, Debug)]
 #[repr(C)] // what every packet needs first
 pub struct RuleSpec {
     /// Precedence; above 65535 for hidden rules.
     pub priority: u32,
-    /// Where its packets are counted.
+    /// Counter of its packets.
     pub counter: CounterId,
-    /// What it does.
+    /// Its steps.
     pub ops: Arc<OpList>,
     /// OpenFlow cookie, for packet-ins.
     pub cookie: u64,
-    /// What it matches.
+    /// Its match.
     pub matching: Match,
 }
 
-/// A rule in a table. What every lookup reads comes first.
+/// A rule in a table. The first cache line has what every lookup reads.
 #[derive(Debug)]
 #[repr(C, align(64))] // what every packet needs in the first 64 bytes
 pub struct Rule {
@@ -46,31 +46,30 @@ pub struct Rule {
     removed: AtomicU64,
     /// The value of the first word that it matches, 0 where it matches all.
     pub(crate) first: u64,
-    /// What it does, when that is only to change packets and send them, or send them on.
+    /// Its action blocks and port, for lanes.
     summary: ActionSummary,
-    /// What its packets do by it and the rules behind it together, where that has been made; null
-    /// elsewhere.
+    /// Fused paths of it and the rules behind it; null where there are none.
     fused: AtomicPtr<FusedPaths>,
-    /// What it says.
+    /// Its contents.
     pub spec: RuleSpec,
-    /// Where its chain in a tuple goes on ([`crate::classifier::tuple`]): of the newest version of
-    /// a rule, the newest rule of the next lower precedence; of an older version, the version
+    /// The next rule of its chain in a tuple ([`crate::classifier::tuple`]): for the newest version
+    /// of a rule, the newest rule of the next lower precedence; for an older version, the version
     /// after it.
     pub(crate) next: AtomicPtr<Rule>,
-    /// The version before it, of the same match and precedence, while that is linked.
+    /// The previous version, of the same match and precedence, while that is linked.
     pub(crate) older: AtomicPtr<Rule>,
-    /// What it was learned to do ([`crate::actions::learn::Learn::fingerprint`]), 0 for a rule
-    /// that was not learned.
+    /// Hash of what it was learned to do ([`crate::actions::learn::Learn::fingerprint`]), 0 for a
+    /// rule that was not learned.
     pub(crate) fingerprint: AtomicU64,
     /// When a packet last learned it again, in milliseconds of the datapath's clock.
     pub(crate) learned_ms: AtomicU64,
-    /// Its ranks in a table's trees: one in those in use, one in those that are being made. Valid
-    /// where the rank's rule is this one.
+    /// Its ranks in a table's trees, or its places in a trie: one in those in use, one in those
+    /// being built. Valid where the rank's rule is this one.
     pub(crate) places: [AtomicU32; 2],
 }
 
 impl Rule {
-    /// A rule that holds from `added` on.
+    /// Creates a rule that holds from `added` on.
     pub fn new(spec: RuleSpec, added: Epoch) -> Rule {
         let summary = ActionSummary::of(&spec.ops);
         let first = spec.matching.words().first().map_or(0, |word| word.value);
@@ -89,25 +88,25 @@ impl Rule {
         }
     }
 
-    /// What it does, when that is only to change packets and send them, or send them on.
+    /// Returns its action blocks, if all its steps are in such.
     #[inline(always)]
     pub(crate) fn blocks(&self) -> Option<ActionBlocks> {
         self.summary.blocks()
     }
 
-    /// The port, when its only step is an output to one: most rules of most switches, so the walk
-    /// has a short cut for them.
+    /// Returns the port, when its only step is an output to one: most rules of most switches, so
+    /// the engine has a short cut for them.
     #[inline(always)]
     pub(crate) fn only_output(&self) -> Option<PortNo> {
         self.summary.only_output()
     }
 
-    /// Whether its packets end here, sent to a port or dropped, and nothing else is done with them.
+    /// Returns whether it only sends its packets to a port or drops them.
     pub(crate) fn only_ends(&self) -> bool {
         self.only_output().is_some() || self.spec.ops.ops.is_empty()
     }
 
-    /// Whether its only step is NORMAL: the one rule of most switches without a controller.
+    /// Returns whether its only step is NORMAL: the one rule of most switches without a controller.
     #[inline(always)]
     pub(crate) fn only_normal(&self) -> bool {
         self.summary.only_normal()
@@ -119,14 +118,14 @@ impl Rule {
         self.summary.shortens_timeouts()
     }
 
-    /// Whether control has been told of a FIN or RST.
+    /// Returns the flag that says whether control has been told of a FIN or RST.
     pub(crate) fn fin_told(&self) -> &AtomicBool {
         &self.summary.fin_told
     }
 
-    /// The version of it that holds in `epoch`, if one does: `self` is the newest that the caller
-    /// has come to. Of versions that came in later epochs each is passed over; where one that came
-    /// before `epoch` has ended, so have all before it.
+    /// Returns its version that holds in `epoch`, if one does; `self` is the newest version that
+    /// the caller has reached. Skips versions that came in later epochs; where the first that is
+    /// not later has ended, so have all before it.
     #[inline(always)]
     pub(crate) fn version_in(&self, epoch: Epoch) -> Option<&Rule> {
         if self.holds_in(epoch) {
@@ -135,7 +134,7 @@ impl Rule {
         self.older_version_in(epoch)
     }
 
-    /// The same where it is not this one.
+    /// [`Rule::version_in`] where `self` is not the one.
     #[cold]
     fn older_version_in(&self, epoch: Epoch) -> Option<&Rule> {
         let mut version = self;
@@ -147,13 +146,13 @@ impl Rule {
         version.holds_in(epoch).then_some(version)
     }
 
-    /// Whether it holds in `epoch`.
+    /// Returns whether it holds in `epoch`.
     #[inline(always)]
     pub fn holds_in(&self, epoch: Epoch) -> bool {
         self.added <= epoch && epoch < self.removed.load(Ordering::Relaxed)
     }
 
-    /// What has been made of it and the rules behind it.
+    /// Returns the fused paths of it and the rules behind it.
     #[inline(always)]
     pub(crate) fn fused(&self) -> Option<&FusedPaths> {
         // SAFETY: null or made by `Box::into_raw` in `hang`. What is replaced is retired, so it
@@ -162,7 +161,7 @@ impl Rule {
         unsafe { self.fused.load(Ordering::Acquire).as_ref() }
     }
 
-    /// Asks for what carrying it out reads beside what its lookup has read.
+    /// Prefetches what executing it reads beyond what its lookup has read.
     #[inline(always)]
     pub(crate) fn prefetch_steps(&self) {
         match self.fused() {
@@ -171,8 +170,8 @@ impl Rule {
         }
     }
 
-    /// Hangs ways at it, or none, and returns those before, which readers may still follow: they
-    /// are to be retired. Only the table's writer calls this.
+    /// Attaches fused paths, or none, and returns the previous ones, which readers may still follow
+    /// and which must be retired. Only the table's writer calls this.
     pub(crate) fn hang(&self, fused: Option<Box<FusedPaths>>) -> Option<Box<FusedPaths>> {
         let fused = fused.map_or(std::ptr::null_mut(), Box::into_raw);
         let before = self.fused.swap(fused, Ordering::AcqRel);
@@ -180,18 +179,18 @@ impl Rule {
         (!before.is_null()).then(|| unsafe { Box::from_raw(before) })
     }
 
-    /// Makes it end with `epoch`. Published, like all changes, by the domain's next publication.
+    /// Ends it with `epoch`; published, like all changes, by the domain's next publication.
     pub fn remove_in(&self, epoch: Epoch) {
         self.removed.store(epoch, Ordering::Relaxed);
     }
 
-    /// First epoch in which it no longer holds, [`NEVER`] for a rule in force.
+    /// Returns the first epoch in which it no longer holds, [`NEVER`] for a rule in force.
     pub fn removed(&self) -> Epoch {
         self.removed.load(Ordering::Relaxed)
     }
 }
 
-// With precedence and counter in the first line.
+// Precedence and counter are in the first line.
 const _: () = assert!(std::mem::offset_of!(Rule, spec) + 8 <= 64);
 
 impl Drop for Rule {
@@ -200,7 +199,7 @@ impl Drop for Rule {
     }
 }
 
-/// A rule in a table, as its writer knows it. Dead after [`BridgeWriter::remove`].
+/// A rule in a table, as its writer refers to it. Invalid after [`BridgeWriter::remove`].
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct RuleRef(pub(crate) NonNull<Rule>);
 
@@ -209,7 +208,7 @@ pub struct RuleRef(pub(crate) NonNull<Rule>);
 unsafe impl Send for RuleRef {}
 
 impl RuleRef {
-    /// Whether it is part of a condition.
+    /// Returns whether it is part of a conjunctive match.
     pub(crate) fn is_soft(&self) -> bool {
         self.rule().spec.ops.clauses().is_some()
     }
@@ -220,27 +219,27 @@ impl RuleRef {
         unsafe { self.0.as_ref() }
     }
 
-    /// What the rule matches.
+    /// Returns the rule's match.
     pub fn matching(&self) -> &Match {
         &self.rule().spec.matching
     }
 
-    /// Says what the rule was learned to do ([`Learn::fingerprint`]), so that workers know it
-    /// again.
+    /// Sets the hash of what the rule was learned to do ([`Learn::fingerprint`]), by which workers
+    /// recognise it.
     pub fn set_fingerprint(&self, fingerprint: u64) {
         self.rule()
             .fingerprint
             .store(fingerprint, Ordering::Relaxed);
     }
 
-    /// When a packet last learned the rule that was there already, in milliseconds of the
-    /// datapath's clock; 0 for never.
+    /// Returns when a packet last learned the rule again, in milliseconds of the datapath's clock;
+    /// 0 for never.
     pub fn learned_ms(&self) -> u64 {
         self.rule().learned_ms.load(Ordering::Relaxed)
     }
 }
 
-/// Fetches what every packet needs of a rule.
+/// Prefetches what every packet needs of a rule.
 #[inline(always)]
 pub(crate) fn prefetch_rule(rule: *const Rule) {
     prefetch(rule);

@@ -1,41 +1,40 @@
-//! Numbers that nobody outside knows, for hash tables whose keys others choose.
+//! Secret hash keys, for hash tables whose keys others choose.
 //!
-//! Whoever may choose rules, or packets, and knows how they are hashed can choose many that meet in
-//! one place, so that all lookups there become long. So a hash begins with a number that is drawn
-//! at random when its table is made, and where too many have met in spite of that it is multiplied
-//! by another one, too.
+//! An attacker who may choose rules or packets, and knows how they are hashed, can choose many that
+//! collide, so that all lookups of them become long. So a hash begins with a number that is drawn
+//! at random when its table is made, and where too many collide in spite of that it uses another
+//! random multiplier, too.
 
 use packet::Match;
 use std::hash::{BuildHasher, RandomState};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// What most hashes are multiplied by: of the golden ratio, with which addresses in a row are
-/// spread better than by chance.
+/// The usual multiplier: from the golden ratio, which spreads consecutive addresses better than
+/// chance.
 const GOLDEN: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// Whether nothing is drawn.
+/// Whether keys are fixed instead of random.
 static FIXED: AtomicBool = AtomicBool::new(cfg!(test));
 
-/// Makes every table of this process from now on as in any other that calls this, so that what is
-/// counted of its lookups is the same from run to run. For benchmarks only: the numbers stand in
-/// this file.
+/// Makes this process use the same keys for each table in every run, so that counts of its lookups
+/// are reproducible. For benchmarks only: the keys are in this file.
 #[doc(hidden)]
 pub fn fix() {
     FIXED.store(true, Ordering::Relaxed);
 }
 
-/// What one table hashes with.
+/// The key of one table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Secret {
-    /// A hash begins with this.
+    /// Initial value of a hash.
     pub start: u64,
-    /// And is multiplied by this with each word.
+    /// Multiplier for each word.
     pub factor: u64,
 }
 
 impl Secret {
-    /// For a table that is made for the `attempt`th time (0, 1, ...) without what it holds having
-    /// become different: at random, unless somebody has called [`fix`].
+    /// Draws the key of a table that is made for the `attempt`th time (0, 1, ...) with the same
+    /// contents: at random, unless [`fix`] has been called.
     pub fn draw(attempt: u32) -> Secret {
         if FIXED.load(Ordering::Relaxed) {
             Secret::numbered(attempt)
@@ -44,14 +43,13 @@ impl Secret {
         }
     }
 
-    /// At random: `std` draws the keys of the hash that this is of from the system's source of
-    /// random numbers.
+    /// Draws a random key: `std` seeds this hasher from the system's random numbers.
     pub fn random(attempt: u32) -> Secret {
         let random = RandomState::new();
         Secret::of(random.hash_one(0_u8), random.hash_one(1_u8), attempt)
     }
 
-    /// The same one for each number, and the first attempt's for ever.
+    /// Returns the fixed key of this number.
     pub fn numbered(attempt: u32) -> Secret {
         let number = u64::from(attempt) << 32;
         Secret::of(
@@ -64,28 +62,28 @@ impl Secret {
     fn of(start: u64, factor: u64, attempt: u32) -> Secret {
         let factor = match attempt {
             0 => GOLDEN,
-            // Rules can be so chosen that the usual one spreads them badly whatever a hash begins
-            // with. Not an even one, which would lose a bit.
+            // Rules can be chosen so that the usual multiplier spreads them badly whatever the
+            // start. Must be odd, because an even one would lose a bit.
             _ => factor | 1,
         };
         Secret { start, factor }
     }
 
-    /// A hash that goes on with one more word.
+    /// Mixes one more word into a hash.
     #[inline(always)]
     fn mix(self, hash: u64, word: u64) -> u64 {
         let product = u128::from(hash ^ word) * u128::from(self.factor);
         product as u64 ^ (product >> 64) as u64
     }
 
-    /// The hash of these words.
+    /// Hashes these words.
     #[inline(always)]
     pub fn hash(self, words: impl IntoIterator<Item = u64>) -> u64 {
         let words = words.into_iter();
         words.fold(self.start, |hash, word| self.mix(hash, word))
     }
 
-    /// The hash of a rule's values.
+    /// Hashes a rule's values.
     pub fn hash_of(self, matching: &Match) -> u64 {
         self.hash(matching.words().iter().map(|word| word.value))
     }
@@ -95,8 +93,7 @@ impl Secret {
 mod tests {
     use super::*;
 
-    /// Whoever knows the numbers of one table knows those of no other; a table that is made anew
-    /// gets another factor.
+    /// Knowing one table's key tells nothing of another's; a rebuilt table gets another multiplier.
     #[test]
     fn no_table_hashes_as_another() {
         let all: Vec<Secret> = (0..50).map(Secret::random).collect();

@@ -1,12 +1,12 @@
 //! A bridge's flow tables: one writer, readers that are never blocked.
 //!
-//! Each table has the lookup that fits its rules ([`crate::classifier`]); which, and when,
-//! [`policy`] decides.
+//! Each table has the lookup that fits its rules ([`crate::classifier`]); [`policy`] decides which,
+//! and when.
 //!
-//! The writer changes hash tables in place by single stores that readers see or do not see; either
-//! is right, because a rule is visible only in the epochs it carries ([`Rule::holds_in`]). A rule
-//! that goes is first only marked; once no worker can be in an epoch in which it held, it
-//! is unlinked ([`BridgeWriter::housekeep`]), and once no worker can be looking at it, it is freed
+//! The writer changes hash tables in place by single stores, which readers may or may not see;
+//! either is right, because a rule is visible only in the epochs it carries ([`Rule::holds_in`]). A
+//! rule that goes is first only marked; once no worker can be in an epoch in which it held, it is
+//! unlinked ([`BridgeWriter::housekeep`]), and once no worker can be looking at it, it is freed
 //! (`Domain::retire`).
 
 mod describe;
@@ -54,14 +54,14 @@ pub enum Miss {
     Drop = 0,
     /// It goes to the controllers (OpenFlow 1.0 to 1.2).
     Controller = 1,
-    /// It goes on in the next table (`OFPTC11_TABLE_MISS_CONTINUE`).
+    /// It is looked up in the next table (`OFPTC11_TABLE_MISS_CONTINUE`).
     Next = 2,
 }
 
 struct Slot {
     shape: AtomicPtr<Published>,
     miss: AtomicU8,
-    /// Lookups (as packets) and matches (as bytes).
+    /// Counter of lookups (as packets) and matches (as bytes).
     counter: AtomicU32,
 }
 
@@ -71,29 +71,29 @@ pub struct Bridge {
     slots: Box<[Slot]>,
     needed: AtomicU64,
     groups: GroupTable,
-    /// Whether some rule has written to an action set.
+    /// Whether any rule has ever written to an action set.
     writes_sets: AtomicBool,
-    /// Whether some rule has done more with a packet than end its way.
+    /// Whether any rule has ever done more than send or drop its packets.
     goes_on: AtomicBool,
-    /// Whether a first fragment's ports are matched as they are.
+    /// Whether lookups see the ports of first fragments.
     fragment_ports: AtomicBool,
     /// Whether fragments are dropped before the first lookup.
     fragments_dropped: AtomicBool,
     controller_meter: MeterRef,
-    /// Whose packets may come to rules that ask for rules.
+    /// Ports whose packets may come to rules that ask for rules.
     learning: Learning,
-    /// Whether packets that a table has no rule for have ever gone on in the next one.
+    /// Whether table misses have ever continued in the next table.
     misses_go_on: AtomicBool,
-    /// Words of the key that some rule has written.
+    /// Words of the key that any rule has ever written.
     written: AtomicU64,
-    /// Whether packets may ever have been told to controllers.
+    /// Whether packet-ins have ever been possible.
     tells: AtomicBool,
-    /// What a walk may depend on.
+    /// The bits that a walk may depend on.
     pub(crate) unwildcarded: Unwildcarded,
 }
 
 impl Bridge {
-    /// A bridge whose tables are empty and drop what they have no rule for.
+    /// Creates a bridge whose tables are empty and drop packets without a match.
     pub fn new(program: Arc<Program>) -> Arc<Bridge> {
         let slots = (0..TABLES)
             .map(|_| Slot {
@@ -120,50 +120,50 @@ impl Bridge {
         })
     }
 
-    /// The program it belongs to.
+    /// Returns the program it belongs to.
     pub fn program(&self) -> &Arc<Program> {
         &self.program
     }
 
-    /// The place of the meter for packet-ins (`OFPM_CONTROLLER`), which stands before each that no
-    /// meter of its own limits.
+    /// Returns the slot of the meter for packet-ins (`OFPM_CONTROLLER`), which applies to each
+    /// packet-in without a meter of its own.
     #[inline]
     pub fn controller_meter(&self) -> &MeterRef {
         &self.controller_meter
     }
 
-    /// Whether lookups see the transport ports of first fragments (`OFPC_FRAG_NX_MATCH`), as they
-    /// do at first, or zero, as for later ones (`OFPC_FRAG_NORMAL`: all fragments of a packet
-    /// meet the same rules). Holds from the next burst on.
+    /// Sets whether lookups see the transport ports of first fragments (`OFPC_FRAG_NX_MATCH`, the
+    /// default) or zero, as for later fragments (`OFPC_FRAG_NORMAL`: all fragments of a packet meet
+    /// the same rules). Takes effect with the next burst.
     pub fn match_fragment_ports(&self, visible: bool) {
         self.fragment_ports.store(visible, Ordering::Relaxed);
     }
 
-    /// What [`Bridge::match_fragment_ports`] has set.
+    /// Returns the setting of [`Bridge::match_fragment_ports`].
     #[inline(always)]
     pub(crate) fn matches_fragment_ports(&self) -> bool {
         self.fragment_ports.load(Ordering::Relaxed)
     }
 
-    /// Whether IP fragments that come in are dropped (`OFPC_FRAG_DROP`). Holds from the next burst
-    /// on.
+    /// Sets whether IP fragments that come in are dropped (`OFPC_FRAG_DROP`). Takes effect with the
+    /// next burst.
     pub fn drop_fragments(&self, dropped: bool) {
         self.fragments_dropped.store(dropped, Ordering::Relaxed);
     }
 
-    /// What [`Bridge::drop_fragments`] has set.
+    /// Returns the setting of [`Bridge::drop_fragments`].
     #[inline(always)]
     pub(crate) fn drops_fragments(&self) -> bool {
         self.fragments_dropped.load(Ordering::Relaxed)
     }
 
-    /// Whether any rule asks for others.
+    /// Returns whether any rule asks for others.
     pub fn has_learning_rules(&self) -> bool {
         self.learning.is_there()
     }
 
-    /// Whether packets that came in by this port may come to rules that ask for rules, so that they
-    /// must be walked one after the other.
+    /// Returns whether packets that came in by this port may come to rules that ask for rules, so
+    /// that they must be walked one after the other.
     #[inline(always)]
     pub fn learns_from(&self, in_port: PortNo) -> bool {
         self.learning.concerns(in_port)
@@ -179,8 +179,8 @@ impl Bridge {
         WordSet(!self.written.load(Ordering::Acquire))
     }
 
-    /// The rule that `learn` and these values mean, if one of its table, match and precedence holds
-    /// in the guard's epoch, whatever it does.
+    /// Returns the rule that `learn` would make of these values: of its table, match and precedence
+    /// and in force in the guard's epoch, whatever it does.
     pub fn find<'g>(
         &self,
         learn: &Learn,
@@ -192,57 +192,58 @@ impl Bridge {
             .find_exact(learn, &key, guard.epoch())
     }
 
-    /// The words of the key that rules match or actions read.
+    /// Returns the words of the key that rules match or actions read.
     #[inline(always)]
     pub fn needed(&self) -> WordSet {
         WordSet(self.needed.load(Ordering::Acquire))
     }
 
-    /// Adds words of the key that are read, by rules or by the host. Publication comes later, so
-    /// every burst that sees the reader fills them. Workers read this line for every burst, so it
-    /// is written only where that changes something; likewise below.
+    /// Adds words of the key that rules or the host read. Publication comes later, so every burst
+    /// that sees such a rule fills them. Workers read this line for every burst, so here and below
+    /// it is written only if it changes.
     pub fn need(&self, words: WordSet) {
         if !words.minus(self.needed()).is_empty() {
             self.needed.fetch_or(words.0, Ordering::Release);
         }
     }
 
-    /// Whether a rule has ever written to an action set: else what follows a rule's last step is
-    /// known.
+    /// Returns whether any rule has ever written to an action set; if not, nothing follows a rule's
+    /// last step.
     #[inline]
     pub(crate) fn writes_sets(&self) -> bool {
         self.writes_sets.load(Ordering::Relaxed)
     }
 
-    /// Whether packets may be told to controllers, who want to know what their tunnel's header
-    /// said.
+    /// Returns whether packet-ins are possible, for which controllers want the fields of the
+    /// tunnel's header.
     #[inline]
     pub fn tells(&self) -> bool {
         self.tells.load(Ordering::Relaxed)
     }
 
-    /// From now on they may be. Publication comes later, as for [`Bridge::need`].
+    /// Records that packet-ins are possible from now on. Publication comes later, as for
+    /// [`Bridge::need`].
     pub(crate) fn begin_to_tell(&self) {
         if !self.tells() {
             self.tells.store(true, Ordering::Release);
         }
     }
 
-    /// Whether walks are so short that no cache could make them shorter: one lookup, which costs no
-    /// more than one there.
+    /// Returns whether walks are too short for a flow cache to help: one lookup, which costs no
+    /// more than one in the cache.
     pub(crate) fn is_quick(&self, guard: &Guard<'_>) -> bool {
         !self.goes_on.load(Ordering::Relaxed)
             && self.miss(0) != Miss::Next
             && self.published(0, guard).is_none_or(|table| table.quick)
     }
 
-    /// The groups.
+    /// Returns the groups.
     #[inline(always)]
     pub(crate) fn groups(&self) -> &GroupTable {
         &self.groups
     }
 
-    /// A group as it is in the guard's epoch; None when there is none.
+    /// Returns a group as it is in the guard's epoch; None when there is none.
     #[inline]
     pub fn group<'g>(&self, to: GroupRef, guard: &'g Guard<'_>) -> Option<&'g Group> {
         assert!(
@@ -252,7 +253,7 @@ impl Bridge {
         self.groups.get(to, guard)
     }
 
-    /// What becomes of a packet that `table` has no rule for.
+    /// Returns what becomes of a packet that matches no rule of `table`.
     #[inline]
     pub fn miss(&self, table: u8) -> Miss {
         match self
@@ -282,19 +283,20 @@ impl Bridge {
             .get(usize::from(table))?
             .shape
             .load(Ordering::Acquire);
-        // SAFETY: shapes are made by `Box::into_raw` and, when replaced, retired to this domain,
-        // whose guard lives for 'g.
+        // SAFETY: published classifiers are made by `Box::into_raw` and, when replaced, retired to
+        // this domain, whose guard lives for 'g.
         unsafe { shape.as_ref() }
     }
 
-    /// The rule of `table` with the highest precedence that matches and holds in the guard's epoch.
+    /// Returns the rule of `table` with the highest precedence that matches and holds in the
+    /// guard's epoch.
     pub fn lookup<'g>(&self, table: u8, key: &FlowKey, guard: &'g Guard<'_>) -> Option<&'g Rule> {
         let mut out = [None];
         self.lookup_burst(table, 1, |_| key, guard, &mut out);
         out[0]
     }
 
-    /// Looks up `count` keys, up to [`LOOKUP_MAX`], and puts what was found into `out`. Counts
+    /// Looks up `count` keys, up to [`LOOKUP_MAX`], writes the rules found to `out`, and counts
     /// lookups and matches.
     #[inline]
     pub fn lookup_burst<'k, 'g>(
@@ -316,8 +318,8 @@ impl Bridge {
         self.count_lookups(table, count, matched, guard);
     }
 
-    /// What looking `key` up in `table` takes, in the guard's epoch. Slow: for prediction, not for
-    /// packets.
+    /// Returns the work of looking `key` up in `table`, in the guard's epoch. Slow: for prediction,
+    /// not for packets.
     pub fn effort(&self, table: u8, key: &FlowKey, guard: &Guard<'_>) -> Effort {
         Effort::of(self.classifier(table, guard), key, guard.epoch())
     }
@@ -338,7 +340,7 @@ impl Bridge {
         }
     }
 
-    /// Packets looked up in `table`, and those that found a rule.
+    /// Returns the number of packets looked up in `table`, and of those that matched a rule.
     pub fn table_counters(&self, table: u8) -> (u64, u64) {
         let counter = self
             .slots
@@ -351,7 +353,7 @@ impl Bridge {
         (packets, bytes)
     }
 
-    /// Where `table` counts lookups and matches.
+    /// Returns the counter of `table`'s lookups and matches.
     pub(crate) fn lookup_counter(&self, table: u8) -> Option<CounterId> {
         let slot = self.slots.get(usize::from(table))?;
         let counter = slot.counter.load(Ordering::Relaxed);
@@ -365,7 +367,7 @@ impl Drop for Bridge {
             let shape = slot.shape.load(Ordering::Acquire);
             if !shape.is_null() {
                 // SAFETY: made by `Box::into_raw`; the last `Arc<Bridge>` is gone, so no reader can
-                // come to it any more.
+                // reach it any more.
                 drop(unsafe { Box::from_raw(shape) });
             }
             let counter = slot.counter.load(Ordering::Relaxed);

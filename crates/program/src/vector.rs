@@ -1,12 +1,11 @@
-//! Reading from lists that others change, eight elements at a time, with AVX-512.
+//! Reads eight elements at a time from lists that others change, with AVX-512.
 
 use crate::growing::Cell;
 use std::arch::asm;
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
-/// A list of words of eight bytes, of which eight are read at once. Elements that are longer are as
-/// many words as they have.
+/// A list of eight-byte words, read by gathers. Longer elements count as several words.
 #[derive(Clone, Copy)]
 pub(crate) struct Quads<'a> {
     first: *const u64,
@@ -15,11 +14,11 @@ pub(crate) struct Quads<'a> {
 }
 
 impl<'a> Quads<'a> {
-    /// Words of the elements of a list.
+    /// Returns the words of the elements of a list.
     ///
     /// # Safety
-    /// All bytes of an element have values that may change only as those of atomics do: there are
-    /// none between its fields.
+    /// All bytes of an element have values that may change only as those of atomics do: it has no
+    /// padding.
     #[target_feature(enable = "avx512f")]
     #[inline]
     pub unsafe fn of<T: Cell>(list: &'a [T]) -> Quads<'a> {
@@ -31,9 +30,9 @@ impl<'a> Quads<'a> {
         }
     }
 
-    /// The words of these numbers, each as an acquiring load would find it; zero in lanes that are
-    /// not `wanted`, or of which there is no such word. It rests on x86, where loads keep their
-    /// order, and on aligned words being read whole.
+    /// Returns the words of these numbers, each as an acquiring load would; zero in lanes that are
+    /// not `wanted`, or for which there is no such word. It rests on x86, where loads keep their
+    /// order and aligned words are read whole.
     #[target_feature(enable = "avx512f")]
     #[inline]
     pub fn gather(self, wanted: __mmask8, numbers: __m512i) -> __m512i {
@@ -41,9 +40,9 @@ impl<'a> Quads<'a> {
         let mut out = _mm512_setzero_si512();
         // SAFETY: lanes that are `there` name words of the list, which is alive for 'a. Each is
         // aligned, so the processor reads it whole, and, since loads of x86 keep their order,
-        // before what this function's caller reads next, as an acquiring load does. That
-        // the compiler keeps to this too is why it is shown nothing but assembly, of which it must
-        // take it that memory is read and written.
+        // before what this function's caller reads next, as an acquiring load does. Inline assembly
+        // makes the compiler keep that order too: it must assume that the assembly reads and writes
+        // memory.
         unsafe {
             asm!(
                 "vpgatherqq {out}{{{there}}}, qword ptr [{first} + 8*{numbers}]",

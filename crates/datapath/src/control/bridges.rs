@@ -51,7 +51,7 @@ impl<F: Frame + 'static> Datapath<F> {
         Ok(id)
     }
 
-    /// Removes a bridge that has no ports any more; returns when no worker runs its program.
+    /// Removes a bridge that has no ports left; returns when no worker runs its program.
     pub fn remove_bridge(&mut self, id: BridgeId) -> Result<(), Error> {
         let bridge = self.bridge(id)?;
         if self.ports.iter().flatten().any(|port| port.bridge == id) {
@@ -85,7 +85,7 @@ impl<F: Frame + 'static> Datapath<F> {
             .ok_or(Error::NoSuchBridge)
     }
 
-    /// Changes a bridge's switching settings. A new table size keeps the entries that fit, the
+    /// Changes a bridge's settings. A new size of the MAC table keeps the entries that fit, the
     /// latest first.
     pub fn set_bridge(&mut self, id: BridgeId, settings: BridgeSettings) -> Result<(), Error> {
         let bridge = self.bridge_mut(id)?;
@@ -103,8 +103,7 @@ impl<F: Frame + 'static> Datapath<F> {
         self.apply("changing a bridge")
     }
 
-    /// Sets a bridge's mirrors, in place of those it had. Mirrors of the same name keep their
-    /// counts.
+    /// Replaces a bridge's mirrors. Mirrors keep their counts by name.
     pub fn set_mirrors(&mut self, id: BridgeId, mirrors: Vec<MirrorSpec>) -> Result<(), Error> {
         let bridge = self.bridge(id)?;
         if bridge.mirrors == mirrors {
@@ -153,12 +152,12 @@ impl<F: Frame + 'static> Datapath<F> {
         self.apply("changing mirrors")
     }
 
-    /// What a mirror has sent; None when there is no such mirror.
+    /// Returns what a mirror has sent; None when there is no such mirror.
     pub fn mirror_stats(&self, id: BridgeId, name: &str) -> Option<MirrorStats> {
         Some(self.bridge(id).ok()?.mirror_counters.get(name)?.read())
     }
 
-    /// A bridge's learned addresses, the longest silent first.
+    /// Returns a bridge's learned addresses, the longest silent first.
     pub fn macs(&self, id: BridgeId) -> Result<Vec<(PortId, MacEntry)>, Error> {
         let entries = self.bridge(id)?.macs.entries(self.second());
         let port = |entry: &MacEntry| Some(self.ports.get(entry.port as usize)?.as_ref()?.id);
@@ -168,12 +167,12 @@ impl<F: Frame + 'static> Datapath<F> {
             .collect())
     }
 
-    /// Counts of a bridge's learning table.
+    /// Returns the counts of a bridge's MAC table.
     pub fn mac_stats(&self, id: BridgeId) -> Result<MacStats, Error> {
         Ok(self.bridge(id)?.macs.stats())
     }
 
-    /// Sets those counts to zero.
+    /// Sets the counts of a bridge's MAC table to zero.
     pub fn clear_mac_stats(&mut self, id: BridgeId) -> Result<(), Error> {
         self.bridge(id)?.macs.clear_stats();
         Ok(())
@@ -185,7 +184,7 @@ impl<F: Frame + 'static> Datapath<F> {
         Ok(())
     }
 
-    /// Whether a port is one of the bridge.
+    /// Checks that a port is one of the bridge's.
     fn check_port_of(&self, id: BridgeId, port: PortId) -> Result<(), Error> {
         let its = self.port(port)?.bridge == id;
         its.then_some(()).ok_or(Error::NoSuchPort)
@@ -218,7 +217,7 @@ impl<F: Frame + 'static> Datapath<F> {
         Ok(())
     }
 
-    /// Removes an entry, static or learned; false when there is none.
+    /// Removes an entry, static or learned; returns false when there is none.
     pub fn remove_mac(&mut self, id: BridgeId, vlan: u16, mac: Mac) -> Result<bool, Error> {
         Ok(self.bridge(id)?.macs.delete(mac, vlan))
     }

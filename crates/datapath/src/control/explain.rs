@@ -1,7 +1,7 @@
-//! What would become of a packet, told without sending or learning anything: for tracing.
+//! Predicts what would become of a packet, without sending or learning anything: for tracing.
 //!
-//! The answers come from the picture that workers go by and from the decisions that they take
-//! ([`crate::normal`]), as they are at this moment.
+//! The answers come from the current snapshot of the workers and from the same decisions
+//! ([`crate::normal`]) that they make.
 
 use super::Datapath;
 use crate::counters::DropReason;
@@ -19,36 +19,35 @@ use program::actions::PortNo;
 pub struct Copy {
     /// The port.
     pub port: PortId,
-    /// The tag that it leaves with, in place of the outermost one.
+    /// The tag that replaces the outermost one.
     pub tag: Option<Tag>,
 }
 
 /// What the learning switch would do.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Normal {
-    /// The VLAN, and whether the source address would be learned there: it is not known, or known
-    /// on another port.
+    /// The VLAN of the frame.
     pub vlan: u16,
-    /// See there.
+    /// Whether the source address would be learned there: it is unknown, or known on another port.
     pub learns: bool,
-    /// What it decides.
+    /// The decision.
     pub decision: NormalDecision,
-    /// Where the frame leaves.
+    /// Where the frame would leave.
     pub copies: Vec<Copy>,
 }
 
-/// What the learning switch decides.
+/// The learning switch's decision.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum NormalDecision {
     /// The destination is known.
     Learned,
-    /// It is not, or is a group address.
+    /// The destination is unknown, or is a group address.
     Flood,
-    /// It goes nowhere.
+    /// The frame is dropped.
     Drop(DropReason),
 }
 
-/// What is behind a port.
+/// Where an output to a port leads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum WayOut {
     /// No port has the number.
@@ -63,10 +62,10 @@ pub enum WayOut {
     Patch(BridgeId, PortNo),
 }
 
-/// The copy that a mirror makes.
+/// A mirror's copy.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct MirrorCopy {
-    /// Where it goes: a port, or all of a VLAN.
+    /// Its destinations: a port, or all ports of a VLAN.
     pub copies: Vec<Copy>,
     /// Bytes that are kept, None for all.
     pub snaplen: Option<u32>,
@@ -80,7 +79,7 @@ impl<F: Frame + 'static> Datapath<F> {
             .ok_or(Error::NoSuchBridge)
     }
 
-    /// What `NORMAL` would do with a frame that came in by a port.
+    /// Predicts what `NORMAL` would do with a frame that came in by a port.
     pub fn explain_normal(
         &self,
         bridge: BridgeId,
@@ -119,7 +118,7 @@ impl<F: Frame + 'static> Datapath<F> {
                 (inner.vid, NormalDecision::Flood, copies)
             }
         };
-        // The VLAN of a frame that is dropped after it was learned from.
+        // A dropped frame may have been learned from before: its VLAN.
         let vlan = match decision {
             NormalDecision::Drop(_) => ingress
                 .and_then(|port| port.vlan.input(front.tag))
@@ -134,7 +133,7 @@ impl<F: Frame + 'static> Datapath<F> {
         })
     }
 
-    /// The ports that `FLOOD` or `ALL` would send to.
+    /// Returns the ports that `FLOOD` or `ALL` would send to.
     pub fn explain_all(
         &self,
         bridge: BridgeId,
@@ -148,7 +147,7 @@ impl<F: Frame + 'static> Datapath<F> {
             .collect())
     }
 
-    /// What is behind a port.
+    /// Returns where an output to a port leads.
     pub fn way_out(&self, bridge: BridgeId, number: PortNo) -> Result<WayOut, Error> {
         let Some(port) = self.drawn(bridge)?.port(number) else {
             return Ok(WayOut::Unknown);
@@ -156,7 +155,7 @@ impl<F: Frame + 'static> Datapath<F> {
         Ok(self.behind(port))
     }
 
-    /// Whether a mirror has a port for itself: what comes in by it is dropped before any rule.
+    /// Returns whether a port is a mirror's output: what comes in by it is dropped before any rule.
     pub fn only_mirrors(&self, bridge: BridgeId, number: PortNo) -> bool {
         self.drawn(bridge)
             .ok()
@@ -164,7 +163,7 @@ impl<F: Frame + 'static> Datapath<F> {
             .is_some_and(|port| port.reserved)
     }
 
-    /// Whether a port is there, up and not switched off.
+    /// Returns whether a port exists, is up and not switched off.
     pub fn is_live(&self, bridge: BridgeId, number: PortNo) -> bool {
         self.drawn(bridge)
             .ok()
@@ -189,8 +188,9 @@ impl<F: Frame + 'static> Datapath<F> {
         }
     }
 
-    /// The copies that mirrors would make of a frame that came in by a port or, unless `incoming`,
-    /// is about to leave by it. `mirrored` has a bit for each mirror that has had the packet.
+    /// Returns the copies that mirrors would make of a frame that came in by a port or, unless
+    /// `incoming`, is about to leave by it. `mirrored` has a bit for each mirror that has had the
+    /// packet.
     pub fn explain_mirrors(
         &self,
         bridge: BridgeId,

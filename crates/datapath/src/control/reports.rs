@@ -1,4 +1,4 @@
-//! Packets from and to control, barriers, housekeeping, and what the datapath says about itself.
+//! Packets from and to control, barriers, housekeeping, and reports.
 
 use super::{Barrier, Datapath, Kind};
 use crate::clock::Clock;
@@ -20,9 +20,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
 impl<F: Frame + 'static> Datapath<F> {
-    /// Sends a packet by steps of its own, as if it had come in by `in_port` (a port of the bridge,
-    /// or a reserved number). It is carried out on a worker, in the order of calls. Refused and
-    /// counted when the queue is full or there is no worker.
+    /// Sends a packet by its own list of steps, as if it had come in by `in_port` (a port of the
+    /// bridge, or a reserved number). A worker executes packet-outs in the order of calls. Rejected
+    /// and counted when the queue is full or there is no worker.
     pub fn packet_out(
         &mut self,
         bridge: BridgeId,
@@ -33,10 +33,10 @@ impl<F: Frame + 'static> Datapath<F> {
         self.packet_out_with(bridge, in_port, None, None, data, ops)
     }
 
-    /// [`Datapath::packet_out`] of a packet that begins with this metadata (its ingress port,
-    /// registers, tunnel and so on), and by the rules of another epoch than that of the moment in
-    /// which it is carried out. That epoch has been published, or a later one has. Bridges behind
-    /// patch ports go by their rules of the moment.
+    /// Does [`Datapath::packet_out`] for a packet that begins with this metadata (its ingress port,
+    /// registers, tunnel and so on), by the rules of the given epoch instead of the epoch at
+    /// execution. That epoch, or a later one, has been published. Bridges behind patch ports use
+    /// their rules at execution.
     pub fn packet_out_with(
         &mut self,
         bridge: BridgeId,
@@ -59,7 +59,7 @@ impl<F: Frame + 'static> Datapath<F> {
         })
     }
 
-    /// How many packet-outs there is room for.
+    /// Returns how many more packet-outs may be queued.
     pub fn packet_out_room(&self) -> usize {
         self.workers.first().map_or(0, |worker| {
             let waiting = &worker.mailbox.packet_outs;
@@ -67,9 +67,8 @@ impl<F: Frame + 'static> Datapath<F> {
         })
     }
 
-    /// Goes on with a packet that has stopped for the controllers: as it is now, with this metadata
-    /// (the ingress port is in it). Carried out like [`Datapath::packet_out`], and refused
-    /// likewise.
+    /// Resumes a packet that has stopped for the controllers, as it is now, with this metadata
+    /// (including its ingress port). Executed like [`Datapath::packet_out`], and rejected likewise.
     pub fn resume(
         &mut self,
         bridge: BridgeId,
@@ -105,13 +104,13 @@ impl<F: Frame + 'static> Datapath<F> {
         Err(refused)
     }
 
-    /// A descriptor that is readable when packet-ins wait.
+    /// Returns a descriptor that is readable when packet-ins wait.
     pub fn packet_in_fd(&self) -> RawFd {
         self.packet_in_wake.wake.as_raw_fd()
     }
 
-    /// Fetches up to `limit` packet-ins, taking turns between workers. Where more are left the
-    /// descriptor stays readable.
+    /// Fetches up to `limit` packet-ins, taking turns between workers. The descriptor stays
+    /// readable if more are left.
     pub fn take_packet_ins(&mut self, limit: usize) -> Vec<PacketIn> {
         self.packet_in_wake.clear();
         let mut packets = Vec::new();
@@ -135,9 +134,9 @@ impl<F: Frame + 'static> Datapath<F> {
         packets
     }
 
-    /// Fetches up to `limit` requests, taking turns between workers; requests are told by the same
-    /// descriptor as packet-ins ([`Datapath::packet_in_fd`]). Call it
-    /// after [`Datapath::take_packet_ins`].
+    /// Fetches up to `limit` requests, taking turns between workers; the descriptor is the same as
+    /// for packet-ins ([`Datapath::packet_in_fd`]). To be called after
+    /// [`Datapath::take_packet_ins`].
     pub fn take_requests(&mut self, limit: usize) -> Vec<WorkerRequest> {
         let mut requests = Vec::new();
         let mut empty = 0;
@@ -160,17 +159,17 @@ impl<F: Frame + 'static> Datapath<F> {
         requests
     }
 
-    /// Answers a worker's request for a rule, after what it led to has been published.
+    /// Answers a worker's request for a rule, after its result has been published.
     pub fn answer(&self, worker: usize, answer: Answer) {
         if let Some(handle) = self.workers.iter().find(|handle| handle.number() == worker) {
-            // A worker asks for fewer rules than there is room, so none is lost while it lives; one
-            // that ended no longer waits.
+            // There is room for more answers than a worker has requests, so none is lost while it
+            // lives; one that ended no longer waits.
             let _ = handle.mailbox.answers.push(answer);
             handle.mailbox.nudge();
         }
     }
 
-    /// What has been published and sent so far, for [`Datapath::barrier_passed`].
+    /// Returns a mark of what has been published and sent so far, for [`Datapath::barrier_passed`].
     pub fn barrier(&self) -> Barrier {
         Barrier {
             epoch: self.shared.program.domain.current(),
@@ -178,20 +177,20 @@ impl<F: Frame + 'static> Datapath<F> {
         }
     }
 
-    /// Whether every worker obeys what had been published when `barrier` was made, and earlier
-    /// packet-outs have been carried out.
+    /// Returns whether every worker works by what had been published when `barrier` was made, and
+    /// earlier packet-outs have been executed.
     pub fn barrier_passed(&self, barrier: Barrier) -> bool {
         self.shared.packet_outs_done.load(Ordering::Acquire) >= barrier.packet_outs
             && self.epoch_passed(barrier.epoch)
     }
 
-    /// Whether every worker works in `epoch` or later, or is asleep.
+    /// Returns whether every worker works in `epoch` or later, or is asleep.
     pub fn epoch_passed(&self, epoch: Epoch) -> bool {
         self.shared.program.domain.passed(epoch)
     }
 
-    /// What must be done now and then, about once a second: forgets silent addresses, frees what
-    /// was replaced, takes back what workers gave back late.
+    /// Does what is due about once a second: forgets silent addresses, frees what was replaced,
+    /// takes back what workers gave back late.
     pub fn run(&mut self) {
         let second = self.second();
         for bridge in self.bridges.iter().flatten() {
@@ -221,7 +220,7 @@ impl<F: Frame + 'static> Datapath<F> {
         }
     }
 
-    /// Workers, with their queues.
+    /// Describes the workers and their queues.
     pub fn workers(&self) -> Vec<WorkerInfo> {
         self.workers
             .iter()
@@ -229,26 +228,26 @@ impl<F: Frame + 'static> Datapath<F> {
             .collect()
     }
 
-    /// Sets what workers have done with their time to zero (`pmd-stats-clear`).
+    /// Clears workers' accounting of their time (`pmd-stats-clear`).
     pub fn clear_worker_stats(&mut self) {
         for worker in &mut self.workers {
             worker.cleared = worker.mailbox.counters.read();
         }
     }
 
-    /// Frames dropped, by reason, over all workers.
+    /// Returns the number of frames dropped, by reason, over all workers.
     pub fn drops(&self) -> Vec<(&'static str, u64)> {
         self.shared.cells.drops()
     }
 
-    /// Packets whose headers lied, by kind. Only `malformed_ethernet` and `malformed_split` ones
-    /// were dropped (and are among [`Datapath::drops`] too).
+    /// Returns the number of packets with malformed headers, by kind. Only `malformed_ethernet` and
+    /// `malformed_split` ones were dropped (and are in [`Datapath::drops`] too).
     pub fn malformed(&self) -> Vec<(&'static str, u64)> {
         self.shared.cells.malformed()
     }
 
-    /// Counters for `coverage/show`: drops as `drop_REASON`, lying packets, and what else is worth
-    /// counting.
+    /// Returns counters for `coverage/show`: drops as `drop_REASON`, malformed packets, and other
+    /// events.
     pub fn coverage(&self) -> Vec<(String, u64)> {
         let cells = &self.shared.cells;
         let drops = self
@@ -294,7 +293,7 @@ impl<F: Frame + 'static> Datapath<F> {
             .collect()
     }
 
-    /// What is in memory, for `memory/show`.
+    /// Returns numbers of objects in memory, for `memory/show`.
     pub fn memory(&self) -> Vec<(&'static str, u64)> {
         let macs = self
             .bridges
@@ -314,12 +313,12 @@ impl<F: Frame + 'static> Datapath<F> {
         ]
     }
 
-    /// The clock.
+    /// Returns the clock.
     pub fn clock(&self) -> &Arc<Clock> {
         &self.shared.clock
     }
 
-    /// The program.
+    /// Returns the program.
     pub fn program(&self) -> &Arc<Program> {
         &self.shared.program
     }

@@ -1,4 +1,4 @@
-//! Shaping of ports: who owns which, and changes.
+//! Shaping of ports: which worker owns which port, and changes.
 
 use super::workers::send;
 use super::{Datapath, Kind};
@@ -12,18 +12,18 @@ use packet::Frame;
 use qos::policer::PortPolicer;
 use std::sync::Arc;
 
-/// Who is watched at a shaped port.
+/// Access to what a shaped port's shaper notes of waits.
 pub struct Watched {
-    /// How it is shaped.
+    /// The shaper's configuration.
     pub spec: Arc<qos::shaper::PortSpec>,
-    /// The queues' numbers, by their places.
+    /// The queues' numbers, by index.
     pub queues: Vec<u32>,
-    /// Whom its shaper watches.
+    /// The shaper's notes.
     pub watch: Arc<qos::shaper::watch::Watch>,
 }
 
 impl<F: Frame + 'static> Datapath<F> {
-    /// Makes a port what its settings say; a shape that cannot be leaves it as it is.
+    /// Shapes or unshapes a port according to its settings; an invalid shape leaves it unchanged.
     pub(super) fn reshape(&mut self, id: PortId) -> Result<(), Error> {
         let waiting = Arc::clone(&self.waiting);
         let port = self.port_mut(id)?;
@@ -52,7 +52,8 @@ impl<F: Frame + 'static> Datapath<F> {
             }
             (Some(_), Shape::None | Shape::Policer(_)) => {
                 let shaped = port.shaped.take();
-                // The owner last: what others have sent is in the ring before it empties that.
+                // Tell the owner last, so that what others have sent is in the ring before the
+                // owner empties it.
                 let owner = self.owner(id.slot());
                 let slot = id.slot();
                 let mut outcome = Ok(());
@@ -63,7 +64,8 @@ impl<F: Frame + 'static> Datapath<F> {
                             outcome = outcome.and(told);
                         }
                     }
-                    // Who has not begun a turn in all this time lets go himself, later.
+                    // A worker that has not begun a turn in all this time lets go of the port
+                    // later.
                     outcome = outcome.and(self.apply("ending a port's shaping"));
                 }
                 if self.workers.is_empty() {
@@ -74,7 +76,8 @@ impl<F: Frame + 'static> Datapath<F> {
         }
     }
 
-    /// Makes a port's policers what its settings say. Workers see them with the next picture.
+    /// Replaces a port's policers according to its settings. Workers see them with the next
+    /// snapshot.
     pub(super) fn police(&mut self, id: PortId) -> Result<(), Error> {
         let now_ns = self.shared.clock.now_ns();
         let port = self.port_mut(id)?;
@@ -82,8 +85,8 @@ impl<F: Frame + 'static> Datapath<F> {
         Ok(())
     }
 
-    /// Throws away and counts what still waits at a port that is gone, or not shaped any more,
-    /// after workers have let go of it: nobody has done so where there are none.
+    /// Drops and counts what still waits at a port that is gone, or not shaped any more, after
+    /// workers have let go of it. Needed where there are no workers to do so.
     pub(super) fn let_go(&self, shaped: Option<&Shaped<F>>) {
         let cell = self.shared.cells.control();
         let lost = shaped.map_or(0, |shaped| shaped.close(cell));
@@ -94,7 +97,7 @@ impl<F: Frame + 'static> Datapath<F> {
         (slot as usize).checked_rem(self.workers.len())
     }
 
-    /// Tells workers how a port is shaped and whose it is.
+    /// Tells workers how a port is shaped and which worker owns it.
     fn show_shape(&self, slot: u32) -> Result<(), Error> {
         let (Some(Some(port)), Some(owner)) = (self.ports.get(slot as usize), self.owner(slot))
         else {
@@ -114,12 +117,12 @@ impl<F: Frame + 'static> Datapath<F> {
         })
     }
 
-    /// Workers have come or gone.
+    /// Assigns shaped ports again, after workers have come or gone.
     pub(super) fn share_shaped(&self) -> Result<(), Error> {
         (0..self.ports.len() as u32).try_for_each(|slot| self.show_shape(slot))
     }
 
-    /// What the queues of a port have sent.
+    /// Returns what the queues of a port have sent.
     pub fn queue_stats(&self, id: PortId) -> Result<Vec<QueueTotals>, Error> {
         let port = self.port(id)?;
         let sent = port.counters.sum();
@@ -141,13 +144,14 @@ impl<F: Frame + 'static> Datapath<F> {
         Ok(totals)
     }
 
-    /// Frames that a shaped port has sent later than its queues' bounds promise.
+    /// Returns the number of frames that a shaped port has sent later than its queues' bounds
+    /// promise.
     pub fn late_sent(&self, id: PortId) -> Result<u64, Error> {
         let port = self.port(id)?;
         Ok(port.shaped.as_ref().map_or(0, |shaped| shaped.late_sent()))
     }
 
-    /// What the queues of a shaped port have done, by their numbers; empty where it is not shaped.
+    /// Returns the counts of a shaped port's queues, by number; empty where it is not shaped.
     pub fn shaping(&self, id: PortId) -> Result<Vec<(u32, qos::shaper::QueueTotals)>, Error> {
         let port = self.port(id)?;
         Ok(port
@@ -156,8 +160,7 @@ impl<F: Frame + 'static> Datapath<F> {
             .map_or_else(Vec::new, |shaped| shaped.totals()))
     }
 
-    /// A shaped port's specification, its queues' numbers by their places, and whom its shaper
-    /// watches; none where it is not shaped.
+    /// Returns access to the notes of a port's shaper; None where the port is not shaped.
     pub fn watch(&self, id: PortId) -> Result<Option<Watched>, Error> {
         let port = self.port(id)?;
         let (Some(shaped), Shape::Queues(spec)) = (&port.shaped, &port.settings.shape) else {
@@ -172,7 +175,7 @@ impl<F: Frame + 'static> Datapath<F> {
     }
 }
 
-/// The queue of this number, of totals that are in the order of numbers.
+/// Finds the totals of the queue with this number; totals are sorted by number.
 fn queue_of(totals: &mut [QueueTotals], number: u32) -> Option<&mut QueueTotals> {
     let at = totals.binary_search_by_key(&number, |queue| queue.queue);
     at.ok().map(|at| &mut totals[at])

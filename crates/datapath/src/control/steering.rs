@@ -1,5 +1,5 @@
-//! Which worker processes which flows: measures, decides by the policy of the crate `steer`, and
-//! tells workers ([`crate::steering`]).
+//! Steering between workers, control's side: measures, decides by the policy of the crate `steer`,
+//! and tells workers which flows to give away ([`crate::steering`]).
 
 use super::Datapath;
 use super::workers::{Handle, send};
@@ -18,43 +18,47 @@ use steer::policy::Basis;
 use steer::settings::Settings;
 use steer::worth::{Cost, gain, is_worth};
 
-/// How long workers have to take their flows back; what is elsewhere then is lost with the ring.
+/// How long workers have to take their flows back; frames that are elsewhere after that are lost
+/// with the ring.
 const RECALL: Duration = Duration::from_secs(2);
-/// How often they are told meanwhile: a move that takes too long is given up.
+/// How often workers are told again meanwhile, because a move that takes too long is given up.
 const RECALL_AGAIN: Duration = Duration::from_millis(20);
 /// Samples over which a worker's load is averaged. A worker that has lost its processor to another
-/// thread for some milliseconds was as busy as could be, and is not for that highly loaded.
+/// thread for some milliseconds looks fully busy in that time, which does not make it highly
+/// loaded.
 const AVERAGED: usize = 6;
-/// All flows come back where handing over gains less than this: below what it takes for them to
-/// leave ([`steer::worth::LEAST_GAIN`]), since what stays may be cheaper than what has left.
+/// All flows come back where steering gains less than this factor: below the gain needed for them
+/// to leave ([`steer::worth::LEAST_GAIN`]), since flows that stayed may be cheaper than those that
+/// left.
 const NO_GAIN: f64 = 1.05;
-/// Samples of a cost of which the least counts.
+/// Samples of a cost, of which the least counts.
 const COSTS: usize = 25;
-/// A worker whose flows find rings full takes one of so many back, and at least so many at a time.
+/// A worker whose flows find rings full takes back one in this many, and at least this many at a
+/// time.
 const RETREAT: usize = 8;
-/// For how long a worker gives nothing after it has taken some back, ns: the first time, and at
-/// most. It grows twofold, so that a load that others cannot take does not go to and fro.
+/// How long a worker gives nothing away after it has taken some back, in ns: the first time, and at
+/// most. It doubles each time, so that a load that others cannot take does not move to and fro.
 const CONTENT_NS: (u64, u64) = (1_000_000_000, 64_000_000_000);
-/// Frames looked at that make a cost known.
+/// Frames after which a cost counts as measured.
 const FRAMES_FOR_COST: u64 = 1_000;
 
 /// Which worker processes a flow.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum SteeringMode {
-    /// Adaptive where there are more workers than receive queues (those of bridges' local ports do
-    /// not count), else off.
+    /// Adaptive where there are more workers than receive queues (not counting those of bridges'
+    /// local ports), else off.
     #[default]
     Auto,
-    /// The one that receives it.
+    /// The worker that receives it.
     Off,
-    /// Whichever a hash says.
+    /// A worker chosen by a hash.
     Rss,
-    /// The one that receives it, or a less loaded one while that one is highly loaded.
+    /// The worker that receives it, or a less loaded one while that one is highly loaded.
     Adaptive,
 }
 
 impl SteeringMode {
-    /// All, with their names.
+    /// All modes, with their names.
     pub const ALL: [(&'static str, SteeringMode); 4] = [
         ("auto", SteeringMode::Auto),
         ("off", SteeringMode::Off),
@@ -62,7 +66,7 @@ impl SteeringMode {
         ("adaptive", SteeringMode::Adaptive),
     ];
 
-    /// Its name.
+    /// Returns the mode's name.
     pub fn name(self) -> &'static str {
         let found = SteeringMode::ALL
             .into_iter()
@@ -71,29 +75,29 @@ impl SteeringMode {
     }
 }
 
-/// What is done about steering, and what it has done.
+/// The state of steering, and its counts.
 #[derive(Clone, PartialEq, Debug)]
 pub struct SteeringInfo {
-    /// What was asked for.
+    /// The configured mode.
     pub mode: SteeringMode,
-    /// What is done: never [`SteeringMode::Auto`].
+    /// The mode in effect: never [`SteeringMode::Auto`].
     pub effective: SteeringMode,
     /// Each worker.
     pub workers: Vec<SteeringWorker>,
 }
 
-/// What one worker has to do with steering; frames and moves since it started.
+/// One worker's state in steering; frames and moves count since it started.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct SteeringWorker {
     /// Its thread's name.
     pub name: String,
-    /// Part of its time spent on frames in the last sample.
+    /// Fraction of its time spent on frames in the last sample.
     pub load: f64,
-    /// Buckets of flows that it receives and others process.
+    /// Number of buckets that it receives and others process.
     pub away: usize,
-    /// Cycles that it takes to receive a frame, and to process one of its own.
+    /// Cycles to receive a frame, and to process one of its own.
     pub cost: (f64, f64),
-    /// Cycles that it takes to process a frame of another worker.
+    /// Cycles to process a frame of another worker.
     pub take_cost: f64,
     /// Frames given to others.
     pub handed: u64,
@@ -101,18 +105,18 @@ pub struct SteeringWorker {
     pub taken: u64,
     /// Frames dropped because the other's ring was full.
     pub refused: u64,
-    /// Frames that wait for a move to end.
+    /// Frames that now wait for a move to end.
     pub parked: u64,
-    /// Moves of buckets that ended where they should.
+    /// Moves of buckets that succeeded.
     pub moved: u64,
-    /// Moves given up for want of room to park frames.
+    /// Moves given up for lack of room to park frames.
     pub gave_up_full: u64,
     /// Moves given up because the old worker did not finish in time.
     pub gave_up_late: u64,
 }
 
 /// Ratio of two counters' growth, known once enough has been counted: the least of the last
-/// samples, since whatever takes a processor from a worker meanwhile only adds to it.
+/// samples, since interruptions of a worker only increase it.
 #[derive(Clone, Default)]
 struct PerFrame {
     frames: u64,
@@ -138,35 +142,35 @@ impl PerFrame {
     }
 }
 
-/// What was seen of a worker.
+/// Samples of a worker.
 struct Seen {
     number: usize,
-    /// Cycles spent on frames, and cycles that had passed, at the last samples.
+    /// Busy cycles and total cycles at the last samples.
     busy: VecDeque<(u64, u64)>,
     load: Load,
     receive: PerFrame,
     work: PerFrame,
     take: PerFrame,
     packets: Box<[u64; BUCKETS]>,
-    /// Frames in the last sample.
+    /// Frames in the last sample, by bucket.
     recent: Box<[u64; BUCKETS]>,
-    /// Since when a bucket had none, ns.
+    /// Time since which a bucket has had no frames, in ns.
     silent_ns: Box<[u64; BUCKETS]>,
     moved_ns: Box<[u64; BUCKETS]>,
     /// Whether its buckets have been spread evenly.
     is_spread: bool,
-    /// Frames given and refused so far, and for how many samples in a row one in a hundred was
-    /// refused.
+    /// Frames given and rejected so far, and the number of samples in a row in which one in a
+    /// hundred was rejected.
     given: (u64, u64),
     refusals: u32,
-    /// Until when, ns, nothing is given after some came back for that, and for how long that is the
-    /// next time.
+    /// Time in ns until which nothing is given away after some came back for that reason, and the
+    /// length of the next such pause.
     content_until_ns: u64,
     content_ns: u64,
 }
 
 impl Seen {
-    /// What was seen first.
+    /// Creates the record with a first sample.
     fn new(number: usize, now_ns: u64) -> Seen {
         Seen {
             number,
@@ -209,29 +213,28 @@ impl Seen {
 
 /// Steering among a set of workers, while there are at least two.
 struct Group {
-    /// In the order of the workers.
+    /// By worker, in their order.
     seen: Vec<Seen>,
     cores: CoreTable,
     balancer: Balancer,
     sampled: u64,
     effective: SteeringMode,
-    /// Whether all that was received has been counted at least once.
+    /// Whether every received frame has been counted at least once.
     begun: bool,
 }
 
-/// What control keeps of steering.
+/// Control's state of steering.
 pub(super) struct Steering {
     mode: SteeringMode,
     settings: Settings,
     group: Option<Group>,
-    /// Rings, by their ends' numbers.
+    /// Rings, by the numbers of their two workers.
     lanes: HashSet<(usize, usize)>,
 }
 
 impl Default for Steering {
     fn default() -> Steering {
-        // Workers' loads are known to a cycle, and what they are loaded with waits in queues that
-        // were made for it.
+        // Workers' loads are measured in cycles, and their frames wait in rings made for it.
         let settings = Settings {
             high: Load::percent(90),
             margin: Load::percent(5),
@@ -248,13 +251,12 @@ impl Default for Steering {
 }
 
 impl<F: Frame + 'static> Datapath<F> {
-    /// Says which worker processes which flow. Takes effect with the next
-    /// [`Datapath::steer`].
+    /// Sets which worker processes which flow. Takes effect with the next [`Datapath::steer`].
     pub fn set_steering(&mut self, mode: SteeringMode) {
         self.steering.mode = mode;
     }
 
-    /// How often to call [`Datapath::steer`] while it says that it has something to do.
+    /// Returns how often to call [`Datapath::steer`] while it returns true.
     pub fn steering_period(&self) -> Duration {
         Duration::from_nanos(self.steering.settings.sample_period_ns)
     }
@@ -276,9 +278,9 @@ impl<F: Frame + 'static> Datapath<F> {
         }
     }
 
-    /// Looks at what workers have to do, and has flows move. Returns whether there is anything to
-    /// steer, so that it is to be called again after [`Datapath::steering_period`]; else it is
-    /// enough to call it now and then.
+    /// Samples workers' loads, and moves flows. Returns whether there is anything to steer, so that
+    /// it is to be called again after [`Datapath::steering_period`]; otherwise occasional calls
+    /// suffice.
     ///
     /// # Errors
     ///
@@ -305,7 +307,7 @@ impl<F: Frame + 'static> Datapath<F> {
         outcome.map(|()| true)
     }
 
-    /// Begins to steer in another way, or among other workers.
+    /// Begins to steer in another mode, or among other workers.
     fn regroup(&mut self, effective: SteeringMode, numbers: &[usize]) -> Result<(), Error> {
         if self.steering.group.take().is_some() {
             self.recall();
@@ -336,7 +338,7 @@ impl<F: Frame + 'static> Datapath<F> {
         Ok(())
     }
 
-    /// Spreads the buckets of workers evenly that have queues, once.
+    /// Spreads the buckets of workers with queues evenly, once.
     fn spread_evenly(&mut self, group: &mut Group) -> Result<(), Error> {
         let count = group.seen.len();
         for (from, seen) in group.seen.iter_mut().enumerate() {
@@ -352,12 +354,12 @@ impl<F: Frame + 'static> Datapath<F> {
         Ok(())
     }
 
-    /// Has a worker's bucket processed by another worker, or by itself: places in
-    /// [`Datapath::workers`]. Once it is there, steering may move it again.
+    /// Makes another worker, or the receiving one itself, process a worker's bucket; both are
+    /// indices in [`Datapath::workers`]. Once it is there, steering may move it again.
     ///
     /// # Errors
     ///
-    /// There is no such worker or bucket, or no room for another ring, or one does not take
+    /// There is no such worker or bucket, or no room for another ring, or a worker does not take
     /// commands.
     pub fn move_bucket(&mut self, from: usize, bucket: usize, to: usize) -> Result<(), Error> {
         let count = self.workers.len();
@@ -378,7 +380,7 @@ impl<F: Frame + 'static> Datapath<F> {
         Ok(())
     }
 
-    /// Notes where a bucket is to be; [`Datapath::tell`] has the worker look.
+    /// Sets where a bucket is to be; [`Datapath::tell`] makes the worker look.
     fn want(&mut self, from: usize, bucket: usize, to: usize) -> Result<(), Error> {
         let (giver, taker) = (&self.workers[from], &self.workers[to]);
         if from == to {
@@ -403,8 +405,8 @@ impl<F: Frame + 'static> Datapath<F> {
         mailbox.nudge();
     }
 
-    /// Brings all flows back to the workers that receive them, and takes the rings away. Called
-    /// before workers or their queues change, so that nothing is overtaken or lost.
+    /// Brings all flows back to the workers that receive them, and removes the rings. Called before
+    /// workers or their queues change, so that nothing is overtaken or lost.
     pub(super) fn recall(&mut self) {
         self.steering.group = None;
         if self.steering.lanes.is_empty() {
@@ -506,7 +508,7 @@ impl<F: Frame + 'static> Datapath<F> {
         Ok(())
     }
 
-    /// Buckets of which nothing has come for long go back to the worker that receives them.
+    /// Returns buckets that have had no frames for long to the worker that receives them.
     fn forget_silent(&mut self, group: &mut Group, now_ns: u64) -> Result<(), Error> {
         let age = self.steering.settings.choice_age_ns;
         for from in 0..group.seen.len() {
@@ -532,9 +534,9 @@ impl<F: Frame + 'static> Datapath<F> {
         Ok(())
     }
 
-    /// Where rings have been full for the hold time, others cannot do what they are given: some of
-    /// it comes back, so that what cannot be processed at all is lost before work has gone into it.
-    /// All of it comes back where handing over is not worth it.
+    /// Takes some buckets back where rings have been full for the hold time and others thus cannot
+    /// keep up, so that frames that cannot be processed are lost before any work on them; takes all
+    /// back where steering does not pay.
     fn retreat(&mut self, group: &mut Group, now_ns: u64) {
         let settings = self.steering.settings;
         let patience = settings.hold_ns / settings.sample_period_ns;
@@ -567,7 +569,7 @@ impl<F: Frame + 'static> Datapath<F> {
         }
     }
 
-    /// Buckets of workers that have too much to do, with the load that each makes.
+    /// Returns the buckets of highly loaded workers, with the load that each causes.
     fn flows(
         &self,
         group: &Group,
@@ -616,7 +618,7 @@ impl<F: Frame + 'static> Datapath<F> {
         flows
     }
 
-    /// What is done about steering.
+    /// Returns the state of steering.
     pub fn steering(&self) -> SteeringInfo {
         let group = self.steering.group.as_ref();
         let describe = |(place, worker): (usize, &Handle<F>)| {

@@ -1,4 +1,4 @@
-//! What tunnels run over, and which there are.
+//! The underlay and the tunnels, control's side.
 
 use super::{Datapath, Kind};
 use crate::error::Error;
@@ -10,40 +10,39 @@ use packet::tunnel::{Mapping, TunnelKind};
 use std::sync::Arc;
 use underlay::{Device, View};
 
-/// What workers are told of tunnels.
+/// What workers are to know of the underlay.
 #[derive(Default)]
 pub(super) struct Underlay {
-    /// Routes and neighbours as control has told of them last.
+    /// The latest routes and neighbours from control.
     view: Option<Arc<View>>,
     receivers: Arc<Receivers>,
     secret: Keyed,
 }
 
 impl<F: Frame + 'static> Datapath<F> {
-    /// The local port of a bridge, where packets of tunnels may come by it.
+    /// Returns the local port of a bridge as a device, if tunnels' packets may come by it.
     pub(super) fn underlay_device(&self, bridge: BridgeId) -> Option<Device> {
         let tunnels = self.picture.tunnels.as_deref();
         let tunnels = tunnels.filter(|tunnels| !tunnels.receivers.is_empty())?;
         tunnels.view.device(bridge.underlay_id()).cloned()
     }
 
-    /// Replaces what tunnels know of the network that they run over. The numbers of its devices are
-    /// those of the bridges whose local ports they are ([`BridgeId::underlay_id`]), its generation
-    /// is another than that of the one before. Returns once it is published; workers go by it from
-    /// their next turn on.
+    /// Replaces the underlay's view. The ids of its devices are those of the bridges whose local
+    /// ports they are ([`BridgeId::underlay_id`]), and its generation differs from the one before.
+    /// Returns once it is published; workers use it from their next turn on.
     pub fn set_underlay(&mut self, view: Arc<View>) {
         self.underlay.view = Some(view);
         self.draw_tunnels();
         self.publish();
     }
 
-    /// What tunnels know of the network that they run over.
+    /// Returns the underlay's view.
     pub fn underlay(&self) -> Option<&Arc<View>> {
         self.underlay.view.as_ref()
     }
 
-    /// The protocol and UDP port of the tunnels that would take this frame, were it sent to the
-    /// local port of a bridge; its header is not judged.
+    /// Returns the protocol and UDP port of the tunnels that would take this frame, were it sent to
+    /// the local port of a bridge; its tunnel header is not checked.
     pub fn tunnels_for(&self, bridge: BridgeId, frame: &[u8]) -> Option<(TunnelKind, u16)> {
         let device = self.underlay_device(bridge)?;
         let outer = Outer::of(frame).filter(|outer| outer.is_for(&device))?;
@@ -55,7 +54,7 @@ impl<F: Frame + 'static> Datapath<F> {
         Some((kind?, outer.udp.unwrap_or(0)))
     }
 
-    /// Replaces a bridge's map between options of Geneve headers and `tun_metadata` fields.
+    /// Replaces a bridge's map between Geneve options and `tun_metadata` fields.
     pub fn set_tunnel_options(&mut self, id: BridgeId, map: &[Mapping]) -> Result<(), Error> {
         let bridge = self.bridge_mut(id)?;
         bridge.options = (!map.is_empty()).then(|| map.into());
@@ -63,7 +62,7 @@ impl<F: Frame + 'static> Datapath<F> {
         self.apply("changing a map of tunnels' options")
     }
 
-    /// Draws what tunnel ports there are anew.
+    /// Redraws all tunnel ports.
     pub(super) fn redraw_tunnels(&mut self) {
         let ports = self.ports.iter().flatten();
         let tunnels = ports.filter_map(|port| match &port.kind {
@@ -74,8 +73,8 @@ impl<F: Frame + 'static> Datapath<F> {
         self.draw_tunnels();
     }
 
-    /// Draws tunnels with the view and the receivers that there are, and local ports that tunnels
-    /// end at now or no longer.
+    /// Redraws tunnels with the current view and receivers, and local ports at which tunnels now
+    /// end or no longer do.
     fn draw_tunnels(&mut self) {
         let Underlay {
             view,

@@ -1,4 +1,4 @@
-//! Starting and stopping workers, and which of them holds which queue.
+//! Starts and stops workers, and assigns queues to them.
 
 use super::{Datapath, Kind, PATIENCE};
 use crate::assign::{lightest, spread};
@@ -26,15 +26,14 @@ pub(super) struct Handle<F: Frame> {
     number: usize,
     pub mailbox: Arc<Mailbox<F>>,
     thread: Option<JoinHandle<()>>,
-    /// The receive queues it serves: port and number.
+    /// The receive queues it serves: port and index.
     queues: Vec<(PortId, usize)>,
-    /// What its counters showed when they were last cleared.
+    /// Its counters when they were last cleared.
     pub cleared: WorkerStats,
     pub history: History,
-    /// How its turns have been since they were last cleared, and how many long ones there were
-    /// before that.
+    /// Its turns since they were last cleared, and the number of long ones before that.
     pub turns: (Seen, (u64, u64)),
-    /// The same since they were last told of.
+    /// Its turns since they were last reported, likewise.
     untold: (Seen, (u64, u64)),
 }
 
@@ -62,13 +61,13 @@ impl<F: Frame> Handle<F> {
             .take()
             .filter(|_| self.mailbox.ended.load(Ordering::Acquire))
         {
-            // The worker catches its failures, so there is no panic to hand on.
+            // The worker catches its panics, so there is none to propagate.
             let _ = thread.join();
         }
     }
 }
 
-/// A port's slot that cannot be used again until these workers have answered.
+/// A port's slot that cannot be reused until these workers have answered.
 pub(super) struct Leaving {
     slot: u32,
     tickets: HashSet<u64>,
@@ -76,11 +75,11 @@ pub(super) struct Leaving {
 
 impl<F: Frame + 'static> Datapath<F> {
     /// Runs exactly these workers: an entry for each, with the processor to pin it to or None for
-    /// one that the scheduler may move. Workers that are wanted and exist go on undisturbed;
-    /// queues of those that end are spread over the others. With no workers at all, frames wait in
+    /// one that the scheduler may move. Workers that are wanted and exist continue undisturbed;
+    /// queues of those that end are spread over the others. Without any workers, frames wait in
     /// their queues.
     ///
-    /// Where a worker cannot be started the error says which; the others run nevertheless.
+    /// If a worker cannot be started the error says which; the others run nevertheless.
     pub fn set_workers(&mut self, wanted: &[Option<usize>]) -> Result<(), Error> {
         let mut missing = wanted.to_vec();
         let mut ending = Vec::new();
@@ -94,7 +93,8 @@ impl<F: Frame + 'static> Datapath<F> {
                 None => ending.push(index),
             }
         }
-        // Those that end first, so that numbers stay low: devices have few transmit queues.
+        // Workers end before others start, which then reuse their numbers, so that these stay low:
+        // devices have few transmit queues.
         let ended: Vec<Handle<F>> = ending
             .into_iter()
             .rev()
@@ -108,7 +108,7 @@ impl<F: Frame + 'static> Datapath<F> {
                 outcome = outcome.and(Err(error));
             }
         }
-        // Workers know which ports are shaped, and who owns them, before frames reach them.
+        // Workers must know which ports are shaped, and their owners, before frames reach them.
         outcome = outcome.and(self.share_shaped());
         if !self.workers.is_empty() {
             for port in std::mem::take(&mut self.parked) {
@@ -144,8 +144,8 @@ impl<F: Frame + 'static> Datapath<F> {
         let teller = Teller::new(Arc::clone(&self.packet_in_wake));
         let packet_ins = Arc::new(PacketInRing::new(Arc::new(teller)));
         let mailbox = Arc::new(Mailbox::new(name.clone(), wake, Arc::clone(&packet_ins)));
-        // Without room: either this takes the answer, or the thread sees that nobody waits any more
-        // and ends.
+        // A channel without a buffer: either this receives the answer, or the thread sees that
+        // nobody waits any more and ends.
         let (ready, started) = mpsc::sync_channel(0);
         let thread = {
             let (shared, mailbox, init) = (
@@ -177,7 +177,7 @@ impl<F: Frame + 'static> Datapath<F> {
         match started.recv_timeout(PATIENCE) {
             Ok(Ok(())) => {}
             Ok(Err(reason)) => {
-                // It is ending; what it shares with others must be gone when this returns.
+                // The thread is ending; what it shares with others must be gone when this returns.
                 let _ = thread.join();
                 return Err(failed(reason));
             }
@@ -199,9 +199,9 @@ impl<F: Frame + 'static> Datapath<F> {
         self.equip(self.workers.len() - 1)
     }
 
-    /// Has the worker with this place in [`Datapath::workers`] do something between two turns;
-    /// false when there is none, or it has too much to do already. For tests of what a worker
-    /// that fails or stalls does to others.
+    /// Makes a worker, by its index in [`Datapath::workers`], call `act` between two turns; returns
+    /// false when there is none, or its command queue is full. For tests of what a worker that
+    /// panics or stalls does to others.
     pub fn run_on_worker(&self, index: usize, act: Box<dyn FnOnce() + Send>) -> bool {
         let Some(worker) = self.workers.get(index) else {
             return false;
@@ -250,7 +250,7 @@ impl<F: Frame + 'static> Datapath<F> {
             worker.join(deadline);
             self.inherit_packet_outs(worker);
         }
-        // Packet-ins of workers that have ended are still wanted; their rings go when they are
+        // Packet-ins of workers that have ended are still wanted; their rings are dropped once
         // empty.
         let live: Vec<*const PacketInRing> = self
             .workers
@@ -262,7 +262,7 @@ impl<F: Frame + 'static> Datapath<F> {
         outcome
     }
 
-    /// Hands packet-outs that an ended worker has left to another, or counts them as refused.
+    /// Hands packet-outs that an ended worker has left to another, or counts them as rejected.
     fn inherit_packet_outs(&mut self, ended: &Handle<F>) {
         while let Some(out) = ended.mailbox.packet_outs.pop() {
             let taken = self.workers.first().is_some_and(|heir| {
@@ -290,8 +290,8 @@ impl<F: Frame + 'static> Datapath<F> {
             .try_for_each(|worker| give_tx(worker, slot, name, tx, counters))
     }
 
-    /// Says whether workers that queues are pinned to ([`crate::PortSettings::affinity`]) serve no
-    /// others, as they do by default.
+    /// Sets whether workers with pinned queues ([`crate::PortSettings::affinity`]) serve no others,
+    /// as by default.
     ///
     /// # Errors
     ///
@@ -303,7 +303,7 @@ impl<F: Frame + 'static> Datapath<F> {
         self.rebalance()
     }
 
-    /// The place of the worker that a queue is pinned to, where it runs.
+    /// Returns the index of the worker that a queue is pinned to, if it runs.
     fn pinned(&self, port: PortId, index: usize) -> Option<usize> {
         let affinity = &self.port(port).ok()?.settings.affinity;
         let of_queue = |(queue, _): &&(u32, u32)| *queue as usize == index;
@@ -312,7 +312,8 @@ impl<F: Frame + 'static> Datapath<F> {
         workers.position(|worker| worker.cpu == Some(*cpu as usize))
     }
 
-    /// Which workers serve pinned queues only; none where nobody would be left for the others.
+    /// Returns which workers serve pinned queues only; none where no worker would be left for the
+    /// other queues.
     fn isolated(&self) -> Vec<bool> {
         let mut isolated = vec![false; self.workers.len()];
         if self.isolates {
@@ -329,7 +330,8 @@ impl<F: Frame + 'static> Datapath<F> {
         isolated
     }
 
-    /// Gives a receive queue to the worker that it is pinned to, else to that with the least to do.
+    /// Gives a receive queue to the worker that it is pinned to, else to the one with the least
+    /// load.
     pub(super) fn serve(&mut self, port: RxPort<F>) -> Result<(), Error> {
         if self.workers.is_empty() {
             self.parked.push(port);
@@ -350,13 +352,13 @@ impl<F: Frame + 'static> Datapath<F> {
         Ok(())
     }
 
-    /// Places of the workers that serve queues which are not pinned; one at least.
+    /// Returns the indices of workers that serve queues which are not pinned; at least one.
     fn free_workers(&self) -> Vec<usize> {
         let isolated = self.isolated();
         (0..isolated.len()).filter(|at| !isolated[*at]).collect()
     }
 
-    /// A worker's recent load in cycles, and its number of queues.
+    /// Returns a worker's recent load in cycles, and its number of queues.
     fn load(&self, worker: &Handle<F>) -> (u128, usize) {
         let cycles = worker
             .queues
@@ -377,8 +379,8 @@ impl<F: Frame + 'static> Datapath<F> {
         }
     }
 
-    /// Spreads all receive queues over the workers anew, by their load in the last minute. No frame
-    /// is lost or overtaken: a queue rests while it changes hands.
+    /// Redistributes all receive queues over the workers by their load in the last minute. No frame
+    /// is lost or overtaken: a queue is not served while it changes hands.
     pub fn rebalance(&mut self) -> Result<(), Error> {
         if self.workers.len() < 2 {
             return Ok(());
@@ -395,7 +397,8 @@ impl<F: Frame + 'static> Datapath<F> {
             .iter()
             .map(|(_, port, index)| self.pinned(*port, *index))
             .collect();
-        // What is pinned counts where it is, and the rest is spread over the workers left.
+        // Pinned queues stay where they are and count there; the rest is spread over the free
+        // workers.
         let free = self.free_workers();
         let mut totals = vec![(0_u128, 0_usize); self.workers.len()];
         let mut loads = Vec::new();
@@ -491,7 +494,7 @@ impl<F: Frame + 'static> Datapath<F> {
         outcome
     }
 
-    /// Makes a slot free, unless a worker may still use it: then it is free when the worker has
+    /// Frees a slot, unless a worker may still use it: then it is freed when the worker has
     /// answered, or never.
     pub(super) fn free_when(&mut self, slot: u32, quiet: bool) {
         if quiet {
@@ -535,7 +538,8 @@ impl<F: Frame + 'static> Datapath<F> {
             .extend(free.into_iter().map(|leaving| leaving.slot));
         for rx in returned.rx {
             if self.port(rx.id).is_ok() {
-                // Of a worker that stopped, or gave a queue of a living port away, too late.
+                // From a worker that stopped too late, or gave away a queue of a living port too
+                // late.
                 let _ = self.serve(rx);
             }
         }
@@ -555,10 +559,10 @@ impl<F: Frame + 'static> Datapath<F> {
         TurnStats::new(seen, (now.0 - long, now.1 - long_work), name)
     }
 
-    /// Takes what workers say of their turns: for [`Datapath::workers`], which tells it, and for
-    /// the answer: the workers that have had long turns since the last call (the name, whether
-    /// it has a processor of its own, and how these turns were). Call it about once a second, and
-    /// before [`Datapath::workers`].
+    /// Takes workers' records of their turns. [`Datapath::workers`] reports them afterwards; this
+    /// returns those workers that have had long turns since the last call (name, whether it has a
+    /// processor of its own, and these turns). To be called about once a second, and before
+    /// [`Datapath::workers`].
     pub fn take_turns(&mut self, tell: bool) -> Vec<(String, bool, TurnStats)> {
         for worker in &mut self.workers {
             let seen = worker.mailbox.counters.turns.take();
@@ -579,7 +583,7 @@ impl<F: Frame + 'static> Datapath<F> {
         told
     }
 
-    /// Forgets how long turns have been.
+    /// Clears the records of turns.
     pub fn clear_turns(&mut self) {
         self.take_turns(false);
         for worker in &mut self.workers {
@@ -587,8 +591,8 @@ impl<F: Frame + 'static> Datapath<F> {
         }
     }
 
-    /// How far workers have come: names with numbers that grow while a worker turns, and are not
-    /// there while it is away (asleep, or ended).
+    /// Returns workers' progress: names with numbers that grow while a worker turns; None while it
+    /// is asleep, or has ended.
     pub fn progress(&self) -> Vec<(String, Option<u64>)> {
         let domain = &self.shared.program.domain;
         let each = self.workers.iter().map(|worker| {

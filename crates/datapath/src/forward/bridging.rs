@@ -1,10 +1,10 @@
 //! The learning switch for many frames at a time.
 //!
-//! All frames of a run came in by one port, so what the port's state says is asked once. The
-//! stations of all frames are fetched, learned and looked up together ([`MacTable::meet`]). Frames
-//! that go to a known station leave from here; all that is seldom goes frame by frame to
-//! [`Host::normal`]: what is flooded, and frames with new or moved sources, behind which the table
-//! is asked again, and after some of these the rest of the run.
+//! All frames of a run came in by one port, so the port's state is checked once. The stations of
+//! all frames are prefetched, learned and looked up together ([`MacTable::meet`]). Frames to a
+//! known station leave from here; rare cases go frame by frame to [`Host::normal`]: frames to be
+//! flooded, and those with new or moved sources, after each of which the table is looked up again
+//! for the rest; after some of these the rest of the run goes frame by frame, too.
 //!
 //! [`MacTable::meet`]: crate::mac_table::MacTable::meet
 
@@ -20,24 +20,24 @@ use packet::mini_key::MiniKey;
 use program::actions::PortNo;
 use program::host::{Context, Host};
 
-/// The first byte of an address, where it is the lowest of a word: whether it is a group's.
+/// The group bit of an address whose first byte is the lowest of a word.
 const GROUP: u64 = 1;
-/// The first three bytes of the only reserved addresses that are not a group's.
+/// The first three bytes of the only reserved addresses that are not group addresses.
 const EXTREME: u64 = 0x2b_e000;
-/// How often a run is asked for: again behind a frame with a new or moved source. More would cost a
-/// flood of these more than it spares.
+/// How often a run is looked up: once more after each frame with a new or moved source. For a flood
+/// of such frames more lookups would cost more than they save.
 const ROUNDS: usize = 4;
 /// Length of an Ethernet header without a tag.
 const UNTAGGED: u16 = 14;
 
-/// An Ethernet address, its first byte the lowest, with anything above it.
+/// Returns an Ethernet address, its first byte the lowest; the bytes above it are undefined.
 #[inline(always)]
 fn address(hot: &MiniKey, offset: usize) -> u64 {
     hot.words[offset / 8].to_le()
 }
 
-/// The tag that a frame of the common kinds came in with, as far as its key tells: without the DEI
-/// bit.
+/// Returns the tag that a frame of the common kinds came in with, as far as its key tells: without
+/// the DEI bit.
 #[inline(always)]
 fn known_tag(hot: &MiniKey) -> Option<Tag> {
     let tci = (hot.words[at::VLAN_TCI / 8].to_le() >> (at::VLAN_TCI % 8 * 8)) as u16;
@@ -47,14 +47,14 @@ fn known_tag(hot: &MiniKey) -> Option<Tag> {
     })
 }
 
-/// Whether what is sent to an address is not forwarded, and its source not learned.
+/// Returns whether frames to an address are not forwarded, and their sources not learned.
 #[inline(never)]
 fn refused(bridge: &BridgeState, to: u64) -> bool {
     let [a, b, c, d, e, f, _, _] = to.to_le_bytes();
     !bridge.forward_bpdu && is_reserved([a, b, c, d, e, f])
 }
 
-/// A frame's source, to be learned, and its destination, to be looked up.
+/// Returns a frame's source, to be learned, and its destination, to be looked up.
 #[inline(always)]
 fn stations(
     bridge: &BridgeState,
@@ -136,7 +136,7 @@ impl<F: Frame> Forward<'_, F> {
                     self.emit_tagged(to, mirrored, ingress, frame);
                 }
             }
-            // The next has a source that is new or has moved, or somebody changes the table.
+            // The next one's source is new or has moved, or the table is being changed.
             let Some(frame) = frames.next() else { return };
             self.bridge_one(number, mirrored, frame);
             asked.advance(met + 1);
@@ -145,7 +145,7 @@ impl<F: Frame> Forward<'_, F> {
         frames.for_each(|frame| self.bridge_one(number, mirrored, frame));
     }
 
-    /// Sends a frame to the port of a slot, which its destination was learned on.
+    /// Sends a frame to the port in a slot, on which its destination was learned.
     #[inline(always)]
     fn emit_to(
         &mut self,
@@ -168,7 +168,7 @@ impl<F: Frame> Forward<'_, F> {
         self.emit_in_vlan(&mut { mirrored }, port, present, inner, frame);
     }
 
-    /// The same for a frame that came in tagged by `ingress`.
+    /// Like [`Forward::emit_to`], for a frame that came in tagged by `ingress`.
     #[inline]
     fn emit_tagged(&mut self, slot: u32, mirrored: u32, ingress: &PortState, mut frame: F) {
         match vlan::ethernet(&mut frame) {
@@ -180,7 +180,7 @@ impl<F: Frame> Forward<'_, F> {
         }
     }
 
-    /// One frame, with all that may be.
+    /// Processes one frame by the general code.
     #[inline(never)]
     fn bridge_one(&mut self, in_port: PortNo, mirrored: u32, frame: F) {
         let (mut mirrored, mut sent) = (mirrored, false);

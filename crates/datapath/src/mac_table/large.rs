@@ -1,13 +1,13 @@
-//! Memory that is large and touched here and there.
+//! Memory that is large and accessed at random.
 
 /// The size of a huge page.
 const HUGE: usize = 2 << 20;
 
-/// So many values made by `make`, on huge pages where they fill some: else half of what touching
-/// one of a million costs is finding its page.
+/// Returns a vector of `count` values made by `make`, on huge pages where they fill some: otherwise
+/// half of the cost of an access among a million values is a TLB miss.
 pub(super) fn many<T>(count: usize, make: impl FnMut() -> T) -> Vec<T> {
     let mut all: Vec<T> = Vec::with_capacity(count);
-    // Before it is touched: pages that are there already stay as they are.
+    // Before the memory is touched, because pages that exist already are not changed.
     let start = all.as_ptr().addr().next_multiple_of(HUGE);
     let end = (all.as_ptr().addr() + all.capacity() * size_of::<T>()) / HUGE * HUGE;
     if start < end {

@@ -1,9 +1,9 @@
 //! A burst's addresses, learned and looked up together.
 //!
-//! What a burst needs of a large table lies in as many cache lines as it has addresses. They are
-//! asked for together before the first is read; then all are read between two looks at the table's
-//! version, so that no address pays for it by itself. Addresses that were seen a second ago or more
-//! are noted under one lock.
+//! In a large table a burst's entries lie in as many cache lines as it has addresses. All are
+//! prefetched before the first is read; then all are read between two reads of the table's version,
+//! so that no address pays for these by itself. Addresses last seen a second ago or more are
+//! refreshed under one lock.
 
 use super::{Bucket, Link, MacTable, NONE, Seen, key_of_word};
 use program::prefetch;
@@ -12,7 +12,7 @@ use std::sync::atomic::{Ordering, fence};
 /// Most frames of a run.
 pub(crate) const RUN_MAX: usize = 64;
 
-/// An address in a VLAN, as its table is asked for it.
+/// An address in a VLAN, prepared for lookup.
 #[derive(Clone, Copy)]
 pub(crate) struct Station {
     key: u64,
@@ -22,24 +22,24 @@ pub(crate) struct Station {
 
 /// No station: nothing is to be learned, or looked up.
 pub(crate) const NOBODY: Station = Station {
-    key: u64::MAX, // no address's
+    key: u64::MAX, // not a valid key
     home: 0,
 };
 
-/// Where a station is that the table does not know; no port's slot.
+/// Result for a station that the table does not know; not a port's slot.
 pub(crate) const NOWHERE: u32 = u32::MAX;
 
-/// Who sends to whom, for frames that come in by one port.
+/// Sources and destinations of frames that came in by one port.
 pub(crate) struct Stations {
     sources: [Station; RUN_MAX],
     destinations: [Station; RUN_MAX],
     count: usize,
-    /// How many frames are done with.
+    /// Number of frames that are done.
     done: usize,
 }
 
 impl Stations {
-    /// Of no frame.
+    /// Creates an empty list.
     #[inline(always)]
     pub fn new() -> Stations {
         Stations {
@@ -50,19 +50,19 @@ impl Stations {
         }
     }
 
-    /// So many more frames are done with.
+    /// Marks the next frames as done.
     #[inline(always)]
     pub fn advance(&mut self, frames: usize) {
         self.done = (self.done + frames).min(self.count);
     }
 
-    /// How many frames are left.
+    /// Returns how many frames are left.
     #[inline(always)]
     pub fn left(&self) -> usize {
         self.count - self.done
     }
 
-    /// Adds a frame: its stations, [`MacTable::station`] or [`NOBODY`]. There is room for
+    /// Adds a frame with its stations, [`MacTable::station`] or [`NOBODY`]. There is room for
     /// [`RUN_MAX`].
     #[inline(always)]
     pub fn push(&mut self, source: Station, destination: Station) {
@@ -73,8 +73,8 @@ impl Stations {
 }
 
 impl MacTable {
-    /// A station: the address, its first byte the lowest of the word's and what lies above its
-    /// sixth of no meaning, in a VLAN. What will be read of it is asked for.
+    /// Prepares a station: an address in a VLAN. The address's first byte is the lowest of `mac`;
+    /// bytes above its sixth are ignored. Prefetches what the lookup reads.
     #[inline(always)]
     pub(crate) fn station(&self, mac: u64, vlan: u16) -> Station {
         let key = key_of_word(mac, vlan);
@@ -84,11 +84,10 @@ impl MacTable {
         Station { key, home }
     }
 
-    /// Learns the sources of frames from the first that is left on, which came in by `port` in
-    /// second `second`, and says where their destinations are. Returns for how many
-    /// frames it has done so: it ends before the first whose source is new or has moved, since that
-    /// changes what the next ones find. The others are as if they had been
-    /// [`MacTable::learn`]ed and [`MacTable::lookup`]ed in turn.
+    /// Learns the sources of the remaining frames, which came in by `port` in second `second`, and
+    /// looks up their destinations. Returns how many frames it has done: it ends before the first
+    /// whose source is new or has moved, since that changes what the next ones find. The result is
+    /// as if each had been [`MacTable::learn`]ed and [`MacTable::lookup`]ed in turn.
     #[inline]
     pub(crate) fn meet(
         &self,
@@ -149,7 +148,7 @@ impl MacTable {
         count
     }
 
-    /// Notes that stations were seen again where they were, in turn.
+    /// Refreshes stations that were seen again on their ports, in turn.
     #[inline(never)]
     fn refresh_all(&self, silent: &Silent, port: u32, second: u32) {
         let all = || silent.all[..silent.count].iter();
@@ -169,7 +168,7 @@ impl MacTable {
             let entry = self.entry(*at);
             let seen = Seen::unpack(entry.seen.load(Ordering::Relaxed));
             if entry.key.load(Ordering::Relaxed) != *key || seen.port != port || seen.fixed {
-                // Another worker or control was faster.
+                // Another worker or control has changed it meanwhile.
                 self.learn_in(&mut inner, *key, port, second);
             } else if seen.second < second {
                 self.refresh(&mut inner, *at, seen, second);
@@ -178,7 +177,7 @@ impl MacTable {
     }
 }
 
-/// Stations that were last seen a second ago or more: places and keys.
+/// Stations that were last seen a second ago or more: entry numbers and keys.
 struct Silent {
     all: [(u32, u64); RUN_MAX],
     count: usize,

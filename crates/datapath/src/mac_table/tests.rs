@@ -1,4 +1,4 @@
-//! The table against a twin made of plain collections, and readers against a writer.
+//! Tests the table against a reference made of plain collections, and readers against a writer.
 
 use super::*;
 use proptest::prelude::*;
@@ -10,7 +10,7 @@ fn mac(number: u32) -> Mac {
     [2, 0, a, b, c, d]
 }
 
-/// The same rules, one list in order of last use.
+/// The reference: the same rules, one list in order of last use.
 struct Twin {
     size: usize,
     /// (address, VLAN, port, static, second), the latest last.
@@ -29,8 +29,8 @@ impl Twin {
         found.map(|entry| entry.2)
     }
 
-    /// Makes room; false when only static entries are left. The port that loses one must be given:
-    /// where two have as many, either may.
+    /// Makes room; returns false when only static entries are left. The port that loses one must be
+    /// given, because of two ports with equally many either may.
     fn make_room(&mut self) -> bool {
         if self.entries.len() < self.size {
             return true;
@@ -174,7 +174,8 @@ proptest! {
                 Step::Resize { size } if size >= twin.size => {
                     table = table.resized(size);
                     twin.size = size;
-                    // Copying sorts by the second of last use; within one second the order is free.
+                    // Copying sorts by the second of last use; within one second the order is
+                    // undefined.
                     twin.entries.sort_by_key(|entry| entry.4);
                     table.flush(None, false);
                     twin.entries.retain(|entry| entry.3);
@@ -211,8 +212,8 @@ fn a_smaller_table_keeps_the_latest() {
 
 #[test]
 fn readers_never_see_a_port_that_an_address_was_not_on() {
-    // Each address is only ever on the port that its number says; the table is small, so nodes
-    // change hands all the time.
+    // Each address is only ever on the port that its number determines; the table is small, so
+    // entries are reused all the time.
     let table = Arc::new(MacTable::new(64));
     let stop = Arc::new(AtomicBool::new(false));
     let hits = Arc::new(AtomicU64::new(0));
@@ -242,14 +243,14 @@ fn readers_never_see_a_port_that_an_address_was_not_on() {
     assert!(hits.load(Ordering::Relaxed) > 0);
 }
 
-/// Turns of a writer: many, and more for as long as its readers have met nothing, which may not
-/// have had a processor yet.
+/// Returns a writer's iterations: many, and more for as long as its readers have found nothing,
+/// which may not have had a processor yet.
 fn turns(met: &AtomicU64) -> impl Iterator<Item = u32> {
     let more = |turn: &u32| *turn < 200_000 || met.load(Ordering::Relaxed) == 0;
     (0..50_000_000).take_while(more)
 }
 
-/// The same by runs, each of which refreshes what others learn, move out and make static.
+/// The same by runs, while the writer refreshes, moves, removes and fixes what they learn.
 #[test]
 fn runs_never_see_a_port_that_an_address_was_not_on() {
     const NUMBERS: u32 = 96;
@@ -298,13 +299,13 @@ fn runs_never_see_a_port_that_an_address_was_not_on() {
     assert!(met.load(Ordering::Relaxed) > 0);
 }
 
-/// A frame's source and destination, or nobody.
+/// A frame's source and destination, if any.
 type Frame = (Option<u32>, Option<u32>);
 
 fn runs() -> impl Strategy<Value = Vec<(u32, u32, Vec<Frame>)>> {
     let number = || prop::option::weighted(0.9, 0..24_u32);
     let frames = prop::collection::vec((number(), number()), 0..RUN_MAX);
-    // A port is most often that of the run before, or addresses would do nothing but move.
+    // The port is most often that of the run before; otherwise addresses would only move.
     let port = prop_oneof![4 => Just(0_u32), 1 => Just(1)];
     let wait = prop_oneof![3 => Just(0_u32), 1 => 1..3_u32];
     prop::collection::vec((port, wait, frames), 1..30)
@@ -323,7 +324,7 @@ proptest! {
             });
             let mut stations = Stations::new();
             for (from, to) in &frames {
-                // Even addresses live in one VLAN and the others in another.
+                // Even addresses are in one VLAN and the others in another.
                 let station = |number: Option<u32>| {
                     number.map_or(NOBODY, |number| table.station(address(number), number as u16 % 2))
                 };

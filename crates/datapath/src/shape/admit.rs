@@ -1,5 +1,5 @@
-//! How frames come into a shaped port: staged during a burst, let past the shaper where they need
-//! not wait, taken in by it where they must.
+//! How frames enter a shaped port: staged during a burst, sent past the shaper where they need not
+//! wait, queued in it otherwise.
 
 use super::inspect::{flow_of, len_on_the_wire};
 use super::ring::{Arrival, RING, Ring};
@@ -15,12 +15,11 @@ use qos::shaper::Shaper;
 use std::sync::Arc;
 
 impl<F: Frame> Egress<F> {
-    /// Puts a frame, which may name a queue and has passed so many patch ports, on its way to a
-    /// shaped port.
+    /// Stages a frame for a shaped port. It may name a queue, and has passed `depth` patch ports.
     #[inline]
     pub fn stage(&mut self, slot: u32, frame: F, queue: Option<u32>, depth: u32, cell: &Cell) {
         let Some(way) = self.way(slot) else {
-            // Its shaping has just ended.
+            // Shaping of the port has just ended.
             return self.leave(slot, frame, depth, cell);
         };
         way.staged.frames.push(frame);
@@ -32,7 +31,7 @@ impl<F: Frame> Egress<F> {
         }
     }
 
-    /// The same for all of `frames`, which name no queue and go to a device.
+    /// Stages all of `frames`, which name no queue and go to a device.
     #[inline]
     pub fn stage_burst(&mut self, slot: u32, frames: &mut Vec<F>, cell: &Cell) {
         match self.way(slot) {
@@ -49,7 +48,7 @@ impl<F: Frame> Egress<F> {
         }
     }
 
-    /// A frame leaves a port that is shaped, or was.
+    /// Sends a frame out of a port that is shaped, or was.
     #[inline]
     pub(super) fn leave(&mut self, slot: u32, frame: F, depth: u32, cell: &Cell) {
         if self.has_device(slot) {
@@ -60,7 +59,7 @@ impl<F: Frame> Egress<F> {
         }
     }
 
-    /// Brings what this burst has sent to shaped ports on its way.
+    /// Moves what this burst has staged for shaped ports to their shapers or rings.
     #[cold]
     pub fn admit(&mut self, cell: &Cell) {
         while let Some(slot) = self.shaping.staging.pop() {
@@ -85,7 +84,7 @@ impl<F: Frame> Egress<F> {
         }
         let shaped = Arc::clone(&way.shaped);
         let Some(mut core) = shaped.core(cell) else {
-            // The former owner is still at it.
+            // The former owner still holds the shaper.
             return way.hand_over(now_ns, worker, cell);
         };
         let before = core.shaper.dropped();
@@ -98,7 +97,7 @@ impl<F: Frame> Egress<F> {
         self.flush_port(slot, cell);
     }
 
-    /// Takes in what others have sent.
+    /// Queues in the shaper what other workers have put into the ring.
     pub(super) fn admit_ring(&mut self, ring: &Ring<F>, shaper: &mut Shaper<F>, cell: &Cell) {
         let arrivals = &mut self.shaping.arrivals;
         for _ in 0..RING / BURST {
@@ -123,7 +122,7 @@ impl<F: Frame> Egress<F> {
         }
     }
 
-    /// Takes in what this worker has staged; frames that need not wait leave at once.
+    /// Queues what this worker has staged; frames that need not wait leave at once.
     fn admit_own(&mut self, slot: u32, shaper: &mut Shaper<F>, now_ns: u64, cell: &Cell) {
         let Some(way) = self.way(slot) else {
             return;
@@ -191,9 +190,9 @@ impl<F: Frame> Egress<F> {
     }
 }
 
-/// Gives a frame to the shaper, which counts what it refuses. A large TCP frame that would be in
-/// the way of others for long goes in segment by segment: then a queue that is full loses a packet
-/// and not a window, and nobody waits for 64 KiB.
+/// Queues a frame in the shaper, which counts what it drops. A large TCP frame that would delay
+/// others for long is segmented first: then a full queue drops a segment and not a whole window,
+/// and nobody waits for 64 KiB.
 fn take_in<F: Frame>(shaper: &mut Shaper<F>, place: usize, arrival: Arrival<F>, cell: &Cell) {
     let Arrival {
         frame, at_ns, flow, ..
@@ -210,13 +209,13 @@ fn take_in<F: Frame>(shaper: &mut Shaper<F>, place: usize, arrival: Arrival<F>, 
         Ok(_) => {}
         Err(SegmentError::NoMemory { .. }) => cell.drop(DropReason::NoBuffer, 1),
         Err(SegmentError::Size) => cell.drop(DropReason::TransmitTinySegments, 1),
-        // What is too strange to be cut is nothing that a device could send.
+        // A frame too malformed to be segmented cannot be sent by a device either.
         Err(_) => cell.drop(DropReason::TransmitFailed, 1),
     }
 }
 
-/// Whether a frame is a large one of TCP and takes so long that its segments had better go one by
-/// one.
+/// Returns whether a frame is a large TCP frame that takes so long to send that it should be
+/// segmented.
 #[inline]
 fn is_long<F: Frame>(shaper: &Shaper<F>, place: usize, frame: &F, len: u32) -> bool {
     if !matches!(frame.offload().gso, Gso::Tcp4 | Gso::Tcp6) {
@@ -228,14 +227,15 @@ fn is_long<F: Frame>(shaper: &Shaper<F>, place: usize, frame: &F, len: u32) -> b
     shaper.time_ns(place, len) > limit_ns
 }
 
-/// What is to be known of staged frames before they are taken in, a burst of them at most.
+/// Facts about staged frames, at most a burst, collected before they are queued.
 struct Chunk {
     count: usize,
     places: [usize; BURST],
     lens: [u32; BURST],
-    /// Those that are to be cut, a bit each.
+    /// Frames to be segmented, one bit each.
     long: u64,
-    /// Their flows, where something waits in the port already, so that they will be asked for.
+    /// Their flows, collected only where frames wait in the port already, because only then they
+    /// matter.
     flows: Option<[u32; BURST]>,
 }
 
@@ -269,14 +269,15 @@ impl Chunk {
         chunk
     }
 
-    /// Whether all of them may leave at once; then they are paid for.
+    /// Returns whether all of them may leave at once; they are then charged for.
     #[inline]
     fn passes<F>(&self, shaper: &mut Shaper<F>, now_ns: u64) -> bool {
         let places = self.places[..self.count].iter().copied();
         self.long == 0 && shaper.pass_all(places.zip(self.lens), now_ns)
     }
 
-    /// How many frames from this one on are for the same queue, and to be cut or not as this one.
+    /// Returns how many frames from this one on are for the same queue, and alike in whether they
+    /// are to be segmented.
     #[inline]
     fn run(&self, from: usize) -> usize {
         let same = |at: &usize| {

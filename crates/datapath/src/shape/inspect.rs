@@ -1,10 +1,10 @@
-//! What a shaped port reads of a frame: which flow it belongs to, how long it is on the wire; and
-//! the mark it leaves.
+//! What a shaped port reads of a frame (its flow, its length on the wire) and the marks it writes.
 
 use packet::Frame;
 use packet::frame::Gso;
 
-/// Bytes of a frame once it has been cut: each segment of a TCP frame has headers of its own.
+/// Returns the bytes of a frame once it has been segmented: each segment of a TCP frame has headers
+/// of its own.
 #[inline]
 pub(super) fn len_on_the_wire<F: Frame>(frame: &F) -> u32 {
     let (len, offload) = (frame.len(), frame.offload());
@@ -25,8 +25,8 @@ pub(super) fn len_on_the_wire<F: Frame>(frame: &F) -> u32 {
     (len + (segments - 1) * header) as u32
 }
 
-/// A hash that the frames of one flow share: addresses, protocol and ports of IPv4 and IPv6, behind
-/// up to two VLAN tags; the Ethernet header of others.
+/// Returns a hash shared by the frames of one flow: of addresses, protocol and ports of IPv4 and
+/// IPv6, behind up to two VLAN tags; of the Ethernet header for other frames.
 pub(super) fn flow_of(bytes: &[u8]) -> u32 {
     let mut at = 12;
     let mut kind = be16(bytes, at);
@@ -39,7 +39,7 @@ pub(super) fn flow_of(bytes: &[u8]) -> u32 {
         0x0800 => {
             let fragment = be16(bytes, ip + 6) & 0x3fff != 0;
             let header = usize::from(bytes.get(ip).map_or(0, |first| first & 15)) * 4;
-            // Fragments have no ports but the first, and stay together without.
+            // Only first fragments have ports; without them all fragments stay together.
             let ports = if fragment { 0 } else { 4 };
             return mix(
                 mix(0, bytes.get(ip + 12..ip + 20)),
@@ -66,7 +66,7 @@ fn mix(start: u32, bytes: Option<&[u8]>) -> u32 {
     })
 }
 
-/// Says to a sender that takes part (RFC 3168) that its packet met a queue.
+/// Sets ECN's "congestion experienced" in a packet of an ECN-capable sender (RFC 3168).
 pub(super) fn mark<F: Frame>(frame: &mut F) {
     change_tos(frame, |tos| match tos & 3 {
         1 | 2 => tos | 3,
@@ -74,15 +74,15 @@ pub(super) fn mark<F: Frame>(frame: &mut F) {
     });
 }
 
-/// Gives a packet of IPv4 or IPv6 this DSCP (RFC 2474).
+/// Writes the DSCP of an IPv4 or IPv6 packet (RFC 2474).
 pub(crate) fn set_dscp<F: Frame>(frame: &mut F, dscp: u8) {
     change_tos(frame, |tos| dscp << 2 | tos & 3);
 }
 
-/// Changes the type of service (the traffic class) of a packet of IPv4 or IPv6, behind up to two
-/// VLAN tags.
+/// Changes the type of service (traffic class) of an IPv4 or IPv6 packet, behind up to two VLAN
+/// tags.
 pub(crate) fn change_tos<F: Frame>(frame: &mut F, change: impl Fn(u8) -> u8) {
-    // Headers lie in the first segment but for what is sent so on purpose.
+    // Headers are in the first segment, except in frames that are split on purpose.
     if frame.head().len() < 14 + 8 + 20 && !frame.linearize(14 + 8 + 20) {
         return;
     }
@@ -182,7 +182,7 @@ mod tests {
         bytes[12..16].copy_from_slice(&[0x86, 0xdd, 0x6a, 0xbc]);
         let mut frame = HeapFrame::new(&bytes);
         set_dscp(&mut frame, 46);
-        // 0xab was DSCP 42 with ECN 3; the flow label's first digit stays.
+        // 0xab was DSCP 42 with ECN 3; the first digit of the flow label stays.
         assert_eq!(frame.to_vec()[14..16], [0x6b, 0xbc]);
         mark(&mut frame);
         assert_eq!(frame.to_vec()[14..16], [0x6b, 0xbc]);

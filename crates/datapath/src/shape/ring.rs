@@ -2,9 +2,9 @@
 
 use crate::sync::{ArrayQueue, AtomicU32, AtomicU64, Ordering};
 
-/// Frames that may wait in a port's ring.
+/// Most frames that wait in a port's ring.
 pub(super) const RING: usize = 4096;
-/// Bytes of frames that take several buffers which may wait in it: so it holds no more buffers than
+/// Most bytes that wait in it of frames that take several buffers: so it holds no more buffers than
 /// [`RING`] and 4,096.
 const LONG_BYTES: u64 = 8 << 20;
 /// The longest frame that takes one buffer.
@@ -15,7 +15,7 @@ const SHARES: usize = 256;
 /// A frame on its way to the owner.
 pub(super) struct Arrival<F> {
     pub frame: F,
-    /// When it came.
+    /// When it was sent to the port.
     pub at_ns: u64,
     pub queue: Option<u32>,
     pub flow: u32,
@@ -23,19 +23,19 @@ pub(super) struct Arrival<F> {
     pub long: u32,
 }
 
-/// What a frame of so many bytes takes of the ring's room for long ones.
+/// Returns how much of [`LONG_BYTES`] a frame of this length uses.
 #[inline]
 pub(super) fn long_bytes(len: usize) -> u32 {
     if len > SHORT { len as u32 } else { 0 }
 }
 
-/// Frames that other workers have sent.
+/// The ring of frames that other workers have sent.
 ///
 /// A queue may use no more of the ring than it leaves free, so that a flood to one queue does not
-/// keep others' frames out, as in the shaper itself.
+/// block other queues' frames, as in the shaper itself.
 pub(super) struct Ring<F> {
     frames: ArrayQueue<Arrival<F>>,
-    /// Bytes of those that take several buffers.
+    /// Bytes of frames that take several buffers.
     long: AtomicU64,
     /// Frames in it, by queue.
     shares: [AtomicU32; SHARES],
@@ -50,7 +50,7 @@ impl<F> Ring<F> {
         }
     }
 
-    /// Frames in it.
+    /// Returns the number of frames in it.
     pub fn len(&self) -> usize {
         self.frames.len()
     }
@@ -63,7 +63,7 @@ impl<F> Ring<F> {
         &self.shares[queue.unwrap_or(0) as usize % SHARES]
     }
 
-    /// False where the frame's queue has no room, and the frame is gone.
+    /// Puts a frame in; returns false where the frame's queue has no room, and drops the frame.
     pub fn push(&self, arrival: Arrival<F>) -> bool {
         let share = self.share(arrival.queue);
         let long = u64::from(arrival.long);

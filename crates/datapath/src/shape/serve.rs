@@ -1,5 +1,5 @@
-//! How frames leave a shaped port: its owner lets them go once a turn, and wakes when the next
-//! falls due.
+//! How frames leave a shaped port: its owner sends what may leave once a turn, and wakes when the
+//! next frame falls due.
 
 use super::inspect::mark;
 use super::way::Way;
@@ -13,17 +13,17 @@ use qos::shaper::Shaper;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bursts sent in a turn at most, so that a port cannot keep a worker from receiving.
+/// Most bursts sent in a turn, so that a port cannot keep a worker from receiving.
 const BURSTS: usize = 8;
-/// A port that has sent for so long in a turn, in nanoseconds, goes on in the next.
+/// A port that has been sending for this long in a turn, in nanoseconds, continues in the next.
 const TURN_NS: u64 = 50_000;
-/// The shortest sleep for a departure: what falls due meanwhile leaves together. Well within the
-/// slack of shapers.
+/// The shortest sleep before a departure: frames that fall due meanwhile leave together. Well
+/// within the slack of shapers.
 const NAP_NS: u64 = 20_000;
 
 impl<F: Frame> Egress<F> {
-    /// The owner's part of a turn: takes frames in and lets frames go, for each port that is its
-    /// own.
+    /// Does the owner's part of a turn for each port that it owns: queues frames and sends what may
+    /// leave.
     #[cold]
     pub fn serve(&mut self, cell: &Cell) {
         let mut now_ns = 0;
@@ -72,7 +72,7 @@ impl<F: Frame> Egress<F> {
         }
     }
 
-    /// Sends a batch of what may leave; how many frames that were.
+    /// Sends a batch of what may leave; returns the number of frames.
     fn depart(
         &mut self,
         slot: u32,
@@ -82,7 +82,7 @@ impl<F: Frame> Egress<F> {
     ) -> usize {
         let now_ns = monotonic_ns();
         let mut count = 0;
-        // How much longer frames may take, of those with a bound.
+        // Time left of each frame's bound, for frames that have one.
         let mut left_ns = [u64::MAX; BURST];
         let mut least_ns = u64::MAX;
         while count < BURST
@@ -110,12 +110,11 @@ impl<F: Frame> Egress<F> {
         count
     }
 
-    /// A port is no longer shaped: what waits leaves at once, or as soon as no former owner is at
-    /// it.
+    /// Ends a port's shaping: what waits leaves at once, or as soon as no former owner holds the
+    /// shaper.
     ///
-    /// The owner is told last, so that what others have sent is in the ring before. Who is told
-    /// later all the same, because he was long in a turn, lets go himself what he has put
-    /// there.
+    /// The owner is told last, so that what others have sent is in the ring before. A worker that
+    /// is told even later, because its turn was long, sends itself what it has put there.
     pub fn unshape(&mut self, slot: u32, cell: &Cell) {
         let Some(way) = self.way(slot) else {
             return;
@@ -139,14 +138,14 @@ impl<F: Frame> Egress<F> {
         self.take_way(slot);
     }
 
-    /// The shaped ports that are this worker's own.
+    /// Iterates over the ways to shaped ports that this worker owns.
     fn own_ways(&self) -> impl Iterator<Item = &Way<F>> {
         let slots = self.shaping.mine.iter();
         slots.filter_map(|slot| self.way_of(*slot))
     }
 
-    /// Nanoseconds until a port of this worker's own has something to do: 0 where it has now, else
-    /// at least [`NAP_NS`]; none when none will.
+    /// Returns the nanoseconds until a port that this worker owns has something to do: 0 for now,
+    /// else at least [`NAP_NS`]; None for never.
     pub fn shaped_in_ns(&self) -> Option<u64> {
         let due = self.own_ways().filter_map(Way::due_ns).min()?;
         match due.saturating_sub(monotonic_ns()) {
@@ -155,7 +154,7 @@ impl<F: Frame> Egress<F> {
         }
     }
 
-    /// Whether a queue of a port of this worker's own has a bound.
+    /// Returns whether a queue of a port that this worker owns has a bound.
     pub fn shapes_with_bounds(&self) -> bool {
         self.own_ways()
             .any(|way| way.shaped.bounded.load(Ordering::Relaxed))

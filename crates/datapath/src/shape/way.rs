@@ -1,5 +1,4 @@
-//! A worker's way to shaped ports: what it has staged for them, and what it knows of those that are
-//! its own.
+//! A worker's ways to shaped ports: what it has staged for them, and which of them it owns.
 
 use super::inspect::flow_of;
 use super::ring::{Arrival, long_bytes};
@@ -14,23 +13,23 @@ use std::sync::Arc;
 /// Frames sent to a shaped port in this burst, in order.
 pub(super) struct Staged<F> {
     pub frames: Vec<F>,
-    /// The queue that each names, and how many patch ports it has passed.
+    /// For each frame the queue that it names, and the number of patch ports it has passed.
     pub wants: Vec<(Option<u32>, u32)>,
 }
 
 /// A worker's way to a shaped port.
 pub(crate) struct Way<F: Frame> {
     pub(super) shaped: Arc<Shaped<F>>,
-    /// The port's.
+    /// The port's counters.
     pub counters: Arc<PortCounters>,
-    /// Whom the port belongs to.
+    /// The mailbox of the port's owner.
     owner: Arc<Mailbox<F>>,
-    /// Whether that is the worker itself.
+    /// Whether the owner is this worker.
     pub mine: bool,
     /// Whether the port is a patch port.
     pub(super) patch: bool,
     pub(super) staged: Staged<F>,
-    /// The shaping has ended, but a former owner is at the shaper still.
+    /// Whether shaping has ended, but a former owner still holds the shaper.
     pub(super) ending: bool,
 }
 
@@ -76,7 +75,7 @@ impl<F: Frame> Way<F> {
         self.owner.nudge();
     }
 
-    /// Counts frames that this worker has dropped for the shaper's sake.
+    /// Counts frames that this worker has dropped on behalf of the shaper.
     pub(super) fn count(&self, reason: DropReason, frames: u64, worker: usize, cell: &Cell) {
         if frames != 0 {
             cell.drop(reason, frames);
@@ -84,21 +83,20 @@ impl<F: Frame> Way<F> {
         }
     }
 
-    /// Throws away what waits, for when the port goes, and says how many frames that were. Every
-    /// worker does so, whoever is the owner: others may have sent after that let go, and a
-    /// former owner, who has not been told yet, may be at it until he lets go himself.
+    /// Drops what waits, for when the port is removed, and returns the number of frames. Every
+    /// worker calls it, whether owner or not: others may have sent after the owner let go, and a
+    /// former owner that has not been told yet may hold the shaper until it lets go itself.
     pub fn close(&mut self, cell: &Cell) -> u64 {
         self.shaped.close(cell) + self.discard() as u64
     }
 
-    /// Throws away what is staged.
+    /// Drops what is staged; returns the number of frames.
     pub fn discard(&mut self) -> usize {
         self.staged.wants.clear();
         self.staged.frames.drain(..).count()
     }
 
-    /// When the owner has something to do, in nanoseconds of its clock; 0 where it has something
-    /// already.
+    /// Returns when the owner has something to do, in nanoseconds of its clock; 0 for now.
     pub fn due_ns(&self) -> Option<u64> {
         let shaped = &self.shaped;
         if shaped.ring.is_empty() && shaped.next.is_empty() && !self.ending {
@@ -108,8 +106,8 @@ impl<F: Frame> Way<F> {
         }
     }
 
-    /// Whoever the port belongs to now looks after what this worker has left there while it took
-    /// the port for its own, or for another's.
+    /// Wakes the port's new owner, if that has changed, to serve what this worker has left there
+    /// while it took itself or another for the owner.
     pub fn hand_on(&self, from: &Way<F>) {
         if !Arc::ptr_eq(&self.owner, &from.owner) {
             self.owner.nudge();
@@ -117,8 +115,8 @@ impl<F: Frame> Way<F> {
     }
 }
 
-/// What is behind a shaped patch port for the part of a worker that sends to devices: it never
-/// does.
+/// Transmit queue of a shaped patch port, for the code that sends to devices; it is never used to
+/// send.
 pub(crate) struct NoDevice;
 
 impl<F: Frame> TxQueue<F> for NoDevice {
@@ -130,36 +128,36 @@ impl<F: Frame> TxQueue<F> for NoDevice {
     }
 }
 
-/// A frame that a shaped patch port has let go.
+/// A frame that has left the shaper of a patch port.
 pub(crate) struct Released<F> {
     pub slot: u32,
-    /// How many patch ports it has passed before this one.
+    /// Number of patch ports it has passed before this one.
     pub depth: u32,
     pub frame: F,
 }
 
-/// What a worker has in hand of frames for shaped ports.
+/// A worker's frames for shaped ports.
 pub(crate) struct Shaping<F> {
-    /// Slots of shaped ports that belong to this worker.
+    /// Slots of shaped ports that this worker owns.
     pub(super) mine: Vec<u32>,
-    /// Slots of ports that frames are staged for.
+    /// Slots of ports with staged frames.
     pub(super) staging: Vec<u32>,
     /// When the first of them came in this burst; 0 before.
     pub(super) burst_ns: u64,
     /// How long frames of this burst have waited in the queue by which they came.
     pub waited_ns: u64,
-    /// Frames that other workers have sent to shaped ports of this one, and what this one has sent
-    /// to those of others.
+    /// Frames that other workers have sent to shaped ports of this one, and this one to those of
+    /// others.
     pub handed: u64,
     pub handed_over: u64,
-    /// Whether any port has been shaped.
+    /// Whether any port has ever been shaped.
     used: bool,
-    /// Frames just taken from a ring.
+    /// Scratch memory for frames just taken from a ring.
     pub(super) arrivals: Vec<Arrival<F>>,
-    /// What patch ports have let go.
+    /// Frames that have left shaped patch ports.
     pub(super) released: Vec<Released<F>>,
-    /// The shortest that frames let go have waited, in nanoseconds, since it was last taken;
-    /// `u64::MAX` where none were.
+    /// Shortest wait of frames that have left, in nanoseconds, since it was last taken; `u64::MAX`
+    /// where none have.
     shortest_ns: u64,
 }
 
@@ -179,25 +177,25 @@ impl<F: Frame> Shaping<F> {
         }
     }
 
-    /// A frame has been let go after so long.
+    /// Records the wait of a frame that leaves.
     #[inline(always)]
     pub(super) fn note_wait(&mut self, waited_ns: u64) {
         self.shortest_ns = self.shortest_ns.min(waited_ns);
     }
 
-    /// The shortest that frames let go have waited since this was last asked, in nanoseconds.
+    /// Returns the shortest wait of frames that have left since the last call, in nanoseconds.
     pub fn take_shortest_ns(&mut self) -> Option<u64> {
         let shortest_ns = std::mem::replace(&mut self.shortest_ns, u64::MAX);
         (shortest_ns != u64::MAX).then_some(shortest_ns)
     }
 
-    /// Whether no frame is in hand.
+    /// Returns whether no frames are staged or released.
     #[inline(always)]
     pub fn is_done(&self) -> bool {
         self.staging.is_empty()
     }
 
-    /// Whether the owner has to look after ports.
+    /// Returns whether this worker owns shaped ports.
     #[inline(always)]
     pub fn has_work(&self) -> bool {
         !self.mine.is_empty() || self.has_released()
@@ -208,28 +206,28 @@ impl<F: Frame> Shaping<F> {
         !self.released.is_empty()
     }
 
-    /// How many frames patch ports have let go.
+    /// Returns the number of frames that have left shaped patch ports.
     pub fn released(&self) -> usize {
         self.released.len()
     }
 
-    /// Takes what patch ports have let go.
+    /// Takes the frames that have left shaped patch ports.
     pub fn take_released(&mut self) -> Vec<Released<F>> {
         std::mem::take(&mut self.released)
     }
 
-    /// Whether there may be shaped ports.
+    /// Returns whether there may be shaped ports.
     #[inline(always)]
     pub fn is_used(&self) -> bool {
         self.used
     }
 
-    /// A port is shaped, here or at another worker.
+    /// Records that a port is shaped, by this worker or another.
     pub fn begin_use(&mut self) {
         self.used = true;
     }
 
-    /// A port belongs to this worker, or no longer.
+    /// Records whether this worker owns a port.
     pub fn own(&mut self, slot: u32, mine: bool) {
         self.mine.retain(|other| *other != slot);
         if mine {
@@ -237,7 +235,7 @@ impl<F: Frame> Shaping<F> {
         }
     }
 
-    /// Frames are staged for a port from now on.
+    /// Marks a port as having staged frames.
     #[inline]
     pub(super) fn begin(&mut self, slot: u32) {
         if self.burst_ns == 0 {
@@ -246,7 +244,7 @@ impl<F: Frame> Shaping<F> {
         self.staging.push(slot);
     }
 
-    /// Throws away what is in hand, and says how many frames that were.
+    /// Drops what is staged or released, and returns the number of frames.
     pub fn discard(&mut self) -> usize {
         self.staging.clear();
         (self.burst_ns, self.waited_ns) = (0, 0);
@@ -267,7 +265,7 @@ mod tests {
 
     const SLOT: u32 = 3;
 
-    /// A worker's way out, to one port.
+    /// A worker's output to one port.
     struct Hand {
         egress: Egress<HeapFrame>,
         cell: Cell,
@@ -284,7 +282,7 @@ mod tests {
             }
         }
 
-        /// Is told whose the port is.
+        /// Tells it whether it owns the port.
         fn learn(&mut self, shaped: &Arc<Shaped<HeapFrame>>, mine: bool) {
             let wake = || Wake::new().expect("a descriptor");
             let teller = Teller::new(Arc::new(PacketInWake::new(wake())));
@@ -309,7 +307,7 @@ mod tests {
         }
     }
 
-    /// A port at which nearly all waits.
+    /// Creates a port at which nearly all frames wait.
     fn slow() -> Arc<Shaped<HeapFrame>> {
         let mut spec = PortSpec::new(100_000);
         spec.queues = vec![QueueSpec::new(0, 50_000, 100_000)];
@@ -320,8 +318,8 @@ mod tests {
         hands.iter().map(|hand| hand.cell.all_drops()).sum()
     }
 
-    /// A worker that has not been told yet that the port is another's sends to it after that has
-    /// let go.
+    /// A worker that has not been told yet that the port has another owner sends to it after that
+    /// owner has let go.
     #[test]
     fn what_a_former_owner_still_takes_in_is_counted() {
         for told in [false, true] {
@@ -341,7 +339,7 @@ mod tests {
         }
     }
 
-    /// A worker lets go of the port while its former owner is at it.
+    /// A worker lets go of the port while its former owner holds the shaper.
     #[test]
     fn what_waits_while_a_former_owner_is_at_it_is_counted() {
         let shaped = slow();
@@ -359,7 +357,7 @@ mod tests {
         assert_eq!(counted(&hands), 90);
     }
 
-    /// Frames that a former owner, who has not been told yet, puts in after the owner has looked.
+    /// A former owner that has not been told yet puts frames in after the owner has looked.
     #[test]
     fn the_owner_lets_go_what_a_former_one_has_put_in() {
         let shaped = slow();
@@ -374,7 +372,7 @@ mod tests {
         assert!(owner.egress.shaped_in_ns().is_some(), "some wait");
     }
 
-    /// The shaping ends while a former owner is at it.
+    /// Shaping ends while a former owner holds the shaper.
     #[test]
     fn what_waits_when_shaping_ends_leaves_once_a_former_owner_is_done() {
         let shaped = slow();
@@ -393,7 +391,7 @@ mod tests {
         assert_eq!(counted(&hands), 60);
     }
 
-    /// A worker that is told late that the shaping has ended.
+    /// A worker is told late that shaping has ended.
     #[test]
     fn what_comes_after_shaping_has_ended_leaves_too() {
         let shaped = slow();

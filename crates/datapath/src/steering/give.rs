@@ -1,4 +1,4 @@
-//! The sending end: which worker a received frame goes to, and how flows move.
+//! The sending end of steering: which worker a received frame goes to, and how flows move.
 
 use super::{
     BUCKETS, Buckets, COPIED, Entry, HERE, Handed, Inbox, LIMITS, MOVING, MOVING_MOST, Origin,
@@ -19,18 +19,18 @@ use std::sync::atomic::Ordering;
 use steer::cores::CoreId;
 use steer::handover::Handover;
 
-/// The way to one other worker.
+/// The ring to one other worker.
 pub(crate) struct Lane<F: Frame> {
-    /// The other's number.
+    /// The other worker's number.
     to: usize,
     ring: Producer<Entry<F>>,
     progress: Arc<CachePadded<Progress>>,
     sent: u64,
-    /// Frames of the burst in hand.
+    /// Frames of the current burst.
     batch: Vec<Handed<F>>,
-    /// Frames whose bytes the other copies, and which of the entries sent each is.
+    /// Lent frames, whose bytes the other worker copies, and the number of the entry of each.
     lent: VecDeque<(u64, F)>,
-    /// Wakes the other if it sleeps.
+    /// Wakes the other worker if it sleeps.
     nudge: Box<dyn Fn() + Send>,
 }
 
@@ -56,7 +56,7 @@ impl<F: Frame> Lane<F> {
         self.to == core.index()
     }
 
-    /// Gives back the buffers of frames that have been copied.
+    /// Frees the buffers of frames that have been copied.
     #[inline]
     fn release(&mut self) {
         let taken = self.progress.taken.load(Ordering::Acquire);
@@ -65,12 +65,12 @@ impl<F: Frame> Lane<F> {
         self.lent.drain(..count);
     }
 
-    /// How many of those sent the other has finished.
+    /// Returns how many of the entries sent the other worker has finished.
     fn finished(&self) -> u64 {
         self.progress.finished.load(Ordering::Acquire)
     }
 
-    /// Sends the batch; how many frames found no room and are gone.
+    /// Sends the batch; returns how many frames found no room and were dropped.
     fn flush(&mut self) -> usize {
         self.release();
         let room = self.batch.len().min(self.ring.slots());
@@ -103,7 +103,7 @@ impl<F: Frame> Lane<F> {
             }
             Err(rtrb::PushError::Full(Entry { frame, origin, .. })) => match frame {
                 Some(frame) => Err(Handed { frame, origin }),
-                // None was lent.
+                // Then no frame was lent.
                 None => Ok(()),
             },
         }
@@ -113,30 +113,31 @@ impl<F: Frame> Lane<F> {
 impl<F: Frame> Drop for Lane<F> {
     fn drop(&mut self) {
         self.release();
-        // Whoever may still read them has their memory for good.
+        // The other worker may still read them, so their memory is leaked.
         std::mem::forget(std::mem::take(&mut self.lent));
     }
 }
 
-/// A bucket on its way.
+/// A move of a bucket.
 struct Move<F> {
     bucket: usize,
     handover: Handover<Handed<F>>,
-    /// So many frames of the old worker's ring must be finished.
+    /// The number of entries of the old worker's ring that must be finished.
     after: u64,
-    /// They were when the last turn began. A move ends a turn later: what others left at shaped
-    /// ports of this worker has then been taken in.
+    /// Whether they were when the last turn began. A move ends one turn later, because by then what
+    /// others left at shaped ports of this worker has been taken in.
     drained: bool,
 }
 
-/// When frames had been shared out that are processed here, in cycles, and how many these are.
+/// The frames of a shared-out burst that are processed here: when that began, in cycles, and how
+/// many they are.
 pub(crate) struct Looked {
     began: u64,
     frames: usize,
 }
 
 impl Looked {
-    /// So many frames are to be processed here, from now on.
+    /// Begins now, with this many frames.
     pub fn now(frames: usize) -> Looked {
         Looked {
             began: cycles(),
@@ -145,29 +146,28 @@ impl Looked {
     }
 }
 
-/// A worker's part in handing flows over: what it gives to others, and where it finds what others
-/// give.
+/// A worker's part in steering: what it gives to others, and where it finds what others give.
 pub(crate) struct Giver<F: Frame> {
     buckets: Arc<Buckets>,
     own: u8,
     secret: Secret,
-    /// The place in `lanes` of the worker that each bucket is with, [`HERE`] or [`MOVING`].
+    /// For each bucket the index in `lanes` of the worker it is with, [`HERE`] or [`MOVING`].
     to: Box<[u8; BUCKETS]>,
     lanes: Vec<Lane<F>>,
-    /// Those that are no longer used, until all that was lent by them has been copied.
+    /// Lanes that are no longer used, until all frames lent by them have been copied.
     parting: Vec<Lane<F>>,
     moves: Vec<Move<F>>,
-    /// Of what control wants, what has been begun.
+    /// The value of `Buckets::changes` that has been acted on.
     seen: u32,
-    /// Not all of it: too many were moving.
+    /// Whether some of those changes are still to be made, because too many buckets were moving.
     behind: bool,
-    /// For each bucket whose last move was given up what control wanted then: it stays until that
-    /// changes.
+    /// For each bucket whose last move was given up, the value of `seen` then: it stays where it is
+    /// until that changes.
     given_up: Box<[Option<u32>; BUCKETS]>,
     away: u32,
     bursts: u64,
     kept: Vec<F>,
-    /// For frames in hand, empty between bursts.
+    /// Memory for current frames, empty between bursts.
     pub spare: Vec<F>,
     /// Frames of moves that ended here.
     home: Vec<Handed<F>>,
@@ -175,7 +175,7 @@ pub(crate) struct Giver<F: Frame> {
 }
 
 impl<F: Frame> Giver<F> {
-    /// Of a worker with this number, which keeps all its flows.
+    /// Creates it for a worker with this number, which keeps all its flows.
     pub fn new(own: usize, buckets: Arc<Buckets>) -> Giver<F> {
         let random = RandomState::new();
         Giver {
@@ -198,13 +198,13 @@ impl<F: Frame> Giver<F> {
         }
     }
 
-    /// Gives flows by this way where control wants that.
+    /// Adds the ring to another worker, to be used where control wants that.
     pub fn add_lane(&mut self, lane: Lane<F>) {
         self.lanes.push(lane);
     }
 
-    /// Gives no flows any more, and takes none. Control has waited until all were here; what is not
-    /// is lost. Returns how many frames these were.
+    /// Stops giving and taking flows. Control has waited until all were here; frames that are not
+    /// are lost. Returns how many.
     pub fn part(&mut self) -> usize {
         let mut lost = self.home.len();
         self.home.clear();
@@ -226,9 +226,9 @@ impl<F: Frame> Giver<F> {
         lost
     }
 
-    /// After a failure: what was in hand is lost; how many frames.
+    /// Drops frames in hand after a panic; returns how many.
     pub fn recover(&mut self) -> usize {
-        // What is in `spare` is counted as in hand.
+        // Frames in `spare` are counted as in hand by the worker.
         let mut lost = self.kept.len();
         self.kept.clear();
         self.spare.clear();
@@ -245,7 +245,7 @@ impl<F: Frame> Giver<F> {
         self.buckets.away.store(away, Ordering::Release);
     }
 
-    /// Whether there is anything to do at the beginning of a turn.
+    /// Returns whether there is anything to do at the beginning of a turn.
     #[inline(always)]
     pub fn is_asked(&self) -> bool {
         self.buckets.changes.load(Ordering::Relaxed) != self.seen
@@ -253,38 +253,39 @@ impl<F: Frame> Giver<F> {
             || !self.moves.is_empty()
     }
 
-    /// Whether something is to come that nobody wakes this worker for.
+    /// Returns whether something is pending for which nobody wakes this worker.
     pub fn is_waiting(&self) -> bool {
         self.is_asked() || self.lends() || self.inboxes.iter().any(Inbox::is_untold)
     }
 
-    /// Whether frames are kept that others may have copied meanwhile.
+    /// Returns whether frames are lent.
     #[inline(always)]
     pub fn lends(&self) -> bool {
         (self.away > 0 && self.lanes.iter().any(|lane| !lane.lent.is_empty()))
             || !self.parting.is_empty()
     }
 
-    /// Gives back the buffers of frames that others have copied.
+    /// Frees the buffers of lent frames that have been copied.
     pub fn release(&mut self) {
         self.lanes.iter_mut().for_each(Lane::release);
         self.parting.iter_mut().for_each(Lane::release);
         self.parting.retain(|lane| !lane.lent.is_empty());
     }
 
-    /// Whether moves may end although packets are held: control wants all flows back at once.
+    /// Returns whether moves may end although packets are held, because control wants all flows
+    /// back at once.
     pub fn is_hurried(&self) -> bool {
         self.buckets.hurried.load(Ordering::Relaxed)
     }
 
-    /// Whether another worker has left frames.
+    /// Returns whether another worker has left frames.
     #[inline(always)]
     pub fn has_frames(&self) -> bool {
         !self.inboxes.is_empty() && self.inboxes.iter().any(|inbox| !inbox.is_empty())
     }
 
-    /// Brings buckets on their way, when no frame of this worker is in hand. `holds` says whether
-    /// it holds packets that are not finished.
+    /// Advances moves, when this worker has no frame in hand. `holds`: whether it holds packets
+    /// that are not finished.
     #[cold]
     pub fn advance(&mut self, holds: bool) {
         let now_ns = monotonic_ns();
@@ -310,7 +311,7 @@ impl<F: Frame> Giver<F> {
         }
         if changes != self.seen || self.behind {
             self.seen = changes;
-            // What has come home is not finished either.
+            // Frames in `home` are not finished either.
             self.begin_moves(holds || self.has_home(), now_ns);
         }
         for lane in &self.lanes {
@@ -330,7 +331,8 @@ impl<F: Frame> Giver<F> {
             let to = CoreId(u16::from(wanted));
             if now == MOVING {
                 let moving = self.moves.iter().find(|moving| moving.bucket == bucket);
-                // One that is given up stays, until control wants something else.
+                // If it does not go where control now wants it, look again once this move has
+                // ended.
                 self.behind |= moving.is_some_and(|moving| moving.handover.goes_to() != to);
                 continue;
             }
@@ -342,7 +344,7 @@ impl<F: Frame> Giver<F> {
                 continue;
             }
             if !self.has_way(to) {
-                // Its ring is on its way here.
+                // Its ring has not arrived yet.
                 self.behind = true;
                 continue;
             }
@@ -351,7 +353,7 @@ impl<F: Frame> Giver<F> {
                 return;
             }
             if now == HERE && !holds {
-                // All that came of it before is finished.
+                // All earlier frames of the bucket are finished.
                 self.buckets.counters.moved.add(1);
                 self.place(bucket, to);
                 continue;
@@ -376,7 +378,7 @@ impl<F: Frame> Giver<F> {
         to.0 == u16::from(self.own) || self.lanes.iter().any(|lane| lane.is_to(to))
     }
 
-    /// A move has ended, wherever.
+    /// Ends a move, wherever its bucket is then.
     fn settle(&mut self, done: &Move<F>) {
         let (ended, counters) = (done.handover.counters(), &self.buckets.counters);
         counters.moved.add(ended.done.into());
@@ -400,7 +402,7 @@ impl<F: Frame> Giver<F> {
         }
     }
 
-    /// Whether the next burst is to be looked at.
+    /// Returns whether to look at the next burst.
     #[inline(always)]
     pub fn looks(&mut self) -> bool {
         if self.away == 0 {
@@ -438,7 +440,7 @@ impl<F: Frame> Giver<F> {
         if let Some(frame) = frames.first()
             && !(origin.1 && frame.len() <= COPIED)
         {
-            // While those of this burst are processed that stay here.
+            // Prefetches while the frames that stay here are processed.
             frame.prefetch_next(BURST);
         }
         for frame in frames.drain(..) {
@@ -469,13 +471,13 @@ impl<F: Frame> Giver<F> {
         }
     }
 
-    /// Frames of all moving buckets that wait for their moves to end.
+    /// Returns the number of frames that are parked, over all moving buckets.
     fn parked(&self) -> usize {
         let moves = self.moves.iter();
         moves.map(|moving| moving.handover.parked()).sum()
     }
 
-    /// A frame of a bucket that is on its way; false where there is no room for it anywhere.
+    /// Parks or sends a frame of a moving bucket; returns false where there is no room for it.
     #[cold]
     fn moving_packet(&mut self, bucket: usize, handed: Handed<F>) -> bool {
         let parked = self.parked();
@@ -490,19 +492,19 @@ impl<F: Frame> Giver<F> {
         moving.handover.packet(handed, &mut put).is_ok()
     }
 
-    /// What has come to be processed here after all, in order.
+    /// Returns whether frames have come back to be processed here.
     #[inline(always)]
     pub fn has_home(&self) -> bool {
         !self.home.is_empty()
     }
 
-    /// Takes it: runs of frames of one port.
+    /// Takes the frames that came back, in order: runs of frames of one port.
     #[cold]
     pub fn take_home(&mut self) -> Vec<Handed<F>> {
         std::mem::take(&mut self.home)
     }
 
-    /// Notes what the burst has taken that was looked at.
+    /// Records the cycles spent on the frames of a burst that was looked at.
     #[inline]
     pub fn account(&self, looked: &Looked, now: u64) {
         let counters = &self.buckets.counters;
@@ -510,7 +512,7 @@ impl<F: Frame> Giver<F> {
         counters.work_cycles.add(now.wrapping_sub(looked.began));
     }
 
-    /// Notes what frames of others have taken.
+    /// Records the cycles spent on other workers' frames.
     #[inline]
     pub fn account_taken(&self, frames: u64, cycles: u64) {
         let counters = &self.buckets.counters;
@@ -519,7 +521,7 @@ impl<F: Frame> Giver<F> {
     }
 }
 
-/// Puts a frame where it is processed.
+/// Puts a frame where it is to be processed.
 fn put<F: Frame>(
     lanes: &mut [Lane<F>],
     home: &mut Vec<Handed<F>>,

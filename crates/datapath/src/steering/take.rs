@@ -9,15 +9,15 @@ use std::slice;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Where a worker finds frames of one other.
+/// A worker's end of the ring from another worker.
 pub(crate) struct Inbox<F> {
     frames: Consumer<Entry<F>>,
     progress: Arc<CachePadded<Progress>>,
-    /// How often its frames made the worker fail, and until when it is left alone for that, in
-    /// cycles.
+    /// Number of times that its frames made the worker panic, and until when it is left alone for
+    /// that, in cycles.
     pub failures: u32,
     pub left_until: u64,
-    /// How many of those that wait have been asked for.
+    /// Number of waiting frames that have been prefetched.
     asked: usize,
     taken: u64,
     told: u64,
@@ -43,13 +43,13 @@ impl<F: Frame> Inbox<F> {
         self.frames.is_empty()
     }
 
-    /// Whether frames have been taken of which nothing has been told.
+    /// Returns whether frames have been taken that are not reported as finished.
     pub fn is_untold(&self) -> bool {
         self.told != self.taken
     }
 
-    /// Takes the next frames of one port, a burst at most, and says which port that is, whether
-    /// nothing was left to be done to them, and how many were lost because `allocate` gave no
+    /// Takes the next frames of one port, at most a burst, and returns that port, whether they were
+    /// received finished (nothing left to do), and how many were lost because `allocate` gave no
     /// memory for their bytes.
     #[inline]
     pub fn take(
@@ -57,7 +57,7 @@ impl<F: Frame> Inbox<F> {
         out: &mut Vec<F>,
         allocate: impl Fn(&[u8]) -> Option<F>,
     ) -> Option<(Origin, u64)> {
-        // Two bursts: one to take, and one to ask for while the first is processed.
+        // Two bursts: one to take, and one to prefetch while the first is processed.
         let waiting = self.frames.slots().min(2 * BURST);
         let chunk = self.frames.read_chunk(waiting).ok()?;
         let (start, end) = chunk.as_slices();
@@ -75,7 +75,7 @@ impl<F: Frame> Inbox<F> {
         let chunk = self.frames.read_chunk(run).ok()?;
         let mut lost = 0;
         for entry in chunk {
-            // First: were the rest to fail, the entry is gone nevertheless.
+            // Counted first: if what follows panics, the entry is gone nevertheless.
             self.taken += 1;
             let frame = entry.frame.or_else(|| {
                 // SAFETY: the bytes are those of a frame that the sender keeps, and does not
@@ -91,7 +91,7 @@ impl<F: Frame> Inbox<F> {
         Some((origin, lost))
     }
 
-    /// All that has been taken is finished.
+    /// Reports all that has been taken as finished.
     #[inline]
     pub fn tell(&mut self) {
         self.told = self.taken;
@@ -99,7 +99,7 @@ impl<F: Frame> Inbox<F> {
         self.progress.finished.store(self.taken, Ordering::Release);
     }
 
-    /// Throws away what is waiting; how many frames that were.
+    /// Drops what is waiting; returns the number of frames.
     pub fn discard(&mut self) -> usize {
         let count = self.frames.slots();
         if let Ok(chunk) = self.frames.read_chunk(count) {

@@ -1,9 +1,9 @@
-//! Which tunnel port a packet came for, by its outer headers.
+//! Finds the tunnel port that a packet came for, by its outer headers.
 //!
 //! Ports are tried in the order of Open vSwitch (`tnl_find` in `ofproto/tunnel.c`): a fixed key
-//! before `key=flow`; of those a fixed `remote_ip` before `flow`; of those a fixed `local_ip`, then
-//! none, then `flow`. Each such combination is a hash table, and only those that have ports are
-//! looked at.
+//! before `key=flow`; among these a fixed `remote_ip` before `flow`; among these a fixed
+//! `local_ip`, then none, then `flow`. Each such combination has a hash table, and only those with
+//! ports are looked up.
 
 use super::{Carries, LocalAddress, TunnelKey, TunnelSpec};
 use packet::keyed::Keyed;
@@ -12,7 +12,7 @@ use std::collections::HashMap;
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The protocol, apart from what two ports of one protocol may differ in.
+/// Returns a protocol without the options in which two ports of it may differ.
 fn family(kind: TunnelKind) -> TunnelKind {
     match kind {
         TunnelKind::Vxlan { .. } => TunnelKind::Vxlan { gbp: false },
@@ -30,10 +30,11 @@ struct Wanted {
     carries: Carries,
 }
 
-/// Combinations: key fixed or `flow`, remote endpoint the same, local address fixed, any or `flow`.
+/// Combinations: key fixed or `flow`, remote endpoint fixed or `flow`, local address fixed, any or
+/// `flow`.
 const COMBINATIONS: usize = 2 * 2 * 3;
 
-/// All tunnel ports of the switch, as packets are looked up.
+/// All tunnel ports of the switch, for lookup.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Receivers {
     ports: [HashMap<Wanted, u32, Keyed>; COMBINATIONS],
@@ -42,12 +43,12 @@ pub(crate) struct Receivers {
     /// Protocols over GRE.
     gre: Vec<TunnelKind>,
     count: usize,
-    /// Another number than that of any other: what packets find holds while it stays.
+    /// Unique to this value: a cached result is valid while it stays the same.
     pub version: u64,
 }
 
 impl Receivers {
-    /// The ports' slots and options.
+    /// Creates it from the ports' slots and options.
     pub fn new<'s>(ports: impl Iterator<Item = (u32, &'s TunnelSpec)>) -> Receivers {
         static VERSIONS: AtomicU64 = AtomicU64::new(1);
         let mut receivers = Receivers {
@@ -82,7 +83,7 @@ impl Receivers {
             carries: spec.carries,
         };
         let which = (usize::from(by_key) * 2 + usize::from(by_remote)) * 3 + local_way;
-        // Of two that want the same the first one has it; control lets none come that does.
+        // Of two ports with equal options the first gets the packets; control admits no such ports.
         self.ports[which].entry(wanted).or_insert(slot);
         if spec.kind.udp_port().is_none() {
             if !self.gre.contains(&spec.kind) {
@@ -94,43 +95,43 @@ impl Receivers {
             *udp == spec.udp_dst && family(*kind) == family(spec.kind)
         };
         match self.udp.iter_mut().find(same) {
-            // Where one of the ports wants the extension it is read.
+            // The extension is read if one of the ports wants it.
             Some((_, kind)) if spec.kind == (TunnelKind::Vxlan { gbp: true }) => *kind = spec.kind,
             Some(_) => {}
             None => self.udp.push((spec.udp_dst, spec.kind)),
         }
     }
 
-    /// How many ports there are.
+    /// Returns the number of ports.
     pub fn count(&self) -> usize {
         self.count
     }
 
-    /// Whether there is none.
+    /// Returns whether there are none.
     pub fn is_empty(&self) -> bool {
         self.udp.is_empty() && self.gre.is_empty()
     }
 
-    /// The protocols that packets to this UDP port may be of.
+    /// Returns the protocols that packets to this UDP port may be of.
     #[inline]
     pub fn by_udp(&self, port: u16) -> impl Iterator<Item = TunnelKind> {
         let of = move |(udp, _): &&(u16, TunnelKind)| *udp == port;
         self.udp.iter().filter(of).map(|(_, kind)| *kind)
     }
 
-    /// Whether packets of UDP may be some tunnel's.
+    /// Returns whether UDP packets may be some tunnel's.
     #[inline]
     pub fn has_udp(&self) -> bool {
         !self.udp.is_empty()
     }
 
-    /// The protocols that packets of GRE may be of.
+    /// Returns the protocols that GRE packets may be of.
     #[inline]
     pub fn by_gre(&self) -> impl Iterator<Item = TunnelKind> {
         self.gre.iter().copied()
     }
 
-    /// The slot of the port that a packet came for.
+    /// Returns the slot of the port that a packet came for.
     #[inline]
     pub fn find(
         &self,
@@ -174,7 +175,8 @@ mod tests {
         IpAddr::from([10, 0, 0, last])
     }
 
-    /// The order in which Open vSwitch asks, port by port.
+    /// Returns the rank of a matching port in the order in which Open vSwitch tries combinations;
+    /// None where the port does not match.
     fn rank(spec: &TunnelSpec, info: &TunnelInfo) -> Option<usize> {
         let Some(Addresses::V4 { src, dst }) = info.addresses else {
             return None;
@@ -224,7 +226,7 @@ mod tests {
     }
 
     proptest! {
-        /// The tables find what a search through all ports does.
+        /// The tables find the same port as a search through all of them.
         #[test]
         fn packets_find_the_port_that_says_most(
             specs in prop::collection::vec(spec(), 0..12),

@@ -1,20 +1,20 @@
 //! Packets into tunnels, and out of them: the worker's part.
 //!
-//! A packet for a tunnel port gets outer headers, addressed to the next hop, and goes on in the
-//! underlay's bridge as if it had come in by that bridge's local port, like through a patch port;
-//! the bound on patch ports also ends routing loops (a route that leads into its own tunnel).
-//! Headers are prepared once for each tunnel, remote endpoint and local address ([`Way`]) and then
-//! copied; when routes or neighbours change, all are prepared again.
+//! A packet for a tunnel port gets outer headers, addressed to the next hop, and continues in the
+//! underlay's bridge as if it had come in by that bridge's local port, as through a patch port; the
+//! bound on patch ports also ends routing loops (a route that leads into its own tunnel). Headers
+//! are prepared once for each tunnel, remote endpoint and local address ([`Way`]) and then copied;
+//! when routes or neighbours change, all are prepared again.
 //!
 //! Where the next hop's MAC address is not known, the worker tells control, which sends an ARP
 //! request or neighbour solicitation in the underlay's bridge. The packet waits at most
-//! [`WAIT_MS`]; of one worker at most [`WAITING_MAX`] and [`WAITING_BYTES`] wait, for one next hop
-//! at most [`WAITING_OF_ONE`], for one that does not answer [`WAITING_OF_SILENT`].
+//! [`WAIT_MS`]. One worker keeps at most [`WAITING_MAX`] packets and [`WAITING_BYTES`], for one
+//! next hop at most [`WAITING_OF_ONE`], for one that does not answer [`WAITING_OF_SILENT`].
 //!
 //! A packet that is sent to an underlay's local port, to its MAC address and one of its IP
 //! addresses, and that a tunnel's protocol claims loses its outer headers and comes in at the
 //! tunnel's port; fragments of such packets wait for each other ([`Reassembly`]). Workers report
-//! neighbours that ARP and neighbour discovery name there to control; such packets go to the device
+//! neighbours found in ARP and neighbour discovery there to control; such packets go to the device
 //! as well.
 
 use super::{Carries, LocalAddress, OptionsOf, TunnelPort, Tunnels, WORDS};
@@ -48,33 +48,34 @@ use underlay::{Device, Seen, Told, Unresolved};
 
 /// Milliseconds that a packet waits for its next hop's MAC address.
 pub const WAIT_MS: u64 = 1000;
-/// Packets of a worker that wait.
+/// Most waiting packets of a worker.
 pub const WAITING_MAX: usize = 1024;
-/// Their bytes.
+/// Most bytes of waiting packets of a worker.
 pub const WAITING_BYTES: usize = 1 << 20;
-/// Packets that wait for one next hop.
+/// Most packets that wait for one next hop.
 pub const WAITING_OF_ONE: usize = 64;
-/// The same once so many questions for it have had no answer.
+/// Most packets that wait for a next hop after several requests without an answer.
 pub const WAITING_OF_SILENT: usize = 2;
 const SILENT: u32 = 3;
-/// Next hops whose MAC address is wanted at a time, and how long one is remembered that no packet
-/// waits for.
+/// Most next hops whose MAC address is wanted at a time, and how long one without waiting packets
+/// is remembered.
 const NEXT_HOPS_MAX: usize = 256;
 const FORGET_MS: u64 = 10_000;
-/// Bytes of a frame that tell whether it came by a tunnel: Ethernet, IPv6, and the ports.
+/// Bytes at the front of a frame that tell whether it came by a tunnel: Ethernet, IPv6, and ports.
 const FRONT: usize = 14 + 40 + 8;
-/// How often control is asked for one next hop, in milliseconds.
+/// Interval at which control is asked for the same next hop, in milliseconds.
 const ASK_MS: u64 = 200;
-/// How often packets that wait are tried again, in milliseconds, while routes and neighbours stay.
+/// Interval at which waiting packets are retried, in milliseconds, while routes and neighbours do
+/// not change.
 const RETRY_MS: u64 = 100;
-/// Neighbours that control is told of without having asked, and requests of its own for others, in
-/// so many milliseconds: whoever floods an underlay with answers keeps it busy no more than this.
+/// Most unsolicited neighbours that control is told of, and most requests to it, in [`TOLD_MS`]
+/// milliseconds: this limits how busy a flood of answers on an underlay can keep it.
 const TOLD_MAX: u32 = 32;
 const TOLD_MS: u64 = 10;
-/// Headers that are remembered.
+/// Most prepared headers.
 const HEADERS_MAX: usize = 16_384;
 
-/// What is read of an inner packet: what its flow's hash needs.
+/// Words of an inner packet's key that its flow's hash needs.
 const READ: WordSet = WordSet::MINI_KEY.union(WordSet::of_bytes(at::IPV6_SRC, 32));
 
 const ETHERNET_LEN: usize = 14;
@@ -93,7 +94,7 @@ const ADVERTISEMENT: u8 = 136;
 /// neighbour advertisement with an option.
 const SNOOPED: usize = 18 + 40 + 32;
 
-/// The tunnel metadata of the packet in hand: how it is to be sent.
+/// The tunnel metadata of the current packet: how it is to be sent.
 #[derive(Clone, Default)]
 struct Said {
     info: TunnelInfo,
@@ -107,7 +108,7 @@ impl Said {
     }
 }
 
-/// What a packet's tunnel header said.
+/// The tunnel metadata of a decapsulated packet.
 #[derive(Clone, Debug)]
 pub(crate) struct Arrival {
     /// The slot of the tunnel's port.
@@ -124,7 +125,7 @@ impl Arrival {
         key.clear(packet::tunnel::OPTION_WORDS);
         if let (Some(map), Some(options)) = (map, GeneveOptions::new(&self.options))
             && !self.options.is_empty()
-            // It has been checked when it came; where the map has changed since, nothing is said.
+            // The options were checked on arrival; if the map has changed since, none are written.
             && options.to_key(&**map, key).is_err()
         {
             key.clear(packet::tunnel::OPTION_WORDS);
@@ -132,7 +133,7 @@ impl Arrival {
     }
 }
 
-/// What a header needs to know of most inner packets, told quickly.
+/// What a header needs to know of an inner packet, for the common kind.
 struct InnerFlow {
     tos: u8,
     ttl: u8,
@@ -140,7 +141,7 @@ struct InnerFlow {
 }
 
 impl InnerFlow {
-    /// Of a frame of IPv4, whole and without options, of which nothing is left to be done; None of
+    /// Returns it for a whole IPv4 frame without options and with nothing left to do; None for
     /// others.
     #[inline(always)]
     fn of(frame: &impl Frame, secret: &Keyed) -> Option<InnerFlow> {
@@ -153,7 +154,7 @@ impl InnerFlow {
         let (tos, ttl, protocol) = (head[15], head[22], head[23]);
         let length = u16::from_be_bytes([head[16], head[17]]);
         let has_ports = matches!(protocol, 6 | 17 | 132);
-        // A wrong length is left to the slow path.
+        // The slow path handles wrong lengths.
         if length < if has_ports { 24 } else { 20 }
             || usize::from(length) + ETHERNET_LEN > frame.len()
         {
@@ -171,7 +172,7 @@ impl InnerFlow {
 
 /// What the first bytes say of a frame that is being sent to an underlay's local port.
 enum Front {
-    /// It may tell of a neighbour.
+    /// It may announce a neighbour.
     Neighbour,
     /// It may have come by a tunnel.
     Outer(Outer),
@@ -184,12 +185,12 @@ enum Front {
 pub(crate) struct Outer {
     mac: [u8; 6],
     dst: IpAddr,
-    /// The UDP port; None of GRE.
+    /// The UDP port; None for GRE.
     pub udp: Option<u16>,
 }
 
 impl Outer {
-    /// Those of a frame; None where it came by no tunnel.
+    /// Reads those of a frame; None where it came by no tunnel.
     pub fn of(frame: &[u8]) -> Option<Outer> {
         match Front::of(frame) {
             Front::Outer(outer) => Some(outer),
@@ -197,7 +198,7 @@ impl Outer {
         }
     }
 
-    /// Whether it is for this device.
+    /// Returns whether it is for this device.
     #[inline(always)]
     pub fn is_for(&self, device: &Device) -> bool {
         self.mac == device.mac && device.owns(self.dst)
@@ -266,18 +267,18 @@ struct Way {
     tunnel: u64,
     remote: IpAddr,
     local: Option<IpAddr>,
-    /// The Ethertype of packets without an Ethernet header; 0 of frames.
+    /// The Ethertype of packets without an Ethernet header; 0 for frames.
     carried: u16,
 }
 
-/// A header, and the bridge that packets with it go on in.
+/// A header, and the bridge in which packets with it continue.
 struct Prepared {
     header: Header,
     device: BridgeId,
-    /// Frames with the header that are longer are cut into fragments of this many bytes of IP.
+    /// Longer frames, with the header, are fragmented to fit `mtu` bytes of IP.
     longest: usize,
     mtu: usize,
-    /// The next hop, to be marked as in use: so it does not age.
+    /// The next hop, to be marked as used so that it does not age.
     next_hop: Option<Arc<Seen>>,
 }
 
@@ -295,7 +296,7 @@ struct Came {
 
 /// Why there is no header.
 enum NoHeader {
-    /// The next hop's address is not known.
+    /// The next hop's MAC address is not known.
     Neighbour {
         device: u32,
         address: IpAddr,
@@ -321,14 +322,14 @@ struct NextHop<F> {
     address: IpAddr,
     source: IpAddr,
     waiting: VecDeque<Waiting<F>>,
-    /// When control was asked last, and how often without an answer.
+    /// When control was last asked, and how often without an answer.
     asked_ms: u64,
     questions: u32,
 }
 
 impl<F> NextHop<F> {
-    /// Whether one more packet may wait for it: few may after several requests without an answer,
-    /// so that next hops that never answer leave room to others.
+    /// Returns whether one more packet may wait for it. After several requests without an answer
+    /// only few may, so that next hops that never answer leave room for others.
     fn has_room(&self) -> bool {
         let most = match self.questions {
             0..=SILENT => WAITING_OF_ONE,
@@ -338,8 +339,8 @@ impl<F> NextHop<F> {
     }
 }
 
-/// Which neighbours workers have asked for, shared by all: the answer may come by another worker's
-/// queue. One bit for each hash, so some count as asked for by mistake.
+/// Neighbours that workers have asked for, shared by all workers because the answer may come by
+/// another one's queue. One bit for each hash, so some count as asked for by mistake.
 pub(crate) struct Asked {
     bits: [AtomicU64; 64],
     secret: Keyed,
@@ -365,7 +366,7 @@ impl Asked {
         word.fetch_or(bit, Ordering::Relaxed);
     }
 
-    /// Whether it has been asked for; then no longer.
+    /// Returns whether it has been asked for, and clears that.
     fn take(&self, device: u32, address: IpAddr) -> bool {
         let (word, bit) = self.place(device, address);
         word.load(Ordering::Relaxed) & bit != 0
@@ -373,40 +374,41 @@ impl Asked {
     }
 }
 
-/// One worker's memory of tunnels.
+/// A worker's state for tunnels.
 pub(crate) struct Sending<F> {
-    /// Of routes and neighbours that `headers` were made from.
+    /// Generation of routes and neighbours that `headers` were made from.
     generation: u64,
     headers: Vec<Prepared>,
     places: HashMap<Way, u32, Keyed>,
     last: Option<(Way, u32)>,
-    /// Of tunnels with one header for all their frames, by their ports' slots: versions, of which
-    /// none is 0, and places.
+    /// For tunnels with one header for all their frames, by the ports' slots: version, which is
+    /// never 0, and index of the header.
     fixed: Vec<(u64, u32)>,
     said: Said,
-    /// The same of the flow control field.
+    /// What is known of the current packet's flow control field.
     pub fcf: fcf::Said,
-    /// Next hops that are not known, or were not lately; packets wait for some.
+    /// Next hops whose MAC address is unknown, or was lately; packets wait for some.
     next_hops: Vec<NextHop<F>>,
-    /// Packets that wait, and their bytes.
+    /// Number of waiting packets, and their bytes.
     waiting: (usize, usize),
-    /// Until when the packet in hand, which has waited already, may wait.
+    /// Deadline of the current packet, if it has waited already.
     until_ms: Option<u64>,
-    /// Routes and neighbours as they were when packets that wait were tried last, and when.
+    /// Generation of routes and neighbours when waiting packets were last retried, and the time.
     tried: (u64, u64),
-    /// How many neighbours control has been told of since when, and asked for.
+    /// For the current period, its beginning and the number of unsolicited neighbours that control
+    /// was told of; then the same for requests.
     told: (u64, u32),
     asked: (u64, u32),
     key: Box<FlowKey>,
     layers: Layers,
     found: Decapsulated,
-    /// The port that the last packet came in by.
+    /// The port that the last packet came in by, and what it was found by.
     came: Option<(Came, u32)>,
     /// Frames of a run, with their headers.
     run: Vec<F>,
     /// The identification of the next packet that may be fragmented.
     identification: u32,
-    /// Fragments that have come.
+    /// Fragments waiting for reassembly.
     fragments: Reassembly<F>,
 }
 
@@ -431,19 +433,19 @@ impl<F: Frame> Sending<F> {
             found: Decapsulated::default(),
             came: None,
             run: Vec::new(),
-            // Nobody is to know it before (RFC 7739).
+            // Must not be predictable (RFC 7739).
             identification: Keyed::default().hash_one(0) as u32,
             fragments: Reassembly::new(Limits::default()),
         }
     }
 
-    /// Whether packets wait, for next hops or for others of their fragments.
+    /// Returns whether packets wait, for next hops or for other fragments.
     #[inline(always)]
     pub fn is_waiting(&self) -> bool {
         self.waiting.0 > 0 || self.fragments.is_waiting()
     }
 
-    /// Forgets what waits; how many packets that were.
+    /// Drops what waits; returns the number of packets.
     pub fn discard(&mut self) -> usize {
         self.next_hops.clear();
         self.until_ms = None;
@@ -452,21 +454,21 @@ impl<F: Frame> Sending<F> {
         std::mem::take(&mut self.waiting).0 + self.fragments.clear() as usize
     }
 
-    /// The next packets say nothing of tunnels, until they do.
+    /// Clears the tunnel metadata and flow control field for the next packets.
     #[inline]
     pub fn forget_said(&mut self) {
         self.said.clear();
         self.fcf = fcf::Said::default();
     }
 
-    /// The packet in hand says what came with it.
+    /// Sets the tunnel metadata to that of a decapsulated packet.
     pub fn say(&mut self, arrival: &Arrival) {
         self.said.info = arrival.info;
         self.said.options.clear();
     }
 
-    /// The port of the packet that has just been parsed. Packets of one tunnel mostly come
-    /// together.
+    /// Returns the port of the packet that has just been parsed. Packets of one tunnel mostly come
+    /// together, so the last result is cached.
     #[inline]
     fn receiver(&mut self, tunnels: &Tunnels, kind: TunnelKind, udp: u16) -> Option<u32> {
         let TunnelInfo { id, addresses, .. } = self.found.info;
@@ -494,8 +496,8 @@ impl<F: Frame> Sending<F> {
         Some(slot)
     }
 
-    /// Gives up one next hop, to have room for another: one that nothing waits for, or the one that
-    /// has been asked most often in vain. How many packets that has lost.
+    /// Gives up one next hop to have room for another: one that nothing waits for, or the one that
+    /// has been asked for most often in vain. Returns how many packets that has lost.
     fn give_up_one(&mut self) -> u64 {
         let hops = self.next_hops.iter().enumerate();
         let least = hops.min_by_key(|(_, hop)| match hop.waiting.is_empty() {
@@ -514,7 +516,7 @@ impl<F: Frame> Sending<F> {
         hop.waiting.len() as u64
     }
 
-    /// Whether there is no reason yet to try again what waits.
+    /// Returns whether it is too early to retry what waits.
     fn is_early(&mut self, generation: u64, now_ms: u64) -> bool {
         let (seen, at) = self.tried;
         if seen == generation && now_ms.wrapping_sub(at) < RETRY_MS {
@@ -524,17 +526,17 @@ impl<F: Frame> Sending<F> {
         false
     }
 
-    /// Whether control may be told of one more neighbour that nobody has asked for.
+    /// Returns whether control may be told of another unsolicited neighbour.
     fn may_tell(&mut self, now_ms: u64) -> bool {
         within(&mut self.told, now_ms)
     }
 
-    /// Whether control may be asked once more.
+    /// Returns whether another request to control is allowed.
     fn may_ask(&mut self, now_ms: u64) -> bool {
         within(&mut self.asked, now_ms)
     }
 
-    /// The place of the header for the packet in hand.
+    /// Returns the index of the header for the current packet.
     #[inline]
     fn header(
         &mut self,
@@ -610,7 +612,7 @@ impl<F: Frame> Sending<F> {
     }
 }
 
-/// Whether one more of these is within [`TOLD_MAX`] in [`TOLD_MS`].
+/// Counts an event; returns whether it is within [`TOLD_MAX`] in [`TOLD_MS`].
 fn within(since_and_count: &mut (u64, u32), now_ms: u64) -> bool {
     let (since, count) = since_and_count;
     if now_ms.saturating_sub(*since) >= TOLD_MS {
@@ -647,7 +649,7 @@ fn prepare(snapshot: &Snapshot, tunnel: &TunnelPort, way: &Way) -> Result<Prepar
     let Some(spec) = tunnel.spec.header(&hop, way.remote, way.carried) else {
         return Err(no_route);
     };
-    // Over IPv6 only senders cut packets, so that they say by the same option whether to.
+    // Over IPv6 only senders fragment packets, so the same option decides whether they do.
     let mtu = usize::from(hop.mtu);
     let cuts = mtu != 0 && !tunnel.spec.df;
     let header = Header::new(&spec);
@@ -659,13 +661,13 @@ fn prepare(snapshot: &Snapshot, tunnel: &TunnelPort, way: &Way) -> Result<Prepar
             mtu,
             next_hop: tunnels.view.neighbour(hop.device, hop.via).cloned(),
         }),
-        // The packet names an end that the protocol does not go to.
+        // The packet names an endpoint of a family that the protocol does not support.
         Err(_) => Err(NoHeader::Drop(DropReason::TunnelNoDestination)),
     }
 }
 
 impl<F: Frame> Forward<'_, F> {
-    /// Notes what the packet in hand says of tunnels.
+    /// Notes the current packet's tunnel metadata and flow control field.
     #[inline(always)]
     pub fn note_tunnel(&mut self, context: &Context<'_>) {
         if self.bridge.keeps_tunnel {
@@ -681,7 +683,7 @@ impl<F: Frame> Forward<'_, F> {
         let said = &mut self.sending.said;
         said.clear();
         if !WORDS.minus(context.valid).is_empty() {
-            // It has not been walked, so no rule has written to these words, and none came with it.
+            // It has not been walked, so no rule has written these words, and none came with it.
             return;
         }
         said.info = TunnelInfo::from_key(context.key);
@@ -696,13 +698,13 @@ impl<F: Frame> Forward<'_, F> {
     #[inline(never)]
     fn note_fcf(&mut self, context: &Context<'_>) {
         self.note_source(context.in_port);
-        // A packet that has not been walked has met no rule that says so.
+        // A packet that has not been walked has met no rule that sets the field.
         if fcf::WORD.minus(context.valid).is_empty() {
             self.sending.fcf.field = fcf::Field(context.key.u16(at::FCF));
         }
     }
 
-    /// The frames that follow, which came in by this port, say nothing of tunnels.
+    /// Clears the tunnel metadata for the following frames, which came in by this port.
     #[inline(always)]
     pub fn forget_tunnel(&mut self, in_port: PortNo) {
         if self.bridge.keeps_tunnel {
@@ -713,7 +715,7 @@ impl<F: Frame> Forward<'_, F> {
         }
     }
 
-    /// Sends frames that say nothing of tunnels by one.
+    /// Sends frames without tunnel metadata by a tunnel.
     #[inline(never)]
     pub fn send_run_by_tunnel(
         &mut self,
@@ -770,8 +772,8 @@ impl<F: Frame> Forward<'_, F> {
         self.sending.run = run;
     }
 
-    /// Frames with this header come in by the local port of the underlay's bridge; they had so many
-    /// bytes without it.
+    /// Passes on frames with this header, which come in by the local port of the underlay's bridge;
+    /// they had this many bytes without it.
     fn send_run(
         &mut self,
         port: &PortState,
@@ -784,7 +786,8 @@ impl<F: Frame> Forward<'_, F> {
         self.send_run_of(port, place, mirrored, (count, bytes), frames);
     }
 
-    /// The same of frames that are so many packets, with so many bytes.
+    /// [`Forward::send_run`] for frames that are fragments of fewer packets; counts these packets
+    /// and their bytes.
     fn send_run_of(
         &mut self,
         port: &PortState,
@@ -808,7 +811,7 @@ impl<F: Frame> Forward<'_, F> {
         let Some(local) = bridge.and_then(|bridge| bridge.port(LOCAL)) else {
             return self.cell.drop(DropReason::TunnelNoRoute, count);
         };
-        // Within one bridge a mirror has the packet once.
+        // Within one bridge a mirror gets the packet once.
         let mirrored = match device == self.bridge.id {
             true => mirrored,
             false => 0,
@@ -841,7 +844,7 @@ impl<F: Frame> Forward<'_, F> {
         match Cut::new(frame) {
             Err(_) => self.cell.drop(DropReason::TunnelPushSegment, 1),
             Ok(cut) => {
-                // As many frames as its sender has spared itself.
+                // Segments count as frames received, because their sender could have sent as many.
                 self.patches.join(cut.left());
                 for segment in cut {
                     match segment {
@@ -913,7 +916,7 @@ impl<F: Frame> Forward<'_, F> {
         };
         let mut pushed = prepared.header.push(&mut frame, &packet);
         if pushed == Err(PushError::NoRoom) {
-            // Once more with all the room that a new frame has.
+            // Tries again with a new frame, which has full headroom.
             let offload = frame.offload();
             let Some(copy) = frame.sibling(&frame.to_vec()) else {
                 return self.cell.drop(DropReason::NoBuffer, 1);
@@ -925,7 +928,7 @@ impl<F: Frame> Forward<'_, F> {
         if let Err(error) = pushed {
             return self.cell.drop(error.into(), 1);
         }
-        // A tag does not count.
+        // A field's tag, pushed below, does not count.
         let (is_long, mtu) = (frame.len() > prepared.longest, prepared.mtu);
         if port.fcf == Some(fcf::Layout::Vlan)
             && let Some(tag) = sending.fcf.field.tag()
@@ -942,7 +945,8 @@ impl<F: Frame> Forward<'_, F> {
         self.send_run(port, place, mirrored, std::iter::once(frame), length);
     }
 
-    /// Sends a packet with its header, which had so many bytes without, in fragments; all or none.
+    /// Sends the fragments of a packet with its header, which had this many bytes without; all or
+    /// none.
     #[cold]
     fn send_fragments(
         &mut self,
@@ -958,12 +962,12 @@ impl<F: Frame> Forward<'_, F> {
             return self.cell.drop(DropReason::NoBuffer, 1);
         };
         self.cell.tunnel_fragments_sent.add(count as u64);
-        // They are one packet of the tunnel's.
+        // Fragments count as one packet of the tunnel.
         self.patches.join(count - 1);
         self.send_run_of(port, place, mirrored, (1, length), all.into_iter());
     }
 
-    /// Keeps a frame until the next hop's address is known, and asks control for it.
+    /// Keeps a frame until the next hop's MAC address is known, and asks control for it.
     #[cold]
     fn wait_for(
         &mut self,
@@ -1023,7 +1027,7 @@ impl<F: Frame> Forward<'_, F> {
         self.ask(place, now_ms);
     }
 
-    /// Asks control for a next hop, unless that was lately.
+    /// Asks control for a next hop, unless that was done lately.
     fn ask(&mut self, place: usize, now_ms: u64) {
         let hop = &self.sending.next_hops[place];
         let (device, address, source) = (hop.device, hop.address, hop.source);
@@ -1049,8 +1053,8 @@ impl<F: Frame> Forward<'_, F> {
         }
     }
 
-    /// A frame is on its way to an underlay's local port: takes it where it came by a tunnel, and
-    /// tells control of neighbours. What is none of these is given back.
+    /// Handles a frame on its way to an underlay's local port: takes it where it came by a tunnel,
+    /// and tells control of neighbours. Other frames are returned.
     #[inline(never)]
     pub fn take_tunnelled(
         &mut self,
@@ -1080,9 +1084,9 @@ impl<F: Frame> Forward<'_, F> {
         }
     }
 
-    /// A fragment that came for one of this host's addresses waits for the rest of its packet,
-    /// where that may be a tunnel's. Others are given back, and so are those that cannot be: the
-    /// host judges them.
+    /// Keeps a fragment that came for one of this host's addresses for the rest of its packet,
+    /// where that may be a tunnel's. Returns other fragments, and invalid ones, which the host
+    /// judges.
     #[cold]
     fn take_fragment(
         &mut self,
@@ -1131,7 +1135,7 @@ impl<F: Frame> Forward<'_, F> {
         None
     }
 
-    /// Takes the outer header off a frame that came for one of this host's addresses, by UDP to
+    /// Removes the outer headers of a frame that came for one of this host's addresses, by UDP to
     /// this port or by GRE.
     fn terminate(&mut self, tunnels: &Tunnels, mut frame: F, udp: Option<u16>) -> Option<F> {
         let receivers = &tunnels.receivers;
@@ -1165,7 +1169,7 @@ impl<F: Frame> Forward<'_, F> {
         None
     }
 
-    /// The frame that has just been parsed comes in by the tunnel port of this slot.
+    /// Makes the frame that has just been parsed come in by the tunnel port of this slot.
     fn arrive_by(&mut self, slot: u32, mut frame: F) -> Result<(), DropReason> {
         let port = self.snapshot.port(slot).ok_or(DropReason::TunnelNoPort)?;
         let found = &self.sending.found;
@@ -1193,7 +1197,8 @@ impl<F: Frame> Forward<'_, F> {
         Ok(())
     }
 
-    /// Tells control of a neighbour that speaks, where that is news.
+    /// Tells control of a neighbour that has announced itself, if that was asked for or the limit
+    /// for unsolicited ones permits.
     #[cold]
     fn snoop(&mut self, device: &Device, frame: &F) {
         let mut bytes = [0; SNOOPED];
@@ -1225,8 +1230,8 @@ impl<F: Frame> Forward<'_, F> {
 }
 
 impl<F: Frame> Turn<'_, F> {
-    /// Lets packets go on that have waited for next hops, where something has changed or it is time
-    /// to ask again, and gives up fragments whose packets are late.
+    /// Retries packets that wait for next hops, where something has changed or it is time to ask
+    /// again, and gives up fragments whose packets are late.
     #[cold]
     pub fn retry_tunnels(&mut self) {
         let now_ms = self.now_ms;
@@ -1271,7 +1276,7 @@ impl<F: Frame> Turn<'_, F> {
         self.finish();
     }
 
-    /// Packets whose next hop is known now go there.
+    /// Sends packets whose next hop is known now.
     fn let_wait_end(&mut self, waiting: VecDeque<Waiting<F>>, now_ms: u64) {
         self.begin(waiting.len());
         for Waiting {
@@ -1311,7 +1316,7 @@ impl<F: Frame> Turn<'_, F> {
             self.sending.until_ms = None;
         }
         self.sending.forget_said();
-        // Before others come, which the burst's bound does not know.
+        // Sent before later frames, which this burst's bound does not include.
         self.finish();
     }
 }

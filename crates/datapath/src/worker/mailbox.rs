@@ -1,5 +1,4 @@
-//! What control and workers say to each other: commands and packet-outs one way, queues back the
-//! other.
+//! Messages between control and a worker: commands and packet-outs one way, queues back the other.
 
 use super::RxPort;
 use super::sleeper::Sleeper;
@@ -26,7 +25,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64};
 use std::sync::{Arc, Condvar, Mutex};
 use std::time::Instant;
 
-/// What control asks of a worker.
+/// A command from control.
 pub(crate) enum Command<F: Frame> {
     /// Serve this queue.
     AddRx(Box<RxPort<F>>),
@@ -36,7 +35,7 @@ pub(crate) enum Command<F: Frame> {
         tx: Box<dyn TxQueue<F>>,
         counters: Arc<PortCounters>,
     },
-    /// Send to this port by its shaper, or no longer.
+    /// Send to this port by its shaper, or not any more.
     Shape { slot: u32, way: Option<Box<Way<F>>> },
     /// Give all queues of a port back.
     Remove { slot: u32, ticket: u64 },
@@ -46,13 +45,14 @@ pub(crate) enum Command<F: Frame> {
         index: usize,
         ticket: u64,
     },
-    /// Give frames to another worker by this way where its buckets say so.
+    /// Give frames to another worker by this ring where buckets require it.
     AddLane(Box<Lane<F>>),
-    /// Process what another worker leaves there.
+    /// Process what another worker leaves in this ring.
     AddInbox(Box<Inbox<F>>),
-    /// Give no frames to other workers, and take none, from now on.
+    /// From now on give no frames to other workers, and take none.
     Part,
-    /// Do this, between two turns; for tests of what a worker that fails or stalls does to others.
+    /// Call this between two turns; for tests of what a worker that panics or stalls does to
+    /// others.
     Run(Box<dyn FnOnce() + Send>),
     /// Give everything back and end.
     Stop { ticket: u64 },
@@ -62,8 +62,7 @@ pub(crate) enum Command<F: Frame> {
 pub(crate) struct Returned<F: Frame> {
     pub ticket: u64,
     pub rx: Vec<RxPort<F>>,
-    /// Held until control drops them: a device's queue is to be closed on the thread that opened
-    /// it.
+    /// Kept until control drops them: a device's queue must be closed on the thread that opened it.
     #[allow(dead_code)]
     pub tx: Vec<Box<dyn TxQueue<F>>>,
 }
@@ -110,32 +109,32 @@ impl<F: Frame> Returns<F> {
     }
 }
 
-/// A packet to be sent by steps of its own.
+/// A packet to be sent by its own list of steps.
 pub(crate) struct PacketOut {
     pub bridge: crate::port::BridgeId,
     pub in_port: PortNo,
-    /// What the packet begins with, if that is more than `in_port`.
+    /// Its initial metadata, if that is more than `in_port`.
     pub metadata: Option<Box<FlowKey>>,
     pub data: Vec<u8>,
     pub ops: Arc<OpList>,
-    /// Instead of `ops`: what is still to be done, and the packet's metadata.
+    /// Instead of `ops`: the rest of a frozen walk, and the packet's metadata.
     pub rest: Option<Box<(Frozen, FlowKey)>>,
-    /// By which rules, when not by those of the moment.
+    /// By which rules, if not by those at execution.
     pub moment: Option<Moment>,
 }
 
-/// The rules by which a packet-out goes, as they were at its place in a bundle.
+/// The rules that a packet-out meets, as of its place in a bundle.
 #[derive(Clone)]
 pub struct Moment {
     /// Keeps the epoch.
     pub pinned: Arc<Pinned>,
-    /// It, or one behind it.
+    /// The pinned epoch, or one behind it.
     pub epoch: Epoch,
     /// Whether the rules that the packet asks for have been made already.
     pub taught: bool,
 }
 
-/// What all workers and control share.
+/// State shared by all workers and control.
 pub(crate) struct Shared<F: Frame> {
     pub program: Arc<Program>,
     pub published: Published,
@@ -145,11 +144,11 @@ pub(crate) struct Shared<F: Frame> {
     /// Makes frames for packet-outs.
     pub allocate: Allocate<F>,
     pub packet_outs_done: AtomicU64,
-    /// Neighbours of tunnels that have been asked for.
+    /// Next hops of tunnels that have been asked for.
     pub asked: Asked,
 }
 
-/// What one worker and control share.
+/// State shared by one worker and control.
 pub(crate) struct Mailbox<F: Frame> {
     pub name: String,
     pub commands: ArrayQueue<Command<F>>,
@@ -159,15 +158,15 @@ pub(crate) struct Mailbox<F: Frame> {
     pub packet_ins: Arc<PacketInRing>,
     pub requests: Arc<RequestRing>,
     pub answers: ArrayQueue<Answer>,
-    /// Which of its flows other workers process.
+    /// Its buckets of flows, for steering.
     pub buckets: Arc<Buckets>,
-    /// The thread has ended.
+    /// Whether the thread has ended.
     pub ended: AtomicBool,
 }
 
-/// Commands that wait at most.
+/// Most waiting commands.
 const COMMANDS: usize = 1024;
-/// Packet-outs that wait at most.
+/// Most waiting packet-outs.
 pub(crate) const PACKET_OUT_QUEUE: usize = 1024;
 
 impl<F: Frame> Mailbox<F> {
@@ -186,12 +185,12 @@ impl<F: Frame> Mailbox<F> {
         }
     }
 
-    /// Whether control has left something for the worker.
+    /// Returns whether control has left something for the worker.
     pub(super) fn has_something(&self) -> bool {
         !self.commands.is_empty() || !self.packet_outs.is_empty() || !self.answers.is_empty()
     }
 
-    /// Wakes the worker if it sleeps; call it after putting something into a queue.
+    /// Wakes the worker if it sleeps; to be called after putting something into a queue.
     pub fn nudge(&self) {
         self.sleeper.nudge();
     }

@@ -1,45 +1,46 @@
-//! How long a worker that holds frames back for shaped ports sleeps between looks instead of
-//! polling, learned from what comes and from how long frames wait.
+//! How long a worker that holds frames back for shaped ports sleeps between polls, learned from
+//! arrivals and from how long frames wait.
 //!
-//! A worker with 1 Gbit/s to shape lets a frame go every 12 us, and would poll all the time. But
-//! where frames wait for milliseconds, some microseconds more or less are nothing to them: the
-//! worker sleeps that long and then takes in and lets go what came and fell due meanwhile. A nap is
-//! a small part of what the frames that had to wait waited at least, so a queue that is nearly
-//! empty is let go as exactly as before; and it is short enough for what comes meanwhile to be one
-//! burst, so a busy worker polls. What need not wait pays for it all the same where it comes by a
-//! queue that does not cut naps short ([`super::watch`]): hence [`MOST`].
+//! A worker with 1 Gbit/s to shape sends a frame every 12 us, and would poll all the time. But
+//! where frames wait for milliseconds, some microseconds more or less do not matter: the worker
+//! sleeps that long and then handles what came and fell due meanwhile. A nap is a small fraction of
+//! the shortest wait, so a queue that is nearly empty is served as exactly as before; and it is
+//! short enough for what comes meanwhile to be one burst, so a busy worker polls. Frames that need
+//! not wait are delayed nevertheless where they come by a queue that does not cut naps short
+//! ([`super::watch`]): hence [`MOST`].
 
 use super::to_cycles;
 use std::time::Duration;
 
-/// The longest nap where all that comes and does not cut it short has to wait anyway. Falling
-/// asleep and waking cost some 6 us here.
+/// Longest nap where all frames that do not cut it short have to wait anyway. Falling asleep and
+/// waking cost some 6 us here.
 pub(super) const MOST_PATIENT: Duration = Duration::from_micros(200);
-/// The longest one where some of it need not: that waits for the worker to wake.
+/// Longest nap where some of these frames need not wait, and are delayed until the worker wakes.
 pub(super) const MOST: Duration = Duration::from_micros(50);
-/// The longest one where some queue has: well within the slack of what its frames are promised
+/// Longest nap where a queue has a bound: well within the slack that its promise allows
 /// ([`qos::shaper::PortSpec::slack_ns`]).
 pub(super) const MOST_BOUNDED: Duration = Duration::from_micros(30);
-/// What is shorter does not pay: falling asleep and waking takes some microseconds.
+/// Shortest nap: below this it does not pay, because falling asleep and waking takes some
+/// microseconds.
 const LEAST: Duration = Duration::from_micros(15);
-/// A nap is one part in so many of the shortest wait.
+/// A nap is the shortest wait divided by this.
 const PART: u64 = 16;
-/// Frames that may come during a nap.
+/// Most frames that may come during a nap.
 const FRAMES: u64 = 32;
-/// How often to learn.
+/// How often to recompute the nap.
 const WINDOW: Duration = Duration::from_millis(1);
 
-/// How long to nap; times in cycles, but for waits.
+/// The current nap; times in cycles, except for waits.
 pub(super) struct Nap {
     window: u64,
     began: u64,
-    /// Frames received until then.
+    /// Frames received when the window began.
     frames: u64,
     now: Option<Duration>,
 }
 
 impl Nap {
-    /// Of a worker that has learned nothing: it polls.
+    /// Creates it for a worker that has learned nothing and polls.
     pub fn new(now: u64) -> Nap {
         Nap {
             window: to_cycles(WINDOW),
@@ -49,15 +50,14 @@ impl Nap {
         }
     }
 
-    /// Nothing is held: what was learned is over.
+    /// Forgets what was learned, because no frames are held.
     pub fn forget(&mut self, now: u64, frames: u64) {
         (self.began, self.frames, self.now) = (now, frames, None);
     }
 
-    /// How long to sleep for a worker that has received so many frames in all and holds some back;
-    /// none where it is to poll. `shortest` is asked now and then: the shortest wait, in
-    /// nanoseconds, of the frames that shaped ports have let go since it was last asked; none where
-    /// there were none.
+    /// Returns how long to nap for a worker that has received `frames` in all and holds some back;
+    /// None if it is to poll. Calls `shortest` once a window: the shortest wait, in nanoseconds, of
+    /// the frames that have left shaped ports since the last call; None where there were none.
     pub fn next(
         &mut self,
         now: u64,
@@ -69,7 +69,7 @@ impl Nap {
             let came = frames.wrapping_sub(self.frames).max(1);
             let window_ns = super::to_time(passed).as_nanos() as u64;
             let by_frames = window_ns.saturating_mul(FRAMES) / came;
-            // Where nothing has left, what is held waits for longer than that.
+            // Where nothing has left, frames wait for longer than the window.
             let by_waits = shortest().unwrap_or(window_ns) / PART;
             let nap = Duration::from_nanos(by_frames.min(by_waits)).min(MOST_PATIENT);
             self.now = (nap >= LEAST).then_some(nap);

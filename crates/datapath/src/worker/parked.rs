@@ -1,12 +1,12 @@
-//! Queues that a worker with many of them does not look at until they have something.
+//! Queues that a worker with many of them does not look at until they have frames.
 //!
-//! To look at 500 queues takes longer than to carry a packet: memory that is in no cache, or a
-//! system call each. So a worker with more than [`MANY`] queues parks those that are steady
+//! Looking at 500 queues takes longer than forwarding a packet: each is memory outside all caches,
+//! or a system call. So a worker with more than [`MANY`] queues parks those that are steady
 //! ([`RxQueue::is_steady`]) and have been quiet: their descriptors are in one set (epoll(7)), and
-//! to ask the set costs the same however many they are. A parked queue that has something is told
-//! once (`EPOLLONESHOT`) and is then looked at like any other, until it has been quiet again.
-//! Before a worker sleeps it parks all that it can, so it waits for the set and wakes with the
-//! names of those that have something.
+//! checking the set costs the same however many they are. A parked queue that has frames is
+//! reported once (`EPOLLONESHOT`) and is then polled like any other, until it has been quiet again.
+//! Before a worker sleeps it parks all that it can, so it waits for the set and learns on waking
+//! which have frames.
 //!
 //! [`RxQueue::is_steady`]: packet::io::RxQueue::is_steady
 
@@ -17,17 +17,17 @@ use std::collections::HashMap;
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
-/// Queues up to which a worker looks at all of them.
+/// Most queues of a worker that looks at all of them.
 pub(super) const MANY: usize = 32;
-/// How long a queue must have been quiet before a worker that goes on working parks it.
+/// How long a queue must have been quiet before a worker that is not about to sleep parks it.
 const QUIET: Duration = Duration::from_millis(10);
-/// How often a worker whose frames come by other queues asks the set.
+/// How often a worker whose frames come by other queues checks the set.
 const ASK: Duration = Duration::from_micros(10);
 
-/// A queue's place among the parked.
+/// A queue's state of being parked.
 #[derive(Default)]
 pub(super) struct Parking {
-    /// The queue's name in the set; 0 for none.
+    /// The queue's name in the set; 0 while it is not parked.
     name: u64,
     parked: bool,
     /// When frames last came, in cycles.
@@ -36,9 +36,9 @@ pub(super) struct Parking {
 
 /// The parked queues of a worker; times in cycles.
 pub(super) struct Parked {
-    /// None where none is parked, or the kernel gives none.
+    /// None where none is parked, or the kernel cannot provide one.
     set: Option<Watched>,
-    /// Places of queues by their names; right where `placed`.
+    /// Indices of queues by their names; valid where `placed`.
     places: HashMap<u64, usize>,
     placed: bool,
     names: u64,
@@ -62,19 +62,20 @@ impl Parked {
         }
     }
 
-    /// Whether a queue is parked.
+    /// Returns whether a queue is parked.
     #[inline(always)]
     pub fn holds<F: Frame>(port: &RxPort<F>) -> bool {
         port.parking.parked
     }
 
-    /// What is readable while a parked queue has something; none where none is parked.
+    /// Returns a descriptor that is readable while a parked queue has frames; None where none is
+    /// parked.
     pub fn fd(&self) -> Option<RawFd> {
         let set = self.set.as_ref().filter(|_| self.count > 0)?;
         Some(set.as_raw_fd())
     }
 
-    /// Queues have come or gone, so others have other places; writes down which are open.
+    /// Recomputes indices after queues have come or gone, and collects those of open ones.
     pub fn place<F: Frame>(&mut self, rx: &[RxPort<F>], open: &mut Vec<usize>) {
         self.placed = false;
         open.clear();
@@ -82,7 +83,7 @@ impl Parked {
         open.extend(places.filter_map(|(index, port)| (!port.parking.parked).then_some(index)));
     }
 
-    /// Lets go of a queue that goes.
+    /// Unparks a queue that is removed.
     pub fn release<F: Frame>(&mut self, port: &mut RxPort<F>) {
         if port.parking.name == 0 {
             return;
@@ -97,7 +98,7 @@ impl Parked {
         port.parking = Parking::default();
     }
 
-    /// Parks a queue; false where it has something, or cannot be parked.
+    /// Parks a queue; returns false where it has frames, or cannot be parked.
     fn park<F: Frame>(&mut self, port: &mut RxPort<F>) -> bool {
         let Some(fd) = port.queue.wait_fd() else {
             return false;
@@ -121,13 +122,13 @@ impl Parked {
         }
         port.parking.parked = true;
         self.count += 1;
-        // Nobody asks before it has something again, and until then it loses nothing.
+        // It is not asked again before it has frames, and until then it loses nothing.
         port.counters.set_drops(port.queue.drops());
         true
     }
 
-    /// Parks what has been quiet, of a worker that has many queues. `open` are the places of those
-    /// that are not parked.
+    /// Parks quiet queues, of a worker with many. `open` are the indices of those that are not
+    /// parked.
     #[cold]
     pub fn park_quiet<F: Frame>(&mut self, rx: &mut [RxPort<F>], open: &mut Vec<usize>, now: u64) {
         let quiet = self.quiet;
@@ -140,8 +141,8 @@ impl Parked {
         });
     }
 
-    /// Parks all that can be, of a worker that has many queues and goes to sleep. What has
-    /// something stays open.
+    /// Parks all queues that can be, of a worker with many that is about to sleep. Those with
+    /// frames stay open.
     pub fn park_all<F: Frame>(&mut self, rx: &mut [RxPort<F>], open: &mut Vec<usize>, now: u64) {
         open.retain(|index| {
             let port = &mut rx[*index];
@@ -149,13 +150,13 @@ impl Parked {
         });
     }
 
-    /// Whether the set is to be asked now, by a worker that has something to do (`busy`) or not.
+    /// Returns whether to check the set now, for a worker that has frames (`busy`) or not.
     #[inline(always)]
     pub fn is_due(&self, busy: bool, now: u64) -> bool {
         self.count > 0 && (!busy || now.wrapping_sub(self.asked) > self.ask)
     }
 
-    /// Takes queues out that have something: their places join `open` and `awake`.
+    /// Unparks queues that have frames: adds their indices to `open` and `awake`.
     #[cold]
     pub fn ask<F: Frame>(
         &mut self,
@@ -166,7 +167,7 @@ impl Parked {
     ) {
         self.asked = now;
         let Some(set) = &self.set else { return };
-        // A bounded number: those behind them come first the next time.
+        // Limited in number: the remaining ones come first the next time.
         let found = set.found();
         if found.is_empty() {
             return;
@@ -267,7 +268,7 @@ mod tests {
         assert_eq!(bench.ask(), [2]);
         assert_eq!(bench.open, [1, 2]);
         assert!(bench.ask().is_empty(), "once");
-        // It has just had something; then it has been quiet.
+        // It has just had frames; then it has been quiet.
         bench.parked.park_quiet(&mut bench.rx, &mut bench.open, now);
         assert_eq!(bench.open, [1, 2]);
         let later = now + to_cycles(2 * QUIET);
@@ -275,7 +276,7 @@ mod tests {
             .parked
             .park_quiet(&mut bench.rx, &mut bench.open, later);
         assert_eq!(bench.open, [1]);
-        // What it has not been relieved of it tells of again.
+        // A queue that still has frames is reported again.
         assert_eq!(bench.ask(), [2]);
     }
 
@@ -297,7 +298,7 @@ mod tests {
         let mut found = bench.ask();
         found.sort_unstable();
         assert_eq!(found, [0], "and nobody of the one that has gone");
-        // One that comes again has a name of its own.
+        // A queue that comes back gets a new name.
         bench.rx.push(gone);
         bench.parked.place(&bench.rx, &mut bench.open);
         assert_eq!(bench.open, [0, 1, 4, 5]);

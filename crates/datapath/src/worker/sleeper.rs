@@ -1,4 +1,4 @@
-//! How a worker falls asleep without missing what is put where it looks, and is woken.
+//! How a worker falls asleep without missing anything, and is woken.
 
 use crate::sync::{AtomicBool, Ordering, fence};
 use crate::wake::Wake;
@@ -10,7 +10,7 @@ pub(crate) struct Sleeper {
 }
 
 impl Sleeper {
-    /// Of a worker that is awake.
+    /// Creates it for a worker that is awake.
     pub fn new(wake: Wake) -> Sleeper {
         Sleeper {
             sleeping: AtomicBool::new(false),
@@ -18,7 +18,7 @@ impl Sleeper {
         }
     }
 
-    /// Wakes the worker if it sleeps; call it after putting something where it looks.
+    /// Wakes the worker if it sleeps; to be called after putting something where it looks.
     pub fn nudge(&self) {
         // Pairs with the fence in `lie_down`: either the worker sees what was put, or this sees
         // that it sleeps.
@@ -28,14 +28,15 @@ impl Sleeper {
         }
     }
 
-    /// For the worker: it is about to sleep. It looks once more at all that others fill; only where
-    /// there is nothing it waits for [`Sleeper::wake`], and then it calls [`Sleeper::get_up`].
+    /// For the worker: announces that it is about to sleep. It must then look once more at all that
+    /// others fill; only if there is nothing it waits for [`Sleeper::wake`], and then calls
+    /// [`Sleeper::get_up`].
     pub fn lie_down(&self) {
         self.sleeping.store(true, Ordering::Relaxed);
         fence(Ordering::SeqCst);
     }
 
-    /// For the worker: it looks again, after somebody has raised its wake (`woken`) or for another
+    /// For the worker: ends its sleep, after somebody has raised its wake (`woken`) or for another
     /// reason.
     pub fn get_up(&self, woken: bool) {
         if woken {
@@ -44,7 +45,7 @@ impl Sleeper {
         self.sleeping.store(false, Ordering::Relaxed);
     }
 
-    /// What wakes the worker.
+    /// Returns what wakes the worker.
     pub fn wake(&self) -> &Wake {
         &self.wake
     }

@@ -1,30 +1,31 @@
-//! How long a worker polls on before it sleeps, learned from how long it has slept.
+//! How long a worker keeps polling before it sleeps, learned from how long it has slept.
 
 use super::to_cycles;
 use std::time::Duration;
 
-/// How long a worker polls on after its last frame.
+/// How long a worker keeps polling after its last frame.
 pub(crate) const SPIN: Duration = Duration::from_micros(50);
-/// The same of a worker with a processor of its own, where frames have lately come sooner.
+/// Longer polling, for a worker with a processor of its own where frames have lately come sooner
+/// than this.
 pub(crate) const PATIENT_SPIN: Duration = Duration::from_millis(1);
-/// The same where frames have come all the time: as long as they have, this at most. A sender whose
-/// processor somebody else takes for some milliseconds finds the worker awake.
+/// Longest polling, where frames have come continuously: for as long as they have, at most this. A
+/// sender that loses its processor for some milliseconds then finds the worker awake.
 pub(crate) const STEADY_SPIN: Duration = Duration::from_millis(10);
 
-/// How long to poll on, in cycles.
+/// How long to keep polling, in cycles.
 pub(super) struct Spin {
     now: u64,
     least: u64,
     most: u64,
-    /// For how long frames have come with gaps shorter than `most`, less the longer gaps that were
-    /// polled through: at least half of the time that a worker polls through these has frames.
+    /// How long frames have come with gaps shorter than `most`, minus the longer gaps that were
+    /// polled through: so at most half of the time that a worker polls is without frames.
     steady: u64,
     steadiest: u64,
 }
 
 impl Spin {
-    /// That of a worker whose processor is its own (`pinned`), or of one that takes another's time
-    /// when it polls.
+    /// Creates it for a worker with a processor of its own (`pinned`), or for one that takes other
+    /// threads' time when it polls.
     pub fn new(pinned: bool) -> Spin {
         let least = to_cycles(SPIN);
         Spin {
@@ -40,13 +41,13 @@ impl Spin {
         }
     }
 
-    /// Cycles after the last frame for which to poll on.
+    /// Returns the cycles to keep polling after the last frame.
     #[inline]
     pub fn now(&self) -> u64 {
         self.now.max(self.steady)
     }
 
-    /// Frames have come so many cycles after those before.
+    /// Records that frames have come this many cycles after those before.
     #[inline(always)]
     pub fn came(&mut self, gap: u64) {
         self.steady = if gap < self.most {
@@ -56,8 +57,8 @@ impl Spin {
         };
     }
 
-    /// A rest that went to sleep has ended: with frames after so many cycles since the last, or
-    /// (`None`) without.
+    /// Records the end of a sleep: with frames that many cycles after the last ones, or (`None`)
+    /// without.
     pub fn learn(&mut self, rest: Option<u64>) {
         self.steady = 0;
         self.now = match rest {
@@ -108,7 +109,7 @@ mod tests {
             to_cycles(SPIN),
             "a rest that was longer is not polled through again"
         );
-        // Frames that come seldom make nothing steady.
+        // Frames that come seldom are not continuous.
         (0..1000).for_each(|_| spin.came(2 * most));
         assert_eq!(spin.now(), to_cycles(SPIN));
     }

@@ -16,10 +16,10 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of an Ethernet header.
 const ETHERNET_HEADER: usize = 14;
-/// Packet-outs carried out per turn.
+/// Most packet-outs executed in a turn.
 const PACKET_OUTS: usize = BURST;
 
-/// What one turn works with.
+/// State of one turn.
 pub(crate) struct Turn<'a, F: Frame> {
     pub(crate) snapshot: &'a Snapshot,
     pub(crate) guard: &'a Guard<'a>,
@@ -30,17 +30,17 @@ pub(crate) struct Turn<'a, F: Frame> {
     pub(crate) egress: &'a mut Egress<F>,
     pub(crate) patches: &'a mut Patches<F>,
     pub(crate) sending: &'a mut Sending<F>,
-    /// Whether the frames in hand came with nothing left to be done to them.
+    /// Whether the current frames were received finished (nothing left to do).
     pub(crate) finished: bool,
     /// The clock, at most [`super::TIME_INTERVAL`] old.
     pub(crate) now_ms: u64,
-    /// Packet-outs whose packets wait for rules: they are done when these are.
+    /// Number of packet-outs whose packets wait for rules; they count as done when these are.
     pub(crate) outs_held: &'a mut u64,
 }
 
 impl<'a, F: Frame> Turn<'a, F> {
-    /// A received burst, to its end: walks, patch ports, transmit batches. `finished` says whether
-    /// frames came with nothing left to be done to them.
+    /// Processes a received burst to its end: walks, patch ports, transmit batches. `finished`:
+    /// whether frames were received with nothing left to do.
     #[inline]
     pub(super) fn burst(&mut self, port: &'a PortState, frames: &mut Vec<F>, finished: bool) {
         self.begin(frames.len());
@@ -50,9 +50,8 @@ impl<'a, F: Frame> Turn<'a, F> {
         self.finish();
     }
 
-    /// The same of frames of a port that may have gone meanwhile, which another worker has
-    /// received.
-    /// Leaves `frames` empty.
+    /// [`Turn::burst`] for frames that another worker has received, by a port that may have gone
+    /// meanwhile. Leaves `frames` empty.
     #[inline]
     pub(super) fn burst_of(&mut self, port: PortId, frames: &mut Vec<F>, finished: bool) {
         let state = self.snapshot.port(port.slot());
@@ -63,12 +62,12 @@ impl<'a, F: Frame> Turn<'a, F> {
         frames.clear();
     }
 
-    /// Whether packets are held that are neither sent nor dropped.
+    /// Returns whether packets are held that are neither sent nor dropped.
     pub(super) fn holds(&self) -> bool {
         self.engine.is_waiting() || self.sending.is_waiting()
     }
 
-    /// Brings all that has been sent on its way: through patch ports, into shapers, out by devices.
+    /// Completes all outputs: through patch ports, into shapers, out by devices.
     #[inline]
     pub(crate) fn finish(&mut self) {
         loop {
@@ -81,22 +80,22 @@ impl<'a, F: Frame> Turn<'a, F> {
         }
     }
 
-    /// The owner's part for shaped ports: lets go what may leave.
+    /// Does the owner's part for shaped ports: sends what may leave.
     #[cold]
     pub(super) fn serve_shaped(&mut self) {
         self.egress.serve(self.cell);
         self.let_go();
     }
 
-    /// Frames that waited at shaped patch ports go on: each as one that has just come in, whatever
-    /// comes in beside them in this turn.
+    /// Processes frames that have left shaped patch ports: each as a received one, independent of
+    /// others in this turn.
     #[cold]
     pub(super) fn let_go(&mut self) {
         self.begin(self.egress.shaping.released());
         self.finish();
     }
 
-    /// What shaped patch ports have let go comes in at their peers.
+    /// Passes frames that have left shaped patch ports to their peers.
     #[cold]
     fn release(&mut self) {
         let (cell, snapshot) = (self.cell, self.snapshot);
@@ -116,7 +115,7 @@ impl<'a, F: Frame> Turn<'a, F> {
         self.patches.begin(frames);
     }
 
-    /// A host outside a walk.
+    /// Returns a host to be used outside a walk.
     pub(crate) fn forward(&mut self, bridge: &'a BridgeState, depth: u32) -> Forward<'_, F> {
         self.host(bridge, depth).1.forward
     }
@@ -149,13 +148,13 @@ impl<'a, F: Frame> Turn<'a, F> {
         }
     }
 
-    /// Frames come in by a port. Leaves `frames` empty.
+    /// Processes frames that come in by a port. Leaves `frames` empty.
     #[inline]
     fn arrive(&mut self, port: &'a PortState, depth: u32, frames: &mut Vec<F>) {
         self.enter(port, depth, frames, None);
     }
 
-    /// Frames without their tunnels' headers come in by tunnel ports of a bridge. Leaves `frames`
+    /// Processes decapsulated frames that come in by tunnel ports of a bridge. Leaves `frames`
     /// empty.
     fn come_by(&mut self, bridge: u32, depth: u32, frames: &mut Vec<F>, arrivals: &[Arrival]) {
         let gone = (DropReason::PortGone, frames.len() as u64);
@@ -182,7 +181,7 @@ impl<'a, F: Frame> Turn<'a, F> {
         if arrivals.iter().all(is_plain) {
             return self.walk_all(bridge, depth, frames, arrivals);
         }
-        // What throws frames out does not know of what came with them: one by one.
+        // One by one, because the code that drops frames does not know their tunnel metadata.
         let mut one = Vec::with_capacity(1);
         for (frame, arrival) in frames.drain(..).zip(arrivals) {
             let Some(port) = snapshot.port(arrival.port) else {
@@ -194,7 +193,7 @@ impl<'a, F: Frame> Turn<'a, F> {
         }
     }
 
-    /// Frames that came by tunnel ports of a bridge at which nothing throws them out.
+    /// Walks frames that came by tunnel ports of a bridge, where none of these drops frames.
     fn walk_all(
         &mut self,
         bridge: &'a BridgeState,
@@ -212,7 +211,7 @@ impl<'a, F: Frame> Turn<'a, F> {
                 counters.rx_bytes.add(frame.len() as u64);
             }
         }
-        // Where one asks for rules all go in order.
+        // If one may ask for rules all are walked in order.
         let program = &bridge.program;
         let learns = |arrival: &&Arrival| program.learns_from(number(arrival));
         let asking = arrivals.iter().find(learns).or(arrivals.first());
@@ -229,7 +228,7 @@ impl<'a, F: Frame> Turn<'a, F> {
         );
     }
 
-    /// One frame that came by a tunnel port, with all that may be.
+    /// Processes one frame that came by a tunnel port, with all checks.
     #[cold]
     fn come_by_one(
         &mut self,
@@ -264,8 +263,8 @@ impl<'a, F: Frame> Turn<'a, F> {
         );
     }
 
-    /// [`Turn::arrive`]; or, with the mirrors that have had them, of frames with a tunnel's header,
-    /// which the port's device has not received: it does not count or police them.
+    /// Does [`Turn::arrive`]; or, given the mirrors that have had them, the same for frames with a
+    /// tunnel's header, which the port's device has not received and so does not count or police.
     #[inline]
     fn enter(&mut self, port: &'a PortState, depth: u32, frames: &mut Vec<F>, outer: Option<u32>) {
         let counters = match outer {
@@ -321,7 +320,7 @@ impl<'a, F: Frame> Turn<'a, F> {
         }
     }
 
-    /// Throws out what the port's state refuses.
+    /// Drops what the port's state refuses.
     #[cold]
     fn refuse(&mut self, port: &PortState, frames: &mut Vec<F>) {
         const STP: [u8; 6] = [0x01, 0x80, 0xc2, 0, 0, 0];
@@ -349,8 +348,8 @@ impl<'a, F: Frame> Turn<'a, F> {
         );
     }
 
-    /// Frames come in by a port that mirrors select: those that have gone to the same mirrors are
-    /// walked together.
+    /// Processes frames that come in by a port that mirrors select: those that have gone to the
+    /// same mirrors are walked together.
     #[cold]
     fn arrive_mirrored(
         &mut self,
@@ -425,7 +424,7 @@ impl<'a, F: Frame> Turn<'a, F> {
         )
     }
 
-    /// Carries out packet-outs, of which `waiting` were there before this turn's epoch began.
+    /// Executes packet-outs, of which `waiting` were there before this turn's epoch began.
     pub(super) fn packet_outs(&mut self, waiting: usize) {
         let mut done = Done(&self.shared.packet_outs_done, 0);
         self.begin(0);
@@ -446,7 +445,7 @@ impl<'a, F: Frame> Turn<'a, F> {
         self.finish();
     }
 
-    /// Lets packets go on that have waited for a rule.
+    /// Resumes packets that have waited for a rule.
     #[cold]
     pub(super) fn go_on(&mut self) {
         while let Some(answer) = self.mailbox.answers.pop() {
@@ -491,7 +490,7 @@ impl<'a, F: Frame> Turn<'a, F> {
         else {
             return self.cell.drop(DropReason::BridgeGone, 1);
         };
-        // Without an Ethernet header there is nothing to look up, to edit or to send.
+        // Without an Ethernet header there is nothing to look up, edit or send.
         if out.data.len() < ETHERNET_HEADER {
             self.cell.packet_outs.add(1);
             return self.cell.drop(DropReason::Runt, 1);
@@ -531,12 +530,12 @@ impl<'a, F: Frame> Turn<'a, F> {
     }
 }
 
-/// The bytes of all frames.
+/// Returns the bytes of all frames.
 fn bytes<F: Frame>(frames: &[F]) -> u64 {
     frames.iter().map(|frame| frame.len() as u64).sum()
 }
 
-/// Counts packet-outs as done when it goes, also when carrying them out failed.
+/// Counts packet-outs as done when dropped, also when executing them panicked.
 struct Done<'a>(&'a AtomicU64, u64);
 
 impl Drop for Done<'_> {

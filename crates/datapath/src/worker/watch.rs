@@ -1,14 +1,14 @@
-//! Who cuts a nap short.
+//! Decides which queues cut a nap short.
 //!
-//! A queue that has brought nothing lately is watched during naps: what it brings is handled at
-//! once. One whose frames come all the time is not, because each would wake the worker. If all of
-//! them go to shaped ports and have to wait there, they lose nothing by that. If some need not
-//! wait, naps are shorter ([`super::nap::MOST`]); likewise where a queue has no descriptor to wait
-//! on, and where other workers send to this one's ports.
+//! A queue that has brought nothing lately is watched during naps: its frames are handled at once.
+//! One whose frames come continuously is not, because each would wake the worker. If all of these
+//! go to shaped ports and have to wait there, they lose nothing by that. If some need not wait,
+//! naps are shorter ([`super::nap::MOST`]); likewise where a queue has no descriptor to wait on,
+//! and where other workers send to this one's ports.
 //!
-//! A watched queue stays armed until it brings something, so that a nap costs the same however many
-//! are watched. It is looked at in every turn all the same, but for a costly look just after a nap
-//! in which it had nothing.
+//! A watched queue stays armed until it has frames, so that a nap costs the same however many are
+//! watched. It is still looked at in every turn, except that a costly look is skipped just after a
+//! nap in which it had nothing.
 
 use super::nap::{MOST, MOST_PATIENT};
 use super::parked::Parked;
@@ -19,14 +19,14 @@ use packet::Frame;
 use std::os::fd::{AsRawFd, RawFd};
 use std::time::Duration;
 
-/// A queue that has brought nothing for so long is watched.
+/// A queue without frames for this long is watched.
 const QUIET: Duration = Duration::from_millis(2);
-/// For how long a queue is known to bring frames that need not wait, after one.
+/// How long a queue is remembered for having brought a frame that need not wait.
 const MEMORY: Duration = Duration::from_millis(100);
 /// How often queues are judged.
 const WINDOW: Duration = Duration::from_millis(1);
-/// Naps cut short in a window at most: many queues that each bring something now and then are as
-/// good as a busy one.
+/// Most naps cut short in a window: many queues that each bring something now and then are like one
+/// busy queue.
 const CUTS: u32 = 10;
 
 /// What a worker knows of a receive queue's frames; times in cycles.
@@ -34,14 +34,14 @@ const CUTS: u32 = 10;
 pub(super) struct Habit {
     /// When frames last came.
     came: u64,
-    /// When one last came that did not have to wait.
+    /// When a frame last came that did not have to wait.
     passed: u64,
-    /// The queue is armed, and this descriptor of its is in the set.
+    /// The descriptor of the queue in the set, while it is armed.
     watched: Option<RawFd>,
 }
 
 impl Habit {
-    /// Whether the queue cuts naps short.
+    /// Returns whether the queue cuts naps short.
     pub fn is_watched(&self) -> bool {
         self.watched.is_some()
     }
@@ -49,9 +49,9 @@ impl Habit {
 
 /// The queues that cut a worker's naps short; times in cycles.
 pub(super) struct Watch {
-    /// None where the kernel gives none, or where it is not needed.
+    /// None where the kernel cannot provide one, or where it is not needed.
     set: Option<Watched>,
-    /// Queues in it.
+    /// Number of queues in it.
     count: usize,
     /// When queues were last judged; 0 to do it again.
     judged: u64,
@@ -62,7 +62,7 @@ pub(super) struct Watch {
     /// Frames of other workers until then, and when the last came.
     handed: u64,
     handed_at: u64,
-    /// Until then nobody need look at watched queues: a nap has just ended in which none had
+    /// Until then watched queues need not be looked at: a nap has just ended in which none had
     /// anything.
     known_empty: u64,
     looks: u64,
@@ -90,7 +90,7 @@ impl Watch {
         }
     }
 
-    /// A queue has brought frames, of which some did not have to wait (`passed`).
+    /// Records that a queue has brought frames, of which some did not have to wait (`passed`).
     #[inline]
     pub fn came<F: Frame>(&mut self, port: &mut RxPort<F>, passed: bool, now: u64) {
         port.habit.came = now;
@@ -106,9 +106,9 @@ impl Watch {
         }
     }
 
-    /// Gets ready for a nap: watches who is to be watched, and says how long it may be; none where
-    /// a queue has something already. `handed` are the frames that other workers have sent by
-    /// this one so far.
+    /// Prepares a nap: watches queues as needed, and returns the nap's longest duration; None where
+    /// a queue has frames already. `handed`: number of frames that other workers have sent by this
+    /// one so far.
     pub fn prepare<F: Frame>(
         &mut self,
         rx: &mut [RxPort<F>],
@@ -127,11 +127,11 @@ impl Watch {
             false => MOST_PATIENT,
         };
         for (index, port) in rx.iter_mut().enumerate() {
-            // These cut naps short together.
+            // Parked queues cut naps short together.
             if Parked::holds(port) {
                 continue;
             }
-            // Looked at every millisecond, and woken by what may take as long.
+            // Looked at every millisecond; a wakeup by it may take as long.
             if port.queue.is_dormant() {
                 self.unwatch(port);
                 continue;
@@ -151,7 +151,7 @@ impl Watch {
         Some(most)
     }
 
-    /// Whether a queue had nothing just now, so that a costly look at it would be in vain.
+    /// Returns whether a queue had nothing just now, so that a costly look at it would be in vain.
     #[inline(always)]
     pub fn is_empty(&self, habit: &Habit, now: u64) -> bool {
         habit.watched.is_some() && self.known_empty > now
@@ -161,7 +161,7 @@ impl Watch {
         then != 0 && now.wrapping_sub(then) < self.memory
     }
 
-    /// Watches a queue; false where that cannot be, none where it has frames.
+    /// Watches a queue; returns false where that is not possible, None where it has frames.
     fn watch<F: Frame>(&mut self, index: usize, port: &mut RxPort<F>) -> Option<bool> {
         let Some(fd) = port.queue.wait_fd() else {
             return Some(false);
@@ -193,8 +193,8 @@ impl Watch {
         port.queue.disarm();
     }
 
-    /// Sleeps until one of the watched queues has something, or what is behind `parked` (a
-    /// descriptor), for so long at most; whether one has.
+    /// Sleeps for at most `time`, until one of the watched queues has something, or `parked` (a
+    /// descriptor) is readable; returns whether one has.
     pub fn nap<F: Frame>(
         &mut self,
         rx: &mut [RxPort<F>],
@@ -216,7 +216,7 @@ impl Watch {
             wait(&mut [], time.min(MOST));
             return false;
         }
-        // A negative descriptor is passed over.
+        // A negative descriptor is ignored.
         let mut fds = [set_fd, parked].map(|fd| readable(fd.unwrap_or(-1)));
         wait(&mut fds, time);
         if fds[0].revents == 0 {
@@ -236,12 +236,12 @@ impl Watch {
         true
     }
 
-    /// Watches nobody: queues come and go, or the worker is about to sleep on all of them.
+    /// Watches no queue: queues come and go, or the worker is about to sleep on all of them.
     pub fn forget<F: Frame>(&mut self, rx: &mut [RxPort<F>]) {
         if self.set.is_none() {
             return;
         }
-        // With the set goes what it holds.
+        // Dropping the set removes its descriptors.
         (self.set, self.count, self.judged) = (None, 0, 0);
         for port in rx {
             if port.habit.watched.take().is_some() {
@@ -262,7 +262,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-    /// A queue, and its part that the test keeps.
+    /// A queue, and the state of it that the test controls.
     struct Peer {
         event: Option<Wake>,
         /// Whether arming finds frames.
@@ -298,7 +298,7 @@ mod tests {
     }
 
     impl Bench {
-        /// So many queues, and one without a descriptor if `polled`.
+        /// Creates this many queues, and one without a descriptor if `polled`.
         fn new(count: u32, polled: bool) -> Bench {
             let peers: Vec<_> = (0..count + u32::from(polled))
                 .map(|number| {
@@ -368,7 +368,7 @@ mod tests {
         assert_eq!(bench.prepare(0), Some(MOST_PATIENT));
         bench.came(0, true);
         assert_eq!(bench.prepare(0), Some(MOST));
-        // Still so where since then all frames have had to wait.
+        // Still so if all frames have had to wait since then.
         for _ in 0..20 {
             bench.pass(A_BIT);
             bench.came(0, false);
@@ -377,7 +377,7 @@ mod tests {
         bench.pass(MEMORY);
         bench.came(0, false);
         assert_eq!(bench.prepare(0), Some(MOST_PATIENT));
-        // One that has fallen quiet cuts naps short instead.
+        // A queue that has fallen quiet cuts naps short instead.
         bench.came(0, true);
         bench.pass(2 * A_BIT);
         assert_eq!(bench.prepare(0), Some(MOST_PATIENT));
@@ -423,9 +423,9 @@ mod tests {
         assert_eq!(signalled, [false, true]);
         assert_eq!(bench.armed(), [1, 0]);
         assert!(!bench.watch.is_empty(&bench.rx[0].habit, now));
-        // The event is still there, and wakes nobody.
+        // The event is still pending, and wakes nobody.
         assert!(!nap(&mut bench, Duration::from_micros(1)));
-        // To be armed again clears it.
+        // Arming again clears it.
         bench.prepare(0).unwrap();
         assert_eq!(bench.armed(), [1, 1]);
         assert!(!nap(&mut bench, Duration::from_micros(1)));

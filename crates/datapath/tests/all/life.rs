@@ -46,7 +46,7 @@ impl Source {
         }
     }
 
-    /// Stops, and says how many frames it has put on the wire.
+    /// Stops, and returns how many frames it has put on the wire.
     fn stop(mut self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.take().unwrap().join().unwrap();
@@ -189,7 +189,7 @@ fn an_idle_worker_sleeps_and_is_woken_by_traffic_and_by_control() {
     let ports = switch.ports(bridge, 2);
     switch.rule(bridge, 0, 1, in_port(1), vec![Op::Output(2)]);
     let stats = |switch: &Switch| switch.datapath.workers()[0].stats;
-    // How often it has got ready to sleep.
+    // Number of times that it has prepared to sleep.
     let armed = || ports[0].1.armed.load(Ordering::SeqCst);
     wait_until("asleep", || armed() > 0);
     let begun = Instant::now();
@@ -207,7 +207,7 @@ fn an_idle_worker_sleeps_and_is_woken_by_traffic_and_by_control() {
         .packet_out(bridge, 1, vec![0; 60], out)
         .unwrap();
     wait_until("woken by a packet-out", || ports[1].1.sent() == 21);
-    // Asleep it counts as having seen everything. It may not be asleep yet, and wakes once a
+    // While asleep it counts as having seen everything. It may not be asleep yet, and wakes once a
     // second.
     let seen = (0..500).any(|_| {
         std::thread::sleep(Duration::from_millis(5));
@@ -215,7 +215,7 @@ fn an_idle_worker_sleeps_and_is_woken_by_traffic_and_by_control() {
         switch.datapath.epoch_passed(epoch)
     });
     assert!(seen);
-    // A turn may have been interrupted for long, and so counts as busy.
+    // A turn may have been interrupted for long, and then counts as busy.
     wait_until("it sleeps more than it works", || {
         stats(&switch).sleep_cycles > stats(&switch).busy_cycles
     });
@@ -248,14 +248,14 @@ fn a_dormant_queue_is_looked_at_rarely_and_not_forgotten() {
     let looks = |wire: &Wire| wire.looks.load(Ordering::SeqCst);
     wait_until("both known", || looks(&awake) > 0 && looks(&dormant) > 0);
     let (before, before_dormant) = (looks(&awake), looks(&dormant));
-    // Busy, so that no turn is followed by a nap.
+    // Kept busy, so that no turn is followed by a nap.
     let mut sent = 0;
     while looks(&awake) < before + 50_000 {
         sent += u64::from(awake.waiting() < 64 && awake.try_put(frame(mac(2), mac(1), sent)));
     }
     let dormant_looks = looks(&dormant) - before_dormant;
     assert!(dormant_looks < 25_000, "{dormant_looks} of 50000 looks");
-    // Whatever it has is found, whether it has said that it is awake again or not.
+    // Its frames are found, whether it has reported that it is awake again or not.
     dormant.put(frame(mac(2), mac(1), 0));
     wait_until("found though dormant", || out.sent() == sent + 1);
     dormant.dormant.store(false, Ordering::SeqCst);
@@ -263,8 +263,8 @@ fn a_dormant_queue_is_looked_at_rarely_and_not_forgotten() {
     wait_until("found when awake", || out.sent() == sent + 2);
 }
 
-/// With many queues only those are looked at that have something, every frame arrives everywhere
-/// once, and queues may come and go meanwhile.
+/// With many queues only those with frames are looked at, every frame arrives everywhere once, and
+/// queues may come and go meanwhile.
 #[test]
 fn a_worker_with_many_quiet_queues_looks_at_those_that_have_something() {
     const PORTS: u32 = 120;
@@ -310,14 +310,14 @@ fn a_worker_with_many_quiet_queues_looks_at_those_that_have_something() {
     for number in 0..PORTS as usize {
         let looked = after[number] - before[number];
         if number == 7 {
-            // Its descriptor does not tell enough.
+            // Its descriptor is not readable for every frame.
         } else if senders.contains(&number) {
             assert!(looked > 0, "port {number} had frames");
         } else {
             assert_eq!(looked, 0, "port {number} had nothing");
         }
     }
-    // Some go, while they are parked, and the others have other places.
+    // Some are removed while parked, so that others get different indices.
     for number in [98_usize, 50, 10] {
         switch.datapath.remove_port(ids.remove(number)).unwrap();
         assert_eq!(Arc::strong_count(&wires[number]), 1, "nobody holds it");
@@ -361,8 +361,8 @@ fn a_descriptor_that_signals_for_nothing_costs_only_its_own_port() {
             }
         })
     };
-    // What others take from the processor counts as idle while the worker wants to run, so that not
-    // every span tells.
+    // Time that others take from the processor counts as idle while the worker wants to run, so not
+    // every interval shows it.
     wait_until("it sleeps most of the time nevertheless", || {
         let before = switch.datapath.workers()[0].stats;
         std::thread::sleep(Duration::from_millis(300));
@@ -529,13 +529,13 @@ fn pinned_queues_have_their_worker_and_others_do_not() {
     switch.datapath.modify_port(ids[0], pinned_to(1)).unwrap();
     assert_eq!(served(&switch, 1), (vec![ids[0]], true));
     assert_eq!(served(&switch, 0), (ids[1..].to_vec(), false));
-    // Beside others, where that is asked for.
+    // With isolation off it also serves others.
     switch.datapath.set_isolation(false).unwrap();
     assert!(!served(&switch, 1).1 && served(&switch, 1).0.contains(&ids[0]));
     assert_eq!(served(&switch, 0).0.len(), 2);
     switch.datapath.set_isolation(true).unwrap();
     assert_eq!(served(&switch, 1), (vec![ids[0]], true));
-    // A processor without a worker pins nothing, and a port that comes pinned drives others out.
+    // A pin to a processor without a worker has no effect, and a new pinned port drives others out.
     switch.datapath.modify_port(ids[0], pinned_to(7)).unwrap();
     assert!(!served(&switch, 0).1 && !served(&switch, 1).1);
     assert_eq!(served(&switch, 0).0.len(), 2);
@@ -543,7 +543,7 @@ fn pinned_queues_have_their_worker_and_others_do_not() {
     let last = switch.port_with(bridge, 9, &wire, pinned_to(0));
     assert_eq!(served(&switch, 0), (vec![last], true));
     assert_eq!(served(&switch, 1), (ids.clone(), false));
-    // Where all workers have queues of their own they serve the rest as well.
+    // Where all workers have pinned queues they serve the rest as well.
     switch.datapath.modify_port(ids[1], pinned_to(1)).unwrap();
     let all = served(&switch, 0).0.len() + served(&switch, 1).0.len();
     assert_eq!(
@@ -551,7 +551,7 @@ fn pinned_queues_have_their_worker_and_others_do_not() {
         (5, false, false)
     );
     assert!(served(&switch, 0).0.contains(&last) && served(&switch, 1).0.contains(&ids[1]));
-    // The worker ends, and another comes: the pin holds again.
+    // The worker ends, and another comes: the pin takes effect again.
     switch.datapath.set_workers(&[Some(1)]).unwrap();
     assert_eq!(served(&switch, 1).0.len(), 5);
     switch.datapath.set_workers(&[Some(1), Some(0)]).unwrap();

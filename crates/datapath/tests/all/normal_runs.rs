@@ -1,5 +1,5 @@
-//! The learning switch by bursts against the learning switch frame by frame: the same frames in the
-//! same order by each port, the same table, the same counts.
+//! Compares the learning switch by bursts with the learning switch frame by frame: the same frames
+//! in the same order by each port, the same table, the same counts.
 //!
 //! A rule whose only step is NORMAL gives runs of frames to it; one with a step before that changes
 //! nothing walks each frame by itself.
@@ -31,20 +31,21 @@ struct Setting {
     forward_bpdu: bool,
     flood_vlans: Vec<u16>,
     mac_table_size: usize,
-    /// The port that the mirror selects, whether on the way in, and whether copies go into a VLAN.
+    /// The port that the mirror selects, whether it selects what comes in, and whether copies go
+    /// into a VLAN.
     mirror: Option<(usize, bool, bool)>,
     /// A static entry: address, VLAN, port.
     fixed: Option<(u8, u16, usize)>,
 }
 
-/// What stands behind the Ethernet header.
+/// What follows the Ethernet header.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Udp,
     Tcp,
     Ipv6,
     Arp,
-    /// IPv4 whose length lies.
+    /// IPv4 with a wrong length.
     Lying,
     /// An unknown Ethertype.
     Other,
@@ -153,7 +154,8 @@ fn steps() -> impl Strategy<Value = Vec<Step>> {
     prop::collection::vec(step, 1..12)
 }
 
-/// Few stations, so that they meet and move; and addresses that are none.
+/// Returns one of a few stations, so that they meet and move, or an address that is not a
+/// station's.
 fn address(number: u8) -> [u8; 6] {
     match number {
         0 => [0x01, 0x00, 0x5e, 0, 0, 1],
@@ -265,7 +267,7 @@ impl Side {
         }
     }
 
-    /// Waits until the worker is done with what it has.
+    /// Waits until the worker has finished what it has.
     fn settle(&mut self) {
         wait_until("the burst", || {
             self.ports.iter().all(|(_, wire)| wire.waiting() == 0)
@@ -285,7 +287,7 @@ impl Side {
             }
             Step::Wait { seconds } => {
                 self.clock.warp(seconds * 1000);
-                // Longer than a worker goes by the time that it has read.
+                // Longer than a worker uses a time that it has read.
                 std::thread::sleep(std::time::Duration::from_micros(300));
                 self.settle();
             }

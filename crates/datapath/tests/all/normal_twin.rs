@@ -1,5 +1,5 @@
-//! The learning switch against a twin that follows the documentation step by step, on random ports
-//! and frames.
+//! Compares the learning switch with a reference that follows the documentation step by step, on
+//! random ports and frames.
 
 use crate::support::*;
 use datapath::vlan::{PriorityTags, VlanConfig, VlanMode};
@@ -62,7 +62,7 @@ fn frames() -> impl Strategy<Value = Vec<Sent>> {
     prop::collection::vec(sent, 1..40)
 }
 
-/// The twin: what each port gets, as its tag control information.
+/// The reference: what each port gets, as tag control information.
 struct Twin {
     ports: Vec<Port>,
     learned: HashMap<(u8, u16), usize>,
@@ -135,7 +135,7 @@ fn address(number: u8) -> [u8; 6] {
     if number == 0 { BROADCAST } else { mac(number) }
 }
 
-/// Control information of a frame's tag, and the frame without it.
+/// Returns the control information of a frame's tag, and the frame without it.
 fn untag(mut bytes: Vec<u8>) -> (Option<u16>, Vec<u8>) {
     if bytes[12..14] != [0x81, 0] {
         return (None, bytes);
@@ -171,8 +171,7 @@ proptest! {
             let counts: u64 = wires.iter().map(|wire| wire.sent()).sum();
             wires[sent.port].put(packet::HeapFrame::new(&whole));
             let wanted = twin.forward(sent);
-            // The frame is done with when its copies have left, or it has been dropped for a
-            // reason.
+            // The frame is finished when its copies have left, or it has been dropped for a reason.
             wait_until("the frame's end", || {
                 let copies = wires.iter().map(|wire| wire.sent()).sum::<u64>() - counts;
                 copies + switch.dropped_in_all() - before >= (wanted.len() as u64).max(1)

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
 const GIGABIT: u64 = 1_000_000_000;
 
-/// A port of this rate with queues 0 to 3, each of which may use it all.
+/// Returns a shape of this rate with queues 0 to 3, each of which may use all of it.
 fn shape(rate: u64) -> PortSpec {
     let mut port = PortSpec::new(rate);
     port.queues = (0..4)
@@ -28,7 +28,7 @@ fn shaped(port: &PortSpec) -> PortSettings {
     }
 }
 
-/// A switch in which what comes by the first wire goes to the second, whose port is shaped.
+/// Creates a switch in which frames from the first wire go to the second, whose port is shaped.
 fn between(workers: usize, port: &PortSpec) -> (Switch, Arc<Wire>, Arc<Wire>, datapath::PortId) {
     let mut switch = Switch::new(workers);
     let bridge = switch.bridge("br0");
@@ -39,7 +39,7 @@ fn between(workers: usize, port: &PortSpec) -> (Switch, Arc<Wire>, Arc<Wire>, da
     (switch, from, to, out)
 }
 
-/// Frames that wait at a port.
+/// Returns the number of frames that wait at a port.
 fn waiting(switch: &Switch, port: datapath::PortId) -> u64 {
     let totals = switch.datapath.shaping(port).unwrap();
     totals.iter().map(|(_, totals)| totals.waiting).sum()
@@ -114,8 +114,8 @@ fn frames_for_a_shaped_port_are_sent_or_counted_while_workers_and_shapes_change(
     assert_eq!(switch.dropped_in_all(), counted.iter().sum::<u64>());
     let at_the_port = |switch: &Switch| switch.datapath.port_stats(out).unwrap().tx_policed;
     assert_eq!(at_the_port(&switch), switch.dropped_in_all());
-    // How many depends on who had the processors while the rate was low; that the port does send
-    // now depends on nothing.
+    // How many depends on who had the processors while the rate was low; that the port sends now
+    // depends on nothing.
     let before = wires[2].sent();
     assert!(before > 500, "{before} of {put}");
     (0..20).for_each(|number| wires[0].put(frame(mac(9), mac(1), number)));
@@ -225,7 +225,7 @@ fn the_time_before_a_frame_was_received_counts() {
             queue.max_latency_ns = Some(1_000_000_000);
         }
         let (switch, from, to, out) = between(workers, &spec);
-        // Those that need not wait leave, however late they are; the others have no time left.
+        // Frames that need not wait leave, however late they are; the others have no time left.
         from.waited_ns.store(2_000_000_000, Ordering::SeqCst);
         (0..100).for_each(|number| from.put(frame(mac(9), mac(1), number)));
         wait_until("each has its end", || {
@@ -233,7 +233,7 @@ fn the_time_before_a_frame_was_received_counts() {
         });
         assert!(to.sent() < 50, "{} were sent", to.sent());
         let totals = switch.datapath.shaping(out).unwrap();
-        // When their turn comes, or already when they come.
+        // When their turn comes, or already on arrival.
         let dropped = totals[0].1.dropped;
         let late = dropped[qos::shaper::DropReason::Late as usize];
         let refused = dropped[qos::shaper::DropReason::OverBound as usize];
@@ -245,7 +245,7 @@ fn the_time_before_a_frame_was_received_counts() {
     }
 }
 
-/// Set when it goes, also when a test fails.
+/// Sets the flag on drop, also when a test fails.
 struct Stop<'a>(&'a AtomicBool);
 
 impl Drop for Stop<'_> {
@@ -254,7 +254,7 @@ impl Drop for Stop<'_> {
     }
 }
 
-/// Puts a frame on a wire every 20 us while `during` runs; how many.
+/// Puts a frame on a wire every 20 us while `during` runs; returns how many.
 fn fed(wire: &Wire, during: impl FnOnce()) -> u64 {
     let (put, stop) = (AtomicU64::new(0), AtomicBool::new(false));
     std::thread::scope(|scope| {
@@ -276,7 +276,7 @@ fn fed(wire: &Wire, during: impl FnOnce()) -> u64 {
 
 #[test]
 fn a_worker_that_holds_frames_back_naps_between_them() {
-    // A frame every 64 us leaves, and more come, so that the worker never finds nothing for long
+    // A frame leaves every 64 us, and more come, so that the worker never finds nothing for long
     // enough to sleep on its queues.
     let (switch, from, to, out) = between(1, &shape(10_000_000));
     let put = fed(&from, || {
@@ -374,7 +374,7 @@ fn what_waits_at_a_port_that_goes_after_workers_have_changed_is_counted() {
         });
         switch.datapath.set_workers(&vec![None; others]).unwrap();
         if ends {
-            // Its shaping goes first, and the port has nothing left.
+            // Shaping is ended before, so the port has nothing left.
             let plain = PortSettings::default();
             switch.datapath.modify_port(out, plain).unwrap();
             assert_eq!(to.sent() + switch.dropped_in_all(), 500);
@@ -404,15 +404,15 @@ fn a_shaped_patch_port_keeps_frames_and_lets_them_go_in_order() {
         let begun = std::time::Instant::now();
         (0..400).for_each(|number| from.put(frame(mac(9), mac(1), number)));
         wait_until("all arrived", || to.sent() == 400);
-        // 400 frames of 480 bits at least, at 4 Mbit/s.
+        // 400 frames of at least 480 bits, at 4 Mbit/s.
         assert!(begun.elapsed().as_millis() >= 40, "{:?}", begun.elapsed());
         assert_eq!(numbers(&to.take(), 1), (0..400).collect::<Vec<_>>());
         let stats = switch.datapath.port_stats(patch).unwrap();
         assert_eq!((stats.tx_packets, stats.tx_bytes), (400, 400 * 60));
-        // So slowly that some still wait, whoever is interrupted meanwhile.
+        // Slow enough that some still wait, even if a thread is interrupted meanwhile.
         let spec = shape(100_000);
         switch.datapath.modify_port(patch, shaped(&spec)).unwrap();
-        // The shaping ends while frames wait: they leave at once.
+        // Shaping ends while frames wait: they leave at once.
         (0..400).for_each(|number| from.put(frame(mac(9), mac(1), number)));
         wait_until("some wait again", || waiting(&switch, patch) > 10);
         switch
@@ -420,12 +420,12 @@ fn a_shaped_patch_port_keeps_frames_and_lets_them_go_in_order() {
             .modify_port(patch, PortSettings::default())
             .unwrap();
         wait_until("all arrived again", || to.sent() == 800);
-        // Another worker than the owner may send past what the owner lets go.
+        // Another worker than the owner may send before the owner sends what waited.
         let mut arrived = numbers(&to.take(), 1);
         arrived.sort_unstable();
         assert_eq!(arrived, (0..400).collect::<Vec<_>>());
         assert_eq!(switch.dropped_in_all(), 0);
-        // What waits when the port goes is counted.
+        // Frames that wait when the port is removed are counted.
         switch.datapath.modify_port(patch, shaped(&spec)).unwrap();
         (0..400).for_each(|number| from.put(frame(mac(9), mac(1), number)));
         wait_until("some wait once more", || waiting(&switch, patch) > 10);
@@ -436,7 +436,7 @@ fn a_shaped_patch_port_keeps_frames_and_lets_them_go_in_order() {
     }
 }
 
-/// What waited is no part of the burst that comes in the same turn, however small that is.
+/// Frames that waited are not part of the burst that comes in the same turn, however small that is.
 #[test]
 fn all_that_waited_at_a_patch_port_leaves_beside_a_small_burst() {
     let mut switch = Switch::new(1);
@@ -444,7 +444,7 @@ fn all_that_waited_at_a_patch_port_leaves_beside_a_small_burst() {
     let (from, to, other) = (Wire::new(true), Wire::new(true), Wire::new(true));
     switch.port(near, 1, &from);
     switch.port(far, 1, &to);
-    // A frame in every turn, which no rule wants: a burst of one.
+    // A frame in every turn, which no rule matches: a burst of one.
     *other.always.lock().unwrap() = Some(bytes(mac(9), mac(2), None, 0));
     switch.port(near, 3, &other);
     let patch = switch.patch(near, 2, "there", "back");
@@ -464,8 +464,8 @@ fn all_that_waited_at_a_patch_port_leaves_beside_a_small_burst() {
     assert_eq!(numbers(&to.take(), 1), (0..900).collect::<Vec<_>>());
 }
 
-/// Packets of a controller that are carried out in one turn may all be walked again behind a shaped
-/// patch port, and not only as often as the last of them may.
+/// Packet-outs executed in one turn may all be walked again behind a shaped patch port, and not
+/// only as often as the last of them may.
 #[test]
 fn packet_outs_of_one_turn_leave_by_a_shaped_patch_port() {
     const COPIES: usize = 12;
@@ -541,8 +541,8 @@ fn a_large_segment_passes_whatever_the_burst_and_counts_what_it_is_on_the_wire()
     wait_until("each has its end", || {
         to.sent() + switch.dropped("shaped") == 20
     });
-    // The first leaves at once, and where 200,000 bytes are room for two of 62,520 that wait, one
-    // more has no room left over.
+    // The first leaves at once; of those that wait two of 62,520 bytes fit into 200,000 bytes, and
+    // one more does not.
     assert!((3..20).contains(&to.sent()), "{} were sent", to.sent());
     let totals = switch.datapath.shaping(out).unwrap();
     let bytes: u64 = totals.iter().map(|(_, totals)| totals.bytes).sum();

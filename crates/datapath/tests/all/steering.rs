@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// Flows of a source.
 const FLOWS: u64 = 200;
-/// Frames of a source that are on their way at most: what one ring holds, so that none is refused.
+/// Most frames of a source in flight: what one ring holds, so that none is rejected.
 const ON_THE_WAY: u64 = 768;
 
 /// Puts numbered frames of [`FLOWS`] flows on one wire, no faster than they come out by another.
@@ -43,14 +43,14 @@ impl Source {
         }
     }
 
-    /// Stops, and says how many frames it has put on the wire.
+    /// Stops, and returns how many frames it has put on the wire.
     fn stop(self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().unwrap()
     }
 }
 
-/// Looks at what has come out of a wire, bit by bit.
+/// Checks, piece by piece, what has come out of a wire.
 #[derive(Default)]
 struct Order {
     last: HashMap<u64, u64>,
@@ -72,12 +72,12 @@ fn total(switch: &Switch, of: fn(&datapath::SteeringWorker) -> u64) -> u64 {
     switch.datapath.steering().workers.iter().map(of).sum()
 }
 
-/// A switch that sends what comes in by one wire out by another.
+/// Creates a switch that sends what comes in by one wire out by another.
 fn two_ports(workers: usize, copied: bool) -> (Switch, Arc<Wire>, Arc<Wire>) {
     two_ports_with(workers, copied, 1)
 }
 
-/// The same, so many times.
+/// Creates such a switch that sends each frame `times` times.
 fn two_ports_with(workers: usize, copied: bool, times: usize) -> (Switch, Arc<Wire>, Arc<Wire>) {
     let mut switch = Switch::new(workers);
     let bridge = switch.bridge("br0");
@@ -90,7 +90,7 @@ fn two_ports_with(workers: usize, copied: bool, times: usize) -> (Switch, Arc<Wi
     (switch, inward, outward)
 }
 
-/// The place of the worker that serves the first port.
+/// Returns the index of the worker that serves the first port.
 fn receiver(switch: &Switch) -> usize {
     let serves = |worker: &datapath::WorkerInfo| {
         worker.queues.iter().any(|queue| queue.name.ends_with("-1"))
@@ -134,7 +134,7 @@ fn spread(copied: bool) {
     );
     let stats = switch.datapath.ports()[0].id;
     assert_eq!(switch.datapath.port_stats(stats).unwrap().rx_packets, put);
-    // Off again: all comes home.
+    // Off again: all flows come back.
     switch.datapath.set_steering(SteeringMode::Off);
     assert_eq!(switch.datapath.steer(), Ok(false));
     assert!(
@@ -239,7 +239,7 @@ fn frames_of_ports_that_go_are_counted() {
         order.look(&outward);
         order.seen == put
     });
-    // Each met no rule of its bridge, or its port had gone when it was taken.
+    // Each met no rule of its bridge, or its port had been removed when it was taken.
     wait_until("counted", || {
         let (gone, missed) = (switch.dropped("port_gone"), switch.dropped("table_miss"));
         gone + missed == received && switch.dropped_in_all() == received
@@ -277,7 +277,8 @@ fn a_full_ring_drops_by_a_name_and_goes_on() {
     wait_until("dropped", || {
         switch.dropped("steering_ring_full") == 2_000 - 1_024
     });
-    // A move cannot end while the other does not finish: what comes is parked until it is given up.
+    // A move cannot end while the other worker does not finish: frames are parked until it is given
+    // up.
     switch.datapath.move_bucket(receiver, 0, receiver).unwrap();
     wait_until("given up", || {
         total(&switch, |worker| worker.gave_up_late) == 1
@@ -291,7 +292,7 @@ fn a_full_ring_drops_by_a_name_and_goes_on() {
 
 #[test]
 fn a_worker_with_too_much_to_do_gives_flows_away_and_gets_silent_ones_back() {
-    // Dear enough to process that help is worth it.
+    // Expensive enough to process that steering pays.
     let (mut switch, inward, _outward) = two_ports_with(2, true, 32);
     switch.datapath.set_steering(SteeringMode::Adaptive);
     let receiver = receiver(&switch);
@@ -316,8 +317,8 @@ fn a_worker_with_too_much_to_do_gives_flows_away_and_gets_silent_ones_back() {
     });
 }
 
-/// It may leave the worker that receives it, and comes back if the other cannot do it; then it
-/// stays for long.
+/// A single flow may leave the worker that receives it, and comes back if the other cannot cope;
+/// then it stays for long.
 #[test]
 fn a_single_flow_does_not_wander() {
     let (mut switch, inward, outward) = two_ports_with(2, true, 32);
@@ -379,11 +380,11 @@ fn a_worker_that_fails_over_handed_frames_goes_on() {
         switch.datapath.workers()[1 - receiver].stats.failures > 0
     });
     outward.fail_send.store(false, Ordering::SeqCst);
-    // What was in hand is counted both as received and as about to be sent.
+    // Frames in hand count both as received and as about to be sent.
     wait_until("counted", || {
         outward.sent() + switch.dropped("worker_failed") >= 100
     });
-    // What failed is finished: flows move back.
+    // Failed frames count as finished: flows move back.
     for bucket in 0..BUCKETS {
         switch
             .datapath

@@ -34,7 +34,7 @@ fn a_learning_switch_floods_then_learns_then_forwards() {
         .collect();
     learned.sort();
     assert_eq!(learned, [(ports[0].0, mac(1), 0), (ports[1].0, mac(2), 0)]);
-    // To its own port: dropped, by name.
+    // To its own port: dropped, for a named reason.
     ports[0].1.put(frame(mac(1), mac(9), 3));
     wait_until("dropped", || switch.dropped("learned_on_ingress") == 1);
     // A move.
@@ -109,14 +109,14 @@ fn vlans_keep_ports_apart_and_tags_are_as_each_port_wants() {
     assert_eq!(wires[3].take(), [with_tag]);
     assert_eq!(wires[4].take(), [bytes(BROADCAST, mac(1), None, 1)]);
     assert_eq!(wires[2].sent(), 0);
-    // From the trunk into VLAN 20: the tag goes.
+    // From the trunk into VLAN 20: the tag is removed.
     wires[3].put(tagged(BROADCAST, mac(4), 20, 2));
     wait_until("out of the other access port", || wires[2].sent() == 1);
     assert_eq!(wires[2].take()[0][12..14], [0x88, 0xb5]);
-    // A tag on an access port is refused.
+    // A tag on an access port is rejected.
     wires[0].put(tagged(BROADCAST, mac(1), 10, 3));
     wait_until("refused", || switch.dropped("vlan_not_carried") == 1);
-    // A frame that ends in its tag, and one that is not a frame.
+    // A frame that ends in its tag, and one that is too short.
     let mut broken = vec![0_u8; 17];
     broken[12] = 0x81;
     wires[3].put(HeapFrame::new(&broken));
@@ -254,10 +254,10 @@ fn outputs_of_rules() {
     wait_until("no rule", || switch.dropped("table_miss") == 1);
 }
 
-/// A rule that only sends: its port is told the lengths of frames, of one segment or of several,
-/// that came with nothing left to be done to them, and gets all of them as they came; the
-/// queue in [`Wire`] compares. Of a port whose frames may be unfinished nothing is
-/// told; frames that others come between leave as they came, too.
+/// Finished frames that meet a single rule that only sends: their egress port is given their
+/// lengths, whether they have one segment or several, and gets all of them unchanged; the queue in
+/// [`Wire`] compares. Frames from a port that may leave them unfinished come without lengths.
+/// Finished frames with others between them leave unchanged, too.
 #[test]
 fn ports_are_told_the_lengths_of_finished_bursts_that_meet_one_rule() {
     let mut switch = Switch::new(1);
@@ -305,7 +305,7 @@ fn ports_are_told_the_lengths_of_finished_bursts_that_meet_one_rule() {
     wait_until("those of the other port sent", || out.sent() == 2000);
     assert_eq!(told(), 1000, "its frames may be unfinished");
     assert_eq!(out.take(), bytes);
-    // Every other one meets no rule; and ones that are not Ethernet at all.
+    // Every other one meets no rule; and some that are not Ethernet at all.
     let odd = (0..1000).flat_map(|number| {
         let other = match number % 5 {
             0 => HeapFrame::new(&[0; 9]),
@@ -463,7 +463,7 @@ fn a_loop_of_patch_ports_ends() {
     wait_until("the storm ends", || {
         switch.dropped("too_many_patches") > 0 && wire.waiting() == 0
     });
-    // The turn in which it was has ended when the next has begun.
+    // The turn that it was in has ended when the next has begun.
     switch.program.domain.publish();
     let barrier = switch.datapath.barrier();
     wait_until("a turn later", || switch.datapath.barrier_passed(barrier));
@@ -538,7 +538,7 @@ fn packets_to_controllers_and_back() {
 }
 
 /// Each packet-out meets the rule of its own epoch, however many others have come and gone since,
-/// and none is carried out by rules older than those it was sent after.
+/// and none is executed by rules older than those it was sent after.
 #[test]
 fn packet_outs_go_by_the_rules_of_their_moment() {
     const COUNT: u64 = 3000;
@@ -601,7 +601,7 @@ fn packet_outs_go_by_the_rules_of_their_moment() {
     });
 }
 
-/// However often rules are published, packet-outs are carried out in the turn after they were sent.
+/// However often rules are published, packet-outs are executed in the turn after they were sent.
 #[test]
 fn packet_outs_do_not_wait_for_the_last_rules() {
     let mut switch = Switch::new(1);
@@ -614,8 +614,8 @@ fn packet_outs_do_not_wait_for_the_last_rules() {
         wait_until("a look", || looks(wire) > before);
     };
     looked(second, 0);
-    // The worker is stopped at the beginning of a turn, and let go on to its first look, which is
-    // behind the packet-outs.
+    // The worker is stopped at the beginning of a turn, and let go until its first look at a queue,
+    // which follows the packet-outs.
     let (stopped, stop) = channel();
     let (go_on, gone_on) = channel();
     let act = Box::new(move || {
@@ -634,7 +634,7 @@ fn packet_outs_do_not_wait_for_the_last_rules() {
         let at_second = second.held.lock().unwrap();
         drop(at_first);
         looked(second, before);
-        // Its next turn meets a publication between its beginning and the packet-out.
+        // In its next turn a publication comes between the beginning and the packet-out.
         let before = looks(first);
         at_first = first.held.lock().unwrap();
         let data = frame(mac(2), mac(1), number).to_vec();

@@ -12,7 +12,7 @@ use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
 use underlay::{Device, Neighbours, Route, Routes, View};
 
-/// What the underlay takes.
+/// MTU of the underlay.
 const MTU: u16 = 576;
 const OWN_MAC: [u8; 6] = [2, 0, 0, 0, 1, 1];
 const PEER_MAC: [u8; 6] = [2, 0, 0, 0, 1, 2];
@@ -52,7 +52,7 @@ impl Bed {
         }
     }
 
-    /// One whose port 1 sends by a VXLAN tunnel at port 2.
+    /// Creates one whose port 1 sends by a VXLAN tunnel at port 2.
     fn with_vxlan(known: bool) -> Bed {
         let mut bed = Bed::new();
         bed.underlay(known);
@@ -63,7 +63,8 @@ impl Bed {
         bed
     }
 
-    /// The underlay's address is `OWN`/16; `known` says whether the peer's MAC address is.
+    /// Sets the underlay: its address is `OWN`/16; `known` says whether the peer's MAC address is
+    /// known.
     fn underlay(&mut self, known: bool) {
         let device = Device {
             name: "br-phy".into(),
@@ -96,14 +97,14 @@ impl Bed {
             .unwrap()
     }
 
-    /// What the underlay has sent, once there are so many frames.
+    /// Returns what the underlay has sent, once there are `count` frames.
     fn sent(&self, count: u64) -> Vec<HeapFrame> {
         wait_until("sent by the uplink", || self.uplink.sent() >= count);
         let frames = self.uplink.take();
         frames.iter().map(|bytes| HeapFrame::new(bytes)).collect()
     }
 
-    /// The same packet on its way back.
+    /// Returns the same packet on its way back.
     fn turned(mut frame: HeapFrame) -> HeapFrame {
         let head = frame.head_mut();
         for at in 0..6 {
@@ -128,7 +129,7 @@ fn remote() -> Option<IpAddr> {
     Some(PEER.into())
 }
 
-/// Every kind: what goes in at one end is what comes out when the packet is sent back.
+/// For every kind of tunnel, a packet that is sent back comes out as it went in.
 #[test]
 fn what_goes_through_a_tunnel_comes_back() {
     for kind in TunnelKind::ALL {
@@ -181,7 +182,8 @@ fn what_goes_through_a_tunnel_comes_back() {
     }
 }
 
-/// What packets say: rules write the key and the other end, and match what came.
+/// Tunnels by packets' metadata: rules write key and remote endpoint, and match those of packets
+/// that came.
 #[test]
 fn rules_say_where_to_and_see_where_from() {
     let mut bed = Bed::new();
@@ -223,7 +225,7 @@ fn rules_say_where_to_and_see_where_from() {
     wait_until("came back", || bed.inner.sent() == 1);
     assert_eq!(bed.switch.dropped_in_all(), 0);
 
-    // Without a rule's word there is no other end.
+    // Without the metadata there is no remote endpoint.
     bed.switch
         .rule(bed.overlay, 0, 2, in_port(1), vec![Op::Output(2)]);
     bed.inner.put(packet());
@@ -232,7 +234,7 @@ fn rules_say_where_to_and_see_where_from() {
     });
 }
 
-/// A packet waits until the next hop's address is known, and control is asked for it.
+/// A packet waits until the next hop's MAC address is known, and control is asked for it.
 #[test]
 fn packets_wait_for_a_neighbour() {
     let mut bed = Bed::with_vxlan(false);
@@ -251,7 +253,7 @@ fn packets_wait_for_a_neighbour() {
     wait_until("too many", || {
         bed.switch.dropped("tunnel_too_many_wait") == 200 - 64
     });
-    // The answer passes the underlay's local port, which control learns from.
+    // The answer passes the underlay's local port, from which control learns.
     let mut reply = underlay::arp_request(PEER_MAC, PEER, OWN);
     reply[21] = 2;
     bed.uplink.put(HeapFrame::new(&reply));
@@ -269,7 +271,7 @@ fn packets_wait_for_a_neighbour() {
     wait_until("the device has it, too", || bed.local.sent() == 1);
     bed.underlay(true);
     assert_eq!(bed.sent(64).len(), 64);
-    // What nobody answers for is given up.
+    // A packet whose next hop does not answer is given up.
     bed.underlay(false);
     bed.inner.put(packet());
     wait_until("given up", || {
@@ -277,7 +279,7 @@ fn packets_wait_for_a_neighbour() {
     });
 }
 
-/// Packets for no tunnel port, broken ones, and those that are for the host itself.
+/// Packets for no tunnel port, malformed ones, and those for the host itself.
 #[test]
 fn what_comes_for_no_tunnel_is_counted_or_the_hosts() {
     let mut bed = Bed::new();
@@ -306,7 +308,7 @@ fn what_comes_for_no_tunnel_is_counted_or_the_hosts() {
     other.head_mut()[36] = 1; // another UDP port
     bed.uplink.put(other);
     wait_until("the host's", || bed.local.sent() == 1);
-    // Nobody's any more, once the port is gone.
+    // Once the port is removed, such packets are for the host.
     bed.switch.datapath.remove_port(port).unwrap();
     bed.uplink.put(Bed::turned(outer));
     wait_until("the host's", || bed.local.sent() == 2);
@@ -316,7 +318,7 @@ fn what_comes_for_no_tunnel_is_counted_or_the_hosts() {
 #[test]
 fn a_route_into_its_own_tunnel_ends() {
     let mut bed = Bed::with_vxlan(true);
-    // What goes out by the underlay's local port is sent to the overlay, which tunnels it again.
+    // What leaves by the underlay's local port is sent to the overlay, which encapsulates it again.
     bed.switch.patch(bed.overlay, 3, "a", "b");
     bed.switch.patch(bed.physical, 3, "b", "a");
     bed.switch
@@ -328,7 +330,7 @@ fn a_route_into_its_own_tunnel_ends() {
     assert_eq!(bed.uplink.sent(), 0);
 }
 
-/// A tunnel that may be fragmented: packets that are too long for the underlay leave in fragments,
+/// A tunnel that permits fragments: packets that are too long for the underlay leave in fragments,
 /// and such fragments, in any order, come in as packets, whatever their size.
 #[test]
 fn long_packets_leave_and_come_in_fragments() {
@@ -405,7 +407,7 @@ fn long_packets_leave_and_come_in_fragments() {
     }
 }
 
-/// What says "do not fragment" leaves as it is, for the underlay's port to judge.
+/// Packets with "do not fragment" leave unchanged, for the underlay's port to judge.
 #[test]
 fn what_is_not_to_be_fragmented_is_not() {
     let bed = Bed::with_vxlan(true);
@@ -418,8 +420,8 @@ fn what_is_not_to_be_fragmented_is_not() {
     assert_eq!(bed.sent(1)[0].len(), long.len() + 50);
 }
 
-/// Fragments of what no tunnel claims are the host's, as they came; those of a tunnel's packet that
-/// does not come whole are dropped in time, and what contradicts is counted.
+/// Fragments of packets that no tunnel claims go to the host unchanged; those of a tunnel's packet
+/// that does not become complete are dropped in time, and contradictory ones are counted.
 #[test]
 fn fragments_of_others_are_the_hosts() {
     let bed = Bed::with_vxlan(true);
@@ -447,7 +449,7 @@ fn fragments_of_others_are_the_hosts() {
     came.sort();
     wanted.sort();
     assert_eq!(came, wanted);
-    // One whose header is wrong is the host's to judge.
+    // One with a wrong header is for the host to judge.
     let mut wrong = others[1].clone();
     wrong.head_mut()[24] ^= 1;
     bed.uplink.put(wrong);
@@ -468,7 +470,7 @@ fn fragments_of_others_are_the_hosts() {
     assert_eq!(bed.local.sent(), 4);
 }
 
-/// A sender of first fragments alone is bounded, and takes no room from others.
+/// A sender of first fragments alone is limited, and takes no room from others.
 #[test]
 fn many_first_fragments_leave_room_to_others() {
     let bed = Bed::with_vxlan(true);
@@ -495,7 +497,7 @@ fn many_first_fragments_leave_room_to_others() {
     assert_eq!(full(), 1000 - 64);
 }
 
-/// What the kernel's tunnel hands over uncut comes in uncut.
+/// Packets that the kernel's tunnel hands over unsegmented come in unsegmented.
 #[test]
 fn large_packets_come_in_whole() {
     let mut bed = Bed::with_vxlan(true);
@@ -526,7 +528,7 @@ fn large_packets_come_in_whole() {
         ..large
     };
     assert_eq!(came.offload(), wanted);
-    // What would be cut as packets of the tunnel itself has no header in its later parts.
+    // Segments of the tunnel's own packet would have no tunnel header after the first.
     outer.set_offload(packet::Offload {
         csum_start: 34,
         csum_offset: 6,
@@ -537,7 +539,7 @@ fn large_packets_come_in_whole() {
     wait_until("refused", || bed.switch.dropped("tunnel_segment") == 1);
 }
 
-/// Packets of many tunnels that come together find their own ports' rules, and say their own keys.
+/// Packets of many tunnels that come together meet their own ports' rules, and have their own keys.
 #[test]
 fn packets_of_many_tunnels_are_told_apart() {
     const TUNNELS: u32 = 40;
@@ -553,14 +555,14 @@ fn packets_of_many_tunnels_are_told_apart() {
         };
         bed.tunnel(10 + number, spec);
     }
-    // Each in turn: bursts in which every packet is another tunnel's.
+    // Each in turn: bursts in which every packet is of another tunnel.
     let out = (0..TUNNELS).map(|number| Op::Output(10 + number)).collect();
     bed.switch.rule(bed.overlay, 0, 1, in_port(1), out);
     bed.inner.put(packet());
     let outer = bed.sent(u64::from(TUNNELS));
     for number in (0..TUNNELS).filter(|number| number % 2 == 0) {
         let mut matching = in_port(10 + number);
-        // Also where rules look at the key: then they are walked with it.
+        // Also where rules match the key, so that packets are walked with it.
         if number % 4 == 0 {
             matching.set_exact(Field::TunId, u128::from(number) + 1);
         }
@@ -575,7 +577,7 @@ fn packets_of_many_tunnels_are_told_apart() {
     });
 }
 
-/// A mirror's copies say nothing that another packet said.
+/// A mirror's copies do not carry another packet's metadata.
 #[test]
 fn mirrors_do_not_send_what_others_said() {
     let mut bed = Bed::new();
@@ -628,7 +630,8 @@ fn mirrors_do_not_send_what_others_said() {
     assert_eq!(id(copy), 0);
 }
 
-/// One frame behind a patch port reaches all of many tunnels, as does a large one in many segments.
+/// One frame behind a patch port reaches all of many tunnels, and so does a large one in many
+/// segments.
 #[test]
 fn one_frame_reaches_many_tunnels_behind_a_patch_port() {
     const TUNNELS: u32 = 300;
@@ -695,7 +698,7 @@ fn silent_next_hops_leave_room_to_others() {
     bed.switch.rule(bed.overlay, 0, 2, udp, out);
     bed.switch.rule(bed.overlay, 0, 1, in_port(1), last);
     bed.inner.put(packet());
-    // Those that were given up for the others, and those that waited in vain.
+    // Packets that were given up for the others, and those that waited in vain.
     wait_until("all are given up", || {
         bed.switch.dropped("tunnel_no_neighbour") == u64::from(SILENT)
     });

@@ -33,7 +33,7 @@ fn host_address(host: u32) -> u32 {
     0x0b00_0014 | host << 8
 }
 
-/// A packet of flow `number`.
+/// Returns a packet of flow `number`.
 pub fn flow(number: u32) -> Buffer {
     let chance = mixed(number);
     let (port, host) = (chance % PORTS, chance >> 8 & (HOSTS - 1));
@@ -157,7 +157,7 @@ fn exit(rules: &mut Rules) {
     }
 }
 
-/// All rules.
+/// Returns all rules.
 pub fn rules() -> Rules {
     let mut rules = Vec::new();
     entry(&mut rules);

@@ -1,6 +1,6 @@
-//! What the benchmarks of this crate share: small frames, a host that keeps what is sent, rule
-//! sets, and a switch that holds them.
-#![allow(dead_code)] // each benchmark takes what it needs
+//! Shared by the benchmarks of this crate: small frames, a host that keeps what is sent, rule sets,
+//! and a switch with them.
+#![allow(dead_code)] // each benchmark uses what it needs
 
 use packet::{Field, Frame, Match, Offload, Value};
 use program::Program;
@@ -14,7 +14,7 @@ use std::sync::Arc;
 /// Packets of a burst.
 pub const BURST: usize = 32;
 
-/// A 60-byte frame with headroom, owned by whoever holds it.
+/// A 60-byte frame with headroom in memory of its own.
 pub struct Buffer(Box<[u8; 128]>, u8);
 
 impl Frame for Buffer {
@@ -66,7 +66,7 @@ impl Frame for Buffer {
     fn set_offload(&mut self, _: Offload) {}
 }
 
-/// A UDP packet in such a frame.
+/// Returns a UDP packet in such a frame.
 pub fn frame(source: u32, destination: u32, source_port: u16, destination_port: u16) -> Buffer {
     let mut bytes = [0_u8; 128];
     let b = &mut bytes[68..];
@@ -85,8 +85,8 @@ pub fn frame(source: u32, destination: u32, source_port: u16, destination_port: 
     Buffer(Box::new(bytes), 68)
 }
 
-/// A UDP packet of IPv6 in such a frame, of 64 bytes, between addresses that differ in their last
-/// four bytes.
+/// Returns a UDP packet of IPv6 in such a frame, of 64 bytes, between addresses that differ in
+/// their last four bytes.
 pub fn frame6(source: u32, destination: u32, source_port: u16, destination_port: u16) -> Buffer {
     let mut bytes = [0_u8; 128];
     let b = &mut bytes[64..];
@@ -108,7 +108,7 @@ pub fn frame6(source: u32, destination: u32, source_port: u16, destination_port:
     Buffer(Box::new(bytes), 64)
 }
 
-/// An ARP request in such a frame.
+/// Returns an ARP request in such a frame.
 pub fn arp_frame(sender: u32, target: u32) -> Buffer {
     let mut bytes = [0_u8; 128];
     let b = &mut bytes[68..];
@@ -121,12 +121,12 @@ pub fn arp_frame(sender: u32, target: u32) -> Buffer {
     Buffer(Box::new(bytes), 68)
 }
 
-/// Where packets end.
+/// The host at which packets end.
 #[derive(Default)]
 pub struct Sink {
-    /// Those that were sent, to be handed round.
+    /// Frames that were sent, for reuse.
     pub out: Vec<Buffer>,
-    /// Those that were not.
+    /// Number of frames that were not sent.
     pub lost: usize,
 }
 
@@ -156,10 +156,10 @@ impl Host<Buffer> for Sink {
     }
 }
 
-/// Table, match, precedence and steps.
+/// Table, match, precedence and steps of each rule.
 pub type Rules = Vec<(u8, Match, u32, Vec<Op>)>;
 
-/// A match on UDP over IPv4.
+/// Returns a match on UDP over IPv4.
 pub fn udp() -> Match {
     let mut matching = Match::any();
     matching.set_exact(Field::EthType, 0x0800);
@@ -167,21 +167,21 @@ pub fn udp() -> Match {
     matching
 }
 
-/// One rule for everything that comes in by port 1.
+/// Returns one rule for everything that comes in by port 1.
 pub fn one_port() -> Rules {
     let mut matching = Match::any();
     matching.set_exact(Field::InPort, 1);
     vec![(0, matching, 1, vec![Op::Output(2)])]
 }
 
-/// One rule for UDP to port 80.
+/// Returns one rule for UDP to port 80.
 pub fn one_service() -> Rules {
     let mut matching = udp();
     matching.set_exact(Field::UdpDst, 80);
     vec![(0, matching, 10, vec![Op::Output(2)])]
 }
 
-/// A match on UDP over IPv6.
+/// Returns a match on UDP over IPv6.
 pub fn udp6() -> Match {
     let mut matching = Match::any();
     matching.set_exact(Field::EthType, 0x86dd);
@@ -189,19 +189,19 @@ pub fn udp6() -> Match {
     matching
 }
 
-/// One rule for UDP over IPv6 to port 80.
+/// Returns one rule for UDP over IPv6 to port 80.
 pub fn one_service6() -> Rules {
     let mut matching = udp6();
     matching.set_exact(Field::UdpDst, 80);
     vec![(0, matching, 10, vec![Op::Output(2)])]
 }
 
-/// An address of [`frame6`]'s.
+/// Returns an address of [`frame6`].
 fn address6(number: u32) -> u128 {
     0x2001 << 112 | u128::from(number)
 }
 
-/// A rule for each source address of IPv6.
+/// Returns a rule for each IPv6 source address.
 pub fn exact6(count: u32) -> Rules {
     let rule = |index| {
         let mut matching = udp6();
@@ -211,19 +211,19 @@ pub fn exact6(count: u32) -> Rules {
     (0..count).map(rule).collect()
 }
 
-/// One rule for ARP.
+/// Returns one rule for ARP.
 pub fn arp() -> Rules {
     let mut matching = Match::any();
     matching.set_exact(Field::EthType, 0x0806);
     vec![(0, matching, 10, vec![Op::Output(2)])]
 }
 
-/// A rule for each source address of IPv4, and as many for those of IPv6, in one table.
+/// Returns a rule for each IPv4 source address, and as many for those of IPv6, in one table.
 pub fn dual(count: u32) -> Rules {
     exact(count).into_iter().chain(exact6(count)).collect()
 }
 
-/// A rule for each source address from 10.0.0.0 on.
+/// Returns a rule for each source address from 10.0.0.0 on.
 pub fn exact(count: u32) -> Rules {
     let rule = |index| {
         let mut matching = udp();
@@ -233,7 +233,7 @@ pub fn exact(count: u32) -> Rules {
     (0..count).map(rule).collect()
 }
 
-/// A rule for each flow of [`frames`], by both addresses and both ports.
+/// Returns a rule for each flow of [`frames`], by both addresses and both ports.
 pub fn exact_with_ports(count: u32) -> Rules {
     let rule = |index: u32| {
         let mut matching = udp();
@@ -246,7 +246,8 @@ pub fn exact_with_ports(count: u32) -> Rules {
     (0..count).map(rule).collect()
 }
 
-/// 1000 rules on prefixes of ten lengths, each with a precedence of its own, and one for the rest.
+/// Returns 1000 rules on prefixes of ten lengths, each with a precedence of its own, and one for
+/// the rest.
 pub fn masks() -> Rules {
     let rule = |index: u32| {
         let mut matching = udp();
@@ -259,7 +260,7 @@ pub fn masks() -> Rules {
     (0..1000).map(rule).chain(rest).collect()
 }
 
-/// Numbers that look random, the same every time.
+/// A reproducible pseudorandom generator.
 struct Draw(u64);
 
 impl Draw {
@@ -278,9 +279,9 @@ impl Draw {
 /// Source, destination, ports and protocol: of a packet, or masks of a rule.
 type Five = [u32; 4];
 
-/// The case of this name of `make bench`: a thousand rules over so many masks of addresses, ports
-/// and protocols, each with a precedence of its own, one for the rest, two ports out; and frames
-/// that meet them.
+/// Returns the case of this name of `make bench`: a thousand rules over this many masks of
+/// addresses, ports and protocols, each with a precedence of its own, one for the rest, two ports
+/// out; and frames that meet them.
 pub fn access_list(masks: usize, count: usize) -> (Rules, Vec<Buffer>) {
     let prefix = |length: u32| u32::MAX << (32 - length);
     let mut draw = Draw(0x9e37_79b9_7f4a_7c15);
@@ -306,7 +307,7 @@ pub fn access_list(masks: usize, count: usize) -> (Rules, Vec<Buffer>) {
             [0, 1].map(|at| (value[at].to_be_bytes(), mask[at].to_be_bytes()));
         matching.set(Field::Ipv4Src, &source.0, &source.1);
         matching.set(Field::Ipv4Dst, &destination.0, &destination.1);
-        // TCP's and UDP's ports lie at the same place of a key.
+        // Ports of TCP and UDP are at the same place of a key.
         for (field, at) in [(Field::UdpSrc, 2), (Field::UdpDst, 3)] {
             let [value, mask] = [value[at], mask[at]].map(|part| (part as u16).to_be_bytes());
             if mask != [0, 0] {
@@ -333,7 +334,7 @@ pub fn access_list(masks: usize, count: usize) -> (Rules, Vec<Buffer>) {
     (rules, frames)
 }
 
-/// The step that gives a field a value.
+/// Returns the step that sets a field to a value.
 pub fn set(field: Field, value: u128) -> Op {
     let def = field.def();
     let value = Value::from_u128(value << def.shift, def.bytes);
@@ -341,7 +342,7 @@ pub fn set(field: Field, value: u128) -> Op {
     Op::SetField { field, value, mask }
 }
 
-/// What a router with address translation does.
+/// Returns the steps of a router with address translation.
 pub fn rewrite() -> Vec<Op> {
     vec![
         set(Field::EthSrc, 0x0200_0000_0102),
@@ -354,8 +355,7 @@ pub fn rewrite() -> Vec<Op> {
     ]
 }
 
-/// What a switch looks its packets up in when a hundred thousand rules have come that they do not
-/// meet.
+/// Returns one rule that packets meet, and `count` rules that they do not.
 pub fn strangers(count: u32) -> Rules {
     let mut rules = one_service();
     rules.extend((0..count).map(|index| {
@@ -370,8 +370,8 @@ pub fn strangers(count: u32) -> Rules {
     rules
 }
 
-/// A router: prefixes as long as those of the Internet's table, a next hop of 256 for each. TTLs
-/// are set and not decremented, since the frames go round.
+/// Returns a router's rules: prefixes as long as those of the Internet's table, each with one of
+/// 256 next hops. TTLs are set and not decremented, since the frames are reused.
 pub fn router(count: usize) -> Rules {
     let lengths = [
         24, 24, 24, 24, 24, 24, 24, 24, 24, 23, 22, 23, 22, 21, 20, 19, 18, 16, 32, 14,
@@ -404,7 +404,7 @@ pub fn router(count: usize) -> Rules {
     rules
 }
 
-/// Frames of flows to addresses that these prefixes hold.
+/// Returns frames of flows to addresses that these prefixes hold.
 pub fn routed(count: usize, rules: &Rules) -> Vec<Buffer> {
     let destination = |index: usize| {
         let (_, matching, _, _) = &rules[index * 7919 % rules.len()];
@@ -425,12 +425,12 @@ pub fn routed(count: usize, rules: &Rules) -> Vec<Buffer> {
         .collect()
 }
 
-/// An Ethernet address of a station.
+/// Returns a station's Ethernet address.
 fn station(number: usize) -> u128 {
     0x0200_0010_0000 + number as u128
 }
 
-/// A rule for each of so many destination addresses of Ethernet, which lie behind two ports.
+/// Returns a rule for each of `count` Ethernet destinations, which are behind two ports.
 pub fn stations(count: usize) -> Rules {
     let rule = |number| {
         let mut matching = Match::any();
@@ -441,20 +441,20 @@ pub fn stations(count: usize) -> Rules {
     (0..count).map(rule).collect()
 }
 
-/// The same, and what a switch does with all else: it floods.
+/// Returns [`stations`] and a rule that floods all else.
 pub fn stations_and_flood(count: usize) -> Rules {
     let rest = [(0, Match::any(), 0, vec![Op::All { flood: true }])];
     stations(count).into_iter().chain(rest).collect()
 }
 
-/// [`exact_with_ports`], and where all else is sent.
+/// Returns [`exact_with_ports`] and a rule for all else.
 pub fn exact_with_ports_and_rest(count: u32) -> Rules {
     let rest = [(0, Match::any(), 0, vec![Op::Output(3)])];
     exact_with_ports(count).into_iter().chain(rest).collect()
 }
 
-/// A rule for each of so many neighbours by their IPv4 address: to each its own address of
-/// Ethernet, behind two ports.
+/// Returns a rule for each of `count` neighbours by IPv4 address: rewrites to its own Ethernet
+/// address, behind two ports.
 pub fn neighbours(count: u32) -> Rules {
     let rule = |index| {
         let mut matching = Match::any();
@@ -469,7 +469,7 @@ pub fn neighbours(count: u32) -> Rules {
     (0..count).map(rule).collect()
 }
 
-/// `count` frames to these stations, in no order that their ports would follow.
+/// Returns `count` frames to these stations, in no order that their ports would follow.
 pub fn bridged(count: usize, stations: usize) -> Vec<Buffer> {
     let one = |index: usize| {
         let number = (index * 7919 + index / stations) % stations;
@@ -482,7 +482,7 @@ pub fn bridged(count: usize, stations: usize) -> Vec<Buffer> {
     (0..count).map(one).collect()
 }
 
-/// Sends a frame to another of so many stations, which all have their turn.
+/// Changes a frame's destination to another of `stations`, each in turn.
 pub fn next_station(frame: &mut Buffer, stations: usize) {
     let head = frame.head_mut();
     let mut bytes = [0; 16];
@@ -492,8 +492,8 @@ pub fn next_station(frame: &mut Buffer, stations: usize) {
     head[..6].copy_from_slice(&next[10..]);
 }
 
-/// The case of this name of `make bench`: port security, routing by 256 prefixes, an access list.
-/// TTLs are set and not decremented, since the frames go round.
+/// Returns the case of this name of `make bench`: port security, routing by 256 prefixes, an access
+/// list. TTLs are set and not decremented, since the frames are reused.
 pub fn l2l3() -> Rules {
     let resubmit = |table| Op::Resubmit {
         in_port: None,
@@ -532,8 +532,8 @@ pub fn l2l3() -> Rules {
     rules
 }
 
-/// The case of this name of `make bench`, with its matches and steps: as [`l2l3`], but for a source
-/// address that is matched, and TTLs are decremented.
+/// Returns the case of this name of `make bench`, with its matches and steps: as [`l2l3`], except
+/// that a source address is matched, and TTLs are decremented.
 pub fn l2l3_10k() -> Rules {
     let mut rules = l2l3();
     for (table, matching, _, steps) in &mut rules {
@@ -548,7 +548,8 @@ pub fn l2l3_10k() -> Rules {
     rules
 }
 
-/// Its packets: destinations in all 256 networks, in no order, as many of each flow.
+/// Returns its packets: destinations in all 256 networks, in random order, equally many of each
+/// flow.
 pub fn frames_l2l3(count: usize, flows: u32) -> Vec<Buffer> {
     let mut order: Vec<u32> = (0..count as u32).map(|index| index % flows).collect();
     let mut draw = 0x9e37_79b9_7f4a_7c15_u64;
@@ -569,12 +570,12 @@ pub fn frames_l2l3(count: usize, flows: u32) -> Vec<Buffer> {
     order.into_iter().map(one).collect()
 }
 
-/// Gives a frame of these its TTL back.
+/// Restores the TTL of such a frame.
 pub fn renew(frame: &mut Buffer) {
     frame.head_mut()[22] = 64;
 }
 
-/// Flows spread over two ports by their hash (bench/vhost.py).
+/// Returns rules that spread flows over two ports by their hash (bench/vhost.py).
 pub fn spread() -> Rules {
     let reg0 = program::actions::Bits {
         field: Field::Reg0,
@@ -603,7 +604,7 @@ pub fn spread() -> Rules {
     std::iter::once(first).chain(ways).collect()
 }
 
-/// [`l2l3`] for IPv6.
+/// Returns [`l2l3`] for IPv6.
 pub fn l2l3_6() -> Rules {
     let mut rules = l2l3();
     rules.retain(|(table, ..)| *table == 0);
@@ -635,18 +636,18 @@ pub fn l2l3_6() -> Rules {
 
 /// A bridge with rules, one worker's reader, and the writer.
 pub struct Switch {
-    /// What the bridge belongs to.
+    /// The program of the bridge.
     pub program: Arc<Program>,
     /// The bridge.
     pub bridge: Arc<Bridge>,
     /// Its writer.
     pub writer: BridgeWriter,
-    /// The worker's way to epochs.
+    /// A worker's epoch reader.
     pub reader: Reader,
 }
 
 impl Switch {
-    /// A switch with these rules, published.
+    /// Creates a switch with these rules, published.
     pub fn new(rules: &Rules) -> Switch {
         let program = Arc::new(Program::new());
         let bridge = Bridge::new(Arc::clone(&program));
@@ -656,7 +657,7 @@ impl Switch {
         let mut lists = std::collections::HashMap::new();
         for (table, matching, priority, ops) in rules {
             let counter = program.counters.allocate().unwrap();
-            // Lists are shared by rules that do the same, as in a switch.
+            // Rules with the same actions share a list, as in a switch.
             let list = lists.entry(format!("{ops:?}"));
             let ops = Arc::clone(list.or_insert_with(|| Arc::new(OpList::new(ops.clone()))));
             writer.insert(
@@ -680,7 +681,7 @@ impl Switch {
         }
     }
 
-    /// The same, with the lookups that fit the tables best.
+    /// Creates a switch whose tables have the lookups that fit best.
     pub fn shaped(rules: &Rules) -> Switch {
         let mut switch = Switch::new(rules);
         switch.writer.shape_now();
@@ -689,12 +690,12 @@ impl Switch {
     }
 }
 
-/// `count` frames of `flows` flows in turn.
+/// Returns `count` frames of `flows` flows in turn.
 pub fn frames(count: usize, flows: u32) -> Vec<Buffer> {
     of_flows(count, flows, frame)
 }
 
-/// The same of IPv6.
+/// Returns `count` IPv6 frames of `flows` flows in turn.
 pub fn frames6(count: usize, flows: u32) -> Vec<Buffer> {
     of_flows(count, flows, frame6)
 }

@@ -1,5 +1,5 @@
-//! What is done to packets whose rules need not be read: where each is counted, and what is done to
-//! it.
+//! Verdicts of up to 32 packets as arrays: the counter, edits and port of each. Rules need not be
+//! read to execute them.
 
 use crate::actions::PortNo;
 use crate::actions::block::ActionBlock;
@@ -9,12 +9,13 @@ use crate::rule::summary::{CountedVerdict, Verdict};
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 
-/// Packets whose verdicts are carried out together: as many as bursts mostly have.
+/// Packets whose verdicts are executed together: the usual length of a burst.
 pub(crate) const STEP: usize = 32;
 
-/// What is done to so many packets, as lists of addresses: vector code writes eight at once.
+/// The verdicts of up to [`STEP`] packets, as arrays of addresses: vector code writes eight at
+/// once.
 pub(crate) struct ActionBatch<'g> {
-    /// Each 0, or the address of a counter of the worker's, which lives for 'g.
+    /// Each 0, or the address of one of the worker's counters, which lives for 'g.
     counters: [usize; STEP],
     /// Each 0, or the address of edits that live for 'g.
     edits: [usize; STEP],
@@ -30,8 +31,8 @@ impl<'g> ActionBatch<'g> {
         lives: PhantomData,
     };
 
-    /// Says what is to be done to `count` packets, of [`STEP`] at most, by their verdicts, up to
-    /// the first without one. Returns how many these are.
+    /// Fills in the verdicts of `count` packets, at most [`STEP`], up to the first packet without
+    /// one. Returns how many were filled in.
     #[inline(always)]
     pub fn fill(
         &mut self,
@@ -60,11 +61,11 @@ impl<'g> ActionBatch<'g> {
         count.min(STEP)
     }
 
-    /// Says what is to be done to the packets of one eight.
+    /// Fills in the verdicts of eight packets.
     ///
     /// # Safety
-    /// There are [`STEP`] / 8 eights. Of `counters` and `edits` each is what is said of the lists
-    /// here; their provenance has been exposed.
+    /// `eight` is below [`STEP`] / 8. The elements of `counters` and `edits` are as documented at
+    /// the fields of this struct; their provenance has been exposed.
     #[cfg(target_arch = "x86_64")]
     #[target_feature(enable = "avx512f")]
     #[inline]
@@ -84,7 +85,7 @@ impl<'g> ActionBatch<'g> {
         }
     }
 
-    /// Asks for what is read to carry out the first `count`: edits, and counters where those are
+    /// Prefetches what executing the first `count` verdicts reads: edits, and counters if there are
     /// `many`.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
@@ -92,7 +93,7 @@ impl<'g> ActionBatch<'g> {
         use crate::prefetch::prefetch;
         let fetch = |addresses: &[usize]| {
             for address in addresses {
-                // Asking for nothing's is not free: its page is looked for every time.
+                // Prefetching address 0 is not free: the TLB misses every time.
                 if *address != 0 {
                     prefetch(std::ptr::without_provenance::<u8>(*address));
                 }
@@ -104,8 +105,8 @@ impl<'g> ActionBatch<'g> {
         }
     }
 
-    /// What is to be done to the first `count`: each one's counter, and its edits, without which it
-    /// goes to the port as it is.
+    /// Returns the counter, edits and port of the first `count` packets. A packet without edits
+    /// goes to the port unchanged.
     #[inline(always)]
     pub fn first(
         &self,
@@ -115,9 +116,11 @@ impl<'g> ActionBatch<'g> {
             .zip(&self.edits[..count])
             .zip(&self.ports[..count]);
         lists.map(|((counter, edits), port)| {
-            // SAFETY: so it is said of the list.
+            // SAFETY: the address is 0 or that of a counter that lives for 'g, as documented at the
+            // field.
             let counter = unsafe { WorkerCounter::at(*counter) };
-            // SAFETY: so it is said of the list, and what addresses are put in has been exposed.
+            // SAFETY: as documented at the field; the provenance of addresses that are put in has
+            // been exposed.
             let edits =
                 unsafe { std::ptr::with_exposed_provenance::<ActionBlock>(*edits).as_ref() };
             (counter, edits, *port)

@@ -1,4 +1,4 @@
-//! Reading and writing runs of bits of a key's fields.
+//! Reads and writes runs of bits of a key's fields.
 
 use crate::actions::reserved;
 use crate::actions::{Bits, PortNo};
@@ -13,8 +13,8 @@ fn ones(bits: u16) -> u128 {
     }
 }
 
-/// The port that a number of at most 16 bits names, in the 32-bit numbering: the reserved ports
-/// have those from 0xff00 up. Larger numbers name none (ovs-actions(7), `output:FIELD`).
+/// Returns the port that a number of at most 16 bits names, in the 32-bit numbering: numbers from
+/// 0xff00 up are the reserved ports. Larger numbers name none (ovs-actions(7), `output:FIELD`).
 pub fn port_number(number: u128) -> PortNo {
     match u16::try_from(number) {
         Ok(number @ 0xff00..) => u32::from(number) | 0xffff_0000,
@@ -23,15 +23,15 @@ pub fn port_number(number: u128) -> PortNo {
     }
 }
 
-/// Where a field lies that is within one word of the key, as most are: which word, and how many
-/// bits of it are behind the field, counted as on the wire.
+/// Locates a field that lies within one word of the key, as most do: the word's index, and how many
+/// of its bits come after the field in wire order.
 #[inline(always)]
 fn within(def: &FieldDef) -> Option<(usize, u32)> {
     let end = def.offset % 8 + def.bytes;
     (end <= 8).then(|| (def.offset / 8, (64 - 8 * end) as u32))
 }
 
-/// The bits, right-aligned. Fields wider than 16 bytes give their low 128 bits.
+/// Returns the bits, right-aligned. Fields wider than 16 bytes give their low 128 bits.
 #[inline]
 pub fn read(key: &FlowKey, from: Bits) -> u128 {
     let def = from.field.def();
@@ -44,9 +44,9 @@ pub fn read(key: &FlowKey, from: Bits) -> u128 {
     (whole >> def.shift << def.wire_shift >> from.start) & ones(from.bits)
 }
 
-/// The word of the key that holds the field, and the value and mask, as they lie in it, that write
-/// the low bits of `value` to `to`: what [`write`] gives, for fields that are within a word. None
-/// for others, and for any part of the ingress port, whose numbers [`write`] translates.
+/// Returns the word of the key that holds the field, and the value and mask, as they lie in it,
+/// that write the low bits of `value` to `to`: the same as [`write`], for fields within one word.
+/// None for others, and for any part of the ingress port, whose numbers [`write`] translates.
 #[inline]
 pub fn write_in_word(to: Bits, value: u128) -> Option<(usize, u64, u64)> {
     let def = to.field.def();
@@ -62,7 +62,8 @@ pub fn write_in_word(to: Bits, value: u128) -> Option<(usize, u64, u64)> {
     Some((word, place(value & ones(to.bits)), place(ones(to.bits))))
 }
 
-/// The value and mask, as the field lies in the key, that write the low bits of `value` to `to`.
+/// Returns the value and mask, as the field lies in the key, that write the low bits of `value` to
+/// `to`.
 pub fn write(to: Bits, value: u128) -> (Value, Value) {
     let def = to.field.def();
     if to.field == Field::InPort && usize::from(to.bits) == def.action_bits {
@@ -120,8 +121,9 @@ mod tests {
         );
     }
 
-    /// Writing in a word is writing the field, and what was written is read whatever stands around
-    /// it, for parts of every field: the first bit, half and all of what is behind each bit.
+    /// Writing by word equals writing by field, and reading returns what was written whatever
+    /// surrounds it, for parts of every field: from each bit, widths of one, half and all of the
+    /// remaining bits.
     #[test]
     fn words_and_bytes_agree() {
         let mut in_words = 0;
@@ -156,7 +158,7 @@ mod tests {
                 let whole = Value::from_bytes(&all).to_u128();
                 let shown = (whole >> def.shift << def.wire_shift >> start) & ones(bits);
                 assert_eq!(read(&bytes(&wanted), to), shown, "{field:?} {start} {bits}");
-                // Ones all around.
+                // The same with all other bits set.
                 let mut among_ones = bytes(&wanted);
                 let others = bytes(&wanted_mask);
                 for (word, mask) in among_ones.words.iter_mut().zip(others.words) {

@@ -1,12 +1,12 @@
-//! Rules that packets pass on a straight way: they change the packet, look it up in later tables,
-//! and send it in the end, and nothing else.
+//! Action blocks: compiled actions of rules that only change the packet, look it up in later
+//! tables, and send it in the end.
 //!
-//! Most rules of most pipelines are so. Their steps are made ready when the first rule that has
-//! them is made: each part up to a lookup or the end is a [`ActionBlock`], in which edits have
-//! become one ([`packet::edit::Rewrite`]) and writes to metadata a few words. A packet needs no
-//! stack of lists, no outputs that wait and no action set for them; [`super::lanes`] carries them
-//! out. A step that chooses one of several ways by a hash ([`MultipathHash`]) ends a block, since
-//! it reads what the steps before it have written, and those behind it go on at once.
+//! Most rules of most pipelines are such. Their steps are compiled when the first rule that has
+//! them is made: each part up to a lookup or the end is an [`ActionBlock`], in which all edits have
+//! been merged into one ([`packet::edit::Rewrite`]) and writes to metadata into a few words. A
+//! packet needs no stack of lists, deferred outputs or action set for them; [`crate::exec::lanes`]
+//! runs them. A step that chooses one of several ways by a hash ([`MultipathHash`]) ends a block,
+//! since it reads what the steps before it have written; the next block follows at once.
 
 use crate::actions::bits;
 use crate::actions::multipath::{Choice, HashFields};
@@ -20,8 +20,8 @@ use packet::parse::MINI_KEY_WORDS;
 use std::ptr::NonNull;
 use std::sync::atomic::AtomicBool;
 
-/// Words of metadata that say how an output is sent, so that outputs that wait must go before they
-/// change: ingress port, tunnel, mark, flow control field.
+/// Words of metadata that outputs read: ingress port, tunnel, mark, flow control field. Deferred
+/// outputs must be sent before these change.
 pub(crate) const READ_BY_OUTPUTS: WordSet = WordSet::of_bytes(at::IN_PORT, 4)
     .union(WordSet::of_bytes(at::TUN_ID, 8))
     .union(WordSet::of_bytes(at::PKT_MARK, 4))
@@ -32,11 +32,11 @@ pub(crate) const READ_BY_OUTPUTS: WordSet = WordSet::of_bytes(at::IN_PORT, 4)
     ))
     .union(packet::tunnel::OPTION_WORDS);
 
-/// Words of the key that a packet on a straight way has of its own: those of the mini key, metadata
-/// and registers. The others are as they were when it came in.
+/// Words of the key that each lane has a copy of: the mini key, metadata and registers. Other words
+/// remain as they were on arrival.
 pub(crate) const LANE_WORDS: usize = 14;
 
-/// Bits of a word of metadata: `word = word & !mask | value`. By default none.
+/// Bits to write to a word of metadata: `word = word & !mask | value`. The default writes none.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Write {
     pub word: u8,
@@ -44,23 +44,22 @@ pub(crate) struct Write {
     pub value: u64,
 }
 
-/// Steps up to a lookup or the end.
+/// The steps up to a lookup or the end of the list.
 #[derive(Clone, Debug)]
-#[repr(C, align(64))] // what most rules need lies in the first line, the addresses of a router's edits the last of it
+#[repr(C, align(64))] // first line: what most rules need; a router's addresses are last in it
 pub(crate) struct ActionBlock {
     pub(crate) end: End,
-    /// Number of its first step in the rule's list.
+    /// Index of its first step in the rule's list.
     pub(crate) first: u16,
-    /// What it writes to metadata: one word, and others.
+    /// The first word of metadata that it writes; others are in `more`.
     pub(crate) write: Write,
     pub(crate) rewrite: Rewrite,
     pub(crate) more: Box<[Write]>,
-    /// The choice at its end ([`End::Multipath`]).
+    /// The choice at its end ([`End::Multipath`]), if any.
     pub(crate) multipath: Option<Box<MultipathHash>>,
 }
 
-/// The number of a way that is chosen by a packet's hash, and the bits of metadata in which it
-/// goes.
+/// A choice of a way by a packet's hash, and the bits of metadata to which its number goes.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct MultipathHash {
     fields: HashFields,
@@ -68,13 +67,14 @@ pub(crate) struct MultipathHash {
     choice: Choice,
     ways: u32,
     word: u8,
-    /// How many bits of the word, counted as on the wire, are behind those of the number.
+    /// How many bits of the word come after those of the number in wire order.
     behind: u32,
     mask: u64,
 }
 
 impl MultipathHash {
-    /// None where the number goes elsewhere than in what lanes hold of metadata and registers.
+    /// Returns None where the destination is not among the words of metadata and registers that
+    /// lanes have.
     fn of(multipath: &Multipath) -> Option<MultipathHash> {
         let (word, one, mask) = bits::write_in_word(multipath.dst, 1)?;
         let fits = (MINI_KEY_WORDS..LANE_WORDS).contains(&word) && !READ_BY_OUTPUTS.contains(word);
@@ -89,7 +89,7 @@ impl MultipathHash {
         })
     }
 
-    /// What it writes for a packet.
+    /// Returns the write that this choice makes for a packet.
     #[inline(always)]
     pub(crate) fn write(&self, packet: &impl Words) -> Write {
         let hash = self.fields.hash_words(packet, self.basis);
@@ -111,7 +111,7 @@ pub(crate) enum End {
         table: u8,
         resubmit: bool,
     },
-    /// A choice, and then the next block.
+    /// A multipath choice, then the next block.
     Multipath,
     Nothing,
 }
@@ -128,17 +128,17 @@ impl ActionBlock {
         })
     }
 
-    /// What it writes to metadata, if anything.
+    /// Returns its writes to metadata.
     #[inline(always)]
     pub(crate) fn writes(&self) -> impl Iterator<Item = &Write> {
         let any = self.write.mask != 0;
-        // Others come only behind one.
+        // `more` is used only when `write` is.
         any.then_some(&self.write)
             .into_iter()
             .chain(if any { &*self.more } else { &[] })
     }
 
-    /// Where it sends, if it does.
+    /// Returns the port it sends to, if any.
     #[inline(always)]
     pub(crate) fn port(&self) -> Option<PortNo> {
         match self.end {
@@ -147,24 +147,25 @@ impl ActionBlock {
         }
     }
 
-    /// Asks for it: for the one line of it that most rules need.
+    /// Prefetches its first cache line, all that most rules need.
     #[inline(always)]
     pub(crate) fn prefetch(&self) {
         prefetch(std::ptr::from_ref(self));
     }
 
-    /// Whether there are packets with too low a TTL for it.
+    /// Returns whether some packets may have too low a TTL for it.
     pub(crate) fn may_expire(&self) -> bool {
         self.rewrite.may_expire()
     }
 
-    /// Adds a step that changes the packet or its metadata; false when it is another one.
+    /// Appends a step that changes the packet or its metadata; returns false for any other step.
     fn then(&mut self, op: &Op) -> bool {
         match op {
             Op::DecTtl(_) => self.rewrite.then_dec_ttl(),
             Op::Set(CompiledSet::Metadata { word, value, mask }) => {
                 let at = usize::from(*word);
-                // What is read when a packet is sent has its time; see `Walk::run`.
+                // Words that outputs read may change only after deferred outputs are sent; see
+                // `Walk::run`.
                 if at >= LANE_WORDS || READ_BY_OUTPUTS.contains(at) {
                     return false;
                 }
@@ -195,7 +196,7 @@ impl ActionBlock {
     }
 }
 
-/// What these steps do, if that is all they do.
+/// Compiles steps to blocks; None if some step cannot be part of one.
 pub(crate) fn blocks(ops: &[Op]) -> Option<Box<[ActionBlock]>> {
     let mut done = Vec::new();
     let mut block = ActionBlock::new(0)?;
@@ -223,8 +224,8 @@ pub(crate) fn blocks(ops: &[Op]) -> Option<Box<[ActionBlock]>> {
         };
         done.push(std::mem::replace(&mut block, ActionBlock::new(index + 1)?));
     }
-    // A lookup, or an output, at the end of the list has nothing behind it; a choice has the end of
-    // the list.
+    // After a lookup or output at the end of the list nothing follows; after a choice there an
+    // empty block does.
     let chosen = matches!(
         done.last(),
         Some(ActionBlock {
@@ -238,7 +239,7 @@ pub(crate) fn blocks(ops: &[Op]) -> Option<Box<[ActionBlock]>> {
     Some(done.into())
 }
 
-/// A rule's blocks; valid as long as the rule, whose list of steps they belong to.
+/// A rule's blocks; valid as long as the rule, which owns the list of steps they belong to.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ActionBlocks(NonNull<[ActionBlock]>);
 
@@ -247,20 +248,20 @@ impl ActionBlocks {
         ActionBlocks(NonNull::from(blocks))
     }
 
-    /// The first one; none of nothing.
+    /// Returns the first block; None where there is none.
     #[inline(always)]
     pub(crate) fn first<'a>(self) -> Option<&'a ActionBlock> {
         self.get().first()
     }
 
-    /// The only block and the port of a rule that sends, perhaps an edited packet.
+    /// Returns the only block and the port of a rule that sends, perhaps after edits.
     #[inline(always)]
     pub(crate) fn only_send<'a>(self) -> Option<(&'a ActionBlock, PortNo)> {
         let block = self.first()?;
         Some((block, block.port()?))
     }
 
-    /// The only one, if there is one only.
+    /// Returns the block if there is only one.
     #[inline(always)]
     pub(crate) fn only<'a>(self) -> Option<&'a ActionBlock> {
         match self.get() {
@@ -269,7 +270,7 @@ impl ActionBlocks {
         }
     }
 
-    /// Asks for the first one, of which most rules need one line.
+    /// Prefetches the first cache line of the first block, all that most rules need.
     #[inline(always)]
     pub(crate) fn prefetch(self) {
         prefetch(self.0.as_ptr().cast::<u8>());
@@ -278,8 +279,8 @@ impl ActionBlocks {
     #[inline(always)]
     pub(crate) fn get<'a>(self) -> &'a [ActionBlock] {
         // SAFETY: a rule's list of steps is not changed while the rule lives, and what is kept of a
-        // burst is dropped before its guard (see `Steps`). Those that a place tells of are
-        // valid for the same guard (`kept` and `EditsOf::Own` in `table::places`).
+        // burst is dropped before its guard (see `Steps`). Blocks that a rule summary leads to are
+        // valid for the same guard (`rule::summary::kept`).
         unsafe { self.0.as_ref() }
     }
 }
@@ -289,13 +290,12 @@ unsafe impl Send for ActionBlocks {}
 // SAFETY: as above.
 unsafe impl Sync for ActionBlocks {}
 
-/// What lanes need to know of a rule, in little room: its blocks if it has some, its port if it
-/// does nothing but send to one, and whether it does nothing but leave packets to the learning
-/// switch.
+/// What lanes need to know of a rule, in few bytes: its blocks if it has some, its port if it only
+/// sends to one, and whether its only step is NORMAL.
 #[derive(Debug)]
 pub(crate) struct ActionSummary {
     first: Option<NonNull<ActionBlock>>,
-    /// Of blocks; without any, 1 for a rule whose only step is NORMAL.
+    /// Number of blocks; without blocks, 1 for a rule whose only step is NORMAL.
     count: u16,
     /// Whether one of its steps shortens the rule's timeouts at the end of a TCP connection.
     shortens_timeouts: bool,
@@ -305,14 +305,15 @@ pub(crate) struct ActionSummary {
     port: PortNo,
 }
 
-/// No port has this number (`OFPP_ANY`), and a rule that sends there anyway goes the general way.
+/// Stands for "no port". It is `OFPP_ANY`, which no port has; a rule that outputs to that number
+/// anyway goes the general way.
 const NO_PORT: PortNo = PortNo::MAX;
 
 impl ActionSummary {
-    /// Of a rule with these steps, for as long as they live.
+    /// Summarizes these steps; valid as long as they live.
     pub fn of(ops: &OpList) -> ActionSummary {
         let blocks = ops.blocks().map_or(&[][..], ActionBlocks::get);
-        // A list too long to be counted is carried out step by step.
+        // A list with too many blocks to count is run step by step.
         let (blocks, count) = match u16::try_from(blocks.len()) {
             Ok(count) => (blocks, count),
             Err(_) => (&[][..], 0),
@@ -330,17 +331,17 @@ impl ActionSummary {
         }
     }
 
-    /// The blocks.
+    /// Returns the blocks.
     #[inline(always)]
     pub fn blocks(&self) -> Option<ActionBlocks> {
         let all = NonNull::slice_from_raw_parts(self.first?, self.count as usize);
         Some(ActionBlocks(all))
     }
 
-    /// Asks for the first block, of which most rules need one line.
+    /// Prefetches the first cache line of the first block, all that most rules need.
     #[inline(always)]
     pub fn prefetch(&self) {
-        // Nothing comes of asking for no address.
+        // Prefetching a null address does nothing.
         prefetch(
             self.first
                 .map_or(std::ptr::null(), |first| first.as_ptr().cast_const()),
@@ -353,20 +354,20 @@ impl ActionSummary {
         self.shortens_timeouts
     }
 
-    /// The port.
+    /// Returns the port of a rule that only sends to one.
     #[inline(always)]
     pub fn only_output(&self) -> Option<PortNo> {
         (self.port != NO_PORT).then_some(self.port)
     }
 
-    /// Whether the only step is NORMAL.
+    /// Returns whether the only step is NORMAL.
     #[inline(always)]
     pub fn only_normal(&self) -> bool {
         self.first.is_none() && self.count == 1
     }
 }
 
-// SAFETY: as for `ActionBlocks`, of which this is another form.
+// SAFETY: another form of `ActionBlocks`, so the same holds.
 unsafe impl Send for ActionSummary {}
 // SAFETY: as above.
 unsafe impl Sync for ActionSummary {}
@@ -387,8 +388,8 @@ mod tests {
         }
     }
 
-    /// A choice writes what the step's own way of doing it writes, wherever in metadata and
-    /// registers; a choice that goes elsewhere is left to it.
+    /// A block's choice writes what the interpreter writes for the step, whichever metadata or
+    /// register it goes to; a choice with another destination is left to the interpreter.
     #[test]
     fn a_choice_writes_what_its_step_writes() {
         let fields = [
@@ -441,7 +442,7 @@ mod tests {
         assert!(taken >= 3 * 16, "{taken}");
     }
 
-    /// Packets pass a choice in their lanes, and what is behind it also where that is nothing.
+    /// Rules with a choice are compiled to blocks, also where nothing follows the choice.
     #[test]
     fn rules_that_choose_are_on_straight_ways() {
         let register = Bits {

@@ -1,10 +1,10 @@
-//! Rules that packets ask for: what a `learn` step says, and how a worker asks control for it.
+//! Rules that packets ask for: the contents of a `learn` step, and a worker's request to control.
 //!
-//! A [`Learn`] is a pattern; the bits that a packet gives it make a rule of it. The worker looks
-//! first whether that rule is in force already ([`crate::table::Bridge::find`] and the
-//! [`Learn::fingerprint`] that control has left in it): then it only notes the time, which keeps
-//! the hard timeout from running out. Otherwise it sends a [`Request`] and holds the packet (see
-//! [`crate::exec`]) until control has answered and every worker works by the answer.
+//! A [`Learn`] is a template; the bits that a packet gives it make a rule of it. The worker first
+//! checks whether that rule is in force already ([`crate::table::Bridge::find`] and the
+//! [`Learn::fingerprint`] that control has left in it). If so it only notes the time, which keeps
+//! the hard timeout from expiring. Otherwise it sends a [`Request`] and holds the packet (see
+//! [`crate::exec`]) until control has answered and every worker works in the answer's epoch.
 
 use crate::actions::Bits;
 use crate::actions::bits;
@@ -14,72 +14,72 @@ use smallvec::SmallVec;
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
 use std::sync::{Arc, OnceLock};
 
-/// A cookie that means none: 0 for a new rule, the old one for a changed rule.
+/// Cookie that means none: a new rule gets 0, a changed rule keeps its own.
 pub const NO_COOKIE: u64 = u64::MAX;
 
 /// Where bits of a learned rule come from.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Source {
-    /// The packet.
+    /// Bits of the packet's key.
     Field(Bits),
-    /// The action: a number, right-aligned.
+    /// A number given in the action, right-aligned.
     Number(u128),
 }
 
-/// What bits of a learned rule are for.
+/// Use of some bits of a learned rule.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum Target {
-    /// It matches them.
+    /// The rule matches them.
     Match(Bits),
-    /// It loads them.
+    /// The rule loads them.
     Load(Bits),
-    /// It outputs to the port of this number; the width of the number in bits.
+    /// The rule outputs to the port of this number; the argument is the number's width in bits.
     Output(u16),
 }
 
 /// One element of a learned rule.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub struct Part {
-    /// Where the bits come from.
+    /// Source of the bits.
     pub source: Source,
-    /// What they are for.
+    /// Use of the bits.
     pub target: Target,
 }
 
-/// What a learned rule is like, its values aside.
+/// A template for learned rules: everything but the values taken from packets.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Learn {
-    /// Its table, 0 to 253.
+    /// Table of the rule, 0 to 253.
     pub table: u8,
-    /// Its precedence.
+    /// Priority of the rule.
     pub priority: u16,
-    /// Its cookie, [`NO_COOKIE`] to keep the one it has.
+    /// Cookie of the rule, [`NO_COOKIE`] to keep the one it has.
     pub cookie: u64,
-    /// Seconds without a packet, 0 for never.
+    /// Idle timeout in seconds, 0 for none.
     pub idle_timeout: u16,
-    /// Seconds since it was last learned, 0 for never.
+    /// Hard timeout in seconds since it was last learned, 0 for none.
     pub hard_timeout: u16,
     /// Idle timeout after FIN or RST, 0 for no change.
     pub fin_idle_timeout: u16,
     /// Hard timeout after FIN or RST, 0 for no change.
     pub fin_hard_timeout: u16,
-    /// Whether controllers are told when it goes.
+    /// Whether controllers are told when the rule is removed.
     pub send_flow_rem: bool,
-    /// Most rules with its table and cookie, 0 for no limit.
+    /// Most rules with this table and cookie, 0 for no limit.
     pub limit: u32,
-    /// A bit of the packet's metadata that tells whether the rule is there.
+    /// A bit of the packet's metadata that is set to whether the rule is there.
     pub result: Option<Bits>,
-    /// Its match and actions, in order.
+    /// Match and actions, in order.
     pub parts: Vec<Part>,
-    /// The words that it matches and their masks, ascending: [`Learn::shaped`] fills it.
+    /// The words that the rule matches and their masks, ascending; filled in by [`Learn::shaped`].
     pub shape: Vec<(u8, u64)>,
 }
 
-/// What a packet gives to the parts of a [`Learn`], in order.
+/// Values that a packet gives to the parts of a [`Learn`], in order.
 pub type Values = SmallVec<[u128; 8]>;
 
 impl Learn {
-    /// The same, made ready for lookups; call it once, when the parts are complete.
+    /// Prepares the template for lookups; call it once, when the parts are complete.
     pub fn shaped(mut self) -> Learn {
         let zeroes = Values::from_elem(0, self.parts.len());
         let matching = self.matching(&zeroes);
@@ -91,13 +91,13 @@ impl Learn {
         self
     }
 
-    /// The words of the key that it reads or writes.
+    /// Returns the words of the key that the step reads or writes.
     pub fn words(&self) -> WordSet {
         let result = self.result.map(|result| result.field.def().words());
         self.reads().union(result.unwrap_or_default())
     }
 
-    /// The words of the key that the rule is made of.
+    /// Returns the words of the key from which the rule is made.
     pub(crate) fn reads(&self) -> WordSet {
         let sources = self.parts.iter().filter_map(|part| match part.source {
             Source::Field(from) => Some(from),
@@ -108,7 +108,7 @@ impl Learn {
         })
     }
 
-    /// What a packet gives.
+    /// Returns the values that a packet gives.
     pub fn values(&self, key: &FlowKey) -> Values {
         self.parts
             .iter()
@@ -119,7 +119,7 @@ impl Learn {
             .collect()
     }
 
-    /// What the rule matches.
+    /// Returns the rule's match for these values.
     pub fn matching(&self, values: &[u128]) -> Match {
         let mut matching = Match::any();
         for (part, value) in self.parts.iter().zip(values) {
@@ -131,7 +131,7 @@ impl Learn {
         matching
     }
 
-    /// A key that the rule matches, and that has only zeroes elsewhere.
+    /// Returns a key that the rule matches and that is zero elsewhere.
     pub(crate) fn example(&self, values: &[u128]) -> FlowKey {
         let mut key = FlowKey::ZERO;
         for (part, value) in self.parts.iter().zip(values) {
@@ -147,8 +147,8 @@ impl Learn {
         key
     }
 
-    /// What the rule does, as a number that two rules which do otherwise do not share: control
-    /// leaves it in the rule ([`crate::rule::RuleRef::set_fingerprint`]), never 0.
+    /// Returns a hash of what the rule does, never 0, which rules with other actions do not share:
+    /// control leaves it in the rule ([`crate::rule::RuleRef::set_fingerprint`]).
     pub fn fingerprint(&self, values: &[u128]) -> u64 {
         static SEED: OnceLock<RandomState> = OnceLock::new();
         let mut hasher = SEED.get_or_init(RandomState::new).build_hasher();
@@ -162,27 +162,27 @@ impl Learn {
     }
 }
 
-/// A worker asks for a rule.
+/// A worker's request for a rule.
 #[derive(Clone, Debug)]
 pub struct Request {
-    /// To be given back in the answer; unique for the worker.
+    /// Repeated in the answer; unique within the worker.
     pub ticket: u64,
-    /// What it is like.
+    /// The template.
     pub learn: Arc<Learn>,
-    /// What the packet gave.
+    /// Values from the packet.
     pub values: Values,
 }
 
-/// What became of a request.
+/// Outcome of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Verdict {
     /// The rule has been added or changed.
     Learned,
     /// The rule was there already.
     Known,
-    /// There are as many rules of its table and cookie as its limit allows.
+    /// There are already as many rules of its table and cookie as its limit allows.
     LimitReached,
-    /// It could not be added: the table is full, say.
+    /// It could not be added, for example because the table is full.
     Refused,
 }
 
@@ -191,24 +191,24 @@ pub enum Verdict {
 pub struct Answer {
     /// The request's ticket.
     pub ticket: u64,
-    /// What became of it.
+    /// The outcome.
     pub verdict: Verdict,
-    /// The epoch from which it holds.
+    /// First epoch in which the rule holds.
     pub epoch: Epoch,
 }
 
-/// A rule whose packets have ended their TCP connection, and the timeouts that it is to have now at
-/// most (`fin_timeout`).
+/// A report that packets of a rule have ended their TCP connection, with the timeouts to which the
+/// rule's are to be reduced (`fin_timeout`).
 #[derive(Clone, Debug)]
 pub struct Ended {
     /// The rule's table.
     pub table: u8,
     /// Its precedence.
     pub priority: u32,
-    /// What it matches.
+    /// Its match.
     pub matching: Match,
-    /// Seconds without a packet, 0 for no change.
+    /// Idle timeout in seconds, 0 for no change.
     pub idle: u16,
-    /// Seconds since it was added, 0 for no change.
+    /// Hard timeout in seconds since it was added, 0 for no change.
     pub hard: u16,
 }

@@ -1,9 +1,9 @@
-//! Spreading packets over ways: what of a packet is hashed, and how a hash chooses (ovs-actions(7),
-//! `multipath` and `bundle`).
+//! Spreads packets over ways: which fields are hashed, and how a hash chooses a way
+//! (ovs-actions(7), `multipath` and `bundle`).
 //!
-//! The hash is this switch's own, so a packet goes another way than in Open vSwitch; what the
-//! actions promise holds: packets with the same fields go the same way, symmetric hashes give both
-//! directions of a connection the same, and ways are taken evenly.
+//! The hash function differs from Open vSwitch's, so a packet may go another way than there. What
+//! the actions promise holds: packets with the same fields go the same way, symmetric hashes give
+//! both directions of a connection the same value, and ways are taken evenly.
 
 use crate::burst::Words;
 use packet::key::at;
@@ -15,42 +15,42 @@ const PROTO_TCP: u8 = 6;
 const PROTO_UDP: u8 = 17;
 const PROTO_SCTP: u8 = 132;
 
-/// What is hashed.
+/// Fields that are hashed.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum HashFields {
     /// Ethernet source.
     EthSrc,
-    /// Both directions alike: Ethernet addresses and type, VLAN ids, IP addresses and protocol,
-    /// ports of TCP and SCTP.
+    /// Symmetric: Ethernet addresses and type, VLAN ids, IP addresses and protocol, ports of TCP
+    /// and SCTP.
     SymmetricL4,
-    /// Both directions alike: IP addresses and protocol, ports of TCP and SCTP.
+    /// Symmetric: IP addresses and protocol, ports of TCP and SCTP.
     SymmetricL3L4,
-    /// Likewise, ports of UDP too.
+    /// Symmetric: as [`HashFields::SymmetricL3L4`], and ports of UDP.
     SymmetricL3L4Udp,
     /// IP source.
     NwSrc,
     /// IP destination.
     NwDst,
-    /// IP addresses, both directions alike.
+    /// Symmetric: IP addresses.
     SymmetricL3,
 }
 
-/// How one of several ways is chosen.
+/// How a hash chooses one of several ways.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Choice {
     /// The hash modulo the number of ways (RFC 2992).
     Modulo,
-    /// A part of the hash's range for each way (RFC 2992).
+    /// Equal parts of the hash's range, one for each way (RFC 2992).
     Threshold,
-    /// The way with the highest hash of its own (RFC 2992); modulo for more than 64 ways.
+    /// Each way hashes to a weight, and the highest wins (RFC 2992); modulo for more than 64 ways.
     HighestWeight,
-    /// Hashes modulo this number, again until one names a way.
+    /// The hash modulo this number, hashed again until the result names a way.
     Iterate(u32),
 }
 
-/// Ways among which the highest weight is sought.
+/// Most ways that [`Choice::HighestWeight`] compares.
 const WEIGHED_MAX: u32 = 64;
-/// Hashes that [`Choice::Iterate`] tries: at worst each fits with probability 1/2.
+/// Most hashes that [`Choice::Iterate`] tries: each names a way with probability 1/2 or more.
 const ITERATIONS: u32 = 64;
 
 /// Mixes a number into a hash.
@@ -60,19 +60,19 @@ pub(crate) fn mix(hash: u64, value: u64) -> u64 {
     product as u64 ^ (product >> 64) as u64
 }
 
-/// A hash of two things that is the same when they change places.
+/// Hashes two values so that swapping them gives the same result.
 pub(crate) fn pair(one: u64, other: u64) -> u64 {
     mix(0x51, one).wrapping_add(mix(0x51, other))
 }
 
-/// The word of a key that begins with this byte.
+/// Returns the word of a key that begins at this byte.
 #[inline(always)]
 fn whole(key: &impl Words, at: usize) -> u64 {
     debug_assert!(at.is_multiple_of(8));
     u64::from_be(key.word((at / 8) as u8))
 }
 
-/// So many bytes of a key, within one word.
+/// Returns this many bytes of a key, within one word.
 #[inline(always)]
 fn part(key: &impl Words, at: usize, bytes: usize) -> u64 {
     debug_assert!(bytes < 8 && at % 8 + bytes <= 8);
@@ -90,7 +90,7 @@ fn addresses(key: &impl Words, at: usize) -> u64 {
 }
 
 impl HashFields {
-    /// The words of the key that it reads.
+    /// Returns the words of the key that the hash reads.
     pub fn words(self) -> WordSet {
         let network = WordSet::of_bytes(at::ETH_TYPE, 2)
             .union(WordSet::of_bytes(at::IPV4_SRC, 16))
@@ -104,12 +104,12 @@ impl HashFields {
         }
     }
 
-    /// The hash of a packet, for a parameter `basis`.
+    /// Hashes a packet's key with the parameter `basis`.
     pub fn hash(self, key: &FlowKey, basis: u16) -> u32 {
         self.hash_words(key, basis)
     }
 
-    /// The same, where a packet's words lie elsewhere.
+    /// Like [`HashFields::hash`], for any form of key.
     #[inline(always)]
     pub(crate) fn hash_words(self, key: &impl Words, basis: u16) -> u32 {
         let basis = mix(0, basis.into());
@@ -132,7 +132,7 @@ impl HashFields {
     }
 }
 
-/// One of the network addresses; nothing of what is not IP.
+/// Hashes the source or destination IP address; 0 for packets that are not IP.
 #[inline(always)]
 fn network(key: &impl Words, source: bool) -> u64 {
     match (eth_type(key), source) {
@@ -144,7 +144,7 @@ fn network(key: &impl Words, source: bool) -> u64 {
     }
 }
 
-/// Both network addresses, whichever is the source.
+/// Hashes both IP addresses, symmetrically.
 #[inline(always)]
 fn both(key: &impl Words) -> u64 {
     match eth_type(key) {
@@ -153,7 +153,8 @@ fn both(key: &impl Words) -> u64 {
     }
 }
 
-/// Protocol and ports of IP. Fragments have no ports to agree on, so theirs do not count.
+/// Adds IP protocol and ports to a hash. Only first fragments have ports, so fragments are hashed
+/// without.
 #[inline(always)]
 fn transport(key: &impl Words, hash: u64, with_udp: bool) -> u64 {
     if ![ETH_IPV4, ETH_IPV6].contains(&eth_type(key)) {
@@ -172,9 +173,9 @@ fn transport(key: &impl Words, hash: u64, with_udp: bool) -> u64 {
     }
 }
 
-/// The weight of a way for a hash.
+/// Returns the weight of a way for a hash.
 pub fn weight(hash: u32, way: u32) -> u32 {
-    // Ways are small numbers, so every bit of them has to reach all of the weight: the finish of
+    // Ways are small numbers, so mix until every bit affects all of the weight: the finalizer of
     // MurmurHash3.
     let mut bits = u64::from(way) << 32 | u64::from(hash);
     for factor in [0xff51_afd7_ed55_8ccd, 0xc4ce_b9fe_1a85_ec53] {
@@ -184,7 +185,7 @@ pub fn weight(hash: u32, way: u32) -> u32 {
 }
 
 impl Choice {
-    /// One of `ways` ways, at least one, counted from 0.
+    /// Chooses one of `ways` ways (at least one), counted from 0.
     pub fn choose(self, hash: u32, ways: u32) -> u32 {
         match self {
             Choice::Modulo => hash % ways,
@@ -252,7 +253,7 @@ pub(crate) mod tests {
         key
     }
 
-    /// The packet that goes back.
+    /// Returns the key of a packet in the opposite direction.
     pub(crate) fn reversed(key: &FlowKey) -> FlowKey {
         let mut back = *key;
         for (one, other, bytes) in [
@@ -305,7 +306,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// Words outside those that are asked for do not count.
+    /// Words outside those that `words` returns do not affect the hash.
     #[test]
     fn the_words_that_are_read_are_told() {
         for fields in ALL {
@@ -337,8 +338,8 @@ pub(crate) mod tests {
                     taken[choice.choose(hash, ways) as usize] += 1;
                 }
                 let fair = f64::from(PACKETS / ways);
-                // Six standard deviations of a binomial: the keys are fixed, so this holds or it
-                // does not.
+                // Six standard deviations of a binomial distribution. The keys are fixed, so this
+                // never fails by chance.
                 let slack = 6.0 * fair.sqrt();
                 for count in &taken {
                     let off = (f64::from(*count) - fair).abs();
@@ -348,7 +349,7 @@ pub(crate) mod tests {
         }
     }
 
-    /// RFC 2992: one way more takes packets to itself and moves none between the others.
+    /// RFC 2992: adding a way moves packets only to it, none between the others.
     #[test]
     fn the_highest_weight_moves_few_packets() {
         for hash in (0..3000_u32).map(|number| number.wrapping_mul(0x9e37_79b9)) {

@@ -4,14 +4,14 @@
 use crate::actions::{Op, PortNo, reserved};
 use std::mem::discriminant;
 
-/// Steps that wait for the end of the walk.
+/// Steps collected for the end of the walk.
 #[derive(Clone, Default, Debug)]
 pub(crate) struct ActionSet {
     ops: Vec<Op>,
 }
 
-/// Where a step stands in the order of execution: copy TTL in, pop from the outside, push, copy TTL
-/// out, decrement TTL, set fields, queue, output.
+/// Returns a step's rank in the order of execution: copy TTL in, pop (outermost first), push, copy
+/// TTL out, decrement TTL, set fields, queue, output.
 fn rank(op: &Op) -> u8 {
     match op {
         Op::CopyTtlIn => 0,
@@ -36,17 +36,17 @@ fn rank(op: &Op) -> u8 {
     }
 }
 
-/// Most steps in a set. Sets and moves pile up where rules resubmit to each other.
+/// Most steps in a set. Sets and moves accumulate where rules resubmit to each other.
 const MAX_STEPS: usize = 1024;
 
-/// Sets and moves all run, in the order in which they were written, as in Open vSwitch: one may
-/// read what another wrote.
+/// Rank of sets and moves. All of them run, in the order in which they were written, as in Open
+/// vSwitch, since one may read what another wrote.
 const CHANGES: u8 = 10;
-/// Of a group, outputs and resubmits only the first of these runs (1.3.5 section 5.10), and of
-/// outputs only the last that was written.
+/// Lowest rank of the final steps: resubmit, output, group. Only the one of the highest rank runs
+/// (1.3.5 section 5.10), and of several outputs only the one written last.
 const FINALS: u8 = 20;
 
-/// Whether a new step takes the place of an old one.
+/// Returns whether a new step replaces an old one.
 fn same_kind(old: &Op, new: &Op) -> bool {
     match rank(old) {
         CHANGES => false,
@@ -56,8 +56,8 @@ fn same_kind(old: &Op, new: &Op) -> bool {
 }
 
 impl ActionSet {
-    /// The port that the set sends to as it is now, as the field `actset_output` says it. A set
-    /// with a group sends to none, since the group runs instead of the output.
+    /// Returns the port that the set sends to as it is now, encoded like the field `actset_output`.
+    /// A set with a group sends to none, since the group runs instead of the output.
     pub fn output(&self) -> PortNo {
         match self.ops.last() {
             Some(Op::Output(port)) => *port,
@@ -71,7 +71,7 @@ impl ActionSet {
         }
     }
 
-    /// Merges steps in; false when the set is full.
+    /// Merges steps in; returns false when the set is full.
     pub fn write(&mut self, ops: &[Op]) -> bool {
         for op in ops {
             self.ops.retain(|old| !same_kind(old, op));
@@ -84,7 +84,7 @@ impl ActionSet {
         true
     }
 
-    /// The steps so far.
+    /// Returns the steps so far.
     pub fn steps(&self) -> &[Op] {
         &self.ops
     }
@@ -97,8 +97,8 @@ impl ActionSet {
         self.ops.clear();
     }
 
-    /// The steps to run: none when no output is among them, for then the packet is dropped and
-    /// nothing it carries matters.
+    /// Returns the steps to run, and empties the set. None when no output is among them: the packet
+    /// is then dropped, and its edits do not matter.
     pub fn take(&mut self) -> Option<Box<[Op]>> {
         let mut ops = std::mem::take(&mut self.ops);
         let last = ops.pop().filter(|op| rank(op) >= FINALS)?;

@@ -1,17 +1,17 @@
 //! Conjunctive match: rules that are parts of a condition (ovs-fields(7), "Conjunctive Match
 //! Fields").
 //!
-//! A rule whose steps are [`Op::Conjunction`](crate::actions::Op::Conjunction) is a *soft* rule: it
-//! is never what a lookup finds. Each of its clauses says that the packet fulfils clause k of n of
-//! a condition with a number. Where all n are fulfilled by soft rules of one precedence above the
-//! best ordinary rule, the table is looked up again, soft rules left out, with that number as
-//! `conj_id`; what this finds is the answer. If it finds nothing, the next condition has its turn.
-//! So n sets of m rules do the work of m^n.
+//! A rule whose steps are [`Op::Conjunction`](crate::actions::Op::Conjunction) is a *soft* rule: a
+//! lookup never returns it. Each of its clauses says that the packet fulfils clause k of n of a
+//! numbered condition. Where soft rules of one precedence, above that of the best ordinary rule,
+//! fulfil all n, the table is looked up again, without soft rules, with that number as `conj_id`,
+//! and the rule found is the answer. If none is found, the next condition is tried. So n sets of m
+//! rules do the work of m^n.
 //!
-//! Soft rules lie in tuples of their own, so that a table without them pays nothing, and one with
-//! them has its ordinary rules looked up as ever. A packet's fulfilled clauses are gathered in a
-//! hash table of the worker's, which costs one probe for each clause of each soft rule that it
-//! matches, however many rules there are.
+//! Soft rules lie in tuples of their own, so a table without them pays nothing, and ordinary rules
+//! are looked up as usual. The clauses that a packet fulfils are collected in a hash table of the
+//! worker's, which costs one probe for each clause of each soft rule that it matches, however many
+//! rules there are.
 
 use super::effort::Count;
 use super::mini_key::Reads;
@@ -32,24 +32,24 @@ use packet::key::at;
 use std::cell::RefCell;
 use std::cmp::Reverse;
 
-/// Conditions that one packet may fulfil before its lookup gives up: each costs a lookup. Those
-/// that rules of one priority describe must not overlap, so a table that is used as it should be
-/// fulfils one for each priority.
+/// Most fulfilled conditions that one lookup tries: each costs a further lookup. Conditions of one
+/// priority must not overlap (ovs-fields(7)), so in a correct table a packet fulfils at most one
+/// for each priority.
 const CONDITIONS_MAX: usize = 256;
 
-/// The writer's side: the soft rules of a table.
+/// The writer's state of a table's soft rules.
 #[derive(Default)]
 pub(crate) struct SoftWriter {
     tuples: TupleWriters,
 }
 
 impl SoftWriter {
-    /// Links a rule; true when the published list of tuples must be made anew.
+    /// Links a rule; returns true when the published list of tuples must be replaced.
     pub fn link(&mut self, program: &Program, rule: RuleRef) -> bool {
         self.tuples.link(program, rule).raised
     }
 
-    /// Unlinks a rule; true as for `link`.
+    /// Unlinks a rule; returns true when the published list of tuples must be replaced.
     pub fn unlink(&mut self, rule: RuleRef) -> bool {
         self.tuples.unlink(rule)
     }
@@ -58,7 +58,7 @@ impl SoftWriter {
         self.tuples.len() == 0
     }
 
-    /// What gathering costs.
+    /// Describes the cost of collecting clauses.
     pub fn describe(&self) -> Description {
         self.tuples.describe()
     }
@@ -72,7 +72,7 @@ impl SoftWriter {
     }
 }
 
-/// One condition as far as a packet has fulfilled it. An unused place has no clauses.
+/// The clauses of one condition that a packet has fulfilled. An unused slot has none.
 #[derive(Clone, Copy, Default)]
 struct Condition {
     priority: u32,
@@ -81,10 +81,10 @@ struct Condition {
     fulfilled: u64,
 }
 
-/// A worker's memory for one lookup, kept for the next.
+/// A worker's memory for one lookup, reused by the next.
 struct Scratch {
     secret: Secret,
-    /// Open addressing; a power of two of places, at least half of them unused.
+    /// Hash table with open addressing; its length is a power of two, and at least half is unused.
     places: Vec<Condition>,
     used: Vec<u32>,
     complete: Vec<(Reverse<u32>, u32)>,
@@ -111,8 +111,8 @@ impl Scratch {
         self.complete.clear();
     }
 
-    /// Where a condition is, or goes. Rules that disagree about the number of clauses speak of
-    /// different conditions.
+    /// Returns the slot where a condition is, or goes. Clauses with the same id but different `of`
+    /// belong to different conditions.
     fn place(&self, priority: u32, clause: &Clause) -> usize {
         let mask = self.places.len() - 1;
         let words = u64::from(clause.id) << 32 | u64::from(priority) << 7 | u64::from(clause.of);
@@ -167,7 +167,7 @@ impl Scratch {
         }
     }
 
-    /// Gathers what the soft rules above a precedence say about a key.
+    /// Collects the clauses that a key fulfils by soft rules above a precedence.
     fn gather(&mut self, soft: &[TupleEntry], key: &FlowKey, epoch: Epoch, floor: Option<u32>) {
         let above = |priority: u32| floor.is_none_or(|floor| priority > floor);
         for entry in soft {
@@ -187,8 +187,8 @@ impl Scratch {
     }
 }
 
-/// The answer of a table that has soft rules: `ordinary` is the best of its other rules, `look_up`
-/// finds the best of these for another key.
+/// Returns the answer of a table that has soft rules: `ordinary` is the best of its other rules,
+/// `look_up` finds the best of these for another key.
 #[cold]
 pub(crate) fn look_up<'g>(
     soft: &[TupleEntry],
@@ -204,8 +204,8 @@ pub(crate) fn look_up<'g>(
         if scratch.complete.is_empty() {
             return ordinary;
         }
-        // Which of several conditions of one precedence comes first is not defined; the lowest
-        // number does.
+        // The order of fulfilled conditions of one precedence is undefined; take the lowest id
+        // first.
         scratch.complete.sort_unstable();
         let mut key = *key;
         let found = scratch.complete.iter().find_map(|(_, id)| {
@@ -216,14 +216,14 @@ pub(crate) fn look_up<'g>(
     })
 }
 
-/// Ordinary rules, if there are any, and soft ones.
+/// A table with soft rules, and the lookup of its ordinary rules, if any.
 pub(crate) struct Conjunctive {
     pub(crate) ordinary: Option<Box<Classifier>>,
     pub(crate) soft: Box<[TupleEntry]>,
 }
 
 impl Classify for Conjunctive {
-    /// Conditions are gathered from whole keys.
+    /// Clauses are collected from whole keys.
     fn reads(&self) -> Reads {
         Reads::Whole
     }
@@ -257,7 +257,7 @@ impl Classify for Conjunctive {
         }
     }
 
-    /// Learned rules are ordinary ones.
+    /// Searches the ordinary rules, because learned rules are such.
     fn find_exact<'g>(&'g self, learn: &Learn, key: &FlowKey, epoch: Epoch) -> Option<&'g Rule> {
         self.ordinary.as_deref()?.find_exact(learn, key, epoch)
     }
@@ -266,7 +266,7 @@ impl Classify for Conjunctive {
         if let Some(ordinary) = &self.ordinary {
             ordinary.count_effort(key, epoch, count);
         }
-        // Every tuple of soft rules is looked at, for each may fulfil a clause.
+        // Every tuple of soft rules is probed, because each may fulfil a clause.
         for entry in &self.soft {
             count.probes += 1;
             entry.tuple.view().read_by(key, count);
@@ -282,8 +282,7 @@ mod tests {
         u64::from(id) << 32 | 7 << 7 | 2
     }
 
-    /// How far all of these conditions stand from where they are looked for first, with a new
-    /// secret.
+    /// Returns the sum of probe distances of all these conditions, with a new secret.
     fn steps(ids: &[u32]) -> usize {
         let mut scratch = Scratch::new(Secret::random(0));
         for id in ids {
@@ -304,8 +303,8 @@ mod tests {
         scratch.used.iter().map(far).sum()
     }
 
-    /// Conditions whose numbers differ in their upper bits only, or in a way that a hash which is
-    /// no secret makes nothing of, are found as soon as others.
+    /// Conditions with ids that differ only in their upper bits, or that an unkeyed hash would map
+    /// to the same slot, are found as fast as others.
     #[test]
     fn conditions_are_spread_whatever_their_numbers() {
         let known = Secret::numbered(0);
@@ -314,8 +313,7 @@ mod tests {
             (0..1000).map(|id| id << 20).collect::<Vec<u32>>(),
             alike.take(1000).collect(),
         ] {
-            // The multiplier keeps some of them together with a few secrets, so half of these is
-            // never.
+            // With a few secrets the multiplier keeps some of them together, so compare the median.
             let mut steps: Vec<usize> = (0..21).map(|_| steps(&ids)).collect();
             steps.sort_unstable();
             assert!(steps[10] < ids.len() * 5, "{steps:?}");

@@ -1,15 +1,14 @@
-//! What a table's lookup is, and what it costs: for people, and for predicting what a switch will
-//! do.
+//! Describes a table's lookup and its cost, for people and for predictions of a switch's speed.
 
 use crate::classifier::tuple_space::TupleWriters;
 use packet::fields::FIELDS;
 use packet::key::at;
 use std::collections::BTreeMap;
 
-/// How a table looks its rules up.
+/// How a table looks up its rules.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Template {
-    /// No rule, no work.
+    /// No rules.
     Empty,
     /// Rules are compared one after the other.
     Linear,
@@ -17,16 +16,16 @@ pub enum Template {
     Hash,
     /// A hash table for each set of bits.
     Tuples,
-    /// Decision trees; what they do not hold is in tuples.
+    /// Decision trees; rules that are not in them are in tuples.
     Trees,
-    /// A trie of prefixes; what is no prefix is in tuples.
+    /// A trie of prefixes; rules that are not prefixes are in tuples.
     LongestPrefix,
-    /// Any of the others, and conditions gathered from tuples beside it.
+    /// Any of the others for ordinary rules, and tuples of soft rules for conjunctive matches.
     Conjunctive,
 }
 
 impl Template {
-    /// A word for it.
+    /// Returns the template's name.
     pub fn name(self) -> &'static str {
         match self {
             Template::Empty => "empty",
@@ -40,10 +39,10 @@ impl Template {
     }
 }
 
-/// What a lookup does for one packet.
+/// A lookup's work for one packet.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Work {
-    /// Memory accesses, in cache lines, each of which may miss; the rule that is found, too.
+    /// Memory accesses, in cache lines, each of which may miss; including the rule that is found.
     pub accesses: f64,
     /// Rules compared with the packet.
     pub compares: f64,
@@ -52,7 +51,7 @@ pub struct Work {
 }
 
 impl Work {
-    /// One after the other.
+    /// Returns the work of both, one after the other.
     pub fn and(self, other: Work) -> Work {
         Work {
             accesses: self.accesses + other.accesses,
@@ -61,7 +60,7 @@ impl Work {
         }
     }
 
-    /// A rough number of cycles, when what is looked at has `bytes`: from costs as measured on one
+    /// Estimates the cycles when lookup and rules occupy `bytes`, from costs measured on one
     /// machine (Zen 4), where a burst's accesses overlap.
     pub fn cycles(&self, bytes: usize) -> f64 {
         let access = match bytes {
@@ -79,33 +78,33 @@ impl Work {
 pub struct Description {
     /// How rules are looked up.
     pub template: Template,
-    /// Rules that are linked, also those that have ended and wait for being unlinked.
+    /// Number of linked rules, including those that have ended and are not yet unlinked.
     pub rules: usize,
-    /// Different sets of bits that rules look at.
+    /// Number of different sets of bits that rules look at.
     pub masks: usize,
-    /// For packets that meet the rules evenly.
+    /// Average work for packets spread evenly over the rules.
     pub typical: Work,
-    /// For the packet that costs most.
+    /// Work for the most expensive packet.
     pub worst: Work,
-    /// Memory of the lookup itself, without the rules.
+    /// Memory of the lookup itself in bytes, without the rules.
     pub bytes: usize,
-    /// What of a packet the rules look at, and why the template is this one.
+    /// Which fields the rules look at, and why this template was chosen.
     pub why: String,
 }
 
 impl Description {
-    /// A rough number of cycles for a packet as most are.
+    /// Estimates the cycles for an average packet.
     pub fn typical_cycles(&self) -> f64 {
         self.typical.cycles(self.bytes + self.rules * RULE_BYTES)
     }
 
-    /// A rough number of cycles for the packet that costs most.
+    /// Estimates the cycles for the most expensive packet.
     pub fn worst_cycles(&self) -> f64 {
         self.worst.cycles(self.bytes + self.rules * RULE_BYTES)
     }
 }
 
-/// What a packet touches of a rule that it meets.
+/// Bytes of a rule that a packet which meets it reads or writes.
 pub(crate) const RULE_BYTES: usize = 128;
 impl TupleWriters {
     pub(crate) fn describe(&self) -> Description {
@@ -134,7 +133,7 @@ impl TupleWriters {
         }
     }
 
-    /// Tuples that are looked up for a packet on average, when packets meet the rules evenly: those
+    /// Returns the average number of tuples looked up when packets meet the rules evenly: those
     /// that hold a rule of higher precedence than the packet's, and its own.
     fn visited(&self) -> f64 {
         let mut rules: BTreeMap<u32, usize> = BTreeMap::new();
@@ -159,7 +158,7 @@ impl TupleWriters {
     }
 }
 
-/// The fields that masks look at, with the lengths of their prefixes: `ip_src/8-32, tp_dst`.
+/// Lists the fields that masks look at, with the lengths of their prefixes: `ip_src/8-32, tp_dst`.
 pub(crate) fn fields<'a>(masks: impl Iterator<Item = &'a [(u8, u64)]>) -> String {
     let mut seen: BTreeMap<(usize, &'static str), Looked> = BTreeMap::new();
     for mask in masks {
@@ -208,12 +207,12 @@ pub(crate) fn fields<'a>(masks: impl Iterator<Item = &'a [(u8, u64)]>) -> String
     names.join(", ")
 }
 
-/// Which bits of a field are looked at.
+/// Which bits of a field masks look at.
 #[derive(Clone, Copy)]
 enum Looked {
-    /// The first ones: fewest, most, of how many.
+    /// A prefix: the shortest length, the longest, and the field's width in bits.
     Prefix(u32, u32, u32),
-    /// Others.
+    /// Other bits.
     Bits,
 }
 

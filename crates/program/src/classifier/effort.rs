@@ -1,8 +1,8 @@
-//! What a lookup costs in memory: counted, not measured.
+//! Counts (does not measure) what a lookup costs in memory accesses.
 //!
-//! Each template says for one key how many rules it compares, how many hash tables it tries, and
-//! which cache lines of the rules' own memory it reads. `sluice predict` shows these figures for
-//! each table; they follow the lookups of [`super`] step by step.
+//! For one key, each template reports how many rules it compares, how many hash tables it tries,
+//! and which cache lines of lookup and rules it reads. `sluice predict` shows these figures for
+//! each table. The counting code must follow the lookups of [`super`] step by step.
 
 use super::{Classifier, Classify};
 use crate::epoch::Epoch;
@@ -10,22 +10,22 @@ use crate::rule::Rule;
 use packet::FlowKey;
 use std::collections::BTreeSet;
 
-/// Bytes of a cache line.
+/// Bytes in a cache line.
 const LINE: usize = 64;
 
-/// What one lookup takes.
+/// The work of one lookup.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Effort {
     /// Rules compared one after the other.
     pub compares: u32,
     /// Hash tables tried, and inner nodes of trees and tries.
     pub probes: u32,
-    /// Different cache lines read of tables and rules. The key's own are left out, and so are
-    /// counters and steps.
+    /// Different cache lines read of lookup and rules, without those of the key, counters and
+    /// steps.
     pub lines: u32,
 }
 
-/// An effort while it is counted.
+/// An effort being counted.
 #[derive(Default)]
 pub(crate) struct Count {
     pub compares: u32,
@@ -34,14 +34,14 @@ pub(crate) struct Count {
 }
 
 impl Count {
-    /// Notes that a value is read.
+    /// Records that a value is read.
     pub fn reads<T: ?Sized>(&mut self, value: &T) {
         let first = std::ptr::from_ref(value).cast::<u8>() as usize;
         let bytes = size_of_val(value).max(1);
         self.lines.extend(first / LINE..=(first + bytes - 1) / LINE);
     }
 
-    /// How many different lines have been read.
+    /// Returns how many different cache lines have been read.
     pub fn lines(&self) -> usize {
         self.lines.len()
     }
@@ -53,7 +53,7 @@ impl Count {
 }
 
 impl Effort {
-    /// What looking `key` up takes.
+    /// Returns the work of looking `key` up.
     pub(crate) fn of(classifier: Option<&Classifier>, key: &FlowKey, epoch: Epoch) -> Effort {
         let mut count = Count::default();
         if let Some(classifier) = classifier {
@@ -135,7 +135,7 @@ mod tests {
     #[test]
     fn a_large_tuple_is_not_probed_by_a_packet_that_differs_from_all_its_rules() {
         let (program, writer) = table((1..=5000).map(|number| (port(number), 5)));
-        // 8192 is a bit that no rule has.
+        // 8192 sets a bit that no rule has.
         for (number, probes) in [(1, 1), (4999, 1), (8191, 1), (8192, 0), (9999, 0)] {
             assert_eq!(effort(&program, &writer, number).probes, probes);
         }
@@ -169,7 +169,7 @@ mod tests {
         let summaries = effort(&program, &writer, 7);
         assert_eq!((summaries.compares, summaries.probes), (0, 1));
         assert!(summaries.lines < before.lines, "{summaries:?} {before:?}");
-        // One that is not summaries is looked up in both tuples.
+        // A key that has no summary is looked up in both tuples.
         assert_eq!(effort(&program, &writer, 101).probes, 3);
     }
 }

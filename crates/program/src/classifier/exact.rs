@@ -1,22 +1,21 @@
-//! Exact match: for rules that all look at the same bits, a hash table by value of what their
-//! packets need to know.
+//! Exact match: for rules that all look at the same bits, a hash table from their values to what
+//! their packets need to know.
 //!
-//! A tuple's slot names the rule that a packet may have met; whether it has, where it is counted
-//! and where it goes stands in the rule, a cache line anywhere in memory. Here value, counter and
-//! port, or the number of edits, stand in the slot, so a packet that is carried out by what they
-//! say (`walk::front`) reads one line. Others read the line of the rule's place as well. Bits in
-//! which all rules agree are asked for once, before, and one or two words are left to compare.
-//! A cache line is a bucket of four rules, or of two where they have two words: they are compared
-//! without a choice, so that it does not matter to the processor's guesses which of them it is.
-//! What else is known of a rule, above all its address, stands apart ([`super::places`]), for those
-//! who ask.
+//! A tuple's slot only names a rule that a packet may have met; whether it matches, its counter and
+//! its port are in the rule, a cache line anywhere in memory. Here value, counter and port, or the
+//! index of the edits, are in the slot, so a packet with a verdict (`exec::first_table`) reads one
+//! line. Other packets read the line of the rule's summary as well. Bits in which all rules agree
+//! are compared once, before, and one or two words are left to compare. A bucket is one cache line
+//! of four rules, or two where they have two words; all of them are compared without a branch, so
+//! that none is mispredicted. Rule summaries ([`RuleSummary`]), which hold the rule's address, are
+//! kept apart for packets that need them.
 //!
-//! Such a table is made from what a tuple holds at one moment, and not changed afterwards but for
-//! marks: a rule that ends is marked before its end is published, and so is one whose value another
-//! rule has that comes. Packets that are led to a mark or to nothing are looked up in the tuple,
-//! which holds all rules always; when there are many of them the table is made anew. So are those
-//! of a rule that has found no room in its own bucket or the two behind it: a lookup reads no more
-//! than these, whatever values there are.
+//! An exact table is built from what a tuple holds at one moment and not changed afterwards except
+//! for marks. A rule is marked before its end is published, and also before another rule with the
+//! same value is. Packets that find a mark or nothing are looked up in the tuple, which always
+//! holds all rules; when many rules have changed the exact table is rebuilt. Rules that find no
+//! room in their own bucket or the two behind it are left to the tuple too: a lookup reads at most
+//! these three, whatever values there are.
 
 #[cfg(test)]
 mod tests;
@@ -50,50 +49,51 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Instant;
 
-/// Most tuples of a table that has this: others have trees.
+/// Most tuples of a table that has an exact table; with more, a table gets trees.
 const MASKS_MAX: usize = 2;
-/// Fewest rules of a table for which this is worth while: fewer stay in a first-level cache.
+/// Fewest rules for which an exact table pays off: fewer stay in a first-level cache.
 const RULES_MIN: usize = 64;
-/// Most rules, for it is made on the control thread, in about a tenth of a microsecond a rule.
+/// Most rules: building is done on the control thread and takes about a tenth of a microsecond a
+/// rule.
 const RULES_MAX: usize = 1 << 17;
-/// How much longer than it took to make one passes before the next one, beside what is usual: this
-/// is not done in the background.
+/// The pause after a build is this many times as long as [`Pace`] makes it, because builds do not
+/// run in the background.
 const PATIENCE: u32 = 10;
 
-/// An odd number that looks random.
+/// A random-looking odd number.
 const SPREAD: u64 = 0x9e37_79b9_7f4a_7c15;
 
-/// How many buckets in a row a rule may stand in, from its own on: as many lines a lookup reads at
-/// most, whatever values somebody chooses. What finds no room in these is left to the tuple.
+/// Number of consecutive buckets in which a rule may be, from its own on, and so the most cache
+/// lines that a lookup reads, whatever values an attacker chooses. Rules that do not fit are left
+/// to the tuple.
 const RUN: usize = 3;
 
-/// Different edits of which there are copies at most, for copies are made on the control thread
-/// too; rules with others are looked up in the tuple.
+/// Most different edits, because their copies are made on the control thread; rules with further
+/// ones are looked up in the tuple.
 const EDITS_MAX: usize = 1 << 14;
 
-/// Of a rule in a bucket: its packets are looked up in the tuple. Beyond the bits of a counter's
+/// Mark in [`Answer::counter`]: packets are looked up in the tuple. Above the bits of a counter's
 /// number.
 const ASK: u32 = 1 << 31;
-/// It edits before it sends.
+/// Mark in [`Answer::counter`]: the rule edits before it sends.
 const EDITS: u32 = 1 << 30;
 const _: () = assert!(counters::MOST <= EDITS as usize);
 
-/// Slots that are not used have no counter, and say [`ASK`] already.
+/// Counter of unused slots, which includes [`ASK`].
 const EMPTY: u32 = u32::MAX;
 
-/// Where a rule's packets are counted and where they go.
+/// The counter of a rule's packets, and the port or edits.
 struct Answer {
-    /// A number, perhaps with [`ASK`] and [`EDITS`], or [`EMPTY`].
+    /// Counter number, perhaps with [`ASK`] and [`EDITS`], or [`EMPTY`].
     counter: AtomicU32,
-    /// The port, or the number of the edits.
+    /// The port, or the index of the edits.
     action: u32,
 }
 
-/// Some rules: `N` words of each that are compared, and what becomes of their packets. They fill it
-/// from the front.
+/// Up to `SLOTS` rules: `N` words of each to compare, and its answer. Filled from the front.
 #[repr(C, align(64))]
 struct Bucket<const N: usize, const SLOTS: usize> {
-    /// By word.
+    /// Values, by word, then slot.
     values: [[u64; SLOTS]; N],
     answers: [Answer; SLOTS],
 }
@@ -105,23 +105,22 @@ impl Answer {
         self.counter.load(Ordering::Relaxed) == EMPTY
     }
 
-    /// Sees to it that packets are looked up in the tuple, at once. Only the writer does.
+    /// Makes lookups go to the tuple, at once. Only the writer calls it.
     fn ask(&self) {
         let counter = self.counter.load(Ordering::Relaxed);
         self.counter.store(counter | ASK, Ordering::Relaxed);
     }
 
-    /// Whether packets are looked up in the tuple.
+    /// Returns whether packets are looked up in the tuple.
     fn asks(&self) -> bool {
         self.counter.load(Ordering::Relaxed) & ASK != 0
     }
 
-    /// The rule's verdict, by the edits of its table; none where packets are looked up in the
-    /// tuple.
+    /// Returns the rule's verdict; None where packets are looked up in the tuple.
     #[inline(always)]
     fn verdict<'g>(&self, edits: &'g [ActionBlock]) -> Option<CountedVerdict<'g>> {
-        // A mark is there before its rule's end is published, and a guard's epoch is read before
-        // this: no other order is needed, for nothing else of an answer ever changes.
+        // Relaxed suffices: a mark is stored before the rule's end is published, a guard's epoch is
+        // read before this, and nothing else of an answer ever changes.
         let counter = self.counter.load(Ordering::Relaxed);
         match counter & (ASK | EDITS) {
             0 => Some((CounterId(counter), Verdict::Sends(self.action))),
@@ -145,7 +144,7 @@ impl<const N: usize, const SLOTS: usize> Bucket<N, SLOTS> {
         }
     }
 
-    /// The first slot with these values, which may be one that is not used.
+    /// Returns the first slot with these values, possibly an unused one.
     #[inline(always)]
     fn find(&self, values: [u64; N]) -> Option<usize> {
         let mut hits = 0_u32;
@@ -163,21 +162,20 @@ impl<const N: usize, const SLOTS: usize> Bucket<N, SLOTS> {
     }
 }
 
-/// Rules by `N` words of each. What does not find room in its own bucket stands in the next one
-/// that has some, of [`RUN`].
+/// A hash table of rules by `N` words of each. A rule for which its own bucket has no room goes to
+/// the next of [`RUN`] that has.
 pub(crate) struct Buckets<const N: usize, const SLOTS: usize> {
-    /// The words in which the rules differ, and the bits that they look at.
+    /// The words in which the rules differ, and the bits of them that they look at.
     words: [(u8, u64); N],
     secret: Secret,
-    /// The last ones, all but one of a run, are nobody's own.
+    /// Of the last buckets, [`RUN`] - 1 are no rule's own.
     buckets: Box<[Bucket<N, SLOTS>]>,
-    /// The rules themselves, slot by slot.
+    /// Summaries of the rules, by slot.
     places: Box<[RuleSummary]>,
 }
 
 impl<const N: usize, const SLOTS: usize> Buckets<N, SLOTS> {
-    /// Room for so many rules, with enough to spare that few of them stand in other buckets than
-    /// their own.
+    /// Allocates buckets for this many rules, with enough spare that few are outside their own.
     fn new(words: [(u8, u64); N], rules: usize) -> Self {
         let count = (rules * 5).div_ceil(2 * SLOTS).max(1) + RUN - 1;
         Buckets {
@@ -188,7 +186,7 @@ impl<const N: usize, const SLOTS: usize> Buckets<N, SLOTS> {
         }
     }
 
-    /// What a rule wants in the words that are compared.
+    /// Returns a rule's values of the words that are compared.
     fn wanted(&self, matching: &Match) -> [u64; N] {
         self.words.map(|(word, _)| {
             let wanted = matching.words().iter().find(|wanted| wanted.word == word);
@@ -196,23 +194,23 @@ impl<const N: usize, const SLOTS: usize> Buckets<N, SLOTS> {
         })
     }
 
-    /// What a packet has there.
+    /// Returns a packet's values of the words that are compared.
     #[inline(always)]
     fn values(&self, key: &impl Words) -> [u64; N] {
         self.words.map(|(word, mask)| key.word(word) & mask)
     }
 
-    /// The bucket where these values belong.
+    /// Returns the index of the bucket to which these values hash.
     #[inline(always)]
     fn own(&self, values: [u64; N]) -> u32 {
-        // Once more, for the upper half of what comes of addresses in a row is none too well
-        // spread: half of 100,000 would not find room where they belong.
+        // Multiply once more: hashes of consecutive addresses are unevenly spread in their upper
+        // half, and half of 100,000 rules would not fit in their own buckets.
         let hash = self.secret.hash(values).wrapping_mul(SPREAD) >> 32;
         let owned = self.buckets.len() - (RUN - 1);
         ((hash * owned as u64) >> 32) as u32
     }
 
-    /// The slot with these values, of which `own` is the bucket. It may be one that is not used.
+    /// Returns the slot with these values, searching from bucket `own` on; possibly an unused one.
     #[inline(always)]
     fn find(&self, own: u32, values: [u64; N]) -> Option<usize> {
         let own = own as usize;
@@ -233,9 +231,8 @@ impl<const N: usize, const SLOTS: usize> Buckets<N, SLOTS> {
         &self.buckets[slot / SLOTS].answers[slot % SLOTS]
     }
 
-    /// Says where a rule of these values counts, perhaps with [`EDITS`], and what it does, and in
-    /// which slot that stands; None where there is no room for it. There is none with the same
-    /// values.
+    /// Stores counter (perhaps with [`EDITS`]) and action of a rule and returns its slot; None
+    /// where there is no room. No rule with the same values may be there.
     fn put(&mut self, values: [u64; N], counter: u32, action: u32) -> Option<usize> {
         debug_assert!(counter & ASK == 0);
         let own = self.own(values) as usize;
@@ -254,8 +251,8 @@ impl<const N: usize, const SLOTS: usize> Buckets<N, SLOTS> {
         Some(at * SLOTS + slot)
     }
 
-    /// Puts a rule in, what it does being a port or the number of edits; false where there is no
-    /// room for it.
+    /// Adds a rule whose `action` is a port or an index of edits; returns false where there is no
+    /// room.
     fn add(&mut self, rule: &Rule, is_edit: bool, action: u32) -> bool {
         let counter = rule.spec.counter;
         let (mark, place_mark) = if is_edit {
@@ -270,7 +267,7 @@ impl<const N: usize, const SLOTS: usize> Buckets<N, SLOTS> {
         slot.is_some()
     }
 
-    /// Sees to it that packets which have a rule's values are looked up in the tuple, at once.
+    /// Makes packets with a rule's values go to the tuple, at once.
     fn ask(&self, rule: &Rule) {
         let values = self.wanted(&rule.spec.matching);
         if let Some(slot) = self.find(self.own(values), values) {
@@ -279,7 +276,7 @@ impl<const N: usize, const SLOTS: usize> Buckets<N, SLOTS> {
         }
     }
 
-    /// Notes what looking one key up reads; returns whether it finds a rule.
+    /// Counts what looking one key up reads; returns whether it finds a rule.
     fn read_by(&self, key: &FlowKey, count: &mut Count) -> bool {
         let values = self.values(key);
         for bucket in &self.buckets[self.own(values) as usize..][..RUN] {
@@ -299,14 +296,14 @@ impl<const N: usize, const SLOTS: usize> Buckets<N, SLOTS> {
     }
 }
 
-/// The same by one word and by two, of which buckets hold four rules and two: buckets themselves,
-/// or searches in them.
+/// Buckets, or searches in them, of rules that differ in one word (four a bucket) or in two (two a
+/// bucket).
 pub(crate) enum ByWords<One, Two> {
     One(One),
     Two(Two),
 }
 
-/// Does the same with either.
+/// Evaluates the same expression for either variant.
 macro_rules! with_either {
     ($either:expr, $each:ident => $what:expr) => {
         match $either {
@@ -316,27 +313,25 @@ macro_rules! with_either {
     };
 }
 
-/// What is known of the rules of one tuple.
+/// The exact table of one tuple.
 pub(crate) struct Exact {
     tuple: Arc<Tuple>,
-    /// The epoch in which it was made: its rules hold in this one and later, unless they are
-    /// marked.
+    /// The epoch in which it was built: its rules hold in this and later ones unless marked.
     from: Epoch,
-    /// No rule in it has a lower precedence. Rules below the other tuple's highest are left out.
+    /// The lowest precedence in it. Rules below the other tuple's highest are left out.
     floor: u32,
-    /// What all rules want alike.
+    /// Values that all its rules have in common.
     shared: Box<[MatchWord]>,
     known: ByWords<Buckets<1, 4>, Buckets<2, 2>>,
-    /// What those do that edit before they send: copies of their own, so that a number leads to
-    /// them without another line.
+    /// The edits of rules that edit and send, copied into one array.
     edits: Box<[ActionBlock]>,
-    /// How many are known.
+    /// Number of rules in it.
     rules: usize,
 }
 
 impl Exact {
-    /// Made of what a tuple holds; None where its rules differ in too much or few of them only
-    /// send, perhaps after edits. Also how many of them have been left out that may be put in
+    /// Builds it from what a tuple holds. None where its rules differ in more than two words, or
+    /// fewer than half could be put in. Also returns how many were left out that can be put in
     /// later.
     fn of(largest: &Largest<'_>, domain: &Domain) -> (Option<Exact>, usize) {
         let writer = largest.tuple;
@@ -364,14 +359,14 @@ impl Exact {
             rules: 0,
         };
         let mut edits = Vec::new();
-        // By the list of steps.
+        // Index into `edits` by the rule's list of steps.
         let mut numbers: HashMap<*const OpList, u32> = HashMap::new();
         let mut later = 0;
         writer.shared.each_chain(|chain| {
             let Some(rule) = chain.next() else {
                 return;
             };
-            // Of a packet that meets such a rule, the other tuple is asked as well.
+            // Packets that meet this rule must be looked up in the other tuple as well.
             if rule.spec.priority < largest.floor {
                 return;
             }
@@ -403,21 +398,20 @@ impl Exact {
             }
         });
         exact.edits = edits.into();
-        // Of rules with one match only the first one is here.
+        // Of rules with the same match only the one of the highest precedence is in it.
         let worth_it = (exact.rules + later) * 2 >= rules.max(RULES_MIN);
         (worth_it.then_some(exact), later)
     }
 
-    /// Sees to it that packets which this rule's match holds for are looked up in the tuple, at
-    /// once.
+    /// Makes packets that this rule's match holds for go to the tuple, at once.
     fn ask(&self, rule: &Rule) {
         if self.tuple.takes(&rule.spec.matching) {
             with_either!(&self.known, known => known.ask(rule));
         }
     }
 
-    /// Notes what looking one key up reads; returns whether it finds a rule, so that nothing else
-    /// is asked.
+    /// Counts what looking one key up reads; returns whether it finds a rule, so that no tuple is
+    /// looked up.
     pub fn read_by(&self, key: &FlowKey, count: &mut Count) -> bool {
         count.reads(&*self.shared);
         count.probes += 1;
@@ -425,8 +419,8 @@ impl Exact {
         found && key.has(&self.shared)
     }
 
-    /// Whether a lookup in this epoch that finds a rule here needs no other tuple, of which the
-    /// best rule has the precedence `next`.
+    /// Returns whether a rule found here in this epoch is the answer, so that the other tuple,
+    /// whose best rule has the precedence `next`, need not be looked up.
     #[inline(always)]
     pub fn decides(&self, epoch: Epoch, next: Option<u32>) -> bool {
         self.from <= epoch && next <= Some(self.floor)
@@ -436,8 +430,7 @@ impl Exact {
         with_either!(&self.known, known => known.bytes()) + size_of_val(&*self.edits)
     }
 
-    /// Begins a search for those packets of a burst, of [`LOOKUP_MAX`] at most, whose numbers these
-    /// are.
+    /// Starts a search for the packets with these indices in a burst of at most [`LOOKUP_MAX`].
     #[inline(always)]
     pub fn search<'g, 'n, K: Words>(
         &'g self,
@@ -451,8 +444,8 @@ impl Exact {
         }
     }
 
-    /// Asks for packets' buckets.
-    #[inline(never)] // so that what its loop needs stays in registers
+    /// Computes and prefetches packets' buckets.
+    #[inline(never)] // keeps what its loop needs in registers
     fn search_in<'g, 'n, K: Words, const N: usize, const SLOTS: usize>(
         &'g self,
         known: &'g Buckets<N, SLOTS>,
@@ -473,9 +466,9 @@ impl Exact {
         }
     }
 
-    /// Finds the rules of those packets of a burst that can be summaries here, says what is known
-    /// of these, and leaves the others in `pending`, of which `out` has none so far. Only for a
-    /// guard of whose epoch [`Exact::decides`] says so.
+    /// Finds the rules of the pending packets that are in force here, stores their summaries, and
+    /// leaves the other packets in `pending`. `out` must be None for all of them. Only for a guard
+    /// whose epoch passes [`Exact::decides`].
     #[inline(always)]
     pub fn look_up<'g, K: Words>(
         &'g self,
@@ -490,21 +483,20 @@ impl Exact {
     }
 }
 
-/// A search for packets of a burst by `N` words, of which each one's bucket is known and has been
-/// asked for.
+/// A search for packets of a burst by `N` words, whose buckets have been computed and prefetched.
 pub(crate) struct Search<'g, 'n, const N: usize, const SLOTS: usize> {
     known: &'g Buckets<N, SLOTS>,
     shared: &'g [MatchWord],
     edits: &'g [ActionBlock],
-    /// Where whoever asks keeps them.
+    /// The packets' buckets, in the caller's memory.
     own: &'n [u32; LOOKUP_MAX],
 }
 
 impl<'g, const N: usize, const SLOTS: usize> Search<'g, '_, N, SLOTS> {
-    /// Whether two packets, of which these are the numbers and the keys, have different values.
+    /// Returns whether two packets, given by index and key, have different values.
     #[inline(always)]
     pub fn differ<K: Words>(&self, (a, one): (usize, &K), (b, other): (usize, &K)) -> bool {
-        // Their buckets tell at once, most of the time.
+        // Different buckets decide most cases.
         self.own[a % LOOKUP_MAX] != self.own[b % LOOKUP_MAX]
             || self.known.values(one) != self.known.values(other)
     }
@@ -513,7 +505,7 @@ impl<'g, const N: usize, const SLOTS: usize> Search<'g, '_, N, SLOTS> {
     fn admits(&self, key: &impl Words) -> bool {
         match *self.shared {
             [] => true,
-            // Nearly always: the kind of packet.
+            // The usual case: all rules agree in one word, the kind of packet.
             [MatchWord { word, mask, value }] => key.word(word) & mask == value,
             _ => key.has(self.shared),
         }
@@ -525,8 +517,8 @@ impl<'g, const N: usize, const SLOTS: usize> Search<'g, '_, N, SLOTS> {
         self.admits(key).then_some(slot)
     }
 
-    /// The verdict of the rule that packet `index` meets, where that is known. Only for a guard of
-    /// whose epoch [`Exact::decides`] says so.
+    /// Returns the verdict of the rule that packet `index` meets, where it has one. Only for a
+    /// guard whose epoch passes [`Exact::decides`].
     #[inline(always)]
     pub fn verdict(&self, index: usize, key: &impl Words) -> Option<CountedVerdict<'g>> {
         let slot = self.slot(index, key)?;
@@ -545,7 +537,7 @@ impl<'g, const N: usize, const SLOTS: usize> Search<'g, '_, N, SLOTS> {
         let places = &*self.known.places;
         summaries.edits = Edits::Own(self.edits);
         let mut slots = [None; LOOKUP_MAX];
-        // Once, for a `SmallVec` asks with each index where its bytes lie.
+        // Borrow once, because `SmallVec` checks where its elements are with each index.
         let indices = &mut pending[..];
         for (slot, index) in slots.iter_mut().zip(&*indices) {
             let index = usize::from(*index);
@@ -560,7 +552,7 @@ impl<'g, const N: usize, const SLOTS: usize> Search<'g, '_, N, SLOTS> {
             let place = slots[turn].map(|slot| &places[slot]);
             let rule = place.and_then(|place| {
                 let (rule, marks) = place.get(Ordering::Acquire);
-                // The mark first: a rule with one may have been freed.
+                // Check the mark first: a marked rule may have been freed.
                 if marks & summary::ASK != 0 {
                     return None;
                 }
@@ -581,32 +573,32 @@ impl<'g, const N: usize, const SLOTS: usize> Search<'g, '_, N, SLOTS> {
     }
 }
 
-/// The tuple of a table that this may be worth while for.
+/// The tuple of a table that may get an exact table.
 pub(crate) struct Largest<'a> {
     tuple: &'a TupleWriter,
-    /// The least precedence of rules that beat all in the other tuple.
+    /// The lowest precedence of rules that beat all in the other tuple.
     floor: u32,
 }
 
-/// The writer's side.
+/// The writer's state.
 #[derive(Default)]
 pub(crate) struct ExactWriter {
     made: Option<Arc<Exact>>,
-    /// Rules that came or went since it was made.
+    /// Number of rules that came or went since it was built.
     changed: usize,
-    /// More must have changed before it is made anew.
+    /// Rebuild only after more changes than this.
     wait_for: usize,
     pace: Pace,
 }
 
 impl ExactWriter {
-    /// What is known of a tuple's rules, for its readers.
+    /// Returns the exact table of this tuple, for its readers.
     pub fn of(&self, tuple: &Arc<Tuple>) -> Option<Arc<Exact>> {
         let made = self.made.as_ref();
         made.filter(|made| Arc::ptr_eq(&made.tuple, tuple)).cloned()
     }
 
-    /// Says that a rule holds from the next epoch on, or ends with it.
+    /// Marks a rule that comes or goes; must be called before that is published.
     pub fn changes(&mut self, rule: RuleRef) {
         self.changed += 1;
         if let Some(made) = &self.made {
@@ -614,12 +606,13 @@ impl ExactWriter {
         }
     }
 
-    /// Whether what is there is to be made anew, or given up, as soon as it is time to.
+    /// Returns whether the exact table should be built, rebuilt or given up once its pace permits.
     pub fn is_wanted<'a>(&self, candidate: impl FnOnce() -> Option<Largest<'a>>) -> bool {
         self.changed > self.wait_for && (self.made.is_some() || candidate().is_some())
     }
 
-    /// Makes it anew where it is time to; true when the published shape must be made anew, too.
+    /// Rebuilds the exact table when it is time to; returns true when the published classifier must
+    /// be replaced.
     pub fn renew<'a>(
         &mut self,
         candidate: impl FnOnce() -> Option<Largest<'a>>,
@@ -646,14 +639,15 @@ impl ExactWriter {
         had || self.made.is_some()
     }
 
-    /// Gives it up, until it is worth while again; true when the published shape must be made anew.
+    /// Drops the exact table until one pays off again; returns true when the published classifier
+    /// must be replaced.
     pub fn give_up(&mut self) -> bool {
         (self.wait_for, self.changed) = (0, self.changed.max(1));
         self.made.take().is_some()
     }
 
-    /// The tuple of a table that this may be worth while for: the one with most rules, if there are
-    /// few others and lookups come to it first.
+    /// Returns the tuple that may get an exact table: the one with most rules, if the table has few
+    /// tuples and lookups reach this one first.
     pub fn candidate(tuples: &TupleWriters) -> Option<Largest<'_>> {
         let fits = (RULES_MIN..=RULES_MAX).contains(&tuples.len()) && tuples.masks() <= MASKS_MAX;
         if !fits {
@@ -665,27 +659,27 @@ impl ExactWriter {
             .filter(|other| !std::ptr::eq(*other, tuple));
         let floor = match others.next() {
             Some(other) if other.highest() <= tuple.highest() => other.highest().unwrap_or(0),
-            // Patterns tell which packets meet it, and the others begin with the large one
-            // (`Patterned::look_up`).
+            // Patterns tell which packets may meet the single rule, and the others begin with the
+            // large tuple (`Patterned::look_up`).
             Some(other) if !other.is_single() => return None,
             _ => 0,
         };
         Some(Largest { tuple, floor })
     }
 
-    /// The next making need not wait.
+    /// Lets the next build start without waiting.
     pub fn forget(&mut self) {
         self.pace.forget();
     }
 
-    /// How many rules are summaries of, and the memory for it.
+    /// Returns the number of rules in the exact table, and its memory in bytes.
     pub fn summaries(&self) -> Option<(usize, usize)> {
         let made = self.made.as_ref()?;
         Some((made.rules, made.bytes()))
     }
 }
 
-/// Packets in a table of exact matches.
+/// Packets that are being looked up in an exact table.
 pub(crate) struct ExactMatches<'g, 'n, const N: usize, const SLOTS: usize> {
     pub(crate) tuples: &'g [TupleEntry],
     pub(crate) search: Search<'g, 'n, N, SLOTS>,

@@ -1,4 +1,4 @@
-//! Lookups for sets of packets: the answer is a list of rules, each with those that have met it.
+//! Lookups for sets of packets: the result is a list of rules, each with the lanes that met it.
 
 #[cfg(test)]
 mod tests;
@@ -9,17 +9,17 @@ use crate::burst::{LOOKUP_MAX, LaneSet};
 use crate::epoch::Epoch;
 use crate::rule::Rule;
 
-/// A rule, or none, and who has met it.
+/// A rule, or None, and the lanes that met it.
 pub(crate) type Meeting<'g> = (Option<&'g Rule>, LaneSet);
 
-/// What lookups have found: each packet's once.
+/// The results of lookups; each lane occurs once.
 pub(crate) struct Found<'g> {
     pub(crate) list: [Meeting<'g>; LOOKUP_MAX],
     pub(crate) count: usize,
 }
 
 impl<'g> Found<'g> {
-    /// Nothing.
+    /// Creates an empty list.
     #[inline(always)]
     pub fn new() -> Found<'g> {
         Found {
@@ -28,20 +28,20 @@ impl<'g> Found<'g> {
         }
     }
 
-    /// Forgets all.
+    /// Empties the list.
     #[inline(always)]
     pub fn clear(&mut self) {
         self.count = 0;
     }
 
-    /// All.
+    /// Returns all results.
     #[inline(always)]
     pub fn list(&self) -> &[Meeting<'g>] {
         self.list.get(..self.count).unwrap_or_default()
     }
 
-    /// Adds packets, of which none is there yet; so there is room. Asks for what carrying their
-    /// rule out reads.
+    /// Adds lanes that are not in the list yet, so there is room. Prefetches what executing their
+    /// rule reads.
     #[inline(always)]
     pub(crate) fn push(&mut self, rule: Option<&'g Rule>, set: LaneSet) {
         debug_assert!(!set.is_empty());
@@ -54,9 +54,9 @@ impl<'g> Found<'g> {
         }
     }
 
-    /// Adds rules that one packet after the other has met, of which none is there yet: a packet
-    /// beside the one before it where that has met the same. Asks for what carrying them out
-    /// reads. Returns packets that have met none.
+    /// Adds the rules that single packets have met, none of which is in the list yet; a packet that
+    /// met the same rule as the one before it joins its set. Prefetches what executing the rules
+    /// reads. Returns the packets that met none.
     #[inline(always)]
     pub(crate) fn push_each(
         &mut self,
@@ -90,7 +90,7 @@ impl<'g> Found<'g> {
     }
 }
 
-/// Looks lanes up packet by packet, in any kind of classifier; see [`Classify::look_up_lanes`].
+/// Implements [`Classify::look_up_lanes`] for any kind of classifier, packet by packet.
 #[inline(always)]
 pub(crate) fn look_up_each<'g, K: Words>(
     classifier: &'g (impl Classify + ?Sized),

@@ -19,7 +19,7 @@ use std::ptr::NonNull;
 /// Most rules of a linear table.
 pub const LINEAR_MAX: usize = 12;
 
-/// A short list of rules.
+/// A short list of rules, by precedence.
 pub(crate) struct Linear(pub(crate) Box<[LinearEntry]>);
 
 /// One rule of a linear table, with its match beside it.
@@ -29,14 +29,14 @@ pub(crate) struct LinearEntry {
 }
 
 impl LinearEntry {
-    /// The rule itself.
+    /// Returns the rule.
     #[inline(always)]
     pub(crate) fn rule(&self) -> &Rule {
-        // SAFETY: a rule outlives every shape that names it, and this entry is part of one.
+        // SAFETY: a rule outlives every classifier that names it, and this entry is part of one.
         unsafe { self.rule.as_ref() }
     }
 
-    /// Returns whether both match the same at the same priority.
+    /// Returns whether both have the same match and priority.
     pub(crate) fn is_version_of(&self, other: &LinearEntry) -> bool {
         self.words == other.words && self.rule().spec.priority == other.rule().spec.priority
     }
@@ -136,7 +136,7 @@ pub(crate) fn linear<'g>(
     })
 }
 
-/// Rule by rule; those that meet none are returned.
+/// Compares rule by rule; returns the lanes that meet none.
 #[inline(always)]
 pub(crate) fn compare<'g, K: Words>(
     entries: &'g [LinearEntry],
@@ -145,7 +145,7 @@ pub(crate) fn compare<'g, K: Words>(
     epoch: Epoch,
     found: &mut Found<'g>,
 ) -> LaneSet {
-    // For one packet the order of rules and packets does not matter.
+    // For a single packet, stop at the first match.
     if set.len() == 1
         && let Some(lane) = set.first()
     {
@@ -171,8 +171,8 @@ pub(crate) fn compare<'g, K: Words>(
         if met.is_empty() {
             continue;
         }
-        // SAFETY: the entry belongs to a shape that is alive for 'g, and a rule outlives every
-        // shape that names it.
+        // SAFETY: the entry belongs to a classifier that is alive for 'g, and a rule outlives every
+        // classifier that names it.
         let rule: &'g Rule = unsafe { entry.rule.as_ref() };
         if !rule.holds_in(epoch) {
             continue;
@@ -193,8 +193,8 @@ fn of_list(entries: &[LinearEntry], key: &FlowKey, epoch: Epoch, count: &mut Cou
         count.reads(&entry.words[..]);
         let has = |word: &MaskedWord| key.words[usize::from(word.word)] & word.mask == word.value;
         if entry.words.iter().all(has) {
-            // SAFETY: as in `linear`: the entry belongs to a shape that is alive, and a rule
-            // outlives every shape that names it.
+            // SAFETY: as in `linear`: the entry belongs to a classifier that is alive, and a rule
+            // outlives every classifier that names it.
             let rule = unsafe { entry.rule.as_ref() };
             count.reads_rule(rule);
             if rule.holds_in(epoch) {
@@ -204,8 +204,8 @@ fn of_list(entries: &[LinearEntry], key: &FlowKey, epoch: Epoch, count: &mut Cou
     }
 }
 
-/// A short list's patterns made ready for packets as they lie, where nobody asks for more than
-/// which rule they meet.
+/// Compiles a short list's patterns for comparison with packets in their buffers, if callers need
+/// only know which rule these meet.
 pub(crate) fn prefilter(
     entries: &[LinearEntry],
     patterns: &[Pattern],
@@ -214,7 +214,7 @@ pub(crate) fn prefilter(
     ends.then(|| RawPrefilter::new(patterns).map(Box::new))?
 }
 
-/// A short list's matches as patterns over the mini keys.
+/// Returns a short list's matches as patterns over mini keys.
 pub(crate) fn patterns(entries: &[LinearEntry]) -> Option<Box<[Pattern]>> {
     if entries.len() > LINEAR_MAX {
         return None;
@@ -226,7 +226,7 @@ pub(crate) fn patterns(entries: &[LinearEntry]) -> Option<Box<[Pattern]>> {
     entries.iter().map(pattern).collect()
 }
 
-/// Returns the version in force of the rule whose first version `index` names.
+/// Returns the version in force of the rule whose first version is entry `index`.
 #[inline(never)] // only while a rule is being replaced
 pub(crate) fn version(entries: &[LinearEntry], index: u8, epoch: Epoch) -> Option<&Rule> {
     let versions = versions(entries.get(usize::from(index)..)?);
@@ -234,7 +234,7 @@ pub(crate) fn version(entries: &[LinearEntry], index: u8, epoch: Epoch) -> Optio
     rules.find(|rule| rule.holds_in(epoch))
 }
 
-/// Returns the first entries that match the same at the same priority: the versions of one rule.
+/// Returns the first entries with the same match and priority: the versions of one rule.
 pub(crate) fn versions(entries: &[LinearEntry]) -> &[LinearEntry] {
     let Some(first) = entries.first() else {
         return entries;

@@ -1,10 +1,10 @@
-//! Lookups in the part of a key that is read first.
+//! How much of a packet's key a table's lookup reads.
 //!
-//! A whole key has 512 bytes, and a burst's keys more than a first-level cache holds beside
-//! everything else. Most tables look at Ethernet, IPv4 and ports only, which fit one cache line a
-//! packet ([`MiniKey`]); some look at nothing but the ingress port, and one answer holds for the
-//! whole burst. What a table reads is summaries when its shape is made ([`Reads`]), and the burst's
-//! way in (`walk::front`) goes by it.
+//! A whole key has 512 bytes, and a burst's keys do not fit a first-level cache beside everything
+//! else. Most tables look at Ethernet, IPv4 and ports only, which fit one cache line a packet
+//! ([`MiniKey`]); some look at nothing but the ingress port, and one answer holds for the whole
+//! burst. [`Reads`] is determined when a table's classifier is made, and `exec::first_table`
+//! chooses a burst's way by it.
 
 #[cfg(test)]
 mod tests;
@@ -12,16 +12,16 @@ mod tests;
 use packet::WordSet;
 use packet::key::at;
 
-/// What a table's lookup looks at.
+/// How much of a packet a table's lookup reads.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Reads {
-    /// The ingress port, or nothing.
+    /// The ingress port at most.
     Port,
     /// Words of [`WordSet::MINI_KEY`].
     MiniKey,
-    /// Others too.
+    /// Further words of common packets ([`packet::parse::MoreWords`]).
     Deep,
-    /// Whole keys, and nothing else will do.
+    /// Whole keys.
     Whole,
 }
 

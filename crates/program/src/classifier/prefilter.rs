@@ -1,4 +1,4 @@
-//! Packets compared with patterns while they are read.
+//! Compares packets with patterns while they are read.
 
 use super::linear::{LinearEntry, version};
 use super::tuple_space::{TupleEntry, lookup_exact};
@@ -10,15 +10,16 @@ use crate::rule::summary::{MatchedRule, Summaries};
 use packet::mini_key::{MiniKey, NO_PATTERN, Pattern, RawPrefilter};
 use smallvec::SmallVec;
 
-/// Most tuples whose agreed bits packets are compared with while they are read.
+/// Most tuples for which packets are compared with the tuples' agreed bits while they are read.
 pub(crate) const GATES_MAX: usize = 8;
 
-/// A table over the mini keys whose packets are compared with patterns while they are read.
+/// A table over mini keys whose packets are compared with patterns while they are read.
 #[derive(Clone, Copy)]
 pub(crate) struct Patterned<'g> {
-    /// In order of precedence.
+    /// The patterns, in order of precedence.
     pub patterns: &'g [Pattern],
-    /// Where each is a rule's that only sends or drops: the same for packets as they lie.
+    /// The patterns compiled for comparison with packets in their buffers, where each is that of a
+    /// rule that only sends or drops.
     pub prefilter: Option<&'g RawPrefilter>,
     pub(crate) behind: Behind<'g>,
 }
@@ -26,24 +27,24 @@ pub(crate) struct Patterned<'g> {
 /// What patterns stand for.
 #[derive(Clone, Copy)]
 pub(crate) enum Behind<'g> {
-    /// Each for a rule, all in force.
+    /// One rule each, all in force.
     Rules(&'g [LinearEntry]),
-    /// Each for a version of a rule. Versions of one rule are neighbours, so the first of them is
-    /// what packets find, and one of them is in force in this epoch.
+    /// One version of a rule each. Versions of one rule are neighbours, so packets match the first
+    /// of them, and one of them is in force in this epoch.
     Versions(&'g [LinearEntry], Epoch),
-    /// Each for a tuple: a packet has no rule in those before its first one.
+    /// One tuple each: a packet has no rule in those before its first match.
     Tuples(&'g [TupleEntry], Epoch),
 }
 
 impl<'g> Patterned<'g> {
-    /// Whether each pattern is a rule's.
+    /// Returns whether each pattern is that of a rule.
     #[inline(always)]
     pub fn is_list(&self) -> bool {
         !matches!(self.behind, Behind::Tuples(..))
     }
 
-    /// The rule that packets meet whose first pattern is `index`, or [`NO_PATTERN`], if that tells:
-    /// Some(None) for no rule, None where it does not tell.
+    /// Returns the rule of packets whose first pattern is `index` or [`NO_PATTERN`], if that
+    /// determines it: Some(None) for no rule, None where it does not.
     #[inline(always)]
     pub fn decided(&self, index: u8) -> Option<Option<&'g Rule>> {
         match self.behind {
@@ -59,7 +60,7 @@ impl<'g> Patterned<'g> {
         }
     }
 
-    /// The rule of a list's pattern `index`; None for [`NO_PATTERN`].
+    /// Returns the rule of a list's pattern `index`; None for [`NO_PATTERN`].
     #[inline(always)]
     pub fn rule(&self, index: u8) -> Option<&'g Rule> {
         match self.behind {
@@ -69,8 +70,8 @@ impl<'g> Patterned<'g> {
         }
     }
 
-    /// Looks packets up whose first patterns are known, in those tuples where they may have a rule;
-    /// `out` is empty before.
+    /// Looks up packets whose first patterns are known, in those tuples where they may have a rule;
+    /// `out` must be None for all.
     #[inline(always)]
     pub fn look_up(
         &self,
@@ -109,7 +110,7 @@ impl<'g> Patterned<'g> {
 /// The rules of packets that have been compared with a list's patterns.
 pub(crate) struct PatternRules<'g, 'p> {
     pub list: Patterned<'g>,
-    /// Each packet's pattern.
+    /// Each packet's first pattern.
     pub first: &'p [u8],
 }
 

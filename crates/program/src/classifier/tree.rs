@@ -1,25 +1,25 @@
 //! Decision trees: a lookup with a bounded number of memory accesses, whatever bits the rules look
 //! at.
 //!
-//! A tree's inner node takes one or two runs of bits of the key and uses them as an index into its
-//! children; a leaf holds a few rules, which are compared one after the other, highest precedence
-//! first. So one tree over a table of prefixes is a multibit trie, and one over an access list cuts
-//! where the list's rules differ most, by the beginnings of both addresses for instance (HiCuts,
-//! Gupta and McKeown 1999; cutting by chosen bits as in ByteCuts, Daly and Torng 2018). Rules that
-//! leave most of a tree's bits open would have to be copied into many children; they go to another
-//! tree, which cuts elsewhere (EffiCuts, Vamanan et al. 2010). What no tree separates stays in
-//! tuples.
+//! A tree's inner node takes one or two runs of bits of the key as an index into its children; a
+//! leaf holds a few rules, which are compared one after the other, highest precedence first. So one
+//! tree over a table of prefixes is a multibit trie, and one over an access list cuts where the
+//! list's rules differ most, by the beginnings of both addresses for instance (HiCuts, Gupta and
+//! McKeown 1999; cutting by chosen bits as in ByteCuts, Daly and Torng 2018). Rules that leave most
+//! of a tree's bits open would have to be copied into many children; they go to another tree, which
+//! cuts elsewhere (EffiCuts, Vamanan et al. 2010). Rules that no tree separates stay in tuples.
 //!
 //! Rules are named by rank: 0 is the one of the highest precedence. A lookup in all trees gives the
-//! lowest rank that matches, and only then is asked for the rule. Trees are made once ([`build`])
-//! and never changed, but for one thing: a rank whose rule is freed is emptied, or handed to the
-//! rule that replaces it. A packet whose rank leads to no rule of its epoch is looked up in the
-//! table's tuples, which hold all rules always.
+//! lowest rank that matches, and only then reads the rule. Trees are built once ([`build`]) and
+//! never changed, except that a rank whose rule is freed is emptied, or handed to the rule that
+//! replaces it. A packet whose rank leads to no rule of its epoch is looked up in the table's
+//! tuples, which always hold all rules.
 //!
-//! What stands at a rank ([`RuleSummary`]) says of most rules all that their packets need to know,
-//! so these are not read.
+//! Each rank has a [`RuleSummary`], which for most rules is all that their packets need, so the
+//! rules themselves are not read.
 //!
-//! The first rule that matches all packets is in no tree: who meets no rule there meets this one.
+//! The first rule that matches all packets is in no tree: packets that meet no rule there meet this
+//! one.
 //!
 //! A burst descends level by level ([`ranks`]).
 
@@ -49,7 +49,7 @@ use std::slice::ChunksExact;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// No rule.
+/// No rank.
 const NONE: u32 = u32::MAX;
 /// Most words of the key that rules in trees look at together.
 const WORDS_MAX: usize = 16;
@@ -57,9 +57,9 @@ const WORDS_MAX: usize = 16;
 /// A run of bits of one of the words that rules look at.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Run {
-    /// Which of the words.
+    /// Index of the word in `Trees::words`.
     slot: usize,
-    /// How many bits of the word lie below it.
+    /// Number of the word's bits below the run.
     shift: u32,
     bits: u32,
 }
@@ -72,33 +72,33 @@ impl Run {
         bits: 0,
     };
 
-    /// Its bits in their word.
+    /// Returns the run's bits as a mask of their word.
     fn place(self) -> u64 {
         self.mask() << self.shift
     }
 
-    /// As many ones as it has bits.
+    /// Returns a mask of as many low ones as the run has bits.
     #[inline(always)]
     fn mask(self) -> u64 {
         !(u64::MAX << self.bits)
     }
 }
 
-/// A child: an inner node, or a leaf. Bits 0 to 31 say where its children or its rules begin (which
-/// of all nodes, which word of all leaves). An inner node has its two runs from [`Branch::RUNS`]
-/// on: which word, how far it is shifted, how many bits are taken; the first run's bits are the
-/// lower ones of the index. A leaf, which has bit 63, has from [`Branch::COUNT`] on how many rules
-/// it has.
+/// Points to a child: an inner node, or a leaf. Bits 0 to 31 say where its children begin among all
+/// nodes, or its rules among all words of leaves. An inner node has its two runs from bit
+/// [`Branch::RUNS`] on: which word, how far it is shifted, how many bits are taken; the first run's
+/// bits are the lower ones of the index. A leaf, which has bit 63, has its number of rules from bit
+/// [`Branch::COUNT`] on.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 struct Branch(u64);
 
 impl Branch {
     const EMPTY: Branch = Branch::leaf(0, 0);
-    /// Where what is known of each run begins.
+    /// First bit of each run.
     const RUNS: [u32; 2] = [32, 47];
-    /// Bits for the word, for how far it is shifted, and for how many bits are taken.
+    /// Widths in bits of a run's parts: word, shift, number of bits.
     const WIDTHS: [u32; 3] = [4, 6, 5];
-    /// Where a leaf's number of rules begins, and how many bits it has.
+    /// First bit of a leaf's number of rules.
     const COUNT: u32 = 49;
     const COUNT_WIDTH: u32 = 14;
 
@@ -121,19 +121,19 @@ impl Branch {
         self.0 >> 63 != 0
     }
 
-    /// Where its children or rules begin.
+    /// Returns where its children or rules begin.
     #[inline(always)]
     fn base(self) -> usize {
         self.0 as u32 as usize
     }
 
-    /// The number of a leaf's rules.
+    /// Returns a leaf's number of rules.
     #[inline(always)]
     fn rules(self) -> usize {
         (self.0 >> Branch::COUNT & !(u64::MAX << Branch::COUNT_WIDTH)) as usize
     }
 
-    /// The runs of an inner node.
+    /// Returns the runs of an inner node.
     #[inline(always)]
     fn runs(self) -> [Run; 2] {
         let [word, shift, bits] = Branch::WIDTHS;
@@ -144,13 +144,13 @@ impl Branch {
         })
     }
 
-    /// How many children an inner node has.
+    /// Returns the number of an inner node's children.
     fn children(self) -> usize {
         1 << self.runs().iter().map(|run| run.bits).sum::<u32>()
     }
 
-    /// The place of the child that a key belongs to, whose word of each slot is given; of a leaf
-    /// somewhere behind its base.
+    /// Returns the index of the child that a key belongs to; `word` returns the key's word of each
+    /// slot. For a leaf, some index behind its base.
     #[inline(always)]
     fn child(self, word: impl Fn(usize) -> u64) -> usize {
         let [first, second] = self.runs();
@@ -172,27 +172,27 @@ struct Tree {
 pub(crate) struct Trees {
     /// The first epoch all of whose rules are in the trees, or in tuples beside them.
     since: Epoch,
-    /// Which of a rule's two places ([`Rule::places`]) says its rank here.
+    /// Which of a rule's two [`Rule::places`] holds its rank in these trees.
     lane: usize,
-    /// By the lowest rank.
+    /// The trees, by their lowest ranks.
     trees: Box<[Tree]>,
-    /// The rank of packets that meet no rule of a tree; higher than all of these.
+    /// Rank of packets that meet no rule of a tree; higher than all ranks in trees.
     otherwise: u32,
     nodes: Box<[Branch]>,
-    /// Rules of leaves: a value for each of `words`, then the rank and, 32 bits up, the number of
-    /// the mask. A leaf that fits one cache line lies in one.
+    /// Rules of leaves: for each rule a value for each of `words`, then the rank and, 32 bits up,
+    /// the index of its mask. A leaf that fits one cache line does not cross two.
     leaves: Box<[u64]>,
-    /// Masks: one for each of `words`. Here and in leaves a field's first byte is the highest of
-    /// its word.
+    /// Masks: one value for each of `words`. Here and in leaves a field's first byte is the highest
+    /// of its word.
     masks: Box<[u64]>,
-    /// The words of the key that rules look at, without those of `shared`: slot by slot.
+    /// The words of the key that rules look at, other than those in `shared`, by slot.
     words: SmallVec<[u8; WORDS_MAX]>,
-    /// What all rules of trees want alike: asked for once, before the descent.
+    /// Values that all rules of trees have in common: compared once, before the descent.
     shared: Box<[MatchWord]>,
-    /// By rank.
+    /// Summaries, by rank.
     places: Box<[RuleSummary]>,
-    /// What rules that edit and send do: theirs while one of the rules lives that a place without
-    /// [`ASK`] names them for.
+    /// Blocks of rules that edit and send. An entry is valid while one of its rules lives whose
+    /// summary has no [`ASK`].
     blocks: Box<[ActionBlocks]>,
 }
 
@@ -203,22 +203,22 @@ unsafe impl Send for Trees {}
 unsafe impl Sync for Trees {}
 
 impl Trees {
-    /// The words of packets that a lookup reads: also those that only rules look at which have gone
-    /// since.
+    /// Returns the words of packets that a lookup reads, including words that only removed rules
+    /// look at.
     pub fn reads(&self) -> impl Iterator<Item = u8> {
         let shared = self.shared.iter().map(|word| word.word);
         self.words.iter().copied().chain(shared)
     }
 
-    /// Whether a lookup in this epoch finds all there is.
+    /// Returns whether a lookup in this epoch finds all rules.
     #[inline(always)]
     pub fn hold_in(&self, epoch: Epoch) -> bool {
         self.since <= epoch
     }
 
-    /// Finds the best rule for each packet. Packets for which it cannot tell, because the best
-    /// rule's rank leads to none that holds in the epoch, are given to `missed`. Where somebody
-    /// is to be summaries what is known of rules, those are not fetched.
+    /// Finds the best rule for each packet. Calls `missed` for packets for which it cannot tell,
+    /// because the best rank leads to no rule that holds in the epoch. With `summaries`, rules that
+    /// have one are not prefetched.
     #[inline(always)]
     pub fn find<'k, 'g, K: Words + 'k>(
         &'g self,
@@ -229,7 +229,7 @@ impl Trees {
         missed: impl FnMut(usize, &mut Option<&'g Rule>),
     ) {
         let mut ranks = [NONE; LOOKUP_MAX];
-        // SAFETY: only a variant that the processor has is ever used.
+        // SAFETY: `Variant::used` only returns variants that the processor has.
         unsafe { self.find_ranks(Variant::used(), key, &mut ranks[..out.len()]) };
         if let Some(summaries) = &mut summaries {
             summaries.edits = Edits::Listed(&self.blocks);
@@ -238,7 +238,7 @@ impl Trees {
         resolve(place_of, epoch, out, summaries, missed);
     }
 
-    /// Whether this rule has a rank.
+    /// Returns whether this rule has a rank here.
     pub fn has(&self, rule: NonNull<Rule>) -> bool {
         self.place(rule).is_some()
     }
@@ -250,15 +250,15 @@ impl Trees {
         (place.get(Ordering::Relaxed).0 == rule.as_ptr()).then_some(place)
     }
 
-    /// Says that a rule ends with an epoch that has not been published yet.
+    /// Marks the rank of a rule that ends; must be called before its end is published.
     pub fn ends(&self, rule: NonNull<Rule>) {
         if let Some(place) = self.place(rule) {
             place.put(rule.as_ptr());
         }
     }
 
-    /// Empties the rank of a rule that is being unlinked, or hands it to the one that replaces it:
-    /// the next of its chain, of the same precedence.
+    /// Empties the rank of a rule that is being unlinked, or hands it to the rule that replaces it:
+    /// the next in its chain, if of the same precedence.
     pub fn unlink(&self, rule: NonNull<Rule>) {
         let Some(place) = self.place(rule) else {
             return;
@@ -283,14 +283,14 @@ impl Trees {
         }
     }
 
-    /// The rules of a leaf.
+    /// Returns the rules of a leaf.
     #[inline(always)]
     fn rules_of(&self, leaf: Branch) -> ChunksExact<'_, u64> {
         let stride = self.words.len() + 1;
         self.leaves[leaf.base()..][..leaf.rules() * stride].chunks_exact(stride)
     }
 
-    /// A rule's values, its rank and its mask.
+    /// Returns a rule's values, its rank and its mask.
     #[inline(always)]
     fn parts_of<'a>(&'a self, rule: &'a [u64]) -> (&'a [u64], u32, &'a [u64]) {
         let count = rule.len() - 1;
@@ -299,12 +299,12 @@ impl Trees {
         (values, rank, &self.masks[mask..][..count])
     }
 
-    /// Number of trees.
+    /// Returns the number of trees.
     pub fn count(&self) -> usize {
         self.trees.len()
     }
 
-    /// Notes what looking one key up reads; returns the precedence of what it finds.
+    /// Counts what looking one key up reads; returns the precedence of the rule found.
     pub fn read_by(&self, key: &FlowKey, count: &mut Count) -> Option<u32> {
         count.reads(&*self.shared);
         let mut best = self.otherwise;
@@ -347,7 +347,7 @@ impl Trees {
         Some(rule.spec.priority)
     }
 
-    /// Memory, without the rules.
+    /// Returns the memory in bytes, without the rules.
     pub fn bytes(&self) -> usize {
         size_of_val(&*self.nodes)
             + size_of_val(&*self.leaves)
@@ -357,10 +357,10 @@ impl Trees {
     }
 }
 
-/// Trees, and what they do not hold.
+/// Trees, and tuples for rules that are not in them.
 pub(crate) struct TreeClassifier {
     pub(crate) trees: Arc<Trees>,
-    /// Tuples with rules that are not in the trees, with the highest precedence of those.
+    /// Tuples with rules that are not in the trees, and the highest precedence of those.
     pub(crate) beside: Box<[TupleEntry]>,
     /// All tuples.
     pub(crate) all: Box<[TupleEntry]>,
@@ -372,7 +372,7 @@ impl Classify for TreeClassifier {
         Reads::of(words_of(&self.all).chain(trees))
     }
 
-    /// Apart, so that other tables' lookups keep their registers.
+    /// Looks packets up. Not inlined, so that other tables' lookups keep their registers.
     #[inline(never)]
     fn look_up<'k, 'g, K: Words + 'k>(
         &'g self,
@@ -385,7 +385,7 @@ impl Classify for TreeClassifier {
         if !self.trees.hold_in(epoch) {
             return lookup_tuples(&self.all, key, epoch, out);
         }
-        // Where others are looked up beside, rules' precedences are compared.
+        // With tuples beside the trees, precedences are compared, so rules must be read.
         let summaries = summaries.filter(|_| self.beside.is_empty());
         self.trees.find(key, epoch, out, summaries, |index, out| {
             *out = lookup_one(&self.all, key(index), epoch);

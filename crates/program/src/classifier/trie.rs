@@ -1,5 +1,5 @@
-//! Longest prefix: a multibit trie over one field, for rules that look at a prefix of it and
-//! otherwise want all the same.
+//! Longest prefix: a multibit trie over one field, for rules that match a prefix of it and agree in
+//! everything else.
 //!
 //! The first 16 bits of the field index the root, each further byte a node of 256 slots. A slot
 //! holds a node, or the best rule for all packets that come there (leaf pushing, Srinivasan and
@@ -11,13 +11,13 @@
 //! each step together (`avx512`).
 //!
 //! The writer ([`writer`]) changes the trie in place as rules come and go, without publishing
-//! another shape: a slot by one store, the runs of a node by a copy that takes its place. A slot
-//! may hold a rule that is not yet, or no longer, in force: its place says that it must be asked
-//! ([`super::places`]), and a packet that it does not hold for is looked up in the table's tuples,
-//! which hold all rules always.
+//! another classifier: a slot by one store, the runs of a node by a copy that replaces it. A slot
+//! may hold a rule that is not yet, or no longer, in force: its summary (`rule::summary`) then says
+//! that the rule must be asked, and a packet for which it does not hold is looked up in the table's
+//! tuples, which always hold all rules.
 //!
-//! Leaf pushing gives a slot the longest of its prefixes. Where a shorter one has the higher
-//! precedence, it is left to tuples beside the trie.
+//! Leaf pushing gives a slot the longest of its prefixes. A shorter one with a higher precedence is
+//! left to tuples beside the trie.
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -57,15 +57,15 @@ pub(crate) use writer::{Candidate, Prefixes};
 const NONE: u32 = 0;
 /// The place of slots whose packets are looked up in tuples.
 const ELSEWHERE: u32 = 1;
-/// Where there is room for more places than this (it grows by half, so not all of it need be used),
-/// they are fetched before they are read; on the AVX-512 way only, the portable one fetches always.
-/// Fewer stay in a second-level cache, and a processor that runs ahead waits for several of them at
-/// once. So do a root's lines of as many rules, which are fetched by the same measure there.
+/// On the AVX-512 path, places are prefetched only where there is room for more than this (room
+/// grows by half, so not all of it need be used); the portable path always prefetches. Fewer stay
+/// in a second-level cache, and out-of-order execution overlaps those misses. The same threshold
+/// decides whether lines of the root are prefetched there.
 const FEW: usize = 1 << 14;
-/// A packet that has not what all rules want.
+/// Result for a packet that does not have the values that all rules share.
 const STRANGER: u32 = u32::MAX;
 
-/// Where a field lies in the key: its first byte, an even one, and how many it has.
+/// A field's position in the key: its first byte, which is even, and its length in bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub(crate) struct Run {
     pub offset: u16,
@@ -73,7 +73,7 @@ pub(crate) struct Run {
 }
 
 impl Run {
-    /// The first two bytes.
+    /// Returns the first two bytes.
     #[inline(always)]
     fn first(self, key: &impl Words) -> u32 {
         let offset = u32::from(self.offset);
@@ -81,7 +81,7 @@ impl Run {
         (word >> (48 - offset % 8 * 8) & 0xffff) as u32
     }
 
-    /// Byte `index` of the field.
+    /// Returns byte `index` of the field.
     #[inline(always)]
     fn byte(self, key: &impl Words, index: u32) -> u32 {
         let offset = u32::from(self.offset) + index;
@@ -89,24 +89,23 @@ impl Run {
         (word >> (56 - offset % 8 * 8) & 0xff) as u32
     }
 
-    /// Where a field of four bytes that lie in one word is: the word, and how many bits stand
-    /// behind.
+    /// Locates a field of four bytes that lie in one word: returns the word, and how many of its
+    /// bits come after the field.
     #[inline(always)]
     fn in_word(self) -> Option<(u8, u32)> {
         let behind = 32_u32.checked_sub(u32::from(self.offset) % 8 * 8)?;
         (self.bytes == 4).then_some(((self.offset / 8) as u8, behind))
     }
 
-    /// How many nodes lie behind each other at most.
+    /// Returns how many nodes lie on a path at most.
     fn levels(self) -> usize {
         usize::from(self.bytes) - 2
     }
 }
 
-/// The next hops of a burst's packets: of each the number of a place, which is what a prefix leads
-/// to.
+/// The next hops of a burst's packets: for each the number of the place that its prefix leads to.
 pub(crate) struct NextHops<'g, 'n> {
-    /// Where whoever asks keeps them.
+    /// The numbers, in the caller's memory.
     numbers: &'n [u32; LOOKUP_MAX],
     default: u32,
     places: &'g [RuleSummary],
@@ -119,22 +118,22 @@ impl<'g> NextHops<'g, '_> {
         place(self.places, self.default, self.numbers[index % LOOKUP_MAX])
     }
 
-    /// Whether two packets have different ones.
+    /// Returns whether two packets have different next hops.
     #[inline(always)]
     pub fn differ(&self, one: usize, other: usize) -> bool {
         self.numbers[one % LOOKUP_MAX] != self.numbers[other % LOOKUP_MAX]
     }
 
-    /// The verdict of the rule that packet `index` has met, where its place tells. This cannot be
-    /// so where the rule does not hold in the guard's epoch.
+    /// Returns the verdict of packet `index`, where its place has one. It has none where the rule
+    /// may not hold in the guard's epoch.
     #[inline(always)]
     pub fn verdict(&self, index: usize) -> Option<CountedVerdict<'g>> {
         self.place(index)?
             .verdict(|number| kept(self.edits, number))
     }
 
-    /// Says what is to be done to packets of these numbers by their verdicts, up to the first
-    /// without one, or to [`STEP`](super::STEP) of them. Returns how many these are.
+    /// Fills in the verdicts of these packets, up to the first without one, at most
+    /// [`STEP`](super::STEP). Returns how many were filled in.
     #[inline(never)] // so that what its loops need stays in registers
     pub fn batch<'d>(
         &self,
@@ -147,10 +146,10 @@ impl<'g> NextHops<'g, '_> {
     {
         #[cfg(target_arch = "x86_64")]
         if packet::mini_key::Variant::used() == packet::mini_key::Variant::Avx512 {
-            // SAFETY: only a variant that the processor has is ever used.
+            // SAFETY: `Variant::used` only returns variants that the processor has.
             return unsafe { avx512::batch(self, those, counters, batch) };
         }
-        // By themselves, so that they are not read for each packet anew.
+        // Copies, so that they are not read again for each packet.
         let numbers = &self.numbers[..those.end][those.start..];
         let (places, default, edits) = (self.places, self.default, self.edits);
         batch.fill(counters, numbers.len(), |at| {
@@ -158,9 +157,8 @@ impl<'g> NextHops<'g, '_> {
         })
     }
 
-    /// Finds the rules of packets, from number `from` on. Those for which their places do not tell
-    /// are given to `missed`. Where somebody is to be summaries what is known of rules, these are
-    /// not fetched.
+    /// Finds the rules of packets, from number `from` on. Calls `missed` for those that must be
+    /// looked up in tuples. With `summaries`, rules that have one are not prefetched.
     #[inline(always)]
     pub fn resolve(
         &self,
@@ -184,32 +182,32 @@ impl<'g> NextHops<'g, '_> {
     }
 }
 
-/// The place of this number; of [`NONE`] the default's.
+/// Returns the place of this number; for [`NONE`] the default's.
 #[inline(always)]
 fn place(all: &[RuleSummary], default: u32, number: u32) -> Option<&RuleSummary> {
     let number = if number == NONE { default } else { number };
-    // The first one belongs to nobody.
+    // Place 0 is unused.
     all.get(number as usize).filter(|_| number != NONE)
 }
 
 /// The trie of a table.
 pub(crate) struct Trie {
     run: Run,
-    /// What all rules want beside the prefix: asked for once.
+    /// Values that all rules share beside the prefix: compared once.
     shared: Box<[MatchWord]>,
     /// The root, and nodes.
     lines: Lines,
     places: Growing<RuleSummary>,
     edits: KeptEdits,
-    /// The place of the rule for all addresses that no longer prefix holds.
+    /// The place of the rule with prefix length 0.
     default: AtomicU32,
     /// No rule has a lower precedence.
     floor: AtomicU32,
 }
 
 impl Trie {
-    /// The words of packets that a lookup reads: also those that only rules look at which have gone
-    /// since.
+    /// Returns the words of packets that a lookup reads, including words that only removed rules
+    /// look at.
     pub fn reads(&self) -> impl Iterator<Item = u8> {
         let Run { offset, bytes } = self.run;
         let field = offset / 8..=(offset + u16::from(bytes) - 1) / 8;
@@ -217,13 +215,13 @@ impl Trie {
         field.map(|word| word as u8).chain(shared)
     }
 
-    /// A precedence that no rule here is below.
+    /// Returns a precedence that no rule here is below.
     #[inline(always)]
     pub fn floor(&self) -> u32 {
         self.floor.load(Ordering::Acquire)
     }
 
-    /// The next hops of packets, [`LOOKUP_MAX`] at most: the places of their best rules.
+    /// Returns the next hops of at most [`LOOKUP_MAX`] packets: the places of their best rules.
     #[inline(always)]
     pub fn next_hops<'k, 'g, 'n, K: Words + 'k>(
         &'g self,
@@ -260,8 +258,8 @@ impl Trie {
         self.placed(numbers)
     }
 
-    /// [`Trie::next_hops`] for mini keys that lie behind each other. Where vector code does it,
-    /// addresses are taken out of them sixteen at a time.
+    /// [`Trie::next_hops`] for contiguous mini keys. Vector code extracts their addresses sixteen
+    /// at a time.
     #[inline(always)]
     pub fn next_hops_of_mini_keys<'g, 'n>(
         &'g self,
@@ -275,10 +273,10 @@ impl Trie {
             numbers.fill(STRANGER);
             let mut addresses = [0; LOOKUP_MAX];
             let keys = &keys[..keys.len().min(LOOKUP_MAX)];
-            // SAFETY: only a variant that the processor has is ever used.
+            // SAFETY: `Variant::used` only returns variants that the processor has.
             let known = unsafe { avx512::addresses(keys, sought, &mut addresses) };
             if self.places.view().len() > FEW {
-                // Lines of the root wait for memory too then: a prefetch is done with sooner than a
+                // Then lines of the root miss the cache too, and a prefetch takes less time than a
                 // gather.
                 let lines = self.lines.view();
                 for address in &addresses[..keys.len()] {
@@ -291,8 +289,8 @@ impl Trie {
         self.next_hops(&|index| &keys[index], keys.len(), numbers)
     }
 
-    /// What vector code looks for in mini keys, where the field is four of their bytes and rules
-    /// want bits of another four alike, as most do.
+    /// Returns what vector code extracts from mini keys, where the field is four of their bytes and
+    /// the rules share values of another four only, as most do.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     fn sought(&self) -> Option<avx512::Sought> {
@@ -305,20 +303,21 @@ impl Trie {
         avx512::Sought::of(offset, kind)
     }
 
-    /// With what else these numbers of places need.
+    /// Combines the numbers of places with what else reading them needs.
     #[inline(always)]
     fn placed<'g, 'n>(&'g self, numbers: &'n [u32; LOOKUP_MAX]) -> NextHops<'g, 'n> {
         NextHops {
             numbers,
             default: self.default.load(Ordering::Acquire),
-            // Only now: it has all places that have been read of, also where it has grown
-            // meanwhile.
+            // Loaded only now, so that it has all places whose numbers were read, also if it has
+            // grown meanwhile.
             places: self.places.view(),
             edits: self.edits.view(),
         }
     }
 
-    /// Those of the first `count` packets that have what all rules want, a bit for each.
+    /// Returns a bit for each of the first `count` packets that has the values that all rules
+    /// share.
     #[inline(always)]
     fn known<'k, K: Words + 'k>(&self, key: &impl Fn(usize) -> &'k K, count: usize) -> u64 {
         let those =
@@ -326,11 +325,11 @@ impl Trie {
         those.fold(0, |known, one| known | one)
     }
 
-    /// Whether a packet has what all rules want.
+    /// Returns whether a packet has the values that all rules share.
     #[inline(always)]
     fn admits(&self, key: &impl Words) -> bool {
         match *self.shared {
-            // Nearly always: the kind of packet.
+            // The usual case: one word, the kind of packet.
             [MatchWord { word, mask, value }] => key.word(word) & mask == value,
             _ => key.has(&self.shared),
         }
@@ -347,7 +346,7 @@ impl Trie {
     ) {
         #[cfg(target_arch = "x86_64")]
         if packet::mini_key::Variant::used() == packet::mini_key::Variant::Avx512 {
-            // SAFETY: only a variant that the processor has is ever used.
+            // SAFETY: `Variant::used` only returns variants that the processor has.
             unsafe {
                 avx512::descend(self.lines.view(), addresses, known, STRANGER, count, places)
             };
@@ -366,8 +365,8 @@ impl Trie {
         self.descend(|index| addresses[index] >> 16, byte, known, count, places);
     }
 
-    /// Leads packets that are `known` to their places, and fetches these. Level by level: what each
-    /// packet reads next is fetched while others take their step.
+    /// Leads packets that are `known` to their places, and prefetches these. Goes level by level:
+    /// each packet's next slot is prefetched while others take their step.
     #[inline(always)]
     fn descend(
         &self,
@@ -380,7 +379,7 @@ impl Trie {
         let lines = self.lines.view();
         let all = self.places.view();
         let fetch_place = |number: u32| prefetch(all.as_ptr().wrapping_add(number as usize));
-        // The slot that a packet is at, or the node.
+        // The slot that a packet is at, or its node.
         let mut at = [0_u32; LOOKUP_MAX];
         let mut waiting = [0_u8; LOOKUP_MAX];
         let mut all_known = 0;
@@ -418,7 +417,7 @@ impl Trie {
                 waiting[count] = index as u8;
                 at[index] = slot.0;
                 if node.is_small() || node.is_wide() {
-                    // The slot has been fetched.
+                    // The slot has been prefetched.
                     let entry = lines.load(slot);
                     places[index] = entry.0;
                     count += usize::from(entry.is_node());
@@ -434,7 +433,7 @@ impl Trie {
         }
     }
 
-    /// Notes what looking one key up reads; returns the precedence of what it finds.
+    /// Counts what looking one key up reads; returns the precedence of the rule found.
     pub fn read_by(&self, key: &FlowKey, count: &mut Count) -> Option<u32> {
         count.reads(&*self.shared);
         if !key.has(&self.shared) {
@@ -469,25 +468,25 @@ impl Trie {
     }
 }
 
-/// A trie, and what it does not hold.
+/// A trie, and tuples for rules that are not in it.
 pub(crate) struct TrieClassifier {
     pub(crate) trie: Arc<Trie>,
-    /// Tuples with rules that are not in the trie, with the highest precedence of those.
+    /// Tuples with rules that are not in the trie, and the highest precedence of those.
     pub(crate) beside: Box<[TupleEntry]>,
     /// All tuples.
     pub(crate) all: Box<[TupleEntry]>,
 }
 
 impl TrieClassifier {
-    /// Whether what stands beside is not of higher precedence than any prefix, most often a table's
-    /// last rule: only packets without a prefix ask for it.
+    /// Returns whether no rule beside the trie beats a prefix, so that only packets without a
+    /// prefix look there. Most often it is a table's last rule.
     #[inline(always)]
     pub(crate) fn decides(&self) -> bool {
         let highest = self.beside.first().map(|entry| entry.max_priority);
         highest <= Some(self.trie.floor())
     }
 
-    /// The rules of packets whose next hops these are, from number `from` on.
+    /// Finds the rules of packets that have these next hops, from number `from` on.
     #[inline(always)]
     pub(crate) fn resolve<'k, 'g, K: Words + 'k>(
         &'g self,
@@ -511,7 +510,7 @@ impl TrieClassifier {
         }
     }
 
-    /// Apart, so that what its loops need stays in registers.
+    /// Returns packets' next hops. Not inlined, so that what its loops need stays in registers.
     #[inline(never)]
     pub(crate) fn next_hops<'g, 'n, K: Words>(
         &'g self,
@@ -531,7 +530,7 @@ impl Classify for TrieClassifier {
         Reads::of(words_of(&self.all).chain(trie))
     }
 
-    /// Apart, so that other tables' lookups keep their registers.
+    /// Looks packets up. Not inlined, so that other tables' lookups keep their registers.
     #[inline(never)]
     fn look_up<'k, 'g, K: Words + 'k>(
         &'g self,
@@ -576,7 +575,7 @@ impl Classify for TrieClassifier {
     }
 }
 
-/// Packets' next hops in a table of prefixes.
+/// Packets' next hops in a table with a trie.
 pub(crate) struct Routes<'g, 'n> {
     pub(crate) classifier: &'g TrieClassifier,
     pub(crate) next_hops: NextHops<'g, 'n>,

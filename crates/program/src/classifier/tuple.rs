@@ -1,28 +1,27 @@
 //! One tuple: the rules that look at the same bits, in a hash table that one writer changes while
 //! readers read.
 //!
-//! A slot is one word: the address of the first rule of a chain and 16 bits of its hash, so that a
-//! probe rarely touches a rule that does not match. A chain holds the rules with one value, the
-//! highest precedence first ([`Rule::next`]). Of each precedence it leads to the newest version
-//! only; versions that it has replaced and that are still linked hang behind that, newest first
-//! ([`Rule::older`]). A version holds until the one after it begins, so a lookup passes over the
-//! versions that were published after its burst began, and looks at one more: how many dead ones
-//! there are does not matter to it.
+//! A slot is one word: the address of the first rule of a chain and 16 bits of its hash, so a probe
+//! rarely touches a rule that does not match. A chain holds the rules with one value, the highest
+//! precedence first ([`Rule::next`]). It has only the newest version of each precedence; older
+//! versions that are still linked hang behind that, newest first ([`Rule::older`]). A version holds
+//! until the one after it begins, so a lookup skips the versions that were published after its
+//! burst began, and looks at one more, however many dead ones there are.
 //!
-//! A version that is replaced stays readable for those who stand on it: its `next` then leads to
-//! the version that replaced it, from where the chain goes on. So whoever came by an older version
-//! (a decision tree, say) finds the newer ones.
+//! A version that is replaced stays readable for lookups that are at it: its `next` then leads to
+//! the version that replaced it, from where the chain goes on. So a lookup that reaches an older
+//! version (by a decision tree, for example) finds the newer ones.
 //!
-//! A chain stands in one of the first [`REACH`] slots from that of its hash on, so a lookup looks
-//! at no more than these, 16 cache lines in a row, whatever rules and packets somebody chooses; and
-//! because the hash is a secret ([`crate::secret`]), nobody can choose them so that it looks at
-//! more than the two or three that it does on average. What would stand further away has the slots
-//! made anew, with another secret, and with twice as many slots; after [`ATTEMPTS`] in vain, which
-//! no choice of rules explains, the limit goes and no rule is lost.
+//! A chain is in one of the first [`REACH`] slots from that of its hash on, so a lookup reads no
+//! more than these, 16 contiguous cache lines, whatever rules and packets an attacker chooses.
+//! Because the hash has a secret key ([`crate::secret`]), nobody can make it read more than the
+//! average of two or three. Where a chain does not fit its reach the slots are rebuilt, with
+//! another secret, and with twice as many slots; after [`ATTEMPTS`] failures, which no choice of
+//! rules explains, the limit is dropped so that no rule is lost.
 //!
-//! Half of the slots stay empty. Where there are many, others are filled while these are in use,
-//! some with each rule that comes ([`Growing`]): to fill a million at once takes a quarter of a
-//! second, for which a controller would wait.
+//! At least half of the slots stay empty. Large tables grow incrementally: a few of the new slots
+//! are filled with each rule that comes, while the old ones are in use ([`Growing`]). To fill a
+//! million at once would take a quarter of a second, during which a controller would wait.
 
 use crate::burst::Words;
 use crate::classifier::effort::Count;
@@ -56,21 +55,21 @@ impl From<&MatchWord> for MaskedWord {
     }
 }
 
-/// How many rules ahead memory is fetched for where slots are made anew.
+/// How many rules ahead to prefetch when slots are rebuilt.
 const AHEAD: usize = 8;
-/// Slots of 32 KB.
+/// Slots that take 32 KB.
 const LARGE: usize = 4096;
-/// How many slots in a row a chain may stand in, from that of its hash on: among a million rules by
-/// chance, half of the slots being empty, one in 50,000 times that the slots fill up does one not
-/// find room in these.
+/// Number of consecutive slots in which a chain may be, from that of its hash on. With a million
+/// rules and half of the slots empty, a rule finds no room by chance once in 50,000 times that the
+/// slots fill up.
 const REACH: usize = 128;
-/// How often slots are made anew for one rule that finds no room in its reach, before the reach is
+/// How often slots are rebuilt for one rule that finds no room in its reach, before the reach is
 /// given up.
 const ATTEMPTS: u32 = 4;
-/// Slots up to which all are made anew at once, in a fraction of a millisecond.
+/// Tables of at most this many slots are rebuilt at once, in a fraction of a millisecond.
 const AT_ONCE: usize = 4096;
-/// Slots looked at with each rule that comes while others are filled. Filling begins when three
-/// eighths are used, and half of this would do to end before one half is.
+/// Slots copied with each rule that comes while a table grows. Growth begins when three eighths are
+/// used, and half of this would suffice to finish before one half is.
 const SLICE: usize = 16;
 const EMPTY: u64 = 0;
 const DELETED: u64 = 1;
@@ -79,14 +78,13 @@ const ADDRESS: u64 = (1 << 48) - 1;
 struct Slots {
     slots: Box<[AtomicU64]>,
     secret: Secret,
-    /// [`REACH`], or more where nothing else has helped, which takes equal hashes of all of 64
-    /// bits.
+    /// [`REACH`], or more if nothing else has helped, which takes equal hashes in all 64 bits.
     reach: usize,
-    /// The writer's, on a line of its own, for readers look at the other one in every burst.
+    /// The writer's, on a cache line of its own, because readers read the other one in every burst.
     counts: CachePadded<Counts>,
 }
 
-/// What the writer knows of slots.
+/// The writer's counts of slots.
 #[derive(Default)]
 struct Counts {
     /// Slots that are not [`EMPTY`].
@@ -104,7 +102,7 @@ impl Counts {
         self.chains.load(Ordering::Relaxed)
     }
 
-    /// A chain has come into a slot that was empty, or whose chain had gone.
+    /// Counts a chain that has been put into a slot that held `was`: [`EMPTY`] or [`DELETED`].
     fn came(&self, was: u64) {
         let used = self.used() + usize::from(was == EMPTY);
         self.used.store(used, Ordering::Relaxed);
@@ -116,10 +114,10 @@ impl Counts {
     }
 }
 
-/// Slots that are filled while others are in use.
+/// A larger table that is being filled while the old one is in use.
 struct Growing {
     to: Slots,
-    /// Chains of the slots in use below this one are in these as well.
+    /// Chains of the old table below this slot have been copied.
     next: usize,
     attempt: u32,
 }
@@ -139,8 +137,8 @@ impl Slots {
         }
     }
 
-    /// Puts chains into slots that are all empty; false where one finds no room in its reach.
-    /// Readers know nothing of them yet.
+    /// Puts chains into slots that are all empty; returns false where one finds no room in its
+    /// reach. These slots are not published yet.
     fn fill(&self, chains: &[u64]) -> bool {
         chains.iter().enumerate().all(|(index, chain)| {
             if let Some(later) = chains.get(index + AHEAD) {
@@ -150,8 +148,8 @@ impl Slots {
         })
     }
 
-    /// Puts in a chain that is not there; false where it finds no room in its reach. Readers know
-    /// nothing of these slots yet.
+    /// Adds a chain that is not there; returns false where it finds no room in its reach. These
+    /// slots are not published yet.
     fn put(&self, chain: u64) -> bool {
         let head = address(chain);
         // SAFETY: a linked head is alive.
@@ -167,19 +165,19 @@ impl Slots {
         false
     }
 
-    /// The slots in which a chain of this hash may stand.
+    /// Returns the slots in which a chain of this hash may be.
     fn run(&self, hash: u64) -> impl Iterator<Item = &AtomicU64> {
         let mask = self.slots.len() - 1;
         (0..self.reach).map(move |step| &self.slots[(hash as usize + step) & mask])
     }
 
-    /// Does what was done to a slot of others: there its word was `before`, and is `after`. False
-    /// where a chain finds no room.
+    /// Repeats a change of the table in use, whose slot held `before` and now holds `after`.
+    /// Returns false where a chain finds no room.
     fn follow(&self, before: u64, after: u64) -> bool {
         if before <= DELETED {
             return after <= DELETED || self.put(after);
         }
-        // A chain's rules have all one value.
+        // All rules of a chain have the same value.
         let head = address(if after > DELETED { after } else { before });
         // SAFETY: a linked head is alive, and one that is being unlinked is the writer's still.
         let hash = self.secret.hash_of(unsafe { &head.as_ref().spec.matching });
@@ -198,15 +196,15 @@ impl Slots {
     }
 }
 
-/// Slots without chains. Memory that the kernel gives is empty, so many cost no more than few until
-/// they are used.
+/// Allocates empty slots. The kernel provides zeroed pages on first use, so many slots cost no more
+/// than few until they are used.
 fn empty(count: usize) -> Box<[AtomicU64]> {
     let words = vec![EMPTY; count].into_boxed_slice();
-    // SAFETY: an atomic word lies in memory as a word does, and the words are nobody else's.
+    // SAFETY: an atomic word has the layout of a word, and the words are not shared.
     unsafe { Box::from_raw(Box::into_raw(words) as *mut [AtomicU64]) }
 }
 
-/// Fetches the match of a chain's first rule.
+/// Prefetches the match of a chain's first rule.
 fn expect_match(chain: u64) {
     let rule = address(chain).as_ptr().cast::<u8>();
     prefetch(rule.wrapping_add(64));
@@ -217,13 +215,13 @@ fn expect_match(chain: u64) {
 pub(crate) struct Tuple {
     words: SmallVec<[(u8, u64); 4]>,
     slots: AtomicPtr<Slots>,
-    /// Where secrets come from, by attempt.
+    /// Returns the secret for each attempt.
     secrets: fn(u32) -> Secret,
-    /// The writer's, where it grows.
+    /// The writer's state while the table grows.
     growing: CachePadded<Mutex<Option<Growing>>>,
 }
 
-/// A tuple's table as it stands, for a burst of lookups.
+/// A tuple's table as it is now, for a burst of lookups.
 pub(crate) struct View<'a> {
     words: &'a [(u8, u64)],
     slots: &'a [AtomicU64],
@@ -255,13 +253,13 @@ impl View<'_> {
             .hash(words.map(|(word, mask)| key.word(*word) & mask))
     }
 
-    /// The same of a packet that has these bits in the tuple's words.
+    /// Hashes a packet's bits in the tuple's words.
     #[inline(always)]
     pub fn hash_bits<const N: usize>(&self, bits: [u64; N]) -> u64 {
         self.secret.hash(bits)
     }
 
-    /// Whether its slots are more than stay in a first-level cache beside others.
+    /// Returns whether its slots exceed their share of a first-level cache.
     #[inline(always)]
     pub fn is_large(&self) -> bool {
         self.slots.len() > LARGE
@@ -273,7 +271,8 @@ impl View<'_> {
         prefetch(&raw const self.slots[at]);
     }
 
-    /// Fetches the rule that the first slot of this hash leads to, when the slot has been fetched.
+    /// Prefetches the rule that the first slot of this hash leads to; the slot must have been
+    /// prefetched.
     #[inline(always)]
     pub fn prefetch_rule(&self, hash: u64) {
         let slot = self.slots[hash as usize & (self.slots.len() - 1)].load(Ordering::Relaxed);
@@ -282,30 +281,30 @@ impl View<'_> {
         }
     }
 
-    /// Fetches what is compared of a rule.
+    /// Prefetches the parts of a rule that are compared.
     #[inline(always)]
     fn prefetch_match(&self, rule: *const Rule) {
         prefetch(rule);
         if self.words.len() > 1 {
-            // Its match; of one word the first line has what is to be known.
+            // The match; a match of one word is in the rule's first line.
             prefetch(rule.cast::<u8>().wrapping_add(64));
         }
     }
 }
 
 impl<'a> View<'a> {
-    /// The first rule of the matching chain that holds in `epoch`.
+    /// Returns the first rule of the matching chain that holds in `epoch`.
     #[inline(always)]
     pub fn find(&self, hash: u64, key: &impl Words, epoch: Epoch) -> Option<&'a Rule> {
         first_held(self.head(hash, key)?, epoch)
     }
 
-    /// The head of the chain that the first slot of this hash leads to, if its tag is the hash's:
-    /// most often the one. Fetches what is compared of it.
+    /// Returns the head of the chain that the first slot of this hash leads to, if its tag is the
+    /// hash's, as in most cases. Prefetches the parts of it that are compared.
     #[inline(always)]
     pub fn likely(&self, hash: u64) -> Option<&'a Rule> {
         let slot = self.slots[hash as usize & (self.slots.len() - 1)].load(Ordering::Acquire);
-        // No tag is left of one that is the same, and a tag or no address of another.
+        // If the tags are equal, XOR leaves the address; otherwise a tag, or no address.
         let rest = slot ^ tag(hash);
         let likely = if rest <= ADDRESS && rest > DELETED {
             rest
@@ -319,8 +318,8 @@ impl<'a> View<'a> {
         unsafe { rule.as_ref() }
     }
 
-    /// [`View::find`] for a packet that has these bits in all of the tuple's words, N of them, and
-    /// this likely head of its chain.
+    /// [`View::find`] for a packet that has these bits in all N words of the tuple, and this likely
+    /// head of its chain.
     #[inline(always)]
     pub fn find_likely<const N: usize>(
         &self,
@@ -335,14 +334,14 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The same without one.
-    #[inline(never)] // so that it does not take registers from what is likely
+    /// [`View::find`] for a packet whose likely head did not match.
+    #[inline(never)] // keeps registers for the likely case
     fn find_unlikely(&self, key: &impl Words, epoch: Epoch) -> Option<&'a Rule> {
         self.find(self.hash(key), key, epoch)
     }
 
-    /// All rules of the matching chain, the highest precedence first, and of each precedence the
-    /// newest version first.
+    /// Iterates over all rules of the matching chain, the highest precedence first, and of each
+    /// precedence the newest version first.
     pub fn chain<K: Words>(
         &self,
         hash: u64,
@@ -351,7 +350,8 @@ impl<'a> View<'a> {
         chain_from(self.head(hash, key))
     }
 
-    /// The rules of the matching chain that hold in `epoch`, the highest precedence first.
+    /// Iterates over the rules of the matching chain that hold in `epoch`, the highest precedence
+    /// first.
     pub fn held<K: Words>(
         &self,
         hash: u64,
@@ -361,7 +361,7 @@ impl<'a> View<'a> {
         let mut before: Option<&Rule> = None;
         newest_from(self.head(hash, key))
             .filter_map(move |rule| rule.version_in(epoch))
-            // Where a version comes while somebody stands on the one before it, both lead to the
+            // If a version is added while the iterator is at the one before it, both lead to the
             // one that holds.
             .filter(move |rule| {
                 !before
@@ -370,7 +370,7 @@ impl<'a> View<'a> {
             })
     }
 
-    /// Notes what [`View::find`] reads of the slots and of the rules' matches.
+    /// Counts what [`View::find`] reads of the slots and of the rules' matches.
     pub fn read_by(&self, key: &FlowKey, count: &mut Count) {
         count.reads(self.words);
         let hash = self.hash(key);
@@ -398,7 +398,7 @@ impl<'a> View<'a> {
         }
     }
 
-    /// The first rule of the matching chain.
+    /// Returns the first rule of the matching chain.
     #[inline(always)]
     fn head(&self, hash: u64, key: &impl Words) -> Option<&'a Rule> {
         let has = |rule: &Rule| match self.words {
@@ -426,8 +426,7 @@ impl<'a> View<'a> {
     }
 }
 
-/// Whether a packet with these bits in all of a tuple's words, N of them, has what a rule of the
-/// tuple wants: it looks at the same bits of each.
+/// Returns whether a rule of the tuple, which looks at all N words, matches these bits.
 #[inline(always)]
 fn has_bits<const N: usize>(rule: &Rule, bits: [u64; N]) -> bool {
     if N == 1 {
@@ -454,8 +453,8 @@ fn first_held(head: &Rule, epoch: Epoch) -> Option<&Rule> {
     }
 }
 
-/// The newest rules of each precedence, from the head of a chain on. Where a newer version comes
-/// meanwhile, it may follow the one that it replaces.
+/// Iterates over the newest rules of each precedence, from the head of a chain on. A version that
+/// is added meanwhile may follow the one it replaces.
 fn newest_from(head: Option<&Rule>) -> impl Iterator<Item = &Rule> {
     std::iter::successors(head, |rule| {
         // SAFETY: as in `first_held`.
@@ -463,7 +462,7 @@ fn newest_from(head: Option<&Rule>) -> impl Iterator<Item = &Rule> {
     })
 }
 
-/// The versions of a rule, from this one to the oldest that is linked.
+/// Iterates over the versions of a rule, from this one to the oldest that is linked.
 pub(crate) fn versions_from(rule: &Rule) -> impl Iterator<Item = &Rule> {
     std::iter::successors(Some(rule), |rule| {
         // SAFETY: as in `first_held`.
@@ -471,19 +470,19 @@ pub(crate) fn versions_from(rule: &Rule) -> impl Iterator<Item = &Rule> {
     })
 }
 
-/// All rules of a chain, from its head on.
+/// Iterates over all rules of a chain, from its head on.
 fn chain_from(head: Option<&Rule>) -> impl Iterator<Item = &Rule> {
     newest_from(head).flat_map(versions_from)
 }
 
 impl Tuple {
-    /// The words that its rules look at, and which bits of them.
+    /// Returns the words that its rules look at, and which bits of them.
     pub fn words(&self) -> &[(u8, u64)] {
         &self.words
     }
 
-    /// The rule of this precedence that holds in `epoch` and matches exactly the words and masks of
-    /// `shape`, with the values that `key` has there.
+    /// Returns the rule of this precedence that holds in `epoch` and matches exactly the words and
+    /// masks of `shape`, with the values that `key` has there.
     pub fn find_exact<'a>(
         &'a self,
         shape: &[(u8, u64)],
@@ -501,7 +500,7 @@ impl Tuple {
             .find_map(|rule| rule.version_in(epoch))
     }
 
-    /// Memory of its slots.
+    /// Returns the memory of its slots in bytes.
     pub fn bytes(&self) -> usize {
         self.slots().slots.len() * size_of::<AtomicU64>()
     }
@@ -510,7 +509,7 @@ impl Tuple {
         Tuple::with(words, Secret::draw)
     }
 
-    /// With secrets from elsewhere.
+    /// Creates a tuple with secrets from this function.
     fn with(words: &[(u8, u64)], secrets: fn(u32) -> Secret) -> Tuple {
         let slots = Slots::new(8, secrets(0), 0);
         Tuple {
@@ -537,7 +536,7 @@ impl Tuple {
         }
     }
 
-    /// Whether a match looks at the words and bits of this tuple's rules.
+    /// Returns whether a match looks at the words and bits of this tuple's rules.
     pub fn takes(&self, matching: &Match) -> bool {
         let same = |((word, mask), other): (&(u8, u64), &MatchWord)| {
             (*word, *mask) == (other.word, other.mask)
@@ -546,14 +545,14 @@ impl Tuple {
         self.words.len() == words.len() && self.words.iter().zip(words).all(same)
     }
 
-    /// Fetches the slot that a rule with this match will be put into.
+    /// Prefetches the slot that a rule with this match will be put into.
     pub fn expect(&self, matching: &Match) {
         let view = self.view();
         view.prefetch(view.secret.hash_of(matching));
     }
 
-    /// Where the chain with `rule`'s value is, or else where a new one goes; None where that finds
-    /// no room in its reach.
+    /// Returns the slot of the chain with `rule`'s value (Ok), or where a new one goes (Err); None
+    /// where that finds no room in its reach.
     fn place(&self, hash: u64, rule: &Rule) -> Option<Result<usize, usize>> {
         let Slots { slots, reach, .. } = self.slots();
         let mask = slots.len() - 1;
@@ -577,7 +576,7 @@ impl Tuple {
         free.map(Err)
     }
 
-    /// The same, when room has been made, and the rule's hash.
+    /// [`Tuple::place`] after making room if needed; also returns the rule's hash.
     fn make_place(&self, domain: &Domain, rule: &Rule) -> (Result<usize, usize>, u64) {
         let mut attempt = 0;
         loop {
@@ -585,7 +584,7 @@ impl Tuple {
             if let Some(place) = self.place(hash, rule) {
                 return (place, hash);
             }
-            // The last one gives the reach up, and leaves most slots empty.
+            // The last attempt drops the reach and leaves most slots empty.
             attempt = self.make_anew(domain, attempt + 1);
         }
     }
@@ -654,7 +653,7 @@ impl Tuple {
             return;
         }
         there.next = end;
-        // For the next rule that comes.
+        // Prefetch for the next rule that comes.
         chains(end..(end + SLICE).min(count)).for_each(expect_match);
         if end == count
             && let Some(done) = growing.take()
@@ -669,7 +668,7 @@ impl Tuple {
             .unwrap_or_else(|poison| poison.into_inner())
     }
 
-    /// Slots to grow into, for all chains that there will be by then.
+    /// Allocates slots to grow into, for all chains that there will be by then.
     fn grow(&self, attempt: u32) -> Growing {
         let slots = self.slots();
         let count = slots.counts.chains() + slots.slots.len() / SLICE + 1;
@@ -691,8 +690,8 @@ impl Tuple {
         domain.retire(unsafe { Box::from_raw(old) });
     }
 
-    /// Puts all chains into other slots, four times as many as they are or more, with another
-    /// secret. Returns the first attempt, from this one on, that was a success.
+    /// Moves all chains to other slots, four times their number or more, with another secret.
+    /// Returns the first attempt, from this one on, that succeeded.
     fn make_anew(&self, domain: &Domain, from: u32) -> u32 {
         *self.growing() = None;
         let slots = self.slots().slots.iter();
@@ -702,8 +701,8 @@ impl Tuple {
             .collect();
         let (attempt, new) = (from..=ATTEMPTS)
             .find_map(|attempt| {
-                // Of two attempts with as many slots, the second one has a factor of its own at
-                // least.
+                // Two attempts have the same number of slots; the second has at least a multiplier
+                // of its own.
                 let count = ((chains.len() + 1) * 4) << (attempt / 2);
                 let new = Slots::new(count, (self.secrets)(attempt), attempt);
                 new.fill(&chains).then_some((attempt, new))
@@ -758,7 +757,7 @@ impl Tuple {
         }
     }
 
-    /// Changes a slot, and the chain where it has been put already.
+    /// Changes a slot, and its copy if the table grows and has it already.
     fn set(&self, at: usize, value: u64) {
         let slot = &self.slots().slots[at];
         let before = slot.load(Ordering::Relaxed);
@@ -772,8 +771,8 @@ impl Tuple {
         }
     }
 
-    /// Shows each chain's rules to somebody who holds an epoch, the highest precedence first and of
-    /// each the newest version first; rules that come meanwhile may be missed.
+    /// Calls `with` for each chain's rules, the highest precedence first and of each the newest
+    /// version first. The caller holds an epoch; rules that come meanwhile may be missed.
     pub fn each_chain(&self, mut with: impl FnMut(&mut dyn Iterator<Item = &Rule>)) {
         for slot in &self.slots().slots {
             let slot = slot.load(Ordering::Acquire);
@@ -786,7 +785,7 @@ impl Tuple {
         }
     }
 
-    /// All linked rules, chain by chain.
+    /// Returns all linked rules, chain by chain.
     pub fn rules(&self) -> Vec<NonNull<Rule>> {
         let mut all = Vec::new();
         for slot in self
@@ -804,8 +803,8 @@ impl Tuple {
     }
 }
 
-/// In the chain of a slot: the last of the newest versions that are above a precedence, none where
-/// the slot leads past them, and what comes behind it, null for nothing. For the writer.
+/// For the writer: returns the last of the newest versions in a slot's chain that are above a
+/// precedence, None if there is none, and the rule behind it, null for none.
 fn above<'a>(slot: &'a AtomicU64, priority: u32) -> (Option<&'a Rule>, *mut Rule) {
     let mut before: Option<&'a Rule> = None;
     let mut next = address(slot.load(Ordering::Relaxed)).as_ptr();
@@ -821,8 +820,8 @@ fn above<'a>(slot: &'a AtomicU64, priority: u32) -> (Option<&'a Rule>, *mut Rule
 
 impl Drop for Tuple {
     fn drop(&mut self) {
-        // SAFETY: made by `Box::into_raw`; the last shape naming this tuple is gone, so no reader
-        // is left. Rules are the writer's to free.
+        // SAFETY: made by `Box::into_raw`; the last classifier naming this tuple is gone, so no
+        // reader is left. Rules are the writer's to free.
         drop(unsafe { Box::from_raw(self.slots.load(Ordering::Acquire)) });
     }
 }

@@ -1,5 +1,5 @@
-//! Rules by tuples: one hash table for each set of masked bits, looked up in the order of the
-//! highest precedence in each.
+//! A table's rules by tuple: one hash table for each set of masked bits, looked up in the order of
+//! the highest precedence in each.
 
 use super::effort::Count;
 use super::exact::{ByWords, ExactMatches};
@@ -31,33 +31,33 @@ use std::collections::{BTreeMap, HashMap};
 use std::ptr::NonNull;
 use std::sync::Arc;
 
-/// Packets that are compared with the first of a set, to see whether a tuple tells them apart at
-/// all.
+/// Packets that are compared with the first of a set, to see whether any agrees with it in a
+/// tuple's bits.
 const SAMPLE: usize = 8;
 
-/// One tuple of a table, in order of precedence.
+/// One tuple in the published list, which is ordered by precedence.
 pub(crate) struct TupleEntry {
     pub tuple: Arc<Tuple>,
     /// The highest precedence of its rules when the list was made.
     pub max_priority: u32,
-    /// Bits in which all of its rules agree, the most telling first: a packet that differs in one
-    /// of them has no rule here, and a hash table that is large need not be looked at. To look
-    /// at a small one costs less than to ask.
+    /// Bits in which all of its rules agree, the most selective first: a packet that differs in one
+    /// of them has no rule here, so a large hash table need not be read. Reading a small one is
+    /// cheaper than this check.
     pub agreed: Box<[MatchWord]>,
-    /// Whether these are all that its rules look at: then all packets that have them meet the same
+    /// Whether its rules look at no other bits: then all packets with these bits meet the same
     /// rule.
     pub single: bool,
-    /// What is known of its rules, where they are many and most of them only send.
+    /// The exact table of its rules, if it has one.
     pub exact: Option<Arc<Exact>>,
 }
 
 impl TupleEntry {
-    /// Whether the hash table is looked at for a key.
+    /// Returns whether a key may have a rule here.
     pub fn admits(&self, key: &impl Words) -> bool {
         !self.single && !self.tuple.view().is_large() || key.has(&self.agreed)
     }
 
-    /// The best rule in force of a tuple in which all rules match the same.
+    /// Returns the best rule in force of a tuple in which all rules have the same match.
     pub fn only(&self, epoch: Epoch) -> Option<&Rule> {
         debug_assert!(self.single);
         let (tuple, example) = (self.tuple.view(), Example(&self.agreed));
@@ -77,8 +77,8 @@ impl Words for Example<'_> {
     }
 }
 
-/// The words that say best what kind of packet it is: protocol and ports, then ingress port,
-/// Ethernet type and VLAN.
+/// The words that best tell kinds of packets apart: protocol and ports, then ingress port, Ethernet
+/// type and VLAN.
 pub(crate) const TELLING: [u8; 2] = [(at::IP_PROTO / 8) as u8, (at::ETH_TYPE / 8) as u8];
 
 #[inline(always)]
@@ -92,8 +92,8 @@ pub(crate) fn lookup_tuples<'k, 'g, K: Words + 'k>(
     lookup_pending(tuples, &mut all, key, epoch, out);
 }
 
-/// What is known of the rules of the first tuple, where a packet that finds one there needs no
-/// other.
+/// Returns the exact table of the first tuple, where a packet with a rule in it needs no other
+/// tuple.
 #[inline(always)]
 pub(crate) fn exact_of(tuples: &[TupleEntry], epoch: Epoch) -> Option<&Exact> {
     let (first, others) = tuples.split_first()?;
@@ -102,7 +102,7 @@ pub(crate) fn exact_of(tuples: &[TupleEntry], epoch: Epoch) -> Option<&Exact> {
     exact.filter(|exact| exact.decides(epoch, next))
 }
 
-/// [`lookup_pending`] for somebody who is summaries what is known of rules.
+/// [`lookup_pending`] with summaries, from the exact table if there is one.
 #[inline(always)]
 pub(crate) fn lookup_exact<'g, K: Words>(
     tuples: &'g [TupleEntry],
@@ -131,7 +131,7 @@ pub(crate) fn lookup_pending<'k, 'g, K: Words + 'k>(
 ) {
     let mut hashes = [0_u64; LOOKUP_MAX];
     for entry in tuples {
-        // What was found may already beat every rule of this tuple and of those after it.
+        // Packets whose rule beats all of this tuple and of those after it are done.
         pending.retain(|index| {
             out[usize::from(*index)].is_none_or(|rule| rule.spec.priority < entry.max_priority)
         });
@@ -162,7 +162,7 @@ pub(crate) fn lookup_pending<'k, 'g, K: Words + 'k>(
     }
 }
 
-/// Looks some packets up in a tuple to which not all packets come.
+/// Looks packets up in a tuple for which each must be admitted first.
 #[inline(never)]
 pub(crate) fn lookup_admitted<'k, 'g, K: Words + 'k>(
     entry: &'g TupleEntry,
@@ -205,7 +205,7 @@ pub(crate) fn lookup_admitted<'k, 'g, K: Words + 'k>(
     }
 }
 
-/// Puts a rule in the place of one of lower precedence.
+/// Replaces a rule by one of higher precedence.
 #[inline(always)]
 pub(crate) fn take_better<'g>(best: &mut Option<&'g Rule>, other: Option<&'g Rule>) {
     if let Some(rule) = other
@@ -226,27 +226,27 @@ pub(crate) fn lookup_one<'g>(
     out[0]
 }
 
-/// The writer's side of one tuple.
+/// The writer's state of one tuple.
 pub(crate) struct TupleWriter {
     pub(crate) shared: Arc<Tuple>,
-    /// How many linked rules have each precedence.
+    /// Number of linked rules of each precedence.
     pub(crate) priorities: BTreeMap<u32, usize>,
-    /// The bits in which all of its rules have agreed since it was made, in the order of its
-    /// words; a word may have none left.
+    /// The bits in which all of its rules have agreed since it was made, in the order of its words;
+    /// a word may have none left.
     pub(crate) agreed: SmallVec<[MatchWord; 4]>,
     /// The highest precedence of its rules that are not in the table's trees or trie.
     pub(crate) beside: Option<u32>,
-    /// How many rules are not in the table's trie.
+    /// Number of rules that are not in the table's trie.
     pub(crate) outside: usize,
-    /// The highest precedence of its rules that came since trees began to be made.
+    /// The highest precedence of its rules that came since the current build of trees began.
     pub(crate) since: Option<u32>,
 }
 
-/// What linking a rule has come to.
+/// The result of linking a rule.
 pub(crate) struct Linked<'a> {
-    /// Whether the published list of tuples must be made anew.
+    /// Whether the published list of tuples must be replaced.
     pub raised: bool,
-    /// The first rule of the same match and precedence.
+    /// The previous rule of the same match and precedence.
     pub(crate) before: Option<NonNull<Rule>>,
     pub(crate) tuple: &'a mut TupleWriter,
 }
@@ -263,7 +263,8 @@ impl TupleWriter {
         }
     }
 
-    /// Leaves out the bits in which a rule differs from those before it; true when there were some.
+    /// Removes the bits in which a rule differs from those before it; returns true when there were
+    /// some.
     pub(crate) fn narrow(&mut self, matching: &Match) -> bool {
         let mut narrowed = false;
         for (agreed, word) in self.agreed.iter_mut().zip(matching.words()) {
@@ -288,7 +289,7 @@ impl TupleWriter {
         }
     }
 
-    /// What readers are summaries of it; None when it has no rules.
+    /// Returns its entry for readers; None when it has no rules.
     pub(crate) fn entry(&self) -> Option<TupleEntry> {
         let mut agreed: SmallVec<[MatchWord; 4]> = self.agreed.clone();
         agreed.retain(|word| word.mask != 0);
@@ -305,18 +306,19 @@ impl TupleWriter {
         })
     }
 
-    /// Whether all rules match the same.
+    /// Returns whether all rules have the same match.
     pub(crate) fn is_single(&self) -> bool {
         let whole = |(agreed, (_, mask)): (&MatchWord, &(u8, u64))| agreed.mask == *mask;
         self.agreed.iter().zip(self.shared.words()).all(whole)
     }
 
-    /// The number of its rules.
+    /// Returns the number of its rules.
     pub(crate) fn rules(&self) -> usize {
         self.priorities.values().sum()
     }
 
-    /// How many bits of a trie's field its rules look at; None where they are of another kind.
+    /// Returns the prefix length of its rules in a trie's field; None where they are of another
+    /// kind.
     pub(crate) fn length(&self, prefixes: &Prefixes) -> Option<u8> {
         let mut example = Match::any();
         for ((word, mask), agreed) in self.shared.words().iter().zip(&self.agreed) {
@@ -332,13 +334,13 @@ impl TupleWriter {
     }
 }
 
-/// The writer's side of a list of tuples: all linked rules by mask.
+/// The writer's state of all tuples of a table.
 #[derive(Default)]
 pub(crate) struct TupleWriters {
     pub(crate) tuples: Vec<TupleWriter>,
-    /// Where each set of masks stands among them.
+    /// Index of each set of masks among the tuples.
     pub(crate) places: HashMap<Box<[(u8, u64)]>, usize, Keyed>,
-    /// Where the rule that came last went: most likely the next one goes there too.
+    /// Index of the tuple that the last rule went to; most likely the next one goes there too.
     pub(crate) last: usize,
     pub(crate) rules: usize,
 }
@@ -348,7 +350,7 @@ impl TupleWriters {
         self.rules
     }
 
-    /// Number of tuples.
+    /// Returns the number of tuples.
     pub(crate) fn masks(&self) -> usize {
         self.tuples.len()
     }
@@ -361,7 +363,7 @@ impl TupleWriters {
         self.tuples.iter_mut()
     }
 
-    /// Where the tuple of rules with this match's masks stands.
+    /// Returns the index of the tuple of rules with this match's masks.
     pub(crate) fn place(&self, matching: &Match) -> Option<usize> {
         let last = self.tuples.get(self.last);
         if last.is_some_and(|writer| writer.shared.takes(matching)) {
@@ -370,20 +372,20 @@ impl TupleWriters {
         self.places.get(&*mask_of(matching)).copied()
     }
 
-    /// Fetches what linking a rule with this match will look at.
+    /// Prefetches what linking a rule with this match will read.
     pub fn expect(&self, matching: &Match) {
         if let Some(place) = self.place(matching) {
             self.tuples[place].shared.expect(matching);
         }
     }
 
-    /// The writer of the tuple that a rule with this match is in.
+    /// Returns the writer of the tuple that a rule with this match is in.
     pub(crate) fn writer_for(&mut self, matching: &Match) -> Option<&mut TupleWriter> {
         let place = self.place(matching)?;
         self.tuples.get_mut(place)
     }
 
-    /// The writer of this tuple, unless it has gone.
+    /// Returns the writer of this tuple, unless it has gone.
     pub(crate) fn writer_of(&mut self, tuple: &Arc<Tuple>) -> Option<&mut TupleWriter> {
         let place = *self.places.get(tuple.words())?;
         let writer = &mut self.tuples[place];
@@ -402,7 +404,7 @@ impl TupleWriters {
         self.tuples[self.last].link(program, rule)
     }
 
-    /// Unlinks a rule; true when the published list of tuples must be made anew.
+    /// Unlinks a rule; returns true when the published list of tuples must be replaced.
     pub fn unlink(&mut self, rule: RuleRef) -> bool {
         self.rules -= 1;
         let Some(place) = self.place(rule.matching()) else {
@@ -422,7 +424,7 @@ impl TupleWriters {
         if writer.priorities.is_empty() {
             self.places.remove(writer.shared.words());
             self.tuples.swap_remove(place);
-            // The one that was the last stands here now.
+            // The last tuple has moved here.
             if let Some(moved) = self.tuples.get(place)
                 && let Some(its) = self.places.get_mut(moved.shared.words())
             {
@@ -432,7 +434,7 @@ impl TupleWriters {
         lowered
     }
 
-    /// The tuples, in order of precedence.
+    /// Returns the tuples, in order of precedence.
     pub fn entries(&self) -> Box<[TupleEntry]> {
         let mut entries: Vec<TupleEntry> =
             self.tuples.iter().filter_map(TupleWriter::entry).collect();
@@ -457,8 +459,7 @@ pub(crate) fn mask_of(matching: &Match) -> SmallVec<[(u8, u64); 4]> {
 /// Tuples, in order of precedence.
 pub(crate) struct TupleSpace(pub(crate) Box<[TupleEntry]>);
 
-/// Most tuples of which a lookup costs no more than one in the flow cache, which is one of the same
-/// kind.
+/// Most tuples for which a lookup costs no more than one in the flow cache, itself a hash table.
 pub(crate) const QUICK_TUPLES: usize = 2;
 
 impl Classify for TupleSpace {
@@ -512,7 +513,7 @@ impl Classify for TupleSpace {
 
     fn count_effort(&self, key: &FlowKey, epoch: Epoch, count: &mut Count) {
         let summaries = exact_of(&self.0, epoch).is_some_and(|exact| {
-            // Its own, and the precedence of the next one.
+            // Reads the entry itself, and the precedence of the next one.
             self.0.iter().take(2).for_each(|entry| count.reads(entry));
             exact.read_by(key, count)
         });
@@ -535,13 +536,13 @@ impl Classify for TupleSpace {
     }
 }
 
-/// The masked words of tuples.
+/// Returns the masked words of tuples.
 pub(crate) fn words_of(tuples: &[TupleEntry]) -> impl Iterator<Item = (u8, u64)> {
     let words = tuples.iter().map(|entry| entry.tuple.words());
     words.flat_map(|words| words.iter().copied())
 }
 
-/// The rule that `learn` means where `key` has its values, in one of these tuples.
+/// Returns the rule in one of these tuples that `learn` would make from the values of `key`.
 pub(crate) fn find_exact<'g>(
     tuples: &'g [TupleEntry],
     learn: &Learn,
@@ -554,7 +555,7 @@ pub(crate) fn find_exact<'g>(
 }
 
 impl TupleSpace {
-    /// Apart, so that what its loops need stays in registers.
+    /// Looks up a slice of keys. Not inlined, so that what its loops need stays in registers.
     #[inline(never)]
     fn look_up_slice<'g, K: Words>(
         &'g self,
@@ -567,8 +568,8 @@ impl TupleSpace {
         lookup_exact(&self.0, &mut all, keys, epoch, out, summaries);
     }
 
-    /// Packets that tuples cannot tell apart are looked up once. As soon as there seem to be few
-    /// such, the rest are looked up packet by packet.
+    /// Looks up packets that tuples cannot tell apart once. When that turns out to be rare, looks
+    /// up the rest packet by packet.
     #[inline(always)]
     fn by_tuples<'g, K: Words>(
         &'g self,
@@ -597,7 +598,7 @@ impl TupleSpace {
         missed
     }
 
-    /// Packet by packet, in the only tuple of a table.
+    /// Looks up packet by packet, in the only tuple of a table.
     #[inline(always)]
     fn look_up_in<'g, K: Words>(
         &'g self,
@@ -609,7 +610,7 @@ impl TupleSpace {
     ) -> LaneSet {
         let tuple = only.tuple.view();
         let words = only.tuple.words();
-        // A large one is first asked whether it can have a packet's rule at all.
+        // For a large tuple, each packet is first checked for whether it can have a rule there.
         let other = tuple.is_large() || words.iter().any(|(word, _)| *word >= K::AT_HAND);
         match words {
             _ if other => look_up_each(self, set, lanes, epoch, found),
@@ -621,8 +622,8 @@ impl TupleSpace {
     }
 }
 
-/// The rule of the first packet of a set, and those that have the same bits as it, of all that were
-/// looked at to find it. None, where there are others but none is seen soon.
+/// Returns the rule of the first packet of a set, and the packets that agree with it in all bits
+/// read to find it. None where the set has others and none of the first few agrees.
 #[inline(always)]
 fn look_up_alike<'g, K: Words>(
     tuples: &'g [TupleEntry],
@@ -663,7 +664,7 @@ fn look_up_alike<'g, K: Words>(
     Some((best, alike))
 }
 
-/// Those of a set that have the same bits as `key` in these words.
+/// Returns the packets of a set that have the same bits as `key` in these words.
 #[inline(always)]
 fn same_bits<K: Words>(
     words: &[(u8, u64)],
@@ -673,7 +674,7 @@ fn same_bits<K: Words>(
 ) -> LaneSet {
     words.iter().fold(set, |same, (word, mask)| {
         let wanted = key.word(*word);
-        // Most of the time all or few are the same.
+        // In most cases all of them are the same, or few.
         if K::differing(lanes, same, *word, wanted) & mask == 0 {
             return same;
         }
@@ -681,7 +682,7 @@ fn same_bits<K: Words>(
     })
 }
 
-/// Packet by packet, in a tuple of N words.
+/// Looks up packet by packet, in a tuple of N words.
 #[inline(never)] // so that what its loops need stays in registers
 fn look_up_by<'g, K: Words, const N: usize>(
     tuple: &View<'g>,
@@ -691,16 +692,16 @@ fn look_up_by<'g, K: Words, const N: usize>(
     epoch: Epoch,
     found: &mut Found<'g>,
 ) -> LaneSet {
-    // What the loops need, by itself.
+    // Copies for the loops.
     let places: [usize; N] = std::array::from_fn(|at| words[at].0.into());
     let masks: [u64; N] = std::array::from_fn(|at| words[at].1);
     let bits = |lane: usize| -> [u64; N] {
         let lane = &lanes[lane % LOOKUP_MAX];
         std::array::from_fn(|at| lane.at_hand(places[at]) & masks[at])
     };
-    // Known to be so where this is called, and said once more for the loops' sake.
+    // Known here; the assertion removes bounds checks from the loops.
     assert!(places.iter().all(|place| *place < usize::from(K::AT_HAND)));
-    // Slots are few enough to lie in a cache, so that nobody waits long for them.
+    // There are few enough slots to be in a cache, so they are not prefetched.
     let mut likely = [None; LOOKUP_MAX];
     for lane in set.iter() {
         likely[lane % LOOKUP_MAX] = tuple.likely(tuple.hash_bits(bits(lane)));
@@ -712,7 +713,7 @@ fn look_up_by<'g, K: Words, const N: usize>(
     }))
 }
 
-/// `best`: the precedence of what has been found before.
+/// Counts the work of looking a key up in tuples. `best`: the precedence of the rule found before.
 pub(crate) fn of_tuples(
     tuples: &[TupleEntry],
     key: &FlowKey,
@@ -738,8 +739,8 @@ pub(crate) fn of_tuples(
     }
 }
 
-/// The bits in which each of a few tuples' rules agree as patterns over the mini keys. One tuple is
-/// looked up by all packets anyway, most of the time.
+/// Returns, as patterns over mini keys, the bits in which the rules of each of a few tuples agree.
+/// None for a single tuple, because most of the time all packets are looked up in it anyway.
 pub(crate) fn gates(tuples: &[TupleEntry]) -> Option<Box<[Pattern]>> {
     let one = matches!(tuples, [only] if !only.single);
     if one || tuples.len() > GATES_MAX {

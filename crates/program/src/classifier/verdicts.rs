@@ -1,4 +1,4 @@
-//! What becomes of a burst's packets, where classifiers know that without reading rules.
+//! Verdicts: what becomes of a burst's packets, where classifiers know that without reading rules.
 
 use super::exact::ExactMatches;
 use super::trie::Routes;
@@ -10,27 +10,24 @@ use crate::rule::Rule;
 use crate::rule::summary::{CountedVerdict, MatchedRule, Summaries};
 use std::ops::Range;
 
-/// What becomes of a burst's packets, as lookups say that know it before they find the rules: what
-/// a switch's tables call a verdict. By kind of table.
+/// Verdicts of a burst's packets, by kind of table.
 pub(crate) enum VerdictsBy<'g, 'n> {
     Routes(Routes<'g, 'n>),
     OneWord(ExactMatches<'g, 'n, 1, 4>),
     TwoWords(ExactMatches<'g, 'n, 2, 2>),
 }
 
-/// What a source of verdicts says of packets of a burst, by their numbers. A packet's verdict is
-/// what its rule does, where that is no more than sending, perhaps after edits, and known without
-/// reading the rule.
+/// A source of verdicts for the packets of a burst, by index. A packet's verdict is what its rule
+/// does, where that is only to send it, perhaps after edits, and is known without reading the rule.
 pub(crate) trait Verdicts<'g> {
-    /// How often verdicts are gone back to when packets without one have been carried out by their
-    /// rules. Where more have none, this costs more than it saves.
+    /// How often execution by verdicts is resumed after packets without one have been executed by
+    /// their rules. Where more packets have none, resuming costs more than it saves.
     const RETURNS: usize = 4;
 
-    /// Returns whether `count` packets are to be carried out by verdicts, one after the other, and
-    /// not as runs of those that have met one rule. Where rules are many, nearly all have met
-    /// different ones; the first two may be of one flow by chance, so that two others are
-    /// looked at as well. Packets of one flow all the way are faster as a run, and a single one
-    /// is not.
+    /// Returns whether to execute `count` packets by verdicts, one after the other, and not as runs
+    /// that have met one rule. Where rules are many, nearly all packets have met different ones.
+    /// The first two may be of one flow by chance, so two others are compared as well. Packets of a
+    /// single flow are faster as a run, and so is a burst of one packet.
     #[inline(always)]
     fn should_batch<K: Words>(&self, count: usize, key: impl Fn(usize) -> K) -> bool {
         let differ = |a, b| self.differ((a, &key(a)), (b, &key(b)));
@@ -38,17 +35,16 @@ pub(crate) trait Verdicts<'g> {
         count == 1 || count > 1 && differ(0, 1) || middle + 1 < count && differ(middle, middle + 1)
     }
 
-    /// Returns whether two packets, of which these are the numbers and the keys, have met different
-    /// rules.
+    /// Returns whether two packets, given by index and key, have met different rules.
     fn differ<K: Words>(&self, one: (usize, &K), other: (usize, &K)) -> bool;
 
-    /// Returns the verdict of packet `index`, where it has one. It cannot where the rule does not
+    /// Returns the verdict of packet `index`, where it has one. It has none where the rule may not
     /// hold in the guard's epoch.
     fn verdict<K: Words>(&self, index: usize, key: &K) -> Option<CountedVerdict<'g>>;
 
-    /// Says what is to be done to packets of these numbers by their verdicts, up to the first
-    /// without one, or to [`STEP`](crate::actions::batch::STEP) of them. Returns how many these
-    /// are. `verdict` is [`Verdicts::verdict`] of such a packet.
+    /// Fills in the verdicts of these packets, up to the first without one, at most
+    /// [`STEP`](crate::actions::batch::STEP). Returns how many were filled in. `verdict` is
+    /// [`Verdicts::verdict`] of such a packet.
     #[inline(always)]
     fn batch<'d>(
         &self,
@@ -63,8 +59,8 @@ pub(crate) trait Verdicts<'g> {
         batch.fill(counters, those.len(), |at| verdict(those.start + at))
     }
 
-    /// Returns the rules of packets from number `from` on, whatever their verdicts; there are as
-    /// many keys. `room` is for those who have not found them yet.
+    /// Returns the rules of packets from `from` on, whatever their verdicts; there are as many
+    /// keys. `room` is memory for sources that have yet to find them.
     fn rules<'a, K: Words>(
         &'a self,
         from: usize,
@@ -76,25 +72,25 @@ pub(crate) trait Verdicts<'g> {
 
 /// The rules that packets have met.
 pub(crate) trait Rules<'g> {
-    /// Returns the rule of packet `index`, and what is known of it.
+    /// Returns the rule of packet `index`, with its summary if it has one.
     fn rule(&self, index: usize) -> Option<MatchedRule<'g>>;
 
-    /// Returns whether two packets have met the same.
+    /// Returns whether two packets have met the same rule.
     fn same(&self, one: usize, other: usize) -> bool;
 
-    /// Asks for what carrying out the rule of packet `index` reads beside what its lookup has read.
+    /// Prefetches what executing the rule of packet `index` reads beyond what its lookup has read.
     #[inline(always)]
     fn prefetch(&self, _index: usize, _counters: WorkerCounters<'_>) {}
 }
 
-/// Rules that a lookup has found, and what is known of them without having read them.
+/// Rules that a lookup has found, and summaries of those that it has not read.
 pub(crate) struct FoundRules<'g> {
     pub found: [Option<&'g Rule>; LOOKUP_MAX],
     pub summaries: Summaries<'g>,
 }
 
 impl FoundRules<'_> {
-    /// Nothing.
+    /// No rules.
     pub const EMPTY: Self = FoundRules {
         found: [None; LOOKUP_MAX],
         summaries: Summaries::NOTHING,
@@ -113,7 +109,7 @@ impl<'g> Rules<'g> for FoundRules<'g> {
         address(one) == address(other)
     }
 
-    /// Asks for a rule's counter, and for its edits where the rule has not been read.
+    /// Prefetches a rule's counter, and its edits where the rule has not been read.
     #[inline(always)]
     fn prefetch(&self, index: usize, counters: WorkerCounters<'_>) {
         if counters.are_many()
@@ -130,7 +126,7 @@ impl<'g> Rules<'g> for FoundRules<'g> {
 impl<'g> Verdicts<'g> for FoundRules<'g> {
     const RETURNS: usize = 0;
 
-    /// Only the first two are looked at: where rules are few, neighbours meet the same.
+    /// Compares only the first two: where rules are few, neighbours meet the same one.
     #[inline(always)]
     fn should_batch<K: Words>(&self, count: usize, _: impl Fn(usize) -> K) -> bool {
         match &self.found[..count] {

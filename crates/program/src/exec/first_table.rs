@@ -1,30 +1,30 @@
-//! A burst's way in when its packets are of the common kinds.
+//! The lookup of a burst in the first table, when its packets are of the common kinds (IPv4, IPv6
+//! and ARP, as in [`packet::mini_key`]).
 //!
 //! Three short cuts in front of the general way (parse into whole keys, look up, walk):
 //!
 //! * The first table reads nothing but the ingress port, and the rule for it only sends to a port:
-//!   one lookup is the answer for the whole burst, and no packet is read at all. Headers that lie
-//!   are then not counted as malformed, for nobody has looked at them.
-//! * The first table reads only what lies in the mini keys: packets are read into one cache line
-//!   each ([`packet::mini_key`]), looked up there, and runs of neighbours that meet the same
-//!   sending rule go out together. Where the rules are few, each packet is compared with them while
-//!   it is read, or, where these only send and drop, as it lies. A packet that has more before it
-//!   goes on in a lane ([`super::lanes`]).
-//! * The first table reads more of them: the same, but that what packets of IPv6 and ARP tell
-//!   beside their mini keys is read for all of them first.
+//!   one lookup is the answer for the whole burst, and no packet is read at all. Malformed headers
+//!   are then not counted, because nobody has looked at them.
+//! * The first table reads only words of mini keys: packets are read into one cache line each
+//!   ([`packet::mini_key`]), looked up there, and runs of neighbours that meet the same sending
+//!   rule go out together. Where the rules are few, each packet is compared with them while it is
+//!   read, or, where these only send and drop, in its buffer. A packet whose rule needs further
+//!   lookups goes on in a lane ([`super::lanes`]).
+//! * The first table reads further words of common packets: the same, except that these words of
+//!   IPv6 and ARP packets are read first.
 //!
-//! Where rules are many, most packets meet one of their own. What places (`table::places`) tell of
-//! them, a verdict, is enough for those that send, perhaps after edits: as long as packets
-//! meet such rules they are carried out by two small loops, one that finds counters and edits and
-//! asks for them and one that edits and counts, and leave sorted by port at once, without a thought
-//! of runs. Behind a table's trie (`table::prefixes`) or one of exact matches (`table::exact`) not
-//! even the rules are looked for then.
+//! Where rules are many, most packets meet a rule of their own. A verdict (`classifier::verdicts`)
+//! is enough for those that send, perhaps after edits. As long as packets have verdicts, two small
+//! loops execute them: one finds and prefetches counters and edits, the other edits and counts. The
+//! packets then leave at once, sorted by port, without a search for runs. Behind a table's trie
+//! (`classifier::trie`) or exact table (`classifier::exact`) the rules themselves are not read.
 //!
 //! Runs of neighbours that meet a rule whose only step is NORMAL go to the learning switch together
-//! ([`Host::normal_run`]), with what has been read of them.
+//! ([`Host::normal_run`]), with their mini keys.
 //!
-//! A burst begins the general way where its next packet is of no common kind; a few common ones
-//! before it are not worth a burst of their own.
+//! A burst takes the general way when one of its first packets is not of a common kind: a few
+//! common packets before that one are not worth a batch of their own.
 
 #[cfg(test)]
 mod tests;
@@ -53,18 +53,17 @@ use packet::parse::MoreWords;
 use smallvec::SmallVec;
 use std::ops::Range;
 
-/// Fewest common packets that are looked up by themselves when another one follows.
+/// Fewest common packets worth looking up together when another kind follows.
 pub(crate) const WORTH_IT: usize = 8;
-/// How many packets ahead is fetched what carrying their rules out reads: some hundred nanoseconds'
+/// How many packets ahead to prefetch what executing their rules reads: some hundred nanoseconds'
 /// work where rules only send, and more where they edit.
 const AHEAD: usize = 24;
-/// Shortest frame that has an Ethernet header; a shorter one is for the general way to throw out.
+/// Length of an Ethernet header; the general way drops shorter frames.
 const ETHERNET_LEN: usize = 14;
 
 impl<F: Frame> Engine<F> {
-    /// Takes a number of frames from the front, does all that can be done before the next lookup,
-    /// and says whether it did. Otherwise nothing has been done, and the frames are to go the
-    /// general arrival.
+    /// Takes frames from the front, does all that can be done before the next lookup, and returns
+    /// true. Returns false if it has done nothing and the frames must take the general way.
     #[inline(always)]
     pub(crate) fn front<H: Host<F>>(
         &mut self,
@@ -124,7 +123,7 @@ impl<F: Frame> Engine<F> {
         true
     }
 
-    /// Reads the common packets that come first; None where they are too few.
+    /// Reads the common packets at the front; returns None where they are too few.
     #[inline(always)]
     fn read_first(
         &mut self,
@@ -175,7 +174,7 @@ impl<F: Frame> Engine<F> {
             }
             if patterned.is_list() {
                 self.received += read.bytes;
-                // Counted in bytes, which hold as many, sixteen at a time.
+                // Summed in bytes, which are wide enough and add sixteen at a time.
                 let found = first.iter().map(|index| u8::from(*index != NO_PATTERN));
                 let matched = usize::from(found.sum::<u8>());
                 (burst.bridge).count_looked_up(0, read.count, matched, burst.guard);
@@ -186,8 +185,8 @@ impl<F: Frame> Engine<F> {
             }
         }
         let hot = &self.hot[..read.count];
-        // Patterns know packets that have no rule in the first tuple. A few such have no verdicts.
-        // Counted in bytes, as above.
+        // A packet whose pattern is not the first tuple's has no verdict; verdicts are used only
+        // when at least half have one. Summed in bytes, as above.
         let mut numbers = [0; LOOKUP_MAX];
         let in_first = first[..read.count].iter().map(|gate| u8::from(*gate == 0));
         if !H::WATCHES
@@ -217,12 +216,12 @@ impl<F: Frame> Engine<F> {
             return false;
         }
         self.received += read.bytes;
-        // What has been found needs no keys.
+        // The rules are known already, so the lookup needs no further words.
         self.execute::<_, _, false>(burst, arrival, read.count, &rules, frames, host);
         true
     }
 
-    /// The same where all rules only send or drop: nobody asks what packets are like.
+    /// [`Engine::by_mini_keys`] where all rules only send or drop, so that mini keys are not read.
     #[allow(clippy::too_many_arguments)] // as for `burst`
     #[inline(always)]
     fn by_runs<H: Host<F>>(
@@ -250,7 +249,7 @@ impl<F: Frame> Engine<F> {
                 patterned.rule(one.found),
                 read,
                 Some(lengths),
-                &[], // only NORMAL asks for them
+                &[], // only NORMAL needs them
                 frames,
                 mirrored,
                 host,
@@ -288,7 +287,7 @@ impl<F: Frame> Engine<F> {
         true
     }
 
-    /// The same by all that packets of the common kinds tell.
+    /// [`Engine::by_mini_keys`] by mini keys and the further words of IPv6 and ARP.
     #[inline(never)]
     fn by_all_words<H: Host<F>>(
         &mut self,
@@ -334,12 +333,12 @@ impl<F: Frame> Engine<F> {
         }
         drop(keys);
         self.received += read.bytes;
-        // What has been found needs no keys.
+        // As in `by_mini_keys`.
         self.execute::<_, _, false>(burst, arrival, read.count, &rules, frames, host);
         true
     }
 
-    /// [`Engine::execute`] by verdicts of whatever table.
+    /// [`Engine::execute`] by the verdicts of any kind of table.
     #[inline(always)]
     fn execute_by<'g, H: Host<F>, const ALL: bool>(
         &mut self,
@@ -363,9 +362,9 @@ impl<F: Frame> Engine<F> {
         }
     }
 
-    /// Executes packets' verdicts, or from the first without one on what their rules say, and
-    /// counts it. `ALL` where lookups need all that packets tell.
-    #[inline(never)] // one for each source of verdicts
+    /// Executes packets' verdicts, and from the first packet without one on their rules; counts
+    /// both. `ALL` where lookups read more than mini keys.
+    #[inline(never)] // one copy for each source of verdicts
     fn execute<'g, V: Verdicts<'g>, H: Host<F>, const ALL: bool>(
         &mut self,
         burst: &Burst<'_, 'g>,
@@ -386,7 +385,8 @@ impl<F: Frame> Engine<F> {
         let mut room = FoundRules::EMPTY;
         let mut matched = done;
         loop {
-            // Up to the next one with a verdict, if enough come from there on.
+            // Go by rules up to the next packet with a verdict, if enough packets remain from there
+            // on.
             let mut worth_it = (done + 1..count).filter(|next| count - next >= WORTH_IT);
             let until = match returns {
                 0 => None,
@@ -405,7 +405,7 @@ impl<F: Frame> Engine<F> {
             if until == count {
                 break;
             }
-            // Walks that still wait may have packets of the same flows as those that follow.
+            // Walks that still wait may be of the same flows as later packets: finish them first.
             self.drive(burst, host);
             returns -= 1;
             done = self.end_those::<_, ALL>(burst, arrival, until..count, verdicts, frames, host);
@@ -442,8 +442,8 @@ impl<F: Frame> Engine<F> {
         frames: &mut Vec<F>,
         host: &mut H,
     ) -> usize {
-        // Taken meanwhile, for verdicts are asked for while mini keys change. Nobody keeps what
-        // else has been read true to edits: who needs it later reads it anew.
+        // Taken out meanwhile, because verdicts are read while mini keys change. Edits do not
+        // update these words: later users read them anew from the frame.
         let more = match ALL {
             true => std::mem::take(&mut self.more),
             false => Box::default(),
@@ -462,7 +462,7 @@ impl<F: Frame> Engine<F> {
         done
     }
 
-    /// Whether a packet has a verdict.
+    /// Returns whether a packet has a verdict.
     #[inline(always)]
     fn has_verdict<'g, const ALL: bool>(&self, index: usize, verdicts: &impl Verdicts<'g>) -> bool {
         let hot = &self.hot[index];
@@ -473,8 +473,8 @@ impl<F: Frame> Engine<F> {
         verdict.is_some()
     }
 
-    /// [`Engine::meet`] for what a lookup has found.
-    #[inline(never)] // once for all kinds of lookups
+    /// [`Engine::meet`] for the rules that a lookup found.
+    #[inline(never)] // one copy for all lookups
     fn meet_found<H: Host<F>>(
         &mut self,
         those: Range<usize>,
@@ -487,10 +487,10 @@ impl<F: Frame> Engine<F> {
         self.meet(burst, arrival, those, rules, frames, host);
     }
 
-    /// Executes the verdicts of these packets, and takes and sends their frames, which are the
-    /// first ones, up to one without a verdict, or whose TTL would expire. Returns its number.
-    /// Where rules are many, each packet meets one of its own, and what is done for runs would cost
-    /// more than this. All of them leave at once, so that no later packet overtakes them.
+    /// Executes the verdicts of `those` packets, whose frames are the first of `frames`, and sends
+    /// them, up to the first one without a verdict or whose TTL would expire. Returns that packet's
+    /// index. Where rules are many, each packet meets one of its own, and a search for runs would
+    /// cost more than this. All leave at once, so that no later packet overtakes them.
     #[inline(always)]
     fn end_first<'d, H: Host<F>>(
         &mut self,
@@ -523,8 +523,8 @@ impl<F: Frame> Engine<F> {
         done
     }
 
-    /// Carries out the rules that those packets have met, the first of `frames`: runs of neighbours
-    /// that have met the same sending rule together.
+    /// Executes the rules that `those` packets have met, whose frames are the first of `frames`.
+    /// Neighbours that have met the same sending rule are done together.
     #[inline(always)]
     fn meet<'g, H: Host<F>>(
         &mut self,
@@ -586,8 +586,8 @@ impl<F: Frame> Engine<F> {
                     && let Some(block) = blocks.first()
                     && let Some(port) = goes_to(block, &self.hot[index])
                 {
-                    // Where rules are many, nearly every packet: what is done for runs would cost
-                    // more than the edits.
+                    // The usual case where rules are many: handling it as a run would cost more
+                    // than the edits.
                     if let Some(mut frame) = frames.next() {
                         let (rule, hot) = (Some(matched_rule.rule), &mut self.hot[index]);
                         let counter = matched_rule.counter();
@@ -662,7 +662,7 @@ impl<F: Frame> Engine<F> {
         host.normal_run(arrival.in_port, arrival.mirrored, hot, frames);
     }
 
-    /// Goes on with a packet whose walk is ready, when it has been looked up in the first table.
+    /// Continues a packet whose walk is ready, after its lookup in the first table.
     fn first_step<H: Host<F>>(
         &mut self,
         burst: &Burst<'_, '_>,
@@ -682,7 +682,7 @@ impl<F: Frame> Engine<F> {
         self.go_on(burst, host, index, next);
     }
 
-    /// Makes the walk of a packet ready that was looked up by its mini keys.
+    /// Prepares the walk of a packet that was looked up by its mini key.
     #[inline(always)]
     pub(crate) fn begin_walk(
         &mut self,
@@ -701,22 +701,21 @@ impl<F: Frame> Engine<F> {
     }
 }
 
-/// All that is known of a packet of the common kinds; `more` is not looked at where it is one of
-/// IPv4.
+/// All words of a packet of the common kinds; `more` is not read for IPv4.
 struct AllWords<'a> {
     hot: &'a MiniKey,
     more: &'a MoreWords,
 }
 
 impl<'a> AllWords<'a> {
-    /// Of a burst's packet of this number.
+    /// The words of one packet of a burst.
     #[inline(always)]
     fn one(hot: &'a MiniKey, more: &'a [MoreWords], index: usize) -> AllWords<'a> {
         let more = &more[index];
         AllWords { hot, more }
     }
 
-    /// Of a burst's packets.
+    /// The words of all packets of a burst.
     #[inline(always)]
     fn of(hot: &'a [MiniKey], more: &'a [MoreWords]) -> SmallVec<[AllWords<'a>; LOOKUP_MAX]> {
         debug_assert!(more.len() >= hot.len());
@@ -737,8 +736,8 @@ impl Words for AllWords<'_> {
     }
 }
 
-/// Where all frames have met one rule that only sends, or whose only step is NORMAL: carries it
-/// out, and true.
+/// Executes the rule that all frames have met, if it only sends or its only step is NORMAL; returns
+/// whether it did.
 #[allow(clippy::too_many_arguments)] // as for `burst`
 #[inline(always)]
 fn meet_one<F: Frame, H: Host<F>>(
@@ -770,9 +769,9 @@ fn meet_one<F: Frame, H: Host<F>>(
     true
 }
 
-/// Carries out what is to be done to the first `known` packets, up to the first whose TTL would
-/// expire, and says where each one goes. Returns how many these are.
-#[inline(never)] // as above
+/// Executes the verdicts of the first `known` packets, up to the first whose TTL would expire, and
+/// writes each one's port to `ports`. Returns how many were done.
+#[inline(never)] // one copy for each batch loop
 fn carry_out<'f, F: Frame + 'f>(
     packets: impl Iterator<Item = (&'f mut F, &'f mut MiniKey)>,
     batch: &ActionBatch<'_>,
@@ -799,14 +798,14 @@ fn carry_out<'f, F: Frame + 'f>(
     done
 }
 
-/// The port of edits that end in sending; none where the packet's TTL would expire.
+/// Returns the port that edits end in sending to; None where the packet's TTL would expire.
 #[inline(always)]
 fn goes_to(block: &ActionBlock, hot: &MiniKey) -> Option<PortNo> {
     let port = block.port();
     port.filter(|_| !block.rewrite.expires(&hot.words))
 }
 
-/// Does the edits of a packet that has met a rule by itself, and counts it.
+/// Edits a packet that is alone in meeting its rule, and counts it.
 #[inline(always)]
 fn edit_alone<F: Frame, H: Host<F>>(
     burst: &Burst<'_, '_>,

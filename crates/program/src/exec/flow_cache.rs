@@ -1,30 +1,31 @@
-//! A bounded cache of walks, in front of long pipelines.
+//! A bounded cache of paths through long pipelines, by packets' bits.
 //!
-//! A packet of the common kinds that has the same bits as an earlier one, of all bits that the
-//! bridge's rules look at, takes the same way through the tables ([`crate::table`]'s
-//! `unwildcarded`). Where rules look at what packets of IPv6 and ARP tell beside their mini keys,
-//! such packets are walked. What that way was is remembered as straight-line steps without lookups,
-//! and as the rules and tables that count it. So a walk through thirty tables costs a hash, one
-//! cache line for the bits, one for the way, and the steps that change or send the packet.
+//! A packet of the common kinds that agrees with an earlier one in all bits that the bridge's rules
+//! look at takes the same path through the tables (`optimizer::unwildcarded`). Where rules look at
+//! words of IPv6 and ARP packets beyond their mini keys, such packets are walked. A path is stored
+//! as straight-line steps without lookups, and the rules and tables that count it. So instead of a
+//! walk through thirty tables a packet costs a hash, one cache line for the bits, one for the path,
+//! and the steps that change or send it.
 //!
-//! * [`store`]: bits -> way, and the ways themselves. Many flows share a way, which is kept once.
-//! * [`record`]: how a walk is watched while it takes place as ever, and what of it can be
-//!   remembered. Walks that ask control, meet meters or groups, or depend on more than those bits
-//!   are remembered as such that must be walked.
-//! * [`worth`]: the cache is tried where walks are long, kept on where packets cost fewer cycles
-//!   with it than without, and switched off otherwise. Where they are one lookup that costs no more
-//!   than one in the cache, it is not tried at all.
-//! * [`board`]: what control says to caches and reads of them.
+//! * [`store`]: bits -> path, and the paths themselves. Many flows share a path, which is kept
+//!   once.
+//! * [`record`]: observes an ordinary walk, and what of it can be stored. Packets whose walks ask
+//!   control, meet meters or groups, or depend on more than those bits are stored as such that must
+//!   be walked.
+//! * [`controller`]: tries the cache where walks are long, keeps it on where packets cost fewer
+//!   cycles with it than without, and switches it off otherwise. Where walks are one lookup that
+//!   costs no more than one in the cache, the cache is not tried at all.
+//! * [`board`]: settings from control for caches, and their reports.
 //!
-//! *Rules change.* A way knows its tables; in a later epoch it holds only if none of them has
-//! changed since. It owns its steps and names its counters by number, so nothing of a rule is
-//! reached through it.
+//! *Rules change.* A path knows its tables; in a later epoch it holds only if none of them has
+//! changed since. It owns its steps and names its counters by number, so it does not refer to
+//! rules.
 //!
-//! *Counting.* Sixty counters a packet would cost more than all the rest, so a way notes packets
-//! and bytes itself, and ways that have something noted stand in a queue, of which each burst
-//! flushes some: all of them when bursts are small, and an idle worker flushes all before it
-//! sleeps. Sums are exact; a busy worker's rules show them some milliseconds late. Until then they
-//! are deferred ([`Guard::defers`]), which keeps counters from being given to other rules.
+//! *Counting.* Sixty counter updates a packet would cost more than all the rest, so a path counts
+//! packets and bytes itself. Paths with counts stand in a queue, of which each burst flushes some:
+//! all of them when bursts are small, and an idle worker flushes all before it sleeps. Sums are
+//! exact; a busy worker's rules show them some milliseconds late. Until then they are deferred
+//! ([`Guard::defers`]), which keeps counters from being given to other rules.
 
 pub(crate) mod board;
 mod controller;
@@ -51,32 +52,32 @@ use record::{CachedPath, Recording};
 use std::collections::VecDeque;
 use store::{CachedVerdict, NO_PATH, Store, WALKED};
 
-/// Bridges that a worker keeps caches for.
+/// Bridges for which a worker keeps caches.
 const BRIDGES: usize = 8;
-/// Bursts of fewer packets have the counters of all their ways flushed at once.
+/// Bursts of fewer packets flush the counters of all paths.
 const SMALL: usize = 16;
-/// Ways whose counters are flushed after each larger burst.
+/// Paths whose counters are flushed after each larger burst.
 const FLUSHED: usize = 2;
-/// The same in each turn of a worker that has nothing else to do.
+/// Paths flushed in each turn of a worker that has nothing else to do.
 const FLUSHED_IDLE: usize = 64;
-/// Walks recorded in a burst, when the cache chooses itself.
+/// Walks recorded in a burst, when the controller decides.
 const RECORDED: usize = 2;
 
 /// A worker's caches, one for each bridge.
 pub(crate) struct Caches {
     caches: VecDeque<Box<Cache>>,
-    /// What was said last to the domain; an engine that failed before this one may have left
-    /// something.
+    /// The last call of [`Guard::defers`]. None at first, when an engine that failed before this
+    /// one may have left something.
     deferred: Option<Epoch>,
-    /// Bursts that need no thought, while they are of the same bridge.
+    /// Bursts that need no decision, while they are of the same bridge.
     quiet: u32,
     /// The bridge of the last burst.
     bridge: u64,
-    /// Packets of bursts that had no thought.
+    /// Packets of bursts without a decision.
     passed: usize,
 }
 
-/// One bridge's.
+/// The cache of one bridge.
 struct Cache {
     bridge: u64,
     upheavals: u64,
@@ -84,17 +85,17 @@ struct Cache {
     controller: CacheController,
 }
 
-/// What a burst does about the cache.
+/// How a burst uses the cache.
 pub(crate) struct Use {
-    /// The rest of the burst is looked up in the cache.
+    /// Whether the rest of the burst is looked up in the cache.
     used: bool,
-    /// Walks that it may record yet.
+    /// Walks that it may still record.
     records: usize,
     packets: usize,
     hits: u64,
     misses: u64,
     recorded: u64,
-    /// When it began, where that is to be measured.
+    /// Start time in cycles, if the burst is measured.
     since: Option<u64>,
 }
 
@@ -109,14 +110,14 @@ impl Caches {
         }
     }
 
-    /// Whether rules are still to be counted for.
+    /// Returns whether deferred counter updates remain.
     #[inline(always)]
     pub fn has_deferred(&self) -> bool {
         self.deferred != Some(NEVER)
     }
 
-    /// Begins a burst of a bridge, whose cache comes to the front. `possible`: packets may take
-    /// short ways.
+    /// Begins a burst of a bridge, and moves the bridge's cache to the front. `possible`: packets
+    /// may take the short ways.
     #[inline(always)]
     pub fn begin(&mut self, burst: &Burst<'_, '_>, possible: bool, packets: usize) -> Option<Use> {
         let bridge = burst.bridge.unwildcarded.serial();
@@ -171,8 +172,7 @@ impl Caches {
         })
     }
 
-    /// Finds a bridge's cache, or makes one in the place of that which has not been used for
-    /// longest.
+    /// Finds a bridge's cache, or creates it in place of the least recently used one.
     #[cold]
     fn bring(&mut self, burst: &Burst<'_, '_>, bridge: u64) {
         let at = self.caches.iter().position(|cache| cache.bridge == bridge);
@@ -241,7 +241,7 @@ impl Caches {
         }
     }
 
-    /// Pays up to so many ways of each bridge.
+    /// Flushes up to `limit` paths of each bridge.
     fn flush_deferred(&mut self, limit: usize, counters: WorkerCounters<'_>, guard: &Guard<'_>) {
         for store in self
             .caches
@@ -264,8 +264,8 @@ impl Cache {
         }
     }
 
-    /// Sees to it that there is a store of the wanted size, in which nothing is from before the
-    /// last upheaval.
+    /// Ensures that there is a store of the wanted size that holds nothing from before the last
+    /// upheaval.
     #[inline(always)]
     fn make_ready(&mut self, entries: usize, upheavals: u64) {
         let ready = self.upheavals == upheavals
@@ -283,7 +283,7 @@ impl Cache {
         match &mut self.store {
             Some(store) if store.is_of(entries) => store.forget(),
             Some(store) if store.deferred_since().is_some() => {
-                // What it defers is flushed burst by burst, and then it is replaced.
+                // Its deferred counters are flushed burst by burst, and then it is replaced.
                 store.forget();
             }
             store => *store = Some(Store::new(entries)),
@@ -298,22 +298,22 @@ impl Cache {
 }
 
 impl<F: Frame> Engine<F> {
-    /// Whether packets have been walked by the cache whose rules are still to be counted for: then
-    /// call [`Engine::flush_deferred`] before resting.
+    /// Returns whether deferred counter updates remain: then call [`Engine::flush_deferred`] before
+    /// sleeping.
     #[inline(always)]
     pub fn has_deferred(&self) -> bool {
         self.caches.has_deferred()
     }
 
-    /// Counts for rules that packets have met, for some of them; see [`Engine::has_deferred`].
+    /// Flushes some of the deferred counters; see [`Engine::has_deferred`].
     pub fn flush_deferred(&mut self, program: &crate::Program, guard: &Guard<'_>) {
         let counters = program.counters.of_worker(guard.index());
         self.caches.flush_deferred(FLUSHED_IDLE, counters, guard);
     }
 
-    /// Takes a number of frames from the front, carries out those walks that are remembered, and
-    /// has the others looked up in the first table. False, with nothing done, where the frames
-    /// in front are not of the common kind.
+    /// Takes frames from the front, runs the stored paths of those that have one, and looks the
+    /// others up in the first table. Returns false, with nothing done, where the frames in front
+    /// are not of the common kinds.
     pub(crate) fn by_cache<H: Host<F>>(
         &mut self,
         burst: &Burst<'_, '_>,
@@ -347,7 +347,7 @@ impl<F: Frame> Engine<F> {
         let bits = burst.bridge.unwildcarded.bits();
         let mut found = [NO_PATH; LOOKUP_MAX];
         store.find(&self.hot[..count], &bits, &mut found);
-        // What these packets tell beside their mini keys is not among the bits that are remembered.
+        // Further words of IPv6 and ARP packets are not among the bits that are stored.
         let told_by_bits = burst.valid.intersect(MoreWords::WORDS).is_empty();
         let mut hits = 0;
         for (way, hot) in found[..count].iter_mut().zip(&self.hot) {
@@ -375,7 +375,7 @@ impl<F: Frame> Engine<F> {
         true
     }
 
-    /// Carries out what was found for the first frames, in their order.
+    /// Runs what was found for the first frames, in their order.
     #[allow(clippy::too_many_arguments)] // as for `burst`
     #[inline(always)]
     fn carry_out<H: Host<F>>(
@@ -427,8 +427,8 @@ impl<F: Frame> Engine<F> {
                 }
                 CachedVerdict::Walk => {
                     if let Some(frame) = frames.next() {
-                        // The first that miss are recorded, so that no packet overtakes one of its
-                        // flow.
+                        // The first ones that miss are recorded and walked to their ends, so that
+                        // no packet overtakes one of its flow.
                         if way == NO_PATH && cached.records > 0 {
                             cached.records -= 1;
                             cached.recorded += 1;
@@ -451,7 +451,7 @@ impl<F: Frame> Engine<F> {
         self.drive_lanes(burst, arrival, host);
     }
 
-    /// Walks a packet to its end, and remembers how.
+    /// Walks a packet to its end, and stores its path.
     #[cold]
     fn record<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, index: usize, host: &mut H) {
         let mut recording = Recording::new(host);

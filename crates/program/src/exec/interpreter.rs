@@ -1,4 +1,4 @@
-//! One packet's walk, step by step: what rules say beyond what lanes do.
+//! Runs one packet's walk, step by step, for all that lanes do not handle.
 
 mod choices;
 mod encapsulation;
@@ -24,15 +24,15 @@ use std::ptr::NonNull;
 pub const MAX_RESUBMITS: u32 = 4096;
 /// How deep resubmits may nest, as Open vSwitch's `MAX_DEPTH`.
 pub const MAX_DEPTH: u32 = 64;
-/// Most values on a walk's stack, as Open vSwitch's 64 KiB of 16 bytes would be 4096; less is kept
-/// here for the sake of a worker's memory.
+/// Most values on a walk's stack. Open vSwitch's 64 KiB of 16 bytes each would be 4096; fewer here
+/// to save workers' memory.
 pub const MAX_STACK: usize = 1024;
 
 /// Cookie shown where no rule acts.
 pub const NO_COOKIE: u64 = u64::MAX;
 
-/// Steps to run. Valid for the burst: lists belong to rules seen under the burst's guard or in an
-/// epoch that is held, to the walk itself, or to the caller.
+/// Steps to run. Valid during the burst: lists belong to rules seen under the burst's guard or in
+/// an epoch that is held, to the walk itself, or to the caller.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Steps(pub(super) NonNull<[Op]>);
 
@@ -55,7 +55,7 @@ unsafe impl Send for Steps {}
 // SAFETY: lists of steps are only read.
 unsafe impl Sync for Steps {}
 
-/// What a clone's or a bucket's steps must not change, put back when they are done.
+/// State that the steps of a clone or bucket must not change, restored when they are done.
 pub(crate) struct Saved<F> {
     pub(crate) frame: Option<F>,
     pub(crate) key: FlowKey,
@@ -64,25 +64,25 @@ pub(crate) struct Saved<F> {
     pub(crate) queue: Option<u32>,
     pub(crate) set: ActionSet,
     pub(crate) values: Vec<(u128, u16)>,
-    /// The clone's own action set once its list has ended, while it is run.
+    /// The clone's own action set while it runs, after the clone's list has ended.
     pub(crate) running_set: Option<Box<[Op]>>,
-    /// Whether it is a bucket's: action set and stack are not put back.
+    /// Whether a bucket saved it: action set and stack are not restored.
     pub(crate) bucket: bool,
 }
 
-/// Where a walk goes on.
+/// Where a walk continues.
 pub(crate) struct Position<F> {
     pub(crate) steps: Steps,
     pub(crate) next: usize,
     pub(crate) table: u8,
     pub(crate) cookie: u64,
     pub(crate) depth: u32,
-    /// How many select groups have chosen on the way here.
+    /// Number of select groups passed on the way here.
     pub(crate) level: u32,
     pub(crate) saved: Option<Box<Saved<F>>>,
 }
 
-/// One packet's state. What packets on straight ways need lies together, behind the key.
+/// One packet's state. Fields that packets with action blocks need are together, behind the key.
 #[repr(C)]
 pub(crate) struct Walk<F> {
     pub(crate) key: FlowKey,
@@ -90,32 +90,32 @@ pub(crate) struct Walk<F> {
     pub(crate) at: Position<F>,
     pub(crate) layers: Layers,
     pub(crate) resubmits: u32,
-    /// The length with which rules and groups count the packet: the one that it came with,
-    /// whatever has been pushed or popped since. Where Open vSwitch sends a packet through its
-    /// datapath once more, the one that it has then.
+    /// The length with which rules and groups count the packet: that on arrival, whatever has been
+    /// pushed or popped since. Where Open vSwitch would recirculate a packet, its length at that
+    /// time.
     pub(crate) counted: u32,
     pub(crate) mirrored: u32,
     pub(crate) sent: bool,
-    /// The lookup under way came from a resubmit: no rule means go on, not a miss.
+    /// Whether the current lookup is from a resubmit, so that no match means to continue.
     pub(crate) resubmitted: bool,
     pub(crate) queue: Option<u32>,
-    /// Where the action set stands.
+    /// Table and cookie to which the action set is attributed.
     pub(crate) first: Option<First>,
     pub(crate) stack: SmallVec<[Position<F>; 2]>,
     pub(crate) set: ActionSet,
-    /// The action set while it is run.
+    /// The action set while it runs.
     pub(crate) running_set: Option<Box<[Op]>>,
     pub(crate) values: Vec<(u128, u16)>,
-    /// Outputs that wait for the packet to change or the walk to end.
+    /// Outputs that are deferred until the packet changes or the walk ends.
     pub(crate) pending: SmallVec<[Pending; 4]>,
-    /// Lists of a walk that was frozen.
+    /// Lists of a thawed walk.
     pub(crate) owned: Vec<Box<[Op]>>,
-    /// Used by buckets again and again.
+    /// Memory that buckets reuse.
     pub(crate) spare: Vec<Box<Saved<F>>>,
 }
 
-/// Table and cookie of the first rule that a packet met, which stand for its action set too (as in
-/// Open vSwitch): its packet-ins name them, and a resubmit in it that names no table goes there.
+/// Table and cookie of the first rule that a packet met. The action set is attributed to it, as in
+/// Open vSwitch: its packet-ins name them, and a resubmit in it without a table looks up there.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct First {
     pub(crate) table: u8,
@@ -123,7 +123,7 @@ pub(crate) struct First {
 }
 
 impl First {
-    /// Of a packet that begins with a list of its own.
+    /// For a packet that begins with a list of its own.
     pub(crate) const NO_RULE: First = First {
         table: 0,
         cookie: NO_COOKIE,
@@ -144,21 +144,21 @@ pub(crate) enum PendingKind {
     Normal,
 }
 
-/// What all walks of a burst share.
+/// State shared by all walks of a burst.
 pub(crate) struct Burst<'b, 'g> {
     pub(crate) bridge: &'b Bridge,
     pub(crate) guard: &'g Guard<'g>,
     pub(crate) valid: WordSet,
     pub(crate) now_ms: u64,
     pub(crate) counters: WorkerCounters<'b>,
-    /// Packets are walked one after the other, each to its end.
+    /// Whether packets are walked one after the other, each to its end.
     pub(crate) ordered: bool,
-    /// Lookups wait for rules on their way that have tickets up to this one.
+    /// Lookups wait for pending rules with tickets up to this one.
     pub(crate) before: u64,
 }
 
 impl<'b, 'g> Burst<'b, 'g> {
-    /// A burst of one packet, whose steps read `words` beside what tables look at.
+    /// Creates a burst of one packet, whose steps read `words` in addition to what tables look at.
     pub(crate) fn of_one(
         bridge: &'b Bridge,
         guard: &'g Guard<'g>,
@@ -180,9 +180,9 @@ impl<'b, 'g> Burst<'b, 'g> {
 pub(crate) enum Next {
     /// Look up in this table.
     Lookup(u8),
-    /// Look up with another ingress port, in this table.
+    /// Look up in this table, with another ingress port.
     LookupFrom(PortNo, u8),
-    /// Ask for the rule that the last step says.
+    /// Ask for the rule of the step just passed.
     Learn,
     Done,
 }
@@ -255,7 +255,7 @@ impl<F: Frame> Walk<F> {
         (context, &mut self.frame)
     }
 
-    /// Sends a frame to where an output said.
+    /// Sends a frame to an output.
     #[inline(always)]
     pub(crate) fn deliver<H: Host<F>>(
         &mut self,
@@ -278,8 +278,8 @@ impl<F: Frame> Walk<F> {
         self.queue = queue;
     }
 
-    /// Carries out the outputs that wait, on copies: the packet is about to change, or somebody
-    /// must see it in order.
+    /// Executes deferred outputs on copies, because the packet is about to change or the order of
+    /// outputs becomes visible.
     #[inline(always)]
     pub(crate) fn flush<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H) {
         if !self.pending.is_empty() {
@@ -306,7 +306,7 @@ impl<F: Frame> Walk<F> {
             }
             match self.frame.take() {
                 Some(frame) => self.deliver(burst, host, last, frame),
-                // A clone found no memory to keep the packet.
+                // A clone had no memory to keep the packet.
                 None => host.dropped(DropReason::NoBuffer),
             }
         } else if !self.sent {
@@ -343,8 +343,8 @@ impl<F: Frame> Walk<F> {
         }
     }
 
-    /// Writes bits of a field, in the key and, for a header field, in the packet. False when there
-    /// is no room for a tag that it takes.
+    /// Writes bits of a field, in the key and, for a header field, in the packet. Returns false
+    /// when there is no room for a VLAN tag that this needs.
     pub(crate) fn set<H: Host<F>>(
         &mut self,
         burst: &Burst<'_, '_>,
@@ -372,7 +372,7 @@ impl<F: Frame> Walk<F> {
         }
     }
 
-    /// Writes bits of a word of the key that packets themselves do not hold.
+    /// Writes bits of a word of the key that is not a header field.
     #[inline(always)]
     pub(crate) fn write_metadata<H: Host<F>>(
         &mut self,
@@ -390,7 +390,7 @@ impl<F: Frame> Walk<F> {
         *word = *word & !mask | value;
     }
 
-    /// Changes the frame by `change`, which says whether it could be done.
+    /// Edits the frame by `change`, which returns whether it could be done.
     pub(crate) fn edit<H: Host<F>>(
         &mut self,
         burst: &Burst<'_, '_>,
@@ -404,7 +404,7 @@ impl<F: Frame> Walk<F> {
         }
     }
 
-    /// Notes an output to a port number that may be reserved.
+    /// Defers an output to a port number, which may be reserved.
     pub(crate) fn output_number<H: Host<F>>(
         &mut self,
         burst: &Burst<'_, '_>,
@@ -434,12 +434,12 @@ impl<F: Frame> Walk<F> {
         });
     }
 
-    /// Leaves the current list for the one that called it; false when there is none.
+    /// Returns from the current list to its caller; returns false when there is none.
     #[inline(always)]
     pub(crate) fn go_back<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H) -> bool {
         if let Some(saved) = &mut self.at.saved {
-            // A clone runs what the action set holds by then, and the walk does so again at its
-            // end, as Open vSwitch 3.1.
+            // A clone runs the action set as it is at the clone's end, and the walk does so again
+            // at its own end, as in Open vSwitch 3.1.
             if saved.running_set.is_none()
                 && !saved.bucket
                 && let Some(ops) = self.set.take()
@@ -473,8 +473,8 @@ impl<F: Frame> Walk<F> {
         match &self.running_set {
             None => false,
             Some(ops) => {
-                // The last list may have been left for good: a goto's, or one whose last step was a
-                // resubmit. The action set stands where the first rule does.
+                // The last list may not be the first rule's, after a goto or a resubmit as last
+                // step; the action set is attributed to the first rule.
                 let First { table, cookie } = self.first.unwrap_or(First::NO_RULE);
                 self.at = Position {
                     steps: Steps::of(ops),
@@ -490,8 +490,8 @@ impl<F: Frame> Walk<F> {
         }
     }
 
-    /// How deep a resubmit to `table` nests: only those that do not go forward count, as in Open
-    /// vSwitch, for the others end by themselves.
+    /// Returns how deep a resubmit to `table` nests. As in Open vSwitch, only resubmits to the same
+    /// or an earlier table count, because the others end by themselves.
     #[inline(always)]
     pub(crate) fn depth_in(&self, table: u8) -> u32 {
         self.at.depth + u32::from(self.resubmitted && table <= self.at.table)
@@ -515,7 +515,7 @@ impl<F: Frame> Walk<F> {
         self.stack.push(here);
     }
 
-    /// Goes on with a rule's steps.
+    /// Continues with a rule's steps.
     #[inline(always)]
     pub(crate) fn land(&mut self, table: u8, rule: &crate::rule::Rule) {
         let steps = Steps::of(&rule.spec.ops.ops);
@@ -527,8 +527,7 @@ impl<F: Frame> Walk<F> {
             && self.stack.is_empty()
             && self.at.saved.is_none()
         {
-            // Nothing to come back to: a first lookup, a goto, or a resubmit at the end of its
-            // list.
+            // Nothing to return to: a first lookup, a goto, or a resubmit at the end of its list.
             let depth = self.depth_in(table);
             self.at = Position {
                 steps,
@@ -544,9 +543,9 @@ impl<F: Frame> Walk<F> {
         }
     }
 
-    /// Goes on in a table whose lookup gains nothing by being made for several packets together:
-    /// one of few rules, of which many a long pipeline's stage has but one. False, with nothing
-    /// done, for other tables, and where no rule is found.
+    /// Looks up and continues in a table with few rules, for which looking up several packets
+    /// together gains nothing; many stages of long pipelines have a single rule. Returns false,
+    /// with nothing done, for other tables, and where no rule is found.
     #[inline(always)]
     pub(crate) fn look_up_at_once<H: Host<F>>(
         &mut self,
@@ -619,7 +618,7 @@ impl<F: Frame> Walk<F> {
                     }
                 }
                 Op::Goto(table) => {
-                    // Nothing comes after a goto in its list, so there is nothing to come back to.
+                    // A goto is the last step of its list, so there is nothing to return to.
                     self.at.next = ops.len();
                     self.resubmits += 1;
                     self.resubmitted = false;
@@ -655,8 +654,8 @@ impl<F: Frame> Walk<F> {
         }
     }
 
-    /// Before a lookup: where fragments' ports are not to be matched, the key of a fragment does
-    /// not show them, whatever steps have written there.
+    /// Hides, before a lookup, the ports of a fragment where the bridge does not match them,
+    /// whatever steps have written there.
     #[inline(always)]
     pub(crate) fn hide_fragment_ports(&mut self, burst: &Burst<'_, '_>) {
         if self.key.u8(at::IP_FRAG) != 0 && !burst.bridge.matches_fragment_ports() {
@@ -664,12 +663,12 @@ impl<F: Frame> Walk<F> {
         }
     }
 
-    /// Whether the packet is an IP fragment, the first one included.
+    /// Returns whether the packet is an IP fragment, including a first one.
     pub(crate) fn is_fragment(&self) -> bool {
         self.key.u8(at::IP_FRAG) != 0
     }
 
-    /// Looks up with another ingress port, which holds for the lookup only.
+    /// Looks up with another ingress port, which applies to this lookup only.
     pub(crate) fn resubmit_from<H: Host<F>>(
         &mut self,
         burst: &Burst<'_, '_>,
@@ -700,12 +699,12 @@ impl<F: Frame> Walk<F> {
             .add(rule.spec.counter, 1, bytes, burst.now_ms);
     }
 
-    /// From here on the packet counts with the length that it has now.
+    /// Counts the packet with its current length from here on.
     pub(crate) fn count_anew(&mut self) {
         self.counted = self.frame.as_ref().map_or(0, Frame::len) as u32;
     }
 
-    /// The steps that most packets do without.
+    /// Runs the less common steps.
     pub(crate) fn run_seldom<H: Host<F>>(
         &mut self,
         burst: &Burst<'_, '_>,
@@ -817,7 +816,7 @@ impl<F: Frame> Walk<F> {
                     bucket: false,
                 };
                 let (table, cookie) = (self.at.table, self.at.cookie);
-                self.resubmitted = false; // a clone in a rule that a resubmit found is no deeper than the rule
+                self.resubmitted = false; // a clone in a resubmitted rule is as deep as that rule
                 self.enter(Steps::of(&list.ops), table, cookie);
                 self.at.saved = Some(Box::new(saved));
             }
@@ -858,8 +857,8 @@ impl<F: Frame> Walk<F> {
         None
     }
 
-    /// `exit`: leaves every list, putting back what clones saved. The action set is not run: so
-    /// does Open vSwitch 3.1, though its ovs-actions(7) says otherwise.
+    /// Executes `exit`: leaves every list, restoring what clones saved. The action set does not
+    /// run, as in Open vSwitch 3.1 (contrary to its ovs-actions(7)).
     pub(crate) fn unwind<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H) {
         if self.is_in_bucket() {
             return self.unwind_bucket(burst, host);
@@ -935,9 +934,9 @@ impl<F: Frame> Walk<F> {
         }
         if controllers.is_empty() {
             host.dropped(DropReason::TtlExpired);
-            self.sent = true; // it has been counted
+            self.sent = true; // already counted
         }
-        // Only this list ends (Open vSwitch's `compose_dec_ttl`); what called it goes on.
+        // Only this list ends (Open vSwitch's `compose_dec_ttl`); its caller continues.
         self.at.next = self.at.steps.get().len();
         None
     }

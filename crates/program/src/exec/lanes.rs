@@ -1,17 +1,18 @@
-//! Packets on straight ways ([`super::straight`]), a whole burst's from table to table.
+//! Runs packets whose rules have action blocks ([`crate::actions::block`]), a whole burst from
+//! table to table.
 //!
-//! A packet of the common kinds is a lane: two cache lines with its mini keys, metadata and
-//! registers, and beside them its frame and what one of IPv6 or ARP tells besides. Lanes that wait
-//! for the same table are a set, 64 bits. They are looked up together, the answer is a list of
-//! rules, each with the set of lanes that have met it, and what a rule does is decided once for all
-//! of them. So a stage with one rule for everything costs next to nothing however many packets pass
+//! A packet of the common kinds is a lane: two cache lines with its mini key, metadata and
+//! registers, and beside them its frame and, for IPv6 and ARP, further words. Lanes that wait for
+//! the same table are a set, 64 bits. They are looked up together, the result is a list of rules,
+//! each with the set of lanes that have met it, and what a rule does is decided once for all of
+//! them. So a stage with one rule for everything costs next to nothing however many packets pass
 //! it.
 //!
-//! A rule may look up in the middle of its steps and then go on. The lanes that wait for such a
-//! lookup know where they are to come back to; the places form a chain ([`Back`]).
+//! A rule may look up in the middle of its steps and then continue. Lanes that wait for such a
+//! lookup know where to return to; these places form a chain ([`Back`]).
 //!
 //! Where a packet meets another kind of rule or table, or an edit cannot be done, it leaves its
-//! lane and gets a whole walk, which holds what the general way wants to find there.
+//! lane and becomes a walk, with the state that the general way expects.
 
 mod fused;
 mod steps;
@@ -39,30 +40,30 @@ use packet::{FlowKey, Frame, WordSet};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
 
-/// Sets of lanes that are looked up for a burst before those that are left go the general arrival,
-/// which counts its lookups itself. So lists that branch stay within bounds.
+/// Sets of lanes that are looked up for a burst before the remaining lanes go the general way,
+/// which counts its lookups itself. This bounds rules that branch again and again.
 const ROUNDS: usize = 256;
-/// Lists of places by their hash.
+/// Number of hash buckets of places to return to.
 const RECENT: usize = 64;
-/// No place to come back to.
+/// No place to return to.
 const NOWHERE: u16 = u16::MAX;
 
-/// How a burst's packets came in.
+/// How a burst came in.
 #[derive(Clone, Copy)]
 pub(crate) struct Arrival {
     pub in_port: PortNo,
-    /// Mirrors that have had them.
+    /// Mirrors that have had its packets.
     pub mirrored: u32,
 }
 
-/// What is known of one packet.
+/// The state of one packet.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct Lane {
     words: [u64; LANE_WORDS],
     extent: Extent,
     len: u32,
-    /// Lookups behind the first.
+    /// Lookups after the first.
     hops: u32,
 }
 
@@ -112,7 +113,8 @@ impl Lane {
     }
 }
 
-/// Gives a key its first words, and the value that they begin with to the others that are `valid`.
+/// Initializes the first words of a key from `words`, and the others that are `valid` with their
+/// initial values.
 #[inline(always)]
 pub(crate) fn begin_key<const N: usize>(key: &mut FlowKey, words: &[u64; N], valid: WordSet) {
     key.words[..N].copy_from_slice(words);
@@ -141,7 +143,7 @@ impl Words for Lane {
         self.words[index]
     }
 
-    /// As it is given, but for one look for all of them at where the word is.
+    /// As the trait's default, but locates the word once for all lanes.
     #[inline(always)]
     fn differing(packets: &[Lane; LOOKUP_MAX], set: LaneSet, index: u8, wanted: u64) -> u64 {
         let at = usize::from(index);
@@ -152,7 +154,7 @@ impl Words for Lane {
     }
 }
 
-/// The same place, as the general way knows it.
+/// Returns the same place in the form that walks use.
 fn position<F>(here: &Here) -> Position<F> {
     let spec = &here.rule.get().spec;
     let steps = Steps::of(&spec.ops.ops);
@@ -168,13 +170,12 @@ fn position<F>(here: &Here) -> Position<F> {
     }
 }
 
-/// Where lanes go on when a lookup has led to its end, and the number of the place where they go on
-/// after that.
+/// Where lanes continue after a lookup, and the index of the place where they continue after that.
 #[derive(Clone, Copy)]
 struct Back {
     here: Here,
     up: u16,
-    /// An earlier place that may have the same hash; no earlier one, none.
+    /// An earlier place whose hash may be the same; none if it is not earlier.
     before: u16,
 }
 
@@ -182,7 +183,7 @@ struct Back {
 #[derive(Clone, Copy)]
 struct Waiting {
     table: u8,
-    /// No rule means to go on, not a miss.
+    /// Whether no match means to continue, not a miss.
     resubmit: bool,
     back: u16,
     set: LaneSet,
@@ -191,22 +192,22 @@ struct Waiting {
 /// The lanes of a burst.
 pub(crate) struct Lanes<F> {
     lanes: Box<[Lane; LOOKUP_MAX]>,
-    /// Those whose packets are not of IPv4, and what these tell beside.
+    /// Lanes whose packets are not IPv4, and the further words of these.
     wide: LaneSet,
     more: Box<[MoreWords; LOOKUP_MAX]>,
     frames: Box<[Option<F>; LOOKUP_MAX]>,
-    /// Cookies of the rules that packets have met in the first table, noted where rules write
-    /// action sets; elsewhere those of earlier bursts are left.
+    /// Cookies of the rules that packets have met in the first table, noted only where rules write
+    /// action sets; otherwise stale.
     firsts: Box<[u64; LOOKUP_MAX]>,
-    /// Where those of `sent` go, when all are done.
+    /// Ports to which the lanes of `sent` go, once all are done.
     ports: [PortNo; LOOKUP_MAX],
     sent: LaneSet,
-    /// The last port of those, and whether there are others.
+    /// The last of those ports, and whether there are others.
     port: PortNo,
     mixed: bool,
     waiting: Vec<Waiting>,
     backs: Vec<Back>,
-    /// The last place noted of each hash; those of earlier bursts are still named.
+    /// The last place noted for each hash; may name places of earlier bursts.
     recent: [u16; RECENT],
     rounds: usize,
     /// Frames on their way out.
@@ -244,7 +245,7 @@ impl<F: Frame> Lanes<F> {
         }
     }
 
-    /// Puts neighbours that have been read into lanes, from `first` on.
+    /// Puts neighbouring packets that have been read into lanes, from `first` on.
     #[inline(always)]
     pub fn begin_run(
         &mut self,
@@ -274,7 +275,7 @@ impl<F: Frame> Lanes<F> {
         }
     }
 
-    /// Looks lanes up that wait, some of which may be wide; see
+    /// Looks up waiting lanes, some of which may be wide; see
     /// [`crate::table::Bridge::lookup_lanes`].
     #[inline(always)]
     fn look_up<'g>(
@@ -289,7 +290,7 @@ impl<F: Frame> Lanes<F> {
         (burst.bridge).lookup_lanes(table, set, &self.lanes, burst.guard, found)
     }
 
-    /// A lane is to be looked up in the first table.
+    /// Queues a lane for lookup in the first table.
     #[inline(always)]
     pub fn look_up_first(&mut self, index: usize) {
         self.wait(Waiting {
@@ -326,7 +327,7 @@ impl<F: Frame> Lanes<F> {
         self.waiting.push(new);
     }
 
-    /// The same; none of none.
+    /// Queues lanes for a lookup, unless the set is empty.
     #[inline(always)]
     fn wait_if_any(&mut self, new: Waiting) {
         if !new.set.is_empty() {
@@ -334,10 +335,10 @@ impl<F: Frame> Lanes<F> {
         }
     }
 
-    /// Those that wait for the lowest table, and the earliest packets first: packets that rules
-    /// cannot tell apart go the same arrival, so these stay in order however many sets they are
-    /// in. Those of one connection that meet different rules (by flags, ECN, TTL) may change places
-    /// within a burst, as they may in Open vSwitch's batches.
+    /// Returns the set to look up next: the lowest table, and among equals the earliest packets.
+    /// Packets that rules cannot tell apart go the same way, so they stay in order however many
+    /// sets they are in. Packets of one connection that meet different rules (by flags, ECN, TTL)
+    /// may be reordered within a burst, as they may in Open vSwitch's batches.
     #[inline(always)]
     fn next(&mut self) -> Option<Waiting> {
         let waiting = self.waiting.iter().enumerate();
@@ -345,9 +346,9 @@ impl<F: Frame> Lanes<F> {
         Some(self.waiting.swap_remove(at))
     }
 
-    /// Notes a place to come back to; those that come back to the same place share it, so that they
-    /// wait together: were packets of one connection in two sets, the one with the earlier
-    /// packet of another would overtake.
+    /// Notes a place to return to. Lanes that return to the same place share it, so that they wait
+    /// together: if packets of one connection were in two sets, the one with an earlier packet of
+    /// another connection would overtake.
     fn note(&mut self, here: Here, up: u16) -> u16 {
         let blocks = here.blocks.get().as_ptr() as usize;
         let recent = &mut self.recent[(blocks >> 4 ^ usize::from(here.next ^ up)) % RECENT];
@@ -359,7 +360,7 @@ impl<F: Frame> Lanes<F> {
             if same {
                 return at;
             }
-            // What an earlier burst has left leads to nothing, or astray.
+            // Stale entries of earlier bursts lead nowhere or to a wrong place.
             if known.before >= at {
                 break;
             }
@@ -370,7 +371,7 @@ impl<F: Frame> Lanes<F> {
         *recent
     }
 
-    /// [`Lanes::put`] and [`Lanes::send`] of one packet.
+    /// Does [`Lanes::put`] and [`Lanes::send`] for one packet.
     #[inline(always)]
     pub fn send_one(&mut self, index: usize, port: PortNo, frame: F) {
         let index = index % LOOKUP_MAX;
@@ -381,8 +382,8 @@ impl<F: Frame> Lanes<F> {
         self.frames[index] = Some(frame);
     }
 
-    /// Sends the first `count` frames of a burst, each to the port that stands at its place, in
-    /// each port's order of arrival.
+    /// Sends the first `count` frames of a burst, each to the port at its index in `ports`, in each
+    /// port's order of arrival.
     #[inline(always)]
     pub fn send_first<H: Host<F>>(
         arrival: Arrival,
@@ -408,7 +409,7 @@ impl<F: Frame> Lanes<F> {
         }
     }
 
-    /// Notes that lanes go to a port.
+    /// Marks lanes to be sent to a port.
     #[inline(always)]
     pub fn send(&mut self, port: PortNo, set: impl Members) {
         self.mixed |= port != self.port && !self.sent.is_empty();
@@ -417,11 +418,11 @@ impl<F: Frame> Lanes<F> {
         self.sent = self.sent.union(set.whole());
     }
 
-    /// Sends what goes to ports, in each port's order of arrival.
+    /// Sends marked lanes, in each port's order of arrival.
     #[inline(always)]
     fn flush<H: Host<F>>(&mut self, arrival: Arrival, host: &mut H) {
         let mut rest = std::mem::take(&mut self.sent);
-        // Here, so that what is known of it stays in registers.
+        // A local variable, so that its fields stay in registers.
         let mut out = std::mem::take(&mut self.out);
         while let Some(first) = rest.first() {
             let port = self.ports[first];
@@ -449,7 +450,7 @@ impl<F: Frame> Lanes<F> {
         self.mixed = false;
     }
 
-    /// Does a block's edits.
+    /// Executes a block's edits.
     #[inline(always)]
     fn edit(&mut self, block: &ActionBlock, set: impl Members) {
         for write in block.writes() {
@@ -458,7 +459,7 @@ impl<F: Frame> Lanes<F> {
         self.rewrite(&block.rewrite, set);
     }
 
-    /// Makes the choice at a block's end, packet by packet.
+    /// Executes the choice at a block's end, packet by packet.
     #[inline(always)]
     fn multipath(&mut self, block: &ActionBlock, set: impl Members) {
         if let Some(multipath) = &block.multipath {
@@ -489,12 +490,12 @@ impl<F: Frame> Lanes<F> {
     }
 }
 
-/// The first frames of a burst, which leave it set by set. When this goes, whether all have left or
-/// somebody has panicked, those that nobody has been given are dropped, and the burst is what stood
+/// The first frames of a burst, which leave it set by set. On drop, whether all have left or
+/// somebody has panicked, those that nobody has taken are dropped, and the burst keeps the frames
 /// behind them.
 ///
-/// Meanwhile the vector says that it is empty, and its first `all` places are this one's: at those
-/// of `rest` and at those from `count` on is a frame each, at the others none any more.
+/// Meanwhile the vector's length is 0, and its first `all` elements belong to this: those at `rest`
+/// and those from `count` on hold a frame each, the others none any more.
 struct Leaving<'a, F> {
     frames: &'a mut Vec<F>,
     rest: LaneSet,
@@ -503,13 +504,14 @@ struct Leaving<'a, F> {
 }
 
 impl<'a, F> Leaving<'a, F> {
-    /// The first `count`, one at least, of as many as there are and as a set has places for.
+    /// Takes the first `count` frames (at least one), at most as many as there are and as a set has
+    /// bits.
     #[inline(always)]
     fn new(frames: &'a mut Vec<F>, count: usize) -> Leaving<'a, F> {
         let all = frames.len();
         assert!((1..=all.min(LOOKUP_MAX)).contains(&count));
-        // SAFETY: none is not more than there is room for, and there is nothing to be valid. The
-        // frames stay where they are, and are now this one's.
+        // SAFETY: a length of 0 is within the capacity, and no element needs to be valid. The
+        // frames stay where they are, and now belong to this.
         unsafe { frames.set_len(0) };
         Leaving {
             frames,
@@ -519,7 +521,7 @@ impl<'a, F> Leaving<'a, F> {
         }
     }
 
-    /// Those that go to the same port as the first one left, and the port.
+    /// Returns the remaining frames that go to the same port as the first of them, and the port.
     #[inline(always)]
     fn next(&mut self, ports: &[PortNo; LOOKUP_MAX]) -> Option<(PortNo, Taken<'_, F>)> {
         let port = ports[self.rest.first()?];
@@ -527,15 +529,14 @@ impl<'a, F> Leaving<'a, F> {
         Some((port, self.take(set)))
     }
 
-    /// Those of a set that are left.
+    /// Takes the remaining frames of a set.
     #[inline(always)]
     fn take(&mut self, set: LaneSet) -> Taken<'_, F> {
         let others = self.rest.minus(set);
         let set = self.rest.minus(others);
         self.rest = others;
         Taken {
-            // At each place of `rest` was a frame of this one's. Those of the set are in it no
-            // more.
+            // Each index in `rest` held a frame of this. Those of the set are no longer in it.
             from: self.frames.as_mut_ptr(),
             set,
             frames: PhantomData,
@@ -546,16 +547,16 @@ impl<'a, F> Leaving<'a, F> {
 impl<F> Drop for Leaving<'_, F> {
     #[inline(always)]
     fn drop(&mut self) {
-        // There are some only where a host has panicked.
+        // Some remain only where a host has panicked.
         if !self.rest.is_empty() {
             drop(self.take(self.rest));
         }
         let behind = self.all - self.count;
         let from = self.frames.as_mut_ptr();
-        // SAFETY: the vector had `all` frames, so it has memory for them, and whoever was given
-        // some could not reach it. Those from `count` on have not been touched; they are moved to
-        // the front, where no frame is any more, all having been taken. So as many places as the
-        // length now says hold one each, and what is behind belongs to nobody.
+        // SAFETY: the vector had `all` frames, so it has memory for them, and nobody who was given
+        // some could access it. Those from `count` on have not been touched; they are moved to the
+        // front, where no frame is left, all having been taken. So each element below the new
+        // length holds a frame, and those behind it belong to nobody.
         unsafe {
             std::ptr::copy(from.add(self.count), from, behind);
             self.frames.set_len(behind);
@@ -563,9 +564,9 @@ impl<F> Drop for Leaving<'_, F> {
     }
 }
 
-/// Frames that are taken out of a list, at the places of a set.
+/// Frames taken out of a list, at the indices of a set.
 struct Taken<'a, F> {
-    /// Where the list begins. At each of the set's places is a frame that belongs to this.
+    /// The list's first element. At each index in the set is a frame that belongs to this.
     from: *mut F,
     set: LaneSet,
     frames: PhantomData<&'a mut F>,
@@ -578,7 +579,7 @@ impl<F> Iterator for Taken<'_, F> {
     fn next(&mut self) -> Option<F> {
         let lane = self.set.first()?;
         self.set = self.set.minus(LaneSet::one(lane));
-        // SAFETY: `from` says so of this place, which is in the set no more.
+        // SAFETY: by the invariant of `from`: this index was in the set, and is no longer.
         Some(unsafe { self.from.add(lane).read() })
     }
 
@@ -591,7 +592,7 @@ impl<F> Iterator for Taken<'_, F> {
 impl<F> ExactSizeIterator for Taken<'_, F> {}
 
 impl<F> Drop for Taken<'_, F> {
-    /// Those that nobody has taken.
+    /// Drops frames that nobody has taken.
     #[inline(always)]
     fn drop(&mut self) {
         self.for_each(drop);
@@ -599,12 +600,12 @@ impl<F> Drop for Taken<'_, F> {
 }
 
 impl ActionBlock {
-    /// Whether its end, in a rule of this table with so much to come back to, is for the general
-    /// arrival.
+    /// Returns whether the block's end, in a rule of this table and with this place to return to,
+    /// must go the general way.
     #[inline(always)]
     fn leads_off(&self, from: u8, back: u16) -> bool {
         match self.end {
-            // Only forward: such ways end by themselves.
+            // Only forward lookups, so that such ways end by themselves.
             End::Table { table, .. } => table <= from,
             End::Output(_) => back != NOWHERE,
             End::Multipath | End::Nothing => false,
@@ -613,8 +614,7 @@ impl ActionBlock {
 }
 
 impl<F: Frame> Engine<F> {
-    /// Lanes have been looked up in `table` and met this rule: does what can be done before their
-    /// next lookup.
+    /// Executes a rule for the lanes that have met it in `table`, up to their next lookup.
     #[inline(always)]
     pub(crate) fn meet_lanes<H: Host<F>>(
         &mut self,
@@ -670,7 +670,7 @@ impl<F: Frame> Engine<F> {
         self.meet_alone(burst, arrival, host, waited, rule, waited.set);
     }
 
-    /// Lanes do what a rule says, and no more.
+    /// Executes a rule's own blocks.
     #[inline(always)]
     fn meet_alone<H: Host<F>>(
         &mut self,
@@ -704,7 +704,7 @@ impl<F: Frame> Engine<F> {
         self.pass(burst, arrival, host, here, back, set);
     }
 
-    /// Carries blocks out, up to a lookup or the end.
+    /// Executes blocks, up to a lookup or the end.
     #[inline(always)]
     fn pass<H: Host<F>>(
         &mut self,
@@ -760,7 +760,7 @@ impl<F: Frame> Engine<F> {
         }
     }
 
-    /// Lanes, some of which cannot pass a block, part before it.
+    /// Splits off lanes that cannot pass a block, before it.
     #[inline(never)]
     fn part<H: Host<F>>(
         &mut self,
@@ -783,7 +783,7 @@ impl<F: Frame> Engine<F> {
         }
     }
 
-    /// Lanes end without having been sent.
+    /// Drops lanes that end without having been sent.
     fn lose<H: Host<F>>(&mut self, host: &mut H, set: LaneSet) {
         for lane in set.iter() {
             self.lanes.frames[lane] = None;
@@ -791,7 +791,7 @@ impl<F: Frame> Engine<F> {
         }
     }
 
-    /// Tells the host what was looked up.
+    /// Tells the host of a lookup.
     #[inline(always)]
     fn tell<H: Host<F>>(
         &self,
@@ -811,8 +811,8 @@ impl<F: Frame> Engine<F> {
         }
     }
 
-    /// Gives a lane's packet a walk that comes back to these places. `table`: the one that it has
-    /// been looked up in last, or waits to be.
+    /// Turns a lane's packet into a walk that returns to these places. `table`: the one in which it
+    /// has been looked up last, or waits to be.
     fn leave(
         &mut self,
         burst: &Burst<'_, '_>,
@@ -828,7 +828,7 @@ impl<F: Frame> Engine<F> {
         walk.layers = from.extent.layers();
         walk.start(frame, arrival.mirrored);
         walk.resubmits = from.hops;
-        // Lanes go forward only, so there has been a rule of the first table before any other one.
+        // Lanes only go forward, so a rule of the first table has been met before any later table.
         walk.first = (table > 0).then_some(First {
             table: 0,
             cookie: self.lanes.firsts[lane],
@@ -841,7 +841,7 @@ impl<F: Frame> Engine<F> {
         Some(walk)
     }
 
-    /// Lanes go the general way from a rule that they have met.
+    /// Turns lanes into walks at a rule that they have met.
     #[inline(never)]
     fn leave_by<H: Host<F>>(
         &mut self,
@@ -860,7 +860,7 @@ impl<F: Frame> Engine<F> {
         }
     }
 
-    /// Lanes go the general way from a place in a rule.
+    /// Turns lanes into walks at a place in a rule.
     #[inline(never)]
     fn leave_at<H: Host<F>>(
         &mut self,
@@ -884,7 +884,7 @@ impl<F: Frame> Engine<F> {
         }
     }
 
-    /// No rule has been found.
+    /// Handles lanes that have met no rule.
     #[inline(never)]
     fn miss_lanes<H: Host<F>>(
         &mut self,
@@ -907,7 +907,7 @@ impl<F: Frame> Engine<F> {
         }
     }
 
-    /// A table that lanes cannot be looked up in.
+    /// Turns lanes into walks for a table in which lanes cannot be looked up.
     #[inline(never)]
     fn wait_in_walks(&mut self, burst: &Burst<'_, '_>, arrival: Arrival, waited: Waiting) {
         for lane in waited.set.iter() {
@@ -918,7 +918,7 @@ impl<F: Frame> Engine<F> {
         }
     }
 
-    /// A walk that has left its lane has run up to here.
+    /// Continues a walk that has left its lane, from here on.
     #[inline(always)]
     pub(crate) fn go_on<H: Host<F>>(
         &mut self,
@@ -934,7 +934,7 @@ impl<F: Frame> Engine<F> {
         }
     }
 
-    /// Takes lanes to their ends, and sends what has not been yet.
+    /// Runs lanes to their ends, and sends what has not been sent yet.
     #[inline]
     pub(crate) fn drive_lanes<H: Host<F>>(
         &mut self,
@@ -951,13 +951,13 @@ impl<F: Frame> Engine<F> {
         self.lanes.flush(arrival, host);
     }
 
-    /// Takes lanes that wait to their ends.
+    /// Runs waiting lanes to their ends.
     #[inline(always)]
     fn drive_waiting<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, arrival: Arrival, host: &mut H) {
         let mut found = Found::new();
         while let Some(waited) = self.lanes.next() {
             if self.lanes.rounds == ROUNDS {
-                // What has gone its way already leaves before what still waits.
+                // Lanes that are done are sent before walks run.
                 self.lanes.flush(arrival, host);
                 self.wait_in_walks(burst, arrival, waited);
                 continue;
@@ -977,8 +977,8 @@ impl<F: Frame> Engine<F> {
 }
 
 impl<F: Frame> Walk<F> {
-    /// Gets ready for the answer of a lookup that was made for it. After a resubmit it stands where
-    /// it is to come back to; a list that went to a table for good is at its end.
+    /// Prepares for the result of a lookup made on its behalf. After a resubmit it is at the place
+    /// to return to; a list left by a goto is at its end.
     fn wait_for(&mut self, resubmitted: bool) {
         self.resubmitted = resubmitted;
         if resubmitted && let Some(position) = self.stack.pop() {
@@ -997,7 +997,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::{AtomicUsize, Ordering};
 
-    /// A frame without bytes that counts how often it is dropped.
+    /// A frame without bytes that counts its drops.
     struct Counted(Arc<[AtomicUsize]>, usize);
 
     impl std::ops::Drop for Counted {
@@ -1050,7 +1050,7 @@ mod tests {
         fn set_offload(&mut self, _: Offload) {}
     }
 
-    /// Keeps what is sent, by port, until `left` frames have been: the next one makes it panic.
+    /// A host that keeps sent frames by port, and panics after `left` frames.
     struct Fails {
         sent: Vec<(PortNo, Counted)>,
         left: usize,
@@ -1074,13 +1074,13 @@ mod tests {
         fn dropped(&mut self, _: DropReason) {}
     }
 
-    /// Whenever a host panics, frames that have been sent are the host's, those behind the first
-    /// stay in the burst, in order, and all others have been dropped, each once.
+    /// When a host panics, frames that have been sent are the host's, those behind the first
+    /// `count` stay in the burst, in order, and all others have been dropped, each once.
     #[test]
     fn a_host_that_panics_costs_only_frames_on_their_way_and_each_once() {
         let ports = std::array::from_fn(|at| 7 + at as PortNo % 3);
         for (all, count) in [(11, 8), (9, 9), (64, 64), (80, 64), (5, 1)] {
-            // The first port's frames, the second's and so on.
+            // Frames for the first port, then the second, and so on.
             let order = (0..3).flat_map(|port| (port..count).step_by(3));
             let order = order.collect::<Vec<_>>();
             for left in 0..=count {

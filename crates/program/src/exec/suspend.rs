@@ -1,5 +1,5 @@
-//! Walks that stop and go on later: until a rule that they asked for is there ([`hold`]), or when a
-//! controller says so ([`freeze`]).
+//! Walks that stop and resume later: when a rule that they asked for has been made ([`hold`]), or
+//! when a controller says so ([`freeze`]).
 
 pub(crate) mod asked;
 pub(crate) mod freeze;

@@ -1,41 +1,41 @@
 //! How a select group chooses its bucket.
 //!
-//! A hash of the packet names a slot of a table that was filled when the group was made, each
-//! bucket in as many slots as its weight demands. The table is filled as Maglev does (Eisenbud et
+//! A hash of the packet indexes a table of slots that is filled when the group is made, with each
+//! bucket in as many slots as its weight demands. The table is filled as in Maglev (Eisenbud et
 //! al., NSDI 2016): each bucket has an order of preference among the slots that follows from its id
 //! alone, and buckets take turns; so when a bucket comes or goes, few packets move between the
-//! others. When the bucket that is found is dead, others are tried in an order that follows from
-//! the hash: only the dead bucket's packets move, and they spread over all others by weight.
+//! others. When the bucket found is dead, others are tried in an order that follows from the hash:
+//! only the dead bucket's packets move, and they spread over all others by weight.
 
 use crate::actions::multipath::{mix, pair, weight};
 use packet::key::at;
 use packet::{Field, FlowKey, Value, WordSet};
 
-/// Slots of the smallest table.
+/// Slots of the smallest table; a power of two.
 const SLOTS_MIN: usize = 256;
-/// Slots of the largest table.
+/// Slots of the largest table; a power of two.
 const SLOTS_MAX: usize = 8192;
 /// Slots tried before the live buckets are weighed one by one.
 const PROBES: usize = 8;
 
-/// What of a packet chooses the bucket.
+/// Which fields choose the bucket.
 #[derive(Clone, PartialEq, Eq, Hash, Debug)]
 pub enum GroupHash {
     /// Ethernet addresses, IP addresses and protocol, ports of TCP, UDP and SCTP, ARP's addresses;
-    /// the same for both directions of a connection.
+    /// symmetric: the same hash for both directions of a connection.
     Usual,
     /// IP addresses and protocol, ports of TCP, UDP and SCTP; ARP's addresses (`dp_hash`).
     FiveTuple {
-        /// Whether both directions of a connection have the same.
+        /// Whether both directions of a connection have the same hash.
         symmetric: bool,
-        /// A parameter.
+        /// Parameter of the hash.
         basis: u32,
     },
     /// These bits of the key, by word (`hash`).
     Fields {
         /// Words and their masks, ascending.
         masks: Box<[(u8, u64)]>,
-        /// A parameter.
+        /// Parameter of the hash.
         basis: u64,
     },
 }
@@ -45,7 +45,7 @@ const ETH_ARP: u16 = 0x0806;
 const ETH_IPV6: u16 = 0x86dd;
 
 impl GroupHash {
-    /// The hash of these bits of these fields, as they lie in the key.
+    /// Returns the hash of these bits of these fields, as they lie in the key.
     pub fn fields(fields: &[(Field, Value)], basis: u64) -> GroupHash {
         let mut mask = FlowKey::ZERO;
         for (field, bits) in fields {
@@ -64,12 +64,12 @@ impl GroupHash {
         }
     }
 
-    /// Whether Open vSwitch's datapath computes it, and so has the packet come in once more.
+    /// Returns whether Open vSwitch's datapath computes this hash, and so recirculates the packet.
     pub fn is_datapaths(&self) -> bool {
         !matches!(self, GroupHash::Fields { .. })
     }
 
-    /// The words of the key that it reads.
+    /// Returns the words of the key that it reads.
     pub fn words(&self) -> WordSet {
         let five_tuple = WordSet::of_bytes(at::ETH_TYPE, 2)
             .union(WordSet::of_bytes(at::IP_PROTO, 1))
@@ -91,9 +91,8 @@ impl GroupHash {
         }
     }
 
-    /// The hash of a packet. `level`: by how many select groups the packet has been chosen on its
-    /// way here, so that a group behind another spreads what comes to it instead of choosing as
-    /// the other did.
+    /// Hashes a packet. `level`: number of select groups that the packet has passed on its way
+    /// here, so that a nested group spreads its packets instead of choosing as the outer one did.
     pub fn hash(&self, key: &FlowKey, level: u32) -> u32 {
         let hash = match self {
             GroupHash::Usual => {
@@ -118,15 +117,15 @@ fn in_turn(one: u64, other: u64) -> u64 {
     mix(mix(0x52, one), other)
 }
 
-/// Adds the five-tuple of an IP packet to a hash. A fragment's ports do not count, for only the
-/// first has them.
+/// Adds the five-tuple of an IP packet to a hash. A fragment's ports do not count, because only the
+/// first fragment has them.
 fn five_tuple(key: &FlowKey, hash: u64, both: fn(u64, u64) -> u64) -> u64 {
     let address = |at: usize| mix(mix(6, key.u64(at)), key.u64(at + 8));
     let addresses = match key.u16(at::ETH_TYPE) {
         ETH_IPV4 => both(key.u32(at::IPV4_SRC).into(), key.u32(at::IPV4_DST).into()),
         ETH_IPV6 => both(address(at::IPV6_SRC), address(at::IPV6_DST)),
-        // ARP's addresses lie where those of IPv4 do, and in the place of the protocol whether it
-        // asks or answers.
+        // ARP's addresses are in the same words as IPv4's, and its operation (request or reply) is
+        // in that of the protocol, so this hashes addresses only.
         ETH_ARP => {
             let pair = both(key.u32(at::IPV4_SRC).into(), key.u32(at::IPV4_DST).into());
             return mix(hash, pair);
@@ -146,16 +145,17 @@ fn five_tuple(key: &FlowKey, hash: u64, both: fn(u64, u64) -> u64) -> u64 {
 /// Chooses a bucket by a hash.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Selector {
-    /// What is hashed.
+    /// Fields that are hashed.
     pub hash: GroupHash,
     /// Ids and weights of the buckets.
     buckets: Box<[(u32, u16)]>,
-    /// Places in `buckets`; a power of two of them, or none where no bucket has a weight.
+    /// Indices into `buckets`; a power of two of them, or none where no bucket has a weight.
     slots: Box<[u16]>,
 }
 
 impl Selector {
-    /// For buckets of these ids and weights, at most 65,535. A weight of 0 is never chosen.
+    /// Creates a selector for buckets of these ids and weights, at most 65,535. A bucket of weight
+    /// 0 is never chosen.
     pub fn new(hash: GroupHash, buckets: &[(u32, u16)]) -> Selector {
         Selector {
             hash,
@@ -164,14 +164,14 @@ impl Selector {
         }
     }
 
-    /// The places of buckets that may be chosen.
+    /// Returns the indices of buckets that may be chosen.
     pub fn weighted(&self) -> impl Iterator<Item = usize> {
         let all = self.buckets.iter().enumerate();
         all.filter(|(_, (_, share))| *share != 0)
             .map(|(place, _)| place)
     }
 
-    /// The place of a live bucket for a hash; None when none with a weight is live.
+    /// Returns the index of a live bucket for a hash; None when no bucket with a weight is live.
     #[inline]
     pub fn choose(&self, hash: u32, mut is_live: impl FnMut(usize) -> bool) -> Option<usize> {
         let mask = self.slots.len().checked_sub(1)?;
@@ -188,8 +188,8 @@ impl Selector {
                 return Some(bucket);
             }
         }
-        // Most are dead. The highest hash of its own, stretched by its weight, wins; ties go to the
-        // lowest id.
+        // Most are dead: hash with each bucket's id, multiply by its weight, and take the highest;
+        // ties go to the lowest id.
         let all = self.buckets.iter().enumerate();
         all.filter(|(place, (_, share))| *share != 0 && is_live(*place))
             .max_by_key(|(_, (id, share))| {
@@ -200,8 +200,8 @@ impl Selector {
     }
 }
 
-/// How many slots each bucket gets: by weight, rounded so that they add up, and at least one where
-/// there is a weight.
+/// Returns how many slots each bucket gets: by weight, rounded so that the sum is right, and at
+/// least one for each bucket with a weight.
 fn quotas(buckets: &[(u32, u16)], slots: usize) -> Vec<usize> {
     let total: u64 = buckets.iter().map(|(_, share)| u64::from(*share)).sum();
     let exact = |share: u16| u64::from(share) * slots as u64;
@@ -214,13 +214,13 @@ fn quotas(buckets: &[(u32, u16)], slots: usize) -> Vec<usize> {
         .filter(|place| buckets[*place].1 != 0)
         .collect();
     if given < slots {
-        // What is left goes to the largest remainders.
+        // Remaining slots go to the largest remainders.
         order.sort_by_key(|place| (std::cmp::Reverse(exact(buckets[*place].1) % total), *place));
         for place in order.into_iter().cycle().take(slots - given) {
             quotas[place] += 1;
         }
     } else {
-        // What is too much is taken from the largest.
+        // Excess slots are taken from the largest shares.
         for _ in slots..given {
             if let Some(place) = order.iter().copied().max_by_key(|place| quotas[*place]) {
                 quotas[place] -= 1;
@@ -242,14 +242,15 @@ fn fill(buckets: &[(u32, u16)]) -> Box<[u16]> {
     let quotas = quotas(buckets, slots);
     let most = quotas.iter().copied().max().unwrap_or(0);
     let mut table = vec![EMPTY; slots].into_boxed_slice();
-    // Where a bucket begins, by which odd stride it goes on, and how many slots it has.
+    // For each bucket: its next slot, its odd stride, and the number of slots taken.
     let mut turns: Vec<(usize, usize, usize)> = buckets
         .iter()
         .map(|(id, _)| (weight(1, *id) as usize, weight(2, *id) as usize | 1, 0))
         .collect();
     for round in 1..=most {
         for (place, (next, stride, taken)) in turns.iter_mut().enumerate() {
-            // All fill up at the same pace, so that none is left with what the others do not want.
+            // All buckets fill up at the same pace, so that none is left with the slots that others
+            // avoid.
             let due = (quotas[place] * round).div_ceil(most);
             while *taken < due {
                 let slot = *next % slots;

@@ -1,11 +1,11 @@
-//! Working out what packets do behind a rule, from what the rule says of them.
+//! Computes what packets do behind a rule, from what the rule says of them.
 //!
-//! The rule's steps and those of the rules behind it are followed as a packet would, with what is
-//! known of all packets that come this way ([`Known`]). At a lookup the table's rules that such
-//! packets may meet are gathered: if one is left that takes them all, they meet it; if a few are
-//! left, each of which looks at more than is known, the way parts; else it ends there and the
-//! packets are looked up. Everything is bounded: ways of a rule, stages of a way, rules looked at,
-//! ways in all.
+//! The rule's steps and those of the rules behind it are followed as a packet would, with the bits
+//! known of all packets that come this way ([`Known`]). At a lookup, the table's rules that such
+//! packets may meet are collected. If one is left that matches all of them, they meet it; if a few
+//! are left, each of which looks at more than is known, the path branches; else it ends there and
+//! packets are looked up. Everything is bounded: paths of a rule, stages of a path, rules looked
+//! at, paths in total.
 
 use crate::Program;
 use crate::actions::block::{ActionBlock, End, LANE_WORDS, Write};
@@ -25,32 +25,32 @@ use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 
-/// Most ways of a rule.
+/// Most paths of a rule.
 const WAYS_MAX: usize = 8;
-/// Most ways into which one lookup parts.
+/// Most branches at one lookup.
 const CASES_MAX: usize = 4;
-/// Most stages of a way.
+/// Most stages of a path.
 const STAGES_MAX: usize = 64;
-/// Most rules of one set of masks that are compared with what is known, one by one.
+/// Most rules of one set of masks that are compared with the known bits, one by one.
 const SCAN_MAX: usize = 1024;
-/// Least bits of one word of the packet in which rules must agree entirely, for packets to be told
-/// by them that they meet none of these rules: a port, an address.
+/// Fewest bits of one word of the packet in which a group of rules must agree entirely, so that
+/// these bits can tell packets that meet none of the group: a port, an address.
 const TELLING_BITS: u32 = 16;
 
-/// Most ways of a bridge.
+/// Most paths of a bridge.
 pub(crate) const ALL_WAYS_MAX: usize = 8192;
-/// Most comparisons of a rule with what is known, in one making.
+/// Most comparisons of a rule with known bits, in one run.
 const WORK_MAX: u64 = 30_000_000;
 
-/// What rules of a bridge are when ways are made: those in force in the epoch that is held.
+/// The rules of a bridge's tables from which paths are made: those in force in the held epoch.
 #[derive(Default)]
 pub(crate) struct Tables<'a>(HashMap<u8, Listed<'a>>);
 
 /// A table's rules.
 enum Listed<'a> {
-    /// It is looked up, always.
+    /// Not listed: the table is always looked up.
     Opaque,
-    /// By the bits that they look at.
+    /// Grouped by the bits that they look at.
     Groups(Vec<Group<'a>>),
 }
 
@@ -62,19 +62,19 @@ struct Group<'a> {
     mask: Masks,
     /// The highest precedence first.
     rules: Vec<&'a Rule>,
-    /// Bits in which all agree.
+    /// Bits in which all of them agree.
     agreed: Vec<MatchWord>,
-    /// By value, the number of the first.
+    /// By value, the index of the first rule.
     index: HashMap<SmallVec<[u64; 4]>, u32>,
 }
 
 impl<'a> Tables<'a> {
-    /// A table with too many rules, or with other than ordinary ones.
+    /// Adds a table with too many rules, or with soft ones.
     pub fn opaque(&mut self, table: u8) {
         self.0.insert(table, Listed::Opaque);
     }
 
-    /// A table's rules, in any order.
+    /// Adds a table's rules, in any order.
     pub fn list(&mut self, table: u8, rules: impl Iterator<Item = &'a Rule>) {
         let mut groups: HashMap<Masks, Vec<&'a Rule>> = HashMap::new();
         for rule in rules {
@@ -87,7 +87,7 @@ impl<'a> Tables<'a> {
         self.0.insert(table, Listed::Groups(groups.collect()));
     }
 
-    /// All rules that have been listed, tables in order.
+    /// Returns all rules that have been listed, by table.
     fn rules(&self) -> Vec<(u8, &'a Rule)> {
         let mut tables: Vec<_> = self.0.iter().collect();
         tables.sort_by_key(|(table, _)| **table);
@@ -120,8 +120,8 @@ impl<'a> Group<'a> {
     }
 }
 
-/// The bits in which lists of the same words with the same masks agree; words without such are left
-/// out.
+/// Returns the bits in which lists of the same words with the same masks agree; words in which none
+/// do are left out.
 fn agreed<'m>(mut lists: impl Iterator<Item = &'m [MatchWord]>) -> Vec<MatchWord> {
     let mut agreed = lists.next().unwrap_or_default().to_vec();
     for list in lists {
@@ -140,16 +140,16 @@ fn agreed<'m>(mut lists: impl Iterator<Item = &'m [MatchWord]>) -> Vec<MatchWord
 struct Known {
     mask: [u64; LANE_WORDS],
     value: [u64; LANE_WORDS],
-    /// Bits that edits have changed, so that packets do not have them yet.
+    /// Bits that edits have changed, so that they are not in packets yet.
     edited: [u64; MINI_KEY_WORDS],
 }
 
-/// Bits that are to be looked at, of a match of which the others are known to be as wanted.
+/// Bits that still have to be compared, of a match whose other bits are known to match.
 type Left = SmallVec<[MaskedWord; 4]>;
 
 impl Known {
-    /// Of packets that come to `table` in lanes and may take ways: those of IPv4 (see
-    /// `Engine::fused`).
+    /// Returns what is known of packets that come to `table` in lanes and may take paths: those of
+    /// IPv4 (see `Engine::fused`).
     fn of_lanes(table: u8) -> Known {
         let mut bytes = [0; 8];
         let mut known = Known {
@@ -165,7 +165,7 @@ impl Known {
         bytes[at::IP_FRAG % 8] = u8::MAX;
         known.mask[at::IP_FRAG / 8] = u64::from_ne_bytes(bytes);
         if table == 0 {
-            // Nothing has been written: lanes lead forward only.
+            // Nothing has been written yet: lanes only go forward.
             known.mask[MINI_KEY_WORDS..].fill(u64::MAX);
         }
         known
@@ -179,7 +179,7 @@ impl Known {
         }
     }
 
-    /// What is known of a word.
+    /// Returns the known mask and value of a word.
     fn word(&self, word: u8) -> (u64, u64) {
         match self.mask.get(usize::from(word)) {
             Some(mask) => (*mask, self.value[usize::from(word)]),
@@ -187,7 +187,8 @@ impl Known {
         }
     }
 
-    /// What packets are to be asked for, to be told whether they match; None where they do not.
+    /// Returns the bits in which packets must be compared to decide whether they match; None where
+    /// they cannot match.
     fn left(&self, words: &[MatchWord]) -> Option<Left> {
         let mut left = Left::new();
         for word in words {
@@ -207,7 +208,7 @@ impl Known {
         Some(left)
     }
 
-    /// Whether packets still have these bits as they came.
+    /// Returns whether packets still have these bits as they arrived.
     fn may_ask(&self, left: &Left) -> bool {
         left.iter().all(|word| {
             let edited = self.edited.get(usize::from(word.word));
@@ -224,19 +225,19 @@ impl Known {
     }
 }
 
-/// What packets of which something is known meet in a table.
+/// What packets with known bits may meet in a table.
 enum Residue<'a> {
     /// They must be looked up.
     Many,
-    /// In order: those with these bits meet the rule, or must be looked up; the others meet the
-    /// last one, or none.
+    /// In order: packets with these bits meet the rule, or must be looked up; all others meet the
+    /// last rule, or none.
     Few {
         cases: Vec<(Left, Option<&'a Rule>)>,
         last: Option<&'a Rule>,
     },
 }
 
-/// A way that is being followed.
+/// A path that is being followed.
 #[derive(Clone)]
 struct Path<'a> {
     known: Known,
@@ -259,7 +260,7 @@ struct Place<'a> {
 }
 
 impl<'a> Place<'a> {
-    /// The beginning of a rule, if packets that meet it there can go on in their lanes.
+    /// Returns the beginning of a rule, if packets that meet it there can stay in their lanes.
     fn of(rule: &'a Rule, table: u8, nothing_behind: bool) -> Option<Place<'a>> {
         let blocks = rule.blocks()?.get();
         let fits = blocks.iter().all(|block| match block.end {
@@ -277,15 +278,15 @@ impl<'a> Place<'a> {
     }
 }
 
-/// A rule's ways, before they hang there.
+/// A rule's paths, before they are attached to it.
 pub(crate) struct Made {
     pub fused: Box<FusedPaths>,
-    /// For each way, what its counter stands for.
+    /// For each path, the shares of its counter.
     pub shares: Vec<Vec<(CounterId, Share)>>,
 }
 
 impl Made {
-    /// Gives the rules and tables shares of the ways' counters.
+    /// Gives rules and tables their shares of the paths' counters.
     pub fn share(&self, counters: &crate::counters::Counters) {
         for (way, shares) in self.fused.ways.iter().zip(&self.shares) {
             counters.share(way.counter, shares);
@@ -293,28 +294,28 @@ impl Made {
     }
 }
 
-/// Makes ways, rule by rule.
+/// Compiles paths, rule by rule.
 pub(crate) struct Compiler<'a> {
     pub tables: Tables<'a>,
     pub program: &'a Arc<Program>,
-    /// Where tables count lookups.
+    /// Returns the counter of a table's lookups.
     pub lookups: &'a dyn Fn(u8) -> Option<CounterId>,
     pub from: Epoch,
-    /// Ways that may be made yet.
+    /// Paths that may still be made.
     pub room: usize,
-    /// Rules left out for want of room or time.
+    /// Number of rules left out for lack of room or time.
     pub left_out: usize,
     work: u64,
 }
 
-/// One rule's ways while they are made.
+/// One rule's paths while they are made.
 struct Making<'a> {
     ways: Vec<Path<'a>>,
     ends: Vec<End>,
     tables: TableSet,
-    /// Those that ways end before.
+    /// Tables before which paths end.
     stops: TableSet,
-    /// Ways that have been begun.
+    /// Paths that have been begun.
     open: usize,
     /// Stages behind the first rule.
     stages: usize,
@@ -339,8 +340,8 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    /// Makes the ways of all rules that have some, but for those of which it is said that they have
-    /// theirs.
+    /// Compiles the paths of all rules that have some, other than those for which `has` returns
+    /// true, and calls `with` for each.
     pub fn make(&mut self, has: impl Fn(&Rule) -> bool, mut with: impl FnMut(&'a Rule, Made)) {
         for (table, rule) in self.tables.rules() {
             if has(rule) {
@@ -359,7 +360,7 @@ impl<'a> Compiler<'a> {
     fn rule(&mut self, rule: &'a Rule, table: u8) -> Option<Made> {
         let here = Place::of(rule, table, true)?;
         let (first, others) = here.blocks.split_first()?;
-        // Packets' TTLs are looked at where a way begins, and nowhere else.
+        // TTLs are checked only where a path begins.
         if !matches!(first.end, End::Table { .. }) || others.iter().any(ActionBlock::may_expire) {
             return None;
         }
@@ -367,7 +368,7 @@ impl<'a> Compiler<'a> {
         for word in rule.spec.matching.words() {
             let (mask, value) = known.word(word.word);
             if (value ^ word.value) & word.mask & mask != 0 {
-                // No packet of the common kind meets it.
+                // No packet of the common kinds meets it.
                 return None;
             }
             known.learn(word.word, word.mask, word.value);
@@ -414,7 +415,7 @@ impl<'a> Compiler<'a> {
         Some(making.finish(first, self.from, Arc::downgrade(self.program), &numbers))
     }
 
-    /// Follows a way until it ends, and those that part from it.
+    /// Follows a path until it ends, and those that branch off it.
     fn follow(&mut self, making: &mut Making<'a>, mut path: Path<'a>) {
         loop {
             let Some(block) = path.here.blocks.get(path.here.next) else {
@@ -427,7 +428,7 @@ impl<'a> Compiler<'a> {
             path.here.next += 1;
             path.pass(block);
             match block.end {
-                // No place is made in a rule that has one.
+                // `Place::of` rejects rules with a multipath choice.
                 End::Multipath | End::Nothing => {}
                 End::Output(port) => return making.end(path, End::Output(port)),
                 End::Table { table, resubmit } => {
@@ -445,7 +446,7 @@ impl<'a> Compiler<'a> {
         }
     }
 
-    /// Parts a way at a lookup: follows those ways that part, and gives back the one for the other
+    /// Branches a path at a lookup: follows the branches, and returns the path of the other
     /// packets, unless it ends.
     fn part(
         &mut self,
@@ -471,7 +472,7 @@ impl<'a> Compiler<'a> {
         };
         let last_enters = match last {
             Some(rule) => enters(rule).is_some(),
-            // Who has no rule goes on after a resubmit.
+            // Packets that meet no rule continue after a resubmit.
             None => resubmit,
         };
         let gains = last_enters
@@ -510,7 +511,7 @@ impl<'a> Compiler<'a> {
                 making.stages += 1;
                 path.shares
                     .extend(counter.map(|counter| (counter, Share::Lookup)));
-                // What it comes back to is next.
+                // Continue at the place to return to.
                 path.here.next = path.here.blocks.len();
             }
             Some(None) | None => {
@@ -521,7 +522,7 @@ impl<'a> Compiler<'a> {
         Some(path)
     }
 
-    /// What packets meet in a table.
+    /// Returns what packets meet in a table.
     fn residue(&mut self, known: &Known, table: u8) -> Residue<'a> {
         let groups = match self.tables.0.get(&table) {
             None => &[][..],
@@ -579,8 +580,9 @@ impl<'a> Compiler<'a> {
     }
 }
 
-/// What tells packets that meet none of these rules, group by group: bits in which all of a group
-/// agree and that few packets are likely to have. None where rules do not agree so.
+/// Returns the bits that tell packets that meet none of these rules, group by group: bits in which
+/// all of a group agree and that few packets are likely to have. None where rules do not agree
+/// enough.
 fn gates<'a>(
     known: &Known,
     groups: usize,
@@ -597,7 +599,7 @@ fn gates<'a>(
         let whole = |word: &MatchWord| {
             let mask = first.iter().find(|other| other.word == word.word);
             let open = word.mask & !known.word(word.word).0;
-            // What rules have written tells nothing: packets that come here have it as a rule.
+            // Words that rules have written do not help: all packets that come here have them.
             usize::from(word.word) < MINI_KEY_WORDS
                 && mask.is_some_and(|mask| mask.mask == word.mask)
                 && open.count_ones() >= TELLING_BITS
@@ -605,14 +607,14 @@ fn gates<'a>(
         if cases.len() == CASES_MAX || !agreed.iter().any(whole) {
             return None;
         }
-        // One telling word is enough for packets that lack it, and most do.
+        // A single such word suffices for packets that differ in it, as most do.
         cases.push((known.left(&agreed)?, None));
     }
     Some(cases)
 }
 
 impl<'a> Path<'a> {
-    /// Does what a block does.
+    /// Applies a block.
     fn pass(&mut self, block: &ActionBlock) {
         let writes = std::iter::once(&block.write).chain(&block.more);
         for write in writes.filter(|write| write.mask != 0) {
@@ -635,7 +637,7 @@ impl<'a> Path<'a> {
         }
     }
 
-    /// Goes on at the beginning of a rule.
+    /// Continues at the beginning of a rule.
     fn meet(&mut self, place: Place<'a>, lookups: Option<CounterId>) {
         self.shares.push((place.rule.spec.counter, Share::Rule));
         self.shares
@@ -643,7 +645,7 @@ impl<'a> Path<'a> {
         self.here = place;
     }
 
-    /// Packets of this way have these bits.
+    /// Adds a condition: packets of this path have these bits.
     fn ask(&mut self, bits: MaskedWord) {
         match self.words.iter_mut().find(|word| word.word == bits.word) {
             Some(word) => {

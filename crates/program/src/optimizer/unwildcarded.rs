@@ -1,12 +1,12 @@
-//! What a packet's walk may depend on: kept by the writer, for those who remember walks
-//! ([`crate::exec`]'s cache).
+//! The bits that a packet's walk may depend on: maintained by the writer, for the flow cache
+//! (`exec::flow_cache`).
 //!
-//! A packet of the common kind is told by its mini keys ([`packet::WordSet::MINI_KEY`]). Its walk
-//! depends on those bits of them that some rule of the bridge matches or some step reads, and on
-//! the rules of the tables that it is looked up in. So two such packets with the same bits take the
-//! same way; and they still do so later if none of those tables has changed since. Bits are only
-//! ever added, before the rule that looks at them is published: a walk remembered by fewer bits
-//! cannot have met it.
+//! A packet of the common kinds is identified by its mini key ([`packet::WordSet::MINI_KEY`]). Its
+//! walk depends on those bits of it that some rule of the bridge matches or some step reads, and on
+//! the rules of the tables in which it is looked up. So two such packets with the same bits take
+//! the same path, and still do so later if none of those tables has changed since. Bits are only
+//! ever added, before the rule that looks at them is published: a path stored by fewer bits cannot
+//! have met that rule.
 
 use crate::actions::Op;
 use crate::epoch::Epoch;
@@ -17,13 +17,13 @@ use packet::key::at;
 use packet::parse::MINI_KEY_WORDS;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Bits of the mini keys, each as it lies in the key.
+/// Bits of the mini key, each as it lies in the key.
 pub(crate) type MiniKeyBits = [u64; MINI_KEY_WORDS];
 
-/// Numbers bridges, so that none is taken for one that was before.
+/// Next serial number of a bridge, so that none is mistaken for an earlier one.
 static SERIALS: AtomicU64 = AtomicU64::new(1);
 
-/// What has been said so far.
+/// The bits looked at so far, and when tables changed.
 pub(crate) struct Unwildcarded {
     serial: u64,
     bits: [AtomicU64; MINI_KEY_WORDS],
@@ -31,7 +31,7 @@ pub(crate) struct Unwildcarded {
     changed: Box<[AtomicU64]>,
     /// The latest of these.
     last: AtomicU64,
-    /// Changes that hold at once.
+    /// Number of changes that take effect at once.
     upheavals: AtomicU64,
 }
 
@@ -41,8 +41,8 @@ pub(crate) type TableSet = [u64; TABLES.div_ceil(64)];
 impl Default for Unwildcarded {
     fn default() -> Self {
         let mut bits = MiniKeyBits::default();
-        // What kind of packet it is decides whether a step finds the header that it is to change;
-        // the port, whether it may go out again.
+        // Always needed: the kind of packet decides whether a step finds the header that it is to
+        // change, and the port whether the packet may go out again.
         for (from, bytes) in [(at::IN_PORT, 8), (at::IP_PROTO, 1), (at::IP_FRAG, 1)] {
             (from..from + bytes).for_each(|byte| add_byte(&mut bits, byte, 0xff));
         }
@@ -71,7 +71,7 @@ fn add_field(bits: &mut MiniKeyBits, field: Field) {
     }
 }
 
-/// Adds what steps read of a packet, of those steps that can be remembered.
+/// Adds what steps read of a packet, for steps that a stored path can have.
 fn add_steps(bits: &mut MiniKeyBits, ops: &[Op]) {
     for op in ops {
         match op {
@@ -85,26 +85,26 @@ fn add_steps(bits: &mut MiniKeyBits, ops: &[Op]) {
 }
 
 impl Unwildcarded {
-    /// Which bridge it is of.
+    /// Returns the bridge's serial number.
     #[inline(always)]
     pub fn serial(&self) -> u64 {
         self.serial
     }
 
-    /// How often something has changed that no epoch tells.
+    /// Returns how often something has changed outside of epochs.
     #[inline(always)]
     pub fn upheavals(&self) -> u64 {
         self.upheavals.load(Ordering::Acquire)
     }
 
-    /// The bits that matter. Read them under a guard: then they are those of its epoch's rules, and
-    /// perhaps more.
+    /// Returns the bits that matter. Under a guard these include all bits that rules of its epoch
+    /// look at, and perhaps more.
     #[inline(always)]
     pub fn bits(&self) -> MiniKeyBits {
         std::array::from_fn(|word| self.bits[word].load(Ordering::Relaxed))
     }
 
-    /// Whether these tables have the rules of `then` still in `now`, which began later.
+    /// Returns whether these tables still have the rules of `then` in `now`, which began later.
     #[inline]
     pub fn unchanged(&self, tables: &TableSet, then: Epoch, now: Epoch) -> bool {
         debug_assert!(then <= now);
@@ -112,7 +112,8 @@ impl Unwildcarded {
             || members(tables).all(|table| self.changed[table].load(Ordering::Acquire) <= then)
     }
 
-    /// A rule will hold from `epoch` on.
+    /// Adds the bits that a new rule looks at. Must be called before the rule, which holds from
+    /// `epoch` on, is published.
     pub fn rule_comes(&self, table: u8, spec: &RuleSpec, epoch: Epoch) {
         let mut bits = MiniKeyBits::default();
         for word in spec.matching.words() {
@@ -129,7 +130,7 @@ impl Unwildcarded {
         self.table_changes(table, epoch);
     }
 
-    /// A table will have other rules from `epoch` on.
+    /// Records that a table will have other rules from `epoch` on.
     pub fn table_changes(&self, table: u8, epoch: Epoch) {
         // There is one writer. A change for a reserved epoch may come before one for an earlier
         // epoch.
@@ -140,7 +141,7 @@ impl Unwildcarded {
         }
     }
 
-    /// Something changes now.
+    /// Records a change that takes effect at once.
     pub fn all_changes(&self) {
         self.upheavals.fetch_add(1, Ordering::Release);
     }
@@ -148,7 +149,7 @@ impl Unwildcarded {
 
 /// Adds a table to a set.
 pub(crate) fn add_table(tables: &mut TableSet, table: u8) {
-    // Number 255 is no table: nothing is ever found or changed there.
+    // There is no table 255: nothing is ever found or changed there.
     if usize::from(table) < TABLES {
         tables[usize::from(table) / 64] |= 1 << (table % 64);
     }
@@ -229,7 +230,7 @@ mod tests {
         assert!(unwildcarded.unchanged(&tables, 5, 12));
         unwildcarded.table_changes(200, 12);
         assert!(!unwildcarded.unchanged(&tables, 11, 12));
-        // What is prepared for a later epoch is not forgotten for what comes sooner.
+        // A change prepared for a later epoch is not forgotten when one for an earlier epoch comes.
         unwildcarded.table_changes(200, 100);
         unwildcarded.table_changes(200, 13);
         assert!(!unwildcarded.unchanged(&tables, 13, 100));

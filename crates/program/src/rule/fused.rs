@@ -1,18 +1,19 @@
-//! Stages of a pipeline made one with the rule that leads to them: partial evaluation.
+//! Fused paths: stages of a pipeline merged with the rule that leads to them (partial evaluation).
 //!
-//! Where a rule leads to, its packets are partly known: what it matched exactly and what it wrote.
-//! Often that leaves one rule of the next table, or a few that one comparison tells apart, and so
-//! on through many tables. What those rules do together is worked out when rules have stopped
-//! changing ([`compile`]) and hangs at the first of them as a list of ways ([`FusedPaths`]): a
-//! packet takes the first way whose bits it has, and its lane does at once what the way's rules
-//! would have done one after the other, up to the next lookup that must be made or to the end.
+//! The packets that a rule leads to another table are partly known: by what it matched exactly and
+//! what it wrote. Often that leaves one rule of the next table, or a few that one comparison tells
+//! apart, and so on through many tables. The combined effect of those rules is computed when rules
+//! have stopped changing (`optimizer::compile`) and attached to the first of them as a list of
+//! paths ([`FusedPaths`]). A packet takes the first path whose bits it has, and its lane does at
+//! once what the path's rules would have done one after the other, up to the next lookup that must
+//! be made or to the end.
 //!
-//! *Rules change.* A way holds in the epochs in which the tables that it passes have the rules that
-//! it was made from ([`crate::table`]'s `unwildcarded`); in others, packets are looked up table by
-//! table, as they are without it. So nothing needs to be done when a rule comes or goes, and rules
-//! of other tables touch nothing.
+//! *Rules change.* A path holds in the epochs in which the tables that it passes have the rules
+//! that it was made from (`optimizer::unwildcarded`); in others, packets are looked up table by
+//! table. So nothing needs to be done when a rule comes or goes, and rules of other tables do not
+//! matter.
 //!
-//! *Counting.* A way has a counter of its own, which stands for those of all its rules and tables
+//! *Counting.* A path has a counter of its own, which stands for those of all its rules and tables
 //! ([`crate::counters`], "shares").
 
 use super::Rule;
@@ -36,12 +37,12 @@ use std::sync::Weak;
 pub(crate) struct Here {
     pub(crate) blocks: ActionBlocks,
     pub(crate) rule: Met,
-    /// The next block.
+    /// Index of the next block.
     pub(crate) next: u16,
     pub(crate) table: u8,
 }
 
-/// A rule that was met in this burst, or is part of a way that holds in it.
+/// A rule that was met in this burst, or is part of a fused path that holds in it.
 #[derive(Clone, Copy)]
 pub(crate) struct Met(pub(crate) NonNull<Rule>);
 
@@ -49,8 +50,8 @@ impl Met {
     #[inline(always)]
     pub(crate) fn get(&self) -> &Rule {
         // SAFETY: places are dropped at the end of the burst in which they were met (see
-        // `drive_lanes`), and its guard keeps rules from being freed. Those of a way
-        // that was made before are used only where the way holds in the burst's epoch
+        // `drive_lanes`), and its guard keeps rules from being freed. Those of a fused path that
+        // was made before are used only where the path holds in the burst's epoch
         // (`FusedPaths::holds`): then its rules are in force, and kept likewise.
         unsafe { self.0.as_ref() }
     }
@@ -62,7 +63,7 @@ unsafe impl Send for Met {}
 unsafe impl Sync for Met {}
 
 impl Here {
-    /// A place in a rule on a straight way.
+    /// Returns a place in a rule that has blocks.
     pub(crate) fn of(rule: &Rule, next: u16, table: u8) -> Option<Here> {
         Some(Here {
             blocks: rule.blocks()?,
@@ -78,42 +79,43 @@ impl Here {
     }
 }
 
-/// What hangs at a rule.
+/// The fused paths attached to a rule.
 pub(crate) struct FusedPaths {
     pub(crate) from: Epoch,
-    /// The tables whose rules it was made from.
+    /// The tables whose rules they were made from.
     pub(crate) tables: TableSet,
-    /// Those that its ways end before, since they had too many rules or others when it was made.
+    /// Tables before which paths end, because they had too many rules or unsuitable ones.
     pub(crate) stops: TableSet,
-    /// Stages behind the rule, of all ways.
+    /// Number of stages behind the rule, over all paths.
     pub(crate) stages: usize,
-    /// Whether some way ends at a port, which only packets that have nothing to come back to may.
+    /// Whether some path ends at a port, so that only packets without a place to return to may take
+    /// it.
     pub(crate) sends: bool,
-    /// Whether packets may have too low a TTL for it.
+    /// Whether packets' TTLs may be too low for it.
     pub(crate) may_expire: bool,
-    /// In order; the last one takes every packet.
+    /// The paths, in order; the last one takes every packet.
     pub(crate) ways: Box<[FusedPath]>,
     pub(crate) program: Weak<Program>,
 }
 
 /// What packets with certain bits do.
-#[repr(C)] // what is read of every way comes first
+#[repr(C)] // what is read of every path comes first
 pub(crate) struct FusedPath {
-    /// Bits that a packet has that takes it.
+    /// Bits that a packet must have to take it.
     pub words: Box<[MaskedWord]>,
     pub counter: CounterId,
-    /// Lookups that its packets are spared, and the one that they are to make.
+    /// Number of lookups saved, plus the one that remains.
     pub hops: u32,
-    /// Edits after those of the block.
+    /// Edits after those of `block`.
     pub rewrites: Box<[Rewrite]>,
-    /// Where they are to come back to from that lookup, the place that is reached last first.
+    /// Places to return to from the remaining lookup, the last to be reached first.
     pub backs: Box<[Here]>,
-    /// What it writes, its rule's own edits, and how it ends.
+    /// Its writes to metadata, its rule's own edits, and its end.
     pub block: ActionBlock,
 }
 
 impl FusedPath {
-    /// Whether a packet takes it that has taken none before it.
+    /// Returns whether a packet that has taken no earlier path takes this one.
     #[inline(always)]
     pub fn takes(&self, packet: &impl Words) -> bool {
         let differ = self.words.iter().fold(0, |differ, word| {
@@ -128,14 +130,14 @@ impl FusedPath {
 }
 
 impl FusedPaths {
-    /// Whether a burst's packets may go by it.
+    /// Returns whether a burst's packets may take it.
     #[inline(always)]
     pub(crate) fn holds(&self, unwildcarded: &Unwildcarded, guard: &Guard<'_>) -> bool {
         let now = guard.epoch();
         self.from <= now && unwildcarded.unchanged(&self.tables, self.from, now)
     }
 
-    /// Whether it holds in an epoch, as far as changes have been prepared.
+    /// Returns whether it will hold in an epoch, as far as changes have been prepared.
     pub(crate) fn is_made_from(
         &self,
         unwildcarded: &crate::optimizer::unwildcarded::Unwildcarded,
@@ -144,7 +146,8 @@ impl FusedPaths {
         unwildcarded.unchanged(&self.tables, self.from, now.max(self.from))
     }
 
-    /// Whether longer ways could be made now: tables that its ways end before have changed.
+    /// Returns whether longer paths may be possible now, because tables before which they end have
+    /// changed.
     pub(crate) fn may_grow(
         &self,
         unwildcarded: &crate::optimizer::unwildcarded::Unwildcarded,
@@ -153,19 +156,20 @@ impl FusedPaths {
         !unwildcarded.unchanged(&self.stops, self.from, now.max(self.from))
     }
 
-    /// Whether another, of the same rule, goes no other ways, as far as numbers tell.
+    /// Returns whether another one, of the same rule, seems to have the same paths, judged by
+    /// counts.
     pub(crate) fn is_like(&self, other: &FusedPaths) -> bool {
         let like = |fused: &FusedPaths| (fused.ways.len(), fused.stages, fused.tables, fused.stops);
         like(self) == like(other)
     }
 
-    /// The way that a packet takes.
+    /// Returns the path that a packet takes.
     #[inline(always)]
     pub(crate) fn way(&self, packet: &impl Words) -> Option<&FusedPath> {
         self.ways.iter().find(|way| way.takes(packet))
     }
 
-    /// Asks for its ways.
+    /// Prefetches its paths.
     #[inline(always)]
     pub(crate) fn prefetch(&self) {
         let first = self.ways.as_ptr().cast::<u8>();
@@ -173,18 +177,18 @@ impl FusedPaths {
         prefetch(first.wrapping_add(64));
     }
 
-    /// Number of its ways.
+    /// Returns the number of its paths.
     pub(crate) fn len(&self) -> usize {
         self.ways.len()
     }
 
-    /// Packets that have taken them.
+    /// Returns the number of packets that have taken them.
     pub(crate) fn packets(&self, counters: &Counters) -> u64 {
         let packets = |way: &FusedPath| counters.read(way.counter).packets;
         self.ways.iter().map(packets).sum()
     }
 
-    /// Its memory.
+    /// Returns its memory in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let ways = self.ways.iter().map(FusedPath::bytes).sum::<usize>();
         size_of::<FusedPaths>() + size_of_val(&*self.ways) + ways
@@ -193,8 +197,8 @@ impl FusedPaths {
 
 impl Drop for FusedPaths {
     fn drop(&mut self) {
-        // What the ways have counted goes over to the rules. No worker counts any more, since what
-        // hangs at a rule is retired before it is dropped.
+        // Credits the counts to the rules. No worker counts here any more, because fused paths are
+        // retired before they are dropped.
         if let Some(program) = self.program.upgrade() {
             for way in &self.ways {
                 program.counters.settle(way.counter);

@@ -1,21 +1,21 @@
-//! Memory for rules: blocks of equal rooms, each of whole cache lines.
+//! Slab allocator for rules: blocks of equal slots, each of whole cache lines.
 //!
-//! Lookups read one line of a rule, in tables of many rules one that is not in the first cache. A
-//! rule that an allocator puts anywhere lies across one more of them, and where each begins a power
-//! of two behind the other, only some of a cache's sets hold their first lines. Rooms of three
-//! lines, back to back, have neither fault, and take no more memory.
+//! Lookups read one line of a rule, which in tables of many rules is not in the first-level cache.
+//! With a general allocator a rule's first part would often straddle two lines; and if rules were
+//! placed at multiples of a power of two, their first lines would use only some of a cache's sets.
+//! Slots of three lines, back to back, avoid both, and take no more memory.
 
 use crate::rule::Rule;
 use std::alloc::{Layout, alloc, dealloc, handle_alloc_error};
 use std::ptr::NonNull;
 use std::sync::{Mutex, MutexGuard};
 
-/// Blocks begin at multiples of this.
+/// Size and alignment of blocks.
 const ALIGN: usize = 16 << 10;
-/// Where rooms begin in a block.
+/// Offset of the first slot in a block.
 const FIRST: usize = 64;
 const ROOM: usize = size_of::<Rule>();
-/// Rooms of a block: a little is left for what an allocator keeps between two blocks.
+/// Slots of a block: some bytes are left for an allocator's header between two blocks.
 const ROOMS: u32 = ((ALIGN - FIRST - 64) / ROOM) as u32;
 const LAYOUT: Layout = match Layout::from_size_align(FIRST + ROOMS as usize * ROOM, ALIGN) {
     Ok(layout) => layout,
@@ -23,27 +23,28 @@ const LAYOUT: Layout = match Layout::from_size_align(FIRST + ROOMS as usize * RO
 };
 const _: () = assert!(ROOM.is_multiple_of(64) && !(ROOM / 64).is_multiple_of(2));
 const _: () = assert!(size_of::<Head>() <= FIRST && align_of::<Rule>() <= FIRST);
-/// Of a block without a free room.
+/// Marks a block without a free slot.
 const FULL: usize = usize::MAX;
 
-/// What a block begins with.
+/// The header of a block.
 struct Head {
-    /// The room that was given back last; each such one begins with the address of the one before.
+    /// The slot that was freed last; each free slot begins with the address of the one freed before
+    /// it.
     free: *mut u8,
-    /// Rooms that have been taken at some time.
+    /// Slots that have ever been used.
     touched: u32,
-    /// Rooms in use.
+    /// Slots in use.
     used: u32,
-    /// Its place among those with free rooms, or [`FULL`].
+    /// Its index in the list of blocks with free slots, or [`FULL`].
     place: usize,
 }
 
-/// A block. Its memory is touched under the lock only, but for rooms in use, which belong to those
-/// who took them.
+/// A block. Its memory is accessed under the lock only, except for slots in use, which belong to
+/// their users.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 struct Block(NonNull<Head>);
 
-// SAFETY: only a name; see there.
+// SAFETY: only an address; memory is accessed as documented at the type.
 unsafe impl Send for Block {}
 
 impl Block {
@@ -63,14 +64,14 @@ impl Block {
         Block(head)
     }
 
-    /// The block that a room belongs to.
+    /// Returns the block that a slot belongs to.
     fn of(room: NonNull<Rule>) -> Block {
         Block(room.cast::<u8>().map_addr(aligned).cast())
     }
 
-    /// Its head, under the lock.
+    /// Returns its header, under the lock.
     fn head(&mut self, _: &mut Blocks) -> &mut Head {
-        // SAFETY: a block lives while it is among those with free rooms or has a room in use, and
+        // SAFETY: a block lives while it is among those with free slots or has a slot in use, and
         // nobody else has its head while the blocks are locked.
         unsafe { self.0.as_mut() }
     }
@@ -82,11 +83,11 @@ impl Block {
 }
 
 fn aligned(address: std::num::NonZeroUsize) -> std::num::NonZeroUsize {
-    // Rooms never lie in the first block of the address space.
+    // No slot is in the first block of the address space.
     std::num::NonZeroUsize::new(address.get() & !(ALIGN - 1)).unwrap_or(address)
 }
 
-/// All blocks with free rooms.
+/// All blocks with free slots.
 struct Blocks(Vec<Block>);
 
 static BLOCKS: Mutex<Blocks> = Mutex::new(Blocks(Vec::new()));
@@ -114,8 +115,7 @@ impl Blocks {
             head.touched += 1;
             room = block.room(block.head(self).touched - 1);
         } else {
-            // SAFETY: a room that was given back begins with the address of another one; see
-            // `give`.
+            // SAFETY: a freed slot begins with the address of another one; see `give`.
             head.free = unsafe { room.cast::<*mut u8>().read() };
         }
         let head = block.head(self);
@@ -128,11 +128,11 @@ impl Blocks {
     }
 
     /// # Safety
-    /// The room was taken, and what was in it has been dropped.
+    /// The slot was taken, and its contents have been dropped.
     unsafe fn give(&mut self, room: NonNull<Rule>) {
         let mut block = Block::of(room);
         let head = block.head(self);
-        // SAFETY: the room is nobody's any more, and as aligned as a rule.
+        // SAFETY: the slot is not used any more, and is aligned as a rule is.
         unsafe { room.cast::<*mut u8>().write(head.free) };
         head.free = room.as_ptr().cast();
         head.used -= 1;
@@ -145,14 +145,14 @@ impl Blocks {
             if let Some(mut moved) = self.0.get(place).copied() {
                 moved.head(self).place = place;
             }
-            // SAFETY: made by `alloc` with this layout, and nobody has a room of it or finds it any
+            // SAFETY: made by `alloc` with this layout, and nobody has a slot of it or finds it any
             // more.
             unsafe { dealloc(block.0.as_ptr().cast(), LAYOUT) };
         }
     }
 }
 
-/// A rule in its room. Dropped, it leaves it.
+/// A rule in its slot. Dropping it drops the rule and frees the slot.
 pub(crate) struct RuleSlab(NonNull<Rule>);
 
 // SAFETY: it owns the rule, which may be sent (asserted below).
@@ -164,19 +164,19 @@ const _: () = {
 };
 
 impl RuleSlab {
-    /// Puts a rule into a room, in which it stays until [`RuleSlab::take_back`].
+    /// Moves a rule to a slot, where it stays until [`RuleSlab::take_back`].
     pub fn alloc(rule: Rule) -> NonNull<Rule> {
         let room = blocks().take();
-        // SAFETY: the room is as large and as aligned as a rule, and now the caller's.
+        // SAFETY: the slot is as large and as aligned as a rule, and now the caller's.
         unsafe { room.write(rule) };
         room
     }
 
-    /// Takes a rule back.
+    /// Takes ownership of a rule.
     ///
     /// # Safety
     /// It comes from [`RuleSlab::alloc`], has not been taken back before, and nobody follows it
-    /// once what is returned is dropped.
+    /// once the returned value is dropped.
     pub unsafe fn take_back(rule: NonNull<Rule>) -> RuleSlab {
         RuleSlab(rule)
     }
@@ -184,9 +184,10 @@ impl RuleSlab {
 
 impl Drop for RuleSlab {
     fn drop(&mut self) {
-        // SAFETY: promised in `take_back`: it lives, and it is the last time that it is looked at.
+        // SAFETY: guaranteed by the caller of `take_back`: the rule is alive, and nobody uses it
+        // later.
         unsafe { self.0.drop_in_place() };
-        // SAFETY: dropped just now.
+        // SAFETY: its contents have just been dropped.
         unsafe { blocks().give(self.0) };
     }
 }
@@ -212,8 +213,8 @@ mod tests {
         Rule::new(spec, 1)
     }
 
-    /// What is known of blocks is true after each step, all rooms come back into use, and but one
-    /// block stays when all have been given back.
+    /// After each step the lists of blocks are consistent; all slots are reused; and one block
+    /// remains when all have been freed.
     #[test]
     fn blocks_come_and_go_with_their_rooms() {
         let mut blocks = Blocks(Vec::new());
@@ -261,11 +262,11 @@ mod tests {
         assert_eq!(blocks.0.len(), 1);
         let mut last = blocks.0[0];
         assert_eq!(last.head(&mut blocks).used, 0);
-        // SAFETY: made by `alloc` with this layout; nobody has a room of it.
+        // SAFETY: made by `alloc` with this layout; nobody has a slot of it.
         unsafe { dealloc(last.0.as_ptr().cast(), LAYOUT) };
     }
 
-    /// Rules of several threads come and go in no order, and each stays what it is.
+    /// Rules of several threads come and go in random order, and each keeps its contents.
     #[test]
     fn rules_keep_their_rooms_to_themselves() {
         let ops = Arc::new(OpList::new(vec![]));
@@ -276,11 +277,11 @@ mod tests {
                 random ^= random << 13;
                 random ^= random >> 17;
                 random ^= random << 5;
-                // More come in one half, more go in the other.
+                // More rules come in the first half, more go in the second.
                 let goes = random % 8 < if number < 4 * ROOMS { 2 } else { 6 };
                 if goes && !kept.is_empty() {
                     let (number, room) = kept.swap_remove(random as usize % kept.len());
-                    // SAFETY: lodged below, and named nowhere else any more.
+                    // SAFETY: allocated below, and not referred to elsewhere any more.
                     assert_eq!(unsafe { room.as_ref() }.spec.priority, number);
                     // SAFETY: as above.
                     drop(unsafe { RuleSlab::take_back(room) });

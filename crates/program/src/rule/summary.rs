@@ -1,9 +1,9 @@
-//! What is known of rules before they are read: for lookups that lead to a small number instead of
-//! a rule.
+//! Rule summaries: what lookups know of a rule without reading it, for classifiers that lead to a
+//! small number instead of a rule.
 //!
-//! A place says of a rule that only sends, perhaps after edits, all that its packets need to know:
-//! its counter, its port or its edits. So the rule itself, a cache line anywhere in memory, is not
-//! read while it is in force.
+//! The summary of a rule that only sends, perhaps after edits, has all that its packets need: its
+//! counter, and its port or edits. So the rule itself, a cache line anywhere in memory, is not read
+//! while it is in force.
 
 use crate::actions::PortNo;
 use crate::actions::block::{ActionBlock, ActionBlocks};
@@ -16,24 +16,24 @@ use crate::rule::prefetch_rule;
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicPtr, AtomicU32, Ordering};
 
-/// Edits that places name by number.
+/// Edits that summaries refer to by number.
 pub(crate) type KeptEdits = Growing<AtomicPtr<ActionBlock>>;
 
-/// What stands at a number. All but `rule` changes only while nobody can be led here.
+/// The summary at a place. All of it except `rule` changes only while no packet can be led here.
 #[derive(Default)]
-#[repr(C)] // vector code reads it as two words (`prefixes::avx512`)
+#[repr(C)] // vector code reads it as two words (`trie::avx512`)
 pub(crate) struct RuleSummary {
-    /// The rule, null where it has been freed, with what is to be known of it in the lowest bits.
+    /// The rule, null where it has been freed, with marks in the lowest bits.
     rule: AtomicPtr<Rule>,
     counter: AtomicU32,
     /// The port, or the number of the edits.
     action: AtomicU32,
 }
 
-/// Of a rule at a place: it must be read itself, because it may not hold in all epochs in which
-/// packets are led here, does more than send, or stands here for another one.
+/// Mark: the rule itself must be read, because it may not hold in all epochs in which packets are
+/// led here, does more than send, or has taken the place of another rule.
 pub(crate) const ASK: usize = 1;
-/// It edits before it sends.
+/// Mark: the rule edits before it sends.
 pub(crate) const EDITS: usize = 2;
 pub(crate) const MARKS: usize = ASK | EDITS;
 const _: () = assert!(align_of::<Rule>() > MARKS);
@@ -51,11 +51,11 @@ unsafe impl Cell for RuleSummary {
     }
 }
 
-/// What a place can tell of what a rule does.
+/// What a rule does, as far as summaries can tell.
 pub(crate) enum Effect {
     /// It only sends, to this port.
     Sends(PortNo),
-    /// It edits and sends, and no more.
+    /// It only edits and then sends.
     Edits(ActionBlocks),
     /// Something else.
     More,
@@ -73,16 +73,16 @@ impl Effect {
     }
 }
 
-/// What a rule does that does no more than send, perhaps after edits.
+/// What becomes of the packets of a rule that only sends, perhaps after edits.
 #[derive(Clone, Copy)]
 pub(crate) enum Verdict<'g> {
-    /// It sends to this port.
+    /// Sent to this port.
     Sends(PortNo),
-    /// It does these edits, and sends where they say.
+    /// Edited, and sent where the edits say.
     Edits(&'g ActionBlock),
 }
 
-/// What becomes of a packet that has met such a rule: where it is counted, and what is done to it.
+/// A verdict, and the counter of its packets.
 pub(crate) type CountedVerdict<'g> = (CounterId, Verdict<'g>);
 
 impl RuleSummary {
@@ -92,7 +92,7 @@ impl RuleSummary {
         place
     }
 
-    /// Says all anew. Nobody may be led here meanwhile.
+    /// Sets all fields. No packet may be led here meanwhile.
     pub fn set(&self, rule: NonNull<Rule>, marks: usize, counter: CounterId, action: u32) {
         self.counter.store(counter.0, Ordering::Relaxed);
         self.action.store(action, Ordering::Relaxed);
@@ -100,7 +100,7 @@ impl RuleSummary {
         self.rule.store(marked, Ordering::Release);
     }
 
-    /// The rule, if there is one, and the marks.
+    /// Returns the rule, if there is one, and the marks.
     #[inline(always)]
     pub fn get(&self, order: Ordering) -> (*mut Rule, usize) {
         let marked = self.rule.load(order);
@@ -108,20 +108,20 @@ impl RuleSummary {
         (rule, marked.addr() & MARKS)
     }
 
-    /// Puts a rule here, or none, that must be read itself.
+    /// Sets the rule, or none, with [`ASK`].
     pub fn put(&self, rule: *mut Rule) {
         let marked = rule.map_addr(|address| address | ASK);
         self.rule.store(marked, Ordering::Release);
     }
 
-    /// Says that the rule must be read, or that it need not be any more.
+    /// Sets or clears [`ASK`].
     pub fn ask(&self, ask: bool) {
         let marked = self.rule.load(Ordering::Relaxed);
         let asked = |address: usize| address & !ASK | if ask { ASK } else { 0 };
         self.rule.store(marked.map_addr(asked), Ordering::Release);
     }
 
-    /// What this tells of its rule, if there is one, and it need not be read itself.
+    /// Returns the rule's verdict; None where there is no rule, or it must be read itself.
     #[inline(always)]
     pub(crate) fn verdict<'g>(
         &self,
@@ -140,7 +140,7 @@ impl RuleSummary {
         Some((counter, ends))
     }
 
-    /// If what stands here is of this rule: whether it edits.
+    /// Returns whether the rule edits, if this is its summary and may be used.
     #[inline(always)]
     fn known_of(&self, rule: &Rule) -> Option<bool> {
         let (own, marks) = self.get(Ordering::Relaxed);
@@ -148,35 +148,34 @@ impl RuleSummary {
     }
 }
 
-/// What edits the numbers in places mean.
+/// How to find the edits that summaries refer to by number.
 #[derive(Clone, Copy)]
 pub(crate) enum Edits<'g> {
     None,
-    /// Of places that are made once.
+    /// In a list that never changes.
     Listed(&'g [ActionBlocks]),
-    /// Of a table that has its own copies, and lives as long as the guard that it is looked at
-    /// under.
+    /// In a table's own copies, which live as long as the guard under which they are read.
     Own(&'g [ActionBlock]),
-    /// Of places that come and go.
+    /// In a list in which edits come and go.
     Kept(&'g [AtomicPtr<ActionBlock>]),
 }
 
-/// The edits of this number, which is one that a place has summaries under the guard that `all` is
-/// looked at under, and that did not say that its rule must be asked ([`RuleSummary::verdict`],
-/// [`RuleSummary::known_of`]).
+/// Returns the edits of this number. A summary without [`ASK`] ([`RuleSummary::verdict`],
+/// [`RuleSummary::known_of`]) must have given the number under the same guard under which `all` is
+/// read.
 #[inline(always)]
 pub(crate) fn kept(all: &[AtomicPtr<ActionBlock>], number: u32) -> Option<&ActionBlock> {
     let block = all.get(number as usize)?.load(Ordering::Acquire);
     // SAFETY: null, or the first block of the list of steps of the place's rule. That is not
     // changed, and lives as long as the guard:
-    // - The place was read by Acquire without `ASK`, which goes only when all guards are gone that
-    //   began before the rule was in force (`Prefixes::settle`). So this one began later, and
-    //   `all`, which was looked at since, has the edits at their number: they had been put there,
-    //   and an array that takes another's place is a copy.
+    // - The place was read by Acquire without `ASK`, which is cleared only when all guards are gone
+    //   that began before the rule was in force (`Prefixes::settle`). So this one began later, and
+    //   `all`, which was read since, has the edits at their number: they had been put there, and an
+    //   array that replaces another is a copy.
     // - The number is given to other edits only when all guards are gone that began before the last
     //   rule with this list was unlinked (`settle`, `Left::Edits`).
     // - The list lives as long as a linked rule names it, and a rule that has been unlinked is
-    //   freed, and lets go of it, only when those guards are gone.
+    //   freed, and releases it, only when those guards are gone.
     unsafe { block.as_ref() }
 }
 
@@ -196,7 +195,7 @@ impl<'g> Edits<'g> {
         }
     }
 
-    /// The first block of the edits of this number.
+    /// Returns the first block of the edits of this number.
     #[inline(always)]
     fn first(self, number: u32) -> Option<&'g ActionBlock> {
         match self {
@@ -208,7 +207,7 @@ impl<'g> Edits<'g> {
     }
 }
 
-/// What is known of the rules that packets have met before they are read.
+/// Summaries of the rules that a burst's packets have met.
 pub(crate) struct Summaries<'g> {
     pub(crate) edits: Edits<'g>,
     places: [Option<&'g RuleSummary>; LOOKUP_MAX],
@@ -220,13 +219,13 @@ impl<'g> Summaries<'g> {
         places: [None; LOOKUP_MAX],
     };
 
-    /// Says what is known of the rule that packet `index` has met.
+    /// Stores the summary of the rule that packet `index` has met.
     #[inline(always)]
     pub(crate) fn tell(&mut self, index: usize, place: &'g RuleSummary) {
         self.places[index % LOOKUP_MAX] = Some(place);
     }
 
-    /// What is known of the rule that packet `index` has met.
+    /// Returns the rule that packet `index` has met, with its summary.
     #[inline(always)]
     pub fn of(&self, index: usize, rule: &'g Rule) -> MatchedRule<'g> {
         let summaries = |place: &'g RuleSummary| {
@@ -242,7 +241,7 @@ impl<'g> Summaries<'g> {
         }
     }
 
-    /// The verdict of the rule that packet `index` has met, where it is known without reading that.
+    /// Returns the verdict of the rule that packet `index` has met, where its summary has one.
     #[inline(always)]
     pub fn verdict(&self, index: usize, rule: &'g Rule) -> Option<CountedVerdict<'g>> {
         let place = self.places[index % LOOKUP_MAX]?;
@@ -251,14 +250,14 @@ impl<'g> Summaries<'g> {
     }
 }
 
-/// A rule that a packet has met, and what is known of it without reading it.
+/// A rule that a packet has met, with its summary if it has one.
 #[derive(Clone, Copy)]
 pub(crate) struct MatchedRule<'g> {
     pub rule: &'g Rule,
     summaries: Option<Known<'g>>,
 }
 
-/// A place that tells of its rule.
+/// A summary, and the edits that it refers to.
 #[derive(Clone, Copy)]
 struct Known<'g> {
     all: Edits<'g>,
@@ -267,7 +266,7 @@ struct Known<'g> {
 }
 
 impl<'g> MatchedRule<'g> {
-    /// Nothing is known but the rule.
+    /// Wraps a rule without a summary.
     #[inline(always)]
     pub fn of(rule: &'g Rule) -> MatchedRule<'g> {
         MatchedRule {
@@ -276,7 +275,7 @@ impl<'g> MatchedRule<'g> {
         }
     }
 
-    /// Where its packets are counted.
+    /// Returns the counter of its packets.
     #[inline(always)]
     pub fn counter(&self) -> CounterId {
         match self.summaries {
@@ -300,7 +299,7 @@ impl<'g> MatchedRule<'g> {
         self.summaries.is_none() && self.rule.only_normal()
     }
 
-    /// See [`Rule::blocks`]; none of a rule that only outputs, where it has not been read.
+    /// See [`Rule::blocks`]. None for a rule that only outputs, where it has not been read.
     #[inline(always)]
     pub fn blocks(&self) -> Option<ActionBlocks> {
         match self.summaries {
@@ -310,7 +309,7 @@ impl<'g> MatchedRule<'g> {
         }
     }
 
-    /// The edits of a rule that has not been read, to be fetched.
+    /// Returns the edits of a rule that has not been read, to be prefetched.
     #[inline(always)]
     pub fn edits(&self) -> Option<ActionBlocks> {
         self.summaries?;
@@ -318,9 +317,9 @@ impl<'g> MatchedRule<'g> {
     }
 }
 
-/// Gives each packet the rule at the place that it has been led to. Packets for which that does not
-/// tell, because the rule does not hold in the epoch, are given to `missed`. Where somebody is to
-/// be summaries what is known of rules, those are not fetched.
+/// Gives each packet the rule at the place that it has been led to. Calls `missed` for packets for
+/// which the rule there does not hold in the epoch. With `summaries`, rules that have one are not
+/// prefetched.
 #[inline(always)]
 pub(crate) fn resolve<'g>(
     place_of: impl Fn(usize) -> Option<&'g RuleSummary>,
@@ -332,7 +331,7 @@ pub(crate) fn resolve<'g>(
     resolve_from(0, place_of, epoch, out, summaries, missed);
 }
 
-/// The same for packets from number `from` on.
+/// [`resolve`] for packets from number `from` on.
 #[inline(always)]
 pub(crate) fn resolve_from<'g>(
     from: usize,
@@ -381,7 +380,7 @@ pub(crate) fn resolve_from<'g>(
     }
 }
 
-/// The rule that says the same with the same precedence and holds in `epoch`, when `rule` does not
+/// Returns the rule with the same match and precedence that holds in `epoch`, when `rule` does not
 /// any more, or not yet.
 #[cold]
 fn replacement(rule: &Rule, epoch: Epoch) -> Option<&Rule> {
@@ -400,6 +399,6 @@ fn replacement(rule: &Rule, epoch: Epoch) -> Option<&Rule> {
         .find(|other| other.holds_in(epoch))
 }
 
-/// Versions after the one that a place names which a packet looks at before it is looked up in the
-/// tuples, where it needs to look at fewer.
+/// Most versions after the one at a place that a packet looks at before it is looked up in the
+/// tuples, where it need not look at as many.
 const REPLACEMENTS_MAX: usize = 16;

@@ -1,14 +1,14 @@
-//! What tables' lookups are, for people.
+//! Describes tables' lookups for people.
 
 use super::writer::{BridgeWriter, TableWriter};
 use crate::classifier::describe::{Description, Template, Work, fields};
 use std::fmt::Write;
 
-/// What one rule of a list takes.
+/// Bytes read for one rule of a list.
 const ENTRY_BYTES: usize = 128;
 
 impl BridgeWriter {
-    /// How `table` looks up the rules that it holds now.
+    /// Describes how `table` looks up the rules that it holds now.
     pub fn describe(&self, table: u8) -> Description {
         let mut description = match self.tables.get(&table).filter(|writer| writer.len() > 0) {
             None => Description {
@@ -52,7 +52,7 @@ impl BridgeWriter {
             description.template = Template::Conjunctive;
             description.rules += beside.rules;
             description.masks += beside.masks;
-            // At least one condition is looked up again by its number.
+            // At least one fulfilled condition is looked up again by its number.
             description.typical = description
                 .typical
                 .and(beside.typical)

@@ -7,20 +7,20 @@ use crate::group::{Group, GroupRef, GroupTable};
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::sync::{Arc, Weak};
 
-/// The one writer of a bridge's groups. What it changes appears with the domain's next publication
-/// after [`GroupWriter::commit`].
+/// The one writer of a bridge's groups. Its changes appear with the domain's next publication after
+/// [`GroupWriter::commit`].
 pub struct GroupWriter {
     bridge: Arc<Bridge>,
     /// Slots that have got a version since the last commit.
     touched: Vec<u32>,
-    /// Slots to be given back with the next commit.
+    /// Slots to be freed with the next commit.
     leaving: Vec<u32>,
     /// The reserved epoch that changes carry.
     reserved: Option<Epoch>,
 }
 
 impl GroupWriter {
-    /// The writer of `bridge`'s groups; make one only.
+    /// Creates the writer of `bridge`'s groups; create one only.
     pub fn new(bridge: Arc<Bridge>) -> GroupWriter {
         GroupWriter {
             bridge,
@@ -48,14 +48,14 @@ impl GroupWriter {
             .unwrap_or_else(|| self.program().domain.next())
     }
 
-    /// A slot for a group that has none; None when [`GROUPS_MAX`] are in use.
+    /// Allocates a slot for a group that has none; None when [`GROUPS_MAX`] are in use.
     pub fn allocate(&self, number: u32) -> Option<GroupRef> {
         let slot = self.table().allocate()?;
         Some(GroupRef { number, slot })
     }
 
-    /// Gives a slot back, whose group is gone or never was: no rule or group that is not gone too
-    /// names it.
+    /// Frees the slot of a group that is gone or never was. Only rules and groups that are gone too
+    /// may name it.
     pub fn release(&mut self, group: GroupRef) {
         self.leaving.push(group.slot);
     }
@@ -77,7 +77,7 @@ impl GroupWriter {
         self.touched.push(to.slot);
     }
 
-    /// Takes back the last [`GroupWriter::put`] for this group, before it has been committed.
+    /// Undoes the last [`GroupWriter::put`] for this group, before it has been committed.
     pub fn take_back(&mut self, to: GroupRef) {
         let head = self.head(to.slot);
         let version = head.load(Ordering::Relaxed);
@@ -87,8 +87,8 @@ impl GroupWriter {
         };
         debug_assert!(!group.cut.load(Ordering::Relaxed));
         head.store(group.older.load(Ordering::Relaxed), Ordering::Release);
-        // SAFETY: made by `Box::into_raw` in `put`, and no longer named by anything; readers are
-        // waited for by `retire`.
+        // SAFETY: made by `Box::into_raw` in `put`, and no longer named by anything; `retire` waits
+        // for readers.
         self.program()
             .domain
             .retire(unsafe { Box::from_raw(version) });
@@ -108,12 +108,12 @@ impl GroupWriter {
         self.mark(to, epoch);
     }
 
-    /// Takes back a [`GroupWriter::remove`] that has not been published.
+    /// Undoes a [`GroupWriter::remove`] that has not been published.
     pub fn bring_back(&mut self, to: GroupRef) {
         self.mark(to, NEVER);
     }
 
-    /// Hands over what the next publication makes unreachable.
+    /// Retires what the next publication makes unreachable.
     pub fn commit(&mut self) {
         let mut dead: Vec<*mut Group> = Vec::new();
         for slot in std::mem::take(&mut self.touched) {
@@ -133,8 +133,8 @@ impl GroupWriter {
         let leaving = std::mem::take(&mut self.leaving);
         let domain = &self.program().domain;
         for version in dead {
-            // SAFETY: made by `Box::into_raw` in `put`; `cut` sees to it that it is taken once.
-            // Bursts that may come to it are waited for by `retire`.
+            // SAFETY: made by `Box::into_raw` in `put`; `cut` ensures that it is taken once.
+            // `retire` waits for bursts that may reach it.
             domain.retire(unsafe { Box::from_raw(version) });
         }
         for slot in leaving {
@@ -144,8 +144,8 @@ impl GroupWriter {
     }
 }
 
-/// A slot that nobody uses any more once this is dropped. Weak: what is retired lies inside the
-/// program.
+/// A slot that nobody uses any more once this is dropped. Its reference is weak, because retired
+/// values are owned by the program.
 struct Leaving {
     bridge: Weak<Bridge>,
     slot: u32,
@@ -161,7 +161,7 @@ impl Drop for Leaving {
         };
         let version = head.swap(std::ptr::null_mut(), Ordering::AcqRel);
         if !version.is_null() {
-            // A stale step may have come to it in this very moment, so it stays a little longer.
+            // A stale step may have reached it just now, so it is retired once more.
             // SAFETY: made by `Box::into_raw` in `put`, and taken out once, by the swap.
             bridge
                 .program()

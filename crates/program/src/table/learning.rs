@@ -6,10 +6,10 @@
 //! ingress port come to the rules of the first table that match the port, and from there to the
 //! tables that these look up in. What cannot be told is taken for one that asks and that meets.
 //!
-//! The writer keeps the edges of that graph and goes through it when one comes or goes, which rules
-//! do seldom: an edge stands for all rules of a table (in the first table, of a port) that lead the
-//! same way. Readers see a set of ports that only ever holds too many: a port is added before the
-//! rule is published, and taken out after nobody can meet it.
+//! The writer keeps the edges of that graph and traverses it when an edge comes or goes, which is
+//! rare: an edge stands for all rules of a table (in the first table, of a port) that lead the same
+//! way. Readers see a set of ports that is never too small: a port is added before the rule is
+//! published, and removed after no packet can meet it.
 
 use crate::actions::{Op, PortNo, learns};
 use crate::rule::RuleSpec;
@@ -19,13 +19,13 @@ use std::collections::BTreeMap;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 
-/// Ports that the set tells apart; others share a place with one of these.
+/// Ports with a bit of their own in the set; higher numbers share these bits.
 const PORTS: usize = 1 << 16;
 
-/// What readers see.
+/// The state that readers see.
 #[derive(Default)]
 pub(crate) struct Learning {
-    /// Linked rules that ask for rules.
+    /// Number of linked rules that ask for rules.
     rules: AtomicUsize,
     /// Ports whose packets may come to one.
     asking: PortSet,
@@ -68,13 +68,13 @@ impl PortSet {
 }
 
 impl Learning {
-    /// Whether rules ask for rules.
+    /// Returns whether any rule asks for rules.
     #[inline(always)]
     pub fn is_there(&self) -> bool {
         self.rules.load(Ordering::Relaxed) > 0
     }
 
-    /// Whether packets that came in by this port may come to one.
+    /// Returns whether packets that came in by this port may come to such a rule.
     #[inline(always)]
     pub fn concerns(&self, port: PortNo) -> bool {
         self.is_there() && self.may_ask(port)
@@ -91,15 +91,15 @@ impl Learning {
         self.meeting.contains(port)
     }
 
-    /// Packets that a table has no rule for go on in the next one from now on; for how long is not
-    /// asked.
+    /// Records that misses continue in the next table from now on; whether this ends later does not
+    /// matter.
     pub fn miss_changes(&self, goes_on: bool) {
         if goes_on {
             self.suspect_everyone();
         }
     }
 
-    /// Has everybody's packets go one after the other until [`Reach::tell`].
+    /// Makes packets of all ports go one after the other until [`Reach::tell`].
     fn suspect_everyone(&self) {
         self.asking.everyone.store(true, Ordering::Release);
         self.meeting.everyone.store(true, Ordering::Release);
@@ -113,7 +113,7 @@ fn place(port: PortNo) -> usize {
 /// Where packets come from.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum From {
-    /// By a port, into the first table; None for any port.
+    /// From a port, to the first table; None for any port.
     Port(Option<PortNo>),
     /// From a rule of another table.
     Table(u8),
@@ -133,7 +133,7 @@ type TableSet = [bool; TABLES];
 
 /// What the writer knows.
 pub(crate) struct Reach {
-    /// How many rules lead this way.
+    /// Number of rules that lead this way.
     edges: BTreeMap<(From, To), usize>,
     /// Tables that rules have ever been asked for; those which were asked for last may come after
     /// the step that asked is gone.
@@ -153,7 +153,7 @@ impl Default for Reach {
 }
 
 impl Reach {
-    /// A rule comes, and will be published.
+    /// Adds a rule's edges; must be called before the rule is published.
     pub fn rule_comes(&mut self, learning: &Learning, table: u8, spec: &RuleSpec) {
         if !spec.ops.goes_on() {
             return;
@@ -177,7 +177,8 @@ impl Reach {
         }
     }
 
-    /// A rule has been unlinked: no reader can come to it.
+    /// Removes a rule's edges; must be called after it has been unlinked and no reader can reach
+    /// it.
     pub fn rule_goes(&mut self, learning: &Learning, table: u8, spec: &RuleSpec) {
         if !spec.ops.goes_on() {
             return;
@@ -197,9 +198,8 @@ impl Reach {
         }
     }
 
-    /// Tells readers whose packets may come to a rule that asks, before the next epoch is
-    /// published. `goes_on`: whether packets that a table has no rule for go on in the next
-    /// one.
+    /// Determines the ports whose packets may come to a rule that asks, for readers, before the
+    /// next epoch is published. `goes_on`: whether misses continue in the next table.
     pub fn tell(&mut self, learning: &Learning, goes_on: bool) {
         if !learning.is_there() || !(self.stale || goes_on) {
             return;
@@ -229,7 +229,7 @@ impl Reach {
         loop {
             let mut changed = false;
             for (from, to) in self.edges.keys() {
-                // Whoever is sent to the first table again meets the rules of any port.
+                // Packets resubmitted to the first table meet the rules of any port.
                 let table = match from {
                     From::Port(_) => 0,
                     From::Table(table) => usize::from(*table),
@@ -252,7 +252,7 @@ impl Reach {
     }
 }
 
-/// Where packets that meet a rule of this table come from.
+/// Returns where packets that meet a rule of this table come from.
 fn from(table: u8, spec: &RuleSpec) -> From {
     if table != 0 {
         return From::Table(table);
@@ -276,7 +276,7 @@ fn from(table: u8, spec: &RuleSpec) -> From {
     }))
 }
 
-/// Tells where steps of a rule of this table lead.
+/// Calls `tell` with each place to which steps of a rule of this table lead.
 fn leads(table: u8, ops: &[Op], tell: &mut impl FnMut(To)) {
     for op in ops {
         match op {
@@ -357,7 +357,7 @@ mod tests {
             self.reach.rule_goes(&self.learning, table, &spec);
         }
 
-        /// Which of the first ports are told to be concerned.
+        /// Returns which of the first ports are in the set.
         fn told(&mut self) -> Vec<PortNo> {
             self.reach.tell(&self.learning, false);
             (1..=4)
@@ -391,7 +391,7 @@ mod tests {
             "before it is told, everybody is"
         );
         assert_eq!(rules.told(), [1]);
-        // In circles, and by a list within a list.
+        // Circles, and a list within a list.
         rules.add(
             5,
             None,
@@ -404,7 +404,7 @@ mod tests {
         rules.add(6, Some(9), vec![Op::WriteActions(vec![learn()].into())]);
         rules.add(6, None, vec![resubmit(4)]);
         assert_eq!(rules.told(), [1, 2]);
-        // One of two rules that lead the same way goes; then the other.
+        // Removes one of two rules that lead the same way; then the other.
         rules.add(0, Some(1), vec![Op::Goto(3), Op::Output(1)]);
         rules.remove(0, Some(1), vec![Op::Goto(3)]);
         assert_eq!(rules.told(), [1, 2]);
@@ -434,7 +434,7 @@ mod tests {
         assert_eq!(rules.told(), [1, 3]);
         rules.reach.tell(&rules.learning, true);
         assert!(rules.learning.concerns(4), "a miss may lead anywhere");
-        // Numbers of ports that share a place.
+        // Numbers of ports that share a bit.
         assert!(rules.learning.concerns(0xffff_fffe));
     }
 

@@ -1,4 +1,4 @@
-//! Lookups of a burst's packets in a bridge's tables, by what has been read of them.
+//! Lookups of a burst's packets in a bridge's tables, by the forms of their keys.
 
 use super::{Bridge, NO_COUNTER};
 use crate::burst::{LOOKUP_MAX, LaneSet, Members, Words};
@@ -15,16 +15,16 @@ use packet::FlowKey;
 use std::sync::atomic::Ordering;
 
 impl Bridge {
-    /// What `table` looks at. Ask before [`Bridge::lookup_mini_keys`], which answers only what may
-    /// be asked of it.
+    /// Returns how much of a packet `table` reads. Call it before [`Bridge::lookup_mini_keys`],
+    /// which only looks up in tables that read no more than the keys have.
     #[inline(always)]
     pub fn reads(&self, table: u8, guard: &Guard<'_>) -> Reads {
         self.published(table, guard)
             .map_or(Reads::Port, |published| published.reads)
     }
 
-    /// `table` as patterns: its rules, where they are few, look at mini keys only, and each has a
-    /// version in the guard's epoch; or its tuples, where those are few and look at mini keys
+    /// Returns `table` as patterns: its rules, where they are few, read mini keys only, and each
+    /// has a version in the guard's epoch; or its tuples, where these are few and read mini keys
     /// only.
     #[inline(always)]
     pub(crate) fn patterned<'g>(&self, table: u8, guard: &'g Guard<'_>) -> Option<Patterned<'g>> {
@@ -38,9 +38,9 @@ impl Bridge {
         })
     }
 
-    /// As [`Bridge::lookup_burst`], by keys that have no more than tables look at that read `most`;
-    /// `out` is empty before. False, with `out` undefined, where the table looks at more
-    /// by now.
+    /// Does [`Bridge::lookup_burst`] by keys that have only what tables that read `most` look at;
+    /// `out` must be None for all. Returns false, with `out` undefined, where the table by now
+    /// reads more.
     #[inline(always)]
     pub(crate) fn lookup_mini_keys<'g, K: Words>(
         &self,
@@ -64,9 +64,10 @@ impl Bridge {
         true
     }
 
-    /// The verdicts of packets, where the table is one of prefixes or of exact matches that looks
-    /// at no more than `most`, which keys have, and these come before what else it has.
-    /// What they are found by goes to `numbers`, and stays there, so that it need not be copied.
+    /// Returns the verdicts of packets, where the table has a trie or exact table that reads at
+    /// most `most`, which keys have, and that takes precedence over its other rules. Positions by
+    /// which verdicts are found are written to `numbers` and stay there, so that they need not be
+    /// copied.
     #[inline(always)]
     pub(crate) fn verdicts<'g, 'n, K: Words>(
         &self,
@@ -83,9 +84,8 @@ impl Bridge {
         (published.classifier).verdicts(keys, guard.epoch(), numbers)
     }
 
-    /// The rule of `table` for one packet, if the table is one whose rules are compared one after
-    /// the other; the lookup is counted then. None where it is another one, or has no rule for
-    /// the packet.
+    /// Returns the rule of `table` for one packet, if it is a table whose rules are compared one
+    /// after the other, and counts the lookup. None for other tables, and where no rule matches.
     #[inline(always)]
     pub(crate) fn lookup_at_once<'g>(
         &self,
@@ -119,9 +119,9 @@ impl Bridge {
 }
 
 impl Bridge {
-    /// Looks a set of packets up in `table`; the answer replaces what is in `found`. Neighbours
-    /// that have met the same rule stand together; sets of one rule may be several. Counts
-    /// lookups and matches. False, with nothing counted, where whole keys are needed.
+    /// Looks a set of packets up in `table`; the result replaces `found`. Neighbouring packets that
+    /// have met the same rule share an entry; a rule may have several entries. Counts lookups and
+    /// matches. Returns false, with nothing counted, where whole keys are needed.
     #[inline(always)]
     pub(crate) fn lookup_lanes<'g, K: Words>(
         &self,

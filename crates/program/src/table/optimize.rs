@@ -1,9 +1,8 @@
-//! Ways that are made of a bridge's rules ([`crate::exec`]'s `fused`), their writer's side.
+//! The writer's side of fused paths (`rule::fused`).
 //!
-//! They are made from the rules of all tables as they stand in one epoch, which is held meanwhile,
-//! in the background and when it is time to ([`super::pace`]). What hangs at a rule and still holds
-//! is kept; what does not hold any more is taken down at the next look, and costs packets a
-//! comparison until then.
+//! They are compiled from the rules of all tables as of one epoch, which is held meanwhile, in the
+//! background and at the pace of [`crate::pace`]. Paths at a rule that still hold are kept; those
+//! that do not are removed at the next check, and cost packets a comparison until then.
 
 use crate::Program;
 use crate::classifier::tuple::Tuple;
@@ -18,39 +17,39 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
 use std::time::{Duration, Instant};
 
-/// A table with more rules is looked up always, and its rules have no ways.
+/// A table with more rules is always looked up, and its rules get no paths.
 const RULES_MAX: usize = 65_536;
-/// Most rules of all tables that are looked at.
+/// Most rules of all tables that are considered.
 const ALL_RULES_MAX: usize = 262_144;
 
-/// The writer's side.
+/// The writer's state of fused paths.
 #[derive(Default)]
 pub(crate) struct Fusing {
     making: Option<Receiver<Ready>>,
-    /// Rules at which ways hang.
+    /// Rules with fused paths.
     fused: HashSet<RuleRef>,
-    /// Changes since the last making began.
+    /// Changes since the last compilation began.
     changed: usize,
-    /// Changes since ways that do not hold were last taken down.
+    /// Changes since paths that do not hold were last removed.
     unswept: usize,
     left_out: usize,
     pace: Pace,
 }
 
-/// Ways of a bridge's rules, as they are.
+/// Figures of a bridge's fused paths.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct FusedReport {
-    /// Rules that have ways.
+    /// Number of rules that have paths.
     pub rules: usize,
-    /// Ways of all of them.
+    /// Number of paths.
     pub ways: usize,
-    /// Most ways that there may be.
+    /// Most paths that there may be.
     pub ways_max: usize,
-    /// Memory of them, in bytes, without counters.
+    /// Their memory in bytes, without counters.
     pub bytes: usize,
-    /// Packets that have taken them; those of ways that are gone are not counted any more.
+    /// Packets that have taken them; those of removed paths no longer count.
     pub packets: u64,
-    /// Rules that have none for want of room or time.
+    /// Number of rules that have none for lack of room or time.
     pub left_out: usize,
 }
 
@@ -61,7 +60,7 @@ enum Listed {
     Tuples(Vec<Arc<Tuple>>),
 }
 
-/// What ways are made from.
+/// The rules from which paths are compiled.
 struct Snapshot {
     program: Arc<Program>,
     tables: Vec<(u8, Listed)>,
@@ -69,16 +68,16 @@ struct Snapshot {
     reader: Reader,
     from: Epoch,
     room: usize,
-    /// Rules that have ways which hold.
+    /// Rules whose paths still hold.
     kept: HashSet<RuleRef>,
 }
 
-/// What has been made.
+/// The result of a compilation.
 struct Ready {
     made: Vec<(RuleRef, Made)>,
     left_out: usize,
     took: Duration,
-    /// Keeps the rules until their ways hang.
+    /// Keeps the rules from being freed until the paths are attached.
     _reader: Reader,
 }
 
@@ -118,8 +117,7 @@ impl Snapshot {
 }
 
 impl Listed {
-    /// Those in force in `epoch`; None where they are other than ordinary ones, or more than
-    /// `limit`.
+    /// Returns the rules in force in `epoch`; None where some are soft, or more than `limit`.
     fn rules(&self, epoch: Epoch, limit: usize) -> Option<Vec<RuleRef>> {
         let mut rules = Vec::new();
         match self {
@@ -135,7 +133,7 @@ impl Listed {
                 }
             }
         }
-        // Also those that have ended: what was gathered may not be all otherwise.
+        // Includes those that have ended, because the collection may be incomplete otherwise.
         if rules.len() > limit {
             return None;
         }
@@ -145,13 +143,13 @@ impl Listed {
 }
 
 impl Fusing {
-    /// Notes that a rule comes or goes.
+    /// Records that a rule comes or goes.
     pub fn changes(&mut self) {
         self.changed += 1;
         self.unswept += 1;
     }
 
-    /// A rule is unlinked; its ways go with it.
+    /// Removes the paths of a rule that is unlinked.
     pub fn unlink(&mut self, rule: RuleRef) {
         if rule.rule().fused().is_some() {
             self.fused.remove(&rule);
@@ -164,8 +162,7 @@ impl Fusing {
 }
 
 impl BridgeWriter {
-    /// Hangs ways that have been made at their rules, and takes down those that do not hold any
-    /// more.
+    /// Attaches finished paths to their rules, and removes those that do not hold any more.
     pub(crate) fn settle_fused(&mut self) {
         match self.fusing.making.as_ref().map(Receiver::try_recv) {
             None | Some(Err(TryRecvError::Empty)) => {}
@@ -177,12 +174,12 @@ impl BridgeWriter {
         }
     }
 
-    /// Begins to make ways in the background, where it is time to; true while some are being made
-    /// or wanted.
+    /// Starts compiling in the background, if it is time to; returns true while a compilation runs
+    /// or is wanted.
     pub(crate) fn begin_fused(&mut self, now: Instant) -> bool {
         let fusing = &mut self.fusing;
         if self.tables.len() < 2 {
-            // There is nothing behind a rule.
+            // There is nothing behind a rule of a single table.
             fusing.changed = 0;
         }
         if fusing.making.is_none() && fusing.changed > 0 && fusing.pace.is_time(fusing.changed, now)
@@ -203,7 +200,7 @@ impl BridgeWriter {
         self.fusing.is_busy()
     }
 
-    /// Makes ways at once, on this thread.
+    /// Compiles at once, on this thread.
     pub(crate) fn fuse_now(&mut self) {
         if let Some(making) = self.fusing.making.take()
             && let Ok(ready) = making.recv()
@@ -217,7 +214,7 @@ impl BridgeWriter {
         }
     }
 
-    /// What ways are to be made from; None when all readers' slots are taken.
+    /// Collects the rules; None when all reader slots are taken.
     fn snapshot(&mut self) -> Option<Snapshot> {
         let program = Arc::clone(&self.bridge.program);
         let mut reader = program.domain.reader()?;
@@ -281,7 +278,7 @@ impl BridgeWriter {
         }
     }
 
-    /// Takes ways down that do not hold any more.
+    /// Removes paths that do not hold any more.
     fn sweep(&mut self) {
         let (program, bridge) = (&self.bridge.program, &self.bridge);
         let next = program.domain.next();
@@ -295,7 +292,7 @@ impl BridgeWriter {
         });
     }
 
-    /// What has been made of rules and those behind them.
+    /// Returns figures of the fused paths.
     pub fn fused_report(&self) -> FusedReport {
         let mut report = FusedReport {
             rules: self.fusing.fused.len(),

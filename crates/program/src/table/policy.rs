@@ -1,23 +1,24 @@
-//! A table of many rules, its writer's side: tuples always, and a trie or trees beside them where
+//! The writer's side of a table of many rules: tuples always, and a trie or trees beside them where
 //! these are faster.
 //!
-//! A table most of whose rules are prefixes of one field has a trie ([`super::prefixes`]), which is
-//! changed as rules come and go: from its first [`PREFIXES_MIN`] rules on, or when it has twice as
-//! many as when that was tried last. Rules that do not fit in are looked up beside it; where these
-//! are too many, it is given up.
+//! A table most of whose rules are prefixes of one field has a trie ([`crate::classifier::trie`]),
+//! which is changed as rules come and go: from its first [`PREFIXES_MIN`] rules on, or when it has
+//! twice as many as when that was last tried. Rules that do not fit are looked up beside it; where
+//! these are too many, it is given up.
 //!
-//! Tuples hold every rule, and are changed in place as rules come and go. Trees ([`super::trees`])
-//! are made in the background from what the tuples hold at one moment, and not changed afterwards.
-//! What happens meanwhile is made good so:
+//! Tuples hold every rule, and are changed in place as rules come and go. Trees
+//! ([`crate::classifier::tree`]) are built in the background from what the tuples hold at one
+//! moment, and not changed afterwards. Changes since then are handled so:
 //!
 //! * A rule that comes is in its tuple. The tuple is looked up beside the trees (`beside`) until
 //!   the next trees hold the rule; other tuples are not.
-//! * A rule that comes in the place of another, same match and precedence, is found by way of the
-//!   other, whose chain it joins.
+//! * A rule that replaces another of the same match and precedence is found by way of the other,
+//!   whose chain it joins.
 //! * A packet that the trees lead to a rule that has gone is looked up in all tuples.
 //!
-//! New trees are begun when something has changed and it is time to ([`super::pace`]). Trees that
-//! promise too little are not used, and tried again when the table has changed by an eighth.
+//! A build of new trees begins when something has changed and its pace permits ([`crate::pace`]).
+//! Trees that promise too little are not used, and tried again when the table has changed by an
+//! eighth.
 
 use crate::Program;
 use crate::classifier::Classifier;
@@ -40,29 +41,28 @@ use std::time::Instant;
 
 /// A table with fewer masks is looked up in tuples.
 pub(crate) const MASKS_MIN: usize = 3;
-/// Fewest rules of a table with a trie, which takes half a megabyte at least; one that has it keeps
+/// Fewest rules for which a table gets a trie, which takes at least half a megabyte; a table keeps
 /// it down to half as many.
 pub(crate) const PREFIXES_MIN: usize = 256;
-/// Most rules of which a trie is made at once, which takes about half a microsecond a rule; it may
-/// grow to any size.
+/// Most rules for which a trie is built at once, at about half a microsecond a rule; it may grow to
+/// any size.
 pub(crate) const PREFIXES_AT_ONCE: usize = 1 << 17;
-/// Most tuples beside a trie when it is made, and later: each may cost as much as the trie, where
-/// trees would hold its rules, too.
+/// Most tuples beside a trie when it is built, and later: each may cost as much as the trie,
+/// whereas trees would hold its rules, too.
 pub(crate) const BESIDE_AT_FIRST: usize = 2;
 pub(crate) const BESIDE_MAX: usize = 3;
-/// The same in tables of more than [`PREFIXES_AT_ONCE`] rules: trees have no room for most of
-/// those, and a trie that was given up would not come back.
+/// Most tuples beside a trie in tables of more than [`PREFIXES_AT_ONCE`] rules: trees have no room
+/// for most of those, and a trie that was given up would not come back.
 pub(crate) const BESIDE_MAX_LARGE: usize = 16;
-/// Versions of a rule among which the one that trees know is looked for when another comes.
+/// Versions of a rule that are searched for one that trees know, when another comes.
 pub(crate) const VERSIONS: usize = 16;
-/// Rules that come before what readers cannot see any more is used again.
+/// Number of new rules after which memory that readers cannot see any more is reused.
 pub(crate) const SETTLE_EVERY: usize = 64;
-/// By how much trees must be better than tuples to be taken, and how much worse they may become
-/// before they are given up.
+/// Cost of trees relative to tuples below which they are taken, and above which they are given up.
 pub(crate) const TAKE: f64 = 0.9;
 pub(crate) const KEEP: f64 = 1.1;
 
-/// Trees in use, and what they promise.
+/// Trees in use, and their estimated work.
 pub(crate) struct InUse {
     pub(crate) trees: Arc<Trees>,
     pub(crate) rules: usize,
@@ -70,36 +70,36 @@ pub(crate) struct InUse {
     pub(crate) worst: Work,
 }
 
-/// The writer's side of such a table.
+/// The writer's state of such a table.
 #[derive(Default)]
 pub(crate) struct TablePolicy {
     pub(crate) tuples: TupleWriters,
-    /// A trie; there are no trees then.
+    /// A trie, if there is one; then there are no trees.
     pub(crate) prefixes: Option<Prefixes>,
-    /// What is known of the rules of a table of one tuple, or of one large one.
+    /// The exact table of the table's only tuple, or of its one large one.
     pub(crate) exact: ExactWriter,
-    /// How many rules there were when a trie was tried last.
+    /// Number of rules when a trie was last tried.
     pub(crate) tried: usize,
     /// Why there is no trie.
     pub(crate) no_prefixes: Option<String>,
     pub(crate) in_use: Option<InUse>,
     pub(crate) building: Option<Receiver<Built>>,
-    /// Rules that have been ended since the last building began, while it goes on; none of them is
-    /// freed meanwhile, for the snapshot keeps what is retired.
+    /// While a build runs: rules that have ended since it began; none of them is freed meanwhile,
+    /// because the snapshot keeps what is retired.
     pub(crate) ended: Vec<RuleRef>,
     /// Those of them that have been unlinked since.
     pub(crate) unlinked: Vec<RuleRef>,
-    /// Rules that came or went since the last building began, except those in the place of
-    /// another.
+    /// Rules that came or went since the last build began, other than replacements.
     pub(crate) changed: usize,
-    /// Rules that came in the place of others since then.
+    /// Replacements since then.
     pub(crate) replaced: usize,
-    /// How many must have changed before the next one: more where trees were of no use.
+    /// Changes to exceed before the next build: more where trees were of no use.
     pub(crate) wait_for: usize,
     /// Why there are no trees.
     pub(crate) refused: Option<String>,
     pub(crate) pace: Pace,
-    /// Which of a rule's two places names its rank in the trees in use, or its place in the trie.
+    /// Which of a rule's two [`Rule::places`](crate::rule::Rule::places) is its rank in the trees
+    /// in use, or its place in the trie.
     pub(crate) lane: usize,
 }
 
@@ -112,13 +112,13 @@ impl TablePolicy {
         self.tuples.rules()
     }
 
-    /// All tuples.
+    /// Returns all tuples.
     pub fn shared(&self) -> Vec<Arc<Tuple>> {
         let tuples = self.tuples.writers();
         tuples.map(|writer| Arc::clone(&writer.shared)).collect()
     }
 
-    /// Links a rule; true when the published shape must be made anew.
+    /// Links a rule; returns true when the published classifier must be replaced.
     pub fn link(&mut self, program: &Program, rule: RuleRef) -> bool {
         let priority = Some(rule.rule().spec.priority);
         let linked = self.tuples.link(program, rule);
@@ -144,7 +144,7 @@ impl TablePolicy {
             let before = linked.before.map(|before| unsafe { before.as_ref() });
             let mut versions = before.into_iter().flat_map(versions_from).take(VERSIONS);
             if versions.any(|version| in_use.trees.has(version.into())) {
-                // The one that it replaces has been counted when it went.
+                // The rule that it replaces was counted when it went.
                 self.changed = self.changed.saturating_sub(2);
                 self.replaced += 1;
             } else if linked.tuple.beside < priority {
@@ -159,10 +159,10 @@ impl TablePolicy {
         renewed
     }
 
-    /// Makes a trie, if the table's rules are such; true when the published shape must be made
-    /// anew.
+    /// Builds a trie, if the table's rules are suitable; returns true when the published classifier
+    /// must be replaced.
     pub(crate) fn try_prefixes(&mut self, program: &Program) -> bool {
-        // Trees that are being made write into the rules.
+        // A build of trees writes into the rules.
         if self.building.is_some() || self.prefixes.is_some() {
             return false;
         }
@@ -181,8 +181,8 @@ impl TablePolicy {
         let mut order: Vec<_> = writers
             .map(|(index, writer)| (index, &writer.shared, writer.length(&prefixes)))
             .collect();
-        // Long ones first: so it is the shorter of two rules that contradict each other which is
-        // left out.
+        // Long prefixes first, so that of two rules that contradict each other the shorter is left
+        // out.
         order.sort_by_key(|(.., length)| std::cmp::Reverse(*length));
         for (index, tuple, _) in order {
             for rule in tuple.rules().into_iter().map(RuleRef) {
@@ -213,8 +213,8 @@ impl TablePolicy {
         true
     }
 
-    /// Gives the trie up where it is not worth while any more; true when the published shape must
-    /// be made anew.
+    /// Gives the trie up where it does not pay any more; returns true when the published classifier
+    /// must be replaced.
     pub(crate) fn keep_prefixes(&mut self) -> bool {
         let Some(prefixes) = &self.prefixes else {
             return false;
@@ -248,24 +248,24 @@ impl TablePolicy {
         true
     }
 
-    /// Fetches what linking a rule with this match will look at.
+    /// Prefetches what linking a rule with this match will read.
     pub fn expect(&self, matching: &Match) {
         self.tuples.expect(matching);
     }
 
-    /// Whether packets that a rule which has ended stands in the way of are looked up anew one by
-    /// one until it is unlinked.
+    /// Returns whether packets that meet an ended rule are looked up again one by one until it is
+    /// unlinked.
     pub fn wants_unlinking(&self) -> bool {
         self.prefixes.is_some()
     }
 
-    /// Whether trees are being made, or are to be made as soon as it is time to.
+    /// Returns whether trees are being built, or will be as soon as their pace permits.
     pub fn is_busy(&self) -> bool {
         let settling = self.prefixes.as_ref().is_some_and(Prefixes::is_settling);
         self.building.is_some() || settling || self.is_wanted()
     }
 
-    /// When there will be trees of the rules as they are, where those are not in use.
+    /// Describes when there will be trees of the current rules, where those are not in use.
     pub(crate) fn making(&self) -> Option<&'static str> {
         if self.building.is_some() {
             Some("being made")
@@ -275,12 +275,12 @@ impl TablePolicy {
     }
 
     pub(crate) fn is_wanted(&self) -> bool {
-        // Trees lead to rules in others' places as well, but tell nothing of them.
+        // Trees lead to replacements as well, but have no summaries of them.
         let changed = self.changed > self.wait_for || self.replaced > self.tuples.len() / 8;
         changed && self.prefixes.is_none() && self.tuples.masks() >= MASKS_MIN
     }
 
-    /// Says that a rule ends with the next epoch, and will be unlinked.
+    /// Records that a rule ends with the next epoch, and will be unlinked.
     pub fn removed(&mut self, rule: RuleRef) {
         self.changed += 1;
         self.exact.changes(rule);
@@ -295,7 +295,7 @@ impl TablePolicy {
         }
     }
 
-    /// Unlinks a rule; true when the published shape must be made anew.
+    /// Unlinks a rule; returns true when the published classifier must be replaced.
     pub fn unlink(&mut self, program: &Program, rule: RuleRef) -> bool {
         let mut renewed = false;
         if let Some(in_use) = &self.in_use {
@@ -315,7 +315,7 @@ impl TablePolicy {
             }
         }
         let emptied = self.tuples.unlink(rule);
-        // A table that has shrunk is another one: a trie may be for it when it grows again.
+        // Lets a table that has shrunk try a trie again when it grows.
         self.tried = self.tried.min(self.tuples.len());
         emptied | renewed | self.keep_prefixes()
     }
@@ -341,8 +341,8 @@ impl TablePolicy {
         }
     }
 
-    /// The same tuples, with what is known of their rules. Of tuples of the same precedence the one
-    /// of which something is known comes first.
+    /// Adds the exact table to the entry of its tuple. Among tuples of the same precedence that one
+    /// comes first.
     pub(crate) fn with_exact(&self, mut tuples: Box<[TupleEntry]>) -> Box<[TupleEntry]> {
         for entry in &mut tuples {
             entry.exact = self.exact.of(&entry.tuple);
@@ -353,8 +353,8 @@ impl TablePolicy {
         tuples
     }
 
-    /// Whether what is known of the rules is to be gathered anew. `is_asked`: whether the table's
-    /// lookups ask for it.
+    /// Returns whether the exact table should be rebuilt. `is_asked`: whether the table's lookups
+    /// use it.
     pub fn wants_exact(&self, is_asked: bool) -> bool {
         is_asked && self.exact.is_wanted(|| self.for_exact())
     }
@@ -369,8 +369,8 @@ impl TablePolicy {
         self.prefixes.is_none() && self.in_use.is_none()
     }
 
-    /// Gathers what is known of the rules anew, where it is time to, or gives it up; true when the
-    /// published shape must be made anew. `is_asked`: as of [`TablePolicy::wants_exact`].
+    /// Rebuilds the exact table, where it is time to, or gives it up; returns true when the
+    /// published classifier must be replaced. `is_asked`: as for [`TablePolicy::wants_exact`].
     pub fn settle_exact(&mut self, is_asked: bool, program: &Program, now: Instant) -> bool {
         if !is_asked {
             return self.exact.give_up();
@@ -381,7 +381,7 @@ impl TablePolicy {
         self.exact.renew(candidate, &program.domain, now)
     }
 
-    /// The tuples that are looked up beside trees or a trie, the highest precedence first.
+    /// Returns the tuples that are looked up beside trees or a trie, the highest precedence first.
     pub(crate) fn beside(&self) -> Box<[TupleEntry]> {
         let entry = |writer: &crate::classifier::tuple_space::TupleWriter| {
             Some(TupleEntry {
@@ -394,8 +394,8 @@ impl TablePolicy {
         beside.into()
     }
 
-    /// Puts trees in use that are ready, and lets a trie catch up with readers; true when the
-    /// published shape must be made anew.
+    /// Puts finished trees in use, and lets a trie catch up with readers; returns true when the
+    /// published classifier must be replaced.
     pub fn settle(&mut self, program: &Program) -> bool {
         if let Some(prefixes) = &mut self.prefixes {
             prefixes.settle(&program.domain);
@@ -411,7 +411,7 @@ impl TablePolicy {
         taken
     }
 
-    /// Begins to make trees in the background, where it is time to.
+    /// Begins building trees in the background, where it is time to.
     pub fn begin(&mut self, program: &Program, now: Instant) {
         let is_time = self.pace.is_time(self.changed + self.replaced, now);
         if self.building.is_some() || !self.is_wanted() || !is_time {
@@ -421,7 +421,7 @@ impl TablePolicy {
             return;
         };
         let (sender, receiver) = channel();
-        // Where nobody waits any more, what was made goes with the message.
+        // If nobody waits any more, the result is dropped with the message.
         let job = Box::new(move || drop(sender.send(snapshot.build())));
         if program.background.run(job) {
             self.building = Some(receiver);
@@ -432,10 +432,10 @@ impl TablePolicy {
         }
     }
 
-    /// Makes a trie or trees at once, on this thread; true when the published shape must be made
-    /// anew.
+    /// Builds a trie or trees at once, on this thread; returns true when the published classifier
+    /// must be replaced.
     pub fn shape_now(&mut self, program: &Program) -> bool {
-        // What is being made writes into the rules, as what is to be made will.
+        // A running build writes into the rules, as the next one will.
         drop(self.building.take().map(|building| building.recv()));
         (self.ended, self.unlinked) = Default::default();
         self.pace.forget();
@@ -454,12 +454,12 @@ impl TablePolicy {
         snapshot.is_some_and(|snapshot| self.take(snapshot.build()))
     }
 
-    /// What trees are made from; None when all readers' slots are taken.
+    /// Returns the rules for a build of trees; None when all reader slots are taken.
     pub(crate) fn snapshot(&mut self, program: &Program) -> Option<Snapshot> {
         let mut reader = program.domain.reader()?;
         let guard = reader.begin();
         let from = guard.epoch();
-        // What is unlinked meanwhile is summaries to the trees when they are taken.
+        // Trees are told of rules that are unlinked meanwhile when they are taken.
         guard.keep(from);
         reader.offline();
         (self.changed, self.replaced) = (0, 0);
@@ -475,8 +475,8 @@ impl TablePolicy {
         })
     }
 
-    /// Takes new trees, or goes without, as is cheaper; true when the published shape must be made
-    /// anew.
+    /// Takes new trees, or none, whichever is cheaper; returns true when the published classifier
+    /// must be replaced.
     pub(crate) fn take(&mut self, built: Built) -> bool {
         self.pace.done(built.took);
         let bytes = built.trees.as_ref().map_or(0, |trees| trees.bytes());
@@ -525,7 +525,7 @@ impl TablePolicy {
             typical: built.typical,
             worst: built.worst,
         });
-        // From now on the ranks of rules that are unlinked are emptied.
+        // From now on ranks are emptied when rules are unlinked.
         drop(built.reader);
         true
     }
@@ -533,7 +533,7 @@ impl TablePolicy {
     pub fn describe(&self) -> Description {
         let mut description = self.tuples.describe();
         if let Some((rules, bytes)) = self.exact.summaries() {
-            // At least half of the rules are summaries so; the rule itself is not read.
+            // At least half of the rules are in the exact table, so the rule itself is not read.
             let by_value = Work {
                 accesses: 1.0,
                 compares: 0.0,
@@ -603,7 +603,7 @@ impl TablePolicy {
             .iter()
             .filter(|entry| entry.max_priority > floor)
             .count();
-        // Where some may be better, packets' rules are compared with them.
+        // Where tuples beside the trie may be better, rules must be read to compare precedences.
         let asked = Work {
             accesses: f64::from(u8::from(above > 0)),
             ..Work::default()
@@ -649,7 +649,7 @@ mod tests {
     fn add(writer: &mut BridgeWriter, number: u32) {
         let mut matching = Match::any();
         let length = 20 + number % 12;
-        // No prefix: such a table would have a trie.
+        // Not a prefix: such a table would have a trie.
         let mask = (u32::MAX << (32 - length) >> 1).to_be_bytes();
         let address = number.wrapping_mul(0x9e37_79b9).to_be_bytes();
         matching.set_bytes(packet::key::at::IPV4_DST, &address, &mask);
@@ -672,7 +672,7 @@ mod tests {
         }
     }
 
-    /// Asks for trees at a time, waits for those that are made, and says whether there were any.
+    /// Starts a build of trees at a time, waits for it, and returns whether there was one.
     fn begun(writer: &mut BridgeWriter, program: &Program, now: Instant) -> bool {
         let policy = policy(writer);
         policy.begin(program, now);
@@ -691,7 +691,7 @@ mod tests {
         (0..2000).for_each(|number| add(&mut writer, number));
         let mut now = Instant::now();
         assert!(begun(&mut writer, &program, now));
-        // As after trees that took very long.
+        // As after a build that took very long.
         let rest = Duration::from_secs(3600);
         policy(&mut writer).pace.not_before = Some(now + rest);
         let calm = CALM.max(policy(&mut writer).pace.took);

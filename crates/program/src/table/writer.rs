@@ -18,21 +18,21 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::{Duration, Instant};
 
-/// The writer's side of a table: all linked rules, also those that are marked as gone.
+/// The writer's state of a table: all linked rules, including those that are marked as gone.
 pub(crate) enum TableWriter {
-    /// By precedence, highest first. `since`: the first epoch in which no reader comes to the
-    /// tuples that these rules were chained in before, once that is known; until all have
-    /// passed it, the chains must stay as they are.
+    /// By precedence, highest first. `since`: the first epoch in which no reader reaches the tuples
+    /// in which these rules were chained before, once that is known; until all have passed it, the
+    /// chains must stay as they are.
     Linear {
         rules: Vec<RuleRef>,
         since: Option<Epoch>,
     },
-    /// By mask, and trees where they are faster.
+    /// By mask; with trees, a trie or an exact table where they are faster.
     Many(Box<TablePolicy>),
 }
 
-/// Whether a table's lookups ask what is known of rules by value: only the first one's, and only
-/// without conditions.
+/// Returns whether a table's lookups use an exact table: only the first table's, and only without
+/// soft rules.
 pub(crate) fn asks_exact(table: u8, soft: &BTreeMap<u8, SoftWriter>) -> bool {
     table == 0 && !soft.contains_key(&table)
 }
@@ -46,8 +46,8 @@ impl Default for TableWriter {
     }
 }
 
-/// Whether a reader may still follow the chains of rules that have been a list since the epoch
-/// `since`.
+/// Returns whether a reader may still follow the chains of rules that have been a list since the
+/// epoch `since`.
 pub(crate) fn chains_in_use(program: &Program, since: Option<Epoch>) -> bool {
     since.is_none_or(|epoch| epoch > program.domain.current() || !program.domain.unread(epoch))
 }
@@ -60,7 +60,7 @@ impl TableWriter {
         }
     }
 
-    /// Links a rule; true when the published shape must be made anew.
+    /// Links a rule; returns true when the published classifier must be replaced.
     pub(crate) fn link(&mut self, program: &Program, rule: RuleRef) -> bool {
         match self {
             TableWriter::Linear { rules, since }
@@ -72,7 +72,7 @@ impl TableWriter {
                 let same = |other: &&RuleRef| other.rule().spec.priority == spec.priority;
                 let peers = rules[from..].iter().take_while(same).count();
                 // Behind its last version, so that packets find a rule in one place while it is
-                // replaced (`mini_key::versions`).
+                // replaced (`linear::versions`).
                 let version = |other: &RuleRef| other.rule().spec.matching == spec.matching;
                 let version = rules[from..from + peers].iter().rposition(version);
                 rules.insert(from + version.map_or(peers, |at| at + 1), rule);
@@ -95,8 +95,8 @@ impl TableWriter {
         }
     }
 
-    /// Turns a list that grew too long while its rules' chains were in use into tuples, once they
-    /// are not; true when it did.
+    /// Converts a list that grew too long while its rules' chains were in use to tuples, once they
+    /// are not; returns true when it did.
     pub(crate) fn grow(&mut self, program: &Program) -> bool {
         let due = matches!(self, TableWriter::Linear { rules, since }
             if rules.len() > LINEAR_MAX && !chains_in_use(program, *since));
@@ -106,7 +106,7 @@ impl TableWriter {
         due
     }
 
-    /// Unlinks a rule; true when the published shape must be made anew.
+    /// Unlinks a rule; returns true when the published classifier must be replaced.
     pub(crate) fn unlink(&mut self, program: &Program, rule: RuleRef) -> bool {
         match self {
             TableWriter::Linear { rules, .. } => {
@@ -172,15 +172,15 @@ pub struct BridgeWriter {
     pub(crate) soft: BTreeMap<u8, SoftWriter>,
     pub(crate) dirty: WordSetOf256,
     /// Rules marked as gone, in the order in which they were let go; one that waits for its epoch
-    /// keeps those behind it waiting.
+    /// also delays those behind it.
     pub(crate) gone: VecDeque<(Epoch, u8, RuleRef)>,
-    /// How many of them have come since the last commit.
+    /// Number of rules added to `gone` since the last commit.
     pub(crate) removed: usize,
-    /// What is made of rules and those behind them.
+    /// Fused paths of rules.
     pub(crate) fusing: optimize::Fusing,
     /// The reserved epoch that changes carry.
     pub(crate) reserved: Option<Epoch>,
-    /// Where rules lead.
+    /// Graph of where rules lead.
     pub(crate) reach: learning::Reach,
 }
 
@@ -199,7 +199,7 @@ impl WordSetOf256 {
 }
 
 impl BridgeWriter {
-    /// The writer of `bridge`; make one only.
+    /// Creates the writer of `bridge`; create one only.
     pub fn new(bridge: Arc<Bridge>) -> BridgeWriter {
         BridgeWriter {
             bridge,
@@ -214,19 +214,19 @@ impl BridgeWriter {
         }
     }
 
-    /// Says that changes from now on carry this epoch, which is reserved
-    /// ([`crate::epoch::Domain::reserve`]); None for the domain's next one, as at first.
+    /// Makes later changes carry this epoch, which is reserved ([`crate::epoch::Domain::reserve`]);
+    /// None for the domain's next one, the default.
     pub fn change_in(&mut self, reserved: Option<Epoch>) {
         self.reserved = reserved;
     }
 
-    /// The epoch that changes carry.
+    /// Returns the epoch that changes carry.
     pub(crate) fn epoch(&self) -> Epoch {
         self.reserved
             .unwrap_or_else(|| self.bridge.program.domain.next())
     }
 
-    /// The tables it writes.
+    /// Returns the bridge whose tables it writes.
     pub fn bridge(&self) -> &Arc<Bridge> {
         &self.bridge
     }
@@ -269,7 +269,7 @@ impl BridgeWriter {
         rule
     }
 
-    /// Sees to it that a table counts its lookups; whether it has not until now.
+    /// Ensures that a table counts its lookups; returns whether it has not until now.
     pub(crate) fn ensure_counter(&self, table: u8) -> bool {
         let slot = &self.bridge.slots[usize::from(table)];
         if slot.counter.load(Ordering::Relaxed) == NO_COUNTER
@@ -281,23 +281,22 @@ impl BridgeWriter {
         false
     }
 
-    /// Says that a rule with this match will be inserted soon, so that what that looks at is
-    /// fetched from memory meanwhile.
+    /// Prefetches what inserting a rule with this match will read.
     pub fn expect(&self, table: u8, matching: &Match) {
         if let Some(TableWriter::Many(policy)) = self.tables.get(&table) {
             policy.expect(matching);
         }
     }
 
-    /// Ends a rule with the domain's next epoch, or the reserved one. Its counter stays the
-    /// caller's: hand it to [`BridgeWriter::release_counter`], or to another rule.
+    /// Ends a rule with the domain's next epoch, or the reserved one. The caller keeps its counter,
+    /// to pass to [`BridgeWriter::release_counter`], or to another rule.
     pub fn remove(&mut self, table: u8, rule: RuleRef) {
         self.end(table, rule);
         self.let_go(table, rule);
     }
 
-    /// The first part of [`BridgeWriter::remove`]: the rule ends, but stays in memory for as long
-    /// as its owner looks at it, until [`BridgeWriter::let_go`].
+    /// Does the first part of [`BridgeWriter::remove`]: the rule ends, but stays in memory for as
+    /// long as its owner looks at it, until [`BridgeWriter::let_go`].
     pub fn end(&mut self, table: u8, rule: RuleRef) {
         let epoch = self.epoch();
         debug_assert_eq!(rule.rule().removed(), NEVER, "removed twice");
@@ -309,8 +308,8 @@ impl BridgeWriter {
         self.fusing.changes();
     }
 
-    /// The second part: it may be unlinked and freed once no worker can see it. Once for each rule
-    /// that has ended.
+    /// Does the second part of [`BridgeWriter::remove`]: the rule may be unlinked and freed once no
+    /// worker can see it. To be called once for each rule that has ended.
     pub fn let_go(&mut self, table: u8, rule: RuleRef) {
         let epoch = rule.rule().removed();
         debug_assert_ne!(epoch, NEVER, "has not ended");
@@ -318,27 +317,27 @@ impl BridgeWriter {
             self.removed += 1;
             self.gone.push_back((epoch, table, rule));
         } else {
-            // It has never been published, so nobody needs it to be found.
+            // It has never been published, so no reader needs to find it.
             self.take_out(table, rule);
         }
     }
 
-    /// Unlinks a rule that no reader needs, and has it freed when none can be looking at it.
+    /// Unlinks a rule that no reader needs, and retires it.
     pub(crate) fn take_out(&mut self, table: u8, rule: RuleRef) {
         self.unlink(table, rule);
         let linked = &self.bridge.program.rules.linked;
         linked.fetch_sub(1, Ordering::Relaxed);
         let spec = &rule.rule().spec;
         self.reach.rule_goes(&self.bridge.learning, table, spec);
-        // SAFETY: lodged in `insert`, unlinked just now; the shape that may still name it was made
-        // before, and is retired by `commit` no earlier than this rule, so both go after the same
-        // grace period.
+        // SAFETY: allocated in `insert`, unlinked just now; the classifier that may still name it
+        // was made before, and is retired by `commit` no earlier than this rule, so both go after
+        // the same grace period.
         let garbage = Box::new(unsafe { RuleSlab::take_back(rule.0) });
         self.bridge.program.domain.retire(garbage);
     }
 
-    /// Unlinks up to `limit` rules that no reader needs any more, but begins none after `time`,
-    /// about; returns how many.
+    /// Unlinks up to `limit` rules that no reader needs any more, and stops after about `time`;
+    /// returns how many.
     pub(crate) fn unlink_gone(&mut self, limit: usize, time: Duration) -> usize {
         let program = Arc::clone(&self.bridge.program);
         let mut unlinked = 0;
@@ -367,7 +366,7 @@ impl BridgeWriter {
         unlinked
     }
 
-    /// Gives a counter back once no worker can count on it.
+    /// Frees a counter once no worker can count on it.
     pub fn release_counter(&self, counter: CounterId) {
         struct Release(Arc<Program>, CounterId);
         impl Drop for Release {
@@ -392,7 +391,8 @@ impl BridgeWriter {
             .retire(Box::new(Later(Some(release))));
     }
 
-    /// Says what becomes of packets that `table` has no rule for; at once, not by epoch.
+    /// Sets what becomes of packets that match no rule of `table`; takes effect at once, not by
+    /// epoch.
     pub fn set_miss(&mut self, table: u8, miss: Miss) {
         self.bridge.slots[usize::from(table)]
             .miss
@@ -406,17 +406,17 @@ impl BridgeWriter {
         }
         self.bridge.learning.miss_changes(miss == Miss::Next);
         if self.ensure_counter(table) {
-            // Ways through it do not count it.
+            // Fused paths through this table do not count its lookups.
             let next = self.bridge.program.domain.next();
             self.bridge.unwildcarded.table_changes(table, next);
             self.fusing.changes();
         }
     }
 
-    /// Makes lookups ready for what was inserted. Call it before publishing.
+    /// Prepares lookups for the rules that were inserted. Must be called before publishing.
     pub fn commit(&mut self) {
-        // A lookup passes over what was replaced and is still linked: so that goes as fast as it
-        // comes, where readers let it.
+        // Lookups must skip replaced rules that are still linked, so unlink these as fast as they
+        // come, where readers permit.
         let limit = 2 * std::mem::take(&mut self.removed) + UNLINKED_BY_COMMIT;
         self.unlink_gone(limit, COMMIT_TIME);
         self.renew();
@@ -424,7 +424,7 @@ impl BridgeWriter {
         self.reach.tell(&self.bridge.learning, goes_on);
     }
 
-    /// Publishes the lookups of tables that need another one.
+    /// Publishes the classifiers of tables that need another one.
     pub(crate) fn renew(&mut self) {
         for table in self.dirty.drain() {
             if let Some(TableWriter::Linear {
@@ -443,8 +443,8 @@ impl BridgeWriter {
                 .shape
                 .swap(shape, Ordering::AcqRel);
             if !old.is_null() {
-                // SAFETY: made by `Box::into_raw` here, and unlinked by the swap; readers are
-                // waited for by `retire`.
+                // SAFETY: made by `Box::into_raw` here, and unlinked by the swap; `retire` waits
+                // for readers.
                 self.bridge
                     .program
                     .domain
@@ -453,7 +453,7 @@ impl BridgeWriter {
         }
     }
 
-    /// A table's lookup as it is now; None for an empty table.
+    /// Returns a table's classifier for its current rules; None for an empty table.
     pub(crate) fn classifier(&self, table: u8) -> Option<Classifier> {
         let ordinary = self.tables.get(&table).filter(|writer| writer.len() != 0);
         let ordinary = ordinary.map(TableWriter::classifier);
@@ -491,8 +491,8 @@ impl BridgeWriter {
     }
 
     /// Unlinks and frees what no worker can see any more, up to `limit` rules and, where there is a
-    /// limit, for two milliseconds; returns how many it unlinked. Gives tables the shape that they
-    /// had to wait for. Commits.
+    /// limit, for two milliseconds; returns how many it unlinked. Gives tables the classifiers for
+    /// which they had to wait. Commits.
     pub fn housekeep(&mut self, limit: usize) -> usize {
         let time = match limit {
             usize::MAX => Duration::MAX,
@@ -509,9 +509,9 @@ impl BridgeWriter {
         unlinked
     }
 
-    /// Gives tables the lookups that have been made for them in the background, and begins to make
-    /// those that are due; true while some are being made or wanted. Call it ten times a second
-    /// or so, while that is so and after rules have changed. Commits.
+    /// Gives tables the classifiers that have been built for them in the background, and begins
+    /// builds that are due; returns true while some run or are wanted. To be called about ten times
+    /// a second while that is so and after rules have changed. Commits.
     pub fn shape_tables(&mut self) -> bool {
         let wants_unlinking = |writer: &TableWriter| matches!(writer, TableWriter::Many(policy) if policy.wants_unlinking());
         let mut busy = false;
@@ -533,8 +533,8 @@ impl BridgeWriter {
         self.begin_fused(now) | busy
     }
 
-    /// Gives every table the lookup that fits it best, at once: for those who want to know it, and
-    /// for tests. Commits.
+    /// Gives every table the classifier that fits it best, at once, for callers who want to know
+    /// it, and for tests. Commits.
     pub fn shape_now(&mut self) {
         let program = Arc::clone(&self.bridge.program);
         let now = Instant::now();
@@ -565,7 +565,7 @@ impl BridgeWriter {
         self.renew();
     }
 
-    /// Rules that are marked as gone and not yet unlinked.
+    /// Returns the number of rules that are marked as gone and not yet unlinked.
     pub fn waiting(&self) -> usize {
         self.gone.len()
     }
@@ -573,7 +573,7 @@ impl BridgeWriter {
 
 impl Drop for BridgeWriter {
     fn drop(&mut self) {
-        // The datapath has let go of the bridge before its writer goes, or does so within this
+        // The datapath has released the bridge before its writer is dropped, or does so within this
         // grace period.
         for slot in &self.bridge.slots {
             let old = slot.shape.swap(std::ptr::null_mut(), Ordering::AcqRel);
@@ -594,8 +594,8 @@ impl Drop for BridgeWriter {
         {
             let linked = &self.bridge.program.rules.linked;
             linked.fetch_sub(1, Ordering::Relaxed);
-            // SAFETY: lodged in `insert`; linked rules include those in `gone`, each once, and all
-            // are unlinked by the loop above.
+            // SAFETY: allocated in `insert`; linked rules include those in `gone`, each once, and
+            // all are unlinked by the loop above.
             self.bridge
                 .program
                 .domain
@@ -604,18 +604,18 @@ impl Drop for BridgeWriter {
     }
 }
 
-/// A table of tuples turns linear again when it has no more rules than this; the gap to
-/// [`LINEAR_MAX`] keeps it from turning to and fro.
+/// A table of tuples becomes linear again when it has no more rules than this; the gap to
+/// [`LINEAR_MAX`] prevents oscillation.
 pub const LINEAR_AGAIN: usize = 6;
 
-/// Most rules that are unlinked while tables get their lookups.
+/// Most rules that are unlinked while tables get their classifiers.
 pub(crate) const UNLINKED_AT_ONCE: usize = 4096;
 
-/// How long unlinking may take at once, about.
+/// Approximate limit of the time spent unlinking in one call.
 pub(crate) const UNLINKING_TIME: Duration = Duration::from_millis(2);
 
-/// Rules that each commit unlinks beside twice as many as were removed since the last one.
+/// Rules that each commit unlinks in addition to twice as many as were removed since the last one.
 pub(crate) const UNLINKED_BY_COMMIT: usize = 16;
 
-/// How long a commit may take for that, about.
+/// Approximate limit of the time that a commit spends unlinking.
 pub(crate) const COMMIT_TIME: Duration = Duration::from_millis(1);

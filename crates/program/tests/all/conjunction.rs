@@ -1,6 +1,6 @@
-//! Conjunctive matches against brute force: the definition read out over a list of rules with
-//! epochs, and the cross product of the clauses as plain rules. `SLUICE_CASES` sets the number of
-//! cases, `SLUICE_SEED` the first seed.
+//! Conjunctive matches compared with brute force: the definition applied to a list of rules with
+//! epochs, and the cross product of the clauses as ordinary rules. `SLUICE_CASES` sets the number
+//! of cases, `SLUICE_SEED` the first seed.
 
 use packet::key::at;
 use packet::{FlowKey, Match};
@@ -12,7 +12,7 @@ use program::table::{Bridge, BridgeWriter, RuleRef};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Words that keys differ in, three bits each.
+/// Words in which keys differ, in three bits each.
 const WORDS: [usize; 2] = [6, 9];
 const CONJ_WORD: usize = at::CONJ_ID / 8;
 
@@ -137,7 +137,7 @@ fn ordinary<'r>(rules: &[&'r Plain], key: &FlowKey) -> Option<&'r Plain> {
     matched.copied().max_by_key(|rule| rule.priority)
 }
 
-/// The definition, read out.
+/// Returns what the definition says.
 fn expected<'r>(rules: &[&'r Plain], key: &FlowKey) -> Option<&'r Plain> {
     let best = ordinary(rules, key);
     let mut seen: BTreeMap<(std::cmp::Reverse<u32>, u32, u8), Vec<u8>> = BTreeMap::new();
@@ -177,8 +177,8 @@ fn seeded(seed: u64) -> Random {
     random
 }
 
-/// Rules with several conjunctions, conditions that overlap, conditions without a rule to go to,
-/// rules that come and go under readers of older epochs.
+/// Rules with several conjunctions, overlapping conditions, conditions without a rule for their id,
+/// and rules that come and go under readers of older epochs.
 #[test]
 fn lookups_do_as_the_definition_says() {
     let (mut answers, mut conjunctive) = (0, 0);
@@ -186,8 +186,8 @@ fn lookups_do_as_the_definition_says() {
         let mut random = seeded(seed);
         let mut table = Table::new();
         let mut reader = table.program.domain.reader().unwrap();
-        // Matches of one priority are different, or a table could not hold them both. Ordinary
-        // rules have odd priorities, each its own.
+        // Matches of one priority are different, because a table could not hold both otherwise.
+        // Ordinary rules have odd priorities, each its own.
         let mut cookie = 0;
         for _ in 0..random.below(4) + 1 {
             for _ in 0..random.below(30) {
@@ -241,7 +241,7 @@ fn lookups_do_as_the_definition_says() {
             }
             table.publish();
             let guard = reader.begin();
-            // Changes that are not published, and housekeeping, change nothing for this reader.
+            // Unpublished changes and housekeeping change nothing for this reader.
             if random.below(3) == 0 {
                 table.remove(|old| old.cookie % 3 == 0);
                 table.writer.commit();
@@ -292,7 +292,7 @@ fn both(one: &Match, other: &Match) -> Option<Match> {
     })
 }
 
-/// Every way to take one match of each set, as one match.
+/// Returns each combination of one match of each set, as one match.
 fn product(sets: &[Vec<Match>]) -> Vec<Match> {
     sets.iter().fold(vec![Match::any()], |all, set| {
         all.iter()
@@ -301,7 +301,7 @@ fn product(sets: &[Vec<Match>]) -> Vec<Match> {
     })
 }
 
-/// Where conditions have priorities of their own they are worth the cross product of their clauses.
+/// Conditions with priorities of their own are equivalent to the cross product of their clauses.
 #[test]
 fn conditions_are_worth_the_cross_product_of_their_clauses() {
     let mut met = 0;
@@ -345,8 +345,7 @@ fn conditions_are_worth_the_cross_product_of_their_clauses() {
                 let of = condition.sets.len();
                 let index = random.below(of as u64) as usize;
                 let one = matching(&mut random);
-                // A rule says one thing about a condition here: the same match elsewhere in it
-                // goes.
+                // A match occurs in only one clause of a condition here; remove it from the others.
                 for set in &mut condition.sets {
                     set.retain(|other| *other != one);
                 }
@@ -405,8 +404,8 @@ fn conditions_are_worth_the_cross_product_of_their_clauses() {
     assert!(met > 1000, "{met} conditions met");
 }
 
-/// The most clauses that there may be, and more conditions than a worker's memory has room for at
-/// first.
+/// The largest possible number of clauses, and more conditions than a worker's memory has room for
+/// at first.
 #[test]
 fn sixty_four_clauses_and_a_thousand_conditions() {
     let mut table = Table::new();
@@ -460,8 +459,8 @@ fn what_a_lookup_costs() {
             matching.set_word(word, value, u64::MAX);
             matching
         };
-        // Each of 3000 addresses and ports belongs to a tenth of the conditions, at most; clause k
-        // of n looks at word k.
+        // Each of 3000 addresses and ports belongs to at most a tenth of the conditions; clause k
+        // of n matches word k.
         for value in 0..3000_u64 {
             for (index, word) in [6, 9, 10].into_iter().enumerate() {
                 let clauses = (0..conditions)

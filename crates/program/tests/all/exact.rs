@@ -1,5 +1,5 @@
-//! Tables of exact matches whose rules all change at once, in each epoch, while workers carry
-//! packets out by what such tables tell of them.
+//! Exact tables whose rules all change at once, in each epoch, while workers execute packets by
+//! their verdicts.
 
 use crate::support::Met;
 use packet::key::at;
@@ -14,18 +14,19 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Rules of a generation, beside the one for all other packets.
+/// Rules of a generation, in addition to the one for all other packets.
 const RULES: u32 = 200;
 const GENERATIONS: u32 = 150;
-/// Where rules send that edit: what they write tells them and their generation.
+/// Port of rules that edit: what they write identifies them and their generation.
 const EDITED: u32 = 1;
-/// Where those of a generation send that share a port, with its number added. Their counters tell
-/// them.
+/// First port of rules that share a port, to which their generation's number is added. Their
+/// counters identify them.
 const SHARED: u32 = 1 << 16;
-/// Where others send, with their own number and [`RULES`] times their generation's added.
+/// First port of the others, to which their own number and [`RULES`] times their generation's are
+/// added.
 const OWN: u32 = 1 << 17;
 
-/// Where the rule of this number and generation sends, and what it writes.
+/// Returns where the rule with this number and generation sends, and what it writes.
 fn way_out(number: u32, generation: u32) -> (u32, Option<[u8; 6]>) {
     match number % 3 {
         0 => (OWN + generation * (RULES + 1) + number, None),
@@ -38,14 +39,14 @@ fn way_out(number: u32, generation: u32) -> (u32, Option<[u8; 6]>) {
     }
 }
 
-/// What rules look at.
+/// What rules match.
 #[derive(Clone, Copy, PartialEq)]
 enum Kind {
-    /// Destinations of Ethernet: one word.
+    /// Ethernet destinations: one word.
     Stations,
-    /// Destinations and sources of Ethernet: two words.
+    /// Ethernet destinations and sources: two words.
     Pairs,
-    /// Sources of IPv6, which are not read first.
+    /// IPv6 sources, which are not in mini keys.
     Ipv6,
 }
 
@@ -69,7 +70,7 @@ impl Kind {
         matching
     }
 
-    /// A packet that meets the rule of this number, or the one for all others, and is the one of
+    /// Returns a packet that meets the rule with this number, or the one for all others, with
     /// number `at` in its burst.
     fn frame(self, number: u32, at: u8) -> HeapFrame {
         let address = number.to_be_bytes();
@@ -88,12 +89,13 @@ impl Kind {
         HeapFrame::new(&bytes)
     }
 
-    /// Where a packet's number stands: in the label of IPv6, or in the identification of IPv4.
+    /// Returns the offset of a packet's number: in the flow label of IPv6, or in the identification
+    /// of IPv4.
     fn number_at(self) -> usize {
         if self == Kind::Ipv6 { 17 } else { 19 }
     }
 
-    /// The rule of a number and generation, or the one for all other packets.
+    /// Returns the rule of a number and generation, or the one for all other packets.
     fn spec(self, program: &Program, number: u32, generation: u32) -> RuleSpec {
         let matching = if number < RULES {
             self.matching(number)
@@ -110,7 +112,7 @@ impl Kind {
         let ops = edit.into_iter().chain([Op::Output(port)]).collect();
         RuleSpec {
             matching,
-            // Some are above those that they replace, some in their place.
+            // Some are above those that they replace, some have the same precedence.
             priority: if number < RULES {
                 10 + generation * (number % 2)
             } else {
@@ -123,21 +125,21 @@ impl Kind {
     }
 }
 
-/// The number of the packet at a place of a burst: each meets a rule of its own, or in each fourth
-/// burst neighbours meet the same.
+/// Returns the rule's number for the packet at `at` of a burst: each meets a rule of its own, or in
+/// one burst of four neighbours meet the same.
 fn number_of(turn: u32, at: u32) -> u32 {
     let at = if turn.is_multiple_of(4) { at / 3 } else { at };
     (at * 7 + turn * 13) % (RULES + RULES / 16)
 }
 
-/// Each epoch has a generation of its own, and its number. A worker's packets must meet their rules
-/// of that generation, each its own, and leave each port in the order in which they came, whether
-/// they are told by value, marked meanwhile or looked up in the tuple; and they must be counted
-/// with these.
+/// Each epoch has a generation of its own, with the same number. A worker's packets must meet their
+/// rules of that generation, each its own, and leave each port in the order of arrival, whether
+/// they have verdicts, are marked meanwhile or are looked up in the tuple; and they must be counted
+/// with these rules.
 fn workers_meet_the_rules_of_their_epoch(kind: Kind) {
     let program = Arc::new(Program::new());
     let mut writer = BridgeWriter::new(Bridge::new(Arc::clone(&program)));
-    // Those of each rule, by generation and number.
+    // Counters of each rule, by generation and number.
     let mut counters: HashMap<(u32, u32), CounterId> = HashMap::new();
     let mut insert = |writer: &mut BridgeWriter, number, generation| {
         let spec = kind.spec(&program, number, generation);
@@ -186,7 +188,7 @@ fn workers_meet_the_rules_of_their_epoch(kind: Kind) {
                 }
                 let mut met = Met::default();
                 engine.burst(bridge, &guard, 1, &mut frames, 0, 1, &mut met);
-                // By port, with all else in the order in which it came.
+                // By port; within each in order of arrival.
                 expected.sort_by_key(|(port, _)| *port);
                 met.0.sort_by_key(|(port, _)| *port);
                 assert_eq!(met.0, expected);

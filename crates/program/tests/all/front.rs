@@ -1,5 +1,5 @@
-//! A burst's short ways in lead where the plain one leads: rules over the fields that are read
-//! first, bursts with frames of all kinds, held against each frame's best rule by itself.
+//! A burst's fast paths lead to the same result as the general one: rules over the words of mini
+//! keys, bursts with frames of all kinds, compared with each frame's best rule.
 
 use packet::key::at;
 use packet::parse::{self, Malformed};
@@ -16,11 +16,11 @@ use proptest::prelude::*;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Stands for the ingress port where a rule says that packets go back there.
+/// Stands for the ingress port where a rule sends packets back.
 const BACK: u32 = 99;
 
-/// Where each frame went, in order, how many were dropped by a rule, for want of one, and for want
-/// of a TTL, and of how many a controller was told.
+/// Where each frame went, in order; how many were dropped by a rule, by a miss, and by an expired
+/// TTL; and how many packet-ins there were.
 #[derive(Default)]
 struct Sink(Vec<(u32, Vec<u8>)>, [u64; 3], u64);
 
@@ -57,11 +57,11 @@ impl Host<HeapFrame> for Sink {
     }
 }
 
-/// The kind of a frame of IPv4 for everybody.
+/// The kind of an IPv4 broadcast frame.
 const BROADCAST: u8 = 15;
 
-/// A frame by a few numbers, so that neighbours often meet the same rule: UDP and TCP, tagged or
-/// not, fragments, ARP, IPv6 of a common kind and not, and stumps.
+/// Returns a frame made from a few numbers, so that neighbours often meet the same rule: UDP and
+/// TCP, tagged or not, fragments, ARP, IPv6 of a common kind and not, and truncated frames.
 fn frame(kind: u8, a: u8, b: u8) -> Vec<u8> {
     let mut bytes = vec![2, 0, 0, 0, 0, a, 2, 0, 0, 0, 1, b];
     if kind % 4 == 1 {
@@ -120,7 +120,7 @@ fn frame(kind: u8, a: u8, b: u8) -> Vec<u8> {
     bytes
 }
 
-/// One bit of a rule's match: a field's place in the key, and its bytes.
+/// One condition of a rule's match: a field's offset in the key, and its bytes.
 fn condition() -> impl Strategy<Value = (usize, Vec<u8>)> {
     prop_oneof![
         (1..4_u32).prop_map(|port| (at::IN_PORT, port.to_be_bytes().to_vec())),
@@ -136,12 +136,12 @@ fn condition() -> impl Strategy<Value = (usize, Vec<u8>)> {
     ]
 }
 
-/// Whether a condition is over what is read first.
+/// Returns whether a condition is on a word of the mini key.
 fn is_shallow((offset, _): &(usize, Vec<u8>)) -> bool {
     WordSet::MINI_KEY.contains(offset / 8)
 }
 
-/// Conditions over what is read first.
+/// Keeps the conditions on words of the mini key.
 fn shallow(mut conditions: Vec<(usize, Vec<u8>)>) -> Vec<(usize, Vec<u8>)> {
     conditions.retain(is_shallow);
     conditions
@@ -165,7 +165,7 @@ proptest! {
         port_only in prop::bool::weighted(0.2),
         // Whether rules only send or drop.
         ends: bool,
-        // Whether packets without a rule go to controllers.
+        // Whether misses go to controllers.
         asks in prop::bool::weighted(0.2),
         frames in prop::collection::vec((0..15_u8, 0..4_u8, 0..4_u8, 1..12_usize), 1..12),
         in_port in 1..4_u32,
@@ -231,8 +231,8 @@ proptest! {
                 }
             }
         }
-        // Two rules of one precedence may both match; which one is found is then open, so such
-        // cases say nothing.
+        // Two rules of one precedence may both match; which one is found is then undefined, so skip
+        // such cases.
         let ties = list.iter().enumerate().any(|(index, (one, priority, ..))| {
             list[..index].iter().any(|(other, at, ..)| at == priority && one.overlaps(other))
         });
@@ -269,29 +269,28 @@ struct Ruled {
     rule: RuleRef,
 }
 
-/// A table whose rules change while its decision trees stand, and what each rule should have
-/// counted.
+/// A table whose rules change while its decision trees exist, and the expected counts of each rule.
 struct Changing {
     program: Arc<Program>,
     writer: BridgeWriter,
     reader: Reader,
     /// By number; None for one that has been removed.
     rules: Vec<Option<Ruled>>,
-    /// Those in force.
+    /// Rules in force.
     published: Vec<Option<Ruled>>,
     counted: Vec<(CounterId, Totals)>,
-    /// What the table should have counted: lookups, and those that found a rule.
+    /// Expected counts of the table: lookups, and matches.
     looked_up: (u64, u64),
     /// The time of the last burst; each comes a millisecond later than the one before.
     now_ms: u64,
-    /// All packets of a burst leave in order, whatever rules they have met.
+    /// Whether all packets of a burst must leave in order, whatever rules they have met.
     in_order: bool,
-    /// What [`Step::Prefix`] and [`Step::Route`] are about.
+    /// The field of [`Step::Prefix`] and [`Step::Route`].
     addresses: Field,
 }
 
-/// How packets of a burst leave: some of them as they came, some after edits that are followed by
-/// one output, some otherwise.
+/// How packets of a burst leave: some unchanged, some after edits followed by one output, some in
+/// other ways.
 #[derive(Default)]
 struct Leave {
     only_sent: bool,
@@ -309,8 +308,8 @@ impl Leave {
         }
     }
 
-    /// Whether no packet may overtake another of its port, wherever the rules' lookups have led.
-    /// Where some are edited and others not, lookups that do not lead to places let those go
+    /// Returns whether no packet may overtake another of its port, wherever the rules' lookups have
+    /// led. Where some are edited and others not, lookups without summaries let the latter go
     /// first.
     fn in_order(&self) -> bool {
         !(self.otherwise || self.only_sent && self.edited)
@@ -337,8 +336,8 @@ impl Changing {
         }
     }
 
-    /// What a rule of this kind does: sends, sends with another source address, sends twice, sends
-    /// as a router does, sends back, or drops.
+    /// Returns the steps of a rule of this kind: sends, sends with another source address, sends
+    /// twice, routes, sends back, or drops.
     fn ops(kind: u8, port: u32) -> Vec<Op> {
         let set = |field: Field| {
             let value = Value::from_u128(0x0600_0000_0000 + u128::from(port), 6);
@@ -389,8 +388,7 @@ impl Changing {
         self.add_at(matching, self.rules.len() as u32 + 1, kind, port);
     }
 
-    /// Adds a rule, in the place of one with this match and precedence if there is one, as
-    /// pipelines do.
+    /// Adds a rule, replacing one with this match and precedence if there is one, as pipelines do.
     fn add_at(&mut self, matching: Match, priority: u32, kind: u8, port: u32) {
         let same = |rule: &Ruled| rule.priority == priority && rule.matching == matching;
         let known = self
@@ -426,7 +424,7 @@ impl Changing {
         self.published.clone_from(&self.rules);
     }
 
-    /// A burst does as the rules say.
+    /// Sends a burst and compares the results with the rules.
     fn meet(&mut self, burst: &[Vec<u8>]) {
         let (sent, expected) = self.send(burst, 1);
         assert_eq!(sent, expected);
@@ -434,8 +432,8 @@ impl Changing {
         self.program.domain.publish();
     }
 
-    /// Each packet was counted with the rule that it met, as it came and at its time, and with the
-    /// table.
+    /// Checks that each packet was counted with the rule that it met, with its length on arrival
+    /// and its time, and with the table.
     fn assert_counted(&self) {
         for (counter, totals) in &self.counted {
             assert_eq!(self.program.counters.read(*counter), *totals);
@@ -447,8 +445,8 @@ impl Changing {
         );
     }
 
-    /// What was sent and what should have been, in the same order where packets of every flow kept
-    /// theirs.
+    /// Returns what was sent and what is expected, in the same order where packets of every flow
+    /// kept theirs.
     fn send(&mut self, burst: &[Vec<u8>], in_port: u32) -> (Vec<Sent>, Vec<Sent>) {
         let (mut expected, mut missed, mut ended, mut expired) = (Vec::new(), 0, 0, 0);
         let mut leave = Leave::default();
@@ -493,7 +491,7 @@ impl Changing {
                                 fill_checksum(&mut bytes);
                             }
                         } else {
-                            // The ways beside the walk leave such packets to it.
+                            // Fast paths leave such packets to the walk.
                             leave.otherwise = true;
                         }
                     }
@@ -524,7 +522,7 @@ impl Changing {
             "dropped by a rule, for want of one, and of a TTL"
         );
         if leave.in_order() || self.in_order {
-            // By port, with all else in the order in which it came.
+            // By port; within each in order of arrival.
             expected.sort_by_key(|(port, _)| *port);
             sink.0.sort_by_key(|(port, _)| *port);
             return (sink.0, expected);
@@ -537,8 +535,8 @@ impl Changing {
 }
 
 impl Changing {
-    /// As [`frame`], but where addresses are those of IPv6, frames of it stand for those of IPv4
-    /// and those for them; `a` stands where addresses are looked at.
+    /// Does what [`frame`] does, but where addresses are IPv6, kinds of IPv4 and IPv6 change roles;
+    /// `a` is in the address that is matched.
     fn frame_of_family(&self, kind: u8, a: u8, b: u8) -> Vec<u8> {
         let other = match kind {
             0..=9 => 12 + kind % 2,
@@ -552,7 +550,7 @@ impl Changing {
         }
     }
 
-    /// Goes through these steps, and holds that packets go where rules say and are counted there.
+    /// Executes these steps, and checks that packets go where rules say and are counted there.
     fn take(&mut self, steps: Vec<Step>) -> Result<(), TestCaseError> {
         for step in steps {
             match step {
@@ -569,7 +567,7 @@ impl Changing {
                     let frames = frames.iter();
                     let burst: Vec<Vec<u8>> = frames
                         .flat_map(|(kind, a, b, times)| {
-                            // With a right checksum, which rules that route rely on.
+                            // With a correct checksum, on which rules that route rely.
                             let bytes = numbered(frame(*kind, *a, *b), 64, 0);
                             std::iter::repeat_n(bytes, *times)
                         })
@@ -608,8 +606,8 @@ impl Changing {
 /// The port that a frame left by, and the frame.
 type Sent = (u32, Vec<u8>);
 
-/// What packets of one flow have in common: all but the identification, the TTL and the checksum of
-/// IPv4, or the hop limit and a byte of the label of IPv6.
+/// Returns what packets of one flow have in common: all but IPv4's identification, TTL and
+/// checksum, or IPv6's hop limit and a byte of the flow label.
 fn flow((port, bytes): &Sent) -> Sent {
     let (mut flow, ip) = (bytes.clone(), ipv4_at(bytes));
     for at in IDENTIFICATION.chain([TTL]).chain(CHECKSUM) {
@@ -622,28 +620,28 @@ fn flow((port, bytes): &Sent) -> Sent {
     (*port, flow)
 }
 
-/// Where the header of IPv4 begins in a frame that has one, perhaps behind a tag.
+/// Returns the offset of the IPv4 header in a frame that has one, perhaps behind a tag.
 fn ipv4_at(bytes: &[u8]) -> usize {
     if bytes[12..14] == [0x81, 0] { 18 } else { 14 }
 }
 
-/// Where these stand in a header of IPv4.
+/// Offsets in an IPv4 header.
 const IDENTIFICATION: Range<usize> = 4..6;
 const TTL: usize = 8;
-/// Where that of IPv6 stands.
+/// Offset in an IPv6 header.
 const HOP_LIMIT: usize = 7;
-/// A byte of the label of IPv6 that no rule looks at.
+/// A byte of IPv6's flow label that no rule matches.
 const LABEL: usize = 2;
 const CHECKSUM: Range<usize> = 10..12;
 
-/// The kind of a rule of [`Changing`] that does what a router does: both addresses of Ethernet are
-/// others, and the TTL is one less.
+/// The kind of a rule of [`Changing`] that does what a router does: rewrites both Ethernet
+/// addresses and decrements the TTL.
 const ROUTES: u8 = 5;
 
-/// The kind of one that sends packets back, with another source address.
+/// The kind of a rule that sends packets back, with another source address.
 const BACK_IN: u8 = 6;
 
-/// Gives a frame of IPv4 its header's checksum.
+/// Fills in the header checksum of an IPv4 frame.
 fn fill_checksum(bytes: &mut [u8]) {
     let ip = ipv4_at(bytes);
     let header = &mut bytes[ip..ip + 20];
@@ -658,12 +656,12 @@ fn fill_checksum(bytes: &mut [u8]) {
     header[CHECKSUM].copy_from_slice(&(!sum as u16).to_be_bytes());
 }
 
-/// A frame of UDP to be routed, with this number among those of its burst.
+/// Returns a UDP frame to be routed, with this number among those of its burst.
 fn to_route(a: u8, b: u8, ttl: u8, number: u16) -> Vec<u8> {
     numbered(frame(0, a, b), ttl, number)
 }
 
-/// A frame with this TTL and number in its header of IPv4 or IPv6, if it has one.
+/// Returns a frame with this TTL and number in its IPv4 or IPv6 header, if it has one.
 fn numbered(mut bytes: Vec<u8>, ttl: u8, number: u16) -> Vec<u8> {
     let ip = ipv4_at(&bytes);
     if bytes[ip - 2..ip] == [8, 0] {
@@ -679,7 +677,7 @@ fn numbered(mut bytes: Vec<u8>, ttl: u8, number: u16) -> Vec<u8> {
 
 #[derive(Clone, Debug)]
 enum Step {
-    /// Trees are made, or begun in the background, or those that are ready are put in use.
+    /// Build trees at once, start a background build, or put finished ones in use.
     Shape,
     Begin,
     Add(Vec<(usize, Vec<u8>)>, u8, u32),
@@ -688,11 +686,11 @@ enum Step {
     Publish,
     Housekeep,
     Send(Vec<(u8, u8, u8, usize)>, u32),
-    /// A prefix by its number and length, with what its rule does.
+    /// Add a prefix by number and length, with what its rule does.
     Prefix(u8, u32, u8, u32),
-    /// A rule beside prefixes, above or below them.
+    /// Add a rule beside prefixes, above or below them.
     Beside(Vec<(usize, Vec<u8>)>, bool, u8, u32),
-    /// As [`Step::Send`], with a TTL and a length for each.
+    /// Like [`Step::Send`], with a TTL and a length for each.
     Route(Vec<(u8, u8, u8, u8)>, u32),
 }
 
@@ -711,18 +709,18 @@ fn step() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// What rules for stations look at.
+/// What rules for stations match.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Stations {
     /// The destination of packets of any kind.
     Any,
-    /// That of packets of IPv4.
+    /// The destination of IPv4 packets.
     One,
-    /// Destination and source of these.
+    /// Destination and source of IPv4 packets.
     Two,
-    /// The source of packets of IPv6, which is not read first.
+    /// The source of IPv6 packets, which is not in mini keys.
     Ipv6,
-    /// Their destination and source.
+    /// Destination and source of IPv6 packets.
     Ipv6Two,
 }
 
@@ -735,7 +733,7 @@ impl Stations {
         Stations::Ipv6Two,
     ];
 
-    /// What a rule for a station looks at.
+    /// Returns the match of a rule for a station.
     fn conditions(self, number: u8) -> Vec<(usize, Vec<u8>)> {
         let ipv4 = (at::ETH_TYPE, vec![8, 0]);
         let ipv6 = (at::ETH_TYPE, vec![0x86, 0xdd]);
@@ -751,7 +749,7 @@ impl Stations {
         }
     }
 
-    /// A packet that meets it, with this TTL and number among those of its burst.
+    /// Returns a packet that meets it, with this TTL and number among those of its burst.
     fn packet(self, number: u8, ttl: u8, of_burst: u16) -> Vec<u8> {
         let (kind, a, b) = match self {
             Stations::Any => (number % 3 * 6, number, 0),
@@ -767,8 +765,8 @@ impl Stations {
 /// Stations of a table.
 const STATIONS: u8 = 64;
 
-/// A table of rules for stations, some of them with two, and perhaps one for the rest. Those of a
-/// station are of these kinds.
+/// Creates a table of rules for stations, two rules for some, and perhaps one for the rest. Kinds
+/// are by station.
 fn with_stations(stations: Stations, rest: Option<(u8, u32)>, kind: impl Fn(u8) -> u8) -> Changing {
     let mut table = Changing::new();
     if let Some((kind, port)) = rest {
@@ -789,12 +787,12 @@ fn with_stations(stations: Stations, rest: Option<(u8, u32)>, kind: impl Fn(u8) 
     table
 }
 
-/// Most rules only send, and some do all that there is.
+/// Returns the kind of a station's rule: nine in ten only send, the others are of kinds 1 to 4.
 fn mostly_sends(number: u8) -> u8 {
     if number % 10 == 9 { number % 4 + 1 } else { 0 }
 }
 
-/// As [`step`], with more packets for stations, and more rules of the same kind.
+/// Like [`step`], with more packets for stations, and more rules of the same kind.
 fn step_of_stations() -> impl Strategy<Value = Step> {
     let kind = || prop_oneof![10 => 0..10_u8, 2 => Just(10), 1 => Just(11), 10 => 12..14_u8, 1 => Just(BROADCAST)];
     let frames = prop::collection::vec((kind(), 0..STATIONS, 0..8_u8, 1..3_usize), 8..24);
@@ -812,14 +810,13 @@ fn step_of_stations() -> impl Strategy<Value = Step> {
     ]
 }
 
-/// Precedences of prefixes begin here, and of what is above them.
+/// Precedences of prefixes begin here, and above them those of rules above prefixes.
 const PREFIXES: u32 = 1000;
 const ABOVE: u32 = 2000;
 
 impl Changing {
-    /// Adds a rule for the packets of IPv4 from a part of 10.0.0.0/24, or with a shorter length
-    /// from more; longer ones are above shorter ones. Of addresses of IPv6 `length` is that
-    /// of the last 32 bits.
+    /// Adds a rule for IPv4 packets from a part of 10.0.0.0/24, or with a shorter length from more;
+    /// longer ones are above shorter ones. For IPv6 `length` is that of the last 32 bits.
     fn add_prefix(&mut self, number: u8, length: u32, kind: u8, port: u32) {
         let mut matching = Match::any();
         if self.addresses == Field::Ipv4Src {
@@ -837,8 +834,8 @@ impl Changing {
     }
 }
 
-/// What rules of a router's table do: mostly send, as packets are, with another address, or as a
-/// router does.
+/// Returns kinds of rules of a router's table: mostly send, unchanged, with another address, or
+/// routed.
 fn deed() -> impl Strategy<Value = u8> {
     prop_oneof![
         4 => Just(0),
@@ -890,7 +887,7 @@ proptest! {
     fn packets_of_a_table_of_exact_matches_do_what_its_rules_say_while_they_change(
         stations in prop::sample::select(Stations::ALL.to_vec()),
         rest in prop::option::of((deed(), 1..4_u32)),
-        // What lookups tell most rules do.
+        // Kinds of most rules; summaries can express them.
         told in prop::collection::vec(prop::sample::select(vec![0, 1, ROUTES]), 1..4),
         batch in prop::collection::vec(deed(), 1..4),
         steps in prop::collection::vec(step_of_stations(), 1..40),
@@ -906,7 +903,7 @@ proptest! {
     fn packets_of_a_router_s_table_do_what_its_rules_say_while_they_change(
         addresses in prop::sample::select(vec![Field::Ipv4Src, Field::Ipv6Src, Field::Ipv6Dst]),
         default in prop::option::of((deed(), 1..4_u32)),
-        // Rules of a table often do the same, and packets of a burst with them.
+        // Rules of a table often have the same kind, and so do the rules that a burst meets.
         batch in prop::collection::vec(deed(), 1..4),
         steps in prop::collection::vec(step_of_prefixes(), 1..60),
     ) {
@@ -915,10 +912,10 @@ proptest! {
         if let Some((kind, port)) = default {
             table.add_prefix(0, 0, kind, port);
         }
-        // The last 64 addresses have none.
+        // The last 64 addresses have no rule.
         for length in [28, 30, 31, 32_u32] {
             for number in (0..192_u8).step_by(1 << (32 - length)) {
-                // Nor have others.
+                // Some others have none either.
                 if number % 11 != 3 {
                     let kind = batch[usize::from(number) % batch.len()];
                     table.add_prefix(number, length, kind, u32::from(number) % 3 + 1);
@@ -933,7 +930,7 @@ proptest! {
     }
 }
 
-/// A table with trees.
+/// Creates a table with trees.
 fn with_trees() -> Changing {
     let mut table = Changing::new();
     for number in 0..200_u8 {
@@ -953,7 +950,7 @@ fn with_trees() -> Changing {
     table
 }
 
-/// Trees tell nothing of rules in the place of others, so they are made anew where these are many.
+/// Trees have no summaries of replacements, so they are rebuilt where these are many.
 #[test]
 fn many_rules_in_the_place_of_others_mean_new_trees() {
     let mut table = with_trees();
@@ -965,8 +962,8 @@ fn many_rules_in_the_place_of_others_mean_new_trees() {
     assert!(table.writer.shape_tables());
 }
 
-/// A table with a trie: every /30, /31 and /32 of a /24, the longer ones above; their rules are of
-/// these kinds, in turns.
+/// Creates a table with a trie: every /30, /31 and /32 of a /24, the longer ones above; their rules
+/// are of these kinds, in turn.
 fn with_prefixes(kinds: &[u8]) -> Changing {
     let mut table = Changing::new();
     for length in 30..=32_u32 {
@@ -992,7 +989,7 @@ fn such_tables_have_trees() {
 
 #[test]
 fn such_tables_tell_rules_by_value() {
-    // The second rules of the first stations, the better ones.
+    // The second rules of the first stations, which have the higher precedence.
     let one = with_stations(Stations::One, None, mostly_sends);
     edits_told_by_places_change(one, &[65, 65, 66]);
     let two = with_stations(Stations::Two, Some((0, 3)), mostly_sends);
@@ -1007,7 +1004,7 @@ fn such_tables_have_tries() {
     edits_told_by_places_change(table, &[first + 1, first + 1, first + 2]);
 }
 
-/// Numbers below what is asked for, the same ones each time.
+/// Returns a reproducible pseudorandom generator of numbers below its argument.
 fn numbers() -> impl FnMut(u64) -> u64 {
     let mut random = 1_u64;
     move |bound| {
@@ -1016,8 +1013,8 @@ fn numbers() -> impl FnMut(u64) -> u64 {
     }
 }
 
-/// Packets that meet rules of their own, which mostly edit and send, go a shorter way than runs and
-/// packets of other rules between them.
+/// Packets that meet rules of their own, most of which edit and send, take a shorter way than runs
+/// and packets of other rules between them.
 #[test]
 fn bursts_meet_rules_of_a_trie_one_by_one_and_in_runs() {
     let mut table = with_prefixes(&[0, 1, 2]);
@@ -1029,7 +1026,7 @@ fn bursts_meet_rules_of_a_trie_one_by_one_and_in_runs() {
         let burst = (0..count).map(|_| {
             if below(runs) == 0 {
                 a = below(256) as u8;
-                // Those of a third only send.
+                // One rule in three only sends.
                 a -= u8::from(a % 3 == 0 && a > 0 && !others);
             }
             let kind = if others && below(16) == 0 { 10 } else { 0 };
@@ -1041,8 +1038,8 @@ fn bursts_meet_rules_of_a_trie_one_by_one_and_in_runs() {
     table.assert_counted();
 }
 
-/// Packets whose TTL runs out stand among others that are routed, each by a rule of its own or a
-/// few by one: the ways beside the walk leave them to it, and go on behind them.
+/// Packets whose TTL expires among others that are routed, each by a rule of its own or a few by
+/// one: fast paths leave them to the walk, and continue behind them.
 #[test]
 fn packets_that_expire_do_so_among_others_that_are_routed() {
     // One rule in eight only sends, so that there is another kind to stop at.
@@ -1066,8 +1063,8 @@ fn packets_that_expire_do_so_among_others_that_are_routed() {
     table.assert_counted();
 }
 
-/// Where lookups tell all that is done, also packets that are edited and others leave a port in the
-/// order in which they came.
+/// Where lookups give verdicts for all packets, edited ones and others leave a port in the order of
+/// arrival.
 #[test]
 fn packets_that_are_routed_or_only_sent_leave_each_port_in_order_of_arrival() {
     let mut table = with_prefixes(&[0, 1, ROUTES, 0, 2]);
@@ -1078,7 +1075,7 @@ fn packets_that_are_routed_or_only_sent_leave_each_port_in_order_of_arrival() {
         let burst = (0..count as u16).map(|number| {
             let a = match number {
                 0 => first,
-                // Bursts that begin with a run go another way.
+                // Bursts that begin with a run take another way.
                 1 => first ^ 1,
                 _ => below(256) as u8,
             };
@@ -1090,8 +1087,8 @@ fn packets_that_are_routed_or_only_sent_leave_each_port_in_order_of_arrival() {
     table.assert_counted();
 }
 
-/// The same where stations are told by value, of one word or two, read first or not; among them are
-/// packets that meet the rule for all others.
+/// The same with stations in an exact table, of one word or two, in mini keys or not; among them
+/// are packets that meet the rule for all others.
 #[test]
 fn packets_that_expire_do_so_among_others_to_stations() {
     for stations in Stations::ALL {
@@ -1121,8 +1118,8 @@ fn packets_that_expire_do_so_among_others_to_stations() {
     }
 }
 
-/// The same where stations are told by one word. (Of two words some may find no room in their
-/// buckets, and are not told.)
+/// The same with stations in an exact table of one word. (With two words some rules may find no
+/// room in their buckets, and have no verdict.)
 #[test]
 fn packets_to_stations_leave_each_port_in_order_of_arrival() {
     for stations in [Stations::Any, Stations::One, Stations::Ipv6] {
@@ -1137,7 +1134,7 @@ fn packets_to_stations_leave_each_port_in_order_of_arrival() {
             let burst = (0..count as u16).map(|number| {
                 let station = match number {
                     0 => first,
-                    // Bursts that begin with a run go another way.
+                    // Bursts that begin with a run take another way.
                     1 => first ^ 1,
                     _ => below(STATIONS.into()) as u8,
                 };
@@ -1150,8 +1147,8 @@ fn packets_to_stations_leave_each_port_in_order_of_arrival() {
     }
 }
 
-/// Rules that edit and send, told by their places; one of them is given other edits, twice, one
-/// goes, each at once and when it has been unlinked.
+/// Rules that edit and send, with summaries: one of them gets other edits, twice, and one goes,
+/// each at once and when it has been unlinked.
 fn edits_told_by_places_change(mut table: Changing, numbers: &[usize; 3]) {
     for change in 0..4 {
         match change {
@@ -1175,7 +1172,7 @@ fn edits_told_by_places_change(mut table: Changing, numbers: &[usize; 3]) {
     table.assert_counted();
 }
 
-/// What is said of the cache of a bridge's walks after some bursts of packets to two stations.
+/// Returns the standing of a bridge's flow cache after some bursts of packets to two stations.
 fn standing_with(more: Vec<Op>) -> &'static str {
     let mut case = Changing::new();
     for station in 0..40 {

@@ -1,5 +1,5 @@
-//! Stages that are made one: what is made of them, how it counts, and what becomes of it when rules
-//! change. That packets do the same is held against the rules themselves in the pipeline's
+//! Fused paths: which are made, how they count, and what becomes of them when rules change. That
+//! packets are treated the same is checked against the rules themselves in the pipeline's
 //! `tests/all/cached.rs`.
 
 use packet::build::Builder;
@@ -139,8 +139,8 @@ fn resubmit(table: u8) -> Op {
     }
 }
 
-/// Tables that pass packets on, one that asks for a register that the first has written, and one
-/// that asks for a port.
+/// Adds tables that pass packets on, one that matches a register that the first has written, and
+/// one that matches a port.
 fn pipeline(switch: &mut Switch) -> Vec<Added> {
     let mut rules = vec![switch.add(
         0,
@@ -155,7 +155,7 @@ fn pipeline(switch: &mut Switch) -> Vec<Added> {
         };
         rules.push(switch.add(table, conditions, 10, vec![resubmit(table + 1)]));
     }
-    // Never met: the register is not so.
+    // Never met, because the register has another value.
     switch.add(5, &[(Field::Reg0, 8)], 20, vec![]);
     switch.add(
         8,
@@ -186,9 +186,9 @@ fn stages_are_made_one_and_counted_as_many() {
     switch.publish();
     switch.writer.shape_now();
     let report = switch.writer.fused_report();
-    // Each rule but the last one leads somewhere: those in front of table 8 by two ways, and those
-    // in front of table 5 that do not know the register by two more, for packets that are
-    // refused there and for those that meet no rule.
+    // Each rule but the last one leads somewhere: those before table 8 by two paths, and those
+    // before table 5 that do not know the register by two more, for packets that are dropped there
+    // and for those that meet no rule.
     assert_eq!((report.rules, report.left_out), (usize::from(LAST), 0));
     assert_eq!(report.ways, 2 + 4 * 4 + 3 * 2 + 4);
     assert!(report.ways < report.ways_max && report.bytes > 0);
@@ -205,8 +205,8 @@ fn stages_are_made_one_and_counted_as_many() {
     }
 }
 
-/// What is made holds until one of its tables changes, and not a burst longer; tables that it does
-/// not pass do not matter.
+/// A path holds until one of its tables changes, and not a burst longer; tables that it does not
+/// pass do not matter.
 #[test]
 fn a_change_is_obeyed_at_once_and_touches_only_ways_through_its_table() {
     let mut switch = Switch::new();
@@ -226,13 +226,13 @@ fn a_change_is_obeyed_at_once_and_touches_only_ways_through_its_table() {
     switch.publish();
     assert_eq!(switch.send(&[80; 32]).lost, 32);
     switch.writer.housekeep(usize::MAX);
-    // Those behind it are left.
+    // Rules behind it keep their paths.
     let behind = usize::from(LAST - 1 - gone.table);
     assert_eq!(switch.writer.fused_report().rules, behind);
     switch.program.domain.publish();
     assert_eq!(switch.send(&[80; 32]).lost, 32);
     switch.program.domain.collect();
-    // What ways had counted that are gone is not lost.
+    // Counts of removed paths are not lost.
     assert_eq!(switch.count(&gone).packets, 64);
     assert_eq!(switch.count(&rules[0]).packets, 128);
     assert_eq!(switch.count(&rules[10]), totals(64, 3));
@@ -258,8 +258,8 @@ fn ways_come_back_in_the_background_when_rules_stop_changing() {
     assert!(!switch.writer.shape_tables(), "nothing has changed");
 }
 
-/// Ways end before a table that a packet must be looked up in; when that has become simple they go
-/// through it.
+/// Paths end before a table in which a packet must be looked up; when that has become simple they
+/// go through it.
 #[test]
 fn ways_grow_when_tables_that_they_ended_before_have_changed() {
     let mut switch = Switch::new();
@@ -271,7 +271,7 @@ fn ways_grow_when_tables_that_they_ended_before_have_changed() {
     );
     switch.add(1, &[(Field::Reg0, 7)], 10, vec![resubmit(2)]);
     switch.add(2, &[], 1, vec![Op::Output(2)]);
-    // Ports that have no bits in common leave too much to ask.
+    // Ports without common bits would take too many comparisons.
     let ports: Vec<Added> = (0..16_u32)
         .map(|bit| {
             switch.add(
@@ -295,7 +295,7 @@ fn ways_grow_when_tables_that_they_ended_before_have_changed() {
     switch.publish();
     switch.writer.housekeep(usize::MAX);
     switch.publish();
-    // They hold still, as what they pass is as it was.
+    // The paths still hold, because what they pass is unchanged.
     assert_eq!(switch.send(&[80, 64]).sent, [2, 2]);
     let looked_up = |switch: &Switch| switch.writer.fused_report().packets;
     assert!(looked_up(&switch) > before.packets);
@@ -307,7 +307,7 @@ fn ways_grow_when_tables_that_they_ended_before_have_changed() {
     // The rule of the first table, and that of the second.
     let longer = switch.writer.fused_report();
     assert_eq!((longer.rules, longer.packets), (2, 2));
-    // What nothing has changed for is not made again.
+    // Paths for which nothing has changed are not made again.
     switch.writer.shape_now();
     assert_eq!(looked_up(&switch), 2);
 }

@@ -1,6 +1,5 @@
-//! Packets of one flow leave in the order in which they came, whatever the packets between them
-//! meet: rules that only send, told by value, and rules that look up in many tables before they
-//! send.
+//! Packets of one flow leave in the order of arrival, whatever the packets between them meet: rules
+//! that only send, with verdicts, and rules that look up in many tables before they send.
 
 use crate::support::Met;
 use packet::key::at;
@@ -18,22 +17,22 @@ use std::sync::Arc;
 /// destination, and so for one flow.
 const SEND: Range<u8> = 0..96;
 const LOOK_UP: Range<u8> = 96..160;
-/// The tables behind the first one that these look up in.
+/// The later tables in which these look up.
 const LATER: Range<u8> = 1..11;
-/// Rules of each of these, beside one for all packets.
+/// Rules of each of these, in addition to one for all packets.
 const RULES: u16 = 16;
 
 fn port_of(flow: u8) -> PortNo {
     1 + PortNo::from(flow % 3)
 }
 
-/// A packet of UDP of a flow, with its number among those of its burst as identification.
+/// Returns a UDP packet of a flow, with its number among those of its burst as identification.
 fn frame(flow: u8, number: u16) -> HeapFrame {
     let mut bytes = vec![2, 0, 0, 0, 0, flow, 2, 0, 0, 0, 0, 1];
     bytes.extend([8, 0, 0x45, 0, 0, 28]);
     bytes.extend(number.to_be_bytes());
     bytes.extend([0, 0, 64, 17, 0, 0, 10, 0, 0, 1, 10, 0, 0, 2]);
-    // A port of more bits than rules ask for.
+    // A port with more bits set than rules match.
     bytes.extend([0, 1, 0, 3, 0, 8, 0, 0]);
     bytes.resize(60, 0);
     HeapFrame::new(&bytes)
@@ -42,9 +41,9 @@ fn frame(flow: u8, number: u16) -> HeapFrame {
 /// How rules of the first table look up in later ones.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Lookups {
-    /// In one after the other, and then they send.
+    /// In one table after the other, and then they send.
     Listed,
-    /// In one whose rule looks up in the next one, and so on; they send when all have come back.
+    /// In one whose rule looks up in the next one, and so on; they send when all have returned.
     Nested,
 }
 
@@ -96,8 +95,8 @@ impl Switch {
             switch.add(0, matching, 10, ops);
         }
         for table in LATER {
-            // Ports that have no bits in common leave too much to ask for these stages to be made
-            // one with those before them.
+            // Ports without common bits would take too many comparisons for these stages to be
+            // fused with those before them.
             for bit in 0..RULES {
                 let mut matching = Match::any();
                 matching.set_exact(Field::EthType, 0x0800);
@@ -119,7 +118,7 @@ impl Switch {
         switch
     }
 
-    /// Sends a burst of packets of these flows, and holds that all leave, those of each flow in
+    /// Sends a burst of packets of these flows, and checks that all leave, those of each flow in
     /// order.
     fn keeps_order(&mut self, flows: &[u8]) {
         let packets = flows.iter().zip(0..);
@@ -137,14 +136,14 @@ impl Switch {
         });
         let mut left: Vec<(u8, u16)> = left.collect();
         let mut wanted: Vec<(u8, u16)> = packets.map(|(flow, number)| (*flow, number)).collect();
-        // Both sorts keep what is equal in order.
+        // Both sorts are stable.
         wanted.sort_by_key(|(flow, _)| *flow);
         left.sort_by_key(|(flow, _)| *flow);
         assert_eq!(left, wanted, "of {flows:?}");
     }
 }
 
-/// Numbers below what is asked for, the same ones each time.
+/// Returns a reproducible pseudorandom generator of numbers below its argument.
 fn numbers() -> impl FnMut(usize) -> usize {
     let mut random = 1_u64;
     move |bound| {
@@ -159,8 +158,8 @@ fn shuffle(flows: &mut [u8], below: &mut impl FnMut(usize) -> usize) {
     }
 }
 
-/// More lookups come before the first packets' ends than are made for a burst at once, so some of
-/// these wait; fewer come before those of the second ones, behind packets that need none.
+/// The first packets need more lookups than are made for a burst at once, so some of these wait;
+/// the second ones need fewer, and come behind packets that need none.
 #[test]
 fn packets_that_wait_for_lookups_leave_before_later_ones_of_their_flows() {
     for lookups in [Lookups::Listed, Lookups::Nested] {
@@ -176,7 +175,7 @@ fn packets_that_wait_for_lookups_leave_before_later_ones_of_their_flows() {
     }
 }
 
-/// The same for bursts with two packets of each flow, and packets that only are sent anywhere
+/// The same for bursts with two packets of each flow, and packets that are only sent anywhere
 /// between them.
 #[test]
 fn packets_of_a_flow_leave_in_order_whatever_is_between_them() {
@@ -193,9 +192,9 @@ fn packets_of_a_flow_leave_in_order_whatever_is_between_them() {
             let (slow, fast) = (pick(LOOK_UP, slow), pick(SEND, LOOKUP_MAX / 2 - slow));
             let mut flows = [&slow[..], &fast, &slow, &fast].concat();
             match turn % 3 {
-                // Anywhere.
+                // In any order.
                 0 => shuffle(&mut flows, &mut below),
-                // The first ones of all flows, and then the second ones.
+                // The first packets of all flows, and then the second ones.
                 1 => {
                     for half in flows.chunks_mut(LOOKUP_MAX / 2) {
                         shuffle(half, &mut below);

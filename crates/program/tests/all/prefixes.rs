@@ -1,5 +1,5 @@
-//! Tables of prefixes against an obvious twin, a list of rules with the epochs in which they hold,
-//! while rules come and go; and that such tables have a trie.
+//! Tables of prefixes compared with a reference, a list of rules with the epochs in which they
+//! hold, while rules come and go; and that such tables have a trie.
 
 use packet::key::at;
 use packet::{Field, FlowKey, Match};
@@ -12,7 +12,7 @@ use proptest::prelude::*;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-/// Rules that a table has at first, so many that it has a trie.
+/// Rules that a table has at first, enough for a trie.
 const AT_FIRST: u32 = 420;
 
 fn spec(program: &Program, matching: Match, priority: u32, cookie: u64) -> RuleSpec {
@@ -25,11 +25,11 @@ fn spec(program: &Program, matching: Match, priority: u32, cookie: u64) -> RuleS
     }
 }
 
-/// What rules look at: a field, and something that all want alike.
+/// What rules match: a prefix of a field, and something that all have in common.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Ipv4,
-    /// Another address in the same word is wanted exactly.
+    /// Another address in the same word must match exactly.
     Between,
     Ipv6,
 }
@@ -39,7 +39,8 @@ impl Kind {
         if matches!(self, Kind::Ipv6) { 128 } else { 32 }
     }
 
-    /// An address by a number: few different bytes, so that prefixes meet, and in the third many.
+    /// Returns the address with this number: few different bytes, so that prefixes overlap, and
+    /// many in the third.
     fn address(self, number: u32) -> Vec<u8> {
         let mixed = number.wrapping_mul(0x9e37_79b9);
         let mixed = mixed ^ mixed >> 15;
@@ -97,9 +98,9 @@ impl Kind {
 enum Order {
     /// Longer prefixes are above shorter ones.
     ByLength,
-    /// All are alike, but for the same prefix.
+    /// All have the same, except for the same prefix.
     Alike,
-    /// Now and then one contradicts.
+    /// Now and then one contradicts its length.
     Mostly,
     Any,
 }
@@ -118,22 +119,22 @@ impl Order {
 
 #[derive(Clone, Debug)]
 enum Change {
-    /// A prefix of this length (of any that the field has), by a number.
+    /// Insert a prefix of this length (within the field's), by a number.
     Insert(u32, u32),
-    /// Many /24 or so of one network, so that a node has many runs.
+    /// Insert many prefixes, about /24, of one network, so that a node has many runs.
     Fill(u32),
-    /// These go again.
+    /// Remove these again.
     Empty,
-    /// A rule of another kind, with this precedence.
+    /// Insert a rule of another kind, with this precedence.
     Other(u32),
-    /// Another rule in the place of one: same match and precedence.
+    /// Replace a rule by another of the same match and precedence.
     Replace(usize),
     Remove(usize),
     Publish,
     Housekeep,
     Shape,
     Begin,
-    /// A reader goes on in the newest epoch.
+    /// A reader begins in the newest epoch.
     Begun,
     Look(u32),
 }
@@ -212,7 +213,7 @@ impl Table {
         self.writer.remove(0, twin.rule);
     }
 
-    /// One of those that have not been removed.
+    /// Returns one of those that have not been removed.
     fn alive(&self, number: usize) -> Option<usize> {
         let alive = (0..self.twins.len()).filter(|index| self.twins[*index].removed == Epoch::MAX);
         let alive: Vec<usize> = alive.collect();
@@ -368,7 +369,7 @@ proptest! {
     }
 }
 
-/// A router's table: prefixes of many lengths, and a rule for the rest.
+/// Adds a router's table: prefixes of many lengths, and a rule for the rest.
 fn routes(table: &mut Table, count: u32) {
     table.insert(Match::any(), 0);
     for number in 0..count {
@@ -394,7 +395,7 @@ fn a_router_s_table_has_a_trie_from_early_on_and_gives_it_up_when_it_is_small() 
         "{}",
         described.why
     );
-    // The root, two nodes of two lines at most, a place, a rule; and the tuple for the rest.
+    // The root, two nodes of at most two lines, a place, a rule; and the tuple for the rest.
     assert_eq!(described.worst.accesses, 8.0);
     assert!(described.typical.accesses < 5.0, "{described:?}");
     assert!(described.bytes < 8 << 20, "{described:?}");
@@ -478,15 +479,15 @@ fn memory_of_what_has_gone_is_used_again() {
     }
 }
 
-/// Routes that are withdrawn leave memory that is free, which is no reason to do without a trie.
+/// Withdrawn routes leave free memory, which is no reason to give up a trie.
 #[test]
 fn a_trie_outlives_most_of_its_prefixes() {
     let mut table = Table::new();
-    // Of IPv6, where each has a dozen nodes to itself.
+    // IPv6 prefixes, each of which has a dozen nodes to itself.
     for number in 0..12_000_u128 {
         let mut matching = Match::any();
         matching.set_exact(Field::EthType, 0x86dd);
-        // Some shorter ones, so that there are masks enough for a trie.
+        // Some shorter ones, for enough masks to get a trie.
         let length = 128 - number % 4;
         let mask = u128::MAX << (128 - length);
         let address = (number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15_f39c_c060_5ced_c835) & mask;
@@ -523,7 +524,7 @@ fn readers_see_prefixes_of_their_epoch_while_these_come_and_go() {
         matching.set(Field::Ipv4Dst, &address.to_be_bytes(), &mask);
         matching
     };
-    // Networks of 10/8, of which each has some longer ones.
+    // Networks of 10/8, each of which has some longer prefixes.
     for number in 0..400_u32 {
         let (address, length) = (0x0a00_0000 | number << 12, 18 + number % 3);
         writer.insert(0, spec(&program, prefix(address, length), length, 1));

@@ -1,4 +1,4 @@
-//! Tables against an obvious twin: a list of rules with the epochs in which they hold.
+//! Tables compared with a reference: a list of rules with the epochs in which they hold.
 
 use packet::{Field, FlowKey, Match};
 use program::Program;
@@ -31,11 +31,11 @@ enum Step {
     Remove(usize),
     Publish,
     Housekeep,
-    /// Trees at once.
+    /// Build trees at once.
     Shape,
-    /// Trees in the background.
+    /// Build trees in the background.
     Begin,
-    /// A burst.
+    /// Look up a burst.
     Look(Vec<(u64, u64)>),
 }
 
@@ -43,8 +43,8 @@ const MASKS: [(u64, u64); 6] = [(0, 0), (7, 0), (0, 7), (3, 1), (7, 7), (0, 4)];
 
 fn steps() -> impl Strategy<Value = Vec<Step>> {
     let step = prop_oneof![
-        // Few values for the rules, many for the packets: rules of a mask often agree in bits that
-        // packets differ in.
+        // Few values for the rules, many for the packets: rules of a mask often agree in bits in
+        // which packets differ.
         6 => (0..MASKS.len(), 0_u64..64, 0_u32..6).prop_map(|(mask, value, priority)| Step::Insert { mask, value, priority }),
         3 => (0..MASKS.len(), 0_u64..2, 0_u32..6).prop_map(|(mask, value, priority)| Step::Insert { mask, value: value * 9, priority }),
         3 => (0_usize..200).prop_map(Step::Remove),
@@ -286,8 +286,8 @@ fn a_table_filled_right_after_it_was_emptied_does_not_stay_a_list() {
     }
     program.domain.publish();
     reader.begin();
-    // The old rules go, and a reader may still come to their chains while many new ones are added
-    // in one batch.
+    // The old rules go, and a reader may still reach their chains while many new ones are added in
+    // one batch.
     writer.housekeep(49);
     for value in 0..500 {
         writer.insert(0, spec(&program, exact(value), 1, 1000 + value));
@@ -317,7 +317,7 @@ fn a_large_tuple_is_passed_over_only_by_packets_that_have_no_rule_in_it() {
         matching.set_word(6, value, u64::MAX);
         matching
     };
-    // All begin with the same bits; others are met by their word 9.
+    // All begin with the same bits; others match by their word 9.
     let (base, other) = (0x1_0000_0000, 0x2_0000_0000);
     for number in 0..3000 {
         writer.insert(0, spec(&program, exact(base + number * 7), 5, number));
@@ -356,7 +356,7 @@ fn a_large_tuple_is_passed_over_only_by_packets_that_have_no_rule_in_it() {
             assert_eq!(found.map(|rule| rule.spec.cookie), wanted);
         }
         if round % 50 == 49 {
-            // A rule that does not agree with the others in what they had in common.
+            // A rule that differs in the bits that the others have in common.
             let value = if round < 100 { other + round } else { round };
             writer.insert(0, spec(&program, exact(value), 5, 20_000 + value));
             newcomers.push(value);
@@ -366,25 +366,25 @@ fn a_large_tuple_is_passed_over_only_by_packets_that_have_no_rule_in_it() {
     }
 }
 
-/// Rules over addresses and ports, of many shapes, that overlap much; and what packets have.
+/// Changes to rules over addresses and ports, of many shapes, with much overlap; and lookups.
 #[derive(Clone, Debug)]
 enum Change {
-    /// A rule of this shape, its values by a number.
+    /// Insert a rule of this shape, its values by a number.
     Insert(usize, u32, u32),
-    /// Another rule in the place of one: same match and precedence.
+    /// Replace a rule by another of the same match and precedence.
     Replace(usize),
     Remove(usize),
     Publish,
     Housekeep,
     Shape,
     Begin,
-    /// A reader goes on in the newest epoch.
+    /// A reader begins in the newest epoch.
     Begun,
-    /// Packets that meet a rule, with other bits at random.
+    /// Look up packets that meet a rule, with other bits at random.
     Look(usize, u64),
 }
 
-/// Source, destination and ports' masks.
+/// Masks of source, destination and ports.
 const SHAPES: [(u32, u32, u32); 16] = [
     (0, 0, 0),
     (0xff00_0000, 0, 0),
@@ -407,7 +407,7 @@ const SHAPES: [(u32, u32, u32); 16] = [
 fn access_rule(shape: usize, number: u32) -> Match {
     use packet::key::at;
     let (source, destination, ports) = SHAPES[shape];
-    // Few different bytes in each place, so that rules meet.
+    // Few different bytes in each place, so that rules overlap.
     let spread = |salt: u32| {
         let mut bits = number
             .wrapping_mul(0x9e37_79b9)
@@ -448,7 +448,7 @@ proptest! {
         let program = Arc::new(Program::new());
         let bridge = Bridge::new(Arc::clone(&program));
         let mut writer = BridgeWriter::new(Arc::clone(&bridge));
-        // Lookups go on in the epoch in which this reader has begun.
+        // Lookups continue in the epoch in which this reader has begun.
         let mut reader = program.domain.reader().unwrap();
         let mut held = program.domain.reader().unwrap();
         let mut guard = held.begin();
@@ -468,7 +468,8 @@ proptest! {
             match change {
                 Change::Insert(shape, number, priority) => {
                     let mut matching = access_rule(shape, number);
-                    // A word that no rule, each rule, or nearly each rule wants alike.
+                    // A word that no rule, each rule, or nearly each rule matches with the same
+                    // value.
                     if common == 1 || common == 2 && number % 50 != 0 {
                         matching.set_exact(Field::EthType, 0x0800);
                     }
@@ -542,7 +543,7 @@ proptest! {
     }
 }
 
-/// A list of rules of many shapes.
+/// Adds rules of many shapes.
 fn many_shapes(program: &Program, writer: &mut BridgeWriter) -> Vec<RuleRef> {
     let rules = (0..1500_u32)
         .map(|number| {
@@ -616,8 +617,8 @@ fn a_rule_that_goes_while_trees_are_made_is_freed_when_they_are_in_use() {
     }
 }
 
-/// A table whose rules are replaced keeps no more dead ones than its readers need, though nobody
-/// keeps house: one rule in a list, and one of many.
+/// A table whose rules are replaced keeps no more dead ones than its readers need, even without
+/// housekeeping: one rule in a list, and one of many.
 #[test]
 fn what_is_replaced_goes_as_fast_as_it_comes() {
     for others in [0, 100] {
@@ -636,7 +637,7 @@ fn what_is_replaced_goes_as_fast_as_it_comes() {
         let mut rule = writer.insert(0, spec(&program, matching(0), 1, 0));
         let template = writer.describe(0).template;
         for cookie in 1..5_000 {
-            // Versions that nobody has seen are not kept at all.
+            // Versions that were never published are not kept at all.
             for _ in 0..cookie % 7 {
                 writer.remove(0, rule);
                 rule = writer.insert(0, spec(&program, matching(0), 1, u64::MAX));

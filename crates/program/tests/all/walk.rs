@@ -1,4 +1,4 @@
-//! What becomes of packets on which a step cannot be carried out.
+//! What becomes of packets on which a step cannot be executed.
 
 use packet::key::at;
 use packet::{Field, Frame, HeapFrame, Value};
@@ -44,7 +44,7 @@ impl Host<HeapFrame> for Sink {
     }
 }
 
-/// An untagged frame, with room in front or without.
+/// Returns an untagged frame, with headroom or without.
 fn frame(room: bool) -> HeapFrame {
     let bytes = [[2; 12].as_slice(), &[0x88, 0xcc], &[7; 46]].concat();
     let mut frame = HeapFrame::new(&bytes);

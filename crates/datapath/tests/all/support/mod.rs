@@ -1,4 +1,4 @@
-//! Ports in memory, and a datapath to plug them into.
+//! In-memory ports, and a datapath to attach them to.
 
 use crossbeam_queue::ArrayQueue;
 use datapath::clock::Clock;
@@ -16,7 +16,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Waits for a condition, for a minute at most: others may want the processors, too.
+/// Waits for a condition, for at most a minute, because others may want the processors, too.
 pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     let deadline = Instant::now() + Duration::from_secs(60);
     while !done() {
@@ -25,37 +25,37 @@ pub fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// A wire in memory: what is put in is received by the switch, what the switch sends is kept.
+/// An in-memory wire: what is put in is received by the switch, what the switch sends is kept.
 pub struct Wire {
     arriving: ArrayQueue<HeapFrame>,
     event: Option<OwnedFd>,
     pub sent: Mutex<Vec<HeapFrame>>,
     pub sent_count: AtomicU64,
-    /// Frames that are kept; more are counted only.
+    /// Number of frames that are kept; further ones are only counted.
     keep: usize,
-    /// The next receive panics.
+    /// Makes the next receive panic.
     pub fail_receive: AtomicBool,
-    /// Sends panic while this is set.
+    /// Makes sends panic while set.
     pub fail_send: AtomicBool,
     pub queues_alive: AtomicU64,
     pub armed: AtomicU64,
-    /// Whether it says that nothing can come, and how often it has been looked at.
+    /// Whether it reports that nothing can come, and how often it has been looked at.
     pub dormant: AtomicBool,
-    /// Whether its descriptor tells of frames by itself.
+    /// Whether its descriptor is readable while it has frames.
     pub steady: AtomicBool,
     pub looks: AtomicU64,
     /// A frame that every look finds, as long as nothing else is there.
     pub always: Mutex<Option<Vec<u8>>>,
-    /// Frames that come again and again, whole bursts of them, and where the next burst begins.
+    /// Frames that come repeatedly, in whole bursts, and where the next burst begins.
     pub endless: Mutex<(Vec<Vec<u8>>, usize)>,
-    /// Who holds this keeps the worker that looks.
+    /// Whoever holds this blocks the worker that looks.
     pub held: Mutex<()>,
-    /// How long frames say that they have waited to be received, in nanoseconds.
+    /// How long frames are reported to have waited before they are received, in nanoseconds.
     pub waited_ns: AtomicU64,
-    /// Whether it says, when it becomes a port, that its frames come with nothing left to be done
-    /// to them.
+    /// Whether it reports, when it becomes a port, that its frames come finished (nothing left to
+    /// do).
     pub never_offloads: AtomicBool,
-    /// Frames sent that it was told were finished.
+    /// Number of frames sent as finished.
     pub finished: AtomicU64,
 }
 
@@ -100,7 +100,7 @@ impl Wire {
         }
     }
 
-    /// False when the wire is full.
+    /// Puts a frame in; returns false when the wire is full.
     pub fn try_put(&self, frame: HeapFrame) -> bool {
         let done = self.arriving.push(frame).is_ok();
         self.signal();
@@ -111,7 +111,7 @@ impl Wire {
         assert!(self.try_put(frame));
     }
 
-    /// All at once, so that they are received as bursts.
+    /// Puts all in at once, so that they are received as bursts.
     pub fn put_all(&self, frames: impl IntoIterator<Item = HeapFrame>) {
         let held = self.held.lock().unwrap();
         for frame in frames {
@@ -287,14 +287,14 @@ impl Switch {
         id
     }
 
-    /// A bridge that is a learning switch.
+    /// Adds a bridge that is a learning switch.
     pub fn learning_bridge(&mut self, name: &str) -> BridgeId {
         let id = self.bridge(name);
         self.rule(id, 0, 0, Match::any(), vec![Op::Normal]);
         id
     }
 
-    /// Adds a rule, publishes it, and waits until workers obey it.
+    /// Adds a rule, publishes it, and waits until workers work by it.
     pub fn rule(
         &mut self,
         bridge: BridgeId,
@@ -380,7 +380,7 @@ impl Switch {
             .unwrap()
     }
 
-    /// `count` learning-bridge ports with wires.
+    /// Adds `count` learning-bridge ports with wires.
     pub fn ports(&mut self, bridge: BridgeId, count: u32) -> Vec<(PortId, Arc<Wire>)> {
         (1..=count)
             .map(|number| {
@@ -430,7 +430,7 @@ pub fn mac(number: u8) -> [u8; 6] {
 
 pub const BROADCAST: [u8; 6] = [0xff; 6];
 
-/// A frame with a payload that carries `number`.
+/// Returns a frame with a payload that carries `number`.
 pub fn frame(dst: [u8; 6], src: [u8; 6], number: u64) -> HeapFrame {
     HeapFrame::new(&bytes(dst, src, None, number))
 }

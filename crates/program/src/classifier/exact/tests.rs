@@ -10,8 +10,8 @@ use packet::key::at;
 use proptest::prelude::*;
 use std::collections::BTreeSet;
 
-/// Buckets that hold these, nearly full, each with its number as counter and port; and the slots of
-/// those for which there was room.
+/// Fills buckets with these values, nearly full, each with its number as counter and port; returns
+/// them and the slots of those for which there was room.
 fn filled<const N: usize, const SLOTS: usize>(
     words: [(u8, u64); N],
     all: &[[u64; N]],
@@ -43,7 +43,7 @@ fn check<const N: usize, const SLOTS: usize>(
     for values in others.iter().filter(|values| !all.contains(values)) {
         prop_assert_eq!(find(*values), None);
     }
-    // A mark is of one rule.
+    // Marks affect one rule only.
     for slot in slots.iter().step_by(2).flatten() {
         buckets.answer(*slot).ask();
     }
@@ -73,7 +73,7 @@ proptest! {
     }
 }
 
-/// Holds that `most` percent of these values, at most, find no room where they belong.
+/// Checks that at most `most` percent of these values find no room in their own bucket.
 fn are_spread<const N: usize, const SLOTS: usize>(all: &[[u64; N]], most: usize, what: &str) {
     let mut buckets = Buckets::<N, SLOTS>::new([(3, u64::MAX); N], all.len());
     let mut elsewhere = 0;
@@ -91,8 +91,8 @@ fn are_spread<const N: usize, const SLOTS: usize>(all: &[[u64; N]], most: usize,
     );
 }
 
-/// Addresses in a row, wherever in a word they lie, find room where they belong, but for 7%; random
-/// ones but for 2%. Of pairs, two a bucket, 8% of random ones would not.
+/// Consecutive addresses, wherever in a word they are, find room in their own bucket except for 7%;
+/// random ones except for 2%. Of random pairs, two a bucket, 8% do not.
 #[test]
 fn addresses_in_a_row_are_spread() {
     let in_row = |number: u64, bytes: u32, shift: u32| {
@@ -113,8 +113,7 @@ fn addresses_in_a_row_are_spread() {
     }
 }
 
-/// What is said of a lookup counts each bucket of a run up to the one that has the values, and no
-/// more than a run.
+/// Effort counts each bucket up to the one with the values, and no more than a run.
 #[test]
 fn all_buckets_that_are_read_are_counted() {
     let mut buckets = Buckets::<1, 4>::new([(0, u64::MAX)], 200);
@@ -137,7 +136,7 @@ fn all_buckets_that_are_read_are_counted() {
     }
 }
 
-/// Two rules of one bucket are two rules.
+/// Two rules of one bucket are distinguished.
 #[test]
 fn packets_of_one_bucket_part_where_their_values_do() {
     let known = Buckets::<1, 4>::new([(0, u64::MAX)], 200);
@@ -164,15 +163,15 @@ fn packets_of_one_bucket_part_where_their_values_do() {
     assert!(!differ(5, 5) && !differ(beside, beside));
 }
 
-/// A rule for packets from this port.
+/// Returns a match on packets from this port.
 fn from_port(port: u32) -> Match {
     let mut matching = Match::any();
     matching.set_exact(Field::InPort, port.into());
     matching
 }
 
-/// Values of one's choice may all belong to one bucket: some of them are summaries by value, the
-/// others are left to the tuple, and no lookup reads much.
+/// Chosen values may all belong to one bucket: some are in the exact table, the others are left to
+/// the tuple, and no lookup reads much.
 #[test]
 fn rules_that_crowd_into_a_bucket_are_found_by_few_reads() {
     const IN_ROW: u32 = 600;
@@ -207,7 +206,7 @@ fn rules_that_crowd_into_a_bucket_are_found_by_few_reads() {
         key.set_u32(at::IN_PORT, port);
         key
     };
-    // How many are found, and how many of them are summaries.
+    // Counts how many are found, and how many of these by the exact table.
     let mut look_up = || {
         let guard = reader.begin();
         let (mut matched, mut told_of) = (0, 0);
@@ -233,7 +232,7 @@ fn rules_that_crowd_into_a_bucket_are_found_by_few_reads() {
     };
     let (matched, told_of) = look_up();
     assert_eq!(matched, ports.len());
-    // No more of the crowd than fit a run, perhaps in the place of others.
+    // No more of the crowd than fit a run, perhaps replacing others.
     let (some, few) = (IN_ROW as usize, 4 * RUN);
     assert!((some - few..=some + few).contains(&told_of), "{told_of}");
     let why = writer.describe(0).why;
@@ -241,7 +240,7 @@ fn rules_that_crowd_into_a_bucket_are_found_by_few_reads() {
         why.contains(&format!("{told_of} rules told by value")),
         "{why}"
     );
-    // Rules of the crowd go, summaries or not.
+    // Removes rules of the crowd, whether in the exact table or not.
     for rule in rules.iter().step_by(2) {
         writer.remove(0, *rule);
     }

@@ -1,5 +1,5 @@
-//! Sets against lists of their members, and lookups of sets in a table of one tuple against those
-//! of whole keys.
+//! Compares sets with lists of their members, and lookups of sets in a table of one tuple with
+//! those of whole keys.
 
 use super::*;
 use crate::Program;
@@ -24,7 +24,7 @@ fn sets() -> impl Strategy<Value = u64> {
     prop_oneof![any::<u64>(), run, one, Just(0)]
 }
 
-/// A match of so many words, which differs from others in most of them.
+/// Returns a match of this many words, which differs from others in most of them.
 fn matching(words: usize, value: u32) -> Match {
     let mut matching = Match::any();
     if words == 1 || words == 4 {
@@ -103,7 +103,7 @@ proptest! {
         }
         writer.commit();
         program.domain.publish();
-        // They stay in their chains, and hold no more.
+        // They stay in their chains, but do not hold any more.
         for rule in gone {
             writer.remove(0, rule);
         }
@@ -136,8 +136,8 @@ proptest! {
     }
 }
 
-/// Two addresses of Ethernet whose hashes have the same tag and lead to the same slot of any table
-/// of up to 4096.
+/// Returns two Ethernet addresses whose hashes have the same tag and lead to the same slot of any
+/// table of up to 4096.
 fn alike_by_hash() -> [u64; 2] {
     let address = |number: u64| number.wrapping_mul(0x9e37_79b9_7f4a_7c15) & 0xffff_ffff_ffff;
     let mut seen = std::collections::HashMap::new();
@@ -159,7 +159,7 @@ fn station(address: u64) -> Match {
     matching
 }
 
-/// The slot that is looked at first then leads to the other's rule.
+/// The slot that is read first then leads to the other address's rule.
 #[test]
 fn a_tag_is_not_taken_for_the_values() {
     let [one, other] = alike_by_hash();
@@ -168,7 +168,7 @@ fn a_tag_is_not_taken_for_the_values() {
         let bridge = Bridge::new(Arc::clone(&program));
         let mut writer = BridgeWriter::new(Arc::clone(&bridge));
         let mut reader = program.domain.reader().unwrap();
-        // Enough for a tuple.
+        // Enough rules for a tuple.
         for address in [Some(first), second].into_iter().flatten().chain(1..30) {
             writer.insert(
                 0,

@@ -1,4 +1,5 @@
-//! Lookups behind patterns against a list of rules with their epochs, while rules come and go.
+//! Lookups behind patterns, compared with a list of rules with their epochs, while rules come and
+//! go.
 
 use super::*;
 use crate::Program;
@@ -38,11 +39,11 @@ enum Step {
     Look(Vec<(u32, u16, bool)>),
 }
 
-/// What a rule looks at.
+/// What a rule matches.
 #[derive(Clone, Copy, Debug)]
 enum Kind {
     Anything,
-    /// A tuple of one match.
+    /// A single match, so that its tuple has one value.
     Udp,
     UdpPort(u16),
     TcpFrom(u32),
@@ -114,7 +115,7 @@ fn frame((source, port, tcp): (u32, u16, bool)) -> HeapFrame {
     }
 }
 
-/// Looks a burst up as a worker's way in does.
+/// Looks a burst up as `exec::first_table` does.
 fn look_up<'g>(
     bridge: &Bridge,
     frames: &[HeapFrame],
@@ -155,7 +156,7 @@ fn look_up<'g>(
     found
 }
 
-/// Looks some packets up as sets, and holds that each is answered as `wanted` says, once.
+/// Looks packets up as sets, and checks that each is answered once, as in `wanted`.
 fn look_up_sets(
     bridge: &Bridge,
     frames: &[HeapFrame],
@@ -193,7 +194,7 @@ proptest! {
         let mut writer = BridgeWriter::new(Arc::clone(&bridge));
         let mut reader = program.domain.reader().unwrap();
         let mut twins: Vec<Twin> = Vec::new();
-        // Enough for tuples, or a list.
+        // Enough rules for tuples; otherwise a list.
         let first = (0..if many { 20 } else { 0 }).map(|number| Step::Insert(Kind::TcpFrom(100 + number), 3));
         for step in first.chain(steps) {
             match step {
@@ -255,7 +256,7 @@ proptest! {
 }
 
 /// While rules of a list are replaced, with others of the same priority between them, bursts are
-/// compared with patterns all the time, and meet the version of their epoch.
+/// always compared with patterns, and meet the version of their epoch.
 #[test]
 fn a_list_whose_rules_are_replaced_keeps_its_patterns() {
     let program = Arc::new(Program::new());
@@ -301,7 +302,7 @@ fn a_list_whose_rules_are_replaced_keeps_its_patterns() {
     }
 }
 
-/// Trees look at words that no rule looks at any more, until they are made anew.
+/// Trees read words that no rule looks at any more, until they are rebuilt.
 #[test]
 fn trees_read_what_rules_that_have_gone_looked_at() {
     let program = Arc::new(Program::new());
@@ -323,7 +324,7 @@ fn trees_read_what_rules_that_have_gone_looked_at() {
         let mask = (u32::MAX << (32 - length)).to_be_bytes();
         let address = number.wrapping_mul(0x9e37_79b9).to_be_bytes();
         matching.set_bytes(at::IPV4_DST, &address, &mask);
-        // Two fields, so that a trie is not for it.
+        // Two fields, so that a trie does not fit.
         matching.set_bytes(at::IPV4_SRC, &address[1..3], &[u8::MAX; 2]);
         insert(matching, length);
     }
@@ -348,14 +349,14 @@ fn trees_read_what_rules_that_have_gone_looked_at() {
     assert_eq!(bridge.reads(0, &reader.begin()), Reads::MiniKey);
 }
 
-/// A table of rules for ingress ports, summaries by value where they are many.
+/// A table of rules for ingress ports, which has an exact table if there are many.
 struct Ports {
     program: Arc<Program>,
     writer: BridgeWriter,
 }
 
 impl Ports {
-    /// Rules of precedence 10 for ports from 0 on, which readers see.
+    /// Creates published rules of precedence 10 for ports from 0 on.
     fn new(count: u32) -> Ports {
         let program = Arc::new(Program::new());
         let writer = BridgeWriter::new(Bridge::new(Arc::clone(&program)));
@@ -381,13 +382,14 @@ impl Ports {
         self.writer.insert(0, spec)
     }
 
-    /// Readers see what has changed.
+    /// Publishes changes.
     fn publish(&mut self) {
         self.writer.commit();
         self.program.domain.publish();
     }
 
-    /// The same, rules that have gone are unlinked, and the table gets the lookup that fits it.
+    /// Publishes changes, unlinks rules that have gone, and gives the table the lookup that fits
+    /// it.
     fn settle(&mut self) {
         self.publish();
         self.writer.housekeep(usize::MAX);
@@ -395,13 +397,13 @@ impl Ports {
         self.writer.shape_now();
     }
 
-    /// Whether the writer has rules that are summaries by value.
+    /// Returns whether the writer has an exact table.
     fn are_told(&self) -> bool {
         self.writer.describe(0).why.contains("told by value")
     }
 
-    /// The precedence of what packets of this port and Ethernet type meet now, and whether rules
-    /// that are summaries by value are asked.
+    /// Returns the precedence of the rule that packets of this port and Ethernet type meet now, and
+    /// whether the exact table was used.
     fn look_up(&self, port: u32, kind: u16) -> (Option<u32>, bool) {
         let mut reader = self.program.domain.reader().unwrap();
         look_up_told(self.writer.bridge(), &[packet(port, kind)], &reader.begin())
@@ -421,9 +423,8 @@ fn of_kind(kind: u16) -> Match {
     matching
 }
 
-/// Looks packets up as somebody does who is summaries what is known of rules, and holds that tuples
-/// alone say the same. Returns the first one's precedence, and whether rules that are summaries by
-/// value were asked.
+/// Looks packets up with summaries, and checks that tuples alone give the same. Returns the first
+/// one's precedence, and whether the exact table was used.
 fn look_up_told(bridge: &Bridge, keys: &[FlowKey], guard: &Guard<'_>) -> (Option<u32>, bool) {
     let (mut found, mut wanted) = (vec![None; keys.len()], vec![None; keys.len()]);
     let mut summaries = Summaries::NOTHING;
@@ -455,7 +456,8 @@ fn look_up_told(bridge: &Bridge, keys: &[FlowKey], guard: &Guard<'_>) -> (Option
     (found[0].map(|rule| rule.spec.priority), asked)
 }
 
-/// A rule that another tuple's rule may beat is left to the tuples, and the others are summaries.
+/// A rule that another tuple's rule may beat is left to the tuples; the others are in the exact
+/// table.
 #[test]
 fn rules_below_the_next_tuple_are_not_told_by_value() {
     let mut ports = Ports::new(100);
@@ -467,7 +469,7 @@ fn rules_below_the_next_tuple_are_not_told_by_value() {
     assert_eq!(ports.look_up(200, 9), (Some(1), true));
     assert_eq!(ports.look_up(50, 7), (Some(10), true));
     assert_eq!(ports.look_up(300, 9), (None, true));
-    // Another comes that beats what has been summaries.
+    // Another rule comes that beats those in the exact table.
     let above = ports.add(of_kind(9), 20);
     ports.publish();
     assert_eq!(ports.look_up(50, 9), (Some(20), false));
@@ -487,7 +489,7 @@ fn rules_below_the_next_tuple_are_not_told_by_value() {
     assert_eq!(ports.look_up(1000, 9), (Some(10), false));
 }
 
-/// Of two tuples of the same precedence the large one comes first, whichever there was first.
+/// Of two tuples of the same precedence the large one comes first, whichever was there first.
 #[test]
 fn rules_beside_a_tuple_of_the_same_precedence_are_told_by_value() {
     let mut ports = Ports::new(0);
@@ -502,8 +504,7 @@ fn rules_beside_a_tuple_of_the_same_precedence_are_told_by_value() {
     assert_eq!(ports.look_up(200, 7), (Some(10), true));
 }
 
-/// Where patterns tell which packets meet a rule above, the others begin with those that are
-/// summaries.
+/// Where patterns tell which packets meet a rule above, the others begin with the exact table.
 #[test]
 fn rules_below_one_match_are_told_by_value() {
     let mut ports = Ports::new(100);
@@ -548,7 +549,7 @@ fn rules_are_not_told_by_value_any_more_where_they_are_few_or_of_many_masks() {
     assert_eq!(ports.look_up(200, 7), (Some(3), false));
 }
 
-/// Lookups that gather conditions do not ask.
+/// Lookups with soft rules do not use the exact table.
 #[test]
 fn rules_are_not_told_by_value_beside_conditions() {
     let mut ports = Ports::new(100);
@@ -565,7 +566,7 @@ fn rules_are_not_told_by_value_beside_conditions() {
     assert!(ports.are_told());
 }
 
-/// What is known by value holds from the epoch on in which it was gathered.
+/// An exact table holds from the epoch on in which it was built.
 #[test]
 fn a_reader_of_an_older_epoch_asks_the_tuple() {
     let mut ports = Ports::new(100);
@@ -582,8 +583,8 @@ fn a_reader_of_an_older_epoch_asks_the_tuple() {
     );
 }
 
-/// Rules come, go and are replaced while another thread looks packets up: in each epoch it sees
-/// what tuples alone say.
+/// Rules come, go and are replaced while another thread looks packets up: in each epoch it gets the
+/// same as from tuples alone.
 #[test]
 fn rules_told_by_value_change_beside_a_reader() {
     const PORTS: u32 = 100;
@@ -632,7 +633,7 @@ fn rules_told_by_value_change_beside_a_reader() {
 }
 
 impl Ports {
-    /// What readers who are summaries of rules by value go by now.
+    /// Returns the exact table that readers use now.
     fn summaries(&self) -> Option<Arc<Exact>> {
         let mut reader = self.program.domain.reader().unwrap();
         let guard = reader.begin();
@@ -643,16 +644,15 @@ impl Ports {
     }
 }
 
-/// What is summaries by value still names rules that have gone, and been freed, until it is made
-/// anew.
+/// An exact table still names rules that have gone and been freed, until it is rebuilt.
 #[test]
 fn rules_that_have_been_freed_are_not_told_by_value() {
-    // It is made anew after a rest, which this test's steps may last longer than on a busy machine.
+    // It is rebuilt after a pause, which this test's steps may exceed on a busy machine.
     let held = (0..100).any(|_| freed_rules_are_not_told_by_value());
     assert!(held, "made anew each time");
 }
 
-/// False where it was made anew meanwhile.
+/// Returns false if it was rebuilt meanwhile.
 fn freed_rules_are_not_told_by_value() -> bool {
     let mut ports = Ports::new(0);
     let rules: Vec<RuleRef> = (0..200)
@@ -668,7 +668,7 @@ fn freed_rules_are_not_told_by_value() -> bool {
     assert_eq!(ports.writer.housekeep(usize::MAX), 3);
     ports.publish();
     assert_eq!(ports.program.domain.collect(), 0, "they are freed");
-    // Others take their memory, and one of them a value.
+    // Others reuse their memory, and one of them a value.
     for port in 1000..1008 {
         ports.add(Kind::InPort(port).matching(), 10);
     }

@@ -1,10 +1,10 @@
-//! Making trees from rules, away from the threads that change and use them.
+//! Builds trees from rules, on another thread than those that change and use them.
 //!
-//! Rules are gathered from the table's tuples as a reader would, by a reader for whom nothing is
-//! freed meanwhile, and changes go on. Where to cut is chosen by estimated cost: few rules a child,
-//! few copies of rules that leave the index's bits open. Big nodes are judged by a sample.
-//! Everything is bounded: bits of an index, depth, rules of a leaf, trees, copies; what does not
-//! fit is left to tuples.
+//! Rules are collected from the table's tuples by a reader of its own, which holds an epoch so that
+//! nothing is freed, while changes go on. Where to cut is chosen by estimated cost: few rules a
+//! child, few copies of rules that leave the index's bits open. Big nodes are judged by a sample.
+//! Everything is bounded: bits of an index, depth, rules of a leaf, trees, copies; rules that do
+//! not fit are left to tuples.
 
 mod cut;
 mod estimate;
@@ -29,7 +29,7 @@ use std::time::{Duration, Instant};
 
 /// Most trees of a table.
 const TREES_MAX: usize = 6;
-/// Most inner nodes on a way.
+/// Most inner nodes on a path.
 const DEPTH_MAX: usize = 8;
 /// Most bits of an index.
 const BITS_MAX: u32 = 16;
@@ -37,47 +37,47 @@ const BITS_MAX: u32 = 16;
 const LEAF_MAX: usize = 16;
 /// Words of leaves in a cache line.
 const LINE: usize = 8;
-/// A leaf of so few rules is not cut any more.
+/// Leaves of at most this many rules are not cut further.
 const LEAF_SMALL: usize = 3;
 
-/// What trees are to be made from.
+/// The rules that trees are to be built from.
 pub(crate) struct Snapshot {
     /// All tuples of the table.
     pub tuples: Vec<Arc<Tuple>>,
-    /// Keeps what is retired from [`Snapshot::from`] on.
+    /// Keeps memory retired from [`Snapshot::from`] on from being freed.
     pub reader: Reader,
     /// Rules that have ended in this epoch or before are left out.
     pub from: Epoch,
-    /// Rules that begin later are left out, too.
+    /// Rules that begin later than this epoch are left out, too.
     pub until: Epoch,
-    /// See [`Trees`].
+    /// See [`Trees::lane`].
     pub lane: usize,
 }
 
-/// What has built.
+/// The result of a build.
 pub(crate) struct Built {
-    /// None where rules look at too many words.
+    /// The trees; None where rules look at too many words.
     pub trees: Option<Arc<Trees>>,
-    /// For each tuple of the snapshot the highest precedence of its rules that are in no tree.
+    /// For each tuple of the snapshot, the highest precedence of its rules that are in no tree.
     pub rest: Vec<(Arc<Tuple>, u32)>,
-    /// What trees do for packets that meet their rules evenly.
+    /// Work in trees for packets that meet their rules evenly.
     pub typical: Work,
-    /// What they do at most.
+    /// Most work in trees.
     pub worst: Work,
-    /// Rules in trees.
+    /// Number of rules in trees.
     pub rules: usize,
-    /// How long it took.
+    /// Duration of the build.
     pub took: Duration,
-    /// Holds the rules until the trees are in use.
+    /// Keeps the rules from being freed until the trees are in use.
     pub reader: Reader,
 }
 
 impl Snapshot {
-    /// Makes the trees.
+    /// Builds the trees.
     pub fn build(self) -> Built {
         let begun = Instant::now();
         let ranked = self.gather();
-        // Those behind it are looked for when a lookup meets it and it has gone.
+        // Rules behind it are found in tuples, when a lookup meets it and it has gone.
         let before = ranked.iter().position(Ranked::matches_all);
         let before = before.unwrap_or(ranked.len());
         let shared = self.shared(&ranked[..before]);
@@ -91,14 +91,14 @@ impl Snapshot {
             took: Duration::ZERO,
             reader: self.reader,
         };
-        // Leaves have about as many rules as the builder's budget, at most twice that with what
-        // lies between them; `finish` makes sure.
+        // Leaves have about as many rules as the builder's budget, at most twice that with the gaps
+        // that align them; `finish` checks it.
         let fits = 12 * (ranked.len() + 4096) * (words.len() + 1) < NONE as usize;
         if words.len() <= WORDS_MAX && !ranked.is_empty() && fits {
             let mut builder = Builder::new(&words, &self.tuples, &ranked);
             let trees = builder.trees(before);
             let mut rest = vec![None; self.tuples.len()];
-            // Those behind it are in none.
+            // Rules behind `before` are in no tree.
             for (rule, left) in ranked[..before].iter().zip(&builder.left) {
                 if *left {
                     // Ranks ascend, so the first is of the highest precedence.
@@ -123,7 +123,7 @@ impl Snapshot {
         built
     }
 
-    /// The rules, by rank.
+    /// Returns the rules, by rank.
     fn gather(&self) -> Vec<Ranked> {
         let mut ranked: Vec<Ranked> = Vec::new();
         for (index, tuple) in self.tuples.iter().enumerate() {
@@ -132,7 +132,7 @@ impl Snapshot {
                 for rule in chain {
                     let priority = rule.spec.priority;
                     let wanted = rule.added <= self.until && rule.removed() > self.from;
-                    // Of versions of one rule the first is enough: readers follow its chain.
+                    // Only the newest version of a rule is needed: readers follow its chain.
                     if wanted && last != Some(priority) {
                         last = Some(priority);
                         ranked.push(Ranked {
@@ -148,7 +148,7 @@ impl Snapshot {
         ranked
     }
 
-    /// The words of which all these rules want the same.
+    /// Returns the masked words that all these rules have in common.
     fn shared(&self, ranked: &[Ranked]) -> Vec<MatchWord> {
         let mut matches = ranked.iter().map(|ranked| {
             // SAFETY: the snapshot's reader holds the rules that were gathered.
@@ -164,7 +164,7 @@ impl Snapshot {
         shared
     }
 
-    /// The words that rules look at beside these.
+    /// Returns the words that rules look at, other than those in `shared`.
     fn words(&self, shared: &[MatchWord]) -> Vec<u8> {
         let mut set = 0_u64;
         for tuple in &self.tuples {
@@ -179,10 +179,10 @@ impl Snapshot {
     }
 }
 
-/// A rule that goes into trees.
+/// A rule to put into trees.
 struct Ranked {
     priority: u32,
-    /// Which tuple of the snapshot it is in; also the number of its mask.
+    /// Index of its tuple in the snapshot, and so of its mask.
     tuple: u32,
     rule: NonNull<Rule>,
 }
@@ -195,7 +195,8 @@ impl Ranked {
     }
 }
 
-/// Masks and values are numbers here, with a field's first byte as their highest.
+/// The state of a build. Masks and values are numbers here, with a field's first byte as their
+/// highest.
 struct Builder {
     words: usize,
     masks: Vec<u64>,
@@ -203,17 +204,17 @@ struct Builder {
     values: Vec<u64>,
     nodes: Vec<Branch>,
     leaves: Vec<u64>,
-    /// Rules in leaves, copies counted.
+    /// Rules in leaves, counting copies.
     entries: usize,
-    /// Most of these.
+    /// Limit of `entries`.
     budget: usize,
-    /// By rank: the leaf that holds this rule alone.
+    /// By rank: the leaf with this rule alone.
     singles: Vec<Branch>,
-    /// See [`Trees`].
+    /// See [`Trees::otherwise`].
     otherwise: u32,
     /// By rank: whether the rule is in no tree.
     left: Vec<bool>,
-    /// Of each index while a cut is judged: rules there. All zero between judgements.
+    /// Scratch for judging a cut: number of rules at each index. All zero between judgements.
     counts: Vec<u32>,
 }
 
@@ -268,8 +269,8 @@ impl Builder {
         &self.values[first..first + self.words]
     }
 
-    /// Trees for the first rules, as far as trees separate them; marks what is left. The next one,
-    /// if there is one, matches all packets.
+    /// Builds trees of the first `rules` rules as far as trees separate them, and marks the rest in
+    /// `left`. The rule after them, if there is one, matches all packets.
     fn trees(&mut self, rules: usize) -> Vec<Tree> {
         if rules < self.mask_of.len() {
             self.otherwise = rules as u32;
@@ -310,7 +311,7 @@ impl Builder {
         trees
     }
 
-    /// The branch for rules, of which these bits have been looked at.
+    /// Builds the branch for rules; `known` are the bits that have been looked at on the way to it.
     fn branch(&mut self, rules: &[u32], known: &mut [u64], depth: usize) -> Branch {
         let rules = self.until_covered(rules, known);
         let room = self.copied() < 1.0;
@@ -324,12 +325,12 @@ impl Builder {
         self.leaf(rules)
     }
 
-    /// How much of the room for rules in leaves is taken.
+    /// Returns how much of the budget for rules in leaves is used, from 0 to 1.
     fn copied(&self) -> f64 {
         self.entries as f64 / self.budget as f64
     }
 
-    /// The rules up to the first that matches all packets that come here.
+    /// Returns the rules up to the first that matches all packets that come here.
     fn until_covered<'a>(&self, rules: &'a [u32], known: &[u64]) -> &'a [u32] {
         let covers = |rank: &u32| {
             let mut bits = self.mask(*rank).iter().zip(known);
@@ -347,9 +348,8 @@ impl Builder {
         {
             return self.singles[*rank as usize];
         }
-        // The last rule stays in any case: where it matches all that comes here, those behind it
-        // have been left out, and are looked for only when a lookup meets it and it has
-        // gone.
+        // Always keep the last rule. Where it matches all packets that come here, the rules behind
+        // it have been left out; they are found in tuples when a lookup meets it and it has gone.
         let mut kept: SmallVec<[u32; LEAF_MAX]> =
             SmallVec::from_slice(&rules[..rules.len().min(LEAF_MAX)]);
         if let (Some(last), [.., covering]) = (kept.last_mut(), rules) {
@@ -386,7 +386,7 @@ impl Builder {
         branch
     }
 
-    /// An inner node and all that is below it.
+    /// Builds an inner node and all that is below it.
     fn divide(&mut self, rules: &[u32], cut: Cut, known: &mut [u64], depth: usize) -> Branch {
         let children = 1_usize << cut.bits();
         let mut starts = vec![0_u32; children + 1];
@@ -410,7 +410,8 @@ impl Builder {
         for run in cut.runs {
             known[run.slot] |= run.place();
         }
-        // Children often have the same rules: all that differ in bits which these leave open.
+        // Children whose indexes differ only in bits that rules leave open have the same rules:
+        // share their branch.
         let mut made: HashMap<&[u32], Branch> = HashMap::new();
         let copied = sorted.len() > rules.len();
         for index in 0..children {
@@ -420,7 +421,7 @@ impl Builder {
                 Some(branch) => *branch,
                 None => self.branch(rules, known, depth),
             };
-            // A single rule's leaf is found by itself.
+            // Leaves of a single rule are shared by `singles`.
             if copied && rules.len() > 1 {
                 made.insert(rules, branch);
             }
@@ -430,7 +431,7 @@ impl Builder {
         Branch::inner(base as u32, cut.runs)
     }
 
-    /// The index that a rule's bits give, and which bits of an index it leaves open.
+    /// Returns the index that a rule's bits give, and which bits of an index it leaves open.
     #[inline(always)]
     fn index_of(&self, rank: u32, cut: &Cut) -> (u64, u64) {
         let (value, mask) = (self.value(rank), self.mask(rank));
@@ -443,7 +444,7 @@ impl Builder {
         (index, open)
     }
 
-    /// How many of a cut's bits a rule leaves open.
+    /// Returns how many of a cut's bits a rule leaves open.
     #[inline(always)]
     fn open_bits(&self, rank: u32, cut: &Cut) -> u32 {
         self.index_of(rank, cut).1.count_ones()
@@ -463,7 +464,7 @@ impl Builder {
         }
     }
 
-    /// Puts everything into its final form.
+    /// Converts everything to its final form.
     fn finish(
         self,
         mut trees: Vec<Tree>,
@@ -490,7 +491,7 @@ impl Builder {
                 let rule = unsafe { ranked.rule.as_ref() };
                 rule.places[lane].store(rank as u32, Ordering::Relaxed);
                 let (mut marks, action) = edits.of(rule);
-                // Those that end from now on are summaries of by whoever ends them.
+                // Rules that end from now on are marked by the writer.
                 if rule.added > since || rule.removed() != NEVER {
                     marks |= ASK;
                 }
@@ -515,7 +516,8 @@ impl Builder {
     }
 }
 
-/// A copy of words, and how many others stand before it, so that it begins with a cache line.
+/// Copies words to memory that begins at a cache line; returns how many words of padding come
+/// first.
 fn aligned(words: &[u64]) -> (Box<[u64]>, usize) {
     let mut copy = vec![0; words.len() + LINE - 1].into_boxed_slice();
     let skew = copy.as_ptr().align_offset(LINE * 8).min(LINE - 1);
@@ -523,16 +525,16 @@ fn aligned(words: &[u64]) -> (Box<[u64]>, usize) {
     (copy, skew)
 }
 
-/// What rules that edit and send do, each once.
+/// Edits of rules that edit and send, each once.
 #[derive(Default)]
 struct Edits {
     blocks: Vec<ActionBlocks>,
-    /// By the list of steps.
+    /// Index of each list of steps.
     places: HashMap<*const OpList, u32>,
 }
 
 impl Edits {
-    /// The marks of a rule's place, and what stands there for what it does.
+    /// Returns the marks of a rule's summary, and its action: a port or an index of edits.
     fn of(&mut self, rule: &Rule) -> (usize, u32) {
         let blocks = match Effect::of(rule) {
             Effect::Sends(port) => return (0, port),

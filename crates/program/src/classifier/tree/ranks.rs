@@ -1,12 +1,12 @@
-//! From packets to ranks: the descent of a burst through all trees.
+//! The descent of a burst through all trees, from packets to ranks.
 //!
-//! The words that rules look at are taken out of the packets first, word by word and as numbers, so
-//! that all steps read them where they are at hand. Then packets descend level by level, and those
-//! that have come to their leaves are compared with the rules there.
+//! The words that rules look at are first copied out of the packets, word by word and as numbers,
+//! so that all steps find them in the cache. Then packets descend level by level, and those that
+//! have reached their leaves are compared with the rules there.
 //!
-//! With AVX-512 eight packets take each step at once (`avx512`): what they read is gathered, so
-//! that many accesses to memory are under way, and where a leaf ends is guessed wrong once in eight
-//! packets. Elsewhere each packet's next node is prefetched while the others take their step.
+//! With AVX-512 eight packets take each step at once (`avx512`): loads are gathers, so many memory
+//! accesses are in flight, and the end of a leaf is mispredicted once in eight packets. Elsewhere
+//! each packet's next node is prefetched while the others take their step.
 
 #[cfg(target_arch = "x86_64")]
 mod avx512;
@@ -16,23 +16,23 @@ use crate::classifier::tree::{Branch, NONE, Trees, WORDS_MAX};
 use crate::prefetch::prefetch;
 use packet::mini_key::Variant;
 
-/// Packets of a step.
+/// Packets that descend together.
 const STEP: usize = 32;
-/// More places than this are fetched before they are read.
+/// Summaries are prefetched where there are more than this.
 const FEW: usize = 1024;
 
-/// What packets have in the words that rules look at: up to W of them, a field's first byte as the
-/// highest of its word.
+/// Packets' words that rules look at: up to W, with a field's first byte as the highest of its
+/// word.
 #[repr(align(64))]
 struct Keys<const W: usize>([[u64; STEP]; W]);
 
-/// The rank of each packet.
+/// Each packet's rank.
 #[repr(align(64))]
 struct Ranks([u32; STEP]);
 
 impl Trees {
-    /// Gives each packet the lowest rank that matches it in any tree, and fetches what stands
-    /// there.
+    /// Gives each packet the lowest rank that matches it in any tree, and prefetches the rank's
+    /// summary.
     ///
     /// # Safety
     /// The processor has the variant.
@@ -79,7 +79,7 @@ impl Trees {
     ) {
         let mut keys = Keys([[0; STEP]; W]);
         let count = out.len().min(STEP);
-        // Word by word, so that each loop does one thing to all packets.
+        // One word of all packets at a time, so that each loop is simple.
         for (word, slot) in self.words.iter().zip(&mut keys.0) {
             for (index, to) in slot[..count].iter_mut().enumerate() {
                 *to = u64::from_be(key(index).word(*word));
@@ -89,14 +89,14 @@ impl Trees {
         let mut ranks = Ranks([self.otherwise; STEP]);
         match variant {
             #[cfg(target_arch = "x86_64")]
-            // SAFETY: the promise of who has called `find_ranks`.
+            // SAFETY: the caller of `find_ranks` guarantees that the processor has the variant.
             Variant::Avx512 => unsafe { avx512::descend(self, &keys, wanted, &mut ranks) },
             _ => self.descend(&keys, wanted, &mut ranks),
         }
         out[..count].copy_from_slice(&ranks.0[..count]);
     }
 
-    /// Which of the first packets have what all rules of trees want.
+    /// Returns which of the first `count` packets have the values that all rules of trees share.
     #[inline(always)]
     fn wanted<'k, K: Words + 'k>(&self, key: &impl Fn(usize) -> &'k K, count: usize) -> u32 {
         let mut differs = [0; STEP];
@@ -111,7 +111,7 @@ impl Trees {
         })
     }
 
-    /// Gives those of the wanted packets that meet a rule of a tree its rank.
+    /// Gives each of the `wanted` packets that meets a rule of a tree its rank.
     #[inline(never)] // so that what its loops need stays in registers
     fn descend<const W: usize>(&self, keys: &Keys<W>, wanted: u32, ranks: &mut Ranks) {
         let mut branches = [Branch::EMPTY; STEP];
@@ -133,7 +133,7 @@ impl Trees {
             } else {
                 count = 0;
             }
-            // Where each one's next node is, which has been fetched.
+            // Each packet's next node, which has been prefetched.
             let mut places = [0_u32; STEP];
             for index in &waiting[..count] {
                 let index = usize::from(*index) % STEP;
@@ -167,7 +167,7 @@ impl Trees {
         }
     }
 
-    /// The first rule of a leaf that matches.
+    /// Returns the rank of the first rule of a leaf that matches.
     #[inline(always)]
     fn compare<const W: usize>(&self, leaf: Branch, key: impl Fn(usize) -> u64) -> u32 {
         for rule in self.rules_of(leaf) {
@@ -183,12 +183,12 @@ impl Trees {
         NONE
     }
 
-    /// Holds for trees as they are made, and is relied on where memory is read without asking:
-    /// branches lead to nodes, and leaves have rules with masks.
+    /// Checks what unchecked memory accesses rely on: branches lead to nodes, and leaves have rules
+    /// with masks.
     ///
     /// # Panics
     ///
-    /// Where that is not so.
+    /// If that does not hold.
     pub(crate) fn check(&self) {
         let words = self.words.len();
         let roots = self.trees.iter().map(|tree| &tree.root);

@@ -1,4 +1,4 @@
-//! Ranks, by each variant, against rules asked one after the other.
+//! Compares the ranks found by each variant with rules compared one after the other.
 
 use super::*;
 use crate::Program;
@@ -13,7 +13,7 @@ use packet::{Field, Match};
 use proptest::prelude::*;
 use std::sync::Arc;
 
-/// Words that rules may look at; of each as many masks as stand in [`MASKS`].
+/// Words that rules may look at; each with one of the masks in [`MASKS`].
 const WORDS: [u8; 6] = [1, 2, 3, 6, 9, 63];
 const MASKS: [u64; 6] = [
     0,
@@ -24,7 +24,7 @@ const MASKS: [u64; 6] = [
     0x00ff,
 ];
 
-/// Values that often agree in many of their bits.
+/// Returns values that often agree in many of their bits.
 fn value() -> impl Strategy<Value = u64> {
     prop_oneof![
         any::<u64>(),
@@ -32,7 +32,7 @@ fn value() -> impl Strategy<Value = u64> {
     ]
 }
 
-/// A rule's precedence, which mask each word has, and its values.
+/// A rule's precedence, the index of each word's mask, and its values.
 type OneRule = (u32, [usize; WORDS.len()], [u64; WORDS.len()]);
 
 fn rule() -> impl Strategy<Value = OneRule> {
@@ -129,8 +129,8 @@ fn rules_over_two_addresses_are_found_by_all_variants() {
     }
 }
 
-/// Holds what each variant finds against rules asked one after the other; says whether trees hold
-/// them all, if there are trees.
+/// Compares what each variant finds with rules compared one after the other; returns whether the
+/// trees hold all rules, if there are trees.
 fn compare(rules: &[(Match, u32)], keys: &[FlowKey]) -> Option<bool> {
     let program = Arc::new(Program::new());
     let bridge = Bridge::new(Arc::clone(&program));
@@ -171,9 +171,9 @@ fn compare(rules: &[(Match, u32)], keys: &[FlowKey]) -> Option<bool> {
         .filter(|variant| variant.is_there())
     {
         let mut ranks = vec![0; keys.len()];
-        // SAFETY: the processor has it.
+        // SAFETY: the processor has the variant.
         unsafe { trees.find_ranks(variant, &|index| &keys[index], &mut ranks) };
-        // What is left over is looked up in tuples.
+        // Rules that are not in trees are looked up in tuples.
         if shape.beside.is_empty() {
             assert_eq!(&ranks, &expected, "{}", variant);
         }

@@ -1,5 +1,5 @@
-//! The way down a trie with AVX-512, for fields of four bytes: sixteen packets at a time, whose
-//! slots are read by one gather, and two such groups side by side.
+//! The descent of a trie with AVX-512, for fields of four bytes: one gather reads the slots of
+//! sixteen packets, and two such groups are interleaved.
 
 use crate::actions::batch::{ActionBatch, STEP};
 use crate::burst::LOOKUP_MAX;
@@ -18,13 +18,13 @@ use std::marker::PhantomData;
 use std::mem::offset_of;
 use std::ops::Range;
 
-/// Packets of a step.
+/// Packets in a register.
 const LANES: usize = 16;
-/// Such steps that are taken side by side.
+/// Groups of packets that are interleaved.
 const GROUPS: usize = 2;
 const _: () = assert!(LOOKUP_MAX.is_multiple_of(GROUPS * LANES));
 
-/// A trie's words, sixteen of which are read at once.
+/// A trie's words, of which one gather reads sixteen.
 #[derive(Clone, Copy)]
 struct TrieWords<'a> {
     first: *const u32,
@@ -44,20 +44,20 @@ impl<'a> TrieWords<'a> {
         }
     }
 
-    /// The words of these numbers, as an acquiring load would find each; `before` in lanes that are
-    /// not `wanted`, and zero where there is no such word. Acquiring is needed: a node is read
-    /// after the slot that names it, and a node's row before its slot. It rests on x86, where loads
-    /// keep their order, and on aligned elements being read whole.
+    /// Returns the words of these numbers, each as an acquiring load would; `before` in lanes that
+    /// are not `wanted`, and zero where there is no such word. Acquire order is needed: a node is
+    /// read after the slot that names it, and a node's row before its slot. It rests on x86, where
+    /// loads keep their order and aligned elements are read whole.
     #[target_feature(enable = "avx512f")]
     #[inline]
     fn gather(self, wanted: __mmask16, numbers: __m512i, before: __m512i) -> __m512i {
         let there = _mm512_mask_cmplt_epu32_mask(wanted, numbers, self.count);
         let mut out = _mm512_mask_mov_epi32(before, wanted, _mm512_setzero_si512());
         // SAFETY: lanes that are `there` name words of the trie's memory, which is alive as long as
-        // the view. Each is aligned, so the processor reads it whole, and, since loads of
-        // x86 keep their order, before what this function's caller reads next, as an acquiring load
-        // does. That the compiler keeps to this too is why it is shown nothing but
-        // assembly, of which it must take it that memory is read and written.
+        // the view. Each is aligned, so the processor reads it whole, and, since loads of x86 keep
+        // their order, before what this function's caller reads next, as an acquiring load does.
+        // Inline assembly makes the compiler keep that order too: it must assume that the assembly
+        // reads and writes memory.
         unsafe {
             asm!(
                 "vpgatherdd {out}{{{there}}}, dword ptr [{first} + 4*{numbers}]",
@@ -72,8 +72,8 @@ impl<'a> TrieWords<'a> {
     }
 }
 
-/// What packets' addresses are taken by: which four bytes of their mini keys they are, counted in
-/// fours, and which bits of which other four bytes must be what.
+/// How to extract packets' addresses from mini keys: which four bytes (by index of such quartets)
+/// hold the address, and which bits of another quartet must have which values.
 #[derive(Clone, Copy)]
 pub(crate) struct Sought {
     address: u32,
@@ -82,17 +82,17 @@ pub(crate) struct Sought {
     value: u32,
 }
 
-/// As many fours of bytes have the mini keys.
+/// Quartets of bytes in a mini key.
 const QUARTETS: u32 = MINI_KEY_WORDS as u32 * 2;
 const _: () = assert!(offset_of!(MiniKey, words) == 0 && size_of::<MiniKey>() == 64);
 const _: () = assert!(align_of::<MiniKey>() == 64);
 
 impl Sought {
-    /// The field of four bytes at `offset`, of packets that have what `kind` says; None where they
-    /// do not lie so.
+    /// Returns it for the field of four bytes at `offset`, in packets that match `kind`; None where
+    /// either does not fit one quartet.
     #[inline(always)]
     pub fn of(offset: u16, kind: MatchWord) -> Option<Sought> {
-        // As they lie in memory, on x86: the lower half of a word comes first.
+        // On x86 the lower half of a word comes first in memory.
         let (low, high) = (kind.mask as u32, (kind.mask >> 32) as u32);
         let (half, mask, value) = match (low, high) {
             (mask, 0) => (0, mask, kind.value as u32),
@@ -108,7 +108,7 @@ impl Sought {
         })
     }
 
-    /// The address of one packet, and whether it is of the kind.
+    /// Returns the address of one packet, and whether it matches.
     #[inline(always)]
     fn in_words(self, key: &MiniKey) -> (u32, bool) {
         let four = |at: u32| (key.word((at / 2) as u8) >> (at % 2 * 32)) as u32;
@@ -117,16 +117,16 @@ impl Sought {
     }
 }
 
-/// The addresses of packets, [`LOOKUP_MAX`] at most, and a bit for each that is of the kind. Four
-/// bytes of a line are two of which each step of permutations brings twice as many together:
-/// sixteen lines need as many permutations.
+/// Extracts the addresses of at most [`LOOKUP_MAX`] packets, and returns a bit for each that
+/// matches. Two quartets of each line are needed, and each level of permutations merges twice as
+/// many lines: sixteen lines need as many permutations.
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(crate) fn addresses(keys: &[MiniKey], sought: Sought, to: &mut [u32; LOOKUP_MAX]) -> u64 {
     let (a, k) = (sought.address as i32, sought.kind as i32);
-    // Address and kind of two lines; what is behind the first four is not looked at.
+    // Address and kind of two lines in the lower half; the upper half is unused.
     let pick = _mm512_set4_epi32(16 + k, k, 16 + a, a);
-    // Of two lists that begin with as many addresses and kinds each, all addresses and then all
-    // kinds.
+    // Merges two lists, each of which begins with addresses and then as many kinds, into all
+    // addresses and then all kinds.
     let two = _mm512_castsi256_si512(_mm256_setr_epi32(0, 1, 16, 17, 2, 3, 18, 19));
     let four = _mm512_setr_epi32(0, 1, 2, 3, 16, 17, 18, 19, 4, 5, 6, 7, 20, 21, 22, 23);
     let turn = _mm512_broadcast_i32x4(_mm_setr_epi8(
@@ -139,7 +139,7 @@ pub(crate) fn addresses(keys: &[MiniKey], sought: Sought, to: &mut [u32; LOOKUP_
     let mut known = 0;
     for (at, (block, to)) in blocks.iter().zip(to_blocks).enumerate() {
         let line = |index: usize| {
-            // SAFETY: a `MiniKey` is 64 bytes that are all initialized, aligned to as many.
+            // SAFETY: a `MiniKey` is 64 initialized bytes, aligned to 64.
             unsafe { _mm512_load_si512(std::ptr::from_ref(&block[index]).cast()) }
         };
         let pair = |index: usize| _mm512_permutex2var_epi32(line(index), pick, line(index + 1));
@@ -165,8 +165,8 @@ pub(crate) fn addresses(keys: &[MiniKey], sought: Sought, to: &mut [u32; LOOKUP_
     known
 }
 
-/// Leads the first `count` addresses, or some more, to what their last slots hold; those that are
-/// not `known` to `otherwise`.
+/// Leads the first `count` addresses, or some more, to the entries of their last slots; those that
+/// are not `known` get `otherwise`.
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(crate) fn descend(
     lines: LinesView<'_>,
@@ -203,10 +203,11 @@ pub(crate) fn descend(
     }
 }
 
-/// What stands in nodes for byte `BYTE` of the addresses, from the last one on; other entries stay.
+/// Replaces entries that are nodes by their entries for byte `BYTE` of the addresses, counted from
+/// the last; other entries stay.
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
-#[allow(clippy::needless_range_loop)] // several lists are gone through side by side
+#[allow(clippy::needless_range_loop)] // indexes several arrays side by side
 fn step<const BYTE: u8>(
     words: TrieWords<'_>,
     addresses: &[__m512i; GROUPS],
@@ -215,12 +216,12 @@ fn step<const BYTE: u8>(
     let zero = _mm512_setzero_si512();
     let mut nodes = [0; GROUPS];
     for (nodes, entries) in nodes.iter_mut().zip(&*entries) {
-        *nodes = _mm512_cmplt_epi32_mask(*entries, zero); // the highest bit says so
+        *nodes = _mm512_cmplt_epi32_mask(*entries, zero); // the highest bit marks nodes
     }
     if nodes == [0; GROUPS] {
         return;
     }
-    // The byte in all four of its lane.
+    // Spreads the byte to all four bytes of its lane.
     let spread = _mm512_set4_epi32(
         const { (0x0101_0101 * (12 + BYTE as u32)) as i32 },
         const { (0x0101_0101 * (8 + BYTE as u32)) as i32 },
@@ -230,22 +231,23 @@ fn step<const BYTE: u8>(
     let size = _mm512_set1_epi32(SIZE as i32);
     let one = _mm512_set1_epi8(1);
     let none = _mm512_set1_epi8(NO_RUN as i8);
-    // Both groups take each step before one takes the next, so that one's accesses to memory are
-    // under way while the other waits for its own.
+    // Both groups take each step before either takes the next, so that one's memory accesses are in
+    // flight while the other waits.
     let mut bytes = [zero; GROUPS];
     let mut first = [zero; GROUPS];
     let mut small = [0; GROUPS];
     let mut rows = [zero; GROUPS];
     for group in 0..GROUPS {
         bytes[group] = _mm512_shuffle_epi8(addresses[group], spread);
-        first[group] = _mm512_slli_epi32::<LINE_SHIFT>(entries[group]); // what stands above a line's number goes
+        first[group] = _mm512_slli_epi32::<LINE_SHIFT>(entries[group]); // drops the size bits
         small[group] = _mm512_mask_testn_epi32_mask(nodes[group], entries[group], size);
         rows[group] = words.gather(small[group], first[group], none);
     }
     let mut slots = [zero; GROUPS];
     for group in 0..GROUPS {
         let (bytes, first, small) = (bytes[group], first[group], small[group]);
-        // In nodes of one line, bytes of the row that are below this one; most rows are short.
+        // For nodes of one line, count bytes of the row that are below this one; most rows are
+        // short.
         let mut below = _mm512_maskz_mov_epi8(_mm512_cmplt_epu8_mask(rows[group], bytes), one);
         let long = _mm512_mask_cmpeq_epi32_mask(small, below, one);
         if long != 0 {
@@ -273,10 +275,10 @@ fn step<const BYTE: u8>(
     }
 }
 
-/// The slots of nodes with bits for runs: these have begun before the 64 slots that a byte is
-/// among, and up to it.
+/// Returns the slots of nodes of two or four lines: counts the runs that begin before the 64 slots
+/// that contain the byte's, and among those up to it.
 #[target_feature(enable = "avx512f,avx512bw")]
-#[inline(never)] // they are few where prefixes are
+#[inline(never)] // few nodes of prefixes have this form
 fn ranked(
     words: TrieWords<'_>,
     those: __mmask16,
@@ -295,8 +297,8 @@ fn ranked(
     );
     let low_bits = words.gather(those, low, zero);
     let high_bits = words.gather(those, _mm512_add_epi32(low, number(1)), zero);
-    // Up to the byte's own: of the lower half all where it is in the upper one, for bits that are
-    // shifted beyond 32 are gone; of the upper half then those up to it.
+    // Bits up to the byte's own. In the lower half all are taken where the byte is in the upper
+    // one, because bits shifted beyond 32 are lost; in the upper half those up to it.
     let within = _mm512_and_si512(byte, number(63));
     let up_to = |at: __m512i| _mm512_sub_epi32(_mm512_sllv_epi32(number(2), at), number(1));
     let upper = _mm512_cmpgt_epi32_mask(within, number(31));
@@ -310,13 +312,13 @@ fn ranked(
     );
     let before = _mm512_srlv_epi32(counts, _mm512_slli_epi32::<3>(quarter));
     let runs = _mm512_add_epi32(runs, _mm512_and_si512(before, number(0xff)));
-    // As `nodes::ranked` has it, also for what no node has: no run before the first slot.
+    // As in `nodes::ranked`, also for lanes that are no such node: no run before the first slot.
     let run = _mm512_and_si512(_mm512_sub_epi32(runs, number(1)), number(0xff));
     let way = _mm512_add_epi32(run, number(HEAD as i32));
     _mm512_mask_add_epi32(slots, those, first, way)
 }
 
-/// How many bits of each byte are set, by its halves.
+/// Counts the bits that are set in each byte, by its halves.
 #[target_feature(enable = "avx512f,avx512bw")]
 #[inline]
 fn ones(bits: __m512i) -> __m512i {
@@ -332,12 +334,12 @@ fn ones(bits: __m512i) -> __m512i {
     )
 }
 
-/// Packets whose batch are found side by side, eight at a time.
+/// Eights of packets that are interleaved.
 const EIGHTS: usize = STEP / 8;
 const _: () = assert!(STEP.is_multiple_of(LANES));
 
-/// [`NextHops::batch`]. All packets take each step before one takes the next: accesses to memory
-/// that wait for others would leave none of the processor's places for those of the packets behind.
+/// [`NextHops::batch`]. All packets take each step before any takes the next: accesses that wait
+/// for others would fill the processor's buffers and delay the packets behind.
 #[target_feature(enable = "avx512f,avx512bw")]
 pub(crate) fn batch<'g>(
     next_hops: &NextHops<'g, '_>,
@@ -349,7 +351,7 @@ pub(crate) fn batch<'g>(
     let (first, count) = (those.start, those.len().min(STEP));
     assert!(first + count <= numbers.len());
     let all = |number: usize| _mm512_set1_epi64(number as i64);
-    // SAFETY: a place is a pointer and two numbers of four bytes, without bytes between them.
+    // SAFETY: a place is a pointer and two numbers of four bytes, without padding.
     let places = unsafe { Quads::of(next_hops.places) };
     let none = _mm512_set1_epi32(NONE as i32);
     let mut known = [0; EIGHTS];
@@ -361,14 +363,15 @@ pub(crate) fn batch<'g>(
         let lanes = ((1_u32 << left) - 1) as __mmask16;
         let at = numbers.as_ptr().wrapping_add(from);
         let number = if from + LANES <= numbers.len() {
-            // As they have been written, so that they need not have come to the cache.
-            // SAFETY: so many are there.
+            // Loads the elements that have been written only, so that no store need reach the cache
+            // first.
+            // SAFETY: this many are there.
             unsafe { _mm512_loadu_si512(at.cast()) }
         } else {
-            // SAFETY: as many as there are lanes are left.
+            // SAFETY: as many elements as there are lanes are left.
             unsafe { _mm512_maskz_loadu_epi32(lanes, at.cast()) }
         };
-        // As `place` has it.
+        // As in `place`.
         let default = _mm512_set1_epi32(next_hops.default as i32);
         let number = _mm512_mask_mov_epi32(number, _mm512_cmpeq_epi32_mask(number, none), default);
         let there = _mm512_mask_cmpneq_epi32_mask(lanes, number, none);
@@ -384,17 +387,18 @@ pub(crate) fn batch<'g>(
             let word = _mm512_slli_epi64::<1>(eight);
             let to = half * 2 + part;
             known[to] = there;
-            // In this order: a rule says that the rest may be read. Edits, below, come after both.
+            // In this order: the rule's word says whether the rest may be read. Edits, below, come
+            // after both.
             rules[to] = places.gather(there, word);
             rests[to] = places.gather(there, _mm512_or_si512(word, all(1)));
         }
     }
-    // SAFETY: pointers have no bytes between their own.
+    // SAFETY: pointers have no padding.
     let edits = unsafe { Quads::of(next_hops.edits) };
     let mut blocks = [_mm512_setzero_si512(); EIGHTS];
     let mut counted = blocks;
     for at in 0..EIGHTS {
-        // As `RuleSummary::verdict` has it.
+        // As in `RuleSummary::verdict`.
         let (rule, rest) = (rules[at], rests[at]);
         let summaries = _mm512_mask_test_epi64_mask(known[at], rule, all(!MARKS));
         let summaries = _mm512_mask_testn_epi64_mask(summaries, rule, all(ASK));
@@ -406,9 +410,9 @@ pub(crate) fn batch<'g>(
     }
     for at in 0..EIGHTS {
         let ports = _mm512_cvtepi64_epi32(_mm512_srli_epi64::<32>(rests[at]));
-        // SAFETY: there are as many eights. What has been found of counters is the worker's, and
-        // what has been found of edits lives as long as the guard, as `kept` says, by loads in the
-        // order it says. Both have been exposed when they were put there.
+        // SAFETY: `at` is below `EIGHTS`. Counters' addresses are those of the worker's, and edits'
+        // live as long as the guard, as `kept` requires, by loads in the order that it requires.
+        // The provenance of both was exposed when they were put there.
         unsafe { batch.put_eight(at, counted[at], blocks[at], ports) };
     }
     let known = known
@@ -437,7 +441,7 @@ mod tests {
     use std::sync::Arc;
     use std::sync::atomic::AtomicPtr;
 
-    /// One packet, step by step.
+    /// Descends for one packet, step by step.
     fn plain(lines: LinesView<'_>, address: u32) -> u32 {
         let mut entry = lines.load(Slot(address >> 16));
         for byte in [address >> 8 & 0xff, address & 0xff] {
@@ -462,7 +466,7 @@ mod tests {
     }
 
     fn mini_key() -> impl Strategy<Value = MiniKey> {
-        // Few values of the first word's bytes, so that masks of it are met and missed.
+        // Few values of the first word's bytes, so that masks of it both match and do not.
         (any::<[u64; MINI_KEY_WORDS]>(), 0_u64..3, 0_u32..64).prop_map(|(mut words, few, at)| {
             words[0] = few << at;
             let words = words.map(|word| if few == 0 { word & 0xff00_00ff } else { word });
@@ -486,7 +490,7 @@ mod tests {
             if !Variant::Avx512.is_there() {
                 return Ok(());
             }
-            // What some packet has, or anything.
+            // A value of some packet, or any value.
             let (at, some) = (usize::from(word), !keys.is_empty() && usize::from(word) < MINI_KEY_WORDS);
             let value = mask & if own && some { keys[from.index(keys.len())].words[at] } else { value };
             let kind = MatchWord { word, mask, value };
@@ -499,7 +503,7 @@ mod tests {
                 return Ok(());
             };
             let mut got = [0; LOOKUP_MAX];
-            // SAFETY: the processor has it.
+            // SAFETY: the processor has AVX-512.
             let known = unsafe { addresses(&keys, sought, &mut got) };
             for (index, (key, got)) in keys.iter().zip(got).enumerate() {
                 let address = (0..4).fold(0, |address, byte| address << 8 | run.byte(key, byte));
@@ -512,7 +516,7 @@ mod tests {
         #[test]
         fn it_leads_to_where_one_packet_goes(
             crowds in 1_u32..4,
-            // Few of them make nodes of two and four lines, many make arrays.
+            // Few prefixes make nodes of two and four lines, many make arrays.
             prefixes in prop_oneof![0_usize..60, 0_usize..400].prop_flat_map(|count| prop::collection::vec((any::<u32>(), 1_u8..33), count)),
             others in prop::collection::vec(any::<u32>(), LOOKUP_MAX),
             count in 0..=LOOKUP_MAX,
@@ -521,7 +525,7 @@ mod tests {
             if !Variant::Avx512.is_there() {
                 return Ok(());
             }
-            // Few roots, so that nodes of all sizes come about.
+            // Few roots, so that nodes of all sizes occur.
             let crowd = |address: u32| address & 0xffff | ((address >> 16) % crowds) << 16;
             let prefixes: Vec<_> = prefixes.iter().map(|(address, length)| (crowd(*address), *length)).collect();
             let (_nodes, lines) = trie(&prefixes);
@@ -531,7 +535,7 @@ mod tests {
             };
             let addresses: [u32; LOOKUP_MAX] = std::array::from_fn(address);
             let mut places = [0; LOOKUP_MAX];
-            // SAFETY: the processor has it.
+            // SAFETY: the processor has AVX-512.
             unsafe { descend(lines.view(), &addresses, known, 7, count, &mut places) };
             for (index, (address, place)) in addresses.iter().zip(places).take(count).enumerate() {
                 let led = if known >> index & 1 == 0 { 7 } else { plain(lines.view(), *address) };
@@ -541,7 +545,7 @@ mod tests {
 
         #[test]
         fn deeds_are_those_of_each_packet(
-            // Some places have no rule, one that must be read, or one that edits.
+            // Some places have no rule, one that must be asked, or one that edits.
             places in prop::collection::vec((0_u8..8, 0_u32..6, 0_u32..6), 1..40),
             numbers in prop::collection::vec(prop_oneof![0_u32..50, 0_u32..20, Just(u32::MAX)], LOOKUP_MAX),
             default in 0_u32..50,
@@ -560,11 +564,11 @@ mod tests {
                     3..6 => EDITS,
                     _ => 0,
                 };
-                // The last ones' chunks are not there, or beyond all.
+                // Chunks of the last counters are not allocated, or beyond all.
                 let counter = [0, 1, 4095, 4096, 8192, u32::MAX >> 2][counter as usize];
                 RuleSummary::new(NonNull::dangling(), marks, CounterId(counter), action)
             };
-            // Most have a rule that tells, so that many packets in a row do.
+            // Most places have a verdict, so that many packets in a row do.
             let places: Vec<RuleSummary> = places.into_iter().map(place_of).collect();
             let lists: Vec<OpList> = (0..4).map(|port| OpList::new(vec![Op::Output(port)])).collect();
             let edits: Vec<AtomicPtr<ActionBlock>> = (0..5)
@@ -583,7 +587,7 @@ mod tests {
             let next_hops = NextHops { numbers: &numbers, default, places: &places, edits: &edits };
             let those = start..LOOKUP_MAX.min(start + count);
             let mut got = ActionBatch::NONE;
-            // SAFETY: the processor has it.
+            // SAFETY: the processor has AVX-512.
             let known = unsafe { batch(&next_hops, those.clone(), counters, &mut got) };
             let mut wanted = ActionBatch::NONE;
             let known_so = wanted.fill(counters, those.len(), |at| {

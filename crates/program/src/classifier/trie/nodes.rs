@@ -1,19 +1,19 @@
-//! A trie's nodes: how they lie in memory, how they are read, and how one writer changes them while
-//! others read.
+//! A trie's nodes: their layout in memory, and how one writer changes them while others read.
 //!
-//! Memory is a sequence of cache lines of 16 words. A slot is a word; a node's first line is named
-//! by its number. The root is the first 65,536 words. A node has up to four sizes, by how often its
-//! slots' value changes from one to the next:
+//! Memory is a sequence of cache lines of 16 words. A slot is a word; a node is named by the number
+//! of its first line. The root is the first 65,536 words. A node has one of four sizes, chosen by
+//! how often the value of its slots changes from one to the next:
 //!
-//! * 13 runs lie in one line: where each but the first begins, less one, as 12 bytes, and then the
-//!   runs' values.
-//! * 23 or 55 runs lie in two or four lines: a bit for each slot at which a run begins (words 0 to
-//!   7), the number of runs that begin before each 64 slots (word 8, a byte each), and the values.
-//! * More take an array of 16 lines.
+//! * Up to 13 runs lie in one line: 12 bytes with the last slot before each run but the first, and
+//!   then the runs' values.
+//! * Up to 23 or 55 runs lie in two or four lines: a bit for each slot at which a run begins (words
+//!   0 to 7), the number of runs that begin before each 64 slots (word 8, a byte each), and the
+//!   values.
+//! * More runs take an array of 16 lines.
 //!
 //! Where runs begin never changes while others may read it: a node with other runs is written
-//! elsewhere, and takes the old one's place by one store to the slot that names it. Values change
-//! by single stores.
+//! elsewhere, and replaces the old one by one store to the slot that names it. Values change by
+//! single stores.
 
 use crate::classifier::trie::ELSEWHERE;
 use crate::epoch::Domain;
@@ -21,39 +21,39 @@ use crate::growing::{Cell, Growing};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Words of a line.
+/// Words in a line.
 const LINE_WORDS: usize = 16;
 /// Lines of the root.
 const ROOT: usize = (1 << 16) / LINE_WORDS;
 /// Most lines: half a gigabyte.
 const LINES_MAX: usize = 1 << 23;
-/// Words in front of the values of a node of one line, and of more.
+/// Words before the values of a node of one line; for more lines `HEAD`.
 pub(crate) const SMALL_HEAD: usize = 3;
 pub(crate) const HEAD: usize = 9;
-/// Of a node of one line: no further run begins.
+/// Unused byte of a row in a node of one line: no further run begins.
 pub(crate) const NO_RUN: u8 = 0xff;
 /// Most runs of a node of one line.
 const SMALL: usize = LINE_WORDS - SMALL_HEAD;
 /// Slots of a node.
 const SLOTS: usize = 256;
-/// Lines of nodes by size; the last are arrays.
+/// Lines of a node by size; the last are arrays.
 const SIZES: [usize; 4] = [1, 2, 4, SLOTS / LINE_WORDS];
 const WIDE_SIZE: usize = 3;
-/// An array of so few runs is made a node of runs again.
+/// An array with at most this many runs is converted back to runs.
 const RUNS_AGAIN: usize = 40;
-/// More runs than a node of runs has when a prefix has come, which adds two.
+/// More runs than a node of runs can have after one more prefix, which adds two.
 const RUNS_MAX: usize = 64;
 const _: () = assert!(SIZES[2] * LINE_WORDS - HEAD + 2 <= RUNS_MAX && RUNS_AGAIN < RUNS_MAX);
 
 const NODE: u32 = 1 << 31;
-/// Where a node's size stands.
+/// Position of a node's size in its entry.
 const SIZE_SHIFT: u32 = 29;
 pub(crate) const SIZE: u32 = 3 << SIZE_SHIFT;
-/// From a line's number to that of its first word.
+/// Shift from a line's number to that of its first word.
 pub(crate) const LINE_SHIFT: u32 = LINE_WORDS.trailing_zeros();
 const _: () = assert!(LINES_MAX <= 1 << SIZE_SHIFT);
 
-/// What a slot holds: the number of a place, or a node.
+/// The contents of a slot: the number of a place, or a node.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Entry(pub u32);
 
@@ -67,13 +67,13 @@ impl Entry {
         self.0 & NODE != 0
     }
 
-    /// Whether a node is an array.
+    /// Returns whether a node is an array.
     #[inline(always)]
     pub fn is_wide(self) -> bool {
         self.0 & SIZE == SIZE
     }
 
-    /// Whether a node has one line.
+    /// Returns whether a node has one line.
     #[inline(always)]
     pub fn is_small(self) -> bool {
         self.0 & SIZE == 0
@@ -88,7 +88,7 @@ impl Entry {
         self.0 & !(NODE | SIZE)
     }
 
-    /// A node's first word.
+    /// Returns a node's first word.
     #[inline(always)]
     pub fn first(self) -> Slot {
         Slot(self.line() << LINE_SHIFT)
@@ -99,13 +99,12 @@ impl Entry {
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Slot(pub u32);
 
-/// A cache line. Whoever reads several words at once takes lines that stand behind each other for
-/// words that do.
+/// A cache line. Code that reads several words at once treats contiguous lines as contiguous words.
 #[repr(C, align(64))]
 struct Line([AtomicU32; LINE_WORDS]);
 const _: () = assert!(size_of::<Line>() == size_of::<u32>() * LINE_WORDS);
 
-// SAFETY: zero is a value of each word.
+// SAFETY: zero is a valid value of each word.
 unsafe impl Cell for Line {
     fn copy(&self, from: &Self) {
         for (to, from) in self.0.iter().zip(&from.0) {
@@ -127,7 +126,7 @@ impl Lines {
         self.view().load(slot)
     }
 
-    /// The slot of a node for a byte.
+    /// Returns the slot of a node for a byte.
     fn slot_of(&self, node: Entry, byte: u32) -> Slot {
         self.view().slot_of(node, byte)
     }
@@ -154,14 +153,14 @@ impl<'a> LinesView<'a> {
         Some(&self.line(slot)?.0[slot.0 as usize % LINE_WORDS])
     }
 
-    /// All words.
+    /// Returns all words.
     #[cfg(target_arch = "x86_64")]
     #[inline(always)]
     pub fn words(self) -> *const [u32] {
         std::ptr::slice_from_raw_parts(self.0.as_ptr().cast(), self.0.len() * LINE_WORDS)
     }
 
-    /// Where a slot is, to be fetched.
+    /// Returns the address of a slot, for prefetching.
     #[inline(always)]
     pub fn address(self, slot: Slot) -> *const u32 {
         self.0.as_ptr().cast::<u32>().wrapping_add(slot.0 as usize)
@@ -175,14 +174,14 @@ impl<'a> LinesView<'a> {
         )
     }
 
-    /// What is read first of a node for a byte: the slot itself of an array.
+    /// Returns the word of a node that is read first for a byte: the slot itself in an array.
     #[inline(always)]
     pub fn way_to(self, node: Entry, byte: u32) -> Slot {
         Slot(node.first().0 + if node.is_wide() { byte } else { 0 })
     }
 
-    /// The slot of a node for a byte. Reads the line of [`LinesView::way_to`] only; in that the
-    /// slot is, unless the node has runs in more than one line.
+    /// Returns the slot of a node for a byte. Reads only the line of [`LinesView::way_to`], which
+    /// also contains the slot, unless the node has runs in more than one line.
     #[inline(always)]
     pub fn slot_of(self, node: Entry, byte: u32) -> Slot {
         let first = node.first();
@@ -203,7 +202,7 @@ impl<'a> LinesView<'a> {
     }
 }
 
-/// The word of a slot's run in a node of one line.
+/// Returns the index of the word with the value of a byte's run, in a node of one line.
 #[inline(always)]
 fn small(line: &Line, byte: u32) -> u32 {
     let begins: [u32; SMALL_HEAD] =
@@ -211,7 +210,7 @@ fn small(line: &Line, byte: u32) -> u32 {
     SMALL_HEAD as u32 + below(begins, byte)
 }
 
-/// How many bytes of an ascending row are below another one.
+/// Returns how many bytes of an ascending row are below another one.
 #[cfg(target_arch = "x86_64")]
 #[inline(always)]
 fn below(row: [u32; SMALL_HEAD], byte: u32) -> u32 {
@@ -236,7 +235,7 @@ fn below_plain(row: [u32; SMALL_HEAD], byte: u32) -> u32 {
     bytes.filter(|other| u32::from(*other) < byte).count() as u32
 }
 
-/// The word of a slot's run in a node of more lines.
+/// Returns the index of the word with the value of a byte's run, in a node of two or four lines.
 #[inline(always)]
 fn ranked(line: &Line, byte: u32) -> u32 {
     let word = byte as usize / 64 % 4;
@@ -250,21 +249,21 @@ fn ranked(line: &Line, byte: u32) -> u32 {
 /// The first bits of an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Prefix {
-    /// What the field begins with; zeros behind.
+    /// The bytes of the address; zeros behind the prefix.
     pub bytes: [u8; 16],
     /// Number of bits.
     pub length: u8,
 }
 
 impl Prefix {
-    /// The slots of a node behind `depth` bits that belong to it.
+    /// Returns the first and last of the slots that belong to it, in a node behind `depth` bits.
     fn slots(&self, depth: usize) -> (u32, u32) {
         let first = u32::from(self.bytes[depth / 8]);
         let open = 8 - usize::from(self.length).saturating_sub(depth).min(8);
         (first, first + ((1 << open) - 1))
     }
 
-    /// The slots of the root that belong to it.
+    /// Returns the first and last slot of the root that belong to it.
     fn roots(&self) -> (u32, u32) {
         let first = u32::from(self.bytes[0]) << 8 | u32::from(self.bytes[1]);
         let open = 16 - usize::from(self.length).min(16);
@@ -272,7 +271,7 @@ impl Prefix {
     }
 }
 
-/// A node's runs: where they begin, and what they hold.
+/// A node's runs: where they begin, and their values.
 struct Runs {
     count: usize,
     starts: [u8; RUNS_MAX],
@@ -280,7 +279,7 @@ struct Runs {
 }
 
 impl Runs {
-    /// Those of a node of runs.
+    /// Reads the runs of a node of runs.
     fn of(lines: &Lines, node: Entry) -> Runs {
         let mut runs = Runs::none();
         let first = node.first().0;
@@ -312,7 +311,7 @@ impl Runs {
         &self.starts[..self.count]
     }
 
-    /// The first and the last slot of a run.
+    /// Returns the first and the last slot of a run.
     fn reach(&self, run: usize) -> (u32, u32) {
         let next = self.starts().get(run + 1);
         let end = next.map_or(SLOTS as u32, |next| u32::from(*next));
@@ -327,7 +326,7 @@ impl Runs {
         }
     }
 
-    /// Adds a run behind the others, unless it goes on with the last one's value.
+    /// Appends a run, or extends the last one if it has the same value.
     fn push(&mut self, start: u32, value: Entry) {
         if self.count > 0 && self.values[self.count - 1] == value {
             return;
@@ -337,7 +336,7 @@ impl Runs {
         self.count += 1;
     }
 
-    /// The smallest size that they fit.
+    /// Returns the smallest size that the runs fit.
     fn size(&self) -> usize {
         if self.count <= SMALL {
             return 0;
@@ -351,21 +350,21 @@ impl Runs {
     }
 }
 
-/// The writer's side: changes nodes and knows which lines are free.
+/// The writer's state: changes nodes and keeps the list of free lines.
 pub(crate) struct Nodes {
     domain: Arc<Domain>,
     /// The first line that has never been used.
     next: usize,
-    /// Lines at which nodes of each size may begin.
+    /// Free lines at which nodes of each size may begin.
     free: [Vec<u32>; SIZES.len()],
-    /// Nodes that are out of use and that readers may still be in.
+    /// Nodes that are unlinked but that readers may still be in.
     pub left: Vec<Entry>,
-    /// Nodes of each size.
+    /// Number of nodes of each size.
     pub counts: [usize; SIZES.len()],
 }
 
 impl Nodes {
-    /// The root alone.
+    /// Creates a trie of the root alone.
     pub fn new(domain: &Arc<Domain>) -> (Nodes, Lines) {
         let nodes = Nodes {
             domain: Arc::clone(domain),
@@ -377,19 +376,19 @@ impl Nodes {
         (nodes, Lines(Growing::new(2 * ROOT)))
     }
 
-    /// Memory of the root and of nodes in use.
+    /// Returns the memory of the root and of nodes in use, in bytes.
     pub fn bytes_used(&self) -> usize {
         let nodes = self.counts.iter().zip(SIZES);
         let lines: usize = nodes.map(|(count, lines)| count * lines).sum();
         (ROOT + lines) * size_of::<Line>()
     }
 
-    /// Memory of the root and of nodes, those included that are free.
+    /// Returns the memory of the root and of nodes, including free ones, in bytes.
     pub fn bytes(&self) -> usize {
         self.next * size_of::<Line>()
     }
 
-    /// Gives a node's lines back that no reader can be in.
+    /// Frees the lines of a node that no reader can be in.
     pub fn reuse(&mut self, node: Entry) {
         self.free[node.size()].push(node.line());
     }
@@ -412,7 +411,8 @@ impl Nodes {
         self.free[size].pop().map(|line| line as usize)
     }
 
-    /// A new node of these runs; where there is no memory for one, packets are looked up elsewhere.
+    /// Creates a node of these runs. Without memory for one, returns the entry that sends packets
+    /// to tuples.
     fn make(&mut self, lines: &Lines, runs: &Runs) -> Entry {
         let size = runs.size();
         let Some(line) = self.allocate(lines, size) else {
@@ -467,14 +467,14 @@ impl Nodes {
         node
     }
 
-    /// Takes a node that no slot names any more out of use.
+    /// Unlinks a node that no slot names any more.
     fn leave(&mut self, node: Entry) {
         self.counts[node.size()] -= 1;
         self.left.push(node);
     }
 
-    /// What stands in a slot behind `depth` bits whose packets have met `old` so far, when those of
-    /// the prefix meet `new`.
+    /// Returns the new entry of a slot behind `depth` bits that has held `old`, when packets of the
+    /// prefix are to get `new`.
     fn grown(
         &mut self,
         lines: &Lines,
@@ -499,7 +499,7 @@ impl Nodes {
         self.make(lines, &runs)
     }
 
-    /// Asks for each place that packets of the prefix are led to what it is to be instead.
+    /// Replaces each place that packets of the prefix are led to by what `with` returns for it.
     pub fn change(&mut self, lines: &Lines, prefix: &Prefix, with: &mut impl FnMut(u32) -> u32) {
         let (first, last) = prefix.roots();
         for slot in first..=last {
@@ -526,7 +526,7 @@ impl Nodes {
         }
         let (first, last) = prefix.slots(depth);
         if entry.is_wide() {
-            // Neighbours often hold the same.
+            // Call `with` once for neighbours that hold the same.
             let mut asked = None;
             for byte in first..=last {
                 let inner = Slot(entry.first().0 + byte);
@@ -596,7 +596,7 @@ impl Nodes {
         self.replace(lines, slot, entry, &runs);
     }
 
-    /// Puts a node of these runs, or what is the same, in the place of one.
+    /// Replaces a node by one with these runs, or by an equivalent entry.
     fn replace(&mut self, lines: &Lines, slot: Slot, old: Entry, runs: &Runs) {
         let new = match runs.values[0] {
             only if runs.count == 1 && !only.is_node() => only,
@@ -606,7 +606,7 @@ impl Nodes {
         self.leave(old);
     }
 
-    /// Makes arrays on the way to a prefix small again that have few runs left.
+    /// Converts arrays on the path to a prefix that have few runs left back to runs.
     pub fn shrink(&mut self, lines: &Lines, prefix: &Prefix) {
         let (first, last) = prefix.roots();
         if first == last {
@@ -636,7 +636,7 @@ impl Nodes {
     }
 }
 
-/// Shows each place that packets of the prefix are led to, some of them several times.
+/// Calls `with` for each place that packets of the prefix are led to, for some several times.
 pub(crate) fn visit(lines: &Lines, prefix: &Prefix, with: &mut impl FnMut(u32)) {
     let (first, last) = prefix.roots();
     for slot in first..=last {

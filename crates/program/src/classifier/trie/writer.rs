@@ -1,16 +1,16 @@
-//! The writer's side of a trie: which rules are in it, what becomes of their slots, and when what
-//! readers may still see is used again.
+//! The writer's side of a trie: which rules are in it, what its slots hold, and when memory that
+//! readers may still see is reused.
 //!
-//! Rules that are linked are members, or not: those of another kind, and those whose precedence
-//! contradicts the length of their prefix. For members holds:
+//! A linked rule is a member, or not: rules of another kind are not, nor are those whose precedence
+//! contradicts the length of their prefix. For members the following holds:
 //!
 //! * A slot has the rule of the highest precedence of all members that hold its packets, and no
 //!   member with a longer prefix holds them.
 //! * So when the rule of a slot goes, the next one is the longest that holds the rule's own prefix,
 //!   and it is the same for all of the rule's slots. It is found in the tuples.
-//! * A member that has no slot, since longer ones have taken them all, may have been contradicted
-//!   by a shorter one that came later. That comes to light when it is to get a slot. The slots'
-//!   packets are then looked up in tuples ([`ELSEWHERE`]), until the trie is made anew.
+//! * A member that has no slot, because longer ones have taken them all, may have been contradicted
+//!   by a shorter one that came later. This is noticed only when it is to get a slot. The slots'
+//!   packets are then looked up in tuples ([`ELSEWHERE`]), until the trie is rebuilt.
 
 use crate::actions::OpList;
 use crate::actions::block::ActionBlock;
@@ -33,29 +33,29 @@ use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Places, and edits, for which there is room at first.
+/// Initial room for places, and for edits.
 const PLACES_AT_FIRST: usize = 1024;
 const EDITS_AT_FIRST: usize = 64;
-/// Fewest bytes of a field for which this is worth while.
+/// Shortest field, in bytes, for which a trie pays off.
 const BYTES_MIN: usize = 4;
-/// Most bytes of a prefix.
+/// Longest field, in bytes.
 const BYTES_MAX: usize = 16;
-/// Bytes of nodes for each rule, and in any case, that a trie may have.
+/// Most bytes of nodes for each rule, and in addition a constant.
 const NODE_BYTES: usize = 256;
 const NODE_BYTES_MIN: usize = 8 << 20;
 
-/// Tuples of prefixes of one field that want the same otherwise.
+/// Tuples of prefixes of one field whose rules share all other values.
 pub(crate) struct Candidate {
     run: Run,
     shared: SmallVec<[MatchWord; 4]>,
-    /// Their rules.
+    /// Number of their rules.
     pub rules: usize,
-    /// How many they are.
+    /// Number of the tuples.
     pub masks: usize,
 }
 
 impl Run {
-    /// The bits of word `word` of the key that belong to the field.
+    /// Returns the bits of word `word` of the key that belong to the field.
     fn mask(self, word: u8) -> u64 {
         let first = usize::from(word) * 8;
         let field = usize::from(self.offset)..usize::from(self.offset) + usize::from(self.bytes);
@@ -69,8 +69,8 @@ impl Run {
         u64::from_ne_bytes(std::array::from_fn(byte))
     }
 
-    /// Takes a match apart: the prefix, and what else it wants; None where it looks at other bits
-    /// of the field than the first ones.
+    /// Splits a match into its prefix and the rest; None where it looks at other bits of the field
+    /// than the first ones.
     fn split<'a>(
         self,
         words: impl Iterator<Item = &'a MatchWord>,
@@ -106,7 +106,7 @@ impl Run {
 }
 
 impl Candidate {
-    /// The one with most rules among a table's tuples.
+    /// Returns the candidate with most rules among a table's tuples.
     pub fn of(tuples: &TupleWriters) -> Option<Candidate> {
         let fits = |offset: usize, bytes: usize| {
             offset.is_multiple_of(2) && offset % 8 <= 6 && (BYTES_MIN..=BYTES_MAX).contains(&bytes)
@@ -169,16 +169,16 @@ impl Candidate {
     }
 }
 
-/// What is to be known of a place's rule without reading it.
+/// What the writer knows of a place's rule.
 #[derive(Clone, Copy)]
 struct Grade {
     priority: u32,
     length: u8,
-    /// Whether the place can tell of the rule once it is in force.
+    /// Whether the place may serve as a summary once the rule is in force.
     tells: bool,
 }
 
-/// What readers may still see.
+/// Memory that readers may still see.
 enum Left {
     Node(Entry),
     RuleSummary(u32),
@@ -194,24 +194,24 @@ struct Kept {
 /// A tuple, and the highest precedence that a rule of it has had.
 type Known = (Arc<Tuple>, u32);
 
-/// The writer's side of a trie.
+/// The writer's state of a trie.
 pub(crate) struct Prefixes {
     trie: Arc<Trie>,
     nodes: Nodes,
-    /// By length.
+    /// Tuples of members, by prefix length.
     lengths: Box<[Option<Known>]>,
     /// By place.
     grades: Vec<Grade>,
     free: Vec<u32>,
-    /// Which of a rule's two places ([`Rule::places`]) says its own here.
+    /// Which of a rule's two [`Rule::places`] holds its place here.
     lane: usize,
     members: usize,
-    /// How many members have a precedence, by precedence.
+    /// Number of members of each precedence.
     precedences: BTreeMap<u32, usize>,
-    /// Places whose rules must be asked until all readers have come to an epoch.
+    /// Places whose rules must be asked until all readers have reached an epoch.
     fresh: VecDeque<(Epoch, u32)>,
     left: VecDeque<(Epoch, Left)>,
-    /// By the list of steps.
+    /// Edits, by the list of steps.
     edits: HashMap<*const OpList, Kept>,
     free_edits: Vec<u32>,
     next_edits: u32,
@@ -220,11 +220,11 @@ pub(crate) struct Prefixes {
 }
 
 // SAFETY: the lists of steps are only compared by their addresses; each is alive while it is named,
-// for a place of a linked rule that has it does so.
+// because a place of a linked rule that has it names it.
 unsafe impl Send for Prefixes {}
 
 impl Prefixes {
-    /// A trie without rules.
+    /// Creates a trie without rules.
     pub fn new(candidate: &Candidate, domain: &Arc<Domain>, lane: usize) -> Prefixes {
         let (nodes, lines) = Nodes::new(domain);
         let trie = Trie {
@@ -264,7 +264,7 @@ impl Prefixes {
         &self.trie
     }
 
-    /// Rules in the trie.
+    /// Returns the number of rules in the trie.
     pub fn members(&self) -> usize {
         self.members
     }
@@ -274,13 +274,13 @@ impl Prefixes {
         (*rest == *self.trie.shared).then_some(prefix)
     }
 
-    /// How many bits a match's prefix has; None for a match of another kind.
+    /// Returns the prefix length of a match; None for a match of another kind.
     pub fn length(&self, matching: &Match) -> Option<u8> {
         self.prefix(matching).map(|prefix| prefix.length)
     }
 
-    /// Puts a rule in that holds from the domain's next epoch on; false where it must be looked up
-    /// beside.
+    /// Adds a rule that holds from the domain's next epoch on; returns false where it must be
+    /// looked up beside the trie.
     pub fn link(&mut self, domain: &Domain, rule: RuleRef, tuple: &Arc<Tuple>) -> bool {
         let Some(prefix) = self.prefix(rule.matching()) else {
             return false;
@@ -317,8 +317,8 @@ impl Prefixes {
         true
     }
 
-    /// Whether a shorter member has a higher precedence than a prefix would have, or a longer one a
-    /// lower.
+    /// Returns whether a shorter member has a higher precedence than the prefix would have, or a
+    /// longer one a lower.
     fn contradicts(&self, prefix: &Prefix, priority: u32) -> bool {
         if prefix.length == 0 {
             return priority > self.trie.floor();
@@ -377,7 +377,7 @@ impl Prefixes {
         number
     }
 
-    /// The number of a list's edits.
+    /// Returns the number of a list's edits, adding them if needed.
     fn keep(&mut self, domain: &Domain, ops: &Arc<OpList>, block: &ActionBlock) -> u32 {
         if let Some(kept) = self.edits.get_mut(&Arc::as_ptr(ops)) {
             kept.places += 1;
@@ -396,7 +396,7 @@ impl Prefixes {
         number
     }
 
-    /// The number of a rule's place.
+    /// Returns the number of a rule's place.
     fn number(&self, rule: &Rule) -> Option<u32> {
         let number = rule.places[self.lane].load(Ordering::Relaxed);
         let place = self.trie.places.view().get(number as usize)?;
@@ -407,7 +407,7 @@ impl Prefixes {
         self.trie.places.view().get(self.number(rule)? as usize)
     }
 
-    /// Says that a rule ends with an epoch that has not been published yet.
+    /// Marks the place of a rule that ends; must be called before its end is published.
     pub fn ends(&mut self, rule: RuleRef) {
         let Some(number) = self.number(rule.rule()) else {
             return;
@@ -418,7 +418,8 @@ impl Prefixes {
         }
     }
 
-    /// Takes a rule out that is about to be unlinked from its tuple; false where it is not here.
+    /// Removes a rule that is about to be unlinked from its tuple; returns false where it is not
+    /// here.
     pub fn unlink(&mut self, domain: &Domain, rule: RuleRef) -> bool {
         let Some(number) = self.number(rule.rule()) else {
             return false;
@@ -456,8 +457,8 @@ impl Prefixes {
         true
     }
 
-    /// A member of this precedence has gone, which no reader can see any more: so the floor may
-    /// rise.
+    /// Forgets a member of this precedence, which no reader can see any more, and raises the floor
+    /// if possible.
     fn leave_precedence(&mut self, priority: u32) {
         if let btree_map::Entry::Occupied(mut count) = self.precedences.entry(priority) {
             *count.get_mut() -= 1;
@@ -470,11 +471,11 @@ impl Prefixes {
         }
     }
 
-    /// What the slots of a rule are to hold when it has gone.
+    /// Returns what a rule's slots are to hold when it has gone.
     fn next(&self, rule: RuleRef, length: u8) -> u32 {
         let key = Example(rule.matching().words());
         let mut best: Option<(u32, u32)> = None;
-        // The default stands in no slot.
+        // The default is in no slot.
         let shortest = usize::from(length.min(1));
         for known in self.lengths[shortest..=usize::from(length)].iter().rev() {
             let Some((tuple, highest)) = known else {
@@ -508,7 +509,7 @@ impl Prefixes {
         }
     }
 
-    /// Lets places tell of rules that all readers know to be in force, and uses again what no
+    /// Makes summaries of places whose rules all readers know to be in force, and frees what no
     /// reader can see.
     pub fn settle(&mut self, domain: &Domain) {
         let fronts = [
@@ -520,8 +521,8 @@ impl Prefixes {
         let Some(passed) = fronts.into_iter().flatten().filter(quiet).max() else {
             return;
         };
-        // A place that is used again stands no longer in `fresh` for the rule before: that came in
-        // an earlier epoch than it went.
+        // A place that has been reused is no longer in `fresh` for the rule before: that came in an
+        // earlier epoch than it went.
         while let Some((epoch, number)) = self.fresh.front()
             && *epoch <= passed
         {
@@ -549,39 +550,39 @@ impl Prefixes {
         }
     }
 
-    /// Whether rules are asked that need not be any more once [`Prefixes::settle`] has been called.
+    /// Returns whether rules are still asked that need not be once [`Prefixes::settle`] is called.
     pub fn is_settling(&self) -> bool {
         !self.fresh.is_empty()
     }
 
-    /// Whether packets of some slots are looked up in tuples.
+    /// Returns whether packets of some slots are looked up in tuples.
     pub fn leads_elsewhere(&self) -> bool {
         self.elsewhere
     }
 
-    /// Whether nodes take no more memory than they may, but for what is free: prefixes that go
-    /// leave that to those that come.
+    /// Returns whether nodes in use take no more memory than allowed. Free ones do not count: new
+    /// prefixes will use them.
     pub fn is_small(&self) -> bool {
         self.nodes.bytes_used() <= NODE_BYTES_MIN + NODE_BYTES * self.members
     }
 
-    /// Memory, without the rules.
+    /// Returns the memory in bytes, without the rules.
     pub fn bytes(&self) -> usize {
         self.nodes.bytes()
             + self.grades.len() * (size_of::<RuleSummary>() + size_of::<Grade>())
             + self.next_edits as usize * size_of::<usize>()
     }
 
-    /// Nodes.
+    /// Returns the number of nodes.
     pub fn nodes(&self) -> usize {
         self.nodes.counts.iter().sum()
     }
 
-    /// What a lookup takes for packets that meet the members of these lengths (how many there are
-    /// of each) evenly, and at most.
+    /// Returns the work of lookups: the average for packets that meet the members evenly, given how
+    /// many there are of each length, and the maximum.
     pub fn work(&self, lengths: &[(u8, usize)]) -> (Work, Work) {
         let [_, two, four, _] = self.nodes.counts.map(|count| count as f64);
-        // Of nodes of more lines than one some slots lie in the first.
+        // In nodes of more than one line some slots are in the first.
         let further = (0.6 * two + 0.8 * four) / self.nodes().max(1) as f64;
         let nodes = |length: u8| f64::from(length.saturating_sub(16).div_ceil(8));
         let accesses = |nodes: f64, each: f64| Work {
@@ -598,7 +599,7 @@ impl Prefixes {
             .map(|(length, _)| nodes(*length))
             .fold(0.0, f64::max);
         let mut worst = accesses(deepest.min(self.trie.run.levels() as f64), 2.0);
-        // A rule that has just come is asked.
+        // A rule that has just been added must be asked.
         worst.accesses += 1.0;
         (accesses(sum / rules.max(1) as f64, 1.0 + further), worst)
     }

@@ -1,5 +1,5 @@
-//! What a lookup looks at, whatever values are chosen; and a tuple against a map, where slots are
-//! made anew all the time.
+//! How many slots a lookup reads, whatever values are chosen; and a tuple compared with a map,
+//! while slots are rebuilt all the time.
 
 use super::*;
 use crate::actions::OpList;
@@ -10,7 +10,7 @@ use proptest::prelude::*;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// A tuple of rules of their own, by 8 bytes of metadata.
+/// A tuple and the rules that it owns, which match 8 bytes of metadata.
 struct Table {
     tuple: Tuple,
     domain: Domain,
@@ -72,14 +72,14 @@ impl Table {
             found.map(|rule| rule.spec.cookie),
             self.rules.contains_key(&value).then_some(value)
         );
-        // The short way, too.
+        // The fast path, too.
         let bits = [key.words[at::METADATA / 8]];
         let short = view.find_likely(view.likely(view.hash_bits(bits)), bits, &key, 1);
         assert!(short.map(std::ptr::from_ref) == found.map(std::ptr::from_ref));
         found.is_some()
     }
 
-    /// How many slots a lookup of each rule looks at, and the most that one of any packet does.
+    /// Returns how many slots the lookup of each rule reads, and the most that any packet's does.
     fn looks(&self) -> (Vec<usize>, usize) {
         let slots = self.tuple.slots();
         let mask = slots.slots.len() - 1;
@@ -96,16 +96,16 @@ impl Table {
     }
 }
 
-/// Values that all meet in one slot, and have one tag, of any table of up to 2048 slots that hashes
-/// with what is no secret.
+/// Returns values that all collide in one slot with the same tag, in any table of up to 2048 slots
+/// with an unkeyed hash.
 fn crowd(count: usize) -> Vec<u64> {
     let hash = |value: &u64| Secret::numbered(0).hash_of(&matching(*value));
     let same = |value: &u64| hash(value) & 0x7ff == 0x123;
     (0..).filter(same).take(count).collect()
 }
 
-/// Rules that somebody has chosen who knows the code, but not the secret, meet hardly more often
-/// than others: with nearly all secrets.
+/// Rules chosen by somebody who knows the code, but not the secret, collide hardly more often than
+/// others, with nearly all secrets.
 #[test]
 fn rules_that_would_meet_do_not_where_the_secret_is_one() {
     let crowd = crowd(400);
@@ -117,15 +117,15 @@ fn rules_that_would_meet_do_not_where_the_secret_is_one() {
         assert!(crowd.iter().all(|value| table.finds(*value)));
         looks.iter().sum::<usize>()
     };
-    // Half full at most: 1.5 each on average. The usual multiplier keeps some of the crowd together
-    // with one secret in fifteen, so half of them is never.
+    // Half full at most: 1.5 each on average. With one secret in fifteen the usual multiplier keeps
+    // some of the crowd together, so compare the median.
     let mut looks: Vec<usize> = (0..41).map(looks).collect();
     looks.sort_unstable();
     assert!(looks[20] < 400 * 5, "{looks:?}");
 }
 
-/// Of those that do meet, a lookup looks at [`REACH`] slots at most: where one more comes, the
-/// table hashes with another secret.
+/// If rules collide, a lookup reads at most [`REACH`] slots: when one more comes, the table hashes
+/// with another secret.
 #[test]
 fn no_lookup_looks_further_than_its_reach() {
     let crowd = crowd(400);
@@ -136,7 +136,8 @@ fn no_lookup_looks_further_than_its_reach() {
         assert_eq!(most, REACH.min(table.tuple.slots().slots.len()));
         assert!(looks.iter().all(|looks| *looks <= most));
         let usual = table.tuple.slots().secret == Secret::numbered(0);
-        // Slots that are made anew since there are more rules begin with the usual secret again.
+        // Slots that are rebuilt because there are more rules begin with the usual multiplier
+        // again.
         assert!(usual || count >= REACH);
     }
     assert!(crowd.iter().all(|value| table.finds(*value)));
@@ -147,7 +148,7 @@ fn no_lookup_looks_further_than_its_reach() {
     }
 }
 
-/// Where no secret helps, all rules are found all the same.
+/// Where no secret helps, all rules are found nevertheless.
 #[test]
 fn rules_of_one_hash_are_found() {
     let same = |_| Secret {
@@ -164,7 +165,7 @@ fn rules_of_one_hash_are_found() {
     assert!(table.finds(3));
 }
 
-/// What has been put into slots that are being filled is what stands in those in use.
+/// Checks that slots being filled have what those in use have.
 fn agree(table: &Table) {
     let (tuple, slots) = (&table.tuple, table.tuple.slots());
     let growing = tuple.growing();
@@ -189,11 +190,11 @@ fn agree(table: &Table) {
     }
 }
 
-/// Many slots are filled while others are in use, and rules come and go meanwhile: nothing is lost,
-/// and no rule waits for all of them.
+/// Many slots are filled while others are in use, and rules come and go meanwhile: no rule is lost,
+/// and none waits for all of them.
 #[test]
 fn a_large_tuple_grows_with_each_rule() {
-    // The second attempt at growing, each time, puts all that it can hold into one place.
+    // The second attempt at growing, each time, hashes everything to one slot.
     let unlucky = |attempt| match attempt {
         0 => Secret {
             start: 5,
@@ -207,7 +208,8 @@ fn a_large_tuple_grows_with_each_rule() {
         let mut slots = 0;
         for value in 0..40_000_u64 {
             table.insert(value);
-            // A third goes again, old ones and new ones, and some come back where others were.
+            // A third of the rules go again, old ones and new ones, and some come back with values
+            // used before.
             if value % 3 == 0 {
                 table.remove(value / 2 + value % 2);
             }
@@ -240,7 +242,7 @@ fn a_large_tuple_grows_with_each_rule() {
 proptest! {
     #[test]
     fn a_tuple_is_a_map(changes in prop::collection::vec((0..500_u64, 0..4_u8), 0..1200)) {
-        // Of the first attempts with a number of slots, one or two put many rules into few places.
+        // Of the first attempts with a number of slots, one or two hash many rules to few slots.
         let crowded = |attempt| match attempt {
             0 | 2 => Secret { start: 0, factor: 1 << 58 },
             _ => Secret::numbered(attempt),
@@ -261,15 +263,16 @@ proptest! {
     }
 }
 
-/// A tuple of rules that are replaced, with what must hold of it beside: all versions by value and
+/// A tuple of rules that are replaced, with its expected contents: all versions by value and
 /// precedence, in the order in which they came.
 struct Versions {
     tuple: Tuple,
     domain: Domain,
-    /// The epoch that the next change begins with.
+    /// The epoch in which the next change takes effect.
     next: Epoch,
     linked: BTreeMap<(u64, u32), Vec<NonNull<Rule>>>,
-    /// Every rule ever made: readers may stand on any of them. Linked ones do not move.
+    /// Every rule ever made, because readers may be at any of them. Boxed, so that linked ones do
+    /// not move.
     #[allow(clippy::vec_box)]
     all: Vec<Box<Rule>>,
 }
@@ -290,8 +293,7 @@ impl Versions {
         }
     }
 
-    /// Verdict the version in force of a rule, if there is one; one that nobody has seen is
-    /// unlinked.
+    /// Ends the version in force of a rule, if there is one; unlinks one that was never published.
     fn end(&mut self, value: u64, priority: u32) {
         let Some(versions) = self.linked.get_mut(&(value, priority)) else {
             return;
@@ -332,7 +334,7 @@ impl Versions {
         versions.push(name);
     }
 
-    /// Unlinks the oldest version of a rule, where no reader in `quiet` or later needs it.
+    /// Unlinks the oldest version of a rule, if no reader in `quiet` or later needs it.
     fn unlink(&mut self, value: u64, priority: u32, quiet: Epoch) {
         let Some(versions) = self.linked.get_mut(&(value, priority)) else {
             return;
@@ -355,7 +357,7 @@ impl Versions {
         (view, hash, key)
     }
 
-    /// Holds every way to look a value up in `epoch` against what is linked.
+    /// Checks every way to look a value up in `epoch` against what is linked.
     fn check(&self, value: u64, epoch: Epoch) {
         let wanted: Vec<u64> = (self.linked.range((value, 0)..=(value, u32::MAX)).rev())
             .filter_map(|(_, versions)| {
@@ -380,8 +382,7 @@ impl Versions {
     }
 }
 
-/// Dead versions of a rule do not stand in the way of lookups, whether one of them is in force or
-/// not.
+/// Dead versions of a rule do not delay lookups, whether one version is in force or not.
 #[test]
 fn a_lookup_passes_over_dead_versions_at_once() {
     let mut versions = Versions::new();
@@ -393,7 +394,7 @@ fn a_lookup_passes_over_dead_versions_at_once() {
     let (view, hash, key) = versions.view(7);
     let newest: Vec<_> = newest_from(view.head(hash, &key)).collect();
     assert_eq!(newest.len(), 2, "one of each precedence");
-    // What a lookup looks at: the version in force, those that came later, and one that has ended.
+    // A lookup reads the version in force, those that came later, and one that has ended.
     for (back, looks) in [(1, 1), (2, 2), (10, 10)] {
         let epoch = versions.next - back;
         let later = versions_from(newest[0]).take_while(|rule| rule.added > epoch);
@@ -410,7 +411,7 @@ fn a_lookup_passes_over_dead_versions_at_once() {
 
 proptest! {
     /// Rules are replaced, ended, published and unlinked in any order, in a few chains; readers of
-    /// the last four epochs find what they must.
+    /// the last four epochs find the right ones.
     #[test]
     fn versions_are_found_by_their_epochs(
         steps in prop::collection::vec((0..3_u64, 1..4_u32, 0..8_u8), 0..300),
@@ -432,7 +433,7 @@ proptest! {
         }
     }
 
-    /// Whoever stands on a version that a place names comes to the newer ones from there.
+    /// From an older version, which a rank may name, a reader gets to the newer ones.
     #[test]
     fn older_versions_lead_to_newer_ones(count in 1..20_usize, unlinked in 0..20_usize) {
         let mut versions = Versions::new();

@@ -1,5 +1,5 @@
-//! Which tables tell verdicts, and what these are: were there none, bursts would go other ways, and
-//! nobody would see it by what becomes of packets.
+//! Which tables give verdicts, and which ones. Without verdicts bursts would take other ways, which
+//! could not be seen from what becomes of packets.
 
 use super::*;
 use crate::Program;
@@ -13,21 +13,21 @@ use packet::key::at;
 use packet::{Field, HeapFrame, Match, Value};
 use std::sync::Arc;
 
-/// What rules look at.
+/// What rules match.
 #[derive(Clone, Copy, PartialEq, Debug)]
 enum Kind {
-    /// Destinations of Ethernet: one word.
+    /// Ethernet destinations: one word.
     Stations,
-    /// Destinations and sources of Ethernet: two words.
+    /// Ethernet destinations and sources: two words.
     Pairs,
-    /// Sources of IPv6: one word beyond those of the mini key.
+    /// IPv6 sources: one word beyond those of the mini key.
     Sources,
     /// Prefixes of sources, in tries.
     Ipv4Prefixes,
     Ipv6Prefixes,
 }
 
-/// Of each table; of prefixes so many are needed for a trie.
+/// Rules of each table; a trie needs this many prefixes.
 const RULES: u32 = 300;
 
 impl Kind {
@@ -35,8 +35,8 @@ impl Kind {
         matches!(self, Kind::Sources | Kind::Ipv6Prefixes)
     }
 
-    /// The match of a rule of this number, and its precedence: of prefixes, longer ones that lie
-    /// within shorter ones are above these.
+    /// Returns the match of the rule with this number, and its precedence: longer prefixes within
+    /// shorter ones are above these.
     fn matching(self, number: u32) -> (Match, u32) {
         let mut matching = Match::any();
         let kind = if self.is_ipv6() { 0x86dd } else { 0x0800 };
@@ -66,7 +66,7 @@ impl Kind {
         (matching, 10 - shorter)
     }
 
-    /// A packet that meets the rule of this number.
+    /// Returns a packet that meets the rule with this number.
     fn frame(self, number: u32) -> HeapFrame {
         let address = number.to_be_bytes();
         let mut bytes = [&[2, 0][..], &address, &[2, 0], &address].concat();
@@ -86,8 +86,8 @@ impl Kind {
     }
 }
 
-/// What each rule does: each third one edits first, and one in sixteen does more than verdicts
-/// tell.
+/// Returns what a rule does: one in three edits first, and one in sixteen does more than verdicts
+/// can express.
 fn ops(number: u32) -> Vec<Op> {
     let (field, value) = (Field::EthSrc, Value::from_u128(number.into(), 6));
     let mask = field.def().place();
@@ -103,7 +103,7 @@ fn does_more(number: u32) -> bool {
     number % 16 == 5
 }
 
-/// Asks for the verdicts of packets of a table of such rules as bursts do, and holds that each is
+/// Asks for the verdicts of packets in a table of such rules as bursts do, and checks that each is
 /// that of its rule.
 fn tells_verdicts(kind: Kind) {
     let program = Arc::new(Program::new());
@@ -133,7 +133,7 @@ fn tells_verdicts(kind: Kind) {
     let description = writer.describe(0);
     let mut reader = program.domain.reader().unwrap();
     let guard = reader.begin();
-    // What `front` goes by.
+    // As `Engine::front` does.
     let reads = if kind.is_ipv6() {
         Reads::Deep
     } else {
@@ -186,7 +186,7 @@ fn tells_verdicts(kind: Kind) {
             }
         }
     }
-    // By chance the buckets of an exact table have no room for one.
+    // By chance the buckets of an exact table may have no room for a rule.
     let is_trie = matches!(kind, Kind::Ipv4Prefixes | Kind::Ipv6Prefixes);
     assert!(without <= if is_trie { 0 } else { 3 }, "{kind:?} {without}");
 }
@@ -218,7 +218,7 @@ fn prefixes_of_ipv6_have_verdicts() {
 
 #[test]
 fn bursts_of_many_rules_go_by_verdicts_whatever_their_first_two_packets() {
-    /// Of packets by the numbers of the rules that they have met.
+    /// Rules of packets, by the numbers of the rules they have met.
     struct Numbers<'a>(&'a [u32]);
     impl<'g> Verdicts<'g> for Numbers<'_> {
         fn differ<K: Words>(&self, (one, _): (usize, &K), (other, _): (usize, &K)) -> bool {

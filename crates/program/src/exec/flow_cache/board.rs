@@ -1,20 +1,20 @@
-//! What control says to caches of walks, and what they say.
+//! Settings that control makes for flow caches, and figures that these report.
 
 use crate::epoch::MAX_READERS;
 use crate::exec::flow_cache::controller::{CacheController, Standing};
 use crossbeam_utils::CachePadded;
 use std::sync::atomic::{AtomicU8, AtomicU64, AtomicUsize, Ordering};
 
-/// Packets' bits that a worker remembers for a bridge, unless it is told otherwise: 2 MiB of lines.
+/// Flows that a worker stores for a bridge by default: 2 MiB of lines.
 const ENTRIES: usize = 32768;
 
-/// Whether caches are used.
+/// When flow caches are used.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
 pub enum CacheMode {
-    /// Where it pays.
+    /// Where they save cycles.
     Auto = 0,
-    /// Always, and whatever can be remembered is.
+    /// Always; every walk that can be stored is.
     Always = 1,
     /// Never.
     Never = 2,
@@ -33,30 +33,31 @@ pub(crate) struct Cell {
     cached: AtomicU64,
 }
 
-/// What one worker's cache has to say of the bridge that it had packets of last.
+/// One worker's report of its cache. Figures are those of the bridge that last had packets, unless
+/// they say all bridges.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct CacheReport {
     /// The worker's number among readers.
     pub worker: usize,
     /// Whether the cache is used, and why.
     pub standing: &'static str,
-    /// Packets whose walk was remembered, of all bridges.
+    /// Packets that hit, of all bridges.
     pub hits: u64,
-    /// Packets looked up in vain, of all bridges.
+    /// Packets that missed, of all bridges.
     pub misses: u64,
-    /// Flows remembered.
+    /// Flows stored.
     pub entries: u64,
-    /// Different ways through the tables among them.
+    /// Different paths among them.
     pub ways: u64,
     /// Walks recorded.
     pub records: u64,
-    /// Cycles for each packet without the cache, as measured last; 0 for not yet.
+    /// Cycles for each packet without the cache, when last measured; 0 for not yet.
     pub walk_cycles: u64,
-    /// The same with it.
+    /// Cycles for each packet with the cache, when last measured; 0 for not yet.
     pub cached_cycles: u64,
 }
 
-/// What is shared by all caches of a program.
+/// State shared by all caches of a program.
 pub struct CacheBoard {
     mode: AtomicU8,
     entries: AtomicUsize,
@@ -74,12 +75,12 @@ impl Default for CacheBoard {
 }
 
 impl CacheBoard {
-    /// Says whether caches are used; holds from each worker's next burst on.
+    /// Sets when caches are used; takes effect with each worker's next burst.
     pub fn set_mode(&self, mode: CacheMode) {
         self.mode.store(mode as u8, Ordering::Relaxed);
     }
 
-    /// Whether caches are used.
+    /// Returns when caches are used.
     #[inline(always)]
     pub fn mode(&self) -> CacheMode {
         match self.mode.load(Ordering::Relaxed) {
@@ -89,8 +90,8 @@ impl CacheBoard {
         }
     }
 
-    /// Says how many flows each worker remembers for each bridge: rounded up to a power of two, 512
-    /// at least.
+    /// Sets how many flows each worker stores for each bridge: rounded up to a power of two, at
+    /// least 512.
     pub fn set_entries(&self, entries: usize) {
         self.entries.store(entries.min(1 << 24), Ordering::Relaxed);
     }
@@ -105,8 +106,8 @@ impl CacheBoard {
         &self.cells[worker]
     }
 
-    /// Whether no worker has still to find out what its cache is controller. Workers that have had
-    /// no burst which could tell (too few packets, or such as no cache is for) do not count.
+    /// Returns whether every worker has measured whether its cache pays. Workers that have had no
+    /// burst by which to tell (too few packets, or of kinds that are not cached) do not count.
     pub fn is_judged(&self) -> bool {
         self.cells.iter().all(|cell| match cell.standing() {
             Some(standing) => standing.is_judged(),
@@ -114,7 +115,7 @@ impl CacheBoard {
         })
     }
 
-    /// What workers' caches say; those that have had no packets are left out.
+    /// Returns the reports of all workers that have had packets.
     pub fn reports(&self) -> Vec<CacheReport> {
         let cells = self.cells.iter().enumerate();
         cells
@@ -124,7 +125,7 @@ impl CacheBoard {
 }
 
 impl Cell {
-    /// Adds a burst's figures. Only the worker itself does.
+    /// Adds a burst's figures. Only the worker itself calls this.
     #[inline(always)]
     pub fn add(&self, hits: u64, misses: u64, records: u64) {
         for (count, more) in [
@@ -147,7 +148,7 @@ impl Cell {
         self.standing.store(standing, Ordering::Relaxed);
     }
 
-    /// What it has shown last, if anything.
+    /// Returns the standing that it reported last, if any.
     fn standing(&self) -> Option<Standing> {
         let shown = self.standing.load(Ordering::Relaxed).checked_sub(1)?;
         Standing::ALL.get(usize::from(shown)).copied()

@@ -1,67 +1,64 @@
-//! Whether a cache pays.
+//! Decides by measured cycles whether a flow cache is used.
 //!
-//! Cycles decide, measured over whole bursts. Without the cache some bursts are measured now and
-//! then: what a packet's walk costs. Where that is much, the cache is tried for a number of
-//! packets, at the end of which it has filled as far as it will; if packets cost less by then, it
-//! stays on. While it is on, each window of packets is measured, and the walk again from time to
-//! time, sooner where few packets hit, since walks may have become cheaper. A cache that does not
-//! pay is switched off, and tried again later, less and less often.
+//! Without the cache some bursts are measured now and then: the cost of a packet's walk. Where that
+//! is high, the cache is tried for a number of packets, at the end of which it should be full; if
+//! packets cost less by then, it stays on. While it is on, each window of packets is measured, and
+//! the walk again from time to time, sooner where few packets hit, since walks may have become
+//! cheaper. A cache that does not pay is switched off, and tried again later, less and less often.
 //!
-//! *No measurement is trusted for long.* The walk is measured in a few bursts before a trial, and a
-//! machine may be slow just then: an interrupted burst, or a neighbour on the same core. So the
-//! walk is measured again right after a trial that the cache has won, and after two windows, four
-//! and so on; a trial won by chance costs a few milliseconds then. Walks that follow packets of the
-//! cache wait for memory that others would find near: those of a control's beginning do not count,
-//! and where it is the difference between both that may be no more than that, the control goes on
-//! for a while.
+//! *No measurement is trusted for long.* The walk is measured in a few bursts before a trial, and
+//! these may be slow by chance: an interrupted burst, or a neighbour on the same core. So the walk
+//! is measured again (a *control*) right after a trial that the cache has won, and after two
+//! windows, four and so on; a trial won by chance then costs a few milliseconds. Walks right after
+//! cached bursts hit cold memory, so each control discards its first packets, and where the
+//! difference between both costs may be due to that alone, the control goes on for longer.
 //!
-//! A trial goes on for as long as more and more packets hit, [`FILLINGS`] times at most: many flows
-//! take long to be remembered, since a burst records but a few.
+//! A trial is extended as long as hits keep growing, at most [`FILLINGS`] times: many flows take
+//! long to be stored, since a burst records only a few.
 //!
-//! Waits are counted in cycles of walking, not in packets: a packet of a long pipeline costs fifty
-//! times what one of a short list does, and it is time that a late trial loses. What a trial in
-//! vain has cost more than walks would have is known when it ends, and from the second on the wait
-//! after it is [`SHARE`] times as long; so a flood of new flows costs one cycle in a hundred,
-//! whatever its packets cost.
+//! Pauses are counted in cycles of walking, not in packets: a packet of a long pipeline costs fifty
+//! times what one of a short list does, and delaying a trial costs time. The extra cost of a failed
+//! trial over walking is known when it ends, and from the second on the pause after it is [`SHARE`]
+//! times as long; so a flood of new flows costs one cycle in a hundred, whatever its packets cost.
 
 use crate::exec::flow_cache::board::CacheMode;
 
-/// Cycles of walking before the first trial, and between later ones at first: some 25 ms.
+/// Cycles of walking before the first trial, and initially between later ones: some 25 ms.
 const PAUSE: u64 = 1 << 26;
-/// The same at most, while trials cost little: some 3 s.
+/// Longest pause while trials cost little: some 3 s.
 const LONGEST_PAUSE: u64 = 1 << 33;
-/// How many times as long as what a trial has lost the pause after it is at least.
+/// Shortest pause after a failed trial, as a multiple of the cycles it has lost.
 const SHARE: u64 = 100;
 /// Packets that fill the cache in a trial.
 const FILLING: u64 = 1 << 16;
-/// How often a trial is made longer.
+/// Most extensions of a trial.
 const FILLINGS: u32 = 16;
-/// By how many packets of a window hits must have grown for that.
+/// Growth in hits within a window that extends a trial.
 const GROWTH: u64 = WINDOW / 32;
 /// Packets over which the cache is measured.
 const WINDOW: u64 = 1 << 14;
-/// Packets that go without the cache while it is on, before the walk is measured.
+/// Packets discarded at the beginning of a control, before the walk is measured.
 const SETTLING: u64 = 1 << 10;
-/// Packets over which the walk is measured then.
+/// Packets over which a control measures the walk.
 const CONTROL: u64 = 1 << 10;
-/// Packets over which it is measured instead, behind those, where the cache has won by them but
+/// Packets over which the walk is measured once more behind those, where the cache has won but
 /// walks have cost less than [`CLOSE`] times as much.
 const CLOSER: u64 = 1 << 12;
 const CLOSE: f32 = 2.0;
-/// Most windows between such controls, where most packets hit; and where they do not, and are no
-/// fewer than before the last one.
+/// Most windows between controls where most packets hit, and where few do; then a drop in hits also
+/// leads to one.
 const CONTROL_INTERVAL: u32 = 256;
 const CONTROL_INTERVAL_OF_FEW: u32 = 8;
-/// Bursts between two that are measured without the cache.
+/// Bursts between two that are measured while the cache is off.
 const SAMPLING: u32 = 64;
 /// Measured bursts before a trial.
 const SAMPLES: u32 = 16;
-/// Fewer packets than this in a burst are not measured: they cost what small bursts cost.
+/// Shorter bursts are not measured, because a packet costs more in a small burst.
 const FULL: usize = 16;
-/// Walks cheaper than this, in cycles, gain nothing.
+/// Walks cheaper than this, in cycles, do not gain from the cache.
 const SHORT: f32 = 120.0;
-/// What packets may cost with the cache, of what they cost without, for it to be switched on, and
-/// to stay on.
+/// Cost with the cache over cost without at which the cache is switched on, and at which it stays
+/// on.
 const GAIN: f32 = 0.95;
 const KEEP: f32 = 0.98;
 
@@ -77,12 +74,12 @@ pub(crate) enum Standing {
     NoGain = 5,
     Forced = 6,
     Forbidden = 7,
-    /// It did not pay, for the first time.
+    /// It failed its first trial.
     Doubted = 8,
 }
 
 impl Standing {
-    /// Whether it has been found out what the cache is worth.
+    /// Returns whether it has been measured whether the cache pays.
     pub fn is_judged(self) -> bool {
         !matches!(
             self,
@@ -90,7 +87,7 @@ impl Standing {
         )
     }
 
-    /// Whether the cache is not used for what it has shown, and waits for its next trial.
+    /// Returns whether the cache is off because of a measurement, and waits for its next trial.
     fn waits(self) -> bool {
         matches!(
             self,
@@ -98,7 +95,7 @@ impl Standing {
         )
     }
 
-    /// By their numbers.
+    /// All variants, by number.
     pub const ALL: [Standing; 9] = [
         Standing::Untried,
         Standing::Short,
@@ -111,7 +108,7 @@ impl Standing {
         Standing::Doubted,
     ];
 
-    /// As it is shown.
+    /// Returns the name for display.
     pub fn name(self) -> &'static str {
         match self {
             Standing::Untried => "off: not tried yet",
@@ -131,20 +128,21 @@ impl Standing {
 pub(crate) struct Plan {
     /// Use the cache.
     pub used: bool,
-    /// Measure it.
+    /// Measure the burst.
     pub measured: bool,
-    /// Bursts that may follow without asking, as long as none uses the cache.
+    /// Bursts that may follow without a call, as long as none uses the cache.
     pub rest: u32,
 }
 
-/// Cycles over some packets, by what a packet of a burst has cost: powers of two, from 1 to 2^31.
+/// Cycles over a number of packets, by cycles per packet of their bursts: powers of two, from 1 to
+/// 2^31.
 #[derive(Clone, Copy, Default)]
 struct Sum {
     kinds: [Kind; 32],
     bursts: u32,
 }
 
-/// Bursts in which a packet has cost much the same.
+/// Bursts of similar cost per packet.
 #[derive(Clone, Copy, Default)]
 struct Kind {
     cycles: f32,
@@ -169,9 +167,9 @@ impl Sum {
         self.bursts += 1;
     }
 
-    /// Of a packet. The few bursts that took much longer than most others were interrupted: they
-    /// count as four times that, whenever they came. One in eight, and not half of them: a
-    /// burst comes in by one port, and what comes in by another may cost many times as much.
+    /// Returns the cycles per packet. Bursts that took much longer than most others were
+    /// interrupted: they count as four times the usual cost. "Most" means seven in eight, not half:
+    /// a burst comes in by one port, and those of another port may cost many times as much.
     fn each(&self) -> f32 {
         let mut before = 0;
         let dear = self.kinds.iter().find(|kind| {
@@ -187,33 +185,33 @@ impl Sum {
     }
 }
 
-/// One bridge's judgement.
+/// The state of one bridge's cache.
 pub(crate) struct CacheController {
     standing: Standing,
-    /// Until the standing is thought over: cycles of walking while the cache is not used for what
-    /// it has shown, else packets.
+    /// What remains until the next decision: cycles of walking while the cache is off because of a
+    /// measurement, else packets.
     left: u64,
     pause: u64,
-    /// Packets that went without the cache since their cycles were last taken from `left`.
+    /// Packets that went without the cache since their cycles were last subtracted from `left`.
     passed: u64,
     /// Bursts since one was measured.
     bursts: u32,
     sum: Sum,
     hits: u64,
-    /// Hits in the last window of a trial that was made longer, how often it was, and what it has
-    /// cost more than walks so far.
+    /// Of an extended trial: hits in its last window, number of extensions, and extra cycles over
+    /// walking so far.
     hits_before: u64,
     fillings: u32,
     lost: u64,
-    /// Windows since the last control, how many there are to be, and whether one goes on for
-    /// longer.
+    /// Windows since the last control, windows until the next, and whether a control has been
+    /// extended.
     windows: u32,
     interval: u32,
     closer: bool,
-    /// Hits of the window before it.
+    /// Hits of the window before the last control.
     hits_at_control: u64,
     walk: f32,
-    /// Cycles of a packet while a trial filled the cache.
+    /// Cycles per packet while a trial filled the cache.
     filling: f32,
     cached: f32,
 }
@@ -245,24 +243,24 @@ impl CacheController {
         self.standing
     }
 
-    /// Cycles for each packet without the cache, as measured last.
+    /// Returns the cycles for each packet without the cache, when last measured.
     pub fn walk_cycles(&self) -> u64 {
         self.walk as u64
     }
 
-    /// With it.
+    /// Returns the cycles for each packet with the cache, when last measured.
     pub fn cached_cycles(&self) -> u64 {
         self.cached as u64
     }
 
-    /// So many packets have gone by without the cache.
+    /// Records packets that went without the cache.
     pub fn pass(&mut self, packets: usize) {
         if self.standing.waits() {
             self.passed += packets as u64;
         }
     }
 
-    /// What to do with a burst of so many packets.
+    /// Decides what to do with a burst of this many packets.
     pub fn begin(&mut self, mode: CacheMode, packets: usize) -> Plan {
         let free = !matches!(self.standing, Standing::Forced | Standing::Forbidden);
         if mode != CacheMode::Auto || !free {
@@ -307,16 +305,16 @@ impl CacheController {
         }
     }
 
-    /// What to do with a burst whose walks are known to be short, whatever they take: those of
-    /// small tables may wait for memory, as the cache would.
+    /// Decides what to do with a burst whose walks are known to be short, whatever they cost: walks
+    /// in small tables may wait for memory, but so would the cache.
     pub fn needless(&mut self) -> Plan {
         let known = self.standing == Standing::Short;
-        // Begun anew also where it has been: its bursts, which would lead to a trial, are not
-        // these.
+        // Turn to this standing again even if it is the current one, because its bursts, which
+        // would lead to a trial, are not of this kind.
         self.turn(Standing::Short, PAUSE);
         Plan {
             used: false,
-            // So that it is shown.
+            // Measured once, so that the cost can be shown.
             measured: !known,
             rest: SAMPLING - 1,
         }
@@ -331,7 +329,7 @@ impl CacheController {
         }
     }
 
-    /// A burst has been done, with so many hits, and in so many cycles if it was measured.
+    /// Records a burst with this many hits, and its cycles if it was measured.
     pub fn end(&mut self, packets: usize, hits: u64, spent: Option<u64>) {
         if let Some(cycles) = spent {
             self.sum.add(packets, cycles);
@@ -359,7 +357,7 @@ impl CacheController {
         }
         let measured = std::mem::take(&mut self.sum);
         if measured.bursts < 4 {
-            // Bursts are small: there is time enough, and all of it counts.
+            // Bursts are small, so take more time for the measurement and count all of it.
             (self.closer, self.left) = (!used, WINDOW);
         } else if used {
             self.cached = measured.each();
@@ -380,7 +378,7 @@ impl CacheController {
         }
     }
 
-    /// Without the cache: thinks about a trial.
+    /// Decides about a trial, while the cache is off.
     fn wait(&mut self) {
         if self.sum.bursts < SAMPLES {
             return;
@@ -398,7 +396,7 @@ impl CacheController {
         }
     }
 
-    /// Whether a trial in vain is worth going on with: hits grow, and there are misses left.
+    /// Returns whether to extend a losing trial: hits grow, and there are misses left.
     fn fills(&mut self) -> bool {
         let hits = self.hits;
         let grows = hits >= self.hits_before + GROWTH && hits + GROWTH <= WINDOW;
@@ -407,7 +405,7 @@ impl CacheController {
         grows && self.fillings <= FILLINGS
     }
 
-    /// A trial or a window has ended.
+    /// Ends a trial or a window.
     fn judge(&mut self) {
         let trial = self.standing == Standing::Trial;
         if self.cached > self.walk * if trial { GAIN } else { KEEP } {
@@ -421,9 +419,8 @@ impl CacheController {
                 }
                 lost = self.lost;
             }
-            // Within bounds, since a worker that was stopped for a while has lost nothing by the
-            // cache. The first trial may just have met rules that changed, or an interruption: a
-            // second follows soon.
+            // Bounded, because a loss may be due to the worker being stopped for a while. The first
+            // trial may have met changing rules or an interruption, so a second follows soon.
             let again = self.pause > PAUSE;
             let least = if again {
                 lost.saturating_mul(SHARE).min(4 * LONGEST_PAUSE)
@@ -460,7 +457,7 @@ impl CacheController {
         self.turn(Standing::On, WINDOW);
     }
 
-    /// `left` as said there.
+    /// Changes the standing; `left` as documented at the field.
     fn turn(&mut self, standing: Standing, left: u64) {
         self.standing = standing;
         self.left = left;
@@ -478,10 +475,10 @@ mod tests {
     const BURST: usize = 32;
     /// Packets of a first trial.
     const TRIAL: u64 = FILLING + WINDOW;
-    /// Packets between two looks at the walk.
+    /// Packets between two measurements of the walk.
     const LOOK: u64 = SAMPLING as u64 * SAMPLES as u64 * BURST as u64;
 
-    /// What packets cost with and without the cache, and how many of a burst meet it.
+    /// Cycles of packets with and without the cache, and how many of a burst hit.
     #[derive(Clone, Copy)]
     struct Cost {
         walk: u64,
@@ -489,7 +486,7 @@ mod tests {
         hits: u64,
     }
 
-    /// Packets that find nothing, which costs a tenth more.
+    /// Returns the cost of packets that all miss, which adds a tenth.
     fn flood(walk: u64) -> Cost {
         let cached = walk + walk / 10;
         Cost {
@@ -499,13 +496,13 @@ mod tests {
         }
     }
 
-    /// Packets that find what they look for.
+    /// Returns the cost of packets that all hit.
     fn good(walk: u64, cached: u64) -> Cost {
         let hits = BURST as u64;
         Cost { walk, cached, hits }
     }
 
-    /// So many packets; how many met the cache, and the cycles of all.
+    /// Runs this many packets; returns how many were looked up in the cache, and the cycles of all.
     fn run(controller: &mut CacheController, packets: u64, cost: Cost) -> (u64, u64) {
         let (mut met, mut spent, mut rest) = (0, 0, 0);
         for _ in 0..packets / BURST as u64 {
@@ -527,7 +524,7 @@ mod tests {
         (met, spent)
     }
 
-    /// Packets after which the first trial has ended.
+    /// Returns the number of packets until the first trial has ended.
     fn judged(walk: u64) -> u64 {
         (PAUSE / walk).next_multiple_of(LOOK) + TRIAL + LOOK
     }
@@ -567,7 +564,7 @@ mod tests {
             let least = packets * walk;
             assert!(spent - least <= least / 90, "{walk}: {spent}, {least}");
             assert_eq!(controller.standing(), Standing::NoGain);
-            // And when the flood is over, it comes back.
+            // When the flood is over, the cache comes back on.
             run(
                 &mut controller,
                 4 * LONGEST_PAUSE / walk + judged(walk),
@@ -577,8 +574,8 @@ mod tests {
         }
     }
 
-    /// What a machine does to packets: the cost of each burst, by whether the cache is used, and
-    /// how many packets have gone that way without a break.
+    /// Simulates bursts: `cost` by whether the cache is used, and by how many packets have gone
+    /// that way without a break.
     fn run_on(
         controller: &mut CacheController,
         packets: u64,
@@ -610,7 +607,7 @@ mod tests {
         standings
     }
 
-    /// Packets of a control that ends with a closer look, and of the window behind it.
+    /// Packets of an extended control, and of the window behind it.
     const PROOF: u64 = SETTLING + CONTROL + CLOSER + WINDOW;
 
     #[test]
@@ -643,7 +640,7 @@ mod tests {
         while controller.standing() != Standing::Trial {
             run(&mut controller, BURST as u64, good(1400, 200));
         }
-        // What walks need has gone from the processor's caches, and comes back bit by bit.
+        // The walk's memory has been evicted from the processor's caches, and returns gradually.
         let cost = |used: bool, since: u64| {
             if used {
                 200
@@ -667,7 +664,7 @@ mod tests {
                 };
                 sum.add(BURST, each * BURST as u64);
             }
-            // One of sixteen that counts four times.
+            // One burst in sixteen, counted four times.
             assert!(
                 (140.0..141.0 * 1.25).contains(&sum.each()),
                 "{at}: {}",
@@ -749,28 +746,28 @@ mod tests {
     #[test]
     fn a_trial_that_fills_in_vain_counts_what_filling_cost() {
         let mut controller = CacheController::new();
-        // Cheap in the end, but not cheaper than the walk, and dear until then.
+        // As cheap as the walk in the end, but not cheaper, and more expensive until then.
         for trial in 0..2 {
             while controller.standing() != Standing::Trial {
                 run(&mut controller, BURST as u64, good(400, 400));
             }
             run(&mut controller, FILLING, good(400, 900));
             run(&mut controller, WINDOW, good(400, 400));
-            // The first may have been bad luck.
+            // The first failure may have been bad luck.
             let standing = [Standing::Doubted, Standing::NoGain][trial];
             assert_eq!(controller.standing(), standing);
             assert_eq!(controller.left == PAUSE, trial == 0);
         }
         let pause = (900 - 400) * FILLING * SHARE;
         assert_eq!(controller.left, pause);
-        // Packets that nobody measures are part of it as others are.
+        // Packets that are not measured count for the pause, too.
         let (met, _) = run(&mut controller, pause / 400 - LOOK, good(400, 900));
         assert_eq!((met, controller.standing()), (0, Standing::NoGain));
         run(&mut controller, 2 * LOOK, good(400, 900));
         assert_eq!(controller.standing(), Standing::Trial);
     }
 
-    /// A packet's cost where so many of a window's packets hit.
+    /// Returns the cost of packets of which this many in a window hit.
     fn mixed(hits: u64) -> Cost {
         let each = |of: u64, all: u64| of * BURST as u64 / all;
         let hits = each(hits, WINDOW);
@@ -782,8 +779,8 @@ mod tests {
         }
     }
 
-    /// One trial in which hits grow so much in each filling, from the first packet of the trial on;
-    /// fillings, and what came of it.
+    /// Runs one trial in which hits grow by `growth` in each filling, from the trial's first packet
+    /// on; returns the number of fillings, and the standing afterwards.
     fn filled(growth: u64) -> (u64, Standing) {
         let mut controller = CacheController::new();
         while controller.standing() != Standing::Trial {
@@ -804,14 +801,14 @@ mod tests {
 
     #[test]
     fn a_trial_goes_on_while_hits_grow() {
-        // It pays with 44 packets of 100 that hit.
+        // It pays if 44 packets of 100 hit.
         assert_eq!(filled(WINDOW / 2), (1, Standing::Control));
         assert_eq!(filled(WINDOW / 8), (4, Standing::Control));
         assert_eq!(filled(WINDOW / 16), (8, Standing::Control));
-        // Too slowly, and not at all.
+        // Growth that is too slow, and none.
         assert_eq!(filled(WINDOW / 64), (1, Standing::Doubted));
         assert_eq!(filled(0), (1, Standing::Doubted));
-        // What goes on for as long as it may, and does not come there.
+        // A trial that is extended as long as possible, and fails.
         let mut controller = CacheController::new();
         while controller.standing() != Standing::Trial {
             run(&mut controller, BURST as u64, flood(400));
@@ -835,7 +832,7 @@ mod tests {
         run(&mut controller, judged(2000), good(2000, 100));
         let (met, _) = run(&mut controller, TRIAL / 2, flood(2000));
         assert_eq!(controller.standing(), Standing::Doubted);
-        // Of a window that had begun before, and one that it filled.
+        // A window that had begun before, and one that the flood filled.
         assert!(met <= 2 * WINDOW, "{met}");
         // Also when the flood's walks are cheap.
         let mut controller = CacheController::new();
@@ -851,7 +848,7 @@ mod tests {
         assert_eq!(controller.standing(), Standing::Short);
         assert_eq!(run(&mut controller, 1 << 24, good(60, 50)).0, 0);
         assert_eq!(controller.standing(), Standing::Short);
-        // Longer ones later are tried as if they were the first.
+        // Longer walks later are tried as if they were the first.
         run(&mut controller, judged(2000), good(2000, 100));
         assert_eq!(controller.standing(), Standing::On);
         let mut controller = CacheController::new();

@@ -1,14 +1,14 @@
-//! Watching a walk.
+//! Records a walk for the flow cache.
 //!
-//! The walk takes place as ever, with [`Recording`] between it and its host, which is told of each
-//! step. What is kept of it:
+//! The walk takes place as usual, with [`Recording`] between it and its host, which is told of each
+//! step. It keeps:
 //!
-//! * steps that change the packet, or what outputs read of it, and outputs;
-//! * copies from registers as the constants that they were, since registers begin at zero and
-//!   everything else that is copied belongs to the bits that the walk is known by;
-//! * nothing of resubmits, gotos, registers, stack and action set, which have done their work.
+//! * steps that change the packet, or words that outputs read, and outputs;
+//! * copies from registers as constants, because registers begin at zero and everything else that
+//!   is copied belongs to the bits by which the walk is found;
+//! * nothing of resubmits, gotos, registers, stack and action set, which have had their effect.
 //!
-//! A walk with any other step is one that must be walked each time.
+//! A walk with any other step must be repeated each time.
 
 use crate::actions::bits;
 use crate::actions::block::READ_BY_OUTPUTS;
@@ -25,27 +25,27 @@ use packet::edit::{self, CompiledSet};
 use packet::key::at;
 use packet::{Field, FlowKey, Frame};
 
-/// Most rules met, and most steps, of a walk that is remembered.
+/// Most rules met, and most steps, of a stored path.
 const LONGEST: usize = 128;
 
-/// What a walk was.
+/// A recorded walk.
 #[derive(Clone, PartialEq, Eq, Hash, Debug, Default)]
 pub(crate) struct CachedPath {
-    /// Whether it can be carried out without walking; otherwise only the tables say something.
+    /// Whether it can be run without walking; otherwise only `tables` is meaningful.
     pub pure: bool,
-    /// What to do to the packet.
+    /// Steps to run on the packet.
     pub steps: Box<[Op]>,
-    /// Why the packet is lost, when there are no steps.
+    /// Reason for the drop when there are no steps: a table miss if true.
     pub missed: bool,
     /// Counters of rules.
     pub rules: Box<[CounterId]>,
     /// Counters of lookups, and whether a rule was found.
     pub lookups: Box<[(CounterId, bool)]>,
-    /// Tables looked at.
+    /// Tables looked up.
     pub tables: TableSet,
 }
 
-/// A host that notes what a walk does.
+/// A host that records what a walk does, and passes it on.
 pub(crate) struct Recording<'h, H> {
     host: &'h mut H,
     pure: bool,
@@ -69,12 +69,12 @@ impl<'h, H> Recording<'h, H> {
         }
     }
 
-    /// The walk's own host.
+    /// Returns the walk's own host.
     pub fn host(&mut self) -> &mut H {
         self.host
     }
 
-    /// The packet was looked up.
+    /// Records a lookup.
     pub fn looked(&mut self, bridge: &Bridge, table: u8, found: Option<&Rule>, resubmitted: bool) {
         add_table(&mut self.tables, table.min(crate::rule::TABLES as u8 - 1));
         if let Some(counter) = bridge.lookup_counter(table) {
@@ -82,7 +82,8 @@ impl<'h, H> Recording<'h, H> {
         }
         match found {
             Some(rule) => {
-                // The end of a connection is told when it is met.
+                // The end of a connection is noticed when its rule is met, so such packets must be
+                // walked.
                 self.pure &= !rule.shortens_timeouts() && self.rules.len() < LONGEST;
                 self.rules.push(rule.spec.counter);
             }
@@ -90,7 +91,7 @@ impl<'h, H> Recording<'h, H> {
         }
     }
 
-    /// What the walk was; `ended`: it came to its end by lookups and steps alone.
+    /// Returns what was recorded; `ended`: the walk ended by lookups and steps alone.
     pub fn finish(mut self, ended: bool) -> CachedPath {
         let sends = |op: &Op| {
             matches!(
@@ -98,14 +99,14 @@ impl<'h, H> Recording<'h, H> {
                 Op::Output(_) | Op::InPort | Op::All { .. } | Op::Normal | Op::Enqueue { .. }
             )
         };
-        // What comes after the last output nobody sees.
+        // Steps behind the last output have no effect.
         let seen = self
             .steps
             .iter()
             .rposition(sends)
             .map_or(0, |last| last + 1);
         self.steps.truncate(seen);
-        // A miss is told at once, so outputs would come after it.
+        // A miss was reported when it happened, so outputs would have to come after it.
         let pure = self.pure && ended && !(self.missed && seen > 0);
         let tables = self.tables;
         if !pure {
@@ -148,7 +149,7 @@ impl<'h, H> Recording<'h, H> {
         }
     }
 
-    /// A value of that moment is written to bits of a field.
+    /// Records that a value was written to bits of a field.
     fn keep_written(&mut self, to: Bits, value: u128) {
         let (value, mask) = bits::write(to, value);
         self.keep_set(CompiledSet::new(to.field, &value, &mask));
@@ -183,7 +184,7 @@ impl<'h, H> Recording<'h, H> {
                     self.keep_written(*to, value);
                 }
             }
-            // Where it runs out, the list ends there, and controllers may be told.
+            // A TTL that expires ends the list, and may cause a packet-in.
             Op::DecTtl(_) if key.u8(at::IP_TTL) > 1 => self.keep(op.clone()),
             Op::Goto(_)
             | Op::Resubmit { in_port: None, .. }
@@ -196,8 +197,8 @@ impl<'h, H> Recording<'h, H> {
     }
 }
 
-/// Whether writing part of a field changes nothing of the key but that field, and of the packet
-/// what a packet of the common kind has.
+/// Returns whether writing part of a field changes only that field of the key, and only headers of
+/// the packet that packets of the common kinds have.
 fn is_plain(field: Field) -> bool {
     matches!(
         field,
@@ -280,7 +281,7 @@ impl<F: Frame, H: Host<F>> Host<F> for Recording<'_, H> {
         match reason {
             DropReason::TableMiss => self.missed = true,
             DropReason::Action => {}
-            // It ended before its end, or there was no memory this time.
+            // The walk failed, or there was no memory this time.
             _ => self.pure = false,
         }
         self.host.dropped(reason);

@@ -1,13 +1,12 @@
-//! Bits -> way, and ways.
+//! Memory of a flow cache: packets' bits, and the paths they lead to.
 //!
-//! Bits are kept in sets of eight, each in a cache line of its own with the number of its way; a
-//! word of eight tags says which line of a set to look at, if any. Memory for lines is
-//! taken as they are needed, a chunk at a time, so that beginning costs no pause. A full set gives
-//! up one of its lines in turn.
+//! Bits are kept in sets of eight, each in a cache line with the number of its path; a word of
+//! eight tags says which line of a set to look at, if any. Memory for lines is allocated as needed,
+//! a chunk at a time, so that starting causes no pause. A full set replaces its lines in turn.
 //!
-//! A way has a serial number, which changes when the way is given to another walk or no longer
-//! holds; lines that know it by another number are as good as empty. Where ways run out, one
-//! that has nothing to flush is taken, in turn.
+//! A path has a serial number, which changes when the path's memory is reused or the path no longer
+//! holds; lines with an old serial number are invalid. Where paths run out, one that has nothing to
+//! flush is reused, in turn.
 
 use crate::actions::{Op, PortNo};
 use crate::counters::WorkerCounters;
@@ -28,17 +27,17 @@ const CHUNK: usize = 64;
 /// Fewest lines of a store.
 const FEWEST: usize = CHUNK * WAYS;
 
-/// Stands for no way.
+/// Stands for "not stored".
 pub(crate) const NO_PATH: u32 = u32::MAX;
-/// Stands for the way of a packet that must be walked whatever is known.
+/// Stands for the path of a packet that must be walked, whatever is stored.
 pub(crate) const WALKED: u32 = u32::MAX - 1;
 
 /// What becomes of a packet.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum CachedVerdict {
-    /// It leaves by a port, as it is.
+    /// It leaves by a port, unchanged.
     Port(PortNo),
-    /// It is lost.
+    /// It is dropped.
     Lost(DropReason),
     /// Steps are run.
     Steps,
@@ -63,10 +62,10 @@ const EMPTY: Line = Line {
 
 type Chunk = [Line; CHUNK * WAYS];
 
-/// A way that is remembered.
+/// A stored path.
 struct Kept {
     serial: u32,
-    /// It stands in the queue of those to be flushed.
+    /// Whether it is in the queue of paths to flush.
     noted: bool,
     verdict: CachedVerdict,
     /// The last epoch in which it is known to hold.
@@ -74,7 +73,7 @@ struct Kept {
     packets: u64,
     bytes: u64,
     used_ms: u64,
-    /// The epoch in which it came into the queue.
+    /// The epoch in which it was queued.
     since: Epoch,
     way: Box<CachedPath>,
 }
@@ -84,11 +83,11 @@ pub(crate) struct Store {
     tags: Box<[u64]>,
     chunks: Box<[Option<Box<Chunk>>]>,
     lines: usize,
-    /// Which line of a full set goes next.
+    /// Index of the line that is replaced next in a full set.
     turn: usize,
     ways: Vec<Kept>,
     most_ways: usize,
-    /// Which way is looked at next when another is needed.
+    /// Index of the path that is tried next when one is to be reused.
     hand: usize,
     known: HashMap<u64, u32>,
     hasher: RandomState,
@@ -105,7 +104,7 @@ fn folded(a: u64, b: u64) -> u64 {
 #[inline(always)]
 fn prefetch<T>(place: &T) {
     #[cfg(target_arch = "x86_64")]
-    // SAFETY: a prefetch of a valid reference.
+    // SAFETY: prefetches a valid reference.
     unsafe {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
         _mm_prefetch(std::ptr::from_ref(place).cast(), _MM_HINT_T0);
@@ -114,20 +113,20 @@ fn prefetch<T>(place: &T) {
     let _ = place;
 }
 
-/// A tag in each byte of a word; never zero, which stands for an empty line.
+/// Returns a hash's tag in each byte of a word; never zero, which stands for an empty line.
 #[inline(always)]
 fn tags_of(hash: u64) -> u64 {
     (hash >> 56).max(1) * 0x0101_0101_0101_0101
 }
 
-/// The bytes of a word that are zero, as their highest bits. A byte above one that is zero may seem
-/// to be: who finds it compares all bits.
+/// Returns the highest bit of each byte of a word that is zero. Also, perhaps, of bytes above such
+/// a byte: callers compare all bits anyway.
 #[inline(always)]
 fn zero_bytes(word: u64) -> u64 {
     word.wrapping_sub(0x0101_0101_0101_0101) & !word & 0x8080_8080_8080_8080
 }
 
-/// Whether they are the same, without a call of the library's, which compares bytes.
+/// Compares without a call to the library's memcmp.
 #[inline(always)]
 fn same_words(a: &MiniKeyBits, b: &MiniKeyBits) -> bool {
     let both = a.iter().zip(b);
@@ -139,7 +138,7 @@ fn masked(words: &MiniKeyBits, bits: &MiniKeyBits) -> MiniKeyBits {
 }
 
 impl Store {
-    /// An empty one, of at least so many lines.
+    /// Creates an empty store of at least this many lines.
     pub fn new(lines: usize) -> Store {
         let lines = Store::lines_for(lines);
         let hasher = RandomState::new();
@@ -162,18 +161,18 @@ impl Store {
         wanted.next_power_of_two().max(FEWEST)
     }
 
-    /// Whether it was made for so many lines.
+    /// Returns whether it was created for this many lines.
     #[inline(always)]
     pub fn is_of(&self, lines: usize) -> bool {
         self.tags.len() * WAYS == Store::lines_for(lines)
     }
 
-    /// Lines and ways in use.
+    /// Returns the numbers of lines and paths in use.
     pub fn size(&self) -> (usize, usize) {
         (self.lines, self.known.len())
     }
 
-    /// Nothing is remembered any more. What is deferred stays.
+    /// Forgets all paths. Deferred counters stay.
     pub fn forget(&mut self) {
         self.tags.fill(0);
         self.lines = 0;
@@ -198,7 +197,7 @@ impl Store {
         }
     }
 
-    /// Looks packets up; a way that was found need not hold.
+    /// Looks packets up; a path that was found may no longer hold ([`Store::holds`]).
     #[inline(always)]
     pub fn find(&self, packets: &[MiniKey], bits: &MiniKeyBits, found: &mut [u32]) {
         let mut hashes = [0; crate::burst::LOOKUP_MAX];
@@ -230,8 +229,8 @@ impl Store {
         while same != 0 {
             let line = self.line(set, same.trailing_zeros() as usize / 8);
             if same_words(&line.words, words) {
-                // A way known by another number is found out by `holds`, which is told by number;
-                // see there.
+                // A path whose serial number has changed is rejected here. Later changes are found
+                // by `holds`, to which paths are given by number; see there.
                 return (self.ways[line.way as usize].serial == line.serial).then_some(line.way);
             }
             same &= same - 1;
@@ -239,7 +238,7 @@ impl Store {
         None
     }
 
-    /// Whether a way that was found is still that of its packets.
+    /// Returns whether a path that was found still is its packets' path.
     #[inline(always)]
     pub fn holds(&mut self, way: u32, unwildcarded: &Unwildcarded, epoch: Epoch) -> bool {
         match self.ways.get_mut(way as usize) {
@@ -249,7 +248,7 @@ impl Store {
         }
     }
 
-    /// What becomes of the packets of a way; those of none must be walked.
+    /// Returns what becomes of a path's packets; packets without a path must be walked.
     #[inline(always)]
     pub fn verdict(&self, way: u32) -> CachedVerdict {
         self.ways
@@ -257,13 +256,13 @@ impl Store {
             .map_or(CachedVerdict::Walk, |kept| kept.verdict)
     }
 
-    /// The steps of a way.
+    /// Returns the steps of a path.
     #[inline(always)]
     pub fn steps(&self, way: u32) -> &[Op] {
         &self.ways[way as usize].way.steps
     }
 
-    /// Notes that a packet of this length has taken a way.
+    /// Counts a packet of this length that has taken a path.
     #[inline(always)]
     pub fn note(&mut self, way: u32, length: u64, burst: &Burst<'_, '_>) {
         let kept = &mut self.ways[way as usize];
@@ -277,13 +276,13 @@ impl Store {
         }
     }
 
-    /// The oldest epoch in which something was noted that is not flushed.
+    /// Returns the oldest epoch with counts that are not flushed.
     pub fn deferred_since(&self) -> Option<Epoch> {
         let first = self.to_pay.front()?;
         Some(self.ways[*first as usize].since)
     }
 
-    /// Counts what has been noted, for up to so many ways.
+    /// Flushes the counts of up to `limit` paths.
     pub fn flush_deferred(&mut self, limit: usize, counters: WorkerCounters<'_>) {
         for _ in 0..limit {
             let Some(way) = self.to_pay.pop_front() else {
@@ -293,7 +292,7 @@ impl Store {
         }
     }
 
-    /// Remembers the way of a packet.
+    /// Stores the path of a packet.
     pub fn remember(
         &mut self,
         packet: &MiniKey,
@@ -319,7 +318,8 @@ impl Store {
         chunk[set % CHUNK * WAYS + place] = Line { words, way, serial };
     }
 
-    /// Which line of a set takes these bits: their own, an empty one, or the next in turn.
+    /// Returns which line of a set takes these bits: the one that has them, an empty one, or the
+    /// next in turn.
     fn place_for(&mut self, set: usize, hash: u64, words: &MiniKeyBits) -> usize {
         let tags = self.tags[set];
         let own = (0..WAYS).find(|place| {
@@ -333,8 +333,8 @@ impl Store {
         })
     }
 
-    /// Keeps a way, as the one that is there already if that still holds. None when all have
-    /// something to flush.
+    /// Stores a path, or finds it among those stored. None when no path's memory can be reused,
+    /// because all have counts to flush.
     fn keep(&mut self, way: CachedPath, unwildcarded: &Unwildcarded, epoch: Epoch) -> Option<u32> {
         let content = self.hasher.hash_one(&way);
         if let Some(known) = self.known.get(&content).copied() {
@@ -357,7 +357,7 @@ impl Store {
         Some(number)
     }
 
-    /// A way to be used anew, with a number that no line knows.
+    /// Frees a path's memory for reuse, with a serial number that no line has.
     fn free_way(&mut self) -> Option<u32> {
         if self.ways.len() < self.most_ways {
             self.ways.push(Kept::new());
@@ -413,13 +413,13 @@ impl Kept {
         }
     }
 
-    /// No line knows it any more.
+    /// Changes the serial number, so that no line leads here.
     fn end(&mut self) {
         self.serial = self.serial.wrapping_add(1);
         self.checked = 0;
     }
 
-    /// Whether it holds in an epoch later than the one for which that was found out last.
+    /// Returns whether it holds in an epoch later than the one in which that was last checked.
     #[inline(never)]
     fn check(&mut self, unwildcarded: &Unwildcarded, epoch: Epoch) -> bool {
         let holds = self.checked == epoch

@@ -8,7 +8,7 @@ use crate::host::Host;
 use packet::Frame;
 
 impl<F: Frame> Walk<F> {
-    /// Writes the number of the way that is chosen; false when it could not be written.
+    /// Writes the number of the chosen way; returns false when it could not be written.
     pub(crate) fn multipath<H: Host<F>>(
         &mut self,
         burst: &Burst<'_, '_>,
@@ -20,7 +20,7 @@ impl<F: Frame> Walk<F> {
         self.write_bits(burst, host, multipath.dst, way.into())
     }
 
-    /// Sends out of the port that is chosen, or writes its number; false when it could not be
+    /// Sends out of the chosen port, or writes its number; returns false when it could not be
     /// written.
     pub(crate) fn bundle<H: Host<F>>(
         &mut self,
@@ -32,7 +32,7 @@ impl<F: Frame> Walk<F> {
             .choose(&self.key, |port| host.port_is_live(port))
             .unwrap_or(reserved::NONE);
         match bundle.dst {
-            // Ports have sixteen bits here, as in OpenFlow 1.0.
+            // Port numbers written by `bundle_load` have sixteen bits, as in OpenFlow 1.0.
             Some(dst) => self.write_bits(burst, host, dst, u128::from(port as u16)),
             None => {
                 self.output_number(burst, host, port);
@@ -42,7 +42,7 @@ impl<F: Frame> Walk<F> {
     }
 
     /// Writes whether the packet, from its Ethernet header on, is longer than `max_len` bytes;
-    /// false when that could not be written.
+    /// returns false when that could not be written.
     pub(crate) fn check_length<H: Host<F>>(
         &mut self,
         burst: &Burst<'_, '_>,
@@ -56,7 +56,7 @@ impl<F: Frame> Walk<F> {
 }
 
 impl Bundle {
-    /// The live port that is chosen for a packet, if there is one. Reserved ports are always live.
+    /// Returns the live port that is chosen for a packet, if any. Reserved ports are always live.
     pub fn choose(
         &self,
         key: &packet::FlowKey,

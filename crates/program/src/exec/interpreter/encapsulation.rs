@@ -7,7 +7,7 @@ use packet::Frame;
 use packet::edit::{self, MplsTtl};
 
 impl<F: Frame> Walk<F> {
-    /// Runs one of those steps; others do nothing.
+    /// Runs one of those steps; other steps do nothing.
     #[cold]
     pub(crate) fn run_encapsulation<H: Host<F>>(
         &mut self,
@@ -40,7 +40,7 @@ impl<F: Frame> Walk<F> {
                 match edit::dec_mpls_ttl(frame, layers, key) {
                     MplsTtl::Decremented => {}
                     MplsTtl::Expired(_) => self.mpls_ttl_expired(burst, host),
-                    // Open vSwitch ends the list here too.
+                    // Ends the list, as Open vSwitch does.
                     MplsTtl::Absent => self.at.next = self.at.steps.get().len(),
                 }
                 true
@@ -61,7 +61,7 @@ impl<F: Frame> Walk<F> {
         None
     }
 
-    /// The controllers hear of it, and this list ends; what called it goes on.
+    /// Sends a packet-in, and ends this list; its caller continues.
     fn mpls_ttl_expired<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H) {
         let to = ToController {
             max_len: u16::MAX,

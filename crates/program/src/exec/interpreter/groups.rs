@@ -1,8 +1,8 @@
-//! Groups: buckets run as on copies of the packet.
+//! Runs groups: each bucket as on a copy of the packet.
 //!
-//! Most need no copy. A bucket that only sends changes nothing, and after the last step of a walk
-//! nobody sees what a bucket has changed. Only a bucket that changes the packet while something
-//! follows runs between a copy that is put aside and its return.
+//! Most buckets need no copy. One that only sends changes nothing, and after the last step of a
+//! walk changes have no effect. Only where a bucket changes the packet and something follows is a
+//! copy saved before it and restored after it.
 
 use crate::actions::set::ActionSet;
 use crate::counters::CounterId;
@@ -13,7 +13,7 @@ use crate::host::DropReason;
 use crate::host::Host;
 use packet::Frame;
 
-/// Places for what buckets put aside that a walk keeps.
+/// Number of saved states whose memory a walk keeps.
 const SPARE: usize = 4;
 
 impl<F: Frame> Walk<F> {
@@ -61,11 +61,12 @@ impl<F: Frame> Walk<F> {
         self.bucket(burst, host, bucket, level)
     }
 
-    /// A group did nothing; where nothing else was done either, that is why the packet is dropped.
+    /// Ends a group that ran no bucket; if nothing else was done to the packet, this is the reason
+    /// for its drop.
     fn without_bucket<H: Host<F>>(&mut self, host: &mut H, reason: DropReason) {
         if self.pending.is_empty() && !self.sent {
             host.dropped(reason);
-            self.sent = true; // it has been counted
+            self.sent = true; // already counted
         }
     }
 
@@ -74,14 +75,14 @@ impl<F: Frame> Walk<F> {
         burst.counters.add(counter, 1, bytes, burst.now_ms);
     }
 
-    /// Whether nothing of the walk but an action set comes after the step that is run.
+    /// Returns whether nothing of the walk but an action set follows the current step.
     fn is_last(&self) -> bool {
         self.at.next == self.at.steps.get().len()
             && self.stack.is_empty()
             && self.at.saved.is_none()
     }
 
-    /// The beginning of steps that stand where this step stands.
+    /// Returns the position at the beginning of steps that run in place of this step.
     fn position(&self, steps: Steps, depth: u32, level: u32) -> Position<F> {
         Position {
             steps,
@@ -94,7 +95,7 @@ impl<F: Frame> Walk<F> {
         }
     }
 
-    /// Runs steps and comes back, if there is something to come back to.
+    /// Runs steps and comes back, if anything follows.
     fn call(&mut self, steps: Steps, depth: u32, level: u32) {
         let position = self.position(steps, depth, level);
         let here = std::mem::replace(&mut self.at, position);
@@ -112,7 +113,7 @@ impl<F: Frame> Walk<F> {
         bucket: &Bucket,
         level: u32,
     ) -> Option<Next> {
-        // Groups of groups multiply, so each bucket counts like a resubmit.
+        // Nested groups multiply, so each bucket counts like a resubmit.
         self.resubmits += 1;
         if self.resubmits > MAX_RESUBMITS {
             return Some(self.fail(host, DropReason::TooManyResubmits));
@@ -126,8 +127,8 @@ impl<F: Frame> Walk<F> {
             return None;
         }
         let (steps, depth) = (Steps::of(&bucket.ops), self.at.depth + 1);
-        // Rules that a bucket runs may write to the action set, which must meet the packet as it
-        // was.
+        // Rules that a bucket resubmits to may write to the action set, which must run on the
+        // unchanged packet.
         let unseen = self.is_last()
             && self.set.is_empty()
             && (!bucket.resubmits || !burst.bridge.writes_sets());
@@ -169,7 +170,7 @@ impl<F: Frame> Walk<F> {
         }
     }
 
-    /// Puts back what a bucket must not change.
+    /// Restores what a bucket must not change.
     #[cold]
     pub(crate) fn leave_bucket(&mut self, mut saved: Box<Saved<F>>) {
         self.frame = saved.frame.take();
@@ -182,18 +183,18 @@ impl<F: Frame> Walk<F> {
         }
     }
 
-    /// Whether a bucket is being run that puts the packet back at its end.
+    /// Returns whether a bucket is running at whose end the packet is restored.
     pub(crate) fn is_in_bucket(&self) -> bool {
         self.at.is_bucket() || self.stack.iter().any(Position::is_bucket)
     }
 
-    /// An `exit` in a bucket ends the bucket, and what stands behind the group is run (Open
+    /// Executes `exit` in a bucket: ends the bucket; what follows the group runs (as in Open
     /// vSwitch).
     pub(crate) fn unwind_bucket<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H) {
         self.at.next = self.at.steps.get().len();
         while !self.at.is_bucket() {
             if self.at.saved.is_some() {
-                self.set.clear(); // a clone's, which is not run
+                self.set.clear(); // a clone's, which does not run
             }
             self.go_back(burst, host);
             self.at.next = self.at.steps.get().len();
@@ -207,8 +208,8 @@ impl<F> Position<F> {
     }
 }
 
-/// Whether a bucket is live (OpenFlow 1.3.5 section 6.5): what it watches is, or it watches
-/// nothing.
+/// Returns whether a bucket is live (OpenFlow 1.3.5 section 6.5): what it watches is live, or it
+/// watches nothing.
 fn is_live<F: Frame, H: Host<F>>(
     burst: &Burst<'_, '_>,
     host: &H,

@@ -1,4 +1,4 @@
-//! Meters in a walk: a packet above the rate is dropped, or its class lowered.
+//! Meters in a walk: a packet above the rate is dropped, or its DSCP is lowered.
 
 use crate::actions::{Op, ToController};
 use crate::exec::interpreter::{Burst, Next, Steps, Walk};
@@ -19,7 +19,7 @@ impl<F: Frame> Walk<F> {
         }
     }
 
-    /// A meter in a list of steps. What was sent before stays sent.
+    /// Runs a meter step. Earlier outputs stand.
     #[cold]
     pub(crate) fn meter<H: Host<F>>(
         &mut self,
@@ -46,13 +46,13 @@ impl<F: Frame> Walk<F> {
         }
     }
 
-    /// The packet is dropped: in a clone, the clone ends; else the walk.
+    /// Drops the packet: in a clone, ends the clone; else the walk.
     fn metered_out<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H) -> Option<Next> {
         self.flush(burst, host);
         host.dropped(DropReason::Meter);
         loop {
             if let Some(saved) = &mut self.at.saved {
-                // Nothing of the clone is left to run, its action set neither.
+                // The rest of the clone does not run, nor does its action set.
                 saved.running_set.get_or_insert_default();
                 self.at.steps = Steps::of(&[]);
                 self.at.next = 0;
@@ -67,8 +67,8 @@ impl<F: Frame> Walk<F> {
         Some(Next::Done)
     }
 
-    /// A meter for the packet-in that the next step sends: above the rate that step is left out,
-    /// and the packet goes on.
+    /// Applies a meter to the packet-in that the next step sends: above the rate that step is
+    /// skipped, and the packet goes on.
     #[cold]
     pub(crate) fn meter_controller<H: Host<F>>(
         &mut self,
@@ -81,8 +81,8 @@ impl<F: Frame> Walk<F> {
         };
         self.at.next += 1;
         if meter.get(burst.guard).is_none() {
-            // A meter that is not there limits nothing, and leaves the bridge's own in force (Open
-            // vSwitch).
+            // A meter that does not exist limits nothing, and the bridge's own remains in force (as
+            // in Open vSwitch).
             return self.send_to_controller(burst, host, to);
         }
         match self.police(burst, host, meter) {
@@ -91,7 +91,7 @@ impl<F: Frame> Walk<F> {
         }
     }
 
-    /// Whether the bridge's meter for packet-ins (`OFPM_CONTROLLER`) lets one pass.
+    /// Returns whether the bridge's meter for packet-ins (`OFPM_CONTROLLER`) lets one pass.
     pub(crate) fn controller_meter_passes<H: Host<F>>(
         &mut self,
         burst: &Burst<'_, '_>,
@@ -106,7 +106,7 @@ impl<F: Frame> Walk<F> {
 
     fn packet_in_dropped<H: Host<F>>(&mut self, host: &mut H) {
         host.dropped(DropReason::MeterController);
-        self.sent = true; // it has been counted
+        self.sent = true; // already counted
     }
 
     pub(crate) fn hand_to_controller<H: Host<F>>(

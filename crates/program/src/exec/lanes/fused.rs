@@ -1,4 +1,4 @@
-//! Lanes on ways that were made of several stages ([`crate::exec`]'s `fused`).
+//! Runs lanes on fused paths (`rule::fused`).
 
 use crate::actions::block::End;
 use crate::burst::{LaneSet, Members};
@@ -11,8 +11,8 @@ use crate::rule::fused::{FusedPath, FusedPaths};
 use packet::Frame;
 
 impl<F: Frame> Engine<F> {
-    /// What has been made of a rule and those behind it, and which of these packets may go by it:
-    /// each by itself, so that those of one flow go one arrival.
+    /// Returns the fused path of a rule, and which of these packets may take it. Judged for each
+    /// packet by itself, so that those of one flow go the same way.
     #[inline(always)]
     pub(crate) fn fused<'r, H: Host<F>>(
         &self,
@@ -28,7 +28,7 @@ impl<F: Frame> Engine<F> {
         if !fused.holds(&burst.bridge.unwildcarded, burst.guard) || fused.sends && back != NOWHERE {
             return None;
         }
-        // Ways are made for packets of IPv4.
+        // Fused paths are made for IPv4 only.
         let mut taken = set.whole().minus(self.lanes.wide);
         if fused.may_expire {
             let rewrite = &rule.blocks()?.get().first()?.rewrite;
@@ -38,7 +38,7 @@ impl<F: Frame> Engine<F> {
         (!taken.is_empty()).then_some((fused, taken))
     }
 
-    /// Lanes do what a rule that they have met and those behind it do.
+    /// Executes a rule that lanes have met and the rules behind it by its fused path.
     #[inline(always)]
     pub(super) fn run_fused<H: Host<F>>(
         &mut self,
@@ -72,7 +72,7 @@ impl<F: Frame> Engine<F> {
         }
     }
 
-    /// Lanes take a way to its end.
+    /// Runs lanes to the end of a fused path.
     #[inline(always)]
     fn carry<H: Host<F>>(
         &mut self,
@@ -108,12 +108,12 @@ impl<F: Frame> Engine<F> {
                     set: set.whole(),
                 });
             }
-            // No way is made past a choice.
+            // Fused paths do not go past a choice.
             End::Multipath | End::Nothing => self.come_back(burst, arrival, host, waited.back, set),
         }
     }
 
-    /// Lanes go on where they are to come back to.
+    /// Continues lanes where they are to return to.
     #[inline(never)]
     pub(crate) fn come_back<H: Host<F>>(
         &mut self,

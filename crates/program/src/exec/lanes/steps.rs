@@ -1,5 +1,5 @@
-//! What lanes do when a table has been looked up: rules that one packet each has met are carried
-//! out one after the other, without what sets need.
+//! Executes the results of a table's lookup for lanes: rules that were met by one packet each are
+//! executed one after the other, without the overhead of sets.
 
 use crate::actions::block::{ActionBlocks, End};
 use crate::burst::{LaneSet, Members, One};
@@ -11,20 +11,20 @@ use crate::host::Host;
 use crate::rule::Rule;
 use packet::Frame;
 
-/// What has become of a packet whose rule was to be carried out at once.
+/// What has become of a packet whose rule was to be executed at once.
 enum Step {
-    /// It waits to be sent.
+    /// It is queued for sending.
     Sent,
-    /// It is to be looked up.
+    /// It waits for a lookup.
     Waits { table: u8, resubmit: bool },
     /// Nothing has been done: its rule is of another kind.
     Not,
 }
 
 impl<F: Frame> Engine<F> {
-    /// Carries out a rule that one lane has met, if it is one of the common kind: a single block,
-    /// which ends at a later table or a port. In most tables after the first each packet meets
-    /// a rule of its own, so this is what packets cost there.
+    /// Executes a rule that a single lane has met, if it is of the common kind: one block, which
+    /// ends at a later table or a port. In most tables after the first each packet meets a rule of
+    /// its own, so this is the cost of a packet there.
     #[inline(always)]
     fn step<H: Host<F>>(
         &mut self,
@@ -64,7 +64,7 @@ impl<F: Frame> Engine<F> {
         }
     }
 
-    /// Asks for rules' counters, where a cache does not hold all.
+    /// Prefetches rules' counters, where there are too many for a cache.
     #[inline(always)]
     pub(crate) fn fetch(burst: &Burst<'_, '_>, found: &[Meeting<'_>]) {
         if burst.counters.are_many() {
@@ -74,7 +74,7 @@ impl<F: Frame> Engine<F> {
         }
     }
 
-    /// Lanes that have waited do what they have found.
+    /// Executes the rules that waiting lanes have found.
     #[inline(always)]
     pub(super) fn meet_all<H: Host<F>>(
         &mut self,
@@ -91,7 +91,7 @@ impl<F: Frame> Engine<F> {
                 }
             }
         }
-        // Most go on to one table together.
+        // Most lanes go on to the same table.
         let mut ahead = Waiting {
             set: LaneSet::EMPTY,
             ..waited
@@ -119,9 +119,9 @@ impl<F: Frame> Engine<F> {
         self.lanes.wait_if_any(ahead);
     }
 
-    /// Carries out the first rules of those that were found in a table, up to one that several
-    /// lanes have met or that is not of the common kind, and returns it and those behind it.
-    /// Lanes that go on to one table are gathered in `ahead`.
+    /// Executes the first rules found in a table, up to one that several lanes have met or that is
+    /// not of the common kind, and returns that one and those behind it. Lanes that go on to the
+    /// same table are collected in `ahead`.
     #[inline(never)] // so that what its loop needs stays in registers
     fn step_by_step<'f, 'g, H: Host<F>>(
         &mut self,

@@ -1,4 +1,4 @@
-//! Lanes whose packets are of IPv6 or ARP: what these tell beside a lane's words.
+//! Wide lanes: packets of IPv6 or ARP, with further words beside those of a lane.
 
 use crate::actions::block::MultipathHash;
 use crate::burst::Words;
@@ -10,8 +10,8 @@ use crate::exec::lanes::{Lane, Lanes};
 use packet::Frame;
 use packet::parse::{Extent, MoreWords};
 
-/// A word of a packet of the common kinds that is none of the mini key; `more` is not looked at
-/// where the packet is one of IPv4.
+/// Returns a word that is not in the mini key of a packet of the common kinds; `more` is not read
+/// for IPv4.
 #[inline(always)]
 pub(crate) fn word_beyond(index: u8, extent: Extent, more: &MoreWords) -> u64 {
     if extent.is_ipv4() {
@@ -21,7 +21,7 @@ pub(crate) fn word_beyond(index: u8, extent: Extent, more: &MoreWords) -> u64 {
     }
 }
 
-/// A lane with what its packet tells beside.
+/// A lane with the further words of its packet.
 #[derive(Clone, Copy)]
 struct Wide<'a> {
     lane: &'a Lane,
@@ -41,8 +41,8 @@ impl Words for Wide<'_> {
 }
 
 impl<F: Frame> Lanes<F> {
-    /// Of lanes in which packets and their mini keys are, those that are wide get what these tell
-    /// beside.
+    /// Reads the further words of those of these lanes that are wide; their packets and mini keys
+    /// must be in them already.
     #[inline(never)]
     pub(crate) fn begin_wide(&mut self, run: std::ops::Range<usize>) {
         for index in run {
@@ -56,7 +56,7 @@ impl<F: Frame> Lanes<F> {
         }
     }
 
-    /// Makes a choice for one of them.
+    /// Executes a choice for a wide lane.
     pub(crate) fn multipath_wide(&mut self, lane: usize, multipath: &MultipathHash) {
         let wide = Wide {
             lane: &self.lanes[lane],

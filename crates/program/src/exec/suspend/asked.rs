@@ -1,8 +1,8 @@
-//! Rules that packets have asked for and that are not there yet, found by what they match.
+//! Rules that packets have asked for and that are not there yet, indexed by what they match.
 //!
-//! Each packet of a worker that has asked for rules may have to wait for one of them, so what that
-//! costs is everybody's. They are found as rules are: those of one table, precedence and set of
-//! bits by a hash of these.
+//! Any packet of a worker that has asked for rules may have to wait for one of them, so every
+//! packet pays for this check. Rules of one table, precedence and set of bits are found by a hash
+//! of these bits, as in a tuple.
 
 use crate::actions::learn::{Answer, Learn, Values};
 use crate::rule::Rule;
@@ -26,7 +26,7 @@ pub(crate) struct Asked {
     pub answer: Option<Answer>,
 }
 
-/// Those that look at the same bits.
+/// Rules that look at the same bits.
 struct Group {
     bridge: u32,
     table: u8,
@@ -37,7 +37,7 @@ struct Group {
     tickets: HashMap<u64, SmallVec<[u64; 2]>, Keyed>,
 }
 
-/// All of them, in the order in which they were asked for.
+/// All rules asked for, in the order of the requests.
 #[derive(Default)]
 pub(crate) struct AskedRules {
     list: Vec<Asked>,
@@ -63,7 +63,7 @@ impl AskedRules {
         self.groups.clear();
     }
 
-    /// The one with this ticket.
+    /// Returns the rule with this ticket.
     pub fn get_mut(&mut self, ticket: u64) -> Option<&mut Asked> {
         let at = self.place(ticket)?;
         Some(&mut self.list[at])
@@ -93,7 +93,7 @@ impl AskedRules {
         })
     }
 
-    /// Adds one that was asked for later than all that are there.
+    /// Adds a rule that was asked for later than all others.
     pub fn push(&mut self, asked: Asked) {
         let at = self.group(asked.bridge, &asked.learn);
         let at = at.unwrap_or_else(|| self.add_group(&asked));
@@ -103,7 +103,7 @@ impl AskedRules {
         self.list.push(asked);
     }
 
-    /// In the place of one that has no rules any more, so there are never more than rules.
+    /// Adds a group, reusing an empty one, so there are never more groups than rules.
     fn add_group(&mut self, asked: &Asked) -> usize {
         let group = Group {
             bridge: asked.bridge,
@@ -127,7 +127,7 @@ impl AskedRules {
         }
     }
 
-    /// Takes out those that `ends` says have come to their end, in order.
+    /// Removes and returns the rules for which `ends` returns true, in order.
     pub fn take_ended(&mut self, mut ends: impl FnMut(&Asked) -> bool) -> Vec<Asked> {
         let ended: Vec<Asked> = self.list.extract_if(.., |asked| ends(asked)).collect();
         for asked in &ended {
@@ -146,20 +146,20 @@ impl AskedRules {
         ended
     }
 
-    /// Those of a bridge, if there are any.
+    /// Returns whether there are any of a bridge.
     pub fn concern(&self, bridge: u32) -> bool {
         let mut groups = self.groups.iter();
         groups.any(|group| group.bridge == bridge && !group.tickets.is_empty())
     }
 
-    /// Whether one may decide a lookup of one of these packets, as far as the words say that no
-    /// rule writes.
+    /// Returns whether any of them may decide a lookup of one of these packets, judged by the words
+    /// `kept`, which no rule writes.
     pub fn may_decide(&self, bridge: u32, kept: WordSet, packets: &[MiniKey]) -> bool {
         let told = kept.intersect(WordSet::MINI_KEY);
         let groups = (self.groups.iter())
             .filter(|group| group.bridge == bridge && !group.tickets.is_empty());
         for group in groups {
-            // Of what is not told, any value may be there.
+            // Words that are not known may have any value.
             if !group.words.minus(told).is_empty() {
                 return true;
             }
@@ -168,7 +168,7 @@ impl AskedRules {
                 let words = group.shape.iter();
                 let hash =
                     self.hash(words.map(|(word, mask)| packet.words[usize::from(*word)] & mask));
-                // Many packets have the same there as the one before them.
+                // Many packets have the same bits as the one before them.
                 if last.replace(hash) != Some(hash) && group.tickets.contains_key(&hash) {
                     return true;
                 }
@@ -177,7 +177,8 @@ impl AskedRules {
         false
     }
 
-    /// The last one asked for by a packet before the ticket `before` that would decide a lookup.
+    /// Returns the last one, asked for by a packet before the ticket `before`, that would decide a
+    /// lookup.
     pub fn in_the_way(
         &self,
         before: u64,
@@ -205,7 +206,7 @@ impl AskedRules {
         groups.filter_map(last).max()
     }
 
-    /// The last one for the rule of the same table, match and precedence.
+    /// Returns the last one for the rule of the same table, match and precedence.
     pub fn like(&self, bridge: u32, learn: &Learn, matching: &Match) -> Option<&Asked> {
         let group = &self.groups[self.group(bridge, learn)?];
         let tickets = group.tickets.get(&self.hash_of(matching))?;

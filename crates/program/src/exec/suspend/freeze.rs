@@ -1,10 +1,9 @@
-//! Walks that stop until a controller says how they go on.
+//! Walks that stop until a controller resumes them.
 //!
-//! `controller(pause)` sends the packet away together with what is still to be done with it: a
-//! [`Frozen`], which holds copies of the steps that remain and no packet, since the controller
-//! sends one back, changed perhaps. It may lie anywhere for as long as its keeper likes, and goes
-//! on in the epoch of that time. A pause in a clone freezes the clone; what it was cloned from goes
-//! on at once.
+//! `controller(pause)` sends the packet with the rest of its actions: a [`Frozen`], which holds
+//! copies of the remaining steps and no packet, since the controller sends one back, changed
+//! perhaps. Its owner may keep it as long as it likes; it resumes in the epoch of that time. A
+//! pause in a clone freezes the clone; what it was cloned from continues at once.
 
 use crate::actions::set::ActionSet;
 use crate::actions::{Op, ToController};
@@ -25,34 +24,34 @@ struct Remaining {
     depth: u32,
 }
 
-/// What is still to be done with a packet.
+/// The rest of a packet's walk.
 #[derive(Clone, Debug, Default)]
 pub struct Frozen {
-    /// The innermost list last.
+    /// The innermost list is last.
     lists: Vec<Remaining>,
     set: ActionSet,
-    /// The action set has been run, or is being run.
+    /// Whether the action set has run, or is running.
     set_run: bool,
     values: Vec<(u128, u16)>,
     queue: Option<u32>,
     resubmits: u32,
     mirrored: u32,
-    /// Where the action set stands.
+    /// Table and cookie to which the action set is attributed.
     first: Option<First>,
 }
 
-/// A walk to go on: [`Engine::thaw`].
+/// A walk to resume by [`Engine::thaw`].
 pub struct Thaw<'a, F> {
     /// The packet as it is now.
     pub frame: F,
-    /// Its metadata; its ingress port is in here.
+    /// Its metadata, including its ingress port.
     pub metadata: &'a FlowKey,
-    /// What remains.
+    /// The rest of the walk.
     pub rest: Frozen,
 }
 
 impl Frozen {
-    /// Steps that remain, a measure of its size.
+    /// Returns the number of remaining steps, a measure of its size.
     pub fn steps(&self) -> usize {
         let lists: usize = self.lists.iter().map(|list| list.ops.len()).sum();
         lists + self.set.steps().len() + self.values.len()
@@ -67,8 +66,8 @@ impl Frozen {
 }
 
 impl<F: Frame> Walk<F> {
-    /// Sends the packet and what remains to the controllers, and ends the walk, or the clone that
-    /// it is in.
+    /// Sends the packet and the rest of its walk to the controllers, and ends the walk, or the
+    /// clone that it is in.
     #[cold]
     pub(crate) fn freeze<H: Host<F>>(
         &mut self,
@@ -103,8 +102,8 @@ impl<F: Frame> Walk<F> {
             queue: self.queue,
             resubmits: self.resubmits,
             mirrored: self.mirrored,
-            // What is left of a clone is a packet of its own, whose action set stands where it
-            // does.
+            // The rest of a clone becomes a packet of its own, whose action set is attributed to
+            // the clone's rule.
             first: clone.map_or(self.first, |clone| {
                 let Position { table, cookie, .. } = *lists[clone];
                 Some(First { table, cookie })
@@ -118,13 +117,14 @@ impl<F: Frame> Walk<F> {
         self.leave(clone);
     }
 
-    /// Ends the clone whose list is at this position, or all: its action set is not run either.
+    /// Ends the clone whose list is at this position, or all lists; its action set does not run
+    /// either.
     fn leave(&mut self, clone: Option<usize>) {
         self.set.clear();
         match clone {
             None => {
                 self.stack.clear();
-                // An empty set that has been run, so that nothing more comes.
+                // An empty set that counts as having run, so that nothing more follows.
                 self.running_set = Some(Box::default());
             }
             Some(index) => {
@@ -143,7 +143,7 @@ impl<F: Frame> Walk<F> {
 }
 
 impl<F: Frame> Engine<F> {
-    /// Goes on with a frozen walk, in this bridge and the guard's epoch.
+    /// Resumes a frozen walk, in this bridge and the guard's epoch.
     pub fn thaw<H: Host<F>>(
         &mut self,
         bridge: &Bridge,
@@ -178,7 +178,7 @@ impl<F: Frame> Engine<F> {
         walk.values = rest.values;
         walk.running_set = rest.set_run.then(Box::default);
         for list in rest.lists {
-            // The steps stay where they are when their box moves.
+            // Moving the box does not move the steps.
             walk.enter(Steps::of(&list.ops), list.table, list.cookie);
             walk.at.depth = list.depth;
             walk.owned.push(list.ops);

@@ -1,18 +1,18 @@
-//! Packets that wait for a rule, and how they go on.
+//! Holds packets that wait for a rule, and resumes them.
 //!
 //! A walk that comes to a `learn` step whose rule is not in force asks control for it and is held:
-//! moved out of the burst as it is, with the outputs that wait in it, so that no answer to the
-//! packet can overtake the rule. It goes on when control has answered and every worker works by the
-//! answer, in the epoch before that of its rule: a packet does not meet the rules that it learned
-//! itself, as in Open vSwitch, but those of the packets before it. Later packets of this worker
-//! whose lookup the coming rule would decide are held behind it, and then look up again in the
-//! rule's epoch. So packets of one worker do as if each had been done with before the next, except
-//! that a packet which is held at a lookup teaches later what it has to teach after that.
+//! moved out of the burst as it is, with its deferred outputs, so that no answer to the packet can
+//! overtake the rule. It resumes when control has answered and every worker works in the answer's
+//! epoch. It does so in the epoch before that of its rule: as in Open vSwitch, a packet does not
+//! meet the rules that it learned itself, but those of the packets before it. Later packets of this
+//! worker whose lookup the pending rule would decide are held behind it, and then look up again in
+//! the rule's epoch. So packets of one worker behave as if each were finished before the next,
+//! except that a packet held at a lookup learns its later rules only after that.
 //!
-//! Steps of a held walk are still those of rules, by address: the worker holds its oldest epoch
-//! ([`Guard::hold`]), so nothing of it is freed. All is bounded: rules asked for ([`ASKED_MAX`]),
-//! walks held ([`HELD_MAX`], [`HELD_BYTES`]), and time ([`PATIENCE_MS`]), after which a walk goes
-//! on without an answer.
+//! Steps of a held walk still belong to rules, by address: the worker holds its oldest epoch
+//! ([`Guard::hold`]), so they are not freed. Everything is bounded: rules asked for
+//! ([`ASKED_MAX`]), walks held ([`HELD_MAX`], [`HELD_BYTES`]), and time ([`PATIENCE_MS`]), after
+//! which a walk resumes without an answer.
 
 use crate::actions::learn::{Answer, Ended, Learn, Request, Values, Verdict};
 use crate::actions::{Bits, Op, OpList, PortNo};
@@ -31,24 +31,25 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// Rules that a worker asks for at a time. More are not asked for, and their packets go on.
+/// Most rules that a worker asks for at a time. Packets that would ask for more go on without.
 pub const ASKED_MAX: usize = 256;
-/// Walks held at a time. Packets beyond are dropped.
+/// Most walks held at a time. Packets beyond are dropped.
 pub const HELD_MAX: usize = 1024;
-/// Bytes of packets in held walks. Packets beyond are dropped.
+/// Most bytes of packets in held walks. Packets beyond are dropped.
 pub const HELD_BYTES: usize = 8 << 20;
-/// How long a walk is held altogether, and a rule waited for, in milliseconds.
+/// How long a walk is held in total, and a rule waited for, in milliseconds.
 pub const PATIENCE_MS: u64 = 50;
-/// Walks that have gone on and whose memory is kept for the next ones.
+/// Most finished walks whose memory is kept for reuse.
 const SPARE: usize = 64;
-/// Refusals remembered.
+/// Most refusals remembered.
 const REFUSALS: usize = 64;
-/// How old the note in a rule may be that says when it was last learned, in milliseconds.
+/// Oldest age, in milliseconds, of a rule's note of when it was last learned; older ones are
+/// renewed.
 const NOTE_MS: u64 = 100;
 /// FIN and RST.
 const ENDS: u16 = 0x05;
 
-/// What a held walk wants to look up.
+/// The lookup that a held walk waits to make.
 #[derive(Clone, Copy)]
 struct Wanted {
     table: u8,
@@ -56,32 +57,32 @@ struct Wanted {
     from: Option<PortNo>,
 }
 
-/// What stays the same however often a walk is held.
+/// Facts about a walk that stay the same however often it is held.
 #[derive(Clone)]
 struct Origin {
-    /// Its place among held walks.
+    /// Its place in the order of held walks.
     order: u64,
     /// The oldest epoch whose rules its steps belong to.
     since: Epoch,
-    /// When it goes on whatever has been answered.
+    /// When it resumes, answered or not.
     deadline_ms: u64,
-    /// The last ticket of the packets before it, whose rules it obeys.
+    /// The last ticket of the packets before it, whose rules apply to it.
     before: u64,
-    /// The epoch of the first rule that it has taught, which it does not come to.
+    /// The epoch of the first rule that it has learned itself, which it does not reach.
     own_from: Epoch,
-    /// The list that it began with, if that belongs to no rule: kept for the steps that point into
-    /// it.
+    /// The list that it began with, if that belongs to no rule: kept alive for the steps that point
+    /// into it.
     #[allow(dead_code)]
     keep: Option<Arc<OpList>>,
 }
 
-/// What a walk waits for.
+/// A request that a walk waits for.
 #[derive(Clone, Copy)]
 struct Ticket {
     number: u64,
-    /// Whether the walk itself has asked, and not one before it.
+    /// Whether the walk itself made the request, not one before it.
     own: bool,
-    /// The bit that tells of it.
+    /// The bit that gets the result.
     result: Option<Bits>,
 }
 
@@ -90,13 +91,13 @@ type Tickets = SmallVec<[Ticket; 2]>;
 /// A walk that waits.
 pub struct Held<F> {
     walk: Walk<F>,
-    /// The lookup to be made, if it waits at one.
+    /// The lookup to make, if it waits at one.
     wanted: Option<Wanted>,
     tickets: Tickets,
-    /// Bits to write when it goes on.
+    /// Bits to write when it resumes.
     results: SmallVec<[(Bits, bool); 2]>,
     origin: Origin,
-    /// The epoch to go on in.
+    /// The epoch to resume in.
     epoch: Epoch,
     valid: WordSet,
     place: Place,
@@ -104,7 +105,7 @@ pub struct Held<F> {
 }
 
 impl<F> Held<F> {
-    /// One that waits for nothing.
+    /// Creates one that waits for nothing.
     fn of(walk: Walk<F>, origin: Origin) -> Held<F> {
         Held {
             walk,
@@ -119,7 +120,7 @@ impl<F> Held<F> {
         }
     }
 
-    /// Takes note of what has become of what it waits for.
+    /// Applies the outcomes of requests that it waits for.
     fn hear(&mut self, resolved: &[Resolved]) {
         let Held {
             tickets,
@@ -140,7 +141,8 @@ impl<F> Held<F> {
             }
             false
         });
-        // All that packets before it have taught by now, whether it waits for that or not.
+        // Resume in the epoch of the newest rule that packets before it have learned by now,
+        // whether it waits for that rule or not.
         let earlier = resolved.partition_point(|end| end.ticket <= origin.before);
         if let Some(last) = resolved[..earlier].last() {
             *epoch = last.epoch.max(*epoch);
@@ -150,51 +152,51 @@ impl<F> Held<F> {
         }
     }
 
-    /// Where it was.
+    /// Returns where it was.
     pub fn place(&self) -> Place {
         self.place
     }
 }
 
-/// A request that has come to its end.
+/// A request that has been resolved.
 struct Resolved {
     ticket: u64,
     learned: bool,
-    /// It was not there before.
+    /// Whether the rule was not there before.
     new: bool,
-    /// From when on this is so.
+    /// The epoch from which on the rule holds.
     epoch: Epoch,
 }
 
-/// A refusal that holds until something is published.
+/// A refusal, which is valid until something is published.
 struct Refusal {
     learn: Arc<Learn>,
-    /// None: the limit is reached, for all values.
+    /// None: the limit is reached, whatever the values.
     values: Option<Values>,
     epoch: Epoch,
 }
 
-/// What an engine remembers between bursts.
+/// Held walks and pending requests of an engine, kept between bursts.
 pub(crate) struct Waiting<F> {
     pub(crate) asked: AskedRules,
-    /// In order.
+    /// Waiting walks, in order.
     held: VecDeque<Box<Held<F>>>,
-    /// Those that may go on, in order.
+    /// Walks that may resume, in order.
     ready: VecDeque<Box<Held<F>>>,
     refusals: VecDeque<Refusal>,
-    /// Of walks that have gone on, for the next ones: a walk is a kilobyte.
+    /// Memory of finished walks, for reuse: a walk is a kilobyte.
     spare: Vec<Box<Held<F>>>,
     /// Bytes of all held walks.
     bytes: usize,
-    /// The oldest epoch of the answers that not every worker works by yet, [`NEVER`] for none.
+    /// The oldest epoch among answers that not every worker has reached yet, [`NEVER`] for none.
     answered: Epoch,
-    /// No deadline of a rule asked for or of a held walk is before this.
+    /// No deadline, of a rule asked for or of a held walk, is before this.
     due_ms: u64,
     tickets: u64,
     orders: u64,
     /// Whether an epoch is held.
     pinned: bool,
-    /// Of the walk that goes on now, or began with a list of its own.
+    /// The origin of the walk that is being resumed, or that began with a list of its own.
     origin: Option<Origin>,
 }
 
@@ -211,13 +213,13 @@ impl<F> Waiting<F> {
             due_ms: 0,
             tickets: 0,
             orders: 0,
-            // An engine that failed before this one may have left an epoch held.
+            // True, because an engine that failed before this one may have left an epoch held.
             pinned: true,
             origin: None,
         }
     }
 
-    /// Whether packets of a bridge may have to wait for rules.
+    /// Returns whether packets of a bridge may have to wait for rules.
     #[inline(always)]
     pub fn concerns<H: Host<F>>(&self, host: &H) -> bool
     where
@@ -253,8 +255,8 @@ impl<F> Waiting<F> {
         });
     }
 
-    /// Takes out what has been answered and seen by every worker, or waited for too long; by
-    /// ticket, ascending.
+    /// Removes and returns requests that have been answered in an epoch that every worker has
+    /// reached, or that have timed out; by ticket, ascending.
     fn resolve(
         &mut self,
         guard: &Guard<'_>,
@@ -278,7 +280,7 @@ impl<F> Waiting<F> {
             answered || now_ms >= asked.deadline_ms
         });
         for asked in ended {
-            // An answer counts once every worker works by it.
+            // An answer counts once every worker has reached its epoch.
             let answer = asked.answer.filter(|answer| answer.epoch <= passed);
             let verdict = answer.map(|answer| answer.verdict);
             if answer.is_none() {
@@ -289,7 +291,8 @@ impl<F> Waiting<F> {
                 ticket: asked.ticket,
                 learned,
                 new: verdict == Some(Verdict::Learned),
-                // Without an answer, that of now: what was asked for before may be there.
+                // Without an answer the current epoch, because earlier requests may have been
+                // fulfilled.
                 epoch: asked.answer.map_or(guard.epoch(), |answer| answer.epoch),
             });
             match (verdict, asked.answer) {
@@ -304,13 +307,14 @@ impl<F> Waiting<F> {
         resolved
     }
 
-    /// Whether an answer has come to count, or a deadline has passed: a turn of a worker takes
-    /// microseconds and control a hundred times as long, so most turns have nothing to do here.
+    /// Returns whether an answer has come to count, or a deadline has passed. A turn of a worker
+    /// takes microseconds and control a hundred times as long, so most turns have nothing to do
+    /// here.
     fn has_news(&self, guard: &Guard<'_>, now_ms: u64) -> bool {
         now_ms >= self.due_ms || self.answered != NEVER && guard.domain().passed(self.answered)
     }
 
-    /// Finds the walks that may go on, and lets go of epochs that no walk needs any more.
+    /// Finds the walks that may resume, and releases epochs that no walk needs any more.
     fn settle(&mut self, guard: &Guard<'_>, now_ms: u64, noted: &mut impl FnMut(Event)) {
         if !self.asked.is_empty() && !self.has_news(guard, now_ms) {
             return;
@@ -351,19 +355,19 @@ impl<F> Waiting<F> {
     }
 }
 
-/// When a worker has to look at held walks again.
+/// When a worker has to call [`Engine::settle`] again.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Wait {
     /// Nothing is held.
     Idle,
-    /// Soon, for what is waited for is not told.
+    /// Soon, because what is waited for causes no wakeup.
     Now,
-    /// When control answers, or after so many milliseconds.
+    /// When control answers, or after this many milliseconds.
     Until(u64),
 }
 
 impl<F: Frame> Engine<F> {
-    /// Takes control's answer to a request. One that came too late is ignored.
+    /// Takes control's answer to a request. Ignores an answer that comes too late.
     pub fn answer(&mut self, answer: Answer) {
         let waiting = &mut self.waiting_for;
         if let Some(asked) = waiting.asked.get_mut(answer.ticket) {
@@ -372,19 +376,19 @@ impl<F: Frame> Engine<F> {
         }
     }
 
-    /// Whether anything waits: then [`Engine::settle`] has to be called each turn.
+    /// Returns whether anything waits: then [`Engine::settle`] must be called each turn.
     #[inline(always)]
     pub fn is_waiting(&self) -> bool {
         !self.waiting_for.asked.is_empty() || self.waiting_for.pinned
     }
 
-    /// Walks held now, and the bytes of their packets.
+    /// Returns the number of walks held now, and the bytes of their packets.
     pub fn held(&self) -> (usize, usize) {
         let waiting = &self.waiting_for;
         (waiting.held.len() + waiting.ready.len(), waiting.bytes)
     }
 
-    /// When to call [`Engine::settle`] again at the latest.
+    /// Returns when to call [`Engine::settle`] again at the latest.
     pub fn wait(&self, now_ms: u64) -> Wait {
         let waiting = &self.waiting_for;
         if !self.is_waiting() {
@@ -398,21 +402,21 @@ impl<F: Frame> Engine<F> {
         Wait::Until(deadline.unwrap_or(0).saturating_sub(now_ms))
     }
 
-    /// Finds out which walks may go on; [`Engine::release`] hands them out. Call it at the
+    /// Finds the walks that may resume; [`Engine::release`] returns them. Must be called at the
     /// beginning of a turn, before packets are received.
     pub fn settle(&mut self, guard: &Guard<'_>, now_ms: u64, noted: &mut impl FnMut(Event)) {
         self.waiting_for.settle(guard, now_ms, noted);
     }
 
-    /// The next walk that may go on: hand it to [`Engine::resume`], or drop it when its bridge is
-    /// gone.
+    /// Returns the next walk that may resume: pass it to [`Engine::resume`], or drop it when its
+    /// bridge is gone.
     pub fn release(&mut self) -> Option<Box<Held<F>>> {
         let held = self.waiting_for.ready.pop_front()?;
         self.waiting_for.bytes -= held.bytes;
         Some(held)
     }
 
-    /// Forgets all walks that wait, and says how many they were.
+    /// Drops all held walks, and returns their number.
     pub fn forget_held(&mut self) -> usize {
         let waiting = &mut self.waiting_for;
         let count = waiting.held.len() + waiting.ready.len();
@@ -425,7 +429,7 @@ impl<F: Frame> Engine<F> {
         count
     }
 
-    /// Lets a walk go on, in the bridge that it was in. It may come to be held again.
+    /// Resumes a walk in the bridge that it was in. It may be held again.
     pub fn resume<H: Host<F>>(
         &mut self,
         mut held: Box<Held<F>>,
@@ -469,7 +473,7 @@ impl<F: Frame> Engine<F> {
         }
     }
 
-    /// Notes the list that a walk begins with, and that belongs to no rule.
+    /// Notes the list that a walk begins with, which belongs to no rule.
     pub(crate) fn begin_with(&mut self, guard: &Guard<'_>, ops: &Arc<OpList>) {
         self.waiting_for.orders += 1;
         self.waiting_for.origin = Some(Origin {
@@ -482,14 +486,14 @@ impl<F: Frame> Engine<F> {
         });
     }
 
-    /// The walk with a list of its own has ended, or is held.
+    /// Ends the walk with a list of its own, or notes that it is held.
     pub(crate) fn end_with(&mut self) {
         self.waiting_for.origin = None;
     }
 
-    /// What [`Engine::first_lookup`] does, packet after packet, each to its end, so that a packet
-    /// obeys what those before it have learned. All look up in one epoch, so the first lookup
-    /// may be made for all at once.
+    /// Does what [`Engine::first_lookup`] does, packet after packet, each to its end, so that rules
+    /// learned from earlier packets apply to later ones. All look up in one epoch, so the first
+    /// lookup may be made for all at once.
     #[inline(never)]
     pub(crate) fn first_lookup_in_order<H: Host<F>>(
         &mut self,
@@ -544,8 +548,8 @@ impl<F: Frame> Engine<F> {
         }
     }
 
-    /// A lookup has found a rule, or none: obeys it, unless a rule that is on its way would come
-    /// first.
+    /// Continues after a lookup with the rule found, or none, unless a pending rule would take
+    /// precedence.
     fn obey<H: Host<F>>(
         &mut self,
         burst: &Burst<'_, '_>,
@@ -588,11 +592,11 @@ impl<F: Frame> Engine<F> {
         }
     }
 
-    /// Carries out the `learn` step that the walk has come to, and those that follow it at once.
+    /// Executes the `learn` step that the walk has come to, and `learn` steps right behind it.
     fn learn<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H, index: usize) -> Next {
         let before = self.waiting_for.tickets;
         let mut tickets = Tickets::new();
-        // What is not known before the answers are there.
+        // Words whose values depend on answers.
         let mut unknown = WordSet::EMPTY;
         loop {
             let walk = &mut self.walks[index];
@@ -634,7 +638,8 @@ impl<F: Frame> Engine<F> {
         self.hold(burst, host, index, None, tickets, before)
     }
 
-    /// Sees to it that a rule is there: whether it is, or the ticket of the request.
+    /// Requests a rule unless it is there. Returns whether it is (Ok), or the ticket of the request
+    /// (Err).
     fn ask<H: Host<F>>(
         waiting: &mut Waiting<F>,
         burst: &Burst<'_, '_>,
@@ -648,7 +653,7 @@ impl<F: Frame> Engine<F> {
         let values = learn.values(key);
         let (fingerprint, bridge) = (learn.fingerprint(&values), host.place().bridge);
         let matching = learn.matching(&values);
-        // What has been asked for last counts, and not what holds until then.
+        // The last request for this rule counts, not the rule in force until then.
         if let Some(asked) = waiting.asked.like(bridge, learn, &matching) {
             if asked.fingerprint == fingerprint {
                 return Err(asked.ticket);
@@ -690,7 +695,7 @@ impl<F: Frame> Engine<F> {
     }
 
     /// Moves a walk out of the burst, or drops it where there is no room.
-    #[allow(clippy::too_many_arguments)] // what a held walk is made of
+    #[allow(clippy::too_many_arguments)] // the parts of a held walk
     fn hold<H: Host<F>>(
         &mut self,
         burst: &Burst<'_, '_>,
@@ -755,7 +760,7 @@ impl Wanted {
 }
 
 impl<F: Frame> Walk<F> {
-    /// What it takes of the bytes that may be held.
+    /// Returns the bytes that it counts for in [`HELD_BYTES`].
     fn bytes(&self) -> usize {
         let saved = |position: &crate::exec::interpreter::Position<F>| {
             let saved = position.saved.as_ref();
@@ -799,7 +804,8 @@ impl<F: Frame> Walk<F> {
         }
     }
 
-    /// A rule that shortens its timeouts when a connection ends has been met.
+    /// Handles a packet whose rule shortens its timeouts when a connection ends: tells the host if
+    /// it has FIN or RST set.
     #[cold]
     pub(crate) fn connection_ends<H: Host<F>>(&self, host: &mut H, table: u8, rule: &Rule) {
         let Some((idle, hard)) = crate::actions::fin_timeouts(&rule.spec.ops.ops) else {

@@ -5,7 +5,7 @@ use crate::actions::multipath::tests::reversed;
 
 const HASHES: u32 = 40_000;
 
-/// Hashes that are spread as those of packets are.
+/// Returns hashes distributed like those of packets.
 fn hashes() -> impl Iterator<Item = u32> {
     (0..HASHES).map(|number| weight(number, 77))
 }
@@ -101,7 +101,7 @@ fn death_moves_only_the_dead_ones() {
     }
 }
 
-/// A bucket that comes or goes moves its own share, and few packets between the others.
+/// When a bucket comes or goes, its own share moves, and few packets move between the others.
 #[test]
 fn changes_move_few() {
     for count in [2_u32, 3, 5, 10, 31] {
@@ -165,7 +165,7 @@ fn both_directions_have_one_hash_where_they_should() {
     }
 }
 
-/// Questions and answers of ARP stay together, and different addresses spread.
+/// ARP requests and replies stay together, and different addresses spread.
 #[test]
 fn arp_is_spread_by_its_addresses() {
     let arp = |from: u32, to: u32, operation| {
@@ -214,7 +214,7 @@ fn packets_are_spread_evenly() {
     }
 }
 
-/// The words that are told are all that count, and each of them does.
+/// The hash depends on the words that `words` returns, on each of them, and on no others.
 #[test]
 fn the_words_that_are_read_are_told() {
     let fields = GroupHash::fields(
@@ -249,7 +249,7 @@ fn the_words_that_are_read_are_told() {
     assert_ne!(fields.hash(&base, 0), fields.hash(&counted, 0));
 }
 
-/// A select group behind another spreads what the other sent there.
+/// A select group behind another one spreads the packets that the other sent there.
 #[test]
 fn levels_choose_apart() {
     let group = selector(&[(0, 1), (1, 1)]);

@@ -1,12 +1,12 @@
-//! What tests of walks share.
+//! Shared by tests of walks.
 
 use packet::parse::Malformed;
 use packet::{Frame, HeapFrame};
 use program::actions::{PortNo, ToController};
 use program::host::{Context, DropReason, Host};
 
-/// The ports that packets left by, and these, in order. Rules that it is used with only send:
-/// whatever else becomes of a packet fails the test.
+/// The ports that packets left by, and the packets, in order. For rules that only send: anything
+/// else that becomes of a packet fails the test.
 #[derive(Default)]
 pub struct Met(pub Vec<(PortNo, Vec<u8>)>);
 

@@ -1,31 +1,32 @@
-//! Where to cut: the run of bits, or two of them together, that leave the least work, by estimate.
+//! Chooses where to cut: the run of bits, or two of them together, with the lowest estimated work.
 //!
-//! Candidates are the runs whose bits separate rules best one by one; each is then judged by
-//! counting which rules come together, and how many copies it takes.
+//! Candidates are the runs whose bits, each by itself, separate rules best. Each candidate is then
+//! judged by counting which rules come together, and how many copies it takes.
 
 use crate::classifier::tree::Run;
 use crate::classifier::tree::build::{BITS_MAX, Builder, LEAF_MAX};
 use smallvec::SmallVec;
 
-/// Rules by which a cut is judged.
+/// Most rules by which a cut is judged.
 const SAMPLE: usize = 1024;
 /// Estimated cycles of one step down.
 const STEP: f64 = 9.0;
-/// Estimated cycles of one rule compared.
+/// Estimated cycles to compare one rule.
 const COMPARE: f64 = 5.0;
-/// Estimated cycles of twice as many copies of rules, which are in one another's way in the caches,
-/// and in many.
+/// Estimated cycles that each doubling of copies costs by crowding the caches; in large tables
+/// `COPIES_LARGE`.
 const COPIES: f64 = 0.5;
 const COPIES_LARGE: f64 = 4.0;
-/// Rules of a large table: these fit no cache of a core's own.
+/// Rules of a large table: they fit no cache private to a core.
 const LARGE: f64 = 20_000.0;
-/// Runs of which two are taken together.
+/// Number of the best runs that are tried in pairs.
 const TOGETHER: usize = 3;
 
-/// A cut: which bits are the index. `open`: rules that leave more of them open go to another tree.
+/// A cut: which bits form the index. Rules that leave more than `open` of them open go to another
+/// tree.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Cut {
-    /// The second may be empty.
+    /// The runs; the second may be empty.
     pub runs: [Run; 2],
     pub open: u32,
 }
@@ -37,13 +38,13 @@ impl Cut {
         cut
     }
 
-    /// The bits of the index.
+    /// Returns the number of bits of the index.
     pub fn bits(&self) -> u32 {
         self.runs.iter().map(|run| run.bits).sum()
     }
 }
 
-/// Estimated cycles to find one of `rules`, once the index has been looked at.
+/// Estimates the cycles to find one of `rules` after this node's step.
 fn resolve(rules: f64) -> f64 {
     if rules <= 4.0 {
         COMPARE * rules
@@ -52,7 +53,7 @@ fn resolve(rules: f64) -> f64 {
     }
 }
 
-/// Estimated cycles of another tree for `rules`.
+/// Estimates the cycles of another tree for `rules`.
 fn another_tree(rules: f64) -> f64 {
     if rules < 0.5 {
         0.0
@@ -64,9 +65,9 @@ fn another_tree(rules: f64) -> f64 {
 }
 
 impl Builder {
-    /// The cut that promises the least work; None where none promises less than a leaf.
+    /// Returns the cut with the lowest estimated work; None where none beats a leaf.
     pub(crate) fn best_cut(&mut self, rules: &[u32], known: &[u64], root: bool) -> Option<Cut> {
-        // Odd, so that rules of two kinds in turns are both met.
+        // An odd step, so that both of two kinds of rules in turns are sampled.
         let step = rules.len().div_ceil(SAMPLE) | 1;
         let sample: Vec<u32> = rules.iter().step_by(step).copied().collect();
         let whole = rules.len() as f64;
@@ -128,8 +129,8 @@ impl Builder {
         (cost + 2.0 < leaf).then_some(cut)
     }
 
-    /// For each bit of a word how well it separates rules: at most 1; below 0 where it is better
-    /// not looked at.
+    /// Returns for each bit of a word how well it separates rules: at most 1; below 0 where it is
+    /// better not looked at.
     fn gains(&self, sample: &[u32], slot: usize, known: u64) -> [f64; 64] {
         let (mut fixed, mut ones) = ([0_u32; 64], [0_u32; 64]);
         for rank in sample {
@@ -150,8 +151,8 @@ impl Builder {
         })
     }
 
-    /// The estimated cost of a cut, and the cut with what it leaves to other trees; None for one
-    /// that separates next to nothing, or costs too many copies.
+    /// Returns the estimated cost of a cut, and the cut with its `open` limit; None for one that
+    /// separates next to nothing, or costs too many copies.
     fn judge(
         &self,
         sample: &[u32],
@@ -181,16 +182,15 @@ impl Builder {
         best
     }
 
-    /// How many bits a rule may leave open at most, so that a cut makes no more copies of these of
-    /// `whole` rules than there is room for; None where rules that leave none open are too
-    /// many.
+    /// Returns how many bits a rule may leave open at most, so that the copies of these of `whole`
+    /// rules fit the budget; None where rules that leave none open are already too many.
     fn limit(&self, rules: &[u32], whole: f64, cut: &Cut, root: bool) -> Option<u32> {
         let mut by_open = [0_usize; 33];
         for rank in rules {
             by_open[self.open_bits(*rank, cut) as usize] += 1;
         }
         let size = rules.len() as f64;
-        // The more rules there are, the less may be copied.
+        // The more rules there are, the fewer copies are allowed.
         let factor = match (root, whole < LARGE) {
             (true, true) => 3.0,
             (true, false) => 1.5,
@@ -209,9 +209,9 @@ impl Builder {
         limit
     }
 
-    /// A cut that was judged by a sample, as all rules allow it: a few of which the sample knows
-    /// nothing may leave so much open that their copies fill the memory. None where only a root
-    /// could leave them to another tree.
+    /// Limits a cut that was judged by a sample to what all rules allow: a few that are not in the
+    /// sample may leave so much open that their copies fill the memory. None where such rules would
+    /// have to go to another tree, which only a root can do.
     fn bounded(&self, rules: &[u32], cut: Cut, root: bool) -> Option<Cut> {
         let limit = self.limit(rules, rules.len() as f64, &cut, root)?;
         let open = cut.open.min(limit);
@@ -223,7 +223,7 @@ impl Builder {
         let open = |rank: &u32| self.open_bits(*rank, &cut);
         let kept = || sample.iter().filter(|rank| open(rank) <= cut.open);
         kept().for_each(|rank| self.each_index(*rank, &cut, |index| counts[index] += 1));
-        // Rules that a rule's packets meet beside it.
+        // Other rules that are met at the same index as a rule.
         let (mut others, mut count, mut copies) = (0.0, 0.0, 0.0);
         for rank in kept() {
             let mut sum = 0_u64;
@@ -251,7 +251,7 @@ impl Builder {
                 behind / size + 1.0 - share
             }
         };
-        // A bigger index needs more of the caches.
+        // A bigger index occupies more of the caches.
         let index = 0.7 * f64::from(cut.bits().saturating_sub(10));
         let weight = if whole < LARGE { COPIES } else { COPIES_LARGE };
         let index = index + weight * (copies / count).log2();
@@ -260,8 +260,8 @@ impl Builder {
     }
 }
 
-/// Where runs of so many bits separate best, and how well: the best run, and, to be thorough, the
-/// best of those that share less than half of it.
+/// Returns the best runs of `bits` bits and how well they separate: the best one, and the best of
+/// those that overlap it by less than half.
 fn windows(
     gains: &[f64; 64],
     bits: u32,
@@ -285,7 +285,7 @@ fn windows(
         .map(|(shift, gain)| (shift as u32, gain))
 }
 
-/// The best runs of so many bits, two and two.
+/// Adds the best runs of `bits` bits in pairs.
 fn pairs(gains: &[[f64; 64]], bits: u32, cuts: &mut SmallVec<[Cut; 32]>) {
     if bits == 0 {
         return;
@@ -310,8 +310,8 @@ fn pairs(gains: &[[f64; 64]], bits: u32, cuts: &mut SmallVec<[Cut; 32]>) {
 mod tests {
     use super::*;
 
-    /// Rules of one word: a few, none of which is in the sample, want its lowest byte, the others
-    /// all of it.
+    /// Rules of one word: a few, none of which is sampled, match its lowest byte, the others all of
+    /// it.
     fn mixed(rules: u32, step: u32) -> Builder {
         let rare = |rank: u32| rank % step == 1;
         let values = (0..rules).map(|rank| match rare(rank) {

@@ -1,13 +1,14 @@
-//! What lookups in trees cost: at most, by the deepest way in each tree, and usually, by trying.
+//! Estimates the cost of lookups in trees: at most, by the deepest path in each tree, and on
+//! average, by trial lookups.
 
 use crate::classifier::describe::Work;
 use crate::classifier::tree::build::{Builder, LINE};
 use crate::classifier::tree::{Branch, Tree};
 
-/// Keys by which a packet's usual work is estimated.
+/// Keys tried to estimate the average work.
 const TRIALS: usize = 1024;
-/// What stands at the rank that was found. Rules that do more than send are read themselves, and
-/// are the same lines more in tuples.
+/// Reading the summary of the rank that was found. Rules that do more than send are read
+/// themselves, but that costs the same in tuples.
 const FOUND: Work = Work {
     accesses: 1.0,
     compares: 0.0,
@@ -21,7 +22,7 @@ const INNER: Work = Work {
 };
 
 impl Builder {
-    /// The most that a packet can cost.
+    /// Returns the most work that a packet can take.
     pub(crate) fn worst(&self, trees: &[Tree]) -> Work {
         let worst = trees.iter().fold(Work::default(), |sum, tree| {
             sum.and(self.worst_below(tree.root))
@@ -48,7 +49,7 @@ impl Builder {
         worst.and(INNER)
     }
 
-    /// The work of comparing the first `rules` of a leaf.
+    /// Returns the work of comparing the first `rules` of a leaf.
     fn work_in(&self, leaf: Branch, rules: usize) -> Work {
         let first = leaf.base() / LINE;
         let last = (leaf.base() + rules * (self.words + 1)).div_ceil(LINE);
@@ -63,8 +64,8 @@ impl Builder {
         }
     }
 
-    /// What packets cost that meet the rules evenly: tried on keys made from rules, their open bits
-    /// at random.
+    /// Returns the average work of packets that meet the rules evenly: looks up keys made from
+    /// rules, with random values in the bits that these leave open.
     pub(crate) fn typical(&self, trees: &[Tree]) -> Work {
         let ranks = self.mask_of.len();
         let mut random = 0x9e37_79b9_7f4a_7c15_u64;

@@ -4,22 +4,22 @@ use crate::classifier::tree::ranks::{Keys, Ranks, STEP};
 use crate::classifier::tree::{Branch, Trees, WORDS_MAX};
 use std::arch::x86_64::*;
 
-/// Packets of a register.
+/// Packets in a register.
 const LANES: usize = 8;
 const GROUPS: usize = STEP / LANES;
-/// More words than this are gathered where packets may look at different ones, and not chosen from
+/// With more words than this, words that differ by packet are gathered instead of selected from
 /// registers.
 const FEW_WORDS: usize = 4;
 
-/// The words that rules look at, of eight packets: where they lie, and which packets of all these
-/// are.
+/// Eight packets' words that rules look at: where they lie, and where these packets begin among
+/// all.
 struct Group<'a, const W: usize> {
     keys: &'a Keys<W>,
     at: usize,
 }
 
 impl<const W: usize> Group<'_, W> {
-    /// Word `slot` of each packet.
+    /// Returns word `slot` of each packet.
     #[target_feature(enable = "avx512f")]
     #[inline]
     fn word(&self, slot: usize) -> __m512i {
@@ -30,7 +30,7 @@ impl<const W: usize> Group<'_, W> {
         unsafe { _mm512_loadu_si512(words.as_ptr().cast()) }
     }
 
-    /// Of each packet the word whose slot stands in the lowest bits of `slots`.
+    /// Returns for each packet the word whose slot is in the lowest bits of `slots`.
     #[target_feature(enable = "avx512f")]
     #[inline]
     fn words(&self, slots: __m512i) -> __m512i {
@@ -41,8 +41,8 @@ impl<const W: usize> Group<'_, W> {
             let lane = _mm512_add_epi64(lane, all((self.at * LANES) as u64));
             let index =
                 _mm512_add_epi64(_mm512_slli_epi64::<{ STEP.trailing_zeros() }>(slots), lane);
-            // SAFETY: a slot of four bits, of which keys of more than a few words have all
-            // ([`WORDS_MAX`]), and a packet of as many as a word has.
+            // SAFETY: a slot has four bits and keys of more than a few words have all 16 slots
+            // ([`WORDS_MAX`]); the packet's index is below the length of each word's array.
             return unsafe { _mm512_i64gather_epi64::<8>(index, self.keys.0.as_ptr().cast()) };
         }
         let mut words = self.word(0);
@@ -54,7 +54,7 @@ impl<const W: usize> Group<'_, W> {
         words
     }
 
-    /// The bits of a run that begins at bit `from` of each packet's branch, and how many these are.
+    /// Returns the bits of the run that is at bit `from` of each packet's branch, and their number.
     #[target_feature(enable = "avx512f")]
     #[inline]
     fn run(&self, branches: __m512i, from: u32) -> (__m512i, __m512i) {
@@ -68,7 +68,7 @@ impl<const W: usize> Group<'_, W> {
         (_mm512_andnot_si512(beyond, words), bits)
     }
 
-    /// As [`Branch::child`].
+    /// Does [`Branch::child`] for eight packets.
     #[target_feature(enable = "avx512f")]
     #[inline]
     fn children(&self, branches: __m512i) -> __m512i {
@@ -80,28 +80,28 @@ impl<const W: usize> Group<'_, W> {
     }
 }
 
-/// Eight times the same.
+/// Returns the number in all eight lanes.
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn all(number: u64) -> __m512i {
     _mm512_set1_epi64(number as i64)
 }
 
-/// So many of the lowest bits.
+/// Returns a mask of the lowest `bits` bits in each lane.
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn ones(bits: u32) -> __m512i {
     all(!(u64::MAX << bits))
 }
 
-/// As shifts want it.
+/// Returns a shift count.
 #[target_feature(enable = "avx512f")]
 #[inline]
 fn count(bits: u32) -> __m128i {
     _mm_cvtsi32_si128(bits as i32)
 }
 
-/// As [`Trees::descend`].
+/// Does [`Trees::descend`] for all packets.
 #[target_feature(enable = "avx512f")]
 pub(crate) fn descend<const W: usize>(
     trees: &Trees,
@@ -133,7 +133,7 @@ pub(crate) fn descend<const W: usize>(
                 }
                 any = inner;
                 let children = Group { keys, at }.children(branches[at]);
-                // SAFETY: `Trees::check` has seen that branches of inner nodes lead to nodes,
+                // SAFETY: `Trees::check` has checked that branches of inner nodes lead to nodes,
                 // whatever a packet's bits are.
                 branches[at] = unsafe {
                     _mm512_mask_i64gather_epi64::<8>(
@@ -166,7 +166,7 @@ fn compare<const W: usize>(
 ) {
     let words = if W < WORDS_MAX { W } else { trees.words.len() };
     let stride = all(words as u64 + 1);
-    // Where each packet's next rule lies, and where its leaf ends.
+    // Where each packet's next rule is, and where its leaf ends.
     let mut next = [_mm512_setzero_si512(); GROUPS];
     let mut end = next;
     let mut any = 0;
@@ -187,9 +187,9 @@ fn compare<const W: usize>(
             if left[at] == 0 {
                 continue;
             }
-            // SAFETY: `Trees::check` has seen that leaves lie in `leaves` and masks in `masks`;
-            // packets that are left have a rule of their leaf before them, of
-            // so many words and a last one, which names a mask of so many words.
+            // SAFETY: `Trees::check` has checked that leaves lie in `leaves` and masks in `masks`;
+            // packets that are left have another rule in their leaf: so many words of values and a
+            // last one, which names a mask of so many words.
             let (differs, last) = unsafe {
                 let last = _mm512_mask_i64gather_epi64::<8>(
                     zero,
