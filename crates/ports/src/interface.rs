@@ -1,8 +1,9 @@
-//! A kernel interface as a port's control side sees it, whichever way its frames take: link,
+//! A kernel interface as a port's control side sees it, however its frames are transferred: link,
 //! addresses, counters, settings.
 //!
-//! A look at it tells three things apart: how it is, that it has gone, and that this cannot be
-//! known now. Only the second one is the end of a port; after the third the last state counts on.
+//! Reading its state has three possible results: the state, that the interface is gone, or that the
+//! state is unknown for now. Only the second one ends a port; after the third the last state is
+//! kept.
 
 use crate::error::{Error, describe};
 use crate::link::{LinkState, LinkWatch, Links, SharedLinks};
@@ -11,17 +12,17 @@ use crate::{Mac, PortInfo};
 use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, OwnedFd};
 
-/// Why nothing was found out about an interface.
+/// Why an interface's state could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
-    /// It is no more.
+    /// It no longer exists.
     Gone,
-    /// It could not be asked, for this reason of the system's.
+    /// It could not be read, for this `errno`.
     Unknown(i32),
 }
 
 impl Trouble {
-    /// What an answer about an interface by its index means.
+    /// Interprets the error of a request about an interface by its index.
     pub(crate) fn of_index(errno: i32) -> Trouble {
         match errno {
             libc::ENODEV => Trouble::Gone,
@@ -30,11 +31,11 @@ impl Trouble {
     }
 }
 
-/// An interface, where it is now.
+/// An interface and its present place.
 pub(crate) struct Found {
-    /// How it is, and what it is called there.
+    /// Its state, and its present name.
     pub link: LinkState,
-    /// The network namespace that it is in, where that is another one than its port's.
+    /// The network namespace that it is in, if that is not its port's.
     pub elsewhere: Option<OwnedFd>,
 }
 
@@ -43,13 +44,13 @@ pub(crate) trait Finder: Send {
     /// Finds it, in whatever namespace it is.
     fn find(&mut self) -> Result<Found, Trouble>;
 
-    /// Changes its MAC address, where there is a better way than by its name.
+    /// Changes its MAC address, if there is a better way than by its name.
     fn set_mac(&mut self, _mac: Mac) -> Option<Result<(), i32>> {
         None
     }
 }
 
-/// Finds an interface of the port's own namespace by its index, until it leaves or is deleted.
+/// Finds an interface in the port's own namespace by its index, until it is moved or deleted.
 pub(crate) struct ByIndex {
     pub links: SharedLinks,
     pub index: u32,
@@ -67,24 +68,24 @@ impl Finder for ByIndex {
     }
 }
 
-/// One interface, asked and changed by rtnetlink and ioctl.
+/// One interface, read and changed by rtnetlink and ioctl.
 pub(crate) struct Interface {
-    /// The port's name, for messages; the interface may have been given another one.
+    /// The port's name, for messages; the interface may have been renamed.
     name: String,
     finder: Box<dyn Finder>,
     links: SharedLinks,
     watch: LinkWatch,
-    /// How it was when something was found out last.
+    /// Its state when it was last read successfully.
     link: LinkState,
     info: PortInfo,
     elsewhere: Option<Namespace>,
     driver: Vec<(String, String)>,
-    /// What the log says of the trouble there is.
+    /// The error that has been logged, while there is one.
     told: Option<i32>,
 }
 
 impl Interface {
-    /// The interface of the port's own namespace that `link` describes now.
+    /// Returns the interface in the port's own namespace whose present state is `link`.
     pub(crate) fn new(name: &str, links: SharedLinks, link: &LinkState) -> Interface {
         let finder = ByIndex {
             links: links.clone(),
@@ -97,7 +98,7 @@ impl Interface {
         Interface::found(name, links, Box::new(finder), found)
     }
 
-    /// The interface that a finder finds, as it was found just now.
+    /// Returns the interface of a finder, which has just found it.
     pub(crate) fn found(
         name: &str,
         links: SharedLinks,
@@ -119,23 +120,23 @@ impl Interface {
         interface
     }
 
-    /// The port's name.
+    /// Returns the port's name.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// The kernel's number for it.
+    /// Returns its index in the kernel.
     pub(crate) fn index(&self) -> u32 {
         self.link.ifindex
     }
 
-    /// The network namespace that it was in when something was found out last, where that was
-    /// another one than its port's.
+    /// Returns the network namespace that it was in when it was last read, if that was not its
+    /// port's.
     pub(crate) fn elsewhere(&self) -> Option<Namespace> {
         self.elsewhere
     }
 
-    /// What is known of it; nothing once it has gone.
+    /// Returns its state; empty once it is gone.
     pub(crate) fn info(&mut self) -> PortInfo {
         self.look();
         self.info.clone()
@@ -160,8 +161,8 @@ impl Interface {
         let Found { link, elsewhere } = found;
         self.elsewhere = (elsewhere.as_ref()).and_then(|fd| Namespace::of(fd.as_fd()).ok());
         let before = (self.info.link_speed, self.info.full_duplex);
-        // In another namespace its name is another interface's here, if any's. It keeps what it
-        // had.
+        // In another namespace its name may belong to a different interface here, so keep the last
+        // values.
         let (link_speed, full_duplex) = if elsewhere.is_some() {
             before
         } else {
@@ -181,7 +182,7 @@ impl Interface {
         self.link = link;
     }
 
-    /// `Interface.status`: its driver, which does not change.
+    /// Returns `Interface.status`: its driver, which does not change.
     pub(crate) fn status(&mut self) -> Vec<(String, String)> {
         if self.driver.is_empty()
             && self.elsewhere.is_none()
@@ -198,18 +199,18 @@ impl Interface {
         self.driver.clone()
     }
 
-    /// The kernel's counters; `reversed` where the kernel's side is the other end.
+    /// Returns the kernel's counters; `reversed` if the kernel is at the other end.
     pub(crate) fn statistics(&mut self, reversed: bool) -> Vec<(String, u64)> {
         match self.finder.find() {
             Ok(found) => self.link.counters = found.link.counters,
             Err(Trouble::Gone) => self.link.counters.clear(),
-            // Where they cannot be read now, they are what they were: counters never go back.
+            // If they cannot be read now, return the last ones: counters never decrease.
             Err(Trouble::Unknown(_)) => {}
         }
         self.link.statistics(reversed)
     }
 
-    /// Changes its MTU, if it is another now.
+    /// Changes its MTU, unless it has this one already.
     pub(crate) fn set_mtu(&mut self, mtu: u16) -> Result<(), Error> {
         let what = format!("setting MTU {mtu}");
         self.change(what, |links, link| {
@@ -220,7 +221,7 @@ impl Interface {
         })
     }
 
-    /// Changes its MAC address, if it is another now.
+    /// Changes its MAC address, unless it has this one already.
     pub(crate) fn set_mac(&mut self, mac: Mac) -> Result<(), Error> {
         if let Ok(found) = self.finder.find()
             && found.link.mac == mac
@@ -241,7 +242,7 @@ impl Interface {
         self.change(what, |links, link| links.set_up(&link.name, up))
     }
 
-    /// Sets it up with an IPv4 address, and adds a default route by a gateway.
+    /// Sets it up with an IPv4 address, and adds a default route through a gateway.
     pub(crate) fn set_ipv4(
         &mut self,
         address: Ipv4Addr,
@@ -260,7 +261,7 @@ impl Interface {
         self.change(what, |links, _| links.add_gateway(gateway))
     }
 
-    /// Does something to it by the name that it has now, in the namespace that it is in now.
+    /// Runs `act` with its present name, in its present namespace.
     fn change(
         &mut self,
         what: String,
@@ -295,7 +296,7 @@ mod tests {
     use super::*;
     use std::collections::VecDeque;
 
-    /// Answers as it is told to, and in the end that the interface has gone.
+    /// Returns the given results one after the other, and then that the interface is gone.
     struct Script(VecDeque<Result<LinkState, Trouble>>);
 
     impl Finder for Script {
@@ -372,7 +373,7 @@ mod tests {
         }
         let info = port.info();
         assert_eq!((info.mtu, info.link_resets), (9000, 10));
-        // Counters stay as they were.
+        // Counters keep their last values.
         let packets = |port: &mut Interface| port.statistics(false)[0].clone();
         assert_eq!(packets(&mut port), ("rx_packets".to_string(), 9000));
     }
