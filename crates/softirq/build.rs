@@ -1,4 +1,4 @@
-//! Compiles the programs in `bpf/` for the kernel's BPF machine.
+//! Compiles the programs in `bpf/` to BPF.
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};

@@ -28,7 +28,7 @@ fn open(eal: &Eal, text: &str) -> Result<OpenPort, Failure> {
     Ok(ports::open(eal, &spec)?)
 }
 
-/// One direction.
+/// One direction of forwarding.
 struct Way {
     from: Box<dyn RxQueue<Mbuf>>,
     to: Box<dyn TxQueue<Mbuf>>,

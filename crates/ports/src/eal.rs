@@ -53,7 +53,7 @@ pub struct EalOptions {
     /// `other_config:dpdk-socket-mem`, megabytes for each NUMA node, comma-separated. Ignored
     /// without huge pages.
     pub socket_mem: Option<String>,
-    /// `other_config:dpdk-socket-limit`, as `socket_mem`. Ignored without huge pages.
+    /// `other_config:dpdk-socket-limit`, in the format of `socket_mem`. Ignored without huge pages.
     pub socket_limit: Option<String>,
     /// `other_config:dpdk-hugepage-dir`. Pages are then files there, removed as soon as they are
     /// mapped.
@@ -62,7 +62,7 @@ pub struct EalOptions {
     pub alloc_mem: Option<u32>,
     /// `other_config:dpdk-extra`, split into words as a shell would.
     pub extra: String,
-    /// Names the runtime directory; unique to the process unless given.
+    /// Name of the runtime directory; unique to the process unless given.
     pub file_prefix: Option<String>,
     /// Whether the user has asked for DPDK. Otherwise its warnings at the start are not logged as
     /// warnings.

@@ -15,21 +15,21 @@ use packet::segment::{Cut, SegmentError};
 pub(crate) struct Abilities {
     /// Longest frame, in bytes, after segmentation.
     pub longest: u32,
-    /// Fills in TCP and UDP checksums.
+    /// Whether it fills in TCP and UDP checksums.
     pub checksum: bool,
-    /// Segments TCP over IPv4 and IPv6.
+    /// Whether it segments TCP over IPv4 and IPv6.
     pub tcp_segmentation: bool,
-    /// Segments UDP.
+    /// Whether it segments UDP.
     pub udp_segmentation: bool,
-    /// Takes frames of several buffers.
+    /// Whether it takes frames of several buffers.
     pub chains: bool,
 }
 
 /// Results of scanning a burst.
 pub(crate) struct Scan {
-    /// Some frame has offload work, or is too long.
+    /// Whether some frame has offload work, or is too long.
     pub special: bool,
-    /// Some frame has several buffers.
+    /// Whether some frame has several buffers.
     pub chained: bool,
     /// Bytes of all frames.
     pub bytes: u64,
@@ -349,8 +349,8 @@ mod tests {
             raw
         };
         let mut raw: Vec<RawMbuf> = frames.iter().map(raw).collect();
-        // SAFETY: these are no frames of a pool, as is asked for. But only `scan` sees them, which
-        // looks at the three fields that are set, and they are never dropped.
+        // SAFETY: these are not frames of a pool, as `from_raw` requires. But only `scan` uses
+        // them, which reads the three fields that are set, and they are never dropped.
         let of = |raw: &mut RawMbuf| unsafe { Mbuf::from_raw(NonNull::from(raw)) };
         let frames = ManuallyDrop::new(raw.iter_mut().map(of).collect::<Vec<Mbuf>>());
         let scan = scan(&frames, longest);

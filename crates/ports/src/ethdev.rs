@@ -154,7 +154,7 @@ fn find_or_probe(devargs: &str) -> Result<(u16, bool), Error> {
 
 fn matching(devargs: &CStr) -> Vec<u16> {
     let mut ports = [0u16; MAX_PORTS];
-    // SAFETY: the string outlives the call and the array has the room that is said.
+    // SAFETY: the string outlives the call and the array has the stated length.
     let count = unsafe {
         raw::sluice_eth_matching(
             devargs.as_ptr(),
@@ -346,7 +346,7 @@ impl Device {
             // SAFETY: plain values; the port is configured.
             unsafe { raw::rte_eth_dev_start(port) }
         })?;
-        // SAFETY: plain values. Devices that cannot be told receive everything anyway.
+        // SAFETY: plain values. Devices that do not support this receive everything anyway.
         unsafe {
             raw::rte_eth_promiscuous_enable(self.port);
             raw::rte_eth_allmulticast_enable(self.port);
@@ -701,7 +701,7 @@ impl EthControl {
         };
         let mut names = vec![EthCounterName { name: [0; 64] }; count];
         let mut values = vec![EthCounter::default(); count];
-        // SAFETY: both arrays have the room that is said.
+        // SAFETY: both arrays have the stated length.
         let (named, valued) = unsafe {
             (
                 raw::rte_eth_xstats_get_names(port, names.as_mut_ptr(), count as u32),
@@ -907,7 +907,7 @@ impl Drop for EthControl {
     /// memory in use.
     fn drop(&mut self) {
         let left = self.shared.close();
-        // SAFETY: nobody asks for it after this.
+        // SAFETY: it is not used after this.
         let device = unsafe { ManuallyDrop::take(&mut self.device) };
         if !left {
             tracing::error!(target: "dpdk", "{}: a worker has not left the device, which is closed once it has", self.name);

@@ -53,7 +53,7 @@ pub(crate) fn forget(start: usize) {
     }
 }
 
-/// Installs the handler, once.
+/// Installs the SIGBUS handler, once.
 pub(crate) fn install() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {

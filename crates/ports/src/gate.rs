@@ -99,7 +99,7 @@ struct Posts {
 #[derive(Debug)]
 pub(crate) struct Gate(Arc<Posts>);
 
-/// The side of one user.
+/// A user's side of a gate.
 #[derive(Debug)]
 pub(crate) struct Key(Arc<Posts>);
 

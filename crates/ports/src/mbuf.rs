@@ -18,7 +18,7 @@ const CACHE_LINE: usize = 64;
 /// Free bytes in front of a new frame.
 pub(crate) const HEADROOM: u16 = 128;
 
-/// Set when `tx_offload` holds a packed [`Offload`]. No driver sets it on receive.
+/// Flag that `tx_offload` holds a packed [`Offload`]. No driver sets it on receive.
 pub(crate) const WORK: u64 = flag::TX_TCP_CKSUM;
 
 /// A frame in a DPDK buffer, with all its segments.

@@ -206,7 +206,7 @@ impl Pools {
             .unwrap_or_else(|poison| poison.into_inner());
         pools.retain(|key, pool| {
             if key.size == size {
-                // SAFETY: nobody has been given the pool, as the caller says.
+                // SAFETY: no port has this pool yet, as the caller promises.
                 unsafe { raw::rte_mempool_free(pool.raw) };
             }
             key.size != size

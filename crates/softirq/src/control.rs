@@ -30,9 +30,9 @@ const ANSWER: Duration = Duration::from_secs(10);
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case")]
 pub enum Request {
-    /// Core table, mode, counters.
+    /// Returns the core table, mode and counters.
     Show,
-    /// Entries and at most `limit` choices.
+    /// Returns entries and at most `limit` choices.
     Flows {
         /// Most choices.
         limit: usize,

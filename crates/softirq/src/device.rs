@@ -23,7 +23,7 @@ pub enum DeviceError {
         device: String,
         /// The other program.
         program: u32,
-        /// How it is attached.
+        /// Its XDP mode.
         mode: &'static str,
     },
     /// The kernel's answer is an error.

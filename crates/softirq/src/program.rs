@@ -44,9 +44,9 @@ pub const CPUMAP_QUEUE: u32 = 2048;
 pub struct Limits {
     /// Processors, numbered from 0: the highest number that could be online, plus 1.
     pub cpus: u32,
-    /// Entries.
+    /// Most entries.
     pub entries: u32,
-    /// Flows with their own choices.
+    /// Most flows with their own choices.
     pub flows: u32,
 }
 

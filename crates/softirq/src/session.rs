@@ -90,7 +90,7 @@ pub enum SessionError {
     /// A core is offline.
     #[error("core {0}: it is offline")]
     Offline(u32),
-    /// A core is not steered to.
+    /// Packets are not steered to a core.
     #[error("core {core}: packets are steered to cores {steered} only")]
     NotSteered {
         /// The core.
@@ -104,7 +104,7 @@ pub enum SessionError {
     /// There is no core to steer to.
     #[error("there is no core to steer to")]
     NoCores,
-    /// The driver has no driver mode.
+    /// The driver does not support XDP in driver mode.
     #[error("{device}: its driver has no driver-mode XDP ({error}); --mode generic works anywhere")]
     NoDriverMode {
         /// The interface.

@@ -33,7 +33,7 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Frames replayed where there are no huge pages, and so fewer buffers.
+/// Most frames replayed without huge pages, where there are fewer buffers.
 const FRAMES_WITHOUT_HUGE_PAGES: usize = 16_384;
 /// Memory for DPDK where there are no huge pages, MB.
 const ORDINARY_MEGABYTES: u32 = 512;
@@ -348,7 +348,7 @@ impl Drop for Files {
     }
 }
 
-/// What ports replay.
+/// A capture that ports replay.
 struct Replay {
     file: PathBuf,
     /// Frames in it.

@@ -1,4 +1,4 @@
-//! Monotonic time that tests can hold still. Timers of the control plane (idle and hard timeouts,
+//! Monotonic time that tests can stop. Timers of the control plane (idle and hard timeouts,
 //! MAC ageing, back-off, probes) read this clock and not the kernel's, so that under
 //! `--enable-dummy` the commands `time/stop` and `time/warp` can step a scenario of minutes in an
 //! instant and with exact results, as Open vSwitch's own tests do.

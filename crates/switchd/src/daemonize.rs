@@ -23,7 +23,7 @@ use std::time::{Duration, Instant};
 use crate::options::Options;
 use crate::{plain_error, user, vlog};
 
-/// The least time between two starts of the daemon by the monitor, from the second crash on.
+/// Shortest time between two starts of the daemon by the monitor, from the second crash on.
 const RESTART_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Signals raised by programming errors; only these make the monitor restart the daemon.
@@ -144,7 +144,7 @@ fn leave_terminal(chdir: bool) {
 }
 
 enum Forked {
-    /// The child said that it is ready.
+    /// This is the parent, and the child has reported that it is ready.
     Parent {
         child: i32,
     },
@@ -540,7 +540,7 @@ impl Title {
             // SAFETY: the kernel says that the argument strings of this process lie in [address,
             // address + original.len()), `bytes` has exactly that length, and that
             // memory is writable (it is on the initial stack). The standard library
-            // copies arguments when asked and nobody asks any more; there is one thread.
+            // copies arguments when asked and is not asked any more; there is one thread.
             unsafe {
                 std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.address as *mut u8, bytes.len())
             };

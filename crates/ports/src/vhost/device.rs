@@ -69,7 +69,7 @@ pub(super) struct Table {
     features: u64,
     regions: Vec<super::ring::Region>,
     log: Option<Arc<DirtyLog>>,
-    /// None for rings that cannot be used.
+    /// The rings by number; None for those that cannot be used.
     pub rings: Vec<Option<Entry>>,
     pub numa_node: i32,
 }

@@ -172,13 +172,13 @@ impl Hub {
             let left = TICK.saturating_sub(ticked.elapsed());
             // Rounded up, so that the loop does not spin just before the time.
             let wait = left.as_millis() as i32 + 1;
-            // SAFETY: room for as many events as is said.
+            // SAFETY: there is room for the stated number of events.
             let count = unsafe {
                 let room = events.as_mut_ptr().cast();
                 libc::epoll_wait(self.epoll.as_raw_fd(), room, events.len() as i32, wait)
             };
             for event in &events[..usize::try_from(count).unwrap_or(0)] {
-                // SAFETY: the kernel has written so many.
+                // SAFETY: the kernel has written `count` events.
                 let token = unsafe { event.assume_init_ref() }.u64;
                 let port = self.ports().get(&((token >> 32) as u32)).cloned();
                 if let Some(port) = port {

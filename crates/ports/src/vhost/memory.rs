@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicU8, Ordering};
 /// Bytes of the guest's memory for each bit of the log.
 const LOG_PAGE: u64 = 4096;
 
-/// Why memory is not mapped.
+/// Why memory cannot be mapped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Refusal(pub String);
 

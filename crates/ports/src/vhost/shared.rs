@@ -19,7 +19,7 @@ pub(super) const CHANGE_COSTS: Duration = Duration::from_millis(125);
 /// lock, until the guest, or another one, has been quiet for so long that the budget is full again.
 pub(super) const PATIENCE: Duration = Duration::from_secs(64);
 
-/// A ring as the workers see it.
+/// A ring, as workers see it.
 pub(super) struct Ring {
     pub(super) gate: Gate,
     /// Gate in front of memory and ring. See the module.
@@ -34,7 +34,7 @@ pub(super) struct Ring {
 /// Value of [`Ring::told`]: the guest has not been checked yet.
 pub(super) const NEVER: u32 = u32::MAX;
 
-/// What the hub, workers and the control thread share.
+/// The state of a guest's port.
 pub(super) struct Shared {
     /// The number of the device, -1 if there is none.
     pub(super) vid: AtomicI32,

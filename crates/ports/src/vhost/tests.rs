@@ -262,7 +262,7 @@ fn a_guest_that_switches_all_the_time_interrupts_no_worker() {
     }
     let interruptions = crate::gate::interruptions() - before;
     assert!(interruptions < 1500, "{interruptions}");
-    // However slow this machine is.
+    // Repeated because this machine may be slow.
     while !port.patience.lock().expect("nobody panicked").spent {
         port.disturbed(Instant::now());
     }

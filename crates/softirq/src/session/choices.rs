@@ -84,7 +84,7 @@ struct Tracked {
 pub(super) struct Choices {
     tracked: HashMap<u32, Tracked>,
     by_choice: HashMap<ChoiceId, u32>,
-    /// The first slot of flows.
+    /// The first slot for flows; lower ones are entries'.
     first: u32,
     /// Slots that were removed from the map of flows, and may be reused at the next sample.
     unlinked: Vec<u32>,

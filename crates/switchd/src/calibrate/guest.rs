@@ -1,5 +1,5 @@
-//! A guest's side of vhost-user in this process: it polls two rings in memory of its own, as a
-//! guest that forwards packets does.
+//! A guest's side of vhost-user, played by this process: it polls two rings in its memory, like a
+//! guest that forwards packets.
 
 use super::pump::Peer;
 use std::io::{Error, Read, Result, Write};
@@ -140,7 +140,7 @@ fn halves(first: u32, second: u32) -> Vec<u8> {
     [first.to_ne_bytes(), second.to_ne_bytes()].concat()
 }
 
-/// Where a ring's buffer of this number is.
+/// Returns the offset of buffer `number` of a ring.
 fn buffer(ring: usize, number: u16) -> usize {
     BUFFERS + (ring * usize::from(RING) + usize::from(number % RING)) * ROOM
 }

@@ -41,7 +41,7 @@ struct Counts {
 pub(super) struct Gauge<'a> {
     counts: &'a Counts,
     until: Instant,
-    /// Since when the port has received nothing.
+    /// Begin of the time in which the port has received nothing.
     empty: Option<Instant>,
 }
 

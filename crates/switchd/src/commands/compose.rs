@@ -189,8 +189,8 @@ fn arp(flow: &Flow) -> Vec<u8> {
     bytes
 }
 
-/// The transport header with its payload and checksum; nothing for protocols without one and for
-/// later fragments.
+/// Returns the transport header with its payload and checksum; nothing for protocols without one
+/// and for later fragments.
 fn transport(
     flow: &Flow,
     protocol: u8,

@@ -389,7 +389,7 @@ fn port_statistics(counters: &HashMap<String, u64>) -> String {
     )
 }
 
-/// ` (1.5 KiB)` behind a number of bytes of 1 KiB or more.
+/// Formats a number of bytes of 1 KiB or more as ` (1.5 KiB)`; empty for fewer.
 fn scaled(bytes: Option<&u64>) -> String {
     const UNITS: [(u64, &str); 4] = [
         (1 << 40, "TiB"),

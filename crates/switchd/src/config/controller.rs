@@ -25,7 +25,7 @@ pub struct LocalAddress {
 /// An OpenFlow controller, or a management socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Controller {
-    /// The row.
+    /// The UUID of its row.
     pub uuid: Uuid,
     /// Where to connect to, or to listen: `tcp:`, `ssl:`, `unix:`, `ptcp:`, `pssl:` or `punix:` and
     /// an address.

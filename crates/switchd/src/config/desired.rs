@@ -1,4 +1,4 @@
-//! What the switch is to be, according to the database.
+//! The desired state of the switch, according to the database.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -22,7 +22,7 @@ use super::vm;
 pub struct Abilities {
     /// The interface types that can be opened.
     pub interface_types: BTreeSet<String>,
-    /// The datapath types that bridges can have; `system` is what an empty type means.
+    /// The datapath types that bridges can have; an empty type means `system`.
     pub datapath_types: BTreeSet<String>,
     /// The CPUs that workers can run on; empty if unknown.
     pub cpus: Vec<usize>,
@@ -58,7 +58,7 @@ pub struct TableSettings {
 /// A bridge's own settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The row.
+    /// The UUID of its row.
     pub uuid: Uuid,
     /// `netdev`, `system`, `dummy`; never empty.
     pub datapath_type: String,
@@ -112,16 +112,16 @@ pub struct Bridge {
     pub controllers: Vec<Controller>,
 }
 
-/// What the switch is to be.
+/// The desired state of the switch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Desired {
-    /// The root row; none in a database that nobody has initialised.
+    /// The UUID of the root row; none in a database that is not initialised.
     pub root: Option<Uuid>,
-    /// What to write as `cur_cfg` once all this is applied.
+    /// The value for `cur_cfg` once all of this is applied.
     pub next_cfg: i64,
     /// Options of the switch as a whole.
     pub global: Global,
-    /// Where the TLS files are.
+    /// The paths of the TLS files.
     pub ssl: Option<vswitch::Ssl>,
     /// The bridges by name.
     pub bridges: BTreeMap<String, Bridge>,

@@ -44,7 +44,7 @@ pub struct Dpdk {
 pub struct Global {
     /// DPDK's options.
     pub dpdk: Dpdk,
-    /// `pmd-cpu-mask`: CPUs that get a worker, rising. None leaves the choice to the daemon.
+    /// `pmd-cpu-mask`: CPUs that get a worker, ascending. None leaves the choice to the daemon.
     pub worker_cpus: Option<Vec<usize>>,
     /// `max-idle`: ms that a cached flow may be idle.
     pub max_idle: u32,
@@ -54,7 +54,7 @@ pub struct Global {
     pub max_revalidator: u32,
     /// `stats-update-interval`: ms between writes of statistics to the database.
     pub statistics_interval: u32,
-    /// `flow-restore-wait`: whether packets and controllers have to wait until flows are restored.
+    /// `flow-restore-wait`: whether packets and controllers must wait until flows are restored.
     pub flow_restore_wait: bool,
     /// `sluice-metrics`: where metrics are served over HTTP: a port of 127.0.0.1, or an address
     /// and a port.

@@ -19,15 +19,15 @@ pub enum Output {
 /// A mirror.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mirror {
-    /// The row.
+    /// The UUID of its row.
     pub uuid: Uuid,
     /// A name for people.
     pub name: String,
     /// Whether all ports are mirrored, in both directions.
     pub all: bool,
-    /// Interfaces whose arriving packets are copied.
+    /// Interfaces whose received packets are copied.
     pub sources: BTreeSet<String>,
-    /// Interfaces whose departing packets are copied.
+    /// Interfaces whose sent packets are copied.
     pub destinations: BTreeSet<String>,
     /// VLANs to which the mirror is restricted; none means all.
     pub vlans: Option<VlanSet>,

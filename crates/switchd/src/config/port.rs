@@ -17,9 +17,9 @@ use datapath::tunnel::TunnelSpec;
 /// A port; it has exactly one interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Port {
-    /// The Port row; none for a local port that the database does not mention.
+    /// The UUID of its Port row; none for a local port that the database does not mention.
     pub uuid: Option<Uuid>,
-    /// The Interface row; none for a local port that the database does not mention.
+    /// The UUID of its Interface row; none for a local port that the database does not mention.
     pub interface: Option<Uuid>,
     /// The port's name; usually, but not always, the same as the interface's.
     pub name: String,

@@ -94,7 +94,7 @@ pub struct InterfaceState {
     pub ifindex: Option<u32>,
     /// Its device's MTU.
     pub mtu: Option<u16>,
-    /// Whether its device is switched on.
+    /// Whether its device is administratively up.
     pub admin_up: Option<bool>,
     /// Whether its device has a link.
     pub link_up: Option<bool>,

@@ -1,8 +1,8 @@
-//! One connection's side of the protocol: what it has asked for, and what is answered.
+//! One OpenFlow connection's state and request handling.
 //!
-//! Requests are carried out in the order in which they came. All answers are given at once except
-//! that to a barrier, which the connection gives when the switch says so; meanwhile nothing that
-//! came behind the barrier is looked at.
+//! Requests are carried out in the order in which they came. Replies are sent at once, except that
+//! to a barrier, which is sent when the switch reports it done; meanwhile no later message of the
+//! connection is handled.
 
 use super::bundles::{Bundles, Committing};
 use super::hub::Hub;

@@ -44,7 +44,7 @@ pub trait WatchedRules {
 pub struct BundleFailure {
     /// Index of the message that failed.
     pub message: usize,
-    /// What is wrong with it.
+    /// The error of that message.
     pub error: Error,
 }
 

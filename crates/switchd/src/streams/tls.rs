@@ -50,7 +50,7 @@ pub enum TlsError {
     /// A required setting is missing.
     #[error("{0} must be configured to use SSL")]
     Missing(&'static str),
-    /// A file cannot be used.
+    /// A file is unusable.
     #[error("{}: {reason}", path.display())]
     File {
         /// The file.

@@ -1,7 +1,7 @@
 //! Carries out the actions that [`crate::config::plan`] lists.
 //!
-//! Each action either happens and is recorded as applied, or fails with a text for
-//! `Interface.error` or the log and leaves everything as it was.
+//! Each action either succeeds and is recorded as applied, or fails with a text for
+//! `Interface.error` or the log and changes nothing.
 
 use super::bridge::{Bridge, Port, change_device, settings_of};
 use super::{NotRunning, Switch, processors};

@@ -53,7 +53,7 @@ fn ask() -> Vec<usize> {
 fn own() -> Vec<usize> {
     // SAFETY: an all-zero cpu_set_t is an empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: `set` is a valid place for a set of its own size.
+    // SAFETY: `set` is writable for its own size.
     if unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) } != 0 {
         return Vec::new();
     }

@@ -1208,7 +1208,7 @@ fn a_silent_controller_is_given_up() {
     let bridge = Bridge::start();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut wanted = settings(&format!("tcp:{}", listener.local_addr().unwrap()));
-    // The time that this test has for its answer, too.
+    // The test itself has the same time to answer.
     wanted.inactivity_probe = 3;
     bridge.with(move |_, openflow| openflow.set_controllers(&[wanted]));
     let stream = listener.accept().unwrap().0;
@@ -1394,7 +1394,7 @@ fn a_controller_that_reads_hears_of_every_rule_that_goes() {
         }
     }
     assert_eq!(reader.ask(&Message::BarrierRequest), Message::BarrierReply);
-    // The one that has not read until now has lost nothing either.
+    // The connection that has not read until now has lost nothing either.
     for cookie in 0..RULES {
         match idle.receive() {
             Message::FlowRemoved { removed, .. } => assert_eq!(removed.stats.cookie, cookie),

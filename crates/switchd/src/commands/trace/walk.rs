@@ -77,7 +77,7 @@ impl<'s> Walk<'s> {
         }
     }
 
-    /// Follows the packet from where it comes in.
+    /// Follows the packet from the bridge that receives it.
     pub fn first(&mut self, actions: Option<&[Action]>) -> Told {
         let request = self.request;
         let (node, story) = self.bridge(&request.bridge, &request.key, &request.frame, actions);
