@@ -25,7 +25,7 @@ const TURN: Duration = Duration::from_millis(5);
 /// How long messages may wait for the switch before the ones behind them are scanned for echo
 /// requests.
 const DEAF: Duration = Duration::from_millis(10);
-/// Most bytes that are read ahead for that.
+/// Most bytes that are read ahead in search of echo requests.
 const AHEAD: usize = 4 * READ_SIZE;
 
 /// Most pieces that wait for a snooper.

@@ -130,8 +130,8 @@ impl Schedule {
         None
     }
 
-    /// Drops the oldest packet-in of the longest queue; among queues of the same length, not that
-    /// of the port whose turn comes last.
+    /// Drops the oldest packet-in of the longest queue; among queues of the same length, of that of
+    /// the port whose turn comes last.
     fn drop_one(&mut self) {
         let turn = |port: PortNo| port.wrapping_sub(self.last).wrapping_sub(1);
         let longest = self

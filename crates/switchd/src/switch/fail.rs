@@ -36,8 +36,8 @@ pub(super) struct Fail {
     pub(super) controllers: RefCell<Vec<Controller>>,
     /// Whether they have yet to be applied.
     pub(super) changed: Cell<bool>,
-    /// Whether rules have been restored since the bridge was created, and have yet to be protected
-    /// from the deletion that follows a change of controllers.
+    /// Whether rules were being restored at the last configuration: then the next one must not
+    /// delete them.
     restored: Cell<bool>,
 }
 

@@ -377,8 +377,8 @@ impl Bridge {
         self.reclaim_to(0, RECLAIM_LIMIT).await;
     }
 
-    /// Frees deleted rules for a sender whose changes come faster than that is done: until fewer
-    /// than [`BACKLOG`] are left, or [`HELD`] has passed. None if it may go on at once.
+    /// Frees deleted rules for a sender whose changes come faster than that is done: until half of
+    /// [`BACKLOG`] is left, or [`HELD`] has passed. None if the sender may go on at once.
     pub(super) fn make_up(&self) -> Option<LocalFuture<()>> {
         let ended = self.changing.ended.replace(false);
         if !ended || self.pipeline.borrow().waiting() <= BACKLOG {

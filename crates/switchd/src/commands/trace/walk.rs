@@ -605,7 +605,7 @@ fn reserved_for_mirroring(here: &Here<'_>) -> String {
     )
 }
 
-/// Cuts a story off at its first rule and carries nothing of that out: the packet came in by a
+/// Cuts a story off at its first rule, without that rule's actions: the packet came in by a
 /// mirror's output port.
 fn drop_before_rules(story: &mut twin::story::Story, here: &Here<'_>) {
     story.steps.truncate(1);
