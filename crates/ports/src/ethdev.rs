@@ -516,7 +516,7 @@ impl EthTx {
                 let offload = frame.offload();
                 let len = match offload.gso {
                     Gso::None => frame.len(),
-                    // Segments' headers are at most 60 bytes long.
+                    // A segment's transport header is at most 60 bytes long.
                     _ => usize::from(offload.csum_start) + 60 + usize::from(offload.gso_size),
                 };
                 outcome.too_long += u64::from(len > longest);
