@@ -1,11 +1,11 @@
 //! Compiles the shim around DPDK's inline functions and links DPDK.
 //!
-//! What is released has DPDK and its network drivers inside: a driver that is a plugin asks the
-//! dynamic linker where its thread's buffers are for each packet it frees, and calls all else
-//! through tables, which takes three to five cycles a packet. Builds for tests, which are linked
+//! Release builds have DPDK and its network drivers linked in statically: a driver that is a plugin
+//! asks the dynamic linker for its thread's buffers for each packet it frees, and makes all other
+//! calls through tables, which takes three to five cycles a packet. Test builds, which are linked
 //! far more often, use the shared libraries, whose drivers the EAL loads as plugins.
-//! `SLUICE_DPDK=static` or `SLUICE_DPDK=shared` chooses otherwise; without DPDK's archives it is
-//! shared.
+//! `SLUICE_DPDK=static` or `SLUICE_DPDK=shared` overrides this. Without DPDK's archives, release
+//! builds use the shared libraries.
 
 use pkg_config::Library;
 use std::collections::BTreeSet;
@@ -25,14 +25,14 @@ const LIBRARIES: [&str; 6] = [
 /// Kinds of drivers that a switch can use: `librte_KIND_*.a`.
 const KINDS: [&str; 4] = ["bus", "common", "mempool", "net"];
 
-/// What those drivers need of other kinds.
+/// Libraries of other kinds that those drivers need.
 const NEEDED: [&str; 1] = ["rte_raw_ifpga"];
 
-/// Accelerators of cryptography, which only `crypto` drivers use.
+/// Drivers for crypto accelerators, which only `crypto` drivers use.
 const NOT_NEEDED: [&str; 1] = ["rte_common_qat"];
 
-/// What DPDK's archives ask of the system, as far as DPDK was built with it; Debian's libdpdk-dev
-/// brings them all. The linker leaves out what nothing asks for.
+/// System libraries that DPDK's archives may need, depending on how DPDK was built; Debian's
+/// libdpdk-dev depends on all of them. The linker leaves out unused ones.
 const SYSTEM: [&str; 11] = [
     "bpf", "bsd", "fdt", "ibverbs", "jansson", "mlx4", "mlx5", "numa", "pcap", "xdp", "z",
 ];
@@ -102,16 +102,16 @@ fn main() -> ExitCode {
     ExitCode::SUCCESS
 }
 
-/// How DPDK is to be linked.
+/// How DPDK is linked.
 #[derive(PartialEq)]
 enum Linking {
     Shared,
     Static,
-    /// As archives where there are some.
+    /// Statically if there are archives.
     Either,
 }
 
-/// How DPDK is to be linked; an error is the value of `SLUICE_DPDK` that means nothing.
+/// Returns how to link DPDK; the error is an invalid value of `SLUICE_DPDK`.
 fn linking() -> Result<Linking, String> {
     match std::env::var("SLUICE_DPDK").as_deref() {
         Ok("static") => Ok(Linking::Static),
@@ -125,9 +125,9 @@ fn linking() -> Result<Linking, String> {
 fn link_archives(directory: &Path, archives: &[String]) {
     println!("cargo:rustc-cfg=static_dpdk");
     for archive in archives {
-        // Drivers make themselves known by constructors, which nothing calls by name.
+        // Drivers register themselves by constructors, which nothing calls by name.
         println!("cargo:rustc-link-lib=static:+whole-archive,-bundle={archive}");
-        // Another DPDK is another program.
+        // If DPDK changes, the program must be linked again.
         let path = directory.join(format!("lib{archive}.a"));
         println!("cargo:rerun-if-changed={}", path.display());
     }
@@ -136,12 +136,12 @@ fn link_archives(directory: &Path, archives: &[String]) {
             println!("cargo:rustc-link-lib=dylib={library}");
         }
     }
-    // The compiler's own.
+    // A library of the compiler itself.
     println!("cargo:rustc-link-lib=dylib=atomic");
 }
 
-/// The archives to link: DPDK's libraries and the drivers of the kinds above. An error says what is
-/// missing.
+/// Returns the archives to link: DPDK's libraries and the drivers of the kinds above. The error
+/// says what is missing.
 fn archives(dpdk: &Library, directory: &Path) -> Result<Vec<String>, String> {
     let entries = directory
         .read_dir()

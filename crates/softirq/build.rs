@@ -1,4 +1,4 @@
-//! Compiles the programs in `bpf/` for the kernel's BPF machine.
+//! Compiles the programs in `bpf/` to BPF.
 
 use std::path::PathBuf;
 use std::process::{Command, ExitCode};
@@ -12,13 +12,13 @@ fn main() -> ExitCode {
         empty if empty.is_empty() => "clang".to_owned(),
         clang => clang,
     };
-    // Kernel headers for one architecture (asm/types.h) lie where Debian's compilers look for them
-    // by themselves, but not when they compile for BPF.
+    // Debian's compilers find the kernel headers for one architecture (asm/types.h) by default, but
+    // not when they compile for BPF.
     let headers = format!(
         "/usr/include/{}-linux-gnu",
         variable("CARGO_CFG_TARGET_ARCH")
     );
-    // Version 3 of the instructions has compare-and-exchange.
+    // Version 3 of the BPF instruction set has compare-and-exchange.
     let status = Command::new(&clang)
         .args([
             "-target", "bpf", "-mcpu=v3", "-g", "-O2", "-Wall", "-Werror",

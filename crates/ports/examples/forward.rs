@@ -1,4 +1,4 @@
-//! Moves frames between two ports, both ways, and says how fast: what a core can do before any
+//! Forwards frames between two ports, both ways, and prints the rate: what a core can do before any
 //! switching.
 //!
 //! `forward PORT PORT [SECONDS] [DPDK-EXTRA]`, where a port is `TYPE:NAME[;OPTION=VALUE]...`:
@@ -28,7 +28,7 @@ fn open(eal: &Eal, text: &str) -> Result<OpenPort, Failure> {
     Ok(ports::open(eal, &spec)?)
 }
 
-/// One direction.
+/// One direction of forwarding.
 struct Way {
     from: Box<dyn RxQueue<Mbuf>>,
     to: Box<dyn TxQueue<Mbuf>>,

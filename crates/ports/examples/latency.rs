@@ -1,23 +1,23 @@
-//! How long frames take from one port to another through a switch, at rates that are shares of the
-//! most that comes through.
+//! Measures the latency of frames from one port to another through a switch, at rates that are
+//! shares of the highest possible rate.
 //!
 //! `latency OUT IN SECONDS [--rate PACKETS] [--extra DPDK-EXTRA] SHARE...`, where OUT and IN are
 //! DPDK devices (virtio-user ones whose other ends are the switch's ports). Frames carry the time
-//! at which they were made. First as many as possible are sent; what arrives is the most. Then, for
-//! each share (percent) of it, or of `--rate`, frames are sent at even distances, and a line says
-//! what was found:
+//! at which they were made. First as many as possible are sent; the rate that arrives is the most.
+//! Then, for each share (percent) of it, or of `--rate`, frames are sent at even intervals, and a
+//! line shows the results:
 //!
 //!     most RATE
 //!     share PERCENT sent N received N excluded N p50 US p99 US p999 US most US pauses N
 //!         longest US observed SECONDS
 //!
-//! A generator that does not run cannot tell when a frame arrived. So the loop watches itself: when
-//! one turn takes more than 20 us, the frames that were under way are excluded and the time is not
+//! While the generator is not running it cannot tell when a frame arrives. So the loop watches
+//! itself: if one turn takes more than 20 us, the frames under way are excluded and the time is not
 //! counted as observed. A pause is a time of more than 50 us in which nothing arrives although
 //! frames are under way and the loop runs.
 //!
-//! `latency --spin SECONDS` counts the pauses of a loop that does nothing but read the clock: what
-//! the machine itself does to a core.
+//! `latency --spin SECONDS` counts the pauses of a loop that only reads the clock: the
+//! interruptions by the machine itself.
 
 use packet::Frame;
 use packet::io::{BURST, RxQueue, TxQueue};
@@ -26,17 +26,17 @@ use std::time::{Duration, Instant};
 
 type Failure = Box<dyn std::error::Error>;
 
-/// A turn of the loop that took longer was no turn of an undisturbed loop.
+/// A turn longer than this, in ns, means that the loop was interrupted.
 const OWN_PAUSE: u64 = 20_000;
-/// What counts as a pause of the switch, or of the bare loop.
+/// Shortest pause, in ns, that is counted, of the switch or of the bare loop.
 const PAUSE: u64 = 50_000;
-/// Where a frame carries its time: behind Ethernet, IPv4 and UDP headers.
+/// Offset of the time stamp in a frame: behind Ethernet, IPv4 and UDP headers.
 const STAMP: usize = 42;
-/// Bits of a time in ns that a histogram keeps.
+/// Most significant bits of a time in ns that a histogram keeps.
 const PRECISION: u32 = 6;
 const FLOWS: u64 = 1000;
 
-/// Times in ns, kept to 1.6 percent.
+/// A histogram of times in ns, exact to 1.6 percent.
 struct Histogram {
     counts: Vec<u64>,
     total: u64,
@@ -60,7 +60,7 @@ impl Histogram {
         self.most = self.most.max(ns);
     }
 
-    /// Microseconds that this share of all is not above.
+    /// Returns the time in microseconds that this share of all times does not exceed.
     fn quantile(&self, share: f64) -> f64 {
         let wanted = (self.total as f64 * share).ceil() as u64;
         let mut seen = 0;
@@ -76,7 +76,7 @@ impl Histogram {
     }
 }
 
-/// What one phase has seen.
+/// Results of one phase.
 struct Seen {
     sent: u64,
     received: u64,
@@ -116,7 +116,7 @@ impl Lab {
         self.out.send(frames).packets
     }
 
-    /// Sends `rate` frames a second, or as many as possible, and looks at what arrives.
+    /// Sends `rate` frames a second, or as many as possible, and measures what arrives.
     fn phase(&mut self, rate: Option<f64>, seconds: f64) -> Seen {
         let mut seen = Seen {
             sent: 0,
@@ -130,12 +130,12 @@ impl Lab {
         let (mut frames, mut arrived) = (Vec::new(), Vec::new());
         let begin = self.now();
         let end = begin + (seconds * 1e9) as u64;
-        // Frames made before this time were under way while the loop stood still, or belong to an
-        // earlier phase.
+        // Frames made before this time were under way while the loop was interrupted, or belong to
+        // an earlier phase.
         let mut sound_from = begin;
         let (mut turn, mut last_arrival) = (begin, begin);
-        // How many frames should have been sent by `turn`; what was missed in a pause of the loop's
-        // own is not made up for.
+        // Number of frames that should have been sent by `turn`; frames missed in an interruption
+        // of the loop are not sent later.
         let mut due = 0.0;
         loop {
             let now = self.now();
@@ -176,14 +176,14 @@ impl Lab {
                     }
                 }
             } else if seen.sent == seen.received {
-                // Nothing is under way.
+                // No frames are under way, so this is not a pause.
                 last_arrival = now;
             }
         }
         seen
     }
 
-    /// Takes in what is still under way.
+    /// Receives the frames still under way.
     fn drain(&mut self) {
         let (end, mut arrived) = (Instant::now() + Duration::from_millis(300), Vec::new());
         while Instant::now() < end {
@@ -230,7 +230,7 @@ fn work(lab: &mut Lab, seconds: f64, rate: Option<f64>, shares: &[f64]) -> Resul
     };
     for share in shares {
         lab.drain();
-        // The first moments are not counted: queues are still to settle.
+        // The first 0.3 s are not counted, because queues have yet to settle.
         lab.phase(Some(most * share / 100.0), 0.3);
         let seen = lab.phase(Some(most * share / 100.0), seconds);
         let times = &seen.times;
@@ -295,7 +295,7 @@ fn main() -> Result<(), Failure> {
         made: 0,
     };
     println!("connected");
-    // The switch is given a moment to connect and its rules.
+    // Wait until the switch has connected and has its rules.
     let mut line = String::new();
     std::io::stdin().read_line(&mut line)?;
     let worker = std::thread::spawn(move || {

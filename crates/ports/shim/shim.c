@@ -1,6 +1,7 @@
-/* What Rust cannot call by itself: DPDK's inline functions and macros, and its large structures flattened to the few
- * values Sluice needs. Nothing here keeps state or decides anything. The layouts that src/raw.rs mirrors are asserted
- * at the end of the file, so a DPDK that moved a field does not compile. */
+/* What Rust cannot call directly: DPDK's inline functions and macros, and its large structures,
+ * reduced to the few values that Sluice needs. The code here has no logic of its own, and no state
+ * but the log sink. The end of the file asserts the layouts that src/raw.rs mirrors, so that it
+ * does not compile with a DPDK that has moved a field. */
 #include <errno.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -27,7 +28,8 @@ int sluice_errno(void)
     return rte_errno;
 }
 
-/* The highest log level so far is kept in thread-local state by DPDK itself: it is asked for while the line is written. */
+/* Receiver of log lines. DPDK keeps the level of the current line in thread-local state, so it is
+ * read while the line is being written. */
 static void (*log_sink)(uint32_t level, const char *text, size_t length);
 
 static ssize_t log_write(void *cookie, const char *text, size_t length)
@@ -55,7 +57,7 @@ struct rte_mempool *sluice_pool_create(const char *name, uint32_t count, uint32_
     return rte_pktmbuf_pool_create(name, count, cache, 0, room, socket);
 }
 
-/* Whether so many bytes more could be had at once. */
+/* Returns whether this many bytes can be allocated in one piece. */
 bool sluice_memory_is_left(size_t bytes)
 {
     void *memory = rte_malloc(NULL, bytes, 0);
@@ -83,13 +85,14 @@ void sluice_mbuf_free_bulk(struct rte_mbuf **frames, uint32_t count)
     rte_pktmbuf_free_bulk(frames, count);
 }
 
-/* Buffers as the pool has them: of one segment, with a count of 1, and what else they say is left from before. All or none. */
+/* Allocates `count` buffers, or none and returns an error. They are as the pool keeps them: one
+ * segment, a reference count of 1, and old values in all other fields. */
 int sluice_pool_get(struct rte_mempool *pool, struct rte_mbuf **out, uint32_t count)
 {
     return rte_mempool_get_bulk(pool, (void **)out, count);
 }
 
-/* Gives such buffers back. */
+/* Returns buffers in that state to their pool. */
 void sluice_pool_put(struct rte_mempool *pool, struct rte_mbuf **frames, uint32_t count)
 {
     rte_mempool_put_bulk(pool, (void **)frames, count);
@@ -98,16 +101,16 @@ void sluice_pool_put(struct rte_mempool *pool, struct rte_mbuf **frames, uint32_
 static inline void fetch_to_write(const void *place)
 {
 #if defined(__x86_64__)
-    /* For the baseline that this is built for the compiler would only fetch it to be read. Where a
-     * processor does not know it, it does nothing. */
+    /* For the baseline processor of this build the compiler would only prefetch for reading.
+     * Processors without this instruction treat it as a no-op. */
     __asm__ volatile("prefetchw %0" : : "m"(*(const char *)place));
 #else
     __builtin_prefetch(place, 1, 3);
 #endif
 }
 
-/* Fetches, to be written, what the next `count` buffers of the pool that this one is of will hold
- * of short frames, as far as this thread's cache has them. */
+/* Prefetches for writing the next `count` buffers of this buffer's pool, as far as they are in this
+ * thread's cache: both cache lines of the mbuf, and the first one of the data. */
 void sluice_pool_fetch_next(const struct rte_mbuf *m, uint32_t count)
 {
     const struct rte_mempool_cache *cache = rte_mempool_default_cache(m->pool, rte_lcore_id());
@@ -141,13 +144,14 @@ uint16_t sluice_tx_burst(uint16_t port, uint16_t queue, struct rte_mbuf **frames
     return rte_eth_tx_burst(port, queue, frames, count);
 }
 
-/* Lets the driver rewrite headers as its device wants them; returns how many frames passed. */
+/* Lets the driver rewrite headers as its device needs them; returns how many frames it accepted. */
 uint16_t sluice_tx_prepare(uint16_t port, uint16_t queue, struct rte_mbuf **frames, uint16_t count)
 {
     return rte_eth_tx_prepare(port, queue, frames, count);
 }
 
-/* Writes the numbers of the ports that match `devargs` and returns how many there are, at most `room`. */
+/* Writes the numbers of the ports that match `devargs` and returns how many there are, at most
+ * `room`. */
 int sluice_eth_matching(const char *devargs, uint16_t *out, int room)
 {
     struct rte_dev_iterator iterator;
@@ -231,7 +235,8 @@ struct sluice_eth_conf {
     uint64_t rss_types;
 };
 
-/* Configures and sets up all queues of a stopped port; writes back the descriptor counts the device took. */
+/* Configures and sets up all queues of a stopped port; writes back the descriptor counts the device
+ * took. */
 int sluice_eth_setup(uint16_t port, struct sluice_eth_conf *conf, struct rte_mempool *pool)
 {
     struct rte_eth_conf device = { 0 };
@@ -322,7 +327,8 @@ int sluice_eth_stats(uint16_t port, struct sluice_eth_stats *out)
     return 0;
 }
 
-/* Detaches the device behind a closed port. The device is asked for before the port is closed. */
+/* Returns the device behind a port, or NULL. Must be called before the port is closed; the device
+ * can be detached afterwards. */
 struct rte_device *sluice_eth_device(uint16_t port)
 {
     struct rte_eth_dev_info info;

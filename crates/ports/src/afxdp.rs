@@ -1,8 +1,8 @@
 //! Kernel interfaces through AF_XDP, by DPDK's `net_af_xdp`.
 //!
-//! Frames bypass the host's stack: what arrives goes to the switch only. AF_XDP of this age knows
-//! no offloads, so a local sender with checksum offload sends frames that arrive broken; on a veth,
-//! turn it off at the other end (`ethtool -K NAME tx off`). The device's link, counters and
+//! Frames bypass the host's stack: what arrives goes to the switch only. This version of AF_XDP has
+//! no offloads, so frames of a local sender with checksum offload arrive with wrong checksums; on a
+//! veth, turn it off at the other end (`ethtool -K NAME tx off`). The device's link, counters and
 //! addresses are the kernel's.
 
 use crate::error::Error;
@@ -46,8 +46,8 @@ pub(crate) fn open(
             });
         }
     };
-    // The virtual device's name is made from the interface's index, as not all names are allowed
-    // there.
+    // The virtual device's name contains the interface's index, because its name may have
+    // characters that are not allowed there.
     let devargs = format!(
         "net_af_xdp_{},iface={},start_queue=0,queue_count={rx_queues}{forced}",
         link.ifindex, spec.name
@@ -72,7 +72,7 @@ pub(crate) fn open(
     })
 }
 
-/// The control thread's side: DPDK's for the queues, the kernel's for the rest.
+/// The control thread's side: DPDK's device for the queues, the kernel's interface for the rest.
 struct XdpControl {
     interface: Interface,
     device: Box<dyn PortControl>,

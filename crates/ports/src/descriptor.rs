@@ -1,11 +1,11 @@
-//! A descriptor that the control thread can take away from workers that are still using it.
+//! A descriptor whose device the control thread can close while workers still use the descriptor.
 
 use crate::background;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// See the module. The number stays valid until the last user drops this; what it refers to may go
-/// earlier.
+/// A descriptor that can be shut. The number stays valid until the last user drops this; the device
+/// behind it may be closed earlier.
 pub(crate) struct Descriptor {
     fd: OwnedFd,
     closed: AtomicBool,
@@ -23,33 +23,33 @@ impl Descriptor {
         self.fd.as_raw_fd()
     }
 
-    /// What it refers to.
+    /// Returns the descriptor.
     pub(crate) fn fd(&self) -> &OwnedFd {
         &self.fd
     }
 
-    /// The descriptor, of whoever held this alone.
+    /// Returns the descriptor, for the only owner of this.
     pub(crate) fn into_fd(self) -> OwnedFd {
         self.fd
     }
 
-    /// Whether it has been shut: nothing more comes or goes.
+    /// Returns whether it has been shut, so that nothing can be received or sent.
     #[inline]
     pub(crate) fn is_shut(&self) -> bool {
         self.closed.load(Ordering::Relaxed)
     }
 
-    /// Lets go of the device, now. The number then refers to a socket on which nothing ever arrives
-    /// and nothing can be sent, so a worker that waits on it sleeps and one that is just about
-    /// to use it does no harm.
+    /// Closes the device at once. The number then refers to a socket on which nothing ever arrives
+    /// and nothing can be sent, so a worker that waits on it sleeps, and one that is just about to
+    /// use it does no harm.
     pub(crate) fn shut(&self) {
         self.put_dead_in_place();
     }
 
-    /// As [`Descriptor::shut`]; the socket itself is closed a little later, by a thread that has
-    /// time to.
+    /// Shuts it as [`Descriptor::shut`] does, but leaves closing the slow socket itself to a
+    /// background thread.
     pub(crate) fn shut_slowly(&self) {
-        // Another number for it, so that it does not go with this one.
+        // Keep the socket open under another number.
         let kept = self.fd.try_clone();
         self.put_dead_in_place();
         if let Ok(kept) = kept {

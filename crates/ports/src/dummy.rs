@@ -1,5 +1,5 @@
-//! Ports without a device, for tests of the switch: frames are put in by hand, and what is sent is
-//! counted and, if wanted, recorded in a pcap file.
+//! Ports without a device, for tests of the switch: frames are injected by commands, and sent
+//! frames are counted and, if wanted, recorded in a pcap file.
 
 mod stream;
 
@@ -22,13 +22,13 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use stream::Streams;
 pub use stream::Target;
 
-/// Frames put in and not yet received; more are dropped, as in Open vSwitch's dummy.
+/// Most injected frames that wait to be received; more are dropped, as in Open vSwitch's dummy.
 const QUEUE: usize = 1024;
 
-/// The longest frame that can be put in.
+/// Longest frame that can be injected.
 const LONGEST: usize = 65_535;
 
-/// Numbers the dummies, for their MAC addresses.
+/// Counter of dummies, for their MAC addresses.
 static NEXT: AtomicU32 = AtomicU32::new(0);
 
 struct Shared {
@@ -44,7 +44,7 @@ struct Shared {
 }
 
 impl Shared {
-    /// Puts a frame in, to be received; what there is no room for is counted.
+    /// Injects a frame to be received; if there is no room it is dropped and counted.
     fn put(&self, frame: &[u8]) {
         {
             let mut queue = lock(&self.queue);
@@ -88,7 +88,7 @@ pub(crate) fn open(eal: &Eal, spec: &PortSpec, options: &Dummy) -> Result<OpenPo
         received: Mutex::new(record(&spec.name, options.rx_pcap.as_deref())?),
     });
     if let Some(target) = &options.stream {
-        // The connection's threads must not keep the port.
+        // The connection's threads must not keep the port alive.
         let port = Arc::downgrade(&shared);
         let deliver = move |frame: &[u8]| {
             let Some(port) = port.upgrade() else { return };
@@ -133,14 +133,14 @@ fn record(name: &str, path: Option<&Path>) -> Result<Option<Pcap>, Error> {
     })
 }
 
-/// A pcap file that is being written.
+/// A pcap file being written.
 struct Pcap(File);
 
 impl Pcap {
     fn create(path: &Path) -> io::Result<Pcap> {
         let mut file = File::create(path)?;
         let mut header = Vec::with_capacity(24);
-        // Magic, version 2.4, no time zone, no precision, no limit, Ethernet.
+        // Magic, version 2.4, time zone 0, accuracy 0, longest frame, Ethernet.
         for word in [0xa1b2_c3d4, 0x0004_0002, 0, 0, LONGEST as u32, 1u32] {
             header.extend(word.to_ne_bytes());
         }
@@ -162,7 +162,7 @@ impl Pcap {
     }
 }
 
-/// Records a frame; a recording that cannot be written ends.
+/// Records a frame; after a write error the recording ends.
 fn note(recording: &Mutex<Option<Pcap>>, frame: &[u8]) {
     let mut recording = lock(recording);
     if let Some(pcap) = recording.as_mut()

@@ -1,13 +1,13 @@
-//! DPDK's environment (EAL): set up once for the process, taken down at its end.
+//! DPDK's environment (EAL): set up once per process, cleaned up at its end.
 //!
-//! `rte_eal_init` is told by an argument list, pins the thread that calls it and starts threads
-//! that inherit that thread's signal mask. So it runs on a thread of its own, which blocks all
-//! signals and ends afterwards: nothing leaks into the daemon's threads.
+//! `rte_eal_init` takes an argument list, pins the calling thread and starts threads that inherit
+//! that thread's signal mask. So it runs on a temporary thread, which blocks all signals: the
+//! daemon's own threads are not affected.
 //!
-//! Memory comes from huge pages when enough are free, on demand and without files (`--in-memory`);
-//! otherwise from ordinary memory (`--no-huge`), which works everywhere and suits kernel interfaces
-//! and guests. DPDK 22.11 refuses `--in-memory` and `--socket-mem` beside `--no-huge`, so the
-//! user's own arguments are looked at before any are added.
+//! Memory comes from huge pages if enough are free, on demand and without files (`--in-memory`);
+//! otherwise from ordinary memory (`--no-huge`), which works everywhere and is sufficient for
+//! kernel interfaces and guests. DPDK 22.11 refuses `--in-memory` and `--socket-mem` together with
+//! `--no-huge`, so the user's own arguments are checked before any are added.
 
 use crate::error::{Error, describe};
 use crate::pool::{Pool, Pools, Size};
@@ -21,18 +21,17 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-/// Megabytes of ordinary memory when there are no huge pages. It is taken page by page as it is
-/// used.
+/// Megabytes of ordinary memory if there are no huge pages. Pages are allocated as they are used.
 const ORDINARY_MEGABYTES: u32 = 1024;
 
-/// Free huge page memory below which `Memory::Auto` does without: less would not hold one pool and
-/// a few rings.
+/// Free huge page memory, MB, below which `Memory::Auto` uses ordinary memory: less would not hold
+/// one pool and a few rings.
 const LEAST_HUGE_MEGABYTES: u64 = 128;
 
-/// Log lines taken from DPDK in one second; a guest can make vhost write as many as it likes.
+/// Most log lines taken from DPDK per second; a guest can make vhost write any number of them.
 const LOG_LINES: u32 = 200;
 
-/// Where buffers live.
+/// Kind of memory for packet buffers.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub enum Memory {
     /// Huge pages when at least 128 MB of them are free, otherwise ordinary memory.
@@ -44,17 +43,17 @@ pub enum Memory {
     Ordinary(u32),
 }
 
-/// How to set the environment up. The default suits a machine about which nothing is known.
+/// Options for the environment. The defaults suit any machine.
 #[derive(Clone, Debug, Default)]
 pub struct EalOptions {
-    /// Where buffers live.
+    /// Kind of memory for packet buffers.
     pub memory: Memory,
     /// `other_config:dpdk-lcore-mask`, hexadecimal.
     pub lcore_mask: Option<String>,
     /// `other_config:dpdk-socket-mem`, megabytes for each NUMA node, comma-separated. Ignored
     /// without huge pages.
     pub socket_mem: Option<String>,
-    /// `other_config:dpdk-socket-limit`, as `socket_mem`. Ignored without huge pages.
+    /// `other_config:dpdk-socket-limit`, in the format of `socket_mem`. Ignored without huge pages.
     pub socket_limit: Option<String>,
     /// `other_config:dpdk-hugepage-dir`. Pages are then files there, removed as soon as they are
     /// mapped.
@@ -63,9 +62,10 @@ pub struct EalOptions {
     pub alloc_mem: Option<u32>,
     /// `other_config:dpdk-extra`, split into words as a shell would.
     pub extra: String,
-    /// Names the runtime directory; unique to the process unless given.
+    /// Name of the runtime directory; unique to the process unless given.
     pub file_prefix: Option<String>,
-    /// Whether somebody has asked for DPDK. Otherwise what it warns of at its start is no warning.
+    /// Whether the user has asked for DPDK. Otherwise its warnings at the start are not logged as
+    /// warnings.
     pub asked: bool,
 }
 
@@ -76,7 +76,7 @@ struct Inner {
     arguments: Vec<String>,
 }
 
-/// The environment, once it is up. Clones are the same environment.
+/// The running environment. Clones refer to the same one.
 #[derive(Clone)]
 pub struct Eal(Arc<Inner>);
 
@@ -91,8 +91,8 @@ impl std::fmt::Debug for Eal {
 
 static STARTED: Mutex<bool> = Mutex::new(false);
 
-/// Sets DPDK up. Once for each process: a second call is an error, and so may be a call after one
-/// that failed, because DPDK itself can start over only when it refused its arguments.
+/// Sets DPDK up, once per process: a second call is an error. So may be a call after one that
+/// failed, because DPDK can be retried only if it refused its arguments.
 pub fn init(options: &EalOptions) -> Result<Eal, Error> {
     let mut started = STARTED.lock().unwrap_or_else(|poison| poison.into_inner());
     if *started {
@@ -116,8 +116,8 @@ pub fn init(options: &EalOptions) -> Result<Eal, Error> {
     UNASKED.store(false, Ordering::Relaxed);
     let runtime_dir = plan.own_prefix.then(runtime_dir).flatten();
     if let Some(dir) = &runtime_dir {
-        // It is empty unless the user asked for files; without it nothing is left even of a process
-        // that is killed.
+        // It is empty unless the user asked for files. Removing it now leaves nothing behind even
+        // if the process is killed.
         let _ = std::fs::remove_dir(dir);
     }
     match result {
@@ -134,7 +134,7 @@ pub fn init(options: &EalOptions) -> Result<Eal, Error> {
     })))
 }
 
-/// DPDK's version, such as "DPDK 22.11.11".
+/// Returns DPDK's version, such as "DPDK 22.11.11".
 pub fn version() -> String {
     // SAFETY: returns a static string.
     unsafe { CStr::from_ptr(raw::rte_version()) }
@@ -143,22 +143,23 @@ pub fn version() -> String {
 }
 
 impl Eal {
-    /// Whether buffers live in huge pages.
+    /// Returns whether packet buffers are in huge pages.
     pub fn huge_pages(&self) -> bool {
         self.0.huge_pages
     }
 
-    /// The arguments that DPDK was given.
+    /// Returns the arguments that DPDK was given.
     pub fn arguments(&self) -> &[String] {
         &self.0.arguments
     }
 
-    /// The ordinary pool, for frames that do not come from a port (packet-out, learned answers).
+    /// Returns the ordinary pool, for frames that do not come from a port (packet-out, learned
+    /// answers).
     pub fn pool(&self) -> Result<Pool, Error> {
         self.pool_for(-1, crate::pool::DATA_ROOM, Size::Modest)
     }
 
-    /// What frames from kernel interfaces are received into.
+    /// Returns the buffers for frames received from kernel interfaces.
     pub(crate) fn buffers(&self) -> Result<Buffers, Error> {
         Ok(Buffers {
             pool: self.pool()?,
@@ -170,13 +171,13 @@ impl Eal {
         self.0.pools.get(socket, room, size)
     }
 
-    /// All pools with their NUMA node and bytes for each buffer.
+    /// Returns all pools with their NUMA node and bytes per buffer.
     pub fn pools(&self) -> Vec<(i32, u16, Pool)> {
         self.0.pools.list()
     }
 
-    /// Takes the environment down and leaves nothing behind in the file system. Every port must be
-    /// closed and every frame freed: call it last, when all workers have ended.
+    /// Cleans the environment up and leaves no files behind. Every port must be closed and every
+    /// frame freed: call it last, when all workers have ended.
     pub fn cleanup(self) {
         self.0.pools.free();
         // SAFETY: the caller promises that nothing uses DPDK any more.
@@ -193,13 +194,13 @@ impl Eal {
     }
 }
 
-/// The calling thread's registration with DPDK, which gives it a buffer cache of its own. Ends when
-/// dropped, on that thread.
+/// The calling thread's registration with DPDK, which gives it a buffer cache of its own. Must be
+/// dropped on that thread.
 #[derive(Debug)]
 pub struct Registration(PhantomData<*const ()>);
 
-/// Registers the calling worker. Threads that are not registered may do everything too, only
-/// slower. There are 128 places.
+/// Registers the calling worker with DPDK. Unregistered threads can do the same, but more slowly.
+/// At most 128 threads can register.
 pub fn register_thread() -> Result<Registration, Error> {
     // SAFETY: affects the calling thread only; fails cleanly when the EAL is not up.
     if unsafe { raw::rte_thread_register() } == 0 {
@@ -220,8 +221,8 @@ impl Drop for Registration {
     }
 }
 
-/// Runs `act`, which may start threads, with all signals blocked: they inherit that, and signals go
-/// to the daemon's own threads.
+/// Runs `act`, which may start threads, with all signals blocked: these threads inherit the mask,
+/// and signals go to the daemon's own threads.
 pub(crate) fn with_signals_blocked<T>(act: impl FnOnce() -> T) -> T {
     // SAFETY: the sets are valid memory; only this thread's mask changes, and it is put back.
     unsafe {
@@ -235,7 +236,7 @@ pub(crate) fn with_signals_blocked<T>(act: impl FnOnce() -> T) -> T {
     }
 }
 
-/// Runs on the throw-away thread.
+/// Calls `rte_eal_init`, on the temporary thread.
 fn init_here(arguments: &[String]) -> Result<(), Error> {
     // SAFETY: `log_line` has the right type and lives for ever.
     let code = unsafe { raw::sluice_log_to(log_line) };
@@ -273,12 +274,12 @@ struct Plan {
     arguments: Vec<String>,
     huge_pages: bool,
     own_prefix: bool,
-    /// Files of drivers that are not loaded.
+    /// Driver files that are not loaded.
     plugins: Vec<String>,
 }
 
-/// Works out the argument list. `free_huge` is what is free in megabytes, `cpus` where the process
-/// may run; `inside` says that DPDK is linked with its drivers.
+/// Returns the argument list. `free_huge` is the free huge page memory in MB, `cpus` the process's
+/// affinity; `inside` says that DPDK and its drivers are linked in.
 fn plan(options: &EalOptions, free_huge: u64, cpus: &[usize], inside: bool) -> Result<Plan, Error> {
     let extra = split_words(&options.extra)?;
     refuse_exits(&extra)?;
@@ -346,7 +347,7 @@ fn plan(options: &EalOptions, free_huge: u64, cpus: &[usize], inside: bool) -> R
             add(&["--no-huge"]);
         }
         if !given(&["--no-shconf"]) {
-            // No files that other DPDK processes could share, as `--in-memory` has none.
+            // No files that other DPDK processes could share, just as with `--in-memory`.
             add(&["--no-shconf"]);
         }
         if !given(&["-m"]) {
@@ -370,9 +371,9 @@ fn plan(options: &EalOptions, free_huge: u64, cpus: &[usize], inside: bool) -> R
         add(&["--no-telemetry"]);
     }
     if !given(&["-a", "-b", "--allow", "--block", "--no-pci"]) {
-        // An allow-list of a device that does not exist: DPDK would otherwise take every PCI device
-        // that it has a driver for, such as the virtio NIC that this machine is reached by.
-        // Ports name theirs, and plugging a device in adds it to the list.
+        // Allow only a device that does not exist: otherwise DPDK takes every PCI device that it
+        // has a driver for, such as the virtio NIC by which this machine is reached. Ports name
+        // their devices, and plugging one in adds it to the list.
         add(&["-a", "0000:00:00.0"]);
     }
     arguments.extend(extra);
@@ -384,17 +385,17 @@ fn plan(options: &EalOptions, free_huge: u64, cpus: &[usize], inside: bool) -> R
     })
 }
 
-/// Whether `word` is the option `name`, with or without a value in the same word.
+/// Returns whether `word` is the option `name`, with or without a value in the same word.
 fn is_option(word: &str, name: &str) -> bool {
     match word.strip_prefix(name) {
         None => false,
         Some("") => true,
-        // A long option's value follows "=", a one-letter option's directly.
+        // A long option's value follows "=", a one-letter option's value follows directly.
         Some(rest) => rest.starts_with('=') || !name.starts_with("--"),
     }
 }
 
-/// Refuses the arguments at which DPDK prints something and ends the process.
+/// Refuses arguments that make DPDK print something and end the process.
 fn refuse_exits(words: &[String]) -> Result<(), Error> {
     let ends = |word: &str| {
         let long = word.strip_prefix("--");
@@ -416,8 +417,8 @@ fn refuse_exits(words: &[String]) -> Result<(), Error> {
     Ok(())
 }
 
-/// Takes out what names drivers in files (`-d FILE`), for a build that has DPDK inside: each would
-/// bring a second DPDK along, which knows nothing of the first one's memory. Also returns the
+/// Removes options that load drivers from files (`-d FILE`), if DPDK is linked in: each file would
+/// bring a second copy of DPDK, which does not share the first one's memory. Also returns the
 /// files.
 fn without_plugins(words: Vec<String>) -> (Vec<String>, Vec<String>) {
     let (mut others, mut files) = (Vec::new(), Vec::new());
@@ -436,7 +437,7 @@ fn without_plugins(words: Vec<String>) -> (Vec<String>, Vec<String>) {
     (others, files)
 }
 
-/// Splits as a POSIX shell does, without expansions: blanks separate, quotes and backslashes keep.
+/// Splits a text like a POSIX shell, without expansions: blanks separate words unless quoted.
 fn split_words(text: &str) -> Result<Vec<String>, Error> {
     let mut words = Vec::new();
     let mut word: Option<String> = None;
@@ -476,7 +477,7 @@ fn split_words(text: &str) -> Result<Vec<String>, Error> {
     Ok(words)
 }
 
-/// Free huge page memory in megabytes, over all sizes.
+/// Returns the free huge page memory in MB, over all page sizes.
 pub(crate) fn free_huge_megabytes() -> u64 {
     let Ok(sizes) = std::fs::read_dir("/sys/kernel/mm/hugepages") else {
         return 0;
@@ -496,7 +497,7 @@ pub(crate) fn free_huge_megabytes() -> u64 {
         .sum()
 }
 
-/// The processors on which the calling thread may run.
+/// Returns the processors that the calling thread may run on.
 fn allowed_cpus() -> Vec<usize> {
     // SAFETY: the set is plain memory of the size given.
     let set = unsafe {
@@ -520,16 +521,15 @@ fn runtime_dir() -> Option<PathBuf> {
 }
 
 thread_local! {
-    /// Errors that DPDK logs on this thread, while somebody wants to know.
+    /// Errors that DPDK logs on this thread, while [`with_reason`] runs.
     static ERRORS: RefCell<Option<Vec<String>>> = const { RefCell::new(None) };
 }
 
-/// Errors that are kept for who wants to know: DPDK says the cause first, and then who could not go
-/// on because of it.
+/// Most errors kept for [`with_reason`]: DPDK logs the cause first, and then its consequences.
 const ERRORS_KEPT: usize = 8;
 
-/// Does something, and returns beside its result why it failed, as DPDK's log has it: empty where
-/// that says nothing. What other threads make DPDK log meanwhile is not taken for the reason.
+/// Runs `act`; returns its result, and why it failed according to DPDK's log: empty if the log says
+/// nothing. Lines that other threads log meanwhile are ignored.
 pub(crate) fn with_reason<T>(act: impl FnOnce() -> T) -> (T, String) {
     ERRORS.set(Some(Vec::new()));
     let result = act();
@@ -537,9 +537,9 @@ pub(crate) fn with_reason<T>(act: impl FnOnce() -> T) -> (T, String) {
     (result, reason_of(&errors))
 }
 
-/// The cause among errors: the first that is more than that something failed.
+/// Returns the cause among errors: the first one that says more than that something failed.
 fn reason_of(errors: &[String]) -> String {
-    // What DPDK's bus and device layers say when a driver has failed.
+    // What DPDK's bus and device layers log when a driver has failed.
     const FOLLOWING: [&str; 4] = [
         "Driver cannot attach the device",
         "Failed to attach device on primary process",
@@ -547,7 +547,7 @@ fn reason_of(errors: &[String]) -> String {
         "Failed to probe",
     ];
     let bare = |line: &String| {
-        // "EAL: ", "ETHDEV: ", "vdev_probe(): ": who says it.
+        // A prefix such as "EAL: ", "ETHDEV: " or "vdev_probe(): " names the source.
         let (who, rest) = line.split_once(": ").unwrap_or(("", line));
         let is_name = !who.is_empty() && !who.contains(' ');
         (if is_name { rest } else { line.as_str() }).to_owned()
@@ -558,7 +558,7 @@ fn reason_of(errors: &[String]) -> String {
     cause.or(lines.first()).cloned().unwrap_or_default()
 }
 
-/// Keeps an error for [`with_reason`].
+/// Stores an error for [`with_reason`].
 fn note_error(line: &str) {
     ERRORS.with_borrow_mut(|errors| {
         if let Some(errors) = errors.as_mut().filter(|errors| errors.len() < ERRORS_KEPT) {
@@ -567,13 +567,13 @@ fn note_error(line: &str) {
     });
 }
 
-/// Whether DPDK is being started although nobody asked for it: what it misses then (huge pages,
-/// say) nobody needs.
+/// Whether DPDK is being started although nobody asked for it: then what it lacks (such as huge
+/// pages) does not matter.
 static UNASKED: AtomicBool = AtomicBool::new(false);
 
-/// Takes one write of DPDK's log stream.
+/// Receives one write to DPDK's log stream.
 extern "C" fn log_line(level: u32, text: *const c_char, length: usize) {
-    // A panic must not cross into C; a lost line may.
+    // A panic must not cross into C, even if the line is lost.
     let _ = std::panic::catch_unwind(|| {
         // SAFETY: stdio passes a buffer of `length` bytes that lives until this returns.
         let bytes = unsafe { std::slice::from_raw_parts(text.cast::<u8>(), length) };
@@ -600,7 +600,7 @@ extern "C" fn log_line(level: u32, text: *const c_char, length: usize) {
     });
 }
 
-/// Counts a line against this second's limit, and says so when lines were lost in an earlier one.
+/// Counts a line towards this second's limit, and reports lines lost in an earlier second.
 fn within_limit() -> bool {
     static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
     static SECOND: AtomicU64 = AtomicU64::new(0);

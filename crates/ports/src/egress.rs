@@ -1,9 +1,9 @@
-//! Making a frame one that a device can send.
+//! Prepares frames for devices that cannot send them as they are.
 //!
-//! A frame may ask for more than the device does: a checksum to be filled in, a 64 KiB TCP frame to
-//! be cut into segments, a chain of buffers to be sent as one. Most frames ask for nothing, and a
-//! burst of those costs one scan over words that are in the cache. The rest are worked on here, in
-//! software, before the device sees them.
+//! A frame may need something that the device does not do: a checksum filled in, a 64 KiB TCP frame
+//! cut into segments, a chain of buffers sent as one. Most frames need nothing, and a burst of
+//! those costs one scan over words that are in the cache. The rest are prepared here, in software,
+//! before the device gets them.
 
 use crate::mbuf::{self, Mbuf};
 use crate::raw::flag;
@@ -11,38 +11,38 @@ use packet::frame::{Frame, Gso, Offload};
 use packet::io::{BURST, TxOutcome};
 use packet::segment::{Cut, SegmentError};
 
-/// What a device can do.
+/// Capabilities of a device.
 pub(crate) struct Abilities {
     /// Longest frame, in bytes, after segmentation.
     pub longest: u32,
-    /// Fills in TCP and UDP checksums.
+    /// Whether it fills in TCP and UDP checksums.
     pub checksum: bool,
-    /// Segments TCP over IPv4 and IPv6.
+    /// Whether it segments TCP over IPv4 and IPv6.
     pub tcp_segmentation: bool,
-    /// Segments UDP.
+    /// Whether it segments UDP.
     pub udp_segmentation: bool,
-    /// Takes frames of several buffers.
+    /// Whether it takes frames of several buffers.
     pub chains: bool,
 }
 
-/// What a look over a burst found.
+/// Results of scanning a burst.
 pub(crate) struct Scan {
-    /// Some frame has offload work, or is too long.
+    /// Whether some frame has offload work, or is too long.
     pub special: bool,
-    /// Some frame has several buffers.
+    /// Whether some frame has several buffers.
     pub chained: bool,
     /// Bytes of all frames.
     pub bytes: u64,
 }
 
-/// Looks over a burst; `longest` is the longest frame that may pass.
+/// Scans a burst; `longest` is the longest frame that may pass.
 #[inline]
 pub(crate) fn scan(frames: &[Mbuf], longest: u32) -> Scan {
     let mut flags = 0;
     let mut segments = 0;
     let mut bytes = 0;
-    // The highest bit is set once a frame is longer. Nothing here waits for the frame before but
-    // for one instruction.
+    // The highest bit is set once a frame is too long. Only one instruction per frame depends on
+    // the frame before.
     let mut over = 0;
     for frame in frames {
         let raw = frame.raw();
@@ -54,21 +54,20 @@ pub(crate) fn scan(frames: &[Mbuf], longest: u32) -> Scan {
     }
     Scan {
         special: flags & mbuf::WORK != 0 || over >> 63 != 0,
-        // Each frame has one at least.
+        // Each frame has at least one segment.
         chained: segments > 1,
         bytes,
     }
 }
 
-/// Frames that are made ready before the first of them is sent, and held at a time: a frame of 64
-/// KiB may become more than a thousand, and a burst of them would take every buffer that others
-/// need.
+/// Frames that are prepared and held before they are sent: a frame of 64 KiB may become more than a
+/// thousand, and a whole burst of them would take all buffers.
 pub(crate) const SLICE: usize = BURST;
 
-/// Replaces the frames that the device cannot send by ones that it can, in the same order, and
-/// sends them by `send`, a slice of [`SLICE`] at a time. What cannot be sent at all is counted.
-/// Once a device has no room for any frame of a slice, those behind it are not even cut, and count
-/// as `full`. `frames` and `slice` are empty afterwards; `send` leaves the latter so.
+/// Replaces frames that the device cannot send by ones that it can, in the same order, and passes
+/// them to `send`, a slice of [`SLICE`] at a time. Frames that cannot be sent at all are counted.
+/// If the device has no room for any frame of a slice, the frames behind it are not cut but counted
+/// as `full`. `frames` and `slice` are empty afterwards; `send` must leave the latter empty.
 #[cold]
 pub(crate) fn send_in_slices(
     frames: &mut Vec<Mbuf>,
@@ -93,10 +92,10 @@ pub(crate) fn send_in_slices(
     outcome
 }
 
-/// Frames on their way to a device that cannot send all of them as they are.
+/// Frames for a device that cannot send all of them as they are.
 struct Preparation<'a> {
     frames: std::vec::Drain<'a, Mbuf>,
-    /// The frame that is being cut.
+    /// The frame being cut into segments.
     cut: Option<Cut<Mbuf>>,
     abilities: &'a Abilities,
 }
@@ -126,14 +125,14 @@ impl Preparation<'_> {
         !slice.is_empty()
     }
 
-    /// Frames that have not been put into a slice.
+    /// Returns how many frames have not been put into a slice.
     fn left(&self) -> u64 {
         let segments = self.cut.as_ref().map_or(0, Cut::left);
         (segments + self.frames.len()) as u64
     }
 }
 
-/// Makes one frame ready and puts it into `out`, or counts it. Returns one that is to be cut in
+/// Prepares one frame and puts it into `out`, or counts it. Returns a frame that must be cut in
 /// software.
 fn prepare_one(
     frame: Mbuf,
@@ -151,7 +150,7 @@ fn prepare_one(
         return None;
     }
     if packet::segment::asks_too_much(&frame) {
-        // Devices, and the kernel, would be kept busy as well.
+        // Segments this small would also overload devices and the kernel.
         outcome.tiny_segments += 1;
         return None;
     }
@@ -183,7 +182,7 @@ fn prepare_one(
     }
 }
 
-/// Does what is left to be done on a frame that is not to be segmented.
+/// Does the remaining work on a frame that needs no segmentation.
 fn finish(
     mut frame: Mbuf,
     offload: &Offload,
@@ -201,7 +200,7 @@ fn finish(
     }
 }
 
-/// Where a frame's headers lie, as far as devices need to know.
+/// Positions of a frame's headers, as devices need them.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Transport {
     /// Bytes before the IP header.
@@ -214,10 +213,10 @@ pub(crate) struct Transport {
     pub tcp: bool,
 }
 
-/// Tags before the IP header that are looked past.
+/// Most VLAN tags in front of the IP header that are skipped.
 const MAX_TAGS: usize = 4;
 
-/// IPv6 extension headers that are looked past.
+/// Most IPv6 extension headers that are skipped.
 const MAX_EXTENSIONS: usize = 8;
 
 fn be16(bytes: &[u8], at: usize) -> Option<u16> {
@@ -272,7 +271,8 @@ pub(crate) fn locate(bytes: &[u8]) -> Option<Transport> {
     })
 }
 
-/// Length of the IPv6 header at `l2` with its extension headers, and the protocol behind them.
+/// Returns the length of the IPv6 header at `l2` with its extension headers, and the protocol
+/// behind them.
 fn ipv6_headers(bytes: &[u8], l2: usize) -> Option<(usize, u8)> {
     if bytes.get(l2)? >> 4 != 6 {
         return None;
@@ -291,15 +291,15 @@ fn ipv6_headers(bytes: &[u8], l2: usize) -> Option<(usize, u8)> {
     None
 }
 
-/// The headers to which `offload` refers, if they are those that [`locate`] finds and not, say,
-/// those inside a tunnel.
+/// Returns the headers to which `offload` refers, if they are those that [`locate`] finds and not,
+/// say, those inside a tunnel.
 pub(crate) fn transport(frame: &Mbuf, offload: &Offload) -> Option<Transport> {
     let found = locate(frame.head())?;
     let offset = if found.tcp { 16 } else { 6 };
     (offload.csum_start == found.l2 + found.l3 && offload.csum_offset == offset).then_some(found)
 }
 
-/// Says to DPDK what is still to be done to the frame. True when there is something.
+/// Sets the frame's flags for the work that the driver has to do. Returns whether there is any.
 pub(crate) fn mark_for_driver(frame: &mut Mbuf) -> bool {
     if !frame.has_work() {
         return false;
@@ -325,8 +325,7 @@ pub(crate) fn mark_for_driver(frame: &mut Mbuf) -> bool {
     if matches!(offload.gso, Gso::Tcp4 | Gso::Tcp6) {
         raw.flags |= flag::TX_TCP_SEG;
         if !found.ipv6 {
-            // Segments have lengths of their own, so their IP checksums are the device's to
-            // compute.
+            // Segments have different lengths, so the device must compute their IP checksums.
             raw.flags |= flag::TX_IP_CKSUM;
         }
         raw.tx_offload |= u64::from(found.l4) << 16 | u64::from(offload.gso_size) << 24;
@@ -341,7 +340,7 @@ mod tests {
     use std::mem::ManuallyDrop;
     use std::ptr::NonNull;
 
-    /// A scan of frames of which flags, lengths and numbers of segments are these.
+    /// Scans frames with these flags, lengths and numbers of segments.
     fn scanned(frames: &[(u64, u32, u16)], longest: u32) -> (bool, bool, u64) {
         let raw = |&(flags, packet_len, segments): &(u64, u32, u16)| {
             // SAFETY: all zeroes is a valid value.
@@ -350,8 +349,8 @@ mod tests {
             raw
         };
         let mut raw: Vec<RawMbuf> = frames.iter().map(raw).collect();
-        // SAFETY: these are no frames of a pool, as is asked for. But only `scan` sees them, which
-        // looks at the three fields that are set, and they are never dropped.
+        // SAFETY: these are not frames of a pool, as `from_raw` requires. But only `scan` uses
+        // them, which reads the three fields that are set, and they are never dropped.
         let of = |raw: &mut RawMbuf| unsafe { Mbuf::from_raw(NonNull::from(raw)) };
         let frames = ManuallyDrop::new(raw.iter_mut().map(of).collect::<Vec<Mbuf>>());
         let scan = scan(&frames, longest);

@@ -1,4 +1,4 @@
-//! What goes wrong with ports, in the words that `Interface.error` shows.
+//! Errors of ports, with the texts for `Interface.error`.
 
 use std::ffi::CStr;
 
@@ -10,13 +10,13 @@ pub enum Error {
     UnknownType {
         /// The port's name.
         name: String,
-        /// The type asked for.
+        /// The requested type.
         kind: String,
     },
     /// An option is missing, malformed or out of range; the text names it.
     #[error("{0}")]
     Option(String),
-    /// A device could not be opened; as Open vSwitch words it.
+    /// A device could not be opened; Open vSwitch's text.
     #[error("could not open network device {name} ({})", describe(*.errno))]
     Open {
         /// The device.
@@ -24,7 +24,7 @@ pub enum Error {
         /// The system's error number, positive.
         errno: i32,
     },
-    /// A device was opened but cannot be a port; as Open vSwitch words it.
+    /// A device was opened but cannot be a port; Open vSwitch's text.
     #[error("could not add network device {name} to ofproto ({})", describe(*.errno))]
     Add {
         /// The device.
@@ -32,7 +32,7 @@ pub enum Error {
         /// The system's error number, positive.
         errno: i32,
     },
-    /// A device that something else has, which takes all its frames.
+    /// A device that is in use elsewhere, where all its frames go.
     #[error(
         "could not add network device {name} to ofproto ({}): {holder}",
         describe(libc::EBUSY)
@@ -40,48 +40,48 @@ pub enum Error {
     Held {
         /// The device.
         name: String,
-        /// What has it, in words.
+        /// What uses it, in words.
         holder: String,
     },
-    /// DPDK does not take the device arguments.
+    /// DPDK does not accept the device arguments.
     #[error("Error attaching device '{devargs}' to DPDK{}", in_brackets(.why))]
     Attach {
         /// The device arguments.
         devargs: String,
-        /// What DPDK says about it; empty where it says nothing.
+        /// DPDK's reason; may be empty.
         why: String,
     },
-    /// Something that was asked of a device failed.
+    /// An operation on a device failed.
     #[error("{name}: {what} failed ({})", describe(*.errno))]
     Device {
         /// The device.
         name: String,
-        /// What was being done.
+        /// The operation.
         what: String,
         /// The system's error number, positive.
         errno: i32,
     },
-    /// A device was stopped to be changed and does not start again: the port carries nothing until
-    /// it does. Setting its MTU, to the same one too, tries that again.
+    /// A device was stopped for a change and does not start again: the port carries nothing until
+    /// it does. Setting its MTU, even to the same value, tries again.
     #[error("{why}; the port is closed")]
     Closed {
         /// What failed, and with which device.
         why: String,
     },
-    /// The device cannot do this at all.
+    /// The device does not support the operation.
     #[error("{name}: {what} is not supported")]
     Unsupported {
         /// The device.
         name: String,
-        /// What was asked.
+        /// The operation.
         what: String,
     },
-    /// DPDK's environment could not be set up, or is not there.
+    /// DPDK's environment could not be set up, or does not exist.
     #[error("{0}")]
     Environment(String),
 }
 
-/// A reason behind a text, where there is one.
+/// Formats a reason in brackets, if there is one.
 fn in_brackets(why: &str) -> String {
     match why {
         "" => String::new(),
@@ -89,7 +89,7 @@ fn in_brackets(why: &str) -> String {
     }
 }
 
-/// The system's text for an error number.
+/// Returns the system's text for an error number.
 pub fn describe(errno: i32) -> String {
     let mut buffer = [0 as libc::c_char; 128];
     // SAFETY: the buffer is writable for the given length, and strerror_r ends what it writes with
@@ -104,7 +104,7 @@ pub fn describe(errno: i32) -> String {
         .into_owned()
 }
 
-/// The calling thread's last system error, as a number.
+/// Returns the calling thread's last system error (`errno`).
 pub(crate) fn last_errno() -> i32 {
     std::io::Error::last_os_error().raw_os_error().unwrap_or(0)
 }

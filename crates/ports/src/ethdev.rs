@@ -1,10 +1,10 @@
 //! DPDK Ethernet devices: NICs and DPDK's virtual devices, plugged in and out while the switch
 //! runs.
 //!
-//! A device is known by its devargs. If no port matches them yet, the device is probed; the port is
-//! set up, started, and taken out again on close. Workers' bursts pass a gate for each queue (see
-//! `gate`), so the control thread can stop a device to change it, or take it away, while workers go
-//! on polling.
+//! A device is named by its devargs. If no DPDK port matches them yet, the device is probed; the
+//! port is set up and started, and detached again on close. Workers' bursts pass a gate for each
+//! queue (see `gate`), so the control thread can stop a device to change it, or remove it, while
+//! workers keep polling.
 
 use crate::eal::{Eal, with_reason};
 use crate::egress::{self, Abilities};
@@ -27,44 +27,44 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-/// Ports that DPDK can have (`RTE_MAX_ETHPORTS`).
+/// Most ports of DPDK (`RTE_MAX_ETHPORTS`).
 const MAX_PORTS: usize = 32;
 
-/// What a frame may have beyond the MTU: Ethernet header and one VLAN tag.
+/// Bytes of a frame beyond the MTU: Ethernet header and one VLAN tag.
 pub(crate) const OVERHEAD: u32 = 18;
 
 /// The largest MTU any port takes: frames stay below 64 KiB.
 pub(crate) const MAX_MTU: u16 = 65_535 - OVERHEAD as u16;
 
-/// Which DPDK port is used by which of ours.
+/// DPDK ports in use, with the names of our ports.
 static USED: Mutex<BTreeMap<u16, String>> = Mutex::new(BTreeMap::new());
 
-/// How long to wait for the burst that a worker is at in a device. A burst takes microseconds, and
-/// some milliseconds where its worker is interrupted.
+/// How long to wait for a worker's burst in a device. A burst takes microseconds, or some
+/// milliseconds if its worker is interrupted.
 const LONGEST_BURST: Duration = Duration::from_secs(1);
 
-/// Devices that are to be closed and that a worker has not left yet.
+/// Devices to be closed that a worker has not left yet.
 static LEFT_BEHIND: Mutex<Vec<LeftBehind>> = Mutex::new(Vec::new());
 
-/// A device whose gates are closed.
+/// A device with closed gates.
 struct LeftBehind {
     shared: Arc<Shared>,
     device: Device,
 }
 
-/// Closes those that workers have left since. Done whenever a device comes or goes.
+/// Closes devices that workers have left since. Called whenever a device is opened or closed.
 fn close_those_left() {
     let mut waiting = LEFT_BEHIND.lock().unwrap_or_else(PoisonError::into_inner);
     let (gone, kept) = std::mem::take(&mut *waiting)
         .into_iter()
         .partition(|left| Gate::all_left(left.shared.gates()));
     *waiting = kept;
-    drop(waiting); // closing takes its time
+    drop(waiting); // closing takes long
     let gone: Vec<LeftBehind> = gone;
     gone.into_iter().for_each(|left| drop(left.device));
 }
 
-/// Opens the device that the options name.
+/// Opens the device named by the options.
 pub(crate) fn open(eal: &Eal, spec: &PortSpec, options: &Dpdk) -> Result<OpenPort, Error> {
     close_those_left();
     let (port, probed) = find_or_probe(&options.devargs)?;
@@ -154,7 +154,7 @@ fn find_or_probe(devargs: &str) -> Result<(u16, bool), Error> {
 
 fn matching(devargs: &CStr) -> Vec<u16> {
     let mut ports = [0u16; MAX_PORTS];
-    // SAFETY: the string outlives the call and the array has the room that is said.
+    // SAFETY: the string outlives the call and the array has the stated length.
     let count = unsafe {
         raw::sluice_eth_matching(
             devargs.as_ptr(),
@@ -262,7 +262,7 @@ fn configuration(info: &EthInfo, options: &Dpdk, tx_queues: u16, mtu: u16) -> Et
     }
 }
 
-/// Bytes a buffer must take: a whole frame where the device cannot scatter one over several.
+/// Returns the data bytes of a buffer: a whole frame if the device cannot scatter one over several.
 fn data_room(info: &EthInfo, conf: &EthConf) -> u16 {
     let frame = u32::from(conf.mtu) + OVERHEAD + 4;
     if frame <= u32::from(DATA_ROOM)
@@ -274,18 +274,18 @@ fn data_room(info: &EthInfo, conf: &EthConf) -> u16 {
     frame.next_multiple_of(1024).min(65_535 - 128) as u16
 }
 
-/// Drivers of devices whose other end, where the device checks checksums, need not fill them in:
-/// frames would come unfinished.
+/// Returns whether checksum offload on receive must not be enabled: with it, the other end of such
+/// a device may leave checksums unfilled, and frames would arrive unfinished.
 fn leaves_checksums(driver: &str) -> bool {
     driver.starts_with("net_virtio") || driver.starts_with("net_vhost")
 }
 
-/// Virtual drivers that take and make chains without saying so.
+/// Returns whether a virtual driver sends and receives chains without announcing it.
 fn takes_chains(driver: &str) -> bool {
     ["net_pcap", "net_null", "net_ring", "net_memif", "net_tap"].contains(&driver)
 }
 
-/// One of our ports' hold on a DPDK port.
+/// A claim of one of our ports on a DPDK port.
 struct Claim(u16);
 
 impl Claim {
@@ -308,8 +308,8 @@ impl Drop for Claim {
     }
 }
 
-/// A DPDK port that is ours; stopped, closed and, if it was plugged in for us, unplugged when
-/// dropped.
+/// A DPDK port of ours. When dropped it is stopped, closed and, if it was plugged in for us,
+/// unplugged.
 struct Device {
     port: u16,
     probed: bool,
@@ -346,7 +346,7 @@ impl Device {
             // SAFETY: plain values; the port is configured.
             unsafe { raw::rte_eth_dev_start(port) }
         })?;
-        // SAFETY: plain values. Devices that cannot be told receive everything anyway.
+        // SAFETY: plain values. Devices that do not support this receive everything anyway.
         unsafe {
             raw::rte_eth_promiscuous_enable(self.port);
             raw::rte_eth_allmulticast_enable(self.port);
@@ -374,7 +374,7 @@ impl Drop for Device {
     }
 }
 
-/// What the control thread and the workers share.
+/// State shared by the control thread and the workers.
 struct Shared {
     port: u16,
     rx_gates: Box<[Gate]>,
@@ -391,7 +391,7 @@ impl Shared {
         self.rx_gates.iter().chain(self.tx_gates.iter())
     }
 
-    /// Keeps workers out; false where one has not left in [`LONGEST_BURST`].
+    /// Closes the gates; returns false if a worker has not left within [`LONGEST_BURST`].
     fn close(&self) -> bool {
         Gate::close_all_within(self.gates(), LONGEST_BURST)
     }
@@ -408,8 +408,8 @@ struct EthRx {
 }
 
 impl RxQueue<Mbuf> for EthRx {
-    /// No driver marks frames as the other ports do ([`mbuf::WORK`]), and those that hand on what a
-    /// guest has left undone are not asked to ([`leaves_checksums`]).
+    /// No driver marks frames as other ports do ([`mbuf::WORK`]), and those that pass on a guest's
+    /// unfinished checksums are not asked to check any ([`leaves_checksums`]).
     fn never_offloads(&self) -> bool {
         true
     }
@@ -453,7 +453,7 @@ impl TxQueue<Mbuf> for EthTx {
         if lengths.most <= u64::from(open.longest) && open.shared.chains {
             return open.transmit(&inside, frames, lengths.bytes, false, TxOutcome::default());
         }
-        // Some may be longer than the device takes, or the driver wants them in one piece.
+        // Some may be too long for the device, or the driver wants them in one piece.
         drop(inside);
         self.send(frames)
     }
@@ -468,7 +468,7 @@ impl TxQueue<Mbuf> for EthTx {
             return refused(frames, TxOutcome::default());
         };
         if open.longest != seen {
-            // The device has been given another MTU meanwhile.
+            // The MTU has been changed meanwhile.
             let longest = open.longest;
             drop(inside);
             return self.send_special(frames, longest);
@@ -478,7 +478,7 @@ impl TxQueue<Mbuf> for EthTx {
 }
 
 impl Shared {
-    /// What the device does while `longest` is the longest frame that it takes.
+    /// Returns the device's capabilities while `longest` is its longest frame.
     fn abilities(&self, longest: u32) -> Abilities {
         Abilities {
             longest,
@@ -491,9 +491,8 @@ impl Shared {
 }
 
 impl EthTx {
-    /// Sends frames of which some are not as the device takes them, `longest` being the longest
-    /// that it does. What takes long is done before the gate is entered, at which others may
-    /// wait.
+    /// Sends frames of which some are not as the device takes them; `longest` is its longest frame.
+    /// Slow work is done before the gate is entered, since others may wait there.
     #[cold]
     fn send_special(&mut self, frames: &mut Vec<Mbuf>, longest: u32) -> TxOutcome {
         let abilities = self.shared.abilities(longest);
@@ -504,20 +503,20 @@ impl EthTx {
         outcome
     }
 
-    /// Sends frames that were made ready when `seen` was the longest.
+    /// Sends frames that were prepared when `seen` was the longest length.
     fn send_slice(&mut self, slice: &mut Vec<Mbuf>, seen: u32) -> TxOutcome {
         let Some((inside, open)) = self.enter() else {
             return refused(slice, TxOutcome::default());
         };
         let mut outcome = TxOutcome::default();
         if open.longest < seen {
-            // The device has been given another MTU meanwhile.
+            // The MTU has been changed meanwhile.
             let longest = open.longest as usize;
             slice.retain(|frame| {
                 let offload = frame.offload();
                 let len = match offload.gso {
                     Gso::None => frame.len(),
-                    // Headers of segments are no longer than this.
+                    // A segment's transport header is at most 60 bytes long.
                     _ => usize::from(offload.csum_start) + 60 + usize::from(offload.gso_size),
                 };
                 outcome.too_long += u64::from(len > longest);
@@ -532,7 +531,8 @@ impl EthTx {
 }
 
 impl EthTx {
-    /// Goes in, and looks only then how long frames may be: that changes while the gate is closed.
+    /// Enters the gate, and only then reads the longest frame length, which changes while the gate
+    /// is closed.
     #[inline(always)]
     fn enter(&mut self) -> Option<(Inside<'_>, OpenTx<'_>)> {
         let inside = self.key.enter()?;
@@ -546,8 +546,8 @@ impl EthTx {
     }
 }
 
-/// What becomes of frames for a device that is stopped or gone, or whose queue stays busy; with
-/// what has become of others.
+/// Drops and counts frames for a device that is stopped or gone, or whose queue stays busy.
+/// `outcome` counts other frames.
 #[cold]
 fn refused(frames: &mut Vec<Mbuf>, mut outcome: TxOutcome) -> TxOutcome {
     outcome.failed += frames.len() as u64;
@@ -555,17 +555,17 @@ fn refused(frames: &mut Vec<Mbuf>, mut outcome: TxOutcome) -> TxOutcome {
     outcome
 }
 
-/// A transmit queue whose user is inside its gate.
+/// A transmit queue while its user is inside the gate.
 struct OpenTx<'a> {
     shared: &'a Shared,
     queue: u16,
-    /// Longest frame that may be sent, as long as he is.
+    /// Longest frame that may be sent while inside.
     longest: u32,
 }
 
 impl OpenTx<'_> {
-    /// Hands frames, of so many bytes, to the driver; `work` says whether it is to look at what is
-    /// asked for in them first.
+    /// Passes frames, of `bytes` in total, to the driver; `work` says whether the driver must first
+    /// prepare offloads.
     #[inline(always)]
     fn transmit(
         self,
@@ -589,7 +589,7 @@ impl OpenTx<'_> {
                 if work {
                     burst = raw::sluice_tx_prepare(shared.port, self.queue, next, burst);
                     if burst == 0 {
-                        // The driver refuses this frame for good; those behind it may pass.
+                        // The driver refuses this frame for good, but may accept those behind it.
                         lost += u64::from((**next).packet_len);
                         outcome.failed += 1;
                         raw::sluice_mbuf_free(*next);
@@ -620,13 +620,13 @@ impl OpenTx<'_> {
 struct EthControl {
     name: String,
     shared: Arc<Shared>,
-    /// Taken out when this goes.
+    /// Taken out on drop.
     device: ManuallyDrop<Device>,
     conf: EthConf,
     pool: *mut raw::RawPool,
-    /// The device has been stopped and did not start again.
+    /// Whether the device has been stopped and did not start again.
     closed: bool,
-    /// Its queues are as `conf` says; not where setting them up has failed halfway.
+    /// Whether its queues are as `conf` says; false if setting them up has failed halfway.
     configured: bool,
     admin_up: bool,
     last_link: Option<bool>,
@@ -637,8 +637,8 @@ struct EthControl {
 unsafe impl Send for EthControl {}
 
 impl EthControl {
-    /// Stops the device while no worker is in it, acts, and starts it again. Where it does not
-    /// start, its gates stay closed, and [`Error::Closed`] says so. Where a worker is stuck in
+    /// Stops the device while no worker is in it, runs `act`, and starts it again. If it does not
+    /// start, its gates stay closed, and the error is [`Error::Closed`]. If a worker is stuck in
     /// it, nothing is done.
     fn while_stopped(
         &mut self,
@@ -679,7 +679,7 @@ impl EthControl {
         Err(Error::Closed { why })
     }
 
-    /// Configures the stopped device and its queues so.
+    /// Configures the stopped device and its queues by `conf`.
     fn set_up(&mut self, mut conf: EthConf) -> Result<(), Error> {
         self.configured = false;
         let pool = self.pool;
@@ -701,7 +701,7 @@ impl EthControl {
         };
         let mut names = vec![EthCounterName { name: [0; 64] }; count];
         let mut values = vec![EthCounter::default(); count];
-        // SAFETY: both arrays have the room that is said.
+        // SAFETY: both arrays have the stated length.
         let (named, valued) = unsafe {
             (
                 raw::rte_eth_xstats_get_names(port, names.as_mut_ptr(), count as u32),
@@ -843,7 +843,7 @@ impl PortControl for EthControl {
         self.while_stopped(|control| {
             // SAFETY: plain values; the port is stopped and no worker inside.
             let code = unsafe { raw::rte_eth_dev_set_mtu(control.device.port, mtu) };
-            // Virtual devices without an MTU of their own take any.
+            // Virtual devices without an MTU of their own accept any.
             if code != 0 && code != -libc::ENOTSUP {
                 return Err(Error::Device {
                     name: control.name.clone(),
@@ -903,11 +903,11 @@ impl PortControl for EthControl {
 }
 
 impl Drop for EthControl {
-    /// Closes the device, or leaves that for later where a worker is stuck in it: to go on would
-    /// free memory in use.
+    /// Closes the device, or leaves that for later if a worker is stuck in it: closing would free
+    /// memory in use.
     fn drop(&mut self) {
         let left = self.shared.close();
-        // SAFETY: nobody asks for it after this.
+        // SAFETY: it is not used after this.
         let device = unsafe { ManuallyDrop::take(&mut self.device) };
         if !left {
             tracing::error!(target: "dpdk", "{}: a worker has not left the device, which is closed once it has", self.name);
@@ -925,7 +925,7 @@ mod tests {
     use crate::mbuf::kept::{self, Kept};
     use std::time::Instant;
 
-    /// A port without a device behind it: DPDK refuses all that is asked of its number.
+    /// Returns a port without a device: DPDK refuses all calls with its number.
     fn without_device(port: u16) -> EthControl {
         let shared = Arc::new(Shared {
             port,
@@ -956,7 +956,7 @@ mod tests {
         }
     }
 
-    /// A worker's way to the first transmit queue.
+    /// Returns a worker's access to the first transmit queue.
     fn sender(shared: &Arc<Shared>) -> EthTx {
         EthTx {
             shared: Arc::clone(shared),
@@ -966,7 +966,7 @@ mod tests {
         }
     }
 
-    /// A sender that has to wait for another learns of an MTU that comes meanwhile.
+    /// A sender that waits for another one sees an MTU that was changed meanwhile.
     #[test]
     fn how_long_frames_may_be_is_asked_inside_the_gate() {
         let control = without_device(MAX_PORTS as u16 - 2);
@@ -980,7 +980,7 @@ mod tests {
                 let seen = scope.spawn(|| {
                     waits.store(1, Ordering::SeqCst);
                     loop {
-                        // Nobody waits for ever.
+                        // The wait is bounded, so repeat it.
                         if let Some((_inside, open)) = sender.enter() {
                             return open.longest;
                         }
@@ -995,14 +995,14 @@ mod tests {
                 assert_eq!(seen.join().ok(), Some(longest));
             });
         }
-        // Of a closed gate nothing is asked.
+        // A closed gate is not asked for the length.
         shared.close();
         assert!(sender.enter().is_none());
         assert_eq!(sender.send(&mut Vec::new()), TxOutcome::default());
     }
 
-    /// What a frame needs is done while another worker has the queue, and all is looked at again
-    /// where the MTU has changed since.
+    /// Frames are prepared while another worker has the queue, and checked again if the MTU has
+    /// changed since.
     #[test]
     fn who_waits_at_the_gate_has_made_his_frames_ready() {
         let control = without_device(MAX_PORTS as u16 - 3);
@@ -1028,7 +1028,7 @@ mod tests {
             if outcome.failed == 0 {
                 break outcome;
             }
-            // The sender has lost its patience.
+            // The sender has given up waiting.
             assert_eq!((outcome.too_long, outcome.failed), (1, 1));
         };
         let wanted = TxOutcome {
@@ -1038,7 +1038,8 @@ mod tests {
         assert_eq!(outcome, wanted);
     }
 
-    /// A worker that is stuck in a device keeps nobody else, and the device while it is there.
+    /// A worker stuck in a device delays nobody else, and the device is closed only after it has
+    /// left.
     #[test]
     fn a_device_that_a_worker_does_not_leave_is_closed_later() {
         const PORT: u16 = MAX_PORTS as u16 - 4;
@@ -1057,7 +1058,7 @@ mod tests {
         assert!(used(), "a worker is in it");
         drop(inside);
         close_those_left();
-        // Another test may be at closing it just now.
+        // Another test may be closing it just now.
         let end = Instant::now() + Duration::from_secs(60);
         while used() && Instant::now() < end {
             std::thread::yield_now();
@@ -1076,9 +1077,9 @@ mod tests {
         let mut key = control.shared.rx_gates[0].key();
         assert!(key.try_enter().is_none());
         assert!(!control.info().link_up);
-        // With the MTU that it has already, too.
+        // Setting the present MTU fails in the same way.
         assert_eq!(control.set_mtu(1500), closed(start.clone()));
-        // What failed before is not lost.
+        // The first failure is not forgotten.
         let refused = || Error::Device {
             name: "dpdk7".into(),
             what: "setting MTU 9000".into(),
@@ -1095,8 +1096,8 @@ mod tests {
         );
     }
 
-    /// Who is at the other end of a virtio device may leave checksums undone where the device is to
-    /// check them.
+    /// The other end of a virtio device may leave checksums unfilled if the device is to check
+    /// them.
     #[test]
     fn virtio_devices_are_not_asked_to_check_checksums() {
         let asked = |driver: &str| {

@@ -1,59 +1,59 @@
-//! Surviving a guest that takes its memory away.
+//! Survives a guest that truncates its memory.
 //!
-//! A guest's memory is a file that its hypervisor shares with us. If the hypervisor makes the file
-//! shorter, touching what is gone raises SIGBUS, which would end the switch for everybody. The
-//! handler here puts fresh, empty memory in the place of the whole shared mapping: the rings then
-//! hold zeroes, and only that guest's port suffers. Any other SIGBUS goes to whoever handled it
-//! before.
+//! A guest's memory is a file that its hypervisor shares with us. If the hypervisor truncates the
+//! file, an access to the missing part raises SIGBUS, which would end the switch for everybody. The
+//! handler here replaces the whole shared mapping with fresh, empty memory: the rings then hold
+//! zeroes, and only that guest's port suffers. Any other SIGBUS goes to the previous handler.
 //!
-//! Workers share a guest's memory, so several may fault on it at once. The first to get here
-//! replaces it; the others find the replacement, and their instruction is simply repeated.
+//! Workers share a guest's memory, so several may fault on it at once. The first one replaces it;
+//! the others find the replacement, and their instruction is simply repeated.
 
 use crate::error::last_errno;
 use libc::{c_int, c_void, siginfo_t};
 use std::sync::Once;
 use std::sync::atomic::{AtomicPtr, AtomicU64, AtomicUsize, Ordering};
 
-/// Code of a SIGBUS for an address with nothing behind it (`BUS_ADRERR`).
+/// Signal code of a SIGBUS for an address without backing memory (`BUS_ADRERR`).
 const NOTHING_THERE: c_int = 2;
 
-/// What handled SIGBUS before.
+/// The previous handler of SIGBUS.
 static BEFORE: AtomicPtr<libc::sigaction> = AtomicPtr::new(std::ptr::null_mut());
 
-/// Mappings replaced so far.
+/// Number of mappings replaced so far.
 static REPLACED: AtomicU64 = AtomicU64::new(0);
 
-/// Where the last ones begin that nobody has asked for yet; else 0.
+/// Start addresses of recently replaced mappings that [`recent`] has not returned yet; else 0.
 static RECENT: [AtomicUsize; 64] = [const { AtomicUsize::new(0) }; 64];
 
-/// Mappings replaced so far: above 0 means that some guest took its memory away.
+/// Returns how many mappings have been replaced so far: above 0, some guest has truncated its
+/// memory.
 pub(crate) fn replaced() -> u64 {
     REPLACED.load(Ordering::Relaxed)
 }
 
-/// Where the mappings begin that were replaced since this was asked last; the last ones of very
-/// many.
+/// Returns the start addresses of mappings replaced since the last call; only the latest ones if
+/// there were very many.
 pub(crate) fn recent() -> Vec<usize> {
     let starts = RECENT.iter().map(|place| place.swap(0, Ordering::Relaxed));
     starts.filter(|start| *start != 0).collect()
 }
 
-/// Whether the mapping that begins there was replaced since [`recent`] was asked last.
+/// Returns whether the mapping that begins there was replaced since the last call of [`recent`].
 pub(crate) fn has_replaced(start: usize) -> bool {
     RECENT
         .iter()
         .any(|place| place.load(Ordering::Relaxed) == start)
 }
 
-/// Forgets what happened to the mapping that begins there, which is about to go. The kernel gives
-/// its address to the next mapping of that size, whose owner has taken nothing away.
+/// Forgets what happened to the mapping that begins there, before it is unmapped. The kernel may
+/// reuse its address for another mapping of that size, which was not truncated.
 pub(crate) fn forget(start: usize) {
     for place in &RECENT {
         let _ = place.compare_exchange(start, 0, Ordering::Relaxed, Ordering::Relaxed);
     }
 }
 
-/// Installs the handler, once.
+/// Installs the SIGBUS handler, once.
 pub(crate) fn install() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| {
@@ -74,7 +74,7 @@ pub(crate) fn install() {
     });
 }
 
-/// The handler. It runs at any moment, so it allocates nothing and takes no lock.
+/// The signal handler. It may run at any moment, so it allocates nothing and takes no lock.
 extern "C" fn handle(_signal: c_int, info: *mut siginfo_t, _context: *mut c_void) {
     // SAFETY: the kernel passes valid information, errno is the thread's own, and what was stored
     // in BEFORE lives for ever.
@@ -83,7 +83,7 @@ extern "C" fn handle(_signal: c_int, info: *mut siginfo_t, _context: *mut c_void
         let saved = *errno;
         let address = (*info).si_addr() as usize;
         if (*info).si_code != NOTHING_THERE || !replace(address) {
-            // The instruction is repeated, and the fault goes to whoever was here before.
+            // The instruction is repeated, and the fault goes to the previous handler.
             libc::sigaction(
                 libc::SIGBUS,
                 BEFORE.load(Ordering::Acquire),
@@ -94,12 +94,12 @@ extern "C" fn handle(_signal: c_int, info: *mut siginfo_t, _context: *mut c_void
     }
 }
 
-/// Puts empty memory in the place of the shared, writable mapping around `address`. False when
-/// there is none, unless another thread has replaced it already.
+/// Replaces the shared, writable mapping around `address` with empty memory. False when there is
+/// none, unless another thread has replaced it already.
 fn replace(address: usize) -> bool {
     let (start, end) = match mapping(address) {
         Some(Mapping::Shared(start, end)) => (start, end),
-        // Memory without a file never lacks what is behind it: it came here after the fault.
+        // Anonymous memory never lacks backing: it was put here after the fault.
         Some(Mapping::Plain) => return true,
         Some(Mapping::Other) | None => return false,
     };
@@ -123,18 +123,18 @@ fn replace(address: usize) -> bool {
     true
 }
 
-/// What lies around an address.
+/// Kind of the mapping around an address.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Mapping {
-    /// Shared and writable, from and to these addresses.
+    /// Shared and writable, with its first address and its end.
     Shared(usize, usize),
-    /// Private, writable and of no file.
+    /// Private, writable and anonymous.
     Plain,
     /// Anything else.
     Other,
 }
 
-/// Looks `address` up in the process's own list of mappings, with system calls only.
+/// Looks `address` up in `/proc/self/maps`, with system calls only.
 fn mapping(address: usize) -> Option<Mapping> {
     // SAFETY: the path is a string that ends in a zero.
     let fd = unsafe {
@@ -166,13 +166,13 @@ fn mapping(address: usize) -> Option<Mapping> {
     found
 }
 
-/// Reads lines such as `7f00-7f10 rw-s 00000000 00:01 1033 /memfd:ram` byte by byte.
+/// Parser for lines such as `7f00-7f10 rw-s 00000000 00:01 1033 /memfd:ram`, byte by byte.
 struct Finder {
     address: usize,
-    /// Which number or word of the line comes next: 0 and 1: addresses, 2: permissions, 3: offset,
-    /// 4: device, 5: inode.
+    /// Index of the current field of the line: 0 and 1: addresses, 2: permissions, 3: offset, 4:
+    /// device, 5: inode.
     place: u8,
-    /// Characters of the permissions so far.
+    /// Number of permission characters so far.
     permissions: u8,
     start: usize,
     end: usize,
@@ -195,7 +195,7 @@ impl Finder {
         }
     }
 
-    /// Takes the next byte. Some when the mapping with the address has been read.
+    /// Takes the next byte. Returns the mapping with the address once it has been read.
     fn next(&mut self, byte: u8) -> Option<Mapping> {
         let digit = (byte as char).to_digit(16).unwrap_or(0) as usize;
         match (self.place, byte) {
@@ -266,7 +266,7 @@ mod tests {
                 0,
             );
             assert!(fd >= 0 && at != libc::MAP_FAILED);
-            // Two threads have faulted; each handler is run as if the other had not been.
+            // Two threads have faulted; each handler runs as if the other thread had not.
             assert!(replace(at as usize + 5000));
             assert!(
                 replace(at as usize + 5000),

@@ -1,60 +1,60 @@
-//! A gate in front of something that two sides use: workers, burst after burst, and whoever may
-//! take it away.
+//! A gate in front of something that workers use, burst after burst, and that another thread may
+//! take away.
 //!
 //! A queue of a device must not be touched while the device is being reconfigured, and not at all
-//! once it is gone. Workers enter the gate around every burst, by a [`Key`] of their own; the other
+//! once it is gone. Workers enter the gate around every burst, each by its own [`Key`]; the other
 //! side closes it, which waits until nobody is inside. A queue object that outlives its device is
 //! then merely useless: its gate stays closed.
 //!
 //! # Two ways in
 //!
-//! While a gate has one key, whoever has that enters alone, by two plain loads and a store. Where
-//! there are more keys (workers that share a transmit queue), where the kernel lacks `membarrier`,
-//! and where others decide how often the gate is closed ([`Gate::closed_by_lock`]) or have had that
-//! done too often ([`Gate::lock_all`]), users enter by a locked instruction, one at a time. Keys
-//! may come and go at any time.
+//! While a gate has one key, the key's user enters alone, by two plain loads and a store. Users
+//! enter by a locked instruction, one at a time, where there are more keys (workers that share a
+//! transmit queue), where the kernel lacks `membarrier`, and where others decide how often the gate
+//! is closed ([`Gate::closed_by_lock`]) or have caused that too often ([`Gate::lock_all`]). Keys
+//! may be added and dropped at any time.
 //!
 //! Why nobody is inside after [`Gate::close_all`]:
 //!
-//! - Who enters by the lock says so in `locked` before he looks at `state`, and who closes says so
-//!   in `state` before he looks at `locked`. All four are sequentially consistent, so in the one
-//!   order of these either the user sees that the gate is closed, or the closer sees the user.
-//! - Who enters alone does the same with `alone`, but only the compiler is kept from changing the
-//!   order: the processor may look at `state` while the store still waits in its store buffer. It
-//!   is the closer who sees to the order, by `membarrier` between his store and his look: by the
-//!   time it returns, every thread of the process has passed a full memory barrier that lies after
-//!   the closer's store and before his look. If the user's look lies behind his barrier, he sees
-//!   that the gate is closed; if it lies before, so does his store, and the closer sees that. This
-//!   is the same on all processors. (It is the asymmetric fence of P1202 for C++, as in liburcu and
-//!   folly.)
+//! - A user who enters by the lock stores `locked` before loading `state`, and the closer stores
+//!   `state` before loading `locked`. All four are sequentially consistent, so in their single
+//!   total order either the user sees that the gate is closed, or the closer sees the user.
+//! - A user who enters alone does the same with `alone`, but only the compiler is kept from
+//!   reordering: the processor may load `state` while the store still waits in its store buffer.
+//!   The closer enforces the order, by `membarrier` between its store and its load: by the time
+//!   that returns, every thread of the process has passed a full memory barrier that lies after the
+//!   closer's store and before its load. If the user's load lies behind that barrier, the user sees
+//!   that the gate is closed; if it lies before, so does the user's store, and the closer sees
+//!   that. This holds on all processors. (It is the asymmetric fence of P1202 for C++, as in
+//!   liburcu and folly.)
 //!
-//! The closer then waits to read `false`, with acquire, which the user wrote with release after all
-//! that he did inside: so that happened before what the closer does next. Who enters reads `state`
-//! with acquire, as [`Gate::reopen`] wrote it, with release: so what was done before that happened
-//! before anything inside.
+//! The closer then waits until it reads `false`, with acquire, which the user wrote with release
+//! after everything done inside: all of that happened before what the closer does next. A user who
+//! enters reads `state` with acquire, as [`Gate::reopen`] wrote it, with release: what was done
+//! before the reopening happened before anything inside.
 //!
-//! Why there is one inside at a time: a second key is given out only after `SHARED` is set and a
-//! `membarrier`. As above, who is inside alone is seen then, in `alone`, by whoever enters by the
-//! lock, and nobody comes in alone later, as long as there are two keys: all that can happen is
+//! Why only one user is inside at a time: a second key is given out only after `SHARED` is set and
+//! a `membarrier`. As above, a user inside alone is visible then, in `alone`, to anybody who enters
+//! by the lock, and nobody enters alone later while there are two keys: the most that can happen is
 //! that the first user writes `alone`, sees that the gate is shared, and takes that back. When keys
-//! are given back and one is left, `SHARED` is taken away with release, after all that was done by
-//! those keys; the last user reads that with acquire. So there is only ever one key whose user
-//! writes `alone`.
+//! are dropped and one is left, `SHARED` is cleared with release, after everything done by those
+//! keys; the last user reads that with acquire. So there is only ever one key whose user writes
+//! `alone`.
 //!
-//! A gate that is to be entered by the lock from now on says so twice: by `WARY`, after which
-//! nobody enters alone, as with `SHARED`; and after a `membarrier` by `LOCKED`, after which
-//! nobody makes one for this gate. Whoever reads `LOCKED` does so with acquire, so all that lay
-//! before that barrier happened before what he does next: he sees in `alone` who is inside alone
-//! still, if anybody is, and nobody comes in alone later. Whoever does not read it makes a barrier
-//! of his own, as ever.
+//! [`Gate::lock_all`] makes users enter by the lock in two steps: it sets `WARY`, after which
+//! nobody enters alone, as with `SHARED`; then, after a `membarrier`, it sets `LOCKED`, after which
+//! nobody makes a barrier for this gate. Whoever reads `LOCKED` does so with acquire, so everything
+//! before that barrier happened before what the reader does next: it sees in `alone` whether
+//! somebody is still inside alone, and nobody enters alone later. Whoever does not read `LOCKED`
+//! makes a barrier as usual.
 //!
-//! To take both away again ([`Gate::unlock_all`]) needs no barrier. Until then nobody is inside
-//! alone but who was before that barrier, and is in `alone` to be seen. Whoever has read `LOCKED`,
-//! and made no barrier, has left `CLOSED` or `SHARED` behind in the same step: they are there still
-//! when `LOCKED` goes, so nobody enters alone before they go too, as ever. Whoever comes later does
-//! not read it, and makes one. Who enters alone then has read what was written last with acquire,
-//! and all that was written to `state` since [`Gate::reopen`] was so by steps that read and write
-//! at once, which carry its release on.
+//! Clearing both bits again ([`Gate::unlock_all`]) needs no barrier. Until then nobody is inside
+//! alone except a user who was before that barrier, and is visible in `alone`. Whoever has read
+//! `LOCKED`, and made no barrier, has set `CLOSED` or `SHARED` in the same step: these are still
+//! set when `LOCKED` is cleared, so nobody enters alone before they are cleared, too, as usual.
+//! Whoever comes later does not read `LOCKED`, and makes a barrier. A user who then enters alone
+//! has read the last value of `state` with acquire, and all writes to `state` since
+//! [`Gate::reopen`] were atomic read-modify-write operations, which continue its release sequence.
 
 use crate::membarrier;
 use crate::sync::{
@@ -63,61 +63,62 @@ use crate::sync::{
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How often a sender looks again before it gives up on a queue that another worker holds. Each
-/// look after the first few yields the core, so this is some tens of milliseconds even when that
-/// worker was preempted.
+/// How many times a sender tries before it gives up on a queue that another worker holds. Each try
+/// after the first few yields the core, so this takes some tens of milliseconds even if that worker
+/// was preempted.
 const PATIENCE: u32 = 100_000;
 const SPINS: u32 = 200;
 
-/// Of [`Posts::state`]: who has the only key may enter alone.
+/// Value of [`Posts::state`]: the user of the only key may enter alone.
 const OPEN: u8 = 0;
-/// Nobody may enter.
+/// Bit of [`Posts::state`]: nobody may enter.
 const CLOSED: u8 = 1;
-/// There are several keys.
+/// Bit of [`Posts::state`]: there are several keys.
 const SHARED: u8 = 2;
-/// Users always enter by the lock: there is no `membarrier`, or the gate is closed too often for
-/// it.
+/// Bit of [`Posts::state`]: users always enter by the lock, because there is no `membarrier`, or
+/// the gate is closed too often for it.
 const LOCKED: u8 = 4;
-/// The same is true for a while, or will be in a moment, and nobody enters alone already.
+/// Bit of [`Posts::state`]: [`Gate::lock_all`] has begun, and nobody enters alone any more.
 const WARY: u8 = 8;
 
-/// What both sides see. It has a cache line to itself, as each gate is used by another worker.
+/// State that both sides share. It has a cache line to itself, because each gate is used by another
+/// worker.
 #[derive(Debug)]
 #[repr(align(64))]
 struct Posts {
-    /// The user of the only key is inside, or looks whether he may be.
+    /// The user of the only key is inside, or is checking whether it may be.
     alone: AtomicBool,
-    /// Somebody is inside by the lock, or looks whether he may be.
+    /// A user is inside by the lock, or is checking whether it may be.
     locked: AtomicBool,
     state: AtomicU8,
-    /// Keys that are out. Locked while that changes, together with `SHARED`.
+    /// Number of existing keys. Locked while that changes, together with `SHARED`.
     keys: Mutex<usize>,
 }
 
-/// The side of whoever takes away. See the module.
+/// The closer's side of a gate; see the module.
 #[derive(Debug)]
 pub(crate) struct Gate(Arc<Posts>);
 
-/// The side of one user.
+/// A user's side of a gate.
 #[derive(Debug)]
 pub(crate) struct Key(Arc<Posts>);
 
-/// Inside the gate until dropped.
+/// A user's stay inside the gate, until dropped.
 pub(crate) struct Inside<'a>(&'a AtomicBool);
 
 impl Gate {
-    /// A gate that lets in.
+    /// Creates an open gate.
     pub(crate) fn open() -> Gate {
         Gate::new(OPEN, membarrier::is_there())
     }
 
-    /// A gate that does not let in yet.
+    /// Creates a closed gate.
     pub(crate) fn closed() -> Gate {
         Gate::new(CLOSED, membarrier::is_there())
     }
 
-    /// A gate that does not let in yet, and is entered by the lock always: to close it interrupts
-    /// no processor, so somebody else may decide how often that is done.
+    /// Creates a closed gate that is always entered by the lock: closing it interrupts no
+    /// processor, so others may decide how often that is done.
     pub(crate) fn closed_by_lock() -> Gate {
         Gate::new(CLOSED, false)
     }
@@ -132,7 +133,7 @@ impl Gate {
         }))
     }
 
-    /// A key for one more user. Never waits for those inside, but may take a system call.
+    /// Returns a key for one more user. Never waits for users inside, but may make a system call.
     pub(crate) fn key(&self) -> Key {
         let mut keys = self.0.keys();
         *keys += 1;
@@ -142,9 +143,9 @@ impl Gate {
         Key(Arc::clone(&self.0))
     }
 
-    /// Closes these gates and waits until nobody is inside any of them. There is no limit to this
-    /// wait because going on would free memory in use; what is done inside is one burst or one
-    /// question to the device, which never block. It takes one system call where some are entered
+    /// Closes these gates and waits until nobody is inside any of them. The wait has no time limit,
+    /// because going on would free memory in use; what is done inside is one burst or one request
+    /// to the device, which never block. Makes one system call if any of the gates is entered
     /// without a lock.
     pub(crate) fn close_all<'a>(gates: impl Iterator<Item = &'a Gate> + Clone) {
         Gate::shut(gates.clone());
@@ -153,9 +154,9 @@ impl Gate {
         }
     }
 
-    /// The same, but gives up after `limit`: false where somebody is inside still. The gates are
-    /// closed all the same, and nobody else comes in. What is behind them stays in use until
-    /// [`Gate::all_left`] says otherwise.
+    /// Closes these gates as [`Gate::close_all`] does, but gives up after `limit`: false if
+    /// somebody is still inside. The gates are closed all the same, and nobody else enters. What is
+    /// behind them stays in use until [`Gate::all_left`] returns true.
     pub(crate) fn close_all_within<'a>(
         mut gates: impl Iterator<Item = &'a Gate> + Clone,
         limit: Duration,
@@ -165,13 +166,13 @@ impl Gate {
         gates.all(|gate| gate.0.wait(Some(until)))
     }
 
-    /// Whether nobody is inside any of these gates, which have been closed and not opened since:
-    /// then nobody will be.
+    /// Returns whether nobody is inside any of these gates, which must be closed and stay so: then
+    /// nobody will be.
     pub(crate) fn all_left<'a>(mut gates: impl Iterator<Item = &'a Gate>) -> bool {
         gates.all(|gate| !gate.0.is_used())
     }
 
-    /// Lets nobody in any more, in such a way that whoever is inside can be seen.
+    /// Closes gates, in such a way that any user inside is visible.
     fn shut<'a>(gates: impl Iterator<Item = &'a Gate>) {
         let mut alone = false;
         for gate in gates {
@@ -182,9 +183,9 @@ impl Gate {
         }
     }
 
-    /// Has these gates entered by the lock from now on, so that neither closing them nor another
-    /// key interrupts a processor any more. Takes one system call. Not for two threads at a time,
-    /// nor beside [`Gate::unlock_all`].
+    /// Makes users enter these gates by the lock from now on, so that neither closing them nor
+    /// another key interrupts a processor any more. Makes one system call. Must not run in two
+    /// threads at a time, nor at the same time as [`Gate::unlock_all`].
     pub(crate) fn lock_all<'a>(gates: impl Iterator<Item = &'a Gate> + Clone) {
         let mut alone = false;
         for gate in gates.clone() {
@@ -201,28 +202,28 @@ impl Gate {
         }
     }
 
-    /// Undoes [`Gate::lock_all`]: who has a gate's only key may enter alone again. Waits for nobody
-    /// and interrupts nobody.
+    /// Undoes [`Gate::lock_all`]: the user of a gate's only key may enter alone again. Waits for
+    /// nobody and interrupts nobody.
     pub(crate) fn unlock_all<'a>(gates: impl Iterator<Item = &'a Gate>) {
         for gate in gates {
-            // Others are entered by the lock always.
+            // Other gates are always entered by the lock.
             if gate.0.state.load(Ordering::SeqCst) & WARY != 0 {
                 (gate.0.state).fetch_and(!(WARY | LOCKED), Ordering::SeqCst);
             }
         }
     }
 
-    /// Lets in again.
+    /// Opens the gate again.
     pub(crate) fn reopen(&self) {
         self.0.state.fetch_and(!CLOSED, Ordering::Release);
     }
 }
 
 impl Posts {
-    /// For the user of a key: goes in without a lock, if there is no other key.
+    /// For a key's user: enters without a lock, if there is no other key.
     #[inline(always)]
     fn enter_alone(&self) -> Option<Inside<'_>> {
-        // Where there are other keys `alone` may be another user's word.
+        // If there are other keys, `alone` may belong to another user.
         if self.state.load(Ordering::Relaxed) != OPEN {
             return None;
         }
@@ -232,13 +233,13 @@ impl Posts {
     #[inline(always)]
     fn say_and_look(&self) -> Option<Inside<'_>> {
         self.alone.store(true, Ordering::Relaxed);
-        // What the processor makes of this order is for the other side to see to.
+        // The other side enforces the order on the processor.
         compiler_fence(Ordering::SeqCst);
         let inside = Inside(&self.alone);
         (self.state.load(Ordering::Acquire) == OPEN).then_some(inside)
     }
 
-    /// For the user of a key.
+    /// For a key's user: enters by the lock.
     #[inline(never)]
     fn enter_by_lock(&self) -> Option<Inside<'_>> {
         if self.locked.swap(true, Ordering::SeqCst) {
@@ -246,7 +247,7 @@ impl Posts {
         }
         let inside = Inside(&self.locked);
         let lets_in = self.state.load(Ordering::SeqCst) & CLOSED == 0
-            // Somebody who went in when his was the only key.
+            // A user may still be inside who entered with the only key.
             && !self.alone.load(Ordering::Acquire);
         lets_in.then_some(inside)
     }
@@ -269,12 +270,12 @@ impl Posts {
         None
     }
 
-    /// Whether somebody is inside, or looks whether he may be.
+    /// Returns whether somebody is inside, or is checking whether it may enter.
     fn is_used(&self) -> bool {
         self.alone.load(Ordering::Acquire) || self.locked.load(Ordering::SeqCst)
     }
 
-    /// Waits until nobody is inside; false where somebody is at the end of that time.
+    /// Waits until nobody is inside; false if somebody still is at `until`.
     fn wait(&self, until: Option<Instant>) -> bool {
         let mut looks = 0u32;
         while self.is_used() {
@@ -298,14 +299,14 @@ impl Posts {
 }
 
 impl Key {
-    /// Goes in, unless the gate is closed or somebody is inside.
+    /// Enters, unless the gate is closed or somebody is inside.
     #[inline]
     pub(crate) fn try_enter(&mut self) -> Option<Inside<'_>> {
         self.0.enter_alone().or_else(|| self.0.enter_by_lock())
     }
 
-    /// Goes in, waiting a bounded time for whoever is inside. None when the gate is closed, or
-    /// stays busy.
+    /// Enters, and waits a bounded time for a user inside. None when the gate is closed, or stays
+    /// busy.
     #[inline]
     pub(crate) fn enter(&mut self) -> Option<Inside<'_>> {
         self.0.enter_alone().or_else(|| self.0.enter_patiently())
@@ -329,7 +330,7 @@ impl Drop for Inside<'_> {
     }
 }
 
-/// How often this thread has interrupted others for a gate.
+/// Returns how many times this thread has interrupted others for a gate.
 #[cfg(test)]
 pub(crate) fn interruptions() -> u32 {
     membarrier::ORDERED.get()
@@ -347,8 +348,8 @@ mod tests {
         }
     }
 
-    /// A gate of the kind that this machine has, one of the kind that all machines have, one that
-    /// has become such, and one that was.
+    /// Returns an open gate of this machine's kind, one that is always entered by the lock, one
+    /// that was changed to that, and one that was changed back.
     fn all() -> [Gate; 4] {
         let (turned, back) = (Gate::open(), Gate::open());
         Gate::lock_all([&turned, &back].into_iter());
@@ -388,7 +389,7 @@ mod tests {
             let mut first = gate.key();
             let inside = first.try_enter();
             assert!(inside.is_some());
-            // Whoever comes later sees who is inside, however he went in.
+            // A later user sees one inside, whichever way that one entered.
             let mut second = gate.key();
             assert!(second.try_enter().is_none());
             drop(inside);
@@ -432,10 +433,10 @@ mod tests {
         gate.close();
         assert!(gate.0.say_and_look().is_none());
         gate.reopen();
-        // Nor before there was another key.
+        // The same for a user who checked before there was another key.
         let _second = gate.key();
         assert!(gate.0.say_and_look().is_none());
-        // And nobody seems to be inside.
+        // Afterwards nobody seems to be inside.
         assert!(first.try_enter().is_some());
         gate.close();
     }
@@ -462,7 +463,7 @@ mod tests {
         let inside = first.enter();
         assert!(is_alone(&inside, &gates[0]));
         Gate::lock_all(gates.iter());
-        // Who is inside stays so, alone.
+        // A user inside alone stays inside, alone.
         assert!(gates[0].key().try_enter().is_none());
         drop(inside);
         assert!(gates[0].0.say_and_look().is_none());
@@ -488,7 +489,7 @@ mod tests {
         let mut keys = gates.each_ref().map(Gate::key);
         Gate::lock_all(gates.iter());
         assert!(!is_alone(&keys[0].enter(), &gates[0]));
-        // Another key is given before and taken back after.
+        // A second key is made before the change and dropped after it.
         let other = gates[0].key();
         let before = interruptions();
         Gate::unlock_all(gates.iter());
@@ -500,7 +501,7 @@ mod tests {
         gates[1].reopen();
         assert!(is_alone(&keys[1].enter(), &gates[1]));
         assert!(!is_alone(&keys[2].enter(), &gates[2]), "by nature");
-        // Whoever may be inside alone is made to be seen again.
+        // A barrier again makes users inside alone visible.
         let inside = keys[1].enter();
         let mut other = gates[1].key();
         assert_eq!(interruptions(), before + 1);
@@ -509,7 +510,7 @@ mod tests {
         Gate::close_all(gates.iter());
         assert_eq!(interruptions(), before + 2);
         assert!(keys.iter_mut().all(|key| key.enter().is_none()));
-        // And it may be so again.
+        // The change can be made again.
         Gate::lock_all(gates.iter());
         gates.iter().for_each(Gate::reopen);
         assert!(!is_alone(&keys[0].enter(), &gates[0]));
@@ -543,7 +544,7 @@ mod tests {
         }
     }
 
-    /// A number that only one may count up at a time, or counts are lost.
+    /// A number that must be incremented by one thread at a time, or counts are lost.
     #[derive(Default)]
     struct Fragile {
         number: AtomicU64,
@@ -555,7 +556,7 @@ mod tests {
     struct Line(AtomicU64);
 
     impl Fragile {
-        /// Counts, taking so long for it.
+        /// Counts, with a delay of `long` between load and store.
         fn count(&self, long: u32) {
             let before = self.number.load(Ordering::Relaxed);
             for _ in 0..long {
@@ -564,7 +565,7 @@ mod tests {
             self.number.store(before + 1, Ordering::Relaxed);
         }
 
-        /// Fills the store buffer: what is stored next is seen late by others, who write here, too.
+        /// Fills the store buffer, so that others, who write here, too, see the next store late.
         fn linger(&self) {
             for line in &self.lines {
                 line.0.store(1, Ordering::Relaxed);
@@ -572,15 +573,15 @@ mod tests {
         }
     }
 
-    /// How often each side does its part at most, and for how long. Nothing here waits for a number
-    /// of successes of the other side: beside other work, where each yield may cost a slice of
-    /// every other thread's, these may not come for minutes.
+    /// Most repetitions on each side, and the longest duration. No test waits for a number of
+    /// successes of the other side: on a busy machine, where each yield may cost a slice of every
+    /// other thread's time, these may take minutes.
     const ATTEMPTS: u32 = 3_000_000;
     const CLOSINGS: u32 = 10_000;
     const LONGEST: Duration = Duration::from_secs(1);
 
-    /// Users go in and out, while `disturb` is done over and over, and says how often it has
-    /// counted; nobody counts while another does.
+    /// Lets users enter and leave while `disturb` runs over and over and returns how many times it
+    /// has counted; checks that nobody counts while another does.
     fn stress(gate: &Gate, users: usize, disturb: impl Fn(&Fragile) -> u64) {
         let fragile = Fragile::default();
         let begin = Barrier::new(users + 1);
@@ -607,7 +608,7 @@ mod tests {
             let end = Instant::now() + LONGEST;
             let mut counted = 0;
             for closing in 0..CLOSINGS {
-                // Users get various times to come in.
+                // Users get various times to enter.
                 for _ in 0..closing % 32 {
                     std::hint::spin_loop();
                 }
@@ -641,7 +642,7 @@ mod tests {
         }
     }
 
-    /// Of each round's gate, whichever way its users come in when it changes.
+    /// A new gate each round, which changes while its users enter in either way.
     #[test]
     fn a_gate_may_come_to_be_entered_by_the_lock_at_any_time() {
         let end = Instant::now() + LONGEST;
@@ -665,8 +666,8 @@ mod tests {
         }
     }
 
-    /// Of one gate, whose users come in this way and that while it is closed, and while other keys
-    /// come and go.
+    /// One gate whose way in changes all the time, while it is closed, and while other keys are
+    /// made and dropped.
     #[test]
     fn how_a_gate_is_entered_may_change_all_the_time() {
         let stop = AtomicBool::new(false);
@@ -674,7 +675,7 @@ mod tests {
         std::thread::scope(|scope| {
             scope.spawn(|| {
                 let mut rounds = 0u32;
-                // Also where the rest has failed.
+                // The time limit counts even if the rest has failed.
                 let end = Instant::now() + 10 * LONGEST;
                 while !stop.load(Ordering::Relaxed) && Instant::now() < end {
                     Gate::lock_all([&gate].into_iter());

@@ -1,11 +1,11 @@
-//! Who has a kernel interface: one that is part of something else, or that another switch of this
-//! kind has, is no port.
+//! Exclusive use of kernel interfaces: one that is part of another device, or that another switch
+//! of this kind uses, cannot be a port, because its frames would be forwarded twice.
 //!
-//! Its frames would be carried twice, by both. Of bridges, bonds and the like the kernel tells. A
-//! switch says of each kernel interface that it opens as a `system` port that it has it, by a lock
-//! on one byte of a file, which goes with the process. There is one file for each network
-//! namespace; its directory is root's, so nobody without rights can keep interfaces from a switch.
-//! A switch that may not open the file has its interfaces without a lock.
+//! The kernel reports membership in bridges, bonds and the like. A switch takes a lock for each
+//! kernel interface that it opens as a `system` port, on one byte of a file; it is released when
+//! the process ends. There is one file for each network namespace; its directory belongs to root,
+//! so unprivileged users cannot keep interfaces from a switch. A switch that may not open the file
+//! uses its interfaces without locks.
 
 use crate::error::Error;
 use crate::link::{LinkState, Links, SharedLinks};
@@ -14,19 +14,19 @@ use std::io;
 use std::os::fd::AsRawFd;
 use std::os::unix::fs::{DirBuilderExt, MetadataExt, OpenOptionsExt};
 
-/// Where the files with the locks are: for all switches of the machine.
+/// Directory of the lock files, for all switches of the machine.
 const DIRECTORY: &str = "/run/sluice";
 
-/// Devices that another one can be part of although all of its frames go on to whoever listens.
+/// Kinds of master devices that leave all frames of their members to other listeners.
 const HARMLESS: [&str; 1] = ["vrf"];
 
-/// A port's hold on an interface, until it is dropped.
+/// A port's claim on an interface, until it is dropped.
 #[derive(Debug)]
 pub(crate) struct Hold {
     _locked: Option<File>,
 }
 
-/// Opens the file with the locks of this thread's network namespace.
+/// Opens the lock file of this thread's network namespace.
 fn locks() -> io::Result<File> {
     let namespace = std::fs::metadata("/proc/thread-self/ns/net")?.ino();
     let made = DirBuilder::new().mode(0o755).create(DIRECTORY);
@@ -45,8 +45,9 @@ fn locks() -> io::Result<File> {
         .open(format!("{DIRECTORY}/interfaces-{namespace}"))
 }
 
-/// Locks the byte of an interface; fails with `EAGAIN` where somebody else has it. The lock belongs
-/// to the open file, and so not to another one of the same process (fcntl(2), F_OFD_SETLK).
+/// Locks the byte of an interface; fails with `EAGAIN` if it is locked elsewhere. The lock belongs
+/// to the open file, not to the process, so another open file of the same process cannot take it
+/// either (fcntl(2), F_OFD_SETLK).
 fn lock(file: &File, ifindex: u32) -> io::Result<()> {
     // SAFETY: a `flock` is plain numbers, of which zero is one.
     let mut range: libc::flock = unsafe { std::mem::zeroed() };
@@ -61,12 +62,12 @@ fn lock(file: &File, ifindex: u32) -> io::Result<()> {
     }
 }
 
-/// What an interface is part of, in words; none where it is free.
+/// Describes the device that an interface is part of; none if it is free.
 fn master(links: &mut Links, link: &LinkState) -> Option<String> {
     if link.master == 0 {
         return None;
     }
-    // One that has just gone, or is in another namespace, cannot be asked for its name.
+    // A master that has just gone, or is in another namespace, has no name here.
     let master = links.by_index(link.master).unwrap_or_default();
     if HARMLESS.contains(&master.kind.as_str()) {
         return None;
@@ -86,7 +87,7 @@ fn master(links: &mut Links, link: &LinkState) -> Option<String> {
 }
 
 impl Hold {
-    /// Takes an interface of this thread's network namespace; fails where something else has it.
+    /// Claims an interface of this thread's network namespace; fails if something else uses it.
     pub(crate) fn take(links: &SharedLinks, name: &str, link: &LinkState) -> Result<Hold, Error> {
         let held = |holder| Error::Held {
             name: name.to_owned(),
@@ -111,8 +112,7 @@ impl Hold {
     }
 }
 
-/// Whether the interface of this name is there and nothing has it. What cannot be found out is
-/// taken for no.
+/// Returns whether the interface exists and nothing uses it; false if that cannot be found out.
 pub fn is_free(name: &str) -> bool {
     let Ok(links) = SharedLinks::new() else {
         return false;
@@ -128,11 +128,11 @@ mod tests {
     #[test]
     fn an_interface_is_had_once() {
         if locks().is_err() {
-            return; // nobody has more than what the kernel tells of, without rights
+            return; // without privileges there are no locks, only what the kernel reports
         }
         let links = SharedLinks::new().unwrap();
         let link = LinkState {
-            // None that there is, nor that of another run of this test.
+            // An index that neither an interface nor another run of this test has.
             ifindex: 0x4000_0000 + std::process::id(),
             ..LinkState::default()
         };

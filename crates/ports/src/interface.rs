@@ -1,4 +1,4 @@
-//! A kernel interface as a port's control side sees it, whichever way its frames take: link,
+//! A kernel interface as a port's control side sees it, however its frames are transferred: link,
 //! addresses, counters, settings.
 //!
 //! A look at it tells three things apart: how it is, that it has gone, and that this cannot be
@@ -15,17 +15,17 @@ use std::os::fd::{AsFd, OwnedFd};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Duration;
 
-/// Why nothing was found out about an interface.
+/// Why an interface's state could not be read.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
-    /// It is no more.
+    /// It no longer exists.
     Gone,
-    /// It could not be asked, for this reason of the system's.
+    /// It could not be read, for this `errno`.
     Unknown(i32),
 }
 
 impl Trouble {
-    /// What an answer about an interface by its index means.
+    /// Interprets the error of a request about an interface by its index.
     pub(crate) fn of_index(errno: i32) -> Trouble {
         match errno {
             libc::ENODEV => Trouble::Gone,
@@ -34,11 +34,11 @@ impl Trouble {
     }
 }
 
-/// An interface, where it is now.
+/// An interface and its present place.
 pub(crate) struct Found {
-    /// How it is, and what it is called there.
+    /// Its state, and its present name.
     pub link: LinkState,
-    /// The network namespace that it is in, where that is another one than its port's.
+    /// The network namespace that it is in, if that is not its port's.
     pub elsewhere: Option<OwnedFd>,
 }
 
@@ -47,13 +47,13 @@ pub(crate) trait Finder: Send {
     /// Finds it, in whatever namespace it is.
     fn find(&mut self) -> Result<Found, Trouble>;
 
-    /// Changes its MAC address, where there is a better way than by its name.
+    /// Changes its MAC address, if there is a better way than by its name.
     fn set_mac(&mut self, _mac: Mac) -> Option<Result<(), i32>> {
         None
     }
 }
 
-/// Finds an interface of the port's own namespace by its index, until it leaves or is deleted.
+/// Finds an interface in the port's own namespace by its index, until it is moved or deleted.
 pub(crate) struct ByIndex {
     pub links: SharedLinks,
     pub index: u32,
@@ -91,7 +91,7 @@ fn lock(finder: &SharedFinder) -> MutexGuard<'_, Box<dyn Finder>> {
 
 /// One interface, asked and changed by rtnetlink and ioctl.
 pub(crate) struct Interface {
-    /// The port's name, for messages; the interface may have been given another one.
+    /// The port's name, for messages; the interface may have been renamed.
     name: String,
     finder: SharedFinder,
     links: SharedLinks,
@@ -100,17 +100,17 @@ pub(crate) struct Interface {
     /// How long an answer is waited for.
     patience: Duration,
     watch: LinkWatch,
-    /// How it was when something was found out last.
+    /// Its state when it was last read successfully.
     link: LinkState,
     info: PortInfo,
     elsewhere: Option<Namespace>,
     driver: Vec<(String, String)>,
-    /// What the log says of the trouble there is.
+    /// The error that has been logged, while there is one.
     told: Option<i32>,
 }
 
 impl Interface {
-    /// The interface of the port's own namespace that `link` describes now.
+    /// Returns the interface in the port's own namespace whose present state is `link`.
     pub(crate) fn new(name: &str, links: SharedLinks, link: &LinkState) -> Interface {
         let finder = ByIndex {
             links: links.clone(),
@@ -123,7 +123,7 @@ impl Interface {
         Interface::found(name, links, Box::new(finder), found)
     }
 
-    /// The interface that a finder finds, as it was found just now.
+    /// Returns the interface of a finder, which has just found it.
     pub(crate) fn found(
         name: &str,
         links: SharedLinks,
@@ -148,23 +148,23 @@ impl Interface {
         interface
     }
 
-    /// The port's name.
+    /// Returns the port's name.
     pub(crate) fn name(&self) -> &str {
         &self.name
     }
 
-    /// The kernel's number for it.
+    /// Returns its index in the kernel.
     pub(crate) fn index(&self) -> u32 {
         self.link.ifindex
     }
 
-    /// The network namespace that it was in when something was found out last, where that was
-    /// another one than its port's.
+    /// Returns the network namespace that it was in when it was last read, if that was not its
+    /// port's.
     pub(crate) fn elsewhere(&self) -> Option<Namespace> {
         self.elsewhere
     }
 
-    /// What is known of it; nothing once it has gone.
+    /// Returns its state; empty once it is gone.
     pub(crate) fn info(&mut self) -> PortInfo {
         self.look();
         self.info.clone()
@@ -258,7 +258,7 @@ impl Interface {
         self.link = link;
     }
 
-    /// `Interface.status`: its driver, which does not change.
+    /// Returns `Interface.status`: its driver, which does not change.
     pub(crate) fn status(&mut self) -> Vec<(String, String)> {
         if self.driver.is_empty() && self.elsewhere.is_none() {
             self.look();
@@ -273,7 +273,7 @@ impl Interface {
         self.link.statistics(reversed)
     }
 
-    /// Changes its MTU, if it is another now.
+    /// Changes its MTU, unless it has this one already.
     pub(crate) fn set_mtu(&mut self, mtu: u16) -> Result<(), Error> {
         let what = format!("setting MTU {mtu}");
         self.change(what, |links, link| {
@@ -284,7 +284,7 @@ impl Interface {
         })
     }
 
-    /// Changes its MAC address, if it is another now.
+    /// Changes its MAC address, unless it has this one already.
     pub(crate) fn set_mac(&mut self, mac: Mac) -> Result<(), Error> {
         if let Ok(found) = lock(&self.finder).find()
             && found.link.mac == mac
@@ -306,7 +306,7 @@ impl Interface {
         self.change(what, |links, link| links.set_up(&link.name, up))
     }
 
-    /// Sets it up with an IPv4 address, and adds a default route by a gateway.
+    /// Sets it up with an IPv4 address, and adds a default route through a gateway.
     pub(crate) fn set_ipv4(
         &mut self,
         address: Ipv4Addr,
@@ -325,7 +325,7 @@ impl Interface {
         self.change(what, |links, _| links.add_gateway(gateway))
     }
 
-    /// Does something to it by the name that it has now, in the namespace that it is in now.
+    /// Runs `act` with its present name, in its present namespace.
     fn change(
         &mut self,
         what: String,
@@ -362,7 +362,7 @@ mod tests {
     use std::collections::VecDeque;
     use std::sync::mpsc::{Receiver, channel};
 
-    /// Answers as it is told to, and in the end that the interface has gone.
+    /// Returns the given results one after the other, and then that the interface is gone.
     struct Script(VecDeque<Result<LinkState, Trouble>>);
 
     impl Finder for Script {
@@ -486,7 +486,7 @@ mod tests {
         }
         let info = port.info();
         assert_eq!((info.mtu, info.link_resets), (9000, 10));
-        // Counters stay as they were.
+        // Counters keep their last values.
         let packets = |port: &mut Interface| port.statistics(false)[0].clone();
         assert_eq!(packets(&mut port), ("rx_packets".to_string(), 9000));
     }

@@ -1,13 +1,13 @@
 //! Existing kernel interfaces, through AF_PACKET sockets.
 //!
-//! A local veth sends frames whose checksum is still to be filled in, TCP frames of 64 KiB, and
-//! VLAN tags beside the bytes. With `PACKET_VNET_HDR` the first two arrive with a header that says
-//! so, and leave again with one, so a frame from one kernel interface to another is never
-//! segmented; with `PACKET_AUXDATA` the tag arrives too and is put back into the bytes. Where many
-//! frames come those of the common size arrive in memory shared with the kernel ([`ring`]), longer
-//! ones and those of a quiet port by `recvmmsg`; how a port changes from one to the other stands in
-//! [`line`]. What this switch sends is not received again (`PACKET_IGNORE_OUTGOING`). The host's
-//! own stack goes on seeing what arrives, as with Open vSwitch.
+//! A local veth sends frames with checksums to be filled in, TCP frames of 64 KiB, and VLAN tags
+//! beside the bytes. With `PACKET_VNET_HDR` the first two arrive and leave with a header that says
+//! so, so a frame from one kernel interface to another is never segmented; with `PACKET_AUXDATA`
+//! the tag arrives, too, and is put back into the bytes. On a busy port, frames of the common size
+//! arrive in memory shared with the kernel ([`ring`]); longer ones, and all frames of a quiet port,
+//! are fetched by `recvmmsg`. [`line`] describes how a port changes from one to the other. Frames
+//! that this switch sends are not received again (`PACKET_IGNORE_OUTGOING`). The host's own stack
+//! also sees what arrives, as with Open vSwitch.
 
 mod line;
 mod ring;
@@ -44,22 +44,22 @@ const TPID_DEFAULT: u16 = 0x8100;
 
 const SEND_BUFFER: c_int = 4 << 20;
 
-/// So many frames at once, or [`OFTEN`] within [`OFTEN_WITHIN`], are worth a ring.
+/// Frames at once, or [`OFTEN`] frames within [`OFTEN_WITHIN`], for which a port asks for a ring.
 const MANY: usize = BURST / 2;
 const OFTEN: usize = 256;
 const OFTEN_WITHIN: Duration = Duration::from_millis(250);
 /// Frames after which a port that was refused a ring asks again.
 const ASK_AGAIN: u64 = 1 << 14;
-/// Frames that a quiet port's socket is asked for at first.
+/// Frames requested from a quiet port's socket at first.
 const EXPECTED: usize = 4;
 
-/// Frames that are fetched from the socket's queue at once; each may have 64 KiB.
+/// Most frames fetched from the socket's queue by one call; each may have 64 KiB.
 const AT_ONCE: usize = 8;
 
-/// For so many fetches after one that had a long frame, long buffers are got ready for others.
+/// Number of fetches after a long frame for which long buffers are prepared, too.
 const LONG_FETCHES: u32 = 64;
 
-/// No frame is taken for older than this.
+/// Longest credible age of a frame; a larger value means that the clock was set.
 const LONGEST_WAIT_NS: u64 = 1_000_000_000;
 
 /// `struct tpacket_auxdata`.
@@ -75,7 +75,7 @@ struct AuxData {
     vlan_tpid: u16,
 }
 
-/// Room for one control message with an `AuxData`, aligned as the kernel wants it.
+/// Room for one control message with an `AuxData`, with the alignment that the kernel needs.
 #[repr(C, align(8))]
 #[derive(Clone, Copy)]
 struct Ancillary([u8; 64]);
@@ -87,7 +87,7 @@ pub(crate) fn open(eal: &Eal, spec: &PortSpec) -> Result<OpenPort, Error> {
     };
     let links = SharedLinks::new().map_err(failed)?;
     let link = links.lock().by_name(&spec.name).map_err(failed)?;
-    // What is sent to a loopback device comes back at once.
+    // Frames sent to a loopback device would come back at once.
     if link.flags & libc::IFF_LOOPBACK as u32 != 0 {
         return Err(Error::Add {
             name: spec.name.clone(),
@@ -103,7 +103,7 @@ pub(crate) fn open(eal: &Eal, spec: &PortSpec) -> Result<OpenPort, Error> {
     let hold = Hold::take(&links, &spec.name, &link)?;
     background::start(line::TEND, line::tend);
     let (sockets, line) = Sockets::open(&spec.name, link.ifindex).map_err(failed)?;
-    // Made by and by: the port need not wait for it.
+    // Made in the background: the port need not wait for it.
     sockets.ask_for_ring(FEW_RINGS);
     let rx = KernelRx::new(Arc::clone(&sockets), line, eal.buffers()?);
     let mut control = Box::new(KernelControl {
@@ -130,13 +130,13 @@ fn sender(ifindex: u32) -> Result<OwnedFd, c_int> {
     Ok(fd)
 }
 
-/// Nanoseconds of the clock of the day, which the kernel stamps frames with.
+/// Returns the wall clock time in ns, the clock of the kernel's time stamps.
 fn day_ns() -> u64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     since.map_or(0, |since| since.as_nanos() as u64)
 }
 
-/// What `recvmmsg` writes to. Each worker has one, for all its ports.
+/// Memory for `recvmmsg`. Each worker has one, for all its ports.
 struct Scratch {
     slots: [Slot; BURST],
     parts: [Parts; BURST],
@@ -145,7 +145,7 @@ struct Scratch {
 }
 
 thread_local! {
-    /// None while it is in use, and before.
+    /// None while it is in use, and before the first use.
     static SCRATCH: Cell<Option<Box<Scratch>>> = const { Cell::new(None) };
 }
 
@@ -160,8 +160,8 @@ impl Scratch {
         })
     }
 
-    /// Points the first `count` message headers at free buffers; returns for how many there were
-    /// some.
+    /// Points the first `count` message headers at free buffers; returns for how many of them there
+    /// were buffers.
     fn get_ready(&mut self, count: usize, buffers: &Buffers) -> usize {
         for index in 0..count {
             let Some(parts) = self.slots[index].parts(buffers) else {
@@ -197,22 +197,21 @@ impl Scratch {
 
 struct KernelRx {
     sockets: Arc<Sockets>,
-    /// None only while one takes the place of another.
+    /// None only while one line replaces another.
     line: Option<Line>,
     buffers: Buffers,
-    /// Frames that the plain socket is asked for at a time.
+    /// Frames requested from the plain socket at a time.
     expected: usize,
-    /// For how many fetches from it to be ready for long frames.
+    /// Number of further fetches with buffers for long frames.
     long_lately: u32,
     malformed: u64,
     no_buffer: u64,
     missed: Cell<u64>,
-    /// When the first frame of the last burst came, in nanoseconds of the clock of the day; 0
-    /// where nobody knows.
+    /// When the first frame of the last burst arrived, in ns of the wall clock; 0 if unknown.
     first_ns: u64,
     /// Frames received so far.
     total: u64,
-    /// Those without a ring since `window_began`, and until how many no ring is asked for.
+    /// Frames without a ring since `window_began`, and the total up to which no ring is requested.
     window: usize,
     window_began: Option<Instant>,
     asks_from: u64,
@@ -220,8 +219,8 @@ struct KernelRx {
 
 impl Drop for KernelRx {
     fn drop(&mut self) {
-        // The socket is closed with the port. The memory holds it as well: whoever lets go last
-        // closes it.
+        // The socket is closed with the port. The ring's memory keeps it open, too; whoever drops
+        // it last closes it.
         if let Some(ring) = self.line.take().and_then(|line| line.ring) {
             background::later(ring);
         }
@@ -259,7 +258,7 @@ impl KernelRx {
     }
 }
 
-/// The VLAN tag that the kernel took out of the frame, as protocol and content.
+/// Returns the VLAN tag that the kernel removed from the frame, as TPID and TCI.
 fn tag_beside(header: &libc::msghdr) -> Option<(u16, u16)> {
     // SAFETY: the kernel filled the control area in and set its length; the macros stay within that
     // length.
@@ -280,7 +279,7 @@ fn tag_beside(header: &libc::msghdr) -> Option<(u16, u16)> {
     None
 }
 
-/// The tag that a status speaks of, as protocol and content.
+/// Returns the tag that a status announces, as TPID and TCI.
 fn tag(status: u32, tci: u16, tpid: u16) -> Option<(u16, u16)> {
     if status & TP_STATUS_VLAN_VALID == 0 {
         return None;
@@ -289,13 +288,13 @@ fn tag(status: u32, tci: u16, tpid: u16) -> Option<(u16, u16)> {
     Some((if known { tpid } else { TPID_DEFAULT }, tci))
 }
 
-/// What a fetch from the socket's queue has come to.
+/// Result of a fetch from the socket's queue.
 enum Fetched {
-    /// So many messages, good and bad.
+    /// This many messages, good and bad.
     Messages(usize),
-    /// One that was of no use and is gone.
+    /// A message that was unusable and is lost.
     Lost,
-    /// Nothing; with the error, if it was one.
+    /// No message; the `errno`, or 0.
     Nothing(c_int),
 }
 
@@ -304,7 +303,7 @@ impl KernelRx {
     fn fetch(&mut self, most: usize, out: &mut Vec<Mbuf>) -> Fetched {
         let mut buffers = self.buffers;
         if self.ring().is_none() && self.long_lately == 0 {
-            // Frames of every length come by the queue then, and most are short.
+            // Without a ring, frames of all lengths use the queue, and most are short.
             buffers.tails = None;
         }
         let mut scratch = SCRATCH.take().unwrap_or_else(Scratch::new);
@@ -318,7 +317,7 @@ impl KernelRx {
         fetched
     }
 
-    /// Fetches frames into the first `ready` slots, which are.
+    /// Fetches frames into the first `ready` slots, which have been prepared.
     fn fetch_into(&mut self, scratch: &mut Scratch, ready: usize, out: &mut Vec<Mbuf>) -> Fetched {
         let Some(line) = &self.line else {
             return Fetched::Nothing(libc::EAGAIN);
@@ -334,8 +333,8 @@ impl KernelRx {
             )
         };
         if got < 0 {
-            // EINVAL is a frame that a virtio-net header cannot describe (SCTP segmentation,
-            // tunnels): the kernel dropped it.
+            // EINVAL: a frame that a virtio-net header cannot describe (SCTP segmentation,
+            // tunnels); the kernel has dropped it.
             return match last_errno() {
                 libc::EINVAL => {
                     self.malformed += 1;
@@ -357,8 +356,8 @@ impl KernelRx {
         Fetched::Messages(got as usize)
     }
 
-    /// Takes up to a burst of frames from the queue of a socket without a ring; whether it is empty
-    /// then.
+    /// Takes up to a burst of frames from the queue of a socket without a ring; returns whether the
+    /// queue is empty afterwards.
     fn receive_by_queue(&mut self, out: &mut Vec<Mbuf>) -> bool {
         let mut left = BURST;
         let mut turn = Turn::default();
@@ -374,7 +373,7 @@ impl KernelRx {
                         self.expected = (2 * self.expected).min(AT_ONCE);
                     } else {
                         self.expected = (self.expected / 2).max(EXPECTED);
-                        // Empty, or there is an error to be fetched: the next look tells.
+                        // Empty, or an error is pending: the next call will tell.
                         return false;
                     }
                 }
@@ -385,8 +384,8 @@ impl KernelRx {
         false
     }
 
-    /// Takes up to a burst of frames from the ring and, where it says that they are there, from the
-    /// queue; whether it is empty then.
+    /// Takes up to a burst of frames from the ring and, for slots that say so, from the queue;
+    /// returns whether the ring is empty afterwards.
     fn receive_by_ring(&mut self, out: &mut Vec<Mbuf>) -> bool {
         let mut left = BURST;
         let (mut turn, mut spent) = (Turn::default(), out.len());
@@ -411,9 +410,9 @@ impl KernelRx {
                     let most = ring.queued(left.min(AT_ONCE));
                     match self.fetch(most, out) {
                         Fetched::Messages(count) => count,
-                        // Where the queue is empty the frame has got lost.
+                        // The queue is empty, so the frame is lost.
                         Fetched::Lost | Fetched::Nothing(libc::EAGAIN) => 1,
-                        // The frame is still there: another time.
+                        // The frame is still queued; retry later.
                         Fetched::Nothing(_) => return false,
                     }
                 }
@@ -430,7 +429,8 @@ impl KernelRx {
         false
     }
 
-    /// Takes up to a burst of frames from the socket in use; whether it is empty then.
+    /// Takes up to a burst of frames from the present socket; returns whether it is empty
+    /// afterwards.
     #[inline]
     fn receive_by_line(&mut self, out: &mut Vec<Mbuf>) -> bool {
         match self.ring().map(PacketRing::came_ns) {
@@ -445,7 +445,7 @@ impl KernelRx {
         }
     }
 
-    /// Goes on with the socket that has taken over: the one in use is empty and stays so.
+    /// Switches to the socket that has taken over: the old one is empty and stays so.
     #[cold]
     fn change_over(&mut self, out: &mut Vec<Mbuf>) {
         let Some(next) = self.sockets.take() else {
@@ -459,7 +459,7 @@ impl KernelRx {
         self.receive_by_line(out);
     }
 
-    /// Asks for a ring where frames keep coming.
+    /// Asks for a ring if frames keep coming.
     fn judge(&mut self, count: usize) {
         self.window += count;
         let many = count >= MANY;
@@ -475,7 +475,7 @@ impl KernelRx {
         }
     }
 
-    /// Fetches what the kernel has counted of frames that nobody fetched in time.
+    /// Reads the kernel's count of frames that were dropped because they were not fetched in time.
     fn read_missed(&self) {
         let Some(line) = &self.line else { return };
         let mut counts = [0u32; 3];
@@ -491,12 +491,12 @@ impl KernelRx {
             )
         };
         if code == 0 {
-            // The kernel starts over with every question.
+            // The kernel resets the count at each reading.
             self.missed.set(self.missed.get() + u64::from(counts[1]));
         }
     }
 
-    /// A frame of what lies in a slot.
+    /// Makes a frame of a slot's contents.
     fn unpack(
         &self,
         header: &[u8; vnet::LENGTH],
@@ -546,8 +546,7 @@ impl RxQueue<Mbuf> for KernelRx {
     }
 
     fn waited_ns(&self) -> u64 {
-        // Where somebody sets the clock meanwhile, the frames in the ring are taken for older or
-        // younger than they are, but for what cannot be.
+        // If the wall clock is set meanwhile, waits are wrong; impossible values are ignored.
         let waited = match self.first_ns {
             0 => 0,
             first => day_ns().saturating_sub(first),
@@ -556,8 +555,8 @@ impl RxQueue<Mbuf> for KernelRx {
     }
 
     fn disarm(&mut self) {
-        // An error of the interface (it went down) makes the socket readable until somebody asks
-        // for it, which to look at the ring does not.
+        // An error of the interface (it went down) makes the socket readable until the error is
+        // read, which polling the ring does not do.
         let Some(line) = &self.line else { return };
         let mut error: c_int = 0;
         let mut length = std::mem::size_of_val(&error) as libc::socklen_t;
@@ -602,7 +601,7 @@ struct KernelTx {
 unsafe impl Send for KernelTx {}
 
 impl KernelTx {
-    /// Lists all frames for `sendmmsg`. Frames with too many parts are taken out and counted.
+    /// Lists all frames for `sendmmsg`. Frames with too many parts are removed and counted.
     fn list(&mut self, frames: &mut Vec<Mbuf>, outcome: &mut TxOutcome) {
         self.headers.clear();
         self.parts.clear();
@@ -623,7 +622,7 @@ impl KernelTx {
             messages.push(message);
             true
         });
-        // The addresses of `parts` are final only now.
+        // Only now the addresses in `parts` are final.
         let mut first = self.parts.as_mut_ptr();
         for message in &mut self.messages {
             message.msg_hdr.msg_iov = first;
@@ -631,7 +630,7 @@ impl KernelTx {
         }
     }
 
-    /// Sends what is listed.
+    /// Sends the listed frames.
     fn transmit(&mut self, frames: &[Mbuf], outcome: &mut TxOutcome) {
         let mut next = 0;
         while next < frames.len() {
@@ -655,7 +654,7 @@ impl KernelTx {
                 next += sent;
                 continue;
             }
-            // The error is that of the first frame not sent.
+            // The error belongs to the first frame that was not sent.
             let left = (frames.len() - next) as u64;
             match last_errno() {
                 libc::EINTR => {}
@@ -685,7 +684,7 @@ impl KernelTx {
 }
 
 impl KernelTx {
-    /// Sends frames that the kernel can, and leaves the vector empty.
+    /// Sends frames that the kernel can handle, and empties the vector.
     fn send_ready(&mut self, frames: &mut Vec<Mbuf>) -> TxOutcome {
         let mut outcome = TxOutcome::default();
         let mut unlisted = TxOutcome::default();
@@ -722,7 +721,7 @@ impl TxQueue<Mbuf> for KernelTx {
 struct KernelControl {
     interface: Interface,
     sockets: Arc<Sockets>,
-    /// Keeps other switches from the interface.
+    /// Keeps other switches from using the interface.
     _hold: Hold,
 }
 

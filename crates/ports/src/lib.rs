@@ -1,9 +1,9 @@
-//! Every way in and out: DPDK devices, guests and kernel interfaces.
+//! All kinds of ports: DPDK devices, guests and kernel interfaces.
 //!
 //! [`eal::init`] sets DPDK up once. [`open`] turns a [`PortSpec`] into an [`OpenPort`]: receive
 //! queues, each for one worker, and a [`PortControl`] for the control thread, which gives each
 //! worker a transmit queue and changes, watches and closes the device. Queues may outlive the port:
-//! they then receive nothing and drop what they are to send, so a port can be closed while workers
+//! they then receive nothing and drop frames to be sent, so a port can be closed while workers
 //! still hold its queues.
 //!
 //! | type | how | module |
@@ -63,19 +63,18 @@ use std::net::Ipv4Addr;
 /// A MAC address.
 pub type Mac = [u8; 6];
 
-/// A port that carries frames.
+/// An open port.
 pub struct OpenPort {
-    /// For the control thread.
+    /// The control side.
     pub control: Box<dyn PortControl>,
     /// One for each receive queue; each goes to one worker.
     pub rx: Vec<Box<dyn RxQueue<Mbuf>>>,
 }
 
-/// What is known about a device at the moment.
+/// Present state of a device.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct PortInfo {
-    /// Whether the device is there. A kernel interface may be deleted, and its port must then be
-    /// opened anew.
+    /// Whether the device exists. If a kernel interface is deleted its port must be opened again.
     pub present: bool,
     /// Its MAC address.
     pub mac: Mac,
@@ -91,47 +90,47 @@ pub struct PortInfo {
     pub link_speed: u64,
     /// None when unknown.
     pub full_duplex: Option<bool>,
-    /// How often the link changed since the port was opened.
+    /// How many times the link has changed since the port was opened.
     pub link_resets: u64,
 }
 
 /// The control thread's side of a port. Dropping it closes the port, as [`PortControl::close`]
 /// does.
 pub trait PortControl: Send {
-    /// A transmit queue for worker number `worker`. Devices with fewer queues share them behind a
-    /// lock.
+    /// Returns a transmit queue for worker number `worker`. Devices with fewer queues share them
+    /// behind a lock.
     fn tx_queue(&mut self, worker: usize) -> Result<Box<dyn TxQueue<Mbuf>>, Error>;
 
-    /// What is known now; where the device cannot be asked, what was known last. Cheap (a few
-    /// system calls at most), so it may be polled for link changes.
+    /// Returns the present state or, if the device cannot be asked, the last known one. Cheap (a
+    /// few system calls at most), so it may be polled for link changes.
     fn info(&mut self) -> PortInfo;
 
-    /// Whether [`LinkEvents`] tells of its changes, by `PortInfo::ifindex`, so that nobody needs to
-    /// poll.
+    /// Returns whether [`LinkEvents`] reports its changes, by `PortInfo::ifindex`, so that polling
+    /// is not needed.
     fn is_announced(&self) -> bool {
         false
     }
 
-    /// Whether somebody has moved the device to another network namespace, and looks after it
+    /// Returns whether somebody has moved the device to another network namespace, and manages it
     /// there.
     fn is_elsewhere(&self) -> bool {
         false
     }
 
-    /// Key-value pairs for `Interface.status`, as Open vSwitch fills it for this type.
+    /// Returns key-value pairs for `Interface.status`, as Open vSwitch sets them for this type.
     fn status(&mut self) -> Vec<(String, String)>;
 
-    /// What the device itself counts, by the names of `Interface.statistics`. Where a name is also
-    /// counted by the workers, this value is the one to show.
+    /// Returns the device's own counters, by the names of `Interface.statistics`. They take
+    /// precedence over workers' counters of the same names.
     fn device_stats(&mut self) -> Vec<(String, u64)>;
 
-    /// Whether a device that connects to something by itself has got through; None for all others.
+    /// Returns whether a device that connects to a peer is connected; None for all others.
     fn is_connected(&mut self) -> Option<bool> {
         None
     }
 
-    /// The process on the other side of a guest's socket: QEMU. None for all other devices, while
-    /// there is none, and where it cannot be seen from here.
+    /// Returns the process at the other end of a guest's socket (QEMU). None for all other devices,
+    /// without a connection, and if it is not visible in this process's PID namespace.
     fn peer_process(&mut self) -> Option<u32> {
         None
     }
@@ -145,8 +144,8 @@ pub trait PortControl: Send {
     /// Sets the device up or down.
     fn set_admin(&mut self, up: bool) -> Result<(), Error>;
 
-    /// Sets the device up with an IPv4 address and netmask, instead of the address that it has, and
-    /// adds a default route by a gateway.
+    /// Sets the device up with an IPv4 address and netmask, in place of its present address, and
+    /// adds a default route through a gateway.
     fn set_ipv4(
         &mut self,
         _address: Ipv4Addr,
@@ -156,17 +155,17 @@ pub trait PortControl: Send {
         Err(Error::Option("its device has no IP addresses".into()))
     }
 
-    /// Makes a `dummy` port receive `frame`; other types refuse.
+    /// Makes a `dummy` port receive `frame`; other types fail.
     fn inject(&mut self, _frame: &[u8]) -> Result<(), Error> {
         Err(Error::Option("not a dummy netdev".into()))
     }
 
-    /// Closes the port now. Queues that workers still hold do nothing from here on. A device that
-    /// was made for it goes.
+    /// Closes the port now. Queues that workers still hold do nothing from then on. A device that
+    /// was created for the port is deleted.
     fn close(self: Box<Self>);
 
-    /// As [`PortControl::close`], but a device that can outlive the process stays, for the next one
-    /// to open.
+    /// Closes the port like [`PortControl::close`], but keeps a device that can outlive the
+    /// process, for the next process to open.
     fn leave(self: Box<Self>) {
         self.close();
     }

@@ -1,8 +1,8 @@
-//! Kernel network interfaces: asking about them by rtnetlink, changing them by ioctl.
+//! Kernel network interfaces: read by rtnetlink, changed by ioctl.
 //!
-//! Only what a switch needs of one interface at a time, and news of changes of any
-//! ([`LinkEvents`]). The sockets belong to the network namespace in which they were made; an
-//! interface in another one can be asked about by the number that the kernel gives that one here.
+//! Contains only what a switch needs of one interface at a time, and reports of changes of any
+//! interface ([`LinkEvents`]). A socket belongs to the network namespace in which it was opened;
+//! interfaces of another namespace are read by the number that the kernel gives that one here.
 
 use crate::Mac;
 use crate::error::last_errno;
@@ -15,13 +15,13 @@ use std::net::Ipv4Addr;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 
-/// Longest interface name, without the zero at its end.
+/// Longest interface name, without the terminating zero.
 const MAX_NAME: usize = libc::IFNAMSIZ - 1;
 
-/// Replies to other questions that are skipped before giving up.
+/// Most replies to other requests that are skipped.
 const MAX_SKIPPED: usize = 16;
 
-/// Room for one datagram of rtnetlink; the kernel's are shorter.
+/// Buffer size for a datagram of rtnetlink; the kernel's are shorter.
 pub(crate) const DATAGRAM: usize = 32 * 1024;
 
 // linux/if_link.h, linux/net_namespace.h, linux/rtnetlink.h
@@ -39,7 +39,7 @@ const VETH_INFO_PEER: u16 = 1;
 // linux/if_arp.h
 const ATF_COM: i32 = 2;
 
-/// What the kernel says about an interface.
+/// State of an interface, as the kernel reports it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct LinkState {
     pub name: String,
@@ -52,11 +52,11 @@ pub(crate) struct LinkState {
     pub mac: Mac,
     pub carrier: bool,
     pub carrier_changes: u32,
-    /// The index of the device that it is a part of, such as a bridge; 0 when of none.
+    /// The index of its master device, such as a bridge; 0 if it has none.
     pub master: u32,
-    /// What kind of device it is, such as `bridge`; empty where the kernel does not say.
+    /// The kind of device, such as `bridge`; empty if the kernel does not say.
     pub kind: String,
-    /// `struct rtnl_link_stats64`, as many of its counters as the kernel has.
+    /// Counters in the order of `struct rtnl_link_stats64`, as many as the kernel has.
     pub counters: Vec<u64>,
 }
 
@@ -65,17 +65,17 @@ impl LinkState {
         self.flags & libc::IFF_UP as u32 != 0
     }
 
-    /// Whether frames get through: a device that is down carries nothing, although a TAP keeps its
-    /// carrier then.
+    /// Returns whether frames get through: a device that is down carries nothing, although a TAP
+    /// still has a carrier then.
     pub(crate) fn has_link(&self) -> bool {
         self.carrier && self.is_up()
     }
 
-    /// The counters by the names of `Interface.statistics`; `reversed` for devices whose kernel
-    /// side is the other end.
+    /// Returns the counters by the names of `Interface.statistics`; `reversed` for devices whose
+    /// kernel side is the other end.
     pub(crate) fn statistics(&self, reversed: bool) -> Vec<(String, u64)> {
-        // Order of `struct rtnl_link_stats64`. What a reversed device's other end cannot have is
-        // zero, as Open vSwitch shows it.
+        // Order of `struct rtnl_link_stats64`. Counters that the other end of a reversed device
+        // cannot have are zero, as in Open vSwitch.
         const NAMES: [(&str, &str); 16] = [
             ("rx_packets", "tx_packets"),
             ("tx_packets", "rx_packets"),
@@ -109,19 +109,19 @@ impl LinkState {
     }
 }
 
-/// Where packets to an address go first, by the routes and neighbours of this network namespace.
+/// The next hop to an address, by the routes and neighbours of this network namespace.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NextHop {
-    /// The device that they leave by.
+    /// The device for outgoing packets.
     pub device: String,
-    /// The gateway, or the address itself where it is on the device's link.
+    /// The gateway, or the address itself if it is on the device's link.
     pub address: Ipv4Addr,
-    /// Its MAC address; None while that is not known.
+    /// Its MAC address; None while unknown.
     pub mac: Option<Mac>,
 }
 
-/// Asks the kernel where packets to an address go first. The error is the system's number: `ENXIO`
-/// for an address of this machine, which they do not leave for.
+/// Asks the kernel for the next hop to an address. The error is an `errno`: `ENXIO` for an address
+/// of this machine, to which no packets leave.
 pub fn next_hop(destination: Ipv4Addr) -> Result<NextHop, i32> {
     let links = SharedLinks::new()?;
     let mut links = links.lock();
@@ -136,8 +136,8 @@ pub fn next_hop(destination: Ipv4Addr) -> Result<NextHop, i32> {
     })
 }
 
-/// Makes a veth pair of these names in this thread's network namespace and sets both ends up,
-/// without IPv6, lest the kernel say something on them of itself. The error is the system's number.
+/// Makes a veth pair in this thread's network namespace and sets both ends up. IPv6 is disabled, so
+/// that the kernel sends nothing on its own. The error is an `errno`.
 pub fn make_veth(names: [&str; 2]) -> Result<(), i32> {
     let links = SharedLinks::new()?;
     let mut links = links.lock();
@@ -160,10 +160,10 @@ pub fn make_veth(names: [&str; 2]) -> Result<(), i32> {
     Ok(())
 }
 
-/// Counts how often an interface's link came or went.
+/// Counts how many times an interface's link came or went.
 ///
-/// The kernel counts changes of the carrier, also those between two looks, but a TAP keeps its
-/// carrier while it is set down and up; so what was seen counts where the kernel has counted less.
+/// The kernel counts changes of the carrier, even between two readings, but a TAP keeps its carrier
+/// while it is set down and up; so observed changes count if the kernel has counted fewer.
 #[derive(Debug)]
 pub(crate) struct LinkWatch {
     changes: u32,
@@ -180,7 +180,7 @@ impl LinkWatch {
         }
     }
 
-    /// How many changes there were, now that the interface is as `link` says.
+    /// Returns the number of changes, given the present state `link`.
     pub(crate) fn look(&mut self, link: &LinkState) -> u64 {
         let counted = link.carrier_changes.wrapping_sub(self.changes);
         let seen = u32::from(self.up != link.has_link());
@@ -191,7 +191,7 @@ impl LinkWatch {
     }
 }
 
-/// What a driver says about itself.
+/// A driver's description of itself.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Driver {
     pub name: String,
@@ -199,17 +199,17 @@ pub(crate) struct Driver {
     pub firmware: String,
 }
 
-/// Sockets to ask and change interfaces with. Errors are the system's numbers.
+/// Sockets to read and change interfaces with. Errors are `errno` values.
 pub(crate) struct Links {
     route: OwnedFd,
     control: OwnedFd,
     sequence: u32,
     reply: Vec<u8>,
-    /// Where they were made.
+    /// The network namespace in which they were opened.
     home: Namespace,
 }
 
-/// [`Links`] that several ports use: 1,000 ports need no 2,000 sockets.
+/// [`Links`] shared by several ports, so that 1,000 ports need no 2,000 sockets.
 #[derive(Clone)]
 pub(crate) struct SharedLinks(Arc<Shared>);
 
@@ -221,7 +221,7 @@ struct Shared {
 }
 
 impl SharedLinks {
-    /// Those of this thread, and so of its network namespace, which are made where there are none.
+    /// Returns those of this thread, and so of its network namespace; opens them if there are none.
     pub(crate) fn new() -> Result<SharedLinks, i32> {
         thread_local! {
             static LAST: RefCell<Weak<Shared>> = const { RefCell::new(Weak::new()) };
@@ -240,7 +240,7 @@ impl SharedLinks {
         Ok(SharedLinks(shared))
     }
 
-    /// Them, for a request or two.
+    /// Locks them, for a request or two.
     pub(crate) fn lock(&self) -> MutexGuard<'_, Links> {
         self.0
             .links
@@ -284,7 +284,7 @@ pub(crate) fn set_option<T>(fd: &OwnedFd, level: i32, option: i32, value: &T) ->
     if code == 0 { Ok(()) } else { Err(last_errno()) }
 }
 
-/// Whether the kernel takes `name` for a new interface, as it is.
+/// Returns whether the kernel accepts `name` for a new interface unchanged.
 pub(crate) fn is_name(name: &str) -> bool {
     !name.is_empty()
         && name.len() <= MAX_NAME
@@ -312,7 +312,7 @@ impl Links {
         })
     }
 
-    /// The network namespace that they belong to.
+    /// Returns the network namespace that they belong to.
     pub(crate) fn home(&self) -> Namespace {
         self.home
     }
@@ -339,7 +339,7 @@ impl Links {
         self.ask(0, &attributes)
     }
 
-    /// The number that a network namespace has in this one; it is given one where it has none.
+    /// Returns another network namespace's number in this one; assigns one if it has none.
     fn namespace_id(&mut self, namespace: BorrowedFd<'_>) -> Result<i32, i32> {
         let mut attributes = Vec::new();
         let fd = namespace.as_raw_fd().to_ne_bytes();
@@ -348,10 +348,10 @@ impl Links {
             return Ok(id);
         }
         let mut wanted = attributes.clone();
-        // -1: any number.
+        // -1: any free number.
         push_attribute(&mut wanted, NETNSA_NSID, &(-1i32).to_ne_bytes());
         match self.transact(libc::RTM_NEWNSID, libc::NLM_F_ACK, &[0; 4], &wanted) {
-            // EEXIST: somebody else has been quicker.
+            // EEXIST: another process has assigned one first.
             Ok(_) | Err(libc::EEXIST) => {}
             Err(errno) => return Err(errno),
         }
@@ -379,8 +379,8 @@ impl Links {
         }
     }
 
-    /// Sends a request and returns the kind and the content of the answer; kind `NLMSG_ERROR` where
-    /// it is only that all went well.
+    /// Sends a request and returns the kind and the content of the reply; kind `NLMSG_ERROR` for a
+    /// mere acknowledgement.
     fn transact(
         &mut self,
         kind: u16,
@@ -411,7 +411,7 @@ impl Links {
         Err(libc::ETIMEDOUT)
     }
 
-    /// Sends a request, with the next sequence number.
+    /// Sends a request with the next sequence number.
     fn send(&mut self, kind: u16, flags: i32, body: &[u8], attributes: &[u8]) -> Result<(), i32> {
         self.sequence = self.sequence.wrapping_add(1);
         let mut request = Vec::with_capacity(96);
@@ -431,7 +431,7 @@ impl Links {
         Ok(())
     }
 
-    /// Waits for the next datagram, and says how long it is. `EAGAIN` after a second.
+    /// Waits for the next datagram, and returns its length. `EAGAIN` after a second.
     fn receive(&mut self) -> Result<usize, i32> {
         let fd = self.route.as_raw_fd();
         // SAFETY: the buffer is writable for its length.
@@ -439,9 +439,10 @@ impl Links {
         usize::try_from(got).map_err(|_| last_errno())
     }
 
-    /// Asks for all of a kind, and shows `each` the content of every answer. `EINTR` where the
-    /// kernel's list has changed meanwhile, so that some may be missing or twice, or a signal came.
-    /// After any error answers may still come, so nothing else is to be asked by the same socket.
+    /// Requests all objects of a kind, and passes the content of every reply to `each`. `EINTR` if
+    /// the kernel's list has changed meanwhile, so that some may be missing or repeated, or on a
+    /// signal. After any error further replies may arrive, so this socket must not be used for
+    /// other requests.
     pub(crate) fn dump(
         &mut self,
         kind: u16,
@@ -499,7 +500,7 @@ impl Links {
         set_mac(self.control.as_raw_fd(), request(name)?, mac)
     }
 
-    /// The device and the gateway of the route to an address.
+    /// Returns the device and the gateway of the route to an address.
     fn route(&mut self, destination: Ipv4Addr) -> Result<(u32, Option<Ipv4Addr>), i32> {
         let mut body = [0; 12];
         (body[0], body[1]) = (libc::AF_INET as u8, 32);
@@ -512,7 +513,7 @@ impl Links {
         read_route(answer)
     }
 
-    /// The MAC address of a neighbour, if it is known.
+    /// Returns a neighbour's MAC address, if it is known.
     fn neighbour(&self, device: &str, address: Ipv4Addr) -> Result<Option<Mac>, i32> {
         let request = request(device)?;
         // SAFETY: all zeroes is a valid arpreq.
@@ -526,11 +527,11 @@ impl Links {
             Err(errno) => return Err(errno),
         }
         let mac: Mac = std::array::from_fn(|at| question.arp_ha.sa_data[at] as u8);
-        // An entry that is being asked for has none yet.
+        // An incomplete entry has no address yet.
         Ok((question.arp_flags & ATF_COM != 0 && mac != Mac::default()).then_some(mac))
     }
 
-    /// Gives the interface an IPv4 address instead of the one that it has.
+    /// Gives the interface an IPv4 address in place of its present one.
     pub(crate) fn set_ipv4(
         &self,
         name: &str,
@@ -548,7 +549,7 @@ impl Links {
         Ok(())
     }
 
-    /// Adds a default route by a gateway, unless it is there.
+    /// Adds a default route through a gateway, unless it exists.
     pub(crate) fn add_gateway(&self, gateway: Ipv4Addr) -> Result<(), i32> {
         // SAFETY: all zeroes is a valid rtentry.
         let mut route: libc::rtentry = unsafe { std::mem::zeroed() };
@@ -556,14 +557,14 @@ impl Links {
         route.rt_genmask = socket_address(Ipv4Addr::UNSPECIFIED);
         route.rt_gateway = socket_address(gateway);
         route.rt_flags = libc::RTF_UP | libc::RTF_GATEWAY;
-        // It names no device.
+        // The route names no device.
         match self.ioctl(libc::SIOCADDRT, &mut route) {
             Err(libc::EEXIST) => Ok(()),
             done => done,
         }
     }
 
-    /// Bits per second (0 when unknown) and whether both directions at once (None when unknown).
+    /// Returns bits per second (0 if unknown) and whether it is full duplex (None if unknown).
     pub(crate) fn speed(&self, name: &str) -> (u64, Option<bool>) {
         let mut command = [0u8; 44];
         command[..4].copy_from_slice(&1u32.to_ne_bytes()); // ETHTOOL_GSET
@@ -585,7 +586,7 @@ impl Links {
         (speed, duplex)
     }
 
-    /// What the driver says about itself, if it does.
+    /// Returns the driver's description of itself, if there is one.
     pub(crate) fn driver(&self, name: &str) -> Option<Driver> {
         let mut command = [0u8; 196];
         command[..4].copy_from_slice(&3u32.to_ne_bytes()); // ETHTOOL_GDRVINFO
@@ -613,7 +614,7 @@ impl Links {
     }
 }
 
-/// Makes a request by ioctl, of the type that its number takes.
+/// Makes an ioctl; `request` must have the type that `number` takes.
 fn ioctl<T>(fd: RawFd, number: libc::c_ulong, request: &mut T) -> Result<(), i32> {
     // SAFETY: each caller's request is a whole one of the number's type: an ifreq, an arpreq for
     // SIOCGARP, an rtentry for SIOCADDRT. Where it points to data, the data is as large as its
@@ -622,8 +623,8 @@ fn ioctl<T>(fd: RawFd, number: libc::c_ulong, request: &mut T) -> Result<(), i32
     if code < 0 { Err(last_errno()) } else { Ok(()) }
 }
 
-/// Changes the MAC address of the interface that `request` names or, where `fd` is a TAP's, of
-/// that.
+/// Changes the MAC address of the interface that `request` names or, if `fd` is a TAP's, of that
+/// TAP.
 pub(crate) fn set_mac(fd: RawFd, mut request: libc::ifreq, mac: Mac) -> Result<(), i32> {
     let mut address = libc::sockaddr {
         sa_family: libc::ARPHRD_ETHER,
@@ -636,22 +637,22 @@ pub(crate) fn set_mac(fd: RawFd, mut request: libc::ifreq, mac: Mac) -> Result<(
     ioctl(fd, libc::SIOCSIFHWADDR, &mut request)
 }
 
-/// An IPv4 address as ioctls take it.
+/// Returns an IPv4 address in the form that ioctls take.
 fn socket_address(address: Ipv4Addr) -> libc::sockaddr {
     let mut general = libc::sockaddr {
         sa_family: libc::AF_INET as libc::sa_family_t,
         sa_data: [0; 14],
     };
-    // `sockaddr_in`: the address lies behind the port.
+    // `sockaddr_in` has the address behind the port.
     for (to, from) in general.sa_data[2..].iter_mut().zip(address.octets()) {
         *to = from as c_char;
     }
     general
 }
 
-/// The device and the gateway that a message about a route names.
+/// Returns the device and the gateway in a route's message.
 fn read_route(message: &[u8]) -> Result<(u32, Option<Ipv4Addr>), i32> {
-    // `struct rtmsg`: the route's type is its eighth byte, attributes come behind the twelfth.
+    // `struct rtmsg`: the route's type is the eighth byte, attributes follow the twelfth.
     match message.get(7) {
         Some(&RTN_UNICAST) => {}
         Some(_) => return Err(libc::ENXIO),
@@ -670,7 +671,7 @@ fn read_route(message: &[u8]) -> Result<(u32, Option<Ipv4Addr>), i32> {
     Ok((device.ok_or(libc::EPROTO)?, gateway))
 }
 
-/// An `ifreq` about `name`. `ENODEV` when that cannot be an interface's name.
+/// Returns an `ifreq` for `name`. `ENODEV` if that cannot be an interface's name.
 pub(crate) fn request(name: &str) -> Result<libc::ifreq, i32> {
     if name.is_empty() || name.len() > MAX_NAME || name.contains('\0') {
         return Err(libc::ENODEV);
@@ -691,17 +692,17 @@ pub(crate) fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
     Some(u32::from_ne_bytes(bytes.get(at..at + 4)?.try_into().ok()?))
 }
 
-/// A message of netlink in a datagram.
+/// A netlink message in a datagram.
 pub(crate) struct Message {
     pub kind: u16,
     /// `NLM_F_*`.
     flags: u16,
     sequence: u32,
-    /// Where in the datagram its content is.
+    /// Position of its content in the datagram.
     pub at: std::ops::Range<usize>,
 }
 
-/// The messages of a datagram, as far as they are whole.
+/// Returns the complete messages of a datagram.
 pub(crate) fn messages(datagram: &[u8]) -> impl Iterator<Item = Message> {
     let mut from = 0;
     std::iter::from_fn(move || {
@@ -721,7 +722,7 @@ pub(crate) fn messages(datagram: &[u8]) -> impl Iterator<Item = Message> {
     })
 }
 
-/// Kinds and values of a list of attributes, as far as they are whole.
+/// Returns the kinds and values of the complete attributes in a list.
 pub(crate) fn attributes_of(mut rest: &[u8]) -> impl Iterator<Item = (u16, &[u8])> {
     std::iter::from_fn(move || {
         let length = usize::from(u16_at(rest, 0)?);
@@ -739,7 +740,7 @@ pub(crate) fn push_attribute(list: &mut Vec<u8>, kind: u16, value: &[u8]) {
     list.resize(list.len().next_multiple_of(4), 0);
 }
 
-/// `ENODEV` when that cannot be an interface's name.
+/// Encodes a name as an attribute. `ENODEV` if it cannot be an interface's name.
 fn name_attribute(name: &str) -> Result<Vec<u8>, i32> {
     if name.is_empty() || name.len() > MAX_NAME || name.contains('\0') {
         return Err(libc::ENODEV);
@@ -788,36 +789,37 @@ fn read_link(message: &[u8]) -> Option<LinkState> {
     Some(link)
 }
 
-/// What has changed of kernel interfaces since it was read last.
+/// Changes of kernel interfaces since the last reading.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LinkChanges {
-    /// Indexes of interfaces that came, changed or went, whichever namespace each is in.
+    /// Indexes of interfaces that were added, changed or removed, in whatever namespace each is.
     pub indexes: BTreeSet<u32>,
-    /// And the names that these had then.
+    /// The names that these had then.
     pub names: BTreeSet<String>,
-    /// More has changed than the kernel could tell: any interface may have.
+    /// Reports were lost: any interface may have changed.
     pub missed: bool,
 }
 
 impl LinkChanges {
-    /// Whether nothing has changed.
+    /// Returns whether nothing has changed.
     pub fn is_empty(&self) -> bool {
         self.indexes.is_empty() && !self.missed
     }
 }
 
-/// Memory for news that have not been read, in bytes; some hundred changes.
+/// Socket buffer for unread reports, in bytes; some hundred changes.
 const NEWS: i32 = 1 << 20;
 
-/// A socket that hears news of groups (`RTMGRP_*`) and never waits, with room to read them.
+/// A socket that receives reports of groups (`RTMGRP_*`) and never blocks, with a buffer to read
+/// them.
 pub(crate) struct News {
     socket: OwnedFd,
     buffer: Vec<u8>,
 }
 
 impl News {
-    /// Begins to listen; where `everywhere`, also to news of other network namespaces, as far as
-    /// the kernel lets it. The error is the system's number.
+    /// Starts to listen; with `everywhere`, also to reports from other network namespaces, as far
+    /// as the kernel allows it. The error is an `errno`.
     pub fn new(groups: i32, everywhere: bool) -> Result<News, i32> {
         Ok(News {
             socket: listen(groups, everywhere)?,
@@ -825,8 +827,8 @@ impl News {
         })
     }
 
-    /// Hands up to `most` datagrams to `note`, and None where some may have been lost; false while
-    /// there may be more. Never waits.
+    /// Passes up to `most` datagrams to `note`, and None if some may have been lost; false while
+    /// there may be more. Never blocks.
     pub fn read(&mut self, most: usize, mut note: impl FnMut(Option<&[u8]>)) -> bool {
         for _ in 0..most {
             // SAFETY: the buffer is writable for its length.
@@ -843,8 +845,8 @@ impl News {
                 Err(_) => match last_errno() {
                     libc::EAGAIN => return true,
                     libc::EINTR => {}
-                    // ENOBUFS: the kernel has thrown news away. After any other error, too, nobody
-                    // knows.
+                    // ENOBUFS: the kernel has dropped reports. After any other error, too, some may
+                    // be lost.
                     _ => note(None),
                 },
             }
@@ -869,7 +871,7 @@ fn listen(groups: i32, everywhere: bool) -> Result<OwnedFd, i32> {
     let kind = libc::SOCK_RAW | libc::SOCK_NONBLOCK;
     let socket = socket(libc::AF_NETLINK, kind, libc::NETLINK_ROUTE)?;
     let _ = set_option(&socket, libc::SOL_SOCKET, libc::SO_RCVBUFFORCE, &NEWS);
-    // Without it, changes in other namespaces show only when somebody looks.
+    // Without it, changes in other namespaces are only found by checking.
     let all = libc::NETLINK_LISTEN_ALL_NSID;
     if everywhere && let Err(errno) = set_option(&socket, libc::SOL_NETLINK, all, &1) {
         tracing::debug!(target: "netlink", "no news of other network namespaces: {}", crate::describe(errno));
@@ -892,18 +894,18 @@ fn listen(groups: i32, everywhere: bool) -> Result<OwnedFd, i32> {
     Ok(socket)
 }
 
-/// News of kernel interfaces: those of this network namespace and, where the kernel lets us, of all
-/// that have a number in it, such as those that an interface has been moved to from here.
+/// Reports about kernel interfaces in this network namespace and, if the kernel allows it, in all
+/// those that have a number in it, such as those to which an interface has been moved from here.
 pub struct LinkEvents(News);
 
 impl LinkEvents {
-    /// Begins to listen. The error is the system's number.
+    /// Starts to listen. The error is an `errno`.
     pub fn new() -> Result<LinkEvents, i32> {
         News::new(libc::RTMGRP_LINK, true).map(LinkEvents)
     }
 
-    /// Adds what has changed to `changes`, from up to `most` datagrams; false while there may be
-    /// more. Never waits.
+    /// Adds the changes in up to `most` datagrams to `changes`; false while there may be more.
+    /// Never blocks.
     pub fn read(&mut self, most: usize, changes: &mut LinkChanges) -> bool {
         self.0.read(most, |datagram| match datagram {
             Some(datagram) => note(datagram, changes),
@@ -924,7 +926,7 @@ impl AsRawFd for LinkEvents {
     }
 }
 
-/// Notes which interfaces a datagram of news is about.
+/// Notes which interfaces a datagram is about.
 fn note(datagram: &[u8], changes: &mut LinkChanges) {
     for message in messages(datagram) {
         let content = &datagram[message.at];
@@ -982,7 +984,7 @@ mod tests {
         assert_eq!(route(RTN_UNICAST, &both[1..]), Err(libc::EPROTO));
         assert_eq!(route(2, &both), Err(libc::ENXIO), "this machine's own");
         assert_eq!(read_route(&[0; 3]), Err(libc::EPROTO));
-        // No packet leaves for it, on any machine.
+        // An address to which packets leave on no machine.
         assert_eq!(next_hop(Ipv4Addr::LOCALHOST), Err(libc::ENXIO));
     }
 
@@ -997,9 +999,9 @@ mod tests {
         assert!(!state(false, true, 0).has_link() && !state(true, false, 0).has_link());
         let mut watch = LinkWatch::new(&state(false, true, 3));
         assert_eq!(watch.look(&state(false, true, 3)), 0);
-        // A TAP that is set up.
+        // A TAP is set up.
         assert_eq!(watch.look(&state(true, true, 3)), 1);
-        // A veth that went and came between two looks, and then went.
+        // A veth's link went and came between two readings, and then went.
         assert_eq!(watch.look(&state(true, true, 5)), 3);
         assert_eq!(watch.look(&state(false, false, 6)), 4);
     }
@@ -1047,8 +1049,7 @@ mod tests {
         assert!(read_link(&message[16..20]).is_none());
         message[0] = 36;
         assert_eq!(told(&message), [7]);
-        // An attribute that says it is longer than the message, and one that is shorter than its
-        // own head.
+        // An attribute whose length exceeds the message, and one shorter than its own header.
         for length in [100, 0, 3] {
             message.truncate(36);
             message.extend([length, 0, libc::IFLA_IFNAME as u8, 0]);
@@ -1068,7 +1069,7 @@ mod tests {
         push_attribute(&mut message, libc::IFLA_LINKINFO, &kind);
         let link = read_link(&message).unwrap();
         assert_eq!((link.master, link.kind.as_str()), (9, "bridge"));
-        // Shorter than its own content says.
+        // Shorter than its nested attributes claim.
         let end = message.len();
         message[end - 12..end - 10].copy_from_slice(&200u16.to_ne_bytes());
         assert_eq!(read_link(&message).unwrap().kind, "");

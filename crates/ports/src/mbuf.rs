@@ -4,21 +4,21 @@
 //! burst functions take. It owns its whole chain of segments: nothing in Sluice makes DPDK clones,
 //! so no two frames share bytes.
 //!
-//! What is still to be done to a frame (`Offload`) travels in the mbuf, packed into `tx_offload`
-//! and marked by one bit in the flags, so frames without such work cost one test of a word that is
-//! in the cache anyway. The packing is Sluice's own; a port turns it into what its device wants
-//! when it sends ([`crate::egress`]).
+//! Pending work on a frame (`Offload`) is stored in the mbuf, packed into `tx_offload` and marked
+//! by one bit in the flags, so frames without such work cost one test of a word that is in the
+//! cache anyway. The packing is Sluice's own; when a port sends, it converts it to what its device
+//! needs ([`crate::egress`]).
 
 use crate::raw::{self, RawMbuf, flag};
 use packet::frame::{Frame, Gso, Offload};
 use std::ptr::NonNull;
 
-/// Bytes of a line of the cache, of which an mbuf takes two.
+/// Bytes of a cache line; an mbuf takes two.
 const CACHE_LINE: usize = 64;
-/// Bytes in front of a new frame.
+/// Free bytes in front of a new frame.
 pub(crate) const HEADROOM: u16 = 128;
 
-/// Set when `tx_offload` holds a packed [`Offload`]. No driver sets it on receive.
+/// Flag that `tx_offload` holds a packed [`Offload`]. No driver sets it on receive.
 pub(crate) const WORK: u64 = flag::TX_TCP_CKSUM;
 
 /// A frame in a DPDK buffer, with all its segments.
@@ -30,7 +30,7 @@ pub struct Mbuf(NonNull<RawMbuf>);
 unsafe impl Send for Mbuf {}
 
 impl Mbuf {
-    /// Takes over a chain.
+    /// Takes ownership of a chain.
     ///
     /// # Safety
     /// `raw` is the head of a chain that nobody else uses: reference counts of 1, no indirect
@@ -39,7 +39,7 @@ impl Mbuf {
         Mbuf(raw)
     }
 
-    /// Gives the chain away; the caller frees it.
+    /// Gives up ownership of the chain; the caller must free it.
     pub(crate) fn into_raw(self) -> *mut RawMbuf {
         let raw = self.0.as_ptr();
         std::mem::forget(self);
@@ -56,32 +56,32 @@ impl Mbuf {
         unsafe { self.0.as_mut() }
     }
 
-    /// The hash the device computed over the flow, if it did.
+    /// Returns the flow hash that the device computed, if there is one.
     pub fn hash(&self) -> Option<u32> {
         let raw = self.raw();
         (raw.flags & flag::RX_RSS_HASH != 0).then_some(raw.hash_low)
     }
 
-    /// Whether a checksum is to be filled in or the frame to be segmented.
+    /// Returns whether a checksum must be filled in or the frame be segmented.
     #[inline]
     pub(crate) fn has_work(&self) -> bool {
         self.raw().flags & WORK != 0
     }
 
-    /// Forgets all offload flags, keeping what describes the memory.
+    /// Clears all offload flags, but not those about the memory.
     pub(crate) fn clear_flags(&mut self) {
         let raw = self.raw_mut();
         raw.flags &= flag::MEMORY;
         raw.tx_offload = 0;
     }
 
-    /// Room for more bytes behind those of the last segment.
+    /// Returns the free bytes behind those of the last segment.
     pub(crate) fn tailroom(&self) -> usize {
         let last = self.chain().last().expect("a chain has a head");
         usize::from(last.buffer_len) - usize::from(last.data_off) - usize::from(last.data_len)
     }
 
-    /// The segments, first to last.
+    /// Returns the segments, first to last.
     fn chain(&self) -> impl Iterator<Item = &RawMbuf> {
         let mut next = Some(self.raw());
         std::iter::from_fn(move || {
@@ -92,13 +92,13 @@ impl Mbuf {
         })
     }
 
-    /// The bytes of all segments, in order.
+    /// Returns the bytes of each segment, in order.
     pub(crate) fn segments(&self) -> impl Iterator<Item = &[u8]> {
         self.chain().map(bytes_of)
     }
 
-    /// Hangs `tail`'s segments behind this frame's. False, with `tail` freed, when there would be
-    /// too many.
+    /// Appends `tail`'s segments to this frame's. False, with `tail` freed, if there would be too
+    /// many.
     pub(crate) fn chain_behind(&mut self, tail: Mbuf) -> bool {
         let Some(segments) = self.raw().segments.checked_add(tail.raw().segments) else {
             return false;
@@ -118,7 +118,7 @@ impl Mbuf {
         true
     }
 
-    /// Copies as many of `bytes` as fit behind the last segment's and says how many that were.
+    /// Copies as many of `bytes` as fit into the last segment, and returns how many that were.
     pub(crate) fn append(&mut self, bytes: &[u8]) -> usize {
         let mut last = self.0;
         // SAFETY: walks the chain that self owns to its last segment.
@@ -153,7 +153,7 @@ impl Mbuf {
         head.segments -= 1;
     }
 
-    /// Moves bytes from the segments behind into the head until it holds `wanted`; the head has the
+    /// Moves bytes from later segments into the head until it holds `wanted`; the head must have
     /// room for them.
     fn pull_up(&mut self, wanted: usize) {
         while usize::from(self.raw().data_len) < wanted {
@@ -205,8 +205,8 @@ pub(crate) fn free_all(frames: &mut Vec<Mbuf>) {
     let Some(pool) = frames.first().map(|frame| frame.raw().pool) else {
         return;
     };
-    // Buffers that are as their pool wants them go back without a look at each: a chain of one is
-    // not linked, and nobody else counts on it.
+    // Buffers that are in the pool's default state are returned without a check of each: a chain of
+    // one has no links, and there are no other references to it.
     let plain = |raw: &RawMbuf| {
         raw.pool == pool
             && raw.segments == 1
@@ -460,8 +460,8 @@ impl Frame for Mbuf {
 }
 
 impl Mbuf {
-    /// An empty frame with `headroom` bytes in front, or as many as its buffer has. None when the
-    /// pool is empty.
+    /// Returns an empty frame with `headroom` bytes in front, or as many as its buffer has. None if
+    /// the pool is empty.
     pub(crate) fn allocate(pool: *mut raw::RawPool, headroom: usize) -> Option<Mbuf> {
         // SAFETY: pools live as long as the EAL; a fresh mbuf is a chain of one that nobody else
         // uses.
@@ -471,14 +471,14 @@ impl Mbuf {
         Some(mbuf)
     }
 
-    /// A frame holding `bytes`, chained as needed. None when the pool is empty.
+    /// Returns a frame with `bytes`, chained as needed. None if the pool is empty.
     pub(crate) fn holding(pool: *mut raw::RawPool, bytes: &[u8]) -> Option<Mbuf> {
         let mut mbuf = Mbuf::allocate(pool, usize::from(HEADROOM))?;
         mbuf.extend(bytes).then_some(mbuf)
     }
 
-    /// Puts `bytes` behind the frame's, with new segments as needed. False when memory ran out,
-    /// with some bytes added.
+    /// Appends `bytes`, with new segments as needed. False if there are no buffers, with some bytes
+    /// added.
     pub(crate) fn extend(&mut self, mut bytes: &[u8]) -> bool {
         loop {
             bytes = &bytes[self.append(bytes)..];
@@ -494,8 +494,8 @@ impl Mbuf {
         }
     }
 
-    /// The uncommon half of `linearize`: `n` is more than the head holds and at most the frame's
-    /// length.
+    /// Does the less common part of `linearize`: `n` is more than the head holds and at most the
+    /// frame's length.
     #[cold]
     fn gather(&mut self, n: usize) -> bool {
         let head = self.raw();
@@ -506,8 +506,8 @@ impl Mbuf {
         if head.segments == u16::MAX {
             return false;
         }
-        // The head's buffer is too small behind its headroom: a new head takes the bytes, and the
-        // old one goes.
+        // The head's buffer is too small behind its headroom: replace the head by a new buffer
+        // without headroom.
         let Some(mut fresh) = Mbuf::allocate(head.pool, 0) else {
             return false;
         };
@@ -533,14 +533,14 @@ impl Mbuf {
     }
 }
 
-/// Frames of which the memory stays with a test, and that need no pool.
+/// Frames whose memory belongs to a test, without a pool.
 #[cfg(test)]
 pub(crate) mod kept {
     use super::*;
     use packet::checksum::Sum;
     use std::sync::atomic::{AtomicU16, Ordering};
 
-    /// A buffer that is not its frame's alone: whoever frees the frame leaves it as it is.
+    /// A buffer with a reference of its own: freeing the frame does not free it.
     pub(crate) struct Kept {
         raw: Box<RawMbuf>,
         bytes: Vec<u8>,
@@ -558,8 +558,8 @@ pub(crate) mod kept {
             }
         }
 
-        /// A frame of these bytes, in the place of the last one. It must not outlive this, nor ask
-        /// for more buffers.
+        /// Makes a frame of these bytes, in place of the last one. It must not outlive this, nor
+        /// allocate further buffers.
         pub(crate) fn frame(&mut self, bytes: &[u8]) -> Mbuf {
             let start = usize::from(HEADROOM);
             self.bytes[start..start + bytes.len()].copy_from_slice(bytes);
@@ -570,13 +570,14 @@ pub(crate) mod kept {
             (self.raw.data_off, self.raw.data_len) = (HEADROOM, bytes.len() as u16);
             self.raw.packet_len = bytes.len() as u32;
             self.raw.segments = 1;
-            // The frame's and ours, so that it never goes to a pool.
+            // One reference is the frame's and one ours, so that the buffer is never returned to a
+            // pool.
             self.raw.reference_count = 2;
             // SAFETY: a chain of one, which only the frame uses until it is freed.
             unsafe { Mbuf::from_raw(NonNull::from(&mut *self.raw)) }
         }
 
-        /// Whether the last frame has been freed.
+        /// Returns whether the last frame has been freed.
         pub(crate) fn is_freed(&self) -> bool {
             let count = (&raw const self.raw.reference_count).cast_mut();
             // SAFETY: the count lives as long as this and is aligned; while the frame may be freed,
@@ -584,23 +585,23 @@ pub(crate) mod kept {
             unsafe { AtomicU16::from_ptr(count) }.load(Ordering::Acquire) == 1
         }
 
-        /// What the frame asked for when it was freed.
+        /// Returns the frame's flags when it was freed.
         pub(crate) fn flags(&self) -> u64 {
             self.raw.flags
         }
     }
 
-    /// Where the UDP header of [`unfinished`] begins.
+    /// Offset of the UDP header in [`unfinished`].
     const UDP: usize = 34;
 
-    /// The sum over addresses, protocol and length of [`unfinished`].
+    /// Returns the sum over the pseudo header of [`unfinished`].
     fn pseudo_header() -> Sum {
         let mut sum = Sum::new();
         sum.add_pseudo_header(&[10, 0, 0, 1], &[10, 0, 0, 2], 17, 26);
         sum
     }
 
-    /// A frame of UDP over IPv4 whose checksum is to be filled in.
+    /// Makes a UDP frame over IPv4 whose checksum must be filled in.
     pub(crate) fn unfinished(kept: &mut Kept) -> Mbuf {
         let mut bytes = [7; 60];
         bytes[12..14].copy_from_slice(&[8, 0]);
@@ -619,7 +620,7 @@ pub(crate) mod kept {
         frame
     }
 
-    /// Whether the checksum of [`unfinished`] has been filled in.
+    /// Returns whether the checksum of [`unfinished`] has been filled in.
     pub(crate) fn is_finished(kept: &mut Kept) -> bool {
         let start = usize::from(HEADROOM) + UDP;
         let mut sum = pseudo_header();

@@ -6,12 +6,12 @@ use std::sync::OnceLock;
 // linux/membarrier.h
 const PRIVATE_EXPEDITED: libc::c_int = 1 << 3;
 const REGISTER_PRIVATE_EXPEDITED: libc::c_int = 1 << 4;
-/// After so many refusals in a row it is told, once.
+/// Refusals in a row after which that is logged, once.
 const REFUSALS_TOLD: u32 = 10_000;
 
 #[cfg(test)]
 thread_local! {
-    /// How often this thread has made others pass a barrier.
+    /// How many times this thread has made others pass a barrier.
     pub(crate) static ORDERED: std::cell::Cell<u32> = const { std::cell::Cell::new(0) };
 }
 
@@ -20,20 +20,20 @@ fn call(command: libc::c_int) -> bool {
     unsafe { libc::syscall(libc::SYS_membarrier, command, 0, 0) == 0 }
 }
 
-/// Whether there is such a thing. Always the same.
+/// Returns whether the system call works. The answer never changes.
 pub(crate) fn is_there() -> bool {
     static REGISTERED: OnceLock<bool> = OnceLock::new();
-    // What registers may yet be refused what it has registered for, by a filter of system calls.
+    // A filter of system calls may allow the registration and yet refuse the barrier.
     *REGISTERED.get_or_init(|| call(REGISTER_PRIVATE_EXPEDITED) && call(PRIVATE_EXPEDITED))
 }
 
-/// When this returns, every other thread of the process has passed a full memory barrier since it
-/// was called, and so has this one. Only where there is such a thing.
+/// Makes every thread of the process, including this one, pass a full memory barrier before this
+/// returns. Must be called only if [`is_there`].
 pub(crate) fn order_all_threads() {
     #[cfg(test)]
     ORDERED.set(ORDERED.get() + 1);
-    // Who is registered is only refused for want of memory, or by a filter of system calls that
-    // came later. Going on without would free memory in use.
+    // A registered process is only refused for lack of memory, or by a filter of system calls
+    // installed later. Continuing without the barrier would free memory in use.
     let mut refused = 0u32;
     while !call(PRIVATE_EXPEDITED) {
         refused = refused.saturating_add(1);

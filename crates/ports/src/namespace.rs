@@ -1,32 +1,32 @@
-//! Network namespaces: which one something is in, and work that has to be done in another one.
+//! Network namespaces: identifying them, and running code in another one.
 
 use crate::error::last_errno;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd};
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Where namespaces have names: those of `ip netns`, and those of containers.
+/// Directories with named namespaces: those of `ip netns`, and those of containers.
 const NAMED: [&str; 2] = ["/var/run/netns", "/var/run/docker/netns"];
 
-/// Files that are looked at for a namespace before giving up.
+/// Most files that are checked in the search for a namespace.
 const MOST: usize = 65_536;
 
-/// Which network namespace: the same for the same one, as long as it exists.
+/// Identity of a network namespace, valid while it exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Namespace {
-    /// The file system's number.
+    /// Device number of its file.
     pub device: u64,
-    /// The file's number in it.
+    /// Inode number of its file.
     pub inode: u64,
 }
 
 impl Namespace {
-    /// The calling thread's.
+    /// Returns the calling thread's.
     pub(crate) fn here() -> Result<Namespace, i32> {
         Namespace::at(Path::new("/proc/thread-self/ns/net"))
     }
 
-    /// The one that a descriptor refers to.
+    /// Returns the one that a descriptor refers to.
     pub(crate) fn of(fd: BorrowedFd<'_>) -> Result<Namespace, i32> {
         // SAFETY: all zeroes is a valid result to be filled in.
         let mut status: libc::stat = unsafe { std::mem::zeroed() };
@@ -40,7 +40,7 @@ impl Namespace {
         })
     }
 
-    /// The one that a path leads to.
+    /// Returns the one that a path refers to.
     fn at(path: &Path) -> Result<Namespace, i32> {
         use std::os::unix::fs::MetadataExt;
         let status =
@@ -51,8 +51,7 @@ impl Namespace {
         })
     }
 
-    /// A descriptor of it, where it has a name or a process lives in it; `ENOENT` where neither is
-    /// found.
+    /// Opens it, if it has a name or a process is in it; `ENOENT` if neither is found.
     pub(crate) fn find(self) -> Result<OwnedFd, i32> {
         let named = NAMED.into_iter().flat_map(|directory| files(directory, ""));
         let lived_in = files("/proc", "ns/net");
@@ -67,7 +66,8 @@ impl Namespace {
     }
 }
 
-/// The files of a directory, or where `below` leads from each; of `/proc` only processes.
+/// Returns a directory's files, or `below` each of its entries; for `/proc` only those of
+/// processes.
 fn files(directory: &'static str, below: &'static str) -> impl Iterator<Item = PathBuf> {
     let entries = std::fs::read_dir(directory).into_iter().flatten().flatten();
     entries
@@ -78,8 +78,8 @@ fn files(directory: &'static str, below: &'static str) -> impl Iterator<Item = P
         })
 }
 
-/// Does something in another network namespace, on a thread that ends with it. Fails with the
-/// system's number where that may not be entered, or no thread can be made.
+/// Runs `act` in another network namespace, on a temporary thread. Fails with an `errno` if the
+/// namespace may not be entered, or no thread can be started.
 pub(crate) fn within<R: Send>(
     namespace: BorrowedFd<'_>,
     act: impl FnOnce() -> Result<R, i32> + Send,
@@ -101,7 +101,7 @@ pub(crate) fn within<R: Send>(
     })
 }
 
-/// Owns what an ioctl has returned.
+/// Takes ownership of the descriptor that an ioctl has returned.
 pub(crate) fn owned(code: libc::c_int) -> Result<OwnedFd, i32> {
     if code < 0 {
         return Err(last_errno());

@@ -1,10 +1,10 @@
-//! Where packet buffers come from.
+//! Pools of packet buffers.
 //!
-//! There is one pool for each NUMA node, buffer size and [`Size`], shared by all ports, made when
-//! the first port asks for it. A pool is never freed before the EAL ends: frames in flight may come
-//! from it after their port has gone. Where there is no memory for another, a port shares the pool
-//! of other ports: huge pages that were free when the process began may be another process's by
-//! now.
+//! There is one pool for each NUMA node, buffer size and [`Size`], shared by all ports, and created
+//! when the first port needs it. A pool is never freed before the EAL ends, since frames may
+//! outlive the port that received them. If there is no memory for another pool, a port shares that
+//! of other ports: huge pages that were free when the process started may since have gone to
+//! another process.
 
 use crate::error::Error;
 use crate::mbuf::{HEADROOM, Mbuf};
@@ -13,18 +13,18 @@ use std::collections::HashMap;
 use std::ffi::CString;
 use std::sync::Mutex;
 
-/// Bytes of packet data in an ordinary buffer; longer frames are chains.
+/// Data bytes of an ordinary buffer; longer frames are chains.
 pub const DATA_ROOM: u16 = 2048;
 
-/// Bytes of a long buffer ([`Size::Tails`]). Devices take segments of so many: some have 14 bits
-/// for a length, and the 82599 sends 15.5 KiB at once.
+/// Bytes of a long buffer ([`Size::Tails`]), a segment length that devices accept: some have 14
+/// bits for a length, and the 82599 sends at most 15.5 KiB in one segment.
 pub(crate) const TAIL: u16 = 15 * 1024;
 
-/// What an ordinary pool takes at least, which long buffers are to leave room for, with what DPDK
-/// adds to a buffer.
+/// Bytes of the smallest ordinary pool, with DPDK's overhead per buffer; long buffers must leave
+/// room for it.
 const ORDINARY_BYTES: usize = 4_096 * (DATA_ROOM as usize + 512);
 
-/// What a pool is for.
+/// Purpose of a pool.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Size {
     /// Ports that hold few buffers at a time: kernel interfaces, guests, dummies.
@@ -32,13 +32,13 @@ pub enum Size {
     /// DPDK devices, whose rings hold many (a `net_pcap` with `infinite_rx` keeps its whole file in
     /// buffers).
     Large,
-    /// The rest of long frames from kernel interfaces, of all ports together: 16 MiB hold 204
+    /// The rest of long frames from kernel interfaces, for all ports together: 16 MiB hold 204
     /// frames of 64 KiB.
     Tails,
 }
 
 impl Size {
-    /// Buffers to ask for first.
+    /// Returns the number of buffers to try first.
     fn wanted(self, huge_pages: bool) -> u32 {
         match (self, huge_pages) {
             (Size::Large, true) => 262_144,
@@ -47,8 +47,8 @@ impl Size {
         }
     }
 
-    /// The least to take where there is less memory: for ordinary buffers a port with deep rings
-    /// and a few bursts in flight.
+    /// Returns the smallest acceptable number of buffers if there is less memory: for ordinary
+    /// buffers, enough for a port with deep rings and a few bursts in flight.
     fn least(self) -> u32 {
         match self {
             Size::Large | Size::Modest => 4_096,
@@ -56,7 +56,7 @@ impl Size {
         }
     }
 
-    /// Buffers kept by each worker for itself, so that most allocations touch nothing shared.
+    /// Returns the size of each worker's own cache, so that most allocations touch nothing shared.
     fn cache(self) -> u32 {
         match self {
             Size::Large | Size::Modest => 512,
@@ -65,7 +65,7 @@ impl Size {
     }
 }
 
-/// A pool of packet buffers. Copies are the same pool.
+/// A pool of packet buffers. Copies refer to the same pool.
 #[derive(Clone, Copy, Debug)]
 pub struct Pool {
     raw: *mut RawPool,
@@ -78,35 +78,35 @@ unsafe impl Send for Pool {}
 unsafe impl Sync for Pool {}
 
 impl Pool {
-    /// A new frame holding `bytes` (up to 64 KiB and more) with headroom in front, in as many
-    /// segments as it needs. None when the pool is empty.
+    /// Returns a new frame with `bytes` (64 KiB and more are possible) and headroom in front, in as
+    /// many segments as needed. None if the pool is empty.
     pub fn frame(&self, bytes: &[u8]) -> Option<Mbuf> {
         Mbuf::holding(self.raw, bytes)
     }
 
-    /// An empty frame of one segment, with headroom in front. None when the pool is empty.
+    /// Returns an empty frame of one segment, with headroom. None if the pool is empty.
     pub fn empty(&self) -> Option<Mbuf> {
         Mbuf::allocate(self.raw, usize::from(HEADROOM))
     }
 
-    /// Buffers in the pool, free or not.
+    /// Returns the number of buffers in the pool, free or not.
     pub fn count(&self) -> u32 {
         self.count
     }
 
-    /// Buffers that are free now, those in workers' caches included. Slow; for monitoring.
+    /// Returns the number of free buffers, with those in workers' caches. Slow; for monitoring.
     pub fn available(&self) -> u32 {
         // SAFETY: the pool lives as long as the EAL.
         unsafe { raw::sluice_pool_available(self.raw) }
     }
 
-    /// An empty frame of one segment without headroom, which is to hang behind another. None when
-    /// the pool is empty.
+    /// Returns an empty segment without headroom, to be appended to a frame. None if the pool is
+    /// empty.
     pub(crate) fn tail(&self) -> Option<Mbuf> {
         Mbuf::allocate(self.raw, 0)
     }
 
-    /// A pool that nobody may ask for a buffer.
+    /// Returns a pool that must not be asked for a buffer.
     #[cfg(test)]
     pub(crate) fn none() -> Pool {
         Pool {
@@ -131,7 +131,7 @@ struct Key {
 pub(crate) struct Pools {
     huge_pages: bool,
     pools: Mutex<HashMap<Key, Pool>>,
-    /// What [`Pools::tails`] has found out.
+    /// Result of [`Pools::tails`].
     tails: Mutex<Option<Option<Pool>>>,
 }
 
@@ -144,8 +144,8 @@ impl Pools {
         }
     }
 
-    /// The pool for `socket` (negative: no matter) whose buffers take `room` bytes behind the
-    /// headroom.
+    /// Returns the pool for NUMA node `socket` (negative: any) with buffers of `room` bytes behind
+    /// the headroom.
     pub(crate) fn get(&self, socket: i32, room: u16, size: Size) -> Result<Pool, Error> {
         let key = Key {
             socket: socket.max(0),
@@ -165,7 +165,8 @@ impl Pools {
                 Ok(pool)
             }
             Err(error) => match stand_in(&pools, key) {
-                // It is not noted under this key: the next port tries for buffers of its own again.
+                // Not stored under this key, so that the next port tries again to get its own
+                // buffers.
                 Some(pool) => {
                     tracing::warn!(target: "dpdk", "{error}: the port shares {} buffers with others", pool.count);
                     Ok(pool)
@@ -175,8 +176,8 @@ impl Pools {
         }
     }
 
-    /// The pool of buffers for the rest of long frames; None where there is too little memory for
-    /// one beside an ordinary pool, which the log says once.
+    /// Returns the pool for the rest of long frames; None if there is too little memory for one
+    /// beside an ordinary pool, which is logged once.
     pub(crate) fn tails(&self) -> Option<Pool> {
         let mut known = self
             .tails
@@ -197,7 +198,7 @@ impl Pools {
         })
     }
 
-    /// Frees the pools of this kind, from which nobody has had a buffer.
+    /// Frees the pools of this size, from which no buffer has been taken.
     fn give_up(&self, size: Size) {
         let mut pools = self
             .pools
@@ -205,14 +206,14 @@ impl Pools {
             .unwrap_or_else(|poison| poison.into_inner());
         pools.retain(|key, pool| {
             if key.size == size {
-                // SAFETY: nobody has been given the pool, as the caller says.
+                // SAFETY: no port has this pool yet, as the caller promises.
                 unsafe { raw::rte_mempool_free(pool.raw) };
             }
             key.size != size
         });
     }
 
-    /// Frees all pools; no frame may be left.
+    /// Frees all pools; no frame may exist.
     pub(crate) fn free(&self) {
         *self
             .tails
@@ -228,7 +229,7 @@ impl Pools {
         }
     }
 
-    /// All pools with their NUMA node and data room, for `memory/show`.
+    /// Returns all pools with their NUMA node and data room, for `memory/show`.
     pub(crate) fn list(&self) -> Vec<(i32, u16, Pool)> {
         let pools = self
             .pools
@@ -241,8 +242,8 @@ impl Pools {
     }
 }
 
-/// The pool that serves in the place of one for which there is no memory: of buffers as long, on
-/// the same NUMA node if there is one, and then the largest.
+/// Returns a substitute for a pool without memory: with buffers of the same size, preferably on the
+/// same NUMA node, then the largest.
 fn stand_in(pools: &HashMap<Key, Pool>, wanted: Key) -> Option<Pool> {
     let serves =
         |key: &Key| key.room == wanted.room && ![key.size, wanted.size].contains(&Size::Tails);

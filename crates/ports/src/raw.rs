@@ -1,11 +1,11 @@
-//! The C side: DPDK's functions, the shim's, and mirrors of the structures that are touched for
+//! The C side: DPDK's functions, the shim's, and mirrors of the structures that are accessed for
 //! every packet.
 //!
-//! Only what is used is declared. Every layout here is asserted at compile time in `shim/shim.c`.
+//! Only what is used is declared. `shim/shim.c` asserts every layout here at compile time.
 
 use libc::{c_char, c_int, c_uint};
 
-/// `struct rte_mbuf`, the fields Sluice reads or writes.
+/// `struct rte_mbuf`, with the fields that Sluice reads or writes.
 #[repr(C, align(64))]
 pub struct RawMbuf {
     pub buffer: *mut u8,
@@ -33,13 +33,13 @@ const _: () = assert!(std::mem::size_of::<RawMbuf>() == 128);
 const _: () = assert!(std::mem::offset_of!(RawMbuf, pool) == 56);
 const _: () = assert!(std::mem::offset_of!(RawMbuf, tx_offload) == 72);
 
-/// `struct rte_mempool`, never looked into.
+/// `struct rte_mempool`, opaque.
 #[repr(C)]
 pub struct RawPool {
     opaque: [u8; 0],
 }
 
-/// `struct rte_device`, never looked into.
+/// `struct rte_device`, opaque.
 #[repr(C)]
 pub struct RawDevice {
     opaque: [u8; 0],
@@ -49,7 +49,7 @@ pub struct RawDevice {
 pub mod flag {
     pub const RX_RSS_HASH: u64 = 1 << 1;
     pub const RX_L4_CKSUM_GOOD: u64 = 1 << 8;
-    /// Both bits: neither good nor bad, the sum is still to be filled in.
+    /// Both bits: neither good nor bad, the checksum must still be filled in.
     pub const RX_L4_CKSUM_NONE: u64 = 1 << 3 | 1 << 8;
     pub const TX_TCP_SEG: u64 = 1 << 50;
     pub const TX_TCP_CKSUM: u64 = 1 << 52;
@@ -57,7 +57,7 @@ pub mod flag {
     pub const TX_IP_CKSUM: u64 = 1 << 54;
     pub const TX_IPV4: u64 = 1 << 55;
     pub const TX_IPV6: u64 = 1 << 56;
-    /// About the memory, not the packet: never cleared.
+    /// Flags about the memory, not the packet: never cleared.
     pub const MEMORY: u64 = 3 << 61;
 }
 
@@ -71,7 +71,7 @@ pub mod capability {
     pub const TX_MULTI_SEGMENT: u64 = 1 << 15;
 }
 
-/// What the shim tells about an Ethernet device.
+/// Properties of an Ethernet device.
 #[repr(C)]
 pub struct EthInfo {
     pub driver: [c_char; 64],
@@ -95,7 +95,7 @@ pub struct EthInfo {
     pub rss_types: u64,
 }
 
-/// How a device is to be set up.
+/// Configuration of a device.
 #[repr(C)]
 #[derive(Clone, Debug)]
 pub struct EthConf {
@@ -121,7 +121,7 @@ pub struct EthLink {
     pub pad: [u8; 2],
 }
 
-/// What a device counts.
+/// Counters of a device.
 #[repr(C)]
 #[derive(Default)]
 pub struct EthStats {

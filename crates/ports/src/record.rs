@@ -1,8 +1,9 @@
-//! TAP devices that outlive the process: which ones are the switch's own, and where they are.
+//! Records of TAP devices that outlive the process: which ones belong to the switch, and where they
+//! are.
 //!
-//! A file for each port in a directory that outlives the process too, written before the device is
-//! made to stay. It names a device by what no other one has: its index, in its network namespace,
-//! since the machine was started. What no file names is somebody else's, and is never deleted.
+//! There is a file for each port in a directory that also outlives the process, written before the
+//! device is made persistent. It identifies a device by its index, its network namespace and the
+//! machine's boot id. Devices without a record belong to others and are never deleted.
 
 use crate::link;
 use crate::namespace::Namespace;
@@ -10,10 +11,10 @@ use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// No record is longer, in bytes.
+/// Longest record, in bytes.
 const LONGEST: u64 = 512;
 
-/// A device, and where it is.
+/// A device's place.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     /// The network namespace it is in.
@@ -22,18 +23,18 @@ pub(crate) struct Place {
     pub index: u32,
 }
 
-/// What is noted of a port's device.
+/// The record of a port's device.
 pub(crate) struct Record {
     directory: PathBuf,
     port: String,
     /// The network namespace of the process.
     home: Namespace,
-    /// What the file says, as far as is known.
+    /// Contents of the file, as far as known.
     written: Option<Place>,
 }
 
 impl Record {
-    /// The record of a port, whose name must be one that an interface can have, for a process in
+    /// Returns the record of a port, whose name must be a valid interface name, for a process in
     /// the namespace `home`.
     pub(crate) fn new(directory: &Path, port: &str, home: Namespace) -> Record {
         Record {
@@ -48,8 +49,8 @@ impl Record {
         self.directory.join(&self.port)
     }
 
-    /// What is noted; None where that is nothing, or was noted before the machine started or in
-    /// another namespace.
+    /// Reads the record; None if there is none, or if it was written before the machine booted or
+    /// in another namespace.
     pub(crate) fn read(&self) -> Option<Place> {
         let mut text = String::new();
         let file = fs::File::open(self.path()).ok()?;
@@ -57,23 +58,24 @@ impl Record {
         decode(&text, &boot()?, self.home)
     }
 
-    /// Notes where the device is, if that is not what is noted already.
+    /// Records where the device is, unless that is recorded already.
     pub(crate) fn write(&mut self, place: Place) -> io::Result<()> {
         if self.written == Some(place) {
             return Ok(());
         }
-        // Whatever comes of it: what cannot be written now is not tried again until there is
-        // something else to write.
+        // Set even if writing fails: that is not tried again until there is something else to
+        // write.
         self.written = Some(place);
         let boot = boot().ok_or(io::ErrorKind::NotFound)?;
         fs::create_dir_all(&self.directory)?;
-        // No interface has a name with a space. Whoever reads finds a whole record.
+        // No interface name has a space, so drafts are no records. The renaming makes the record
+        // appear whole.
         let draft = self.directory.join(format!(" {}", self.port));
         fs::write(&draft, encode(&boot, self.home, place))?;
         fs::rename(draft, self.path())
     }
 
-    /// Forgets the device.
+    /// Deletes the record.
     pub(crate) fn remove(&self) {
         match fs::remove_file(self.path()) {
             Err(error) if error.kind() != io::ErrorKind::NotFound => {
@@ -84,7 +86,7 @@ impl Record {
     }
 }
 
-/// What tells this run of the machine from others.
+/// Returns the machine's boot id.
 fn boot() -> Option<String> {
     let text = fs::read_to_string("/proc/sys/kernel/random/boot_id").ok()?;
     Some(text.trim().to_owned())
@@ -98,9 +100,9 @@ fn encode(boot: &str, home: Namespace, place: Place) -> String {
     )
 }
 
-/// What [`encode`] has written in the same run of the machine and in the same namespace.
+/// Reads what [`encode`] has written since the last boot and in the same namespace.
 fn decode(text: &str, boot: &str, home: Namespace) -> Option<Place> {
-    // Without its end it has been cut short.
+    // Without the final newline it is incomplete.
     let mut words = text.strip_suffix('\n')?.split(' ');
     if words.next()? != boot {
         return None;
@@ -118,8 +120,8 @@ fn decode(text: &str, boot: &str, home: Namespace) -> Option<Place> {
     })
 }
 
-/// The ports of which a directory has records: devices that an earlier process has left, or that
-/// this one has.
+/// Returns the ports with records in a directory: their devices were left by an earlier process, or
+/// belong to this one.
 pub fn leftovers(directory: &Path) -> Vec<String> {
     let entries = fs::read_dir(directory).into_iter().flatten().flatten();
     entries
@@ -170,7 +172,7 @@ mod tests {
         };
         record.write(place).unwrap();
         assert_eq!(record.read(), Some(place));
-        // A draft that was never finished is no record.
+        // An unfinished draft is no record.
         fs::write(directory.join(" tap1"), "x").unwrap();
         assert_eq!(leftovers(&directory), ["tap0"]);
         fs::write(directory.join("tap0"), "x".repeat(100_000)).unwrap();
@@ -179,7 +181,7 @@ mod tests {
         record.remove();
         assert!(leftovers(&directory).is_empty());
         fs::remove_dir_all(&directory).unwrap();
-        // Where there can be no directory, that is said.
+        // An error is returned if the directory cannot be created.
         let mut record = Record::new(Path::new("/proc/nowhere"), "tap0", HOME);
         assert!(record.write(place).is_err());
     }

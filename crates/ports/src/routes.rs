@@ -1,8 +1,8 @@
-//! The kernel's routes and addresses, and news of them, by rtnetlink: those of the network
-//! namespace of the thread that asks.
+//! The kernel's routes and addresses, and reports of their changes, by rtnetlink, in the network
+//! namespace of the calling thread.
 //!
-//! Routes count as in Open vSwitch (`lib/route-table.c`), except that those of tables other than
-//! local, main and default do not, as in its later versions: they hold only for packets that policy
+//! The same routes are used as in Open vSwitch (`lib/route-table.c`), but only those of the tables
+//! local, main and default, as in its later versions: others apply only to packets that policy
 //! rules (`ip rule`) select, and those rules are not read.
 
 use crate::link::{
@@ -31,31 +31,31 @@ const DAD_FAILED: u32 = 0x08;
 const ROUTE_HEAD: usize = 12;
 const ADDRESS_HEAD: usize = 8;
 
-/// How often a list is read again that has changed while it was read.
+/// How many times a list is read that changes while it is being read.
 const ATTEMPTS: usize = 8;
 
 /// A route of the kernel.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct KernelRoute {
-    /// The addresses it is for: those that begin with the first `len` bits of this one.
+    /// The destination: addresses that begin with the first `len` bits of this one.
     pub prefix: IpAddr,
-    /// How many bits of `prefix` count; IPv4: 0 to 32, IPv6: 0 to 128.
+    /// Length of the prefix in bits; IPv4: 0 to 32, IPv6: 0 to 128.
     pub len: u8,
-    /// The device that packets leave by.
+    /// The device for outgoing packets.
     pub device: String,
     /// The device's index.
     pub ifindex: u32,
-    /// The router that packets go to first; None where the addresses are on the device's link.
+    /// The next hop's address; None if the destinations are on the device's link.
     pub gateway: Option<IpAddr>,
-    /// The source address that the route asks for, if it does.
+    /// The route's preferred source address, if there is one.
     pub source: Option<IpAddr>,
-    /// The kernel's preference among routes for the same addresses: the lowest is taken.
+    /// The kernel's preference among routes to the same destination: the lowest wins.
     pub metric: u32,
-    /// The mark of packets that it is for; 0 but for old kernels.
+    /// The packet mark that it applies to; always 0 except on old kernels.
     pub mark: u32,
-    /// The table it is in: 255 (local), 254 (main) or 253 (default).
+    /// Its table: 255 (local), 254 (main) or 253 (default).
     pub table: u32,
-    /// Whether its addresses are this machine's own.
+    /// Whether the destinations are this machine's own addresses.
     pub local: bool,
 }
 
@@ -68,16 +68,17 @@ pub struct KernelAddress {
     pub ifindex: u32,
     /// The address.
     pub address: IpAddr,
-    /// How many of its first bits are its network's; IPv4: 0 to 32, IPv6: 0 to 128.
+    /// Length of its network's prefix in bits; IPv4: 0 to 32, IPv6: 0 to 128.
     pub len: u8,
 }
 
-/// The kernel's routes of the tables local, main and default that lead by one device, to its link
-/// or a gateway; the one that the kernel prefers comes before others for the same addresses.
+/// Returns the kernel's routes of the tables local, main and default that use one device, with or
+/// without a gateway. Of routes to the same destination the one that the kernel prefers comes
+/// first.
 ///
 /// Left out are multipath and blackhole routes, routes to multicast groups and broadcast addresses,
-/// those by a gateway of the other family, and those whose device is down or gone. The error is the
-/// system's number.
+/// those through a gateway of the other address family, and those whose device is down or gone. The
+/// error is an `errno`.
 pub fn kernel_routes() -> Result<Vec<KernelRoute>, i32> {
     let (mut links, mut routes) = collect(libc::RTM_GETROUTE, ROUTE_HEAD, |kind, content| {
         (kind == libc::RTM_NEWROUTE)
@@ -101,8 +102,8 @@ pub fn kernel_routes() -> Result<Vec<KernelRoute>, i32> {
     Ok(routes)
 }
 
-/// The addresses of all kernel interfaces, but for IPv6 ones that somebody else was found to have.
-/// Those of an interface are in the kernel's order. The error is the system's number.
+/// Returns the addresses of all kernel interfaces, except IPv6 ones that were found to be
+/// duplicates. Those of an interface are in the kernel's order. The error is an `errno`.
 pub fn addresses() -> Result<Vec<KernelAddress>, i32> {
     let (mut links, mut found) = collect(libc::RTM_GETADDR, ADDRESS_HEAD, |kind, content| {
         (kind == libc::RTM_NEWADDR)
@@ -120,22 +121,22 @@ pub fn addresses() -> Result<Vec<KernelAddress>, i32> {
     Ok(found)
 }
 
-/// All of a kind that `read` can make something of, IPv4 first, and the sockets that they were
-/// asked by.
+/// Returns all objects of a kind that `read` accepts, IPv4 first, and the sockets that were used
+/// for the requests.
 fn collect<T>(
     kind: u16,
     head: usize,
     read: impl Fn(u16, &[u8]) -> Option<T>,
 ) -> Result<(Links, Vec<T>), i32> {
     let attempt = || {
-        // Sockets of its own: what is left of a list after an error is in nobody's way.
+        // Uses its own sockets, because after an error further replies may arrive.
         let mut links = Links::new()?;
         let mut found = Vec::new();
         for family in [libc::AF_INET, libc::AF_INET6] {
             let mut body = vec![0; head];
             body[0] = family as u8;
             links.dump(kind, &body, |kind, content| {
-                // A kernel without IPv6 answers with all that it has.
+                // A kernel without IPv6 returns objects of all families.
                 if content.first() == Some(&(family as u8)) {
                     found.extend(read(kind, content));
                 }
@@ -152,7 +153,7 @@ fn collect<T>(
     attempt()
 }
 
-/// Gives each of a list the name of its device, and leaves out those whose device has gone.
+/// Sets the device name of each object in a list, and removes those whose device is gone.
 fn name_devices<T>(
     links: &mut Links,
     list: &mut Vec<T>,
@@ -179,7 +180,7 @@ fn name_devices<T>(
     Ok(())
 }
 
-/// An address of a family, as attributes hold it.
+/// Decodes an address attribute.
 fn address(family: u8, value: &[u8]) -> Option<IpAddr> {
     match i32::from(family) {
         libc::AF_INET => <[u8; 4]>::try_from(value)
@@ -192,7 +193,7 @@ fn address(family: u8, value: &[u8]) -> Option<IpAddr> {
     }
 }
 
-/// The address whose bits are all zero, and how many bits a whole address has.
+/// Returns the all-zero address, and the length of a whole address in bits.
 fn unspecified(family: u8) -> Option<(IpAddr, u8)> {
     match i32::from(family) {
         libc::AF_INET => Some((Ipv4Addr::UNSPECIFIED.into(), 32)),
@@ -201,7 +202,7 @@ fn unspecified(family: u8) -> Option<(IpAddr, u8)> {
     }
 }
 
-/// A route, without its device's name; None where it does not count.
+/// Decodes a route, without its device's name; None if it is not used.
 fn read_route(message: &[u8]) -> Option<KernelRoute> {
     // `struct rtmsg`: family, lengths of destination and source, tos, table, protocol, scope, type,
     // flags.
@@ -243,7 +244,7 @@ fn read_route(message: &[u8]) -> Option<KernelRoute> {
             _ => {}
         }
     }
-    // Multipath routes name no device of their own.
+    // Multipath routes have no single device.
     (is_standard(route.table) && route.ifindex != 0).then_some(route)
 }
 
@@ -251,8 +252,8 @@ fn is_standard(table: u32) -> bool {
     matches!(table, TABLE_DEFAULT | TABLE_MAIN | TABLE_LOCAL)
 }
 
-/// Whether a message is about a route of a table that counts. The route itself need not: it may
-/// have taken the place of one that did.
+/// Returns whether a message is about a route of one of the tables. Even an unused route matters:
+/// it may have replaced a used one.
 fn may_count(message: &[u8]) -> bool {
     let Some(head) = message.get(..ROUTE_HEAD) else {
         return false;
@@ -264,7 +265,7 @@ fn may_count(message: &[u8]) -> bool {
     is_standard(table) && u32_at(head, 8).is_some_and(|flags| flags & CLONED == 0)
 }
 
-/// An address, without its device's name; None where it does not count.
+/// Decodes an address, without its device's name; None if it is not used.
 fn read_address(message: &[u8]) -> Option<KernelAddress> {
     // `struct ifaddrmsg`: family, length of the prefix, flags, scope, index.
     let head = message.get(..ADDRESS_HEAD)?;
@@ -285,19 +286,20 @@ fn read_address(message: &[u8]) -> Option<KernelAddress> {
     Some(KernelAddress {
         device: String::new(),
         ifindex: u32_at(head, 4)?,
-        // The other is the far end of a point-to-point link where both are there.
+        // If both exist, `other` is the remote end of a point-to-point link.
         address: own.or(other)?,
         len,
     })
 }
 
-/// News of the kernel's routes and addresses, in the network namespace of the thread that made it.
+/// Reports of changes of the kernel's routes and addresses, in the network namespace of the
+/// creating thread.
 ///
-/// News of interfaces count, too: the kernel does not tell of routes that go with them.
+/// Changes of interfaces count, too: the kernel does not report routes that disappear with them.
 pub struct RouteEvents(News);
 
 impl RouteEvents {
-    /// Begins to listen. The error is the system's number.
+    /// Starts to listen. The error is an `errno`.
     pub fn new() -> Result<RouteEvents, i32> {
         let groups = libc::RTMGRP_LINK
             | libc::RTMGRP_IPV4_ROUTE
@@ -307,9 +309,9 @@ impl RouteEvents {
         News::new(groups, false).map(RouteEvents)
     }
 
-    /// Reads up to `most` datagrams of news, and sets `changed` where [`kernel_routes`] or
-    /// [`addresses`] may now say something else, also when news were lost. False while there may be
-    /// more to read. Never waits.
+    /// Reads up to `most` datagrams, and sets `changed` if [`kernel_routes`] or [`addresses`] may
+    /// now return something else, also if reports were lost. False while there may be more to read.
+    /// Never blocks.
     pub fn drain(&mut self, most: usize, changed: &mut bool) -> bool {
         self.0.read(most, |datagram| {
             *changed |= datagram.is_none_or(is_news);
@@ -329,14 +331,14 @@ impl AsRawFd for RouteEvents {
     }
 }
 
-/// Whether a datagram tells of something that counts.
+/// Returns whether a datagram reports a relevant change.
 fn is_news(datagram: &[u8]) -> bool {
     messages(datagram).any(|message| {
         let content = &datagram[message.at];
         match message.kind {
             libc::RTM_NEWROUTE | libc::RTM_DELROUTE => may_count(content),
             libc::RTM_NEWADDR | libc::RTM_DELADDR => true,
-            // Bridges and the like tell of their parts by families of their own.
+            // Bridges and the like report their members with other address families.
             libc::RTM_NEWLINK | libc::RTM_DELLINK => {
                 content.first() == Some(&(libc::AF_UNSPEC as u8))
             }
@@ -350,7 +352,7 @@ mod tests {
     use super::*;
     use crate::link::push_attribute;
 
-    /// A route's message: family, length, table, type, and attributes.
+    /// Makes a route's message: family, length, table, type, and attributes.
     fn route(head: [u8; 4], attributes: &[(u16, &[u8])]) -> Vec<u8> {
         let [family, len, table, kind] = head;
         let mut message = vec![family, len, 0, 0, table, 0, 0, kind, 0, 0, 0, 0];

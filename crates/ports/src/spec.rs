@@ -1,4 +1,4 @@
-//! What kind of port is asked for, and how that is read from an Interface row.
+//! Specification of a port, and reading it from an Interface row.
 
 use crate::Mac;
 use crate::dummy::Target;
@@ -6,26 +6,26 @@ use crate::error::Error;
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// Receive queues that a vhost port is ready for unless told otherwise.
+/// Default number of receive queues of a vhost port.
 const VHOST_QUEUES: u16 = 8;
 
-/// Descriptors in a device's queue unless told otherwise, as in Open vSwitch.
+/// Default number of descriptors in a device's queue, as in Open vSwitch.
 const DESCRIPTORS: u16 = 2048;
 
 /// A port to open.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortSpec {
-    /// The port's name; for kernel interfaces also theirs.
+    /// The port's name; for kernel interfaces also the interface's.
     pub name: String,
-    /// What it is.
+    /// Its type.
     pub kind: Kind,
-    /// The MTU wanted, in bytes; None leaves the device's own (1500 where it has none).
+    /// The requested MTU, in bytes; None keeps the device's own (1500 if it has none).
     pub mtu: Option<u16>,
-    /// The MAC address wanted; None leaves the device's own, or makes one up where it has none.
+    /// The requested MAC address; None keeps the device's own, or makes one up if it has none.
     pub mac: Option<Mac>,
-    /// How many workers will send; devices get as many queues if they can.
+    /// Number of sending workers; devices get as many queues if they can.
     pub tx_queues: u16,
-    /// Where TAP devices that shall outlive the process are noted, a directory; None lets them go
+    /// Directory of the records of TAP devices that outlive the process; None lets them be deleted
     /// with it.
     pub records: Option<PathBuf>,
 }
@@ -35,34 +35,34 @@ pub struct PortSpec {
 pub enum Kind {
     /// An existing kernel interface.
     System,
-    /// A TAP device, made for this port and gone with it; see [`PortSpec::records`].
+    /// A TAP device, created for this port and deleted with it; see [`PortSpec::records`].
     Tap,
-    /// As `Tap`: the host's own end of a bridge.
+    /// Like `Tap`: the host's end of a bridge.
     Internal,
     /// A DPDK Ethernet device.
     Dpdk(Dpdk),
-    /// A guest's socket to connect to, again and again.
+    /// A guest's socket to connect to, repeatedly.
     VhostClient {
         /// `options:vhost-server-path`.
         path: PathBuf,
-        /// Receive queues to be ready for, at least 1.
+        /// Most receive queues, at least 1.
         rx_queues: u16,
     },
     /// A socket for a guest to connect to.
     VhostServer {
-        /// Where it is made.
+        /// Path of the socket.
         path: PathBuf,
-        /// Receive queues to be ready for, at least 1.
+        /// Most receive queues, at least 1.
         rx_queues: u16,
     },
     /// An existing kernel interface through AF_XDP.
     AfXdp {
-        /// How to attach.
+        /// The XDP mode.
         mode: Xdp,
-        /// Queues to use, at least 1.
+        /// Number of queues, at least 1.
         rx_queues: u16,
     },
-    /// Frames from and to memory.
+    /// A port without a device, for tests.
     Dummy(Dummy),
 }
 
@@ -80,7 +80,7 @@ pub struct Dpdk {
 }
 
 impl Dpdk {
-    /// The device with Open vSwitch's default options.
+    /// Returns the device with Open vSwitch's default options.
     pub fn new(devargs: impl Into<String>) -> Dpdk {
         Dpdk {
             devargs: devargs.into(),
@@ -94,7 +94,7 @@ impl Dpdk {
 /// How AF_XDP attaches to its interface (`options:xdp-mode`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Xdp {
-    /// Whatever works best.
+    /// The best mode that works.
     #[default]
     BestEffort,
     /// In the driver; frames may be copied.
@@ -105,20 +105,20 @@ pub enum Xdp {
     Generic,
 }
 
-/// Where a dummy port records its frames.
+/// Options of a dummy port.
 #[derive(Clone, Debug, PartialEq, Eq, Default)]
 pub struct Dummy {
     /// `options:tx_pcap`: file for frames sent.
     pub tx_pcap: Option<PathBuf>,
     /// `options:rxq_pcap`: file for frames received.
     pub rx_pcap: Option<PathBuf>,
-    /// `options:stream` or `options:pstream`: whom frames go to and come from.
+    /// `options:stream` or `options:pstream`: the peer that frames go to and come from.
     pub stream: Option<Target>,
 }
 
-/// Keys of `Interface.options` that a type reads (`patch`, which is no device, included); no others
-/// matter to a port. None for a type that is not known. `Interface.error` has what is wrong with
-/// their values.
+/// Returns the keys of `Interface.options` that a type reads (including `patch`, which has no
+/// device); ports ignore all others. None for an unknown type. Bad values are reported in
+/// `Interface.error`.
 pub fn options_of(kind: &str) -> Option<&'static [&'static str]> {
     Some(match kind {
         "" | "system" | "tap" | "internal" => &[],
@@ -135,7 +135,7 @@ pub fn options_of(kind: &str) -> Option<&'static [&'static str]> {
 }
 
 impl PortSpec {
-    /// A port with nothing special asked.
+    /// Returns a port with default settings.
     pub fn new(name: impl Into<String>, kind: Kind) -> PortSpec {
         PortSpec {
             name: name.into(),
@@ -147,9 +147,9 @@ impl PortSpec {
         }
     }
 
-    /// Reads `Interface.type` and `Interface.options`; `rundir` is where server sockets go. `patch`
-    /// is not a device and is unknown here. Options that are not among [`options_of`] the type
-    /// are ignored, as Open vSwitch does.
+    /// Reads `Interface.type` and `Interface.options`; `rundir` is the directory of server sockets.
+    /// `patch` is not a device and is unknown here. Options that are not among the type's
+    /// [`options_of`] are ignored, as in Open vSwitch.
     pub fn from_row(
         name: &str,
         kind: &str,
@@ -238,7 +238,7 @@ impl PortSpec {
     }
 }
 
-/// A count from the options: 1 to `most`, or `default` when the option is not there.
+/// Reads a count from the options: 1 to `most`, or `default` if the option is missing.
 fn number(
     name: &str,
     options: &BTreeMap<String, String>,
@@ -257,7 +257,7 @@ fn number(
     }
 }
 
-/// Whom a dummy is connected to.
+/// Returns the peer of a dummy.
 fn stream(options: &BTreeMap<String, String>, rundir: &Path) -> Result<Option<Target>, Error> {
     let named = [("stream", true), ("pstream", false)].map(|(key, active)| {
         let target = options.get(key).map(|text| Target::parse(text, rundir));
@@ -341,9 +341,9 @@ mod tests {
             assert_eq!(row(kind, &some), row(kind, &all), "{kind}");
             for key in known {
                 let fewer: Vec<_> = some.iter().copied().filter(|(k, _)| k != key).collect();
-                // `pcap` stands in for the other two.
+                // `pcap` sets both files.
                 let matters = row(kind, &fewer) != row(kind, &some);
-                // Of the two streams a port has one at most: see below.
+                // A port has at most one of the two streams, see below.
                 let apart = ["pcap", "stream", "pstream"].contains(key);
                 assert!(matters || apart, "{kind} {key}");
             }

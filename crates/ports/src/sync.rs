@@ -1,5 +1,5 @@
-//! What [`crate::gate`] shares between threads, by names of its own: the models (`models/`) compile
-//! it with other types under the same names, which try every order that the memory model allows.
+//! Names for the synchronisation types that [`crate::gate`] uses. The models (`models/`) compile it
+//! with other types under the same names, which try every order that the memory model allows.
 
 pub(crate) use std::hint::spin_loop;
 pub(crate) use std::sync::atomic::{AtomicBool, AtomicU8, Ordering, compiler_fence};

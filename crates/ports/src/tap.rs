@@ -1,15 +1,15 @@
 //! TAP devices: kernel interfaces made for the switch, such as a bridge's own end in the host.
 //!
-//! Like [`crate::kernel`]'s sockets they carry virtio-net headers, so what the host's stack leaves
-//! undone stays undone on the way to another kernel interface.
+//! Like [`crate::kernel`]'s sockets they carry virtio-net headers, so that offloads of the host's
+//! stack need not be done on the way to another kernel interface.
 //!
-//! The descriptor stays the same device's wherever that goes: it may be renamed, and moved to
-//! another network namespace, where somebody else gives it addresses and an MTU. So it is the
-//! descriptor that is asked which device this is.
+//! The descriptor always refers to the same device: this may be renamed, and moved to another
+//! network namespace, where somebody else gives it addresses and an MTU. So the descriptor is used
+//! to identify the device.
 //!
-//! The device goes when the port is closed. Where [`PortSpec::records`] says so it stays when the
-//! port is only left, with its addresses and routes, and the next process that opens the port finds
-//! it again.
+//! The device is deleted when the port is closed. With [`PortSpec::records`] it stays when the port
+//! is only left ([`PortControl::leave`]), with its addresses and routes, and the next process that
+//! opens the port finds it again.
 
 use crate::descriptor::Descriptor;
 use crate::egress;
@@ -32,7 +32,7 @@ use std::os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::path::Path;
 use std::sync::Arc;
 
-// linux/if_tun.h: fails where there is a device of that name.
+// linux/if_tun.h: fail if a device of that name exists.
 const IFF_TUN_EXCL: i32 = 0x8000;
 
 pub(crate) fn open(eal: &Eal, spec: &PortSpec) -> Result<OpenPort, Error> {
@@ -61,7 +61,7 @@ pub(crate) fn open(eal: &Eal, spec: &PortSpec) -> Result<OpenPort, Error> {
         tap: tap.clone(),
         home: links.home(),
         record: None,
-        // What has been there before stays if this fails.
+        // A device that existed before is kept if this fails.
         leave: left,
     });
     if let Some(record) = record {
@@ -71,7 +71,7 @@ pub(crate) fn open(eal: &Eal, spec: &PortSpec) -> Result<OpenPort, Error> {
     let mtu = spec.mtu.map_or(Ok(()), |mtu| control.set_mtu(mtu));
     for result in [mac, mtu] {
         match result {
-            // It carries frames all the same, for whoever looks after it there.
+            // It carries frames all the same, for whoever manages it there.
             Err(error) if control.is_elsewhere() => {
                 tracing::warn!(target: "netdev_linux", "{error}");
             }
@@ -91,17 +91,17 @@ pub(crate) fn open(eal: &Eal, spec: &PortSpec) -> Result<OpenPort, Error> {
     })
 }
 
-/// A device for a port.
+/// The device of a port.
 struct Device {
     fd: OwnedFd,
     /// Whether an earlier process has left it.
     left: bool,
-    /// Where it is noted, or shall be, that it stays; None where it is somebody else's, or shall
-    /// go.
+    /// Its record, if it is to outlive the process; None if it belongs to somebody else, or will be
+    /// deleted.
     record: Option<Record>,
 }
 
-/// Makes a device, or finds the one that an earlier process has left.
+/// Creates a device, or opens the one that an earlier process has left.
 fn create(links: &SharedLinks, spec: &PortSpec) -> Result<Device, i32> {
     let name = &spec.name;
     let home = links.home();
@@ -110,9 +110,9 @@ fn create(links: &SharedLinks, spec: &PortSpec) -> Result<Device, i32> {
     if let Some(place) = record.as_ref().and_then(Record::read) {
         match reattach(links, place) {
             Ok(fd) => return device(fd, true, record),
-            // It has gone, or its namespace has.
+            // The device or its namespace no longer exists.
             Err(libc::ENODEV | libc::ENOENT) => {}
-            // Somebody else holds it.
+            // Another process has it open.
             Err(libc::EBUSY) => return Err(libc::EBUSY),
             Err(errno) => {
                 tracing::warn!(target: "netdev_linux", "{name}: the device that was left cannot be taken up again ({})", describe(errno));
@@ -121,7 +121,7 @@ fn create(links: &SharedLinks, spec: &PortSpec) -> Result<Device, i32> {
     }
     match attach(name, IFF_TUN_EXCL) {
         Ok(fd) => device(fd, false, record),
-        // As Open vSwitch does. But it was not made here, so it is not deleted either.
+        // As in Open vSwitch. But it was not created here, so it is not deleted either.
         Err(libc::EBUSY) => {
             let fd = attach(name, 0)?;
             tracing::info!(target: "netdev_linux", "{name}: uses a TAP device that somebody else has made");
@@ -134,7 +134,7 @@ fn create(links: &SharedLinks, spec: &PortSpec) -> Result<Device, i32> {
     }
 }
 
-/// Takes up a device that stands without a process.
+/// Opens a device that no process has open.
 fn reattach(links: &SharedLinks, place: Place) -> Result<OwnedFd, i32> {
     let Place { namespace, index } = place;
     let mut links = links.lock();
@@ -146,12 +146,12 @@ fn reattach(links: &SharedLinks, place: Place) -> Result<OwnedFd, i32> {
     namespace::within(namespace.as_fd(), || attach_to(&mut Links::new()?, index))
 }
 
-/// Takes up the device of this index. `ENODEV` where there is none, `EINVAL` where it is no TAP,
-/// `EBUSY` where a process has it.
+/// Opens the device of this index. `ENODEV` if there is none, `EINVAL` if it is not a TAP, `EBUSY`
+/// if another process has it open.
 fn attach_to(links: &mut Links, index: u32) -> Result<OwnedFd, i32> {
     let name = links.by_index(index)?.name;
     let fd = attach(&name, 0)?;
-    // Where it went in between, this is a new one, which goes again.
+    // If the old one was deleted in between, this is a new one, which is deleted again.
     if links.by_name(&name)?.ifindex == index {
         Ok(fd)
     } else {
@@ -159,9 +159,9 @@ fn attach_to(links: &mut Links, index: u32) -> Result<OwnedFd, i32> {
     }
 }
 
-/// Deletes the device that an earlier process has left for a port that is no more, and forgets it;
-/// true where there was one. `directory` is that of [`PortSpec::records`]; the port must not be
-/// open. Fails where the device cannot be reached, and then it is not forgotten.
+/// Deletes the device that an earlier process has left for a port that no longer exists, and its
+/// record; returns whether there was one. `directory` is that of [`PortSpec::records`]; the port
+/// must not be open. If the device cannot be reached, fails and keeps the record.
 pub fn remove_leftover(directory: &Path, port: &str) -> Result<bool, Error> {
     let failed = |errno| Error::Device {
         name: port.to_string(),
@@ -174,8 +174,8 @@ pub fn remove_leftover(directory: &Path, port: &str) -> Result<bool, Error> {
         None => None,
         Some(place) => match reattach(&links, place) {
             Ok(fd) => Some(fd),
-            // It has gone, or its namespace has; somebody else uses it by now; it is something
-            // else.
+            // The device or its namespace no longer exists, another process uses it by now, or it
+            // is something else.
             Err(libc::ENODEV | libc::ENOENT | libc::EBUSY | libc::EINVAL) => None,
             Err(errno) => return Err(failed(errno)),
         },
@@ -187,7 +187,7 @@ pub fn remove_leftover(directory: &Path, port: &str) -> Result<bool, Error> {
     Ok(found.is_some())
 }
 
-/// Makes a device of that name, or takes up a persistent one.
+/// Creates a device of that name, or opens a persistent one.
 fn attach(name: &str, flags: i32) -> Result<OwnedFd, i32> {
     // SAFETY: the path is a string that ends in a zero.
     let fd = unsafe {
@@ -217,7 +217,8 @@ fn attach(name: &str, flags: i32) -> Result<OwnedFd, i32> {
     }
     let tcp = libc::TUN_F_CSUM | libc::TUN_F_TSO4 | libc::TUN_F_TSO6 | libc::TUN_F_TSO_ECN;
     let udp = libc::TUN_F_USO4 | libc::TUN_F_USO6;
-    // Kernels before 6.2 do not know UDP segmentation; then the host's stack cuts UDP itself.
+    // Kernels before 6.2 do not support UDP segmentation; then the host's stack segments UDP
+    // itself.
     for offloads in [tcp | udp, tcp, libc::TUN_F_CSUM] {
         // SAFETY: this request takes a plain number.
         let code = unsafe {
@@ -231,11 +232,11 @@ fn attach(name: &str, flags: i32) -> Result<OwnedFd, i32> {
             return Ok(fd);
         }
     }
-    // The device does without offloads.
+    // Use the device without offloads.
     Ok(fd)
 }
 
-/// Whether the device stays when nobody has it open any more.
+/// Sets whether the device persists when no process has it open.
 fn persist(tap: RawFd, stays: bool) -> Result<(), i32> {
     // SAFETY: this request takes a plain number.
     let code = unsafe {
@@ -248,7 +249,7 @@ fn persist(tap: RawFd, stays: bool) -> Result<(), i32> {
     if code < 0 { Err(last_errno()) } else { Ok(()) }
 }
 
-/// What a device is called now, where it is. `EBADFD` when it has gone.
+/// Returns a device's present name. `EBADFD` if it has been deleted.
 fn name_of(tap: RawFd) -> Result<String, i32> {
     // SAFETY: all zeroes is a valid ifreq.
     let mut request: libc::ifreq = unsafe { std::mem::zeroed() };
@@ -269,20 +270,20 @@ fn name_of(tap: RawFd) -> Result<String, i32> {
     Ok(name.to_owned())
 }
 
-/// Finds the device that a descriptor belongs to, wherever that is and whatever it is called there.
+/// Finds the device of a descriptor, in whatever namespace and under whatever name it is.
 struct ByDescriptor {
     tap: Arc<Descriptor>,
     links: SharedLinks,
 }
 
 impl ByDescriptor {
-    /// The network namespace that the device is in, where that is not the port's own.
+    /// Returns the device's network namespace, if that is not the port's own.
     fn elsewhere(&self) -> Result<Option<OwnedFd>, i32> {
         // SAFETY: this request takes no argument.
         let code = unsafe { libc::ioctl(self.tap.number(), libc::TUNGETDEVNETNS as libc::c_ulong) };
         let namespace = match namespace::owned(code) {
             Ok(namespace) => namespace,
-            // Kernels before 5.2 do not tell.
+            // Kernels before 5.2 cannot tell.
             Err(libc::EINVAL) => return Ok(None),
             Err(errno) => return Err(errno),
         };
@@ -305,8 +306,8 @@ impl ByDescriptor {
 impl Finder for ByDescriptor {
     fn find(&mut self) -> Result<Found, Trouble> {
         self.find_now().map_err(|errno| match errno {
-            // What the descriptor says. That there is no such name says only that it has just got
-            // another one, or moved.
+            // The descriptor's own error. A missing name, on the other hand, only means that the
+            // device has just been renamed or moved.
             libc::EBADFD => Trouble::Gone,
             errno => Trouble::Unknown(errno),
         })
@@ -327,7 +328,7 @@ struct TapRx {
 }
 
 impl TapRx {
-    /// One frame, or None when there is none.
+    /// Receives one frame, or None if there is none.
     fn receive_one(&mut self) -> Option<Result<Mbuf, Refused>> {
         let mut parts = self.slot.parts(&self.buffers)?;
         let parts = parts.as_mut_slice();
@@ -416,7 +417,7 @@ impl TapTx {
 }
 
 impl TapTx {
-    /// Sends frames that the kernel can, and leaves the vector empty.
+    /// Sends frames that the kernel can handle, and empties the vector.
     fn send_ready(&mut self, frames: &mut Vec<Mbuf>) -> TxOutcome {
         let mut outcome = TxOutcome::default();
         for frame in frames.iter_mut() {
@@ -454,14 +455,14 @@ struct TapControl {
     tap: Arc<Descriptor>,
     /// The network namespace of the process.
     home: Namespace,
-    /// Where it is noted that the device stays when this process ends; None where it does not.
+    /// The record that the device outlives this process; None if it does not.
     record: Option<Record>,
-    /// The device stays when this is dropped.
+    /// Whether the device is kept when this is dropped.
     leave: bool,
 }
 
 impl TapControl {
-    /// Makes the device stay when this process ends, however it ends. Where that cannot be, it goes
+    /// Makes the device outlive this process, however it ends. If that fails, the device is deleted
     /// with it.
     fn keep(&mut self, record: Record) {
         self.record = Some(record);
@@ -473,7 +474,7 @@ impl TapControl {
         }
     }
 
-    /// Notes where the device is now.
+    /// Records where the device is now.
     fn follow(&mut self) {
         let place = Place {
             namespace: self.interface.elsewhere().unwrap_or(self.home),
@@ -486,7 +487,7 @@ impl TapControl {
         }
     }
 
-    /// A device that nobody would find again must not stay.
+    /// Makes the device not persist, because without a record nobody would find it again.
     fn give_up(&mut self, why: &str) {
         tracing::warn!(target: "netdev_linux", "{}: its device goes when this process ends ({why})", self.interface.name());
         let _ = persist(self.tap.number(), false);
@@ -560,7 +561,7 @@ impl PortControl for TapControl {
 impl Drop for TapControl {
     fn drop(&mut self) {
         if let Some(record) = self.record.take_if(|_| !self.leave) {
-            // It fails only where the device has gone.
+            // This only fails if the device has been deleted.
             let _ = persist(self.tap.number(), false);
             record.remove();
         }

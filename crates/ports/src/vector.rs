@@ -1,10 +1,9 @@
-//! Frames to and from descriptors: the lists of buffers that `readv`, `recvmmsg` and their like
-//! take.
+//! Transfers frames by lists of buffers, as `readv`, `recvmmsg` and the like take them.
 //!
-//! On the way in, a frame's first bytes go straight into a packet buffer and what does not fit
-//! there (frames of up to 64 KiB come from local TCP) into long ones that are chained on, or, where
-//! too few of these are free, into a spill area, from where it is copied. On the way out,
-//! all buffers of a chain are listed.
+//! When receiving, a frame's first bytes go directly into a packet buffer. The rest (local TCP
+//! sends frames of up to 64 KiB) goes into long buffers that are chained to it or, if too few of
+//! these are free, into a spill area, from which it is copied. When sending, all buffers of a chain
+//! are listed.
 
 use crate::egress::{self, Abilities};
 use crate::mbuf::{HEADROOM, Mbuf};
@@ -13,17 +12,17 @@ use crate::vnet;
 use libc::iovec;
 use packet::frame::Frame;
 
-/// The most that can follow the first buffer: the largest GSO frame with its headers fits.
+/// Most bytes behind the first buffer: the largest GSO frame with its headers fits.
 pub(crate) const SPILL: usize = 64 * 1024 + 256;
 
-/// Long buffers that hold as much.
+/// Number of long buffers that hold as much.
 const TAILS: usize = SPILL.div_ceil(TAIL as usize);
 
-/// Parts of a list that the kernel takes (`UIO_MAXIOV`).
+/// Most parts of a list (`UIO_MAXIOV`).
 const MAX_PARTS: usize = 1024;
 
-/// What a kernel device does for a frame when it is told in a virtio-net header. The kernel judges
-/// lengths itself.
+/// Offloads of kernel devices, as requested by a virtio-net header. The kernel itself checks
+/// lengths.
 pub(crate) const KERNEL: Abilities = Abilities {
     longest: u32::MAX,
     checksum: true,
@@ -32,32 +31,32 @@ pub(crate) const KERNEL: Abilities = Abilities {
     chains: true,
 };
 
-/// Where frames' buffers come from.
+/// Pools for received frames.
 #[derive(Clone, Copy)]
 pub(crate) struct Buffers {
     pub pool: Pool,
-    /// Long buffers for what does not fit into the first, where there is memory for some.
+    /// Pool of long buffers for the rest of a frame, if there is memory for them.
     pub tails: Option<Pool>,
 }
 
-/// One frame's place on the way in.
+/// Buffers for one frame to be received.
 pub(crate) struct Slot {
     pub header: [u8; vnet::LENGTH],
     buffer: Option<Mbuf>,
-    /// What take the bytes that follow the first buffer's, [`TAILS`] of them; without them the
-    /// spill area does.
+    /// Buffers for the bytes behind the first one, [`TAILS`] of them; if empty the spill area is
+    /// used.
     tails: Vec<Mbuf>,
     spill: Vec<u8>,
 }
 
-/// Where a frame's bytes are to go, in order.
+/// Parts for a frame's bytes, in order.
 pub(crate) struct Parts {
     list: [iovec; 2 + TAILS],
     count: usize,
 }
 
 impl Parts {
-    /// No part at all.
+    /// An empty list.
     pub(crate) const NONE: Parts = Parts {
         list: [iovec {
             iov_base: std::ptr::null_mut(),
@@ -74,7 +73,7 @@ impl Parts {
         self.count += 1;
     }
 
-    /// The parts in use, as system calls want them.
+    /// Returns the used parts, as system calls take them.
     pub(crate) fn as_mut_slice(&mut self) -> &mut [iovec] {
         &mut self.list[..self.count]
     }
@@ -97,9 +96,9 @@ impl Slot {
         }
     }
 
-    /// Gets ready for a frame. None when there is no buffer.
+    /// Prepares for a frame. None if there is no buffer.
     ///
-    /// The parts point into the slot, which must neither move nor be touched before the kernel has
+    /// The parts point into the slot, which must neither be moved nor used before the kernel has
     /// filled them.
     pub(crate) fn parts(&mut self, buffers: &Buffers) -> Option<Parts> {
         if self.buffer.is_none() {
@@ -125,15 +124,14 @@ impl Slot {
             }
         } else {
             self.tails.clear();
-            // Reserved, not touched: pages that no long frame reaches are never made.
+            // Only reserved: pages that no long frame reaches are never allocated.
             self.spill.reserve_exact(SPILL);
             parts.push(self.spill.as_mut_ptr(), SPILL);
         }
         Some(parts)
     }
 
-    /// Gives back what only long frames need. To be called when a receive is over, so that ports at
-    /// rest hold none of it.
+    /// Gives long buffers back. Must be called after receiving, so that idle ports hold none.
     pub(crate) fn rest(&mut self) {
         self.tails.clear();
     }
@@ -167,8 +165,8 @@ impl Slot {
 }
 
 impl Slot {
-    /// Hangs the `rest` bytes that did not fit into the first buffer behind it, [`SPILL`] at most;
-    /// false when memory ran out.
+    /// Appends the `rest` bytes, [`SPILL`] at most, that did not fit into the first buffer; false
+    /// if there are no buffers left.
     ///
     /// # Safety
     /// The kernel has written as many bytes to the parts of the last call to `parts` that follow
@@ -196,7 +194,7 @@ impl Slot {
     }
 }
 
-/// Puts a VLAN tag behind the MAC addresses. False when there is no room or no Ethernet header.
+/// Inserts a VLAN tag behind the MAC addresses. False if there is no room or no Ethernet header.
 pub(crate) fn insert_tag(frame: &mut Mbuf, tpid: u16, tci: u16) -> bool {
     if frame.head().len() < 12 || !frame.push_front(4) {
         return false;
@@ -216,7 +214,7 @@ pub(crate) fn insert_tag(frame: &mut Mbuf, tpid: u16, tci: u16) -> bool {
     true
 }
 
-/// The header for a frame that goes to the kernel.
+/// Returns the virtio-net header for a frame to the kernel.
 pub(crate) fn header(frame: &Mbuf) -> [u8; vnet::LENGTH] {
     if !frame.has_work() {
         return [0; vnet::LENGTH];
@@ -225,10 +223,10 @@ pub(crate) fn header(frame: &Mbuf) -> [u8; vnet::LENGTH] {
     vnet::encode(&offload, egress::transport(frame, &offload))
 }
 
-/// Appends the parts of `frame`, header first, to `parts`; returns how many. None when there are
-/// too many for the kernel. They point into the header and the frame, which must stay until the
-/// kernel has read them. In front of a frame in one piece the header is written into the frame's
-/// headroom, since one part costs the kernel less than two.
+/// Appends the parts of `frame`, header first, to `parts`; returns how many. None if there are too
+/// many for the kernel. They point into the header and the frame, which must exist until the kernel
+/// has read them. For a frame in one piece the header is written into the frame's headroom, since
+/// one part costs the kernel less than two.
 pub(crate) fn push_parts(
     header: &[u8; vnet::LENGTH],
     frame: &mut Mbuf,

@@ -1,18 +1,18 @@
 //! Guests: virtio-net over vhost-user.
 //!
-//! A thread of its own ([`hub`]) talks to front ends and makes devices of what they say
+//! A thread of its own ([`hub`]) talks to front ends and maintains a device for each connection
 //! ([`device`]). Workers meanwhile take frames from the rings and put frames into them ([`ring`]).
-//! The two sides meet in [`Shared`]: two gates for each ring, a flag for each that can be used,
-//! what queues read of the device ([`device::Table`]), and a generation that grows with every
+//! The two sides share [`Shared`]: two gates and an enabled flag for each ring, the part of the
+//! device that queues read ([`device::Table`]), and a generation number that grows with every
 //! change.
 //!
 //! The gate of a ring is closed when the device goes, so that no memory is unmapped that a worker
-//! is using. The quick gate is closed, too, while a message is handled that changes what queues
-//! read. How often that is done is for the front end to say, so it is entered by a lock always: to
-//! close it interrupts nobody.
+//! is using. The quick gate is also closed while a message is handled that changes what queues
+//! read. The front end decides how often that happens, so this gate is always entered by a lock:
+//! closing it interrupts nobody.
 //!
 //! A worker that wants to sleep waits on an epoll descriptor that stays the same for the queue's
-//! life. In it are the guest's kick descriptor, while there is one, and an event that the hub
+//! life. It contains the guest's kick descriptor, while there is one, and an event that the hub
 //! raises. The kick descriptor is watched for edges and never read: whatever a peer does to it, it
 //! cannot block the worker.
 
@@ -48,18 +48,18 @@ mod feature {
     pub const GUEST_CSUM: u64 = 1 << 1;
     pub const GUEST_TSO4: u64 = 1 << 7;
     pub const GUEST_TSO6: u64 = 1 << 8;
-    /// Pages that are written to are noted in a log.
+    /// Pages that are written to are marked in a log.
     pub const LOG_ALL: u64 = 1 << 26;
-    /// There are protocol features, and rings are enabled by a message of their own.
+    /// There are protocol features, and rings are enabled by a message.
     pub const PROTOCOL_FEATURES: u64 = 1 << 30;
-    /// Checksums and segments of the guest's: checksums, any segments, TCP over IPv4 and IPv6.
+    /// Offloads for frames from the guest: checksums, any segmentation, TCP over IPv4 and IPv6.
     const HOST: u64 = 1 | 1 << 6 | 1 << 11 | 1 << 12;
-    /// Queues, their control by the front end, the MTU, and the guest that announces itself.
+    /// Multiple queues, their control by the front end, the MTU, and the guest's announcement of
+    /// itself.
     const DEVICE: u64 = 1 << 3 | 1 << 15 | 1 << 17 | 1 << 18 | 1 << 21 | 1 << 22;
-    /// Any layout, tables of descriptors, event indexes, virtio 1, use in order.
+    /// Any layout, indirect descriptors, event indexes, virtio 1, use in order.
     const RING: u64 = 1 << 27 | 1 << 28 | 1 << 29 | 1 << 32 | 1 << 35;
-    /// What is offered. Not UDP fragmentation, not segments whose congestion marks need care, no
-    /// packed rings.
+    /// The offered features. Not UDP fragmentation, not segmentation with ECN, no packed rings.
     pub const OFFERED: u64 =
         GUEST_CSUM | GUEST_TSO4 | GUEST_TSO6 | LOG_ALL | PROTOCOL_FEATURES | HOST | DEVICE | RING;
 }
@@ -67,7 +67,7 @@ mod feature {
 /// Longest path of a Unix socket.
 const MAX_PATH: usize = 107;
 
-/// Queue pairs of a guest that are looked at when sending.
+/// Most queue pairs of a guest that are used for sending.
 const MAX_PAIRS: usize = 64;
 
 pub(crate) fn open(
@@ -135,7 +135,7 @@ fn event() -> Result<OwnedFd, i32> {
     owned(unsafe { libc::eventfd(0, libc::EFD_NONBLOCK | libc::EFD_CLOEXEC) })
 }
 
-/// Takes over what a system call returned.
+/// Takes ownership of a descriptor that a system call returned.
 fn owned(fd: c_int) -> Result<OwnedFd, i32> {
     if fd < 0 {
         return Err(last_errno());
@@ -144,7 +144,7 @@ fn owned(fd: c_int) -> Result<OwnedFd, i32> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Has the hub watch a port's socket.
+/// Registers a port's socket with the hub.
 fn watch_socket(
     name: &str,
     path: &str,

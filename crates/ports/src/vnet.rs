@@ -1,4 +1,4 @@
-//! The header that kernel and switch put before a frame to say what is still to be done to it:
+//! The header in front of frames from and to the kernel that says what must still be done to them:
 //! `struct virtio_net_hdr` (virtio 1.1 section 5.1.6), ten bytes in this machine's byte order.
 
 use crate::egress::Transport;
@@ -14,7 +14,7 @@ const GSO_TCPV6: u8 = 4;
 const GSO_UDP_L4: u8 = 5;
 const GSO_ECN: u8 = 0x80;
 
-/// Reads the header of a frame of `frame_len` bytes. None when it makes no sense for that frame.
+/// Decodes the header of a frame of `frame_len` bytes. None if it is invalid for that frame.
 pub(crate) fn decode(header: &[u8; LENGTH], frame_len: usize) -> Option<Offload> {
     if *header == [0; LENGTH] {
         return Some(Offload::default());
@@ -48,7 +48,8 @@ pub(crate) fn decode(header: &[u8; LENGTH], frame_len: usize) -> Option<Offload>
     Some(offload)
 }
 
-/// Writes the header for `offload`; `headers` says where the frame's headers lie, if that is known.
+/// Encodes the header for `offload`; `headers` gives the positions of the frame's headers, if
+/// known.
 pub(crate) fn encode(offload: &Offload, headers: Option<Transport>) -> [u8; LENGTH] {
     let mut header = [0; LENGTH];
     if offload.partial_checksum {

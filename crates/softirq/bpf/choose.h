@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Which entry a key matches (steer::table), and which core a flow gets (steer::ranking). */
+/* Finds the entry that matches a key (steer::table), and the core for a flow (steer::ranking). */
 #pragma once
 #include "maps.h"
 
@@ -24,7 +24,7 @@ static long search_mask(__u32 index, void *context)
 
 	if (index >= MASKS_MAX || index >= view->count)
 		return 1;
-	/* Masks come in the order of their highest precedence. */
+	/* Masks are ordered by their entries' highest precedence, the highest first. */
 	at = within(index, MASKS_MAX);
 	if (search->best && search->best->precedence > view->masks[at].precedence)
 		return 1;
@@ -37,7 +37,7 @@ static long search_mask(__u32 index, void *context)
 	for (int i = 0; i < KEY_BYTES / 8; i++)
 		masked.words[i] = words[i] & mask->words[i];
 	found = bpf_map_lookup_elem(&entries, &masked);
-	/* Among equals the one that was added first. */
+	/* Among equal precedences the entry added first wins. */
 	if (found && (!search->best || found->precedence > search->best->precedence ||
 		      (found->precedence == search->best->precedence &&
 		       found->id < search->best->id)))
@@ -56,7 +56,7 @@ struct walk {
 	__u32 best_core;
 };
 
-/* Load that was placed on a core since a ranking was made. */
+/* Returns the load placed on a core since a ranking was made. */
 INLINE __u32 placed_since(const struct rankings *rankings, __u32 core)
 {
 	struct placement *placement = bpf_map_lookup_elem(&placements, &core);
@@ -142,11 +142,11 @@ static long held_step(__u32 core, void *context)
 }
 
 struct decision {
-	__u32 core; /* NONE: it stays */
+	__u32 core; /* NONE: the flow stays */
 	__u32 basis;
 };
 
-/* Chooses a core for a flow of an entry. A global function, so that it is verified by itself. */
+/* Chooses a core for a flow of an entry. A global function, so that it is verified separately. */
 __noinline int decide(struct config *config, struct entry *entry, struct decision *out)
 {
 	struct held held = {};

@@ -1,21 +1,22 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* When a flow may move (steer::drain): counts of lanes, and when they have finished.
+/* Decides when a flow may move (steer::drain): counts the packets of lanes, and those finished.
  *
- * A core has finished what its cpumap thread took once that thread sleeps with an empty queue and
- * no receive softirq is left to be run there. (A packet that leaves a VXLAN device goes on in such
- * a softirq.) Where the thread never sleeps, frames count as finished one group later: the thread's
- * GRO holds packets back for up to 64, or a jiffy, and a group is longer than that. Packets that go
- * straight to the stack have finished when the receive softirq has ended and none is left.
+ * A core has finished the packets that its cpumap thread took once that thread sleeps with an empty
+ * queue and no receive softirq is pending there. (A packet that leaves a VXLAN device continues in
+ * such a softirq.) If the thread never sleeps, frames count as finished one group later: the
+ * thread's GRO holds packets back for up to 64 further ones, or a jiffy, and a group is longer than
+ * that. Packets that went straight to the stack are finished when the receive softirq has ended and
+ * none is pending.
  *
- * The core also notes how long packets have taken from the redirect to that moment, at most. After
- * a longer gap a flow may move, too, if the core has meanwhile taken what was sent later: a thread
- * that busy tasks keep waiting would else be taken for one that is done. So only packets that were
- * lost on the way are left to this rule. */
+ * The core also records the longest time of a packet from the redirect to that moment. After a
+ * longer gap a flow may move, too, but only if the core has since taken a packet that was sent
+ * later: otherwise a thread that busy tasks keep waiting would seem to have finished. So this rule
+ * only matters for packets that were lost on the way. */
 #pragma once
 #include "maps.h"
 
-#define GROUP_FRAMES 96 /* 64, one batch of 8 that overshoots, and a batch that begins */
-#define GROUP_NS 4000000 /* where HZ is 1000 or more, a busy thread's GRO may hold for a jiffy */
+#define GROUP_FRAMES 96 /* 64, a batch of 8 that overshoots, and a begun batch */
+#define GROUP_NS 4000000 /* with HZ >= 1000 a busy thread's GRO may hold for a jiffy */
 #define STAMP_MAGIC 0x51c3
 
 /* In the headroom, right before the frame. */
@@ -43,7 +44,7 @@ struct lane_walk {
 	const struct config *config;
 	__u64 lanes;
 	__u32 cpu;
-	__u32 all; /* whether everything that was taken has finished, or only the last group */
+	__u32 all; /* whether all that was taken has finished, or only the last group */
 };
 
 static long finish_step(__u32 rx, void *context)
@@ -74,7 +75,7 @@ INLINE void finish(const struct config *config, struct core *core, __u32 cpu, __
 	bpf_loop(CPUS_MAX, finish_step, &walk, 0);
 }
 
-/* Everything that the cpumap's thread took has left the core. */
+/* Notes that all packets that the cpumap's thread took have left the core. */
 INLINE void drained(const struct config *config, struct core *core, __u32 cpu, __u64 now)
 {
 	__u64 since = core->handed_ns ? core->handed_ns : core->group_ns;
@@ -89,7 +90,7 @@ INLINE void drained(const struct config *config, struct core *core, __u32 cpu, _
 	core->handed_ns = 0;
 }
 
-/* A batch begins, or rather has been taken from the queue. */
+/* Ends a group, if it is long enough, when the thread has taken a batch from the queue. */
 INLINE void batch_taken(const struct config *config, struct core *core, __u32 cpu, __u64 now)
 {
 	if (core->group_frames < GROUP_FRAMES || core->net_rx_pending ||
@@ -125,7 +126,7 @@ int steer_arrive(struct xdp_md *ctx)
 	stamp.magic = 0;
 	if (data + sizeof(stamp) <= end)
 		__builtin_memcpy(&stamp, data, sizeof(stamp));
-	/* It was so a moment ago, so it can be so again. */
+	/* This restores the previous head, so it should not fail. */
 	if (bpf_xdp_adjust_head(ctx, sizeof(stamp))) {
 		core->lost++;
 		return XDP_ABORTED;
@@ -145,7 +146,7 @@ int steer_arrive(struct xdp_md *ctx)
 	return XDP_PASS;
 }
 
-/* Puts the lane and number of a packet in front of it. Returns an error where there is no room. */
+/* Writes the lane and number of a packet in front of it. Returns an error if there is no room. */
 INLINE int put_stamp(struct xdp_md *ctx, __u32 rx, __u32 number, __u64 now)
 {
 	struct stamp stamp = {.magic = STAMP_MAGIC, .rx = rx, .number = number, .sent_ns = now};
@@ -165,7 +166,7 @@ struct ticket_walk {
 	const struct config *config;
 	__u64 now;
 	__u32 slot;
-	__u32 direct; /* a processor whose direct lane does not matter, or NONE */
+	__u32 direct; /* a processor whose direct lane is ignored, or NONE */
 	__u32 pending;
 };
 
@@ -187,7 +188,7 @@ static long ticket_step(__u32 rx, void *context)
 	if (rx == walk->direct && ticket->core == config->cpus)
 		return 0;
 	gap = walk->now - ticket->sent_ns;
-	/* What was sent after the walk began, by another processor, has no gap. */
+	/* For packets that another processor sent after the walk began the gap is 0. */
 	if ((__s64)gap < 0)
 		gap = 0;
 	if (gap >= config->choice_age_ns)
@@ -212,8 +213,8 @@ static long ticket_step(__u32 rx, void *context)
 	return 0;
 }
 
-/* Whether all packets of a choice have left the cores where they went; but for those that went
- * directly on processor `direct`, if that is one. */
+/* Returns whether all packets of a choice have left the cores where they went, ignoring those that
+ * went straight to the stack on processor `direct`, unless that is NONE. */
 INLINE int has_drained(const struct config *config, __u32 slot, __u32 direct, __u64 now)
 {
 	struct ticket_walk walk = {

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* What the programs and user space share. src/layout.rs has the same in Rust; a test compares
- * both. Loads are millionths of a core, times ns of CLOCK_MONOTONIC. */
+/* Structures shared by the programs and user space. src/layout.rs has the same in Rust; a test
+ * compares both. Loads are in millionths of a core, times in ns of CLOCK_MONOTONIC. */
 #pragma once
 #include <linux/bpf.h>
 
-#define CPUS_MAX 64      /* lanes are a square of this, and core sets are one word */
+#define CPUS_MAX 64      /* the number of lanes grows with its square; core sets are one word */
 #define MASKS_MAX 32     /* steer::table::MASKS_MAX */
 #define OWN_MAX 256      /* virtual machines' cores in a ranking */
 #define NONE 0xffffffffu /* no core */
 #define KEY_BYTES 128
-#define SEEN 8192        /* flows without a slot that are remembered */
+#define SEEN 8192        /* remembered flows without a slot */
 
-/* One frame's headers, as they stand on the wire. */
+/* One frame's headers, in wire format. */
 struct headers {
 	__u8 dl_dst[6];
 	__u8 dl_src[6];
@@ -33,7 +33,7 @@ struct key {
 	__u8 vni[3];
 	__be16 fcf_vm;
 	__u8 fcf_priority;
-	__u8 fcf; /* 1: there is one, and it is believed */
+	__u8 fcf; /* 1: there is one, and it is trusted */
 	__u32 zero;
 	struct headers outer;
 	struct headers inner;
@@ -58,14 +58,14 @@ enum target { TARGET_CORE, TARGET_ENTRY, TARGET_FLOW };
 struct entry {
 	__u64 id;
 	__u32 slot;     /* its own choice, and its counters */
-	__u32 expected; /* load of a new flow */
+	__u32 expected; /* expected load of a new flow */
 	__u32 core;     /* TARGET_CORE */
 	__u16 precedence;
 	__u16 vm;
 	__u8 has_vm;
 	__u8 priority;
 	__u8 target;
-	__u8 overrides; /* whether some flows have choices of their own */
+	__u8 overrides; /* whether some flows have their own choices */
 	__u32 zero;
 };
 
@@ -96,16 +96,16 @@ struct slot {
 	__u64 all_bytes;
 	__u64 all_used_ns;
 	__u64 moves;
-	__u64 kept; /* packets that went to the old core while a move was waited for */
-	__u32 chosen; /* how often a core was chosen */
-	__u32 load;   /* expected when it was */
-	__u32 last; /* the processor that its last packet came to, and WENT_DIRECT */
+	__u64 kept; /* packets that went to the old core while a move was pending */
+	__u32 chosen; /* how many times a core was chosen */
+	__u32 load;   /* the load expected then */
+	__u32 last; /* the processor that received its last packet, and WENT_DIRECT */
 	__u32 flows; /* of an entry: how many of its flows have slots */
 	__u32 zero[2];
 };
 _Static_assert(sizeof(struct slot) == 128, "slot");
 
-/* Slots for new flows that are left. */
+/* Number of free slots for new flows. */
 struct room {
 	__u32 vacant;
 	__u32 zero;
@@ -113,8 +113,8 @@ struct room {
 
 /* When a flow without a slot was seen. */
 struct seen {
-	__u32 flow;  /* the upper half of its hash; the lower one is its place */
-	__u32 units; /* of 2^20 ns */
+	__u32 flow;  /* upper half of its hash; the index comes from the lower half */
+	__u32 units; /* time in units of 2^20 ns */
 };
 
 /* The last packet of a choice that one receiving processor has sent. */
@@ -124,12 +124,12 @@ struct ticket {
 	__u64 sent_ns;
 };
 
-/* The way from one receiving processor to one core through the cpumap. The lane to core `cpus` is
- * the direct one: straight to the stack of the receiving processor. */
+/* The lane from one receiving processor to one core through the cpumap. The lane to core `cpus` is
+ * the direct one: straight to the stack on the receiving processor. */
 struct lane {
 	__u32 sent; /* by the receiving processor */
 	__u32 zero[15];
-	__u32 taken; /* by the core, from here on */
+	__u32 taken; /* this and the rest: by the core */
 	__u32 handed;
 	__u32 finished;
 	__u32 more[13];
@@ -140,19 +140,19 @@ enum bucket { IDLE, TASK, CPUMAP, SOFTIRQ, IRQ, BUCKETS };
 
 /* One processor. Written by programs that run there. */
 struct core {
-	__u64 since_ns; /* begin of what is not in `ns` yet; 0: nothing seen so far */
+	__u64 since_ns; /* begin of the time that is not in `ns` yet; 0: nothing seen so far */
 	__u64 ns[BUCKETS];
 	__u32 running; /* IDLE, TASK or CPUMAP: the current task */
 	__u32 irq_depth;
 	__u32 in_softirq;
-	__u32 begun, ended; /* of changes: equal where nothing is half written */
+	__u32 begun, ended; /* counts of changes: equal unless a change is half written */
 	__u32 net_rx_pending;
 	__u64 thread;       /* its cpumap thread */
-	__u32 asleep;       /* whether that waits for packets */
+	__u32 asleep;       /* whether the thread waits for packets */
 	__u32 group_frames; /* frames of the current group */
 	__u64 group_ns;     /* when its first one was sent */
 	__u64 handed_ns;    /* the same of the group before; 0: none */
-	__u64 direct_ns;    /* the first packet sent straight to the stack since it was last done */
+	__u64 direct_ns;    /* first packet sent straight to the stack that has not finished; 0: none */
 	__u64 lanes;        /* receiving processors whose packets have not all finished */
 	__u64 wait_begun_ns;
 	__u64 wait_ns; /* longest in this window */
@@ -160,8 +160,8 @@ struct core {
 	__u64 frames;   /* taken from the cpumap */
 	__u64 direct;   /* sent straight to the stack here */
 	__u64 dropped;  /* at the cpumap's full queue */
-	__u64 lost;     /* in the cpumap's thread, for want of memory */
-	__u64 newest_ns; /* when the newest frame was sent that it has taken */
+	__u64 lost;     /* in the cpumap's thread, for lack of memory */
+	__u64 newest_ns; /* when the newest frame that it has taken was sent */
 	__u64 group_begun_ns; /* when the current group began */
 	__u64 zero[8];
 };
@@ -188,14 +188,14 @@ struct rankings {
 	__u32 normal_count;
 	__u32 displacing_count;
 	__u32 own_count;
-	__u32 placed[CPUS_MAX]; /* `placements` when it was made */
+	__u32 placed[CPUS_MAX]; /* `placements` when the ranking was made */
 	__u32 priority[CPUS_MAX];
 	struct candidate normal[CPUS_MAX];
 	struct candidate displacing[CPUS_MAX];
 	struct own own[OWN_MAX];
 };
 
-/* What the program has placed on a core, ever; both wrap around. */
+/* All that the program has ever placed on a core; both wrap around. */
 struct placement {
 	__u32 load;
 	__u32 priority;
@@ -220,8 +220,8 @@ struct config {
 	__u64 usable; /* set of cores with a place in the cpumap */
 	__u32 cpus;
 	__u32 slots;
-	__u32 ranking; /* which one is current */
-	__u32 view;    /* which one is current */
+	__u32 ranking; /* the current one, 0 or 1 */
+	__u32 view;    /* the current one, 0 or 1 */
 	__u32 layout;
 	__u32 trusted;
 	__u32 strip;

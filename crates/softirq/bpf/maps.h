@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* The maps. User space sets sizes that depend on the machine before it loads them. */
+/* The maps. User space sets sizes that depend on the machine before loading them. */
 #pragma once
 #include "layout.h"
 #include <bpf/bpf_endian.h>
@@ -29,7 +29,7 @@ struct {
 	__type(value, struct entry);
 } entries SEC(".maps");
 
-/* First one for each entry, then those of flows. */
+/* First one slot for each entry, then those for flows. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -45,7 +45,7 @@ struct {
 	__type(value, __u32);
 } flows SEC(".maps");
 
-/* Slots for new flows. */
+/* Free slots for new flows. */
 struct {
 	__uint(type, BPF_MAP_TYPE_STACK);
 	__uint(max_entries, 16384);
@@ -67,7 +67,7 @@ struct {
 	__type(value, struct seen);
 } seen_flows SEC(".maps");
 
-/* slot * cpus + receiving processor. */
+/* Index: slot * cpus + receiving processor. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -76,7 +76,7 @@ struct {
 	__type(value, struct ticket);
 } tickets SEC(".maps");
 
-/* receiving processor * (cpus + 1) + core. */
+/* Index: receiving processor * (cpus + 1) + core. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
 	__uint(map_flags, BPF_F_MMAPABLE);
@@ -146,8 +146,9 @@ INLINE struct lane *lane_of(const struct config *config, __u32 rx, __u32 core)
 	return bpf_map_lookup_elem(&lanes, &at);
 }
 
-/* An index within an array whose length is a power of two. The compiler may know already, and the
- * verifier not: what it knows of a variable goes when that is spilled in part. */
+/* Bounds an index to an array whose length is a power of two. The compiler may know the bound and
+ * remove a plain mask, but the verifier may not: it forgets a variable's bounds when a part of the
+ * variable is spilled. */
 INLINE __u64 within(__u32 index, __u32 length)
 {
 	__u64 at = index;

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* From bytes to a key. src/parse.rs does the same in Rust, and a test holds both together.
+/* Parses a frame into a key. src/parse.rs does the same in Rust, and a test compares both.
  *
- * What a frame is too short for stays zero. Fragments, the first one too, have no ports and no
- * inner headers, so that all fragments of a packet have one key. */
+ * Fields that a frame is too short for stay zero. Fragments, even first ones, have no ports and no
+ * inner headers, so that all fragments of a packet have the same key. */
 #pragma once
 #include "maps.h"
 
-#define EXTENSIONS_MAX 6 /* IPv6 extension headers that are passed over */
+#define EXTENSIONS_MAX 6 /* most IPv6 extension headers that are skipped */
 #define VLAN_NONE 0xffff
 
 struct cursor {
@@ -14,7 +14,7 @@ struct cursor {
 	__u8 *end;
 };
 
-/* Returns the next bytes, or NULL where the frame has fewer. */
+/* Returns the next bytes, or NULL if the frame has fewer. */
 #define PEEK(cursor, bytes) \
 	((cursor)->at + (bytes) <= (cursor)->end ? (cursor)->at : (__u8 *)0)
 
@@ -28,8 +28,7 @@ INLINE void copy4(__u8 *to, const __u8 *from)
 	__builtin_memcpy(to, from, 4);
 }
 
-/* Reads ports; leaves the cursor behind the UDP header where that is whole. Returns whether it is.
- */
+/* Reads ports. Returns whether there is a complete UDP header; the cursor is then behind it. */
 INLINE int parse_transport(struct cursor *cursor, struct headers *out, __u8 protocol)
 {
 	__u8 *at;
@@ -59,7 +58,7 @@ INLINE int parse_transport(struct cursor *cursor, struct headers *out, __u8 prot
 	return 0;
 }
 
-/* Returns whether ports follow. */
+/* Reads an IPv4 header. Returns whether ports follow. */
 INLINE int parse_ipv4(struct cursor *cursor, struct headers *out)
 {
 	__u8 *at = PEEK(cursor, 20);
@@ -83,7 +82,7 @@ INLINE int parse_ipv4(struct cursor *cursor, struct headers *out)
 	return 1;
 }
 
-/* Returns whether ports follow. */
+/* Reads an IPv6 header. Returns whether ports follow. */
 INLINE int parse_ipv6(struct cursor *cursor, struct headers *out)
 {
 	__u8 *at = PEEK(cursor, 40);
@@ -130,8 +129,8 @@ INLINE void parse_arp(struct cursor *cursor, struct headers *out)
 	copy4(out->nw_dst, at + 24);
 }
 
-/* Reads a frame. Returns -1 where it has no whole Ethernet header, 1 where the cursor is behind a
- * UDP header, else 0. `ip` gets the distance of the IP header from the frame's begin, or 0. */
+/* Reads a frame. Returns -1 if the Ethernet header is incomplete, 1 if the cursor is behind a UDP
+ * header, else 0. `ip` gets the offset of the IP header in the frame, or 0. */
 INLINE int parse_frame(struct cursor *cursor, struct headers *out, __u32 *ip)
 {
 	__u8 *at = PEEK(cursor, 14);
@@ -173,10 +172,10 @@ INLINE int parse_frame(struct cursor *cursor, struct headers *out, __u32 *ip)
 }
 
 struct frame {
-	__u32 ip; /* distance of the outer IP header; 0: none */
+	__u32 ip; /* offset of the outer IP header; 0: none */
 };
 
-/* Reads a packet into a key of zeros, without its flow control field. */
+/* Reads a packet, without its flow control field, into a key that is zero. */
 INLINE int parse_packet(const struct config *config, __u8 *data, __u8 *end, struct key *key,
 			struct frame *frame)
 {
@@ -199,11 +198,11 @@ INLINE int parse_packet(const struct config *config, __u8 *data, __u8 *end, stru
 	return 0;
 }
 
-/* Reads the flow control field. Returns whether there is one. A field of zeros is none. */
+/* Reads the flow control field. Returns whether there is one; a field of zeros counts as none. */
 INLINE int parse_fcf(__u32 layout, const __u8 *data, const __u8 *end, const struct frame *frame,
 		     const struct key *key, __u16 *vm, __u8 *priority)
 {
-	/* The mask tells the verifier what is known. */
+	/* The mask tells the verifier the bound. */
 	__u64 at = frame->ip & 31;
 	__u32 tos;
 
@@ -232,15 +231,15 @@ INLINE int parse_fcf(__u32 layout, const __u8 *data, const __u8 *end, const stru
 	return *vm || *priority;
 }
 
-/* Bytes 16 to 19 of the headers do not tell flows apart, but for the protocol. */
+/* Mixes a word into a hash. */
 INLINE __u64 mix(__u64 hash, __u64 word)
 {
 	hash = (hash ^ word) * 0x9e3779b97f4a7c15ull;
 	return hash ^ hash >> 29;
 }
 
-/* A number that tells the packet's flow from others: tunnel, addresses, protocol and ports of the
- * inner frame, or else of the outer one. */
+/* Returns the hash that identifies a packet's flow: over the tunnel, and the headers of the inner
+ * frame, or else of the outer one, without VLAN priority, ToS and fragment flags. */
 INLINE __u64 flow_of(const struct key *key, __u64 seed)
 {
 	__u64 words[sizeof(struct headers) / 8];

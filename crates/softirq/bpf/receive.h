@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* The XDP program of the interface. */
+/* The interface's XDP program. */
 #pragma once
 #include "choose.h"
 #include "drain.h"
@@ -7,8 +7,8 @@
 
 #define NO_FRAME -1
 
-/* Reads a packet into a key of zeros. Returns the distance of its IP header (0: it has none), or
- * NO_FRAME. A global function, so that it is verified by itself. */
+/* Reads a packet into a key that is zero. Returns the offset of its IP header (0: none), or
+ * NO_FRAME. A global function, so that it is verified separately. */
 __noinline int read_packet(struct xdp_md *ctx, struct key *key)
 {
 	__u8 *data = (__u8 *)(long)ctx->data;
@@ -35,7 +35,7 @@ __noinline int read_packet(struct xdp_md *ctx, struct key *key)
 	return frame.ip;
 }
 
-/* Takes the flow control field off. Returns whether it did. */
+/* Removes the flow control field. Returns whether it did. */
 __noinline int strip(struct xdp_md *ctx, __u32 ip)
 {
 	struct config *config = configuration();
@@ -68,7 +68,7 @@ __noinline int strip(struct xdp_md *ctx, __u32 ip)
 	if (data[0] >> 4 == 4) {
 		__u32 before = (__u32)data[0] << 8 | data[1];
 		__u32 after = (__u32)data[0] << 8 | (data[1] & keep);
-		/* RFC 1624. */
+		/* Incremental checksum update (RFC 1624). */
 		__u32 sum = (__u16)~two(data + 10);
 
 		sum += (__u16)~before + after;
@@ -96,8 +96,8 @@ INLINE void place(__u32 core, const struct entry *entry)
 		__sync_fetch_and_add(&placement->priority, 1);
 }
 
-/* The core of a choice, made anew where there is none or it has aged. A global function, so that it
- * is verified by itself. */
+/* Returns the core of a choice; chooses one if there is none or the choice has aged. A global
+ * function, so that it is verified separately. */
 __noinline int core_for(struct config *config, struct entry *entry, struct slot *slot, __u32 at,
 			__u32 rx)
 {
@@ -108,7 +108,7 @@ __noinline int core_for(struct config *config, struct entry *entry, struct slot 
 	if (!config || !entry || !slot)
 		return rx;
 	core = READ_ONCE(slot->core);
-	/* Another processor may have used it after `now`. */
+	/* Signed, because another processor may have used it after `now`. */
 	if (core == NONE ||
 	    (__s64)(now - READ_ONCE(slot->used_ns)) >= (__s64)config->choice_age_ns) {
 		__u32 before = core;
@@ -151,11 +151,11 @@ __noinline int core_for(struct config *config, struct entry *entry, struct slot 
 }
 
 #define SEEN_SHIFT 20 /* a unit is about a millisecond */
-#define SEEN_LEAST 4  /* packets that stayed so long ago have left the softirq that they came in */
+#define SEEN_LEAST 4  /* a packet that stayed has left its softirq after this time */
 #define SEEN_MOST 1000
 
-/* Whether a flow without a slot has been seen lately; from now on it has. A flow that others have
- * taken the place of here is forgotten. */
+/* Notes a flow without a slot; returns whether it has been seen lately. A flow whose element is
+ * reused for another flow is forgotten. */
 INLINE int seen_lately(__u64 flow, __u64 now)
 {
 	__u32 at = within(flow, SEEN), units = now >> SEEN_SHIFT, ago;
@@ -167,15 +167,15 @@ INLINE int seen_lately(__u64 flow, __u64 now)
 	same = seen->flow == (__u32)(flow >> 32);
 	ago = units - seen->units;
 	if (same && ago < SEEN_LEAST)
-		return 0; /* its first packet says since when */
+		return 0; /* keep the time of its first packet */
 	seen->flow = flow >> 32;
 	seen->units = units;
 	return same && ago < SEEN_MOST;
 }
 
-/* Whether one more flow of an entry may have a slot. An entry has at most as many as are left, so
- * that others find some; and once it has a good part of that, only flows that come twice get one,
- * so that a flood of packets of no flow at all takes no room. */
+/* Returns whether one more flow of an entry may have a slot. An entry gets at most as many as are
+ * left, so that other entries find some. Once it has a quarter of that, only flows that are seen
+ * twice get one, so that a flood of single packets does not fill the slots. */
 INLINE int may_have_slot(const struct slot *of_entry, __u64 flow, __u64 now)
 {
 	__u32 zero = 0, held = READ_ONCE(of_entry->flows), left;
@@ -203,8 +203,8 @@ INLINE void change_room(struct slot *of_entry, __s32 taken)
 		__sync_fetch_and_add(&left_over->vacant, -taken);
 }
 
-/* The slot of a flow that has a choice of its own, or NONE. `make`: one is made where there is
- * none, and room for it. */
+/* Returns the slot of a flow with its own choice, or NONE. With `make`, creates the choice if there
+ * is none and a slot is free. */
 INLINE __u32 slot_of_flow(const struct entry *entry, struct slot *of_entry, __u64 flow, __u64 now,
 			  int make)
 {
@@ -238,7 +238,7 @@ INLINE __u32 slot_of_flow(const struct entry *entry, struct slot *of_entry, __u6
 	slot->chosen = 0;
 	WRITE_ONCE(slot->state, SLOT_LIVE);
 	if (bpf_map_update_elem(&flows, &key, &at, BPF_NOEXIST)) {
-		/* Another processor was faster, or the map is full. */
+		/* Another processor has added it first, or the map is full. */
 		WRITE_ONCE(slot->state, SLOT_FREE);
 		bpf_map_push_elem(&vacant, &at, 0);
 		change_room(of_entry, -1);
@@ -251,7 +251,7 @@ INLINE __u32 slot_of_flow(const struct entry *entry, struct slot *of_entry, __u6
 	return at;
 }
 
-/* Where a packet of an entry goes: a core, or NONE where it stays. */
+/* Returns the core for a packet of an entry, or NONE if it stays. */
 INLINE __u32 steer(struct config *config, struct entry *entry, const struct key *key, __u32 length,
 		   __u32 rx, __u64 now, __u32 *used)
 {
@@ -288,9 +288,9 @@ INLINE __u32 steer(struct config *config, struct entry *entry, const struct key 
 	return core_for(config, entry, slot, at, rx);
 }
 
-/* Whether a packet whose core is the one that it is on goes straight to the stack. It must not
- * while packets of the same choice that came to other processors still wait in this core's queue:
- * then it queues behind them. A global function, so that it is verified by itself. */
+/* Returns whether a packet that is already on its core goes straight to the stack. It must not
+ * while packets of the same choice from other processors still wait in this core's queue:
+ * then it queues behind them. A global function, so that it is verified separately. */
 __noinline int goes_direct(struct config *config, struct slot *slot, __u32 at, __u32 rx)
 {
 	if (!config || !slot)
@@ -302,8 +302,8 @@ __noinline int goes_direct(struct config *config, struct slot *slot, __u32 at, _
 	return has_drained(config, at, rx, bpf_ktime_get_ns());
 }
 
-/* Not "xdp.frags": in generic mode the kernel (6.18) copies such frames into new packets whose MAC
- * header it then does not know, and what goes through a cpumap is dropped as malformed. */
+/* Not "xdp.frags": in generic mode the kernel (6.18) copies such frames into new packets without
+ * setting their MAC header, and drops them as malformed behind a cpumap. */
 SEC("xdp")
 int steer_receive(struct xdp_md *ctx)
 {
@@ -345,7 +345,7 @@ int steer_receive(struct xdp_md *ctx)
 		count(CORE_GONE);
 		return XDP_PASS;
 	}
-	/* A core that has gone does nothing any more that could be overtaken. */
+	/* A core that has gone processes no packets that this one could overtake. */
 	if (core != rx && !(READ_ONCE(config->usable) >> core & 1)) {
 		count(CORE_GONE);
 		core = rx;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: GPL-2.0-only OR Apache-2.0 */
-/* Where each core's time goes, by tracepoints. Every moment belongs to the innermost of: interrupt,
- * softirq, the current task. So nothing counts twice, although the scheduler's own figures of a
- * task include the interrupts that came meanwhile. */
+/* Measures how each core spends its time, by tracepoints. Every moment is charged to the innermost
+ * of: interrupt, softirq, current task. So nothing counts twice, although the scheduler's own times
+ * of a task include interrupts. */
 #pragma once
 #include "drain.h"
 #include "maps.h"
@@ -17,8 +17,8 @@ struct raw {
 	__u64 args[5];
 };
 
-/* Counts the time since the last event. Interrupts may come in the middle: the exchange keeps the
- * sum right. */
+/* Charges the time since the last event. An interrupt may come in between; the atomic exchange
+ * keeps the sum right. */
 INLINE __u64 account(struct core *core)
 {
 	__u64 now = bpf_ktime_get_ns();

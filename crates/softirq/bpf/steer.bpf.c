@@ -2,12 +2,12 @@
 /* Steering at a kernel interface: the XDP program, the program at the other end of the cpumap, and
  * the programs that measure cores.
  *
- *   steer_receive    parse, look up, find or make the choice, redirect
- *   steer_arrive     in the cpumap's thread: which packet of which lane has arrived
- *   steer_switch...  on tracepoints: where each core's time goes, and when a lane has drained
+ *   steer_receive    parses, looks up, finds or makes the choice, redirects
+ *   steer_arrive     in the cpumap's thread: notes which packet of which lane has arrived
+ *   on_switch, ...   on tracepoints: measure cores' time, and note when lanes have drained
  *
- * A packet carries its lane and number in the headroom in front of its first byte, where neither
- * the stack nor the frame's other metadata look. */
+ * A packet carries its lane and number in the headroom in front of its first byte, which neither
+ * the stack nor other metadata of the frame use. */
 #include "layout.h"
 #include "parse.h"
 #include "choose.h"

@@ -1,5 +1,5 @@
-//! What the XDP program costs for a packet, by the kernel's test runs: parsing, lookup and choice,
-//! without the redirect. Needs root.
+//! Measures what the XDP program costs for a packet, by the kernel's test runs: parsing, lookup and
+//! choice, without the redirect. Needs root.
 //!
 //!     cargo run --release -p sluice-softirq --example cost
 
@@ -48,7 +48,7 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     for slot in 0..limits.entries {
         program.open_slot(slot, u64::from(slot), NONE);
     }
-    // Ethernet, IPv4, UDP, VXLAN, and the same inside.
+    // Ethernet, IPv4, UDP, VXLAN, and an inner frame of the same kinds.
     let ip = |protocol: u8| {
         let mut ip = vec![0x45, 12, 0, 0, 0, 0, 0, 0, 64, protocol, 0, 0];
         ip.extend([10, 0, 0, 1, 10, 0, 0, 2]);

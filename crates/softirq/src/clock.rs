@@ -1,6 +1,6 @@
 //! The clock of BPF programs.
 
-/// Time of CLOCK_MONOTONIC, ns: what `bpf_ktime_get_ns` returns.
+/// Returns the time of CLOCK_MONOTONIC, ns, as `bpf_ktime_get_ns` does.
 pub fn now_ns() -> u64 {
     let mut time = libc::timespec {
         tv_sec: 0,

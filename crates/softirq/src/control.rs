@@ -1,7 +1,7 @@
-//! The resident's socket: requests and answers, a line of JSON each; and the loop that serves them
-//! between samples.
+//! The resident's socket: requests and replies, one line of JSON each; and the loop that serves
+//! them between samples.
 //!
-//! Nothing here waits without a limit: clients that say nothing, or do not read, are let go.
+//! Every wait has a limit: clients that send nothing, or do not read, are disconnected.
 
 use crate::clock::now_ns;
 use crate::key::{MatchError, parse_match};
@@ -17,52 +17,52 @@ use steer::cores::Load;
 use steer::settings::Settings;
 use steer::table::TableError;
 
-/// A request is shorter than this, bytes.
+/// Most bytes of a request.
 const REQUEST_MAX: usize = 64 << 10;
-/// Clients at once; further ones wait until one is done.
+/// Most clients at once; further ones wait until one is done.
 const CLIENTS_MAX: usize = 16;
-/// How long a client may take to ask and to read, ns.
+/// Time limit for a client to send its request and to read the reply, ns.
 const PATIENCE_NS: u64 = 2_000_000_000;
-/// How long a command waits for an answer.
+/// How long a command waits for a reply.
 const ANSWER: Duration = Duration::from_secs(10);
 
-/// What a command asks of the resident.
+/// A request to the resident.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(tag = "do", rename_all = "snake_case")]
 pub enum Request {
-    /// Core table, mode, counters.
+    /// Returns the core table, mode and counters.
     Show,
-    /// Entries and at most so many choices.
+    /// Returns entries and at most `limit` choices.
     Flows {
-        /// How many.
+        /// Most choices.
         limit: usize,
     },
     /// Adds an entry.
     Add(EntryRequest),
-    /// Changes one.
+    /// Changes an entry.
     Modify(EntryRequest),
-    /// Deletes the entry of this precedence, or all within the match.
+    /// Deletes the entry of this match and precedence, or all within the match.
     Delete {
         /// The match.
         matching: String,
         /// The precedence.
         precedence: Option<u16>,
     },
-    /// A virtual machine starts, moves or stops.
+    /// Reports that a virtual machine starts, moves or stops.
     Vm {
         /// Its number.
         id: u16,
-        /// Where it runs; none: nowhere any more.
+        /// Where it runs; none if it has stopped.
         place: Option<Place>,
     },
-    /// The priority bit of a virtual machine's entries.
+    /// Sets the priority bit of a virtual machine's entries.
     Priority {
         /// The virtual machine.
         vm: u16,
         /// The bit.
         on: bool,
     },
-    /// A constant of the policy: loads in percent, times in ms.
+    /// Sets a constant of the policy: loads in percent, times in ms.
     Constant {
         /// Its name.
         name: String,
@@ -73,7 +73,7 @@ pub enum Request {
     Move {
         /// The entry.
         entry: u64,
-        /// The flow's hash, hexadecimal; none: the entry's own choice.
+        /// The flow's hash, hexadecimal; none for the entry's own choice.
         flow: Option<String>,
         /// The core.
         core: u32,
@@ -82,30 +82,30 @@ pub enum Request {
     Stop,
 }
 
-/// What it answers.
+/// The resident's reply.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum Answer {
-    /// Done, with what was asked for.
+    /// Done, with the requested data.
     Done(serde_json::Value),
-    /// Refused, and why.
+    /// Refused, with the reason.
     Error(String),
-    /// Refused for a reason that OpenFlow has a code for.
+    /// Refused for a reason for which OpenFlow has a code.
     Refused {
         /// The reason.
         kind: RefusalKind,
-        /// The reason in words.
+        /// The reason as text.
         text: String,
     },
 }
 
-/// Reasons that OpenFlow has codes for.
+/// Reasons for which OpenFlow has codes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "snake_case")]
 pub enum RefusalKind {
-    /// The table holds no more entries or masks.
+    /// The table is full of entries or masks.
     Full,
-    /// The core is not there, or nothing is steered to it.
+    /// The core does not exist, or is not steered to.
     Core,
     /// There is no such entry.
     Entry,
@@ -114,11 +114,11 @@ pub enum RefusalKind {
 }
 
 impl Answer {
-    /// Reads an answer's line.
+    /// Reads a reply's line.
     ///
     /// # Errors
     ///
-    /// What the resident refuses, with its words; None where the line is no answer.
+    /// The resident's refusal, with its text; None if the line is not a reply.
     pub fn read(line: &str) -> Result<serde_json::Value, Option<(RefusalKind, String)>> {
         match serde_json::from_str(line) {
             Ok(Answer::Done(value)) => Ok(value),
@@ -129,7 +129,7 @@ impl Answer {
     }
 }
 
-/// What is wrong with a request.
+/// Why a request is refused.
 #[derive(Debug, thiserror::Error)]
 enum Refusal {
     #[error(transparent)]
@@ -183,7 +183,7 @@ pub const CONSTANTS: [&str; 8] = [
 ///
 /// # Errors
 ///
-/// There is none of this name, or the value cannot be one.
+/// The name is unknown, or the value is not valid.
 fn set_constant(settings: &mut Settings, name: &str, value: f64) -> Result<(), Refusal> {
     let range = || Refusal::Range {
         name: name.to_owned(),
@@ -213,7 +213,7 @@ fn set_constant(settings: &mut Settings, name: &str, value: f64) -> Result<(), R
 ///
 /// # Errors
 ///
-/// There is none of a name, or a value cannot be one.
+/// A name is unknown, or a value is not valid.
 pub fn set_constants(settings: &mut Settings, all: &[(String, f64)]) -> Result<(), String> {
     for (name, value) in all {
         set_constant(settings, name, *value).map_err(|error| error.to_string())?;
@@ -221,7 +221,7 @@ pub fn set_constants(settings: &mut Settings, all: &[(String, f64)]) -> Result<(
     Ok(())
 }
 
-/// Does what a request asks for. `None`: the resident is to end.
+/// Carries out a request. `None`: the resident must end.
 fn answer(session: &mut Session, line: &str) -> Result<Option<serde_json::Value>, Refusal> {
     let request: Request =
         serde_json::from_str(line).map_err(|error| Refusal::Rubbish(error.to_string()))?;
@@ -266,12 +266,12 @@ fn answer(session: &mut Session, line: &str) -> Result<Option<serde_json::Value>
     Ok(Some(done))
 }
 
-/// The socket of the resident of an interface.
+/// Returns the path of an interface's resident's socket.
 pub fn socket_path(directory: &Path, device: &str) -> PathBuf {
     directory.join(format!("steer-{device}.sock"))
 }
 
-/// Interfaces that have a socket in a directory, whether or not somebody listens there.
+/// Returns the interfaces that have a socket in a directory, whether or not a resident listens.
 pub fn devices(directory: &Path) -> Vec<String> {
     let names = std::fs::read_dir(directory).into_iter().flatten().flatten();
     let mut devices: Vec<String> = names
@@ -288,11 +288,11 @@ pub fn devices(directory: &Path) -> Vec<String> {
     devices
 }
 
-/// Asks a resident.
+/// Sends a request to a resident and returns its reply.
 ///
 /// # Errors
 ///
-/// Nobody listens, or nothing comes back in time; or what the resident refuses, in its words.
+/// Nobody listens, or no reply comes in time; or the resident's refusal, with its text.
 pub fn ask(path: &Path, request: &Request) -> Result<serde_json::Value, String> {
     let wrong = |error: io::Error| format!("{}: {error}", path.display());
     let mut stream = UnixStream::connect(path).map_err(|error| match error.kind() {
@@ -319,11 +319,11 @@ pub fn ask(path: &Path, request: &Request) -> Result<serde_json::Value, String> 
     })
 }
 
-/// Makes the socket, in place of one that nobody listens at.
+/// Creates the socket, and replaces one on which nobody listens.
 ///
 /// # Errors
 ///
-/// Somebody does, or the directory cannot be written.
+/// Somebody listens already, or the directory cannot be written.
 pub fn listen(directory: &Path, device: &str) -> Result<(UnixListener, SocketFile), String> {
     let wrong = |error: io::Error| format!("{}: {error}", directory.display());
     std::fs::create_dir_all(directory).map_err(wrong)?;
@@ -338,13 +338,13 @@ pub fn listen(directory: &Path, device: &str) -> Result<(UnixListener, SocketFil
     let wrong = |error: io::Error| format!("{}: {error}", path.display());
     let listener = UnixListener::bind(&path).map_err(wrong)?;
     listener.set_nonblocking(true).map_err(wrong)?;
-    // Only who may load programs may steer.
+    // Only users who may load programs may steer.
     let owner = std::os::unix::fs::PermissionsExt::from_mode(0o600);
     std::fs::set_permissions(&path, owner).map_err(wrong)?;
     Ok((listener, SocketFile(path)))
 }
 
-/// Removes the socket's file when the resident ends.
+/// The socket's file, removed when the resident ends.
 pub struct SocketFile(PathBuf);
 
 impl Drop for SocketFile {
@@ -353,7 +353,7 @@ impl Drop for SocketFile {
     }
 }
 
-/// A command that is being served.
+/// A client being served.
 struct Client {
     stream: UnixStream,
     asked: Vec<u8>,
@@ -364,23 +364,23 @@ struct Client {
 /// Why the resident ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
-    /// A command or a signal.
+    /// A command or a signal asked for it.
     Asked,
-    /// The interface has gone, or its program was taken off.
+    /// The interface has been deleted, or its program was detached.
     Detached,
 }
 
-/// Samples and serves until told to end.
+/// Samples and serves requests until told to end.
 ///
 /// # Errors
 ///
-/// The kernel's.
+/// Errors of the kernel.
 pub fn serve(
     session: &mut Session,
     listener: &UnixListener,
     signals: &Signals,
 ) -> Result<End, String> {
-    // Rankings must not age because busy tasks go first. Where this is refused, they may.
+    // Busy tasks must not delay the rankings. If the priority is refused, they may.
     // SAFETY: the call takes numbers only.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -10) };
     let mut clients: Vec<Client> = Vec::new();
@@ -392,7 +392,7 @@ pub fn serve(
         if now >= next_ns {
             session.sample().map_err(|error| error.to_string())?;
             next_ns = next_ns.saturating_add(session.sample_period_ns());
-            // What was missed is not made up for.
+            // Missed samples are not made up for.
             next_ns = next_ns.max(now_ns());
         }
         if now.saturating_sub(looked_ns) > 500_000_000 {
@@ -454,7 +454,8 @@ fn wait_for(fd: RawFd, events: i16) -> libc::pollfd {
 }
 
 impl Client {
-    /// Reads, answers, writes, as far as that does not wait. Returns false once it is done.
+    /// Reads, replies and writes as far as possible without waiting. Returns false once the client
+    /// is done.
     fn turn(&mut self, session: &mut Session, ending: &mut bool) -> bool {
         if self.answer.is_empty() {
             let mut buffer = [0; 4096];
@@ -498,15 +499,16 @@ impl Client {
     }
 }
 
-/// SIGTERM, SIGINT and SIGHUP, which do nothing by themselves any more.
+/// A descriptor for SIGTERM, SIGINT and SIGHUP, which have no other effect any more.
 pub struct Signals(OwnedFd);
 
 impl Signals {
-    /// Takes the signals over. Called before any thread is started, which would get them else.
+    /// Takes the signals over. Must be called before any thread is started, since that would
+    /// receive them otherwise.
     ///
     /// # Errors
     ///
-    /// The kernel's.
+    /// Errors of the kernel.
     pub fn take() -> io::Result<Signals> {
         // SAFETY: the set is plain data that is filled before it is read; the descriptor is new
         // and belongs to nobody else.

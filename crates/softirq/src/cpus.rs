@@ -1,8 +1,8 @@
-//! Lists of processors, as /sys and commands write them: `0-3,6`.
+//! Lists of processors in the format of /sys and commands: `0-3,6`.
 
 use std::collections::BTreeSet;
 
-/// Reads a list.
+/// Parses a list.
 pub fn parse(text: &str) -> Option<BTreeSet<u32>> {
     let mut cpus = BTreeSet::new();
     for part in text.trim().split(',').filter(|part| !part.is_empty()) {
@@ -21,7 +21,7 @@ fn read(name: &str) -> BTreeSet<u32> {
     text.ok().and_then(|text| parse(&text)).unwrap_or_default()
 }
 
-/// Processors that run now.
+/// Returns the processors that are online.
 pub fn online() -> BTreeSet<u32> {
     let online = read("online");
     match online.is_empty() {
@@ -31,7 +31,7 @@ pub fn online() -> BTreeSet<u32> {
     }
 }
 
-/// Processors that there are, running or not.
+/// Returns the processors that exist, online or not.
 pub fn present() -> BTreeSet<u32> {
     let mut present = read("present");
     present.extend(online());

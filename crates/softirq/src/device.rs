@@ -1,4 +1,4 @@
-//! What is known of a kernel interface before a program is attached to it.
+//! Properties of a kernel interface that matter before a program is attached to it.
 
 use crate::object::xdp_programs;
 use crate::program::Mode;
@@ -8,13 +8,13 @@ use std::io;
 /// Why an interface cannot be steered.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceError {
-    /// There is none.
+    /// There is no interface of this name.
     #[error("{0}: there is no such interface in this network namespace")]
     Unknown(String),
-    /// The program reads Ethernet headers.
+    /// It carries no Ethernet headers, which the program needs.
     #[error("{0}: is no Ethernet interface (type {1})")]
     NotEthernet(String, u16),
-    /// Somebody else has a program there.
+    /// Somebody else has attached a program.
     #[error(
         "{device}: carries another XDP program (number {program}, {mode} mode); it is left alone"
     )]
@@ -23,15 +23,15 @@ pub enum DeviceError {
         device: String,
         /// The other program.
         program: u32,
-        /// How it is attached.
+        /// Its XDP mode.
         mode: &'static str,
     },
-    /// The kernel does not say.
+    /// The kernel's answer is an error.
     #[error("{device}: {error}")]
     Kernel {
         /// The interface.
         device: String,
-        /// Its words.
+        /// The kernel's text.
         error: String,
     },
 }
@@ -43,21 +43,20 @@ pub struct Device {
     pub name: String,
     /// Its index.
     pub index: u32,
-    /// Its driver, if that can be told.
+    /// Its driver, if known.
     pub driver: Option<String>,
-    /// Whether the far end of a veth pair leaves checksums to be filled in; none where that cannot
-    /// be told.
+    /// Whether the other end of a veth pair leaves checksums to be filled in; none if unknown.
     pub partial_checksums: Option<bool>,
     /// Whether the device keeps VLAN tags beside frames.
     pub hides_tags: bool,
 }
 
-/// A mode and why it was taken.
+/// An XDP mode and the reason for it.
 #[derive(Clone, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 pub struct ChosenMode {
     /// The mode.
     pub mode: Mode,
-    /// Why.
+    /// The reason.
     pub reason: String,
 }
 
@@ -66,16 +65,16 @@ const ETHTOOL_GDRVINFO: u32 = 0x03;
 const ETHTOOL_GFLAGS: u32 = 0x25;
 const ETH_FLAG_RXVLAN: u32 = 1 << 8;
 const ETH_FLAG_TXVLAN: u32 = 1 << 7;
-/// Kinds of interfaces whose frames begin with an Ethernet header: Ethernet, and the loopback's.
+/// Link types whose frames begin with an Ethernet header: Ethernet, and the loopback's.
 const WITH_ETHERNET_HEADER: [u16; 2] = [1, 772];
 const SIOCETHTOOL: libc::c_ulong = 0x8946;
 
 impl Device {
-    /// Looks at an interface.
+    /// Reads an interface's properties.
     ///
     /// # Errors
     ///
-    /// There is none of this name, or it carries no Ethernet frames.
+    /// There is no interface of this name, or it carries no Ethernet frames.
     pub fn find(name: &str) -> Result<Device, DeviceError> {
         let unknown = || DeviceError::Unknown(name.to_owned());
         let c_name = CString::new(name).map_err(|_| unknown())?;
@@ -115,11 +114,11 @@ impl Device {
         })
     }
 
-    /// Fails where the interface carries an XDP program.
+    /// Fails if the interface has an XDP program.
     ///
     /// # Errors
     ///
-    /// It does, or the kernel does not say.
+    /// It has one, or the kernel's answer is an error.
     pub fn check_vacant(&self) -> Result<(), DeviceError> {
         let device = self.name.clone();
         match xdp_programs(self.index) {
@@ -138,8 +137,8 @@ impl Device {
         }
     }
 
-    /// The modes to try, in this order. Only one where the user has chosen, or where driver mode
-    /// would do harm.
+    /// Returns the modes to try, in order. There is only one if the user has chosen it, or if
+    /// driver mode would do harm.
     pub fn modes(&self, wanted: Option<Mode>) -> Vec<ChosenMode> {
         let chosen = |mode, reason: String| ChosenMode { mode, reason };
         let harm = self.harm_in_driver_mode();
@@ -157,8 +156,8 @@ impl Device {
         }
     }
 
-    /// What would be lost in driver mode: what the kernel keeps beside a frame does not go through
-    /// a `cpumap` with it.
+    /// Returns what would be lost in driver mode: metadata that the kernel keeps beside a frame
+    /// does not pass a `cpumap`.
     fn harm_in_driver_mode(&self) -> Vec<&'static str> {
         let mut harm = Vec::new();
         match (self.driver.as_deref(), self.partial_checksums) {
@@ -186,7 +185,7 @@ impl Device {
     }
 }
 
-/// The driver's name: from the kernel by ethtool.
+/// Returns the driver's name, from ethtool.
 fn driver(name: &str) -> Option<String> {
     let mut info = [0_u8; 196];
     info[..4].copy_from_slice(&ETHTOOL_GDRVINFO.to_ne_bytes());
@@ -196,7 +195,7 @@ fn driver(name: &str) -> Option<String> {
     (!driver.is_empty()).then_some(driver)
 }
 
-/// The name of a veth pair's far end, if it is in this namespace.
+/// Returns the name of a veth pair's other end, if it is in this namespace.
 fn far_end(index: u32) -> Option<String> {
     let peer = peer(index)?;
     let mut buffer = [0_u8; libc::IFNAMSIZ];
@@ -209,8 +208,8 @@ fn far_end(index: u32) -> Option<String> {
     Some(String::from_utf8_lossy(&buffer[..end]).into_owned())
 }
 
-/// What kind of frames an interface carries (ARPHRD_*), if the kernel says: it stands third in
-/// `ifinfomsg`, behind the message's header.
+/// Returns the link type of an interface (ARPHRD_*), if the kernel reports it: the 16-bit word at
+/// offset 2 of `ifinfomsg`, behind the message's header.
 fn link_type(index: u32) -> Option<u16> {
     let answer = ask_about_link(index).ok()?;
     let kind = answer.get(16 + 2..16 + 4)?;
@@ -220,10 +219,10 @@ fn link_type(index: u32) -> Option<u16> {
 const IFLA_LINK: u16 = 5;
 const IFLA_LINK_NETNSID: u16 = 37;
 
-/// The index of the interface at the other end, if it is in this namespace.
+/// Returns the index of the other end's interface, if it is in this namespace.
 fn peer(index: u32) -> Option<u32> {
     let answer = ask_about_link(index).ok()?;
-    // Message header, then `ifinfomsg`, then attributes of a length, a type and a value each.
+    // Message header, then `ifinfomsg`, then attributes, each a length, a type and a value.
     let mut rest = answer.get(16 + 16..)?;
     let mut peer = None;
     while rest.len() >= 4 {
@@ -240,7 +239,7 @@ fn peer(index: u32) -> Option<u32> {
     peer.filter(|peer| *peer != 0 && *peer != index)
 }
 
-/// Asks the kernel about an interface by netlink, and returns its answer.
+/// Requests an interface's properties by netlink, and returns the reply.
 fn ask_about_link(index: u32) -> io::Result<Vec<u8>> {
     let mut message = [0_u8; 32];
     message[..4].copy_from_slice(&32_u32.to_ne_bytes());
@@ -269,7 +268,7 @@ fn ask_about_link(index: u32) -> io::Result<Vec<u8>> {
     Ok(answer)
 }
 
-/// One of ethtool's values.
+/// Reads one of ethtool's values.
 fn ethtool(name: &str, command: u32) -> io::Result<u32> {
     let mut value = [command, 0];
     request(name, value.as_mut_ptr().cast())?;

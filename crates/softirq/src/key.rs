@@ -1,7 +1,7 @@
-//! Keys of the steering table, and matches as text: OpenFlow 1.0's twelve fields in `ovs-ofctl`'s
-//! words, the flow control field, and VXLAN's VNI and inner headers.
+//! Keys of the steering table, and matches as text: OpenFlow 1.0's twelve fields by `ovs-ofctl`'s
+//! names, the flow control field, and VXLAN's VNI and inner headers.
 //!
-//! Where each field stands in the key is said once, in `FIELDS`; `bpf/layout.h` has the same as a
+//! The position of each field in the key is defined in `FIELDS`; `bpf/layout.h` has the same as a
 //! structure, and `parse` is tested against it.
 
 use crate::layout::KEY_BYTES;
@@ -12,12 +12,12 @@ use steer::table::Match;
 /// A packet's key.
 pub type Key = [u8; KEY_BYTES];
 
-/// `dl_vlan` of a frame without a tag.
+/// Value of `dl_vlan` for a frame without a tag.
 pub const VLAN_NONE: u16 = 0xffff;
 
-/// Where the outer headers begin in a key; the inner ones follow.
+/// Offset of the outer headers in a key; the inner ones follow.
 pub const OUTER: usize = 16;
-/// Where the inner headers begin.
+/// Offset of the inner headers.
 pub const INNER: usize = OUTER + 56;
 
 /// Offsets within headers, as in `struct headers`.
@@ -37,10 +37,10 @@ pub mod at {
     pub const NW_DST: usize = 40;
 }
 
-/// How a field is written.
+/// Format of a field's values.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Kind {
-    /// A number of so many bytes, at most this.
+    /// A number, this at most.
     Number(u32),
     /// A MAC address.
     Mac,
@@ -48,7 +48,7 @@ enum Kind {
     Ip,
 }
 
-/// A field: name, place, bytes, how it is written.
+/// A field: name, offset, bytes, format.
 struct Field {
     name: &'static str,
     at: usize,
@@ -65,7 +65,7 @@ const fn field(name: &'static str, at: usize, bytes: usize, kind: Kind) -> Field
     }
 }
 
-/// Fields of the whole packet, and then of headers, which are there twice.
+/// Fields of the whole packet; those of headers, which a key has twice, are separate.
 const FIELDS: [Field; 5] = [
     field("in_port", 0, 4, Kind::Number(u32::MAX)),
     field("vni", 5, 3, Kind::Number(0xff_ffff)),
@@ -104,7 +104,7 @@ const SHORT: [(&str, &[(&str, &str)]); 12] = [
     ("esp6", &[("dl_type", "0x86dd"), ("nw_proto", "50")]),
 ];
 
-/// What is wrong with a match's text.
+/// Error in the text of a match.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum MatchError {
     /// No field has this name.
@@ -114,14 +114,14 @@ pub enum MatchError {
          vni, fcf, fcf_vm and fcf_priority"
     )]
     Field(String),
-    /// A value cannot be read, or is too large.
+    /// A value that cannot be read, or is too large.
     #[error("{field}={value}: {wanted}")]
     Value {
         /// The field.
         field: String,
         /// The value.
         value: String,
-        /// What would be one.
+        /// Description of valid values.
         wanted: String,
     },
     /// A field is named twice with different values.
@@ -129,12 +129,12 @@ pub enum MatchError {
     Twice(String),
 }
 
-/// Reads a match: fields and values with commas between, as for `ovs-ofctl`. Masks follow a slash.
+/// Parses a match: fields and values separated by commas, as for `ovs-ofctl`. Masks follow a slash.
 /// An empty text matches everything.
 ///
 /// # Errors
 ///
-/// What is wrong, with its field.
+/// The field and what is wrong with it.
 pub fn parse_match(text: &str) -> Result<Match<KEY_BYTES>, MatchError> {
     let (mut mask, mut value) = ([0; KEY_BYTES], [0; KEY_BYTES]);
     let mut given: Vec<(String, String)> = Vec::new();
@@ -181,7 +181,7 @@ pub fn parse_match(text: &str) -> Result<Match<KEY_BYTES>, MatchError> {
     Ok(Match::new(mask, value))
 }
 
-/// Whether a match looks at the flow control field.
+/// Returns whether a match includes the flow control field.
 pub fn looks_at_fcf(matching: &Match<KEY_BYTES>) -> bool {
     matching.mask()[8..12].iter().any(|byte| *byte != 0)
 }
@@ -200,7 +200,7 @@ fn find(name: &str) -> Option<(&'static Field, usize)> {
 
 type Bytes = [u8; 16];
 
-/// Mask and value of a field's text.
+/// Returns mask and value of a field's text.
 fn read(field: &Field, name: &str, text: &str) -> Result<(Bytes, Bytes), MatchError> {
     let wrong = |wanted: String| MatchError::Value {
         field: name.to_owned(),
@@ -294,7 +294,7 @@ fn mac(text: &str) -> Option<Bytes> {
     parts.next().is_none().then_some(bytes)
 }
 
-/// An address and its length.
+/// Parses an address; returns its bytes and their number.
 fn ip(text: &str) -> Option<(Bytes, usize)> {
     if let Ok(address) = text.parse::<Ipv4Addr>() {
         let mut bytes: Bytes = [0; 16];
@@ -305,7 +305,7 @@ fn ip(text: &str) -> Option<(Bytes, usize)> {
     Some((address.octets(), 16))
 }
 
-/// A match as text that [`parse_match`] reads back.
+/// Formats a match; [`parse_match`] can read the result.
 pub fn format_match(matching: &Match<KEY_BYTES>) -> String {
     let (mask, value) = (matching.mask(), matching.value());
     let mut text = String::new();
@@ -369,7 +369,7 @@ pub fn format_match(matching: &Match<KEY_BYTES>) -> String {
         };
     };
     for field in &FIELDS {
-        // Said by the fields that need it.
+        // Implied by the fields that need it.
         let implied = field.name == "fcf" && mask[8..11].iter().any(|byte| *byte != 0);
         if !implied {
             write(field.name, field, 0, false);

@@ -1,20 +1,21 @@
-//! What the programs and user space share: `bpf/layout.h` in Rust. The sizes are compared when the
-//! program is compiled on either side, and with the maps when they are loaded.
+//! Structures shared by the programs and user space: `bpf/layout.h` in Rust. Their sizes are
+//! checked when either side is compiled, and against the maps when they are loaded.
 
 use crate::object::Plain;
 
-/// Processors at most: lanes are a square of this, and sets of cores are one word.
+/// Most processors: the number of lanes is about the square of this, and sets of cores are one
+/// word.
 pub const CPUS_MAX: usize = 64;
-/// Cores of virtual machines in a ranking at most.
+/// Most cores of virtual machines in a ranking.
 pub const OWN_MAX: usize = 256;
-/// No core.
+/// Number for no core.
 pub const NONE: u32 = u32::MAX;
 /// Bytes of a key.
 pub const KEY_BYTES: usize = 128;
-/// Masks of a table.
+/// Most masks of a table.
 pub const MASKS_MAX: usize = steer::table::MASKS_MAX;
 
-/// Declares structures that both sides share, which are plain data.
+/// Declares the shared structures, which are plain data.
 macro_rules! shared {
     ($($(#[$doc:meta])* $name:ident ($size:expr) { $($(#[$field_doc:meta])* $field:ident: $kind:ty,)* })*) => {
         $(
@@ -31,7 +32,7 @@ macro_rules! shared {
 }
 
 shared! {
-    /// An entry's place in the map of entries: masked key and mask.
+    /// Key of an entry in the map of entries: mask and masked key.
     EntryKey (136) {
         /// The mask's slot.
         mask: u32,
@@ -45,17 +46,17 @@ shared! {
         /// Its bits.
         bits: [u8; KEY_BYTES],
     }
-    /// What the program has to know of an entry.
+    /// An entry, as the program needs it.
     Entry (32) {
         /// Its number; lower ones were added first.
         id: u64,
         /// The slot of its own choice and its counters.
         slot: u32,
-        /// Load of a new flow, millionths.
+        /// Expected load of a new flow, millionths of a core.
         expected: u32,
-        /// The core of [`TARGET_CORE`].
+        /// The core for [`TARGET_CORE`].
         core: u32,
-        /// Higher wins.
+        /// The higher one wins.
         precedence: u16,
         /// Virtual machine, if `has_vm`.
         vm: u16,
@@ -65,12 +66,12 @@ shared! {
         priority: u8,
         /// [`TARGET_CORE`], [`TARGET_ENTRY`] or [`TARGET_FLOW`].
         target: u8,
-        /// Whether some flows have choices of their own.
+        /// Whether some flows have their own choices.
         overrides: u8,
         /// Zero.
         zero: u32,
     }
-    /// Names a flow's choice.
+    /// Key of a flow's choice.
     FlowKey (16) {
         /// The entry's number.
         entry: u64,
@@ -79,21 +80,21 @@ shared! {
     }
     /// A choice of a core, and an entry's counters.
     Slot (128) {
-        /// [`SLOT_LIVE`] and so on.
+        /// [`SLOT_LIVE`] etc.
         state: u32,
         /// The core, or [`NONE`].
         core: u32,
-        /// The core where it is to move, or [`NONE`].
+        /// The core to which it is to move, or [`NONE`].
         wanted: u32,
-        /// Why this core: [`BASIS_STAYED`] and so on.
+        /// Reason for this core: [`BASIS_STAYED`] etc.
         basis: u32,
         /// The entry's number.
         entry: u64,
         /// The flow's hash.
         flow: u64,
-        /// Last packet, ns.
+        /// Time of the last packet, ns.
         used_ns: u64,
-        /// Last choice or move, ns.
+        /// Time of the last choice or move, ns.
         chosen_ns: u64,
         /// Packets that followed this choice.
         packets: u64,
@@ -103,31 +104,31 @@ shared! {
         all_packets: u64,
         /// Their bytes.
         all_bytes: u64,
-        /// The last of them, ns.
+        /// Time of the last of them, ns.
         all_used_ns: u64,
-        /// Moves that were made.
+        /// Number of moves.
         moves: u64,
-        /// Packets that went to the old core while a move was waited for.
+        /// Packets that went to the old core while a move was pending.
         kept: u64,
-        /// How often a core was chosen.
+        /// How many times a core was chosen.
         chosen: u32,
-        /// Load that was expected then.
+        /// Load expected at that time, millionths of a core.
         load: u32,
-        /// The processor that its last packet came to, and whether it went directly.
+        /// The processor that received its last packet, and whether the packet went directly.
         last: u32,
         /// Of an entry: how many of its flows have slots.
         flows: u32,
         /// Zeros.
         zero: [u32; 2],
     }
-    /// Slots for new flows that are left.
+    /// Free slots for new flows.
     Room (8) {
-        /// How many.
+        /// Number of slots.
         vacant: u32,
         /// Zero.
         zero: u32,
     }
-    /// The way from one receiving processor to one core.
+    /// The lane from one receiving processor to one core.
     Lane (128) {
         /// Packets sent.
         sent: u32,
@@ -135,7 +136,7 @@ shared! {
         zero: [u32; 15],
         /// The last packet that has arrived.
         taken: u32,
-        /// The last packet of the group before.
+        /// The last packet of the previous group.
         handed: u32,
         /// The last packet that has certainly left the core.
         finished: u32,
@@ -144,41 +145,41 @@ shared! {
     }
     /// One processor.
     Core (256) {
-        /// Begin of what `ns` lacks; 0 where nothing has been seen.
+        /// Begin of the time that `ns` does not include yet; 0 if nothing has been seen.
         since_ns: u64,
         /// Time by [`IDLE`], [`TASK`], [`CPUMAP`], [`SOFTIRQ`], [`IRQ`].
         ns: [u64; 5],
-        /// What the current task is.
+        /// Kind of the current task.
         running: u32,
-        /// Nested interrupts.
+        /// Depth of nested interrupts.
         irq_depth: u32,
-        /// Whether a softirq runs.
+        /// Whether a softirq is running.
         in_softirq: u32,
-        /// Changes begun.
+        /// Number of changes begun.
         begun: u32,
-        /// Changes ended.
+        /// Number of changes ended.
         ended: u32,
-        /// Whether receive work waits.
+        /// Whether receive work is pending.
         net_rx_pending: u32,
         /// Its cpumap thread.
         thread: u64,
-        /// Whether that waits for packets.
+        /// Whether the thread waits for packets.
         asleep: u32,
         /// Frames of the current group.
         group_frames: u32,
-        /// When its first frame was sent.
+        /// When the group's first frame was sent, ns.
         group_ns: u64,
-        /// The same of the group before.
+        /// The same for the previous group, ns.
         handed_ns: u64,
-        /// The first packet that went straight to the stack.
+        /// When the first packet since the last completion went straight to the stack, ns.
         direct_ns: u64,
-        /// Receiving processors whose packets are under way.
+        /// Set of receiving processors whose packets have not all finished.
         lanes: u64,
-        /// Begin of the window of waits.
+        /// Begin of the window for waits, ns.
         wait_begun_ns: u64,
-        /// The longest wait in it.
+        /// The longest wait in it, ns.
         wait_ns: u64,
-        /// The longest of the window before.
+        /// The longest wait in the previous window, ns.
         wait_before_ns: u64,
         /// Frames taken from the cpumap.
         frames: u64,
@@ -188,16 +189,16 @@ shared! {
         dropped: u64,
         /// Frames lost in the cpumap's thread.
         lost: u64,
-        /// When the newest frame was sent that it has taken.
+        /// When the newest frame taken was sent, ns.
         newest_ns: u64,
-        /// When the current group began.
+        /// When the current group began, ns.
         group_begun_ns: u64,
         /// Zeros.
         zero: [u64; 8],
     }
     /// A core in a ranking.
     Candidate (8) {
-        /// The load that is compared.
+        /// The load to compare, millionths of a core.
         load: u32,
         /// The core.
         core: u32,
@@ -211,17 +212,17 @@ shared! {
         /// The core.
         core: u32,
     }
-    /// `steer::ranking::Rankings` for the program.
+    /// `steer::ranking::Rankings` in the program's form.
     Rankings (4_656) {
-        /// It must not be used later, ns.
+        /// Time until which it may be used, ns.
         usable_until_ns: u64,
-        /// Set of cores that priority flows hold.
+        /// Set of cores held by priority flows.
         held: u64,
         /// Set of cores that run virtual machines.
         vm_cores: u64,
-        /// A core is fit below this.
+        /// Load below which a core is fit.
         high: u32,
-        /// How many cores may be held.
+        /// Most cores that may be held.
         held_limit: u32,
         /// Whether all cores are highly loaded.
         all_high: u32,
@@ -231,18 +232,18 @@ shared! {
         displacing_count: u32,
         /// Length of `own`.
         own_count: u32,
-        /// Load placed, when it was made.
+        /// Load placed by the time it was made.
         placed: [u32; CPUS_MAX],
-        /// Priority flows placed, when it was made.
+        /// Priority flows placed by the time it was made.
         priority: [u32; CPUS_MAX],
         /// Cores without virtual machines.
         normal: [Candidate; CPUS_MAX],
-        /// The same, by the load that remains without flows without priority.
+        /// The same cores, by their load without that of flows without priority.
         displacing: [Candidate; CPUS_MAX],
         /// Cores of virtual machines.
         own: [Own; OWN_MAX],
     }
-    /// What the program has placed on a core, ever.
+    /// All that the program has ever placed on a core.
     Placement (8) {
         /// Load, millionths, wrapping.
         load: u32,
@@ -256,30 +257,30 @@ shared! {
         /// The highest precedence of its entries.
         precedence: u32,
     }
-    /// Which masks are looked up.
+    /// The masks to look up.
     View (264) {
-        /// How many.
+        /// Number of masks.
         count: u32,
         /// Zero.
         zero: u32,
-        /// The highest precedence first.
+        /// Masks, the highest precedence first.
         masks: [ViewMask; MASKS_MAX],
     }
     /// Constants of the program, and which tables are current.
     Config (608) {
-        /// A choice is forgotten after so long without a packet, ns.
+        /// Time without a packet after which a choice is forgotten, ns.
         choice_age_ns: u64,
-        /// Least gap after which a flow may move, ns.
+        /// Shortest gap after which a flow may move, ns.
         least_wait_ns: u64,
-        /// For how long waits are remembered, at least, ns.
+        /// Shortest time for which waits are remembered, ns.
         wait_window_ns: u64,
-        /// Hashes of flows begin with it.
+        /// Seed of flows' hashes.
         seed: u64,
         /// Set of cores with a place in the cpumap.
         usable: u64,
-        /// Processors.
+        /// Number of processors.
         cpus: u32,
-        /// Slots.
+        /// Number of slots.
         slots: u32,
         /// The current ranking, 0 or 1.
         ranking: u32,
@@ -287,13 +288,13 @@ shared! {
         view: u32,
         /// Layout of the flow control field.
         layout: u32,
-        /// Whether it is believed.
+        /// Whether it is trusted.
         trusted: u32,
-        /// Whether it is taken off.
+        /// Whether it is removed.
         strip: u32,
-        /// UDP port of VXLAN.
+        /// VXLAN's UDP port.
         vxlan_port: u32,
-        /// The cpumap's number.
+        /// The cpumap's id.
         cpumap_id: u32,
         /// Zero.
         zero: u32,
@@ -302,60 +303,60 @@ shared! {
     }
     /// The last packet of a choice from one receiving processor.
     Ticket (16) {
-        /// Where it went.
+        /// The core that it went to.
         core: u32,
         /// Its number in its lane.
         number: u32,
-        /// When, ns.
+        /// When it was sent, ns.
         sent_ns: u64,
     }
-    /// A place in the cpumap.
+    /// Value of a core in the cpumap.
     CpumapValue (8) {
-        /// Frames that wait at most.
+        /// Most frames in its queue.
         queue: u32,
-        /// The program that sees them.
+        /// The program that runs on them.
         program: i32,
     }
 }
 
-/// The entry names a core.
+/// Target of an entry that names a core.
 pub const TARGET_CORE: u8 = 0;
-/// One core for all its flows.
+/// Target: one core for all flows of the entry.
 pub const TARGET_ENTRY: u8 = 1;
-/// A core for each flow.
+/// Target: a core for each flow.
 pub const TARGET_FLOW: u8 = 2;
 
-/// The slot is not used.
+/// State of a slot that is not used.
 pub const SLOT_FREE: u32 = 0;
-/// It is.
+/// State of a slot in use.
 pub const SLOT_LIVE: u32 = 1;
-/// It has aged; a packet makes it live again.
+/// State of a slot that has aged; a packet makes it live again.
 pub const SLOT_RETIRING: u32 = 2;
-/// It is being taken out of the table.
+/// State of a slot that is being removed.
 pub const SLOT_DEAD: u32 = 3;
 
-/// The flow stayed.
+/// Basis of a choice: the flow stayed.
 pub const BASIS_STAYED: u32 = 0;
-/// The least loaded core.
+/// Basis: the least loaded core.
 pub const BASIS_LEAST: u32 = 1;
-/// A core that others are about to leave.
+/// Basis: a core that flows without priority are about to leave.
 pub const BASIS_DISPLACING: u32 = 2;
-/// Its virtual machine's core.
+/// Basis: the virtual machine's core.
 pub const BASIS_OWN: u32 = 3;
-/// The entry names the core.
+/// Basis: the entry names the core.
 pub const BASIS_FIXED: u32 = 4;
 
-/// Time with nothing to do.
+/// Index of idle time.
 pub const IDLE: usize = 0;
-/// Time of tasks.
+/// Index of tasks' time.
 pub const TASK: usize = 1;
-/// Time of the cpumap's thread.
+/// Index of the cpumap's thread's time.
 pub const CPUMAP: usize = 2;
-/// Time of softirqs.
+/// Index of softirqs' time.
 pub const SOFTIRQ: usize = 3;
-/// Kinds of time.
+/// Number of kinds of time.
 pub const BUCKETS: usize = 5;
-/// Time of interrupts.
+/// Index of interrupts' time.
 pub const IRQ: usize = 4;
 
 /// Names of the program's counters, in the order of `enum counter`, and what they count.

@@ -2,17 +2,17 @@
 //! packets of a kernel interface to the core that the policy has chosen, through a `cpumap`, so
 //! that the whole protocol stack runs there. `docs/steering.md` is the guide.
 //!
-//! * `bpf/`: the programs, in C. They match, choose and count by themselves, at every packet.
+//! * `bpf/`: the programs, in C. They match, choose and count on their own, for every packet.
 //! * [`object`]: BPF objects, maps and links. [`layout`]: what programs and user space share.
-//! * [`program`]: the loaded programs: entries, rankings and moves that are published to them.
-//! * [`key`]: keys and matches. [`parse`]: the reference that the C parser is held to.
+//! * [`program`]: the loaded programs, to which entries, rankings and moves are published.
+//! * [`key`]: keys and matches. [`parse`]: the reference for the C parser.
 //! * [`sampler`]: loads of cores, by tracepoints. [`vms`]: where virtual machines run.
-//! * [`device`]: what an interface can do, and which mode suits it.
-//! * [`session`]: table, core table, balancer and program as one; samples.
-//! * [`control`]: the resident's socket, and what is said there.
+//! * [`device`]: an interface's properties, and the XDP mode for it.
+//! * [`session`]: combines table, core table, balancer and program; samples.
+//! * [`control`]: the resident's socket and its requests.
 //!
-//! Packets never wait for user space. When this process dies, the kernel detaches the programs,
-//! and packets go as they did before.
+//! Packets never wait for user space. When this process ends, the kernel detaches the programs, and
+//! packets are processed as before.
 
 pub mod clock;
 pub mod control;

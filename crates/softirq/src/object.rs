@@ -1,4 +1,4 @@
-//! BPF objects, maps and links: safe calls over libbpf's functions.
+//! BPF objects, maps and links: safe wrappers of libbpf's functions.
 
 use std::ffi::{CString, c_void};
 use std::io;
@@ -7,11 +7,11 @@ use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// Plain data: any bytes are a value, and there is no padding.
+/// Plain data: any bytes are a valid value, and there is no padding.
 ///
 /// # Safety
 ///
-/// The type must be so, and have no references.
+/// The type must have these properties, and contain no references.
 pub unsafe trait Plain: Copy {}
 
 // SAFETY: integers are plain.
@@ -19,13 +19,13 @@ unsafe impl Plain for u32 {}
 // SAFETY: integers are plain.
 unsafe impl Plain for u64 {}
 
-/// A call to the kernel that failed.
+/// A failed call to the kernel.
 #[derive(Debug, thiserror::Error)]
 #[error("{what}: {error}")]
 pub struct BpfError {
-    /// What was tried.
+    /// The operation.
     pub what: String,
-    /// How it ended.
+    /// The error.
     #[source]
     pub error: io::Error,
 }
@@ -35,7 +35,7 @@ fn failed(what: impl Into<String>, error: io::Error) -> BpfError {
     BpfError { what, error }
 }
 
-/// The result of one of libbpf's functions: below zero is an error number.
+/// Converts the result of one of libbpf's functions: below zero is an error number.
 fn checked(what: &str, result: i32) -> Result<i32, BpfError> {
     if result < 0 {
         Err(failed(what, io::Error::from_raw_os_error(-result)))
@@ -44,13 +44,13 @@ fn checked(what: &str, result: i32) -> Result<i32, BpfError> {
     }
 }
 
-/// A value of all zeros.
+/// Returns a value of all zeros.
 pub fn zeroed<T: Plain>() -> T {
     // SAFETY: any bytes are a value of a plain type.
     unsafe { std::mem::zeroed() }
 }
 
-/// A value's bytes.
+/// Returns a value's bytes.
 pub fn bytes_of<T: Plain>(value: &T) -> &[u8] {
     // SAFETY: a plain value has no padding, so all its bytes are initialised.
     unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
@@ -70,7 +70,7 @@ impl Object {
     ///
     /// # Errors
     ///
-    /// It is not one.
+    /// It is not an object file.
     pub fn open(file: &[u8]) -> Result<Object, BpfError> {
         let mut log = vec![0_u8; 8 << 20];
         // SAFETY: the function only stores the pointer; none means no messages.
@@ -105,7 +105,7 @@ impl Object {
     ///
     /// # Errors
     ///
-    /// There is no such map, or it has been loaded.
+    /// There is no such map, or it is already loaded.
     pub fn size_map(&mut self, name: &str, elements: u32) -> Result<(), BpfError> {
         let map = self.map(name)?;
         // SAFETY: the map belongs to this object.
@@ -117,7 +117,7 @@ impl Object {
     ///
     /// # Errors
     ///
-    /// The kernel's, with the last lines of what its verifier says.
+    /// The kernel's error, with the last lines of the verifier's log.
     pub fn load(&mut self) -> Result<(), BpfError> {
         // SAFETY: the object is open.
         let result = unsafe { libbpf_sys::bpf_object__load(self.object.as_ptr()) };
@@ -134,11 +134,11 @@ impl Object {
         Ok(())
     }
 
-    /// The descriptor of a loaded map.
+    /// Returns the descriptor of a loaded map.
     ///
     /// # Errors
     ///
-    /// There is none.
+    /// There is no such map.
     pub fn map_fd(&self, name: &str) -> Result<RawFd, BpfError> {
         let map = self.map(name)?;
         // SAFETY: the map belongs to this object.
@@ -146,11 +146,11 @@ impl Object {
         checked(&format!("map {name}"), fd)
     }
 
-    /// The descriptor of a loaded program.
+    /// Returns the descriptor of a loaded program.
     ///
     /// # Errors
     ///
-    /// There is none.
+    /// There is no such program.
     pub fn program_fd(&self, name: &str) -> Result<RawFd, BpfError> {
         let c_name = CString::new(name).unwrap_or_default();
         // SAFETY: the object is open and the name a C string.
@@ -174,7 +174,7 @@ impl Drop for Object {
     }
 }
 
-/// A map whose elements are read and written by calls. Its descriptor belongs to the object.
+/// A map whose elements are read and written by system calls. Its descriptor belongs to the object.
 #[derive(Clone, Copy)]
 pub struct Map<K, V> {
     fd: RawFd,
@@ -182,15 +182,15 @@ pub struct Map<K, V> {
 }
 
 impl<K: Plain, V: Plain> Map<K, V> {
-    /// A loaded map.
+    /// Returns a loaded map.
     ///
     /// # Errors
     ///
-    /// There is none of this name, or its elements have other sizes.
+    /// There is no map of this name, or its elements have other sizes.
     pub fn of(object: &Object, name: &str) -> Result<Map<K, V>, BpfError> {
         let fd = object.map_fd(name)?;
         let info = map_info(fd)?;
-        // A stack has no keys; processors' values are rounded up.
+        // A stack has no keys; values per processor are rounded up.
         let keys = info.key_size == 0 || info.key_size as usize == size_of::<K>();
         if !keys || info.value_size as usize != size_of::<V>() {
             let what = format!(
@@ -209,7 +209,7 @@ impl<K: Plain, V: Plain> Map<K, V> {
     ///
     /// # Errors
     ///
-    /// The kernel's: `E2BIG` where the map is full.
+    /// The kernel's: `E2BIG` if the map is full.
     pub fn set(&self, key: &K, value: &V) -> io::Result<()> {
         let (key, value) = (std::ptr::from_ref(key), std::ptr::from_ref(value));
         // SAFETY: both point to values of the map's sizes, as was checked when it was made.
@@ -225,7 +225,7 @@ impl<K: Plain, V: Plain> Map<K, V> {
     ///
     /// # Errors
     ///
-    /// The kernel's: `E2BIG` where it is full.
+    /// The kernel's: `E2BIG` if it is full.
     pub fn push(&self, value: &V) -> io::Result<()> {
         // SAFETY: a stack takes no key, and the value has the map's size.
         let result = unsafe {
@@ -238,7 +238,7 @@ impl<K: Plain, V: Plain> Map<K, V> {
         Ok(())
     }
 
-    /// Reads an element, if it is there.
+    /// Reads an element, if it exists.
     pub fn get(&self, key: &K) -> Option<V> {
         let mut value: V = zeroed();
         // SAFETY: both point to values of the map's sizes.
@@ -249,22 +249,22 @@ impl<K: Plain, V: Plain> Map<K, V> {
         (result == 0).then_some(value)
     }
 
-    /// Removes an element; returns whether it was there.
+    /// Removes an element; returns whether it existed.
     pub fn remove(&self, key: &K) -> bool {
         // SAFETY: the key has the map's size.
         unsafe { libbpf_sys::bpf_map_delete_elem(self.fd, std::ptr::from_ref(key).cast()) == 0 }
     }
 }
 
-/// Sums of an array of counters that each processor has its own of.
+/// Sums up each counter of a per-processor array over all processors.
 ///
 /// # Errors
 ///
-/// The kernel's.
+/// Errors of the kernel.
 pub fn sums(object: &Object, name: &str, count: usize, cpus: usize) -> Result<Vec<u64>, BpfError> {
     let fd = object.map_fd(name)?;
     let mut sums = Vec::with_capacity(count);
-    // One value for each possible processor, which may be more than those that are here.
+    // One value for each possible processor; there may be more of these than present ones.
     let mut values = vec![0_u64; cpus.max(possible_cpus())];
     for index in 0..count as u32 {
         // SAFETY: the map's values are 8 bytes, one for each possible processor.
@@ -278,7 +278,7 @@ pub fn sums(object: &Object, name: &str, count: usize, cpus: usize) -> Result<Ve
     Ok(sums)
 }
 
-/// Processors that the kernel could have.
+/// Returns the number of processors that the kernel may have.
 pub fn possible_cpus() -> usize {
     // SAFETY: the function takes nothing, and returns a number or an error.
     usize::try_from(unsafe { libbpf_sys::libbpf_num_possible_cpus() })
@@ -297,16 +297,16 @@ fn map_info(fd: RawFd) -> Result<libbpf_sys::bpf_map_info, BpfError> {
     Ok(info)
 }
 
-/// The number that the kernel has given a map.
+/// Returns the kernel's id of a map.
 ///
 /// # Errors
 ///
-/// The kernel's.
+/// Errors of the kernel.
 pub fn map_id(object: &Object, name: &str) -> Result<u32, BpfError> {
     Ok(map_info(object.map_fd(name)?)?.id)
 }
 
-/// An array in memory that the kernel's programs use at the same time.
+/// An array in memory that is shared with the kernel's programs.
 pub struct Shared<T> {
     first: NonNull<T>,
     count: usize,
@@ -322,7 +322,7 @@ impl<T: Plain> Shared<T> {
     ///
     /// # Errors
     ///
-    /// It is not such an array, or of other elements.
+    /// It is not such an array, or has elements of another size.
     pub fn of(object: &Object, name: &str) -> Result<Shared<T>, BpfError> {
         let fd = object.map_fd(name)?;
         let info = map_info(fd)?;
@@ -356,12 +356,12 @@ impl<T: Plain> Shared<T> {
         })
     }
 
-    /// Number of elements.
+    /// Returns the number of elements.
     pub fn len(&self) -> usize {
         self.count
     }
 
-    /// Whether there are none.
+    /// Returns whether there are no elements.
     pub fn is_empty(&self) -> bool {
         self.count == 0
     }
@@ -372,19 +372,19 @@ impl<T: Plain> Shared<T> {
         unsafe { self.first.add(index) }
     }
 
-    /// Copies an element. Words of it may be from different moments.
+    /// Copies an element. Its words may be from different moments.
     pub fn read(&self, index: usize) -> T {
         // SAFETY: the element lies in the mapping, and any bytes are a value.
         unsafe { self.at(index).as_ptr().read_volatile() }
     }
 
-    /// Writes an element. A program that reads it meanwhile sees some of its words old.
+    /// Writes an element. A program that reads it meanwhile may see some old words.
     pub fn write(&self, index: usize, value: T) {
         // SAFETY: the element lies in the mapping.
         unsafe { self.at(index).as_ptr().write_volatile(value) }
     }
 
-    /// A 32-bit word of an element, at `offset` bytes.
+    /// Returns a 32-bit word of an element, at `offset` bytes.
     pub fn word(&self, index: usize, offset: usize) -> &AtomicU32 {
         assert!(offset.is_multiple_of(4) && offset + 4 <= size_of::<T>());
         // SAFETY: the word lies in the mapping, which lives as long as `self`, and is aligned:
@@ -392,7 +392,7 @@ impl<T: Plain> Shared<T> {
         unsafe { AtomicU32::from_ptr(self.at(index).as_ptr().byte_add(offset).cast()) }
     }
 
-    /// Stores a 32-bit word of an element after everything that was written before.
+    /// Stores a 32-bit word of an element, with release ordering.
     pub fn store(&self, index: usize, offset: usize, value: u32) {
         self.word(index, offset).store(value, Ordering::Release);
     }
@@ -405,7 +405,7 @@ impl<T> Drop for Shared<T> {
     }
 }
 
-/// A program that is attached until this is dropped, or the process ends.
+/// An attachment of a program, which lasts until this is dropped, or the process ends.
 pub struct Link {
     fd: OwnedFd,
 }
@@ -422,8 +422,8 @@ impl Link {
     ///
     /// # Errors
     ///
-    /// The kernel's: `EBUSY` or `EEXIST` where there is another program, `EOPNOTSUPP` where the
-    /// driver has no such mode.
+    /// The kernel's: `EBUSY` or `EEXIST` if there is another program, `EOPNOTSUPP` if the driver
+    /// does not support the mode.
     pub fn xdp(program: RawFd, interface: u32, flags: u32) -> Result<Link, BpfError> {
         let options = libbpf_sys::bpf_link_create_opts {
             sz: size_of::<libbpf_sys::bpf_link_create_opts>() as _,
@@ -442,7 +442,7 @@ impl Link {
     ///
     /// # Errors
     ///
-    /// The kernel's.
+    /// Errors of the kernel.
     pub fn tracepoint(program: RawFd, name: &str) -> Result<Link, BpfError> {
         let c_name = CString::new(name).unwrap_or_default();
         // SAFETY: the name is a C string.
@@ -457,10 +457,10 @@ impl AsRawFd for Link {
     }
 }
 
-/// What a test run of an XDP program said.
+/// Result of a test run of an XDP program.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TestRun {
-    /// The program's verdict (`XDP_PASS` and so on).
+    /// The program's return value (`XDP_PASS` etc.).
     pub verdict: u32,
     /// The frame afterwards.
     pub frame: Vec<u8>,
@@ -468,7 +468,7 @@ pub struct TestRun {
     pub duration_ns: u32,
 }
 
-/// Runs an XDP program on a frame, `repeat` times, without a device. Redirects are not made.
+/// Runs an XDP program on a frame, `repeat` times, without a device. Redirects are not carried out.
 ///
 /// # Errors
 ///
@@ -495,11 +495,11 @@ pub fn test_run(program: RawFd, frame: &[u8], repeat: u32) -> Result<TestRun, Bp
     })
 }
 
-/// The XDP programs that an interface carries: the mode's name and the program's number.
+/// Returns the XDP programs of an interface: the mode's name and the program's id.
 ///
 /// # Errors
 ///
-/// The kernel's.
+/// Errors of the kernel.
 pub fn xdp_programs(interface: u32) -> Result<Vec<(&'static str, u32)>, BpfError> {
     let mut query = libbpf_sys::bpf_xdp_query_opts {
         sz: size_of::<libbpf_sys::bpf_xdp_query_opts>() as _,

@@ -1,18 +1,18 @@
-//! The reference for `bpf/parse.h`: what the XDP program reads from a frame, written plainly.
-//! Tests hold the program to it.
+//! The reference for `bpf/parse.h`: what the XDP program reads from a frame, in simple code. Tests
+//! compare the program with it.
 
 use crate::key::{INNER, Key, OUTER, VLAN_NONE, at};
 use crate::layout::KEY_BYTES;
 
-/// Where a flow control field is (specified with the paper's VM id and priority bit).
+/// Position of the flow control field (defined with the paper's VM id and priority bit).
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 #[repr(u32)]
 pub enum Layout {
-    /// Nowhere.
+    /// There is none.
     #[default]
     None = 0,
-    /// In the DSCP: bit 5 is the priority, bits 4 to 0 the VM id. The ECN bits are not touched.
+    /// In the DSCP: bit 5 is the priority, bits 4 to 0 the VM id. The ECN bits are not used.
     Dscp6 = 1,
     /// In the whole ToS: bit 7 is the priority, bits 6 to 0 the VM id.
     Tos8 = 2,
@@ -20,14 +20,14 @@ pub enum Layout {
     Vlan = 3,
 }
 
-/// How frames are read.
+/// Parameters for reading frames.
 #[derive(Clone, Copy, Debug)]
 pub struct Reading {
-    /// Where the flow control field is.
+    /// Position of the flow control field.
     pub layout: Layout,
-    /// Whether it is believed.
+    /// Whether it is trusted.
     pub trusted: bool,
-    /// UDP port of VXLAN.
+    /// VXLAN's UDP port.
     pub vxlan_port: u16,
     /// The interface's index.
     pub in_port: u32,
@@ -41,12 +41,12 @@ fn two(bytes: &[u8], at: usize) -> Option<u16> {
     Some(u16::from_be_bytes([*bytes.get(at)?, *bytes.get(at + 1)?]))
 }
 
-/// What was found of one frame.
+/// Parts of one frame.
 struct Frame<'a> {
     headers: [u8; 56],
-    /// The IP header and what follows.
+    /// The IP header and what follows it.
     ip: Option<&'a [u8]>,
-    /// What follows a whole UDP header.
+    /// What follows a complete UDP header.
     udp: Option<&'a [u8]>,
 }
 
@@ -142,7 +142,7 @@ fn ipv6<'a>(mut rest: &'a [u8], out: &mut [u8; 56]) -> Option<&'a [u8]> {
         };
         next = header[0];
         out[at::NW_PROTO] = next;
-        // What the frame is too short for is not there.
+        // If the frame is too short the rest is empty.
         rest = rest.get(length..).unwrap_or(&[]);
     }
     match EXTENSIONS.contains(&next) || next == FRAGMENT {
@@ -166,7 +166,7 @@ fn transport<'a>(rest: &'a [u8], protocol: u8, out: &mut [u8; 56]) -> Option<&'a
     }
 }
 
-/// Reads a frame's key; none where it has no whole Ethernet header.
+/// Returns a frame's key; none if its Ethernet header is incomplete.
 pub fn key(frame: &[u8], reading: &Reading) -> Option<Key> {
     let outer = headers(frame)?;
     let mut key = [0; KEY_BYTES];
@@ -197,7 +197,7 @@ pub fn key(frame: &[u8], reading: &Reading) -> Option<Key> {
     Some(key)
 }
 
-/// The flow control field: VM id and priority bit. A field of zeros is none.
+/// Returns the flow control field: VM id and priority bit. A field of zeros counts as none.
 fn fcf(outer: &Frame<'_>, layout: Layout) -> Option<(u16, bool)> {
     let tos = || {
         let ip = outer.ip?;
@@ -226,7 +226,7 @@ fn mix(hash: u64, word: u64) -> u64 {
     hash ^ hash >> 29
 }
 
-/// The number that tells a key's flow from others.
+/// Returns the hash that identifies a key's flow.
 pub fn flow(key: &Key, seed: u64) -> u64 {
     let start = if key[4] != 0 { INNER } else { OUTER };
     let mut headers = [0; 56];

@@ -18,7 +18,7 @@ use steer::table::Match;
 /// The compiled programs of `bpf/`.
 const PROGRAMS: &[u8] = include_bytes!(concat!(env!("OUT_DIR"), "/steer.bpf.o"));
 
-/// Tracepoints that measure cores, and the programs there.
+/// Tracepoints for measuring cores, and the programs for them.
 const SAMPLERS: [(&str, &str); 6] = [
     ("sched_switch", "on_switch"),
     ("irq_handler_entry", "on_irq_entry"),
@@ -34,42 +34,42 @@ const CPUMAP: [(&str, &str); 2] = [
     ("xdp_cpumap_enqueue", "on_cpumap_enqueue"),
 ];
 
-/// Frames that wait for a core at most; the kernel drops further ones, counted as `dropped`. Eight
-/// times what the kernel's own default for a device's backlog is would be 8,000; this is what a
-/// receive ring holds.
+/// Most frames that wait for a core, as many as a receive ring holds; the kernel drops further
+/// ones, counted as `dropped`. (Eight times the kernel's default backlog for devices would be
+/// 8,000.)
 pub const CPUMAP_QUEUE: u32 = 2048;
 
-/// How much the maps hold, and how frames are read.
+/// Sizes of the maps.
 #[derive(Clone, Copy, Debug)]
 pub struct Limits {
     /// Processors, numbered from 0: the highest number that could be online, plus 1.
     pub cpus: u32,
-    /// Entries.
+    /// Most entries.
     pub entries: u32,
-    /// Flows with choices of their own.
+    /// Most flows with their own choices.
     pub flows: u32,
 }
 
-/// How frames are read, and what the program does by itself.
+/// Parameters for reading frames, and constants of the program.
 #[derive(Clone, Copy, Debug)]
 pub struct Constants {
-    /// A choice is forgotten after so long, ns.
+    /// Time after which a choice is forgotten, ns.
     pub choice_age_ns: u64,
-    /// Least gap after which a flow may move although nothing says that it has drained, ns.
+    /// Shortest gap after which a flow may move although there is no sign that it has drained, ns.
     pub least_wait_ns: u64,
-    /// Where the flow control field is.
+    /// Position of the flow control field.
     pub layout: Layout,
-    /// Whether it is believed.
+    /// Whether it is trusted.
     pub trusted: bool,
-    /// Whether it is taken off.
+    /// Whether it is removed.
     pub strip: bool,
-    /// UDP port of VXLAN.
+    /// VXLAN's UDP port.
     pub vxlan_port: u16,
-    /// Begin of flows' hashes.
+    /// Seed of flows' hashes.
     pub seed: u64,
 }
 
-/// How an XDP program is attached.
+/// XDP mode.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Mode {
@@ -80,7 +80,7 @@ pub enum Mode {
 }
 
 impl Mode {
-    /// Its name.
+    /// Returns its name.
     pub fn name(self) -> &'static str {
         match self {
             Mode::Driver => "driver",
@@ -96,18 +96,18 @@ impl Mode {
     }
 }
 
-/// An entry as it is published.
+/// An entry to publish.
 #[derive(Clone, Debug)]
 pub struct Published {
-    /// What it matches.
+    /// Its match.
     pub matching: Match<{ crate::layout::KEY_BYTES }>,
-    /// All else.
+    /// Everything else.
     pub entry: Entry,
 }
 
 /// The loaded programs.
 pub struct Program {
-    // Links go first: nothing runs any more when the maps go.
+    // Dropped first: no program runs any more when the maps are freed.
     xdp: Option<Link>,
     samplers: Vec<Link>,
     object: Object,
@@ -127,18 +127,18 @@ pub struct Program {
     room: Shared<Room>,
     /// Masks in the map, by slot.
     mask_slots: Vec<Option<[u8; crate::layout::KEY_BYTES]>>,
-    /// What is in the map of entries.
+    /// Contents of the map of entries.
     published: std::collections::HashMap<(u32, [u8; crate::layout::KEY_BYTES]), Entry>,
     view: u32,
     ranking: u32,
 }
 
 impl Program {
-    /// Loads the programs into the kernel. Nothing is attached.
+    /// Loads the programs into the kernel without attaching them.
     ///
     /// # Errors
     ///
-    /// The kernel's; also where it cannot have so many processors.
+    /// The kernel's; also if it does not support so many processors.
     pub fn load(limits: Limits, constants: &Constants) -> Result<Program, BpfError> {
         let mut object = Object::open(PROGRAMS)?;
         let slots = limits.entries + limits.flows;
@@ -148,7 +148,7 @@ impl Program {
         object.size_map("vacant", limits.flows)?;
         object.size_map("tickets", slots.saturating_mul(limits.cpus))?;
         object.size_map("lanes", limits.cpus * (limits.cpus + 1))?;
-        // A place for each processor that there could be: the kernel refuses more.
+        // One element for each possible processor: the kernel refuses more.
         object.size_map("cpumap", (possible_cpus() as u32).min(limits.cpus))?;
         object.load()?;
         let program = Program {
@@ -181,7 +181,7 @@ impl Program {
         config.cpumap_id = map_id(&program.object, "cpumap")?;
         program.config.write(0, config);
         program.set_constants(constants);
-        // The lowest slots are used first, so that a look at all used ones is short.
+        // The lowest slots are used first, so that a scan of all used ones is short.
         for slot in (limits.entries..slots).rev() {
             let pushed = program.vacant.push(&slot);
             pushed.map_err(|error| BpfError {
@@ -216,13 +216,12 @@ impl Program {
         }
     }
 
-    /// How much the maps hold.
+    /// Returns the sizes of the maps.
     pub fn limits(&self) -> Limits {
         self.limits
     }
 
-    /// Gives a core a place in the cpumap, with a thread of its own there, so that packets can be
-    /// sent to it.
+    /// Adds a core to the cpumap, with its own thread there, so that packets can be sent to it.
     ///
     /// # Errors
     ///
@@ -240,7 +239,8 @@ impl Program {
         Ok(())
     }
 
-    /// Takes a core out of the cpumap; packets for it stay on theirs from now on.
+    /// Removes a core from the cpumap; packets for it then stay on the processors that receive
+    /// them.
     pub fn close_core(&self, cpu: u32) {
         self.set_usable(cpu, false);
         self.cpumap.remove(&cpu);
@@ -261,7 +261,8 @@ impl Program {
     ///
     /// # Errors
     ///
-    /// The kernel's: it has no such tracepoints. Those that were attached are detached again.
+    /// The kernel's: it has no such tracepoints. Programs attached before the error are detached
+    /// again.
     pub fn attach_samplers(&mut self) -> Result<(), BpfError> {
         let links = SAMPLERS.iter().map(|(tracepoint, program)| {
             Link::tracepoint(self.object.program_fd(program)?, tracepoint)
@@ -271,7 +272,7 @@ impl Program {
         Ok(())
     }
 
-    /// Attaches the programs that see the cpumap's batches and drops.
+    /// Attaches the programs for the cpumap's batches and drops.
     ///
     /// # Errors
     ///
@@ -288,7 +289,7 @@ impl Program {
     ///
     /// # Errors
     ///
-    /// The kernel's: another program is there, or the driver has no such mode.
+    /// The kernel's: there is another program, or the driver does not support the mode.
     pub fn attach(&mut self, interface: u32, mode: Mode) -> Result<(), BpfError> {
         let program = self.object.program_fd("steer_receive")?;
         self.xdp = Some(Link::xdp(program, interface, mode.flags())?);
@@ -300,24 +301,24 @@ impl Program {
         self.xdp = None;
     }
 
-    /// Whether the interface still carries a program that was attached by this one. It does not
-    /// where the interface has gone.
+    /// Returns whether the interface still has a program that was attached by this one; false if
+    /// the interface has been deleted.
     pub fn is_attached(&self, interface: u32) -> bool {
         self.xdp.as_ref().is_some_and(|link| link.as_raw_fd() >= 0)
             && xdp_programs(interface).is_ok_and(|programs| !programs.is_empty())
     }
 
     /// Makes the program look up these entries, and no others. Entries of one match and different
-    /// precedences share a place, which the highest has.
+    /// precedences share an element, which holds the highest.
     ///
     /// # Errors
     ///
-    /// The map is full. The table is as it was, but for entries that are gone.
+    /// The map is full. The table is unchanged, except that removed entries are gone.
     pub fn publish_entries(&mut self, wanted: &[Published]) -> Result<(), BpfError> {
         let mut places = std::collections::HashMap::new();
         let masks: std::collections::HashSet<_> =
             wanted.iter().map(|entry| *entry.matching.mask()).collect();
-        // Masks that nobody wants are given up first; the program stops looking at them at once.
+        // Unused masks are removed first; the program stops looking them up at once.
         let mut gone = Vec::new();
         for (slot, mask) in self.mask_slots.iter_mut().enumerate() {
             if mask.is_some_and(|mask| !masks.contains(&mask)) {
@@ -329,7 +330,7 @@ impl Program {
             if self.mask_slots.iter().flatten().any(|known| known == mask) {
                 continue;
             }
-            // A slot that was in use until now is taken last: a lookup may be at it.
+            // Slots that were in use until now are reused last, since a lookup may still use them.
             let vacant = |slot: &usize| self.mask_slots[*slot].is_none();
             let mut slots: Vec<usize> = (0..MASKS_MAX).filter(vacant).collect();
             slots.sort_by_key(|slot| gone.contains(&(*slot as u32)));
@@ -379,7 +380,7 @@ impl Program {
         Ok(())
     }
 
-    /// Which masks are looked up: those of the highest precedence first.
+    /// Publishes which masks are looked up, the highest precedence first.
     fn publish_view(
         &mut self,
         places: &std::collections::HashMap<(u32, [u8; crate::layout::KEY_BYTES]), Entry>,
@@ -415,11 +416,12 @@ impl Program {
         self.view = next;
     }
 
-    /// Publishes a ranking. What the program places from the moment of `placed` on counts on top.
+    /// Publishes a ranking. What the program has placed since the moment of `placed` is added to
+    /// it.
     ///
     /// # Errors
     ///
-    /// The kernel's.
+    /// Errors of the kernel.
     pub fn publish_rankings(&mut self, rankings: &Rankings) -> Result<(), BpfError> {
         let next = 1 - self.ranking;
         self.rankings
@@ -433,13 +435,13 @@ impl Program {
         Ok(())
     }
 
-    /// What the program has placed on each core, ever.
+    /// Returns all that the program has ever placed on each core.
     pub fn placements(&self) -> Vec<Placement> {
         (0..CPUS_MAX).map(|cpu| self.placements.read(cpu)).collect()
     }
 
-    /// What is known of a processor, without words from different moments; none where it changed
-    /// all the time, or nothing has been seen of it.
+    /// Returns a consistent copy of a processor's state; none if it changed during every attempt,
+    /// or if nothing has been seen of the processor.
     pub fn core(&self, cpu: u32) -> Option<Core> {
         let offset = offset_of!(Core, ended);
         for _ in 0..16 {
@@ -458,23 +460,23 @@ impl Program {
         None
     }
 
-    /// A processor's counters, whether or not they are of one moment.
+    /// Returns a processor's counters, which may be from different moments.
     pub fn core_counters(&self, cpu: u32) -> Core {
         self.cores.read(cpu as usize)
     }
 
-    /// A lane; that to core `cpus` is the direct one.
+    /// Returns a lane; the one to core `cpus` is the direct one.
     pub fn lane(&self, rx: u32, core: u32) -> Lane {
         self.lanes
             .read((rx * (self.limits.cpus + 1) + core) as usize)
     }
 
-    /// A slot.
+    /// Returns a slot.
     pub fn slot(&self, slot: u32) -> Slot {
         self.slots.read(slot as usize)
     }
 
-    /// Begins to use an entry's slot.
+    /// Starts to use an entry's slot.
     pub fn open_slot(&self, at: u32, entry: u64, core: u32) {
         let mut slot: Slot = zeroed();
         slot.state = SLOT_FREE;
@@ -485,7 +487,7 @@ impl Program {
             .store(at as usize, offset_of!(Slot, state), SLOT_LIVE);
     }
 
-    /// Ends the use of an entry's slot.
+    /// Stops using an entry's slot.
     pub fn close_slot(&self, at: u32) {
         self.slots
             .store(at as usize, offset_of!(Slot, state), SLOT_FREE);
@@ -498,33 +500,33 @@ impl Program {
             .is_ok()
     }
 
-    /// Asks the program to move a choice to a core once it has drained, or not to ([`NONE`]).
+    /// Asks the program to move a choice to a core once it has drained, or cancels that ([`NONE`]).
     pub fn want(&self, at: u32, core: u32) {
         self.slots
             .store(at as usize, offset_of!(Slot, wanted), core);
     }
 
-    /// Takes a flow out of the map, so that its next packet makes a new choice.
+    /// Removes a flow from the map, so that its next packet makes a new choice.
     pub fn unlink_flow(&self, entry: u64, flow: u64) {
         self.flows.remove(&FlowKey { entry, flow });
     }
 
-    /// Gives a flow a choice of its own in a vacant slot. None where there is no room.
+    /// Gives a flow its own choice in a vacant slot. Returns false if the map is full.
     pub fn link_flow(&self, slot: u32, entry: u64, flow: u64) -> bool {
         self.flows.set(&FlowKey { entry, flow }, &slot).is_ok()
     }
 
-    /// Gives a flow's slot back.
+    /// Frees a flow's slot.
     pub fn vacate_slot(&self, at: u32) {
         self.close_slot(at);
         self.clear_tickets(at);
-        // There is room: the slot came from there.
+        // There is room, since the slot was taken from there.
         let _ = self.vacant.push(&at);
         let vacant = self.room.word(0, offset_of!(Room, vacant));
         vacant.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// A flow of the entry in this slot has no slot of its own any more.
+    /// Notes that a flow of the entry in this slot no longer has its own slot.
     pub fn flow_gone(&self, of_entry: u32) {
         let flows = self.slots.word(of_entry as usize, offset_of!(Slot, flows));
         flows.fetch_sub(1, Ordering::Relaxed);
@@ -537,11 +539,11 @@ impl Program {
         }
     }
 
-    /// The program's counters, by name.
+    /// Returns the program's counters, by name.
     ///
     /// # Errors
     ///
-    /// The kernel's.
+    /// Errors of the kernel.
     pub fn counters(&self) -> Result<Vec<(&'static str, u64)>, BpfError> {
         let cpus = self.limits.cpus as usize;
         let sums = sums(&self.object, "counters", COUNTERS.len(), cpus)?;
@@ -552,7 +554,7 @@ impl Program {
     ///
     /// # Errors
     ///
-    /// The kernel's.
+    /// Errors of the kernel.
     pub fn test(&self, frame: &[u8], repeat: u32) -> Result<TestRun, BpfError> {
         test_run(self.object.program_fd("steer_receive")?, frame, repeat)
     }
@@ -569,8 +571,9 @@ fn entry_key((mask, key): (u32, [u8; crate::layout::KEY_BYTES])) -> EntryKey {
     EntryKey { mask, zero: 0, key }
 }
 
-/// A ranking of `steer` in the program's words. `cpus` are the processors of the policy's cores,
-/// in ascending order, and `placed` is what the program had placed when the core table was read.
+/// Converts a ranking of `steer` to the program's form. `cpus` are the processors of the policy's
+/// cores, in ascending order, and `placed` is what the program had placed when the core table was
+/// read.
 pub fn rankings(
     from: &steer::ranking::Rankings,
     cores: &steer::cores::CoreTable,

@@ -1,8 +1,8 @@
-//! Loads of cores: from the programs on the kernel's tracepoints, or else from /proc/stat.
+//! Loads of cores, from the programs on the kernel's tracepoints, or else from /proc/stat.
 //!
-//! Kernels without IRQ_TIME_ACCOUNTING do not say in /proc/stat what interrupts cost; there, a core
-//! with softirq load alone can look idle. So that source is only used where there is no other, and
-//! says what it is.
+//! On kernels without IRQ_TIME_ACCOUNTING /proc/stat does not include the time of interrupts; a
+//! core that only runs softirqs can look idle there. So /proc/stat is only used if there are no
+//! tracepoints, and the status names the source.
 
 use crate::clock::now_ns;
 use crate::layout::{BUCKETS, CPUMAP, Core, IDLE, IRQ, SOFTIRQ, TASK};
@@ -10,24 +10,24 @@ use crate::program::Program;
 use std::collections::HashMap;
 use steer::cores::Load;
 
-/// Where loads come from.
+/// Source of loads.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, serde::Serialize, serde::Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Source {
     /// The kernel's tracepoints: exact.
     Tracepoints,
-    /// /proc/stat, which may not see interrupts.
+    /// /proc/stat, which may not include interrupts.
     ProcStat,
 }
 
-/// How a core spent the time between two samples.
+/// A core's time between two samples, as shares of it.
 #[derive(Clone, Copy, PartialEq, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct Shares {
-    /// All but idling.
+    /// Everything but idle time.
     pub load: f64,
     /// Tasks.
     pub task: f64,
-    /// Threads of cpumaps: redirected packets.
+    /// Threads of cpumaps, which process redirected packets.
     pub cpumap: f64,
     /// Softirqs.
     pub softirq: f64,
@@ -36,12 +36,12 @@ pub struct Shares {
 }
 
 impl Shares {
-    /// The load as the policy has it.
+    /// Returns the load in the policy's form.
     pub fn as_load(&self) -> Load {
         Load::of(self.load)
     }
 
-    /// What packets are known to have cost at most.
+    /// Returns the share of the time that packets can have cost at most.
     pub fn packets(&self) -> f64 {
         self.cpumap + self.softirq
     }
@@ -54,14 +54,14 @@ struct Reading {
     ns: [u64; BUCKETS],
 }
 
-/// Reads loads.
+/// Reader of loads.
 pub struct Sampler {
     source: Source,
     before: HashMap<u32, Reading>,
 }
 
 impl Sampler {
-    /// Begins to read from a source.
+    /// Starts to read from a source.
     pub fn new(source: Source) -> Sampler {
         Sampler {
             source,
@@ -69,13 +69,13 @@ impl Sampler {
         }
     }
 
-    /// Where loads come from.
+    /// Returns the source of loads.
     pub fn source(&self) -> Source {
         self.source
     }
 
-    /// How a core spent the time since this was asked last; none at the first time, where nothing
-    /// has been seen of it, or no time has passed.
+    /// Returns how a core spent the time since the last call; none at the first call, if nothing
+    /// has been seen of the core, or if no time has passed.
     pub fn shares(&mut self, program: &Program, cpu: u32) -> Option<Shares> {
         let now = match self.source {
             Source::Tracepoints => of_core(&program.core(cpu)?, now_ns()),
@@ -89,7 +89,7 @@ impl Sampler {
     }
 }
 
-/// What is not in the sums yet belongs to what the core does now.
+/// Adds the time that is not in the sums yet to what the core does now.
 fn of_core(core: &Core, now_ns: u64) -> Reading {
     let mut ns = core.ns;
     let bucket = match (core.irq_depth, core.in_softirq) {
@@ -101,7 +101,8 @@ fn of_core(core: &Core, now_ns: u64) -> Reading {
     Reading { at_ns: now_ns, ns }
 }
 
-/// Time is in hundredths of a second there: user, nice, system, idle, iowait, irq, softirq, steal.
+/// Reads a core's line of /proc/stat. Times are in hundredths of a second: user, nice, system,
+/// idle, iowait, irq, softirq, steal.
 fn of_proc_stat(text: &str, cpu: u32, now_ns: u64) -> Option<Reading> {
     let name = format!("cpu{cpu} ");
     let line = text.lines().find_map(|line| line.strip_prefix(&name))?;
@@ -119,8 +120,8 @@ fn of_proc_stat(text: &str, cpu: u32, now_ns: u64) -> Option<Reading> {
 
 fn between(before: &Reading, now: &Reading) -> Option<Shares> {
     let spent = |bucket: usize| now.ns[bucket].saturating_sub(before.ns[bucket]) as f64;
-    // Of the time that is accounted for, which differs from that of the clock by what was read a
-    // moment later, and in /proc/stat by what its ticks have not caught up with.
+    // Shares of the accounted time. It differs from the clock's by what was read a moment later,
+    // and in /proc/stat by time for which there has been no tick yet.
     let all: f64 = (0..BUCKETS).map(spent).sum();
     let passed = now.at_ns.saturating_sub(before.at_ns) as f64;
     if all <= 0.0 || passed <= 0.0 {
@@ -136,9 +137,9 @@ fn between(before: &Reading, now: &Reading) -> Option<Shares> {
     })
 }
 
-/// Makes a switch of tasks happen on each of some processors, so that what it does is known from
-/// then on: a core that runs one task for ever would not be seen otherwise. Does not wait for it:
-/// a processor may be busy with tasks of the highest priority.
+/// Causes a task switch on each of these processors, so that their state is known from then on: a
+/// core that runs a single task all the time would not be seen otherwise. Does not wait, since a
+/// processor may be busy with tasks of the highest priority.
 pub fn visit(cpus: &[u32]) {
     let cpus = cpus.to_vec();
     std::thread::spawn(move || {
@@ -147,7 +148,7 @@ pub fn visit(cpus: &[u32]) {
             unsafe {
                 let mut set: libc::cpu_set_t = std::mem::zeroed();
                 libc::CPU_SET(cpu as usize, &mut set);
-                // A processor that has gone is not visited.
+                // Fails for a processor that has gone offline.
                 libc::sched_setaffinity(0, size_of_val(&set), &set);
             }
             std::thread::yield_now();

@@ -1,9 +1,9 @@
-//! Steering one interface: the flow table, the core table and the balancer of crate `steer`, kept
-//! in step with the program in the kernel.
+//! Steers one interface: keeps the flow table, the core table and the balancer of crate `steer` in
+//! step with the program in the kernel.
 //!
-//! The program chooses cores and moves flows by itself; what it has done is read from its slots at
-//! every sample and taken into the table. In the other direction go entries, rankings, and the
-//! cores where flows are wanted.
+//! The program chooses cores and moves flows on its own; at every sample its choices are read from
+//! its slots and added to the table. In the other direction, entries, rankings, and the wanted
+//! cores of flows are published to the program.
 
 mod begin;
 mod choices;
@@ -32,51 +32,51 @@ use steer::ranking::Rankings;
 use steer::settings::{Settings, SettingsError};
 use steer::table::{EntryId, EntrySpec, FlowTable, Match, Removed, Scope, TableError, Target};
 
-/// Samples between two looks at things that change seldom: processors, the interface, processes.
+/// Samples between two checks of things that change rarely: processors, the interface, processes.
 const SELDOM: u64 = 25;
-/// Samples between two looks at where virtual machines' threads run.
+/// Samples between two checks where virtual machines' threads run.
 const VM_LOOK: u64 = 2;
 
-/// What to steer, and how.
+/// Options of a session.
 #[derive(Clone, Debug)]
 pub struct Options {
     /// The interface.
     pub device: String,
-    /// How the program is attached; none: as suits the interface.
+    /// The XDP mode; none to choose one for the interface.
     pub mode: Option<Mode>,
-    /// Cores that packets are sent to; none: all that are online.
+    /// Cores that packets are sent to; none for all that are online.
     pub cores: Option<BTreeSet<u32>>,
-    /// Where the flow control field is.
+    /// Position of the flow control field.
     pub layout: Layout,
-    /// Whether it is believed on this interface.
+    /// Whether it is trusted on this interface.
     pub trusted: bool,
-    /// Whether it is taken off before the stack sees the packet.
+    /// Whether it is removed before the stack sees the packet.
     pub strip: bool,
-    /// UDP port of VXLAN.
+    /// VXLAN's UDP port.
     pub vxlan_port: u16,
-    /// Entries at most.
+    /// Most entries.
     pub entries: u32,
-    /// Flows with choices of their own at most.
+    /// Most flows with their own choices.
     pub flows: u32,
     /// The policy's constants.
     pub settings: Settings,
-    /// Use /proc/stat although there are tracepoints.
+    /// Whether /proc/stat is used although there are tracepoints.
     pub proc_stat: bool,
 }
 
-/// Why something was refused.
+/// Errors of a session.
 #[derive(Debug, thiserror::Error)]
 pub enum SessionError {
-    /// The interface.
+    /// An error about the interface.
     #[error(transparent)]
     Device(#[from] DeviceError),
-    /// The kernel.
+    /// An error of the kernel.
     #[error(transparent)]
     Bpf(#[from] BpfError),
-    /// The table.
+    /// An error of the table.
     #[error(transparent)]
     Table(#[from] TableError),
-    /// The constants.
+    /// Invalid constants.
     #[error(transparent)]
     Settings(#[from] SettingsError),
     /// A core does not exist.
@@ -84,64 +84,64 @@ pub enum SessionError {
     NoCore {
         /// The core.
         core: u32,
-        /// Those that exist.
+        /// The cores that exist.
         present: String,
     },
     /// A core is offline.
     #[error("core {0}: it is offline")]
     Offline(u32),
-    /// A core is not steered to.
+    /// Packets are not steered to a core.
     #[error("core {core}: packets are steered to cores {steered} only")]
     NotSteered {
         /// The core.
         core: u32,
-        /// Those of the session.
+        /// The cores of the session.
         steered: String,
     },
-    /// More processors than the program knows.
+    /// A core's number beyond what the program supports.
     #[error("core {0}: only cores below {CPUS_MAX} can be steered to")]
     Beyond(u32),
-    /// No cores.
+    /// There is no core to steer to.
     #[error("there is no core to steer to")]
     NoCores,
-    /// The driver has no driver mode.
+    /// The driver does not support XDP in driver mode.
     #[error("{device}: its driver has no driver-mode XDP ({error}); --mode generic works anywhere")]
     NoDriverMode {
         /// The interface.
         device: String,
-        /// The kernel's words.
+        /// The kernel's text.
         error: String,
     },
-    /// Nothing of this virtual machine is known.
+    /// The virtual machine is unknown.
     #[error("virtual machine {0}: it is not known here; those that are: {1}")]
     UnknownVm(u16, String),
-    /// A process is not there.
+    /// A process does not exist.
     #[error("process {0}: there is none of this number")]
     NoProcess(u32),
-    /// Too many places.
+    /// Virtual machines have too many cores.
     #[error("virtual machines may have {OWN_MAX} cores together")]
     TooManyVms,
-    /// No entry is so.
+    /// There is no such entry.
     #[error("{0}: no entry is so")]
     NoEntry(String),
-    /// No such choice.
+    /// There is no such choice.
     #[error("entry {0} has no such choice")]
     NoChoice(u64),
-    /// A limit.
+    /// An option outside of its range.
     #[error("{name}: {value} is not between {least} and {most}")]
     Limit {
-        /// What.
+        /// The option.
         name: &'static str,
         /// The value.
         value: u64,
-        /// The least.
+        /// The smallest valid value.
         least: u64,
-        /// The most.
+        /// The largest valid value.
         most: u64,
     },
 }
 
-/// Cores as text.
+/// Formats a list of cores.
 fn listed<'a>(cores: impl IntoIterator<Item = &'a u32>) -> String {
     let all: Vec<String> = cores.into_iter().map(u32::to_string).collect();
     if all.is_empty() {
@@ -151,30 +151,30 @@ fn listed<'a>(cores: impl IntoIterator<Item = &'a u32>) -> String {
     }
 }
 
-/// An entry as it is asked for.
+/// A request for an entry.
 #[derive(Clone, Debug, serde::Serialize, serde::Deserialize)]
 pub struct EntryRequest {
-    /// What it matches, as text.
+    /// Its match, as text.
     pub matching: String,
-    /// Higher wins.
+    /// The higher one wins.
     pub precedence: u16,
-    /// Its core; none: it is chosen.
+    /// Its core; none if it is chosen.
     pub core: Option<u32>,
-    /// Whether each flow has a choice of its own; none: as suits the match.
+    /// Whether each flow has its own choice; none to decide by the match.
     pub per_flow: Option<bool>,
     /// The virtual machine that packets are for.
     pub vm: Option<u16>,
     /// The priority bit.
     pub priority: bool,
-    /// A number for whoever adds it.
+    /// A number for the use of whoever adds it.
     pub cookie: u64,
-    /// It goes after so long without a packet, ms.
+    /// Time without a packet after which it is deleted, ms.
     pub idle_timeout_ms: Option<u64>,
-    /// It goes after so long, ms.
+    /// Time after which it is deleted, ms.
     pub hard_timeout_ms: Option<u64>,
 }
 
-/// What happened to entries and moves, beside what the program counts.
+/// Counters of entries and moves, in addition to the program's.
 #[derive(Clone, Copy, Debug, Default)]
 struct Counters {
     samples: u64,
@@ -184,7 +184,7 @@ struct Counters {
     deleted: u64,
 }
 
-/// An interface that is steered. Dropping it detaches the programs.
+/// A steered interface. Dropping it detaches the programs.
 pub struct Session {
     device: Device,
     mode: ChosenMode,
@@ -198,7 +198,7 @@ pub struct Session {
     cores: CoreTable,
     table: FlowTable<KEY_BYTES>,
     balancer: Balancer,
-    /// Slots of entries, and those that are free.
+    /// Slots of entries, and free ones.
     entry_slots: BTreeMap<EntryId, u32>,
     free_slots: Vec<u32>,
     choices: Choices,
@@ -210,32 +210,32 @@ pub struct Session {
 }
 
 impl Session {
-    /// The interface.
+    /// Returns the interface.
     pub fn device(&self) -> &Device {
         &self.device
     }
 
-    /// How the program is attached.
+    /// Returns the XDP mode.
     pub fn mode(&self) -> &ChosenMode {
         &self.mode
     }
 
-    /// What the user should know.
+    /// Returns warnings for the user.
     pub fn warnings(&self) -> &[String] {
         &self.warnings
     }
 
-    /// The loaded programs, for tests.
+    /// Returns the loaded programs, for tests.
     pub fn program(&self) -> &Program {
         &self.program
     }
 
-    /// Distance between samples, ns.
+    /// Returns the interval between samples, ns.
     pub fn sample_period_ns(&self) -> u64 {
         self.settings.sample_period_ns
     }
 
-    /// Whether the interface is still there, with the program.
+    /// Returns whether the interface still exists and has the program.
     pub fn is_attached(&self) -> bool {
         self.program.is_attached(self.device.index)
     }
@@ -249,7 +249,7 @@ impl Session {
         self.cpus.get(core.index()).copied().unwrap_or(NONE)
     }
 
-    /// A core that packets can be sent to.
+    /// Checks that packets can be sent to a core; returns its id.
     fn check_core(&self, cpu: u32) -> Result<CoreId, SessionError> {
         let present = cpus::present();
         if !present.contains(&cpu) {
@@ -265,11 +265,11 @@ impl Session {
         })
     }
 
-    /// Measures, takes in what the program has done, decides on moves and publishes a ranking.
+    /// Measures, reads what the program has done, decides on moves and publishes a ranking.
     ///
     /// # Errors
     ///
-    /// The kernel's.
+    /// Errors of the kernel.
     pub fn sample(&mut self) -> Result<(), SessionError> {
         let now = now_ns();
         let period = now.saturating_sub(self.sampled_ns).max(1);
@@ -302,7 +302,7 @@ impl Session {
         self.publish_rankings()
     }
 
-    /// What each core is loaded with. One that is offline counts as full.
+    /// Returns each core's load. An offline core counts as fully loaded.
     fn measured(&self) -> Vec<Sample> {
         let mut samples: Vec<Sample> = self
             .cpus
@@ -324,7 +324,8 @@ impl Session {
         samples
     }
 
-    /// Cores that have gone offline get no packets; those that have come back do again.
+    /// Stops sending packets to cores that have gone offline, and sends them to those that are
+    /// back.
     fn look_at_processors(&mut self) {
         let online = cpus::online();
         for cpu in self.cpus.clone() {
@@ -343,7 +344,7 @@ impl Session {
         }
     }
 
-    /// Brings the cores of virtual machines up to date.
+    /// Updates the cores of virtual machines.
     fn look_at_vms(&mut self) {
         let ids: Vec<u16> = self.vms.keys().copied().collect();
         for id in ids {
@@ -371,14 +372,14 @@ impl Session {
             .filter_map(|cpu| self.core_of(*cpu))
             .collect();
         for core in cores {
-            // The core is in the table.
+            // The core is in the table, so this succeeds.
             let _ = self.cores.vm_started(VmId(id), core);
         }
     }
 
     fn publish_rankings(&mut self) -> Result<(), SessionError> {
-        // What is placed from now on may be in the core table too: once too often does no harm
-        // until the next sample, not at all would.
+        // What is placed from now on may also be in the core table. Counting it twice does no harm
+        // until the next sample; not counting it would.
         let placed = self.program.placements();
         let now = now_ns();
         let ranking = Rankings::publish(&self.cores, &self.settings, now);
@@ -386,7 +387,7 @@ impl Session {
         Ok(self.program.publish_rankings(&ranking)?)
     }
 
-    /// Publishes entries as the table has them.
+    /// Publishes the table's entries.
     fn publish_entries(&mut self) -> Result<(), SessionError> {
         let mut all = Vec::with_capacity(self.table.len());
         for view in self.table.entries(&self.settings) {
@@ -426,8 +427,9 @@ impl Session {
         let target = match request.core {
             Some(cpu) => Target::Core(self.check_core(cpu)?),
             None => {
-                // In the paper all that matches an entry shares a core; with the flow control field
-                // that keeps fragments and encrypted packets of a virtual machine together.
+                // In the paper everything that matches an entry shares a core. With the flow
+                // control field this keeps fragments and encrypted packets of a virtual machine
+                // together.
                 let per_flow = request.per_flow.unwrap_or(!looks_at_fcf(&matching));
                 Target::Choose(if per_flow { Scope::Flow } else { Scope::Entry })
             }
@@ -482,7 +484,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// There is none, or no such core. Nothing is changed.
+    /// There is no such entry or core. Nothing is changed.
     pub fn modify(
         &mut self,
         request: &EntryRequest,
@@ -512,7 +514,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// The one of this precedence is not there.
+    /// There is no entry of this precedence.
     pub fn delete(
         &mut self,
         matching: &Match<KEY_BYTES>,
@@ -558,17 +560,17 @@ impl Session {
             if let Some(choice) = self.choices.close(slot) {
                 self.table.forgotten(choice, &mut self.cores);
             }
-            // Used again last: a packet may be at it.
+            // Reused last, since a packet may still use it.
             self.free_slots.insert(0, slot);
         }
         Ok(())
     }
 
-    /// A virtual machine starts, moves (`place`), or stops.
+    /// Notes that a virtual machine has started, moved (`place`), or stopped.
     ///
     /// # Errors
     ///
-    /// It is not known and stops; or there is no such core or process. Nothing is changed.
+    /// It stops but is unknown; or there is no such core or process. Nothing is changed.
     pub fn set_vm(&mut self, id: u16, place: Option<Place>) -> Result<(), SessionError> {
         match place {
             None => {
@@ -627,7 +629,7 @@ impl Session {
         Ok(ids.len())
     }
 
-    /// The policy's constants.
+    /// Returns the policy's constants.
     pub fn settings(&self) -> &Settings {
         &self.settings
     }
@@ -636,7 +638,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// They make no sense. Nothing is changed.
+    /// They are not valid. Nothing is changed.
     pub fn set_settings(&mut self, settings: Settings) -> Result<(), SessionError> {
         self.settings = settings.validate()?;
         self.constants.choice_age_ns = settings.choice_age_ns;
@@ -646,7 +648,7 @@ impl Session {
     }
 }
 
-/// Entries by the slot that they have.
+/// Returns entries by their slots.
 fn by_slot(slots: &BTreeMap<EntryId, u32>) -> HashMap<u32, EntryId> {
     slots.iter().map(|(id, slot)| (*slot, *id)).collect()
 }

@@ -1,9 +1,9 @@
-//! On which cores virtual machines run: as told, or as their threads do.
+//! The cores on which virtual machines run: as told, or as found from their threads.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-/// Threads of one process that are looked at, at most.
+/// Most threads of one process that are read.
 const THREADS_MAX: usize = 1024;
 
 /// How a virtual machine's cores are known.
@@ -12,7 +12,7 @@ const THREADS_MAX: usize = 1024;
 pub enum Place {
     /// It runs on this core.
     Core(u32),
-    /// It is this process: QEMU, or whatever runs its processors.
+    /// It is this process: QEMU, or another one that runs its virtual processors.
     Process(u32),
 }
 
@@ -21,7 +21,7 @@ pub enum Place {
 struct Thread {
     /// Time that it has run, ticks.
     ticks: u64,
-    /// The processor that it ran on last.
+    /// The processor on which it ran last.
     cpu: u32,
 }
 
@@ -36,7 +36,7 @@ pub struct Vm {
 }
 
 impl Vm {
-    /// A virtual machine whose cores are not known yet, unless they are told.
+    /// Creates a virtual machine; its cores are not known yet, unless they are told.
     pub fn new(place: Place) -> Vm {
         let cores = match place {
             Place::Core(core) => BTreeSet::from([core]),
@@ -49,7 +49,7 @@ impl Vm {
         }
     }
 
-    /// Looks where its threads are. Returns false where its process has gone.
+    /// Finds the cores of its threads. Returns false if its process has ended.
     pub fn look(&mut self) -> bool {
         let Place::Process(pid) = self.place else {
             return true;
@@ -59,7 +59,7 @@ impl Vm {
             return false;
         };
         let busy = cores_of(&self.threads, &threads);
-        // One that has done nothing meanwhile is still where it was.
+        // If none has run meanwhile, they are still where they were.
         if !busy.is_empty() {
             self.cores = busy;
         }
@@ -68,8 +68,8 @@ impl Vm {
     }
 }
 
-/// Cores of the processors' threads: QEMU names these `CPU n/KVM`; where no thread is named so,
-/// of all that have run since the last look, or of all at the first one.
+/// Returns the cores of the virtual processors' threads, which QEMU names `CPU n/KVM`; if no thread
+/// has such a name, of all that have run since the last reading, or of all at the first one.
 fn cores_of(before: &BTreeMap<u32, Thread>, now: &BTreeMap<u32, Thread>) -> BTreeSet<u32> {
     let has_run = |(id, thread): &(&u32, &Thread)| {
         before.is_empty()
@@ -107,7 +107,7 @@ fn threads(pid: u32) -> Option<BTreeMap<u32, Thread>> {
     (!found.is_empty()).then_some(found)
 }
 
-/// `PID (NAME) STATE ...`: user and system time are fields 14 and 15, the processor is 39.
+/// Parses `PID (NAME) STATE ...`: user and system time are fields 14 and 15, the processor is 39.
 fn parse_stat(stat: &str) -> Option<(&str, Thread)> {
     let (head, rest) = stat.rsplit_once(") ")?;
     let name = head.split_once('(')?.1;

@@ -1,6 +1,6 @@
-//! The XDP program against its references: parsing against `softirq::parse`, lookup against
-//! `steer::table`, choices against `steer::ranking`. It runs in the kernel, on frames without a
-//! device (BPF_PROG_TEST_RUN), so these tests need root; without it they say so and pass.
+//! Compares the XDP program with its references: parsing with `softirq::parse`, lookup with
+//! `steer::table`, choices with `steer::ranking`. It runs in the kernel, on frames without a device
+//! (BPF_PROG_TEST_RUN), so these tests need root; otherwise they say so and pass.
 
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
@@ -42,7 +42,7 @@ fn reading(layout: Layout) -> Reading {
     }
 }
 
-/// The program, if the kernel lets this process load it.
+/// Returns the program, if the kernel lets this process load it.
 fn program() -> Option<Program> {
     // SAFETY: the call takes nothing and only returns a number.
     if unsafe { libc::geteuid() } != 0 {
@@ -84,7 +84,7 @@ fn bytes(count: usize) -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(any::<u8>(), count)
 }
 
-/// A transport header of a protocol, and what follows.
+/// Generates a transport header of a protocol, and what follows.
 fn transport(inside: BoxedStrategy<Vec<u8>>) -> impl Strategy<Value = (u8, Vec<u8>)> {
     let protocol = prop_oneof![
         4 => Just(17_u8), 2 => Just(6), 1 => Just(1), 1 => Just(58), 1 => Just(132), 1 => Just(50),
@@ -156,10 +156,10 @@ fn ipv6(inside: BoxedStrategy<Vec<u8>>) -> impl Strategy<Value = (u16, Vec<u8>)>
     })
 }
 
-/// VLAN tags: protocol and control.
+/// VLAN tags: TPID and TCI.
 type Tags = Vec<(u16, u16)>;
 
-/// A frame, perhaps tunnelled, with tags, cut short or with a byte changed.
+/// Generates a frame, perhaps tunnelled, with tags, truncated or with a byte changed.
 fn frame(depth: u32) -> BoxedStrategy<Vec<u8>> {
     let inside = match depth {
         0 => bytes(20).boxed(),
@@ -205,7 +205,7 @@ fn some_frame() -> impl Strategy<Value = Vec<u8>> {
         if let Some(at) = cut {
             frame.truncate(at.index(frame.len()));
         }
-        // The kernel runs no shorter ones.
+        // The kernel runs no shorter frames.
         frame.resize(frame.len().max(14), 0);
         frame
     })
@@ -224,7 +224,7 @@ fn the_program_reads_frames_as_the_reference_does() {
         let mut program = program.borrow_mut();
         program.set_constants(&constants(layout, false));
         let key = parse::key(&frame, &reading(layout)).unwrap();
-        // Only a packet with this very key matches.
+        // Matches only a packet with this very key.
         ids.set(ids.get() + 1);
         let id = ids.get();
         program.open_slot(0, id, NONE);
@@ -298,7 +298,7 @@ fn the_program_takes_the_flow_control_field_off() {
     let frame = [&[2; 12], &[0x81, 0, 0x80, 5, 8, 0][..], &ip].concat();
     let after = program.test(&frame, 1).unwrap().frame;
     assert_eq!(after, [&[2; 12], &[8, 0][..], &ip].concat());
-    // A tag without a virtual machine stays.
+    // A tag without a virtual machine is kept.
     let frame = [&[2; 12], &[0x81, 0, 0x80, 0, 8, 0][..], &ip].concat();
     assert_eq!(program.test(&frame, 1).unwrap().frame, frame);
 }
@@ -308,7 +308,7 @@ fn the_program_finds_the_entry_that_the_table_finds() {
     let Some(program) = program().map(RefCell::new) else {
         return;
     };
-    // Few places and values, so that entries overlap and share masks.
+    // Few positions and values, so that entries overlap and share masks.
     let masked = prop::collection::vec((0..4_usize, 0..3_u8), 0..4);
     let some = prop::collection::vec((masked, 0..3_u16), 0..24);
     let addresses = prop::collection::vec(prop::collection::vec(0..3_u8, 4), 1..8);
@@ -324,7 +324,7 @@ fn the_program_finds_the_entry_that_the_table_finds() {
         for (places, precedence) in some {
             let (mut mask, mut value) = ([0; BYTES], [0; BYTES]);
             for (at, byte) in places {
-                // The last byte of the destination's address and its neighbours.
+                // The last byte of the destination address and its neighbours.
                 mask[layout_at(at)] = 0xff;
                 value[layout_at(at)] = byte;
             }
@@ -369,7 +369,7 @@ fn the_program_finds_the_entry_that_the_table_finds() {
     result.unwrap();
 }
 
-/// Place in the key of a byte of an IPv4 frame's destination address.
+/// Returns the offset in the key of a byte of an IPv4 frame's destination address.
 fn layout_at(byte: usize) -> usize {
     softirq::key::OUTER + softirq::key::at::NW_DST + byte
 }
@@ -484,7 +484,7 @@ fn the_program_makes_the_choices_of_the_policy() {
     result.unwrap();
 }
 
-/// Makes a core held, as a priority flow does that is on it.
+/// Makes a core held, as by a priority flow on it.
 fn hold(cores: &mut CoreTable, core: CoreId) {
     let mut table = FlowTable::<1>::new(TableLimits::default());
     let spec = EntrySpec {
@@ -510,8 +510,8 @@ fn hold(cores: &mut CoreTable, core: CoreId) {
     table.adopt(made, cores).unwrap();
 }
 
-/// Packets of no flow at all take a part of the flows' slots, and those of one entry leave some to
-/// others. What found no slot stays where it is.
+/// A flood of single packets takes only a part of the flows' slots, and one entry's flows leave
+/// some to other entries. Flows without a slot stay on their core.
 #[test]
 fn a_flood_leaves_slots_to_other_flows_and_entries() {
     let Some(_) = program() else {
@@ -524,7 +524,7 @@ fn a_flood_leaves_slots_to_other_flows_and_entries() {
         flows: FLOWS,
     };
     let mut program = Program::load(limits, &constants(Layout::None, false)).unwrap();
-    // Two entries, which frames of two Ethernet types match.
+    // Two entries, for frames of two Ethertypes.
     let published: Vec<Published> = [0x1111_u16, 0x2222]
         .into_iter()
         .zip(0..)
@@ -552,17 +552,17 @@ fn a_flood_leaves_slots_to_other_flows_and_entries() {
         counters.iter().find(|(known, _)| *known == name).unwrap().1
     };
     let held = |slot: u32| program.slot(slot).flows;
-    // A fifth of all is a quarter of what is left: from there on each must come twice.
+    // A fifth of all slots is a quarter of those left: from then on a flow must be seen twice.
     (0..5000).for_each(|flow| send(0x1111, flow));
     assert_eq!(held(0), FLOWS / 5);
     assert_eq!(counter("once"), 5000 - u64::from(FLOWS) / 5);
     assert_eq!(counter("no_room"), 0);
-    // Without a ranking nothing is chosen but to stay.
+    // Without a ranking every flow stays.
     assert_eq!(counter("stayed_old_ranking"), u64::from(FLOWS) / 5);
-    // The other entry has its part, though.
+    // The other entry still gets its part.
     (0..100).for_each(|flow| send(0x2222, flow));
     assert_eq!(held(1), 100);
-    // Those that come again get slots, but not too soon, until half are taken: as many as are left.
+    // Flows seen twice get slots, but not too soon, until half are taken, as many as are left.
     let again = |flow: u16| {
         send(0x1111, flow);
         send(0x1111, flow);
@@ -580,7 +580,7 @@ fn a_flood_leaves_slots_to_other_flows_and_entries() {
     }
     assert_eq!(held(0), (FLOWS - held(1)) / 2);
     assert!(counter("no_room") > 0);
-    // What goes makes room.
+    // Removed flows make room.
     let full = counter("no_room");
     let slot = program.slot(limits.entries);
     assert!(program.change_state(limits.entries, layout::SLOT_LIVE, layout::SLOT_DEAD));

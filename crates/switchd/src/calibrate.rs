@@ -1,15 +1,15 @@
-//! `sluiced --calibrate-ports`: what ports cost on this machine, without a switch.
+//! `sluiced --calibrate-ports`: measures what ports cost on this machine, without running a switch.
 //!
-//! Given rules, it carries them out over such ports, too: what a switch would do, without one.
+//! Given rules, it also runs them over such ports, and so measures all that a switch would do.
 //!
-//! `sluice predict` starts this as a process of its own, because DPDK can be set up once in a
-//! process, and because a prediction must not touch a switch that runs. It opens ports, lets a
-//! worker hand frames from one to the other under the simplest rules, prints one JSON object
-//! ([`predict::ports::Costs`]) and ends. It does so in a network namespace of its own, in which it
-//! makes a TAP device and a veth pair: they are gone when it is, however it ends.
+//! `sluice predict` starts this as a separate process, because DPDK can be set up only once per
+//! process, and because a prediction must not touch a running switch. It opens ports, lets a worker
+//! forward frames from one to the other under the simplest rules, prints one JSON object
+//! ([`predict::ports::Costs`]) and exits. It does so in a network namespace of its own, in which it
+//! creates a TAP device and a veth pair: they disappear with the process, however it ends.
 //!
-//! Ports of veth and of guests are measured alone ([`pump`] plays their other ends): what they
-//! receive is copied by whoever receives it, so rules find it in the cache.
+//! Ports of veth pairs and guests are measured separately, without the user's rules ([`pump`] plays
+//! their other ends): whoever receives a frame copies it, so rules find it in the cache anyway.
 
 mod guest;
 mod pump;
@@ -33,32 +33,32 @@ use std::process::ExitCode;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Frames replayed where there are no huge pages, and so fewer buffers.
+/// Most frames replayed without huge pages, where there are fewer buffers.
 const FRAMES_WITHOUT_HUGE_PAGES: usize = 16_384;
-/// Ordinary memory to do with.
+/// Memory for DPDK where there are no huge pages, MB.
 const ORDINARY_MEGABYTES: u32 = 512;
-/// Looks at an idle kernel interface.
+/// Number of timed polls of an idle kernel interface.
 const LOOKS: usize = 2000;
-/// How long a worker works at a time under the rules: with 25 slices as long as a switch would be
-/// looked at.
+/// How long a worker runs under the rules at a time: 25 such slices last as long as a running
+/// switch would be observed.
 const SLICE: Duration = Duration::from_millis(50);
-/// The same under a reference, of which only the division into stages comes where the rules
-/// themselves are measured.
+/// How long a worker runs under a reference at a time. Where the rules themselves are measured, the
+/// reference only says how their cost divides into stages.
 const REFERENCE_SLICE: Duration = Duration::from_millis(10);
 
-/// A burst of a veth pair or a guest, which takes a system call or more, was interrupted where it
-/// takes longer, in cycles.
+/// Cycles above which a burst of a veth pair or a guest, which takes at least one system call,
+/// counts as interrupted.
 const INTERRUPTED_KERNEL: u64 = 4_000_000;
-/// Packets of a round of ports whose frames are copied: it makes no difference how many there are.
+/// Packets per round on ports whose frames are copied; the number does not affect the result.
 const COPIED_ROUND: u64 = 8192;
-/// Different frames that these ports receive.
+/// Different frames that such a port receives.
 const COPIED_FRAMES: usize = 1024;
-/// How long such a port may be measured.
+/// Longest time to measure such a port.
 const COPIED_LIMIT: Duration = Duration::from_secs(15);
-/// How long a link may take to come up.
+/// Longest time to wait for a link to come up.
 const LINK_LIMIT: Duration = Duration::from_secs(5);
 
-/// Where and for how long something is measured, and who watches the machine meanwhile.
+/// Where and how often something is measured, and what watches the machine meanwhile.
 struct Measuring {
     cpu: usize,
     rounds: usize,
@@ -104,11 +104,11 @@ fn calibrate(arguments: &[String]) -> Result<Costs, String> {
             .map_err(|_| format!("{text}: not a number"))
     };
     let (cpu, rounds) = (number(cpu)?, number(rounds)?.clamp(3, 1000));
-    // Rules lie in memory as the daemon's do.
+    // Allocate rules as the daemon does.
     crate::daemon::keep_free_memory(false);
-    // There are no other threads yet.
+    // No other threads exist yet, so the whole process changes its namespace.
     let is_apart = veth::enter_namespace();
-    // On the machine's own interfaces nothing is tried.
+    // Never experiment with the machine's own interfaces.
     if devices.contains(&Device::Veth) && !is_apart {
         return Err("veth: a pair in a network namespace of its own needs root".to_owned());
     }
@@ -116,7 +116,7 @@ fn calibrate(arguments: &[String]) -> Result<Costs, String> {
         Some((rules, plan)) => {
             let bytes = std::fs::read(rules).map_err(|error| format!("{rules}: {error}"))?;
             let plan = Plan::of_text(plan).ok_or_else(|| format!("{plan}: no plan of ports"))?;
-            // In the words of 1.0 rules may say what the latest version refuses.
+            // Rules in the syntax of OpenFlow 1.0 may say what later versions refuse.
             let rules = Rules::of_messages(&bytes).map_err(|error| error.to_string());
             Some((rules, plan))
         }
@@ -143,7 +143,7 @@ fn calibrate(arguments: &[String]) -> Result<Costs, String> {
         Ok((*device, PortCost { look, ..cost }))
     });
     let mut costs = costs.collect::<Result<Costs, String>>();
-    // They are of all that was measured.
+    // The readings cover all devices; the first one carries them.
     if let Some(cost) = costs
         .as_mut()
         .ok()
@@ -155,7 +155,7 @@ fn calibrate(arguments: &[String]) -> Result<Costs, String> {
     costs
 }
 
-/// What DPDK's devices cost, and what the rules themselves do over them.
+/// Measures DPDK's devices and, given rules, those rules over them.
 fn with_dpdk(
     eal: &Eal,
     (capture, traffic): (&Path, &Traffic),
@@ -178,7 +178,7 @@ fn with_dpdk(
             cost.whole = Some(turns.cycles);
             cost.remembers = turns.remembers.map(str::to_owned);
         }
-        // The parts are there.
+        // The costs of the parts are known all the same.
         Err(error) => cost.notes.push(format!(
             "the rules were not carried out over ports, the figure is a sum of parts: {error}"
         )),
@@ -186,7 +186,7 @@ fn with_dpdk(
     Ok(cost)
 }
 
-/// Frames that a port whose frames are copied receives.
+/// Frames for a port whose frames are copied.
 fn copied_frames(traffic: &Traffic) -> Vec<Vec<u8>> {
     let arrivals = traffic.arrivals.iter().take(COPIED_FRAMES);
     arrivals.map(|arrival| arrival.bytes.clone()).collect()
@@ -198,7 +198,7 @@ fn traffic(capture: &Path) -> Result<Traffic, String> {
     Traffic::capture(&shown.to_string(), &bytes, 1).map_err(|error| error.to_string())
 }
 
-/// What one end of a veth pair costs.
+/// Measures one end of a veth pair.
 fn with_veth(eal: &Eal, traffic: &Traffic, measuring: &mut Measuring) -> Result<PortCost, String> {
     let names = ["sluice-veth0", "sluice-veth1"];
     let mut pair = veth::Pair::new(names, copied_frames(traffic))
@@ -208,7 +208,7 @@ fn with_veth(eal: &Eal, traffic: &Traffic, measuring: &mut Measuring) -> Result<
     copied(port, &mut pair, measuring)
 }
 
-/// What a guest's rings cost.
+/// Measures a guest's rings.
 fn with_guest(
     eal: &Eal,
     capture: &Path,
@@ -216,7 +216,7 @@ fn with_guest(
     measuring: &mut Measuring,
 ) -> Result<PortCost, String> {
     let path = capture.with_extension("vhost");
-    // Should the port leave it.
+    // Removes the socket file if the port leaves it behind.
     let _files = Files(vec![path.clone()]);
     let kind = Kind::VhostServer {
         path: path.clone(),
@@ -229,7 +229,7 @@ fn with_guest(
     copied(port, &mut guest, measuring)
 }
 
-/// Hands frames from a port's other end back to it, and says what the port's own part costs.
+/// Returns frames from a port's other end to it, and measures the port's own share of the cost.
 fn copied(
     mut port: OpenPort,
     peer: &mut dyn pump::Peer,
@@ -275,7 +275,7 @@ fn copied(
     Ok(cost)
 }
 
-/// A worker's turns under the rules themselves, each port a device.
+/// Measures a worker's turns under the rules themselves, with a device for each port.
 fn with_rules(
     eal: &Eal,
     (capture, traffic): (&Path, &Traffic),
@@ -300,7 +300,7 @@ fn with_rules(
             .ok_or("the plan has more packets than the capture")?;
         frames = rest;
         let spec = |devargs: String| PortSpec::new("rules", Kind::Dpdk(Dpdk::new(devargs)));
-        // Where memory is short, each port has its share.
+        // Where memory is short, each port replays its share of the frames.
         let own = &own[..own.len().min((most.saturating_mul(packets) / all).max(1))];
         let mut rx = None;
         if !own.is_empty() {
@@ -337,7 +337,7 @@ fn with_rules(
     turns
 }
 
-/// Files that go with it.
+/// Temporary files, removed when this is dropped.
 struct Files(Vec<PathBuf>);
 
 impl Drop for Files {
@@ -348,7 +348,7 @@ impl Drop for Files {
     }
 }
 
-/// What ports replay.
+/// A capture that ports replay.
 struct Replay {
     file: PathBuf,
     /// Frames in it.
@@ -356,7 +356,7 @@ struct Replay {
     notes: Vec<String>,
 }
 
-/// The capture, or a shorter one where its frames would not fit.
+/// Returns the capture itself, or a shorter copy if its frames would not fit into memory.
 fn replay(capture: &Path, traffic: &Traffic, eal: &Eal) -> Result<Replay, String> {
     let mut replay = Replay {
         file: capture.to_owned(),
@@ -441,7 +441,7 @@ fn with_devices(eal: &Eal, replay: &Replay, measuring: &mut Measuring) -> Result
     Ok(cost)
 }
 
-/// A worker's turns under rules.
+/// Measures a worker's turns under the given rules.
 fn turns(
     eal: &Eal,
     through: Vec<Port<Mbuf>>,
@@ -464,7 +464,8 @@ fn turns(
         .map_err(|error| error.to_string())
 }
 
-/// A look at a kernel interface that has nothing, in cycles; nothing where none can be made.
+/// Measures, in cycles, a poll of a kernel interface that has no frames. Empty if no interface can
+/// be created.
 fn look(eal: &Eal, cpu: usize) -> Spread {
     let name = format!("predict{}", std::process::id());
     let Ok(mut port) = ports::open(eal, &PortSpec::new(name, Kind::Internal)) else {
@@ -472,7 +473,7 @@ fn look(eal: &Eal, cpu: usize) -> Spread {
     };
     let mut frames = Vec::new();
     let mut round = || {
-        // The first may find what the kernel says of itself on a new interface.
+        // The first poll may return frames that the kernel sends on a new interface.
         let start = datapath::clock::cycles();
         let found: usize = port.rx.iter_mut().map(|rx| rx.receive(&mut frames)).sum();
         let spent = datapath::clock::cycles().wrapping_sub(start);
@@ -489,7 +490,7 @@ fn registered() -> Result<Box<dyn std::any::Any>, String> {
     Ok(Box::new(registration))
 }
 
-/// Does something on a thread that is set up as a worker is.
+/// Runs `act` on a thread that is set up as a worker's.
 fn as_worker<T: Send>(cpu: usize, act: impl FnOnce() -> T + Send) -> Result<T, String> {
     let work = || {
         let _registration = registered().map_err(Error)?;

@@ -1,4 +1,4 @@
-//! Monotonic time that tests can hold still. Timers of the control plane (idle and hard timeouts,
+//! Monotonic time that tests can stop. Timers of the control plane (idle and hard timeouts,
 //! MAC ageing, back-off, probes) read this clock and not the kernel's, so that under
 //! `--enable-dummy` the commands `time/stop` and `time/warp` can step a scenario of minutes in an
 //! instant and with exact results, as Open vSwitch's own tests do.
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
-/// Milliseconds that warps have added; while stopped, the time itself.
+/// Milliseconds added by warps; while the clock is stopped, the time itself.
 static OFFSET: AtomicI64 = AtomicI64::new(0);
 static STOPPED: AtomicBool = AtomicBool::new(false);
 /// Serialises `stop` and `warp`; readers need no lock.
@@ -34,7 +34,7 @@ fn real() -> i64 {
     START.elapsed().as_millis() as i64
 }
 
-/// Milliseconds since the program began to look at the clock; never goes back.
+/// Milliseconds since the clock was first read; never goes back.
 pub fn now() -> i64 {
     if STOPPED.load(Ordering::Acquire) {
         OFFSET.load(Ordering::Acquire)
@@ -43,12 +43,12 @@ pub fn now() -> i64 {
     }
 }
 
-/// Whether `time/stop` holds the clock.
+/// Returns whether `time/stop` holds the clock.
 pub fn is_stopped() -> bool {
     STOPPED.load(Ordering::Acquire)
 }
 
-/// Holds the clock still from now on. Only [`warp`] moves it afterwards.
+/// Stops the clock. Only [`warp`] moves it afterwards.
 pub fn stop() {
     let _guard = CHANGE
         .lock()
@@ -110,7 +110,7 @@ pub async fn sleep(span: Duration) {
 mod tests {
     use super::*;
 
-    /// One test only: the clock is the process's, and it stays stopped.
+    /// The only test here: the clock belongs to the whole process, and stays stopped.
     #[tokio::test]
     async fn stopped_time_moves_by_warps_alone() {
         let before = now();

@@ -1,9 +1,9 @@
-//! The switch's commands on the control socket, in the words and forms of Open vSwitch 3.1, so that
-//! scripts and people find what they know.
+//! The switch's commands on the control socket, with the names and output formats of Open vSwitch
+//! 3.1, so that scripts and people find what they know.
 //!
-//! Each file holds the commands of one topic and a `register` that adds them. What Open vSwitch
-//! tells about machinery that does not exist here (a cache of flows, upcalls, revalidators) is told
-//! as it is here: nothing is cached, so nothing missed and nothing is listed.
+//! Each file holds the commands of one topic and a `register` that adds them. Commands about Open
+//! vSwitch's machinery that does not exist here (a megaflow cache, upcalls, revalidators) report
+//! that nothing is cached: no misses, and empty lists.
 
 mod absent;
 mod addresses;
@@ -34,7 +34,7 @@ use crate::switch::{Bridge, Port, Switch};
 use crate::unixctl::Reply;
 use std::rc::{Rc, Weak};
 
-/// Adds them to the registry.
+/// Adds all commands to the registry.
 pub fn register(switch: &Rc<Switch>) {
     let commands = Commands {
         switch: Rc::downgrade(switch),
@@ -62,10 +62,10 @@ pub fn register(switch: &Rc<Switch>) {
     workers::register(&commands);
 }
 
-/// What a command answers.
+/// A command's reply: text, or an error.
 type Answer = Result<String, String>;
 
-/// What commands share. They hold the switch weakly, since it holds the registry that holds them.
+/// What commands share. The switch is held weakly, because it holds the registry that holds them.
 #[derive(Clone)]
 struct Commands {
     switch: Weak<Switch>,
@@ -119,19 +119,19 @@ impl Commands {
     }
 }
 
-/// A bridge by name, or Open vSwitch's error.
+/// Returns a bridge by name, or Open vSwitch's error.
 fn bridge(switch: &Switch, name: &str) -> Result<Rc<Bridge>, String> {
     switch
         .bridge(name)
         .ok_or_else(|| "no such bridge".to_owned())
 }
 
-/// The bridges in the order of their names.
+/// Returns the bridges, ordered by name.
 pub(crate) fn bridges(switch: &Switch) -> Vec<Rc<Bridge>> {
     switch.bridges.borrow().values().cloned().collect()
 }
 
-/// The bridge named by the first argument, or all of them.
+/// Returns the bridge named by the first argument, or all of them.
 fn one_or_all(switch: &Switch, arguments: &[String]) -> Result<Vec<Rc<Bridge>>, String> {
     match arguments.first() {
         Some(name) => Ok(vec![bridge(switch, name)?]),
@@ -139,19 +139,19 @@ fn one_or_all(switch: &Switch, arguments: &[String]) -> Result<Vec<Rc<Bridge>>, 
     }
 }
 
-/// Whether there is an interface of this name.
+/// Returns whether there is an interface of this name.
 fn has_interface(switch: &Switch, name: &str) -> bool {
     bridges(switch)
         .iter()
         .any(|bridge| bridge.number_of(name).is_some())
 }
 
-/// Whether a port is a dummy, a device for tests.
+/// Returns whether a port is a dummy, a device for tests.
 pub(crate) fn is_dummy(switch: &Switch, bridge: &Bridge, port: &Port) -> bool {
     device_type(switch, bridge, port).starts_with("dummy")
 }
 
-/// The type of a port's device in Open vSwitch's words.
+/// Returns the type of a port's device by Open vSwitch's name.
 fn device_type<'a>(switch: &Switch, bridge: &Bridge, port: &'a Port) -> &'a str {
     let device = port.config.device.as_str();
     match device {
@@ -162,7 +162,8 @@ fn device_type<'a>(switch: &Switch, bridge: &Bridge, port: &'a Port) -> &'a str 
                 "dummy"
             }
         }
-        // Open vSwitch makes internal ports of its userspace datapath as TAP devices, and says so.
+        // Open vSwitch makes internal ports of its userspace datapath as TAP devices, and reports
+        // `tap`.
         "internal" if bridge.settings.borrow().datapath_type == "netdev" => "tap",
         device => device,
     }

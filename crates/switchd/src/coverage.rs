@@ -1,7 +1,6 @@
-//! Named counters of events inside the daemon, for whoever wonders what it has been doing. A
-//! counter is a static next to the code that counts, costs one relaxed addition, and shows up in
-//! `coverage/show` with its rates over the last five seconds, minute and hour. It is also where a
-//! drop outside the datapath gets its name.
+//! Named counters of events inside the daemon. A counter is a static next to the code that counts,
+//! costs one relaxed addition, and appears in `coverage/show` with its rates over the last five
+//! seconds, minute and hour. Drops outside the datapath are counted here, too, by name.
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -17,8 +16,8 @@ pub const INTERVAL: Duration = Duration::from_secs(5);
 const PER_MINUTE: usize = 12;
 const MINUTES: usize = 60;
 
-/// A counter with a name. Declare it as a `static` and [`register`] it, or let the first event do
-/// that.
+/// A counter with a name. Declare it as a `static` and [`register`] it, or let the first event
+/// register it.
 #[derive(Debug)]
 pub struct Counter {
     name: &'static str,
@@ -27,7 +26,7 @@ pub struct Counter {
 }
 
 impl Counter {
-    /// A counter called `name`: lower case words joined by underscores.
+    /// Creates a counter called `name`: lower case words joined by underscores.
     pub const fn new(name: &'static str) -> Self {
         Counter {
             name,
@@ -49,7 +48,7 @@ impl Counter {
         }
     }
 
-    /// Events so far.
+    /// Returns the number of events so far.
     pub fn total(&self) -> u64 {
         self.total.load(Ordering::Relaxed)
     }
@@ -64,7 +63,7 @@ struct History {
 /// Where a total comes from.
 enum Total {
     Counter(&'static Counter),
-    /// Counted elsewhere; what a source said last.
+    /// Counted elsewhere; the value last reported by a source.
     Told(u64),
 }
 
@@ -97,20 +96,20 @@ struct Registry {
     ticks: usize,
 }
 
-/// Tells counters by calling back with names and totals.
+/// Reports counters by calling back with names and totals.
 type Source = Box<dyn Fn(&mut dyn FnMut(&str, u64))>;
 
 thread_local! {
     static SOURCES: RefCell<Vec<Source>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Adds somebody who counts for himself and is asked whenever counters are looked at. For the
-/// control thread, where they are looked at.
+/// Adds a source that keeps its own counters and is asked whenever counters are read. Must be
+/// called on the control thread, where they are read.
 pub fn add_source(source: impl Fn(&mut dyn FnMut(&str, u64)) + 'static) {
     SOURCES.with_borrow_mut(|sources| sources.push(Box::new(source)));
 }
 
-/// Asks the sources.
+/// Asks all sources.
 fn refresh() {
     let mut told = Vec::new();
     SOURCES.with_borrow(|sources| {
@@ -146,7 +145,7 @@ fn with<T>(work: impl FnOnce(&mut Registry) -> T) -> T {
 }
 
 /// Makes a counter known before its first event, so that it can be read by name. Of two counters
-/// with one name the first stays.
+/// with one name the first is kept.
 pub fn register(counter: &'static Counter) {
     counter.registered.store(true, Ordering::Relaxed);
     with(|registry| {
@@ -157,7 +156,7 @@ pub fn register(counter: &'static Counter) {
     });
 }
 
-/// Takes the rates on by one [`INTERVAL`].
+/// Advances the rates by one [`INTERVAL`].
 pub fn tick() {
     refresh();
     with(|registry| {
@@ -177,13 +176,13 @@ pub fn tick() {
     });
 }
 
-/// The total of the counter called `name`.
+/// Returns the total of the counter called `name`.
 pub fn read(name: &str) -> Option<u64> {
     refresh();
     with(|registry| registry.entries.get(name).map(|entry| entry.total()))
 }
 
-/// The text of `coverage/show`.
+/// Returns the text of `coverage/show`.
 pub fn show() -> String {
     refresh();
     with(|registry| {
@@ -213,7 +212,8 @@ pub fn show() -> String {
     })
 }
 
-/// Tells runs with different events apart: over the names of the counters that have counted.
+/// Returns a hash over the names of counters that are not zero, which tells runs with different
+/// events apart.
 fn hash(registry: &Registry) -> u32 {
     let hit = registry
         .entries

@@ -1,4 +1,4 @@
-//! The switch's life: from the first connection to the database to the last packet.
+//! The switch's main loop, from the connection to the database to the daemon's end.
 
 use crate::Shell;
 use crate::clock;
@@ -12,16 +12,16 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::task::JoinHandle;
 
-/// How often rules time out, addresses age and devices are looked at.
+/// Interval at which rules time out, addresses age and devices are checked.
 const HOUSEKEEPING: Duration = Duration::from_millis(1000);
-/// How often tables are looked at while their rules want another lookup.
+/// Interval at which tables are checked while their rules need another classifier.
 const SHAPING: Duration = Duration::from_millis(100);
-/// Packet-ins fetched in one go, so that a flood of them leaves time for controllers' messages.
+/// Packet-ins fetched at a time, so that a flood of them leaves time for controllers' messages.
 const PACKET_INS: usize = 256;
-/// Rules that packets ask for, made in one go.
+/// Learn requests carried out at a time.
 const WISHES: usize = 256;
 
-/// A task that ends with its owner.
+/// A task that is aborted when its owner drops it.
 struct Task(JoinHandle<anyhow::Result<()>>);
 
 impl Drop for Task {
@@ -30,20 +30,19 @@ impl Drop for Task {
     }
 }
 
-/// Free memory that the heap has at its end, and how much of it is asked for at a time, so that
-/// nobody waits long.
+/// Free memory kept at the end of the heap, in bytes.
 const SPARE: usize = 32 << 20;
-/// The same with `--mlockall`.
+/// The same with `--mlockall`, and the size of the slices in which it is populated, so that no
+/// other task waits long.
 const SPARE_LOCKED: usize = 1 << 20;
 const SPARE_SLICE: usize = 256 << 10;
-/// How often it is looked whether the heap has grown.
+/// Interval at which the heap is checked for growth.
 const SPARE_EVERY: Duration = Duration::from_millis(1000);
 
-/// Makes the heap keep some memory that is free. To give it back means an interrupt on every
-/// processor that a worker is on, to forget where it was, and to get it again a fault for each
-/// page; rules come and go in such numbers all the time. Returns where the heap ended until now.
-/// `locked`: all that is asked for is memory at once, in the heaps of other threads too, so less is
-/// kept.
+/// Makes the heap keep some free memory, because rules come and go in large numbers all the time:
+/// giving memory back interrupts every processor with a worker to flush its TLB, and getting it
+/// again takes a page fault for each page. Returns the present end of the heap. With `locked` all
+/// memory is populated at once, in the heaps of other threads, too, so less is kept.
 pub(crate) fn keep_free_memory(locked: bool) -> usize {
     let spare = if locked { SPARE_LOCKED } else { SPARE };
     // SAFETY: these parameters are there in glibc and take any number; the last call only asks.
@@ -55,10 +54,9 @@ pub(crate) fn keep_free_memory(locked: bool) -> usize {
     }
 }
 
-/// Sees to it that the end of the heap, from `begin` on, is memory and not a promise that costs a
-/// fault for each page: a tenth of what a long bundle takes. Huge pages, where the system gives
-/// them to those who ask: what workers look packets up in are thousands of small ones, more than a
-/// processor knows at once.
+/// Populates the end of the heap from `begin` on, so that using it takes no page faults: these cost
+/// a tenth of the time of a long bundle. Asks for huge pages, where the system gives them on
+/// request, because workers look packets up in thousands of small pages, more than a TLB holds.
 async fn fill_free_memory(begin: usize) {
     let mut filled = begin.next_multiple_of(SPARE_SLICE);
     let mut asked = filled;
@@ -66,8 +64,8 @@ async fn fill_free_memory(begin: usize) {
         // SAFETY: this only asks where the heap ends.
         let end = unsafe { libc::sbrk(0) } as usize & !(SPARE_SLICE - 1);
         if asked < end {
-            // SAFETY: this changes nothing that is in these pages of the process's own; where it
-            // fails, they are small.
+            // SAFETY: this does not change the contents of these pages, which are the process's
+            // own; if it fails, they stay small pages.
             unsafe { libc::madvise(asked as *mut libc::c_void, end - asked, libc::MADV_HUGEPAGE) };
         }
         asked = end;
@@ -77,8 +75,8 @@ async fn fill_free_memory(begin: usize) {
             tokio::time::sleep(SPARE_EVERY).await;
             continue;
         }
-        // SAFETY: this gives the process's own pages memory and changes nothing that is in them.
-        // Where there are none it fails, and so it does before Linux 5.14, which has no such thing.
+        // SAFETY: this populates the process's own pages and does not change their contents. It
+        // fails where no memory is left, and before Linux 5.14, which lacks this advice.
         unsafe {
             libc::madvise(
                 from as *mut libc::c_void,
@@ -152,7 +150,8 @@ pub async fn run(shell: Rc<Shell>) -> anyhow::Result<()> {
         "housekeeping",
         keep_house(Rc::clone(&switch), Rc::clone(&database)),
     ));
-    // Without any of them something is done no more, and nobody would notice.
+    // The end of any of these tasks ends the daemon; otherwise nobody would notice that it is
+    // missing.
     let result = tokio::select! {
         request = shell.exit_requested() => {
             cleanup = request.cleanup;
@@ -179,9 +178,9 @@ pub async fn run(shell: Rc<Shell>) -> anyhow::Result<()> {
     result
 }
 
-/// Has lookups made for tables whose rules have changed, and frees what rules that went have left,
-/// in slices until all is done. In real time, whatever clock the rules go by; where nothing
-/// changes, nothing wakes.
+/// Builds classifiers for tables whose rules have changed, and frees what deleted rules have left,
+/// in slices until all is done. Uses real time, whatever clock the rules' timeouts use; sleeps
+/// while nothing changes.
 async fn shape_tables(switch: Rc<Switch>) -> anyhow::Result<()> {
     loop {
         switch.rules_changed.notified().await;
@@ -198,10 +197,10 @@ async fn shape_tables(switch: Rc<Switch>) -> anyhow::Result<()> {
     }
 }
 
-/// How often it is looked whether there are flows to steer, while there are none.
+/// Interval at which steering is checked while there is nothing to steer.
 const STEERING_IDLE: Duration = Duration::from_millis(500);
 
-/// Has workers hand flows to each other where that is asked for.
+/// Lets workers hand flows over to each other where that is configured.
 async fn steer(switch: Rc<Switch>) -> anyhow::Result<()> {
     let mut told = None;
     loop {
@@ -229,8 +228,8 @@ async fn steer(switch: Rc<Switch>) -> anyhow::Result<()> {
     }
 }
 
-/// Logs turns that took long: of each thread the longest since this was looked at last, so a line a
-/// second at most.
+/// Logs long turns: for each thread the longest one since the last call, so at most one line per
+/// second and thread.
 fn tell_long_turns(switch: &Switch) {
     let (workers, ms) = (datapath::turns::LONG, |time: Duration| {
         time.as_secs_f64() * 1e3
@@ -245,7 +244,7 @@ fn tell_long_turns(switch: &Switch) {
             ms(turns.away),
             turns.doing
         );
-        // Others may take the processor of a worker that floats.
+        // A worker that floats may have lost its processor to other processes.
         if alone || turns.long_work > 0 {
             tracing::warn!(target: "dpif_netdev", "{text}");
         } else {
@@ -258,7 +257,7 @@ fn tell_long_turns(switch: &Switch) {
     }
 }
 
-/// Everything that is done about once a second, and statistics when they are due.
+/// Does the housekeeping, about once a second, and writes statistics when they are due.
 async fn keep_house(switch: Rc<Switch>, database: Rc<Database>) -> anyhow::Result<()> {
     let mut since_statistics = Duration::ZERO;
     loop {
@@ -276,8 +275,7 @@ async fn keep_house(switch: Rc<Switch>, database: Rc<Database>) -> anyhow::Resul
     }
 }
 
-/// Fetches packets for the controllers from the workers and hands them out; makes the rules that
-/// packets ask for.
+/// Fetches packet-ins from the workers and passes them to controllers; carries out learn requests.
 async fn deliver_packet_ins(switch: Rc<Switch>) -> anyhow::Result<()> {
     let descriptor = loop {
         match switch.with_datapath(|datapath| datapath.packet_in_fd()) {
@@ -297,7 +295,7 @@ async fn deliver_packet_ins(switch: Rc<Switch>) -> anyhow::Result<()> {
         else {
             return Ok(());
         };
-        // First the rules: packets wait for them.
+        // Learn requests first, because packets wait for them.
         switch.grant_requests(WISHES);
         for packet in packets {
             switch.deliver(packet);

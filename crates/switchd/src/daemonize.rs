@@ -1,13 +1,14 @@
-//! Becoming a daemon. Three things make it delicate, and all of it happens in one thread, before
-//! any other exists:
+//! Becoming a daemon. All of this happens in one thread, before any other exists. Three points need
+//! care:
 //!
-//! * `--detach` promises that when the command returns the first configuration is in force. So the
-//!   first process forks and waits on a pipe until the daemon says so, or ends as the daemon did.
-//! * `--monitor` puts a process in between that starts the daemon again when a programming error
-//!   kills it, at most once in ten seconds. So it does, unlike Open vSwitch's, when somebody kills
-//!   it by `SIGKILL` (the kernel for want of memory, say), unless the daemon was asked to end
-//!   before: start scripts send `SIGKILL` to one that does not obey `SIGTERM`.
-//! * The pidfile is locked, not only written: `ovs-appctl` and start scripts ask who holds the
+//! * `--detach` promises that the first configuration is in force when the command returns. So the
+//!   first process forks and waits on a pipe until the daemon reports that, or ends as the daemon
+//!   did.
+//! * `--monitor` adds a process in between that restarts the daemon when a programming error kills
+//!   it, at most once in ten seconds. Unlike Open vSwitch's, it also restarts a daemon killed by
+//!   `SIGKILL` (by the kernel for lack of memory, say), unless the daemon had been asked to end
+//!   before: start scripts send `SIGKILL` to a daemon that does not obey `SIGTERM`.
+//! * The pidfile is locked, not only written: `ovs-appctl` and start scripts check who holds the
 //!   lock. `fcntl` locks belong to a process, so the daemon takes it after the last fork.
 
 use std::ffi::CStr;
@@ -22,10 +23,10 @@ use std::time::{Duration, Instant};
 use crate::options::Options;
 use crate::{plain_error, user, vlog};
 
-/// The least time between two starts of the daemon by the monitor, from the second crash on.
+/// Shortest time between two starts of the daemon by the monitor, from the second crash on.
 const RESTART_INTERVAL: Duration = Duration::from_secs(10);
 
-/// Signals that a program error raises; only these make the monitor start the daemon again.
+/// Signals raised by programming errors; only these make the monitor restart the daemon.
 const CRASHES: &[i32] = &[
     libc::SIGABRT,
     libc::SIGALRM,
@@ -41,13 +42,13 @@ const CRASHES: &[i32] = &[
 /// Why this process must end instead of becoming the daemon.
 #[derive(Debug)]
 pub enum Stop {
-    /// Its work is done, or somebody else has explained the failure already: end with this status.
+    /// Its work is done, or the failure has been reported already: exit with this status.
     Exit(i32),
-    /// Say this (in the log and on standard error) and end with status 1.
+    /// Report this (in the log and on standard error) and exit with status 1.
     Failure(String),
 }
 
-/// The running daemon's hold on its parent and its pidfile. Dropping it removes the pidfile.
+/// The running daemon's link to its parent, and its pidfile. Dropping it removes the pidfile.
 #[derive(Debug)]
 pub struct Daemon {
     parent: Option<File>,
@@ -56,7 +57,7 @@ pub struct Daemon {
     pidfile: Option<Pidfile>,
 }
 
-/// Forks as the options ask. Returns in the daemon's process only, besides errors.
+/// Forks as the options say. Returns only in the daemon's process, except for errors.
 ///
 /// # Panics
 /// Never, but there must be no second thread: `fork` copies only the caller.
@@ -74,7 +75,7 @@ pub fn start(options: &Options) -> Result<Daemon, Stop> {
             .and_then(|identity| user::become_user(identity, &files))
             .map_err(Stop::Failure)?;
     }
-    // The standard library's handlers for these swallow one that another process sends.
+    // The standard library's handlers would swallow such a signal from another process.
     for signal in [libc::SIGSEGV, libc::SIGBUS] {
         // SAFETY: SIG_DFL is always a valid disposition.
         unsafe { libc::signal(signal, libc::SIG_DFL) };
@@ -107,16 +108,16 @@ pub fn start(options: &Options) -> Result<Daemon, Stop> {
 }
 
 impl Daemon {
-    /// Removes the pidfile and gives up its lock: the next daemon may start.
+    /// Removes the pidfile and releases its lock, so that the next daemon may start.
     pub fn release(&mut self) {
         self.pidfile = None;
     }
 
-    /// The first configuration is in force: lets go of the terminal and lets the waiting parent
-    /// end. Later calls do nothing.
+    /// Reports that the first configuration is in force: detaches from the terminal and lets the
+    /// waiting parent exit. Later calls do nothing.
     pub fn ready(&mut self) {
         if let Some(mut pipe) = self.parent.take() {
-            // A parent that was killed is nobody's loss.
+            // It does not matter if the parent has been killed.
             let _ = pipe.write_all(&[0]);
         }
         if std::mem::take(&mut self.detach) {
@@ -127,8 +128,8 @@ impl Daemon {
     }
 }
 
-/// Gives the standard streams to `/dev/null`, and the current directory back to whoever may want to
-/// unmount it.
+/// Redirects the standard streams to `/dev/null`, and leaves the current directory, so that it can
+/// be unmounted.
 fn leave_terminal(chdir: bool) {
     if chdir {
         let _ = std::env::set_current_dir("/");
@@ -143,16 +144,16 @@ fn leave_terminal(chdir: bool) {
 }
 
 enum Forked {
-    /// The child said that it is ready.
+    /// This is the parent, and the child has reported that it is ready.
     Parent {
         child: i32,
     },
     Child(File),
 }
 
-/// Forks; the parent goes on when the child has said through the pipe that it is ready. There is no
-/// limit on how long that takes (a database may come up late), but a child that ends takes its
-/// parent along, with its status.
+/// Forks; the parent goes on when the child reports through the pipe that it is ready. There is no
+/// time limit (a database may come up late), but if the child ends, the parent exits with its
+/// status.
 fn fork_and_wait() -> Result<Forked, Stop> {
     let (mut reader, writer) =
         pipe().map_err(|error| Stop::Failure(format!("pipe failed: {}", plain_error(&error))))?;
@@ -220,7 +221,7 @@ fn wait_for(pid: i32) -> i32 {
     }
 }
 
-/// How a process ended, in Open vSwitch's words.
+/// Describes how a process ended, in Open vSwitch's words.
 fn describe(status: i32) -> String {
     let mut text = if libc::WIFEXITED(status) {
         format!("exit status {}", libc::WEXITSTATUS(status))
@@ -248,7 +249,8 @@ fn signal_name(signal: i32) -> String {
     }
 }
 
-/// Whether a daemon that ended so is to be started again; `asked`: it had been asked to end.
+/// Returns whether a daemon that ended this way is to be restarted; `asked`: it had been asked to
+/// end.
 fn is_crash(status: i32, asked: bool) -> bool {
     libc::WIFSIGNALED(status)
         && match libc::WTERMSIG(status) {
@@ -257,14 +259,14 @@ fn is_crash(status: i32, asked: bool) -> bool {
         }
 }
 
-/// Memory that the monitor and its daemon share: whether the daemon has been asked to end. Null
-/// without a monitor.
+/// Flag in memory shared by the monitor and its daemon: whether the daemon has been asked to end.
+/// Null without a monitor.
 static ASKED: AtomicPtr<AtomicBool> = AtomicPtr::new(std::ptr::null_mut());
-/// Whether signals that ask for the end are seen to (in the daemon).
+/// In the daemon: whether handlers for SIGTERM and SIGINT are installed.
 static HEEDED: AtomicBool = AtomicBool::new(false);
 
-/// Makes the shared memory, before the monitor forks. Without it nobody remembers that the daemon
-/// was asked.
+/// Maps the shared memory, before the monitor forks. If that fails, the monitor does not know
+/// whether the daemon was asked to end.
 fn share_asked() {
     // SAFETY: an anonymous mapping at an address that the kernel chooses touches nothing that there
     // is.
@@ -283,22 +285,22 @@ fn share_asked() {
     }
 }
 
-/// The shared memory, where there is some.
+/// Returns the shared flag, if there is one.
 fn asked() -> Option<&'static AtomicBool> {
     // SAFETY: null, or the mapping of `share_asked`, which is never undone, is large enough for
     // this and aligned to a page, and began as zeros, which is `false`.
     unsafe { ASKED.load(Ordering::SeqCst).as_ref() }
 }
 
-/// Notes that the daemon has been asked to end, so that its monitor lets it.
+/// Notes that the daemon has been asked to end, so that its monitor does not restart it.
 pub fn note_asked() {
     if let Some(asked) = asked() {
         asked.store(true, Ordering::SeqCst);
     }
 }
 
-/// In a daemon with a monitor: notes that a signal asks for the end. Only atomics, `signal` and
-/// `raise`, as a signal handler must.
+/// Signal handler of a monitored daemon: notes that a signal asks it to end. Uses only atomics,
+/// `signal` and `raise`, as a signal handler must.
 extern "C" fn note_signal(signal: i32) {
     note_asked();
     if !HEEDED.load(Ordering::SeqCst) {
@@ -310,13 +312,14 @@ extern "C" fn note_signal(signal: i32) {
     }
 }
 
-/// In the daemon: whoever handles SIGTERM and SIGINT is there. He must hand them on to the handler
-/// that he found.
+/// In the daemon: notes that handlers for SIGTERM and SIGINT are installed. They must call the
+/// handler that was installed before.
 pub fn signals_are_heeded() {
     HEEDED.store(true, Ordering::SeqCst);
 }
 
-/// What a daemon does with the signals that its monitor hands on, until it heeds them.
+/// Sets up the daemon's handling of signals that its monitor forwards, until the final handlers
+/// exist.
 fn begin_daemon() {
     handle_signals(libc::SIG_DFL);
     for signal in [libc::SIGTERM, libc::SIGINT] {
@@ -325,12 +328,12 @@ fn begin_daemon() {
     }
 }
 
-/// The daemon that the monitor watches; 0 while there is none.
+/// PID of the daemon that the monitor watches; 0 while there is none.
 static WATCHED: AtomicI32 = AtomicI32::new(0);
 /// Whether the monitor was told to end.
 static ENDING: AtomicBool = AtomicBool::new(false);
 
-/// Hands a signal on to the daemon. Only atomics and `kill`, as a signal handler must.
+/// Forwards a signal to the daemon. Uses only atomics and `kill`, as a signal handler must.
 extern "C" fn hand_on(signal: i32) {
     if signal != libc::SIGHUP {
         ENDING.store(true, Ordering::SeqCst);
@@ -349,8 +352,8 @@ fn handle_signals(handler: libc::sighandler_t) {
     }
 }
 
-/// Watches over the daemon. Returns (with the pipe to say `ready` on) in each daemon it starts; in
-/// the monitor itself only as an error, when it is time to end.
+/// Runs the monitor. Returns (with the pipe for `ready`) in each daemon it starts; in the monitor
+/// itself only with an error, when it must end.
 fn monitor(options: &Options, mut parent: Option<File>) -> Result<File, Stop> {
     let mut title = Title::find();
     let mut started = Instant::now();
@@ -415,8 +418,7 @@ fn monitor(options: &Options, mut parent: Option<File>) -> Result<File, Stop> {
                     crate::name_process(&options.program);
                     return Ok(pipe);
                 }
-                // It crashed again before it was ready: once more. An error of its own making is
-                // final.
+                // It crashed again before it was ready: retry. An error that it reported is final.
                 Err(Stop::Failure(text)) => {
                     tracing::error!(target: "daemon_unix", "{text}");
                     crashes += 1;
@@ -429,7 +431,7 @@ fn monitor(options: &Options, mut parent: Option<File>) -> Result<File, Stop> {
     }
 }
 
-/// Remembers whom to hand signals on to; one that came just before is not lost.
+/// Sets the process to forward signals to; forwards one that came just before.
 fn watch(child: i32) {
     WATCHED.store(child, Ordering::SeqCst);
     if ENDING.load(Ordering::SeqCst) {
@@ -438,7 +440,7 @@ fn watch(child: i32) {
     }
 }
 
-/// Waits until the daemon may be started again.
+/// Waits until the daemon may be restarted.
 fn throttle(state: &str, started: Instant, crashes: u32) -> Result<(), Stop> {
     if crashes > 1 && started.elapsed() < RESTART_INTERVAL {
         let seconds = RESTART_INTERVAL.as_secs();
@@ -456,8 +458,8 @@ fn throttle(state: &str, started: Instant, crashes: u32) -> Result<(), Stop> {
     }
 }
 
-/// One core file tells the story; a daemon that crashes again and again must not fill the disk with
-/// them.
+/// Forbids further core files: one is enough, and a daemon that keeps crashing must not fill the
+/// disk.
 fn forbid_cores() {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
@@ -472,13 +474,13 @@ fn forbid_cores() {
     }
 }
 
-/// Sets what `/proc/PID/comm` shows (the kernel keeps 15 bytes).
+/// Sets the name in `/proc/PID/comm` (the kernel keeps 15 bytes).
 pub fn set_process_name(name: &CStr) {
     // SAFETY: PR_SET_NAME reads a NUL-terminated string.
     unsafe { libc::prctl(libc::PR_SET_NAME, name.as_ptr()) };
 }
 
-/// The command line as `ps` shows it, which lies in this process's own memory: the monitor writes
+/// The command line as `ps` shows it. It lies in this process's own memory, and the monitor writes
 /// its state there.
 struct Title {
     address: usize,
@@ -486,8 +488,8 @@ struct Title {
 }
 
 impl Title {
-    /// Finds the command line through `/proc/self/stat` (fields 48 and 49); where that is not to be
-    /// had, titles stay as they are.
+    /// Finds the command line through `/proc/self/stat` (fields 48 and 49); if that fails, titles
+    /// are not changed.
     fn find() -> Self {
         let none = Title {
             address: 0,
@@ -538,7 +540,7 @@ impl Title {
             // SAFETY: the kernel says that the argument strings of this process lie in [address,
             // address + original.len()), `bytes` has exactly that length, and that
             // memory is writable (it is on the initial stack). The standard library
-            // copies arguments when asked and nobody asks any more; there is one thread.
+            // copies arguments when asked and is not asked any more; there is one thread.
             unsafe {
                 std::ptr::copy_nonoverlapping(bytes.as_ptr(), self.address as *mut u8, bytes.len())
             };
@@ -546,12 +548,11 @@ impl Title {
     }
 }
 
-/// A pidfile that this process holds locked.
+/// A pidfile on which this process holds the lock.
 #[derive(Debug)]
 struct Pidfile {
     path: PathBuf,
-    /// Open for as long as the lock is to be held: closing any descriptor of the file gives the
-    /// lock up.
+    /// Open while the lock is to be held: closing any descriptor of the file releases the lock.
     file: File,
 }
 
@@ -563,7 +564,7 @@ fn lock(kind: libc::c_int) -> libc::flock {
     lock
 }
 
-/// The process that holds the lock on `file`, if another one does.
+/// Returns the process that holds the lock on `file`, if another one does.
 fn holder(file: &File) -> io::Result<Option<i32>> {
     let mut asked = lock(libc::F_WRLCK);
     // SAFETY: the descriptor is open and the pointer is to a live `flock`.
@@ -594,9 +595,9 @@ fn refuse_if_running(path: &Path) -> Result<(), String> {
 }
 
 impl Pidfile {
-    /// Writes and locks a temporary file and moves it to `path`, so the pidfile never exists
-    /// unlocked. The lock on the temporary name also settles who of two that start at once goes
-    /// first.
+    /// Writes and locks a temporary file and renames it to `path`, so the pidfile never exists
+    /// unlocked. The lock on the temporary file also decides between two daemons that start at
+    /// once.
     fn create(path: &Path, overwrite: bool) -> Result<Self, String> {
         let mut name = path.as_os_str().to_owned();
         name.push(".tmp");
@@ -639,7 +640,7 @@ impl Pidfile {
 
 impl Drop for Pidfile {
     fn drop(&mut self) {
-        // Another daemon may have taken the name by --overwrite-pidfile; then it is not ours to
+        // Another daemon may have replaced the file (`--overwrite-pidfile`); then it is not ours to
         // remove.
         let same = match (self.file.metadata(), fs::metadata(&self.path)) {
             (Ok(own), Ok(there)) => own.dev() == there.dev() && own.ino() == there.ino(),

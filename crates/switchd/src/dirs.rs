@@ -1,7 +1,7 @@
-//! Where things live. Open vSwitch lets four environment variables move its directories, and every
-//! tool that talks to the switch (`ovs-appctl`, `ovs-vsctl`, start scripts, test beds) uses them,
-//! so Sluice reads the same ones. They are read once: the monitor process overwrites its own
-//! environment's neighbour (the command line), and a daemon whose directories move while it runs
+//! The daemon's directories. Open vSwitch lets four environment variables move them, and every tool
+//! that talks to the switch (`ovs-appctl`, `ovs-vsctl`, start scripts, test beds) uses these, so
+//! Sluice reads the same ones. They are read only once: the monitor process overwrites the command
+//! line, which lies next to its environment, and a daemon whose directories changed while it runs
 //! would lose its own files.
 
 use std::path::{Path, PathBuf};
@@ -43,8 +43,8 @@ impl Directories {
         }
     }
 
-    /// `name` itself when it is absolute, else `name` below the run directory: Open vSwitch's rule
-    /// for pidfiles and control sockets.
+    /// Returns `name` itself if it is absolute, else `name` below the run directory: Open vSwitch's
+    /// rule for pidfiles and control sockets.
     pub fn in_run(&self, name: impl AsRef<Path>) -> PathBuf {
         self.run.join(name)
     }

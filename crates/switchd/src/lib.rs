@@ -1,8 +1,8 @@
-//! sluiced: the switch daemon that stands where ovs-vswitchd stands.
+//! sluiced: the switch daemon that replaces ovs-vswitchd.
 //!
-//! Two halves. The shell makes a process into a good daemon: [`options`], [`dirs`], [`daemonize`],
+//! It has two halves. The shell does what any daemon does: [`options`], [`dirs`], [`daemonize`],
 //! [`vlog`], [`unixctl`] with [`coverage`], [`memory`] and [`clock`] behind its commands, and
-//! [`streams`] to the outside; [`shell`] ties them together. The switch proper begins in
+//! [`streams`] for connections; [`shell`] ties them together. The switch proper begins in
 //! [`daemon`], which gets a [`Shell`] and runs until it is asked to end.
 
 mod calibrate;
@@ -29,8 +29,8 @@ pub mod vlog;
 
 pub use shell::{ExitRequest, Shell};
 
-/// An error of the operating system in the words of `strerror`, without Rust's `(os error N)`:
-/// tools compare messages.
+/// Returns the text of an operating system error as `strerror` has it, without Rust's `(os error
+/// N)`, because tools compare messages.
 pub fn plain_error(error: &std::io::Error) -> String {
     let text = error.to_string();
     match (error.raw_os_error(), text.rfind(" (os error ")) {
@@ -39,7 +39,7 @@ pub fn plain_error(error: &std::io::Error) -> String {
     }
 }
 
-/// Sets the process's name to `program`, cut to what the kernel keeps.
+/// Sets the process's name to `program`, truncated as the kernel does.
 pub(crate) fn name_process(program: &str) {
     if let Ok(name) = std::ffi::CString::new(program) {
         daemonize::set_process_name(&name);

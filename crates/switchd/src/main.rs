@@ -1,5 +1,5 @@
-//! `sluiced`: the switch daemon that stands where `ovs-vswitchd` stands. Everything is in the
-//! library, where tests reach it.
+//! `sluiced`: the switch daemon that replaces `ovs-vswitchd`. All code is in the library, where
+//! tests can reach it.
 
 use std::process::ExitCode;
 

@@ -1,12 +1,12 @@
-//! `memory/show`: what takes memory, as numbers with names (`rules:120 ports:4`). Whoever owns
-//! something that grows registers a closure that reports it; a name reported twice is added up, so
-//! every bridge reports its own.
+//! `memory/show`: counts of what takes memory, with names (`rules:120 ports:4`). Each owner of
+//! something that grows registers a closure that reports it; amounts under the same name are added
+//! up, so each bridge can report its own.
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Memory of the machine, in bytes.
+/// Returns the machine's memory, in bytes.
 pub fn of_machine() -> u64 {
     // SAFETY: this only asks.
     let ask = |name| unsafe { libc::sysconf(name) }.max(0) as u64;
@@ -20,7 +20,7 @@ pub struct Usage {
 }
 
 impl Usage {
-    /// Adds `amount` under `name`. Nothing is shown for zero.
+    /// Adds `amount` under `name`. Zero is not shown.
     pub fn add(&mut self, name: &str, amount: u64) {
         if amount > 0 {
             *self.numbers.entry(name.to_string()).or_default() += amount;
@@ -30,19 +30,19 @@ impl Usage {
 
 type Provider = Box<dyn Fn(&mut Usage)>;
 
-/// Who reports. Clones share one list.
+/// The registered reporters. Clones share one list.
 #[derive(Clone, Default)]
 pub struct Memory {
     providers: Rc<RefCell<Vec<Provider>>>,
 }
 
 impl Memory {
-    /// Adds a reporter, for the life of the daemon.
+    /// Adds a reporter for the life of the daemon.
     pub fn register(&self, provider: impl Fn(&mut Usage) + 'static) {
         self.providers.borrow_mut().push(Box::new(provider));
     }
 
-    /// The text of `memory/show`.
+    /// Returns the text of `memory/show`.
     pub fn show(&self) -> String {
         let mut usage = Usage::default();
         for provider in self.providers.borrow().iter() {

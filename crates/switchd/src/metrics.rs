@@ -1,9 +1,9 @@
 //! Metrics over HTTP, for Prometheus: off unless `other_config:sluice-metrics` of the root row
 //! names an address.
 //!
-//! It speaks as much HTTP as that needs: `GET /metrics`, one request for each connection, and no
-//! more than [`CONNECTIONS`] of them at once, each of which has a few seconds. Where more come, the
-//! one goes that has been silent for longest.
+//! It speaks only as much HTTP as that needs: `GET /metrics`, one request per connection, at most
+//! [`CONNECTIONS`] connections at once, each limited to a few seconds. A further connection
+//! replaces the one that has waited longest without sending its request.
 
 pub(crate) mod queues;
 
@@ -25,18 +25,18 @@ use tokio::task::JoinHandle;
 
 /// Connections served at once.
 const CONNECTIONS: usize = 8;
-/// Bytes of a request that are read.
+/// Most bytes of a request.
 const REQUEST: usize = 4096;
-/// How long a connection may take.
+/// Longest duration of a connection.
 const PATIENCE: Duration = Duration::from_secs(5);
-/// How long its request may take.
+/// Longest time until a request is complete.
 const SILENCE: Duration = Duration::from_secs(2);
-/// How often the configuration is looked at, and how long to wait after an error.
+/// Interval at which the configuration is checked, and pause after an error.
 const LOOK: Duration = Duration::from_secs(1);
-/// Forecasts made for one answer; the others stay as they were until the next.
+/// Most forecasts made for one reply; other queues keep their last ones.
 const FORECASTS: usize = 32;
 
-/// All metrics.
+/// Returns all metrics.
 pub async fn text(switch: &Rc<Switch>) -> Result<String, String> {
     let (queues, left_out) = collect(switch, None, None, Ask::ForMetrics)?;
     let queues = refresh(switch, queues, FORECASTS).await;
@@ -68,7 +68,7 @@ pub async fn text(switch: &Rc<Switch>) -> Result<String, String> {
 struct Page(String);
 
 impl Page {
-    /// A metric with its samples, by labels.
+    /// Adds a metric with its samples, by labels.
     fn family(
         &mut self,
         name: &str,
@@ -138,7 +138,7 @@ impl Page {
         );
     }
 
-    /// Since the daemon started, or `sluice/turns-clear`.
+    /// Adds metrics of the control thread, counted from the daemon's start or `sluice/turns-clear`.
     fn control(&mut self, turns: &crate::turns::Turns) {
         let one = |value: f64| std::iter::once((String::new(), value));
         self.family(
@@ -155,7 +155,7 @@ impl Page {
         );
     }
 
-    /// Counts go back to 0 when `dpif-netdev/pmd-stats-clear` says so.
+    /// Adds metrics of workers. `dpif-netdev/pmd-stats-clear` resets them.
     fn workers(&mut self, workers: &[WorkerInfo], cycles_per_second: f64) {
         let label = |worker: &WorkerInfo| {
             let cpu = worker.cpu.map_or(String::new(), |cpu| cpu.to_string());
@@ -249,7 +249,7 @@ fn wanted(switch: &Switch) -> Option<SocketAddr> {
     applied.global.as_ref().and_then(|global| global.metrics)
 }
 
-/// Serves metrics wherever the configuration says, as long as the daemon runs.
+/// Serves metrics at the configured address, while the daemon runs.
 pub async fn serve(switch: Rc<Switch>) -> anyhow::Result<()> {
     let mut visitors = Visitors::default();
     let mut refused = None;
@@ -277,13 +277,13 @@ pub async fn serve(switch: Rc<Switch>) -> anyhow::Result<()> {
     }
 }
 
-/// Connections, the oldest first: their tasks, and whether each has still to say what it wants.
+/// Connections, the oldest first: their tasks, and whether each has yet to send its request.
 #[derive(Default)]
 struct Visitors(VecDeque<(JoinHandle<()>, Rc<Cell<bool>>)>);
 
 impl Visitors {
-    /// Makes room for one more, if need be by ending the one that has been silent for longest; none
-    /// where all are being answered.
+    /// Makes room for one more connection, if necessary by ending the oldest that has not sent its
+    /// request; false if there is none.
     fn room(&mut self) -> bool {
         self.0.retain(|(task, _)| !task.is_finished());
         if self.0.len() < CONNECTIONS {
@@ -313,7 +313,7 @@ async fn serve_at(
             continue;
         };
         let Ok((stream, _)) = accepted else {
-            // No descriptors are left, say.
+            // A passing error, such as no free descriptors.
             tokio::time::sleep(LOOK).await;
             continue;
         };
@@ -323,14 +323,14 @@ async fn serve_at(
         let silent = Rc::new(Cell::new(true));
         let (switch, waits) = (Rc::clone(switch), Rc::clone(&silent));
         let task = crate::turns::spawn("metrics", async move {
-            // Whoever goes away early, or takes too long, gets nothing more.
+            // A client that disconnects early, or takes too long, gets no reply.
             let _ = tokio::time::timeout(PATIENCE, answer(&switch, stream, &waits)).await;
         });
         visitors.0.push_back((task, silent));
     }
 }
 
-/// The head of a request; none where it is too long, or nothing more comes.
+/// Reads the head of a request; none if it is too long, or the client stops.
 async fn head(stream: &mut TcpStream) -> std::io::Result<Option<Vec<u8>>> {
     let mut request = Vec::with_capacity(REQUEST);
     while !request.windows(4).any(|four| four == b"\r\n\r\n") {
@@ -376,7 +376,7 @@ async fn answer(
     stream.shutdown().await
 }
 
-/// What a GET asks for.
+/// Returns the path of a GET request.
 fn path(request: &[u8]) -> Option<&str> {
     let line = request.split(|byte| *byte == b'\r').next()?;
     let mut words = std::str::from_utf8(line).ok()?.split(' ');
@@ -463,7 +463,7 @@ mod tests {
         }
     }
 
-    /// Eight that say nothing do not keep a ninth out; the oldest goes.
+    /// Eight silent connections do not keep a ninth out; the oldest is closed.
     #[tokio::test(flavor = "current_thread")]
     async fn the_oldest_silent_visitor_makes_room() {
         tokio::task::LocalSet::new()

@@ -1,48 +1,47 @@
 //! The command line of `sluiced`, read by the rules of `ovs-vswitchd`, which are those of glibc's
-//! `getopt_long`: options and the one positional argument may be mixed, a long option may be cut to
-//! any prefix that names only one, its value follows after `=` or (when the value is not optional)
-//! as the next argument, and `--` ends the options. Start scripts depend on all of that, and on the
-//! texts of the errors, so neither is left to a library.
+//! `getopt_long`: options and the one positional argument may be mixed, a long option may be
+//! abbreviated to any unique prefix, its value follows after `=` or (unless it is optional) as the
+//! next argument, and `--` ends the options. Start scripts depend on all of that, and on the error
+//! messages, so no library is used.
 //!
-//! Reading is pure: it changes nothing and prints nothing. [`parse`] says what was asked for,
-//! `main` does it.
+//! Reading changes nothing and prints nothing. [`parse`] returns the request, `main` carries it
+//! out.
 
 use std::path::PathBuf;
 
 use crate::dirs::Directories;
 use crate::streams::TlsFiles;
 
-/// The version of Open vSwitch that Sluice is compatible with: what `--version` reports to the
-/// tools that ask.
+/// The version of Open vSwitch that Sluice is compatible with, as `--version` reports it.
 pub const COMPATIBLE_VERSION: &str = "3.1.0";
 
-/// The name under which files of the daemon (pidfile, control socket, log) are known to Open
-/// vSwitch's tools, whatever the binary is called.
+/// The name of the daemon's files (pidfile, control socket, log) that Open vSwitch's tools expect,
+/// whatever the binary is called.
 pub const FILE_STEM: &str = "ovs-vswitchd";
 
-/// What `--enable-dummy` says about dummy devices, which exist for tests.
+/// Level of `--enable-dummy`: dummy devices exist for tests.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum DummyLevel {
     /// Types `dummy`, `dummy-pmd` and `dummy-internal` exist.
     Plain,
-    /// Besides, interfaces of type `system` are dummies (`--enable-dummy=system`).
+    /// In addition, interfaces of type `system` are dummies (`--enable-dummy=system`).
     System,
-    /// Besides, every interface and datapath is a dummy (`--enable-dummy=override`).
+    /// In addition, every interface and datapath is a dummy (`--enable-dummy=override`).
     Override,
 }
 
-/// Where the control socket is.
+/// Place of the control socket.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ControlSocket {
     /// `RUNDIR/ovs-vswitchd.PID.ctl`; the process id is known only after the forks.
     Default,
     /// At this path.
     At(PathBuf),
-    /// There is none (`--unixctl=none`).
+    /// No control socket (`--unixctl=none`).
     None,
 }
 
-/// Everything the command line says.
+/// All options and arguments of the command line.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Options {
     /// The program's name in messages and in `/proc/PID/comm`: the last part of `argv[0]`, or
@@ -56,43 +55,43 @@ pub struct Options {
     pub detach: bool,
     /// Do not change to `/` when detaching (`--no-chdir`).
     pub no_chdir: bool,
-    /// The pidfile, if there is to be one.
+    /// The pidfile, if wanted.
     pub pidfile: Option<PathBuf>,
-    /// Start although the pidfile's process runs (`--overwrite-pidfile`).
+    /// Start even if the process in the pidfile is running (`--overwrite-pidfile`).
     pub overwrite_pidfile: bool,
     /// Restart the daemon when it crashes (`--monitor`).
     pub monitor: bool,
-    /// Whom to become, `USER`, `USER:GROUP` or `:GROUP` (`--user`).
+    /// The user to become, `USER`, `USER:GROUP` or `:GROUP` (`--user`).
     pub user: Option<String>,
     /// Lock all memory (`--mlockall`).
     pub mlockall: bool,
     /// The logging specifications (`-v`), in order; an empty one means everything at `dbg`.
     pub verbose: Vec<String>,
-    /// The log file, absolute, if there is to be one.
+    /// The log file, absolute, if wanted.
     pub log_file: Option<PathBuf>,
-    /// How to reach the system log: `libc`, `null`, `unix:FILE` or `udp:IP:PORT`.
+    /// Method for the system log: `libc`, `null`, `unix:FILE` or `udp:IP:PORT`.
     pub syslog_method: String,
-    /// A host and port to send the system log to as well (`--syslog-target`).
+    /// A host and port to which the system log is sent in addition (`--syslog-target`).
     pub syslog_target: Option<String>,
     /// The control socket.
     pub unixctl: ControlSocket,
     /// Keys and certificates.
     pub tls: TlsFiles,
-    /// Whether dummy devices exist and what they stand in for.
+    /// Whether dummy devices exist and what they replace.
     pub dummy: Option<DummyLevel>,
-    /// The NUMA node of each core, by its number, as tests want commands to show them
-    /// (`--dummy-numa`); none: the machine's.
+    /// The NUMA node that commands show for each core, by the core's number, for tests
+    /// (`--dummy-numa`); if empty, the machine's.
     pub dummy_numa: Vec<usize>,
     /// Refuse the kernel's own datapath (`--disable-system`).
     pub disable_system: bool,
     /// Do not follow the kernel's routing table (`--disable-system-route`).
     pub disable_system_route: bool,
-    /// Be called `ovs-vswitchd` although started under another name (`--compat`).
+    /// Use the name `ovs-vswitchd` although started under another one (`--compat`).
     pub compat: bool,
 }
 
 impl Options {
-    /// Where the control socket of the daemon with this process id is, if it has one.
+    /// Returns the path of the control socket of the daemon with this process id, if it has one.
     pub fn control_path(&self, pid: i32) -> Option<PathBuf> {
         match &self.unixctl {
             ControlSocket::None => None,
@@ -109,12 +108,11 @@ impl Options {
 pub enum Request {
     /// Run the daemon.
     Run(Box<Options>),
-    /// Print this text and end well (`--help`, `--version`).
+    /// Print this text and exit with status 0 (`--help`, `--version`).
     Print(String),
 }
 
-/// A command line that cannot be obeyed. Its text is complete, with the program's name; the exit
-/// status is 1.
+/// A bad command line. The text is complete, with the program's name; the exit status is 1.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{0}")]
 pub struct UsageError(pub String);
@@ -241,8 +239,8 @@ pub fn parse(
     Ok(Request::Run(Box::new(options)))
 }
 
-/// One item of the command line. An error stands in its place in the order, because `--version`
-/// before it still answers.
+/// One item of the command line. Errors keep their position, because a `--version` before them
+/// still takes effect.
 enum Given {
     Option(Name, Option<String>),
     Positional(String),
@@ -387,7 +385,7 @@ impl<'a> Reader<'a> {
         Reader { options, current }
     }
 
-    /// Applies one option; some text ends the run by being printed.
+    /// Applies one option; a returned text is to be printed, and ends the run.
     fn apply(&mut self, name: Name, value: Option<String>) -> Result<Option<String>, UsageError> {
         let options = &mut self.options;
         let path = |value: Option<String>| value.map(PathBuf::from);
@@ -461,7 +459,7 @@ impl<'a> Reader<'a> {
     }
 }
 
-/// NUMA nodes that there can be (Open vSwitch's `MAX_NUMA_NODES`).
+/// Number of possible NUMA nodes (Open vSwitch's `MAX_NUMA_NODES`).
 const MAX_NUMA_NODES: usize = 128;
 
 fn dummy_level(program: &str, value: Option<String>) -> Result<DummyLevel, UsageError> {
@@ -489,8 +487,8 @@ fn dummy_numa(program: &str, value: &str) -> Result<Vec<usize>, UsageError> {
     })
 }
 
-/// The text of `--version` and of the control command `version`. Tools take the last word of the
-/// first line.
+/// Returns the text of `--version` and of the control command `version`. Tools take the last word
+/// of the first line.
 pub fn version(program: &str) -> String {
     format!(
         "{program} (Open vSwitch) {COMPATIBLE_VERSION}\nSluice {}\n",

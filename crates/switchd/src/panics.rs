@@ -1,23 +1,22 @@
-//! What a panic does. One of a worker costs the frames in its hands: the worker catches it, counts
-//! it and goes on. Any other ends the process at once, whichever thread it is on and whoever would
-//! catch it (a task's `JoinHandle`, a thread's `join`, a callback from C): what that thread was
-//! changing is half done, a batch of rules stays open, and what it did is done no more, while
-//! everything else looks well. The monitor or the service manager sees a process that has crashed
-//! and starts another.
+//! Panics. A panic of a worker costs the frames in its hands: the worker catches it, counts it and
+//! continues. Any other panic ends the process at once, on whichever thread and whoever would catch
+//! it (a task's `JoinHandle`, a thread's `join`, a callback from C): the thread's changes are half
+//! done, a batch of rules stays open, and its work is no longer done, while everything else seems
+//! to be fine. The monitor or the service manager sees a crash and restarts the daemon.
 
 use std::panic::{self, PanicHookInfo};
 use std::time::Duration;
 
 use crate::vlog;
 
-/// How long the last lines get to reach the log.
+/// How long to wait until the last lines have reached the log.
 const LAST_LINES: Duration = Duration::from_secs(1);
-/// After how many seconds the process ends although its last lines cannot be written, because the
-/// panic came while something was locked that writing them needs.
+/// Seconds after which the process ends even if its last lines cannot be written, because the
+/// thread panicked with a lock held that writing them needs.
 const LIMIT: u32 = 5;
 
-/// From now on panics are logged, where a daemon's operator looks, and end the process as said
-/// above. They do not unwind first, so a core file shows where.
+/// Installs the hook that logs panics and ends the process as described above. The stack is not
+/// unwound first, so that a core file shows the place.
 pub fn install() {
     panic::set_hook(Box::new(|information| {
         if datapath::catches_panics() {
@@ -29,7 +28,7 @@ pub fn install() {
         unsafe { libc::alarm(LIMIT) };
         log(information);
         if std::thread::current().name() == Some(vlog::WRITER) {
-            // Nobody else writes what has been logged.
+            // No other thread writes queued log lines.
             eprintln!("{information}");
         } else {
             vlog::flush(LAST_LINES);

@@ -1,12 +1,11 @@
-//! What a service manager is told (systemd's `sd_notify(3)`): that the first configuration is in
-//! force, that the daemon is ending, how it is, and regularly that it is alive. The protocol is a
-//! datagram of lines for the socket that `NOTIFY_SOCKET` names.
+//! Notifications to the service manager (systemd's `sd_notify(3)`): that the first configuration is
+//! in force, that the daemon is ending, a status line, and regularly that it is alive. Each is a
+//! datagram of lines, sent to the socket that `NOTIFY_SOCKET` names.
 //!
 //! Alive means that the control thread serves its tasks and that no worker is stuck. A worker is
-//! stuck when it has begun a turn and not ended it for half of the watchdog's period; one that
-//! sleeps is not. From then on nothing is fed, and unless the worker goes on within a period the
-//! manager ends the daemon by SIGABRT, which leaves a core file of every thread, and starts
-//! another.
+//! stuck when a turn has lasted for half of the watchdog's period; a sleeping worker is not stuck.
+//! While one is stuck the watchdog is not fed. If the worker does not go on within a period the
+//! manager ends the daemon by SIGABRT, which leaves a core file of every thread, and restarts it.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -19,17 +18,16 @@ use std::time::{Duration, Instant};
 use crate::coverage::Counter;
 use crate::switch::Switch;
 
-/// How long a worker may be in one turn, where nobody says otherwise by a watchdog, before the log
-/// tells of it.
+/// How long a worker's turn may last before it is logged, if there is no watchdog.
 const PATIENCE: Duration = Duration::from_secs(10);
-/// How often workers are looked at, as a part of the time that they have: one in so many.
+/// Number of checks of the workers during that time.
 const LOOKS: u32 = 4;
-/// The longest time between two looks.
+/// The longest time between two checks.
 const LOOK_LIMIT: Duration = Duration::from_secs(5);
 
 static UNTOLD: Counter = Counter::new("service_manager_untold");
 
-/// The way to the service manager, if there is one.
+/// The connection to the service manager, if there is one.
 #[derive(Debug, Default)]
 pub struct Service {
     way: Option<(UnixDatagram, SocketAddr)>,
@@ -37,8 +35,8 @@ pub struct Service {
 }
 
 impl Service {
-    /// As the environment says it: `NOTIFY_SOCKET`, `WATCHDOG_USEC` and `WATCHDOG_PID`, if that is
-    /// this process. What cannot be is told in the log and passed over.
+    /// Reads the environment: `NOTIFY_SOCKET`, `WATCHDOG_USEC` and `WATCHDOG_PID`, if that is this
+    /// process. Bad values are logged and ignored.
     pub fn from_environment() -> Service {
         let get = |name: &str| -> Option<OsString> { std::env::var_os(name) };
         Service::new(get, std::process::id())
@@ -54,7 +52,7 @@ impl Service {
         };
         let way = address.and_then(|address| {
             let socket = UnixDatagram::unbound()?;
-            // Whoever does not read his socket keeps nobody waiting.
+            // A manager that does not read its socket must not block the daemon.
             socket.set_nonblocking(true)?;
             Ok((socket, address))
         });
@@ -80,18 +78,18 @@ impl Service {
         }
     }
 
-    /// The first configuration is in force.
+    /// Reports that the first configuration is in force.
     pub fn ready(&self) {
         self.tell("READY=1\nSTATUS=The first configuration is in force");
     }
 
-    /// The daemon ends.
+    /// Reports that the daemon is ending.
     pub fn stopping(&self) {
         self.tell("STOPPING=1\nSTATUS=Ending");
     }
 
     fn status(&self, text: &str) {
-        // What follows a line's end would be another word of the protocol.
+        // A newline would begin another assignment of the protocol.
         self.tell(&format!("STATUS={}", text.replace('\n', " ")));
     }
 
@@ -100,12 +98,12 @@ impl Service {
     }
 }
 
-/// How far workers have come, and since when they have not come further.
+/// Workers' turn counters, and since when each has not changed.
 #[derive(Debug, Default)]
 struct Watch(BTreeMap<String, (u64, Instant)>);
 
 impl Watch {
-    /// The workers that have been in one turn for `patience`, with how long.
+    /// Returns the workers that have been in one turn for `patience`, with the durations.
     fn look(
         &mut self,
         progress: Vec<(String, Option<u64>)>,
@@ -129,8 +127,7 @@ impl Watch {
     }
 }
 
-/// Looks after the workers, and tells the service manager how things stand, for as long as the
-/// daemon runs.
+/// Watches the workers, and reports to the service manager, while the daemon runs.
 pub async fn watch(switch: Rc<Switch>) -> anyhow::Result<()> {
     let service = &switch.shell.service;
     let patience = service.watchdog.map_or(PATIENCE, |period| period / 2);
@@ -165,7 +162,7 @@ pub async fn watch(switch: Rc<Switch>) -> anyhow::Result<()> {
     }
 }
 
-/// The switch in a line.
+/// Describes the switch in one line.
 fn describe(switch: &Switch, stuck: &[String]) -> String {
     let bridges = crate::commands::bridges(switch);
     let ports: usize = bridges
@@ -253,8 +250,8 @@ mod tests {
         assert_eq!(ours, Some(Duration::from_micros(5)));
     }
 
-    /// A worker is stuck when it is there and does not come further; not when it is away, or new
-    /// under the same number.
+    /// A worker is stuck if its turn does not end; not if it sleeps, or is a new one under the same
+    /// number.
     #[test]
     fn only_workers_in_a_turn_are_stuck() {
         let mut watch = Watch::default();

@@ -1,6 +1,5 @@
-//! What happens between `exec` and the switch, and between the switch and `exit`. The order
-//! matters: options, log, forks, pidfile, control socket, and only then the runtime and with it
-//! threads.
+//! Everything between `exec` and the switch, and between the switch and `exit`. The order matters:
+//! options, log, forks, pidfile, control socket, and only then the runtime, which starts threads.
 
 use std::cell::{Cell, RefCell};
 use std::io::Write;
@@ -21,27 +20,27 @@ use crate::streams::Tls;
 use crate::unixctl::{Registry, Reply, Server};
 use crate::{clock, coverage, daemon, panics, plain_error, turns, vlog};
 
-/// How long the last lines get to reach the log.
+/// How long to wait until the last lines have reached the log.
 const LAST_LINES: Duration = Duration::from_secs(1);
 
 /// How the daemon was asked to end.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ExitRequest {
-    /// Remove what the daemon made outside itself as well (devices), as `exit --cleanup` asks.
+    /// Also remove devices that the daemon has made, as `exit --cleanup` asks.
     pub cleanup: bool,
 }
 
-/// What the switch gets from the process around it. Shared as `Rc` within the control thread.
+/// What the process provides to the switch. Shared as `Rc` within the control thread.
 #[derive(Debug)]
 pub struct Shell {
     /// The command line.
     pub options: Options,
     /// The control commands; the switch adds its own.
     pub commands: Registry,
-    /// Who reports in `memory/show`.
+    /// The reporters of `memory/show`.
     pub memory: Memory,
-    /// Keys and certificates for every stream; the database's SSL row may replace the command
-    /// line's.
+    /// Keys and certificates for every stream; the database's SSL row may replace those of the
+    /// command line.
     pub tls: Rc<Tls>,
     /// The service manager.
     pub service: Service,
@@ -53,8 +52,8 @@ pub struct Shell {
 }
 
 impl Shell {
-    /// The first configuration is in force: whoever waits for `--detach` may go on. Later calls do
-    /// nothing.
+    /// Reports that the first configuration is in force, so that the parent of `--detach` may exit.
+    /// Later calls do nothing.
     pub fn ready(&self) {
         if !self.told_ready.replace(true) {
             self.service.ready();
@@ -62,7 +61,7 @@ impl Shell {
         self.daemon.borrow_mut().ready();
     }
 
-    /// Asks the daemon to end. Of several requests the first counts, but any may ask for cleanup.
+    /// Asks the daemon to end. The first request counts, but any later one may add the cleanup.
     pub fn request_exit(&self, request: ExitRequest) {
         daemonize::note_asked();
         self.service.stopping();
@@ -86,7 +85,7 @@ impl Shell {
     }
 }
 
-/// The whole program, with `argv`.
+/// Runs the whole program, with `argv`.
 pub fn main(arguments: Vec<String>) -> ExitCode {
     if let [_, option, rest @ ..] = &arguments[..]
         && option == predict::ports::OPTION
@@ -97,7 +96,7 @@ pub fn main(arguments: Vec<String>) -> ExitCode {
     let options = match options::parse(&arguments, Directories::from_environment(), &current) {
         Ok(Request::Run(options)) => *options,
         Ok(Request::Print(text)) => {
-            // Whoever closed the pipe has read enough.
+            // A reader that closed the pipe has read enough.
             let _ = std::io::stdout().write_all(text.as_bytes());
             return ExitCode::SUCCESS;
         }
@@ -112,7 +111,8 @@ pub fn main(arguments: Vec<String>) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(Stop::Exit(status)) => ExitCode::from(status.clamp(0, 255) as u8),
         Err(Stop::Failure(text)) => {
-            // Said plainly on the terminal and once in the log, not twice on the terminal.
+            // Printed without decoration on the terminal and logged once, but not twice on the
+            // terminal.
             vlog::silence_console();
             vlog::emergency("daemon_unix", &text);
             vlog::flush(LAST_LINES);
@@ -158,15 +158,15 @@ fn start(options: Options) -> Result<(), Stop> {
     let control = tasks.run_until(control_thread(options, daemon, server));
     let result = runtime.block_on(turns::control(control));
     drop(tasks);
-    // A thread that hangs in a name lookup must not keep the daemon from ending.
+    // A thread that hangs in a name lookup must not delay the daemon's end.
     runtime.shutdown_background();
     vlog::flush(LAST_LINES);
     result.map_err(|error| Stop::Failure(format!("{error:#}")))
 }
 
-/// Raises the limit on open descriptors as far as this process may: a port takes some, a thousand
-/// ports more than the 1,024 that programs begin with. Where they run out all the same, the port
-/// that cannot be opened says so.
+/// Raises the limit on open descriptors as far as this process may: each port takes some, and a
+/// thousand ports take more than the default of 1,024. If they run out all the same, the port that
+/// cannot be opened reports it.
 fn allow_descriptors() {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
@@ -193,7 +193,7 @@ fn lock_memory() {
     }
 }
 
-/// The control thread: serves commands and signals while the switch runs, and says goodbye after
+/// Runs the control thread: serves commands and signals while the switch runs, and cleans up after
 /// it.
 async fn control_thread(
     options: Options,
@@ -239,13 +239,13 @@ async fn control_thread(
     result
 }
 
-/// Prepares to watch, at once, so that no signal from now on has its default effect; the future
-/// does the watching.
+/// Installs the signal handlers at once, so that no signal from now on has its default effect; the
+/// returned future handles them.
 fn watch_signals(shell: Rc<Shell>) -> std::io::Result<impl Future<Output = ()>> {
     let mut terminate = signal(SignalKind::terminate())?;
     let mut interrupt = signal(SignalKind::interrupt())?;
     let mut hang_up = signal(SignalKind::hangup())?;
-    // What handled them before is called too.
+    // The handlers of before are called, too.
     daemonize::signals_are_heeded();
     Ok(async move {
         loop {
@@ -283,8 +283,8 @@ fn register_commands(shell: &Rc<Shell>) {
     let weak = Rc::downgrade(shell);
     commands.register("exit", "[--cleanup]", 0, 1, move |arguments, reply| {
         let Some(shell) = weak.upgrade() else { return };
-        // Answered when the daemon has let go of everything: scripts start the next one right
-        // after.
+        // Answered once the daemon has released everything, because scripts start the next one
+        // right after.
         shell.exit_replies.borrow_mut().push(reply);
         shell.request_exit(ExitRequest {
             cleanup: arguments.first().is_some_and(|word| word == "--cleanup"),
@@ -295,7 +295,7 @@ fn register_commands(shell: &Rc<Shell>) {
     }
 }
 
-/// The commands that hold and move the clock, for tests only.
+/// Adds the commands that stop and move the clock, for tests only.
 fn register_time(commands: &Registry) {
     commands.answer("time/stop", "", 0, 0, |_| {
         clock::stop();
@@ -324,7 +324,7 @@ fn register_time(commands: &Registry) {
                 while left > 0 && !reply.is_abandoned() {
                     clock::warp(step.min(left));
                     left -= step.min(left);
-                    // Everybody whom the step woke gets to run before the next one.
+                    // Lets every task that the step woke run before the next step.
                     tokio::time::sleep(Duration::from_millis(1)).await;
                 }
                 reply.ok("warped");

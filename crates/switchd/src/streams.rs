@@ -1,11 +1,11 @@
 //! Streams: the connections of the control plane, by Open vSwitch's names for them.
 //! `tcp:HOST[:PORT]`, `ssl:HOST[:PORT]` and `unix:PATH` connect ([`Active`]); `ptcp:[PORT][:IP]`,
-//! `pssl:[PORT][:IP]` and `punix:PATH` listen ([`Passive`]). IPv6 addresses stand in brackets.
-//! Whatever the way, the result is a [`Stream`], so nothing above knows about sockets.
+//! `pssl:[PORT][:IP]` and `punix:PATH` listen ([`Passive`]). IPv6 addresses are in brackets. All of
+//! them give a [`Stream`], so the code above knows nothing about sockets.
 //!
-//! A stream that is accepted is made in two steps, because its TLS handshake depends on the peer: a
-//! listener that waited for it would serve nobody else. [`Listener::accept`] gives an [`Incoming`],
-//! and a task of its own establishes it.
+//! Accepting takes two steps, because a TLS handshake depends on the peer: a listener that waited
+//! for it would serve nobody else. [`Listener::accept`] returns an [`Incoming`], and a task of its
+//! own establishes it.
 
 mod name;
 mod tls;
@@ -28,28 +28,28 @@ use crate::coverage::Counter;
 pub use name::{Active, NameError, Passive};
 pub use tls::{Tls, TlsError, TlsFiles};
 
-/// The port registered for OpenFlow, where an address names none.
+/// The port registered for OpenFlow, used where an address names none.
 pub const OPENFLOW_PORT: u16 = 6653;
 
-/// How long a peer may take over its half of a TLS handshake after its connection was accepted.
+/// Longest wait for a peer's part of a TLS handshake after its connection was accepted.
 const HANDSHAKE_LIMIT: Duration = Duration::from_secs(10);
-/// Connections that may wait to be accepted.
+/// Most connections that wait to be accepted.
 const BACKLOG: u32 = 64;
 
 static OPENED: Counter = Counter::new("stream_open");
 static FAILED: Counter = Counter::new("stream_failed");
 static ACCEPTED: Counter = Counter::new("pstream_accepted");
 
-/// Why there is no stream.
+/// Why a stream could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum StreamError {
-    /// The system says no.
+    /// An error of the operating system.
     #[error("{}", crate::plain_error(.0))]
     Io(#[from] io::Error),
-    /// The keys or certificates of either side say no.
+    /// Bad keys or certificates on either side.
     #[error(transparent)]
     Tls(#[from] TlsError),
-    /// Nothing happened for too long.
+    /// The time limit has passed.
     #[error("Connection timed out")]
     TimedOut,
 }
@@ -67,8 +67,8 @@ pub struct Stream {
 }
 
 impl Stream {
-    /// The peer's name for messages: `tcp:192.0.2.1:6653` as given or as accepted, `unix#4` for an
-    /// accepted local one.
+    /// Returns the peer's name for messages: `tcp:192.0.2.1:6653` as given or as accepted, `unix#4`
+    /// for an accepted local one.
     pub fn peer(&self) -> &str {
         &self.peer
     }
@@ -81,19 +81,19 @@ impl Stream {
         }
     }
 
-    /// The other side's address, if it has one.
+    /// Returns the peer's address, if it has one.
     pub fn peer_address(&self) -> Option<SocketAddr> {
         self.tcp()?.peer_addr().ok()
     }
 
-    /// Marks what is sent from now on with a DSCP, 0 to 63; local streams have none. Errors are the
+    /// Sets the DSCP of sent packets, 0 to 63; does nothing for local streams. Errors are the
     /// kernel's.
     pub fn set_dscp(&self, dscp: u8) -> io::Result<()> {
         let Some(stream) = self.tcp() else {
             return Ok(());
         };
         let class = libc::c_int::from(dscp << 2);
-        // A listener on IPv6 may have accepted a peer of IPv4.
+        // A listener on IPv6 may have accepted an IPv4 peer.
         let (level, option) = match stream.local_addr()?.ip().to_canonical() {
             IpAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_TOS),
             IpAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_TCLASS),
@@ -115,7 +115,7 @@ impl Stream {
         }
     }
 
-    /// This side's address, if it has one.
+    /// Returns this side's address, if it has one.
     pub fn local_address(&self) -> Option<SocketAddr> {
         self.tcp()?.local_addr().ok()
     }
@@ -127,7 +127,7 @@ impl std::fmt::Debug for Stream {
     }
 }
 
-/// Calls the same method of whichever transport it is.
+/// Calls the same method of either transport.
 macro_rules! delegate {
     ($self:ident, $method:ident, $context:ident $(, $argument:expr)?) => {
         match &mut $self.get_mut().transport {
@@ -166,7 +166,7 @@ impl AsyncWrite for Stream {
     }
 }
 
-/// Connects, handshake included, within `limit`.
+/// Connects, with the TLS handshake, within `limit`.
 pub async fn connect(target: &Active, tls: &Tls, limit: Duration) -> Result<Stream, StreamError> {
     let result = match tokio::time::timeout(limit, connect_unlimited(target, tls)).await {
         Ok(result) => result,
@@ -185,7 +185,7 @@ async fn connect_unlimited(target: &Active, tls: &Tls) -> Result<Stream, StreamE
         Active::Unix(path) => Transport::Unix(unix::Local::new(unix::connect(path).await?)),
         Active::Tcp(host, port) => Transport::Tcp(connect_tcp(host, *port).await?),
         Active::Ssl(host, port) => {
-            // A certificate that is bootstrapped must prove itself: once more, now checking.
+            // After the bootstrap connect again, now checking the peer's certificate.
             let stream = match tls.connect(connect_tcp(host, *port).await?).await? {
                 Some(stream) => Some(stream),
                 None => tls.connect(connect_tcp(host, *port).await?).await?,
@@ -201,7 +201,7 @@ async fn connect_unlimited(target: &Active, tls: &Tls) -> Result<Stream, StreamE
     })
 }
 
-/// Tries the host's addresses in turn.
+/// Tries to connect to the host's addresses in turn.
 async fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
     let mut result = Err(io::Error::from_raw_os_error(libc::EHOSTUNREACH));
     for address in lookup_host((host, port)).await? {
@@ -231,7 +231,7 @@ pub struct Listener {
 }
 
 impl Listener {
-    /// Begins to listen. For port 0 the system chooses one and the log says which, as Open
+    /// Starts to listen. For port 0 the system chooses one and the log says which, as Open
     /// vSwitch's does.
     pub fn bind(target: &Passive) -> io::Result<Self> {
         let name = target.to_string();
@@ -250,12 +250,12 @@ impl Listener {
         Ok(Listener { socket, name })
     }
 
-    /// Its name, as it was asked for.
+    /// Returns its name, as given.
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// The address it listens at, with the port that was chosen.
+    /// Returns the address it listens on, with the actual port.
     pub fn local_address(&self) -> Option<SocketAddr> {
         match &self.socket {
             Socket::Tcp(listener) | Socket::Tls(listener) => listener.local_addr().ok(),
@@ -263,8 +263,8 @@ impl Listener {
         }
     }
 
-    /// The next connection. Errors are of the moment (too many open files): wait a little and go on
-    /// accepting.
+    /// Waits for the next connection. Errors are temporary (too many open files): wait a little and
+    /// accept again.
     pub async fn accept(&self) -> io::Result<Incoming> {
         static LOCAL_PEERS: AtomicU64 = AtomicU64::new(0);
         let incoming = match &self.socket {
@@ -320,19 +320,19 @@ enum Raw {
     Tls(TcpStream),
 }
 
-/// A connection that was accepted and may have to prove itself yet.
+/// An accepted connection that may still need its TLS handshake.
 pub struct Incoming {
     transport: Raw,
     peer: String,
 }
 
 impl Incoming {
-    /// The peer's name, as [`Stream::peer`] will be.
+    /// Returns the peer's name, the same as [`Stream::peer`] will.
     pub fn peer(&self) -> &str {
         &self.peer
     }
 
-    /// Makes the stream: for TLS, by the handshake, which has ten seconds.
+    /// Makes the stream: for TLS, by the handshake, which may take ten seconds.
     pub async fn establish(self, tls: &Tls) -> Result<Stream, StreamError> {
         let transport = match self.transport {
             Raw::Tcp(stream) => Transport::Tcp(stream),
@@ -384,7 +384,7 @@ mod tests {
             stream.write_all(&word).await.unwrap();
             stream.flush().await.unwrap();
             let peer = stream.peer().to_string();
-            // Until the client has gone.
+            // Wait until the client has gone.
             let _ = stream.read(&mut word).await;
             peer
         };
@@ -426,7 +426,7 @@ mod tests {
         let missing = Active::Unix("/nonexistent/socket".into());
         let error = connect(&missing, &tls, LIMIT).await.unwrap_err();
         assert_eq!(error.to_string(), "No such file or directory");
-        // A listener that never accepts a handshake.
+        // A listener that never answers a handshake.
         let listener = Listener::bind(&Passive::parse("ptcp:0:127.0.0.1", 0).unwrap()).unwrap();
         let port = listener.local_address().unwrap().port();
         let target = Active::Ssl("127.0.0.1".into(), port);

@@ -1,9 +1,9 @@
-//! How long the control thread takes over things. It does one thing after the other: while a task
-//! runs, no controller gets an echo, no command an answer and no rule its timeout. So each of its
-//! turns is measured (all that it does between two looks at its sockets), and which task
-//! took the longest of it, and which step of that task, where one is named.
+//! Measures the turns of the control thread. It does one thing after the other: while a task runs,
+//! no controller gets an echo reply, no command an answer and no rule its timeout. So each turn
+//! (all work between two polls of its sockets) is measured, with the task that took the longest and
+//! the longest step of that task, if one is named.
 //!
-//! Tasks begin by [`spawn`], which gives them their names; what takes long in them is a [`step`].
+//! Tasks are started by [`spawn`], which names them; long parts of them are run by [`step`].
 
 use std::cell::RefCell;
 use std::pin::Pin;
@@ -12,27 +12,28 @@ use std::time::{Duration, Instant};
 
 use tokio::task::JoinHandle;
 
-/// Turns of this length and more are counted and told of.
+/// Turns of at least this length are counted and logged.
 pub const LONG: Duration = Duration::from_millis(50);
-/// What takes less is not worth a name.
+/// Shorter tasks and steps are not named.
 const WORTH_A_NAME: Duration = Duration::from_millis(1);
-/// A step that takes less than this part of its task's time does not stand for it: one in so many.
+/// A step is named only if it took at least one in this many parts of its task's time.
 const MUCH: u32 = 3;
 
-/// How turns have been.
+/// Statistics of turns.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Turns {
-    /// The longest.
+    /// The longest turn.
     pub longest: Duration,
-    /// For how much of it the thread had no processor: others had it, or it waited in the kernel.
+    /// How long the thread did not run during it: others had the processor, or it waited in the
+    /// kernel.
     pub away: Duration,
-    /// The task that took longest in it and, after a colon, the longest step of that.
+    /// The task that took longest in it and, after a colon, that task's longest step.
     pub doing: String,
-    /// Turns of [`LONG`] and more.
+    /// Turns of at least [`LONG`].
     pub long: u64,
 }
 
-/// Something that took a while.
+/// A task or step, and its duration.
 #[derive(Debug, Default)]
 struct Part {
     took: Duration,
@@ -49,10 +50,10 @@ impl Part {
 
 #[derive(Debug, Default)]
 struct Book {
-    /// The longest step since the task began to run, and the longest task since the turn began.
+    /// The longest step of the current task, and the longest task of the current turn.
     step: Part,
     task: Part,
-    /// Since they were cleared, and since they were told of.
+    /// Statistics since they were cleared, and since they were last logged.
     turns: Turns,
     untold: Turns,
 }
@@ -99,7 +100,7 @@ where
     tokio::task::spawn_local(task(name, future))
 }
 
-/// A task with a name, for who starts it in another way.
+/// Names a task that is started in another way.
 pub fn task<F: Future>(name: &'static str, future: F) -> impl Future<Output = F::Output> {
     Timed {
         future: Box::pin(future),
@@ -110,7 +111,7 @@ pub fn task<F: Future>(name: &'static str, future: F) -> impl Future<Output = F:
     }
 }
 
-/// All that the control thread does; each time that it is polled is a turn.
+/// Wraps the control thread's main future; each poll of it is a turn.
 pub fn control<F: Future>(future: F) -> impl Future<Output = F::Output> {
     Timed {
         future: Box::pin(future),
@@ -121,7 +122,7 @@ pub fn control<F: Future>(future: F) -> impl Future<Output = F::Output> {
     }
 }
 
-/// Does something, and remembers it if the task that does it takes long and this the most of it.
+/// Runs `act`, and notes it as `what` if it is the longest step of a long task.
 pub fn step<T>(what: impl FnOnce() -> String, act: impl FnOnce() -> T) -> T {
     let begin = Instant::now();
     let result = act();
@@ -132,12 +133,12 @@ pub fn step<T>(what: impl FnOnce() -> String, act: impl FnOnce() -> T) -> T {
     result
 }
 
-/// How turns have been since they were cleared.
+/// Returns the statistics since they were cleared.
 pub fn turns() -> Turns {
     BOOK.with_borrow(|book| book.turns.clone())
 }
 
-/// How turns have been since the last call, if any was long.
+/// Returns the statistics since the last call, if any turn was long.
 pub fn take_long() -> Option<Turns> {
     BOOK.with_borrow_mut(|book| {
         let turns = std::mem::take(&mut book.untold);
@@ -145,16 +146,16 @@ pub fn take_long() -> Option<Turns> {
     })
 }
 
-/// Forgets how turns have been.
+/// Clears the statistics.
 pub fn clear() {
     BOOK.with_borrow_mut(|book| book.turns = Turns::default());
 }
 
-/// A future, and whom to tell how long each of its polls took that took a while: all of it, and
-/// what the thread had no processor for.
+/// A future, and a callback for each poll of it that took long: with its duration, and the time for
+/// which the thread did not run.
 struct Timed<F, E> {
     future: Pin<Box<F>>,
-    /// Whether the second is asked for: it costs a system call a poll.
+    /// Whether that time is measured: it costs a system call for each poll.
     asks: bool,
     ended: E,
 }
@@ -176,7 +177,7 @@ impl<F: Future, E: Fn(Duration, Duration) + Unpin> Future for Timed<F, E> {
     }
 }
 
-/// The processor time that the kernel has charged the calling thread with.
+/// Returns the processor time of the calling thread.
 fn worked() -> Duration {
     let mut time = libc::timespec {
         tv_sec: 0,
@@ -224,7 +225,7 @@ mod tests {
         .await;
         let turns = last();
         assert_eq!((turns.doing.as_str(), turns.long), ("task: second", 1));
-        // What was told of is not told of again.
+        // Nothing is reported twice.
         assert_eq!(take_long().map(|turns| turns.long), Some(2));
         assert_eq!(take_long(), None);
     }

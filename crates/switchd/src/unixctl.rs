@@ -1,11 +1,11 @@
-//! The control socket, through which `ovs-appctl` gives commands to the running daemon. The
-//! protocol is JSON-RPC 1.0: a request names a command and gives strings as its arguments, the
-//! answer is one string, a result or an error.
+//! The control socket, through which `ovs-appctl` sends commands to the running daemon. The
+//! protocol is JSON-RPC 1.0: a request has a command's name and strings as arguments, the reply is
+//! one string, a result or an error.
 //!
 //! A command is a closure in the [`Registry`], which lives in the control thread and may hold
-//! anything there (`Rc`, `RefCell`). It gets its arguments and a [`Reply`], which it may answer at
-//! once or keep and answer later from a task; either way each client waits for its own answer only,
-//! and everybody else is served meanwhile.
+//! anything there (`Rc`, `RefCell`). It gets its arguments and a [`Reply`], which it may use at
+//! once or keep and use later from a task. Each client waits for its own reply only; others are
+//! served meanwhile.
 
 mod framing;
 mod request;
@@ -38,8 +38,8 @@ pub struct Registry {
     commands: Rc<RefCell<BTreeMap<String, Command>>>,
 }
 
-/// The one answer to a request. Dropped unused, it answers that the command failed, so no client
-/// waits forever.
+/// The reply to a request. If it is dropped unused, the client gets an error and does not wait
+/// forever.
 #[derive(Debug)]
 pub struct Reply {
     sender: Option<oneshot::Sender<Result<String, String>>>,
@@ -56,29 +56,29 @@ impl Reply {
         )
     }
 
-    /// Answers with a result or an error.
+    /// Sends a result or an error.
     pub fn send(mut self, answer: Result<String, String>) {
         self.give(answer);
     }
 
-    /// Answers with a result; an empty one prints nothing.
+    /// Sends a result; an empty one prints nothing.
     pub fn ok(self, text: impl Into<String>) {
         self.send(Ok(text.into()));
     }
 
-    /// Answers with an error.
+    /// Sends an error.
     pub fn error(self, text: impl Into<String>) {
         self.send(Err(text.into()));
     }
 
-    /// Whether the client has gone, so that a long answer need not be made.
+    /// Returns whether the client has gone, so that a long reply need not be made.
     pub fn is_abandoned(&self) -> bool {
         self.sender.as_ref().is_none_or(oneshot::Sender::is_closed)
     }
 
     fn give(&mut self, answer: Result<String, String>) {
         if let Some(sender) = self.sender.take() {
-            // The client may have gone; then nobody wants the answer.
+            // Fails if the client has gone; then nobody needs the reply.
             let _ = sender.send(answer);
         }
     }
@@ -90,13 +90,13 @@ impl Drop for Reply {
     }
 }
 
-/// The usage of a command that `list-commands` does not show.
+/// The usage of a command that `list-commands` leaves out.
 pub const HIDDEN: &str = "(hidden)";
 
 impl Registry {
-    /// Makes `name` a command that takes `minimum` to `maximum` arguments (`usize::MAX`: any
-    /// number). `usage` describes them in `list-commands`. A second registration of a name
-    /// replaces the first.
+    /// Registers the command `name` with `minimum` to `maximum` arguments (`usize::MAX`: any
+    /// number). `usage` describes them in `list-commands`. A second registration of a name replaces
+    /// the first.
     pub fn register(
         &self,
         name: &str,
@@ -114,7 +114,7 @@ impl Registry {
         self.commands.borrow_mut().insert(name.into(), command);
     }
 
-    /// Like [`Registry::register`], for a command that answers at once.
+    /// Registers a command that replies at once.
     pub fn answer(
         &self,
         name: &str,
@@ -128,7 +128,7 @@ impl Registry {
         });
     }
 
-    /// Runs the command `name`. The answer, also to an unknown command or to a wrong number of
+    /// Runs the command `name`. The reply, also to an unknown command or to a wrong number of
     /// arguments, comes through the receiver.
     pub fn run(
         &self,
@@ -136,7 +136,7 @@ impl Registry {
         arguments: Vec<String>,
     ) -> oneshot::Receiver<Result<String, String>> {
         let (reply, receiver) = Reply::new();
-        // The borrow ends before the handler runs, which may register commands itself.
+        // The borrow ends before the handler runs, which may itself register commands.
         match self.find(name, arguments.len()) {
             Ok(handler) => turns::step(|| name.to_owned(), || handler(arguments, reply)),
             Err(error) => reply.error(error),
@@ -166,7 +166,7 @@ impl Registry {
         Ok(command.handler.clone())
     }
 
-    /// The text of `list-commands`.
+    /// Returns the text of `list-commands`.
     pub fn list(&self) -> String {
         let mut text = String::from("The available commands are:\n");
         for (name, command) in self.commands.borrow().iter() {

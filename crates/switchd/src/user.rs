@@ -1,6 +1,6 @@
-//! `--user`: becoming somebody else and keeping the few privileges that a switch needs, as Open
-//! vSwitch does with libcap-ng. It happens in the first process, before any fork, so monitor and
-//! daemon are both that user.
+//! `--user`: changes to another user but keeps the few privileges that a switch needs, as Open
+//! vSwitch does with libcap-ng. Done in the first process, before any fork, so that monitor and
+//! daemon both run as that user.
 
 use std::ffi::{CStr, CString};
 use std::io;
@@ -8,26 +8,26 @@ use std::path::Path;
 
 use crate::plain_error;
 
-/// What is kept. Numbers of `linux/capability.h`.
+/// The kept capabilities, with their numbers in `linux/capability.h`.
 pub const KEPT: &[(&str, u32)] = &[
-    // Listening for controllers below port 1024.
+    // To listen for controllers on ports below 1024.
     ("CAP_NET_BIND_SERVICE", 10),
     ("CAP_NET_BROADCAST", 11),
-    // TAP devices, interfaces' settings.
+    // For TAP devices and interfaces' settings.
     ("CAP_NET_ADMIN", 12),
-    // Packet sockets, AF_XDP.
+    // For packet sockets and AF_XDP.
     ("CAP_NET_RAW", 13),
-    // --mlockall, huge pages.
+    // For --mlockall and huge pages.
     ("CAP_IPC_LOCK", 14),
-    // PCI devices that uio serves.
+    // For PCI devices bound to uio.
     ("CAP_SYS_RAWIO", 17),
-    // Threads' processors and priorities.
+    // For threads' affinities and priorities.
     ("CAP_SYS_NICE", 23),
 ];
 
-/// An argument of `prctl` that is not used, and must be 0.
+/// An unused argument of `prctl`, which must be 0.
 const NONE: libc::c_ulong = 0;
-/// Of `linux/capability.h`: sets of 64 bits.
+/// Version in `linux/capability.h`: sets of 64 bits.
 const VERSION_3: u32 = 0x2008_0522;
 
 /// A user and a group by number.
@@ -39,8 +39,8 @@ pub struct Identity {
     pub gid: libc::gid_t,
 }
 
-/// Reads `USER`, `USER:`, `USER:GROUP` or `:GROUP`: a user without a group has its own of the
-/// password file, a group without a user belongs to the current one. The error is Open vSwitch's.
+/// Reads `USER`, `USER:`, `USER:GROUP` or `:GROUP`: without a group the user's own group in the
+/// password file is used, without a user the current one. The error is Open vSwitch's.
 pub fn parse(text: &str) -> Result<Identity, String> {
     // SAFETY: these take nothing and cannot fail.
     let (uid, gid) = unsafe { (libc::getuid(), libc::getgid()) };
@@ -65,8 +65,8 @@ pub fn parse(text: &str) -> Result<Identity, String> {
 
 fn find(user: &str) -> Option<Identity> {
     let user = CString::new(user).ok()?;
-    // SAFETY: the name is a string; the entry, in static memory, is read before anything else asks.
-    // There is one thread.
+    // SAFETY: the name is a C string; the entry, in static memory, is read before the next call of
+    // `getpwnam`. There is one thread.
     unsafe {
         let entry = libc::getpwnam(user.as_ptr()).as_ref()?;
         Some(Identity {
@@ -78,7 +78,7 @@ fn find(user: &str) -> Option<Identity> {
 
 fn find_group(group: &str) -> Option<libc::gid_t> {
     let group = CString::new(group).ok()?;
-    // SAFETY: as above.
+    // SAFETY: as for `getpwnam` above.
     unsafe { Some(libc::getgrnam(group.as_ptr()).as_ref()?.gr_gid) }
 }
 
@@ -105,9 +105,9 @@ fn checked(what: &CStr, result: libc::c_int) -> Result<(), String> {
     Err(format!("{what} failed ({error}), aborting."))
 }
 
-/// Becomes that user with those of [`KEPT`] that the process has, in every set, so that programs
-/// which it starts have them too; gives `files` to it first. Other groups are given up. Call it
-/// while there is one thread.
+/// Changes to that user and keeps those of [`KEPT`] that the process has, in every set, so that
+/// programs which it starts have them too. Gives `files` to that user first, and drops other
+/// groups. Call it while there is one thread.
 pub fn become_user(identity: Identity, files: &[&Path]) -> Result<(), String> {
     for file in files {
         std::os::unix::fs::chown(file, Some(identity.uid), Some(identity.gid)).map_err(
@@ -141,8 +141,8 @@ pub fn become_user(identity: Identity, files: &[&Path]) -> Result<(), String> {
             let set = kept.get((number / 32) as usize);
             set.is_some_and(|set| set.permitted & (1 << (number % 32)) != 0)
         };
-        // While the privilege to do so lasts. The kernel knows fewer than 64; the first that it
-        // does not know ends this.
+        // Done while the process still has the privilege for it. The kernel knows fewer than 64
+        // capabilities; the first unknown one ends the loop.
         for number in 0..64u32 {
             let one = libc::c_ulong::from(number);
             if !is_kept(number) && libc::prctl(libc::PR_CAPBSET_DROP, one, NONE, NONE, NONE) != 0 {
@@ -168,7 +168,7 @@ pub fn become_user(identity: Identity, files: &[&Path]) -> Result<(), String> {
             let raised = libc::prctl(libc::PR_CAP_AMBIENT, raise, one, NONE, NONE);
             checked(c"raising capabilities", raised)?;
         }
-        // A crash leaves a core file, and /proc/self stays the process's own.
+        // So that a crash leaves a core file, and /proc/self still belongs to the process's user.
         checked(
             c"prctl",
             libc::prctl(libc::PR_SET_DUMPABLE, yes, NONE, NONE, NONE),

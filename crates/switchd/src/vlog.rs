@@ -1,14 +1,14 @@
 //! The log, in Open vSwitch's format and with its controls. Code logs through `tracing`, whose
-//! target names the module (`info!(target: "bridge", "...")`; a Rust path counts as its last part);
-//! this module decides who hears it. There are three destinations, the console, the system log and
-//! a file, each with a pattern and with one level per module, all changeable while the daemon runs
+//! target names the module (`info!(target: "bridge", "...")`; of a Rust path the last part counts).
+//! This module decides where each line goes. There are three destinations, the console, the system
+//! log and a file, each with a pattern and with one level per module, all changeable at run time
 //! (`ovs-appctl vlog/set`).
 //!
-//! A line's way: a call site asks whether its module is heard anywhere (`tracing` caches the answer
-//! until levels change); its rate limit is asked ([`limit`]); the line is formatted once per
-//! destination ([`pattern`]) and given to the sinks ([`sinks`]), which from [`start_writer`] on
-//! means a bounded queue. So nobody who logs ever waits for a disk, and what does not fit is
-//! counted under `vlog_queue_full`.
+//! A call site first checks whether its module is logged anywhere (`tracing` caches the answer
+//! until levels change), then its rate limit ([`limit`]). The line is formatted once per
+//! destination ([`pattern`]) and passed to the sinks ([`sinks`]), which from [`start_writer`] on
+//! means a bounded queue. So logging never waits for a disk; lines that do not fit are counted
+//! under `vlog_queue_full`.
 
 mod commands;
 mod levels;
@@ -38,18 +38,18 @@ use sinks::{Line, Output};
 
 use crate::coverage::Counter;
 
-/// The name of the thread that writes the log, once there is one.
+/// Name of the thread that writes the log, once it is started.
 pub const WRITER: &str = "log";
 
-/// The longest message, in bytes; a longer one is cut and says so. A peer's bytes may be part of a
-/// message.
+/// The longest message, in bytes; a longer one is cut and marked, because a peer's bytes may be
+/// part of a message.
 const MAXIMUM_MESSAGE: usize = 4096;
 
 static QUEUE_FULL: Counter = Counter::new("vlog_queue_full");
 static WRITE_FAILED: Counter = Counter::new("vlog_write_failed");
 static RATE_LIMITED: Counter = Counter::new("vlog_rate_limited");
 
-/// What `vlog/set` and its kin can change.
+/// What `vlog/set` and related commands can change.
 struct Settings {
     table: Table,
     patterns: [Pattern; 3],
@@ -60,7 +60,7 @@ struct Log {
     program: String,
     host: String,
     start: Instant,
-    /// Who this process is besides the daemon itself (`monitor`); empty for the daemon.
+    /// Which process this is, if not the daemon itself (`monitor`); empty for the daemon.
     subprogram: RwLock<String>,
     serial: AtomicU64,
     settings: RwLock<Settings>,
@@ -80,23 +80,23 @@ fn write<T>(lock: &RwLock<T>) -> RwLockWriteGuard<'_, T> {
         .unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// How the log begins.
+/// Initial settings of the log.
 #[derive(Debug, Clone, Default)]
 pub struct Configuration {
     /// The name in system log lines and for `%A`.
     pub program: String,
-    /// Specifications as of `-v`, applied in order. An empty one sets everything to `dbg`.
+    /// Specifications as for `-v`, applied in order. An empty one sets everything to `dbg`.
     pub specifications: Vec<String>,
     /// The log file.
     pub file: Option<PathBuf>,
-    /// As [`is_syslog_method`] accepts it; empty means `libc`.
+    /// A method that [`is_syslog_method`] accepts; empty means `libc`.
     pub syslog_method: String,
-    /// `HOST:PORT` that gets system log lines over UDP as well.
+    /// `HOST:PORT` to which system log lines are also sent over UDP.
     pub syslog_target: Option<String>,
 }
 
-/// Begins to log, synchronously until [`start_writer`]. May be called once; logs the log file's
-/// opening or failure, as Open vSwitch does. Fails on a bad specification, with its text.
+/// Starts to log, synchronously until [`start_writer`]. May be called once. Logs that the log file
+/// was opened or could not be, as Open vSwitch does. Fails on a bad specification, with its text.
 pub fn start(configuration: Configuration) -> Result<(), String> {
     for counter in [&QUEUE_FULL, &WRITE_FAILED, &RATE_LIMITED] {
         crate::coverage::register(counter);
@@ -136,27 +136,27 @@ pub fn start(configuration: Configuration) -> Result<(), String> {
     Ok(())
 }
 
-/// From now on lines go through a bounded queue to a thread of their own. Call after the last fork.
+/// Starts the thread that writes lines from a bounded queue. Call after the last fork.
 pub fn start_writer() -> io::Result<()> {
     LOG.get().map_or(Ok(()), |log| log.output.start_writer())
 }
 
-/// Waits, at most for `limit`, until everything logged so far has been written.
+/// Waits, for `limit` at most, until everything logged so far has been written.
 pub fn flush(limit: Duration) {
     if let Some(log) = LOG.get() {
         log.output.flush(limit);
     }
 }
 
-/// Says which process this is besides the daemon itself, for `%T`: `monitor`.
+/// Sets which process this is, for `%T`, if not the daemon itself: `monitor`.
 pub fn set_subprogram(name: &str) {
     if let Some(log) = LOG.get() {
         *write(&log.subprogram) = name.to_string();
     }
 }
 
-/// Stops logging to the console, for a process that has no terminal any more or says the same thing
-/// plainly.
+/// Stops logging to the console, for a process without a terminal or one that prints the same text
+/// itself.
 pub fn silence_console() {
     if let Some(log) = LOG.get() {
         write(&log.settings)
@@ -166,8 +166,8 @@ pub fn silence_console() {
     }
 }
 
-/// Closes the log file for a process that will be silent for long, so that a rotated file is not
-/// kept; [`resume_file`] opens it again. For use before [`start_writer`] only.
+/// Closes the log file of a process that will log nothing for long, so that it does not keep a
+/// rotated file open; [`resume_file`] opens it again. For use before [`start_writer`] only.
 pub fn release_file() {
     if let Some(log) = LOG.get() {
         log.output.close();
@@ -183,8 +183,8 @@ pub fn resume_file() {
     }
 }
 
-/// Closes the log file and opens it again under its name, for log rotation. The answer comes when
-/// it is done.
+/// Closes the log file and opens it again under its name, for log rotation. Calls `done`
+/// afterwards.
 pub fn reopen(done: impl FnOnce(io::Result<()>) + Send + 'static) {
     let Some((log, file)) = LOG.get().and_then(|log| Some((log, log.file.as_ref()?))) else {
         return done(Ok(()));
@@ -206,7 +206,7 @@ fn report_opening(file: &Path, result: &io::Result<()>) {
     }
 }
 
-/// Logs at the level above `err`: the daemon is about to end.
+/// Logs at the level above `err`, because the daemon is about to end.
 pub fn emergency(module: &str, message: &str) {
     emit(module, Level::Emergency, message);
 }
@@ -248,7 +248,7 @@ fn apply(settings: &mut Settings, text: &str) -> Result<(), String> {
     }
 }
 
-/// Formats one line for every destination that hears it and gives it away.
+/// Formats a line for every destination that logs it, and passes it on.
 fn emit(module: &str, level: Level, message: &str) {
     let Some(log) = LOG.get() else { return };
     let settings = read(&log.settings);
@@ -290,12 +290,13 @@ fn emit(module: &str, level: Level, message: &str) {
     log.output.give(line);
 }
 
-/// The module a `tracing` target names: itself, or the last part of a Rust path.
+/// Returns the module that a `tracing` target names: the target itself, or the last part of a Rust
+/// path.
 fn module_of(target: &str) -> &str {
     target.rsplit("::").next().unwrap_or(target)
 }
 
-/// The subscriber: the gate between `tracing` and [`emit`]. Spans are not used by the daemon and
+/// The `tracing` subscriber, which passes events to [`emit`]. The daemon does not use spans; they
 /// cost nothing.
 struct Gate;
 
@@ -311,8 +312,8 @@ impl Gate {
     }
 }
 
-/// What the configuration has done, a line for each thing: no peer makes it repeat, and who audits
-/// a machine reads all of it.
+/// Returns whether a line reports a change by the configuration: these have no rate limit, because
+/// no peer can repeat them, and audits need all of them.
 fn is_audit(module: &str, level: Level) -> bool {
     module == "bridge" && level == Level::Information
 }
@@ -396,7 +397,7 @@ impl Write for Bounded {
 
 impl Visit for Message {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        // An error here only means that the bound was reached.
+        // An error here only means that the limit was reached.
         let _ = match field.name() {
             "message" => write!(self.text, "{value:?}"),
             name => write!(self.fields, " {name}={value:?}"),

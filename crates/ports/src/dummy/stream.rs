@@ -1,10 +1,10 @@
-//! Dummies that are connected to something outside (`options:stream`, `options:pstream`): frames go
-//! to and come from a socket, each behind its length in two bytes, as Open vSwitch's dummies have
-//! it.
+//! Dummies connected to a peer outside the switch (`options:stream`, `options:pstream`): frames are
+//! sent and received over a socket, each behind its length in two bytes, as in Open vSwitch's
+//! dummies.
 //!
-//! A thread connects, or accepts, and one for each direction of a connection waits for its socket,
-//! so that no worker does. What a peer does not take is dropped behind [`WAITING`] frames and
-//! counted.
+//! One thread connects or accepts, and each connection has a thread per direction that waits for
+//! its socket, so that no worker does. If a peer does not read, frames beyond [`WAITING`] are
+//! dropped and counted.
 
 use super::LONGEST;
 use crate::error::Error;
@@ -20,32 +20,32 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-/// Frames that wait for a peer; more are dropped (Open vSwitch's `NETDEV_DUMMY_MAX_QUEUE`).
+/// Most frames that wait for a peer; more are dropped (Open vSwitch's `NETDEV_DUMMY_MAX_QUEUE`).
 const WAITING: usize = 100;
-/// Connections of one port; more are closed at once.
+/// Most connections of one port; more are closed at once.
 const PEERS: usize = 16;
-/// The shortest frame; a peer that says less is no peer.
+/// Shortest frame; a peer that sends a smaller length is disconnected.
 const SHORTEST: usize = 14;
-/// How often a thread looks whether its port has gone.
+/// Interval at which a thread checks whether its port is closed.
 const LOOK: Duration = Duration::from_millis(50);
-/// [`LOOK`]s between two attempts to connect.
+/// Number of [`LOOK`]s between two attempts to connect.
 const RETRY: u32 = 20;
 
-/// Who is at the other end.
+/// The other end of the connection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Target {
     /// `unix:FILE`: connect there.
     Unix(PathBuf),
     /// `tcp:HOST:PORT`: connect there.
     Tcp(String),
-    /// `punix:FILE`: whoever connects there.
+    /// `punix:FILE`: listen there.
     ListenUnix(PathBuf),
-    /// `ptcp:PORT[:HOST]`: whoever connects there.
+    /// `ptcp:PORT[:HOST]`: listen there.
     ListenTcp(String),
 }
 
 impl Target {
-    /// Reads a target; files without a directory are in `directory`.
+    /// Parses a target; files without a directory are in `directory`.
     pub fn parse(text: &str, directory: &std::path::Path) -> Result<Target, Error> {
         let wrong = || Error::Option(format!("{text}: no stream: unix:FILE, tcp:HOST:PORT"));
         let (method, rest) = text.split_once(':').ok_or_else(wrong)?;
@@ -71,7 +71,7 @@ impl Target {
         })
     }
 
-    /// Whether this end connects.
+    /// Returns whether this end connects.
     pub fn is_active(&self) -> bool {
         matches!(self, Target::Unix(_) | Target::Tcp(_))
     }
@@ -105,7 +105,7 @@ struct Peer {
     socket: File,
 }
 
-/// Takes what a peer sends.
+/// Receives a peer's frames.
 type Deliver = dyn Fn(&[u8]) + Send + Sync;
 
 /// The connections of one port.
@@ -119,7 +119,7 @@ pub(super) struct Streams {
 }
 
 impl Streams {
-    /// Begins to connect or to listen. `deliver` is called by a thread of a connection.
+    /// Starts to connect or to listen. `deliver` is called on a connection's thread.
     pub fn open(name: &str, target: &Target, deliver: Box<Deliver>) -> Result<Arc<Streams>, Error> {
         let failed = |what: String, error: io::Error| Error::Device {
             name: name.to_owned(),
@@ -128,8 +128,8 @@ impl Streams {
         };
         let listener = match target {
             Target::ListenUnix(path) => {
-                // What a daemon that died has left; a socket that somebody listens on is not taken
-                // away.
+                // Remove a socket that a dead daemon has left, but not one that somebody listens
+                // on.
                 if UnixStream::connect(path).is_err() {
                     let _ = std::fs::remove_file(path);
                 }
@@ -208,7 +208,7 @@ impl Streams {
         }
     }
 
-    /// Reads a connection to its end, while another thread writes.
+    /// Reads from a connection until it ends, while another thread writes.
     fn serve(self: &Arc<Self>, socket: File, deliver: &Deliver) {
         let (Ok(kept), Ok(writing)) = (socket.try_clone(), socket.try_clone()) else {
             return;
@@ -232,14 +232,14 @@ impl Streams {
         if writer.is_ok() {
             let _ = read(socket, deliver);
         }
-        // With the peer goes the sender, and with that the writer.
+        // Removing the peer drops the sender, which ends the writer.
         let mut peers = super::lock(&self.peers);
         if let Some(place) = peers.iter().position(|peer| peer.number == number) {
             end(&peers.swap_remove(place).socket);
         }
     }
 
-    /// Hands a frame to every peer; what one does not take is dropped and counted.
+    /// Sends a frame to every peer; frames that a peer does not take are dropped and counted.
     pub fn send(&self, frame: &[u8]) {
         let Ok(len) = u16::try_from(frame.len()) else {
             self.dropped.fetch_add(1, Ordering::Relaxed);
@@ -255,17 +255,17 @@ impl Streams {
         }
     }
 
-    /// Whether there is a connection, for a port that connects itself.
+    /// Returns whether there is a connection, for a port that connects itself.
     pub fn is_connected(&self) -> Option<bool> {
         self.active.then(|| !super::lock(&self.peers).is_empty())
     }
 
-    /// Frames that no peer took.
+    /// Returns how many frames were dropped because a peer did not take them.
     pub fn dropped(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 
-    /// Ends all connections, and with them their threads.
+    /// Ends all connections and their threads.
     pub fn close(&self) {
         self.closed.store(true, Ordering::Release);
         for peer in super::lock(&self.peers).drain(..) {
@@ -277,7 +277,7 @@ impl Streams {
     }
 }
 
-/// Ends a connection, which wakes whoever waits for it.
+/// Ends a connection, which wakes the threads that wait for it.
 fn end(socket: &File) {
     // SAFETY: a descriptor that `socket` owns; shutting it down touches no memory.
     unsafe { libc::shutdown(socket.as_raw_fd(), libc::SHUT_RDWR) };
@@ -327,7 +327,7 @@ mod tests {
         for _ in 0..20_000 {
             streams.send(&[0; 1000]);
         }
-        // A socket takes some hundred kilobytes, and a hundred frames wait.
+        // The socket takes some hundred kilobytes, and a hundred frames wait.
         assert!(streams.dropped() > 10_000, "{}", streams.dropped());
         assert_eq!(streams.is_connected(), None, "it listens");
         let mut length = [0; 2];

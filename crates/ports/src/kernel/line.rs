@@ -1,17 +1,16 @@
-//! A port's receiving sockets, and how one takes the place of another.
+//! A port's receiving sockets, and how one replaces another.
 //!
-//! A quiet port has a plain socket, which costs the kernel what waits in it and nothing else. One
-//! that frames keep coming to gets a ring ([`super::ring`]), 2 MiB of the kernel's memory, and goes
-//! back to a plain socket when it has been quiet for a while and others have rings too. A socket
-//! that receives cannot be given a ring without losing what arrives meanwhile. So a second socket
-//! is made ready and takes over: both are in a fanout group (packet(7)), whose program
-//! (`PACKET_FANOUT_CBPF`) says which member gets all frames. The program is replaced between two
-//! frames, and whoever replaces it returns when no processor goes by the old one: what lies in the
-//! first socket then is older than all that comes to the second, and nothing more comes to it. The
-//! worker reads the one until it is empty, and then the other: nothing is lost, doubled or
-//! overtaken.
+//! A quiet port has a plain socket, which takes no kernel memory except for waiting frames. A busy
+//! port gets one with a ring ([`super::ring`]), 2 MiB of kernel memory, and goes back to a plain
+//! socket when it has been quiet for a while and other ports have rings, too. A socket that
+//! receives cannot be given a ring without losing frames meanwhile. So a second socket is prepared
+//! and takes over: both are in a fanout group (packet(7)), whose program (`PACKET_FANOUT_CBPF`)
+//! selects the member that gets all frames. The program is replaced between two frames, and the
+//! call returns when no processor runs the old one: all frames in the first socket are then older
+//! than any in the second, and the first gets no more. The worker reads the first socket until it
+//! is empty, and then the second: no frame is lost, duplicated or reordered.
 //!
-//! All that waits for the kernel in this is done in the [`background`].
+//! All steps that wait for the kernel are done in the [`background`].
 
 use super::ring::{PacketRing, Permit, rings};
 use crate::background;
@@ -36,16 +35,16 @@ const FANOUT_CBPF: u32 = 6;
 const FANOUT_UNIQUE_ID: u32 = 0x2000;
 const FANOUT_IGNORE_OUTGOING: u32 = 0x4000;
 
-/// Where so few rings are in use at most, ports have one at once, and keep it however quiet they
-/// are.
+/// Up to this many rings in all, ports get one at once, and keep it even if they are quiet.
 pub(super) const FEW_RINGS: usize = 16;
-/// What the kernel may hold for us: a few hundred frames of 64 KiB, some thousand short ones.
+/// Bytes that the kernel may queue on a socket: a few hundred frames of 64 KiB, some thousand short
+/// ones.
 const RECEIVE_BUFFER: c_int = 8 << 20;
-/// How often rings are looked at.
+/// Interval at which rings are checked.
 pub(super) const TEND: Duration = Duration::from_secs(5);
-/// After how many looks in a row without a frame a ring is given back.
+/// Checks in a row without a frame after which a ring is given back.
 const QUIET_LOOKS: u32 = 2;
-/// After how many failures to change a socket it is not tried again.
+/// Failures to change a socket after which that is no longer tried.
 const FAILURES: u32 = 3;
 
 /// `struct packet_mreq`.
@@ -57,7 +56,7 @@ struct Membership {
     address: [u8; 8],
 }
 
-/// A packet socket of the calling thread's network namespace, which receives nothing yet.
+/// Opens a packet socket in the calling thread's network namespace, which receives nothing yet.
 pub(super) fn packet_socket() -> Result<OwnedFd, c_int> {
     // Protocol 0 receives nothing until the socket is bound to one.
     // SAFETY: plain values.
@@ -95,7 +94,7 @@ pub(super) fn bind(fd: &OwnedFd, ifindex: u32, protocol: u16) -> Result<(), c_in
     if code == 0 { Ok(()) } else { Err(last_errno()) }
 }
 
-/// Has a socket receive all that comes in by an interface, but for what this process sends by it.
+/// Makes a socket receive everything that arrives on an interface, but not what this process sends.
 fn receive_all(fd: &OwnedFd, ifindex: u32) -> Result<(), c_int> {
     set_option(fd, libc::SOL_PACKET, PACKET_AUXDATA, &1)?;
     set_option(fd, libc::SOL_PACKET, PACKET_IGNORE_OUTGOING, &1)?;
@@ -110,7 +109,7 @@ fn receive_all(fd: &OwnedFd, ifindex: u32) -> Result<(), c_int> {
     bind(fd, ifindex, libc::ETH_P_ALL as u16)
 }
 
-/// Has a bound socket join a fanout group, or be the first of a new one; the group's number.
+/// Adds a bound socket to a fanout group, or to a new one; returns the group's number.
 fn join(fd: &OwnedFd, group: Option<u16>) -> Result<u16, c_int> {
     let mut kind = FANOUT_CBPF | FANOUT_IGNORE_OUTGOING;
     if group.is_none() {
@@ -137,7 +136,7 @@ fn join(fd: &OwnedFd, group: Option<u16>) -> Result<u16, c_int> {
     }
 }
 
-/// A program that always comes to `value`.
+/// Returns a BPF program that always returns `value`.
 fn constant(value: u32) -> [libc::sock_filter; 1] {
     [libc::sock_filter {
         code: (libc::BPF_RET | libc::BPF_K) as u16,
@@ -161,13 +160,13 @@ fn set_program(
     set_option(fd, level, option, &program)
 }
 
-/// Has all frames of a socket's fanout group go to member number `member`. Where another program
-/// was in force, nobody goes by it any more afterwards.
+/// Directs all frames of a socket's fanout group to member number `member`. When this returns, no
+/// processor runs the previous program.
 fn choose(fd: &OwnedFd, member: u32) -> Result<(), c_int> {
     set_program(fd, libc::SOL_PACKET, PACKET_FANOUT_DATA, constant(member))
 }
 
-/// Some descriptors of which one is readable (epoll(7)), to be waited on like one.
+/// A set of descriptors (epoll(7)) that can be waited for like one: until one of them is readable.
 struct Any(OwnedFd);
 
 impl Any {
@@ -181,7 +180,7 @@ impl Any {
         Ok(Any(unsafe { OwnedFd::from_raw_fd(fd) }))
     }
 
-    /// Adds a descriptor, which goes by itself when it is closed.
+    /// Adds a descriptor; the kernel removes it when it is closed.
     fn add(&self, fd: RawFd) -> Result<(), c_int> {
         let mut event = libc::epoll_event {
             events: libc::EPOLLIN as u32,
@@ -194,7 +193,7 @@ impl Any {
     }
 }
 
-/// A descriptor that is readable until it is closed.
+/// Returns a descriptor that is readable until it is closed.
 fn bell() -> Result<OwnedFd, c_int> {
     // SAFETY: eventfd takes no pointers.
     let fd = unsafe { libc::eventfd(1, libc::EFD_CLOEXEC | libc::EFD_NONBLOCK) };
@@ -209,7 +208,7 @@ fn bell() -> Result<OwnedFd, c_int> {
 pub(super) struct Line {
     pub ring: Option<PacketRing>,
     pub socket: Arc<Descriptor>,
-    /// Wakes the worker when the socket takes over, so that the other can go.
+    /// Wakes the worker when the socket takes over, so that the old one can be closed.
     bell: Option<OwnedFd>,
 }
 
@@ -223,44 +222,44 @@ impl Line {
     }
 }
 
-/// Nothing is going on.
+/// No change is going on.
 const STEADY: u8 = 0;
-/// Another socket is being made ready.
+/// Another socket is being prepared.
 const PENDING: u8 = 1;
-/// It has taken over: the worker is to read what is left in the old one and go on with it.
+/// It has taken over: the worker must read what is left in the old one and then switch.
 const READY: u8 = 2;
-/// The worker has, and the old one is being closed.
+/// The worker has switched, and the old socket is being closed.
 const LEAVING: u8 = 3;
 /// The port is closed.
 const SHUT: u8 = 4;
 
-/// What workers, control and the background share of a port's sockets.
+/// A port's sockets, as shared by workers, control and the background.
 pub(super) struct Sockets {
     name: String,
     ifindex: u32,
     phase: AtomicU8,
-    /// Frames received so far, as the worker says.
+    /// Frames received so far, as reported by the worker.
     frames: AtomicU64,
-    /// What is waited on once sockets have begun to change.
+    /// The descriptor to wait for, once sockets have begun to change.
     any: OnceLock<Any>,
     state: Mutex<State>,
 }
 
 struct State {
-    /// The fanout group, where the socket in use is in one.
+    /// The fanout group of the present socket, if there is one.
     group: Option<u16>,
-    /// None of a port that is closed.
+    /// The present socket; None if the port is closed.
     current: Option<Arc<Descriptor>>,
-    /// All that are open, to be shut with the port.
+    /// All open sockets, to be shut with the port.
     open: Vec<Arc<Descriptor>>,
-    /// What has taken over.
+    /// The socket that has taken over.
     next: Option<Line>,
-    /// For when the ring goes: only the worker's thread is sure to be in the right network
-    /// namespace.
+    /// A socket to replace the ring later: only the worker's thread is sure to be in the right
+    /// network namespace.
     spare: Option<OwnedFd>,
     has_ring: bool,
     failures: u32,
-    /// Frames at the last look, and looks without any since.
+    /// Frames at the last check, and checks without new ones since.
     seen: u64,
     quiet: u32,
 }
@@ -274,7 +273,7 @@ fn tended() -> MutexGuard<'static, Vec<Weak<Sockets>>> {
         .unwrap_or_else(|poisoned| poisoned.into_inner())
 }
 
-/// Has ports that have been quiet give their rings back, where there are more than a few.
+/// Lets quiet ports give their rings back, if there are more than a few rings.
 pub(super) fn tend() {
     let all: Vec<Arc<Sockets>> = {
         let mut tended = tended();
@@ -287,12 +286,12 @@ pub(super) fn tend() {
 }
 
 impl Sockets {
-    /// A socket that receives what comes in by an interface. The error is an errno.
+    /// Opens a socket that receives what arrives on an interface. The error is an `errno`.
     pub(super) fn open(name: &str, ifindex: u32) -> Result<(Arc<Sockets>, Line), c_int> {
         let fd = packet_socket()?;
         receive_all(&fd, ifindex)?;
-        // Later where it cannot be now (before Linux 6.10 the interface must be up for that): then
-        // frames that arrive at that very moment get lost.
+        // If that fails now (before Linux 6.10 the interface must be up), it is tried later; frames
+        // that arrive at that very moment are then lost.
         let group = join(&fd, None).ok();
         let line = Line::new(fd, None);
         let sockets = Arc::new(Sockets {
@@ -322,25 +321,27 @@ impl Sockets {
             .unwrap_or_else(|poisoned| poisoned.into_inner())
     }
 
-    /// Whether the port is closed: nothing more comes or goes.
+    /// Returns whether the port is closed, so that nothing is received or sent.
     #[inline]
     pub(super) fn is_shut(&self) -> bool {
         self.phase.load(Ordering::Relaxed) == SHUT
     }
 
-    /// Whether another socket has taken over. To be asked before the one in use is found empty.
+    /// Returns whether another socket has taken over. Must be called before the present one is
+    /// found empty.
     #[inline]
     pub(super) fn is_over(&self) -> bool {
         self.phase.load(Ordering::Acquire) == READY
     }
 
-    /// Says how many frames have come so far.
+    /// Reports how many frames have been received so far.
     #[inline]
     pub(super) fn came(&self, frames: u64) {
         self.frames.store(frames, Ordering::Relaxed);
     }
 
-    /// What says that frames may have come, while `line` is in use.
+    /// Returns the descriptor that is readable when frames may have arrived, while `line` is in
+    /// use.
     pub(super) fn wait_fd(&self, line: &Line) -> RawFd {
         match self.any.get() {
             Some(any) => any.0.as_raw_fd(),
@@ -355,8 +356,8 @@ impl Sockets {
         changed.is_ok()
     }
 
-    /// Asks for a ring, of which there may be `most` with this one; whether it is being made. For
-    /// the worker's thread, or who opens the port.
+    /// Asks for a ring, if there will be at most `most` with it; returns whether it is being made.
+    /// For the worker's thread, or the one that opens the port.
     pub(super) fn ask_for_ring(self: &Arc<Self>, most: usize) -> bool {
         if !self.go(STEADY, PENDING) {
             return false;
@@ -385,7 +386,7 @@ impl Sockets {
         Some(())
     }
 
-    /// One look at a port with a ring.
+    /// Checks a port with a ring.
     fn tend(self: &Arc<Self>) {
         let frames = self.frames.load(Ordering::Relaxed);
         let mut state = self.state();
@@ -407,7 +408,7 @@ impl Sockets {
         background::run(move || this.change(fd, None));
     }
 
-    /// Makes a socket ready and has it take over.
+    /// Prepares a socket and lets it take over.
     fn change(self: &Arc<Self>, fd: OwnedFd, permit: Option<Permit>) {
         match self.make(fd, permit) {
             Ok(line) => {
@@ -415,7 +416,7 @@ impl Sockets {
                 let mut state = self.state();
                 state.next = Some(line);
                 if !self.go(PENDING, READY) {
-                    // Closed meanwhile.
+                    // The port was closed meanwhile.
                     let unwanted = state.next.take();
                     drop(state);
                     return drop(unwanted);
@@ -441,7 +442,7 @@ impl Sockets {
         let ring = permit
             .map(|permit| PacketRing::new(&fd, permit))
             .transpose()?;
-        // It gets nothing before it is a member.
+        // It must receive nothing before it is a member.
         set_program(&fd, libc::SOL_SOCKET, libc::SO_ATTACH_FILTER, constant(0))?;
         receive_all(&fd, self.ifindex)?;
         let (current, group) = {
@@ -457,7 +458,7 @@ impl Sockets {
                 group
             }
         };
-        // The one in use is the only member, and so the first.
+        // The present socket is the only member, and so has number 0.
         choose(current.fd(), 0)?;
         join(&fd, Some(group))?;
         set_option(&fd, libc::SOL_SOCKET, libc::SO_DETACH_FILTER, &0)?;
@@ -471,8 +472,8 @@ impl Sockets {
         Ok(line)
     }
 
-    /// What has taken over; the worker's, which has found the other empty since
-    /// [`Sockets::is_over`].
+    /// Returns the socket that has taken over, to its worker, which has found the old one empty
+    /// after [`Sockets::is_over`] was true.
     pub(super) fn take(&self) -> Option<Line> {
         let mut state = self.state();
         if !self.go(READY, LEAVING) {
@@ -486,19 +487,19 @@ impl Sockets {
         Some(line)
     }
 
-    /// Lets go of what was in use before.
+    /// Closes the previous socket.
     pub(super) fn leave(self: &Arc<Self>, old: Line) {
         let this = Arc::clone(self);
         background::run(move || {
             let held = &old.socket;
             this.state().open.retain(|open| !Arc::ptr_eq(open, held));
             drop(old);
-            // Only now is the new one the only member of the group.
+            // Only now the new one is the only member of the group.
             this.go(LEAVING, STEADY);
         });
     }
 
-    /// Lets go of the interface now; the sockets are closed a little later.
+    /// Releases the interface at once; the sockets are closed a little later.
     pub(super) fn shut(&self) {
         let mut state = self.state();
         self.phase.store(SHUT, Ordering::Release);
@@ -508,7 +509,7 @@ impl Sockets {
             background::later((next, spare));
         }
         for socket in state.open.drain(..) {
-            // In use still where a worker has not given its queue back.
+            // Still in use if a worker has not given its queue back.
             match Arc::try_unwrap(socket) {
                 Ok(socket) => background::later(socket.into_fd()),
                 Err(socket) => socket.shut_slowly(),
@@ -530,7 +531,7 @@ mod tests {
         assert!(done.expect("ip runs").success(), "ip {arguments}");
     }
 
-    /// Waits until another socket has taken over, and goes on with it.
+    /// Waits until another socket has taken over, and switches to it.
     fn follow(sockets: &Arc<Sockets>, line: &mut Line) {
         let end = Instant::now() + Duration::from_secs(60);
         while !sockets.is_over() {
@@ -545,7 +546,7 @@ mod tests {
         }
     }
 
-    /// Rings of ports that have been quiet go, but for a few; those of busy ports stay.
+    /// Rings of quiet ports are given back, except for a few; those of busy ports are kept.
     #[test]
     fn quiet_rings_are_given_back() {
         // SAFETY: plain value; only the calling thread moves.
@@ -570,7 +571,8 @@ mod tests {
         }
         assert_eq!(rings(), many);
         assert!(Permit::ask(many).is_none(), "as many as may be");
-        // The first one is busy. Others are not quiet for long enough, and then they are.
+        // The first port is busy. The others have not been quiet for long enough, and then they
+        // have.
         for look in 1..=QUIET_LOOKS {
             ports[0].0.came(u64::from(look));
             assert!(ports.iter().all(|(sockets, _)| !sockets.is_over()));
@@ -583,12 +585,12 @@ mod tests {
         assert_eq!(rings(), 1, "few enough for one to stay however quiet it is");
         (0..5).for_each(|_| tend());
         assert_eq!(ports[0].0.phase.load(Ordering::Relaxed), STEADY);
-        // And again.
+        // A ring can be requested again.
         let (sockets, line) = &mut ports[1];
         assert!(sockets.ask_for_ring(many));
         follow(sockets, line);
         assert_eq!(rings(), 2);
-        // Closed, with another socket on its way: all goes.
+        // A port is closed while another socket is being prepared: everything is released.
         let (sockets, line) = ports.pop().expect("one");
         assert!(sockets.ask_for_ring(many));
         sockets.shut();

@@ -1,10 +1,9 @@
-//! Frames from the kernel by shared memory (`PACKET_RX_RING`, packet(7)).
+//! Receives frames from the kernel through shared memory (`PACKET_RX_RING`, packet(7)).
 //!
-//! Without it a worker fetches each frame by a system call, or its part of one, and copies it on
-//! its own time. With it the kernel copies frames into slots of memory that both have, as they
-//! arrive and on the time of whoever makes them arrive; to look for one is to read a word. A frame
-//! that is longer than a slot (local TCP sends 64 KiB) is queued on the socket as well
-//! (`PACKET_COPY_THRESH`) and its slot says so, so order is kept.
+//! Without it a worker fetches frames by a system call and copies each on its own time. With it the
+//! kernel copies frames as they arrive into slots of shared memory, on the sender's time; polling
+//! reads one word. A frame longer than a slot (local TCP sends 64 KiB) is queued on the socket
+//! instead (`PACKET_COPY_THRESH`) and its slot says so, so the order is kept.
 
 use crate::error::last_errno;
 use crate::link::set_option;
@@ -21,12 +20,12 @@ const TPACKET_V2: c_int = 1;
 const STATUS_USER: u32 = 1;
 const STATUS_COPY: u32 = 1 << 1;
 
-/// Bytes of a slot: a frame of the common MTU with its tags and what the kernel puts in front.
-/// Whole slots fit a block.
+/// Bytes of a slot: a frame of the usual MTU with its tags and what the kernel puts in front. A
+/// block is a whole number of slots.
 const SLOT: usize = 2048;
-/// Slots of a ring; with [`SLOT`], 2 MiB for each port that has one. As many frames wait at most.
+/// Slots of a ring, and so most waiting frames; with [`SLOT`], 2 MiB for each ring.
 const SLOTS: usize = 1024;
-/// Bytes that the kernel gets in one piece.
+/// Bytes that the kernel allocates in one piece.
 const BLOCK: usize = 64 << 10;
 
 /// `struct tpacket_req`.
@@ -53,7 +52,7 @@ struct SlotHeader {
     vlan_tpid: u16,
 }
 
-/// What the next slot holds.
+/// Contents of the next slot.
 pub(super) enum Next<'a> {
     /// Nothing yet.
     Nothing,
@@ -61,37 +60,37 @@ pub(super) enum Next<'a> {
     Frame {
         header: [u8; vnet::LENGTH],
         bytes: &'a [u8],
-        /// The tag that the kernel took out, as protocol and content.
+        /// The VLAN tag that the kernel removed, as TPID and TCI.
         tag: Option<(u16, u16)>,
     },
-    /// A frame that is longer than the slot, and is whole in the socket's queue.
+    /// A frame longer than the slot; all of it is in the socket's queue.
     Queued,
-    /// The beginning of a frame for which the queue had no room.
+    /// The beginning of a long frame for which the queue had no room.
     Cut,
 }
 
-/// Rings at most, of all ports together: 512 MiB of the kernel's memory. Ports beyond fetch each
-/// burst by a system call.
+/// Most rings of all ports together: 512 MiB of kernel memory. Further ports fetch each burst by a
+/// system call.
 pub(super) const MOST_RINGS: usize = 256;
 
-/// Rings that there are, or are about to be.
+/// Number of rings, including those about to be made.
 static RINGS: AtomicUsize = AtomicUsize::new(0);
 
-/// How many rings there are in the process, and those about to be.
+/// Returns the number of rings in the process, including those about to be made.
 pub(super) fn rings() -> usize {
     RINGS.load(Ordering::Relaxed)
 }
 
-/// The right to have a ring.
+/// Permission to have a ring.
 pub(super) struct Permit(());
 
 impl Permit {
-    /// One more, where there are fewer than `most` ([`MOST_RINGS`] at most).
+    /// Returns a permit if there are fewer than `most` rings ([`MOST_RINGS`] at most).
     pub(super) fn ask(most: usize) -> Option<Permit> {
         let most = most.min(MOST_RINGS);
         let more = |rings| (rings < most).then_some(rings + 1);
         let given = RINGS.fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
-        // Lazily: one that is made for nothing would be given back.
+        // Made lazily, because dropping an unneeded permit would lower the count.
         given.is_ok().then(|| Permit(()))
     }
 }
@@ -105,9 +104,9 @@ impl Drop for Permit {
 /// The ring of a socket.
 pub(super) struct PacketRing {
     memory: *mut u8,
-    /// Goes with the memory, which lasts as long as the socket.
+    /// Counts the ring while its memory exists, which is as long as the socket does.
     _permit: Permit,
-    /// The slot that is looked at next.
+    /// The next slot to read.
     next: usize,
 }
 
@@ -115,8 +114,8 @@ pub(super) struct PacketRing {
 unsafe impl Send for PacketRing {}
 
 impl PacketRing {
-    /// A ring for a socket that receives nothing yet and has its virtio-net headers on. The error
-    /// is an errno; the socket can then be used without one.
+    /// Makes a ring for a socket that receives nothing yet and has virtio-net headers enabled. The
+    /// error is an `errno`; the socket can then be used without a ring.
     pub(super) fn new(fd: &OwnedFd, permit: Permit) -> Result<PacketRing, c_int> {
         set_option(fd, libc::SOL_PACKET, PACKET_VERSION, &TPACKET_V2)?;
         set_option(fd, libc::SOL_PACKET, PACKET_COPY_THRESH, &1)?;
@@ -157,8 +156,8 @@ impl PacketRing {
         unsafe { &*self.slot(number).cast::<AtomicU32>() }
     }
 
-    /// When the frame in the next slot came, in nanoseconds of the clock of the day; 0 where there
-    /// is none.
+    /// Returns when the frame in the next slot arrived, in ns of the wall clock; 0 if the slot is
+    /// empty.
     pub(super) fn came_ns(&self) -> u64 {
         let status = self.status(self.next).load(Ordering::Acquire);
         if status & STATUS_USER == 0 {
@@ -170,7 +169,7 @@ impl PacketRing {
         u64::from(header.seconds) * 1_000_000_000 + u64::from(header.nanoseconds)
     }
 
-    /// Looks at the next slot.
+    /// Reads the next slot.
     pub(super) fn next(&self) -> Next<'_> {
         let status = self.status(self.next).load(Ordering::Acquire);
         if status & STATUS_USER == 0 {
@@ -206,7 +205,7 @@ impl PacketRing {
         }
     }
 
-    /// How many slots from the next on have their frames in the queue, up to `most`.
+    /// Returns how many slots from the next one on have their frames in the queue, up to `most`.
     pub(super) fn queued(&self, most: usize) -> usize {
         (0..most.min(SLOTS))
             .take_while(|step| {

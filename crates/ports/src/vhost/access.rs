@@ -1,4 +1,4 @@
-//! A queue's way to its ring: what it knows of it, inside the gates.
+//! A queue's access to its ring, inside the gates.
 
 use super::device;
 use super::device::Position;
@@ -9,43 +9,44 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// A queue's way to its ring.
+/// A queue's access to its ring.
 pub(super) struct Quick {
-    /// To the ring's quick gate.
+    /// The key to the ring's quick gate.
     pub(super) key: Key,
     pub(super) reading: Reading,
     /// Whether no other queue uses the ring.
     pub(super) sole: bool,
 }
 
-/// What a queue knows of its ring.
+/// A queue's copy of the ring's state.
 #[derive(Default)]
 pub(super) struct Reading {
-    /// The ring, where it is one that can be used.
+    /// The ring, if it can be used.
     pub(super) view: Option<View>,
-    /// The ring and the messages that it is of.
+    /// The ring's number, and the message count when it was read.
     pub(super) of: Option<(u16, u32)>,
-    /// Where the ring stands, for the device to know.
+    /// The ring's position, shared with the device.
     pub(super) position: Option<Arc<Position>>,
-    /// Where the ring stands, where nobody else can have gone on.
+    /// The ring's position, if no other queue can have advanced it.
     pub(super) at: Option<Place>,
-    /// What tells the guest. A front end may make it one that blocks, so it is not written to
+    /// The event that notifies the guest. A front end may make it block, so it is not written to
     /// inside a gate.
     pub(super) call: Option<Arc<OwnedFd>>,
 }
 
-/// What became of a look at a ring.
+/// Result of an attempt to use a ring.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Look<T> {
     Done(T),
-    /// The hypervisor is being answered, or the device is about to go.
+    /// A front end's message is being handled, or the device is about to go.
     Busy,
-    /// It is not one that can be used. The next message may change that.
+    /// The ring cannot be used. The next message may change that.
     NoRing,
 }
 
 impl Quick {
-    /// A way to a ring, with a key to its quick gate; `sole` where no other queue uses the ring.
+    /// Creates the access to a ring, with a key to its quick gate; `sole` if no other queue uses
+    /// the ring.
     pub(super) fn new(key: Key, sole: bool) -> Quick {
         Quick {
             key,
@@ -54,8 +55,8 @@ impl Quick {
         }
     }
 
-    /// Does something with a ring, where that can be done now. The caller sees to it that nobody
-    /// else uses the ring; the view that `act` is given is valid while it runs.
+    /// Runs `act` on a ring, if it can be used now. The caller must ensure that nobody else uses
+    /// the ring; the view passed to `act` is valid while it runs.
     #[inline(always)]
     pub(super) fn with<T>(
         &mut self,
@@ -67,7 +68,7 @@ impl Quick {
             return Look::Busy;
         };
         if !shared.connected() {
-            // The device is about to be let go of.
+            // The device is about to be released.
             return Look::Busy;
         }
         let ring = &shared.rings[usize::from(index)];
@@ -90,7 +91,7 @@ impl Quick {
         });
         {
             if fresh {
-                // Kicks cost the guest an exit each; whoever goes to sleep asks for them.
+                // Kicks cost the guest a VM exit each; a worker that goes to sleep asks for them.
                 // SAFETY: the memory that the view was read of stays mapped while the gate is open.
                 unsafe { view.ask_for_kicks(&at, false) };
             }
@@ -111,7 +112,7 @@ impl Quick {
         }
     }
 
-    /// Tells the guest that the ring has changed.
+    /// Notifies the guest that the ring has changed.
     pub(super) fn tell(&self) {
         if let Some(call) = &self.reading.call {
             device::tell(call);

@@ -19,14 +19,14 @@ pub(super) struct VhostControl {
     pub(super) name: String,
     pub(super) client: bool,
     pub(super) shared: Arc<Shared>,
-    /// To [`Shared::asked`].
+    /// The key to [`Shared::asked`].
     pub(super) key: Key,
     pub(super) watched: Watched,
     pub(super) mac: Mac,
     pub(super) mtu: u16,
     pub(super) admin_up: bool,
     pub(super) rx_queues: u16,
-    /// As many replaced mappings as have been told.
+    /// Number of replaced mappings that have been logged.
     pub(super) replaced: u64,
 }
 
@@ -41,7 +41,7 @@ impl PortControl for VhostControl {
     }
 
     fn info(&mut self) -> PortInfo {
-        // Asked for now and then, and by a thread that may wait.
+        // Called from time to time, by a thread that may wait.
         self.shared.relent(Instant::now());
         PortInfo {
             present: true,
@@ -64,8 +64,8 @@ impl PortControl for VhostControl {
             ("socket".to_string(), socket),
         ];
         let mut add = |key: String, value: String| status.push((key, value));
-        // Read inside the gate, which keeps this very device from going. It is closed while there
-        // is none.
+        // Read inside the gate, which keeps this very device from going. The gate is closed while
+        // there is no device.
         let inside = self.key.enter();
         let vid = self.shared.vid.load(Ordering::SeqCst);
         if inside.is_none() || vid < 0 {

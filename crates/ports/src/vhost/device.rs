@@ -1,15 +1,15 @@
-//! A guest's device, as the messages of one connection make it (QEMU's
+//! A guest's device, as set up by the messages of one connection (QEMU's
 //! docs/interop/vhost-user.rst).
 //!
-//! A ring can be used once it has a size, a place in the guest's memory, a kick, and is enabled.
-//! The device is there while the first pair of rings can be used. Messages that change what workers
-//! read are handled while no worker reads ([`Shared::message_begins`]); what they read then is a
+//! A ring can be used once it has a size, an address in the guest's memory, and a kick, and is
+//! enabled. The device exists while the first pair of rings can be used. Messages that change what
+//! workers read are handled while no worker reads ([`Shared::message_begins`]); workers read a
 //! [`Table`].
 //!
 //! Descriptors are given back in the order in which they were taken, each before the next burst. So
-//! the used ring's index says where a ring stands even if this process dies, and a ring that starts
-//! goes on there: no descriptor is lost. What `GET_INFLIGHT_FD` hands out needs no entries for that
-//! reason.
+//! the used ring's index says where a ring stands even if this process dies, and a restarted ring
+//! continues there: no descriptor is lost. For that reason the memory from `GET_INFLIGHT_FD` needs
+//! no entries.
 
 use super::memory::{DirtyLog, Memory, Refusal};
 use super::message::{
@@ -23,13 +23,13 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 use vm_memory::ByteValued;
 
-/// Rings of a device: a pair for each queue pair.
+/// Most rings of a device: a pair for each queue pair.
 const MOST_RINGS: usize = MAX_PAIRS * 2;
 
-/// Descriptors of a ring (virtio 1.1 section 2.6).
+/// Most descriptors of a ring (virtio 1.1 section 2.6).
 const MOST_DESCRIPTORS: u32 = 32_768;
 
-/// What of the protocol is offered beside the bare messages.
+/// Offered protocol features.
 pub(super) const PROTOCOL: Protocol = Protocol::MQ
     .union(Protocol::LOG_SHMFD)
     .union(Protocol::RARP)
@@ -37,7 +37,7 @@ pub(super) const PROTOCOL: Protocol = Protocol::MQ
     .union(Protocol::MTU)
     .union(Protocol::INFLIGHT_SHMFD);
 
-/// Where a ring stands. Written by the queue that uses it, and by the device while none does.
+/// A ring's position. Written by the queue that uses it, and by the device while none does.
 #[derive(Debug, Default)]
 pub(super) struct Position {
     /// The next entry of the available ring.
@@ -55,12 +55,12 @@ impl Position {
 
 /// A ring of the table.
 pub(super) struct Entry {
-    /// Where it lies, and how large it is.
+    /// Addresses of its parts, and its size.
     pub places: Places,
     pub position: Arc<Position>,
     pub kick: Option<Arc<OwnedFd>>,
     pub call: Option<Arc<OwnedFd>>,
-    /// Where the guest has its used ring, for the log of what is written.
+    /// The guest's address of its used ring, for the log of written pages.
     log_used: Option<u64>,
 }
 
@@ -69,24 +69,24 @@ pub(super) struct Table {
     features: u64,
     regions: Vec<super::ring::Region>,
     log: Option<Arc<DirtyLog>>,
-    /// None for rings that cannot be used.
+    /// The rings by number; None for those that cannot be used.
     pub rings: Vec<Option<Entry>>,
     pub numa_node: i32,
 }
 
 impl Table {
-    /// A ring that can be used.
+    /// Returns a ring that can be used.
     pub fn ring(&self, index: u16) -> Option<&Entry> {
         self.rings.get(usize::from(index))?.as_ref()
     }
 
-    /// The rings that can be used, and how many descriptors each has.
+    /// Returns the rings that can be used, and how many descriptors each has.
     pub fn sizes(&self) -> impl Iterator<Item = (usize, u16)> {
         let rings = self.rings.iter().enumerate();
         rings.filter_map(|(number, ring)| Some((number, ring.as_ref()?.places.size)))
     }
 
-    /// A ring and the memory that its descriptors point into; None where it is not whole.
+    /// Returns a ring and the memory of its descriptors; None if the ring is not completely mapped.
     pub fn view(&self, index: u16) -> Option<View> {
         let entry = self.ring(index)?;
         let log = self.log.as_ref().map(|log| Log {
@@ -97,7 +97,7 @@ impl Table {
     }
 }
 
-/// What an answer consists of.
+/// Parts of a reply.
 #[derive(Debug, Default)]
 pub(super) struct Answer {
     pub payload: Vec<u8>,
@@ -120,23 +120,23 @@ struct Ring {
     position: Arc<Position>,
     kick: Option<Arc<OwnedFd>>,
     call: Option<Arc<OwnedFd>>,
-    /// A kick was set, perhaps none to be waited for.
+    /// Whether a kick was set, even one without a descriptor.
     started: bool,
     enabled: bool,
-    /// Workers have been told of it.
+    /// Whether workers have been told of it.
     known: bool,
 }
 
 /// The device of one connection.
 pub(super) struct Device {
-    /// What [`Shared`] knows it by.
+    /// Its number in [`Shared`].
     id: i32,
     shared: Arc<Shared>,
     features: u64,
     memory: Memory,
     log: Option<Arc<DirtyLog>>,
     rings: Vec<Ring>,
-    /// It was announced.
+    /// Whether workers have been told of it.
     arrived: bool,
 }
 
@@ -153,8 +153,8 @@ impl Device {
         }
     }
 
-    /// Does what a message asks for. A refusal leaves the device as it was, except for memory that
-    /// cannot be mapped: what was there before is no longer the guest's, so its rings stop.
+    /// Carries a message out. A refusal leaves the device as it was, except for memory that cannot
+    /// be mapped: the earlier memory is no longer the guest's, so its rings stop.
     pub fn handle(
         &mut self,
         request: Request,
@@ -171,8 +171,8 @@ impl Device {
                     Refusal(format!("protocol features 0x{unknown:x} were not offered"))
                 })
             }
-            // The descriptors of these are closed: nobody is told of errors, and a change of the
-            // MTU is the front end's own affair.
+            // Descriptors of these messages are closed: errors are not reported to front ends, and
+            // the MTU concerns only the front end.
             Request::SetOwner | Request::SetLogFd | Request::SetVringErr => Ok(None),
             Request::NetSetMtu(mtu) => {
                 let sound = (68..=65_535).contains(&mtu);
@@ -193,7 +193,7 @@ impl Device {
         }
     }
 
-    /// A message that changes what workers read: they stay out meanwhile.
+    /// Carries out a message that changes what workers read, while they are kept out.
     fn change(&mut self, request: Request, files: Vec<OwnedFd>) -> Result<Option<Answer>, Refusal> {
         let serves = self.serves();
         if serves {
@@ -223,11 +223,11 @@ impl Device {
                 }
             }
             Request::SetMemTable(list) => {
-                // Other memory does not make up for it: every time costs a worker a fault.
+                // New memory is refused then: each truncation costs a worker a fault.
                 if self.memory.was_taken_back() {
                     return Err(Refusal("it took back memory in use".into()));
                 }
-                // What was there is let go of first: addresses of both need not fit side by side.
+                // Unmap the old memory first: both may not fit into the address space.
                 self.memory = Memory::default();
                 self.memory = Memory::map(&list, &files)?;
             }
@@ -236,7 +236,7 @@ impl Device {
                     return Err(Refusal("a log without a file descriptor".into()));
                 };
                 self.log = Some(Arc::new(DirtyLog::map(&log, file)?));
-                // The front end waits for this answer whatever it has asked for.
+                // The front end waits for this reply whatever it has requested.
                 return Ok(Answer::of(&0u64.to_ne_bytes()));
             }
             Request::SetVringNum(VhostUserVringState { index, num }) => {
@@ -265,12 +265,12 @@ impl Device {
                 let ring = self.ring(file.ring)?;
                 ring.kick = kick;
                 ring.started = true;
-                // Rings of front ends that cannot say so are enabled from the start.
+                // Without protocol features rings are enabled from the start.
                 ring.enabled |= !protocol;
             }
             Request::SetVringCall(file) => {
                 let call = event_of(file, files, "call")?;
-                // What was done while there was none, the guest has not been told of.
+                // The guest has not been notified of what happened without a call descriptor.
                 call.iter().for_each(|call| tell(call));
                 self.ring(file.ring)?.call = call;
             }
@@ -296,10 +296,10 @@ impl Device {
         Ok(&mut self.rings[wanted])
     }
 
-    /// Tells workers what has become of the device.
+    /// Publishes the device's state to workers.
     fn publish(&mut self) {
         if !self.serves() {
-            // Another connection has taken its place meanwhile.
+            // Another connection's device is served now.
             self.arrived = false;
             self.rings.iter_mut().for_each(|ring| ring.known = false);
         }
@@ -312,7 +312,7 @@ impl Device {
             .collect();
         let comes = is_there && !self.arrived;
         if self.serves() || comes || changes.iter().any(|change| change.1) {
-            // Whoever was served before is let go of first.
+            // Release the device served before.
             self.shared.turn_to(self.id);
             self.shared.show(Arc::new(table));
         }
@@ -330,7 +330,7 @@ impl Device {
         self.arrived = is_there;
     }
 
-    /// What workers are to read.
+    /// Makes the table for workers.
     fn table(&mut self) -> Table {
         let regions = self.memory.regions();
         let mut table = Table {
@@ -354,7 +354,7 @@ impl Device {
                 // of.
                 let used = unsafe { view.used_index() };
                 if ring.position.used.load(Ordering::Relaxed) != used {
-                    // The guest's ring is right: whoever used it before may have died.
+                    // The guest's ring is right: the process that used it before may have died.
                     tracing::info!(target: "vhost", "ring {index} goes on at {used}, where it was left");
                     ring.position.set(used);
                 }
@@ -364,17 +364,17 @@ impl Device {
         table
     }
 
-    /// Whether it is the one that the port serves.
+    /// Returns whether the port serves this device.
     pub fn serves(&self) -> bool {
         self.shared.serves(self.id)
     }
 
-    /// Whether one of the mappings of its memory begins there.
+    /// Returns whether one of the mappings of its memory begins there.
     pub fn has_memory_at(&self, address: usize) -> bool {
         self.memory.begins_at(address)
     }
 
-    /// Its memory has been taken away: there is no device any more.
+    /// Ends the device, because its memory was truncated.
     pub fn end(&mut self) {
         self.shared.disconnect(self.id);
         self.arrived = false;
@@ -382,12 +382,11 @@ impl Device {
         self.memory = Memory::default();
     }
 
-    /// Makes sure that nobody can be made to wait who tells the guest of frames: whoever has the
-    /// other end may have made the descriptor one that blocks, and full. True where that was
-    /// so.
+    /// Makes all call descriptors non-blocking, so that notifying the guest never blocks: the front
+    /// end may have made a descriptor block, and filled its counter. Returns whether one did.
     pub fn unblock(&self) -> bool {
         let calls = self.rings.iter().filter_map(|ring| ring.call.as_ref());
-        // Every one of them, whatever was found before it.
+        // Check every one, whatever the first ones were.
         calls.filter(|call| unblock(call)).count() > 0
     }
 }
@@ -418,8 +417,8 @@ impl Ring {
     }
 }
 
-/// The event of a `SET_VRING_KICK` or `_CALL`. Anything else could block whoever writes to it, or
-/// never be one that can be waited for.
+/// Returns the event of a `SET_VRING_KICK` or `_CALL`. Anything else than an eventfd could block
+/// its writer, or might not work with epoll.
 fn event_of(
     file: RingFile,
     mut files: Vec<OwnedFd>,
@@ -452,14 +451,14 @@ fn is_event(file: &OwnedFd) -> bool {
     link.is_ok_and(|name| name.as_os_str() == "anon_inode:[eventfd]")
 }
 
-/// Raises an event. One that is raised as often as it can be stays so.
+/// Raises an event. One whose counter is full stays raised.
 pub(super) fn tell(event: &OwnedFd) {
     let one = 1u64.to_ne_bytes();
     // SAFETY: eight readable bytes.
     unsafe { libc::write(event.as_raw_fd(), one.as_ptr().cast(), one.len()) };
 }
 
-/// Makes it one that does not block; false where it was one already.
+/// Makes a descriptor non-blocking; false if it was already.
 fn set_nonblocking(file: &OwnedFd) -> bool {
     // SAFETY: plain values, of a descriptor that is open.
     unsafe {
@@ -472,22 +471,22 @@ fn set_nonblocking(file: &OwnedFd) -> bool {
     }
 }
 
-/// See [`Device::unblock`].
+/// Makes a call descriptor non-blocking; see [`Device::unblock`].
 fn unblock(call: &OwnedFd) -> bool {
     if !set_nonblocking(call) {
         return false;
     }
-    // Whoever is waiting in a write has to be let go: the guest has been told often enough.
+    // Release a thread that is blocked in a write: the guest has been notified often enough.
     let mut number = [0u8; 8];
     // SAFETY: eight writable bytes.
     unsafe { libc::read(call.as_raw_fd(), number.as_mut_ptr().cast(), number.len()) };
     true
 }
 
-/// Memory for what is in flight, which stays empty; see the module.
+/// Returns the memory for in-flight state, which stays empty; see the module.
 fn inflight(wanted: &VhostUserInflight) -> Result<Answer, Refusal> {
-    // As DPDK and QEMU lay it out: a head of 16 bytes, 16 for each descriptor, in whole cache
-    // lines.
+    // The layout of DPDK and QEMU: a head of 16 bytes, 16 bytes for each descriptor, rounded up to
+    // whole cache lines.
     let each = (16 + 16 * u64::from(wanted.queue_size)).next_multiple_of(64);
     let size = each * u64::from(wanted.num_queues);
     if usize::from(wanted.num_queues) > MOST_RINGS

@@ -1,10 +1,10 @@
 //! Connections with front ends, all on one thread that never waits for any of them.
 //!
-//! Messages are read as far as they have come; one whose rest does not come within [`PATIENCE`]
-//! ends its connection, as does an answer that finds no room in the socket, whose front end leaves
-//! its answers unread. A connection that sends more than [`MESSAGES`] in a tenth of a second is
-//! left alone until that is over. So what one front end does costs the others a message's time at
-//! most, and whoever deletes a port waits for the message in hand, not for its front end.
+//! Messages are read as far as they have arrived. A connection is closed if the rest of a message
+//! does not arrive within [`PATIENCE`], or if a reply does not fit into the socket, because the
+//! front end leaves its replies unread. A connection that sends more than [`MESSAGES`] in a tenth
+//! of a second is paused until that time is over. So a front end delays others by one message at
+//! most, and deleting a port waits for the current message, not for its front end.
 
 use super::Shared;
 use super::device::Device;
@@ -20,30 +20,30 @@ use std::sync::atomic::{AtomicI32, AtomicU32, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock};
 use std::time::{Duration, Instant};
 
-/// How long a message may take to come whole. Front ends write them whole.
+/// How long a message may take to arrive completely. Front ends write each in one piece.
 const PATIENCE: Duration = Duration::from_secs(5);
 
-/// How often connections are looked after, and front ends that are not there are called.
+/// Interval at which connections are checked, and at which absent front ends are tried.
 const TICK: Duration = Duration::from_millis(100);
 const CALLS: Duration = Duration::from_secs(1);
 
-/// Messages that a connection may send between two ticks. A device of 64 queue pairs takes 900 to
-/// set up.
+/// Most messages of a connection between two ticks. Setting up a device of 64 queue pairs takes
+/// 900.
 const MESSAGES: u32 = 1000;
 
-/// Connections to one socket. A new one takes the place of the oldest that is not served.
+/// Most connections to one socket. A new one replaces the oldest that is not served.
 const MOST_CONNECTIONS: usize = 16;
 
-/// Connections that wait to be accepted.
+/// Most connections that wait to be accepted.
 const BACKLOG: i32 = 128;
 
-/// Bytes for the descriptors of a message: a head, and room for twice as many as a message has.
+/// Bytes for the descriptors of a message: a header, and room for twice as many as a message has.
 const CONTROL: usize = 16 + 2 * MOST_FILES * size_of::<RawFd>();
 
-/// The number of a listening socket, beside those of connections.
+/// Token of a listening socket, next to those of connections.
 const LISTENER: u32 = 0;
 
-/// All ports, and who watches their sockets.
+/// All ports, and the epoll set of their sockets.
 pub(super) struct Hub {
     epoll: OwnedFd,
     ports: Mutex<BTreeMap<u32, Arc<Port>>>,
@@ -54,7 +54,7 @@ pub(super) struct Hub {
 struct Port {
     number: u32,
     path: String,
-    /// We connect; else we listen.
+    /// Whether we connect; else we listen.
     calls: bool,
     shared: Arc<Shared>,
     sockets: Mutex<Sockets>,
@@ -65,7 +65,7 @@ struct Sockets {
     listener: Option<UnixListener>,
     connections: BTreeMap<u32, Connection>,
     next: u32,
-    /// When a front end was called last, and what came of it.
+    /// When the last connection attempt was made, and its error.
     called: Option<Instant>,
     silent: Option<ErrorKind>,
     gone: bool,
@@ -76,11 +76,11 @@ struct Connection {
     device: Device,
     buffer: Vec<u8>,
     files: Vec<OwnedFd>,
-    /// When the beginning of a message came whose rest has not.
+    /// When the first part of an incomplete message arrived.
     since: Option<Instant>,
     /// Messages since the last tick.
     messages: u32,
-    /// It has sent too many.
+    /// Whether it has sent too many messages.
     paused: bool,
 }
 
@@ -99,7 +99,7 @@ pub(super) struct Watched {
 }
 
 impl Hub {
-    /// The hub of this process, whose thread runs from the first call on.
+    /// Returns the hub of this process; the first call starts its thread.
     pub fn get() -> io::Result<&'static Hub> {
         static HUB: OnceLock<Hub> = OnceLock::new();
         static STARTING: Mutex<()> = Mutex::new(());
@@ -127,7 +127,7 @@ impl Hub {
         Ok(hub)
     }
 
-    /// Watches a socket: listens there, or connects to who does, again and again.
+    /// Watches a socket: listens on it, or repeatedly connects to it.
     pub fn watch(
         &'static self,
         path: &str,
@@ -149,7 +149,7 @@ impl Hub {
             }
             ports.insert(number, Arc::clone(&port));
         }
-        // From here on dropping it undoes what was done.
+        // From here on dropping it undoes everything.
         let watched = Watched { hub: self, port };
         if calls {
             watched.port.call(self, &mut watched.port.sockets());
@@ -170,15 +170,15 @@ impl Hub {
         let mut ticked = Instant::now();
         loop {
             let left = TICK.saturating_sub(ticked.elapsed());
-            // Rounded up, so that nothing is looked at again and again before its time.
+            // Rounded up, so that the loop does not spin just before the time.
             let wait = left.as_millis() as i32 + 1;
-            // SAFETY: room for as many events as is said.
+            // SAFETY: there is room for the stated number of events.
             let count = unsafe {
                 let room = events.as_mut_ptr().cast();
                 libc::epoll_wait(self.epoll.as_raw_fd(), room, events.len() as i32, wait)
             };
             for event in &events[..usize::try_from(count).unwrap_or(0)] {
-                // SAFETY: the kernel has written so many.
+                // SAFETY: the kernel has written `count` events.
                 let token = unsafe { event.assume_init_ref() }.u64;
                 let port = self.ports().get(&((token >> 32) as u32)).cloned();
                 if let Some(port) = port {
@@ -200,7 +200,7 @@ impl Hub {
         }
     }
 
-    /// Has a socket watched, or, paused, not.
+    /// Registers a socket with epoll; a paused one without events.
     fn register(&self, fd: RawFd, token: u64, how: i32, paused: bool) -> io::Result<()> {
         let events = if paused {
             0
@@ -221,7 +221,7 @@ impl Hub {
     }
 }
 
-/// One port's panic is not the others' end.
+/// Catches a panic about one port, so that others are served.
 fn guarded(path: &str, act: impl FnOnce()) {
     if std::panic::catch_unwind(std::panic::AssertUnwindSafe(act)).is_err() {
         tracing::error!("looking after vhost-user socket {path} panicked");
@@ -231,7 +231,7 @@ fn guarded(path: &str, act: impl FnOnce()) {
 impl Drop for Watched {
     fn drop(&mut self) {
         self.hub.ports().remove(&self.port.number);
-        // Devices let go of workers and of their memory.
+        // Dropping devices waits for workers and unmaps memory.
         let mut sockets = self.port.sockets();
         sockets.gone = true;
         sockets.connections.clear();
@@ -246,7 +246,7 @@ impl Watched {
         &self.port.path
     }
 
-    /// The process that the kernel says is behind the connection that is served.
+    /// Returns the process at the other end of the served connection, according to the kernel.
     pub fn peer_process(&self) -> Option<u32> {
         let sockets = self.port.sockets();
         let mut connections = sockets.connections.values();
@@ -278,7 +278,7 @@ impl Port {
         Ok(())
     }
 
-    /// Connects to the front end, where it listens.
+    /// Connects to the front end, if it listens.
     fn call(&self, hub: &Hub, sockets: &mut Sockets) {
         sockets.called = Some(Instant::now());
         match connect(&self.path) {
@@ -296,7 +296,7 @@ impl Port {
         }
     }
 
-    /// Something has come by a socket.
+    /// Handles an event of a socket.
     fn look(&self, hub: &Hub, connection: u32) {
         let mut sockets = self.sockets();
         if sockets.gone {
@@ -312,7 +312,7 @@ impl Port {
                 Err(error) => tracing::warn!(target: "dpdk", "{}: {error}", self.path),
             },
             Some(Err(error)) if error.kind() != ErrorKind::WouldBlock => {
-                // No descriptors left, most likely: somebody else may give some back.
+                // Most likely there are no free descriptors; some may be closed soon.
                 tracing::warn!(target: "dpdk", "vhost-user socket {}: accept: {error}", self.path);
                 std::thread::sleep(Duration::from_millis(10));
             }
@@ -321,7 +321,7 @@ impl Port {
     }
 
     fn adopt(&self, hub: &Hub, sockets: &mut Sockets, stream: UnixStream) {
-        /// All connections of this process have numbers of their own: what one is known by.
+        /// Numbers of all connections of this process, by which devices are known.
         static IDS: AtomicI32 = AtomicI32::new(0);
         if sockets.connections.len() >= MOST_CONNECTIONS {
             let serves = |connection: &Connection| connection.device.serves();
@@ -351,7 +351,7 @@ impl Port {
         sockets.connections.insert(number, connection);
     }
 
-    /// Reads and obeys one message, if it has come whole.
+    /// Reads and carries out one message, if it is complete.
     fn read(&self, hub: &Hub, sockets: &mut Sockets, number: u32) {
         let Some(connection) = sockets.connections.get_mut(&number) else {
             return;
@@ -388,7 +388,7 @@ impl Port {
         sockets.connections.remove(&number);
         let waits = sockets.called.is_some_and(|last| last.elapsed() < CALLS);
         if self.calls && sockets.connections.is_empty() && !waits {
-            // Whoever comes back at once need not wait for the next call.
+            // Try at once, since the front end may have restarted already.
             self.call(hub, sockets);
         }
     }
@@ -437,7 +437,7 @@ impl Port {
 }
 
 impl Connection {
-    /// Reads as much of the next message as has come, and obeys it if that is all of it.
+    /// Reads as much of the next message as has arrived, and carries it out if it is complete.
     fn advance(&mut self) -> Result<(), End> {
         loop {
             let wanted = match self.buffer.first_chunk::<HEAD>() {
@@ -539,7 +539,7 @@ impl Connection {
         self.send(&bytes, file.as_ref())
     }
 
-    /// Sends an answer, whole or not at all.
+    /// Sends a reply, all of it or nothing.
     fn send(&mut self, bytes: &[u8], file: Option<&OwnedFd>) -> Result<(), End> {
         let mut control = [0u64; CONTROL / size_of::<u64>()];
         let mut place = libc::iovec {
@@ -581,8 +581,8 @@ impl Connection {
     }
 }
 
-/// The process on the other side of a socket (`SO_PEERCRED`); None where the kernel does not say,
-/// or where it has no number here.
+/// Returns the process at the other end of a socket (`SO_PEERCRED`); None if the kernel does not
+/// say, or if the process has no PID in this namespace.
 fn peer_of(stream: &UnixStream) -> Option<u32> {
     let mut peer = libc::ucred {
         pid: 0,
@@ -606,7 +606,7 @@ fn peer_of(stream: &UnixStream) -> Option<u32> {
         .filter(|pid| *pid > 0)
 }
 
-/// Connects to a socket without waiting.
+/// Connects to a socket without blocking.
 fn connect(path: &str) -> io::Result<UnixStream> {
     // SAFETY: all zeroes is a valid address.
     let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };

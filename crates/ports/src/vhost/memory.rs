@@ -1,4 +1,4 @@
-//! A guest's memory, mapped into this process, and the log of what is written to it.
+//! A guest's memory, mapped into this process, and the log of written pages.
 
 use super::message::{VhostUserLog, VhostUserMemoryRegion};
 use super::ring::Region;
@@ -8,14 +8,14 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// Bytes of the guest's memory that one bit of the log stands for.
+/// Bytes of the guest's memory for each bit of the log.
 const LOG_PAGE: u64 = 4096;
 
-/// Why memory is not mapped.
+/// Why memory cannot be mapped.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct Refusal(pub String);
 
-/// A mapping of a file; gone when dropped.
+/// A mapping of a file, unmapped when dropped.
 #[derive(Debug)]
 struct Mapping {
     at: NonNull<u8>,
@@ -28,7 +28,7 @@ unsafe impl Send for Mapping {}
 unsafe impl Sync for Mapping {}
 
 impl Mapping {
-    /// Maps the first `length` bytes of a file, which must have them.
+    /// Maps the first `length` bytes of a file, which must be that long.
     fn new(file: &OwnedFd, length: u64) -> Result<Mapping, Refusal> {
         // SAFETY: all zeroes is a valid place for the answer, which is writable.
         let (code, status) = unsafe {
@@ -45,7 +45,7 @@ impl Mapping {
                 "its file has {has} bytes, and {length} are to be mapped"
             )));
         }
-        // Files of huge pages are mapped and unmapped in whole pages.
+        // Files on hugetlbfs are mapped and unmapped in whole pages.
         let page = usize::try_from(status.st_blksize).unwrap_or(1).max(1);
         let length = usize::try_from(length)
             .ok()
@@ -64,7 +64,7 @@ impl Mapping {
         };
         match NonNull::new(at.cast::<u8>()) {
             Some(place) if at != libc::MAP_FAILED => {
-                // A guest's secrets do not belong into a core dump of ours.
+                // A guest's secrets do not belong into our core dumps.
                 // SAFETY: the mapping that was just made.
                 unsafe { libc::madvise(at, length, libc::MADV_DONTDUMP) };
                 Ok(Mapping { at: place, length })
@@ -76,7 +76,7 @@ impl Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // While the address is still this mapping's: the next to get it may be another guest's.
+        // Done while the address is still this mapping's: another guest's mapping may get it next.
         fault::forget(self.at.as_ptr() as usize);
         // SAFETY: the mapping is this object's own.
         unsafe { libc::munmap(self.at.as_ptr().cast(), self.length) };
@@ -90,7 +90,7 @@ fn refused(what: &str, errno: i32) -> Refusal {
     ))
 }
 
-/// What a front end has given of its guest's memory.
+/// The memory that a front end has passed.
 #[derive(Debug, Default)]
 pub(super) struct Memory {
     parts: Vec<Part>,
@@ -98,15 +98,15 @@ pub(super) struct Memory {
 
 #[derive(Debug)]
 struct Part {
-    /// As descriptors call it, and where it lies here.
+    /// Its address for descriptors, and its address here.
     region: Region,
-    /// As the front end calls it.
+    /// Its address in the front end.
     user: u64,
     mapping: Mapping,
 }
 
 impl Memory {
-    /// Maps what a table lists, each region by its file.
+    /// Maps the regions of a table, each from its file.
     pub fn map(list: &[VhostUserMemoryRegion], files: &[OwnedFd]) -> Result<Memory, Refusal> {
         if list.len() != files.len() {
             let (regions, files) = (list.len(), files.len());
@@ -118,7 +118,7 @@ impl Memory {
             let one = *one;
             let (guest, user, size) = (one.guest_phys_addr, one.user_addr, one.memory_size);
             let named = |Refusal(why)| Refusal(format!("memory region {number}: {why}"));
-            // None of these overflows: a table that did would not have been decoded.
+            // None of these overflows: such a table would not have been decoded.
             let mapping = Mapping::new(file, one.mmap_offset + size).map_err(named)?;
             let host = mapping.at.as_ptr().wrapping_add(one.mmap_offset as usize);
             Ok(Part {
@@ -133,7 +133,7 @@ impl Memory {
         })
     }
 
-    /// Where an address of the front end's lies here; null where it has given no such memory.
+    /// Translates an address of the front end; null if it is not in the memory.
     pub fn by_user(&self, address: u64) -> *mut u8 {
         let found = self.parts.iter().find_map(|part| {
             let offset = address.wrapping_sub(part.user);
@@ -142,25 +142,24 @@ impl Memory {
         found.unwrap_or(std::ptr::null_mut())
     }
 
-    /// All of it, by the addresses that descriptors use.
+    /// Returns all regions, by descriptors' addresses.
     pub fn regions(&self) -> Vec<Region> {
         self.parts.iter().map(|part| part.region).collect()
     }
 
-    /// Whether one of the mappings begins there.
+    /// Returns whether one of the mappings begins there.
     pub fn begins_at(&self, address: usize) -> bool {
         let mut starts = self.parts.iter().map(|part| part.mapping.at.as_ptr());
         starts.any(|start| start as usize == address)
     }
 
-    /// Whether some of it was taken away lately, which ends its connection at the next tick.
+    /// Returns whether some of it was truncated, which ends the connection at the next tick.
     pub fn was_taken_back(&self) -> bool {
         let mut starts = self.parts.iter().map(|part| part.mapping.at.as_ptr());
         starts.any(|start| fault::has_replaced(start as usize))
     }
 
-    /// The node of the machine's memory that the beginning of it lies on; 0 where that is not
-    /// known.
+    /// Returns the NUMA node of its first page; 0 if unknown.
     pub fn numa_node(&self) -> i32 {
         let Some(part) = self.parts.first() else {
             return 0;
@@ -185,7 +184,7 @@ impl Memory {
     }
 }
 
-/// Where pages that were written to are noted while a guest moves to another machine: a bit a page.
+/// The log of written pages, used while a guest is migrated to another machine: one bit per page.
 #[derive(Debug)]
 pub(super) struct DirtyLog {
     mapping: Mapping,
@@ -205,8 +204,8 @@ impl DirtyLog {
         })
     }
 
-    /// Notes that `length` bytes from an address of the guest's on have been written. What lies
-    /// behind the log's end is passed over.
+    /// Marks the pages of `length` bytes from a guest's address on as written. Pages beyond the
+    /// log's end are ignored.
     pub fn written(&self, address: u64, length: u64) {
         let Some(last) = length
             .checked_sub(1)
@@ -286,7 +285,7 @@ mod tests {
         assert!(refused(&two[..1], &[event]).contains("cannot map"));
     }
 
-    /// The kernel gives the address of what goes to what comes.
+    /// The kernel may give the address of an old mapping to a new one.
     #[test]
     fn what_a_guest_has_taken_back_is_not_held_against_the_next() {
         fault::install();

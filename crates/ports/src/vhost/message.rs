@@ -1,9 +1,7 @@
-//! Messages of the vhost-user protocol, as they lie on the wire (QEMU's
-//! docs/interop/vhost-user.rst).
+//! Messages of the vhost-user protocol in wire format (QEMU's docs/interop/vhost-user.rst).
 //!
-//! Layouts and numbers are rust-vmm's (`vhost::vhost_user::message`). Its loop that serves a
-//! connection is not used: it blocks, and knows neither `SEND_RARP` nor `NET_SET_MTU`, which QEMU
-//! sends.
+//! Layouts and numbers are rust-vmm's (`vhost::vhost_user::message`). Its connection loop is not
+//! used: it blocks, and supports neither `SEND_RARP` nor `NET_SET_MTU`, which QEMU sends.
 
 use std::fmt;
 use std::mem::size_of;
@@ -15,30 +13,30 @@ pub use vhost::vhost_user::message::{
 use vhost::vhost_user::message::{VhostUserHeaderFlag, VhostUserMsgValidator};
 use vm_memory::ByteValued;
 
-/// Bytes in front of each payload: request, flags, payload's length.
+/// Bytes of a message's header: request, flags, payload length.
 pub const HEAD: usize = 12;
 
-/// File descriptors that come with one message at most, and so regions of a memory table.
+/// Most file descriptors in one message, and so most regions in a memory table.
 pub const MOST_FILES: usize = 8;
 
-/// Of a `SET_VRING_KICK`, `_CALL` or `_ERR`: no descriptor comes with it.
+/// Bit of a `SET_VRING_KICK`, `_CALL` or `_ERR`: no descriptor comes with it.
 const NO_FILE: u64 = 0x100;
 
 /// Version of the protocol, in the flags of every message.
 const VERSION: u32 = 1;
 
-/// What is wrong with a message.
+/// Error in a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Malformed {
-    /// Flags of another version, of a reply, or that do not exist.
+    /// Flags of another version, of a reply, or undefined.
     Flags(u32),
-    /// A payload longer than any message has.
+    /// The payload is longer than any message's.
     Long(u32),
-    /// There is no such request, or it is not one for network devices.
+    /// An unknown request, or one that is not for network devices.
     Request(u32),
-    /// The payload is not as long as the request's is.
+    /// The payload has the wrong length for the request.
     Length(FrontendReq),
-    /// The payload makes no sense.
+    /// The payload has invalid contents.
     Payload(FrontendReq),
 }
 
@@ -54,19 +52,19 @@ impl fmt::Display for Malformed {
     }
 }
 
-/// The head of a message.
+/// The header of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Head {
-    /// The request's number; there may be no such request.
+    /// The request's number, which may be unknown.
     pub request: u32,
-    /// The front end waits for an answer even where the request has none of its own.
+    /// Whether the front end waits for a reply even if the request has none of its own.
     pub wants_reply: bool,
-    /// Bytes of the payload, [`MAX_MSG_SIZE`] at most.
+    /// Length of the payload in bytes, [`MAX_MSG_SIZE`] at most.
     pub length: usize,
 }
 
 impl Head {
-    /// Reads a head.
+    /// Decodes a header.
     pub fn decode(bytes: &[u8; HEAD]) -> Result<Head, Malformed> {
         let word = |at: usize| {
             u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
@@ -87,7 +85,7 @@ impl Head {
     }
 }
 
-/// What a front end asks for.
+/// A front end's request.
 #[derive(Clone)]
 pub enum Request {
     GetFeatures,
@@ -104,13 +102,13 @@ pub enum Request {
     GetVringBase(VhostUserVringState),
     SetVringKick(RingFile),
     SetVringCall(RingFile),
-    /// With a descriptor for errors, which nobody writes to.
+    /// Comes with a descriptor for errors, to which nobody writes.
     SetVringErr,
     GetProtocolFeatures,
     SetProtocolFeatures(u64),
     GetQueueNum,
     SetVringEnable(VhostUserVringState),
-    /// The guest's address, in the first six bytes of the number, the lowest first.
+    /// The guest's MAC address, in the six lowest bytes of the number, first byte lowest.
     SendRarp(u64),
     NetSetMtu(u64),
     GetInflight(VhostUserInflight),
@@ -125,12 +123,12 @@ pub struct RingFile {
 }
 
 impl Request {
-    /// Reads a request. What the numbers in it are good for is for the device to find out.
+    /// Decodes a request. The device must check the numbers in it.
     pub fn decode(number: u32, payload: &[u8]) -> Result<Request, Malformed> {
         use FrontendReq as Code;
         let code = Code::try_from(number).map_err(|()| Malformed::Request(number))?;
         let only = |request: Request| match payload {
-            // QEMU sends these with a payload that means nothing.
+            // QEMU sends these with a meaningless payload.
             _ if payload.len() <= size_of::<u64>() => Ok(request),
             _ => Err(Malformed::Length(code)),
         };
@@ -171,7 +169,7 @@ impl Request {
     }
 }
 
-/// A payload of one structure.
+/// Decodes a payload of one structure.
 fn plain<T: ByteValued + Default>(code: FrontendReq, payload: &[u8]) -> Result<T, Malformed> {
     if payload.len() != size_of::<T>() {
         return Err(Malformed::Length(code));
@@ -181,7 +179,7 @@ fn plain<T: ByteValued + Default>(code: FrontendReq, payload: &[u8]) -> Result<T
     Ok(value)
 }
 
-/// The same, where the structure says what values it can have.
+/// Decodes a payload of one structure that can check its values.
 fn checked<T: VhostUserMsgValidator + Default>(
     code: FrontendReq,
     payload: &[u8],
@@ -194,7 +192,7 @@ fn checked<T: VhostUserMsgValidator + Default>(
     }
 }
 
-/// Some front ends send the structure without what the compiler adds behind it.
+/// Decodes a `VhostUserInflight`; some front ends send it without its trailing padding.
 fn inflight(code: FrontendReq, payload: &[u8]) -> Result<VhostUserInflight, Malformed> {
     const WORDS: usize = 2 * size_of::<u64>() + 2 * size_of::<u16>();
     let mut whole = [0; size_of::<VhostUserInflight>()];
@@ -205,7 +203,7 @@ fn inflight(code: FrontendReq, payload: &[u8]) -> Result<VhostUserInflight, Malf
     checked(code, &whole)
 }
 
-/// The regions of a memory table.
+/// Decodes the regions of a memory table.
 fn table(code: FrontendReq, payload: &[u8]) -> Result<Vec<VhostUserMemoryRegion>, Malformed> {
     const FIRST: usize = size_of::<VhostUserMemory>();
     const EACH: usize = size_of::<VhostUserMemoryRegion>();
@@ -214,7 +212,7 @@ fn table(code: FrontendReq, payload: &[u8]) -> Result<Vec<VhostUserMemoryRegion>
     if count > MOST_FILES {
         return Err(Malformed::Payload(code));
     }
-    // QEMU sends room for all regions that there can be.
+    // QEMU always sends room for the largest number of regions.
     let given = payload[FIRST..].chunks_exact(EACH);
     let regions: Vec<_> = given
         .take(count)
@@ -227,7 +225,7 @@ fn table(code: FrontendReq, payload: &[u8]) -> Result<Vec<VhostUserMemoryRegion>
     }
 }
 
-/// An answer: the request's number, and a payload.
+/// Encodes a reply: the request's number, and a payload.
 pub fn reply(request: u32, payload: &[u8]) -> Vec<u8> {
     let flags = VERSION | VhostUserHeaderFlag::REPLY.bits();
     let head = [request, flags, payload.len() as u32];

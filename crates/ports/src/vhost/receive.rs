@@ -1,4 +1,4 @@
-//! What a guest sends.
+//! Receiving from a guest.
 
 use super::access::{Look, Quick};
 use super::owned;
@@ -16,14 +16,14 @@ use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::sync::Arc;
 use std::sync::atomic::{Ordering, fence};
 
-/// Chains that make no sense which are given back in one turn.
+/// Most invalid chains that are given back in one turn.
 pub(super) const REFUSALS: usize = BURST;
 
 /// Bytes of a frame that announces a guest (reverse ARP, RFC 903).
 pub(super) const ANNOUNCEMENT: usize = 60;
 
-/// A request for the protocol address that belongs to a MAC address, sent by that address itself:
-/// switches on the way learn where it is now.
+/// Returns a reverse ARP request for a MAC address, sent by that address itself: switches on the
+/// way learn its new place.
 pub(super) fn announcement(address: u64) -> [u8; ANNOUNCEMENT] {
     let mac = &address.to_le_bytes()[..6];
     let mut frame = [0; ANNOUNCEMENT];
@@ -36,11 +36,11 @@ pub(super) fn announcement(address: u64) -> [u8; ANNOUNCEMENT] {
     frame
 }
 
-/// What the guest sends on one queue pair.
+/// Receive queue for one queue pair of a guest.
 pub(super) struct VhostRx {
     pub(super) shared: Arc<Shared>,
     pub(super) ring: u16,
-    /// To the ring's gate; nobody else has one.
+    /// The only key to the ring's gate.
     pub(super) key: Key,
     pub(super) pair: u16,
     pub(super) pool: Pool,
@@ -50,7 +50,7 @@ pub(super) struct VhostRx {
     pub(super) generation: u32,
     pub(super) armed: bool,
     pub(super) quick: Quick,
-    /// Frames have been taken since it was last asked whether the guest wants to be told.
+    /// Whether frames have been taken since the last check whether the guest wants a notification.
     pub(super) untold: bool,
     pub(super) drops: QueueDrops,
 }
@@ -78,12 +78,13 @@ impl VhostRx {
         })
     }
 
-    /// Acts on what has changed since the last time.
+    /// Updates the queue after a change of the device.
     #[cold]
     pub(super) fn catch_up(&mut self) {
         self.generation = self.shared.generation.load(Ordering::SeqCst);
         if let Some(kick) = self.kick.take() {
-            // The kernel keeps watching as long as anyone has the description open, so it is told.
+            // The kernel would keep watching while any process has the description open, so remove
+            // it.
             // SAFETY: both descriptors are open.
             unsafe {
                 libc::epoll_ctl(
@@ -101,7 +102,8 @@ impl VhostRx {
         if !ring.enabled.load(Ordering::SeqCst) {
             return;
         }
-        // What was taken just before a pause may not have been told, and the guest may wait for it.
+        // A notification about frames taken just before may be outstanding, and the guest may wait
+        // for it.
         self.untold = true;
         let table = self.shared.table();
         let entry = table.as_ref().and_then(|table| table.ring(self.ring));
@@ -109,7 +111,7 @@ impl VhostRx {
         if let Some(kick) = &self.kick
             && watch(&self.epoll, kick.as_raw_fd()).is_err()
         {
-            // Not something that can be waited on: the queue is polled.
+            // The descriptor cannot be waited for: the queue is polled.
             self.kick = None;
         }
     }
@@ -148,7 +150,7 @@ impl VhostRx {
                     if done.exhausted || done.frames == most {
                         break;
                     }
-                    // Most often others like this one follow.
+                    // Most often more frames like this one follow.
                     common = done.frames > 0;
                 }
                 // SAFETY: as above.
@@ -173,8 +175,8 @@ impl VhostRx {
         out.len() - before
     }
 
-    /// Says to the guest whether it is to kick. True where it has put something into the ring, or
-    /// that cannot be looked at just now.
+    /// Tells the guest whether to kick. Returns true if it has put something into the ring, or if
+    /// the ring cannot be read just now.
     pub(super) fn ask_for_kicks(&mut self, wanted: bool) -> bool {
         let untold = &mut self.untold;
         let ask = |view: &View, at: &mut Place| {
@@ -182,8 +184,7 @@ impl VhostRx {
             unsafe {
                 view.ask_for_kicks(at, wanted);
                 let tell = wanted && std::mem::take(untold) && view.wants_call(at);
-                // The guest must see the wish for a kick before the ring is looked at for the last
-                // time.
+                // The guest must see the request for kicks before the last check of the ring.
                 fence(Ordering::SeqCst);
                 (tell, wanted && view.is_waiting(at))
             }
@@ -200,13 +201,13 @@ impl VhostRx {
         }
     }
 
-    /// Whether frames may come.
+    /// Returns whether frames may come.
     pub(super) fn is_on(&self) -> bool {
         let ring = &self.shared.rings[usize::from(self.ring)];
         self.shared.connected() && ring.enabled.load(Ordering::SeqCst)
     }
 
-    /// Forgets what woke us, without reading what belongs to the guest.
+    /// Resets the events that woke the worker, without reading the guest's descriptor.
     pub(super) fn drain(&self) {
         let mut number = [0u8; 8];
         // SAFETY: eight writable bytes; the event does not block.
@@ -230,7 +231,7 @@ impl VhostRx {
     }
 }
 
-/// Watches `fd` for new events.
+/// Adds `fd` to the epoll set, edge-triggered.
 pub(super) fn watch(epoll: &OwnedFd, fd: RawFd) -> Result<(), i32> {
     let mut event = libc::epoll_event {
         events: (libc::EPOLLIN | libc::EPOLLET) as u32,
@@ -242,12 +243,12 @@ pub(super) fn watch(epoll: &OwnedFd, fd: RawFd) -> Result<(), i32> {
 }
 
 impl VhostRx {
-    /// Whether a guest that has moved here is to be announced by this queue.
+    /// Returns whether this queue must announce a guest that has migrated here.
     pub(super) fn announces(&self) -> bool {
         self.pair == 0 && self.shared.announced.load(Ordering::Relaxed) != 0
     }
 
-    /// Receives what announces a guest that has moved here, where that is to be done.
+    /// Receives the frame that announces a guest which has migrated here, if that is due.
     pub(super) fn announce(&self, out: &mut Vec<Mbuf>) -> bool {
         if !self.announces() {
             return false;
@@ -296,14 +297,14 @@ impl RxQueue<Mbuf> for VhostRx {
             self.catch_up();
         }
         if self.announces() {
-            // By `receive`, which looks where something has changed.
+            // Let `receive` handle the change.
             self.generation = self.generation.wrapping_sub(1);
             return true;
         }
         self.armed = true;
-        // Nothing is taken here: who goes to sleep may lose the queue before he looks again. A ring
-        // that cannot be looked at is one whose hypervisor is being answered, which does
-        // not take long.
+        // No frames are taken here: a worker that goes to sleep may lose the queue before it polls
+        // again. A ring that cannot be read is locked by a front end's message, which does not take
+        // long.
         let waiting = self.is_on() && self.ask_for_kicks(true);
         let changed = self.generation != self.shared.generation.load(Ordering::SeqCst);
         if changed || waiting {

@@ -1,31 +1,30 @@
 //! A guest's rings (virtio 1.1 section 2.6, split rings).
 //!
-//! Who goes to a ring frame by frame waits for the descriptor's cache line each time, then for the
-//! frame's, which the guest's processor wrote last. Here a burst's descriptors are asked for first,
-//! then its frames, then all is copied: frames that lie in one descriptor and ask for nothing
-//! ([`View::take`], [`View::put`]). What is uncommon (chains, indirect descriptors, long frames,
-//! checksums to be filled in, several buffers for one frame, a log of written pages) is taken and
-//! put one by one ([`View::take_one`], [`View::put_one`]).
+//! Handling a ring frame by frame waits for the descriptor's cache line each time, then for the
+//! frame's, which the guest's processor wrote last. Here a burst's descriptors are prefetched
+//! first, then its frames, then all are copied: this is for frames in one descriptor without
+//! offloads ([`View::take`], [`View::put`]). Uncommon frames (chains, indirect descriptors, long
+//! frames, checksums to be filled in, several buffers for one frame, a log of written pages) are
+//! taken and put one by one ([`View::take_one`], [`View::put_one`]).
 //!
-//! A chain's descriptors are copied, and their lengths summed, before a byte of the frame is: one
-//! that is longer than any frame, or has more parts than [`MAX_PARTS`], costs neither a buffer nor
-//! more than a look at so many descriptors. What was copied is what is used, so a guest that
-//! changes it meanwhile changes nothing.
+//! A chain's descriptors are copied, and their lengths summed, before a byte of the frame is: a
+//! chain that is longer than any frame, or has more than [`MAX_PARTS`] parts, costs no buffer, only
+//! the reading of so many descriptors. Only the copies are used, so a guest gains nothing by
+//! changing them meanwhile.
 //!
-//! Where a ring stands ([`Place`]) is the device's to say ([`super::device::Position`]): it is read
-//! before every burst and written back, which tells it to a front end that asks. Memory and rings
-//! change while a message is handled: meanwhile the gate in front of this is closed, and afterwards
-//! everything is read anew.
+//! The ring's position ([`Place`]) belongs to the device ([`super::device::Position`]): it is read
+//! before every burst and written back, and the device reports it to a front end that asks. Memory
+//! and rings change while a message is handled: meanwhile the gate in front of them is closed, and
+//! afterwards everything is read again.
 //!
 //! Everything that a guest writes may change at any time and is read once, by volatile or atomic
 //! reads, before it is checked.
 //!
-//! A frame that comes alone waits for one cache line of another processor after the other. So what
-//! can be known is asked for early: the descriptor that most likely comes next while the ring says
-//! which it is, and the guest's next buffer when frames have been put. Whether the guest wants to
-//! be told that its frames have been taken is looked at when the queue is looked at next: it has to
-//! wait until all that was written has arrived at the guest's processor, and frames need not wait
-//! for that.
+//! A single frame waits for one cache line of another processor after the other. So what can be
+//! predicted is prefetched early: the descriptor that most likely comes next while the ring's index
+//! is read, and the guest's next buffer when frames have been put. Whether the guest wants a
+//! notification for taken frames is checked at the next poll of the queue: the check has to wait
+//! until all writes have reached the guest's processor, and frames need not wait for that.
 
 use super::memory::DirtyLog;
 use crate::mbuf::{HEADROOM, Mbuf};
@@ -39,15 +38,15 @@ use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU16, Ordering};
 
-/// Bits of virtio and virtio-net (virtio 1.1 sections 5.1.3 and 6; vhost-user's log), by what
-/// follows from them.
+/// Feature bits of virtio and virtio-net (virtio 1.1 sections 5.1.3 and 6; vhost-user's log),
+/// grouped by their effect.
 mod feature {
     const IOMMU: u64 = 1 << 33;
     const PACKED: u64 = 1 << 34;
-    /// Neither offered nor understood.
+    /// Bits that are neither offered nor supported.
     pub const UNKNOWN: u64 = IOMMU | PACKED;
-    /// A header says what is to be done to the frame: checksums, segments (TCP over IPv4 and IPv6,
-    /// with congestion marks, UDP).
+    /// A header says what must be done to the frame: checksums, segmentation (TCP over IPv4 and
+    /// IPv6, with ECN, UDP).
     pub const GUEST_OFFLOADS: u64 = 1 | 1 << 11 | 1 << 12 | 1 << 13 | 1 << 14;
     pub const MERGEABLE: u64 = 1 << 15;
     /// Headers have 12 bytes: mergeable buffers, or virtio 1.
@@ -56,34 +55,34 @@ mod feature {
     pub const EVENT_INDEX: u64 = 1 << 29;
 }
 
-/// Flag of a descriptor that another one of the chain follows.
+/// Descriptor flag: another one of the chain follows.
 const NEXT: u16 = 1;
-/// Flag of a descriptor that the guest lets us write to; no other is common.
+/// Descriptor flag: the guest lets us write to the buffer; common descriptors have no other.
 const WRITE: u16 = 2;
-/// Flag of a descriptor that stands for a table of descriptors.
+/// Descriptor flag: it refers to a table of descriptors.
 const INDIRECT: u16 = 4;
 
-/// The longest frame taken from a guest, in bytes: 64 KiB of IP, Ethernet and tags. A ring may
-/// describe one of many megabytes, which would hold every buffer that other ports need.
+/// The longest frame taken from a guest, in bytes: 64 KiB of IP, Ethernet and tags. A ring could
+/// describe one of many megabytes, which would take all buffers from other ports.
 pub(super) const LONGEST: u32 = 65_536 + 256;
 
-/// Pieces of memory that a frame may lie in, or go to. Linux has 19 descriptors for one.
+/// Most pieces of memory for a frame. Linux uses up to 19 descriptors.
 const MAX_PARTS: usize = 256;
 
-/// Buffers that the longest frame takes: the first has headroom, the others have none.
+/// Buffers for the longest frame: the first has headroom, the others have none.
 const MAX_BUFFERS: usize =
     1 + (LONGEST as usize - DATA_ROOM as usize).div_ceil((DATA_ROOM + HEADROOM) as usize);
 
-/// Flag of an available ring whose guest wants no interrupts.
+/// Flag of an available ring: the guest wants no interrupts.
 const NO_INTERRUPT: u16 = 1;
-/// Flag of a used ring whose owner wants no kicks.
+/// Flag of a used ring: the switch wants no kicks.
 const NO_KICKS: u16 = 1;
 /// A part of a guest's memory: its address there, and in this process.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Region {
     pub guest: u64,
     pub host: *mut u8,
-    /// Bytes.
+    /// Length in bytes.
     pub size: u64,
 }
 
@@ -92,13 +91,13 @@ unsafe impl Send for Region {}
 // SAFETY: as above.
 unsafe impl Sync for Region {}
 
-/// Where the parts of a ring lie in this process; null where they are not mapped.
+/// Addresses of a ring's parts in this process; null if not mapped.
 #[derive(Debug, Clone, Copy)]
 pub(super) struct Places {
     pub descriptors: *mut u8,
     pub available: *mut u8,
     pub used: *mut u8,
-    /// Descriptors.
+    /// Number of descriptors.
     pub size: u16,
 }
 
@@ -129,7 +128,7 @@ impl From<[u8; 16]> for Descriptor {
     }
 }
 
-/// A ring and the memory that its descriptors point into, as they are until the next message.
+/// A ring and the memory of its descriptors, valid until the next message.
 pub(super) struct View {
     descriptors: *const Descriptor,
     /// Flags, index and heads, two bytes each.
@@ -138,11 +137,11 @@ pub(super) struct View {
     used: *mut u16,
     /// The ring's size less 1.
     mask: u16,
-    /// Bytes in front of a frame.
+    /// Bytes of the header in front of a frame.
     header: u32,
-    /// Headers are to be looked at.
+    /// Whether headers must be checked.
     offloads: bool,
-    /// A frame may go to several buffers.
+    /// Whether a frame may take several buffers.
     mergeable: bool,
     indirect: bool,
     event_index: bool,
@@ -150,20 +149,20 @@ pub(super) struct View {
     log: Option<Log>,
 }
 
-/// Where pages that are written to are noted, for a guest that is being moved to another host.
+/// The log of written pages, for a guest that is being migrated to another host.
 pub(super) struct Log {
     pub pages: Arc<DirtyLog>,
-    /// Where the guest has its used ring, if what is written to that is to be noted.
+    /// The guest's address of its used ring, if writes to that are logged.
     pub used: Option<u64>,
 }
 
 impl Log {
-    /// So much of the guest's memory has been written.
+    /// Logs that a part of the guest's memory was written.
     fn written(&self, address: u64, length: u64) {
         self.pages.written(address, length);
     }
 
-    /// So much of the used ring has been written.
+    /// Logs that a part of the used ring was written.
     fn used(&self, offset: u64, length: u64) {
         if let Some(address) = self.used {
             self.pages.written(address.wrapping_add(offset), length);
@@ -175,28 +174,28 @@ impl Log {
 // time uses a ring.
 unsafe impl Send for View {}
 
-/// Where a ring stands.
+/// A ring's position.
 #[derive(Clone, Copy, Default)]
 pub(super) struct Place {
     /// The next entry of the available ring.
     pub next: u16,
     /// The next element of the used ring.
     pub used: u16,
-    /// The next element of the used ring when the guest was asked last whether it wants to be
-    /// told.
+    /// The next element of the used ring when it was last checked whether the guest wants a
+    /// notification.
     pub told: Option<u16>,
-    /// Entries from `next` on that are known to be there: as many need no look at the ring's
-    /// index, whose cache line the guest keeps writing.
+    /// Number of entries from `next` on that are known to be available: they can be used without
+    /// reading the ring's index, whose cache line the guest keeps writing.
     pub known: u16,
 }
 
-/// What became of an attempt at common frames.
+/// Result of transferring common frames.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) struct Done {
-    /// Frames taken or put.
+    /// Number of frames taken or put.
     pub frames: usize,
-    /// The ring had nothing, or no room, left. Otherwise what comes next is not common, or for the
-    /// next burst.
+    /// Whether the ring had nothing, or no room, left. Otherwise the next frame is not common, or
+    /// is for the next burst.
     pub exhausted: bool,
 }
 
@@ -207,27 +206,27 @@ impl Done {
     };
 }
 
-/// What became of the next frame of a guest's, whatever it looks like.
+/// Result of taking the next frame of a guest, common or not.
 #[derive(Debug)]
 pub(super) enum Taken {
     Frame(Mbuf),
-    /// It made no sense, or was longer than [`LONGEST`], and was given back uncopied.
+    /// It was invalid, or longer than [`LONGEST`], and was given back uncopied.
     Refused,
-    /// There is none.
+    /// There is no frame.
     Nothing,
-    /// It waits until there are buffers.
+    /// No buffers are free; the frame waits.
     NoBuffer,
 }
 
-/// What became of a frame to a guest.
+/// Result of putting a frame.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Put {
     Done,
     /// The guest has too few buffers at the moment.
     Full,
-    /// Its next buffer is too small, and it takes only one for a frame.
+    /// Its next buffer is too small, and each frame takes only one.
     TooSmall,
-    /// Buffers that made no sense were given back; there may be others.
+    /// Invalid buffers were given back; there may be others.
     Refused,
 }
 
@@ -239,15 +238,15 @@ struct Part {
     length: u32,
 }
 
-/// The memory of a chain of descriptors, in order.
+/// The pieces of memory of a chain of descriptors, in order.
 struct Parts {
     list: [MaybeUninit<Part>; MAX_PARTS],
     count: usize,
-    /// Bytes of all of them.
+    /// Sum of their lengths in bytes.
     bytes: u64,
 }
 
-/// What is wrong with a chain.
+/// Error for an invalid chain.
 struct Senseless;
 
 impl Parts {
@@ -274,7 +273,7 @@ impl Parts {
     }
 }
 
-/// Goes through a chain's memory.
+/// Position in a chain's memory.
 struct Cursor<'a, I: Iterator<Item = Part>> {
     parts: I,
     now: Part,
@@ -291,7 +290,7 @@ impl<'a, I: Iterator<Item = Part>> Cursor<'a, I> {
         Cursor { parts, now, log }
     }
 
-    /// The next piece, of `most` bytes at most; None at the end.
+    /// Returns the next piece, of `most` bytes at most; None at the end.
     fn next(&mut self, most: usize) -> Option<(*mut u8, usize)> {
         while self.now.length == 0 {
             self.now = self.parts.next()?;
@@ -323,7 +322,7 @@ impl<'a, I: Iterator<Item = Part>> Cursor<'a, I> {
         }
     }
 
-    /// Copies bytes to where they belong next.
+    /// Copies bytes to the next positions.
     ///
     /// # Safety
     /// The parts lie in mapped memory, and the bytes do not.
@@ -339,8 +338,8 @@ impl<'a, I: Iterator<Item = Part>> Cursor<'a, I> {
 }
 
 impl View {
-    /// The ring that lies there, if it is whole in memory that the guest has given, and of a kind
-    /// that is understood.
+    /// Returns the ring at these addresses, if all of it is in the guest's memory and its features
+    /// are supported.
     pub fn of(
         ring: &Places,
         regions: Vec<Region>,
@@ -372,7 +371,7 @@ impl View {
         })
     }
 
-    /// How far the used ring has come.
+    /// Returns the used ring's index.
     ///
     /// # Safety
     /// The view is that of the device's present state.
@@ -381,10 +380,10 @@ impl View {
         unsafe { self.used.add(1).read_volatile() }
     }
 
-    /// Takes frames that the guest has sent, in buffers that `allocate` writes to the array (as
-    /// many as it is told, or false); writes them to `room`, which has place for [`BURST`].
-    /// Whether the guest wants to be told is for the caller to ask, by [`View::wants_call`]. Common
-    /// frames only; there may be others behind them.
+    /// Takes frames that the guest has sent. `allocate` writes as many buffers to an array as it is
+    /// told, or returns false; frames are written to `room`, which has place for [`BURST`]. The
+    /// caller must check whether the guest wants a notification ([`View::wants_call`]). Takes
+    /// common frames only; there may be others behind them.
     ///
     /// # Safety
     /// The view is that of the device's present state, which does not change meanwhile, and nobody
@@ -440,7 +439,7 @@ impl View {
         }
     }
 
-    /// Copies frames to the guest, the first ones of `frames`; they stay the caller's.
+    /// Copies the first ones of `frames` to the guest; the caller keeps the frames.
     ///
     /// # Safety
     /// As for [`View::take`].
@@ -491,8 +490,8 @@ impl View {
         }
     }
 
-    /// Looks how many entries wait, where fewer than `most` are known. None where the guest says
-    /// that there are more than the ring has.
+    /// Checks how many entries are available, if fewer than `most` are known. None if the guest
+    /// claims more than the ring has.
     #[inline(always)]
     unsafe fn look(&self, at: &mut Place, most: usize) -> Option<()> {
         if usize::from(at.known) < most {
@@ -508,8 +507,8 @@ impl View {
         Some(())
     }
 
-    /// The heads of up to `most` descriptors that the guest has made available, which are on their
-    /// way to the cache. None where the guest says that there are more than the ring has.
+    /// Returns the heads of up to `most` available descriptors, which have been prefetched. None if
+    /// the guest claims more than the ring has.
     #[inline(always)]
     unsafe fn begin<'a>(
         &self,
@@ -523,8 +522,8 @@ impl View {
             self.look(at, most)?;
             let count = usize::from(at.known).min(most);
             if count > 0 {
-                // A guess: drivers that use one descriptor for a frame go through them in this
-                // order. The guest's processor has just written both.
+                // A guess: drivers that use one descriptor for a frame use them in order. The
+                // guest's processor has just written both.
                 prefetch(
                     self.descriptors
                         .add(usize::from(at.next & self.mask))
@@ -545,11 +544,11 @@ impl View {
         }
     }
 
-    /// Asks for what the next frame to the guest will be written to, where the guest has long made
-    /// that available.
+    /// Prefetches the buffer for the next frame to the guest, if the guest made it available some
+    /// time ago.
     #[inline(always)]
     unsafe fn fetch_next(&self, at: &Place) {
-        // Descriptors in a cache line, in which the next one most likely lies already.
+        // Descriptors in a cache line; the next one is most likely cached already.
         const AHEAD: u16 = 4;
         if at.known <= AHEAD {
             return;
@@ -571,7 +570,7 @@ impl View {
         }
     }
 
-    /// Says to the guest that `count` descriptors are used.
+    /// Publishes `count` descriptors as used.
     #[inline(always)]
     unsafe fn end(&self, at: &mut Place, count: usize) {
         at.next = at.next.wrapping_add(count as u16);
@@ -584,8 +583,8 @@ impl View {
         }
     }
 
-    /// Takes the next frame, whatever it looks like, in buffers that `allocate` writes to the array
-    /// as for [`View::take`].
+    /// Takes the next frame, common or not, in buffers that `allocate` writes to the array as for
+    /// [`View::take`].
     ///
     /// # Safety
     /// As for [`View::take`].
@@ -657,7 +656,7 @@ impl View {
         }
     }
 
-    /// Copies a frame to the guest, whatever it looks like and the guest's buffers do.
+    /// Copies a frame to the guest, common or not.
     ///
     /// # Safety
     /// As for [`View::take`].
@@ -680,7 +679,8 @@ impl View {
                 heads[count] = (head, 0);
                 count += 1;
                 if self.gather(head, WRITE, wanted - 1, &mut parts).is_err() {
-                    // What was in front of it cannot be kept apart from it.
+                    // Data written to earlier buffers cannot be told apart from it, so all are
+                    // returned empty.
                     heads[..count].iter_mut().for_each(|head| head.1 = 0);
                     self.finish(at, &heads[..count]);
                     return Put::Refused;
@@ -704,7 +704,7 @@ impl View {
         }
     }
 
-    /// Entry number `step` of those that wait.
+    /// Returns the head of available entry number `step`.
     #[inline(always)]
     unsafe fn head(&self, at: &Place, step: usize) -> u16 {
         let place = usize::from(at.next.wrapping_add(step as u16) & self.mask);
@@ -712,8 +712,8 @@ impl View {
         unsafe { self.available.add(2 + place).read_volatile() }
     }
 
-    /// Lists the next entries, as many as these are, as used, with what was written to each. A head
-    /// that is none of the ring's is passed over.
+    /// Lists the next entries as used, with the number of bytes written to each. A head that is not
+    /// a descriptor of the ring is skipped.
     unsafe fn finish(&self, at: &mut Place, heads: &[(u16, u32)]) {
         let first = at.used;
         // SAFETY: as in `begin`.
@@ -741,7 +741,7 @@ impl View {
     }
 
     /// Adds the memory of the chain that begins with descriptor `head`, all of it to be read or,
-    /// with [`WRITE`], to be written. Stops where there are more than `most` bytes.
+    /// with [`WRITE`], to be written. Stops beyond `most` bytes.
     unsafe fn gather(
         &self,
         head: u16,
@@ -766,12 +766,12 @@ impl View {
                 (table, length, number) =
                     (place.cast::<[u8; 16]>().cast_const(), entries as u16, 0);
             }
-            // One that is longer goes in circles, or has too many parts.
+            // A longer chain is a loop, or has too many parts.
             for _ in 0..=MAX_PARTS {
                 if number >= length {
                     return Err(Senseless);
                 }
-                // Copied before it is looked at; a table of the guest's need not be aligned.
+                // Copied before it is checked; a guest's table need not be aligned.
                 let copied = table.add(usize::from(number)).read_volatile();
                 let one = Descriptor::from(copied);
                 if one.flags & (WRITE | INDIRECT) != kind {
@@ -787,8 +787,7 @@ impl View {
         }
     }
 
-    /// Adds a piece of the guest's memory, which may lie in several regions that follow one
-    /// another.
+    /// Adds a piece of the guest's memory, which may span several adjacent regions.
     fn resolve(
         &self,
         mut address: u64,
@@ -816,7 +815,7 @@ impl View {
         Ok(())
     }
 
-    /// Whether there is something that has not been taken.
+    /// Returns whether there are entries that have not been taken.
     ///
     /// # Safety
     /// As for [`View::take`].
@@ -825,7 +824,7 @@ impl View {
         unsafe { self.look(at, 1) }.is_some() && at.known > 0
     }
 
-    /// Says to the guest whether to kick when it has put something into the ring.
+    /// Tells the guest whether to kick when it has put something into the ring.
     ///
     /// # Safety
     /// As for [`View::take`].
@@ -835,7 +834,7 @@ impl View {
         unsafe {
             let (place, value, offset) = match (self.event_index, wanted) {
                 (true, true) => (self.used.add(2 + size * 4), at.next, 4 + size as u64 * 8),
-                // The guest kicks when it passes the number that stands there, which it has.
+                // The guest kicks when it passes the stored number, which it already has.
                 (true, false) => return,
                 (false, true) => (self.used, 0, 0),
                 (false, false) => (self.used, NO_KICKS, 0),
@@ -858,7 +857,7 @@ impl View {
         Some(unsafe { self.descriptors.add(usize::from(head)).read_volatile() })
     }
 
-    /// Where a frame of the guest lies, and its length, if it is a common one.
+    /// Returns the address and length of a frame of the guest, if it is a common one.
     #[inline(always)]
     unsafe fn part_to_read(&self, head: u16) -> Option<(*const u8, u16)> {
         // SAFETY: as in `begin`; what is read of the header lies within the checked descriptor.
@@ -878,8 +877,8 @@ impl View {
         }
     }
 
-    /// Where a frame for the guest may be written, with its header, if it and the guest's buffer
-    /// are common ones.
+    /// Returns where a frame for the guest can be written, with its header, if both the frame and
+    /// the guest's buffer are common ones.
     #[inline(always)]
     unsafe fn place_to_write(&self, head: u16, frame: &Mbuf) -> Option<*mut u8> {
         let raw = frame.raw();
@@ -896,7 +895,7 @@ impl View {
         self.host(descriptor.address, wanted)
     }
 
-    /// Where `length` bytes of the guest's memory are in ours.
+    /// Translates `length` bytes of the guest's memory to an address here.
     #[inline(always)]
     fn host(&self, address: u64, length: u32) -> Option<*mut u8> {
         self.regions.iter().find_map(|region| {
@@ -921,8 +920,8 @@ impl View {
         };
     }
 
-    /// A header that asks for nothing. Mostly it is one already, and then its cache line stays
-    /// shared.
+    /// Writes a header without offloads. Mostly it has these contents already, and then its cache
+    /// line stays shared.
     #[inline(always)]
     unsafe fn write_header(&self, place: *mut u8) {
         // SAFETY: the caller has checked that there are `header` bytes.
@@ -932,7 +931,7 @@ impl View {
                 first.write_unaligned(0);
             }
             if self.header == 12 {
-                // Two bytes of offsets, and in how many buffers the frame lies.
+                // Two bytes of offsets, and the number of buffers of the frame.
                 let (second, one) = (place.add(8).cast::<u32>(), (1_u32 << 16).to_le());
                 if second.read_unaligned() != one {
                     second.write_unaligned(one);
@@ -946,13 +945,14 @@ impl View {
         }
     }
 
-    /// Whether the guest wants an interrupt for what was listed as used since it was asked last.
+    /// Returns whether the guest wants an interrupt for entries listed as used since the last
+    /// check.
     ///
     /// # Safety
     /// As for [`View::take`].
     #[inline(always)]
     pub unsafe fn wants_call(&self, at: &mut Place) -> bool {
-        // The guest must see the index before we look at its wish.
+        // The guest must see the index before its request is read.
         full_fence();
         let before = at.told.replace(at.used);
         // SAFETY: as in `begin`; behind the heads of the available ring there is one more number.
@@ -970,8 +970,8 @@ impl View {
     }
 }
 
-/// Whether `length` bytes from an address on lie in one of the regions, aligned as a ring's part
-/// has to be.
+/// Returns whether `length` bytes from an address on lie in one of the regions, with the alignment
+/// that a ring's part needs.
 fn is_place(regions: &[Region], address: *mut u8, alignment: usize, length: usize) -> bool {
     let lies_in = |region: &Region| {
         let offset = (address as usize).wrapping_sub(region.host as usize) as u64;
@@ -980,8 +980,8 @@ fn is_place(regions: &[Region], address: *mut u8, alignment: usize, length: usiz
     (address as usize).is_multiple_of(alignment) && regions.iter().any(lies_in)
 }
 
-/// Makes a fresh buffer of the pool a frame of one segment. What else it says stays: nobody reads
-/// it without a flag.
+/// Makes a frame of one segment of a fresh buffer. Other fields keep their values: nobody reads
+/// them without a flag.
 ///
 /// # Safety
 /// The buffer is the caller's alone, as the pool gave it.
@@ -1022,8 +1022,8 @@ unsafe fn copy(from: *const u8, to: *mut u8, length: usize) {
     }
 }
 
-/// Everything written before is seen before anything is read after. A locked instruction is that
-/// too, and takes a third of what `mfence` does.
+/// Orders all earlier writes before all later reads. A locked instruction does that, too, in a
+/// third of the time of `mfence`.
 #[inline(always)]
 fn full_fence() {
     #[cfg(target_arch = "x86_64")]
@@ -1035,7 +1035,7 @@ fn full_fence() {
     std::sync::atomic::fence(Ordering::SeqCst);
 }
 
-/// Asks for a cache line that will be written; any address will do.
+/// Prefetches a cache line to be written; any address is allowed.
 #[inline(always)]
 fn prefetch_to_write(place: *mut u8) {
     #[cfg(target_arch = "x86_64")]
@@ -1048,7 +1048,7 @@ fn prefetch_to_write(place: *mut u8) {
     let _ = place;
 }
 
-/// Asks for a cache line; any address will do.
+/// Prefetches a cache line; any address is allowed.
 #[inline(always)]
 fn prefetch(place: *const u8) {
     #[cfg(target_arch = "x86_64")]

@@ -1,4 +1,4 @@
-//! What goes to a guest.
+//! Sending to a guest.
 
 use super::MAX_PAIRS;
 use super::access::{Look, Quick};
@@ -14,26 +14,26 @@ use packet::io::{BURST, TxOutcome, TxQueue};
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
-/// What goes to the guest from one worker.
+/// Transmit queue of one worker to the guest.
 pub(super) struct VhostTx {
     pub(super) shared: Arc<Shared>,
     pub(super) worker: usize,
     pub(super) scratch: Vec<Mbuf>,
-    /// Into the ring that was sent by last.
+    /// Access to the ring used last.
     pub(super) way: Option<Way>,
 }
 
-/// A sender's way into a ring, which it may share with other workers' queues.
+/// A sender's access to a ring, which it may share with other workers' queues.
 pub(super) struct Way {
     pub(super) ring: u16,
-    /// To the ring's gate.
+    /// The key to the ring's gate.
     pub(super) key: Key,
     pub(super) quick: Quick,
 }
 
 impl Way {
-    /// The way into the ring that this worker is to use, which is made where the last one led into
-    /// another.
+    /// Returns the access to the ring that this worker must use; creates it if the last one was for
+    /// another ring.
     #[inline]
     pub(super) fn find<'a>(
         last: &'a mut Option<Way>,
@@ -45,7 +45,7 @@ impl Way {
             .find(|ring| shared.rings[*ring].enabled.load(Ordering::Relaxed))?
             as u16;
         if last.as_ref().is_none_or(|way| way.ring != ring) {
-            // The last keys are given back: whoever is left there may enter alone.
+            // Drop the old keys first: the last user of that ring may then enter alone.
             *last = None;
             *last = Some(Way::new(shared, ring));
         }
@@ -63,8 +63,8 @@ impl Way {
     }
 }
 
-/// How often frames are made ready anew where another guest comes meanwhile, each of which takes a
-/// new device.
+/// How many times frames are prepared again if the guest changes meanwhile, each time with a new
+/// device.
 pub(super) const TRIES: usize = 3;
 
 impl TxQueue<Mbuf> for VhostTx {
@@ -78,7 +78,7 @@ impl TxQueue<Mbuf> for VhostTx {
     }
 }
 
-/// What becomes of frames for a guest that is not there.
+/// Drops and counts frames for a guest that is not connected.
 #[cold]
 pub(super) fn refused(frames: &mut Vec<Mbuf>) -> TxOutcome {
     let outcome = TxOutcome {
@@ -90,8 +90,8 @@ pub(super) fn refused(frames: &mut Vec<Mbuf>) -> TxOutcome {
 }
 
 impl VhostTx {
-    /// Sends frames of which some are not as a guest that takes `takes` gets them. What takes long
-    /// is done before the gate is entered, at which others may wait.
+    /// Sends frames of which some must be prepared for a guest with the settings `takes`. Slow work
+    /// is done before the gate is entered, since others may wait there.
     #[cold]
     pub(super) fn send_special(
         &mut self,
@@ -109,7 +109,7 @@ impl VhostTx {
         outcome
     }
 
-    /// Sends frames as a guest that takes `seen` gets them.
+    /// Sends frames that were prepared for the settings `seen`.
     pub(super) fn send_ready(
         &mut self,
         frames: &mut Vec<Mbuf>,
@@ -126,7 +126,7 @@ impl VhostTx {
             };
             let takes = shared.takes();
             if takes != seen {
-                // Another guest has come meanwhile.
+                // Another guest has connected meanwhile.
                 break 'another takes;
             }
             let (outcome, tells) = put_all(&mut way.quick, shared, way.ring, frames);
@@ -141,8 +141,8 @@ impl VhostTx {
     }
 }
 
-/// Puts frames into a ring, in order, as far as there is room. They stay the caller's. Says whether
-/// the guest wants to be told.
+/// Puts frames into a ring, in order, as far as there is room. The caller keeps them. Also returns
+/// whether the guest wants a notification.
 #[inline(always)]
 pub(super) fn put_all(
     around: &mut Quick,
@@ -194,7 +194,7 @@ pub(super) fn put_all(
         .iter()
         .map(|frame| u64::from(frame.raw().packet_len))
         .sum();
-    // What was passed over has been taken off already.
+    // Bytes of skipped frames have been subtracted already.
     outcome.bytes = outcome.bytes.wrapping_add(bytes);
     outcome.full += (frames.len() - next) as u64;
     (outcome, tells)

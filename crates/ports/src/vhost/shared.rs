@@ -1,4 +1,4 @@
-//! What the hub, workers and the control thread share of a guest.
+//! State of a guest, shared by the hub, workers and the control thread.
 
 use super::MAX_PAIRS;
 use super::device::Table;
@@ -11,83 +11,82 @@ use std::sync::atomic::{AtomicBool, AtomicI32, AtomicU16, AtomicU32, AtomicU64, 
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::{Duration, Instant};
 
-/// A ring that comes or goes, and a device that goes, may interrupt the processors of all workers
-/// (`crate::gate`), and how often that happens is for the guest to say. Each costs it so much
-/// of its patience ...
+/// Cost of a change, taken from [`PATIENCE`]: enabling or disabling a ring, or removing a device,
+/// may interrupt the processors of all workers (`crate::gate`), and the guest decides how often.
 pub(super) const CHANGE_COSTS: Duration = Duration::from_millis(125);
-/// ... of which it has this, and gets back as time passes: 512 changes at once, four times all
-/// rings that there can be, and 8 a second. When it has none left, its gates are entered by a lock,
-/// until it, or another guest, has been so quiet that all of it is there again.
+/// A guest's budget for changes, which is refilled as time passes: 512 changes at once, four times
+/// as many as there can be rings, and 8 a second. When it is used up, the gates are entered by a
+/// lock, until the guest, or another one, has been quiet for so long that the budget is full again.
 pub(super) const PATIENCE: Duration = Duration::from_secs(64);
 
-/// A ring as the workers see it.
+/// A ring, as workers see it.
 pub(super) struct Ring {
     pub(super) gate: Gate,
-    /// In front of memory and ring. See the module.
+    /// Gate in front of memory and ring. See the module.
     pub(super) quick: Gate,
-    /// [`Place::known`], for whoever comes inside both gates next.
+    /// [`Place::known`], for the next user inside both gates.
     pub(super) known: AtomicU16,
-    /// [`Place::told`], for the same; [`NEVER`] where there is none.
+    /// [`Place::told`], for the next user; [`NEVER`] if there is none.
     pub(super) told: AtomicU32,
     pub(super) enabled: AtomicBool,
 }
 
-/// Of [`Ring::told`]: the guest has not been asked yet.
+/// Value of [`Ring::told`]: the guest has not been checked yet.
 pub(super) const NEVER: u32 = u32::MAX;
 
-/// What the hub, workers and the control thread share.
+/// The state of a guest's port.
 pub(super) struct Shared {
-    /// The number of the device, -1 when there is none.
+    /// The number of the device, -1 if there is none.
     pub(super) vid: AtomicI32,
-    /// The device whose rings are meant below, there or not; -1 when there is none.
+    /// The device that the rings below belong to, ready or not; -1 if there is none.
     pub(super) owner: AtomicI32,
-    /// Grows with every change that the workers should look into.
+    /// Incremented with every change that workers must handle.
     pub(super) generation: AtomicU32,
-    /// Grows before and after every message that changes something: what was read of rings and
-    /// memory before is worth nothing after.
+    /// Incremented before and after every message that changes something: copies of rings and
+    /// memory made before are then invalid.
     pub(super) messages: AtomicU32,
     /// What queues read of the device.
     pub(super) table: Mutex<Option<Arc<Table>>>,
     pub(super) features: AtomicU64,
-    /// Even numbers: what the guest receives from; odd: what it sends to.
+    /// Even numbers: rings that the guest receives from; odd: rings that it sends to.
     pub(super) rings: Box<[Ring]>,
-    /// In front of what the control thread asks of the device, and closed when that goes.
+    /// Gate in front of the control thread's reads of the device; closed when the device goes.
     pub(super) asked: Gate,
     /// One event for each receive queue.
     pub(super) wake: Box<[OwnedFd]>,
     pub(super) resets: AtomicU64,
     pub(super) longest: AtomicU32,
-    /// The address of a guest that is to be announced, with [`ANNOUNCE`]; else 0.
+    /// The address of a guest to be announced, with [`ANNOUNCE`]; else 0.
     pub(super) announced: AtomicU64,
     pub(super) patience: Mutex<Patience>,
 }
 
-/// Of [`Shared::announced`]: there is one.
+/// Bit of [`Shared::announced`]: there is an address.
 pub(super) const ANNOUNCE: u64 = 1 << 63;
 
-/// How much a guest has changed lately.
+/// A guest's budget for changes.
 #[derive(Debug, Default)]
 pub(super) struct Patience {
-    /// When all that it has changed will be forgotten.
+    /// When the budget will be full again.
     pub(super) until: Option<Instant>,
-    /// There was none left, and not all of it has come back since.
+    /// Whether it was used up and has not been full since.
     pub(super) spent: bool,
 }
 
 impl Patience {
-    /// Notes a change; true for the first one that is too much.
+    /// Notes a change; true for the first one that exceeds the budget.
     pub(super) fn tried(&mut self, now: Instant) -> bool {
         let until = self.until.map_or(now, |until| until.max(now)) + CHANGE_COSTS;
         let too_much = until - now > PATIENCE;
-        // Nobody is interrupted where there is none left, so no more than all of it is owed:
-        // whoever comes next need not wait for longer.
+        // Nobody is interrupted while the budget is used up, so the debt is limited to all of it: a
+        // new guest need not wait longer.
         self.until = Some(until.min(now + PATIENCE));
         too_much && !std::mem::replace(&mut self.spent, true)
     }
 
-    /// Whether all of it has come back, after there was none left; true once. Whatever comes and
-    /// goes, no more is spent of it in a time than what was there at first and has come back
-    /// meanwhile, since what is changed while there is none left is noted, too.
+    /// Returns true once, when the budget is full again after it was used up. Changes made while it
+    /// is used up are noted, too, so in any period no more is spent than the full budget and what
+    /// was refilled meanwhile.
     pub(super) fn restored(&mut self, now: Instant) -> bool {
         let restored = self.until.is_none_or(|until| until <= now);
         restored && std::mem::take(&mut self.spent)
@@ -121,8 +120,8 @@ impl Shared {
         }
     }
 
-    /// Notes that a ring has come or gone, or the device. While one call sees to the gates, others
-    /// wait, for as long as a system call takes.
+    /// Notes that a ring was enabled or disabled, or the device removed. While one call changes the
+    /// gates, others wait for as long as a system call takes.
     pub(super) fn disturbed(&self, now: Instant) {
         let mut patience = self.patience();
         if patience.tried(now) {
@@ -132,8 +131,8 @@ impl Shared {
         }
     }
 
-    /// Gives workers their way without a lock back, where that is due. Waits for as long as a
-    /// system call takes.
+    /// Lets workers enter without a lock again, if that is due. Waits for as long as a system call
+    /// takes.
     pub(super) fn relent(&self, now: Instant) {
         let mut patience = self.patience();
         if patience.restored(now) {
@@ -154,7 +153,7 @@ impl Shared {
         self.wake_all();
     }
 
-    /// Wakes whoever sleeps over a queue.
+    /// Wakes workers that sleep on a queue.
     pub(super) fn wake_all(&self) {
         self.wake.iter().for_each(device::tell);
     }
@@ -163,18 +162,18 @@ impl Shared {
         self.vid.load(Ordering::Relaxed) >= 0
     }
 
-    /// All gates in front of the device.
+    /// Returns all gates in front of the device.
     pub(super) fn gates(&self) -> impl Iterator<Item = &Gate> + Clone {
         let rings = self.rings.iter().map(|ring| &ring.gate);
         rings.chain([&self.asked])
     }
 
-    /// All gates in front of memory and rings.
+    /// Returns all gates in front of memory and rings.
     pub(super) fn quick_gates(&self) -> impl Iterator<Item = &Gate> + Clone {
         self.rings.iter().map(|ring| &ring.quick)
     }
 
-    /// What the guest takes. Only inside the gate of one of its rings does it stay so.
+    /// Returns the guest's settings. They are only stable inside the gate of one of its rings.
     #[inline(always)]
     pub(super) fn takes(&self) -> Takes {
         Takes {
@@ -184,7 +183,7 @@ impl Shared {
     }
 }
 
-/// What a guest takes.
+/// Settings of a guest that matter to senders.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) struct Takes {
     pub(super) features: u64,
@@ -207,9 +206,9 @@ impl Takes {
     }
 }
 
-/// What devices tell. A socket takes several connections, and each has a device; the port serves
-/// the one that spoke last, and what is told of others changes nothing. Before another is served,
-/// no worker is inside the device that was.
+/// Reports from devices. A socket accepts several connections, each with its device; the port
+/// serves the one that spoke last, and reports of others change nothing. Before another device is
+/// served, no worker is left inside the previous one.
 impl Shared {
     /// Makes `vid` the device that the port serves, if another was.
     pub(super) fn turn_to(&self, vid: c_int) {
@@ -220,7 +219,7 @@ impl Shared {
         }
     }
 
-    /// Device `vid` is ready.
+    /// Reports that device `vid` is ready.
     pub(super) fn arrive(&self, vid: c_int, features: u64) {
         self.turn_to(vid);
         self.features.store(features, Ordering::Relaxed);
@@ -233,12 +232,12 @@ impl Shared {
         self.changed();
     }
 
-    /// Whether device `vid` is the one that is served.
+    /// Returns whether device `vid` is the one that is served.
     pub(super) fn serves(&self, vid: c_int) -> bool {
         self.owner.load(Ordering::SeqCst) == vid
     }
 
-    /// Puts what queues read of the device in the place of what they read before.
+    /// Replaces what queues read of the device.
     pub(super) fn show(&self, table: Arc<Table>) {
         let mut shown = self
             .table
@@ -255,14 +254,14 @@ impl Shared {
         shown.clone()
     }
 
-    /// Device `vid`, which is there, has agreed on other features.
+    /// Reports that device `vid`, which is ready, has negotiated other features.
     pub(super) fn agreed(&self, vid: c_int, features: u64) {
         if self.serves(vid) {
             self.features.store(features, Ordering::Relaxed);
         }
     }
 
-    /// A ring of device `vid` comes or goes.
+    /// Reports that a ring of device `vid` was enabled or disabled.
     pub(super) fn ring_changed(&self, vid: c_int, queue: u16, enabled: bool) {
         if enabled {
             self.turn_to(vid);
@@ -277,14 +276,14 @@ impl Shared {
         }
     }
 
-    /// Lets go of device `vid`, if it is the one; no worker uses it after this.
+    /// Releases device `vid`, if it is the one served; no worker uses it after this.
     pub(super) fn leave(&self, vid: c_int) {
         if self.owner.load(Ordering::SeqCst) == vid {
             self.let_go();
         }
     }
 
-    /// Lets go of the connection behind device `vid`, if it is the one.
+    /// Releases the connection of device `vid`, if it is the one served.
     pub(super) fn disconnect(&self, vid: c_int) {
         if self.owner.load(Ordering::SeqCst) == vid {
             self.let_go();
@@ -297,7 +296,8 @@ impl Shared {
         }
     }
 
-    /// Waits until no worker uses the device, whichever it is; none will before the next arrives.
+    /// Waits until no worker uses the device, whichever it is; none will until the next one is
+    /// ready.
     pub(super) fn let_go(&self) {
         if self.vid.swap(-1, Ordering::SeqCst) < 0 {
             return;
@@ -309,24 +309,24 @@ impl Shared {
         self.changed();
     }
 
-    /// A message is about to be handled that changes rings or memory.
+    /// Must be called before a message is handled that changes rings or memory.
     pub(super) fn message_begins(&self) {
         self.messages.fetch_add(1, Ordering::SeqCst);
         Gate::close_all(self.quick_gates());
     }
 
-    /// It has handled it.
+    /// Must be called after such a message.
     pub(super) fn message_done(&self) {
         self.messages.fetch_add(1, Ordering::SeqCst);
         for gate in self.quick_gates() {
             gate.reopen();
         }
-        // Who sleeps because a ring could not be used looks again.
+        // Workers that sleep because a ring could not be used check again.
         self.wake_all();
     }
 
-    /// Has the guest with this address announced, in the six lowest bytes, by a frame that its
-    /// first queue receives next.
+    /// Requests the announcement of the guest with this address, in the six lowest bytes; its first
+    /// queue receives the frame next.
     pub(super) fn announce(&self, address: u64) {
         let address = address & ((1 << 48) - 1);
         self.announced.store(address | ANNOUNCE, Ordering::SeqCst);

@@ -1,4 +1,4 @@
-//! What workers, the hub and the control thread do to each other.
+//! Interactions of workers, the hub and the control thread.
 
 use super::receive::*;
 use super::send::*;
@@ -48,7 +48,7 @@ fn the_device_that_spoke_last_is_served_and_the_other_left_alone() {
         while port.vid.load(Ordering::SeqCst) == 0 {
             std::thread::yield_now();
         }
-        // A worker is inside device 0, so the port cannot have turned to device 1.
+        // A worker is inside device 0, so the port cannot have switched to device 1.
         assert_eq!(port.vid.load(Ordering::SeqCst), -1);
         drop(inside);
         assert!(other.join().is_ok());
@@ -70,7 +70,7 @@ fn sender(port: &Arc<Shared>) -> VhostTx {
     }
 }
 
-/// There is no device behind the port, so its ring is none that can be used.
+/// Without a device behind the port its ring cannot be used.
 #[test]
 fn a_ring_that_cannot_be_looked_at_is_not_slept_over() {
     let wake = Box::new([event().expect("a descriptor")]);
@@ -89,13 +89,13 @@ fn a_ring_that_cannot_be_looked_at_is_not_slept_over() {
     };
     assert!(sleeps(|_| {}), "there is no guest");
     assert!(sleeps(|port| guest(port, 0)));
-    // While the hypervisor is answered the ring cannot be looked at.
+    // While a message is handled the ring cannot be read.
     assert!(!sleeps(Shared::message_begins));
-    // Nobody waits for a ring that is not used.
+    // Nobody waits for a ring that is not in use.
     assert!(sleeps(|port| port.ring_changed(0, 1, false)));
     assert!(!sleeps(|port| port.ring_changed(0, 1, true)));
     assert!(sleeps(Shared::message_done));
-    // Nor for a guest that has gone.
+    // Nor for a guest that is gone.
     assert!(sleeps(|port| port.leave(0)));
 }
 
@@ -110,8 +110,8 @@ fn an_announcement_is_a_reverse_arp_request_of_the_guest() {
     assert_eq!(frame[12..22], [0x80, 0x35, 0, 1, 8, 0, 6, 4, 0, 3]);
 }
 
-/// A sender that waits at the gate while another guest comes, which fills in no checksums and
-/// takes shorter frames.
+/// A sender waits at the gate while another guest connects, which does not accept partial checksums
+/// and takes shorter frames.
 #[test]
 fn what_a_guest_takes_is_asked_inside_the_gate() {
     let port = Arc::new(Shared::new(Box::new([]), 1518));
@@ -131,7 +131,7 @@ fn what_a_guest_takes_is_asked_inside_the_gate() {
                         vec![kept::unfinished(&mut unfinished), long.frame(&[0; 1000])];
                     waits.store(true, Ordering::SeqCst);
                     let outcome = sender.send(&mut frames);
-                    // Nobody waits for ever.
+                    // The wait is bounded, so repeat it.
                     if outcome.failed == 0 {
                         return outcome;
                     }
@@ -146,7 +146,7 @@ fn what_a_guest_takes_is_asked_inside_the_gate() {
             drop(inside);
             sent.join().expect("a sender")
         });
-        // There is no device behind the port: what is left of the burst finds no room.
+        // There is no device behind the port: the rest of the burst finds no room.
         let wanted = TxOutcome {
             full: 1,
             too_long: 1,
@@ -157,7 +157,7 @@ fn what_a_guest_takes_is_asked_inside_the_gate() {
         assert_eq!(left, 0, "nothing is left to the guest");
         assert!(kept::is_finished(&mut unfinished));
     }
-    // One that has not changed is left what it offers to do.
+    // For a guest that accepts partial checksums they are left as they are.
     port.features.store(feature::GUEST_CSUM, Ordering::Relaxed);
     drop(holder);
     let mut frames = vec![kept::unfinished(&mut unfinished)];
@@ -170,7 +170,7 @@ fn what_a_guest_takes_is_asked_inside_the_gate() {
 fn patience_comes_back() {
     let (mut patience, start) = (Patience::default(), Instant::now());
     assert!((0..512).all(|_| !patience.tried(start)));
-    // What comes back in a second is spent in it.
+    // What is refilled in a second can be spent in it.
     let second = |seconds| start + Duration::from_secs(seconds);
     for seconds in 1..100 {
         assert!((0..8).all(|_| !patience.tried(second(seconds))));
@@ -192,7 +192,7 @@ fn patience_is_restored_when_all_of_it_has_come_back() {
     assert!(!patience.restored(second(64)), "it was not all spent");
     assert!((0..512).all(|_| !patience.tried(second(64))));
     assert!(patience.tried(second(64)));
-    // However much more is tried.
+    // However many more changes are tried.
     assert!((0..100_000).all(|_| !patience.tried(second(65))));
     assert!(!patience.restored(second(65)));
     assert!(!patience.restored(second(128)));
@@ -202,13 +202,12 @@ fn patience_is_restored_when_all_of_it_has_come_back() {
     assert!(patience.tried(second(129)));
 }
 
-/// Whatever a guest does, it is not let more often than its patience says: 512 times, and 8
-/// times a second.
+/// Whatever a guest does, it makes no more changes without the lock than its budget allows: 512,
+/// and 8 a second.
 #[test]
 fn no_habit_gets_more_of_patience() {
     const TICKS: u32 = 100_000;
-    // Changes in a tick of 50 ms, and after how many of them that did nothing it rests for how
-    // many.
+    // Changes in a tick of 50 ms, for how many ticks, and the number of idle ticks after them.
     for (changes, busy, rest) in [
         (1, 1, 0),
         (600, 1, 1279),
@@ -235,8 +234,8 @@ fn no_habit_gets_more_of_patience() {
     }
 }
 
-/// However often a guest switches rings, or itself, workers are not interrupted more often than
-/// it has patience.
+/// However often a guest changes rings or reconnects, workers are not interrupted more often than
+/// its budget allows.
 #[test]
 fn a_guest_that_switches_all_the_time_interrupts_no_worker() {
     let port = Shared::new(Box::new([]), 1518);
@@ -263,7 +262,7 @@ fn a_guest_that_switches_all_the_time_interrupts_no_worker() {
     }
     let interruptions = crate::gate::interruptions() - before;
     assert!(interruptions < 1500, "{interruptions}");
-    // However slow this machine is.
+    // Repeated because this machine may be slow.
     while !port.patience.lock().expect("nobody panicked").spent {
         port.disturbed(Instant::now());
     }
@@ -277,7 +276,7 @@ fn a_guest_that_switches_all_the_time_interrupts_no_worker() {
         port.arrive(0, 0);
     }
     assert_eq!(crate::gate::interruptions(), before);
-    // Another guest is served so as well, at first.
+    // Another guest is at first served in the same way.
     let alone = |port: &Shared| {
         let before = crate::gate::interruptions();
         Gate::close_all(port.gates());
@@ -288,7 +287,7 @@ fn a_guest_that_switches_all_the_time_interrupts_no_worker() {
     port.arrive(1, 0);
     port.relent(Instant::now());
     assert!(!alone(&port));
-    // Where it behaves, it is served as guests of other ports are, on this kernel.
+    // If it is quiet, it is served like guests of other ports, on this kernel.
     port.relent(Instant::now() + PATIENCE);
     assert_eq!(alone(&port), alone(&Shared::new(Box::new([]), 1518)));
 }

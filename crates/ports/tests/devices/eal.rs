@@ -1,4 +1,4 @@
-//! The environment itself.
+//! DPDK's environment itself.
 
 use crate::support::eal;
 use packet::frame::Frame;
@@ -50,8 +50,8 @@ fn many_threads_register_and_leave() {
 
 #[test]
 fn buffers_are_given_back() {
-    // Other tests use the pool at the same time: a leak of one round would add up to more than all
-    // of them hold.
+    // Other tests use the pool at the same time: a leak per round would add up to more than all of
+    // them hold.
     let pool = eal().pool().unwrap();
     for _ in 0..20 {
         let frames: Vec<_> = (0..100)
@@ -70,7 +70,7 @@ fn buffers_are_given_back() {
     }
 }
 
-/// What may be done to a frame.
+/// An operation on a frame.
 #[derive(Clone, Debug)]
 enum Step {
     PushFront(usize),
@@ -97,7 +97,7 @@ fn step() -> impl Strategy<Value = Step> {
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
-    /// An mbuf holds what a plain vector holds, whatever is done to both.
+    /// An mbuf has the same contents as a plain vector after the same operations.
     #[test]
     fn a_frame_is_its_bytes(len in 0usize..20_000, steps in prop::collection::vec(step(), 0..30)) {
         let pool = eal().pool().unwrap();
@@ -162,7 +162,7 @@ proptest! {
         }
     }
 
-    /// Offload flags are read as they were set, and go along with copies.
+    /// Offload flags are read as they were set, and are copied with the frame.
     #[test]
     fn offload_flags_are_kept(partial: bool, valid: bool, start: u16, offset: u16, kind in 0usize..4, size in 1u16..) {
         use packet::frame::{Gso, Offload};

@@ -27,7 +27,7 @@ fn null_device_gives_and_takes() {
     );
     assert!(frames.is_empty());
     port.control.close();
-    // Queues that outlive the port are harmless.
+    // Queues that outlive the port do no harm.
     assert_eq!(port.rx[0].receive(&mut frames), 0);
     assert_eq!(send(&mut *tx, &[&[0; 60]]).failed, 1);
 }
@@ -69,7 +69,7 @@ fn too_long_frames_are_counted_and_the_mtu_can_be_raised() {
     assert!(matches!(port.control.set_mtu(67), Err(Error::Option(_))));
 }
 
-/// Lengths that are known spare the look over frames only where they show that none is too long.
+/// Known lengths make the scan of the frames unnecessary only if they show that none is too long.
 #[test]
 fn finished_frames_are_sent_as_others() {
     let pool = eal().pool().expect("a pool");
@@ -78,7 +78,7 @@ fn finished_frames_are_sent_as_others() {
     for (lens, packets, too_long) in [
         (&[60, 60][..], 2, 0),
         (&[1518], 1, 0),
-        // Or-ed they are 1534, which none of them is.
+        // Their bitwise OR is 1534, longer than either of them.
         (&[1500, 60], 2, 0),
         (&[60, 1519, 61], 2, 1),
     ] {
@@ -167,7 +167,7 @@ fn tempdir() -> std::path::PathBuf {
     dir
 }
 
-/// A frame of TCP of 64 KiB that asks to be cut into segments of so many bytes.
+/// Returns a TCP frame of 64 KiB to be cut into segments of `size` bytes.
 fn large(size: u16) -> ports::Mbuf {
     let payload = vec![7; 65_535 - 40];
     let bytes = packet::build::Builder::ethernet([2; 6], [4; 6])
@@ -188,7 +188,7 @@ fn large(size: u16) -> ports::Mbuf {
     frame
 }
 
-/// A burst becomes more segments than there are buffers: they are sent as they are made.
+/// A burst becomes more segments than there are buffers, so they are sent while they are made.
 #[test]
 fn a_burst_of_large_frames_is_cut_in_slices() {
     let mut port = open(&dpdk("slices", "net_null_slices,no-rx=1"));

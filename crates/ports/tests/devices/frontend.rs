@@ -1,5 +1,5 @@
-//! The hypervisor's and the guest's side of vhost-user by hand, honest or not, at ports that listen
-//! on a socket.
+//! Tests of vhost-user ports that listen on a socket; the hypervisor's and the guest's side, honest
+//! or not, is part of the test.
 
 use crate::support::{bytes, eal, open, receive, send, udp};
 use packet::frame::{Frame, Gso};
@@ -11,14 +11,14 @@ use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, AtomicU16, Ordering};
 use std::time::{Duration, Instant};
 
-/// Descriptors of a ring.
+/// Descriptors per ring.
 const RING: u16 = 256;
-/// The guest's memory, and where its buffers begin in it.
+/// Bytes of the guest's memory, and the offset of its buffers.
 const MEMORY: usize = 1 << 20;
 const BUFFERS: u64 = 0x4_0000;
 /// The hypervisor's address of the guest's memory.
 const USER: u64 = 0x7f00_0000_0000;
-/// What follows between rings.
+/// Distance between rings.
 const STEP: u64 = 0x1_0000;
 
 const GET_FEATURES: u32 = 1;
@@ -49,7 +49,7 @@ struct FrontEnd {
     stream: UnixStream,
     memory: *mut u8,
     file: OwnedFd,
-    /// Where each ring stands.
+    /// Position of each ring.
     next: [u16; 2],
 }
 
@@ -141,7 +141,7 @@ impl FrontEnd {
         u64::from_ne_bytes(reply[12..].try_into().unwrap())
     }
 
-    /// Brings both rings up, with as many of these features as are offered.
+    /// Enables both rings, with as many of these features as are offered.
     fn set_up(&mut self, features: u64) -> u64 {
         let offered = self.ask(GET_FEATURES);
         self.say(SET_OWNER, &[], None);
@@ -208,7 +208,7 @@ impl FrontEnd {
         unsafe { &*self.memory.add(at as usize).cast::<AtomicU16>() }
     }
 
-    /// Makes a chain available.
+    /// Makes a chain of descriptors available.
     fn offer(&mut self, ring: usize, head: u16) {
         let available = ring as u64 * STEP + 0x2000;
         let place = available + 4 + u64::from(self.next[ring] % RING) * 2;
@@ -218,13 +218,13 @@ impl FrontEnd {
             .store(self.next[ring], Ordering::SeqCst);
     }
 
-    /// How many chains the switch has given back.
+    /// Returns how many chains the switch has given back.
     fn used(&self, ring: usize) -> u16 {
         self.word(ring as u64 * STEP + 0x4002)
             .load(Ordering::SeqCst)
     }
 
-    /// Sends a frame behind a header, in pieces of so many bytes.
+    /// Sends a frame behind a header, in pieces of `piece` bytes.
     fn transmit(&mut self, header: [u8; 12], frame: &[u8], piece: usize, table: Option<u64>) {
         let all = [&header[..], frame].concat();
         self.write(BUFFERS, &all);
@@ -262,7 +262,7 @@ fn patiently(what: &str, mut done: impl FnMut() -> bool) {
     }
 }
 
-/// A guest that is served: frames go to it and come from it.
+/// Checks that a guest is served: frames are received from it and sent to it.
 fn is_served(port: &mut OpenPort, guest: &mut FrontEnd) {
     patiently("the link comes up", || port.control.info().link_up);
     let sent = udp(7);
@@ -295,7 +295,7 @@ fn chains_tables_and_offloads_of_a_guest_are_taken() {
         let mut frame = udp(length);
         guest.transmit([0; 12], &frame, piece, table);
         assert_eq!(bytes(&receive(&mut *port.rx[0], 1)), [frame.clone()]);
-        // With a checksum to be filled in, and to be cut.
+        // With a checksum to be filled in, and to be segmented.
         frame.resize(5000, 1);
         let header = [1, 1, 54, 0, 0, 2, 34, 0, 16, 0, 0, 0];
         guest.transmit(header, &frame, piece.max(100), table);
@@ -330,12 +330,12 @@ fn a_frame_goes_to_several_buffers_where_the_guest_takes_that() {
     assert_eq!(got[..12], [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, count as u8, 0]);
     assert_eq!(got[12..], wanted);
     assert_eq!(usize::from(guest.used(0)), 1 + count);
-    // What is left does not hold another.
+    // There is no room left for another frame.
     let outcome = send(&mut *tx, &[&wanted]);
     assert_eq!((outcome.packets, outcome.full), (0, 1));
 }
 
-/// The guest says it has 64 MiB in one frame, 200 times. None of it is copied, and each is counted.
+/// The guest claims 64 MiB in one frame, 200 times. None of it is copied, and each is counted.
 #[test]
 fn chains_of_64_mib_take_no_buffers_and_are_counted() {
     let path = socket("huge");
@@ -365,7 +365,7 @@ fn chains_of_64_mib_take_no_buffers_and_are_counted() {
         guest.used(1) == used + 200
     });
     assert_eq!(port.rx[0].drops().malformed - before, 200);
-    // Others of this process have some.
+    // Other tests of this process may hold some.
     assert!(
         least > pool.count() / 2,
         "{least} of {} are left",
@@ -376,8 +376,7 @@ fn chains_of_64_mib_take_no_buffers_and_are_counted() {
     assert_eq!(bytes(&receive(&mut *port.rx[0], 1)), [frame]);
 }
 
-/// As many long frames as the ring has: a turn takes only some of them, and others follow in the
-/// next.
+/// As many long frames as the ring holds: each turn takes only some of them.
 #[test]
 fn a_turn_takes_so_many_bytes() {
     let path = socket("turn");
@@ -395,7 +394,7 @@ fn a_turn_takes_so_many_bytes() {
         let count = port.rx[0].receive(&mut got);
         assert!(count <= 5, "{count} frames of 60 KB in a turn");
         turns += u32::from(count > 0);
-        // Nobody may sleep over what is left.
+        // A worker must not sleep while frames are left.
         assert!(got.len() == 40 || port.rx[0].arm());
         port.rx[0].disarm();
         got.len() == 40
@@ -433,12 +432,12 @@ fn a_guest_that_has_moved_is_announced() {
     );
 }
 
-/// A guest takes its memory away and goes. The next one's memory comes to lie where that was, and
-/// nobody may take the one for the other.
+/// A guest truncates its memory and disconnects. The next guest's memory may be mapped at the same
+/// address, and must not be confused with it.
 #[test]
 fn a_guest_is_not_ended_for_what_the_one_before_has_done() {
     for round in 0..5 {
-        // Paths of their own: those of the round before go in the background.
+        // Each round has its own path, because the previous socket is removed in the background.
         let path = socket(&format!("robber{round}"));
         let other = socket(&format!("heir{round}"));
         let (mut port, mut heirs) = (listening(&path), listening(&other));
@@ -455,7 +454,7 @@ fn a_guest_is_not_ended_for_what_the_one_before_has_done() {
         patiently("the robber is gone", || !port.control.info().link_up);
         heir.set_up(VERSION_1);
         is_served(&mut heirs, &mut heir);
-        // Connections are looked after ten times a second.
+        // Connections are checked ten times a second.
         let end = Instant::now() + Duration::from_millis(250);
         while Instant::now() < end {
             assert!(heirs.control.info().link_up, "round {round}");
@@ -465,16 +464,16 @@ fn a_guest_is_not_ended_for_what_the_one_before_has_done() {
     }
 }
 
-/// What a hostile hypervisor does to its own connection.
+/// What a hostile hypervisor does on its own connection.
 type Offence = fn(&mut FrontEnd);
 
-/// Sends the head of a message, and not the rest.
+/// Sends the header of a message, and not the rest.
 fn half_a_message(guest: &mut FrontEnd) {
     let message = FrontEnd::message(SET_FEATURES, 8, &[]);
     guest.stream.write_all(&message).unwrap();
 }
 
-/// Asks and asks, and reads no reply.
+/// Sends requests, and reads no reply.
 fn unread_replies(guest: &mut FrontEnd) {
     guest.stream.set_nonblocking(true).unwrap();
     let message = FrontEnd::message(GET_FEATURES, 0, &[]);
@@ -485,19 +484,19 @@ fn unread_replies(guest: &mut FrontEnd) {
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            // The switch has had enough.
+            // The switch has closed the connection.
             Err(_) => return,
         }
     }
 }
 
-/// Gives memory that is not there, while the device is in use.
+/// Truncates the memory while the device is in use.
 fn no_memory(guest: &mut FrontEnd) {
     guest.give_memory(1 << 50);
 }
 
-/// Whatever a hypervisor does, workers go on, other guests come and are served, and its port can be
-/// deleted.
+/// Whatever a hypervisor does, workers go on, other guests can connect and are served, and its port
+/// can be deleted.
 #[test]
 fn a_hostile_hypervisor_holds_up_nobody_else() {
     let offences: [(&str, Offence); 3] = [
@@ -515,7 +514,7 @@ fn a_hostile_hypervisor_holds_up_nobody_else() {
         let mut rx = port.rx.remove(0);
         let (stop, turns) = (AtomicBool::new(false), AtomicU16::new(0));
         std::thread::scope(|scope| {
-            // A worker, which sends to the guest and receives from it.
+            // A worker that sends to the guest and receives from it.
             scope.spawn(|| {
                 let mut got = Vec::new();
                 while !stop.load(Ordering::Relaxed) {

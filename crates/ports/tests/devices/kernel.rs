@@ -1,5 +1,4 @@
-//! Kernel interfaces: veth pairs and TAP devices in a network namespace that each test makes for
-//! itself.
+//! Kernel interfaces: veth pairs and TAP devices, in a separate network namespace for each test.
 
 use crate::support::{bytes, eal, info_of, open, receive, send, udp};
 use packet::frame::{Frame, Gso};
@@ -13,7 +12,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant};
 
-/// Gives the calling thread an empty network namespace, which goes with it.
+/// Moves the calling thread into a new network namespace, which is deleted with it.
 pub fn own_namespace() {
     eal();
     // SAFETY: plain value; only the calling thread moves.
@@ -34,7 +33,7 @@ pub fn ip(arguments: &str) {
     );
 }
 
-/// A network namespace with a name of this test's, which goes with this.
+/// A named network namespace of this test, deleted when dropped.
 struct Elsewhere(String);
 
 impl Elsewhere {
@@ -89,7 +88,7 @@ fn readable(fd: RawFd) -> bool {
     unsafe { libc::poll(&mut poll, 1, 5000) == 1 }
 }
 
-/// `frame` with a VLAN tag behind its addresses.
+/// Returns `frame` with a VLAN tag behind its addresses.
 fn tagged(frame: &[u8], tpid: u16, tci: u16) -> Vec<u8> {
     let mut out = frame[..12].to_vec();
     out.extend(tpid.to_be_bytes());
@@ -126,7 +125,7 @@ fn frames_pass_a_veth_with_their_tags() {
     let got = receive(&mut *b.rx[0], frames.len());
     assert_eq!(bytes(&got), frames);
     assert!(got.iter().all(|frame| frame.headroom() >= 64));
-    // What a port sends it does not receive.
+    // A port does not receive what it sends.
     assert_eq!(a.rx[0].receive(&mut Vec::new()), 0);
 }
 
@@ -136,7 +135,7 @@ fn a_frame_of_too_many_buffers_costs_no_other() {
     veth("va", "vb", 1500);
     let (mut a, mut b) = (system("va"), system("vb"));
     let mut tx = sender(&mut a);
-    // More buffers than the kernel takes in one list (1024), as a guest can make them.
+    // More buffers than the kernel takes in one list (1024); a guest can make such frames.
     let endless = vec![0; 1100 * 2048];
     let outcome = send(&mut *tx, &[&udp(100), &endless, &udp(200)]);
     assert_eq!(outcome.packets, 2, "{outcome:?}");
@@ -175,12 +174,12 @@ fn jumbo_frames_pass_in_several_segments() {
     assert_eq!(got[0].to_vec(), frame);
 }
 
-/// For tests that say from which buffers frames are made: long ones are few, and all ports have the
-/// same.
+/// Lock for tests that check which buffers frames consist of: there are few long ones, shared by
+/// all ports.
 static LONG_BUFFERS: Mutex<()> = Mutex::new(());
 
-/// A frame that is longer than an ordinary buffer has its rest in long ones, of which none is
-/// longer than devices take.
+/// The rest of a frame longer than an ordinary buffer is in long buffers, none of which is longer
+/// than devices accept.
 #[test]
 fn frames_of_every_length_come_whole() {
     let _alone = LONG_BUFFERS.lock();
@@ -215,7 +214,7 @@ fn frames_of_every_length_come_whole() {
     }
 }
 
-/// Where all long buffers are in use, frames are chained of ordinary ones.
+/// If all long buffers are in use, frames consist of ordinary ones.
 #[test]
 fn long_frames_come_whole_however_many_are_held() {
     let _alone = LONG_BUFFERS.lock();
@@ -235,7 +234,7 @@ fn long_frames_come_whole_however_many_are_held() {
     assert!(many(&held) > 0, "there are 1024 long buffers");
     assert!(held.iter().all(|it| it.to_vec() == frame));
     held.clear();
-    // Slots that made do without one take one again.
+    // Slots that had no long buffer get one again.
     for _ in 0..8 {
         send(&mut *tx, &[frame.as_slice(); 16]);
         held = receive(&mut *b.rx[0], 16);
@@ -341,7 +340,7 @@ fn a_tap_is_the_other_end_of_its_interface() {
     assert_eq!(bytes(&receive(&mut *host.rx[0], 3)), frames);
     let stats = tap.control.device_stats();
     assert!(stats.contains(&("tx_packets".into(), 3)), "{stats:?}");
-    // The device goes with the port, whoever still holds queues.
+    // The device is deleted with the port, even if queues are still held.
     let mut rx = tap.rx.remove(0);
     tap.control.close();
     assert!(ports::open(eal(), &PortSpec::new("tap9", Kind::System)).is_err());
@@ -365,7 +364,7 @@ fn the_kernel_tells_of_changes_and_says_when_it_could_not() {
     assert!(all && !changes.missed, "{changes:?}");
     assert!(changes.indexes.contains(&index) && changes.names.contains("va"));
     assert_eq!(read(1000), (true, LinkChanges::default()), "nothing new");
-    // In another namespace, too, once something has been moved there.
+    // Changes in another namespace are reported, too, once something has been moved there.
     let elsewhere = Elsewhere::new("news");
     elsewhere.take("vb");
     read(1000);
@@ -373,7 +372,7 @@ fn the_kernel_tells_of_changes_and_says_when_it_could_not() {
     let (_, changes) = read(1000);
     drop(elsewhere);
     assert!(changes.names.contains("vb"), "{changes:?}");
-    // More than anybody keeps.
+    // More reports than the buffer holds.
     veth("vc", "vd", 1500);
     read(1000);
     let path = std::env::temp_dir().join(format!("changes-{}", std::process::id()));
@@ -397,7 +396,7 @@ fn a_tap_is_followed_wherever_it_goes_until_it_is_deleted() {
     assert!(port.control.is_elsewhere());
     elsewhere.ip("link set tap7 name other");
     elsewhere.ip("link set other mtu 1400 up");
-    // Somebody takes its name.
+    // Another interface takes its name.
     veth("tap7", "vb", 1300);
     let up = PortInfo {
         mtu: 1400,
@@ -459,7 +458,7 @@ fn a_device_that_is_left_is_found_again() {
         .output()
         .unwrap();
     assert!(!left.status.success(), "it is still there");
-    // A port that is closed takes its device and its record with it.
+    // Closing a port deletes its device and its record.
     open(&spec("tap6")).control.close();
     assert!(ports::leftovers(&records).is_empty());
     assert!(ports::open(eal(), &PortSpec::new("tap6", Kind::System)).is_err());
@@ -487,14 +486,14 @@ fn names_that_no_device_can_have_are_refused() {
     assert!(error("va", Kind::Internal).starts_with("could not open network device va ("));
 }
 
-/// A host in a namespace and thread of its own, at the other end of a veth.
+/// A host in its own namespace and thread, at the other end of a veth.
 struct Host {
     thread: std::thread::JoinHandle<()>,
     ready: mpsc::Sender<()>,
 }
 
 impl Host {
-    /// Starts a thread with a namespace, moves interface `name` there, gives it `address` and runs
+    /// Starts a thread with a namespace, moves interface `name` there, sets its `address` and runs
     /// `work`.
     fn start(
         name: &'static str,
@@ -532,8 +531,8 @@ fn bad_checksums() -> u64 {
     lines[1][column].parse().unwrap()
 }
 
-/// Sends 16 MB by TCP from one host to another, through `between`, which is given both ports and a
-/// stop flag.
+/// Sends 16 MB by TCP from one host to another, through `between`, which gets both ports and a stop
+/// flag.
 fn tcp_through(between: impl FnOnce(OpenPort, OpenPort, &AtomicBool)) {
     const TOTAL: usize = 16 << 20;
     own_namespace();
@@ -625,7 +624,7 @@ fn large_tcp_frames_pass_whole_and_sound() {
 
 #[test]
 fn large_tcp_frames_are_cut_for_devices_that_cannot() {
-    // A DPDK ring in the middle takes no offloads: everything is segmented and summed in software
+    // A DPDK ring in between has no offloads: all segmentation and checksums are done in software
     // before it.
     tcp_through(|mut a, mut b, stop| {
         let spec = |name| {
@@ -660,8 +659,8 @@ fn large_tcp_frames_are_cut_for_devices_that_cannot() {
     });
 }
 
-/// A quiet port has a plain socket; one that frames keep coming to gets a ring meanwhile, and none
-/// of its frames is lost, doubled or overtaken.
+/// A quiet port has a plain socket; one with many frames gets a ring meanwhile, and no frame is
+/// lost, duplicated or reordered.
 #[test]
 fn a_port_gets_a_ring_without_losing_a_frame() {
     own_namespace();
@@ -692,7 +691,7 @@ fn a_port_gets_a_ring_without_losing_a_frame() {
     }
     assert_eq!(b.rx[0].receive(&mut Vec::new()), 0, "nothing twice");
     assert_eq!(b.rx[0].drops(), Default::default());
-    // The port goes while a socket may still be on its way.
+    // The port is closed while a socket may still be being prepared.
     b.control.close();
     assert_eq!(b.rx[0].receive(&mut Vec::new()), 0);
 }
@@ -722,7 +721,7 @@ fn quiet_ports_hold_no_rings() {
         .lines()
         .filter(|line| line.contains("socket:["))
         .count();
-    // Those of other tests of this process included.
+    // Including those of other tests of this process.
     assert!((1..40).contains(&rings), "{rings} rings");
     drop(ports);
 }

@@ -1,7 +1,7 @@
-//! Ports on real devices: DPDK's virtual ones, and kernel interfaces in network namespaces of their
-//! own.
+//! Ports on real devices: DPDK's virtual ones, and kernel interfaces in separate network
+//! namespaces.
 //!
-//! All tests run in one process, as DPDK is set up once for each process. They need root.
+//! All tests run in one process, because DPDK is set up once per process. They need root.
 
 mod afxdp;
 mod dummy;

@@ -1,4 +1,4 @@
-//! The kernel's routes and addresses, as `ip` sets them in a network namespace of the test's own.
+//! The kernel's routes and addresses, as set by `ip` in the test's own network namespace.
 
 use crate::kernel::{ip, own_namespace};
 use ports::{KernelRoute, RouteEvents, addresses, kernel_routes};
@@ -6,7 +6,7 @@ use std::net::IpAddr;
 use std::os::fd::AsRawFd;
 use std::time::{Duration, Instant};
 
-/// Routes as text, but for those of link-local addresses.
+/// Formats routes, without those of link-local addresses.
 fn shown(routes: &[KernelRoute]) -> Vec<String> {
     let mut lines = Vec::new();
     for route in routes {
@@ -29,7 +29,7 @@ fn shown(routes: &[KernelRoute]) -> Vec<String> {
     lines
 }
 
-/// Two devices that are each other's other end.
+/// Creates a veth pair.
 fn pair() {
     own_namespace();
     ip("link add k0 type veth peer name k1");
@@ -126,7 +126,7 @@ fn tempfile(content: &str) -> String {
     path
 }
 
-/// Waits until there is news, for ten seconds at most.
+/// Waits until there is a report, for ten seconds at most.
 fn wait(events: &mut RouteEvents) -> bool {
     let end = Instant::now() + Duration::from_secs(10);
     let mut changed = false;
@@ -137,12 +137,12 @@ fn wait(events: &mut RouteEvents) -> bool {
     changed
 }
 
-/// How long the kernel may take to tell of a new device's link.
+/// How long the kernel may take to report a new device's link.
 const LINK: Duration = Duration::from_millis(1500);
-/// How long it may take to tell the rest of what it has begun to tell.
+/// How long the kernel may take for the remaining reports of a change.
 const REST: Duration = Duration::from_millis(100);
 
-/// Reads all that comes for a time.
+/// Reads all reports for a time.
 fn settle(events: &mut RouteEvents, time: Duration) {
     let end = Instant::now() + time;
     while Instant::now() < end {
@@ -180,7 +180,7 @@ fn lost_news_are_a_change() {
     ip("addr add 10.9.1.1/24 dev k0");
     let mut events = RouteEvents::new().unwrap();
     settle(&mut events, LINK);
-    // Less than it takes: news is thrown away.
+    // Too small for the reports, so that some are lost.
     let least = 1i32;
     // SAFETY: the value is readable for its size.
     let code = unsafe {
@@ -194,7 +194,7 @@ fn lost_news_are_a_change() {
     };
     assert_eq!(code, 0);
     for n in 0..64 {
-        // Of a table that does not count, so that only the loss can be the news.
+        // In a table that is not used, so that only the loss itself sets the flag.
         ip(&format!("route add 10.{n}.0.0/16 via 10.9.1.9 table 100"));
     }
     let mut changed = false;

@@ -1,4 +1,4 @@
-//! What the tests share.
+//! Helpers shared by the tests.
 
 use packet::frame::Frame;
 use packet::io::{RxQueue, TxOutcome, TxQueue};
@@ -6,7 +6,7 @@ use ports::{Eal, EalOptions, Mbuf, Memory, OpenPort, PortInfo, PortSpec};
 use std::sync::OnceLock;
 use std::time::{Duration, Instant};
 
-/// The process's environment, in ordinary memory so that the tests run everywhere.
+/// Returns the process's environment, in ordinary memory so that the tests run everywhere.
 pub fn eal() -> &'static Eal {
     static EAL: OnceLock<Eal> = OnceLock::new();
     EAL.get_or_init(|| {
@@ -21,7 +21,7 @@ pub fn eal() -> &'static Eal {
     })
 }
 
-/// Opens a port that must open.
+/// Opens a port; a failure is a panic.
 pub fn open(spec: &PortSpec) -> OpenPort {
     match ports::open(eal(), spec) {
         Ok(port) => port,
@@ -29,7 +29,7 @@ pub fn open(spec: &PortSpec) -> OpenPort {
     }
 }
 
-/// Polls until `wanted` frames came, or ten seconds have passed.
+/// Polls until `wanted` frames have come, or ten seconds have passed.
 pub fn receive(rx: &mut dyn RxQueue<Mbuf>, wanted: usize) -> Vec<Mbuf> {
     let end = Instant::now() + Duration::from_secs(10);
     let mut frames = Vec::new();
@@ -66,12 +66,12 @@ pub fn send(tx: &mut dyn TxQueue<Mbuf>, frames: &[&[u8]]) -> TxOutcome {
     outcome
 }
 
-/// The bytes of some frames.
+/// Returns the bytes of frames.
 pub fn bytes(frames: &[Mbuf]) -> Vec<Vec<u8>> {
     frames.iter().map(Frame::to_vec).collect()
 }
 
-/// A classic pcap file of Ethernet frames.
+/// Returns a classic pcap file of Ethernet frames.
 pub fn pcap(frames: &[Vec<u8>]) -> Vec<u8> {
     let mut file = Vec::new();
     for word in [0xa1b2_c3d4u32, 0x0004_0002, 0, 0, 262_144, 1] {
@@ -87,7 +87,7 @@ pub fn pcap(frames: &[Vec<u8>]) -> Vec<u8> {
     file
 }
 
-/// The frames in a classic pcap file in this machine's byte order.
+/// Returns the frames in a classic pcap file in this machine's byte order.
 pub fn frames_in(file: &[u8]) -> Vec<Vec<u8>> {
     let mut frames = Vec::new();
     let mut at = 24;
@@ -100,8 +100,8 @@ pub fn frames_in(file: &[u8]) -> Vec<Vec<u8>> {
     frames
 }
 
-/// A UDP frame over IPv4 with `payload` bytes of data and a sound IP checksum; its UDP checksum is
-/// 0, "none".
+/// Returns a UDP frame over IPv4 with `payload` bytes of data and a valid IP checksum; its UDP
+/// checksum is 0, "none".
 pub fn udp(payload: usize) -> Vec<u8> {
     let mut frame = vec![2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
     let total = (28 + payload) as u16;

@@ -23,14 +23,14 @@ fn client(path: &Path) -> PortSpec {
     )
 }
 
-/// A guest that sends back what it gets; killed when dropped.
+/// A guest that sends back what it receives; killed when dropped.
 struct Guest {
     process: Child,
     runtime: PathBuf,
 }
 
 impl Guest {
-    /// `server` makes the guest's side listen on the socket.
+    /// Starts the guest; with `server` it listens on the socket.
     fn start(path: &Path, server: bool) -> Guest {
         static NUMBER: std::sync::atomic::AtomicU32 = std::sync::atomic::AtomicU32::new(0);
         let number = NUMBER.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
@@ -92,7 +92,7 @@ fn wait_for_link(port: &mut OpenPort, up: bool) {
     }
 }
 
-/// Sends `frame` until it comes back: the guest may not be forwarding yet.
+/// Sends `frame` until it comes back, since the guest may not be forwarding yet.
 fn echo(tx: &mut dyn TxQueue<Mbuf>, rx: &mut dyn RxQueue<Mbuf>, frame: &[u8]) -> Mbuf {
     let end = Instant::now() + Duration::from_secs(20);
     let mut got = Vec::new();
@@ -108,8 +108,8 @@ fn echo(tx: &mut dyn TxQueue<Mbuf>, rx: &mut dyn RxQueue<Mbuf>, frame: &[u8]) ->
     }
 }
 
-/// Sends `frame`, which nobody has sent before, and receives until it has come back: all that the
-/// guest had is back then, for it keeps their order.
+/// Sends `frame`, which was never sent before, and receives until it comes back: then everything
+/// that the guest had is back, because it keeps the order.
 fn drain(tx: &mut dyn TxQueue<Mbuf>, rx: &mut dyn RxQueue<Mbuf>, frame: &[u8]) {
     let end = Instant::now() + Duration::from_secs(20);
     let mut got = Vec::new();
@@ -192,7 +192,7 @@ fn frames_go_to_the_guest_and_back() {
     }
     assert_eq!(bytes(&got), frames);
 
-    // This guest fills in no checksums: they are finished before it.
+    // This guest does not accept partial checksums, so they are filled in before.
     let mut unfinished = eal().pool().unwrap().frame(&udp(64)).unwrap();
     let mut sum = packet::checksum::Sum::new();
     sum.add_pseudo_header(&[10, 0, 0, 1], &[10, 0, 0, 2], 17, 72);
@@ -221,12 +221,12 @@ fn frames_go_to_the_guest_and_back() {
     got.clear();
     assert_eq!(rx.receive(&mut got), 0);
 
-    // Another guest, another try: the port comes back by itself.
+    // Another guest connects, and the port works again.
     std::fs::remove_file(&path).ok();
     let _guest = Guest::start(&path, true);
     wait_for_link(&mut port, true);
     assert_eq!(echo(&mut *tx, &mut *rx, &udp(9)).to_vec(), udp(9));
-    // Closing while the guest is there.
+    // Close the port while the guest is connected.
     port.control.close();
     assert_eq!(rx.receive(&mut got), 0);
     assert_eq!(send(&mut *tx, &[&udp(1)]).failed, 1);
@@ -246,14 +246,14 @@ fn a_sleeping_worker_is_woken_by_the_guest() {
     let mut port = open(&spec);
     let mut tx = port.control.tx_queue(0).unwrap();
     let mut rx = port.rx.remove(0);
-    // The worker sleeps before there is a guest.
+    // The worker sleeps while there is no guest.
     assert!(!rx.arm());
     let (tell, told) = std::sync::mpsc::channel();
     let worker = std::thread::spawn(move || {
         let mut got = Vec::new();
         let end = Instant::now() + Duration::from_secs(60);
-        // How often frames have ended a sleep. Those that were sent while others had the processor
-        // come together, and end one.
+        // Number of sleeps that frames have ended. Frames sent while others had the processor come
+        // together, and end one sleep.
         let (mut woken, mut slept) = (0, false);
         while woken < 5 {
             assert!(
@@ -312,7 +312,7 @@ fn a_peer_that_talks_nonsense_loses_only_its_connection() {
         stream
             .set_write_timeout(Some(Duration::from_secs(1)))
             .unwrap();
-        // A message's header: request, flags (version 1), size; then anything.
+        // A message's header: request, flags (version 1), size; then any bytes.
         let mut message = Vec::new();
         message.extend((round % 45).to_ne_bytes());
         message.extend(1u32.to_ne_bytes());
@@ -341,7 +341,8 @@ fn a_peer_that_takes_its_memory_away_does_not_end_the_process() {
             rx_queues: 1,
         },
     ));
-    // The guest's process inherits descriptors of this process's own memory, which stays as it is.
+    // The guest's process inherits descriptors of this process's own memory; that mapping must not
+    // change.
     let memory_of = |process: &str| -> std::collections::BTreeMap<u64, PathBuf> {
         std::fs::read_dir(format!("/proc/{process}/fd"))
             .unwrap()
@@ -381,6 +382,6 @@ fn a_peer_that_takes_its_memory_away_does_not_end_the_process() {
     wait_for_link(&mut port, false);
     let _guest = Guest::start(&path, false);
     wait_for_link(&mut port, true);
-    // What was under way before may come first.
+    // Frames that were under way may come first.
     assert!((0..100).any(|_| echo(&mut *tx, &mut *rx, &udp(9)).to_vec() == udp(9)));
 }

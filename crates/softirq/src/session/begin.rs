@@ -1,4 +1,4 @@
-//! How a session begins: options are checked, programs loaded and attached.
+//! Starts a session: checks the options, loads and attaches the programs.
 
 use super::choices::Choices;
 use super::{Counters, Options, Session, SessionError, listed};
@@ -15,8 +15,8 @@ use steer::balance::Balancer;
 use steer::cores::CoreTable;
 use steer::table::{FlowTable, Limits as TableLimits, TableError};
 
-/// Least gap after which a flow may move without a sign that it has drained: longer than a
-/// thread that has been woken waits for a core on which it has been preempted once or twice.
+/// Shortest gap after which a flow may move without a sign that it has drained: longer than a woken
+/// thread waits for a core on which it has been preempted once or twice.
 const LEAST_WAIT_NS: u64 = 20_000_000;
 
 impl Session {
@@ -24,7 +24,7 @@ impl Session {
     ///
     /// # Errors
     ///
-    /// What cannot be; nothing stays attached.
+    /// The first problem; nothing stays attached.
     pub fn start(options: &Options) -> Result<Session, SessionError> {
         let settings = options.settings.validate()?;
         for (name, value, most) in [
@@ -113,7 +113,7 @@ impl Session {
     }
 }
 
-/// Checks the cores that were asked for, and returns those to use in ascending order.
+/// Checks the requested cores, and returns those to use in ascending order.
 fn check_cores(wanted: Option<&BTreeSet<u32>>) -> Result<Vec<u32>, SessionError> {
     let (present, online) = (cpus::present(), cpus::online());
     let cores: Vec<u32> = match wanted {
@@ -161,7 +161,7 @@ fn attach(
                 return Ok(chosen);
             }
             Err(error) => {
-                // Somebody may have come meanwhile.
+                // Another program may have been attached meanwhile.
                 device.check_vacant()?;
                 last = Some((chosen.mode, error));
             }
@@ -178,7 +178,7 @@ fn attach(
     Err(error.into())
 }
 
-/// What the user should know of the options.
+/// Returns warnings about the options for the user.
 fn warnings(options: &Options, device: &Device) -> Vec<String> {
     let mut warnings = Vec::new();
     if options.layout == Layout::Vlan && device.hides_tags {
@@ -203,7 +203,7 @@ fn warnings(options: &Options, device: &Device) -> Vec<String> {
     warnings
 }
 
-/// A number that senders cannot know, so that they cannot make flows collide.
+/// Returns a number that senders cannot know, so that they cannot make flows' hashes collide.
 fn seed() -> u64 {
     use std::hash::{BuildHasher, Hasher};
     let state = std::collections::hash_map::RandomState::new();

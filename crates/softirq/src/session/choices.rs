@@ -1,4 +1,5 @@
-//! Choices that the program has made: read from its slots, taken into the table, measured, moved.
+//! Choices that the program has made: reads them from its slots into the table, measures and moves
+//! them.
 
 use super::Session;
 use crate::clock::now_ns;
@@ -9,9 +10,9 @@ use steer::cores::{CoreId, Load};
 use steer::policy::{Basis, Decision, Request, choose};
 use steer::table::{ChoiceId, ChoiceKey, EntryId, Made, Target};
 
-/// Packets in a sample that say what a packet costs on a core.
+/// Fewest packets in a sample for a measurement of the cost of a packet on a core.
 const COST_PACKETS: u64 = 16;
-/// Weight of a new measurement of what packets cost, as a divisor.
+/// Divisor of a new measurement of packets' cost: it has a weight of 1 in this many.
 const COST_WEIGHT: f64 = 8.0;
 
 /// Why a choice is to move.
@@ -20,9 +21,9 @@ const COST_WEIGHT: f64 = 8.0;
 pub enum Cause {
     /// A virtual machine runs on its core.
     VirtualMachine,
-    /// A priority flow.
+    /// It is a priority flow.
     Priority,
-    /// It had to use its virtual machine's core.
+    /// It had to use its virtual machine's core, and can now leave it.
     Return,
     /// Its core is highly loaded.
     Load,
@@ -30,7 +31,7 @@ pub enum Cause {
     CoreGone,
     /// The entry names another core.
     Entry,
-    /// Somebody asked.
+    /// A command asked for it.
     Asked,
 }
 
@@ -45,7 +46,7 @@ impl From<balance::Cause> for Cause {
     }
 }
 
-/// What became of moves.
+/// Counters of moves.
 #[derive(Clone, Copy, Debug, Default, serde::Serialize, serde::Deserialize)]
 pub struct Progress {
     /// Moves that were decided on or asked for.
@@ -68,7 +69,7 @@ struct Wanted {
     since_ns: u64,
 }
 
-/// What is remembered of a slot.
+/// State of a slot.
 #[derive(Clone, Copy, Debug)]
 struct Tracked {
     entry: EntryId,
@@ -79,15 +80,15 @@ struct Tracked {
     wanted: Option<Wanted>,
 }
 
-/// All of it.
+/// State of all slots.
 pub(super) struct Choices {
     tracked: HashMap<u32, Tracked>,
     by_choice: HashMap<ChoiceId, u32>,
-    /// The first slot of flows.
+    /// The first slot for flows; lower ones are entries'.
     first: u32,
-    /// Slots that are out of the map of flows, and may be used again at the next sample.
+    /// Slots that were removed from the map of flows, and may be reused at the next sample.
     unlinked: Vec<u32>,
-    /// What a packet costs on each core, ns.
+    /// Cost of a packet on each core, ns.
     cost_ns: Vec<f64>,
     taken: Vec<u64>,
     progress: Progress,
@@ -106,35 +107,35 @@ impl Choices {
         }
     }
 
-    /// An entry's slot begins to be used.
+    /// Starts to track an entry's slot.
     pub(super) fn open(&mut self, slot: u32, entry: EntryId) {
         self.tracked.insert(slot, tracked(entry, None));
     }
 
-    /// A slot is not used any more; returns its choice.
+    /// Stops tracking a slot; returns its choice.
     pub(super) fn close(&mut self, slot: u32) -> Option<ChoiceId> {
         let choice = self.tracked.remove(&slot)?.choice?;
         self.by_choice.remove(&choice);
         Some(choice)
     }
 
-    /// What became of moves.
+    /// Returns the counters of moves.
     pub(super) fn progress(&self) -> Progress {
         self.progress
     }
 
-    /// What a packet costs on a core, ns.
+    /// Returns the cost of a packet on a core, ns.
     pub(super) fn cost_ns(&self, core: CoreId) -> f64 {
         self.cost_ns.get(core.index()).copied().unwrap_or(0.0)
     }
 
-    /// Where the flow of a slot is to move, and why.
+    /// Returns where the flow of a slot is to move, and why.
     pub(super) fn wanted(&self, slot: u32) -> Option<(u32, Cause)> {
         let wanted = self.tracked.get(&slot)?.wanted?;
         Some((wanted.core, wanted.cause))
     }
 
-    /// Slots of an entry's flows.
+    /// Returns the slots in use, in ascending order.
     pub(super) fn slots(&self) -> Vec<u32> {
         let mut slots: Vec<u32> = self.tracked.keys().copied().collect();
         slots.sort_unstable();
@@ -163,7 +164,7 @@ fn basis(of: u32) -> Basis {
 }
 
 impl Session {
-    /// Takes in what the program has done in the last `period` ns.
+    /// Reads what the program has done in the last `period` ns.
     pub(super) fn follow(&mut self, now: u64, period: u64) {
         self.measure_costs();
         for at in std::mem::take(&mut self.choices.unlinked) {
@@ -184,7 +185,7 @@ impl Session {
         let limits = self.program.limits();
         for at in self.choices.first..limits.entries + limits.flows {
             let slot = self.program.slot(at);
-            // Slots are used from the lowest on: this one and all that follow never were.
+            // Slots are used from the lowest on: this one and all that follow have never been used.
             if slot.used_ns == 0 {
                 break;
             }
@@ -209,7 +210,7 @@ impl Session {
         }
     }
 
-    /// Forgets a flow's choice, unless a packet of it has come meanwhile.
+    /// Forgets a flow's choice, unless a packet has made it live again meanwhile.
     fn retire(&mut self, at: u32, slot: &Slot, entry: Option<EntryId>) {
         if !self.program.change_state(at, slot.state, SLOT_DEAD) {
             return;
@@ -267,7 +268,7 @@ impl Session {
         if let Some(wanted) = known.wanted
             && wanted.core == slot.core
         {
-            // It has arrived, by a move or because it was chosen anew.
+            // It has arrived, by a move or by a new choice.
             self.program.want(at, NONE);
             known.wanted = None;
             self.choices.progress.made += 1;
@@ -290,7 +291,7 @@ impl Session {
             self.choices.by_choice.remove(&before);
             self.table.forgotten(before, &mut self.cores);
         }
-        // A core outside of the table has no choices; `rehome` looks for another.
+        // A core outside of the table has no choices; `rehome` looks for another one.
         let Some(core) = self.core_of(slot.core) else {
             return;
         };
@@ -320,7 +321,7 @@ impl Session {
         matches!(target, Some(Target::Core(_)))
     }
 
-    /// An entry's target has changed: one that names a core has its packets moved there.
+    /// Handles a changed target of an entry: if it names a core, its packets are moved there.
     pub(super) fn retarget(&mut self, entry: EntryId, target: Target) {
         let Some(at) = self.entry_slots.get(&entry).copied() else {
             return;
@@ -342,7 +343,7 @@ impl Session {
         }
     }
 
-    /// Asks for a choice's move.
+    /// Asks for the move of a choice.
     pub(super) fn want(&mut self, at: u32, cpu: u32, basis: Basis, cause: Cause, now: u64) {
         let Some(known) = self.choices.tracked.get_mut(&at) else {
             return;
@@ -411,7 +412,7 @@ impl Session {
         for (at, wanted) in pending {
             let age = now.saturating_sub(wanted.since_ns);
             match wanted.cause {
-                // These are decided again at every sample as long as there is a reason.
+                // These are decided again at every sample while there is a reason.
                 Cause::VirtualMachine | Cause::Priority => {
                     self.withdraw(at, |cause| cause == wanted.cause);
                 }
@@ -427,7 +428,7 @@ impl Session {
         }
     }
 
-    /// Looks for a core for choices that are on none of the table, or on one that is offline.
+    /// Looks for a core for choices on a core that is offline or not in the table.
     fn rehome(&mut self, now: u64) {
         if self.offline.is_empty() && self.cpus.len() == self.program.limits().cpus as usize {
             return;
@@ -456,7 +457,7 @@ impl Session {
         }
     }
 
-    /// Load of the choice in a slot, 1.0 being a core.
+    /// Returns the load of the choice in a slot; 1.0 is a whole core.
     pub(super) fn choice_load(&self, at: u32) -> f64 {
         let choice = self.choices.tracked.get(&at).and_then(|known| known.choice);
         let choice = choice.and_then(|choice| self.table.choice(choice));

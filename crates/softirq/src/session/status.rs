@@ -1,4 +1,4 @@
-//! What a session says of itself.
+//! Status of a session.
 
 use super::{Progress, Session, SessionError, by_slot};
 use crate::clock::now_ns;
@@ -12,14 +12,14 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use steer::table::{Scope, Target};
 
-/// A core.
+/// Status of a core.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CoreStatus {
     /// Its number.
     pub core: u32,
     /// How it spends its time.
     pub shares: Shares,
-    /// Its load with what was placed since the sample, 1.0 being all of it.
+    /// Its load with what was placed since the sample; 1.0 is a whole core.
     pub load: f64,
     /// Whether it is highly loaded.
     pub high: bool,
@@ -31,20 +31,20 @@ pub struct CoreStatus {
     pub offline: bool,
     /// Packets redirected to it.
     pub redirected: u64,
-    /// Packets that were there already.
+    /// Packets that were received there and stayed.
     pub direct: u64,
     /// Packets dropped at its full queue.
     pub dropped_queue_full: u64,
-    /// Packets dropped there for want of memory.
+    /// Packets dropped there for lack of memory.
     pub dropped_no_memory: u64,
-    /// What a packet costs there, ns.
+    /// Cost of a packet there, ns.
     pub packet_ns: f64,
-    /// The longest that packets took from the redirect until the core had done with them, over the
+    /// The longest time of a packet from the redirect until the core had finished with it, over the
     /// last one to two seconds, ns.
     pub longest_wait_ns: u64,
 }
 
-/// A virtual machine.
+/// Status of a virtual machine.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct VmStatus {
     /// Its number.
@@ -55,27 +55,27 @@ pub struct VmStatus {
     pub cores: Vec<u32>,
 }
 
-/// A counter.
+/// Counters, by name.
 pub type CounterStatus = BTreeMap<String, u64>;
 
-/// A session.
+/// Status of a session.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Status {
     /// The interface.
     pub device: String,
-    /// This process.
+    /// The process id of the resident.
     pub pid: u32,
-    /// How the program is attached, and why.
+    /// The XDP mode, and the reason for it.
     pub mode: ChosenMode,
-    /// Where loads come from.
+    /// Source of loads.
     pub source: Source,
-    /// Where the flow control field is.
+    /// Position of the flow control field.
     pub layout: Layout,
-    /// Whether it is believed.
+    /// Whether it is trusted.
     pub trusted: bool,
-    /// Whether it is taken off.
+    /// Whether it is removed.
     pub strip: bool,
-    /// What the user should know.
+    /// Warnings for the user.
     pub warnings: Vec<String>,
     /// The core table.
     pub cores: Vec<CoreStatus>,
@@ -83,25 +83,25 @@ pub struct Status {
     pub vms: Vec<VmStatus>,
     /// Constants, by name; loads in percent, times in ms.
     pub constants: BTreeMap<String, f64>,
-    /// Entries, and how many there may be.
+    /// Number of entries, and the most possible.
     pub entries: (u64, u64),
-    /// Flows with choices of their own.
+    /// Number of flows with their own choices.
     pub choices: u64,
-    /// What became of moves.
+    /// Counters of moves.
     pub moves: Progress,
     /// Counters, by name.
     pub counters: CounterStatus,
 }
 
-/// An entry.
+/// Status of an entry.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct EntryStatus {
     /// Its number.
     pub entry: u64,
-    /// What it matches.
+    /// Its match.
     #[serde(rename = "match")]
     pub matching: String,
-    /// Higher wins.
+    /// The higher one wins.
     pub precedence: u16,
     /// `core N`, `choose per entry` or `choose per flow`.
     pub target: String,
@@ -109,7 +109,7 @@ pub struct EntryStatus {
     pub vm: Option<u16>,
     /// Priority bit.
     pub priority: bool,
-    /// A number of whoever added it.
+    /// A number for the use of whoever added it.
     pub cookie: u64,
     /// Age, ms.
     pub age_ms: u64,
@@ -119,22 +119,22 @@ pub struct EntryStatus {
     pub bytes: u64,
 }
 
-/// A choice.
+/// Status of a choice.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ChoiceStatus {
     /// The entry's number.
     pub entry: u64,
-    /// The flow's hash, hexadecimal; none if it is for the whole entry.
+    /// The flow's hash, hexadecimal; none for the whole entry.
     pub flow: Option<String>,
     /// The core.
     pub core: u32,
-    /// Why.
+    /// The reason for this core.
     pub basis: String,
     /// Packets.
     pub packets: u64,
     /// Bytes.
     pub bytes: u64,
-    /// Load, 1.0 being a core.
+    /// Load; 1.0 is a whole core.
     pub load: f64,
     /// Time since its last packet, ms.
     pub idle_ms: u64,
@@ -142,7 +142,7 @@ pub struct ChoiceStatus {
     pub wanted: Option<(u32, super::Cause)>,
     /// Moves so far.
     pub moves: u64,
-    /// Packets kept on the old core while it waited to move.
+    /// Packets that went to the old core while the move was pending.
     pub kept: u64,
 }
 
@@ -153,16 +153,16 @@ pub struct FlowsStatus {
     pub entries: Vec<EntryStatus>,
     /// Choices.
     pub choices: Vec<ChoiceStatus>,
-    /// Choices that are not listed.
+    /// Number of choices that are not listed.
     pub left_out: u64,
 }
 
 impl Session {
-    /// The core table, counters and constants.
+    /// Returns the core table, counters and constants.
     ///
     /// # Errors
     ///
-    /// The kernel's.
+    /// Errors of the kernel.
     pub fn status(&self) -> Result<Status, SessionError> {
         let mut counters: CounterStatus = self
             .program
@@ -242,7 +242,7 @@ impl Session {
         })
     }
 
-    /// Entries and their choices, at most `limit` of the latter.
+    /// Returns entries and their choices, at most `limit` of the latter.
     pub fn flows(&self, limit: usize) -> FlowsStatus {
         let now = now_ns();
         let entries = self.table.entries(&self.settings).into_iter().map(|view| {

@@ -1,5 +1,5 @@
-//! A guest's side of vhost-user in this process: it polls two rings in memory of its own, as a
-//! guest that forwards packets does.
+//! A guest's side of vhost-user, played by this process: it polls two rings in its memory, like a
+//! guest that forwards packets.
 
 use super::pump::Peer;
 use std::io::{Error, Read, Result, Write};
@@ -9,28 +9,28 @@ use std::path::Path;
 use std::sync::atomic::{AtomicU16, Ordering};
 use std::time::Duration;
 
-/// Descriptors of a ring.
+/// Descriptors per ring.
 const RING: u16 = 256;
-/// What follows between rings, and where a ring's parts lie in it.
+/// Distance between rings, and offsets of a ring's parts within it.
 const STEP: usize = 0x1_0000;
 const AVAILABLE: usize = 0x2000;
 const USED: usize = 0x4000;
-/// Where buffers begin, those of each ring together, and how long each is.
+/// Offset of the buffers (all of one ring, then all of the other), and the length of each.
 const BUFFERS: usize = 2 * STEP;
 const ROOM: usize = 2048;
 const MEMORY: usize = BUFFERS + 2 * RING as usize * ROOM;
-/// The hypervisor's address of the memory, by which it names rings.
+/// Hypervisor's (front end's) address of the memory; vhost-user messages name rings by it.
 const USER: u64 = 0x7f00_0000_0000;
-/// The guest's own address of it, by which descriptors name buffers.
+/// Guest-physical address of the memory; descriptors name buffers by it.
 const GUEST: u64 = 0x1_0000_0000;
-/// The ring that the guest receives by, and the one that it sends by.
+/// Index of the ring that the guest receives by, and of the one that it sends by.
 const RX: usize = 0;
 const TX: usize = 1;
-/// `struct virtio_net_hdr_v1`, in front of each frame.
+/// Length of `struct virtio_net_hdr_v1`, in front of each frame.
 const HEADER: usize = 12;
 /// The longest frame that fits into a buffer.
 const FRAME_MAX: usize = ROOM - HEADER;
-/// How long the port may take to answer.
+/// Longest time to wait for the port's reply.
 const PATIENCE: Duration = Duration::from_secs(5);
 
 const GET_FEATURES: u32 = 1;
@@ -46,12 +46,13 @@ const SET_VRING_ENABLE: u32 = 18;
 
 const MERGEABLE: u64 = 1 << 15;
 const VERSION_1: u64 = 1 << 32;
-/// Of a descriptor: the switch writes to it.
+/// Descriptor flag: the switch writes to the buffer (`VRING_DESC_F_WRITE`).
 const WRITE: u16 = 2;
-/// Of what is available: the guest polls, and need not be called.
+/// Flag of the available ring: the guest polls, and needs no notification
+/// (`VRING_AVAIL_F_NO_INTERRUPT`).
 const NO_INTERRUPT: u16 = 1;
 
-/// Memory that is shared with the port.
+/// Memory shared with the port.
 struct Shared {
     bytes: *mut u8,
     file: OwnedFd,
@@ -111,7 +112,7 @@ impl Shared {
         unsafe { self.bytes.add(at).cast::<u32>().read_volatile() }
     }
 
-    /// An index that both sides know.
+    /// Returns a ring index that both sides access.
     fn index(&self, at: usize) -> &AtomicU16 {
         assert!(at.is_multiple_of(2) && at + 2 <= MEMORY);
         // SAFETY: an aligned half word of the mapping, which lives as long as this.
@@ -139,12 +140,12 @@ fn halves(first: u32, second: u32) -> Vec<u8> {
     [first.to_ne_bytes(), second.to_ne_bytes()].concat()
 }
 
-/// Where a ring's buffer of this number is.
+/// Returns the offset of buffer `number` of a ring.
 fn buffer(ring: usize, number: u16) -> usize {
     BUFFERS + (ring * usize::from(RING) + usize::from(number % RING)) * ROOM
 }
 
-/// Sends a message of the front end's, with a file if there is one.
+/// Sends a front end's message, with a file descriptor if one is given.
 fn say(stream: &mut UnixStream, request: u32, payload: &[u8], file: Option<RawFd>) -> Result<()> {
     let head = [request, 1, payload.len() as u32].map(u32::to_ne_bytes);
     let bytes = [&head.concat()[..], payload].concat();
@@ -188,8 +189,8 @@ fn event() -> Result<OwnedFd> {
 }
 
 impl Guest {
-    /// Connects to a port that listens at `path`, and brings both rings up; it sends these frames
-    /// without end, as far as they fit into its buffers.
+    /// Connects to a port that listens at `path`, and enables both rings. The guest then sends
+    /// `frames` over and over, except those too long for its buffers.
     pub(super) fn connect(path: &Path, frames: Vec<Vec<u8>>) -> Result<Guest> {
         let mut stream = UnixStream::connect(path)?;
         stream.set_read_timeout(Some(PATIENCE))?;
@@ -213,7 +214,7 @@ impl Guest {
         Ok(guest)
     }
 
-    /// Describes all buffers, and makes those to receive into available.
+    /// Writes all descriptors, and makes the receive buffers available.
     fn fill(&mut self) {
         for ring in [RX, TX] {
             for number in 0..RING {
@@ -241,7 +242,7 @@ impl Guest {
             .write(ring * STEP + usize::from(number) * 16, &bytes);
     }
 
-    /// Makes a buffer available, once that is published.
+    /// Puts a buffer into the available ring; the port sees it after `publish`.
     fn offer(&mut self, ring: usize, number: u16) {
         let place = usize::from(self.offered[ring] % RING) * 2;
         let place = ring * STEP + AVAILABLE + 4 + place;
@@ -254,7 +255,7 @@ impl Guest {
         index.store(self.offered[ring], Ordering::Release);
     }
 
-    /// Buffers that the switch has given back so far.
+    /// Returns how many buffers the switch has given back so far.
     fn used(&self, ring: usize) -> u16 {
         let index = self.memory.index(ring * STEP + USED + 2);
         index.load(Ordering::Acquire)
@@ -287,7 +288,7 @@ impl Guest {
             let parts = [base, base + USED as u64, base + AVAILABLE as u64, 0];
             let places = [halves(number, 0), words(&parts)].concat();
             say(stream, SET_VRING_ADDR, &places, None)?;
-            // Both sides poll, so nobody reads them here.
+            // Both sides poll, so nobody reads these event descriptors here.
             for request in [SET_VRING_CALL, SET_VRING_KICK] {
                 let event = event()?;
                 let number = words(&[number.into()]);
@@ -321,13 +322,13 @@ impl Peer for Guest {
 
     fn take(&mut self, _: u64) -> u64 {
         let used = self.used(RX);
-        // All buffers have been offered, and each is offered again when it has come back.
+        // All buffers were offered at the start, and each is offered again when it has come back.
         let seen = self.offered[RX].wrapping_sub(RING);
         let count = used.wrapping_sub(seen).min(RING);
         for behind in 0..count {
             let place = usize::from(seen.wrapping_add(behind) % RING) * 8;
             let number = self.memory.read(RX * STEP + USED + 4 + place) as u16 % RING;
-            // A guest looks at what it gets.
+            // Read each frame, as a real guest would.
             std::hint::black_box(self.memory.read(buffer(RX, number) + HEADER));
             self.offer(RX, number);
         }
@@ -342,7 +343,7 @@ mod tests {
     use super::*;
     use std::os::unix::net::UnixListener;
 
-    /// What a port is told: where the guest has its memory, and where its rings are.
+    /// What a port learns from the messages: where the guest's memory and its rings are.
     #[derive(Default)]
     struct Told {
         guest: u64,
@@ -352,7 +353,7 @@ mod tests {
         enabled: usize,
     }
 
-    /// A port that answers, and listens until both rings are enabled.
+    /// Plays the port: answers messages until both rings are enabled.
     fn listen(mut stream: UnixStream) -> Told {
         let mut told = Told::default();
         while told.enabled < 2 {
@@ -387,14 +388,13 @@ mod tests {
         (guest.unwrap(), port.join().unwrap())
     }
 
-    /// Bytes of the memory.
+    /// Reads bytes of the shared memory.
     fn bytes(guest: &Guest, at: usize, length: usize) -> Vec<u8> {
         let words = (at / 4..(at + length).div_ceil(4)).map(|word| guest.memory.read(word * 4));
         words.flat_map(u32::to_ne_bytes).take(length).collect()
     }
 
-    /// The buffer that a descriptor names, as a port finds it: where it is in the memory, and how
-    /// long.
+    /// Returns offset and length of the buffer that a descriptor names, as a port would find it.
     fn described(guest: &Guest, told: &Told, ring: usize, number: usize) -> (usize, usize) {
         let table = (told.rings[ring][0] - told.user) as usize;
         let words = bytes(guest, table + number * 16, 12);
@@ -405,7 +405,7 @@ mod tests {
         (at as usize, length as usize)
     }
 
-    /// Gives back what is available in a ring, as a port does; says what buffers those were.
+    /// Gives back all available buffers of a ring, as a port does; returns these buffers.
     fn give_back(guest: &Guest, told: &Told, ring: usize) -> Vec<(usize, usize)> {
         let [_, used, available] = told.rings[ring].map(|at| (at - told.user) as usize);
         let size = usize::from(RING);
@@ -430,7 +430,7 @@ mod tests {
         let (mut guest, told) = guest(frames);
         assert_eq!((told.size, told.rings.len()), (MEMORY as u64, 2));
         assert_eq!(guest.take(0), 0);
-        // More often than the rings' indexes can count.
+        // Enough rounds for the 16-bit ring indexes to wrap around.
         for round in 0..300 {
             assert_eq!(guest.send(1000), usize::from(RING), "round {round}");
             assert_eq!(guest.send(1), 0);

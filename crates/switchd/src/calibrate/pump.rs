@@ -1,16 +1,16 @@
-//! The other ends of ports that are measured: a thread that keeps frames coming, and takes away
-//! what is sent, so that neither side waits while the port is timed.
+//! The other ends of ports that are measured: a thread that keeps frames coming and takes away what
+//! is sent, so that the port never waits while it is timed.
 
 use packet::io::BURST;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Frames that are on their way to the port at most; fewer than any of them holds.
+/// Most frames on their way to the port; every kind of port holds more than this.
 const AHEAD: u64 = 2 * BURST as u64;
-/// Frames that the port has sent and nobody has taken away at most, before it sends another burst;
-/// with that one no more than a guest's ring holds.
+/// Most frames that the port has sent and the peer has not taken before the port sends another
+/// burst; together with that burst they fit into a guest's ring.
 const BEHIND: u64 = 2 * BURST as u64;
-/// After how long a frame that has not come, or has not been taken, is taken for lost.
+/// How long a frame may be outstanding (not received, or not taken) before it counts as lost.
 const LOST: Duration = Duration::from_millis(50);
 
 /// The other end of a port.
@@ -18,8 +18,8 @@ pub(super) trait Peer: Send {
     /// Sends up to `count` frames to the port, as many as there is room for; returns how many.
     fn send(&mut self, count: usize) -> usize;
 
-    /// Takes away what the port has sent, `sent` frames so far; returns how many of all it has
-    /// taken.
+    /// Takes away what the port has sent: `sent` frames in all so far. Returns how many the peer
+    /// has taken in all.
     fn take(&mut self, sent: u64) -> u64;
 }
 
@@ -37,17 +37,17 @@ struct Counts {
     end: AtomicBool,
 }
 
-/// The port's side: says when a burst waits and there is room for it on the way out.
+/// The port's side: tells it when a burst is waiting and there is room to send it on.
 pub(super) struct Gauge<'a> {
     counts: &'a Counts,
     until: Instant,
-    /// Since when the port has received nothing.
+    /// Begin of the time in which the port has received nothing.
     empty: Option<Instant>,
 }
 
 impl Gauge<'_> {
-    /// Notes that `handed` frames were received and sent, and waits until the next burst is there;
-    /// false where that takes too long.
+    /// Notes that `handed` frames were received and sent, and waits until the next burst is there.
+    /// Returns false if time is up first.
     pub(super) fn ready(&mut self, handed: usize) -> bool {
         let Counts {
             put,
@@ -86,21 +86,21 @@ impl Gauge<'_> {
                 sent.store(load(taken), Ordering::Release);
                 since = now;
             }
-            // The peer may have no processor but this one.
+            // The peer may share this processor.
             std::thread::yield_now();
         }
     }
 }
 
-/// Lets `measure` work while a thread on the processor `cpu`, if one is named, plays the peer. It
-/// ends by `until` at the latest.
+/// Runs `measure` while a thread, pinned to the processor `cpu` if one is given, plays the peer.
+/// Ends by `until` at the latest.
 pub(super) fn with_peer<T>(
     peer: &mut dyn Peer,
     cpu: Option<usize>,
     until: Instant,
     measure: impl FnOnce(&mut Gauge<'_>) -> T,
 ) -> T {
-    /// Ends the thread, which the scope waits for, whatever happens.
+    /// Tells the thread to end, even on a panic; the scope waits for it.
     struct End<'a>(&'a Counts);
     impl Drop for End<'_> {
         fn drop(&mut self) {
@@ -110,7 +110,7 @@ pub(super) fn with_peer<T>(
     let counts = Counts::default();
     std::thread::scope(|scope| {
         scope.spawn(|| {
-            // Where it cannot be had, it is slower, and right all the same.
+            // Without the pin it is slower, but still right.
             let _ = cpu.map(datapath::pin);
             play(peer, &counts);
         });
@@ -147,7 +147,7 @@ fn play(peer: &mut dyn Peer, counts: &Counts) {
 mod tests {
     use super::*;
 
-    /// A line that loses the first frames, and whose other end takes them one by one.
+    /// A line that loses the first frames, and whose other end takes frames one by one.
     struct Line<'a> {
         waiting: &'a AtomicU64,
         lose: u64,
@@ -190,7 +190,7 @@ mod tests {
             (frames, bursts)
         });
         assert!(frames >= 50 * BURST as u64 && line.lose == 0);
-        // All but those about the loss were whole.
+        // All bursts were full, except a few around the loss.
         assert!(bursts <= 60, "{bursts} bursts");
         assert!(line.taken > 0);
     }

@@ -1,5 +1,5 @@
-//! A veth pair in a network namespace of this process's own: the kernel takes both with the
-//! process, however that ends.
+//! A veth pair in a network namespace of this process's own: the kernel removes both when the
+//! process ends, however it ends.
 
 use super::pump::Peer;
 use libc::{c_int, c_void};
@@ -7,17 +7,17 @@ use std::ffi::CString;
 use std::io::{Error, Result};
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
 
-/// Frames that are sent with one system call.
+/// Frames sent by one system call.
 const TOGETHER: usize = 64;
 
-/// Enters a network namespace of its own, which takes root. To be called before there are other
-/// threads. False where it cannot be.
+/// Moves the calling thread into a new network namespace, which takes root. To be called before
+/// there are other threads. Returns false if that fails.
 pub(super) fn enter_namespace() -> bool {
     // SAFETY: takes no pointers.
     unsafe { libc::unshare(libc::CLONE_NEWNET) == 0 }
 }
 
-/// A socket that frames are sent by, as they are.
+/// Opens a socket that sends raw frames.
 fn socket() -> Result<OwnedFd> {
     // SAFETY: plain values.
     let fd = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW | libc::SOCK_CLOEXEC, 0) };
@@ -28,7 +28,7 @@ fn socket() -> Result<OwnedFd> {
     }
 }
 
-/// The end that sends, and drops what it gets: nobody there has an address.
+/// The end that sends. It drops what it receives, because no address is configured there.
 pub(super) struct Pair {
     socket: OwnedFd,
     frames: Vec<Vec<u8>>,
@@ -36,7 +36,8 @@ pub(super) struct Pair {
 }
 
 impl Pair {
-    /// Makes a pair of these names, both up; the second sends these frames without end.
+    /// Makes a pair of interfaces with these names, both up; the second sends `frames` over and
+    /// over.
     pub(super) fn new(names: [&str; 2], frames: Vec<Vec<u8>>) -> Result<Pair> {
         ports::make_veth(names).map_err(Error::from_raw_os_error)?;
         let socket = socket()?;
@@ -101,7 +102,7 @@ impl Peer for Pair {
     }
 
     fn take(&mut self, sent: u64) -> u64 {
-        // The stack has dropped them.
+        // The kernel's stack has dropped them already.
         sent
     }
 }
@@ -110,7 +111,7 @@ impl Peer for Pair {
 mod tests {
     use super::*;
 
-    /// Whether interfaces are there, in this thread's namespace.
+    /// Returns, for each name, whether such an interface exists in this thread's namespace.
     fn are_there(names: [&str; 2]) -> [bool; 2] {
         names.map(|name| {
             let name = CString::new(name).unwrap();
@@ -123,7 +124,7 @@ mod tests {
     fn a_pair_carries_frames_and_goes_with_its_namespace() {
         let names = ["sluice-cal0", "sluice-cal1"];
         let made = std::thread::spawn(move || {
-            // Of a thread alone: others of the tests stay where they are.
+            // Applies to this test's thread only; other tests keep their namespace.
             if !enter_namespace() {
                 return false;
             }

@@ -1,6 +1,6 @@
-//! More commands about machinery that is not here: connection tracking's tables, features of a
-//! datapath. They answer what is true of a switch that tracks no connection and keeps no flow in a
-//! cache.
+//! More commands about machinery that does not exist here: connection tracking, features of a
+//! datapath. They answer truthfully for a switch that tracks no connections and caches no datapath
+//! flows.
 //!
 //! Commands that would change such machinery are not registered; `docs/differences.md` lists them.
 
@@ -8,9 +8,8 @@ use super::{Answer, Commands, bridge, datapaths};
 use crate::switch::Switch;
 use std::fmt::Write;
 
-/// What the datapath can do, by the names that Open vSwitch gives such features. Packets are never
-/// taken out of a walk to come back later (recirculation), connections are not tracked, and there
-/// are no flows that could be told by a number.
+/// The datapath's features, by Open vSwitch's names. There is no recirculation, no connection
+/// tracking, and there are no datapath flows that a number (`ufid`) could identify.
 const FEATURES: &[(&str, &str)] = &[
     ("Masked set action", "Yes"),
     ("Tunnel push pop", "Yes"),
@@ -69,7 +68,7 @@ pub(super) fn register(commands: &Commands) {
     });
 }
 
-/// `dpctl/...` about connections, and about flows in a cache; each takes a datapath.
+/// `dpctl/...` commands about connections and cached flows; each takes a datapath.
 fn connections(commands: &Commands) {
     for (name, usage, maximum, text) in [
         ("dump-conntrack", "[-m] [-s] [dp] [zone=N]", 4, ""),
@@ -106,7 +105,7 @@ fn of_datapath(switch: &Switch, words: &[String], text: &str) -> Answer {
     Ok(text.to_owned())
 }
 
-/// Bonds, spanning trees, fault monitors and link discovery.
+/// Commands about bonds, spanning trees, fault monitors and link discovery.
 fn protocols(commands: &Commands) {
     for name in [
         "autoattach/show-isid",

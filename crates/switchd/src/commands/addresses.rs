@@ -5,7 +5,7 @@ use crate::config::ofport;
 use crate::switch::{Bridge, Switch};
 use std::fmt::Write;
 
-/// VLANs are numbered 0 to 4095.
+/// Highest VLAN number.
 const LAST_VLAN: u16 = 4095;
 
 pub(super) fn register(commands: &Commands) {
@@ -107,8 +107,8 @@ fn stats_clear(switch: &Switch, arguments: &[String]) -> Answer {
     Ok("statistics successfully cleared".into())
 }
 
-/// A VLAN, as Open vSwitch reads numbers (0x for hexadecimal); larger ones than there are, which it
-/// takes, are refused.
+/// Reads a VLAN as Open vSwitch reads numbers (0x for hexadecimal), but refuses numbers above 4095,
+/// which Open vSwitch accepts.
 fn vlan(text: &str) -> Result<u16, String> {
     let number = match text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) {
         Some(digits) => u16::from_str_radix(digits, 16),
@@ -147,7 +147,7 @@ fn add(switch: &Switch, arguments: &[String]) -> Answer {
     })
 }
 
-/// What is known of an address: its port, and whether it is static.
+/// Describes an address: its port, and whether it is static.
 fn entry(
     switch: &Switch,
     bridge: &Bridge,

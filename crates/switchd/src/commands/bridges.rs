@@ -1,4 +1,4 @@
-//! `bridge/...`, `ofproto/...` and waiting for workers to see changes.
+//! `bridge/...`, `ofproto/...`, and commands that wait until workers see changes.
 
 use super::{Answer, Commands, bridges};
 use crate::openflow::Switch as _;
@@ -22,7 +22,7 @@ pub(super) fn register(commands: &Commands) {
             .map(|bridge| format!("{}\n", bridge.name))
             .collect())
     });
-    // There is nothing to revalidate; what scripts wait for is that packets meet the rules they
+    // There is nothing to revalidate; scripts that call this want packets to meet the rules they
     // have set.
     commands.later("revalidator/wait", "", (0, 0), |switch, _, reply| {
         crate::turns::spawn(
@@ -30,16 +30,15 @@ pub(super) fn register(commands: &Commands) {
             wait_for_workers(bridges(&switch), reply, String::new()),
         );
     });
-    // Threads that look over cached flows: those that tests stop so that no flow is deleted have
-    // nothing to delete here.
+    // Tests pause Open vSwitch's revalidators so that no cached flow is deleted; here there is
+    // none.
     commands.answer("revalidator/purge", "", (0, 0), |_, _| Ok(String::new()));
     for name in ["revalidator/pause", "revalidator/resume"] {
         commands.answer(name, HIDDEN, (0, 0), |_, _| Ok(String::new()));
     }
 }
 
-/// Answers once every worker has begun anew after this moment, and with it obeys every change made
-/// so far.
+/// Replies once every worker has begun a new burst, and so obeys every change made so far.
 pub(super) async fn wait_for_workers(bridges: Vec<Rc<Bridge>>, reply: Reply, text: String) {
     for bridge in bridges {
         bridge.publish();
@@ -81,7 +80,7 @@ fn dump_flows(switch: &Switch, arguments: &[String]) -> Answer {
             stats.packets, stats.bytes
         );
         if offload {
-            // Nothing is handed over to hardware.
+            // There is no hardware offload.
             text.push_str("n_offload_packets=0, n_offload_bytes=0, ");
         }
         format::matching(&mut text, &stats.matching, rule.priority);

@@ -1,7 +1,7 @@
-//! `sluice/busiest`: the rules that most packets meet now.
+//! `sluice/busiest`: the rules that match the most packets at present.
 //!
-//! Which these are shows only in how far counters moved, so the counters of the last question are
-//! kept: 100,000 rules take some 5 MB, and more are not looked at.
+//! The rate of a rule is the difference between two readings of its counters, so the previous
+//! request's counters are kept: some 5 MB for 100,000 rules. With more rules, none are read.
 
 use super::slices::{self, Pace};
 use super::{Commands, bridges};
@@ -17,30 +17,30 @@ use std::time::{Duration, Instant};
 
 /// Most rules whose counters are read and kept.
 const RULES_MAX: usize = 100_000;
-/// Rules read before others have their turn: some hundred microseconds.
+/// Rules read before other tasks get their turn: some hundred microseconds.
 const SLICE: usize = 2048;
-/// Most rules that are told.
+/// Most rules in a reply.
 const TOLD_MAX: usize = 1000;
-/// Rules that are told where no number is named.
+/// Rules in a reply where no number is given.
 const TOLD: usize = 10;
-/// Counters older than this are of another time.
+/// Age at which kept counters are discarded.
 const OLD: Duration = Duration::from_secs(60);
 
 /// A bridge's name and a rule's table and serial.
 type Key = (Rc<str>, u8, u64);
 
-/// What counters said the last time.
+/// Counters at the previous request.
 struct Before {
     when: Instant,
     counts: HashMap<Key, (u64, u64)>,
 }
 
-/// A rule and how far its counters have moved.
+/// A rule, and how much its counters have risen.
 struct Moved {
     bridge: usize,
     count: RuleCount,
-    /// Packets and bytes since the last question; none for a rule that was not there, or where
-    /// there was no question.
+    /// Packets and bytes since the previous request; none for a rule that did not exist then, or if
+    /// there was no previous request.
     since: Option<(u64, u64)>,
 }
 
@@ -84,7 +84,7 @@ async fn busiest(switch: &Switch, before: &RefCell<Option<Before>>, most: usize)
             .pipeline
             .borrow_mut()
             .begin_dump(&FlowStatsRequest::all());
-        // Rules that come meanwhile may be read, too.
+        // The limit leaves room for rules that are added meanwhile.
         while read.len() < 2 * RULES_MAX {
             let done = {
                 let take = |count| read.push((place, count));
@@ -114,7 +114,7 @@ async fn busiest(switch: &Switch, before: &RefCell<Option<Before>>, most: usize)
     let mut moved: Vec<Moved> = Vec::new();
     for (bridge, count) in read {
         let (key, now) = (key(bridge, &count), (count.packets, count.bytes));
-        // Taken out, so that what is left in the end is little.
+        // Removed one by one, so that little is left to free at the end.
         let then = last.as_mut().and_then(|last| last.counts.remove(&key));
         counts.insert(key, now);
         if count.packets > 0 {
@@ -133,7 +133,7 @@ async fn busiest(switch: &Switch, before: &RefCell<Option<Before>>, most: usize)
         let packets = one.since.map_or(0, |since| since.0);
         std::cmp::Reverse((packets, one.count.packets))
     };
-    // Some may have gone by now.
+    // Twice as many as wanted: some may be deleted before they are described.
     let candidates = 2 * most;
     if moved.len() > candidates {
         moved.select_nth_unstable_by_key(candidates, order);

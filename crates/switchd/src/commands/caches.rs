@@ -1,5 +1,5 @@
-//! `sluice/cache`: the cache of walks that each worker keeps in front of long pipelines, and
-//! whether it is used.
+//! `sluice/cache`: the flow cache that each worker keeps in front of long pipelines, and whether it
+//! is used.
 
 use super::{Answer, Commands};
 use crate::switch::Switch;
@@ -10,7 +10,7 @@ pub(super) fn register(commands: &Commands) {
     commands.answer("sluice/cache", "[auto|always|never]", (0, 1), cache);
 }
 
-/// Says what caches do, after telling them what to do if there is a word for it.
+/// Reports the state of the caches, after applying the setting that the argument names, if any.
 fn cache(switch: &Switch, arguments: &[String]) -> Answer {
     let board = &switch.program.walk_caches;
     match arguments.first().map(String::as_str) {

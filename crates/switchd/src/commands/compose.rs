@@ -1,18 +1,18 @@
-//! Makes frames from datapath flows, as Open vSwitch's `flow_compose` does: 64 bytes of counting
-//! payload behind TCP, UDP and ICMP, right checksums.
+//! Makes frames from datapath flows, as Open vSwitch's `flow_compose` does: 64 bytes of payload
+//! (counting upwards) behind TCP, UDP and ICMP, with right checksums.
 
 use super::odp::{Flow, Fragment, Network};
 use packet::checksum::{Sum, ipv4_header};
 
-/// Bytes behind a transport header unless a length is asked for.
+/// Bytes behind a transport header unless a length is requested.
 const PAYLOAD: usize = 64;
 /// TCP flags of segments that carry no payload: FIN, SYN, RST.
 const EMPTY_SEGMENTS: u16 = 0x07;
 /// ICMPv6 neighbour solicitation and advertisement.
 const NEIGHBOUR: [u8; 2] = [135, 136];
 
-/// The frame of a flow, at `length` bytes if that is given. The error is Open vSwitch's when the
-/// headers alone are longer.
+/// Returns the frame of a flow, padded to `length` bytes if that is given. The error is Open
+/// vSwitch's when the headers alone are longer.
 pub(super) fn compose(flow: &Flow, length: Option<usize>) -> Result<Vec<u8>, String> {
     let headers = frame(flow, &[]);
     let carries = carries_payload(flow);
@@ -36,7 +36,7 @@ pub(super) fn compose(flow: &Flow, length: Option<usize>) -> Result<Vec<u8>, Str
     }
 }
 
-/// The protocol and the kind of fragment of an IP packet.
+/// Returns the protocol of an IP packet and which fragment it is.
 fn ip(flow: &Flow) -> Option<(u8, Fragment)> {
     match flow.network {
         Network::Ipv4 {
@@ -70,7 +70,7 @@ fn frame(flow: &Flow, payload: &[u8]) -> Vec<u8> {
         bytes.extend(tpid.to_be_bytes());
         bytes.extend(tci.to_be_bytes());
     }
-    // In front of an LLC header stands the frame's length.
+    // An 802.2 frame has its length here, in front of the LLC header.
     let eth_type = flow.eth_type.unwrap_or((bytes.len() + 2) as u16);
     bytes.extend(eth_type.to_be_bytes());
     match eth_type {
@@ -103,7 +103,7 @@ fn ipv4(flow: &Flow, payload: &[u8]) -> Vec<u8> {
         _ => ([0; 4], [0; 4], 0, 0, 0, Fragment::No),
     };
     let inner = transport(flow, protocol, fragment, &src, &dst, payload);
-    // More fragments follow; later ones begin at byte 800.
+    // A first fragment has the more-fragments bit; a later one begins at byte 800.
     let place: u16 = match fragment {
         Fragment::No => 0,
         Fragment::First => 0x2000,
@@ -144,7 +144,7 @@ fn ipv6(flow: &Flow, payload: &[u8]) -> Vec<u8> {
         _ => ([0; 16], [0; 16], 0, 0, 0, 0, Fragment::No),
     };
     let mut inner = transport(flow, protocol, fragment, &src, &dst, payload);
-    // Open vSwitch leaves the fragment header out; with it the packet is what the flow says.
+    // Open vSwitch leaves the fragment header out; with it the packet matches its flow.
     let next = match fragment {
         Fragment::No => protocol,
         Fragment::First | Fragment::Later => {
@@ -189,8 +189,8 @@ fn arp(flow: &Flow) -> Vec<u8> {
     bytes
 }
 
-/// The transport header with its payload and checksum; nothing for protocols without one and for
-/// later fragments.
+/// Returns the transport header with its payload and checksum; nothing for protocols without one
+/// and for later fragments.
 fn transport(
     flow: &Flow,
     protocol: u8,
@@ -218,7 +218,7 @@ fn transport(
             let length = ((8 + payload.len()) as u16).to_be_bytes();
             ([&ports[..], &length, &[0; 2]].concat(), 6)
         }
-        // Without a checksum, as Open vSwitch makes it.
+        // SCTP without a checksum, as Open vSwitch makes it.
         132 => return [&ports[..], &[0; 8]].concat(),
         1 | 2 if !v6 => ([&kind[..], &[0; 6]].concat(), 2),
         58 if v6 => ([&kind[..], &[0; 6], &neighbour(flow)].concat(), 2),
@@ -238,8 +238,8 @@ fn transport(
     bytes
 }
 
-/// What follows a neighbour message's header: the target, and options for the addresses that are
-/// given.
+/// Returns what follows a neighbour message's header: the target, and an option for each given
+/// address.
 fn neighbour(flow: &Flow) -> Vec<u8> {
     if !NEIGHBOUR.contains(&(flow.transport.src as u8)) || flow.transport.dst != 0 {
         return Vec::new();
@@ -269,7 +269,7 @@ mod tests {
     const ADDRESSES: &str = "eth(src=50:54:00:00:00:01,dst=50:54:00:00:00:02)";
     const ETHERNET: &str = "505400000002505400000001";
 
-    /// What Open vSwitch 3.1.0 put into its dummy port for the same flow.
+    /// Compares with what Open vSwitch 3.1.0 put into its dummy port for the same flow.
     fn same(flow: &str, expected: &str) {
         let expected = format!("{ETHERNET}{}", expected.replace(' ', ""));
         assert_eq!(

@@ -1,17 +1,17 @@
-//! Open vSwitch's names for what this switch counts by names of its own, for scripts that read
+//! Open vSwitch's names for what this switch counts under its own names, for scripts that read
 //! `coverage/read-counter`.
 //!
-//! Everything here is a sum of counters that exist, taken when somebody looks. Counters of
-//! machinery that is not here and that can therefore lose no packet (recirculation, tunnels,
-//! spanning trees) are there and zero, since scripts sum up all counters of drops. Names of Open
-//! vSwitch's insides (`hmap_expand`, `poll_create_node`) have no counterpart.
+//! Each value is a sum of existing counters, computed on request. Counters of machinery that does
+//! not exist here and so can lose no packet (recirculation, spanning trees) are present and zero,
+//! since scripts sum up all drop counters. Names of Open vSwitch's internals (`hmap_expand`,
+//! `poll_create_node`) have no counterpart.
 
 use std::collections::HashMap;
 
-/// Open vSwitch's name, and which of our counters it is the sum of.
+/// Open vSwitch's name, and those of our counters whose sum it is.
 const COUNTERPARTS: &[(&str, &[&str])] = &[
-    // A packet ended without having been sent. An output among several that led nowhere (to the
-    // ingress port, say) is no such packet, so `drop_ingress_port` and its kin are left out.
+    // A packet ended without having been sent. An output to nowhere (to the ingress port, say)
+    // among several others is not such a packet, so `drop_ingress_port` and its like are left out.
     (
         "drop_action_of_pipeline",
         &[
@@ -69,7 +69,8 @@ const COUNTERPARTS: &[(&str, &[&str])] = &[
     ("datapath_drop_sample_error", &[]),
     ("datapath_drop_tunnel_pop_error", &[]),
     ("datapath_drop_tunnel_push_error", &[]),
-    // Packets that the datapath reads for userspace's sake: those that go to controllers.
+    // Open vSwitch's datapath parses packets for userspace; here those are the ones for
+    // controllers.
     ("flow_extract", &["packet_in_queued"]),
     (
         "ofproto_packet_out",
@@ -101,22 +102,22 @@ const COUNTERPARTS: &[(&str, &[&str])] = &[
     ("mac_learning_moved", &["macs_moved"]),
 ];
 
-/// Sums up Open vSwitch's counters from ours, and keeps them from falling when what they are taken
-/// from begins anew: a bridge that is deleted takes its learning table along, and `fdb/stats-clear`
-/// sets one to zero.
+/// Computes Open vSwitch's counters from ours, and keeps the sums from falling when one of ours
+/// starts again from zero: a bridge that is deleted takes its MAC table's counters along, and
+/// `fdb/stats-clear` clears one.
 #[derive(Default)]
 pub(super) struct Counterparts {
-    /// Of each of our counters what it last was, and what it had reached before it began anew.
+    /// For each of our counters, its last value, and the total it had reached before it restarted.
     seen: HashMap<String, (u64, u64)>,
 }
 
 impl Counterparts {
-    /// The counters by Open vSwitch's names, all of them, where ours are these.
+    /// Returns all counters by Open vSwitch's names, computed from the values of `ours`.
     pub fn sums(&mut self, ours: &[(String, u64)]) -> Vec<(&'static str, u64)> {
         for (name, now) in ours {
             let (last, before) = self.seen.entry(name.clone()).or_default();
             if *now < *last {
-                // What others of the sum have counted goes on.
+                // Carry the old value over, so that the sum does not fall.
                 *before += *last - *now;
             }
             *last = *now;
@@ -138,7 +139,8 @@ mod tests {
     use datapath::DropReason;
     use packet::parse::Malformed;
 
-    /// Our counters that name a part exist, so that no sum stays zero for a misspelt name.
+    /// Every name in the table is a real counter, so that no sum stays zero because of a misspelt
+    /// name.
     #[test]
     fn every_part_is_a_counter() {
         let drops = DropReason::NAMES.iter().map(|name| format!("drop_{name}"));

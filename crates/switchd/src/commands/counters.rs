@@ -1,4 +1,4 @@
-//! `memory/show` and `coverage/show` of the datapath, and `sluice/drops`.
+//! The datapath's part of `memory/show` and `coverage/show`, and `sluice/drops`.
 
 use super::counterparts::Counterparts;
 use super::{Commands, bridges};
@@ -29,7 +29,7 @@ pub(super) fn register(commands: &Commands) {
         for (name, total) in &counters {
             take(name, *total);
         }
-        // The learning tables' own, which `fdb/stats-show` tells bridge by bridge.
+        // The MAC tables' own counters; `fdb/stats-show` shows them by bridge.
         counters.extend(switch.map(|switch| learning(&switch)).unwrap_or_default());
         for (name, total) in counterparts.borrow_mut().sums(&counters) {
             take(name, total);
@@ -45,7 +45,7 @@ pub(super) fn register(commands: &Commands) {
     });
     commands.answer("sluice/turns-clear", "", (0, 0), |switch, _| {
         crate::turns::clear();
-        // Before there are workers there is nothing to forget.
+        // Before there are workers there is nothing to clear.
         let _ = switch.with_datapath(|datapath| datapath.clear_turns());
         Ok(String::new())
     });
@@ -58,7 +58,7 @@ pub(super) fn register(commands: &Commands) {
     });
 }
 
-/// What all bridges' learning tables have counted.
+/// Sums up the counters of all bridges' MAC tables.
 fn learning(switch: &Switch) -> Vec<(String, u64)> {
     let mut sums = [
         ("macs_learned", 0),
@@ -77,7 +77,8 @@ fn learning(switch: &Switch) -> Vec<(String, u64)> {
     sums.map(|(name, sum)| (name.to_owned(), sum)).to_vec()
 }
 
-/// Control's and each worker's longest turn, in microseconds, and how many were long.
+/// Returns the longest turn, in microseconds, and the number of long turns, of the control thread
+/// and of each worker.
 fn turns(switch: &Switch) -> Vec<(String, u64, u64)> {
     let control = crate::turns::turns();
     let longest = control.longest.as_micros() as u64;
@@ -115,7 +116,8 @@ fn report_memory(switch: &Switch, usage: &mut memory::Usage) {
     }
 }
 
-/// Everything dropped so far, by reason: by workers, and packets for controllers that did not read.
+/// Returns everything dropped so far, by reason: by workers, and packet-ins that controllers did
+/// not read in time.
 pub(crate) fn drops(switch: &Switch) -> BTreeMap<String, u64> {
     let drops = switch
         .with_datapath(|datapath| datapath.drops())

@@ -1,9 +1,8 @@
-//! `dpif/...` and `dpctl/...`: the datapaths, in Open vSwitch's sense of one for each datapath
-//! type.
+//! `dpif/...` and `dpctl/...`: the datapaths, one per datapath type, as in Open vSwitch.
 //!
 //! All bridges share one datapath and one set of workers here. Tools expect datapaths by type, with
-//! numbered ports; so each type that a bridge has is shown as one, and its ports are numbered as
-//! Open vSwitch's userspace datapath numbers them.
+//! numbered ports; so each type that some bridge has is shown as a datapath, and its ports are
+//! numbered as Open vSwitch's userspace datapath numbers them.
 
 use super::{Answer, Commands, bridge, bridges, device_type, tunnels};
 use crate::switch::{Bridge, Port, Switch};
@@ -13,22 +12,22 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::fmt::Write;
 use std::rc::Rc;
 
-/// Numbers of ports within a datapath, given out when a command first sees the port. Tunnels that
-/// Open vSwitch would have behind one port share a number.
+/// Numbers of ports within a datapath, assigned when a command first sees the port. Tunnels that
+/// share a port in Open vSwitch's datapath share a number.
 #[derive(Default)]
 pub(super) struct Numbers {
     given: RefCell<BTreeMap<PortId, Given>>,
 }
 
-/// A port's number, and what it was given for: a tunnel can get another port behind it.
+/// A port's number, and the name it was assigned for: a tunnel's shared port can change.
 struct Given {
     name: String,
     number: u32,
 }
 
-/// The number that Open vSwitch's userspace datapath gives to a new port, where `taken` are in use:
-/// in a dummy datapath the number in its name (from 100 for names in `br`), if that is free; else
-/// the lowest free one.
+/// Chooses the number that Open vSwitch's userspace datapath gives to a new port, where `taken` are
+/// in use: in a dummy datapath the number in its name (counted from 100 for names that begin with
+/// `br`), if that is free; else the lowest free one.
 fn choose_number(is_dummy: bool, name: &str, taken: &BTreeSet<u32>) -> u32 {
     let digits: String = name
         .chars()
@@ -49,7 +48,7 @@ fn choose_number(is_dummy: bool, name: &str, taken: &BTreeSet<u32>) -> u32 {
 }
 
 impl Numbers {
-    /// Gives numbers to new ports and forgets ports that are gone.
+    /// Assigns numbers to new ports and forgets ports that are gone.
     pub(super) fn refresh(&self, switch: &Switch) {
         let bridges = bridges(switch);
         let mut given = self.given.borrow_mut();
@@ -96,7 +95,7 @@ impl Numbers {
     }
 }
 
-/// The datapath types in use.
+/// Returns the datapath types in use.
 pub(super) fn types(switch: &Switch) -> BTreeSet<String> {
     bridges(switch)
         .iter()
@@ -158,8 +157,8 @@ pub(super) fn register(commands: &Commands) {
     });
 }
 
-/// Packets received by the devices of a datapath type. Every one is looked up where it is received,
-/// so none misses.
+/// Returns how many packets the devices of a datapath type have received. Each packet is looked up
+/// by the worker that receives it, so none counts as missed.
 fn received(switch: &Switch, datapath_type: &str) -> u64 {
     let mut packets = 0;
     for bridge in bridges_of(switch, datapath_type) {
@@ -177,7 +176,7 @@ fn received(switch: &Switch, datapath_type: &str) -> u64 {
     packets
 }
 
-/// What a port's device has been told, as it stands behind its type.
+/// Returns a port's device options, as commands show them behind its type.
 fn configuration(switch: &Switch, port: &Port) -> BTreeMap<&'static str, String> {
     if let Some(spec) = &port.config.tunnel {
         return tunnels::configuration(spec);
@@ -220,7 +219,7 @@ fn configuration(switch: &Switch, port: &Port) -> BTreeMap<&'static str, String>
     shown
 }
 
-/// `TYPE` or `TYPE: key=value, ...`, in brackets.
+/// Returns the device as `(TYPE)` or `(TYPE: key=value, ...)`.
 fn kind(switch: &Switch, bridge: &Bridge, port: &Port) -> String {
     let shown = configuration(switch, port);
     in_brackets(device_type(switch, bridge, port), &shown)
@@ -266,7 +265,7 @@ fn show(switch: &Switch, numbers: &Numbers) -> String {
     text
 }
 
-/// The datapath type that a name means: `netdev@ovs-netdev`, or `ovs-netdev` alone.
+/// Returns the datapath type that a name stands for: `netdev@ovs-netdev`, or `ovs-netdev` alone.
 fn find(switch: &Switch, name: &str) -> Option<String> {
     types(switch).into_iter().find(|datapath_type| {
         name == format!("ovs-{datapath_type}")
@@ -274,8 +273,8 @@ fn find(switch: &Switch, name: &str) -> Option<String> {
     })
 }
 
-/// The datapath type that `ofproto/trace` names, as `ovs-netdev` or `netdev`; without a name the
-/// only one there is.
+/// Returns the datapath type that `ofproto/trace` names, as `ovs-netdev` or `netdev`; without a
+/// name, the only one there is.
 pub(super) fn named(switch: &Switch, name: Option<&str>) -> Option<String> {
     let types = types(switch);
     match name {
@@ -326,7 +325,7 @@ fn dpctl_show_one(
         received(switch, datapath_type)
     );
     let mut lines = BTreeMap::new();
-    // What went through all tunnels behind one port.
+    // Sums over all tunnels that share a port.
     let mut shared: BTreeMap<u32, HashMap<String, u64>> = BTreeMap::new();
     for bridge in bridges_of(switch, datapath_type) {
         for port in bridge.ports.borrow_mut().values_mut() {
@@ -350,7 +349,7 @@ fn dpctl_show_one(
                 continue;
             }
             let kind = kind(switch, &bridge, port);
-            // Open vSwitch leaves the usual type out here.
+            // Open vSwitch leaves the default type out here.
             let kind = if kind == "(system)" {
                 String::new()
             } else {
@@ -390,7 +389,7 @@ fn port_statistics(counters: &HashMap<String, u64>) -> String {
     )
 }
 
-/// ` (1.5 KiB)` behind a number of bytes of 1 KiB or more.
+/// Formats a number of bytes of 1 KiB or more as ` (1.5 KiB)`; empty for fewer.
 fn scaled(bytes: Option<&u64>) -> String {
     const UNITS: [(u64, &str); 4] = [
         (1 << 40, "TiB"),
@@ -407,13 +406,12 @@ fn scaled(bytes: Option<&u64>) -> String {
     }
 }
 
-/// No flow is cached, so none is listed; what is wrong with the arguments is told all the same.
+/// Lists no flows, because none is cached; wrong arguments are errors all the same.
 fn dpctl_dump_flows(switch: &Switch, arguments: &[String]) -> Answer {
     checked(switch, arguments).map(|()| String::new())
 }
 
-/// Whether the arguments of a `dpctl` command name a datapath, or need not because there is only
-/// one.
+/// Checks that the arguments of a `dpctl` command name a datapath, or that there is only one.
 pub(super) fn checked(switch: &Switch, arguments: &[String]) -> Result<(), String> {
     let program = &switch.shell.options.program;
     let name = arguments

@@ -8,11 +8,11 @@ use datapath::PortId;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
-/// The longest frame that can be put in.
+/// Longest frame that can be injected.
 const LONGEST: usize = 65_535;
-/// The shortest: an Ethernet header.
+/// Shortest frame: an Ethernet header.
 const SHORTEST: usize = 14;
-/// How long a worker may take to fetch what was put in before the command answers all the same.
+/// Longest wait for a worker to fetch injected frames; the command then replies anyway.
 const PATIENCE: Duration = Duration::from_millis(500);
 
 pub(super) fn register(commands: &Commands) {
@@ -42,8 +42,7 @@ pub(super) fn register(commands: &Commands) {
     );
 }
 
-/// Says of a dummy, or of all that connect to something (`options:stream`), whether they have got
-/// through.
+/// Reports whether a dummy, or each dummy that connects to a peer (`options:stream`), is connected.
 fn connection_state(switch: &Switch, arguments: &[String]) -> Answer {
     let mut text = String::new();
     if let Some(name) = arguments.first()
@@ -73,7 +72,7 @@ fn connection_state(switch: &Switch, arguments: &[String]) -> Answer {
     Ok(text)
 }
 
-/// The bridge and the number of the dummy port called `name`.
+/// Finds the bridge and the number of the dummy port called `name`.
 fn find(switch: &Switch, name: &str) -> Option<(Rc<Bridge>, u16)> {
     bridges(switch).into_iter().find_map(|bridge| {
         let number = bridge.number_of(name)?;
@@ -86,7 +85,7 @@ fn find(switch: &Switch, name: &str) -> Option<(Rc<Bridge>, u16)> {
     })
 }
 
-/// A frame from its bytes in hexadecimal.
+/// Reads a frame from hexadecimal digits.
 fn from_hex(text: &str) -> Option<Vec<u8>> {
     let digits: Vec<u8> = text
         .bytes()
@@ -104,8 +103,8 @@ fn from_hex(text: &str) -> Option<Vec<u8>> {
     digits.chunks(2).map(byte).collect()
 }
 
-/// The receive queues that tests may name: as many as the port was asked to have, all of which are
-/// one here. As in Open vSwitch only `dummy-pmd` can have more than one.
+/// Returns how many receive queues tests may name: as many as the port was configured with, all of
+/// which are one here. As in Open vSwitch only `dummy-pmd` can have more than one.
 fn queues(switch: &Switch, bridge: &Bridge, number: u16) -> u64 {
     let ports = bridge.ports.borrow();
     let several = ports
@@ -115,7 +114,7 @@ fn queues(switch: &Switch, bridge: &Bridge, number: u16) -> u64 {
     asked.unwrap_or(1_u64).max(1)
 }
 
-/// The frames that the arguments behind the port's name describe.
+/// Reads the frames that the arguments behind the port's name describe.
 fn frames(arguments: &[String], queues: u64) -> Result<Vec<Vec<u8>>, String> {
     let mut words = arguments.iter().peekable();
     if words.next_if(|word| *word == "--qid").is_some() {
@@ -144,8 +143,8 @@ fn frames(arguments: &[String], queues: u64) -> Result<Vec<Vec<u8>>, String> {
     Ok(frames)
 }
 
-/// Puts frames in and answers when a worker has dealt with them, so that what is asked next shows
-/// their effect.
+/// Injects frames and replies when a worker has processed them, so that the next command sees their
+/// effect.
 fn receive(switch: Rc<Switch>, arguments: &[String], reply: Reply) {
     let Some((bridge, number)) = find(&switch, &arguments[0]) else {
         return reply.error("no such dummy netdev");
@@ -162,7 +161,7 @@ fn receive(switch: Rc<Switch>, arguments: &[String], reply: Reply) {
         };
         let before = received(&switch, port.id);
         for frame in &frames {
-            // As in Open vSwitch what is put into a port that is down is lost.
+            // As in Open vSwitch, frames injected into a port that is down are lost.
             if !port.info.admin_up {
                 continue;
             }
@@ -189,7 +188,7 @@ fn receive(switch: Rc<Switch>, arguments: &[String], reply: Reply) {
     });
 }
 
-/// Frames that the port has taken in or lost.
+/// Returns how many frames the port has received or lost.
 fn received(switch: &Switch, port: PortId) -> u64 {
     match switch.with_datapath(|datapath| datapath.port_stats(port)) {
         Ok(Ok(stats)) => stats.rx_packets + stats.rx_dropped + stats.rx_errors,

@@ -1,9 +1,9 @@
-//! Commands about what a switch may have and this one has none of: bonds, LACP, spanning trees,
-//! fault monitors. They answer as Open vSwitch does where none is configured.
+//! Commands about features that this switch lacks: bonds, LACP, spanning trees, fault monitors.
+//! They answer as Open vSwitch does where none is configured.
 
 use super::Commands;
 
-/// Command, its argument, and what is said of one that is named.
+/// Command, its argument, and the error for an object that is named.
 const EMPTY: [(&str, &str, &str); 7] = [
     ("bfd/show", "[interface]", "no such bfd object"),
     ("bond/show", "[port]", "no such bond"),

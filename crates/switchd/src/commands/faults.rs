@@ -1,16 +1,16 @@
-//! `sluice/panic` and `sluice/stall`: faults on demand, to see what becomes of the rest. For tests
-//! (`--enable-dummy`).
+//! `sluice/panic` and `sluice/stall`: faults on demand, to test what happens to the rest. Only with
+//! `--enable-dummy`.
 
 use super::{Answer, Commands};
 use crate::switch::Switch;
 use crate::vlog;
 use std::time::Duration;
 
-/// Where a fault can be: in the command itself; in a task of the control thread; in one that may be
-/// on any thread, as the connection to the database is; on the thread pool; on a thread of its own;
-/// on the log's writer; in a worker.
+/// Where the fault happens: in the command itself; in a task of the control thread; in a task that
+/// may run on any thread, as the connection to the database does; on the thread pool; on a thread
+/// of its own; on the log's writer; in a worker.
 const PLACES: &str = "command|task|shared-task|blocking|thread|log|worker";
-/// The longest stall, ms.
+/// Longest stall, ms.
 const LONGEST: u64 = 60_000;
 
 pub(super) fn register(commands: &Commands) {
@@ -37,7 +37,7 @@ pub(super) fn register(commands: &Commands) {
     );
 }
 
-/// Does something in the place of that name.
+/// Runs `act` in the named place.
 fn at(switch: &Switch, place: &str, act: impl FnOnce() + Send + 'static) -> Answer {
     match place {
         "command" => act(),

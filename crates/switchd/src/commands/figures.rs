@@ -10,7 +10,7 @@ use std::fmt::Write;
 use std::sync::LazyLock;
 use std::time::Instant;
 
-/// What `time_us` counts from.
+/// The time from which `time_us` counts.
 static START: LazyLock<Instant> = LazyLock::new(Instant::now);
 
 pub(super) fn register(commands: &Commands) {
@@ -21,7 +21,7 @@ pub(super) fn register(commands: &Commands) {
     commands.answer("sluice/tables", "[bridge]", (0, 1), tables);
 }
 
-/// One reading of every counter, as `sluice top` reads it.
+/// Reads every counter once, for `sluice top`.
 fn stats(switch: &Switch) -> Value {
     let bridges = bridges(switch);
     json!({
@@ -59,7 +59,7 @@ fn ports(bridge: &Bridge) -> Vec<Value> {
     ports.values_mut().map(describe).collect()
 }
 
-/// Ports that could not be opened, or are not as the database wants them.
+/// Lists ports that could not be opened, or are not as the database wants them.
 fn port_errors(switch: &Switch) -> Vec<Value> {
     let describe = |port: &PortError| {
         json!({
@@ -73,7 +73,7 @@ fn port_errors(switch: &Switch) -> Vec<Value> {
     switch.port_errors.borrow().iter().map(describe).collect()
 }
 
-/// In a word: what keeps a port from carrying packets, or that nothing does.
+/// Returns in a word why a port carries no packets, or `up`.
 fn link_state(port: &crate::switch::Port) -> &'static str {
     match () {
         () if port.closed.is_some() => "error",
@@ -84,8 +84,8 @@ fn link_state(port: &crate::switch::Port) -> &'static str {
     }
 }
 
-/// What a port has lost, by reason, without what is 0. Policed packets are in the sums, too, and
-/// stand here once.
+/// Returns a port's losses by reason, without zeroes. Policed packets are also part of the sums
+/// `rx_dropped` and `tx_dropped`; they are subtracted there, so that each counts once.
 fn lost(counters: &HashMap<String, u64>) -> BTreeMap<&str, u64> {
     const SUMS: [(&str, &str); 2] = [
         ("rx_dropped", "ovs_rx_qos_drops"),
@@ -103,7 +103,7 @@ fn lost(counters: &HashMap<String, u64>) -> BTreeMap<&str, u64> {
     reasons.collect()
 }
 
-/// How long the control thread has kept others waiting.
+/// Reports how long the control thread's turns have kept its other tasks waiting.
 fn control() -> Value {
     let turns = crate::turns::turns();
     json!({
@@ -144,13 +144,13 @@ fn workers(switch: &Switch) -> Vec<Value> {
     workers.iter().map(describe).collect()
 }
 
-/// A table with what it looks rules up by.
+/// A table's counters, and how it looks rules up.
 struct Table {
     stats: openflow::stats::TableStats,
     lookup: Description,
 }
 
-/// Tables that hold rules, or have been asked.
+/// Returns the tables that hold rules or have been looked up.
 fn tables_in_use(bridge: &Bridge) -> Vec<Table> {
     let pipeline = bridge.pipeline.borrow();
     let used = pipeline
@@ -228,7 +228,7 @@ fn tables(switch: &Switch, arguments: &[String]) -> Answer {
     Ok(text)
 }
 
-/// What a packet as most are costs, and at most.
+/// Formats the cost of a typical lookup, and of the worst.
 fn range(typical: f64, worst: f64) -> String {
     format!("{typical:.1} to {worst:.0}")
 }

@@ -1,14 +1,14 @@
-//! Datapath flows as text (`eth(src=...),eth_type(0x0800),ipv4(...)`), as far as they describe a
-//! packet.
+//! Reads datapath flows as text (`eth(src=...),eth_type(0x0800),ipv4(...)`), as far as they
+//! describe a packet.
 //!
-//! Open vSwitch's tests and scripts describe the packets that they put into dummy ports in this
-//! form. Metadata (`in_port`, `recirc_id`, marks) is read over: a packet that is received has none.
+//! Open vSwitch's tests and scripts describe the packets that they inject into dummy ports in this
+//! form. Metadata (`in_port`, `recirc_id`, marks) is skipped: a received packet has none.
 
 use std::net::{Ipv4Addr, Ipv6Addr};
 
-/// The TPID of a tag in front of which no Ethertype stands.
+/// TPID of a VLAN tag for which the flow gives no Ethertype.
 const VLAN: u16 = 0x8100;
-/// Nesting of `encap(...)` that is read; a frame has two tags at most.
+/// Deepest nesting of `encap(...)` that is read; a frame has two tags at most.
 const DEPTH: usize = 3;
 /// Metadata, which a received packet does not have.
 const METADATA: [&str; 11] = [
@@ -25,15 +25,15 @@ const METADATA: [&str; 11] = [
     "tunnel",
 ];
 
-/// A packet to be made.
+/// Description of a packet to be made.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) struct Flow {
     /// Ethernet addresses.
     pub src: [u8; 6],
     pub dst: [u8; 6],
-    /// Tags, the outer first: TPID and TCI.
+    /// VLAN tags, the outer first: TPID and TCI.
     pub tags: Vec<(u16, u16)>,
-    /// None: an 802.2 frame, with a length in place of an Ethertype.
+    /// None for an 802.2 frame, which has a length in place of an Ethertype.
     pub eth_type: Option<u16>,
     pub network: Network,
     pub transport: Transport,
@@ -41,7 +41,7 @@ pub(super) struct Flow {
     pub neighbour: Option<Neighbour>,
 }
 
-/// What is in the frame.
+/// The network header.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub(super) enum Network {
     #[default]
@@ -70,11 +70,11 @@ pub(super) enum Network {
         sha: [u8; 6],
         tha: [u8; 6],
     },
-    /// A label stack entry.
+    /// An MPLS label stack entry.
     Mpls(u32),
 }
 
-/// Whether an IP packet is a fragment.
+/// Which fragment of an IP packet it is, if any.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) enum Fragment {
     #[default]
@@ -83,20 +83,20 @@ pub(super) enum Fragment {
     Later,
 }
 
-/// Ports, or type and code.
+/// Transport ports, or ICMP type and code.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Transport {
     pub src: u16,
     pub dst: u16,
 }
 
-/// Neighbour discovery.
+/// Fields of a neighbour discovery message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) struct Neighbour {
     pub target: Ipv6Addr,
     pub sll: [u8; 6],
     pub tll: [u8; 6],
-    /// Whether there are options for addresses of zero too.
+    /// Whether addresses that are zero get an option, too.
     pub with_options: bool,
 }
 
@@ -123,8 +123,7 @@ pub(super) fn number(text: &str) -> Option<u64> {
 }
 
 impl Flow {
-    /// Reads a flow. The error is what Open vSwitch says, with the attribute that is not
-    /// understood.
+    /// Reads a flow. The error is Open vSwitch's, with the attribute that was not understood.
     pub fn parse(text: &str) -> Result<Flow, String> {
         let mut flow = Flow::default();
         flow.read(text, 0)
@@ -158,7 +157,7 @@ impl Flow {
             }
             "eth_type" => {
                 let eth_type = narrow(number(unmasked(inside))?)?;
-                // The type of a tag is said in front of it.
+                // In front of a tag this is the tag's TPID.
                 self.eth_type = Some(eth_type);
             }
             "vlan" => {
@@ -202,7 +201,7 @@ impl Flow {
     }
 }
 
-/// `name(inside)` at the beginning of a text, and what follows.
+/// Splits `name(inside)` off the beginning of a text; the third part is the rest.
 fn attribute(text: &str) -> Option<(&str, &str, &str)> {
     let open = text.find('(')?;
     let name = &text[..open];
@@ -237,7 +236,7 @@ fn narrow(number: u64) -> Option<u16> {
 struct Pairs<'t>(Vec<(&'t str, &'t str)>);
 
 impl<'t> Pairs<'t> {
-    /// None when a name is not among those known, or given twice.
+    /// Returns none when a name is unknown or given twice.
     fn of(text: &'t str, known: &[&str]) -> Option<Pairs<'t>> {
         let mut pairs = Pairs(Vec::new());
         for word in text.split(',').filter(|word| !word.trim().is_empty()) {
@@ -250,7 +249,7 @@ impl<'t> Pairs<'t> {
         Some(pairs)
     }
 
-    /// The value of a name, read by `read`; `absent` when it is not given.
+    /// Returns the value of a name, read by `read`; `absent` when it is not given.
     fn read<T>(&self, name: &str, absent: T, read: impl Fn(&str) -> Option<T>) -> Option<T> {
         match self.0.iter().find(|(given, _)| *given == name) {
             Some((_, value)) => read(value),
@@ -342,7 +341,7 @@ fn network(name: &str, inside: &str) -> Option<Network> {
     })
 }
 
-/// TCP flags by name (`syn|ack`, `+syn-ack`) or as a number.
+/// Reads TCP flags, by name (`syn|ack`, `+syn-ack`) or as a number.
 fn tcp_flags(text: &str) -> Option<u16> {
     const NAMES: [&str; 9] = ["fin", "syn", "rst", "psh", "ack", "urg", "ece", "cwr", "ns"];
     let text = unmasked(text.trim());
@@ -355,7 +354,7 @@ fn tcp_flags(text: &str) -> Option<u16> {
         if name.is_empty() && at == 0 {
             continue;
         }
-        // The sign in front of a name: what the word before ended with.
+        // The sign in front of this name is the last character of the word before.
         let start = word.as_ptr() as usize - text.as_ptr() as usize;
         let cleared = start > 0 && text.as_bytes()[start - 1] == b'-';
         let bit = NAMES.iter().position(|known| *known == name)?;

@@ -1,5 +1,5 @@
-//! `qos/show` and `qos/show-types`, in Open vSwitch's layout; queues that wait say what they
-//! promise, too, and why they have dropped.
+//! `qos/show` and `qos/show-types`, in Open vSwitch's layout. Queues with a latency bound also show
+//! the latency they promise, and all queues show why they have dropped.
 
 use super::{Answer, Commands, bridges, has_interface};
 use crate::config::qos::{Shape, TYPES};
@@ -10,9 +10,9 @@ use ::qos::shaper::{DROP_REASONS, Line, PortSpec, QueueSpec, QueueTotals};
 use std::collections::{BTreeMap, HashMap};
 use std::fmt::{Display, Write};
 
-/// The rate of a line that does not say it, in bit/s: as Open vSwitch assumes.
+/// Rate assumed for a link whose rate is unknown, in bit/s; the same as in Open vSwitch.
 const DEFAULT_LINE: u64 = 10_000_000_000;
-/// A frame's bytes beside its MTU: an Ethernet header and a VLAN tag.
+/// Bytes of a frame beyond its MTU: an Ethernet header and a VLAN tag.
 const HEADER: u32 = 18;
 
 pub(super) fn register(commands: &Commands) {
@@ -33,7 +33,7 @@ pub(super) fn register(commands: &Commands) {
     );
 }
 
-/// Lines of a class: names with their values.
+/// Output lines of a class: names with their values.
 struct Lines {
     text: String,
     indent: &'static str,
@@ -171,7 +171,8 @@ fn shaper(switch: &Switch, port: &Port, spec: &PortSpec, lines: &mut Lines) {
         lines.add("burst", queue.burst);
         lines.add_some("priority", (queue.priority > 0).then_some(queue.priority));
         lines.add("min-rate", queue.min_rate);
-        // What the default queue is guaranteed is taken off the others.
+        // The guaranteed rates of other queues are lowered by the default queue's; this is the
+        // configured one.
         lines.add_some("configured-min-rate", port.config.qos.lowered.get(&number));
         lines.add("max-rate", queue.max_rate);
         lines.add_some("tenant", queue.tenant.and_then(|tenant| names.get(&tenant)));
@@ -189,7 +190,8 @@ fn shaper(switch: &Switch, port: &Port, spec: &PortSpec, lines: &mut Lines) {
     }
 }
 
-/// What Open vSwitch has no words for. Queues like its own say only what has happened.
+/// Adds lines for counters that Open vSwitch does not have. For queues without a latency bound only
+/// those that are not zero.
 fn waiting(queue: &QueueSpec, done: &QueueTotals, lines: &mut Lines) {
     let bounded = queue.max_latency_ns.is_some();
     for ((_, name), dropped) in DROP_REASONS.iter().zip(done.dropped) {
@@ -205,8 +207,8 @@ fn waiting(queue: &QueueSpec, done: &QueueTotals, lines: &mut Lines) {
     );
 }
 
-/// What a port's packets leave by. A line that says no rate is as fast as Open vSwitch assumes, or
-/// as the port is to be.
+/// Returns the rate and frame size of a port's link. Where the link's rate is unknown it is the
+/// configured rate, or what Open vSwitch assumes.
 fn line_of(port: &Port, spec: &PortSpec) -> Line {
     let mtu = match port.info.mtu {
         0 => 1500,

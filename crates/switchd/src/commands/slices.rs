@@ -1,12 +1,12 @@
-//! Long answers, put together in slices between which others have their turn.
+//! Long replies, built in slices so that other tasks can run in between.
 
 use serde_json::Value;
 use std::time::{Duration, Instant};
 
-/// How long an answer is worked on before others have their turn.
+/// How long a reply is built before other tasks run.
 const SLICE: Duration = Duration::from_micros(500);
 
-/// Cuts work into slices.
+/// Timer that cuts work into slices.
 pub(super) struct Pace {
     begun: Instant,
 }
@@ -18,7 +18,7 @@ impl Pace {
         }
     }
 
-    /// Lets others have their turn when the slice has taken its time.
+    /// Yields to other tasks if the slice has used up its time.
     pub async fn step(&mut self) {
         if self.begun.elapsed() >= SLICE {
             tokio::task::yield_now().await;
@@ -27,8 +27,8 @@ impl Pace {
     }
 }
 
-/// The text of a list in JSON, of up to `most` items. Each is made and written by itself; those
-/// that there are not are passed over.
+/// Returns a JSON list of up to `most` items. Each item is made and written by itself; `None` is
+/// skipped.
 pub(super) async fn list(items: impl Iterator<Item = Option<Value>>, most: usize) -> String {
     let mut pace = Pace::new();
     let mut text = String::from("[");

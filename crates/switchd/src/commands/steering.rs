@@ -14,7 +14,7 @@ pub(super) fn register(commands: &Commands) {
     );
 }
 
-/// What is done and what it costs: a line for each worker.
+/// Reports what workers steer and what it costs: one line for each worker.
 fn show(switch: &Switch, _: &[String]) -> Answer {
     let info = switch
         .with_datapath(|datapath| datapath.steering())
@@ -58,7 +58,7 @@ fn show(switch: &Switch, _: &[String]) -> Answer {
     Ok(text)
 }
 
-/// Has a bucket of a worker's flows processed by another worker.
+/// Moves a bucket of a worker's flows to another worker.
 fn move_bucket(switch: &Switch, arguments: &[String]) -> Answer {
     let mut numbers = [0; 3];
     for (number, (name, text)) in numbers

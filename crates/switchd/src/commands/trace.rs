@@ -1,13 +1,15 @@
-//! `ofproto/trace`: what would become of a packet, told step by step, in the layout of Open
-//! vSwitch. Nothing is sent, learned or counted.
+//! `ofproto/trace`: shows step by step what would happen to a packet, in the layout of Open
+//! vSwitch. Nothing is sent or counted. Given a real packet (or `-generate`) it learns as Open
+//! vSwitch's does: rules of `learn`, addresses that `NORMAL` sees, timeouts that `fin_timeout`
+//! shortens.
 //!
 //! [`request`] reads the arguments; [`walk`] follows the packet from bridge to bridge: the twin
 //! (`pipeline::twin`) tells what the rules of one bridge do, the datapath what `NORMAL`, floods and
-//! mirrors would; [`actions`] writes what leaves in the words of Open vSwitch's datapath; [`print`]
-//! lays it out.
+//! mirrors would do; [`actions`] writes the outputs as Open vSwitch's datapath actions; [`print`]
+//! lays it all out.
 //!
-//! There is no cache of flows here, so no megaflow. The line that Open vSwitch calls so says which
-//! bits the outcome depended on.
+//! Datapath flows are not cached here, so there is no megaflow. The line that Open vSwitch labels
+//! `Megaflow` shows which bits the outcome depended on.
 
 mod actions;
 mod print;
@@ -57,7 +59,7 @@ fn trace_packet_out(switch: &Switch, numbers: &Numbers, words: &[String]) -> Ans
         actions: actions.clone(),
         data: request.frame.clone(),
     };
-    // Each version knows actions that others do not.
+    // An action is valid if any version has it.
     let pipeline = request.bridge.pipeline.borrow();
     let checked = [Version::V1_5, Version::V1_3, Version::V1_0]
         .map(|version| pipeline.packet_out(&message, version).err());
@@ -68,7 +70,7 @@ fn trace_packet_out(switch: &Switch, numbers: &Numbers, words: &[String]) -> Ans
     Ok(trace(switch, numbers, &request, Some(&actions)))
 }
 
-/// The whole story as text.
+/// Traces the packet and returns the whole output.
 fn trace(
     switch: &Switch,
     numbers: &Numbers,
@@ -85,7 +87,7 @@ fn trace(
     text
 }
 
-/// The names of a bridge's ports, if they are wanted.
+/// Returns the names of a bridge's ports, or nothing where names are not wanted.
 fn names(bridge: &Bridge, wanted: bool) -> BTreeMap<PortNo, String> {
     let ports = bridge.ports.borrow();
     let named = ports

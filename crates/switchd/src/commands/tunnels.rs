@@ -1,8 +1,8 @@
-//! `ofproto/list-tunnels` and `tnl/ports/show`: tunnel ports, and what stands behind them.
+//! `ofproto/list-tunnels` and `tnl/ports/show`: tunnel ports, and the datapath ports behind them.
 //!
-//! In Open vSwitch's userspace datapath all tunnels of a type and UDP port share one port, such as
-//! `vxlan_sys_4789`, which has a number; the datapath here knows each by itself, but tools find the
-//! same names and numbers.
+//! In Open vSwitch's userspace datapath all tunnels of a type and UDP port share one numbered port,
+//! such as `vxlan_sys_4789`. The datapath here has a port for each tunnel, but commands show the
+//! same names and numbers as Open vSwitch.
 
 use super::datapaths::Numbers;
 use super::{Answer, Commands, bridges};
@@ -14,7 +14,7 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 use underlay::text::{self, Listener};
 
-/// Protocols in the outer IP header.
+/// IP protocols of outer headers.
 const UDP: u8 = 17;
 const GRE: u8 = 47;
 
@@ -29,8 +29,8 @@ pub(super) fn register(commands: &Commands) {
     });
 }
 
-/// The name of the port that Open vSwitch's datapath would have behind a tunnel; none for other
-/// ports.
+/// Returns the name of the datapath port that Open vSwitch would have behind a tunnel; none for
+/// other ports.
 pub(super) fn shared_name(config: &Config) -> Option<String> {
     let spec = config.tunnel.as_ref()?;
     let prefix = match config.kind.as_str() {
@@ -43,7 +43,8 @@ pub(super) fn shared_name(config: &Config) -> Option<String> {
     })
 }
 
-/// What a tunnel has been told, as Open vSwitch's `dpif/show` shows it: what is not the usual.
+/// Returns a tunnel's options that differ from the defaults, as Open vSwitch's `dpif/show` shows
+/// them.
 pub(super) fn configuration(spec: &TunnelSpec) -> BTreeMap<&'static str, String> {
     let usual = TunnelSpec::new(spec.kind, spec.remote);
     let mut shown = BTreeMap::new();
@@ -103,7 +104,7 @@ pub(super) fn configuration(spec: &TunnelSpec) -> BTreeMap<&'static str, String>
     shown
 }
 
-/// The same of the port that tunnels share, which takes whatever they carry.
+/// Returns the options of the port that tunnels share, which accepts all their packets.
 pub(super) fn shared_configuration(spec: &TunnelSpec) -> BTreeMap<&'static str, String> {
     let mut shown = configuration(&TunnelSpec {
         udp_dst: spec.udp_dst,
@@ -114,7 +115,8 @@ pub(super) fn shared_configuration(spec: &TunnelSpec) -> BTreeMap<&'static str, 
     shown
 }
 
-/// Tunnel ports of all bridges with their numbers, of which those that share one are neighbours.
+/// Returns the tunnel ports of all bridges with their numbers; those that share a number are
+/// adjacent.
 fn tunnels<R>(
     switch: &Switch,
     numbers: &Numbers,
@@ -132,8 +134,8 @@ fn tunnels<R>(
     found
 }
 
-/// In which of twelve tables Open vSwitch has a tunnel: packets are looked up in one after the
-/// other.
+/// Returns which of Open vSwitch's twelve tables holds a tunnel: packets are looked up in one after
+/// another.
 fn table(spec: &TunnelSpec) -> u8 {
     let local = match spec.local {
         LocalAddress::Address(_) => 0,
@@ -154,7 +156,7 @@ fn list(switch: &Switch, numbers: &Numbers) -> String {
     lines.into_iter().map(|(_, _, line)| line).collect()
 }
 
-/// A tunnel's line in `ofproto/list-tunnels`.
+/// Returns a tunnel's line in `ofproto/list-tunnels`.
 fn describe(number: u32, name: &str, kind: &str, spec: &TunnelSpec) -> String {
     let mut line = format!(
         "port {number}: {name} ({kind}: {}, dp port={number}",
@@ -185,9 +187,9 @@ fn describe(number: u32, name: &str, kind: &str, spec: &TunnelSpec) -> String {
     line
 }
 
-/// A port that tunnels share, and how many do.
+/// A port that tunnels share, and how many share it.
 struct Shared {
-    /// When its first tunnel came, among all ports.
+    /// Position of its first tunnel among all ports, by age.
     first: u64,
     number: u32,
     name: String,
@@ -203,7 +205,7 @@ fn shared(switch: &Switch, numbers: &Numbers) -> Vec<Shared> {
         udp_dst: spec.udp_dst,
         tunnels: 1,
     });
-    // Each datapath type has numbers of its own.
+    // Each datapath type has its own numbers.
     let mut shared: BTreeMap<(u32, String), Shared> = BTreeMap::new();
     for one in all {
         match shared.get_mut(&(one.number, one.name.clone())) {
@@ -262,7 +264,7 @@ mod tests {
         }
     }
 
-    /// Name of the shared port, and what `dpif/show` and `ofproto/list-tunnels` say.
+    /// Returns the shared port's name, and what `dpif/show` and `ofproto/list-tunnels` print.
     fn shown(kind: &str, options: &[(&str, &str)]) -> (String, String, String) {
         let config = config(kind, options);
         let spec = config.tunnel.as_ref().unwrap();
@@ -276,7 +278,7 @@ mod tests {
 
     #[test]
     fn tunnels_are_shown_as_open_vswitch_shows_them() {
-        // As ovs-vswitchd 3.1 with the same options.
+        // Expected values are ovs-vswitchd 3.1's for the same options.
         for (kind, options, shared, configuration, line) in [
             (
                 "vxlan",

@@ -110,7 +110,7 @@ fn ageing(switch: &Switch, words: &[String]) -> Answer {
     Ok("OK\n".into())
 }
 
-/// The UDP ports that tunnels' packets come from.
+/// Shows or sets the range of source UDP ports of tunnels' packets.
 fn source_ports(_: &Switch, words: &[String]) -> Answer {
     let [least, most] = words else {
         let ports = packet::tunnel::source_ports();
@@ -119,7 +119,7 @@ fn source_ports(_: &Switch, words: &[String]) -> Answer {
             ports.start, ports.end
         ));
     };
-    // In Open vSwitch, too, this is no error.
+    // As in Open vSwitch, a bad number is no error but a text.
     let number = |text: &str, which: &str| match text.parse::<u16>() {
         Ok(port) if port > 0 => Ok(port),
         _ => Err(format!("Invalid {which}.\n")),

@@ -1,4 +1,4 @@
-//! `sluice/vector`: which code reads packets, of what the processor offers.
+//! `sluice/vector`: which of the available vector instructions are used to read packets.
 
 use super::{Answer, Commands};
 use crate::switch::Switch;
@@ -22,7 +22,7 @@ fn vector(_: &Switch, _: &[String]) -> Answer {
     Ok(text)
 }
 
-/// Says in the log which code reads packets.
+/// Logs which code reads packets.
 pub(crate) fn tell() {
     let used = Variant::used();
     tracing::info!(target: "dpif_netdev_extract", "packets are read by {used}");

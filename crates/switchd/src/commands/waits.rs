@@ -1,5 +1,5 @@
-//! `qos/predict`: how long packets will wait; what queues do: `sluice/queues` for `sluice top`,
-//! `sluice/metrics` for Prometheus.
+//! `qos/predict`: how long packets will wait. Statistics of queues: `sluice/queues` for `sluice
+//! top`, `sluice/metrics` for Prometheus.
 
 pub(crate) mod text;
 
@@ -8,8 +8,8 @@ use crate::metrics;
 use crate::switch::waits::{Ask, at_rate, collect, refresh};
 use serde_json::Value;
 
-/// Queues for which one command makes forecasts at most: some 30 ms each on a thread of its own,
-/// while somebody waits.
+/// Most queues for which one command makes forecasts: each takes some 30 ms on a thread of its own
+/// while the caller waits.
 const FORECASTS: usize = 64;
 
 pub(super) fn register(commands: &Commands) {
@@ -93,7 +93,7 @@ pub(super) fn register(commands: &Commands) {
     });
 }
 
-/// A rate as `--rate=...` names it, in bit/s.
+/// Reads a rate in the form `--rate=...`, in bit/s.
 fn read_rate(word: &str) -> Result<f64, String> {
     let number = word.trim_start_matches("--rate=");
     let rate: Option<f64> = number.parse().ok();

@@ -1,8 +1,8 @@
-//! `dpif-netdev/pmd-...`: what workers do with their time.
+//! `dpif-netdev/pmd-...`: how workers spend their time.
 //!
-//! Open vSwitch counts by the cache that answered. Here one compiled lookup answers every packet;
-//! it is counted as a megaflow hit, which of Open vSwitch's lookups it is most like, and the others
-//! stay at zero.
+//! Open vSwitch counts packets by the cache that answered. Here one compiled lookup answers for
+//! every packet; it is counted as a megaflow hit, the most similar of Open vSwitch's lookups, and
+//! the other counters stay zero.
 
 use super::{Answer, Commands, bridges, datapaths};
 use crate::switch::Switch;
@@ -10,7 +10,7 @@ use datapath::clock::cycles_per_second;
 use datapath::{WorkerInfo, WorkerStats};
 use std::fmt::Write;
 
-/// What the load of queues is averaged over, seconds.
+/// Period over which the load of queues is averaged, s.
 const PERIOD: u32 = 60;
 
 pub(super) fn register(commands: &Commands) {
@@ -59,14 +59,14 @@ pub(super) fn register(commands: &Commands) {
     );
 }
 
-/// Which workers a command is about.
+/// The workers that a command is about.
 struct Selection {
     core: Option<usize>,
 }
 
 impl Selection {
     /// Reads `[-pmd CORE] [OPTION...] [DATAPATH]`. As in Open vSwitch a wrong core number selects
-    /// all, and the only datapath need not be named rightly.
+    /// all workers, and where there is only one datapath its name is not checked.
     fn read(switch: &Switch, arguments: &[String]) -> Result<Selection, String> {
         let mut core = None;
         let mut name = None;
@@ -91,8 +91,8 @@ impl Selection {
         Ok(Selection { core })
     }
 
-    /// The workers with their core numbers, in the order of these. A worker that is not pinned goes
-    /// by its place among workers.
+    /// Returns the workers with their core numbers, ordered by these. A worker that is not pinned
+    /// is numbered by its position among the workers.
     fn workers(&self, switch: &Switch) -> Vec<(usize, WorkerInfo)> {
         let workers = switch
             .with_datapath(|datapath| datapath.workers())
@@ -109,8 +109,8 @@ impl Selection {
     }
 }
 
-/// The NUMA node of a processor, 0 where there is only one; what tests have made of it
-/// (`--dummy-numa`) goes first.
+/// Returns the NUMA node of a processor, 0 where there is only one. Nodes that tests have set
+/// (`--dummy-numa`) take precedence.
 fn numa_node(switch: &Switch, core: usize) -> usize {
     let dummy = &switch.shell.options.dummy_numa;
     if !dummy.is_empty() {
@@ -151,7 +151,7 @@ fn percent(part: u64, whole: u64) -> f64 {
     100.0 * ratio(part, whole)
 }
 
-/// Tables that a packet is looked up in, on average over all packets so far.
+/// Returns the average number of tables in which a packet has been looked up.
 fn lookups_per_pass(switch: &Switch) -> f64 {
     let mut lookups = 0;
     for bridge in bridges(switch) {
@@ -192,7 +192,7 @@ fn stats_block(text: &mut String, stats: &WorkerStats, lookups: f64) {
         if hits > 0 { lookups } else { 0.0 },
         ratio(stats.tx_packets, stats.tx_batches),
     );
-    // A worker that sleeps is idle too, but spends no cycles.
+    // Sleep is idle time, too, but takes no cycles.
     let (idle, busy) = (stats.idle_cycles, stats.busy_cycles);
     let all = idle + busy;
     if all == 0 {
@@ -224,14 +224,14 @@ fn stats_show(switch: &Switch, arguments: &[String]) -> Answer {
         stats_block(&mut text, &worker.stats, lookups);
     }
     if selection.core.is_none() {
-        // The control thread handles no packet itself.
+        // The control thread processes no packets.
         text.push_str("main thread:\n");
         stats_block(&mut text, &WorkerStats::default(), 0.0);
     }
     Ok(text)
 }
 
-/// The time of day with milliseconds, UTC.
+/// Returns the time of day with milliseconds, UTC.
 fn time_of_day() -> String {
     let now = std::time::SystemTime::now()
         .duration_since(std::time::UNIX_EPOCH)
@@ -370,15 +370,15 @@ fn queues_show(switch: &Switch, arguments: &[String]) -> Answer {
             );
         }
         if !worker.queues.is_empty() {
-            // What no queue is charged with (mailboxes, timers, packet-outs) is not told apart from
-            // looking for frames in vain.
+            // Cycles charged to no queue (mailboxes, timers, packet-outs) are not counted
+            // separately from empty polls.
             text.push_str("  overhead: NOT AVAIL\n");
         }
     }
     Ok(text)
 }
 
-/// Whether a queue can receive: not while the guest of a vhost port is away.
+/// Returns whether a queue can receive: not while the guest of a vhost port is away.
 fn is_up(switch: &Switch, port: datapath::PortId) -> bool {
     let find = |bridge: &std::rc::Rc<crate::switch::Bridge>| {
         let ports = bridge.ports.borrow();

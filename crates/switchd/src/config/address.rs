@@ -1,7 +1,7 @@
-//! MAC addresses: reading them, and choosing a bridge's own and its datapath id.
+//! MAC addresses: parsing them, and choosing a bridge's address and its datapath id.
 //!
-//! A bridge takes the address that the user gave it, or the lowest globally administered one among
-//! its ports, so that a bridge with a network card has the card's address, or else one made from
+//! A bridge takes the address that the user gave it; else the lowest globally administered one
+//! among its ports, so that a bridge with a network card has the card's address; else one made from
 //! its row's UUID, which stays the same over restarts. The datapath id is the address unless the
 //! user gave one.
 
@@ -14,7 +14,7 @@ use ovsdb::Uuid;
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Mac(pub [u8; 6]);
 
-/// Text that is no address in the form `xx:xx:xx:xx:xx:xx`.
+/// Error for text that is not an address in the form `xx:xx:xx:xx:xx:xx`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not an Ethernet address")]
 pub struct BadMac;
@@ -53,37 +53,37 @@ impl fmt::Debug for Mac {
 }
 
 impl Mac {
-    /// Whether the address means a group of stations.
+    /// Returns whether this is a group (multicast or broadcast) address.
     pub fn is_multicast(self) -> bool {
         self.0[0] & 1 != 0
     }
 
-    /// Whether the address was made up locally instead of assigned by the IEEE.
+    /// Returns whether the address is locally administered, not assigned by the IEEE.
     pub fn is_local(self) -> bool {
         self.0[0] & 2 != 0
     }
 
-    /// Whether all bits are zero.
+    /// Returns whether all bits are zero.
     pub fn is_zero(self) -> bool {
         self.0 == [0; 6]
     }
 
-    /// Whether a control protocol has the address (Extreme's EDP and EAPS; the other reserved ones
-    /// are multicast).
+    /// Returns whether the address belongs to a control protocol (Extreme's EDP and EAPS; the other
+    /// reserved ones are multicast).
     fn is_reserved(self) -> bool {
         matches!(self.0, [0x00, 0xe0, 0x2b, 0x00, 0x00, 0x00 | 0x04 | 0x06])
     }
 
-    /// The stable address of a bridge that has no port to take one from: the first six bytes of its
-    /// row's UUID as Open vSwitch keeps it in memory (32-bit words, little-endian), marked as
-    /// local.
+    /// Returns the stable address of a bridge that has no port to take one from: the first six
+    /// bytes of its row's UUID as Open vSwitch keeps it in memory (32-bit words, little-endian),
+    /// marked as locally administered.
     pub fn from_uuid(uuid: Uuid) -> Mac {
         let [a, b, c, d] = ((uuid.0 >> 96) as u32).to_le_bytes();
         let [e, f, ..] = ((uuid.0 >> 64) as u32).to_le_bytes();
         Mac([(a & !1) | 2, b, c, d, e, f])
     }
 
-    /// The address as the low 48 bits of a number.
+    /// Returns the address as the low 48 bits of a number.
     pub fn to_number(self) -> u64 {
         self.0
             .iter()
@@ -91,16 +91,16 @@ impl Mac {
     }
 }
 
-/// What counts of a port when a bridge's address is chosen.
+/// Facts about a port that matter when a bridge's address is chosen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// The device's address.
     pub device: Mac,
-    /// The address given in the Port row, which counts instead.
+    /// The address given in the Port row, which takes precedence.
     pub given: Option<Mac>,
     /// Whether it is the bridge's own port.
     pub local: bool,
-    /// Whether a mirror sends its copies there.
+    /// Whether it is a mirror's output port.
     pub mirror_output: bool,
     /// The port's VLAN tag; matters for a fake bridge only.
     pub tag: Option<u16>,
@@ -138,7 +138,7 @@ fn lowest(ports: impl IntoIterator<Item = Candidate>) -> Option<Mac> {
         .min()
 }
 
-/// The OpenFlow datapath id of a bridge: the one given, or its address.
+/// Returns the OpenFlow datapath id of a bridge: the one given, or its address.
 pub fn datapath_id(requested: Option<u64>, address: Mac) -> u64 {
     requested.unwrap_or_else(|| address.to_number())
 }
@@ -156,8 +156,8 @@ pub fn parse_datapath_id(text: &str) -> Option<u64> {
     u64::from_str_radix(digits, 16).ok().filter(|id| *id != 0)
 }
 
-/// The MTU that internal ports without a requested one take: the smallest among the bridge's other
-/// ports, 1500 when there is none.
+/// Returns the MTU of internal ports for which none is requested: the smallest among the bridge's
+/// other ports, 1500 when there is none.
 pub fn internal_mtu(others: impl IntoIterator<Item = u16>) -> u16 {
     others.into_iter().min().unwrap_or(1500)
 }

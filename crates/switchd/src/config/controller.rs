@@ -1,7 +1,8 @@
 //! OpenFlow controllers and management sockets of a bridge.
 //!
-//! Whoever may write the database must not thereby be able to connect to, or overwrite, any socket
-//! of the machine: a `unix:` or `punix:` controller is only accepted within the run directory.
+//! Permission to write the database must not include permission to connect to, or overwrite, any
+//! socket of the machine: a `unix:` or `punix:` controller is accepted only within the run
+//! directory.
 
 use std::net::Ipv4Addr;
 use std::path::Path;
@@ -10,52 +11,52 @@ use ovsdb::{Uuid, vswitch};
 
 use super::problem::{Problems, Severity};
 
-/// Address for the local port of a bridge with in-band control.
+/// IP configuration for the local port of a bridge with in-band control.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct LocalAddress {
     /// The address.
     pub address: Ipv4Addr,
-    /// The netmask; from the address's class when none is given.
+    /// The netmask; that of the address's class when none is given.
     pub netmask: Ipv4Addr,
-    /// A gateway to route by.
+    /// The default gateway.
     pub gateway: Option<Ipv4Addr>,
 }
 
-/// A controller to speak OpenFlow with.
+/// An OpenFlow controller, or a management socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Controller {
-    /// The row.
+    /// The UUID of its row.
     pub uuid: Uuid,
-    /// Where to connect to, or to listen: `tcp:`, `ssl:`, `unix:`, `ptcp:`, `pssl:` or `punix:`
-    /// and an address.
+    /// Where to connect to, or to listen: `tcp:`, `ssl:`, `unix:`, `ptcp:`, `pssl:` or `punix:` and
+    /// an address.
     pub target: String,
     /// Whether it is a service controller: its absence does not trigger the fail mode, and it gets
-    /// no asynchronous messages unasked.
+    /// no asynchronous messages unless it asks for them.
     pub service: bool,
-    /// Longest pause between attempts, s.
+    /// Longest pause between connection attempts, s.
     pub max_backoff: u32,
-    /// Silence before a probe, s; 0 is never.
+    /// Silence before an echo request is sent, s; 0 means never.
     pub inactivity_probe: u32,
-    /// Whether traffic to the controller goes over the bridge whatever its rules say.
+    /// Whether traffic to the controller passes through the bridge whatever its rules say.
     pub in_band: bool,
-    /// Whether asynchronous messages are sent unasked.
+    /// Whether asynchronous messages are sent without being asked for.
     pub asynchronous: bool,
-    /// Most packets queued for it.
+    /// Most packet-ins queued for it.
     pub queue_size: u16,
-    /// Packets/s sent to it; 0 is no limit.
+    /// Most packet-ins per second sent to it; 0 means no limit.
     pub rate_limit: u32,
-    /// Packets of a burst; 0 is a quarter of the rate.
+    /// Packet-ins in a burst; 0 means a quarter of the rate.
     pub burst_limit: u32,
-    /// Address for the bridge's local port.
+    /// IP configuration for the bridge's local port.
     pub local_address: Option<LocalAddress>,
-    /// The DSCP of what is sent to it, 0 to 63.
+    /// The DSCP of packets sent to it, 0 to 63.
     pub dscp: u8,
 }
 
-/// What controllers' connections are marked with unless told otherwise (ovs-vswitchd.conf.db(5)).
+/// DSCP of controller connections by default (ovs-vswitchd.conf.db(5)).
 const DEFAULT_DSCP: u8 = 48;
 
-/// What the bridge says about all its controllers.
+/// The bridge's settings that apply to all its controllers.
 #[derive(Clone, Copy, Debug)]
 pub struct BridgeDefaults<'a> {
     /// The bridge's name.
@@ -64,12 +65,12 @@ pub struct BridgeDefaults<'a> {
     pub disable_in_band: bool,
     /// `other_config:controller-queue-size`.
     pub queue_size: u16,
-    /// Where sockets may be.
+    /// The directory in which sockets may be.
     pub rundir: &'a Path,
 }
 
 /// Reads a bridge's controllers, sorted by target as the rows are. A single target `none` means
-/// none.
+/// that there are none.
 pub fn read(
     rows: &[vswitch::Controller],
     defaults: BridgeDefaults<'_>,
@@ -91,7 +92,7 @@ pub fn read(
                 Severity::Warning,
                 "another controller of the bridge has the same target; this one is ignored".into(),
             )),
-            // Somebody may mean harm.
+            // Whoever wrote the row may be hostile.
             Some(active) => check_socket(&row.target, defaults)
                 .map(|()| active)
                 .map_err(|message| (Severity::Error, message)),
@@ -112,7 +113,7 @@ pub fn read(
     controllers
 }
 
-/// Whether a target is connected to (true) or listened on (false); none when it is neither.
+/// Returns whether a target is connected to (true) or listened on (false); none when it is neither.
 fn is_active(target: &str) -> Option<bool> {
     let (method, rest) = target.split_once(':')?;
     match method {
@@ -227,7 +228,7 @@ fn local_address(row: &vswitch::Controller, problems: &mut Problems) -> Option<L
     })
 }
 
-/// The netmask of an address's historical class.
+/// Returns the netmask of an address's historical class.
 fn class_mask(address: Ipv4Addr) -> Ipv4Addr {
     match address.octets()[0] {
         0..128 => Ipv4Addr::new(255, 0, 0, 0),

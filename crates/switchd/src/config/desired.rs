@@ -1,4 +1,4 @@
-//! What the switch is to be, according to the database.
+//! The desired state of the switch, according to the database.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
@@ -17,29 +17,28 @@ use super::tunnel::{Together, Turn};
 use super::vlan::VlanSet;
 use super::vm;
 
-/// What this daemon can do, which decides what is refused.
+/// What this daemon can do; what it cannot do is refused.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Abilities {
     /// The interface types that can be opened.
     pub interface_types: BTreeSet<String>,
-    /// The datapath types that bridges can have; `system` is what an empty type means.
+    /// The datapath types that bridges can have; an empty type means `system`.
     pub datapath_types: BTreeSet<String>,
-    /// The CPUs that workers can run on; empty when that is not known.
+    /// The CPUs that workers can run on; empty if unknown.
     pub cpus: Vec<usize>,
-    /// The CPUs that the machine has, on which virtual machines can run; empty when that is not
-    /// known.
+    /// The CPUs of the machine, on which virtual machines can run; empty if unknown.
     pub machine_cpus: Vec<usize>,
     /// The run directory, where sockets may be.
     pub rundir: PathBuf,
 }
 
-/// What a bridge does while no controller is there.
+/// What a bridge does while no controller is connected.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum FailMode {
     /// It becomes a learning switch.
     #[default]
     Standalone,
-    /// It goes on with the rules that it has.
+    /// It keeps forwarding by the rules that it has.
     Secure,
 }
 
@@ -48,18 +47,18 @@ pub enum FailMode {
 pub struct TableSettings {
     /// A name for people.
     pub name: Option<String>,
-    /// Most rules.
+    /// Most rules in the table.
     pub flow_limit: Option<u32>,
-    /// Whether a rule is evicted to make room; otherwise the new rule is refused.
+    /// Whether a rule is evicted to make room for a new one; otherwise the new one is refused.
     pub evict: bool,
-    /// Fields by which rules to evict are grouped.
+    /// Fields whose values group rules for eviction.
     pub groups: Vec<String>,
 }
 
 /// A bridge's own settings.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Settings {
-    /// The row.
+    /// The UUID of its row.
     pub uuid: Uuid,
     /// `netdev`, `system`, `dummy`; never empty.
     pub datapath_type: String,
@@ -67,7 +66,7 @@ pub struct Settings {
     pub datapath_id: Option<u64>,
     /// The MAC address given by the user.
     pub hwaddr: Option<Mac>,
-    /// The MAC address that it has when there is none to take from a port.
+    /// The MAC address that it has when it can take none from a port.
     pub default_mac: Mac,
     /// What it does without a controller.
     pub fail_mode: FailMode,
@@ -76,9 +75,9 @@ pub struct Settings {
     pub protocols: u32,
     /// How long an idle MAC address stays learned, s.
     pub mac_ageing: u16,
-    /// Most learned MAC addresses.
+    /// Most MAC addresses that it learns.
     pub mac_table_size: u32,
-    /// VLANs without learning.
+    /// VLANs in which nothing is learned and packets are flooded.
     pub flood_vlans: VlanSet,
     /// Whether frames to the reserved group addresses are forwarded.
     pub forward_bpdu: bool,
@@ -86,7 +85,7 @@ pub struct Settings {
     pub fcf: Option<Layout>,
     /// Whether in-band control is off.
     pub disable_in_band: bool,
-    /// The queue that in-band control's packets leave by.
+    /// The queue by which in-band control's packets are sent.
     pub in_band_queue: Option<u32>,
     /// Targets of the database's managers that in-band control is for.
     pub managers: Vec<String>,
@@ -113,28 +112,28 @@ pub struct Bridge {
     pub controllers: Vec<Controller>,
 }
 
-/// What the switch is to be.
+/// The desired state of the switch.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Desired {
-    /// The root row; none in a database that nobody has initialised.
+    /// The UUID of the root row; none in a database that is not initialised.
     pub root: Option<Uuid>,
-    /// What to write as `cur_cfg` once all this is applied.
+    /// The value for `cur_cfg` once all of this is applied.
     pub next_cfg: i64,
     /// Options of the switch as a whole.
     pub global: Global,
-    /// Where the TLS files are.
+    /// The paths of the TLS files.
     pub ssl: Option<vswitch::Ssl>,
     /// The bridges by name.
     pub bridges: BTreeMap<String, Bridge>,
-    /// The OpenFlow port numbers that interfaces had earlier, by the interfaces' names.
+    /// The OpenFlow port numbers that interfaces had before, by the interfaces' names.
     pub earlier_numbers: BTreeMap<String, u16>,
     /// Interfaces that cannot exist; their `ofport` is -1.
     pub refused: BTreeMap<Uuid, PortError>,
-    /// What is wrong with rows that are there all the same, for their `status` columns.
+    /// Problems of rows that are in use all the same, for their `status` columns.
     pub wrong: Wrong,
 }
 
-/// A port that is not as the database wants it, as its row's `error` column says.
+/// A port that is not as the database wants it, as reported in its row's `error` column.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PortError {
     /// The bridge that wants it.
@@ -143,13 +142,14 @@ pub struct PortError {
     pub name: String,
     /// The interface's type.
     pub kind: String,
-    /// Whether it has a number and may carry packets all the same.
+    /// Whether it has a port number and may carry packets despite the error.
     pub is_open: bool,
     /// What is wrong.
     pub error: String,
 }
 
-/// What is wrong with rows, by their names: the log says it too, but people look into the database.
+/// Problems of rows, by the rows' names, for the database's `status` columns, where people look
+/// first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Wrong {
     bridges: BTreeMap<String, String>,
@@ -170,23 +170,23 @@ impl Wrong {
         }
     }
 
-    /// What a bridge's status says of it; nothing where nothing is wrong.
+    /// Returns the entry for a bridge's `status`; none without a problem.
     pub fn bridge(&self, name: &str) -> Option<(&'static str, String)> {
         said(&self.bridges, name)
     }
 
-    /// What a port's status says of it.
+    /// Returns the entry for a port's `status`; none without a problem.
     pub fn port(&self, name: &str) -> Option<(&'static str, String)> {
         said(&self.ports, name)
     }
 
-    /// What an interface's status says of it.
+    /// Returns the entry for an interface's `status`; none without a problem.
     pub fn interface(&self, name: &str) -> Option<(&'static str, String)> {
         said(&self.interfaces, name)
     }
 }
 
-/// The key of what is wrong with a row in its `status`, with the text.
+/// Returns the `status` key for problems, with a row's text.
 fn said(texts: &BTreeMap<String, String>, name: &str) -> Option<(&'static str, String)> {
     texts
         .get(name)
@@ -228,8 +228,9 @@ impl Desired {
         (desired, problems)
     }
 
-    /// Refuses tunnels that cannot be beside others, and virtual machines of one number. Those that
-    /// are there already stay; of others the first ones come. `problems` are those found so far.
+    /// Refuses tunnels that cannot coexist, and all but one of several virtual machines with one
+    /// number. Ports that are already in use take precedence, then the first ones. `problems` are
+    /// those found so far; new ones are added.
     pub fn refuse_alike(&mut self, applied: &Applied, problems: &mut Problems) {
         self.refuse_alike_tunnels(applied, problems);
         let mut ports = Vec::new();
@@ -287,7 +288,7 @@ impl Desired {
         }
     }
 
-    /// Lets ports whose QoS or policing cannot be go on with what they have.
+    /// Lets ports whose new QoS or policing is unusable keep what they have.
     pub fn keep(&mut self, applied: &Applied) {
         for (name, bridge) in &mut self.bridges {
             let before = applied.bridges.get(name);
@@ -298,7 +299,7 @@ impl Desired {
         }
     }
 
-    /// All ports of all bridges, with their bridges' names.
+    /// Returns all ports of all bridges, with their bridges' names.
     pub fn ports(&self) -> impl Iterator<Item = (&str, &Port)> {
         self.bridges
             .iter()
@@ -310,7 +311,7 @@ struct Reader<'a> {
     abilities: &'a Abilities,
     desired: &'a mut Desired,
     problems: &'a mut Problems,
-    /// Which bridge has an interface's name.
+    /// The bridge that owns each interface name.
     owners: BTreeMap<String, String>,
     /// Targets of managers that are reached in-band.
     managers: Vec<String>,
@@ -321,7 +322,7 @@ impl Reader<'_> {
         let mut accepted = Vec::new();
         for row in rows {
             match self.check_bridge(row) {
-                // A bridge's name is its local port's, whatever other ports are called.
+                // A bridge's name belongs to its local port, even if another port claims it.
                 Ok(()) => {
                     self.owners.insert(row.name.clone(), row.name.clone());
                     accepted.push(row);
@@ -339,7 +340,7 @@ impl Reader<'_> {
             let bridge = self.bridge(row);
             self.desired.bridges.insert(row.name.clone(), bridge);
         }
-        // A row may be referred to by two bridges: where one has it, it has not failed.
+        // Two bridges may refer to one row: if one of them has the port, it has not failed.
         let placed: BTreeSet<Uuid> = self
             .desired
             .ports()
@@ -352,7 +353,7 @@ impl Reader<'_> {
 
     fn check_bridge(&self, row: &vswitch::Bridge) -> Result<(), (&'static str, String)> {
         if row.name.is_empty() || row.name.contains(['/', '\\']) {
-            // The name becomes part of sockets' paths.
+            // Bridge names become parts of sockets' paths.
             return Err((
                 "name",
                 format!("ignoring bridge with invalid name \"{}\"", row.name),
@@ -486,7 +487,7 @@ impl Reader<'_> {
     fn tables(&mut self, row: &vswitch::Bridge) -> BTreeMap<u8, TableSettings> {
         let mut tables = BTreeMap::new();
         for (number, table) in &row.flow_tables {
-            // Table 254 is the switch's own.
+            // Table 254 is reserved for the switch.
             let Some(number) = u8::try_from(*number).ok().filter(|number| *number < 254) else {
                 let message = format!(
                     "ignoring configuration for flow table {number} not supported by this datapath"
@@ -583,7 +584,7 @@ impl Reader<'_> {
     }
 }
 
-/// Targets of managers that are not said to be reached out of band, each once.
+/// Returns the targets of managers that are not declared `out-of-band`, each once.
 fn in_band_managers(rows: &[vswitch::Manager]) -> Vec<String> {
     let in_band = |row: &&vswitch::Manager| row.connection_mode.as_deref() != Some("out-of-band");
     let targets: BTreeSet<&str> = (rows.iter())
@@ -600,7 +601,7 @@ fn datapath_type(row: &vswitch::Bridge) -> &str {
     }
 }
 
-/// Keys of a bridge that belong to what is not there: a bridge that has them relies on it, or will.
+/// Bridge keys of missing features (spanning trees): whoever sets them relies on the feature.
 const SPANNING_TREE_KEYS: [&str; 15] = [
     "stp-system-id",
     "stp-priority",
@@ -619,7 +620,7 @@ const SPANNING_TREE_KEYS: [&str; 15] = [
     "mcast-snooping-disable-flood-unregistered",
 ];
 
-/// Types of interfaces of Open vSwitch that this switch does not have.
+/// Interface types of Open vSwitch that this switch lacks.
 const OTHERS_TYPES: [&str; 11] = [
     "afxdp-nonpmd",
     "bareudp",
@@ -634,8 +635,8 @@ const OTHERS_TYPES: [&str; 11] = [
     "stt",
 ];
 
-/// Why there is no interface of a type. The words of EAFNOSUPPORT are all that Open vSwitch says,
-/// and what tools look for.
+/// Explains why an interface type is refused. The message contains the text of EAFNOSUPPORT, which
+/// is all that Open vSwitch says, and which tools look for.
 fn unknown_type(name: &str, kind: &str, known: &BTreeSet<String>) -> String {
     let why = if kind.starts_with("dummy") && OTHERS_TYPES.contains(&kind) {
         "needs a daemon with --enable-dummy"
@@ -651,7 +652,7 @@ fn unknown_type(name: &str, kind: &str, known: &BTreeSet<String>) -> String {
     )
 }
 
-/// Names that Open vSwitch's own devices have.
+/// Returns whether a name belongs to a device that Open vSwitch itself creates.
 fn is_reserved(name: &str) -> bool {
     const TUNNELS: [&str; 10] = [
         "vxlan_sys",

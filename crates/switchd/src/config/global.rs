@@ -6,30 +6,30 @@ use std::net::{Ipv4Addr, SocketAddr};
 
 use super::problem::{Options, Problems};
 
-/// Whether DPDK is to be used.
+/// Whether DPDK is used (`dpdk-init`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DpdkInit {
     /// Not asked for.
     #[default]
     No,
-    /// Needed: the daemon ends when DPDK does not start.
+    /// Required: the daemon ends when DPDK does not start.
     Yes,
-    /// Wanted: the daemon goes on when DPDK does not start.
+    /// Optional: the daemon goes on when DPDK does not start.
     Try,
 }
 
-/// What DPDK is started with. Changes after its start have no effect until the daemon starts again.
+/// DPDK's start options. Changes after DPDK has started take effect when the daemon restarts.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Dpdk {
     /// Whether to start it.
     pub init: DpdkInit,
     /// `dpdk-lcore-mask`: hexadecimal mask of the CPUs of DPDK's own threads.
     pub lcore_mask: Option<String>,
-    /// `dpdk-socket-mem`: MB to take at the start for each socket, such as `1024,0`.
+    /// `dpdk-socket-mem`: MB to allocate at the start for each socket, such as `1024,0`.
     pub socket_mem: Option<String>,
     /// `dpdk-socket-limit`: most MB for each socket.
     pub socket_limit: Option<String>,
-    /// `dpdk-alloc-mem`: MB to take at the start.
+    /// `dpdk-alloc-mem`: MB to allocate at the start.
     pub alloc_mem: Option<u32>,
     /// `dpdk-hugepage-dir`: where hugetlbfs is mounted.
     pub hugepage_dir: Option<String>,
@@ -42,9 +42,9 @@ pub struct Dpdk {
 /// Options of the switch as a whole.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Global {
-    /// DPDK's.
+    /// DPDK's options.
     pub dpdk: Dpdk,
-    /// `pmd-cpu-mask`: CPUs that get a worker, rising. None leaves the choice to the daemon.
+    /// `pmd-cpu-mask`: CPUs that get a worker, ascending. None leaves the choice to the daemon.
     pub worker_cpus: Option<Vec<usize>>,
     /// `max-idle`: ms that a cached flow may be idle.
     pub max_idle: u32,
@@ -54,21 +54,21 @@ pub struct Global {
     pub max_revalidator: u32,
     /// `stats-update-interval`: ms between writes of statistics to the database.
     pub statistics_interval: u32,
-    /// `flow-restore-wait`: whether packets and controllers have to wait until flows are restored.
+    /// `flow-restore-wait`: whether packets and controllers must wait until flows are restored.
     pub flow_restore_wait: bool,
     /// `sluice-metrics`: where metrics are served over HTTP: a port of 127.0.0.1, or an address
     /// and a port.
     pub metrics: Option<SocketAddr>,
-    /// `sluice-predict`: whether what rules will cost is predicted whenever they have changed.
+    /// `sluice-predict`: whether the cost of rules is predicted whenever they have changed.
     pub predict: bool,
-    /// `sluice-rule-limit`: most rules of all bridges together; None for what the machine's memory
-    /// allows.
+    /// `sluice-rule-limit`: most rules of all bridges together; None derives it from the machine's
+    /// memory.
     pub rule_limit: Option<u32>,
     /// `pmd-rxq-isolate`: whether workers that queues are pinned to serve no others.
     pub isolate: bool,
     /// `sluice-steering`: which worker processes which flow; None leaves it to controllers.
     pub steering: Option<SteeringMode>,
-    /// `bundle-idle-timeout`: seconds after which a bundle that nobody touches is thrown away.
+    /// `bundle-idle-timeout`: seconds after which an idle bundle is discarded.
     pub bundle_idle_s: u32,
     /// `vlan-limit`: how many VLAN tags of a packet are read, 1 or 2.
     pub vlan_limit: u8,
@@ -82,18 +82,18 @@ impl Default for Global {
     }
 }
 
-/// Seconds after which an idle bundle is thrown away, as in Open vSwitch.
+/// Default seconds after which an idle bundle is discarded, as in Open vSwitch.
 const BUNDLE_IDLE_S: u32 = 10;
 const BUNDLE_IDLE_MAX_S: i64 = i32::MAX as i64;
-/// Most rules of a switch, each of which has a counter of its own.
+/// Most rules of a switch; each has its own counter.
 const RULE_LIMIT_MAX: i64 = 15_000_000;
-/// What a rule takes, with its lookups, its counters and what is known of it for OpenFlow, in
-/// bytes: 640 were measured of a million rules, and there are two versions of those that change.
+/// Memory per rule, with its lookups, counters and OpenFlow state, in bytes: 640 were measured with
+/// a million rules; doubled, because a rule that is being changed has two versions.
 const RULE_BYTES: u64 = 1280;
 
 impl Global {
-    /// Most rules of all bridges together, on a machine with so many bytes of memory: by default
-    /// they take a quarter of it at most.
+    /// Returns the limit on rules of all bridges together, on a machine with `memory` bytes: by
+    /// default rules may take a quarter of them.
     pub fn rules_max(&self, memory: u64) -> usize {
         let fits = (memory / 4 / RULE_BYTES).clamp(65_536, RULE_LIMIT_MAX as u64);
         self.rule_limit
@@ -101,8 +101,8 @@ impl Global {
     }
 }
 
-/// Keys of ovs-vswitchd.conf.db(5) that do nothing here: for caches and threads that this switch
-/// does not have, or for what it always does (`userspace-tso-enable`).
+/// Keys of ovs-vswitchd.conf.db(5) that have no effect here: they tune caches and threads that this
+/// switch does not have, or enable what it always does (`userspace-tso-enable`).
 const WITHOUT_EFFECT: &[&str] = &[
     "emc-insert-inv-prob",
     "hw-offload",
@@ -128,7 +128,7 @@ const WITHOUT_EFFECT: &[&str] = &[
     "vhost-postcopy-support",
 ];
 
-/// Reads the options. `cpus` are those that exist; when it is empty any is taken to.
+/// Reads the options. `cpus` are those that exist; if it is empty any number is accepted.
 pub fn read(map: &Strings, cpus: &[usize], problems: &mut Problems) -> Global {
     let mut options = Options::new("Open_vSwitch", "", "other_config", map, problems);
     let dpdk = dpdk(&mut options);
@@ -166,7 +166,7 @@ pub fn read(map: &Strings, cpus: &[usize], problems: &mut Problems) -> Global {
     }
 }
 
-/// As Open vSwitch has it: 1 unless something else is asked for, and 0 is as many as it can.
+/// Reads `vlan-limit` as Open vSwitch does: 1 by default; 0 means as many tags as possible.
 fn vlan_limit(options: &mut Options<'_>) -> u8 {
     match options.integer("vlan-limit", 1, 0..=i64::from(i32::MAX)) {
         1 => 1,
@@ -276,7 +276,7 @@ fn worker_cpus(options: &mut Options<'_>, cpus: &[usize]) -> Option<Vec<usize>> 
     (!wanted.is_empty()).then_some(wanted)
 }
 
-/// The CPUs in a hexadecimal mask such as `0x6`, rising; at most 4096 are possible.
+/// Parses a hexadecimal CPU mask such as `0x6`; the CPUs are in rising order, 4096 at most.
 fn parse_mask(text: &str) -> Option<Vec<usize>> {
     let digits = text
         .strip_prefix("0x")

@@ -10,7 +10,7 @@ use super::vlan::VlanSet;
 /// Where copies go.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Output {
-    /// To a port of the bridge, named by its interface, which then carries nothing else.
+    /// To a port of the bridge, named by its interface; it carries nothing else then.
     Port(String),
     /// To a VLAN of the bridge.
     Vlan(u16),
@@ -19,15 +19,15 @@ pub enum Output {
 /// A mirror.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mirror {
-    /// The row.
+    /// The UUID of its row.
     pub uuid: Uuid,
     /// A name for people.
     pub name: String,
-    /// Whether every port is meant, in both directions.
+    /// Whether all ports are mirrored, in both directions.
     pub all: bool,
-    /// Interfaces whose arriving packets are copied.
+    /// Interfaces whose received packets are copied.
     pub sources: BTreeSet<String>,
-    /// Interfaces whose departing packets are copied.
+    /// Interfaces whose sent packets are copied.
     pub destinations: BTreeSet<String>,
     /// VLANs to which the mirror is restricted; none means all.
     pub vlans: Option<VlanSet>,
@@ -37,7 +37,7 @@ pub struct Mirror {
     pub length: u16,
 }
 
-/// Reads a bridge's mirrors. `ports` are its ports' names with their interfaces' names.
+/// Reads a bridge's mirrors. `ports` maps its ports' names to their interfaces' names.
 pub fn read(
     rows: &[vswitch::Mirror],
     bridge: &str,

@@ -1,18 +1,18 @@
-//! From database rows to what the switch is to be, and back.
+//! From database rows to the desired state of the switch, and back.
 //!
 //! Everything here but [`statistics`] is a pure function of its arguments: no device is opened, no
 //! clock is read. The daemon's loop is
 //!
 //! 1. [`Desired::from_snapshot`](desired::Desired::from_snapshot) reads the rows. Bad values become
-//!    [`Problem`]s and the defaults of Open vSwitch 3.1 take their place.
-//! 2. [`plan`](plan::plan) compares with [`Applied`](plan::Applied), what has been done so far, and
-//!    lists the actions that lead from one to the other in the order in which they can be done.
+//!    [`Problem`]s and are replaced by the defaults of Open vSwitch 3.1.
+//! 2. [`plan`](plan::plan) compares the result with [`Applied`](plan::Applied), what has been done
+//!    so far, and lists the missing actions in an order in which they can be done.
 //! 3. The daemon does them and records each success in `Applied`. What fails is missing from
 //!    `Applied`, so the next plan has it again.
-//! 4. [`writeback`] says in the database what came of it.
+//! 4. [`writeback`] writes the outcome to the database.
 //!
-//! [`statistics`] reads what the root row says of the machine, [`ofport`] gives OpenFlow port
-//! numbers, and [`address`] chooses a bridge's MAC address and datapath id.
+//! [`statistics`] reads the machine's statistics for the root row, [`ofport`] allocates OpenFlow
+//! port numbers, and [`address`] chooses a bridge's MAC address and datapath id.
 
 pub mod address;
 pub mod controller;

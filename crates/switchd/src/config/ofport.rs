@@ -1,22 +1,21 @@
 //! OpenFlow port numbers.
 //!
-//! A port gets the number that the user asked for, or that it had before, if nobody else has it.
-//! Otherwise numbers are handed out in turn, from 1 up to 32767 and round again, and the number of
-//! a port that went away rests for an hour: rules written for the old port should not meet a new
-//! one.
+//! A port gets the number that the user asked for, or that it had before, if it is free. Otherwise
+//! numbers are assigned in turn, from 1 up to 32767 and round again. The number of a port that was
+//! removed is not reused for an hour: rules written for the old port should not match a new one.
 
 use std::collections::HashMap;
 
 /// The number of a bridge's own port (OFPP_LOCAL as OpenFlow 1.0 writes it).
 pub const LOCAL: u16 = 65534;
 
-/// Numbers from here on mean something special (OFPP_MAX).
+/// Numbers from here on are reserved (OFPP_MAX).
 pub const END: u16 = 0xff00;
 
-/// Automatic numbers are below this; the rest is for users and controllers.
+/// Automatic numbers are below this; the rest are for users and controllers.
 const AUTOMATIC_END: u16 = 32768;
 
-/// How long a number rests, in ms.
+/// How long a freed number is not reused, ms.
 const REST: u64 = 60 * 60 * 1000;
 
 /// A number's history: in use, or when it was given back (ms).
@@ -26,7 +25,7 @@ enum Usage {
     Freed(u64),
 }
 
-/// Hands out one bridge's port numbers.
+/// Allocator of one bridge's port numbers.
 #[derive(Clone, Debug, Default)]
 pub struct Allocator {
     last: u16,
@@ -35,7 +34,7 @@ pub struct Allocator {
 
 impl Allocator {
     /// Takes a number: `preferred` if it is usable and free, else the next in turn. `now` is a
-    /// clock in ms. None when every number is in use.
+    /// clock in ms. Returns none when every number is in use.
     pub fn allocate(&mut self, preferred: Option<u16>, now: u64) -> Option<u16> {
         let number = match preferred {
             Some(number) if (1..END).contains(&number) && !self.is_used(number) => number,
@@ -52,7 +51,7 @@ impl Allocator {
         }
     }
 
-    /// Whether a port has the number.
+    /// Returns whether a port has the number.
     pub fn is_used(&self, number: u16) -> bool {
         self.usage.get(&number) == Some(&Usage::Used)
     }

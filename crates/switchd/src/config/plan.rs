@@ -1,13 +1,13 @@
-//! From what is to what is to be: the actions, in an order in which they can be done.
+//! The actions that lead from the current to the desired state, in an order in which they can be
+//! done.
 //!
 //! [`Applied`] is the daemon's memory of what it has done. [`plan`] compares it with [`Desired`]
-//! and lists what is missing; the daemon does each action and, when it succeeds, tells
-//! [`Applied::record`]. An action that failed is simply not recorded, so the next plan has it
-//! again.
+//! and lists what is missing; the daemon does each action and, when it succeeds, calls
+//! [`Applied::record`]. An action that failed is not recorded, so the next plan has it again.
 //!
-//! Ports go before others come, in all bridges: a device can be in one bridge only, and a number
-//! can be had by one port only. Among ports that come, those that ask for a number are first, then
-//! those that had one before.
+//! In all bridges ports are removed before others are added: a device can be in one bridge only,
+//! and one port only can have a number. Among added ports, those that ask for a number come first,
+//! then those that had one before.
 
 use std::collections::{BTreeMap, HashSet};
 
@@ -20,7 +20,7 @@ use super::mirror::Mirror;
 use super::ofport;
 use super::port::Port;
 
-/// Something to do.
+/// A step towards the desired state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Apply options of the switch as a whole. Always the first.
@@ -34,16 +34,16 @@ pub enum Action {
         /// The interface's name.
         interface: String,
     },
-    /// Remove a bridge, which has no ports any more.
+    /// Remove a bridge; its ports have been removed before.
     RemoveBridge(String),
-    /// Make a bridge without ports.
+    /// Create a bridge without ports.
     AddBridge {
         /// Its name.
         name: String,
         /// Its settings.
         settings: Box<Settings>,
     },
-    /// Apply new settings to a bridge, whose datapath type stays.
+    /// Apply new settings to a bridge; its datapath type stays the same.
     ModifyBridge {
         /// Its name.
         name: String,
@@ -60,7 +60,7 @@ pub enum Action {
         /// [`ofport::LOCAL`] for a local port, which takes no other.
         number: Option<u16>,
     },
-    /// Apply new settings to a port, whose device and number stay.
+    /// Apply new settings to a port; its device and number stay the same.
     ModifyPort {
         /// The bridge's name.
         bridge: String,
@@ -74,7 +74,7 @@ pub enum Action {
         /// All its mirrors.
         mirrors: Vec<Mirror>,
     },
-    /// Replace a bridge's controllers. Connections to targets that stay are kept.
+    /// Replace a bridge's controllers. Connections to unchanged targets are kept.
     SetControllers {
         /// The bridge's name.
         bridge: String,
@@ -105,7 +105,7 @@ pub struct AppliedBridge {
     pub controllers: Vec<Controller>,
 }
 
-/// What has been done.
+/// The state that has been applied so far.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Applied {
     /// Options of the switch as a whole; none before the first were applied.
@@ -117,9 +117,9 @@ pub struct Applied {
 }
 
 impl Applied {
-    /// Records that an action was done. `number` is the OpenFlow port number that an added port
-    /// got; it counts for [`Action::AddPort`] only, where none means the number in the action.
-    /// Actions on bridges that are not there are ignored.
+    /// Records that an action was done. `number` is the OpenFlow port number of an added port; it
+    /// matters for [`Action::AddPort`] only, where none means the number in the action. Actions on
+    /// bridges that do not exist are ignored.
     pub fn record(&mut self, action: &Action, number: Option<u16>) {
         match action {
             Action::SetGlobal(global) => self.global = Some(global.clone()),
@@ -186,11 +186,11 @@ impl AppliedBridge {
     }
 }
 
-/// Lists what leads from `applied` to `desired`.
+/// Lists the actions that lead from `applied` to `desired`.
 ///
-/// A port that comes does not drive out a port that has the number it asks for: it could fail to
-/// open. Once it is there with another number, the next plan exchanges them, so a daemon plans
-/// again until there is nothing left that it has not just tried.
+/// An added port does not displace a port that has the number it asks for, because opening it may
+/// fail. Once it exists with another number, the next plan swaps them; so a daemon plans again
+/// until only actions are left that it has just tried.
 pub fn plan(desired: &Desired, applied: &Applied) -> Vec<Action> {
     let mut actions = Vec::new();
     if applied.global.as_ref() != Some(&desired.global) {
@@ -269,14 +269,14 @@ pub fn plan(desired: &Desired, applied: &Applied) -> Vec<Action> {
     actions
 }
 
-/// What a bridge that exists is to be; none when it has to go, also when only to come again with
-/// another datapath.
+/// Returns the desired state of an existing bridge; none when it must be removed, even if only to
+/// be created again with another datapath type.
 fn same_bridge<'d>(name: &str, bridge: &AppliedBridge, desired: &'d Desired) -> Option<&'d Bridge> {
     let same = |wanted: &&Bridge| wanted.settings.datapath_type == bridge.settings.datapath_type;
     desired.bridges.get(name).filter(same)
 }
 
-/// A bridge that stays, and which of its ports keep their devices and their numbers.
+/// A bridge that is kept, and those of its ports that keep their devices and numbers.
 struct Staying<'a> {
     bridge: &'a AppliedBridge,
     interfaces: HashSet<&'a str>,
@@ -299,7 +299,7 @@ impl<'a> Staying<'a> {
             .collect();
         let requests =
             |(number, port): &(u16, &Port)| (*number, port.ofport_request.filter(|_| !port.local));
-        // Numbers whose holders ask for them, and numbers that ports ask for without having them.
+        // Numbers whose holders ask for them, and numbers requested by other ports.
         let mut kept = HashSet::new();
         let mut wished = HashSet::new();
         for (number, request) in with_device.iter().map(requests) {
@@ -309,9 +309,9 @@ impl<'a> Staying<'a> {
                 None => false,
             };
         }
-        // Who asks for another number goes and comes again with it, unless its holder asks for it
-        // too; and who has a number that another asks for goes and comes again with what is
-        // left, unless it asks for it itself.
+        // A port that asks for another number is removed and added again with it, unless that
+        // number's holder asks for it, too. A port that holds a number another port asks for is
+        // removed and added again with a free one, unless it asks for that number itself.
         let stays = |&(number, port): &(u16, &Port)| {
             let content = requests(&(number, port))
                 .1
@@ -415,8 +415,8 @@ mod tests {
     use ovsdb::vswitch;
     use proptest::prelude::*;
 
-    /// The simplest daemon: it does every action, checks that it can be done, and fails to open
-    /// what it is told to.
+    /// A minimal daemon: it does every action, checks that the action is possible, and fails to
+    /// open the devices it is told to.
     #[derive(Default)]
     struct Daemon {
         applied: Applied,
@@ -552,7 +552,7 @@ mod tests {
             );
             for port in bridge.ports.values() {
                 assert_eq!(port.port.local, port.number == ofport::LOCAL);
-                // Who asks for a number has it, unless somebody else who asks for it does.
+                // A requested number is held by a port that requests it.
                 if let Some(request) = port.port.ofport_request.filter(|_| !port.port.local) {
                     let holder = bridge.ports.values().find(|port| port.number == request);
                     let holder = holder.expect("a number that is asked for is given");
@@ -614,7 +614,7 @@ mod tests {
 
     #[test]
     fn a_request_drives_out_who_did_not_ask_for_the_number() {
-        // The same steps with ovs-vswitchd 3.1 give the same numbers.
+        // ovs-vswitchd 3.1 gives the same numbers in the same steps.
         let mut daemon = Daemon::default();
         daemon.run(&desired(vec![bridge("br0", vec![requesting("d1", 7)])]));
         daemon.run(&desired(vec![bridge(
@@ -760,15 +760,15 @@ mod tests {
             "changed over"
         );
         assert_eq!(run(vec![a("10.0.0.2"), b("10.0.0.2")]), ["a"]);
-        // What is sent makes no difference.
+        // Options for sent packets (`out_key`) do not tell tunnels apart.
         let sending = [("remote_ip", "10.0.0.2"), ("out_key", "7")];
         let changed = tunnel("b", "vxlan", &sending);
         assert_eq!(run(vec![a("10.0.0.2"), changed]), ["a"]);
-        // Nor can one of another kind take the UDP port while the first one is changed.
+        // Nor can a tunnel of another kind take the UDP port while the first one is changed.
         let port = [("remote_ip", "10.0.0.9"), ("dst_port", "4789")];
         let other = tunnel("a", "geneve", &port);
         assert_eq!(run(vec![other, b("10.0.0.3")]), ["a"]);
-        // Where none of them is there, the first one comes.
+        // If neither exists yet, the first one is accepted.
         assert!(run(vec![]).is_empty());
         assert_eq!(run(vec![a("10.0.0.4"), b("10.0.0.4")]), ["b"]);
         assert!(run(vec![b("10.0.0.4")]).is_empty());

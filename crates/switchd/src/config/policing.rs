@@ -1,9 +1,8 @@
 //! Policing: `QoS` rows of types `egress-policer` and `trtcm-policer`, and `ingress_policing_*` of
 //! interfaces.
 //!
-//! Policers of what is sent have rates in bytes a second and bursts in bytes, those of what is
-//! received in kbit/s and kbit (and thousands of packets), as in Open vSwitch. All count frames
-//! without their Ethernet header.
+//! Egress policers have rates in bytes/s and bursts in bytes; ingress policers have kbit/s and kbit
+//! (and thousands of packets), as in Open vSwitch. All count frames without their Ethernet header.
 
 use super::problem::Problems;
 use super::qos::{number, queue_number};
@@ -33,8 +32,8 @@ fn strange(options: &Strings, known: &[&str], who: &str, say: &mut dyn FnMut(Str
     }
 }
 
-/// Reads a row of type `egress-policer` or `trtcm-policer`. Keys that mean nothing are ignored, and
-/// said.
+/// Reads a row of type `egress-policer` or `trtcm-policer`. Unknown keys are ignored and reported
+/// by `say`.
 pub fn read(qos: &vswitch::QoS, say: &mut dyn FnMut(String)) -> Result<PolicerSpec, String> {
     let spec = if qos.kind == "egress-policer" {
         strange(&qos.other_config, &ONE_KEYS, "", say);
@@ -53,8 +52,8 @@ pub fn read(qos: &vswitch::QoS, say: &mut dyn FnMut(String)) -> Result<PolicerSp
     Ok(spec)
 }
 
-/// Says which rates let nothing pass for long. Open vSwitch takes them (DPDK's marker wants bursts
-/// for rates that are there, and no rates), so they are no error.
+/// Reports rates that let nothing pass in the long run. They are no error, because Open vSwitch
+/// accepts them (DPDK's marker requires bursts where there are rates, but accepts missing rates).
 fn useless(port: &Rates, queues: &[(u32, Rates)], say: &mut dyn FnMut(String)) {
     let none = |rates: &Rates| rates.committed.rate == 0 && rates.excess.rate == 0;
     let what = "neither cir nor eir is there: nothing passes once its bursts are used up";
@@ -69,7 +68,7 @@ fn useless(port: &Rates, queues: &[(u32, Rates)], say: &mut dyn FnMut(String)) {
 fn two_rates(qos: &vswitch::QoS, say: &mut dyn FnMut(String)) -> Result<PolicerSpec, String> {
     let port = rates(&qos.other_config)?;
     let mut queues = Vec::with_capacity(qos.queues.len() + 1);
-    // The default queue is there in any case, and where it says nothing it has the port's rates.
+    // The default queue always exists; without a row it has the port's rates.
     if !qos.queues.contains_key(&0) {
         queues.push((0, port));
     }
@@ -90,7 +89,7 @@ fn two_rates(qos: &vswitch::QoS, say: &mut dyn FnMut(String)) -> Result<PolicerS
     Ok(PolicerSpec::Queues { port, queues })
 }
 
-/// Reads `ingress_policing_*`; none where they cannot be, and the port keeps what it has.
+/// Reads `ingress_policing_*`. On an error the port keeps its current policing.
 pub fn ingress(row: &vswitch::Interface, problems: &mut Problems) -> Result<IngressSpec, String> {
     let most = i64::from(u32::MAX);
     let kpkts = i64::from(IngressSpec::MAX_KPKTS);

@@ -14,14 +14,14 @@ use super::vm::Vm;
 use ::qos::policer::IngressSpec;
 use datapath::tunnel::TunnelSpec;
 
-/// A port, which has exactly one interface.
+/// A port; it has exactly one interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Port {
-    /// The Port row; none for a local port that the database does not mention.
+    /// The UUID of its Port row; none for a local port that the database does not mention.
     pub uuid: Option<Uuid>,
-    /// The Interface row; none for a local port that the database does not mention.
+    /// The UUID of its Interface row; none for a local port that the database does not mention.
     pub interface: Option<Uuid>,
-    /// The port's name. Usually the interface's too, but not always.
+    /// The port's name; usually, but not always, the same as the interface's.
     pub name: String,
     /// The interface's name, unique in the switch; usually the device's.
     pub interface_name: String,
@@ -32,42 +32,42 @@ pub struct Port {
     pub device: String,
     /// The device's options.
     pub options: Strings,
-    /// What the options say of a tunnel; none for other types.
+    /// A tunnel's options; none for other types.
     pub tunnel: Option<TunnelSpec>,
     /// `pmd-rxq-affinity`: which processors' workers serve which receive queues.
     pub affinity: Vec<(u32, u32)>,
     /// Further options of the interface.
     pub other_config: Strings,
-    /// `sluice-fcf-underlay`: whether flow control fields are believed and written here.
+    /// `sluice-fcf-underlay`: whether flow control fields are trusted and written here.
     pub underlay: bool,
-    /// The virtual machine behind it.
+    /// The virtual machine behind the port.
     pub vm: Option<Vm>,
     /// Whether it is the bridge's own port.
     pub local: bool,
     /// How VLAN tags are treated.
     pub vlan: Vlan,
-    /// The OpenFlow port number asked for.
+    /// The requested OpenFlow port number.
     pub ofport_request: Option<u16>,
-    /// The MTU asked for.
+    /// The requested MTU.
     pub mtu_request: Option<u16>,
     /// The address to give to the device.
     pub mac: Option<Mac>,
-    /// The address that counts for the port when the bridge's is chosen.
+    /// The Port row's address, for the choice of the bridge's address.
     pub port_mac: Option<Mac>,
-    /// Whether the interface is shown as a bridge, and takes an address among those of its VLAN.
+    /// Whether the interface is shown as a bridge, and takes an address from the ports of its VLAN.
     pub fake_bridge: bool,
-    /// Whether other protected ports may not be reached through it.
+    /// Whether the port is protected: protected ports cannot reach each other.
     pub protected: bool,
-    /// Its queues, and what they do.
+    /// Its queues and their rates.
     pub qos: Qos,
-    /// How fast it may receive.
+    /// Limits on what it receives (`ingress_policing_*`).
     pub ingress: IngressSpec,
-    /// Why that is what it was before, and not what the row says.
+    /// Why `ingress` is the previous policing and not what the row says.
     pub ingress_error: Option<String>,
 }
 
 impl Port {
-    /// Where what the rows say cannot be, goes on with what was in force before.
+    /// Keeps the previous settings where the rows' new ones are unusable.
     pub fn keep(&mut self, before: Option<&Port>) {
         let before = before.filter(|_| self.tunnel.is_none());
         self.qos.keep(before.map(|before| &before.qos));
@@ -76,7 +76,7 @@ impl Port {
         }
     }
 
-    /// Takes QoS and policing from a tunnel, which has neither here nor in Open vSwitch.
+    /// Removes QoS and policing from a tunnel, which supports neither here nor in Open vSwitch.
     fn let_all_pass(&mut self, problems: &mut Problems) {
         let missing = "a tunnel has none";
         if !self.qos.kind.is_empty() || self.qos.error.is_some() {
@@ -96,23 +96,24 @@ impl Port {
         }
     }
 
-    /// What is wrong with a port that works all the same.
+    /// Returns the problems of a port that works all the same.
     pub fn error(&self) -> Option<String> {
         let both = [&self.qos.error, &self.ingress_error];
         let texts: Vec<&str> = both.into_iter().flatten().map(String::as_str).collect();
         (!texts.is_empty()).then(|| texts.join("; "))
     }
 
-    /// Whether going from `self` to `new` needs another device, or the same one opened again.
+    /// Returns whether the change from `self` to `new` needs another device, or the device
+    /// reopened.
     pub fn needs_reopening(&self, new: &Port) -> bool {
-        // Others than its type reads are no reason.
+        // Only options that the type reads are compared.
         let known = ports::options_of(&self.device).unwrap_or(&[]);
         let differs = |key: &&str| self.options.get(*key) != new.options.get(*key);
         self.device != new.device || self.kind != new.kind || known.iter().any(differs)
     }
 }
 
-/// What a port's bridge knows.
+/// What reading a port needs to know of its bridge.
 #[derive(Clone, Copy, Debug)]
 pub struct Surroundings<'a> {
     /// The bridge's name.
@@ -121,7 +122,7 @@ pub struct Surroundings<'a> {
     pub datapath_type: &'a str,
 }
 
-/// A bridge's own port that the database does not mention.
+/// Returns a bridge's local port that the database does not mention.
 pub fn synthetic(surroundings: Surroundings<'_>) -> Port {
     Port {
         name: surroundings.bridge.to_owned(),
@@ -140,7 +141,7 @@ fn device(kind: &str, surroundings: Surroundings<'_>) -> String {
     }
 }
 
-/// The type of an interface: a bridge's own port is always `internal`, and no type means `system`.
+/// Returns an interface's type: a bridge's local port is always `internal`; no type means `system`.
 pub fn kind<'r>(row: &'r vswitch::Interface, bridge: &str) -> &'r str {
     match row.kind.as_str() {
         _ if row.name == bridge => "internal",
@@ -149,8 +150,8 @@ pub fn kind<'r>(row: &'r vswitch::Interface, bridge: &str) -> &'r str {
     }
 }
 
-/// Reads a port with one interface. The error is for the interface's `error` column: the port
-/// cannot exist.
+/// Reads a port with one interface. An error means that the port cannot exist; it goes into the
+/// interface's `error` column.
 pub fn read(
     port: &vswitch::Port,
     interface: &vswitch::Interface,
@@ -214,14 +215,14 @@ pub fn read(
     Ok(port)
 }
 
-/// The number that an interface had before, if it is one that it could have again.
+/// Returns an interface's earlier port number, if it is a valid one.
 pub fn usable_number(number: i64) -> Option<u16> {
     u16::try_from(number)
         .ok()
         .filter(|number| (1..ofport::END).contains(number))
 }
 
-/// Keys of a port that belong to what is not there.
+/// Port keys of missing features (spanning trees).
 const SPANNING_TREE_KEYS: [&str; 12] = [
     "stp-enable",
     "stp-port-num",
@@ -245,7 +246,7 @@ fn vlan(port: &vswitch::Port, problems: &mut Problems) -> Result<Vlan, String> {
         Some("native-tagged") => Some(VlanMode::NativeTagged),
         Some("native-untagged") => Some(VlanMode::NativeUntagged),
         Some("dot1q-tunnel") => {
-            // To treat it as another mode would carry customers' VLANs where they do not belong.
+            // Any other mode would carry customers' VLANs where they do not belong.
             return Err(format!(
                 "port {}: VLAN mode dot1q-tunnel is not supported",
                 port.name
@@ -293,8 +294,8 @@ fn vlan(port: &vswitch::Port, problems: &mut Problems) -> Result<Vlan, String> {
     Ok(Vlan::new(mode, tag, trunks, priority_tags))
 }
 
-/// Says which of ovs-vswitchd.conf.db(5)'s keys do nothing here. Open vSwitch reads the first ones
-/// of DPDK's ports, and overlooks them elsewhere.
+/// Reports which of ovs-vswitchd.conf.db(5)'s keys have no effect here. Open vSwitch reads those in
+/// `unused_options` for DPDK's ports only and ignores them elsewhere.
 fn tell_what_does_nothing(interface: &vswitch::Interface, kind: &str, problems: &mut Problems) {
     let name = &interface.name;
     tell_what_is_unknown(interface, kind, problems);
@@ -310,8 +311,8 @@ fn tell_what_does_nothing(interface: &vswitch::Interface, kind: &str, problems: 
     .do_nothing(&["emc-enable"]);
 }
 
-/// Reads `pmd-rxq-affinity`: QUEUE:CORE, separated by commas; the last one counts of a queue that
-/// is named twice.
+/// Reads `pmd-rxq-affinity`: QUEUE:CORE pairs separated by commas; the last one counts for a queue
+/// that is named twice.
 fn affinity(interface: &vswitch::Interface, problems: &mut Problems) -> Vec<(u32, u32)> {
     const KEY: &str = "pmd-rxq-affinity";
     let (name, map) = (&interface.name, &interface.other_config);
@@ -334,7 +335,7 @@ fn affinity(interface: &vswitch::Interface, problems: &mut Problems) -> Vec<(u32
     }
 }
 
-/// Says which options the type does not have; Open vSwitch says so of types without any.
+/// Reports options that the type does not have; Open vSwitch does so for types without any options.
 fn tell_what_is_unknown(interface: &vswitch::Interface, kind: &str, problems: &mut Problems) {
     let Some(known) = ports::options_of(kind) else {
         return;
@@ -357,7 +358,7 @@ fn tell_what_is_unknown(interface: &vswitch::Interface, kind: &str, problems: &m
     }
 }
 
-/// Options of Open vSwitch's that a type takes and that do nothing.
+/// Returns options of Open vSwitch's for a type that are accepted but have no effect.
 fn unused_options(kind: &str) -> &'static [&'static str] {
     match kind {
         "dpdk" => &[
@@ -370,14 +371,14 @@ fn unused_options(kind: &str) -> &'static [&'static str] {
         ],
         "dpdkvhostuser" | "dpdkvhostuserclient" => &["tx-retries-max"],
         "afxdp" => &["use-need-wakeup"],
-        // Those of its counterpart for tests, which takes any.
+        // Options of Open vSwitch's dummy devices, which accept any.
         "dummy" | "dummy-internal" | "dummy-pmd" => &["n_rxq", "n_txq", "numa_id", "ifindex"],
         _ => &[],
     }
 }
 
-/// The MTU asked for, if the device could have it. The kernel's devices take 68 to 65535; DPDK's
-/// frames have at most 9728 bytes with Ethernet header, two VLAN tags and checksum.
+/// Returns the requested MTU, if the device supports it. The kernel's devices take 68 to 65535;
+/// DPDK's frames have at most 9728 bytes with Ethernet header, two VLAN tags and checksum.
 fn mtu(interface: &vswitch::Interface, kind: &str, problems: &mut Problems) -> Option<u16> {
     let wanted = interface.mtu_request?;
     if tunnel::kind_of(kind).is_some() {
@@ -583,11 +584,11 @@ mod tests {
         };
         assert_eq!(told("dpdk", "rx-flow-ctrl"), Some(Severity::Note));
         assert_eq!(told("dpdk", "n_rxq"), None);
-        // What the type does not have is another matter.
+        // An option that the type lacks is reported in another way.
         for kind in ["afxdp", "", "tap", "patch"] {
             assert_eq!(told(kind, "rx-flow-ctrl"), Some(Severity::Warning));
         }
-        // Who has no such type says so itself.
+        // An unknown type is reported elsewhere.
         assert_eq!(told("stt", "remote_ip"), None);
     }
 
@@ -638,7 +639,7 @@ mod tests {
         let error = "QoS: a tunnel has none; its packets are shaped where they leave; \
                      ingress_policing_rate: a tunnel has none";
         assert_eq!(read.error().as_deref(), Some(error));
-        // Nor does it go on with what it had as something else.
+        // Nor does it keep what it had as another type.
         let before = Port {
             qos: Qos {
                 kind: "linux-noop".into(),
@@ -658,7 +659,7 @@ mod tests {
         new.vlan.tag = 3;
         new.mtu_request = Some(1400);
         assert!(!old.needs_reopening(&new));
-        // An option that nobody reads.
+        // An option that no type reads.
         new.options.insert("a".into(), "b".into());
         assert!(!old.needs_reopening(&new));
         let dpdk = Port {

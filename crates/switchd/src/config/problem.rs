@@ -1,4 +1,4 @@
-//! What is wrong in the configuration, and reading options so that it is said.
+//! Problems in the configuration, and a reader for options that reports them.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -6,19 +6,19 @@ use std::ops::RangeInclusive;
 
 use ovsdb::vswitch::Strings;
 
-/// How loudly the log says it: as Open vSwitch's does.
+/// The log level of a problem, as in Open vSwitch.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Severity {
-    /// Refused, for what it would do to others.
+    /// Refused because it would harm others.
     Error,
-    /// Not applied as it stands.
+    /// Not applied as written.
     #[default]
     Warning,
-    /// It tunes what this switch does not have.
+    /// Tunes something that this switch does not have.
     Note,
 }
 
-/// A value that was not applied as it stands.
+/// A value that was not applied as written.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Problem {
     /// The table, such as `Bridge`.
@@ -29,7 +29,7 @@ pub struct Problem {
     pub column: String,
     /// What is wrong and what is done instead.
     pub message: String,
-    /// How loudly the log says it.
+    /// The log level.
     pub severity: Severity,
 }
 
@@ -43,9 +43,9 @@ impl fmt::Display for Problem {
     }
 }
 
-/// Most bytes that the database is told about a row.
+/// Most bytes of a row's text in the database.
 pub const TOLD: usize = 1024;
-/// What stands where there would be more.
+/// Marks the end of a text that was cut.
 const MORE: &str = " ... (the log has all)";
 
 /// The problems found so far.
@@ -53,7 +53,7 @@ const MORE: &str = " ... (the log has all)";
 pub struct Problems(pub Vec<Problem>);
 
 impl Problems {
-    /// Adds one.
+    /// Adds a problem at the level of a warning.
     pub fn add(
         &mut self,
         table: &'static str,
@@ -64,7 +64,7 @@ impl Problems {
         self.add_with(Severity::Warning, table, row, column, message);
     }
 
-    /// Adds one that the log says louder, or less loud, than a warning.
+    /// Adds a problem at another level than a warning.
     pub fn add_with(
         &mut self,
         severity: Severity,
@@ -83,8 +83,8 @@ impl Problems {
         });
     }
 
-    /// What the database is told about the rows of a table, by their names: all that is wrong with
-    /// each, a text of [`TOLD`] bytes at most. Notes are for the log alone.
+    /// Returns the texts for a table's rows in the database, by the rows' names: all problems of a
+    /// row, [`TOLD`] bytes at most. Notes go to the log only.
     pub fn by_row(&self, table: &str) -> BTreeMap<&str, String> {
         let mut texts: BTreeMap<&str, String> = BTreeMap::new();
         let warnings = |problem: &&Problem| {
@@ -107,7 +107,8 @@ impl Problems {
         texts
     }
 
-    /// Those that `earlier` did not have: what a log should say when the configuration changes.
+    /// Returns the problems that `earlier` did not have: those to be logged when the configuration
+    /// changes.
     pub fn new_since<'p>(&'p self, earlier: &Problems) -> impl Iterator<Item = &'p Problem> {
         self.0
             .iter()
@@ -125,7 +126,7 @@ pub struct Options<'a> {
 }
 
 impl<'a> Options<'a> {
-    /// The options in `column` of the row.
+    /// Opens the options in `column` of the row.
     pub fn new(
         table: &'static str,
         row: &'a str,
@@ -142,21 +143,20 @@ impl<'a> Options<'a> {
         }
     }
 
-    /// Says that a key's value is not usable.
+    /// Reports that a key's value is not usable.
     pub fn complain(&mut self, key: &str, message: impl Into<String>) {
         let column = format!("{}:{key}", self.column);
         self.problems.add(self.table, self.row, &column, message);
     }
 
-    /// Says that a key's value is refused for what it would do.
+    /// Reports that a key's value is refused because it would harm others.
     pub fn refuse(&mut self, key: &str, message: impl Into<String>) {
         let column = format!("{}:{key}", self.column);
         self.problems
             .add_with(Severity::Error, self.table, self.row, &column, message);
     }
 
-    /// Says of Open vSwitch's keys that are set, and do nothing here, that they do nothing. What is
-    /// `false` asks for nothing.
+    /// Notes for each of these keys that is set, and not to `false`, that it has no effect.
     pub fn do_nothing(&mut self, keys: &[&str]) {
         for key in keys {
             let asks = |text: &&str| !text.eq_ignore_ascii_case("false");
@@ -169,9 +169,8 @@ impl<'a> Options<'a> {
         }
     }
 
-    /// As [`Options::do_nothing`], of keys that ask for what is missing here and others rely on,
-    /// with a warning; and says which keys begin as these do (one of `families`) and are none of
-    /// them.
+    /// Warns of keys whose feature is missing here and that others may rely on, unless they are
+    /// `false`, and of unknown keys that begin like these (with one of `families`).
     pub fn not_supported(&mut self, families: &[&str], keys: &[&str]) {
         let map = self.map;
         for (key, value) in map {
@@ -186,17 +185,18 @@ impl<'a> Options<'a> {
         }
     }
 
-    /// The value as it stands.
+    /// Returns the value as written.
     pub fn text(&self, key: &str) -> Option<&'a str> {
         self.map.get(key).map(String::as_str)
     }
 
-    /// The value as an owned string.
+    /// Returns the value as an owned string.
     pub fn string(&self, key: &str) -> Option<String> {
         self.map.get(key).cloned()
     }
 
-    /// `true` or `false` in any case; `default` where the key is missing or says something else.
+    /// Reads `true` or `false` in any case; `default` where the key is missing or has another
+    /// value.
     pub fn boolean(&mut self, key: &str, default: bool) -> bool {
         match self.text(key) {
             None => default,
@@ -212,7 +212,8 @@ impl<'a> Options<'a> {
         }
     }
 
-    /// A decimal integer, forced into `range`; `default` where the key is missing or not a number.
+    /// Reads a decimal integer and clamps it to `range`; `default` where the key is missing or not
+    /// a number.
     pub fn integer(&mut self, key: &str, default: i64, range: RangeInclusive<i64>) -> i64 {
         let Some(text) = self.text(key) else {
             return default;
@@ -238,7 +239,7 @@ impl<'a> Options<'a> {
         forced
     }
 
-    /// Like [`Options::integer`] for a key without a default: missing or bad is none.
+    /// Reads an integer like [`Options::integer`], but without a default: none if missing or bad.
     pub fn optional_integer(&mut self, key: &str, range: RangeInclusive<i64>) -> Option<i64> {
         let text = self.text(key)?;
         match text.trim().parse::<i64>() {
@@ -254,7 +255,7 @@ impl<'a> Options<'a> {
         }
     }
 
-    /// One of some words; `default` where the key is missing or says something else.
+    /// Reads one of `choices`; `default` where the key is missing or has another value.
     pub fn choice<T: Copy>(&mut self, key: &str, choices: &[(&str, T)], default: T) -> T {
         let Some(text) = self.text(key) else {
             return default;

@@ -1,7 +1,7 @@
 //! `Port.qos` and its queues (Open vSwitch's documentation of the tables `QoS` and `Queue`).
 //!
-//! What cannot be is said in the interface's `error` column and in the log, and the port keeps the
-//! QoS that it has ([`Qos::keep`]).
+//! Unusable settings are reported in the interface's `error` column and in the log, and the port
+//! keeps the QoS that it has ([`Qos::keep`]).
 
 use super::policing;
 use super::problem::Problems;
@@ -12,7 +12,7 @@ use qos::shaper::PortSpec;
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
-/// Types that a port may have, in Open vSwitch's words.
+/// Types that a port may have, by Open vSwitch's names.
 pub const TYPES: [&str; 5] = [
     "linux-htb",
     "linux-hfsc",
@@ -20,18 +20,18 @@ pub const TYPES: [&str; 5] = [
     "egress-policer",
     "trtcm-policer",
 ];
-/// Most queues of a port, beside the default one.
+/// Most queues of a port, not counting the default one.
 pub const MOST_QUEUES: usize = 100_000;
 
-/// What becomes of what a port sends.
+/// How a port limits what it sends.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Shape {
-    /// It leaves at once.
+    /// No limit: packets are sent at once.
     #[default]
     None,
-    /// It waits in queues for their rates.
+    /// Packets wait in queues with rates.
     Queues(Arc<PortSpec>),
-    /// What exceeds rates is dropped.
+    /// Packets above a rate are dropped.
     Policer(Arc<PolicerSpec>),
 }
 
@@ -42,24 +42,23 @@ pub struct Qos {
     pub kind: String,
     /// The numbers of its queues, ascending.
     pub queues: Vec<u32>,
-    /// What they do.
+    /// How they are shaped or policed.
     pub shape: Shape,
-    /// The DSCP that their packets get, by the queue's number, ascending.
+    /// The DSCP that packets of a queue get, by the queue's number, ascending.
     pub marks: Vec<(u32, u8)>,
-    /// The numbers of tenants, by their names.
+    /// Tenants' numbers by their names.
     pub tenants: BTreeMap<String, u32>,
-    /// The numbers of queues whose packets' waits are measured.
+    /// The numbers of queues whose waiting times are measured.
     pub measured: Vec<u32>,
-    /// The guarantees that queues were to have, of those that give up some of it to the default
-    /// queue, by number.
+    /// The configured guarantees of queues that give up a part to the default queue, by queue
+    /// number.
     pub lowered: BTreeMap<u32, u64>,
-    /// Why the row that is there is not in force; what is here then means nothing before
-    /// [`Qos::keep`].
+    /// Why the row is not in force; the other fields are then meaningless until [`Qos::keep`].
     pub error: Option<String>,
 }
 
 impl Qos {
-    /// Where the row is not usable, goes on with what was in force before.
+    /// Keeps the previous QoS if the row is unusable.
     pub fn keep(&mut self, before: Option<&Qos>) {
         if let Some(error) = self.error.take() {
             *self = before.cloned().unwrap_or_default();
@@ -68,7 +67,7 @@ impl Qos {
     }
 }
 
-/// A whole number from 0 on; none where the key is missing.
+/// Reads a whole number from 0 on; none where the key is missing.
 pub(super) fn number(options: &Strings, key: &str) -> Result<Option<u64>, String> {
     let Some(text) = options.get(key) else {
         return Ok(None);
@@ -79,7 +78,7 @@ pub(super) fn number(options: &Strings, key: &str) -> Result<Option<u64>, String
         .map_err(|_| format!("{key}: \"{text}\" is not a whole number from 0 on"))
 }
 
-/// The same, up to a most.
+/// Reads a whole number of at most `most`; none where the key is missing.
 pub(super) fn small(options: &Strings, key: &str, most: u32) -> Result<Option<u32>, String> {
     match number(options, key)? {
         Some(value) if value > u64::from(most) => {
@@ -89,7 +88,8 @@ pub(super) fn small(options: &Strings, key: &str, most: u32) -> Result<Option<u3
     }
 }
 
-/// A queue's number. The highest stands for all queues (OpenFlow's `OFPQ_ALL`).
+/// Checks a queue's number. The highest 32-bit number stands for all queues (OpenFlow's
+/// `OFPQ_ALL`).
 pub(super) fn queue_number(number: i64) -> Result<u32, String> {
     u32::try_from(number)
         .ok()
@@ -97,7 +97,7 @@ pub(super) fn queue_number(number: i64) -> Result<u32, String> {
         .ok_or_else(|| format!("queue {number}: numbers are 0 to {}", u32::MAX - 1))
 }
 
-/// Reads a port's QoS; keys that mean nothing, and what is wrong, are problems of the port `name`.
+/// Reads a port's QoS. Unknown keys and errors become problems of the port `name`.
 pub fn read(name: &str, qos: Option<&vswitch::QoS>, problems: &mut Problems) -> Qos {
     let Some(qos) = qos.filter(|qos| !qos.kind.is_empty()) else {
         return Qos::default();
@@ -118,7 +118,7 @@ pub fn read(name: &str, qos: Option<&vswitch::QoS>, problems: &mut Problems) -> 
     }
 }
 
-/// Which packets get which DSCP. The schema keeps it within 0 to 63.
+/// Returns the DSCP of each queue that has one. The schema keeps it within 0 to 63.
 fn marks(qos: &vswitch::QoS) -> Vec<(u32, u8)> {
     let rows = qos.queues.iter();
     let marks = rows.filter_map(|(number, row)| {

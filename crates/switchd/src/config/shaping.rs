@@ -1,9 +1,9 @@
-//! `QoS` rows of types `linux-htb` and `linux-hfsc`, as a shape of the port (Open vSwitch's
+//! Reads `QoS` rows of types `linux-htb` and `linux-hfsc` into a shaper's settings (Open vSwitch's
 //! documentation of the tables `QoS` and `Queue`).
 //!
-//! Rates are in bit/s and bursts in bits, of frames without FCS. A third level, tenants, stands
-//! between the port and queues that name one (`other_config:tenant`); its rates are keys of the
-//! `QoS` row.
+//! Rates are in bit/s and bursts in bits, of frames without FCS. A third level, tenants, is between
+//! the port and those queues that name a tenant (`other_config:tenant`); tenants' rates are keys of
+//! the `QoS` row.
 
 use super::qos::{number, small};
 use ovsdb::vswitch::{self, Strings};
@@ -12,44 +12,44 @@ use qos::shaper::{PortSpec, QueueSpec, SpecError, TenantSpec, spec};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A shape, and its tenants.
+/// A shaper's settings, and what belongs to them.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Shaping {
-    /// The shape.
+    /// The port, its tenants and queues.
     pub spec: PortSpec,
-    /// The numbers of tenants, by their names.
+    /// Tenants' numbers by their names.
     pub tenants: BTreeMap<String, u32>,
-    /// The numbers of queues whose packets' waits are measured.
+    /// The numbers of queues whose waiting times are measured.
     pub measured: Vec<u32>,
-    /// The guarantees that queues were to have, of those that give up some of it to the default
-    /// queue, by number.
+    /// The configured guarantees of queues that give up a part to the default queue, by queue
+    /// number.
     pub lowered: BTreeMap<u32, u64>,
 }
 
-/// What the default queue is guaranteed in bit/s where others have guarantees: as much as Open
-/// vSwitch guarantees each class of the kernel's HTB, a frame's payload (1500 bytes) in a second.
+/// Guarantee of the default queue in bit/s where other queues have guarantees: as much as Open
+/// vSwitch guarantees each class of the kernel's HTB, one frame's payload (1500 bytes) per second.
 const DEFAULT_GUARANTEE: u64 = 12_000;
-/// The rate of a port that says none.
+/// Rate of a port without a configured one, bit/s.
 const DEFAULT_RATE: u64 = 10_000_000_000;
-/// The least burst of a class, in bits: a frame.
+/// Smallest burst of a class, in bits: one frame.
 const FRAME: u64 = 1514 * 8;
-/// What comes at a class's rate in this time may leave at once, where nothing else is said about
-/// its burst: as long as shapers may be late.
+/// Where no burst is configured it covers this time at the class's rate: as long as shapers may be
+/// late.
 const LOOK_NS: u64 = 60_000;
-/// Packets that wait at a port at most: they hold buffers that all ports share.
+/// Most packets that wait at a port: they hold buffers that all ports share.
 const PORT_PACKETS: u32 = 4096;
-/// So many wait at a port of very many queues, of which each should find room for two.
+/// The same for a port with so many queues that two packets for each would not fit.
 const MANY_PACKETS: u32 = 16_384;
-/// Bytes that wait at a port for each packet that may: large segments are to hold no more buffers
-/// than so many frames.
+/// Bytes that may wait at a port for each waiting packet, so that large segments hold no more
+/// buffers than that number of frames.
 const PACKET_BYTES: u64 = 2048;
-/// Packets, and bytes of packets of 1514, that wait in a queue that says nothing else.
+/// Default length of a queue, in packets (and in bytes of packets of 1514).
 const QUEUE_PACKETS: u32 = 1000;
-/// Packets are marked when they have waited so long in a queue with `ecn` and no bound.
+/// Waiting time, ns, after which packets are marked in a queue with `ecn` but no bound.
 const MARK_NS: u64 = 5_000_000;
 
 const PORT_KEYS: [&str; 3] = ["max-rate", "burst", "overhead"];
-/// Behind `tenant-NAME-`.
+/// Keys behind `tenant-NAME-`.
 const TENANT_KEYS: [&str; 3] = ["min-rate", "max-rate", "burst"];
 const QUEUE_KEYS: [&str; 10] = [
     "min-rate",
@@ -64,9 +64,9 @@ const QUEUE_KEYS: [&str; 10] = [
     "measure-latency",
 ];
 
-/// The burst of a class with this rate. Where nothing is said it is a frame and what a worker may
-/// find after a pause between two looks, so that what keeps to its rate passes without waiting; the
-/// kernel's tools add what a timer's period lets by, too.
+/// Reads the burst of a class with this rate. The default is one frame plus what arrives between
+/// two turns of a worker, so that traffic within its rate passes without waiting. (The kernel's
+/// tools also add what a timer period lets through.)
 fn burst(options: &Strings, key: &str, rate: u64) -> Result<u64, String> {
     let between_looks = (u128::from(rate) * u128::from(LOOK_NS) / 1_000_000_000) as u64;
     let otherwise = between_looks.saturating_add(FRAME).min(spec::MAX_BURST);
@@ -87,14 +87,14 @@ fn queue(at: u32, options: &Strings, port_rate: u64) -> Result<QueueSpec, String
         Some("true") => true,
         Some(other) => return Err(format!("ecn: \"{other}\" is neither true nor false")),
     };
-    // Tools that set queues of several switches say `queue-limit`.
+    // Tools that configure several kinds of switches write `queue-limit`.
     let limit_packets = match small(options, "limit-packets", PORT_PACKETS)? {
         Some(limit) => limit,
         None => small(options, "queue-limit", PORT_PACKETS)?.unwrap_or(QUEUE_PACKETS),
     };
     Ok(QueueSpec {
         burst: burst(options, "burst", max_rate)?,
-        // The kernel's HTB has eight, and takes what is above for the last.
+        // The kernel's HTB has eight priorities; higher numbers mean the last.
         priority: number(options, "priority")?.unwrap_or(0).min(7) as u8,
         max_latency_ns,
         mark_ns: ecn.then(|| max_latency_ns.map_or(MARK_NS, |bound| bound / 2)),
@@ -126,8 +126,8 @@ fn port(qos: &vswitch::QoS) -> Result<PortSpec, String> {
     Ok(port)
 }
 
-/// The numbers of tenants, by their names: the same name always gets the same number, unless
-/// another has it already.
+/// Returns tenants' numbers by their names: the same name always gets the same number, unless
+/// another tenant has it already.
 fn tenant_numbers(names: &BTreeSet<&str>) -> BTreeMap<String, u32> {
     let mut taken = BTreeSet::new();
     let mut number_of = |name: &&str| {
@@ -144,7 +144,7 @@ fn tenant_numbers(names: &BTreeSet<&str>) -> BTreeMap<String, u32> {
     names.iter().map(&mut number_of).collect()
 }
 
-/// A key of the port that says something of a tenant: its name, and what.
+/// Splits a tenant's key into the tenant's name and what it sets.
 fn tenant_key(key: &str) -> Option<(&str, &str)> {
     let rest = key.strip_prefix("tenant-")?;
     TENANT_KEYS.iter().find_map(|what| {
@@ -153,8 +153,9 @@ fn tenant_key(key: &str) -> Option<(&str, &str)> {
     })
 }
 
-/// The tenants of a port: those that its keys name, and those that queues belong to. One that says
-/// no guaranteed rate has what its queues have together, one that says no maximum has the port's.
+/// Adds a port's tenants: those that its keys name, and those of its queues. The default guarantee
+/// is the sum over a tenant's queues, the default maximum the port's. Returns their numbers by
+/// name.
 fn tenants(qos: &vswitch::QoS, port: &mut PortSpec) -> Result<BTreeMap<String, u32>, String> {
     let options = &qos.other_config;
     let keys = options.keys().filter_map(|key| tenant_key(key));
@@ -190,7 +191,7 @@ fn tenants(qos: &vswitch::QoS, port: &mut PortSpec) -> Result<BTreeMap<String, u
     Ok(numbers)
 }
 
-/// The keys of rows that mean nothing.
+/// Returns the unknown keys of the rows.
 fn strange(qos: &vswitch::QoS) -> Vec<String> {
     let unknown = |options: &Strings, known: &dyn Fn(&str) -> bool| -> Vec<String> {
         let keys = options.keys().filter(|key| !known(key));
@@ -207,7 +208,7 @@ fn strange(qos: &vswitch::QoS) -> Vec<String> {
     all
 }
 
-/// Reads a row of type `linux-htb` or `linux-hfsc`. Keys that mean nothing are ignored, and said.
+/// Reads a row of type `linux-htb` or `linux-hfsc`. Unknown keys are ignored and reported by `say`.
 pub fn read(qos: &vswitch::QoS, say: &mut dyn FnMut(String)) -> Result<Shaping, String> {
     strange(qos).into_iter().for_each(say);
     let mut spec = port(qos)?;
@@ -229,7 +230,8 @@ pub fn read(qos: &vswitch::QoS, say: &mut dyn FnMut(String)) -> Result<Shaping, 
     })
 }
 
-/// The queues to measure: those that ask for it, since it costs each packet a little.
+/// Returns the queues to measure: only those that ask for it, since it costs a little for each
+/// packet.
 fn measured(qos: &vswitch::QoS, spec: &PortSpec) -> Result<Vec<u32>, String> {
     let mut asked = Vec::new();
     for queue in &spec.queues {
@@ -256,11 +258,11 @@ fn measured(qos: &vswitch::QoS, spec: &PortSpec) -> Result<Vec<u32>, String> {
     Ok(asked)
 }
 
-/// An error in the user's words: tenants by their names.
+/// Returns the text of an error with tenants' names in place of their numbers.
 fn named(error: &SpecError, tenants: &BTreeMap<String, u32>) -> String {
     let mut text = error.to_string();
     let mut by_number: Vec<(&String, &u32)> = tenants.iter().collect();
-    // A number may begin with another's digits.
+    // Highest number first, because a number may begin with another's digits.
     by_number.sort_by_key(|(_, number)| Reverse(**number));
     for (name, number) in by_number {
         text = text.replace(&format!("tenant {number}"), &format!("tenant {name}"));

@@ -3,7 +3,7 @@
 //!
 //! The keys and their formats are those of ovs-vswitchd.conf.db(5): `cpu`, `load_average`,
 //! `memory`, `process_NAME` for each daemon with a pidfile, and `file_systems`. What cannot be
-//! found out is left out.
+//! determined is left out.
 
 use std::collections::BTreeMap;
 use std::ffi::CString;
@@ -13,7 +13,7 @@ use std::path::Path;
 
 use ovsdb::vswitch::Strings;
 
-/// Ticks per second in `/proc/PID/stat`: the kernel shows 100 everywhere, whatever it counts in.
+/// Ticks per second in `/proc/PID/stat`: the kernel scales them to 100 on every machine.
 const TICKS_PER_SECOND: u64 = 100;
 
 /// Reads the statistics. `proc` is where procfs is mounted, `rundir` where the daemons' pidfiles
@@ -77,7 +77,7 @@ fn memory(meminfo: &str) -> Option<String> {
     ))
 }
 
-/// The pidfiles `NAME.pid` in a directory.
+/// Returns the PIDs in the files `NAME.pid` of a directory, by NAME.
 fn pidfiles(rundir: &Path) -> BTreeMap<String, u32> {
     let entries = fs::read_dir(rundir).into_iter().flatten().flatten();
     let pid = |entry: fs::DirEntry| {
@@ -86,12 +86,12 @@ fn pidfiles(rundir: &Path) -> BTreeMap<String, u32> {
         let pid = fs::read_to_string(entry.path()).ok()?.trim().parse().ok()?;
         Some((name, pid))
     };
-    // A directory full of pidfiles is nobody's wish; the column stays small.
+    // The limit keeps the column small even if the directory is full of pidfiles.
     entries.filter_map(pid).take(64).collect()
 }
 
-/// Memory in kB (virtual, resident), CPU time, crashes, and ms since the first start and since the
-/// last.
+/// Returns memory in kB (virtual, resident), CPU time, crashes, and ms since the first start and
+/// since the last.
 fn process(proc: &Path, pid: u32, uptime: &str) -> Option<String> {
     let directory = proc.join(pid.to_string());
     let status = fs::read_to_string(directory.join("status")).ok()?;
@@ -139,7 +139,8 @@ impl Times {
     }
 }
 
-/// How often a monitor has started its daemon again, if the process is one: its title says so.
+/// Returns how often a monitor has restarted its daemon, according to its title; none for other
+/// processes.
 fn monitored(proc: &Path, pid: u32) -> Option<u64> {
     let title = fs::read_to_string(proc.join(pid.to_string()).join("cmdline")).ok()?;
     let (_, rest) = title.split_once("monitoring pid ")?;
@@ -149,7 +150,7 @@ fn monitored(proc: &Path, pid: u32) -> Option<u64> {
     Some(crashes.unwrap_or(0))
 }
 
-/// Space-separated `MOUNTPOINT,TOTAL,USED` (kB) of writable file systems on devices.
+/// Returns space-separated `MOUNTPOINT,TOTAL,USED` (kB) of writable file systems on devices.
 fn file_systems(mounts: &str, usage: impl Fn(&str) -> Option<(u64, u64)>) -> Option<String> {
     let mut list = Vec::new();
     for line in mounts.lines() {
@@ -171,7 +172,7 @@ fn file_systems(mounts: &str, usage: impl Fn(&str) -> Option<(u64, u64)>) -> Opt
     (!list.is_empty()).then(|| list.join(" "))
 }
 
-/// A file system's size and what is used of it, kB.
+/// Returns a file system's size and used space, kB.
 fn disk_usage(path: &str) -> Option<(u64, u64)> {
     let path = CString::new(path).ok()?;
     let mut usage = MaybeUninit::<libc::statvfs>::uninit();

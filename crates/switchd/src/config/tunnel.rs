@@ -1,8 +1,9 @@
 //! The options of tunnel interfaces (Open vSwitch's documentation of the table `Interface`).
 //!
-//! What Open vSwitch refuses is refused here, with the same words. So is what would make packets
-//! unreadable for the other end (`exts=gpe`), or send in clear what is to be encrypted (IPsec). Any
-//! other value that is not obeyed (`packet_type=ptap` among them) is a problem, named in `status`.
+//! What Open vSwitch refuses is refused here, with the same messages. So are options that would
+//! make packets unreadable for the other end (`exts=gpe`), or send in clear what should be
+//! encrypted (IPsec). Any other value that is not obeyed (such as `packet_type=ptap`) is a problem,
+//! reported in `status`.
 
 use super::problem::{Options, Problems};
 use datapath::tunnel::{Carries, LocalAddress, TunnelKey, TunnelSpec};
@@ -12,13 +13,13 @@ use std::collections::HashMap;
 use std::fmt;
 use std::net::IpAddr;
 
-/// The kind of tunnel that an interface type means; none for types that are no tunnels.
+/// Returns the kind of tunnel of an interface type; none for types that are not tunnels.
 pub fn kind_of(interface_type: &str) -> Option<TunnelKind> {
     let mut kinds = TunnelKind::ALL.into_iter();
     kinds.find(|kind| kind.name() == interface_type)
 }
 
-/// The interface types that are tunnels.
+/// Returns the interface types that are tunnels.
 pub fn types() -> impl Iterator<Item = &'static str> {
     let kinds = TunnelKind::ALL.into_iter();
     kinds
@@ -79,7 +80,7 @@ fn has_sequence(kind: TunnelKind) -> bool {
     )
 }
 
-/// Whether a key of `options` is looked at for this kind.
+/// Returns whether a key of `options` is read for this kind.
 fn is_read(kind: TunnelKind, key: &str) -> bool {
     match key {
         "remote_ip" | "local_ip" | "key" | "in_key" | "out_key" | "tos" | "ttl" | "df_default"
@@ -92,7 +93,7 @@ fn is_read(kind: TunnelKind, key: &str) -> bool {
     }
 }
 
-/// `exts`: VXLAN's extensions.
+/// Reads `exts`: VXLAN's extensions.
 fn extensions(
     name: &str,
     kind: TunnelKind,
@@ -105,7 +106,8 @@ fn extensions(
     for extension in text.split(',').filter(|extension| !extension.is_empty()) {
         match extension {
             "gbp" => gbp = true,
-            // Its header is another one, so nobody would understand what is sent without it.
+            // VXLAN-GPE has another header, so the other end would not understand what is sent
+            // without it.
             "gpe" => return Err(format!("{name}: extension 'gpe' is not supported yet")),
             _ => options.complain(
                 "exts",
@@ -116,7 +118,7 @@ fn extensions(
     Ok(TunnelKind::Vxlan { gbp })
 }
 
-/// `packet_type`: what the tunnel carries.
+/// Reads `packet_type`: what the tunnel carries.
 fn carries(name: &str, kind: TunnelKind, options: &mut Options<'_>) -> Result<Carries, String> {
     let usual = match kind {
         TunnelKind::Gtpu => Carries::Packets,
@@ -150,7 +152,7 @@ fn carries(name: &str, kind: TunnelKind, options: &mut Options<'_>) -> Result<Ca
     }
 }
 
-/// The word for what a tunnel carries.
+/// Returns the option's word for what a tunnel carries.
 pub fn packet_type(carries: Carries) -> &'static str {
     match carries {
         Carries::Frames => "legacy_l2",
@@ -158,14 +160,14 @@ pub fn packet_type(carries: Carries) -> &'static str {
     }
 }
 
-/// An address as it is written in an option. An IPv4 address in IPv6's form is an IPv4 address.
+/// Parses an address in an option. An IPv4-mapped IPv6 address becomes an IPv4 address.
 fn address(text: &str) -> Option<IpAddr> {
     text.parse()
         .ok()
         .map(|address: IpAddr| address.to_canonical())
 }
 
-/// `remote_ip` and `local_ip`.
+/// Reads `remote_ip` and `local_ip`.
 fn addresses(
     name: &str,
     kind: TunnelKind,
@@ -208,8 +210,8 @@ fn addresses(
     }
 }
 
-/// The kind that GRE is over these addresses: as in Open vSwitch's userspace datapath either type
-/// takes both families.
+/// Returns the kind of GRE for these addresses: as in Open vSwitch's userspace datapath, either
+/// type takes both address families.
 fn of_family(kind: TunnelKind, remote: Option<IpAddr>, local: LocalAddress) -> TunnelKind {
     let address = match (remote, local) {
         (Some(address), _) | (None, LocalAddress::Address(address)) => address,
@@ -222,7 +224,7 @@ fn of_family(kind: TunnelKind, remote: Option<IpAddr>, local: LocalAddress) -> T
     }
 }
 
-/// `in_key` and `out_key`, or `key` for both.
+/// Reads `in_key` and `out_key`, or `key` for both.
 fn keys(kind: TunnelKind, options: &mut Options<'_>) -> (TunnelKey, TunnelKey) {
     let given = |key| options.text(key).is_some();
     let (has_in, has_out, has_key) = (given("in_key"), given("out_key"), given("key"));
@@ -258,14 +260,14 @@ fn key(kind: TunnelKind, name: &str, options: &mut Options<'_>) -> TunnelKey {
     }
 }
 
-/// A number as C's functions read it: decimal, `0x` and hexadecimal, or `0` and octal.
+/// Parses a number as C's functions do: decimal, `0x` and hexadecimal, or `0` and octal.
 fn number(text: &str) -> Option<u64> {
     let (digits, radix) = match text.trim().as_bytes() {
         [b'0', b'x' | b'X', digits @ ..] => (digits, 16),
         [b'0', digits @ ..] if !digits.is_empty() => (digits, 8),
         digits => (digits, 10),
     };
-    // The standard library would take a sign.
+    // The standard library would accept a sign.
     if !digits.iter().all(u8::is_ascii_hexdigit) {
         return None;
     }
@@ -289,7 +291,7 @@ fn udp_port(kind: TunnelKind, options: &mut Options<'_>) -> u16 {
     }
 }
 
-/// `tos`: the outer DSCP in its place above the two bits of ECN.
+/// Reads `tos`: the outer DSCP, shifted above the two ECN bits.
 fn tos(options: &mut Options<'_>) -> Option<u8> {
     let text = match options.text("tos") {
         None => return Some(0),
@@ -304,7 +306,7 @@ fn tos(options: &mut Options<'_>) -> Option<u8> {
     tos.or(Some(0))
 }
 
-/// `egress_pkt_mark`: the mark by which routes are chosen.
+/// Reads `egress_pkt_mark`: the mark for the choice of a route.
 fn mark(options: &mut Options<'_>) -> u32 {
     let Some(text) = options.text("egress_pkt_mark") else {
         return 0;
@@ -332,7 +334,7 @@ fn ttl(options: &mut Options<'_>) -> Option<u8> {
     ttl.ok().filter(|ttl| *ttl != 0).or(Some(USUAL))
 }
 
-/// Which packets come in by a tunnel port, as Open vSwitch's `ofproto/list-tunnels` says it.
+/// Formats which packets a tunnel port receives, as Open vSwitch's `ofproto/list-tunnels` does.
 pub struct Incoming<'a>(pub &'a TunnelSpec);
 
 impl fmt::Display for Incoming<'_> {
@@ -352,7 +354,7 @@ impl fmt::Display for Incoming<'_> {
     }
 }
 
-/// A key as `ofproto/list-tunnels` shows it: hexadecimal, and 0 where packets have none.
+/// Formats a key as `ofproto/list-tunnels` does: hexadecimal, 0 for packets without one.
 pub struct Key(pub TunnelKey);
 
 impl fmt::Display for Key {
@@ -365,7 +367,7 @@ impl fmt::Display for Key {
     }
 }
 
-/// Where tunnels listen: a UDP port, or GRE.
+/// What a tunnel listens on: a UDP port, or GRE.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 enum Line {
     Udp(u16),
@@ -381,20 +383,20 @@ impl Line {
     }
 }
 
-/// What decides whether a packet comes in by a tunnel port.
+/// What decides whether a tunnel port receives a packet.
 #[derive(Clone, PartialEq, Eq, Hash)]
 struct Receives {
     line: Line,
     remote: Option<IpAddr>,
-    /// None: `flow`. An unspecified address: any.
+    /// None for `flow`; the unspecified address for any.
     local: Option<IpAddr>,
-    /// None: packets say it.
+    /// None for `flow`: any key.
     key: Option<u64>,
     frames: bool,
 }
 
 impl Receives {
-    /// What comes in by a port with these options.
+    /// Returns what a port with these options receives.
     fn new(spec: &TunnelSpec) -> Receives {
         Receives {
             line: Line::of(spec),
@@ -414,19 +416,19 @@ impl Receives {
     }
 }
 
-/// In which order tunnel ports are taken together: who is there is not driven out by who comes.
+/// Order in which tunnel ports are checked for conflicts: new ports do not displace existing ones.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum Turn {
-    /// It is there and receives what it is to receive.
+    /// It exists and its received packets stay the same.
     Same,
-    /// It is there, and is to receive other packets of the same kind.
+    /// It exists and is to receive other packets of the same kind.
     Changed,
-    /// It comes.
+    /// It is new.
     New,
 }
 
 impl Turn {
-    /// That of a port that is there with some options and is to have others.
+    /// Classifies a port that exists with the options `before` and is to have the options `now`.
     pub fn of(before: &TunnelSpec, now: &TunnelSpec) -> Turn {
         let (from, to) = (Receives::new(before), Receives::new(now));
         match before.kind == now.kind {
@@ -437,7 +439,7 @@ impl Turn {
     }
 }
 
-/// Tunnel ports that can be there together.
+/// Tunnel ports that do not conflict with each other.
 #[derive(Default)]
 pub struct Together<'a> {
     by_line: HashMap<Line, (&'a str, TunnelKind)>,
@@ -445,10 +447,10 @@ pub struct Together<'a> {
 }
 
 impl<'a> Together<'a> {
-    /// Takes one more port, unless it would receive the packets of one that is there, or none could
-    /// say of which kind they are. The error is for the interface's `error` column.
+    /// Adds a port, unless it would receive the packets of another one, or packets of both kinds
+    /// could not be told apart. The error is for the interface's `error` column.
     pub fn add(&mut self, name: &'a str, spec: &TunnelSpec) -> Result<(), String> {
-        // Which of the two it is, the outer header says.
+        // GRE over IPv4 and over IPv6 are told apart by the outer header.
         let kind = match spec.kind {
             TunnelKind::Ip6Gre => TunnelKind::Gre,
             kind => kind,

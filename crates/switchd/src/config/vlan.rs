@@ -7,42 +7,42 @@ use std::fmt;
 pub struct VlanSet(Box<[u64; 64]>);
 
 impl VlanSet {
-    /// No VLAN.
+    /// Returns the empty set.
     pub fn empty() -> VlanSet {
         VlanSet(Box::new([0; 64]))
     }
 
-    /// Every VLAN.
+    /// Returns the set of every VLAN.
     pub fn all() -> VlanSet {
         VlanSet(Box::new([u64::MAX; 64]))
     }
 
-    /// Puts a VLAN in; only the low 12 bits count.
+    /// Adds a VLAN; only the low 12 bits count.
     pub fn insert(&mut self, vlan: u16) {
         self.0[usize::from(vlan >> 6 & 63)] |= 1 << (vlan & 63);
     }
 
-    /// Takes a VLAN out.
+    /// Removes a VLAN.
     pub fn remove(&mut self, vlan: u16) {
         self.0[usize::from(vlan >> 6 & 63)] &= !(1 << (vlan & 63));
     }
 
-    /// Whether the VLAN is in the set.
+    /// Returns whether the VLAN is in the set.
     pub fn contains(&self, vlan: u16) -> bool {
         self.0[usize::from(vlan >> 6 & 63)] >> (vlan & 63) & 1 != 0
     }
 
-    /// The VLANs in rising order.
+    /// Returns the VLANs in ascending order.
     pub fn iter(&self) -> impl Iterator<Item = u16> + '_ {
         (0..4096).filter(|vlan| self.contains(*vlan))
     }
 
-    /// The set as bits, VLAN 0 in the lowest bit of the first word.
+    /// Returns the set as bits, VLAN 0 in the lowest bit of the first word.
     pub fn words(&self) -> &[u64; 64] {
         &self.0
     }
 
-    /// The VLANs of a database column. The schema keeps them in range.
+    /// Returns the VLANs of a database column. The schema keeps them in range.
     pub fn from_column(vlans: &[i64]) -> VlanSet {
         vlans
             .iter()
@@ -79,9 +79,9 @@ pub enum VlanMode {
     /// Tagged, on the VLANs of [`Vlan::trunks`].
     #[default]
     Trunk,
-    /// As a trunk; untagged packets belong to the native VLAN, which leaves tagged.
+    /// Like a trunk; untagged packets belong to the native VLAN, whose packets are sent tagged.
     NativeTagged,
-    /// As a trunk; untagged packets belong to the native VLAN, which leaves untagged.
+    /// Like a trunk; untagged packets belong to the native VLAN, whose packets are sent untagged.
     NativeUntagged,
 }
 
@@ -104,16 +104,15 @@ pub struct Vlan {
     pub mode: VlanMode,
     /// The access or native VLAN; 0 for a trunk.
     pub tag: u16,
-    /// The VLANs carried; none means all. Of native modes with a list, the native VLAN is always
-    /// among them.
+    /// The VLANs carried; none means all. In native modes a list always includes the native VLAN.
     pub trunks: Option<VlanSet>,
-    /// When packets leave priority-tagged.
+    /// When packets are sent priority-tagged.
     pub priority_tags: PriorityTags,
 }
 
 impl Vlan {
-    /// Puts together what the Port row says. `mode` none is an access port with a tag and a trunk
-    /// without.
+    /// Combines the settings of a Port row. Without a `mode` it is an access port if there is a
+    /// tag, else a trunk.
     pub fn new(
         mode: Option<VlanMode>,
         tag: Option<u16>,
@@ -149,8 +148,8 @@ impl Vlan {
     }
 }
 
-/// A native port always trunks its native VLAN; and as untagged packets belong there, VLAN 0 is not
-/// trunked.
+/// Returns the trunks of a native port: they always include its native VLAN, and do not include
+/// VLAN 0, since untagged packets belong to the native VLAN.
 fn native_trunks(native: u16, trunks: Option<VlanSet>) -> Option<VlanSet> {
     if native == 0
         || trunks

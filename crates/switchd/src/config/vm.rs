@@ -12,16 +12,16 @@ use std::collections::BTreeMap;
 pub struct Vm {
     /// `vm-id`: its number, unique on this host.
     pub id: u16,
-    /// `vm-core`: the core that it runs on; none where its process is to be asked.
+    /// `vm-core`: the core that it runs on; none means that its process is asked.
     pub core: Option<u32>,
-    /// `tenant-id`: whose it is; 0 where nobody says.
+    /// `tenant-id`: its tenant; 0 if unknown.
     pub tenant: u32,
     /// `priority`: whether its traffic has priority.
     pub priority: bool,
 }
 
 impl Vm {
-    /// Reads the keys; none without a `vm-id` that can be one.
+    /// Reads the keys; none without a valid `vm-id`.
     pub fn read(row: &vswitch::Interface, problems: &mut Problems) -> Option<Vm> {
         let (table, column) = ("Interface", "external_ids");
         let mut options = Options::new(table, &row.name, column, &row.external_ids, problems);
@@ -37,8 +37,8 @@ impl Vm {
     }
 }
 
-/// Leaves out cores that the machine does not have. `cpus` are those that it has; when it is empty
-/// any is taken to be there.
+/// Removes cores that the machine does not have. `cpus` are those that it has; if it is empty every
+/// core is accepted.
 pub fn check_cores<'p>(
     ports: impl Iterator<Item = &'p mut Port>,
     cpus: &[usize],
@@ -57,8 +57,8 @@ pub fn check_cores<'p>(
     }
 }
 
-/// Leaves out all but one of several virtual machines with one number: that of the port that has
-/// had it (the first word of each pair), or else the first one. Whether there were any.
+/// Keeps one of several virtual machines with the same number: that of the port that has had it
+/// (`true` in its pair), or else the first one. Returns whether there were several.
 pub fn settle(ports: Vec<(bool, &mut Port)>, problems: &mut Problems) -> bool {
     let (had, new): (Vec<_>, Vec<_>) = ports.into_iter().partition(|(had, _)| *had);
     let mut owners: BTreeMap<u16, String> = BTreeMap::new();
@@ -121,7 +121,7 @@ mod tests {
         assert!(said.iter().any(|said| said.contains("there is no core 9")));
         check_cores(ports.iter_mut(), &[], &mut Problems::default());
         assert_eq!(ports[0].vm.and_then(|vm| vm.core), Some(0));
-        // Who has had a number keeps it, also where others come before it.
+        // Who has had a number keeps it, even if others come first.
         ports[1] = port("b", 5, None);
         let pairs = ports
             .iter_mut()

@@ -1,16 +1,17 @@
-//! What the database is told: the outcome of a configuration, and now and then how things stand.
+//! What the daemon writes to the database: the outcome of a configuration, and from time to time
+//! the current state.
 //!
 //! A [`Writeback`] remembers what it has written, cell by cell, and a [`Batch`] leaves out what
-//! would not change. Nothing is remembered before the server has confirmed it, so what a failed
-//! transaction contained is written again by the next. After every new connection the memory is
-//! worth nothing ([`Writeback::forget`]): the server may have started anew, without the columns
-//! that it keeps in memory only.
+//! would not change. A value is remembered only once the server has confirmed it, so the next
+//! transaction writes again what a failed one contained. After a reconnection the memory is invalid
+//! ([`Writeback::forget`]): the server may have restarted, without the columns that it keeps in
+//! memory only.
 //!
 //! Tools wait for `cur_cfg` and then read `ofport` and `error`: [`Batch::applied`] belongs into the
 //! same batch as the [`Batch::interface`]s and [`Batch::bridge`]s of that configuration.
 //!
-//! A server may refuse one of the values for good. Then nothing of a transaction happens, so a
-//! [`Turn`] finds out which it is and writes the others without it.
+//! A server may refuse one of the values permanently, and with it the whole transaction. A [`Turn`]
+//! then finds out which value it is and writes the others without it.
 
 mod turn;
 
@@ -28,7 +29,7 @@ type Cell = (&'static str, Uuid, &'static str);
 /// Values by table and row, and by column.
 type Rows = BTreeMap<(&'static str, Uuid), BTreeMap<&'static str, Datum>>;
 
-/// Remembers what the database holds of what the daemon writes, and what it refuses.
+/// Memory of what the database holds of the daemon's values, and of what it refuses.
 #[derive(Debug, Default)]
 pub struct Writeback {
     written: HashMap<Cell, Datum>,
@@ -36,7 +37,7 @@ pub struct Writeback {
 }
 
 impl Writeback {
-    /// Collects values. Nothing happens before [`Batch::finish`].
+    /// Starts a batch of values. Nothing is written before [`Batch::finish`].
     pub fn begin(&self) -> Batch<'_> {
         Batch {
             writeback: self,
@@ -65,22 +66,22 @@ pub struct Batch<'w> {
     values: Values,
 }
 
-/// What a batch has collected, to be written by a [`Turn`].
+/// The values of a batch, to be written by a [`Turn`].
 #[derive(Debug, Default)]
 pub struct Values {
     rows: Rows,
-    /// What was refused and is as the database has it after all.
+    /// Cells that were refused, but now are as the database has them.
     settled: Vec<Cell>,
 }
 
 impl Values {
-    /// Whether there is nothing to write.
+    /// Returns whether there is nothing to write.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
 }
 
-/// How an interface turned out.
+/// State of an interface.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct InterfaceState {
     /// Its OpenFlow port number; none when it could not be opened, which tools see as -1.
@@ -93,22 +94,22 @@ pub struct InterfaceState {
     pub ifindex: Option<u32>,
     /// Its device's MTU.
     pub mtu: Option<u16>,
-    /// Whether its device is switched on.
+    /// Whether its device is administratively up.
     pub admin_up: Option<bool>,
     /// Whether its device has a link.
     pub link_up: Option<bool>,
-    /// How often its link changed.
+    /// How many times its link has changed.
     pub link_resets: Option<u64>,
     /// Its link's speed, bit/s.
     pub link_speed: Option<u64>,
-    /// Whether its link carries both directions at once.
+    /// Whether its link is full duplex.
     pub full_duplex: Option<bool>,
-    /// What its driver says about itself.
+    /// Its driver's name and details.
     pub status: Strings,
 }
 
 impl InterfaceState {
-    /// An interface that could not be opened.
+    /// Returns the state of an interface that could not be opened.
     pub fn failed(error: impl Into<String>) -> InterfaceState {
         InterfaceState {
             error: Some(error.into()),
@@ -117,7 +118,7 @@ impl InterfaceState {
     }
 }
 
-/// A controller's role, in the words of the database.
+/// A controller's role, by the database's names.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Role {
     /// Equal.
@@ -128,7 +129,7 @@ pub enum Role {
     Slave,
 }
 
-/// How the connection to a controller stands.
+/// State of the connection to a controller.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ControllerState {
     /// Whether it is connected.
@@ -140,7 +141,7 @@ pub struct ControllerState {
     pub status: Strings,
 }
 
-/// What the daemon is, which changes seldom.
+/// What the daemon offers; it changes rarely.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Capabilities {
     /// The interface types that can be opened.
@@ -149,7 +150,7 @@ pub struct Capabilities {
     pub datapath_types: BTreeSet<String>,
     /// Whether DPDK has been started.
     pub dpdk_initialized: bool,
-    /// DPDK's version, such as `DPDK 22.11.3`; none when the daemon is without.
+    /// DPDK's version, such as `DPDK 22.11.3`; none for a daemon without DPDK.
     pub dpdk_version: Option<String>,
 }
 
@@ -175,12 +176,12 @@ impl Batch<'_> {
             .insert(column, value);
     }
 
-    /// The configuration `cur_cfg`, which is the `next_cfg` that was read, has been applied.
+    /// Writes `cur_cfg`: the configuration with this `next_cfg` has been applied.
     pub fn applied(&mut self, root: Uuid, cur_cfg: i64) {
         self.set("Open_vSwitch", root, "cur_cfg", cur_cfg);
     }
 
-    /// What the daemon is. Its own version (`ovs_version`) is not among it: as with `ovs-vswitchd`,
+    /// Writes what the daemon offers. Not its own version (`ovs_version`): as with `ovs-vswitchd`,
     /// the start script writes that.
     pub fn capabilities(&mut self, root: Uuid, capabilities: &Capabilities) {
         let table = "Open_vSwitch";
@@ -210,20 +211,20 @@ impl Batch<'_> {
         );
     }
 
-    /// Statistics of the system; empty unless `other_config:enable-statistics` is true.
+    /// Writes the system's statistics; empty unless `other_config:enable-statistics` is true.
     pub fn system_statistics(&mut self, root: Uuid, statistics: &Strings) {
         self.set("Open_vSwitch", root, "statistics", Datum::map(statistics));
     }
 
-    /// A bridge that was made. `version` is the datapath's.
+    /// Writes a bridge that was created. `version` is the datapath's.
     pub fn bridge(&mut self, uuid: Uuid, datapath_id: u64, version: &str) {
         self.set("Bridge", uuid, "datapath_id", format!("{datapath_id:016x}"));
         self.set("Bridge", uuid, "datapath_version", version);
     }
 
-    /// What a bridge says of itself: what its rules were predicted to cost (cycles per packet, and
-    /// millions of packets per second of a core with the least and the most; none where nothing is
-    /// known of them), and what is wrong with its row.
+    /// Writes a bridge's status: the predicted cost of its rules (cycles per packet, and millions
+    /// of packets per second of a core, the least and the most; none if unknown), and the problems
+    /// of its row.
     pub fn bridge_status(
         &mut self,
         uuid: Uuid,
@@ -242,14 +243,13 @@ impl Batch<'_> {
         self.set("Bridge", uuid, "status", Datum::map(status));
     }
 
-    /// A bridge that could not be made.
+    /// Clears the columns of a bridge that could not be created.
     pub fn failed_bridge(&mut self, uuid: Uuid) {
         self.set("Bridge", uuid, "datapath_id", Datum::empty());
         self.set("Bridge", uuid, "datapath_version", "");
     }
 
-    /// How an interface turned out, or stands now. One that could not be opened loses its
-    /// statistics.
+    /// Writes an interface's state. One that could not be opened loses its statistics.
     pub fn interface(&mut self, uuid: Uuid, state: &InterfaceState) {
         let table = "Interface";
         let up_or_down = |up: Option<bool>| up.map(|up| if up { "up" } else { "down" });
@@ -281,7 +281,7 @@ impl Batch<'_> {
         }
     }
 
-    /// An interface's counters by Open vSwitch's names (`rx_packets`, ...).
+    /// Writes an interface's counters by Open vSwitch's names (`rx_packets`, ...).
     pub fn interface_statistics<'n>(
         &mut self,
         uuid: Uuid,
@@ -290,12 +290,12 @@ impl Batch<'_> {
         self.set("Interface", uuid, "statistics", counter_map(counters));
     }
 
-    /// What a port says about itself.
+    /// Writes a port's status.
     pub fn port_status(&mut self, uuid: Uuid, status: &Strings) {
         self.set("Port", uuid, "status", Datum::map(status));
     }
 
-    /// A mirror's counters, `tx_packets` and `tx_bytes`.
+    /// Writes a mirror's counters, `tx_packets` and `tx_bytes`.
     pub fn mirror_statistics<'n>(
         &mut self,
         uuid: Uuid,
@@ -304,7 +304,7 @@ impl Batch<'_> {
         self.set("Mirror", uuid, "statistics", counter_map(counters));
     }
 
-    /// How the connection to a controller stands.
+    /// Writes the state of the connection to a controller.
     pub fn controller(&mut self, uuid: Uuid, state: &ControllerState) {
         let table = "Controller";
         let role = state.role.map(|role| match role {
@@ -317,13 +317,13 @@ impl Batch<'_> {
         self.set(table, uuid, "status", Datum::map(&state.status));
     }
 
-    /// What has changed.
+    /// Returns the values that have changed.
     pub fn finish(self) -> Values {
         self.values
     }
 }
 
-/// The database's integers are signed; a counter that outgrows them stays at their end.
+/// Converts a counter to the database's signed integers; larger ones become the largest of these.
 fn number(value: u64) -> i64 {
     i64::try_from(value).unwrap_or(i64::MAX)
 }
@@ -344,7 +344,8 @@ mod tests {
     use serde_json::Value;
     use std::time::Instant;
 
-    /// The rows of the one transaction that would be sent; none when nothing would be.
+    /// Returns the rows of the single transaction that would be sent; none when there is nothing to
+    /// write.
     fn begun(writeback: &mut Writeback, values: Values) -> (Turn, Option<Pending>, Vec<Value>) {
         let now = Instant::now();
         let mut turn = writeback.turn(values, |_, _| true, now);

@@ -5,7 +5,7 @@ use forecast::seen::quantile;
 use qos::shaper::DROP_REASONS;
 use std::fmt::Write;
 
-/// About queues, for Prometheus (text format 0.0.4).
+/// Returns the metrics of queues in Prometheus' text format 0.0.4.
 pub fn text(book: &Book, queues: &[Queue], left_out: usize) -> String {
     let mut families: Vec<(&str, &str, &str, String)> = Vec::new();
     let mut family = |name: &'static str,
@@ -155,7 +155,7 @@ pub fn text(book: &Book, queues: &[Queue], left_out: usize) -> String {
     text
 }
 
-/// Lines of a family of metrics.
+/// Sample lines of a metric family.
 struct Lines {
     name: &'static str,
     labels: String,
@@ -185,7 +185,7 @@ impl Lines {
     }
 }
 
-/// A value as Prometheus writes it.
+/// Formats a value as Prometheus does.
 fn number(value: f64) -> String {
     match value.is_infinite() {
         true if value > 0.0 => "+Inf".into(),
@@ -194,12 +194,12 @@ fn number(value: f64) -> String {
     }
 }
 
-/// What stands in front of a metric's samples.
+/// Writes the lines in front of a metric's samples.
 pub fn begin_family(text: &mut String, name: &str, kind: &str, help: &str) {
     let _ = write!(text, "# HELP {name} {help}\n# TYPE {name} {kind}\n");
 }
 
-/// A label's value as it stands between quotation marks.
+/// Escapes a label's value for use between quotation marks.
 pub fn escaped(label: &str) -> String {
     label
         .replace('\\', "\\\\")

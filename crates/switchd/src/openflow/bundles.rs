@@ -1,8 +1,8 @@
-//! Bundles: messages that are put together first and then carried out all or none (OpenFlow 1.4
-//! section 6.9, ONF's extension 230 of 1.3).
+//! Bundles: messages that are collected first and then applied all or none (OpenFlow 1.4 section
+//! 6.9, ONF's extension 230 of 1.3).
 //!
-//! A bundle that nobody touches for a while is thrown away and its owner told so. Numbers and sizes
-//! are bounded.
+//! A bundle that is idle for too long is discarded and its owner told. Numbers and sizes are
+//! bounded.
 
 use super::hub::Hub;
 use super::session::{Next, Session, Slow};
@@ -14,24 +14,25 @@ use std::cell::{Cell, RefCell};
 use std::collections::BTreeMap;
 use std::rc::Rc;
 
-/// Bundles that one connection may have open.
+/// Most open bundles of one connection.
 const MAX_BUNDLES: usize = 64;
-/// Messages that wait in the bundles of one connection.
+/// Most messages in the bundles of one connection.
 const MAX_BUNDLED: usize = 1 << 20;
-/// Their bytes altogether, so that long ones do not take the memory that short ones leave.
+/// Most bytes of these messages, so that long ones cannot take more memory than a million short
+/// ones.
 const MAX_BUNDLED_BYTES: usize = 256 << 20;
-/// How many times as much may wait in the bundles of all connections of a bridge.
+/// Factor by which the limits for all connections of a bridge exceed those for one.
 const BRIDGE: usize = 2;
-/// Milliseconds between looks for bundles that have been idle for too long; how long that is may
-/// change meanwhile. Open vSwitch looks as often.
+/// Interval in ms, as in Open vSwitch, between checks for bundles that have been idle for too long;
+/// the time limit may change meanwhile.
 const LOOK_INTERVAL: i64 = 1000;
-/// Messages that are kept in one piece of memory, which goes when they have been carried out. 48
-/// KB: the heap gives it, not the kernel.
+/// Messages in one piece of memory, which is freed once they have been applied. At 48 KB it comes
+/// from the heap and not from the kernel.
 const PIECE: usize = 256;
-/// Bytes of a message that are kept for an error to quote.
+/// Bytes of a message that are kept for errors to quote.
 const QUOTED: usize = 64;
 
-/// What waits in the bundles of all connections of a bridge.
+/// Totals over the bundles of all connections of a bridge.
 #[derive(Default)]
 pub(super) struct Bundled {
     messages: Cell<usize>,
@@ -39,7 +40,7 @@ pub(super) struct Bundled {
 }
 
 impl Bundled {
-    /// Takes up one more message, if there is room.
+    /// Counts one more message, if there is room.
     fn add(&self, bytes: usize) -> bool {
         let (messages, bytes) = (self.messages.get() + 1, self.bytes.get() + bytes);
         let fits = messages <= BRIDGE * MAX_BUNDLED && bytes <= BRIDGE * MAX_BUNDLED_BYTES;
@@ -56,28 +57,28 @@ impl Bundled {
     }
 }
 
-/// The beginning of a message.
+/// The first bytes of a message.
 type Quote = [u8; QUOTED];
 
-/// A bundle that is being put together.
+/// A bundle that is being filled.
 struct Bundle {
     flags: u16,
     closed: bool,
-    /// In pieces: a list that grows as a whole would be moved again and again, and its memory
-    /// could not be used for the rules that it becomes.
+    /// The messages, in pieces: a single growing list would be copied again and again, and its
+    /// memory could not be reused for the rules that the messages become.
     pieces: Vec<Vec<Message>>,
-    /// The beginnings of the messages, in pieces alike, which errors quote.
+    /// The first bytes of the messages, in the same pieces, for errors to quote.
     quotes: Vec<Vec<Quote>>,
     messages: usize,
-    /// Whether there are group mods among them.
+    /// Whether it contains group mods.
     groups: bool,
     /// The messages' size on the wire.
     bytes: usize,
-    /// The beginning of the message that opened it, which errors quote.
+    /// The first bytes of the message that opened it, for errors to quote.
     opening: Vec<u8>,
     /// When it was last touched.
     used_at: i64,
-    /// Where it counts.
+    /// The totals that it counts towards.
     all: Rc<Bundled>,
 }
 
@@ -103,13 +104,13 @@ impl Bundle {
         }
     }
 
-    /// Puts a message behind the others; `now` in milliseconds.
+    /// Appends a message; `now` in milliseconds.
     fn push(&mut self, bytes: &[u8], message: Message, now: i64) {
         let mut quote = [0; QUOTED];
         let quoted = bytes.len().min(QUOTED);
         quote[..quoted].copy_from_slice(&bytes[..quoted]);
         if self.messages.is_multiple_of(PIECE) {
-            // Most bundles are short.
+            // Most bundles are short, so the first piece grows as needed.
             let room = if self.pieces.is_empty() { 0 } else { PIECE };
             self.pieces.push(Vec::with_capacity(room));
             self.quotes.push(Vec::with_capacity(room));
@@ -124,7 +125,7 @@ impl Bundle {
         self.used_at = now;
     }
 
-    /// The beginning of a message, by its number from 0.
+    /// Returns the first bytes of a message, by its number from 0.
     fn quote(&self, message: usize) -> &[u8] {
         let quote = self
             .quotes
@@ -137,7 +138,7 @@ impl Bundle {
     }
 }
 
-/// A bundle that is being carried out in slices.
+/// A bundle that is being applied in slices.
 pub(super) struct Committing {
     bundle: Bundle,
     groups: Vec<Message>,
@@ -154,13 +155,13 @@ fn answer_to(bundle: u32, command: BundleCommand) -> BundleControl {
     BundleControl {
         bundle,
         command,
-        // Zero, as Open vSwitch answers.
+        // Open vSwitch answers with zero.
         flags: 0,
     }
 }
 
 impl Session {
-    /// Opens, closes, commits or discards.
+    /// Opens, closes, commits or discards a bundle.
     pub(super) fn bundle_control(
         self: &Rc<Self>,
         hub: &Hub,
@@ -172,8 +173,8 @@ impl Session {
         let mut bundles = self.bundles.0.borrow_mut();
         let (next, answer) = match control.command {
             BundleCommand::OpenRequest => {
-                // Opening one that is there already is refused and ends it (OpenFlow 1.4.1 section
-                // 7.3.9.2).
+                // An attempt to open an existing bundle is refused and discards it (OpenFlow 1.4.1
+                // section 7.3.9.2).
                 if bundles.remove(&control.bundle).is_some() {
                     return Err(Error::BundleBadId);
                 }
@@ -223,8 +224,8 @@ impl Session {
         Ok(next)
     }
 
-    /// Carries a bundle out and answers; what takes long goes on in slices, and is answered by
-    /// [`Session::finish_commit`].
+    /// Applies a bundle and replies; a long one continues in slices, and [`Session::finish_commit`]
+    /// replies.
     fn commit(
         self: &Rc<Self>,
         hub: &Hub,
@@ -268,7 +269,7 @@ impl Session {
         }
     }
 
-    /// Waits for a bundle that is carried out in slices, and answers.
+    /// Waits for a bundle that is applied in slices, and replies.
     pub(super) async fn finish_commit(
         &self,
         hub: &Hub,
@@ -295,7 +296,7 @@ impl Session {
         done: Result<(), BundleFailure>,
     ) -> Result<(), Error> {
         if let Err(failed) = done {
-            // The message that failed is told of by an error of its own.
+            // The message that failed gets its own error in addition.
             self.send_error(bundle.quote(failed.message), failed.error);
             return Err(Error::BundleMessageFailed);
         }
@@ -306,8 +307,8 @@ impl Session {
         Ok(())
     }
 
-    /// Puts a message into a bundle, which is opened if it is not there. A refused one ends the
-    /// bundle where Open vSwitch ends it.
+    /// Adds a message to a bundle, which is opened if it does not exist. A refused message discards
+    /// the bundle where it does so in Open vSwitch.
     pub(super) fn bundle_add(&self, hub: &Hub, bytes: &[u8], add: Added) -> Result<(), Error> {
         self.may_write()?;
         let mut bundles = self.bundles.0.borrow_mut();
@@ -347,8 +348,7 @@ impl Session {
         Ok(())
     }
 
-    /// Throws bundles away that have not been touched for too long, as long as the connection
-    /// lives.
+    /// Discards bundles that have been idle for too long, while the connection lives.
     pub(super) async fn expire_bundles(&self, hub: &Hub) -> std::convert::Infallible {
         loop {
             let first = self.bundles.0.borrow().values().map(|b| b.used_at).min();

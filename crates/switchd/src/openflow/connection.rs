@@ -1,4 +1,4 @@
-//! One connection: hello, then reading, writing and probing side by side.
+//! One connection: hello, then reading, writing and probing concurrently.
 
 use super::hub::Hub;
 use super::outbox::count_overflow;
@@ -14,43 +14,44 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 
-/// How long the next message after a barrier's answer is looked for without sleeping.
+/// How long to poll for the next message after a barrier reply, without sleeping.
 const AWAKE: Duration = Duration::from_micros(100);
-/// How long the peer may take over its hello.
+/// Longest wait for the peer's hello.
 const HELLO_LIMIT: Duration = Duration::from_secs(10);
-/// Bytes read at a time; what is read together is published together.
+/// Bytes read at a time; changes that were read together are published together.
 const READ_SIZE: usize = 64 << 10;
-/// How long messages that were read together are carried out before others have their turn.
+/// How long messages that were read together are processed before other tasks run.
 const TURN: Duration = Duration::from_millis(5);
-/// How long messages wait for the switch before those behind are looked through for echo requests.
+/// How long messages may wait for the switch before the ones behind them are scanned for echo
+/// requests.
 const DEAF: Duration = Duration::from_millis(10);
-/// Bytes that are read ahead for that.
+/// Most bytes that are read ahead in search of echo requests.
 const AHEAD: usize = 4 * READ_SIZE;
 
-/// Copied pieces that may wait for a snooper.
+/// Most pieces that wait for a snooper.
 const SNOOP_QUEUE: usize = 1024;
 
-/// What a connection is run with.
+/// Settings of a connection.
 #[derive(Clone, Debug)]
 pub(super) struct Terms {
     pub(super) kind: Kind,
-    /// Whether asynchronous messages are sent unasked.
+    /// Whether asynchronous messages are sent without being asked for.
     pub(super) asynchronous: bool,
-    /// The DSCP of what is sent, where the connection has one.
+    /// The DSCP of sent packets; for connections over IP.
     pub(super) dscp: u8,
-    /// What may change meanwhile.
+    /// Settings that may change while the connection is up.
     pub(super) live: Rc<Live>,
 }
 
-/// What others want to know of a connection while it runs.
+/// Callbacks from a running connection.
 pub(super) trait Observer {
-    /// The version is agreed on.
+    /// A version has been negotiated.
     fn established(&self, session: &Rc<Session>);
     /// A probe was sent, or answered.
     fn idle(&self, idle: bool);
 }
 
-/// Bytes that came in and have not been understood yet.
+/// Received bytes that have not been decoded yet.
 struct Inbox {
     bytes: Vec<u8>,
     start: usize,
@@ -64,16 +65,16 @@ impl Inbox {
         }
     }
 
-    /// Where the next whole message ends, if it is there.
+    /// Returns where the next message ends, if all of it has been received.
     fn next(&self) -> Result<Option<usize>, Error> {
         let rest = &self.bytes[self.start..];
         let length = frame_length(rest)?;
         Ok((rest.len() >= length).then_some(self.start + length))
     }
 
-    /// Answers the echo requests that lie whole in what has come, from `scanned` on, which moves
-    /// on. They become echo replies, which are ignored when their turn comes. No more is answered
-    /// than is read ahead, so a peer that does not read gains nothing.
+    /// Answers the complete echo requests among the received bytes from `scanned` on, and advances
+    /// `scanned`. They are turned into echo replies, which are ignored when their turn comes. At
+    /// most what was read ahead is answered, so a peer that does not read gains nothing.
     fn answer_echoes(&mut self, session: &Session, scanned: &mut usize) {
         const ECHO_REQUEST: u8 = 2;
         const ECHO_REPLY: u8 = 3;
@@ -92,8 +93,8 @@ impl Inbox {
         }
     }
 
-    /// Reads more behind what is there, which stays where it is; false when there is nothing more
-    /// to read, or no room.
+    /// Reads more and appends it, without moving what is there; false at the end of the stream, or
+    /// if there is no room.
     async fn fill_behind(&mut self, reader: &mut (impl AsyncRead + Unpin)) -> bool {
         if self.bytes.len() - self.start >= AHEAD {
             return false;
@@ -111,7 +112,7 @@ impl Inbox {
     }
 }
 
-/// Runs a connection until it ends, and says why.
+/// Runs a connection until it ends, and returns the reason.
 pub(super) async fn run(
     hub: &Rc<Hub>,
     stream: impl AsyncRead + AsyncWrite,
@@ -156,7 +157,7 @@ pub(super) async fn run(
     }
 }
 
-/// Keeps a session in the hub as long as it lives, however its task ends.
+/// Keeps a session in the hub while it lives, however its task ends.
 struct Registered<'a> {
     hub: &'a Hub,
     session: &'a Rc<Session>,
@@ -225,9 +226,9 @@ async fn write_all(writer: &mut (impl AsyncWrite + Unpin), bytes: &[u8]) -> Resu
     write.await.map_err(|error| crate::plain_error(&error))
 }
 
-/// Waits for something that keeps the peer's messages waiting. If that takes long, echo requests
-/// behind are answered meanwhile: a controller that asks whether the switch is there must not take
-/// a long change for its end.
+/// Waits for something while the peer's messages have to wait. If that takes long, echo requests
+/// among them are answered: a controller that checks whether the switch is alive must not mistake a
+/// long change for its end.
 async fn meanwhile<T>(
     session: &Session,
     reader: &mut (impl AsyncRead + Unpin),
@@ -255,7 +256,7 @@ async fn meanwhile<T>(
     }
 }
 
-/// Likewise, where the switch is what is waited for: the peer is not taken for silent.
+/// Waits for the switch as [`meanwhile`] does; the peer is not considered silent meanwhile.
 async fn hold<T>(
     session: &Session,
     reader: &mut (impl AsyncRead + Unpin),
@@ -277,15 +278,15 @@ async fn read(
     inbox: &mut Inbox,
 ) -> String {
     let mut repeats = Repeats::default();
-    // Whether a barrier has just been answered: most likely the next change comes at once.
+    // Whether a barrier reply was just sent: most likely the next change follows at once.
     let mut answered = false;
     loop {
         let mut changed = false;
         let mut gathered = false;
         let mut turn = Instant::now();
         loop {
-            // Also before the first of what has just been read: an answer must not overtake what
-            // the peer is still to be told.
+            // Also before the first message of this read: a reply must not overtake what still
+            // waits to be sent to the peer.
             if !session.has_room() {
                 publish(hub, &mut changed);
                 meanwhile(session, reader, inbox, session.room()).await;
@@ -298,14 +299,14 @@ async fn read(
                     return flushed(session, "received a message with an impossible length").await;
                 }
             };
-            // The messages of a bundle that were read together were heard together.
+            // Messages of a bundle that were read together count as received at one time.
             if !gathered {
                 session.last_heard.set(clock::now());
             }
             let start = inbox.start;
             let bytes = &inbox.bytes[start..end];
             hub.snoop(session, bytes);
-            // Here, for a message is tried again while the switch is busy.
+            // Logged here, because a message may be tried several times while the switch is busy.
             tracing::debug!(target: "vconn", "{}: received: {}", session.peer, named(bytes));
             let mut next = turns::step(
                 || described(bytes),
@@ -354,7 +355,7 @@ async fn read(
                     }
                 }
             }
-            // A thousand questions that each look at every rule fit into one read.
+            // One read may contain a thousand requests that each look at every rule.
             if turn.elapsed() > TURN {
                 publish(hub, &mut changed);
                 tokio::task::yield_now().await;
@@ -362,13 +363,13 @@ async fn read(
             }
         }
         publish(hub, &mut changed);
-        // A sender on this processor would be interrupted for every message of its bundle: to wake
-        // up for one costs more than to read many. Where nobody else wants to run this is
-        // over at once.
+        // If the sender shares this processor, waking up would interrupt it for every message of
+        // its bundle, which costs more than reading many at once. If no other task wants to run,
+        // this returns at once.
         if gathered {
             std::thread::yield_now();
         }
-        // A peer that always has more to say must not starve the others.
+        // A peer that keeps sending must not starve other tasks.
         tokio::task::yield_now().await;
         let filled = match std::mem::take(&mut answered) {
             true => tokio::select! {
@@ -390,8 +391,8 @@ async fn read(
     }
 }
 
-/// Keeps this thread's processor from falling asleep for a moment, while others that want it have
-/// it: a peer that sends one change after each answer waits for it to wake up each time otherwise.
+/// Polls for a moment instead of sleeping, while yielding to other tasks: a peer that sends one
+/// change after each reply would otherwise wait for this thread to wake up each time.
 async fn stay_awake() {
     let begun = Instant::now();
     while begun.elapsed() < AWAKE {
@@ -400,13 +401,13 @@ async fn stay_awake() {
     }
 }
 
-/// A message in a few words: its type and length, which are in every version's first bytes.
+/// Describes a message by its type and length, which all versions have in the same place.
 fn described(bytes: &[u8]) -> String {
     let kind = bytes.get(1).copied().unwrap_or_default();
     format!("a message of type {kind} and {} bytes", bytes.len())
 }
 
-/// A message for the log, by its header: `OFPT_FLOW_MOD (OF1.3) (xid=0x7): 56 bytes`.
+/// Formats a message's header for the log: `OFPT_FLOW_MOD (OF1.3) (xid=0x7): 56 bytes`.
 fn named(bytes: &[u8]) -> impl std::fmt::Display {
     struct Named<'b>(&'b [u8]);
     impl std::fmt::Display for Named<'_> {
@@ -431,7 +432,7 @@ fn named(bytes: &[u8]) -> impl std::fmt::Display {
     Named(bytes)
 }
 
-/// Logs each message of what is sent, where somebody listens.
+/// Logs each sent message, if that level is enabled.
 fn tell_sent(session: &Session, mut bytes: &[u8]) {
     if !tracing::event_enabled!(target: "vconn", tracing::Level::DEBUG) {
         return;
@@ -444,8 +445,8 @@ fn tell_sent(session: &Session, mut bytes: &[u8]) {
     }
 }
 
-/// Publishes what a connection's messages have changed, if they have. Before every wait: somebody
-/// else's publication in between would make a part of it hold.
+/// Publishes the changes of a connection's messages, if there are any. Must be called before every
+/// wait: otherwise another publication in between would put a part of them in force.
 fn publish(hub: &Hub, changed: &mut bool) {
     if std::mem::take(changed) {
         turns::step(|| "publishing".into(), || hub.switch().publish());
@@ -472,7 +473,7 @@ fn take(hub: &Hub, session: &Rc<Session>, bytes: &[u8], repeats: &mut Repeats) -
     }
 }
 
-/// Lets the writer have a moment to send what says why the connection ends.
+/// Gives the writer a moment to send the error that explains why the connection ends.
 async fn flushed(session: &Session, reason: &str) -> String {
     let sent = async {
         while !session.outbox.is_empty() {
@@ -483,7 +484,7 @@ async fn flushed(session: &Session, reason: &str) -> String {
     reason.to_owned()
 }
 
-/// Writes what waits.
+/// Writes queued messages.
 async fn write(hub: &Hub, session: &Session, writer: &mut (impl AsyncWrite + Unpin)) -> String {
     loop {
         let Some(bytes) = session.outbox.take().await else {
@@ -510,7 +511,7 @@ async fn write(hub: &Hub, session: &Session, writer: &mut (impl AsyncWrite + Unp
     }
 }
 
-/// Asks a silent peer whether it is there, and gives it up when it stays silent.
+/// Probes a silent peer with an echo request, and ends the connection if it stays silent.
 async fn probe(session: &Session, observer: &dyn Observer) -> String {
     let (live, last_heard) = (&session.live, &session.last_heard);
     loop {
@@ -549,8 +550,8 @@ async fn probe(session: &Session, observer: &dyn Observer) -> String {
     }
 }
 
-/// Runs a connection that gets copies of what primary controllers and the switch say to each other.
-/// What it sends is read and ignored.
+/// Runs a connection of a snooper, which gets copies of all messages between primary controllers
+/// and the switch. What it sends is read and ignored.
 pub(super) async fn run_snooper(hub: &Rc<Hub>, stream: impl AsyncRead + AsyncWrite, peer: &str) {
     let (mut reader, mut writer) = tokio::io::split(stream);
     let mut inbox = Inbox::new();

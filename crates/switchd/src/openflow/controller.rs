@@ -1,5 +1,5 @@
-//! Controllers by their rows: connecting again and again, or listening; and what the database is
-//! told of them.
+//! Controllers as configured in the database: connecting again and again, or listening, and
+//! reporting their state to the database.
 
 use super::connection::{self, Observer, Terms};
 use super::hub::Hub;
@@ -12,14 +12,14 @@ use std::cell::{Cell, RefCell};
 use std::rc::{Rc, Weak};
 use std::time::Duration;
 
-/// How long the first pause between attempts is.
+/// First pause between connection attempts, s.
 const FIRST_BACKOFF: u32 = 1;
-/// How long an attempt may take at least.
+/// Shortest time limit of a connection attempt, s.
 const CONNECT_LIMIT: u32 = 10;
-/// Pause after an error in accepting, which is one of the moment (too many open files).
+/// Pause after an error in `accept`, which is usually temporary (too many open files).
 const ACCEPT_PAUSE: Duration = Duration::from_millis(100);
 
-/// A controller as its row gives it.
+/// A controller's settings from its row.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ControllerSettings {
     /// `tcp:`, `ssl:`, `unix:` to connect to, `ptcp:`, `pssl:`, `punix:` to listen on.
@@ -30,13 +30,13 @@ pub struct ControllerSettings {
     pub max_backoff: u32,
     /// Silence before a probe, seconds; 0 for never.
     pub inactivity_probe: u32,
-    /// Whether asynchronous messages are sent unasked.
+    /// Whether asynchronous messages are sent without being asked for.
     pub asynchronous: bool,
-    /// Packet-ins that may wait to be sent.
+    /// Most packet-ins that wait to be sent.
     pub queue_size: u16,
     /// Packet-ins per second; 0 for no limit. More are dropped and counted.
     pub rate_limit: u32,
-    /// Packet-ins that may exceed the rate at once; 0 for a quarter of a second's.
+    /// Packet-ins in a burst above the rate; 0 for a quarter of a second's.
     pub burst_limit: u32,
     /// The DSCP of what is sent to it, 0 to 63 (`Controller.other_config:dscp`).
     pub dscp: u8,
@@ -74,13 +74,13 @@ impl ControllerSettings {
         }
     }
 
-    /// Whether other settings can be applied without a new connection.
+    /// Returns whether other settings can be applied without a new connection.
     fn is_same_connection(&self, other: &ControllerSettings) -> bool {
         (&self.target, self.service, self.asynchronous, self.dscp)
             == (&other.target, other.service, other.asynchronous, other.dscp)
     }
 
-    /// Makes the settings hold that may change while a connection is up.
+    /// Applies the settings that may change while a connection is up.
     fn apply(&self, live: &Live) {
         live.probe
             .set(Duration::from_secs(self.inactivity_probe.into()));
@@ -92,7 +92,7 @@ impl ControllerSettings {
     }
 }
 
-/// What the database is told of a controller (`Controller.is_connected`, `role`, `status`).
+/// State of a controller for the database (`Controller.is_connected`, `role`, `status`).
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct ControllerStatus {
     /// The row's target.
@@ -105,7 +105,7 @@ pub struct ControllerStatus {
     pub status: Vec<(&'static str, String)>,
 }
 
-/// Where an active connection is, in Open vSwitch's words.
+/// State of an active connection, by Open vSwitch's names.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 enum State {
     #[default]
@@ -128,7 +128,7 @@ impl State {
     }
 }
 
-/// What is noted of a controller while its task runs.
+/// State of a controller, updated by its task.
 #[derive(Default)]
 pub(super) struct Record {
     state: Cell<State>,
@@ -172,7 +172,7 @@ impl Record {
             .count()
     }
 
-    /// What the rate limit has done to packet-ins, where there is one.
+    /// Returns the rate limit's counters for packet-ins, if there is a limit.
     fn packet_ins(&self) -> Vec<(&'static str, String)> {
         let sessions = self.sessions.borrow();
         let counts = sessions
@@ -195,7 +195,7 @@ impl Record {
         pairs.map(|(name, count)| (name, count.to_string())).into()
     }
 
-    /// What the database is told.
+    /// Returns the state for the database.
     pub(super) fn status(&self, target: &str, passive: bool) -> ControllerStatus {
         let connections = self.connections();
         let mut status = Vec::new();
@@ -233,7 +233,7 @@ impl Record {
     }
 }
 
-/// A controller with its task, which ends when this is dropped.
+/// A controller with its task; dropping it ends the task.
 pub(super) struct Controller {
     pub(super) settings: ControllerSettings,
     pub(super) record: Rc<Record>,
@@ -248,8 +248,8 @@ impl Drop for Controller {
 }
 
 impl Controller {
-    /// Starts to connect, or to listen. Must be called inside a `LocalSet`. The error says why it
-    /// cannot.
+    /// Starts to connect, or to listen. Must be called inside a `LocalSet`. The error says why the
+    /// target cannot be used.
     pub(super) fn start(
         hub: &Rc<Hub>,
         tls: &Rc<Tls>,
@@ -290,7 +290,7 @@ impl Controller {
         })
     }
 
-    /// Takes other settings over if that needs no new connection.
+    /// Applies other settings if that needs no new connection; returns whether it did.
     pub(super) fn adopt(&mut self, settings: &ControllerSettings) -> bool {
         if !self.settings.is_same_connection(settings) {
             return false;
@@ -302,19 +302,19 @@ impl Controller {
         true
     }
 
-    /// What the database is told.
+    /// Returns the state for the database.
     pub(super) fn status(&self) -> ControllerStatus {
         let passive = Passive::is_name(&self.settings.target);
         self.record.status(&self.settings.target, passive)
     }
 }
 
-/// What connections to a listening socket are for.
+/// Kind of the connections to a listening socket.
 #[derive(Clone)]
 pub(super) enum Purpose {
-    /// Control, or management.
+    /// An OpenFlow connection, of a controller or a management tool.
     Control(Terms, Rc<Record>),
-    /// Copies of others' messages.
+    /// A snooper, which gets copies of others' messages.
     Snoop,
 }
 
@@ -325,7 +325,7 @@ pub(super) async fn listen(hub: Rc<Hub>, tls: Rc<Tls>, listener: Listener, purpo
         tokio::select! {
             incoming = listener.accept() => match incoming {
                 Ok(incoming) => {
-                    // Those that have given their places away end in a moment.
+                    // Connections that have been evicted end in a moment.
                     let most = super::hub::MAX_SESSIONS;
                     let full = connections.len() >= most;
                     if full && (connections.len() >= 2 * most || !hub.end_most_silent()) {
@@ -365,14 +365,14 @@ async fn serve(hub: &Rc<Hub>, stream: Stream, purpose: &Purpose) {
     }
 }
 
-/// Marks what is sent by a connection. One that cannot be marked works all the same.
+/// Sets the DSCP of a connection. If that fails the connection works all the same.
 fn mark(stream: &Stream, terms: &Terms, peer: &str) {
     if let Err(error) = stream.set_dscp(terms.dscp) {
         tracing::warn!(target: "rconn", "{peer}: DSCP {} cannot be set ({})", terms.dscp, crate::plain_error(&error));
     }
 }
 
-/// Logs the end of a connection to a controller, as loudly as Open vSwitch does.
+/// Logs the end of a connection to a controller, at the same level as Open vSwitch.
 fn tell_end(peer: &str, reason: &str) {
     if reason.starts_with("no response") {
         tracing::error!(target: "rconn", "{peer}: {reason}");
@@ -383,8 +383,8 @@ fn tell_end(peer: &str, reason: &str) {
     }
 }
 
-/// Connects, runs the connection, waits, and again. The pause doubles up to the longest, and is
-/// short again after a connection that held.
+/// Connects, runs the connection, pauses, and starts again. The pause doubles up to the longest,
+/// and starts again at one second after a connection that succeeded.
 async fn keep_connected(
     hub: Rc<Hub>,
     tls: Rc<Tls>,
@@ -396,8 +396,8 @@ async fn keep_connected(
     let mut backoff = 0;
     loop {
         record.state.set(State::Connecting);
-        // As Open vSwitch's: attempts are told until the pauses are at their longest, and then only
-        // that they fail.
+        // As in Open vSwitch, attempts are logged until the pause has reached its maximum; from
+        // then on only failures are.
         if backoff < terms.live.max_backoff.get().max(1) {
             tracing::info!(target: "rconn", "{peer}: connecting...");
         }

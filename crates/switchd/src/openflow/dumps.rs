@@ -1,5 +1,5 @@
-//! Answers to questions about many rules, which go on as the peer reads and let others be served in
-//! between.
+//! Replies to requests about many rules. They are sent as fast as the peer reads, and other tasks
+//! run in between.
 
 use super::hub::Hub;
 use super::session::Session;
@@ -12,15 +12,15 @@ use openflow::{Error, MultipartWriter, encode_multipart};
 
 static TOO_LONG: crate::coverage::Counter = crate::coverage::Counter::new("openflow_rule_too_long");
 
-/// Rules looked at before others have their turn: about a millisecond.
+/// Most rules read before other tasks run: about a millisecond.
 const SLICE: usize = 512;
-/// Bytes written before they have it: about as long. A rule of 64 KiB may take twice as many in the
-/// words of an old version before it is found that no message holds it.
+/// Most bytes written before other tasks run: also about a millisecond. A rule of 64 KiB may take
+/// twice as many in an old version before it turns out that no message can hold it.
 const SLICE_BYTES: usize = 1 << 20;
-/// Rules looked at between two looks at how many bytes they were.
+/// Rules between two checks of the bytes written.
 const STEP: usize = 8;
 
-/// Goes on with a dump for about a millisecond; true when it has come to its end.
+/// Continues a dump for about a millisecond; true when it is complete.
 fn slice(dump: &mut dyn FlowDump, writer: &mut MultipartWriter, plain: bool) -> bool {
     let (mut looked, before) = (0, writer.written());
     while looked < SLICE && writer.written() - before < SLICE_BYTES {
@@ -41,7 +41,7 @@ fn slice(dump: &mut dyn FlowDump, writer: &mut MultipartWriter, plain: bool) -> 
 }
 
 impl Session {
-    /// Answers a request for rules.
+    /// Replies to a request for rules.
     pub(super) async fn dump(
         &self,
         hub: &Hub,
@@ -60,10 +60,10 @@ impl Session {
             tokio::task::yield_now().await;
             hub.idle().await;
         }
-        // Others are told all the same, as by Open vSwitch.
+        // The other rules are sent all the same, as by Open vSwitch.
         let lost = writer.lost();
         TOO_LONG.add(lost as u64);
-        // Once, for a peer that asks every second.
+        // Logged only when the number changes, because some peers ask every second.
         if self.rules_left_out.replace(lost) != lost && lost > 0 {
             tracing::warn!(target: "ofp_flow", "{}: {lost} rules are not in the dump: no message of {} holds one", self.peer, self.version.name());
         }
@@ -73,7 +73,7 @@ impl Session {
         Ok(())
     }
 
-    /// Answers a request for the sums over rules.
+    /// Replies to a request for sums over rules.
     pub(super) async fn sum(
         &self,
         hub: &Hub,
@@ -104,7 +104,7 @@ mod tests {
     use packet::{Field, Match, Value};
     use std::sync::Arc;
 
-    /// As many equal rules as there are to be.
+    /// A dump of the given number of equal rules.
     struct Equal(FlowStats, usize);
 
     impl FlowDump for Equal {
@@ -139,7 +139,7 @@ mod tests {
         }
     }
 
-    /// Bytes that each slice of a dump for 1.0 writes, and how many rules it leaves out.
+    /// Returns how many bytes each slice of a 1.0 dump writes, and how many rules it leaves out.
     fn slices(rule: &FlowStats, count: usize) -> (Vec<usize>, usize) {
         let mut dump = Equal(rule.clone(), count);
         let mut writer = MultipartWriter::flows(Version::V1_0, 1, FlowFormat::Nicira);
@@ -154,7 +154,7 @@ mod tests {
         }
     }
 
-    /// What becomes 64 loads of 24 bytes each in 1.0.
+    /// Returns an action that becomes 64 loads of 24 bytes each in 1.0.
     fn sparse() -> Action {
         let mask = Value::from_u128(0x5555_5555_5555_5555_5555_5555_5555_5555, 16);
         Action::SetField {
@@ -168,7 +168,7 @@ mod tests {
     fn a_slice_is_bounded_by_rules_and_by_bytes() {
         let (short, lost) = slices(&rule(vec![]), 10 * SLICE);
         assert_eq!((short.len(), lost), (10, 0));
-        // Each fits into a message, and is longer than it came.
+        // Each fits into a message, although it is longer than in its original version.
         let (long, lost) = slices(&rule(vec![sparse(); 40]), 1000);
         let each = long.iter().sum::<usize>() / 1000;
         assert!(
@@ -184,7 +184,7 @@ mod tests {
 
     #[test]
     fn what_no_message_holds_is_not_written_to_its_end() {
-        // 64 KiB as 1.5 says it, 2.5 MB in 1.0.
+        // 64 KiB in 1.5, 2.5 MB in 1.0.
         let (each, lost) = slices(&rule(vec![sparse(); 1600]), 100);
         assert_eq!(lost, 100);
         let most = SLICE_BYTES + STEP * (2 * 65536 + 2048);

@@ -1,5 +1,4 @@
-//! All OpenFlow connections of one bridge: who they are, what they are told unasked, and their
-//! roles.
+//! All OpenFlow connections of one bridge, their roles, and which asynchronous messages they get.
 
 use super::bundles::Bundled;
 use super::session::{Kind, Origin, Session};
@@ -15,11 +14,11 @@ use openflow::{Error, Version, encode};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 
-/// Connections that one bridge may have, of all kinds. More are closed at once and counted.
+/// Most connections of one bridge, of all kinds. Further ones are closed at once and counted.
 pub(super) const MAX_SESSIONS: usize = 256;
 
-/// Milliseconds of silence after which a tool's connection gives its place to another one, where a
-/// bridge has [`MAX_SESSIONS`].
+/// Silence in ms after which a tool's connection may be closed to make room, if the bridge has
+/// [`MAX_SESSIONS`].
 const SILENT_MS: i64 = 5000;
 
 static DISPLACED: Counter = Counter::new("openflow_connection_displaced");
@@ -34,20 +33,21 @@ pub(super) fn count_refused() {
 pub(super) struct Hub {
     pub(super) bridge: String,
     switch: Rc<dyn Switch>,
-    /// Versions that may be negotiated.
+    /// OpenFlow versions that may be negotiated.
     pub(super) versions: Cell<u32>,
     sessions: RefCell<Vec<Rc<Session>>>,
-    /// Those who want a copy of what primary controllers and the switch say to each other.
+    /// Connections that want copies of all messages between primary controllers and the switch.
     snoopers: RefCell<Vec<Rc<Session>>>,
-    /// Generation of the last election of a primary.
+    /// Generation id of the last election of a primary.
     generation: Cell<Option<u64>>,
-    /// Whether a primary controller is connected, and whether one wants packets that meet no rule.
+    /// What the switch was last told: whether a primary controller is connected, and whether some
+    /// connection wants packets that match no rule.
     told: Cell<(bool, bool)>,
     /// The connection whose message is being carried out, and the message's transaction id.
     pub(super) origin: RefCell<Option<(Rc<Session>, u32)>>,
-    /// The same of a message that is being carried out in slices; there is one at a time.
+    /// The same for the message that is carried out in slices; there is one at a time.
     slow_origin: RefCell<Option<(Rc<Session>, u32)>>,
-    /// What waits in bundles.
+    /// Totals over all bundles.
     pub(super) bundled: Rc<Bundled>,
 }
 
@@ -71,8 +71,8 @@ impl Hub {
         &*self.switch
     }
 
-    /// Takes a connection up; false when there are too many. A tool's that has been silent gives
-    /// its place away.
+    /// Adds a connection; false when there are too many. A tool's silent connection may be closed
+    /// for it.
     pub(super) fn add(&self, session: &Rc<Session>) -> bool {
         if self.is_full() && !self.end_most_silent() {
             REFUSED.increment();
@@ -83,7 +83,7 @@ impl Hub {
         true
     }
 
-    /// Lets a connection go.
+    /// Removes a connection.
     pub(super) fn remove(&self, session: &Rc<Session>) {
         self.sessions
             .borrow_mut()
@@ -94,7 +94,7 @@ impl Hub {
         }
     }
 
-    /// Carries a message of a connection out, and tells all of what it changed.
+    /// Carries out a message of a connection, and reports its changes to all.
     pub(super) fn caused_by<R>(
         &self,
         session: &Rc<Session>,
@@ -113,7 +113,7 @@ impl Hub {
         *self.slow_origin.borrow_mut() = Some((Rc::clone(session), xid));
     }
 
-    /// Tells of up to `limit` changes that were made in slices; false when none is left.
+    /// Reports up to `limit` changes that were made in slices; false when none is left.
     pub(super) fn report_slow(&self, limit: usize) -> bool {
         let origin = self.slow_origin.borrow().clone();
         *self.origin.borrow_mut() = origin;
@@ -126,15 +126,14 @@ impl Hub {
         more
     }
 
-    /// Done when rules may be changed and asked for.
+    /// Waits until rules may be changed and dumped.
     pub(super) async fn idle(&self) {
         while let Some(idle) = self.switch().busy() {
             idle.await;
         }
     }
 
-    /// Tells of changes that nobody has been told of yet: to flow monitors, and of tables that fill
-    /// up.
+    /// Reports all changes not reported yet: to flow monitors, and vacancy events of tables.
     pub(super) fn report(&self) {
         self.report_changes(usize::MAX);
         for status in self.switch.take_table_status() {
@@ -149,8 +148,8 @@ impl Hub {
         }
     }
 
-    /// Ends the connection of a tool, not of a controller that the bridge depends on, that has been
-    /// silent for the longest time; false where none has been for [`SILENT_MS`].
+    /// Ends the connection that has been silent longest, among those of tools and not of
+    /// controllers that the bridge depends on; false if none has been silent for [`SILENT_MS`].
     pub(super) fn end_most_silent(&self) -> bool {
         let since = clock::now().saturating_sub(SILENT_MS);
         let most_silent = (self.sessions.borrow().iter())
@@ -171,9 +170,9 @@ impl Hub {
         self.sessions.borrow().len() + self.snoopers.borrow().len() >= MAX_SESSIONS
     }
 
-    /// Whether packets that meet no rule go to a controller: when a connection that takes packets
-    /// speaks a version before 1.3 (Open vSwitch's `connmgr_wants_packet_in_on_miss`, which
-    /// also counts tools that take none).
+    /// Returns whether packets that match no rule go to a controller: true when a connection that
+    /// takes packet-ins speaks a version before 1.3 (Open vSwitch's
+    /// `connmgr_wants_packet_in_on_miss`, which also counts tools that take none).
     pub(super) fn wants_misses(&self) -> bool {
         self.sessions.borrow().iter().any(|session| {
             session.version < Version::V1_3
@@ -182,8 +181,8 @@ impl Hub {
         })
     }
 
-    /// Tells the switch whether controllers are connected and who takes packets without rules,
-    /// where that has changed.
+    /// Tells the switch whether controllers are connected and whether any wants packets that match
+    /// no rule, if that has changed.
     pub(super) fn tell_connected(&self) {
         let connected = self
             .sessions
@@ -196,7 +195,7 @@ impl Hub {
         }
     }
 
-    /// Takes up a connection that wants copies; false when there are too many.
+    /// Adds a snooper; false when there are too many.
     pub(super) fn add_snooper(&self, session: &Rc<Session>) -> bool {
         if self.is_full() {
             REFUSED.increment();
@@ -206,15 +205,15 @@ impl Hub {
         true
     }
 
-    /// Lets a connection that wants copies go.
+    /// Removes a snooper.
     pub(super) fn remove_snooper(&self, session: &Rc<Session>) {
         self.snoopers
             .borrow_mut()
             .retain(|other| !Rc::ptr_eq(other, session));
     }
 
-    /// Copies what passed between the switch and a primary controller. A snooper that does not read
-    /// misses some.
+    /// Copies bytes between the switch and a primary controller to snoopers. A snooper that does
+    /// not read misses some.
     pub(super) fn snoop(&self, session: &Session, bytes: &[u8]) {
         if session.kind != Kind::Primary {
             return;
@@ -226,7 +225,7 @@ impl Hub {
         }
     }
 
-    /// Ends the connections whose version is no longer allowed.
+    /// Ends connections whose version is no longer allowed.
     pub(super) fn enforce_versions(&self) {
         for session in self.sessions.borrow().iter() {
             if session.version.bit() & self.versions.get() == 0 {
@@ -235,25 +234,25 @@ impl Hub {
         }
     }
 
-    /// Ends every connection; those that the switch makes come back.
+    /// Ends every connection; those that the switch itself makes are established again.
     pub(super) fn close_all(&self) {
         for session in self.sessions.borrow().iter() {
             session.closing.notify_one();
         }
     }
 
-    /// Every connection now.
+    /// Returns all present connections.
     pub(super) fn sessions(&self) -> Vec<Rc<Session>> {
         self.sessions.borrow().clone()
     }
 
-    /// The generation of the last election, if there was one.
+    /// Returns the generation id of the last election, if there was one.
     pub(super) fn generation(&self) -> Option<u64> {
         self.generation.get()
     }
 
-    /// Notes an election's generation, refusing one that is older than the last (compared with
-    /// wrap-around, OpenFlow 1.3.5 section 6.3.6).
+    /// Stores an election's generation id, but refuses one that is older than the last (compared
+    /// with wrap-around, OpenFlow 1.3.5 section 6.3.6).
     pub(super) fn accept_generation(&self, generation: u64) -> Result<(), Error> {
         let stale = self
             .generation
@@ -266,8 +265,8 @@ impl Hub {
         Ok(())
     }
 
-    /// Gives a connection a role. A new primary makes the old one secondary, which is told so
-    /// (1.3).
+    /// Gives a connection a role. A new primary makes the old one secondary, and that one is
+    /// notified (since 1.3).
     pub(super) fn set_role(&self, session: &Rc<Session>, role: Role) {
         if role == Role::Primary {
             for other in self.sessions.borrow().iter() {
@@ -296,8 +295,8 @@ impl Hub {
         }
     }
 
-    /// Gives a packet to the connections that want it: those with this controller id, by reason and
-    /// role.
+    /// Sends a packet-in to the connections that want it: those with this controller id, by reason
+    /// and role.
     pub(super) fn packet_in(&self, packet: &PacketIn, origin: Origin, controller_id: u16) {
         for session in self.sessions.borrow().iter() {
             if session.controller_id.get() == controller_id {
@@ -306,8 +305,8 @@ impl Hub {
         }
     }
 
-    /// Tells of a virtual machine those that have asked what steering can do and want to hear of
-    /// ports that change.
+    /// Reports a change of a virtual machine to connections that support steering and want to be
+    /// told of changed ports.
     pub(super) fn vm_status(&self, status: &VmStatus) {
         let reason = PortReason::Modify as u8;
         for session in self.sessions.borrow().iter() {
@@ -319,7 +318,7 @@ impl Hub {
         }
     }
 
-    /// Tells of a port.
+    /// Reports a change of a port.
     pub(super) fn port_status(&self, status: &PortStatus) {
         for session in self.sessions.borrow().iter() {
             if session.wants(AsyncKind::PortStatus, status.reason as u8) {

@@ -1,13 +1,13 @@
 //! OpenFlow connections of a bridge.
 //!
-//! A bridge has one [`OpenFlow`]. It connects to the controllers that the database names, listens
-//! where they say so and on the bridge's management and snoop sockets, and carries out what comes
-//! in on the bridge's [`Switch`]. What the switch has to tell unasked (packets, ports, rules that
-//! went) it hands to the [`OpenFlow`], which knows who wants it in which version and form.
+//! A bridge has one [`OpenFlow`]. It connects to the controllers in the database, listens where
+//! they say so and on the bridge's management and snoop sockets, and carries out requests on the
+//! bridge's [`Switch`]. The switch passes asynchronous messages (packets, ports, removed rules) to
+//! the [`OpenFlow`], which knows who wants them in which version and form.
 //!
 //! Everything runs on the control thread, inside its `LocalSet`. Connections are independent: each
-//! has a bounded queue of its own ([`outbox`]), and one that waits for its barrier or does not read
-//! keeps nobody else waiting.
+//! has its own bounded queue ([`outbox`]), and one that waits for its barrier or does not read
+//! delays no other.
 
 mod bundles;
 mod connection;
@@ -40,7 +40,7 @@ use std::path::Path;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Packet-ins that may wait for a connection of the management socket.
+/// Most packet-ins that wait for a connection of the management socket.
 const MANAGEMENT_QUEUE: usize = 100;
 /// Silence before a connection of the management socket is probed.
 const MANAGEMENT_PROBE: Duration = Duration::from_secs(60);
@@ -53,7 +53,7 @@ pub struct OpenFlow {
     sockets: RefCell<Vec<Socket>>,
 }
 
-/// A listening socket of the bridge's own, with its task.
+/// A listening socket of the bridge, with its task.
 struct Socket(tokio::task::JoinHandle<()>);
 
 impl Drop for Socket {
@@ -63,8 +63,8 @@ impl Drop for Socket {
 }
 
 impl OpenFlow {
-    /// The connections of bridge `bridge`, none yet. `versions`: bit n allows version number n
-    /// ([`openflow::version::ALL_VERSIONS`] for all).
+    /// Creates the OpenFlow side of bridge `bridge`, without connections. `versions`: bit n allows
+    /// version number n ([`openflow::version::ALL_VERSIONS`] for all).
     pub fn new(bridge: &str, switch: Rc<dyn Switch>, tls: Rc<Tls>, versions: u32) -> OpenFlow {
         OpenFlow {
             hub: Rc::new(Hub::new(bridge, switch, versions)),
@@ -106,16 +106,16 @@ impl OpenFlow {
         errors
     }
 
-    /// Says which versions may be negotiated from now on. Connections of another version end.
+    /// Sets which versions may be negotiated. Connections of other versions end.
     pub fn set_versions(&self, versions: u32) {
         if self.hub.versions.replace(versions) != versions {
             self.hub.enforce_versions();
         }
     }
 
-    /// Says which controllers there are. Those that are there already keep their connections and
-    /// take new timers and limits over; others begin or end. Errors say which target cannot be
-    /// used and why. Call it inside the control thread's `LocalSet`.
+    /// Sets the controllers. Unchanged ones keep their connections and take over new timers and
+    /// limits; others are added or removed. Errors say which target cannot be used and why. Call it
+    /// inside the control thread's `LocalSet`.
     pub fn set_controllers(&self, wanted: &[ControllerSettings]) -> Vec<String> {
         let mut controllers = self.controllers.borrow_mut();
         controllers
@@ -136,7 +136,7 @@ impl OpenFlow {
         errors
     }
 
-    /// What the database is to be told of each controller.
+    /// Returns the state of each controller for the database.
     pub fn controller_status(&self) -> Vec<ControllerStatus> {
         self.controllers
             .borrow()
@@ -145,18 +145,19 @@ impl OpenFlow {
             .collect()
     }
 
-    /// Connections that are up.
+    /// Returns how many connections are up.
     pub fn connection_count(&self) -> usize {
         self.hub.sessions().len()
     }
 
-    /// Ends every connection; those that the switch makes come back (`bridge/reconnect`).
+    /// Ends every connection; those that the switch itself makes are established again
+    /// (`bridge/reconnect`).
     pub fn reconnect(&self) {
         self.hub.close_all();
     }
 
-    /// Whether some connection may want packets that meet no rule, so that the workers need not
-    /// copy them for nobody.
+    /// Returns whether some connection may want packets that match no rule; if not, workers need
+    /// not copy them.
     pub fn wants_packet_in(&self) -> bool {
         use openflow::message::AsyncKind;
         self.hub
@@ -165,9 +166,10 @@ impl OpenFlow {
             .any(|session| (0..6).any(|reason| session.wants(AsyncKind::PacketIn, reason)))
     }
 
-    /// Whether packets that meet no rule go to a controller: when a connection that takes packets
-    /// speaks a version before 1.3 (Open vSwitch's `connmgr_wants_packet_in_on_miss`). From 1.3
-    /// on they are dropped by default (1.3.5 section 5.4).
+    /// Returns whether packets that match no rule go to a controller: true when a connection that
+    /// takes packet-ins speaks a version before 1.3 (Open vSwitch's
+    /// `connmgr_wants_packet_in_on_miss`). From 1.3 on they are dropped by default (1.3.5 section
+    /// 5.4).
     pub fn wants_misses(&self) -> bool {
         self.hub.wants_misses()
     }
@@ -179,41 +181,40 @@ impl OpenFlow {
         self.hub.close_all();
     }
 
-    /// Gives a packet to the connections with this controller id (0 unless an action names another)
-    /// that want it. `packet.format` is ignored: each connection gets its own. `packet.data` is
-    /// the whole packet, and goes whole: no buffers are kept.
+    /// Sends a packet-in to the connections with this controller id (0 unless an action names
+    /// another) that want it. `packet.format` is ignored: each connection gets its own.
+    /// `packet.data` is the whole packet and is sent whole, because packets are not buffered.
     pub fn packet_in(&self, packet: &PacketIn, origin: Origin, controller_id: u16) {
         self.hub.packet_in(packet, origin, controller_id);
     }
 
-    /// Tells of a port that came, went or changed.
+    /// Reports a port that was added, removed or changed.
     pub fn port_status(&self, status: &PortStatus) {
         self.hub.port_status(status);
     }
 
-    /// Tells of a virtual machine, those that have asked what steering can do.
+    /// Reports a change of a virtual machine to connections that support steering.
     pub fn vm_status(&self, status: &VmStatus) {
         self.hub.vm_status(status);
     }
 
-    /// Tells of rules that went, for rules that asked for it.
+    /// Reports removed rules that asked for it.
     pub fn flows_removed(&self, removed: &[FlowRemoved]) {
         self.hub.flows_removed(removed);
     }
 
-    /// Tells of up to `limit` changes that a message has made in slices; false when none is left.
+    /// Reports up to `limit` changes that a message has made in slices; false when none is left.
     pub fn report_slow_changes(&self, limit: usize) -> bool {
         self.hub.report_slow(limit)
     }
 
-    /// Tells of changes of the rules that nobody has been told of yet: to flow monitors, and of
-    /// tables that fill up. Changes that a message of a connection makes are told by
-    /// themselves.
+    /// Reports rule changes not reported yet: to flow monitors, and vacancy events of tables.
+    /// Changes by a connection's message are reported without this.
     pub fn report_changes(&self) {
         self.hub.report();
     }
 
-    /// Packet-ins that connections which are up now have lost because they did not read.
+    /// Returns how many packet-ins the present connections have lost because they did not read.
     pub fn packet_ins_dropped(&self) -> u64 {
         self.hub
             .sessions()

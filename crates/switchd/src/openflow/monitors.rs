@@ -1,16 +1,16 @@
-//! Flow monitors: who is told of which changes of the flow tables, and what happens when one does
+//! Flow monitors: which connection is told of which rule changes, and what happens when one does
 //! not read.
 //!
-//! The hub takes the changes from the switch after each message and gives them to every connection
-//! that has monitors, where they wait in a list that all share until they have been told, a page at
-//! a time ([`RuleChange::page`]). When more than [`PAUSE_LIMIT`] bytes of updates wait for a
-//! connection it is told that its monitors pause; from the next page on it gets only the removals
-//! of what it knows of. When everything has been written it is told what it missed, and that
-//! the monitors go on (Open vSwitch's way; OpenFlow 1.4 section 7.4.8 of `OFPFME_PAUSED`).
+//! After each message the hub takes the changes from the switch and gives them to every connection
+//! with monitors. They wait in a list that all share until they have been sent, a page at a time
+//! ([`RuleChange::page`]). When more than [`PAUSE_LIMIT`] bytes of updates wait for a connection it
+//! is told that its monitors pause; from the next page on it gets only removals of rules that it
+//! knows. When everything has been written it is told what it missed, and that the monitors resume
+//! (as in Open vSwitch; OpenFlow 1.4 section 7.4.8 on `OFPFME_PAUSED`).
 //!
-//! Rules that are there already (of a new monitor, or after a pause) are told in slices, between
-//! which others are served and rules change. What has been told is noted by the rules' numbers
-//! ([`Telling`]), so that changes in between come out as if all had been told at once.
+//! Existing rules (for a new monitor, or after a pause) are sent in slices, between which other
+//! tasks run and rules change. The numbers of rules that were sent are noted ([`Telling`]), so that
+//! the result is as if all had been sent at once.
 
 use super::hub::Hub;
 use super::session::Session;
@@ -27,13 +27,13 @@ use std::rc::Rc;
 use std::sync::Arc;
 use tokio::sync::Notify;
 
-/// Bytes of updates that may wait before monitors pause.
+/// Bytes of waiting updates above which monitors pause.
 const PAUSE_LIMIT: usize = 128 << 10;
-/// Changes that may wait to be told to one connection; more close it.
+/// Most changes that wait for one connection; with more it is closed.
 const MOST_CHANGES: usize = 2 << 20;
-/// Monitors that one connection may have.
+/// Most monitors of one connection.
 const MAX_MONITORS: usize = 128;
-/// Rules looked at before others have their turn.
+/// Rules read before other tasks run.
 const SLICE: usize = 512;
 
 static PAUSES: crate::coverage::Counter = crate::coverage::Counter::new("ofmonitor_pause");
@@ -45,45 +45,45 @@ type ById = BTreeMap<u32, MonitorRequest>;
 #[derive(Default)]
 pub(super) struct Monitors {
     by_id: RefCell<Rc<ById>>,
-    /// The page from which on changes are not told.
+    /// The page from which on changes are not sent.
     paused: Cell<Option<u32>>,
-    /// Changes that are still to be told, in order.
+    /// Changes yet to be sent, in order.
     waiting: RefCell<VecDeque<Waiting>>,
-    /// How many there are.
+    /// Number of these changes.
     left: Cell<usize>,
-    /// The message of this connection that was told of in short last, of those that were carried
-    /// out in slices.
+    /// Of this connection's messages that were carried out in slices, the last one that was
+    /// reported in abbreviated form.
     told_short: Cell<Option<u32>>,
-    /// The page of which changes were told last.
+    /// The page whose changes were sent last.
     last_page: Cell<Option<u32>>,
-    /// Rules that are being told because they are there.
+    /// Sending of existing rules, while that goes on.
     telling: RefCell<Option<Telling>>,
-    /// Told when nothing is left to be told.
+    /// Notified when nothing is left to send.
     idle: Notify,
 }
 
-/// Changes that one message made.
+/// Changes made by one message.
 struct Waiting {
     changes: Rc<Vec<RuleChange>>,
-    /// How many have been dealt with.
+    /// How many have been processed.
     done: usize,
     /// The transaction id of the message, if it was this connection's, and whether it has been
-    /// told in short.
+    /// reported in abbreviated form.
     own: Option<u32>,
     abbreviated: bool,
-    /// Whether they are a part of those that the message made.
+    /// Whether these are only a part of the message's changes.
     partial: bool,
-    /// The monitors that there were when the changes were made.
+    /// The monitors at the time of the changes.
     monitors: Rc<ById>,
 }
 
-/// Rules that are being told because they are there.
+/// State while existing rules are being sent.
 struct Telling {
-    /// The page from which on changes have been missed; None when monitors begin.
+    /// The page from which on changes were missed; None for new monitors.
     missed_from: Option<u32>,
-    /// The monitors that begin.
+    /// The new monitors.
     begun: HashSet<u32>,
-    /// Numbers of the rules that have been told, as bits.
+    /// Bitmap of the numbers of rules that have been sent.
     told: Vec<u64>,
 }
 
@@ -94,7 +94,7 @@ impl Telling {
             .is_some_and(|bits| bits >> (rule % 64) & 1 == 1)
     }
 
-    /// Notes that a rule has been told, or that its number is free.
+    /// Notes that a rule has been sent, or that its number is free.
     fn note(&mut self, rule: u32, told: bool) {
         let place = rule as usize / 64;
         if place >= self.told.len() {
@@ -105,8 +105,8 @@ impl Telling {
         }
     }
 
-    /// As what a change is to be told, if it is: of what the connection does not know yet nothing
-    /// is taken away, and what has changed before its turn came is told now.
+    /// Returns the event by which a change is reported, if it is: no removal of a rule that the
+    /// connection does not know yet; a rule that changed before its turn is reported as it is now.
     fn event(&self, change: &RuleChange, monitors: &ById) -> Option<UpdateEvent> {
         let event = change.update.event;
         if matches!(event, UpdateEvent::Added) || self.is_told(change.rule) {
@@ -138,7 +138,7 @@ impl Monitors {
         self.by_id.borrow().is_empty()
     }
 
-    /// Whether something has been missed or is still to be told.
+    /// Returns whether something was missed or is still to be sent.
     fn is_behind(&self) -> bool {
         self.paused.get().is_some()
             || self.telling.borrow().is_some()
@@ -155,15 +155,15 @@ fn wanted_by(event: UpdateEvent) -> MonitorFlags {
     }
 }
 
-/// Whether a change is told although the connection's monitors have paused at a page: a rule went
-/// that it knows of.
+/// Returns whether a change is sent although monitors have paused at a page: the removal of a rule
+/// that the connection knows.
 fn is_told_in_pause(change: &RuleChange, paused: u32) -> bool {
     change.page < paused
         || matches!(change.update.event, UpdateEvent::Removed(_)) && change.added_page < paused
 }
 
-/// An update as an event, with or without what the rule does.
-/// Peers that do not know steering are told notes in place of what they would not understand.
+/// Makes an update of an event, with or without the rule's actions. Peers that do not support
+/// steering get notes in place of actions that they would not understand.
 fn shown(update: &RuleUpdate, event: UpdateEvent, flags: MonitorFlags, plain: bool) -> FlowUpdate {
     let mut update = update.clone();
     update.event = event;
@@ -176,9 +176,9 @@ fn shown(update: &RuleUpdate, event: UpdateEvent, flags: MonitorFlags, plain: bo
 }
 
 impl Session {
-    /// Sets monitors up, changes or ends them, all or none, and answers with the rules that are
-    /// there. One connection cannot be told of a rule twice: what several monitors let through
-    /// comes once, with what any of them wants.
+    /// Adds, changes or ends monitors, all or none, and replies with the existing rules. One
+    /// connection is told of a rule once: if several monitors match it, with all details that any
+    /// of them wants.
     pub(super) async fn monitor(
         &self,
         hub: &Hub,
@@ -208,8 +208,7 @@ impl Session {
         Ok(())
     }
 
-    /// Begins to tell of rules that are there. What is noted on earlier pages counts as told with
-    /// them.
+    /// Begins to send existing rules. Changes on earlier pages count as sent with them.
     fn begin_telling(&self, hub: &Hub, missed_from: Option<u32>, begun: HashSet<u32>) {
         hub.switch().begin_page();
         self.monitors.telling.replace(Some(Telling {
@@ -219,8 +218,8 @@ impl Session {
         }));
     }
 
-    /// Changes the set of monitors; returns those of the request whose rules are to be told, each
-    /// once, as it is in the end: a message may name one thousands of times.
+    /// Changes the set of monitors. Returns those whose rules are to be sent, each once and in its
+    /// final form: a message may name one thousands of times.
     fn change_monitors(
         &self,
         hub: &Hub,
@@ -257,16 +256,16 @@ impl Session {
         Ok(begun)
     }
 
-    /// Ends a monitor (before 1.4).
+    /// Ends a monitor (message of versions before 1.4).
     pub(super) fn cancel_monitor(&self, hub: &Hub, id: u32) -> Result<(), Error> {
         let ended = Rc::make_mut(&mut self.monitors.by_id.borrow_mut()).remove(&id);
         hub.tell_watched();
         ended.map(|_| ()).ok_or(Error::UnknownMonitor)
     }
 
-    /// Tells of the rules that a monitor's filters let through, each once, as `take` says: as what,
-    /// and with what of it. `answer`: the transaction id of the request that this answers, and
-    /// whether the answer goes on behind it.
+    /// Sends the rules that match a monitor's filters, each once. `take` decides on the event and
+    /// the details. `answer`: the transaction id of the request, and whether more of the reply
+    /// follows.
     async fn tell_rules(
         &self,
         hub: &Hub,
@@ -300,7 +299,7 @@ impl Session {
             if !updates.is_empty() || answer.is_some() && !more {
                 self.send_updates(answer.map(|(xid, _)| xid), updates, more);
             }
-            // Changes of the rules that have been told go before those that come next.
+            // Changes of rules already sent go before the next rules.
             loop {
                 self.outbox.room().await;
                 tokio::task::yield_now().await;
@@ -311,8 +310,8 @@ impl Session {
         }
     }
 
-    /// Tells of changes. `own`: the transaction id of this connection's message that made them, if
-    /// it did. `partial`: they are some of those that it made.
+    /// Reports changes. `own`: the transaction id of this connection's message that made them, if
+    /// it did. `partial`: they are only some of its changes.
     pub(super) fn tell_changes(
         &self,
         hub: &Hub,
@@ -324,7 +323,7 @@ impl Session {
             return;
         }
         let changes = match self.monitors.paused.get() {
-            // Most of them need not be kept.
+            // While paused, most of them are not needed.
             Some(page) => {
                 let told = changes
                     .iter()
@@ -349,7 +348,7 @@ impl Session {
         }
     }
 
-    /// Tells of changes that wait, as long as there is room; whether none is left.
+    /// Sends waiting changes while there is room; returns whether none is left.
     fn tell_waiting(&self, hub: &Hub) -> bool {
         let mut all = self.monitors.waiting.borrow_mut();
         while let Some(first) = all.front_mut() {
@@ -357,7 +356,7 @@ impl Session {
                 all.pop_front();
                 continue;
             };
-            // Of a page some of which has been told all must be.
+            // If some changes of a page have been sent, all must be.
             if self.monitors.last_page.get() != Some(page) && self.is_too_slow() {
                 self.pause_monitors(page);
             }
@@ -383,8 +382,8 @@ impl Session {
         true
     }
 
-    /// Whether so much waits that the monitors are to pause. They do not while rules are being
-    /// told, which waits for the peer by itself.
+    /// Returns whether so many updates wait that the monitors must pause. Never while existing
+    /// rules are sent, since that waits for the peer anyway.
     fn is_too_slow(&self) -> bool {
         self.monitors.paused.get().is_none()
             && self.monitors.telling.borrow().is_none()
@@ -398,7 +397,7 @@ impl Session {
             .send_update(encode(self.version, 0, &pause(self.version, false)));
     }
 
-    /// What is told of the changes of a page.
+    /// Returns the updates to send about the changes of a page.
     fn updates_of_page(&self, waiting: &mut Waiting, page: u32) -> Vec<FlowUpdate> {
         let paused = self.monitors.paused.get();
         let mut telling = self.monitors.telling.borrow_mut();
@@ -417,7 +416,7 @@ impl Session {
             if let Some(telling) = &mut *telling
                 && removed
             {
-                // Another rule may get its number.
+                // The number may be reused for another rule.
                 telling.note(change.rule, false);
             }
             let Some(event) = event else { continue };
@@ -457,7 +456,7 @@ impl Session {
         updates
     }
 
-    /// Sends updates, as part of the answer to a request or unasked.
+    /// Sends updates, as part of a reply or unrequested.
     fn send_updates(&self, answer: Option<u32>, updates: Vec<FlowUpdate>, more: bool) {
         let reply = MultipartReply::FlowMonitor(updates);
         for part in encode_multipart(self.version, answer.unwrap_or(0), &reply, more) {
@@ -469,7 +468,7 @@ impl Session {
         }
     }
 
-    /// Goes on telling as the peer reads, as long as the connection lives.
+    /// Goes on sending as the peer reads, while the connection lives.
     pub(super) async fn follow_monitors(&self, hub: &Hub) -> std::convert::Infallible {
         loop {
             self.outbox.progress().await;
@@ -480,7 +479,7 @@ impl Session {
         }
     }
 
-    /// Tells what was missed in a pause, once everything before has been written.
+    /// Sends what was missed in a pause, once everything before has been written.
     async fn tell_missed(&self, hub: &Hub) {
         let Some(from) = self.monitors.paused.take() else {
             return;
@@ -514,7 +513,7 @@ impl Session {
 }
 
 impl Hub {
-    /// Tells every connection with monitors of up to `limit` changes since the last call; false
+    /// Reports up to `limit` changes since the last call to every connection with monitors; false
     /// when there were none.
     pub(super) fn report_changes(&self, limit: usize) -> bool {
         let changes = Rc::new(self.switch().take_changes(limit));
@@ -532,7 +531,7 @@ impl Hub {
         true
     }
 
-    /// Says to the switch whether anybody watches.
+    /// Tells the switch whether there are any monitors.
     pub(super) fn tell_watched(&self) {
         let watched = self
             .sessions()
@@ -541,8 +540,8 @@ impl Hub {
         self.switch().watch(watched);
     }
 
-    /// Forwards a controller's change of a group or a meter to the others that want to know of it
-    /// and whose version has such a message (of meters, 1.3).
+    /// Forwards a controller's change of a group or a meter to the other connections that want it
+    /// and whose version has such a message (for meters, 1.3).
     pub(super) fn forward_request(&self, from: &Session, xid: u32, message: &Message) {
         use openflow::message::AsyncKind;
         let reason = match message {

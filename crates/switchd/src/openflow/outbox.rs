@@ -1,23 +1,22 @@
-//! What waits to be sent on one connection.
+//! The queue of messages to send on one connection.
 //!
-//! Three kinds of message wait here, and each is bounded in its own way. Replies: a connection
-//! reads no further request while more than [`REPLY_LIMIT`] bytes wait, so a peer that does not
-//! read stops being served. Packet-ins: at most so many as the controller's row says, others are
-//! dropped and counted. Updates of flow monitors: they pause when many wait (see
-//! [`super::monitors`]). What must not be lost (flow-removed, port status, role status): when more
-//! than [`CLOSE_LIMIT`] bytes wait the connection is closed, as the peer can no longer know what
-//! the switch holds.
+//! Each kind of message is bounded in its own way. Replies: while more than [`REPLY_LIMIT`] bytes
+//! wait, no further request is read, so a peer that does not read is no longer served. Packet-ins:
+//! as many as the controller's row allows; more are dropped and counted. Updates of flow monitors:
+//! they pause when many wait (see [`super::monitors`]). Messages that must not be lost
+//! (flow-removed, port status, role status): when more than [`CLOSE_LIMIT`] bytes wait the
+//! connection is closed, as the peer can no longer know what the switch holds.
 
 use crate::coverage::Counter;
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
 use tokio::sync::Notify;
 
-/// Bytes that may wait before requests wait.
+/// Bytes in the queue above which no further requests are read.
 pub(super) const REPLY_LIMIT: usize = 1 << 20;
-/// Bytes that may wait before messages that must not be lost close the connection.
+/// Bytes in the queue above which a message that must not be lost closes the connection.
 pub(super) const CLOSE_LIMIT: usize = 16 << 20;
-/// Bytes written at a time; smaller messages are put together.
+/// Most bytes written at a time; smaller messages are combined.
 const WRITE_SIZE: usize = 64 << 10;
 
 static PACKET_IN_DROPPED: Counter = Counter::new("openflow_packet_in_queue_full");
@@ -29,7 +28,7 @@ pub(super) fn count_overflow() {
     OVERFLOWED.increment();
 }
 
-/// Which bound a message counts against.
+/// The bound that a message counts towards.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Kind {
     Other,
@@ -50,8 +49,8 @@ pub(super) struct Outbox {
     bytes: Cell<usize>,
     packet_ins: Cell<usize>,
     update_bytes: Cell<usize>,
-    /// Bytes of packet-ins that wait. They are bounded by themselves, and keep no request from
-    /// being read.
+    /// Bytes of queued packet-ins. They have their own bound, and do not stop requests from being
+    /// read.
     packet_in_bytes: Cell<usize>,
     dropped: Cell<u64>,
     overflowed: Cell<bool>,
@@ -66,13 +65,13 @@ impl Outbox {
         self.push(bytes, Kind::Other);
     }
 
-    /// Queues messages that lie one behind the other.
+    /// Queues several messages that lie one behind the other.
     pub(super) fn send_all(&self, bytes: Vec<u8>, messages: u64) {
         SENT.add(messages.saturating_sub(1));
         self.push(bytes, Kind::Other);
     }
 
-    /// Queues a message that must not be lost. When too much waits already the connection is to be
+    /// Queues a message that must not be lost. If the queue is too long, the connection will be
     /// closed.
     pub(super) fn send_unasked(&self, bytes: Vec<u8>) {
         if self.is_overflowing() {
@@ -81,8 +80,8 @@ impl Outbox {
         self.push(bytes, Kind::Other);
     }
 
-    /// Queues a packet-in, unless `limit` of them wait or the queue is full. One that no message
-    /// can hold is empty and lost.
+    /// Queues a packet-in, unless `limit` of them wait or the queue is full. Empty `bytes` stand
+    /// for one that is too long for any message; it is lost.
     pub(super) fn send_packet_in(&self, bytes: Vec<u8>, limit: usize) {
         let full = self.packet_ins.get() >= limit || self.bytes.get() > CLOSE_LIMIT;
         if full || bytes.is_empty() {
@@ -95,14 +94,14 @@ impl Outbox {
         self.push(bytes, Kind::PacketIn);
     }
 
-    /// Counts a packet-in that is not even queued.
+    /// Counts a packet-in that was dropped before it was queued.
     pub(super) fn count_drop(&self) {
         PACKET_IN_DROPPED.increment();
         self.dropped.set(self.dropped.get() + 1);
     }
 
-    /// Queues updates of flow monitors. Their sender looks at [`Outbox::update_bytes`] and pauses;
-    /// what comes all the same (removals in a pause) must not be lost either.
+    /// Queues updates of flow monitors. Their sender checks [`Outbox::update_bytes`] and pauses;
+    /// updates in a pause (removals) must not be lost.
     pub(super) fn send_update(&self, bytes: Vec<u8>) {
         if self.is_overflowing() {
             return;
@@ -111,12 +110,12 @@ impl Outbox {
         self.push(bytes, Kind::Update);
     }
 
-    /// Bytes of updates that wait.
+    /// Returns the bytes of queued updates.
     pub(super) fn update_bytes(&self) -> usize {
         self.update_bytes.get()
     }
 
-    /// Whether so much waits that the connection is to be closed, which is noted then.
+    /// Returns whether the queue is so long that the connection must be closed, and notes it.
     fn is_overflowing(&self) -> bool {
         if self.bytes_due() <= CLOSE_LIMIT {
             return false;
@@ -135,18 +134,18 @@ impl Outbox {
         self.filled.notify_one();
     }
 
-    /// Whether everything has been written.
+    /// Returns whether everything has been written.
     pub(super) fn is_empty(&self) -> bool {
         self.bytes.get() == 0
     }
 
-    /// Packet-ins dropped so far.
+    /// Returns the packet-ins dropped so far.
     pub(super) fn dropped(&self) -> u64 {
         self.dropped.get()
     }
 
-    /// Waits until there is something to write and takes it; None when the connection is to be
-    /// closed because too much waits.
+    /// Waits until there is something to write and takes it; None when the connection must be
+    /// closed because the queue is too long.
     pub(super) async fn take(&self) -> Option<Vec<u8>> {
         loop {
             if self.overflowed.get() {
@@ -188,22 +187,22 @@ impl Outbox {
         Some(waiting.bytes)
     }
 
-    /// Says that `n` bytes have been written: only then do they stop to count.
+    /// Notes that `n` bytes have been written: only then they no longer count as queued.
     pub(super) fn written(&self, n: usize) {
         self.bytes.set(self.bytes.get().saturating_sub(n));
         if self.has_room() {
-            // Whoever waits looks again before others run, so no notice is lost.
+            // Waiters check the condition before other tasks run, so no notification is lost.
             self.drained.notify_waiters();
         }
         self.wrote.notify_one();
     }
 
-    /// Bytes that wait but for packet-ins.
+    /// Returns the queued bytes without packet-ins.
     fn bytes_due(&self) -> usize {
         self.bytes.get() - self.packet_in_bytes.get()
     }
 
-    /// Whether requests may be served.
+    /// Returns whether requests may be served.
     pub(super) fn has_room(&self) -> bool {
         self.bytes_due() <= REPLY_LIMIT
     }
@@ -215,17 +214,18 @@ impl Outbox {
         }
     }
 
-    /// Waits until something has been written, after which there is room.
+    /// Waits until bytes have been written and there is room.
     pub(super) async fn drain(&self) {
         self.drained.notified().await;
     }
 
-    /// Waits until something has been written since the last call; for one who waits.
+    /// Waits until bytes have been written since the last call; for a single waiter.
     pub(super) async fn progress(&self) {
         self.wrote.notified().await;
     }
 
-    /// Says that the connection is to be closed, because the peer does not take what it must know.
+    /// Marks the connection to be closed, because the peer does not read messages that must not be
+    /// lost.
     pub(super) fn overflow(&self) {
         if !self.overflowed.replace(true) {
             OVERFLOWED.increment();

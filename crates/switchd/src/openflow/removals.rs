@@ -1,13 +1,13 @@
-//! Flow-removed messages: told as connections read them.
+//! Flow-removed messages, sent as fast as connections read them.
 //!
-//! A controller may delete a million rules that want their end told, and every connection hears of
-//! each. The messages are put together once for all connections of one version and with the same
-//! wishes, some hundred rules at a time; a connection's share waits in a list and goes to its
-//! outbox as there is room. While some waits, no further request of the connection is read, since
-//! they count as replies (as in Open vSwitch, where nothing bounds them).
+//! A controller may delete a million rules with `OFPFF_SEND_FLOW_REM`, and every connection is told
+//! of each. The messages are encoded once for all connections with the same version and settings,
+//! some hundred rules at a time; a connection's share waits in a list and moves to its outbox as
+//! there is room. While some wait, no further request of the connection is read, since they count
+//! as replies (as in Open vSwitch, where nothing bounds them).
 //!
 //! None is lost while the connection lasts. It is closed, and the messages counted as lost, when
-//! [`MOST_BYTES`] wait, or when more than the outbox's own bound wait and the peer takes nothing
+//! [`MOST_BYTES`] wait, or when more than the outbox's own bound wait and the peer reads nothing
 //! for [`PATIENCE`].
 
 use super::hub::Hub;
@@ -22,24 +22,24 @@ use std::collections::VecDeque;
 use std::rc::Rc;
 use std::time::Duration;
 
-/// Bytes that may wait for one connection: what two million rules take. Connections of one version
-/// share them.
+/// Most bytes that wait for one connection: the messages for two million rules. Connections of the
+/// same version share them.
 const MOST_BYTES: usize = 256 << 20;
-/// How long a peer for which much waits may take nothing.
+/// How long a peer with a long queue may read nothing.
 pub(super) const PATIENCE: Duration = Duration::from_secs(10);
-/// Reasons that there are.
+/// Number of reasons for a removal.
 const REASONS: u8 = 6;
 
 static WAITED: Counter = Counter::new("openflow_flow_removed_waited");
 static LOST: Counter = Counter::new("openflow_flow_removed_lost");
 
-/// Messages about some rules, one behind the other.
+/// Messages about several rules, one behind the other.
 struct Messages {
     bytes: Vec<u8>,
     count: u64,
 }
 
-/// What waits for one connection.
+/// Messages that wait for one connection.
 #[derive(Default)]
 pub(super) struct Removals {
     waiting: RefCell<VecDeque<Rc<Messages>>>,
@@ -47,7 +47,7 @@ pub(super) struct Removals {
 }
 
 impl Removals {
-    /// Whether none waits.
+    /// Returns whether no message waits.
     pub(super) fn is_empty(&self) -> bool {
         self.bytes.get() == 0
     }
@@ -62,12 +62,11 @@ impl Drop for Removals {
     }
 }
 
-/// What decides which bytes a connection is told: the version, the form, and the reasons that are
-/// of interest.
+/// What determines the messages for a connection: version, format, and the reasons that it wants.
 type Form = (Version, FlowFormat, u8);
 
-/// The reason by which a version calls it. Before 1.4 what a meter or an eviction removed was
-/// deleted.
+/// Returns the reason as a version has it. Before 1.4 rules removed by a meter's deletion or an
+/// eviction count as deleted.
 fn reason_in(version: Version, reason: FlowRemovedReason) -> FlowRemovedReason {
     let known = version >= Version::V1_4 || (reason as u8) < FlowRemovedReason::MeterDelete as u8;
     if known {
@@ -100,7 +99,7 @@ impl Session {
         }
     }
 
-    /// Hands over what waits, as far as there is room.
+    /// Moves waiting messages to the outbox, as far as there is room.
     pub(super) fn send_removals(&self) {
         let removals = &self.removals;
         while self.outbox.has_room()
@@ -113,18 +112,17 @@ impl Session {
         }
     }
 
-    /// Whether so much waits that a peer which takes nothing is given up.
+    /// Returns whether so much waits that a peer which reads nothing is disconnected.
     pub(super) fn is_clogged(&self) -> bool {
         self.removals.bytes.get() > CLOSE_LIMIT
     }
 
-    /// Whether requests may be served.
+    /// Returns whether requests may be served.
     pub(super) fn has_room(&self) -> bool {
         self.removals.is_empty() && self.outbox.has_room()
     }
 
-    /// Waits until they may: the peer has been handed what it is to be told, and what waits to be
-    /// written is not much.
+    /// Waits until requests may be served: all removals are in the outbox, and the outbox has room.
     pub(super) async fn room(&self) {
         while !self.has_room() {
             self.outbox.drain().await;
@@ -133,7 +131,7 @@ impl Session {
 }
 
 impl Hub {
-    /// Tells of rules that went.
+    /// Reports removed rules.
     pub(super) fn flows_removed(&self, removed: &[FlowRemoved]) {
         if removed.is_empty() {
             return;

@@ -1,10 +1,10 @@
-//! Packet-ins above a controller's rate limit: they wait in a queue for each port, so that a port
+//! Packet-ins above a controller's rate limit wait in a queue for each ingress port, so that a port
 //! that floods takes nothing from the others.
 //!
-//! Within the rate nothing waits. Above it packet-ins of each ingress port queue up apart and are
-//! sent in turn, one of each, as the rate allows. As many wait altogether as the burst has; when
-//! one more comes the longest queue loses its oldest. Packets that met no rule and those that an
-//! action sends are limited apart, each by the whole rate (all as in Open vSwitch's `pinsched`).
+//! Within the rate nothing waits. Above it the queues are served round robin, one packet-in each,
+//! as the rate allows. The queues together hold as many as the burst; when one more comes the
+//! longest queue loses its oldest. Packets that matched no rule and those sent by an action are
+//! limited separately, each by the whole rate (all as in Open vSwitch's `pinsched`).
 
 use super::session::Live;
 use crate::clock;
@@ -15,7 +15,7 @@ use std::collections::{BTreeMap, VecDeque};
 use tokio::sync::Notify;
 
 static RATE_LIMITED: Counter = Counter::new("openflow_packet_in_rate_limited");
-/// Packet-ins that are released at once at most; then others have their turn.
+/// Most packet-ins released before other tasks run.
 const RELEASED: usize = 50;
 
 /// A token bucket for packet-ins, in thousandths of a packet.
@@ -26,7 +26,7 @@ struct Bucket {
 }
 
 impl Bucket {
-    /// A full one: the burst is there from the beginning.
+    /// Returns a full bucket: the burst is available from the beginning.
     fn new() -> Bucket {
         Bucket {
             level: Cell::new(u64::MAX),
@@ -46,7 +46,7 @@ impl Bucket {
         level
     }
 
-    /// Takes a packet's worth; false when there is none. `now` in milliseconds.
+    /// Takes one packet's tokens; false when there are not enough. `now` in milliseconds.
     fn take(&self, limits: Limits, now: i64) -> bool {
         let level = self.fill(limits, now);
         let enough = level >= 1000;
@@ -54,24 +54,24 @@ impl Bucket {
         enough
     }
 
-    /// Milliseconds until there is a packet's worth.
+    /// Returns the milliseconds until there are tokens for a packet.
     fn wait(&self, limits: Limits, now: i64) -> i64 {
         let missing = 1000_u64.saturating_sub(self.fill(limits, now));
         missing.div_ceil(u64::from(limits.rate).max(1)) as i64
     }
 }
 
-/// A limit that is in force.
+/// A limit in force.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
     /// Packets per second.
     rate: u32,
-    /// Packets that may come at once above it, and that may wait; at least 1.
+    /// Packets that may come at once above the rate, and that may wait; at least 1.
     burst: usize,
 }
 
 impl Limits {
-    /// None when there is no limit. A burst that is not given is a quarter of a second's.
+    /// Returns the limit, if there is one. The default burst is a quarter of a second's.
     fn of(live: &Live) -> Option<Limits> {
         let (rate, burst) = (live.rate.get(), live.burst.get());
         let burst = if burst == 0 { rate / 4 } else { burst };
@@ -82,26 +82,26 @@ impl Limits {
     }
 }
 
-/// What has become of packet-ins under a limit.
+/// Counters of packet-ins under a limit.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub(super) struct Counts {
     /// Waiting now.
     pub(super) backlog: u64,
-    /// Sent at once.
+    /// Sent without waiting.
     pub(super) bypassed: u64,
-    /// Made to wait.
+    /// Queued.
     pub(super) queued: u64,
     /// Dropped from a queue that was full.
     pub(super) dropped: u64,
 }
 
-/// The packet-ins of one kind.
+/// Packet-ins of one kind (table misses, or others).
 #[derive(Debug)]
 struct Schedule {
     bucket: Bucket,
     queues: BTreeMap<PortNo, VecDeque<Vec<u8>>>,
     counts: Counts,
-    /// The port that was served last.
+    /// The port served last.
     last: PortNo,
 }
 
@@ -115,7 +115,7 @@ impl Schedule {
         }
     }
 
-    /// A packet-in that is to go: given back when it may go at once.
+    /// Queues a packet-in, or returns it when it may be sent at once.
     fn offer(&mut self, port: PortNo, bytes: Vec<u8>, limits: Limits, now: i64) -> Option<Vec<u8>> {
         if self.counts.backlog == 0 && self.bucket.take(limits, now) {
             self.counts.bypassed += 1;
@@ -130,8 +130,8 @@ impl Schedule {
         None
     }
 
-    /// Drops the oldest of the longest queue; of several, that of the port that waits longest for
-    /// its turn loses last.
+    /// Drops the oldest packet-in of the longest queue; among queues of the same length, of that of
+    /// the port whose turn comes last.
     fn drop_one(&mut self) {
         let turn = |port: PortNo| port.wrapping_sub(self.last).wrapping_sub(1);
         let longest = self
@@ -157,7 +157,7 @@ impl Schedule {
         Some(bytes)
     }
 
-    /// The next packet-in in turn, if it may go.
+    /// Returns the next packet-in in turn, if it may be sent.
     fn release(&mut self, limits: Option<Limits>, now: i64) -> Option<Vec<u8>> {
         let after = self.last.checked_add(1);
         let next = after.and_then(|after| self.queues.range(after..).next());
@@ -170,10 +170,10 @@ impl Schedule {
     }
 }
 
-/// The packet-ins of one connection.
+/// The packet-ins of one connection that exceed its limit.
 #[derive(Debug)]
 pub(super) struct Scheduler {
-    /// Of packets that met no rule, and others.
+    /// For packets that matched no rule, and for others.
     schedules: RefCell<[Schedule; 2]>,
     waiting: Notify,
 }
@@ -186,8 +186,7 @@ impl Scheduler {
         }
     }
 
-    /// A packet-in that is to go: given back when it may go at once, else it waits for
-    /// [`Scheduler::released`].
+    /// Returns a packet-in when it may be sent at once; else queues it for [`Scheduler::released`].
     pub(super) fn offer(
         &self,
         live: &Live,
@@ -206,7 +205,7 @@ impl Scheduler {
         now
     }
 
-    /// Waits until packet-ins that waited may go, and gives them.
+    /// Waits until queued packet-ins may be sent, and returns them.
     pub(super) async fn released(&self, live: &Live) -> Vec<Vec<u8>> {
         loop {
             let now = clock::now();
@@ -242,8 +241,7 @@ impl Scheduler {
         }
     }
 
-    /// What has become of packet-ins: of packets that met no rule, and others; None where there is
-    /// no limit.
+    /// Returns the counters: of packets that matched no rule, and of others; None without a limit.
     pub(super) fn counts(&self, live: &Live) -> Option<[Counts; 2]> {
         Limits::of(live)?;
         let schedules = self.schedules.borrow();
@@ -275,7 +273,7 @@ mod tests {
         assert_eq!(taken(50, 50), 5);
         assert_eq!(taken(50, 51), 0);
         assert_eq!(bucket.wait(limits(100, 10), 51), 9);
-        // Parts of a packet are kept, and a clock that stands or goes back gives nothing.
+        // Fractions of a packet are kept, and a clock that stands still or goes back gives nothing.
         assert_eq!(taken(50, 60), 1);
         assert_eq!(taken(50, 60), 0);
         assert_eq!(taken(50, 10_000), 10);
@@ -299,7 +297,7 @@ mod tests {
         schedule.bucket.filled_at.set(0);
         let limits = limits(1000, 4);
         let packet = |port: u8, number: u8| vec![port, number];
-        // The burst goes at once, the rest waits.
+        // The burst is sent at once, the rest waits.
         for number in 0..4 {
             assert!(schedule.offer(1, packet(1, number), limits, 0).is_some());
         }
@@ -322,7 +320,7 @@ mod tests {
                 dropped: 98
             }
         );
-        // In turn; the newest of the flood are left.
+        // In turn; only the newest of the flood are left.
         let released: Vec<_> =
             std::iter::from_fn(|| schedule.release(Some(limits), 1_000_000)).collect();
         assert_eq!(
@@ -341,7 +339,7 @@ mod tests {
         let scheduler = Scheduler::new();
         let offered = (0..4).filter_map(|number| scheduler.offer(&live, true, 1, vec![number]));
         assert_eq!(offered.count(), 2);
-        // No time is waited for: other tests of this program hold its clock still.
+        // No waiting here, because other tests of this program stop its clock.
         live.rate.set(0);
         assert_eq!(scheduler.released(&live).await, [[2], [3]]);
         assert!(scheduler.counts(&live).is_none());

@@ -1,8 +1,8 @@
-//! One connection's side of the protocol: what it has asked for, and what is answered.
+//! One OpenFlow connection's state and request handling.
 //!
-//! Requests are carried out in the order in which they came. All answers are given at once except
-//! that to a barrier, which the connection gives when the switch says so; meanwhile nothing that
-//! came behind the barrier is looked at.
+//! Requests are carried out in the order in which they came. Replies are sent at once, except that
+//! to a barrier, which is sent when the switch reports it done; meanwhile no later message of the
+//! connection is handled.
 
 use super::bundles::{Bundles, Committing};
 use super::hub::Hub;
@@ -30,61 +30,60 @@ use std::cell::{Cell, RefCell};
 use std::rc::Rc;
 use std::time::Duration;
 
-/// What sent a packet to the controllers, as far as it matters to whom it goes and what they are
-/// told.
+/// What caused a packet-in, as far as it decides on the receivers and the reason.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Origin {
-    /// A rule, or something else that a controller asked for.
+    /// A rule, or another request of a controller.
     Rule,
     /// A table-miss rule: any packet at priority 0 (1.3.5 section 5.4).
     TableMiss,
-    /// Nothing: it met no rule.
+    /// No rule: the packet matched none.
     NoRule,
 }
 
-/// What `miss_send_len` is unless a primary controller sets it (`OFP_DEFAULT_MISS_SEND_LEN`); only
-/// whether it is 0 counts, and that for connections of tools only.
+/// Default of `miss_send_len` (`OFP_DEFAULT_MISS_SEND_LEN`) where no primary controller has set it.
+/// Only zero or not zero matters, and only for tools' connections.
 const DEFAULT_MISS_SEND_LEN: u16 = 128;
-/// Packet-ins with an expired TTL, among the bits of the asynchronous configuration.
+/// The bit of packet-ins with an expired TTL in the asynchronous configuration.
 const INVALID_TTL: u32 = 1 << PacketInReason::InvalidTtl as u32;
-/// Bytes that are left of a packet that is too long for a packet-in with what is said about it: a
-/// frame that has yet to be segmented may be.
+/// Bytes left of a packet that is too long for a packet-in with its metadata, such as a frame that
+/// has yet to be segmented.
 const MOST_DATA: usize = 60_000;
-/// Parts that a request for a change of table features may have, and tables in them.
+/// Most parts of a request that changes table features, and most tables in them.
 const MAX_PARTS: usize = 512;
 const MAX_TABLES: usize = 512;
 
-/// What kind of controller is on the other side.
+/// Kind of the controller on the other side.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Kind {
-    /// One that the bridge depends on: its absence makes the fail mode act, and it gets
-    /// asynchronous messages unasked.
+    /// One that the bridge depends on: its absence triggers the fail mode, and it gets asynchronous
+    /// messages without asking.
     Primary,
-    /// A tool, for instance `ovs-ofctl`: it gets asynchronous messages once it has set a miss send
+    /// A tool, such as `ovs-ofctl`: it gets asynchronous messages once it has set a miss send
     /// length.
     Service,
 }
 
 /// What the reader does after a message.
 pub(super) enum Next {
-    /// Goes on.
+    /// Continues.
     Continue,
-    /// Goes on; the message waits for others, and its sender for no answer.
+    /// Continues; the message was added to a bundle, and its sender expects no reply.
     Gathered,
-    /// Goes on; the message may have changed what packets meet.
+    /// Continues; the message may have changed rules.
     Changed,
     /// Waits for the switch, then answers the barrier with this transaction id.
     Barrier(u32),
-    /// Answers a question about many rules, slice by slice.
+    /// Replies to a request about many rules, slice by slice.
     Answer {
         /// The request's transaction id.
         xid: u32,
-        /// What is asked.
+        /// The request.
         question: Question,
     },
-    /// Goes on in slices.
+    /// Waits for a message that is carried out in slices.
     Slow(Slow),
-    /// Rules are being changed in slices: to be looked at again when that has ended.
+    /// Retries the message later, because rules are being changed in slices.
     Busy,
 }
 
@@ -94,35 +93,34 @@ pub(super) enum Slow {
     FlowMod(LocalFuture<Result<(), Error>>),
     /// A bundle's commit.
     Commit(Box<Committing>),
-    /// Something about steering.
+    /// A request about steering.
     Steering(Box<Steered>),
 }
 
-/// A question about many rules.
+/// A request about many rules.
 pub(super) enum Question {
-    /// Their statistics, and which message answers.
+    /// Statistics of rules, and the format of the reply.
     Flows(Box<FlowStatsRequest>, FlowFormat),
-    /// The sums over them.
+    /// Sums over rules.
     Sums(Box<FlowStatsRequest>, FlowFormat),
-    /// That monitors begin, change or end.
+    /// New, changed or ended monitors.
     Monitors(Vec<MonitorRequest>),
 }
 
-/// What may change while a connection is up, by its controller's row.
+/// Settings from the controller's row that may change while a connection is up.
 #[derive(Debug)]
 pub(super) struct Live {
-    /// Silence before a probe, and again before the connection is given up; zero for never.
+    /// Silence before a probe, and again before the connection is closed; zero for never.
     pub(super) probe: Cell<Duration>,
     /// Longest pause between attempts to connect, seconds.
     pub(super) max_backoff: Cell<u32>,
-    /// Packet-ins that may wait.
+    /// Most packet-ins that wait.
     pub(super) packet_in_limit: Cell<usize>,
     /// Packet-ins per second; 0 for no limit.
     pub(super) rate: Cell<u32>,
-    /// Packet-ins that may come at once although they exceed the rate; 0 for a quarter of a
-    /// second's.
+    /// Packet-ins in a burst above the rate; 0 for a quarter of a second's.
     pub(super) burst: Cell<u32>,
-    /// Told when something changed.
+    /// Notified when something has changed.
     pub(super) changed: tokio::sync::Notify,
 }
 
@@ -139,24 +137,24 @@ impl Live {
     }
 }
 
-/// A connection whose version is known.
+/// A connection with a negotiated version.
 pub(super) struct Session {
     pub(super) kind: Kind,
     pub(super) version: Version,
     /// The peer's name, for messages.
     pub(super) peer: String,
     pub(super) outbox: Outbox,
-    /// Messages about rules that have gone, for which the outbox has no room.
+    /// Flow-removed messages for which the outbox has no room.
     pub(super) removals: Removals,
-    /// Whether the peer's messages wait for the switch, so that it is not to be blamed for
-    /// silence.
+    /// Whether the peer's messages wait for the switch, so that the peer must not be considered
+    /// silent.
     pub(super) held: Cell<bool>,
-    /// When the messages that are being looked at came, or the last ones did.
+    /// When the messages in hand, or else the last ones, were received.
     pub(super) last_heard: Cell<i64>,
     pub(super) role: Cell<Role>,
     pub(super) asynchronous: RefCell<AsyncConfig>,
-    /// Whether the peer has said which role status messages it wants; until then it gets all, as
-    /// from Open vSwitch.
+    /// Whether the peer has chosen role status messages; until then it gets all, as from Open
+    /// vSwitch.
     pub(super) role_status_asked: Cell<bool>,
     pub(super) miss_send_len: Cell<u16>,
     pub(super) controller_id: Cell<u16>,
@@ -166,22 +164,21 @@ pub(super) struct Session {
     flow_format: Cell<FlowFormat>,
     table_in_command: Cell<bool>,
     pub(super) bundles: Bundles,
-    /// Rules that were left out of the last dump.
+    /// Number of rules left out of the last dump.
     pub(super) rules_left_out: Cell<usize>,
-    /// Told when a bundle is opened.
+    /// Notified when a bundle is opened.
     pub(super) bundles_changed: tokio::sync::Notify,
     pub(super) monitors: Monitors,
-    /// The parts of a change of table features that came so far: their transaction id, number and
-    /// tables.
+    /// The parts so far of a change of table features: their transaction id, number and tables.
     parts: RefCell<(u32, usize, Vec<TableFeatures>)>,
-    /// Whether the peer has asked what steering can do: it understands what others would not.
+    /// Whether the peer has asked for steering capabilities, and so understands steering messages.
     pub(super) knows_steering: Cell<bool>,
-    /// Told when the connection is to end, for a reason that the switch has.
+    /// Notified when the switch wants the connection to end.
     pub(super) closing: tokio::sync::Notify,
 }
 
-/// The masks that hold until a controller sets others: everything but expired TTLs, and port status
-/// only in role secondary.
+/// Returns the masks in force until a controller sets others: everything but expired TTLs; only
+/// port status in role secondary.
 fn default_masks(version: Version) -> AsyncConfig {
     let bit = |reason: PacketInReason| 1 << reason as u32;
     let mut packet_in = bit(PacketInReason::NoMatch) | bit(PacketInReason::Action);
@@ -240,7 +237,7 @@ impl Session {
         }
     }
 
-    /// What decoding depends on.
+    /// Returns what decoding depends on.
     pub(super) fn decode_options(&self) -> DecodeOptions {
         DecodeOptions {
             version: Some(self.version),
@@ -248,7 +245,7 @@ impl Session {
         }
     }
 
-    /// Whether an asynchronous message is wanted.
+    /// Returns whether an asynchronous message is wanted.
     pub(super) fn wants(&self, kind: AsyncKind, reason: u8) -> bool {
         if self.kind == Kind::Service && self.miss_send_len.get() == 0 {
             return false;
@@ -258,29 +255,29 @@ impl Session {
             .wants(kind, reason, self.role.get())
     }
 
-    /// Whether packets whose TTL has expired are wanted, in roles equal and primary.
+    /// Returns whether packets with an expired TTL are wanted in roles equal and primary.
     fn takes_invalid_ttl(&self) -> bool {
         let masks = &self.asynchronous.borrow().masks;
         masks[AsyncKind::PacketIn as usize][0] & INVALID_TTL != 0
     }
 
-    /// Likewise says so: in the asynchronous configuration, so that the last message that sets it
-    /// holds, whichever kind of message it is.
+    /// Sets whether packets with an expired TTL are wanted. Stored in the asynchronous
+    /// configuration, so that the last message that sets it counts, whichever kind of message it
+    /// is.
     fn take_invalid_ttl(&self, wanted: bool) {
         let mask = &mut self.asynchronous.borrow_mut().masks[AsyncKind::PacketIn as usize][0];
         *mask = *mask & !INVALID_TTL | if wanted { INVALID_TTL } else { 0 };
     }
 
-    /// Sends a packet-in if it is wanted, with the whole packet: nothing is buffered here that the
-    /// controller could name instead (1.3.5 section 6.1.2), so neither `miss_send_len`
-    /// nor an action's `max_len` cuts it.
+    /// Sends a packet-in if it is wanted, with the whole packet: packets are not buffered here
+    /// (1.3.5 section 6.1.2), so neither `miss_send_len` nor an action's `max_len` truncates it.
     pub(super) fn send_packet_in(&self, packet: &PacketIn, origin: Origin) {
         let mut reason = packet.reason;
         match origin {
-            // Since 1.3 a packet that meets no rule is dropped, unless a table-miss rule sends it
+            // Since 1.3 a packet that matches no rule is dropped, unless a table-miss rule sends it
             // (1.3.5 section 5.4).
             Origin::NoRule if self.version >= Version::V1_3 => return,
-            // Before, there are no table-miss rules.
+            // Earlier versions have no table-miss rules.
             Origin::TableMiss if self.version < Version::V1_3 => reason = PacketInReason::Action,
             _ => {}
         }
@@ -306,7 +303,8 @@ impl Session {
         let miss = packet.reason == PacketInReason::NoMatch;
         let in_port = packet.matching.get(Field::InPortOxm).0.to_u64() as PortNo;
         let mut bytes = with_data(length);
-        // What no message holds is cut, but for a packet that waits, which comes back as it goes.
+        // A packet too long for any message is truncated, unless it is paused: that one comes back
+        // and goes on as it is.
         if bytes.is_empty() && packet.continuation.is_empty() && length > MOST_DATA {
             bytes = with_data(MOST_DATA);
         }
@@ -316,7 +314,7 @@ impl Session {
         }
     }
 
-    /// Sends packet-ins that had to wait for the rate limit, as long as the connection lives.
+    /// Sends packet-ins that waited for the rate limit, while the connection lives.
     pub(super) async fn release_packet_ins(&self) -> std::convert::Infallible {
         loop {
             for bytes in self.scheduler.released(&self.live).await {
@@ -327,7 +325,7 @@ impl Session {
         }
     }
 
-    /// The form in which flow-removed messages go to this peer.
+    /// Returns the format of flow-removed messages for this peer.
     pub(super) fn flow_format(&self) -> FlowFormat {
         if self.version == Version::V1_0 {
             self.flow_format.get()
@@ -340,7 +338,7 @@ impl Session {
         self.outbox.send(encode(self.version, xid, message));
     }
 
-    /// Answers an echo request, in its version, which may be another than was agreed on.
+    /// Answers an echo request in its own version, which may differ from the negotiated one.
     pub(super) fn answer_echo(&self, header: Header, data: Vec<u8>) {
         let mut reply = encode(self.version, header.xid, &Message::EchoReply(data));
         if let Some(version) = reply.first_mut() {
@@ -349,7 +347,7 @@ impl Session {
         self.outbox.send(reply);
     }
 
-    /// Carries a message out. `bytes` are the message's, for errors to quote.
+    /// Carries out a message. `bytes` are the whole message, for errors to quote.
     pub(super) fn handle(
         self: &Rc<Session>,
         hub: &Hub,
@@ -388,8 +386,8 @@ impl Session {
         }
     }
 
-    /// Puts a message into a bundle: that changes nothing that others could be told of. `bytes` are
-    /// the whole message's.
+    /// Adds a message to a bundle, which changes nothing that others must be told of. `bytes` are
+    /// the whole message.
     pub(super) fn gather(&self, hub: &Hub, bytes: &[u8], added: Added) -> Next {
         match self.bundle_add(hub, bytes, added) {
             Ok(()) => Next::Gathered,
@@ -400,8 +398,8 @@ impl Session {
         }
     }
 
-    /// Answers a message of another version than was agreed on. Its line in the log has a rate of
-    /// its own, so that who sends many hides no other errors.
+    /// Answers a message of another version than the negotiated one. Its log line has its own rate
+    /// limit, so that many such messages hide no other errors.
     pub(super) fn refuse_version(&self, bytes: &[u8]) {
         let theirs = bytes.first().copied().unwrap_or_default();
         let ours = self.version as u8;
@@ -410,8 +408,8 @@ impl Session {
             .send(encode_error(Version::V1_0, bytes, Error::BadVersion));
     }
 
-    /// Answers a message with an error, in the message's version, or in 1.0 where that is not
-    /// spoken.
+    /// Answers a message with an error, in the message's version, or in 1.0 if that version is
+    /// unknown.
     pub(super) fn send_error(&self, bytes: &[u8], error: Error) {
         tracing::info!(target: "connmgr", "{}: sending {error} error reply", self.peer);
         self.outbox.send(encode_error(Version::V1_0, bytes, error));
@@ -500,7 +498,7 @@ impl Session {
         Ok(Next::Continue)
     }
 
-    /// Messages about the connection and the switch as a whole.
+    /// Carries out messages about the connection and the switch as a whole.
     fn control(self: &Rc<Session>, hub: &Hub, xid: u32, message: Message) -> Result<(), Error> {
         let switch = hub.switch();
         match message {
@@ -554,8 +552,7 @@ impl Session {
                 hub.tell_connected();
             }
             Message::QueueGetConfigRequest(number) => {
-                // A physical port or, after 1.0, any (1.3.5 section 7.3.6.1), as Open vSwitch has
-                // it.
+                // A physical port or, after 1.0, ANY (1.3.5 section 7.3.6.1), as in Open vSwitch.
                 let any = number == port::ANY && self.version > Version::V1_0;
                 let usable = number < port::MAX || any;
                 if !usable {
@@ -579,7 +576,7 @@ impl Session {
                 self.controller_id.set(id);
                 hub.tell_connected();
             }
-            // No connection is tracked, so none has to be forgotten.
+            // Connections are not tracked, so there is nothing to flush.
             Message::CtFlush(_) => {}
             Message::TlvTableMod(change) => {
                 self.may_write()?;
@@ -588,13 +585,13 @@ impl Session {
             Message::TlvTableRequest => {
                 self.reply(xid, &Message::TlvTableReply(switch.tlv_table()));
             }
-            // What only a switch sends.
+            // Messages that only a switch sends.
             _ => return Err(Error::BadType),
         }
         Ok(())
     }
 
-    /// Waits for a message that is carried out in slices, and answers it.
+    /// Waits for a message that is carried out in slices, and replies.
     pub(super) async fn finish(&self, hub: &Hub, slow: Slow) -> Result<(), Error> {
         match slow {
             Slow::FlowMod(done) => done.await,
@@ -606,7 +603,7 @@ impl Session {
         }
     }
 
-    /// Answers a question about many rules.
+    /// Replies to a request about many rules.
     pub(super) async fn answer(
         &self,
         hub: &Hub,
@@ -633,7 +630,7 @@ impl Session {
         request: RoleMessage,
     ) -> Result<RoleMessage, Error> {
         if request.role != Role::NoChange {
-            // Only an election has a generation (OpenFlow 1.3.5 section 6.3.6).
+            // Only elections have a generation id (OpenFlow 1.3.5 section 6.3.6).
             let elects = matches!(request.role, Role::Primary | Role::Secondary);
             if elects && let Some(generation) = request.generation {
                 hub.accept_generation(generation)?;
@@ -647,8 +644,8 @@ impl Session {
         })
     }
 
-    /// Puts the parts of a change of table features together, carries it out when it is whole, and
-    /// answers what tables can do.
+    /// Collects the parts of a change of table features, carries it out once it is complete, and
+    /// replies with the tables' features.
     fn change_tables(
         &self,
         hub: &Hub,
@@ -659,7 +656,7 @@ impl Session {
         let wanted = {
             let mut parts = self.parts.borrow_mut();
             if parts.0 != xid {
-                // What was left of another request, of which a part was refused.
+                // Discards the parts of an earlier request of which one was refused.
                 *parts = (xid, 0, Vec::new());
             }
             parts.1 += 1;
@@ -683,7 +680,7 @@ impl Session {
     fn multipart(&self, hub: &Hub, xid: u32, request: MultipartRequest) -> Result<(), Error> {
         let switch = hub.switch();
         let reply = match request {
-            // These have been dealt with.
+            // Handled before.
             MultipartRequest::Flow { .. }
             | MultipartRequest::Aggregate { .. }
             | MultipartRequest::FlowMonitor(_) => return Ok(()),
@@ -735,7 +732,7 @@ impl Session {
     }
 }
 
-/// Whether a message changes rules, or what they use, or asks for them.
+/// Returns whether a message changes rules or what they use, or asks for rules.
 fn changes_or_asks(message: &Message) -> bool {
     match message {
         Message::FlowMod { .. }

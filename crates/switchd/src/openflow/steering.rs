@@ -9,18 +9,18 @@ use openflow::steering::{
 };
 use openflow::{Error, decode};
 
-/// Bytes of entries in one part of an answer at most.
+/// Most bytes of entries in one part of a reply.
 const PART: usize = 48 << 10;
-/// Bytes of an entry beside its match, and what pads that.
+/// Bytes of an entry apart from its match, padding included.
 const ENTRY: usize = 50;
 
-/// What has been asked about steering, and what is to be done about the answer.
+/// A pending request about steering.
 pub(super) struct Steered {
     xid: u32,
     waits: Waits,
 }
 
-/// What is waited for.
+/// What the reply waits for.
 enum Waits {
     Capabilities(LocalFuture<HostCapabilities>),
     Entries {
@@ -29,7 +29,7 @@ enum Waits {
     },
     Change {
         done: LocalFuture<Result<(), Error>>,
-        /// The message that the packet-out carries.
+        /// The message inside the packet-out.
         inner: Vec<u8>,
     },
 }
@@ -56,7 +56,7 @@ impl Session {
                     &Message::Steering(Steering::StatsRequest(target)),
                 ),
             },
-            // Only a packet-out says which table is meant; the others are for switches to send.
+            // Only a packet-out names the steering table; the others are sent by switches.
             Steering::Mod(_)
             | Steering::CapabilitiesReply(_)
             | Steering::ModeReply(_)
@@ -66,8 +66,8 @@ impl Session {
         Ok(Next::Slow(Slow::Steering(Box::new(Steered { xid, waits }))))
     }
 
-    /// Carries out a packet-out for a steering table. What is wrong with the message inside is told
-    /// with that message as data.
+    /// Carries out a packet-out for a steering table. An error about the message inside quotes that
+    /// message.
     pub(super) fn steer(
         &self,
         hub: &Hub,
@@ -106,7 +106,7 @@ impl Session {
         self.reply(xid, &Message::Error(error.about(inner)));
     }
 
-    /// Waits for what was asked about steering, and answers.
+    /// Waits for the result of a request about steering, and replies.
     pub(super) async fn finish_steering(&self, hub: &Hub, steered: Steered) {
         let Steered { xid, waits } = steered;
         match waits {
@@ -114,7 +114,7 @@ impl Session {
                 let capabilities = done.await;
                 let reply = Steering::CapabilitiesReply(capabilities);
                 self.reply(xid, &Message::Steering(reply));
-                // From here on it hears of changes; what there is already it hears now.
+                // From now on the connection is told of changes; tell it the present state.
                 self.knows_steering.set(true);
                 for status in hub.switch().vms() {
                     self.tell_vm(status);
@@ -141,7 +141,7 @@ impl Session {
     }
 }
 
-/// Entries in as many messages as they need, one at least.
+/// Splits entries into as many messages as they need, at least one.
 fn parts(entries: Vec<SteeringStats>) -> Vec<Steering> {
     let mut parts = vec![Vec::new()];
     let mut bytes = 0;

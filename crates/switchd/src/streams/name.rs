@@ -1,12 +1,12 @@
-//! The names of streams. Parsing looks nothing up and touches nothing, so a bad name is an error
-//! before anything happens.
+//! Names of streams. Parsing looks nothing up and opens nothing, so a bad name is an error before
+//! anything happens.
 
 use std::ffi::CString;
 use std::fmt;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6};
 use std::path::PathBuf;
 
-/// Text that names no stream.
+/// Error for a text that names no stream.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 #[error("{name}: {reason}")]
 pub struct NameError {
@@ -14,7 +14,7 @@ pub struct NameError {
     reason: &'static str,
 }
 
-/// Whom to connect to.
+/// Where to connect to.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Active {
     /// TCP to a host (address or name, without brackets) and port.
@@ -28,7 +28,7 @@ pub enum Active {
 /// Where to listen.
 #[derive(Debug, Clone, PartialEq, Eq, Hash)]
 pub enum Passive {
-    /// TCP at an address and port; port 0 is one that the system chooses.
+    /// TCP at an address and port; for port 0 the system chooses one.
     Tcp(SocketAddr),
     /// TLS over TCP.
     Ssl(SocketAddr),
@@ -37,7 +37,7 @@ pub enum Passive {
 }
 
 impl Active {
-    /// Reads `tcp:HOST[:PORT]`, `ssl:HOST[:PORT]` or `unix:PATH`. IPv6 addresses stand in brackets.
+    /// Reads `tcp:HOST[:PORT]`, `ssl:HOST[:PORT]` or `unix:PATH`. IPv6 addresses are in brackets.
     pub fn parse(text: &str, default_port: u16) -> Result<Self, NameError> {
         let bad = |reason| NameError {
             name: text.to_string(),
@@ -58,8 +58,8 @@ impl Active {
 }
 
 impl Passive {
-    /// Reads `ptcp:[PORT][:IP]`, `pssl:[PORT][:IP]` or `punix:PATH`. Without an address, all IPv4
-    /// ones.
+    /// Reads `ptcp:[PORT][:IP]`, `pssl:[PORT][:IP]` or `punix:PATH`. Without an address, listens on
+    /// all IPv4 addresses.
     pub fn parse(text: &str, default_port: u16) -> Result<Self, NameError> {
         let bad = |reason| NameError {
             name: text.to_string(),
@@ -80,7 +80,7 @@ impl Passive {
         }
     }
 
-    /// Whether `text` begins like the name of a listening stream.
+    /// Returns whether `text` begins like the name of a listening stream.
     pub fn is_name(text: &str) -> bool {
         ["ptcp:", "pssl:", "punix:"]
             .iter()
@@ -117,7 +117,7 @@ fn host_and_port(text: &str, default_port: u16) -> Result<(String, u16), &'stati
         return Err("bad host name");
     }
     match rest {
-        // Two colons without brackets: an IPv6 address whose port nobody can tell.
+        // Two colons without brackets: an IPv6 address with an ambiguous port.
         Some(rest) if rest.contains(':') => Err("an IPv6 address must stand in brackets"),
         None | Some("") => Ok((host.to_string(), default_port)),
         Some(digits) => match port(digits)? {
@@ -154,7 +154,7 @@ fn port_and_address(text: &str, default_port: u16) -> Result<SocketAddr, &'stati
         .map_err(|_| "bad IP address")
 }
 
-/// The number of the interface that a link-local address belongs to.
+/// Returns the index of the interface in a link-local address.
 fn scope_number(scope: &str) -> Result<u32, &'static str> {
     if let Ok(number) = scope.parse() {
         return Ok(number);

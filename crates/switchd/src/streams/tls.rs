@@ -1,10 +1,10 @@
-//! TLS as Open vSwitch does it: both sides show a certificate, and each believes the one authority
-//! it was given. The name in a certificate is not compared with the host's, because the authority
-//! signs for nobody but switches and controllers. Certificates of version 1, which old `ovs-pki`
-//! made, are as good as others.
+//! TLS as in Open vSwitch: both sides show a certificate, and each trusts the one authority it was
+//! given. The name in a certificate is not compared with the host's, because the authority signs
+//! only for switches and controllers. X.509 version 1 certificates, which old `ovs-pki` made, are
+//! accepted, too.
 //!
-//! Files may be replaced while the daemon runs: they are looked at again for each connection and
-//! read again when one has changed.
+//! Files may be replaced while the daemon runs: they are checked for each connection and read again
+//! when one has changed.
 
 use std::cell::RefCell;
 use std::fs::{self, OpenOptions};
@@ -22,47 +22,46 @@ use openssl::x509::{X509, X509VerifyResult};
 use tokio::net::TcpStream;
 use tokio_openssl::SslStream;
 
-/// Which keys and certificates this daemon shows and believes, as options or the database's SSL row
+/// The keys and certificates that this daemon uses and trusts, as options or the database's SSL row
 /// name them.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct TlsFiles {
     /// The private key, in PEM.
     pub private_key: Option<PathBuf>,
-    /// The certificate for that key, in PEM, with intermediate ones after it if there are any.
+    /// The certificate for that key, in PEM, followed by intermediate ones if there are any.
     pub certificate: Option<PathBuf>,
-    /// The authority whose certificates peers must show; `none` believes anybody.
+    /// The authority that must have signed peers' certificates; `none` trusts every peer.
     pub ca_cert: Option<PathBuf>,
-    /// Whether `ca_cert`, when it does not exist, is taken from the first peer that is connected
-    /// to.
+    /// Whether a missing `ca_cert` is taken from the first peer that the daemon connects to.
     pub bootstrap: bool,
-    /// An authority's certificate to send along to peers, so that they can bootstrap.
+    /// An authority's certificate to send to peers, so that they can bootstrap.
     pub peer_ca_cert: Option<PathBuf>,
-    /// Protocol versions to allow: `TLSv1`, `TLSv1.1`, `TLSv1.2`, `TLSv1.3`, separated by commas,
-    /// colons or spaces. The oldest and the newest named bound a range. Without it, from
-    /// `TLSv1.2` on.
+    /// Allowed protocol versions: `TLSv1`, `TLSv1.1`, `TLSv1.2`, `TLSv1.3`, separated by commas,
+    /// colons or spaces. All between the oldest and the newest one are allowed. Default: `TLSv1.2`
+    /// and later.
     pub protocols: Option<String>,
-    /// Ciphers to allow, in OpenSSL's notation.
+    /// Allowed ciphers, in OpenSSL's notation.
     pub ciphers: Option<String>,
 }
 
-/// Why there is no secure connection.
+/// Why a secure connection could not be made.
 #[derive(Debug, thiserror::Error)]
 pub enum TlsError {
-    /// Something must be configured first.
+    /// A required setting is missing.
     #[error("{0} must be configured to use SSL")]
     Missing(&'static str),
-    /// A file cannot be used.
+    /// A file is unusable.
     #[error("{}: {reason}", path.display())]
     File {
-        /// Which.
+        /// The file.
         path: PathBuf,
-        /// Why.
+        /// The reason.
         reason: String,
     },
-    /// An option cannot be obeyed.
+    /// An option has a bad value.
     #[error("{0}")]
     Option(String),
-    /// The two sides do not agree.
+    /// The handshake failed.
     #[error("SSL handshake failed: {0}")]
     Handshake(String),
     /// The peer's authority could not be stored.
@@ -85,13 +84,13 @@ fn bad_file(path: &Path, error: &ErrorStack) -> TlsError {
     }
 }
 
-/// What tells a file's versions apart.
+/// Identity of the files' contents, which changes when one is replaced.
 type Fingerprint = Vec<Option<(u64, u64, i64, i64)>>;
 
 struct Ready {
     fingerprint: Fingerprint,
     context: SslContext,
-    /// The authority is not there yet: connect without checking and store it.
+    /// Whether the authority is missing: connect without checking the peer and store its authority.
     bootstrap: bool,
 }
 
@@ -109,7 +108,7 @@ impl std::fmt::Debug for Tls {
 }
 
 impl Tls {
-    /// Keys from these files, which are read when they are first needed.
+    /// Uses these files, which are read when they are first needed.
     pub fn new(files: TlsFiles) -> Self {
         Tls {
             files: RefCell::new(files),
@@ -125,12 +124,12 @@ impl Tls {
         }
     }
 
-    /// The files in use.
+    /// Returns the files in use.
     pub fn files(&self) -> TlsFiles {
         self.files.borrow().clone()
     }
 
-    /// A new session, and whether it is for bootstrapping.
+    /// Returns a new session, and whether it is for bootstrapping.
     fn session(&self) -> Result<(Ssl, bool), TlsError> {
         let files = self.files.borrow();
         let fingerprint = fingerprint(&files);
@@ -155,8 +154,8 @@ impl Tls {
         Ok((session, ready.bootstrap))
     }
 
-    /// The client's side of a handshake. Nothing is returned when the authority was bootstrapped:
-    /// connect once more.
+    /// Does the client's side of a handshake. Returns nothing if the authority was bootstrapped:
+    /// connect again.
     pub(super) async fn connect(
         &self,
         stream: TcpStream,
@@ -184,7 +183,7 @@ impl Tls {
         Ok(Some(stream))
     }
 
-    /// The server's side of a handshake.
+    /// Does the server's side of a handshake.
     pub(super) async fn accept(&self, stream: TcpStream) -> Result<SslStream<TcpStream>, TlsError> {
         let (session, _) = self.session()?;
         let mut stream = SslStream::new(session, stream)
@@ -237,7 +236,7 @@ fn context(files: &TlsFiles) -> Result<(SslContext, bool), TlsError> {
         |what: &str, error: ErrorStack| TlsError::Option(format!("{what}: {}", explain(&error)));
     let mut builder =
         SslContext::builder(SslMethod::tls()).map_err(|error| option("OpenSSL", error))?;
-    // Sessions would outlive a change of authority.
+    // Cached sessions would outlive a change of the authority.
     builder.set_session_cache_mode(SslSessionCacheMode::OFF);
     builder
         .set_session_id_context(b"sluice")
@@ -305,7 +304,7 @@ fn trust(builder: &mut openssl::ssl::SslContextBuilder, authority: &Path) -> Res
         });
     }
     for certificate in certificates {
-        // Peers with several certificates choose by this list.
+        // Peers with several certificates choose one by this list.
         builder
             .add_client_ca(&certificate)
             .map_err(|error| bad_file(authority, &error))?;
@@ -324,7 +323,7 @@ fn read(path: &Path) -> Result<Vec<u8>, TlsError> {
     })
 }
 
-/// The oldest and the newest version to speak.
+/// Returns the oldest and the newest allowed version.
 fn protocols(text: Option<&str>) -> Result<(SslVersion, Option<SslVersion>), TlsError> {
     const KNOWN: [(&str, SslVersion); 4] = [
         ("TLSv1", SslVersion::TLS1),
@@ -356,8 +355,8 @@ fn protocols(text: Option<&str>) -> Result<(SslVersion, Option<SslVersion>), Tls
     }
 }
 
-/// Stores the authority that the peer sent along. It must be self-signed, or it would be no
-/// authority but a link.
+/// Stores the authority that the peer has sent. It must be self-signed; otherwise it is only an
+/// intermediate certificate.
 fn store_authority(session: &SslRef, path: &Path) -> Result<(), TlsError> {
     let bad = |text: &str| TlsError::Bootstrap(text.into());
     let chain = session
@@ -377,7 +376,7 @@ fn store_authority(session: &SslRef, path: &Path) -> Result<(), TlsError> {
         Ok(()) => {
             tracing::info!(target: "stream_ssl", "successfully bootstrapped CA cert to {}", path.display())
         }
-        // Another connection was first; the second attempt tells whether the two agree.
+        // Another connection was faster; the second attempt checks whether the two agree.
         Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {}
         Err(error) => {
             return Err(TlsError::Bootstrap(format!(
@@ -390,7 +389,7 @@ fn store_authority(session: &SslRef, path: &Path) -> Result<(), TlsError> {
     Ok(())
 }
 
-/// Creates the file with all of its content or not at all.
+/// Creates the file with all of its content, or not at all.
 fn write_whole(path: &Path, bytes: &[u8]) -> io::Result<()> {
     let mut name = path.as_os_str().to_owned();
     name.push(format!(".{}.tmp", std::process::id()));
@@ -417,7 +416,7 @@ pub(super) mod tests {
     use openssl::pkey::Private;
     use openssl::x509::X509NameBuilder;
 
-    /// An authority in a directory of its own, which signs what tests need.
+    /// An authority in its own directory, which signs certificates for tests.
     pub(in crate::streams) struct Authority {
         directory: tempfile::TempDir,
         key: PKey<Private>,
@@ -429,7 +428,7 @@ pub(super) mod tests {
         PKey::from_ec_key(EcKey::generate(&group).unwrap()).unwrap()
     }
 
-    /// A certificate of version 1: no extensions at all.
+    /// Makes a certificate, of X.509 version 1: without extensions.
     fn certificate(
         name: &str,
         key: &PKey<Private>,
@@ -511,7 +510,7 @@ pub(super) mod tests {
             private_key: other.private_key.clone(),
             ..good.clone()
         };
-        // The other authority's directory is gone with it, so copy its key.
+        // The other authority's directory will be deleted, so copy its key.
         let key_file = authority.path("other.pem");
         fs::write(&key_file, key().private_key_to_pem_pkcs8().unwrap()).unwrap();
         let mismatch = TlsFiles {

@@ -1,6 +1,6 @@
 //! Sockets in the file system, at paths of any length. The kernel takes at most 107 bytes; a longer
-//! path is reached through its directory's descriptor (`/proc/self/fd/N/NAME`), as run directories
-//! of test beds tend to be deep.
+//! path is reached through its directory's descriptor (`/proc/self/fd/N/NAME`), because run
+//! directories of test beds tend to be deep.
 
 use std::fs::{self, File};
 use std::io::{self, Read, Write};
@@ -15,24 +15,24 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::UnixStream;
 
-/// Bytes read at once after which more is taken to be on its way.
+/// Bytes in one read above which more are expected to follow at once.
 const FLOOD: usize = 16 << 10;
 
-/// A stream to somebody on this machine.
+/// A stream to a process on this machine.
 ///
-/// While much comes by it, the event loop is not told to watch it: each message would look on its
-/// sender's time for who is to be woken, and what has to be read is seen by reading. It is watched
-/// again when there is nothing to read, or no room to write.
+/// While much data arrives, the socket is not registered with the event loop (epoll): otherwise
+/// each message costs its sender the time to look for whom to wake, although reading would find the
+/// data anyway. It is registered again when there is nothing to read, or no room to write.
 pub struct Local {
     socket: Socket,
-    /// Whether the event loop is to tell when there is room to write.
+    /// Whether a writer waits for the event loop to report room.
     write_waits: bool,
 }
 
 enum Socket {
     Watched(UnixStream),
     Unwatched(std::os::unix::net::UnixStream),
-    /// It could not be changed from one to the other.
+    /// The change from one to the other failed.
     Lost,
 }
 
@@ -45,7 +45,7 @@ impl Local {
         }
     }
 
-    /// The socket, watched from now on.
+    /// Registers the socket with the event loop, if it is not, and returns it.
     fn watched(&mut self) -> io::Result<Pin<&mut UnixStream>> {
         if matches!(self.socket, Socket::Unwatched(_))
             && let Socket::Unwatched(stream) = std::mem::replace(&mut self.socket, Socket::Lost)
@@ -58,7 +58,7 @@ impl Local {
         }
     }
 
-    /// Has it watched no longer, unless somebody waits for it.
+    /// Removes the socket from the event loop, unless a writer waits for it.
     fn unwatch(&mut self) -> io::Result<()> {
         if !self.write_waits
             && matches!(self.socket, Socket::Watched(_))
@@ -70,7 +70,7 @@ impl Local {
     }
 }
 
-/// What a call on a socket that is not watched came to; None where it would have had to wait.
+/// Makes a call on a socket that is not watched; None if it would have to wait.
 fn at_once<T>(mut call: impl FnMut() -> io::Result<T>) -> Option<io::Result<T>> {
     loop {
         match call() {
@@ -121,7 +121,7 @@ impl AsyncWrite for Local {
     }
 
     fn poll_flush(self: Pin<&mut Self>, _context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        // What is written is with the kernel.
+        // Written data is with the kernel already.
         Poll::Ready(Ok(()))
     }
 
@@ -137,7 +137,7 @@ impl AsyncWrite for Local {
 /// The longest path that fits a socket address with its terminator.
 const MAXIMUM_PATH: usize = 107;
 
-/// A path short enough for a socket address, good for as long as the directory returned with it is
+/// Returns a path short enough for a socket address; valid while the directory returned with it is
 /// open.
 fn short_path(path: &Path) -> io::Result<(PathBuf, File)> {
     let name = path.file_name().ok_or(io::ErrorKind::InvalidInput)?;
@@ -146,8 +146,8 @@ fn short_path(path: &Path) -> io::Result<(PathBuf, File)> {
     Ok((short, directory))
 }
 
-/// The file of a listening socket. Dropping it removes the file, unless somebody else has taken the
-/// name since.
+/// The file of a listening socket. Dropping it removes the file, unless the name belongs to another
+/// file by then.
 #[derive(Debug)]
 pub struct SocketFile {
     path: PathBuf,
@@ -164,9 +164,8 @@ impl Drop for SocketFile {
     }
 }
 
-/// Listens at `path`, in place of a socket that is there already. Anything else that is there is
-/// left alone, and an error. Only the owner and its group may connect, as far as the umask lets
-/// them.
+/// Listens at `path`, and replaces a socket that exists there. Anything else at that path is left
+/// alone and is an error. Only the owner and its group may connect, as far as the umask allows.
 pub fn listen(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
     match fs::symlink_metadata(path) {
         Ok(there) if there.file_type().is_socket() => fs::remove_file(path)?,
@@ -189,7 +188,7 @@ pub fn listen(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
 
 /// Connects to the socket at `path`.
 pub async fn connect(path: &Path) -> io::Result<UnixStream> {
-    // A name's directory stays open until the kernel has followed it, which it does on the first
+    // The directory stays open until the kernel has resolved the path, which it does on the first
     // poll.
     if path.as_os_str().len() <= MAXIMUM_PATH {
         return UnixStream::connect(path).await;
@@ -203,14 +202,14 @@ mod tests {
     use super::*;
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
-    /// A flood comes, pauses and comes again, and answers go meanwhile, more than the socket holds.
+    /// A flood, a pause and another flood, while the other side sends more than the socket holds.
     #[tokio::test]
     async fn floods_are_read_whole_and_answered() {
         const PIECES: usize = 3000;
         let (ours, theirs) = std::os::unix::net::UnixStream::pair().unwrap();
         ours.set_nonblocking(true).unwrap();
         let mut sender = theirs.try_clone().unwrap();
-        // So that the first read finds much, however the threads run.
+        // Ensures that the first read finds much, however the threads are scheduled.
         sender.write_all(&[0; 2 * FLOOD]).unwrap();
         let send = std::thread::spawn(move || {
             for number in 0..PIECES {

@@ -25,44 +25,44 @@ use std::time::{Duration, Instant};
 
 /// A port of a bridge.
 pub struct Port {
-    /// What the database says about it.
+    /// Its configuration in the database.
     pub config: Config,
     /// Its OpenFlow number, 16 bits; the local port's is [`ofport::LOCAL`].
     pub number: u16,
-    /// Its place in the datapath.
+    /// Its id in the datapath.
     pub id: PortId,
-    /// Its device; patch ports and tunnels have none.
+    /// Its device's control side; none for patch ports and tunnels.
     pub control: Option<Box<dyn PortControl>>,
-    /// Why its device carries nothing since it was changed last.
+    /// Why its device has been stopped since the last change.
     pub closed: Option<Closed>,
-    /// How the device was when last looked at.
+    /// The device's state when it was last checked.
     pub info: PortInfo,
     /// OpenFlow's configuration bits.
     pub flags: openflow::port::PortConfig,
-    /// When it came, ms of the datapath's clock.
+    /// When it was created, ms of the datapath's clock.
     pub since_ms: u64,
-    /// How many ports of the switch came before it.
+    /// How many ports of the switch were created before it.
     pub order: u64,
-    /// The MTU that it was given last, where its bridge gives it one.
+    /// The MTU last set by its bridge, if any.
     pub mtu_given: Option<u16>,
-    /// How long packets waited in its queues, as last looked at.
+    /// Waiting times in its queues at the last check.
     pub latencies: Latencies,
-    /// What is known of the virtual machine behind it.
+    /// What is known about the virtual machine behind it.
     pub vm: super::steering::KnownVm,
 }
 
 impl Port {
-    /// Its number in the 32-bit numbering.
+    /// Returns its number in the 32-bit numbering.
     pub fn openflow_number(&self) -> number::PortNo {
         number::from_u16(self.number)
     }
 
-    /// Whether the kernel tells of changes of its device.
+    /// Returns whether the kernel reports changes of its device.
     pub fn is_announced(&self) -> bool {
         (self.control.as_ref()).is_some_and(|control| control.is_announced())
     }
 
-    /// What the datapath is told.
+    /// Returns its settings for the datapath.
     pub fn settings(&self, restoring: bool) -> PortSettings {
         let mut settings = settings_of(&self.config, self.flags, restoring);
         settings.no_carrier = !(self.info.link_up && self.info.admin_up);
@@ -70,24 +70,23 @@ impl Port {
     }
 }
 
-/// A device that has been stopped for a change and did not start again.
+/// A device that was stopped for a change and did not start again.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Closed {
-    /// For `Interface.error`.
+    /// The text for `Interface.error`.
     pub why: String,
-    /// When it is tried again, and how long after the time before that is.
+    /// When to try again, and how long after the previous attempt that is.
     again: Instant,
     wait: Duration,
 }
 
-/// How long after a device has not started it is tried again; twice as long after each further
-/// time.
+/// Pause before the first attempt to start a device again; doubled after each further one.
 const FIRST_WAIT: Duration = Duration::from_secs(1);
-/// And at most so long.
+/// Longest pause between attempts.
 const LONGEST_WAIT: Duration = Duration::from_secs(64);
 
-/// Gives a port's device another MTU and another address, where they are wanted. `closed` is
-/// [`Port::closed`]; what else fails leaves the device as it was, and is only logged.
+/// Sets the MTU and the address of a port's device, if they are given. `closed` is
+/// [`Port::closed`]; other failures leave the device unchanged and are only logged.
 pub fn change_device(
     control: &mut dyn PortControl,
     name: &str,
@@ -120,13 +119,13 @@ pub fn change_device(
     }
 }
 
-/// Whether a device that has one MTU is to be given another, after it was given one: where that is
-/// another now, or the device's is above it.
+/// Returns whether to set a device's MTU: if the wanted MTU differs from the one last set, or the
+/// device's is larger than wanted.
 fn gives_mtu(given: Option<u16>, wanted: u16, has: u16) -> bool {
     has != wanted && (given != Some(wanted) || has > wanted)
 }
 
-/// What the datapath is told about a port. While rules are restored nothing is received.
+/// Returns a port's settings for the datapath. While rules are restored nothing is received.
 pub fn settings_of(
     config: &Config,
     flags: openflow::port::PortConfig,
@@ -175,13 +174,13 @@ fn vlan_of(vlan: &Vlan) -> VlanConfig {
     })
 }
 
-/// A bridge's OpenFlow connections, which know the bridge as the bridge knows them until it is
+/// A bridge's OpenFlow connections. They and the bridge refer to each other until the bridge is
 /// closed.
 #[derive(Default)]
 pub struct Connections(RefCell<Option<Rc<OpenFlow>>>);
 
 impl Connections {
-    /// The connections; None before they are set up and after the bridge has been closed.
+    /// Returns the connections; None before they are set up and after the bridge has been closed.
     pub fn get(&self) -> Option<Rc<OpenFlow>> {
         self.0.borrow().clone()
     }
@@ -200,21 +199,21 @@ impl Connections {
 pub struct Bridge {
     /// Its name.
     pub name: String,
-    /// Its place in the datapath.
+    /// Its id in the datapath.
     pub id: BridgeId,
-    /// The switch it is part of; [`Bridge::close`] and the end of the switch undo the circle.
+    /// The switch it belongs to; [`Bridge::close`] and the end of the switch break the cycle.
     pub switch: Rc<Switch>,
-    /// Itself, for tasks.
+    /// A reference to itself, for tasks.
     pub(super) me: Weak<Bridge>,
     /// Whether its rules are being changed in slices.
     pub(super) changing: super::slices::Changing,
     /// Its rules.
     pub pipeline: RefCell<Pipeline>,
-    /// What the database says about it.
+    /// Its configuration in the database.
     pub settings: RefCell<Settings>,
     /// Its ports by their numbers.
     pub ports: RefCell<BTreeMap<u16, Port>>,
-    /// Who has which number.
+    /// The allocation of port numbers.
     pub numbers: RefCell<Allocator>,
     /// Its mirrors.
     pub mirrors: RefCell<Vec<Mirror>>,
@@ -222,18 +221,19 @@ pub struct Bridge {
     pub mac: Cell<Mac>,
     /// The OpenFlow datapath id.
     pub datapath_id: Cell<u64>,
-    /// The datapath id that controllers have been able to see; None before the first configuration
-    /// has been applied.
+    /// The datapath id that controllers have seen; None before the first configuration has been
+    /// applied.
     pub(super) announced_id: Cell<Option<u64>>,
     /// Its controllers and management sockets.
     pub openflow: Connections,
-    /// What controllers have set about tables, by number.
+    /// Controllers' settings of tables, by number.
     pub table_configs: RefCell<BTreeMap<u8, u32>>,
-    /// What controllers call tables, by number.
+    /// Controllers' names for tables, by number.
     pub(super) table_names: RefCell<BTreeMap<u8, String>>,
-    /// What is done with IP fragments.
+    /// How IP fragments are handled.
     pub fragments: Cell<openflow::message::Fragments>,
-    /// The numbers of wanted ports whose devices have gone, by interface, for their return.
+    /// The numbers of configured ports whose devices have disappeared, by interface, for their
+    /// return.
     pub(super) vanished: RefCell<BTreeMap<String, u16>>,
     pub(super) fail: super::fail::Fail,
     pub(super) in_band: super::in_band::InBand,
@@ -247,14 +247,14 @@ impl Bridge {
         Rc::clone(&self.switch)
     }
 
-    /// Whether a port of the datapath is live.
+    /// Returns whether a port of the datapath is live.
     pub fn is_live(&self, port: number::PortNo) -> bool {
         let switch = &self.switch;
         let live = switch.with_datapath(|datapath| datapath.is_live(self.id, port));
         live.unwrap_or(false)
     }
 
-    /// The number of the port with an interface's name.
+    /// Returns the number of the port with an interface's name.
     pub fn number_of(&self, interface: &str) -> Option<u16> {
         self.ports
             .borrow()
@@ -263,8 +263,8 @@ impl Bridge {
             .map(|port| port.number)
     }
 
-    /// Chooses the address and the datapath id anew, after ports or settings have changed; gives
-    /// the address to the local port. True when one of them changed.
+    /// Chooses the address and the datapath id again after ports or settings have changed, and sets
+    /// the local port's address. Returns whether one of them changed.
     pub fn choose_identity(&self) -> bool {
         let settings = self.settings.borrow();
         let mirrors = self.mirrors.borrow();
@@ -304,11 +304,11 @@ impl Bridge {
         changed
     }
 
-    /// Gives internal ports and TAPs, which are the same to Open vSwitch, the lowest MTU of the
-    /// other ports, unless they have one of their own, which counts too. What somebody else has
-    /// given them since stays as long as the lowest does, if it is below that. One that has
-    /// been moved to another network namespace has the MTU that it is given there. True when
-    /// one of them has changed.
+    /// Sets the MTU of internal ports and TAPs (the same thing to Open vSwitch): the requested one,
+    /// else the lowest of the bridge's other ports, among which those with a requested MTU count,
+    /// too. An MTU that somebody else has set since is kept until the lowest changes, unless it is
+    /// larger. A port that was moved to another network namespace keeps the MTU that is set there.
+    /// Returns whether one has changed.
     pub fn choose_mtu(&self) -> bool {
         let mut changed = false;
         let mut ports = self.ports.borrow_mut();
@@ -331,7 +331,7 @@ impl Bridge {
         for port in ports.values_mut().filter(|port| is_internal(port)) {
             let wanted = port.config.mtu_request.unwrap_or(mtu);
             if port.info.mtu == wanted {
-                // It has it from somebody; what is lower later is somebody's wish.
+                // It has this MTU already; if it is lower later, somebody else has set that.
                 port.mtu_given = Some(wanted);
             }
             if !gives_mtu(port.mtu_given, wanted, port.info.mtu) {
@@ -342,7 +342,7 @@ impl Bridge {
                 && control.set_mtu(wanted).is_ok()
             {
                 port.mtu_given = Some(wanted);
-                // Of all else somebody is told when news of this port come.
+                // Other changes are reported when the kernel's news of this port arrive.
                 port.info.mtu = control.info().mtu;
                 changed = true;
             }
@@ -350,8 +350,8 @@ impl Bridge {
         changed
     }
 
-    /// Starts devices that have not started again after a change, as often as that is due: with the
-    /// MTU that is wanted, else with the one that they had.
+    /// Tries to start devices again that did not start after a change, when that is due: with the
+    /// requested MTU, else with the previous one.
     pub fn start_closed(&self) {
         let now = Instant::now();
         for port in self.ports.borrow_mut().values_mut() {
@@ -372,9 +372,9 @@ impl Bridge {
         }
     }
 
-    /// Lets packets pass again through ports that OpenFlow has switched off and somebody else has
-    /// switched on (`ip link set up`): the device's state is the one that counts, and the one
-    /// that controllers see.
+    /// Lets packets pass again through ports that OpenFlow had set down and somebody else has set
+    /// up (`ip link set up`): the device's state is the one that counts, and the one that
+    /// controllers see.
     pub fn follow_admin_states(&self) {
         let switch = self.switch();
         for port in self.ports.borrow_mut().values_mut() {
@@ -402,7 +402,7 @@ impl Bridge {
         switch.rules_changed.notify_one();
     }
 
-    /// Frees what is gone; true when there was something.
+    /// Frees what is no longer used; returns whether there was something.
     pub fn housekeep(&self, limit: usize) -> bool {
         self.pipeline.borrow_mut().commit();
         self.fail_step();
@@ -411,8 +411,8 @@ impl Bridge {
         unlinked > 0
     }
 
-    /// Tells controllers of rules that are gone, and those who watch of every change; call it after
-    /// each.
+    /// Sends flow-removed messages, and all rule changes to flow monitors; call it after each
+    /// change.
     pub fn tell_removed(&self, removed: Vec<openflow::flow::FlowRemoved>) {
         if let Some(openflow) = self.openflow.get() {
             openflow.flows_removed(&removed);
@@ -420,7 +420,7 @@ impl Bridge {
         }
     }
 
-    /// Gives the local port the addresses that its controllers' rows name. What fails is logged.
+    /// Sets the local port's addresses from its controllers' rows. Failures are logged.
     pub(super) fn set_local_addresses(&self, controllers: &[Controller]) {
         let mut ports = self.ports.borrow_mut();
         let Some(control) = (ports.get_mut(&ofport::LOCAL)).and_then(|port| port.control.as_mut())
@@ -448,8 +448,8 @@ impl Bridge {
         }
     }
 
-    /// Ends connections and closes devices. Those that can outlive the daemon stay if `leave` says
-    /// so.
+    /// Ends connections and closes devices. Devices that can outlive the daemon are kept if `leave`
+    /// is set.
     pub fn close(&self, leave: bool) {
         if let Some(openflow) = self.openflow.take() {
             openflow.close();
@@ -525,7 +525,7 @@ mod tests {
         assert!(!gives_mtu(None, 1500, 1500));
         assert!(gives_mtu(Some(1500), 1400, 1500), "the lowest has changed");
         assert!(gives_mtu(Some(1400), 1600, 1400));
-        // Somebody else has given it one.
+        // Somebody else has set this MTU.
         assert!(!gives_mtu(Some(1500), 1500, 1300));
         assert!(gives_mtu(Some(1500), 1500, 1700));
     }
@@ -547,10 +547,10 @@ mod tests {
         let why = Some("no start with 2000; the port is closed".to_owned());
         assert_eq!(change(&mut device, Some(9001), None), None, "as it was");
         assert_eq!(change(&mut device, Some(2000), None), why);
-        // Neither another change nor one that is refused opens it.
+        // Neither another change nor a refused one opens it.
         assert_eq!(change(&mut device, None, Some(Mac([2; 6]))), why);
         assert_eq!(change(&mut device, Some(9001), None), why);
-        // Tried again as it is, in vain and not.
+        // Retried without a change: fails, and then succeeds.
         let mtu = device.mtu;
         assert_eq!(change(&mut device, Some(mtu), None), why);
         device.bad = 0;

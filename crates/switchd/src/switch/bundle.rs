@@ -1,19 +1,19 @@
-//! A bundle's messages carried out: all of them or none, in their order.
+//! Carries out a bundle's messages: all of them or none, in their order.
 //!
 //! Changes of rules and groups are a batch of the pipeline, which is rolled back at the first
-//! message that fails; ports are only looked at until all messages are known to succeed. Then the
+//! message that fails; port mods are only checked until all messages are known to succeed. Then the
 //! rules are published, all at once, and ports are configured and packets sent in the messages'
 //! order.
 //!
 //! Many messages are carried out in slices ([`super::slices`]), under the reserved epoch, and
-//! undone in slices where one fails.
+//! undone in slices if one fails.
 //!
-//! A packet-out goes by the rules and groups that the messages before it have made, and not by
-//! those of the messages behind it. So changes behind it carry another epoch, one later. The last
-//! of these epochs is published, and with it all of the bundle: other packets never meet a part of
-//! it. The packet-out's walk alone is made in its own epoch, which is pinned until it has been made
-//! ([`program::epoch::Domain::pin`]). Rules that it asks for (`learn`) are made at its place, too,
-//! since messages behind it may meet them: the pipeline's twin says which.
+//! A packet-out sees the rules and groups of the messages before it, but not those of the messages
+//! behind it. So changes behind it carry the next epoch. The last of these epochs is published, and
+//! with it the whole bundle: other packets never see a part of it. Only the packet-out's walk uses
+//! its own epoch, which is pinned until then ([`program::epoch::Domain::pin`]). Rules that it asks
+//! for (`learn`) are added at its place, too, since messages behind it may affect them: the
+//! pipeline's twin says which rules these are.
 
 use super::bridge::Bridge;
 use super::continuation::ETHERNET;
@@ -30,10 +30,10 @@ use program::epoch::{Epoch, Pinned};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// How long packet-outs wait for room in the datapath's queue, before they are refused.
+/// How long packet-outs wait for room in the datapath's queue before they are refused.
 const ROOM_LIMIT: Duration = Duration::from_secs(1);
 
-/// What is done once all messages are known to succeed.
+/// An effect that is delayed until all messages are known to succeed.
 enum Effect {
     Port(PortMod),
     Packet(pipeline::PacketOutProgram, Vec<u8>, Option<Moment>),
@@ -41,20 +41,20 @@ enum Effect {
 
 /// The epochs of a bundle's changes.
 struct Stages {
-    /// That of the changes now.
+    /// The epoch of the current changes.
     epoch: Epoch,
-    /// Whether a packet-out goes by it, so that changes are to carry another one.
+    /// Whether a packet-out uses it, so that further changes need another one.
     used: bool,
-    /// The first that a packet-out goes by.
+    /// Pin on the first epoch that a packet-out uses.
     pinned: Option<Arc<Pinned>>,
 }
 
-/// How many messages ahead memory is fetched for.
+/// How many messages ahead memory is prefetched.
 const AHEAD: usize = 8;
-/// After how many messages it is looked whether a slice is over.
+/// Messages between two checks whether a slice is over.
 const LOOK: usize = 16;
 
-/// Fetches a message from memory.
+/// Prefetches a message.
 fn fetch(message: &Message) {
     let at = std::ptr::from_ref(message).cast::<u8>();
     (0..size_of::<Message>())
@@ -62,14 +62,14 @@ fn fetch(message: &Message) {
         .for_each(|line| program::prefetch(at.wrapping_add(line)));
 }
 
-/// What a bundle's messages have done so far.
+/// Results of a bundle's messages so far.
 #[derive(Default)]
 struct Done {
     effects: Vec<Effect>,
     removed: Vec<FlowRemoved>,
 }
 
-/// Fetches what the messages behind one will look at.
+/// Prefetches the messages behind one, and the rules that they will look at.
 fn fetch_ahead(bridge: &Bridge, piece: &[Message], index: usize) {
     if let Some(message) = piece.get(index + 2 * AHEAD) {
         fetch(message);
@@ -79,7 +79,7 @@ fn fetch_ahead(bridge: &Bridge, piece: &[Message], index: usize) {
     }
 }
 
-/// Whether a packet-out comes before something that it must not notice.
+/// Returns whether a packet-out comes before a change that it must not see.
 fn has_packet_outs_within(pieces: &[Vec<Message>]) -> bool {
     let mut behind = pieces
         .iter()
@@ -88,7 +88,7 @@ fn has_packet_outs_within(pieces: &[Vec<Message>]) -> bool {
     behind.any(|message| !matches!(message, Message::PacketOut(_)))
 }
 
-/// Whether a message may mean many rules.
+/// Returns whether a message may affect many rules.
 fn is_wide(message: &Message) -> bool {
     matches!(message, Message::FlowMod { change, .. } if matches!(
         change.command,
@@ -97,8 +97,8 @@ fn is_wide(message: &Message) -> bool {
 }
 
 impl Bridge {
-    /// Does all of the messages or none: then it says which failed first, and why. Many of them, or
-    /// some that may mean many rules, in slices.
+    /// Carries out all of the messages, or none and returns the first failure. Many of them, or
+    /// some that may affect many rules, are carried out in slices.
     pub(super) fn carry_out(
         &self,
         pieces: Vec<Vec<Message>>,
@@ -147,7 +147,7 @@ impl Bridge {
         Ok(None)
     }
 
-    /// Likewise, in slices.
+    /// Carries out all of the messages or none, in slices.
     async fn carry_out_slowly(
         &self,
         pieces: Vec<Vec<Message>>,
@@ -225,7 +225,7 @@ impl Bridge {
         failure.map_or(Ok(()), Err)
     }
 
-    /// A modify or delete of many rules as part of a bundle.
+    /// Carries out a modify or delete of many rules as part of a bundle.
     async fn sweep_in_batch(
         &self,
         mut sweep: Sweep<'static>,
@@ -248,7 +248,7 @@ impl Bridge {
         Ok(())
     }
 
-    /// Carries out a message that is no flow mod, or notes what it is to do in the end.
+    /// Carries out a message other than a flow mod, or notes its delayed effect.
     fn carry_out_other(
         &self,
         message: &mut Message,
@@ -275,7 +275,7 @@ impl Bridge {
         Ok(())
     }
 
-    /// Sees to it that what changes now is not noticed by the packet-outs before it.
+    /// Ensures that further changes are not seen by the packet-outs before them.
     fn begin_stage(&self, stages: &mut Stages) {
         if !stages.used {
             return;
@@ -286,7 +286,7 @@ impl Bridge {
         }
     }
 
-    /// Checks a packet-out, notes by which rules it will go, and makes those that it asks for.
+    /// Checks a packet-out, notes the epoch of its rules, and adds the rules that it asks for.
     fn note_packet_out(
         &self,
         packet: &mut PacketOut,
@@ -307,7 +307,7 @@ impl Bridge {
             taught: false,
         };
         stages.used = true;
-        // One without an Ethernet header is not looked up.
+        // A packet without an Ethernet header is not looked up.
         let has_header = packet.data.len() >= ETHERNET;
         if has_header && self.pipeline.borrow().may_teach(&program) {
             self.begin_stage(stages);
@@ -328,15 +328,14 @@ impl Bridge {
         Ok(())
     }
 
-    /// Does what is left to do when all of the messages have succeeded, in their order.
+    /// Carries out the delayed effects, in the messages' order, after all messages have succeeded.
     async fn take_effect_slowly(&self, effects: Vec<Effect>, pace: &mut Pace) {
-        // A worker that carries nothing out is waited for once.
+        // Wait only once for a worker that does not respond.
         let (mut sent, mut stuck) = (false, false);
         for effect in effects {
             let begun = Instant::now();
             match &effect {
-                // A port changes at once, but workers have yet to carry out the packet-outs before
-                // it.
+                // A port changes at once, but workers have yet to send the packet-outs before it.
                 Effect::Port(_) if sent && !stuck => {
                     self.barrier().await;
                     sent = false;
@@ -353,7 +352,7 @@ impl Bridge {
         }
     }
 
-    /// Waits until a packet-out would be taken, for a while.
+    /// Waits until a packet-out would be accepted, [`ROOM_LIMIT`] at most.
     async fn wait_for_room(&self) {
         let switch = self.switch();
         let begun = Instant::now();
@@ -366,7 +365,7 @@ impl Bridge {
     fn take_effect(&self, effect: Effect) {
         match effect {
             Effect::Port(change) => {
-                // Whether it can be done was seen before; a port that has gone since is told of.
+                // Checked before; the port may have been removed since.
                 if let Err(error) = self.port_mod(&change) {
                     tracing::warn!(target: "ofproto", "{}: port {}: {error}", self.name, change.port);
                 }

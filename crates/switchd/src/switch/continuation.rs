@@ -1,11 +1,11 @@
-//! Packets that have stopped for controllers (`controller(pause)`), until one of them says how they
-//! go on (`NXT_RESUME`).
+//! Packets that are paused for controllers (`controller(pause)`), until one of them resumes them
+//! (`NXT_RESUME`).
 //!
-//! Open vSwitch sends all that remains to be done along with the packet and keeps nothing. Here the
-//! steps are compiled, so they stay, and the controller gets their name: a property like Open
-//! vSwitch's `NXCPT_BRIDGE` that holds a number of this process and one of the packet. Any
-//! controller of the bridge may send it back, once. What is kept is bounded in number, size and
-//! time; the oldest goes first, and whoever comes for it hears `NXR_STALE`.
+//! Open vSwitch sends all remaining steps along with the packet and keeps nothing. Here the steps
+//! are compiled, so they are kept, and the controller gets an identifier for them: a property like
+//! Open vSwitch's `NXCPT_BRIDGE` that holds a number of this process and one of the packet. Any
+//! controller of the bridge may send it back, once. Kept steps are bounded in number, size and
+//! time; the oldest are dropped first, and a later resume of them gets `NXR_STALE`.
 
 use super::Bridge;
 use crate::coverage::Counter;
@@ -17,11 +17,11 @@ use program::exec::Frozen;
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
 
-/// Packets that may wait at a time.
+/// Most packets kept at a time.
 const KEPT: usize = 4096;
-/// Steps that they may have left to do altogether.
+/// Most remaining steps of all kept packets together.
 const STEPS: usize = 1 << 17;
-/// How long one may wait, in milliseconds.
+/// How long a packet is kept, ms.
 const LIMIT_MS: u64 = 300_000;
 /// `NXCPT_BRIDGE`, whose content is a UUID.
 const PROPERTY: u16 = 0x8000;
@@ -38,11 +38,11 @@ struct Kept<B> {
     bridge: B,
     since_ms: u64,
     steps: usize,
-    /// None once somebody has come for it.
+    /// None once it has been resumed.
     rest: Option<Frozen>,
 }
 
-/// What is kept, the oldest first.
+/// Kept packets, the oldest first.
 pub(super) struct Continuations<B = BridgeId> {
     instance: u64,
     numbers: u64,
@@ -53,7 +53,7 @@ pub(super) struct Continuations<B = BridgeId> {
 impl<B> Default for Continuations<B> {
     fn default() -> Self {
         Continuations {
-            // A switch that was started anew knows nothing of what the one before it kept.
+            // A restarted switch must not recognise identifiers of the one before it.
             instance: RandomState::new().hash_one(std::process::id()),
             numbers: 0,
             steps: 0,
@@ -63,7 +63,7 @@ impl<B> Default for Continuations<B> {
 }
 
 impl<B: PartialEq> Continuations<B> {
-    /// Keeps what remains to be done with a packet; returns the name for it.
+    /// Keeps a packet's remaining steps; returns the identifier for them.
     pub(super) fn keep(&mut self, bridge: B, rest: Frozen, now_ms: u64) -> Vec<u8> {
         let steps = rest.steps().max(1);
         self.steps += steps;
@@ -100,7 +100,7 @@ impl<B: PartialEq> Continuations<B> {
         }
     }
 
-    /// Gives out what remains to be done, once.
+    /// Returns the remaining steps, once.
     fn take(&mut self, bridge: B, name: &[u8], now_ms: u64) -> Option<Frozen> {
         self.trim(now_ms);
         let (head, rest) = name.split_at_checked(4)?;
@@ -121,8 +121,7 @@ impl<B: PartialEq> Continuations<B> {
 }
 
 impl Bridge {
-    /// Goes on with a packet that has stopped: as it is in the message, with the metadata that is
-    /// in there.
+    /// Resumes a paused packet, with the data and metadata in the message.
     pub(super) fn resume_packet(&self, packet: &PacketIn) -> Result<(), Error> {
         if packet.data.len() < ETHERNET {
             return Err(Error::BadPacket);
@@ -141,13 +140,13 @@ impl Bridge {
         for word in packet.matching.words() {
             metadata.words[usize::from(word.word)] = word.value;
         }
-        // Rules that were changed before hold for it.
+        // Earlier rule changes must be in force for it.
         self.publish();
         let sent = switch.with_datapath(|datapath| {
             datapath.resume(self.id, packet.data.clone(), metadata, rest)
         });
         if let Ok(Err(error)) = sent {
-            // The worker's queue is full: the packet is lost, and whoever sent it is told so.
+            // The worker's queue is full: the packet is lost, and its sender is told so.
             tracing::warn!(target: "ofproto", "{}: resume: {error}", self.name);
             STALE.increment();
             return Err(Error::ResumeStale);

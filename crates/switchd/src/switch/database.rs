@@ -1,8 +1,8 @@
-//! The loop around the configuration: database in, devices changed, database told.
+//! The loop around the configuration: reads the database, changes devices, and writes the outcome.
 //!
-//! Two tasks. One follows the database and applies what it says; the other writes back, one
-//! transaction at a time, whatever has changed since the last, so that a slow database delays only
-//! what it is told. A third looks after devices ([`devices`]). All end when the daemon does.
+//! One task follows the database and applies its contents; another writes back whatever has changed
+//! since its last transaction, one transaction at a time, so that a slow database delays only these
+//! writes. A third task watches devices ([`devices`]). All end with the daemon.
 
 pub(super) mod devices;
 
@@ -19,33 +19,33 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
-/// How long one transaction may take before the next one is tried.
+/// Time limit of one transaction.
 const WRITE_LIMIT: Duration = Duration::from_secs(30);
-/// Pause after a transaction that failed as a whole; twice as long after each further one.
+/// Pause after a transaction that failed as a whole; doubled after each further failure.
 const WRITE_PAUSE: Duration = Duration::from_millis(500);
-/// And at most so long: tools wait.
+/// Longest such pause: tools wait for the result.
 const WRITE_PAUSE_MAX: Duration = Duration::from_secs(8);
 
-/// What is known of the database's wishes and of what the database knows.
+/// The link between the database and the switch.
 pub struct Database {
     switch: Rc<Switch>,
     client: Client,
-    /// The last configuration that was applied, and what failed in it.
+    /// The last configuration that was applied, and its failures.
     current: RefCell<Option<(Desired, Failures)>>,
     problems: RefCell<Problems>,
     writeback: RefCell<Writeback>,
-    /// Something is to be written.
+    /// Notified when something is to be written.
     dirty: Notify,
-    /// Statistics are due.
+    /// Whether statistics are due.
     statistics: Cell<bool>,
     contended: Cell<bool>,
     /// Held while a configuration is being applied, in slices.
     changing: tokio::sync::Mutex<()>,
-    /// The database may hold anything.
+    /// Notified when the database's contents are unknown, as after a reconnection.
     anew: Notify,
-    /// Told when a configuration has been applied.
+    /// Notified when a configuration has been applied.
     configured: Notify,
-    /// Kernel interfaces that changed, came, went and could not be opened.
+    /// State of kernel interfaces: changes, and interfaces that could not be opened.
     devices: devices::Known,
 }
 
@@ -101,11 +101,11 @@ impl Database {
                     if self.contended.replace(false) {
                         tracing::info!(target: "bridge", "the other ovs-vswitchd is gone, taking over");
                     }
-                    // It may have written other values.
+                    // Another daemon may have written other values.
                     self.begin_anew();
                     self.reconfigure().await?;
                 }
-                // Losing the connection loses the lock too, but then forwarding goes on.
+                // Losing the connection also loses the lock, but then forwarding continues.
                 Event::LockLost if self.client.lock() == LockState::Contended => {
                     self.stand_back().await?
                 }
@@ -118,15 +118,15 @@ impl Database {
         Ok(())
     }
 
-    /// The database may hold anything: all is written, statistics too, and without waiting out what
-    /// was wrong before.
+    /// The database's contents are unknown: writes everything again, with statistics, and without
+    /// waiting after earlier failures.
     fn begin_anew(&self) {
         self.writeback.borrow_mut().forget();
         self.statistics.set(true);
         self.anew.notify_one();
     }
 
-    /// Another daemon has the database: nothing is forwarded until it goes.
+    /// Stops forwarding while another daemon has the database's lock.
     async fn stand_back(&self) -> anyhow::Result<()> {
         if !self.contended.replace(true) {
             tracing::error!(target: "bridge",
@@ -184,7 +184,7 @@ impl Database {
         if desired.root.is_some() {
             return self.apply(desired).await;
         }
-        // A database without its one row asks for no bridges, and has been heard.
+        // A database without its root row asks for no bridges; that counts as applied.
         self.dirty.notify_one();
         self.take_down().await
     }
@@ -203,13 +203,13 @@ impl Database {
         self.dirty.notify_one();
     }
 
-    /// How often statistics are written.
+    /// Returns the interval at which statistics are written.
     pub fn statistics_interval(&self) -> Duration {
         Duration::from_millis(self.global().statistics_interval.into())
     }
 
     /// Writes back until the daemon ends. `first` is called when the first configuration has been
-    /// applied and said so.
+    /// applied and that has been written.
     pub async fn write(self: Rc<Self>, first: impl Fn()) {
         let (mut pause, mut told) = (WRITE_PAUSE, None);
         loop {
@@ -218,8 +218,8 @@ impl Database {
                 self.writeback.borrow_mut().release();
                 continue;
             }
-            // What is half done is nobody's business: a port that goes and comes again would be
-            // told as gone.
+            // Never report a half-applied configuration: a port that is removed and added again
+            // would be reported as gone.
             let collected = {
                 let _changing = self.changing.lock().await;
                 turns::step(|| "values".into(), || self.collect())
@@ -247,20 +247,20 @@ impl Database {
         }
     }
 
-    /// Waits until something has changed, or what was refused is to be tried again.
+    /// Waits until something has changed, or a refused value is to be retried.
     async fn something_to_write(&self) {
         let again = self.writeback.borrow().again();
         match again {
             None => self.dirty.notified().await,
             Some(again) => {
-                // Either way.
+                // Either one ends the wait.
                 let _ = tokio::time::timeout_at(again.into(), self.dirty.notified()).await;
             }
         }
     }
 
-    /// Writes what has changed, and what was refused and is due, but for what the server refuses.
-    /// Fails when nothing can be written now.
+    /// Writes what has changed, and refused values that are due. Values that the server refuses are
+    /// left out. Fails when nothing can be written now.
     async fn take_turn(&self, values: Values) -> Result<(), String> {
         let schema = self.client.with_replica(|replica| replica.schema.clone());
         let knows = |table: &str, column: &str| schema.column(table, column).is_some();
@@ -296,7 +296,7 @@ impl Database {
         }
     }
 
-    /// Logs a value that the database refuses, with its row's name, where it has one.
+    /// Logs a value that the database refuses, with its row's name if there is one.
     fn tell(&self, refusal: &Refusal) {
         let name = self.client.with_replica(|replica| {
             let row = replica.row(refusal.table, refusal.row);
@@ -307,7 +307,7 @@ impl Database {
         tracing::warn!(target: "bridge", "the database refuses a value{of}, which is tried again now and then: {refusal}");
     }
 
-    /// All that has changed; none when there is no configuration.
+    /// Returns all that has changed; none when there is no configuration.
     fn collect(&self) -> Option<Values> {
         let current = self.current.borrow();
         let (desired, failures) = current.as_ref()?;

@@ -1,7 +1,7 @@
 //! Carries out the actions that [`crate::config::plan`] lists.
 //!
-//! Each action either happens and is recorded as applied, or fails with a text for
-//! `Interface.error` or the log and leaves everything as it was.
+//! Each action either succeeds and is recorded as applied, or fails with a text for
+//! `Interface.error` or the log and changes nothing.
 
 use super::bridge::{Bridge, Port, change_device, settings_of};
 use super::{NotRunning, Switch, processors};
@@ -25,17 +25,17 @@ use std::rc::Rc;
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
-/// Plans are made anew after each round, since a port that came may free what another one waits
-/// for; more rounds than this never help.
+/// Most rounds of planning. Plans are repeated because a port that was added may free what another
+/// one waits for; more rounds never help.
 const ROUNDS: usize = 4;
 
-/// How long the control thread changes ports before it sees to others.
+/// How long the control thread changes ports before other tasks run.
 const SLICE: Duration = Duration::from_millis(5);
 
-/// What went wrong, by interface.
+/// Error texts by interface.
 pub type Failures = BTreeMap<Uuid, String>;
 
-/// A device's control side, which the datapath also needs when a worker comes and wants a queue.
+/// A device's control side, which the datapath also needs when a new worker needs a queue.
 #[derive(Clone)]
 struct Shared(Arc<Mutex<Option<Box<dyn PortControl>>>>);
 
@@ -125,9 +125,9 @@ impl PortControl for Shared {
 }
 
 impl Switch {
-    /// Brings the switch to what is desired, as far as it can be; the failures are by interface. It
-    /// does so in slices of [`SLICE`], between which messages are answered and packets delivered;
-    /// not for two callers at a time.
+    /// Brings the switch to the desired state, as far as possible; returns failures by interface.
+    /// Works in slices of [`SLICE`], between which messages are answered and packets delivered.
+    /// Must not run twice at the same time.
     pub async fn apply(self: &Rc<Self>, desired: &Desired) -> anyhow::Result<Failures> {
         let mut slice = Instant::now();
         self.restoring.set(desired.global.flow_restore_wait);
@@ -137,7 +137,7 @@ impl Switch {
             let actions = plan(desired, &self.applied.borrow());
             let mut progress = false;
             for action in actions {
-                // What has just failed fails again; other plans may still get further.
+                // What has failed would fail again; other actions may still succeed.
                 let name = format!("{action:?}");
                 if failed.contains(&name) {
                     continue;
@@ -166,7 +166,7 @@ impl Switch {
         Ok(failures)
     }
 
-    /// What follows from a changed set of ports.
+    /// Updates what depends on the set of ports.
     fn settle(&self) {
         let bridges: Vec<Rc<Bridge>> = self.bridges.borrow().values().cloned().collect();
         for bridge in bridges {
@@ -184,8 +184,8 @@ impl Switch {
         self.tell_vms();
     }
 
-    /// Says which datapath id a bridge has. Controllers learn of another one only by connecting
-    /// anew.
+    /// Logs a bridge's datapath id. If it has changed, reconnects controllers: otherwise they would
+    /// not notice.
     fn announce_identity(&self, bridge: &Bridge) {
         let now = bridge.datapath_id.get();
         let before = bridge.announced_id.replace(Some(now));
@@ -198,8 +198,8 @@ impl Switch {
         }
     }
 
-    /// Makes mirrors mean the ports that are there now: a port that comes again is another one to
-    /// the datapath, which ignores what has not changed.
+    /// Sets mirrors for the ports that exist now: a port that was added again is another one to the
+    /// datapath, which ignores unchanged settings.
     fn refresh_mirrors(&self, bridge: &Bridge) -> Result<(), String> {
         let mirrors = bridge.mirrors.borrow();
         let specs: Vec<MirrorSpec> = mirrors
@@ -211,7 +211,7 @@ impl Switch {
             .map_err(|error| format!("bridge {}: {error}", bridge.name))
     }
 
-    /// Carries out one action; whether it was done.
+    /// Carries out one action; returns whether it was done.
     fn execute(self: &Rc<Self>, action: &Action, failures: &mut Failures) -> anyhow::Result<bool> {
         let mut number = None;
         let result = match action {
@@ -226,7 +226,7 @@ impl Switch {
                     None => vec![None],
                 };
                 self.set_restoring();
-                // A worker that is not pinned begins where this thread may run.
+                // A worker that is not pinned starts with this thread's affinity.
                 processors::leave_to_workers(&[]);
                 let done = self.with_datapath(|datapath| {
                     datapath.set_steering(self.steering.mode(global.steering));
@@ -288,7 +288,7 @@ impl Switch {
         }
     }
 
-    /// Tells every port whether packets wait for rules to be restored.
+    /// Tells every port whether packets must wait until rules are restored.
     fn set_restoring(&self) {
         for bridge in self.bridges.borrow().values() {
             for port in bridge.ports.borrow().values() {
@@ -361,8 +361,7 @@ impl Switch {
     fn set_ssl(&self, ssl: Option<&ovsdb::vswitch::Ssl>) {
         let mut files = self.shell.options.tls.clone();
         if let Some(ssl) = ssl {
-            // As for Open vSwitch, the database's row stands in for what the command line does not
-            // say.
+            // As in Open vSwitch, the database's row supplies what the command line leaves out.
             files.private_key = files
                 .private_key
                 .or_else(|| Some(ssl.private_key.clone().into()));
@@ -391,7 +390,7 @@ impl Switch {
         self.with_datapath(|datapath| datapath.set_bridge(bridge.id, datapath_settings))
             .map_err(|NotRunning| NotRunning.to_string())?
             .map_err(|error| format!("bridge {}: {error}", bridge.name))?;
-        // What the datapath does not write is not to be accepted.
+        // Rules must not set a field that the datapath does not write.
         bridge.pipeline.borrow_mut().set_fcf_layout(settings.fcf);
         Ok(())
     }
@@ -403,8 +402,8 @@ impl Switch {
         }
     }
 
-    /// Opens a device, or makes a port that needs none, and puts it into its bridge under the
-    /// number that it gets.
+    /// Opens a device, or makes a port that needs none, and adds it to its bridge; returns its
+    /// number.
     fn add_port(&self, bridge: &str, config: &Config, wanted: Option<u16>) -> Result<u16, String> {
         let bridge = self.bridge(bridge).ok_or("its bridge could not be made")?;
         let now = self.clock.now_ms();
@@ -419,7 +418,7 @@ impl Switch {
             _ => {
                 let (kind, control) = self.open_device(config)?;
                 if config.device.starts_with("dpdk") {
-                    // It may have brought threads of DPDK.
+                    // Opening it may have started threads of DPDK.
                     processors::leave_to_workers_again();
                 }
                 (kind, Some(control))
@@ -513,7 +512,7 @@ impl Switch {
         Ok((PortKind::Device { rx: open.rx, tx }, Box::new(shared)))
     }
 
-    /// Where it is noted which devices outlive the daemon.
+    /// Returns the directory that records which devices outlive the daemon.
     pub(super) fn device_records(&self) -> std::path::PathBuf {
         self.shell.options.directories.run.join("internal-ports")
     }
@@ -523,7 +522,7 @@ impl Switch {
             .map_or(1, |count| u16::try_from(count.max(1)).unwrap_or(u16::MAX))
     }
 
-    /// Where vhost-user sockets are: the run directory, or a directory below it.
+    /// Returns the directory of vhost-user sockets: the run directory, or one below it.
     fn sockets_directory(&self) -> std::path::PathBuf {
         let run = self.shell.options.directories.run.clone();
         let applied = self.applied.borrow();
@@ -568,8 +567,8 @@ impl Switch {
         bridge.tell_vm_gone(port.vm.told);
     }
 
-    /// Takes out a port whose device has gone, so that it is opened anew when the device comes
-    /// back, with the number that it had.
+    /// Removes a port whose device has gone, so that it is opened again, with the same number, when
+    /// the device comes back.
     pub(super) fn forget_port(&self, bridge: &str, interface: &str) {
         if let Some(bridge) = self.bridge(bridge)
             && let Some(number) = bridge.number_of(interface)
@@ -627,7 +626,7 @@ impl Switch {
             let mac = config.mac.filter(|_| config.mac != port.config.mac);
             let name = &config.interface_name;
             change_device(&mut **control, name, mtu, mac, &mut port.closed);
-            // Of its link, poll_ports tells the datapath and controllers.
+            // Link changes are reported to the datapath and to controllers by `poll_ports`.
             let link_up = port.info.link_up;
             port.info = PortInfo {
                 link_up,
@@ -660,8 +659,8 @@ fn patch_peer(config: &Config) -> Result<String, String> {
     }
 }
 
-/// How a patch port or a tunnel looks: up, with a link, and with an address made up from its row,
-/// since Open vSwitch shows one too.
+/// Returns the state of a patch port or a tunnel: up, with a link, and with an address made from
+/// its row, since Open vSwitch shows one, too.
 fn deviceless_info(config: &Config) -> PortInfo {
     let mac = config.interface.map_or(Mac::default(), Mac::from_uuid);
     PortInfo {
@@ -674,7 +673,7 @@ fn deviceless_info(config: &Config) -> PortInfo {
 }
 
 impl Bridge {
-    /// A mirror for the datapath; None while its output port is not there.
+    /// Returns a mirror's settings for the datapath; None while its output port does not exist.
     fn mirror_spec(&self, mirror: &Mirror) -> Option<MirrorSpec> {
         let ports = self.ports.borrow();
         let find = |interface: &String| {
@@ -708,8 +707,8 @@ impl Bridge {
     /// Connects to the configured controllers, unless rules are being restored.
     fn apply_controllers(&self) {
         if self.switch().restoring.get() {
-            // The rule that a bridge without controllers begins with is there before those that are
-            // restored, which may not have it.
+            // The default rule of a bridge without controllers must exist before other rules are
+            // restored, because these may not include it.
             let controllers = self.fail.controllers.borrow();
             let alone = controllers.iter().all(|controller| controller.service);
             drop(controllers);

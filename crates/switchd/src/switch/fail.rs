@@ -1,10 +1,10 @@
 //! What a bridge does without a controller.
 //!
-//! A standalone bridge without configured controllers has an ordinary rule of priority 0 that
-//! switches everything (NORMAL). With controllers of which none has answered for three probe
-//! intervals it gets the same as a hidden rule above all others, until one comes back (Open
-//! vSwitch's `fail-open.c`). A secure bridge has neither. When the first controller is configured,
-//! or the last one taken away, rules, groups and meters go, as `bridge.c` has it.
+//! A standalone bridge without configured controllers has an ordinary rule of priority 0 with
+//! action NORMAL. If controllers are configured but none has answered for three probe intervals, it
+//! gets the same as a hidden rule above all others, until one comes back (Open vSwitch's
+//! `fail-open.c`). A secure bridge has neither. When the first controller is configured, or the
+//! last one removed, rules, groups and meters are deleted, as in `bridge.c`.
 
 use super::Bridge;
 use crate::config::controller::Controller;
@@ -22,33 +22,33 @@ use std::cell::{Cell, RefCell};
 /// Priority of the hidden rule, above every other (Open vSwitch's `FAIL_OPEN_PRIORITY`).
 const FAIL_OPEN_PRIORITY: u32 = 0x00f0_f0f0;
 
-/// How a bridge stands with its controllers.
+/// State of a bridge's controllers.
 #[derive(Default)]
 pub(super) struct Fail {
-    /// How many are configured; None before any configuration.
+    /// How many are configured; None before the first configuration.
     configured: Cell<Option<usize>>,
-    /// When the last one went, ms; None while one is connected.
+    /// When the last connection was lost, ms; None while one is connected.
     lost_ms: Cell<Option<u64>>,
-    /// How long to wait before switching alone, ms.
+    /// How long to wait before the hidden rule is added, ms.
     patience_ms: Cell<u64>,
     open: Cell<bool>,
-    /// The controllers wanted.
+    /// The configured controllers.
     pub(super) controllers: RefCell<Vec<Controller>>,
-    /// Whether they are yet to be applied.
+    /// Whether they have yet to be applied.
     pub(super) changed: Cell<bool>,
-    /// Whether rules have been restored since the bridge was made, and not yet been left to
-    /// controllers or their absence.
+    /// Whether rules were being restored at the last configuration: then the next one must not
+    /// delete them.
     restored: Cell<bool>,
 }
 
 impl Fail {
-    /// Whether the bridge has begun.
+    /// Returns whether the bridge has been configured.
     pub(super) fn is_configured(&self) -> bool {
         self.configured.get().is_some()
     }
 }
 
-/// What rules of the switch's own do: NORMAL, by a queue where one is given.
+/// Returns the instructions of the switch's own rules: NORMAL, by a queue where one is given.
 pub(super) fn normal(queue: Option<u32>) -> Vec<Instruction> {
     let normal = Action::Output {
         port: port::NORMAL,
@@ -58,13 +58,13 @@ pub(super) fn normal(queue: Option<u32>) -> Vec<Instruction> {
     vec![Instruction::ApplyActions(actions.collect())]
 }
 
-/// The rule of a standalone bridge without controllers.
+/// Returns the rule of a standalone bridge without controllers.
 fn switch_everything() -> FlowMod {
     FlowMod::add(Match::any(), 0, normal(None))
 }
 
 impl Bridge {
-    /// Says how many primary controllers are configured and how long their silence is borne. Called
+    /// Sets how many primary controllers are configured and how long they may be silent. Called
     /// with every configuration.
     pub(super) fn configure_fail(&self, controllers: usize, probe_ms: u64) {
         self.when_idle(move |bridge| bridge.configure_fail_now(controllers, probe_ms));
@@ -74,7 +74,7 @@ impl Bridge {
         let fail = &self.fail;
         fail.patience_ms.set(probe_ms.max(5000) * 3);
         let before = fail.configured.replace(Some(controllers));
-        // What has been restored stays, whoever comes now.
+        // Restored rules stay even if controllers are added now.
         let restored = fail.restored.replace(self.switch().restoring.get());
         let now_ms = self.switch().clock.now_ms();
         if before.map(|count| count > 0) != Some(controllers > 0) {
@@ -115,7 +115,8 @@ impl Bridge {
         }
     }
 
-    /// Sees to it that the rule is there which a bridge of this many controllers has.
+    /// Adds the NORMAL rule to a standalone bridge without controllers, and removes the hidden rule
+    /// from a bridge that must not have it.
     fn apply_fail_mode(&self, controllers: usize, restored: bool) {
         let standalone = self.settings.borrow().fail_mode == FailMode::Standalone;
         if controllers == 0 && standalone && !restored {
@@ -134,7 +135,7 @@ impl Bridge {
         self.publish();
     }
 
-    /// Notes that a controller came, or that the last one went.
+    /// Notes that a controller has connected, or that the last one is gone.
     pub(super) fn note_controllers(&self, connected: bool) {
         if connected {
             self.fail.lost_ms.set(None);
@@ -147,7 +148,7 @@ impl Bridge {
         }
     }
 
-    /// Opens when controllers have been silent for too long.
+    /// Adds the hidden rule when controllers have been silent for too long.
     pub(super) fn fail_step(&self) {
         let fail = &self.fail;
         let Some(lost_ms) = fail.lost_ms.get().filter(|_| !self.is_busy()) else {

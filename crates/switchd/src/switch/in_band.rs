@@ -1,10 +1,10 @@
 //! In-band control: hidden rules by which packets to and from controllers pass through a bridge
 //! whatever its other rules say (Open vSwitch's `in-band.c`).
 //!
-//! They are for IPv4 addresses of controllers and managers that the switch connects to, and for
-//! what finding these takes: DHCP, and ARP for the local port and for the first hop.
+//! The rules cover the IPv4 addresses of controllers and managers that the switch connects to, and
+//! what it takes to reach them: DHCP, and ARP for the local port and for the first hop.
 //! `bridge/dump-flows` shows them, OpenFlow does not. What depends on the kernel's routes and
-//! neighbours is looked up once a second, or every ten seconds where it is known.
+//! neighbours is looked up once a second, or every ten seconds once it is known.
 
 use super::{Bridge, fail};
 use crate::config::controller::Controller;
@@ -19,7 +19,7 @@ use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
 use std::time::Duration;
 use tokio::net::lookup_host;
 
-/// Priorities of the rules. All do the same; the numbers only tell them apart.
+/// Priorities of the rules. All rules have the same actions; the numbers only tell the rules apart.
 mod priority {
     pub const FROM_LOCAL_DHCP: u32 = 180_000;
     pub const TO_LOCAL_ARP: u32 = 180_001;
@@ -32,7 +32,7 @@ mod priority {
     pub const FROM_REMOTE_TCP: u32 = 180_008;
 }
 
-/// The port registered for OVSDB, where a manager's target names none.
+/// The port registered for OVSDB, used where a manager's target names none.
 const OVSDB_PORT: u16 = 6640;
 
 const ETH_IPV4: u128 = 0x0800;
@@ -44,10 +44,10 @@ const DHCP_CLIENT: u128 = 68;
 const ARP_REQUEST: u128 = 1;
 const ARP_REPLY: u128 = 2;
 
-/// When a next hop is looked up again: soon while its MAC address is unknown.
+/// Interval at which next hops are looked up, ms: shorter while a MAC address is unknown.
 const NEXT_HOP_KNOWN_MS: u64 = 10_000;
 const NEXT_HOP_UNKNOWN_MS: u64 = 1000;
-/// When a name that could not be resolved is tried again.
+/// Interval at which a name that could not be resolved is tried again.
 const RESOLVE_AGAIN: Duration = Duration::from_secs(10);
 
 /// A bridge's in-band control.
@@ -56,26 +56,27 @@ pub(super) struct InBand(RefCell<State>);
 
 #[derive(Default)]
 struct State {
-    /// Hosts and ports to reach, as the configuration names them.
+    /// Configured hosts and ports to reach.
     hosts: BTreeSet<(String, u16)>,
-    /// Grows with each change of the above, so that answers of the resolver come to nothing then.
+    /// Incremented with each change of `hosts`, so that outdated answers of the resolver are
+    /// ignored.
     generation: u64,
     remotes: BTreeSet<SocketAddrV4>,
-    /// The queue that packets leave by.
+    /// The queue for packets of these rules.
     queue: Option<u32>,
-    /// Of each remote the MAC address of the first hop, as looked up last.
+    /// The MAC address of the first hop to each remote, at the last lookup.
     next_hops: BTreeMap<Ipv4Addr, Mac>,
-    /// Remotes without a route, which the log has told of.
+    /// Remotes without a route that have been logged.
     unreachable: BTreeSet<Ipv4Addr>,
     /// When next hops are looked up next, ms.
     due_ms: u64,
-    /// The hidden rules that are there.
+    /// The present hidden rules.
     rules: Vec<(u32, Match)>,
-    /// The queue that they name.
+    /// The queue in these rules.
     rules_queue: Option<u32>,
 }
 
-/// Hosts and ports that targets name, of those that are connected to by IP.
+/// Returns hosts and ports of those targets that are connected to by IP.
 fn hosts<'t>(
     targets: impl Iterator<Item = &'t str>,
     default_port: u16,
@@ -88,12 +89,12 @@ fn hosts<'t>(
     )
 }
 
-/// Whether packets to an address can cross a bridge.
+/// Returns whether packets to an address can pass through a bridge.
 fn crosses_bridges(address: Ipv4Addr) -> bool {
     !address.is_loopback() && !address.is_unspecified()
 }
 
-/// The hidden rules for these remotes.
+/// Returns the hidden rules for these remotes.
 fn rules(
     local: Option<Mac>,
     next_hops: &BTreeSet<Mac>,
@@ -105,7 +106,7 @@ fn rules(
         for (field, value) in fields {
             matching.set_exact(*field, *value);
         }
-        // Remotes of one address differ in their ports alone.
+        // Remotes with the same address differ in their ports only, so rules repeat.
         let rule = (priority, matching);
         if !rules.contains(&rule) {
             rules.push(rule);
@@ -180,7 +181,7 @@ fn rules(
 }
 
 impl Bridge {
-    /// Takes up what is configured: these controllers, and the bridge's managers and queue.
+    /// Sets what is configured: these controllers, and the bridge's managers and queue.
     pub(super) fn configure_in_band(&self, controllers: &[Controller]) {
         let settings = self.settings.borrow();
         let of_controllers = (controllers.iter())
@@ -201,7 +202,7 @@ impl Bridge {
             for (host, port) in state.hosts.clone() {
                 match host.parse() {
                     Ok(address) => state.add(SocketAddrV4::new(address, port)),
-                    // Hidden rules for IPv6 do not exist.
+                    // There are no hidden rules for IPv6.
                     Err(_) if host.contains(':') => {}
                     Err(_) => names.push((host, port)),
                 }
@@ -214,7 +215,7 @@ impl Bridge {
         self.when_idle(Bridge::in_band_step);
     }
 
-    /// Resolves names of hosts, and tries again those that have no answer.
+    /// Resolves hosts' names, and retries those without an answer.
     fn resolve(&self, mut names: Vec<(String, u16)>, generation: u64) {
         let me = self.me.clone();
         turns::spawn("in-band control", async move {
@@ -249,7 +250,7 @@ impl Bridge {
         });
     }
 
-    /// Brings the hidden rules to what is configured and what the kernel knows. Called about once a
+    /// Updates the hidden rules to the configuration and the kernel's routes. Called about once a
     /// second; does nothing while rules are being changed in slices.
     pub(super) fn in_band_step(&self) {
         let mut state = self.in_band.0.borrow_mut();
@@ -279,11 +280,11 @@ impl Bridge {
         let (now, actions) = (self.switch.now(), fail::normal(state.queue));
         let before = std::mem::take(&mut state.rules);
         for rule in wanted {
-            // One that stays keeps its counters and its age.
+            // An unchanged rule keeps its counters and its age.
             if !same_queue || !before.contains(&rule) {
                 let (priority, matching) = &rule;
                 if let Err(error) = pipeline.add_hidden(0, *priority, matching, &actions, now) {
-                    // It is tried again with the next step.
+                    // Retried with the next step.
                     tracing::error!(target: "in_band", "{}: cannot add a rule: {error}", self.name);
                     continue;
                 }
@@ -304,7 +305,7 @@ impl State {
         }
     }
 
-    /// Looks up the first hop to each remote; returns after how many ms that is due again.
+    /// Looks up the first hop to each remote; returns in how many ms that is due again.
     fn look_up_next_hops(&mut self, bridge: &str) -> u64 {
         let addresses: BTreeSet<Ipv4Addr> = self.remotes.iter().map(|it| *it.ip()).collect();
         self.next_hops.clear();

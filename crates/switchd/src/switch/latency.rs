@@ -1,7 +1,7 @@
-//! How long packets wait in a port's queues, for `Port.status` and `qos/show`.
+//! Waiting times of packets in a port's queues, for `Port.status` and `qos/show`.
 //!
-//! Looked at when statistics are written, so each look tells of one interval. A queue is measured
-//! from the first look on.
+//! They are read when statistics are written, so each value covers one such interval. A queue is
+//! measured from the first reading on.
 
 use super::Switch;
 use super::waits::too_many;
@@ -11,12 +11,12 @@ use ovsdb::vswitch::Strings;
 use qos::shaper::waits::{Look, Waits};
 use std::collections::BTreeMap;
 
-/// Looks at a port's queues, by their numbers; none at those that cannot be watched.
+/// Readings of a port's queues, by queue number; none for queues that cannot be watched.
 #[derive(Default)]
 pub struct Latencies(BTreeMap<u32, Option<(Look, Option<Waits>)>>);
 
 impl Latencies {
-    /// Looks at the queues that are to be measured.
+    /// Reads the queues that are to be measured.
     pub fn look(&mut self, switch: &Switch, id: PortId, qos: &Qos) {
         self.0
             .retain(|number, _| qos.measured.binary_search(number).is_ok());
@@ -40,13 +40,13 @@ impl Latencies {
         }
     }
 
-    /// How long a queue's packets waited in the last interval, in words, or why it is not known;
-    /// none where none left.
+    /// Describes a queue's waiting times in the last interval, or why they are unknown; none if no
+    /// packet was sent.
     pub fn of(&self, queue: u32) -> Option<String> {
         self.0.get(&queue).and_then(told)
     }
 
-    /// The keys of `Port.status`: `queue-N-latency-us`, for queues that sent something.
+    /// Returns the keys for `Port.status`: `queue-N-latency-us`, for queues that sent something.
     pub fn status(&self) -> Strings {
         let told = self
             .0
@@ -63,7 +63,7 @@ fn told(seen: &Option<(Look, Option<Waits>)>) -> Option<String> {
     }
 }
 
-/// Waits in words, in microseconds.
+/// Formats waiting times, in microseconds.
 fn describe(waits: &Waits) -> String {
     let us = |ns: u64| ns as f64 / 1000.0;
     format!(

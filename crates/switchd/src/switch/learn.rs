@@ -1,5 +1,6 @@
-//! Rules that packets ask for: made as if a controller had sent them, published one by one, and the
-//! workers that hold the packets told; and what tunnels ask for ([`super::underlay`]).
+//! Learn requests of packets: adds the rules as if a controller had sent them, publishes them one
+//! by one, and tells the workers that hold the packets. Also requests of tunnels
+//! ([`super::underlay`]).
 
 use super::{Bridge, Switch};
 use datapath::learn_requests::{RequestKind, WorkerRequest};
@@ -8,7 +9,7 @@ use pipeline::twin;
 use program::actions::learn::{Answer, Ended, Request, Verdict};
 
 impl Switch {
-    /// Makes up to `limit` of the rules that packets ask for.
+    /// Carries out up to `limit` requests.
     pub fn grant_requests(&self, limit: usize) {
         let requests = self.with_datapath(|datapath| datapath.take_requests(limit));
         let requests = requests.unwrap_or_default();
@@ -84,9 +85,8 @@ impl Switch {
 }
 
 impl Bridge {
-    /// Carries out what a packet that was only traced teaches (`ofproto/trace -generate`): the
-    /// rules that it asks for, and the timeouts that it shortens. Where rules are being changed
-    /// in slices it waits for its turn.
+    /// Carries out what a traced packet teaches (`ofproto/trace -generate`): the rules that it asks
+    /// for, and the timeouts that it shortens. Waits while rules are being changed in slices.
     pub fn learn_from_trace(&self, traced: &twin::Outcome) {
         if traced.learned.is_empty() && traced.ended.is_empty() {
             return;
@@ -108,7 +108,7 @@ impl Bridge {
             .collect();
         self.request_when_idle(move |bridge| {
             for change in &learned {
-                // A strict modify of one rule is never carried out in slices.
+                // A strict modify of one rule never takes slices.
                 if let Err(error) = bridge.change_flows(change, Version::V1_0) {
                     tracing::info!(target: "ofproto", "{}: a traced packet's rule is refused: {error}", bridge.name);
                 }
@@ -130,7 +130,7 @@ impl Bridge {
             tracing::info!(target: "ofproto", "{}: Learn limit for flow {} reached.", self.name, request.learn.cookie);
         }
         if outcome.changed > 0 {
-            // Each rule has an epoch of its own: the packet that asked for it goes on in the one
+            // Each rule has its own epoch: the packet that asked for it continues in the epoch
             // before.
             self.publish();
         }

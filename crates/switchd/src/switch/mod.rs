@@ -1,13 +1,13 @@
-//! The switch proper: bridges, their ports and their OpenFlow state, on the one control thread.
+//! The switch proper: bridges, their ports and their OpenFlow state, on the control thread.
 //!
 //! * [`Switch`] owns what all bridges share: DPDK's environment, the datapath with its workers, the
 //!   program's epoch.
-//! * [`execute`] carries out what [`crate::config::plan`] lists; [`database`] is the loop around
-//!   it.
-//! * [`report`] reads back how things stand, for the database and for people; [`fail`] is what a
+//! * [`execute`] carries out the actions of [`crate::config::plan`]; [`database`] is the loop
+//!   around it.
+//! * [`report`] collects the present state, for the database and for people; [`fail`] is what a
 //!   bridge does without a controller.
 //!
-//! Everything is in `RefCell`s that no call holds across an `await`.
+//! State is kept in `RefCell`s; none is borrowed across an `await`.
 
 pub mod bridge;
 mod bundle;
@@ -45,11 +45,11 @@ use std::rc::Rc;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Rules unlinked, and things freed, in one slice, so that a slice stays short.
+/// Most rules unlinked, and most objects freed, in one slice.
 const RECLAIMED: usize = 4096;
 
-/// How long the end of the daemon may wait for ports' sockets to be closed. The kernel closes what
-/// is left, one after the other.
+/// Longest wait at the daemon's end for ports' sockets to be closed. The kernel closes the rest,
+/// one after the other.
 const LETTING_GO: Duration = Duration::from_secs(5);
 
 /// What all bridges share.
@@ -60,47 +60,47 @@ pub struct Switch {
     pub program: Arc<Program>,
     /// The datapath's clock.
     pub clock: Arc<Clock>,
-    /// What has been done of the configuration.
+    /// The part of the configuration that has been applied.
     pub applied: RefCell<Applied>,
     /// The bridges by name.
     pub bridges: RefCell<BTreeMap<String, Rc<Bridge>>>,
     running: RefCell<Option<Running>>,
     /// Forecasts of how long packets wait in queues.
     pub waits: waits::Book,
-    /// Packets that have stopped for controllers.
+    /// Packets that are paused for controllers.
     continuations: RefCell<continuation::Continuations>,
     /// Whether packets and controllers wait until rules are restored (`flow-restore-wait`).
     pub restoring: Cell<bool>,
-    /// Seconds after which a bundle that nobody touches is thrown away.
+    /// Seconds after which an idle bundle is discarded.
     pub bundle_idle_s: Cell<u32>,
-    /// How many ports have come so far.
+    /// Number of ports created so far.
     ports_come: Cell<u64>,
-    /// Held by whoever changes rules under the reserved epoch.
+    /// Held by a task that changes rules under the reserved epoch.
     reservation: Arc<tokio::sync::Mutex<()>>,
-    /// Told when rules have changed, for whoever gives tables their lookups.
+    /// Notified when rules have changed, so that tables get new classifiers.
     pub rules_changed: tokio::sync::Notify,
-    /// What tunnels run over.
+    /// The network that tunnels run over.
     pub underlay: underlay::Underlay,
-    /// What steering needs to know of virtual machines and controllers' wishes.
+    /// State of steering: virtual machines and controllers' choices.
     pub steering: steering::State,
-    /// Ports that are not as the database wants them, as it was last told.
+    /// Ports that are not as the database wants them, as last reported.
     pub port_errors: RefCell<Vec<report::PortError>>,
 }
 
-/// What exists once DPDK's environment is up. Fields are dropped in order: workers end before the
-/// environment goes.
+/// What exists once DPDK's environment has started. Fields are dropped in order: workers end before
+/// the environment does.
 struct Running {
     datapath: Datapath<Mbuf>,
     eal: Eal,
 }
 
-/// The answer of everything that needs the datapath before the first configuration has been read.
+/// Error of everything that needs the datapath before the first configuration has been read.
 #[derive(Debug, thiserror::Error, Clone, Copy, PartialEq, Eq)]
 #[error("the datapath is not running yet")]
 pub struct NotRunning;
 
 impl Switch {
-    /// A switch without bridges; nothing of it runs yet.
+    /// Creates a switch without bridges; nothing runs yet.
     pub fn new(shell: Rc<Shell>) -> Rc<Switch> {
         Rc::new(Switch {
             shell,
@@ -157,7 +157,7 @@ impl Switch {
         Ok(())
     }
 
-    /// The datapath, for a short while.
+    /// Runs `act` with the datapath borrowed.
     pub fn with_datapath<R>(
         &self,
         act: impl FnOnce(&mut Datapath<Mbuf>) -> R,
@@ -168,7 +168,7 @@ impl Switch {
         }
     }
 
-    /// DPDK's environment.
+    /// Returns DPDK's environment, once it has started.
     pub fn eal(&self) -> Option<Eal> {
         self.running
             .borrow()
@@ -176,12 +176,12 @@ impl Switch {
             .map(|running| running.eal.clone())
     }
 
-    /// A bridge by name.
+    /// Returns a bridge by name.
     pub fn bridge(&self, name: &str) -> Option<Rc<Bridge>> {
         self.bridges.borrow().get(name).cloned()
     }
 
-    /// The bridge that the datapath knows by `id`.
+    /// Returns the bridge with the datapath's `id`.
     pub fn bridge_by_id(&self, id: datapath::BridgeId) -> Option<Rc<Bridge>> {
         self.bridges
             .borrow()
@@ -190,12 +190,12 @@ impl Switch {
             .cloned()
     }
 
-    /// The time for rules.
+    /// Returns the time for rules' timeouts.
     pub fn now(&self) -> pipeline::Clock {
         pipeline::Clock::from_ms(self.clock.now_ms())
     }
 
-    /// What must be done about once a second: addresses age, what was replaced is freed. Rules time
+    /// Does the work of about once a second: ages addresses, frees what was replaced. Rules time
     /// out by [`Switch::expire`].
     pub fn housekeep(&self) {
         let bridges: Vec<Rc<Bridge>> = self.bridges.borrow().values().cloned().collect();
@@ -207,15 +207,15 @@ impl Switch {
         self.refresh_devices();
         self.age_neighbours();
         if changed || self.has_garbage() {
-            // What was unlinked can be freed only once an epoch has passed.
+            // Unlinked objects can be freed only after another epoch.
             self.program.domain.publish();
             self.rules_changed.notify_one();
         }
         let _ = self.with_datapath(Datapath::run);
     }
 
-    /// Unlinks and frees a slice of what rules that went have left, as far as no worker needs it;
-    /// true when there is more that may go at once.
+    /// Unlinks and frees one slice of deleted rules that no worker can still use; returns whether
+    /// more can be freed at once.
     pub fn reclaim(&self) -> bool {
         let mut unlinked = 0;
         let mut waiting = 0;
@@ -232,15 +232,15 @@ impl Switch {
         unlinked > 0 && waiting > 0 || left > 0 && left < before
     }
 
-    /// Whether something that went is still to be unlinked or freed.
+    /// Returns whether deleted rules are still to be unlinked or freed.
     pub fn has_garbage(&self) -> bool {
         let bridges = self.bridges.borrow();
         let waits = |bridge: &Rc<Bridge>| bridge.pipeline.borrow().waiting() > 0;
         self.program.domain.garbage() > 0 || bridges.values().any(waits)
     }
 
-    /// Lets tables have the lookups that fit their rules, as the background makes them; true while
-    /// more is to come.
+    /// Installs classifiers that fit tables' rules, as the background thread builds them; returns
+    /// whether more will follow.
     pub fn shape_tables(&self) -> bool {
         let bridges = self.bridges.borrow();
         bridges.values().fold(false, |busy, bridge| {
@@ -248,7 +248,7 @@ impl Switch {
         })
     }
 
-    /// Hands a packet to the controllers that want it.
+    /// Passes a packet-in to the controllers that want it.
     pub fn deliver(&self, packet: datapath::packet_in::PacketIn) {
         use crate::openflow::Origin;
         use openflow::message::{NO_BUFFER, PacketIn, PacketInFormat, PacketInReason};
@@ -292,7 +292,7 @@ impl Switch {
                 Reason::TableMiss | Reason::NoRule => PacketInReason::NoMatch,
             },
             table: packet.table,
-            // What met no rule is given 0, as by Open vSwitch.
+            // A packet that matched no rule has cookie 0, as in Open vSwitch.
             cookie: if origin == Origin::NoRule {
                 0
             } else {
@@ -306,7 +306,7 @@ impl Switch {
         openflow.packet_in(&message, origin, packet.controller_id);
     }
 
-    /// Takes out ports whose device has gone; true when there were some.
+    /// Removes ports whose devices have gone; returns whether there were any.
     pub fn drop_vanished(&self) -> bool {
         let mut gone = Vec::new();
         for bridge in self.bridges.borrow().values() {
@@ -322,8 +322,8 @@ impl Switch {
         !gone.is_empty()
     }
 
-    /// Takes everything down: ports first, then workers, then DPDK. Devices that can outlive the
-    /// daemon stay, unless `cleanup`.
+    /// Stops everything: ports first, then workers, then DPDK. Devices that can outlive the daemon
+    /// are kept, unless `cleanup` is set.
     pub fn shut_down(&self, cleanup: bool) {
         let bridges = std::mem::take(&mut *self.bridges.borrow_mut());
         for bridge in bridges.values() {
@@ -340,7 +340,7 @@ impl Switch {
     }
 }
 
-/// The TLS files of the command line, for the connection to the database.
+/// Returns the command line's TLS files, for the connection to the database.
 fn tls_of(shell: &Shell) -> Option<ovsdb::stream::TlsFiles> {
     let files = shell.tls.files();
     Some(ovsdb::stream::TlsFiles {
@@ -351,7 +351,8 @@ fn tls_of(shell: &Shell) -> Option<ovsdb::stream::TlsFiles> {
     })
 }
 
-/// The packet's port, and its pipeline fields that are not zero: metadata, registers, tunnel.
+/// Returns the packet's ingress port, and its non-zero pipeline fields: metadata, registers,
+/// tunnel.
 fn pipeline_fields(packet: &datapath::packet_in::PacketIn) -> packet::Match {
     use packet::Field;
     let mut matching = packet::Match::any();

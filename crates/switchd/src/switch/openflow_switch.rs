@@ -26,33 +26,33 @@ use program::table::Miss;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
 
-/// OpenFlow 1.0's actions that exist: output, enqueue and the ten that change VLAN, addresses, ToS
-/// and ports.
+/// Bits of OpenFlow 1.0's actions: output, enqueue and the ten that change VLAN, addresses, ToS and
+/// ports.
 const ACTIONS_1_0: u32 = 0xfff;
-/// How long a barrier looks again and again before it sleeps between looks.
+/// How long a barrier polls before it sleeps between checks.
 const BARRIER_EAGER: Duration = Duration::from_millis(2);
-/// How long workers may take to see a change before a barrier is answered all the same, with a line
-/// in the log: a worker that has died must not take the controllers with it.
+/// How long a barrier waits for workers to see a change. Then it is answered all the same, and that
+/// is logged: a dead worker must not block the controllers.
 const BARRIER_LIMIT: Duration = Duration::from_secs(10);
-/// Table configuration bits of OpenFlow 1.1 and 1.2: what becomes of packets without a rule.
+/// Table configuration bits of OpenFlow 1.1 and 1.2: how to handle packets that match no rule.
 const MISS_CONTINUE: u32 = 1;
 const MISS_DROP: u32 = 2;
 
 impl Bridge {
-    /// A port as controllers see it.
+    /// Returns a port's description for controllers.
     pub fn describe_port(&self, number: u16) -> Option<PortDescription> {
         self.ports.borrow().get(&number).map(describe)
     }
 
-    /// Tells controllers of a port.
+    /// Reports a port to controllers.
     pub fn tell_port(&self, number: u16, reason: PortReason) {
         if let (Some(openflow), Some(port)) = (self.openflow.get(), self.describe_port(number)) {
             openflow.port_status(&PortStatus { reason, port });
         }
     }
 
-    /// What becomes of packets without a rule depends on who listens: controllers before 1.3 get
-    /// them.
+    /// Sets how packets that match no rule are handled: they go to controllers if one before
+    /// OpenFlow 1.3 is connected.
     pub fn choose_miss(&self) {
         let to_controller = self
             .openflow
@@ -77,12 +77,12 @@ impl Bridge {
         }
     }
 
-    /// Looks at every device again and tells controllers what has changed; true when something has.
+    /// Checks every device and reports changes to controllers; returns whether there were any.
     pub fn poll_ports(&self) -> bool {
         self.look_at_ports(|_| true)
     }
 
-    /// As [`Bridge::poll_ports`], at the devices of chosen ports only.
+    /// Checks the devices of chosen ports as [`Bridge::poll_ports`] does.
     pub fn look_at_ports(&self, mut chosen: impl FnMut(&Port) -> bool) -> bool {
         let mut changed = Vec::new();
         let switch = self.switch();
@@ -124,8 +124,8 @@ impl Bridge {
         !changed.is_empty()
     }
 
-    /// A port's counters by the names of `Interface.statistics`; the device's own where it has
-    /// them. As with Open vSwitch, patch ports and tunnels count only what crosses them.
+    /// Returns a port's counters by the names of `Interface.statistics`; the device's own if it has
+    /// them. As in Open vSwitch, patch ports and tunnels count only packets that pass through them.
     pub fn port_counters(&self, port: &mut Port) -> HashMap<String, u64> {
         let mut counters: HashMap<String, u64> = HashMap::new();
         let mut policed = None;
@@ -143,9 +143,9 @@ impl Bridge {
                 ("tx_dropped", stats.tx_full + stats.tx_too_long),
                 ("tx_errors", stats.tx_failed),
             ];
-            // Ports that have no QoS do not show the names.
+            // Ports without QoS do not show these names.
             let has = !port.config.qos.kind.is_empty() || !port.config.ingress.is_none();
-            // A dummy of Open vSwitch does not know what it has lost.
+            // Open vSwitch's dummies do not count losses.
             let dummy = crate::commands::is_dummy(&self.switch(), self, port);
             let kept = if port.control.is_some() && (has || !dummy) {
                 &own[..]
@@ -153,7 +153,7 @@ impl Bridge {
                 &own[..4]
             };
             if dummy {
-                // All of them went by its one queue.
+                // All packets used its only queue.
                 let (received, sent) = own[..4].split_at(2);
                 for (kind, counts) in [("rx", received), ("tx", sent)] {
                     for ((_, count), unit) in counts.iter().zip(["packets", "bytes"]) {
@@ -169,8 +169,8 @@ impl Bridge {
             );
         }
         if let Some(control) = &mut port.control {
-            // What was lost between device and worker (a kernel interface's ring was full) is in no
-            // count of the device.
+            // The device does not count losses between itself and the worker (a full ring of a
+            // kernel interface).
             let lost = counters.get("rx_dropped").copied().unwrap_or(0);
             for (name, value) in control.device_stats() {
                 let more = if name == "rx_dropped" { lost } else { 0 };
@@ -178,7 +178,7 @@ impl Bridge {
             }
         }
         if let Some((received, sent)) = policed {
-            // By Open vSwitch's names for ports of DPDK.
+            // Open vSwitch uses these names for DPDK's ports.
             let more = [
                 ("ovs_rx_qos_drops", received),
                 ("ovs_tx_qos_drops", sent),
@@ -213,7 +213,7 @@ impl Bridge {
         }
     }
 
-    /// Whether a port mod can be carried out: its port.
+    /// Checks whether a port mod can be carried out; returns its port.
     pub(super) fn check_port_mod(&self, change: &PortMod) -> Result<u16, Error> {
         let number = port::to_u16(change.port).ok_or(Error::PortModBadPort)?;
         let ports = self.ports.borrow();
@@ -224,7 +224,7 @@ impl Bridge {
         Ok(number)
     }
 
-    /// Its map between options of Geneve headers and fields.
+    /// Returns the bridge's mapping between Geneve options and fields.
     pub(crate) fn option_map(&self) -> Vec<packet::tunnel::Mapping> {
         let pipeline = self.pipeline.borrow();
         (pipeline.tlv_table().mappings.iter())
@@ -247,7 +247,7 @@ impl Bridge {
         self.pipeline.borrow().packet_out(packet, version)
     }
 
-    /// Sends a packet, by the rules that it finds or those of a moment that has been noted.
+    /// Sends a packet, by the current rules, or by those of the given moment.
     pub(super) fn send_packet_out(
         &self,
         program: pipeline::PacketOutProgram,
@@ -268,7 +268,7 @@ impl Bridge {
     }
 }
 
-/// What of a port controllers see.
+/// The properties of a port that controllers see.
 struct PortView<'a> {
     number: u16,
     name: &'a str,
@@ -321,7 +321,7 @@ fn features_of(info: &ports::PortInfo, device: &str) -> PortFeatures {
         1_000_000 => PortFeatures::FULL_1T,
         _ => PortFeatures::OTHER,
     };
-    // The kernel's virtual devices say twisted pair, which Open vSwitch shows.
+    // The kernel's virtual devices claim twisted pair, which Open vSwitch reports.
     let medium = if matches!(device, "system" | "internal" | "tap") {
         PortFeatures::COPPER
     } else {
@@ -395,7 +395,7 @@ impl Switch for Bridge {
     }
 
     fn set_fragments(&self, fragments: Fragments) -> Result<(), Error> {
-        // To put packets together needs state that this switch does not keep.
+        // Reassembly would need state that this switch does not keep.
         if fragments == Fragments::Reassemble {
             return Err(Error::SwitchConfigBadFlags);
         }
@@ -484,7 +484,7 @@ impl Switch for Bridge {
                         }
                         port.info = control.info();
                     }
-                    // There is no device to be down, so the port is.
+                    // Without a device the port itself is down.
                     None => port.info.admin_up = up,
                 }
             }
@@ -561,8 +561,8 @@ impl Switch for Bridge {
                 .unwrap_or(true)
             {
                 if began.elapsed() < BARRIER_EAGER {
-                    // A worker that shares this processor was interrupted in the middle of its
-                    // turn, and this thread would keep it from going on.
+                    // A worker on the same processor may have been interrupted in the middle of its
+                    // turn: let it run.
                     std::thread::yield_now();
                     tokio::task::yield_now().await;
                 } else if began.elapsed() < BARRIER_LIMIT {
@@ -620,7 +620,7 @@ impl Switch for Bridge {
     }
 
     fn ports(&self) -> Vec<PortDescription> {
-        // As Open vSwitch lists them: by number, the local port last.
+        // Ordered by number with the local port last, as in Open vSwitch.
         self.ports.borrow().values().map(describe).collect()
     }
 
@@ -629,7 +629,7 @@ impl Switch for Bridge {
         if wanted == port::ANY {
             return Ok(ports.values_mut().map(|port| self.stats_of(port)).collect());
         }
-        // A port that is not there has no counters; Open vSwitch answers so, not with an error.
+        // As in Open vSwitch, the reply for a missing port is empty and not an error.
         let port = port::to_u16(wanted).and_then(|number| ports.get_mut(&number));
         Ok(port.map(|port| self.stats_of(port)).into_iter().collect())
     }

@@ -1,11 +1,11 @@
-//! What the rules of a bridge will cost, by the same means as `sluice predict`.
+//! Predicts the cost of a bridge's rules, by the same means as `sluice predict`.
 //!
-//! A copy of the rules is compiled and measured on a thread that runs only when nobody else wants
-//! the processor, and ports by a process of its own likewise (`crate::calibrate`): neither the
-//! control thread nor a worker waits. One prediction is made at a time. What it says is kept, and
-//! goes to the database with the statistics.
+//! A copy of the rules is compiled and measured on a thread of idle priority, and ports by a
+//! separate process of idle priority (`crate::calibrate`), so that neither the control thread nor a
+//! worker waits. One prediction is made at a time. Its result is kept, and written to the database
+//! with the statistics.
 //!
-//! One is made when somebody asks; with `other_config:sluice-predict` of the root row also when
+//! Predictions are made on request; with `other_config:sluice-predict` of the root row also when
 //! rules have changed.
 
 use super::bridge::Bridge;
@@ -30,19 +30,19 @@ use std::time::{Duration, Instant};
 
 /// Most rules that are copied and compiled: some hundred megabytes.
 const RULES_MAX: usize = 100_000;
-/// Rules copied before others have their turn: about a millisecond.
+/// Rules copied before other tasks run: about a millisecond.
 const SLICE: usize = 512;
-/// How often rules are looked at, where predictions are to be kept up to date.
+/// Interval at which rules are checked for changes, if predictions are kept up to date.
 const RENEWAL: Duration = Duration::from_secs(30);
-/// How long after rules could not be predicted the same rules are tried again.
+/// Pause before rules whose prediction failed are tried again.
 const RETRY: Duration = Duration::from_secs(600);
-/// The port that packets come in by where rules do not say.
+/// The ingress port of packets where rules do not name one.
 const IN_PORT: u32 = 1;
 
 /// Whether a prediction is being made.
 static BUSY: AtomicBool = AtomicBool::new(false);
 
-/// Holds the right to make one.
+/// The right to make a prediction.
 struct Turn;
 
 impl Turn {
@@ -59,7 +59,7 @@ impl Drop for Turn {
     }
 }
 
-/// Keeps the predictions of all bridges up to date, as long as the configuration says so.
+/// Keeps the predictions of all bridges up to date while the configuration asks for it.
 pub async fn keep(switch: Rc<Switch>) -> anyhow::Result<()> {
     loop {
         tokio::time::sleep(RENEWAL).await;
@@ -74,7 +74,7 @@ pub async fn keep(switch: Rc<Switch>) -> anyhow::Result<()> {
             let known = (bridge.prediction.borrow().as_ref())
                 .filter(|known| known.figure.is_some() || known.made.elapsed() < RETRY)
                 .map(|known| (known.digest, known.epoch));
-            // Where nothing has been published since, no rule is another, and none need be copied.
+            // If nothing has been published since, no rule has changed and none needs to be copied.
             let epoch = switch.program.domain.current();
             if known.is_some_and(|(_, since)| since == epoch) {
                 continue;
@@ -88,20 +88,21 @@ pub async fn keep(switch: Rc<Switch>) -> anyhow::Result<()> {
     }
 }
 
-/// A prediction that is kept.
+/// A kept prediction.
 pub(super) struct Known {
     /// Cycles per packet and Mpps; none where it failed.
     pub figure: Option<(Spread, Spread)>,
-    /// Of the rules that it was made for.
+    /// Digest of its rules.
     digest: u64,
-    /// The epoch that was current before these were copied.
+    /// The current epoch before the rules were copied.
     epoch: Epoch,
     made: Instant,
 }
 
-/// Predicts for a bridge; the text is for people. `description` says what the packets are; what is
-/// predicted for those that the rules ask for themselves is kept. Where the machine has moved
-/// meanwhile figures are told only `anyway`, and never kept.
+/// Makes a prediction for a bridge and returns it as text for people. `description` describes the
+/// packets; without it they are derived from the rules, and only then the result is kept. If the
+/// machine's speed changed during the measurement, figures are returned only if `anyway` is set,
+/// and never kept.
 pub async fn predict(
     switch: Rc<Switch>,
     bridge: Rc<Bridge>,
@@ -111,8 +112,8 @@ pub async fn predict(
     renew(switch, bridge, description, None, anyway).await
 }
 
-/// As [`predict`]; does nothing where the rules have the digest `known` still, and returns no text
-/// then.
+/// Makes a prediction like [`predict`]. Does nothing and returns no text if the rules still have
+/// the digest `known`.
 async fn renew(
     switch: Rc<Switch>,
     bridge: Rc<Bridge>,
@@ -126,7 +127,7 @@ async fn renew(
     let flows = match copied(&switch, &bridge).await {
         Ok(flows) => flows,
         Err(error) => {
-            // Whatever is known is of other rules.
+            // The old prediction is for other rules.
             bridge.prediction.replace(None);
             return Err(error);
         }
@@ -147,7 +148,7 @@ async fn renew(
         .name("predict".into())
         .spawn(move || {
             run_when_idle();
-            // The control thread may have gone.
+            // Fails if the control thread has ended meanwhile.
             let digest = digest(&(&flows, &groups, &meters, &ports));
             let made = (known != Some(digest)).then(|| {
                 let rules = (flows, groups.as_slice(), meters.as_slice());
@@ -165,7 +166,7 @@ async fn renew(
         return Ok(String::new());
     };
     if origin.is_none() {
-        // Of a machine that moved there is no figure to keep; it is tried again later.
+        // If the machine's speed changed, no figure is kept; the next check tries again.
         let figure = made
             .as_ref()
             .ok()
@@ -195,14 +196,14 @@ async fn renew(
     Ok(text)
 }
 
-/// What is known of a bridge's ports, by their OpenFlow numbers.
+/// A bridge's ports, by their OpenFlow numbers.
 #[derive(Debug, Default)]
 struct BridgePorts {
-    /// Names and types of all.
+    /// Names and types of all ports.
     types: BTreeMap<u32, (String, String)>,
-    /// Those that police what comes in.
+    /// Ports that police what they receive.
     policed_in: BTreeSet<u32>,
-    /// Those that police what is sent.
+    /// Ports that police what they send.
     policed_out: BTreeSet<u32>,
 }
 
@@ -224,7 +225,7 @@ impl BridgePorts {
         ports
     }
 
-    /// What is behind a port; DPDK's device where the bridge has no such port.
+    /// Returns the kind of a port; a DPDK device if the bridge has no such port.
     fn kind(&self, number: u32) -> Kind {
         let port = self.types.get(&number);
         port.map_or(Kind::Measured(Device::Dpdk), |(_, device)| {
@@ -232,7 +233,7 @@ impl BridgePorts {
         })
     }
 
-    /// What has to be said of ports that packets meet and that are measured as others.
+    /// Returns notes about ports that the traffic uses and that are measured as another kind.
     fn notes(&self, traffic: &Traffic, trace: &trace::Trace) -> Vec<String> {
         let met = |number: &u32| {
             trace.out_ports.contains_key(number)
@@ -247,7 +248,7 @@ impl BridgePorts {
             .collect()
     }
 
-    /// How much of the traffic meets policers.
+    /// Returns how much of the traffic passes policers.
     fn policed(&self, traffic: &Traffic, trace: &trace::Trace) -> Shares {
         let part = |ports: &BTreeSet<u32>| shares(traffic, trace, &|port| ports.contains(&port));
         let nothing_is_sent = trace.out_ports.is_empty();
@@ -262,7 +263,7 @@ impl BridgePorts {
     }
 }
 
-/// A bridge's rules, copied a slice at a time.
+/// Copies a bridge's rules, a slice at a time.
 async fn copied(switch: &Switch, bridge: &Bridge) -> Result<Vec<FlowMod>, String> {
     let count = bridge.pipeline.borrow().rule_count();
     if count > RULES_MAX {
@@ -289,7 +290,7 @@ async fn copied(switch: &Switch, bridge: &Bridge) -> Result<Vec<FlowMod>, String
     }
 }
 
-/// The flow mod that adds such a rule.
+/// Returns the flow mod that adds such a rule.
 fn added(stats: FlowStats) -> FlowMod {
     FlowMod {
         table: stats.table,
@@ -298,7 +299,7 @@ fn added(stats: FlowStats) -> FlowMod {
     }
 }
 
-/// A processor that no worker is pinned to, if there is one.
+/// Returns a processor without a pinned worker, if there is one.
 fn quiet_processor(switch: &Switch) -> usize {
     let workers = switch
         .with_datapath(|datapath| datapath.workers())
@@ -307,15 +308,15 @@ fn quiet_processor(switch: &Switch) -> usize {
     processors::quiet(&taken)
 }
 
-/// Makes the calling thread, and what it starts, run only when no other wants the processor.
+/// Gives the calling thread, and what it starts, idle priority.
 fn run_when_idle() {
     let parameter = libc::sched_param { sched_priority: 0 };
-    // SAFETY: `parameter` is valid; pid 0 is the calling thread. Where it fails the thread runs as
-    // others do.
+    // SAFETY: `parameter` is valid; pid 0 is the calling thread. If this fails, the thread keeps
+    // its normal priority.
     unsafe { libc::sched_setscheduler(0, libc::SCHED_IDLE, &parameter) };
 }
 
-/// A number that differs where rules do.
+/// Returns a hash that differs if rules do.
 fn digest(rules: &impl std::fmt::Debug) -> u64 {
     struct Digest(DefaultHasher);
     impl std::fmt::Write for Digest {
@@ -325,12 +326,12 @@ fn digest(rules: &impl std::fmt::Debug) -> u64 {
         }
     }
     let mut digest = Digest(DefaultHasher::new());
-    // It never fails.
+    // Writing to a hash never fails.
     let _ = std::fmt::Write::write_fmt(&mut digest, format_args!("{rules:?}"));
     digest.0.finish()
 }
 
-/// Removes the files of predictions that processes which are gone left in the run directory.
+/// Removes files from the run directory that predictions of dead processes have left.
 fn remove_leftovers(run: &Path) {
     for entry in std::fs::read_dir(run).into_iter().flatten().flatten() {
         let name = entry.file_name();
@@ -347,7 +348,7 @@ fn remove_leftovers(run: &Path) {
     }
 }
 
-/// A prediction, what kinds of ports it is for, and what has to be said of it.
+/// A prediction, its kinds of ports, and notes about it.
 struct Made {
     prediction: Prediction,
     kinds: String,
@@ -388,7 +389,7 @@ fn of_rules(
         if devices.is_empty() {
             return Ok(Costs::new());
         }
-        // The rules themselves are carried out over DPDK's devices only.
+        // The rules themselves are measured over DPDK's devices only.
         let whole = kinds.shares(Device::Dpdk) == Shares::ALL;
         helper.measure(
             &devices,
@@ -398,7 +399,7 @@ fn of_rules(
         )
     };
     let costs = match measure(&kinds) {
-        // A pair of kernel interfaces takes rights that the daemon may lack.
+        // A pair of kernel interfaces needs privileges that the daemon may lack.
         Err(error) if kinds.shares(Device::Veth) != Shares::NONE => {
             notes.push(format!("kernel interfaces are taken for dpdk: {error}"));
             kinds = Kinds::of(&traffic, &trace, &|port| match ports.kind(port) {

@@ -1,36 +1,36 @@
 //! The processors of this process, and which of them the control thread leaves to workers.
 //!
-//! A worker that is pinned to a processor never rests while there are packets. Were the control
-//! thread to run there too, it would have half of the processor, and that only every few
-//! milliseconds, while another idles; and the worker would lose the other half. The scheduler sees
-//! neither. So control keeps off the workers' processors as long as it is left one.
+//! A worker that is pinned to a processor never rests while there are packets. If the control
+//! thread ran there too, it would get half of the processor, and only every few milliseconds, while
+//! another processor idles; and the worker would lose that half. The scheduler does not prevent
+//! this. So control avoids the workers' processors while there is another one.
 //!
-//! Workers are pinned where `pmd-cpu-mask` says, also where that is beyond what the process was
-//! started with: who starts a daemon on one processor and names another for its workers means it,
-//! and Open vSwitch does it. What a cpuset forbids stays forbidden.
+//! Workers are pinned where `pmd-cpu-mask` says, even outside the affinity that the process was
+//! started with, as in Open vSwitch: whoever starts a daemon on one processor and names another for
+//! its workers means it. Limits of a cpuset are kept.
 
 use std::sync::{Mutex, OnceLock};
 
-/// What the process was started with.
+/// The affinity that the process was started with.
 static ALLOWED: OnceLock<Vec<usize>> = OnceLock::new();
-/// Where all but workers keep to.
+/// The processors for all threads but workers.
 static LEFT: Mutex<Option<Vec<usize>>> = Mutex::new(None);
-/// What its workers may have.
+/// The processors that workers may use.
 static POSSIBLE: OnceLock<Vec<usize>> = OnceLock::new();
 
-/// The processors that this process was started on, ascending. Threads may have been pinned since
-/// it was asked first.
+/// Returns the processors that this process was started on, ascending. The first call stores them,
+/// so later pinning has no effect.
 pub fn allowed() -> &'static [usize] {
     ALLOWED.get_or_init(own)
 }
 
-/// The processors that a thread of this process can be pinned to, ascending.
+/// Returns the processors that a thread of this process can be pinned to, ascending.
 pub fn possible() -> &'static [usize] {
     POSSIBLE.get_or_init(ask)
 }
 
 fn ask() -> Vec<usize> {
-    // On a thread that ends: asking for all processors gives those that its cpuset has.
+    // On a temporary thread: asking for all processors gives those of its cpuset.
     let asked = std::thread::spawn(|| {
         // SAFETY: an all-zero cpu_set_t is an empty set.
         let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
@@ -38,8 +38,8 @@ fn ask() -> Vec<usize> {
             // SAFETY: `cpu` is below CPU_SETSIZE.
             unsafe { libc::CPU_SET(cpu, &mut set) };
         }
-        // SAFETY: `set` is valid for its own size; pid 0 is the calling thread. Where it is
-        // refused, the thread has what it had.
+        // SAFETY: `set` is valid for its own size; pid 0 is the calling thread. If it is refused,
+        // the thread keeps its affinity.
         unsafe { libc::sched_setaffinity(0, size_of::<libc::cpu_set_t>(), &set) };
         own()
     });
@@ -49,11 +49,11 @@ fn ask() -> Vec<usize> {
     }
 }
 
-/// The processors that the calling thread may run on, ascending.
+/// Returns the processors that the calling thread may run on, ascending.
 fn own() -> Vec<usize> {
     // SAFETY: an all-zero cpu_set_t is an empty set.
     let mut set: libc::cpu_set_t = unsafe { std::mem::zeroed() };
-    // SAFETY: `set` is a valid place for a set of its own size.
+    // SAFETY: `set` is writable for its own size.
     if unsafe { libc::sched_getaffinity(0, size_of::<libc::cpu_set_t>(), &mut set) } != 0 {
         return Vec::new();
     }
@@ -63,7 +63,7 @@ fn own() -> Vec<usize> {
         .collect()
 }
 
-/// The processors that are left when workers have these; all where none would be.
+/// Returns the processors left when workers have `workers`; all if none would be left.
 fn left(allowed: &[usize], workers: &[usize]) -> Vec<usize> {
     let left = allowed.iter().filter(|cpu| !workers.contains(cpu));
     let left: Vec<usize> = left.copied().collect();
@@ -74,25 +74,25 @@ fn left(allowed: &[usize], workers: &[usize]) -> Vec<usize> {
     }
 }
 
-/// A processor for what is to be measured or to take long: one that no worker has, if there is one.
+/// Returns a processor for measurements and long tasks: one without a worker, if there is one.
 pub fn quiet(workers: &[usize]) -> usize {
     left(allowed(), workers).last().copied().unwrap_or(0)
 }
 
-/// Makes this process's threads, but for workers, keep off the processors of workers, as far as
-/// others are left.
+/// Makes this process's threads, except workers, avoid the processors of workers, as far as others
+/// are left.
 ///
-/// DPDK's own threads are meant too: it pins them to processors that it does not use itself, which
-/// are those that workers get. So is the one that reads messages of hypervisors: there it
-/// would stop a worker for each; and a worker that waits at a gate would use up the time of the
-/// very thread that is to open it.
+/// This includes DPDK's own threads, which DPDK pins to processors that it does not use itself, and
+/// these are just the workers'. It also includes the thread that reads messages of hypervisors: on
+/// a worker's processor it would stop the worker for each message, and a worker that waits at a
+/// gate would use up the time of the very thread that is to open it.
 pub fn leave_to_workers(workers: &[usize]) {
     let cpus = left(allowed(), workers);
     *LEFT.lock().unwrap_or_else(|poison| poison.into_inner()) = Some(cpus.clone());
     keep_to(&cpus);
 }
 
-/// The same for threads that have come since.
+/// Applies [`leave_to_workers`] to threads started since.
 pub fn leave_to_workers_again() {
     let cpus = LEFT.lock().unwrap_or_else(|poison| poison.into_inner());
     if let Some(cpus) = &*cpus {
@@ -128,8 +128,8 @@ fn keep_to(cpus: &[usize]) {
     }
 }
 
-/// Whether a thread with this name only helps: DPDK's own, those that read hypervisors' messages,
-/// build tables, close sockets and write the log.
+/// Returns whether a thread with this name is a helper: DPDK's own, and those that read
+/// hypervisors' messages, build tables, close sockets and write the log.
 fn is_helper(name: &str) -> bool {
     const HELPERS: [&str; 6] = ["eal-intr", "vhost", "rte_mp", "tables", "log", "close"];
     HELPERS.iter().any(|helper| name.starts_with(helper))
@@ -176,11 +176,11 @@ mod tests {
         assert_eq!(left(&[0, 1, 4], &[1]), [0, 4]);
         assert_eq!(left(&[0, 1, 4], &[]), [0, 1, 4]);
         assert_eq!(left(&[0, 1], &[0, 1]), [0, 1]);
-        // A thread of its own: affinity is a thread's.
+        // On a thread of its own, since affinity belongs to a thread.
         let then = std::thread::spawn(|| {
             let before = allowed().to_vec();
             leave_to_workers(&before[..1]);
-            // What control may use now is not asked, but what the process may.
+            // The result depends on the process's affinity, not on what control may use now.
             assert_eq!(quiet(&before[..1]), before[before.len() - 1]);
             assert_eq!(quiet(&before[1..]), before[0]);
             assert!(before.contains(&quiet(&before)));

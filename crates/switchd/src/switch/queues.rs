@@ -10,14 +10,14 @@ use qos::shaper::{PortSpec, QueueSpec};
 use std::collections::HashMap;
 
 impl Bridge {
-    /// The counters that a request means. All of a port's queues may be none; one that is named
-    /// must be there, and on every port one that is named must be on some (Open vSwitch).
+    /// Returns the counters of the requested queues. As in Open vSwitch, a port may have no queues,
+    /// but a named queue must exist: on the named port, or on at least one port.
     pub(super) fn stats_of_queues(&self, request: QueueRequest) -> Result<Vec<QueueStats>, Error> {
         let now_ms = self.switch().clock.now_ms();
         let ports = self.ports.borrow();
         let one = match request.port {
             port::ANY => None,
-            // A reserved number has no queues, and the answer is that, not that it is no port.
+            // A reserved number gets an error about queues, not about ports.
             number => Some(port::to_u16(number).ok_or(Error::QueueBadPort)?),
         };
         if let Some(number) = one
@@ -38,8 +38,7 @@ impl Bridge {
             };
             let any = [0, u32::MAX].contains(&request.queue);
             if totals.is_empty() && any && crate::commands::is_dummy(&self.switch(), self, port) {
-                // As in Open vSwitch it has a queue that tests can ask for, of which nothing is
-                // known.
+                // As in Open vSwitch it has a queue, without counters, for tests.
                 found.push(QueueStats {
                     port: port.openflow_number(),
                     queue: 0,
@@ -69,8 +68,8 @@ impl Bridge {
         Ok(found)
     }
 
-    /// The queues that a request means. Rates are parts of the port's rate, in thousandths; where
-    /// nothing waits for rates, and for those that are the port's own, none is said.
+    /// Returns the descriptions of the requested queues. Rates are thousandths of the port's rate.
+    /// Rates are left out if the port is not shaped, or if the rate is the port's own.
     pub(super) fn describe_queues(
         &self,
         request: QueueRequest,
@@ -103,15 +102,15 @@ impl Bridge {
     }
 }
 
-/// A rate in thousandths of the port's, to the nearest, at least one.
+/// Returns a rate in thousandths of the port's, rounded, at least one.
 fn part(rate: u64, port: &PortSpec) -> u16 {
     let whole = u128::from(port.max_rate.max(1));
     let part = (u128::from(rate) * 1000 + whole / 2) / whole;
     part.clamp(1, 1000) as u16
 }
 
-/// The guaranteed part of the port's rate. None for what the default queue gets unasked, which is
-/// too little to be said in thousandths of all but slow ports.
+/// Returns the guaranteed part of the port's rate. None for the default queue's automatic
+/// guarantee, unless the port is so slow that this is a thousandth of its rate or more.
 fn guaranteed(queue: &QueueSpec, port: &PortSpec) -> Option<u16> {
     let is_said = queue.number != port.default_queue
         || u128::from(queue.min_rate) * 1000 >= u128::from(port.max_rate);

@@ -1,4 +1,4 @@
-//! How things stand, for the database.
+//! The switch's state, for the database.
 
 use super::Switch;
 use super::bridge::Bridge;
@@ -14,11 +14,11 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::rc::Rc;
 
-/// What Open vSwitch writes where a datapath is part of the daemon.
+/// What Open vSwitch writes for a datapath that is part of the daemon.
 const DATAPATH_VERSION: &str = "<built-in>";
 
 impl Switch {
-    /// The interface types that can be opened.
+    /// Returns the interface types that can be opened.
     pub fn interface_types(&self) -> BTreeSet<String> {
         let mut types = vec![
             "system",
@@ -37,7 +37,7 @@ impl Switch {
         types.into_iter().map(str::to_owned).collect()
     }
 
-    /// The datapath types that bridges can have.
+    /// Returns the datapath types that bridges can have.
     pub fn datapath_types(&self) -> BTreeSet<String> {
         let mut types = vec!["netdev"];
         if !self.shell.options.disable_system {
@@ -49,7 +49,8 @@ impl Switch {
         types.into_iter().map(str::to_owned).collect()
     }
 
-    /// Whether kernel devices are replaced by dummies (`--enable-dummy=system` or `override`).
+    /// Returns whether kernel devices are replaced by dummies (`--enable-dummy=system` or
+    /// `override`).
     pub fn all_dummy(&self) -> bool {
         matches!(
             self.shell.options.dummy,
@@ -57,7 +58,7 @@ impl Switch {
         )
     }
 
-    /// Whether datapaths of a type are dummies: `dummy`, and those that options make so.
+    /// Returns whether datapaths of a type are dummies: `dummy`, and those that options replace.
     pub fn is_dummy_datapath(&self, kind: &str) -> bool {
         match self.shell.options.dummy {
             Some(DummyLevel::Override) => true,
@@ -66,8 +67,7 @@ impl Switch {
         }
     }
 
-    /// Everything that the database is told after a configuration: the same batch carries
-    /// `cur_cfg`.
+    /// Reports the outcome of a configuration; the same batch carries `cur_cfg`.
     pub fn report(&self, desired: &Desired, failures: &Failures, batch: &mut Batch<'_>) {
         for (name, wanted) in &desired.bridges {
             match self.bridge(name) {
@@ -101,7 +101,7 @@ impl Switch {
         }
     }
 
-    /// Interfaces: numbers, errors, and what their devices say.
+    /// Reports interfaces: numbers, errors, and their devices' state.
     fn report_interfaces(
         &self,
         desired: &Desired,
@@ -109,7 +109,7 @@ impl Switch {
         batch: &mut Batch<'_>,
         errors: &mut Vec<PortError>,
     ) {
-        // Found by name, once for each bridge: there may be a thousand.
+        // Look interfaces up by name, in one map per bridge, because there may be a thousand.
         let bridges: BTreeMap<String, (Rc<Bridge>, HashMap<String, u16>)> = self
             .bridges
             .borrow()
@@ -157,8 +157,8 @@ impl Switch {
         }
     }
 
-    /// By which device a tunnel's packets leave, in Open vSwitch's words for it. Where it is no
-    /// bridge's, tunnels cannot use it, and whether it has a carrier is not known.
+    /// Returns the device by which a tunnel's packets leave, as Open vSwitch's status keys. If it
+    /// does not belong to a bridge, tunnels cannot use it, and its carrier is unknown.
     fn way_to(&self, remote: IpAddr, mark: u32) -> Strings {
         let find = |routes: &underlay::Routes| {
             let route = routes.lookup(remote, mark);
@@ -180,8 +180,8 @@ impl Switch {
             .collect()
     }
 
-    /// Why a patch port that is there carries nothing, in Open vSwitch's words: its peer is not
-    /// there or has another peer.
+    /// Returns why a patch port carries nothing, in Open vSwitch's words: its peer does not exist,
+    /// or has another peer.
     fn patch_problem(&self, bridge: &str, port: &Port) -> Option<String> {
         let peer = port
             .options
@@ -211,7 +211,7 @@ impl Switch {
         (!found).then(|| format!("No usable peer '{peer}' exists in '{datapath}' datapath."))
     }
 
-    /// Controllers.
+    /// Reports the state of controllers.
     pub fn report_controllers(&self, desired: &Desired, batch: &mut Batch<'_>) {
         for (name, wanted) in &desired.bridges {
             let Some(bridge) = self.bridge(name) else {
@@ -246,7 +246,7 @@ impl Switch {
         }
     }
 
-    /// Counters of interfaces and mirrors.
+    /// Reports counters of interfaces and mirrors.
     pub fn report_statistics(&self, desired: &Desired, batch: &mut Batch<'_>) {
         for (name, wanted) in &desired.bridges {
             let Some(bridge) = self.bridge(name) else {
@@ -285,8 +285,7 @@ impl Switch {
     }
 }
 
-/// What a port says of itself: how long packets waited, when somebody last looked, and what is
-/// wrong with its row.
+/// Returns a port's status: waiting times at the last reading, and problems of its row.
 fn port_status(desired: &Desired, port: &super::Port) -> Strings {
     let mut status = port.latencies.status();
     if let Some((key, text)) = desired.wrong.port(&port.config.name) {
@@ -296,7 +295,7 @@ fn port_status(desired: &Desired, port: &super::Port) -> Strings {
 }
 
 impl Bridge {
-    /// The ports' numbers by their interfaces' names.
+    /// Returns the ports' numbers by their interfaces' names.
     fn numbers_by_name(&self) -> HashMap<String, u16> {
         let ports = self.ports.borrow();
         let numbers = ports.values();

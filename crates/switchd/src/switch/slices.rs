@@ -1,16 +1,16 @@
-//! Changes of many rules, in slices: what takes long goes on a little at a time, so that
-//! controllers' echo requests, packet-ins and other bridges are served meanwhile.
+//! Changes of many rules, in slices: between the slices of a long change, controllers' echo
+//! requests, packet-ins and other bridges are served.
 //!
-//! One such change at a time goes on in a bridge. It is a task of its own, which ends whatever
-//! becomes of the connection that asked for it. From its beginning to its end nobody else changes
-//! the bridge's rules or looks at them: messages that would wait (`openflow::Switch::busy`), and
-//! what the switch itself wants to change comes afterwards ([`Bridge::when_idle`]). So others find
-//! the rules as they were before or as they are after.
+//! A bridge has one such change at a time. It is a task of its own, which completes whatever
+//! happens to the connection that requested it. Meanwhile nobody else changes or reads the bridge's
+//! rules: messages that would do so wait (`openflow::Switch::busy`), and changes by the switch
+//! itself are delayed ([`Bridge::when_idle`]). So others see the rules either before or after the
+//! change.
 //!
-//! Packets meet all of a change at once: what is prepared carries an epoch that is reserved
-//! ([`program::epoch::Domain::reserve`]), of which there is one for all bridges, so of several
-//! bridges' long changes one goes on after the other. Changes of few rules need none, and wait for
-//! none.
+//! Packets see a change all at once: it is prepared under a reserved epoch
+//! ([`program::epoch::Domain::reserve`]). There is one such epoch for all bridges, so the long
+//! changes of several bridges run one after the other. Changes of few rules need no reserved epoch
+//! and do not wait.
 
 use super::{Bridge, Switch};
 use crate::coverage::Counter;
@@ -27,26 +27,25 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use tokio::sync::Notify;
 
-/// Rules that a change may look at or change without being cut into slices: well below a
-/// millisecond's work.
+/// Most rules that a change may look at or change without slices: well below a millisecond's work.
 pub(super) const AT_ONCE: usize = 512;
-/// Rules of one step of a slice, after which it is looked whether the slice is over.
+/// Rules in one step of a slice; after each step the time is checked.
 pub(super) const STEP: usize = 64;
-/// How long a slice takes.
+/// Length of a slice.
 const SLICE: Duration = Duration::from_millis(2);
-/// Rules that are taken out together, and told of together.
+/// Rules that are removed, and reported, together.
 const TOLD: usize = 256;
-/// Rules that are unlinked, and things that are freed, in one slice.
+/// Most rules unlinked, and most objects freed, in one slice.
 const RECLAIMED: usize = 2048;
-/// Rules that have ended and are not unlinked yet; while there are more, who sends more changes is
-/// read no further.
+/// Deleted rules that are not unlinked yet, above which messages from the sender of further changes
+/// are not read.
 pub(super) const BACKLOG: usize = 64 << 10;
-/// How long one who sends changes is held for that at most: workers that hold rules back for longer
-/// do not stop controllers.
+/// Longest time that such a sender is held: workers that delay unlinking for longer do not block
+/// controllers.
 const HELD: Duration = Duration::from_millis(200);
-/// How long what a long change has left is waited for.
+/// Longest wait for the cleanup after a long change.
 const RECLAIM_LIMIT: Duration = Duration::from_secs(10);
-/// Requests that may wait for a change to end.
+/// Most requests that wait for a change to end.
 const REQUESTS_MAX: usize = 1024;
 
 static LONG: Counter = Counter::new("ofproto_long_change");
@@ -56,20 +55,20 @@ static HELD_BACK: Counter = Counter::new("openflow_held_for_reclaim");
 
 type Later = Box<dyn FnOnce(&Bridge)>;
 
-/// Whether a bridge's rules are being changed in slices.
+/// State of a bridge's changes in slices.
 #[derive(Default)]
 pub(super) struct Changing {
     busy: Cell<bool>,
     idle: Rc<Notify>,
-    /// What is to be done when they are not, in order. But for requests, one for each change of the
-    /// configuration.
+    /// Actions to run afterwards, in order. Apart from learn requests there is one for each change
+    /// of the configuration.
     later: RefCell<VecDeque<Later>>,
     requests: Cell<usize>,
-    /// Whether the change made last has ended rules.
+    /// Whether the last change has deleted rules.
     ended: Cell<bool>,
 }
 
-/// Cuts work into slices.
+/// Timer that cuts work into slices.
 pub(super) struct Pace {
     begun: Instant,
 }
@@ -81,7 +80,7 @@ impl Pace {
         }
     }
 
-    /// Lets others have their turn when the slice has taken its time.
+    /// Yields to other tasks if the slice has used up its time.
     pub async fn step(&mut self) {
         if self.begun.elapsed() >= SLICE {
             SLICES.increment();
@@ -105,7 +104,7 @@ impl Switch {
         }
     }
 
-    /// Removes the rules whose time has come, in slices: all that are due now.
+    /// Removes all rules whose timeouts have expired, in slices.
     pub async fn expire(&self) {
         let now = self.now();
         let bridges: Vec<Rc<Bridge>> = self.bridges.borrow().values().cloned().collect();
@@ -122,22 +121,23 @@ impl Switch {
 }
 
 impl Bridge {
-    /// Whether its rules are being changed in slices: nobody else changes them then.
+    /// Returns whether the bridge's rules are being changed in slices; nobody else may change them
+    /// then.
     pub fn is_busy(&self) -> bool {
         self.changing.busy.get()
     }
 
-    /// Done when they are not; None when they are not now.
+    /// Returns a future that ends when no change in slices is running; None if none is running now.
     pub(super) fn idle(&self) -> Option<LocalFuture<()>> {
         if !self.is_busy() {
             return None;
         }
         let idle = Rc::clone(&self.changing.idle);
-        // No await lies between the call and the first look, so no notice is lost.
+        // There is no await between the call and the first poll, so no notification is lost.
         Some(Box::pin(async move { idle.notified().await }))
     }
 
-    /// Does something to the rules, now or when a change that goes on in slices has ended.
+    /// Runs `act` on the bridge, now or when the present change in slices has ended.
     pub fn when_idle(&self, act: impl FnOnce(&Bridge) + 'static) {
         if self.is_busy() {
             self.changing.later.borrow_mut().push_back(Box::new(act));
@@ -146,7 +146,7 @@ impl Bridge {
         }
     }
 
-    /// Likewise, for what packets ask for; false when too many wait.
+    /// Runs a packet's request as [`Bridge::when_idle`] does; returns false when too many wait.
     pub(super) fn request_when_idle(&self, act: impl FnOnce(&Bridge) + 'static) -> bool {
         let waiting = &self.changing.requests;
         if self.is_busy() && waiting.get() >= REQUESTS_MAX {
@@ -162,14 +162,15 @@ impl Bridge {
         true
     }
 
-    /// Begins a task that changes rules in slices. Dropping what this returns does not end it.
+    /// Starts a task that changes rules in slices. Dropping the returned future does not end the
+    /// task.
     pub(super) fn change_slowly<T: 'static, F: Future<Output = T> + 'static>(
         &self,
         act: impl FnOnce(Rc<Bridge>) -> F,
     ) -> LocalFuture<T> {
         LONG.increment();
         let Some(me) = self.me.upgrade() else {
-            // It is going, and its rules with it.
+            // The bridge is being dropped, and its rules with it.
             return Box::pin(std::future::pending());
         };
         self.changing.busy.set(true);
@@ -178,7 +179,7 @@ impl Bridge {
             let done = work.await;
             me.report_slowly().await;
             me.end_change();
-            // Whoever asked need not wait for this.
+            // The requester need not wait for the cleanup.
             tokio::task::spawn_local(async move { me.reclaim().await });
             done
         });
@@ -187,7 +188,7 @@ impl Bridge {
                 Ok(done) => done,
                 Err(error) => match error.try_into_panic() {
                     Ok(panic) => std::panic::resume_unwind(panic),
-                    // The process ends.
+                    // The process is ending.
                     Err(_) => std::future::pending().await,
                 },
             }
@@ -202,13 +203,13 @@ impl Bridge {
             };
             next(self);
         }
-        // Those that waited go on in the order in which they came.
+        // Waiters continue in the order in which they came.
         if !self.is_busy() {
             self.changing.idle.notify_waiters();
         }
     }
 
-    /// Carries out a flow mod: at once, or in slices where it may mean many rules.
+    /// Carries out a flow mod: at once, or in slices if it may affect many rules.
     pub(super) fn change_flows(
         &self,
         change: &FlowMod,
@@ -235,8 +236,8 @@ impl Bridge {
         }
     }
 
-    /// Removes every rule, in slices where there are many. What else is to be done to the rules
-    /// waits for it ([`Bridge::when_idle`]).
+    /// Deletes every rule, in slices if there are many. Other changes wait for that
+    /// ([`Bridge::when_idle`]).
     pub(super) fn flush(&self) {
         let now = self.switch().now();
         if self.pipeline.borrow().rule_count() <= AT_ONCE {
@@ -245,7 +246,7 @@ impl Bridge {
             return;
         }
         let sweep = self.pipeline.borrow_mut().begin_flush();
-        // A flush is refused by nothing.
+        // A flush cannot be refused.
         drop(self.change_slowly(|bridge| async move { bridge.sweep(sweep).await }));
     }
 
@@ -263,7 +264,7 @@ impl Bridge {
         }
         let mut outcome = FlowModOutcome::default();
         if sweep.found() <= AT_ONCE {
-            // They were only hard to find.
+            // There were only many rules to search, but few to change.
             self.pipeline
                 .borrow_mut()
                 .apply(&mut sweep, usize::MAX, &mut outcome, now)?;
@@ -279,8 +280,8 @@ impl Bridge {
                     .pipeline
                     .borrow_mut()
                     .apply(&mut sweep, STEP, &mut outcome, now);
-                // An error is that of a rule which is added where none is found, and some have been
-                // found.
+                // An error can only come from adding a rule because none matched, but some have
+                // matched.
                 if applied.unwrap_or(true) {
                     break;
                 }
@@ -301,7 +302,7 @@ impl Bridge {
             }
             pace.step().await;
         }
-        // Their counters are given back.
+        // Publish, so that their counters are given back.
         self.publish();
         Ok(())
     }
@@ -317,7 +318,7 @@ impl Bridge {
         turn
     }
 
-    /// Makes all that carries the reserved epoch visible at once.
+    /// Makes all changes under the reserved epoch visible at once.
     pub(super) fn publish_reserved(&self) {
         let switch = self.switch();
         {
@@ -329,7 +330,7 @@ impl Bridge {
         switch.rules_changed.notify_one();
     }
 
-    /// Tells controllers of rules that have gone; flow monitors are told in the end.
+    /// Sends flow-removed messages; flow monitors are told at the end of the change.
     pub(super) fn send_removed(&self, removed: Vec<FlowRemoved>) {
         if let Some(openflow) = self.openflow.get() {
             openflow.flows_removed(&removed);
@@ -344,7 +345,7 @@ impl Bridge {
         }
     }
 
-    /// Tells flow monitors of all that has changed.
+    /// Reports all changes to flow monitors.
     async fn report_slowly(&self) {
         let mut pace = Pace::new();
         while let Some(openflow) = self.openflow.get()
@@ -354,7 +355,7 @@ impl Bridge {
         }
     }
 
-    /// Removes some rules whose time has come, and publishes that; true when more may be due.
+    /// Removes some expired rules, and publishes that; returns whether more may be due.
     fn expire(&self, now: pipeline::Clock, changed: &mut usize) -> bool {
         let (outcome, more) = {
             let mut pipeline = self.pipeline.borrow_mut();
@@ -370,14 +371,14 @@ impl Bridge {
         more
     }
 
-    /// Unlinks and frees what rules that have gone have left, until nothing is left or workers hold
-    /// it for too long.
+    /// Unlinks and frees deleted rules until none is left, or until workers have held them for too
+    /// long.
     pub(super) async fn reclaim(&self) {
         self.reclaim_to(0, RECLAIM_LIMIT).await;
     }
 
-    /// Likewise, for one who sends changes faster than what they leave is freed: until few enough
-    /// wait.
+    /// Frees deleted rules for a sender whose changes come faster than that is done: until half of
+    /// [`BACKLOG`] is left, or [`HELD`] has passed. None if the sender may go on at once.
     pub(super) fn make_up(&self) -> Option<LocalFuture<()>> {
         let ended = self.changing.ended.replace(false);
         if !ended || self.pipeline.borrow().waiting() <= BACKLOG {
@@ -394,7 +395,7 @@ impl Bridge {
         let switch = self.switch();
         let begun = Instant::now();
         while self.pipeline.borrow().waiting() > few && begun.elapsed() < limit {
-            // What has ended may wait for its publication only.
+            // Deleted rules may only be waiting for this publication.
             switch.program.domain.publish();
             let unlinked = self.pipeline.borrow_mut().housekeep(RECLAIMED);
             switch.program.domain.publish();
@@ -409,7 +410,7 @@ impl Bridge {
         switch.collect().await;
     }
 
-    /// Removes what rules are left of a bridge that is gone, before it is dropped.
+    /// Deletes the remaining rules of a bridge that has been removed, before it is dropped.
     pub(super) fn bury(self: Rc<Self>) {
         if self.pipeline.borrow().rule_count() <= AT_ONCE {
             return;

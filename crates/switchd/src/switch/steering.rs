@@ -1,14 +1,13 @@
-//! What the switch has to do with steering beside its workers' own (`datapath::control::steering`):
+//! The switch's part in steering, apart from that of the workers (`datapath::control::steering`):
 //! capabilities and mode for controllers, virtual machines, and steering tables of kernel
 //! interfaces.
 //!
-//! Kernel interfaces are steered by other processes (`sluice steer run`), which are asked by their
-//! sockets in the run directory. Whoever waits for them waits for [`ANSWER`] at most, and nobody
-//! else waits meanwhile.
+//! Kernel interfaces are steered by other processes, residents (`sluice steer run`), which are
+//! asked through their sockets in the run directory. A request waits for them for [`ANSWER`] at
+//! most, and nothing else waits meanwhile.
 //!
-//! Where virtual machines run is looked at every [`LOOK`]: `vm-core` says it, or the threads of the
-//! process behind a vhost-user socket. Those that steer kernel interfaces are told what has
-//! changed.
+//! Every [`LOOK`] it is checked where virtual machines run: `vm-core` says it, or the threads of
+//! the process behind a vhost-user socket. Residents are told of changes.
 
 use super::bridge::{Bridge, Port};
 use super::{NotRunning, Switch};
@@ -36,51 +35,52 @@ use tokio::net::UnixStream;
 use tokio::task::JoinSet;
 use tokio::time::Instant;
 
-/// How long an answer of whoever steers an interface is waited for.
+/// Longest wait for a resident's reply.
 const ANSWER: Duration = Duration::from_secs(2);
-/// Bytes of an answer at most: what is said of 4,096 entries has less.
+/// Most bytes of a reply; a reply about 4,096 entries is shorter.
 const ANSWER_MAX: u64 = 8 << 20;
-/// How often it is looked where virtual machines run, and who steers interfaces.
+/// Interval at which virtual machines and residents are checked.
 const LOOK: Duration = Duration::from_millis(500);
-/// The least time between two rounds to those who steer interfaces.
+/// Shortest time between two rounds of messages to residents.
 const ROUND: Duration = Duration::from_millis(20);
-/// After how long what one of them has refused is tried again.
+/// Pause before something that a resident refused is tried again.
 const AGAIN: Duration = Duration::from_secs(10);
-/// Virtual machines whose processes are looked at in one look; the others have their turn next.
+/// Most virtual machines whose processes are checked at a time; the others follow at the next
+/// check.
 const PROCESSES_MAX: usize = 64;
-/// Interfaces that controllers and virtual machines are told of.
+/// Most interfaces for controllers' capabilities and for changes of virtual machines.
 const DEVICES_MAX: usize = 64;
 
-/// What the switch knows for steering.
+/// State of the switch's part in steering.
 #[derive(Default)]
 pub struct State {
-    /// What controllers have chosen last.
+    /// The mode that a controller has chosen last.
     chosen: Cell<Option<Mode>>,
-    /// Told when virtual machines may have changed.
+    /// Notified when virtual machines may have changed.
     changed: tokio::sync::Notify,
 }
 
 impl State {
-    /// The mode in force, where the database says this.
+    /// Returns the mode in force: the database's, else the controllers'.
     pub fn mode(&self, database: Option<SteeringMode>) -> SteeringMode {
         let chosen = self.chosen.get().map(mode_of);
         database.or(chosen).unwrap_or_default()
     }
 }
 
-/// What is known of the virtual machine behind a port.
+/// What is known about the virtual machine behind a port.
 #[derive(Default)]
 pub struct KnownVm {
-    /// Its process, as last looked at.
+    /// Its process, as last checked.
     process: Option<Vm>,
-    /// What controllers were told last; none where there is none.
+    /// What controllers were told last; none if there is no virtual machine.
     pub told: Option<VmStatus>,
 }
 
-/// What one who steers an interface knows of virtual machines.
+/// What a resident has been told about virtual machines.
 #[derive(Default)]
 struct Resident {
-    /// Its socket: who comes next has another, and knows nothing.
+    /// Identity of its socket: a new resident has another one, and knows nothing.
     socket: Option<(u64, u64, i64)>,
     told: BTreeMap<u16, Place>,
     /// What it has refused, and when.
@@ -88,7 +88,8 @@ struct Resident {
 }
 
 impl Resident {
-    /// Tells what it does not know yet, for [`ANSWER`] at most; the rest has its turn next.
+    /// Sends what it has not been told yet, for [`ANSWER`] at most; the rest follows in the next
+    /// round.
     async fn tell(&mut self, rundir: &Path, device: &str, places: &BTreeMap<u16, Place>) {
         let socket = std::fs::metadata(socket_path(rundir, device)).ok();
         let socket = socket.map(|file| (file.dev(), file.ino(), file.ctime_nsec()));
@@ -115,7 +116,7 @@ impl Resident {
         }
     }
 
-    /// Tells where one is, or that it has gone. False where nobody answers.
+    /// Sends the place of one virtual machine, or that it is gone. Returns false without a reply.
     async fn tell_one(
         &mut self,
         rundir: &Path,
@@ -134,17 +135,17 @@ impl Resident {
             return true;
         };
         if matches!(code, Error::BadOutPort | Error::Hardware) {
-            // It is asked again at the next look.
+            // Retried at the next check.
             tracing::debug!(target: "steering", "VM {id}: {text}");
             return false;
         }
         let known = self.told.remove(&id).is_some();
-        // One that has ended is forgotten there by itself.
+        // A virtual machine that is gone is forgotten there anyway.
         if let Some(place) = place {
             tracing::warn!(target: "steering", "VM {id}: {}", printable(&text));
             self.refused.insert(id, (place, Instant::now()));
             if known {
-                // Where it was it is no more.
+                // It is no longer at its old place, so remove that.
                 let _ = asked(None).await;
             }
         }
@@ -152,13 +153,13 @@ impl Resident {
     }
 }
 
-/// Words of others without what terminals and logs would take for more than words.
+/// Replaces control characters in others' text, for terminals and logs.
 fn printable(text: &str) -> String {
     let plain = |char: char| if char.is_control() { '?' } else { char };
     text.chars().map(plain).collect()
 }
 
-/// A layout in the datapath's words.
+/// Converts a layout to the datapath's type.
 pub fn layout_of(layout: Layout) -> datapath::fcf::Layout {
     match layout {
         Layout::Dscp6 => datapath::fcf::Layout::Dscp6,
@@ -185,7 +186,8 @@ fn mode_from(mode: SteeringMode) -> Mode {
     }
 }
 
-/// Asks whoever steers an interface. The error has a code for the peer and words for the log.
+/// Sends a request to an interface's resident. The error has a code for the peer and a text for the
+/// log.
 async fn ask(rundir: &Path, device: &str, request: &Request) -> Result<serde_json::Value, Refused> {
     let path = socket_path(rundir, device);
     let talk = async {
@@ -209,7 +211,7 @@ async fn ask(rundir: &Path, device: &str, request: &Request) -> Result<serde_jso
             return Err(Refused(Error::Hardware, text));
         }
     };
-    // Large ones take longer than others are to wait.
+    // Decoding a large reply would block other tasks for too long.
     let read = tokio::task::spawn_blocking(move || {
         let answer = String::from_utf8_lossy(&answer);
         Answer::read(answer.trim_end())
@@ -233,24 +235,25 @@ async fn ask(rundir: &Path, device: &str, request: &Request) -> Result<serde_jso
         })
 }
 
-/// Why something was not done: for the peer, and for people.
+/// Why a request failed: a code for the peer, and a text for people.
 struct Refused(Error, String);
 
 impl Refused {
-    /// Logs the words and gives the code.
+    /// Logs the text and returns the code.
     fn told(self) -> Error {
         tracing::warn!(target: "steering", "{}", printable(&self.1));
         self.0
     }
 }
 
-/// The workers have no steering table: what they do is chosen by the mode.
+/// Returns the error for a table of the workers: they have none, since the mode decides what they
+/// do.
 fn no_table() -> Refused {
     let text = "the workers have no steering table; name an interface of sluice steer run";
     Refused(Error::FlowModPermission, text.to_owned())
 }
 
-/// A change in the words of whoever steers the interface.
+/// Converts a change to a request to the resident.
 fn request_of(change: &SteeringMod) -> Result<Request, Refused> {
     parse_match(&change.matching)
         .map_err(|error| Refused(Error::BadMatchValue, error.to_string()))?;
@@ -286,7 +289,7 @@ fn request_of(change: &SteeringMod) -> Result<Request, Refused> {
     })
 }
 
-/// Entries as controllers are told of them.
+/// Converts entries to the form for controllers.
 fn stats_of(flows: FlowsStatus) -> Vec<SteeringStats> {
     let own: BTreeMap<u64, u32> = (flows.choices.iter())
         .filter(|choice| choice.flow.is_none())
@@ -307,7 +310,7 @@ fn stats_of(flows: FlowsStatus) -> Vec<SteeringStats> {
                 .map_or(IrqCore::Choose, IrqCore::Core),
         },
         chosen: own.get(&entry.entry).copied().unwrap_or(NO_CORE),
-        // Numbers beyond what the protocol has were given by hand.
+        // Numbers that the protocol cannot express were set by hand.
         vm: entry
             .vm
             .filter(|vm| (1..=openflow::steering::VM_ID_MAX).contains(vm)),
@@ -317,7 +320,7 @@ fn stats_of(flows: FlowsStatus) -> Vec<SteeringStats> {
     stats.collect()
 }
 
-/// Asks for something that has a type.
+/// Sends a request and decodes the reply as `T`.
 async fn ask_for<T: serde::de::DeserializeOwned + Send + 'static>(
     rundir: &Path,
     device: &str,
@@ -334,7 +337,7 @@ async fn ask_for<T: serde::de::DeserializeOwned + Send + 'static>(
     Err(Refused(Error::Hardware, text))
 }
 
-/// What whoever steers an interface says of it; not known where nothing is said in time.
+/// Returns the state of an interface as its resident reports it; unknown without a timely reply.
 async fn describe_device(rundir: &Path, name: String) -> Device {
     match ask_for::<Status>(rundir, &name, &Request::Show).await {
         Ok(status) => Device {
@@ -363,8 +366,8 @@ async fn describe_device(rundir: &Path, name: String) -> Device {
     }
 }
 
-/// Whether the kernel can run the programs of `sluice steer run`: what is known of its types is
-/// what these need.
+/// Returns whether the kernel can run the programs of `sluice steer run`, which need its type
+/// information (BTF).
 fn has_xdp() -> bool {
     Path::new("/sys/kernel/btf/vmlinux").exists()
 }
@@ -379,7 +382,7 @@ impl Switch {
         applied.global.as_ref().and_then(|global| global.steering)
     }
 
-    /// Takes a controller's choice of mode, if it is one, and says which mode is in force.
+    /// Sets the mode that a controller chooses, if it is given; returns the mode in force.
     pub fn choose_steering(&self, wanted: Option<Mode>) -> ModeReply {
         let database = self.database_mode();
         if let Some(wanted) = wanted {
@@ -387,7 +390,7 @@ impl Switch {
             let mode = self.steering.mode(database);
             tracing::info!(target: "steering", "a controller chooses {}; {} is in force",
                 mode_of(wanted).name(), mode.name());
-            // Without a datapath it is done when that starts.
+            // Without a datapath the mode is set when that starts.
             let _: Result<(), NotRunning> =
                 self.with_datapath(|datapath| datapath.set_steering(mode));
         }
@@ -403,9 +406,9 @@ impl Switch {
         }
     }
 
-    /// Looks after virtual machines until the daemon ends: where they run, and who must know.
+    /// Watches virtual machines until the daemon ends: where they run, and who must be told.
     pub async fn follow_vms(self: Rc<Self>) -> anyhow::Result<()> {
-        // Who does not answer must not keep controllers from being told.
+        // A resident that does not reply must not delay controllers.
         tokio::join!(self.look_at_vms(), self.follow_residents());
         Ok(())
     }
@@ -422,16 +425,16 @@ impl Switch {
     async fn follow_residents(&self) {
         let mut residents = BTreeMap::new();
         loop {
-            // Either way: whoever has begun to steer an interface since knows nothing.
+            // Continue in either case: a resident that has started meanwhile knows nothing.
             let _ = tokio::time::timeout(LOOK, self.steering.changed.notified()).await;
             self.tell_residents(&mut residents).await;
             tokio::time::sleep(ROUND).await;
         }
     }
 
-    /// Tells controllers which virtual machines have started, moved or stopped behind ports that
-    /// are there, each with its port's status. First those that have stopped: a machine that has
-    /// gone from one port to another stops before it starts.
+    /// Tells controllers which virtual machines have started, moved or stopped behind existing
+    /// ports, each with its port's status. Stopped ones come first: a machine that has moved from
+    /// one port to another stops before it starts.
     pub fn tell_vms(&self) {
         let bridges: Vec<Rc<Bridge>> = self.bridges.borrow().values().cloned().collect();
         let mut told = Vec::new();
@@ -453,7 +456,7 @@ impl Switch {
         }
     }
 
-    /// Looks where the threads of processes behind vhost-user sockets run.
+    /// Checks where the threads of processes behind vhost-user sockets run.
     async fn look_at_processes(&self, first: &mut usize) {
         let mut looked = Vec::new();
         for bridge in self.bridges.borrow().values() {
@@ -467,7 +470,7 @@ impl Switch {
                     port.vm.process = None;
                     continue;
                 };
-                // What is known of it holds until more is.
+                // The last known state holds until a newer one is known.
                 let known = port.vm.process.clone();
                 let known = known.filter(|known| known.place == process);
                 let known = known.unwrap_or_else(|| Vm::new(process));
@@ -483,7 +486,7 @@ impl Switch {
         let (places, mut vms): (Vec<_>, Vec<Vm>) = (looked.into_iter())
             .map(|(bridge, number, id, vm)| ((bridge, number, id), vm))
             .unzip();
-        // A machine has some dozen threads, each a file to be read.
+        // On another thread: a machine has some dozen threads, and for each a file is read.
         let look = tokio::task::spawn_blocking(move || {
             for step in 0..PROCESSES_MAX.min(count) {
                 vms[(start + step) % count].look();
@@ -492,7 +495,7 @@ impl Switch {
         });
         let Ok(vms) = look.await else { return };
         for ((bridge, number, id), vm) in places.into_iter().zip(vms) {
-            // Another port may have come in its place meanwhile.
+            // Another port may have taken its number meanwhile.
             if let Some(port) = bridge.ports.borrow_mut().get_mut(&number)
                 && port.id == id
             {
@@ -501,8 +504,8 @@ impl Switch {
         }
     }
 
-    /// Where each virtual machine runs, as far as that is known. Of two with one number the first
-    /// counts.
+    /// Returns where each virtual machine runs, as far as known. If two have the same number, the
+    /// first counts.
     fn places(&self) -> BTreeMap<u16, Place> {
         let mut places = BTreeMap::new();
         for bridge in self.bridges.borrow().values() {
@@ -521,8 +524,7 @@ impl Switch {
         places
     }
 
-    /// Tells those who steer interfaces what they do not know yet of where virtual machines run,
-    /// all at once.
+    /// Tells residents of changed places of virtual machines, all at once.
     async fn tell_residents(&self, residents: &mut BTreeMap<String, Resident>) {
         let places = Arc::new(self.places());
         let knows_none = |resident: &Resident| resident.told.is_empty();
@@ -540,7 +542,7 @@ impl Switch {
                 (device, resident)
             });
         }
-        // Those that are left steer nothing any more.
+        // The remaining ones steer nothing any more.
         residents.clear();
         while let Some(done) = round.join_next().await {
             residents.extend(done);
@@ -548,7 +550,7 @@ impl Switch {
     }
 }
 
-/// The virtual machine behind a port, as it is now.
+/// Returns the present state of the virtual machine behind a port.
 fn status_of(port: &Port) -> Option<VmStatus> {
     let vm = port.config.vm?;
     let process = port.vm.process.as_ref();
@@ -563,7 +565,7 @@ fn status_of(port: &Port) -> Option<VmStatus> {
     })
 }
 
-/// What controllers are to be told where they know the one and the other holds now.
+/// Returns what controllers must be told if they know `known` and `now` is the present state.
 fn news(known: Option<VmStatus>, now: Option<VmStatus>) -> Vec<VmStatus> {
     let with = |status: VmStatus, reason| VmStatus { reason, ..status };
     match (known, now) {
@@ -579,8 +581,8 @@ fn news(known: Option<VmStatus>, now: Option<VmStatus>) -> Vec<VmStatus> {
 }
 
 impl Bridge {
-    /// What controllers are to be told of virtual machines behind its ports; from now on they have
-    /// been.
+    /// Returns what controllers must be told about virtual machines behind its ports, and notes
+    /// that they have been told.
     fn news_of_vms(&self) -> Vec<(u16, VmStatus)> {
         let mut told = Vec::new();
         for (number, port) in self.ports.borrow_mut().iter_mut() {
@@ -593,7 +595,7 @@ impl Bridge {
         told
     }
 
-    /// Tells controllers of a virtual machine whose port has gone.
+    /// Tells controllers that a virtual machine's port has been removed.
     pub fn tell_vm_gone(&self, told: Option<VmStatus>) {
         let news = news(told, None);
         if let (Some(openflow), false) = (self.openflow.get(), news.is_empty()) {
@@ -602,13 +604,13 @@ impl Bridge {
         }
     }
 
-    /// Virtual machines that controllers have been told of.
+    /// Returns the virtual machines that controllers have been told of.
     pub(super) fn told_vms(&self) -> Vec<VmStatus> {
         let ports = self.ports.borrow();
         ports.values().filter_map(|port| port.vm.told).collect()
     }
 
-    /// What the host can do and does.
+    /// Returns the host's steering capabilities and state.
     pub(super) fn host_capabilities(&self) -> LocalFuture<HostCapabilities> {
         let switch = self.switch();
         let layout = self.settings.borrow().fcf;
@@ -619,7 +621,7 @@ impl Bridge {
                 let rundir = rundir.clone();
                 asked.spawn(async move { describe_device(&rundir, name).await });
             }
-            // All together answer in the time of one.
+            // Ask all at once, so that it takes only as long as one.
             let mut devices = asked.join_all().await;
             devices.sort_by(|one, other| one.name.cmp(&other.name));
             let mode = switch.choose_steering(None);
@@ -661,7 +663,7 @@ impl Bridge {
         })
     }
 
-    /// What is in a steering table.
+    /// Returns the entries of a steering table.
     pub(super) fn steering_entries(
         &self,
         target: &Target,
@@ -671,7 +673,7 @@ impl Bridge {
             let Target::Device(device) = target else {
                 return Err(no_table().told());
             };
-            // Choices of entries come before those of flows, of which some are left out.
+            // Choices of entries come before those of flows; only some flows are listed.
             let request = Request::Flows { limit: 8192 };
             let flows = ask_for::<FlowsStatus>(&rundir, &device, &request).await;
             flows.map(stats_of).map_err(Refused::told)
@@ -680,7 +682,7 @@ impl Bridge {
 }
 
 impl Switch {
-    /// Whether a port has several receive queues, among which its device spreads flows.
+    /// Returns whether a port has several receive queues, among which its device spreads flows.
     fn has_many_queues(&self) -> bool {
         let bridges = self.bridges.borrow();
         bridges.values().any(|bridge| {

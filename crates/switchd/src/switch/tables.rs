@@ -1,8 +1,8 @@
 //! A bridge's flow tables as controllers and the database configure them: names, limits, eviction,
-//! vacancy, and what becomes of packets without a rule.
+//! vacancy events, and how to handle packets that match no rule.
 //!
-//! Both may switch eviction on, and it is on while either wants it. A name from the database stands
-//! before one from a controller.
+//! Either may enable eviction. A name from the database takes precedence over one from a
+//! controller.
 
 use super::bridge::Bridge;
 use crate::openflow::{FlowDump, WatchedRules};
@@ -16,12 +16,11 @@ use packet::fields::FIELDS;
 use pipeline::SeenRule;
 use std::collections::BTreeSet;
 
-/// Tables that OpenFlow sees: 0 to 253.
+/// Number of tables that OpenFlow sees: 0 to 253.
 pub(super) const TABLES: u8 = 254;
-/// The bits of 1.1 and 1.2 that say what becomes of packets without a rule.
+/// Bits of OpenFlow 1.1 and 1.2 that say how to handle packets that match no rule.
 const MISS_BITS: u32 = 3;
-/// By what rules are chosen for eviction, which cannot be changed: other (the groups), importance,
-/// lifetime.
+/// Criteria for eviction, which are fixed: other (the groups), importance, lifetime.
 const EVICTION_FLAGS: u32 = 7;
 
 /// A dump of a bridge's rules.
@@ -51,7 +50,7 @@ impl WatchedRules for BridgeDump<'_> {
 }
 
 impl Bridge {
-    /// Makes hold what the database says of the tables.
+    /// Applies the database's settings of the tables.
     pub(super) fn apply_table_settings(&self) {
         self.when_idle(Bridge::apply_table_settings_now);
     }
@@ -69,11 +68,11 @@ impl Bridge {
                 .set_table_limit(table, limit.unwrap_or(u32::MAX));
             self.apply_eviction(table);
         }
-        // A lower limit may have taken rules away.
+        // A lower limit may have evicted rules.
         self.publish();
     }
 
-    /// Switches eviction on or off, by the database's and the controllers' wishes.
+    /// Enables or disables eviction, as the database and the controllers want it.
     fn apply_eviction(&self, table: u8) {
         let fields = {
             let settings = self.settings.borrow();
@@ -91,9 +90,9 @@ impl Bridge {
         self.tell_removed(removed);
     }
 
-    /// A table mod. In 1.1 and 1.2 it says what becomes of packets without a rule, in 1.3 nothing,
-    /// from 1.4 on whether a full table makes room and whether controllers are told how full it
-    /// is.
+    /// Carries out a table mod. In 1.1 and 1.2 it says how to handle packets that match no rule, in
+    /// 1.3 nothing, from 1.4 on whether rules are evicted from a full table and whether controllers
+    /// get vacancy events.
     pub(super) fn configure_table(
         &self,
         change: &TableConfig,
@@ -134,7 +133,7 @@ impl Bridge {
         Ok(())
     }
 
-    /// A table's configuration, in the words of 1.4.
+    /// Returns a table's configuration in the form of 1.4.
     pub(super) fn table_config(&self, table: u8) -> TableConfig {
         let asked = self.table_configs.borrow().get(&table).copied();
         let vacancy: Option<Vacancy> = self.pipeline.borrow().vacancy_thresholds(table);
@@ -146,13 +145,13 @@ impl Bridge {
         }
     }
 
-    /// What becomes of packets without a rule, in the words of 1.1 and 1.2.
+    /// Returns how packets that match no rule are handled, as bits of 1.1 and 1.2.
     pub(super) fn miss_config(&self, table: u8) -> u32 {
         let asked = self.table_configs.borrow().get(&table).copied();
         asked.unwrap_or(0) & MISS_BITS
     }
 
-    /// What a table is called, if it has a name.
+    /// Returns a table's name, if it has one.
     pub(super) fn table_name(&self, table: u8) -> Option<String> {
         let configured = self
             .settings
@@ -163,7 +162,7 @@ impl Bridge {
         configured.or_else(|| self.table_names.borrow().get(&table).cloned())
     }
 
-    /// What tables can do.
+    /// Returns the tables' features.
     pub(super) fn describe_tables(&self) -> Vec<TableFeatures> {
         let mut tables = self.pipeline.borrow().table_features();
         for table in &mut tables {
@@ -172,8 +171,8 @@ impl Bridge {
         tables
     }
 
-    /// Changes what tables can do: their names. All else is as it is, and a request that wants it
-    /// otherwise is refused, as is one that would take tables away.
+    /// Changes tables' features: their names. A request to change anything else, or to remove
+    /// tables, is refused.
     pub(super) fn rename_tables(&self, wanted: &[TableFeatures]) -> Result<(), Error> {
         /// `OFPTFC_MODIFY`.
         const MODIFY: u8 = 1;
@@ -208,7 +207,7 @@ impl Bridge {
         Ok(())
     }
 
-    /// Tables that have crossed a threshold.
+    /// Returns the tables that have crossed a vacancy threshold.
     pub(super) fn changed_vacancies(&self) -> Vec<TableStatus> {
         let events = self.pipeline.borrow_mut().take_vacancy_events();
         let status = |(table, reason)| TableStatus {
@@ -219,7 +218,7 @@ impl Bridge {
     }
 }
 
-/// The fields of `Flow_Table.groups`. One that means nothing is left out, and said so in the log.
+/// Parses the fields of `Flow_Table.groups`. Bad ones are left out and logged.
 fn eviction_fields(bridge: &str, groups: &[String]) -> Vec<Subfield> {
     let parse = |text: &String| {
         let part = subfield(text);
@@ -231,8 +230,8 @@ fn eviction_fields(bridge: &str, groups: &[String]) -> Vec<Subfield> {
     groups.iter().filter_map(parse).collect()
 }
 
-/// A field or a part of one in Nicira's notation: `NXM_OF_IN_PORT[]`, `NXM_OF_VLAN_TCI[0..11]`,
-/// `NXM_NX_REG0[3]`.
+/// Parses a field or a part of one in Nicira's notation: `NXM_OF_IN_PORT[]`,
+/// `NXM_OF_VLAN_TCI[0..11]`, `NXM_NX_REG0[3]`.
 fn subfield(text: &str) -> Option<Subfield> {
     let (name, part) = match text.trim().split_once('[') {
         Some((name, part)) => (name, part.strip_suffix(']')?),

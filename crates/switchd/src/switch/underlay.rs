@@ -1,10 +1,10 @@
-//! The network that tunnels run over: the bridges' local ports with the kernel's addresses, the
-//! kernel's routes and those of commands, and neighbours.
+//! The network that tunnels run over: the bridges' local ports with the kernel's addresses, routes
+//! of the kernel and of commands, and neighbours.
 //!
-//! Every change makes a new [`View`], which is published to workers as ports are; they use it from
-//! their next turn on. A worker that lacks a next hop's MAC address asks for it here. The ARP
-//! request or neighbour solicitation goes by the rules of the underlay's bridge, as in Open
-//! vSwitch; workers report the answer when it is sent to the bridge's local port.
+//! Every change makes a new [`View`], which is published to workers in the same way as ports; they
+//! use it from their next turn on. A worker that lacks a next hop's MAC address asks for it here.
+//! The ARP request or neighbour solicitation is sent by the rules of the underlay's bridge, as in
+//! Open vSwitch; workers report the answer when it is sent to the bridge's local port.
 
 use super::database::devices::listening;
 use super::{Bridge, Switch};
@@ -19,29 +19,29 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use underlay::{Device, Mac, Neighbours, Route, Routes, View};
 
-/// The least time between two requests for one neighbour, whoever wants it, in milliseconds.
+/// Shortest time between two requests for one neighbour, ms.
 const ASK_MS: u64 = 200;
-/// Neighbours that have been asked for and are remembered.
+/// Most requested neighbours that are remembered.
 const ASKED_MAX: usize = 4096;
 
-/// The least time between two times that workers are told of neighbours.
+/// Shortest time between two updates of neighbours to workers.
 const NEIGHBOURS_PAUSE: Duration = Duration::from_millis(10);
-/// Messages of the kernel's that are read in one go.
+/// Most messages of the kernel read at a time.
 const NEWS: usize = 256;
-/// The least time between two readings of routes.
+/// Shortest time between two readings of routes.
 const PAUSE: Duration = Duration::from_millis(20);
-/// How many times as long as reading them the pause after it is.
+/// Factor by which the pause is longer than the reading before it.
 const PAUSE_TIMES: u32 = 4;
-/// And the most.
+/// Longest pause.
 const PAUSE_MOST: Duration = Duration::from_secs(1);
-/// After how long it is tried again to listen or to read, where that failed.
+/// Pause before listening or reading is tried again after a failure.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// What tunnels know of the network that they run over.
+/// State of the network that tunnels run over.
 #[derive(Default)]
 pub struct Underlay {
     state: RefCell<State>,
-    /// Told when neighbours have changed.
+    /// Notified when neighbours have changed.
     news: tokio::sync::Notify,
 }
 
@@ -50,21 +50,21 @@ struct State {
     routes: Routes,
     neighbours: Neighbours,
     devices: Vec<Device>,
-    /// Addresses of devices by their names: the kernel's, and what commands have given to dummies.
+    /// Addresses of devices by their names: the kernel's, and those that commands gave to dummies.
     kernel_addresses: Addresses,
     dummy_addresses: Addresses,
     generation: u64,
-    /// When neighbours were asked for, and when this was looked through last.
+    /// When each neighbour was last asked for, and when this map was last cleaned up.
     asked: HashMap<(String, IpAddr), u64>,
     pruned_ms: u64,
-    /// What workers have now.
+    /// The workers' present view.
     view: Option<Arc<View>>,
 }
 
 type Addresses = BTreeMap<String, Vec<(IpAddr, u8)>>;
 
 impl State {
-    /// The addresses of a device.
+    /// Returns the addresses of a device.
     fn addresses(&self, device: &str) -> Vec<(IpAddr, u8)> {
         let of = |all: &Addresses| all.get(device).cloned().unwrap_or_default();
         let mut addresses = of(&self.kernel_addresses);
@@ -72,7 +72,7 @@ impl State {
         addresses
     }
 
-    /// Neighbours that packets have gone to do not age.
+    /// Keeps neighbours from ageing to which packets were sent.
     fn touch_used(&mut self, now_ms: u64) {
         let Some(view) = self.view.clone() else {
             return;
@@ -94,22 +94,22 @@ impl State {
 }
 
 impl Underlay {
-    /// Looks at routes.
+    /// Runs `act` on the routes.
     pub fn with_routes<R>(&self, act: impl FnOnce(&Routes) -> R) -> R {
         act(&self.state.borrow().routes)
     }
 
-    /// Looks at neighbours.
+    /// Runs `act` on the neighbours.
     pub fn with_neighbours<R>(&self, act: impl FnOnce(&Neighbours) -> R) -> R {
         act(&self.state.borrow().neighbours)
     }
 
-    /// The addresses of a device.
+    /// Returns the addresses of a device.
     pub fn addresses(&self, device: &str) -> Vec<(IpAddr, u8)> {
         self.state.borrow().addresses(device)
     }
 
-    /// The devices that some route leads by.
+    /// Returns the devices used by some route.
     pub fn devices_with_routes(&self) -> Vec<Device> {
         let state = self.state.borrow();
         let devices = state.devices.iter();
@@ -119,21 +119,21 @@ impl Underlay {
 }
 
 impl Switch {
-    /// Changes routes, by a command.
+    /// Changes routes, for a command.
     pub fn change_routes<R>(&self, act: impl FnOnce(&mut Routes) -> R) -> R {
         let result = act(&mut self.underlay.state.borrow_mut().routes);
         self.publish_underlay();
         result
     }
 
-    /// Changes neighbours, by a command.
+    /// Changes neighbours, for a command.
     pub fn change_neighbours<R>(&self, act: impl FnOnce(&mut Neighbours) -> R) -> R {
         let result = act(&mut self.underlay.state.borrow_mut().neighbours);
         self.publish_underlay();
         result
     }
 
-    /// Gives a dummy device an address, by a command.
+    /// Gives a dummy device an address, for a command.
     pub fn add_dummy_address(&self, device: &str, address: IpAddr, len: u8) {
         let mut state = self.underlay.state.borrow_mut();
         let addresses = state.dummy_addresses.entry(device.to_owned()).or_default();
@@ -144,7 +144,7 @@ impl Switch {
         self.refresh_devices();
     }
 
-    /// The kernel's addresses and routes have been read.
+    /// Sets the kernel's addresses and routes.
     pub fn set_kernel_routes(&self, addresses: Addresses, routes: Vec<Route>) {
         let mut state = self.underlay.state.borrow_mut();
         let other = state.kernel_addresses != addresses;
@@ -157,7 +157,7 @@ impl Switch {
         }
     }
 
-    /// Looks at which bridges there are, and at the addresses of their local ports. Whether
+    /// Updates the list of bridges and the addresses of their local ports. Returns whether
     /// something has changed.
     pub fn refresh_devices(&self) -> bool {
         let mut devices = Vec::new();
@@ -178,7 +178,7 @@ impl Switch {
 
     fn publish_underlay(&self) {
         let mut state = self.underlay.state.borrow_mut();
-        // What has been in use since the last one is not forgotten with it.
+        // Which neighbours the old view has used is lost with it, so note that first.
         state.touch_used(self.clock.now_ms());
         let view = Arc::new(state.view());
         state.view = Some(Arc::clone(&view));
@@ -186,7 +186,7 @@ impl Switch {
         let _ = self.with_datapath(|datapath| datapath.set_underlay(view));
     }
 
-    /// Asks for a neighbour's address in a bridge, unless that has just been done.
+    /// Asks for a neighbour's address in a bridge, unless that was done recently.
     pub(super) fn ask_neighbour(&self, bridge: &Bridge, address: IpAddr, source: IpAddr) {
         let now_ms = self.clock.now_ms();
         let mut state = self.underlay.state.borrow_mut();
@@ -207,7 +207,7 @@ impl Switch {
             state.asked.retain(|_, asked| early(asked));
         }
         if state.asked.len() >= ASKED_MAX {
-            // Workers ask again.
+            // Workers will ask again.
             return;
         }
         state.asked.insert(key, now_ms);
@@ -217,7 +217,7 @@ impl Switch {
         }
     }
 
-    /// A neighbour has said its address, whether it has been asked or not.
+    /// Notes a neighbour's address from a packet, whether it was asked for or not.
     pub(super) fn neighbour_seen(&self, bridge: &Bridge, address: IpAddr, mac: Mac, asked: bool) {
         let now_ms = self.clock.now_ms();
         let mut state = self.underlay.state.borrow_mut();
@@ -231,8 +231,8 @@ impl Switch {
         }
     }
 
-    /// Tells workers of neighbours that have changed, some times a second at most: how often they
-    /// change is up to others.
+    /// Tells workers of changed neighbours, with a limited rate, since others decide how often they
+    /// change.
     pub async fn tell_neighbours(self: Rc<Self>) -> anyhow::Result<()> {
         loop {
             self.underlay.news.notified().await;
@@ -241,7 +241,7 @@ impl Switch {
         }
     }
 
-    /// Forgets neighbours that have been silent and out of use for long. About once a second.
+    /// Removes neighbours that have been silent and unused for long. Called about once a second.
     pub fn age_neighbours(&self) {
         let now_ms = self.clock.now_ms();
         let mut state = self.underlay.state.borrow_mut();
@@ -252,9 +252,9 @@ impl Switch {
     }
 }
 
-/// What the kernel knows: addresses by devices, and routes with the sources that Open vSwitch
-/// picks. Takes as long as there are routes, so not for the control thread. The error is the
-/// system's number.
+/// Reads the kernel's addresses by device, and its routes with the source addresses that Open
+/// vSwitch picks. The time depends on the number of routes, so this is not for the control thread.
+/// The error is the system's `errno`.
 fn read_kernel() -> Result<(Addresses, Vec<Route>), i32> {
     let mut addresses = Addresses::new();
     for found in ports::addresses()? {
@@ -304,7 +304,7 @@ impl Switch {
                     }
                 }
             }
-            // How much is told is up to others.
+            // Others decide how often routes change, so the pause is proportional to the work.
             let pause = (began.elapsed() * PAUSE_TIMES).clamp(PAUSE, PAUSE_MOST);
             tokio::time::sleep(pause).await;
             let mut guard = events.readable_mut().await?;
@@ -316,11 +316,12 @@ impl Switch {
 }
 
 impl Bridge {
-    /// Its local port as tunnels see it.
+    /// Returns its local port as a device for tunnels.
     fn underlay_device(&self, switch: &Switch) -> Option<Device> {
         let ports = self.ports.borrow();
         let local = ports.get(&ofport::LOCAL)?;
-        // Without an address it is no underlay, and no neighbours are learned there.
+        // Without an address it does not belong to the underlay, and no neighbours are learned
+        // there.
         let addresses = switch.underlay.addresses(&local.config.interface_name);
         (!addresses.is_empty()).then(|| Device {
             name: self.name.clone(),
@@ -331,7 +332,7 @@ impl Bridge {
         })
     }
 
-    /// Sends a packet by the bridge's rules, as if its local port had sent it.
+    /// Sends a packet by the bridge's rules, as if it came from the local port.
     fn send_by_rules(&self, data: Vec<u8>) {
         let ops = Arc::new(OpList::new(vec![Op::Resubmit {
             in_port: None,

@@ -1,10 +1,10 @@
-//! How long packets wait in the queues of shaped ports: what shapers noted, forecasts from that,
-//! and how often these held.
+//! Waiting times of packets in the queues of shaped ports: what shapers recorded, forecasts from
+//! that, and how often forecasts were right.
 //!
-//! A shaper notes nothing until somebody asks about a queue. Forecasts take milliseconds, so they
-//! are made on a thread of their own; the control thread only collects. Each is for as many packets
-//! as it was made from: once these have come it is judged by what they waited, and a new one is
-//! made.
+//! A shaper records nothing until somebody asks about a queue. Forecasts take milliseconds, so they
+//! are made on a separate thread; the control thread only collects data. A forecast covers as many
+//! packets as it was made from: once these have come it is compared with their waits, and a new one
+//! is made.
 
 use super::Switch;
 use super::bridge::Bridge;
@@ -22,54 +22,54 @@ use std::time::{Duration, Instant};
 
 /// Waits that cannot be told apart, in seconds: a tick of the shaper's wheel.
 const RESOLUTION: f64 = qos::shaper::TICK_NS as f64 * 1e-9;
-/// Packets after which a forecast is worth the trouble.
+/// Fewest packets for a forecast.
 pub const FEWEST: u64 = 500;
-/// Queues of a port that are told about at most, where no one is named.
+/// Most queues in a reply, unless one is named.
 pub const MOST: usize = 4096;
-/// Ports with no more queues than this are watched whole when metrics are asked for.
+/// Most queues of a port that are all watched when metrics are requested.
 const FEW: usize = 64;
 
-/// Queues that only metrics have asked about are let go when they have not been asked for so long.
+/// Time without requests for metrics after which queues watched only for them are released.
 const METRICS_PAUSE: Duration = Duration::from_secs(60);
 
-/// For how long those who ask want to have a queue watched.
+/// How long a queue is to be watched.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Ask {
-    /// As long as it has this shape.
+    /// As long as the queue keeps its settings.
     ForGood,
-    /// As long as metrics are asked for.
+    /// As long as metrics are requested.
     ForMetrics,
 }
 
-/// A queue as it is now.
+/// A queue's present state.
 pub struct Queue {
     /// The port.
     pub port: String,
     /// Its specification.
     pub spec: QueueSpec,
-    /// What it has done.
+    /// Its counters.
     pub totals: QueueTotals,
-    /// What was noted; none where nobody has asked before.
+    /// What was recorded; none if nobody has asked before.
     pub seen: Option<Seen>,
-    /// It should have been watched from now on, but so many are watched already.
+    /// Whether it could not be watched, because too many queues are watched already.
     pub refused: bool,
     /// How it is served.
     pub server: Server,
 }
 
-/// A forecast and what became of those before.
+/// A forecast, and how earlier ones turned out.
 #[derive(Clone)]
 pub struct Track {
     spec: QueueSpec,
-    /// What had been seen when it was made: only packets sent and their wait.
+    /// The record when it was made: only packets sent and their wait.
     since: Seen,
-    /// What had been seen until then.
+    /// The record up to then.
     pub past: Past,
-    /// The queue as it was asked about.
+    /// How the queue was served then.
     pub server: Server,
     /// The forecast.
     pub forecast: Forecast,
-    /// What became of those before.
+    /// How earlier forecasts turned out.
     pub record: Record,
 }
 
@@ -77,12 +77,11 @@ pub struct Track {
 #[derive(Default)]
 pub struct Book {
     tracks: RefCell<BTreeMap<(String, u32), Track>>,
-    /// When metrics were asked for, while queues are watched for them.
+    /// When metrics were last requested, while queues are watched for them.
     metrics: Cell<Option<Instant>>,
 }
 
-/// Lets queues go that nobody but metrics has asked about, where these have not been asked for
-/// lately.
+/// Releases queues that are watched only for metrics, if these have not been requested lately.
 pub fn let_go(switch: &Switch, now: Instant) {
     let asked = switch.waits.metrics.get();
     if asked.is_none_or(|asked| now.saturating_duration_since(asked) < METRICS_PAUSE) {
@@ -100,8 +99,8 @@ pub fn let_go(switch: &Switch, now: Instant) {
     }
 }
 
-/// The queues of ports, or of one, or one of them, which are watched from now on. The number of
-/// those left out comes with them.
+/// Returns the queues of all ports, or of one, or one queue, which are watched from now on, and the
+/// number of those left out.
 pub fn collect(
     switch: &Switch,
     port: Option<&str>,
@@ -115,7 +114,7 @@ pub fn collect(
     let bridges: Vec<std::rc::Rc<Bridge>> = switch.bridges.borrow().values().cloned().collect();
     for bridge in bridges {
         for one in bridge.ports.borrow().values() {
-            // By the Port's name or, as for qos/show, the Interface's.
+            // Match the Port's name or, as in qos/show, the Interface's.
             let names = [&one.config.name, &one.config.interface_name];
             if port.is_some_and(|port| names.iter().all(|name| *name != port)) {
                 continue;
@@ -183,12 +182,12 @@ impl Queue {
         (self.port.clone(), self.spec.number)
     }
 
-    /// A new forecast; none while too little was seen.
+    /// Makes a new forecast; none while there is too little data.
     fn forecast(&self, record: Record) -> Option<Track> {
         let seen = self.seen.as_ref().filter(|seen| seen.sent >= FEWEST)?;
         let past = Past::of(seen)?;
         let mut server = self.server;
-        // What lends and what others take shows in how fast it was when packets waited.
+        // Borrowed and lost rate shows in the observed service rate while packets waited.
         if let Some(rate) = past
             .service_rate
             .filter(|_| self.spec.min_rate < self.spec.max_rate)
@@ -212,7 +211,7 @@ impl Queue {
         })
     }
 
-    /// Whether a forecast is due, and the record after the last was judged.
+    /// Returns whether a forecast is due: the record with the last one judged.
     fn due(&self, track: Option<&Track>) -> Option<Record> {
         let seen = self.seen.as_ref()?;
         let Some(track) =
@@ -231,7 +230,7 @@ impl Queue {
     }
 }
 
-/// Brings forecasts up to date; `most` are made at most, and those that were never made come first.
+/// Updates forecasts, at most `most` of them; queues without one come first.
 pub async fn refresh(switch: &Switch, queues: Vec<Queue>, most: usize) -> Vec<Queue> {
     let due: Vec<Option<Record>> = {
         let tracks = switch.waits.tracks.borrow();
@@ -257,7 +256,7 @@ pub async fn refresh(switch: &Switch, queues: Vec<Queue>, most: usize) -> Vec<Qu
             let mut tracks = switch.waits.tracks.borrow_mut();
             tracks.extend(made);
             if tracks.len() > 2 * MOST {
-                // Queues that are gone.
+                // Remove queues that no longer exist.
                 let keys: std::collections::BTreeSet<_> = queues.iter().map(Queue::key).collect();
                 tracks.retain(|key, _| keys.contains(key));
             }
@@ -270,8 +269,8 @@ pub async fn refresh(switch: &Switch, queues: Vec<Queue>, most: usize) -> Vec<Qu
     }
 }
 
-/// What another rate would do to a queue, in bit/s; None without a forecast. It takes milliseconds,
-/// on a thread of its own.
+/// Predicts the effect of another rate, in bit/s, on a queue; None without a forecast. It takes
+/// milliseconds, on a separate thread.
 pub async fn at_rate(
     switch: &Switch,
     queue: &Queue,
@@ -283,13 +282,13 @@ pub async fn at_rate(
     Some(work.await.map_err(|error| error.to_string()).flatten())
 }
 
-/// Why a queue is not watched.
+/// Returns why a queue is not watched.
 pub fn too_many() -> String {
     format!("not watched: {MAX_WATCHED} queues of this port are watched already")
 }
 
 impl Book {
-    /// The forecast for a queue as it is now, where there is one.
+    /// Returns the forecast for the queue in its present state, if there is one.
     pub fn track(&self, queue: &Queue) -> Option<Ref<'_, Track>> {
         Ref::filter_map(self.tracks.borrow(), |tracks| {
             let track = tracks.get(&queue.key());
@@ -299,7 +298,7 @@ impl Book {
     }
 }
 
-/// What is asked about a queue with this past.
+/// Makes the question about a queue with this past.
 fn question<'a>(server: &'a Server, past: &'a Past) -> Question<'a> {
     Question {
         server,
@@ -311,7 +310,7 @@ fn question<'a>(server: &'a Server, past: &'a Past) -> Question<'a> {
 }
 
 impl Track {
-    /// What another rate would do. The queue has its whole end there.
+    /// Predicts the effect of another rate, with the queue's whole length.
     fn at(&self, rate: f64, queue: &Server) -> Result<Forecast, String> {
         let server = match rate < self.server.rate {
             true => Server {
@@ -323,13 +322,13 @@ impl Track {
         };
         let asked =
             |server: &Server| elsewhere(&question(server, &self.past), &self.forecast, rate);
-        // Models that know of no end are asked about the queue without one.
+        // Models without a bounded queue are asked again without a bound.
         asked(&server)
             .or_else(|_| asked(&self.server))
             .map_err(|error| error.to_string())
     }
 
-    /// The predicted wait, where it can be told.
+    /// Returns the predicted wait, if there is one.
     pub fn told(&self) -> Option<&Span> {
         self.forecast
             .cannot_tell
@@ -360,7 +359,7 @@ mod tests {
         }
     }
 
-    /// Packets of 1000 bytes, of which every other comes on the heels of one and waits 0.8 ms.
+    /// Packets of 1000 bytes; every other one follows right behind another and waits 0.8 ms.
     fn seen() -> Seen {
         let mut shaper = qos::shaper::Shaper::new(
             &{
@@ -426,7 +425,7 @@ mod tests {
         ] {
             assert!(metrics.contains(line), "{line} in {metrics}");
         }
-        // As many again, which waited much longer: the interval did not hold.
+        // As many packets again, which waited much longer: the forecast was wrong.
         seen_now.sent *= 2;
         seen_now.waited_ns *= 5.0;
         let later = queue(Some(seen_now));

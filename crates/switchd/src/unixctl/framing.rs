@@ -1,29 +1,30 @@
-//! Where one JSON message ends. JSON-RPC sends objects one after another with nothing in between,
-//! so the end is where the braces close. This scanner looks at each byte once, whatever pieces the
-//! bytes arrive in: a client that sends one byte at a time costs no more than one that sends all.
+//! Splits a byte stream into JSON messages. JSON-RPC sends objects one after another with nothing
+//! in between, so a message ends where its braces close. The scanner looks at each byte once, in
+//! whatever pieces they arrive: a client that sends one byte at a time costs no more than one that
+//! sends all.
 
 /// The longest message, in bytes. Commands are short; the largest real ones carry a packet in
 /// hexadecimal (128 KiB).
 pub const MAXIMUM_MESSAGE: usize = 1 << 20;
 
-/// Bytes that are no JSON object.
+/// Error for bytes that are not a JSON object.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, thiserror::Error)]
 pub enum FramingError {
     /// The message does not begin with a brace.
     #[error("message is not a JSON object")]
     NotAnObject,
-    /// It does not end within the limit (1 MiB).
+    /// The message does not end within the limit (1 MiB).
     #[error("message is longer than {MAXIMUM_MESSAGE} bytes")]
     TooLong,
 }
 
-/// Collects bytes and cuts them into messages.
+/// Collects bytes and splits them into messages.
 #[derive(Debug, Default)]
 pub struct Framer {
     buffer: Vec<u8>,
-    /// The first byte of the message being collected; those before belong to messages handed out.
+    /// Index of the first byte of the current message; the bytes before it have been returned.
     start: usize,
-    /// The first byte not looked at yet.
+    /// Index of the first byte not scanned yet.
     scanned: usize,
     depth: usize,
     in_string: bool,
@@ -33,14 +34,15 @@ pub struct Framer {
 impl Framer {
     /// Adds bytes that have arrived.
     pub fn push(&mut self, bytes: &[u8]) {
-        // Only here, so that many messages in one piece are not moved once for each of them.
+        // Done only here, so that several messages in one piece are not moved once for each of
+        // them.
         self.buffer.drain(..self.start);
         self.scanned -= self.start;
         self.start = 0;
         self.buffer.extend_from_slice(bytes);
     }
 
-    /// The next complete message, if there is one.
+    /// Returns the next complete message, if there is one.
     pub fn next_message(&mut self) -> Result<Option<Vec<u8>>, FramingError> {
         while let Some(&byte) = self.buffer.get(self.scanned) {
             if self.scanned - self.start >= MAXIMUM_MESSAGE {
@@ -62,7 +64,7 @@ impl Framer {
         Ok(None)
     }
 
-    /// Whether the object ends with this byte.
+    /// Returns whether the object ends with this byte.
     fn ends_at(&mut self, byte: u8) -> bool {
         if self.in_string {
             match byte {
@@ -114,7 +116,8 @@ mod tests {
         assert_eq!(framer.next_message(), Err(FramingError::TooLong));
     }
 
-    /// Each byte is moved once: taken off one by one, these 2 MiB would be moved for minutes.
+    /// Each byte is moved once: if messages were removed one by one, moving these 2 MiB would take
+    /// minutes.
     #[test]
     fn neither_white_space_nor_short_messages_pile_up() {
         let mut framer = Framer::default();

@@ -1,19 +1,19 @@
-//! What a message asks for: which command, with which arguments.
+//! Parsing of a request: the command and its arguments.
 
 use serde_json::Value;
 
 /// A request whose command is not yet known to exist.
 #[derive(Debug, PartialEq)]
 pub struct Request {
-    /// What the answer must repeat.
+    /// The id that the reply must repeat.
     pub id: Value,
     /// The command's name.
     pub method: String,
-    /// Its arguments; nothing if one of them is not a string.
+    /// Its arguments; none if one of them is not a string.
     pub arguments: Option<Vec<String>>,
 }
 
-/// Reads a request; anything else ends the connection, as with Open vSwitch.
+/// Parses a request. Anything else is an error, which ends the connection, as in Open vSwitch.
 pub fn parse_request(message: &[u8]) -> Result<Request, String> {
     let bad = |what: &str| format!("received bad JSON-RPC message: {what}");
     let Ok(Value::Object(mut fields)) = serde_json::from_slice(message) else {

@@ -1,4 +1,4 @@
-//! Serving the control socket: one task for each client, in the control thread.
+//! The control socket's server: one task for each client, in the control thread.
 
 use std::cell::Cell;
 use std::io;
@@ -18,22 +18,22 @@ use crate::plain_error;
 use crate::streams::unix;
 use crate::turns;
 
-/// Clients served at once. `ovs-appctl` stays for one command, so more are an accident.
+/// Most clients served at once. `ovs-appctl` connects for one command, so more are a mistake.
 const MAXIMUM_CLIENTS: usize = 64;
-/// How long a client may stay without sending anything.
+/// Longest time that a client may send nothing.
 const IDLE_LIMIT: Duration = Duration::from_secs(300);
-/// How long a command may take; `exit` waits for all that the daemon has to undo.
+/// Time limit of a command; `exit` waits for all of the daemon's cleanup.
 const COMMAND_LIMIT: Duration = Duration::from_secs(300);
-/// How long a client may take to read its answer.
+/// Longest time for a client to read its reply.
 const WRITE_LIMIT: Duration = Duration::from_secs(30);
-/// How long clients get to read their last answer when the daemon ends.
+/// Time for clients to read their last reply when the daemon ends.
 const FAREWELL: Duration = Duration::from_secs(1);
 
 static REQUESTS: Counter = Counter::new("unixctl_received");
 static REFUSED: Counter = Counter::new("unixctl_refused");
 static MALFORMED: Counter = Counter::new("unixctl_malformed");
 
-/// The socket, bound but not yet served: errors come before the daemon detaches.
+/// The socket, bound but not yet served, so that errors appear before the daemon detaches.
 #[derive(Debug)]
 pub struct Server {
     file: Option<unix::SocketFile>,
@@ -43,7 +43,7 @@ pub struct Server {
 }
 
 impl Server {
-    /// Binds `path`, in place of a socket left there by a daemon that has gone.
+    /// Binds `path`, and replaces a socket that a dead daemon has left there.
     pub fn bind(path: &Path) -> io::Result<Self> {
         let (listener, file) = unix::listen(path)?;
         for counter in [&REQUESTS, &REFUSED, &MALFORMED] {
@@ -57,7 +57,7 @@ impl Server {
         })
     }
 
-    /// Begins to serve, in tasks of the current [`tokio::task::LocalSet`].
+    /// Starts to serve, in tasks of the current [`tokio::task::LocalSet`].
     pub fn serve(&mut self, registry: Registry) -> io::Result<()> {
         let Some(listener) = self.listener.take() else {
             return Ok(());
@@ -71,7 +71,7 @@ impl Server {
         Ok(())
     }
 
-    /// Stops accepting and removes the socket's file. Clients that are connected stay.
+    /// Stops accepting and removes the socket's file. Connected clients stay.
     pub fn close(&mut self) {
         self.listener = None;
         if let Some(accepting) = self.accepting.take() {
@@ -80,7 +80,7 @@ impl Server {
         self.file = None;
     }
 
-    /// Gives clients a moment to read their last answers.
+    /// Waits a moment for clients to read their last replies.
     pub async fn finish(self) {
         let deadline = tokio::time::Instant::now() + FAREWELL;
         while self.clients.get() > 0 && tokio::time::Instant::now() < deadline {
@@ -115,7 +115,7 @@ async fn accept(listener: UnixListener, registry: Registry, clients: Rc<Cell<usi
     }
 }
 
-/// Counts a client for as long as it exists.
+/// Counts a client while it exists.
 struct Presence(Rc<Cell<usize>>);
 
 impl Presence {
@@ -168,9 +168,9 @@ async fn serve(mut stream: UnixStream, registry: &Registry, number: u64) -> io::
     }
 }
 
-/// Runs a request and makes its answer. While the command runs, what the client sends is kept
-/// (within the limit of one message, after which it is left in the socket); nothing is returned if
-/// the client goes away.
+/// Runs a request and returns its reply. While the command runs, what the client sends is kept (up
+/// to the limit of one message; the rest stays in the socket). Returns none if the client goes
+/// away.
 async fn answer(
     registry: &Registry,
     request: Request,
@@ -207,8 +207,8 @@ async fn answer(
     Ok(Some(answer.to_string().into_bytes()))
 }
 
-/// Waits for the command's result, at most [`COMMAND_LIMIT`], while looking whether the client is
-/// still there.
+/// Waits for the command's result, at most [`COMMAND_LIMIT`], while checking that the client is
+/// still connected.
 async fn wait(
     mut receiver: oneshot::Receiver<Result<String, String>>,
     stream: &mut UnixStream,
@@ -226,7 +226,7 @@ async fn wait(
             }
             () = &mut limit => return Ok(Some(Err("the command takes too long".into()))),
             length = stream.read(buffer), if room > 0 => match length? {
-                // Gone, or only done with asking?
+                // The client has gone, or has only shut down its sending side.
                 0 if stream.ready(Interest::WRITABLE).await?.is_write_closed() => return Ok(None),
                 0 => room = 0,
                 length => {

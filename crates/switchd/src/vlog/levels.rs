@@ -1,23 +1,22 @@
-//! Who hears what: one level for each module and destination, and the little language that changes
-//! them.
+//! Log levels: one for each module and destination, and the notation that changes them.
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-/// How grave a message is, from the gravest. As a threshold, `Off` hears nothing.
+/// Severity of a message, the gravest first. `Off` is for thresholds only and logs nothing.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Level {
-    /// A threshold only: nothing is heard.
+    /// A threshold only: nothing is logged.
     Off,
     /// The daemon cannot go on.
     Emergency,
     /// Something is broken.
     Error,
-    /// Something is odd, the daemon copes.
+    /// Something is unusual, but the daemon copes.
     Warning,
-    /// What an operator wants to know.
+    /// Information for operators.
     Information,
-    /// What a developer wants to know.
+    /// Information for developers.
     Debug,
 }
 
@@ -31,7 +30,7 @@ impl Level {
         Level::Debug,
     ];
 
-    /// The name in lines and tables.
+    /// Returns the name in lines and tables.
     pub fn name(self) -> &'static str {
         match self {
             Level::Off => "OFF",
@@ -43,7 +42,7 @@ impl Level {
         }
     }
 
-    /// The level that `tracing` calls `level`; its `TRACE` is `dbg` too.
+    /// Converts a level of `tracing`; its `TRACE` becomes `dbg`, too.
     pub fn from_tracing(level: &tracing::Level) -> Self {
         match *level {
             tracing::Level::ERROR => Level::Error,
@@ -53,8 +52,8 @@ impl Level {
         }
     }
 
-    /// The severity of RFC 5424. As in Open vSwitch, `emer` is an alert: RFC 5424's emergency would
-    /// write to every terminal.
+    /// Returns the severity of RFC 5424. As in Open vSwitch, `emer` becomes an alert: RFC 5424's
+    /// emergency would write to every terminal.
     pub fn syslog_severity(self) -> u8 {
         match self {
             Level::Off | Level::Emergency => 1,
@@ -72,7 +71,7 @@ impl Level {
     }
 }
 
-/// Where lines go.
+/// Destination of log lines.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Destination {
     /// The system log.
@@ -84,11 +83,11 @@ pub enum Destination {
 }
 
 impl Destination {
-    /// All of them, in the order of `vlog/list-pattern`.
+    /// All destinations, in the order of `vlog/list-pattern`.
     pub const ALL: [Destination; 3] =
         [Destination::Syslog, Destination::Console, Destination::File];
 
-    /// The name in tables.
+    /// Returns the name in tables.
     pub fn name(self) -> &'static str {
         match self {
             Destination::Syslog => "SYSLOG",
@@ -104,9 +103,9 @@ impl Destination {
     }
 }
 
-/// Modules that can be named although none of their lines has been seen yet. The names are Open
-/// vSwitch's, because start scripts and habits name them (`-vofproto_dpif_xlate:dbg` must not keep
-/// the switch from starting); where Sluice does the work of a module, it logs under that name.
+/// Modules that can be named before any of their lines has been logged. The names are Open
+/// vSwitch's, because start scripts use them (`-vofproto_dpif_xlate:dbg` must not keep the switch
+/// from starting); where Sluice does the work of a module, it logs under that name.
 const MODULES: &[&str] = &[
     "backtrace",
     "bfd",
@@ -247,8 +246,8 @@ struct Module {
     rate_limited: bool,
 }
 
-/// The levels of all modules. A module nobody has named has the levels that were last set for all
-/// of them.
+/// The levels of all modules. A module without levels of its own has those last set for all
+/// modules.
 pub(super) struct Table {
     modules: BTreeMap<String, Module>,
     others: Module,
@@ -277,7 +276,7 @@ impl Table {
         self.modules.get(name).unwrap_or(&self.others)
     }
 
-    /// For each destination, whether it hears `module` at `level`.
+    /// Returns for each destination whether it logs `module` at `level`.
     pub(super) fn heard(&self, module: &str, level: Level) -> [bool; 3] {
         self.get(module).levels.map(|threshold| level <= threshold)
     }
@@ -317,7 +316,7 @@ impl Table {
         self.each(module, |module| module.rate_limited = limited);
     }
 
-    /// The text of `vlog/list`.
+    /// Returns the text of `vlog/list`.
     pub(super) fn list(&self) -> String {
         let mut text = String::from("                 console    syslog    file\n");
         text.push_str("                 -------    ------    ------\n");
@@ -342,7 +341,7 @@ impl Table {
     }
 }
 
-/// What one specification asks for.
+/// The change that a specification asks for.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Change {
     Level {
@@ -356,7 +355,7 @@ pub(super) enum Change {
 
 const SEPARATORS: &[char] = &[' ', ',', ':', '\t'];
 
-/// The first word of `text` and what follows the separator after it.
+/// Returns the first word of `text` and what follows the separator after it.
 fn word(text: &str) -> Option<(&str, &str)> {
     let text = text.trim_start_matches(SEPARATORS);
     if text.is_empty() {
@@ -367,7 +366,7 @@ fn word(text: &str) -> Option<(&str, &str)> {
 }
 
 /// Reads a specification: `[MODULE][:DESTINATION][:LEVEL]` in any order, `PATTERN:DESTINATION:TEXT`
-/// or `FACILITY:NAME`. Whether the module exists is for the caller to say.
+/// or `FACILITY:NAME`. The caller must check whether the module exists.
 pub(super) fn parse(text: &str) -> Result<Change, String> {
     let first = word(text);
     match first {

@@ -1,6 +1,6 @@
-//! A bound on how often one call site may log. A peer can make any message repeat; the log must
-//! stay readable and small. Each call site has a bucket of tokens: a burst is let through, then one
-//! message a second, and what was dropped is reported when the site speaks again.
+//! A limit on how often one call site may log. A peer can make any message repeat; the log must
+//! stay readable and small. Each call site has a token bucket: a burst passes, then one message a
+//! second. The number of dropped messages is logged with the site's next one.
 
 use std::collections::HashMap;
 use std::hash::BuildHasherDefault;
@@ -9,10 +9,10 @@ use std::time::{Duration, Instant};
 
 use tracing::callsite::Identifier;
 
-/// Messages that may come at once. Larger than Open vSwitch's, because here every site is limited
-/// but those that say what the configuration has done.
+/// Most messages at once. Larger than Open vSwitch's, because here every site is limited except
+/// those that report changes by the configuration.
 const BURST: u32 = 200;
-/// One more message is allowed for each of these spans.
+/// Time after which one more message is allowed.
 const REFILL: Duration = Duration::from_secs(1);
 
 /// What to do with a message.
@@ -79,7 +79,7 @@ impl Bucket {
     }
 }
 
-/// The buckets of all call sites; as many as the program has, so bounded.
+/// The buckets of all call sites; bounded, since the program has only so many sites.
 #[derive(Default)]
 pub(super) struct Limits {
     buckets: Mutex<HashMap<Identifier, Bucket, BuildHasherDefault<std::hash::DefaultHasher>>>,

@@ -1,6 +1,6 @@
-//! Patterns: how a line looks. A pattern is literal text with escapes (`%m` the message, `%c` the
-//! module, ...), each with an optional width, as `ovs-appctl(8)` describes them under `vlog/set
-//! PATTERN`. It is compiled once, when it is set.
+//! Patterns: the format of a log line. A pattern is literal text with escapes (`%m` the message,
+//! `%c` the module, ...), each with an optional width, as `ovs-appctl(8)` describes them under
+//! `vlog/set PATTERN`. It is compiled once, when it is set.
 
 use std::ffi::{CStr, CString};
 use std::fmt::Write;
@@ -38,7 +38,7 @@ const FACILITIES: &[(&str, u8)] = &[
     ("local7", 23),
 ];
 
-/// The number of the facility called `name`.
+/// Returns the number of the facility called `name`.
 pub(super) fn facility(name: &str) -> Option<u8> {
     FACILITIES
         .iter()
@@ -46,10 +46,10 @@ pub(super) fn facility(name: &str) -> Option<u8> {
         .map(|(_, number)| *number)
 }
 
-/// The widest field; a pattern is an operator's, but memory has a bound.
+/// The widest field: a limit on memory, although only operators set patterns.
 const MAXIMUM_WIDTH: usize = 4096;
 
-/// What a line is made of.
+/// The parts of a line.
 pub(super) struct Facts<'a> {
     pub program: &'a str,
     pub host: &'a str,
@@ -63,7 +63,7 @@ pub(super) struct Facts<'a> {
     pub now: Duration,
 }
 
-/// The time of day, since 1970.
+/// Returns the time since 1970.
 pub(super) fn wall_clock() -> Duration {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
@@ -89,7 +89,7 @@ pub(super) struct Pattern {
     items: Vec<Item>,
 }
 
-/// The patterns that Open vSwitch starts with, in the order of [`Destination::ALL`].
+/// Returns the patterns that Open vSwitch starts with, in the order of [`Destination::ALL`].
 pub(super) fn defaults() -> [Pattern; 3] {
     Destination::ALL.map(|destination| {
         Pattern::new(match destination {
@@ -100,7 +100,7 @@ pub(super) fn defaults() -> [Pattern; 3] {
     })
 }
 
-/// What goes before the pattern on lines for the system log that this program sends itself.
+/// The pattern's prefix on system log lines that this program sends itself.
 pub(super) const SYSLOG_PREFIX: &str = "<%B> %D{%h %e %T} %E %A: ";
 
 impl Pattern {
@@ -145,12 +145,12 @@ impl Pattern {
         }
     }
 
-    /// As it was given.
+    /// Returns the pattern as given.
     pub(super) fn text(&self) -> &str {
         &self.text
     }
 
-    /// The line for `facts`.
+    /// Formats the line for `facts`.
     pub(super) fn format(&self, facts: &Facts<'_>) -> String {
         let mut line = String::with_capacity(64 + facts.message.len());
         for item in &self.items {
@@ -183,7 +183,7 @@ fn push_literal(items: &mut Vec<Item>, character: char) {
     }
 }
 
-/// The text in braces that follows, if any. Without the closing one there are no braces.
+/// Returns the text in braces that follows, if any. Without a closing brace there is none.
 fn braces(characters: &mut std::iter::Peekable<std::str::Chars<'_>>) -> Option<String> {
     if characters.peek() != Some(&'{') {
         return None;
@@ -242,7 +242,7 @@ fn pad(line: &mut String, start: usize, item: &Item) {
     }
 }
 
-/// `strftime`, in which each `#` becomes a digit of the fraction of the second.
+/// Formats a time like `strftime`; each `#` becomes a digit of the fraction of the second.
 pub(super) fn time_text(format: &CStr, now: Duration, utc: bool) -> String {
     let seconds = now.as_secs() as libc::time_t;
     // SAFETY: `tm` is plain data, and all zeros is one of its values.

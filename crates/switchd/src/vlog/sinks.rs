@@ -1,7 +1,7 @@
-//! Where lines end up: standard error, the log file, the system log. Before the last fork they are
-//! written on the spot (there must be no thread then); afterwards by a thread of their own behind a
-//! bounded queue, so a full disk, a hung terminal or a slow system log costs lines, which are
-//! counted, and never time.
+//! The log's sinks: standard error, the log file, the system log. Before the last fork lines are
+//! written at once (there must be no thread then); afterwards by a separate thread behind a bounded
+//! queue, so a full disk, a hung terminal or a slow system log costs lines, which are counted, and
+//! never time.
 
 use std::fs::{File, OpenOptions};
 use std::io::{self, Write};
@@ -15,12 +15,12 @@ use std::time::{Duration, Instant};
 use super::pattern::time_text;
 use super::{QUEUE_FULL, WRITE_FAILED};
 
-/// Lines that may wait for the writer.
+/// Most lines that wait for the writer.
 const QUEUE_LENGTH: usize = 2048;
-/// How long to leave a system log alone that did not take a line.
+/// Pause before a system log that did not take a line is tried again.
 const SYSLOG_PAUSE: Duration = Duration::from_secs(1);
 
-/// One message, formatted for each destination that hears it.
+/// One message, formatted for each destination that logs it.
 pub(super) struct Line {
     pub console: Option<String>,
     pub file: Option<String>,
@@ -40,8 +40,8 @@ enum Job {
     Flush(mpsc::Sender<()>),
 }
 
-/// Whether `--syslog-method` can be this. An address must be one: names are not looked up for the
-/// log.
+/// Returns whether `--syslog-method` accepts this text. Hosts must be given by address: the log
+/// looks no names up.
 pub fn is_syslog_method(text: &str) -> bool {
     method(text).is_some()
 }
@@ -69,8 +69,8 @@ fn method(text: &str) -> Option<Method> {
     }
 }
 
-/// The system log: `/dev/log` in libc's format, or another socket in RFC 3164's, which names the
-/// host.
+/// The system log: `/dev/log` in libc's format, or another socket in the format of RFC 3164, with
+/// the host's name.
 struct Syslog {
     method: Method,
     socket: Option<Socket>,
@@ -122,7 +122,7 @@ impl Syslog {
                 .map_or(Ok(()), |socket| send(socket, &datagram))
         });
         self.resting = result.is_err().then(Instant::now);
-        // A machine without a system log has nothing to complain about.
+        // A machine without a system log is no error.
         match result {
             Err(error)
                 if matches!(
@@ -157,7 +157,7 @@ fn udp(address: SocketAddr) -> io::Result<UdpSocket> {
     Ok(socket)
 }
 
-/// `<PRI>TIME [HOST] PROGRAM[PID]: text`.
+/// Formats a system log line: `<PRI>TIME [HOST] PROGRAM[PID]: text`.
 fn datagram(line: &Line, text: &str, with_host: bool) -> Vec<u8> {
     let time = time_text(c"%h %e %T", line.now, with_host);
     let Line {
@@ -180,8 +180,8 @@ pub(super) struct Sinks {
 }
 
 impl Sinks {
-    /// Sinks without a file. Returns what is wrong with `target`, if something is; logging goes on
-    /// without it.
+    /// Creates sinks without a file. Also returns what is wrong with `target`, if anything; logging
+    /// works without it.
     pub(super) fn new(syslog_method: &str, target: Option<&str>) -> (Self, Option<String>) {
         let (target, complaint) = match target.map(syslog_target) {
             None => (None, None),
@@ -255,7 +255,7 @@ fn syslog_target(text: &str) -> Result<UdpSocket, String> {
     udp(address).map_err(|error| format!("{text}: {error}"))
 }
 
-/// One write per line, so that lines of several processes that share the file do not mix.
+/// Writes each line by one call, so that lines of several processes that share the file do not mix.
 fn write_line(to: &mut impl Write, text: &str) -> io::Result<()> {
     let mut line = String::with_capacity(text.len() + 1);
     line.push_str(text);
@@ -272,7 +272,7 @@ fn open_file(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// The way to the sinks.
+/// The log's output: the sinks themselves, or the queue to the writer's thread.
 pub(super) struct Output {
     direct: Mutex<Option<Sinks>>,
     queue: OnceLock<SyncSender<Job>>,

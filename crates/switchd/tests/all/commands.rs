@@ -1,13 +1,13 @@
-//! The commands of the control socket, asked with the real `ovs-appctl`: a real database, dummy
-//! ports, and beside them the real Open vSwitch where it is installed. Frames are put into dummy
-//! ports by `netdev-dummy/receive`, which answers when they have been dealt with, so nothing here
-//! waits for a time.
+//! Tests of the control socket's commands with the real `ovs-appctl`: a real database, dummy ports,
+//! and for comparison the real Open vSwitch where it is installed. Frames are injected into dummy
+//! ports by `netdev-dummy/receive`, which replies when they have been processed, so no test has to
+//! sleep.
 
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
-/// Two hosts and what they say to each other, as datapath flows.
+/// Packets between two hosts, as datapath flows.
 const FROM_1_TO_2: &str = "in_port(1),eth(src=50:54:00:00:00:01,dst=50:54:00:00:00:02),eth_type(0x0800),\
                            ipv4(src=10.0.0.1,dst=10.0.0.2,proto=17,tos=0,ttl=64,frag=no),udp(src=1,dst=2)";
 const FROM_2_TO_1: &str = "in_port(2),eth(src=50:54:00:00:00:02,dst=50:54:00:00:00:01),eth_type(0x0800),\
@@ -17,19 +17,19 @@ const FROM_2_TO_1: &str = "in_port(2),eth(src=50:54:00:00:00:02,dst=50:54:00:00:
 const TWO_PORTS: &str = "add-br br0 -- set bridge br0 datapath_type=dummy -- add-port br0 p1 -- set interface p1 type=dummy ofport_request=1 \
                          -- add-port br0 p2 -- set interface p2 type=dummy ofport_request=2";
 
-/// A database and a daemon in a directory and a network namespace of their own.
+/// A database and a daemon in their own directory and network namespace.
 struct Daemon {
     directory: tempfile::TempDir,
     name: &'static str,
 }
 
 impl Daemon {
-    /// Starts Sluice's.
+    /// Starts Sluice's daemon.
     fn start() -> Daemon {
         Daemon::start_program("sluiced", Path::new(env!("CARGO_BIN_EXE_sluiced")))
     }
 
-    /// Starts Open vSwitch's; None where it is not installed.
+    /// Starts Open vSwitch's daemon; None if it is not installed.
     fn start_open_vswitch() -> Option<Daemon> {
         let program = Path::new("/usr/sbin/ovs-vswitchd");
         if !program.exists() {
@@ -103,7 +103,7 @@ impl Daemon {
             .unwrap_or_else(|error| panic!("{program}: {error}"))
     }
 
-    /// What a program prints, or what it complains of.
+    /// Runs a program and returns its output, or its error output.
     fn run(&self, program: &str, arguments: &[&str]) -> Result<String, String> {
         let output = self.output(program, arguments);
         let text = |bytes: Vec<u8>| String::from_utf8(bytes).unwrap();
@@ -126,7 +126,7 @@ impl Daemon {
         self.run("ovs-ofctl", arguments)
     }
 
-    /// A command's answer; of an error its first line, as the rest says only that it was one.
+    /// Returns a command's reply; of an error only the first line.
     fn ask(&self, arguments: &[&str]) -> Result<String, String> {
         let all = [&["-T", "20"], arguments].concat();
         self.run("ovs-appctl", &all)
@@ -142,7 +142,7 @@ impl Daemon {
         self.ask(&words.split_whitespace().collect::<Vec<_>>())
     }
 
-    /// Puts a frame into a port.
+    /// Injects a frame into a port.
     fn receive(&self, port: &str, flow: &str) {
         assert_eq!(
             self.ask(&["netdev-dummy/receive", port, flow]),
@@ -267,7 +267,7 @@ fn datapaths_are_shown_by_type_with_their_ports() {
         daemon.try_appctl("dpctl/dump-flows"),
         error("ovs-vswitchd: multiple datapaths, specify one")
     );
-    // A port that comes takes the number that was let go, or its own; the others keep theirs.
+    // A new port takes the free number; the others keep theirs.
     daemon.vsctl("del-port p1 -- add-port br0 p7 -- set interface p7 type=dummy");
     let shown = daemon.appctl("dpif/show");
     assert!(
@@ -276,7 +276,7 @@ fn datapaths_are_shown_by_type_with_their_ports() {
     );
 }
 
-/// Rules as Open vSwitch prints them, each in the OpenFlow version that has it.
+/// Rules as Open vSwitch prints them, each with the lowest OpenFlow version that supports it.
 const RULES: &[(&str, &str)] = &[
     ("OpenFlow10", "actions=NORMAL"),
     ("OpenFlow10", "priority=5,actions=drop"),
@@ -356,7 +356,7 @@ fn add_rule(daemon: &Daemon, version: &str, rule: &str) {
     assert_eq!(added, Ok(String::new()), "{rule}");
 }
 
-/// What stands behind a rule's counters.
+/// Returns the part of a line behind the rule's counters.
 fn behind_counters(line: &str) -> String {
     let (start, rest) = line.split_once("duration=").unwrap();
     let fields: Vec<&str> = rest.splitn(4, ", ").collect();
@@ -374,7 +374,7 @@ fn rules_are_dumped_in_the_words_of_ovs_ofctl() {
             .unwrap();
         add_rule(&daemon, version, rule);
         let dumped = daemon.appctl("bridge/dump-flows br0");
-        // A match of everything leaves nothing between the commas.
+        // A match of everything prints nothing between the commas.
         let expected = if rule.starts_with("actions") {
             format!(",{rule}")
         } else {
@@ -524,7 +524,7 @@ fn figures_for_programs_and_for_people_agree() {
     };
     let tables = daemon.appctl("sluice/tables br0");
     let shown = words(tables.lines().nth(1).unwrap());
-    // Masks, memory and costs may still count the rule that was deleted.
+    // Masks, memory and costs may still include the deleted rule.
     assert_eq!(
         (&shown[..4], &shown[shown.len() - 2..]),
         (&words("br0 0 1 linear")[..], &words("2 1")[..])
@@ -594,7 +594,7 @@ fn dummy_ports_go_up_and_down_and_record() {
     );
 }
 
-/// Asked of both daemons; the answers, also errors, must be the same.
+/// Commands to which both daemons must give the same reply or error.
 const SAME: &[&str] = &[
     "fdb/show br0",
     "fdb/stats-show br0",
@@ -734,7 +734,7 @@ fn rules_are_dumped_as_open_vswitch_dumps_them() {
     };
     model.vsctl(TWO_PORTS);
     model.vsctl("set-fail-mode br0 secure");
-    // That the list says what Open vSwitch prints; that Sluice prints the same is tested above.
+    // Checks the list itself: Open vSwitch prints these lines. That Sluice does is tested above.
     for (version, rule) in RULES {
         model
             .ofctl(&["-O", "OpenFlow13", "del-flows", "br0"])

@@ -1,5 +1,5 @@
-//! Configuration and write-back against a real `ovsdb-server` and the real `ovs-vsctl`, with a
-//! daemon that opens no devices but pretends to: what tools wait for and read is there when they
+//! Tests of configuration and write-back with a real `ovsdb-server` and the real `ovs-vsctl`, and a
+//! daemon that only pretends to open devices: what tools wait for and read must be there when they
 //! look.
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -31,7 +31,7 @@ impl Server {
         Server::with_schema(|_| {})
     }
 
-    /// A server whose schema is not the usual one.
+    /// Starts a server with a changed schema.
     fn with_schema(change: impl FnOnce(&mut Value)) -> Server {
         let directory = TempDir::new().unwrap();
         let database = directory.path().join("conf.db");
@@ -75,7 +75,7 @@ impl Server {
         self.directory.path().join("db.sock")
     }
 
-    /// Runs `ovs-vsctl`, which waits for the daemon; gives success, standard output and standard
+    /// Runs `ovs-vsctl`, which waits for the daemon; returns success, standard output and standard
     /// error.
     async fn vsctl(&self, arguments: &[&str]) -> (bool, String, String) {
         let socket = self.socket();
@@ -119,7 +119,7 @@ fn vsctl_now(socket: &Path, arguments: &[impl AsRef<std::ffi::OsStr>]) -> (bool,
     )
 }
 
-/// The daemon's loop with devices that are names: one whose name begins with `missing` does not
+/// The daemon's loop with devices that are only names; a name that begins with `missing` fails to
 /// open.
 struct Daemon {
     client: Client,
@@ -131,7 +131,7 @@ struct Daemon {
     said: Arc<Mutex<Said>>,
 }
 
-/// What a daemon would have logged: values that were refused, and columns that there are not.
+/// What a daemon would have logged: refused values, and missing columns.
 #[derive(Default)]
 struct Said {
     refusals: Vec<Refusal>,
@@ -340,7 +340,7 @@ async fn vsctl_waits_for_what_is_written_with_cur_cfg() {
         .await;
     assert_eq!(types, "[dummy, internal, system]\nnone\n");
 
-    // What was an error is none once it works.
+    // An error is cleared once the port works.
     let (_, _, error) = server
         .vsctl(&["set", "interface", "odd", "type=dummy", "ofport_request=30"])
         .await;
@@ -387,8 +387,8 @@ async fn the_daemon_that_has_the_lock_configures_and_the_next_keeps_its_numbers(
     second.abort();
 }
 
-/// A server that knows no number as large as that of a bridge's own port, and nothing of datapaths'
-/// versions: all else is written, and the number when the schema is the usual one.
+/// A server whose schema refuses a port number as large as the local port's and lacks the datapath
+/// version: everything else is written, and the number once the schema is the usual one.
 #[tokio::test]
 async fn what_a_schema_refuses_holds_up_nothing_else_and_is_written_when_the_schema_changes() {
     let server = Server::with_schema(|schema| {
@@ -413,7 +413,7 @@ async fn what_a_schema_refuses_holds_up_nothing_else_and_is_written_when_the_sch
                 port,
             ])
             .await;
-        // The tool does not wait for a number that will not come, and says where to look.
+        // The tool does not wait for a number that will not come, but points to the log.
         let wanted = if port == "p1" { "'br0'" } else { "" };
         assert!(success && error.contains(wanted), "{error}");
         assert_eq!(error.is_empty(), wanted.is_empty(), "{error}");

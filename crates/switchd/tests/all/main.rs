@@ -1,5 +1,5 @@
-//! Tests of the crate through what it makes public, in one binary: linking the engine once a file
-//! takes longer than running them.
+//! Tests of the crate's public interface, in one binary: linking the engine for each file takes
+//! longer than running the tests.
 
 mod commands;
 mod configuration;

@@ -1,5 +1,5 @@
-//! OpenFlow connections from outside: `ovs-ofctl` and raw controllers against a bridge whose switch
-//! is a list of rules.
+//! Tests of OpenFlow connections: `ovs-ofctl` and raw controllers against a bridge whose switch is
+//! only a list of rules.
 
 use openflow::action::{Action, Instruction};
 use openflow::error::Error;
@@ -40,7 +40,7 @@ use switchd::openflow::{
 };
 use switchd::streams::{Tls, TlsFiles};
 
-/// Longest that anything here may take.
+/// Time limit for everything here.
 const LIMIT: Duration = Duration::from_secs(20);
 
 /// A switch that is a list of rules and two ports.
@@ -49,11 +49,11 @@ struct Rules {
     rules: RefCell<Vec<FlowStats>>,
     fragments: Cell<Fragments>,
     down: Cell<bool>,
-    /// What was sent by packet-outs: the port of the first output and the packet's length.
+    /// Packet-outs sent: the port of the first output, and the packet's length.
     sent: RefCell<Vec<(u32, usize)>>,
     published: Cell<usize>,
     connected: Cell<bool>,
-    /// How often the switch was told of controllers.
+    /// How many times the switch was told about controllers.
     told: Cell<usize>,
     /// While set, barriers are not answered.
     held: Rc<Cell<bool>>,
@@ -61,8 +61,7 @@ struct Rules {
     slow: Rc<Cell<bool>>,
 }
 
-/// Priorities of flow mods that go on until the test says that they have ended, and are refused in
-/// the end.
+/// Priority of flow mods that take until the test ends them, and are then refused.
 const SLOW: u16 = 777;
 const SLOW_AND_WRONG: u16 = 778;
 
@@ -72,7 +71,7 @@ async fn until_fast(slow: Rc<Cell<bool>>) {
     }
 }
 
-/// A rule that went.
+/// Returns a removed rule's message.
 fn removed(cookie: u64) -> FlowRemoved {
     let stats = FlowStats {
         table: 1,
@@ -141,7 +140,7 @@ impl FlowDump for Slices {
     }
 }
 
-/// Nobody monitors here.
+/// A monitor without rules.
 struct Unwatched;
 
 impl WatchedRules for Unwatched {
@@ -431,7 +430,7 @@ impl Bridge {
         self.directory.path().join(format!("br0.{suffix}"))
     }
 
-    /// Does something on the bridge's thread and gives what it returns.
+    /// Runs a closure on the bridge's thread and returns its result.
     fn with<T: Send + 'static>(
         &self,
         job: impl FnOnce(&Rules, &OpenFlow) -> T + Send + 'static,
@@ -445,7 +444,7 @@ impl Bridge {
         result.recv_timeout(LIMIT).unwrap()
     }
 
-    /// Waits until something holds.
+    /// Waits until a condition holds.
     fn wait(
         &self,
         what: &str,
@@ -695,7 +694,7 @@ fn errors_reach_the_client() {
 #[test]
 fn a_dump_leaves_out_a_rule_that_no_message_holds() {
     let bridge = Bridge::start();
-    // 8 bytes each in 1.0, 16 later.
+    // 8 bytes each in 1.0, 16 in later versions.
     let outputs = vec![
         Action::Output {
             port: 1,
@@ -769,7 +768,7 @@ fn many_rules_come_back_whole() {
     }
 }
 
-/// A controller of our own.
+/// A controller for tests.
 struct Controller<S> {
     stream: S,
     version: Version,
@@ -811,7 +810,8 @@ impl<S: Read + Write> Controller<S> {
         decode(&bytes, &DecodeOptions::default()).unwrap().1
     }
 
-    /// Everything until the answer to an echo request, which is behind all that was sent before.
+    /// Returns all messages up to the reply to an echo request, which comes behind everything sent
+    /// before.
     fn receive_all(&mut self) -> Vec<Message> {
         self.send(&Message::EchoRequest(b"end".to_vec()));
         let mut all = Vec::new();
@@ -836,7 +836,7 @@ impl Bridge {
         Controller::hello(stream, version)
     }
 
-    /// Makes the bridge connect to a controller of ours.
+    /// Makes the bridge connect to a controller of the test.
     fn primary(&self, version: Version) -> (Controller<TcpStream>, TcpListener) {
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
         let settings = settings(&format!("tcp:{}", listener.local_addr().unwrap()));
@@ -968,7 +968,7 @@ fn malformed_messages_are_answered_and_the_connection_goes_on() {
         controller.ask(&Message::BarrierRequest),
         Message::BarrierReply
     ));
-    // A length that cannot be ends the connection, with an error first.
+    // An impossible length ends the connection, after an error message.
     controller
         .stream
         .write_all(&[4, 2, 0, 3, 0, 0, 0, 9])
@@ -1007,7 +1007,7 @@ fn versions_that_do_not_meet_are_refused() {
         }
         other => panic!("{other:?}"),
     }
-    // A hello of a version to come, without a bitmap, means every older one too.
+    // A hello of a future version without a bitmap also means every older version.
     let mut stream = UnixStream::connect(bridge.socket("mgmt")).unwrap();
     stream.set_read_timeout(Some(LIMIT)).unwrap();
     stream.write_all(&[9, 0, 0, 8, 0, 0, 0, 1]).unwrap();
@@ -1053,8 +1053,8 @@ fn tools_hear_nothing_unasked_and_primaries_do() {
         .collect();
     assert_eq!(heard, ["NoMatch 300", "Action 300", "port", "removed"]);
     assert_eq!(tool.receive_all(), []);
-    // A tool that sets a miss send length hears too, and with an id of its own what is meant for
-    // it.
+    // A tool that sets a miss send length gets packet-ins, too, and with its own controller id
+    // those for that id.
     tool.send(&Message::SetConfig(openflow::message::SwitchConfig {
         fragments: Fragments::Normal,
         invalid_ttl_to_controller: false,
@@ -1133,7 +1133,7 @@ fn only_one_is_primary() {
         Message::RoleStatus(status) => assert_eq!(status.role, Role::Secondary),
         other => panic!("{other:?}"),
     };
-    // Who has lost its place is told so, in 1.3 by ONF's extension.
+    // A primary that becomes secondary is told so, in 1.3 by ONF's extension.
     loses(first.receive());
     is(first.ask(&role(Role::NoChange, None)), Role::Secondary);
     let error = |message: Message| match message {
@@ -1208,7 +1208,7 @@ fn a_silent_controller_is_given_up() {
     let bridge = Bridge::start();
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let mut wanted = settings(&format!("tcp:{}", listener.local_addr().unwrap()));
-    // The time that this test has for its answer, too.
+    // The test itself has the same time to answer.
     wanted.inactivity_probe = 3;
     bridge.with(move |_, openflow| openflow.set_controllers(&[wanted]));
     let stream = listener.accept().unwrap().0;
@@ -1252,19 +1252,19 @@ fn timers_and_limits_change_without_a_new_connection() {
     };
     bridge.with(move |_, openflow| openflow.set_controllers(&[limited]));
     bridge.with(send);
-    // The burst, and what a slow machine's seconds add; a probe may be among them.
+    // The burst, and more if the machine is slow; there may be a probe, too.
     let heard = controller.receive_all();
     let packets = heard
         .iter()
         .filter(|message| matches!(message, Message::PacketIn(_)))
         .count();
     assert!((10..40).contains(&packets), "{packets}");
-    // A second of silence, and the probe that was not wanted before.
+    // After a second of silence the probe comes, which was off before.
     if !heard
         .iter()
         .any(|message| matches!(message, Message::EchoRequest(_)))
     {
-        // Packets that waited for the rate may come before it.
+        // Packets that waited for the rate limit may come before it.
         let next = std::iter::repeat_with(|| controller.receive()).take(60);
         let mut others = next.take_while(|message| !matches!(message, Message::EchoRequest(_)));
         assert!(others.all(|message| matches!(message, Message::PacketIn(_))));
@@ -1290,8 +1290,8 @@ fn a_controller_that_does_not_read_loses_packets_only() {
     assert!(slow.receive_all().len() <= 1000);
 }
 
-/// While a message is carried out in slices its sender's echo requests are answered, what is behind
-/// it waits, others are answered, and what they want of the rules waits as well.
+/// While a message is carried out in slices, its sender's echo requests are answered and later
+/// messages wait; other connections are served, but their requests about rules wait, too.
 #[test]
 fn echo_is_answered_between_slices() {
     let bridge = Bridge::start();
@@ -1326,7 +1326,7 @@ fn echo_is_answered_between_slices() {
     assert_eq!(writer.receive_all(), []);
 }
 
-/// A message that turns out wrong after some slices is answered like another.
+/// A message that fails after some slices gets a normal error reply.
 #[test]
 fn an_error_of_a_slow_message_quotes_it() {
     let bridge = Bridge::start();
@@ -1345,7 +1345,7 @@ fn an_error_of_a_slow_message_quotes_it() {
     assert_eq!(error.data[4..8], xid.to_be_bytes());
 }
 
-/// A connection that goes in the middle takes nothing with it, and what it had said before is done.
+/// A connection that ends in the middle breaks nothing, and its earlier messages are carried out.
 #[test]
 fn a_writer_that_goes_leaves_the_bridge_usable() {
     let bridge = Bridge::start();
@@ -1365,8 +1365,8 @@ fn a_writer_that_goes_leaves_the_bridge_usable() {
     assert_eq!(bridge.with(|rules, _| rules.rules.borrow().len()), 2);
 }
 
-/// However many rules go at once, a controller that reads is told of each, in order, and stays; one
-/// that does not keeps nobody waiting.
+/// However many rules are removed at once, a controller that reads is told of each, in order, and
+/// stays connected; one that does not read delays no other.
 #[test]
 fn a_controller_that_reads_hears_of_every_rule_that_goes() {
     const RULES: u64 = 300_000;
@@ -1394,7 +1394,7 @@ fn a_controller_that_reads_hears_of_every_rule_that_goes() {
         }
     }
     assert_eq!(reader.ask(&Message::BarrierRequest), Message::BarrierReply);
-    // The one that has not read until now has lost nothing either.
+    // The connection that has not read until now has lost nothing either.
     for cookie in 0..RULES {
         match idle.receive() {
             Message::FlowRemoved { removed, .. } => assert_eq!(removed.stats.cookie, cookie),
@@ -1412,7 +1412,7 @@ fn snoopers_get_copies() {
     stream.set_read_timeout(Some(LIMIT)).unwrap();
     let mut snooper = Controller::hello(stream, Version::V1_0);
     bridge.wait("the primary", |rules, _| rules.connected.get());
-    // The snooper may be taken up a moment after its hello was answered.
+    // The snooper may be registered a moment after its hello was answered.
     let mut heard = Vec::new();
     let end = std::time::Instant::now() + LIMIT;
     snooper
@@ -1428,13 +1428,13 @@ fn snoopers_get_copies() {
             heard.push(header[1]);
         }
     }
-    // A request and its reply, by their types.
+    // Types of a request and its reply.
     assert_eq!(heard, [7, 8]);
 }
 
-/// os-ken's parsers, which share nothing with ours or with Open vSwitch's, build the requests and
-/// understand the answers. Skipped where os-ken is not installed: in the virtual environment that
-/// `scripts/setup` makes, or the one that `VENV` names.
+/// os-ken's parsers, which share no code with ours or with Open vSwitch's, encode the requests and
+/// decode the replies. Skipped if os-ken is not installed, in the virtual environment that
+/// `scripts/setup` makes or the one that `VENV` names.
 #[test]
 fn os_ken_understands_the_answers() {
     let root = concat!(env!("CARGO_MANIFEST_DIR"), "/../..");

@@ -1,6 +1,6 @@
-//! The daemon from outside: the real binary, driven by the real `ovs-appctl`, as operators and
-//! start scripts do it. Each test has directories of its own; a daemon that a test leaves behind is
-//! ended by its process id.
+//! Tests of the real daemon binary, driven by the real `ovs-appctl`, as operators and start scripts
+//! do. Each test has its own directories; a daemon that a test leaves behind is killed by its
+//! process id.
 
 use std::fs;
 use std::io::{Read, Write};
@@ -10,14 +10,14 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Output, Stdio};
 use std::time::{Duration, Instant};
 
-/// How long anything may take before the test says that it does not happen.
+/// Time limit for everything here.
 const LIMIT: Duration = Duration::from_secs(30);
 
-/// What the database keeps in the directory.
+/// The database's files in the directory.
 const DATABASE_FILES: [&str; 4] = ["conf.db", "db.ctl", ".conf.db.~lock~", "db.sock"];
 
-/// A run directory with a database of its own: a daemon has detached once it has applied what that
-/// says.
+/// A run directory with its own database. A daemon's command returns once the database's
+/// configuration has been applied.
 struct Place {
     directory: tempfile::TempDir,
     database: Child,
@@ -64,9 +64,9 @@ impl Place {
         command
     }
 
-    /// Runs the daemon to the end of its first process.
+    /// Runs the daemon's command until its first process ends.
     fn sluiced(&self, arguments: &[&str]) -> Output {
-        // A daemon that detaches keeps no pipe of ours, so this ends with the first process.
+        // A detached daemon keeps no pipe of ours open, so this ends with the first process.
         self.command(env!("CARGO_BIN_EXE_sluiced"), arguments)
             .output()
             .unwrap()
@@ -139,7 +139,7 @@ fn eventually(what: &str, condition: impl Fn() -> bool) {
     }
 }
 
-/// Whether the process exists and is no zombie.
+/// Returns whether the process exists and is no zombie.
 fn runs(pid: i32) -> bool {
     fs::read_to_string(format!("/proc/{pid}/stat")).is_ok_and(|stat| !stat.contains(") Z "))
 }
@@ -312,7 +312,7 @@ fn one_daemon_for_one_pidfile() {
         assert!(text(&output).ends_with(&expected), "{}", text(&output));
     }
     assert_eq!(place.pid(), pid);
-    // It has the pidfile at once, and is ready once it has the database's lock too.
+    // It has the pidfile at once, and is ready once it also has the database's lock.
     let arguments = [
         "--detach",
         "--pidfile",
@@ -525,7 +525,7 @@ fn clients_that_misbehave_hurt_only_themselves() {
         answers.ends_with("{\"id\":7,\"result\":\"\",\"error\":null}"),
         "{answers}"
     );
-    // A crowd that says nothing is bounded, and room comes back when it leaves.
+    // The number of silent clients is limited; when they leave there is room again.
     let crowd: Vec<_> = (0..64).map(|_| connect()).collect();
     eventually("the crowd is counted", || {
         place.appctl(&["version"]).is_err()

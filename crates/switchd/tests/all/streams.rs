@@ -1,5 +1,5 @@
-//! Streams against the real peers of Open vSwitch: certificates that `ovs-pki` makes, `ovs-ofctl`
-//! as a client, and `ovs-testcontroller` as a server, over TLS, IPv6 and local sockets.
+//! Tests of streams with real peers from Open vSwitch: certificates by `ovs-pki`, `ovs-ofctl` as a
+//! client, and `ovs-testcontroller` as a server, over TLS, IPv6 and local sockets.
 
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -12,7 +12,7 @@ const LIMIT: Duration = Duration::from_secs(30);
 const HELLO: u8 = 0;
 const FEATURES_REQUEST: u8 = 5;
 
-/// A public key infrastructure in a directory of its own.
+/// A public key infrastructure in its own directory.
 struct Keys {
     directory: tempfile::TempDir,
 }
@@ -52,7 +52,7 @@ impl Keys {
         }
     }
 
-    /// The options that give a controller's keys to one of Open vSwitch's programs.
+    /// Returns the options that pass a controller's keys to one of Open vSwitch's programs.
     fn controller_options(&self) -> Vec<String> {
         let option = |name: &str, path: &str| format!("--{name}={}", self.path(path).display());
         vec![
@@ -88,7 +88,7 @@ fn run(program: &str, directory: &Path, arguments: impl IntoIterator<Item = Stri
     )
 }
 
-/// Reads one OpenFlow message; its type.
+/// Reads one OpenFlow message; returns its type.
 async fn message(stream: &mut Stream) -> u8 {
     let read = async {
         let mut header = [0; 8];
@@ -167,7 +167,7 @@ async fn ovs_ofctl_connects_in_every_way() {
 #[tokio::test]
 async fn a_controller_is_reached_and_its_authority_bootstrapped() {
     let keys = Keys::new();
-    // A port that is free now; nobody else in this network takes it in the next moment.
+    // Choose a free port; in this network nobody else takes it in the next moment.
     let port = std::net::TcpListener::bind("127.0.0.1:0")
         .unwrap()
         .local_addr()
@@ -204,7 +204,7 @@ async fn a_controller_is_reached_and_its_authority_bootstrapped() {
             .to_der()
             .unwrap()
     );
-    // From another authority's point of view the same controller is a stranger.
+    // The same controller, for a daemon that trusts another authority.
     let suspicious = Tls::new(TlsFiles {
         ca_cert: Some(keys.path("pki/switchca/cacert.pem")),
         ..keys.switch()

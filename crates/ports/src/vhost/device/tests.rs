@@ -1,37 +1,36 @@
-//! Devices of two connections to one port against a model, whatever messages come in whatever
-//! order.
+//! Compares the devices of two connections to one port with a model, for any messages in any order.
 
 use super::*;
 use crate::vhost::message::VhostUserMemoryRegion;
 use proptest::prelude::*;
 use vhost::vhost_user::message::{VhostUserLog, VhostUserVringAddrFlags};
 
-/// Bytes of a guest's memory, and where it has them, as descriptors and as the front end call it.
+/// Bytes of a guest's memory, and its address for descriptors and for the front end.
 const BYTES: u64 = 64 << 10;
 const GUEST: u64 = 0x10_0000;
 const USER: u64 = 0x7f00_0000_0000;
 
-/// Rings that messages speak of, and one that there cannot be.
+/// Rings in messages, and a ring number that is too large.
 const RINGS: u32 = 4;
 const BEYOND: u32 = MOST_RINGS as u32;
 
-/// What a front end sends.
+/// A front end's message.
 #[derive(Debug, Clone)]
 enum Sent {
     Features(u64),
     Reset,
-    /// Memory, or none that can be mapped.
+    /// Memory, valid or not mappable.
     Memory(bool),
     Log(bool),
     Size(u32, u32),
-    /// In the memory, at its end, or outside.
+    /// An address in the memory, at its end, or outside.
     Address(u32, u64),
     Base(u32, u32),
     GetBase(u32),
     Kick(u32, File),
     Call(u32, File),
     Enable(u32, u32),
-    /// The guest's ring says that it has been used up to there.
+    /// The guest's used ring has this index.
     Used(u32, u16),
     End,
 }
@@ -40,9 +39,9 @@ enum Sent {
 enum File {
     Event,
     None,
-    /// There is to be one, and is none.
+    /// A descriptor is expected, but missing.
     Missing,
-    /// Something else.
+    /// Another kind of descriptor.
     Other,
 }
 
@@ -83,7 +82,7 @@ fn sent() -> impl Strategy<Value = Sent> {
     ]
 }
 
-/// A file that another process might have given.
+/// Returns a file as another process might pass it.
 fn file(bytes: u64) -> OwnedFd {
     // SAFETY: the name is a string; the descriptor is new and nobody else's.
     unsafe {
@@ -93,7 +92,7 @@ fn file(bytes: u64) -> OwnedFd {
     }
 }
 
-/// Where a ring's parts begin, from its place on: four rings lie side by side.
+/// Returns the addresses of a ring's parts: four rings lie side by side from `place` on.
 fn parts(ring: u32, place: u64) -> [u64; 3] {
     let first = place + u64::from(ring) * 1024;
     [first, first + 256, first + 512]
@@ -109,13 +108,13 @@ struct ModelRing {
     used: u16,
 }
 
-/// What a device is to be like.
+/// The expected device.
 #[derive(Debug, Clone, Default)]
 struct Model {
     features: u64,
     has_memory: bool,
     rings: [ModelRing; RINGS as usize],
-    /// The port has been told of these.
+    /// Rings that the port has been told of.
     known: [bool; RINGS as usize],
 }
 
@@ -135,7 +134,7 @@ impl Model {
         ring.started && ring.enabled && ring.size > 0 && self.has_memory && lies
     }
 
-    /// What a message does; None where it is to be refused, but for memory, which is gone then.
+    /// Applies a message; None if it must be refused. Refused memory is gone even so.
     fn takes(&mut self, sent: &Sent) -> Option<()> {
         let ring = |number: u32| (number < MOST_RINGS as u32).then_some(number as usize);
         match *sent {
@@ -295,13 +294,13 @@ proptest! {
     ) {
         let shared = Arc::new(Shared::new(Box::new([]), 1518));
         let mut sides = [Side::new(0, &shared), Side::new(1, &shared)];
-        // Whom the port serves.
+        // The connection that the port serves.
         let mut owner: Option<usize> = None;
         for (first, sent) in messages {
             let which = usize::from(!first);
             let side = &mut sides[which];
             if let Sent::Used(ring, used) = sent {
-                // Where workers use a ring nobody else writes there.
+                // While workers use a ring nobody else writes to it.
                 if !side.model.known[ring as usize]
                     && let Some(place) = side.model.rings[ring as usize].place
                 {
@@ -343,7 +342,7 @@ proptest! {
                     prop_assert_eq!(answer.payload.as_slice(), wanted.as_slice());
                 }
             }
-            // What workers find.
+            // What workers see.
             let served = owner.map(|owner| &sides[owner].model);
             let table = shared.table();
             prop_assert_eq!(table.is_some(), served.is_some());

@@ -1,4 +1,4 @@
-//! Rings in memory of the test's own, with guests honest and hostile, beside an obvious model.
+//! Compares rings in the test's own memory, with honest and hostile guests, with a simple model.
 
 use super::*;
 use proptest::prelude::*;
@@ -6,7 +6,7 @@ use proptest::prelude::*;
 const SIZE: u16 = 16;
 const GUEST: u64 = 0x10_0000;
 const MEMORY: usize = 64 << 10;
-/// Where the guest's buffers begin; the ring lies in front.
+/// Offset of the guest's buffers; the ring is in front.
 const BUFFERS: usize = 4096;
 
 /// A guest's memory with a ring in it.
@@ -61,7 +61,7 @@ impl Guest {
             mergeable: false,
             indirect: false,
             event_index: false,
-            // In two parts, with a hole between the guest's addresses.
+            // Two regions, with a hole between their guest addresses.
             regions: vec![
                 Region {
                     guest: GUEST,
@@ -92,8 +92,8 @@ impl Guest {
         }
     }
 
-    /// Where the memory of a chain lies, as (place, length); None where it makes no sense. No more
-    /// is looked at where there are more than `most` bytes.
+    /// Returns the pieces of a chain, as (offset, length); None if it is invalid. Stops beyond
+    /// `most` bytes.
     fn chain(
         &mut self,
         head: u16,
@@ -128,7 +128,7 @@ impl Guest {
         }
     }
 
-    /// What the guest's address stands for, byte by byte.
+    /// Translates the guest's address, byte by byte.
     fn find(&self, address: u64, length: u32) -> Option<usize> {
         let part = |first: u64, at: usize| {
             let end = u128::from(address) + u128::from(length);
@@ -151,7 +151,7 @@ impl Guest {
     }
 }
 
-/// Buffers without a pool; they stay with the test.
+/// Buffers without a pool, owned by the test.
 struct Buffers(Vec<(Box<RawMbuf>, Vec<u8>)>);
 
 impl Buffers {
@@ -194,8 +194,8 @@ fn descriptor() -> impl Strategy<Value = Descriptor> {
 }
 
 proptest! {
-    /// Frames are taken as long as they are common ones, each is what lies where its descriptor
-    /// says, and what is hostile is left alone.
+    /// Common frames are taken, with the contents that their descriptors give; at the first
+    /// uncommon or invalid one it stops.
     #[test]
     fn takes_what_is_common(
         descriptors in prop::collection::vec(descriptor(), usize::from(SIZE)),
@@ -253,8 +253,8 @@ proptest! {
         }
     }
 
-    /// Frames are put as long as guest and frames are common; not one byte outside of what the
-    /// descriptor gives is written, nor behind the frame.
+    /// Frames are put while they and the guest's buffers are common; no byte is written outside of
+    /// the descriptor's buffer, nor behind the frame.
     #[test]
     fn puts_what_is_common(
         descriptors in prop::collection::vec(descriptor(), usize::from(SIZE)),
@@ -327,7 +327,7 @@ fn a_guest_that_says_there_is_more_than_the_ring_has_gets_nothing() {
     assert!(!unsafe { view.is_waiting(&mut at) });
 }
 
-/// The library leaves addresses of rings in place that it has found to be cut short.
+/// rust-vmm accepts addresses of rings that it has found to be truncated.
 #[test]
 fn a_ring_that_is_not_whole_in_the_guests_memory_is_not_used() {
     let mut guest = Guest::new(12);
@@ -347,8 +347,8 @@ fn a_ring_that_is_not_whole_in_the_guests_memory_is_not_used() {
             host: base.wrapping_add(from),
             size: half as u64,
         });
-        // The second part is further on in the guest's addresses, so what reaches over the end of
-        // the first is no ring, though there is memory behind it here.
+        // The second region is further on in the guest's addresses, so a part that reaches over the
+        // end of the first is invalid, although there is memory behind it here.
         View::of(&ring, regions.to_vec(), 0, None).is_some()
     };
     let sizes = [16 * 16, 6 + 16 * 2, 6 + 16 * 8];
@@ -369,8 +369,7 @@ fn a_ring_that_is_not_whole_in_the_guests_memory_is_not_used() {
     assert!(!read(0, 1025, 2048, 16));
 }
 
-/// Descriptors of which many are parts of chains, or stand for the table that lies behind the
-/// rings.
+/// Generates descriptors of which many are parts of chains, or refer to the table behind the rings.
 fn linked() -> impl Strategy<Value = Descriptor> {
     let plain = descriptor();
     let length = prop_oneof![6 => 1_u32..600, 3 => 600_u32..4000, 1 => 20_000_u32..28_000];
@@ -396,10 +395,10 @@ fn linked() -> impl Strategy<Value = Descriptor> {
     prop_oneof![5 => part, 1 => table]
 }
 
-/// Where the table lies.
+/// Offset of the table.
 const TABLE: usize = 3072;
 
-/// A guest with these descriptors in its ring and in its table.
+/// Returns a guest with these descriptors in its ring and in its table.
 fn guest_with(header: u32, ring: &[Descriptor], table: &[Descriptor]) -> Guest {
     let mut guest = Guest::new(header);
     for (number, one) in ring.iter().enumerate() {
@@ -428,8 +427,8 @@ fn taken(buffers: &mut Buffers, view: &View, at: &mut Place) -> (Taken, usize) {
 }
 
 proptest! {
-    /// Whatever lies in a ring: a frame is what its chain says, or the chain is given back and
-    /// nothing is taken for it.
+    /// For any ring: a frame has the contents of its chain, or the chain is given back and no frame
+    /// is taken.
     #[test]
     fn any_chain_is_taken_whole_or_refused(
         ring in prop::collection::vec(linked(), usize::from(SIZE)),
@@ -454,8 +453,7 @@ proptest! {
             let parts = guest.chain(*head, false, header as usize + LONGEST as usize, 256);
             let length: usize = parts.iter().flatten().map(|part| part.1).sum();
             if let (Some(parts), Some((size, good))) = (&parts, work) {
-                // The guest asks for something to be done, in the first descriptor where that is
-                // long enough.
+                // The guest requests an offload, in the first descriptor if that is long enough.
                 let (place, room) = parts[0];
                 if room >= 10 && length > 40 {
                     let mut asks = [1, 1, 0, 0, 0, 0, 20, 0, 6, 0];
@@ -492,7 +490,7 @@ proptest! {
         prop_assert!(listed == 0 || guest.used_index() == at.used);
     }
 
-    /// Whatever lies in a ring: a frame goes where the chains say, byte by byte, and nowhere else.
+    /// For any ring: a frame is written to its chains, byte by byte, and nowhere else.
     #[test]
     fn any_frame_is_put_whole_or_not_at_all(
         ring in prop::collection::vec(linked(), usize::from(SIZE)),
@@ -508,7 +506,7 @@ proptest! {
         for step in 0..available {
             guest.make_available(start.wrapping_add(step), step);
         }
-        // A frame in as many buffers as there are lengths.
+        // A frame with one buffer for each length.
         let mut buffers = Buffers::new(lengths.len());
         let mut bytes = Vec::new();
         let mut following = std::ptr::null_mut();
@@ -546,7 +544,7 @@ proptest! {
         if expected == Put::Done {
             let mut all = vec![u8::from(work), 0, 0, 0, 0, 0, 0, 0, 0, 0, chains.len() as u8, 0];
             all.extend_from_slice(&bytes);
-            // A guest may name the same place twice; the last byte that goes there stays.
+            // A guest may name the same memory twice; the last byte written there stays.
             for (place, byte) in chains.iter().flatten().flat_map(|(place, room)| *place..place + room).zip(&all) {
                 memory[place] = *byte;
             }
@@ -561,7 +559,7 @@ proptest! {
         let mut found = guest.bytes().to_vec();
         found[rings.clone()].fill(0);
         memory[rings].fill(0);
-        // A guest that has its frame put over its ring gets what it asks for.
+        // A guest whose buffers overlap its ring gets what it asked for.
         prop_assert!(found == memory, "memory differs");
         if put == Put::Done {
             prop_assert_eq!(usize::from(at.used.wrapping_sub(start)), chains.len());
@@ -573,7 +571,7 @@ proptest! {
     }
 }
 
-/// 64 MiB in one chain, as often as the ring has room: nothing is copied, no buffer asked for.
+/// 64 MiB in each chain of a full ring: nothing is copied, no buffer allocated.
 #[test]
 fn a_chain_of_64_mib_costs_no_buffer() {
     let mut guest = Guest::new(12);
@@ -598,7 +596,7 @@ fn a_chain_of_64_mib_costs_no_buffer() {
     }
 }
 
-/// The guest is told when it asks for it: with the event index once it is passed.
+/// The guest is notified when it asks for it: with the event index, once that is passed.
 #[test]
 fn a_guest_is_told_when_its_wish_is_passed() {
     let mut guest = Guest::new(12);
@@ -654,8 +652,7 @@ fn kicks_are_asked_for_as_the_ring_has_it() {
     );
 }
 
-/// A guest whose other processor rewrites descriptors while they are read: lengths that were
-/// checked are the lengths that are used.
+/// A guest rewrites descriptors while they are read: the lengths that were checked are used.
 #[test]
 fn descriptors_that_change_while_they_are_read_change_nothing() {
     use std::sync::atomic::{AtomicBool, AtomicU64};
@@ -688,7 +685,7 @@ fn descriptors_that_change_while_they_are_read_change_nothing() {
         let mut at = Place::default();
         let mut buffers = Buffers::new(MAX_BUFFERS);
         for round in 0..ROUNDS {
-            // One more is available.
+            // Make one more entry available.
             let index = word(1024).load(Ordering::Relaxed) & !0xffff_0000;
             let next = u64::from(at.next.wrapping_add(1)) << 16;
             word(1024).store(index | next, Ordering::Relaxed);

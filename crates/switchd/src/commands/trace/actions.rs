@@ -1,8 +1,8 @@
-//! What leaves, in the words of Open vSwitch's datapath:
+//! What leaves, as Open vSwitch's datapath actions:
 //! `set(ipv4(dst=1.2.3.4)),push_vlan(vid=5,pcp=0),2`.
 //!
-//! Changes are written when the packet leaves, as the difference from what has been written before,
-//! as Open vSwitch coalesces them.
+//! Changes are written when the packet leaves, as the difference from what was written before, just
+//! as Open vSwitch combines them.
 
 use packet::key::at;
 use packet::{FlowKey, WordSet, parse};
@@ -14,7 +14,7 @@ use std::net::{Ipv4Addr, Ipv6Addr};
 pub(super) struct Headers {
     /// Tags, the outermost first: TPID and TCI.
     tags: Vec<(u16, u16)>,
-    /// The rest.
+    /// All other headers and the marks.
     key: FlowKey,
 }
 
@@ -23,7 +23,7 @@ fn is_tag(eth_type: u16) -> bool {
 }
 
 impl Headers {
-    /// Those of a frame, and the marks of a key.
+    /// Takes the headers of a frame, and the marks of a key.
     pub fn of(frame: &[u8], marks: &FlowKey) -> Headers {
         let mut bytes = frame.to_vec();
         let mut tags = Vec::new();
@@ -42,7 +42,7 @@ impl Headers {
     }
 }
 
-/// The list of actions while it grows.
+/// The list of actions written so far.
 pub(super) struct Actions {
     written: Headers,
     /// The halves of the ToS byte that have been changed.
@@ -55,7 +55,7 @@ fn ethernet(bytes: &[u8]) -> String {
     digits.join(":")
 }
 
-/// The number that bytes make, the first one highest; the lowest 128 bits of it.
+/// Returns the lowest 128 bits of the big-endian number in `bytes`.
 fn number(bytes: &[u8]) -> u128 {
     bytes
         .iter()
@@ -81,7 +81,7 @@ fn hexadecimal(bytes: &[u8]) -> String {
     }
 }
 
-/// Name, place in the key, bytes, and how it is written.
+/// Name, offset in the key, length in bytes, and format of a part.
 type Part = (&'static str, usize, usize, fn(&[u8]) -> String);
 
 const ETHERNET: &[Part] = &[
@@ -123,7 +123,7 @@ const ND: &[Part] = &[
 ];
 
 impl Actions {
-    /// None yet; a packet with these headers has come in.
+    /// Starts an empty list for a packet received with these headers.
     pub fn new(received: Headers) -> Actions {
         Actions {
             written: received,
@@ -132,17 +132,17 @@ impl Actions {
         }
     }
 
-    /// What has been written.
+    /// Returns the headers as the actions so far leave them.
     pub fn written(&self) -> &Headers {
         &self.written
     }
 
-    /// Goes on from headers that the packet had before.
+    /// Goes back to headers that the packet had before.
     pub fn start_from(&mut self, before: Headers) {
         self.written = before;
     }
 
-    /// Writes what it takes to make the packet look like `now`.
+    /// Writes the actions that turn the packet into `now`.
     pub fn commit(&mut self, now: &Headers) {
         if self.written == *now {
             return;
@@ -205,7 +205,7 @@ impl Actions {
                 continue;
             }
             let mut text = format!("{part}={}", write(new));
-            // DSCP and ECN share a byte, and are changed one without the other.
+            // DSCP and ECN share a byte, but are changed separately.
             if *offset == at::IP_TOS {
                 let differ = old[0] ^ new[0];
                 for half in [0xfc, 0x03] {
@@ -222,7 +222,7 @@ impl Actions {
         }
     }
 
-    /// Labels: those that are gone, the outermost one changed, new ones.
+    /// Writes changes of MPLS labels: removed ones, a changed outermost one, new ones.
     fn mpls(&mut self, now: &Headers) {
         let (old, new) = (labels(&self.written.key), labels(&now.key));
         let kept = old
@@ -240,7 +240,7 @@ impl Actions {
         }
         let outer = self.written.key.u16(at::ETH_TYPE);
         for left in (new.len()..old.len()).rev() {
-            // Below all but the last label that goes there is another.
+            // Below every removed label but the last is another label.
             let eth_type = if left > new.len() { outer } else { eth_type };
             self.list.push(format!("pop_mpls(eth_type=0x{eth_type:x})"));
         }

@@ -1,10 +1,10 @@
-//! The layout: Open vSwitch's.
+//! Layout of a trace, as Open vSwitch prints it.
 
 use openflow::format;
 use packet::key::at;
 use packet::{Field, FlowKey, Match};
 
-/// What a line is.
+/// Kind of a line.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(super) enum Kind {
     /// A bridge's heading.
@@ -15,15 +15,15 @@ pub(super) enum Kind {
     Action,
     /// A bucket, above its actions.
     Bucket,
-    /// What explains the line above.
+    /// An explanation of the line above.
     Detail,
-    /// What is odd about it.
+    /// An oddity of the line above.
     Warning,
-    /// What ended it.
+    /// The error that ended the trace.
     Error,
 }
 
-/// A line and what stands below it.
+/// A line and the lines below it.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(super) struct Node {
     pub kind: Kind,
@@ -41,7 +41,7 @@ impl Node {
     }
 }
 
-/// What there is to print.
+/// A trace to be printed.
 pub(super) struct Told {
     pub before: FlowKey,
     pub after: FlowKey,
@@ -54,7 +54,7 @@ pub(super) struct Told {
     pub failure: Option<&'static str>,
 }
 
-/// The answer.
+/// Returns the whole output.
 pub(super) fn all(told: &Told) -> String {
     let mut text = format!("Flow: {}\n", flow(&told.before));
     nodes(&mut text, &told.nodes, 0);
@@ -81,8 +81,8 @@ pub(super) fn all(told: &Told) -> String {
     text
 }
 
-/// A last table among its neighbours takes their place instead of standing further in, so that long
-/// chains do not wander to the right.
+/// Writes lines at a level of indentation. A table that is the last among its siblings takes their
+/// level instead of standing further in, so that long chains do not wander to the right.
 fn nodes(text: &mut String, list: &[Node], level: usize) {
     for (index, node) in list.iter().enumerate() {
         if node.kind == Kind::Bridge {
@@ -104,7 +104,7 @@ fn nodes(text: &mut String, list: &[Node], level: usize) {
     }
 }
 
-/// Fields that are printed if they are not zero, before and behind the word for the protocol.
+/// Fields printed if they are not zero, in front of and behind the protocol's name.
 const METADATA: &[Field] = &[
     Field::PktMark,
     Field::RecircId,
@@ -161,7 +161,7 @@ const ARP: &[Field] = &[
     Field::ArpTha,
 ];
 
-/// The fields of a packet's headers above Ethernet that a flow shows.
+/// Returns the fields above Ethernet that a flow shows.
 fn headers(key: &FlowKey) -> Vec<Field> {
     use Field::*;
     let (eth_type, protocol) = (key.u16(at::ETH_TYPE), key.u8(at::IP_PROTO));
@@ -214,7 +214,7 @@ fn print(matching: &Match) -> String {
     text
 }
 
-/// All that is known about a packet, in the form of a flow.
+/// Returns all that is known about a packet, as a flow.
 pub(super) fn flow(key: &FlowKey) -> String {
     let mut matching = Match::any();
     for field in METADATA {
@@ -223,14 +223,15 @@ pub(super) fn flow(key: &FlowKey) -> String {
             exact(&mut matching, key, *field);
         }
     }
-    // Registers are printed one by one, of 32 bits each.
+    // Registers are printed one by one, 32 bits each.
     for register in 0..16 {
         let offset = at::REG0 + 4 * register;
         if key.u32(offset) != 0 {
             matching.set_bytes(offset, &key.bytes()[offset..offset + 4], &[0xff; 4]);
         }
     }
-    // Without a tunnel's far end there was none, and of its header only the id is told.
+    // Without an outer destination there was no tunnel; then only the id and the metadata are
+    // printed.
     let tunnelled = key.u32(at::TUN_DST) != 0
         || key.bytes()[at::TUN_IPV6_DST..at::TUN_IPV6_DST + 16] != [0; 16];
     for field in &REGISTERS[4..] {
@@ -243,7 +244,7 @@ pub(super) fn flow(key: &FlowKey) -> String {
         }
     }
     for field in LINK.iter().copied().chain(headers(key)) {
-        // No port has the number 0, which actions write to be rid of the port.
+        // No port has the number 0; actions write it to clear the ingress port.
         if field == Field::InPort && key.u32(at::IN_PORT) == 0 {
             continue;
         }
@@ -260,7 +261,7 @@ pub(super) fn flow(key: &FlowKey) -> String {
         text = text.replacen(",dl_src=", &format!(",{second},dl_src="), 1);
     }
     if matches!(key.u16(at::ETH_TYPE), 0x8847 | 0x8848) {
-        // Entries behind the outermost, until one says that it is the last.
+        // Print the label stack entries behind the outermost, up to the bottom of the stack.
         let entries = [at::MPLS_LSE, at::MPLS_LSE1, at::MPLS_LSE2].map(|offset| key.u32(offset));
         for (index, pair) in entries.windows(2).enumerate() {
             if pair[0] & 0x100 != 0 {
@@ -272,8 +273,8 @@ pub(super) fn flow(key: &FlowKey) -> String {
     text
 }
 
-/// The bits that the outcome depended on. The port, the Ethertype and whether it is a fragment
-/// decide how a packet is read, so they always count.
+/// Returns the bits that the outcome depended on. Ingress port, Ethertype and whether the packet is
+/// a fragment decide how it is parsed, so they are always included.
 fn megaflow(before: &FlowKey, looked_at: &FlowKey) -> String {
     let mut bits = *looked_at;
     for field in REGISTERS[..4]
@@ -281,7 +282,7 @@ fn megaflow(before: &FlowKey, looked_at: &FlowKey) -> String {
         .chain([&Field::Metadata, &Field::ConjId])
     {
         let def = field.def();
-        // What a packet does not arrive with does not distinguish packets.
+        // Registers and metadata that the packet did not arrive with do not distinguish packets.
         for index in def.offset..def.offset + def.bytes {
             if before.bytes()[index] == 0 {
                 bits.bytes_mut()[index] = 0;
@@ -298,7 +299,7 @@ fn megaflow(before: &FlowKey, looked_at: &FlowKey) -> String {
             bits.bytes_mut()[def.offset + index] |= place;
         }
     }
-    // Ports cannot be matched without the protocol that has them.
+    // Transport ports cannot be matched without the IP protocol.
     if bits.u32(at::TP_SRC) != 0 || bits.u16(at::TCP_FLAGS) != 0 {
         bits.set_u8(at::IP_PROTO, 0xff);
     }
@@ -333,7 +334,7 @@ mod tests {
         Node::new(Kind::Action, text)
     }
 
-    /// What Open vSwitch 3.1.0 printed of the same walk.
+    /// Compares with what Open vSwitch 3.1.0 printed for the same walk.
     #[test]
     fn tables_stand_where_open_vswitch_puts_them() {
         let missed = |table| {

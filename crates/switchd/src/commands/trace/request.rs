@@ -1,4 +1,4 @@
-//! The arguments: which packet is to be followed, and where it comes in.
+//! Arguments of a trace: which packet to follow, and where it comes in.
 
 use super::super::compose::compose;
 use super::super::datapaths::{self, Numbers};
@@ -10,25 +10,25 @@ use packet::key::at;
 use packet::{FlowKey, Match};
 use std::rc::Rc;
 
-/// Bytes behind a transport header at most (`--l7-len`).
+/// Most bytes behind a transport header (`--l7-len`).
 const PAYLOAD_MAX: usize = 64_000;
-/// The smallest packet.
+/// Shortest packet.
 const ETHERNET: usize = 14;
-/// The longest one.
+/// Longest packet.
 const LONGEST: usize = 65_535 + ETHERNET;
 
-/// What is asked.
+/// A parsed request.
 pub(super) struct Request {
-    /// Where the packet comes in.
+    /// The bridge that receives the packet.
     pub bridge: Rc<Bridge>,
-    /// What is known about it; its headers are those of the frame. An Ethertype of zero is one
-    /// that the flow did not name.
+    /// The packet's key; its headers are those of the frame. An Ethertype of zero means that the
+    /// flow did not name one.
     pub key: FlowKey,
-    /// It.
+    /// The packet's bytes.
     pub frame: Vec<u8>,
-    /// Whether there is a packet, not only a flow.
+    /// Whether a real packet is traced and not only a flow; only then addresses are learned.
     pub given: bool,
-    /// Whether ports are to be written by name.
+    /// Whether ports are written by name.
     pub names: bool,
 }
 
@@ -38,7 +38,7 @@ impl Request {
     }
 }
 
-/// What the options say.
+/// Options of the command.
 #[derive(Default)]
 struct Options<'w> {
     generate: bool,
@@ -81,7 +81,7 @@ pub(super) fn read(
             let (bridge, in_port) = datapath_port(switch, numbers, &datapath, flow)?;
             let mut key = metadata(flow);
             key.set_u32(at::IN_PORT, in_port);
-            // A frame without an Ethertype is an 802.2 frame in this form.
+            // Open vSwitch notes a frame without an Ethertype (802.2) as type 1 in this form.
             key.set_u16(at::ETH_TYPE, 1);
             (bridge, key, compose(&parsed, None)?)
         }
@@ -150,8 +150,8 @@ fn options(words: &[String], packet_out: bool) -> Result<Options<'_>, String> {
     Ok(options)
 }
 
-/// Checks a state that is asked for the next connection tracking. There is none yet, so nothing
-/// more comes of it.
+/// Checks a connection state that is given for the next connection tracking action. There is no
+/// connection tracking yet, so the state has no effect.
 fn connection_state(text: &str) -> Result<(), String> {
     const NEW: u32 = 1;
     const EST: u32 = 2;
@@ -188,7 +188,7 @@ fn hexadecimal_bytes(text: &str) -> Option<Vec<u8>> {
     digits.chunks(2).map(pair).collect()
 }
 
-/// A packet in hexadecimal digits.
+/// Reads a packet in hexadecimal digits.
 fn hexadecimal(text: &str) -> Result<Vec<u8>, String> {
     match hexadecimal_bytes(text) {
         None => Err("Trailing garbage in packet data".into()),
@@ -202,7 +202,7 @@ fn datapath_flow(text: &str) -> Result<odp::Flow, String> {
     odp::Flow::parse(text)
 }
 
-/// The value of `name(...)` in a datapath flow.
+/// Returns the value of `name(...)` in a datapath flow.
 fn attribute<'t>(text: &'t str, name: &str) -> Option<&'t str> {
     let mut rest = text;
     loop {
@@ -216,7 +216,7 @@ fn attribute<'t>(text: &'t str, name: &str) -> Option<&'t str> {
     }
 }
 
-/// What a datapath flow says besides the packet.
+/// Reads a datapath flow's metadata.
 fn metadata(text: &str) -> FlowKey {
     let mut key = FlowKey::ZERO;
     let number = |name| attribute(text, name).and_then(odp::number);
@@ -226,7 +226,7 @@ fn metadata(text: &str) -> FlowKey {
     key
 }
 
-/// The bridge and port that a datapath's port is.
+/// Returns the bridge and port that a datapath's port number stands for.
 fn datapath_port(
     switch: &Switch,
     numbers: &Numbers,
@@ -250,7 +250,7 @@ fn datapath_port(
     Err(format!("no OpenFlow port for datapath port {named}"))
 }
 
-/// What a flow says, as a key; without `in_port` it came from no port.
+/// Makes a key of a flow's match; without `in_port` it has no ingress port.
 fn key_of(matching: &Match) -> FlowKey {
     let mut key = FlowKey::ZERO;
     key.set_u32(at::IN_PORT, port::ANY);
@@ -261,7 +261,7 @@ fn key_of(matching: &Match) -> FlowKey {
     key
 }
 
-/// The packet that a key describes.
+/// Returns the packet that a key describes, as a datapath flow.
 fn flow_of(key: &FlowKey) -> odp::Flow {
     let mac = |offset: usize| {
         let mut bytes = [0; 6];
@@ -312,7 +312,7 @@ fn flow_of(key: &FlowKey) -> odp::Flow {
         target: ipv6(at::ND_TARGET),
         sll: mac(at::ARP_SHA),
         tll: mac(at::ARP_THA),
-        // A flow has both addresses, so writes of them are shown.
+        // A flow has both addresses, so that actions that write them are shown.
         with_options: true,
     });
     odp::Flow {

@@ -1,4 +1,4 @@
-//! A packet's way into a tunnel, and out of one.
+//! Traces a packet into a tunnel, and out of one.
 
 use super::actions::{Actions, Headers};
 use super::print::{Kind, Node};
@@ -22,7 +22,7 @@ fn mac(bytes: Mac) -> String {
     digits.join(":")
 }
 
-/// A number as C's `%#x` has it.
+/// Formats a number like C's `%#x`.
 fn hexadecimal(number: u64) -> String {
     match number {
         0 => "0".into(),
@@ -31,7 +31,7 @@ fn hexadecimal(number: u64) -> String {
 }
 
 impl Walk<'_> {
-    /// The packet gets a tunnel's header and goes on in the underlay's bridge.
+    /// Puts a tunnel's outer headers in front of the packet and goes on in the underlay's bridge.
     pub(super) fn tunnel(
         &mut self,
         port: PortId,
@@ -110,7 +110,7 @@ impl Walk<'_> {
         let Some(local_id) = local_id else { return };
         let own = self.datapath_port(&bridge, local_id);
         let push = format!("tnl_push(tnl_port({shared}),header({header}),out_port({own}))");
-        // What the underlay's bridge does to the packet stands behind the push.
+        // Actions of the underlay's bridge are listed inside the push.
         let at_end = self.at_end;
         let inner = Actions::new(Headers::of(&outer, &FlowKey::ZERO));
         let before = std::mem::replace(&mut self.actions, inner);
@@ -119,7 +119,7 @@ impl Walk<'_> {
             queue: None,
             bytes: outer,
         };
-        // A tunnel counts as two bridges of those that a trace may show.
+        // A tunnel counts twice against the limit of bridges in a trace.
         self.walks += 1;
         self.patch(bridge.id, openflow::port::LOCAL, &sent, &FlowKey::ZERO, out);
         let under = std::mem::replace(&mut self.actions, before).list;
@@ -136,8 +136,8 @@ impl Walk<'_> {
         });
     }
 
-    /// The packet with the tunnel's header, and that in the words of Open vSwitch's datapath. None
-    /// where it cannot have one.
+    /// Returns the packet with its outer headers, and these as Open vSwitch's datapath action. None
+    /// if the packet cannot have them.
     #[allow(clippy::too_many_arguments)] // what is known of one packet
     fn with_header(
         &self,
@@ -181,7 +181,8 @@ impl Walk<'_> {
         Some((frame.to_vec(), text))
     }
 
-    /// The datapath's port of the tunnels that take this packet, where it is sent to a local port.
+    /// Returns the datapath's port of the tunnels that claim this packet, if it is sent to a local
+    /// port.
     pub(super) fn taken_by(&self, bridge: BridgeId, number: u32, frame: &[u8]) -> Option<String> {
         if number != openflow::port::LOCAL {
             return None;
@@ -202,7 +203,7 @@ impl Walk<'_> {
     }
 }
 
-/// A header in the words of Open vSwitch's datapath (`format_odp_tnl_push_header`).
+/// Formats outer headers as Open vSwitch's datapath does (`format_odp_tnl_push_header`).
 fn described(spec: &HeaderSpec, packet: &PerPacket<'_>, size: usize) -> String {
     let kind = spec.kind;
     let number = match kind {
@@ -294,7 +295,7 @@ fn described(spec: &HeaderSpec, packet: &PerPacket<'_>, size: usize) -> String {
     text
 }
 
-/// The flags of a Geneve header.
+/// Formats the flags of a Geneve header.
 fn marks(packet: &PerPacket<'_>) -> String {
     let mut text = String::new();
     if packet.oam {
@@ -306,7 +307,7 @@ fn marks(packet: &PerPacket<'_>) -> String {
     text
 }
 
-/// The options of a Geneve header.
+/// Formats the options of a Geneve header.
 fn listed(options: GeneveOptions<'_>) -> String {
     let mut text = String::new();
     for option in options.iter() {

@@ -1,4 +1,4 @@
-//! A packet's way from bridge to bridge.
+//! Follows a packet from bridge to bridge.
 
 use super::super::datapaths::Numbers;
 use super::actions::{Actions, Headers};
@@ -19,17 +19,17 @@ use pipeline::twin::{self, Effect, Sent, Surroundings};
 use program::actions::PacketInReason;
 use std::rc::Rc;
 
-/// Patch ports that a packet passes at most, as in the datapath.
+/// Most patch ports in a row, as in the datapath.
 const MAX_PATCHES: u32 = datapath::MAX_PATCHES;
-/// Bridges that a packet and its copies enter behind patch ports at most, as in the datapath:
-/// bridges that are linked twice would flood for ever.
+/// Most bridges that a packet and its copies enter through patch ports, as in the datapath: bridges
+/// that are linked twice would flood for ever.
 const MAX_WALKS: u32 = 256;
-/// Steps inside each other behind which no further bridge is entered.
+/// Depth of nested steps beyond which no further bridge is entered.
 const MAX_NESTED: u32 = 300;
 /// `OFPR_EXPLICIT_MISS`, for rules that are table misses.
 const EXPLICIT_MISS: u8 = 6;
 
-/// What is known while a packet is followed.
+/// State while a packet is followed.
 pub(super) struct Walk<'s> {
     pub(super) switch: &'s Switch,
     numbers: &'s Numbers,
@@ -37,25 +37,25 @@ pub(super) struct Walk<'s> {
     pub(super) actions: Actions,
     looked_at: FlowKey,
     failure: Option<&'static str>,
-    /// Patch ports between here and where the packet came in.
+    /// Patch ports passed since the packet came in.
     patches: u32,
-    /// Bridges that have been entered behind patch ports.
+    /// Bridges entered through patch ports.
     pub(super) walks: u32,
-    /// Steps that have been told, and how deep the one is that is being told.
+    /// Number of steps shown so far, and depth of the current one.
     told: usize,
     nested: u32,
     userspace: u32,
-    /// Whether nothing comes behind the step that is being told.
+    /// Whether the current step is the last.
     pub(super) at_end: bool,
 }
 
-/// Where a packet is.
+/// The packet's position and state in a bridge.
 pub(super) struct Here<'b> {
     pub(super) bridge: &'b Rc<Bridge>,
     in_port: PortNo,
-    /// Mirrors that have had it.
+    /// Mirrors that have had a copy of it.
     mirrored: u32,
-    /// Bytes that are kept of what is sent.
+    /// Bytes to which the packet is cut when it is sent.
     cut: Option<u32>,
 }
 
@@ -77,7 +77,7 @@ impl<'s> Walk<'s> {
         }
     }
 
-    /// Follows the packet from where it comes in.
+    /// Follows the packet from the bridge that receives it.
     pub fn first(&mut self, actions: Option<&[Action]>) -> Told {
         let request = self.request;
         let (node, story) = self.bridge(&request.bridge, &request.key, &request.frame, actions);
@@ -92,7 +92,7 @@ impl<'s> Walk<'s> {
         }
     }
 
-    /// Follows it through one bridge.
+    /// Follows the packet through one bridge.
     fn bridge(
         &mut self,
         bridge: &Rc<Bridge>,
@@ -228,7 +228,7 @@ impl<'s> Walk<'s> {
             }
             What::Copy(_) => self.steps(&step.steps, here, out),
             What::Bucket(text) => {
-                // Said in the story for readers who do not see what stood above.
+                // The twin ends its text so for readers who do not see the line above.
                 let text = text.trim_end_matches(": using bucket").to_owned();
                 self.section(Kind::Bucket, text, step, here, out);
             }
@@ -239,7 +239,7 @@ impl<'s> Walk<'s> {
         }
     }
 
-    /// A line with what stands below it, `drop` if that is nothing.
+    /// Adds a line with the steps below it, or `drop` if there are none.
     fn section(
         &mut self,
         kind: Kind,
@@ -256,10 +256,10 @@ impl<'s> Walk<'s> {
         out.push(node);
     }
 
-    /// Actions on a copy that the datapath has to make, because what they do cannot be taken back
-    /// by setting headers anew.
+    /// Shows actions on a copy that Open vSwitch's datapath has to make, because setting headers
+    /// anew cannot undo these actions.
     fn clone_of_packet(&mut self, step: &Step, here: &mut Here<'_>, out: &mut Vec<Node>) {
-        // What has been changed before is written before it: the copy is made of that.
+        // Earlier changes are written first, since the copy is made after them.
         if let [
             Step {
                 what: What::Copy(copy),
@@ -341,7 +341,7 @@ impl<'s> Walk<'s> {
     }
 
     fn commit(&mut self, frame: &[u8], key: &FlowKey, here: &Here<'_>) -> Headers {
-        // A frame that has been cut has lost headers, which the key still knows.
+        // A frame that was cut may lack headers that the key still has.
         let now = match here.cut {
             Some(_) => self.actions.written().clone(),
             None => Headers::of(frame, key),
@@ -350,7 +350,7 @@ impl<'s> Walk<'s> {
         now
     }
 
-    /// Sends it out of a port.
+    /// Sends the packet out of a port.
     fn output(
         &mut self,
         number: PortNo,
@@ -401,8 +401,8 @@ impl<'s> Walk<'s> {
         }
     }
 
-    /// The walk goes on in another bridge; what is known there besides the packet is its port and
-    /// its marks.
+    /// Goes on in a patch port's peer bridge. Besides the packet itself only its ingress port and
+    /// marks are known there.
     pub(super) fn patch(
         &mut self,
         peer: datapath::BridgeId,
@@ -447,7 +447,7 @@ impl<'s> Walk<'s> {
         }
     }
 
-    /// Copies for mirrors that select a port.
+    /// Sends copies to mirrors that select a port.
     fn mirror(
         &mut self,
         here: &mut Here<'_>,
@@ -476,7 +476,7 @@ impl<'s> Walk<'s> {
         }
     }
 
-    /// Sends a copy out of a port with another tag.
+    /// Sends a copy with another VLAN tag out of a port.
     fn tagged(
         &mut self,
         copy: &Copy,
@@ -501,12 +501,12 @@ impl<'s> Walk<'s> {
         self.output(number, &sent, key, here, out);
     }
 
-    /// The learning switch.
+    /// Carries out `NORMAL`.
     fn normal(&mut self, sent: &Sent, key: &FlowKey, here: &mut Here<'_>, out: &mut Vec<Node>) {
         use packet::Field;
         for field in [Field::EthSrc, Field::EthDst, Field::VlanTci] {
             let def = field.def();
-            // Of the tag only its VLAN and whether it is there.
+            // Of the tag only the VLAN and its presence matter.
             let mask: &[u8] = match field {
                 Field::VlanTci => &[0x1f, 0xff],
                 _ => &def.place(),
@@ -534,7 +534,7 @@ impl<'s> Walk<'s> {
         let Some(mut decided) = told() else { return };
         if decided.learns && self.request.given {
             self.learn_address(&front, decided.vlan, sent.in_port, here, out);
-            // It may be addressed to where it comes from.
+            // Decide again: its destination may be the address just learned.
             decided = told().unwrap_or(decided);
         }
         out.extend(decision(&decided.decision, here, &front));
@@ -546,7 +546,7 @@ impl<'s> Walk<'s> {
         self.at_end = at_end;
     }
 
-    /// Learns the source address of a packet that is given.
+    /// Learns the source address of a real packet.
     fn learn_address(
         &self,
         front: &Ethernet,
@@ -575,7 +575,7 @@ impl<'s> Walk<'s> {
         ));
     }
 
-    /// A port in the datapath's list of actions.
+    /// Returns a port as datapath actions name it.
     pub(super) fn datapath_port(&self, bridge: &Bridge, id: PortId) -> String {
         let ports = bridge.ports.borrow();
         let Some(port) = ports.values().find(|port| port.id == id) else {
@@ -589,7 +589,7 @@ impl<'s> Walk<'s> {
     }
 }
 
-/// The name of the port that a packet came in by.
+/// Returns the name of the ingress port.
 fn name_of_ingress(here: &Here<'_>) -> String {
     let ports = here.bridge.ports.borrow();
     ports
@@ -597,7 +597,7 @@ fn name_of_ingress(here: &Here<'_>) -> String {
         .map_or("none".to_owned(), |port| port.config.interface_name.clone())
 }
 
-/// Why a packet that came in by a mirror's output port is dropped.
+/// Returns the message for a packet that came in by a mirror's output port, and is dropped.
 fn reserved_for_mirroring(here: &Here<'_>) -> String {
     format!(
         "dropping packet received on port {}, which is reserved exclusively for mirroring",
@@ -605,8 +605,8 @@ fn reserved_for_mirroring(here: &Here<'_>) -> String {
     )
 }
 
-/// Ends a story with the rule that it began with, as of a packet that came in by a mirror's output
-/// port: nothing that the rule says is done.
+/// Cuts a story off at its first rule, without that rule's actions: the packet came in by a
+/// mirror's output port.
 fn drop_before_rules(story: &mut twin::story::Story, here: &Here<'_>) {
     story.steps.truncate(1);
     if let Some(first) = story.steps.first_mut() {
@@ -618,7 +618,7 @@ fn drop_before_rules(story: &mut twin::story::Story, here: &Here<'_>) {
     story.after = story.before.clone();
 }
 
-/// What the learning switch decided, in Open vSwitch's words.
+/// Describes a decision of `NORMAL` in Open vSwitch's words.
 fn decision(decision: &NormalDecision, here: &Here<'_>, front: &Ethernet) -> Vec<Node> {
     let detail = |text: &str| vec![Node::new(Kind::Detail, text)];
     let name = || name_of_ingress(here);
@@ -668,8 +668,8 @@ fn decision(decision: &NormalDecision, here: &Here<'_>, front: &Ethernet) -> Vec
     }
 }
 
-/// Whether Open vSwitch undoes what these actions do to a packet by setting its headers again, so
-/// that no copy is needed. Of a clone among them it need not be asked: that makes its own.
+/// Returns whether Open vSwitch can undo these actions by setting the packet's headers again, so
+/// that no copy is needed. A `clone` among them does not matter, since it makes its own copy.
 fn is_reversible(actions: &[Action]) -> bool {
     let needs_copy =
         |action: &Action| matches!(action, Action::Meter(_) | Action::OutputTrunc { .. });
@@ -681,7 +681,7 @@ fn ethernet(frame: &[u8]) -> Option<Ethernet> {
     datapath::vlan::ethernet(&mut frame).ok()
 }
 
-/// A frame with another outermost tag.
+/// Returns a frame with another outermost VLAN tag.
 fn retag(frame: &[u8], tag: Option<Tag>) -> Vec<u8> {
     let mut bytes = frame.to_vec();
     let tagged =
@@ -704,7 +704,7 @@ fn hexadecimal(number: u64) -> String {
     }
 }
 
-/// What becomes of a fragment where `ovs-ofctl set-frags` says that fragments are dropped.
+/// Describes the drop of a fragment, where `ovs-ofctl set-frags` says that fragments are dropped.
 fn fragment_dropped() -> Node {
     let text = " 0. Packets are IP fragments and the fragment handling mode is \"drop\".";
     let mut node = Node::new(Kind::Table, text);
@@ -712,7 +712,7 @@ fn fragment_dropped() -> Node {
     node
 }
 
-/// The action set stands below the rule with which the walk began, as in Open vSwitch.
+/// Moves the action set below the walk's first rule, as in Open vSwitch.
 fn take_in_set(nodes: &mut Vec<Node>) {
     let is_set = |node: &Node| node.text.starts_with("--.");
     if let [.., first, set] = &mut nodes[..]
@@ -726,7 +726,7 @@ fn take_in_set(nodes: &mut Vec<Node>) {
     }
 }
 
-/// Whether something was written to the action set's output.
+/// Returns whether an output action was written to the action set.
 fn wrote_set(steps: &[Step]) -> bool {
     steps.iter().any(|step| match &step.what {
         What::Instruction(Instruction::WriteActions(actions)) => actions
@@ -737,7 +737,7 @@ fn wrote_set(steps: &[Step]) -> bool {
     })
 }
 
-/// Why Open vSwitch says that a walk failed.
+/// Returns why a walk failed, in Open vSwitch's words.
 fn failure(steps: &[Step]) -> Option<&'static str> {
     steps.iter().find_map(|step| match &step.what {
         What::Error(text) if text.ends_with("resubmit actions") => Some("Too many resubmits"),

@@ -1,4 +1,4 @@
-//! How long packets wait, in words and as JSON.
+//! Waiting times as text and as JSON.
 
 use crate::switch::waits::{Book, FEWEST, Queue, too_many};
 use forecast::Span;
@@ -9,7 +9,7 @@ use qos::shaper::DROP_REASONS;
 use serde_json::{Value, json};
 use std::fmt::Write;
 
-/// About one queue, for people.
+/// Describes one queue for people.
 pub fn text(book: &Book, queue: &Queue) -> String {
     let mut text = String::new();
     let spec = &queue.spec;
@@ -118,7 +118,7 @@ pub fn text(book: &Book, queue: &Queue) -> String {
     text
 }
 
-/// About one queue, for programs. Times in seconds, rates in bit/s.
+/// Describes one queue for programs. Times in seconds, rates in bit/s.
 pub fn json(book: &Book, queue: &Queue) -> Value {
     let track = book.track(queue);
     let told = track.map(|track| {
@@ -151,8 +151,8 @@ pub fn json(book: &Book, queue: &Queue) -> Value {
     })
 }
 
-/// What another rate would do to a queue, by [`crate::switch::waits::at_rate`]: for people, and for
-/// programs.
+/// Describes the effect of another rate on a queue ([`crate::switch::waits::at_rate`]) for people,
+/// and for programs.
 pub fn at(rate: f64, answer: &Result<Forecast, String>) -> (String, Value) {
     match answer {
         Ok(answer) => {

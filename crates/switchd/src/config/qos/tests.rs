@@ -42,7 +42,7 @@ fn read_one(kind: &str, port: Pairs<'_>, queues: &[(i64, Pairs<'_>)]) -> (Qos, V
     read_row(&row(kind, port, queues))
 }
 
-/// The error that such rows lead to; what was in force goes on.
+/// Returns the error that such rows lead to; the previous QoS must stay in force.
 fn refused(kind: &str, port: Pairs<'_>, queues: &[(i64, Pairs<'_>)]) -> String {
     let (mut qos, problems) = read_one(kind, port, queues);
     let error = qos.error.clone().expect("an error");
@@ -148,7 +148,7 @@ fn the_default_queue_is_guaranteed_a_little() {
         qos.lowered,
         BTreeMap::from([(1, 80_000_000), (2, 20_000_000)])
     );
-    // There is room for all.
+    // All guarantees fit.
     let (qos, _) = read_one("linux-htb", &[("max-rate", "200000000")], &queues);
     assert_eq!(qos.lowered, BTreeMap::new());
 }
@@ -340,8 +340,8 @@ fn policers_have_their_rates() {
         committed: profile(7, 9),
         excess: profile(0, 0),
     };
-    // The default queue has the port's rates where nothing is said of it; others then have none,
-    // and let nothing pass.
+    // Without a row the default queue has the port's rates; other queues then have none, and let
+    // nothing pass.
     assert_eq!(
         read(&[(3, &[("cir", "7"), ("cbs", "9")])]),
         PolicerSpec::Queues {
@@ -460,7 +460,7 @@ fn tenants_stand_between_the_port_and_queues() {
             None
         )
     );
-    // Names keep their numbers when others come and go.
+    // Names keep their numbers when others are added or removed.
     let (other, _) = read_one("linux-htb", &[], &[(1, &member("c", "5000000"))]);
     assert_eq!(other.tenants["c"], qos.tenants["c"]);
 
@@ -552,7 +552,7 @@ fn receiving_is_policed() {
 }
 
 proptest! {
-    /// Whatever rows hold, they become a shape that can be, or an error.
+    /// Any rows become a valid shape, or an error.
     #[test]
     fn any_rows_are_answered(
         kind in prop::sample::select(&TYPES[..]),

@@ -1,7 +1,7 @@
 use super::*;
 use ovsdb::vswitch::Strings;
 
-/// What the options of an interface `t` say, with the problems' texts.
+/// Reads the options of an interface `t`; returns the result with the problems' texts.
 fn read_row(
     interface_type: &str,
     options: &[(&str, &str)],
@@ -23,7 +23,7 @@ fn read_row(
     (spec, texts.collect())
 }
 
-/// The same of a tunnel with `remote_ip=flow`, which there is.
+/// Reads the options of a valid tunnel with `remote_ip=flow`.
 fn with(interface_type: &str, options: &[(&str, &str)]) -> (TunnelSpec, Vec<String>) {
     let flow = [("remote_ip", "flow")];
     let (spec, problems) = read_row(interface_type, &[&flow, options].concat());
@@ -131,7 +131,7 @@ fn gre_is_of_its_addresses_family() {
     }
     assert_eq!(kind("gre", &[("remote_ip", "flow")]), TunnelKind::Gre);
     assert_eq!(kind("nvgre", &[("remote_ip", v6)]), TunnelKind::Nvgre);
-    // Texts have the interface's type all the same.
+    // Problems name the interface's type even so.
     let (_, problems) = read_row("gre", &[("remote_ip", v6), ("dst_port", "5")]);
     let text = "options:dst_port: unknown gre argument 'dst_port', ignoring it";
     assert_eq!(problems, [text]);
@@ -215,7 +215,7 @@ fn tos_and_ttl_are_numbers_or_the_inner_packets() {
     };
     assert_eq!(ttl("inherit"), (None, 0));
     assert_eq!(ttl("255"), (Some(255), 0));
-    // As in Open vSwitch, this asks for the usual one.
+    // As in Open vSwitch, 0 means the default.
     assert_eq!(ttl("0"), (Some(64), 0));
     for bad in ["256", "300", "abc", "-1"] {
         assert_eq!(ttl(bad), (Some(64), 1), "{bad}");
@@ -319,7 +319,7 @@ fn tunnels_that_receive_the_same_packets_cannot_be_together() {
     let mut together = Together::default();
     let mut add = |name, kind, options: &[(&str, &str)]| together.add(name, &spec(kind, options));
     assert_eq!(add("a", "vxlan", &[remote, ("key", "5")]), Ok(()));
-    // What is sent makes no difference.
+    // Options for sent packets (`out_key`) do not tell tunnels apart.
     assert_eq!(
         add("b", "vxlan", &[remote, ("in_key", "5"), ("out_key", "6")]),
         Err(
@@ -342,7 +342,7 @@ fn tunnels_that_receive_the_same_packets_cannot_be_together() {
     ] {
         assert_eq!(add(name, "vxlan", options), Ok(()), "{name}");
     }
-    // No key is 0.
+    // No key is the same as key 0.
     let error = add("j", "vxlan", &[remote, ("key", "0")]).unwrap_err();
     assert!(error.ends_with("port 'd' (::->10.0.0.2, key=0, legacy_l2)"));
     assert_eq!(add("k", "gre", &[remote, ("key", "5")]), Ok(()));

@@ -1,23 +1,23 @@
-//! Writing although a server refuses some of it: its schema is another one, or it bounds what we do
-//! not.
+//! Writes to a server that refuses some values, because its schema is different or it enforces
+//! limits that we do not.
 //!
-//! Nothing of a transaction happens when one of its operations is refused. A server says which one
-//! that was and does not look at those behind it (RFC 7047 section 4.1.3), so a [`Turn`] goes on
-//! without what has been refused until the rest is written:
+//! If one operation of a transaction is refused, none of it happens. The server names that
+//! operation and does not look at those behind it (RFC 7047 section 4.1.3), so a [`Turn`] goes on
+//! without refused values until the rest is written:
 //!
-//! * At first all that has changed goes in one transaction, an operation for each row. After a
-//!   refusal what tools wait for goes first, by itself.
-//! * Of a row that is refused each column becomes an operation, so that the next refusal names the
+//! * At first all changes go in one transaction, with one operation per row. After a
+//!   refusal the columns that tools wait for go first, in a transaction of their own.
+//! * A refused row is split into one operation per column, so that the next refusal names the
 //!   column. That value is held.
 //! * A server that refuses a column in one row may do so in others. These values are set aside and
-//!   go by themselves, some together: twice as many after each transaction that happens, and those
-//!   before the one that is refused.
-//! * What is held goes by itself too, after [`FIRST_WAIT`], and each time it is refused again after
-//!   twice as long; at once when the value changes, if it is none that changes all the time
-//!   ([`RESTLESS`]). A new schema comes with a new connection, which forgets all this.
+//!   go alone, several per transaction: twice as many after each success; after a refusal only as
+//!   many as stood before the refused one.
+//! * A held value is retried alone after [`FIRST_WAIT`], and then each time after twice as long; at
+//!   once when the value changes, unless it changes all the time ([`RESTLESS`]). A new schema comes
+//!   with a new connection, which forgets all this.
 //!
-//! Columns that the schema has not are not sent. Rows that are gone are no refusal: nothing is
-//! updated in them.
+//! Columns that the schema lacks are not sent. An update of a row that is gone is not refused; it
+//! updates nothing.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, VecDeque};
 use std::fmt;
@@ -29,45 +29,45 @@ use ovsdb::{Datum, Transaction, Uuid};
 
 use super::{Cell, Rows, Values, Writeback};
 
-/// How long a value is held after its first refusal; twice as long after each further one.
+/// How long a value is held after its first refusal; doubled after each further one.
 const FIRST_WAIT: Duration = Duration::from_millis(500);
-/// And at most so long.
+/// Longest time that a value is held.
 const LONGEST_WAIT: Duration = Duration::from_secs(60);
-/// Transactions of a turn, at most. What is left is set aside for the next one, which comes after
+/// Most transactions of a turn. What is left is set aside for the next turn, which comes after
 /// [`PAUSE`].
 const TRIES_MAX: u32 = 16;
-/// How long after a turn that left something the next one goes on with that.
+/// Pause between a turn that left something and the next one.
 const PAUSE: Duration = Duration::from_millis(500);
-/// Refusals that are told, at most, so that a server cannot fill the log.
+/// Most refusals that are logged, so that a server cannot fill the log.
 const TOLD_MAX: usize = 64;
 
-/// A value that goes by itself.
+/// A value that is written alone.
 #[derive(Debug)]
 struct Held {
     value: Datum,
-    /// When it is tried.
+    /// When it is tried next.
     again: Instant,
-    /// How long it is being held; zero when it is only set aside, because the same column has been
-    /// refused in another row.
+    /// How long it is held; zero when it is only set aside because the same column was refused in
+    /// another row.
     wait: Duration,
-    /// Whether this value has not been tried by itself.
+    /// Whether it has never been tried alone.
     is_new: bool,
 }
 
-/// What is not written with all the rest.
+/// Values that are not written together with the rest.
 #[derive(Debug, Default)]
 pub(super) struct Holds {
     held: HashMap<Cell, Held>,
-    /// What has been told: the cell and the RFC's word.
+    /// Refusals that have been logged: cell and RFC 7047 error.
     told: BTreeSet<(Cell, String)>,
-    /// The columns that the schema has not.
+    /// Columns that the schema lacks.
     lacking: BTreeSet<(&'static str, &'static str)>,
-    /// Nothing that is held is tried earlier.
+    /// No held value is tried before this.
     not_before: Option<Instant>,
 }
 
 impl Holds {
-    /// Lets go of what is held, but remembers what has been told.
+    /// Forgets held values, but not which refusals have been logged.
     pub(super) fn release(&mut self) {
         self.held.clear();
         self.not_before = None;
@@ -86,7 +86,7 @@ impl Holds {
         self.held.contains_key(cell)
     }
 
-    /// When the next of the values that are held is due.
+    /// Returns when the next held value is due.
     fn again(&self) -> Option<Instant> {
         let first = self.held.values().map(|held| held.again).min();
         first.map(|first| {
@@ -95,7 +95,7 @@ impl Holds {
         })
     }
 
-    /// So many of the values that are due, those that have been due for longest first.
+    /// Returns up to `count` values that are due, those due for longest first.
     fn due(&self, count: usize, now: Instant) -> Vec<(Cell, Datum)> {
         if self.not_before.is_some_and(|earliest| now < earliest) {
             return Vec::new();
@@ -103,8 +103,8 @@ impl Holds {
         let mut due: Vec<_> = (self.held.iter())
             .filter(|(_, held)| held.again <= now)
             .collect();
-        // What tools wait for first, and the sign that it is there behind all of that which has not
-        // been tried.
+        // Columns that tools wait for come first, and [`SIGN`] only behind those of them that have
+        // not been tried.
         due.sort_unstable_by_key(|((table, uuid, column), held)| {
             let class = match is_outcome(column) {
                 true => u8::from(*column == SIGN || !held.is_new),
@@ -118,7 +118,7 @@ impl Holds {
             .collect()
     }
 
-    /// A value is to go by itself, as soon as may be.
+    /// Sets a value aside, to be written alone as soon as possible.
     fn set_aside(&mut self, cell: Cell, value: Datum, now: Instant) {
         let held = Held {
             value,
@@ -129,7 +129,7 @@ impl Holds {
         self.held.insert(cell, held);
     }
 
-    /// A value has been refused by itself.
+    /// Holds a value that was refused when written alone.
     fn hold(&mut self, cell: Cell, value: Datum, now: Instant) {
         let before = self
             .held
@@ -145,17 +145,18 @@ impl Holds {
         self.held.insert(cell, held);
     }
 
-    /// Whether a refusal has not been told before, nor too many others.
+    /// Returns whether a refusal is to be logged: not logged before, and fewer than [`TOLD_MAX`]
+    /// logged.
     fn is_news(&mut self, cell: Cell, word: &str) -> bool {
         self.told.len() < TOLD_MAX && self.told.insert((cell, word.to_owned()))
     }
 }
 
-/// Columns whose values change by themselves: no reason to think that the next one is not refused.
+/// Columns that change all the time: a changed value may well be refused, too.
 const RESTLESS: [&str; 2] = ["statistics", "status"];
 
-/// The words of RFC 7047 and of ovsdb-server by which no value is to blame, whatever operation they
-/// stand at: a server that is read-only, has no memory or no room, or has lost its leader.
+/// Errors of RFC 7047 and of ovsdb-server that no value causes, whatever operation they are
+/// reported for: a server that is read-only, out of memory or disk space, or has lost its leader.
 const NO_VALUES_FAULT: [&str; 6] = [
     "I/O error",
     "aborted",
@@ -165,20 +166,20 @@ const NO_VALUES_FAULT: [&str; 6] = [
     "timed out",
 ];
 
-/// What tools wait for before they read the others of these columns.
+/// The column that tools wait for before they read `ofport` and `error`.
 const SIGN: &str = "cur_cfg";
 
-/// Whether a column is [`SIGN`] or one that tools read when they have seen it.
+/// Returns whether a column is [`SIGN`], or one that tools read once they have seen it.
 fn is_outcome(column: &str) -> bool {
     matches!(column, SIGN | "ofport" | "error")
 }
 
-/// A transaction, and what its operations write.
+/// A transaction, and the values that its operations write.
 #[derive(Debug)]
 pub struct Pending {
-    /// To be sent. It happens only while the daemon holds its lock.
+    /// The transaction to send. It takes effect only while the daemon holds its lock.
     pub transaction: Transaction,
-    /// What each operation behind the first one, which asserts the lock, writes.
+    /// What each operation writes, without the first one, which asserts the lock.
     operations: Vec<Vec<(Cell, Datum)>>,
     by_itself: bool,
 }
@@ -203,13 +204,13 @@ impl Pending {
         }
     }
 
-    /// The values that it writes.
+    /// Returns the values that it writes.
     pub fn cells(&self) -> impl Iterator<Item = &(Cell, Datum)> {
         self.operations.iter().flatten()
     }
 }
 
-/// A value that the server refuses.
+/// A value that the server refused.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refusal {
     /// Its table.
@@ -218,7 +219,7 @@ pub struct Refusal {
     pub row: Uuid,
     /// Its column.
     pub column: &'static str,
-    /// The RFC's word and the server's explanation.
+    /// The RFC 7047 error and the server's explanation.
     pub reason: String,
 }
 
@@ -234,37 +235,37 @@ impl fmt::Display for Refusal {
     }
 }
 
-/// What a refused transaction means.
+/// The cause of a refused transaction.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Blame {
-    /// No value is to blame: a lock that was lost, a disk that is full, a cluster that chooses a
-    /// leader. The turn is over.
+    /// No value is to blame: the lock was lost, a disk is full, a cluster is electing a leader. The
+    /// turn is over.
     Nothing,
-    /// One value, or one of several; what to do about it is known. The turn goes on.
+    /// A value, or one of several, has been set aside or narrowed down. The turn goes on.
     Values,
-    /// This value, which has not been told yet. The turn goes on.
+    /// This value, whose refusal has not been logged yet. The turn goes on.
     News(Refusal),
 }
 
-/// The transactions by which all that has changed is written, one after the other.
+/// The transactions that write all changes, one after the other.
 #[derive(Debug)]
 pub struct Turn {
-    /// What goes in one transaction each.
+    /// Rows to write, one transaction for each stage.
     stages: VecDeque<Rows>,
-    /// Whether something has been refused, and so what tools wait for is a stage of its own.
+    /// Whether something was refused, so that what tools wait for is a stage of its own.
     is_parted: bool,
-    /// Rows of which each column is an operation.
+    /// Rows that are written with one operation per column.
     apart: BTreeSet<(&'static str, Uuid)>,
-    /// How many of the values that go by themselves go together.
+    /// How many set-aside values go in one transaction.
     together: usize,
-    /// How many more transactions there may be.
+    /// How many transactions are left.
     tries: u32,
-    /// Columns that the schema has not, where that has not been told yet.
+    /// Columns that the schema lacks and that have not been logged yet.
     pub lacking: Vec<(&'static str, &'static str)>,
 }
 
 impl Writeback {
-    /// Starts to write what has changed. `knows` tells whether the schema has a column of a table.
+    /// Starts to write changed values. `knows` tells whether the schema has a column of a table.
     pub fn turn(
         &mut self,
         values: Values,
@@ -273,7 +274,7 @@ impl Writeback {
     ) -> Turn {
         let holds = &mut self.holds;
         let mut lacking = Vec::new();
-        // What the database holds already.
+        // The database already holds these values.
         values.settled.iter().for_each(|cell| holds.take(cell));
         let mut rows = Rows::new();
         for ((table, uuid), columns) in values.rows {
@@ -314,7 +315,7 @@ impl Writeback {
             tries: TRIES_MAX,
             lacking,
         };
-        // The sign comes behind what it stands for.
+        // [`SIGN`] must come behind what it stands for.
         if holds.held.iter().any(is_behind) {
             for (cell, value) in cells_of(turn.take(|_, column| column == SIGN)) {
                 holds.set_aside(cell, value, now);
@@ -323,27 +324,27 @@ impl Writeback {
         turn
     }
 
-    /// Nobody knows whether this has happened, or will: its values are written again.
+    /// Forgets a transaction with an unknown outcome, so that its values are written again.
     pub fn doubt(&mut self, pending: &Pending) {
         for (cell, _) in pending.cells() {
             self.written.remove(cell);
         }
     }
 
-    /// When something that was refused is to be tried again: a turn is due then.
+    /// Returns when the next refused value is to be retried: a turn is due then.
     pub fn again(&self) -> Option<Instant> {
         self.holds.again()
     }
 
-    /// Lets go of what is held: there is nothing to be written, or it cannot be.
+    /// Forgets held values, because there is nothing to write, or writing is impossible.
     pub fn release(&mut self) {
         self.holds.release();
     }
 }
 
 impl Turn {
-    /// What to send next; none when the turn is over. Each is to be followed by [`Turn::accepted`]
-    /// or [`Turn::refused`].
+    /// Returns the next transaction to send; none when the turn is over. Call [`Turn::accepted`] or
+    /// [`Turn::refused`] after each.
     pub fn next(&mut self, writeback: &mut Writeback, now: Instant) -> Option<Pending> {
         while self.stages.front().is_some_and(BTreeMap::is_empty) {
             self.stages.pop_front();
@@ -386,7 +387,7 @@ impl Turn {
         operations
     }
 
-    /// The server has confirmed what [`Turn::next`] gave.
+    /// Notes that the server has confirmed the transaction from [`Turn::next`].
     pub fn accepted(&mut self, writeback: &mut Writeback, pending: Pending) {
         match pending.by_itself {
             true => self.together = self.together.saturating_mul(2),
@@ -398,7 +399,7 @@ impl Turn {
         }
     }
 
-    /// The server has refused what [`Turn::next`] gave.
+    /// Notes that the server has refused the transaction from [`Turn::next`]; returns the cause.
     pub fn refused(
         &mut self,
         writeback: &mut Writeback,
@@ -417,7 +418,7 @@ impl Turn {
                     None => return Blame::Nothing,
                 }
             }
-            // What holds for a table as a whole is looked at when all operations have been done.
+            // Table-wide constraints are checked at the commit, so no operation is named.
             None => match refused.error.as_str() {
                 "constraint violation" | "referential integrity violation" => None,
                 _ => return Blame::Nothing,
@@ -432,7 +433,7 @@ impl Turn {
             _ => None,
         };
         if pending.by_itself {
-            // Those before it are no culprits.
+            // The operations before the failed one are not to blame.
             self.together = failed.unwrap_or(pending.operations.len() / 2).max(1);
         } else {
             self.part(&pending, failed, culprit.as_ref(), writeback, now);
@@ -457,7 +458,7 @@ impl Turn {
         })
     }
 
-    /// Makes what has been refused smaller.
+    /// Narrows a refused transaction down.
     fn part(
         &mut self,
         pending: &Pending,
@@ -487,8 +488,8 @@ impl Turn {
                     .extend(row.map(|((table, uuid, _), _)| (*table, *uuid)));
                 return;
             }
-            // Any of them, so that each goes by itself, unless it can be narrowed by what has been
-            // done.
+            // Any of the values may be to blame, so each goes alone, unless moving some of them to
+            // another stage has narrowed it down already.
             (None, None) if is_smaller => return,
             (None, None) => {
                 while self.stages.front().is_some_and(BTreeMap::is_empty) {
@@ -502,7 +503,7 @@ impl Turn {
         }
     }
 
-    /// Takes values out of all stages.
+    /// Removes values from all stages and returns them.
     fn take(&mut self, which: impl Fn((&'static str, Uuid), &'static str) -> bool) -> Rows {
         let mut taken = Rows::new();
         for rows in &mut self.stages {

@@ -1,13 +1,15 @@
-//! Looking after devices: what changes is told, what went is taken out, what came is put in.
+//! Watches devices: reports changes, removes ports whose devices are gone, and opens those that
+//! have appeared.
 //!
-//! Of its interfaces the kernel tells ([`LinkEvents`]); whatever it tells of one at a time is one
-//! look at it. Where it could not tell all, every interface is looked at. Other devices (guests,
-//! DPDK) are looked at once a second, which takes no request. Should news be lost all the same, or
-//! not come from another network namespace, a few interfaces are looked at each second, in turn.
+//! The kernel reports changes of its interfaces ([`LinkEvents`]); all reports about one interface
+//! that are read together cause one check of it. If reports were lost, every interface is checked.
+//! Other devices (guests, DPDK) are checked once a second, which takes no system call. In case
+//! reports are lost unnoticed, or do not come from another network namespace, a few interfaces are
+//! also checked each second, in turn.
 //!
-//! How much is told is up to others, so what is done about it comes in slices, and is followed by a
-//! pause that is several times as long: an interface that keeps coming and going takes no more than
-//! a share of the control thread.
+//! Others decide how much is reported. So the work is done in slices, and is followed by a pause
+//! that is several times as long: an interface that keeps coming and going takes only a share of
+//! the control thread.
 
 use super::Database;
 use crate::config::Desired;
@@ -24,60 +26,59 @@ use std::time::{Duration, Instant};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 
-/// Messages of the kernel's that are read in one go.
+/// Most messages of the kernel read at a time.
 const NEWS: usize = 256;
-/// Interfaces that are looked at in one go, some 30 us each.
+/// Interfaces checked in one slice, some 30 us each.
 const SLICE: usize = 32;
-/// After how many seconds each interface is looked at again although nothing has been heard of it,
-/// where there are few.
+/// Seconds between two checks of an interface without reports, if there are few interfaces.
 const SWEEP: usize = 10;
-/// Interfaces that are looked at so in one second.
+/// Most interfaces checked per second for that reason.
 const SWEEP_MOST: usize = 32;
-/// The least time between two readings of news.
+/// Shortest pause between two readings of reports.
 const PAUSE: Duration = Duration::from_millis(10);
-/// How many times as long as what was done about news the pause after it is.
+/// Factor by which the pause is longer than the work before it.
 const PAUSE_TIMES: u32 = 4;
-/// And the most.
+/// Longest pause.
 const PAUSE_MOST: Duration = Duration::from_millis(500);
-/// After how long it is tried again to listen, where that failed.
+/// Pause before listening is tried again after a failure.
 const AGAIN: Duration = Duration::from_secs(10);
 
-/// Seconds in which devices were looked after, and interfaces looked at that the kernel tells of,
-/// for whatever reason.
+/// Seconds in which devices were checked, and checks of interfaces whose changes the kernel
+/// reports.
 static TURNS: Counter = Counter::new("device_turn");
 static LOOKS: Counter = Counter::new("device_look");
-/// Times that the kernel had more to tell of its interfaces than it could keep.
+/// Times that the kernel had more reports than its buffer could hold.
 static LOST: Counter = Counter::new("device_news_lost");
 
 /// An interface that could not be opened.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct Failed {
-    /// Its index; 0 where there is none of its name.
+    /// Its index; 0 if no interface has this name.
     index: u32,
-    /// Whether something else has it: a bridge, or another switch.
+    /// Whether something else uses it: a bridge, or another switch.
     held: bool,
 }
 
-/// What is remembered of devices between looks.
+/// State of devices between checks.
 #[derive(Default)]
 pub(super) struct Known {
-    /// Interfaces that could not be opened, as each was when last looked for.
+    /// Interfaces that could not be opened, as last seen.
     failed: RefCell<BTreeMap<String, Failed>>,
-    /// How often all of these have been looked for: those that something else has take turns.
+    /// Number of checks of all of these: those in use elsewhere are checked in turn.
     looks: Cell<usize>,
-    /// How many seconds have been, and with which interface the sweep goes on.
+    /// Seconds so far, and the interface with which the sweep continues.
     turns: Cell<usize>,
     sweep: Cell<usize>,
 }
 
-/// Which of some interfaces are looked at in one turn of the sweep: so many from this one on.
+/// Returns which interfaces one step of the sweep checks: the first one, and how many.
 fn sweep_of(count: usize, from: usize) -> (usize, usize) {
     let most = count.div_ceil(SWEEP).min(SWEEP_MOST);
     let from = if from < count { from } else { 0 };
     (from, most.min(count - from))
 }
 
-/// Begins to listen to the kernel, again after `pause` until that works; the first error is told.
+/// Starts to listen to the kernel, again after each `pause` until it works; logs the first error.
 pub(in crate::switch) async fn listening<E: AsRawFd>(
     new: fn() -> Result<E, i32>,
     pause: Duration,
@@ -101,8 +102,8 @@ pub(in crate::switch) async fn listening<E: AsRawFd>(
 }
 
 impl Database {
-    /// Looks at what nobody tells of. Called about once a second; while a configuration is being
-    /// applied it leaves that to the next time.
+    /// Checks devices whose changes are not reported. Called about once a second; does nothing
+    /// while a configuration is being applied.
     pub async fn watch_devices(&self) -> anyhow::Result<()> {
         let Ok(_changing) = self.changing.try_lock() else {
             return Ok(());
@@ -135,7 +136,7 @@ impl Database {
         self.conclude(changed, (turn != 0).then_some(&none)).await
     }
 
-    /// Follows what the kernel tells of its interfaces until the daemon ends.
+    /// Follows the kernel's reports on interfaces until the daemon ends.
     pub async fn follow_links(self: Rc<Self>) -> anyhow::Result<()> {
         let mut events = listening(LinkEvents::new, AGAIN, |error| {
             tracing::warn!(target: "netlink", "no news of network interfaces: {error}; each is looked at every {SWEEP} s or later");
@@ -158,7 +159,7 @@ impl Database {
         }
     }
 
-    /// Looks at the interfaces that news are about.
+    /// Checks the interfaces that reports are about.
     async fn look_at_links(&self, changes: &LinkChanges) -> anyhow::Result<()> {
         let mut concerned: Vec<PortId> = Vec::new();
         for bridge in self.switch.bridges.borrow().values() {
@@ -187,9 +188,9 @@ impl Database {
             .await
     }
 
-    /// Tells the database if something has changed; takes out what has gone, and tries again what
-    /// could not be opened and may be now: all of it, or interfaces of these names. For who
-    /// holds `changing`.
+    /// Writes to the database if something has changed; removes ports whose devices are gone, and
+    /// retries ports that could not be opened but may be now: all of them, or those with these
+    /// interface names. The caller holds `changing`.
     async fn conclude(
         &self,
         changed: bool,
@@ -213,9 +214,10 @@ impl Database {
         }
     }
 
-    /// Whether an interface that could not be opened is there now, or is another one; or whether
-    /// what has the name of one that is to be made has gone. What stays as it is is not tried
-    /// again until the configuration changes: it would fail again, once a second.
+    /// Returns whether a retry may help: an interface that could not be opened exists now or has
+    /// been replaced, or the interface that occupied the name of one to be created has gone. An
+    /// unchanged one is not retried until the configuration changes: it would fail again, once a
+    /// second.
     fn look_for_failed(
         &self,
         desired: &Desired,
@@ -235,8 +237,8 @@ impl Database {
             .collect();
         known.retain(|name, _| failed.contains_key(name.as_str()));
         let mut may_open = false;
-        // Nobody tells that another switch has let go of one, and each look takes two questions to
-        // the kernel.
+        // Nothing reports that another switch has released an interface, and each check takes two
+        // requests to the kernel.
         let turns = known
             .values()
             .filter(|known| known.held)
@@ -267,8 +269,8 @@ impl Database {
         may_open
     }
 
-    /// Deletes the devices that an earlier daemon has left for ports that the configuration no
-    /// longer has, when there is one.
+    /// Deletes devices that an earlier daemon has left for ports which are no longer configured,
+    /// once the first configuration has been applied.
     pub async fn remove_leftovers(self: Rc<Self>) -> anyhow::Result<()> {
         let directory = self.switch.device_records();
         self.configured.notified().await;
@@ -295,7 +297,7 @@ impl Database {
     }
 }
 
-/// The kernel's index of an interface; 0 when it has none of that name.
+/// Returns the kernel's index of an interface; 0 if none has that name.
 fn interface_index(name: &str) -> u32 {
     let Ok(name) = CString::new(name) else {
         return 0;
@@ -324,7 +326,7 @@ mod tests {
                 "{count}: {turns}"
             );
         }
-        // Interfaces went: it begins anew.
+        // Interfaces have gone, so the sweep starts again.
         assert_eq!(sweep_of(5, 700), (0, 1));
         assert_eq!(sweep_of(0, 3), (0, 0));
     }

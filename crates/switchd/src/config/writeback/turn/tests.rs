@@ -1,26 +1,26 @@
-//! Against a server that answers as RFC 7047 says, and refuses what a test tells it to.
+//! Tests with a server that answers as in RFC 7047, and refuses what a test tells it to.
 
 use super::*;
 use crate::config::writeback::InterfaceState;
 use proptest::prelude::*;
 use serde_json::{Value, json};
 
-/// Why a server refuses a value: the RFC's word.
+/// Decides on a single value; returns the RFC 7047 error of a refusal.
 type Judge = Box<dyn Fn(&str, u128, &str, &Value) -> Option<&'static str>>;
-/// Why it refuses what a transaction leaves behind.
+/// Decides on the contents that a transaction would leave.
 type Auditor = Box<dyn Fn(&Contents) -> Option<&'static str>>;
-/// By table, row and column.
+/// Values by table, row and column.
 type Contents = BTreeMap<(String, u128, String), Value>;
 
 struct Server {
     judge: Judge,
-    /// What it looks at when all operations have been done.
+    /// Check at the commit, after all operations.
     at_commit: Auditor,
     contents: Contents,
-    /// When each transaction came, how many operations it had besides the one for the lock, and
-    /// whether it happened.
+    /// For each transaction its time, the number of its operations without that for the lock, and
+    /// whether it took effect.
     transactions: Vec<(Instant, usize, bool)>,
-    /// Each refusal that was told.
+    /// All refusals that were reported.
     told: Vec<Refusal>,
 }
 
@@ -35,8 +35,8 @@ impl Server {
         }
     }
 
-    /// The answer to a transaction: a result for each operation up to the one that fails, which has
-    /// an error, and null for those behind it.
+    /// Answers a transaction: a result for each operation up to the one that fails, which gets an
+    /// error, and null for those behind it.
     fn answer(&mut self, transaction: &Transaction) -> Value {
         let params = transaction.to_params("D");
         let (mut results, mut contents) = (vec![json!({})], self.contents.clone());
@@ -61,7 +61,7 @@ impl Server {
         Value::Array(results)
     }
 
-    /// One turn, at this time. Returns how many transactions it took.
+    /// Runs one turn at this time. Returns how many transactions it took.
     fn take(&mut self, writeback: &mut Writeback, values: Values, now: Instant) -> usize {
         let mut turn = writeback.turn(values, |_, _| true, now);
         let before = self.transactions.len();
@@ -100,7 +100,7 @@ fn interface(number: u16) -> InterfaceState {
     }
 }
 
-/// What so many interfaces say, each of which a test may change.
+/// Returns a batch about `count` interfaces, each of which a test may change.
 fn say(
     writeback: &Writeback,
     count: u16,
@@ -117,7 +117,7 @@ fn say(
     batch.finish()
 }
 
-/// A server whose interfaces have no MTU above 9000.
+/// A server that refuses MTUs above 9000.
 fn small_mtu() -> Server {
     Server::new(|_, _, column, value| {
         let is_large = column == "mtu" && value.as_u64() > Some(9000);
@@ -134,8 +134,8 @@ fn one_value_that_is_refused_waits_and_nothing_else_does() {
         }
     };
     let values = say(&writeback, 100, 7, huge);
-    // All; what tools wait for; the rest, with the row in one and in several operations; MTUs of
-    // other rows, by ever more.
+    // All at once; what tools wait for; the rest, with the bad row in one and in several
+    // operations; MTUs of other rows, more and more at a time.
     let count = server.take(&mut writeback, values, start);
     assert!(count <= 4 + 7, "{count}");
     let happened: Vec<bool> = server.transactions.iter().map(|(_, _, did)| *did).collect();
@@ -167,7 +167,7 @@ fn one_value_that_is_refused_waits_and_nothing_else_does() {
         reason: "constraint violation: not 9100".into(),
     };
     assert_eq!(server.told, [refusal]);
-    // What comes then is not held up, and takes one transaction.
+    // Later changes are not held up, and take one transaction.
     let count = server.transactions.len();
     let values = say(&writeback, 100, 8, |number, state| {
         huge(number, state);
@@ -178,7 +178,7 @@ fn one_value_that_is_refused_waits_and_nothing_else_does() {
     assert_eq!(server.has("Interface", 40, "link_resets"), Some(&json!(4)));
 }
 
-/// An hour in which turns come when they are due, and each half second for something else.
+/// One hour with turns whenever they are due, and every half second for something else.
 #[test]
 fn what_is_refused_is_tried_more_and_more_seldom_and_at_once_when_it_changes() {
     let (mut server, mut writeback, start) = (small_mtu(), Writeback::default(), Instant::now());
@@ -206,7 +206,7 @@ fn what_is_refused_is_tried_more_and_more_seldom_and_at_once_when_it_changes() {
             Some(&json!(turn))
         );
     }
-    // With the row, and alone with it; and then after 0.5 s, 1 s, 2 s and so on up to a minute.
+    // Once with its row, once alone; then after 0.5 s, 1 s, 2 s and so on up to a minute.
     let first: Vec<u32> = vec![0, 0, 1, 3, 7, 15, 31, 63, 127, 247, 367, 487];
     assert_eq!(tried[..first.len()], first);
     assert_eq!(tried.len(), first.len() + (7199 - 487) / 120);
@@ -214,7 +214,7 @@ fn what_is_refused_is_tried_more_and_more_seldom_and_at_once_when_it_changes() {
     let again = writeback.again().unwrap();
     assert!(again > start + Duration::from_secs(3600));
 
-    // A change is tried at once: one that is refused too, one that is not, and back.
+    // A change is tried at once: one that is refused again, one that is accepted, and back.
     let now = start + Duration::from_secs(3600);
     for (mtu, count) in [(9200, 1), (9100, 1), (9000, 1), (9000, 0), (9100, 1)] {
         let values = say(&writeback, 2, 7199, |number, state| {
@@ -228,7 +228,7 @@ fn what_is_refused_is_tried_more_and_more_seldom_and_at_once_when_it_changes() {
     assert_eq!(server.has("Interface", 2, "mtu"), Some(&json!(9000)));
     assert_eq!(server.told.len(), 1, "that it is refused is known");
     assert_eq!(writeback.again(), Some(now + FIRST_WAIT));
-    // What the database has already needs nothing any more.
+    // A value that the database holds already is not written again.
     let values = say(&writeback, 2, 7199, |number, state| {
         state.link_resets = Some(7199);
         if number == 2 {
@@ -256,8 +256,8 @@ fn a_column_that_is_refused_in_many_rows_holds_up_no_other() {
     for number in 1..=1000 {
         assert!(server.has("Interface", number, "link_resets").is_some());
     }
-    // Those that are good get there too: as many are tried in each turn as may be, and turns come
-    // each half second.
+    // Good values are written in the end: each turn tries as many as it may, and turns come every
+    // half second.
     let mut now = start;
     let good = |server: &Server| {
         let of = |number: &u128| server.has("Interface", *number, "mtu").is_some();
@@ -286,7 +286,7 @@ fn numbers_of_other_ports_come_before_the_sign_that_they_are_there() {
         (column == "ofport" && row % 3 == 1).then_some("constraint violation")
     });
     let (mut writeback, mut now) = (Writeback::default(), Instant::now());
-    // At the commit of whatever has it.
+    // The server refuses at the commit.
     server.at_commit = Box::new(|contents| {
         let has = |column: &str, row: u128| {
             let table = if row == ROOT.0 {
@@ -313,7 +313,7 @@ fn numbers_of_other_ports_come_before_the_sign_that_they_are_there() {
 
 #[test]
 fn what_is_refused_at_the_commit_is_found_too() {
-    // Two rows may not have the same MTU, unless that is 1500: an index.
+    // Two rows may not have the same MTU, unless it is 1500: an index.
     let mut server = Server::new(|_, _, _, _| None);
     server.at_commit = Box::new(|contents| {
         let mtus = contents
@@ -392,7 +392,7 @@ fn failures_that_are_no_values_fault_hold_nothing() {
     }
 }
 
-/// Each new count of a server that takes none would be refused like the last one.
+/// The server refuses every counter, so each new count is likely to be refused like the last one.
 #[test]
 fn counters_that_are_refused_are_tried_seldom_although_they_change() {
     let (mut writeback, start) = (Writeback::default(), Instant::now());
@@ -409,8 +409,8 @@ fn counters_that_are_refused_are_tried_seldom_although_they_change() {
     assert_eq!(server.told.len(), 1);
 }
 
-/// A transaction that was not answered in time may happen all the same, and what it writes is not
-/// what there was before.
+/// A transaction that was not answered in time may still take effect, so the database may no longer
+/// hold the previous values.
 #[test]
 fn what_may_have_happened_is_written_again() {
     let (mut writeback, now) = (Writeback::default(), Instant::now());
@@ -428,8 +428,8 @@ fn what_may_have_happened_is_written_again() {
 }
 
 proptest! {
-    /// Whatever a server refuses, in the end it has all else, and `cur_cfg` never before the
-    /// numbers and errors that it takes.
+    /// Whatever a server refuses, in the end it has everything else, and it never gets `cur_cfg`
+    /// before the port numbers and errors that it accepts.
     #[test]
     fn all_but_what_is_refused_is_written(
         refused in prop::collection::btree_set((0..40_u16, 0..5_usize), 0..60),
