@@ -1,10 +1,11 @@
-//! Whose packets may come to a step that asks for a rule (`learn`), and whose may meet such a rule.
+//! Determines the ports whose packets may come to a step that asks for a rule (`learn`), and those
+//! whose packets may meet such a rule.
 //!
-//! Packets that ask are walked one after the other, so that each meets what those before it have
-//! taught ([`crate::exec`]'s `hold`); so are packets that may meet a rule which was asked for and is
-//! not there yet. All others go in bursts. Which these are follows from the rules: packets of an
-//! ingress port come to the rules of the first table that match the port, and from there to the
-//! tables that these look up in. What cannot be told is taken for one that asks and that meets.
+//! Packets that ask are walked one after the other, so that each meets the rules learned from those
+//! before it (`exec::suspend::hold`). So are packets that may meet a rule which was asked for and is
+//! not there yet. All others go in bursts. The ports follow from the rules: packets of an ingress
+//! port come to the rules of the first table that match the port, and from there to the tables that
+//! these look up in. Steps whose targets are not known count as asking, and for any table.
 //!
 //! The writer keeps the edges of that graph and traverses it when an edge comes or goes, which is
 //! rare: an edge stands for all rules of a table (in the first table, of a port) that lead the same
@@ -33,12 +34,12 @@ pub(crate) struct Learning {
     meeting: PortSet,
 }
 
-/// Ingress ports, as readers see them.
+/// A set of ingress ports, as readers see it.
 #[derive(Default)]
 struct PortSet {
-    /// All ports; or it is not known yet which.
+    /// Whether all ports are in it, or its ports are not known yet.
     everyone: AtomicBool,
-    /// Those that are in it; all until it is told for the first time.
+    /// The ports in it, one bit each; all ports until it is set for the first time.
     ports: OnceLock<Box<[AtomicU64]>>,
 }
 
@@ -85,8 +86,8 @@ impl Learning {
         self.asking.contains(port)
     }
 
-    /// Whether packets that came in by this port may look up in a table that rules are asked for.
-    /// Holds of rules that were asked for before the last step that asks was deleted, too.
+    /// Returns whether packets that came in by this port may look up in a table that rules are asked
+    /// for. Also true for rules that were asked for before the last asking step was deleted.
     pub fn may_meet(&self, port: PortNo) -> bool {
         self.meeting.contains(port)
     }

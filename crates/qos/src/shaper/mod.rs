@@ -339,8 +339,8 @@ impl<H> Shaper<H> {
         })
     }
 
-    /// Lowers the port's limits of packets and bytes that wait to these, where they are lower, until
-    /// the next call. What waits already stays.
+    /// Lowers the port's limits of waiting packets and bytes to these, where they are lower, until
+    /// the next call. Packets that wait already stay.
     #[inline]
     pub fn bound(&mut self, packets: u32, bytes: u64) {
         self.now_packets = self.limit_packets.min(packets);
