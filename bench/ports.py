@@ -15,6 +15,7 @@
 
 The daemon's worker may run on every core. Needs root and cores with nothing else to do; no huge pages.
 """
+
 import os
 import re
 import select
@@ -25,10 +26,22 @@ import sys
 import threading
 import time
 
-from contender import Contender, Results, contender, contenders, figure, harness, machine, parser, run, stderr, table
+from contender import (
+    Contender,
+    Results,
+    contender,
+    contenders,
+    figure,
+    harness,
+    machine,
+    parser,
+    run,
+    stderr,
+    table,
+)
 from openflow_client import ECHO_REPLY, ECHO_REQUEST, Connection, header
 
-ETHERTYPE = 0x88b5
+ETHERTYPE = 0x88B5
 QUIET_SECONDS = 3
 PINGS = 10
 SO_TIMESTAMPNS = 35
@@ -101,7 +114,10 @@ def pairs(switch, count, hosts, others):
         script.append(f"link set p{number} up")
     switch.namespace.run(["ip", "-batch", "-"], stdin="\n".join(script) + "\n", seconds=300)
     for index, host in enumerate(hosts, 1):
-        host.run(["ip", "-batch", "-"], stdin=f"link set e{index} up\naddr add 10.8.0.{index}/24 dev e{index}\n")
+        host.run(
+            ["ip", "-batch", "-"],
+            stdin=f"link set e{index} up\naddr add 10.8.0.{index}/24 dev e{index}\n",
+        )
     ups = [f"link set e{number} up" for number in range(len(hosts) + 1, count + 1)]
     others.run(["ip", "-batch", "-"], stdin="\n".join(ups) + "\n", seconds=300)
 
@@ -140,7 +156,9 @@ def flood(source, others, count):
                     seconds, nanoseconds = struct.unpack("qq", data[:16])
                     came.append(seconds + nanoseconds / 1e9)
         if len(devices) != count or len(set(devices)) != count:
-            stderr(f"a flood reached {len(set(devices))} of {count} ends with {len(devices)} frames")
+            stderr(
+                f"a flood reached {len(set(devices))} of {count} ends with {len(devices)} frames"
+            )
             return None
         times.append((max(came) - begin) * 1e3)
     sink.close()
@@ -165,17 +183,22 @@ def one(lab, results, label, switch, options):
         begin = time.monotonic()
         switch.vsctl(*words[1:], seconds=120)
         return time.monotonic() - begin
+
     many = options.ports - options.single
     echoes = Echoes(switch.management)
     results.add(f"add {many - 2} in one transaction, s", label, add(3, many))
     results.add("longest echo meanwhile, ms", label, echoes.stop())
     spent = [add(index, index) for index in range(many + 1, options.ports + 1)]
     if spent:
-        results.add(f"add {options.single} one by one, ms each", label, statistics.mean(spent) * 1e3)
+        results.add(
+            f"add {options.single} one by one, ms each", label, statistics.mean(spent) * 1e3
+        )
     time.sleep(2)
     after = switch.memory_kb()
     ports = options.ports - 2
-    for name, old, new in zip(("memory for each port, KB", "receive rings for each port, KB"), before, after):
+    for name, old, new in zip(
+        ("memory for each port, KB", "receive rings for each port, KB"), before, after
+    ):
         results.add(name, label, (new - old) / ports)
     results.add("descriptors for each port", label, (switch.descriptors() - open_before) / ports)
     results.add(f"flood to {options.ports - 1}, ms", label, flood(hosts[0], others, ports))
@@ -191,7 +214,11 @@ def one(lab, results, label, switch, options):
     # Pairs go with their namespaces, at the end of the benchmark; those of many rounds would be in
     # each other's way.
     switch.process = None
-    switch.namespace.run(["ip", "-batch", "-"], stdin="".join(f"link del p{index}\n" for index in range(1, options.ports + 1)), seconds=300)
+    switch.namespace.run(
+        ["ip", "-batch", "-"],
+        stdin="".join(f"link del p{index}\n" for index in range(1, options.ports + 1)),
+        seconds=300,
+    )
 
 
 def report(results, labels):
@@ -199,13 +226,16 @@ def report(results, labels):
     rows = []
     for name in results.rows:
         middle = [results.median(name, label) for label in labels]
-        ratios = [figure(middle[0] / other, 2) if middle[0] and other else "-" for other in middle[1:]]
+        ratios = [
+            figure(middle[0] / other, 2) if middle[0] and other else "-" for other in middle[1:]
+        ]
         rows.append([name, *[results.spread(name, label) for label in labels], *ratios])
     table(["", *labels, *[f"x {label}" for label in labels[1:]]], rows)
 
 
 def work(options, daemons):
     """All rounds."""
+
     def measured(lab):
         results = Results(options.json)
         for number in range(options.rounds):
@@ -215,13 +245,19 @@ def work(options, daemons):
             stderr(f"round {number + 1} of {options.rounds} is done")
         print(machine())
         report(results, list(daemons))
+
     return measured
 
 
 def main():
     options = parser(__doc__)
     options.add_argument("--ports", type=int, default=500, help="how many (default %(default)s)")
-    options.add_argument("--single", type=int, default=100, help="of these, by a transaction each (default %(default)s)")
+    options.add_argument(
+        "--single",
+        type=int,
+        default=100,
+        help="of these, by a transaction each (default %(default)s)",
+    )
     options = options.parse_args()
     if options.single < 0 or options.ports < options.single + 4:
         sys.exit("--ports must be more than --single and 3 together")

@@ -20,6 +20,7 @@ What runs beside counts too, unless all of this goes before it (chrt -f 1 bench/
 
 Needs root, gcc, iproute2, ethtool and two cores with nothing else to do.
 """
+
 import contextlib
 import json
 import os
@@ -70,9 +71,15 @@ class HashedHtb(Linux):
     def shape(self, port_rate, queues):
         super().shape(port_rate, queues)
         device = self.egress
-        lines = [f"filter del dev {device} parent 1:", f"filter add dev {device} parent 1: prio 1 handle 2: protocol ip u32 divisor 256",
-                 f"filter add dev {device} parent 1: protocol ip prio 1 u32 ht 800:: match ip protocol 17 0xff hashkey mask 0x000000ff at 20 link 2:"]
-        lines += [f"filter add dev {device} parent 1: protocol ip prio 1 u32 ht 2:{(BASE + at) % 256:x}: match ip dport {BASE + at} 0xffff flowid 1:{at % len(queues) + 1:x}" for at in range(RULES)]
+        lines = [
+            f"filter del dev {device} parent 1:",
+            f"filter add dev {device} parent 1: prio 1 handle 2: protocol ip u32 divisor 256",
+            f"filter add dev {device} parent 1: protocol ip prio 1 u32 ht 800:: match ip protocol 17 0xff hashkey mask 0x000000ff at 20 link 2:",
+        ]
+        lines += [
+            f"filter add dev {device} parent 1: protocol ip prio 1 u32 ht 2:{(BASE + at) % 256:x}: match ip dport {BASE + at} 0xffff flowid 1:{at % len(queues) + 1:x}"
+            for at in range(RULES)
+        ]
         self.namespace.run("tc -batch -", stdin="\n".join(lines) + "\n", seconds=60)
 
 
@@ -81,7 +88,10 @@ class FewRules(Sluice):
 
     def rules(self, count):
         lines = ["priority=1,in_port=1,actions=output:2", "priority=1,in_port=2,actions=output:1"]
-        lines += [f"priority=2,in_port=1,udp,tp_dst={BASE + at},actions=set_queue:{at % count},output:2" for at in range(RULES - len(lines))]
+        lines += [
+            f"priority=2,in_port=1,udp,tp_dst={BASE + at},actions=set_queue:{at % count},output:2"
+            for at in range(RULES - len(lines))
+        ]
         self.ofctl("add-flows", "br0", "-", stdin="\n".join(lines) + "\n", seconds=60)
 
 
@@ -89,7 +99,16 @@ class ByVhost(FewRules):
     """The same by vhost-user ports: testpmd, whose devices they are, passes the hosts' frames on."""
 
     def __init__(self, lab, number, command):
-        super().__init__(lab, number, command, ["other_config:dpdk-init=true", "other_config:dpdk-socket-mem=256", f'other_config:dpdk-extra="--file-prefix=cpu{number} --no-pci"'])
+        super().__init__(
+            lab,
+            number,
+            command,
+            [
+                "other_config:dpdk-init=true",
+                "other_config:dpdk-socket-mem=256",
+                f'other_config:dpdk-extra="--file-prefix=cpu{number} --no-pci"',
+            ],
+        )
         self.egress, self.paths, self.devices, self.tester = "v2", [], [], None
 
     def attach(self, host, side, address, *_settings):
@@ -99,8 +118,15 @@ class ByVhost(FewRules):
         if side == 2:
             # testpmd polls: whatever else wants its core goes before it.
             policy = "-o" if os.sched_getscheduler(0) == os.SCHED_FIFO else "-i"
-            self.tester = Testpmd(self.lab, self.paths, f"peer{self.number}", ["--nb-cores=1", "--portlist=0,2,1,3"], self.devices, cores=("--lcores", "0@0,1@0"),
-                                  before=self.namespace.command(["chrt", policy, "0"]))
+            self.tester = Testpmd(
+                self.lab,
+                self.paths,
+                f"peer{self.number}",
+                ["--nb-cores=1", "--portlist=0,2,1,3"],
+                self.devices,
+                cores=("--lcores", "0@0,1@0"),
+                before=self.namespace.command(["chrt", policy, "0"]),
+            )
             self.tester.wait_ready()
             self.tester.forward("io")
 
@@ -113,8 +139,13 @@ class ByVhost(FewRules):
 
 def by_name(lab, number, name, command):
     """Who switches."""
-    made = {"wire": Wire, "htb": lambda: Linux(lab, number), "htb-u32": lambda: HashedHtb(lab, number), "sluice": lambda: FewRules(lab, number, command),
-            "sluice-vhost": lambda: ByVhost(lab, number, command)}
+    made = {
+        "wire": Wire,
+        "htb": lambda: Linux(lab, number),
+        "htb-u32": lambda: HashedHtb(lab, number),
+        "sluice": lambda: FewRules(lab, number, command),
+        "sluice-vhost": lambda: ByVhost(lab, number, command),
+    }
     return made[name]()
 
 
@@ -122,7 +153,10 @@ def used(process):
     """Seconds that a process's threads have used, to the nanosecond; what interrupts did meanwhile is theirs."""
     total = 0
     for thread in os.listdir(f"/proc/{process.pid}/task"):
-        with contextlib.suppress(OSError), open(f"/proc/{process.pid}/task/{thread}/schedstat", encoding="ascii") as file:
+        with (
+            contextlib.suppress(OSError),
+            open(f"/proc/{process.pid}/task/{thread}/schedstat", encoding="ascii") as file,
+        ):
             total += int(file.read().split()[0])
     return total / 1e9
 
@@ -137,7 +171,10 @@ def idle():
 def turns(switch):
     """What the daemon's worker counts of its own: frames, batches of them, sleeps, naps."""
     figures = json.loads(switch.appctl("sluice/stats"))
-    return {name: sum(worker[name] for worker in figures["workers"]) for name in ("packets", "batches", "sleeps", "naps")}
+    return {
+        name: sum(worker[name] for worker in figures["workers"])
+        for name in ("packets", "batches", "sleeps", "naps")
+    }
 
 
 def measure(lab, name, options, results):
@@ -145,34 +182,77 @@ def measure(lab, name, options, results):
     each = options.rate * 1_000_000 / options.queues
     daemon, polled = name in DAEMONS, name == "sluice-vhost"
     with peer(lab, name, options, options.queues, by_name) as (switch, hosts):
-        switch.shape(options.rate * 1_000_000, [queue(each, limit=20, **({"bound_us": options.bound} if options.bound else {})) for _ in range(options.queues)])
+        switch.shape(
+            options.rate * 1_000_000,
+            [
+                queue(each, limit=20, **({"bound_us": options.bound} if options.bound else {}))
+                for _ in range(options.queues)
+            ],
+        )
         receiver = hosts.receive(options.queues, options.seconds + 1, 0.5)
-        sender = hosts.send(options.seconds + 2, stream(1.05 * options.rate * 1e6 / (FRAME * 8), FRAME, classes=options.queues, process="calm"))
+        sender = hosts.send(
+            options.seconds + 2,
+            stream(
+                1.05 * options.rate * 1e6 / (FRAME * 8),
+                FRAME,
+                classes=options.queues,
+                process="calm",
+            ),
+        )
         time.sleep(1)
-        processes = {"sender": sender, "receiver": receiver} | ({"the daemon's threads": switch.process} if daemon else {})
-        spare = [] if polled or options.idle_time else [hosts.start(hosts.source, "idle", core, options.seconds) for core in (0, 1)]
+        processes = {"sender": sender, "receiver": receiver} | (
+            {"the daemon's threads": switch.process} if daemon else {}
+        )
+        spare = (
+            []
+            if polled or options.idle_time
+            else [hosts.start(hosts.source, "idle", core, options.seconds) for core in (0, 1)]
+        )
         counts = turns(switch) if daemon else {}
-        begin, idle_before, before = time.monotonic(), idle(), {who: used(process) for who, process in processes.items()}
+        begin, idle_before, before = (
+            time.monotonic(),
+            idle(),
+            {who: used(process) for who, process in processes.items()},
+        )
         time.sleep(options.seconds)
-        after, seconds = {who: used(process) for who, process in processes.items()}, time.monotonic() - begin
+        after, seconds = (
+            {who: used(process) for who, process in processes.items()},
+            time.monotonic() - begin,
+        )
         cores = [1 - (now - then) / seconds for then, now in zip(idle_before, idle())]
-        counts = {what: (count - counts[what]) / seconds for what, count in turns(switch).items()} if daemon else {}
+        counts = (
+            {what: (count - counts[what]) / seconds for what, count in turns(switch).items()}
+            if daemon
+            else {}
+        )
         if spare:
             cores = [figure["lost"] / figure["seconds"] for figure in map(result, spare)]
         sent, got = result(sender), result(receiver)
-    figures = {"delivered, Mbit/s": sum(octets for _, octets, *_ in got["classes"]) * 8 / got["seconds"] / 1e6}
+    figures = {
+        "delivered, Mbit/s": sum(octets for _, octets, *_ in got["classes"])
+        * 8
+        / got["seconds"]
+        / 1e6
+    }
     if not polled:
-        figures |= {f"core {core}": busy for core, busy in enumerate(cores)} | {"both cores": sum(cores)}
+        figures |= {f"core {core}": busy for core, busy in enumerate(cores)} | {
+            "both cores": sum(cores)
+        }
     figures |= {who: (after[who] - before[who]) / seconds for who in processes}
     figures |= {"delay, p50, us": got["p50"], "delay, p99, us": got["p99"]}
     counted = "".join(f", {what}/s {count:.0f}" for what, count in counts.items())
-    stderr(f"{name}: " + ", ".join(f"{what} {value:.3f}" for what, value in figures.items()) + f"; not sent {sent['skipped']}, lost by the receiver {got['lost']}{counted}")
+    stderr(
+        f"{name}: "
+        + ", ".join(f"{what} {value:.3f}" for what, value in figures.items())
+        + f"; not sent {sent['skipped']}, lost by the receiver {got['lost']}{counted}"
+    )
     for what, value in figures.items():
         results.add(what, name, value)
 
 
 def work(options):
     """All rounds."""
+
     def measured(lab):
         alone()
         options.program = compiled(lab.directory)
@@ -181,23 +261,40 @@ def work(options):
         for _ in range(options.rounds):
             for name in names:
                 measure(lab, name, options, results)
-        print(f"Seconds of processors in a second, {options.rate:g} Mbit/s of {FRAME}-byte frames in {options.queues} queues; {machine()}")
-        table(["", *names], [[what, *[results.spread(what, name) for name in names]] for what in results.rows])
+        print(
+            f"Seconds of processors in a second, {options.rate:g} Mbit/s of {FRAME}-byte frames in {options.queues} queues; {machine()}"
+        )
+        table(
+            ["", *names],
+            [[what, *[results.spread(what, name) for name in names]] for what in results.rows],
+        )
         switched = [name for name in names if name not in ("wire", "sluice-vhost")]
         if "wire" in names:
             wire = results.median("both cores", "wire")
-            table(["more than the wire", *switched], [["", *[f"{results.median('both cores', name) - wire:.3f}" for name in switched]]])
+            table(
+                ["more than the wire", *switched],
+                [["", *[f"{results.median('both cores', name) - wire:.3f}" for name in switched]]],
+            )
         return 0
+
     return measured
 
 
 def main():
     options = parser(__doc__, daemons=False)
-    options.add_argument("--daemon", help="called like ovs-vswitchd (default: target/release/sluiced)")
+    options.add_argument(
+        "--daemon", help="called like ovs-vswitchd (default: target/release/sluiced)"
+    )
     options.add_argument("--peer", action="append", choices=[*PEERS, "sluice-vhost"])
-    options.add_argument("--rate", type=float, default=1000, help="of the port, in Mbit/s (default %(default)s)")
+    options.add_argument(
+        "--rate", type=float, default=1000, help="of the port, in Mbit/s (default %(default)s)"
+    )
     options.add_argument("--queues", type=int, default=200)
-    options.add_argument("--idle-time", action="store_true", help="count by the kernel's idle time; needs a machine on which nothing else runs")
+    options.add_argument(
+        "--idle-time",
+        action="store_true",
+        help="count by the kernel's idle time; needs a machine on which nothing else runs",
+    )
     options.add_argument("--bound", type=int, help="of each queue, in microseconds (default: none)")
     options.set_defaults(seconds=6)
     options = options.parse_args()

@@ -5,6 +5,7 @@ A shell block is fenced as ```sh, and the line above says how it is tested:
     <!-- tour -->             runs as it stands, after the others of its document, in one shell (test_tour.py)
     <!-- needs: REASON -->    does not run on every machine: it needs what REASON says, one of `NEEDS`, and shows that it does
 """
+
 import dataclasses
 import os
 import re
@@ -26,6 +27,7 @@ WIDTH = 100
 @dataclasses.dataclass
 class Block:
     """A fenced block: where it stands, under which heading, what the line above says, its language and its text."""
+
     line: int
     heading: str
     mark: str
@@ -79,7 +81,9 @@ def blocks(path):
 def complaints(text):
     """What is wrong with a document: blocks that nobody tests, reasons that are none, lines that are too long."""
     found, indented = parse(text)
-    wrong = [f"line {number}: code that is indented, not fenced, is not tested" for number in indented]
+    wrong = [
+        f"line {number}: code that is indented, not fenced, is not tested" for number in indented
+    ]
     for block in found:
         where = f"line {block.line}"
         if block.language == "xml":
@@ -97,11 +101,19 @@ def complaints(text):
             wrong.append(f"{where}: it needs no {block.needs}, so it can run")
         elif not commands(block):
             wrong.append(f"{where}: it has no command")
-    wrong += [f"line {number}: {len(line)} columns" for number, line in enumerate(text.splitlines(), 1) if len(line) > WIDTH]
+    wrong += [
+        f"line {number}: {len(line)} columns"
+        for number, line in enumerate(text.splitlines(), 1)
+        if len(line) > WIDTH
+    ]
     return wrong
 
 
 def commands(block):
     """The commands of a block, one a line, without comments."""
     lines = re.sub(r"\\\n *", "", block.text).splitlines()
-    return [command for command in (re.sub(r"(^|\s+)#.*", "", line).strip() for line in lines) if command]
+    return [
+        command
+        for command in (re.sub(r"(^|\s+)#.*", "", line).strip() for line in lines)
+        if command
+    ]

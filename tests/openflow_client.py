@@ -1,4 +1,5 @@
 """A small OpenFlow 1.0 client for tests and measurements: it sends bytes as they are given and waits for one kind of message."""
+
 import socket
 import struct
 

@@ -1,6 +1,7 @@
 """Guests, controllers and peers that mean harm: whoever else uses the switch goes on, and the daemon is there afterwards.
 
 bench/adversary.py measures how much the others notice; here it is only asked whether they are served at all."""
+
 import contextlib
 import os
 import socket
@@ -9,10 +10,23 @@ import time
 
 from harness import Skip, check, equal, ethernet, run, test, wait_for
 from openflow_client import Connection
-from vhost_frontend import (CSUM, HOST_TSO4, INFLIGHT, LOG_ALL, LOG_SHMFD, REPLY_ACK, RING_BYTES, SET_VRING_CALL, SET_VRING_KICK, FrontEnd, Refused,
-                            tcp_frame, tcp_header)
+from vhost_frontend import (
+    CSUM,
+    HOST_TSO4,
+    INFLIGHT,
+    LOG_ALL,
+    LOG_SHMFD,
+    REPLY_ACK,
+    RING_BYTES,
+    SET_VRING_CALL,
+    SET_VRING_KICK,
+    FrontEnd,
+    Refused,
+    tcp_frame,
+    tcp_header,
+)
 
-FRAME = ethernet("02:00:00:00:00:32", "02:00:00:00:00:31", 0x88b5, bytes(range(46)))
+FRAME = ethernet("02:00:00:00:00:32", "02:00:00:00:00:31", 0x88B5, bytes(range(46)))
 
 
 def with_guests(lab, *names, kind="dpdkvhostuserclient"):
@@ -20,18 +34,34 @@ def with_guests(lab, *names, kind="dpdkvhostuserclient"):
     switch = lab.switch()
     switch.enable_dpdk(cores=1)
     switch.bridge("br0", "fail_mode=secure")
-    a, b = lab.host("h1", switch, ip="10.9.4.1/24", quiet=True), lab.host("h2", switch, ip="10.9.4.2/24", quiet=True)
+    a, b = (
+        lab.host("h1", switch, ip="10.9.4.1/24", quiet=True),
+        lab.host("h2", switch, ip="10.9.4.2/24", quiet=True),
+    )
     guests = []
     for number, name in enumerate(names, 11):
-        guest = FrontEnd(f"{switch.directory}/{name}" if kind == "dpdkvhostuser" else f"{switch.directory}/{name}.sock")
+        guest = FrontEnd(
+            f"{switch.directory}/{name}"
+            if kind == "dpdkvhostuser"
+            else f"{switch.directory}/{name}.sock"
+        )
         if kind == "dpdkvhostuser":
             switch.port(name, f"type={kind}", f"ofport_request={number}")
         else:
             guest.listen()
-            switch.port(name, f"type={kind}", f"options:vhost-server-path={guest.path}", f"ofport_request={number}")
+            switch.port(
+                name,
+                f"type={kind}",
+                f"options:vhost-server-path={guest.path}",
+                f"ofport_request={number}",
+            )
         guests.append(guest)
-    switch.flows(f"priority=9,in_port={a.port},actions=output:{b.port}", f"priority=9,in_port={b.port},actions=output:{a.port}",
-                 "priority=9,in_port=11,actions=output:12", "priority=9,in_port=12,actions=output:11")
+    switch.flows(
+        f"priority=9,in_port={a.port},actions=output:{b.port}",
+        f"priority=9,in_port={b.port},actions=output:{a.port}",
+        "priority=9,in_port=11,actions=output:12",
+        "priority=9,in_port=12,actions=output:11",
+    )
     a.reaches("10.9.4.2")
     return switch, a, guests
 
@@ -41,7 +71,9 @@ def serves(switch, host, what):
     host.ping("10.9.4.2", 5)
     with contextlib.closing(Connection(f"{switch.directory}/br0.mgmt", 10)) as client:
         client.barrier(1)
-    check("Open vSwitch" in switch.appctl("version"), what, "and the control socket no longer answers")
+    check(
+        "Open vSwitch" in switch.appctl("version"), what, "and the control socket no longer answers"
+    )
     check(switch.process.poll() is None, what, "and the daemon has gone")
 
 
@@ -53,18 +85,33 @@ def friendly_front_ends(lab):
         for guest in (one, two):
             guest.accept().start()
         for name in ("v1", "v2"):
-            wait_for(f"{name} is up", lambda name=name: switch.get("Interface", name, "link_state") == "up")
+            wait_for(
+                f"{name} is up",
+                lambda name=name: switch.get("Interface", name, "link_state") == "up",
+            )
         for source, target in ((one, two), (two, one)):
-            frames = [FRAME + struct.pack("!I", number) + bytes(number % 900) for number in range(700)]
+            frames = [
+                FRAME + struct.pack("!I", number) + bytes(number % 900) for number in range(700)
+            ]
             got = []
             for first in range(0, 700, 100):
-                source.send(*frames[first:first + 100])
+                source.send(*frames[first : first + 100])
                 got += target.receive(5, until=100)
             equal(got, frames, f"turn {turn}: what came")
         if turn < 2:
             for guest in (one, two):
                 guest.hang_up()
-                wait_for("the switch lets go", lambda: "up" not in (switch.get("Interface", "v1", "link_state"), switch.get("Interface", "v2", "link_state")) or guest is one)
+                wait_for(
+                    "the switch lets go",
+                    lambda: (
+                        "up"
+                        not in (
+                            switch.get("Interface", "v1", "link_state"),
+                            switch.get("Interface", "v2", "link_state"),
+                        )
+                        or guest is one
+                    ),
+                )
     serves(switch, host, "guests that came back")
 
 
@@ -72,7 +119,9 @@ def friendly_front_ends(lab):
 def refused_memory(lab):
     """A memory table that cannot be mapped is answered as one, or ends the connection, and the next connection is served."""
     if lab.is_ovs:
-        raise Skip("Open vSwitch: its worker waits for ever for the lock of a device whose memory table was refused")
+        raise Skip(
+            "Open vSwitch: its worker waits for ever for the lock of a device whose memory table was refused"
+        )
     switch, host, (one, two) = with_guests(lab, "v1", "v2")
     two.accept().start()
     for fd in (None, -1):
@@ -107,9 +156,16 @@ def half_a_message(lab, given, running):
     # Another guest hangs up and comes back, which takes the thread that handles messages.
     two.hang_up()
     two.accept(20).start()
-    switch.flows("in_port=12,actions=output:13", "in_port=13,actions=output:12", f"in_port={host.port},actions=normal", "priority=0,actions=normal")
+    switch.flows(
+        "in_port=12,actions=output:13",
+        "in_port=13,actions=output:12",
+        f"in_port={host.port},actions=normal",
+        "priority=0,actions=normal",
+    )
     for name in ("v2", "v3"):
-        wait_for(f"{name} is up", lambda name=name: switch.get("Interface", name, "link_state") == "up")
+        wait_for(
+            f"{name} is up", lambda name=name: switch.get("Interface", name, "link_state") == "up"
+        )
     two.send(FRAME)
     equal(three.receive(5, until=1), [FRAME], "what others send")
     serves(switch, host, "half a message")
@@ -150,7 +206,9 @@ def unread_answers(lab):
     time.sleep(0.3)
     two.hang_up()
     two.accept(20).start()
-    switch.flows("in_port=12,actions=output:13", "in_port=11,actions=drop", "priority=0,actions=normal")
+    switch.flows(
+        "in_port=12,actions=output:13", "in_port=11,actions=drop", "priority=0,actions=normal"
+    )
     wait_for("v2 is up", lambda: switch.get("Interface", "v2", "link_state") == "up")
     two.send(FRAME)
     equal(three.receive(5, until=1), [FRAME], "what others send")
@@ -174,7 +232,11 @@ def memory_that_goes_away(lab):
             if guest.peer is None:
                 guest.accept(30).start()
         for name in ("v1", "v2"):
-            wait_for(f"{name} is up", lambda name=name: switch.get("Interface", name, "link_state") == "up", 20)
+            wait_for(
+                f"{name} is up",
+                lambda name=name: switch.get("Interface", name, "link_state") == "up",
+                20,
+            )
         one.send(FRAME)
         equal(two.receive(5, until=1), [FRAME], f"turn {turn}: what comes before")
         # All of it; what lies behind the rings; nothing but the last page of the buffers.
@@ -219,7 +281,9 @@ def two_for_one_socket(lab):
 def two_connections_to_one_port(lab):
     """Two front ends connected to a socket of the switch's (dpdkvhostuser) at the same time, both with rings: nothing that is sent is lost uncounted."""
     if lab.is_ovs:
-        raise Skip("Open vSwitch: it serves the first of two connections, and tells of counters seconds later")
+        raise Skip(
+            "Open vSwitch: it serves the first of two connections, and tells of counters seconds later"
+        )
     switch, host, (one, two) = with_guests(lab, "v1", "v2", kind="dpdkvhostuser")
     two.connect().start()
     one.connect().start()
@@ -233,11 +297,22 @@ def two_connections_to_one_port(lab):
     two.send(*[FRAME] * 50)
     got = one.receive(1) + rival.receive(1)
     ports = switch.counters()
-    wait_for("counters stand", lambda: switch.counters() == ports or (ports.update(switch.counters()) or False))
+    wait_for(
+        "counters stand",
+        lambda: switch.counters() == ports or (ports.update(switch.counters()) or False),
+    )
     sent = ports["v1"]["tx"]
     equal(ports["v2"]["rx"]["pkts"], 50, "what came from v2")
-    equal(sent["pkts"] + (sent["drop"] or 0) + (sent["errs"] or 0), 50, "sent to v1, and dropped there")
-    equal(len(got), ports["v1"]["tx"]["pkts"], "what rivals got, against what the port says it has sent")
+    equal(
+        sent["pkts"] + (sent["drop"] or 0) + (sent["errs"] or 0),
+        50,
+        "sent to v1, and dropped there",
+    )
+    equal(
+        len(got),
+        ports["v1"]["tx"]["pkts"],
+        "what rivals got, against what the port says it has sent",
+    )
     rival.hang_up()
     serves(switch, host, "two connections to one port")
 
@@ -250,7 +325,9 @@ def endless_chains(lab):
     for guest in (one, two, three):
         guest.accept().start()
     wait_for("v1 is up", lambda: switch.get("Interface", "v1", "link_state") == "up")
-    switch.flows("in_port=12,actions=output:13", "in_port=11,actions=drop", "priority=0,actions=normal")
+    switch.flows(
+        "in_port=12,actions=output:13", "in_port=11,actions=drop", "priority=0,actions=normal"
+    )
     one.chain(64 << 20)
     for number in range(20):
         one.offer_endless()
@@ -268,10 +345,12 @@ def tiny_segments(lab):
         guest.accept().start()
     wait_for("v1 is up", lambda: switch.get("Interface", "v1", "link_state") == "up")
     check(one.agreed & HOST_TSO4, "the switch takes no large frames")
-    switch.flows("in_port=12,actions=output:13", "in_port=11,actions=output:13", "priority=0,actions=normal")
+    switch.flows(
+        "in_port=12,actions=output:13", "in_port=11,actions=output:13", "priority=0,actions=normal"
+    )
     data = tcp_header(32, 65535) + tcp_frame(65535)
     at = 2 * RING_BYTES
-    one.memory.map[at:at + len(data)] = data
+    one.memory.map[at : at + len(data)] = data
     one.chain(len(data), part=len(data))
     end, came = time.monotonic() + 4, 0
     while time.monotonic() < end:
@@ -283,7 +362,10 @@ def tiny_segments(lab):
     one.hang_up()
     three.receive(0.5)
     two.send(FRAME)
-    check(three.receive(5, wanted=lambda frame: frame == FRAME, until=1), "others' frames no longer come")
+    check(
+        three.receive(5, wanted=lambda frame: frame == FRAME, until=1),
+        "others' frames no longer come",
+    )
     serves(switch, host, "tiny segments")
 
 
@@ -316,9 +398,15 @@ def half_openflow_messages(lab):
             client = socket.socket(socket.AF_UNIX)
             client.settimeout(1)
             client.connect(f"{switch.directory}/br0.mgmt")
-            client.sendall(bytes.fromhex("0100000800000001") + struct.pack("!BBHI", 1, 14, 65535, 7) + bytes(number * 300))
+            client.sendall(
+                bytes.fromhex("0100000800000001")
+                + struct.pack("!BBHI", 1, 14, 65535, 7)
+                + bytes(number * 300)
+            )
             clients.append(client)
-    wait_for("another one is served", lambda: switch.ofctl("dump-flows", "br0", ok=False).returncode == 0)
+    wait_for(
+        "another one is served", lambda: switch.ofctl("dump-flows", "br0", ok=False).returncode == 0
+    )
     for client in clients:
         client.close()
     switch.flows("cookie=0x2,priority=3,actions=drop")
@@ -337,7 +425,9 @@ def full_disk_for_the_log(lab):
     switch.bridge("br0", "fail_mode=secure")
     switch.appctl("vlog/set", "file:dbg")
     for number in range(20):
-        switch.flows(*[f"priority={number + 1},tp_dst={each},udp,actions=drop" for each in range(200)])
+        switch.flows(
+            *[f"priority={number + 1},tp_dst={each},udp,actions=drop" for each in range(200)]
+        )
     check(os.statvfs(place).f_bavail == 0, "the log has room left")
     equal(len(switch.rules()), 200, "rules")
     check("Open vSwitch" in switch.appctl("version"), "the control socket does not answer")
@@ -370,8 +460,16 @@ def more_connections_than_are_taken(lab):
             clients.append(client)
             client.settimeout(1)
             client.connect(f"{switch.directory}/br0.mgmt")
-            client.sendall(bytes.fromhex("0100000800000001") + struct.pack("!BBHI", 1, 14, 65535, 7) + bytes(1000))
-    wait_for("another controller is served", lambda: switch.ofctl("dump-flows", "br0", ok=False).returncode == 0, 60)
+            client.sendall(
+                bytes.fromhex("0100000800000001")
+                + struct.pack("!BBHI", 1, 14, 65535, 7)
+                + bytes(1000)
+            )
+    wait_for(
+        "another controller is served",
+        lambda: switch.ofctl("dump-flows", "br0", ok=False).returncode == 0,
+        60,
+    )
     for client in clients:
         client.close()
 
@@ -388,7 +486,10 @@ def memory_in_use_that_goes_away_ends_the_connection(lab):
     one.truncate()
     two.send(*[FRAME] * 8)
     check(one.closed_by_switch(10), "the connection is still there")
-    wait_for("the log says why", lambda: "took back memory in use; closing the connection" in switch.log())
+    wait_for(
+        "the log says why",
+        lambda: "took back memory in use; closing the connection" in switch.log(),
+    )
     serves(switch, host, "memory that has gone")
 
 
@@ -484,7 +585,9 @@ def what_is_written_is_logged(lab):
         one.bring_up(index)
     two.accept().start()
     for name in ("v1", "v2"):
-        wait_for(f"{name} is up", lambda name=name: switch.get("Interface", name, "link_state") == "up")
+        wait_for(
+            f"{name} is up", lambda name=name: switch.get("Interface", name, "link_state") == "up"
+        )
     log = one.log_writes(one.size // 4096)
     two.send(FRAME)
     equal(one.receive(5, until=1), [FRAME], "what comes while writes are logged")
@@ -492,7 +595,11 @@ def what_is_written_is_logged(lab):
     equal(two.receive(5, until=1), [FRAME], "what goes while writes are logged")
     noted = {page for page in range(one.size // 4096) if log[page // 8] >> page % 8 & 1}
     first, second = one.rings
-    wanted = {first.buffers[0] // 4096, (first.offset + 0x6000) // 4096, (second.offset + 0x6000) // 4096}
+    wanted = {
+        first.buffers[0] // 4096,
+        (first.offset + 0x6000) // 4096,
+        (second.offset + 0x6000) // 4096,
+    }
     equal(noted, wanted, "pages noted")
     serves(switch, host, "a log of writes")
 
@@ -509,7 +616,11 @@ def no_descriptor_is_lost_when_the_switch_dies(lab):
         check(guest.inflight() >= 2 * 16 * guest.slots, "in-flight state that is too small")
     for turn in range(4):
         for name in ("v1", "v2"):
-            wait_for(f"{name} is up", lambda name=name: switch.get("Interface", name, "link_state") == "up", 20)
+            wait_for(
+                f"{name} is up",
+                lambda name=name: switch.get("Interface", name, "link_state") == "up",
+                20,
+            )
         for _ in range(20):
             one.send(*[FRAME] * 30)
             two.receive(0)
@@ -517,7 +628,9 @@ def no_descriptor_is_lost_when_the_switch_dies(lab):
         # What is in the rings now, whoever comes next must deal with.
         one.send(*[FRAME] * 10) if len(one.rings[1].free) >= 10 else None
         switch.start()
-        switch.flows("priority=9,in_port=11,actions=output:12", "priority=9,in_port=12,actions=output:11")
+        switch.flows(
+            "priority=9,in_port=11,actions=output:12", "priority=9,in_port=12,actions=output:11"
+        )
         for guest in (one, two):
             guest.hang_up()
             guest.accept(30).negotiate().inflight()
@@ -530,7 +643,11 @@ def no_descriptor_is_lost_when_the_switch_dies(lab):
         equal(sorted(ring.free), list(range(ring.size)), f"turn {turn}: slots that came back")
         two.receive(0.3)
         ring = two.rings[0]
-        equal(ring.left(), len(ring.buffers[:ring.size]), f"turn {turn}: empty buffers that the switch has")
+        equal(
+            ring.left(),
+            len(ring.buffers[: ring.size]),
+            f"turn {turn}: empty buffers that the switch has",
+        )
         one.send(FRAME)
         equal(two.receive(5, until=1), [FRAME], f"turn {turn}: what comes afterwards")
 
@@ -549,7 +666,10 @@ def guests_that_come_back(lab):
             guest.slots = (64, 256, 1024)[turn * turn % 3]
             guest.accept(20).start()
         for name in ("v1", "v2"):
-            wait_for(f"{name} is up", lambda name=name: switch.get("Interface", name, "link_state") == "up")
+            wait_for(
+                f"{name} is up",
+                lambda name=name: switch.get("Interface", name, "link_state") == "up",
+            )
         count = 1 + turn * 7 % 64
         three.send(*[FRAME] * 20)
         one.send(*[FRAME] * count)
@@ -559,9 +679,17 @@ def guests_that_come_back(lab):
             one.enable(0, False)
             one.enable(0, True)
         ports = switch.counters()
-        equal((ports["v1"]["rx"]["pkts"], ports["v2"]["tx"]["pkts"], got), (sent, sent, sent), f"turn {turn}: taken from v1, given to v2, and what it got")
+        equal(
+            (ports["v1"]["rx"]["pkts"], ports["v2"]["tx"]["pkts"], got),
+            (sent, sent, sent),
+            f"turn {turn}: taken from v1, given to v2, and what it got",
+        )
         for guest in (one, two):
             guest.forget()
         for name in ("v1", "v2"):
-            wait_for(f"{name} is down", lambda name=name: switch.get("Interface", name, "link_state") != "up", 20)
+            wait_for(
+                f"{name} is down",
+                lambda name=name: switch.get("Interface", name, "link_state") != "up",
+                20,
+            )
     serves(switch, host, "guests that came back")
