@@ -43,8 +43,8 @@ from contender import contenders, harness, parser, run
 from openflow_client import (
     BARRIER_REPLY,
     BARRIER_REQUEST,
-    ECHO_REQUEST,
     ECHO_REPLY,
+    ECHO_REQUEST,
     Connection,
     header,
 )

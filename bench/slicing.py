@@ -97,7 +97,7 @@ def errors(got, each, length):
     """The worst queue's error over the whole time, and the worst in any second, in percent of the rate; two frames are granted."""
     grace = 2 * length * 8
     in_all, in_a_second = [0.0], [0.0]
-    for packets, octets, least, most, *_ in got["classes"]:
+    for _, octets, least, most, *_ in got["classes"]:
         in_all.append(beyond(octets * 8 / got["seconds"], each, grace / got["seconds"]))
         if most:
             in_a_second += [beyond(least, each, grace), beyond(most, each, grace)]

@@ -13,8 +13,8 @@ from unittest import mock
 sys.path.insert(
     0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tests")
 )
-import adversary  # noqa: E402
-import vhost_frontend  # noqa: E402
+import adversary
+import vhost_frontend
 
 
 def port(**lost):

@@ -93,7 +93,9 @@ def checked(result, what):
 
 
 def mount(source, target, kind, flags, data=None):
-    encode = lambda text: text.encode() if text is not None else None
+    def encode(text):
+        return text.encode() if text is not None else None
+
     checked(
         libc.mount(encode(source), encode(target), encode(kind), flags, encode(data)),
         f"mount {target}",

@@ -20,7 +20,8 @@ def wrong_configuration(lab):
     switch = lab.switch()
     switch.enable_dpdk()
     switch.bridge()
-    a, b = lab.host("h1", switch, ip="10.9.0.1/24"), lab.host("h2", switch, ip="10.9.0.2/24")
+    a = lab.host("h1", switch, ip="10.9.0.1/24")
+    lab.host("h2", switch, ip="10.9.0.2/24")
     a.ping("10.9.0.2")
     mistakes = {
         "unknown": ["type=nonsense"],
@@ -149,7 +150,7 @@ def lying_frames_on_a_kernel_port(lab):
     switch = lab.switch()
     switch.bridge()
     a = lab.host("h1", switch, ip="10.9.2.1/24", mtu=9000)
-    b = lab.host("h2", switch, ip="10.9.2.2/24", mtu=9000)
+    lab.host("h2", switch, ip="10.9.2.2/24", mtu=9000)
     switch.flows(
         "priority=9,ip,nw_dst=10.77.0.0/16,actions=dec_ttl,mod_nw_src:1.2.3.4,mod_nw_tos:32,NORMAL",
         "priority=9,tcp,actions=mod_tp_dst:99,NORMAL",

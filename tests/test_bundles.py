@@ -5,8 +5,8 @@ import re
 import struct
 
 from harness import check, equal, test, wait_for
-from test_sessions import ALL, FLOW_MOD, Client, flow_mod
 from test_openflow import PACKET_IN, PACKET_OUT, listening, output, packet_out
+from test_sessions import ALL, FLOW_MOD, Client, flow_mod
 
 PORT_STATUS, PORT_MOD, BUNDLE_CONTROL, BUNDLE_ADD = 12, 16, 33, 34
 NO_FORWARD = 1 << 5

@@ -5,8 +5,8 @@ import re
 import struct
 
 from harness import check, equal, test, wait_for
-from test_sessions import ECHO_REQUEST, FLOW_MOD, Client, flow_mod
 from test_openflow import opened
+from test_sessions import ECHO_REQUEST, FLOW_MOD, Client, flow_mod
 
 
 @test(timeout=120)

@@ -278,7 +278,8 @@ def database_restart(lab):
     """Forwarding goes on while the database is away, and the daemon takes up changes when it is back."""
     switch = lab.switch()
     switch.bridge()
-    a, b = lab.host("h1", switch, ip="10.8.0.1/24"), lab.host("h2", switch, ip="10.8.0.2/24")
+    a = lab.host("h1", switch, ip="10.8.0.1/24")
+    lab.host("h2", switch, ip="10.8.0.2/24")
     a.ping("10.8.0.2")
     switch.flows("cookie=0x77,priority=3,actions=NORMAL")
     if switch.is_ovs:
@@ -605,10 +606,8 @@ def idle_costs_little(lab):
     """Prints how much of a core an idle switch takes and how soon the first packet after a rest is answered."""
     switch = lab.switch()
     switch.bridge()
-    a, b = (
-        lab.host("h1", switch, ip="10.8.2.1/24", quiet=True),
-        lab.host("h2", switch, ip="10.8.2.2/24", quiet=True),
-    )
+    a = lab.host("h1", switch, ip="10.8.2.1/24", quiet=True)
+    lab.host("h2", switch, ip="10.8.2.2/24", quiet=True)
     a.ping("10.8.2.2", 5)
 
     def used():

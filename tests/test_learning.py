@@ -220,7 +220,7 @@ def limit_and_delete_learned(lab):
     ends[1].send(frames[0])
     check(arrives(ends[2], frames[0]), "a packet whose rule is there took the wrong way")
     equal(len(learned(switch, 3)), 2, "rules learned with a limit of 2")
-    switch.ofctl("del-flows", "br0", f"table=3,dl_src=02:00:00:00:01:00")
+    switch.ofctl("del-flows", "br0", "table=3,dl_src=02:00:00:00:01:00")
     ends[1].send(frames[3])
     check(
         arrives(ends[2], frames[3]),

@@ -3,7 +3,7 @@
 import struct
 import time
 
-from harness import check, ethernet, equal, test, wait_for
+from harness import check, equal, ethernet, test, wait_for
 
 
 def two_hosts(lab, switch):

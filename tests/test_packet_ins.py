@@ -6,8 +6,8 @@ import re
 import struct
 
 from harness import equal, test, wait_for
-from test_sessions import Client, oxm
 from test_openflow import PACKET_OUT
+from test_sessions import Client, oxm
 from test_tools import dummies
 
 PACKET = (

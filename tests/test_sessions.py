@@ -573,11 +573,14 @@ def sent_story(switch):
             watcher = subprocess.Popen(
                 command, env=switch.env, stdout=log, stderr=subprocess.STDOUT
             )
-        seen = lambda: [
-            line
-            for line in open(path, encoding="utf-8").read().splitlines()
-            if "PACKET_IN" in line or "ERROR" in line
-        ]
+
+        def seen():
+            return [
+                line
+                for line in open(path, encoding="utf-8").read().splitlines()
+                if "PACKET_IN" in line or "ERROR" in line
+            ]
+
         # The monitor is there when it hears of what a rule of the highest priority sends it.
         switch.flows("priority=65535,udp,tp_dst=9,actions=controller")
         hello = bytearray(udp[:60])

@@ -3,8 +3,8 @@
 import time
 
 from harness import check, equal, ethernet, test, wait_for
-from test_vhost import two_peers
 from test_slices import no_other_daemon, raw_hosts, stats
+from test_vhost import two_peers
 
 # A burst of testpmd's transmit engine, and a frame of its own without FCS.
 TESTPMD_BURST, TESTPMD_FRAME = 32, 64

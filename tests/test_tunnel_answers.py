@@ -258,7 +258,7 @@ def traces_go_through_tunnels(lab):
             "br-int",
             f"in_port=in,tcp,{ends},nw_tos=0x20,nw_ecn=1,nw_ttl=9,tcp_dst={port}",
         )
-    story.say("ofproto/trace", "br-int", f"in_port=in,dl_src=02:00:00:00:00:01")
+    story.say("ofproto/trace", "br-int", "in_port=in,dl_src=02:00:00:00:00:01")
     outer = f"dl_src={at.far_mac},dl_dst={at.mac},nw_src=10.9.0.2,nw_dst=10.9.0.1"
     for rest in (
         "udp,udp_dst=4789",

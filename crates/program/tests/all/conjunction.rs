@@ -447,8 +447,8 @@ fn sixty_four_clauses_and_a_thousand_conditions() {
     }
 }
 
-/// `cargo test -p sluice-program --test all conjunction -- --ignored --nocapture` prints what a lookup
-/// costs among many conditions.
+/// `cargo test -p sluice-program --test all conjunction -- --ignored --nocapture` prints what a
+/// lookup costs among many conditions.
 #[test]
 #[ignore = "prints a time"]
 fn what_a_lookup_costs() {
