@@ -1,22 +1,34 @@
 #!/usr/bin/python3
 """What others notice of a guest, a controller or a peer that means harm.
 
-    bench/adversary.py [--adversary NAME]... [--rounds 3] [--seconds 3] [--daemon LABEL=COMMAND]... [--rules N] [--json FILE] [--markdown] [--list]
+    bench/adversary.py [--adversary NAME]... [--rounds 3] [--seconds 3] [--daemon LABEL=COMMAND]...
+                       [--rules N] [--json FILE] [--markdown] [--list]
 
 A victim uses the switch in every way at once, with one worker on core 1:
 
-    memory   64-byte packets of 10,000 flows from memory (net_pcap) into a null device, as many as the worker takes; Mpps
-    kernel   a steady stream from veth to veth; share that arrives, and the 99th percentile of its delays
-    guest    a steady stream from one vhost-user device to another; the same; and how long a message of the hypervisor waits for its answer
-    control  how long an echo request waits, and one rule and a barrier, each on a connection of its own
+    memory   64-byte packets of 10,000 flows from memory (net_pcap) into a null device, as many as
+             the worker takes; Mpps
+    kernel   a steady stream from veth to veth; share that arrives, and the 99th percentile of its
+             delays
+    guest    a steady stream from one vhost-user device to another; the same; and how long a message
+             of the hypervisor waits for its answer
+    control  how long an echo request waits, and one rule and a barrier, each on a connection of its
+             own
 
-In each round and for each adversary a fresh daemon is measured alone, beside the adversary, and alone again ("after"). The adversary works on core 0 behind everybody else (nice 19); so does
-"nobody", who only spends processor time: what is lost beside it is the machine's fault, and taken off where nobody is among those asked for. Daemon and victim go before all else on the machine. Where a thread of the daemon had to wait for
-a processor nonetheless, that time is taken off (/proc/PID/task/TID/schedstat): rates are those of the time in which the worker could run, and waits for control are without those of its thread.
+In each round and for each adversary a fresh daemon is measured alone, beside the adversary, and
+alone again ("after"). The adversary works on core 0 behind everybody else (nice 19); so does
+"nobody", who only spends processor time: what is lost beside it is the machine's fault, and taken
+off where nobody is among those asked for. Daemon and victim go before all else on the machine.
+Where a thread of the daemon had to wait for a processor nonetheless, that time is taken off
+(/proc/PID/task/TID/schedstat): rates are those of the time in which the worker could run, and waits
+for control are without those of its thread.
 
-The goal: beside each adversary the victim keeps 90% of its rates, nothing is lost that no counter names (sent = received + dropped by name), echoes are answered within 50 ms, messages of
-hypervisors within a second, a controller that reads promptly is told of all, and the daemon is there afterwards. The memory's rate need not be kept beside guests that send without end ("shared"): they have a right to their turns.
-Ends with 1 where the median of a daemon's rounds misses it (but for Open vSwitch, which is there to be compared with), and says what was missed.
+The goal: beside each adversary the victim keeps 90% of its rates, nothing is lost that no counter
+names (sent = received + dropped by name), echoes are answered within 50 ms, messages of hypervisors
+within a second, a controller that reads promptly is told of all, and the daemon is there
+afterwards. The memory's rate need not be kept beside guests that send without end ("shared"): they
+have a right to their turns. Ends with 1 where the median of a daemon's rounds misses it (but for
+Open vSwitch, which is there to be compared with), and says what was missed.
 
 Needs root, gcc, and some huge pages that can be reserved.
 """
@@ -99,7 +111,8 @@ fork = multiprocessing.get_context("fork")
 
 
 def of_its_time(amount, wall_ns, waited_ns):
-    """An amount a second of the time in which a thread did not wait for a processor; None where it always did."""
+    """An amount a second of the time in which a thread did not wait for a processor; None where it
+    always did."""
     return amount / (wall_ns - waited_ns) * 1e9 if wall_ns > waited_ns else None
 
 
@@ -119,7 +132,8 @@ def excused(seconds, *waits_ns):
 
 
 def uncounted(sent, received, left, dropped):
-    """Packets that are neither received, nor still with who sent them, nor in a counter; negative where counters say too much."""
+    """Packets that are neither received, nor still with who sent them, nor in a counter; negative
+    where counters say too much."""
     return sent - received - left - dropped
 
 
@@ -133,7 +147,9 @@ def dropped(before, after, *places):
 
 
 def missed(figures, shared=False, nobody=None):
-    """What of the goal the medians of a daemon's figures miss, in words. Of what is lost beside nobody (`nobody` are its figures), too, the adversary is not accused."""
+    """What of the goal the medians of a daemon's figures miss, in words.
+
+    Of what is lost beside nobody (`nobody` are its figures), too, the adversary is not accused."""
     found = []
     for name in ("kernel", "guest") if shared else ("memory", "kernel", "guest"):
         kept, machine_kept = figures.get(f"{name} kept"), (nobody or {}).get(f"{name} kept")
@@ -176,7 +192,8 @@ def waits_of(pid, thread):
 
 
 class Aside:
-    """A function in a process of its own, `act(stop)`, that is asked to end, and killed where it does not."""
+    """A function in a process of its own, `act(stop)`, that is asked to end, and killed where it
+    does not."""
 
     def __init__(self, act, before=None):
         self.stop, (self.end, other) = fork.Event(), fork.Pipe(False)
@@ -217,7 +234,8 @@ def behind_all():
 
 
 class Probes:
-    """Asks the switch for echoes, barriers, and as a hypervisor, each in a thread, until told to stop."""
+    """Asks the switch for echoes, barriers, and as a hypervisor, each in a thread, until told to
+    stop."""
 
     def __init__(self, switch, message):
         self.switch, self.message = switch, message
@@ -291,7 +309,8 @@ class Probes:
 
 
 class Proxy:
-    """Between daemon and database: passes everything on (0), a little at a time (1), or nothing (2)."""
+    """Between daemon and database: passes everything on (0), a little at a time (1), or nothing
+    (2)."""
 
     PASS, SLOW, STOP = 0, 1, 2
 
@@ -341,7 +360,8 @@ class Proxy:
 
 
 class Site(Contender):
-    """A daemon with its victim; `by_proxy` puts one in front of the database, `log_bytes` the log on a file system of that size."""
+    """A daemon with its victim; `by_proxy` puts one in front of the database, `log_bytes` the log
+    on a file system of that size."""
 
     def __init__(self, lab, label, command, programs=None, by_proxy=False, log_bytes=0):
         self.programs, self.by_proxy, self.log_bytes, self.proxy = (
@@ -375,7 +395,8 @@ class Site(Contender):
         return words
 
     def before_all(self):
-        """Has the daemon's threads go before all else on the machine, so that others' work is not in its figures."""
+        """Has the daemon's threads go before all else on the machine, so that others' work is not
+        in its figures."""
         with contextlib.suppress(OSError):
             for thread in os.listdir(f"/proc/{self.process.pid}/task"):
                 os.setpriority(os.PRIO_PROCESS, int(thread), -10)
@@ -594,7 +615,10 @@ class Cannot(Exception):
 
 
 class Adversary:
-    """Somebody who means harm. `prepare` sets it up, `act` harms in a process of its own until it is to stop, `end` takes it away again."""
+    """Somebody who means harm.
+
+    `prepare` sets it up, `act` harms in a process of its own until it is to stop, `end` takes it
+    away again."""
 
     # Whether the memory's rate need not be kept, where it acts behind all others, how long it may
     # take to end, and what the daemon is to be like.
@@ -742,7 +766,8 @@ class Flapping(Guest):
 
 
 class Churn(Adversary):
-    """churn: a controller that replaces the rule that all packets of the memory meet, 60,000 times"""
+    """churn: a controller that replaces the rule that all packets of the memory meet, 60,000
+    times"""
 
     patience = 90
     times = 60_000
@@ -763,7 +788,8 @@ class Churn(Adversary):
 
 
 class Learning(Adversary):
-    """Frames that a `learn` rule makes rules of, in the table in which the memory's packets are looked up."""
+    """Frames that a `learn` rule makes rules of, in the table in which the memory's packets are
+    looked up."""
 
     def prepare(self, switch):
         self.hosts = [switch.host(name) for name in ("a1", "a2")]
@@ -773,7 +799,8 @@ class Learning(Adversary):
             switch.ofctl(
                 "add-flow",
                 switch.management,
-                f"priority=20,in_port={PORTS[name]},actions=learn(table=5,priority=9,idle_timeout=60,NXM_OF_ETH_DST[]=NXM_OF_ETH_SRC[],output:NXM_OF_IN_PORT[])",
+                f"priority=20,in_port={PORTS[name]},actions=learn(table=5,priority=9,"
+                "idle_timeout=60,NXM_OF_ETH_DST[]=NXM_OF_ETH_SRC[],output:NXM_OF_IN_PORT[])",
             )
 
     def act(self, stop):
@@ -821,7 +848,8 @@ class Spoofing(Learning):
 
 
 class Delete(Adversary):
-    """delete: a controller that deletes all of a million rules and wants to be told of each, and reads promptly"""
+    """delete: a controller that deletes all of a million rules and wants to be told of each, and
+    reads promptly"""
 
     behind, patience = False, 120
 
@@ -844,8 +872,8 @@ class Delete(Adversary):
 
     def act(self, stop):
         client = Connection(self.switch.management, 30)
-        # Connections to this socket are told of what happens once they have said how much of a packet
-        # they want.
+        # Connections to this socket are told of what happens once they have said how much of a
+        # packet they want.
         client.socket.sendall(header(SET_CONFIG, 4, 7) + struct.pack("!HH", 0, 128))
         client.barrier(8)
         begin, told, buffer, closed = time.monotonic(), 0, b"", 0
@@ -1136,8 +1164,11 @@ def one(lab, options, results, label, command, kind, shared_files):
         ) as problem:
             if stage == "before":
                 raise
+            ended = switch.process.poll()
             stderr(
-                f"{label}: {name}: {stage}: {type(problem).__name__}: {str(problem)[:1500]}\n  the daemon {'still runs' if switch.process.poll() is None else f'ended with {switch.process.poll()}'}; it wrote last: {switch.tail(3).strip()[-600:]}"
+                f"{label}: {name}: {stage}: {type(problem).__name__}: {str(problem)[:1500]}\n"
+                f"  the daemon {'still runs' if ended is None else f'ended with {ended}'}; "
+                f"it wrote last: {switch.tail(3).strip()[-600:]}"
             )
             results.add(name, f"{label}: ended", 1)
             beside = None if stage == "beside" else beside
@@ -1150,13 +1181,13 @@ def one(lab, options, results, label, command, kind, shared_files):
         for what, value in (did or {}).items():
             if isinstance(value, (int, float)):
                 results.add(name, f"{label}: did: {what}", value)
-        stderr(
-            f"{label}: {name}: {json.dumps({**{what: round(value, 3) for what, value in figures.items() if value is not None}, 'did': did})}"
-        )
+        rounded = {what: round(value, 3) for what, value in figures.items() if value is not None}
+        stderr(f"{label}: {name}: {json.dumps({**rounded, 'did': did})}")
 
 
 def compared(first, beside, after):
-    """Figures of one round: rates as shares of those alone, everything else as it is beside the adversary, and alone under names of its own."""
+    """Figures of one round: rates as shares of those alone, everything else as it is beside the
+    adversary, and alone under names of its own."""
     figures = {}
     for what, value in (first or {}).items():
         figures[f"alone: {what}"] = value
@@ -1246,9 +1277,11 @@ def report(results, daemons, wanted):
                 if what.startswith("did: ")
             }
             if did and name != "nobody":
-                print(
-                    f"{name}: {', '.join(f'{what} {value:,.3g}' if value < 1000 else f'{what} {value:,.0f}' for what, value in did.items())}"
+                words = (
+                    f"{what} {value:,.3g}" if value < 1000 else f"{what} {value:,.0f}"
+                    for what, value in did.items()
                 )
+                print(f"{name}: {', '.join(words)}")
     for line in bad:
         print(line)
     return 1 if bad else 0
@@ -1280,7 +1313,8 @@ def work(options, daemons):
                         stderr(f"{label}: {name}: not measured: {str(problem)[:500]}")
             stderr(f"round {number + 1} of {options.rounds} is done")
         print(
-            f"{options.rounds} rounds of {options.seconds:g} s, Mpps and shares of what is measured alone; {machine()}"
+            f"{options.rounds} rounds of {options.seconds:g} s, Mpps and shares of what is "
+            f"measured alone; {machine()}"
         )
         return report(results, daemons, wanted)
 

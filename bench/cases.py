@@ -1,7 +1,8 @@
 """Rule sets with the traffic that meets them, for bench/forwarding.py and whoever else wants them.
 
-A rule is a line for ovs-ofctl in which {in}, {out} and {out2} stand for ports. Where it is known which rule each frame must meet, the rule's
-number is its cookie, and the case says so for each frame.
+A rule is a line for ovs-ofctl in which {in}, {out} and {out2} stand for ports. Where it is known
+which rule each frame must meet, the rule's number is its cookie, and the case says so for each
+frame.
 """
 
 import dataclasses
@@ -37,7 +38,8 @@ def one_service(frames):
 
 
 def access_list(count, shapes_count, seed):
-    """Rules over so many different masks of addresses and ports, each with a priority of its own, and packets that meet them."""
+    """Rules over so many different masks of addresses and ports, each with a priority of its own,
+    and packets that meet them."""
     draw = random.Random(seed)
     shapes = []
     while len(shapes) < shapes_count:
@@ -64,7 +66,11 @@ def access_list(count, shapes_count, seed):
         cookie = len(rules) + 1
         table[value] = cookie
         values.append((value, shape))
-        match = f"{'udp' if shape[4] == UDP else 'tcp'},nw_src={address_text(value[0])}/{address_text(shape[0])},nw_dst={address_text(value[1])}/{address_text(shape[1])}"
+        match = (
+            f"{'udp' if shape[4] == UDP else 'tcp'},"
+            f"nw_src={address_text(value[0])}/{address_text(shape[0])},"
+            f"nw_dst={address_text(value[1])}/{address_text(shape[1])}"
+        )
         match += f",tp_src={value[2]:#x}/{shape[2]:#x}" if shape[2] else ""
         match += f",tp_dst={value[3]:#x}/{shape[3]:#x}" if shape[3] else ""
         rules.append(f"cookie={cookie},priority={9 + cookie},{match},actions=output:{sink(number)}")
@@ -88,8 +94,9 @@ def access_list(count, shapes_count, seed):
 
 
 def tuple_space_explosion(seed):
-    """Four rules, and packets that differ from them at every bit in turn, so that a reactive cache needs a mask for each prefix
-    length (Csikor, Divakaran, Kang, Korosi, Sonkoly, Haja, Pezaros, Schmid, Retvari: Tuple Space Explosion, CoNEXT 2019)."""
+    """Four rules, and packets that differ from them at every bit in turn, so that a reactive cache
+    needs a mask for each prefix length (Csikor, Divakaran, Kang, Korosi, Sonkoly, Haja, Pezaros,
+    Schmid, Retvari: Tuple Space Explosion, CoNEXT 2019)."""
     draw = random.Random(seed)
     rules = [
         "priority=40,tcp,tp_dst=80,actions=output:{out}",
@@ -111,13 +118,18 @@ def tuple_space_explosion(seed):
 
 
 def tenant(flows):
-    """Three tables: port security, routing by 256 prefixes with the edits of a router, an access list."""
+    """Three tables: port security, routing by 256 prefixes with the edits of a router, an access
+    list."""
     rules = [
-        "table=0,priority=10,in_port={in},dl_src=02:00:00:00:00:01,actions=load:7->NXM_NX_REG0[],resubmit(,1)",
+        (
+            "table=0,priority=10,in_port={in},dl_src=02:00:00:00:00:01,"
+            "actions=load:7->NXM_NX_REG0[],resubmit(,1)"
+        ),
         "table=0,priority=0,actions=drop",
     ]
     rules += [
-        f"cookie={network + 1},table=1,priority=10,ip,nw_dst=11.0.{network}.0/24,actions=load:{network}->NXM_NX_REG1[],dec_ttl,"
+        f"cookie={network + 1},table=1,priority=10,ip,nw_dst=11.0.{network}.0/24,"
+        f"actions=load:{network}->NXM_NX_REG1[],dec_ttl,"
         f"mod_dl_dst:02:00:00:00:01:{network:02x},resubmit(,2)"
         for network in range(256)
     ]
@@ -131,7 +143,8 @@ def tenant(flows):
 
 
 def routing(count):
-    """A router: prefixes as long as those of the Internet's table, each with a next hop of 256; TTL and MAC addresses change."""
+    """A router: prefixes as long as those of the Internet's table, each with a next hop of 256; TTL
+    and MAC addresses change."""
     draw = random.Random(17)
     tables = {length: {} for length in range(12, 33)}
     lengths = [24] * 60 + [23, 22] * 10 + [21, 20, 19] * 4 + [18, 16] * 2 + [32, 28, 14, 12]
@@ -146,7 +159,8 @@ def routing(count):
         routes.append((network, length))
         hop = draw.randrange(256)
         rules.append(
-            f"cookie={cookie},priority={100 + length},ip,nw_dst={address_text(network)}/{length},actions=dec_ttl,mod_dl_src:02:00:00:00:02:00,"
+            f"cookie={cookie},priority={100 + length},ip,nw_dst={address_text(network)}/{length},"
+            "actions=dec_ttl,mod_dl_src:02:00:00:00:02:00,"
             f"mod_dl_dst:02:00:00:00:01:{hop:02x},output:{sink(hop)}"
         )
     frames, hits = [], []
@@ -168,12 +182,14 @@ def routing(count):
 
 
 def bridging(count, learned):
-    """A bridge with so many MAC addresses: half of them behind the port in, which send to the others behind the ports out. `learned` says
-    whether NORMAL has learned them, or rules for each destination stand in its place (then all are destinations)."""
+    """A bridge with so many MAC addresses: half of them behind the port in, which send to the
+    others behind the ports out. `learned` says whether NORMAL has learned them, or rules for each
+    destination stand in its place (then all are destinations)."""
     station = 0x020000100000
     if not learned:
         rules = [
-            f"cookie={number + 1},priority=10,dl_dst={mac_text(station + number)},actions=output:{sink(number)}"
+            f"cookie={number + 1},priority=10,dl_dst={mac_text(station + number)},"
+            f"actions=output:{sink(number)}"
             for number in range(count)
         ]
         order = random.Random(19).sample(range(count), min(count, FRAMES))
@@ -202,7 +218,8 @@ def exact(count):
         for number in range(count)
     ]
     rules = [
-        f"cookie={number + 1},priority=10,udp,nw_src={address_text(flow[0])},nw_dst={address_text(flow[1])},tp_src={flow[2]},tp_dst=80,actions=output:{sink(number)}"
+        f"cookie={number + 1},priority=10,udp,nw_src={address_text(flow[0])},"
+        f"nw_dst={address_text(flow[1])},tp_src={flow[2]},tp_dst=80,actions=output:{sink(number)}"
         for number, flow in enumerate(flows)
     ]
     order = draw.sample(range(count), min(count, FRAMES))
@@ -213,8 +230,8 @@ def exact(count):
 
 
 def mixed(count):
-    """Rules over 50 masks of addresses and ports (as many as there are rules when those are fewer), one priority for each mask, and packets
-    that meet them or a rule before them."""
+    """Rules over 50 masks of addresses and ports (as many as there are rules when those are fewer),
+    one priority for each mask, and packets that meet them or a rule before them."""
     draw = random.Random(29)
     # Long enough that a million rules of fifty masks find room.
     shapes = [
@@ -230,7 +247,10 @@ def mixed(count):
     for number in range(count):
         shape = shapes[number % 50]
         value = tuple(draw.getrandbits(bits) & mask for bits, mask in zip((32, 32, 16, 16), shape))
-        match = f"udp,nw_src={address_text(value[0])}/{address_text(shape[0])},nw_dst={address_text(value[1])}/{address_text(shape[1])}"
+        match = (
+            f"udp,nw_src={address_text(value[0])}/{address_text(shape[0])},"
+            f"nw_dst={address_text(value[1])}/{address_text(shape[1])}"
+        )
         match += ",tp_src={:#x}/{:#x}".format(value[2], shape[2]) if shape[2] else ""
         match += ",tp_dst={:#x}/{:#x}".format(value[3], shape[3]) if shape[3] else ""
         rules.append(f"priority={10 + number % 50},{match},actions=output:{sink(number)}")

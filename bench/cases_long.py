@@ -1,9 +1,11 @@
-"""A long pipeline: what a network engine such as OVN compiles one logical switch to, and traffic for it.
+"""A long pipeline: what a network engine such as OVN compiles one logical switch to, and traffic
+for it.
 
-Thirty tables, one after the other by `resubmit`. Registers carry what was found out on the way: `metadata` the logical switch, `reg14` the
-logical port of entry, `reg15` that of exit, `reg10` flags, `reg0` hints. Half of the tables have but one rule that passes everything on, as most
-stages of a logical switch have that does not use them; the others look up ports, addresses, hundreds of access rules and hundreds of MAC
-addresses:
+Thirty tables, one after the other by `resubmit`. Registers carry what was found out on the way:
+`metadata` the logical switch, `reg14` the logical port of entry, `reg15` that of exit, `reg10`
+flags, `reg0` hints. Half of the tables have but one rule that passes everything on, as most stages
+of a logical switch have that does not use them; the others look up ports, addresses, hundreds of
+access rules and hundreds of MAC addresses:
 
      0      logical port of entry, by ingress port and source MAC             64 rules
      1, 25  port security: the port's own addresses (a resubmit that comes back)
@@ -17,8 +19,9 @@ addresses:
     28      port security of exit                                            256 rules
     29      physical port of exit, by reg15                                  256 rules
 
-`CASES` maps a name to a function that returns rules (lines for ovs-ofctl, with {in}, {out} and {out2} for ports), frames to be replayed, and for
-each frame the cookie of the rule that must count it: rules of the last table alone have cookies other than 0.
+`CASES` maps a name to a function that returns rules (lines for ovs-ofctl, with {in}, {out} and
+{out2} for ports), frames to be replayed, and for each frame the cookie of the rule that must count
+it: rules of the last table alone have cookies other than 0.
 """
 
 import random
@@ -136,8 +139,14 @@ def access_rules(table, following, count, seed):
         match = [
             f"metadata=1,{protocol},nw_dst={text_of_address(address)},tp_dst={service}",
             f"metadata=1,{protocol},nw_src=10.0.{chance.randrange(PORTS)}.0/24,tp_dst={service}",
-            f"reg14={chance.randrange(PORTS) + 1},metadata=1,{protocol},tp_dst={chance.randrange(1, 256) << 8:#x}/0xff00",
-            f"metadata=1,ip,nw_src=10.0.{chance.randrange(PORTS)}.0/24,nw_dst=11.0.{chance.randrange(HOSTS)}.0/24",
+            (
+                f"reg14={chance.randrange(PORTS) + 1},metadata=1,{protocol},"
+                f"tp_dst={chance.randrange(1, 256) << 8:#x}/0xff00"
+            ),
+            (
+                f"metadata=1,ip,nw_src=10.0.{chance.randrange(PORTS)}.0/24,"
+                f"nw_dst=11.0.{chance.randrange(HOSTS)}.0/24"
+            ),
         ][len(rules) % 4]
         if match not in seen:
             seen.add(match)
@@ -162,7 +171,8 @@ def rules_of_services():
             rule(
                 19,
                 100,
-                f"udp,reg14={port + 1},metadata=1,dl_src={text_of_mac(source_mac(port))},tp_src=68,tp_dst=67",
+                f"udp,reg14={port + 1},metadata=1,dl_src={text_of_mac(source_mac(port))},"
+                "tp_src=68,tp_dst=67",
                 "drop",
             )
         )

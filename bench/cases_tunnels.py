@@ -1,8 +1,9 @@
 """Packets into VXLAN tunnels, out of them, and from one into another, for bench/forwarding.py.
 
-Two bridges: br0 with the tunnels, and br-phy, the underlay, whose local port has the host's address. A packet of 64 bytes that goes in by
-br0 leaves by br-phy with 50 bytes more; what comes by br-phy leaves by br0. In between it passes both bridges' rules and no device, in
-Sluice as in Open vSwitch.
+Two bridges: br0 with the tunnels, and br-phy, the underlay, whose local port has the host's
+address. A packet of 64 bytes that goes in by br0 leaves by br-phy with 50 bytes more; what comes by
+br-phy leaves by br0. In between it passes both bridges' rules and no device, in Sluice as in Open
+vSwitch.
 """
 
 import dataclasses

@@ -1,8 +1,10 @@
-"""What benchmarks of the running daemon share: contenders, DPDK's own forwarding as the limit, and a place to run that leaves nothing behind.
+"""What benchmarks of the running daemon share: contenders, DPDK's own forwarding as the limit, and
+a place to run that leaves nothing behind.
 
-A contender is any daemon that takes its configuration from ovsdb-server as ovs-vswitchd does. Each has a database of its own and works on
-core 1; frames come from memory (net_pcap with infinite_rx) and go to null devices, and what went through is read from OpenFlow's port counters, so
-every contender is asked the same question.
+A contender is any daemon that takes its configuration from ovsdb-server as ovs-vswitchd does. Each
+has a database of its own and works on core 1; frames come from memory (net_pcap with infinite_rx)
+and go to null devices, and what went through is read from OpenFlow's port counters, so every
+contender is asked the same question.
 """
 
 import argparse
@@ -104,14 +106,15 @@ def contenders(options):
         result[label] = harness.switchd_command(command)
         if not os.access(result[label][0], os.X_OK):
             sys.exit(
-                f"there is no daemon at {result[label][0]}: `make` builds it, scripts/setup installs Open vSwitch"
+                f"there is no daemon at {result[label][0]}: `make` builds it, scripts/setup "
+                "installs Open vSwitch"
             )
     return result
 
 
 def run(work, daemons, pages=HUGE_PAGES):
-    """Calls `work(lab)` in namespaces of its own, with huge pages that are given back, and ends this process with its result. Nothing is left
-    behind, whatever happens."""
+    """Calls `work(lab)` in namespaces of its own, with huge pages that are given back, and ends
+    this process with its result. Nothing is left behind, whatever happens."""
     directory = os.environ.get(INSIDE)
     if directory:
         sys.exit(
@@ -215,7 +218,8 @@ class Contender(harness.Switch):
         return time.monotonic() - begin
 
     def learn(self, stations):
-        """Teaches NORMAL behind which port each MAC address is: a packet-out for each, as if a frame had come in there."""
+        """Teaches NORMAL behind which port each MAC address is: a packet-out for each, as if a
+        frame had come in there."""
         connection = Connection(self.management)
         for number, (mac, port) in enumerate(stations.items(), 1):
             # To itself, so that it is dropped and not flooded.
@@ -250,7 +254,8 @@ class Contender(harness.Switch):
         }
 
     def count(self, seconds):
-        """Packets that go out by each sink and come in meanwhile, and the seconds that it really took."""
+        """Packets that go out by each sink and come in meanwhile, and the seconds that it really
+        took."""
         before = self.sent()
         time.sleep(seconds)
         after = self.sent()
@@ -261,13 +266,15 @@ class Contender(harness.Switch):
         return rate_of(self.count(seconds))
 
     def silence(self):
-        """Ends the traffic, and waits until the counters stand: while a long list of rules is read, the last ones would count on."""
+        """Ends the traffic, and waits until the counters stand: while a long list of rules is read,
+        the last ones would count on."""
         self.vsctl("del-port", "in")
         # Open vSwitch brings rules' counters up to date about once a second.
         time.sleep(2)
 
     def wrong(self, hits):
-        """The share of packets that were counted on a rule they do not belong to; None where too few went through to tell."""
+        """The share of packets that were counted on a rule they do not belong to; None where too
+        few went through to tell."""
         got = self.rule_packets(self.management)
         total = sum(got.values())
         if total < 20 * len(hits):
@@ -300,7 +307,8 @@ class Contender(harness.Switch):
         return path
 
     def cycles(self):
-        """Average processing cycles per packet of each worker that has any, as it counts them itself."""
+        """Average processing cycles per packet of each worker that has any, as it counts them
+        itself."""
         text = self.appctl("dpif-netdev/pmd-stats-show")
         return [
             float(found)
@@ -327,8 +335,9 @@ def rate_of(counts):
 
 
 def wrong_ports(counts, frames, stations):
-    """As `wrong`, for a learning bridge: by the ports that frames leave through. What is flooded counts twice, and so as wrong. None where
-    too few went through to tell."""
+    """As `wrong`, for a learning bridge: by the ports that frames leave through.
+
+    What is flooded counts twice, and so as wrong. None where too few went through to tell."""
     received = counts["in"]
     if received < 20 * len(frames):
         return None
@@ -350,7 +359,8 @@ def contender(lab, label, command, kind=Contender, **options):
 
 
 def limit(lab, pcap, seconds, queues=1):
-    """Mpps of testpmd, which forwards without looking from the same source to a null device, with a core for each queue."""
+    """Mpps of testpmd, which forwards without looking from the same source to a null device, with a
+    core for each queue."""
     files = ",".join([f"rx_pcap={pcap}"] * queues)
     places = "0@0,1@1" if queues == 1 else "0@0,1@0,2@1"
     command = [
@@ -468,4 +478,7 @@ def machine():
     """A line that says where this was measured."""
     with open("/proc/cpuinfo", encoding="utf-8") as file:
         model = re.search(r"model name\s*: (.*)", file.read())
-    return f"{os.cpu_count()} cores, {model.group(1) if model else os.uname().machine}, Linux {os.uname().release}"
+    return (
+        f"{os.cpu_count()} cores, {model.group(1) if model else os.uname().machine}, Linux "
+        f"{os.uname().release}"
+    )

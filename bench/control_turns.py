@@ -1,17 +1,21 @@
 #!/usr/bin/python3
 """How long controllers wait for an answer while one of them changes very many rules.
 
-    bench/control_turns.py [--daemon LABEL=COMMAND]... [--rules 1000000] [--only NAME]... [--goal MS] [--json FILE]
+    bench/control_turns.py [--daemon LABEL=COMMAND]... [--rules 1000000] [--only NAME]...
+                           [--goal MS] [--json FILE]
 
-COMMAND is called like ovs-vswitchd; "ovs" is Debian's Open vSwitch with DPDK. Without --daemon: sluice=target/release/sluiced and ovs=ovs.
-Needs root. No worker is busy and no huge pages are used: what is measured is the control side alone.
+COMMAND is called like ovs-vswitchd; "ovs" is Debian's Open vSwitch with DPDK. Without --daemon:
+sluice=target/release/sluiced and ovs=ovs. Needs root. No worker is busy and no huge pages are used:
+what is measured is the control side alone.
 
-A fresh daemon has two bridges. For each case the first gets the rules (of one mask, in table 0), through one connection; then three processes send
-an echo request every 2 ms, each on a connection of its own, and the longest time that a reply took is noted:
+A fresh daemon has two bridges. For each case the first gets the rules (of one mask, in table 0),
+through one connection; then three processes send an echo request every 2 ms, each on a connection
+of its own, and the longest time that a reply took is noted:
 
     other      a connection of the same bridge, that has nothing to do with the change
     bridge     a connection of the other bridge
-    own        the connection that sends the change, one request behind it (where the case has such a connection)
+    own        the connection that sends the change, one request behind it (where the case has such
+               a connection)
 
 The cases:
 
@@ -26,8 +30,9 @@ The cases:
     expiry     rules with idle_timeout=1: until they are all gone
     del-br     the bridge is deleted
 
-It prints, for each daemon and case, how long the case took until the last of it was answered (s), and the longest waits (ms); with --goal it ends with 1
-when a wait was longer in a daemon that is not Open vSwitch.
+It prints, for each daemon and case, how long the case took until the last of it was answered (s),
+and the longest waits (ms); with --goal it ends with 1 when a wait was longer in a daemon that is
+not Open vSwitch.
 """
 
 import json
@@ -104,7 +109,8 @@ def flow_mod(command, number, xid, flags=0, idle=0, port=2):
 
 
 class Prober:
-    """A process that asks whether the switch is there, all the time, and says how long it took at most."""
+    """A process that asks whether the switch is there, all the time, and says how long it took at
+    most."""
 
     def __init__(self, path, asynchronous=False):
         self.read, write = os.pipe()
@@ -210,7 +216,8 @@ def settle(switch):
 
 
 def own_echo(connection, message, result):
-    """Sends a change and an echo request behind it; how long the reply to that and the one to a barrier took."""
+    """Sends a change and an echo request behind it; how long the reply to that and the one to a
+    barrier took."""
     begin = time.perf_counter()
     connection.socket.sendall(message)
     time.sleep(0.005)

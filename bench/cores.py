@@ -1,10 +1,12 @@
 #!/usr/bin/python3
 """From one worker to two: how much more goes through, next to DPDK's own forwarding.
 
-    bench/cores.py [--case NAME]... [--rounds 3] [--seconds 3] [--daemon LABEL=COMMAND]... [--json FILE]
+    bench/cores.py [--case NAME]... [--rounds 3] [--seconds 3] [--daemon LABEL=COMMAND]...
+                   [--json FILE]
 
-The cases of bench/forwarding.py, once with one worker on core 1 and one receive queue, once with two workers and two queues of the same net_pcap
-device. "gain" is the rate of two over that of one; the last columns compare it with testpmd's own. "miscounted" is by how many packets the rules'
+The cases of bench/forwarding.py, once with one worker on core 1 and one receive queue, once with
+two workers and two queues of the same net_pcap device. "gain" is the rate of two over that of one;
+the last columns compare it with testpmd's own. "miscounted" is by how many packets the rules'
 counters and those of the ports out differ once the traffic has ended (every case has one table).
 
 Needs root, two cores with nothing else to do, and 4.8 GiB that can become huge pages.

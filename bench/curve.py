@@ -1,7 +1,8 @@
 #!/usr/bin/python3
 """What a packet costs as rules grow from 1 to 1,000,000.
 
-    bench/curve.py [--kind NAME]... [--points 1,10,...] [--rounds 1] [--seconds 2] [--daemon LABEL=COMMAND]... [--json FILE]
+    bench/curve.py [--kind NAME]... [--points 1,10,...] [--rounds 1] [--seconds 2]
+                   [--daemon LABEL=COMMAND]... [--json FILE]
 
     exact     a rule for each flow of addresses and ports
     prefixes  a routing table with prefixes as long as the Internet's
@@ -9,11 +10,12 @@
     mac       a rule for each destination MAC address
     normal    NORMAL, which has learned as many MAC addresses
 
-Up to 100,000 frames that meet different rules are replayed from memory through one worker; so from 100,000 rules on, a packet's rule and its
-frame are in no cache. Printed are Mpps, ns per packet, the ns per packet that the daemon counts as its own work, memory in MB, the seconds
-that adding the rules took, and those from then until Sluice said that
-it was making nothing of them any more (at least 1). Needs root, two cores with nothing else to do, 2.8 GiB that can become huge pages and 3 GiB more for
-a million rules. Without --daemon only Sluice is measured.
+Up to 100,000 frames that meet different rules are replayed from memory through one worker; so from
+100,000 rules on, a packet's rule and its frame are in no cache. Printed are Mpps, ns per packet,
+the ns per packet that the daemon counts as its own work, memory in MB, the seconds that adding the
+rules took, and those from then until Sluice said that it was making nothing of them any more (at
+least 1). Needs root, two cores with nothing else to do, 2.8 GiB that can become huge pages and 3
+GiB more for a million rules. Without --daemon only Sluice is measured.
 """
 
 import os
@@ -61,7 +63,8 @@ def cycles_per_ns():
 
 
 def settled(switch):
-    """Waits until a daemon that tells has made of its rules what it makes of them, and returns the seconds that it took."""
+    """Waits until a daemon that tells has made of its rules what it makes of them, and returns the
+    seconds that it took."""
     begin = time.monotonic()
     time.sleep(1)
     while (

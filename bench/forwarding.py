@@ -1,13 +1,17 @@
 #!/usr/bin/python3
-"""Packets per second through one core, side by side: Sluice, Open vSwitch, and DPDK's own forwarding as the limit (`make bench`).
+"""Packets per second through one core, side by side: Sluice, Open vSwitch, and DPDK's own
+forwarding as the limit (`make bench`).
 
-    bench/forwarding.py [--case NAME]... [--rounds 3] [--seconds 3] [--daemon LABEL=COMMAND]... [--json FILE]
+    bench/forwarding.py [--case NAME]... [--rounds 3] [--seconds 3] [--daemon LABEL=COMMAND]...
+                        [--json FILE]
 
-Each measurement starts a contender afresh with one worker on core 1, gives it the rules of the case (bench/cases.py), lets it forward 64-byte
-frames, replayed from memory by net_pcap, into two null devices, and reads the ports' counters. The limit is testpmd that forwards the
-same frames without looking at them. A figure is the median of the rounds in Mpps, with the least and the most; "x" is the first daemon's
-against the others', "of limit" its share of the limit. "wrong" is the share of packets that were counted on another rule than the right
-one (or left by another port): a figure with more than 0.01 does not count. The limit and each daemon take turns within a round.
+Each measurement starts a contender afresh with one worker on core 1, gives it the rules of the case
+(bench/cases.py), lets it forward 64-byte frames, replayed from memory by net_pcap, into two null
+devices, and reads the ports' counters. The limit is testpmd that forwards the same frames without
+looking at them. A figure is the median of the rounds in Mpps, with the least and the most; "x" is
+the first daemon's against the others', "of limit" its share of the limit. "wrong" is the share of
+packets that were counted on another rule than the right one (or left by another port): a figure
+with more than 0.01 does not count. The limit and each daemon take turns within a round.
 
 Needs root, two cores with nothing else to do, and 2.8 GiB that can become huge pages.
 """
@@ -73,7 +77,8 @@ def measure(lab, results, name, case, pcap, label, command, options):
 
 
 def profile(lab, switch, name):
-    """Prints where the daemon's workers spend their time, by perf's software clock: the daemon and each library, then the daemon's functions."""
+    """Prints where the daemon's workers spend their time, by perf's software clock: the daemon and
+    each library, then the daemon's functions."""
     data = os.path.join(lab.directory, "perf.data")
     harness.run(
         [
@@ -187,7 +192,8 @@ def main():
     options.add_argument(
         "--profile",
         action="store_true",
-        help="also prints where the workers' time goes (perf, software clock; needs Debian's linux-perf)",
+        help="also prints where the workers' time goes (perf, software clock; needs Debian's "
+        "linux-perf)",
     )
     options = options.parse_args()
     daemons = contenders(options)

@@ -6,7 +6,8 @@ import struct
 
 SOURCE_MAC, DESTINATION_MAC = 0x020000000001, 0x020000000002
 TCP, UDP = 6, 17
-# A port of the daemons takes that many frames to replay; with more, its pool of buffers would not do.
+# A port of the daemons takes that many frames to replay; with more, its pool of buffers would not
+# do.
 FRAMES = 100000
 
 
@@ -51,7 +52,8 @@ def frame(
 
 
 def flow(number):
-    """A packet of flow `number`: source, destination and source port differ, the destination port is 80."""
+    """A packet of flow `number`: source, destination and source port differ, the destination port
+    is 80."""
     return frame(0x0A000000 + number, 0x0B000000 + number * 7919 % 65536, 1024 + number % 50000, 80)
 
 

@@ -1,13 +1,16 @@
 #!/usr/bin/python3
-"""Instructions per packet of parsing, classifying, acting and whole walks, held against those that are on record.
+"""Instructions per packet of parsing, classifying, acting and whole walks, held against those that
+are on record.
 
-    bench/instructions.py check     counts, compares with bench/instructions.txt, and ends with 1 where a count has grown by more than 3%
+    bench/instructions.py check     counts, compares with bench/instructions.txt, and ends with 1
+                                    where a count has grown by more than 3%
     bench/instructions.py accept    counts, and puts the counts on record (`make bench-accept`)
 
-valgrind's callgrind counts what the benchmark `instructions` of the crate `program` executes for a fixed number of packets. No clock, cache
-or chance takes part, so the counts are the same on every machine that compiles with the compiler named in the record, which
-scripts/setup installs where it is not the default. Sluice is told to take its portable ways (SLUICE_VECTOR; valgrind has no AVX-512, and not every machine AVX2), and glibc to use no
-vectors for copies either.
+valgrind's callgrind counts what the benchmark `instructions` of the crate `program` executes for a
+fixed number of packets. No clock, cache or chance takes part, so the counts are the same on every
+machine that compiles with the compiler named in the record, which scripts/setup installs where it
+is not the default. Sluice is told to take its portable ways (SLUICE_VECTOR; valgrind has no
+AVX-512, and not every machine AVX2), and glibc to use no vectors for copies either.
 """
 
 import json
@@ -34,9 +37,11 @@ BUILD = [
     "--message-format=json",
 ]
 FUNCTION = "instructions::counted"
-# glibc chooses among its ways to copy by what the processor has; with these off every x86-64 takes the same one.
+# glibc chooses among its ways to copy by what the processor has; with these off every x86-64 takes
+# the same one.
 PLAIN_COPIES = "glibc.cpu.hwcaps=-AVX_Fast_Unaligned_Load,-AVX2,-AVX,-SSSE3,-ERMS,-FSRM"
-HEAD = """# Instructions per packet, counted by bench/instructions.py. `make test` fails where one grows by more than 3%; `make bench-accept` puts what it counts
+HEAD = """# Instructions per packet, counted by bench/instructions.py. `make test` fails where one \
+grows by more than 3%; `make bench-accept` puts what it counts
 # on record here. Say in the commit what a growth buys.
 """
 
@@ -86,12 +91,14 @@ def compare(recorded, counted):
             failed = True
         elif count > before * (1 + LIMIT):
             lines.append(
-                f"GROWN   {name}: {count:.2f} instructions per packet, {before:.2f} on record ({count / before - 1:+.1%})"
+                f"GROWN   {name}: {count:.2f} instructions per packet, {before:.2f} on record "
+                f"({count / before - 1:+.1%})"
             )
             failed = True
         elif count < before * (1 - LIMIT):
             lines.append(
-                f"shrunk  {name}: {count:.2f} instructions per packet, {before:.2f} on record ({count / before - 1:+.1%})"
+                f"shrunk  {name}: {count:.2f} instructions per packet, {before:.2f} on record "
+                f"({count / before - 1:+.1%})"
             )
     for name in recorded:
         if name not in counted:
@@ -120,7 +127,9 @@ def cargo(compiler):
         if installed.stdout.startswith(compiler + " "):
             return ["rustup", "run", version, "cargo"]
     raise NotComparable(
-        f"the counts on record are of {compiler}, and this is {this_compiler()}: run scripts/setup, which installs it beside yours where it can be had, or accept the counts of yours"
+        f"the counts on record are of {compiler}, and this is {this_compiler()}: run "
+        "scripts/setup, which installs it beside yours where it can be had, or accept the counts "
+        "of yours"
     )
 
 

@@ -1,18 +1,23 @@
 #!/usr/bin/python3
 """Kernel interfaces: packets from veth to veth, and TCP from namespace to namespace.
 
-    bench/kernel.py [--case packets|tcp|guest] [--rounds 3] [--seconds 3] [--daemon LABEL=COMMAND]... [--json FILE]
+    bench/kernel.py [--case packets|tcp|guest] [--rounds 3] [--seconds 3]
+                    [--daemon LABEL=COMMAND]... [--json FILE]
 
-Each daemon (and the Linux bridge) has two veth pairs whose other ends are in namespaces of their own, with the kernel's defaults: offloads on.
+Each daemon (and the Linux bridge) has two veth pairs whose other ends are in namespaces of their
+own, with the kernel's defaults: offloads on.
 
-    packets  64-byte UDP packets are sent at one end from core 0, by bench/live_frames.py, which makes more than any switch here takes; Mpps that arrive at the other
-             end, and processor time (us) that the daemon used for each, the kernel's work on its threads included. "af_xdp" is a daemon with ports of type afxdp in
-             place of ordinary ones ("-" where it has no such type)
-    tcp      iperf3, one connection and then four, Gbit/s; and the share of a core that the daemon used. Large frames and unfinished checksums
-             pass through where a switch can carry them
-    guest    iperf3 between a QEMU guest (emulated, so it is what limits) on a vhost-user port and a namespace, both ways, Gbit/s, with the namespace's offloads (checksums,
-             large frames) on and off; 0 where nothing comes through in 40 s; only where asked for, as it needs 3.2 GiB that can become huge pages and the images that
-             scripts/setup makes
+    packets  64-byte UDP packets are sent at one end from core 0, by bench/live_frames.py, which
+             makes more than any switch here takes; Mpps that arrive at the other end, and processor
+             time (us) that the daemon used for each, the kernel's work on its threads included.
+             "af_xdp" is a daemon with ports of type afxdp in place of ordinary ones ("-" where it
+             has no such type)
+    tcp      iperf3, one connection and then four, Gbit/s; and the share of a core that the daemon
+             used. Large frames and unfinished checksums pass through where a switch can carry them
+    guest    iperf3 between a QEMU guest (emulated, so it is what limits) on a vhost-user port and a
+             namespace, both ways, Gbit/s, with the namespace's offloads (checksums, large frames)
+             on and off; 0 where nothing comes through in 40 s; only where asked for, as it needs
+             3.2 GiB that can become huge pages and the images that scripts/setup makes
 
 Needs root and two cores with nothing else to do.
 """
@@ -106,7 +111,8 @@ def packets(results, label, switch, source, target, seconds, name="packets"):
         ]
 
     switch.towards(PEER, source, target)
-    # Redirected frames are taken by interfaces that have a queue for GRO; single UDP packets stay single.
+    # Redirected frames are taken by interfaces that have a queue for GRO; single UDP packets stay
+    # single.
     switch.namespace.run(["ethtool", "-K", source.port, "gro", "on"])
     already = arrived()
     # Packets that are not for the host end in the first step of the kernel's way up.
@@ -166,7 +172,8 @@ def guest(lab, results, label, command, seconds):
                     rate = report["end"]["sum_received"]["bits_per_second"] / 1e9
                 except harness.Failure as failure:
                     stderr(
-                        f"{label}: {name} with the namespace's offloads {offloads}: {str(failure).splitlines()[0]}"
+                        f"{label}: {name} with the namespace's offloads {offloads}: "
+                        f"{str(failure).splitlines()[0]}"
                     )
                     rate = 0.0
                 results.add(f"{name}, offloads {offloads}, Gbit/s", label, rate)

@@ -1,18 +1,22 @@
 #!/usr/bin/python3
 """How long packets take through the switch, and what stops a worker.
 
-    bench/latency.py [--case load|pauses] [--rounds 1] [--seconds 5] [--daemon LABEL=COMMAND]... [--json FILE]
+    bench/latency.py [--case load|pauses] [--rounds 1] [--seconds 5] [--daemon LABEL=COMMAND]...
+                     [--json FILE]
 
-A generator (crates/ports/examples/latency.rs) on core 0 sends 64-byte packets of 1000 flows with their time in them into one vhost-user port, and takes
-them from another; the switch's worker has core 1.
+A generator (crates/ports/examples/latency.rs) on core 0 sends 64-byte packets of 1000 flows with
+their time in them into one vhost-user port, and takes them from another; the switch's worker has
+core 1.
 
-    load    median, 99th and 99.9th percentile of the time from port to port (us) at 10%, 50% and 90% of the most that comes through, each daemon's own
-    pauses  times of more than 50 us in which nothing comes through, a second, at 200,000 packets/s, undisturbed and while 10,000 flow mods/s
-            arrive, ports are added and removed and statistics read, all on core 0; beside them the pauses of a bare loop that reads the
+    load    median, 99th and 99.9th percentile of the time from port to port (us) at 10%, 50% and
+            90% of the most that comes through, each daemon's own
+    pauses  times of more than 50 us in which nothing comes through, a second, at 200,000 packets/s,
+            undisturbed and while 10,000 flow mods/s arrive, ports are added and removed and
+            statistics read, all on core 0; beside them the pauses of a bare loop that reads the
             clock on core 1, without a worker, meanwhile
 
-The generator knows when it was itself stopped and leaves those times out. Needs root, two cores with nothing else to do, and 3.4 GiB that can
-become huge pages.
+The generator knows when it was itself stopped and leaves those times out. Needs root, two cores
+with nothing else to do, and 3.4 GiB that can become huge pages.
 """
 
 import json
@@ -171,7 +175,8 @@ def change_rules(path, seconds, counted):
 
 
 def disturb(switch, seconds):
-    """Has rules changed, ports added and removed, and statistics read, for a while; returns flow mods a second."""
+    """Has rules changed, ports added and removed, and statistics read, for a while; returns flow
+    mods a second."""
     counted = multiprocessing.Value("i", 0)
     changer = multiprocessing.Process(
         target=change_rules, args=(switch.management, seconds, counted)

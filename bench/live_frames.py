@@ -1,13 +1,17 @@
 #!/usr/bin/python3
-"""A sender that costs next to nothing: frames made by the kernel and handed to an interface, a few hundred at a time.
+"""A sender that costs next to nothing: frames made by the kernel and handed to an interface, a few
+hundred at a time.
 
     bench/live_frames.py INTERFACE DESTINATION-MAC
 
-Sends 64-byte UDP frames (without FCS 60 bytes), each of one of 64 flows, chosen at random, from INTERFACE, until it is ended. BPF_PROG_RUN with BPF_F_TEST_XDP_LIVE_FRAMES (linux/bpf.h) makes the frames and runs
-a short XDP program on each, which chooses its flow and redirects it to the interface: no system call, no socket buffer and no copy for each. A veth takes redirected frames while its
-peer has GRO on.
+Sends 64-byte UDP frames (without FCS 60 bytes), each of one of 64 flows, chosen at random, from
+INTERFACE, until it is ended. BPF_PROG_RUN with BPF_F_TEST_XDP_LIVE_FRAMES (linux/bpf.h) makes the
+frames and runs a short XDP program on each, which chooses its flow and redirects it to the
+interface: no system call, no socket buffer and no copy for each. A veth takes redirected frames
+while its peer has GRO on.
 
-When a call ends, the kernel waits for all processors before the program may go (RCU, 20 to 50 ms), and sends nothing meanwhile. So calls are long: of 51,200 frames each, they were bursts of 5 ms at
+When a call ends, the kernel waits for all processors before the program may go (RCU, 20 to 50 ms),
+and sends nothing meanwhile. So calls are long: of 51,200 frames each, they were bursts of 5 ms at
 10 Mpps with four times as long a silence after each, in which every switch was idle.
 """
 
@@ -27,7 +31,8 @@ FLOWS = 64
 # Where the source port lies in a frame.
 SOURCE_PORT = 34
 BATCH = 256
-# A call that takes half a second at the least, so that its end costs next to nothing; a signal ends it sooner.
+# A call that takes half a second at the least, so that its end costs next to nothing; a signal ends
+# it sooner.
 REPEAT = BATCH * 20_000
 
 libc = ctypes.CDLL(None, use_errno=True)
@@ -43,7 +48,8 @@ def bpf(command, attributes):
 
 
 def redirecting(index):
-    """A program that sends every frame to interface `index`, as one of a flow chosen at random: frames of a batch are of the same age, so one that counted would send runs of one flow."""
+    """A program that sends every frame to interface `index`, as one of a flow chosen at random:
+    frames of a batch are of the same age, so one that counted would send runs of one flow."""
 
     def step(code, registers=0, offset=0, value=0):
         return struct.pack("<BBhi", code, registers, offset, value)

@@ -91,7 +91,10 @@ def scale(exponents):
 def text(x, y, words, kind="text", anchor="start", size=SIZE, weight="normal"):
     """A line of text."""
     bold = f' font-weight="{weight}"' if weight != "normal" else ""
-    return f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}" font-size="{size}" text-anchor="{anchor}"{bold}>{escape(words)}</text>'
+    return (
+        f'<text x="{x:.1f}" y="{y:.1f}" class="{kind}" font-size="{size}" '
+        f'text-anchor="{anchor}"{bold}>{escape(words)}</text>'
+    )
 
 
 def mark(series, x, y):
@@ -99,7 +102,10 @@ def mark(series, x, y):
     if series == "limit":
         return f'<path d="M{x:.1f} {y - 8:.1f}v16" class="limit" fill="none" stroke-width="2.5"/>'
     if series == "open_vswitch":
-        return f'<path d="M{x:.1f} {y - 6:.1f}l6 6l-6 6l-6 -6z" class="ground open_vswitch" stroke-width="2"/>'
+        return (
+            f'<path d="M{x:.1f} {y - 6:.1f}l6 6l-6 6l-6 -6z" class="ground open_vswitch" '
+            'stroke-width="2"/>'
+        )
     return f'<circle cx="{x:.1f}" cy="{y:.1f}" r="5.5" class="sluice solid"/>'
 
 
@@ -118,7 +124,10 @@ def rules(colours):
 
 def style():
     """The colours: light ones, and dark ones for readers who prefer these."""
-    return f"<style>{rules(COLOURS['light'])}@media (prefers-color-scheme:dark){{{rules(COLOURS['dark'])}}}</style>"
+    return (
+        f"<style>{rules(COLOURS['light'])}@media "
+        f"(prefers-color-scheme:dark){{{rules(COLOURS['dark'])}}}</style>"
+    )
 
 
 def draw(data):
@@ -129,7 +138,8 @@ def draw(data):
     height = bottom + 92
     title = "Packets per second through one core, 64-byte frames"
     out = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" role="img" '
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 '
+        f'{WIDTH} {height}" role="img" '
         f"font-family=\"system-ui, -apple-system, 'Segoe UI', 'DejaVu Sans', sans-serif\">",
         f"<title>{title}: Sluice, Open vSwitch and the limit</title>",
         style(),
@@ -143,7 +153,8 @@ def draw(data):
     out.append(text(WIDTH - 16, 54.5, "Sluice / Open vSwitch", "dim", "end", SMALL))
     for number in range(0, len(data["cases"]), 2):
         out.append(
-            f'<rect x="8" y="{TOP + ROW * number}" width="{WIDTH - 16}" height="{ROW}" class="band"/>'
+            f'<rect x="8" y="{TOP + ROW * number}" width="{WIDTH - 16}" height="{ROW}" '
+            'class="band"/>'
         )
     for exponent in exponents:
         x = place(10**exponent)
@@ -158,7 +169,8 @@ def draw(data):
             median, least, most = case[series]
             # What is drawn last is on top: Sluice.
             out.append(
-                f'<path d="M{place(least):.1f} {y:.1f}H{place(most):.1f}" class="{series}" fill="none" stroke-width="1"/>'
+                f'<path d="M{place(least):.1f} {y:.1f}H{place(most):.1f}" class="{series}" '
+                'fill="none" stroke-width="1"/>'
             )
             out.append(mark(series, place(median), y))
         out += [

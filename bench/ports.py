@@ -1,19 +1,27 @@
 #!/usr/bin/python3
-"""What many quiet kernel ports cost: veth pairs of which one end is a port of the switch, without traffic but the test's own.
+"""What many quiet kernel ports cost: veth pairs of which one end is a port of the switch, without
+traffic but the test's own.
 
-    bench/ports.py [--ports 500] [--single 100] [--rounds 3] [--daemon LABEL=COMMAND]... [--json FILE]
+    bench/ports.py [--ports 500] [--single 100] [--rounds 3] [--daemon LABEL=COMMAND]...
+                   [--json FILE]
 
-    add, one transaction      from the start of an ovs-vsctl with all add-port until the daemon has done it, s
-    longest echo meanwhile    an OpenFlow echo request every 5 ms on a connection of its own, until it is answered, ms
-    add, one by one           the same for an ovs-vsctl each, of the last --single ports, ms for each
-    memory for each port      resident memory of the daemon, and receive rings that it has mapped from the kernel, less those without ports, KB
+    add, one transaction      from the start of an ovs-vsctl with all add-port until the daemon has
+                              done it, s
+    longest echo meanwhile    an OpenFlow echo request every 5 ms on a connection of its own, until
+                              it is answered, ms
+    add, one by one           the same for an ovs-vsctl each, of the last --single ports, ms for
+                              each
+    memory for each port      resident memory of the daemon, and receive rings that it has mapped
+                              from the kernel, less those without ports, KB
     descriptors for each port that the daemon has open
-    flood                     one broadcast frame, from its arrival at the switch to the last of the other ends, ms
+    flood                     one broadcast frame, from its arrival at the switch to the last of the
+                              other ends, ms
     ping, 2 ports and all     ICMP echo between two namespaces after a second of silence, us, median
     CPU while quiet           percent of a processor
     from SIGTERM to the end   s
 
-The daemon's worker may run on every core. Needs root and cores with nothing else to do; no huge pages.
+The daemon's worker may run on every core. Needs root and cores with nothing else to do; no huge
+pages.
 """
 
 import os
@@ -61,7 +69,8 @@ class Daemon(Contender):
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def memory_kb(self):
-        """Resident memory but for what is shared with the kernel's sockets, and the latter, in KB."""
+        """Resident memory but for what is shared with the kernel's sockets, and the latter, in
+        KB."""
         resident = rings = 0
         in_ring = False
         for line in self.process_file("smaps").splitlines():
@@ -106,7 +115,8 @@ class Echoes:
 
 
 def pairs(switch, count, hosts, others):
-    """Veth pairs named p1 and so on: two of them towards the hosts, the others towards one namespace."""
+    """Veth pairs named p1 and so on: two of them towards the hosts, the others towards one
+    namespace."""
     script = []
     for number in range(1, count + 1):
         peer = hosts[number - 1] if number <= len(hosts) else others
@@ -135,7 +145,8 @@ def ping(source, target):
 
 
 def flood(source, others, count):
-    """ms from a frame's sending to its arrival at the last of `count` ends; None where not all get it just once."""
+    """ms from a frame's sending to its arrival at the last of `count` ends; None where not all get
+    it just once."""
     with harness.inside(others):
         sink = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETHERTYPE))
         sink.setsockopt(socket.SOL_SOCKET, 33, 64 << 20)  # SO_RCVBUFFORCE

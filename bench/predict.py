@@ -1,18 +1,28 @@
 #!/usr/bin/python3
-"""How well `sluice predict` predicts: predicted and measured packets per second of one core, side by side.
+"""How well `sluice predict` predicts: predicted and measured packets per second of one core, side
+by side.
 
-    bench/predict.py [--case NAME]... [--seeds FIRST-LAST] [--rounds 3] [--seconds 1] [--discards 4] [--stages] [--daemon LABEL=COMMAND] [--json FILE]
+    bench/predict.py [--case NAME]... [--seeds FIRST-LAST] [--rounds 3] [--seconds 1] [--discards 4]
+                     [--stages] [--daemon LABEL=COMMAND] [--json FILE]
 
-For each of ten cases of bench/cases.py (or those that --case names) and each rule set made at random from a seed the daemon gets the rules and the packets, and its ports' counters say what it does: windows of --seconds, whose least
-and most are the interval of the measurement. `sluice predict` gets the same rules and packets and nothing else.
+For each of ten cases of bench/cases.py (or those that --case names) and each rule set made at
+random from a seed the daemon gets the rules and the packets, and its ports' counters say what it
+does: windows of --seconds, whose least and most are the interval of the measurement. `sluice
+predict` gets the same rules and packets and nothing else.
 
-Both take turns, since a virtual machine's speed moves by up to a factor of two within minutes: a prediction, a window, a prediction, and so on, the daemon standing still (SIGSTOP) while it is predicted
-what it does, so that both have the same processor. Right before and right after each window `sluice predict machine` looks how fast the machine is; a window between whose ends that moved by more than
-5% (additions or loads of what the processor's own caches do not hold) is discarded and taken again, up to --discards times a case. Where there are too few of the others then, those that moved least are
-taken, and said to be. How many windows count and how many were discarded, and how far the machine moved from the first to the last look at it, stands in the table.
+Both take turns, since a virtual machine's speed moves by up to a factor of two within minutes: a
+prediction, a window, a prediction, and so on, the daemon standing still (SIGSTOP) while it is
+predicted what it does, so that both have the same processor. Right before and right after each
+window `sluice predict machine` looks how fast the machine is; a window between whose ends that
+moved by more than 5% (additions or loads of what the processor's own caches do not hold) is
+discarded and taken again, up to --discards times a case. Where there are too few of the others
+then, those that moved least are taken, and said to be. How many windows count and how many were
+discarded, and how far the machine moved from the first to the last look at it, stands in the table.
 
-A prediction is right when the middle of all predictions of its case is within 15% of the interval of the windows (least to most), as shares of their median; and when the same holds of each window divided by
-the mean of the predictions before and after it, which leaves out what moved both. The error that is shown is the median of predicted over measured, of such pairs, less 1.
+A prediction is right when the middle of all predictions of its case is within 15% of the interval
+of the windows (least to most), as shares of their median; and when the same holds of each window
+divided by the mean of the predictions before and after it, which leaves out what moved both. The
+error that is shown is the median of predicted over measured, of such pairs, less 1.
 
 Needs what bench/forwarding.py needs. What it measures is the machine: run it on a quiet one.
 """
@@ -44,7 +54,8 @@ from contender import (
 )
 from frames import FRAMES, TCP, UDP, address_text, frame, mac_text, prefix_mask, write_pcap
 
-# Seconds that a daemon has to settle (trees are made, flows remembered), in looks that must come to the same within a share of it.
+# Seconds that a daemon has to settle (trees are made, flows remembered), in looks that must come to
+# the same within a share of it.
 SETTLING, LOOK, LEVEL = 10, 0.5, 0.02
 # Seconds that do not count after it has stood still.
 WARM = 0.2
@@ -77,7 +88,8 @@ def sluice():
 
 
 class RandomRules:
-    """A rule set from a seed: one to four tables of random kinds, one behind the other, and packets for them."""
+    """A rule set from a seed: one to four tables of random kinds, one behind the other, and packets
+    for them."""
 
     def __init__(self, seed):
         self.draw = random.Random(seed)
@@ -94,7 +106,8 @@ class RandomRules:
         values = []
         for priority, (match, change) in enumerate(kind(count), 10):
             self.rules.append(
-                f"table={number},priority={min(priority, 60000)},{match},actions={self.actions(number, last)}"
+                f"table={number},priority={min(priority, 60000)},{match},"
+                f"actions={self.actions(number, last)}"
             )
             values.append(change)
         self.rules.append(
@@ -103,7 +116,8 @@ class RandomRules:
         return values
 
     def actions(self, number, last, plain=False):
-        """What a rule does: some edits, then the next table or a port; some rules of the last table drop."""
+        """What a rule does: some edits, then the next table or a port; some rules of the last table
+        drop."""
         end = (
             f"resubmit(,{number + 1})"
             if not last
@@ -170,7 +184,8 @@ class RandomRules:
             )
             port = self.draw.randrange(65536) & port_mask
             match = (
-                f"tcp,nw_src={address_text(source)}/{bits},nw_dst={address_text(destination)}/{other_bits}"
+                f"tcp,nw_src={address_text(source)}/{bits},"
+                f"nw_dst={address_text(destination)}/{other_bits}"
                 + (f",tp_dst={port:#x}/{port_mask:#x}" if port_mask else "")
             )
             yield (
@@ -229,7 +244,8 @@ class Window:
 
 
 def spread_of(looks):
-    """How far looks at the machine lie apart: most over least of additions or of loads, whichever moved more, less 1."""
+    """How far looks at the machine lie apart: most over least of additions or of loads, whichever
+    moved more, less 1."""
     if min(look[what] for look in looks for what in ("additions", "memory_ns")) <= 0:
         raise RuntimeError("how fast the machine is cannot be told: sluice predict machine says 0")
     return (
@@ -278,7 +294,8 @@ class Verdict:
 
     @property
     def beyond(self):
-        """How far the prediction is outside the interval of what was measured, the further of two: as figures stand, and in pairs, each window in units of the predictions beside it."""
+        """How far the prediction is outside the interval of what was measured, the further of two:
+        as figures stand, and in pairs, each window in units of the predictions beside it."""
         return max(
             error_beyond(self.predicted, self.rates),
             error_beyond(1, [1 / window.ratio for window in self.windows]),
@@ -290,7 +307,8 @@ class Verdict:
 
 
 def judge(predictions, windows, looks, wanted):
-    """Takes so many windows: those during which the machine stood still, and where these are too few, those during which it moved least. More than are wanted there are not."""
+    """Takes so many windows: those during which the machine stood still, and where these are too
+    few, those during which it moved least. More than are wanted there are not."""
     chosen = sorted(windows, key=lambda window: max(window.moved, STILL))[:wanted]
     return Verdict(
         predictions,
@@ -302,8 +320,10 @@ def judge(predictions, windows, looks, wanted):
 
 
 def take_turns(predict, measure, look, rounds, discards):
-    """Predictions and windows in turns: `predict` returns what is told, `measure` a rate and the share that was stolen meanwhile, `look` how fast the machine is. Ends when there are enough windows
-    during which the machine stood still, or so many more as may be discarded have been taken: then there are enough of all."""
+    """Predictions and windows in turns: `predict` returns what is told, `measure` a rate and the
+    share that was stolen meanwhile, `look` how fast the machine is. Ends when there are enough
+    windows during which the machine stood still, or so many more as may be discarded have been
+    taken: then there are enough of all."""
     predictions, windows, looks = [predict()], [], []
     still = 0
     while still < rounds and len(windows) < rounds + discards:
@@ -543,7 +563,8 @@ def work(options, daemons):
             told = sorted({prediction["remembers"] or "" for prediction in predictions})
             if told != [cache]:
                 stderr(
-                    f"   walks: predicted {' / '.join(told) or 'no use'}, in the daemon {cache or 'no use'}"
+                    f"   walks: predicted {' / '.join(told) or 'no use'}, in the daemon "
+                    f"{cache or 'no use'}"
                 )
             for note in sorted(
                 {note for prediction in predictions for note in prediction["notes"]}
@@ -563,10 +584,13 @@ def work(options, daemons):
         table(HEAD, rows)
         right = sum(verdict.right for verdict in verdicts)
         print(
-            f"{right} of {len(rows)} within 15% beyond the interval of what was measured; {sum(abs(verdict.error) <= TOLERANCE for verdict in verdicts)} within 15% without it"
+            f"{right} of {len(rows)} within 15% beyond the interval of what was measured; "
+            f"{sum(abs(verdict.error) <= TOLERANCE for verdict in verdicts)} within 15% without it"
         )
         print(
-            f"{sum(len(verdict.windows) for verdict in verdicts)} windows count, {sum(verdict.moving for verdict in verdicts)} of them although the machine moved by more than {STILL:.0%}; "
+            f"{sum(len(verdict.windows) for verdict in verdicts)} windows count, "
+            f"{sum(verdict.moving for verdict in verdicts)} of them although the machine moved by "
+            f"more than {STILL:.0%}; "
             f"{sum(verdict.discarded for verdict in verdicts)} were discarded for that"
         )
         return int(right < len(rows))
@@ -594,7 +618,8 @@ def main():
         "--discards",
         type=int,
         default=4,
-        help="windows of a case that are taken again, because the machine moved meanwhile, at most (default %(default)s)",
+        help="windows of a case that are taken again, because the machine moved meanwhile, at most "
+        "(default %(default)s)",
     )
     options.add_argument("--stages", action="store_true", help="shows stages too")
     options = options.parse_args()

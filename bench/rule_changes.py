@@ -1,24 +1,31 @@
 #!/usr/bin/python3
 """How fast rules change, and what packets notice of it, side by side in one run.
 
-    bench/rule_changes.py [--daemon LABEL=COMMAND]... [--rounds 3] [--rules 100000] [--churn 60000] [--json FILE]
+    bench/rule_changes.py [--daemon LABEL=COMMAND]... [--rounds 3] [--rules 100000] [--churn 60000]
+                          [--json FILE]
 
-COMMAND is called like ovs-vswitchd; "ovs" is Debian's Open vSwitch with DPDK. Without --daemon: sluice=target/release/sluiced and ovs=ovs.
-Needs root, two cores, and 2.8 GiB that can become huge pages.
+COMMAND is called like ovs-vswitchd; "ovs" is Debian's Open vSwitch with DPDK. Without --daemon:
+sluice=target/release/sluiced and ovs=ovs. Needs root, two cores, and 2.8 GiB that can become huge
+pages.
 
-Each round starts a fresh daemon with one worker on core 1 that forwards 10,000 UDP flows, replayed from memory by
-net_pcap into net_null, then measures, with the worker busy all the time. Clients run on core 0,
-beside control, so that what they take from the worker is not counted as the switch's:
+Each round starts a fresh daemon with one worker on core 1 that forwards 10,000 UDP flows, replayed
+from memory by net_pcap into net_null, then measures, with the worker busy all the time. Clients run
+on core 0, beside control, so that what they take from the worker is not counted as the switch's:
 
-    add-flows     `ovs-ofctl add-flows` of the rules, into the table that the packets are looked up in       rules/s
-    bundle        `ovs-ofctl --bundle add-flows` of as many                                                  rules/s
-    pipelined     flow mods written to one connection as fast as it takes them, then one barrier             rules/s
-    delete        one flow mod that deletes them all                                                         ms
-    barrier       one flow mod and a barrier at a time, with the rules in place: from sending to the reply   ms, median and p99
-    churn         `ovs-ofctl add-flows` of one rule, the one that all packets meet, again and again          rules/s
-    lookups       Mpps before, and during each of these, and with the rules in place and nothing going on, as a share of that
-    napping       `ovs-ofctl add-flows` of the rules beside a worker without packets, which sleeps between
-                  looks at its queues                                                                        rules/s
+    add-flows     rules/s: `ovs-ofctl add-flows` of the rules, into the table that the packets are
+                  looked up in
+    bundle        rules/s: `ovs-ofctl --bundle add-flows` of as many
+    pipelined     rules/s: flow mods written to one connection as fast as it takes them, then one
+                  barrier
+    delete        ms: one flow mod that deletes them all
+    barrier       ms, median and p99: one flow mod and a barrier at a time, with the rules in place,
+                  from sending to the reply
+    churn         rules/s: `ovs-ofctl add-flows` of one rule, the one that all packets meet, again
+                  and again
+    lookups       Mpps before, and during each of these, and with the rules in place and nothing
+                  going on, as a share of that
+    napping       rules/s: `ovs-ofctl add-flows` of the rules beside a worker without packets, which
+                  sleeps between looks at its queues
 
 What it prints are medians over the rounds, and each one's ratio to the last daemon's.
 """
@@ -54,11 +61,16 @@ MET = "priority=10,udp,tp_dst=80,actions=output:{out}"
 
 
 def rule_text(number):
-    return f"cookie=1,priority=100,tcp,nw_src={address_text(0x14000000 + number)},nw_dst={address_text(0x1E000000 + number * 7919 % 65536)},tp_dst={number % 1000 + 1},actions=output:2"
+    return (
+        f"cookie=1,priority=100,tcp,nw_src={address_text(0x14000000 + number)},"
+        f"nw_dst={address_text(0x1E000000 + number * 7919 % 65536)},tp_dst={number % 1000 + 1},"
+        "actions=output:2"
+    )
 
 
 def flow_mod(number, xid):
-    """An OpenFlow 1.0 flow mod that adds a rule of the same kind, with cookie 2 (OpenFlow 1.0 section 5.2.3 and 5.3.3)."""
+    """An OpenFlow 1.0 flow mod that adds a rule of the same kind, with cookie 2 (OpenFlow 1.0
+    section 5.2.3 and 5.3.3)."""
     wildcards = (
         1 << 0 | 1 << 1 | 1 << 2 | 1 << 3 | 1 << 6 | 1 << 20 | 1 << 21
     )  # port, VLAN, addresses, tp_src, PCP, ToS

@@ -1,13 +1,15 @@
 #!/usr/bin/python3
-"""What rules take: the daemon's memory for a million of them in several shapes, and the time to change and delete them.
+"""What rules take: the daemon's memory for a million of them in several shapes, and the time to
+change and delete them.
 
     bench/rule_memory.py [--daemon LABEL=COMMAND]... [--rules 1000000] [--only SHAPE]...
 
-COMMAND as for bench/rule_changes.py; without --daemon: sluice=target/release/sluiced. For each shape a fresh daemon without traffic gets the rules, flow
-mods of OpenFlow 1.3 written to one connection; memory is the growth of its resident set, five seconds after the last barrier. Then the rules are
-modified one by one (strictly), the first tenth is deleted one by one (strictly), and the rest in one message: by cookie, by table, and all. The rules
-of shape "checked" look at eight sets of fields and are added with CHECK_OVERLAP. Needs
-root and 2.8 GiB that can become huge pages.
+COMMAND as for bench/rule_changes.py; without --daemon: sluice=target/release/sluiced. For each
+shape a fresh daemon without traffic gets the rules, flow mods of OpenFlow 1.3 written to one
+connection; memory is the growth of its resident set, five seconds after the last barrier. Then the
+rules are modified one by one (strictly), the first tenth is deleted one by one (strictly), and the
+rest in one message: by cookie, by table, and all. The rules of shape "checked" look at eight sets
+of fields and are added with CHECK_OVERLAP. Needs root and 2.8 GiB that can become huge pages.
 """
 
 import socket
@@ -147,7 +149,8 @@ class Connection13(Connection):
         self.wait_for(BARRIER_REPLY, xid)
 
     def send(self, messages):
-        """Sends messages made one by one and waits until all have been carried out; seconds, without the making of them."""
+        """Sends messages made one by one and waits until all have been carried out; seconds,
+        without the making of them."""
         taken = 0.0
         for first in range(0, len(messages), 50000):
             blob = b"".join(messages[first : first + 50000])
@@ -194,8 +197,10 @@ def measure(switch, count, shape):
     if connection.errors:
         raise harness.Failure(f"{switch.label}: refused: {connection.errors[0].hex()}")
     return (
-        f"{switch.label:8}{shape:8}{grown:8.0f} MiB {grown * 2**20 / count:6.0f} bytes a rule; microseconds a rule: add {adding / count * 1e6:.2f}, modify strictly "
-        f"{modifying / count * 1e6:.2f}, delete strictly {deleting / len(some) * 1e6:.2f}; delete at once by {', '.join(at_once)}"
+        f"{switch.label:8}{shape:8}{grown:8.0f} MiB {grown * 2**20 / count:6.0f} bytes a rule; "
+        f"microseconds a rule: add {adding / count * 1e6:.2f}, modify strictly "
+        f"{modifying / count * 1e6:.2f}, delete strictly {deleting / len(some) * 1e6:.2f}; delete "
+        f"at once by {', '.join(at_once)}"
     )
 
 

@@ -1,11 +1,14 @@
 #!/usr/bin/python3
-"""What shaping costs: packets per second through one core to a port without queues and to the same port shaped, above any rate that comes.
+"""What shaping costs: packets per second through one core to a port without queues and to the same
+port shaped, above any rate that comes.
 
     bench/shaped.py [--rounds 3] [--seconds 2] [--daemon LABEL=COMMAND]... [--json FILE]
 
-64-byte frames, replayed from memory by net_pcap, leave by a null device; its QoS of type linux-htb has a max-rate of 100 Gbit/s and grants each queue its share. In "one" a rule
-sends everything to the default queue, in "eight" rules choose one of eight queues by the source port. The port is shaped and unshaped in turns within a round, under the same
-rules; "of unshaped" is the quotient of the medians.
+64-byte frames, replayed from memory by net_pcap, leave by a null device; its QoS of type linux-htb
+has a max-rate of 100 Gbit/s and grants each queue its share. In "one" a rule sends everything to
+the default queue, in "eight" rules choose one of eight queues by the source port. The port is
+shaped and unshaped in turns within a round, under the same rules; "of unshaped" is the quotient of
+the medians.
 
 Needs root, two cores with nothing else to do, and 2.8 GiB that can become huge pages.
 """

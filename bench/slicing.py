@@ -1,17 +1,26 @@
 #!/usr/bin/python3
-"""Bandwidth slicing: Sluice's shaped ports beside the kernel's HTB and Open vSwitch's policers, measured in one run by one tool (bench/traffic.c).
+"""Bandwidth slicing: Sluice's shaped ports beside the kernel's HTB and Open vSwitch's policers,
+measured in one run by one tool (bench/traffic.c).
 
-    bench/slicing.py rate|borrow|bound|tcp|isolation|bursts [--peer NAME]... [--seconds S] [--rounds N] [--daemon COMMAND] [--svg FILE] [--bounds US,...] [--long] [--json FILE]
+    bench/slicing.py rate|borrow|bound|tcp|isolation|bursts [--peer NAME]... [--seconds S]
+                     [--rounds N] [--daemon COMMAND] [--svg FILE] [--bounds US,...] [--long]
+                     [--json FILE]
 
-    rate       queues that get more than their rate: how far what is delivered lies from it, in all and in any one second
-    borrow     guaranteed rates while others are overloaded 10 times, and how much of the port's rate is used when all that is left is lent
-    bound      Sluice's max-latency-us under regular, random and bursty arrivals and TCP: delays, drops, and packets later than promised
-    tcp        TCP in a slice of 500 Mbit/s: frame bytes, retransmissions, delays; cubic unpaced and paced by the kernel, and bbr
+    rate       queues that get more than their rate: how far what is delivered lies from it, in all
+               and in any one second
+    borrow     guaranteed rates while others are overloaded 10 times, and how much of the port's
+               rate is used when all that is left is lent
+    bound      Sluice's max-latency-us under regular, random and bursty arrivals and TCP: delays,
+               drops, and packets later than promised
+    tcp        TCP in a slice of 500 Mbit/s: frame bytes, retransmissions, delays; cubic unpaced and
+               paced by the kernel, and bbr
     isolation  the delay of one slice while its neighbour is flooded
     bursts     bursts of 64 frames at 100 Mbit/s: how many leave together; --svg writes a plot
 
-Peers are sluice, htb, tbf, fq_codel, pfifo, egress-policer, trtcm-policer (default: what the test compares). Each runs between two hosts on veth pairs. Rates count frames without
-FCS. --long adds cases and time. Needs root, gcc, iproute2, ethtool, Open vSwitch with DPDK for the policers, and two cores with nothing else to do.
+Peers are sluice, htb, tbf, fq_codel, pfifo, egress-policer, trtcm-policer (default: what the test
+compares). Each runs between two hosts on veth pairs. Rates count frames without FCS. --long adds
+cases and time. Needs root, gcc, iproute2, ethtool, Open vSwitch with DPDK for the policers, and two
+cores with nothing else to do.
 """
 
 import bisect
@@ -34,14 +43,17 @@ FRAMES_PER_BATCH = 32
 
 
 def offered(rate, length, share):
-    """Packets a second for a share of a rate, as far as the generator can; None where it cannot exceed the rate."""
+    """Packets a second for a share of a rate, as far as the generator can; None where it cannot
+    exceed the rate."""
     wanted = share * rate / (length * 8)
     rate_of_packets = min(wanted, MOST_PACKETS)
     return rate_of_packets if rate_of_packets * length * 8 > 1.1 * rate else None
 
 
 def rate(lab, options, results):
-    """Rows: how many queues, each one's rate, frame size. Figures: the worst queue's error over the whole time, and the worst over any second."""
+    """Rows: how many queues, each one's rate, frame size.
+
+    Figures: the worst queue's error over the whole time, and the worst over any second."""
     cases = [
         (1, 1, FRAME),
         (1, 10, 64),
@@ -87,14 +99,16 @@ def rate(lab, options, results):
                 sent, got = result(sender), result(receiver)
             in_all, second = errors(got, each, length)
             stderr(
-                f"{name}: {row}: {in_all:+.3f}% in all, {second:+.3f}% in any second; lost by the receiver {got['lost']}, not sent {sent['skipped']}"
+                f"{name}: {row}: {in_all:+.3f}% in all, {second:+.3f}% in any second; lost by the "
+                f"receiver {got['lost']}, not sent {sent['skipped']}"
             )
             results.add(f"{row}: error in all, %", name, in_all)
             results.add(f"{row}: error in any second, %", name, second)
 
 
 def errors(got, each, length):
-    """The worst queue's error over the whole time, and the worst in any second, in percent of the rate; two frames are granted."""
+    """The worst queue's error over the whole time, and the worst in any second, in percent of the
+    rate; two frames are granted."""
     grace = 2 * length * 8
     in_all, in_a_second = [0.0], [0.0]
     for _, octets, least, most, *_ in got["classes"]:
@@ -152,7 +166,8 @@ def borrow(lab, options, results):
 
 
 def together(hosts, options, loads, most):
-    """Sends several loads (class, bit/s) at once; the classes' rates in bit/s, and all that the receiver knows."""
+    """Sends several loads (class, bit/s) at once; the classes' rates in bit/s, and all that the
+    receiver knows."""
     receiver = hosts.receive(4, options.seconds, 0.7)
     result(
         hosts.send(
@@ -201,7 +216,8 @@ def bound(lab, options, results):
             )
             for process, burst in (("cbr", 1), ("poisson", 1), ("burst", 64), ("tcp", 1)):
                 row = f"{limit_us} us, {process}"
-                # What the switch promises, and what a frame takes from the sender's stamp through an idle switch.
+                # What the switch promises, and what a frame takes from the sender's stamp through
+                # an idle switch.
                 promise_us = limit_us + 60 + 200 + 60
                 dump = f"{switch.directory}/late"
                 receiver = hosts.receive(1, options.seconds, 0.5, promise_us, dump)
@@ -233,8 +249,12 @@ def bound(lab, options, results):
                 )
                 inside = late_sent(switch.details())
                 stderr(
-                    f"{row}: {got['packets']} packets, p50 {got['p50']} us, p99 {got['p99']}, p99.9 {got['p999']}, worst {got['worst']}; {len(late)} later than {promise_us} us outside, "
-                    f"{excused} of them for stops of core 1 ({len(core)}, worst {worst(core):.0f} us), of the worker for others ({len(others)}, {worst(others):.0f} us) and of the sender "
+                    f"{row}: {got['packets']} packets, p50 {got['p50']} us, p99 {got['p99']}, "
+                    f"p99.9 {got['p999']}, worst {got['worst']}; {len(late)} later than "
+                    f"{promise_us} us outside, "
+                    f"{excused} of them for stops of core 1 ({len(core)}, worst {worst(core):.0f} "
+                    f"us), of the worker for others ({len(others)}, {worst(others):.0f} us) and "
+                    "of the sender "
                     f"({len(own)}, {worst(own):.0f} us); late-sent inside so far: {inside}"
                 )
                 for what, value in (
@@ -252,7 +272,9 @@ def bound(lab, options, results):
 
 
 def tcp(lab, options, results):
-    """Rows: algorithm, large frames or not, and the queue's bound or limit. Figures: frame bytes in percent of the slice, retransmissions a second, delays."""
+    """Rows: algorithm, large frames or not, and the queue's bound or limit.
+
+    Figures: frame bytes in percent of the slice, retransmissions a second, delays."""
     slice_rate = 500 * MEGABIT
     bounds = options.bounds or ([500, 1000, 2000, 5000, 20000] if options.long else [2000])
     cases = {
@@ -313,7 +335,9 @@ def one_tcp(hosts, options, results, column, row, algorithm, slice_rate):
     result(sink)
     share = 100 * found["goodput"] * (found["mss"] + 66) / found["mss"] / slice_rate
     stderr(
-        f"{column}: {row}: {share:.2f}% of the slice, {found['retransmissions']:.0f} retransmissions/s, rtt p50 {found['rtt50']:.0f} us, p99 {found['rtt99']:.0f} us, probe p99 {got['p99']} us, "
+        f"{column}: {row}: {share:.2f}% of the slice, {found['retransmissions']:.0f} "
+        f"retransmissions/s, rtt p50 {found['rtt50']:.0f} us, p99 {found['rtt99']:.0f} us, probe "
+        f"p99 {got['p99']} us, "
         f"window {found['window50']:.0f}"
     )
     for what, value in (
@@ -327,7 +351,8 @@ def one_tcp(hosts, options, results, column, row, algorithm, slice_rate):
 
 
 def isolation(lab, options, results):
-    """A port of 500 Mbit/s: a slice that uses 10 of its 50 Mbit/s, alone and beside one that is offered ten times its 45."""
+    """A port of 500 Mbit/s: a slice that uses 10 of its 50 Mbit/s, alone and beside one that is
+    offered ten times its 45."""
     port = 500 * MEGABIT
     for name in options.peer or ["sluice", "htb", "trtcm-policer"]:
         with peer(lab, name, options, 2) as (switch, hosts):
@@ -349,7 +374,8 @@ def isolation(lab, options, results):
             moved = delays["flooded"][1] - delays["alone"][1]
             results.add("p99 moves by, us", name, moved)
             stderr(
-                f"{name}: p99 moves by {moved:.1f} us; {FRAMES_PER_BATCH} frames take {FRAMES_PER_BATCH * FRAME * 8e6 / port:.0f} us at the port's rate"
+                f"{name}: p99 moves by {moved:.1f} us; {FRAMES_PER_BATCH} frames take "
+                f"{FRAMES_PER_BATCH * FRAME * 8e6 / port:.0f} us at the port's rate"
             )
 
 
@@ -420,25 +446,34 @@ def plot(lines, title, across, up):
         )
 
     parts = [
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" font-family="sans-serif" font-size="12">',
+        (
+            f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" '
+            'font-family="sans-serif" font-size="12">'
+        ),
         f'<rect width="{width}" height="{height}" fill="white"/>',
         f'<text x="{width / 2}" y="20" text-anchor="middle" font-size="14">{title}</text>',
         f'<text x="{width / 2}" y="{height - 8}" text-anchor="middle">{across}</text>',
-        f'<text x="14" y="{height / 2}" text-anchor="middle" transform="rotate(-90 14 {height / 2})">{up}</text>',
+        (
+            f'<text x="14" y="{height / 2}" text-anchor="middle" transform="rotate(-90 14 '
+            f'{height / 2})">{up}</text>'
+        ),
     ]
     for step in range(5):
         x, y = place(most_x * step / 4, most_y * step / 4)
         parts.append(
-            f'<line x1="{left}" y1="{y:.1f}" x2="{width - 20}" y2="{y:.1f}" stroke="#ddd"/><text x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{most_y * step / 4:.0f}</text>'
+            f'<line x1="{left}" y1="{y:.1f}" x2="{width - 20}" y2="{y:.1f}" stroke="#ddd"/><text '
+            f'x="{left - 6}" y="{y + 4:.1f}" text-anchor="end">{most_y * step / 4:.0f}</text>'
         )
         parts.append(
-            f'<text x="{x:.1f}" y="{height - bottom + 16}" text-anchor="middle">{most_x * step / 4 + 1:.0f}</text>'
+            f'<text x="{x:.1f}" y="{height - bottom + 16}" '
+            f'text-anchor="middle">{most_x * step / 4 + 1:.0f}</text>'
         )
     for at, (name, points) in enumerate(lines.items()):
         colour = COLOURS[at % len(COLOURS)]
         path = " ".join("{:.1f},{:.1f}".format(*place(x, y)) for x, y in points)
         parts.append(
-            f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/><text x="{left + 12}" y="{46 + 16 * at}" fill="{colour}">{name}</text>'
+            f'<polyline points="{path}" fill="none" stroke="{colour}" stroke-width="2"/><text '
+            f'x="{left + 12}" y="{46 + 16 * at}" fill="{colour}">{name}</text>'
         )
     return "\n".join([*parts, "</svg>"]) + "\n"
 

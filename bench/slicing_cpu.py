@@ -1,22 +1,32 @@
 #!/usr/bin/python3
-"""Processor time of shaping: 1 Gbit/s of 1514-byte frames in 200 queues under 500 rules, through Sluice and through the kernel's bridge with HTB, in turns in one run.
+"""Processor time of shaping: 1 Gbit/s of 1514-byte frames in 200 queues under 500 rules, through
+Sluice and through the kernel's bridge with HTB, in turns in one run.
 
-    bench/slicing_cpu.py [--rounds 3] [--seconds 6] [--rate MBIT] [--queues N] [--bound US] [--idle-time] [--peer NAME]... [--daemon COMMAND] [--json FILE]
+    bench/slicing_cpu.py [--rounds 3] [--seconds 6] [--rate MBIT] [--queues N] [--bound US]
+                         [--idle-time] [--peer NAME]... [--daemon COMMAND] [--json FILE]
 
     wire          both hosts on one veth pair: what the frames cost without a switch
-    htb           the kernel's bridge and HTB with 200 classes, one filter that takes the class from the destination port by a line of BPF
+    htb           the kernel's bridge and HTB with 200 classes, one filter that takes the class from
+                  the destination port by a line of BPF
     htb-u32       the same with 500 filters of u32, in a hash table by the destination port
     sluice        kernel interfaces, linux-htb with 200 queues, 500 OpenFlow rules
-    sluice-vhost  (only where asked for) the same by vhost-user ports: testpmd takes the hosts' frames to its devices and back
+    sluice-vhost  (only where asked for) the same by vhost-user ports: testpmd takes the hosts'
+                  frames to its devices and back
 
-Every queue is offered 5% more than its rate. The sender (which sleeps, and does not spin) and the receiver are on core 0, who switches on core 1 (the kernel's bridge by receive packet
-steering). For everybody the same is counted: the time that both cores were not free, system calls, interrupts and changes of task included, and "more than the wire" is what that is above the
-same without a switch. A task of the lowest priority on each core looks at the clock all the time and adds up when it could not run. The kernel's own count of busy time would not do: it looks every 4 ms, and
-not at all at a core that is idle but for interrupts, in which HTB works. --idle-time takes the kernel's count of idle time instead, which is exact, but everybody's.
+Every queue is offered 5% more than its rate. The sender (which sleeps, and does not spin) and the
+receiver are on core 0, who switches on core 1 (the kernel's bridge by receive packet steering). For
+everybody the same is counted: the time that both cores were not free, system calls, interrupts and
+changes of task included, and "more than the wire" is what that is above the same without a switch.
+A task of the lowest priority on each core looks at the clock all the time and adds up when it could
+not run. The kernel's own count of busy time would not do: it looks every 4 ms, and not at all at a
+core that is idle but for interrupts, in which HTB works. --idle-time takes the kernel's count of
+idle time instead, which is exact, but everybody's.
 
-Threads' own times are the kernel's to the nanosecond, with what interrupts did meanwhile. By vhost-user ports the daemon's own time is all there is to compare: testpmd polls.
+Threads' own times are the kernel's to the nanosecond, with what interrupts did meanwhile. By
+vhost-user ports the daemon's own time is all there is to compare: testpmd polls.
 
-What runs beside counts too, unless all of this goes before it (chrt -f 1 bench/slicing_cpu.py ...; DPDK's library does not start under that, so not for sluice-vhost).
+What runs beside counts too, unless all of this goes before it (chrt -f 1 bench/slicing_cpu.py ...;
+DPDK's library does not start under that, so not for sluice-vhost).
 
 Needs root, gcc, iproute2, ethtool and two cores with nothing else to do.
 """
@@ -74,10 +84,15 @@ class HashedHtb(Linux):
         lines = [
             f"filter del dev {device} parent 1:",
             f"filter add dev {device} parent 1: prio 1 handle 2: protocol ip u32 divisor 256",
-            f"filter add dev {device} parent 1: protocol ip prio 1 u32 ht 800:: match ip protocol 17 0xff hashkey mask 0x000000ff at 20 link 2:",
+            (
+                f"filter add dev {device} parent 1: protocol ip prio 1 u32 ht 800:: match ip "
+                "protocol 17 0xff hashkey mask 0x000000ff at 20 link 2:"
+            ),
         ]
         lines += [
-            f"filter add dev {device} parent 1: protocol ip prio 1 u32 ht 2:{(BASE + at) % 256:x}: match ip dport {BASE + at} 0xffff flowid 1:{at % len(queues) + 1:x}"
+            f"filter add dev {device} parent 1: protocol ip prio 1 u32 ht "
+            f"2:{(BASE + at) % 256:x}: match ip dport {BASE + at} 0xffff flowid "
+            f"1:{at % len(queues) + 1:x}"
             for at in range(RULES)
         ]
         self.namespace.run("tc -batch -", stdin="\n".join(lines) + "\n", seconds=60)
@@ -96,7 +111,8 @@ class FewRules(Sluice):
 
 
 class ByVhost(FewRules):
-    """The same by vhost-user ports: testpmd, whose devices they are, passes the hosts' frames on."""
+    """The same by vhost-user ports: testpmd, whose devices they are, passes the hosts' frames
+    on."""
 
     def __init__(self, lab, number, command):
         super().__init__(
@@ -150,7 +166,8 @@ def by_name(lab, number, name, command):
 
 
 def used(process):
-    """Seconds that a process's threads have used, to the nanosecond; what interrupts did meanwhile is theirs."""
+    """Seconds that a process's threads have used, to the nanosecond; what interrupts did meanwhile
+    is theirs."""
     total = 0
     for thread in os.listdir(f"/proc/{process.pid}/task"):
         with (
@@ -162,7 +179,8 @@ def used(process):
 
 
 def idle():
-    """Seconds that each core has been idle, by the kernel, which notes when idleness begins and ends."""
+    """Seconds that each core has been idle, by the kernel, which notes when idleness begins and
+    ends."""
     with open("/proc/stat", encoding="ascii") as file:
         lines = [line.split() for line in file if line.startswith("cpu") and line[3].isdigit()]
     return [(int(words[4]) + int(words[5])) / os.sysconf("SC_CLK_TCK") for words in lines]
@@ -262,7 +280,8 @@ def work(options):
             for name in names:
                 measure(lab, name, options, results)
         print(
-            f"Seconds of processors in a second, {options.rate:g} Mbit/s of {FRAME}-byte frames in {options.queues} queues; {machine()}"
+            f"Seconds of processors in a second, {options.rate:g} Mbit/s of {FRAME}-byte frames "
+            f"in {options.queues} queues; {machine()}"
         )
         table(
             ["", *names],

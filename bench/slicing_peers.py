@@ -1,7 +1,9 @@
-"""Who shapes in bench/slicing.py, each between two hosts on veth pairs: Sluice, Linux's qdiscs behind its bridge, and Open vSwitch's policers.
+"""Who shapes in bench/slicing.py, each between two hosts on veth pairs: Sluice, Linux's qdiscs
+behind its bridge, and Open vSwitch's policers.
 
-A peer is asked for queues by `shape(port_rate, queues)`; what goes to UDP or TCP port BASE + n goes to queue n. Sources are on core 0, and so is who receives; the switch
-has core 1 (Linux's by receive packet steering)."""
+A peer is asked for queues by `shape(port_rate, queues)`; what goes to UDP or TCP port BASE + n goes
+to queue n. Sources are on core 0, and so is who receives; the switch has core 1 (Linux's by receive
+packet steering)."""
 
 import contextlib
 import json
@@ -39,7 +41,8 @@ def stream(rate, length, first=0, classes=1, process="cbr", burst=1):
 
 
 def alone():
-    """What is measured goes before whatever else runs on the machine: others' whole time slices would be in its delays."""
+    """What is measured goes before whatever else runs on the machine: others' whole time slices
+    would be in its delays."""
     with contextlib.suppress(OSError):
         os.nice(-20)
     with contextlib.suppress(OSError), open("/proc/self/autogroup", "w", encoding="ascii") as file:
@@ -59,7 +62,8 @@ class Hosts:
         self.large_frames(False)
 
     def large_frames(self, on):
-        """Whether the hosts send frames larger than the link's and leave checksums open, as the kernel does between namespaces."""
+        """Whether the hosts send frames larger than the link's and leave checksums open, as the
+        kernel does between namespaces."""
         for host in (self.source, self.target):
             word = "on" if on else "off"
             host.run(
@@ -80,7 +84,8 @@ class Hosts:
         return self.start(self.source, "send", 0, "eth0", self.mac, NOBODY, seconds, *streams)
 
     def receive(self, classes, seconds, warm, limit_us=0, dump=None):
-        """Counts what arrives for so many classes once `warm` seconds have passed since the first."""
+        """Counts what arrives for so many classes once `warm` seconds have passed since the
+        first."""
         process = self.start(
             self.target,
             "receive",
@@ -180,8 +185,8 @@ class Sluice(Contender):
         words = [f"--id=@q{at} create queue {' '.join(each)}" for at, each in enumerate(queues)]
         names = ",".join(f"{at}=@q{at}" for at in range(len(queues)))
         command = (
-            f"set port {self.egress} qos=@qos -- --id=@qos create qos type={kind} {' '.join(options)}"
-            + (f" queues={names}" if queues else "")
+            f"set port {self.egress} qos=@qos -- --id=@qos create qos type={kind} "
+            f"{' '.join(options)}" + (f" queues={names}" if queues else "")
         )
         self.vsctl(*" -- ".join([command, *words]).split(), seconds=timeout)
 
@@ -211,7 +216,8 @@ class Sluice(Contender):
 
 
 class OpenVSwitch(Sluice):
-    """Open vSwitch's userspace datapath, which polices ports of DPDK: here DPDK's packet sockets on the same veth pairs."""
+    """Open vSwitch's userspace datapath, which polices ports of DPDK: here DPDK's packet sockets on
+    the same veth pairs."""
 
     def __init__(self, lab, number, kind):
         self.kind = kind
@@ -229,7 +235,8 @@ class OpenVSwitch(Sluice):
         self.port(
             f"dpdk{side}",
             "type=dpdk",
-            f"options:dpdk-devargs=net_af_packet{self.number}{side},iface={host.port},framecnt=2048,qdisc_bypass=1",
+            f"options:dpdk-devargs=net_af_packet{self.number}{side},iface={host.port},"
+            "framecnt=2048,qdisc_bypass=1",
             f"ofport_request={side}",
         )
 
@@ -312,7 +319,8 @@ class Linux(LinuxBridge):
         if self.kind != "htb":
             first = queues[0]
             self.namespace.run(
-                f"tc qdisc add dev {device} root handle 1: tbf rate {first['max']}bit burst {first.get('burst', 8000)} limit {first.get('limit', 1000) * 1514}"
+                f"tc qdisc add dev {device} root handle 1: tbf rate {first['max']}bit burst "
+                f"{first.get('burst', 8000)} limit {first.get('limit', 1000) * 1514}"
             )
             if self.kind != "tbf":
                 self.namespace.run(f"tc qdisc add dev {device} parent 1: {self.kind}")
@@ -320,16 +328,23 @@ class Linux(LinuxBridge):
         self.namespace.run(f"ip link set {device} txqueuelen {queues[0].get('limit', 1000)}")
         lines = [
             f"qdisc add dev {device} root handle 1: htb default 1 r2q 1000",
-            f"class add dev {device} parent 1: classid 1:fffe htb rate {int(port_rate)}bit ceil {int(port_rate)}bit quantum 1514",
+            (
+                f"class add dev {device} parent 1: classid 1:fffe htb rate {int(port_rate)}bit "
+                f"ceil {int(port_rate)}bit quantum 1514"
+            ),
         ]
         for at, each in enumerate(queues):
             burst = f" burst {each['burst']} cburst {each['burst']}" if "burst" in each else ""
             lines.append(
-                f"class add dev {device} parent 1:fffe classid 1:{at + 1:x} htb rate {max(each['min'], 8)}bit ceil {each['max']}bit prio {each.get('priority', 0)} quantum 1514{burst}"
+                f"class add dev {device} parent 1:fffe classid 1:{at + 1:x} htb rate "
+                f"{max(each['min'], 8)}bit ceil {each['max']}bit prio {each.get('priority', 0)} "
+                f"quantum 1514{burst}"
             )
-        # The class is the destination port: one filter in the kernel's packet language for any number of classes.
+        # The class is the destination port: one filter in the kernel's packet language for any
+        # number of classes.
         lines.append(
-            f"filter add dev {device} parent 1: protocol all prio 1 bpf bytecode '4,40 0 0 36,20 0 0 {BASE - 1},68 0 0 65536,22 0 0 0'"
+            f"filter add dev {device} parent 1: protocol all prio 1 bpf bytecode '4,40 0 0 36,20 "
+            f"0 0 {BASE - 1},68 0 0 65536,22 0 0 0'"
         )
         self.namespace.run("tc -batch -", stdin="\n".join(lines) + "\n", seconds=60)
 

@@ -1,22 +1,32 @@
 #!/usr/bin/python3
-"""Ports, guests, rules and controllers come and go under traffic for hours; what grows, what is late, and what is lost.
+"""Ports, guests, rules and controllers come and go under traffic for hours; what grows, what is
+late, and what is lost.
 
-    bench/soak.py --hours N [--seed N] [--every SECONDS] [--daemon LABEL=COMMAND] [--json FILE] [--markdown]
+    bench/soak.py --hours N [--seed N] [--every SECONDS] [--daemon LABEL=COMMAND] [--json FILE]
+                  [--markdown]
 
-One daemon with a worker on core 1 carries two steady streams, from veth to veth and from one vhost-user device to another. Meanwhile, drawn from the seed:
+One daemon with a worker on core 1 carries two steady streams, from veth to veth and from one
+vhost-user device to another. Meanwhile, drawn from the seed:
 
     ports        kernel ports are added, carry frames, and are removed with their device or without
-    guests       vhost-user devices (tests/vhost_frontend.py) are added in pairs, carry frames, hang up, come back, or go without a word; testpmd's virtio-user devices circulate frames
+    guests       vhost-user devices (tests/vhost_frontend.py) are added in pairs, carry frames, hang
+                 up, come back, or go without a word; testpmd's virtio-user devices circulate frames
     rules        up to 20,000 are added, also in bundles and with timeouts, replaced, and deleted
-    controllers  connections ask, stay silent, or stop in the middle of a message; a bridge comes and goes with one of its own
+    controllers  connections ask, stay silent, or stop in the middle of a message; a bridge comes
+                 and goes with one of its own
 
-Every turn of these takes some seconds. At its end all that came has gone again, so that what is then left can be compared: resident memory, mappings, descriptors and threads, and how much
-the steady streams have lost. Each is a line of the table, as often as --every says (a minute, and ten times in all at the least). Longest turns are the daemon's own, where it tells of them (sluice/stats,
-coverage/show: names with "longest"); "echo" is the longest wait for an echo, without the time in which the thread that answers waited for a processor.
+Every turn of these takes some seconds. At its end all that came has gone again, so that what is
+then left can be compared: resident memory, mappings, descriptors and threads, and how much the
+steady streams have lost. Each is a line of the table, as often as --every says (a minute, and ten
+times in all at the least). Longest turns are the daemon's own, where it tells of them
+(sluice/stats, coverage/show: names with "longest"); "echo" is the longest wait for an echo, without
+the time in which the thread that answers waited for a processor.
 
-It ends with 0 where, from the end of the first fifth to the last turn, by the median of the slopes between samples, memory has not grown by more than 5% and 16 MB, mappings by more than 32, descriptors by more
-than 8, threads by more than 2; no packet was lost that no counter names; no echo waited for more than 1 s; and the daemon never ended. It can be ended at any time (^C, SIGTERM): nothing stays behind.
-Needs root, gcc, and some huge pages that can be reserved.
+It ends with 0 where, from the end of the first fifth to the last turn, by the median of the slopes
+between samples, memory has not grown by more than 5% and 16 MB, mappings by more than 32,
+descriptors by more than 8, threads by more than 2; no packet was lost that no counter names; no
+echo waited for more than 1 s; and the daemon never ended. It can be ended at any time (^C,
+SIGTERM): nothing stays behind. Needs root, gcc, and some huge pages that can be reserved.
 """
 
 import contextlib
@@ -76,7 +86,8 @@ FRAME = bytes.fromhex("020000000042020000000041") + b"\x88\xb5" + bytes(46)
 
 
 def slope(samples):
-    """The median of the slopes between any two of (time, value), as Theil and Sen have it: single values that stand out do not matter. 0 for less than two times."""
+    """The median of the slopes between any two of (time, value), as Theil and Sen have it: single
+    values that stand out do not matter. 0 for less than two times."""
     slopes = [
         (later[1] - sooner[1]) / (later[0] - sooner[0])
         for number, sooner in enumerate(samples)
@@ -87,7 +98,8 @@ def slope(samples):
 
 
 def grown(samples):
-    """By how much the values of (time, value) have grown from the end of the first fifth to the end; and their median."""
+    """By how much the values of (time, value) have grown from the end of the first fifth to the
+    end; and their median."""
     samples = samples[len(samples) // 5 :]
     if not samples:
         return 0.0, 0.0
@@ -99,7 +111,8 @@ def grown(samples):
 
 
 def verdict(rows):
-    """What is wrong with a run, in words; `rows` are the turns' figures, each with its "seconds"."""
+    """What is wrong with a run, in words; `rows` are the turns' figures, each with its
+    "seconds"."""
     found = []
     for name, (share, more) in BOUNDS.items():
         growth, middle = grown([(row["seconds"], row[name]) for row in rows])
@@ -129,10 +142,8 @@ def longest_turns(stats, coverage):
                 look(inner, f"{place} {name}".strip())
         elif isinstance(value, list):
             for number, inner in enumerate(value):
-                look(
-                    inner,
-                    f"{place} {inner['name'] if isinstance(inner, dict) and isinstance(inner.get('name'), str) else number}".strip(),
-                )
+                named = isinstance(inner, dict) and isinstance(inner.get("name"), str)
+                look(inner, f"{place} {inner['name'] if named else number}".strip())
         elif isinstance(value, (int, float)) and "longest" in place:
             found[place] = value
 
@@ -344,7 +355,8 @@ class Soak:
             time.sleep(0.1)
         if lost:
             stderr(
-                f"of {sent} frames from port {source} to {target} {got} came: {ports.get(source)}, {ports.get(target)}"
+                f"of {sent} frames from port {source} to {target} {got} came: "
+                f"{ports.get(source)}, {ports.get(target)}"
             )
         self.lost += lost
 
@@ -363,7 +375,8 @@ class Soak:
         return ports
 
     def guests(self):
-        """Two devices that come, carry frames, come back perhaps, and go: with a word or without, before their ports or after."""
+        """Two devices that come, carry frames, come back perhaps, and go: with a word or without,
+        before their ports or after."""
         number, switch = self.next(), self.switch
         names, devices, ofports = [f"g{number}a", f"g{number}b"], [], []
         try:
@@ -468,7 +481,8 @@ class Soak:
                     os.unlink(path)
 
     def rules(self):
-        """Rules that are added, one by one or in a bundle, some with timeouts, replaced, and deleted."""
+        """Rules that are added, one by one or in a bundle, some with timeouts, replaced, and
+        deleted."""
         switch, count = self.switch, self.draw.choice([10, 1000, 20_000])
         timeout = self.draw.choice(["", "idle_timeout=1,", "hard_timeout=1,", "send_flow_rem,"])
         first = self.draw.randrange(1 << 16)
@@ -480,12 +494,11 @@ class Soak:
                 "table=5,dl_dst=02:98:00:{:02x}:{:02x}:{:02x}",
             ]
         )
-        text = (
-            "\n".join(
-                f"cookie=0x50a,priority=30,{timeout}{kind.format((first + each) >> 16 & 255, (first + each) >> 8 & 255, (first + each) & 255)},actions=output:{PORTS['out2']}"
-                for each in range(count)
-            )
-            + "\n"
+        text = "".join(
+            f"cookie=0x50a,priority=30,{timeout}"
+            f"{kind.format(number >> 16 & 255, number >> 8 & 255, number & 255)}"
+            f",actions=output:{PORTS['out2']}\n"
+            for number in range(first, first + count)
         )
         options = self.draw.choice([[], ["--bundle"]])
         for _ in range(self.draw.randint(1, 2)):
@@ -518,7 +531,9 @@ class Soak:
                 client.close()
 
     def configured(self):
-        """A bridge with a controller that listens, or that nobody is, and both go again. One of its own: a controller that comes first takes all rules away."""
+        """A bridge with a controller that listens, or that nobody is, and both go again.
+
+        One of its own: a controller that comes first takes all rules away."""
         listener = harness.socket.socket(harness.socket.AF_UNIX)
         path = f"{self.switch.directory}/controller{self.next()}"
         try:
@@ -562,7 +577,8 @@ HEAD = (
 
 
 def line(rows):
-    """A line of the table: the state after the last of some turns, and what happened in all of them."""
+    """A line of the table: the state after the last of some turns, and what happened in all of
+    them."""
     last = rows[-1]
     lost = sum(
         row[name]
@@ -629,7 +645,8 @@ def soak(lab, options, label, command):
         ended = switch.process.poll()
         if problem or ended is not None:
             stderr(
-                f"the daemon {'still runs' if ended is None else f'ended with {ended}'}; it wrote last: {switch.tail(10)}"
+                f"the daemon {'still runs' if ended is None else f'ended with {ended}'}; it wrote "
+                f"last: {switch.tail(10)}"
             )
     found = verdict(rows)
     if problem:
@@ -651,7 +668,9 @@ def soak(lab, options, label, command):
         ],
     )
     print(
-        f"{len(rows)} turns, {sum(row['sent'] for row in rows)} packets of the steady streams; came and went: {', '.join(f'{name} {count}' for name, count in sorted(soaked.done.items()))}"
+        f"{len(rows)} turns, {sum(row['sent'] for row in rows)} packets of the steady streams; "
+        "came and went: "
+        f"{', '.join(f'{name} {count}' for name, count in sorted(soaked.done.items()))}"
     )
     for what in found:
         print(f"FAIL: {what}")
@@ -690,7 +709,8 @@ def main():
     options.add_argument(
         "--daemon",
         metavar="LABEL=COMMAND",
-        help='"ovs=ovs" is Debian\'s Open vSwitch with DPDK (default: sluice=target/release/sluiced)',
+        help='"ovs=ovs" is Debian\'s Open vSwitch with DPDK (default: '
+        "sluice=target/release/sluiced)",
     )
     options = options.parse_args()
     if not 0 < options.hours <= 10_000 or options.every < 0:
@@ -699,7 +719,8 @@ def main():
     command = harness.switchd_command(command or label)
     if not os.access(command[0], os.X_OK):
         sys.exit(
-            f"there is no daemon at {command[0]}: `make` builds it, scripts/setup installs Open vSwitch"
+            f"there is no daemon at {command[0]}: `make` builds it, scripts/setup installs Open "
+            "vSwitch"
         )
     run(lambda lab: soak(lab, options, label, command), {label: command}, HUGE_PAGES + 300)
 

@@ -1,18 +1,27 @@
 #!/usr/bin/python3
-"""What steering of a kernel interface must show (`sluice steer`), in namespaces, on a veth pair and two cores. Ends with 1 where a row does not hold.
+"""What steering of a kernel interface must show (`sluice steer`), in namespaces, on a veth pair and
+two cores. Ends with 1 where a row does not hold.
 
     bench/steering.py [--rounds 3] [--seconds 3] [--sluice COMMAND] [--row NAME]... [--json FILE]
 
-    collision     two VXLAN flows whose payload the receiver decrypts (AES-256-CBC by bpf_crypto, in tc at the VXLAN devices), each nearly a core's work. The sender is open-loop on core 0, and its part of
-                  that core is said. `default` receives everything on core 1, `rss` (receive packet steering) by a hash by which both flows fall on core 1; `steering` chooses. It must deliver at least
-                  1.6 times what each of the others does, and lose less. `apart` is a hash by which each flow has a core: what the machine has to give, which is less than two
-                  cores where these are threads of one
-    avoidance     one flow; a busy process ("VM") starts on its core. The flow must leave within 100 ms, and the process keep 90% of the speed that it has alone. A core whose load is softirq alone
-                  must be seen as loaded: within 10% of what a core-filling probe of the lowest priority misses
-    cost          of the XDP program for a packet: one entry, 32 masks, one flow and many, by the kernel's test runs
+    collision     two VXLAN flows whose payload the receiver decrypts (AES-256-CBC by bpf_crypto, in
+                  tc at the VXLAN devices), each nearly a core's work. The sender is open-loop on
+                  core 0, and its part of that core is said. `default` receives everything on core
+                  1, `rss` (receive packet steering) by a hash by which both flows fall on core 1;
+                  `steering` chooses. It must deliver at least 1.6 times what each of the others
+                  does, and lose less. `apart` is a hash by which each flow has a core: what the
+                  machine has to give, which is less than two cores where these are threads of one
+    avoidance     one flow; a busy process ("VM") starts on its core. The flow must leave within 100
+                  ms, and the process keep 90% of the speed that it has alone. A core whose load is
+                  softirq alone must be seen as loaded: within 10% of what a core-filling probe of
+                  the lowest priority misses
+    cost          of the XDP program for a packet: one entry, 32 masks, one flow and many, by the
+                  kernel's test runs
 
-The second flow starts half a second after the first: two that start within one sample are placed by what is expected of them, and a core that is full at once cannot be drained (docs/steering.md).
-Before each measurement it waits up to 90 s for the machine to be idle. Needs root, gcc, clang, iproute2, libbpf-dev.
+The second flow starts half a second after the first: two that start within one sample are placed by
+what is expected of them, and a core that is full at once cannot be drained (docs/steering.md).
+Before each measurement it waits up to 90 s for the machine to be idle. Needs root, gcc, clang,
+iproute2, libbpf-dev.
 """
 
 import json
@@ -39,7 +48,8 @@ class Hosts:
         self.lab, self.options = lab, options
         self.a, self.b = lab.namespace(f"{name}a").quiet(), lab.namespace(f"{name}b").quiet()
         self.a.run(
-            f"ip link add eth0 address {A} numtxqueues 1 numrxqueues 1 type veth peer name eth0 address {B} numtxqueues 1 numrxqueues 1 netns {name}b"
+            f"ip link add eth0 address {A} numtxqueues 1 numrxqueues 1 type veth peer name eth0 "
+            f"address {B} numtxqueues 1 numrxqueues 1 netns {name}b"
         )
         for namespace, address in ((self.a, "10.0.0.1"), (self.b, "10.0.0.2")):
             namespace.run("ip link set eth0 up")
@@ -128,7 +138,8 @@ class Hosts:
 
 
 def quiet(seconds=90):
-    """Waits until nothing else runs: a core that others fill is highly loaded, and nothing is steered to it. Says so where that does not come."""
+    """Waits until nothing else runs: a core that others fill is highly loaded, and nothing is
+    steered to it. Says so where that does not come."""
 
     def idle():
         with open("/proc/stat", encoding="ascii") as file:
@@ -227,7 +238,8 @@ def collision(lab, number, mode, rate, options, results):
         stderr(
             "steering: "
             + ", ".join(
-                f"core {core['core']}: {core['packet_ns'] / 1e3:.1f} us a packet, {core['dropped_queue_full']} dropped at its queue"
+                f"core {core['core']}: {core['packet_ns'] / 1e3:.1f} us a packet, "
+                f"{core['dropped_queue_full']} dropped at its queue"
                 for core in status["cores"]
             ),
             f"; moves {status['moves']}",
@@ -361,11 +373,14 @@ def held(results, options):
             need(
                 "collision",
                 results.median(loss, "steering") < results.median(loss, other),
-                f"{results.median(loss, 'steering'):.1f}% not delivered, {other} {results.median(loss, other):.1f}%",
+                f"{results.median(loss, 'steering'):.1f}% not delivered, {other} "
+                f"{results.median(loss, other):.1f}%",
             )
         part = results.median(rate, "steering") / results.median(rate, "apart")
         print(
-            f"collision: {part:.0%} of what the machine delivers where each flow has a core (apart: {results.median(rate, 'apart') / results.median(rate, 'default'):.2f} times default)"
+            f"collision: {part:.0%} of what the machine delivers where each flow has a core "
+            f"(apart: {results.median(rate, 'apart') / results.median(rate, 'default'):.2f} times "
+            "default)"
         )
     if "avoidance" in options.row:
         left = results.median("avoidance: left after, ms", "steering")
@@ -435,7 +450,8 @@ def work(options):
         if "cost" in options.row and options.cost:
             cost(options, results)
         print(
-            f"Medians of {options.rounds} rounds; two flows of {options.share:.0%} of a core each, {LENGTH} bytes AES-256-CBC by bpf_crypto; {machine()}"
+            f"Medians of {options.rounds} rounds; two flows of {options.share:.0%} of a core "
+            f"each, {LENGTH} bytes AES-256-CBC by bpf_crypto; {machine()}"
         )
         columns = ["default", "rss", "apart", "steering"]
         table(
@@ -459,7 +475,8 @@ def main():
     )
     options.add_argument(
         "--cost",
-        help="the program that measures the XDP program's cost: cargo build --release -p sluice-softirq --example cost",
+        help="the program that measures the XDP program's cost: cargo build --release -p "
+        "sluice-softirq --example cost",
     )
     options = options.parse_args()
     options.row = options.row or ROWS

@@ -1,13 +1,18 @@
 #!/usr/bin/python3
-"""One receive queue and two workers: how much more goes through when the worker that receives hands flows to the other.
+"""One receive queue and two workers: how much more goes through when the worker that receives hands
+flows to the other.
 
-    bench/steering_workers.py [--case NAME]... [--rounds 3] [--seconds 3] [--daemon LABEL=COMMAND]... [--json FILE]
+    bench/steering_workers.py [--case NAME]... [--rounds 3] [--seconds 3]
+                              [--daemon LABEL=COMMAND]... [--json FILE]
 
-The cases of bench/forwarding.py by one worker on core 1 (`off`), then by two workers that share one queue, once by a hash (`rss`: half of the
-flows each) and once by load (`adaptive`). Frames are replayed from memory by net_pcap and leave by null devices, so no generator takes a core.
-"gain" is two adaptive workers against one, "least" what it must be: 1.5 where receiving takes under half of a worker, else 0.97 (as fast as without
-steering, but for noise). "imbalance" is by how much the busier worker is above the mean of both, a second after the flows have settled.
-"refused" is the share of frames that found the other worker's ring full. Ends with 1 where a gain is too small or an imbalance above 10%.
+The cases of bench/forwarding.py by one worker on core 1 (`off`), then by two workers that share one
+queue, once by a hash (`rss`: half of the flows each) and once by load (`adaptive`). Frames are
+replayed from memory by net_pcap and leave by null devices, so no generator takes a core. "gain" is
+two adaptive workers against one, "least" what it must be: 1.5 where receiving takes under half of a
+worker, else 0.97 (as fast as without steering, but for noise). "imbalance" is by how much the
+busier worker is above the mean of both, a second after the flows have settled. "refused" is the
+share of frames that found the other worker's ring full. Ends with 1 where a gain is too small or an
+imbalance above 10%.
 
 Needs root, two cores with nothing else to do, and 4.8 GiB that can become huge pages.
 """
@@ -47,7 +52,8 @@ IMBALANCE = 0.10
 
 
 def workers(switch):
-    """What `sluice/steering` says of each worker: load, buckets away, frames given, taken and refused, moves, cycles to receive, process and take."""
+    """What `sluice/steering` says of each worker: load, buckets away, frames given, taken and
+    refused, moves, cycles to receive, process and take."""
     found = re.findall(
         r"^\d+ +\S+ +(\d+)% +(\d+) +(\d+) +(\d+) +(\d+) +\d+ +(\d+) +\d+ +(\d+) +(\d+) +(\d+)$",
         switch.appctl("sluice/steering"),

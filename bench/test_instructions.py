@@ -1,4 +1,6 @@
-"""The comparison of instruction counts: what grows fails, what shrinks is told. `python3 -m unittest discover -s bench`."""
+"""The comparison of instruction counts: what grows fails, what shrinks is told.
+
+`python3 -m unittest discover -s bench`."""
 
 import unittest
 

@@ -13,7 +13,8 @@ XDP_REDIRECT = 4
 
 
 def after(program):
-    """A frame's source port, what the program says, and whether all else is as before, once it has run on the frame."""
+    """A frame's source port, what the program says, and whether all else is as before, once it has
+    run on the frame."""
     frame = live_frames.frame(PEER, 1024)
     data, out = (
         ctypes.create_string_buffer(frame, len(frame)),
@@ -86,7 +87,8 @@ class Sending(unittest.TestCase):
         self.assertEqual(after(program)[1:], (XDP_REDIRECT, True))
 
     def test_a_call_is_long_beside_the_silence_after_it(self):
-        # At 10 million a second, half a second: the kernel is silent for 20 to 50 ms after each call.
+        # At 10 million a second, half a second: the kernel is silent for 20 to 50 ms after each
+        # call.
         repeat, flags = asked_for_by_one_call()
         self.assertGreater(repeat, 4_000_000)
         self.assertEqual(flags, live_frames.LIVE_FRAMES)

@@ -1,4 +1,6 @@
-"""The plot of the forwarding figures: it says what the table says, and can be read. `python3 -m unittest discover -s bench`."""
+"""The plot of the forwarding figures: it says what the table says, and can be read.
+
+`python3 -m unittest discover -s bench`."""
 
 import math
 import os
@@ -10,12 +12,14 @@ import plot
 from cases import CASES
 
 SVG = "{http://www.w3.org/2000/svg}"
-# How wide letters are on average at most, as a share of their size: DejaVu Sans, the widest of the fonts named, has 0.5 and 0.6.
+# How wide letters are on average at most, as a share of their size: DejaVu Sans, the widest of the
+# fonts named, has 0.5 and 0.6.
 LETTER = {"normal": 0.57, "bold": 0.67}
 
 
 def table():
-    """The forwarding table of docs/performance.md: for each case the medians, least and most of the limit, Open vSwitch and Sluice, and the ratio."""
+    """The forwarding table of docs/performance.md: for each case the medians, least and most of the
+    limit, Open vSwitch and Sluice, and the ratio."""
     with open(os.path.join(plot.ROOT, "docs", "performance.md"), encoding="utf-8") as file:
         section = (
             file.read().split("\n## Forwarding, one core\n")[1].split("\n### ")[0].split("\n## ")[0]
@@ -83,7 +87,8 @@ class Figures(unittest.TestCase):
         with open(os.path.join(plot.ROOT, "README.md"), encoding="utf-8") as file:
             beginning = " ".join(file.read().split("\n## ")[0].split())
         said = re.search(
-            r"([\d.]+) to ([\d.]+) times as many packets with everyday rules, ([\d.]+) to ([\d.]+) times as many .* and ([\d,]+) times as many",
+            r"([\d.]+) to ([\d.]+) times as many packets with everyday rules, ([\d.]+) to "
+            r"([\d.]+) times as many .* and ([\d,]+) times as many",
             beginning,
         )
         ratios = sorted(case["times"] for case in self.data["cases"])

@@ -1,4 +1,5 @@
-"""How predictions and measurements are compared: windows during which the machine moved, pairs, and what counts as right. `python3 -m unittest discover -s bench`."""
+"""How predictions and measurements are compared: windows during which the machine moved, pairs, and
+what counts as right. `python3 -m unittest discover -s bench`."""
 
 import unittest
 from unittest import mock
@@ -43,7 +44,8 @@ class Judging(unittest.TestCase):
                 self.assertEqual(found.beyond, 0)
 
     def test_windows_of_a_faster_machine_excuse_no_pair(self):
-        # The machine is at twice its speed in the last turn: as figures stand all is inside the interval, but each pair is 40% wrong.
+        # The machine is at twice its speed in the last turn: as figures stand all is inside the
+        # interval, but each pair is 40% wrong.
         windows = [
             window(10.0, (14.0, 14.0)),
             window(10.0, (14.0, 14.0)),
@@ -56,7 +58,8 @@ class Judging(unittest.TestCase):
         self.assertAlmostEqual(found.error, 0.4)
 
     def test_pairs_excuse_no_figures(self):
-        # And the other way round: right in each pair, where these were of different machines, and wrong as figures stand.
+        # And the other way round: right in each pair, where these were of different machines, and
+        # wrong as figures stand.
         windows = [window(10.0, (10.0, 10.0)), window(10.1, (10.1, 10.1))]
         found = verdict([13.0, 13.0, 13.0], windows)
         self.assertFalse(found.right)

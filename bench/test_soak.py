@@ -86,7 +86,10 @@ class Turns(unittest.TestCase):
             "workers": [{"name": "pmd-c01", "longest_turn_us": 120, "packets": 5}],
             "control": {"longest_us": 900},
         }
-        coverage = "control_longest_turn   0.0/sec  0.0/sec   0.0/sec   total: 42\npackets 1.0/sec 1/sec 1/sec total: 7\n"
+        coverage = (
+            "control_longest_turn   0.0/sec  0.0/sec   0.0/sec   total: 42\n"
+            "packets 1.0/sec 1/sec 1/sec total: 7\n"
+        )
         self.assertEqual(
             soak.longest_turns(stats, coverage),
             {

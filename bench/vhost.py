@@ -5,10 +5,14 @@
 
 testpmd has both devices and works on core 0, the switch on core 1.
 
-    circulating  testpmd sends 64-byte packets once and then forwards what it gets; the switch takes them from one port to the other, both ways. Mpps of
-                 both ways together, as counted by testpmd, and cycles per packet, as the daemon counts them itself (dpif-netdev/pmd-stats-show)
-    10k flows    testpmd sends to one port the packets of 10,000 flows in turn; each flow is spread by its five-tuple (multipath) to one of two null
-                 devices, so that Open vSwitch needs a megaflow for each; cycles per packet, too, since testpmd's own rate may be what limits
+    circulating  testpmd sends 64-byte packets once and then forwards what it gets; the switch takes
+                 them from one port to the other, both ways. Mpps of both ways together, as counted
+                 by testpmd, and cycles per packet, as the daemon counts them itself
+                 (dpif-netdev/pmd-stats-show)
+    10k flows    testpmd sends to one port the packets of 10,000 flows in turn; each flow is spread
+                 by its five-tuple (multipath) to one of two null devices, so that Open vSwitch
+                 needs a megaflow for each; cycles per packet, too, since testpmd's own rate may be
+                 what limits
     new flows    the same with so many flows (50,000,000) that none comes again within seconds
 
 Needs root, two cores with nothing else to do, and 3.4 GiB that can become huge pages.
@@ -35,7 +39,10 @@ from testpmd import Testpmd
 
 NEW = 50_000_000
 SPREAD = [
-    "table=0,in_port=1,udp,actions=multipath(symmetric_l4,1024,modulo_n,2,0,NXM_NX_REG0[]),resubmit(,1)",
+    (
+        "table=0,in_port=1,udp,actions=multipath(symmetric_l4,1024,modulo_n,2,0,NXM_NX_REG0[]),"
+        "resubmit(,1)"
+    ),
     "table=1,reg0=0,actions=output:{out}",
     "table=1,reg0=1,actions=output:{out2}",
 ]
@@ -139,7 +146,8 @@ def work(options, daemons):
                     flood(lab, results, label, command, options.seconds, "new flows", NEW)
             stderr(f"round {number + 1} of {options.rounds} is done")
         print(
-            f"Mpps (and cycles), 64-byte frames, switch on one core, testpmd on the other; {machine()}"
+            "Mpps (and cycles), 64-byte frames, switch on one core, testpmd on the other; "
+            f"{machine()}"
         )
         report(results, list(daemons))
 

@@ -1,14 +1,19 @@
 #!/usr/bin/python3
-"""What `ovs-appctl qos/predict` says of a running queue beside what then happens to its packets, on veth pairs (bench/traffic.c sends and receives).
+"""What `ovs-appctl qos/predict` says of a running queue beside what then happens to its packets, on
+veth pairs (bench/traffic.c sends and receives).
 
     bench/waits.py forecast|paper [--seconds S] [--rounds N] [--daemon COMMAND] [--json FILE]
 
-    forecast   UDP at several loads (regular, Poisson, bursts) and TCP (cubic) in a slice of 50 Mbit/s, and a queue that borrows beside another
-    paper      paper d's model at rates of which nothing is fitted, with the utilization and the group that the switch measured, beside the paper's own figures
+    forecast   UDP at several loads (regular, Poisson, bursts) and TCP (cubic) in a slice of 50
+               Mbit/s, and a queue that borrows beside another
+    paper      paper d's model at rates of which nothing is fitted, with the utilization and the
+               group that the switch measured, beside the paper's own figures
 
-The first half of each run is what the switch sees: at its end it is asked. The second half is what it is judged by: the mean wait inside (the difference of the metrics
-`sluice_queue_wait_seconds_sum` and `_count`), and delays from the sender's stamp to the receiver, less the
-median of those with an idle switch (of TCP: the median round trip, less two of those). Frames of 1514 bytes. Needs what bench/slicing.py needs.
+The first half of each run is what the switch sees: at its end it is asked. The second half is what
+it is judged by: the mean wait inside (the difference of the metrics `sluice_queue_wait_seconds_sum`
+and `_count`), and delays from the sender's stamp to the receiver, less the median of those with an
+idle switch (of TCP: the median round trip, less two of those). Frames of 1514 bytes. Needs what
+bench/slicing.py needs.
 """
 
 import json
@@ -86,7 +91,8 @@ def one(lab, options, case):
         found = [result(program) for program in programs]
     outside, p99 = got["mean"] - idle, got["p99"] - idle
     if case.tcp:
-        # A stream beside it has a flow queue of its own and does not wait behind it: here the connection's round trips count, less two ways.
+        # A stream beside it has a flow queue of its own and does not wait behind it: here the
+        # connection's round trips count, less two ways.
         outside, p99 = (max(0.0, found[1][key] - 2 * idle) for key in ("rtt50", "rtt99"))
     if told is None:
         raise harness.Failure(f"{case.name}: nothing was forecast")
@@ -114,8 +120,10 @@ def show(case, found):
     """One line for people."""
     said = found["said"]
     stderr(
-        f"{case.name}: rho {found['rho']:.4f}, {found['model']} {found['own']:.0f} us; said {said['value']:.0f} us ({said['low']:.0f} to {said['high']:.0f}); "
-        f"inside {found['inside']:.0f}, outside {found['outside']:.0f}, p99 {found['p99']:.0f}; {found['cannot'] or ''}"
+        f"{case.name}: rho {found['rho']:.4f}, {found['model']} {found['own']:.0f} us; said "
+        f"{said['value']:.0f} us ({said['low']:.0f} to {said['high']:.0f}); "
+        f"inside {found['inside']:.0f}, outside {found['outside']:.0f}, p99 {found['p99']:.0f}; "
+        f"{found['cannot'] or ''}"
     )
 
 
@@ -193,7 +201,8 @@ def forecast(lab, options, results):
 def paper(lab, options, results):
     """Rows: rates and loads."""
     print(
-        "paper d, figure 4: 19.22 ms at 500 Mbit/s behind kernel HTB, said by groups of 16 packets of 1500 bytes at rho 0.980 (0.975: 15.4 ms; 0.985: 25.6 ms)"
+        "paper d, figure 4: 19.22 ms at 500 Mbit/s behind kernel HTB, said by groups of 16 "
+        "packets of 1500 bytes at rho 0.980 (0.975: 15.4 ms; 0.985: 25.6 ms)"
     )
     for megabits in (20, 80, 150):
         rate = megabits * MEGABIT
@@ -231,7 +240,9 @@ def paper(lab, options, results):
                 for end in ("value", "low", "high")
             ]
             stderr(
-                f"  paper mode, by group {found['group'] or 1:.2f}: {ends[0]:.0f} us ({ends[1]:.0f} to {ends[2]:.0f}) with the packet's own {transmission:.0f} us; measured {found['inside'] + transmission:.0f} us"
+                f"  paper mode, by group {found['group'] or 1:.2f}: {ends[0]:.0f} us "
+                f"({ends[1]:.0f} to {ends[2]:.0f}) with the packet's own {transmission:.0f} us; "
+                f"measured {found['inside'] + transmission:.0f} us"
             )
             results.add(case.name, "rho, %", 100 * found["rho"])
             results.add(case.name, "group", found["group"] or 1)

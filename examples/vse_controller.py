@@ -92,7 +92,8 @@ class VseController(app_manager.OSKenApp):
 
     @set_ev_cls(ofp_event.EventOFPStateChange, DEAD_DISPATCHER)
     def gone(self, event):
-        """A switch that is no longer connected keeps its rules, and is told anew when it returns."""
+        """A switch that is no longer connected keeps its rules, and is told anew when it
+        returns."""
         if event.datapath.id in self.hosts:
             del self.hosts[event.datapath.id]
 

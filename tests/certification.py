@@ -1,12 +1,14 @@
 """os-ken's switch certification tests (the former Ryu suite), run against the daemon under test.
 
-Two daemons stand opposite each other, with three veth pairs between them: the target, and a tester, which is always Open
-vSwitch, with its cache off because that answers with stale rules for some milliseconds after a change. os-ken's own test
-application, unmodified, is the controller of both: it gives the target rules, has the tester send packets, and compares
-what comes back and what was counted.
+Two daemons stand opposite each other, with three veth pairs between them: the target, and a tester,
+which is always Open vSwitch, with its cache off because that answers with stale rules for some
+milliseconds after a change. os-ken's own test application, unmodified, is the controller of both:
+it gives the target rules, has the tester send packets, and compares what comes back and what was
+counted.
 
-A test is named FILE: DESCRIPTION, with FILE below the suite's folder (of13/match/06_VLAN_VID.json). Tests that cannot pass stand in
-conformance/expected-failures-VERSION.txt, each with its reason: a line is a FILE, or FILE: DESCRIPTION, then two spaces, # and why.
+A test is named FILE: DESCRIPTION, with FILE below the suite's folder (of13/match/06_VLAN_VID.json).
+Tests that cannot pass stand in conformance/expected-failures-VERSION.txt, each with its reason: a
+line is a FILE, or FILE: DESCRIPTION, then two spaces, # and why.
 """
 
 import glob
@@ -20,9 +22,9 @@ from harness import ROOT, Skip, check, run, switchd_command, wait_for
 HERE = os.path.dirname(os.path.abspath(__file__))
 VENV = os.path.join(ROOT, ".build/venv")
 VERSIONS = {"of10": "OpenFlow10", "of13": "OpenFlow13", "of14": "OpenFlow14"}
-# Tests that hold a rate of what os-ken's sender makes, in Python, against the rate that it was asked for. They judge the sender where others want
-# the processor, and take half a minute each: `make conformance` runs them, the sample does not.
-# (test_groups and test_meters count exactly.)
+# Tests that hold a rate of what os-ken's sender makes, in Python, against the rate that it was
+# asked for. They judge the sender where others want the processor, and take half a minute each:
+# `make conformance` runs them, the sample does not. (test_groups and test_meters count exactly.)
 MEASURES_A_RATE = re.compile(r"\d+([KM]?bps|pktps)\(")
 # How often a test that is expected to pass may be tried.
 TRIES = 3
@@ -152,7 +154,8 @@ class Bench:
             )
             for namespace, device in ((here, f"s{number}"), (there, f"t{number}")):
                 namespace.run(
-                    f"ethtool -K {device} tx off rx off gso off tso off gro off txvlan off rxvlan off",
+                    f"ethtool -K {device} tx off rx off gso off tso off gro off txvlan off rxvlan "
+                    "off",
                     ok=False,
                 )
                 namespace.run(["ip", "link", "set", device, "up"])
@@ -183,7 +186,8 @@ class Bench:
         )
 
     def run(self, tests, seconds):
-        """Runs tests; returns {(file, description): None or what went wrong} for those that were run."""
+        """Runs tests; returns {(file, description): None or what went wrong} for those that were
+        run."""
         self.runs += 1
         directory = os.path.join(self.lab.directory, f"tests-{self.runs}")
         os.makedirs(directory)
@@ -237,7 +241,9 @@ def results(log):
 
 
 def certify(lab, version, tests):
-    """Runs tests and fails when one that is not expected to fail did, each time. Tells how many passed."""
+    """Runs tests and fails when one that is not expected to fail did, each time.
+
+    Tells how many passed."""
     check(os.path.exists(os.path.join(suite(), version)), f"os-ken has no tests of {version}")
     reasons = expected_failures(version)
     bench = Bench(lab, version)
@@ -246,8 +252,9 @@ def certify(lab, version, tests):
     missing = [name for name in tests if name not in found]
     check(not missing, f"{len(missing)} tests of {version} were not run, the first: {missing[:1]}")
     failed = [name for name in tests if found[name] is not None]
-    # The suite waits for packets in real time, and measures rates of what a Python program sends (groups, meters; not in samples): on a loaded machine packets come late
-    # or too few. What is wrong fails every time.
+    # The suite waits for packets in real time, and measures rates of what a Python program sends
+    # (groups, meters; not in samples): on a loaded machine packets come late or too few. What is
+    # wrong fails every time.
     again = [name for name in failed if not is_expected(name, reasons)]
     new = again
     for _ in range(TRIES - 1):
@@ -269,13 +276,15 @@ def certify(lab, version, tests):
         print(f"{name[0]}: {name[1]}: {found[name]}")
     check(
         not new,
-        f"{len(new)} tests of {version} that are not in conformance/expected-failures-{version}.txt failed:",
+        f"{len(new)} tests of {version} that are not in "
+        f"conformance/expected-failures-{version}.txt failed:",
         "; ".join(f"{name[0]}: {name[1]}" for name in new[:20]),
     )
 
 
 def seed():
-    """What picks the sample: SEED, else the commit, so that runs of one commit agree and others see other tests."""
+    """What picks the sample: SEED, else the commit, so that runs of one commit agree and others see
+    other tests."""
     given = os.environ.get("SEED")
     if given:
         return given

@@ -1,11 +1,14 @@
 #!/usr/bin/python3
-"""Runs a command as the unit packaging/sluiced.service confines it, where there is no systemd to do so.
+"""Runs a command as the unit packaging/sluiced.service confines it, where there is no systemd to do
+so.
 
     confined.py [--write PATH]... [--user USER] -- COMMAND...
 
-Capabilities, NoNewPrivileges, ProtectSystem, ProtectHome, ReadWritePaths, SystemCallFilter, RestrictAddressFamilies, RestrictNamespaces,
-LockPersonality, RestrictRealtime and limits are read from the unit itself. A setting that this does not know ends it with an error, so that what is
-tested and what is installed stay the same. PATHs may be written to besides: they stand for the directories of the unit.
+Capabilities, NoNewPrivileges, ProtectSystem, ProtectHome, ReadWritePaths, SystemCallFilter,
+RestrictAddressFamilies, RestrictNamespaces, LockPersonality, RestrictRealtime and limits are read
+from the unit itself. A setting that this does not know ends it with an error, so that what is
+tested and what is installed stay the same. PATHs may be written to besides: they stand for the
+directories of the unit.
 """
 
 import contextlib
@@ -40,7 +43,8 @@ FAMILIES = {
     "AF_VSOCK": 40,
     "AF_ALG": 38,
 }
-# What is not about confinement, and what the capabilities and namespaces above leave nothing to do for.
+# What is not about confinement, and what the capabilities and namespaces above leave nothing to do
+# for.
 ELSEWHERE = {
     "Type",
     "NotifyAccess",
@@ -142,7 +146,9 @@ class Filter:
         self.context = ctypes.c_void_p(self.library.seccomp_init(ctypes.c_uint32(default)))
 
     def rule(self, action, name, *comparison):
-        """A call of that name; with (argument, operator, a, b) only where it is so. Names that the library does not know are passed over, as systemd does."""
+        """A call of that name; with (argument, operator, a, b) only where it is so.
+
+        Names that the library does not know are passed over, as systemd does."""
         number = self.library.seccomp_syscall_resolve_name(name.encode())
         if number == -1:
             return
@@ -187,7 +193,8 @@ def filters(unit):
     """The filters, the one that forbids most last."""
     deny = Filter(ALLOW)
     families = unit["RestrictAddressFamilies"][0].split()
-    # A comparison for each family that is not there: few enough, and a filter of negations would need all at once.
+    # A comparison for each family that is not there: few enough, and a filter of negations would
+    # need all at once.
     allowed = {FAMILIES[name] for name in families}
     for family in range(64):
         if family not in allowed:
@@ -279,9 +286,11 @@ def main():
 
 CAPABILITIES = [
     f"CAP_{name}"
-    for name in """CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP LINUX_IMMUTABLE NET_BIND_SERVICE
-    NET_BROADCAST NET_ADMIN NET_RAW IPC_LOCK IPC_OWNER SYS_MODULE SYS_RAWIO SYS_CHROOT SYS_PTRACE SYS_PACCT SYS_ADMIN SYS_BOOT SYS_NICE SYS_RESOURCE
-    SYS_TIME SYS_TTY_CONFIG MKNOD LEASE AUDIT_WRITE AUDIT_CONTROL SETFCAP MAC_OVERRIDE MAC_ADMIN SYSLOG WAKE_ALARM BLOCK_SUSPEND AUDIT_READ PERFMON BPF
+    for name in """CHOWN DAC_OVERRIDE DAC_READ_SEARCH FOWNER FSETID KILL SETGID SETUID SETPCAP
+    LINUX_IMMUTABLE NET_BIND_SERVICE NET_BROADCAST NET_ADMIN NET_RAW IPC_LOCK IPC_OWNER
+    SYS_MODULE SYS_RAWIO SYS_CHROOT SYS_PTRACE SYS_PACCT SYS_ADMIN SYS_BOOT SYS_NICE
+    SYS_RESOURCE SYS_TIME SYS_TTY_CONFIG MKNOD LEASE AUDIT_WRITE AUDIT_CONTROL SETFCAP
+    MAC_OVERRIDE MAC_ADMIN SYSLOG WAKE_ALARM BLOCK_SUSPEND AUDIT_READ PERFMON BPF
     CHECKPOINT_RESTORE""".split()
 ]
 

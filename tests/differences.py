@@ -1,7 +1,10 @@
-"""Answers of two daemons held against each other line by line, and the list that explains where they differ.
+"""Answers of two daemons held against each other line by line, and the list that explains where
+they differ.
 
-A list has commands (`== PATTERN`), and below each the lines that only Open vSwitch (`- PATTERN`) or only the daemon under test (`+ PATTERN`) prints; patterns are
-regular expressions for the whole command or line. A difference that is not explained fails the test, and so does an explanation that nothing needs any more.
+A list has commands (`== PATTERN`), and below each the lines that only Open vSwitch (`- PATTERN`) or
+only the daemon under test (`+ PATTERN`) prints; patterns are regular expressions for the whole
+command or line. A difference that is not explained fails the test, and so does an explanation that
+nothing needs any more.
 """
 
 import difflib
@@ -11,7 +14,8 @@ from harness import Failure, check
 
 
 def explanations(path):
-    """[(line number, command pattern, sign, line pattern)] of a list of differences; see its head for the format."""
+    """[(line number, command pattern, sign, line pattern)] of a list of differences; see its head
+    for the format."""
     entries, command = [], None
     with open(path, encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
@@ -30,7 +34,8 @@ def explanations(path):
 
 
 def hold(lab, path, answers):
-    """Compares `answers`, (command, Open vSwitch's answer, the other's) each, but for what the list explains."""
+    """Compares `answers`, (command, Open vSwitch's answer, the other's) each, but for what the list
+    explains."""
     entries, used, unexplained, differing = explanations(path), set(), {}, 0
     for shown, reference, answer in answers:
         for line in difflib.unified_diff(
@@ -55,7 +60,10 @@ def hold(lab, path, answers):
                 unexplained.setdefault(shown, []).append(line)
     lab.note(f"{len(answers)} answers, {differing} lines differ, {len(entries)} explanations")
     lines = [
-        f"{sum(map(len, unexplained.values()))} lines differ without an explanation (- Open vSwitch, + this daemon):"
+        (
+            f"{sum(map(len, unexplained.values()))} lines differ without an explanation (- Open "
+            "vSwitch, + this daemon):"
+        )
     ]
     for shown, differ in unexplained.items():
         lines += [

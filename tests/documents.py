@@ -1,9 +1,12 @@
-"""The blocks of code in README.md and in the user guide: those that a test runs as they stand, and what keeps the others from it.
+"""The blocks of code in README.md and in the user guide: those that a test runs as they stand, and
+what keeps the others from it.
 
 A shell block is fenced as ```sh, and the line above says how it is tested:
 
-    <!-- tour -->             runs as it stands, after the others of its document, in one shell (test_tour.py)
-    <!-- needs: REASON -->    does not run on every machine: it needs what REASON says, one of `NEEDS`, and shows that it does
+    <!-- tour -->             runs as it stands, after the others of its document, in one shell
+                              (test_tour.py)
+    <!-- needs: REASON -->    does not run on every machine: it needs what REASON says, one of
+                              `NEEDS`, and shows that it does
 """
 
 import dataclasses
@@ -26,7 +29,8 @@ WIDTH = 100
 
 @dataclasses.dataclass
 class Block:
-    """A fenced block: where it stands, under which heading, what the line above says, its language and its text."""
+    """A fenced block: where it stands, under which heading, what the line above says, its language
+    and its text."""
 
     line: int
     heading: str
@@ -53,7 +57,8 @@ def text_of(path):
 
 
 def parse(text):
-    """The blocks of a document, and the numbers of its lines that look like a block which is only indented. A fence that is left open ends with the document."""
+    """The blocks of a document, and the numbers of its lines that look like a block which is only
+    indented. A fence that is left open ends with the document."""
     blocks, indented, heading, above, open_block = [], [], "", "", None
     for number, line in enumerate(text.splitlines(), 1):
         if open_block:
@@ -79,7 +84,8 @@ def blocks(path):
 
 
 def complaints(text):
-    """What is wrong with a document: blocks that nobody tests, reasons that are none, lines that are too long."""
+    """What is wrong with a document: blocks that nobody tests, reasons that are none, lines that
+    are too long."""
     found, indented = parse(text)
     wrong = [
         f"line {number}: code that is indented, not fenced, is not tested" for number in indented

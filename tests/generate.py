@@ -1,5 +1,7 @@
-"""Generated rules and frames for the comparison with tests/oracle.py. The values come from small pools, so that rules and
-frames meet; everything follows from the seed."""
+"""Generated rules and frames for the comparison with tests/oracle.py.
+
+The values come from small pools, so that rules and frames meet; everything follows from the
+seed."""
 
 import struct
 
@@ -50,7 +52,8 @@ POOL = {
     "metadata": METADATA,
     **{f"reg{n}": REGISTERS for n in range(16)},
 }
-# What a rule is about decides what it may match and change: (fixed matches, further match fields, fields to set)
+# What a rule is about decides what it may match and change: (fixed matches, further match fields,
+# fields to set)
 L2 = ["dl_dst", "dl_src"]
 IP_FIELDS, IP_SET = ["nw_tos", "nw_ecn", "nw_ttl"], ["nw_tos", "nw_ecn", "nw_ttl"]
 V4, V6 = ["nw_src", "nw_dst"], ["ipv6_src", "ipv6_dst"]
@@ -274,7 +277,8 @@ def actions(random, table, subject, settable, tagged, edits):
 
 
 def rules(random, count, edits=True):
-    """Rules for all tables, each with a priority of its own, and for each table one that takes what is left."""
+    """Rules for all tables, each with a priority of its own, and for each table one that takes what
+    is left."""
     made = []
     for table in range(TABLES):
         # Narrow rules mostly go before wide ones, or a few wide ones would take every frame.
@@ -438,7 +442,8 @@ def damaged(random, frame):
         return bytes(data) + bytes(random.randint(1, 40))
     begin = 14 if data[12:14] != b"\x81\x00" else 18
     for _ in range(random.randint(1, 3)):
-        # The bytes that say how long something is, or what follows: version and IHL, lengths, fragments, protocol.
+        # The bytes that say how long something is, or what follows: version and IHL, lengths,
+        # fragments, protocol.
         offset = random.choice([0, 2, 3, 4, 5, 6, 7, 9, 20, 22, 32])
         place = begin + offset
         if offset == 6 and data[begin - 2 : begin] == b"\x86\xdd":

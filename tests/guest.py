@@ -1,5 +1,6 @@
-"""A QEMU guest on a vhost-user port: Debian's cloud kernel and a busybox initramfs (made by scripts/setup), emulated, so
-that it runs where there is no KVM. Its serial line has a shell, through which run() gives commands."""
+"""A QEMU guest on a vhost-user port: Debian's cloud kernel and a busybox initramfs (made by
+scripts/setup), emulated, so that it runs where there is no KVM. Its serial line has a shell,
+through which run() gives commands."""
 
 import os
 import re
@@ -12,7 +13,8 @@ IMAGES = os.path.join(ROOT, ".build/guest")
 
 
 class Guest:
-    """A guest whose only network device is the vhost-user port with the socket `path` (QEMU listens, the switch connects)."""
+    """A guest whose only network device is the vhost-user port with the socket `path` (QEMU
+    listens, the switch connects)."""
 
     def __init__(
         self,
@@ -61,9 +63,13 @@ class Guest:
                 f"socket,id=net,path={path},server=on,wait=off",
                 "-netdev",
                 f"vhost-user,id=net,chardev=net,queues={queues}",
-                # No MSI-X with one queue pair: QEMU 7.2 without KVM dies when a guest masks the control queue's vector of a vhost device.
+                # No MSI-X with one queue pair: QEMU 7.2 without KVM dies when a guest masks the
+                # control queue's vector of a vhost device.
                 "-device",
-                f"virtio-net-pci,netdev=net,mac={address},romfile=,vectors={2 * queues + 2 if queues > 1 else 0}{many}{device_options}",
+                (
+                    f"virtio-net-pci,netdev=net,mac={address},romfile=,"
+                    f"vectors={2 * queues + 2 if queues > 1 else 0}{many}{device_options}"
+                ),
                 "-nodefaults",
                 "-no-user-config",
                 "-no-reboot",
@@ -84,7 +90,9 @@ class Guest:
         self.transcript = ""
 
     def read(self, pattern, seconds):
-        """Reads the serial line until the pattern matches; returns the match. What is after it stays unread."""
+        """Reads the serial line until the pattern matches; returns the match.
+
+        What is after it stays unread."""
         end = time.monotonic() + seconds * PATIENCE
         while True:
             found = re.search(pattern, self.transcript, re.S)
@@ -96,7 +104,8 @@ class Guest:
             left = end - time.monotonic()
             if left <= 0:
                 raise Failure(
-                    f"{self.name}: waited {seconds:g} s in vain for /{pattern}/; the serial line said:\n{self.transcript[-2000:]}"
+                    f"{self.name}: waited {seconds:g} s in vain for /{pattern}/; the serial line "
+                    f"said:\n{self.transcript[-2000:]}"
                 )
             self.serial.settimeout(left)
             try:
@@ -105,7 +114,8 @@ class Guest:
                 continue
             if not data:
                 raise Failure(
-                    f"{self.name}: QEMU ended with {self.process.wait(10)}; its serial line said:\n{self.transcript[-3000:]}"
+                    f"{self.name}: QEMU ended with {self.process.wait(10)}; its serial line "
+                    f"said:\n{self.transcript[-3000:]}"
                 )
             self.transcript = (self.transcript + data.decode(errors="replace"))[-1_000_000:]
 
@@ -116,9 +126,12 @@ class Guest:
         return self
 
     def run(self, command, seconds=30, ok=True):
-        """Runs a shell command in the guest; returns what it printed. With ok, fails the test when it fails."""
+        """Runs a shell command in the guest; returns what it printed.
+
+        With ok, fails the test when it fails."""
         self.marker += 1
-        # The marker is written in two parts so that an echo of the command line cannot be taken for its end.
+        # The marker is written in two parts so that an echo of the command line cannot be taken for
+        # its end.
         self.serial.sendall(f'{command}; echo "en"d-{self.marker}-$?-\n'.encode())
         found = self.read(rf"(.*?)end-{self.marker}-(\d+)-", seconds)
         text = found.group(1).replace("\r", "").strip()

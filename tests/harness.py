@@ -1,13 +1,15 @@
-"""What the end-to-end tests stand on: network namespaces, veth pairs, a daemon with a real ovsdb-server, raw sockets,
-guests, and the rule that nothing outlives a test.
+"""What the end-to-end tests stand on: network namespaces, veth pairs, a daemon with a real
+ovsdb-server, raw sockets, guests, and the rule that nothing outlives a test.
 
-A test is a function marked with @test that takes a Lab. `tests/run` calls each in a process of its own, inside PID,
-mount and network namespaces of its own: when that process ends, however it ends, the kernel ends every process the test
-started and takes back every interface and namespace it made. So tests need no cleaning code, cannot see each other, and
-two runs side by side cannot either. What namespaces do not cover (huge pages) the runner gives back.
+A test is a function marked with @test that takes a Lab. `tests/run` calls each in a process of its
+own, inside PID, mount and network namespaces of its own: when that process ends, however it ends,
+the kernel ends every process the test started and takes back every interface and namespace it made.
+So tests need no cleaning code, cannot see each other, and two runs side by side cannot either. What
+namespaces do not cover (huge pages) the runner gives back.
 
-The daemon under test comes from the environment variable SWITCHD, a command called like ovs-vswitchd (default:
-target/release/sluiced). SWITCHD=ovs means Debian's Open vSwitch with DPDK, on which every test is proven too.
+The daemon under test comes from the environment variable SWITCHD, a command called like
+ovs-vswitchd (default: target/release/sluiced). SWITCHD=ovs means Debian's Open vSwitch with DPDK,
+on which every test is proven too.
 """
 
 import contextlib
@@ -40,8 +42,11 @@ class Skip(Exception):
 
 
 def test(timeout=60, hugepages=0, dpdk=False, on_request=False):
-    """Marks a test. `timeout` is in seconds; `hugepages` counts 2 MB pages that must be free while it runs (without any it sees none, whatever others have); `dpdk` says
-    that it uses DPDK ports, for which Open vSwitch (not Sluice) needs huge pages too; `on_request` tests run only when named."""
+    """Marks a test.
+
+    `timeout` is in seconds; `hugepages` counts 2 MB pages that must be free while it runs (without
+    any it sees none, whatever others have); `dpdk` says that it uses DPDK ports, for which Open
+    vSwitch (not Sluice) needs huge pages too; `on_request` tests run only when named."""
 
     def mark(function):
         function.timeout, function.hugepages, function.dpdk = timeout * PATIENCE, hugepages, dpdk
@@ -65,7 +70,8 @@ def equal(got, wanted, what):
 
 
 def wait_for(what, condition, seconds=10):
-    """Waits until `condition()` is true and returns its value; fails the test with `what` otherwise."""
+    """Waits until `condition()` is true and returns its value; fails the test with `what`
+    otherwise."""
     end = time.monotonic() + seconds * PATIENCE
     while True:
         value = condition()
@@ -85,7 +91,8 @@ def becomes(get, wanted, what, seconds=10):
 
 
 def run(command, seconds=30, ok=True, stdin=None, env=None, cwd=None):
-    """Runs a command to its end and returns it with .stdout and .stderr; fails the test when it fails or takes longer."""
+    """Runs a command to its end and returns it with .stdout and .stderr; fails the test when it
+    fails or takes longer."""
     if isinstance(command, str):
         command = shlex.split(command)
     try:
@@ -102,11 +109,13 @@ def run(command, seconds=30, ok=True, stdin=None, env=None, cwd=None):
         )
     except subprocess.TimeoutExpired as late:
         raise Failure(
-            f"{shlex.join(command)} took more than {seconds:g} s; so far it printed:\n{late.stdout}\n{late.stderr}"
+            f"{shlex.join(command)} took more than {seconds:g} s; so far it printed:\n"
+            f"{late.stdout}\n{late.stderr}"
         ) from None
     if ok and done.returncode:
         raise Failure(
-            f"{shlex.join(command)} ended with {done.returncode}:\n{done.stdout[-3000:]}{done.stderr[-3000:]}"
+            f"{shlex.join(command)} ended with {done.returncode}:\n"
+            f"{done.stdout[-3000:]}{done.stderr[-3000:]}"
         )
     return done
 
@@ -116,7 +125,8 @@ _libc = ctypes.CDLL(None, use_errno=True)
 
 @contextlib.contextmanager
 def inside(namespace):
-    """Moves this thread into a network namespace for a while: sockets opened meanwhile stay there."""
+    """Moves this thread into a network namespace for a while: sockets opened meanwhile stay
+    there."""
     with open("/proc/thread-self/ns/net", "rb") as home, open(namespace.path, "rb") as there:
         for file in (there,):
             if _libc.setns(file.fileno(), 0):
@@ -149,7 +159,9 @@ class Namespace:
         return run(self.command(command), **options)
 
     def start(self, command, log, **options):
-        """Starts a program in the namespace; it ends with the test. Its output goes to the file `log` in the test's directory."""
+        """Starts a program in the namespace; it ends with the test.
+
+        Its output goes to the file `log` in the test's directory."""
         return self.lab.start(self.command(command), log, **options)
 
     def quiet(self):
@@ -183,7 +195,8 @@ class Namespace:
         answers = int(found.group(1)) if found else 0
         if ok and answers != count:
             raise Failure(
-                f"{self.name} pinged {target} {count} times and got {answers} answers:\n{done.stdout}{done.stderr}"
+                f"{self.name} pinged {target} {count} times and got {answers} answers:\n"
+                f"{done.stdout}{done.stderr}"
             )
         return answers
 
@@ -192,8 +205,10 @@ class Namespace:
         wait_for(f"{self.name} reaches {target}", lambda: self.ping(target, 1, ok=False), seconds)
 
     def iperf(self, target, *options, seconds=2, port=5201):
-        """iperf3 to a server that runs already; returns its report. A server that ends its last test closes its socket and
-        listens again a moment later, so a test that is refused, or reset before it has begun, is tried again."""
+        """iperf3 to a server that runs already; returns its report.
+
+        A server that ends its last test closes its socket and listens again a moment later, so a
+        test that is refused, or reset before it has begun, is tried again."""
 
         def attempt():
             done = self.run(
@@ -213,7 +228,8 @@ class Namespace:
         return report
 
     def checksum_errors(self):
-        """How many packets with a bad checksum the kernel of this namespace has counted, by protocol."""
+        """How many packets with a bad checksum the kernel of this namespace has counted, by
+        protocol."""
         errors = {}
         with inside(self):
             with open("/proc/thread-self/net/snmp", encoding="ascii") as file:
@@ -234,8 +250,10 @@ class Namespace:
 
 
 class Raw:
-    """Sends and receives whole Ethernet frames on a kernel interface. Received frames have their VLAN tag in place, which
-    the kernel hands over beside the packet (PACKET_AUXDATA), and are complete even where a checksum was left to hardware."""
+    """Sends and receives whole Ethernet frames on a kernel interface.
+
+    Received frames have their VLAN tag in place, which the kernel hands over beside the packet
+    (PACKET_AUXDATA), and are complete even where a checksum was left to hardware."""
 
     SOL_PACKET, PACKET_ADD_MEMBERSHIP, PACKET_AUXDATA, PACKET_IGNORE_OUTGOING, PACKET_MR_PROMISC = (
         263,
@@ -281,8 +299,9 @@ class Raw:
         return frame
 
     def receive(self, seconds=1.0, wanted=None, until=None):
-        """Frames that arrive within some seconds, and those that have arrived when they are over, however long this process stood still meanwhile; stops early after `until`
-        of them. `wanted` filters."""
+        """Frames that arrive within some seconds, and those that have arrived when they are over,
+        however long this process stood still meanwhile; stops early after `until` of them. `wanted`
+        filters."""
         frames, end = [], time.monotonic() + seconds * PATIENCE
         while until is None or len(frames) < until:
             left = end - time.monotonic()
@@ -301,7 +320,8 @@ class Raw:
 
 
 class Switch:
-    """A daemon with a database server of its own, in a directory and a network namespace of its own."""
+    """A daemon with a database server of its own, in a directory and a network namespace of its
+    own."""
 
     def __init__(
         self,
@@ -315,8 +335,9 @@ class Switch:
         start=True,
         schema=SCHEMA,
     ):
-        """`command` is the daemon's (default: the one under test), `options` are added to it, `config` is what ovs-vsctl
-        sets in the Open_vSwitch row before the daemon starts, `schema` is the database's, a file."""
+        """`command` is the daemon's (default: the one under test), `options` are added to it,
+        `config` is what ovs-vsctl sets in the Open_vSwitch row before the daemon starts, `schema`
+        is the database's, a file."""
         self.lab, self.name, self.options = lab, name, list(options)
         self.command = command or lab.switchd
         self.is_ovs = lab.is_ovs if command is None else is_open_vswitch(command)
@@ -341,7 +362,8 @@ class Switch:
             self.start_database()
             self.vsctl("--no-wait", "init")
             if self.is_ovs:
-                # Without it Open vSwitch forwards frames whose checksum was left to the device as they are.
+                # Without it Open vSwitch forwards frames whose checksum was left to the device as
+                # they are.
                 self.vsctl(
                     "--no-wait",
                     "set",
@@ -389,7 +411,8 @@ class Switch:
         ]
 
     def start(self, wait=True, bridges=True):
-        """Starts the daemon in the foreground and waits until it answers, and until its bridges do."""
+        """Starts the daemon in the foreground and waits until it answers, and until its bridges
+        do."""
         self.process = self.namespace.start(self.arguments(), f"{self.name}.out", env=self.env)
         if wait:
             self.wait_up()
@@ -409,7 +432,8 @@ class Switch:
         wait_for(f"{self.name}: the daemon answers", up, 30)
 
     def wait_bridges(self):
-        """Waits until the bridges that the database has take OpenFlow's connections: the control socket answers before. None without a database."""
+        """Waits until the bridges that the database has take OpenFlow's connections: the control
+        socket answers before. None without a database."""
         if self.ovsdb is None or self.ovsdb.poll() is not None:
             return
         for bridge in self.vsctl("--no-wait", "list-br").split():
@@ -473,7 +497,9 @@ class Switch:
         )
 
     def vsctl(self, *arguments, ok=True, seconds=20):
-        """ovs-vsctl; returns what it printed. Without --no-wait it returns after the daemon has applied the change."""
+        """ovs-vsctl; returns what it printed.
+
+        Without --no-wait it returns after the daemon has applied the change."""
         if ok is not True:
             return self.tool(
                 "ovs-vsctl",
@@ -560,7 +586,8 @@ class Switch:
         return counts
 
     def counters(self, bridge="br0"):
-        """OpenFlow port counters: {port: {"rx": {...}, "tx": {...}}} with the names ovs-ofctl prints (pkts, bytes, drop, errs)."""
+        """OpenFlow port counters: {port: {"rx": {...}, "tx": {...}}} with the names ovs-ofctl
+        prints (pkts, bytes, drop, errs)."""
         ports, current = {}, None
         for line in self.ofctl("--names", "dump-ports", bridge).splitlines():
             found = re.match(r"\s+port\s+\"?([^\":]+)\"?\s*:\s*rx (.*)", line)
@@ -583,8 +610,8 @@ class Switch:
         mtu=None,
         port_settings=(),
     ):
-        """A veth pair, one end `device` in the namespace `host`, the other a port `name` of the switch, with the kernel's
-        defaults (offloads on). Returns the OpenFlow port number."""
+        """A veth pair, one end `device` in the namespace `host`, the other a port `name` of the
+        switch, with the kernel's defaults (offloads on). Returns the OpenFlow port number."""
         self.pair(host, name, device, ip=ip, ip6=ip6, mtu=mtu)
         return self.port(name, *settings, bridge=bridge, port_settings=port_settings)
 
@@ -615,7 +642,8 @@ class Switch:
                 host.run(["ip", "addr", "add", address, "dev", device])
 
     def raw_hosts(self, count=2):
-        """Raw sockets of hosts whose traffic is only the test's, in namespaces h1, h2 and so on, at the ports of br0 with their numbers."""
+        """Raw sockets of hosts whose traffic is only the test's, in namespaces h1, h2 and so on, at
+        the ports of br0 with their numbers."""
         sockets = []
         for number in range(1, count + 1):
             host = self.lab.namespace(f"h{number}").quiet()
@@ -630,8 +658,9 @@ class Switch:
         return int(found[1]) if found else 0
 
     def enable_dpdk(self, cores=None):
-        """Settings for DPDK ports, written before a bridge exists. Open vSwitch gets huge pages, Sluice runs without
-        unless the test reserved some."""
+        """Settings for DPDK ports, written before a bridge exists.
+
+        Open vSwitch gets huge pages, Sluice runs without unless the test reserved some."""
         settings = ["other_config:dpdk-init=true"]
         if cores is not None:
             settings.append(f"other_config:pmd-cpu-mask={cores:#x}")
@@ -672,7 +701,8 @@ def switchd_command(text=None):
     """The command of the daemon under test."""
     text = text or os.environ.get("SWITCHD") or os.path.join(ROOT, "target/release/sluiced")
     if text == "ovs":
-        # It names its files after its program: Debian's alternatives call this one ovs-vswitchd as well.
+        # It names its files after its program: Debian's alternatives call this one ovs-vswitchd as
+        # well.
         link = os.path.join(ROOT, ".build/open-vswitch/ovs-vswitchd")
         os.makedirs(os.path.dirname(link), exist_ok=True)
         with contextlib.suppress(FileExistsError):
@@ -714,7 +744,8 @@ class Lab:
         return Switch(self, name, **options)
 
     def start(self, command, log, env=None, stdin=subprocess.DEVNULL, stdout=None, pass_fds=()):
-        """Starts a program that ends with the test; its output goes to a file of that name in the test's directory."""
+        """Starts a program that ends with the test; its output goes to a file of that name in the
+        test's directory."""
         with open(os.path.join(self.directory, log), "ab") as file:
             process = subprocess.Popen(
                 command, stdin=stdin, stdout=stdout or file, stderr=file, env=env, pass_fds=pass_fds
@@ -723,7 +754,8 @@ class Lab:
         return process
 
     def finish(self):
-        """After a test that found nothing wrong: every daemon still runs, ends cleanly, and never panicked."""
+        """After a test that found nothing wrong: every daemon still runs, ends cleanly, and never
+        panicked."""
         for switch in self.switches:
             if switch.process is not None:
                 code = switch.process.poll()
@@ -746,7 +778,9 @@ class Lab:
 
 
 def ethernet(destination, source, kind, payload=b"", vlans=()):
-    """An Ethernet frame; vlans are (tag protocol, tag control) pairs, outermost first. Not padded."""
+    """An Ethernet frame; vlans are (tag protocol, tag control) pairs, outermost first.
+
+    Not padded."""
     head = mac(destination) + mac(source)
     for protocol, control in vlans:
         head += struct.pack("!HH", protocol, control)

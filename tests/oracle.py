@@ -1,8 +1,10 @@
-"""An evaluator of OpenFlow rules, written for clarity and shared with nothing else in this repository: a table is a list
-that is searched from the highest priority down, a packet is its bytes, and every action edits those bytes and parses them
-again. What a switch puts out has to be, byte for byte, what this says.
+"""An evaluator of OpenFlow rules, written for clarity and shared with nothing else in this
+repository: a table is a list that is searched from the highest priority down, a packet is its
+bytes, and every action edits those bytes and parses them again. What a switch puts out has to be,
+byte for byte, what this says.
 
-Rules are made here as data and turned into ovs-ofctl's text, so that both sides read the same rules.
+Rules are made here as data and turned into ovs-ofctl's text, so that both sides read the same
+rules.
 """
 
 import random
@@ -98,8 +100,10 @@ TCP, UDP, ICMP, ICMP6, SCTP = 6, 17, 1, 58, 132
 
 
 def parse(frame):
-    """The fields of a frame and where its headers begin. A header that is cut off or contradicts itself ends the parse:
-    its fields stay 0, as the fields of protocols that are not there."""
+    """The fields of a frame and where its headers begin.
+
+    A header that is cut off or contradicts itself ends the parse: its fields stay 0, as the fields
+    of protocols that are not there."""
     fields = dict.fromkeys(WIDTH, 0)
     at = {}
     fields["dl_dst"], fields["dl_src"] = (
@@ -261,7 +265,8 @@ class Walk:
             raise ValueError(name)
 
     def replace(self, at, begin, new, fields, pseudo=False):
-        """Replaces bytes of an IP header; its checksum follows, and the transport's where it covers addresses."""
+        """Replaces bytes of an IP header; its checksum follows, and the transport's where it covers
+        addresses."""
         old = bytes(self.frame[begin : begin + len(new)])
         self.frame[begin : begin + len(new)] = new
         if fields["dl_type"] == IPV4:
@@ -395,7 +400,10 @@ def say(action):
         return f"load:{value:#x}->{NXM[name]}[{first}..{first + bits - 1}]"
     if kind == "move":
         source, first, target, begin, bits = rest
-        return f"move:{NXM[source]}[{first}..{first + bits - 1}]->{NXM[target]}[{begin}..{begin + bits - 1}]"
+        return (
+            f"move:{NXM[source]}[{first}..{first + bits - 1}]"
+            f"->{NXM[target]}[{begin}..{begin + bits - 1}]"
+        )
     if kind == "push_vlan":
         return "push_vlan:0x8100"
     if kind == "resubmit":
@@ -439,8 +447,8 @@ class Twin:
             fields = walk.all()
             fields["in_port"] = port
             if fields["ip_frag"]:
-                # The default of OFPT_SET_CONFIG, OFPC_FRAG_NORMAL, as ovs-ofctl(8) has it: in every fragment, also the
-                # first, ports and ICMP type and code count as 0.
+                # The default of OFPT_SET_CONFIG, OFPC_FRAG_NORMAL, as ovs-ofctl(8) has it: in every
+                # fragment, also the first, ports and ICMP type and code count as 0.
                 fields.update(tp_src=0, tp_dst=0, icmp_type=0, icmp_code=0)
             rule = next(
                 (rule for rule in self.tables.get(number, ()) if rule.matches(fields)), None

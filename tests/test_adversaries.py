@@ -1,6 +1,8 @@
-"""Guests, controllers and peers that mean harm: whoever else uses the switch goes on, and the daemon is there afterwards.
+"""Guests, controllers and peers that mean harm: whoever else uses the switch goes on, and the
+daemon is there afterwards.
 
-bench/adversary.py measures how much the others notice; here it is only asked whether they are served at all."""
+bench/adversary.py measures how much the others notice; here it is only asked whether they are
+served at all."""
 
 import contextlib
 import os
@@ -30,7 +32,8 @@ FRAME = ethernet("02:00:00:00:00:32", "02:00:00:00:00:31", 0x88B5, bytes(range(4
 
 
 def with_guests(lab, *names, kind="dpdkvhostuserclient"):
-    """A switch with two hosts on kernel ports that ping each other, and a front end for each name, which has no connection yet."""
+    """A switch with two hosts on kernel ports that ping each other, and a front end for each name,
+    which has no connection yet."""
     switch = lab.switch()
     switch.enable_dpdk(cores=1)
     switch.bridge("br0", "fail_mode=secure")
@@ -79,7 +82,8 @@ def serves(switch, host, what):
 
 @test(timeout=60, dpdk=True)
 def friendly_front_ends(lab):
-    """Frames between two front ends made by hand arrive whole, in both directions, also after they have hung up and come back."""
+    """Frames between two front ends made by hand arrive whole, in both directions, also after they
+    have hung up and come back."""
     switch, host, (one, two) = with_guests(lab, "v1", "v2")
     for turn in range(3):
         for guest in (one, two):
@@ -117,10 +121,12 @@ def friendly_front_ends(lab):
 
 @test(timeout=60, dpdk=True)
 def refused_memory(lab):
-    """A memory table that cannot be mapped is answered as one, or ends the connection, and the next connection is served."""
+    """A memory table that cannot be mapped is answered as one, or ends the connection, and the next
+    connection is served."""
     if lab.is_ovs:
         raise Skip(
-            "Open vSwitch: its worker waits for ever for the lock of a device whose memory table was refused"
+            "Open vSwitch: its worker waits for ever for the lock of a device whose memory table "
+            "was refused"
         )
     switch, host, (one, two) = with_guests(lab, "v1", "v2")
     two.accept().start()
@@ -144,7 +150,8 @@ def refused_memory(lab):
 
 
 def half_a_message(lab, given, running):
-    """One front end sends the beginning of a message and no more; others, the control thread, and the end of its own port do not wait for the rest."""
+    """One front end sends the beginning of a message and no more; others, the control thread, and
+    the end of its own port do not wait for the rest."""
     switch, host, (one, two, three) = with_guests(lab, "v1", "v2", "v3")
     for guest in (two, three):
         guest.accept().start()
@@ -195,7 +202,8 @@ def a_head_without_its_message(lab):
 
 @test(timeout=90, dpdk=True)
 def unread_answers(lab):
-    """A front end that asks and reads no answer; others, the control thread, and the end of its own port do not wait for it."""
+    """A front end that asks and reads no answer; others, the control thread, and the end of its own
+    port do not wait for it."""
     if lab.is_ovs:
         raise Skip("Open vSwitch: its thread for guests' messages waits until this one reads")
     switch, host, (one, two, three) = with_guests(lab, "v1", "v2", "v3")
@@ -223,7 +231,8 @@ def unread_answers(lab):
 
 @test(timeout=90, dpdk=True)
 def memory_that_goes_away(lab):
-    """A front end truncates its memory while the switch has it mapped: its device ends, and nobody else's."""
+    """A front end truncates its memory while the switch has it mapped: its device ends, and nobody
+    else's."""
     if lab.is_ovs:
         raise Skip("Open vSwitch: it takes no guest any more after that")
     switch, host, (one, two) = with_guests(lab, "v1", "v2")
@@ -252,7 +261,8 @@ def memory_that_goes_away(lab):
 
 @test(timeout=90, dpdk=True)
 def two_for_one_socket(lab):
-    """Front ends that take a socket's path from each other, many times, and one that is connected all the time: whoever has it last is served."""
+    """Front ends that take a socket's path from each other, many times, and one that is connected
+    all the time: whoever has it last is served."""
     if lab.is_ovs:
         raise Skip("Open vSwitch: its worker waits for ever for the lock of a device that has gone")
     switch, host, (one, two) = with_guests(lab, "v1", "v2")
@@ -279,10 +289,12 @@ def two_for_one_socket(lab):
 
 @test(timeout=90, dpdk=True)
 def two_connections_to_one_port(lab):
-    """Two front ends connected to a socket of the switch's (dpdkvhostuser) at the same time, both with rings: nothing that is sent is lost uncounted."""
+    """Two front ends connected to a socket of the switch's (dpdkvhostuser) at the same time, both
+    with rings: nothing that is sent is lost uncounted."""
     if lab.is_ovs:
         raise Skip(
-            "Open vSwitch: it serves the first of two connections, and tells of counters seconds later"
+            "Open vSwitch: it serves the first of two connections, and tells of counters seconds "
+            "later"
         )
     switch, host, (one, two) = with_guests(lab, "v1", "v2", kind="dpdkvhostuser")
     two.connect().start()
@@ -319,7 +331,8 @@ def two_connections_to_one_port(lab):
 
 @test(timeout=90, dpdk=True)
 def endless_chains(lab):
-    """A front end offers chains of 64 MiB as fast as they go: others' frames and pings go through meanwhile."""
+    """A front end offers chains of 64 MiB as fast as they go: others' frames and pings go through
+    meanwhile."""
     switch, host, (one, two, three) = with_guests(lab, "v1", "v2", "v3")
     one.size = 8 << 20
     for guest in (one, two, three):
@@ -338,7 +351,8 @@ def endless_chains(lab):
 
 @test(timeout=90, dpdk=True)
 def tiny_segments(lab):
-    """A front end sends 64 KiB frames to be cut into segments of 32 bytes, towards a port that takes no large frames: others are served."""
+    """A front end sends 64 KiB frames to be cut into segments of 32 bytes, towards a port that
+    takes no large frames: others are served."""
     switch, host, (one, two, three) = with_guests(lab, "v1", "v2", "v3")
     one.features |= CSUM | HOST_TSO4
     for guest in (one, two, three):
@@ -371,7 +385,8 @@ def tiny_segments(lab):
 
 @test(timeout=90, dpdk=True)
 def rings_that_flap(lab):
-    """A front end switches its rings on and off as fast as it can: others are served, and its own frames go on afterwards."""
+    """A front end switches its rings on and off as fast as it can: others are served, and its own
+    frames go on afterwards."""
     switch, host, (one, two) = with_guests(lab, "v1", "v2")
     for guest in (one, two):
         guest.accept().start()
@@ -436,7 +451,8 @@ def full_disk_for_the_log(lab):
 
 @test(timeout=90, dpdk=True)
 def refused_memory_again_and_again(lab):
-    """A front end whose memory cannot be mapped although its rings are in use, and which comes back for more: its device ends, and nobody else's."""
+    """A front end whose memory cannot be mapped although its rings are in use, and which comes back
+    for more: its device ends, and nobody else's."""
     switch, host, (one, two) = with_guests(lab, "v1", "v2")
     two.accept().start()
     for _ in range(8):
@@ -450,7 +466,8 @@ def refused_memory_again_and_again(lab):
 
 @test(timeout=120)
 def more_connections_than_are_taken(lab):
-    """More controllers than a bridge takes stop in the middle of a message: in the end others are served again."""
+    """More controllers than a bridge takes stop in the middle of a message: in the end others are
+    served again."""
     switch = lab.switch()
     switch.bridge("br0", "fail_mode=secure")
     clients = []
@@ -495,7 +512,8 @@ def memory_in_use_that_goes_away_ends_the_connection(lab):
 
 @test(timeout=60, dpdk=True)
 def descriptors_that_are_no_events(lab):
-    """Kicks and calls that are pipes, files or sockets are refused, and the device they are for goes on."""
+    """Kicks and calls that are pipes, files or sockets are refused, and the device they are for
+    goes on."""
     if lab.is_ovs:
         raise Skip("Open vSwitch takes whatever comes")
     switch, host, (one, two) = with_guests(lab, "v1", "v2")
@@ -518,7 +536,8 @@ def descriptors_that_are_no_events(lab):
 
 @test(timeout=60, dpdk=True)
 def calls_that_block(lab):
-    """A front end makes its call descriptors block, and full, again and again: workers do not wait for it."""
+    """A front end makes its call descriptors block, and full, again and again: workers do not wait
+    for it."""
     if lab.is_ovs:
         raise Skip("Open vSwitch: its worker waits for ever")
     switch, host, (one, two) = with_guests(lab, "v1", "v2")
@@ -547,7 +566,8 @@ def calls_that_block(lab):
 
 @test(timeout=90, dpdk=True)
 def a_crowd_at_one_socket(lab):
-    """Hundreds of connections to one socket of the switch's, which say nothing or half of something: who is served is served on, and the rest is let go of."""
+    """Hundreds of connections to one socket of the switch's, which say nothing or half of
+    something: who is served is served on, and the rest is let go of."""
     if lab.is_ovs:
         raise Skip("Open vSwitch takes them all")
     switch, host, (one, two) = with_guests(lab, "v1", "v2", kind="dpdkvhostuser")
@@ -556,7 +576,8 @@ def a_crowd_at_one_socket(lab):
     crowd = []
     for number in range(300):
         client = socket.socket(socket.AF_UNIX)
-        # Before it has a limit: with one it would not wait for room among those that are to be accepted.
+        # Before it has a limit: with one it would not wait for room among those that are to be
+        # accepted.
         client.connect(one.path)
         client.settimeout(5)
         if number % 2:
@@ -573,7 +594,8 @@ def a_crowd_at_one_socket(lab):
 
 @test(timeout=60, dpdk=True)
 def what_is_written_is_logged(lab):
-    """A guest that is to be moved: pages that frames and used rings are written to are noted, and no others."""
+    """A guest that is to be moved: pages that frames and used rings are written to are noted, and
+    no others."""
     if lab.is_ovs:
         raise Skip("the layout of the log is Open vSwitch's own affair")
     switch, host, (one, two) = with_guests(lab, "v1", "v2")
@@ -606,7 +628,8 @@ def what_is_written_is_logged(lab):
 
 @test(timeout=120, dpdk=True)
 def no_descriptor_is_lost_when_the_switch_dies(lab):
-    """The daemon is killed with -9 under traffic, many times: all that was in the guest's rings comes back, in order, and frames flow again."""
+    """The daemon is killed with -9 under traffic, many times: all that was in the guest's rings
+    comes back, in order, and frames flow again."""
     if lab.is_ovs:
         raise Skip("Open vSwitch's own promise; not compared")
     switch, host, (one, two) = with_guests(lab, "v1", "v2")
@@ -652,10 +675,12 @@ def no_descriptor_is_lost_when_the_switch_dies(lab):
         equal(two.receive(5, until=1), [FRAME], f"turn {turn}: what comes afterwards")
 
 
-# Takes minutes, so only on request. bench/soak.py has seen more frames taken than were sent (seed 3); this has not shown it.
+# Takes minutes, so only on request. bench/soak.py has seen more frames taken than were sent (seed
+# 3); this has not shown it.
 @test(timeout=300, dpdk=True, on_request=True)
 def guests_that_come_back(lab):
-    """Front ends that come back many times, with other rings each time, while others send: nothing is taken from their rings that they have not sent."""
+    """Front ends that come back many times, with other rings each time, while others send: nothing
+    is taken from their rings that they have not sent."""
     switch, host, (one, two, three, four) = with_guests(lab, "v1", "v2", "v3", "v4")
     switch.ofctl("add-flow", "br0", "in_port=13,actions=output:14")
     for guest in (three, four):

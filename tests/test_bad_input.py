@@ -1,4 +1,5 @@
-"""Wrong configuration, lying packets, malformed messages and hostile peers: named, counted, and nothing else suffers."""
+"""Wrong configuration, lying packets, malformed messages and hostile peers: named, counted, and
+nothing else suffers."""
 
 import contextlib
 import mmap
@@ -16,7 +17,8 @@ SEED = int(os.environ.get("SLUICE_TEST_SEED", "2611"))
 
 @test(timeout=90, dpdk=True)
 def wrong_configuration(lab):
-    """Each mistake is in Interface.error or the log, with its place; everything else goes on working."""
+    """Each mistake is in Interface.error or the log, with its place; everything else goes on
+    working."""
     switch = lab.switch()
     switch.enable_dpdk()
     switch.bridge()
@@ -45,7 +47,8 @@ def wrong_configuration(lab):
             switch.get("Interface", name, "ofport"),
         )
         if switch.is_ovs and name in ("nopath", "toolongname0123456789"):
-            continue  # Open vSwitch takes the one for a port that never gets a peer, and cuts the other's name
+            # It takes the one for a port that never gets a peer, and cuts the other's name.
+            continue
         check(number == -1 and error, f"{name}: ofport {number}, error {error!r}")
         a.ping("10.9.0.2", 2)
     if not switch.is_ovs:
@@ -91,7 +94,8 @@ def wrong_configuration(lab):
 
 @test(timeout=60, dpdk=True)
 def a_driver_in_a_file(lab):
-    """A daemon that has DPDK inside passes over drivers in files, which would bring another DPDK, and says so; all else goes on."""
+    """A daemon that has DPDK inside passes over drivers in files, which would bring another DPDK,
+    and says so; all else goes on."""
     switch = lab.switch()
     if switch.is_ovs:
         return
@@ -146,7 +150,8 @@ def one_device_in_two_bridges(lab):
 
 @test(timeout=60)
 def lying_frames_on_a_kernel_port(lab):
-    """Frames from no byte to jumbo, with every kind of lie, through NORMAL and through rules that edit: the switch goes on."""
+    """Frames from no byte to jumbo, with every kind of lie, through NORMAL and through rules that
+    edit: the switch goes on."""
     switch = lab.switch()
     switch.bridge()
     a = lab.host("h1", switch, ip="10.9.2.1/24", mtu=9000)
@@ -183,13 +188,15 @@ def lying_frames_on_a_kernel_port(lab):
 
 @test(timeout=60)
 def malformed_openflow(lab):
-    """Garbage, truncated and lying messages: an error or a closed connection, and other connections do not notice."""
+    """Garbage, truncated and lying messages: an error or a closed connection, and other connections
+    do not notice."""
     switch = lab.switch()
     switch.bridge("br0", "fail_mode=secure", "protocols=OpenFlow10,OpenFlow13")
     switch.flows("cookie=0x1,priority=3,actions=drop")
     draw = random.Random(SEED)
     hello = {1: bytes.fromhex("0100000800000001"), 4: bytes.fromhex("0400000800000001")}
-    # A flow mod, a packet out, a multipart request and a set-config of each version, well formed, to be spoilt.
+    # A flow mod, a packet out, a multipart request and a set-config of each version, well formed,
+    # to be spoilt.
     good = {
         1: [
             struct.pack("!BBHIIHHHHH", 1, 14, 72, 7, 0x3FFFFF, 0, 0, 0, 0, 0)[:20] + bytes(52),
@@ -302,7 +309,8 @@ def malformed_control_messages(lab):
 
 
 class Rogue:
-    """The guest's side of vhost-user, by hand: it sets up two rings in shared memory and then writes what it likes into them."""
+    """The guest's side of vhost-user, by hand: it sets up two rings in shared memory and then
+    writes what it likes into them."""
 
     SIZE, RING = 1 << 20, 64
 
@@ -425,7 +433,8 @@ class Rogue:
 
 @test(timeout=120, dpdk=True)
 def hostile_vhost_peer(lab):
-    """A vhost-user peer writes garbage into its rings, lies about its memory and vanishes: only its own port suffers."""
+    """A vhost-user peer writes garbage into its rings, lies about its memory and vanishes: only its
+    own port suffers."""
     switch = lab.switch()
     switch.enable_dpdk(cores=1)
     switch.bridge()

@@ -1,4 +1,5 @@
-"""After a barrier reply every packet obeys the rules before it: under load, from several connections at once."""
+"""After a barrier reply every packet obeys the rules before it: under load, from several
+connections at once."""
 
 import struct
 import threading
@@ -11,12 +12,14 @@ FLOW_MOD = 14
 
 
 def mac_of(connection, turn):
-    """An address for each turn, since a packet that is still on its way may meet the rules of later turns, which is no mistake."""
+    """An address for each turn, since a packet that is still on its way may meet the rules of later
+    turns, which is no mistake."""
     return f"02:00:00:{connection:02x}:{turn >> 8:02x}:{turn & 255:02x}"
 
 
 def flow_mod(connection, turn, port, xid):
-    """Sends packets to this turn's address out of a port: an add that takes the place of the rule before it."""
+    """Sends packets to this turn's address out of a port: an add that takes the place of the rule
+    before it."""
     wildcards = 0x3FFFFF & ~(1 << 3)  # all but dl_dst
     match = struct.pack(
         "!IH6s6s22x",
@@ -63,13 +66,15 @@ def flipping(switch, connection, sender, ports, sent, problems):
 
 @test(timeout=120)
 def packets_after_a_barrier_obey(lab):
-    """Four connections change their rules a thousand times, with a packet right behind each barrier reply, while other packets flood the same worker."""
+    """Four connections change their rules a thousand times, with a packet right behind each barrier
+    reply, while other packets flood the same worker."""
     switch = lab.switch()
     switch.bridge("br0", "fail_mode=secure")
     source, load, *outs = [
         lab.host(name, switch, quiet=True) for name in ("in", "load", "out1", "out2")
     ]
-    # Each address leads to the wrong port until its turn. The flood is looked up in the same table, and goes nowhere that anybody looks.
+    # Each address leads to the wrong port until its turn. The flood is looked up in the same table,
+    # and goes nowhere that anybody looks.
     wrong = [
         f"priority=100,dl_dst={mac_of(connection, turn)},actions=output:{outs[(turn + 1) % 2].port}"
         for connection in range(CONNECTIONS)

@@ -1,4 +1,5 @@
-"""What a bridge's state says of packets, and when it goes, beside Open vSwitch: the action set's output, misses behind the last table, what new controllers leave."""
+"""What a bridge's state says of packets, and when it goes, beside Open vSwitch: the action set's
+output, misses behind the last table, what new controllers leave."""
 
 import re
 import struct
@@ -21,7 +22,8 @@ def packets(switch, table):
 
 @test(timeout=60)
 def an_action_set_with_a_group_sends_to_no_port(lab):
-    """The group runs instead of the output, whichever is written first, so `actset_output` is unset; without it the output counts again."""
+    """The group runs instead of the output, whichever is written first, so `actset_output` is
+    unset; without it the output counts again."""
     switch = lab.switch()
     switch.bridge(
         "br0", "protocols=OpenFlow10,OpenFlow11,OpenFlow13,OpenFlow15", "fail_mode=secure"
@@ -58,7 +60,8 @@ def an_action_set_with_a_group_sends_to_no_port(lab):
 
 @test(timeout=60)
 def continue_behind_the_last_table_asks_the_controller(lab):
-    """A table miss of "continue" (1.1) in table 253 sends a packet-in of that table, for no match; "drop" sends none."""
+    """A table miss of "continue" (1.1) in table 253 sends a packet-in of that table, for no match;
+    "drop" sends none."""
     switch = lab.switch()
     switch.bridge("br0", "protocols=OpenFlow10,OpenFlow11,OpenFlow13", "fail_mode=secure")
     client = Client(switch, 2)
@@ -87,7 +90,8 @@ def continue_behind_the_last_table_asks_the_controller(lab):
 
 @test(timeout=60)
 def controllers_that_come_and_go_leave_no_rules_groups_or_meters(lab):
-    """Setting the first controller and deleting the last one empty the bridge; another controller beside the first does not."""
+    """Setting the first controller and deleting the last one empty the bridge; another controller
+    beside the first does not."""
     switch = lab.switch()
     switch.bridge("br0", "protocols=OpenFlow10,OpenFlow13", "fail_mode=secure")
 

@@ -1,5 +1,6 @@
-"""Packet-outs inside bundles: each goes by what the messages before it have changed, and not by what those behind it change; nothing of a bundle that fails
-is sent. And what is refused of a bundle when it is put together."""
+"""Packet-outs inside bundles: each goes by what the messages before it have changed, and not by
+what those behind it change; nothing of a bundle that fails is sent. And what is refused of a bundle
+when it is put together."""
 
 import re
 import struct
@@ -30,7 +31,8 @@ class Scene:
     """A switch with three hosts' raw sockets, and a connection of 1.4 that hears what is told."""
 
     def __init__(self, lab):
-        # Open vSwitch without its cache, which answers with stale rules for some milliseconds after a change.
+        # Open vSwitch without its cache, which answers with stale rules for some milliseconds after
+        # a change.
         self.switch = lab.switch(config=["other_config:flow-limit=0"])
         self.switch.bridge("br0", "fail_mode=secure", ALL)
         self.hosts = self.switch.raw_hosts(3)
@@ -50,7 +52,9 @@ class Scene:
         return done if ok else done.stdout + done.stderr
 
     def sends(self, wanted, what):
-        """Sees that just these frames come, as (port, mark). What comes last, by its port, shows that no others do."""
+        """Sees that just these frames come, as (port, mark).
+
+        What comes last, by its port, shows that no others do."""
         wanted = [*wanted, *((number, 0xFFFF) for number in range(1, 4))]
         for number in range(1, 4):
             self.switch.ofctl(
@@ -85,7 +89,8 @@ class Scene:
 
 @test(timeout=120)
 def packet_outs_go_by_the_messages_before_them(lab):
-    """A packet-out inside a bundle meets the rules and groups of its place, with packet-ins and counters."""
+    """A packet-out inside a bundle meets the rules and groups of its place, with packet-ins and
+    counters."""
     scene = Scene(lab)
     scene.begin("cookie=9,priority=1,actions=output:3")
     scene.bundle(
@@ -104,7 +109,8 @@ def packet_outs_go_by_the_messages_before_them(lab):
         ["cookie=0x3, table=0, n_packets=1, priority=1 actions=output:3"],
         "rules at last",
     )
-    # A rule that takes the place of another one goes on with its counters, and so with these packets.
+    # A rule that takes the place of another one goes on with its counters, and so with these
+    # packets.
     scene.begin()
     scene.bundle(
         "flow add cookie=5,actions=output:1",
@@ -180,7 +186,8 @@ def packet_outs_go_by_the_messages_before_them(lab):
 
 @test(timeout=120)
 def bundles_that_fail_send_nothing(lab):
-    """The packet-outs of a bundle that fails are not sent or told of, count nowhere and teach nothing, whatever is wrong."""
+    """The packet-outs of a bundle that fails are not sent or told of, count nowhere and teach
+    nothing, whatever is wrong."""
     scene = Scene(lab)
     teaches = "learn(table=7,cookie=0x77,NXM_OF_ETH_SRC[],load:0x3->NXM_NX_REG0[0..15])"
     before = ["cookie=0x9, table=0, n_packets=0, priority=1 actions=output:2"]
@@ -218,7 +225,8 @@ def bundles_that_fail_send_nothing(lab):
 
 @test(timeout=120)
 def bundled_packet_outs_teach_at_their_place(lab):
-    """A rule that a bundled packet-out asks for is there for the messages behind it, which may delete it, and not for the packet itself."""
+    """A rule that a bundled packet-out asks for is there for the messages behind it, which may
+    delete it, and not for the packet itself."""
     scene = Scene(lab)
     teaches = "learn(table=7,cookie=0x77,NXM_OF_ETH_SRC[],load:0x3->NXM_NX_REG0[0..15])"
     asks = "resubmit(,7),output:NXM_NX_REG0[0..15]"
@@ -240,7 +248,10 @@ def bundled_packet_outs_teach_at_their_place(lab):
             scene.rules()
             == [
                 f"cookie=0x1, table=0, n_packets=1, actions={teaches},output:1",
-                "cookie=0x77, table=7, n_packets=1, dl_src=02:00:00:00:00:01 actions=load:0x3->NXM_NX_REG0[0..15]",
+                (
+                    "cookie=0x77, table=7, n_packets=1, dl_src=02:00:00:00:00:01 "
+                    "actions=load:0x3->NXM_NX_REG0[0..15]"
+                ),
                 f"cookie=0x2, table=8, n_packets=4, actions={asks}",
             ]
         ),
@@ -254,7 +265,8 @@ def bundled_packet_outs_teach_at_their_place(lab):
 
 @test(timeout=180)
 def thousands_of_packet_outs_by_as_many_states(lab):
-    """A bundle of more packet-outs than the datapath has room for: each by rules of its own, also where rules are many and their chains long."""
+    """A bundle of more packet-outs than the datapath has room for: each by rules of its own, also
+    where rules are many and their chains long."""
     scene = Scene(lab)
     scene.begin(
         *(f"table=1,priority=5,tcp,tp_dst={number},actions=output:2" for number in range(3, 300))
@@ -273,14 +285,18 @@ def thousands_of_packet_outs_by_as_many_states(lab):
     equal(
         rules,
         [
-            f"cookie=0x0, table=1, n_packets={count}, priority=5,tcp,tp_dst=2 actions=output:{count % 3 + 1}"
+            (
+                f"cookie=0x0, table=1, n_packets={count}, priority=5,tcp,tp_dst=2 "
+                f"actions=output:{count % 3 + 1}"
+            )
         ],
         "the rule at last",
     )
 
 
 def added(client, number, flags, kind, body):
-    """What is answered to a message that is put into a bundle: pairs of the error's type and code."""
+    """What is answered to a message that is put into a bundle: pairs of the error's type and
+    code."""
     client.xid += 1
     message = struct.pack("!BBHI", client.version, kind, 8 + len(body), client.xid) + body
     client.send(BUNDLE_ADD, struct.pack("!IHH", number, 0, flags) + message, client.xid)
@@ -294,7 +310,9 @@ def committed(client, number, flags):
 
 @test(timeout=60)
 def ports_change_between_packet_outs(lab):
-    """A port mod inside a bundle holds for the packet-outs behind it. (Open vSwitch has decided by then where they go.)"""
+    """A port mod inside a bundle holds for the packet-outs behind it.
+
+    (Open vSwitch has decided by then where they go.)"""
     scene = Scene(lab)
     address = bytes.fromhex(scene.switch.get("Interface", "p2", "mac_in_use").replace(":", ""))
     client = Client(scene.switch, 5)
@@ -323,7 +341,8 @@ def ports_change_between_packet_outs(lab):
 
 @test(timeout=60)
 def mistakes_found_when_they_are_added(lab):
-    """What is wrong with a message whatever rules there are is refused when it is added to a bundle; the rest waits for the commit."""
+    """What is wrong with a message whatever rules there are is refused when it is added to a
+    bundle; the rest waits for the commit."""
     switch = lab.switch()
     switch.bridge("br0", "fail_mode=secure", ALL)
     client = Client(switch, 5)

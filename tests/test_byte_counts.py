@@ -1,4 +1,5 @@
-"""Bytes of rules, groups and buckets behind tags, labels and headers that have been pushed or popped: those that the packet came with."""
+"""Bytes of rules, groups and buckets behind tags, labels and headers that have been pushed or
+popped: those that the packet came with."""
 
 import re
 import struct
@@ -178,7 +179,8 @@ CASES = [
     ),
 ]
 
-# Groups: a name, a frame, the rules' beginning, the group, and the bytes that group and bucket count.
+# Groups: a name, a frame, the rules' beginning, the group, and the bytes that group and bucket
+# count.
 GROUPS = [
     ("all", PLAIN, "actions=push_vlan:0x8100,group:1", "type=all,bucket=resubmit(,1)", 100, 100),
     (
@@ -245,7 +247,8 @@ def counted(switch):
 
 @test(timeout=120)
 def rules_count_what_came(lab):
-    """Rules count the length that a packet came with, behind tags and labels too; a popped label that shows IP begins anew."""
+    """Rules count the length that a packet came with, behind tags and labels too; a popped label
+    that shows IP begins anew."""
     switch = lab.switch()
     switch.bridge(
         "br0", "fail_mode=secure", "protocols=OpenFlow10,OpenFlow13,OpenFlow14,OpenFlow15"

@@ -55,7 +55,8 @@ def helpers(lab):
 
 @test(timeout=300)
 def veth_and_guests_are_measured(lab):
-    """In by a veth pair, out to a guest, and the other way; both cost something, and it is said how they were measured."""
+    """In by a veth pair, out to a guest, and the other way; both cost something, and it is said how
+    they were measured."""
     before = links()
     for ports in ("1:veth,2:vhost", "1:dpdkvhostuserclient,2:veth"):
         done = predicted(command(lab, "--json", "--ports", ports), seconds=130, stdin=RULES)
@@ -76,7 +77,8 @@ def veth_and_guests_are_measured(lab):
 
 @test(timeout=120)
 def policers_are_measured(lab):
-    """The cost of policers is a stage of its own; ports that no packet meets are named, and those that are not there refused."""
+    """The cost of policers is a stage of its own; ports that no packet meets are named, and those
+    that are not there refused."""
     memory = ("--ports", "in=1:memory,2:memory")
     done = predicted(
         command(lab, "--json", *memory, "--policed", "in", "--policed-out", "all"),
@@ -104,7 +106,8 @@ def policers_are_measured(lab):
 
 @test(timeout=240)
 def a_running_switch_predicts_for_its_own_ports(lab):
-    """`sluice/predict` measures what a bridge's ports are: kernel interfaces here, and a patch port costs nothing. What is like another kind is named."""
+    """`sluice/predict` measures what a bridge's ports are: kernel interfaces here, and a patch port
+    costs nothing. What is like another kind is named."""
     sluice(lab)
     switch = lab.switch()
     for bridge in ("br0", "br1"):
@@ -156,7 +159,8 @@ def a_running_switch_predicts_for_its_own_ports(lab):
 
 @test(timeout=180)
 def nothing_is_left_where_it_is_ended(lab):
-    """By Ctrl-C or SIGTERM: files, helper and interfaces go; by SIGKILL the helper and its interfaces do."""
+    """By Ctrl-C or SIGTERM: files, helper and interfaces go; by SIGKILL the helper and its
+    interfaces do."""
     before = links()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         words = command(lab, "--ports", "1:veth,2:veth", rounds=1000)
@@ -182,7 +186,8 @@ def nothing_is_left_where_it_is_ended(lab):
 
 @test(timeout=60)
 def without_root_no_pair_is_made_on_the_machine(lab):
-    """It is refused with the reason: the pair must not appear among the machine's own interfaces."""
+    """It is refused with the reason: the pair must not appear among the machine's own
+    interfaces."""
     before = links()
     program = os.path.abspath(lab.switchd[0])
     sluice(lab)  # skips where there is none

@@ -1,5 +1,5 @@
-"""What the log and dumps say of connections: messages that are tried again, errors beside many others, rules too long for a dump; rules of one version as
-others are told of them."""
+"""What the log and dumps say of connections: messages that are tried again, errors beside many
+others, rules too long for a dump; rules of one version as others are told of them."""
 
 import re
 import struct
@@ -45,7 +45,8 @@ def a_message_is_logged_once(lab):
 
 @test(timeout=60)
 def many_messages_of_another_version_hide_no_errors(lab):
-    """Who sends many messages of another version has lines of their own, and other errors are logged all the same."""
+    """Who sends many messages of another version has lines of their own, and other errors are
+    logged all the same."""
     switch = opened(lab)
     client, other = Client(switch, 4), Client(switch, 4)
     for number in range(600):
@@ -86,7 +87,8 @@ def rules_left_out_of_dumps_are_told_once(lab):
 
 @test(timeout=60)
 def loads_and_tags_in_other_versions(lab):
-    """What 1.0 loads into a part of a field is told to 1.5 with the same bits; a part of `vlan_tci` that is written leaves the tag."""
+    """What 1.0 loads into a part of a field is told to 1.5 with the same bits; a part of `vlan_tci`
+    that is written leaves the tag."""
     switch = opened(lab)
 
     def told(rule, version):
@@ -108,7 +110,8 @@ def loads_and_tags_in_other_versions(lab):
         ("3->NXM_OF_ETH_DST[3..9]", "00:00:00:00:00:18/00:00:00:00:03:f8->eth_dst"),
     ):
         equal(whole(told(f"ip,actions=load:{load}", "OpenFlow15")), "set_field:" + wanted, load)
-    # Open vSwitch takes the tag for gone, because the bits that are written do not say that there is one.
+    # Open vSwitch takes the tag for gone, because the bits that are written do not say that there
+    # is one.
     push = "push_vlan:0x8100," if switch.is_ovs else ""
     equal(
         told("dl_vlan=5,actions=load:3->NXM_OF_VLAN_TCI[0..11],mod_vlan_vid:7", "OpenFlow11"),

@@ -1,6 +1,8 @@
-"""The container image by a real engine, on request (`make container-check`): podman builds it from the Containerfile, and the guide's blocks start and upgrade it.
+"""The container image by a real engine, on request (`make container-check`): podman builds it from
+the Containerfile, and the guide's blocks start and upgrade it.
 
-It runs in the test's own network, which is the host's to podman, with a base image made from Debian's packages, so it needs no registry and no network."""
+It runs in the test's own network, which is the host's to podman, with a base image made from
+Debian's packages, so it needs no registry and no network."""
 
 import json
 import os
@@ -33,7 +35,8 @@ class Podman:
         limits = ", ".join(
             [limit("nofile", resource.RLIMIT_NOFILE), limit("nproc", resource.RLIMIT_NPROC)]
         )
-        # Control groups are left alone, limits are those that there are: neither needs more than this process may.
+        # Control groups are left alone, limits are those that there are: neither needs more than
+        # this process may.
         self.write(
             "containers.conf",
             f"""[containers]
@@ -72,13 +75,15 @@ class Podman:
 
     @staticmethod
     def cgroups():
-        """One hierarchy of control groups: podman refuses where old and new ones lie side by side."""
+        """One hierarchy of control groups: podman refuses where old and new ones lie side by
+        side."""
         if not os.path.exists("/sys/fs/cgroup/cgroup.controllers"):
             run("umount -R /sys/fs/cgroup", ok=False)
             run("mount -t cgroup2 cgroup2 /sys/fs/cgroup")
 
     def find_driver(self):
-        """How layers are kept: one upon the other where the kernel can, else each as a whole copy."""
+        """How layers are kept: one upon the other where the kernel can, else each as a whole
+        copy."""
         for name in ("lower", "upper", "work", "merged"):
             os.mkdir(f"{self.directory}/{name}")
         options = ",".join(
@@ -113,7 +118,8 @@ class Podman:
         return found["Running"], found["ExitCode"]
 
     def base(self):
-        """The image that the Containerfile names, as registries have it: a Debian whose packages start nothing when they are installed."""
+        """The image that the Containerfile names, as registries have it: a Debian whose packages
+        start nothing when they are installed."""
         tar = run(
             [os.path.join(ROOT, "scripts", "debian-root"), packages("sluice")], seconds=500
         ).stdout.strip()
@@ -121,7 +127,8 @@ class Podman:
         os.mkdir(f"{self.directory}/base")
         self.write(
             "base/Containerfile",
-            "FROM localhost/root\nRUN echo exit 101 >/usr/sbin/policy-rc.d && chmod 755 /usr/sbin/policy-rc.d\n",
+            "FROM localhost/root\nRUN echo exit 101 >/usr/sbin/policy-rc.d && chmod 755 "
+            "/usr/sbin/policy-rc.d\n",
         )
         self.run("build", "-t", BASE, f"{self.directory}/base", seconds=300)
 
@@ -135,8 +142,9 @@ class Podman:
 
 @test(timeout=1200, on_request=True)
 def podman_builds_runs_and_upgrades_the_image(lab):
-    """The guide's blocks: the image is built and started, carries packets between two namespaces by the host's tools, is stopped and upgraded with its configuration
-    and its rules; a second container beside it and one with a network of its own."""
+    """The guide's blocks: the image is built and started, carries packets between two namespaces by
+    the host's tools, is stopped and upgraded with its configuration and its rules; a second
+    container beside it and one with a network of its own."""
     binaries_of(lab)
     podman = Podman(lab)
     lab.note(f"{podman.says('--version')}, storage driver {podman.driver}")
@@ -156,7 +164,8 @@ def podman_builds_runs_and_upgrades_the_image(lab):
     def up():
         wait_for("the container is healthy", healthy, 60)
 
-    # Two namespaces, each by a veth pair whose other end is the host's: the host's tools make it a port.
+    # Two namespaces, each by a veth pair whose other end is the host's: the host's tools make it a
+    # port.
     up()
     hosts = []
     for number in (1, 2):
@@ -181,7 +190,8 @@ def podman_builds_runs_and_upgrades_the_image(lab):
         host.run(f"ip addr add 10.0.0.{number}/24 dev eth0")
         hosts.append(host)
     run(
-        "ovs-vsctl --timeout=20 add-br br0 -- set Bridge br0 datapath_type=netdev -- add-port br0 p1 -- add-port br0 p2"
+        "ovs-vsctl --timeout=20 add-br br0 -- set Bridge br0 datapath_type=netdev -- add-port br0 "
+        "p1 -- add-port br0 p2"
     )
     equal(
         podman.says("exec", "sluice", "ovs-appctl", "version").splitlines()[0],

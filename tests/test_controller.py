@@ -57,7 +57,8 @@ def connected(switch, bridge="br0"):
 
 @test(timeout=120)
 def learning_controller_and_fail_modes(lab):
-    """Hosts reach each other through rules the controller adds; without it standalone learns by itself and secure goes on with its rules."""
+    """Hosts reach each other through rules the controller adds; without it standalone learns by
+    itself and secure goes on with its rules."""
     switch = lab.switch()
     switch.bridge(
         "br0",
@@ -151,7 +152,8 @@ def learning_controller_and_fail_modes(lab):
 
 @test(timeout=60)
 def passive_and_secure_channels(lab):
-    """ovs-ofctl over ptcp: and pssl:, OpenFlow 1.0 and 1.3; ssl: to a controller; a peer without the right certificate is refused."""
+    """ovs-ofctl over ptcp: and pssl:, OpenFlow 1.0 and 1.3; ssl: to a controller; a peer without
+    the right certificate is refused."""
     switch = lab.switch()
     pki = os.path.join(switch.directory, "pki")
     make_certificates(switch, pki)
@@ -203,7 +205,8 @@ def passive_and_secure_channels(lab):
 
 
 class SecureController:
-    """Accepts TLS connections one after the other, asks for the client's certificate, says hello in OpenFlow 1.3 and listens until it is told to hang up."""
+    """Accepts TLS connections one after the other, asks for the client's certificate, says hello in
+    OpenFlow 1.3 and listens until it is told to hang up."""
 
     def __init__(self, namespace, pki, name, port=6655):
         self.context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
@@ -243,7 +246,8 @@ class SecureController:
 
 @test(timeout=120)
 def secure_controllers_and_pauses(lab):
-    """ssl: to a controller: one with a certificate of another authority is refused and the database says so; pauses grow to max_backoff and begin anew."""
+    """ssl: to a controller: one with a certificate of another authority is refused and the database
+    says so; pauses grow to max_backoff and begin anew."""
     switch = lab.switch()
     pki = os.path.join(switch.directory, "pki")
     make_certificates(switch, pki)

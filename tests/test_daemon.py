@@ -1,4 +1,5 @@
-"""What surrounds the switching: starting, ending, logs, the database going away, ports that come and go, waiting tools."""
+"""What surrounds the switching: starting, ending, logs, the database going away, ports that come
+and go, waiting tools."""
 
 import json
 import os
@@ -26,7 +27,8 @@ from harness import (
 
 @test(timeout=60)
 def detach_pidfile_and_end(lab):
-    """--detach returns when the first configuration is applied; pidfile, lock and control socket are where tools look, and go at the end."""
+    """--detach returns when the first configuration is applied; pidfile, lock and control socket
+    are where tools look, and go at the end."""
     switch = lab.switch(start=False)
     switch.vsctl("--no-wait", "add-br", "br0", "--", "set", "Bridge", "br0", "datapath_type=netdev")
     done = switch.namespace.run([*switch.arguments(), "--detach"], env=switch.env, seconds=40)
@@ -76,7 +78,8 @@ def detach_pidfile_and_end(lab):
 
 @test(timeout=60)
 def exit_cleanup_removes_devices(lab):
-    """`exit` leaves nothing that hinders the next daemon; `exit --cleanup` takes internal ports away."""
+    """`exit` leaves nothing that hinders the next daemon; `exit --cleanup` takes internal ports
+    away."""
     switch = lab.switch()
     switch.bridge()
     switch.port("in0", "type=internal")
@@ -93,7 +96,8 @@ def exit_cleanup_removes_devices(lab):
 
 @test(timeout=60)
 def control_keeps_off_workers(lab):
-    """A worker has the processor of pmd-cpu-mask to itself: the control thread runs on the others, and on all again when the mask goes."""
+    """A worker has the processor of pmd-cpu-mask to itself: the control thread runs on the others,
+    and on all again when the mask goes."""
     cpus = sorted(os.sched_getaffinity(0))
     switch = lab.switch()
     if switch.is_ovs:
@@ -130,7 +134,8 @@ def control_keeps_off_workers(lab):
 
 @test(timeout=60)
 def workers_beyond_the_daemons_processors(lab):
-    """A daemon that was started on one processor puts a worker on another where pmd-cpu-mask names it, and runs itself where it was started."""
+    """A daemon that was started on one processor puts a worker on another where pmd-cpu-mask names
+    it, and runs itself where it was started."""
     cpus = sorted(os.sched_getaffinity(0))
     if len(cpus) < 2:
         raise Skip("one processor")
@@ -158,7 +163,8 @@ def workers_beyond_the_daemons_processors(lab):
 
 @test(timeout=60)
 def version_and_wrong_options(lab):
-    """--version and --help answer; an unknown option or too many arguments end with 1 and say why."""
+    """--version and --help answer; an unknown option or too many arguments end with 1 and say
+    why."""
     command = lab.switchd
     version = run([*command, "--version"]).stdout
     check(re.match(r"\S.* \d+\.\d+", version.splitlines()[0]), "first line of --version:", version)
@@ -226,7 +232,8 @@ def log_levels_and_reopen(lab):
 
 @test(timeout=90)
 def a_database_that_refuses_values(lab):
-    """A value that the schema does not allow and a column that it has not: all else is written, each is told once, and is written when it is allowed."""
+    """A value that the schema does not allow and a column that it has not: all else is written,
+    each is told once, and is written when it is allowed."""
     with open(SCHEMA, encoding="utf-8") as file:
         schema = json.load(file)
     schema["tables"]["Interface"]["columns"]["mtu"]["type"]["key"] = {
@@ -242,7 +249,10 @@ def a_database_that_refuses_values(lab):
     switch.expected += ["refuses a value", "lacks column"]
     switch.bridge()
     switch.port("in0", "type=internal", "mtu_request=2000")
-    refused = r"refuses a value of in0, .*: column mtu of row .* of table Interface: constraint violation: .*2000"
+    refused = (
+        r"refuses a value of in0, .*: column mtu of row .* of table Interface: constraint "
+        r"violation: .*2000"
+    )
     switch.logged(refused)
     switch.port("in1", "type=internal", "mtu_request=1400")
     equal(switch.get("Interface", "in0", "mtu"), [], "the MTU that is not allowed")
@@ -275,7 +285,8 @@ def a_database_that_refuses_values(lab):
 
 @test(timeout=90)
 def database_restart(lab):
-    """Forwarding goes on while the database is away, and the daemon takes up changes when it is back."""
+    """Forwarding goes on while the database is away, and the daemon takes up changes when it is
+    back."""
     switch = lab.switch()
     switch.bridge()
     a = lab.host("h1", switch, ip="10.8.0.1/24")
@@ -304,7 +315,8 @@ def database_restart(lab):
 
 @test(timeout=90)
 def second_daemon_waits_for_the_lock(lab):
-    """A daemon that does not hold the database lock configures and forwards nothing; it takes over when the first one ends."""
+    """A daemon that does not hold the database lock configures and forwards nothing; it takes over
+    when the first one ends."""
     switch = lab.switch()
     switch.bridge()
     second = Switch(lab, "s2", database=False)
@@ -336,7 +348,8 @@ def second_daemon_waits_for_the_lock(lab):
 
 @test(timeout=60)
 def results_come_with_cur_cfg(lab):
-    """Whoever waits for cur_cfg finds ofport and error beside it: a monitor sees them in the same update."""
+    """Whoever waits for cur_cfg finds ofport and error beside it: a monitor sees them in the same
+    update."""
     switch = lab.switch()
     switch.bridge()
     watch = Monitor(switch, {"Open_vSwitch": ["cur_cfg"], "Interface": ["name", "ofport", "error"]})
@@ -383,7 +396,8 @@ def results_come_with_cur_cfg(lab):
 
 
 class Monitor:
-    """A client of the database server (RFC 7047) that reads the updates of some columns, one transaction at a time."""
+    """A client of the database server (RFC 7047) that reads the updates of some columns, one
+    transaction at a time."""
 
     def __init__(self, switch, tables):
         self.socket, self.text = socket.socket(socket.AF_UNIX), ""
@@ -427,7 +441,8 @@ class Monitor:
 
 @test(timeout=60)
 def rules_before_ports(lab):
-    """Rules may name ports that do not exist yet, and keep their counters when ports go and come."""
+    """Rules may name ports that do not exist yet, and keep their counters when ports go and
+    come."""
     switch = lab.switch()
     switch.bridge("br0", "fail_mode=secure")
     switch.flows("cookie=0x1,in_port=5,actions=output:6", "cookie=0x2,in_port=6,actions=output:5")
@@ -495,7 +510,8 @@ def ports_come_and_go_under_traffic(lab):
                 ["ovs-vsctl", f"--db={switch.db}", "--timeout=20", *words], env=switch.env
             )
             while process.poll() is None:
-                # No more on their way than a port holds while nobody has a processor for its worker.
+                # No more on their way than a port holds while nobody has a processor for its
+                # worker.
                 for _ in range(4 if count - len(got) < 200 else 0):
                     sender.send(
                         ethernet(
@@ -603,7 +619,8 @@ def mirrors(lab):
 
 @test(timeout=90)
 def idle_costs_little(lab):
-    """Prints how much of a core an idle switch takes and how soon the first packet after a rest is answered."""
+    """Prints how much of a core an idle switch takes and how soon the first packet after a rest is
+    answered."""
     switch = lab.switch()
     switch.bridge()
     a = lab.host("h1", switch, ip="10.8.2.1/24", quiet=True)
@@ -632,7 +649,8 @@ def idle_costs_little(lab):
 
 @test(timeout=60)
 def openflow_1_0_and_1_3_flow_mods(lab):
-    """Strict and loose changes and deletions, overlap check, timeouts, cookies, flow_removed, and errors with their names."""
+    """Strict and loose changes and deletions, overlap check, timeouts, cookies, flow_removed, and
+    errors with their names."""
     switch = lab.switch()
     switch.bridge("br0", "fail_mode=secure", "protocols=OpenFlow10,OpenFlow13")
     for version in ("OpenFlow10", "OpenFlow13"):

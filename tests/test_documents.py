@@ -1,5 +1,5 @@
-"""The examples of Open vSwitch's documentation (documents_ovs.txt): each is answered alike by Open vSwitch and by the daemon under test, but for what is
-explained in documents_ovs_differences.txt."""
+"""The examples of Open vSwitch's documentation (documents_ovs.txt): each is answered alike by Open
+vSwitch and by the daemon under test, but for what is explained in documents_ovs_differences.txt."""
 
 import os
 import random
@@ -24,7 +24,8 @@ HERE = os.path.dirname(os.path.abspath(__file__))
 EXAMPLES = os.path.join(HERE, "documents_ovs.txt")
 EXPLAINED = os.path.join(HERE, "documents_ovs_differences.txt")
 TOOLS = ("ovs-vsctl", "ovs-ofctl", "ovs-appctl")
-# Flows are shown, and tried, as these see them: without instructions, with them, and with the latest actions.
+# Flows are shown, and tried, as these see them: without instructions, with them, and with the
+# latest actions.
 VERSIONS = {"1.0": "OpenFlow10", "1.3": "OpenFlow13", "1.5": "OpenFlow15"}
 # What stays in the database when its bridges have gone.
 ROOTS = ("QoS", "Queue")
@@ -157,8 +158,9 @@ def normal(shown, text, switch):
 
 
 def in_order(text):
-    """A trace with what each port gets in the order of ports where `NORMAL` or a flood sends to several: the order is open, and so is by which pushes and
-    pops the daemon comes from one port's tags to the next one's."""
+    """A trace with what each port gets in the order of ports where `NORMAL` or a flood sends to
+    several: the order is open, and so is by which pushes and pops the daemon comes from one port's
+    tags to the next one's."""
     found = re.search(r"^Datapath actions: (.*)$", text, re.M)
     flow = re.search(r"^Flow: .*?dl_vlan=(\d+),dl_vlan_pcp=(\d+)", text, re.M)
     if not found or not re.search("NORMAL|FLOOD|ALL", text):
@@ -184,7 +186,8 @@ def in_order(text):
 
 @test(timeout=420)
 def examples_of_its_documentation_are_answered_alike(lab):
-    """Every command and flow of Open vSwitch's manual pages, tutorials, FAQ and guides on both daemons."""
+    """Every command and flow of Open vSwitch's manual pages, tutorials, FAQ and guides on both
+    daemons."""
     if not os.path.exists(OPEN_VSWITCH):
         raise Skip("Open vSwitch is not installed")
     wanted, got = play(lab, "r", switchd_command("ovs")), play(lab, "t", lab.switchd)
@@ -203,12 +206,15 @@ def examples_of_its_documentation_are_answered_alike(lab):
         line for _, lines in scenes() for line, _ in lines if not line.startswith("bridge ")
     ]
     lab.note(
-        f"{len(examples)} examples, {sum(reference == answer for _, reference, answer in answers)} of {len(answers)} answers the same"
+        f"{len(examples)} examples, "
+        f"{sum(reference == answer for _, reference, answer in answers)} of {len(answers)} "
+        "answers the same"
     )
     hold(lab, EXPLAINED, answers)
 
 
-# The switch of the tutorial: a trunk and three access ports; untagged packets of the trunk are in VLAN 0.
+# The switch of the tutorial: a trunk and three access ports; untagged packets of the trunk are in
+# VLAN 0.
 ACCESS = {2: 20, 3: 30, 4: 30}
 MEMBERS = {20: (1, 2), 30: (1, 3, 4)}
 HOSTS = [f"52:00:00:00:00:{number:02x}" for number in range(1, 7)]
@@ -222,7 +228,8 @@ class TutorialSwitch:
         self.learned = {}
 
     def forward(self, port, source, destination, vlan):
-        """{port: VLAN of the tag or None} for a packet that came in by a port, `vlan` being that of its tag."""
+        """{port: VLAN of the tag or None} for a packet that came in by a port, `vlan` being that of
+        its tag."""
         if source == GROUP or destination == BPDU or (port in ACCESS and vlan is not None):
             return {}
         vid = ACCESS.get(port, vlan or 0)
@@ -236,7 +243,8 @@ class TutorialSwitch:
 
 @test(timeout=120)
 def the_tutorials_switch_learns_and_forwards(lab):
-    """The rules of the advanced tutorial, with packets: each goes where the tutorial says, tagged as it says, from the first packet of a host on."""
+    """The rules of the advanced tutorial, with packets: each goes where the tutorial says, tagged
+    as it says, from the first packet of a host on."""
     switch = lab.switch()
     switch.bridge("br0", "fail_mode=secure")
     hosts = dict(enumerate(switch.raw_hosts(4), 1))
@@ -279,13 +287,15 @@ def the_tutorials_switch_learns_and_forwards(lab):
             equal(
                 received,
                 [frame(vid)],
-                f"packet {number} from port {port}, {source} to {destination} in VLAN {vlan}, at port {to}",
+                f"packet {number} from port {port}, {source} to {destination} in VLAN {vlan}, at "
+                f"port {to}",
             )
         if switch.is_ovs:
             # Its cache may go by what was learned before.
             switch.appctl("revalidator/wait")
         if not wanted:
-            # Nothing else says that it has come, and the next one, by another port, may overtake it.
+            # Nothing else says that it has come, and the next one, by another port, may overtake
+            # it.
             becomes(met, number + 1, f"packets that have met table 0 after packet {number}")
     for port, host in hosts.items():
         equal(host.receive(0.5), [], f"what else port {port} sent")
@@ -334,7 +344,8 @@ def a_span_port_takes_nothing(lab):
         switch.appctl(
             "netdev-dummy/receive",
             f"p{port}",
-            f"in_port({port}),eth(src=02:00:00:00:00:0{port},dst=02:00:00:00:00:09),eth_type(0x88b5)",
+            f"in_port({port}),eth(src=02:00:00:00:00:0{port},dst=02:00:00:00:00:09),"
+            "eth_type(0x88b5)",
         )
 
     def sent():

@@ -1,4 +1,5 @@
-"""What is wrong is said where people look: in the database, by its name, as loudly as Open vSwitch says it; and what follows from outside changes."""
+"""What is wrong is said where people look: in the database, by its name, as loudly as Open vSwitch
+says it; and what follows from outside changes."""
 
 import re
 import time
@@ -69,7 +70,10 @@ def errors_name_what_is_wrong(lab):
             "error of a type that is not there",
         )
         return
-    known = "there are afxdp, dpdk, dpdkvhostuser, dpdkvhostuserclient, geneve, gre, gtpu, internal, ip6gre, nvgre, patch, system, tap, vxlan"
+    known = (
+        "there are afxdp, dpdk, dpdkvhostuser, dpdkvhostuserclient, geneve, gre, gtpu, internal, "
+        "ip6gre, nvgre, patch, system, tap, vxlan"
+    )
     begin = "could not open network device {} (Address family not supported by protocol): "
     equal(
         errors["x1"],
@@ -87,7 +91,8 @@ def errors_name_what_is_wrong(lab):
 
 @test(timeout=60)
 def what_is_ignored_stands_in_the_database(lab):
-    """Keys that are misspelt, and features that are missing, are in the rows' status as long as they are set."""
+    """Keys that are misspelt, and features that are missing, are in the rows' status as long as
+    they are set."""
     switch = lab.switch()
     switch.bridge()
     veth(switch, "p1")
@@ -183,7 +188,8 @@ def what_is_ignored_stands_in_the_database(lab):
 
 @test(timeout=60)
 def unknown_options_are_told_and_change_nothing(lab):
-    """An option that a kernel interface does not have is in the log, and the port goes on as it is, without a pause."""
+    """An option that a kernel interface does not have is in the log, and the port goes on as it is,
+    without a pause."""
     switch = lab.switch()
     switch.bridge()
     a, _ = lab.host("h1", switch, ip="10.9.0.1/24"), lab.host("h2", switch, ip="10.9.0.2/24")
@@ -216,7 +222,8 @@ def devices_of_others_are_refused(lab):
     switch.namespace.run("ip link set p1 master lb0")
     add(switch, "p1")
     if switch.is_ovs:
-        # Its kernel datapath refuses such a device (EBUSY); its userspace datapath takes it, and both carry its frames.
+        # Its kernel datapath refuses such a device (EBUSY); its userspace datapath takes it, and
+        # both carry its frames.
         check(switch.get("Interface", "p1", "ofport") != -1, "it is refused")
         return
     busy = "could not add network device p1 to ofproto (Device or resource busy): "
@@ -254,20 +261,23 @@ def devices_of_others_are_refused(lab):
 
 @test(timeout=150)
 def a_daemon_without_its_database_says_so(lab):
-    """Attempts are told until the pauses are at their longest; then that the rest is not, and once a minute that it is still away."""
+    """Attempts are told until the pauses are at their longest; then that the rest is not, and once
+    a minute that it is still away."""
     switch = lab.switch()
     switch.bridge()
     switch.stop_database()
     switch.logged(r"reconnect\|INFO\|unix:\S+db\.sock: connection attempt failed \(", 20)
     switch.logged(r"reconnect\|INFO\|unix:\S+db\.sock: waiting 2 seconds before reconnect", 20)
     switch.logged(
-        r"reconnect\|INFO\|unix:\S+db\.sock: continuing to reconnect in the background but suppressing further logging",
+        r"reconnect\|INFO\|unix:\S+db\.sock: continuing to reconnect in the background but "
+        r"suppressing further logging",
         40,
     )
     so_far = len(switch.log())
     if not switch.is_ovs:
         switch.logged(
-            r"reconnect\|WARN\|unix:\S+db\.sock: connection attempt failed .*; away for \d+ seconds, \d+ more attempts not logged",
+            r"reconnect\|WARN\|unix:\S+db\.sock: connection attempt failed .*; away for \d+ "
+            r"seconds, \d+ more attempts not logged",
             80,
         )
         equal(
@@ -281,7 +291,8 @@ def a_daemon_without_its_database_says_so(lab):
 
 @test(timeout=60)
 def mtu_follows_ports(lab):
-    """A bridge's MTU follows its ports' when somebody changes these; what somebody gives the bridge itself stays while it is below."""
+    """A bridge's MTU follows its ports' when somebody changes these; what somebody gives the bridge
+    itself stays while it is below."""
     switch = lab.switch(options=["--enable-dummy"])
     switch.bridge()
     veth(switch, "p1")
@@ -350,8 +361,10 @@ def mtu_follows_ports(lab):
 
 @test(timeout=60)
 def vlan_limit(lab):
-    """With other_config:vlan-limit the second tag of a packet, and what it carries, are read, or not, from then on."""
-    # Open vSwitch asks once, at its start, what its datapath can do, and strips no tags where that was less.
+    """With other_config:vlan-limit the second tag of a packet, and what it carries, are read, or
+    not, from then on."""
+    # Open vSwitch asks once, at its start, what its datapath can do, and strips no tags where that
+    # was less.
     switch = lab.switch(config=["other_config:vlan-limit=2"])
     switch.bridge()
     one, two = switch.raw_hosts()
@@ -404,7 +417,8 @@ def vlan_limit(lab):
 
 @test(timeout=90)
 def log_levels_are_open_vswitchs(lab):
-    """Attempts, invalid values and unused keys are logged at Open vSwitch's levels; a start warns of nothing."""
+    """Attempts, invalid values and unused keys are logged at Open vSwitch's levels; a start warns
+    of nothing."""
     switch = lab.switch()
     equal(levels(switch, r"\|(WARN|ERR|EMER)\|"), [], "warnings of the start")
     switch.bridge()
@@ -414,7 +428,8 @@ def log_levels_are_open_vswitchs(lab):
     )
     switch.vsctl("set", "Bridge", "br0", "other_config:disable-in-band=true")
     switch.logged(
-        r"rconn\|INFO\|br0<->tcp:127\.0\.0\.1:1: continuing to retry connections in the background but suppressing further logging",
+        r"rconn\|INFO\|br0<->tcp:127\.0\.0\.1:1: continuing to retry connections in the "
+        r"background but suppressing further logging",
         30,
     )
     equal(set(levels(switch, r"rconn.*: connecting\.\.\.")), {"INFO"}, "level of attempts")

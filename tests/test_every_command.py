@@ -1,5 +1,6 @@
-"""Every command of ovs-ofctl in every version of OpenFlow, on Open vSwitch and on the daemon under test: both answer the same, but for what is
-explained in test_every_command_differences.txt beside this file."""
+"""Every command of ovs-ofctl in every version of OpenFlow, on Open vSwitch and on the daemon under
+test: both answer the same, but for what is explained in test_every_command_differences.txt beside
+this file."""
 
 import os
 import re
@@ -12,7 +13,8 @@ EXPLAINED = os.path.join(
 )
 VERSIONS = ("OpenFlow10", "OpenFlow11", "OpenFlow12", "OpenFlow13", "OpenFlow14", "OpenFlow15")
 
-# Each line a command; "<" ends it where standard input follows. BR is the bridge. The bridge has the ports 1 and 2.
+# Each line a command; "<" ends it where standard input follows. BR is the bridge. The bridge has
+# the ports 1 and 2.
 COMMANDS = r"""
 show BR
 dump-desc BR
@@ -191,7 +193,7 @@ ct-flush BR zone=5
 dump-ipfix-bridge BR
 dump-ipfix-flow BR
 benchmark BR 100 10
-"""
+"""  # noqa: E501
 
 
 def scenario(lab, name, command=None):

@@ -1,5 +1,6 @@
-"""Every field of ovs-fields(7) and every action of ovs-actions(7), rule by rule with ovs-ofctl in every version of OpenFlow, on Open vSwitch and on the
-daemon under test: which rules are taken, with which error others are refused, and how dump-flows prints them. Differences are explained in
+"""Every field of ovs-fields(7) and every action of ovs-actions(7), rule by rule with ovs-ofctl in
+every version of OpenFlow, on Open vSwitch and on the daemon under test: which rules are taken, with
+which error others are refused, and how dump-flows prints them. Differences are explained in
 test_every_field_differences.txt beside this file."""
 
 import os
@@ -467,11 +468,14 @@ decap(packet_type(ns=1,type=0x894f))
 
 
 def rules():
-    """(what is tried, the rule). Every rule has a place of its own, so that one cannot replace another."""
+    """(what is tried, the rule).
+
+    Every rule has a place of its own, so that one cannot replace another."""
     for number, match in enumerate(lines(FIELDS)):
         yield match, f"table=0,priority={1000 + number},{match},actions=output:1"
     for number, text in enumerate(lines(ACTIONS)):
-        # "MATCH:ACTIONS" where the actions need a match; no action's own name begins like one of these.
+        # "MATCH:ACTIONS" where the actions need a match; no action's own name begins like one of
+        # these.
         needs = re.match(
             r"((?:ip|ipv6|arp|tcp|udp|sctp|icmp6?|mpls|vlan_tci)[^:(]*?):(?=[a-z])", text
         )
@@ -548,7 +552,8 @@ def attempt(lab, name, command=None):
 
 
 def explanations():
-    """[(line number, whether it may be stale, versions, what, reference, got)] of regular expressions; see the head of the list for the format."""
+    """[(line number, whether it may be stale, versions, what, reference, got)] of regular
+    expressions; see the head of the list for the format."""
     entries = []
     with open(EXPLAINED, encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
@@ -597,13 +602,14 @@ def every_field_and_action_is_taken_as_open_vswitch_takes_it(lab):
                 unexplained.append(f"{version} | {what} | {reference} | {mine}")
     taken = sum(text.startswith("taken") for text in wanted.values())
     lab.note(
-        f"{len(wanted)} rules, of which Open vSwitch takes {taken}; {differing} differ, {len(entries)} explanations"
+        f"{len(wanted)} rules, of which Open vSwitch takes {taken}; {differing} differ, "
+        f"{len(entries)} explanations"
     )
     check(taken * 2 > len(wanted), "Open vSwitch refuses most of the rules: the list is wrong")
     check(
         not unexplained,
-        f"{len(unexplained)} differ without an explanation (version, rule, Open vSwitch, this daemon):\n"
-        + "\n".join(unexplained[:60]),
+        f"{len(unexplained)} differ without an explanation (version, rule, Open vSwitch, this "
+        "daemon):\n" + "\n".join(unexplained[:60]),
     )
     stale = [
         f"line {number}" for number, passing, *_ in entries if number not in used and not passing
@@ -643,7 +649,7 @@ del-tlv-map br0 {class=0xffff,type=0,len=4}->tun_metadata0
 dump-tlv-map br0
 del-tlv-map br0
 dump-tlv-map br0
-"""
+"""  # noqa: E501
 
 
 def map_options(lab, name, command=None):

@@ -1,4 +1,5 @@
-"""Groups: what the tools say of them, as Open vSwitch says it; and what they do to packets, also when a link goes."""
+"""Groups: what the tools say of them, as Open vSwitch says it; and what they do to packets, also
+when a link goes."""
 
 import os
 import re
@@ -11,7 +12,8 @@ ALL = ",".join(VERSIONS)
 
 
 def group(switch, command, *words, version="OpenFlow13", options=(), stdin=None):
-    """An ovs-ofctl group command; what it printed, with groups in the order of their numbers, and how it ended."""
+    """An ovs-ofctl group command; what it printed, with groups in the order of their numbers, and
+    how it ended."""
     done = switch.tool(
         "ovs-ofctl", "-O", version, *options, command, "br0", *words, ok=False, stdin=stdin
     )
@@ -31,7 +33,8 @@ def group(switch, command, *words, version="OpenFlow13", options=(), stdin=None)
 
 
 def told(lab, name, command=None):
-    """What the tools print along a story of groups that come, change and go: [(command, output)]."""
+    """What the tools print along a story of groups that come, change and go: [(command,
+    output)]."""
     switch = lab.switch(name, command=command)
     switch.bridge("br0", "fail_mode=secure", f"protocols={ALL}")
     story = []
@@ -57,7 +60,8 @@ def told(lab, name, command=None):
     step("add-group", "group_id=1,type=all,bucket=output:1")
     step(
         "add-group",
-        "group_id=2,type=select,bucket=weight:5,output:1,bucket=weight:0,actions=output:2,bucket=watch_port:1,output:3",
+        "group_id=2,type=select,bucket=weight:5,output:1,bucket=weight:0,actions=output:2,"
+        "bucket=watch_port:1,output:3",
         version="OpenFlow11",
     )
     step("add-group", "group_id=3,type=indirect,bucket=dec_ttl,output:2", version="OpenFlow12")
@@ -70,16 +74,20 @@ def told(lab, name, command=None):
     step("add-group", "group_id=6,type=all")
     step(
         "add-group",
-        "group_id=7,type=all,bucket=controller,bucket=drop,bucket=in_port,bucket=flood,bucket=resubmit(,3)",
+        "group_id=7,type=all,bucket=controller,bucket=drop,bucket=in_port,bucket=flood,"
+        "bucket=resubmit(,3)",
     )
     step(
         "add-group",
-        "group_id=8,type=select,selection_method=hash,selection_method_param=5,fields(eth_dst,ip_dst=255.255.255.0,reg0),bucket=bucket_id=3,weight:5,output:1,bucket=bucket_id=1,output:2",
+        "group_id=8,type=select,selection_method=hash,selection_method_param=5,fields(eth_dst,"
+        "ip_dst=255.255.255.0,reg0),bucket=bucket_id=3,weight:5,output:1,bucket=bucket_id=1,"
+        "output:2",
         version="OpenFlow15",
     )
     step(
         "add-group",
-        "group_id=9,type=select,selection_method=dp_hash,selection_method_param=4294967297,bucket=output:1",
+        "group_id=9,type=select,selection_method=dp_hash,selection_method_param=4294967297,"
+        "bucket=output:1",
         version="OpenFlow15",
     )
     step(
@@ -109,7 +117,10 @@ def told(lab, name, command=None):
     for words in (
         "group_id=1,command_bucket_id=first,bucket=bucket_id=9,output:3",
         "group_id=1,command_bucket_id=0,bucket=bucket_id=12,output:1",
-        "group_id=1,command_bucket_id=last,bucket=bucket_id=13,output:1,bucket=bucket_id=14,output:2",
+        (
+            "group_id=1,command_bucket_id=last,bucket=bucket_id=13,output:1,bucket=bucket_id=14,"
+            "output:2"
+        ),
         "group_id=1,command_bucket_id=55,bucket=bucket_id=15,output:1",
         "group_id=1,command_bucket_id=last,bucket=bucket_id=9,output:1",
         "group_id=77,command_bucket_id=last,bucket=bucket_id=9,output:1",
@@ -148,7 +159,8 @@ def told(lab, name, command=None):
     step("bundle", "-", version="OpenFlow14", stdin="\n".join(bundle) + "\n")
     step("dump-groups", "20", version="OpenFlow15")
     step("dump-flows", "in_port=7")
-    # Open vSwitch 3.1 does not survive a bundle that fails behind a group that goes with rules, nor a rule that names a group twice.
+    # Open vSwitch 3.1 does not survive a bundle that fails behind a group that goes with rules, nor
+    # a rule that names a group twice.
     bundle = [
         "group modify group_id=20,type=indirect,bucket=output:2",
         "group add group_id=21,type=all,bucket=output:1",
@@ -223,7 +235,8 @@ def received(raw, wanted, seconds=5):
 
 @test(timeout=90)
 def groups_send_what_they_should(lab):
-    """All, indirect and select groups, chained and with changes of the packet; counters are exact."""
+    """All, indirect and select groups, chained and with changes of the packet; counters are
+    exact."""
     switch, raw = bench(lab)
     group(
         switch,
@@ -249,7 +262,8 @@ def groups_send_what_they_should(lab):
     group(
         switch,
         "add-group",
-        "group_id=3,type=select,bucket=weight:1,output:2,bucket=weight:0,actions=output:3,bucket=weight:1,output:4",
+        "group_id=3,type=select,bucket=weight:1,output:2,bucket=weight:0,actions=output:3,"
+        "bucket=weight:1,output:4",
     )
     switch.flows("in_port=1,actions=group:3", version="OpenFlow13")
     raw[1].send(*[frame(number) for number in range(100) for _ in range(3)])
@@ -265,7 +279,8 @@ def groups_send_what_they_should(lab):
 
 @test(timeout=90)
 def a_link_that_goes_takes_its_bucket_out(lab):
-    """Fast failover and select with watched ports: a dead link, a group that is watched, and back."""
+    """Fast failover and select with watched ports: a dead link, a group that is watched, and
+    back."""
     switch, raw = bench(lab)
     group(
         switch,

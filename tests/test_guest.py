@@ -23,7 +23,8 @@ def guest_and_host(lab):
 
 @test(timeout=150, dpdk=True)
 def ping_tcp_restart(lab):
-    """Pings both ways, TCP both ways, and the guest's network comes back by itself after the daemon restarts."""
+    """Pings both ways, TCP both ways, and the guest's network comes back by itself after the daemon
+    restarts."""
     switch, guest, host, _ = guest_and_host(lab)
     guest.ping("10.2.0.2")
     host.ping("10.2.0.1", 10)
@@ -51,7 +52,8 @@ def ping_tcp_restart(lab):
 
 @test(timeout=120, dpdk=True)
 def guest_comes_and_goes(lab):
-    """The link follows the guest, a killed guest loses only its own port, and the next one on the same socket works."""
+    """The link follows the guest, a killed guest loses only its own port, and the next one on the
+    same socket works."""
     switch, guest, host, number = guest_and_host(lab)
     other = lab.host("other", switch, ip="10.2.0.3/24")
     guest.ping("10.2.0.2")
@@ -111,7 +113,11 @@ def transfer(lab, guest, host):
     digest = guest.run(
         "head -c 3000000 /dev/urandom >/srv/from-guest; sha256sum /srv/from-guest", 60
     ).split()[0]
-    script = "import hashlib,urllib.request as u; print(hashlib.sha256(u.urlopen('http://10.2.0.1/from-guest', timeout=40).read()).hexdigest())"
+    script = (
+        "import hashlib,urllib.request as u; "
+        "print(hashlib.sha256(u.urlopen('http://10.2.0.1/from-guest', "
+        "timeout=40).read()).hexdigest())"
+    )
     equal(
         host.run(["/usr/bin/python3", "-c", script], seconds=60).stdout.strip(),
         digest,

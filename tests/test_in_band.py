@@ -1,5 +1,5 @@
-"""In-band control: the hidden rules that let a bridge reach its controllers through itself, where they are shown,
-and the local port's addresses that a controller's row names."""
+"""In-band control: the hidden rules that let a bridge reach its controllers through itself, where
+they are shown, and the local port's addresses that a controller's row names."""
 
 import json
 import re
@@ -65,7 +65,8 @@ def opened(lab):
 
 @test()
 def rules_are_hidden(lab):
-    """Hidden rules follow controllers, managers, the queue and the kernel's neighbours; OpenFlow does not see them and cannot delete them."""
+    """Hidden rules follow controllers, managers, the queue and the kernel's neighbours; OpenFlow
+    does not see them and cannot delete them."""
     switch, mac = opened(lab)
     switch.namespace.run(f"ip neigh add 10.1.1.1 lladdr {NEXT_HOP} dev br0")
 
@@ -94,7 +95,8 @@ def rules_are_hidden(lab):
     check("flow_count=0" in switch.ofctl("dump-aggregate", "br0"), "OpenFlow counts hidden rules")
     first = local_rules(mac), hop_rules("02:00:00:00:00:78"), remote_rules("10.1.1.1", 6653)
     holds(doing("NORMAL", *first), "after all rules have been deleted")
-    # A second port of the same host, one host more without a first hop; others are not reached by IPv4.
+    # A second port of the same host, one host more without a first hop; others are not reached by
+    # IPv4.
     switch.vsctl(
         "set-controller",
         "br0",
@@ -152,7 +154,8 @@ def rules_are_hidden(lab):
 
 @test()
 def controllers_are_reached_through_the_bridge(lab):
-    """A bridge without rules connects to a controller behind one of its ports; nothing else passes."""
+    """A bridge without rules connects to a controller behind one of its ports; nothing else
+    passes."""
     switch, _ = opened(lab)
     host = lab.host("h1", switch, ip="10.1.1.1/24", quiet=True)
     with inside(host):

@@ -1,4 +1,5 @@
-"""Rules that packets ask for: `learn`, its limits and timeouts, `fin_timeout`, and packets that a controller lets go on."""
+"""Rules that packets ask for: `learn`, its limits and timeouts, `fin_timeout`, and packets that a
+controller lets go on."""
 
 import os
 import re
@@ -9,10 +10,12 @@ import time
 from harness import Skip, check, equal, ethernet, test, wait_for
 
 MACS = {1: "02:00:00:00:00:01", 2: "02:00:00:00:00:02", 3: "02:00:00:00:00:03"}
-# The example of ovs-actions(7): what is seen is learned into another table, which says where answers go.
+# The example of ovs-actions(7): what is seen is learned into another table, which says where
+# answers go.
 MAC_LEARNING = (
     "table=0,priority=100,dl_src=01:00:00:00:00:00/01:00:00:00:00:00,actions=drop",
-    "table=0,priority=1,actions=learn(table=10,hard_timeout=300,priority=99,NXM_OF_ETH_DST[]=NXM_OF_ETH_SRC[],load:NXM_OF_IN_PORT[]->NXM_NX_REG0[0..15]),"
+    "table=0,priority=1,actions=learn(table=10,hard_timeout=300,priority=99,"
+    "NXM_OF_ETH_DST[]=NXM_OF_ETH_SRC[],load:NXM_OF_IN_PORT[]->NXM_NX_REG0[0..15]),"
     "resubmit(,10),resubmit(,1)",
     "table=10,priority=0,actions=load:0->NXM_NX_REG0[0..15]",
     "table=1,priority=10,reg0=0,actions=flood",
@@ -87,7 +90,8 @@ def arrives(end, frame, seconds=2.0):
 
 @test(timeout=60)
 def mac_learning_by_rules(lab):
-    """The example of ovs-actions(7): the first packet is flooded, its answer and all after it go one way; a host that moves is found."""
+    """The example of ovs-actions(7): the first packet is flooded, its answer and all after it go
+    one way; a host that moves is found."""
     switch, ends = three_ports(lab, *MAC_LEARNING)
     ends[1].send(udp(1, 2))
     check(
@@ -104,8 +108,14 @@ def mac_learning_by_rules(lab):
     equal(
         rules,
         [
-            "table=10, hard_timeout=300, priority=99,dl_dst=02:00:00:00:00:01 actions=load:0x1->NXM_NX_REG0[0..15]",
-            "table=10, hard_timeout=300, priority=99,dl_dst=02:00:00:00:00:02 actions=load:0x2->NXM_NX_REG0[0..15]",
+            (
+                "table=10, hard_timeout=300, priority=99,dl_dst=02:00:00:00:00:01 "
+                "actions=load:0x1->NXM_NX_REG0[0..15]"
+            ),
+            (
+                "table=10, hard_timeout=300, priority=99,dl_dst=02:00:00:00:00:02 "
+                "actions=load:0x2->NXM_NX_REG0[0..15]"
+            ),
             "table=10, priority=0 actions=load:0->NXM_NX_REG0[0..15]",
         ],
         "learned rules",
@@ -120,12 +130,15 @@ def mac_learning_by_rules(lab):
 
 @test(timeout=120)
 def answers_never_overtake_rules(lab):
-    """A host that answers at once, and packets sent back to back: the second always obeys what the first has taught, thousands of times, on two workers."""
+    """A host that answers at once, and packets sent back to back: the second always obeys what the
+    first has taught, thousands of times, on two workers."""
     rounds = 3000
-    # A packet from port 1 teaches where its source port's answers go; what has not been taught goes to port 3.
+    # A packet from port 1 teaches where its source port's answers go; what has not been taught goes
+    # to port 3.
     switch, ends = three_ports(
         lab,
-        "priority=5,in_port=1,udp,actions=learn(table=1,priority=9,dl_type=0x800,nw_proto=17,NXM_OF_UDP_DST[]=NXM_OF_UDP_SRC[],"
+        "priority=5,in_port=1,udp,actions=learn(table=1,priority=9,dl_type=0x800,nw_proto=17,"
+        "NXM_OF_UDP_DST[]=NXM_OF_UDP_SRC[],"
         "output:NXM_OF_IN_PORT[]),resubmit(,2)",
         "priority=4,in_port=2,udp,actions=resubmit(,1)",
         "table=1,priority=1,actions=output:3",
@@ -167,23 +180,27 @@ def answers_never_overtake_rules(lab):
     equal(
         (len(wrong), len(strays)),
         (0, 0),
-        f"of {rounds} answers (of which {len(answered)} were sent): lost, and gone by the rule before",
+        f"of {rounds} answers (of which {len(answered)} were sent): lost, and gone by the rule "
+        "before",
     )
 
 
 @test(timeout=120)
 def back_to_back(lab):
-    """Two packets of which the first teaches what becomes of the second, sent without a pause: the second always obeys."""
+    """Two packets of which the first teaches what becomes of the second, sent without a pause: the
+    second always obeys."""
     rounds = 3000
     switch, ends = three_ports(
         lab,
-        "priority=5,in_port=1,udp,tp_dst=7,actions=load:2->NXM_NX_REG1[],learn(table=0,priority=9,dl_type=0x800,nw_proto=17,NXM_OF_UDP_SRC[],"
+        "priority=5,in_port=1,udp,tp_dst=7,actions=load:2->NXM_NX_REG1[],learn(table=0,priority=9,"
+        "dl_type=0x800,nw_proto=17,NXM_OF_UDP_SRC[],"
         "udp_dst=8,output:NXM_NX_REG1[])",
         "priority=4,in_port=1,udp,tp_dst=8,actions=output:3",
     )
     if switch.is_ovs:
         raise Skip(
-            "Open vSwitch forwards the second by its cache, or while the first is on its way through ovs-vswitchd"
+            "Open vSwitch forwards the second by its cache, or while the first is on its way "
+            "through ovs-vswitchd"
         )
     got = []
     for number in range(0, rounds, 50):
@@ -201,12 +218,15 @@ def back_to_back(lab):
 
 @test(timeout=60)
 def limit_and_delete_learned(lab):
-    """`limit` with `result_dst`, `delete_learned` when the last teacher goes, and the flow-removed messages of learned rules."""
+    """`limit` with `result_dst`, `delete_learned` when the last teacher goes, and the flow-removed
+    messages of learned rules."""
     switch, ends = three_ports(
         lab,
-        "cookie=1,priority=5,in_port=1,actions=learn(table=3,cookie=0x77,limit=2,result_dst=NXM_NX_REG1[0],delete_learned,NXM_OF_ETH_SRC[]),"
+        "cookie=1,priority=5,in_port=1,actions=learn(table=3,cookie=0x77,limit=2,"
+        "result_dst=NXM_NX_REG1[0],delete_learned,NXM_OF_ETH_SRC[]),"
         "resubmit(,2)",
-        "cookie=2,priority=5,in_port=2,actions=learn(table=3,cookie=0x77,delete_learned,NXM_OF_ETH_SRC[])",
+        "cookie=2,priority=5,in_port=2,actions=learn(table=3,cookie=0x77,delete_learned,"
+        "NXM_OF_ETH_SRC[])",
         "table=2,reg1=1/1,actions=output:2",
         "table=2,reg1=0/1,actions=output:3",
     )
@@ -241,11 +261,14 @@ def limit_and_delete_learned(lab):
 
 @test(timeout=90)
 def timeouts(lab):
-    """An idle learned rule goes, one that is learned again and again stays beyond its hard timeout; a FIN shortens timeouts; controllers are told."""
+    """An idle learned rule goes, one that is learned again and again stays beyond its hard timeout;
+    a FIN shortens timeouts; controllers are told."""
     switch, ends = three_ports(
         lab,
-        "priority=5,in_port=1,udp,actions=learn(table=4,hard_timeout=2,cookie=0x5,NXM_OF_ETH_SRC[]),output:2",
-        "priority=5,in_port=1,tcp,actions=learn(table=5,idle_timeout=60,hard_timeout=90,fin_idle_timeout=2,fin_hard_timeout=30,"
+        "priority=5,in_port=1,udp,actions=learn(table=4,hard_timeout=2,cookie=0x5,"
+        "NXM_OF_ETH_SRC[]),output:2",
+        "priority=5,in_port=1,tcp,actions=learn(table=5,idle_timeout=60,hard_timeout=90,"
+        "fin_idle_timeout=2,fin_hard_timeout=30,"
         "dl_type=0x800,nw_proto=6,NXM_OF_TCP_SRC[],output:NXM_OF_IN_PORT[]),resubmit(,5),output:2",
         "table=5,priority=0,actions=drop",
     )
@@ -305,7 +328,8 @@ def through_a_patch_port(lab):
     )
     wait_for("the patch has its number", lambda: switch.get("Interface", "p01", "ofport") == 10)
     switch.flows(
-        "table=0,priority=2,actions=learn(table=1,NXM_OF_ETH_DST[]=NXM_OF_ETH_SRC[],output:NXM_OF_IN_PORT[]),resubmit(,1)",
+        "table=0,priority=2,actions=learn(table=1,NXM_OF_ETH_DST[]=NXM_OF_ETH_SRC[],"
+        "output:NXM_OF_IN_PORT[]),resubmit(,1)",
         "table=1,priority=0,actions=drop",
         bridge="br1",
     )
@@ -317,18 +341,21 @@ def through_a_patch_port(lab):
     switch.ofctl(
         "packet-out",
         "br1",
-        f"in_port=local,packet={frame.hex()},actions=learn(table=7,NXM_OF_ETH_SRC[],output:NXM_OF_IN_PORT[]),learn(table=7,NXM_OF_ETH_DST[])",
+        f"in_port=local,packet={frame.hex()},actions=learn(table=7,NXM_OF_ETH_SRC[],"
+        "output:NXM_OF_IN_PORT[]),learn(table=7,NXM_OF_ETH_DST[])",
     )
     wait_for("the packet-out has taught", lambda: len(learned(switch, 7, "br1")) == 2)
 
 
 @test(timeout=60)
 def pause_and_resume(lab):
-    """`controller(pause)`: the packet waits for Open vSwitch's own client, which sends it back, and it goes on where it stopped."""
+    """`controller(pause)`: the packet waits for Open vSwitch's own client, which sends it back, and
+    it goes on where it stopped."""
     switch, ends = three_ports(
         lab,
         "in_port=1,actions=load:5->NXM_NX_REG0[],resubmit(,1),output:3",
-        "table=1,actions=push:NXM_NX_REG0[],load:6->NXM_NX_REG0[],controller(userdata=01.02,pause),pop:NXM_NX_REG2[],resubmit(,2)",
+        "table=1,actions=push:NXM_NX_REG0[],load:6->NXM_NX_REG0[],controller(userdata=01.02,"
+        "pause),pop:NXM_NX_REG2[],resubmit(,2)",
         "table=2,reg0=6,reg2=5,actions=mod_tp_dst:99,output:2",
     )
     ends[1].send(udp(1, 2))

@@ -1,4 +1,5 @@
-"""Changes of very many rules: all is told that was asked for, nothing is left half done, and others are answered meanwhile."""
+"""Changes of very many rules: all is told that was asked for, nothing is left half done, and others
+are answered meanwhile."""
 
 import re
 import struct
@@ -23,7 +24,8 @@ SEND_FLOW_REM = 1
 
 
 def flow_mod(command, number, xid, flags=0, idle=0, port=2):
-    """An OpenFlow 1.0 flow mod: a rule for TCP from one address, or all rules when `number` is None."""
+    """An OpenFlow 1.0 flow mod: a rule for TCP from one address, or all rules when `number` is
+    None."""
     if number is None:
         match = struct.pack(
             "!IH6s6sHBxHBBxxIIHH", 0x3FFFFF, 0, bytes(6), bytes(6), 0, 0, 0, 0, 0, 0, 0, 0, 0
@@ -97,7 +99,8 @@ def a_bridge(lab):
 
 @test(timeout=300)
 def everybody_hears_of_every_rule_that_a_delete_takes(lab):
-    """Two connections that are told, one of which reads late, the other with the delete itself and a barrier behind it."""
+    """Two connections that are told, one of which reads late, the other with the delete itself and
+    a barrier behind it."""
     switch = a_bridge(lab)
     load(switch, SEND_FLOW_REM, rules=TOLD).close()
     first, late = told(switch), told(switch)

@@ -1,4 +1,5 @@
-"""Hundreds of kernel ports: what one port's coming, going and silence costs the others is bounded."""
+"""Hundreds of kernel ports: what one port's coming, going and silence costs the others is
+bounded."""
 
 import re
 import socket
@@ -16,7 +17,8 @@ RING_KB = 2048
 
 
 def pairs(switch, count, hosts, others):
-    """Veth pairs: p1 and so on are to be ports, their peers e1 and so on are with the hosts, one each, and the rest with the others."""
+    """Veth pairs: p1 and so on are to be ports, their peers e1 and so on are with the hosts, one
+    each, and the rest with the others."""
     lines = []
     for number in range(1, count + 1):
         peer = hosts[number - 1] if number <= len(hosts) else others
@@ -53,7 +55,8 @@ def ring_kb(switch):
 
 
 class Watcher:
-    """Reads an OpenFlow connection, asks for an echo as often as one is answered, and notes what comes in which order."""
+    """Reads an OpenFlow connection, asks for an echo as often as one is answered, and notes what
+    comes in which order."""
 
     def __init__(self, path):
         self.connection, self.kinds, self.stopped = Connection(path), [], threading.Event()
@@ -93,7 +96,8 @@ class Watcher:
 
 @test(timeout=240)
 def hundreds_of_ports_come_at_once_and_a_flood_reaches_each_of_them_once(lab):
-    """500 ports in one transaction, between whose openings echoes are answered; a flood, a ping, memory for quiet ports; and all go at once."""
+    """500 ports in one transaction, between whose openings echoes are answered; a flood, a ping,
+    memory for quiet ports; and all go at once."""
     count = 500
     switch = lab.switch()
     hosts = [lab.namespace(name).quiet() for name in ("h1", "h2")]
@@ -153,7 +157,8 @@ def hundreds_of_ports_come_at_once_and_a_flood_reaches_each_of_them_once(lab):
 
 @test(timeout=120)
 def a_port_for_which_there_is_no_descriptor_says_so(lab):
-    """Where descriptors run out the ports that cannot be opened are named with the reason, the others work, and so do those that come when there is room again."""
+    """Where descriptors run out the ports that cannot be opened are named with the reason, the
+    others work, and so do those that come when there is room again."""
     count = 100
     switch = lab.switch(start=False)
     hosts = [lab.namespace(name).quiet() for name in ("h1", "h2")]

@@ -11,7 +11,8 @@ LITTLE = 24
 
 @test(timeout=60, dpdk=True)
 def a_device_without_memory_of_its_own_shares_buffers(lab):
-    """A DPDK device for whose own buffers there is no memory comes up all the same, and its frames pass whole."""
+    """A DPDK device for whose own buffers there is no memory comes up all the same, and its frames
+    pass whole."""
     if lab.is_ovs:
         raise Skip("Open vSwitch takes its memory at once, or ends")
     capture = os.path.join(lab.directory, "in.pcap")

@@ -1,4 +1,5 @@
-"""Meters: what the tools say of them, as Open vSwitch says it; and what they do to packets, on a stopped clock."""
+"""Meters: what the tools say of them, as Open vSwitch says it; and what they do to packets, on a
+stopped clock."""
 
 import os
 import re
@@ -40,7 +41,8 @@ def clean(text):
 
 
 def told(lab, name, command=None):
-    """What the tools print along a story of meters that come, change and go: [(command, output)]."""
+    """What the tools print along a story of meters that come, change and go: [(command,
+    output)]."""
     switch = lab.switch(name, command=command)
     switch.bridge(
         "br0",
@@ -66,7 +68,8 @@ def told(lab, name, command=None):
     step("add-meter", "meter=2 pktps burst band=type=drop rate=100 burst_size=20", "OpenFlow14")
     step(
         "add-meter",
-        "meter=3 kbps burst stats bands=type=drop rate=1000 burst_size=5 type=drop rate=2000 burst_size=6",
+        "meter=3 kbps burst stats bands=type=drop rate=1000 burst_size=5 type=drop rate=2000 "
+        "burst_size=6",
         "OpenFlow15",
     )
     step("add-meter", "meter=4 kbps burst band=type=drop rate=7")
@@ -139,7 +142,8 @@ def told(lab, name, command=None):
 
 @test(timeout=120)
 def told_as_open_vswitch(lab):
-    """add-, mod-, del-, dump-meters, meter-stats and meter-features, and rules with meters, in 1.3, 1.4 and 1.5."""
+    """add-, mod-, del-, dump-meters, meter-stats and meter-features, and rules with meters, in 1.3,
+    1.4 and 1.5."""
     if not os.path.exists(OPEN_VSWITCH):
         raise Skip("Open vSwitch is not installed")
     wanted, got = told(lab, "r", switchd_command("ovs")), told(lab, "t")
@@ -207,7 +211,8 @@ def stats(switch, meter):
 
 @test(timeout=60)
 def rates_are_exact_on_a_stopped_clock(lab):
-    """Packets and bits above the rate are dropped, the burst passes, and time gives back what the rate says."""
+    """Packets and bits above the rate are dropped, the burst passes, and time gives back what the
+    rate says."""
     switch, one, two = metered_switch(lab)
     mod(switch, "add-meter", "meter=1 pktps burst stats band=type=drop rate=10 burst_size=5")
     mod(switch, "add-meter", "meter=2 kbps burst stats band=type=drop rate=8 burst_size=16")
@@ -255,12 +260,14 @@ def rates_are_exact_on_a_stopped_clock(lab):
 
 @test(timeout=60)
 def classes_are_lowered(lab):
-    """A DSCP remark band raises the drop precedence of assured forwarding classes and leaves others; the checksum stays right."""
+    """A DSCP remark band raises the drop precedence of assured forwarding classes and leaves
+    others; the checksum stays right."""
     switch, one, two = metered_switch(lab)
     mod(
         switch,
         "add-meter",
-        "meter=1 pktps burst bands=type=dscp_remark rate=1 burst_size=1 prec_level=1 type=drop rate=2 burst_size=4",
+        "meter=1 pktps burst bands=type=dscp_remark rate=1 burst_size=1 prec_level=1 type=drop "
+        "rate=2 burst_size=4",
     )
     switch.flows("in_port=1,ip,actions=meter:1,output:2", version="OpenFlow13")
     for dscp in (10, 10, 14, 46, 10):

@@ -7,8 +7,10 @@ from harness import equal, run, test
 
 @test(timeout=180)
 def tree_of_depth_two(lab):
-    """pingAll on a tree of depth 2 and fan-out 3 has no loss, also after a link went down and came back; iperf3 runs across it."""
-    # Mininet keeps its switches' ports in the namespace it runs in, which is the test's own; so does the daemon.
+    """pingAll on a tree of depth 2 and fan-out 3 has no loss, also after a link went down and came
+    back; iperf3 runs across it."""
+    # Mininet keeps its switches' ports in the namespace it runs in, which is the test's own; so
+    # does the daemon.
     import sys
 
     sys.path.insert(0, "/usr/lib/python3/dist-packages")

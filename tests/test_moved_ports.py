@@ -1,5 +1,5 @@
-"""Ports whose devices are moved to other network namespaces, renamed and deleted there; what the kernel tells of its interfaces; devices
-that outlive the daemon."""
+"""Ports whose devices are moved to other network namespaces, renamed and deleted there; what the
+kernel tells of its interfaces; devices that outlive the daemon."""
 
 import json
 import os
@@ -49,7 +49,8 @@ def bridge_and_host(lab):
 
 @test(timeout=120)
 def a_moved_port_goes_on(lab):
-    """An internal port carries packets in the namespace that it is moved to, and the database and OpenFlow tell how it is there."""
+    """An internal port carries packets in the namespace that it is moved to, and the database and
+    OpenFlow tell how it is there."""
     switch, host, there = bridge_and_host(lab)
     number = switch.port("tap0", "type=internal")
     before = state(switch, "tap0")
@@ -89,7 +90,8 @@ def a_moved_port_goes_on(lab):
     becomes(
         lambda: state(switch, "tap0"), wanted, "what the database says of it when it is up again"
     )
-    # What is asked of the port is done to the device, where it is, and not to another one of its name.
+    # What is asked of the port is done to the device, where it is, and not to another one of its
+    # name.
     switch.namespace.run("ip link add tap0 type veth peer name other")
     namesake = device(switch.namespace, "tap0")
     switch.vsctl("set", "Interface", "tap0", "mtu_request=1280", 'mac="02:00:00:00:00:78"')
@@ -134,7 +136,8 @@ def a_moved_port_goes_on(lab):
 
 @test(timeout=90)
 def moved_and_deleted_with_its_namespace(lab):
-    """A device that goes with the namespace that it was moved to is made anew; where it cannot be, the port says why until it can."""
+    """A device that goes with the namespace that it was moved to is made anew; where it cannot be,
+    the port says why until it can."""
     switch, _, there = bridge_and_host(lab)
     number = switch.port("tap0", "type=internal")
     if switch.is_ovs:
@@ -187,7 +190,8 @@ def moved_and_deleted_with_its_namespace(lab):
 
 @test(timeout=60)
 def a_system_interface_that_leaves_and_returns(lab):
-    """A port whose interface is moved to another namespace says that there is no such device, and carries packets when it is back."""
+    """A port whose interface is moved to another namespace says that there is no such device, and
+    carries packets when it is back."""
     switch, host, there = bridge_and_host(lab)
     other = lab.host("h2", switch, ip="10.0.0.2/24", quiet=True)
     other.ping("10.0.0.1")
@@ -228,7 +232,8 @@ def plain(shown):
 
 @test(timeout=120)
 def internal_ports_stay_over_a_restart(lab):
-    """Internal ports and the bridge's own keep their addresses and routes while the daemon ends and starts, or is killed and starts."""
+    """Internal ports and the bridge's own keep their addresses and routes while the daemon ends and
+    starts, or is killed and starts."""
     switch, host, _ = bridge_and_host(lab)
     switch.port("in0", "type=internal", "mtu_request=1400")
     ns = switch.namespace
@@ -267,8 +272,8 @@ def internal_ports_stay_over_a_restart(lab):
 
 @test(timeout=120)
 def moved_ports_are_found_again(lab):
-    """A daemon that starts takes up the devices that its ports have in other namespaces, with their addresses there; what a port
-    no longer has, it deletes."""
+    """A daemon that starts takes up the devices that its ports have in other namespaces, with their
+    addresses there; what a port no longer has, it deletes."""
     switch, _, there = bridge_and_host(lab)
     if switch.is_ovs:
         raise Skip(KEEPS)
@@ -331,8 +336,8 @@ def moved_ports_are_found_again(lab):
 
 @test(timeout=90)
 def what_others_made_is_theirs(lab):
-    """A TAP device of somebody else's is used by a port of its name, as by Open vSwitch, but not deleted with it; nor is one that has taken
-    the place of a device of ours."""
+    """A TAP device of somebody else's is used by a port of its name, as by Open vSwitch, but not
+    deleted with it; nor is one that has taken the place of a device of ours."""
     switch, host, _ = bridge_and_host(lab)
     if switch.is_ovs:
         raise Skip("Open vSwitch deletes it with the port")
@@ -369,7 +374,10 @@ def what_others_made_is_theirs(lab):
     equal(device(ns, "in0")["ifindex"], theirs["in0"], "the device with the name of another one")
     # One that somebody has open is not taken away from him.
     ns.run("ip tuntap add mode tap name t1")
-    holder = "import fcntl,struct,time;f=open('/dev/net/tun','r+b',0);fcntl.ioctl(f,0x400454ca,struct.pack('16sH14x',b't1',0x1002));print('held',flush=True);time.sleep(300)"
+    holder = (
+        "import fcntl,struct,time;f=open('/dev/net/tun','r+b',0);fcntl.ioctl(f,0x400454ca,"
+        "struct.pack('16sH14x',b't1',0x1002));print('held',flush=True);time.sleep(300)"
+    )
     ns.start(["python3", "-c", holder], "holder.out")
     wait_for(
         "somebody has it open",
@@ -385,7 +393,8 @@ def what_others_made_is_theirs(lab):
 
 @test(timeout=180)
 def changes_are_told_by_the_kernel(lab):
-    """Interfaces are not asked again and again how they are; one that flaps ten thousand times is told of in the end, and in between the daemon answers."""
+    """Interfaces are not asked again and again how they are; one that flaps ten thousand times is
+    told of in the end, and in between the daemon answers."""
     switch = lab.switch()
     if switch.is_ovs:
         raise Skip("counters of Sluice's")
@@ -411,7 +420,8 @@ def changes_are_told_by_the_kernel(lab):
         return counter(switch, "device_look") - looks <= 3 * 32
 
     wait_for("nothing more is told of ports that have come", is_quiet, 20)
-    # Nothing happens: a few are looked at in each second, however many there are. 32 is what is stated.
+    # Nothing happens: a few are looked at in each second, however many there are. 32 is what is
+    # stated.
     turn, looks = counter(switch, "device_turn"), counter(switch, "device_look")
     wait_for("some seconds have passed", lambda: counter(switch, "device_turn") >= turn + 4)
     looks, turns = counter(switch, "device_look") - looks, counter(switch, "device_turn") - turn
@@ -445,7 +455,8 @@ def changes_are_told_by_the_kernel(lab):
     looks = counter(switch, "device_look") - looks
     check(looks < changes, f"{looks} looks for {changes} changes")
     lab.note(
-        f"{changes} changes of one interface, {2 * flaps} of another: {looks} looks, news lost {counter(switch, 'device_news_lost')} times"
+        f"{changes} changes of one interface, {2 * flaps} of another: {looks} looks, news lost "
+        f"{counter(switch, 'device_news_lost')} times"
     )
     # All of them at once: what the kernel cannot keep is looked up.
     there.run(

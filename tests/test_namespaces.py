@@ -31,7 +31,8 @@ def gigabits(report):
 
 @test(timeout=90)
 def ping_and_tcp(lab):
-    """IPv4 and IPv6 ping, TCP with GSO and with plain 1500-byte frames, UDP; no bad checksum anywhere."""
+    """IPv4 and IPv6 ping, TCP with GSO and with plain 1500-byte frames, UDP; no bad checksum
+    anywhere."""
     switch = lab.switch()
     a, b = two_hosts(lab, switch)
     a.ping("10.1.0.2", 10)
@@ -65,7 +66,8 @@ def ping_and_tcp(lab):
 
 @test(timeout=90)
 def checksums_left_to_the_device(lab):
-    """Sender offloads on, receiver offloads off: every packet must have a checksum that is right on the wire."""
+    """Sender offloads on, receiver offloads off: every packet must have a checksum that is right on
+    the wire."""
     switch = lab.switch()
     a, b = two_hosts(lab, switch)
     # Nothing may vouch for a checksum: the receiver recomputes each.
@@ -79,7 +81,8 @@ def checksums_left_to_the_device(lab):
 
 @test(timeout=60)
 def three_hosts_learn(lab):
-    """NORMAL floods the unknown, learns, ages nothing too early, and a moved address is found at its new port."""
+    """NORMAL floods the unknown, learns, ages nothing too early, and a moved address is found at
+    its new port."""
     switch = lab.switch()
     switch.bridge()
     hosts = [lab.host(f"h{n}", switch, quiet=True) for n in (1, 2, 3)]
@@ -100,7 +103,8 @@ def three_hosts_learn(lab):
         ]
 
     def arrives(mark, wanted, what):
-        """Where a frame comes out: time for those that are to get it, and a moment after them for the others."""
+        """Where a frame comes out: time for those that are to get it, and a moment after them for
+        the others."""
 
         def gets(at):
             return bool(
@@ -144,7 +148,8 @@ def three_hosts_learn(lab):
 
 @test(timeout=60)
 def vlan_access_and_trunk(lab):
-    """Access ports, trunks, native-tagged and native-untagged ports, with tagged frames from raw sockets."""
+    """Access ports, trunks, native-tagged and native-untagged ports, with tagged frames from raw
+    sockets."""
     switch = lab.switch()
     switch.bridge()
     kinds = {
@@ -163,7 +168,8 @@ def vlan_access_and_trunk(lab):
     mark = 0
 
     def comes_out(wanted, what, source, vlan=None, priority=0):
-        """Sends a broadcast frame and compares where it comes out and how: None for untagged, else (VLAN, priority)."""
+        """Sends a broadcast frame and compares where it comes out and how: None for untagged, else
+        (VLAN, priority)."""
         nonlocal mark
         mark += 1
         number = struct.pack("!I", mark)
@@ -174,7 +180,8 @@ def vlan_access_and_trunk(lab):
             )
         )
         seen = {}
-        # Those that are to get it first, in the time that they need; then none comes late at the others.
+        # Those that are to get it first, in the time that they need; then none comes late at the
+        # others.
         for name in sorted(ports, key=lambda name: name not in wanted):
             frames = (
                 ports[name].receive(5, wanted=lambda f: number in f[14:22], until=1)
@@ -230,7 +237,8 @@ def vlan_access_and_trunk(lab):
 
 @test(timeout=60)
 def vlan_carries_tcp(lab):
-    """TCP between access ports through a trunk between two bridges: tags come and go, offloads stay on."""
+    """TCP between access ports through a trunk between two bridges: tags come and go, offloads stay
+    on."""
     switch = lab.switch()
     switch.bridge("br0")
     switch.bridge("br1")
@@ -270,7 +278,8 @@ def vlan_carries_tcp(lab):
 
 @test(timeout=90)
 def ports_that_go_and_come_again(lab):
-    """Many ports removed at once, and added again by their names while their sockets are still being closed; packets pass, and interfaces can be deleted."""
+    """Many ports removed at once, and added again by their names while their sockets are still
+    being closed; packets pass, and interfaces can be deleted."""
     switch = lab.switch()
     a, b = two_hosts(lab, switch)
     others = [f"x{number}" for number in range(30)]
@@ -298,5 +307,6 @@ def ports_that_go_and_come_again(lab):
     change("add-port", hosts)
     b.ping("10.1.0.1", 5)
     lab.note(
-        f"{len(others)} ports added in {added * 1000:.0f} ms, {len(others) + 2} removed in {min(removed) * 1000:.0f} ms"
+        f"{len(others)} ports added in {added * 1000:.0f} ms, {len(others) + 2} removed in "
+        f"{min(removed) * 1000:.0f} ms"
     )

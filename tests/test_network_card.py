@@ -1,4 +1,5 @@
-"""A network card that becomes a port, and the address that it had: what the user guide says of it, on both daemons."""
+"""A network card that becomes a port, and the address that it had: what the user guide says of it,
+on both daemons."""
 
 import struct
 
@@ -41,8 +42,9 @@ def answers_for(outside, address):
 
 @test(timeout=90)
 def a_network_card_and_its_address(lab):
-    """An address that stays on the card answers the network past the switch and nobody on the bridge; the bridge's is answered for by the card, too, unless
-    arp_ignore forbids it; a bridge with the card's MAC address gets each packet twice."""
+    """An address that stays on the card answers the network past the switch and nobody on the
+    bridge; the bridge's is answered for by the card, too, unless arp_ignore forbids it; a bridge
+    with the card's MAC address gets each packet twice."""
     switch = lab.switch()
     switch.bridge()
     machine, outside = switch.namespace, lab.namespace("outside").quiet()

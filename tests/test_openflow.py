@@ -1,5 +1,7 @@
-"""What connections of different versions are told, in raw messages: messages of another version, generations, packets of no bytes, asynchronous
-configuration, role status and forwarded requests, set-fields in versions that have none, rules too long for a dump, rules that leave a monitor's filter."""
+"""What connections of different versions are told, in raw messages: messages of another version,
+generations, packets of no bytes, asynchronous configuration, role status and forwarded requests,
+set-fields in versions that have none, rules too long for a dump, rules that leave a monitor's
+filter."""
 
 import os
 import re
@@ -59,7 +61,8 @@ def listening(switch, version):
 
 @test()
 def messages_of_another_version(lab):
-    """A message of another version than was agreed on is answered by an error, an echo request in its own version; the connection goes on."""
+    """A message of another version than was agreed on is answered by an error, an echo request in
+    its own version; the connection goes on."""
     switch = opened(lab)
 
     def heard(client, version, kind):
@@ -186,7 +189,8 @@ def packets_of_few_bytes(lab):
 
 @test()
 def the_last_word_on_expired_ttls_holds(lab):
-    """SET_CONFIG and NXT_SET_ASYNC_CONFIG set one flag: whether packets with an expired TTL are told."""
+    """SET_CONFIG and NXT_SET_ASYNC_CONFIG set one flag: whether packets with an expired TTL are
+    told."""
     switch = opened(lab)
     expired = bytes.fromhex(
         "ffffffffffff02020202020108004500001c00010000011100000a0000010a00000204d2162e00080000"
@@ -237,7 +241,8 @@ def the_last_word_on_expired_ttls_holds(lab):
 
 @test()
 def capabilities(lab):
-    """What features replies claim: bundles since 1.4, and not what no version of Open vSwitch claims."""
+    """What features replies claim: bundles since 1.4, and not what no version of Open vSwitch
+    claims."""
     switch = opened(lab)
     for version, wanted in ((1, 0xC7), (2, 0xCF), (3, 0x4F), (4, 0x4F), (5, 0x24F), (6, 0x24F)):
         reply = Client(switch, version).ask(FEATURES)[0]
@@ -257,7 +262,8 @@ GROUPS = {
 
 @test()
 def what_others_do_is_told_before_1_4(lab):
-    """Role status in ONF's form of 1.3; changes of groups and meters, forwarded in Nicira's form before 1.3 and in ONF's in 1.3, to those who ask for them."""
+    """Role status in ONF's form of 1.3; changes of groups and meters, forwarded in Nicira's form
+    before 1.3 and in ONF's in 1.3, to those who ask for them."""
     switch = opened(lab)
     # Who loses its role is told, also where nobody has named a generation.
     one, two = listening(switch, 4), listening(switch, 4)
@@ -373,7 +379,10 @@ SET_FIELDS = (
     (
         "0x11223344556677889900aabbccddeeff->xxreg0",
         "",
-        "load:0x9900aabbccddeeff->NXM_NX_XXREG0[0..63],load:0x1122334455667788->NXM_NX_XXREG0[64..127]",
+        (
+            "load:0x9900aabbccddeeff->NXM_NX_XXREG0[0..63],"
+            "load:0x1122334455667788->NXM_NX_XXREG0[64..127]"
+        ),
     ),
     ("7->tun_id", "", "load:0x7->NXM_NX_TUN_ID[]"),
     ("10.1.1.1->tun_src", "", "load:0xa010101->NXM_NX_TUN_IPV4_SRC[]"),
@@ -385,7 +394,8 @@ SET_FIELDS = (
 
 @test(timeout=120)
 def set_fields_in_old_versions(lab):
-    """Controllers of 1.0 and 1.1 are told of set-fields by the actions that their versions have, also in groups and write-actions."""
+    """Controllers of 1.0 and 1.1 are told of set-fields by the actions that their versions have,
+    also in groups and write-actions."""
     switch = opened(lab)
     for field, match, *wanted in SET_FIELDS:
         switch.ofctl("del-flows", "br0")
@@ -404,7 +414,8 @@ def set_fields_in_old_versions(lab):
                 f"{text},output:1".replace("strip_vlan", "pop_vlan"),
                 f"{field} in {version}",
             )
-    # A mask that a version's own action has not: Open vSwitch tells of the field as if it were set whole.
+    # A mask that a version's own action has not: Open vSwitch tells of the field as if it were set
+    # whole.
     switch.ofctl("del-flows", "br0")
     switch.ofctl(
         "-O",
@@ -427,7 +438,8 @@ def set_fields_in_old_versions(lab):
         "OpenFlow13",
         "add-group",
         "br0",
-        "group_id=1,type=all,bucket=actions=set_field:00:00:00:00:00:01->eth_src,set_field:4->tun_id,output:1",
+        "group_id=1,type=all,bucket=actions=set_field:00:00:00:00:00:01->eth_src,"
+        "set_field:4->tun_id,output:1",
     )
     for version in ("OpenFlow10", "OpenFlow11"):
         text = switch.ofctl("-O", version, "dump-groups", "br0")
@@ -448,7 +460,8 @@ def set_fields_in_old_versions(lab):
 
 @test()
 def rules_too_long_for_a_dump(lab):
-    """A rule whose actions no message of 1.0 can hold is left out of a dump there; the others are told."""
+    """A rule whose actions no message of 1.0 can hold is left out of a dump there; the others are
+    told."""
     switch = opened(lab)
     # Every other bit of 128: one action of 1.5, 64 loads in 1.0.
     bits = "0x" + "5" * 32
@@ -479,7 +492,8 @@ def rules_too_long_for_a_dump(lab):
 
 @test(timeout=90)
 def rules_that_leave_a_monitors_filter(lab):
-    """A monitor of a port is told when a rule ceases to send there; one of a group when the rule still uses it after the change."""
+    """A monitor of a port is told when a rule ceases to send there; one of a group when the rule
+    still uses it after the change."""
     switch = opened(lab)
     switch.ofctl("-O", "OpenFlow13", "add-group", "br0", "group_id=1,type=all,bucket=output:1")
     # What is done, and who is told of it: monitors of port 2, of group 1, of both.

@@ -1,4 +1,5 @@
-"""OpenFlow's ports and queues in every version, as Open vSwitch shows them; and what the configuration bits do to packets."""
+"""OpenFlow's ports and queues in every version, as Open vSwitch shows them; and what the
+configuration bits do to packets."""
 
 import os
 import re
@@ -240,7 +241,8 @@ def told(lab, name, command=None):
             printed(version),
         )
         check(len(told_of) > 20, f"{version}: few port status messages:", told_of)
-        # When the kernel reports a link's state, before or after the next change, is a matter of moments: only changes of the configuration are compared.
+        # When the kernel reports a link's state, before or after the next change, is a matter of
+        # moments: only changes of the configuration are compared.
         configs, distinct = {"1(p1)": "0", "2(p2)": "0"}, []
         for reason, port, address, config in told_of:
             if reason != "MOD" or configs.get(port, config) != config:
@@ -288,7 +290,8 @@ def explained(command, reference):
 
 
 def without_rates(command, text):
-    """Without the rates of queues, which Open vSwitch's userspace never tells (h_policing.queues_are_told looks at them)."""
+    """Without the rates of queues, which Open vSwitch's userspace never tells
+    (h_policing.queues_are_told looks at them)."""
     return re.sub(r" (min|max)_rate:[\d.]+%", "", text) if "queue-get-config" in command else text
 
 
@@ -363,7 +366,8 @@ def configuration_bits_act(lab):
 
 @test(timeout=60)
 def no_packet_in_keeps_misses_from_controllers(lab):
-    """A port with no-packet-in causes no packet-in by packets that meet no rule, and they are counted by name."""
+    """A port with no-packet-in causes no packet-in by packets that meet no rule, and they are
+    counted by name."""
     switch, (one, two) = some_hosts(lab, 2)
     switch.vsctl("set-controller", "br0", "ptcp:6653:127.0.0.1")
     wait_for("the bridge listens", lambda: ":6653" in switch.namespace.run("ss -Hltn").stdout)
@@ -398,7 +402,8 @@ def no_packet_in_keeps_misses_from_controllers(lab):
 
 @test(timeout=60)
 def queues_are_counted(lab):
-    """set_queue and enqueue choose a queue that counts what it sends; the rest is the default queue's."""
+    """set_queue and enqueue choose a queue that counts what it sends; the rest is the default
+    queue's."""
     switch, (one, two) = some_hosts(lab, 2)
     switch.vsctl(
         "--",
@@ -457,7 +462,8 @@ def queues_are_counted(lab):
 
 @test(timeout=60)
 def packet_ins_have_a_rate(lab):
-    """Above the rate packet-ins wait in turn of their ports and a flood loses its own; the database tells how many."""
+    """Above the rate packet-ins wait in turn of their ports and a flood loses its own; the database
+    tells how many."""
     switch, (one, two) = some_hosts(lab, 2)
     switch.vsctl(
         "set-controller",
@@ -486,7 +492,8 @@ def packet_ins_have_a_rate(lab):
             text = file.read()
         return text.count("in_port=1"), text.count("in_port=2")
 
-    # Not all at once: the worker's own queue of packet-ins, which knows no ports, is not what this is about.
+    # Not all at once: the worker's own queue of packet-ins, which knows no ports, is not what this
+    # is about.
     for number in range(2000):
         one.send(ethernet("02:00:00:00:00:02", "02:00:00:00:00:01", 0x88B5, bytes(60)))
         if number % 50 == 49:

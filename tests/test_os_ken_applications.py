@@ -1,4 +1,5 @@
-"""Programs that were written for Open vSwitch do their work, unmodified: os-ken's REST router, REST firewall and REST QoS."""
+"""Programs that were written for Open vSwitch do their work, unmodified: os-ken's REST router, REST
+firewall and REST QoS."""
 
 import http.client
 import json
@@ -7,7 +8,8 @@ import os
 from harness import ROOT, Skip, check, equal, inside, test, wait_for
 
 VENV = os.path.join(ROOT, ".build/venv-applications")
-# What os-ken 1.4 imports from eventlet is gone from newer releases: a mark that its web server only hands back.
+# What os-ken 1.4 imports from eventlet is gone from newer releases: a mark that its web server only
+# hands back.
 LAUNCH = """import sys, eventlet.wsgi
 eventlet.wsgi.ALREADY_HANDLED = object()
 from os_ken.cmd.manager import main
@@ -19,7 +21,8 @@ class Program:
     """An os-ken application in a switch's namespace, with its REST interface."""
 
     def __init__(self, switch, *applications, reads=None):
-        """`reads` is what makes the program read its rules back from the switch: a request answered in order, behind all that it was told before."""
+        """`reads` is what makes the program read its rules back from the switch: a request answered
+        in order, behind all that it was told before."""
         if not os.path.exists(f"{VENV}/bin/python"):
             raise Skip("no .build/venv-applications: run scripts/setup")
         self.switch, self.reads = switch, reads
@@ -83,7 +86,10 @@ class Program:
         return answer.status, json.loads(text) if text else None
 
     def tell(self, method, path, body=None):
-        """A request that has to be carried out on every switch it is for. The program answers when it has sent its rules, so what follows waits for the switch to have read them."""
+        """A request that has to be carried out on every switch it is for.
+
+        The program answers when it has sent its rules, so what follows waits for the switch to have
+        read them."""
         status, answer = self.ask(method, path, body)
         check(
             status == 200 and "failure" not in json.dumps(answer),
@@ -112,7 +118,8 @@ def secure_bridge(switch, name, number):
 
 @test(timeout=150)
 def router(lab):
-    """rest_router: two routers with three networks behind them, static routes, and what becomes of packets that have no route."""
+    """rest_router: two routers with three networks behind them, static routes, and what becomes of
+    packets that have no route."""
     switch = lab.switch()
     for number in (1, 2):
         secure_bridge(switch, f"r{number}", number)
@@ -176,7 +183,8 @@ def router(lab):
 
 @test(timeout=120)
 def firewall(lab):
-    """rest_firewall: nothing passes until a rule says so; denials go before permissions; each packet that is refused is reported."""
+    """rest_firewall: nothing passes until a rule says so; denials go before permissions; each
+    packet that is refused is reported."""
     switch = lab.switch()
     secure_bridge(switch, "br0", 1)
     hosts = [
@@ -246,7 +254,8 @@ def firewall(lab):
 
 @test(timeout=120)
 def quality_of_service(lab):
-    """rest_qos: a meter bounds one kind of traffic and leaves others alone, a rule marks packets; both go when they are deleted."""
+    """rest_qos: a meter bounds one kind of traffic and leaves others alone, a rule marks packets;
+    both go when they are deleted."""
     switch = lab.switch()
     secure_bridge(switch, "br0", 1)
     hosts = [
@@ -255,7 +264,8 @@ def quality_of_service(lab):
     ]
     program = Program(switch, "rest_qos", "rest_conf_switch", reads=f"/qos/rules/{datapath(1)}")
     program.connect("br0")
-    # The program's rules stand in table 0 and send on to table 1, where its tutorial has a learning switch.
+    # The program's rules stand in table 0 and send on to table 1, where its tutorial has a learning
+    # switch.
     switch.ofctl("-O", "OpenFlow13", "add-flow", "br0", "table=1,priority=1,actions=normal")
     hosts[0].reaches("10.8.0.2", 20)
     program.tell(

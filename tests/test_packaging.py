@@ -1,5 +1,6 @@
-"""The Debian packages, `make install` below any prefix, and the container image: what is in them; and, on request (`make deb-check`, after `make deb`),
-how they install, run, upgrade and go in a clean Debian 12 with a service manager of its own."""
+"""The Debian packages, `make install` below any prefix, and the container image: what is in them;
+and, on request (`make deb-check`, after `make deb`), how they install, run, upgrade and go in a
+clean Debian 12 with a service manager of its own."""
 
 import fcntl
 import functools
@@ -77,7 +78,8 @@ def words_of(page):
 
 
 def check_manual(binaries, manual):
-    """There is a page for each program and command, and it says what --help says: every option, every usage, every text."""
+    """There is a page for each program and command, and it says what --help says: every option,
+    every usage, every text."""
     pages = {"-".join(words): (1, words) for words in commands_of(binaries, "sluice")}
     check(len(pages) > 5, "commands of sluice:", pages)
     pages["sluiced"] = (8, ("sluiced",))
@@ -114,7 +116,10 @@ def check_manual(binaries, manual):
 
 def complete(file, *words):
     """What bash offers for the last of these words."""
-    script = f'. "{file}"; COMP_WORDS=({" ".join(repr(word) for word in words)}); COMP_CWORD={len(words) - 1}; _{words[0]}; echo "${{COMPREPLY[@]}}"'
+    script = (
+        f'. "{file}"; COMP_WORDS=({" ".join(repr(word) for word in words)}); '
+        f'COMP_CWORD={len(words) - 1}; _{words[0]}; echo "${{COMPREPLY[@]}}"'
+    )
     return set(run(["bash", "-c", script]).stdout.split())
 
 
@@ -152,8 +157,9 @@ def check_links(directory):
 
 @test(timeout=120)
 def a_prefix_moves_everything(lab):
-    """`make install` puts everything below PREFIX, what it installs names no other, and `make uninstall` takes it away but for what administrators change; so it is
-    where paths have spaces, and whatever the umask of who installs."""
+    """`make install` puts everything below PREFIX, what it installs names no other, and `make
+    uninstall` takes it away but for what administrators change; so it is where paths have spaces,
+    and whatever the umask of who installs."""
     binaries = binaries_of(lab)
     for prefix in ("/opt/switch", "/opt/my switch"):
         top = f"{lab.directory}/top of {prefix[5:]}"
@@ -218,8 +224,8 @@ def a_prefix_moves_everything(lab):
 
 @test(timeout=60)
 def places_are_looked_at_first(lab):
-    """What a unit cannot name is refused before anything is installed; where PREFIX is /usr, however it is written, configuration is in /etc; a directory that others use
-    stays theirs."""
+    """What a unit cannot name is refused before anything is installed; where PREFIX is /usr,
+    however it is written, configuration is in /etc; a directory that others use stays theirs."""
     binaries = binaries_of(lab)
     top = f"{lab.directory}/top"
     for prefix, why in (
@@ -266,7 +272,8 @@ def places_are_looked_at_first(lab):
 
 @test(timeout=170)
 def a_package_is_whole(lab):
-    """The Debian packages: dependencies, stripped binaries and their symbols by build id, manual, completion, configuration files, scripts, sums."""
+    """The Debian packages: dependencies, stripped binaries and their symbols by build id, manual,
+    completion, configuration files, scripts, sums."""
     binaries = binaries_of(lab)
     out, root, symbols = (f"{lab.directory}/{name}" for name in ("out", "root", "symbols"))
     run(
@@ -365,7 +372,8 @@ def a_package_is_whole(lab):
         check(os.access(f"{root}/{path}", os.X_OK), f"{path} cannot be executed")
     run(["bash", "-n", f"{root}/usr/lib/sluice/container"])
     unit = text_of(f"{root}/lib/systemd/system/sluiced.service").splitlines()
-    # As Open vSwitch's own: ahead of what brings interfaces up, and last to be killed for want of memory.
+    # As Open vSwitch's own: ahead of what brings interfaces up, and last to be killed for want of
+    # memory.
     for line in (
         "DefaultDependencies=no",
         "Requires=ovsdb-server.service",
@@ -389,8 +397,8 @@ def a_package_is_whole(lab):
 
 @test(timeout=60)
 def a_container_robs_nobody(lab):
-    """The image's entry point, with the host's directory of sockets: it refuses to start beside a switch that runs, with its database and without, and beside another
-    container; sockets stay."""
+    """The image's entry point, with the host's directory of sockets: it refuses to start beside a
+    switch that runs, with its database and without, and beside another container; sockets stay."""
     binaries_of(lab)
     switch = lab.switch()
     run("mkdir -p /run/openvswitch")
@@ -422,7 +430,8 @@ def a_container_robs_nobody(lab):
 
 
 def newer(package, directory):
-    """Makes a package of a higher version from one, in this directory; returns its path and its version."""
+    """Makes a package of a higher version from one, in this directory; returns its path and its
+    version."""
     root = f"{directory}/newer"
     run(["dpkg-deb", "-R", package, root], seconds=60)
     control = text_of(f"{root}/DEBIAN/control")
@@ -463,14 +472,18 @@ class Debian:
             run(["cp", package, f"{self.root}/root/"])
 
     def enter(self, command, cgroup=None):
-        """Starts a command as process 1 of this Debian, with namespaces, devices and control groups of its own."""
+        """Starts a command as process 1 of this Debian, with namespaces, devices and control groups
+        of its own."""
         script = f"""set -e
             R={self.root}
             mount --make-rprivate /
             mount --bind $R $R
-            mount -t proc proc $R/proc; mount -t sysfs sysfs $R/sys; mount -t tmpfs tmpfs $R/run; mount -t tmpfs tmpfs $R/dev -o mode=755
+            mount -t proc proc $R/proc; mount -t sysfs sysfs $R/sys
+            mount -t tmpfs tmpfs $R/run; mount -t tmpfs tmpfs $R/dev -o mode=755
             mkdir $R/dev/net $R/dev/pts $R/dev/shm
-            for device in null zero full random urandom tty net/tun; do touch $R/dev/$device; mount --bind /dev/$device $R/dev/$device; done
+            for device in null zero full random urandom tty net/tun; do
+                touch $R/dev/$device; mount --bind /dev/$device $R/dev/$device
+            done
             touch $R/dev/console; mount --bind {self.root}/../{self.name}.console $R/dev/console
             {"mount -t cgroup2 cgroup2 $R/sys/fs/cgroup" if cgroup else ""}
             ip link set lo up
@@ -606,8 +619,8 @@ def in_debian(name):
 
 
 def documented(path, heading):
-    """The commands of the first block under a heading that wants a service manager, but for `make deb`; and those of the second, if there is one. The packages
-    are where the test has put them."""
+    """The commands of the first block under a heading that wants a service manager, but for `make
+    deb`; and those of the second, if there is one. The packages are where the test has put them."""
     found = [
         block
         for block in blocks(path)
@@ -628,20 +641,23 @@ def interfaces(debian):
     """What ifupdown is to do: a bridge of the switch's with an address."""
     with open(f"{debian.root}/etc/network/interfaces", "w", encoding="ascii") as file:
         file.write(
-            "auto br0\niface br0 inet static\n  address 10.9.0.1/24\n  ovs_type OVSBridge\n  ovs_extra set bridge br0 datapath_type=netdev\n"
+            "auto br0\niface br0 inet static\n  address 10.9.0.1/24\n  ovs_type OVSBridge\n"
+            "  ovs_extra set bridge br0 datapath_type=netdev\n"
         )
 
 
 @test(timeout=600, on_request=True)
 @in_debian("debian")
 def clean_debian_takes_the_package_and_gives_it_back(debian):
-    """In a clean Debian 12 that has booted: installed with its dependencies, put in the place of ovs-vswitchd, in peace with ifupdown's hook, its log rotated,
-    upgraded with its rules, booted again ahead of networking; removed, which puts Open vSwitch back, and purged without a trace."""
+    """In a clean Debian 12 that has booted: installed with its dependencies, put in the place of
+    ovs-vswitchd, in peace with ifupdown's hook, its log rotated, upgraded with its rules, booted
+    again ahead of networking; removed, which puts Open vSwitch back, and purged without a trace."""
     debian.boot()
     debian.run("! command -v sluiced && ! command -v ovs-vsctl")
     # Nobody is there to say yes.
     debian.run(
-        "echo 'APT::Get::Assume-Yes true; APT::Install-Recommends false;' >/etc/apt/apt.conf.d/90test"
+        "echo 'APT::Get::Assume-Yes true; APT::Install-Recommends false;' "
+        ">/etc/apt/apt.conf.d/90test"
     )
     ((install, *replace),) = documented("README.md", "Installing")
     debian.run(install, seconds=240)
@@ -669,7 +685,8 @@ def clean_debian_takes_the_package_and_gives_it_back(debian):
         30,
     )
     debian.run(
-        "ovs-vsctl --timeout=20 add-br br8 -- set bridge br8 datapath_type=netdev && ovs-ofctl add-flow br8 cookie=0x88,priority=9,udp,actions=drop"
+        "ovs-vsctl --timeout=20 add-br br8 -- set bridge br8 datapath_type=netdev && ovs-ofctl "
+        "add-flow br8 cookie=0x88,priority=9,udp,actions=drop"
     )
     for command in over:
         debian.run(command, seconds=60)
@@ -693,11 +710,13 @@ def clean_debian_takes_the_package_and_gives_it_back(debian):
     )
     # Where the machine's own manager may say so, the kernel has it too.
     equal(debian.says("systemctl show -P OOMScoreAdjust sluiced"), "-900", "OOMScoreAdjust")
-    # The hook of ifupdown, with openvswitch-switch.service running and not: it would start ovs-vswitchd.
+    # The hook of ifupdown, with openvswitch-switch.service running and not: it would start
+    # ovs-vswitchd.
     interfaces(debian)
     debian.run("ifup br0")
     check("10.9.0.1/24" in debian.says("ip addr show br0"), "br0 has no address")
-    # Two at once: systemd then stops the database after it was asked to start the switch, which starts it again.
+    # Two at once: systemd then stops the database after it was asked to start the switch, which
+    # starts it again.
     debian.run(
         "ifdown br0 && systemctl disable --now openvswitch-switch && systemctl start sluiced",
         seconds=60,
@@ -719,7 +738,8 @@ def clean_debian_takes_the_package_and_gives_it_back(debian):
     debian.run("systemctl enable openvswitch-switch")
     # Options, and logs.
     debian.run(
-        "echo 'SLUICED_OPTIONS=\"--mlockall -vfile:dbg\"' >/etc/default/sluiced && systemctl restart sluiced",
+        "echo 'SLUICED_OPTIONS=\"--mlockall -vfile:dbg\"' >/etc/default/sluiced && systemctl "
+        "restart sluiced",
         seconds=60,
     )
     line = debian.says(f"tr '\\0' ' ' </proc/{debian.switch()[1]}/cmdline")
@@ -732,7 +752,8 @@ def clean_debian_takes_the_package_and_gives_it_back(debian):
     # The log of what `sluice up` starts is rotated by the package's own file.
     debian.run("mkdir -p /run/sluice && sluice up >/dev/null 2>&1", seconds=60)
     debian.run(
-        "logrotate -f /etc/logrotate.d/sluice && ls /run/sluice/ovs-vswitchd.log.1.gz && grep -q 'opened log file' /run/sluice/ovs-vswitchd.log && sluice down",
+        "logrotate -f /etc/logrotate.d/sluice && ls /run/sluice/ovs-vswitchd.log.1.gz && grep -q "
+        "'opened log file' /run/sluice/ovs-vswitchd.log && sluice down",
         seconds=60,
     )
     # The manual and the completion, as users reach them.
@@ -746,7 +767,8 @@ def clean_debian_takes_the_package_and_gives_it_back(debian):
         )
     equal(
         debian.says(
-            ". /usr/share/bash-completion/bash_completion; _completion_loader sluice; complete -p sluice"
+            ". /usr/share/bash-completion/bash_completion; _completion_loader sluice; complete -p "
+            "sluice"
         ),
         "complete -o default -F _sluice sluice",
         "completion",
@@ -844,7 +866,8 @@ def clean_debian_takes_the_package_and_gives_it_back(debian):
     )
     debian.run("apt-get purge -qy sluice", seconds=60)
     left = debian.says(
-        "find / /run -xdev -iname '*sluice*' -not -path '/run/systemd/*' -not -path '/root/*' -not -path '/proc/*' -not -path '/sys/*'"
+        "find / /run -xdev -iname '*sluice*' -not -path '/run/systemd/*' -not -path '/root/*' "
+        "-not -path '/proc/*' -not -path '/sys/*'"
     )
     equal(left, "", "what purging leaves")
 
@@ -858,8 +881,9 @@ def steps(path):
 @test(timeout=400, on_request=True)
 @in_debian("image")
 def clean_debian_as_a_container(debian):
-    """The steps of the Containerfile, carried out in a clean Debian 12; then its entry point: database and switch run, configuration outlives the container, it
-    ends well when it is stopped, and badly when its database dies."""
+    """The steps of the Containerfile, carried out in a clean Debian 12; then its entry point:
+    database and switch run, configuration outlives the container, it ends well when it is stopped,
+    and badly when its database dies."""
     # As in the images that the first step names.
     with open(f"{debian.root}/usr/sbin/policy-rc.d", "w", encoding="ascii") as file:
         file.write("#!/bin/sh\nexit 101\n")

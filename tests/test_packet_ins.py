@@ -1,5 +1,5 @@
-"""What packet-ins say of where they come from: the table and cookie that stand for an action set, and the pipeline fields with which a packet-out of 1.5
-begins."""
+"""What packet-ins say of where they come from: the table and cookie that stand for an action set,
+and the pipeline fields with which a packet-out of 1.5 begins."""
 
 import os
 import re
@@ -56,7 +56,8 @@ class Told:
         """[(table, cookie, fields)] of all that have come."""
         with open(self.file, encoding="utf-8", errors="replace") as file:
             found = re.findall(
-                r"NXT_PACKET_IN2 .*?: (?:table_id=(\d+) )?(?:cookie=(0x[0-9a-f]+) )?total_len=\d+ (\S+) \(via \w+\)",
+                r"NXT_PACKET_IN2 .*?: (?:table_id=(\d+) )?(?:cookie=(0x[0-9a-f]+) )?total_len=\d+ "
+                r"(\S+) \(via \w+\)",
                 file.read(),
             )
         return [
@@ -68,7 +69,9 @@ class Told:
         self.ofctl("packet-out", "br0", f"in_port=1,{fields}packet={PACKET},actions={actions}")
 
     def settled(self):
-        """What has come since the last call. All of it is there when a packet-in that was asked for behind it is."""
+        """What has come since the last call.
+
+        All of it is there when a packet-in that was asked for behind it is."""
         mark = f"reg9={self.heard + 0x100:#x}"
         self.packet_out(f"set_field:{self.heard + 0x100:#x}->reg9,controller")
 
@@ -81,7 +84,8 @@ class Told:
         return [entry for entry in told if mark not in entry[2]]
 
 
-# Rules, and the table and cookie of each packet-in: of a packet that a port receives, and of a packet-out that does resubmit(,0).
+# Rules, and the table and cookie of each packet-in: of a packet that a port receives, and of a
+# packet-out that does resubmit(,0).
 SETS = {
     "after a goto": (
         (
@@ -180,7 +184,8 @@ def packet_ins_of_action_sets_name_the_first_rule(lab):
     told.ofctl(
         "add-group",
         "br0",
-        "group_id=7,type=all,bucket=output:controller,bucket=actions=set_field:1->reg3,output:controller",
+        "group_id=7,type=all,bucket=output:controller,bucket=actions=set_field:1->reg3,"
+        "output:controller",
     )
     for what, (rules, received, packet_out) in SETS.items():
         told.ofctl("del-flows", "br0")
@@ -201,7 +206,8 @@ def packet_ins_of_action_sets_name_the_first_rule(lab):
         )
 
 
-# What a packet-out says, the cookie of the rule that it meets, and what a packet-in says of it beside the port.
+# What a packet-out says, the cookie of the rule that it meets, and what a packet-in says of it
+# beside the port.
 FIELDS = (
     ("", 1, ()),
     ("metadata=5", 2, ("metadata=0x5",)),
@@ -222,7 +228,8 @@ FIELDS = (
 
 @test(timeout=120)
 def packet_outs_begin_with_their_pipeline_fields(lab):
-    """Rules match them and packet-ins tell them, also those that no rule looks at; any other field is refused."""
+    """Rules match them and packet-ins tell them, also those that no rule looks at; any other field
+    is refused."""
     told = Told(lab)
     told.ofctl("add-tlv-map", "br0", "{class=0xffff,type=0,len=4}->tun_metadata0")
     for rule in (

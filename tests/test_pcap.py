@@ -1,4 +1,5 @@
-"""Generated frames from pcap files, through generated rules, into pcap files: byte for byte what the rules say."""
+"""Generated frames from pcap files, through generated rules, into pcap files: byte for byte what
+the rules say."""
 
 import os
 import time
@@ -7,14 +8,16 @@ import generate
 import oracle
 from harness import Failure, check, equal, test, wait_for
 
-# A switch may lose the first frames of a port while it makes it known to its tables; these go ahead of those that count.
+# A switch may lose the first frames of a port while it makes it known to its tables; these go ahead
+# of those that count.
 FORERUNNER = bytes.fromhex("0200000000aa0200000000bb88b6") + bytes(46)
 FORERUNNERS = 20_000
 SEED = int(os.environ.get("SLUICE_TEST_SEED", "2611"))
 
 
 def compare(lab, seed, edits, damage, rule_count, templates, repeats):
-    """Sends frames of two ports through generated rules and compares what comes out of five with the twin's answer."""
+    """Sends frames of two ports through generated rules and compares what comes out of five with
+    the twin's answer."""
     random = oracle.chooser(seed)
     rules = generate.rules(random, rule_count, edits)
     flows = [generate.Template(random) for _ in range(templates)]
@@ -49,7 +52,8 @@ def compare(lab, seed, edits, damage, rule_count, templates, repeats):
         same(port, outputs[port], frames, flow_of, origin, twin)
     total = sum(len(frames) for frames in wanted.values())
     lab.note(
-        f"seed {seed}: {len(rules)} rules, {sum(map(len, inputs.values()))} frames in, {total} out, {len(twin.hits)} rules hit"
+        f"seed {seed}: {len(rules)} rules, {sum(map(len, inputs.values()))} frames in, {total} "
+        f"out, {len(twin.hits)} rules hit"
     )
     check(
         total > 1000 and len(twin.hits) > len(rules) / 4, "the generated case exercises too little"
@@ -62,7 +66,8 @@ def replay(lab, rules, twin, inputs):
     switch = lab.switch()
     switch.enable_dpdk(cores=1)
     switch.bridge("br0", "fail_mode=secure", "protocols=OpenFlow10,OpenFlow13")
-    # The rules name ports that do not exist yet; the inputs come last, so that no frame arrives before its output is there.
+    # The rules name ports that do not exist yet; the inputs come last, so that no frame arrives
+    # before its output is there.
     switch.flows(
         "table=0,priority=65535,dl_type=0x88b6,actions=drop", *map(str, rules), version="OpenFlow13"
     )
@@ -119,7 +124,10 @@ def same(port, got, wanted, flow_of, origin, twin):
     missing = [frame for frame in wanted if frame not in set(got)]
     if strange or missing:
         lines = [
-            f"port {port}: {len(strange)} of {len(got)} frames are wrong, {len(missing)} of {len(wanted)} are missing"
+            (
+                f"port {port}: {len(strange)} of {len(got)} frames are wrong, {len(missing)} of "
+                f"{len(wanted)} are missing"
+            )
         ]
         for frame in missing[:2]:
             lines += [
@@ -131,16 +139,16 @@ def same(port, got, wanted, flow_of, origin, twin):
                 other for other in strange if len(other) == len(frame) and other[-4:] == frame[-4:]
             ]
             if near:
-                lines.append(
-                    f" rather: {min(near, key=lambda other: sum(a != b for a, b in zip(other, frame)))[:120].hex()}"
-                )
+                nearest = min(near, key=lambda other: sum(a != b for a, b in zip(other, frame)))
+                lines.append(f" rather: {nearest[:120].hex()}")
         for frame in strange[:2]:
             lines.append(f"  wrong: {frame[:120].hex()} ({len(frame)} bytes)")
         raise Failure("\n".join(lines))
     for flow, frames in theirs.items():
         if ours[flow] != frames:
             raise Failure(
-                f"port {port}: {len(ours[flow])} frames of a flow came out instead of {len(frames)}, or in another order; the first: {frames[0][:80].hex()}"
+                f"port {port}: {len(ours[flow])} frames of a flow came out instead of "
+                f"{len(frames)}, or in another order; the first: {frames[0][:80].hex()}"
             )
 
 
@@ -163,7 +171,8 @@ def another_seed(lab):
 
 @test(timeout=90, dpdk=True)
 def truncated_and_lying_frames(lab):
-    """Frames that are cut off or lie about lengths and protocols match only what they really have, and are forwarded whole."""
+    """Frames that are cut off or lie about lengths and protocols match only what they really have,
+    and are forwarded whole."""
     switch, _ = compare(lab, SEED + 2, False, True, 300, 600, 10)
     short = switch.ports_counted
     check(

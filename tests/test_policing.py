@@ -1,6 +1,8 @@
-"""Quality of service as an Open vSwitch user configures it: policers of what ports send and receive, what the tools say of them, queues in every version, mistakes.
+"""Quality of service as an Open vSwitch user configures it: policers of what ports send and
+receive, what the tools say of them, queues in every version, mistakes.
 
-Rates are so low that nothing comes back during a test, so bursts of known size meet buckets of known size, and what passes is a number."""
+Rates are so low that nothing comes back during a test, so bursts of known size meet buckets of
+known size, and what passes is a number."""
 
 import os
 import re
@@ -81,7 +83,8 @@ def statistics(switch, port, *names):
 
 
 def told(lab, name, command=None):
-    """What the tools say of the same policers on a port of DPDK, and what passes: [(what, output)]."""
+    """What the tools say of the same policers on a port of DPDK, and what passes: [(what,
+    output)]."""
     switch = lab.switch(name, command=command)
     switch.enable_dpdk(cores=1)
     switch.vsctl("set", "Open_vSwitch", ".", "other_config:stats-update-interval=5000")
@@ -208,7 +211,8 @@ def explained(what, reference, text):
 
 @test(timeout=120, hugepages=200, dpdk=True)
 def policers_are_those_of_open_vswitch(lab):
-    """The same bursts through the same egress-policer and trtcm-policer: packets that pass, what is dropped, and what the tools say."""
+    """The same bursts through the same egress-policer and trtcm-policer: packets that pass, what is
+    dropped, and what the tools say."""
     if not os.path.exists(OPEN_VSWITCH):
         raise Skip("Open vSwitch is not installed")
     wanted, got = told(lab, "1", switchd_command("ovs")), told(lab, "2")
@@ -229,7 +233,8 @@ def policers_are_those_of_open_vswitch(lab):
 
 @test(timeout=60)
 def what_ports_receive_is_policed(lab):
-    """ingress_policing_* in kilobits and thousands of packets, on kernel interfaces, on a clock that stands; drops are counted by name and by interface."""
+    """ingress_policing_* in kilobits and thousands of packets, on kernel interfaces, on a clock
+    that stands; drops are counted by name and by interface."""
     only_sluice()
     switch, one, two = two_hosts(lab, "--enable-dummy")
     switch.flows("in_port=1,dl_type=0x88b5,actions=output:2")
@@ -284,7 +289,8 @@ def what_ports_receive_is_policed(lab):
 
 @test(timeout=60)
 def every_port_may_be_policed(lab):
-    """What leaves by a kernel interface, and what comes in and leaves by a patch port to another bridge, by queues."""
+    """What leaves by a kernel interface, and what comes in and leaves by a patch port to another
+    bridge, by queues."""
     only_sluice()
     switch, one, two = two_hosts(lab, "--enable-dummy")
     switch.vsctl(
@@ -358,7 +364,8 @@ def every_port_may_be_policed(lab):
 
 @test(timeout=60)
 def mistakes_are_said_and_change_nothing(lab):
-    """Values, types and sums that cannot be: Interface.error and the log say it, what was in force goes on; a good value ends the error."""
+    """Values, types and sums that cannot be: Interface.error and the log say it, what was in force
+    goes on; a good value ends the error."""
     only_sluice()
     switch, one, two = two_hosts(lab, "--enable-dummy")
     switch.flows("in_port=1,dl_type=0x88b5,actions=set_queue:3,output:2")
@@ -430,7 +437,8 @@ def mistakes_are_said_and_change_nothing(lab):
 
 @test(timeout=60)
 def queues_are_told(lab):
-    """qos/show says rates, tenants, promises and drops; queue descriptions say rates as parts of the port's."""
+    """qos/show says rates, tenants, promises and drops; queue descriptions say rates as parts of
+    the port's."""
     only_sluice()
     switch, one, two = two_hosts(lab)
     queues = [
@@ -447,7 +455,8 @@ def queues_are_told(lab):
     zero = "  tx_packets: 0\n  tx_bytes: 0\n  tx_errors: 0\n"
 
     def shown():
-        """What is shown, without what depends on moments: a packet that a busy machine keeps for longer than the bound is dropped, by one reason or another."""
+        """What is shown, without what depends on moments: a packet that a busy machine keeps for
+        longer than the bound is dropped, by one reason or another."""
         text = re.sub(r"late_sent: \d+", "late_sent: N", switch.appctl("qos/show", "p2"))
         dropped = sum(int(count) for count in re.findall(r"^  dropped_\w+: (\d+)", text, re.M))
         return re.sub(r"^(  dropped_\w+): \d+", r"\1: N", text, flags=re.M), dropped
@@ -458,13 +467,18 @@ def queues_are_told(lab):
     check(promise and 3000 < int(promise[1]) < 4000, text)
     equal(
         text,
-        "QoS: p2 linux-htb\nmax-rate: 100000000\ntenant-blue-min-rate: 6000000\ntenant-blue-max-rate: 50000000\nlate_sent: N\n"
+        "QoS: p2 linux-htb\nmax-rate: 100000000\ntenant-blue-min-rate: 6000000\n"
+        "tenant-blue-max-rate: 50000000\nlate_sent: N\n"
         f"\nDefault:\n  burst: 18112\n  min-rate: 12000\n  max-rate: 100000000\n{zero}"
-        f"\nQueue 1:\n  burst: 80000\n  priority: 3\n  min-rate: 10000000\n  max-rate: 20000000\n{zero}"
-        f"\nQueue 2:\n  burst: 18112\n  min-rate: 5000000\n  max-rate: 100000000\n  tenant: blue\n{zero}"
-        f"\nQueue 3:\n  burst: 18112\n  min-rate: 1000000\n  max-rate: 100000000\n  tenant: blue\n  ecn: true\n  max-latency-us: 3000\n  {promise[0]}\n"
+        "\nQueue 1:\n  burst: 80000\n  priority: 3\n  min-rate: 10000000\n  max-rate: 20000000\n"
+        f"{zero}"
+        "\nQueue 2:\n  burst: 18112\n  min-rate: 5000000\n  max-rate: 100000000\n  tenant: blue\n"
+        f"{zero}"
+        "\nQueue 3:\n  burst: 18112\n  min-rate: 1000000\n  max-rate: 100000000\n  tenant: blue\n"
+        f"  ecn: true\n  max-latency-us: 3000\n  {promise[0]}\n"
         f"  tx_packets: {received}\n  tx_bytes: {1014 * received}\n  tx_errors: {dropped}\n"
-        "  dropped_over_bound: N\n  dropped_queue_full: N\n  dropped_port_full: N\n  dropped_late: N\n  marked: 0\n  waiting: 0\n",
+        "  dropped_over_bound: N\n  dropped_queue_full: N\n  dropped_port_full: N\n"
+        "  dropped_late: N\n  marked: 0\n  waiting: 0\n",
         "qos/show",
     )
     for version in ("OpenFlow10", "OpenFlow13", "OpenFlow14", "OpenFlow15"):
@@ -487,7 +501,8 @@ def queues_are_told(lab):
 
 @test(timeout=60)
 def waits_are_told(lab):
-    """Port.status says how long packets of measured queues have waited, p50, p99 and the longest, and none longer than promised; then nothing, where none leave."""
+    """Port.status says how long packets of measured queues have waited, p50, p99 and the longest,
+    and none longer than promised; then nothing, where none leave."""
     only_sluice()
     switch, one, two = two_hosts(lab)
     switch.vsctl("set", "Open_vSwitch", ".", "other_config:stats-update-interval=5000")

@@ -1,4 +1,5 @@
-"""What `sluice predict` says that packets do is what they do in the running switch: lookups, matches, ports. No time is asserted."""
+"""What `sluice predict` says that packets do is what they do in the running switch: lookups,
+matches, ports. No time is asserted."""
 
 import json
 import os
@@ -28,7 +29,10 @@ def sluice(lab):
 
 
 def predicted(command, seconds, **options):
-    """What `sluice predict` prints. It measures, which takes a processor for itself now and then: where it says that there was none, it is asked again."""
+    """What `sluice predict` prints.
+
+    It measures, which takes a processor for itself now and then: where it says that there was none,
+    it is asked again."""
     for _ in range(3):
         done = run(command, seconds=seconds, ok=False, **options)
         if "too busy" not in done.stderr:
@@ -150,7 +154,8 @@ def counts_are_those_of_the_switch(lab):
 
 @test(timeout=180)
 def traffic_from_rules_meets_them(lab):
-    """Without traffic, packets are made that meet every table; the sum of the stages is the figure."""
+    """Without traffic, packets are made that meet every table; the sum of the stages is the
+    figure."""
     done = predicted(
         [
             sluice(lab),
@@ -195,7 +200,8 @@ def traffic_from_rules_meets_them(lab):
 
 @test(timeout=120)
 def the_answer_comes_first(lab):
-    """A figure, or that there is none since the machine moved; a warning where all packets drop; --anyway tells figures always."""
+    """A figure, or that there is none since the machine moved; a warning where all packets drop;
+    --anyway tells figures always."""
     command = sluice(lab)
 
     def told(rules, *options):
@@ -236,7 +242,8 @@ FIGURES = re.compile(r"^([0-9.]+) (cycles per packet|Mpps on one core) \(", re.M
 
 @test(timeout=240)
 def the_daemon_says_the_same_of_its_rules(lab):
-    """`sluice/predict`, and `sluice predict` of what dump-flows, dump-groups and dump-meters print: the same tables, lookups and paths; the figure goes to the database."""
+    """`sluice/predict`, and `sluice predict` of what dump-flows, dump-groups and dump-meters print:
+    the same tables, lookups and paths; the figure goes to the database."""
     command = sluice(lab)
     switch = lab.switch()
     switch.bridge("br0", "fail_mode=secure", "protocols=[OpenFlow10,OpenFlow13,OpenFlow15]")
@@ -310,7 +317,8 @@ def the_daemon_says_the_same_of_its_rules(lab):
             asked,
         )
     else:
-        # It does not stand still. Figures of such a machine are told to who wants them anyway, and are kept from the database.
+        # It does not stand still. Figures of such a machine are told to who wants them anyway, and
+        # are kept from the database.
         asked = ask("--anyway")
     figures = {unit: float(value) for value, unit in FIGURES.findall(asked)}
     check(len(figures) == 2 and min(figures.values()) > 0, figures, asked)
@@ -343,8 +351,9 @@ def the_daemon_says_the_same_of_its_rules(lab):
 
 
 def counts(text):
-    """What a prediction counts: of tables the lookup, rules, lookups and matches; of paths the share, lookups and way. How many lines of memory rules of one priority are found in goes by
-    the order in which they came, which a dump does not tell."""
+    """What a prediction counts: of tables the lookup, rules, lookups and matches; of paths the
+    share, lookups and way. How many lines of memory rules of one priority are found in goes by the
+    order in which they came, which a dump does not tell."""
     tables, _, paths = (
         text.partition("\ntable ")[2].partition("\nstage ")[0].partition("\npackets ")
     )

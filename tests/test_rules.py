@@ -80,7 +80,8 @@ class Bundling:
 
 @test(timeout=90)
 def bundles_wait_as_long_as_the_database_says(lab):
-    """`other_config:bundle-idle-timeout`, in seconds; 10 when it is not there, and also when it goes."""
+    """`other_config:bundle-idle-timeout`, in seconds; 10 when it is not there, and also when it
+    goes."""
     switch = lab.switch()
     switch.bridge("br0", "protocols=OpenFlow14")
     client = Bundling(f"{switch.directory}/br0.mgmt")

@@ -1,5 +1,5 @@
-"""The same scenario on Open vSwitch and on the daemon under test: what the tools show differs only by what is explained in
-test_same_as_ovs_differences.txt beside this file."""
+"""The same scenario on Open vSwitch and on the daemon under test: what the tools show differs only
+by what is explained in test_same_as_ovs_differences.txt beside this file."""
 
 import os
 import re
@@ -14,7 +14,8 @@ EXPLAINED = os.path.join(
 
 
 def scenario(lab, name, command=None):
-    """Bridges, ports of several kinds, rules, an exact number of frames; returns {command: what it printed}."""
+    """Bridges, ports of several kinds, rules, an exact number of frames; returns {command: what it
+    printed}."""
     switch = lab.switch(name, command=command)
     switch.bridge(
         "br0",
@@ -96,17 +97,21 @@ def scenario(lab, name, command=None):
     )
     switch.vsctl("set", "Bridge", "br0", "flood_vlans=30")
     switch.flows(
-        "table=0,priority=10,cookie=0x10,in_port=1,ip,nw_dst=10.0.0.0/8,actions=mod_nw_tos:32,resubmit(,2)",
+        "table=0,priority=10,cookie=0x10,in_port=1,ip,nw_dst=10.0.0.0/8,actions=mod_nw_tos:32,"
+        "resubmit(,2)",
         "table=0,priority=10,cookie=0x11,in_port=3,dl_vlan=20,actions=strip_vlan,output:4",
         "table=0,priority=5,cookie=0x12,arp,idle_timeout=600,hard_timeout=1200,actions=NORMAL",
         "table=0,priority=5,cookie=0x13,ipv6,ipv6_src=fd00::/16,actions=drop",
-        "table=0,priority=4,cookie=0x14,tcp,tp_dst=80,reg3=0x5/0xff,actions=load:0x7->NXM_NX_REG1[0..7],move:NXM_OF_IP_SRC[]->NXM_NX_REG2[],output:2,IN_PORT",
+        "table=0,priority=4,cookie=0x14,tcp,tp_dst=80,reg3=0x5/0xff,"
+        "actions=load:0x7->NXM_NX_REG1[0..7],move:NXM_OF_IP_SRC[]->NXM_NX_REG2[],output:2,IN_PORT",
         "table=0,priority=0,cookie=0x15,actions=NORMAL",
-        "table=2,priority=1,cookie=0x20,dl_src=02:00:00:00:00:00/ff:ff:ff:ff:ff:00,actions=dec_ttl,output:2,CONTROLLER:128",
+        "table=2,priority=1,cookie=0x20,dl_src=02:00:00:00:00:00/ff:ff:ff:ff:ff:00,"
+        "actions=dec_ttl,output:2,CONTROLLER:128",
     )
     switch.flows(
         "cookie=0x30,in_port=1,actions=drop",
-        "table=3,cookie=0x31,vlan_tci=0x1000/0x1000,actions=set_field:5->reg0,mod_vlan_vid:7,output:1",
+        "table=3,cookie=0x31,vlan_tci=0x1000/0x1000,actions=set_field:5->reg0,mod_vlan_vid:7,"
+        "output:1",
         bridge="br1",
     )
     send(raw)
@@ -193,7 +198,8 @@ def scenario(lab, name, command=None):
 
 
 def send(raw):
-    """The frames of the scenario: each kind once or a few times, so that every counter has a figure of its own."""
+    """The frames of the scenario: each kind once or a few times, so that every counter has a figure
+    of its own."""
     one, two, three = "02:00:00:00:00:01", "02:00:00:00:00:02", "02:00:00:00:00:03"
     ip = (
         bytes.fromhex("4500001c0000000040110000")
@@ -249,7 +255,8 @@ def normal(shown, text, switch):
 
 
 def in_order(lines):
-    """An indented outline with the entries of every level sorted, each with what stands below it."""
+    """An indented outline with the entries of every level sorted, each with what stands below
+    it."""
     entries = []
     for line in lines:
         depth = len(line) - len(line.lstrip())

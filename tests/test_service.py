@@ -1,4 +1,5 @@
-"""The process and its service: panics, long turns, the monitor, the service manager, confinement, another user, rules that outlive a restart."""
+"""The process and its service: panics, long turns, the monitor, the service manager, confinement,
+another user, rules that outlive a restart."""
 
 import json
 import os
@@ -35,7 +36,8 @@ def pid_of(switch):
 
 @test(timeout=180)
 def panics_end_the_process(lab):
-    """A panic in any task or thread of the control side ends the daemon as a crash does; one in a worker costs that worker's packets."""
+    """A panic in any task or thread of the control side ends the daemon as a crash does; one in a
+    worker costs that worker's packets."""
     switch = ours(lab, options=["--enable-dummy"])
     switch.bridge()
     switch.appctl("sluice/panic", "worker")
@@ -83,7 +85,8 @@ def is_new(switch, before):
 
 @test(timeout=120)
 def the_monitor_starts_what_was_killed(lab):
-    """The monitor starts another daemon after a panic in a task and after SIGKILL, but not when that follows a SIGTERM which was not obeyed."""
+    """The monitor starts another daemon after a panic in a task and after SIGKILL, but not when
+    that follows a SIGTERM which was not obeyed."""
     switch = monitored(lab)
     switch.expected += ["died, killed"]
     first = pid_of(switch)
@@ -127,16 +130,19 @@ def the_monitor_starts_what_was_killed(lab):
 
 @test(timeout=60)
 def long_turns_are_told(lab):
-    """The longest turn of control and of each worker, with what it was, in sluice/stats, coverage/show, metrics and the log, until they are cleared."""
+    """The longest turn of control and of each worker, with what it was, in sluice/stats,
+    coverage/show, metrics and the log, until they are cleared."""
     switch = ours(lab, options=["--enable-dummy", "-vdpif_netdev:file:dbg"])
     switch.bridge()
     switch.appctl("sluice/stall", "task", "1500")
     switch.appctl("sluice/stall", "worker", "1500")
     switch.logged(
-        r"timeval\|WARN\|control: \d+ turns of 50 ms or more; the longest took \d{4,}\.\d ms \(\d+\.\d of them without a processor\)"
+        r"timeval\|WARN\|control: \d+ turns of 50 ms or more; the longest took \d{4,}\.\d ms "
+        r"\(\d+\.\d of them without a processor\)"
     )
     switch.logged(
-        r"dpif_netdev\|DBG\|pmd-any/id:\d+: \d+ turns of 10 ms or more; the longest took \d{4,}\.\d ms .*, mostly a command of control"
+        r"dpif_netdev\|DBG\|pmd-any/id:\d+: \d+ turns of 10 ms or more; the longest took "
+        r"\d{4,}\.\d ms .*, mostly a command of control"
     )
     now = stats(switch)
     control, worker = now["control"], now["workers"][0]
@@ -212,7 +218,8 @@ class Manager:
 
 @test(timeout=120)
 def the_service_manager_is_told(lab):
-    """READY when the first configuration is in force, WATCHDOG while control and every worker go on, STATUS, STOPPING."""
+    """READY when the first configuration is in force, WATCHDOG while control and every worker go
+    on, STATUS, STOPPING."""
     switch = ours(lab, start=False, options=["--enable-dummy"])
     switch.vsctl("--no-wait", "add-br", "br0", "--", "set", "Bridge", "br0", "datapath_type=netdev")
     manager = Manager(lab.directory)
@@ -306,7 +313,8 @@ def command_of(lab, *options):
 
 @test(timeout=180)
 def confined_as_the_unit_says(lab):
-    """With the unit's capabilities, read-only file systems and filters of system calls every kind of port works, and nothing else is possible."""
+    """With the unit's capabilities, read-only file systems and filters of system calls every kind
+    of port works, and nothing else is possible."""
     if lab.is_ovs:
         raise Skip("Sluice's unit")
     switch = lab.switch(command=command_of(lab), options=["--enable-dummy"], start=False)
@@ -346,7 +354,8 @@ def confined_as_the_unit_says(lab):
 
 @test(timeout=120)
 def another_user(lab):
-    """--user: the daemon and its monitor are that user, with a switch's capabilities; ports work."""
+    """--user: the daemon and its monitor are that user, with a switch's capabilities; ports
+    work."""
     if lab.is_ovs:
         raise Skip("Debian's Open vSwitch keeps fewer")
     switch = lab.switch(start=False, options=["--user=nobody:nogroup", "--enable-dummy"])
@@ -426,7 +435,8 @@ def everything(switch, bridge="br0"):
 
 @test(timeout=150)
 def rules_outlive_a_restart(lab):
-    """What the unit does around a restart, with Open vSwitch's tools unmodified: rules, groups and meters are there again before packets come."""
+    """What the unit does around a restart, with Open vSwitch's tools unmodified: rules, groups and
+    meters are there again before packets come."""
     switch = lab.switch()
     if not os.path.exists("/usr/share/openvswitch/scripts/ovs-save"):
         raise Skip("ovs-save is not installed")
@@ -465,10 +475,20 @@ def rules_outlive_a_restart(lab):
         stdin="\n".join(
             [
                 "cookie=0x1234,priority=10,in_port=1 actions=meter:3,group:7",
-                "cookie=0x5678,priority=10,in_port=2,idle_timeout=600,hard_timeout=3600,send_flow_rem actions=group:8",
-                "table=5,priority=7,tcp,nw_src=192.0.2.0/24,tp_dst=80 actions=set_field:10.0.0.9->ip_dst,goto_table:6",
+                (
+                    "cookie=0x5678,priority=10,in_port=2,idle_timeout=600,hard_timeout=3600,"
+                    "send_flow_rem actions=group:8"
+                ),
+                (
+                    "table=5,priority=7,tcp,nw_src=192.0.2.0/24,tp_dst=80 "
+                    "actions=set_field:10.0.0.9->ip_dst,goto_table:6"
+                ),
                 "table=6,priority=1,ip,nw_proto=2,importance=5 actions=drop",
-                "table=7,priority=1 actions=learn(table=8,hard_timeout=60,NXM_OF_VLAN_TCI[0..11],NXM_OF_ETH_DST[]=NXM_OF_ETH_SRC[],output:NXM_OF_IN_PORT[]),output:1",
+                (
+                    "table=7,priority=1 actions=learn(table=8,hard_timeout=60,"
+                    "NXM_OF_VLAN_TCI[0..11],NXM_OF_ETH_DST[]=NXM_OF_ETH_SRC[],"
+                    "output:NXM_OF_IN_PORT[]),output:1"
+                ),
             ]
         )
         + "\n",
@@ -532,7 +552,8 @@ def rules_outlive_a_restart(lab):
 
 @test(timeout=60)
 def a_failed_restore_leaves_nobody_waiting(lab):
-    """Where saved rules cannot be restored, or the switch does not start, packets do not wait for them for good."""
+    """Where saved rules cannot be restored, or the switch does not start, packets do not wait for
+    them for good."""
     switch = lab.switch(start=False)
     env = dict(switch.env, SLUICE_RULES=f"{lab.directory}/rules")
     os.mkdir(env["SLUICE_RULES"])

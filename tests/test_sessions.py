@@ -1,5 +1,6 @@
-"""What OpenFlow says between connections and switch, beside Open vSwitch: tables, bundles, roles, asynchronous configuration, flow monitors, evictions;
-and what a connection that does not read is told in the end, and that it keeps nobody waiting."""
+"""What OpenFlow says between connections and switch, beside Open vSwitch: tables, bundles, roles,
+asynchronous configuration, flow monitors, evictions; and what a connection that does not read is
+told in the end, and that it keeps nobody waiting."""
 
 import difflib
 import os
@@ -17,7 +18,8 @@ BARRIER_XID = 0x7FFF0000
 
 
 class Client:
-    """A connection in one version that says bytes and hears all that comes back before a barrier."""
+    """A connection in one version that says bytes and hears all that comes back before a
+    barrier."""
 
     def __init__(self, switch, version, bridge="br0"):
         self.version = version
@@ -57,7 +59,8 @@ class Client:
             heard.append((kind, body))
 
     def ask(self, kind, body=b"", xid=None):
-        """Sends, and returns what comes back in words that compare: errors without what they quote."""
+        """Sends, and returns what comes back in words that compare: errors without what they
+        quote."""
         self.send(kind, body, xid)
         return [shown(kind, body) for kind, body in self.barrier()]
 
@@ -377,7 +380,8 @@ def text_story(switch):
         "add-flows",
         "br0",
         "-",
-        stdin="in_port=1,actions=output:2\ndelete\nin_port=2,actions=output:1\ncheck_overlap,actions=drop\n",
+        stdin="in_port=1,actions=output:2\ndelete\nin_port=2,actions=output:1\n"
+        "check_overlap,actions=drop\n",
     )
     ofctl("dump-flows", "br0")
     ofctl(
@@ -393,7 +397,8 @@ def text_story(switch):
         "bundle",
         "br0",
         "-",
-        stdin="flow delete\nflow add in_port=5,actions=output:1\npacket-out in_port=1,packet=ffffffffffff0202020202020800,actions=drop\n",
+        stdin="flow delete\nflow add in_port=5,actions=output:1\npacket-out "
+        "in_port=1,packet=ffffffffffff0202020202020800,actions=drop\n",
     )
     ofctl("dump-flows", "br0")
     for version in ("OpenFlow10", "OpenFlow13", "OpenFlow15"):
@@ -492,7 +497,8 @@ def watched_story(switch):
         watcher = subprocess.Popen(command, env=switch.env, stdout=log, stderr=subprocess.STDOUT)
 
         def tells(probe):
-            """Whether the monitor has told of a rule that comes and goes for this alone, behind all that it tells of before."""
+            """Whether the monitor has told of a rule that comes and goes for this alone, behind all
+            that it tells of before."""
             switch.ofctl("add-flow", "br0", f"table=1,priority=1,{probe},actions=output:2")
             switch.ofctl("--strict", "del-flows", "br0", f"table=1,priority=1,{probe}")
             return probe in open(path, encoding="utf-8").read()
@@ -541,7 +547,8 @@ def watched_story(switch):
 
 
 def sent_story(switch):
-    """What packets without a rule, of table-miss rules and of others look like to `ovs-ofctl monitor` in each version: whole, and for the same reasons."""
+    """What packets without a rule, of table-miss rules and of others look like to `ovs-ofctl
+    monitor` in each version: whole, and for the same reasons."""
     switch.namespace.quiet()
     switch.namespace.run("ip link set p1 up")
     source = switch.namespace.raw("p1")
@@ -620,7 +627,8 @@ def sent_story(switch):
 
 
 def stories(lab, name, command=None):
-    # Open vSwitch without its cache, which answers with stale rules for some milliseconds after a change.
+    # Open vSwitch without its cache, which answers with stale rules for some milliseconds after a
+    # change.
     switch = lab.switch(name, command=command, config=["other_config:flow-limit=0"])
     switch.bridge("br0", "fail_mode=secure", ALL)
     for number in (1, 2):
@@ -642,7 +650,8 @@ def stories(lab, name, command=None):
 
 @test(timeout=240)
 def the_same_answers(lab):
-    """Tables, bundles, roles, asynchronous configuration, evictions and monitors, beside Open vSwitch."""
+    """Tables, bundles, roles, asynchronous configuration, evictions and monitors, beside Open
+    vSwitch."""
     if not os.path.exists(OPEN_VSWITCH):
         raise Skip("Open vSwitch is not installed")
     theirs = stories(lab, "theirs", switchd_command("ovs"))
@@ -671,7 +680,8 @@ DIFFERENCES = {}
 
 @test(timeout=120)
 def who_watches_without_reading_knows_all_in_the_end(lab):
-    """A flow monitor whose connection does not read pauses, and is told what it missed; it keeps nobody waiting."""
+    """A flow monitor whose connection does not read pauses, and is told what it missed; it keeps
+    nobody waiting."""
     switch = lab.switch()
     switch.bridge("br0", "fail_mode=secure", ALL)
     watcher, other = Client(switch, 1), Client(switch, 4)
@@ -743,7 +753,8 @@ def who_watches_without_reading_knows_all_in_the_end(lab):
 
 @test(timeout=180)
 def a_change_of_very_many_rules_reaches_who_watches(lab):
-    """One message that deletes 200,000 rules is told to a monitor that does not read meanwhile, and to one that begins while rules come and go."""
+    """One message that deletes 200,000 rules is told to a monitor that does not read meanwhile, and
+    to one that begins while rules come and go."""
     switch = lab.switch()
     switch.bridge("br0", "fail_mode=secure", ALL)
     other, early, late = Client(switch, 4), Client(switch, 5), Client(switch, 5)
@@ -825,7 +836,8 @@ def a_change_of_very_many_rules_reaches_who_watches(lab):
 
 @test(timeout=120)
 def a_dump_that_nobody_reads_keeps_nobody_waiting(lab):
-    """Others are served while a dump of many rules waits for its reader; every rule that is there throughout comes once."""
+    """Others are served while a dump of many rules waits for its reader; every rule that is there
+    throughout comes once."""
     switch = lab.switch()
     switch.bridge("br0", "fail_mode=secure", ALL)
     slow, other = Client(switch, 4), Client(switch, 4)
@@ -874,7 +886,8 @@ VERSIONS = ("OpenFlow10", "OpenFlow11", "OpenFlow12", "OpenFlow13", "OpenFlow14"
 
 @test(timeout=90)
 def versions_are_agreed_on_and_may_be_taken_back(lab):
-    """Every version by itself and among others, with ovs-ofctl and by bitmap; connections of a version that is no longer allowed end."""
+    """Every version by itself and among others, with ovs-ofctl and by bitmap; connections of a
+    version that is no longer allowed end."""
     switch = lab.switch()
     switch.bridge("br0", "fail_mode=secure")
     for allowed in (
@@ -934,7 +947,8 @@ class Listener:
 
 @test(timeout=90)
 def controllers_side_by_side(lab):
-    """Two primary controllers with roles, and a third that does not read: rules that go, ports that change and forwarded requests reach those who want them."""
+    """Two primary controllers with roles, and a third that does not read: rules that go, ports that
+    change and forwarded requests reach those who want them."""
     switch = lab.switch()
     switch.bridge("br0", "fail_mode=secure", ALL)
     listeners = [Listener(switch, f"controller{number}") for number in range(3)]
@@ -953,7 +967,8 @@ def controllers_side_by_side(lab):
     # The secondary wants to know of forwarded requests and of rules that go.
     two.send(28, struct.pack("!HHIHHI", 10, 8, 3, 4, 8, 0x3F))
     two.barrier()
-    # Many rules go, each of which all are told of; one connection does not read, and the others hear all.
+    # Many rules go, each of which all are told of; one connection does not read, and the others
+    # hear all.
     count = 20000
     one.socket.sendall(
         b"".join(

@@ -43,7 +43,8 @@ def rule_packets(switch, number):
 
 @test(timeout=90, hugepages=256, dpdk=True)
 def a_guests_port_keeps_what_exceeds_its_rate(lab):
-    """What a peer is sent beyond its queue's rate waits and is delivered; with a bound, what would be late is dropped and counted. Each packet has its end, at full speed too."""
+    """What a peer is sent beyond its queue's rate waits and is delivered; with a bound, what would
+    be late is dropped and counted. Each packet has its end, at full speed too."""
     no_other_daemon()
     switch, peers = two_peers(lab)
     switch.flows(
@@ -61,7 +62,8 @@ def a_guests_port_keeps_what_exceeds_its_rate(lab):
     wait_for("the queue has let all go", lambda: stats(switch)[1][0] == count, 20)
     check(
         time.monotonic() - begin > 1,
-        f"{count} packets took {time.monotonic() - begin:.2f} s, at a rate that lets them go in 2 s",
+        f"{count} packets took {time.monotonic() - begin:.2f} s, at a rate that lets them go in 2 "
+        "s",
     )
     wait_for("the peer has all", lambda: peers.counters()[1][0] == count)
     peers.stop()
@@ -105,14 +107,16 @@ def a_guests_port_keeps_what_exceeds_its_rate(lab):
         f"{(octets - before[1]) * 8 / took:.0f} bit/s of {rate}",
     )
     lab.note(
-        f"{(octets - before[1]) * 8 / 2e6:.0f} Mbit/s of {rate / 1e6:.0f} sent while flooded for two seconds"
+        f"{(octets - before[1]) * 8 / 2e6:.0f} Mbit/s of {rate / 1e6:.0f} sent while flooded for "
+        "two seconds"
     )
     peers.quit()
 
 
 @test(timeout=60)
 def a_tap_port_keeps_what_exceeds_its_rate(lab):
-    """What a tap is sent beyond its queue's rate waits and arrives, in order; what has no room is counted."""
+    """What a tap is sent beyond its queue's rate waits and arrives, in order; what has no room is
+    counted."""
     no_other_daemon()
     switch, one, _ = raw_hosts(lab, [])
     switch.port("ta0", "type=tap", "ofport_request=7")

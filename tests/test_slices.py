@@ -1,4 +1,5 @@
-"""Slices beside each other, by counts: floods leave others room, many queues at once, TCP's large frames in a narrow slice and in a wide one."""
+"""Slices beside each other, by counts: floods leave others room, many queues at once, TCP's large
+frames in a narrow slice and in a wide one."""
 
 import re
 
@@ -76,7 +77,8 @@ def frame(queue, size=1000):
 
 @test(timeout=90)
 def a_flood_leaves_other_queues_room(lab):
-    """Queues that are flooded fill what a port can hold, and another one still finds room for its own."""
+    """Queues that are flooded fill what a port can hold, and another one still finds room for its
+    own."""
     flooded = range(1, 7)
     switch, one, _ = raw_hosts(lab, [*flooded, 7])
     port_with_queues(
@@ -93,7 +95,8 @@ def a_flood_leaves_other_queues_room(lab):
     )
 
     def full():
-        # Again and again, as a worker that had to wait for a processor has lost what its interface could not hold for it.
+        # Again and again, as a worker that had to wait for a processor has lost what its interface
+        # could not hold for it.
         for _ in range(200):
             one.send(*(frame(queue) for queue in flooded))
         return sum(stats(switch)[queue][2] for queue in flooded) > 1000
@@ -106,8 +109,8 @@ def a_flood_leaves_other_queues_room(lab):
 
 @test(timeout=90)
 def the_default_queue_does_not_starve(lab):
-    """Where guarantees use up the port's rate, and the queues that have them are flooded, queue 0 sends all the same what
-    Open vSwitch's HTB guarantees it; qos/show says who gave it up."""
+    """Where guarantees use up the port's rate, and the queues that have them are flooded, queue 0
+    sends all the same what Open vSwitch's HTB guarantees it; qos/show says who gave it up."""
     switch, one, _ = raw_hosts(lab, [0, 1, 2])
     rate = 8000000
     port_with_queues(
@@ -181,7 +184,8 @@ def a_thousand_queues_send_what_each_got(lab):
 
 
 def transfer(lab, switch, rate, **queue):
-    """TCP through a slice, hosts with large frames and open checksums; (packets, bytes) of its queue."""
+    """TCP through a slice, hosts with large frames and open checksums; (packets, bytes) of its
+    queue."""
     port_with_queues(
         switch,
         "p2",
@@ -199,7 +203,8 @@ def transfer(lab, switch, rate, **queue):
 
 @test(timeout=90)
 def large_frames_are_cut_where_they_would_be_in_the_way(lab):
-    """In a narrow slice a frame of 64 KiB goes segment by segment, in a wide one whole; the stream is the same."""
+    """In a narrow slice a frame of 64 KiB goes segment by segment, in a wide one whole; the stream
+    is the same."""
     no_other_daemon()
     switch = lab.switch()
     switch.bridge("br0", "fail_mode=secure")
@@ -244,7 +249,8 @@ def packet(source_mac, tos, queue):
 
 @test(timeout=60)
 def queues_give_packets_their_dscp(lab):
-    """What leaves by a queue with a DSCP has it, with a right checksum and its ECN bits as they were; what names no such queue stays as it is. Of each type of QoS."""
+    """What leaves by a queue with a DSCP has it, with a right checksum and its ECN bits as they
+    were; what names no such queue stays as it is. Of each type of QoS."""
     queues = (0, 1, 2, 99)
     switch, one, two = raw_hosts(lab, queues)
     source = "02:00:00:00:00:01"

@@ -1,4 +1,5 @@
-"""Queues that wait for their rates: what is sent, what is dropped and by which name, and that changes lose nothing."""
+"""Queues that wait for their rates: what is sent, what is dropped and by which name, and that
+changes lose nothing."""
 
 import re
 import time
@@ -9,7 +10,8 @@ COUNT = 300
 
 
 def some_hosts(lab):
-    """A switch with two hosts whose traffic is only the test's; everything from the first goes to queue 1 of the second."""
+    """A switch with two hosts whose traffic is only the test's; everything from the first goes to
+    queue 1 of the second."""
     if switchd_command()[0] == OPEN_VSWITCH:
         raise Skip("Open vSwitch's userspace datapath has no such queues")
     switch = lab.switch()
@@ -64,7 +66,8 @@ def numbers(frames):
 
 @test(timeout=60)
 def a_queue_keeps_what_exceeds_its_rate(lab):
-    """Packets above the rate wait and arrive in order; the rate may change meanwhile, or the shaping end, and none is lost."""
+    """Packets above the rate wait and arrive in order; the rate may change meanwhile, or the
+    shaping end, and none is lost."""
     switch, one, two = some_hosts(lab)
     shape(switch, 1000000000, min_rate=4000000, max_rate=4000000)
     one.send(*(frame(number) for number in range(COUNT)))
@@ -92,10 +95,12 @@ def a_queue_keeps_what_exceeds_its_rate(lab):
 
 @test(timeout=60)
 def a_bound_drops_what_would_be_late(lab):
-    """With a bound part of a burst arrives, the first ones, and the rest is counted as the queue's errors.
+    """With a bound part of a burst arrives, the first ones, and the rest is counted as the queue's
+    errors.
 
-    At 10 kbit/s a frame takes 0.8 s. Two leave by the bucket, and five more can within 4 s, of which the third has 1.6 s to spare: a machine with other things to do makes none
-    of those late."""
+    At 10 kbit/s a frame takes 0.8 s. Two leave by the bucket, and five more can within 4 s, of
+    which the third has 1.6 s to spare: a machine with other things to do makes none of those
+    late."""
     switch, one, two = some_hosts(lab)
     shape(switch, 1000000000, min_rate=10000, max_rate=10000, max_latency_us=4000000)
     one.send(*(frame(number) for number in range(COUNT)))

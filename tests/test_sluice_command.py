@@ -1,4 +1,5 @@
-"""`sluice up`, `down`, `restart`, `save` and `restore`: a switch in a directory of its own, by somebody who knows only these; and `sluice top`."""
+"""`sluice up`, `down`, `restart`, `save` and `restore`: a switch in a directory of its own, by
+somebody who knows only these; and `sluice top`."""
 
 import fcntl
 import json
@@ -44,7 +45,8 @@ class User:
         def dump(words):
             """What ovs-ofctl prints but for its headings; the test fails where it does."""
             text = self.shell(
-                f'up=$(sluice up "$D" 2>/dev/null) || exit; eval "$up"; ovs-ofctl -O OpenFlow15 {words} br0'
+                'up=$(sluice up "$D" 2>/dev/null) || exit; eval "$up"; ovs-ofctl -O OpenFlow15 '
+                f"{words} br0"
             ).stdout
             return "".join(line for line in text.splitlines(True) if "OFPST" not in line)
 
@@ -58,19 +60,21 @@ SOME = """
 ovs-ofctl -O OpenFlow15 add-meter br0 meter=3,kbps,band=type=drop,rate=1000
 ovs-ofctl -O OpenFlow15 add-group br0 group_id=7,type=all,bucket=output:1,bucket=output:2
 ovs-ofctl -O OpenFlow15 del-flows br0
-ovs-ofctl -O OpenFlow15 add-flow br0 cookie=0x5,priority=9,ip,nw_dst=10.0.0.1,actions=meter:3,group:7
+ovs-ofctl -O OpenFlow15 add-flow br0 \
+cookie=0x5,priority=9,ip,nw_dst=10.0.0.1,actions=meter:3,group:7
 ovs-ofctl -O OpenFlow15 add-flow br0 priority=1,arp,actions=NORMAL
 """
 
 
 @test(timeout=150)
 def rules_outlive_a_restart(lab):
-    """`restart` keeps rules, groups and meters; `down` and `up` keep bridges only, and `save` and `restore` the rest; nothing is left behind."""
+    """`restart` keeps rules, groups and meters; `down` and `up` keep bridges only, and `save` and
+    `restore` the rest; nothing is left behind."""
     user = User(lab)
     try:
         user.shell(
-            'set -e; eval "$(sluice up "$D")"; ovs-vsctl add-br br0 -- set Bridge br0 datapath_type=netdev\n'
-            + SOME
+            'set -e; eval "$(sluice up "$D")"; ovs-vsctl add-br br0 -- set Bridge br0 '
+            "datapath_type=netdev\n" + SOME
         )
         wanted = user.rules()
         check(len(wanted[0]) == 3 and "group_id=7" in wanted[1] and "meter=3" in wanted[2], wanted)
@@ -100,7 +104,10 @@ def rules_outlive_a_restart(lab):
         # Twice: what was saved stays, and what is there then goes.
         for more in (
             "true",
-            "ovs-ofctl -O OpenFlow15 add-group br0 group_id=8,type=all; ovs-ofctl add-flow br0 tcp,actions=drop",
+            (
+                "ovs-ofctl -O OpenFlow15 add-group br0 group_id=8,type=all; ovs-ofctl add-flow "
+                "br0 tcp,actions=drop"
+            ),
         ):
             user.shell(f'eval "$(sluice up "$D" 2>/dev/null)"; {more}; sluice restore "$D"')
             equal(user.rules(), wanted, "rules, groups and meters after they were restored")
@@ -133,11 +140,13 @@ def rules_outlive_a_restart(lab):
 
 @test(timeout=60)
 def shells_are_told_where_the_switch_is(lab):
-    """What `up` prints names every directory and survives a shell; errors of ovs-vsctl name the right log; a failure fails under eval."""
+    """What `up` prints names every directory and survives a shell; errors of ovs-vsctl name the
+    right log; a failure fails under eval."""
     user = User(lab)
     try:
         done = user.shell(
-            'eval "$(sluice up "$D")" || exit 3; ovs-vsctl add-br br0 -- set Bridge br0 datapath_type=netdev; ovs-vsctl add-port br0 nothing; '
+            'eval "$(sluice up "$D")" || exit 3; ovs-vsctl add-br br0 -- set Bridge br0 '
+            "datapath_type=netdev; ovs-vsctl add-port br0 nothing; "
             'echo "$OVS_RUNDIR|$OVS_LOGDIR|$OVS_DBDIR"'
         )
         equal(done.stdout.strip(), "|".join([user.directory] * 3), "what a shell reads")
@@ -175,7 +184,8 @@ def shells_are_told_where_the_switch_is(lab):
 
 @test(timeout=60)
 def another_ones_switch_is_left_alone(lab):
-    """`down` and `restart` refuse a switch that `up` has not started; `save` and `restore` work on it, and on Open vSwitch."""
+    """`down` and `restart` refuse a switch that `up` has not started; `save` and `restore` work on
+    it, and on Open vSwitch."""
     switch = lab.switch()
     switch.bridge("br0", "protocols=[OpenFlow10,OpenFlow13,OpenFlow15]")
     switch.ofctl("-OOpenFlow13", "add-meter", "br0", "meter=3,pktps,band=type=drop,rate=1000")
@@ -234,7 +244,8 @@ def send_for(host, seconds):
 
 @test(timeout=90)
 def top_shows_what_is_busy(lab):
-    """Ports, queues with waits, drops by port, the busiest rules; the busiest first, all of it in text."""
+    """Ports, queues with waits, drops by port, the busiest rules; the busiest first, all of it in
+    text."""
     if lab.is_ovs:
         raise Skip("a command of Sluice's")
     switch, one, _ = some_hosts(lab)
@@ -289,7 +300,8 @@ def top_shows_what_is_busy(lab):
 
 @test(timeout=60)
 def top_is_live(lab):
-    """In a terminal of 80 by 24: it scrolls, says when figures are old, finds the switch again, and ends at q."""
+    """In a terminal of 80 by 24: it scrolls, says when figures are old, finds the switch again, and
+    ends at q."""
     if lab.is_ovs:
         raise Skip("a command of Sluice's")
     switch = lab.switch(options=["--enable-dummy"])

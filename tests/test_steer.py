@@ -1,4 +1,5 @@
-"""`sluice steer`: an XDP program sends packets of a kernel interface to the core that suits them."""
+"""`sluice steer`: an XDP program sends packets of a kernel interface to the core that suits
+them."""
 
 import json
 import os
@@ -156,7 +157,9 @@ class Steered:
 
 
 class Patient:
-    """A condition that only holds where cores are not all highly loaded. Skips the test where they always are."""
+    """A condition that only holds where cores are not all highly loaded.
+
+    Skips the test where they always are."""
 
     def __init__(self, steered, condition):
         self.steered, self.condition, self.fit, self.begin = steered, condition, 0, time.monotonic()
@@ -218,7 +221,8 @@ def entries_send_packets_to_their_cores(lab):
 
 @test()
 def vxlan_is_told_apart_by_vni_and_inner_header(lab):
-    """Entries match the VNI and the inner frame; the kernel's VXLAN device gets what it was sent."""
+    """Entries match the VNI and the inner frame; the kernel's VXLAN device gets what it was
+    sent."""
     pinned(0)
     steered = Steered(lab)
     for vni in (5, 6):
@@ -261,7 +265,8 @@ def vxlan_is_told_apart_by_vni_and_inner_header(lab):
 
 @test()
 def fragments_name_their_machine_by_the_flow_control_field(lab):
-    """With the flow control field all fragments of a virtual machine's packets share a core; without trust it says nothing."""
+    """With the flow control field all fragments of a virtual machine's packets share a core;
+    without trust it says nothing."""
     pinned(0)
     steered = Steered(lab, "--layout", "dscp6", "--fcf-trusted")
     steered.set("add", "fcf_vm=3", "--vm", "3")
@@ -367,7 +372,8 @@ class Stream:
 
 @test(timeout=120)
 def forced_moves_keep_the_order(lab):
-    """A flow that is moved again and again between two cores loses nothing, and nothing comes late."""
+    """A flow that is moved again and again between two cores loses nothing, and nothing comes
+    late."""
     steered = Steered(lab)
     steered.set("add", "udp,tp_dst=77", "--core", "1")
     steered.set("add", "udp,tp_dst=78", "--choose", "flow")
@@ -393,7 +399,8 @@ def forced_moves_keep_the_order(lab):
 
 @test(timeout=120)
 def a_machine_that_starts_drives_a_flow_away(lab):
-    """A flow leaves the core on which a virtual machine starts, in order; with the machine's process given, too."""
+    """A flow leaves the core on which a virtual machine starts, in order; with the machine's
+    process given, too."""
     steered = Steered(lab, "--set", "high=100")
     steered.set("add", "udp,tp_dst=77", "--choose", "flow", "--vm", "9")
     stream = Stream(steered, 77)
@@ -474,7 +481,8 @@ def another_program_is_left_alone(lab):
 
 @test()
 def the_mode_suits_the_interface(lab):
-    """On a veth pair driver mode is taken where the far end fills checksums in; TCP and UDP work in both modes, on either core."""
+    """On a veth pair driver mode is taken where the far end fills checksums in; TCP and UDP work in
+    both modes, on either core."""
     steered = Steered(lab, start=False)
     steered.b.run("ip link add v0 type veth peer name v1")
     for words, options, wanted in (
@@ -531,7 +539,8 @@ def the_mode_suits_the_interface(lab):
 
 @test(timeout=120)
 def priority_flows_have_a_core_to_themselves(lab):
-    """A flow without the priority bit leaves the core that a priority flow takes, and comes back when the bit is switched off."""
+    """A flow without the priority bit leaves the core that a priority flow takes, and comes back
+    when the bit is switched off."""
     steered = Steered(lab, "--set", "high=100")
     steered.set("vm", "1", "--core", "0")
     for number in (1, 2):
@@ -651,7 +660,8 @@ def bad_input_is_answered(lab):
 
 @test(timeout=120)
 def no_congestion_marks_come_of_fields(lab):
-    """Every VM id with every ECN codepoint goes through the kernel's VXLAN: none is dropped, none newly marked."""
+    """Every VM id with every ECN codepoint goes through the kernel's VXLAN: none is dropped, none
+    newly marked."""
     pinned(0)
     steered = Steered(lab, start=False)
     steered.b.run("ip link add vx5 type vxlan id 5 dstport 4789 local 10.0.0.2 dev eth0")
@@ -695,7 +705,8 @@ def no_congestion_marks_come_of_fields(lab):
 
 @test(timeout=150)
 def softirq_load_is_seen(lab):
-    """A core with softirq load alone: what is measured, and what a probe of the lowest priority gets of the core, add up."""
+    """A core with softirq load alone: what is measured, and what a probe of the lowest priority
+    gets of the core, add up."""
     steered = Steered(lab)
     # Receive packet steering has core 1 receive what A sends from core 0: softirqs, and no thread
     # of a cpumap.
@@ -705,21 +716,27 @@ def softirq_load_is_seen(lab):
             "-m",
             "sh",
             "-c",
-            "mount -t sysfs none /sys && echo 2 >/sys/class/net/eth0/queues/rx-0/rps_cpus && cat /sys/class/net/eth0/queues/rx-0/rps_cpus",
+            (
+                "mount -t sysfs none /sys && echo 2 >/sys/class/net/eth0/queues/rx-0/rps_cpus && "
+                "cat /sys/class/net/eth0/queues/rx-0/rps_cpus"
+            ),
         ]
     )
     steered.set("add", "udp", "--core", "1")
     probe = os.path.join(lab.directory, "probe.py")
     with open(probe, "w", encoding="utf-8") as file:
         file.write(
-            "import os, sys, time\nos.sched_setaffinity(0, {1})\nos.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\nos.nice(19)\n"
-            "while True:\n    end, count = time.monotonic() + 0.2, 0\n    while time.monotonic() < end:\n        count += 1\n    print(count, flush=True)\n"
+            "import os, sys, time\nos.sched_setaffinity(0, {1})\n"
+            "os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\nos.nice(19)\n"
+            "while True:\n    end, count = time.monotonic() + 0.2, 0\n"
+            "    while time.monotonic() < end:\n        count += 1\n    print(count, flush=True)\n"
         )
     process = subprocess.Popen(["/usr/bin/python3", probe], stdout=subprocess.PIPE, text=True)
     try:
 
         def others():
-            """Time of core 1 that tasks without niceness have spent, in ticks: not the probe, which is nice."""
+            """Time of core 1 that tasks without niceness have spent, in ticks: not the probe, which
+            is nice."""
             with open("/proc/stat", encoding="ascii") as file:
                 words = next(line for line in file if line.startswith("cpu1 ")).split()
             return int(words[1]) + int(words[3])

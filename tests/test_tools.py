@@ -1,4 +1,5 @@
-"""Coverage counters, dummies and other equipment that scripts of Open vSwitch's users and its own tests rely on."""
+"""Coverage counters, dummies and other equipment that scripts of Open vSwitch's users and its own
+tests rely on."""
 
 import os
 import re
@@ -74,7 +75,8 @@ def udp(source, destination="02:00:00:00:00:99", port=1):
 
 @test()
 def coverage_counters_have_their_names(lab):
-    """Counters of drops, of learned addresses and of packets from and to controllers are there by Open vSwitch's names, and count."""
+    """Counters of drops, of learned addresses and of packets from and to controllers are there by
+    Open vSwitch's names, and count."""
     switch = dummies(lab)
 
     def counter(name):
@@ -119,7 +121,8 @@ def coverage_counters_have_their_names(lab):
     )
     sent = int(switch.counters()["p2"]["tx"]["pkts"])
     metered = counter("datapath_drop_meter")
-    # All but a few of six packets within a moment are above one a second; the two of 10.0.0.4 were flooded.
+    # All but a few of six packets within a moment are above one a second; the two of 10.0.0.4 were
+    # flooded.
     check(metered > 0, "no packet above the meter's rate")
     equal(sent + metered, 6 + 2, "packets that the meter let through, and those it dropped")
     becomes(lambda: counter("mac_learning_learned"), 1, "addresses learned")
@@ -153,7 +156,8 @@ def coverage_counters_have_their_names(lab):
 
 @test()
 def a_trace_says_that_the_stack_is_too_deep(lab):
-    """A packet that pushes more than either switch keeps is dropped, and the last line has Open vSwitch's name for it."""
+    """A packet that pushes more than either switch keeps is dropped, and the last line has Open
+    vSwitch's name for it."""
     switch = dummies(lab)
     pushes = ",".join(["push:NXM_NX_XXREG0[]"] * 1000)
     switch.flows("actions=" + ",".join(["resubmit(,1)"] * 9), f"table=1,actions={pushes}")
@@ -171,7 +175,8 @@ def a_trace_says_that_the_stack_is_too_deep(lab):
 
 @test()
 def test_equipment_is_there(lab):
-    """--dummy-numa, commands to stop revalidators, what dummies count and do not know, and their queue 0."""
+    """--dummy-numa, commands to stop revalidators, what dummies count and do not know, and their
+    queue 0."""
     switch = dummies(lab, "--dummy-numa=1,1,1,1")
     for command in ("pause", "resume", "purge", "wait"):
         equal(switch.appctl(f"revalidator/{command}"), "", f"revalidator/{command}")
@@ -266,7 +271,8 @@ def test_equipment_is_there(lab):
 
 @test()
 def dummies_are_connected_by_streams(lab):
-    """A dummy with options:pstream sends to whoever connects and receives from him; one with options:stream connects by itself."""
+    """A dummy with options:pstream sends to whoever connects and receives from him; one with
+    options:stream connects by itself."""
     switch = dummies(lab)
     path = f"{switch.directory}/p8.sock"
     switch.port("p8", "type=dummy", f"options:pstream=punix:{path}", "ofport_request=8")

@@ -13,12 +13,15 @@ NEXT = "\x1e"
 
 
 def tour(lab, path, seconds):
-    """Runs the blocks of a document in one shell, which stops at the first command that fails. Returns for each block its heading and what it printed."""
+    """Runs the blocks of a document in one shell, which stops at the first command that fails.
+
+    Returns for each block its heading and what it printed."""
     if lab.is_ovs:
         raise Skip("the documents are about Sluice")
     parts = [block for block in blocks(path) if block.runs]
     check(len(parts) >= 6, f"{path} has no tour")
-    # Others on this machine may follow the same documents; this mount goes with the test's namespaces. The test's own directory stays.
+    # Others on this machine may follow the same documents; this mount goes with the test's
+    # namespaces. The test's own directory stays.
     run(["mount", "--bind", lab.directory, "/mnt"])
     run("mount -t tmpfs tmpfs /tmp")
     os.makedirs(lab.directory)
@@ -39,7 +42,8 @@ def tour(lab, path, seconds):
     last = parts[len(printed) - 1]
     check(
         done.returncode == 0,
-        f"the commands of {path}, line {last.line} and on, ended with {done.returncode}:\n{done.stdout[-3000:]}",
+        f"the commands of {path}, line {last.line} and on, ended with {done.returncode}:\n"
+        f"{done.stdout[-3000:]}",
     )
     equal(len(printed), len(parts), "blocks that ran")
     equal(set(os.listdir("/tmp")) - before, set(), f"what {path} leaves in /tmp")
@@ -193,8 +197,9 @@ def user_guide(lab):
 
 @test(timeout=60)
 def every_block_runs_or_says_why_not(lab):
-    """No block of README.md and of the guide is left to itself: it runs in a test here, or in `make deb-check` or `make container-check`, or shows what it needs and is
-    held to what can be known without that."""
+    """No block of README.md and of the guide is left to itself: it runs in a test here, or in `make
+    deb-check` or `make container-check`, or shows what it needs and is held to what can be known
+    without that."""
     if lab.is_ovs:
         raise Skip("the documents are about Sluice")
     seen = set()
@@ -213,8 +218,8 @@ def every_block_runs_or_says_why_not(lab):
                 for target in re.findall(r"^make (\w+)", block.text, re.M):
                     run(["make", "--no-print-directory", "-n", target], cwd=ROOT)
             if block.needs == "podman":
-                # `make container-check` carries it out; this holds the words to those at the head of
-                # the Containerfile.
+                # `make container-check` carries it out; this holds the words to those at the head
+                # of the Containerfile.
                 head = re.sub(
                     r"\\\n# *", "", text_of("packaging/Containerfile").split("\nFROM")[0]
                 ).replace("#", "")
@@ -232,7 +237,8 @@ def every_block_runs_or_says_why_not(lab):
 
 
 def without_the_card(lab, where, block):
-    """What a block about a network card says is understood, and the port says that there is no such card."""
+    """What a block about a network card says is understood, and the port says that there is no such
+    card."""
     switch = lab.switch()
     switch.bridge()
     address = re.search(r"devargs=(\S+)", block.text)[1]
@@ -263,7 +269,10 @@ def blocks_without_a_test_are_found(lab):
     def said(text):
         return " ".join(complaints(text))
 
-    good = "# A\n\nSo:\n\n<!-- tour -->\n```sh\nls\n```\n\n```xml\n<a/><b/>\n```\n\n- one\n  two\n\n<!-- needs: podman -->\n```sh\npodman run x\n```\n"
+    good = (
+        "# A\n\nSo:\n\n<!-- tour -->\n```sh\nls\n```\n\n```xml\n<a/><b/>\n```\n\n- one\n  two\n\n"
+        "<!-- needs: podman -->\n```sh\npodman run x\n```\n"
+    )
     equal(complaints(good), [], "a document with nothing wrong")
     found, indented = parse(good)
     equal(

@@ -108,19 +108,23 @@ def texts(lab, name, command):
 
 
 def normal(text):
-    """Without what must differ: the number of a packet that Open vSwitch keeps for a controller, the order in which ports are flooded, the daemon's name, the
-    bits of a flow in its cache, which depend on how its classifier searches, meters' numbers in the datapath, and the reason
-    that Open vSwitch would really give for a packet-out's packet-in (packet_out, not action). And without Open vSwitch's word
-    that its datapath hands a flow to userspace because it cannot write ARP, ICMP or neighbour messages: here it can."""
+    """Without what must differ: the number of a packet that Open vSwitch keeps for a controller,
+    the order in which ports are flooded, the daemon's name, the bits of a flow in its cache, which
+    depend on how its classifier searches, meters' numbers in the datapath, and the reason that Open
+    vSwitch would really give for a packet-out's packet-in (packet_out, not action). And without
+    Open vSwitch's word that its datapath hands a flow to userspace because it cannot write ARP,
+    ICMP or neighbour messages: here it can."""
     text = text.replace(
-        "This flow is handled by the userspace slow path because it:\n  - Uses action(s) not supported by datapath.\n",
+        "This flow is handled by the userspace slow path because it:\n"
+        "  - Uses action(s) not supported by datapath.\n",
         "",
     )
     text = re.sub(r"recirc_id=0?[1-9a-fx][0-9a-f]*", "recirc_id=N", text)
     text = re.sub(
         r"^ovs-appctl: .*: server returned an error$", "ovs-appctl: error", text, flags=re.MULTILINE
     )
-    # What a rule says about the version that it came with, and the place of a missing rule in another bridge.
+    # What a rule says about the version that it came with, and the place of a missing rule in
+    # another bridge.
     text = text.replace("strip_vlan", "pop_vlan").replace("reg0=0x2, priority 0", "No match.")
     text = re.sub(r"\bmeter\(\d+\)", "meter(N)", text)
     text = text.replace("reason=5,", "reason=1,")
@@ -135,13 +139,15 @@ def normal(text):
 
 @test(timeout=120)
 def trace_is_open_vswitchs(lab):
-    """Some 80 packets through pipelines, groups, meters, NORMAL and patch ports, and calls with errors."""
+    """Some 80 packets through pipelines, groups, meters, NORMAL and patch ports, and calls with
+    errors."""
     command = switchd_command()
     if not os.path.exists(OPEN_VSWITCH):
         raise Skip("Open vSwitch is not installed")
     ours, theirs = texts(lab, "ours", command), texts(lab, "theirs", switchd_command("ovs"))
     check(len(ours) >= 80, "only", len(ours), "calls")
-    # Of four rules that traces have taught, two had the end of their connection traced with -generate.
+    # Of four rules that traces have taught, two had the end of their connection traced with
+    # -generate.
     taught = re.findall(
         r"idle_timeout=(\d+), hard_timeout=(\d+), ", theirs["ovs-ofctl dump-flows br0 table=67"]
     )

@@ -43,7 +43,8 @@ def settled(switch):
 
 @test(timeout=90, hugepages=256, dpdk=True)
 def every_packet_is_accounted_for(lab):
-    """Both peers send as fast as they can; each packet sent arrives or is in a counter of the port that lost it."""
+    """Both peers send as fast as they can; each packet sent arrives or is in a counter of the port
+    that lost it."""
     switch, peers = two_peers(lab)
     start = time.monotonic()
     peers.forward("flowgen")
@@ -79,7 +80,8 @@ def every_packet_is_accounted_for(lab):
         )
         total += received
     lab.note(
-        f"{total / seconds / 1e6:.2f} Mpps received of {sum(sent for _, sent in arrived) / seconds / 1e6:.2f} sent"
+        f"{total / seconds / 1e6:.2f} Mpps received of "
+        f"{sum(sent for _, sent in arrived) / seconds / 1e6:.2f} sent"
     )
     peers.quit()
 

@@ -1,5 +1,6 @@
-"""`examples/vse_controller.py` runs two switches joined by VXLAN: who sends to a virtual machine names it in the outer header, and its host's steering table
-has an entry for it; and what ports make of the field by themselves."""
+"""`examples/vse_controller.py` runs two switches joined by VXLAN: who sends to a virtual machine
+names it in the outer header, and its host's steering table has an entry for it; and what ports make
+of the field by themselves."""
 
 import json
 import os
@@ -64,7 +65,8 @@ def senders_rule(switch):
 
 
 class Site:
-    """A host of the network: its switch, its virtual machine's namespace, and its link to the controller."""
+    """A host of the network: its switch, its virtual machine's namespace, and its link to the
+    controller."""
 
     def __init__(self, lab, name, number, control):
         self.number = number
@@ -187,8 +189,8 @@ class Resident:
 
 @test(timeout=180)
 def a_controller_steers_two_hosts(lab):
-    """A virtual machine starts at B, gets another core, moves to A, comes back and stops: rules at the sender, the field on the wire and the entry at the
-    receiver follow."""
+    """A virtual machine starts at B, gets another core, moves to A, comes back and stops: rules at
+    the sender, the field on the wire and the entry at the receiver follow."""
     ours(lab)
     if os.cpu_count() < 2:
         raise Skip("one core: nothing to steer to")
@@ -378,7 +380,8 @@ def talks(switch, bridge="br0"):
 
 @test(timeout=60)
 def messages_of_1_0(lab):
-    """Capabilities; modes, which the database goes before; packet-outs for steering tables, whose errors name the message inside and come before barriers."""
+    """Capabilities; modes, which the database goes before; packet-outs for steering tables, whose
+    errors name the message inside and come before barriers."""
     ours(lab)
     switch = lab.switch()
     switch.bridge("br0", "fail_mode=secure", "other_config:sluice-fcf-layout=tos8")
@@ -499,7 +502,8 @@ def tagged(frame):
 
 @test(timeout=90)
 def ports_write_clear_and_take_off_the_field(lab):
-    """In each layout: what rules mark has the field on the underlay, what guests forge has not, and what is delivered has none. Without a layout all stays."""
+    """In each layout: what rules mark has the field on the underlay, what guests forge has not, and
+    what is delivered has none. Without a layout all stays."""
     ours(lab)
     switch = lab.switch()
     switch.bridge("br0", "fail_mode=secure")
@@ -581,7 +585,8 @@ def ports_write_clear_and_take_off_the_field(lab):
 
 @test(timeout=60)
 def tunnels_have_the_field_outside(lab):
-    """Outer headers: the field that a rule sets beside the ECN bits, none where a guest's ToS would be inherited, and a tag in the layout `vlan`."""
+    """Outer headers: the field that a rule sets beside the ECN bits, none where a guest's ToS would
+    be inherited, and a tag in the layout `vlan`."""
     ours(lab)
     switch = site(lab, "s")
     far = wired(switch)
@@ -621,7 +626,8 @@ def tunnels_have_the_field_outside(lab):
 
 @test(timeout=90, dpdk=True)
 def a_guests_core_is_that_of_its_process(lab):
-    """A vhost-user interface with `vm-id`: its core is where the process behind its socket runs, and the controller hears when that is another."""
+    """A vhost-user interface with `vm-id`: its core is where the process behind its socket runs,
+    and the controller hears when that is another."""
     ours(lab)
     if os.cpu_count() < 2:
         raise Skip("one core: it can be nowhere else")
@@ -678,8 +684,8 @@ def a_guests_core_is_that_of_its_process(lab):
 
 @test(timeout=60)
 def machines_that_change_ports_stop_before_they_start(lab):
-    """Of two ports with one number the one that has had it keeps it; a machine that goes to another port in one transaction stops at the one before it
-    starts at the other, whatever their names."""
+    """Of two ports with one number the one that has had it keeps it; a machine that goes to another
+    port in one transaction stops at the one before it starts at the other, whatever their names."""
     ours(lab)
     switch = lab.switch()
     switch.bridge("br0", "fail_mode=secure")

@@ -1,4 +1,5 @@
-"""How long packets wait: what a running queue says of itself, metrics, and predictions from numbers."""
+"""How long packets wait: what a running queue says of itself, metrics, and predictions from
+numbers."""
 
 import json
 import os
@@ -25,7 +26,8 @@ def send_unevenly(host, packets):
 
 @test(timeout=90)
 def queues_forecast_their_waits(lab):
-    """`qos/predict` watches a queue once asked, then forecasts from what came; metrics show the same; bad questions have answers."""
+    """`qos/predict` watches a queue once asked, then forecasts from what came; metrics show the
+    same; bad questions have answers."""
     switch, one, _ = some_hosts(lab)
     shape(switch, 1000000000, min_rate=8000000, max_rate=8000000)
     check(
@@ -85,7 +87,8 @@ SAMPLE = re.compile(
 
 
 def in_prometheus_format(text):
-    """Each metric has its help and type once, before its samples; no sample comes twice; counters end with _total and no other does."""
+    """Each metric has its help and type once, before its samples; no sample comes twice; counters
+    end with _total and no other does."""
     kinds, samples, last = {}, {}, None
     for line in text.splitlines():
         if line.startswith("# HELP "):
@@ -137,7 +140,8 @@ def fetch(switch, path):
 
 @test(timeout=60)
 def metrics_are_served_where_asked(lab):
-    """Nothing listens until the configuration says where; then `/metrics` and nothing else is answered, until it says otherwise."""
+    """Nothing listens until the configuration says where; then `/metrics` and nothing else is
+    answered, until it says otherwise."""
     switch, host, _ = some_hosts(lab)
     shape(switch, 1000000000, min_rate=8000000)
     switch.namespace.run("ip link set lo up")

@@ -69,7 +69,8 @@ def ports_that_could_not_be_opened_are_shown(lab):
 
 @test(timeout=60)
 def names_do_nothing_to_the_terminal(lab):
-    """A name may be anything that the database takes: what a terminal would obey is shown as `?`."""
+    """A name may be anything that the database takes: what a terminal would obey is shown as
+    `?`."""
     command = sluice(lab)
     switch = lab.switch(options=["--enable-dummy"])
     switch.bridge()
@@ -82,7 +83,8 @@ def names_do_nothing_to_the_terminal(lab):
 
 @test(timeout=60)
 def whoever_has_read_enough_ends_it(lab):
-    """A closed pipe ends `top` and `predict` without a word; a full disk is a failure that is said."""
+    """A closed pipe ends `top` and `predict` without a word; a full disk is a failure that is
+    said."""
     command = sluice(lab)
     switch = lab.switch(options=["--enable-dummy"])
     switch.bridge()
@@ -125,7 +127,8 @@ def served(lab, name, answer):
 
 @test(timeout=120)
 def a_switch_that_does_not_answer_is_said(lab):
-    """No switch, one that has ended, one that stands, one that says nonsense, and one of Open vSwitch."""
+    """No switch, one that has ended, one that stands, one that says nonsense, and one of Open
+    vSwitch."""
     command = sluice(lab)
     env = dict(os.environ, OVS_RUNDIR=lab.directory)
 
@@ -197,7 +200,9 @@ def a_switch_that_does_not_answer_is_said(lab):
 
 @test(timeout=60)
 def small_and_missing_terminals(lab):
-    """Twenty by five: it scrolls to the end and ends at q. Without any: one reading, or what to do."""
+    """Twenty by five: it scrolls to the end and ends at q.
+
+    Without any: one reading, or what to do."""
     command = sluice(lab)
     switch = lab.switch(options=["--enable-dummy"])
     switch.bridge()
@@ -291,7 +296,8 @@ def ports_that_are_renamed_while_they_are_watched(lab):
 
 @test(timeout=90)
 def a_switch_without_its_database_gets_it_back(lab):
-    """`up` on a switch that runs starts the database that has died beside it; the switch goes on."""
+    """`up` on a switch that runs starts the database that has died beside it; the switch goes
+    on."""
     user = User(lab)
     tools = 'eval "$(sluice up "$D")" && '
     try:
@@ -306,8 +312,8 @@ def a_switch_without_its_database_gets_it_back(lab):
             ),
         )
         done = user.shell(
-            tools
-            + "ovs-vsctl --timeout=30 add-port br0 p -- set Interface p type=internal && ovs-vsctl list-ports br0",
+            tools + "ovs-vsctl --timeout=30 add-port br0 p -- set Interface p type=internal && "
+            "ovs-vsctl list-ports br0",
             seconds=70,
         )
         check("was started" in done.stderr and done.stdout.strip() == "p", done.stdout, done.stderr)

@@ -54,7 +54,8 @@ def numbered(flow, number):
 
 
 class Stream(threading.Thread):
-    """Sends numbered packets of all flows until told to end, a burst at a time, and holds the order of what arrives against it."""
+    """Sends numbered packets of all flows until told to end, a burst at a time, and holds the order
+    of what arrives against it."""
 
     def __init__(self, sender, receiver):
         super().__init__(daemon=True)
@@ -99,7 +100,8 @@ class Stream(threading.Thread):
 
 @test(timeout=60)
 def flows_are_spread_over_workers_in_order(lab):
-    """With `rss` another worker processes half of what one receives, whatever changes meanwhile; nothing is lost or overtaken. With `off` all comes back."""
+    """With `rss` another worker processes half of what one receives, whatever changes meanwhile;
+    nothing is lost or overtaken. With `off` all comes back."""
     switch, (first, second) = steered(lab, "rss")
     wait_for("buckets are spread", lambda: total(switch, "away") == 512)
     equal(workers(switch)[0], ("rss", "rss"), "the mode")
@@ -146,7 +148,8 @@ def forced_moves_keep_the_order(lab):
 
 @test(timeout=60)
 def connections_of_hosts_go_through_another_worker(lab):
-    """TCP with the kernel's offloads and large frames, and pings, through a worker that did not receive them: no wrong checksum."""
+    """TCP with the kernel's offloads and large frames, and pings, through a worker that did not
+    receive them: no wrong checksum."""
     if lab.is_ovs:
         raise Skip("Open vSwitch's workers do not share a queue")
     switch = lab.switch(

@@ -1,4 +1,5 @@
-"""dpdk-testpmd with virtio-user devices: DPDK's own traffic generator as the peer of vhost-user ports."""
+"""dpdk-testpmd with virtio-user devices: DPDK's own traffic generator as the peer of vhost-user
+ports."""
 
 import os
 import re
@@ -40,7 +41,8 @@ class Testpmd:
         )
 
     def wait_ready(self):
-        """Waits until testpmd takes commands, which it does once the switch has connected to every socket."""
+        """Waits until testpmd takes commands, which it does once the switch has connected to every
+        socket."""
         self.wait("testpmd> ", 60)
         return self
 
@@ -55,7 +57,8 @@ class Testpmd:
             left = end - time.monotonic()
             if left <= 0 or not select.select([self.process.stdout], [], [], left)[0]:
                 raise Failure(
-                    f"{self.name}: waited {seconds:g} s in vain for /{pattern}/; it said:\n{self.text[-2000:]}"
+                    f"{self.name}: waited {seconds:g} s in vain for /{pattern}/; it said:\n"
+                    f"{self.text[-2000:]}"
                 )
             data = os.read(self.process.stdout.fileno(), 65536)
             if not data:
@@ -86,7 +89,9 @@ class Testpmd:
         return [(int(received), int(sent)) for received, sent in pairs]
 
     def settle(self):
-        """Receives what is still in the rings: until a second brings nothing more. Returns the counters."""
+        """Receives what is still in the rings: until a second brings nothing more.
+
+        Returns the counters."""
         self.forward("rxonly")
         before, end = self.counters(), time.monotonic() + 20 * PATIENCE
         while True:

@@ -1,8 +1,10 @@
-"""The guest's side of vhost-user by hand: sockets, shared memory and rings, so that tests decide every message and every descriptor.
+"""The guest's side of vhost-user by hand: sockets, shared memory and rings, so that tests decide
+every message and every descriptor.
 
-`FrontEnd` speaks the protocol (QEMU's docs/interop/vhost-user.rst), `Ring` is a split virtqueue (virtio 1.1, section 2.6) in memory
-that both sides share. A front end listens, as one for ports of type dpdkvhostuserclient does, or connects (dpdkvhostuser). What a
-friendly guest does takes a few lines:
+`FrontEnd` speaks the protocol (QEMU's docs/interop/vhost-user.rst), `Ring` is a split virtqueue
+(virtio 1.1, section 2.6) in memory that both sides share. A front end listens, as one for ports of
+type dpdkvhostuserclient does, or connects (dpdkvhostuser). What a friendly guest does takes a few
+lines:
 
     guest = FrontEnd(path).listen()
     ...                                     # the port is added
@@ -10,7 +12,8 @@ friendly guest does takes a few lines:
     guest.send(frame)                       # to the switch, by ring 1
     frames = guest.receive()                # from the switch, by ring 0
 
-What a hostile one does has methods of its own: `unread`, `half`, `bad_memory`, `truncate`, `offer_endless`.
+What a hostile one does has methods of its own: `unread`, `half`, `bad_memory`, `truncate`,
+`offer_endless`.
 """
 
 import contextlib
@@ -37,7 +40,8 @@ GET_FEATURES, SET_FEATURES, SET_OWNER, RESET_OWNER, SET_MEM_TABLE, SET_LOG_BASE 
 GET_PROTOCOL_FEATURES, SET_PROTOCOL_FEATURES, GET_QUEUE_NUM, SET_VRING_ENABLE = 15, 16, 17, 18
 GET_INFLIGHT_FD, SET_INFLIGHT_FD = 31, 32
 
-# Feature bits: virtio-net's (virtio 1.1, section 5.1.3), the ring's (section 6), and vhost-user's own.
+# Feature bits: virtio-net's (virtio 1.1, section 5.1.3), the ring's (section 6), and vhost-user's
+# own.
 CSUM, GUEST_CSUM, GUEST_TSO4, GUEST_TSO6, HOST_TSO4, HOST_TSO6, MERGEABLE = (
     1 << 0,
     1 << 1,
@@ -64,7 +68,8 @@ NO_INTERRUPT = 1
 HEADER = 12
 NEEDS_CSUM, TCPV4 = 1, 1
 
-# Where the front end says that its memory begins in its own address space: nobody reads there, the other side only subtracts it.
+# Where the front end says that its memory begins in its own address space: nobody reads there, the
+# other side only subtracts it.
 USER_BASE = 0x7F0000000000
 # What a ring takes: descriptors, then the available ring, then the used one. Enough for 1024 slots.
 RING_BYTES, AVAILABLE, USED = 0x10000, 0x4000, 0x6000
@@ -90,7 +95,9 @@ class Memory:
         return struct.pack("<QQQQ", self.guest_base, self.size, USER_BASE, 0)
 
     def truncate(self, size=0):
-        """Takes the memory away while the other side has it mapped: whoever touches it gets SIGBUS. This side lets go of it first."""
+        """Takes the memory away while the other side has it mapped: whoever touches it gets SIGBUS.
+
+        This side lets go of it first."""
         if self.map is not None:
             self.map.close()
             self.map = None
@@ -141,7 +148,8 @@ class Ring:
                 head,
             )
             self.available = self.available + 1 & 0xFFFF
-        # In one store, which the machine's own order of bytes is written by ("<H" goes byte by byte): the other side reads meanwhile.
+        # In one store, which the machine's own order of bytes is written by ("<H" goes byte by
+        # byte): the other side reads meanwhile.
         struct.pack_into("@H", self.memory.map, self.offset + AVAILABLE + 2, self.available)
 
     def notify(self):
@@ -176,7 +184,8 @@ class Ring:
 
 
 class FrontEnd:
-    """A virtio-net device of one queue pair: ring 0 is what it receives by, ring 1 what it sends by."""
+    """A virtio-net device of one queue pair: ring 0 is what it receives by, ring 1 what it sends
+    by."""
 
     def __init__(
         self,
@@ -287,7 +296,8 @@ class FrontEnd:
         return self.answer(request)
 
     def tell(self, request, payload=b"", fds=()):
-        """Sends one message, and where the other side can say so, waits until it has been obeyed; `Refused` where it could not be."""
+        """Sends one message, and where the other side can say so, waits until it has been obeyed;
+        `Refused` where it could not be."""
         if not self.agreed_protocol & REPLY_ACK:
             self.say(request, payload, fds)
             return
@@ -345,7 +355,9 @@ class FrontEnd:
         (self.tell if told else self.say)(SET_VRING_ENABLE, struct.pack("<II", index, int(on)))
 
     def start(self, receive=True):
-        """All that makes a connection a device. With `receive`, empty buffers are offered to the switch."""
+        """All that makes a connection a device.
+
+        With `receive`, empty buffers are offered to the switch."""
         self.negotiate().share()
         if receive:
             self.offer_buffers()
@@ -354,7 +366,8 @@ class FrontEnd:
         return self
 
     def inflight(self):
-        """Asks for in-flight state for both rings, and gives it back, as a front end does that comes back; returns its size."""
+        """Asks for in-flight state for both rings, and gives it back, as a front end does that
+        comes back; returns its size."""
         self.say(GET_INFLIGHT_FD, struct.pack("<QQHH4x", 0, 0, 2, self.slots))
         head, fds, _, _ = socket.recv_fds(self.peer, 12, 1)
         request, _, length = struct.unpack("<III", head)
@@ -370,7 +383,8 @@ class FrontEnd:
         return struct.unpack_from("<Q", told)[0]
 
     def log_writes(self, pages):
-        """Has the switch note in a log what it writes from now on: as a guest is told that is to be moved. Returns the log, a bit a page."""
+        """Has the switch note in a log what it writes from now on: as a guest is told that is to be
+        moved. Returns the log, a bit a page."""
         fd = os.memfd_create("log", os.MFD_CLOEXEC)
         try:
             os.ftruncate(fd, 4096)
@@ -440,7 +454,8 @@ class FrontEnd:
     # What a hostile one does.
 
     def unread(self, most=100_000):
-        """Asks for features again and again and reads no answer, until the other side takes no more; returns how many questions it took."""
+        """Asks for features again and again and reads no answer, until the other side takes no
+        more; returns how many questions it took."""
         message = struct.pack("<III", GET_FEATURES, VERSION, 0)
         self.peer.setblocking(False)
         try:
@@ -458,12 +473,14 @@ class FrontEnd:
             self.peer.settimeout(self.seconds)
 
     def half(self, request=SET_MEM_TABLE, promised=40, given=8):
-        """Sends the beginning of a message, whose head promises so many bytes: the head and `given` of them; where that is negative, less than the head."""
+        """Sends the beginning of a message, whose head promises so many bytes: the head and `given`
+        of them; where that is negative, less than the head."""
         message = struct.pack("<III", request, VERSION, promised) + bytes(promised)
         self.peer.send(message[: 12 + given])
 
     def bad_memory(self, fd=None, size=1 << 20):
-        """A memory table whose descriptor cannot be mapped (by default, a pipe's), or none at all with fd=-1."""
+        """A memory table whose descriptor cannot be mapped (by default, a pipe's), or none at all
+        with fd=-1."""
         ends = os.pipe() if fd is None else ()
         fds = [ends[0]] if ends else [] if fd < 0 else [fd]
         try:
@@ -481,7 +498,8 @@ class FrontEnd:
         self.memory.truncate(size)
 
     def chain(self, total, part=1 << 20, index=1, flags=0, at=2 * RING_BYTES):
-        """Describes one chain of `total` bytes, in parts that all lie at one place of the memory; returns the chain's length in descriptors. Its head is slot 0."""
+        """Describes one chain of `total` bytes, in parts that all lie at one place of the memory;
+        returns the chain's length in descriptors. Its head is slot 0."""
         ring = self.rings[index]
         part = min(part, self.memory.size - at)
         count = -(-total // part)
@@ -499,7 +517,8 @@ class FrontEnd:
         return count
 
     def offer_endless(self, head=0, index=1):
-        """Fills the available ring with one chain, as often as it goes in; to be called again and again. Returns how many were added."""
+        """Fills the available ring with one chain, as often as it goes in; to be called again and
+        again. Returns how many were added."""
         ring = self.rings[index]
         room = ring.size - ring.left()
         if room > 0:
@@ -508,7 +527,8 @@ class FrontEnd:
         return max(0, room)
 
     def closed_by_switch(self, seconds=5):
-        """Whether the switch closes the connection in that time; answers that come meanwhile are read."""
+        """Whether the switch closes the connection in that time; answers that come meanwhile are
+        read."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             if not select.select([self.peer], [], [], left)[0]:
@@ -522,14 +542,16 @@ class FrontEnd:
 
 
 def tcp_header(gso_size, length):
-    """A header before a TCP/IPv4 frame of so many bytes that is to be cut into segments of gso_size."""
+    """A header before a TCP/IPv4 frame of so many bytes that is to be cut into segments of
+    gso_size."""
     if length > 65535 + 14:
         raise ValueError("longer than an IPv4 packet")
     return struct.pack("<BBHHHHH", NEEDS_CSUM, TCPV4, 54, gso_size, 34, 16, 0)
 
 
 def tcp_frame(length, source="020000000031", target="020000000032"):
-    """A TCP/IPv4 frame of so many bytes, whose checksum is left to whoever cuts it: only the pseudo header's sum is there."""
+    """A TCP/IPv4 frame of so many bytes, whose checksum is left to whoever cuts it: only the pseudo
+    header's sum is there."""
     total = length - 14
     addresses = bytes([10, 8, 0, 1, 10, 8, 0, 2])
     ip = struct.pack("!BBHHHBBH", 0x45, 0, total, 0, 0x4000, 64, 6, 0) + addresses

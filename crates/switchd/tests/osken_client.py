@@ -1,6 +1,9 @@
-"""A controller made of os-ken's parsers: asks the bridge behind a Unix socket everything and prints one line for each answer.
+"""A controller made of os-ken's parsers: asks the bridge behind a Unix socket everything and prints
+one line for each answer.
 
-usage: osken_client.py SOCKET VERSION      VERSION: the number in OpenFlow's headers, 1 for 1.0 and so on
+usage: osken_client.py SOCKET VERSION
+
+VERSION is the number in OpenFlow's headers, 1 for 1.0 and so on.
 """
 
 import importlib
@@ -94,9 +97,15 @@ ask(parser.OFPBarrierRequest(datapath))
 def flow(answer):
     (stats,) = answer.body
     if version == 1:
-        return f"{stats.cookie} {stats.priority} {stats.match.nw_src} {stats.match.tp_dst} {[action.port for action in stats.actions if hasattr(action, 'port')]}"
+        return (
+            f"{stats.cookie} {stats.priority} {stats.match.nw_src} {stats.match.tp_dst} "
+            f"{[action.port for action in stats.actions if hasattr(action, 'port')]}"
+        )
     names = [type(action).__name__ for action in stats.instructions[0].actions]
-    return f"{stats.cookie} {stats.priority} {sorted(stats.match.items())} {names} {stats.instructions[1].table_id}"
+    return (
+        f"{stats.cookie} {stats.priority} {sorted(stats.match.items())} {names} "
+        f"{stats.instructions[1].table_id}"
+    )
 
 
 if version == 1:
