@@ -43,7 +43,8 @@ TARGET := $(or $(CARGO_TARGET_DIR),target)
 BINARIES ?= $(TARGET)/release
 export PATH := $(HOME)/.cargo/bin:$(PATH)
 
-.PHONY: all build demo test explore e2e conformance bench bench-accept install install-built install-place uninstall deb deb-check container-check clean
+.PHONY: all build demo test explore e2e conformance bench bench-accept install install-built \
+  install-place uninstall deb deb-check container-check clean
 
 all: build
 
@@ -70,7 +71,8 @@ e2e:
 conformance:
 	@scripts/setup
 	@scripts/step build cargo build --release --locked
-	@SWITCHD="$(or $(SWITCHD),$(TARGET)/release/sluiced)" tests/run $(addprefix conformance.whole_,$(or $(VERSIONS),1_0 1_3 1_4))
+	@SWITCHD="$(or $(SWITCHD),$(TARGET)/release/sluiced)" tests/run \
+	  $(addprefix conformance.whole_,$(or $(VERSIONS),1_0 1_3 1_4))
 
 bench:
 	@scripts/setup
@@ -86,39 +88,53 @@ install: build install-built
 # Paths in the unit are absolute; spaces are well there, but not what systemd, sed or a shell take
 # for something else.
 install-place:
-	@for place in '$(subst ','\'',$(PREFIX))' '$(subst ','\'',$(UNITDIR))' '$(subst ','\'',$(SYSCONFDIR))' '$(subst ','\'',$(DOCDIR))'; do \
-	  case "$$place" in *[!-A-Za-z0-9_./+:,~@\ ]*) wrong="has a character that systemd would take for something else";; \
+	@for place in '$(subst ','\'',$(PREFIX))' '$(subst ','\'',$(UNITDIR))' \
+	  '$(subst ','\'',$(SYSCONFDIR))' '$(subst ','\'',$(DOCDIR))'; do \
+	  case "$$place" in \
+	    *[!-A-Za-z0-9_./+:,~@\ ]*) \
+	      wrong="has a character that systemd would take for something else";; \
 	    ''|/*) continue;; *) wrong="is not absolute";; esac; \
 	  echo "make: the place '$$place' $$wrong" >&2; exit 1; done
 
 # What stands in $(BINARIES) already.
 install-built: install-place
-	install -d "$(DESTDIR)$(PREFIX)/sbin" "$(DESTDIR)$(PREFIX)/bin" "$(DESTDIR)$(PREFIX)/lib/sluice" "$(DESTDIR)$(UNITDIR)" \
-	  "$(DESTDIR)$(SYSCONFDIR)/default" "$(DESTDIR)$(SYSCONFDIR)/logrotate.d" "$(DESTDIR)$(DOCDIR)/docs"
+	install -d "$(DESTDIR)$(PREFIX)/sbin" "$(DESTDIR)$(PREFIX)/bin" "$(DESTDIR)$(PREFIX)/lib/sluice" \
+	  "$(DESTDIR)$(UNITDIR)" "$(DESTDIR)$(SYSCONFDIR)/default" \
+	  "$(DESTDIR)$(SYSCONFDIR)/logrotate.d" "$(DESTDIR)$(DOCDIR)/docs"
 	install -m 755 "$(BINARIES)/sluiced" "$(DESTDIR)$(PREFIX)/sbin/sluiced"
 	install -m 755 "$(BINARIES)/sluice" "$(DESTDIR)$(PREFIX)/bin/sluice"
 	install -m 755 $(addprefix packaging/,$(HELPERS)) "$(DESTDIR)$(PREFIX)/lib/sluice"
-	sed 's|@PREFIX@|$(PREFIX)|g; s|@SYSCONFDIR@|$(SYSCONFDIR)|g; s|@DOCDIR@|$(DOCDIR)|g' packaging/sluiced.service >"$(DESTDIR)$(UNITDIR)/sluiced.service"
+	sed 's|@PREFIX@|$(PREFIX)|g; s|@SYSCONFDIR@|$(SYSCONFDIR)|g; s|@DOCDIR@|$(DOCDIR)|g' \
+	  packaging/sluiced.service >"$(DESTDIR)$(UNITDIR)/sluiced.service"
 	chmod 644 "$(DESTDIR)$(UNITDIR)/sluiced.service"
-	[ -e "$(DESTDIR)$(SYSCONFDIR)/default/sluiced" ] || install -m 644 packaging/default "$(DESTDIR)$(SYSCONFDIR)/default/sluiced"
-	[ -e "$(DESTDIR)$(SYSCONFDIR)/logrotate.d/sluice" ] || install -m 644 packaging/logrotate "$(DESTDIR)$(SYSCONFDIR)/logrotate.d/sluice"
+	[ -e "$(DESTDIR)$(SYSCONFDIR)/default/sluiced" ] || \
+	  install -m 644 packaging/default "$(DESTDIR)$(SYSCONFDIR)/default/sluiced"
+	[ -e "$(DESTDIR)$(SYSCONFDIR)/logrotate.d/sluice" ] || \
+	  install -m 644 packaging/logrotate "$(DESTDIR)$(SYSCONFDIR)/logrotate.d/sluice"
 	install -m 644 $(DOCUMENTS) "$(DESTDIR)$(DOCDIR)"
 	install -m 644 $(PAGES) "$(DESTDIR)$(DOCDIR)/docs"
-	packaging/documents "$(BINARIES)" "$(DESTDIR)$(PREFIX)/share/man" "$(DESTDIR)$(PREFIX)/share/bash-completion/completions"
+	packaging/documents "$(BINARIES)" "$(DESTDIR)$(PREFIX)/share/man" \
+	  "$(DESTDIR)$(PREFIX)/share/bash-completion/completions"
 
 # What /etc has may have been changed, and stays. Nothing is removed but by its name: DOCDIR may be
 # everybody's. An enabled unit would leave its second name, ovs-vswitchd.service, which would hide
 # Open vSwitch's own unit.
 uninstall: install-place
-	[ -n "$(DESTDIR)" ] || ! command -v systemctl >/dev/null || [ ! -e "$(UNITDIR)/sluiced.service" ] || systemctl --quiet disable sluiced.service || true
-	rm -f "$(DESTDIR)$(PREFIX)/sbin/sluiced" "$(DESTDIR)$(PREFIX)/bin/sluice" "$(DESTDIR)$(UNITDIR)/sluiced.service"
-	rm -f "$(DESTDIR)$(PREFIX)/share/man/man1/sluice.1" "$(DESTDIR)$(PREFIX)/share/man/man1"/sluice-*.1 "$(DESTDIR)$(PREFIX)/share/man/man8/sluiced.8"
-	rm -f "$(DESTDIR)$(PREFIX)/share/bash-completion/completions/sluice" "$(DESTDIR)$(PREFIX)/share/bash-completion/completions/sluiced"
+	[ -n "$(DESTDIR)" ] || ! command -v systemctl >/dev/null || \
+	  [ ! -e "$(UNITDIR)/sluiced.service" ] || systemctl --quiet disable sluiced.service || true
+	rm -f "$(DESTDIR)$(PREFIX)/sbin/sluiced" "$(DESTDIR)$(PREFIX)/bin/sluice" \
+	  "$(DESTDIR)$(UNITDIR)/sluiced.service"
+	rm -f "$(DESTDIR)$(PREFIX)/share/man/man1/sluice.1" \
+	  "$(DESTDIR)$(PREFIX)/share/man/man1"/sluice-*.1 "$(DESTDIR)$(PREFIX)/share/man/man8/sluiced.8"
+	rm -f "$(DESTDIR)$(PREFIX)/share/bash-completion/completions/sluice" \
+	  "$(DESTDIR)$(PREFIX)/share/bash-completion/completions/sluiced"
 	for name in $(HELPERS); do rm -f "$(DESTDIR)$(PREFIX)/lib/sluice/$$name"; done
 	for name in $(DOCUMENTS) $(PAGES); do rm -f "$(DESTDIR)$(DOCDIR)/$$name"; done
-	for directory in "$(DESTDIR)$(PREFIX)/lib/sluice" "$(DESTDIR)$(DOCDIR)/docs" "$(DESTDIR)$(DOCDIR)"; do \
+	for directory in "$(DESTDIR)$(PREFIX)/lib/sluice" "$(DESTDIR)$(DOCDIR)/docs" \
+	  "$(DESTDIR)$(DOCDIR)"; do \
 	  [ ! -d "$$directory" ] || rmdir --ignore-fail-on-non-empty "$$directory"; done
-	@if [ -z "$(DESTDIR)" ] && command -v systemctl >/dev/null && systemctl --quiet is-active sluiced.service; then \
+	@if [ -z "$(DESTDIR)" ] && command -v systemctl >/dev/null && \
+	  systemctl --quiet is-active sluiced.service; then \
 	  echo "make: sluiced still runs; to end it: systemctl stop sluiced" >&2; fi
 
 deb:

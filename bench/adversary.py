@@ -1,25 +1,38 @@
 #!/usr/bin/python3
 """What others notice of a guest, a controller or a peer that means harm.
 
-    bench/adversary.py [--adversary NAME]... [--rounds 3] [--seconds 3] [--daemon LABEL=COMMAND]... [--rules N] [--json FILE] [--markdown] [--list]
+    bench/adversary.py [--adversary NAME]... [--rounds 3] [--seconds 3] [--daemon LABEL=COMMAND]...
+                       [--rules N] [--json FILE] [--markdown] [--list]
 
 A victim uses the switch in every way at once, with one worker on core 1:
 
-    memory   64-byte packets of 10,000 flows from memory (net_pcap) into a null device, as many as the worker takes; Mpps
-    kernel   a steady stream from veth to veth; share that arrives, and the 99th percentile of its delays
-    guest    a steady stream from one vhost-user device to another; the same; and how long a message of the hypervisor waits for its answer
-    control  how long an echo request waits, and one rule and a barrier, each on a connection of its own
+    memory   64-byte packets of 10,000 flows from memory (net_pcap) into a null device, as many as
+             the worker takes; Mpps
+    kernel   a steady stream from veth to veth; share that arrives, and the 99th percentile of its
+             delays
+    guest    a steady stream from one vhost-user device to another; the same; and how long a message
+             of the hypervisor waits for its answer
+    control  how long an echo request waits, and one rule and a barrier, each on a connection of its
+             own
 
-In each round and for each adversary a fresh daemon is measured alone, beside the adversary, and alone again ("after"). The adversary works on core 0 behind everybody else (nice 19); so does
-"nobody", who only spends processor time: what is lost beside it is the machine's fault, and taken off where nobody is among those asked for. Daemon and victim go before all else on the machine. Where a thread of the daemon had to wait for
-a processor nonetheless, that time is taken off (/proc/PID/task/TID/schedstat): rates are those of the time in which the worker could run, and waits for control are without those of its thread.
+In each round and for each adversary a fresh daemon is measured alone, beside the adversary, and
+alone again ("after"). The adversary works on core 0 behind everybody else (nice 19); so does
+"nobody", who only spends processor time: what is lost beside it is the machine's fault, and taken
+off where nobody is among those asked for. Daemon and victim go before all else on the machine.
+Where a thread of the daemon had to wait for a processor nonetheless, that time is taken off
+(/proc/PID/task/TID/schedstat): rates are those of the time in which the worker could run, and waits
+for control are without those of its thread.
 
-The goal: beside each adversary the victim keeps 90% of its rates, nothing is lost that no counter names (sent = received + dropped by name), echoes are answered within 50 ms, messages of
-hypervisors within a second, a controller that reads promptly is told of all, and the daemon is there afterwards. The memory's rate need not be kept beside guests that send without end ("shared"): they have a right to their turns.
-Ends with 1 where the median of a daemon's rounds misses it (but for Open vSwitch, which is there to be compared with), and says what was missed.
+The goal: beside each adversary the victim keeps 90% of its rates, nothing is lost that no counter
+names (sent = received + dropped by name), echoes are answered within 50 ms, messages of hypervisors
+within a second, a controller that reads promptly is told of all, and the daemon is there
+afterwards. The memory's rate need not be kept beside guests that send without end ("shared"): they
+have a right to their turns. Ends with 1 where the median of a daemon's rounds misses it (but for
+Open vSwitch, which is there to be compared with), and says what was missed.
 
 Needs root, gcc, and some huge pages that can be reserved.
 """
+
 import contextlib
 import json
 import multiprocessing
@@ -35,12 +48,36 @@ import sys
 import threading
 import time
 
-from contender import Connection, Contender, Results, contender, contenders, figure, harness, header, machine, parser, run, stderr, table
+from contender import (
+    Connection,
+    Contender,
+    Results,
+    contender,
+    contenders,
+    figure,
+    harness,
+    header,
+    machine,
+    parser,
+    run,
+    stderr,
+    table,
+)
 from frames import uniform, write_pcap
 from openflow_client import BARRIER_REPLY, BARRIER_REQUEST, ECHO_REPLY, ECHO_REQUEST
 from rule_changes import flow_mod
 from slicing_peers import NOBODY, alone, compiled, stream
-from vhost_frontend import (CSUM, GET_FEATURES, HOST_TSO4, RING_BYTES, FrontEnd, Refused, die_with_parent, tcp_frame, tcp_header)
+from vhost_frontend import (
+    CSUM,
+    GET_FEATURES,
+    HOST_TSO4,
+    RING_BYTES,
+    FrontEnd,
+    Refused,
+    die_with_parent,
+    tcp_frame,
+    tcp_header,
+)
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 # What buffers need: large reserves take minutes to be had where others use the machine's memory.
@@ -53,7 +90,18 @@ KEPT, ECHO_MS, MESSAGE_MS = 0.9, 50.0, 1000.0
 GIVEN_UP_S = 15.0
 SET_CONFIG, FLOW_REMOVED, FLOW_MOD, STATS_REQUEST = 9, 11, 14, 16
 SEND_FLOW_REM = 1
-PORTS = {"in": 1, "out": 2, "out2": 3, "v1": 4, "v2": 5, "k1": 6, "k2": 7, "bad": 8, "a1": 9, "a2": 10}
+PORTS = {
+    "in": 1,
+    "out": 2,
+    "out2": 3,
+    "v1": 4,
+    "v2": 5,
+    "k1": 6,
+    "k2": 7,
+    "bad": 8,
+    "a1": 9,
+    "a2": 10,
+}
 COUNTED = ("drop", "errs", "frame", "over", "crc", "coll")
 
 fork = multiprocessing.get_context("fork")
@@ -61,15 +109,21 @@ fork = multiprocessing.get_context("fork")
 
 # What is computed.
 
+
 def of_its_time(amount, wall_ns, waited_ns):
-    """An amount a second of the time in which a thread did not wait for a processor; None where it always did."""
+    """An amount a second of the time in which a thread did not wait for a processor; None where it
+    always did."""
     return amount / (wall_ns - waited_ns) * 1e9 if wall_ns > waited_ns else None
 
 
 def percentile(values, share):
     """The least value that so large a share of all does not exceed; None without any."""
     ordered = sorted(values)
-    return ordered[min(len(ordered) - 1, max(0, -(-len(ordered) * share // 100) - 1))] if ordered else None
+    return (
+        ordered[min(len(ordered) - 1, max(0, -(-len(ordered) * share // 100) - 1))]
+        if ordered
+        else None
+    )
 
 
 def excused(seconds, *waits_ns):
@@ -78,7 +132,8 @@ def excused(seconds, *waits_ns):
 
 
 def uncounted(sent, received, left, dropped):
-    """Packets that are neither received, nor still with who sent them, nor in a counter; negative where counters say too much."""
+    """Packets that are neither received, nor still with who sent them, nor in a counter; negative
+    where counters say too much."""
     return sent - received - left - dropped
 
 
@@ -92,7 +147,9 @@ def dropped(before, after, *places):
 
 
 def missed(figures, shared=False, nobody=None):
-    """What of the goal the medians of a daemon's figures miss, in words. Of what is lost beside nobody (`nobody` are its figures), too, the adversary is not accused."""
+    """What of the goal the medians of a daemon's figures miss, in words.
+
+    Of what is lost beside nobody (`nobody` are its figures), too, the adversary is not accused."""
     found = []
     for name in ("kernel", "guest") if shared else ("memory", "kernel", "guest"):
         kept, machine_kept = figures.get(f"{name} kept"), (nobody or {}).get(f"{name} kept")
@@ -120,6 +177,7 @@ def waited_ns(schedstat):
 
 # What is measured.
 
+
 def read(path):
     with open(path, encoding="ascii") as file:
         return file.read()
@@ -134,7 +192,8 @@ def waits_of(pid, thread):
 
 
 class Aside:
-    """A function in a process of its own, `act(stop)`, that is asked to end, and killed where it does not."""
+    """A function in a process of its own, `act(stop)`, that is asked to end, and killed where it
+    does not."""
 
     def __init__(self, act, before=None):
         self.stop, (self.end, other) = fork.Event(), fork.Pipe(False)
@@ -149,6 +208,7 @@ class Aside:
                 other.send(act(self.stop))
             except Exception as problem:  # told to whoever asks for the result
                 other.send({"problem": f"{type(problem).__name__}: {problem}"})
+
         self.process = fork.Process(target=body, daemon=True)
         self.process.start()
         other.close()
@@ -174,14 +234,22 @@ def behind_all():
 
 
 class Probes:
-    """Asks the switch for echoes, barriers, and as a hypervisor, each in a thread, until told to stop."""
+    """Asks the switch for echoes, barriers, and as a hypervisor, each in a thread, until told to
+    stop."""
 
     def __init__(self, switch, message):
         self.switch, self.message = switch, message
 
     def __call__(self, stop):
         found = {"echo": [], "barrier": [], "message": [], "unanswered": []}
-        threads = [threading.Thread(target=self.asked, args=(stop, found, *each), daemon=True) for each in (("echo", self.echo, 0.01), ("barrier", self.barrier, 0.02), ("message", self.hypervisor, 0.1))]
+        threads = [
+            threading.Thread(target=self.asked, args=(stop, found, *each), daemon=True)
+            for each in (
+                ("echo", self.echo, 0.01),
+                ("barrier", self.barrier, 0.02),
+                ("message", self.hypervisor, 0.1),
+            )
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:
@@ -193,12 +261,22 @@ class Probes:
         number, state = 1, [None]
         pid = self.switch.process.pid
         while not stop.is_set():
-            control, own, begin = waits_of(pid, pid), waited_ns(read("/proc/thread-self/schedstat")), time.monotonic()
+            control, own, begin = (
+                waits_of(pid, pid),
+                waited_ns(read("/proc/thread-self/schedstat")),
+                time.monotonic(),
+            )
             number += 1
             try:
                 ask(state, number)
                 took = time.monotonic() - begin
-                found[name].append(excused(took, waits_of(pid, pid) - control, waited_ns(read("/proc/thread-self/schedstat")) - own))
+                found[name].append(
+                    excused(
+                        took,
+                        waits_of(pid, pid) - control,
+                        waited_ns(read("/proc/thread-self/schedstat")) - own,
+                    )
+                )
             except (OSError, ConnectionError, TimeoutError) as problem:
                 found[name].append((time.monotonic() - begin) * 1e3)
                 found["unanswered"].append(f"{name}: {problem}")
@@ -219,7 +297,10 @@ class Probes:
     def barrier(self, state, number):
         client = self.connection(state)
         # The same few rules again and again: what packets cost depends on how many there are.
-        client.socket.sendall(flow_mod((1 << 20) + number % 16, 2 * number) + header(BARRIER_REQUEST, 0, 2 * number + 1))
+        client.socket.sendall(
+            flow_mod((1 << 20) + number % 16, 2 * number)
+            + header(BARRIER_REQUEST, 0, 2 * number + 1)
+        )
         client.wait_for(BARRIER_REPLY, 2 * number + 1)
 
     def hypervisor(self, _state, _number):
@@ -228,7 +309,9 @@ class Probes:
 
 
 class Proxy:
-    """Between daemon and database: passes everything on (0), a little at a time (1), or nothing (2)."""
+    """Between daemon and database: passes everything on (0), a little at a time (1), or nothing
+    (2)."""
+
     PASS, SLOW, STOP = 0, 1, 2
 
     def __init__(self, path, database):
@@ -243,7 +326,11 @@ class Proxy:
         pairs = {}
         while not stop.is_set():
             mode = self.mode.value
-            ready = select.select([self.listener, *pairs], [], [], 0.02)[0] if mode != self.STOP else [time.sleep(0.02)] and []
+            ready = (
+                select.select([self.listener, *pairs], [], [], 0.02)[0]
+                if mode != self.STOP
+                else [time.sleep(0.02)] and []
+            )
             for source in ready:
                 if source is self.listener:
                     one, other = self.listener.accept()[0], socket.socket(socket.AF_UNIX)
@@ -273,12 +360,20 @@ class Proxy:
 
 
 class Site(Contender):
-    """A daemon with its victim; `by_proxy` puts one in front of the database, `log_bytes` the log on a file system of that size."""
+    """A daemon with its victim; `by_proxy` puts one in front of the database, `log_bytes` the log
+    on a file system of that size."""
 
     def __init__(self, lab, label, command, programs=None, by_proxy=False, log_bytes=0):
-        self.programs, self.by_proxy, self.log_bytes, self.proxy = programs, by_proxy, log_bytes, None
+        self.programs, self.by_proxy, self.log_bytes, self.proxy = (
+            programs,
+            by_proxy,
+            log_bytes,
+            None,
+        )
         self.guests = []
-        super().__init__(lab, label, command, settings=(f"other_config:dpdk-socket-mem={MEMORY_MB}",))
+        super().__init__(
+            lab, label, command, settings=(f"other_config:dpdk-socket-mem={MEMORY_MB}",)
+        )
 
     def arguments(self):
         words = super().arguments()
@@ -290,12 +385,18 @@ class Site(Contender):
             place = f"{self.directory}/full"
             if not os.path.isdir(place):
                 os.makedirs(place)
-                harness.run(["mount", "-t", "tmpfs", "-o", f"size={self.log_bytes}", "tmpfs", place])
-            words = [f"--log-file={place}/log" if word.startswith("--log-file") else word for word in words]
+                harness.run(
+                    ["mount", "-t", "tmpfs", "-o", f"size={self.log_bytes}", "tmpfs", place]
+                )
+            words = [
+                f"--log-file={place}/log" if word.startswith("--log-file") else word
+                for word in words
+            ]
         return words
 
     def before_all(self):
-        """Has the daemon's threads go before all else on the machine, so that others' work is not in its figures."""
+        """Has the daemon's threads go before all else on the machine, so that others' work is not
+        in its figures."""
         with contextlib.suppress(OSError):
             for thread in os.listdir(f"/proc/{self.process.pid}/task"):
                 os.setpriority(os.PRIO_PROCESS, int(thread), -10)
@@ -313,7 +414,16 @@ class Site(Contender):
         for guest in self.guests:
             guest.accept().start()
         self.up("v1", "v2")
-        self.rules_from(["priority=10,udp,tp_dst=80,actions=resubmit(,5)", "table=5,priority=10,dl_dst=02:00:00:00:00:02,actions=output:{out}", *(f"priority=50,in_port={PORTS[one]},actions=output:{PORTS[other]}" for one, other in (("k1", "k2"), ("v1", "v2")))])
+        self.rules_from(
+            [
+                "priority=10,udp,tp_dst=80,actions=resubmit(,5)",
+                "table=5,priority=10,dl_dst=02:00:00:00:00:02,actions=output:{out}",
+                *(
+                    f"priority=50,in_port={PORTS[one]},actions=output:{PORTS[other]}"
+                    for one, other in (("k1", "k2"), ("v1", "v2"))
+                ),
+            ]
+        )
         self.source(pcap)
         self.before_all()
         time.sleep(1)
@@ -334,7 +444,11 @@ class Site(Contender):
     def up(self, *names):
         """Waits until guests' ports are up."""
         for name in names:
-            harness.wait_for(f"{name} is up", lambda name=name: self.get("Interface", name, "link_state") == "up", 30)
+            harness.wait_for(
+                f"{name} is up",
+                lambda name=name: self.get("Interface", name, "link_state") == "up",
+                30,
+            )
 
     def numbered(self):
         """Port counters by the names of PORTS."""
@@ -405,19 +519,55 @@ def window(switch, seconds, adversary=None):
         time.sleep(0.2)
     probes = Aside(Probes(switch, switch.guests[0]), alone)
     first, second = switch.guests
-    receiver = switch.lab.start(switch.hosts["k2"].command([switch.programs["traffic"], "receive", "0", "eth0", "1", str(seconds + 5), "0", "0"]), "receive.err", stdout=subprocess.PIPE)
+    receiver = switch.lab.start(
+        switch.hosts["k2"].command(
+            [switch.programs["traffic"], "receive", "0", "eth0", "1", str(seconds + 5), "0", "0"]
+        ),
+        "receive.err",
+        stdout=subprocess.PIPE,
+    )
     os.setpriority(os.PRIO_PROCESS, receiver.pid, -20)
     receiver.stdout.readline()
-    sender = switch.lab.start(switch.hosts["k1"].command([switch.programs["traffic"], "send", "0", "eth0", switch.hosts["k1"].address(), NOBODY, str(seconds), stream(KERNEL_RATE, LENGTH, process="calm")]), "send.err", stdout=subprocess.PIPE)
+    sender = switch.lab.start(
+        switch.hosts["k1"].command(
+            [
+                switch.programs["traffic"],
+                "send",
+                "0",
+                "eth0",
+                switch.hosts["k1"].address(),
+                NOBODY,
+                str(seconds),
+                stream(KERNEL_RATE, LENGTH, process="calm"),
+            ]
+        ),
+        "send.err",
+        stdout=subprocess.PIPE,
+    )
     rings = (first.memory.fd, first.rings[1].kick, second.memory.fd, second.rings[0].kick)
-    guests = switch.lab.start([switch.programs["vhost_peer"], "0", *map(str, rings), str(SLOTS), str(LENGTH), str(GUEST_RATE), str(seconds)], "vhost_peer.err", stdout=subprocess.PIPE, pass_fds=rings)
+    guests = switch.lab.start(
+        [
+            switch.programs["vhost_peer"],
+            "0",
+            *map(str, rings),
+            str(SLOTS),
+            str(LENGTH),
+            str(GUEST_RATE),
+            str(seconds),
+        ],
+        "vhost_peer.err",
+        stdout=subprocess.PIPE,
+        pass_fds=rings,
+    )
     for process in (sender, guests):
         os.setpriority(os.PRIO_PROCESS, process.pid, -20)
     figures = {}
     try:
         memory, waits, begin = switch.count_in(), waits_of(pid, worker), time.monotonic_ns()
         time.sleep(seconds)
-        rate = of_its_time(switch.count_in() - memory, time.monotonic_ns() - begin, waits_of(pid, worker) - waits)
+        rate = of_its_time(
+            switch.count_in() - memory, time.monotonic_ns() - begin, waits_of(pid, worker) - waits
+        )
         # A sender whose frames nobody takes waits for room: for so long, and then nobody knows how
         # many it has sent.
         sent, frames = outcome(sender, seconds), outcome(guests, seconds)
@@ -430,11 +580,27 @@ def window(switch, seconds, adversary=None):
         answers = probes.result()
         if aside and aside.process.is_alive():
             aside.result(0)
-    figures |= {"memory": rate, "kernel": got.get("packets", 0) / (KERNEL_RATE * seconds), "kernel p99 us": got.get("p99"), "guest": frames.get("received", 0) / (GUEST_RATE * seconds), "guest p99 us": frames.get("p99")}
+    figures |= {
+        "memory": rate,
+        "kernel": got.get("packets", 0) / (KERNEL_RATE * seconds),
+        "kernel p99 us": got.get("p99"),
+        "guest": frames.get("received", 0) / (GUEST_RATE * seconds),
+        "guest p99 us": frames.get("p99"),
+    }
     if sent and got:
-        figures["kernel uncounted"] = uncounted(sent["sent"], got["packets"], 0, got["lost"] + dropped(before, after, ("k1", "rx"), ("k2", "tx")))
+        figures["kernel uncounted"] = uncounted(
+            sent["sent"],
+            got["packets"],
+            0,
+            got["lost"] + dropped(before, after, ("k1", "rx"), ("k2", "tx")),
+        )
     if frames:
-        figures["guest uncounted"] = uncounted(frames["sent"], frames["received"], frames["left"], dropped(before, after, ("v1", "rx"), ("v2", "tx")))
+        figures["guest uncounted"] = uncounted(
+            frames["sent"],
+            frames["received"],
+            frames["left"],
+            dropped(before, after, ("v1", "rx"), ("v2", "tx")),
+        )
         figures["guest left"] = frames["left"]
     for name in ("echo", "barrier", "message"):
         figures[f"{name} ms"] = max(answers.get(name) or [GIVEN_UP_S * 1e3])
@@ -449,7 +615,11 @@ class Cannot(Exception):
 
 
 class Adversary:
-    """Somebody who means harm. `prepare` sets it up, `act` harms in a process of its own until it is to stop, `end` takes it away again."""
+    """Somebody who means harm.
+
+    `prepare` sets it up, `act` harms in a process of its own until it is to stop, `end` takes it
+    away again."""
+
     # Whether the memory's rate need not be kept, where it acts behind all others, how long it may
     # take to end, and what the daemon is to be like.
     shared, behind, patience, site = False, True, GIVEN_UP_S, {}
@@ -480,10 +650,13 @@ class Nobody(Adversary):
 
 class Guest(Adversary):
     """A guest on a port of its own; what it sends follows `rule`."""
+
     rule, features, options_of_guest = "actions=drop", 0, {}
 
     def prepare(self, switch):
-        switch.ofctl("add-flow", switch.management, f"priority=60,in_port={PORTS['bad']},{self.rule}")
+        switch.ofctl(
+            "add-flow", switch.management, f"priority=60,in_port={PORTS['bad']},{self.rule}"
+        )
         self.guest = switch.front_end("bad", slots=SLOTS, **self.options_of_guest)
         self.guest.features |= self.features
         self.guest.accept().start()
@@ -496,6 +669,7 @@ class Guest(Adversary):
 
 class Chains(Guest):
     """chains: a guest whose chains of descriptors are 64 MiB long"""
+
     shared = True
 
     def prepare(self, switch):
@@ -511,6 +685,7 @@ class Chains(Guest):
 
 class Segments(Chains):
     """segments: a guest whose frames of 64 KiB are to be cut into segments of 32 bytes"""
+
     rule, features = "actions=output:3", CSUM | HOST_TSO4
 
     def prepare(self, switch):
@@ -518,7 +693,7 @@ class Segments(Chains):
         if not self.guest.agreed & HOST_TSO4:
             raise Cannot("takes no large frames from guests")
         data = tcp_header(32, 65535) + tcp_frame(65535)
-        self.guest.memory.map[2 * RING_BYTES:2 * RING_BYTES + len(data)] = data
+        self.guest.memory.map[2 * RING_BYTES : 2 * RING_BYTES + len(data)] = data
         self.guest.chain(len(data), part=len(data))
 
 
@@ -543,6 +718,7 @@ class Half(Guest):
 
 class Returning(Guest):
     """A hypervisor that comes back after each harm."""
+
     pause = 0.05
 
     def act(self, stop):
@@ -590,7 +766,9 @@ class Flapping(Guest):
 
 
 class Churn(Adversary):
-    """churn: a controller that replaces the rule that all packets of the memory meet, 60,000 times"""
+    """churn: a controller that replaces the rule that all packets of the memory meet, 60,000
+    times"""
+
     patience = 90
     times = 60_000
 
@@ -602,20 +780,28 @@ class Churn(Adversary):
     def act(self, stop):
         begin, runs = time.monotonic(), 0
         while not stop.is_set():
-            self.switch.ofctl("add-flows", self.switch.management, self.path, seconds=self.patience - 5)
+            self.switch.ofctl(
+                "add-flows", self.switch.management, self.path, seconds=self.patience - 5
+            )
             runs += 1
         return {"seconds for 60,000": (time.monotonic() - begin) / runs}
 
 
 class Learning(Adversary):
-    """Frames that a `learn` rule makes rules of, in the table in which the memory's packets are looked up."""
+    """Frames that a `learn` rule makes rules of, in the table in which the memory's packets are
+    looked up."""
 
     def prepare(self, switch):
         self.hosts = [switch.host(name) for name in ("a1", "a2")]
         self.switch = switch
         self.mac = 0
         for name in ("a1", "a2"):
-            switch.ofctl("add-flow", switch.management, f"priority=20,in_port={PORTS[name]},actions=learn(table=5,priority=9,idle_timeout=60,NXM_OF_ETH_DST[]=NXM_OF_ETH_SRC[],output:NXM_OF_IN_PORT[])")
+            switch.ofctl(
+                "add-flow",
+                switch.management,
+                f"priority=20,in_port={PORTS[name]},actions=learn(table=5,priority=9,"
+                "idle_timeout=60,NXM_OF_ETH_DST[]=NXM_OF_ETH_SRC[],output:NXM_OF_IN_PORT[])",
+            )
 
     def act(self, stop):
         sockets, sent = [host.raw() for host in self.hosts], 0
@@ -623,7 +809,9 @@ class Learning(Adversary):
             for _ in range(50):
                 for end in sockets:
                     with contextlib.suppress(OSError):
-                        end.send(harness.ethernet("02:00:00:00:00:99", self.source(), 0x88b5, bytes(46)))
+                        end.send(
+                            harness.ethernet("02:00:00:00:00:99", self.source(), 0x88B5, bytes(46))
+                        )
                         sent += 1
         return {"frames": sent}
 
@@ -633,9 +821,15 @@ class Learning(Adversary):
         stderr(f"  rules learned: {self.rules}; {switch.memory_mb():.0f} MB")
         switch.ofctl("del-flows", switch.management, "table=5,cookie=0/-1,priority=9", ok=False)
         for name in ("a1", "a2"):
-            switch.ofctl("del-flows", "--strict", switch.management, f"priority=20,in_port={PORTS[name]}")
+            switch.ofctl(
+                "del-flows", "--strict", switch.management, f"priority=20,in_port={PORTS[name]}"
+            )
         switch.ofctl("del-flows", switch.management, "table=5")
-        switch.ofctl("add-flow", switch.management, "table=5,priority=10,dl_dst=02:00:00:00:00:02,actions=output:2")
+        switch.ofctl(
+            "add-flow",
+            switch.management,
+            "table=5,priority=10,dl_dst=02:00:00:00:00:02,actions=output:2",
+        )
 
 
 class MacFlapping(Learning):
@@ -654,16 +848,23 @@ class Spoofing(Learning):
 
 
 class Delete(Adversary):
-    """delete: a controller that deletes all of a million rules and wants to be told of each, and reads promptly"""
+    """delete: a controller that deletes all of a million rules and wants to be told of each, and
+    reads promptly"""
+
     behind, patience = False, 120
 
     def prepare(self, switch):
         self.switch = switch
         client = Connection(switch.management, 120)
         for first in range(0, self.options.rules, 10_000):
-            mods = (flow_mod(number, number + 1) for number in range(first, min(first + 10_000, self.options.rules)))
+            mods = (
+                flow_mod(number, number + 1)
+                for number in range(first, min(first + 10_000, self.options.rules))
+            )
             # The flags are the last field before the actions.
-            client.socket.sendall(b"".join(mod[:70] + struct.pack("!H", SEND_FLOW_REM) + mod[72:] for mod in mods))
+            client.socket.sendall(
+                b"".join(mod[:70] + struct.pack("!H", SEND_FLOW_REM) + mod[72:] for mod in mods)
+            )
             client.barrier(1 << 28)
         if client.errors:
             raise Cannot(f"took not all of {self.options.rules} rules: {client.errors[0].hex()}")
@@ -671,12 +872,18 @@ class Delete(Adversary):
 
     def act(self, stop):
         client = Connection(self.switch.management, 30)
-        # Connections to this socket are told of what happens once they have said how much of a packet
-        # they want.
+        # Connections to this socket are told of what happens once they have said how much of a
+        # packet they want.
         client.socket.sendall(header(SET_CONFIG, 4, 7) + struct.pack("!HH", 0, 128))
         client.barrier(8)
         begin, told, buffer, closed = time.monotonic(), 0, b"", 0
-        deleting = subprocess.Popen(["ovs-ofctl", "del-flows", self.switch.management, "tcp"], env=self.switch.env, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        deleting = subprocess.Popen(
+            ["ovs-ofctl", "del-flows", self.switch.management, "tcp"],
+            env=self.switch.env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         done = None
         while told < self.options.rules and time.monotonic() < begin + self.patience - 10:
             if done is None and deleting.poll() is not None:
@@ -700,7 +907,7 @@ class Delete(Adversary):
                     break
                 told += buffer[at + 1] == FLOW_REMOVED
                 if buffer[at + 1] == ECHO_REQUEST:
-                    client.socket.sendall(bytes([1, ECHO_REPLY]) + buffer[at + 2:at + length])
+                    client.socket.sendall(bytes([1, ECHO_REPLY]) + buffer[at + 2 : at + length])
                 at += length
             buffer = buffer[at:]
         took = time.monotonic() - begin
@@ -713,15 +920,25 @@ class Delete(Adversary):
 
 class PortEvents(Adversary):
     """port-events: interfaces that go up and down, come and go, 10,000 times"""
+
     patience = 60
     PORTS, EVENTS = 20, 10_000
 
     def prepare(self, switch):
         self.switch = switch
         for number in range(self.PORTS):
-            switch.namespace.run(["ip", "link", "add", f"e{number}", "type", "veth", "peer", "name", f"f{number}"])
+            switch.namespace.run(
+                ["ip", "link", "add", f"e{number}", "type", "veth", "peer", "name", f"f{number}"]
+            )
             switch.namespace.run(["ip", "link", "set", f"e{number}", "up"])
-        switch.vsctl(*[word for number in range(self.PORTS) for word in ("--", "add-port", "br0", f"e{number}")], seconds=60)
+        switch.vsctl(
+            *[
+                word
+                for number in range(self.PORTS)
+                for word in ("--", "add-port", "br0", f"e{number}")
+            ],
+            seconds=60,
+        )
 
     def act(self, stop):
         events = 0
@@ -731,34 +948,48 @@ class PortEvents(Adversary):
                 lines += [f"link set e{number} down", f"link set e{number} up"]
             # One that comes and goes takes the kernel as long as all these.
             lines += ["link add x0 type veth peer name x1", "link del x0"]
-            self.switch.namespace.run(["ip", "-batch", "-"], stdin="\n".join(lines) + "\n", seconds=30)
+            self.switch.namespace.run(
+                ["ip", "-batch", "-"], stdin="\n".join(lines) + "\n", seconds=30
+            )
             events += len(lines)
         stop.wait()
         return {"events": events}
 
     def end(self, switch):
-        switch.vsctl(*[word for number in range(self.PORTS) for word in ("--", "del-port", "br0", f"e{number}")], seconds=60)
+        switch.vsctl(
+            *[
+                word
+                for number in range(self.PORTS)
+                for word in ("--", "del-port", "br0", f"e{number}")
+            ],
+            seconds=60,
+        )
         for number in range(self.PORTS):
             switch.namespace.run(["ip", "link", "del", f"e{number}"])
 
 
 class Namespaces(Adversary):
     """namespaces: network namespaces of 100 veth pairs that come and go, as containers do"""
+
     PAIRS = 100
 
     def act(self, stop):
         # A namespace goes with its last process; the kernel deletes its devices under the lock that
         # every question about a device waits for.
-        lines = "".join(f"link add e{number} type veth peer name f{number}\n" for number in range(self.PAIRS))
+        lines = "".join(
+            f"link add e{number} type veth peer name f{number}\n" for number in range(self.PAIRS)
+        )
         namespaces = 0
         while not stop.is_set():
-            run(["unshare", "--net", "ip", "-batch", "-"], stdin=lines, seconds=30)
+            command = ["unshare", "--net", "ip", "-batch", "-"]
+            subprocess.run(command, input=lines, text=True, check=True, timeout=30)
             namespaces += 1
         return {"namespaces": namespaces}
 
 
 class Database(Adversary):
     """database: a database that is slow, with much to say, and then silent"""
+
     site = {"by_proxy": True}
 
     def prepare(self, switch):
@@ -769,7 +1000,13 @@ class Database(Adversary):
         while not stop.wait(0.05):
             silent = time.monotonic() - begin > self.options.seconds / 2
             self.switch.proxy.mode.value = Proxy.STOP if silent else Proxy.SLOW
-            self.switch.vsctl("--no-wait", "set", "Interface", "out2", f"external_ids:adversary={changes}{'x' * 1000}")
+            self.switch.vsctl(
+                "--no-wait",
+                "set",
+                "Interface",
+                "out2",
+                f"external_ids:adversary={changes}{'x' * 1000}",
+            )
             changes += 1
         self.switch.proxy.mode.value = Proxy.PASS
         return {"changes": changes}
@@ -781,6 +1018,7 @@ class Database(Adversary):
 
 class FullDisk(Adversary):
     """full-disk: a log on a full disk, and much to log"""
+
     site = {"log_bytes": 8192}
 
     def prepare(self, switch):
@@ -807,6 +1045,7 @@ class FullDisk(Adversary):
 
 class Controllers(Adversary):
     """Controllers that take what there is of connections."""
+
     connections = 20
 
     def prepare(self, switch):
@@ -847,12 +1086,17 @@ class UnreadReplies(Controllers):
         client.close()
 
     def harm(self, client):
-        every = struct.pack("!HHI", 1, 0, 0x3fffff) + bytes(36) + struct.pack("!BxH", 0xff, 0xffff)
-        return client.send((header(STATS_REQUEST, len(every), 2) + every) * 4 + header(ECHO_REQUEST, 60_000, 3) + bytes(60_000))
+        every = struct.pack("!HHI", 1, 0, 0x3FFFFF) + bytes(36) + struct.pack("!BxH", 0xFF, 0xFFFF)
+        return client.send(
+            (header(STATS_REQUEST, len(every), 2) + every) * 4
+            + header(ECHO_REQUEST, 60_000, 3)
+            + bytes(60_000)
+        )
 
 
 class HalfMessages(Controllers):
     """half-messages: 100 controllers that send a long message but for its end"""
+
     connections = 100
 
     def connect(self):
@@ -869,16 +1113,51 @@ class HalfMessages(Controllers):
         raise ConnectionResetError("the switch closed the connection")
 
 
-ADVERSARIES = {each.__doc__.partition(":")[0]: each for each in (
-    Nobody, Chains, Segments, Unread, Half, BadMemory, GoneMemory, Flapping, Churn, MacFlapping, Spoofing, Delete, PortEvents, Namespaces, Database, FullDisk, UnreadReplies, HalfMessages)}
-FIGURES = ("memory kept", "memory after", "kernel kept", "kernel p99 us", "guest kept", "guest p99 us", "echo ms", "barrier p99 ms", "message ms", "kernel uncounted", "guest uncounted")
+ADVERSARIES = {
+    each.__doc__.partition(":")[0]: each
+    for each in (
+        Nobody,
+        Chains,
+        Segments,
+        Unread,
+        Half,
+        BadMemory,
+        GoneMemory,
+        Flapping,
+        Churn,
+        MacFlapping,
+        Spoofing,
+        Delete,
+        PortEvents,
+        Namespaces,
+        Database,
+        FullDisk,
+        UnreadReplies,
+        HalfMessages,
+    )
+}
+FIGURES = (
+    "memory kept",
+    "memory after",
+    "kernel kept",
+    "kernel p99 us",
+    "guest kept",
+    "guest p99 us",
+    "echo ms",
+    "barrier p99 ms",
+    "message ms",
+    "kernel uncounted",
+    "guest uncounted",
+)
 
 
 def one(lab, options, results, label, command, kind, shared_files):
     """One round of one adversary and one daemon."""
     name = kind.__doc__.partition(":")[0]
     adversary = kind(options)
-    with contender(lab, label, command, kind=Site, programs=shared_files, **adversary.site) as switch:
+    with contender(
+        lab, label, command, kind=Site, programs=shared_files, **adversary.site
+    ) as switch:
         stage = "before"
         figures, did, alone_first, after = {}, {}, None, None
         try:
@@ -895,10 +1174,22 @@ def one(lab, options, results, label, command, kind, shared_files):
             stderr(f"{label}: {name}: {reason}")
             results.add("cannot", label, name)
             return
-        except (harness.Failure, OSError, ConnectionError, struct.error, ValueError, KeyError) as problem:
+        except (
+            harness.Failure,
+            OSError,
+            ConnectionError,
+            struct.error,
+            ValueError,
+            KeyError,
+        ) as problem:
             if stage == "before":
                 raise
-            stderr(f"{label}: {name}: {stage}: {type(problem).__name__}: {str(problem)[:1500]}\n  the daemon {'still runs' if switch.process.poll() is None else f'ended with {switch.process.poll()}'}; it wrote last: {switch.tail(3).strip()[-600:]}")
+            ended = switch.process.poll()
+            stderr(
+                f"{label}: {name}: {stage}: {type(problem).__name__}: {str(problem)[:1500]}\n"
+                f"  the daemon {'still runs' if ended is None else f'ended with {ended}'}; "
+                f"it wrote last: {switch.tail(3).strip()[-600:]}"
+            )
             results.add(name, f"{label}: ended", 1)
             beside = None if stage == "beside" else beside
         ended = switch.process.poll() is not None or "panicked at" in switch.tail(2000)
@@ -910,27 +1201,45 @@ def one(lab, options, results, label, command, kind, shared_files):
         for what, value in (did or {}).items():
             if isinstance(value, (int, float)):
                 results.add(name, f"{label}: did: {what}", value)
-        stderr(f"{label}: {name}: {json.dumps({**{what: round(value, 3) for what, value in figures.items() if value is not None}, 'did': did})}")
+        rounded = {what: round(value, 3) for what, value in figures.items() if value is not None}
+        stderr(f"{label}: {name}: {json.dumps({**rounded, 'did': did})}")
 
 
 def compared(first, beside, after):
-    """Figures of one round: rates as shares of those alone, everything else as it is beside the adversary, and alone under names of its own."""
+    """Figures of one round: rates as shares of those alone, everything else as it is beside the
+    adversary, and alone under names of its own."""
     figures = {}
     for what, value in (first or {}).items():
         figures[f"alone: {what}"] = value
     if beside:
         for what in ("memory", "kernel", "guest"):
-            figures[f"{what} kept"] = beside[what] / first[what] if first[what] and beside[what] is not None else None
-        figures |= {what: value for what, value in beside.items() if what not in ("memory", "kernel", "guest")}
+            figures[f"{what} kept"] = (
+                beside[what] / first[what] if first[what] and beside[what] is not None else None
+            )
+        figures |= {
+            what: value
+            for what, value in beside.items()
+            if what not in ("memory", "kernel", "guest")
+        }
     if after:
-        figures["memory after"] = after["memory"] / first["memory"] if first["memory"] and after["memory"] is not None else None
+        figures["memory after"] = (
+            after["memory"] / first["memory"]
+            if first["memory"] and after["memory"] is not None
+            else None
+        )
     return figures
 
 
 def medians(results, name, label):
     """The medians of what was found beside an adversary."""
     row = results.rows.get(name, {})
-    found = {column.removeprefix(f"{label}: "): statistics.median(value for value in values if value is not None) for column, values in row.items() if column.startswith(f"{label}: ") and any(value is not None for value in values)}
+    found = {
+        column.removeprefix(f"{label}: "): statistics.median(
+            value for value in values if value is not None
+        )
+        for column, values in row.items()
+        if column.startswith(f"{label}: ") and any(value is not None for value in values)
+    }
     if any(row.get(f"{label}: ended", [])):
         found["ended"] = 1
     return found
@@ -944,25 +1253,55 @@ def report(results, daemons, wanted):
         for name in wanted:
             found = medians(results, name, label)
             if not found:
-                if name not in results.rows.get("cannot", {}).get(label, []) and not harness.is_open_vswitch(command):
+                if name not in results.rows.get("cannot", {}).get(
+                    label, []
+                ) and not harness.is_open_vswitch(command):
                     bad.append(f"{label}: {name}: not measured")
                 continue
             cells = []
             for what in FIGURES:
                 value = found.get(what)
                 alone_too = found.get(f"alone: {what}")
-                text = "-" if value is None else f"{value:.0%}" if what.endswith(("kept", "after")) else figure(value)
-                cells.append(text if alone_too is None or "uncounted" in what else f"{text} ({figure(alone_too)})")
-            faults = missed(found, ADVERSARIES[name].shared, medians(results, "nobody", label)) if name != "nobody" else []
-            rows.append([name, *cells, "no: " + "; ".join(faults) if faults else "-" if name == "nobody" else "yes"])
+                text = (
+                    "-"
+                    if value is None
+                    else f"{value:.0%}"
+                    if what.endswith(("kept", "after"))
+                    else figure(value)
+                )
+                cells.append(
+                    text
+                    if alone_too is None or "uncounted" in what
+                    else f"{text} ({figure(alone_too)})"
+                )
+            faults = (
+                missed(found, ADVERSARIES[name].shared, medians(results, "nobody", label))
+                if name != "nobody"
+                else []
+            )
+            rows.append(
+                [
+                    name,
+                    *cells,
+                    "no: " + "; ".join(faults) if faults else "-" if name == "nobody" else "yes",
+                ]
+            )
             if faults and not harness.is_open_vswitch(command):
                 bad.append(f"{label}: {name}: {'; '.join(faults)}")
         print(f"\n{label} (in brackets: alone)\n")
         table(["beside", *FIGURES, "holds"], rows)
         for name in wanted:
-            did = {what.removeprefix("did: "): value for what, value in medians(results, name, label).items() if what.startswith("did: ")}
+            did = {
+                what.removeprefix("did: "): value
+                for what, value in medians(results, name, label).items()
+                if what.startswith("did: ")
+            }
             if did and name != "nobody":
-                print(f"{name}: {', '.join(f'{what} {value:,.3g}' if value < 1000 else f'{what} {value:,.0f}' for what, value in did.items())}")
+                words = (
+                    f"{what} {value:,.3g}" if value < 1000 else f"{what} {value:,.0f}"
+                    for what, value in did.items()
+                )
+                print(f"{name}: {', '.join(words)}")
     for line in bad:
         print(line)
     return 1 if bad else 0
@@ -970,10 +1309,18 @@ def report(results, daemons, wanted):
 
 def work(options, daemons):
     """All rounds."""
+
     def measured(lab):
         results = Results(options.json)
-        files = {"traffic": compiled(lab.directory), "vhost_peer": f"{lab.directory}/vhost_peer", "pcap": f"{lab.directory}/in.pcap"}
-        harness.run(["gcc", "-O2", "-o", files["vhost_peer"], os.path.join(HERE, "vhost_peer.c")], seconds=60)
+        files = {
+            "traffic": compiled(lab.directory),
+            "vhost_peer": f"{lab.directory}/vhost_peer",
+            "pcap": f"{lab.directory}/in.pcap",
+        }
+        harness.run(
+            ["gcc", "-O2", "-o", files["vhost_peer"], os.path.join(HERE, "vhost_peer.c")],
+            seconds=60,
+        )
         write_pcap(files["pcap"], uniform(FLOWS))
         wanted = options.adversary or list(ADVERSARIES)
         for number in range(options.rounds):
@@ -985,16 +1332,31 @@ def work(options, daemons):
                         # A machine that is too busy to begin says nothing of the adversary.
                         stderr(f"{label}: {name}: not measured: {str(problem)[:500]}")
             stderr(f"round {number + 1} of {options.rounds} is done")
-        print(f"{options.rounds} rounds of {options.seconds:g} s, Mpps and shares of what is measured alone; {machine()}")
+        print(
+            f"{options.rounds} rounds of {options.seconds:g} s, Mpps and shares of what is "
+            f"measured alone; {machine()}"
+        )
         return report(results, daemons, wanted)
+
     return measured
 
 
 def main():
     options = parser(__doc__)
-    options.add_argument("--adversary", action="append", choices=list(ADVERSARIES), metavar="NAME", help="only this one; may be given again (--list tells of all)")
+    options.add_argument(
+        "--adversary",
+        action="append",
+        choices=list(ADVERSARIES),
+        metavar="NAME",
+        help="only this one; may be given again (--list tells of all)",
+    )
     options.add_argument("--list", action="store_true", help="says who they are, and ends")
-    options.add_argument("--rules", type=int, default=1_000_000, help="that are deleted at once (default %(default)s)")
+    options.add_argument(
+        "--rules",
+        type=int,
+        default=1_000_000,
+        help="that are deleted at once (default %(default)s)",
+    )
     options = options.parse_args()
     if options.list:
         for kind in ADVERSARIES.values():

@@ -1,8 +1,10 @@
 """Rule sets with the traffic that meets them, for bench/forwarding.py and whoever else wants them.
 
-A rule is a line for ovs-ofctl in which {in}, {out} and {out2} stand for ports. Where it is known which rule each frame must meet, the rule's
-number is its cookie, and the case says so for each frame.
+A rule is a line for ovs-ofctl in which {in}, {out} and {out2} stand for ports. Where it is known
+which rule each frame must meet, the rule's number is its cookie, and the case says so for each
+frame.
 """
+
 import dataclasses
 import random
 
@@ -14,6 +16,7 @@ from frames import FRAMES, TCP, UDP, address_text, frame, mac_text, prefix_mask,
 @dataclasses.dataclass
 class Case:
     """A rule set and its traffic."""
+
     rules: list
     frames: list
     # For each frame the cookie of its rule.
@@ -35,46 +38,77 @@ def one_service(frames):
 
 
 def access_list(count, shapes_count, seed):
-    """Rules over so many different masks of addresses and ports, each with a priority of its own, and packets that meet them."""
+    """Rules over so many different masks of addresses and ports, each with a priority of its own,
+    and packets that meet them."""
     draw = random.Random(seed)
     shapes = []
     while len(shapes) < shapes_count:
-        shape = (prefix_mask(draw.choice([8, 12, 16, 20, 24, 28, 32])), prefix_mask(draw.choice([8, 16, 20, 24, 28, 32])),
-                 draw.choice([0, 0xf000, 0xff00, 0xffff]), draw.choice([0, 0xff00, 0xffff]), draw.choice([TCP, UDP]))
+        shape = (
+            prefix_mask(draw.choice([8, 12, 16, 20, 24, 28, 32])),
+            prefix_mask(draw.choice([8, 16, 20, 24, 28, 32])),
+            draw.choice([0, 0xF000, 0xFF00, 0xFFFF]),
+            draw.choice([0, 0xFF00, 0xFFFF]),
+            draw.choice([TCP, UDP]),
+        )
         if shape not in shapes:
             shapes.append(shape)
     rules, values, tables = [], [], [{} for _ in shapes]
     for number in range(count):
         shape, table = shapes[number % shapes_count], tables[number % shapes_count]
-        value = (draw.getrandbits(32) & shape[0], draw.getrandbits(32) & shape[1], draw.randrange(65536) & shape[2], draw.randrange(65536) & shape[3])
+        value = (
+            draw.getrandbits(32) & shape[0],
+            draw.getrandbits(32) & shape[1],
+            draw.randrange(65536) & shape[2],
+            draw.randrange(65536) & shape[3],
+        )
         if value in table:
             continue
         cookie = len(rules) + 1
         table[value] = cookie
         values.append((value, shape))
-        match = f"{'udp' if shape[4] == UDP else 'tcp'},nw_src={address_text(value[0])}/{address_text(shape[0])},nw_dst={address_text(value[1])}/{address_text(shape[1])}"
+        match = (
+            f"{'udp' if shape[4] == UDP else 'tcp'},"
+            f"nw_src={address_text(value[0])}/{address_text(shape[0])},"
+            f"nw_dst={address_text(value[1])}/{address_text(shape[1])}"
+        )
         match += f",tp_src={value[2]:#x}/{shape[2]:#x}" if shape[2] else ""
         match += f",tp_dst={value[3]:#x}/{shape[3]:#x}" if shape[3] else ""
         rules.append(f"cookie={cookie},priority={9 + cookie},{match},actions=output:{sink(number)}")
     frames, hits = [], []
     for _ in range(FRAMES):
         value, shape = values[draw.randrange(len(values))]
-        packet = tuple(part | draw.getrandbits(bits) & ~mask for part, mask, bits in zip(value, shape, (32, 32, 16, 16)))
+        packet = tuple(
+            part | draw.getrandbits(bits) & ~mask
+            for part, mask, bits in zip(value, shape, (32, 32, 16, 16))
+        )
         frames.append(frame(*packet, shape[4]))
         # The latest rule has the highest priority.
-        hits.append(max(table.get(tuple(part & mask for part, mask in zip(packet, other)), 0) for table, other in zip(tables, shapes) if other[4] == shape[4]))
+        hits.append(
+            max(
+                table.get(tuple(part & mask for part, mask in zip(packet, other)), 0)
+                for table, other in zip(tables, shapes)
+                if other[4] == shape[4]
+            )
+        )
     return Case(rules + ["cookie=0,priority=1,actions=output:{out}"], frames, hits)
 
 
 def tuple_space_explosion(seed):
-    """Four rules, and packets that differ from them at every bit in turn, so that a reactive cache needs a mask for each prefix
-    length (Csikor, Divakaran, Kang, Korosi, Sonkoly, Haja, Pezaros, Schmid, Retvari: Tuple Space Explosion, CoNEXT 2019)."""
+    """Four rules, and packets that differ from them at every bit in turn, so that a reactive cache
+    needs a mask for each prefix length (Csikor, Divakaran, Kang, Korosi, Sonkoly, Haja, Pezaros,
+    Schmid, Retvari: Tuple Space Explosion, CoNEXT 2019)."""
     draw = random.Random(seed)
-    rules = ["priority=40,tcp,tp_dst=80,actions=output:{out}", "priority=30,ip,nw_src=10.0.0.1,actions=output:{out}",
-             "priority=20,tcp,tp_src=12345,actions=output:{out}", "priority=1,actions=output:{out}"]
+    rules = [
+        "priority=40,tcp,tp_dst=80,actions=output:{out}",
+        "priority=30,ip,nw_src=10.0.0.1,actions=output:{out}",
+        "priority=20,tcp,tp_src=12345,actions=output:{out}",
+        "priority=1,actions=output:{out}",
+    ]
     frames = []
     for _ in range(FRAMES):
-        source = 0x0a000001 ^ (1 << (31 - draw.randrange(32))) ^ draw.getrandbits(draw.randrange(1, 32))
+        source = (
+            0x0A000001 ^ (1 << (31 - draw.randrange(32))) ^ draw.getrandbits(draw.randrange(1, 32))
+        )
         source_port = 12345 ^ (1 << draw.randrange(16))
         destination_port = 80 ^ (1 << draw.randrange(16))
         source_port ^= draw.getrandbits(max(1, (source_port ^ 12345).bit_length() - 1))
@@ -84,18 +118,33 @@ def tuple_space_explosion(seed):
 
 
 def tenant(flows):
-    """Three tables: port security, routing by 256 prefixes with the edits of a router, an access list."""
-    rules = ["table=0,priority=10,in_port={in},dl_src=02:00:00:00:00:01,actions=load:7->NXM_NX_REG0[],resubmit(,1)", "table=0,priority=0,actions=drop"]
-    rules += [f"cookie={network + 1},table=1,priority=10,ip,nw_dst=11.0.{network}.0/24,actions=load:{network}->NXM_NX_REG1[],dec_ttl,"
-              f"mod_dl_dst:02:00:00:00:01:{network:02x},resubmit(,2)" for network in range(256)]
-    rules += [f"table=2,priority=10,reg0=7,udp,tp_dst={port},actions=output:{{out}}" for port in range(70, 90)]
+    """Three tables: port security, routing by 256 prefixes with the edits of a router, an access
+    list."""
+    rules = [
+        (
+            "table=0,priority=10,in_port={in},dl_src=02:00:00:00:00:01,"
+            "actions=load:7->NXM_NX_REG0[],resubmit(,1)"
+        ),
+        "table=0,priority=0,actions=drop",
+    ]
+    rules += [
+        f"cookie={network + 1},table=1,priority=10,ip,nw_dst=11.0.{network}.0/24,"
+        f"actions=load:{network}->NXM_NX_REG1[],dec_ttl,"
+        f"mod_dl_dst:02:00:00:00:01:{network:02x},resubmit(,2)"
+        for network in range(256)
+    ]
+    rules += [
+        f"table=2,priority=10,reg0=7,udp,tp_dst={port},actions=output:{{out}}"
+        for port in range(70, 90)
+    ]
     rules.append("table=2,priority=1,actions=drop")
     frames = uniform(flows)
     return Case(rules, frames, [data[32] + 1 for data in frames])
 
 
 def routing(count):
-    """A router: prefixes as long as those of the Internet's table, each with a next hop of 256; TTL and MAC addresses change."""
+    """A router: prefixes as long as those of the Internet's table, each with a next hop of 256; TTL
+    and MAC addresses change."""
     draw = random.Random(17)
     tables = {length: {} for length in range(12, 33)}
     lengths = [24] * 60 + [23, 22] * 10 + [21, 20, 19] * 4 + [18, 16] * 2 + [32, 28, 14, 12]
@@ -109,66 +158,130 @@ def routing(count):
         tables[length][network] = cookie
         routes.append((network, length))
         hop = draw.randrange(256)
-        rules.append(f"cookie={cookie},priority={100 + length},ip,nw_dst={address_text(network)}/{length},actions=dec_ttl,mod_dl_src:02:00:00:00:02:00,"
-                     f"mod_dl_dst:02:00:00:00:01:{hop:02x},output:{sink(hop)}")
+        rules.append(
+            f"cookie={cookie},priority={100 + length},ip,nw_dst={address_text(network)}/{length},"
+            "actions=dec_ttl,mod_dl_src:02:00:00:00:02:00,"
+            f"mod_dl_dst:02:00:00:00:01:{hop:02x},output:{sink(hop)}"
+        )
     frames, hits = [], []
     longest_first = sorted(tables, reverse=True)
     for _ in range(FRAMES):
         network, length = routes[draw.randrange(count)]
-        destination = network | draw.getrandbits(32) & ~prefix_mask(length) & 0xffffffff
-        frames.append(frame(0x0a000000 + draw.randrange(65536), destination, 1024 + draw.randrange(50000), 80))
-        hits.append(next(tables[bits][destination & prefix_mask(bits)] for bits in longest_first if destination & prefix_mask(bits) in tables[bits]))
+        destination = network | draw.getrandbits(32) & ~prefix_mask(length) & 0xFFFFFFFF
+        frames.append(
+            frame(0x0A000000 + draw.randrange(65536), destination, 1024 + draw.randrange(50000), 80)
+        )
+        hits.append(
+            next(
+                tables[bits][destination & prefix_mask(bits)]
+                for bits in longest_first
+                if destination & prefix_mask(bits) in tables[bits]
+            )
+        )
     return Case(rules, frames, hits)
 
 
 def bridging(count, learned):
-    """A bridge with so many MAC addresses: half of them behind the port in, which send to the others behind the ports out. `learned` says
-    whether NORMAL has learned them, or rules for each destination stand in its place (then all are destinations)."""
+    """A bridge with so many MAC addresses: half of them behind the port in, which send to the
+    others behind the ports out. `learned` says whether NORMAL has learned them, or rules for each
+    destination stand in its place (then all are destinations)."""
     station = 0x020000100000
     if not learned:
-        rules = [f"cookie={number + 1},priority=10,dl_dst={mac_text(station + number)},actions=output:{sink(number)}" for number in range(count)]
+        rules = [
+            f"cookie={number + 1},priority=10,dl_dst={mac_text(station + number)},"
+            f"actions=output:{sink(number)}"
+            for number in range(count)
+        ]
         order = random.Random(19).sample(range(count), min(count, FRAMES))
-        return Case(rules, [to_station(number, station + number) for number in order], [number + 1 for number in order])
+        return Case(
+            rules,
+            [to_station(number, station + number) for number in order],
+            [number + 1 for number in order],
+        )
     half = count // 2
-    stations = {station + number: sink(number).strip("{}") for number in range(half)} | {2 * station + number: "in" for number in range(half)}
+    stations = {station + number: sink(number).strip("{}") for number in range(half)} | {
+        2 * station + number: "in" for number in range(half)
+    }
     order = random.Random(19).sample(range(half), min(half, FRAMES))
-    return Case(["actions=NORMAL"], [to_station(number, station + number, 2 * station + number) for number in order], stations=stations)
+    return Case(
+        ["actions=NORMAL"],
+        [to_station(number, station + number, 2 * station + number) for number in order],
+        stations=stations,
+    )
 
 
 def exact(count):
     """A rule for each flow, by addresses and ports."""
     draw = random.Random(23)
-    flows = [(0x0a000000 + number, 0x0b000000 + number * 7919 % 65536, 1024 + number % 50000, 80) for number in range(count)]
-    rules = [f"cookie={number + 1},priority=10,udp,nw_src={address_text(flow[0])},nw_dst={address_text(flow[1])},tp_src={flow[2]},tp_dst=80,actions=output:{sink(number)}"
-             for number, flow in enumerate(flows)]
+    flows = [
+        (0x0A000000 + number, 0x0B000000 + number * 7919 % 65536, 1024 + number % 50000, 80)
+        for number in range(count)
+    ]
+    rules = [
+        f"cookie={number + 1},priority=10,udp,nw_src={address_text(flow[0])},"
+        f"nw_dst={address_text(flow[1])},tp_src={flow[2]},tp_dst=80,actions=output:{sink(number)}"
+        for number, flow in enumerate(flows)
+    ]
     order = draw.sample(range(count), min(count, FRAMES))
     order = order * max(1, 4096 // len(order))
-    return Case(rules, [frame(*flows[number]) for number in order], [number + 1 for number in order])
+    return Case(
+        rules, [frame(*flows[number]) for number in order], [number + 1 for number in order]
+    )
 
 
 def mixed(count):
-    """Rules over 50 masks of addresses and ports (as many as there are rules when those are fewer), one priority for each mask, and packets
-    that meet them or a rule before them."""
+    """Rules over 50 masks of addresses and ports (as many as there are rules when those are fewer),
+    one priority for each mask, and packets that meet them or a rule before them."""
     draw = random.Random(29)
     # Long enough that a million rules of fifty masks find room.
-    shapes = [(prefix_mask(draw.randrange(18, 33)), prefix_mask(draw.randrange(12, 33)), draw.choice([0, 0xffff]), draw.choice([0, 0xff00, 0xffff])) for _ in range(50)]
+    shapes = [
+        (
+            prefix_mask(draw.randrange(18, 33)),
+            prefix_mask(draw.randrange(12, 33)),
+            draw.choice([0, 0xFFFF]),
+            draw.choice([0, 0xFF00, 0xFFFF]),
+        )
+        for _ in range(50)
+    ]
     rules, values = [], []
     for number in range(count):
         shape = shapes[number % 50]
         value = tuple(draw.getrandbits(bits) & mask for bits, mask in zip((32, 32, 16, 16), shape))
-        match = f"udp,nw_src={address_text(value[0])}/{address_text(shape[0])},nw_dst={address_text(value[1])}/{address_text(shape[1])}"
+        match = (
+            f"udp,nw_src={address_text(value[0])}/{address_text(shape[0])},"
+            f"nw_dst={address_text(value[1])}/{address_text(shape[1])}"
+        )
         match += ",tp_src={:#x}/{:#x}".format(value[2], shape[2]) if shape[2] else ""
         match += ",tp_dst={:#x}/{:#x}".format(value[3], shape[3]) if shape[3] else ""
         rules.append(f"priority={10 + number % 50},{match},actions=output:{sink(number)}")
         values.append((value, shape))
     chosen = draw.sample(values, min(count, FRAMES))
     chosen *= max(1, 4096 // len(chosen))
-    return Case(rules, [frame(*(part | draw.getrandbits(bits) & ~mask for part, mask, bits in zip(value, shape, (32, 32, 16, 16)))) for value, shape in chosen])
+    return Case(
+        rules,
+        [
+            frame(
+                *(
+                    part | draw.getrandbits(bits) & ~mask
+                    for part, mask, bits in zip(value, shape, (32, 32, 16, 16))
+                )
+            )
+            for value, shape in chosen
+        ],
+    )
 
 
 def to_station(number, destination_mac, source_mac=0x020000000001):
     """A packet of flow `number` between two MAC addresses."""
-    return frame(0x0a000000 + number, 0x0b000000 + number * 7919 % 65536, 1024 + number % 50000, 80, UDP, source_mac, destination_mac)
+    return frame(
+        0x0A000000 + number,
+        0x0B000000 + number * 7919 % 65536,
+        1024 + number % 50000,
+        80,
+        UDP,
+        source_mac,
+        destination_mac,
+    )
 
 
 CASES = {

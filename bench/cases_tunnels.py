@@ -1,9 +1,11 @@
 """Packets into VXLAN tunnels, out of them, and from one into another, for bench/forwarding.py.
 
-Two bridges: br0 with the tunnels, and br-phy, the underlay, whose local port has the host's address. A packet of 64 bytes that goes in by
-br0 leaves by br-phy with 50 bytes more; what comes by br-phy leaves by br0. In between it passes both bridges' rules and no device, in
-Sluice as in Open vSwitch.
+Two bridges: br0 with the tunnels, and br-phy, the underlay, whose local port has the host's
+address. A packet of 64 bytes that goes in by br0 leaves by br-phy with 50 bytes more; what comes by
+br-phy leaves by br0. In between it passes both bridges' rules and no device, in Sluice as in Open
+vSwitch.
 """
+
 import dataclasses
 import socket
 import struct
@@ -27,21 +29,24 @@ def remote(number):
 def wrapped(inner, number):
     """A frame as it comes by tunnel `number`, whose key is `number` + 1."""
     payload = struct.pack("!II", 8 << 24, (number + 1) << 8) + inner
-    source, destination = (struct.unpack("!I", socket.inet_aton(address))[0] for address in (remote(number), HOST))
+    source, destination = (
+        struct.unpack("!I", socket.inet_aton(address))[0] for address in (remote(number), HOST)
+    )
     mac = [int(text.replace(":", ""), 16) for text in (GATEWAY_MAC, HOST_MAC)]
     outer = bytearray(frame(source, destination, 40000 + number % 5000, VXLAN, UDP, *mac)[:42])
     outer[16:18] = struct.pack("!H", 28 + len(payload))
     outer[38:40] = struct.pack("!H", 8 + len(payload))
     outer[24:26] = b"\0\0"
     total = sum(struct.unpack("!10H", outer[14:34]))
-    total = (total & 0xffff) + (total >> 16)
-    outer[24:26] = struct.pack("!H", 0xffff ^ (total & 0xffff) + (total >> 16))
+    total = (total & 0xFFFF) + (total >> 16)
+    outer[24:26] = struct.pack("!H", 0xFFFF ^ (total & 0xFFFF) + (total >> 16))
     return bytes(outer) + payload
 
 
 @dataclasses.dataclass
 class Tunnels:
     """So many tunnels, and which way packets go: "in", "out" or "through"."""
+
     count: int
     way: str
 
@@ -56,16 +61,35 @@ class Tunnels:
         """Bridges, tunnels, rules and the ports that packets come and go by."""
         switch.bridge("br-phy", "fail_mode=secure", f'other_config:hwaddr="{HOST_MAC}"')
         switch.managements.append(f"{switch.directory}/br-phy.mgmt")
-        for command in (["addr", "add", f"{HOST}/24", "dev", "br-phy"], ["link", "set", "br-phy", "up"],
-                        ["route", "add", f"{REMOTES}.0.0/16", "via", GATEWAY, "dev", "br-phy"]):
+        for command in (
+            ["addr", "add", f"{HOST}/24", "dev", "br-phy"],
+            ["link", "set", "br-phy", "up"],
+            ["route", "add", f"{REMOTES}.0.0/16", "via", GATEWAY, "dev", "br-phy"],
+        ):
             switch.namespace.run(["ip", *command])
-        comes, goes = ("br0", "br-phy") if self.way == "in" else ("br-phy", "br-phy" if self.way == "through" else "br0")
+        comes, goes = (
+            ("br0", "br-phy")
+            if self.way == "in"
+            else ("br-phy", "br-phy" if self.way == "through" else "br0")
+        )
         words = []
         # Packets that go through come by the first half of the tunnels and leave by the second.
         total = self.count * 2 if self.way == "through" else self.count
         for number in range(total):
-            words += ["--", "add-port", "br0", f"vx{number}", "--", "set", "Interface", f"vx{number}", "type=vxlan", f"options:remote_ip={remote(number)}",
-                      f"options:key={number + 1}", f"ofport_request={FIRST + number}"]
+            words += [
+                "--",
+                "add-port",
+                "br0",
+                f"vx{number}",
+                "--",
+                "set",
+                "Interface",
+                f"vx{number}",
+                "type=vxlan",
+                f"options:remote_ip={remote(number)}",
+                f"options:key={number + 1}",
+                f"ofport_request={FIRST + number}",
+            ]
         switch.vsctl(*words[1:], seconds=120)
         switch.sinks(bridge=goes)
         wide = self.count - 1
@@ -77,11 +101,16 @@ class Tunnels:
                 match = f"ip,nw_src={low}/{mask}" if self.count > 1 else "in_port=1"
                 rules.append(f"priority=10,{match},actions=output:{FIRST + number}")
             else:
-                action = "output:2" if self.way == "out" else f"output:{FIRST + self.count + number}"
+                action = (
+                    "output:2" if self.way == "out" else f"output:{FIRST + self.count + number}"
+                )
                 rules.append(f"priority=10,in_port={FIRST + number},actions={action}")
         switch.rules_from(rules)
-        under = {"in": ["in_port=LOCAL,actions=output:2"], "out": ["in_port=1,actions=LOCAL"],
-                 "through": ["in_port=1,actions=LOCAL", "in_port=LOCAL,actions=output:2"]}[self.way]
+        under = {
+            "in": ["in_port=LOCAL,actions=output:2"],
+            "out": ["in_port=1,actions=LOCAL"],
+            "through": ["in_port=1,actions=LOCAL", "in_port=LOCAL,actions=output:2"],
+        }[self.way]
         switch.ofctl("add-flows", switch.managements[-1], "-", stdin="\n".join(under) + "\n")
         switch.appctl("tnl/neigh/set", "br-phy", GATEWAY, GATEWAY_MAC)
         switch.source(pcap, bridge=comes)
@@ -92,8 +121,12 @@ def cases(case):
     result = {}
     for way, name in (("in", "vxlan-in"), ("out", "vxlan-out"), ("through", "vxlan-through")):
         for flows, tunnels in ((1, 1), (10000, 1), (10000, 1024)):
+
             def make(way=way, flows=flows, tunnels=tunnels):
                 these = Tunnels(tunnels, way)
                 return case(these.frames(flows), these)
-            result[f"{name}-{flows if flows < 1000 else '10k'}" + ("-1k" if tunnels > 1 else "")] = make
+
+            result[
+                f"{name}-{flows if flows < 1000 else '10k'}" + ("-1k" if tunnels > 1 else "")
+            ] = make
     return result

@@ -1,17 +1,21 @@
 #!/usr/bin/python3
 """How long controllers wait for an answer while one of them changes very many rules.
 
-    bench/control_turns.py [--daemon LABEL=COMMAND]... [--rules 1000000] [--only NAME]... [--goal MS] [--json FILE]
+    bench/control_turns.py [--daemon LABEL=COMMAND]... [--rules 1000000] [--only NAME]...
+                           [--goal MS] [--json FILE]
 
-COMMAND is called like ovs-vswitchd; "ovs" is Debian's Open vSwitch with DPDK. Without --daemon: sluice=target/release/sluiced and ovs=ovs.
-Needs root. No worker is busy and no huge pages are used: what is measured is the control side alone.
+COMMAND is called like ovs-vswitchd; "ovs" is Debian's Open vSwitch with DPDK. Without --daemon:
+sluice=target/release/sluiced and ovs=ovs. Needs root. No worker is busy and no huge pages are used:
+what is measured is the control side alone.
 
-A fresh daemon has two bridges. For each case the first gets the rules (of one mask, in table 0), through one connection; then three processes send
-an echo request every 2 ms, each on a connection of its own, and the longest time that a reply took is noted:
+A fresh daemon has two bridges. For each case the first gets the rules (of one mask, in table 0),
+through one connection; then three processes send an echo request every 2 ms, each on a connection
+of its own, and the longest time that a reply took is noted:
 
     other      a connection of the same bridge, that has nothing to do with the change
     bridge     a connection of the other bridge
-    own        the connection that sends the change, one request behind it (where the case has such a connection)
+    own        the connection that sends the change, one request behind it (where the case has such
+               a connection)
 
 The cases:
 
@@ -26,9 +30,11 @@ The cases:
     expiry     rules with idle_timeout=1: until they are all gone
     del-br     the bridge is deleted
 
-It prints, for each daemon and case, how long the case took until the last of it was answered (s), and the longest waits (ms); with --goal it ends with 1
-when a wait was longer in a daemon that is not Open vSwitch.
+It prints, for each daemon and case, how long the case took until the last of it was answered (s),
+and the longest waits (ms); with --goal it ends with 1 when a wait was longer in a daemon that is
+not Open vSwitch.
 """
+
 import json
 import os
 import re
@@ -39,12 +45,30 @@ import threading
 import time
 
 from contender import contenders, harness, parser, run
-from openflow_client import BARRIER_REPLY, BARRIER_REQUEST, ECHO_REQUEST, ECHO_REPLY, Connection, header
+from openflow_client import (
+    BARRIER_REPLY,
+    BARRIER_REQUEST,
+    ECHO_REPLY,
+    ECHO_REQUEST,
+    Connection,
+    header,
+)
 
 FLOW_MOD, SET_CONFIG, FLOW_REMOVED = 14, 9, 11
 ADD, MODIFY, DELETE = 0, 1, 3
 SEND_FLOW_REM = 1
-CASES = ["delete", "removals", "unread", "modify", "bundle", "flush", "dump", "monitor", "expiry", "del-br"]
+CASES = [
+    "delete",
+    "removals",
+    "unread",
+    "modify",
+    "bundle",
+    "flush",
+    "dump",
+    "monitor",
+    "expiry",
+    "del-br",
+]
 EVERY = 0.002
 ALL = "protocols=OpenFlow10,OpenFlow14"
 
@@ -52,19 +76,41 @@ ALL = "protocols=OpenFlow10,OpenFlow14"
 def match10(number):
     """An OpenFlow 1.0 match: TCP from an address; None for any packet."""
     if number is None:
-        return struct.pack("!IH6s6sHBxHBBxxIIHH", 0x3fffff, 0, bytes(6), bytes(6), 0, 0, 0, 0, 0, 0, 0, 0, 0)
+        return struct.pack(
+            "!IH6s6sHBxHBBxxIIHH", 0x3FFFFF, 0, bytes(6), bytes(6), 0, 0, 0, 0, 0, 0, 0, 0, 0
+        )
     wildcards = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 3 | 1 << 6 | 1 << 7 | 32 << 14 | 1 << 20 | 1 << 21
-    return struct.pack("!IH6s6sHBxHBBxxIIHH", wildcards, 0, bytes(6), bytes(6), 0, 0, 0x0800, 0, 6, 0x0a000000 + number, 0, 0, 0)
+    return struct.pack(
+        "!IH6s6sHBxHBBxxIIHH",
+        wildcards,
+        0,
+        bytes(6),
+        bytes(6),
+        0,
+        0,
+        0x0800,
+        0,
+        6,
+        0x0A000000 + number,
+        0,
+        0,
+        0,
+    )
 
 
 def flow_mod(command, number, xid, flags=0, idle=0, port=2):
     actions = struct.pack("!HHHH", 0, 8, port, 0) if command in (ADD, MODIFY) else b""
-    body = match10(number) + struct.pack("!QHHHHIHH", number or 0, command, idle, 0, 100, 0xffffffff, 0xffff, flags) + actions
+    body = (
+        match10(number)
+        + struct.pack("!QHHHHIHH", number or 0, command, idle, 0, 100, 0xFFFFFFFF, 0xFFFF, flags)
+        + actions
+    )
     return header(FLOW_MOD, len(body), xid) + body
 
 
 class Prober:
-    """A process that asks whether the switch is there, all the time, and says how long it took at most."""
+    """A process that asks whether the switch is there, all the time, and says how long it took at
+    most."""
 
     def __init__(self, path, asynchronous=False):
         self.read, write = os.pipe()
@@ -170,7 +216,8 @@ def settle(switch):
 
 
 def own_echo(connection, message, result):
-    """Sends a change and an echo request behind it; how long the reply to that and the one to a barrier took."""
+    """Sends a change and an echo request behind it; how long the reply to that and the one to a
+    barrier took."""
     begin = time.perf_counter()
     connection.socket.sendall(message)
     time.sleep(0.005)
@@ -197,7 +244,11 @@ class Client(Connection):
 
 def flows(switch):
     """How many rules there are, without a look at each."""
-    return int(re.search(r"flow_count=(\d+)", switch.ofctl("dump-aggregate", switch.management, seconds=300)).group(1))
+    return int(
+        re.search(
+            r"flow_count=(\d+)", switch.ofctl("dump-aggregate", switch.management, seconds=300)
+        ).group(1)
+    )
 
 
 def case(switch, name, rules):
@@ -214,7 +265,12 @@ def case(switch, name, rules):
     idle = [Reader(switch.management, False, rules)] if name == "unread" else []
     monitor = None
     if name == "monitor":
-        monitor = subprocess.Popen(["ovs-ofctl", "monitor", switch.management, "watch:!initial"], env=switch.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+        monitor = subprocess.Popen(
+            ["ovs-ofctl", "monitor", switch.management, "watch:!initial"],
+            env=switch.env,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+        )
         time.sleep(1)
     probers = {"other": Prober(switch.management), "bridge": Prober(f"{switch.directory}/br1.mgmt")}
     time.sleep(0.2)
@@ -225,8 +281,13 @@ def case(switch, name, rules):
     elif name == "modify":
         own_echo(connection, flow_mod(MODIFY, None, 4, port=3), result)
     elif name == "bundle":
-        text = "delete\n" + "".join(f"add tcp,nw_dst=10.{n >> 16}.{n >> 8 & 255}.{n & 255},priority=100,actions=2\n" for n in range(rules))
-        switch.ofctl("-OOpenFlow14", "--bundle", "add-flows", switch.management, "-", stdin=text, seconds=600)
+        text = "delete\n" + "".join(
+            f"add tcp,nw_dst=10.{n >> 16}.{n >> 8 & 255}.{n & 255},priority=100,actions=2\n"
+            for n in range(rules)
+        )
+        switch.ofctl(
+            "-OOpenFlow14", "--bundle", "add-flows", switch.management, "-", stdin=text, seconds=600
+        )
     elif name == "flush":
         switch.vsctl("set-controller", "br0", "tcp:127.0.0.1:6653")
         while flows(switch):
@@ -283,14 +344,32 @@ def main():
                 switch.management = f"{switch.directory}/br0.mgmt"
                 try:
                     result = case(switch, name, options.rules)
-                except (harness.Failure, ConnectionError, OSError, AssertionError, ValueError) as error:
+                except (
+                    harness.Failure,
+                    ConnectionError,
+                    OSError,
+                    AssertionError,
+                    ValueError,
+                ) as error:
                     result = {"failed": str(error)[:200]}
                 row = {"daemon": label, "case": name, "rules": options.rules, **result}
                 rows.append(row)
-                print(" ".join(f"{key}={value:.1f}" if isinstance(value, float) else f"{key}={value}" for key, value in row.items()), flush=True)
-                waits = [value for key, value in result.items() if key in ("other", "bridge", "own")]
+                print(
+                    " ".join(
+                        f"{key}={value:.1f}" if isinstance(value, float) else f"{key}={value}"
+                        for key, value in row.items()
+                    ),
+                    flush=True,
+                )
+                waits = [
+                    value for key, value in result.items() if key in ("other", "bridge", "own")
+                ]
                 is_ovs = harness.is_open_vswitch(command)
-                if options.goal and not is_ovs and ("failed" in result or any(not wait <= options.goal for wait in waits)):
+                if (
+                    options.goal
+                    and not is_ovs
+                    and ("failed" in result or any(not wait <= options.goal for wait in waits))
+                ):
                     missed.append(f"{label} {name}")
                 switch.kill()
                 switch.stop_database()

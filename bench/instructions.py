@@ -1,14 +1,18 @@
 #!/usr/bin/python3
-"""Instructions per packet of parsing, classifying, acting and whole walks, held against those that are on record.
+"""Instructions per packet of parsing, classifying, acting and whole walks, held against those that
+are on record.
 
-    bench/instructions.py check     counts, compares with bench/instructions.txt, and ends with 1 where a count has grown by more than 3%
+    bench/instructions.py check     counts, compares with bench/instructions.txt, and ends with 1
+                                    where a count has grown by more than 3%
     bench/instructions.py accept    counts, and puts the counts on record (`make bench-accept`)
 
-valgrind's callgrind counts what the benchmark `instructions` of the crate `program` executes for a fixed number of packets. No clock, cache
-or chance takes part, so the counts are the same on every machine that compiles with the compiler named in the record, which
-scripts/setup installs where it is not the default. Sluice is told to take its portable ways (SLUICE_VECTOR; valgrind has no AVX-512, and not every machine AVX2), and glibc to use no
-vectors for copies either.
+valgrind's callgrind counts what the benchmark `instructions` of the crate `program` executes for a
+fixed number of packets. No clock, cache or chance takes part, so the counts are the same on every
+machine that compiles with the compiler named in the record, which scripts/setup installs where it
+is not the default. Sluice is told to take its portable ways (SLUICE_VECTOR; valgrind has no
+AVX-512, and not every machine AVX2), and glibc to use no vectors for copies either.
 """
+
 import json
 import os
 import re
@@ -20,11 +24,24 @@ import tempfile
 ROOT = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 RECORD = os.path.join(ROOT, "bench", "instructions.txt")
 LIMIT = 0.03
-BUILD = ["bench", "--locked", "-p", "sluice-program", "--bench", "instructions", "--profile", "count", "--no-run", "--message-format=json"]
+BUILD = [
+    "bench",
+    "--locked",
+    "-p",
+    "sluice-program",
+    "--bench",
+    "instructions",
+    "--profile",
+    "count",
+    "--no-run",
+    "--message-format=json",
+]
 FUNCTION = "instructions::counted"
-# glibc chooses among its ways to copy by what the processor has; with these off every x86-64 takes the same one.
+# glibc chooses among its ways to copy by what the processor has; with these off every x86-64 takes
+# the same one.
 PLAIN_COPIES = "glibc.cpu.hwcaps=-AVX_Fast_Unaligned_Load,-AVX2,-AVX,-SSSE3,-ERMS,-FSRM"
-HEAD = """# Instructions per packet, counted by bench/instructions.py. `make test` fails where one grows by more than 3%; `make bench-accept` puts what it counts
+HEAD = """# Instructions per packet, counted by bench/instructions.py. `make test` fails where one \
+grows by more than 3%; `make bench-accept` puts what it counts
 # on record here. Say in the commit what a growth buys.
 """
 
@@ -59,7 +76,9 @@ def read_record(text):
 
 def write_record(compiler, counts):
     """A record's text."""
-    return f"{HEAD}compiler {compiler}\n" + "".join(f"{count:10.2f} {name}\n" for name, count in counts.items())
+    return f"{HEAD}compiler {compiler}\n" + "".join(
+        f"{count:10.2f} {name}\n" for name, count in counts.items()
+    )
 
 
 def compare(recorded, counted):
@@ -71,16 +90,25 @@ def compare(recorded, counted):
             lines.append(f"NEW     {name}: {count:.2f} instructions per packet, none on record")
             failed = True
         elif count > before * (1 + LIMIT):
-            lines.append(f"GROWN   {name}: {count:.2f} instructions per packet, {before:.2f} on record ({count / before - 1:+.1%})")
+            lines.append(
+                f"GROWN   {name}: {count:.2f} instructions per packet, {before:.2f} on record "
+                f"({count / before - 1:+.1%})"
+            )
             failed = True
         elif count < before * (1 - LIMIT):
-            lines.append(f"shrunk  {name}: {count:.2f} instructions per packet, {before:.2f} on record ({count / before - 1:+.1%})")
+            lines.append(
+                f"shrunk  {name}: {count:.2f} instructions per packet, {before:.2f} on record "
+                f"({count / before - 1:+.1%})"
+            )
     for name in recorded:
         if name not in counted:
             lines.append(f"GONE    {name}: {recorded[name]:.2f} on record, not counted any more")
             failed = True
     if lines:
-        lines.append("`make bench-accept` puts the new counts on record" + ("" if failed else ", so that they stay so low"))
+        lines.append(
+            "`make bench-accept` puts the new counts on record"
+            + ("" if failed else ", so that they stay so low")
+        )
     return lines, failed
 
 
@@ -90,25 +118,44 @@ def cargo(compiler):
     if this_compiler() == compiler:
         return ["cargo"]
     if shutil.which("rustup"):
-        installed = subprocess.run(["rustup", "run", version, "rustc", "--version"], capture_output=True, text=True, check=False)
+        installed = subprocess.run(
+            ["rustup", "run", version, "rustc", "--version"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
         if installed.stdout.startswith(compiler + " "):
             return ["rustup", "run", version, "cargo"]
-    raise NotComparable(f"the counts on record are of {compiler}, and this is {this_compiler()}: run scripts/setup, which installs it beside yours where it can be had, or accept the counts of yours")
+    raise NotComparable(
+        f"the counts on record are of {compiler}, and this is {this_compiler()}: run "
+        "scripts/setup, which installs it beside yours where it can be had, or accept the counts "
+        "of yours"
+    )
 
 
 def this_compiler():
     """The default compiler: name and version."""
-    return " ".join(subprocess.run(["rustc", "--version"], capture_output=True, text=True, check=True, cwd=ROOT).stdout.split()[:2])
+    return " ".join(
+        subprocess.run(
+            ["rustc", "--version"], capture_output=True, text=True, check=True, cwd=ROOT
+        ).stdout.split()[:2]
+    )
 
 
 def build(command):
     """Builds the benchmark and returns the program's path."""
-    done = subprocess.run([*command, *BUILD], stdout=subprocess.PIPE, text=True, check=False, cwd=ROOT)
+    done = subprocess.run(
+        [*command, *BUILD], stdout=subprocess.PIPE, text=True, check=False, cwd=ROOT
+    )
     if done.returncode:
         raise Trouble("the benchmark does not build")
     for line in done.stdout.splitlines():
         message = json.loads(line)
-        if message.get("reason") == "compiler-artifact" and message.get("executable") and message["target"]["name"] == "instructions":
+        if (
+            message.get("reason") == "compiler-artifact"
+            and message.get("executable")
+            and message["target"]["name"] == "instructions"
+        ):
             return message["executable"]
     raise Trouble("cargo names no program")
 
@@ -119,8 +166,23 @@ def count(program):
         raise Trouble("valgrind is missing: run scripts/setup")
     with tempfile.TemporaryDirectory(prefix="instructions.") as directory:
         out = os.path.join(directory, "out")
-        command = ["valgrind", "--tool=callgrind", f"--callgrind-out-file={out}", f"--zero-before={FUNCTION}", f"--dump-after={FUNCTION}", program]
-        done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600, cwd=directory, env=dict(os.environ, GLIBC_TUNABLES=PLAIN_COPIES, SLUICE_VECTOR="portable"))
+        command = [
+            "valgrind",
+            "--tool=callgrind",
+            f"--callgrind-out-file={out}",
+            f"--zero-before={FUNCTION}",
+            f"--dump-after={FUNCTION}",
+            program,
+        ]
+        done = subprocess.run(
+            command,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=600,
+            cwd=directory,
+            env=dict(os.environ, GLIBC_TUNABLES=PLAIN_COPIES, SLUICE_VECTOR="portable"),
+        )
         if done.returncode:
             raise Trouble(f"the benchmark failed under valgrind:\n{done.stderr[-2000:]}")
         counts = {}
@@ -129,8 +191,16 @@ def count(program):
             packets, _, name = line.partition(" ")
             with open(f"{out}.{number}", encoding="utf-8") as file:
                 text = file.read()
-            trigger, total = re.search(r"^desc: Trigger: (.*)$", text, re.M), re.search(r"^totals: (\d+)$", text, re.M)
-            if not trigger or trigger.group(1) != f"--dump-after={FUNCTION}" or not total or name in counts:
+            trigger, total = (
+                re.search(r"^desc: Trigger: (.*)$", text, re.M),
+                re.search(r"^totals: (\d+)$", text, re.M),
+            )
+            if (
+                not trigger
+                or trigger.group(1) != f"--dump-after={FUNCTION}"
+                or not total
+                or name in counts
+            ):
                 raise Trouble(f"callgrind's file for {name!r} is not what was expected")
             counts[name] = int(total.group(1)) / int(packets)
         if not counts or os.path.exists(f"{out}.{len(counts) + 1}"):
@@ -144,7 +214,10 @@ def check():
         compiler, recorded = read_record(file.read())
     counted = count(build(cargo(compiler)))
     lines, failed = compare(recorded, counted)
-    print("\n".join(lines) or f"{len(counted)} counts of instructions per packet are within 3% of those on record")
+    print(
+        "\n".join(lines)
+        or f"{len(counted)} counts of instructions per packet are within 3% of those on record"
+    )
     return int(failed)
 
 

@@ -1,28 +1,47 @@
 #!/usr/bin/python3
 """Kernel interfaces: packets from veth to veth, and TCP from namespace to namespace.
 
-    bench/kernel.py [--case packets|tcp|guest] [--rounds 3] [--seconds 3] [--daemon LABEL=COMMAND]... [--json FILE]
+    bench/kernel.py [--case packets|tcp|guest] [--rounds 3] [--seconds 3]
+                    [--daemon LABEL=COMMAND]... [--json FILE]
 
-Each daemon (and the Linux bridge) has two veth pairs whose other ends are in namespaces of their own, with the kernel's defaults: offloads on.
+Each daemon (and the Linux bridge) has two veth pairs whose other ends are in namespaces of their
+own, with the kernel's defaults: offloads on.
 
-    packets  64-byte UDP packets are sent at one end from core 0, by bench/live_frames.py, which makes more than any switch here takes; Mpps that arrive at the other
-             end, and processor time (us) that the daemon used for each, the kernel's work on its threads included. "af_xdp" is a daemon with ports of type afxdp in
-             place of ordinary ones ("-" where it has no such type)
-    tcp      iperf3, one connection and then four, Gbit/s; and the share of a core that the daemon used. Large frames and unfinished checksums
-             pass through where a switch can carry them
-    guest    iperf3 between a QEMU guest (emulated, so it is what limits) on a vhost-user port and a namespace, both ways, Gbit/s, with the namespace's offloads (checksums,
-             large frames) on and off; 0 where nothing comes through in 40 s; only where asked for, as it needs 3.2 GiB that can become huge pages and the images that
-             scripts/setup makes
+    packets  64-byte UDP packets are sent at one end from core 0, by bench/live_frames.py, which
+             makes more than any switch here takes; Mpps that arrive at the other end, and processor
+             time (us) that the daemon used for each, the kernel's work on its threads included.
+             "af_xdp" is a daemon with ports of type afxdp in place of ordinary ones ("-" where it
+             has no such type)
+    tcp      iperf3, one connection and then four, Gbit/s; and the share of a core that the daemon
+             used. Large frames and unfinished checksums pass through where a switch can carry them
+    guest    iperf3 between a QEMU guest (emulated, so it is what limits) on a vhost-user port and a
+             namespace, both ways, Gbit/s, with the namespace's offloads (checksums, large frames)
+             on and off; 0 where nothing comes through in 40 s; only where asked for, as it needs
+             3.2 GiB that can become huge pages and the images that scripts/setup makes
 
 Needs root and two cores with nothing else to do.
 """
+
 import json
 import os
 import signal
 import sys
 import time
 
-from contender import HUGE_PAGES as DPDK_PAGES, Contender, Results, contender, contenders, figure, harness, machine, parser, run, stderr, table
+from contender import (
+    HUGE_PAGES as DPDK_PAGES,
+    Contender,
+    Results,
+    contender,
+    contenders,
+    figure,
+    harness,
+    machine,
+    parser,
+    run,
+    stderr,
+    table,
+)
 from guest import Guest
 
 BRIDGE = "Linux bridge"
@@ -42,7 +61,9 @@ class LinuxBridge:
 
     def link(self, host, name, device, ip):
         """A pair as harness.Switch.link makes it."""
-        self.namespace.run(["ip", "link", "add", name, "type", "veth", "peer", "name", device, "netns", host.name])
+        self.namespace.run(
+            ["ip", "link", "add", name, "type", "veth", "peer", "name", device, "netns", host.name]
+        )
         self.namespace.run(["ip", "link", "set", name, "master", "br0", "up"])
         host.run(["ip", "link", "set", device, "up"])
         host.run(["ip", "addr", "add", ip, "dev", device])
@@ -83,14 +104,21 @@ def hosts(lab, switch, number, *settings):
 
 def packets(results, label, switch, source, target, seconds, name="packets"):
     """Mpps that arrive at the target while the source sends, and what each costs the daemon."""
+
     def arrived():
-        return json.loads(target.run("ip -j -s link show eth0").stdout)[0]["stats64"]["rx"]["packets"]
+        return json.loads(target.run("ip -j -s link show eth0").stdout)[0]["stats64"]["rx"][
+            "packets"
+        ]
+
     switch.towards(PEER, source, target)
-    # Redirected frames are taken by interfaces that have a queue for GRO; single UDP packets stay single.
+    # Redirected frames are taken by interfaces that have a queue for GRO; single UDP packets stay
+    # single.
     switch.namespace.run(["ethtool", "-K", source.port, "gro", "on"])
     already = arrived()
     # Packets that are not for the host end in the first step of the kernel's way up.
-    process = source.start(["taskset", "-c", "0", sys.executable, SENDER, "eth0", PEER], "sender.out")
+    process = source.start(
+        ["taskset", "-c", "0", sys.executable, SENDER, "eth0", PEER], "sender.out"
+    )
     harness.wait_for("packets arrive", lambda: arrived() > already + 1000, 30)
     time.sleep(0.5)
     used, before, begin = switch.cpu_seconds(), arrived(), time.monotonic()
@@ -98,7 +126,11 @@ def packets(results, label, switch, source, target, seconds, name="packets"):
     after, end = arrived(), time.monotonic()
     results.add(f"{name}, Mpps", label, (after - before) / (end - begin) / 1e6)
     if used is not None:
-        results.add(f"{name}, us of the daemon's threads for each", label, (switch.cpu_seconds() - used) / (after - before) * 1e6)
+        results.add(
+            f"{name}, us of the daemon's threads for each",
+            label,
+            (switch.cpu_seconds() - used) / (after - before) * 1e6,
+        )
     process.send_signal(signal.SIGINT)
     process.wait(20)
 
@@ -113,7 +145,11 @@ def tcp(results, label, switch, source, target, seconds):
         name = f"tcp, {connections} connection{'s' if connections > 1 else ''}, Gbit/s"
         results.add(name, label, report["end"]["sum_received"]["bits_per_second"] / 1e9)
         if used is not None:
-            results.add(f"{name.rsplit(',', 1)[0]}, cores used", label, (switch.cpu_seconds() - used) / report["end"]["sum_received"]["seconds"])
+            results.add(
+                f"{name.rsplit(',', 1)[0]}, cores used",
+                label,
+                (switch.cpu_seconds() - used) / report["end"]["sum_received"]["seconds"],
+            )
     server.terminate()
     server.wait(10)
 
@@ -135,7 +171,10 @@ def guest(lab, results, label, command, seconds):
                     report = host.iperf("10.9.0.1", *direction, seconds=max(1, int(seconds)))
                     rate = report["end"]["sum_received"]["bits_per_second"] / 1e9
                 except harness.Failure as failure:
-                    stderr(f"{label}: {name} with the namespace's offloads {offloads}: {str(failure).splitlines()[0]}")
+                    stderr(
+                        f"{label}: {name} with the namespace's offloads {offloads}: "
+                        f"{str(failure).splitlines()[0]}"
+                    )
                     rate = 0.0
                 results.add(f"{name}, offloads {offloads}, Gbit/s", label, rate)
         peer.process.kill()
@@ -166,12 +205,22 @@ def report(results, labels):
     rows = []
     for name in results.rows:
         middle = [results.median(name, label) for label in labels]
-        rows.append([name, *[results.spread(name, label) for label in labels], *[figure(middle[0] / other, 2) if middle[0] and other else "-" for other in middle[1:]]])
+        rows.append(
+            [
+                name,
+                *[results.spread(name, label) for label in labels],
+                *[
+                    figure(middle[0] / other, 2) if middle[0] and other else "-"
+                    for other in middle[1:]
+                ],
+            ]
+        )
     table(["", *labels, *[f"x {label}" for label in labels[1:]]], rows)
 
 
 def work(options, daemons):
     """All rounds."""
+
     def measured(lab):
         results = Results(options.json)
         for number in range(options.rounds):
@@ -184,11 +233,14 @@ def work(options, daemons):
                 with contender(lab, label, command, kind=Daemon, dpdk=False, bridge=()) as switch:
                     one(lab, results, label, switch, options)
                 if options.case in (None, "packets"):
-                    with contender(lab, label, command, kind=Daemon, dpdk=False, bridge=()) as switch:
+                    with contender(
+                        lab, label, command, kind=Daemon, dpdk=False, bridge=()
+                    ) as switch:
                         af_xdp(lab, results, label, switch, options)
             stderr(f"round {number + 1} of {options.rounds} is done")
         print(machine())
         report(results, [*daemons, BRIDGE])
+
     return measured
 
 
@@ -197,7 +249,9 @@ def main():
     options.add_argument("--case", choices=["packets", "tcp", "guest"])
     options = options.parse_args()
     daemons = contenders(options)
-    run(work(options, daemons), daemons, DPDK_PAGES + 200 if options.case == "guest" else HUGE_PAGES)
+    run(
+        work(options, daemons), daemons, DPDK_PAGES + 200 if options.case == "guest" else HUGE_PAGES
+    )
 
 
 if __name__ == "__main__":

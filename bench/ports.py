@@ -1,20 +1,29 @@
 #!/usr/bin/python3
-"""What many quiet kernel ports cost: veth pairs of which one end is a port of the switch, without traffic but the test's own.
+"""What many quiet kernel ports cost: veth pairs of which one end is a port of the switch, without
+traffic but the test's own.
 
-    bench/ports.py [--ports 500] [--single 100] [--rounds 3] [--daemon LABEL=COMMAND]... [--json FILE]
+    bench/ports.py [--ports 500] [--single 100] [--rounds 3] [--daemon LABEL=COMMAND]...
+                   [--json FILE]
 
-    add, one transaction      from the start of an ovs-vsctl with all add-port until the daemon has done it, s
-    longest echo meanwhile    an OpenFlow echo request every 5 ms on a connection of its own, until it is answered, ms
-    add, one by one           the same for an ovs-vsctl each, of the last --single ports, ms for each
-    memory for each port      resident memory of the daemon, and receive rings that it has mapped from the kernel, less those without ports, KB
+    add, one transaction      from the start of an ovs-vsctl with all add-port until the daemon has
+                              done it, s
+    longest echo meanwhile    an OpenFlow echo request every 5 ms on a connection of its own, until
+                              it is answered, ms
+    add, one by one           the same for an ovs-vsctl each, of the last --single ports, ms for
+                              each
+    memory for each port      resident memory of the daemon, and receive rings that it has mapped
+                              from the kernel, less those without ports, KB
     descriptors for each port that the daemon has open
-    flood                     one broadcast frame, from its arrival at the switch to the last of the other ends, ms
+    flood                     one broadcast frame, from its arrival at the switch to the last of the
+                              other ends, ms
     ping, 2 ports and all     ICMP echo between two namespaces after a second of silence, us, median
     CPU while quiet           percent of a processor
     from SIGTERM to the end   s
 
-The daemon's worker may run on every core. Needs root and cores with nothing else to do; no huge pages.
+The daemon's worker may run on every core. Needs root and cores with nothing else to do; no huge
+pages.
 """
+
 import os
 import re
 import select
@@ -25,10 +34,22 @@ import sys
 import threading
 import time
 
-from contender import Contender, Results, contender, contenders, figure, harness, machine, parser, run, stderr, table
+from contender import (
+    Contender,
+    Results,
+    contender,
+    contenders,
+    figure,
+    harness,
+    machine,
+    parser,
+    run,
+    stderr,
+    table,
+)
 from openflow_client import ECHO_REPLY, ECHO_REQUEST, Connection, header
 
-ETHERTYPE = 0x88b5
+ETHERTYPE = 0x88B5
 QUIET_SECONDS = 3
 PINGS = 10
 SO_TIMESTAMPNS = 35
@@ -48,7 +69,8 @@ class Daemon(Contender):
         return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def memory_kb(self):
-        """Resident memory but for what is shared with the kernel's sockets, and the latter, in KB."""
+        """Resident memory but for what is shared with the kernel's sockets, and the latter, in
+        KB."""
         resident = rings = 0
         in_ring = False
         for line in self.process_file("smaps").splitlines():
@@ -93,7 +115,8 @@ class Echoes:
 
 
 def pairs(switch, count, hosts, others):
-    """Veth pairs named p1 and so on: two of them towards the hosts, the others towards one namespace."""
+    """Veth pairs named p1 and so on: two of them towards the hosts, the others towards one
+    namespace."""
     script = []
     for number in range(1, count + 1):
         peer = hosts[number - 1] if number <= len(hosts) else others
@@ -101,7 +124,10 @@ def pairs(switch, count, hosts, others):
         script.append(f"link set p{number} up")
     switch.namespace.run(["ip", "-batch", "-"], stdin="\n".join(script) + "\n", seconds=300)
     for index, host in enumerate(hosts, 1):
-        host.run(["ip", "-batch", "-"], stdin=f"link set e{index} up\naddr add 10.8.0.{index}/24 dev e{index}\n")
+        host.run(
+            ["ip", "-batch", "-"],
+            stdin=f"link set e{index} up\naddr add 10.8.0.{index}/24 dev e{index}\n",
+        )
     ups = [f"link set e{number} up" for number in range(len(hosts) + 1, count + 1)]
     others.run(["ip", "-batch", "-"], stdin="\n".join(ups) + "\n", seconds=300)
 
@@ -119,7 +145,8 @@ def ping(source, target):
 
 
 def flood(source, others, count):
-    """ms from a frame's sending to its arrival at the last of `count` ends; None where not all get it just once."""
+    """ms from a frame's sending to its arrival at the last of `count` ends; None where not all get
+    it just once."""
     with harness.inside(others):
         sink = socket.socket(socket.AF_PACKET, socket.SOCK_RAW, socket.htons(ETHERTYPE))
         sink.setsockopt(socket.SOL_SOCKET, 33, 64 << 20)  # SO_RCVBUFFORCE
@@ -140,7 +167,9 @@ def flood(source, others, count):
                     seconds, nanoseconds = struct.unpack("qq", data[:16])
                     came.append(seconds + nanoseconds / 1e9)
         if len(devices) != count or len(set(devices)) != count:
-            stderr(f"a flood reached {len(set(devices))} of {count} ends with {len(devices)} frames")
+            stderr(
+                f"a flood reached {len(set(devices))} of {count} ends with {len(devices)} frames"
+            )
             return None
         times.append((max(came) - begin) * 1e3)
     sink.close()
@@ -165,17 +194,22 @@ def one(lab, results, label, switch, options):
         begin = time.monotonic()
         switch.vsctl(*words[1:], seconds=120)
         return time.monotonic() - begin
+
     many = options.ports - options.single
     echoes = Echoes(switch.management)
     results.add(f"add {many - 2} in one transaction, s", label, add(3, many))
     results.add("longest echo meanwhile, ms", label, echoes.stop())
     spent = [add(index, index) for index in range(many + 1, options.ports + 1)]
     if spent:
-        results.add(f"add {options.single} one by one, ms each", label, statistics.mean(spent) * 1e3)
+        results.add(
+            f"add {options.single} one by one, ms each", label, statistics.mean(spent) * 1e3
+        )
     time.sleep(2)
     after = switch.memory_kb()
     ports = options.ports - 2
-    for name, old, new in zip(("memory for each port, KB", "receive rings for each port, KB"), before, after):
+    for name, old, new in zip(
+        ("memory for each port, KB", "receive rings for each port, KB"), before, after
+    ):
         results.add(name, label, (new - old) / ports)
     results.add("descriptors for each port", label, (switch.descriptors() - open_before) / ports)
     results.add(f"flood to {options.ports - 1}, ms", label, flood(hosts[0], others, ports))
@@ -191,7 +225,11 @@ def one(lab, results, label, switch, options):
     # Pairs go with their namespaces, at the end of the benchmark; those of many rounds would be in
     # each other's way.
     switch.process = None
-    switch.namespace.run(["ip", "-batch", "-"], stdin="".join(f"link del p{index}\n" for index in range(1, options.ports + 1)), seconds=300)
+    switch.namespace.run(
+        ["ip", "-batch", "-"],
+        stdin="".join(f"link del p{index}\n" for index in range(1, options.ports + 1)),
+        seconds=300,
+    )
 
 
 def report(results, labels):
@@ -199,13 +237,16 @@ def report(results, labels):
     rows = []
     for name in results.rows:
         middle = [results.median(name, label) for label in labels]
-        ratios = [figure(middle[0] / other, 2) if middle[0] and other else "-" for other in middle[1:]]
+        ratios = [
+            figure(middle[0] / other, 2) if middle[0] and other else "-" for other in middle[1:]
+        ]
         rows.append([name, *[results.spread(name, label) for label in labels], *ratios])
     table(["", *labels, *[f"x {label}" for label in labels[1:]]], rows)
 
 
 def work(options, daemons):
     """All rounds."""
+
     def measured(lab):
         results = Results(options.json)
         for number in range(options.rounds):
@@ -215,13 +256,19 @@ def work(options, daemons):
             stderr(f"round {number + 1} of {options.rounds} is done")
         print(machine())
         report(results, list(daemons))
+
     return measured
 
 
 def main():
     options = parser(__doc__)
     options.add_argument("--ports", type=int, default=500, help="how many (default %(default)s)")
-    options.add_argument("--single", type=int, default=100, help="of these, by a transaction each (default %(default)s)")
+    options.add_argument(
+        "--single",
+        type=int,
+        default=100,
+        help="of these, by a transaction each (default %(default)s)",
+    )
     options = options.parse_args()
     if options.single < 0 or options.ports < options.single + 4:
         sys.exit("--ports must be more than --single and 3 together")

@@ -1,14 +1,18 @@
 #!/usr/bin/python3
-"""What shaping costs: packets per second through one core to a port without queues and to the same port shaped, above any rate that comes.
+"""What shaping costs: packets per second through one core to a port without queues and to the same
+port shaped, above any rate that comes.
 
     bench/shaped.py [--rounds 3] [--seconds 2] [--daemon LABEL=COMMAND]... [--json FILE]
 
-64-byte frames, replayed from memory by net_pcap, leave by a null device; its QoS of type linux-htb has a max-rate of 100 Gbit/s and grants each queue its share. In "one" a rule
-sends everything to the default queue, in "eight" rules choose one of eight queues by the source port. The port is shaped and unshaped in turns within a round, under the same
-rules; "of unshaped" is the quotient of the medians.
+64-byte frames, replayed from memory by net_pcap, leave by a null device; its QoS of type linux-htb
+has a max-rate of 100 Gbit/s and grants each queue its share. In "one" a rule sends everything to
+the default queue, in "eight" rules choose one of eight queues by the source port. The port is
+shaped and unshaped in turns within a round, under the same rules; "of unshaped" is the quotient of
+the medians.
 
 Needs root, two cores with nothing else to do, and 2.8 GiB that can become huge pages.
 """
+
 import os
 import sys
 import time
@@ -21,18 +25,62 @@ QUEUES = 8
 WARM = 1
 CASES = {
     "one": (["actions=output:{out}"], 1, 1),
-    "eight": ([f"udp,tp_src={number}/7,actions=set_queue:{number},output:{{out}}" for number in range(QUEUES)], QUEUES, 1000),
+    "eight": (
+        [
+            f"udp,tp_src={number}/7,actions=set_queue:{number},output:{{out}}"
+            for number in range(QUEUES)
+        ],
+        QUEUES,
+        1000,
+    ),
 }
 
 
 def shape(switch, queues):
     """Gives the port out a QoS with so many queues, none for no QoS."""
     if not queues:
-        return switch.vsctl("clear", "Port", "out", "qos", "--", "--all", "destroy", "QoS", "--", "--all", "destroy", "Queue")
+        return switch.vsctl(
+            "clear",
+            "Port",
+            "out",
+            "qos",
+            "--",
+            "--all",
+            "destroy",
+            "QoS",
+            "--",
+            "--all",
+            "destroy",
+            "Queue",
+        )
     share = RATE // queues
-    rows = [word for number in range(queues) for word in ("--", f"--id=@q{number}", "create", "Queue", f"other-config:min-rate={share}", f"other-config:max-rate={RATE}")]
+    rows = [
+        word
+        for number in range(queues)
+        for word in (
+            "--",
+            f"--id=@q{number}",
+            "create",
+            "Queue",
+            f"other-config:min-rate={share}",
+            f"other-config:max-rate={RATE}",
+        )
+    ]
     places = [f"queues:{number}=@q{number}" for number in range(queues)]
-    return switch.vsctl("set", "Port", "out", "qos=@qos", "--", "--id=@qos", "create", "QoS", "type=linux-htb", f"other-config:max-rate={RATE}", *places, *rows)
+    return switch.vsctl(
+        "set",
+        "Port",
+        "out",
+        "qos=@qos",
+        "--",
+        "--id=@qos",
+        "create",
+        "QoS",
+        "type=linux-htb",
+        f"other-config:max-rate={RATE}",
+        *places,
+        *rows,
+    )
 
 
 def measure(lab, results, label, command, options):
@@ -52,6 +100,7 @@ def measure(lab, results, label, command, options):
 
 def work(options, daemons):
     """All rounds."""
+
     def measured(lab):
         results = Results(options.json)
         for _ in range(options.rounds):
@@ -61,11 +110,22 @@ def work(options, daemons):
         rows = []
         for name in CASES:
             for label in daemons:
-                plain, shaped = (results.median(name, f"{label}.{what}") for what in ("unshaped", "shaped"))
-                rows.append([name, label, results.spread(name, f"{label}.unshaped"), results.spread(name, f"{label}.shaped"), f"{shaped / plain:.0%}" if plain else "-"])
+                plain, shaped = (
+                    results.median(name, f"{label}.{what}") for what in ("unshaped", "shaped")
+                )
+                rows.append(
+                    [
+                        name,
+                        label,
+                        results.spread(name, f"{label}.unshaped"),
+                        results.spread(name, f"{label}.shaped"),
+                        f"{shaped / plain:.0%}" if plain else "-",
+                    ]
+                )
         print(f"Mpps, 64-byte frames, one core; {machine()}")
         table(["queues", "daemon", "unshaped", "shaped", "of unshaped"], rows)
         return 0
+
     return measured
 
 

@@ -1,7 +1,10 @@
-"""Who shapes in bench/slicing.py, each between two hosts on veth pairs: Sluice, Linux's qdiscs behind its bridge, and Open vSwitch's policers.
+"""Who shapes in bench/slicing.py, each between two hosts on veth pairs: Sluice, Linux's qdiscs
+behind its bridge, and Open vSwitch's policers.
 
-A peer is asked for queues by `shape(port_rate, queues)`; what goes to UDP or TCP port BASE + n goes to queue n. Sources are on core 0, and so is who receives; the switch
-has core 1 (Linux's by receive packet steering)."""
+A peer is asked for queues by `shape(port_rate, queues)`; what goes to UDP or TCP port BASE + n goes
+to queue n. Sources are on core 0, and so is who receives; the switch has core 1 (Linux's by receive
+packet steering)."""
+
 import contextlib
 import json
 import os
@@ -26,7 +29,9 @@ def queue(min_rate, max_rate=None, **options):
 def compiled(directory):
     """The program that makes traffic."""
     path = os.path.join(directory, "traffic")
-    harness.run(["gcc", "-O2", "-o", path, os.path.join(HERE, "traffic.c"), "-lm", "-lpthread"], seconds=60)
+    harness.run(
+        ["gcc", "-O2", "-o", path, os.path.join(HERE, "traffic.c"), "-lm", "-lpthread"], seconds=60
+    )
     return path
 
 
@@ -36,7 +41,8 @@ def stream(rate, length, first=0, classes=1, process="cbr", burst=1):
 
 
 def alone():
-    """What is measured goes before whatever else runs on the machine: others' whole time slices would be in its delays."""
+    """What is measured goes before whatever else runs on the machine: others' whole time slices
+    would be in its delays."""
     with contextlib.suppress(OSError):
         os.nice(-20)
     with contextlib.suppress(OSError), open("/proc/self/autogroup", "w", encoding="ascii") as file:
@@ -56,22 +62,41 @@ class Hosts:
         self.large_frames(False)
 
     def large_frames(self, on):
-        """Whether the hosts send frames larger than the link's and leave checksums open, as the kernel does between namespaces."""
+        """Whether the hosts send frames larger than the link's and leave checksums open, as the
+        kernel does between namespaces."""
         for host in (self.source, self.target):
             word = "on" if on else "off"
-            host.run(["ethtool", "-K", "eth0", "tx", word, "tso", word, "gso", word, "gro", word], ok=False)
+            host.run(
+                ["ethtool", "-K", "eth0", "tx", word, "tso", word, "gso", word, "gro", word],
+                ok=False,
+            )
 
     def start(self, host, *words):
         """Starts the program in a host."""
-        return self.lab.start(host.command([self.program, *map(str, words)]), f"traffic{len(self.lab.programs)}.err", stdout=subprocess.PIPE)
+        return self.lab.start(
+            host.command([self.program, *map(str, words)]),
+            f"traffic{len(self.lab.programs)}.err",
+            stdout=subprocess.PIPE,
+        )
 
     def send(self, seconds, *streams):
         """Sends some streams."""
         return self.start(self.source, "send", 0, "eth0", self.mac, NOBODY, seconds, *streams)
 
     def receive(self, classes, seconds, warm, limit_us=0, dump=None):
-        """Counts what arrives for so many classes once `warm` seconds have passed since the first."""
-        process = self.start(self.target, "receive", 0, "eth0", classes, seconds, warm, limit_us, *([dump] if dump else []))
+        """Counts what arrives for so many classes once `warm` seconds have passed since the
+        first."""
+        process = self.start(
+            self.target,
+            "receive",
+            0,
+            "eth0",
+            classes,
+            seconds,
+            warm,
+            limit_us,
+            *([dump] if dump else []),
+        )
         process.stdout.readline()
         return process
 
@@ -115,7 +140,13 @@ class Sluice(Contender):
     """Sluice with kernel interfaces."""
 
     def __init__(self, lab, number, command, settings=()):
-        super().__init__(lab, "sluice", command, dpdk=False, settings=["other_config:pmd-cpu-mask=0x2", *settings])
+        super().__init__(
+            lab,
+            "sluice",
+            command,
+            dpdk=False,
+            settings=["other_config:pmd-cpu-mask=0x2", *settings],
+        )
         self.number, self.egress = number, f"p{number}-2"
 
     def attach(self, host, side, address, *settings):
@@ -124,17 +155,39 @@ class Sluice(Contender):
     def rules(self, count):
         """A queue for each class."""
         lines = ["priority=1,in_port=1,actions=output:2", "priority=1,in_port=2,actions=output:1"]
-        lines += [f"priority=2,in_port=1,{kind},tp_dst={BASE + at},actions=set_queue:{at},output:2" for at in range(count) for kind in ("udp", "tcp")]
+        lines += [
+            f"priority=2,in_port=1,{kind},tp_dst={BASE + at},actions=set_queue:{at},output:2"
+            for at in range(count)
+            for kind in ("udp", "tcp")
+        ]
         self.ofctl("add-flows", "br0", "-", stdin="\n".join(lines) + "\n", seconds=60)
 
     def destroy(self):
-        self.vsctl("--", "--all", "destroy", "QoS", "--", "--all", "destroy", "Queue", "--", "clear", "Port", self.egress, "qos", seconds=60)
+        self.vsctl(
+            "--",
+            "--all",
+            "destroy",
+            "QoS",
+            "--",
+            "--all",
+            "destroy",
+            "Queue",
+            "--",
+            "clear",
+            "Port",
+            self.egress,
+            "qos",
+            seconds=60,
+        )
 
     def make(self, kind, options, queues, timeout=60):
         """A QoS row of this type with queues."""
         words = [f"--id=@q{at} create queue {' '.join(each)}" for at, each in enumerate(queues)]
         names = ",".join(f"{at}=@q{at}" for at in range(len(queues)))
-        command = f"set port {self.egress} qos=@qos -- --id=@qos create qos type={kind} {' '.join(options)}" + (f" queues={names}" if queues else "")
+        command = (
+            f"set port {self.egress} qos=@qos -- --id=@qos create qos type={kind} "
+            f"{' '.join(options)}" + (f" queues={names}" if queues else "")
+        )
         self.vsctl(*" -- ".join([command, *words]).split(), seconds=timeout)
 
     def shape(self, port_rate, queues):
@@ -144,7 +197,12 @@ class Sluice(Contender):
         rows = []
         for each in queues:
             row = [f"other-config:min-rate={each['min']}", f"other-config:max-rate={each['max']}"]
-            for name, key, factor in (("burst", "burst", 8), ("bound_us", "max-latency-us", 1), ("limit", "limit-packets", 1), ("priority", "priority", 1)):
+            for name, key, factor in (
+                ("burst", "burst", 8),
+                ("bound_us", "max-latency-us", 1),
+                ("limit", "limit-packets", 1),
+                ("priority", "priority", 1),
+            ):
                 if name in each:
                     row.append(f"other-config:{key}={each[name] * factor}")
             if each.get("ecn"):
@@ -158,16 +216,29 @@ class Sluice(Contender):
 
 
 class OpenVSwitch(Sluice):
-    """Open vSwitch's userspace datapath, which polices ports of DPDK: here DPDK's packet sockets on the same veth pairs."""
+    """Open vSwitch's userspace datapath, which polices ports of DPDK: here DPDK's packet sockets on
+    the same veth pairs."""
 
     def __init__(self, lab, number, kind):
         self.kind = kind
-        Contender.__init__(self, lab, "ovs", harness.switchd_command("ovs"), settings=["other_config:dpdk-socket-mem=384"])
+        Contender.__init__(
+            self,
+            lab,
+            "ovs",
+            harness.switchd_command("ovs"),
+            settings=["other_config:dpdk-socket-mem=384"],
+        )
         self.number, self.egress = number, "dpdk2"
 
     def attach(self, host, side, address, *_settings):
         self.pair(host, host.port, "eth0", ip=f"{address}/24")
-        self.port(f"dpdk{side}", "type=dpdk", f"options:dpdk-devargs=net_af_packet{self.number}{side},iface={host.port},framecnt=2048,qdisc_bypass=1", f"ofport_request={side}")
+        self.port(
+            f"dpdk{side}",
+            "type=dpdk",
+            f"options:dpdk-devargs=net_af_packet{self.number}{side},iface={host.port},"
+            "framecnt=2048,qdisc_bypass=1",
+            f"ofport_request={side}",
+        )
 
     def shape(self, port_rate, queues):
         self.destroy()
@@ -176,11 +247,36 @@ class OpenVSwitch(Sluice):
 
         def bucket(each):
             return each.get("burst", 64 * 1500)
+
         if self.kind == "egress-policer":
-            self.make(self.kind, [f"other-config:cir={queues[0]['max'] // 8}", f"other-config:cbs={bucket(queues[0])}"], [])
+            self.make(
+                self.kind,
+                [
+                    f"other-config:cir={queues[0]['max'] // 8}",
+                    f"other-config:cbs={bucket(queues[0])}",
+                ],
+                [],
+            )
             return
-        rows = [[f"other-config:cir={each['max'] // 8}", f"other-config:cbs={bucket(each)}", "other-config:eir=0", "other-config:ebs=0"] for each in queues]
-        self.make(self.kind, [f"other-config:cir={int(port_rate) // 8}", "other-config:cbs=1048576", "other-config:eir=0", "other-config:ebs=0"], rows)
+        rows = [
+            [
+                f"other-config:cir={each['max'] // 8}",
+                f"other-config:cbs={bucket(each)}",
+                "other-config:eir=0",
+                "other-config:ebs=0",
+            ]
+            for each in queues
+        ]
+        self.make(
+            self.kind,
+            [
+                f"other-config:cir={int(port_rate) // 8}",
+                "other-config:cbs=1048576",
+                "other-config:eir=0",
+                "other-config:ebs=0",
+            ],
+            rows,
+        )
 
     def details(self):
         return ""
@@ -196,9 +292,21 @@ class Linux(LinuxBridge):
     def attach(self, host, side, address, *_settings):
         self.link(host, host.port, "eth0", f"{address}/24")
         # The worker of a switch would be there, too.
-        self.namespace.run(["ip", "netns", "exec", self.namespace.name, "sh", "-c", f"echo 2 > /sys/class/net/{host.port}/queues/rx-0/rps_cpus"])
+        self.namespace.run(
+            [
+                "ip",
+                "netns",
+                "exec",
+                self.namespace.name,
+                "sh",
+                "-c",
+                f"echo 2 > /sys/class/net/{host.port}/queues/rx-0/rps_cpus",
+            ]
+        )
         if side == 2:
-            self.namespace.run(["bridge", "fdb", "add", NOBODY, "dev", host.port, "master", "static"])
+            self.namespace.run(
+                ["bridge", "fdb", "add", NOBODY, "dev", host.port, "master", "static"]
+            )
 
     def rules(self, _count):
         """Its filter finds the class by itself."""
@@ -210,17 +318,34 @@ class Linux(LinuxBridge):
             return
         if self.kind != "htb":
             first = queues[0]
-            self.namespace.run(f"tc qdisc add dev {device} root handle 1: tbf rate {first['max']}bit burst {first.get('burst', 8000)} limit {first.get('limit', 1000) * 1514}")
+            self.namespace.run(
+                f"tc qdisc add dev {device} root handle 1: tbf rate {first['max']}bit burst "
+                f"{first.get('burst', 8000)} limit {first.get('limit', 1000) * 1514}"
+            )
             if self.kind != "tbf":
                 self.namespace.run(f"tc qdisc add dev {device} parent 1: {self.kind}")
             return
         self.namespace.run(f"ip link set {device} txqueuelen {queues[0].get('limit', 1000)}")
-        lines = [f"qdisc add dev {device} root handle 1: htb default 1 r2q 1000", f"class add dev {device} parent 1: classid 1:fffe htb rate {int(port_rate)}bit ceil {int(port_rate)}bit quantum 1514"]
+        lines = [
+            f"qdisc add dev {device} root handle 1: htb default 1 r2q 1000",
+            (
+                f"class add dev {device} parent 1: classid 1:fffe htb rate {int(port_rate)}bit "
+                f"ceil {int(port_rate)}bit quantum 1514"
+            ),
+        ]
         for at, each in enumerate(queues):
             burst = f" burst {each['burst']} cburst {each['burst']}" if "burst" in each else ""
-            lines.append(f"class add dev {device} parent 1:fffe classid 1:{at + 1:x} htb rate {max(each['min'], 8)}bit ceil {each['max']}bit prio {each.get('priority', 0)} quantum 1514{burst}")
-        # The class is the destination port: one filter in the kernel's packet language for any number of classes.
-        lines.append(f"filter add dev {device} parent 1: protocol all prio 1 bpf bytecode '4,40 0 0 36,20 0 0 {BASE - 1},68 0 0 65536,22 0 0 0'")
+            lines.append(
+                f"class add dev {device} parent 1:fffe classid 1:{at + 1:x} htb rate "
+                f"{max(each['min'], 8)}bit ceil {each['max']}bit prio {each.get('priority', 0)} "
+                f"quantum 1514{burst}"
+            )
+        # The class is the destination port: one filter in the kernel's packet language for any
+        # number of classes.
+        lines.append(
+            f"filter add dev {device} parent 1: protocol all prio 1 bpf bytecode '4,40 0 0 36,20 "
+            f"0 0 {BASE - 1},68 0 0 65536,22 0 0 0'"
+        )
         self.namespace.run("tc -batch -", stdin="\n".join(lines) + "\n", seconds=60)
 
     def details(self):
@@ -248,7 +373,9 @@ def peer(lab, name, options, classes=1, make=by_name):
     try:
         hosts = Hosts(lab, switch, number, options.program)
         switch.rules(classes)
-        hosts.source.run(["ip", "neigh", "add", TARGET, "lladdr", hosts.target.address(), "dev", "eth0"])
+        hosts.source.run(
+            ["ip", "neigh", "add", TARGET, "lladdr", hosts.target.address(), "dev", "eth0"]
+        )
         hosts.target.run(["ip", "neigh", "add", SOURCE, "lladdr", hosts.mac, "dev", "eth0"])
         yield switch, hosts
     finally:
@@ -260,6 +387,7 @@ def peer(lab, name, options, classes=1, make=by_name):
 
 def work(options, test):
     """All rounds of a test."""
+
     def measured(lab):
         alone()
         results = Results(options.json)
@@ -269,7 +397,11 @@ def work(options, test):
             stderr(f"round {number + 1} of {options.rounds} is done")
         columns = list(dict.fromkeys(column for row in results.rows.values() for column in row))
         print(machine())
-        table(["", *columns], [[row, *[results.spread(row, column) for column in columns]] for row in results.rows])
+        table(
+            ["", *columns],
+            [[row, *[results.spread(row, column) for column in columns]] for row in results.rows],
+        )
+
     return measured
 
 

@@ -1,19 +1,29 @@
 #!/usr/bin/python3
-"""What steering of a kernel interface must show (`sluice steer`), in namespaces, on a veth pair and two cores. Ends with 1 where a row does not hold.
+"""What steering of a kernel interface must show (`sluice steer`), in namespaces, on a veth pair and
+two cores. Ends with 1 where a row does not hold.
 
     bench/steering.py [--rounds 3] [--seconds 3] [--sluice COMMAND] [--row NAME]... [--json FILE]
 
-    collision     two VXLAN flows whose payload the receiver decrypts (AES-256-CBC by bpf_crypto, in tc at the VXLAN devices), each nearly a core's work. The sender is open-loop on core 0, and its part of
-                  that core is said. `default` receives everything on core 1, `rss` (receive packet steering) by a hash by which both flows fall on core 1; `steering` chooses. It must deliver at least
-                  1.6 times what each of the others does, and lose less. `apart` is a hash by which each flow has a core: what the machine has to give, which is less than two
-                  cores where these are threads of one
-    avoidance     one flow; a busy process ("VM") starts on its core. The flow must leave within 100 ms, and the process keep 90% of the speed that it has alone. A core whose load is softirq alone
-                  must be seen as loaded: within 10% of what a core-filling probe of the lowest priority misses
-    cost          of the XDP program for a packet: one entry, 32 masks, one flow and many, by the kernel's test runs
+    collision     two VXLAN flows whose payload the receiver decrypts (AES-256-CBC by bpf_crypto, in
+                  tc at the VXLAN devices), each nearly a core's work. The sender is open-loop on
+                  core 0, and its part of that core is said. `default` receives everything on core
+                  1, `rss` (receive packet steering) by a hash by which both flows fall on core 1;
+                  `steering` chooses. It must deliver at least 1.6 times what each of the others
+                  does, and lose less. `apart` is a hash by which each flow has a core: what the
+                  machine has to give, which is less than two cores where these are threads of one
+    avoidance     one flow; a busy process ("VM") starts on its core. The flow must leave within 100
+                  ms, and the process keep 90% of the speed that it has alone. A core whose load is
+                  softirq alone must be seen as loaded: within 10% of what a core-filling probe of
+                  the lowest priority misses
+    cost          of the XDP program for a packet: one entry, 32 masks, one flow and many, by the
+                  kernel's test runs
 
-The second flow starts half a second after the first: two that start within one sample are placed by what is expected of them, and a core that is full at once cannot be drained (docs/steering.md).
-Before each measurement it waits up to 90 s for the machine to be idle. Needs root, gcc, clang, iproute2, libbpf-dev.
+The second flow starts half a second after the first: two that start within one sample are placed by
+what is expected of them, and a core that is full at once cannot be drained (docs/steering.md).
+Before each measurement it waits up to 90 s for the machine to be idle. Needs root, gcc, clang,
+iproute2, libbpf-dev.
 """
+
 import json
 import os
 import re
@@ -37,15 +47,28 @@ class Hosts:
     def __init__(self, lab, name, options):
         self.lab, self.options = lab, options
         self.a, self.b = lab.namespace(f"{name}a").quiet(), lab.namespace(f"{name}b").quiet()
-        self.a.run(f"ip link add eth0 address {A} numtxqueues 1 numrxqueues 1 type veth peer name eth0 address {B} numtxqueues 1 numrxqueues 1 netns {name}b")
+        self.a.run(
+            f"ip link add eth0 address {A} numtxqueues 1 numrxqueues 1 type veth peer name eth0 "
+            f"address {B} numtxqueues 1 numrxqueues 1 netns {name}b"
+        )
         for namespace, address in ((self.a, "10.0.0.1"), (self.b, "10.0.0.2")):
             namespace.run("ip link set eth0 up")
             namespace.run(f"ip addr add {address}/24 dev eth0")
         for vni in (1, 2):
-            self.b.run(f"ip link add vx{vni} type vxlan id {vni} dstport 4789 local 10.0.0.2 dev eth0")
+            self.b.run(
+                f"ip link add vx{vni} type vxlan id {vni} dstport 4789 local 10.0.0.2 dev eth0"
+            )
             self.b.run(f"ip link set vx{vni} up")
-        self.receiver = lab.start(self.b.command([options.peer, "receive", options.object, "vx1", "vx2"]), f"{name}.receiver", stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-        harness.check(self.receiver.stdout.readline() == b"ready\n", f"the receiver did not start: see {name}.receiver")
+        self.receiver = lab.start(
+            self.b.command([options.peer, "receive", options.object, "vx1", "vx2"]),
+            f"{name}.receiver",
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        harness.check(
+            self.receiver.stdout.readline() == b"ready\n",
+            f"the receiver did not start: see {name}.receiver",
+        )
         self.rundir, self.resident = os.path.join(lab.directory, f"{name}.run"), None
 
     def counts(self):
@@ -57,16 +80,38 @@ class Hosts:
     def spread(self, mask):
         """Receive packet steering over a set of cores."""
         path = "/sys/class/net/eth0/queues/rx-0/rps_cpus"
-        self.b.run(["unshare", "-m", "sh", "-c", f"mount -t sysfs none /sys && echo {mask:x} >{path}"])
+        self.b.run(
+            ["unshare", "-m", "sh", "-c", f"mount -t sysfs none /sys && echo {mask:x} >{path}"]
+        )
 
     def steer(self, *options):
         """Steers the receiver's interface."""
-        self.resident = self.lab.start(self.b.command([*self.options.sluice, "steer", "run", "eth0", "--rundir", self.rundir, *options]), "steer.out")
-        harness.wait_for("the interface is steered", lambda: os.path.exists(f"{self.rundir}/steer-eth0.sock") and self.sluice("show", ok=False).returncode == 0)
+        self.resident = self.lab.start(
+            self.b.command(
+                [*self.options.sluice, "steer", "run", "eth0", "--rundir", self.rundir, *options]
+            ),
+            "steer.out",
+        )
+        harness.wait_for(
+            "the interface is steered",
+            lambda: (
+                os.path.exists(f"{self.rundir}/steer-eth0.sock")
+                and self.sluice("show", ok=False).returncode == 0
+            ),
+        )
 
     def sluice(self, *words, ok=True):
         """sluice steer WORDS."""
-        return harness.run([*self.options.sluice, "steer", *(str(word) for word in words), "--rundir", self.rundir], ok=ok)
+        return harness.run(
+            [
+                *self.options.sluice,
+                "steer",
+                *(str(word) for word in words),
+                "--rundir",
+                self.rundir,
+            ],
+            ok=ok,
+        )
 
     def show(self):
         """The session's status."""
@@ -74,8 +119,15 @@ class Hosts:
 
     def send(self, seconds, *streams):
         """Starts the sender on core 0: (flow, port, rate, delay) each."""
-        words = [f"{flow}:{flow + 1}:{port}:{rate:.0f}:{LENGTH}:{delay}" for flow, port, rate, delay in streams]
-        return self.lab.start(self.a.command([self.options.peer, "send", "eth0", "0", str(seconds), *words]), "sender", stdout=subprocess.PIPE)
+        words = [
+            f"{flow}:{flow + 1}:{port}:{rate:.0f}:{LENGTH}:{delay}"
+            for flow, port, rate, delay in streams
+        ]
+        return self.lab.start(
+            self.a.command([self.options.peer, "send", "eth0", "0", str(seconds), *words]),
+            "sender",
+            stdout=subprocess.PIPE,
+        )
 
     def end(self):
         """Ends what runs."""
@@ -86,11 +138,14 @@ class Hosts:
 
 
 def quiet(seconds=90):
-    """Waits until nothing else runs: a core that others fill is highly loaded, and nothing is steered to it. Says so where that does not come."""
+    """Waits until nothing else runs: a core that others fill is highly loaded, and nothing is
+    steered to it. Says so where that does not come."""
+
     def idle():
         with open("/proc/stat", encoding="ascii") as file:
             words = file.readline().split()
         return int(words[4]) + int(words[5])
+
     for _ in range(2 * seconds):
         before = idle()
         time.sleep(0.5)
@@ -141,7 +196,9 @@ def collision(lab, number, mode, rate, options, results):
     quiet()
     if mode != "steering":
         hosts.spread(2 if mode == "default" else 3)
-    ports = {"rss": lambda: falling(hosts, 1, 1), "apart": lambda: falling(hosts, 0, 1)}.get(mode, lambda: (1000, 1001))()
+    ports = {"rss": lambda: falling(hosts, 1, 1), "apart": lambda: falling(hosts, 0, 1)}.get(
+        mode, lambda: (1000, 1001)
+    )()
     if mode == "steering":
         hosts.steer()
         for vni in (1, 2):
@@ -156,18 +213,37 @@ def collision(lab, number, mode, rate, options, results):
     time.sleep(0.3)
     last = hosts.counts()
     seconds = after["time"] - before["time"]
-    cores = [sum(column) / seconds for column in zip(packets(before, after, 0), packets(before, after, 1))]
+    cores = [
+        sum(column) / seconds
+        for column in zip(packets(before, after, 0), packets(before, after, 1))
+    ]
     total = sum(stream["sent"] + stream["skipped"] for stream in sent["streams"])
     got = sum(sum(packets(base, last, flow)) for flow in (0, 1))
     harness.check(not any(flow["wrong"] for flow in last["flows"]), "packets were not decrypted")
     late = sum(flow["late"] for flow in last["flows"][:2])
-    figures = {"delivered, packets/s": sum(cores), "on core 0": cores[0], "on core 1": cores[1], "not delivered, %": max(0, 100 * (1 - got / total)),
-               "sender's part of core 0, %": 100 * sent["cpu"] / sent["seconds"], "late": late if mode not in ("rss", "apart") else None}
-    stderr(f"{mode}: " + ", ".join(f"{what} {value:.1f}" for what, value in figures.items() if value is not None))
+    figures = {
+        "delivered, packets/s": sum(cores),
+        "on core 0": cores[0],
+        "on core 1": cores[1],
+        "not delivered, %": max(0, 100 * (1 - got / total)),
+        "sender's part of core 0, %": 100 * sent["cpu"] / sent["seconds"],
+        "late": late if mode not in ("rss", "apart") else None,
+    }
+    stderr(
+        f"{mode}: "
+        + ", ".join(f"{what} {value:.1f}" for what, value in figures.items() if value is not None)
+    )
     if mode == "steering":
         status = hosts.show()
-        stderr("steering: " + ", ".join(f"core {core['core']}: {core['packet_ns'] / 1e3:.1f} us a packet, {core['dropped_queue_full']} dropped at its queue" for core in status["cores"]),
-               f"; moves {status['moves']}")
+        stderr(
+            "steering: "
+            + ", ".join(
+                f"core {core['core']}: {core['packet_ns'] / 1e3:.1f} us a packet, "
+                f"{core['dropped_queue_full']} dropped at its queue"
+                for core in status["cores"]
+            ),
+            f"; moves {status['moves']}",
+        )
     for what, value in figures.items():
         results.add(f"collision: {what}", mode, value)
     hosts.end()
@@ -175,15 +251,24 @@ def collision(lab, number, mode, rate, options, results):
 
 def probe(core, seconds, path):
     """Work done by a task of the lowest priority on a core, in a second."""
+
     def lowest():
         os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))
         os.setpriority(os.PRIO_PROCESS, 0, 19)
-    return subprocess.Popen([path, "work", str(core), str(seconds)], stdout=subprocess.PIPE, text=True, preexec_fn=lowest)
+
+    return subprocess.Popen(
+        [path, "work", str(core), str(seconds)],
+        stdout=subprocess.PIPE,
+        text=True,
+        preexec_fn=lowest,
+    )
 
 
 def worker(options, core, seconds):
     """A busy process on a core."""
-    return subprocess.Popen([options.peer, "work", str(core), str(seconds)], stdout=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        [options.peer, "work", str(core), str(seconds)], stdout=subprocess.PIPE, text=True
+    )
 
 
 def speed(process):
@@ -226,13 +311,20 @@ def avoidance(lab, number, rate, options, results):
         time.sleep(0.004)
     os.sched_setaffinity(0, aside)
     done = float(process.communicate(timeout=30)[0].split()[-1])
-    figures = {"left after, ms": (left - started) * 1e3 if left else None, "of which the command, ms": (known - started) * 1e3, "VM's speed, % of alone": 100 * done / options.alone[core]}
+    figures = {
+        "left after, ms": (left - started) * 1e3 if left else None,
+        "of which the command, ms": (known - started) * 1e3,
+        "VM's speed, % of alone": 100 * done / options.alone[core],
+    }
     late = hosts.counts()["flows"][0]["late"]
     sent = json.loads(sender.communicate(timeout=30)[0])["streams"][0]
     time.sleep(0.2)
     got = sum(hosts.counts()["flows"][0]["packets"])
     figures |= {"late packets": late, "lost packets": sent["sent"] - got}
-    stderr("avoidance: " + ", ".join(f"{what} {value:.1f}" for what, value in figures.items() if value is not None))
+    stderr(
+        "avoidance: "
+        + ", ".join(f"{what} {value:.1f}" for what, value in figures.items() if value is not None)
+    )
     for what, value in figures.items():
         results.add(f"avoidance: {what}", "steering", value if value is not None else 1e9)
     hosts.end()
@@ -272,22 +364,35 @@ def held(results, options):
     def need(row, holds, text):
         (bad if not holds else []).append(text)
         print(f"{'holds' if holds else 'DOES NOT HOLD'}: {row}: {text}")
+
     if "collision" in options.row:
         rate, loss = "collision: delivered, packets/s", "collision: not delivered, %"
         for other in ("default", "rss"):
             factor = results.median(rate, "steering") / results.median(rate, other)
             need("collision", factor >= FACTOR, f"{factor:.2f} times {other}, wanted {FACTOR}")
-            need("collision", results.median(loss, "steering") < results.median(loss, other),
-                 f"{results.median(loss, 'steering'):.1f}% not delivered, {other} {results.median(loss, other):.1f}%")
+            need(
+                "collision",
+                results.median(loss, "steering") < results.median(loss, other),
+                f"{results.median(loss, 'steering'):.1f}% not delivered, {other} "
+                f"{results.median(loss, other):.1f}%",
+            )
         part = results.median(rate, "steering") / results.median(rate, "apart")
-        print(f"collision: {part:.0%} of what the machine delivers where each flow has a core (apart: {results.median(rate, 'apart') / results.median(rate, 'default'):.2f} times default)")
+        print(
+            f"collision: {part:.0%} of what the machine delivers where each flow has a core "
+            f"(apart: {results.median(rate, 'apart') / results.median(rate, 'default'):.2f} times "
+            "default)"
+        )
     if "avoidance" in options.row:
         left = results.median("avoidance: left after, ms", "steering")
         need("avoidance", left <= 100, f"left after {left:.0f} ms, wanted 100 at most")
         kept = results.median("avoidance: VM's speed, % of alone", "steering")
         need("avoidance", kept >= 90, f"the VM keeps {kept:.0f}%, wanted 90")
         difference = results.median("avoidance: difference, %", "steering")
-        need("avoidance", difference <= 10, f"softirq load seen within {difference:.1f}% of what a probe misses, wanted 10")
+        need(
+            "avoidance",
+            difference <= 10,
+            f"softirq load seen within {difference:.1f}% of what a probe misses, wanted 10",
+        )
     return bad
 
 
@@ -300,15 +405,40 @@ def cost(options, results):
 
 def work(options):
     """All rounds."""
+
     def measured(lab):
         alone()
-        options.peer, options.object = os.path.join(lab.directory, "peer"), os.path.join(lab.directory, "crypt.o")
+        options.peer, options.object = (
+            os.path.join(lab.directory, "peer"),
+            os.path.join(lab.directory, "crypt.o"),
+        )
         headers = f"/usr/include/{os.uname().machine}-linux-gnu"
-        harness.run(["gcc", "-O2", "-o", options.peer, os.path.join(HERE, "steering_peer.c"), "-lbpf"], seconds=60)
-        harness.run(["clang", "-target", "bpf", "-mcpu=v3", "-g", "-O2", "-idirafter", headers, "-c", os.path.join(HERE, "steering_crypt.bpf.c"), "-o", options.object], seconds=60)
+        harness.run(
+            ["gcc", "-O2", "-o", options.peer, os.path.join(HERE, "steering_peer.c"), "-lbpf"],
+            seconds=60,
+        )
+        harness.run(
+            [
+                "clang",
+                "-target",
+                "bpf",
+                "-mcpu=v3",
+                "-g",
+                "-O2",
+                "-idirafter",
+                headers,
+                "-c",
+                os.path.join(HERE, "steering_crypt.bpf.c"),
+                "-o",
+                options.object,
+            ],
+            seconds=60,
+        )
         results = Results(options.json)
         most = capacity(lab, options)
-        options.alone = [max(speed(worker(options, core, 0.5))[1] for _ in range(3)) for core in (0, 1)]
+        options.alone = [
+            max(speed(worker(options, core, 0.5))[1] for _ in range(3)) for core in (0, 1)
+        ]
         stderr(f"one core decrypts {most:.0f} packets/s of {LENGTH} encrypted bytes")
         for number in range(options.rounds):
             if "collision" in options.row:
@@ -319,10 +449,17 @@ def work(options):
                 softirq_alone(lab, number, 0.4 * most, options, results)
         if "cost" in options.row and options.cost:
             cost(options, results)
-        print(f"Medians of {options.rounds} rounds; two flows of {options.share:.0%} of a core each, {LENGTH} bytes AES-256-CBC by bpf_crypto; {machine()}")
+        print(
+            f"Medians of {options.rounds} rounds; two flows of {options.share:.0%} of a core "
+            f"each, {LENGTH} bytes AES-256-CBC by bpf_crypto; {machine()}"
+        )
         columns = ["default", "rss", "apart", "steering"]
-        table(["", *columns], [[what, *[results.spread(what, name) for name in columns]] for what in results.rows])
+        table(
+            ["", *columns],
+            [[what, *[results.spread(what, name) for name in columns]] for what in results.rows],
+        )
         return 1 if held(results, options) else 0
+
     return measured
 
 
@@ -330,8 +467,17 @@ def main():
     options = parser(__doc__, daemons=False)
     options.add_argument("--sluice", help="the command (default: sluice beside sluiced)")
     options.add_argument("--row", action="append", choices=ROWS, help="only these rows")
-    options.add_argument("--share", type=float, default=0.9, help="of a core's capacity that each flow of the first row offers (default %(default)s)")
-    options.add_argument("--cost", help="the program that measures the XDP program's cost: cargo build --release -p sluice-softirq --example cost")
+    options.add_argument(
+        "--share",
+        type=float,
+        default=0.9,
+        help="of a core's capacity that each flow of the first row offers (default %(default)s)",
+    )
+    options.add_argument(
+        "--cost",
+        help="the program that measures the XDP program's cost: cargo build --release -p "
+        "sluice-softirq --example cost",
+    )
     options = options.parse_args()
     options.row = options.row or ROWS
     options.sluice = [options.sluice or os.path.join(os.path.dirname(switchd()), "sluice")]

@@ -1,4 +1,5 @@
 """What bench/adversary.py computes. `python3 -m unittest discover -s bench`."""
+
 import contextlib
 import io
 import os
@@ -9,14 +10,18 @@ import time
 import unittest
 from unittest import mock
 
-sys.path.insert(0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tests"))
-import adversary  # noqa: E402
-import vhost_frontend  # noqa: E402
+sys.path.insert(
+    0, os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "tests")
+)
+import adversary
+import vhost_frontend
 
 
 def port(**lost):
     """A port's counters as ovs-ofctl tells of them."""
-    return {way: {"pkts": 1000, "bytes": 64000, "drop": 0, "errs": 0, **lost} for way in ("rx", "tx")}
+    return {
+        way: {"pkts": 1000, "bytes": 64000, "drop": 0, "errs": 0, **lost} for way in ("rx", "tx")
+    }
 
 
 class Figures(unittest.TestCase):
@@ -60,20 +65,48 @@ class Figures(unittest.TestCase):
         first = {"memory": 10.0, "kernel": 0.8, "guest": 0.0, "echo ms": 1}
         beside = {"memory": 4.0, "kernel": 0.8, "guest": 0.0, "echo ms": 9}
         found = adversary.compared(first, beside, {"memory": 5.0})
-        self.assertEqual((found["memory kept"], found["memory after"], found["kernel kept"], found["guest kept"]), (0.4, 0.5, 1, None))
+        self.assertEqual(
+            (
+                found["memory kept"],
+                found["memory after"],
+                found["kernel kept"],
+                found["guest kept"],
+            ),
+            (0.4, 0.5, 1, None),
+        )
         self.assertEqual((found["echo ms"], found["alone: echo ms"]), (9, 1))
         self.assertNotIn("memory kept", adversary.compared(first, None, None))
 
 
 class Goal(unittest.TestCase):
     """What is said of a daemon."""
-    GOOD = {"memory kept": 0.95, "kernel kept": 1.0, "guest kept": 0.91, "kernel uncounted": 0, "guest uncounted": 0, "echo ms": 50, "message ms": 3, "ended": 0}
+
+    GOOD = {
+        "memory kept": 0.95,
+        "kernel kept": 1.0,
+        "guest kept": 0.91,
+        "kernel uncounted": 0,
+        "guest uncounted": 0,
+        "echo ms": 50,
+        "message ms": 3,
+        "ended": 0,
+    }
 
     def test_who_keeps_it_is_not_blamed(self):
         self.assertEqual(adversary.missed(self.GOOD), [])
 
     def test_each_part_of_it_is_looked_at(self):
-        for change in ({"memory kept": 0.89}, {"kernel kept": 0.0}, {"guest kept": 0.5}, {"kernel uncounted": 1}, {"guest uncounted": -1}, {"echo ms": 51}, {"message ms": 1001}, {"did: disconnected": 1}, {"ended": 1}):
+        for change in (
+            {"memory kept": 0.89},
+            {"kernel kept": 0.0},
+            {"guest kept": 0.5},
+            {"kernel uncounted": 1},
+            {"guest uncounted": -1},
+            {"echo ms": 51},
+            {"message ms": 1001},
+            {"did: disconnected": 1},
+            {"ended": 1},
+        ):
             with self.subTest(change):
                 self.assertEqual(len(adversary.missed(self.GOOD | change)), 1)
 
@@ -82,8 +115,12 @@ class Goal(unittest.TestCase):
         self.assertEqual(len(adversary.missed(self.GOOD | {"guest kept": 0.3}, shared=True)), 1)
 
     def test_what_the_machine_takes_is_not_the_adversarys(self):
-        self.assertEqual(adversary.missed(self.GOOD | {"memory kept": 0.7}, nobody={"memory kept": 0.75}), [])
-        self.assertEqual(len(adversary.missed(self.GOOD | {"memory kept": 0.7}, nobody={"memory kept": 1.2})), 1)
+        self.assertEqual(
+            adversary.missed(self.GOOD | {"memory kept": 0.7}, nobody={"memory kept": 0.75}), []
+        )
+        self.assertEqual(
+            len(adversary.missed(self.GOOD | {"memory kept": 0.7}, nobody={"memory kept": 1.2})), 1
+        )
         self.assertEqual(len(adversary.missed(self.GOOD | {"memory kept": 0.7}, nobody={})), 1)
 
     def test_medians_leave_out_what_could_not_be_measured(self):
@@ -111,17 +148,29 @@ class Reports(unittest.TestCase):
             for what, value in row.items():
                 results.add(name, f"s: {what}", value)
         out = io.StringIO()
-        with mock.patch.object(adversary.harness, "is_open_vswitch", lambda _: open_vswitch), contextlib.redirect_stdout(out):
+        with (
+            mock.patch.object(adversary.harness, "is_open_vswitch", lambda _: open_vswitch),
+            contextlib.redirect_stdout(out),
+        ):
             return adversary.report(results, {"s": ["daemon"]}, list(wanted)), out.getvalue()
 
     def test_what_holds_ends_well(self):
-        code, text = self.report({"nobody": {"memory kept": 0.5}, "churn": {"memory kept": 0.95, "did: seconds": 4.0}})
+        code, text = self.report(
+            {"nobody": {"memory kept": 0.5}, "churn": {"memory kept": 0.95, "did: seconds": 4.0}}
+        )
         self.assertEqual(code, 0)
         self.assertIn("churn: seconds 4", text)
 
     def test_what_does_not_hold_ends_badly_but_for_open_vswitch(self):
-        self.assertEqual(self.report({"nobody": {"memory kept": 1.0}, "churn": {"memory kept": 0.5}})[0], 1)
-        self.assertEqual(self.report({"nobody": {"memory kept": 1.0}, "churn": {"memory kept": 0.5}}, open_vswitch=True)[0], 0)
+        self.assertEqual(
+            self.report({"nobody": {"memory kept": 1.0}, "churn": {"memory kept": 0.5}})[0], 1
+        )
+        self.assertEqual(
+            self.report(
+                {"nobody": {"memory kept": 1.0}, "churn": {"memory kept": 0.5}}, open_vswitch=True
+            )[0],
+            0,
+        )
 
     def test_what_was_not_measured_does_not_hold(self):
         self.assertEqual(self.report({"nobody": {"memory kept": 1.0}})[0], 1)
@@ -137,6 +186,7 @@ class InProcesses(unittest.TestCase):
     def test_what_fails_says_so(self):
         def fail(_stop):
             raise ValueError("no")
+
         self.assertEqual(adversary.Aside(fail).result(), {"problem": "ValueError: no"})
 
     def test_what_does_not_end_is_killed(self):
@@ -184,14 +234,29 @@ class Rings(unittest.TestCase):
         self.addCleanup(self.guest.close)
         for index in (0, 1):
             first = 2 * vhost_frontend.RING_BYTES + index * (1 << 20)
-            self.guest.rings.append(vhost_frontend.Ring(self.guest.memory, index * vhost_frontend.RING_BYTES, 8, [first + slot * 2048 for slot in range(8)]))
+            self.guest.rings.append(
+                vhost_frontend.Ring(
+                    self.guest.memory,
+                    index * vhost_frontend.RING_BYTES,
+                    8,
+                    [first + slot * 2048 for slot in range(8)],
+                )
+            )
 
     def give_back(self, ring, *pairs):
         """What a switch does with chains it is done with."""
         for head, length in pairs:
             at = ring.used()
-            vhost_frontend.struct.pack_into("<II", ring.memory.map, ring.offset + vhost_frontend.USED + 4 + at % ring.size * 8, head, length)
-            vhost_frontend.struct.pack_into("<H", ring.memory.map, ring.offset + vhost_frontend.USED + 2, at + 1 & 0xffff)
+            vhost_frontend.struct.pack_into(
+                "<II",
+                ring.memory.map,
+                ring.offset + vhost_frontend.USED + 4 + at % ring.size * 8,
+                head,
+                length,
+            )
+            vhost_frontend.struct.pack_into(
+                "<H", ring.memory.map, ring.offset + vhost_frontend.USED + 2, at + 1 & 0xFFFF
+            )
 
     def test_slots_are_used_again_past_the_counters_end(self):
         ring = self.guest.rings[1]
@@ -200,7 +265,7 @@ class Rings(unittest.TestCase):
             head = ring.memory.map[ring.offset + vhost_frontend.AVAILABLE + 4 + number % 8 * 2]
             self.assertEqual(ring.left(), 1)
             self.give_back(ring, (head, 0))
-        self.assertEqual(ring.used(), 70_000 & 0xffff)
+        self.assertEqual(ring.used(), 70_000 & 0xFFFF)
 
     def test_a_full_ring_is_waited_for_and_given_up(self):
         self.guest.send(*[b"x" * 60] * 8)
@@ -212,17 +277,21 @@ class Rings(unittest.TestCase):
         ring = self.guest.rings[0]
         self.assertEqual(ring.left(), 8)
         at = ring.buffers[3]
-        self.guest.memory.map[at + 12:at + 16] = b"data"
+        self.guest.memory.map[at + 12 : at + 16] = b"data"
         self.give_back(ring, (3, 16))
         self.assertEqual(self.guest.receive(0.05), [b"data"])
         self.assertEqual(ring.left(), 8)
 
     def test_a_long_chain_ends_where_it_is_to(self):
-        self.guest.rings[1] = ring = vhost_frontend.Ring(self.guest.memory, vhost_frontend.RING_BYTES, 256)
+        self.guest.rings[1] = ring = vhost_frontend.Ring(
+            self.guest.memory, vhost_frontend.RING_BYTES, 256
+        )
         self.assertEqual(self.guest.chain((64 << 20) + 5), 65)
         lengths, slot = [], 0
         while True:
-            _, length, flags, following = vhost_frontend.struct.unpack_from("<QIHH", ring.memory.map, ring.offset + slot * 16)
+            _, length, flags, following = vhost_frontend.struct.unpack_from(
+                "<QIHH", ring.memory.map, ring.offset + slot * 16
+            )
             lengths.append(length)
             if not flags & vhost_frontend.NEXT:
                 break
@@ -234,7 +303,7 @@ class Rings(unittest.TestCase):
     def test_a_frame_to_be_cut_has_right_sums(self):
         frame = vhost_frontend.tcp_frame(65535)
         self.assertEqual(len(frame), 65535)
-        self.assertEqual(vhost_frontend.folded(frame[14:34]), 0xffff)
+        self.assertEqual(vhost_frontend.folded(frame[14:34]), 0xFFFF)
         with self.assertRaises(ValueError):
             vhost_frontend.tcp_header(32, 70_000)
 

@@ -1,4 +1,7 @@
-"""The comparison of instruction counts: what grows fails, what shrinks is told. `python3 -m unittest discover -s bench`."""
+"""The comparison of instruction counts: what grows fails, what shrinks is told.
+
+`python3 -m unittest discover -s bench`."""
+
 import unittest
 
 import instructions
@@ -14,7 +17,9 @@ class Comparing(unittest.TestCase):
         self.assertEqual(instructions.compare({"parse": 100.0}, {"parse": 103.0}), ([], False))
 
     def test_growth_beyond_the_limit_fails_and_names_the_benchmark_and_both_counts(self):
-        lines, failed = instructions.compare({"parse": 100.0, "act": 50.0}, {"parse": 103.1, "act": 50.0})
+        lines, failed = instructions.compare(
+            {"parse": 100.0, "act": 50.0}, {"parse": 103.1, "act": 50.0}
+        )
         self.assertTrue(failed)
         self.assertEqual(len(lines), 2)
         for part in ("GROWN", "parse", "103.10", "100.00", "+3.1%"):
@@ -40,10 +45,18 @@ class Records(unittest.TestCase):
 
     def test_what_is_written_is_read(self):
         counts = {"parse udp, all words": 41.25, "walk l2l3": 1234.5}
-        self.assertEqual(instructions.read_record(instructions.write_record("rustc 1.95.0", counts)), ("rustc 1.95.0", counts))
+        self.assertEqual(
+            instructions.read_record(instructions.write_record("rustc 1.95.0", counts)),
+            ("rustc 1.95.0", counts),
+        )
 
     def test_a_damaged_record_is_refused(self):
-        for text in ("", "12 parse\n", "compiler rustc 1.95.0\nparse 12\n", "compiler rustc 1.95.0\n1 parse\n2 parse\n"):
+        for text in (
+            "",
+            "12 parse\n",
+            "compiler rustc 1.95.0\nparse 12\n",
+            "compiler rustc 1.95.0\n1 parse\n2 parse\n",
+        ):
             with self.assertRaises(instructions.Trouble):
                 instructions.read_record(text)
 

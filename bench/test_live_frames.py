@@ -1,4 +1,5 @@
 """What the sender of frames sends. `python3 -m unittest discover -s bench`; needs root."""
+
 import ctypes
 import os
 import struct
@@ -12,15 +13,38 @@ XDP_REDIRECT = 4
 
 
 def after(program):
-    """A frame's source port, what the program says, and whether all else is as before, once it has run on the frame."""
+    """A frame's source port, what the program says, and whether all else is as before, once it has
+    run on the frame."""
     frame = live_frames.frame(PEER, 1024)
-    data, out = ctypes.create_string_buffer(frame, len(frame)), ctypes.create_string_buffer(len(frame))
+    data, out = (
+        ctypes.create_string_buffer(frame, len(frame)),
+        ctypes.create_string_buffer(len(frame)),
+    )
     # struct bpf_attr.test: prog_fd, retval, data_size_in, data_size_out, data_in, data_out, repeat.
-    attributes = ctypes.create_string_buffer(struct.pack("<IIIIQQI", program, 0, len(frame), len(frame), ctypes.addressof(data), ctypes.addressof(out), 1), 128)
+    attributes = ctypes.create_string_buffer(
+        struct.pack(
+            "<IIIIQQI",
+            program,
+            0,
+            len(frame),
+            len(frame),
+            ctypes.addressof(data),
+            ctypes.addressof(out),
+            1,
+        ),
+        128,
+    )
     if live_frames.libc.syscall(live_frames.SYSCALL_BPF, live_frames.PROG_RUN, attributes, 128):
         raise OSError(ctypes.get_errno(), "BPF_PROG_RUN")
-    same = out.raw[:live_frames.SOURCE_PORT] + out.raw[live_frames.SOURCE_PORT + 2:] == frame[:live_frames.SOURCE_PORT] + frame[live_frames.SOURCE_PORT + 2:]
-    return int.from_bytes(out.raw[live_frames.SOURCE_PORT:][:2], "big"), struct.unpack_from("<I", attributes, 4)[0], same
+    same = (
+        out.raw[: live_frames.SOURCE_PORT] + out.raw[live_frames.SOURCE_PORT + 2 :]
+        == frame[: live_frames.SOURCE_PORT] + frame[live_frames.SOURCE_PORT + 2 :]
+    )
+    return (
+        int.from_bytes(out.raw[live_frames.SOURCE_PORT :][:2], "big"),
+        struct.unpack_from("<I", attributes, 4)[0],
+        same,
+    )
 
 
 class OneCall(Exception):
@@ -36,7 +60,12 @@ def asked_for_by_one_call():
             asked.append(struct.unpack_from("<IIIIQQIIIIQQIII", attributes))
             raise OneCall
         return 0
-    with mock.patch.object(live_frames, "bpf", ask), mock.patch("sys.argv", ["live_frames.py", "lo", PEER.hex(":")]), mock.patch("signal.signal"):
+
+    with (
+        mock.patch.object(live_frames, "bpf", ask),
+        mock.patch("sys.argv", ["live_frames.py", "lo", PEER.hex(":")]),
+        mock.patch("signal.signal"),
+    ):
         try:
             live_frames.main()
         except OneCall:
@@ -58,7 +87,8 @@ class Sending(unittest.TestCase):
         self.assertEqual(after(program)[1:], (XDP_REDIRECT, True))
 
     def test_a_call_is_long_beside_the_silence_after_it(self):
-        # At 10 million a second, half a second: the kernel is silent for 20 to 50 ms after each call.
+        # At 10 million a second, half a second: the kernel is silent for 20 to 50 ms after each
+        # call.
         repeat, flags = asked_for_by_one_call()
         self.assertGreater(repeat, 4_000_000)
         self.assertEqual(flags, live_frames.LIVE_FRAMES)

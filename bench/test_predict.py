@@ -1,4 +1,6 @@
-"""How predictions and measurements are compared: windows during which the machine moved, pairs, and what counts as right. `python3 -m unittest discover -s bench`."""
+"""How predictions and measurements are compared: windows during which the machine moved, pairs, and
+what counts as right. `python3 -m unittest discover -s bench`."""
+
 import unittest
 from unittest import mock
 
@@ -18,7 +20,12 @@ def window(mpps, told=(10.0, 10.0), before=None, after=None):
 
 def verdict(predictions, windows):
     """What is said of them when all are wanted."""
-    return predict.judge(predictions, windows, [look for each in windows for look in (each.before, each.after)], len(windows))
+    return predict.judge(
+        predictions,
+        windows,
+        [look for each in windows for look in (each.before, each.after)],
+        len(windows),
+    )
 
 
 class Judging(unittest.TestCase):
@@ -37,8 +44,13 @@ class Judging(unittest.TestCase):
                 self.assertEqual(found.beyond, 0)
 
     def test_windows_of_a_faster_machine_excuse_no_pair(self):
-        # The machine is at twice its speed in the last turn: as figures stand all is inside the interval, but each pair is 40% wrong.
-        windows = [window(10.0, (14.0, 14.0)), window(10.0, (14.0, 14.0)), window(20.0, (28.0, 28.0))]
+        # The machine is at twice its speed in the last turn: as figures stand all is inside the
+        # interval, but each pair is 40% wrong.
+        windows = [
+            window(10.0, (14.0, 14.0)),
+            window(10.0, (14.0, 14.0)),
+            window(20.0, (28.0, 28.0)),
+        ]
         found = verdict([14.0, 14.0, 14.0, 28.0], windows)
         self.assertEqual(predict.error_beyond(found.predicted, found.rates), 0)
         self.assertGreater(found.beyond, 0.15)
@@ -46,13 +58,18 @@ class Judging(unittest.TestCase):
         self.assertAlmostEqual(found.error, 0.4)
 
     def test_pairs_excuse_no_figures(self):
-        # And the other way round: right in each pair, where these were of different machines, and wrong as figures stand.
+        # And the other way round: right in each pair, where these were of different machines, and
+        # wrong as figures stand.
         windows = [window(10.0, (10.0, 10.0)), window(10.1, (10.1, 10.1))]
         found = verdict([13.0, 13.0, 13.0], windows)
         self.assertFalse(found.right)
 
     def test_a_moving_machine_that_is_followed_is_right(self):
-        windows = [window(10.0, (10.0, 10.4)), window(15.0, (15.0, 15.2)), window(20.0, (20.0, 20.4))]
+        windows = [
+            window(10.0, (10.0, 10.4)),
+            window(15.0, (15.0, 15.2)),
+            window(20.0, (20.0, 20.4)),
+        ]
         found = verdict([10.0, 10.4, 15.2, 20.4], windows)
         self.assertTrue(found.right)
         self.assertLess(abs(found.error), 0.03)
@@ -67,7 +84,13 @@ class Judging(unittest.TestCase):
             predict.spread_of([seen(), seen(0.0, 0.0)])
 
     def test_windows_that_stood_still_come_first_and_then_those_that_moved_least(self):
-        moved = [window(1.0, after=seen(9.0)), window(2.0), window(3.0, after=seen(5.0)), window(4.0, after=seen(9.2)), window(5.0, after=seen(10.2))]
+        moved = [
+            window(1.0, after=seen(9.0)),
+            window(2.0),
+            window(3.0, after=seen(5.0)),
+            window(4.0, after=seen(9.2)),
+            window(5.0, after=seen(10.2)),
+        ]
         found = predict.judge([10.0], moved, [], 3)
         self.assertEqual((found.rates, found.discarded, found.moving), ([2.0, 5.0, 4.0], 2, 1))
 
@@ -90,6 +113,7 @@ class Turns(unittest.TestCase):
         def looking():
             done.append("look")
             return seen(next(speeds))
+
         _, found = predict.take_turns(predicting, measuring, looking, rounds, discards)
         return done, found
 
@@ -112,7 +136,9 @@ class Turns(unittest.TestCase):
         done, found = self.run_with([10.0, 5.0] * 20, rounds=3, discards=0)
         self.assertEqual((done.count("measure"), len(found.windows), found.moving), (3, 3, 3))
         done, found = self.run_with([10.0, 10.0] + [10.0, 5.0] * 20, rounds=3, discards=1)
-        self.assertEqual((done.count("measure"), len(found.windows), found.moving, found.discarded), (4, 3, 2, 1))
+        self.assertEqual(
+            (done.count("measure"), len(found.windows), found.moving, found.discarded), (4, 3, 2, 1)
+        )
 
 
 class Standing(unittest.TestCase):
@@ -123,10 +149,12 @@ class Standing(unittest.TestCase):
 
         class Process:
             """Notes signals."""
+
             send_signal = staticmethod(said.append)
 
         class Switch:
             """Forwards five million packets a second."""
+
             process = Process
 
             @staticmethod
@@ -137,6 +165,7 @@ class Standing(unittest.TestCase):
             @staticmethod
             def appctl(_):
                 return "worker   hits  cache\n0          12  on: packets cost less with it\n"
+
         turns = predict.Turns(Switch, 0.01)
         with mock.patch.object(predict, "LOOK", 0.01):
             turns.settle()
@@ -150,9 +179,11 @@ class Standing(unittest.TestCase):
         self.assertEqual(turns.cache(), "on: packets cost less with it")
         self.assertEqual(said, [predict.signal.SIGCONT, predict.signal.SIGSTOP])
 
-
     def test_a_processor_that_is_not_there_is_named(self):
-        with mock.patch.object(predict, "WORKER_CORE", 100000), self.assertRaisesRegex(RuntimeError, "processor 100000"):
+        with (
+            mock.patch.object(predict, "WORKER_CORE", 100000),
+            self.assertRaisesRegex(RuntimeError, "processor 100000"),
+        ):
             predict.stolen_ticks()
 
 

@@ -5,23 +5,47 @@
 
 testpmd has both devices and works on core 0, the switch on core 1.
 
-    circulating  testpmd sends 64-byte packets once and then forwards what it gets; the switch takes them from one port to the other, both ways. Mpps of
-                 both ways together, as counted by testpmd, and cycles per packet, as the daemon counts them itself (dpif-netdev/pmd-stats-show)
-    10k flows    testpmd sends to one port the packets of 10,000 flows in turn; each flow is spread by its five-tuple (multipath) to one of two null
-                 devices, so that Open vSwitch needs a megaflow for each; cycles per packet, too, since testpmd's own rate may be what limits
+    circulating  testpmd sends 64-byte packets once and then forwards what it gets; the switch takes
+                 them from one port to the other, both ways. Mpps of both ways together, as counted
+                 by testpmd, and cycles per packet, as the daemon counts them itself
+                 (dpif-netdev/pmd-stats-show)
+    10k flows    testpmd sends to one port the packets of 10,000 flows in turn; each flow is spread
+                 by its five-tuple (multipath) to one of two null devices, so that Open vSwitch
+                 needs a megaflow for each; cycles per packet, too, since testpmd's own rate may be
+                 what limits
     new flows    the same with so many flows (50,000,000) that none comes again within seconds
 
 Needs root, two cores with nothing else to do, and 3.4 GiB that can become huge pages.
 """
+
 import sys
 import time
 
-from contender import HUGE_PAGES, Results, contender, contenders, figure, harness, machine, parser, rate_of, run, stderr, table
+from contender import (
+    HUGE_PAGES,
+    Results,
+    contender,
+    contenders,
+    figure,
+    harness,
+    machine,
+    parser,
+    rate_of,
+    run,
+    stderr,
+    table,
+)
 from testpmd import Testpmd
 
 NEW = 50_000_000
-SPREAD = ["table=0,in_port=1,udp,actions=multipath(symmetric_l4,1024,modulo_n,2,0,NXM_NX_REG0[]),resubmit(,1)",
-          "table=1,reg0=0,actions=output:{out}", "table=1,reg0=1,actions=output:{out2}"]
+SPREAD = [
+    (
+        "table=0,in_port=1,udp,actions=multipath(symmetric_l4,1024,modulo_n,2,0,NXM_NX_REG0[]),"
+        "resubmit(,1)"
+    ),
+    "table=1,reg0=0,actions=output:{out}",
+    "table=1,reg0=1,actions=output:{out2}",
+]
 # The thread that takes commands and the one that forwards, both on core 0.
 CORES = ("--lcores", "0@0,1@0")
 BURSTS = 64
@@ -35,7 +59,11 @@ def peers(lab, paths, *options):
 def up(switch, *names):
     """Waits until the peers' devices are connected."""
     for name in names:
-        harness.wait_for(f"{name} is up", lambda name=name: switch.get("Interface", name, "link_state") == "up", 30)
+        harness.wait_for(
+            f"{name} is up",
+            lambda name=name: switch.get("Interface", name, "link_state") == "up",
+            30,
+        )
 
 
 def add_cycles(results, switch, name, label):
@@ -90,7 +118,13 @@ def report(results, labels):
     rows = []
     for name in results.rows:
         middle = [results.median(name, label) for label in labels]
-        rows.append([name, *[results.spread(name, label) for label in labels], *[figure(middle[0] / other, 2) if other else "-" for other in middle[1:]]])
+        rows.append(
+            [
+                name,
+                *[results.spread(name, label) for label in labels],
+                *[figure(middle[0] / other, 2) if other else "-" for other in middle[1:]],
+            ]
+        )
     table(["", *labels, *[f"x {label}" for label in labels[1:]]], rows)
     for label in labels:
         known, new = results.median("10k flows", label), results.median("new flows", label)
@@ -100,6 +134,7 @@ def report(results, labels):
 
 def work(options, daemons):
     """All rounds."""
+
     def measured(lab):
         results = Results(options.json)
         for number in range(options.rounds):
@@ -110,8 +145,12 @@ def work(options, daemons):
                     flood(lab, results, label, command, options.seconds, "10k flows", 10_000)
                     flood(lab, results, label, command, options.seconds, "new flows", NEW)
             stderr(f"round {number + 1} of {options.rounds} is done")
-        print(f"Mpps (and cycles), 64-byte frames, switch on one core, testpmd on the other; {machine()}")
+        print(
+            "Mpps (and cycles), 64-byte frames, switch on one core, testpmd on the other; "
+            f"{machine()}"
+        )
         report(results, list(daemons))
+
     return measured
 
 

@@ -15,19 +15,26 @@ The switches report where virtual machines are (`external_ids:vm-id` of interfac
 traffic is forwarded by NORMAL. A virtual machine whose id does not fit its host's layout is steered
 by the inner header instead, which is not readable in fragments and encrypted tunnels.
 """
+
 import json
 import os
 import struct
 
 from os_ken.base import app_manager
 from os_ken.controller import ofp_event
-from os_ken.controller.handler import (CONFIG_DISPATCHER, DEAD_DISPATCHER, HANDSHAKE_DISPATCHER,
-                                       MAIN_DISPATCHER, set_ev_cls)
+from os_ken.controller.handler import (
+    CONFIG_DISPATCHER,
+    DEAD_DISPATCHER,
+    HANDSHAKE_DISPATCHER,
+    MAIN_DISPATCHER,
+    set_ev_cls,
+)
 from os_ken.ofproto import ofproto_v1_3
 
-EXPERIMENTER = 0x0002534c
-(CAPABILITIES_REQUEST, CAPABILITIES_REPLY, MODE_REQUEST, MODE_REPLY, VM_STATUS,
- STEERING_MOD) = range(1, 7)
+EXPERIMENTER = 0x0002534C
+(CAPABILITIES_REQUEST, CAPABILITIES_REPLY, MODE_REQUEST, MODE_REPLY, VM_STATUS, STEERING_MOD) = (
+    range(1, 7)
+)
 SET_FCF, STEER = 1, 2
 MODES = ("off", "rss", "adaptive", "auto")
 STARTED, MOVED, STOPPED = range(3)
@@ -35,7 +42,7 @@ ADD, DELETE = 0, 2
 PER_ENTRY = 1
 RSS, WORKERS = 1, 16
 LAYOUTS = {1: 31, 2: 127, 3: 4094}  # the highest VM id that fits each layout
-NO_CORE, NO_VM = 0xffffffff, 0xffff
+NO_CORE, NO_VM = 0xFFFFFFFF, 0xFFFF
 PRECEDENCE = 100
 
 
@@ -63,8 +70,10 @@ class VseController(app_manager.OSKenApp):
         super().__init__(*args, **kwargs)
         with open(os.environ["VSE_NETWORK"], encoding="utf-8") as file:
             network = json.load(file)
-        self.tunnels = {int(host): {int(peer): port for peer, port in entry["tunnels"].items()}
-                        for host, entry in network["hosts"].items()}
+        self.tunnels = {
+            int(host): {int(peer): port for peer, port in entry["tunnels"].items()}
+            for host, entry in network["hosts"].items()
+        }
         self.macs = {int(vm): entry["mac"] for vm, entry in network["vms"].items()}
         self.hosts, self.vms = {}, {}
 
@@ -107,13 +116,20 @@ class VseController(app_manager.OSKenApp):
             if message.reason == message.datapath.ofproto.OFPPR_ADD:
                 self.install_all()
 
-    @set_ev_cls(ofp_event.EventOFPErrorMsg,
-                [HANDSHAKE_DISPATCHER, CONFIG_DISPATCHER, MAIN_DISPATCHER])
+    @set_ev_cls(
+        ofp_event.EventOFPErrorMsg, [HANDSHAKE_DISPATCHER, CONFIG_DISPATCHER, MAIN_DISPATCHER]
+    )
     def refused(self, event):
         """Logs an error; for a message inside a packet-out, the data is that message."""
         message = event.msg
-        self.logger.error("host %s refuses: type %s code %s xid %s: %s", message.datapath.id,
-                          message.type, message.code, message.xid, message.data[:64].hex())
+        self.logger.error(
+            "host %s refuses: type %s code %s xid %s: %s",
+            message.datapath.id,
+            message.type,
+            message.code,
+            message.xid,
+            message.data[:64].hex(),
+        )
 
     @set_ev_cls(ofp_event.EventOFPExperimenter, [CONFIG_DISPATCHER, MAIN_DISPATCHER])
     def heard(self, event):
@@ -126,8 +142,12 @@ class VseController(app_manager.OSKenApp):
             self.capabilities(host, message.data)
         elif message.exp_type == MODE_REPLY:
             mode, source, _ = struct.unpack_from("!BBB", message.data)
-            self.logger.info("host %s: mode %s by %s", message.datapath.id, MODES[mode],
-                             ("nobody", "a controller", "the database")[source])
+            self.logger.info(
+                "host %s: mode %s by %s",
+                message.datapath.id,
+                MODES[mode],
+                ("nobody", "a controller", "the database")[source],
+            )
         elif message.exp_type == VM_STATUS:
             reason, flags, vm, _, tenant, _ = struct.unpack_from("!BBHIII", message.data)
             self.vm_status(message.datapath.id, reason, vm, bool(flags & 1), tenant)
@@ -146,16 +166,28 @@ class VseController(app_manager.OSKenApp):
             mode = "rss"
         else:
             mode = "adaptive"
-        self.logger.info("host %s: %s cores, %s workers, layout %s, devices %s: %s",
-                         host.datapath.id, cores, workers, host.layout, host.devices, mode)
+        self.logger.info(
+            "host %s: %s cores, %s workers, layout %s, devices %s: %s",
+            host.datapath.id,
+            cores,
+            workers,
+            host.layout,
+            host.devices,
+            mode,
+        )
         self.tell(host.datapath, MODE_REQUEST, struct.pack("!B7x", MODES.index(mode)))
         host.ready = True
         self.install_all()
 
     def vm_status(self, where, reason, vm, priority, tenant):
         """Handles a virtual machine that has started, moved or stopped on a host."""
-        self.logger.info("host %s: VM %s %s, priority %s", where, vm,
-                         ("started", "moved", "stopped")[reason], priority)
+        self.logger.info(
+            "host %s: VM %s %s, priority %s",
+            where,
+            vm,
+            ("started", "moved", "stopped")[reason],
+            priority,
+        )
         known = self.vms.get(vm)
         if reason == STOPPED:
             self.entry(where, vm, DELETE)
@@ -223,32 +255,72 @@ class VseController(app_manager.OSKenApp):
             else:
                 continue
             text = match.encode()
-            body = struct.pack("!QBBHIHHHHH", vm, command, PER_ENTRY, PRECEDENCE, NO_CORE, 0, 0, vm,
-                               priority, len(text)) + text
+            body = (
+                struct.pack(
+                    "!QBBHIHHHHH",
+                    vm,
+                    command,
+                    PER_ENTRY,
+                    PRECEDENCE,
+                    NO_CORE,
+                    0,
+                    0,
+                    vm,
+                    priority,
+                    len(text),
+                )
+                + text
+            )
             self.proxy(host.datapath, name, body + bytes(-len(body) % 8))
 
     def proxy(self, datapath, device, body):
         """Sends a change of a device's steering table through its host's switch, and a barrier."""
         parser, ofproto = datapath.ofproto_parser, datapath.ofproto
-        inner = struct.pack("!BBHIII", ofproto.OFP_VERSION, ofproto.OFPT_EXPERIMENTER,
-                            16 + len(body), 0, EXPERIMENTER, STEERING_MOD) + body
+        inner = (
+            struct.pack(
+                "!BBHIII",
+                ofproto.OFP_VERSION,
+                ofproto.OFPT_EXPERIMENTER,
+                16 + len(body),
+                0,
+                EXPERIMENTER,
+                STEERING_MOD,
+            )
+            + body
+        )
         steer = struct.pack("!HBx16s4x", STEER, 1, device)
-        datapath.send_msg(parser.OFPPacketOut(
-            datapath, ofproto.OFP_NO_BUFFER, ofproto.OFPP_CONTROLLER,
-            [parser.OFPActionExperimenterUnknown(EXPERIMENTER, steer)], inner))
+        datapath.send_msg(
+            parser.OFPPacketOut(
+                datapath,
+                ofproto.OFP_NO_BUFFER,
+                ofproto.OFPP_CONTROLLER,
+                [parser.OFPActionExperimenterUnknown(EXPERIMENTER, steer)],
+                inner,
+            )
+        )
         datapath.send_msg(parser.OFPBarrierRequest(datapath))
 
     @staticmethod
     def tell(datapath, kind, body=b""):
         """Sends a message of the extension."""
-        datapath.send_msg(datapath.ofproto_parser.OFPExperimenter(datapath, EXPERIMENTER, kind, body))
+        datapath.send_msg(
+            datapath.ofproto_parser.OFPExperimenter(datapath, EXPERIMENTER, kind, body)
+        )
 
     @staticmethod
     def rule(datapath, command, priority, match, actions, cookie=0):
         """Adds or deletes a rule of the first table."""
         parser, ofproto = datapath.ofproto_parser, datapath.ofproto
         apply = parser.OFPInstructionActions(ofproto.OFPIT_APPLY_ACTIONS, actions)
-        datapath.send_msg(parser.OFPFlowMod(
-            datapath, cookie=cookie, command=command, priority=priority, match=match,
-            out_port=ofproto.OFPP_ANY, out_group=ofproto.OFPG_ANY,
-            instructions=[apply] if actions else []))
+        datapath.send_msg(
+            parser.OFPFlowMod(
+                datapath,
+                cookie=cookie,
+                command=command,
+                priority=priority,
+                match=match,
+                out_port=ofproto.OFPP_ANY,
+                out_group=ofproto.OFPG_ANY,
+                instructions=[apply] if actions else [],
+            )
+        )

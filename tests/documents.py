@@ -1,10 +1,14 @@
-"""The blocks of code in README.md and in the user guide: those that a test runs as they stand, and what keeps the others from it.
+"""The blocks of code in README.md and in the user guide: those that a test runs as they stand, and
+what keeps the others from it.
 
 A shell block is fenced as ```sh, and the line above says how it is tested:
 
-    <!-- tour -->             runs as it stands, after the others of its document, in one shell (test_tour.py)
-    <!-- needs: REASON -->    does not run on every machine: it needs what REASON says, one of `NEEDS`, and shows that it does
+    <!-- tour -->             runs as it stands, after the others of its document, in one shell
+                              (test_tour.py)
+    <!-- needs: REASON -->    does not run on every machine: it needs what REASON says, one of
+                              `NEEDS`, and shows that it does
 """
+
 import dataclasses
 import os
 import re
@@ -25,7 +29,9 @@ WIDTH = 100
 
 @dataclasses.dataclass
 class Block:
-    """A fenced block: where it stands, under which heading, what the line above says, its language and its text."""
+    """A fenced block: where it stands, under which heading, what the line above says, its language
+    and its text."""
+
     line: int
     heading: str
     mark: str
@@ -51,7 +57,8 @@ def text_of(path):
 
 
 def parse(text):
-    """The blocks of a document, and the numbers of its lines that look like a block which is only indented. A fence that is left open ends with the document."""
+    """The blocks of a document, and the numbers of its lines that look like a block which is only
+    indented. A fence that is left open ends with the document."""
     blocks, indented, heading, above, open_block = [], [], "", "", None
     for number, line in enumerate(text.splitlines(), 1):
         if open_block:
@@ -77,9 +84,12 @@ def blocks(path):
 
 
 def complaints(text):
-    """What is wrong with a document: blocks that nobody tests, reasons that are none, lines that are too long."""
+    """What is wrong with a document: blocks that nobody tests, reasons that are none, lines that
+    are too long."""
     found, indented = parse(text)
-    wrong = [f"line {number}: code that is indented, not fenced, is not tested" for number in indented]
+    wrong = [
+        f"line {number}: code that is indented, not fenced, is not tested" for number in indented
+    ]
     for block in found:
         where = f"line {block.line}"
         if block.language == "xml":
@@ -97,11 +107,19 @@ def complaints(text):
             wrong.append(f"{where}: it needs no {block.needs}, so it can run")
         elif not commands(block):
             wrong.append(f"{where}: it has no command")
-    wrong += [f"line {number}: {len(line)} columns" for number, line in enumerate(text.splitlines(), 1) if len(line) > WIDTH]
+    wrong += [
+        f"line {number}: {len(line)} columns"
+        for number, line in enumerate(text.splitlines(), 1)
+        if len(line) > WIDTH
+    ]
     return wrong
 
 
 def commands(block):
     """The commands of a block, one a line, without comments."""
     lines = re.sub(r"\\\n *", "", block.text).splitlines()
-    return [command for command in (re.sub(r"(^|\s+)#.*", "", line).strip() for line in lines) if command]
+    return [
+        command
+        for command in (re.sub(r"(^|\s+)#.*", "", line).strip() for line in lines)
+        if command
+    ]

@@ -1,5 +1,7 @@
-"""A QEMU guest on a vhost-user port: Debian's cloud kernel and a busybox initramfs (made by scripts/setup), emulated, so
-that it runs where there is no KVM. Its serial line has a shell, through which run() gives commands."""
+"""A QEMU guest on a vhost-user port: Debian's cloud kernel and a busybox initramfs (made by
+scripts/setup), emulated, so that it runs where there is no KVM. Its serial line has a shell,
+through which run() gives commands."""
+
 import os
 import re
 import socket
@@ -11,9 +13,22 @@ IMAGES = os.path.join(ROOT, ".build/guest")
 
 
 class Guest:
-    """A guest whose only network device is the vhost-user port with the socket `path` (QEMU listens, the switch connects)."""
+    """A guest whose only network device is the vhost-user port with the socket `path` (QEMU
+    listens, the switch connects)."""
 
-    def __init__(self, lab, name, path, ip=None, ip6=None, address="52:54:00:00:00:01", memory=160, mtu=None, device_options="", queues=1):
+    def __init__(
+        self,
+        lab,
+        name,
+        path,
+        ip=None,
+        ip6=None,
+        address="52:54:00:00:00:01",
+        memory=160,
+        mtu=None,
+        device_options="",
+        queues=1,
+    ):
         self.lab, self.name, self.marker = lab, name, 0
         for file in ("vmlinuz", "initramfs"):
             if not os.path.exists(os.path.join(IMAGES, file)):
@@ -25,40 +40,83 @@ class Guest:
                 words.append(f"sluice.{key}={value}")
         many = ",mq=on" if queues > 1 else ""
         self.process = lab.start(
-            ["qemu-system-x86_64", "-machine", "q35,accel=tcg,memory-backend=ram", "-cpu", "max", "-smp", str(queues), "-m", str(memory),
-             # vhost-user needs memory that two processes can map; a memfd needs no huge pages.
-             "-object", f"memory-backend-memfd,id=ram,size={memory}M,share=on",
-             "-kernel", f"{IMAGES}/vmlinuz", "-initrd", f"{IMAGES}/initramfs", "-append", " ".join(words),
-             "-chardev", f"socket,id=net,path={path},server=on,wait=off",
-             "-netdev", f"vhost-user,id=net,chardev=net,queues={queues}",
-             # No MSI-X with one queue pair: QEMU 7.2 without KVM dies when a guest masks the control queue's vector of a vhost device.
-             "-device", f"virtio-net-pci,netdev=net,mac={address},romfile=,vectors={2 * queues + 2 if queues > 1 else 0}{many}{device_options}",
-             "-nodefaults", "-no-user-config", "-no-reboot", "-display", "none", "-chardev", f"socket,id=serial,path={console},server=on,wait=off", "-serial", "chardev:serial"], f"{name}.qemu")
-        wait_for(f"QEMU of {name} listens", lambda: os.path.exists(console) and os.path.exists(path))
+            [
+                "qemu-system-x86_64",
+                "-machine",
+                "q35,accel=tcg,memory-backend=ram",
+                "-cpu",
+                "max",
+                "-smp",
+                str(queues),
+                "-m",
+                str(memory),
+                # vhost-user needs memory that two processes can map; a memfd needs no huge pages.
+                "-object",
+                f"memory-backend-memfd,id=ram,size={memory}M,share=on",
+                "-kernel",
+                f"{IMAGES}/vmlinuz",
+                "-initrd",
+                f"{IMAGES}/initramfs",
+                "-append",
+                " ".join(words),
+                "-chardev",
+                f"socket,id=net,path={path},server=on,wait=off",
+                "-netdev",
+                f"vhost-user,id=net,chardev=net,queues={queues}",
+                # No MSI-X with one queue pair: QEMU 7.2 without KVM dies when a guest masks the
+                # control queue's vector of a vhost device.
+                "-device",
+                (
+                    f"virtio-net-pci,netdev=net,mac={address},romfile=,"
+                    f"vectors={2 * queues + 2 if queues > 1 else 0}{many}{device_options}"
+                ),
+                "-nodefaults",
+                "-no-user-config",
+                "-no-reboot",
+                "-display",
+                "none",
+                "-chardev",
+                f"socket,id=serial,path={console},server=on,wait=off",
+                "-serial",
+                "chardev:serial",
+            ],
+            f"{name}.qemu",
+        )
+        wait_for(
+            f"QEMU of {name} listens", lambda: os.path.exists(console) and os.path.exists(path)
+        )
         self.serial = socket.socket(socket.AF_UNIX)
         self.serial.connect(console)
         self.transcript = ""
 
     def read(self, pattern, seconds):
-        """Reads the serial line until the pattern matches; returns the match. What is after it stays unread."""
+        """Reads the serial line until the pattern matches; returns the match.
+
+        What is after it stays unread."""
         end = time.monotonic() + seconds * PATIENCE
         while True:
             found = re.search(pattern, self.transcript, re.S)
             if found:
-                self.transcript = self.transcript[found.end():]
+                self.transcript = self.transcript[found.end() :]
                 return found
             if self.process.poll() is not None:
                 raise Failure(f"QEMU of {self.name} ended with {self.process.returncode}")
             left = end - time.monotonic()
             if left <= 0:
-                raise Failure(f"{self.name}: waited {seconds:g} s in vain for /{pattern}/; the serial line said:\n{self.transcript[-2000:]}")
+                raise Failure(
+                    f"{self.name}: waited {seconds:g} s in vain for /{pattern}/; the serial line "
+                    f"said:\n{self.transcript[-2000:]}"
+                )
             self.serial.settimeout(left)
             try:
                 data = self.serial.recv(65536)
             except TimeoutError:
                 continue
             if not data:
-                raise Failure(f"{self.name}: QEMU ended with {self.process.wait(10)}; its serial line said:\n{self.transcript[-3000:]}")
+                raise Failure(
+                    f"{self.name}: QEMU ended with {self.process.wait(10)}; its serial line "
+                    f"said:\n{self.transcript[-3000:]}"
+                )
             self.transcript = (self.transcript + data.decode(errors="replace"))[-1_000_000:]
 
     def wait_ready(self, seconds=60):
@@ -68,10 +126,13 @@ class Guest:
         return self
 
     def run(self, command, seconds=30, ok=True):
-        """Runs a shell command in the guest; returns what it printed. With ok, fails the test when it fails."""
+        """Runs a shell command in the guest; returns what it printed.
+
+        With ok, fails the test when it fails."""
         self.marker += 1
-        # The marker is written in two parts so that an echo of the command line cannot be taken for its end.
-        self.serial.sendall(f"{command}; echo \"en\"d-{self.marker}-$?-\n".encode())
+        # The marker is written in two parts so that an echo of the command line cannot be taken for
+        # its end.
+        self.serial.sendall(f'{command}; echo "en"d-{self.marker}-$?-\n'.encode())
         found = self.read(rf"(.*?)end-{self.marker}-(\d+)-", seconds)
         text = found.group(1).replace("\r", "").strip()
         self.status = int(found.group(2))
@@ -85,7 +146,9 @@ class Guest:
         found = re.search(r"(\d+) packets received", text)
         answers = int(found.group(1)) if found else 0
         if ok and answers != count:
-            raise Failure(f"{self.name} pinged {target} {count} times and got {answers} answers:\n{text}")
+            raise Failure(
+                f"{self.name} pinged {target} {count} times and got {answers} answers:\n{text}"
+            )
         return answers
 
     def reaches(self, target, seconds=15):

@@ -1,11 +1,13 @@
 """Reserves huge pages for the time of a test and gives them back whatever happens.
 
-Pages are the machine's: several runs may ask at the same time. So everybody adds its number to the kernel's and takes the
-same number away afterwards, under one lock. That is done by a small process which waits for the end of a pipe: it gives the
-pages back also when the runner is killed. A test that has reserved none sees none.
+Pages are the machine's: several runs may ask at the same time. So everybody adds its number to the
+kernel's and takes the same number away afterwards, under one lock. That is done by a small process
+which waits for the end of a pipe: it gives the pages back also when the runner is killed. A test
+that has reserved none sees none.
 
     python3 tests/hugepages.py COUNT COMMAND...    runs a command with that many more pages
 """
+
 import contextlib
 import fcntl
 import os
@@ -39,13 +41,22 @@ def write(path, text):
 
 
 def change(difference):
-    """Adds pages to the pool (or takes some away) and returns by how many it really grew. Where memory is in too many pieces, as after a build that has filled it
-    with files, the kernel puts it together, and if that is not enough forgets what it remembers of files."""
+    """Adds pages to the pool (or takes some away) and returns by how many it really grew.
+
+    Where memory is in too many pieces, as after a build that has filled it with files, the kernel
+    puts it together, and if that is not enough forgets what it remembers of files."""
     with open(LOCK, "w", encoding="ascii") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         before = read("nr_hugepages")
         wanted = max(0, before + difference)
-        for attempt, make_room in enumerate(((), ("compact_memory",), ("drop_caches", "compact_memory"), ("drop_caches", "compact_memory"))):
+        for attempt, make_room in enumerate(
+            (
+                (),
+                ("compact_memory",),
+                ("drop_caches", "compact_memory"),
+                ("drop_caches", "compact_memory"),
+            )
+        ):
             # What has just ended gives its memory back within moments.
             time.sleep(attempt)
             for name in make_room:
@@ -72,9 +83,13 @@ def keeper(count):
 
 
 def hide():
-    """Keeps processes of this mount namespace from seeing that there are any. What is free now may be what another run has reserved, or gone when it is wanted."""
+    """Keeps processes of this mount namespace from seeing that there are any.
+
+    What is free now may be what another run has reserved, or gone when it is wanted."""
     if os.path.isdir(os.path.dirname(POOL)):
-        subprocess.run(["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", os.path.dirname(POOL)], check=True)
+        subprocess.run(
+            ["mount", "-t", "tmpfs", "-o", "ro", "tmpfs", os.path.dirname(POOL)], check=True
+        )
 
 
 @contextlib.contextmanager
@@ -83,11 +98,19 @@ def reserved(count):
     if not count:
         yield
         return
-    process = subprocess.Popen([sys.executable, os.path.abspath(__file__), "--keeper", str(count)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
+    process = subprocess.Popen(
+        [sys.executable, os.path.abspath(__file__), "--keeper", str(count)],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        start_new_session=True,
+    )
     try:
         if int(process.stdout.readline() or 0) < count:
             with open("/proc/buddyinfo", encoding="ascii") as file:
-                raise Shortage(f"the kernel has no memory for {count} huge pages of 2 MB in one piece, not even after it was asked to make room; free pieces:\n{file.read()}")
+                raise Shortage(
+                    f"the kernel has no memory for {count} huge pages of 2 MB in one piece, not "
+                    f"even after it was asked to make room; free pieces:\n{file.read()}"
+                )
         yield
     finally:
         process.stdin.close()

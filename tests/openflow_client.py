@@ -1,4 +1,6 @@
-"""A small OpenFlow 1.0 client for tests and measurements: it sends bytes as they are given and waits for one kind of message."""
+"""A small OpenFlow 1.0 client for tests and measurements: it sends bytes as they are given and
+waits for one kind of message."""
+
 import socket
 import struct
 
@@ -23,7 +25,9 @@ class Connection:
         self.wait_for(HELLO)
 
     def next_message(self):
-        """Reads one message: its type, its transaction and all of it. Answers echo requests and keeps errors."""
+        """Reads one message: its type, its transaction and all of it.
+
+        Answers echo requests and keeps errors."""
         while len(self.buffer) < 8 or len(self.buffer) < struct.unpack("!H", self.buffer[2:4])[0]:
             data = self.socket.recv(65536)
             if not data:

@@ -1,4 +1,6 @@
-"""What a bridge's state says of packets, and when it goes, beside Open vSwitch: the action set's output, misses behind the last table, what new controllers leave."""
+"""What a bridge's state says of packets, and when it goes, beside Open vSwitch: the action set's
+output, misses behind the last table, what new controllers leave."""
+
 import re
 import struct
 
@@ -12,22 +14,45 @@ SET_CONFIG, PACKET_IN = 9, 10
 def packets(switch, table):
     """Packets of each rule of a table, by its actions."""
     text = switch.ofctl("-OOpenFlow15", "dump-flows", "br0", f"table={table}")
-    return {actions: int(count) for count, actions in re.findall(r"n_packets=(\d+),.* actions=(\S+)", text)}
+    return {
+        actions: int(count)
+        for count, actions in re.findall(r"n_packets=(\d+),.* actions=(\S+)", text)
+    }
 
 
 @test(timeout=60)
 def an_action_set_with_a_group_sends_to_no_port(lab):
-    """The group runs instead of the output, whichever is written first, so `actset_output` is unset; without it the output counts again."""
+    """The group runs instead of the output, whichever is written first, so `actset_output` is
+    unset; without it the output counts again."""
     switch = lab.switch()
-    switch.bridge("br0", "protocols=OpenFlow10,OpenFlow11,OpenFlow13,OpenFlow15", "fail_mode=secure")
+    switch.bridge(
+        "br0", "protocols=OpenFlow10,OpenFlow11,OpenFlow13,OpenFlow15", "fail_mode=secure"
+    )
     switch.ofctl("-OOpenFlow15", "add-group", "br0", "group_id=1,type=indirect,bucket=actions=drop")
     for first, second, wanted in (
-            ("output:2", "group:1", "unset"), ("group:1", "output:2", "unset"), ("output:2", "set_field:00:00:00:00:00:01->eth_dst", "port")):
+        ("output:2", "group:1", "unset"),
+        ("group:1", "output:2", "unset"),
+        ("output:2", "set_field:00:00:00:00:00:01->eth_dst", "port"),
+    ):
         switch.ofctl("-OOpenFlow15", "del-flows", "br0")
-        switch.ofctl("-OOpenFlow15", "add-flows", "br0", "-", stdin="\n".join((
-            f"table=0,actions=write_actions({first}),goto_table:1", f"table=1,actions=write_actions({second}),goto_table:2",
-            "table=2,priority=2,actset_output=2,actions=set_field:1->reg0", "table=2,priority=1,actset_output=unset,actions=set_field:2->reg0")) + "\n")
-        switch.ofctl("-OOpenFlow15", "packet-out", "br0", f"in_port=LOCAL,packet={PACKET},actions=TABLE")
+        switch.ofctl(
+            "-OOpenFlow15",
+            "add-flows",
+            "br0",
+            "-",
+            stdin="\n".join(
+                (
+                    f"table=0,actions=write_actions({first}),goto_table:1",
+                    f"table=1,actions=write_actions({second}),goto_table:2",
+                    "table=2,priority=2,actset_output=2,actions=set_field:1->reg0",
+                    "table=2,priority=1,actset_output=unset,actions=set_field:2->reg0",
+                )
+            )
+            + "\n",
+        )
+        switch.ofctl(
+            "-OOpenFlow15", "packet-out", "br0", f"in_port=LOCAL,packet={PACKET},actions=TABLE"
+        )
         met = {"port": "set_field:0x1->reg0", "unset": "set_field:0x2->reg0"}
         expected = {actions: int(name == wanted) for name, actions in met.items()}
         wait_for(f"{expected} after {first}, {second}", lambda: packets(switch, 2) == expected)
@@ -35,11 +60,12 @@ def an_action_set_with_a_group_sends_to_no_port(lab):
 
 @test(timeout=60)
 def continue_behind_the_last_table_asks_the_controller(lab):
-    """A table miss of "continue" (1.1) in table 253 sends a packet-in of that table, for no match; "drop" sends none."""
+    """A table miss of "continue" (1.1) in table 253 sends a packet-in of that table, for no match;
+    "drop" sends none."""
     switch = lab.switch()
     switch.bridge("br0", "protocols=OpenFlow10,OpenFlow11,OpenFlow13", "fail_mode=secure")
     client = Client(switch, 2)
-    client.send(SET_CONFIG, struct.pack("!HH", 0, 0xffff))
+    client.send(SET_CONFIG, struct.pack("!HH", 0, 0xFFFF))
     equal(client.barrier(), [], "answers to a switch configuration")
     switch.ofctl("-OOpenFlow11", "add-flow", "br0", "actions=goto_table:252")
     switch.ofctl("-OOpenFlow11", "mod-table", "br0", "252", "continue")
@@ -52,6 +78,7 @@ def continue_behind_the_last_table_asks_the_controller(lab):
     def packet_ins():
         heard.extend(body for kind, body in client.barrier() if kind == PACKET_IN)
         return len(heard)
+
     ask("drop", "01")
     ask("continue", "02")
     wait_for("a packet-in", packet_ins)
@@ -63,18 +90,26 @@ def continue_behind_the_last_table_asks_the_controller(lab):
 
 @test(timeout=60)
 def controllers_that_come_and_go_leave_no_rules_groups_or_meters(lab):
-    """Setting the first controller and deleting the last one empty the bridge; another controller beside the first does not."""
+    """Setting the first controller and deleting the last one empty the bridge; another controller
+    beside the first does not."""
     switch = lab.switch()
     switch.bridge("br0", "protocols=OpenFlow10,OpenFlow13", "fail_mode=secure")
 
     def fill():
-        switch.ofctl("-OOpenFlow13", "add-group", "br0", "group_id=7,type=all,bucket=actions=output:1")
+        switch.ofctl(
+            "-OOpenFlow13", "add-group", "br0", "group_id=7,type=all,bucket=actions=output:1"
+        )
         switch.ofctl("-OOpenFlow13", "add-meter", "br0", "meter=7,kbps,bands=type=drop,rate=1000")
         switch.ofctl("-OOpenFlow13", "add-flow", "br0", "actions=meter:7,group:7")
 
     def kept():
-        dumps = (("dump-groups", "group_id="), ("dump-meters", "meter="), ("dump-flows", "actions="))
+        dumps = (
+            ("dump-groups", "group_id="),
+            ("dump-meters", "meter="),
+            ("dump-flows", "actions="),
+        )
         return [switch.ofctl("-OOpenFlow13", dump, "br0").count(word) for dump, word in dumps]
+
     fill()
     equal(kept(), [1, 1, 1], "groups, meters and rules")
     switch.vsctl("set-controller", "br0", "tcp:127.0.0.1:6653")

@@ -1,5 +1,6 @@
 """`sluice predict` over veth, guests' ports and policers: measured by the command itself on this
 machine, within a limit, and nothing is left behind. No time is asserted."""
+
 import json
 import os
 import signal
@@ -19,7 +20,17 @@ def links():
 
 def command(lab, *options, rounds=3):
     """The command, on few slices; what it writes lies in the test's directory."""
-    words = [sluice(lab), "predict", "--flows", "-", "--rounds", str(rounds), "--sluiced", lab.switchd[0], *options]
+    words = [
+        sluice(lab),
+        "predict",
+        "--flows",
+        "-",
+        "--rounds",
+        str(rounds),
+        "--sluiced",
+        lab.switchd[0],
+        *options,
+    ]
     return ["env", f"TMPDIR={lab.directory}", *words]
 
 
@@ -44,7 +55,8 @@ def helpers(lab):
 
 @test(timeout=300)
 def veth_and_guests_are_measured(lab):
-    """In by a veth pair, out to a guest, and the other way; both cost something, and it is said how they were measured."""
+    """In by a veth pair, out to a guest, and the other way; both cost something, and it is said how
+    they were measured."""
     before = links()
     for ports in ("1:veth,2:vhost", "1:dpdkvhostuserclient,2:veth"):
         done = predicted(command(lab, "--json", "--ports", ports), seconds=130, stdin=RULES)
@@ -65,16 +77,28 @@ def veth_and_guests_are_measured(lab):
 
 @test(timeout=120)
 def policers_are_measured(lab):
-    """The cost of policers is a stage of its own; ports that no packet meets are named, and those that are not there refused."""
+    """The cost of policers is a stage of its own; ports that no packet meets are named, and those
+    that are not there refused."""
     memory = ("--ports", "in=1:memory,2:memory")
-    done = predicted(command(lab, "--json", *memory, "--policed", "in", "--policed-out", "all"), seconds=60, stdin=RULES)
+    done = predicted(
+        command(lab, "--json", *memory, "--policed", "in", "--policed-out", "all"),
+        seconds=60,
+        stdin=RULES,
+    )
     told = json.loads(done.stdout)
     stages = {stage["name"]: stage["cycles"] for stage in told["prediction"]["stages"]}
     # Where the machine moves more than a policer costs, there is none to be seen.
-    check(stages.get("policers", 1) > 0 and not any("policer" in note for note in told["notes"]), stages, told["notes"])
+    check(
+        stages.get("policers", 1) > 0 and not any("policer" in note for note in told["notes"]),
+        stages,
+        told["notes"],
+    )
     lab.note(f"policers: {stages.get('policers')}")
     done = predicted(command(lab, "--anyway", *memory, "--policed", "7"), seconds=60, stdin=RULES)
-    check("no packet meets a policer of --policed 7" in done.stdout and "policers" not in done.stdout, done.stdout)
+    check(
+        "no packet meets a policer of --policed 7" in done.stdout and "policers" not in done.stdout,
+        done.stdout,
+    )
     for words in (("--policed", "nobody"), ("--policed-out", ""), ("--policed", "0")):
         refused = run(command(lab, *memory, *words), ok=False, stdin=RULES)
         check(refused.returncode == 1 and words[0] in refused.stderr, refused.stderr)
@@ -82,27 +106,49 @@ def policers_are_measured(lab):
 
 @test(timeout=240)
 def a_running_switch_predicts_for_its_own_ports(lab):
-    """`sluice/predict` measures what a bridge's ports are: kernel interfaces here, and a patch port costs nothing. What is like another kind is named."""
+    """`sluice/predict` measures what a bridge's ports are: kernel interfaces here, and a patch port
+    costs nothing. What is like another kind is named."""
     sluice(lab)
     switch = lab.switch()
     for bridge in ("br0", "br1"):
         switch.bridge(bridge, "fail_mode=secure")
     for number in (1, 2):
-        switch.link(lab.namespace(f"h{number}").quiet(), f"p{number}", "eth0", f"ofport_request={number}")
+        switch.link(
+            lab.namespace(f"h{number}").quiet(), f"p{number}", "eth0", f"ofport_request={number}"
+        )
     for name, bridge, peer, number in (("a", "br0", "b", 3), ("b", "br1", "a", 1)):
-        switch.vsctl("add-port", bridge, name, "--", "set", "Interface", name, "type=patch", f"options:peer={peer}", f"ofport_request={number}")
+        switch.vsctl(
+            "add-port",
+            bridge,
+            name,
+            "--",
+            "set",
+            "Interface",
+            name,
+            "type=patch",
+            f"options:peer={peer}",
+            f"ofport_request={number}",
+        )
     before = links()
 
     def ask(rule):
         switch.ofctl("del-flows", "br0")
         switch.ofctl("add-flow", "br0", rule)
-        asked = switch.tool("ovs-appctl", "sluice/predict", "--anyway", "br0", ok=False, seconds=110)
+        asked = switch.tool(
+            "ovs-appctl", "sluice/predict", "--anyway", "br0", ok=False, seconds=110
+        )
         if "too busy" in asked.stderr:
             raise Skip("the machine is too busy to measure on")
         check(asked.returncode == 0, asked.stderr)
         return asked.stdout
+
     asked = ask("in_port=1,actions=output:2")
-    check("br0: veth ports, packets made from the rules" in asked and "veth ports are measured" in asked and "may cost more" not in asked, asked)
+    check(
+        "br0: veth ports, packets made from the rules" in asked
+        and "veth ports are measured" in asked
+        and "may cost more" not in asked,
+        asked,
+    )
     check("net_pcap" not in asked, asked)
     asked = ask("in_port=1,actions=output:3")
     check("br0: veth, memory ports" in asked, asked)
@@ -113,12 +159,19 @@ def a_running_switch_predicts_for_its_own_ports(lab):
 
 @test(timeout=180)
 def nothing_is_left_where_it_is_ended(lab):
-    """By Ctrl-C or SIGTERM: files, helper and interfaces go; by SIGKILL the helper and its interfaces do."""
+    """By Ctrl-C or SIGTERM: files, helper and interfaces go; by SIGKILL the helper and its
+    interfaces do."""
     before = links()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGKILL):
         words = command(lab, "--ports", "1:veth,2:veth", rounds=1000)
-        with subprocess.Popen(words, stdin=subprocess.PIPE, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True,
-                              preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL)) as process:
+        with subprocess.Popen(
+            words,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
+        ) as process:
             process.stdin.write(RULES)
             process.stdin.close()
             wait_for("the helper is at work", lambda: helpers(lab), 60)
@@ -133,17 +186,25 @@ def nothing_is_left_where_it_is_ended(lab):
 
 @test(timeout=60)
 def without_root_no_pair_is_made_on_the_machine(lab):
-    """It is refused with the reason: the pair must not appear among the machine's own interfaces."""
+    """It is refused with the reason: the pair must not appear among the machine's own
+    interfaces."""
     before = links()
     program = os.path.abspath(lab.switchd[0])
-    sluice(lab)   # skips where there is none
+    sluice(lab)  # skips where there is none
     capture = os.path.join(lab.directory, "in.pcap")
     oracle.write_pcap(capture, [bytes(60)])
     words = ["setpriv", "--bounding-set", "-sys_admin", "--inh-caps", "-sys_admin"]
     words += [program, "--calibrate-ports", capture, "ordinary", "0", "3", "veth"]
     done = run(words, ok=False)
     check(done.returncode == 1 and "needs root" in done.stderr, done.stderr)
-    for words in (["x"], [capture, "ordinary", "0", "3", "tap"], [capture, "ordinary", "x", "3", "dpdk"]):
+    for words in (
+        ["x"],
+        [capture, "ordinary", "0", "3", "tap"],
+        [capture, "ordinary", "x", "3", "dpdk"],
+    ):
         done = run([program, "--calibrate-ports", *words], ok=False, seconds=30)
-        check(done.returncode == 1 and done.stderr.startswith("sluiced: --calibrate-ports: "), done.stderr)
+        check(
+            done.returncode == 1 and done.stderr.startswith("sluiced: --calibrate-ports: "),
+            done.stderr,
+        )
     equal(links(), before, "interfaces of the machine")

@@ -1,4 +1,5 @@
 """os-ken's switch certification tests: a sample in every run, the whole by `make conformance`."""
+
 from certification import catalogue, certify, sample, seed
 from harness import test
 

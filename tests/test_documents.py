@@ -1,5 +1,6 @@
-"""The examples of Open vSwitch's documentation (documents_ovs.txt): each is answered alike by Open vSwitch and by the daemon under test, but for what is
-explained in documents_ovs_differences.txt."""
+"""The examples of Open vSwitch's documentation (documents_ovs.txt): each is answered alike by Open
+vSwitch and by the daemon under test, but for what is explained in documents_ovs_differences.txt."""
+
 import os
 import random
 import re
@@ -7,13 +8,24 @@ import shlex
 
 import test_trace
 from differences import hold
-from harness import OPEN_VSWITCH, Failure, Skip, becomes, check, equal, ethernet, switchd_command, test
+from harness import (
+    OPEN_VSWITCH,
+    Failure,
+    Skip,
+    becomes,
+    check,
+    equal,
+    ethernet,
+    switchd_command,
+    test,
+)
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 EXAMPLES = os.path.join(HERE, "documents_ovs.txt")
 EXPLAINED = os.path.join(HERE, "documents_ovs_differences.txt")
 TOOLS = ("ovs-vsctl", "ovs-ofctl", "ovs-appctl")
-# Flows are shown, and tried, as these see them: without instructions, with them, and with the latest actions.
+# Flows are shown, and tried, as these see them: without instructions, with them, and with the
+# latest actions.
 VERSIONS = {"1.0": "OpenFlow10", "1.3": "OpenFlow13", "1.5": "OpenFlow15"}
 # What stays in the database when its bridges have gone.
 ROOTS = ("QoS", "Queue")
@@ -33,19 +45,34 @@ def scenes():
             elif line.startswith((*TOOLS, "bridge ", "flow ")) and found:
                 found[-1][1].append((line, ""))
             elif line and not line.startswith("#"):
-                raise Failure(f"{EXAMPLES}:{number}: neither a scene, an example, its input nor a comment")
+                raise Failure(
+                    f"{EXAMPLES}:{number}: neither a scene, an example, its input nor a comment"
+                )
     return found
 
 
 def commands(line):
     """[(how it is shown, its words)] of a line."""
     if line.startswith("flow "):
-        return [(f"-O {version} {line}", ["ovs-ofctl", "-O", name, "add-flow", "br0", line[5:]]) for version, name in VERSIONS.items()]
+        return [
+            (f"-O {version} {line}", ["ovs-ofctl", "-O", name, "add-flow", "br0", line[5:]])
+            for version, name in VERSIONS.items()
+        ]
     if line.startswith("bridge "):
         bridge, *ports = line.split()[1:]
         words = ["ovs-vsctl", "add-br", bridge, "--", "set", "Bridge", bridge, "fail_mode=secure"]
         for number, port in enumerate(ports, 1):
-            words += ["--", "add-port", bridge, port, "--", "set", "Interface", port, f"ofport_request={number}"]
+            words += [
+                "--",
+                "add-port",
+                bridge,
+                port,
+                "--",
+                "set",
+                "Interface",
+                port,
+                f"ofport_request={number}",
+            ]
         return [(line, words)]
     return [(line, shlex.split(line))]
 
@@ -56,20 +83,45 @@ def play(lab, name, command):
     answers = []
 
     def ask(scene, shown, words, stdin=None):
-        done = switch.tool(*(word.replace("RUNDIR", switch.directory) for word in words), ok=False, stdin=stdin or None)
-        text = done.stdout + done.stderr + (f"ended with {done.returncode}\n" if done.returncode else "")
+        done = switch.tool(
+            *(word.replace("RUNDIR", switch.directory) for word in words),
+            ok=False,
+            stdin=stdin or None,
+        )
+        text = (
+            done.stdout
+            + done.stderr
+            + (f"ended with {done.returncode}\n" if done.returncode else "")
+        )
         answers.append((f"{scene}: {shown}", normal(shown, text, switch)))
+
     for scene, lines in scenes():
         for line, stdin in lines:
             for shown, words in commands(line):
                 ask(scene, shown, words, stdin)
         bridges = switch.vsctl("list-br").split()
-        ask(scene, "interfaces", ["ovs-vsctl", "--columns=name,type,ofport,error,mtu", "list", "Interface"])
+        ask(
+            scene,
+            "interfaces",
+            ["ovs-vsctl", "--columns=name,type,ofport,error,mtu", "list", "Interface"],
+        )
         for bridge in bridges:
             for version, protocol in VERSIONS.items():
-                ask(scene, f"-O {version} flows of {bridge}", ["ovs-ofctl", "-O", protocol, "--no-stats", "dump-flows", bridge])
-            ask(scene, f"groups of {bridge}", ["ovs-ofctl", "-O", "OpenFlow15", "dump-groups", bridge])
-            ask(scene, f"meters of {bridge}", ["ovs-ofctl", "-O", "OpenFlow15", "dump-meters", bridge])
+                ask(
+                    scene,
+                    f"-O {version} flows of {bridge}",
+                    ["ovs-ofctl", "-O", protocol, "--no-stats", "dump-flows", bridge],
+                )
+            ask(
+                scene,
+                f"groups of {bridge}",
+                ["ovs-ofctl", "-O", "OpenFlow15", "dump-groups", bridge],
+            )
+            ask(
+                scene,
+                f"meters of {bridge}",
+                ["ovs-ofctl", "-O", "OpenFlow15", "dump-meters", bridge],
+            )
         for bridge in bridges:
             switch.vsctl("--if-exists", "del-br", bridge)
         switch.vsctl(*(word for root in ROOTS for word in ("--", "--all", "destroy", root)))
@@ -84,7 +136,11 @@ def normal(shown, text, switch):
     text = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z\|\d+\|", "", text)
     text = re.sub(r"xid=0x[0-9a-f]+", "xid=X", text)
     # Who closes first where no version suits both: ovs-ofctl's message may come too late.
-    text = re.sub(r"(failed to connect to socket) \((Broken pipe|Connection reset by peer|Protocol error)\)", r"\1 (no version)", text)
+    text = re.sub(
+        r"(failed to connect to socket) \((Broken pipe|Connection reset by peer|Protocol error)\)",
+        r"\1 (no version)",
+        text,
+    )
     text = re.sub(r"(duration|idle_age|hard_age)=[\d.]+s?", r"\1=T", text)
     text = re.sub(r"duration:[\d.]+s", "duration:T", text)
     text = re.sub(r"dpid:(?!0123456789abcdef|0{15}1)[0-9a-f]{16}", "dpid:DPID", text)
@@ -102,8 +158,9 @@ def normal(shown, text, switch):
 
 
 def in_order(text):
-    """A trace with what each port gets in the order of ports where `NORMAL` or a flood sends to several: the order is open, and so is by which pushes and
-    pops the daemon comes from one port's tags to the next one's."""
+    """A trace with what each port gets in the order of ports where `NORMAL` or a flood sends to
+    several: the order is open, and so is by which pushes and pops the daemon comes from one port's
+    tags to the next one's."""
     found = re.search(r"^Datapath actions: (.*)$", text, re.M)
     flow = re.search(r"^Flow: .*?dl_vlan=(\d+),dl_vlan_pcp=(\d+)", text, re.M)
     if not found or not re.search("NORMAL|FLOOD|ALL", text):
@@ -120,26 +177,44 @@ def in_order(text):
             marks = " " + action
         else:
             return text
-    return text.replace(found[0], "Datapath actions:\n  " + "\n  ".join(sorted(sent))) if sent else text
+    return (
+        text.replace(found[0], "Datapath actions:\n  " + "\n  ".join(sorted(sent)))
+        if sent
+        else text
+    )
 
 
 @test(timeout=420)
 def examples_of_its_documentation_are_answered_alike(lab):
-    """Every command and flow of Open vSwitch's manual pages, tutorials, FAQ and guides on both daemons."""
+    """Every command and flow of Open vSwitch's manual pages, tutorials, FAQ and guides on both
+    daemons."""
     if not os.path.exists(OPEN_VSWITCH):
         raise Skip("Open vSwitch is not installed")
     wanted, got = play(lab, "r", switchd_command("ovs")), play(lab, "t", lab.switchd)
-    check([shown for shown, _ in wanted] == [shown for shown, _ in got], "the daemons were asked other things: bridges differ")
+    check(
+        [shown for shown, _ in wanted] == [shown for shown, _ in got],
+        "the daemons were asked other things: bridges differ",
+    )
     answers = [(shown, reference, answer) for (shown, reference), (_, answer) in zip(wanted, got)]
     with open(os.path.join(lab.directory, "answers.txt"), "w", encoding="utf-8") as file:
         for shown, reference, answer in answers:
-            file.write(f"#### {shown}\n{reference}" + ("" if answer == reference else f"#### but\n{answer}"))
-    examples = [line for _, lines in scenes() for line, _ in lines if not line.startswith("bridge ")]
-    lab.note(f"{len(examples)} examples, {sum(reference == answer for _, reference, answer in answers)} of {len(answers)} answers the same")
+            file.write(
+                f"#### {shown}\n{reference}"
+                + ("" if answer == reference else f"#### but\n{answer}")
+            )
+    examples = [
+        line for _, lines in scenes() for line, _ in lines if not line.startswith("bridge ")
+    ]
+    lab.note(
+        f"{len(examples)} examples, "
+        f"{sum(reference == answer for _, reference, answer in answers)} of {len(answers)} "
+        "answers the same"
+    )
     hold(lab, EXPLAINED, answers)
 
 
-# The switch of the tutorial: a trunk and three access ports; untagged packets of the trunk are in VLAN 0.
+# The switch of the tutorial: a trunk and three access ports; untagged packets of the trunk are in
+# VLAN 0.
 ACCESS = {2: 20, 3: 30, 4: 30}
 MEMBERS = {20: (1, 2), 30: (1, 3, 4)}
 HOSTS = [f"52:00:00:00:00:{number:02x}" for number in range(1, 7)]
@@ -153,7 +228,8 @@ class TutorialSwitch:
         self.learned = {}
 
     def forward(self, port, source, destination, vlan):
-        """{port: VLAN of the tag or None} for a packet that came in by a port, `vlan` being that of its tag."""
+        """{port: VLAN of the tag or None} for a packet that came in by a port, `vlan` being that of
+        its tag."""
         if source == GROUP or destination == BPDU or (port in ACCESS and vlan is not None):
             return {}
         vid = ACCESS.get(port, vlan or 0)
@@ -167,7 +243,8 @@ class TutorialSwitch:
 
 @test(timeout=120)
 def the_tutorials_switch_learns_and_forwards(lab):
-    """The rules of the advanced tutorial, with packets: each goes where the tutorial says, tagged as it says, from the first packet of a host on."""
+    """The rules of the advanced tutorial, with packets: each goes where the tutorial says, tagged
+    as it says, from the first packet of a host on."""
     switch = lab.switch()
     switch.bridge("br0", "fail_mode=secure")
     hosts = dict(enumerate(switch.raw_hosts(4), 1))
@@ -178,31 +255,59 @@ def the_tutorials_switch_learns_and_forwards(lab):
         switch.tool(*shlex.split(line), stdin=stdin or None)
 
     def met():
-        return sum(int(packets) for packets in re.findall(r"n_packets=(\d+)", switch.ofctl("dump-flows", "br0", "table=0")))
+        return sum(
+            int(packets)
+            for packets in re.findall(
+                r"n_packets=(\d+)", switch.ofctl("dump-flows", "br0", "table=0")
+            )
+        )
+
     said, draw = TutorialSwitch(), random.Random(7)
     for number in range(120):
         port = draw.randint(1, 4)
         source = draw.choice(HOSTS) if draw.random() < 0.95 else GROUP
-        destination = draw.choice(HOSTS) if draw.random() < 0.8 else draw.choice((EVERYBODY, GROUP, BPDU))
+        destination = (
+            draw.choice(HOSTS) if draw.random() < 0.8 else draw.choice((EVERYBODY, GROUP, BPDU))
+        )
         vlan = draw.choice((20, 30, 30, 55, None)) if port == 1 or draw.random() < 0.1 else None
 
         def frame(vid):
-            return ethernet(destination, source, 0x88b5, number.to_bytes(2, "big") + bytes(50), [(0x8100, vid)] if vid else ())
+            return ethernet(
+                destination,
+                source,
+                0x88B5,
+                number.to_bytes(2, "big") + bytes(50),
+                [(0x8100, vid)] if vid else (),
+            )
+
         wanted = said.forward(port, source, destination, vlan)
         hosts[port].send(frame(vlan))
         for to, vid in wanted.items():
             received = hosts[to].receive(10, until=1)
-            equal(received, [frame(vid)], f"packet {number} from port {port}, {source} to {destination} in VLAN {vlan}, at port {to}")
+            equal(
+                received,
+                [frame(vid)],
+                f"packet {number} from port {port}, {source} to {destination} in VLAN {vlan}, at "
+                f"port {to}",
+            )
         if switch.is_ovs:
             # Its cache may go by what was learned before.
             switch.appctl("revalidator/wait")
         if not wanted:
-            # Nothing else says that it has come, and the next one, by another port, may overtake it.
+            # Nothing else says that it has come, and the next one, by another port, may overtake
+            # it.
             becomes(met, number + 1, f"packets that have met table 0 after packet {number}")
     for port, host in hosts.items():
         equal(host.receive(0.5), [], f"what else port {port} sent")
-    learned = re.findall(r"vlan_tci=0x(\w+)/0x0fff,dl_dst=(\S+) actions=load:0x(\d)->NXM_NX_REG0\[0..15\]", "\n".join(switch.rules("br0", "table=10")))
-    equal({(int(vid, 16), mac): int(port) for vid, mac, port in learned}, said.learned, "what the switch has learned")
+    learned = re.findall(
+        r"vlan_tci=0x(\w+)/0x0fff,dl_dst=(\S+) actions=load:0x(\d)->NXM_NX_REG0\[0..15\]",
+        "\n".join(switch.rules("br0", "table=10")),
+    )
+    equal(
+        {(int(vid, 16), mac): int(port) for vid, mac, port in learned},
+        said.learned,
+        "what the switch has learned",
+    )
 
 
 @test()
@@ -210,14 +315,46 @@ def a_span_port_takes_nothing(lab):
     """The FAQ: what arrives on a mirror's output port is dropped, whatever the rules say of it."""
     switch = lab.switch(options=("--enable-dummy=override",))
     switch.vsctl(*commands("bridge br0 p1 p2 p3")[0][1][1:])
-    switch.vsctl("--", "--id=@p", "get", "port", "p3", "--", "--id=@m", "create", "mirror", "name=m0", "select-all=true", "output-port=@p", "--", "set", "bridge", "br0", "mirrors=@m")
-    switch.flows("in_port=1,actions=drop", "in_port=2,cookie=2,actions=output:1", "in_port=3,cookie=3,actions=output:1")
+    switch.vsctl(
+        "--",
+        "--id=@p",
+        "get",
+        "port",
+        "p3",
+        "--",
+        "--id=@m",
+        "create",
+        "mirror",
+        "name=m0",
+        "select-all=true",
+        "output-port=@p",
+        "--",
+        "set",
+        "bridge",
+        "br0",
+        "mirrors=@m",
+    )
+    switch.flows(
+        "in_port=1,actions=drop",
+        "in_port=2,cookie=2,actions=output:1",
+        "in_port=3,cookie=3,actions=output:1",
+    )
 
     def send(port):
-        switch.appctl("netdev-dummy/receive", f"p{port}", f"in_port({port}),eth(src=02:00:00:00:00:0{port},dst=02:00:00:00:00:09),eth_type(0x88b5)")
+        switch.appctl(
+            "netdev-dummy/receive",
+            f"p{port}",
+            f"in_port({port}),eth(src=02:00:00:00:00:0{port},dst=02:00:00:00:00:09),"
+            "eth_type(0x88b5)",
+        )
 
     def sent():
-        return {port: counters["tx"]["pkts"] for port, counters in switch.counters().items() if port not in ("br0", "LOCAL")}
+        return {
+            port: counters["tx"]["pkts"]
+            for port, counters in switch.counters().items()
+            if port not in ("br0", "LOCAL")
+        }
+
     for port in (3, 3, 3, 2):
         send(port)
     becomes(lambda: switch.rule_packets()[2], 1, "packets of the port that is not the mirror's")

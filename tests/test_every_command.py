@@ -1,15 +1,20 @@
-"""Every command of ovs-ofctl in every version of OpenFlow, on Open vSwitch and on the daemon under test: both answer the same, but for what is
-explained in test_every_command_differences.txt beside this file."""
+"""Every command of ovs-ofctl in every version of OpenFlow, on Open vSwitch and on the daemon under
+test: both answer the same, but for what is explained in test_every_command_differences.txt beside
+this file."""
+
 import os
 import re
 
 from differences import hold
 from harness import OPEN_VSWITCH, Skip, switchd_command, test
 
-EXPLAINED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "test_every_command_differences.txt")
+EXPLAINED = os.path.join(
+    os.path.dirname(os.path.abspath(__file__)), "test_every_command_differences.txt"
+)
 VERSIONS = ("OpenFlow10", "OpenFlow11", "OpenFlow12", "OpenFlow13", "OpenFlow14", "OpenFlow15")
 
-# Each line a command; "<" ends it where standard input follows. BR is the bridge. The bridge has the ports 1 and 2.
+# Each line a command; "<" ends it where standard input follows. BR is the bridge. The bridge has
+# the ports 1 and 2.
 COMMANDS = r"""
 show BR
 dump-desc BR
@@ -188,23 +193,45 @@ ct-flush BR zone=5
 dump-ipfix-bridge BR
 dump-ipfix-flow BR
 benchmark BR 100 10
-"""
+"""  # noqa: E501
 
 
 def scenario(lab, name, command=None):
     """The answers of one daemon: {(version, number, command): text}."""
     switch = lab.switch(name, command=command)
-    switch.bridge("br0", "other_config:hwaddr=02:aa:00:00:00:01", "other_config:datapath-id=00000000000000b0",
-                  "protocols=" + ",".join(VERSIONS), "fail_mode=secure")
+    switch.bridge(
+        "br0",
+        "other_config:hwaddr=02:aa:00:00:00:01",
+        "other_config:datapath-id=00000000000000b0",
+        "protocols=" + ",".join(VERSIONS),
+        "fail_mode=secure",
+    )
     for number in (1, 2):
-        switch.port(f"p{number}", "type=internal", f"ofport_request={number}", f'mac="02:bb:00:00:00:0{number}"')
+        switch.port(
+            f"p{number}",
+            "type=internal",
+            f"ofport_request={number}",
+            f'mac="02:bb:00:00:00:0{number}"',
+        )
     texts = {}
     for version in VERSIONS:
         for number, line in enumerate(COMMANDS.strip().splitlines()):
             words, _, stdin = line.partition(" < ")
             arguments = [word if word != "BR" else "br0" for word in words.split(" ")]
-            done = switch.ofctl("-O", version, *arguments, ok=False, stdin=stdin.replace("|", "\n") + "\n" if stdin else None)
-            texts[version, number, line] = normal(line, done.stdout + done.stderr + (f"ended with {done.returncode}\n" if done.returncode else ""), switch)
+            done = switch.ofctl(
+                "-O",
+                version,
+                *arguments,
+                ok=False,
+                stdin=stdin.replace("|", "\n") + "\n" if stdin else None,
+            )
+            texts[version, number, line] = normal(
+                line,
+                done.stdout
+                + done.stderr
+                + (f"ended with {done.returncode}\n" if done.returncode else ""),
+                switch,
+            )
         for kind in ("flows", "groups", "meters"):
             if kind != "meters" or version >= "OpenFlow13":
                 switch.ofctl("-O", version, f"del-{kind}", "br0", ok=False)
@@ -221,8 +248,15 @@ def normal(line, text, switch):
     text = re.sub(r"duration:[\d.]+s", "duration:T", text)
     text = re.sub(r"(rx|tx) (pkts|bytes)=\d+", r"\1 \2=N", text)
     text = re.sub(r"bytes=\d+", "bytes=N", text)
-    text = re.sub(r"time [\d.]+ms|[\d.]+ ms|\d+ bytes from .*: xid=X|finished in.*|[\d.]+ packets/s.*", "TIMING", text)
-    if line.startswith(("dump-", "show", "queue-get-config", "--", "diff", "meter-stats")) and "features" not in line:
+    text = re.sub(
+        r"time [\d.]+ms|[\d.]+ ms|\d+ bytes from .*: xid=X|finished in.*|[\d.]+ packets/s.*",
+        "TIMING",
+        text,
+    )
+    if (
+        line.startswith(("dump-", "show", "queue-get-config", "--", "diff", "meter-stats"))
+        and "features" not in line
+    ):
         text = "\n".join(sorted(text.splitlines()))
     return re.sub(r"[ \t]+$", "", text, flags=re.M).strip() + "\n"
 
@@ -236,5 +270,12 @@ def every_command_of_ovs_ofctl_in_every_version(lab):
     with open(os.path.join(lab.directory, "answers.txt"), "w", encoding="utf-8") as file:
         for (version, number, line), reference in wanted.items():
             answer = got[version, number, line]
-            file.write(f"#### -O {version} {line}\n{reference}" + ("" if answer == reference else f"#### but\n{answer}"))
-    hold(lab, EXPLAINED, [(f"-O {key[0]} {key[2]}", reference, got[key]) for key, reference in wanted.items()])
+            file.write(
+                f"#### -O {version} {line}\n{reference}"
+                + ("" if answer == reference else f"#### but\n{answer}")
+            )
+    hold(
+        lab,
+        EXPLAINED,
+        [(f"-O {key[0]} {key[2]}", reference, got[key]) for key, reference in wanted.items()],
+    )

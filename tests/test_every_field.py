@@ -1,12 +1,16 @@
-"""Every field of ovs-fields(7) and every action of ovs-actions(7), rule by rule with ovs-ofctl in every version of OpenFlow, on Open vSwitch and on the
-daemon under test: which rules are taken, with which error others are refused, and how dump-flows prints them. Differences are explained in
+"""Every field of ovs-fields(7) and every action of ovs-actions(7), rule by rule with ovs-ofctl in
+every version of OpenFlow, on Open vSwitch and on the daemon under test: which rules are taken, with
+which error others are refused, and how dump-flows prints them. Differences are explained in
 test_every_field_differences.txt beside this file."""
+
 import os
 import re
 
 from harness import OPEN_VSWITCH, Failure, Skip, check, switchd_command, test
 
-EXPLAINED = os.path.join(os.path.dirname(os.path.abspath(__file__)), "test_every_field_differences.txt")
+EXPLAINED = os.path.join(
+    os.path.dirname(os.path.abspath(__file__)), "test_every_field_differences.txt"
+)
 ALL = ("OpenFlow10", "OpenFlow13", "OpenFlow15")
 # The rest speak what these speak, so every fourth rule is enough.
 SAMPLED = ("OpenFlow11", "OpenFlow12", "OpenFlow14")
@@ -464,13 +468,18 @@ decap(packet_type(ns=1,type=0x894f))
 
 
 def rules():
-    """(what is tried, the rule). Every rule has a place of its own, so that one cannot replace another."""
+    """(what is tried, the rule).
+
+    Every rule has a place of its own, so that one cannot replace another."""
     for number, match in enumerate(lines(FIELDS)):
         yield match, f"table=0,priority={1000 + number},{match},actions=output:1"
     for number, text in enumerate(lines(ACTIONS)):
-        # "MATCH:ACTIONS" where the actions need a match; no action's own name begins like one of these.
-        needs = re.match(r"((?:ip|ipv6|arp|tcp|udp|sctp|icmp6?|mpls|vlan_tci)[^:(]*?):(?=[a-z])", text)
-        match, actions = (needs[1] + ",", text[needs.end():]) if needs else ("", text)
+        # "MATCH:ACTIONS" where the actions need a match; no action's own name begins like one of
+        # these.
+        needs = re.match(
+            r"((?:ip|ipv6|arp|tcp|udp|sctp|icmp6?|mpls|vlan_tci)[^:(]*?):(?=[a-z])", text
+        )
+        match, actions = (needs[1] + ",", text[needs.end() :]) if needs else ("", text)
         yield text, f"table=100,priority={1000 + number},{match}actions={actions}"
 
 
@@ -481,16 +490,34 @@ def lines(text):
 def attempt(lab, name, command=None):
     """{(version, what): answer and, if it was taken, the rule as it is shown}."""
     switch = lab.switch(name, command=command)
-    switch.bridge("br0", "fail_mode=secure", "protocols=OpenFlow10,OpenFlow11,OpenFlow12,OpenFlow13,OpenFlow14,OpenFlow15")
+    switch.bridge(
+        "br0",
+        "fail_mode=secure",
+        "protocols=OpenFlow10,OpenFlow11,OpenFlow12,OpenFlow13,OpenFlow14,OpenFlow15",
+    )
     found = {}
     cookies = {what: number for number, (what, _) in enumerate(rules(), 1)}
     for version in ALL + SAMPLED:
         chosen = list(rules())[:: 1 if version in ALL else 4]
         for what, rule in chosen:
-            done = switch.tool("ovs-ofctl", "-O", version, "add-flow", "br0", f"cookie={cookies[what]},{rule}", ok=False)
+            done = switch.tool(
+                "ovs-ofctl",
+                "-O",
+                version,
+                "add-flow",
+                "br0",
+                f"cookie={cookies[what]},{rule}",
+                ok=False,
+            )
             text = done.stdout + done.stderr
             error = re.search(r"OFPT_ERROR.*: (\w+)|ovs-ofctl: (.*)", text)
-            found[version, what] = "taken" if done.returncode == 0 and not error else (error[1] or error[2]) if error else text.strip()
+            found[version, what] = (
+                "taken"
+                if done.returncode == 0 and not error
+                else (error[1] or error[2])
+                if error
+                else text.strip()
+            )
         shown = {}
         dump = ["ovs-ofctl", "-O", version, "--no-stats", "--no-names", "dump-flows", "br0"]
         done = switch.tool(*dump, ok=False)
@@ -506,7 +533,9 @@ def attempt(lab, name, command=None):
         for line in text.splitlines():
             place = re.search(r"(table=100, |)priority=(\d+)", line)
             if place:
-                shown[bool(place[1]), int(place[2])] = re.sub(r"cookie=0x[0-9a-f]+, ", "", line.strip())
+                shown[bool(place[1]), int(place[2])] = re.sub(
+                    r"cookie=0x[0-9a-f]+, ", "", line.strip()
+                )
         counts = [0, 0]
         places = {}
         for what, rule in rules():
@@ -523,7 +552,8 @@ def attempt(lab, name, command=None):
 
 
 def explanations():
-    """[(line number, whether it may be stale, versions, what, reference, got)] of regular expressions; see the head of the list for the format."""
+    """[(line number, whether it may be stale, versions, what, reference, got)] of regular
+    expressions; see the head of the list for the format."""
     entries = []
     with open(EXPLAINED, encoding="utf-8") as file:
         for number, line in enumerate(file, 1):
@@ -531,9 +561,13 @@ def explanations():
             if line and not line.startswith("#"):
                 parts = line.split(" | ")
                 if len(parts) != 4:
-                    raise Failure(f"{EXPLAINED}:{number}: not 'VERSIONS | RULE | OPEN VSWITCH | THIS DAEMON'")
+                    raise Failure(
+                        f"{EXPLAINED}:{number}: not 'VERSIONS | RULE | OPEN VSWITCH | THIS DAEMON'"
+                    )
                 passing = parts[0].startswith("? ")
-                entries.append((number, passing, *map(re.compile, [parts[0].removeprefix("? "), *parts[1:]])))
+                entries.append(
+                    (number, passing, *map(re.compile, [parts[0].removeprefix("? "), *parts[1:]]))
+                )
     return entries
 
 
@@ -548,20 +582,41 @@ def every_field_and_action_is_taken_as_open_vswitch_takes_it(lab):
         for (version, what), reference in wanted.items():
             mine = got[version, what]
             mark = " " if mine == reference else "*"
-            file.write(f"{mark} {version} {what}\n    {reference}\n" + (f"    {mine}\n" if mine != reference else ""))
+            file.write(
+                f"{mark} {version} {what}\n    {reference}\n"
+                + (f"    {mine}\n" if mine != reference else "")
+            )
             if mine == reference:
                 continue
             differing += 1
-            known = [number for number, _, *parts in entries if all(part.fullmatch(text) for part, text in zip(parts, (version, what, reference, mine)))]
+            known = [
+                number
+                for number, _, *parts in entries
+                if all(
+                    part.fullmatch(text)
+                    for part, text in zip(parts, (version, what, reference, mine))
+                )
+            ]
             used.update(known)
             if not known:
                 unexplained.append(f"{version} | {what} | {reference} | {mine}")
     taken = sum(text.startswith("taken") for text in wanted.values())
-    lab.note(f"{len(wanted)} rules, of which Open vSwitch takes {taken}; {differing} differ, {len(entries)} explanations")
+    lab.note(
+        f"{len(wanted)} rules, of which Open vSwitch takes {taken}; {differing} differ, "
+        f"{len(entries)} explanations"
+    )
     check(taken * 2 > len(wanted), "Open vSwitch refuses most of the rules: the list is wrong")
-    check(not unexplained, f"{len(unexplained)} differ without an explanation (version, rule, Open vSwitch, this daemon):\n" + "\n".join(unexplained[:60]))
-    stale = [f"line {number}" for number, passing, *_ in entries if number not in used and not passing]
-    check(lab.is_ovs or not stale, f"{EXPLAINED} explains what no longer differs: {', '.join(stale)}")
+    check(
+        not unexplained,
+        f"{len(unexplained)} differ without an explanation (version, rule, Open vSwitch, this "
+        "daemon):\n" + "\n".join(unexplained[:60]),
+    )
+    stale = [
+        f"line {number}" for number, passing, *_ in entries if number not in used and not passing
+    ]
+    check(
+        lab.is_ovs or not stale, f"{EXPLAINED} explains what no longer differs: {', '.join(stale)}"
+    )
 
 
 OPTIONS = r"""
@@ -594,7 +649,7 @@ del-tlv-map br0 {class=0xffff,type=0,len=4}->tun_metadata0
 dump-tlv-map br0
 del-tlv-map br0
 dump-tlv-map br0
-"""
+"""  # noqa: E501
 
 
 def map_options(lab, name, command=None):
@@ -603,9 +658,19 @@ def map_options(lab, name, command=None):
     switch.bridge("br0", "fail_mode=secure")
     said = []
     for line in lines(OPTIONS):
-        done = switch.tool("ovs-ofctl", "-O", "OpenFlow13", *(["--no-stats"] if "dump-flows" in line else []), *line.split(" "), ok=False)
+        done = switch.tool(
+            "ovs-ofctl",
+            "-O",
+            "OpenFlow13",
+            *(["--no-stats"] if "dump-flows" in line else []),
+            *line.split(" "),
+            ok=False,
+        )
         errors = re.findall(r"OFPT_ERROR.*: (\w+)|ovs-ofctl: (.*)", done.stdout + done.stderr)
-        shown = sorted(re.sub(r"option space=\d+|xid=\w+", "", text).strip() for text in done.stdout.splitlines())
+        shown = sorted(
+            re.sub(r"option space=\d+|xid=\w+", "", text).strip()
+            for text in done.stdout.splitlines()
+        )
         said.append((line, errors or shown))
     switch.stop()
     return said
@@ -617,5 +682,9 @@ def tunnel_options_are_mapped_as_in_open_vswitch(lab):
     if not os.path.exists(OPEN_VSWITCH):
         raise Skip("Open vSwitch is not installed")
     wanted, got = map_options(lab, "r", switchd_command("ovs")), map_options(lab, "t")
-    differ = [f"{line}\n  Open vSwitch: {reference}\n  this daemon:  {mine}" for (line, reference), (_, mine) in zip(wanted, got) if reference != mine]
+    differ = [
+        f"{line}\n  Open vSwitch: {reference}\n  this daemon:  {mine}"
+        for (line, reference), (_, mine) in zip(wanted, got)
+        if reference != mine
+    ]
     check(not differ, "\n".join(differ))

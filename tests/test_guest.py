@@ -1,4 +1,5 @@
 """A QEMU guest with virtio-net over vhost-user, and a namespace on a veth, on one bridge."""
+
 import hashlib
 import os
 import re
@@ -22,7 +23,8 @@ def guest_and_host(lab):
 
 @test(timeout=150, dpdk=True)
 def ping_tcp_restart(lab):
-    """Pings both ways, TCP both ways, and the guest's network comes back by itself after the daemon restarts."""
+    """Pings both ways, TCP both ways, and the guest's network comes back by itself after the daemon
+    restarts."""
     switch, guest, host, _ = guest_and_host(lab)
     guest.ping("10.2.0.2")
     host.ping("10.2.0.1", 10)
@@ -50,7 +52,8 @@ def ping_tcp_restart(lab):
 
 @test(timeout=120, dpdk=True)
 def guest_comes_and_goes(lab):
-    """The link follows the guest, a killed guest loses only its own port, and the next one on the same socket works."""
+    """The link follows the guest, a killed guest loses only its own port, and the next one on the
+    same socket works."""
     switch, guest, host, number = guest_and_host(lab)
     other = lab.host("other", switch, ip="10.2.0.3/24")
     guest.ping("10.2.0.2")
@@ -59,21 +62,37 @@ def guest_comes_and_goes(lab):
     guest.process.wait()
     link_state(switch, "down")
     host.ping("10.2.0.3", 5)
-    check(re.search(r"^ *%d\(vm1\)" % number, switch.ofctl("show", "br0"), re.M), "the guest's port left the bridge")
+    check(
+        re.search(r"^ *%d\(vm1\)" % number, switch.ofctl("show", "br0"), re.M),
+        "the guest's port left the bridge",
+    )
     os.unlink(f"{switch.directory}/guest.sock")
-    guest = Guest(lab, "guest2", f"{switch.directory}/guest.sock", ip="10.2.0.1/24", address="52:54:00:00:00:09").wait_ready()
+    guest = Guest(
+        lab,
+        "guest2",
+        f"{switch.directory}/guest.sock",
+        ip="10.2.0.1/24",
+        address="52:54:00:00:00:09",
+    ).wait_ready()
     guest.reaches("10.2.0.2")
     host.ping("10.2.0.1", 5)
     switch.vsctl("del-port", "vm1")
     other.ping("10.2.0.2", 5)
     equal(host.ping("10.2.0.1", 1, ok=False), 0, "pings answered by a guest whose port was deleted")
-    switch.port("vm1", "type=dpdkvhostuserclient", f"options:vhost-server-path={switch.directory}/guest.sock")
+    switch.port(
+        "vm1",
+        "type=dpdkvhostuserclient",
+        f"options:vhost-server-path={switch.directory}/guest.sock",
+    )
     guest.reaches("10.2.0.2")
 
 
 def link_state(switch, wanted):
     """Waits until the database shows the guest's link state."""
-    wait_for(f"vm1's link_state is {wanted}", lambda: switch.get("Interface", "vm1", "link_state") == wanted)
+    wait_for(
+        f"vm1's link_state is {wanted}",
+        lambda: switch.get("Interface", "vm1", "link_state") == wanted,
+    )
 
 
 def transfer(lab, guest, host):
@@ -83,12 +102,24 @@ def transfer(lab, guest, host):
     data = os.urandom(3_000_000)
     with open(os.path.join(directory, "to-guest"), "wb") as file:
         file.write(data)
-    server = host.start(["/usr/bin/python3", "-m", "http.server", "-d", directory, "8000"], "http.server")
+    server = host.start(
+        ["/usr/bin/python3", "-m", "http.server", "-d", directory, "8000"], "http.server"
+    )
     wait_for("the web server listens", lambda: ":8000" in host.run("ss -Hltn").stdout)
     digest = guest.run("wget -q -O - http://10.2.0.2:8000/to-guest | sha256sum", 60).split()[0]
     equal(digest, hashlib.sha256(data).hexdigest(), "what the guest fetched")
     server.kill()
     server.wait()
-    digest = guest.run("head -c 3000000 /dev/urandom >/srv/from-guest; sha256sum /srv/from-guest", 60).split()[0]
-    script = "import hashlib,urllib.request as u; print(hashlib.sha256(u.urlopen('http://10.2.0.1/from-guest', timeout=40).read()).hexdigest())"
-    equal(host.run(["/usr/bin/python3", "-c", script], seconds=60).stdout.strip(), digest, "what the namespace fetched")
+    digest = guest.run(
+        "head -c 3000000 /dev/urandom >/srv/from-guest; sha256sum /srv/from-guest", 60
+    ).split()[0]
+    script = (
+        "import hashlib,urllib.request as u; "
+        "print(hashlib.sha256(u.urlopen('http://10.2.0.1/from-guest', "
+        "timeout=40).read()).hexdigest())"
+    )
+    equal(
+        host.run(["/usr/bin/python3", "-c", script], seconds=60).stdout.strip(),
+        digest,
+        "what the namespace fetched",
+    )

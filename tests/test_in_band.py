@@ -1,5 +1,6 @@
-"""In-band control: the hidden rules that let a bridge reach its controllers through itself, where they are shown,
-and the local port's addresses that a controller's row names."""
+"""In-band control: the hidden rules that let a bridge reach its controllers through itself, where
+they are shown, and the local port's addresses that a controller's row names."""
+
 import json
 import re
 import socket
@@ -13,26 +14,39 @@ NEXT_HOP = "02:00:00:00:00:77"
 def hidden(switch, bridge="br0"):
     """The hidden rules of table 0, sorted, without their counters and ages."""
     lines = switch.appctl("bridge/dump-flows", bridge).splitlines()
-    rules = [re.sub(r"^duration=\d+s, n_packets=\d+, n_bytes=\d+, ", "", line) for line in lines if not line.startswith("table_id=")]
+    rules = [
+        re.sub(r"^duration=\d+s, n_packets=\d+, n_bytes=\d+, ", "", line)
+        for line in lines
+        if not line.startswith("table_id=")
+    ]
     return sorted(rules)
 
 
 def local_rules(mac):
     """What any remote takes."""
-    return [f"priority=180000,udp,in_port=LOCAL,dl_src={mac},tp_src=68,tp_dst=67",
-            f"priority=180001,arp,dl_dst={mac},arp_op=2",
-            f"priority=180002,arp,dl_src={mac},arp_op=1"]
+    return [
+        f"priority=180000,udp,in_port=LOCAL,dl_src={mac},tp_src=68,tp_dst=67",
+        f"priority=180001,arp,dl_dst={mac},arp_op=2",
+        f"priority=180002,arp,dl_src={mac},arp_op=1",
+    ]
 
 
 def hop_rules(mac):
     """What a first hop takes whose address is known."""
-    return [f"priority=180003,arp,dl_dst={mac},arp_op=2", f"priority=180004,arp,dl_src={mac},arp_op=1"]
+    return [
+        f"priority=180003,arp,dl_dst={mac},arp_op=2",
+        f"priority=180004,arp,dl_src={mac},arp_op=1",
+    ]
 
 
 def remote_rules(ip, port):
     """What a remote itself takes."""
-    return [f"priority=180005,arp,arp_tpa={ip},arp_op=2", f"priority=180006,arp,arp_spa={ip},arp_op=1",
-            f"priority=180007,tcp,nw_dst={ip},tp_dst={port}", f"priority=180008,tcp,nw_src={ip},tp_src={port}"]
+    return [
+        f"priority=180005,arp,arp_tpa={ip},arp_op=2",
+        f"priority=180006,arp,arp_spa={ip},arp_op=1",
+        f"priority=180007,tcp,nw_dst={ip},tp_dst={port}",
+        f"priority=180008,tcp,nw_src={ip},tp_src={port}",
+    ]
 
 
 def doing(actions, *lists):
@@ -51,27 +65,48 @@ def opened(lab):
 
 @test()
 def rules_are_hidden(lab):
-    """Hidden rules follow controllers, managers, the queue and the kernel's neighbours; OpenFlow does not see them and cannot delete them."""
+    """Hidden rules follow controllers, managers, the queue and the kernel's neighbours; OpenFlow
+    does not see them and cannot delete them."""
     switch, mac = opened(lab)
     switch.namespace.run(f"ip neigh add 10.1.1.1 lladdr {NEXT_HOP} dev br0")
 
     def holds(wanted, when):
         becomes(lambda: hidden(switch), wanted, f"hidden rules {when}")
+
     holds([], "without controllers")
     switch.vsctl("set-controller", "br0", "tcp:10.1.1.1")
     first = local_rules(mac), hop_rules(NEXT_HOP), remote_rules("10.1.1.1", 6653)
     holds(doing("NORMAL", *first), "for a controller")
     # A new first hop of the same controller.
     switch.namespace.run("ip neigh replace 10.1.1.1 lladdr 02:00:00:00:00:78 dev br0")
-    becomes(lambda: hidden(switch), doing("NORMAL", local_rules(mac), hop_rules("02:00:00:00:00:78"), remote_rules("10.1.1.1", 6653)),
-            "hidden rules for another first hop", 20)
+    becomes(
+        lambda: hidden(switch),
+        doing(
+            "NORMAL",
+            local_rules(mac),
+            hop_rules("02:00:00:00:00:78"),
+            remote_rules("10.1.1.1", 6653),
+        ),
+        "hidden rules for another first hop",
+        20,
+    )
     switch.ofctl("del-flows", "br0")
     equal(switch.rules(), [], "rules that OpenFlow sees")
     check("flow_count=0" in switch.ofctl("dump-aggregate", "br0"), "OpenFlow counts hidden rules")
     first = local_rules(mac), hop_rules("02:00:00:00:00:78"), remote_rules("10.1.1.1", 6653)
     holds(doing("NORMAL", *first), "after all rules have been deleted")
-    # A second port of the same host, one host more without a first hop; others are not reached by IPv4.
-    switch.vsctl("set-controller", "br0", "tcp:10.1.1.1", "ssl:10.1.1.1:12", "tcp:10.99.1.9:1234", "ptcp:7777", "unix:x", "tcp:[fe80::1]:5")
+    # A second port of the same host, one host more without a first hop; others are not reached by
+    # IPv4.
+    switch.vsctl(
+        "set-controller",
+        "br0",
+        "tcp:10.1.1.1",
+        "ssl:10.1.1.1:12",
+        "tcp:10.99.1.9:1234",
+        "ptcp:7777",
+        "unix:x",
+        "tcp:[fe80::1]:5",
+    )
     several = *first, remote_rules("10.1.1.1", 12)[2:], remote_rules("10.99.1.9", 1234)
     holds(doing("NORMAL", *several), "for several controllers")
     switch.logged(r"in_band\|WARN\|br0: cannot find route for controller \(10\.99\.1\.9\)")
@@ -79,12 +114,33 @@ def rules_are_hidden(lab):
     holds(doing("set_queue:3,NORMAL", *several), "with a queue")
     switch.vsctl("set", "Bridge", "br0", "other_config:disable-in-band=true")
     holds([], "switched off")
-    switch.vsctl("set", "Bridge", "br0", "other_config:disable-in-band=false", "--", "remove", "Bridge", "br0", "other_config", "in-band-queue")
+    switch.vsctl(
+        "set",
+        "Bridge",
+        "br0",
+        "other_config:disable-in-band=false",
+        "--",
+        "remove",
+        "Bridge",
+        "br0",
+        "other_config",
+        "in-band-queue",
+    )
     holds(doing("NORMAL", *several), "switched on again")
-    for controller in switch.vsctl("--bare", "--columns=_uuid", "find", "Controller", "target=\"tcp:10.1.1.1\"").split():
+    for controller in switch.vsctl(
+        "--bare", "--columns=_uuid", "find", "Controller", 'target="tcp:10.1.1.1"'
+    ).split():
         switch.vsctl("set", "Controller", controller, "connection_mode=out-of-band")
-    holds(doing("NORMAL", local_rules(mac), hop_rules("02:00:00:00:00:78"), remote_rules("10.1.1.1", 12), remote_rules("10.99.1.9", 1234)),
-          "where a controller is out of band")
+    holds(
+        doing(
+            "NORMAL",
+            local_rules(mac),
+            hop_rules("02:00:00:00:00:78"),
+            remote_rules("10.1.1.1", 12),
+            remote_rules("10.99.1.9", 1234),
+        ),
+        "where a controller is out of band",
+    )
     switch.vsctl("del-controller", "br0")
     holds([], "when the controllers have gone")
     switch.vsctl("set-manager", "tcp:10.1.1.7", "ptcp:6640")
@@ -98,14 +154,24 @@ def rules_are_hidden(lab):
 
 @test()
 def controllers_are_reached_through_the_bridge(lab):
-    """A bridge without rules connects to a controller behind one of its ports; nothing else passes."""
+    """A bridge without rules connects to a controller behind one of its ports; nothing else
+    passes."""
     switch, _ = opened(lab)
     host = lab.host("h1", switch, ip="10.1.1.1/24", quiet=True)
     with inside(host):
         controller = socket.create_server(("10.1.1.1", 6653))
         other = socket.create_server(("10.1.1.1", 6654))
     controller.settimeout(20)
-    switch.vsctl("set-controller", "br0", "tcp:10.1.1.1", "--", "set", "Controller", "br0", "max_backoff=1000")
+    switch.vsctl(
+        "set-controller",
+        "br0",
+        "tcp:10.1.1.1",
+        "--",
+        "set",
+        "Controller",
+        "br0",
+        "max_backoff=1000",
+    )
     connection, peer = controller.accept()
     equal(peer[0], "10.1.1.2", "the switch's address")
     connection.settimeout(20)
@@ -121,12 +187,25 @@ def controllers_are_reached_through_the_bridge(lab):
         pass
     else:
         check(False, "another port of the controller is reached")
-    first = local_rules(switch.namespace.address("br0")), hop_rules(host.address()), remote_rules("10.1.1.1", 6653)
-    becomes(lambda: hidden(switch), doing("NORMAL", *first), "hidden rules once the first hop is known", 20)
+    first = (
+        local_rules(switch.namespace.address("br0")),
+        hop_rules(host.address()),
+        remote_rules("10.1.1.1", 6653),
+    )
+    becomes(
+        lambda: hidden(switch),
+        doing("NORMAL", *first),
+        "hidden rules once the first hop is known",
+        20,
+    )
 
     def packets(rule):
-        found = re.search(rf"n_packets=(\d+), n_bytes=(\d+), {re.escape(rule)}", switch.appctl("bridge/dump-flows", "br0"))
+        found = re.search(
+            rf"n_packets=(\d+), n_bytes=(\d+), {re.escape(rule)}",
+            switch.appctl("bridge/dump-flows", "br0"),
+        )
         return found and int(found[1]) > 0 and int(found[2]) > 0
+
     for rule in remote_rules("10.1.1.1", 6653)[2:]:
         wait_for(f"packets are counted by {rule}", lambda: packets(rule))
     trace = switch.appctl("ofproto/trace", "br0", "tcp,nw_src=10.1.1.1,tp_src=6653")
@@ -142,19 +221,45 @@ def the_local_port_is_given_addresses(lab):
 
     def addresses():
         found = json.loads(switch.namespace.run("ip -4 -j address show dev br0").stdout)
-        return [f"{each['local']}/{each['prefixlen']}" for device in found if device for each in device["addr_info"]]
+        return [
+            f"{each['local']}/{each['prefixlen']}"
+            for device in found
+            if device
+            for each in device["addr_info"]
+        ]
 
     def gateways():
-        return [route["gateway"] for route in json.loads(switch.namespace.run("ip -4 -j route show default").stdout)]
+        return [
+            route["gateway"]
+            for route in json.loads(switch.namespace.run("ip -4 -j route show default").stdout)
+        ]
+
     row = ["--id=@c", "create", "Controller", 'target="tcp:10.1.1.3:6653"', "local_ip=10.1.1.5"]
-    switch.vsctl("--", *row, "local_netmask=255.255.255.0", "local_gateway=10.1.1.254", "--", "set", "Bridge", "br0", "controller=@c")
+    switch.vsctl(
+        "--",
+        *row,
+        "local_netmask=255.255.255.0",
+        "local_gateway=10.1.1.254",
+        "--",
+        "set",
+        "Bridge",
+        "br0",
+        "controller=@c",
+    )
     becomes(addresses, ["10.1.1.5/24"], "addresses of the local port")
     becomes(gateways, ["10.1.1.254"], "gateways")
     switch.logged(r"bridge br0: configured IP address 10\.1\.1\.5, netmask 255\.255\.255\.0")
     switch.logged(r"bridge br0: configured gateway 10\.1\.1\.254")
     # Another address takes its place; without a netmask it has its class's.
     controller = switch.vsctl("get", "Bridge", "br0", "controller").strip("[]")
-    switch.vsctl("set", "Controller", controller, "local_ip=172.16.1.5", "local_netmask=[]", "local_gateway=[]")
+    switch.vsctl(
+        "set",
+        "Controller",
+        controller,
+        "local_ip=172.16.1.5",
+        "local_netmask=[]",
+        "local_gateway=[]",
+    )
     becomes(addresses, ["172.16.1.5/16"], "addresses of the local port afterwards")
     switch.vsctl("set", "Controller", controller, "local_ip=nonsense")
     equal(addresses(), ["172.16.1.5/16"], "addresses after a row that names none")

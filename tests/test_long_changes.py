@@ -1,10 +1,19 @@
-"""Changes of very many rules: all is told that was asked for, nothing is left half done, and others are answered meanwhile."""
+"""Changes of very many rules: all is told that was asked for, nothing is left half done, and others
+are answered meanwhile."""
+
 import re
 import struct
 import threading
 
 from harness import check, equal, test, wait_for
-from openflow_client import BARRIER_REPLY, BARRIER_REQUEST, ECHO_REPLY, ECHO_REQUEST, Connection, header
+from openflow_client import (
+    BARRIER_REPLY,
+    BARRIER_REQUEST,
+    ECHO_REPLY,
+    ECHO_REQUEST,
+    Connection,
+    header,
+)
 
 RULES = 60_000
 # Whose removals take more than an outbox holds at once.
@@ -15,14 +24,38 @@ SEND_FLOW_REM = 1
 
 
 def flow_mod(command, number, xid, flags=0, idle=0, port=2):
-    """An OpenFlow 1.0 flow mod: a rule for TCP from one address, or all rules when `number` is None."""
+    """An OpenFlow 1.0 flow mod: a rule for TCP from one address, or all rules when `number` is
+    None."""
     if number is None:
-        match = struct.pack("!IH6s6sHBxHBBxxIIHH", 0x3fffff, 0, bytes(6), bytes(6), 0, 0, 0, 0, 0, 0, 0, 0, 0)
+        match = struct.pack(
+            "!IH6s6sHBxHBBxxIIHH", 0x3FFFFF, 0, bytes(6), bytes(6), 0, 0, 0, 0, 0, 0, 0, 0, 0
+        )
     else:
-        wildcards = 1 << 0 | 1 << 1 | 1 << 2 | 1 << 3 | 1 << 6 | 1 << 7 | 32 << 14 | 1 << 20 | 1 << 21
-        match = struct.pack("!IH6s6sHBxHBBxxIIHH", wildcards, 0, bytes(6), bytes(6), 0, 0, 0x0800, 0, 6, 0x0a000000 + number, 0, 0, 0)
+        wildcards = (
+            1 << 0 | 1 << 1 | 1 << 2 | 1 << 3 | 1 << 6 | 1 << 7 | 32 << 14 | 1 << 20 | 1 << 21
+        )
+        match = struct.pack(
+            "!IH6s6sHBxHBBxxIIHH",
+            wildcards,
+            0,
+            bytes(6),
+            bytes(6),
+            0,
+            0,
+            0x0800,
+            0,
+            6,
+            0x0A000000 + number,
+            0,
+            0,
+            0,
+        )
     actions = struct.pack("!HHHH", 0, 8, port, 0) if command in (ADD, MODIFY) else b""
-    body = match + struct.pack("!QHHHHIHH", number or 0, command, idle, 0, 100, 0xffffffff, 0xffff, flags) + actions
+    body = (
+        match
+        + struct.pack("!QHHHHIHH", number or 0, command, idle, 0, 100, 0xFFFFFFFF, 0xFFFF, flags)
+        + actions
+    )
     return header(FLOW_MOD, len(body), xid) + body
 
 
@@ -66,7 +99,8 @@ def a_bridge(lab):
 
 @test(timeout=300)
 def everybody_hears_of_every_rule_that_a_delete_takes(lab):
-    """Two connections that are told, one of which reads late, the other with the delete itself and a barrier behind it."""
+    """Two connections that are told, one of which reads late, the other with the delete itself and
+    a barrier behind it."""
     switch = a_bridge(lab)
     load(switch, SEND_FLOW_REM, rules=TOLD).close()
     first, late = told(switch), told(switch)
@@ -91,9 +125,14 @@ def a_bundle_of_many_messages_is_done_or_not(lab):
     """One that replaces all rules, and one whose last message is wrong."""
     switch = a_bridge(lab)
     load(switch).close()
-    others = [f"add tcp,nw_dst=10.{n >> 16}.{n >> 8 & 255}.{n & 255},priority=100,actions=2" for n in range(RULES)]
+    others = [
+        f"add tcp,nw_dst=10.{n >> 16}.{n >> 8 & 255}.{n & 255},priority=100,actions=2"
+        for n in range(RULES)
+    ]
     wrong = "\n".join(["delete", *others, "add priority=1,actions=group:77"]) + "\n"
-    refused = switch.ofctl("-OOpenFlow14", "--bundle", "add-flows", "br0", "-", stdin=wrong, ok=False, seconds=300)
+    refused = switch.ofctl(
+        "-OOpenFlow14", "--bundle", "add-flows", "br0", "-", stdin=wrong, ok=False, seconds=300
+    )
     check("BAD_OUT_GROUP" in str(refused), str(refused))
     flows = switch.ofctl("dump-flows", "br0", "cookie=0x3/-1")
     check("nw_src=10.0.0.3" in flows, flows)
@@ -101,7 +140,10 @@ def a_bundle_of_many_messages_is_done_or_not(lab):
     right = "\n".join(["delete", *others]) + "\n"
     switch.ofctl("-OOpenFlow14", "--bundle", "add-flows", "br0", "-", stdin=right, seconds=300)
     equal(count(switch), RULES, "rules")
-    check("nw_src" not in switch.ofctl("dump-flows", "br0", "tcp,nw_dst=10.0.0.3"), "an old rule is left")
+    check(
+        "nw_src" not in switch.ofctl("dump-flows", "br0", "tcp,nw_dst=10.0.0.3"),
+        "an old rule is left",
+    )
 
 
 @test(timeout=300)
@@ -111,7 +153,9 @@ def a_modify_a_flush_and_expiry_of_many_rules(lab):
     connection = load(switch)
     connection.socket.sendall(flow_mod(MODIFY, None, 3, port=7))
     connection.barrier(4)
-    equal(switch.ofctl("dump-flows", "br0", "out_port=2").count("actions="), 0, "rules as they were")
+    equal(
+        switch.ofctl("dump-flows", "br0", "out_port=2").count("actions="), 0, "rules as they were"
+    )
     equal(count(switch), RULES, "rules")
     switch.vsctl("set-controller", "br0", "tcp:127.0.0.1:6653")
     wait_for("the bridge is empty", lambda: count(switch) == 0, 60)

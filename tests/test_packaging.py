@@ -1,5 +1,7 @@
-"""The Debian packages, `make install` below any prefix, and the container image: what is in them; and, on request (`make deb-check`, after `make deb`),
-how they install, run, upgrade and go in a clean Debian 12 with a service manager of its own."""
+"""The Debian packages, `make install` below any prefix, and the container image: what is in them;
+and, on request (`make deb-check`, after `make deb`), how they install, run, upgrade and go in a
+clean Debian 12 with a service manager of its own."""
+
 import fcntl
 import functools
 import glob
@@ -28,13 +30,24 @@ def binaries_of(lab):
 
 def make(target, ok=True, umask="022", **variables):
     """Runs a target of the Makefile."""
-    words = ["make", "--no-print-directory", "-C", ROOT, target, *(f"{name}={value}" for name, value in variables.items())]
+    words = [
+        "make",
+        "--no-print-directory",
+        "-C",
+        ROOT,
+        target,
+        *(f"{name}={value}" for name, value in variables.items()),
+    ]
     return run(["sh", "-c", f'umask {umask}; exec "$@"', "-", *words], seconds=60, ok=ok)
 
 
 def files_below(directory):
     """All files, by their paths below the directory."""
-    return {os.path.relpath(os.path.join(where, name), directory) for where, _, names in os.walk(directory) for name in names}
+    return {
+        os.path.relpath(os.path.join(where, name), directory)
+        for where, _, names in os.walk(directory)
+        for name in names
+    }
 
 
 def help_of(binaries, *words):
@@ -53,7 +66,11 @@ def commands_of(binaries, *words):
 
 def words_of(page):
     """The text of a manual page in one line, without its markup."""
-    lines = [line.removeprefix(".SH ") for line in page.splitlines() if line.startswith(".SH ") or not re.match(r"\.[A-Zb]", line)]
+    lines = [
+        line.removeprefix(".SH ")
+        for line in page.splitlines()
+        if line.startswith(".SH ") or not re.match(r"\.[A-Zb]", line)
+    ]
     text = " ".join(lines).replace("\\fB", "").replace("\\fR", "").replace("\\&", "")
     for escape, character in (("\\(aq", "'"), ("\\(ga", "`"), ("\\-", "-"), ("\\e", "\\")):
         text = text.replace(escape, character)
@@ -61,30 +78,57 @@ def words_of(page):
 
 
 def check_manual(binaries, manual):
-    """There is a page for each program and command, and it says what --help says: every option, every usage, every text."""
+    """There is a page for each program and command, and it says what --help says: every option,
+    every usage, every text."""
     pages = {"-".join(words): (1, words) for words in commands_of(binaries, "sluice")}
     check(len(pages) > 5, "commands of sluice:", pages)
     pages["sluiced"] = (8, ("sluiced",))
-    equal({os.path.basename(path) for path in files_below(manual)}, {f"{name}.{section}" for name, (section, _) in pages.items()}, "manual pages")
+    equal(
+        {os.path.basename(path) for path in files_below(manual)},
+        {f"{name}.{section}" for name, (section, _) in pages.items()},
+        "manual pages",
+    )
     for name, (section, words) in pages.items():
-        page = text_of(f"{manual}/man{section}/{name}.{section}").replace("\\-", "-").replace("\\fB", "").replace("\\fR", "")
+        page = (
+            text_of(f"{manual}/man{section}/{name}.{section}")
+            .replace("\\-", "-")
+            .replace("\\fB", "")
+            .replace("\\fR", "")
+        )
         options = set(re.findall(r"(?<![\w-])--[a-z][a-z-]+", help_of(binaries, *words)))
-        check(options and not {option for option in options if option not in page}, f"{name}({section}) lacks options:", options, page)
+        check(
+            options and not {option for option in options if option not in page},
+            f"{name}({section}) lacks options:",
+            options,
+            page,
+        )
         said = words_of(text_of(f"{manual}/man{section}/{name}.{section}")).lower()
         for line in help_of(binaries, *words).splitlines():
-            for piece in re.split(r"\s{2,}", re.sub(r"^(usage|sluiced): +", "", line.strip(), flags=re.I)):
-                check(piece.removesuffix(":").lower() in said, f"{name}({section}) does not say what --help says:", piece)
+            for piece in re.split(
+                r"\s{2,}", re.sub(r"^(usage|sluiced): +", "", line.strip(), flags=re.I)
+            ):
+                check(
+                    piece.removesuffix(":").lower() in said,
+                    f"{name}({section}) does not say what --help says:",
+                    piece,
+                )
 
 
 def complete(file, *words):
     """What bash offers for the last of these words."""
-    script = f'. "{file}"; COMP_WORDS=({" ".join(repr(word) for word in words)}); COMP_CWORD={len(words) - 1}; _{words[0]}; echo "${{COMPREPLY[@]}}"'
+    script = (
+        f'. "{file}"; COMP_WORDS=({" ".join(repr(word) for word in words)}); '
+        f'COMP_CWORD={len(words) - 1}; _{words[0]}; echo "${{COMPREPLY[@]}}"'
+    )
     return set(run(["bash", "-c", script]).stdout.split())
 
 
 def anchors(path):
     """The anchors of a document's headings, as they are made from them everywhere."""
-    return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in re.findall(r"^#+ +(.*?) *$", text_of(path), re.M)}
+    return {
+        re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-")
+        for heading in re.findall(r"^#+ +(.*?) *$", text_of(path), re.M)
+    }
 
 
 def check_links(directory):
@@ -100,28 +144,59 @@ def check_links(directory):
             count += 1
             file, _, anchor = target.partition("#")
             there = os.path.normpath(os.path.join(os.path.dirname(path), file)) if file else path
-            check(os.path.isfile(there) and os.path.commonpath([there, directory]) == directory, f"{name} links to {target}, which is not installed")
-            check(not anchor or anchor in anchors(there), f"{name} links to {target}, which has no such heading")
+            check(
+                os.path.isfile(there) and os.path.commonpath([there, directory]) == directory,
+                f"{name} links to {target}, which is not installed",
+            )
+            check(
+                not anchor or anchor in anchors(there),
+                f"{name} links to {target}, which has no such heading",
+            )
     check(count > 8, f"only {count} links were found")
 
 
 @test(timeout=120)
 def a_prefix_moves_everything(lab):
-    """`make install` puts everything below PREFIX, what it installs names no other, and `make uninstall` takes it away but for what administrators change; so it is
-    where paths have spaces, and whatever the umask of who installs."""
+    """`make install` puts everything below PREFIX, what it installs names no other, and `make
+    uninstall` takes it away but for what administrators change; so it is where paths have spaces,
+    and whatever the umask of who installs."""
     binaries = binaries_of(lab)
     for prefix in ("/opt/switch", "/opt/my switch"):
         top = f"{lab.directory}/top of {prefix[5:]}"
         there = f"{top}{prefix}"
         make("install-built", umask="077", DESTDIR=top, PREFIX=prefix, BINARIES=binaries)
         files = files_below(top)
-        equal([name for name in files if not name.startswith(f"{prefix[1:]}/")], [], "files outside of the prefix")
-        check({"sbin/sluiced", "bin/sluice", "lib/sluice/rules", "lib/systemd/system/sluiced.service", "etc/default/sluiced", "share/doc/sluice/README.md"}
-              <= files_below(there), "what is installed:", files)
-        hidden = [path for path, _, names in os.walk(top) for path in (path, *(f"{path}/{name}" for name in names)) if path != top and not os.stat(path).st_mode & 4]
+        equal(
+            [name for name in files if not name.startswith(f"{prefix[1:]}/")],
+            [],
+            "files outside of the prefix",
+        )
+        check(
+            {
+                "sbin/sluiced",
+                "bin/sluice",
+                "lib/sluice/rules",
+                "lib/systemd/system/sluiced.service",
+                "etc/default/sluiced",
+                "share/doc/sluice/README.md",
+            }
+            <= files_below(there),
+            "what is installed:",
+            files,
+        )
+        hidden = [
+            path
+            for path, _, names in os.walk(top)
+            for path in (path, *(f"{path}/{name}" for name in names))
+            if path != top and not os.stat(path).st_mode & 4
+        ]
         equal(hidden, [], "what others may not read")
         unit = text_of(f"{there}/lib/systemd/system/sluiced.service")
-        check("@" not in re.sub(r"@system-service", "", unit), "the unit has places that were not filled in:", unit)
+        check(
+            "@" not in re.sub(r"@system-service", "", unit),
+            "the unit has places that were not filled in:",
+            unit,
+        )
         named = re.findall(rf'{prefix}/[^"\s]+', unit)
         check(len(named) > 5, "places in the unit:", named)
         for name in named:
@@ -135,95 +210,195 @@ def a_prefix_moves_everything(lab):
                 file.write("# changed\n")
         make("install-built", DESTDIR=top, PREFIX=prefix, BINARIES=binaries)
         for name in ("default/sluiced", "logrotate.d/sluice"):
-            check("# changed" in text_of(f"{there}/etc/{name}"), f"a second installation has written over {name}")
+            check(
+                "# changed" in text_of(f"{there}/etc/{name}"),
+                f"a second installation has written over {name}",
+            )
         make("uninstall", DESTDIR=top, PREFIX=prefix)
-        equal(files_below(there), {"etc/default/sluiced", "etc/logrotate.d/sluice"}, "what `make uninstall` leaves")
+        equal(
+            files_below(there),
+            {"etc/default/sluiced", "etc/logrotate.d/sluice"},
+            "what `make uninstall` leaves",
+        )
 
 
 @test(timeout=60)
 def places_are_looked_at_first(lab):
-    """What a unit cannot name is refused before anything is installed; where PREFIX is /usr, however it is written, configuration is in /etc; a directory that others use
-    stays theirs."""
+    """What a unit cannot name is refused before anything is installed; where PREFIX is /usr,
+    however it is written, configuration is in /etc; a directory that others use stays theirs."""
     binaries = binaries_of(lab)
     top = f"{lab.directory}/top"
-    for prefix, why in (("switch", "is not absolute"), ("/opt/50%", "has a character"), ('/opt/"x"', "has a character"), ("/opt/it's", "has a character")):
+    for prefix, why in (
+        ("switch", "is not absolute"),
+        ("/opt/50%", "has a character"),
+        ('/opt/"x"', "has a character"),
+        ("/opt/it's", "has a character"),
+    ):
         refused = make("install-built", ok=False, DESTDIR=top, PREFIX=prefix, BINARIES=binaries)
-        check(refused.returncode and f"the place '{prefix}' {why}" in refused.stderr, f"PREFIX={prefix}:", refused.stderr)
+        check(
+            refused.returncode and f"the place '{prefix}' {why}" in refused.stderr,
+            f"PREFIX={prefix}:",
+            refused.stderr,
+        )
     check(not os.path.exists(top), "something was installed all the same")
     documents = f"{top}/usr/share/doc"
     os.makedirs(documents)
     with open(f"{documents}/others", "w", encoding="ascii") as file:
         file.write("not Sluice's\n")
-    variables = {"DESTDIR": top, "PREFIX": "/usr/", "DOCDIR": "/usr/share/doc", "BINARIES": binaries}
+    variables = {
+        "DESTDIR": top,
+        "PREFIX": "/usr/",
+        "DOCDIR": "/usr/share/doc",
+        "BINARIES": binaries,
+    }
     make("install-built", **variables)
-    check({"etc/default/sluiced", "usr/sbin/sluiced", "usr/share/doc/README.md"} <= files_below(top), "what is installed:", files_below(top))
-    check("EnvironmentFile=-/etc/default/sluiced" in text_of(f"{top}/usr/lib/systemd/system/sluiced.service").splitlines(), "where the unit looks for options")
+    check(
+        {"etc/default/sluiced", "usr/sbin/sluiced", "usr/share/doc/README.md"} <= files_below(top),
+        "what is installed:",
+        files_below(top),
+    )
+    check(
+        "EnvironmentFile=-/etc/default/sluiced"
+        in text_of(f"{top}/usr/lib/systemd/system/sluiced.service").splitlines(),
+        "where the unit looks for options",
+    )
     make("uninstall", **variables)
-    equal(files_below(top), {"etc/default/sluiced", "etc/logrotate.d/sluice", "usr/share/doc/others"}, "what `make uninstall` leaves")
+    equal(
+        files_below(top),
+        {"etc/default/sluiced", "etc/logrotate.d/sluice", "usr/share/doc/others"},
+        "what `make uninstall` leaves",
+    )
 
 
 @test(timeout=170)
 def a_package_is_whole(lab):
-    """The Debian packages: dependencies, stripped binaries and their symbols by build id, manual, completion, configuration files, scripts, sums."""
+    """The Debian packages: dependencies, stripped binaries and their symbols by build id, manual,
+    completion, configuration files, scripts, sums."""
     binaries = binaries_of(lab)
     out, root, symbols = (f"{lab.directory}/{name}" for name in ("out", "root", "symbols"))
-    run([f"{PACKAGING}/deb", binaries, out], seconds=160, env=dict(os.environ, DEB_COMPRESSION="-Znone"))
+    run(
+        [f"{PACKAGING}/deb", binaries, out],
+        seconds=160,
+        env=dict(os.environ, DEB_COMPRESSION="-Znone"),
+    )
     release = run([f"{binaries}/sluice", "--version"]).stdout.split()[-1]
     architecture = run("dpkg --print-architecture").stdout.strip()
     version = os.path.basename(glob.glob(f"{out}/sluice_*.deb")[0]).split("_")[1]
     # A newer one is to be newer for apt, too.
-    check(re.fullmatch(re.escape(release) + r"(\+git\d{14}\.[0-9a-f]{8}(\.changed\d{14})?)?", version), "the package's version:", version)
+    check(
+        re.fullmatch(
+            re.escape(release) + r"(\+git\d{14}\.[0-9a-f]{8}(\.changed\d{14})?)?", version
+        ),
+        "the package's version:",
+        version,
+    )
     run(["dpkg", "--compare-versions", version, "ge", release])
     run(["dpkg", "--compare-versions", version, "lt", f"{release}.1"])
-    names = {name: f"{out}/{name}_{version}_{architecture}.deb" for name in ("sluice", "sluice-dbgsym")}
+    names = {
+        name: f"{out}/{name}_{version}_{architecture}.deb" for name in ("sluice", "sluice-dbgsym")
+    }
     equal(sorted(glob.glob(f"{out}/*")), sorted(names.values()), "packages")
     for name, where in (("sluice", root), ("sluice-dbgsym", symbols)):
         run(["dpkg-deb", "-R", names[name], where], seconds=60)
-        sums = dict(reversed(line.split("  ", 1)) for line in text_of(f"{where}/DEBIAN/md5sums").splitlines())
-        equal(set(sums), {path for path in files_below(where) if not path.startswith("DEBIAN/")}, f"files with a sum in {name}")
+        sums = dict(
+            reversed(line.split("  ", 1))
+            for line in text_of(f"{where}/DEBIAN/md5sums").splitlines()
+        )
+        equal(
+            set(sums),
+            {path for path in files_below(where) if not path.startswith("DEBIAN/")},
+            f"files with a sum in {name}",
+        )
         run(["md5sum", "--quiet", "-c", "DEBIAN/md5sums"], cwd=where)
     depends = run(["dpkg-deb", "-f", names["sluice"], "Depends"]).stdout
     for wanted in (r"openvswitch-switch \(>= 3\.1\)", r"libc6 \(>= ", r"libssl3"):
         check(re.search(wanted, depends), f"{wanted} is no dependency:", depends)
     for binary in ("usr/bin/sluice", "usr/sbin/sluiced"):
         sections = run(["readelf", "-SW", f"{root}/{binary}"]).stdout
-        check(".debug_line" not in sections and ".symtab" not in sections, f"{binary} is not stripped")
-        build_id = re.search(r"Build ID: ([0-9a-f]+)", run(["readelf", "-n", f"{root}/{binary}"]).stdout)[1]
+        check(
+            ".debug_line" not in sections and ".symtab" not in sections, f"{binary} is not stripped"
+        )
+        build_id = re.search(
+            r"Build ID: ([0-9a-f]+)", run(["readelf", "-n", f"{root}/{binary}"]).stdout
+        )[1]
         kept = f"{symbols}/usr/lib/debug/.build-id/{build_id[:2]}/{build_id[2:]}.debug"
         sections = run(["readelf", "-SW", kept]).stdout
-        check(".debug_line" in sections and ".symtab" in sections, f"{kept} has no symbols:", sections)
-        check(build_id in run(["dpkg-deb", "-f", names["sluice-dbgsym"], "Build-Ids"]).stdout, f"{build_id} is not among Build-Ids")
-        equal(run([f"{root}/{binary}", "--version"]).stdout, run([f"{binaries}/{os.path.basename(binary)}", "--version"]).stdout, f"what {binary} says")
+        check(
+            ".debug_line" in sections and ".symtab" in sections, f"{kept} has no symbols:", sections
+        )
+        check(
+            build_id in run(["dpkg-deb", "-f", names["sluice-dbgsym"], "Build-Ids"]).stdout,
+            f"{build_id} is not among Build-Ids",
+        )
+        equal(
+            run([f"{root}/{binary}", "--version"]).stdout,
+            run([f"{binaries}/{os.path.basename(binary)}", "--version"]).stdout,
+            f"what {binary} says",
+        )
     configuration = text_of(f"{root}/DEBIAN/conffiles").split()
-    equal(sorted(configuration), ["/etc/default/sluiced", "/etc/logrotate.d/sluice"], "configuration files")
+    equal(
+        sorted(configuration),
+        ["/etc/default/sluiced", "/etc/logrotate.d/sluice"],
+        "configuration files",
+    )
     run(["find", f"{root}/usr/share/man", "-name", "*.gz", "-exec", "gunzip", "{}", "+"])
     check_manual(binaries, f"{root}/usr/share/man")
     check_links(f"{root}/usr/share/doc/sluice")
     completions = f"{root}/usr/share/bash-completion/completions"
     equal(complete(f"{completions}/sluice", "sluice", "u"), {"up"}, "sluice u")
-    equal(complete(f"{completions}/sluice", "sluice", "predict", "qu"), {"queue"}, "sluice predict qu")
-    check({"--rate", "--offered"} <= complete(f"{completions}/sluice", "sluice", "predict", "queue", "--"), "options of sluice predict queue")
-    equal(complete(f"{completions}/sluice", "sluice", "predict", "--flows", ""), set(), "the value of an option, which is left to names of files")
+    equal(
+        complete(f"{completions}/sluice", "sluice", "predict", "qu"), {"queue"}, "sluice predict qu"
+    )
+    check(
+        {"--rate", "--offered"}
+        <= complete(f"{completions}/sluice", "sluice", "predict", "queue", "--"),
+        "options of sluice predict queue",
+    )
+    equal(
+        complete(f"{completions}/sluice", "sluice", "predict", "--flows", ""),
+        set(),
+        "the value of an option, which is left to names of files",
+    )
     equal(complete(f"{completions}/sluiced", "sluiced", "--det"), {"--detach"}, "sluiced --det")
     for script in ("postinst", "prerm", "postrm"):
         path = f"{root}/DEBIAN/{script}"
         check(os.access(path, os.X_OK), f"{script} cannot be executed")
         run(["sh", "-n", path])
-    for path in ("usr/lib/sluice/rules", "usr/lib/sluice/container", "usr/lib/sluice/await-database"):
+    for path in (
+        "usr/lib/sluice/rules",
+        "usr/lib/sluice/container",
+        "usr/lib/sluice/await-database",
+    ):
         check(os.access(f"{root}/{path}", os.X_OK), f"{path} cannot be executed")
     run(["bash", "-n", f"{root}/usr/lib/sluice/container"])
     unit = text_of(f"{root}/lib/systemd/system/sluiced.service").splitlines()
-    # As Open vSwitch's own: ahead of what brings interfaces up, and last to be killed for want of memory.
-    for line in ("DefaultDependencies=no", "Requires=ovsdb-server.service", "OOMScoreAdjust=-900", "EnvironmentFile=-/etc/default/sluiced", "Alias=ovs-vswitchd.service"):
+    # As Open vSwitch's own: ahead of what brings interfaces up, and last to be killed for want of
+    # memory.
+    for line in (
+        "DefaultDependencies=no",
+        "Requires=ovsdb-server.service",
+        "OOMScoreAdjust=-900",
+        "EnvironmentFile=-/etc/default/sluiced",
+        "Alias=ovs-vswitchd.service",
+    ):
         check(line in unit, f"the unit has no {line}")
-    before, after = (" ".join(line.split("=", 1)[1] for line in unit if line.startswith(f"{word}=")).split() for word in ("Before", "After"))
-    check({"network.target", "networking.service"} <= set(before) and {"ovsdb-server.service", "network-pre.target"} <= set(after), "order:", before, after)
+    before, after = (
+        " ".join(line.split("=", 1)[1] for line in unit if line.startswith(f"{word}=")).split()
+        for word in ("Before", "After")
+    )
+    check(
+        {"network.target", "networking.service"} <= set(before)
+        and {"ovsdb-server.service", "network-pre.target"} <= set(after),
+        "order:",
+        before,
+        after,
+    )
 
 
 @test(timeout=60)
 def a_container_robs_nobody(lab):
-    """The image's entry point, with the host's directory of sockets: it refuses to start beside a switch that runs, with its database and without, and beside another
-    container; sockets stay."""
+    """The image's entry point, with the host's directory of sockets: it refuses to start beside a
+    switch that runs, with its database and without, and beside another container; sockets stay."""
     binaries_of(lab)
     switch = lab.switch()
     run("mkdir -p /run/openvswitch")
@@ -231,8 +406,14 @@ def a_container_robs_nobody(lab):
 
     def refused(what):
         done = run([f"{PACKAGING}/container"], ok=False)
-        check(done.returncode == 1 and f"container: another {what}" in done.stderr, "the container's entry point:", done.returncode, done.stderr)
+        check(
+            done.returncode == 1 and f"container: another {what}" in done.stderr,
+            "the container's entry point:",
+            done.returncode,
+            done.stderr,
+        )
         equal(switch.appctl("version", ok=False).returncode, 0, "who asks the switch")
+
     refused("database is served")
     switch.stop_database()
     refused("switch answers")
@@ -240,11 +421,17 @@ def a_container_robs_nobody(lab):
     with open(f"{switch.directory}/sluice-container.lock", "w", encoding="ascii") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         done = run([f"{PACKAGING}/container"], ok=False)
-    check(done.returncode == 1 and "another container has not ended" in done.stderr, "beside another container:", done.returncode, done.stderr)
+    check(
+        done.returncode == 1 and "another container has not ended" in done.stderr,
+        "beside another container:",
+        done.returncode,
+        done.stderr,
+    )
 
 
 def newer(package, directory):
-    """Makes a package of a higher version from one, in this directory; returns its path and its version."""
+    """Makes a package of a higher version from one, in this directory; returns its path and its
+    version."""
     root = f"{directory}/newer"
     run(["dpkg-deb", "-R", package, root], seconds=60)
     control = text_of(f"{root}/DEBIAN/control")
@@ -268,39 +455,78 @@ class Debian:
     """A clean Debian 12 in memory, which goes with the test."""
 
     def __init__(self, lab, name):
-        self.lab, self.name, self.root, self.process, self.group = lab, name, f"{lab.directory}/{name}", None, None
+        self.lab, self.name, self.root, self.process, self.group = (
+            lab,
+            name,
+            f"{lab.directory}/{name}",
+            None,
+            None,
+        )
         os.mkdir(self.root)
         run(["mount", "-t", "tmpfs", "-o", "size=2G,mode=755", "tmpfs", self.root])
-        tar = run([os.path.join(ROOT, "scripts", "debian-root"), packages("sluice")], seconds=500).stdout.strip()
+        tar = run(
+            [os.path.join(ROOT, "scripts", "debian-root"), packages("sluice")], seconds=500
+        ).stdout.strip()
         run(["tar", "-C", self.root, "-xf", tar], seconds=120)
         for package in glob.glob(f"{PACKAGES}/*.deb"):
             run(["cp", package, f"{self.root}/root/"])
 
     def enter(self, command, cgroup=None):
-        """Starts a command as process 1 of this Debian, with namespaces, devices and control groups of its own."""
+        """Starts a command as process 1 of this Debian, with namespaces, devices and control groups
+        of its own."""
         script = f"""set -e
             R={self.root}
             mount --make-rprivate /
             mount --bind $R $R
-            mount -t proc proc $R/proc; mount -t sysfs sysfs $R/sys; mount -t tmpfs tmpfs $R/run; mount -t tmpfs tmpfs $R/dev -o mode=755
+            mount -t proc proc $R/proc; mount -t sysfs sysfs $R/sys
+            mount -t tmpfs tmpfs $R/run; mount -t tmpfs tmpfs $R/dev -o mode=755
             mkdir $R/dev/net $R/dev/pts $R/dev/shm
-            for device in null zero full random urandom tty net/tun; do touch $R/dev/$device; mount --bind /dev/$device $R/dev/$device; done
+            for device in null zero full random urandom tty net/tun; do
+                touch $R/dev/$device; mount --bind /dev/$device $R/dev/$device
+            done
             touch $R/dev/console; mount --bind {self.root}/../{self.name}.console $R/dev/console
-            {'mount -t cgroup2 cgroup2 $R/sys/fs/cgroup' if cgroup else ''}
+            {"mount -t cgroup2 cgroup2 $R/sys/fs/cgroup" if cgroup else ""}
             ip link set lo up
             cd $R; mkdir -p .old; pivot_root . .old; umount -l /.old
             exec env -i container=test PATH=/usr/sbin:/usr/bin:/sbin:/bin "$@" """
         open(f"{self.root}.console", "a", encoding="ascii").close()
-        flags = ["--mount", "--pid", "--net", "--uts", "--ipc", "--fork", "--kill-child=KILL", *(["--cgroup"] if cgroup else [])]
+        flags = [
+            "--mount",
+            "--pid",
+            "--net",
+            "--uts",
+            "--ipc",
+            "--fork",
+            "--kill-child=KILL",
+            *(["--cgroup"] if cgroup else []),
+        ]
         join = f"echo $$ >{cgroup}/cgroup.procs; " if cgroup else ""
-        self.process = self.lab.start(["bash", "-c", f'{join}exec unshare "$@"', "-", *flags, "bash", "-c", script, "-", *command], f"{self.name}.log")
+        self.process = self.lab.start(
+            [
+                "bash",
+                "-c",
+                f'{join}exec unshare "$@"',
+                "-",
+                *flags,
+                "bash",
+                "-c",
+                script,
+                "-",
+                *command,
+            ],
+            f"{self.name}.log",
+        )
         return self.process
 
     def first(self):
         """The process id of its process 1, as it is here."""
+
         def child():
-            done = subprocess.run(["pgrep", "-P", str(self.process.pid)], capture_output=True, text=True, check=False)
+            done = subprocess.run(
+                ["pgrep", "-P", str(self.process.pid)], capture_output=True, text=True, check=False
+            )
             return done.stdout.split()[:1]
+
         return int(wait_for(f"{self.name} runs", child)[0])
 
     def boot(self):
@@ -328,6 +554,7 @@ class Debian:
         self.process.wait(20)
         self.process = None
         if self.group:
+
             def removed():
                 for where, _, _ in os.walk(self.group, topdown=False):
                     try:
@@ -335,13 +562,34 @@ class Debian:
                     except OSError:
                         return False
                 return True
+
             wait_for("its control groups are gone", removed)
 
     def run(self, command, **options):
         """A command inside."""
         words = ["bash", "-c", command] if isinstance(command, str) else command
-        return run(["nsenter", "-t", str(self.first()), "-m", "-p", "-n", "-u", "-i", *(["-C"] if self.group else []), "--", "env", "-i", "LC_ALL=C.UTF-8",
-                    "DEBIAN_FRONTEND=noninteractive", "PATH=/usr/sbin:/usr/bin:/sbin:/bin", "HOME=/root", *words], **options)
+        return run(
+            [
+                "nsenter",
+                "-t",
+                str(self.first()),
+                "-m",
+                "-p",
+                "-n",
+                "-u",
+                "-i",
+                *(["-C"] if self.group else []),
+                "--",
+                "env",
+                "-i",
+                "LC_ALL=C.UTF-8",
+                "DEBIAN_FRONTEND=noninteractive",
+                "PATH=/usr/sbin:/usr/bin:/sbin:/bin",
+                "HOME=/root",
+                *words,
+            ],
+            **options,
+        )
 
     def says(self, command):
         return self.run(command).stdout.strip()
@@ -354,6 +602,7 @@ class Debian:
 
 def in_debian(name):
     """A test in a Debian of that name, whose control groups go with it however it ends."""
+
     def mark(function):
         @functools.wraps(function)
         def whole(lab):
@@ -363,38 +612,66 @@ def in_debian(name):
                 function(debian)
             finally:
                 debian.halt()
+
         return whole
+
     return mark
 
 
 def documented(path, heading):
-    """The commands of the first block under a heading that wants a service manager, but for `make deb`; and those of the second, if there is one. The packages
-    are where the test has put them."""
-    found = [block for block in blocks(path) if block.heading == heading and block.needs == "a service manager"]
+    """The commands of the first block under a heading that wants a service manager, but for `make
+    deb`; and those of the second, if there is one. The packages are where the test has put them."""
+    found = [
+        block
+        for block in blocks(path)
+        if block.heading == heading and block.needs == "a service manager"
+    ]
     check(found, f"{path} says nothing of systemctl under {heading}")
-    return [[command.replace("./.build/deb/", "/root/") for command in commands(block) if command != "make deb"] for block in found]
+    return [
+        [
+            command.replace("./.build/deb/", "/root/")
+            for command in commands(block)
+            if command != "make deb"
+        ]
+        for block in found
+    ]
 
 
 def interfaces(debian):
     """What ifupdown is to do: a bridge of the switch's with an address."""
     with open(f"{debian.root}/etc/network/interfaces", "w", encoding="ascii") as file:
-        file.write("auto br0\niface br0 inet static\n  address 10.9.0.1/24\n  ovs_type OVSBridge\n  ovs_extra set bridge br0 datapath_type=netdev\n")
+        file.write(
+            "auto br0\niface br0 inet static\n  address 10.9.0.1/24\n  ovs_type OVSBridge\n"
+            "  ovs_extra set bridge br0 datapath_type=netdev\n"
+        )
 
 
 @test(timeout=600, on_request=True)
 @in_debian("debian")
 def clean_debian_takes_the_package_and_gives_it_back(debian):
-    """In a clean Debian 12 that has booted: installed with its dependencies, put in the place of ovs-vswitchd, in peace with ifupdown's hook, its log rotated,
-    upgraded with its rules, booted again ahead of networking; removed, which puts Open vSwitch back, and purged without a trace."""
+    """In a clean Debian 12 that has booted: installed with its dependencies, put in the place of
+    ovs-vswitchd, in peace with ifupdown's hook, its log rotated, upgraded with its rules, booted
+    again ahead of networking; removed, which puts Open vSwitch back, and purged without a trace."""
     debian.boot()
     debian.run("! command -v sluiced && ! command -v ovs-vsctl")
     # Nobody is there to say yes.
-    debian.run("echo 'APT::Get::Assume-Yes true; APT::Install-Recommends false;' >/etc/apt/apt.conf.d/90test")
-    (install, *replace), = documented("README.md", "Installing")
+    debian.run(
+        "echo 'APT::Get::Assume-Yes true; APT::Install-Recommends false;' "
+        ">/etc/apt/apt.conf.d/90test"
+    )
+    ((install, *replace),) = documented("README.md", "Installing")
     debian.run(install, seconds=240)
     # As installed Open vSwitch's daemon goes on.
-    wait_for("Open vSwitch runs", lambda: debian.switch()[0].startswith("/usr/lib/openvswitch-switch/"), 30)
-    equal(debian.run("systemctl is-active sluiced", ok=False).stdout.strip(), "inactive", "sluiced after the installation")
+    wait_for(
+        "Open vSwitch runs",
+        lambda: debian.switch()[0].startswith("/usr/lib/openvswitch-switch/"),
+        30,
+    )
+    equal(
+        debian.run("systemctl is-active sluiced", ok=False).stdout.strip(),
+        "inactive",
+        "sluiced after the installation",
+    )
     for command in replace:
         debian.run(command, seconds=60)
     equal(debian.switch()[0], DAEMON, "the switch")
@@ -402,36 +679,69 @@ def clean_debian_takes_the_package_and_gives_it_back(debian):
     over, back = documented("docs/user-guide.md", "Beside the distribution's ovsdb-server")
     for command in back:
         debian.run(command, seconds=60)
-    wait_for("Open vSwitch runs again", lambda: debian.switch()[0].startswith("/usr/lib/openvswitch-switch/"), 30)
-    debian.run("ovs-vsctl --timeout=20 add-br br8 -- set bridge br8 datapath_type=netdev && ovs-ofctl add-flow br8 cookie=0x88,priority=9,udp,actions=drop")
+    wait_for(
+        "Open vSwitch runs again",
+        lambda: debian.switch()[0].startswith("/usr/lib/openvswitch-switch/"),
+        30,
+    )
+    debian.run(
+        "ovs-vsctl --timeout=20 add-br br8 -- set bridge br8 datapath_type=netdev && ovs-ofctl "
+        "add-flow br8 cookie=0x88,priority=9,udp,actions=drop"
+    )
     for command in over:
         debian.run(command, seconds=60)
-    check("cookie=0x88" in debian.says("ovs-ofctl dump-flows br8"), "the rules of ovs-vswitchd are gone")
+    check(
+        "cookie=0x88" in debian.says("ovs-ofctl dump-flows br8"),
+        "the rules of ovs-vswitchd are gone",
+    )
     debian.run("ovs-vsctl --timeout=20 del-br br8")
     equal(debian.switch()[0], DAEMON, "the switch after going back and over again")
-    equal(debian.says("systemctl is-active sluiced ovs-vswitchd openvswitch-switch ovsdb-server").split(), ["active"] * 4, "units")
-    equal(debian.says("ovs-appctl version").splitlines()[0], "ovs-vswitchd (Open vSwitch) 3.1.0", "who answers")
+    equal(
+        debian.says(
+            "systemctl is-active sluiced ovs-vswitchd openvswitch-switch ovsdb-server"
+        ).split(),
+        ["active"] * 4,
+        "units",
+    )
+    equal(
+        debian.says("ovs-appctl version").splitlines()[0],
+        "ovs-vswitchd (Open vSwitch) 3.1.0",
+        "who answers",
+    )
     # Where the machine's own manager may say so, the kernel has it too.
     equal(debian.says("systemctl show -P OOMScoreAdjust sluiced"), "-900", "OOMScoreAdjust")
-    # The hook of ifupdown, with openvswitch-switch.service running and not: it would start ovs-vswitchd.
+    # The hook of ifupdown, with openvswitch-switch.service running and not: it would start
+    # ovs-vswitchd.
     interfaces(debian)
     debian.run("ifup br0")
     check("10.9.0.1/24" in debian.says("ip addr show br0"), "br0 has no address")
-    # Two at once: systemd then stops the database after it was asked to start the switch, which starts it again.
-    debian.run("ifdown br0 && systemctl disable --now openvswitch-switch && systemctl start sluiced", seconds=60)
+    # Two at once: systemd then stops the database after it was asked to start the switch, which
+    # starts it again.
+    debian.run(
+        "ifdown br0 && systemctl disable --now openvswitch-switch && systemctl start sluiced",
+        seconds=60,
+    )
     for _ in range(5):
         debian.run("systemctl start openvswitch-switch", seconds=60)
         debian.run("systemctl stop openvswitch-switch && systemctl start sluiced", seconds=60)
     # Rules that were being saved meanwhile are lost with the database, and the journal says so.
     since = debian.says("sleep 1; date +%s")
     before = debian.switch()
-    equal((before[0], debian.run("systemctl is-active openvswitch-switch", ok=False).stdout.strip()), (DAEMON, "inactive"), "the switch alone")
+    equal(
+        (before[0], debian.run("systemctl is-active openvswitch-switch", ok=False).stdout.strip()),
+        (DAEMON, "inactive"),
+        "the switch alone",
+    )
     debian.run("ifup br0")
     check("10.9.0.1/24" in debian.says("ip addr show br0"), "br0 has no address")
     equal(debian.switch(), before, "the switch after ifup")
     debian.run("systemctl enable openvswitch-switch")
     # Options, and logs.
-    debian.run("echo 'SLUICED_OPTIONS=\"--mlockall -vfile:dbg\"' >/etc/default/sluiced && systemctl restart sluiced", seconds=60)
+    debian.run(
+        "echo 'SLUICED_OPTIONS=\"--mlockall -vfile:dbg\"' >/etc/default/sluiced && systemctl "
+        "restart sluiced",
+        seconds=60,
+    )
     line = debian.says(f"tr '\\0' ' ' </proc/{debian.switch()[1]}/cmdline")
     check(line.endswith("--mlockall -vfile:dbg"), "options of /etc/default/sluiced:", line)
     said = debian.run("logrotate -f /etc/logrotate.conf").stderr
@@ -441,51 +751,124 @@ def clean_debian_takes_the_package_and_gives_it_back(debian):
     check("opened log file" in debian.says(f"cat {log}"), "the log was not opened anew")
     # The log of what `sluice up` starts is rotated by the package's own file.
     debian.run("mkdir -p /run/sluice && sluice up >/dev/null 2>&1", seconds=60)
-    debian.run("logrotate -f /etc/logrotate.d/sluice && ls /run/sluice/ovs-vswitchd.log.1.gz && grep -q 'opened log file' /run/sluice/ovs-vswitchd.log && sluice down", seconds=60)
+    debian.run(
+        "logrotate -f /etc/logrotate.d/sluice && ls /run/sluice/ovs-vswitchd.log.1.gz && grep -q "
+        "'opened log file' /run/sluice/ovs-vswitchd.log && sluice down",
+        seconds=60,
+    )
     # The manual and the completion, as users reach them.
     for page in ("8 sluiced", "1 sluice", "1 sluice-predict-queue"):
         shown = debian.run(f"MANROFFOPT= MANWIDTH=100 man --warnings -P cat {page}")
         check("NAME" in shown.stdout and "SYNOPSIS" in shown.stdout, f"man {page}:", shown.stdout)
-        equal([text for text in shown.stderr.splitlines() if "cannot adjust" not in text], [], f"what man says of {page}")
-    equal(debian.says(". /usr/share/bash-completion/bash_completion; _completion_loader sluice; complete -p sluice"), "complete -o default -F _sluice sluice", "completion")
+        equal(
+            [text for text in shown.stderr.splitlines() if "cannot adjust" not in text],
+            [],
+            f"what man says of {page}",
+        )
+    equal(
+        debian.says(
+            ". /usr/share/bash-completion/bash_completion; _completion_loader sluice; complete -p "
+            "sluice"
+        ),
+        "complete -o default -F _sluice sluice",
+        "completion",
+    )
     # An upgrade keeps rules, and an administrator's file.
     debian.run("ovs-ofctl add-flow br0 cookie=0x77,priority=9,udp,actions=drop")
     before = debian.switch()
     debian.run("dpkg -i --force-confold /root/sluice_*.deb", seconds=120)
-    check(debian.switch()[0] == DAEMON and debian.switch()[1] != before[1], "the new daemon does not run:", before, debian.switch())
-    check("cookie=0x77" in debian.says("ovs-ofctl dump-flows br0"), "the rules are gone after an upgrade")
+    check(
+        debian.switch()[0] == DAEMON and debian.switch()[1] != before[1],
+        "the new daemon does not run:",
+        before,
+        debian.switch(),
+    )
+    check(
+        "cookie=0x77" in debian.says("ovs-ofctl dump-flows br0"),
+        "the rules are gone after an upgrade",
+    )
     # Symbols for debuggers.
     debian.run("dpkg -i /root/sluice-dbgsym_*.deb && dpkg -P sluice-dbgsym", seconds=60)
-    (install, *look), = documented("docs/user-guide.md", "Upgrade and restart")
+    ((install, *look),) = documented("docs/user-guide.md", "Upgrade and restart")
     debian.run("rm /root/sluice*.deb")
     _, version = newer(packages("sluice"), f"{debian.root}/root")
     before = debian.switch()
     debian.run(install, seconds=120)
-    check(debian.switch()[0] == DAEMON and debian.switch()[1] != before[1], "the guide's upgrade does not restart the switch:", before, debian.switch())
-    equal(debian.says("dpkg-query -W -f '${Version}' sluice"), version, "the version after the guide's upgrade")
-    check("cookie=0x77" in debian.says("ovs-ofctl dump-flows br0"), "the rules are gone after the guide's upgrade")
+    check(
+        debian.switch()[0] == DAEMON and debian.switch()[1] != before[1],
+        "the guide's upgrade does not restart the switch:",
+        before,
+        debian.switch(),
+    )
+    equal(
+        debian.says("dpkg-query -W -f '${Version}' sluice"),
+        version,
+        "the version after the guide's upgrade",
+    )
+    check(
+        "cookie=0x77" in debian.says("ovs-ofctl dump-flows br0"),
+        "the rules are gone after the guide's upgrade",
+    )
     # Open vSwitch's own package is installed anew beside it, which starts its units.
     debian.run("apt-get install -qy --reinstall openvswitch-switch", seconds=120)
     wait_for("Sluice is still the switch", lambda: debian.switch()[0] == DAEMON, 30)
-    equal(debian.says("systemctl is-active sluiced ovs-vswitchd openvswitch-switch ovsdb-server").split(), ["active"] * 4, "units after Open vSwitch's package was installed anew")
+    equal(
+        debian.says(
+            "systemctl is-active sluiced ovs-vswitchd openvswitch-switch ovsdb-server"
+        ).split(),
+        ["active"] * 4,
+        "units after Open vSwitch's package was installed anew",
+    )
     for command in look:
-        check("luice" in debian.says(command), f"{command} says nothing of the switch:", debian.says(command))
-    check("mlockall" in debian.says("cat /etc/default/sluiced"), "an upgrade has written over /etc/default/sluiced")
+        check(
+            "luice" in debian.says(command),
+            f"{command} says nothing of the switch:",
+            debian.says(command),
+        )
+    check(
+        "mlockall" in debian.says("cat /etc/default/sluiced"),
+        "an upgrade has written over /etc/default/sluiced",
+    )
     errors = debian.says(f"journalctl -q --no-pager -u sluiced -p err --since=@{since}")
     equal(errors, "", "errors in the journal")
     # A second boot: interfaces are brought up by ifupdown when the switch is there.
     debian.halt()
     debian.boot()
-    wait_for("br0 is back", lambda: "10.9.0.1/24" in debian.run("ip addr show br0", ok=False).stdout)
+    wait_for(
+        "br0 is back", lambda: "10.9.0.1/24" in debian.run("ip addr show br0", ok=False).stdout
+    )
     equal(debian.switch()[0], DAEMON, "the switch after a boot")
-    times = {unit: int(debian.says(f"systemctl show -P {what} {unit}")) for unit, what in (("sluiced", "ActiveEnterTimestampMonotonic"), ("networking", "InactiveExitTimestampMonotonic"))}
-    check(0 < times["sluiced"] <= times["networking"], "networking was not started after the switch:", times)
+    times = {
+        unit: int(debian.says(f"systemctl show -P {what} {unit}"))
+        for unit, what in (
+            ("sluiced", "ActiveEnterTimestampMonotonic"),
+            ("networking", "InactiveExitTimestampMonotonic"),
+        )
+    }
+    check(
+        0 < times["sluiced"] <= times["networking"],
+        "networking was not started after the switch:",
+        times,
+    )
     # And back.
     debian.run("apt-get remove -qy sluice", seconds=120)
-    wait_for("Open vSwitch is the switch again", lambda: debian.switch()[0].startswith("/usr/lib/openvswitch-switch/"), 30)
-    equal(debian.run("ls /etc/systemd/system/ovs-vswitchd.service /usr/sbin/sluiced 2>/dev/null", ok=False).stdout, "", "what removing leaves")
+    wait_for(
+        "Open vSwitch is the switch again",
+        lambda: debian.switch()[0].startswith("/usr/lib/openvswitch-switch/"),
+        30,
+    )
+    equal(
+        debian.run(
+            "ls /etc/systemd/system/ovs-vswitchd.service /usr/sbin/sluiced 2>/dev/null", ok=False
+        ).stdout,
+        "",
+        "what removing leaves",
+    )
     debian.run("apt-get purge -qy sluice", seconds=60)
-    left = debian.says("find / /run -xdev -iname '*sluice*' -not -path '/run/systemd/*' -not -path '/root/*' -not -path '/proc/*' -not -path '/sys/*'")
+    left = debian.says(
+        "find / /run -xdev -iname '*sluice*' -not -path '/run/systemd/*' -not -path '/root/*' "
+        "-not -path '/proc/*' -not -path '/sys/*'"
+    )
     equal(left, "", "what purging leaves")
 
 
@@ -498,8 +881,9 @@ def steps(path):
 @test(timeout=400, on_request=True)
 @in_debian("image")
 def clean_debian_as_a_container(debian):
-    """The steps of the Containerfile, carried out in a clean Debian 12; then its entry point: database and switch run, configuration outlives the container, it
-    ends well when it is stopped, and badly when its database dies."""
+    """The steps of the Containerfile, carried out in a clean Debian 12; then its entry point:
+    database and switch run, configuration outlives the container, it ends well when it is stopped,
+    and badly when its database dies."""
     # As in the images that the first step names.
     with open(f"{debian.root}/usr/sbin/policy-rc.d", "w", encoding="ascii") as file:
         file.write("#!/bin/sh\nexit 101\n")
@@ -524,28 +908,43 @@ def clean_debian_as_a_container(debian):
         else:
             raise Failure(f"the test does not know {name}")
     debian.halt()
-    check(entry and health and volume == "/var/lib/openvswitch", "the image has no entry point, health check or volume")
+    check(
+        entry and health and volume == "/var/lib/openvswitch",
+        "the image has no entry point, health check or volume",
+    )
 
     def started():
         process = debian.enter([*entry, "-vfile:off"])
-        wait_for("the container is healthy", lambda: debian.run(health, ok=False).returncode == 0, 40)
+        wait_for(
+            "the container is healthy", lambda: debian.run(health, ok=False).returncode == 0, 40
+        )
         return process
 
     def ended(process):
         """The code with which the container has ended: that of its first process."""
         return process.wait(30 * PATIENCE)
+
     process = started()
     debian.run("ovs-vsctl --timeout=20 add-br br0 -- set Bridge br0 datapath_type=netdev")
     debian.run("ovs-ofctl show br0")
     identity = debian.says("ovs-vsctl get Open_vSwitch . external_ids:system-id")
     check(len(identity) > 30, "system-id:", identity)
     second = debian.run(entry, ok=False)
-    check(second.returncode == 1 and "another database is served" in second.stderr, "a second container beside it:", second.returncode, second.stderr)
+    check(
+        second.returncode == 1 and "another database is served" in second.stderr,
+        "a second container beside it:",
+        second.returncode,
+        second.stderr,
+    )
     debian.run(health)
     os.kill(debian.first(), signal.SIGTERM)
     equal(ended(process), 0, "how the container ends when it is stopped")
     process = started()
     equal(debian.says("ovs-vsctl list-br"), "br0", "bridges of the second container")
-    equal(debian.says("ovs-vsctl get Open_vSwitch . external_ids:system-id"), identity, "system-id of the second container")
+    equal(
+        debian.says("ovs-vsctl get Open_vSwitch . external_ids:system-id"),
+        identity,
+        "system-id of the second container",
+    )
     debian.run("kill -9 $(cat /run/openvswitch/ovsdb-server.pid)")
     check(ended(process) not in (0, None), "the container ends well although its database died")

@@ -1,15 +1,19 @@
-"""What packet-ins say of where they come from: the table and cookie that stand for an action set, and the pipeline fields with which a packet-out of 1.5
-begins."""
+"""What packet-ins say of where they come from: the table and cookie that stand for an action set,
+and the pipeline fields with which a packet-out of 1.5 begins."""
+
 import os
 import re
 import struct
 
 from harness import equal, test, wait_for
-from test_sessions import Client, oxm
 from test_openflow import PACKET_OUT
+from test_sessions import Client, oxm
 from test_tools import dummies
 
-PACKET = "ffffffffffff020202020202080045000020000000004011f96d0a0000010a0000020001000200080000" + "00" * 20
+PACKET = (
+    "ffffffffffff020202020202080045000020000000004011f96d0a0000010a0000020001000200080000"
+    + "00" * 20
+)
 NO_RULE = (0, None)
 
 
@@ -20,11 +24,27 @@ class Told:
         self.switch = dummies(lab)
         self.switch.vsctl("add", "Bridge", "br0", "protocols", "OpenFlow11")
         self.file = os.path.join(lab.directory, "told.out")
-        lab.start(["stdbuf", "-oL", "ovs-ofctl", "-O", "OpenFlow15", "monitor", "br0", "65535", "-P", "nxt_packet_in2"], "told.out", env=self.switch.env)
+        lab.start(
+            [
+                "stdbuf",
+                "-oL",
+                "ovs-ofctl",
+                "-O",
+                "OpenFlow15",
+                "monitor",
+                "br0",
+                "65535",
+                "-P",
+                "nxt_packet_in2",
+            ],
+            "told.out",
+            env=self.switch.env,
+        )
 
         def listens():
             self.packet_out("controller")
             return self.all()
+
         wait_for("the controller hears packet-ins", listens)
         self.heard = 0
         self.settled()
@@ -35,74 +55,125 @@ class Told:
     def all(self):
         """[(table, cookie, fields)] of all that have come."""
         with open(self.file, encoding="utf-8", errors="replace") as file:
-            found = re.findall(r"NXT_PACKET_IN2 .*?: (?:table_id=(\d+) )?(?:cookie=(0x[0-9a-f]+) )?total_len=\d+ (\S+) \(via \w+\)", file.read())
-        return [(int(table or 0), int(cookie, 16) if cookie else None, frozenset(fields.split(","))) for table, cookie, fields in found]
+            found = re.findall(
+                r"NXT_PACKET_IN2 .*?: (?:table_id=(\d+) )?(?:cookie=(0x[0-9a-f]+) )?total_len=\d+ "
+                r"(\S+) \(via \w+\)",
+                file.read(),
+            )
+        return [
+            (int(table or 0), int(cookie, 16) if cookie else None, frozenset(fields.split(",")))
+            for table, cookie, fields in found
+        ]
 
     def packet_out(self, actions, fields=""):
         self.ofctl("packet-out", "br0", f"in_port=1,{fields}packet={PACKET},actions={actions}")
 
     def settled(self):
-        """What has come since the last call. All of it is there when a packet-in that was asked for behind it is."""
+        """What has come since the last call.
+
+        All of it is there when a packet-in that was asked for behind it is."""
         mark = f"reg9={self.heard + 0x100:#x}"
         self.packet_out(f"set_field:{self.heard + 0x100:#x}->reg9,controller")
 
         def marked():
-            told = self.all()[self.heard:]
+            told = self.all()[self.heard :]
             return told if any(mark in fields for _, _, fields in told) else None
+
         told = wait_for("packet-ins", marked)
         self.heard += len(told)
         return [entry for entry in told if mark not in entry[2]]
 
 
-# Rules, and the table and cookie of each packet-in: of a packet that a port receives, and of a packet-out that does resubmit(,0).
+# Rules, and the table and cookie of each packet-in: of a packet that a port receives, and of a
+# packet-out that does resubmit(,0).
 SETS = {
-    "after a goto": ((
-        "table=0,cookie=1,actions=goto_table:3",
-        "table=3,cookie=2,actions=write_actions(output:controller)",
-    ), [(0, 1)], [NO_RULE]),
-    "after edits and a goto": ((
-        "table=0,cookie=1,ip,actions=set_field:1->reg0,goto_table:3",
-        "table=3,cookie=3,ip,actions=set_field:9.9.9.9->ip_dst,goto_table:4",
-        "table=4,cookie=2,actions=write_actions(output:controller)",
-    ), [(0, 1)], [NO_RULE]),
-    "after a resubmit at the end of a list": ((
-        "table=0,cookie=1,actions=resubmit(,3)",
-        "table=3,cookie=2,actions=write_actions(output:controller)",
-    ), [(0, 1)], [NO_RULE]),
-    "after a resubmit in the middle": ((
-        "table=0,cookie=1,actions=resubmit(,3),set_field:1->reg0",
-        "table=3,cookie=2,actions=write_actions(output:controller)",
-    ), [(0, 1)], [NO_RULE]),
-    "after a resubmit and a goto": ((
-        "table=0,cookie=1,actions=resubmit(,3),goto_table:5",
-        "table=3,cookie=2,actions=write_actions(output:controller)",
-        "table=5,cookie=3,actions=resubmit(,6)",
-    ), [(0, 1)], [NO_RULE]),
-    "of a clone": ((
-        "table=0,cookie=1,actions=goto_table:2",
-        "table=2,cookie=4,actions=clone(resubmit(,3)),resubmit(,5)",
-        "table=3,cookie=2,actions=write_actions(output:controller)",
-        "table=5,cookie=5,actions=write_actions(output:controller)",
-    ), [(2, 4), (0, 1)], [(2, 4), NO_RULE]),
-    "by a group": ((
-        "table=0,cookie=1,actions=goto_table:3",
-        "table=3,cookie=2,actions=write_actions(group:7)",
-    ), [(0, 1), (0, 1)], [NO_RULE, NO_RULE]),
-    "by a resubmit to the same table, which is the first rule's": ((
-        "table=0,cookie=1,actions=goto_table:3",
-        "table=3,cookie=2,reg1=0,actions=set_field:1->reg1,write_actions(resubmit:9)",
-        "table=0,cookie=8,priority=40000,in_port=9,actions=output:controller",
-        "table=3,cookie=9,priority=40000,in_port=9,actions=output:controller",
-    ), [(0, 8)], [(0, 8)]),
-    "where the first rule is not in the first table": ((
-        "table=2,cookie=1,actions=goto_table:3",
-        "table=3,cookie=2,actions=write_actions(output:controller)",
-    ), [(2, 1)], []),
-    "of actions that are applied, as they stand": ((
-        "table=0,cookie=1,actions=resubmit(,3),controller",
-        "table=3,cookie=2,actions=controller,resubmit(,4)",
-        "table=4,cookie=3,actions=controller",
-    ), [(3, 2), (4, 3), (0, 1)], [(3, 2), (4, 3), (0, 1)]),
+    "after a goto": (
+        (
+            "table=0,cookie=1,actions=goto_table:3",
+            "table=3,cookie=2,actions=write_actions(output:controller)",
+        ),
+        [(0, 1)],
+        [NO_RULE],
+    ),
+    "after edits and a goto": (
+        (
+            "table=0,cookie=1,ip,actions=set_field:1->reg0,goto_table:3",
+            "table=3,cookie=3,ip,actions=set_field:9.9.9.9->ip_dst,goto_table:4",
+            "table=4,cookie=2,actions=write_actions(output:controller)",
+        ),
+        [(0, 1)],
+        [NO_RULE],
+    ),
+    "after a resubmit at the end of a list": (
+        (
+            "table=0,cookie=1,actions=resubmit(,3)",
+            "table=3,cookie=2,actions=write_actions(output:controller)",
+        ),
+        [(0, 1)],
+        [NO_RULE],
+    ),
+    "after a resubmit in the middle": (
+        (
+            "table=0,cookie=1,actions=resubmit(,3),set_field:1->reg0",
+            "table=3,cookie=2,actions=write_actions(output:controller)",
+        ),
+        [(0, 1)],
+        [NO_RULE],
+    ),
+    "after a resubmit and a goto": (
+        (
+            "table=0,cookie=1,actions=resubmit(,3),goto_table:5",
+            "table=3,cookie=2,actions=write_actions(output:controller)",
+            "table=5,cookie=3,actions=resubmit(,6)",
+        ),
+        [(0, 1)],
+        [NO_RULE],
+    ),
+    "of a clone": (
+        (
+            "table=0,cookie=1,actions=goto_table:2",
+            "table=2,cookie=4,actions=clone(resubmit(,3)),resubmit(,5)",
+            "table=3,cookie=2,actions=write_actions(output:controller)",
+            "table=5,cookie=5,actions=write_actions(output:controller)",
+        ),
+        [(2, 4), (0, 1)],
+        [(2, 4), NO_RULE],
+    ),
+    "by a group": (
+        (
+            "table=0,cookie=1,actions=goto_table:3",
+            "table=3,cookie=2,actions=write_actions(group:7)",
+        ),
+        [(0, 1), (0, 1)],
+        [NO_RULE, NO_RULE],
+    ),
+    "by a resubmit to the same table, which is the first rule's": (
+        (
+            "table=0,cookie=1,actions=goto_table:3",
+            "table=3,cookie=2,reg1=0,actions=set_field:1->reg1,write_actions(resubmit:9)",
+            "table=0,cookie=8,priority=40000,in_port=9,actions=output:controller",
+            "table=3,cookie=9,priority=40000,in_port=9,actions=output:controller",
+        ),
+        [(0, 8)],
+        [(0, 8)],
+    ),
+    "where the first rule is not in the first table": (
+        (
+            "table=2,cookie=1,actions=goto_table:3",
+            "table=3,cookie=2,actions=write_actions(output:controller)",
+        ),
+        [(2, 1)],
+        [],
+    ),
+    "of actions that are applied, as they stand": (
+        (
+            "table=0,cookie=1,actions=resubmit(,3),controller",
+            "table=3,cookie=2,actions=controller,resubmit(,4)",
+            "table=4,cookie=3,actions=controller",
+        ),
+        [(3, 2), (4, 3), (0, 1)],
+        [(3, 2), (4, 3), (0, 1)],
+    ),
 }
 
 
@@ -110,7 +181,12 @@ SETS = {
 def packet_ins_of_action_sets_name_the_first_rule(lab):
     """The action set stands where the first rule stands, or nowhere in a packet-out."""
     told = Told(lab)
-    told.ofctl("add-group", "br0", "group_id=7,type=all,bucket=output:controller,bucket=actions=set_field:1->reg3,output:controller")
+    told.ofctl(
+        "add-group",
+        "br0",
+        "group_id=7,type=all,bucket=output:controller,bucket=actions=set_field:1->reg3,"
+        "output:controller",
+    )
     for what, (rules, received, packet_out) in SETS.items():
         told.ofctl("del-flows", "br0")
         misses = "continue" if "not in the first table" in what else "drop"
@@ -123,10 +199,15 @@ def packet_ins_of_action_sets_name_the_first_rule(lab):
             wait_for(f"packet-ins {what}", lambda: len(told.all()) - told.heard >= len(received))
         equal([entry[:2] for entry in told.settled()], received, f"packet-ins {what}")
         told.packet_out("resubmit(,0)")
-        equal([entry[:2] for entry in told.settled()], packet_out, f"packet-ins {what}, of a packet-out")
+        equal(
+            [entry[:2] for entry in told.settled()],
+            packet_out,
+            f"packet-ins {what}, of a packet-out",
+        )
 
 
-# What a packet-out says, the cookie of the rule that it meets, and what a packet-in says of it beside the port.
+# What a packet-out says, the cookie of the rule that it meets, and what a packet-in says of it
+# beside the port.
 FIELDS = (
     ("", 1, ()),
     ("metadata=5", 2, ("metadata=0x5",)),
@@ -147,31 +228,61 @@ FIELDS = (
 
 @test(timeout=120)
 def packet_outs_begin_with_their_pipeline_fields(lab):
-    """Rules match them and packet-ins tell them, also those that no rule looks at; any other field is refused."""
+    """Rules match them and packet-ins tell them, also those that no rule looks at; any other field
+    is refused."""
     told = Told(lab)
     told.ofctl("add-tlv-map", "br0", "{class=0xffff,type=0,len=4}->tun_metadata0")
-    for rule in ("cookie=1,priority=1", "cookie=2,metadata=5", "cookie=3,tun_id=7", "cookie=4,tun_src=1.2.3.4", "cookie=5,reg0=3", "cookie=6,xreg3=0x1234567890",
-                 "cookie=7,tun_metadata0=0x1234"):
+    for rule in (
+        "cookie=1,priority=1",
+        "cookie=2,metadata=5",
+        "cookie=3,tun_id=7",
+        "cookie=4,tun_src=1.2.3.4",
+        "cookie=5,reg0=3",
+        "cookie=6,xreg3=0x1234567890",
+        "cookie=7,tun_metadata0=0x1234",
+    ):
         told.ofctl("add-flow", "br0", f"{rule},actions=controller")
     for fields, cookie, said in FIELDS:
         said = frozenset((*said, "in_port=1"))
-        for actions, wanted in (("controller", NO_RULE), ("TABLE", (0, cookie)), ("resubmit(,0)", (0, cookie))):
+        for actions, wanted in (
+            ("controller", NO_RULE),
+            ("TABLE", (0, cookie)),
+            ("resubmit(,0)", (0, cookie)),
+        ):
             told.packet_out(actions, fields and fields + ",")
-            equal(told.settled(), [(*wanted, said)], f"a packet-out of {fields or 'nothing'} with {actions}")
+            equal(
+                told.settled(),
+                [(*wanted, said)],
+                f"a packet-out of {fields or 'nothing'} with {actions}",
+            )
     # Registers are written and read on.
     told.packet_out("move:NXM_NX_REG1[]->NXM_NX_REG0[],set_field:0->reg1,resubmit(,0)", "reg1=3,")
-    equal(told.settled(), [(0, 5, frozenset(("reg0=0x3", "in_port=1")))], "a packet-out whose list moves what it says")
+    equal(
+        told.settled(),
+        [(0, 5, frozenset(("reg0=0x3", "in_port=1")))],
+        "a packet-out whose list moves what it says",
+    )
 
     client = Client(told.switch, 6)
 
     def packet_out(*fields):
         """What comes back to a packet-out of 1.5 without actions."""
-        return client.ask(PACKET_OUT, struct.pack("!IHH", 0xffffffff, 0, 0) + oxm(*fields) + bytes.fromhex(PACKET))
+        return client.ask(
+            PACKET_OUT, struct.pack("!IHH", 0xFFFFFFFF, 0, 0) + oxm(*fields) + bytes.fromhex(PACKET)
+        )
+
     in_port = bytes.fromhex("8000000400000001")
-    metadata, eth_type, mark = (bytes.fromhex(field) for field in ("800004080000000000000005", "80000a020800", "0001420400000005"))
+    metadata, eth_type, mark = (
+        bytes.fromhex(field)
+        for field in ("800004080000000000000005", "80000a020800", "0001420400000005")
+    )
     equal(packet_out(in_port, metadata), [], "answers to metadata")
     pipeline_fields_only = ["error 00010011"]
     equal(packet_out(in_port, eth_type), pipeline_fields_only, "answers to an Ethertype")
-    equal(packet_out(in_port, metadata, eth_type), pipeline_fields_only, "answers to metadata and an Ethertype")
+    equal(
+        packet_out(in_port, metadata, eth_type),
+        pipeline_fields_only,
+        "answers to metadata and an Ethertype",
+    )
     equal(packet_out(metadata), ["error 0001000b"], "answers to a packet-out without a port")
     equal(packet_out(in_port, mark), pipeline_fields_only, "answers to a mark")

@@ -1,4 +1,5 @@
 """What is kept of a rule that is added again, and how long a bundle may wait."""
+
 import re
 import socket
 import struct
@@ -16,8 +17,15 @@ BUNDLE_FAILED, TIMEOUT = 17, 14
 def a_rule_that_is_added_again_keeps_its_idle_age(lab):
     """Whether its counters go on (from 1.3) or start anew (before, and by `reset_counts`)."""
     switch = lab.switch()
-    switch.bridge("br0", "fail_mode=secure", "protocols=[OpenFlow10,OpenFlow11,OpenFlow12,OpenFlow13]")
-    cases = {("OpenFlow10", ""), ("OpenFlow11", ""), ("OpenFlow13", ""), ("OpenFlow13", "reset_counts,")}
+    switch.bridge(
+        "br0", "fail_mode=secure", "protocols=[OpenFlow10,OpenFlow11,OpenFlow12,OpenFlow13]"
+    )
+    cases = {
+        ("OpenFlow10", ""),
+        ("OpenFlow11", ""),
+        ("OpenFlow13", ""),
+        ("OpenFlow13", "reset_counts,"),
+    }
     rules = {case: f"priority={number}" for number, case in enumerate(sorted(cases), 5)}
     for (version, _), rule in rules.items():
         switch.ofctl("-O", version, "add-flow", "br0", f"{rule},actions=drop")
@@ -51,18 +59,29 @@ class Bundling:
 
     def idle_seconds(self, number):
         """How long a bundle may wait, and the error that says that it has waited for too long."""
-        self.socket.sendall(struct.pack("!BBHIIHH", OPENFLOW14, BUNDLE_CONTROL, 16, number, number, OPEN_REQUEST, 1))
+        self.socket.sendall(
+            struct.pack("!BBHIIHH", OPENFLOW14, BUNDLE_CONTROL, 16, number, number, OPEN_REQUEST, 1)
+        )
         kind, body = self.message(BUNDLE_CONTROL, ERROR)
-        equal((kind, struct.unpack("!IH", body[:6])), (BUNDLE_CONTROL, (number, OPEN_REPLY)), "the bundle opens")
+        equal(
+            (kind, struct.unpack("!IH", body[:6])),
+            (BUNDLE_CONTROL, (number, OPEN_REPLY)),
+            "the bundle opens",
+        )
         begun = time.monotonic()
         kind, body = self.message(BUNDLE_CONTROL, ERROR)
-        equal((kind, struct.unpack("!HH", body[:4])), (ERROR, (BUNDLE_FAILED, TIMEOUT)), "what ends it")
+        equal(
+            (kind, struct.unpack("!HH", body[:4])),
+            (ERROR, (BUNDLE_FAILED, TIMEOUT)),
+            "what ends it",
+        )
         return time.monotonic() - begun
 
 
 @test(timeout=90)
 def bundles_wait_as_long_as_the_database_says(lab):
-    """`other_config:bundle-idle-timeout`, in seconds; 10 when it is not there, and also when it goes."""
+    """`other_config:bundle-idle-timeout`, in seconds; 10 when it is not there, and also when it
+    goes."""
     switch = lab.switch()
     switch.bridge("br0", "protocols=OpenFlow14")
     client = Bundling(f"{switch.directory}/br0.mgmt")

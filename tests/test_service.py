@@ -1,4 +1,6 @@
-"""The process and its service: panics, long turns, the monitor, the service manager, confinement, another user, rules that outlive a restart."""
+"""The process and its service: panics, long turns, the monitor, the service manager, confinement,
+another user, rules that outlive a restart."""
+
 import json
 import os
 import re
@@ -34,13 +36,18 @@ def pid_of(switch):
 
 @test(timeout=180)
 def panics_end_the_process(lab):
-    """A panic in any task or thread of the control side ends the daemon as a crash does; one in a worker costs that worker's packets."""
+    """A panic in any task or thread of the control side ends the daemon as a crash does; one in a
+    worker costs that worker's packets."""
     switch = ours(lab, options=["--enable-dummy"])
     switch.bridge()
     switch.appctl("sluice/panic", "worker")
     switch.logged("failed \\(1 times so far")
     switch.port("d0", "type=dummy")
-    switch.appctl("netdev-dummy/receive", "d0", "in_port(1),eth(src=00:00:00:00:00:01,dst=00:00:00:00:00:02),eth_type(0x1234)")
+    switch.appctl(
+        "netdev-dummy/receive",
+        "d0",
+        "in_port(1),eth(src=00:00:00:00:00:01,dst=00:00:00:00:00:02),eth_type(0x1234)",
+    )
     wait_for("the worker goes on", lambda: switch.counters()["d0"]["rx"]["pkts"] == 1)
     for place in ("command", "task", "shared-task", "blocking", "thread", "log"):
         switch.appctl("sluice/panic", place, ok=False)
@@ -50,7 +57,11 @@ def panics_end_the_process(lab):
             code = None
         equal(code, -signal.SIGABRT, f"how the daemon ended after a panic in a {place}")
         if place != "log":
-            check("as sluice/panic has asked" in switch.log(), "the log does not say why:", switch.tail())
+            check(
+                "as sluice/panic has asked" in switch.log(),
+                "the log does not say why:",
+                switch.tail(),
+            )
         switch.start()
 
 
@@ -62,17 +73,20 @@ def monitored(lab):
 
 def is_new(switch, before):
     """Whether another daemon has come and answers."""
+
     def there():
         try:
             return pid_of(switch) != before and switch.appctl("version", ok=False).returncode == 0
         except (OSError, ValueError):
             return False
+
     wait_for("the monitor has started another", there, 30)
 
 
 @test(timeout=120)
 def the_monitor_starts_what_was_killed(lab):
-    """The monitor starts another daemon after a panic in a task and after SIGKILL, but not when that follows a SIGTERM which was not obeyed."""
+    """The monitor starts another daemon after a panic in a task and after SIGKILL, but not when
+    that follows a SIGTERM which was not obeyed."""
     switch = monitored(lab)
     switch.expected += ["died, killed"]
     first = pid_of(switch)
@@ -82,10 +96,28 @@ def the_monitor_starts_what_was_killed(lab):
     os.kill(second, signal.SIGKILL)
     is_new(switch, second)
     third = pid_of(switch)
-    wait_for("the bridge is back", lambda: switch.appctl("fdb/show", "br0", ok=False).returncode == 0)
+    wait_for(
+        "the bridge is back", lambda: switch.appctl("fdb/show", "br0", ok=False).returncode == 0
+    )
     # A daemon that hangs: start scripts kill it when it does not end, and want no other.
-    stalled = subprocess.Popen(["ovs-appctl", "sluice/stall", "command", "60000"], env=switch.env, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
-    wait_for("the control thread hangs", lambda: subprocess.run(["ovs-appctl", "-T", "1", "version"], env=switch.env, capture_output=True, check=False).returncode != 0)
+    stalled = subprocess.Popen(
+        ["ovs-appctl", "sluice/stall", "command", "60000"],
+        env=switch.env,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
+    wait_for(
+        "the control thread hangs",
+        lambda: (
+            subprocess.run(
+                ["ovs-appctl", "-T", "1", "version"],
+                env=switch.env,
+                capture_output=True,
+                check=False,
+            ).returncode
+            != 0
+        ),
+    )
     os.kill(third, signal.SIGTERM)
     time.sleep(0.2)
     os.kill(third, signal.SIGKILL)
@@ -98,32 +130,65 @@ def the_monitor_starts_what_was_killed(lab):
 
 @test(timeout=60)
 def long_turns_are_told(lab):
-    """The longest turn of control and of each worker, with what it was, in sluice/stats, coverage/show, metrics and the log, until they are cleared."""
+    """The longest turn of control and of each worker, with what it was, in sluice/stats,
+    coverage/show, metrics and the log, until they are cleared."""
     switch = ours(lab, options=["--enable-dummy", "-vdpif_netdev:file:dbg"])
     switch.bridge()
     switch.appctl("sluice/stall", "task", "1500")
     switch.appctl("sluice/stall", "worker", "1500")
-    switch.logged(r"timeval\|WARN\|control: \d+ turns of 50 ms or more; the longest took \d{4,}\.\d ms \(\d+\.\d of them without a processor\)")
-    switch.logged(r"dpif_netdev\|DBG\|pmd-any/id:\d+: \d+ turns of 10 ms or more; the longest took \d{4,}\.\d ms .*, mostly a command of control")
+    switch.logged(
+        r"timeval\|WARN\|control: \d+ turns of 50 ms or more; the longest took \d{4,}\.\d ms "
+        r"\(\d+\.\d of them without a processor\)"
+    )
+    switch.logged(
+        r"dpif_netdev\|DBG\|pmd-any/id:\d+: \d+ turns of 10 ms or more; the longest took "
+        r"\d{4,}\.\d ms .*, mostly a command of control"
+    )
     now = stats(switch)
     control, worker = now["control"], now["workers"][0]
-    check(control["longest_turn_us"] >= 1_500_000 and control["longest_turn_away_us"] >= 1_000_000 and control["long_turns"] >= 1, "control:", control)
-    check(worker["longest_turn_us"] >= 1_500_000 and worker["longest_turn_away_us"] >= 1_000_000 and worker["long_turns"] >= 1, "worker:", worker)
+    check(
+        control["longest_turn_us"] >= 1_500_000
+        and control["longest_turn_away_us"] >= 1_000_000
+        and control["long_turns"] >= 1,
+        "control:",
+        control,
+    )
+    check(
+        worker["longest_turn_us"] >= 1_500_000
+        and worker["longest_turn_away_us"] >= 1_000_000
+        and worker["long_turns"] >= 1,
+        "worker:",
+        worker,
+    )
     equal(worker["longest_turn_doing"], "a command of control", "what the worker was doing")
     coverage = switch.appctl("coverage/show")
     for name in ("control", worker["name"]):
         found = re.search(rf"^longest_turn_us_{re.escape(name)} .*total: (\d+)$", coverage, re.M)
-        check(found and int(found[1]) >= 1_500_000, f"longest_turn_us_{name} in coverage/show:", coverage)
+        check(
+            found and int(found[1]) >= 1_500_000,
+            f"longest_turn_us_{name} in coverage/show:",
+            coverage,
+        )
     metrics = switch.appctl("sluice/metrics")
     for name in ("sluice_control_longest_turn_seconds", "sluice_worker_longest_turn_seconds"):
         found = re.search(rf"^{name}{{.*}} ([\d.]+)$", metrics, re.M)
         check(found and float(found[1]) >= 1.5, f"{name} in metrics:", metrics)
     # A command's own name.
     switch.appctl("sluice/stall", "command", "2500")
-    equal(stats(switch)["control"]["longest_turn_doing"], "control socket: sluice/stall", "what control was doing")
+    equal(
+        stats(switch)["control"]["longest_turn_doing"],
+        "control socket: sluice/stall",
+        "what control was doing",
+    )
     switch.appctl("sluice/turns-clear")
     now = stats(switch)
-    check(now["control"]["longest_turn_us"] < 1_500_000 and now["workers"][0]["longest_turn_us"] < 1_500_000, "after sluice/turns-clear:", now["control"], now["workers"])
+    check(
+        now["control"]["longest_turn_us"] < 1_500_000
+        and now["workers"][0]["longest_turn_us"] < 1_500_000,
+        "after sluice/turns-clear:",
+        now["control"],
+        now["workers"],
+    )
 
 
 class Manager:
@@ -144,19 +209,26 @@ class Manager:
                 return self.told
 
     def hears(self, word, seconds=20):
-        wait_for(f"the manager hears {word}", lambda: any(line.startswith(word) for line in self.listen()), seconds)
+        wait_for(
+            f"the manager hears {word}",
+            lambda: any(line.startswith(word) for line in self.listen()),
+            seconds,
+        )
 
 
 @test(timeout=120)
 def the_service_manager_is_told(lab):
-    """READY when the first configuration is in force, WATCHDOG while control and every worker go on, STATUS, STOPPING."""
+    """READY when the first configuration is in force, WATCHDOG while control and every worker go
+    on, STATUS, STOPPING."""
     switch = ours(lab, start=False, options=["--enable-dummy"])
     switch.vsctl("--no-wait", "add-br", "br0", "--", "set", "Bridge", "br0", "datapath_type=netdev")
     manager = Manager(lab.directory)
     switch.env.update(NOTIFY_SOCKET=manager.path, WATCHDOG_USEC="4000000")
     switch.start(wait=False)
     manager.hears("READY=1")
-    equal(switch.get("Interface", "br0", "ofport"), 65534, "ofport of the bridge when READY was told")
+    equal(
+        switch.get("Interface", "br0", "ofport"), 65534, "ofport of the bridge when READY was told"
+    )
     manager.hears("WATCHDOG=1")
     manager.hears("STATUS=1 bridges, 1 ports")
     switch.appctl("sluice/stall", "worker", "15000")
@@ -165,7 +237,9 @@ def the_service_manager_is_told(lab):
     manager.told.clear()
     time.sleep(3)
     if "goes on" not in switch.log():
-        check("WATCHDOG=1" not in manager.listen(), "the watchdog is fed although a worker is stuck")
+        check(
+            "WATCHDOG=1" not in manager.listen(), "the watchdog is fed although a worker is stuck"
+        )
     manager.told.clear()
     switch.logged("goes on", 30)
     manager.hears("WATCHDOG=1")
@@ -188,7 +262,9 @@ def every_port(lab, switch, dummy=True):
     switch.namespace.run("ip link set in0 up")
     switch.port("tap0", "type=tap")
     switch.port("null0", "type=dpdk", "options:dpdk-devargs=net_null0,no-rx=1")
-    switch.port("pcap0", "type=dpdk", f"options:dpdk-devargs=net_pcap0,tx_pcap={switch.directory}/out.pcap")
+    switch.port(
+        "pcap0", "type=dpdk", f"options:dpdk-devargs=net_pcap0,tx_pcap={switch.directory}/out.pcap"
+    )
     switch.port("vs0", "type=dpdkvhostuser")
     check(os.path.exists(f"{switch.directory}/vs0"), "the port made no socket")
     # A hypervisor's socket, in a directory of its user's.
@@ -214,37 +290,72 @@ def every_port(lab, switch, dummy=True):
     right.ping("10.1.0.3")
     # A port that only the privileged may listen on.
     switch.vsctl("set-controller", "br1", "ptcp:853:127.0.0.1")
-    wait_for("a controller can connect", lambda: switch.namespace.run(["ovs-ofctl", "show", "tcp:127.0.0.1:853"], ok=False).returncode == 0)
+    wait_for(
+        "a controller can connect",
+        lambda: (
+            switch.namespace.run(["ovs-ofctl", "show", "tcp:127.0.0.1:853"], ok=False).returncode
+            == 0
+        ),
+    )
 
 
 def command_of(lab, *options):
-    return ["/usr/bin/python3", os.path.join(HERE, "confined.py"), "--write", lab.directory, *options, "--", *lab.switchd]
+    return [
+        "/usr/bin/python3",
+        os.path.join(HERE, "confined.py"),
+        "--write",
+        lab.directory,
+        *options,
+        "--",
+        *lab.switchd,
+    ]
 
 
 @test(timeout=180)
 def confined_as_the_unit_says(lab):
-    """With the unit's capabilities, read-only file systems and filters of system calls every kind of port works, and nothing else is possible."""
+    """With the unit's capabilities, read-only file systems and filters of system calls every kind
+    of port works, and nothing else is possible."""
     if lab.is_ovs:
         raise Skip("Sluice's unit")
     switch = lab.switch(command=command_of(lab), options=["--enable-dummy"], start=False)
     switch.start()
     with open(f"/proc/{switch.process.pid}/status", encoding="ascii") as file:
         status = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
-    numbers = [confined.CAPABILITIES.index(name) for name in confined.settings()["CapabilityBoundingSet"][0].split()]
+    numbers = [
+        confined.CAPABILITIES.index(name)
+        for name in confined.settings()["CapabilityBoundingSet"][0].split()
+    ]
     wanted = sum(1 << number for number in numbers)
     for name in ("CapPrm", "CapEff", "CapBnd"):
         equal(int(status[name], 16), wanted, f"{name} of the daemon")
-    equal((status["NoNewPrivs"], status["Seccomp"]), ("1", "2"), "NoNewPrivs and Seccomp of the daemon")
-    outside = run(["nsenter", "-t", str(switch.process.pid), "-m", "--", "touch", "/etc/sluice-was-here"], ok=False)
-    check(outside.returncode != 0 and "Read-only" in outside.stderr, "/etc can be written to:", outside.stderr)
+    equal(
+        (status["NoNewPrivs"], status["Seccomp"]),
+        ("1", "2"),
+        "NoNewPrivs and Seccomp of the daemon",
+    )
+    outside = run(
+        ["nsenter", "-t", str(switch.process.pid), "-m", "--", "touch", "/etc/sluice-was-here"],
+        ok=False,
+    )
+    check(
+        outside.returncode != 0 and "Read-only" in outside.stderr,
+        "/etc can be written to:",
+        outside.stderr,
+    )
     every_port(lab, switch)
-    check(not re.search(r"Operation not permitted|Permission denied|Read-only file system", switch.log()), "something was refused:\n" + switch.tail(60))
+    check(
+        not re.search(
+            r"Operation not permitted|Permission denied|Read-only file system", switch.log()
+        ),
+        "something was refused:\n" + switch.tail(60),
+    )
     switch.stop()
 
 
 @test(timeout=120)
 def another_user(lab):
-    """--user: the daemon and its monitor are that user, with a switch's capabilities; ports work."""
+    """--user: the daemon and its monitor are that user, with a switch's capabilities; ports
+    work."""
     if lab.is_ovs:
         raise Skip("Debian's Open vSwitch keeps fewer")
     switch = lab.switch(start=False, options=["--user=nobody:nogroup", "--enable-dummy"])
@@ -255,11 +366,20 @@ def another_user(lab):
     switch.start()
     with open(f"/proc/{switch.process.pid}/status", encoding="ascii") as file:
         status = dict(line.rstrip("\n").split(":\t", 1) for line in file if ":\t" in line)
-    equal((status["Uid"].split(), status["Gid"].split()), (["65534"] * 4, ["65534"] * 4), "who the daemon is")
+    equal(
+        (status["Uid"].split(), status["Gid"].split()),
+        (["65534"] * 4, ["65534"] * 4),
+        "who the daemon is",
+    )
     effective = int(status["CapEff"], 16)
     kept = {confined.CAPABILITIES[number] for number in range(41) if effective >> number & 1}
     check({"CAP_NET_ADMIN", "CAP_NET_RAW", "CAP_IPC_LOCK"} <= kept, "capabilities kept:", kept)
-    check(not kept & {"CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE", "CAP_SETUID", "CAP_SYS_MODULE", "CAP_SYS_PTRACE"}, "capabilities kept:", kept)
+    check(
+        not kept
+        & {"CAP_SYS_ADMIN", "CAP_DAC_OVERRIDE", "CAP_SETUID", "CAP_SYS_MODULE", "CAP_SYS_PTRACE"},
+        "capabilities kept:",
+        kept,
+    )
     equal(os.stat(switch.log_file).st_uid, 65534, "whose the log is")
     switch.bridge()
     one = lab.host("one", switch, ip="10.1.0.1/24")
@@ -271,17 +391,43 @@ def another_user(lab):
         one.reaches(target)
         one.ping(target)
     switch.stop()
-    for user, wanted in (("no-such-user", "user no-such-user not found"), ("nobody:no-such", "group no-such not found")):
+    for user, wanted in (
+        ("no-such-user", "user no-such-user not found"),
+        ("nobody:no-such", "group no-such not found"),
+    ):
         done = run([*lab.switchd, f"--user={user}"], ok=False)
-        check(done.returncode == 1 and wanted in done.stderr, f"--user={user}:", done.returncode, done.stderr)
-    done = run(["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups", *lab.switchd, "--user=nobody"], ok=False)
-    check(done.returncode == 1 and "only root can use --user" in done.stderr, "--user of somebody else:", done.stderr)
+        check(
+            done.returncode == 1 and wanted in done.stderr,
+            f"--user={user}:",
+            done.returncode,
+            done.stderr,
+        )
+    done = run(
+        [
+            "setpriv",
+            "--reuid=65534",
+            "--regid=65534",
+            "--clear-groups",
+            *lab.switchd,
+            "--user=nobody",
+        ],
+        ok=False,
+    )
+    check(
+        done.returncode == 1 and "only root can use --user" in done.stderr,
+        "--user of somebody else:",
+        done.stderr,
+    )
 
 
 def everything(switch, bridge="br0"):
     """What a controller has put into a bridge: rules without their counters, groups, meters."""
     version = ("-O", "OpenFlow14")
-    rules = sorted(re.sub(r"\b(idle|hard)_age=\d+,? ?", "", line) for line in switch.ofctl(*version, "--no-stats", "dump-flows", bridge).splitlines() if "actions=" in line)
+    rules = sorted(
+        re.sub(r"\b(idle|hard)_age=\d+,? ?", "", line)
+        for line in switch.ofctl(*version, "--no-stats", "dump-flows", bridge).splitlines()
+        if "actions=" in line
+    )
     groups = sorted(switch.ofctl(*version, "dump-groups", bridge).splitlines()[1:])
     meters = switch.ofctl(*version, "dump-meters", bridge).splitlines()[1:]
     return rules, groups, meters
@@ -289,7 +435,8 @@ def everything(switch, bridge="br0"):
 
 @test(timeout=150)
 def rules_outlive_a_restart(lab):
-    """What the unit does around a restart, with Open vSwitch's tools unmodified: rules, groups and meters are there again before packets come."""
+    """What the unit does around a restart, with Open vSwitch's tools unmodified: rules, groups and
+    meters are there again before packets come."""
     switch = lab.switch()
     if not os.path.exists("/usr/share/openvswitch/scripts/ovs-save"):
         raise Skip("ovs-save is not installed")
@@ -301,35 +448,86 @@ def rules_outlive_a_restart(lab):
     version = ("-O", "OpenFlow14")
     switch.ofctl("del-flows", "br2")
     switch.ofctl("del-flows", "br0")
-    switch.ofctl(*version, "add-group", "br0", "group_id=7,type=select,bucket=weight:3,actions=output:2,bucket=weight:1,actions=output:2")
+    switch.ofctl(
+        *version,
+        "add-group",
+        "br0",
+        "group_id=7,type=select,bucket=weight:3,actions=output:2,bucket=weight:1,actions=output:2",
+    )
     switch.ofctl(*version, "add-group", "br0", "group_id=8,type=indirect,bucket=actions=output:1")
-    switch.ofctl(*version, "add-meter", "br0", "meter=3 pktps burst stats bands=type=drop rate=100000 burst_size=1000")
-    switch.ofctl(*version, "add-meter", "br0", "meter=4 kbps bands=type=drop rate=100000 type=drop rate=200000")
-    switch.ofctl(*version, "add-flows", "br0", "-", stdin="\n".join([
-        "cookie=0x1234,priority=10,in_port=1 actions=meter:3,group:7",
-        "cookie=0x5678,priority=10,in_port=2,idle_timeout=600,hard_timeout=3600,send_flow_rem actions=group:8",
-        "table=5,priority=7,tcp,nw_src=192.0.2.0/24,tp_dst=80 actions=set_field:10.0.0.9->ip_dst,goto_table:6",
-        "table=6,priority=1,ip,nw_proto=2,importance=5 actions=drop",
-        "table=7,priority=1 actions=learn(table=8,hard_timeout=60,NXM_OF_VLAN_TCI[0..11],NXM_OF_ETH_DST[]=NXM_OF_ETH_SRC[],output:NXM_OF_IN_PORT[]),output:1"]) + "\n")
+    switch.ofctl(
+        *version,
+        "add-meter",
+        "br0",
+        "meter=3 pktps burst stats bands=type=drop rate=100000 burst_size=1000",
+    )
+    switch.ofctl(
+        *version,
+        "add-meter",
+        "br0",
+        "meter=4 kbps bands=type=drop rate=100000 type=drop rate=200000",
+    )
+    switch.ofctl(
+        *version,
+        "add-flows",
+        "br0",
+        "-",
+        stdin="\n".join(
+            [
+                "cookie=0x1234,priority=10,in_port=1 actions=meter:3,group:7",
+                (
+                    "cookie=0x5678,priority=10,in_port=2,idle_timeout=600,hard_timeout=3600,"
+                    "send_flow_rem actions=group:8"
+                ),
+                (
+                    "table=5,priority=7,tcp,nw_src=192.0.2.0/24,tp_dst=80 "
+                    "actions=set_field:10.0.0.9->ip_dst,goto_table:6"
+                ),
+                "table=6,priority=1,ip,nw_proto=2,importance=5 actions=drop",
+                (
+                    "table=7,priority=1 actions=learn(table=8,hard_timeout=60,"
+                    "NXM_OF_VLAN_TCI[0..11],NXM_OF_ETH_DST[]=NXM_OF_ETH_SRC[],"
+                    "output:NXM_OF_IN_PORT[]),output:1"
+                ),
+            ]
+        )
+        + "\n",
+    )
     one.ping("10.1.0.2")
     before = {bridge: everything(switch, bridge) for bridge in ("br0", "br1", "br2")}
-    equal([len(part) for part in before["br0"]], [5, 2, len(before["br0"][2])], "rules and groups before")
+    equal(
+        [len(part) for part in before["br0"]],
+        [5, 2, len(before["br0"][2])],
+        "rules and groups before",
+    )
     env = dict(switch.env, SLUICE_RULES=f"{lab.directory}/rules")
 
     def rules(word):
         return run([RULES, word], env=env, seconds=60)
+
     equal(rules("save").stderr, "", "what saving says")
     switch.stop()
     equal(rules("before-start").stderr, "", "what is said before the start")
-    equal(switch.get("Open_vSwitch", ".", "other_config").get("flow-restore-wait"), "true", "flow-restore-wait before the start")
+    equal(
+        switch.get("Open_vSwitch", ".", "other_config").get("flow-restore-wait"),
+        "true",
+        "flow-restore-wait before the start",
+    )
     switch.start()
     # Up, and nothing is received yet.
-    wait_for("the ports are there", lambda: isinstance(switch.get("Interface", "two-p", "ofport"), int))
+    wait_for(
+        "the ports are there", lambda: isinstance(switch.get("Interface", "two-p", "ofport"), int)
+    )
     equal(one.ping("10.1.0.2", count=2, ok=False), 0, "answers while rules are restored")
     rules("restore")
-    wait_for("packets are waited for no more", lambda: "flow-restore-wait" not in switch.get("Open_vSwitch", ".", "other_config"))
+    wait_for(
+        "packets are waited for no more",
+        lambda: "flow-restore-wait" not in switch.get("Open_vSwitch", ".", "other_config"),
+    )
     for bridge, wanted in before.items():
-        for got, want, what in zip(everything(switch, bridge), wanted, ("rules", "groups", "meters")):
+        for got, want, what in zip(
+            everything(switch, bridge), wanted, ("rules", "groups", "meters")
+        ):
             equal(got, want, f"{what} of {bridge} after the restart")
     one.reaches("10.1.0.2")
     one.ping("10.1.0.2")
@@ -341,14 +539,21 @@ def rules_outlive_a_restart(lab):
     switch.start()
     rules("restore")
     rules("after-stop")
-    check("flow-restore-wait" not in switch.get("Open_vSwitch", ".", "other_config"), "flow-restore-wait was left behind")
-    wait_for("the bridge is there", lambda: switch.tool("ovs-ofctl", "show", "br0", ok=False).returncode == 0)
+    check(
+        "flow-restore-wait" not in switch.get("Open_vSwitch", ".", "other_config"),
+        "flow-restore-wait was left behind",
+    )
+    wait_for(
+        "the bridge is there",
+        lambda: switch.tool("ovs-ofctl", "show", "br0", ok=False).returncode == 0,
+    )
     equal(len(everything(switch)[0]), 1, "rules that nobody restored")
 
 
 @test(timeout=60)
 def a_failed_restore_leaves_nobody_waiting(lab):
-    """Where saved rules cannot be restored, or the switch does not start, packets do not wait for them for good."""
+    """Where saved rules cannot be restored, or the switch does not start, packets do not wait for
+    them for good."""
     switch = lab.switch(start=False)
     env = dict(switch.env, SLUICE_RULES=f"{lab.directory}/rules")
     os.mkdir(env["SLUICE_RULES"])
@@ -360,6 +565,7 @@ def a_failed_restore_leaves_nobody_waiting(lab):
     def saved(text):
         with open(script, "w", encoding="ascii") as file:
             file.write(text)
+
     saved("ovs-ofctl add-flow no-such-bridge actions=drop\nexit 1\n")
     run([RULES, "before-start"], env=env)
     equal(config().get("flow-restore-wait"), "true", "flow-restore-wait")
@@ -368,16 +574,26 @@ def a_failed_restore_leaves_nobody_waiting(lab):
     run([RULES, "before-start"], env=env)
     switch.start()
     done = run([RULES, "restore"], env=env)
-    check("not all rules are restored" in done.stderr and "flow-restore-wait" not in config(), "a restore that fails:", done.stderr)
+    check(
+        "not all rules are restored" in done.stderr and "flow-restore-wait" not in config(),
+        "a restore that fails:",
+        done.stderr,
+    )
     # What is old is not restored.
     saved("exit 0\n")
     os.utime(script, (time.time() - 3600, time.time() - 3600))
     run([RULES, "before-start"], env=env)
-    check("flow-restore-wait" not in config() and not os.path.exists(script), "rules of an hour ago are restored")
+    check(
+        "flow-restore-wait" not in config() and not os.path.exists(script),
+        "rules of an hour ago are restored",
+    )
     # A tool that says that the machine is slow has saved; one that could not ask has not.
     switch.bridge()
     tool = f"{lab.directory}/ovs-save"
-    for said, kept in (("2026-11-23T16:41:26Z|00001|timeval|WARN|Unreasonably long 1862ms poll interval", True), ("ovs-ofctl: br0: failed to connect to socket (Broken pipe)", False)):
+    for said, kept in (
+        ("2026-11-23T16:41:26Z|00001|timeval|WARN|Unreasonably long 1862ms poll interval", True),
+        ("ovs-ofctl: br0: failed to connect to socket (Broken pipe)", False),
+    ):
         with open(tool, "w", encoding="ascii") as file:
             file.write(f"#!/bin/sh\necho true\necho '{said}' >&2\n")
         os.chmod(tool, 0o755)
@@ -386,7 +602,9 @@ def a_failed_restore_leaves_nobody_waiting(lab):
     # Without a switch to ask nothing is kept.
     switch.stop()
     done = run([RULES, "save"], env=env)
-    check(done.returncode == 0 and not os.path.exists(script), "saving without a switch:", done.stderr)
+    check(
+        done.returncode == 0 and not os.path.exists(script), "saving without a switch:", done.stderr
+    )
 
 
 @test(timeout=30)
@@ -402,7 +620,11 @@ def the_unit_is_valid(lab):
         os.makedirs(os.path.dirname(f"{prefix}/{name}"), exist_ok=True)
         os.symlink("/bin/true", f"{prefix}/{name}")
     with open(path, "w", encoding="utf-8") as file:
-        file.write(text.replace("@PREFIX@", prefix).replace("@SYSCONFDIR@", f"{prefix}/etc").replace("@DOCDIR@", f"{prefix}/doc"))
+        file.write(
+            text.replace("@PREFIX@", prefix)
+            .replace("@SYSCONFDIR@", f"{prefix}/etc")
+            .replace("@DOCDIR@", f"{prefix}/doc")
+        )
     done = run(["systemd-analyze", "verify", "--man=no", path], ok=False)
     said = [line for line in (done.stdout + done.stderr).splitlines() if "sluiced.service" in line]
     equal(said, [], "what systemd says of the unit")

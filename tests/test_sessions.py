@@ -1,5 +1,7 @@
-"""What OpenFlow says between connections and switch, beside Open vSwitch: tables, bundles, roles, asynchronous configuration, flow monitors, evictions;
-and what a connection that does not read is told in the end, and that it keeps nobody waiting."""
+"""What OpenFlow says between connections and switch, beside Open vSwitch: tables, bundles, roles,
+asynchronous configuration, flow monitors, evictions; and what a connection that does not read is
+told in the end, and that it keeps nobody waiting."""
+
 import difflib
 import os
 import re
@@ -12,11 +14,12 @@ from harness import OPEN_VSWITCH, Skip, check, equal, switchd_command, test, wai
 
 ALL = "protocols=OpenFlow10,OpenFlow11,OpenFlow12,OpenFlow13,OpenFlow14,OpenFlow15"
 ERROR, ECHO_REQUEST, ECHO_REPLY, EXPERIMENTER, FLOW_MOD = 1, 2, 3, 4, 14
-BARRIER_XID = 0x7fff0000
+BARRIER_XID = 0x7FFF0000
 
 
 class Client:
-    """A connection in one version that says bytes and hears all that comes back before a barrier."""
+    """A connection in one version that says bytes and hears all that comes back before a
+    barrier."""
 
     def __init__(self, switch, version, bridge="br0"):
         self.version = version
@@ -56,14 +59,24 @@ class Client:
             heard.append((kind, body))
 
     def ask(self, kind, body=b"", xid=None):
-        """Sends, and returns what comes back in words that compare: errors without what they quote."""
+        """Sends, and returns what comes back in words that compare: errors without what they
+        quote."""
         self.send(kind, body, xid)
         return [shown(kind, body) for kind, body in self.barrier()]
 
 
 def shown(kind, body):
     if kind == ERROR:
-        return "error " + (body[:12] if body[:2] in (b"\xb0\xc2",) else body[:8] if body[:2] == b"\xff\xff" else body[:4]).hex()
+        return (
+            "error "
+            + (
+                body[:12]
+                if body[:2] in (b"\xb0\xc2",)
+                else body[:8]
+                if body[:2] == b"\xff\xff"
+                else body[:4]
+            ).hex()
+        )
     return f"{kind} {body[:200].hex()}"
 
 
@@ -84,9 +97,25 @@ def output(port):
     return struct.pack("!HH4xHHIH6x", 4, 24, 0, 16, port, 0)
 
 
-def flow_mod(*fields, command=0, priority=10, cookie=0, out=1, table=0, flags=0, idle=0, instructions=None):
+def flow_mod(
+    *fields, command=0, priority=10, cookie=0, out=1, table=0, flags=0, idle=0, instructions=None
+):
     """A flow mod's body, 1.2 and later."""
-    head = struct.pack("!QQBBHHHIIIHH", cookie, 0, table, command, idle, 0, priority, 0xffffffff, 0xffffffff, 0xffffffff, flags, 0)
+    head = struct.pack(
+        "!QQBBHHHIIIHH",
+        cookie,
+        0,
+        table,
+        command,
+        idle,
+        0,
+        priority,
+        0xFFFFFFFF,
+        0xFFFFFFFF,
+        0xFFFFFFFF,
+        flags,
+        0,
+    )
     return head + oxm(*fields) + (output(out) if instructions is None else instructions)
 
 
@@ -108,17 +137,30 @@ def tables(switch, step):
     mod = 17
     for version in (2, 3, 4, 5, 6):
         client = Client(switch, version)
-        for what, table, config in (("nothing", 0, 0), ("continue", 0, 1), ("drop", 0, 2), ("254", 254, 0), ("all", 255, 0)):
+        for what, table, config in (
+            ("nothing", 0, 0),
+            ("continue", 0, 1),
+            ("drop", 0, 2),
+            ("254", 254, 0),
+            ("all", 255, 0),
+        ):
             step(client, f"table mod {what}", mod, struct.pack("!BxxxI", table, config))
     client = Client(switch, 5)
     describe = struct.pack("!HHI", 14, 0, 0)
 
     def vacancy(down, up):
         return struct.pack("!HHBBBx", 3, 8, down, up, 0)
+
     for what, table, config, properties in (
-            ("evict", 0, 4, b""), ("vacancy", 0, 8, vacancy(20, 80)),
-            ("equal thresholds", 2, 8, vacancy(20, 20)), ("thresholds crossed", 0, 8, vacancy(80, 20)), ("threshold above 100", 0, 8, vacancy(50, 101)),
-            ("short property", 0, 8, struct.pack("!HHB3x", 3, 5, 0)), ("both, all tables", 255, 12, vacancy(10, 90)), ("none", 255, 0, b"")):
+        ("evict", 0, 4, b""),
+        ("vacancy", 0, 8, vacancy(20, 80)),
+        ("equal thresholds", 2, 8, vacancy(20, 20)),
+        ("thresholds crossed", 0, 8, vacancy(80, 20)),
+        ("threshold above 100", 0, 8, vacancy(50, 101)),
+        ("short property", 0, 8, struct.pack("!HHB3x", 3, 5, 0)),
+        ("both, all tables", 255, 12, vacancy(10, 90)),
+        ("none", 255, 0, b""),
+    ):
         step(client, f"table mod {what}", mod, struct.pack("!BxxxI", table, config) + properties)
         step(client, "table description", 18, describe)
     # Names are what can be changed of the features.
@@ -126,17 +168,27 @@ def tables(switch, step):
         client = Client(switch, version)
         client.send(18, struct.pack("!HHI", 12, 0, 0))
         first = client.barrier()[0][1][8:]
-        first = first[:struct.unpack("!H", first[:2])[0]]
+        first = first[: struct.unpack("!H", first[:2])[0]]
 
         def changed(at, value, item=first):
-            return struct.pack("!HHI", 12, 0, 0) + item[:at] + value + item[at + len(value):]
+            return struct.pack("!HHI", 12, 0, 0) + item[:at] + value + item[at + len(value) :]
+
         if version < 6:
             step(client, "one table of features", 18, changed(0, b""))
             continue
-        for what, at, value in (("replace one", 3, b"\0"), ("enable", 3, b"\2"), ("disable", 3, b"\3"), ("no such table", 2, b"\xfe"), ("all tables", 2, b"\xff")):
+        for what, at, value in (
+            ("replace one", 3, b"\0"),
+            ("enable", 3, b"\2"),
+            ("disable", 3, b"\3"),
+            ("no such table", 2, b"\xfe"),
+            ("all tables", 2, b"\xff"),
+        ):
             step(client, f"features: {what}", 18, changed(at, value))
         modify = changed(3, b"\1")[8:]
-        for what, at, value in (("other size", 60, struct.pack("!I", 5)), ("other config", 56, struct.pack("!I", 4))):
+        for what, at, value in (
+            ("other size", 60, struct.pack("!I", 5)),
+            ("other config", 56, struct.pack("!I", 4)),
+        ):
             step(client, f"features: {what}", 18, changed(at, value, modify))
 
 
@@ -147,17 +199,33 @@ def bundles(switch, step):
         def control(what, number, command, flags, client=client):
             body = struct.pack("!IHH", number, command, flags)
             if client.version == 4:
-                step(client, what, EXPERIMENTER, struct.pack("!II", 0x4f4e4600, 2300) + body)
+                step(client, what, EXPERIMENTER, struct.pack("!II", 0x4F4E4600, 2300) + body)
             else:
                 step(client, what, 33, body)
 
         def add(what, number, flags, kind, body, xid=77, inner=None, client=client, wire=None):
-            message = struct.pack("!BBHI", wire or client.version, kind, 8 + len(body), xid if inner is None else inner) + body
+            message = (
+                struct.pack(
+                    "!BBHI",
+                    wire or client.version,
+                    kind,
+                    8 + len(body),
+                    xid if inner is None else inner,
+                )
+                + body
+            )
             head = struct.pack("!IHH", number, 0, flags)
             if client.version == 4:
-                step(client, what, EXPERIMENTER, struct.pack("!II", 0x4f4e4600, 2301) + head + message, xid)
+                step(
+                    client,
+                    what,
+                    EXPERIMENTER,
+                    struct.pack("!II", 0x4F4E4600, 2301) + head + message,
+                    xid,
+                )
             else:
                 step(client, what, 34, head + message, xid)
+
         # Overlaps what is before it in the bundle.
         good, bad = flow_mod(port_is(1)), flow_mod(flags=2)
         control("open", 1, 0, 3)
@@ -180,9 +248,17 @@ def bundles(switch, step):
         control("commit and fail", 3, 4, 3)
         add("add opens", 4, 3, FLOW_MOD, flow_mod(port_is(3), out=2))
         add("a port that is not there", 4, 3, 16, port_mod(client.version, 4711))
-        said = client.ask(EXPERIMENTER, struct.pack("!IIIHH", 0x4f4e4600, 2300, 4, 4, 3)) if version == 4 else client.ask(33, struct.pack("!IHH", 4, 4, 3))
+        said = (
+            client.ask(EXPERIMENTER, struct.pack("!IIIHH", 0x4F4E4600, 2300, 4, 4, 3))
+            if version == 4
+            else client.ask(33, struct.pack("!IHH", 4, 4, 3))
+        )
         # Open vSwitch says the bundle's error twice, not the port's.
-        equal((len(said), said[-1]), (2, "error ffff09094f4e4600" if version == 4 else "error 0011000d"), "a port that is not there")
+        equal(
+            (len(said), said[-1]),
+            (2, "error ffff09094f4e4600" if version == 4 else "error 0011000d"),
+            "a port that is not there",
+        )
         add("add opens", 5, 3, FLOW_MOD, flow_mod(port_is(4), out=2))
         add("a port", 5, 3, 16, port_mod(client.version, 1))
         control("close", 5, 2, 3)
@@ -193,8 +269,16 @@ def bundles(switch, step):
         control("close", 6, 2, 3)
         control("commit", 6, 4, 3)
         control("commit again", 6, 4, 3)
-        for command, what in enumerate(("add", "modify", "modify strictly", "delete", "delete strictly")):
-            add(f"{what} in table 254", 7 + command, 3, FLOW_MOD, flow_mod(port_is(6), table=254, command=command))
+        for command, what in enumerate(
+            ("add", "modify", "modify strictly", "delete", "delete strictly")
+        ):
+            add(
+                f"{what} in table 254",
+                7 + command,
+                3,
+                FLOW_MOD,
+                flow_mod(port_is(6), table=254, command=command),
+            )
             control(f"commit what has {what} in table 254", 7 + command, 4, 3)
 
 
@@ -210,6 +294,7 @@ def roles(switch, step):
 
         def role(client, what, number, generation):
             step(client, f"role {what}", 24, struct.pack("!I4xQ", number, generation))
+
         base = version * 1000
         role(one, "asked", 0, 0)
         role(one, "primary", 2, base + 5)
@@ -219,10 +304,20 @@ def roles(switch, step):
         for number, what in ((0, "opens"), (2, "closes"), (4, "commits"), (6, "discards")):
             body = struct.pack("!IHH", 9, number, 3)
             if version == 4:
-                step(two, f"secondary {what} a bundle", EXPERIMENTER, struct.pack("!II", 0x4f4e4600, 2300) + body)
+                step(
+                    two,
+                    f"secondary {what} a bundle",
+                    EXPERIMENTER,
+                    struct.pack("!II", 0x4F4E4600, 2300) + body,
+                )
             elif version > 4:
                 step(two, f"secondary {what} a bundle", 33, body)
-        step(two, "secondary reads", 18, struct.pack("!HHIB3xII4xQQ", 1, 0, 0, 77, 0xffffffff, 0xffffffff, 0, 0) + oxm())
+        step(
+            two,
+            "secondary reads",
+            18,
+            struct.pack("!HHIB3xII4xQQ", 1, 0, 0, 77, 0xFFFFFFFF, 0xFFFFFFFF, 0, 0) + oxm(),
+        )
         role(two, "primary", 2, base + 6)
         step(two, "nothing", 20 if version == 1 else 2, b"hello")
         role(one, "asked", 0, 0)
@@ -248,7 +343,18 @@ def asynchronous(switch, step):
 
         def change(kind, mask):
             return struct.pack("!HHI", kind, 8, mask)
-        step(client, "set", 28, change(1, 3) + change(2, 1) + change(5, 0x20) + change(8, 8) + change(9, 0x18) + change(11, 3))
+
+        step(
+            client,
+            "set",
+            28,
+            change(1, 3)
+            + change(2, 1)
+            + change(5, 0x20)
+            + change(8, 8)
+            + change(9, 0x18)
+            + change(11, 3),
+        )
         step(client, "get", 26)
         step(client, "set unknown kind", 28, change(12, 1))
         step(client, "set short", 28, struct.pack("!HHI", 1, 6, 0))
@@ -260,15 +366,40 @@ def text_story(switch):
 
     def ofctl(*words, stdin=None, version="OpenFlow14"):
         done = switch.ofctl("-O", version, *words, stdin=stdin, ok=False)
-        told.append((" ".join((version, *words)), [clean(done.stdout + done.stderr) + f"({done.returncode})"]))
+        told.append(
+            (
+                " ".join((version, *words)),
+                [clean(done.stdout + done.stderr) + f"({done.returncode})"],
+            )
+        )
+
     # A bundle that fails in the middle changes nothing.
     ofctl("add-flow", "br0", "priority=1,actions=drop")
-    ofctl("--bundle", "add-flows", "br0", "-", stdin="in_port=1,actions=output:2\ndelete\nin_port=2,actions=output:1\ncheck_overlap,actions=drop\n")
+    ofctl(
+        "--bundle",
+        "add-flows",
+        "br0",
+        "-",
+        stdin="in_port=1,actions=output:2\ndelete\nin_port=2,actions=output:1\n"
+        "check_overlap,actions=drop\n",
+    )
     ofctl("dump-flows", "br0")
-    ofctl("--bundle", "add-flows", "br0", "-", stdin="in_port=1,actions=output:2\nin_port=2,actions=output:1\n")
+    ofctl(
+        "--bundle",
+        "add-flows",
+        "br0",
+        "-",
+        stdin="in_port=1,actions=output:2\nin_port=2,actions=output:1\n",
+    )
     ofctl("--bundle", "replace-flows", "br0", "-", stdin="in_port=1,actions=output:7\n")
     ofctl("dump-flows", "br0")
-    ofctl("bundle", "br0", "-", stdin="flow delete\nflow add in_port=5,actions=output:1\npacket-out in_port=1,packet=ffffffffffff0202020202020800,actions=drop\n")
+    ofctl(
+        "bundle",
+        "br0",
+        "-",
+        stdin="flow delete\nflow add in_port=5,actions=output:1\npacket-out "
+        "in_port=1,packet=ffffffffffff0202020202020800,actions=drop\n",
+    )
     ofctl("dump-flows", "br0")
     for version in ("OpenFlow10", "OpenFlow13", "OpenFlow15"):
         ofctl("--sort", "dump-flows", "br0", version=version)
@@ -284,15 +415,43 @@ def text_story(switch):
         ofctl("mod-table", "br0", *words, version="OpenFlow11")
     # What is evicted, and what cannot be.
     ofctl("del-flows", "br0")
-    switch.vsctl("set", "Bridge", "br0", "flow_tables:4=@t", "--", "--id=@t", "create", "Flow_Table", "name=four", "flow_limit=4",
-                 "overflow_policy=evict", 'groups="NXM_OF_IN_PORT[]"')
-    for rule in ("in_port=1,ip,nw_src=10.0.0.1,idle_timeout=90", "in_port=1,ip,nw_src=10.0.0.2,idle_timeout=60", "in_port=1,ip,nw_src=10.0.0.3,idle_timeout=80",
-                 "in_port=2,idle_timeout=30", "in_port=3,idle_timeout=500", "in_port=4,hard_timeout=400"):
+    switch.vsctl(
+        "set",
+        "Bridge",
+        "br0",
+        "flow_tables:4=@t",
+        "--",
+        "--id=@t",
+        "create",
+        "Flow_Table",
+        "name=four",
+        "flow_limit=4",
+        "overflow_policy=evict",
+        'groups="NXM_OF_IN_PORT[]"',
+    )
+    for rule in (
+        "in_port=1,ip,nw_src=10.0.0.1,idle_timeout=90",
+        "in_port=1,ip,nw_src=10.0.0.2,idle_timeout=60",
+        "in_port=1,ip,nw_src=10.0.0.3,idle_timeout=80",
+        "in_port=2,idle_timeout=30",
+        "in_port=3,idle_timeout=500",
+        "in_port=4,hard_timeout=400",
+    ):
         ofctl("add-flow", "br0", f"table=4,{rule},actions=drop")
         ofctl("--sort", "--names", "dump-flows", "br0", "table=4")
     switch.vsctl("clear", "Bridge", "br0", "flow_tables")
     ofctl("add-flow", "br0", "table=4,in_port=10,actions=drop")
-    switch.vsctl("set", "Bridge", "br0", "flow_tables:5=@t", "--", "--id=@t", "create", "Flow_Table", "flow_limit=2")
+    switch.vsctl(
+        "set",
+        "Bridge",
+        "br0",
+        "flow_tables:5=@t",
+        "--",
+        "--id=@t",
+        "create",
+        "Flow_Table",
+        "flow_limit=2",
+    )
     for number in (1, 2, 3):
         ofctl("add-flow", "br0", f"table=5,in_port={number},actions=drop")
     ofctl("mod-table", "br0", "5", "evict")
@@ -319,53 +478,116 @@ def clean(text):
 def watched_story(switch):
     """What `ovs-ofctl monitor` prints in each version while rules come and go."""
     told = []
-    for version, filters in (("OpenFlow10", ""), ("OpenFlow12", "!actions"), ("OpenFlow13", "table=1"), ("OpenFlow14", "out_port=2"), ("OpenFlow15", "!initial,!modify")):
+    for version, filters in (
+        ("OpenFlow10", ""),
+        ("OpenFlow12", "!actions"),
+        ("OpenFlow13", "table=1"),
+        ("OpenFlow14", "out_port=2"),
+        ("OpenFlow15", "!initial,!modify"),
+    ):
         switch.ofctl("del-flows", "br0")
-        switch.flows("priority=5,in_port=1,actions=output:2", "table=1,priority=5,in_port=1,actions=output:1")
+        switch.flows(
+            "priority=5,in_port=1,actions=output:2", "table=1,priority=5,in_port=1,actions=output:1"
+        )
         path = os.path.join(switch.directory, f"watch.{version}")
         log = open(path, "w", encoding="utf-8")
-        command = switch.namespace.command(["ovs-ofctl", "-O", version, "monitor", "br0", f"watch:{filters}"])
+        command = switch.namespace.command(
+            ["ovs-ofctl", "-O", version, "monitor", "br0", f"watch:{filters}"]
+        )
         watcher = subprocess.Popen(command, env=switch.env, stdout=log, stderr=subprocess.STDOUT)
 
         def tells(probe):
-            """Whether the monitor has told of a rule that comes and goes for this alone, behind all that it tells of before."""
+            """Whether the monitor has told of a rule that comes and goes for this alone, behind all
+            that it tells of before."""
             switch.ofctl("add-flow", "br0", f"table=1,priority=1,{probe},actions=output:2")
             switch.ofctl("--strict", "del-flows", "br0", f"table=1,priority=1,{probe}")
             return probe in open(path, encoding="utf-8").read()
+
         wait_for("the monitor has begun", lambda: tells("in_port=77"))
-        switch.ofctl("add-flow", "br0", "table=1,priority=3,cookie=3,in_port=2,idle_timeout=60,actions=output:2")
+        switch.ofctl(
+            "add-flow",
+            "br0",
+            "table=1,priority=3,cookie=3,in_port=2,idle_timeout=60,actions=output:2",
+        )
         switch.ofctl("mod-flows", "br0", "table=1,in_port=2,actions=output:1")
         switch.ofctl("mod-flows", "br0", "table=1,in_port=2,actions=output:1")
         switch.ofctl("add-flow", "br0", "table=1,priority=3,cookie=4,in_port=2,actions=output:2")
-        switch.ofctl("-O", "OpenFlow14", "--bundle", "add-flows", "br0", "-", stdin="in_port=4,actions=output:2\ndelete_strict priority=5,in_port=1\n")
+        switch.ofctl(
+            "-O",
+            "OpenFlow14",
+            "--bundle",
+            "add-flows",
+            "br0",
+            "-",
+            stdin="in_port=4,actions=output:2\ndelete_strict priority=5,in_port=1\n",
+        )
         switch.ofctl("add-flow", "br0", "priority=9,hard_timeout=1,in_port=9,actions=output:2")
-        wait_for("the timeout", lambda: "in_port=9" not in switch.ofctl("--no-names", "dump-flows", "br0"))
+        wait_for(
+            "the timeout",
+            lambda: "in_port=9" not in switch.ofctl("--no-names", "dump-flows", "br0"),
+        )
         switch.ofctl("del-flows", "br0", "table=1,in_port=2")
         wait_for("the monitor has told of all", lambda: tells("in_port=78"))
         watcher.terminate()
         watcher.wait()
         log.close()
         text = clean(open(path, encoding="utf-8").read())
-        told.append((f"watched in {version}", [line for line in text.splitlines() if ("event=" in line or "error" in line) and not re.search("in_port=7[78]", line)]))
+        told.append(
+            (
+                f"watched in {version}",
+                [
+                    line
+                    for line in text.splitlines()
+                    if ("event=" in line or "error" in line)
+                    and not re.search("in_port=7[78]", line)
+                ],
+            )
+        )
     return told
 
 
 def sent_story(switch):
-    """What packets without a rule, of table-miss rules and of others look like to `ovs-ofctl monitor` in each version: whole, and for the same reasons."""
+    """What packets without a rule, of table-miss rules and of others look like to `ovs-ofctl
+    monitor` in each version: whole, and for the same reasons."""
     switch.namespace.quiet()
     switch.namespace.run("ip link set p1 up")
     source = switch.namespace.raw("p1")
-    udp = bytes.fromhex("ffffffffffff020202020201" "0800" "45000148000100000111" "0000" "0a000001" "0a000002" "04d2162e01340000") + bytes(300)
-    rules = ("", "priority=0,actions=controller", "priority=0,actions=controller:100", "priority=1,actions=controller:50", "priority=1,actions=resubmit(,3)",
-             "priority=0,actions=controller(reason=no_match,max_len=40)", "priority=1,ip,actions=dec_ttl,output:2")
+    udp = bytes.fromhex(
+        "ffffffffffff02020202020108004500014800010000011100000a0000010a00000204d2162e01340000"
+    ) + bytes(300)
+    rules = (
+        "",
+        "priority=0,actions=controller",
+        "priority=0,actions=controller:100",
+        "priority=1,actions=controller:50",
+        "priority=1,actions=resubmit(,3)",
+        "priority=0,actions=controller(reason=no_match,max_len=40)",
+        "priority=1,ip,actions=dec_ttl,output:2",
+    )
     told = []
-    for version, words in (("OpenFlow10", ()), ("OpenFlow10", ("invalid_ttl",)), ("OpenFlow11", ("invalid_ttl",)), ("OpenFlow12", ())):
+    for version, words in (
+        ("OpenFlow10", ()),
+        ("OpenFlow10", ("invalid_ttl",)),
+        ("OpenFlow11", ("invalid_ttl",)),
+        ("OpenFlow12", ()),
+    ):
         switch.ofctl("del-flows", "br0")
         path = os.path.join(switch.directory, f"sent.{len(told)}")
         with open(path, "w", encoding="utf-8") as log:
-            command = switch.namespace.command(["ovs-ofctl", "-O", version, "monitor", "br0", "128", *words])
-            watcher = subprocess.Popen(command, env=switch.env, stdout=log, stderr=subprocess.STDOUT)
-        seen = lambda: [line for line in open(path, encoding="utf-8").read().splitlines() if "PACKET_IN" in line or "ERROR" in line]
+            command = switch.namespace.command(
+                ["ovs-ofctl", "-O", version, "monitor", "br0", "128", *words]
+            )
+            watcher = subprocess.Popen(
+                command, env=switch.env, stdout=log, stderr=subprocess.STDOUT
+            )
+
+        def seen():
+            return [
+                line
+                for line in open(path, encoding="utf-8").read().splitlines()
+                if "PACKET_IN" in line or "ERROR" in line
+            ]
+
         # The monitor is there when it hears of what a rule of the highest priority sends it.
         switch.flows("priority=65535,udp,tp_dst=9,actions=controller")
         hello = bytearray(udp[:60])
@@ -374,6 +596,7 @@ def sent_story(switch):
         def heard():
             source.send(bytes(hello))
             return any("total_len=60 " in line for line in seen())
+
         wait_for(f"the monitor of {version} hears", heard)
         for rule in rules:
             switch.ofctl("del-flows", "br0")
@@ -385,7 +608,12 @@ def sent_story(switch):
             source.send(udp)
 
             def new():
-                return [re.sub(r" \(xid=[^)]*\)", "", line) for line in seen()[before:] if "total_len=60 " not in line]
+                return [
+                    re.sub(r" \(xid=[^)]*\)", "", line)
+                    for line in seen()[before:]
+                    if "total_len=60 " not in line
+                ]
+
             # Nothing may come, which only time tells.
             end = time.monotonic() + 1
             while not new() and time.monotonic() < end:
@@ -399,11 +627,22 @@ def sent_story(switch):
 
 
 def stories(lab, name, command=None):
-    # Open vSwitch without its cache, which answers with stale rules for some milliseconds after a change.
+    # Open vSwitch without its cache, which answers with stale rules for some milliseconds after a
+    # change.
     switch = lab.switch(name, command=command, config=["other_config:flow-limit=0"])
     switch.bridge("br0", "fail_mode=secure", ALL)
     for number in (1, 2):
-        switch.vsctl("add-port", "br0", f"p{number}", "--", "set", "Interface", f"p{number}", "type=internal", f"ofport_request={number}")
+        switch.vsctl(
+            "add-port",
+            "br0",
+            f"p{number}",
+            "--",
+            "set",
+            "Interface",
+            f"p{number}",
+            "type=internal",
+            f"ofport_request={number}",
+        )
     told = raw_story(switch) + text_story(switch) + watched_story(switch) + sent_story(switch)
     switch.stop()
     return told
@@ -411,7 +650,8 @@ def stories(lab, name, command=None):
 
 @test(timeout=240)
 def the_same_answers(lab):
-    """Tables, bundles, roles, asynchronous configuration, evictions and monitors, beside Open vSwitch."""
+    """Tables, bundles, roles, asynchronous configuration, evictions and monitors, beside Open
+    vSwitch."""
     if not os.path.exists(OPEN_VSWITCH):
         raise Skip("Open vSwitch is not installed")
     theirs = stories(lab, "theirs", switchd_command("ovs"))
@@ -419,8 +659,15 @@ def the_same_answers(lab):
     problems = []
     for (what, wanted), (_, got) in zip(theirs, ours, strict=True):
         if wanted != got and what not in DIFFERENCES:
-            lines = [line for answer in wanted for line in answer.splitlines()], [line for answer in got for line in answer.splitlines()]
-            problems.append(what + ":\n" + "\n".join(difflib.unified_diff(*lines, "Open vSwitch", "here", lineterm="", n=0)))
+            lines = (
+                [line for answer in wanted for line in answer.splitlines()],
+                [line for answer in got for line in answer.splitlines()],
+            )
+            problems.append(
+                what
+                + ":\n"
+                + "\n".join(difflib.unified_diff(*lines, "Open vSwitch", "here", lineterm="", n=0))
+            )
     if os.environ.get("SHOW"):
         with open(os.environ["SHOW"], "w", encoding="utf-8") as file:
             file.write("\n".join(problems))
@@ -433,11 +680,16 @@ DIFFERENCES = {}
 
 @test(timeout=120)
 def who_watches_without_reading_knows_all_in_the_end(lab):
-    """A flow monitor whose connection does not read pauses, and is told what it missed; it keeps nobody waiting."""
+    """A flow monitor whose connection does not read pauses, and is told what it missed; it keeps
+    nobody waiting."""
     switch = lab.switch()
     switch.bridge("br0", "fail_mode=secure", ALL)
     watcher, other = Client(switch, 1), Client(switch, 4)
-    watcher.send(16, struct.pack("!HHIII", 0xffff, 0, 0x2320, 2, 0) + struct.pack("!IHHHB5x", 7, 0x3f, 0xffff, 0, 255))
+    watcher.send(
+        16,
+        struct.pack("!HHIII", 0xFFFF, 0, 0x2320, 2, 0)
+        + struct.pack("!IHHHB5x", 7, 0x3F, 0xFFFF, 0, 255),
+    )
     known, counts = {}, {"paused": 0, "resumed": 0, "told": 0}
 
     def hear(kind, body):
@@ -450,12 +702,17 @@ def who_watches_without_reading_knows_all_in_the_end(lab):
         while rest:
             length, event = struct.unpack("!HH", rest[:4])
             _, _, _, _, size, _, _, cookie = struct.unpack("!HHHHHBBQ", rest[4:24])
-            match, rest = rest[24:24 + size], rest[length:]
+            match, rest = rest[24 : 24 + size], rest[length:]
             counts["told"] += 1
             if event == 1:
-                check(known.pop(match, None) is not None, "a rule went that was not told of", match.hex())
+                check(
+                    known.pop(match, None) is not None,
+                    "a rule went that was not told of",
+                    match.hex(),
+                )
             else:
                 known[match] = cookie
+
     for kind, body in watcher.barrier():
         hear(kind, body)
     wanted = {}
@@ -466,11 +723,14 @@ def who_watches_without_reading_knows_all_in_the_end(lab):
 
     def match_of(number):
         return bytes.fromhex("00000002") + struct.pack("!H", number)
+
     numbers = range(1, 30001)
     change(flow_mod(port_is(number), cookie=number) for number in numbers)
     wanted.update((match_of(number), number) for number in numbers)
     change(flow_mod(port_is(number), command=4) for number in numbers if number % 3 == 0)
-    change(flow_mod(port_is(number), cookie=number + 7, out=2) for number in numbers if number % 5 == 0)
+    change(
+        flow_mod(port_is(number), cookie=number + 7, out=2) for number in numbers if number % 5 == 0
+    )
     for number in numbers:
         if number % 3 == 0:
             wanted.pop(match_of(number), None)
@@ -493,7 +753,8 @@ def who_watches_without_reading_knows_all_in_the_end(lab):
 
 @test(timeout=180)
 def a_change_of_very_many_rules_reaches_who_watches(lab):
-    """One message that deletes 200,000 rules is told to a monitor that does not read meanwhile, and to one that begins while rules come and go."""
+    """One message that deletes 200,000 rules is told to a monitor that does not read meanwhile, and
+    to one that begins while rules come and go."""
     switch = lab.switch()
     switch.bridge("br0", "fail_mode=secure", ALL)
     other, early, late = Client(switch, 4), Client(switch, 5), Client(switch, 5)
@@ -504,7 +765,13 @@ def a_change_of_very_many_rules_reaches_who_watches(lab):
 
     def watch(client):
         # Initial, added, removed, modified; every table.
-        client.send(18, struct.pack("!HHI", 16, 0, 0) + struct.pack("!IIIHBB", 7, 0xffffffff, 0xffffffff, 0xf, 255, 0) + oxm(), 42)
+        client.send(
+            18,
+            struct.pack("!HHI", 16, 0, 0)
+            + struct.pack("!IIIHBB", 7, 0xFFFFFFFF, 0xFFFFFFFF, 0xF, 255, 0)
+            + oxm(),
+            42,
+        )
 
     def hear(client, known, until):
         """Reads until what is known is as it should be."""
@@ -520,43 +787,86 @@ def a_change_of_very_many_rules_reaches_who_watches(lab):
                 elif event != 4:
                     match = rest[24:length]
                     if event == 2:
-                        check(known.pop(match, None) is not None, "a rule went that was not told of", match.hex())
+                        check(
+                            known.pop(match, None) is not None,
+                            "a rule went that was not told of",
+                            match.hex(),
+                        )
                     else:
                         known[match] = rest[16:24]
                 rest = rest[length:]
         return known
-    other.socket.sendall(b"".join(other.message(FLOW_MOD, flow_mod(metadata_is(number), cookie=number), 5) for number in numbers))
+
+    other.socket.sendall(
+        b"".join(
+            other.message(FLOW_MOD, flow_mod(metadata_is(number), cookie=number), 5)
+            for number in numbers
+        )
+    )
     equal(other.barrier(), [], "errors")
     watch(early)
     known = hear(early, {}, lambda known: len(known) == len(numbers))
     # Begins while rules change, and does not read until they are all gone but the last few.
     watch(late)
-    other.socket.sendall(b"".join(other.message(FLOW_MOD, flow_mod(metadata_is(number), command=4), 5) for number in numbers[::2]))
-    other.socket.sendall(b"".join(other.message(FLOW_MOD, flow_mod(metadata_is(number), cookie=5, out=2, command=2), 5) for number in numbers[1::4]))
+    other.socket.sendall(
+        b"".join(
+            other.message(FLOW_MOD, flow_mod(metadata_is(number), command=4), 5)
+            for number in numbers[::2]
+        )
+    )
+    other.socket.sendall(
+        b"".join(
+            other.message(FLOW_MOD, flow_mod(metadata_is(number), cookie=5, out=2, command=2), 5)
+            for number in numbers[1::4]
+        )
+    )
     equal(other.barrier(), [], "errors")
     other.socket.sendall(other.message(FLOW_MOD, flow_mod(command=3), 5))
     equal(other.barrier(), [], "errors")
     other.socket.sendall(other.message(FLOW_MOD, flow_mod(metadata_is(4711), cookie=9), 5))
     equal(other.barrier(), [], "errors")
     for client, seen in ((early, known), (late, {})):
-        seen = hear(client, seen, lambda known: len(known) == 1 and list(known.values()) == [struct.pack("!Q", 9)])
+        seen = hear(
+            client,
+            seen,
+            lambda known: len(known) == 1 and list(known.values()) == [struct.pack("!Q", 9)],
+        )
         equal(len(seen), 1, "rules that a watcher knows of")
 
 
 @test(timeout=120)
 def a_dump_that_nobody_reads_keeps_nobody_waiting(lab):
-    """Others are served while a dump of many rules waits for its reader; every rule that is there throughout comes once."""
+    """Others are served while a dump of many rules waits for its reader; every rule that is there
+    throughout comes once."""
     switch = lab.switch()
     switch.bridge("br0", "fail_mode=secure", ALL)
     slow, other = Client(switch, 4), Client(switch, 4)
     numbers = range(1, 40001)
-    other.socket.sendall(b"".join(other.message(FLOW_MOD, flow_mod(port_is(number), cookie=number), 5) for number in numbers))
+    other.socket.sendall(
+        b"".join(
+            other.message(FLOW_MOD, flow_mod(port_is(number), cookie=number), 5)
+            for number in numbers
+        )
+    )
     equal(other.barrier(), [], "errors")
-    slow.send(18, struct.pack("!HHIB3xII4xQQ", 1, 0, 0, 255, 0xffffffff, 0xffffffff, 0, 0) + oxm(), 42)
+    slow.send(
+        18, struct.pack("!HHIB3xII4xQQ", 1, 0, 0, 255, 0xFFFFFFFF, 0xFFFFFFFF, 0, 0) + oxm(), 42
+    )
     time.sleep(0.3)
     # While it waits, rules go and come.
-    other.socket.sendall(b"".join(other.message(FLOW_MOD, flow_mod(port_is(number), command=4), 5) for number in numbers if number % 4 == 0))
-    other.socket.sendall(b"".join(other.message(FLOW_MOD, flow_mod(port_is(number), cookie=number), 5) for number in range(40001, 45001)))
+    other.socket.sendall(
+        b"".join(
+            other.message(FLOW_MOD, flow_mod(port_is(number), command=4), 5)
+            for number in numbers
+            if number % 4 == 0
+        )
+    )
+    other.socket.sendall(
+        b"".join(
+            other.message(FLOW_MOD, flow_mod(port_is(number), cookie=number), 5)
+            for number in range(40001, 45001)
+        )
+    )
     equal(other.barrier(), [], "errors")
     seen, more = [], True
     while more:
@@ -565,7 +875,7 @@ def a_dump_that_nobody_reads_keeps_nobody_waiting(lab):
         more, rest = struct.unpack("!HH", body[:4])[1] & 1, body[8:]
         while rest:
             seen.append(struct.unpack("!Q", rest[24:32])[0])
-            rest = rest[struct.unpack("!H", rest[:2])[0]:]
+            rest = rest[struct.unpack("!H", rest[:2])[0] :]
     equal(len(seen), len(set(seen)), "rules and different rules in the dump")
     missing = {number for number in numbers if number % 4} - set(seen)
     equal(missing, set(), "rules that are missing in the dump")
@@ -576,22 +886,38 @@ VERSIONS = ("OpenFlow10", "OpenFlow11", "OpenFlow12", "OpenFlow13", "OpenFlow14"
 
 @test(timeout=90)
 def versions_are_agreed_on_and_may_be_taken_back(lab):
-    """Every version by itself and among others, with ovs-ofctl and by bitmap; connections of a version that is no longer allowed end."""
+    """Every version by itself and among others, with ovs-ofctl and by bitmap; connections of a
+    version that is no longer allowed end."""
     switch = lab.switch()
     switch.bridge("br0", "fail_mode=secure")
-    for allowed in (*VERSIONS, "OpenFlow10,OpenFlow13", "OpenFlow12,OpenFlow15", ",".join(VERSIONS)):
+    for allowed in (
+        *VERSIONS,
+        "OpenFlow10,OpenFlow13",
+        "OpenFlow12,OpenFlow15",
+        ",".join(VERSIONS),
+    ):
         switch.vsctl("set", "Bridge", "br0", f"protocols={allowed}")
         for version in VERSIONS:
             done = switch.ofctl("-O", version, "show", "br0", ok=False)
-            equal(done.returncode == 0, version in allowed, f"{version} where {allowed} is allowed: {done.stderr}")
+            equal(
+                done.returncode == 0,
+                version in allowed,
+                f"{version} where {allowed} is allowed: {done.stderr}",
+            )
         highest = max(VERSIONS.index(version) for version in VERSIONS if version in allowed) + 1
         spoken = switch.ofctl("-O", ",".join(VERSIONS), "show", "br0")
-        check(f"(OF1.{highest - 1})" in spoken or highest == 1 and "(OF1." not in spoken, f"{allowed}:", spoken.splitlines()[0])
+        check(
+            f"(OF1.{highest - 1})" in spoken or highest == 1 and "(OF1." not in spoken,
+            f"{allowed}:",
+            spoken.splitlines()[0],
+        )
     switch.vsctl("set", "Bridge", "br0", "protocols=OpenFlow10,OpenFlow13,OpenFlow14")
     old, kept = Client(switch, 5), Client(switch, 4)
     switch.vsctl("set", "Bridge", "br0", "protocols=OpenFlow10,OpenFlow13")
     try:
-        check(old.file.read(8) == b"", "the connection of a version that is no longer allowed goes on")
+        check(
+            old.file.read(8) == b"", "the connection of a version that is no longer allowed goes on"
+        )
     except ConnectionError:
         pass
     equal(kept.barrier(), [], "messages on the connection that is allowed")
@@ -621,28 +947,45 @@ class Listener:
 
 @test(timeout=90)
 def controllers_side_by_side(lab):
-    """Two primary controllers with roles, and a third that does not read: rules that go, ports that change and forwarded requests reach those who want them."""
+    """Two primary controllers with roles, and a third that does not read: rules that go, ports that
+    change and forwarded requests reach those who want them."""
     switch = lab.switch()
     switch.bridge("br0", "fail_mode=secure", ALL)
     listeners = [Listener(switch, f"controller{number}") for number in range(3)]
     switch.vsctl("set-controller", "br0", *(f"unix:{listener.path}" for listener in listeners))
     one, two, deaf = (listener.accept(5) for listener in listeners)
-    wait_for("all are connected", lambda: all(switch.get("Controller", uuid, "is_connected") for uuid in switch.vsctl("--bare", "--columns=_uuid", "list", "Controller").split()))
+    wait_for(
+        "all are connected",
+        lambda: all(
+            switch.get("Controller", uuid, "is_connected")
+            for uuid in switch.vsctl("--bare", "--columns=_uuid", "list", "Controller").split()
+        ),
+    )
     for client, number in ((one, 2), (two, 3)):
         client.send(24, struct.pack("!I4xQ", number, 1))
         client.barrier()
     # The secondary wants to know of forwarded requests and of rules that go.
-    two.send(28, struct.pack("!HHIHHI", 10, 8, 3, 4, 8, 0x3f))
+    two.send(28, struct.pack("!HHIHHI", 10, 8, 3, 4, 8, 0x3F))
     two.barrier()
-    # Many rules go, each of which all are told of; one connection does not read, and the others hear all.
+    # Many rules go, each of which all are told of; one connection does not read, and the others
+    # hear all.
     count = 20000
-    one.socket.sendall(b"".join(one.message(FLOW_MOD, flow_mod(port_is(number), cookie=number, flags=1), 5) for number in range(1, count + 1)))
+    one.socket.sendall(
+        b"".join(
+            one.message(FLOW_MOD, flow_mod(port_is(number), cookie=number, flags=1), 5)
+            for number in range(1, count + 1)
+        )
+    )
     equal(one.barrier(), [], "errors")
     one.send(FLOW_MOD, flow_mod(command=3, table=255))
     gone = {kind for kind, _ in one.barrier()}
     equal(gone, {11}, "what the primary hears")
     heard = two.barrier()
-    equal(len([kind for kind, _ in heard if kind == 11]), count, "rules of which the secondary hears that they went")
+    equal(
+        len([kind for kind, _ in heard if kind == 11]),
+        count,
+        "rules of which the secondary hears that they went",
+    )
     # A meter is changed by one, the other hears of it as it was said, inside another message.
     body = struct.pack("!HHI", 0, 1, 7) + struct.pack("!HHII4x", 1, 16, 1000, 0)
     one.send(29, body, 0x4711)

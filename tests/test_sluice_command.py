@@ -1,4 +1,6 @@
-"""`sluice up`, `down`, `restart`, `save` and `restore`: a switch in a directory of its own, by somebody who knows only these; and `sluice top`."""
+"""`sluice up`, `down`, `restart`, `save` and `restore`: a switch in a directory of its own, by
+somebody who knows only these; and `sluice top`."""
+
 import fcntl
 import json
 import os
@@ -39,11 +41,18 @@ class User:
 
     def rules(self):
         """Rules without what passes, groups and meters of br0."""
+
         def dump(words):
             """What ovs-ofctl prints but for its headings; the test fails where it does."""
-            text = self.shell(f'up=$(sluice up "$D" 2>/dev/null) || exit; eval "$up"; ovs-ofctl -O OpenFlow15 {words} br0').stdout
+            text = self.shell(
+                'up=$(sluice up "$D" 2>/dev/null) || exit; eval "$up"; ovs-ofctl -O OpenFlow15 '
+                f"{words} br0"
+            ).stdout
             return "".join(line for line in text.splitlines(True) if "OFPST" not in line)
-        flows, groups, meters = (dump(words) for words in ("--no-stats dump-flows", "dump-groups", "dump-meters"))
+
+        flows, groups, meters = (
+            dump(words) for words in ("--no-stats dump-flows", "dump-groups", "dump-meters")
+        )
         return sorted(flows.split("\n")), groups, meters
 
 
@@ -51,22 +60,31 @@ SOME = """
 ovs-ofctl -O OpenFlow15 add-meter br0 meter=3,kbps,band=type=drop,rate=1000
 ovs-ofctl -O OpenFlow15 add-group br0 group_id=7,type=all,bucket=output:1,bucket=output:2
 ovs-ofctl -O OpenFlow15 del-flows br0
-ovs-ofctl -O OpenFlow15 add-flow br0 cookie=0x5,priority=9,ip,nw_dst=10.0.0.1,actions=meter:3,group:7
+ovs-ofctl -O OpenFlow15 add-flow br0 \
+cookie=0x5,priority=9,ip,nw_dst=10.0.0.1,actions=meter:3,group:7
 ovs-ofctl -O OpenFlow15 add-flow br0 priority=1,arp,actions=NORMAL
 """
 
 
 @test(timeout=150)
 def rules_outlive_a_restart(lab):
-    """`restart` keeps rules, groups and meters; `down` and `up` keep bridges only, and `save` and `restore` the rest; nothing is left behind."""
+    """`restart` keeps rules, groups and meters; `down` and `up` keep bridges only, and `save` and
+    `restore` the rest; nothing is left behind."""
     user = User(lab)
     try:
-        user.shell('set -e; eval "$(sluice up "$D")"; ovs-vsctl add-br br0 -- set Bridge br0 datapath_type=netdev\n' + SOME)
+        user.shell(
+            'set -e; eval "$(sluice up "$D")"; ovs-vsctl add-br br0 -- set Bridge br0 '
+            "datapath_type=netdev\n" + SOME
+        )
         wanted = user.rules()
         check(len(wanted[0]) == 3 and "group_id=7" in wanted[1] and "meter=3" in wanted[2], wanted)
         before = user.pid()
         done = user.shell('sluice restart "$D"')
-        check("with its rules" in done.stderr and str(before) in done.stderr and not done.stdout, done.stderr, done.stdout)
+        check(
+            "with its rules" in done.stderr and str(before) in done.stderr and not done.stdout,
+            done.stderr,
+            done.stdout,
+        )
         check(user.pid() != before, "the process is the old one")
         equal(user.rules(), wanted, "rules, groups and meters after a restart")
         waits = 'eval "$(sluice up "$D" 2>/dev/null)"; ovs-vsctl get Open_vSwitch . other_config'
@@ -78,9 +96,19 @@ def rules_outlive_a_restart(lab):
         check("configuration" in said and "rules, groups and meters are gone" in said, said)
         said = user.shell('sluice up "$D"').stderr
         check("br0" in said and "are gone" in said and "sluice restore" in said, said)
-        equal([len(user.rules()[0]), "group_id" in user.rules()[1]], [2, False], "what is there after down and up: one rule, NORMAL")
+        equal(
+            [len(user.rules()[0]), "group_id" in user.rules()[1]],
+            [2, False],
+            "what is there after down and up: one rule, NORMAL",
+        )
         # Twice: what was saved stays, and what is there then goes.
-        for more in ("true", "ovs-ofctl -O OpenFlow15 add-group br0 group_id=8,type=all; ovs-ofctl add-flow br0 tcp,actions=drop"):
+        for more in (
+            "true",
+            (
+                "ovs-ofctl -O OpenFlow15 add-group br0 group_id=8,type=all; ovs-ofctl add-flow "
+                "br0 tcp,actions=drop"
+            ),
+        ):
             user.shell(f'eval "$(sluice up "$D" 2>/dev/null)"; {more}; sluice restore "$D"')
             equal(user.rules(), wanted, "rules, groups and meters after they were restored")
         check("flow-restore-wait" not in user.shell(waits).stdout, "packets still wait")
@@ -88,43 +116,76 @@ def rules_outlive_a_restart(lab):
         # A switch that cannot tell its rules is not restarted without being asked.
         before = user.pid()
         done = user.shell('OVS_SAVE=/bin/false sluice restart "$D"', ok=False)
-        check(done.returncode == 1 and "--without-rules" in done.stderr and user.pid() == before, done.stderr)
+        check(
+            done.returncode == 1 and "--without-rules" in done.stderr and user.pid() == before,
+            done.stderr,
+        )
         equal(user.rules(), wanted, "rules of the switch that was not restarted")
         user.shell('sluice restart --without-rules "$D"')
         check(user.pid() != before and len(user.rules()[0]) == 2, "the switch is not a new one")
     finally:
         user.shell('sluice down "$D"', ok=False)
-    wait_for("all have ended", lambda: not re.search("sluiced|ovsdb-server", subprocess.run(["ps", "-eo", "comm"], capture_output=True, text=True, check=True).stdout))
+    wait_for(
+        "all have ended",
+        lambda: (
+            not re.search(
+                "sluiced|ovsdb-server",
+                subprocess.run(
+                    ["ps", "-eo", "comm"], capture_output=True, text=True, check=True
+                ).stdout,
+            )
+        ),
+    )
 
 
 @test(timeout=60)
 def shells_are_told_where_the_switch_is(lab):
-    """What `up` prints names every directory and survives a shell; errors of ovs-vsctl name the right log; a failure fails under eval."""
+    """What `up` prints names every directory and survives a shell; errors of ovs-vsctl name the
+    right log; a failure fails under eval."""
     user = User(lab)
     try:
-        done = user.shell('eval "$(sluice up "$D")" || exit 3; ovs-vsctl add-br br0 -- set Bridge br0 datapath_type=netdev; ovs-vsctl add-port br0 nothing; '
-                          'echo "$OVS_RUNDIR|$OVS_LOGDIR|$OVS_DBDIR"')
+        done = user.shell(
+            'eval "$(sluice up "$D")" || exit 3; ovs-vsctl add-br br0 -- set Bridge br0 '
+            "datapath_type=netdev; ovs-vsctl add-port br0 nothing; "
+            'echo "$OVS_RUNDIR|$OVS_LOGDIR|$OVS_DBDIR"'
+        )
         equal(done.stdout.strip(), "|".join([user.directory] * 3), "what a shell reads")
-        check(f'log directory is "{user.directory}"' in done.stderr, "where ovs-vsctl says that the log is:", done.stderr)
+        check(
+            f'log directory is "{user.directory}"' in done.stderr,
+            "where ovs-vsctl says that the log is:",
+            done.stderr,
+        )
         again = user.shell('sluice up "$D" --set other_config:x=y', ok=False)
         check(again.returncode == 1 and "--set" in again.stderr, again.stderr)
         # Whoever is in the place of the process that wrote a pidfile is none of ours.
         user.shell('sluice down "$D"')
         with open(f"{user.directory}/ovs-vswitchd.pid", "w", encoding="ascii") as file:
             file.write(f"{os.getpid()}\n")
-        check("No switch ran" in user.shell('sluice down "$D"').stderr, "a process that is no switch")
+        check(
+            "No switch ran" in user.shell('sluice down "$D"').stderr, "a process that is no switch"
+        )
         failed = user.shell('eval "$(sluice up /dev/null/x)"', ok=False)
-        check(failed.returncode == 1 and "/dev/null/x" in failed.stderr, failed.returncode, failed.stderr)
+        check(
+            failed.returncode == 1 and "/dev/null/x" in failed.stderr,
+            failed.returncode,
+            failed.stderr,
+        )
         # As nobody: what will not work is said, and where to go.
-        nobody = user.shell("setpriv --reuid=65534 --regid=65534 --clear-groups --bounding-set=-all sluice up", ok=False)
-        check("NET_ADMIN" in nobody.stderr and "sluice up DIRECTORY" in nobody.stderr, nobody.stderr)
+        nobody = user.shell(
+            "setpriv --reuid=65534 --regid=65534 --clear-groups --bounding-set=-all sluice up",
+            ok=False,
+        )
+        check(
+            "NET_ADMIN" in nobody.stderr and "sluice up DIRECTORY" in nobody.stderr, nobody.stderr
+        )
     finally:
         user.shell('sluice down "$D"', ok=False)
 
 
 @test(timeout=60)
 def another_ones_switch_is_left_alone(lab):
-    """`down` and `restart` refuse a switch that `up` has not started; `save` and `restore` work on it, and on Open vSwitch."""
+    """`down` and `restart` refuse a switch that `up` has not started; `save` and `restore` work on
+    it, and on Open vSwitch."""
     switch = lab.switch()
     switch.bridge("br0", "protocols=[OpenFlow10,OpenFlow13,OpenFlow15]")
     switch.ofctl("-OOpenFlow13", "add-meter", "br0", "meter=3,pktps,band=type=drop,rate=1000")
@@ -133,8 +194,14 @@ def another_ones_switch_is_left_alone(lab):
     env = dict(switch.env, SLUICE_RULES=f"{lab.directory}/it's saved", SLUICE_RULES_STRICT="1")
 
     def everything():
-        return (sorted(switch.ofctl("-OOpenFlow15", "--no-stats", "dump-flows", "br0").splitlines()[1:]),
-                switch.ofctl("-OOpenFlow15", "dump-groups", "br0").splitlines()[1:], switch.ofctl("-OOpenFlow15", "dump-meters", "br0").splitlines()[1:])
+        return (
+            sorted(
+                switch.ofctl("-OOpenFlow15", "--no-stats", "dump-flows", "br0").splitlines()[1:]
+            ),
+            switch.ofctl("-OOpenFlow15", "dump-groups", "br0").splitlines()[1:],
+            switch.ofctl("-OOpenFlow15", "dump-meters", "br0").splitlines()[1:],
+        )
+
     wanted = everything()
     run([RULES, "save"], env=env)
     switch.ofctl("-OOpenFlow15", "del-groups", "br0")
@@ -143,13 +210,20 @@ def another_ones_switch_is_left_alone(lab):
     check(everything() != wanted, "nothing has changed")
     run([RULES, "put-back"], env=env)
     equal(everything(), wanted, "rules, groups and meters after they were put back")
-    check("flow-restore-wait" not in switch.get("Open_vSwitch", ".", "other_config"), "packets still wait")
+    check(
+        "flow-restore-wait" not in switch.get("Open_vSwitch", ".", "other_config"),
+        "packets still wait",
+    )
     # A rule that is refused is no success.
     script = f"{env['SLUICE_RULES']}/restore.sh"
     with open(script, "a", encoding="ascii") as file:
         file.write("ovs-ofctl add-flow nowhere actions=drop\ntrue\n")
     failed = run([RULES, "put-back"], env=env, ok=False)
-    check(failed.returncode == 1 and "nowhere" in failed.stderr and "not all rules" in failed.stderr, failed.returncode, failed.stderr)
+    check(
+        failed.returncode == 1 and "nowhere" in failed.stderr and "not all rules" in failed.stderr,
+        failed.returncode,
+        failed.stderr,
+    )
     if lab.is_ovs:
         return
     os.rename(f"{switch.directory}/conf.db", f"{switch.directory}/elsewhere.db")
@@ -170,7 +244,8 @@ def send_for(host, seconds):
 
 @test(timeout=90)
 def top_shows_what_is_busy(lab):
-    """Ports, queues with waits, drops by port, the busiest rules; the busiest first, all of it in text."""
+    """Ports, queues with waits, drops by port, the busiest rules; the busiest first, all of it in
+    text."""
     if lab.is_ovs:
         raise Skip("a command of Sluice's")
     switch, one, _ = some_hosts(lab)
@@ -180,11 +255,17 @@ def top_shows_what_is_busy(lab):
     rules = len(switch.rules())
     switch.ofctl("add-flow", "br0", "table=9,priority=3,udp,actions=drop")
     before = json.loads(switch.appctl("sluice/busiest"))
-    check(json.loads(quiet)["left_out"] == 0 and all(rule["packets"] > 0 for rule in before["rules"]), quiet, before)
+    check(
+        json.loads(quiet)["left_out"] == 0 and all(rule["packets"] > 0 for rule in before["rules"]),
+        quiet,
+        before,
+    )
     send_for(one, 0.2)
     check("1 to 1000" in switch.appctl("sluice/busiest", "0", ok=False).stderr, "a count of 0")
     with inside(switch.namespace):
-        top = subprocess.Popen([sluice, "top", "-n", "1", "-i", "2"], env=switch.env, stdout=subprocess.PIPE, text=True)
+        top = subprocess.Popen(
+            [sluice, "top", "-n", "1", "-i", "2"], env=switch.env, stdout=subprocess.PIPE, text=True
+        )
     send_for(one, 2.5)
     text = top.communicate(timeout=20)[0]
     check(top.returncode == 0, text)
@@ -195,13 +276,22 @@ def top_shows_what_is_busy(lab):
     def rows(title):
         """The rows of a section, as words."""
         at = next(number for number, line in enumerate(lines) if line.startswith(title))
-        end = next((number for number, line in enumerate(lines) if number > at and not line), len(lines))
-        return [line.split() for line in lines[at + 2:end]]
+        end = next(
+            (number for number, line in enumerate(lines) if number > at and not line), len(lines)
+        )
+        return [line.split() for line in lines[at + 2 : end]]
+
     ports = rows("Ports")
     equal(sorted(row[0] for row in ports[:2]), ["p1", "p2"], "the busy ports are first")
     check(all(row[4] == "up" for row in ports[:2]), ports)
     queue = next(row for row in rows("Queues") if row[:2] == ["p2", "1"])
-    check(queue == rows("Queues")[0] and int(queue[3]) > 50 and re.match("[0-9.]+(us|ms|s)$", queue[6]), "the busy queue is first, with its wait:", queue)
+    check(
+        queue == rows("Queues")[0]
+        and int(queue[3]) > 50
+        and re.match("[0-9.]+(us|ms|s)$", queue[6]),
+        "the busy queue is first, with its wait:",
+        queue,
+    )
     busiest = rows("Busiest rules")[0]
     check(float(busiest[0]) > 50 and "enqueue:2:1" == busiest[-1], busiest)
     told = json.loads(switch.appctl("sluice/queues"))
@@ -210,7 +300,8 @@ def top_shows_what_is_busy(lab):
 
 @test(timeout=60)
 def top_is_live(lab):
-    """In a terminal of 80 by 24: it scrolls, says when figures are old, finds the switch again, and ends at q."""
+    """In a terminal of 80 by 24: it scrolls, says when figures are old, finds the switch again, and
+    ends at q."""
     if lab.is_ovs:
         raise Skip("a command of Sluice's")
     switch = lab.switch(options=["--enable-dummy"])
@@ -236,6 +327,7 @@ def top_is_live(lab):
                 seen += os.read(terminal, 65536).decode(errors="replace")
                 text = re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen)
         seen = ""
+
     shows("Ports")
     os.write(terminal, b"G")
     shows("Tables")
@@ -256,4 +348,5 @@ def top_is_live(lab):
             except OSError:
                 pass
         return os.waitpid(process, os.WNOHANG)[0] == process
+
     wait_for("top has ended", ended)

@@ -1,4 +1,6 @@
-"""`sluice steer`: an XDP program sends packets of a kernel interface to the core that suits them."""
+"""`sluice steer`: an XDP program sends packets of a kernel interface to the core that suits
+them."""
+
 import json
 import os
 import re
@@ -17,13 +19,25 @@ A, B = "02:00:00:00:00:0a", "02:00:00:00:00:0b"
 def checksum(data):
     """The Internet checksum."""
     total = sum(struct.unpack(f"!{len(data) // 2}H", data + b"\0" * (len(data) % 2)))
-    total = (total & 0xffff) + (total >> 16)
-    return ~((total & 0xffff) + (total >> 16)) & 0xffff
+    total = (total & 0xFFFF) + (total >> 16)
+    return ~((total & 0xFFFF) + (total >> 16)) & 0xFFFF
 
 
 def ipv4(source, destination, protocol, payload, tos=0, fragment=0, ident=1):
     """An IPv4 packet."""
-    head = struct.pack("!BBHHHBBH4s4s", 0x45, tos, 20 + len(payload), ident, fragment, 64, protocol, 0, socket.inet_aton(source), socket.inet_aton(destination))
+    head = struct.pack(
+        "!BBHHHBBH4s4s",
+        0x45,
+        tos,
+        20 + len(payload),
+        ident,
+        fragment,
+        64,
+        protocol,
+        0,
+        socket.inet_aton(source),
+        socket.inet_aton(destination),
+    )
     return head[:10] + struct.pack("!H", checksum(head)) + head[12:] + payload
 
 
@@ -34,13 +48,17 @@ def udp(source, destination, payload=b""):
 
 def frame(port=1, source=1000, payload=b"x" * 30, **options):
     """A frame from A to B."""
-    return ethernet(B, A, 0x800, ipv4("10.0.0.1", "10.0.0.2", 17, udp(source, port, payload), **options))
+    return ethernet(
+        B, A, 0x800, ipv4("10.0.0.1", "10.0.0.2", 17, udp(source, port, payload), **options)
+    )
 
 
 def vxlan(vni, inner, tos=0, source=50000):
     """An inner frame in VXLAN."""
     header = struct.pack("!BBHI", 8, 0, 0, vni << 8)
-    return ethernet(B, A, 0x800, ipv4("10.0.0.1", "10.0.0.2", 17, udp(source, 4789, header + inner), tos=tos))
+    return ethernet(
+        B, A, 0x800, ipv4("10.0.0.1", "10.0.0.2", 17, udp(source, 4789, header + inner), tos=tos)
+    )
 
 
 class Steered:
@@ -67,7 +85,9 @@ class Steered:
 
     def start(self, *options, wait=True):
         """Starts the resident."""
-        self.process = self.b.start([self.sluice, "steer", "run", "eth0", "--rundir", self.rundir, *options], "steer.out")
+        self.process = self.b.start(
+            [self.sluice, "steer", "run", "eth0", "--rundir", self.rundir, *options], "steer.out"
+        )
         if wait:
             wait_for("the interface is steered", self.up)
 
@@ -75,7 +95,10 @@ class Steered:
         """Whether the resident answers."""
         if self.process.poll() is not None:
             raise Failure(f"sluice steer run ended with {self.process.returncode}: {self.output()}")
-        return os.path.exists(f"{self.rundir}/steer-eth0.sock") and self.command("show", ok=False).returncode == 0
+        return (
+            os.path.exists(f"{self.rundir}/steer-eth0.sock")
+            and self.command("show", ok=False).returncode == 0
+        )
 
     def output(self):
         """What the resident has printed."""
@@ -84,7 +107,9 @@ class Steered:
 
     def command(self, *words, ok=True):
         """sluice steer WORDS."""
-        return run([self.sluice, "steer", *(str(word) for word in words), "--rundir", self.rundir], ok=ok)
+        return run(
+            [self.sluice, "steer", *(str(word) for word in words), "--rundir", self.rundir], ok=ok
+        )
 
     def set(self, *words):
         """sluice steer set WORDS."""
@@ -125,11 +150,16 @@ class Steered:
     def refused(self, pattern, *words):
         """A command that ends with a message."""
         done = self.command(*words, ok=False)
-        check(done.returncode and re.search(pattern, done.stderr), f"{words}: ended with {done.returncode}: {done.stderr!r}, wanted /{pattern}/")
+        check(
+            done.returncode and re.search(pattern, done.stderr),
+            f"{words}: ended with {done.returncode}: {done.stderr!r}, wanted /{pattern}/",
+        )
 
 
 class Patient:
-    """A condition that only holds where cores are not all highly loaded. Skips the test where they always are."""
+    """A condition that only holds where cores are not all highly loaded.
+
+    Skips the test where they always are."""
 
     def __init__(self, steered, condition):
         self.steered, self.condition, self.fit, self.begin = steered, condition, 0, time.monotonic()
@@ -153,7 +183,11 @@ def entries_send_packets_to_their_cores(lab):
     steered = Steered(lab)
     check("generic mode: whether the veth pair's far end" in steered.output(), steered.output())
     for port, core in ((1, 0), (2, 1)):
-        equal(steered.set("add", f"udp,tp_dst={port}", "--core", core).strip(), f"entry {port - 1}", "what is printed")
+        equal(
+            steered.set("add", f"udp,tp_dst={port}", "--core", core).strip(),
+            f"entry {port - 1}",
+            "what is printed",
+        )
     sender, receiver = steered.a.raw(), steered.b.raw()
     sent = [frame(1 + number % 3, source=2000 + number) for number in range(300)]
     for one in sent:
@@ -163,7 +197,11 @@ def entries_send_packets_to_their_cores(lab):
     cores = {core["core"]: core for core in steered.show()["cores"]}
     equal((cores[0]["direct"], cores[0]["redirected"]), (100, 0), "packets of core 0")
     equal((cores[1]["direct"], cores[1]["redirected"]), (0, 100), "packets of core 1")
-    equal([(e["packets"], e["target"]) for e in steered.flows()["entries"]], [(100, "core 0"), (100, "core 1")], "entries")
+    equal(
+        [(e["packets"], e["target"]) for e in steered.flows()["entries"]],
+        [(100, "core 0"), (100, "core 1")],
+        "entries",
+    )
     steered.set("modify", "udp,tp_dst=2", "--core", 0)
     for one in sent[:30]:
         sender.send(one)
@@ -183,53 +221,106 @@ def entries_send_packets_to_their_cores(lab):
 
 @test()
 def vxlan_is_told_apart_by_vni_and_inner_header(lab):
-    """Entries match the VNI and the inner frame; the kernel's VXLAN device gets what it was sent."""
+    """Entries match the VNI and the inner frame; the kernel's VXLAN device gets what it was
+    sent."""
     pinned(0)
     steered = Steered(lab)
     for vni in (5, 6):
-        steered.b.run(f"ip link add vx{vni} type vxlan id {vni} dstport 4789 local 10.0.0.2 dev eth0")
+        steered.b.run(
+            f"ip link add vx{vni} type vxlan id {vni} dstport 4789 local 10.0.0.2 dev eth0"
+        )
         steered.b.run(f"ip link set vx{vni} up")
     steered.set("add", "vni=5", "--core", "1")
     steered.set("add", "vni=6,inner_ip,inner_nw_dst=192.168.0.0/16", "--core", "1")
     steered.set("add", "udp,tp_dst=4789", "--core", "0", "--precedence", "1")
     sockets = [steered.b.raw("vx5"), steered.b.raw("vx6")]
     sender = steered.a.raw()
+
     def inner(address):
-        return ethernet("02:00:00:00:00:22", "02:00:00:00:00:21", 0x800, ipv4("192.168.7.7", address, 17, udp(1, 2, b"y" * 40)))
+        return ethernet(
+            "02:00:00:00:00:22",
+            "02:00:00:00:00:21",
+            0x800,
+            ipv4("192.168.7.7", address, 17, udp(1, 2, b"y" * 40)),
+        )
+
     for _ in range(10):
-        sender.send(vxlan(5, inner("172.16.0.1")), vxlan(6, inner("192.168.1.1")), vxlan(6, inner("172.16.0.1")), vxlan(7, inner("192.168.1.1")))
+        sender.send(
+            vxlan(5, inner("172.16.0.1")),
+            vxlan(6, inner("192.168.1.1")),
+            vxlan(6, inner("172.16.0.1")),
+            vxlan(7, inner("192.168.1.1")),
+        )
     for receiver, count in zip(sockets, (10, 20)):
-        got = receiver.receive(2, wanted=lambda data: data[6:12] == mac("02:00:00:00:00:21"), until=count)
+        got = receiver.receive(
+            2, wanted=lambda data: data[6:12] == mac("02:00:00:00:00:21"), until=count
+        )
         equal(len(got), count, "inner frames")
-    equal([entry["packets"] for entry in steered.flows()["entries"]], [10, 10, 20], "packets of entries")
+    equal(
+        [entry["packets"] for entry in steered.flows()["entries"]],
+        [10, 10, 20],
+        "packets of entries",
+    )
 
 
 @test()
 def fragments_name_their_machine_by_the_flow_control_field(lab):
-    """With the flow control field all fragments of a virtual machine's packets share a core; without trust it says nothing."""
+    """With the flow control field all fragments of a virtual machine's packets share a core;
+    without trust it says nothing."""
     pinned(0)
     steered = Steered(lab, "--layout", "dscp6", "--fcf-trusted")
     steered.set("add", "fcf_vm=3", "--vm", "3")
     steered.set("add", "fcf_vm=4,fcf_priority=1", "--vm", "4", "--priority")
-    equal([entry["target"] for entry in steered.flows()["entries"]], ["choose per entry"] * 2, "targets")
+    equal(
+        [entry["target"] for entry in steered.flows()["entries"]],
+        ["choose per entry"] * 2,
+        "targets",
+    )
     sender = steered.a.raw()
     for number in range(20):
         for offset, more in ((0, 0x2000), (100, 0x2000), (200, 0)):
             payload = os.urandom(800)
-            sender.send(ethernet(B, A, 0x800, ipv4("10.0.0.1", "10.0.0.2", 50, payload, tos=3 << 2, fragment=more | offset, ident=number)))
-        sender.send(ethernet(B, A, 0x800, ipv4("10.0.0.1", "10.0.0.2", 50, b"e" * 100, tos=4 << 2 | 0x80)))
+            sender.send(
+                ethernet(
+                    B,
+                    A,
+                    0x800,
+                    ipv4(
+                        "10.0.0.1",
+                        "10.0.0.2",
+                        50,
+                        payload,
+                        tos=3 << 2,
+                        fragment=more | offset,
+                        ident=number,
+                    ),
+                )
+            )
+        sender.send(
+            ethernet(B, A, 0x800, ipv4("10.0.0.1", "10.0.0.2", 50, b"e" * 100, tos=4 << 2 | 0x80))
+        )
         sender.send(ethernet(B, A, 0x800, ipv4("10.0.0.1", "10.0.0.2", 50, b"e" * 100, tos=5 << 2)))
     wait_for("all are counted", lambda: steered.show()["counters"]["received"] >= 100)
     flows = steered.flows()
     equal([entry["packets"] for entry in flows["entries"]], [60, 20], "packets of entries")
-    equal([(choice["entry"], choice["flow"], choice["packets"]) for choice in flows["choices"]], [(0, None, 60), (1, None, 20)], "choices")
-    equal(steered.show()["counters"]["fcf_miss"], 20, "packets for a virtual machine that no entry knows")
+    equal(
+        [(choice["entry"], choice["flow"], choice["packets"]) for choice in flows["choices"]],
+        [(0, None, 60), (1, None, 20)],
+        "choices",
+    )
+    equal(
+        steered.show()["counters"]["fcf_miss"],
+        20,
+        "packets for a virtual machine that no entry knows",
+    )
     steered.command("stop")
     steered.process.wait(10)
     steered.start("--layout", "dscp6")
     check("not believed on this interface" in steered.output(), steered.output())
     steered.set("add", "fcf_vm=3", "--core", "1")
-    sender.send(*[ethernet(B, A, 0x800, ipv4("10.0.0.1", "10.0.0.2", 50, b"e" * 100, tos=3 << 2))] * 5)
+    sender.send(
+        *[ethernet(B, A, 0x800, ipv4("10.0.0.1", "10.0.0.2", 50, b"e" * 100, tos=3 << 2))] * 5
+    )
     wait_for("forged fields are counted", lambda: steered.show()["counters"]["fcf_ignored"] == 5)
     equal(steered.flows()["entries"][0]["packets"], 0, "packets that were believed")
 
@@ -281,7 +372,8 @@ class Stream:
 
 @test(timeout=120)
 def forced_moves_keep_the_order(lab):
-    """A flow that is moved again and again between two cores loses nothing, and nothing comes late."""
+    """A flow that is moved again and again between two cores loses nothing, and nothing comes
+    late."""
     steered = Steered(lab)
     steered.set("add", "udp,tp_dst=77", "--core", "1")
     steered.set("add", "udp,tp_dst=78", "--choose", "flow")
@@ -298,14 +390,17 @@ def forced_moves_keep_the_order(lab):
     results = stream.end(), other.end()
     flows, counters = steered.flows(), steered.show()["counters"]
     moves = [choice["moves"] for choice in flows["choices"]]
-    lab.note(f"{sum(moves)} moves, {counters['kept']} packets kept, {stream.sent + other.sent} packets")
+    lab.note(
+        f"{sum(moves)} moves, {counters['kept']} packets kept, {stream.sent + other.sent} packets"
+    )
     equal(results, ((0, 0), (0, 0)), "lost and late packets of both flows")
     check(all(count > 20 for count in moves), "hardly anything moved:", flows)
 
 
 @test(timeout=120)
 def a_machine_that_starts_drives_a_flow_away(lab):
-    """A flow leaves the core on which a virtual machine starts, in order; with the machine's process given, too."""
+    """A flow leaves the core on which a virtual machine starts, in order; with the machine's
+    process given, too."""
     steered = Steered(lab, "--set", "high=100")
     steered.set("add", "udp,tp_dst=77", "--choose", "flow", "--vm", "9")
     stream = Stream(steered, 77)
@@ -313,12 +408,20 @@ def a_machine_that_starts_drives_a_flow_away(lab):
         wait_for("a core is chosen", lambda: steered.choice())
         core = steered.choice()["core"]
         steered.set("vm", "1", "--core", core)
+
         def is_on(wanted):
             return Patient(steered, lambda: steered.choice() and steered.choice()["core"] == wanted)
+
         wait_for("the flow leaves the core", is_on(1 - core), 30)
-        equal([c["vms"] for c in steered.show()["cores"]], [[1], []] if core == 0 else [[], [1]], "virtual machines")
+        equal(
+            [c["vms"] for c in steered.show()["cores"]],
+            [[1], []] if core == 0 else [[], [1]],
+            "virtual machines",
+        )
         steered.set("vm", "1", "--stopped")
-        busy = lab.start(["taskset", "-c", str(1 - core), "sh", "-c", "while :; do :; done"], "busy")
+        busy = lab.start(
+            ["taskset", "-c", str(1 - core), "sh", "-c", "while :; do :; done"], "busy"
+        )
         steered.set("vm", "2", "--pid", busy.pid)
         wait_for("it leaves the process's core", is_on(core), 30)
         busy.kill()
@@ -357,24 +460,52 @@ def another_program_is_left_alone(lab):
     """An interface that carries an XDP program is not touched."""
     steered = Steered(lab)
     before = steered.programs()
-    done = steered.b.run([steered.sluice, "steer", "run", "eth0", "--rundir", f"{steered.rundir}2"], ok=False)
-    check(done.returncode and re.search(r"carries another XDP program \(number \d+, generic mode\); it is left alone", done.stderr), done.stderr)
+    done = steered.b.run(
+        [steered.sluice, "steer", "run", "eth0", "--rundir", f"{steered.rundir}2"], ok=False
+    )
+    check(
+        done.returncode
+        and re.search(
+            r"carries another XDP program \(number \d+, generic mode\); it is left alone",
+            done.stderr,
+        ),
+        done.stderr,
+    )
     equal(steered.programs(), before, "programs")
-    done = steered.b.run([steered.sluice, "steer", "run", "eth0", "--rundir", steered.rundir], ok=False)
+    done = steered.b.run(
+        [steered.sluice, "steer", "run", "eth0", "--rundir", steered.rundir], ok=False
+    )
     check(done.returncode and "is steered already" in done.stderr, done.stderr)
     steered.a.ping("10.0.0.2")
 
 
 @test()
 def the_mode_suits_the_interface(lab):
-    """On a veth pair driver mode is taken where the far end fills checksums in; TCP and UDP work in both modes, on either core."""
+    """On a veth pair driver mode is taken where the far end fills checksums in; TCP and UDP work in
+    both modes, on either core."""
     steered = Steered(lab, start=False)
     steered.b.run("ip link add v0 type veth peer name v1")
-    for words, options, wanted in (("on", (), "generic mode: the veth pair's far end leaves checksums partial"), ("off", (), "generic mode: driver mode loses VLAN tags"), ("off txvlan off", (), "driver mode: the driver can"),
-                                   ("off", ("--mode", "driver"), "driver mode: as asked for"), ("off", ("--mode", "generic"), "generic mode: as asked for")):
+    for words, options, wanted in (
+        ("on", (), "generic mode: the veth pair's far end leaves checksums partial"),
+        ("off", (), "generic mode: driver mode loses VLAN tags"),
+        ("off txvlan off", (), "driver mode: the driver can"),
+        ("off", ("--mode", "driver"), "driver mode: as asked for"),
+        ("off", ("--mode", "generic"), "generic mode: as asked for"),
+    ):
         steered.b.run(["ethtool", "-K", "v1", "tx", *words.split()])
-        process = steered.b.start([steered.sluice, "steer", "run", "v0", "--rundir", f"{steered.rundir}3", *options], f"v0.{words.replace(' ', '')}{len(options)}")
-        wait_for("it answers", lambda: run([steered.sluice, "steer", "show", "--rundir", f"{steered.rundir}3"], ok=False).returncode == 0)
+        process = steered.b.start(
+            [steered.sluice, "steer", "run", "v0", "--rundir", f"{steered.rundir}3", *options],
+            f"v0.{words.replace(' ', '')}{len(options)}",
+        )
+        wait_for(
+            "it answers",
+            lambda: (
+                run(
+                    [steered.sluice, "steer", "show", "--rundir", f"{steered.rundir}3"], ok=False
+                ).returncode
+                == 0
+            ),
+        )
         shown = run([steered.sluice, "steer", "show", "--rundir", f"{steered.rundir}3"]).stdout
         check(wanted in shown, shown)
         process.terminate()
@@ -408,18 +539,35 @@ def the_mode_suits_the_interface(lab):
 
 @test(timeout=120)
 def priority_flows_have_a_core_to_themselves(lab):
-    """A flow without the priority bit leaves the core that a priority flow takes, and comes back when the bit is switched off."""
+    """A flow without the priority bit leaves the core that a priority flow takes, and comes back
+    when the bit is switched off."""
     steered = Steered(lab, "--set", "high=100")
     steered.set("vm", "1", "--core", "0")
     for number in (1, 2):
         steered.set("add", f"udp,tp_dst={number}", "--choose", "entry", "--vm", "1")
     streams = [Stream(steered, number, rate=500) for number in (1, 2)]
+
     def cores(*wanted):
-        return Patient(steered, lambda: [choice["core"] for choice in steered.flows()["choices"]] == list(wanted))
+        return Patient(
+            steered,
+            lambda: [choice["core"] for choice in steered.flows()["choices"]] == list(wanted),
+        )
+
     try:
         # Core 1 is the only one without a virtual machine; the other flow's own is on core 0.
         wait_for("both have the free core", cores(1, 1), 30)
-        steered.ask(do="modify", matching="udp,tp_dst=1", precedence=32768, core=None, per_flow=False, vm=1, priority=True, cookie=0, idle_timeout_ms=None, hard_timeout_ms=None)
+        steered.ask(
+            do="modify",
+            matching="udp,tp_dst=1",
+            precedence=32768,
+            core=None,
+            per_flow=False,
+            vm=1,
+            priority=True,
+            cookie=0,
+            idle_timeout_ms=None,
+            hard_timeout_ms=None,
+        )
         wait_for("the flow without priority leaves it", cores(1, 0), 30)
         equal([core["held"] for core in steered.show()["cores"]], [False, True], "held cores")
         steered.set("priority", "1", "off")
@@ -435,8 +583,16 @@ def bad_input_is_answered(lab):
     steered = Steered(lab, start=False)
 
     def fails(pattern, *words):
-        done = steered.b.run([steered.sluice, "steer", "run", *words, "--rundir", steered.rundir], ok=False, seconds=20)
-        check(done.returncode and re.search(pattern, done.stderr), f"{words}: ended with {done.returncode}: {done.stderr!r}, wanted /{pattern}/")
+        done = steered.b.run(
+            [steered.sluice, "steer", "run", *words, "--rundir", steered.rundir],
+            ok=False,
+            seconds=20,
+        )
+        check(
+            done.returncode and re.search(pattern, done.stderr),
+            f"{words}: ended with {done.returncode}: {done.stderr!r}, wanted /{pattern}/",
+        )
+
     fails("nosuch: there is no such interface", "nosuch")
     fails("a/b: this is no interface's name", "a/b")
     fails(r"core 4095: this machine has cores \d", "eth0", "--cores", "0,4095")
@@ -447,24 +603,27 @@ def bad_input_is_answered(lab):
     fails("entries: 0 is not between 1 and", "eth0", "--entries", "0")
     equal(steered.programs(), [], "programs after failures")
     steered.start("--entries", "3", "--cores", "0", "--layout", "vlan")
-    check("cannot see tags that the device keeps beside frames" in steered.output(), steered.output())
+    check(
+        "cannot see tags that the device keeps beside frames" in steered.output(), steered.output()
+    )
     steered.refused("nothing is steered there", "show", "eth7")
     for pattern, words in (
-            ("colour: no such field", ("add", "colour=3")),
-            ("tp_dst=70000: a number from 0 to 65535", ("add", "udp,tp_dst=70000")),
-            (r"core 9999: this machine has cores", ("add", "udp", "--core", "9999")),
-            (r"core 1: packets are steered to cores 0 only", ("add", "udp", "--core", "1")),
-            ("no entry is so", ("modify", "udp", "--core", "0")),
-            ("no entry is so", ("delete", "udp", "--precedence", "3")),
-            ("virtual machine 7: it is not known here; those that are: none", ("vm", "7", "--stopped")),
-            ("virtual machine 7: it is not known here", ("priority", "7", "on")),
-            ("process 4000000: there is none", ("vm", "7", "--pid", "4000000")),
-            ("one of --core, --pid and --stopped", ("vm", "7")),
-            ("high: 101.0% is not above", ("constant", "high=101")),
-            ("NAME=VALUE is meant", ("constant", "high")),
-            ("hold: 1000000 ns is not between", ("constant", "hold=1")),
-            ("entry 5 has no such choice", ("move", "5", "--core", "0")),
-            ("16 hexadecimal digits", ("move", "5", "--flow", "xyz", "--core", "0"))):
+        ("colour: no such field", ("add", "colour=3")),
+        ("tp_dst=70000: a number from 0 to 65535", ("add", "udp,tp_dst=70000")),
+        (r"core 9999: this machine has cores", ("add", "udp", "--core", "9999")),
+        (r"core 1: packets are steered to cores 0 only", ("add", "udp", "--core", "1")),
+        ("no entry is so", ("modify", "udp", "--core", "0")),
+        ("no entry is so", ("delete", "udp", "--precedence", "3")),
+        ("virtual machine 7: it is not known here; those that are: none", ("vm", "7", "--stopped")),
+        ("virtual machine 7: it is not known here", ("priority", "7", "on")),
+        ("process 4000000: there is none", ("vm", "7", "--pid", "4000000")),
+        ("one of --core, --pid and --stopped", ("vm", "7")),
+        ("high: 101.0% is not above", ("constant", "high=101")),
+        ("NAME=VALUE is meant", ("constant", "high")),
+        ("hold: 1000000 ns is not between", ("constant", "hold=1")),
+        ("entry 5 has no such choice", ("move", "5", "--core", "0")),
+        ("16 hexadecimal digits", ("move", "5", "--flow", "xyz", "--core", "0")),
+    ):
         steered.refused(pattern, "set", *words)
     for number in range(3):
         steered.set("add", f"udp,tp_dst={number}")
@@ -478,7 +637,13 @@ def bad_input_is_answered(lab):
         client.connect(path)
         client.sendall(b"{" if number % 2 else b"x" * 5000)
     wait_for("others are served", lambda: steered.command("show", ok=False).returncode == 0)
-    for line in (b"\n", b"[]\n", b'{"do":"nothing"}\n', b"\xff\xfe\n", b'{"do":"flows","limit":-1}\n'):
+    for line in (
+        b"\n",
+        b"[]\n",
+        b'{"do":"nothing"}\n',
+        b"\xff\xfe\n",
+        b'{"do":"flows","limit":-1}\n',
+    ):
         with socket.socket(socket.AF_UNIX) as client:
             client.settimeout(10)
             client.connect(path)
@@ -495,26 +660,43 @@ def bad_input_is_answered(lab):
 
 @test(timeout=120)
 def no_congestion_marks_come_of_fields(lab):
-    """Every VM id with every ECN codepoint goes through the kernel's VXLAN: none is dropped, none newly marked."""
+    """Every VM id with every ECN codepoint goes through the kernel's VXLAN: none is dropped, none
+    newly marked."""
     pinned(0)
     steered = Steered(lab, start=False)
     steered.b.run("ip link add vx5 type vxlan id 5 dstport 4789 local 10.0.0.2 dev eth0")
     steered.b.run("ip link set vx5 up")
     sender, receiver = steered.a.raw(), steered.b.raw("vx5")
-    for layout, fields in (("dscp6", [field << 2 for field in range(64)]), ("tos8", list(range(256)))):
+    for layout, fields in (
+        ("dscp6", [field << 2 for field in range(64)]),
+        ("tos8", list(range(256))),
+    ):
         steered.start("--layout", layout, "--fcf-trusted")
         steered.set("add", "fcf=1", "--core", "1", "--precedence", "1")
         wanted = []
         for field in fields:
             for ecn in range(4):
                 number = len(wanted)
-                inner = ethernet("02:00:00:00:00:22", "02:00:00:00:00:21", 0x800, ipv4("192.168.7.7", "192.168.7.8", 17, udp(1, 2, struct.pack("!I", number) * 8), tos=ecn))
+                inner = ethernet(
+                    "02:00:00:00:00:22",
+                    "02:00:00:00:00:21",
+                    0x800,
+                    ipv4(
+                        "192.168.7.7",
+                        "192.168.7.8",
+                        17,
+                        udp(1, 2, struct.pack("!I", number) * 8),
+                        tos=ecn,
+                    ),
+                )
                 wanted.append(inner)
                 # The sender's tunnel copies the inner codepoint; in tos8 there is no room for it.
                 sender.send(vxlan(5, inner, tos=field | ecn if layout == "dscp6" else field))
                 if number % 128 == 127:
                     time.sleep(0.02)
-        got = receiver.receive(3, wanted=lambda data: data[6:12] == mac("02:00:00:00:00:21"), until=len(wanted))
+        got = receiver.receive(
+            3, wanted=lambda data: data[6:12] == mac("02:00:00:00:00:21"), until=len(wanted)
+        )
         equal(len(got), len(wanted), f"{layout}: frames that arrived")
         check(sorted(got) == sorted(wanted), f"{layout}: inner frames were changed")
         steered.command("stop")
@@ -523,29 +705,49 @@ def no_congestion_marks_come_of_fields(lab):
 
 @test(timeout=150)
 def softirq_load_is_seen(lab):
-    """A core with softirq load alone: what is measured, and what a probe of the lowest priority gets of the core, add up."""
+    """A core with softirq load alone: what is measured, and what a probe of the lowest priority
+    gets of the core, add up."""
     steered = Steered(lab)
     # Receive packet steering has core 1 receive what A sends from core 0: softirqs, and no thread
     # of a cpumap.
-    steered.b.run(["unshare", "-m", "sh", "-c", "mount -t sysfs none /sys && echo 2 >/sys/class/net/eth0/queues/rx-0/rps_cpus && cat /sys/class/net/eth0/queues/rx-0/rps_cpus"])
+    steered.b.run(
+        [
+            "unshare",
+            "-m",
+            "sh",
+            "-c",
+            (
+                "mount -t sysfs none /sys && echo 2 >/sys/class/net/eth0/queues/rx-0/rps_cpus && "
+                "cat /sys/class/net/eth0/queues/rx-0/rps_cpus"
+            ),
+        ]
+    )
     steered.set("add", "udp", "--core", "1")
     probe = os.path.join(lab.directory, "probe.py")
     with open(probe, "w", encoding="utf-8") as file:
-        file.write("import os, sys, time\nos.sched_setaffinity(0, {1})\nos.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\nos.nice(19)\n"
-                   "while True:\n    end, count = time.monotonic() + 0.2, 0\n    while time.monotonic() < end:\n        count += 1\n    print(count, flush=True)\n")
+        file.write(
+            "import os, sys, time\nos.sched_setaffinity(0, {1})\n"
+            "os.sched_setscheduler(0, os.SCHED_IDLE, os.sched_param(0))\nos.nice(19)\n"
+            "while True:\n    end, count = time.monotonic() + 0.2, 0\n"
+            "    while time.monotonic() < end:\n        count += 1\n    print(count, flush=True)\n"
+        )
     process = subprocess.Popen(["/usr/bin/python3", probe], stdout=subprocess.PIPE, text=True)
     try:
+
         def others():
-            """Time of core 1 that tasks without niceness have spent, in ticks: not the probe, which is nice."""
+            """Time of core 1 that tasks without niceness have spent, in ticks: not the probe, which
+            is nice."""
             with open("/proc/stat", encoding="ascii") as file:
                 words = next(line for line in file if line.startswith("cpu1 ")).split()
             return int(words[1]) + int(words[3])
 
         def counts(number):
             return [int(process.stdout.readline()) for _ in range(number)]
+
         counts(2)
         alone = max(counts(8))
         ended = threading.Event()
+
         def flood():
             pinned(0)
             sender, burst = steered.a.raw(), frame(9, payload=b"q" * 1000)
@@ -553,6 +755,7 @@ def softirq_load_is_seen(lab):
                 for _ in range(200):
                     sender.send(burst)
                 time.sleep(0.002)
+
         flooder = threading.Thread(target=flood)
         flooder.start()
         try:
@@ -562,7 +765,9 @@ def softirq_load_is_seen(lab):
                 shares, probed, before = [], 0, others()
                 for _ in range(5):
                     probed += counts(1)[0]
-                    core = [c for c in steered.ask(do="show")["done"]["cores"] if c["core"] == 1][0]["shares"]
+                    core = [c for c in steered.ask(do="show")["done"]["cores"] if c["core"] == 1][
+                        0
+                    ]["shares"]
                     shares.append(core["softirq"] + core["irq"] + core["cpumap"])
                 # A window of a second in which others ran there says nothing.
                 if others() - before <= 0.03 * os.sysconf("SC_CLK_TCK"):

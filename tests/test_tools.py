@@ -1,4 +1,6 @@
-"""Coverage counters, dummies and other equipment that scripts of Open vSwitch's users and its own tests rely on."""
+"""Coverage counters, dummies and other equipment that scripts of Open vSwitch's users and its own
+tests rely on."""
+
 import os
 import re
 import socket
@@ -8,11 +10,40 @@ from harness import becomes, check, equal, test, wait_for
 
 SECURE = ("fail_mode=secure", "datapath_type=dummy", "protocols=[OpenFlow10,OpenFlow13,OpenFlow15]")
 # What monitoring sums up.
-DROPS = tuple(f"drop_action_{name}" for name in (
-    "bridge_not_found", "congestion", "forwarding_disabled", "invalid_tunnel_metadata", "no_recirculation_context", "of_pipeline", "recirculation_conflict",
-    "recursion_too_deep", "stack_too_deep", "too_many_mpls_labels", "too_many_resubmit", "unsupported_packet_type")) + tuple(f"datapath_drop_{name}" for name in (
-        "invalid_bond", "invalid_port", "invalid_tnl_port", "lock_error", "meter", "nsh_decap_error", "recirc_error", "rx_invalid_packet", "sample_error",
-        "tunnel_pop_error", "tunnel_push_error", "upcall_error", "userspace_action_error"))
+DROPS = tuple(
+    f"drop_action_{name}"
+    for name in (
+        "bridge_not_found",
+        "congestion",
+        "forwarding_disabled",
+        "invalid_tunnel_metadata",
+        "no_recirculation_context",
+        "of_pipeline",
+        "recirculation_conflict",
+        "recursion_too_deep",
+        "stack_too_deep",
+        "too_many_mpls_labels",
+        "too_many_resubmit",
+        "unsupported_packet_type",
+    )
+) + tuple(
+    f"datapath_drop_{name}"
+    for name in (
+        "invalid_bond",
+        "invalid_port",
+        "invalid_tnl_port",
+        "lock_error",
+        "meter",
+        "nsh_decap_error",
+        "recirc_error",
+        "rx_invalid_packet",
+        "sample_error",
+        "tunnel_pop_error",
+        "tunnel_push_error",
+        "upcall_error",
+        "userspace_action_error",
+    )
+)
 
 
 def dummies(lab, *options, ports=2):
@@ -20,39 +51,78 @@ def dummies(lab, *options, ports=2):
     switch = lab.switch(options=("--enable-dummy=override", *options))
     switch.vsctl("add-br", "br0", "--", "set", "Bridge", "br0", *SECURE)
     for number in range(1, ports + 1):
-        switch.vsctl("add-port", "br0", f"p{number}", "--", "set", "Interface", f"p{number}", "type=dummy", f"ofport_request={number}")
+        switch.vsctl(
+            "add-port",
+            "br0",
+            f"p{number}",
+            "--",
+            "set",
+            "Interface",
+            f"p{number}",
+            "type=dummy",
+            f"ofport_request={number}",
+        )
     return switch
 
 
 def udp(source, destination="02:00:00:00:00:99", port=1):
     """A datapath flow of a packet from 10.0.0.`source`."""
-    return (f"in_port({port}),eth(src=02:00:00:00:00:{source:02x},dst={destination}),eth_type(0x0800),"
-            f"ipv4(src=10.0.0.{source},dst=10.9.9.9,proto=17,tos=0,ttl=64,frag=no),udp(src=1,dst=2)")
+    return (
+        f"in_port({port}),eth(src=02:00:00:00:00:{source:02x},dst={destination}),eth_type(0x0800),"
+        f"ipv4(src=10.0.0.{source},dst=10.9.9.9,proto=17,tos=0,ttl=64,frag=no),udp(src=1,dst=2)"
+    )
 
 
 @test()
 def coverage_counters_have_their_names(lab):
-    """Counters of drops, of learned addresses and of packets from and to controllers are there by Open vSwitch's names, and count."""
+    """Counters of drops, of learned addresses and of packets from and to controllers are there by
+    Open vSwitch's names, and count."""
     switch = dummies(lab)
 
     def counter(name):
         return int(switch.appctl("coverage/read-counter", name))
+
     for name in DROPS:
         equal(counter(name), 0, name)
-    equal(switch.appctl("coverage/read-counter", "packet_inn", ok=False).stderr.splitlines()[0], "No such counter", "a counter that is not there")
-    switch.ofctl("-O", "OpenFlow13", "add-meter", "br0", "meter=1,pktps,burst,band=type=drop,rate=1,burst_size=1")
+    equal(
+        switch.appctl("coverage/read-counter", "packet_inn", ok=False).stderr.splitlines()[0],
+        "No such counter",
+        "a counter that is not there",
+    )
+    switch.ofctl(
+        "-O",
+        "OpenFlow13",
+        "add-meter",
+        "br0",
+        "meter=1,pktps,burst,band=type=drop,rate=1,burst_size=1",
+    )
     loop = ",".join(["resubmit(,2)"] * 70)
-    switch.flows("ip,nw_src=10.0.0.1,actions=drop", "ip,nw_src=10.0.0.2,actions=resubmit(,1)", f"table=1,actions={loop}", f"table=2,actions={loop.replace('(,2', '(,3')}",
-                 "table=3,actions=output:2", "ip,nw_src=10.0.0.3,actions=meter:1,output:2", "ip,nw_src=10.0.0.4,actions=normal", "ip,nw_src=10.0.0.6,actions=controller",
-                 version="OpenFlow13")
+    switch.flows(
+        "ip,nw_src=10.0.0.1,actions=drop",
+        "ip,nw_src=10.0.0.2,actions=resubmit(,1)",
+        f"table=1,actions={loop}",
+        f"table=2,actions={loop.replace('(,2', '(,3')}",
+        "table=3,actions=output:2",
+        "ip,nw_src=10.0.0.3,actions=meter:1,output:2",
+        "ip,nw_src=10.0.0.4,actions=normal",
+        "ip,nw_src=10.0.0.6,actions=controller",
+        version="OpenFlow13",
+    )
     # 5 meets no rule.
     for source, packets in ((1, 3), (2, 2), (3, 6), (4, 2), (5, 4)):
         switch.appctl("netdev-dummy/receive", "p1", *[udp(source)] * packets)
-    becomes(lambda: counter("drop_action_of_pipeline"), 3 + 4, "packets that a rule or no rule drops")
-    becomes(lambda: counter("drop_action_too_many_resubmit"), 2, "packets that are resubmitted too often")
+    becomes(
+        lambda: counter("drop_action_of_pipeline"), 3 + 4, "packets that a rule or no rule drops"
+    )
+    becomes(
+        lambda: counter("drop_action_too_many_resubmit"),
+        2,
+        "packets that are resubmitted too often",
+    )
     sent = int(switch.counters()["p2"]["tx"]["pkts"])
     metered = counter("datapath_drop_meter")
-    # All but a few of six packets within a moment are above one a second; the two of 10.0.0.4 were flooded.
+    # All but a few of six packets within a moment are above one a second; the two of 10.0.0.4 were
+    # flooded.
     check(metered > 0, "no packet above the meter's rate")
     equal(sent + metered, 6 + 2, "packets that the meter let through, and those it dropped")
     becomes(lambda: counter("mac_learning_learned"), 1, "addresses learned")
@@ -63,11 +133,22 @@ def coverage_counters_have_their_names(lab):
     equal(counter("mac_learning_learned"), 1, "addresses learned, after their bridge has gone")
     equal(counter("drop_action_of_pipeline"), 7, "drops, after the bridge has gone")
     handled = counter("ofproto_packet_out")
-    switch.ofctl("packet-out", "br0", "in_port=controller packet=" + "02" * 12 + "88cc" + "00" * 46 + " actions=drop")
+    switch.ofctl(
+        "packet-out",
+        "br0",
+        "in_port=controller packet=" + "02" * 12 + "88cc" + "00" * 46 + " actions=drop",
+    )
     becomes(lambda: counter("ofproto_packet_out") - handled, 1, "packets from controllers")
     becomes(lambda: counter("drop_action_of_pipeline"), 8, "drops, with one of a packet-out")
     shown = switch.appctl("coverage/show")
-    for name in ("drop_action_of_pipeline", "drop_action_too_many_resubmit", "datapath_drop_meter", "mac_learning_learned", "flow_extract", "ofproto_packet_out"):
+    for name in (
+        "drop_action_of_pipeline",
+        "drop_action_too_many_resubmit",
+        "datapath_drop_meter",
+        "mac_learning_learned",
+        "flow_extract",
+        "ofproto_packet_out",
+    ):
         found = re.search(rf"^{name} .*total: (\d+)$", shown, re.M)
         check(found, f"{name} is not in coverage/show:", shown)
         equal(int(found[1]), counter(name), f"{name} in coverage/show")
@@ -75,51 +156,123 @@ def coverage_counters_have_their_names(lab):
 
 @test()
 def a_trace_says_that_the_stack_is_too_deep(lab):
-    """A packet that pushes more than either switch keeps is dropped, and the last line has Open vSwitch's name for it."""
+    """A packet that pushes more than either switch keeps is dropped, and the last line has Open
+    vSwitch's name for it."""
     switch = dummies(lab)
     pushes = ",".join(["push:NXM_NX_XXREG0[]"] * 1000)
     switch.flows("actions=" + ",".join(["resubmit(,1)"] * 9), f"table=1,actions={pushes}")
     text = switch.appctl("ofproto/trace", "br0", "in_port=1,udp")
-    equal(text.splitlines()[-1], "Translation failed (Stack too deep), packet is dropped.", "the last line")
+    equal(
+        text.splitlines()[-1],
+        "Translation failed (Stack too deep), packet is dropped.",
+        "the last line",
+    )
     equal(text.splitlines()[-2], "Datapath actions: drop", "the line above")
-    check(re.search(r">>>> .*stack <<<<", text), "no line says that it was the stack:", text[-2000:])
+    check(
+        re.search(r">>>> .*stack <<<<", text), "no line says that it was the stack:", text[-2000:]
+    )
 
 
 @test()
 def test_equipment_is_there(lab):
-    """--dummy-numa, commands to stop revalidators, what dummies count and do not know, and their queue 0."""
+    """--dummy-numa, commands to stop revalidators, what dummies count and do not know, and their
+    queue 0."""
     switch = dummies(lab, "--dummy-numa=1,1,1,1")
     for command in ("pause", "resume", "purge", "wait"):
         equal(switch.appctl(f"revalidator/{command}"), "", f"revalidator/{command}")
     listed = switch.appctl("list-commands")
-    check("revalidator/purge" in listed and "revalidator/pause" not in listed, "list-commands:", listed)
+    check(
+        "revalidator/purge" in listed and "revalidator/pause" not in listed,
+        "list-commands:",
+        listed,
+    )
     switch.flows("in_port=1,actions=output:2")
     for queue in ("0", "1"):
         done = switch.appctl("netdev-dummy/receive", "p1", "--qid", queue, udp(1), udp(2), ok=False)
-        equal((done.returncode, done.stderr.splitlines()[:1]), (0, []) if queue == "0" else (2, ["bad rx queue id."]), f"receive by queue {queue}")
+        equal(
+            (done.returncode, done.stderr.splitlines()[:1]),
+            (0, []) if queue == "0" else (2, ["bad rx queue id."]),
+            f"receive by queue {queue}",
+        )
     wait_for("both are sent", lambda: switch.counters()["p2"]["tx"]["pkts"] == 2)
     lines = switch.ofctl("dump-ports", "br0", "p1").splitlines()
-    equal([line.strip() for line in lines[1:]],
-          ["port  1: rx pkts=2, bytes=212, drop=?, errs=?, frame=?, over=?, crc=?", "tx pkts=0, bytes=0, drop=?, errs=?, coll=?"], "a dummy's counters")
+    equal(
+        [line.strip() for line in lines[1:]],
+        [
+            "port  1: rx pkts=2, bytes=212, drop=?, errs=?, frame=?, over=?, crc=?",
+            "tx pkts=0, bytes=0, drop=?, errs=?, coll=?",
+        ],
+        "a dummy's counters",
+    )
 
     def statistics(name):
-        return {key: value for key, value in switch.get("Interface", name, "statistics").items() if "custom" not in key}
-    wanted = {"rx_packets": 2, "rx_bytes": 212, "tx_packets": 0, "tx_bytes": 0, "rx_q0_packets": 2, "rx_q0_bytes": 212, "tx_q0_packets": 0, "tx_q0_bytes": 0}
+        return {
+            key: value
+            for key, value in switch.get("Interface", name, "statistics").items()
+            if "custom" not in key
+        }
+
+    wanted = {
+        "rx_packets": 2,
+        "rx_bytes": 212,
+        "tx_packets": 0,
+        "tx_bytes": 0,
+        "rx_q0_packets": 2,
+        "rx_q0_bytes": 212,
+        "tx_q0_packets": 0,
+        "tx_q0_bytes": 0,
+    }
     becomes(lambda: statistics("p1"), wanted, "Interface.statistics of a dummy", 20)
     for version in ("OpenFlow10", "OpenFlow13"):
-        lines = sorted(line.strip() for line in switch.ofctl("-O", version, "queue-stats", "br0").splitlines()[1:])
-        equal(lines, [f"port {port} queue 0: bytes=?, pkts=?, errors=?, duration=?" for port in ("1", "2", "LOCAL")], f"queues in {version}")
-    check("queue 0:" in switch.ofctl("queue-get-config", "br0", "1"), "no queue 0 in queue-get-config")
+        lines = sorted(
+            line.strip()
+            for line in switch.ofctl("-O", version, "queue-stats", "br0").splitlines()[1:]
+        )
+        equal(
+            lines,
+            [
+                f"port {port} queue 0: bytes=?, pkts=?, errors=?, duration=?"
+                for port in ("1", "2", "LOCAL")
+            ],
+            f"queues in {version}",
+        )
+    check(
+        "queue 0:" in switch.ofctl("queue-get-config", "br0", "1"), "no queue 0 in queue-get-config"
+    )
     done = switch.ofctl("queue-stats", "br0", "1", "1", ok=False)
-    check("OFPQOFC_BAD_QUEUE" in done.stdout + done.stderr, "a queue that is not there:", done.stdout, done.stderr)
-    switch.vsctl("add-port", "br0", "p7", "--", "set", "Interface", "p7", "type=dummy-pmd", "options:n_rxq=2", "options:numa_id=1")
-    wait_for("a worker is shown on the dummy's node", lambda: "pmd thread numa_id 1 core_id 0:" in switch.appctl("dpif-netdev/pmd-rxq-show"))
-    equal(switch.appctl("netdev-dummy/receive", "p7", "--qid", "1", udp(3)), "", "receive by the second queue of a dummy-pmd")
+    check(
+        "OFPQOFC_BAD_QUEUE" in done.stdout + done.stderr,
+        "a queue that is not there:",
+        done.stdout,
+        done.stderr,
+    )
+    switch.vsctl(
+        "add-port",
+        "br0",
+        "p7",
+        "--",
+        "set",
+        "Interface",
+        "p7",
+        "type=dummy-pmd",
+        "options:n_rxq=2",
+        "options:numa_id=1",
+    )
+    wait_for(
+        "a worker is shown on the dummy's node",
+        lambda: "pmd thread numa_id 1 core_id 0:" in switch.appctl("dpif-netdev/pmd-rxq-show"),
+    )
+    equal(
+        switch.appctl("netdev-dummy/receive", "p7", "--qid", "1", udp(3)),
+        "",
+        "receive by the second queue of a dummy-pmd",
+    )
 
 
 @test()
 def dummies_are_connected_by_streams(lab):
-    """A dummy with options:pstream sends to whoever connects and receives from him; one with options:stream connects by itself."""
+    """A dummy with options:pstream sends to whoever connects and receives from him; one with
+    options:stream connects by itself."""
     switch = dummies(lab)
     path = f"{switch.directory}/p8.sock"
     switch.port("p8", "type=dummy", f"options:pstream=punix:{path}", "ofport_request=8")
@@ -143,14 +296,21 @@ def dummies_are_connected_by_streams(lab):
             except BlockingIOError:
                 pass
             return len(data) >= 2 + len(frame)
+
         wait_for("the peer has a frame", received)
         source.setblocking(True)
-        equal(data[:2 + len(frame)], struct.pack(">H", len(frame)) + frame, "what the peer received")
+        equal(
+            data[: 2 + len(frame)], struct.pack(">H", len(frame)) + frame, "what the peer received"
+        )
+
     pass_through(peer)
     before = switch.counters()["p2"]["tx"]["pkts"]
     peer.sendall(struct.pack(">H", len(frame)) + frame[:30])
     peer.sendall(frame[30:] + struct.pack(">H", len(frame)) + frame)
-    wait_for("both frames of the peer are forwarded", lambda: switch.counters()["p2"]["tx"]["pkts"] == before + 2)
+    wait_for(
+        "both frames of the peer are forwarded",
+        lambda: switch.counters()["p2"]["tx"]["pkts"] == before + 2,
+    )
     # A length that no frame has ends the connection.
     peer.settimeout(10)
     peer.sendall(struct.pack(">H", 3) + b"abc")
@@ -160,14 +320,29 @@ def dummies_are_connected_by_streams(lab):
             return peer.recv(65536) == b""
         except ConnectionError:
             return True
+
     wait_for("the connection is closed", ended)
-    check(switch.appctl("netdev-dummy/conn-state", "p8") == "p8: unknown\n", "the state of a port that listens")
+    check(
+        switch.appctl("netdev-dummy/conn-state", "p8") == "p8: unknown\n",
+        "the state of a port that listens",
+    )
     switch.port("p9", "type=dummy", f"options:stream=unix:{path}", "ofport_request=9")
-    becomes(lambda: switch.appctl("netdev-dummy/conn-state", "p9"), "p9: connected\n", "the state of a port that connects")
+    becomes(
+        lambda: switch.appctl("netdev-dummy/conn-state", "p9"),
+        "p9: connected\n",
+        "the state of a port that connects",
+    )
     equal(switch.appctl("netdev-dummy/conn-state"), "p9: connected\n", "all states")
     switch.flows("in_port=1,actions=output:9", "in_port=8,actions=output:2")
     before = switch.counters()["p2"]["tx"]["pkts"]
     switch.appctl("netdev-dummy/receive", "p1", frame.hex())
-    wait_for("the frame has gone by both ends", lambda: switch.counters()["p2"]["tx"]["pkts"] == before + 1)
+    wait_for(
+        "the frame has gone by both ends",
+        lambda: switch.counters()["p2"]["tx"]["pkts"] == before + 1,
+    )
     switch.vsctl("del-port", "p8")
-    becomes(lambda: switch.appctl("netdev-dummy/conn-state", "p9"), "p9: disconnected\n", "the state when the other end has gone")
+    becomes(
+        lambda: switch.appctl("netdev-dummy/conn-state", "p9"),
+        "p9: disconnected\n",
+        "the state when the other end has gone",
+    )

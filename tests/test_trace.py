@@ -1,4 +1,5 @@
 """`ofproto/trace` says of the same rules and packets what Open vSwitch says."""
+
 import difflib
 import os
 import re
@@ -10,14 +11,73 @@ from trace_scenarios import CALLS, FLOWS, METERS, OLD_FLOWS, PACKET_OUTS, PEER_F
 def texts(lab, name, command):
     """{arguments: what was answered}."""
     switch = lab.switch(name, command=command, options=("--enable-dummy=override",))
-    switch.vsctl("add-br", "br0", "--", "set", "Bridge", "br0", "fail_mode=secure", "datapath_type=dummy", "protocols=[OpenFlow10,OpenFlow13,OpenFlow15]",
-                 "other_config:hwaddr=02:aa:00:00:00:01", "--", "add-br", "br1", "--", "set", "Bridge", "br1", "fail_mode=secure", "datapath_type=dummy",
-                 "other_config:hwaddr=02:aa:00:00:00:02")
+    switch.vsctl(
+        "add-br",
+        "br0",
+        "--",
+        "set",
+        "Bridge",
+        "br0",
+        "fail_mode=secure",
+        "datapath_type=dummy",
+        "protocols=[OpenFlow10,OpenFlow13,OpenFlow15]",
+        "other_config:hwaddr=02:aa:00:00:00:01",
+        "--",
+        "add-br",
+        "br1",
+        "--",
+        "set",
+        "Bridge",
+        "br1",
+        "fail_mode=secure",
+        "datapath_type=dummy",
+        "other_config:hwaddr=02:aa:00:00:00:02",
+    )
     for number in (1, 2, 3):
-        switch.vsctl("add-port", "br0", f"p{number}", "--", "set", "Interface", f"p{number}", "type=dummy", f"ofport_request={number}")
-    switch.vsctl("add-port", "br0", "pa", "--", "set", "Interface", "pa", "type=patch", "options:peer=pb", "ofport_request=11", "--", "add-port", "br1", "pb", "--",
-                 "set", "Interface", "pb", "type=patch", "options:peer=pa", "ofport_request=12", "--", "add-port", "br1", "q7", "--",
-                 "set", "Interface", "q7", "type=dummy", "ofport_request=1")
+        switch.vsctl(
+            "add-port",
+            "br0",
+            f"p{number}",
+            "--",
+            "set",
+            "Interface",
+            f"p{number}",
+            "type=dummy",
+            f"ofport_request={number}",
+        )
+    switch.vsctl(
+        "add-port",
+        "br0",
+        "pa",
+        "--",
+        "set",
+        "Interface",
+        "pa",
+        "type=patch",
+        "options:peer=pb",
+        "ofport_request=11",
+        "--",
+        "add-port",
+        "br1",
+        "pb",
+        "--",
+        "set",
+        "Interface",
+        "pb",
+        "type=patch",
+        "options:peer=pa",
+        "ofport_request=12",
+        "--",
+        "add-port",
+        "br1",
+        "q7",
+        "--",
+        "set",
+        "Interface",
+        "q7",
+        "type=dummy",
+        "ofport_request=1",
+    )
     for meter in METERS:
         switch.ofctl("-O", "OpenFlow13", "add-meter", "br0", meter)
     for flow in FLOWS:
@@ -32,45 +92,76 @@ def texts(lab, name, command):
             done = switch.appctl(f"ofproto/{verb}", *call, ok=False)
             shown = f"{verb} {' '.join(call)}"
             answers[shown] = normal(done.stdout + done.stderr)
-    for command in (("dump-flows", "br0", "table=65"), ("dump-flows", "br0", "table=67"), ("dump-flows", "br1")):
-        answers["ovs-ofctl " + " ".join(command)] = normal("\n".join(sorted(switch.rules(*command[1:]))))
-    answers["fdb/show"] = sorted(line.split()[:3] for line in switch.appctl("fdb/show", "br0").splitlines())
+    for command in (
+        ("dump-flows", "br0", "table=65"),
+        ("dump-flows", "br0", "table=67"),
+        ("dump-flows", "br1"),
+    ):
+        answers["ovs-ofctl " + " ".join(command)] = normal(
+            "\n".join(sorted(switch.rules(*command[1:])))
+        )
+    answers["fdb/show"] = sorted(
+        line.split()[:3] for line in switch.appctl("fdb/show", "br0").splitlines()
+    )
     switch.stop()
     return answers
 
 
 def normal(text):
-    """Without what must differ: the number of a packet that Open vSwitch keeps for a controller, the order in which ports are flooded, the daemon's name, the
-    bits of a flow in its cache, which depend on how its classifier searches, meters' numbers in the datapath, and the reason
-    that Open vSwitch would really give for a packet-out's packet-in (packet_out, not action). And without Open vSwitch's word
-    that its datapath hands a flow to userspace because it cannot write ARP, ICMP or neighbour messages: here it can."""
-    text = text.replace("This flow is handled by the userspace slow path because it:\n  - Uses action(s) not supported by datapath.\n", "")
+    """Without what must differ: the number of a packet that Open vSwitch keeps for a controller,
+    the order in which ports are flooded, the daemon's name, the bits of a flow in its cache, which
+    depend on how its classifier searches, meters' numbers in the datapath, and the reason that Open
+    vSwitch would really give for a packet-out's packet-in (packet_out, not action). And without
+    Open vSwitch's word that its datapath hands a flow to userspace because it cannot write ARP,
+    ICMP or neighbour messages: here it can."""
+    text = text.replace(
+        "This flow is handled by the userspace slow path because it:\n"
+        "  - Uses action(s) not supported by datapath.\n",
+        "",
+    )
     text = re.sub(r"recirc_id=0?[1-9a-fx][0-9a-f]*", "recirc_id=N", text)
-    text = re.sub(r"^ovs-appctl: .*: server returned an error$", "ovs-appctl: error", text, flags=re.MULTILINE)
-    # What a rule says about the version that it came with, and the place of a missing rule in another bridge.
+    text = re.sub(
+        r"^ovs-appctl: .*: server returned an error$", "ovs-appctl: error", text, flags=re.MULTILINE
+    )
+    # What a rule says about the version that it came with, and the place of a missing rule in
+    # another bridge.
     text = text.replace("strip_vlan", "pop_vlan").replace("reg0=0x2, priority 0", "No match.")
     text = re.sub(r"\bmeter\(\d+\)", "meter(N)", text)
     text = text.replace("reason=5,", "reason=1,")
     text = re.sub(r"^Megaflow: .*$", "Megaflow: ...", text, flags=re.MULTILINE)
-    return re.sub(r"^(Datapath actions: )([\d,]+)$", lambda match: match[1] + ",".join(sorted(match[2].split(","))), text, flags=re.MULTILINE)
+    return re.sub(
+        r"^(Datapath actions: )([\d,]+)$",
+        lambda match: match[1] + ",".join(sorted(match[2].split(","))),
+        text,
+        flags=re.MULTILINE,
+    )
 
 
 @test(timeout=120)
 def trace_is_open_vswitchs(lab):
-    """Some 80 packets through pipelines, groups, meters, NORMAL and patch ports, and calls with errors."""
+    """Some 80 packets through pipelines, groups, meters, NORMAL and patch ports, and calls with
+    errors."""
     command = switchd_command()
     if not os.path.exists(OPEN_VSWITCH):
         raise Skip("Open vSwitch is not installed")
     ours, theirs = texts(lab, "ours", command), texts(lab, "theirs", switchd_command("ovs"))
     check(len(ours) >= 80, "only", len(ours), "calls")
-    # Of four rules that traces have taught, two had the end of their connection traced with -generate.
-    taught = re.findall(r"idle_timeout=(\d+), hard_timeout=(\d+), ", theirs["ovs-ofctl dump-flows br0 table=67"])
+    # Of four rules that traces have taught, two had the end of their connection traced with
+    # -generate.
+    taught = re.findall(
+        r"idle_timeout=(\d+), hard_timeout=(\d+), ", theirs["ovs-ofctl dump-flows br0 table=67"]
+    )
     equal(sorted(taught), [("300", "500")] * 2 + [("900", "1000")] * 2, "timeouts of learned rules")
     differences = []
     for call, expected in theirs.items():
         if ours[call] != expected:
-            theirs_lines, our_lines = ([str(line) for line in text] if isinstance(text, list) else text.splitlines() for text in (expected, ours[call]))
-            lines = difflib.unified_diff(theirs_lines, our_lines, "Open vSwitch", "ours", n=1, lineterm="")
+            theirs_lines, our_lines = (
+                [str(line) for line in text] if isinstance(text, list) else text.splitlines()
+                for text in (expected, ours[call])
+            )
+            lines = difflib.unified_diff(
+                theirs_lines, our_lines, "Open vSwitch", "ours", n=1, lineterm=""
+            )
             differences.append(f"{call}\n    " + "\n    ".join(lines))
     if differences:
         raise Failure(f"{len(differences)} of {len(theirs)} differ:\n" + "\n".join(differences))

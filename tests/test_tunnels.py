@@ -1,34 +1,99 @@
 """Tunnels that the daemon itself carries (no kernel's): to the kernel's VXLAN device and to Open
 vSwitch."""
+
 import re
 import socket
 import struct
 import time
 
 from harness import Skip, becomes, check, equal, ethernet, inside, mac, test, wait_for
-from tunnels import (GENEVE, GRE, GTPU, UDP, VXLAN, Watched, arp, both_ways, carries, checksum,
-                     geneve, geneve_option, give_address, gre, host, icmp6, ip, mark_of, marked,
-                     no_offloads, outers, packed, raw_host, site, sites, transfer, tunnel, udp,
-                     underlay, vxlan, wired)
+from tunnels import (
+    GENEVE,
+    GRE,
+    GTPU,
+    UDP,
+    VXLAN,
+    Watched,
+    arp,
+    both_ways,
+    carries,
+    checksum,
+    geneve,
+    geneve_option,
+    give_address,
+    gre,
+    host,
+    icmp6,
+    ip,
+    mark_of,
+    marked,
+    no_offloads,
+    outers,
+    packed,
+    raw_host,
+    site,
+    sites,
+    transfer,
+    tunnel,
+    udp,
+    underlay,
+    vxlan,
+    wired,
+)
 
 
 def kernel_end(switch, vni=42, port=4789, *words, device=("dev", "eth0")):
     """The kernel's VXLAN device at the other end of the wire, in a bridge with a host `k2`
     (10.1.0.2). Without a `device` its MTU has no limit."""
     far = switch.lab.far = wired(switch)
-    far.run(["ip", "link", "add", "vx", "type", "vxlan", "id", str(vni), "dstport", str(port),
-             "local", underlay(2, switch.ip6), "remote", underlay(1, switch.ip6), *device,
-             *words])
+    far.run(
+        [
+            "ip",
+            "link",
+            "add",
+            "vx",
+            "type",
+            "vxlan",
+            "id",
+            str(vni),
+            "dstport",
+            str(port),
+            "local",
+            underlay(2, switch.ip6),
+            "remote",
+            underlay(1, switch.ip6),
+            *device,
+            *words,
+        ]
+    )
     far.run("ip link add name kbr type bridge")
     far.run("ip link set vx master kbr up")
     far.run("ip link set kbr up")
     behind = switch.lab.namespace("k2")
-    far.run(["ip", "link", "add", "behind", "type", "veth", "peer", "name", "eth0", "mtu", "1400",
-             "netns", behind.name])
+    far.run(
+        [
+            "ip",
+            "link",
+            "add",
+            "behind",
+            "type",
+            "veth",
+            "peer",
+            "name",
+            "eth0",
+            "mtu",
+            "1400",
+            "netns",
+            behind.name,
+        ]
+    )
     far.run("ip link set behind master kbr up")
     no_offloads(behind)
-    for command in ("ip link set eth0 up", "ip addr add 10.1.0.2/24 dev eth0",
-                    "ip addr add fd01::2/64 dev eth0"):
+    for command in (
+        "ip link set eth0 up",
+        "ip addr add 10.1.0.2/24 dev eth0",
+        "ip addr add fd01::2/64 dev eth0",
+    ):
         behind.run(command)
     return behind
 
@@ -72,33 +137,44 @@ def keys_meet(lab, kind, *options, ip6=False, keys=(1, 0x123456)):
         tunnel(switch, "tun", kind, peer, "key=flow", *options)
         rules = ["priority=1,actions=drop"]
         for number, key in enumerate(keys):
-            rules += [f"priority=2,in_port=in,dl_src=02:00:00:00:00:0{number},"
-                      f"actions=set_field:{key}->tun_id,tun",
-                      f"priority=2,in_port=tun,tun_id={key},"
-                      f"actions=mod_dl_dst:02:00:00:00:01:0{number},in"]
+            rules += [
+                f"priority=2,in_port=in,dl_src=02:00:00:00:00:0{number},"
+                f"actions=set_field:{key}->tun_id,tun",
+                f"priority=2,in_port=tun,tun_id={key},"
+                f"actions=mod_dl_dst:02:00:00:00:01:0{number},in",
+            ]
         switch.flows(*rules, bridge="br-int")
     mark = 0
     for sender, receiver in ((here, there), (there, here)):
         for number, key in enumerate(keys):
             mark += 1
             frame = carries(sender, receiver, mark, source=f"02:00:00:00:00:0{number}")
-            equal(frame[:6].hex(":"), f"02:00:00:00:01:0{number}",
-                  f"what key {key:#x} from {sender.name} was taken for")
+            equal(
+                frame[:6].hex(":"),
+                f"02:00:00:00:01:0{number}",
+                f"what key {key:#x} from {sender.name} was taken for",
+            )
             equal(frame[6:78], marked(mark, source=f"02:00:00:00:00:0{number}")[6:], "the frame")
 
 
 def meets(name, kind, *options, ip6=False, keys=(1, 0x123456)):
     """The two tests of a kind of tunnel between the daemon under test and Open vSwitch."""
+
     def hosts(lab):
         hosts_meet(lab, kind, *options, ip6=ip6)
 
     def flow_keys(lab):
         keys_meet(lab, kind, *options, ip6=ip6, keys=keys)
-    hosts.__doc__ = (f"Pings and TCP between hosts, in both directions, through {name} between "
-                     "this "
-                     "daemon and Open vSwitch.")
-    flow_keys.__doc__ = (f"Keys of {name} that rules set are matched by the other daemon's rules, "
-                         "in both directions.")
+
+    hosts.__doc__ = (
+        f"Pings and TCP between hosts, in both directions, through {name} between "
+        "this "
+        "daemon and Open vSwitch."
+    )
+    flow_keys.__doc__ = (
+        f"Keys of {name} that rules set are matched by the other daemon's rules, "
+        "in both directions."
+    )
     for function, end in ((hosts, "joins_hosts"), (flow_keys, "carries_keys_of_rules")):
         function.__name__ = f"{name}_{end}"
         test()(function)
@@ -106,13 +182,13 @@ def meets(name, kind, *options, ip6=False, keys=(1, 0x123456)):
 
 meets("geneve", "geneve")
 meets("vxlan", "vxlan")
-meets("gre", "gre", keys=(1, 0xfedcba98))
-meets("ip6gre", "ip6gre", ip6=True, keys=(1, 0xfedcba98))
+meets("gre", "gre", keys=(1, 0xFEDCBA98))
+meets("ip6gre", "ip6gre", ip6=True, keys=(1, 0xFEDCBA98))
 meets("vxlan_over_ipv6", "vxlan", ip6=True)
 meets("geneve_over_ipv6", "geneve", ip6=True)
 
 
-def layer3_meets(lab, kind, *options, keys=(5, 0xabcdef01), reference=True):
+def layer3_meets(lab, kind, *options, keys=(5, 0xABCDEF01), reference=True):
     """Tunnels that carry packets without Ethernet headers (`packet_type=legacy_l3`): a frame's
     header is dropped on the way in, and one of zeros put in front at the other end. Keys of rules
     as with other kinds."""
@@ -124,19 +200,23 @@ def layer3_meets(lab, kind, *options, keys=(5, 0xabcdef01), reference=True):
         tunnel(switch, "tun", kind, peer, "key=flow", *options)
         head = f"mod_dl_src:02:00:00:00:00:77,mod_dl_dst:{end.address()},h{number}-p"
         zeros = "dl_src=00:00:00:00:00:00,dl_dst=00:00:00:00:00:00"
-        switch.flows("priority=1,actions=drop",
-                     f"priority=3,in_port=h{number}-p,icmp,actions=set_field:{keys[0]}->tun_id,tun",
-                     f"priority=2,in_port=h{number}-p,ip,actions=set_field:{keys[1]}->tun_id,tun",
-                     f"cookie=1,priority=3,in_port=tun,tun_id={keys[0]},icmp,{zeros},"
-                     f"actions={head}",
-                     f"cookie=2,priority=3,in_port=tun,tun_id={keys[1]},tcp,{zeros},actions={head}",
-                     bridge="br-int")
+        switch.flows(
+            "priority=1,actions=drop",
+            f"priority=3,in_port=h{number}-p,icmp,actions=set_field:{keys[0]}->tun_id,tun",
+            f"priority=2,in_port=h{number}-p,ip,actions=set_field:{keys[1]}->tun_id,tun",
+            f"cookie=1,priority=3,in_port=tun,tun_id={keys[0]},icmp,{zeros},actions={head}",
+            f"cookie=2,priority=3,in_port=tun,tun_id={keys[1]},tcp,{zeros},actions={head}",
+            bridge="br-int",
+        )
         ends.append(end)
     both_ways(*ends, "10.1.0.1", "10.1.0.2")
     for switch in (here, there):
         counted = switch.rule_packets("br-int")
-        check(min(counted.get(1, 0), counted.get(2, 0)) > 0, f"packets by key at {switch.name}:",
-              counted)
+        check(
+            min(counted.get(1, 0), counted.get(2, 0)) > 0,
+            f"packets by key at {switch.name}:",
+            counted,
+        )
 
 
 def gtpu(teid, packet, flags=0x30, kind=255, extra=b""):
@@ -155,25 +235,38 @@ def gtpu_carries_ip_packets(lab):
     # NORMAL, as nothing has been set.
     at.host.send(frame)
     equal(outers(at.wire, 1, 0.5), [], "what NORMAL sends through GTP-U")
-    at.switch.flows("in_port=in,actions=set_field:0x89abcdef->tun_id,tun",
-                    "in_port=tun,tun_id=0x89abcdef,actions=set_field:02:00:00:00:00:89->eth_dst,in",
-                    "in_port=tun,tun_id=7,actions=in", bridge="br-int")
+    at.switch.flows(
+        "in_port=in,actions=set_field:0x89abcdef->tun_id,tun",
+        "in_port=tun,tun_id=0x89abcdef,actions=set_field:02:00:00:00:00:89->eth_dst,in",
+        "in_port=tun,tun_id=7,actions=in",
+        bridge="br-int",
+    )
     outer = at.pushed(frame)
-    equal((outer.port, outer.tunnel.hex()), (GTPU, gtpu(0x89abcdef, packet).hex()),
-          "port and GTP-U packet")
+    equal(
+        (outer.port, outer.tunnel.hex()),
+        (GTPU, gtpu(0x89ABCDEF, packet).hex()),
+        "port and GTP-U packet",
+    )
     # Open vSwitch 3.1 writes GTP-U's length after it has computed UDP's checksum, and so cannot
     # read its own packets: right would be that checksum without the length (or none).
-    check(outer.sum == 0 or outer.sum_is_right or lab.is_ovs,
-          f"UDP checksum {outer.sum:#06x} is neither right nor 0")
-    for teid, destination in ((7, "00:00:00:00:00:00"), (0x89abcdef, "02:00:00:00:00:89")):
-        for what, datagram in (("plain", gtpu(teid, packet)),
-                               ("numbered", gtpu(teid, packet, 0x32, extra=bytes(4)))):
+    check(
+        outer.sum == 0 or outer.sum_is_right or lab.is_ovs,
+        f"UDP checksum {outer.sum:#06x} is neither right nor 0",
+    )
+    for teid, destination in ((7, "00:00:00:00:00:00"), (0x89ABCDEF, "02:00:00:00:00:89")):
+        for what, datagram in (
+            ("plain", gtpu(teid, packet)),
+            ("numbered", gtpu(teid, packet, 0x32, extra=bytes(4))),
+        ):
             at.host.drain()
             at.inject(at.udp(GTPU, datagram))
             frames = at.host.receive(5, lambda got: got.endswith(packet), until=1)
             wanted = ethernet(destination, "00:00:00:00:00:00", 0x0800, packet).hex()
-            equal([got.hex() for got in frames], [wanted],
-                  f"what arrives of a {what} packet with TEID {teid:#x}")
+            equal(
+                [got.hex() for got in frames],
+                [wanted],
+                f"what arrives of a {what} packet with TEID {teid:#x}",
+            )
 
 
 @test()
@@ -198,30 +291,39 @@ def geneve_carries_options(lab):
     for switch, peer in ((here, 2), (there, 1)):
         switch.raw = raw_host(switch, f"{switch.name}h")
         tunnel(switch, "tun", "geneve", peer, "key=7")
-        switch.ofctl("add-tlv-map", "br-int", "{class=0x102,type=0x80,len=4}->tun_metadata0,"
-                     "{class=0xffff,type=1,len=8}->tun_metadata3,{class=0x102,type=5,"
-                     "len=24}->tun_metadata9")
-        switch.flows("priority=1,actions=drop",
-                     "priority=2,in_port=in,dl_src=02:00:00:00:00:01,"
-                     "actions=set_field:0x12345678->tun_metadata0,tun",
-                     "priority=2,in_port=in,dl_src=02:00:00:00:00:02,"
-                     "actions=set_field:0xa1b2c3d4e5f60718->tun_metadata3,"
-                     "set_field:0x5->tun_metadata0,"
-                     "set_field:0x0102030405060708090a0b0c0d0e0f101112131415161718->tun_metadata9,"
-                     "tun",
-                     "priority=2,in_port=in,dl_src=02:00:00:00:00:03,actions=tun",
-                     "priority=4,in_port=tun,tun_metadata0=0x12345678,"
-                     "actions=mod_dl_dst:02:00:00:00:01:01,in",
-                     "priority=5,in_port=tun,tun_metadata3=0xa1b2c3d4e5f60718,"
-                     "tun_metadata0=0x4/0xfe,"
-                     "actions=move:tun_metadata9[0..47]->eth_dst[],in",
-                     "priority=3,in_port=tun,tun_metadata0,actions=mod_dl_dst:02:00:00:00:01:04,in",
-                     "priority=2,in_port=tun,actions=mod_dl_dst:02:00:00:00:01:03,in",
-                     bridge="br-int")
+        switch.ofctl(
+            "add-tlv-map",
+            "br-int",
+            "{class=0x102,type=0x80,len=4}->tun_metadata0,"
+            "{class=0xffff,type=1,len=8}->tun_metadata3,{class=0x102,type=5,"
+            "len=24}->tun_metadata9",
+        )
+        switch.flows(
+            "priority=1,actions=drop",
+            "priority=2,in_port=in,dl_src=02:00:00:00:00:01,"
+            "actions=set_field:0x12345678->tun_metadata0,tun",
+            "priority=2,in_port=in,dl_src=02:00:00:00:00:02,"
+            "actions=set_field:0xa1b2c3d4e5f60718->tun_metadata3,"
+            "set_field:0x5->tun_metadata0,"
+            "set_field:0x0102030405060708090a0b0c0d0e0f101112131415161718->tun_metadata9,"
+            "tun",
+            "priority=2,in_port=in,dl_src=02:00:00:00:00:03,actions=tun",
+            "priority=4,in_port=tun,tun_metadata0=0x12345678,"
+            "actions=mod_dl_dst:02:00:00:00:01:01,in",
+            "priority=5,in_port=tun,tun_metadata3=0xa1b2c3d4e5f60718,"
+            "tun_metadata0=0x4/0xfe,"
+            "actions=move:tun_metadata9[0..47]->eth_dst[],in",
+            "priority=3,in_port=tun,tun_metadata0,actions=mod_dl_dst:02:00:00:00:01:04,in",
+            "priority=2,in_port=tun,actions=mod_dl_dst:02:00:00:00:01:03,in",
+            bridge="br-int",
+        )
     mark = 0
     for sender, receiver in ((here, there), (there, here)):
-        for number, wanted in ((1, "02:00:00:00:01:01"), (2, "13:14:15:16:17:18"),
-                               (3, "02:00:00:00:01:03")):
+        for number, wanted in (
+            (1, "02:00:00:00:01:01"),
+            (2, "13:14:15:16:17:18"),
+            (3, "02:00:00:00:01:03"),
+        ):
             mark += 1
             frame = carries(sender, receiver, mark, source=f"02:00:00:00:00:0{number}")
             equal(frame[:6].hex(":"), wanted, f"destination of frame {number} from {sender.name}")
@@ -234,32 +336,40 @@ def vxlan_carries_group_policies(lab):
     at = Watched(lab)
     tunnel(at.switch, "tun", "vxlan", 2, "key=7", "exts=gbp")
     if lab.is_ovs:
-        check(at.pushed().tunnel[0] == 8,
-              "Open vSwitch sends group policies: this test should not be skipped")
-        raise Skip("Open vSwitch 3.1 leaves exts=gbp to the kernel: its userspace sends plain "
-                   "VXLAN and drops "
-                   "group policies (invalid vxlan flags=0x88001234 vni=0x700)")
+        check(
+            at.pushed().tunnel[0] == 8,
+            "Open vSwitch sends group policies: this test should not be skipped",
+        )
+        raise Skip(
+            "Open vSwitch 3.1 leaves exts=gbp to the kernel: its userspace sends plain "
+            "VXLAN and drops "
+            "group policies (invalid vxlan flags=0x88001234 vni=0x700)"
+        )
     sources = [f"02:00:00:00:00:0{number}" for number in range(3)]
-    at.switch.flows(f"in_port=in,dl_src={sources[0]},actions=tun",
-                    f"in_port=in,dl_src={sources[1]},actions=set_field:0x1234->tun_gbp_id,tun",
-                    f"in_port=in,dl_src={sources[2]},actions=set_field:0x4321->tun_gbp_id,"
-                    "set_field:0x48->tun_gbp_flags,tun",
-                    "in_port=tun,tun_gbp_id=0x1234,tun_gbp_flags=0,"
-                    "actions=mod_dl_dst:02:00:00:00:01:01,in",
-                    "in_port=tun,tun_gbp_id=0x4321,tun_gbp_flags=0x48,"
-                    "actions=mod_dl_dst:02:00:00:00:01:02,in",
-                    "in_port=tun,tun_gbp_id=0,actions=mod_dl_dst:02:00:00:00:01:00,in",
-                    bridge="br-int")
+    at.switch.flows(
+        f"in_port=in,dl_src={sources[0]},actions=tun",
+        f"in_port=in,dl_src={sources[1]},actions=set_field:0x1234->tun_gbp_id,tun",
+        f"in_port=in,dl_src={sources[2]},actions=set_field:0x4321->tun_gbp_id,"
+        "set_field:0x48->tun_gbp_flags,tun",
+        "in_port=tun,tun_gbp_id=0x1234,tun_gbp_flags=0,actions=mod_dl_dst:02:00:00:00:01:01,in",
+        "in_port=tun,tun_gbp_id=0x4321,tun_gbp_flags=0x48,actions=mod_dl_dst:02:00:00:00:01:02,in",
+        "in_port=tun,tun_gbp_id=0,actions=mod_dl_dst:02:00:00:00:01:00,in",
+        bridge="br-int",
+    )
     for number, flags in enumerate((0x08000000, 0x88001234, 0x88484321)):
         frame = marked(number, source=sources[number])
         # Without a policy the flag may stand there with number 0.
         wanted = {vxlan(7, frame, flags), vxlan(7, frame, flags | 0x80000000)}
-        check(at.pushed(frame).tunnel in wanted,
-              f"policy {number}: header {at.pushed(frame).tunnel[:8].hex()}")
-        frame = at.comes_in(at.udp(VXLAN, vxlan(7, frame, flags)), number,
-                            f"a packet of policy {number}")
-        equal(frame[:6].hex(":"), f"02:00:00:00:01:0{number}",
-              f"what policy {number} was taken for")
+        check(
+            at.pushed(frame).tunnel in wanted,
+            f"policy {number}: header {at.pushed(frame).tunnel[:8].hex()}",
+        )
+        frame = at.comes_in(
+            at.udp(VXLAN, vxlan(7, frame, flags)), number, f"a packet of policy {number}"
+        )
+        equal(
+            frame[:6].hex(":"), f"02:00:00:00:01:0{number}", f"what policy {number} was taken for"
+        )
 
 
 @test()
@@ -270,17 +380,40 @@ def group_policies_meet_the_kernels(lab):
         raise Skip("Open vSwitch 3.1 leaves exts=gbp to the kernel")
     switch = site(lab)
     far = wired(switch)
-    far.run(["ip", "link", "add", "vx", "mtu", "1400", "type", "vxlan", "id", "7", "dstport",
-             str(VXLAN), "gbp",
-             "local", underlay(2), "remote", underlay(1), "dev", "eth0"])
+    far.run(
+        [
+            "ip",
+            "link",
+            "add",
+            "vx",
+            "mtu",
+            "1400",
+            "type",
+            "vxlan",
+            "id",
+            "7",
+            "dstport",
+            str(VXLAN),
+            "gbp",
+            "local",
+            underlay(2),
+            "remote",
+            underlay(1),
+            "dev",
+            "eth0",
+        ]
+    )
     far.run("ip addr add 10.1.0.2/24 dev vx")
     far.run("ip link set vx up")
     no_offloads(far, "vx")
     near = host(switch, "h1", 1)
     tunnel(switch, "tun", "vxlan", 2, "key=7", "exts=gbp")
-    switch.flows("priority=9,arp,actions=NORMAL",
-                 "in_port=h1-p,ip,actions=set_field:0x77->tun_gbp_id,tun",
-                 "cookie=1,in_port=tun,ip,tun_gbp_id=0x99,actions=h1-p", bridge="br-int")
+    switch.flows(
+        "priority=9,arp,actions=NORMAL",
+        "in_port=h1-p,ip,actions=set_field:0x77->tun_gbp_id,tun",
+        "cookie=1,in_port=tun,ip,tun_gbp_id=0x99,actions=h1-p",
+        bridge="br-int",
+    )
     so_mark, so_rcvmark = 36, 75
     ends = []
     for there, address in ((near, "10.1.0.1"), (far, "10.1.0.2")):
@@ -298,6 +431,7 @@ def group_policies_meet_the_kernels(lab):
         except TimeoutError:
             return None
         return [struct.unpack("I", data)[0] for level, kind, data in ancillary if kind == so_mark]
+
     equal(wait_for("the kernel's side gets a datagram", marks), [0x77], "its mark")
     ends[1].sendto(b"back", ("10.1.0.1", 7000))
     equal(ends[0].recv(100), b"back", "what comes back")
@@ -305,6 +439,7 @@ def group_policies_meet_the_kernels(lab):
 
 
 # Options.
+
 
 def set_options(switch, name, *options):
     """Sets options of a tunnel that exists."""
@@ -314,8 +449,12 @@ def set_options(switch, name, *options):
 def inner(tos=0, ttl=9, ip6=False):
     """A frame with an IP packet."""
     ends = ("fd01::1", "fd01::2") if ip6 else ("10.1.0.1", "10.1.0.2")
-    return ethernet("02:00:00:00:00:02", "02:00:00:00:00:01", 0x86dd if ip6 else 0x0800,
-                    ip(*ends, 253, bytes(40), tos=tos, ttl=ttl))
+    return ethernet(
+        "02:00:00:00:00:02",
+        "02:00:00:00:00:01",
+        0x86DD if ip6 else 0x0800,
+        ip(*ends, 253, bytes(40), tos=tos, ttl=ttl),
+    )
 
 
 @test()
@@ -325,32 +464,53 @@ def outer_headers_follow_options(lab):
     at = Watched(lab, ports=(VXLAN, 4790))
     tunnel(at.switch, "tun", "vxlan", 2, "key=7")
     outer = at.pushed(inner(tos=0x48, ttl=9))
-    equal((outer.source, outer.destination, outer.source_mac, outer.destination_mac),
-          (at.here, at.there, at.mac, at.far_mac), "addresses")
-    equal((outer.tos, outer.ttl, outer.df, outer.port, outer.sum, outer.tunnel[:8].hex()),
-          (0, 64, True, VXLAN, 0, "0800000000000700"),
-          "TOS, TTL, DF, port, checksum and VXLAN header without options")
+    equal(
+        (outer.source, outer.destination, outer.source_mac, outer.destination_mac),
+        (at.here, at.there, at.mac, at.far_mac),
+        "addresses",
+    )
+    equal(
+        (outer.tos, outer.ttl, outer.df, outer.port, outer.sum, outer.tunnel[:8].hex()),
+        (0, 64, True, VXLAN, 0, "0800000000000700"),
+        "TOS, TTL, DF, port, checksum and VXLAN header without options",
+    )
     # Congestion is told of in any case.
-    equal(at.pushed(inner(tos=0x4a)).tos, 2, "outer TOS of a packet that is capable of ECN")
+    equal(at.pushed(inner(tos=0x4A)).tos, 2, "outer TOS of a packet that is capable of ECN")
     set_options(at.switch, "tun", "tos=inherit", "ttl=inherit")
-    for tos, ttl in ((0x48, 9), (0x4a, 200)):
+    for tos, ttl in ((0x48, 9), (0x4A, 200)):
         for ip6 in (False, True):
-            at.leaves(f"outer TOS and TTL, inherited (IPv{6 if ip6 else 4})",
-                      lambda outer: (outer.tos, outer.ttl),
-                      (tos, ttl), inner(tos, ttl, ip6))
-    at.leaves("outer TOS and TTL of what is not IP and has none to inherit",
-              lambda outer: (outer.tos, outer.ttl), (0, 64))
+            at.leaves(
+                f"outer TOS and TTL, inherited (IPv{6 if ip6 else 4})",
+                lambda outer: (outer.tos, outer.ttl),
+                (tos, ttl),
+                inner(tos, ttl, ip6),
+            )
+    at.leaves(
+        "outer TOS and TTL of what is not IP and has none to inherit",
+        lambda outer: (outer.tos, outer.ttl),
+        (0, 64),
+    )
     set_options(at.switch, "tun", "tos=0x20", "ttl=33", "df_default=false")
-    at.leaves("TOS, TTL and DF as set", lambda outer: (outer.tos, outer.ttl, outer.df),
-              (0x20, 33, False), inner(0x48))
+    at.leaves(
+        "TOS, TTL and DF as set",
+        lambda outer: (outer.tos, outer.ttl, outer.df),
+        (0x20, 33, False),
+        inner(0x48),
+    )
     set_options(at.switch, "tun", "csum=true")
     for frame in (inner(), marked(1), marked(2, size=61)):
-        at.leaves("whether there is a UDP checksum and is right",
-                  lambda outer: (outer.sum > 0, outer.sum_is_right),
-                  (True, True), frame)
+        at.leaves(
+            "whether there is a UDP checksum and is right",
+            lambda outer: (outer.sum > 0, outer.sum_is_right),
+            (True, True),
+            frame,
+        )
     set_options(at.switch, "tun", "dst_port=4790")
-    equal(at.pushed(inner(), port=4790).tunnel[:8].hex(), "0800000000000700",
-          "VXLAN header at another port")
+    equal(
+        at.pushed(inner(), port=4790).tunnel[:8].hex(),
+        "0800000000000700",
+        "VXLAN header at another port",
+    )
     at.switch.vsctl("remove", "Interface", "tun", "options", "csum")
     at.comes_in(at.udp(4790, vxlan(7, marked(5))), 5)
     at.stays_out("a packet to the port that the tunnel had", 6, at.udp(VXLAN, vxlan(7, marked(6))))
@@ -370,8 +530,12 @@ def checksums_are_right_over_ipv6(lab):
             outer = at.pushed(frame)
             check(outer.sum and outer.sum_is_right, f"UDP checksum {outer.sum:#06x}")
     set_options(at.switch, "tun", "tos=inherit", "ttl=inherit")
-    at.leaves("outer traffic class and hop limit, inherited", lambda outer: (outer.tos, outer.ttl),
-              (0x4a, 9), inner(0x4a, 9))
+    at.leaves(
+        "outer traffic class and hop limit, inherited",
+        lambda outer: (outer.tos, outer.ttl),
+        (0x4A, 9),
+        inner(0x4A, 9),
+    )
     # What comes without one is taken as well (RFC 6935).
     at.comes_in(at.udp(GENEVE, geneve(7, marked(3))), 3)
     at.comes_in(at.udp(GENEVE, geneve(7, marked(4)), sum_value=None), 4)
@@ -386,10 +550,13 @@ def gre_has_checksums_and_numbers(lab):
     frame = marked(1)
     equal(at.pushed(frame, GRE).tunnel.hex(), gre(frame, 7).hex(), "GRE packet with a key")
     set_options(at.switch, "tun", "csum=true")
-    at.leaves("flags, sum and rest",
-              lambda outer: (outer.tunnel[:2].hex(), checksum(outer.tunnel),
-                             outer.tunnel[6:].hex()),
-              ("a000", 0, (bytes.fromhex("000000000007") + frame).hex()), frame, protocol=GRE)
+    at.leaves(
+        "flags, sum and rest",
+        lambda outer: (outer.tunnel[:2].hex(), checksum(outer.tunnel), outer.tunnel[6:].hex()),
+        ("a000", 0, (bytes.fromhex("000000000007") + frame).hex()),
+        frame,
+        protocol=GRE,
+    )
     right = gre(marked(2), 7, 0x8000, extra=bytes(4))
     right = right[:4] + struct.pack("!H", checksum(right)) + right[6:]
     at.comes_in(ip(at.there, at.here, GRE, right), 2, "a packet with a right checksum")
@@ -398,17 +565,36 @@ def gre_has_checksums_and_numbers(lab):
     set_options(at.switch, "tun", "seq=true")
     at.leaves("flags", lambda outer: outer.tunnel[:2].hex(), "3000", frame, protocol=GRE)
     first, second = (at.pushed(frame, GRE).tunnel for _ in range(2))
-    equal((first[:8].hex(), second[:8].hex()), ("3000655800000007",) * 2,
-          "headers of numbered packets")
+    equal(
+        (first[:8].hex(), second[:8].hex()),
+        ("3000655800000007",) * 2,
+        "headers of numbered packets",
+    )
     equal(second[12:].hex(), frame.hex(), "what a numbered packet carries")
     numbers = [struct.unpack("!I", each[8:12])[0] for each in (first, second)]
     equal(numbers[1], numbers[0] + 1, f"the number after {numbers[0]}")
     numbered = struct.pack("!HHII", 0x3000, 0x6558, 7, 99) + marked(4)
     at.comes_in(ip(at.there, at.here, GRE, numbered), 4, "a numbered packet")
-    at.switch.vsctl("remove", "Interface", "tun", "options", "key", "--", "remove", "Interface",
-                    "tun", "options", "seq")
-    at.leaves("GRE packet without a key", lambda outer: outer.tunnel.hex(), gre(frame).hex(), frame,
-              protocol=GRE)
+    at.switch.vsctl(
+        "remove",
+        "Interface",
+        "tun",
+        "options",
+        "key",
+        "--",
+        "remove",
+        "Interface",
+        "tun",
+        "options",
+        "seq",
+    )
+    at.leaves(
+        "GRE packet without a key",
+        lambda outer: outer.tunnel.hex(),
+        gre(frame).hex(),
+        frame,
+        protocol=GRE,
+    )
     at.comes_in(ip(at.there, at.here, GRE, gre(marked(5))), 5, "a packet without a key")
 
 
@@ -420,17 +606,46 @@ def keys_may_differ_by_direction(lab):
     equal(at.pushed().tunnel[:8].hex(), "0800000000000900", "header")
     at.comes_in(at.udp(VXLAN, vxlan(7, marked(101))), 101)
     at.stays_out("the key of the other direction", 102, at.udp(VXLAN, vxlan(9, marked(102))))
-    at.switch.vsctl("remove", "Interface", "tun", "options", "in_key", "--", "set", "Interface",
-                    "tun", "options:in_key=flow")
-    at.switch.flows("in_port=in,actions=set_field:5->tun_id,tun", "in_port=tun,tun_id=9,actions=in",
-                    bridge="br-int")
-    equal(at.pushed().tunnel[:8].hex(), "0800000000000900",
-          "header with a key that a rule has set in vain")
+    at.switch.vsctl(
+        "remove",
+        "Interface",
+        "tun",
+        "options",
+        "in_key",
+        "--",
+        "set",
+        "Interface",
+        "tun",
+        "options:in_key=flow",
+    )
+    at.switch.flows(
+        "in_port=in,actions=set_field:5->tun_id,tun",
+        "in_port=tun,tun_id=9,actions=in",
+        bridge="br-int",
+    )
+    equal(
+        at.pushed().tunnel[:8].hex(),
+        "0800000000000900",
+        "header with a key that a rule has set in vain",
+    )
     at.comes_in(at.udp(VXLAN, vxlan(9, marked(103))), 103)
-    at.switch.vsctl("remove", "Interface", "tun", "options", "out_key", "--", "set", "Interface",
-                    "tun", "options:out_key=flow")
-    at.leaves("header with a key that a rule has set", lambda outer: outer.tunnel[:8].hex(),
-              "0800000000000500")
+    at.switch.vsctl(
+        "remove",
+        "Interface",
+        "tun",
+        "options",
+        "out_key",
+        "--",
+        "set",
+        "Interface",
+        "tun",
+        "options:out_key=flow",
+    )
+    at.leaves(
+        "header with a key that a rule has set",
+        lambda outer: outer.tunnel[:8].hex(),
+        "0800000000000500",
+    )
 
 
 @test()
@@ -447,8 +662,9 @@ def a_local_address_is_kept_to(lab):
     at.switch.flows("in_port=in,actions=other", "in_port=other,actions=in", bridge="br-int")
     at.leaves("outer source of the other", lambda outer: outer.source, "10.9.0.1")
     at.comes_in(at.udp(VXLAN, vxlan(7, marked(103))), 103)
-    at.stays_out("a packet of the first", 104,
-                 at.udp(VXLAN, vxlan(7, marked(104)), destination="10.9.0.11"))
+    at.stays_out(
+        "a packet of the first", 104, at.udp(VXLAN, vxlan(7, marked(104)), destination="10.9.0.11")
+    )
 
 
 @test()
@@ -457,14 +673,20 @@ def tunnels_to_one_remote_differ_by_key(lab):
     at = Watched(lab)
     for key in (1, 2):
         tunnel(at.switch, f"t{key}", "geneve", 2, f"key={key}")
-    at.switch.flows("in_port=in,dl_src=02:00:00:00:00:01,actions=t1",
-                    "in_port=in,dl_src=02:00:00:00:00:02,actions=t2",
-                    "in_port=t1,actions=mod_dl_dst:02:00:00:00:01:01,in",
-                    "in_port=t2,actions=mod_dl_dst:02:00:00:00:01:02,in", bridge="br-int")
+    at.switch.flows(
+        "in_port=in,dl_src=02:00:00:00:00:01,actions=t1",
+        "in_port=in,dl_src=02:00:00:00:00:02,actions=t2",
+        "in_port=t1,actions=mod_dl_dst:02:00:00:00:01:01,in",
+        "in_port=t2,actions=mod_dl_dst:02:00:00:00:01:02,in",
+        bridge="br-int",
+    )
     for key in (1, 2):
         frame = marked(key, source=f"02:00:00:00:00:0{key}")
-        equal(at.pushed(frame).tunnel.hex(), geneve(key, frame).hex(),
-              f"Geneve packet of tunnel {key}")
+        equal(
+            at.pushed(frame).tunnel.hex(),
+            geneve(key, frame).hex(),
+            f"Geneve packet of tunnel {key}",
+        )
         frame = at.comes_in(at.udp(GENEVE, geneve(key, frame)), key)
         equal(frame[:6].hex(":"), f"02:00:00:00:01:0{key}", f"what key {key} was taken for")
 
@@ -488,25 +710,37 @@ def remotes_come_from_rules(lab):
         "in_port=tun,tun_src=10.9.0.2,tun_dst=10.9.0.1,actions=mod_dl_dst:02:00:00:00:01:02,in",
         "in_port=tun,tun_src=10.9.0.3,actions=mod_dl_dst:02:00:00:00:01:03,in",
         "priority=40000,in_port=tun,tun_dst=10.9.0.11,actions=mod_dl_dst:02:00:00:00:01:04,in",
-        bridge="br-int")
+        bridge="br-int",
+    )
     for number, key in ((2, 7), (3, 8)):
         frame = marked(number, source=f"02:00:00:00:00:0{number}")
         outer = at.pushed(frame)
-        equal((outer.source, outer.destination, outer.tunnel.hex()),
-              (at.here, f"10.9.0.{number}", vxlan(key, frame).hex()),
-              f"outer addresses and VXLAN packet to {number}")
+        equal(
+            (outer.source, outer.destination, outer.tunnel.hex()),
+            (at.here, f"10.9.0.{number}", vxlan(key, frame).hex()),
+            f"outer addresses and VXLAN packet to {number}",
+        )
         frame = at.comes_in(at.udp(VXLAN, vxlan(key, frame), source=f"10.9.0.{number}"), number)
-        equal(frame[:6].hex(":"), f"02:00:00:00:01:0{number}",
-              f"what came from {number} was taken for")
+        equal(
+            frame[:6].hex(":"),
+            f"02:00:00:00:01:0{number}",
+            f"what came from {number} was taken for",
+        )
     at.host.send(marked(4, source="02:00:00:00:00:04"))
     equal(outers(at.wire, 1, 0.5), [], "what leaves without a destination")
     outer = at.pushed(marked(5, source="02:00:00:00:00:05"))
-    equal((outer.source, outer.destination), (at.here, "10.9.0.3"),
-          "outer addresses where only local_ip=flow would use tun_src")
+    equal(
+        (outer.source, outer.destination),
+        (at.here, "10.9.0.3"),
+        "outer addresses where only local_ip=flow would use tun_src",
+    )
     set_options(at.switch, "tun", "local_ip=flow")
-    at.leaves("outer addresses with local_ip=flow", lambda outer: (outer.source, outer.destination),
-              ("10.9.0.11", "10.9.0.3"),
-              marked(6, source="02:00:00:00:00:05"))
+    at.leaves(
+        "outer addresses with local_ip=flow",
+        lambda outer: (outer.source, outer.destination),
+        ("10.9.0.11", "10.9.0.3"),
+        marked(6, source="02:00:00:00:00:05"),
+    )
     frame = at.comes_in(at.udp(VXLAN, vxlan(9, marked(7)), destination="10.9.0.11"), 7)
     equal(frame[:6].hex(":"), "02:00:00:00:01:04", "what came to the other address was taken for")
 
@@ -531,13 +765,21 @@ def the_closest_port_takes_a_packet(lab):
             frame = at.arrives(mark, 1)
             got.append(frame and frame[5])
         return got
+
     for number in (4, 3, 2, 1):
         tunnel(at.switch, f"t{number}", "geneve", *ports[number])
-        at.switch.flows(*(f"in_port=t{each},actions=mod_dl_dst:02:00:00:00:01:0{each},in"
-                          for each in range(number, 5)),
-                        bridge="br-int")
-        becomes(taken, wanted[number],
-                f"ports that take {cases} with the ports {list(range(number, 5))}")
+        at.switch.flows(
+            *(
+                f"in_port=t{each},actions=mod_dl_dst:02:00:00:00:01:0{each},in"
+                for each in range(number, 5)
+            ),
+            bridge="br-int",
+        )
+        becomes(
+            taken,
+            wanted[number],
+            f"ports that take {cases} with the ports {list(range(number, 5))}",
+        )
 
 
 @test()
@@ -549,19 +791,27 @@ def congestion_on_the_way_is_told_inside(lab):
     at.pushed()
 
     def arriving(outer_tos, inner_tos, number):
-        packet = ip("10.1.0.1", "10.1.0.2", 253, bytes(20) + struct.pack("!I", number),
-                    tos=inner_tos)
+        packet = ip(
+            "10.1.0.1", "10.1.0.2", 253, bytes(20) + struct.pack("!I", number), tos=inner_tos
+        )
         frame = ethernet("02:00:00:00:00:02", "02:00:00:00:00:01", 0x0800, packet)
         datagram = struct.pack("!HHHH", 40000, VXLAN, 16 + len(frame), 0) + vxlan(7, frame)
         at.inject(ip(at.there, at.here, UDP, datagram, tos=outer_tos))
-        frames = at.host.receive(5 if inner_tos & 3 or outer_tos & 3 != 3 else 0.5,
-                                 lambda got: got.endswith(packet[20:]), until=1)
+        frames = at.host.receive(
+            5 if inner_tos & 3 or outer_tos & 3 != 3 else 0.5,
+            lambda got: got.endswith(packet[20:]),
+            until=1,
+        )
         for got in frames:
             equal(checksum(got[14:34]), 0, "what the inner header adds up to")
         return frames[0][15] if frames else None
+
     cases = [(3, 1), (3, 2), (3, 3), (3, 0), (0x50, 0x28), (1, 0), (2, 1)]
-    equal([arriving(outer, within, at_) for at_, (outer, within) in enumerate(cases)],
-          [3, 3, 3, None, 0x28, 0, 1], f"inner TOS of packets with the outer and inner TOS {cases}")
+    equal(
+        [arriving(outer, within, at_) for at_, (outer, within) in enumerate(cases)],
+        [3, 3, 3, None, 0x28, 0, 1],
+        f"inner TOS of packets with the outer and inner TOS {cases}",
+    )
 
 
 @test()
@@ -570,41 +820,71 @@ def source_ports_spread_connections(lab):
     connections, and stays within the range that `tnl/egress_port_range` tells and sets."""
     at = Watched(lab)
     tunnel(at.switch, "tun", "geneve", 2, "key=7")
-    equal(at.switch.appctl("tnl/egress_port_range"), "Tunnel UDP source port range: 32768-61000\n",
-          "the range")
+    equal(
+        at.switch.appctl("tnl/egress_port_range"),
+        "Tunnel UDP source port range: 32768-61000\n",
+        "the range",
+    )
 
     def ports():
         found = set()
         for number in range(20):
-            frame = ethernet("02:00:00:00:00:02", "02:00:00:00:00:01", 0x0800,
-                             udp("10.1.0.1", "10.1.0.2", 7, bytes(20), sport=1000 + number))
+            frame = ethernet(
+                "02:00:00:00:00:02",
+                "02:00:00:00:00:01",
+                0x0800,
+                udp("10.1.0.1", "10.1.0.2", 7, bytes(20), sport=1000 + number),
+            )
             pair = {at.pushed(frame).sport for _ in range(2)}
             equal(len(pair), 1, "source ports of one connection")
             found |= pair
         return found
+
     found = ports()
-    check(len(found) >= 15 and all(32768 <= port <= 61000 for port in found),
-          "source ports of 20 connections:", found)
-    equal(at.switch.appctl("tnl/egress_port_range", "50000", "50003"), "OK\n",
-          "what setting the range answers")
-    equal(at.switch.appctl("tnl/egress_port_range"), "Tunnel UDP source port range: 50000-50003\n",
-          "the range")
+    check(
+        len(found) >= 15 and all(32768 <= port <= 61000 for port in found),
+        "source ports of 20 connections:",
+        found,
+    )
+    equal(
+        at.switch.appctl("tnl/egress_port_range", "50000", "50003"),
+        "OK\n",
+        "what setting the range answers",
+    )
+    equal(
+        at.switch.appctl("tnl/egress_port_range"),
+        "Tunnel UDP source port range: 50000-50003\n",
+        "the range",
+    )
     found = ports()
-    check(len(found) >= 2 and found <= set(range(50000, 50004)), "source ports of 20 connections:",
-          found)
+    check(
+        len(found) >= 2 and found <= set(range(50000, 50004)),
+        "source ports of 20 connections:",
+        found,
+    )
     # A single word changes nothing; the least may be above the most (there is then no port between
     # them to be had).
-    for words, text in ((("50000",), "Tunnel UDP source port range: 50000-50003\n"),
-                        (("x", "50000"), "Invalid min."),
-                        (("0", "50000"), "Invalid min."), (("5", "70000"), "Invalid max."),
-                        (("5", "x"), "Invalid max.")):
-        equal(at.switch.appctl("tnl/egress_port_range", *words).rstrip("\n"), text.rstrip("\n"),
-              f"answer to {words}")
-    equal(at.switch.appctl("tnl/egress_port_range"), "Tunnel UDP source port range: 50000-50003\n",
-          "the range")
+    for words, text in (
+        (("50000",), "Tunnel UDP source port range: 50000-50003\n"),
+        (("x", "50000"), "Invalid min."),
+        (("0", "50000"), "Invalid min."),
+        (("5", "70000"), "Invalid max."),
+        (("5", "x"), "Invalid max."),
+    ):
+        equal(
+            at.switch.appctl("tnl/egress_port_range", *words).rstrip("\n"),
+            text.rstrip("\n"),
+            f"answer to {words}",
+        )
+    equal(
+        at.switch.appctl("tnl/egress_port_range"),
+        "Tunnel UDP source port range: 50000-50003\n",
+        "the range",
+    )
 
 
 # The underlay.
+
 
 def neighbours(switch):
     """What `tnl/neigh/show` lists: {address: (MAC address, bridge)}."""
@@ -626,19 +906,26 @@ def neighbours_are_asked_for(lab):
     def asked():
         at.host.send(marked(1))
         return at.wire.receive(0.5, lambda frame: frame[12:14] == b"\x08\x06", until=1)
+
     question = wait_for("the remote is asked for", asked)[0]
     wanted = arp(1, at.mac, at.here, at.there)
-    equal(question[:len(wanted)].hex(), wanted.hex(), "the question")
+    equal(question[: len(wanted)].hex(), wanted.hex(), "the question")
     equal(neighbours(at.switch), {}, "neighbours before the answer")
     at.wire.send(arp(2, "02:00:00:00:00:99", at.there, at.here, at.mac, at.mac))
-    becomes(lambda: neighbours(at.switch), {at.there: ("02:00:00:00:00:99", "br-phy")},
-            "neighbours")
+    becomes(
+        lambda: neighbours(at.switch), {at.there: ("02:00:00:00:00:99", "br-phy")}, "neighbours"
+    )
     equal(at.pushed().destination_mac, "02:00:00:00:00:99", "outer destination")
     # Another's answer to this host is kept as well, one to another host is not.
-    at.wire.send(arp(2, "02:00:00:00:00:98", "10.9.0.98", at.here, at.mac, at.mac),
-                 arp(2, "02:00:00:00:00:97", "10.9.0.97", "10.9.0.55", at.mac, at.mac))
-    becomes(lambda: sorted(neighbours(at.switch)), [at.there, "10.9.0.98"],
-            "neighbours after other answers")
+    at.wire.send(
+        arp(2, "02:00:00:00:00:98", "10.9.0.98", at.here, at.mac, at.mac),
+        arp(2, "02:00:00:00:00:97", "10.9.0.97", "10.9.0.55", at.mac, at.mac),
+    )
+    becomes(
+        lambda: sorted(neighbours(at.switch)),
+        [at.there, "10.9.0.98"],
+        "neighbours after other answers",
+    )
 
 
 @test()
@@ -652,19 +939,37 @@ def ipv6_neighbours_are_asked_for(lab):
 
     def asked():
         at.host.send(marked(1))
-        return at.wire.receive(0.5, lambda frame: frame[12:14] == b"\x86\xdd" and frame[20] == 58
-                               and frame[54] == 135
-                               and frame[62:78] == packed(at.there), until=1)
+        return at.wire.receive(
+            0.5,
+            lambda frame: (
+                frame[12:14] == b"\x86\xdd"
+                and frame[20] == 58
+                and frame[54] == 135
+                and frame[62:78] == packed(at.there)
+            ),
+            until=1,
+        )
+
     question = wait_for("the remote is asked for", asked)[0]
-    wanted = ethernet("33:33:ff:00:00:02", at.mac, 0x86dd, icmp6(
-        at.here, "ff02::1:ff00:2", bytes([135, 0, 0, 0]) + bytes(4) + packed(at.there) + b"\1\1" +
-        mac(at.mac)))
+    wanted = ethernet(
+        "33:33:ff:00:00:02",
+        at.mac,
+        0x86DD,
+        icmp6(
+            at.here,
+            "ff02::1:ff00:2",
+            bytes([135, 0, 0, 0]) + bytes(4) + packed(at.there) + b"\1\1" + mac(at.mac),
+        ),
+    )
     equal(question.hex(), wanted.hex(), "the question")
     answer = bytes([136, 0, 0, 0, 0x60, 0, 0, 0]) + packed(at.there) + b"\2\1"
     answer += mac("02:00:00:00:00:99")
-    at.wire.send(ethernet(at.mac, "02:00:00:00:00:99", 0x86dd, icmp6(at.there, at.here, answer)))
-    becomes(lambda: neighbours(at.switch).get(at.there), ("02:00:00:00:00:99", "br-phy"),
-            "the neighbour")
+    at.wire.send(ethernet(at.mac, "02:00:00:00:00:99", 0x86DD, icmp6(at.there, at.here, answer)))
+    becomes(
+        lambda: neighbours(at.switch).get(at.there),
+        ("02:00:00:00:00:99", "br-phy"),
+        "the neighbour",
+    )
     equal(at.pushed().destination_mac, "02:00:00:00:00:99", "outer destination")
 
 
@@ -673,12 +978,14 @@ def neighbours_can_be_set(lab):
     """`tnl/neigh/set` tells a MAC address, `tnl/neigh/flush` has all forgotten."""
     at = Watched(lab)
     tunnel(at.switch, "tun", "vxlan", 2, "key=7")
-    equal(at.switch.appctl("tnl/neigh/set", "br-phy", at.there, "02:00:00:00:00:99"), "OK\n",
-          "answer")
+    equal(
+        at.switch.appctl("tnl/neigh/set", "br-phy", at.there, "02:00:00:00:00:99"), "OK\n", "answer"
+    )
     equal(neighbours(at.switch), {at.there: ("02:00:00:00:00:99", "br-phy")}, "neighbours")
     equal(at.pushed().destination_mac, "02:00:00:00:00:99", "outer destination")
-    equal(at.switch.appctl("tnl/neigh/set", "br-phy", at.there, "02:00:00:00:00:98"), "OK\n",
-          "answer")
+    equal(
+        at.switch.appctl("tnl/neigh/set", "br-phy", at.there, "02:00:00:00:00:98"), "OK\n", "answer"
+    )
     at.leaves("outer destination", lambda outer: outer.destination_mac, "02:00:00:00:00:98")
     equal(at.switch.appctl("tnl/neigh/flush"), "OK\n", "answer")
     # It is asked for again, which Open vSwitch does at once (it looks at what it has cached), and
@@ -738,19 +1045,32 @@ def follows_a_route(at, add, delete, gateway_mac, shown):
     for _ in range(2):
         add()
         outer = at.pushed()
-        equal((outer.destination, outer.destination_mac, outer.source),
-              ("10.20.0.2", gateway_mac, at.here), "outer addresses")
-        equal(at.switch.appctl("ovs/route/lookup", "10.20.0.2"),
-              f"src {at.here}\ngateway {at.there}\ndev br-phy\n", "the route")
-        check(shown in at.switch.appctl("ovs/route/show").splitlines(), f"no {shown!r} in",
-              at.switch.appctl("ovs/route/show"))
-        at.comes_in(at.udp(VXLAN, vxlan(7, marked(at.number + 1000)), source="10.20.0.2"),
-                    at.number + 1000)
+        equal(
+            (outer.destination, outer.destination_mac, outer.source),
+            ("10.20.0.2", gateway_mac, at.here),
+            "outer addresses",
+        )
+        equal(
+            at.switch.appctl("ovs/route/lookup", "10.20.0.2"),
+            f"src {at.here}\ngateway {at.there}\ndev br-phy\n",
+            "the route",
+        )
+        check(
+            shown in at.switch.appctl("ovs/route/show").splitlines(),
+            f"no {shown!r} in",
+            at.switch.appctl("ovs/route/show"),
+        )
+        at.comes_in(
+            at.udp(VXLAN, vxlan(7, marked(at.number + 1000)), source="10.20.0.2"), at.number + 1000
+        )
         delete()
         wait_for("nothing leaves without a route", lambda: not leaving(at))
         done = at.switch.appctl("ovs/route/lookup", "10.20.0.2", ok=False)
-        equal((done.returncode, done.stderr.splitlines()[0]), (2, "Not found"),
-              "the route that has gone")
+        equal(
+            (done.returncode, done.stderr.splitlines()[0]),
+            (2, "Not found"),
+            "the route that has gone",
+        )
 
 
 @test()
@@ -759,9 +1079,13 @@ def the_kernels_routes_are_followed(lab):
     not after it has gone."""
     at = Watched(lab)
     ip_route = ["10.20.0.0/24", "via", at.there]
-    follows_a_route(at, lambda: at.switch.namespace.run(["ip", "route", "add", *ip_route]),
-                    lambda: at.switch.namespace.run(["ip", "route", "del", *ip_route]), at.far_mac,
-                    f"Cached: 10.20.0.0/24 dev br-phy GW {at.there} SRC {at.here}")
+    follows_a_route(
+        at,
+        lambda: at.switch.namespace.run(["ip", "route", "add", *ip_route]),
+        lambda: at.switch.namespace.run(["ip", "route", "del", *ip_route]),
+        at.far_mac,
+        f"Cached: 10.20.0.0/24 dev br-phy GW {at.there} SRC {at.here}",
+    )
 
 
 @test()
@@ -769,11 +1093,14 @@ def routes_can_be_added_by_hand(lab):
     """`ovs/route/add` and `del` do what the kernel's routes do."""
     at = Watched(lab)
     follows_a_route(
-        at, lambda: equal(at.switch.appctl("ovs/route/add", "10.20.0.0/24", "br-phy", at.there),
-                          "OK\n", "answer"),
+        at,
+        lambda: equal(
+            at.switch.appctl("ovs/route/add", "10.20.0.0/24", "br-phy", at.there), "OK\n", "answer"
+        ),
         lambda: equal(at.switch.appctl("ovs/route/del", "10.20.0.0/24"), "OK\n", "answer"),
         at.far_mac,
-        f"User: 10.20.0.0/24 dev br-phy GW {at.there} SRC {at.here}")
+        f"User: 10.20.0.0/24 dev br-phy GW {at.there} SRC {at.here}",
+    )
 
 
 @test()
@@ -781,8 +1108,11 @@ def a_mark_chooses_the_route(lab):
     """A tunnel with `egress_pkt_mark` goes by the route of that mark, one without by none of
     those."""
     at = Watched(lab)
-    equal(at.switch.appctl("ovs/route/add", "10.20.0.0/24", "br-phy", at.there, "pkt_mark=5"),
-          "OK\n", "answer")
+    equal(
+        at.switch.appctl("ovs/route/add", "10.20.0.0/24", "br-phy", at.there, "pkt_mark=5"),
+        "OK\n",
+        "answer",
+    )
     tunnel(at.switch, "tun", "vxlan", "10.20.0.2", "key=7", "egress_pkt_mark=5")
     outer = at.pushed()
     equal((outer.destination, outer.destination_mac), ("10.20.0.2", at.far_mac), "outer addresses")
@@ -805,11 +1135,17 @@ def the_longest_route_is_taken(lab):
     tunnel(at.switch, "tun", "vxlan", "10.20.0.2", "key=7")
     for number, prefix in ((3, "default"), (4, "10.20.0.0/16"), (5, "10.20.0.2/32")):
         at.switch.namespace.run(["ip", "route", "add", prefix, "via", f"10.9.0.{number}"])
-        at.leaves(f"outer destination with a route to {prefix}",
-                  lambda outer: outer.destination_mac, f"02:00:00:00:00:0{number}")
+        at.leaves(
+            f"outer destination with a route to {prefix}",
+            lambda outer: outer.destination_mac,
+            f"02:00:00:00:00:0{number}",
+        )
     at.switch.namespace.run("ip route del 10.20.0.2/32")
-    at.leaves("outer destination without the longest", lambda outer: outer.destination_mac,
-              "02:00:00:00:00:04")
+    at.leaves(
+        "outer destination without the longest",
+        lambda outer: outer.destination_mac,
+        "02:00:00:00:00:04",
+    )
 
 
 @test()
@@ -819,40 +1155,59 @@ def the_underlays_rules_and_vlans_apply(lab):
     at = Watched(lab)
     tunnel(at.switch, "tun", "vxlan", 2, "key=7")
     at.pushed()
-    at.switch.flows("cookie=1,priority=5,in_port=LOCAL,udp,nw_dst=10.9.0.2,tp_dst=4789,"
-                    "actions=mod_nw_tos:32,wire",
-                    "cookie=2,priority=5,in_port=wire,udp,nw_dst=10.9.0.1,tp_dst=4789,"
-                    "actions=LOCAL",
-                    "priority=4,arp,actions=NORMAL", bridge="br-phy")
+    at.switch.flows(
+        "cookie=1,priority=5,in_port=LOCAL,udp,nw_dst=10.9.0.2,tp_dst=4789,"
+        "actions=mod_nw_tos:32,wire",
+        "cookie=2,priority=5,in_port=wire,udp,nw_dst=10.9.0.1,tp_dst=4789,actions=LOCAL",
+        "priority=4,arp,actions=NORMAL",
+        bridge="br-phy",
+    )
     at.leaves("outer TOS that a rule of br-phy has set", lambda outer: outer.tos, 32)
     at.comes_in(at.udp(VXLAN, vxlan(7, marked(101))), 101)
 
     def counted():
         return at.switch.rule_packets("br-phy")
+
     wait_for("the rules count both", lambda: counted().get(1, 0) > 0 and counted().get(2, 0) > 0)
     at.switch.ofctl("add-flow", "br-phy", "priority=9,in_port=wire,udp,tp_dst=4789,actions=drop")
-    wait_for("what a rule drops stays out",
-             lambda: not (at.inject(at.udp(VXLAN, vxlan(7, marked(102)))) or at.arrives(102, 0.3)))
+    wait_for(
+        "what a rule drops stays out",
+        lambda: not (at.inject(at.udp(VXLAN, vxlan(7, marked(102)))) or at.arrives(102, 0.3)),
+    )
     at.switch.flows("actions=NORMAL", bridge="br-phy")
     at.switch.vsctl("set", "Port", "br-phy", "tag=10")
     at.switch.appctl("tnl/neigh/flush")
 
     def asked():
         at.host.send(marked(1))
-        return at.wire.receive(0.5, lambda frame: frame[12:14] == b"\x81\x00"
-                               and frame[16:18] == b"\x08\x06", until=1)
+        return at.wire.receive(
+            0.5, lambda frame: frame[12:14] == b"\x81\x00" and frame[16:18] == b"\x08\x06", until=1
+        )
+
     question = wait_for("the remote is asked for in the VLAN", asked)[0]
-    wanted = ethernet("ff:ff:ff:ff:ff:ff", at.mac, 0x0806, arp(1, at.mac, at.here, at.there)[14:],
-                      vlans=[(0x8100, 10)])
-    equal(question[:len(wanted)].hex(), wanted.hex(), "the question")
+    wanted = ethernet(
+        "ff:ff:ff:ff:ff:ff",
+        at.mac,
+        0x0806,
+        arp(1, at.mac, at.here, at.there)[14:],
+        vlans=[(0x8100, 10)],
+    )
+    equal(question[: len(wanted)].hex(), wanted.hex(), "the question")
     answer = arp(2, at.far_mac, at.there, at.here, at.mac, at.mac)
     at.wire.send(answer[:12] + b"\x81\x00\x00\x0a" + answer[12:])
 
     def tagged():
         at.host.send(marked(2))
-        return at.wire.receive(0.5, lambda frame: frame[12:14] == b"\x81\x00"
-                               and frame[16:18] == b"\x08\x00"
-                               and frame.endswith(marked(2)), until=1)
+        return at.wire.receive(
+            0.5,
+            lambda frame: (
+                frame[12:14] == b"\x81\x00"
+                and frame[16:18] == b"\x08\x00"
+                and frame.endswith(marked(2))
+            ),
+            until=1,
+        )
+
     frame = wait_for("a tagged frame leaves", tagged)[0]
     equal(frame[14:16].hex(), "000a", "its VLAN")
     packet = at.udp(VXLAN, vxlan(7, marked(103)))
@@ -860,9 +1215,9 @@ def the_underlays_rules_and_vlans_apply(lab):
     def back():
         at.wire.send(ethernet(at.mac, at.far_mac, 0x0800, packet, vlans=[(0x8100, 10)]))
         return at.arrives(103, 0.4)
+
     wait_for("a tagged packet comes in", back)
     at.stays_out("a packet of another VLAN", 104, at.udp(VXLAN, vxlan(7, marked(104))))
-
 
 
 @test()
@@ -889,6 +1244,7 @@ def frames_wait_for_a_neighbour_or_are_dropped(lab):
 
 # What passes through.
 
+
 @test()
 def tunnel_ports_count_what_they_carry(lab):
     """Counters of a tunnel's port are of the frames within; the interface is up, and says which
@@ -897,8 +1253,12 @@ def tunnel_ports_count_what_they_carry(lab):
     number = tunnel(at.switch, "tun", "geneve", 2, "key=7")
     at.switch.flows("in_port=in,actions=tun", "in_port=tun,actions=in", bridge="br-int")
     at.pushed()
-    becomes(lambda: at.switch.get("Interface", "tun", "statistics").get("tx_packets", 0) > 0, True,
-            "whether the first is counted", 15)
+    becomes(
+        lambda: at.switch.get("Interface", "tun", "statistics").get("tx_packets", 0) > 0,
+        True,
+        "whether the first is counted",
+        15,
+    )
     before = at.switch.counters("br-int")["tun"]
     for number in range(10):
         at.pushed(marked(500 + number, size=82))
@@ -907,22 +1267,39 @@ def tunnel_ports_count_what_they_carry(lab):
     def grown(direction):
         now = at.switch.counters("br-int")["tun"][direction]
         return {name: now[name] - before[direction][name] for name in ("pkts", "bytes")}
+
     # Open vSwitch 3.1 counts each that it sends a second time, with its outer header.
     sent = {"pkts": 20, "bytes": 2500} if lab.is_ovs else {"pkts": 10, "bytes": 1000}
-    becomes(lambda: (grown("tx"), grown("rx")), (sent, {"pkts": 10, "bytes": 2000}),
-            "what was sent and received more")
-    for column, wanted in (("link_state", "up"), ("admin_state", "up"), ("mtu", []),
-                           ("link_speed", []),
-                           ("status", {"tunnel_egress_iface": "br-phy",
-                                       "tunnel_egress_iface_carrier": "up"})):
-        becomes(lambda: at.switch.get("Interface", "tun", column), wanted,
-                f"{column} of the tunnel")
+    becomes(
+        lambda: (grown("tx"), grown("rx")),
+        (sent, {"pkts": 10, "bytes": 2000}),
+        "what was sent and received more",
+    )
+    for column, wanted in (
+        ("link_state", "up"),
+        ("admin_state", "up"),
+        ("mtu", []),
+        ("link_speed", []),
+        ("status", {"tunnel_egress_iface": "br-phy", "tunnel_egress_iface_carrier": "up"}),
+    ):
+        becomes(
+            lambda: at.switch.get("Interface", "tun", column), wanted, f"{column} of the tunnel"
+        )
     total = at.switch.counters("br-int")["tun"]
-    becomes(lambda: {name: at.switch.get("Interface", "tun", "statistics").get(name)
-                     for name in ("rx_packets", "rx_bytes", "tx_packets", "tx_bytes")},
-            {"rx_packets": total["rx"]["pkts"], "rx_bytes": total["rx"]["bytes"],
-             "tx_packets": total["tx"]["pkts"],
-             "tx_bytes": total["tx"]["bytes"]}, "statistics of the tunnel", 15)
+    becomes(
+        lambda: {
+            name: at.switch.get("Interface", "tun", "statistics").get(name)
+            for name in ("rx_packets", "rx_bytes", "tx_packets", "tx_bytes")
+        },
+        {
+            "rx_packets": total["rx"]["pkts"],
+            "rx_bytes": total["rx"]["bytes"],
+            "tx_packets": total["tx"]["pkts"],
+            "tx_bytes": total["tx"]["bytes"],
+        },
+        "statistics of the tunnel",
+        15,
+    )
 
 
 @test()
@@ -933,15 +1310,23 @@ def vlans_inside_are_kept(lab):
     at.pushed()
     plain = marked(1)
     tagged = plain[:12] + b"\x81\x00\x60\x14" + plain[12:]
-    at.leaves("what leaves for a tagged frame", lambda outer: outer.tunnel[8:].hex(), tagged.hex(),
-              tagged)
+    at.leaves(
+        "what leaves for a tagged frame", lambda outer: outer.tunnel[8:].hex(), tagged.hex(), tagged
+    )
     at.inject(at.udp(VXLAN, vxlan(7, tagged)))
-    equal([frame.hex() for frame in at.host.receive(5, until=1)], [tagged.hex()],
-          "what arrives of a tagged frame")
+    equal(
+        [frame.hex() for frame in at.host.receive(5, until=1)],
+        [tagged.hex()],
+        "what arrives of a tagged frame",
+    )
     at.switch.vsctl("set", "Port", "in", "tag=20")
     in_vlan = plain[:12] + b"\x81\x00\x00\x14" + plain[12:]
-    at.leaves("what leaves for an access port's frame", lambda outer: outer.tunnel[8:].hex(),
-              in_vlan.hex(), plain)
+    at.leaves(
+        "what leaves for an access port's frame",
+        lambda outer: outer.tunnel[8:].hex(),
+        in_vlan.hex(),
+        plain,
+    )
     at.comes_in(at.udp(VXLAN, vxlan(7, in_vlan)), 1)
 
 
@@ -960,10 +1345,15 @@ def two_bridges_share_an_underlay(lab):
     equal(at.pushed(marked(2), host=second).tunnel[4:7].hex(), "000002", "key of the second bridge")
     at.comes_in(at.udp(VXLAN, vxlan(1, marked(101))), 101)
     at.inject(at.udp(VXLAN, vxlan(2, marked(102))))
-    check(second.receive(5, lambda frame: mark_of(frame) == 102, until=1),
-          "nothing comes out at the second bridge")
-    equal(at.host.receive(0.3, lambda frame: mark_of(frame) == 102), [],
-          "what comes out at the first bridge")
+    check(
+        second.receive(5, lambda frame: mark_of(frame) == 102, until=1),
+        "nothing comes out at the second bridge",
+    )
+    equal(
+        at.host.receive(0.3, lambda frame: mark_of(frame) == 102),
+        [],
+        "what comes out at the first bridge",
+    )
 
 
 @test()
@@ -974,14 +1364,19 @@ def frames_too_large_for_the_underlay_are_dropped(lab):
     tunnel(at.switch, "tun", "vxlan", 2, "key=7")
     at.pushed(marked(1, size=1432))
     # 1514 bytes outside: 14 + 20 + 8 + 8 + 1464.
-    equal(len(at.pushed(marked(2, size=1446)).frame), 1514,
-          "bytes of the largest packet that leaves")
+    equal(
+        len(at.pushed(marked(2, size=1446)).frame), 1514, "bytes of the largest packet that leaves"
+    )
     at.wire.drain()
     for size in (1447, 1496):
         at.host.send(marked(3, size=size))
-        equal(at.wire.receive(0.3, lambda frame: frame[12:14] == b"\x08\x00"
-                              and marked(3)[:20] in frame), [],
-              f"what leaves for {size + 18} bytes")
+        equal(
+            at.wire.receive(
+                0.3, lambda frame: frame[12:14] == b"\x08\x00" and marked(3)[:20] in frame
+            ),
+            [],
+            f"what leaves for {size + 18} bytes",
+        )
     at.pushed()
 
 
@@ -1008,19 +1403,30 @@ def controllers_see_the_tunnel(lab):
     tunnel(at.switch, "tun", "geneve", 2, "key=flow")
     at.switch.ofctl("add-tlv-map", "br-int", "{class=0x102,type=0x1,len=4}->tun_metadata0")
     at.switch.flows("in_port=tun,actions=controller,in", bridge="br-int")
-    seen = at.switch.namespace.start(["ovs-ofctl", "monitor", "br-int", "65534", "-P",
-                                      "nxt_packet_in"], "monitor", env=at.switch.env)
+    seen = at.switch.namespace.start(
+        ["ovs-ofctl", "monitor", "br-int", "65534", "-P", "nxt_packet_in"],
+        "monitor",
+        env=at.switch.env,
+    )
     path = f"{lab.directory}/monitor"
 
     def told():
-        at.inject(at.udp(GENEVE, geneve(0x77, marked(5),
-                                        geneve_option(0x102, 1, bytes.fromhex("0000abcd")))))
+        at.inject(
+            at.udp(
+                GENEVE, geneve(0x77, marked(5), geneve_option(0x102, 1, bytes.fromhex("0000abcd")))
+            )
+        )
         at.arrives(5, 0.3)
         with open(path, encoding="utf-8", errors="replace") as file:
             return re.search(r"PACKET_IN.*(?:\n.*)?tun_id=.*", file.read())
+
     text = wait_for("a controller gets the packet", told)[0]
-    for field in ("tun_id=0x77", f"tun_src={at.there}", f"tun_dst={at.here}",
-                  "tun_metadata0=0xabcd"):
+    for field in (
+        "tun_id=0x77",
+        f"tun_src={at.there}",
+        f"tun_dst={at.here}",
+        "tun_metadata0=0xabcd",
+    ):
         check(field in text, f"no {field} in what the controller got: {text}")
     seen.terminate()
     seen.wait(10)
@@ -1034,12 +1440,38 @@ def bridges_as_openstack_makes_them_join_hosts(lab):
     ends = []
     for switch, number, peer in ((here, 1, 2), (there, 2, 1)):
         switch.bridge("br-tun")
-        switch.vsctl("add-port", "br-int", "patch-tun", "--", "set", "Interface", "patch-tun",
-                     "type=patch", "options:peer=patch-int", "--",
-                     "add-port", "br-tun", "patch-int", "--", "set", "Interface", "patch-int",
-                     "type=patch", "options:peer=patch-tun")
-        tunnel(switch, "vx", "vxlan", peer, f"local_ip={underlay(number)}", "in_key=flow",
-               "out_key=flow", "df_default=true", bridge="br-tun")
+        switch.vsctl(
+            "add-port",
+            "br-int",
+            "patch-tun",
+            "--",
+            "set",
+            "Interface",
+            "patch-tun",
+            "type=patch",
+            "options:peer=patch-int",
+            "--",
+            "add-port",
+            "br-tun",
+            "patch-int",
+            "--",
+            "set",
+            "Interface",
+            "patch-int",
+            "type=patch",
+            "options:peer=patch-tun",
+        )
+        tunnel(
+            switch,
+            "vx",
+            "vxlan",
+            peer,
+            f"local_ip={underlay(number)}",
+            "in_key=flow",
+            "out_key=flow",
+            "df_default=true",
+            bridge="br-tun",
+        )
         switch.flows(
             "table=0,priority=1,in_port=patch-int,actions=resubmit(,2)",
             "table=0,priority=1,in_port=vx,actions=resubmit(,4)",
@@ -1055,16 +1487,27 @@ def bridges_as_openstack_makes_them_join_hosts(lab):
             "output:NXM_OF_IN_PORT[]),output:patch-int",
             "table=20,priority=0,actions=resubmit(,22)",
             "table=22,priority=1,dl_vlan=1,actions=strip_vlan,set_tunnel:0x2a,output:vx",
-            "table=22,priority=0,actions=drop", bridge="br-tun")
-        end = lab.host(f"h{number}", switch, ip=f"10.1.0.{number}/24", bridge="br-int", mtu=1400,
-                       port_settings=["tag=1"])
+            "table=22,priority=0,actions=drop",
+            bridge="br-tun",
+        )
+        end = lab.host(
+            f"h{number}",
+            switch,
+            ip=f"10.1.0.{number}/24",
+            bridge="br-int",
+            mtu=1400,
+            port_settings=["tag=1"],
+        )
         no_offloads(end)
         ends.append(end)
     both_ways(*ends, "10.1.0.1", "10.1.0.2")
     for switch in (here, there):
         learned = [rule for rule in switch.rules("br-tun", "table=20") if "priority=1," in rule]
-        check(len(learned) == 1 and "load:0x2a->NXM_NX_TUN_ID[]" in learned[0],
-              f"what {switch.name} has learned:", learned)
+        check(
+            len(learned) == 1 and "load:0x2a->NXM_NX_TUN_ID[]" in learned[0],
+            f"what {switch.name} has learned:",
+            learned,
+        )
     # The switch's own namespace takes part by the local port.
     here.namespace.run("ip link set br-int up")
     here.namespace.run("ip address add 10.1.0.11/24 dev br-int")
@@ -1074,32 +1517,45 @@ def bridges_as_openstack_makes_them_join_hosts(lab):
 
 # What must not do harm.
 
+
 def lengths(packet, udp_delta=0, ip_delta=0):
     """A UDP packet whose lengths are wrong by so many bytes; IP's checksum suits them."""
     total = struct.unpack("!H", packet[2:4])[0] + ip_delta
     length = struct.unpack("!H", packet[24:26])[0] + udp_delta
     head = packet[:2] + struct.pack("!H", total) + packet[4:10] + bytes(2) + packet[12:20]
-    return (head[:10] + struct.pack("!H", checksum(head)) + head[12:] + packet[20:24] +
-            struct.pack("!H", length) +
-            packet[26:])
+    return (
+        head[:10]
+        + struct.pack("!H", checksum(head))
+        + head[12:]
+        + packet[20:24]
+        + struct.pack("!H", length)
+        + packet[26:]
+    )
 
 
 def with_ip_options(packet):
     """A packet with four bytes of options in its IPv4 header."""
-    head = (bytes([0x46, packet[1]]) + struct.pack("!H", len(packet) + 4) + packet[4:10] +
-            bytes(2) + packet[12:20] +
-            b"\1\1\1\0")
+    head = (
+        bytes([0x46, packet[1]])
+        + struct.pack("!H", len(packet) + 4)
+        + packet[4:10]
+        + bytes(2)
+        + packet[12:20]
+        + b"\1\1\1\0"
+    )
     return head[:10] + struct.pack("!H", checksum(head)) + head[12:] + packet[20:]
 
 
 def bad_vxlan(at):
     """What a tunnel with key 7 must not take, {what: function from a frame to a packet}; and beside
     it what Open vSwitch takes that others need not."""
+
     def packet(datagram, **fields):
         return at.udp(VXLAN, datagram, **fields)
 
     def in_ip(frame, **fields):
         return ip(at.there, at.here, UDP, packet(vxlan(7, frame))[20:], **fields)
+
     return {
         "no header": lambda frame: packet(b""),
         "4 bytes of a header": lambda frame: packet(vxlan(7, frame)[:4]),
@@ -1112,8 +1568,9 @@ def bad_vxlan(at):
         "an unknown VNI": lambda frame: packet(vxlan(8, frame)),
         "an unknown remote": lambda frame: packet(vxlan(7, frame), source="10.9.0.200"),
         "a wrong UDP checksum": lambda frame: packet(vxlan(7, frame), sum_value=0x1234),
-        "a wrong IP checksum": lambda frame: packet(vxlan(7, frame))[:10] + b"\x12\x34" +
-        packet(vxlan(7, frame))[12:],
+        "a wrong IP checksum": lambda frame: (
+            packet(vxlan(7, frame))[:10] + b"\x12\x34" + packet(vxlan(7, frame))[12:]
+        ),
         "an IP length beyond the frame": lambda frame: lengths(packet(vxlan(7, frame)), 50, 50),
         "a first fragment": lambda frame: in_ip(frame, fragment=0x2000),
         "a later fragment": lambda frame: in_ip(frame, fragment=0x10),
@@ -1121,10 +1578,11 @@ def bad_vxlan(at):
     }, {
         "reserved flags": lambda frame: packet(vxlan(7, frame, 0x08000001)),
         "a reserved byte": lambda frame: packet(vxlan(7, frame, rest=1)),
-        "a protocol of VXLAN-GPE": lambda frame: packet(vxlan(7, frame, 0x0c000003)),
+        "a protocol of VXLAN-GPE": lambda frame: packet(vxlan(7, frame, 0x0C000003)),
         "a UDP length beyond IP's": lambda frame: lengths(packet(vxlan(7, frame)), 50),
-        "a UDP length of 4": lambda frame: lengths(packet(vxlan(7, frame)),
-                                                   -len(vxlan(7, frame)) - 4),
+        "a UDP length of 4": lambda frame: lengths(
+            packet(vxlan(7, frame)), -len(vxlan(7, frame)) - 4
+        ),
         "a UDP length 20 too short": lambda frame: lengths(packet(vxlan(7, frame)), -20),
         "an IP length 20 too short": lambda frame: lengths(packet(vxlan(7, frame)), 0, -20),
         "IP options": lambda frame: with_ip_options(packet(vxlan(7, frame))),
@@ -1133,14 +1591,17 @@ def bad_vxlan(at):
 
 def bad_geneve(at):
     """The same of Geneve."""
+
     def packet(datagram, **fields):
         return at.udp(GENEVE, datagram, **fields)
+
     option, critical = geneve_option(1, 1, bytes(4)), geneve_option(1, 0x81, bytes(4))
     beyond = option[:3] + b"\x1f" + option[4:]
     most = geneve_option(1, 1, bytes(120)) * 2 + geneve_option(1, 3, b"")
 
     def with_options(options, **fields):
         return lambda frame: packet(geneve(7, frame, options, **fields))
+
     return {
         "no header": lambda frame: packet(b""),
         "4 bytes of a header": lambda frame: packet(geneve(7, frame)[:4]),
@@ -1165,8 +1626,10 @@ def bad_geneve(at):
 
 def bad_gre(at):
     """The same of GRE."""
+
     def packet(payload):
         return ip(at.there, at.here, GRE, payload)
+
     return {
         "no header": lambda frame: packet(b""),
         "2 bytes of a header": lambda frame: packet(gre(frame, 7)[:2]),
@@ -1175,8 +1638,9 @@ def bad_gre(at):
         "9 bytes of a frame": lambda frame: packet(gre(frame[:9], 7)),
         "a route": lambda frame: packet(gre(frame, 7, 0x4000)),
         "version 1": lambda frame: packet(gre(frame, 7, 1)),
-        "a wrong checksum": lambda frame: packet(gre(frame, 7, 0x8000,
-                                                     extra=bytes.fromhex("12340000"))),
+        "a wrong checksum": lambda frame: packet(
+            gre(frame, 7, 0x8000, extra=bytes.fromhex("12340000"))
+        ),
         "no key": lambda frame: packet(gre(frame)),
         "an unknown key": lambda frame: packet(gre(frame, 8)),
         "an unknown protocol": lambda frame: packet(gre(frame, 7, protocol=0x1234)),
@@ -1206,11 +1670,15 @@ def withstands(lab, kind, bad, good):
     # Once more, and all that comes of it.
     for number, what in names.items():
         if what in dropped:
-            at.inject(dropped[what](marked(number)), destination="02:00:00:00:0a:0a"
-                      if "another host's" in what else None)
+            at.inject(
+                dropped[what](marked(number)),
+                destination="02:00:00:00:0a:0a" if "another host's" in what else None,
+            )
     at.inject(good(at, marked(2)))
-    seen = {mark_of(frame)
-            for frame in at.host.receive(5, lambda frame: mark_of(frame) in {2, *names}, until=1)}
+    seen = {
+        mark_of(frame)
+        for frame in at.host.receive(5, lambda frame: mark_of(frame) in {2, *names}, until=1)
+    }
     seen |= {mark_of(frame) for frame in at.host.receive(0.5)}
     came = [names[number] for number in names if number in seen and names[number] in dropped]
     equal(came, [], f"{kind} packets that came in with")
@@ -1249,11 +1717,15 @@ def a_malformed_option_stops_no_others(lab):
     at.inject(at.udp(GENEVE, geneve(7, marked(2), option)))
     came = at.arrives(2, 0.5 if lab.is_ovs else 5)
     if lab.is_ovs:
-        check(not came,
-              "Open vSwitch takes good options after bad ones: this test should not be skipped")
-        raise Skip("Open vSwitch 3.1 drops all packets with options of that remote while its cache "
-                   "holds the flow that "
-                   "it made for a malformed one (Invalid Geneve tunnel metadata)")
+        check(
+            not came,
+            "Open vSwitch takes good options after bad ones: this test should not be skipped",
+        )
+        raise Skip(
+            "Open vSwitch 3.1 drops all packets with options of that remote while its cache "
+            "holds the flow that "
+            "it made for a malformed one (Invalid Geneve tunnel metadata)"
+        )
     check(came, "the good one does not come in")
 
 
@@ -1270,16 +1742,24 @@ def a_tunnel_to_itself_does_no_harm(lab):
     tunnel(at.switch, "tun", "vxlan", 2, "key=7")
     tunnel(at.switch, "me", "vxlan", 1, "key=8")
     tunnel(at.switch, "me2", "geneve", 1, "key=9", "local_ip=10.9.0.1")
-    at.switch.flows("in_port=in,dl_src=02:00:00:00:00:05,actions=me,me2", "in_port=in,actions=tun",
-                    "in_port=tun,actions=in",
-                    "in_port=me,actions=me,in", "in_port=me2,actions=me2,in", bridge="br-int")
+    at.switch.flows(
+        "in_port=in,dl_src=02:00:00:00:00:05,actions=me,me2",
+        "in_port=in,actions=tun",
+        "in_port=tun,actions=in",
+        "in_port=me,actions=me,in",
+        "in_port=me2,actions=me2,in",
+        bridge="br-int",
+    )
     at.pushed()
     at.wire.drain()
     for number in range(300):
         at.host.send(marked(number, source="02:00:00:00:00:05"))
     lives(at.switch)
-    equal(at.host.receive(0.5, lambda frame: mark_of(frame) is not None), [],
-          "frames that came out again")
+    equal(
+        at.host.receive(0.5, lambda frame: mark_of(frame) is not None),
+        [],
+        "frames that came out again",
+    )
     equal(outers(at.wire, 1, 0.2), [], "what left")
     at.pushed()
     at.comes_in(at.udp(VXLAN, vxlan(7, marked(1001))), 1001)
@@ -1305,29 +1785,38 @@ def a_route_into_the_tunnel_itself_ends(lab):
     loops = ["loop"] if lab.is_ovs else ["loop", "loop2"]
     for name in loops[1:]:
         tunnel(at.switch, name, "geneve", "10.30.0.3", "key=9")
+
     def goes_on(mark, source):
         for number in range(200):
             at.host.send(marked(number, source=source))
         lives(at.switch)
         at.pushed()
         at.comes_in(at.udp(VXLAN, vxlan(7, marked(mark))), mark)
+
     # NORMAL without a neighbour (its request is flooded into the tunnels), then rules that send to
     # nothing but the loop.
     goes_on(1001, "02:00:00:00:00:01")
     for address in ("10.30.0.2", "10.30.0.3"):
         at.switch.appctl("tnl/neigh/set", "br-int", address, "02:00:00:00:00:99")
-    at.switch.flows("in_port=in,dl_src=02:00:00:00:00:05,actions=loop",
-                    f"in_port=LOCAL,actions={','.join(loops)}",
-                    "in_port=in,actions=tun", "in_port=tun,actions=in", bridge="br-int")
+    at.switch.flows(
+        "in_port=in,dl_src=02:00:00:00:00:05,actions=loop",
+        f"in_port=LOCAL,actions={','.join(loops)}",
+        "in_port=in,actions=tun",
+        "in_port=tun,actions=in",
+        bridge="br-int",
+    )
     goes_on(1002, "02:00:00:00:00:05")
     if not lab.is_ovs:
         # Open vSwitch loses the good frames of a burst in which others are too long for the wire by
         # then.
         at.switch.flows("actions=NORMAL", bridge="br-int")
         goes_on(1003, "02:00:00:00:00:06")
-        at.switch.flows("in_port=in,dl_src=02:00:00:00:00:05,actions=loop",
-                        f"in_port=LOCAL,actions={','.join(loops)}",
-                        "in_port=in,actions=tun", bridge="br-int")
+        at.switch.flows(
+            "in_port=in,dl_src=02:00:00:00:00:05,actions=loop",
+            f"in_port=LOCAL,actions={','.join(loops)}",
+            "in_port=in,actions=tun",
+            bridge="br-int",
+        )
     trace = at.switch.appctl("ofproto/trace", "br-int", "in_port=in,dl_src=02:00:00:00:00:05")
     check("tunneling from" in trace and len(trace) < 1 << 20, "ofproto/trace says:\n", trace[:3000])
 
@@ -1346,11 +1835,16 @@ def neighbours_that_never_answer_cost_little(lab):
     tunnel(at.switch, "tun", "vxlan", 2, "key=7")
     tunnel(at.switch, "flow", "vxlan", "flow", "key=8")
     remotes = 64
-    at.switch.flows("in_port=in,dl_src=02:00:00:00:00:00/ff:ff:ff:ff:ff:00,actions=tun",
-                    "in_port=tun,actions=in",
-                    *(f"in_port=in,dl_src=02:00:00:00:05:{each:02x},"
-                      f"actions=set_field:10.9.0.{100 + each}->tun_dst,flow"
-                      for each in range(remotes)), bridge="br-int")
+    at.switch.flows(
+        "in_port=in,dl_src=02:00:00:00:00:00/ff:ff:ff:ff:ff:00,actions=tun",
+        "in_port=tun,actions=in",
+        *(
+            f"in_port=in,dl_src=02:00:00:00:05:{each:02x},"
+            f"actions=set_field:10.9.0.{100 + each}->tun_dst,flow"
+            for each in range(remotes)
+        ),
+        bridge="br-int",
+    )
     at.pushed()
     questioned = at.far.raw()
     before = resident(at.switch)
@@ -1370,10 +1864,15 @@ def neighbours_that_never_answer_cost_little(lab):
     # One that answers late is reached.
     at.wire.send(arp(2, "02:00:00:00:00:99", "10.9.0.105", at.here, at.mac, at.mac))
     outer = at.pushed(marked(5, source="02:00:00:00:05:05"))
-    equal((outer.destination, outer.destination_mac), ("10.9.0.105", "02:00:00:00:00:99"),
-          "where a late one's frame goes")
-    lab.note(f"{frames} frames for {remotes} silent remotes: {grown >> 10} KiB more, "
-             f"{sum(questions.values())} questions")
+    equal(
+        (outer.destination, outer.destination_mac),
+        ("10.9.0.105", "02:00:00:00:00:99"),
+        "where a late one's frame goes",
+    )
+    lab.note(
+        f"{frames} frames for {remotes} silent remotes: {grown >> 10} KiB more, "
+        f"{sum(questions.values())} questions"
+    )
 
 
 @test()
@@ -1383,19 +1882,43 @@ def hundreds_of_tunnels_come_and_go(lab):
     at = Watched(lab)
     count = 500
     begin = time.monotonic()
-    at.switch.vsctl(*[word for each in range(count) for word in (
-        "--", "add-port", "br-int", f"t{each}", "--", "set", "Interface", f"t{each}", "type=geneve",
-        "options:remote_ip=10.9.0.2", f"options:key={each}")])
+    at.switch.vsctl(
+        *[
+            word
+            for each in range(count)
+            for word in (
+                "--",
+                "add-port",
+                "br-int",
+                f"t{each}",
+                "--",
+                "set",
+                "Interface",
+                f"t{each}",
+                "type=geneve",
+                "options:remote_ip=10.9.0.2",
+                f"options:key={each}",
+            )
+        ]
+    )
     added = time.monotonic() - begin
     listed = at.switch.appctl("ofproto/list-tunnels").splitlines()
-    equal(sorted(int(re.search(r": t(\d+) \(geneve: ::->10\.9\.0\.2, key=", line)[1])
-                 for line in listed), list(range(count)),
-          "tunnels of ofproto/list-tunnels")
-    equal(at.switch.appctl("tnl/ports/show").splitlines()[1].split()[-1], f"ref_cnt={count}",
-          "ports that share a UDP port")
+    equal(
+        sorted(
+            int(re.search(r": t(\d+) \(geneve: ::->10\.9\.0\.2, key=", line)[1]) for line in listed
+        ),
+        list(range(count)),
+        "tunnels of ofproto/list-tunnels",
+    )
+    equal(
+        at.switch.appctl("tnl/ports/show").splitlines()[1].split()[-1],
+        f"ref_cnt={count}",
+        "ports that share a UDP port",
+    )
     for number, each in enumerate((0, 7, 250, 499)):
-        at.switch.flows(f"in_port=in,actions=t{each}", f"in_port=t{each},actions=in",
-                        bridge="br-int")
+        at.switch.flows(
+            f"in_port=in,actions=t{each}", f"in_port=t{each},actions=in", bridge="br-int"
+        )
         at.leaves(f"VNI of tunnel {each}", lambda outer: outer.tunnel[4:7].hex(), f"{each:06x}")
         at.comes_in(at.udp(GENEVE, geneve(each, marked(1000 + number))), 1000 + number)
     begin = time.monotonic()
@@ -1403,8 +1926,9 @@ def hundreds_of_tunnels_come_and_go(lab):
     removed = time.monotonic() - begin
     equal(at.switch.appctl("ofproto/list-tunnels"), "", "tunnels that are left")
     equal(at.switch.appctl("tnl/ports/show"), "Listening ports:\n", "ports that are left")
-    at.stays_out("a packet for a tunnel that has gone", 2000,
-                 at.udp(GENEVE, geneve(7, marked(2000))))
+    at.stays_out(
+        "a packet for a tunnel that has gone", 2000, at.udp(GENEVE, geneve(7, marked(2000)))
+    )
     lab.note(f"{count} tunnels added in {added * 1000:.0f} ms, removed in {removed * 1000:.0f} ms")
 
 
@@ -1460,15 +1984,19 @@ def long_pings(here, there):
     """Packets that the underlay does not take whole get there and back."""
     # The kernel's VXLAN would answer for packets that are not to be fragmented.
     ping = ["ping", "-M", "dont", "-s", "2800", "-W", "2", there]
-    wait_for(f"a packet of 2828 bytes reaches {there}",
-             lambda: here.run([*ping, "-c", "1"], ok=False).returncode == 0)
+    wait_for(
+        f"a packet of 2828 bytes reaches {there}",
+        lambda: here.run([*ping, "-c", "1"], ok=False).returncode == 0,
+    )
     here.run([*ping, "-c", "20", "-i", "0.01"])
 
 
 def fragments_counted(switch):
     """How many fragments a switch has sent, and packets it has put together."""
-    return [int(switch.appctl("coverage/read-counter", name))
-            for name in ("tunnel_fragments_sent", "tunnel_reassembled")]
+    return [
+        int(switch.appctl("coverage/read-counter", name))
+        for name in ("tunnel_fragments_sent", "tunnel_reassembled")
+    ]
 
 
 @test()
@@ -1476,24 +2004,36 @@ def fragments_are_exchanged_with_the_kernel(lab):
     """With df_default=false packets that are too long for the underlay go to the kernel's VXLAN in
     fragments, and those that it sends come in as packets."""
     if lab.is_ovs:
-        raise Skip("Open vSwitch 3.1 neither fragments tunnels' packets nor takes fragments of them")
+        raise Skip(
+            "Open vSwitch 3.1 neither fragments tunnels' packets nor takes fragments of them"
+        )
     switch = site(lab)
     tunnel(switch, "vx", "vxlan", 2, "key=42", "df_default=false")
     near, far = host(switch, "h1", 1), kernel_end(switch, device=())
     near.reaches("10.1.0.2")
     equal(fragments_counted(switch), [0, 0], "fragments of short packets")
-    long_packets((near, "eth0"), (switch.namespace, "h1-p"), (far, "eth0"),
-                 (lab.far, "behind", "vx", "kbr"))
+    long_packets(
+        (near, "eth0"), (switch.namespace, "h1-p"), (far, "eth0"), (lab.far, "behind", "vx", "kbr")
+    )
     long_pings(near, "10.1.0.2")
     long_pings(far, "10.1.0.1")
     sent, joined = fragments_counted(switch)
     check(sent >= 80 and joined >= 40, f"{sent} fragments sent, {joined} packets put together")
     # Without the option they are too long for the uplink, and counted.
     switch.vsctl("remove", "Interface", "vx", "options", "df_default")
-    wait_for("long packets stay out", lambda: near.run(
-        ["ping", "-c", "1", "-W", "0.3", "-s", "2800", "10.1.0.2"], ok=False).returncode != 0)
-    check(int(switch.appctl("coverage/read-counter", "drop_transmit_too_long")) > 0,
-          "nothing says that they were too long")
+    wait_for(
+        "long packets stay out",
+        lambda: (
+            near.run(
+                ["ping", "-c", "1", "-W", "0.3", "-s", "2800", "10.1.0.2"], ok=False
+            ).returncode
+            != 0
+        ),
+    )
+    check(
+        int(switch.appctl("coverage/read-counter", "drop_transmit_too_long")) > 0,
+        "nothing says that they were too long",
+    )
     near.reaches("10.1.0.2")
 
 
@@ -1501,14 +2041,17 @@ def fragments_are_exchanged_with_the_kernel(lab):
 def fragments_go_over_ipv6(lab):
     """The same over IPv6 between two of Sluice's switches: a fragment header in each."""
     if lab.is_ovs:
-        raise Skip("Open vSwitch 3.1 neither fragments tunnels' packets nor takes fragments of them")
+        raise Skip(
+            "Open vSwitch 3.1 neither fragments tunnels' packets nor takes fragments of them"
+        )
     first, second = sites(lab, ip6=True, reference=False)
     for switch, other in ((first, 2), (second, 1)):
         tunnel(switch, "gnv", "geneve", other, "key=7", "df_default=false")
     near, far = host(first, "h1", 1), host(second, "h2", 2)
     near.reaches("10.1.0.2")
-    long_packets((near, "eth0"), (first.namespace, "h1-p"), (far, "eth0"),
-                 (second.namespace, "h2-p"))
+    long_packets(
+        (near, "eth0"), (first.namespace, "h1-p"), (far, "eth0"), (second.namespace, "h2-p")
+    )
     long_pings(near, "10.1.0.2")
     for switch in (first, second):
         sent, joined = fragments_counted(switch)

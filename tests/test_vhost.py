@@ -1,4 +1,5 @@
 """DPDK virtio-user peers on vhost-user ports, at full speed."""
+
 import os
 import time
 
@@ -14,26 +15,36 @@ def two_peers(lab):
     paths = [f"{switch.directory}/v{n}.sock" for n in (1, 2)]
     peers = Testpmd(lab, paths)
     for number, path in enumerate(paths, 1):
-        switch.port(f"v{number}", "type=dpdkvhostuserclient", f"options:vhost-server-path={path}", f"ofport_request={number}")
+        switch.port(
+            f"v{number}",
+            "type=dpdkvhostuserclient",
+            f"options:vhost-server-path={path}",
+            f"ofport_request={number}",
+        )
     peers.wait_ready()
     for number in (1, 2):
-        wait_for(f"v{number} is up", lambda: switch.get("Interface", f"v{number}", "link_state") == "up")
+        wait_for(
+            f"v{number} is up", lambda: switch.get("Interface", f"v{number}", "link_state") == "up"
+        )
     switch.flows("cookie=1,in_port=1,actions=output:2", "cookie=2,in_port=2,actions=output:1")
     return switch, peers
 
 
 def settled(switch):
     """The switch's port counters, once they no longer change."""
+
     def steady():
         before = switch.counters()
         time.sleep(0.3)
         return switch.counters() == before and before
+
     return wait_for("the counters stand still", steady, 15)
 
 
 @test(timeout=90, hugepages=256, dpdk=True)
 def every_packet_is_accounted_for(lab):
-    """Both peers send as fast as they can; each packet sent arrives or is in a counter of the port that lost it."""
+    """Both peers send as fast as they can; each packet sent arrives or is in a counter of the port
+    that lost it."""
     switch, peers = two_peers(lab)
     start = time.monotonic()
     peers.forward("flowgen")
@@ -49,12 +60,29 @@ def every_packet_is_accounted_for(lab):
         sent, received = arrived[here][1], arrived[there][0]
         name = f"v{here + 1} to v{there + 1}"
         check(sent > 10_000, f"{name}: the peer sent only {sent} packets")
-        equal(source["rx"]["pkts"] + (source["rx"]["drop"] or 0), sent, f"{name}: received and dropped at the port, against sent by the peer")
-        equal(rules[here + 1], source["rx"]["pkts"], f"{name}: the rule's counter against the port's")
-        equal(target["tx"]["pkts"], received, f"{name}: sent at the port, against received by the peer")
-        equal(target["tx"]["pkts"] + target["tx"]["drop"], source["rx"]["pkts"], f"{name}: sent and dropped at the port, against received")
+        equal(
+            source["rx"]["pkts"] + (source["rx"]["drop"] or 0),
+            sent,
+            f"{name}: received and dropped at the port, against sent by the peer",
+        )
+        equal(
+            rules[here + 1], source["rx"]["pkts"], f"{name}: the rule's counter against the port's"
+        )
+        equal(
+            target["tx"]["pkts"],
+            received,
+            f"{name}: sent at the port, against received by the peer",
+        )
+        equal(
+            target["tx"]["pkts"] + target["tx"]["drop"],
+            source["rx"]["pkts"],
+            f"{name}: sent and dropped at the port, against received",
+        )
         total += received
-    lab.note(f"{total / seconds / 1e6:.2f} Mpps received of {sum(sent for _, sent in arrived) / seconds / 1e6:.2f} sent")
+    lab.note(
+        f"{total / seconds / 1e6:.2f} Mpps received of "
+        f"{sum(sent for _, sent in arrived) / seconds / 1e6:.2f} sent"
+    )
     peers.quit()
 
 
@@ -64,22 +92,35 @@ def peer_vanishes_under_traffic(lab):
     switch, peers = two_peers(lab)
     a = lab.host("h1", switch, ip="10.3.0.1/24", quiet=True)
     b = lab.host("h2", switch, ip="10.3.0.2/24", quiet=True)
-    switch.flows(f"in_port={a.port},actions=output:{b.port}", f"in_port={b.port},actions=output:{a.port}",
-                 "in_port=1,actions=output:2", "in_port=2,actions=output:1")
+    switch.flows(
+        f"in_port={a.port},actions=output:{b.port}",
+        f"in_port={b.port},actions=output:{a.port}",
+        "in_port=1,actions=output:2",
+        "in_port=2,actions=output:1",
+    )
     peers.forward("flowgen")
     a.ping("10.3.0.2", 10)
     peers.process.kill()
     peers.process.wait()
     a.ping("10.3.0.2", 20)
     for number in (1, 2):
-        wait_for(f"v{number} is down", lambda: switch.get("Interface", f"v{number}", "link_state") == "down")
+        wait_for(
+            f"v{number} is down",
+            lambda: switch.get("Interface", f"v{number}", "link_state") == "down",
+        )
     for number in (1, 2):
         os.unlink(f"{switch.directory}/v{number}.sock")
     again = Testpmd(lab, [f"{switch.directory}/v{n}.sock" for n in (1, 2)], "testpmd2").wait_ready()
     for number in (1, 2):
-        wait_for(f"v{number} is up again", lambda: switch.get("Interface", f"v{number}", "link_state") == "up")
+        wait_for(
+            f"v{number} is up again",
+            lambda: switch.get("Interface", f"v{number}", "link_state") == "up",
+        )
     again.forward("flowgen")
-    wait_for("packets arrive at the new peers", lambda: min(received for received, _ in again.counters()) > 1000)
+    wait_for(
+        "packets arrive at the new peers",
+        lambda: min(received for received, _ in again.counters()) > 1000,
+    )
     again.stop()
     a.ping("10.3.0.2", 5)
     again.quit()

@@ -1,5 +1,6 @@
 """`sluice top` where something is wrong: ports that could not be opened, a switch that does not
 answer, readers that have had enough, terminals of odd sizes."""
+
 import fcntl
 import json
 import os
@@ -34,29 +35,42 @@ def ports_that_could_not_be_opened_are_shown(lab):
     switch.bridge("br1")
     switch.port("good", "type=dummy")
     for bridge, name, kind in (("br0", "odd", "vxlam"), ("br1", "missing", "system")):
-        switch.vsctl("add-port", bridge, name, "--", "set", "Interface", name, f"type={kind}", ok=False)
+        switch.vsctl(
+            "add-port", bridge, name, "--", "set", "Interface", name, f"type={kind}", ok=False
+        )
     errors = {name: switch.get("Interface", name, "error") for name in ("odd", "missing")}
     told = {port["name"]: port for port in json.loads(switch.appctl("sluice/stats"))["port_errors"]}
-    equal({name: port["error"] for name, port in told.items()}, errors, "errors, as in the database")
-    equal((told["odd"]["bridge"], told["odd"]["type"], told["odd"]["open"]), ("br0", "vxlam", False), "a port with an unknown type")
+    equal(
+        {name: port["error"] for name, port in told.items()}, errors, "errors, as in the database"
+    )
+    equal(
+        (told["odd"]["bridge"], told["odd"]["type"], told["odd"]["open"]),
+        ("br0", "vxlam", False),
+        "a port with an unknown type",
+    )
     equal(told["missing"]["bridge"], "br1", "the bridge of the port without a device")
     lines = text_of(command, switch).splitlines()
     check("2 not opened" in lines[0], lines[0])
     at = lines.index("Ports with errors")
     for name, bridge, kind in (("odd", "br0", "vxlam"), ("missing", "br1", "system")):
         wanted = f"{name} ({bridge}, {kind}) not opened: {errors[name]}"
-        check(wanted in lines[at + 1:at + 3], wanted, lines)
+        check(wanted in lines[at + 1 : at + 3], wanted, lines)
     check(at < lines.index("Ports"), lines)
     switch.vsctl("del-port", "br0", "odd")
     switch.namespace.run("ip link add missing type veth peer name other")
-    wait_for("no port has an error", lambda: not json.loads(switch.appctl("sluice/stats"))["port_errors"], 15)
+    wait_for(
+        "no port has an error",
+        lambda: not json.loads(switch.appctl("sluice/stats"))["port_errors"],
+        15,
+    )
     text = text_of(command, switch)
     check("not opened" not in text and "Ports with errors" not in text, text)
 
 
 @test(timeout=60)
 def names_do_nothing_to_the_terminal(lab):
-    """A name may be anything that the database takes: what a terminal would obey is shown as `?`."""
+    """A name may be anything that the database takes: what a terminal would obey is shown as
+    `?`."""
     command = sluice(lab)
     switch = lab.switch(options=["--enable-dummy"])
     switch.bridge()
@@ -69,7 +83,8 @@ def names_do_nothing_to_the_terminal(lab):
 
 @test(timeout=60)
 def whoever_has_read_enough_ends_it(lab):
-    """A closed pipe ends `top` and `predict` without a word; a full disk is a failure that is said."""
+    """A closed pipe ends `top` and `predict` without a word; a full disk is a failure that is
+    said."""
     command = sluice(lab)
     switch = lab.switch(options=["--enable-dummy"])
     switch.bridge()
@@ -78,9 +93,17 @@ def whoever_has_read_enough_ends_it(lab):
         done = run(["bash", "-c", script], env=switch.env, seconds=20)
         equal(done.stderr, "", words)
         full = run(["bash", "-c", f'"{command}" {words} >/dev/full'], env=switch.env, ok=False)
-        check(full.returncode == 1 and "cannot print: No space left" in full.stderr, words, full.stderr)
+        check(
+            full.returncode == 1 and "cannot print: No space left" in full.stderr,
+            words,
+            full.stderr,
+        )
     # Nobody reads what is said of errors, either.
-    done = run(["bash", "-c", f'"{command}" top 2>&1 /nonexistent | true; exit "${{PIPESTATUS[0]}}"'], env=switch.env, ok=False)
+    done = run(
+        ["bash", "-c", f'"{command}" top 2>&1 /nonexistent | true; exit "${{PIPESTATUS[0]}}"'],
+        env=switch.env,
+        ok=False,
+    )
     check(done.returncode in (1, 2) and "panic" not in done.stderr, done.returncode, done.stderr)
 
 
@@ -97,25 +120,34 @@ def served(lab, name, answer):
                 answer(listener.accept()[0])
             except OSError:
                 return
+
     threading.Thread(target=serve, daemon=True).start()
     return path
 
 
 @test(timeout=120)
 def a_switch_that_does_not_answer_is_said(lab):
-    """No switch, one that has ended, one that stands, one that says nonsense, and one of Open vSwitch."""
+    """No switch, one that has ended, one that stands, one that says nonsense, and one of Open
+    vSwitch."""
     command = sluice(lab)
     env = dict(os.environ, OVS_RUNDIR=lab.directory)
 
     def refused(*options, seconds=30):
         began = time.monotonic()
-        done = run([command, "top", "-n", "1", "-i", "0.1", *options], env=env, ok=False, seconds=seconds)
+        done = run(
+            [command, "top", "-n", "1", "-i", "0.1", *options], env=env, ok=False, seconds=seconds
+        )
         check(done.returncode == 1 and done.stdout == "", done.returncode, done.stdout)
         lab.note(f"{time.monotonic() - began:.1f} s: {done.stderr.strip()}")
         return done.stderr
+
     check("no daemon seems to run" in refused() and "sluice up" in refused(), "nothing runs there")
     check("no daemon seems to run" in refused("/nonexistent"), "no such directory")
-    for content, words in (("4194999\n", "the daemon has ended"), ("", "not a process id"), ("x" * 100000, "not a process id")):
+    for content, words in (
+        ("4194999\n", "the daemon has ended"),
+        ("", "not a process id"),
+        ("x" * 100000, "not a process id"),
+    ):
         with open(f"{lab.directory}/ovs-vswitchd.pid", "w", encoding="ascii") as file:
             file.write(content)
         said = refused(lab.directory)
@@ -127,14 +159,32 @@ def a_switch_that_does_not_answer_is_said(lab):
             if not connection.recv(65536):
                 return
             connection.sendall((reply % number).encode())
+
     check("it is not Sluice" in refused("-t", served(lab, "other", other)), "another daemon")
-    check("not JSON" in refused("-t", served(lab, "odd", lambda connection: connection.recv(65536) and connection.sendall(b"HTTP/1.1 400 Bad Request"))), "another protocol")
+    check(
+        "not JSON"
+        in refused(
+            "-t",
+            served(
+                lab,
+                "odd",
+                lambda connection: (
+                    connection.recv(65536) and connection.sendall(b"HTTP/1.1 400 Bad Request")
+                ),
+            ),
+        ),
+        "another protocol",
+    )
 
     def slow(connection):
         for byte in b"{" + b" " * 60:
             connection.sendall(bytes([byte]))
             time.sleep(1)
-    check("not complete after 30 s" in refused("-t", served(lab, "slow", slow), seconds=50), "a byte a second")
+
+    check(
+        "not complete after 30 s" in refused("-t", served(lab, "slow", slow), seconds=50),
+        "a byte a second",
+    )
     switch = lab.switch()
     switch.bridge()
     os.kill(switch.process.pid, signal.SIGSTOP)
@@ -142,12 +192,17 @@ def a_switch_that_does_not_answer_is_said(lab):
         check("does not answer" in refused(switch.directory), "a switch that stands")
     finally:
         os.kill(switch.process.pid, signal.SIGCONT)
-    check("1 ports" in text_of(command, switch, switch.directory), "the directory instead of OVS_RUNDIR")
+    check(
+        "1 ports" in text_of(command, switch, switch.directory),
+        "the directory instead of OVS_RUNDIR",
+    )
 
 
 @test(timeout=60)
 def small_and_missing_terminals(lab):
-    """Twenty by five: it scrolls to the end and ends at q. Without any: one reading, or what to do."""
+    """Twenty by five: it scrolls to the end and ends at q.
+
+    Without any: one reading, or what to do."""
     command = sluice(lab)
     switch = lab.switch(options=["--enable-dummy"])
     switch.bridge()
@@ -156,7 +211,7 @@ def small_and_missing_terminals(lab):
     process, terminal = pty.fork()
     if process == 0:
         os.environ.update(switch.env, TERM="xterm")
-        time.sleep(0.3)   # until the terminal has its size
+        time.sleep(0.3)  # until the terminal has its size
         os.execv(command, ["sluice", "top", "-i", "0.2"])
     fcntl.ioctl(terminal, termios.TIOCSWINSZ, struct.pack("HHHH", 5, 20, 0, 0))
     seen = ""
@@ -167,11 +222,12 @@ def small_and_missing_terminals(lab):
             try:
                 seen += os.read(terminal, 65536).decode(errors="replace")
             except OSError:
-                pass   # it has ended
+                pass  # it has ended
 
     def shows(pattern):
         read()
         return re.search(pattern, re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "", seen))
+
     wait_for("the first lines", lambda: shows("up ?00:"), 15)
     for key, pattern in ((b"G", "Tables"), (b"g", "up ?00:")):
         seen = ""
@@ -188,9 +244,19 @@ def small_and_missing_terminals(lab):
         read()
         pid, status = os.waitpid(process, os.WNOHANG)
         return pid == process
+
     wait_for("it has ended", has_ended)
     equal(status, 0, "how it ended")
-    alone = subprocess.run([command, "top", "-i", "0.1"], stdin=subprocess.DEVNULL, capture_output=True, text=True, env=switch.env, start_new_session=True, timeout=30, check=False)
+    alone = subprocess.run(
+        [command, "top", "-i", "0.1"],
+        stdin=subprocess.DEVNULL,
+        capture_output=True,
+        text=True,
+        env=switch.env,
+        start_new_session=True,
+        timeout=30,
+        check=False,
+    )
     check(alone.returncode == 0 and "31 ports" in alone.stdout, alone.stdout, alone.stderr)
 
 
@@ -201,9 +267,27 @@ def ports_that_are_renamed_while_they_are_watched(lab):
     switch = lab.switch(options=["--enable-dummy"])
     switch.bridge()
     switch.port("before", "type=dummy")
-    with subprocess.Popen([command, "top", "-n", "6", "-i", "0.5"], env=switch.env, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as top:
+    with subprocess.Popen(
+        [command, "top", "-n", "6", "-i", "0.5"],
+        env=switch.env,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as top:
         time.sleep(0.8)
-        switch.vsctl("del-port", "before", "--", "add-port", "br0", "after", "--", "set", "Interface", "after", "type=dummy")
+        switch.vsctl(
+            "del-port",
+            "before",
+            "--",
+            "add-port",
+            "br0",
+            "after",
+            "--",
+            "set",
+            "Interface",
+            "after",
+            "type=dummy",
+        )
         text, errors = top.communicate(timeout=30)
     check(top.returncode == 0 and errors == "", errors)
     pages = text.split("\nup ")
@@ -212,15 +296,26 @@ def ports_that_are_renamed_while_they_are_watched(lab):
 
 @test(timeout=90)
 def a_switch_without_its_database_gets_it_back(lab):
-    """`up` on a switch that runs starts the database that has died beside it; the switch goes on."""
+    """`up` on a switch that runs starts the database that has died beside it; the switch goes
+    on."""
     user = User(lab)
     tools = 'eval "$(sluice up "$D")" && '
     try:
         user.shell(tools + "ovs-vsctl add-br br0 -- set Bridge br0 datapath_type=netdev")
         switch, database = user.pid(), user.pid("ovsdb-server")
         os.kill(database, signal.SIGKILL)
-        wait_for("the database has ended", lambda: not os.path.exists(f"/proc/{database}/cmdline") or not open(f"/proc/{database}/cmdline", "rb").read())
-        done = user.shell(tools + "ovs-vsctl --timeout=30 add-port br0 p -- set Interface p type=internal && ovs-vsctl list-ports br0", seconds=70)
+        wait_for(
+            "the database has ended",
+            lambda: (
+                not os.path.exists(f"/proc/{database}/cmdline")
+                or not open(f"/proc/{database}/cmdline", "rb").read()
+            ),
+        )
+        done = user.shell(
+            tools + "ovs-vsctl --timeout=30 add-port br0 p -- set Interface p type=internal && "
+            "ovs-vsctl list-ports br0",
+            seconds=70,
+        )
         check("was started" in done.stderr and done.stdout.strip() == "p", done.stdout, done.stderr)
         equal(user.pid(), switch, "the switch's process")
         # One that stands is not killed by the way, and it is said what is.

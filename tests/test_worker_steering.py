@@ -1,4 +1,5 @@
 """`other_config:sluice-steering`: workers that process flows which another receives."""
+
 import os
 import re
 import struct
@@ -18,7 +19,9 @@ def steered(lab, mode=None, hosts=2):
         raise Skip("Open vSwitch's workers do not share a queue")
     if os.cpu_count() < 2:
         raise Skip("one core: no second worker")
-    config = [f"other_config:pmd-cpu-mask={CORES:#x}"] + ([f"other_config:sluice-steering={mode}"] if mode else [])
+    config = [f"other_config:pmd-cpu-mask={CORES:#x}"] + (
+        [f"other_config:sluice-steering={mode}"] if mode else []
+    )
     switch = lab.switch(config=config)
     switch.bridge("br0", "fail_mode=secure")
     sockets = switch.raw_hosts(hosts)
@@ -42,16 +45,27 @@ def total(switch, what):
 
 def numbered(flow, number):
     """A UDP packet of a flow with a number."""
-    return ethernet("02:00:00:00:00:02", "02:00:00:00:00:01", 0x800, udp("10.0.0.1", f"10.0.1.{flow}", 9, struct.pack("!II", flow, number), sport=1000 + flow))
+    return ethernet(
+        "02:00:00:00:00:02",
+        "02:00:00:00:00:01",
+        0x800,
+        udp("10.0.0.1", f"10.0.1.{flow}", 9, struct.pack("!II", flow, number), sport=1000 + flow),
+    )
 
 
 class Stream(threading.Thread):
-    """Sends numbered packets of all flows until told to end, a burst at a time, and holds the order of what arrives against it."""
+    """Sends numbered packets of all flows until told to end, a burst at a time, and holds the order
+    of what arrives against it."""
 
     def __init__(self, sender, receiver):
         super().__init__(daemon=True)
         self.sender, self.receiver = sender, receiver
-        self.over, self.sent, self.arrived, self.wrong = threading.Event(), [0] * FLOWS, [0] * FLOWS, None
+        self.over, self.sent, self.arrived, self.wrong = (
+            threading.Event(),
+            [0] * FLOWS,
+            [0] * FLOWS,
+            None,
+        )
 
     def run(self):
         rounds = 0
@@ -86,7 +100,8 @@ class Stream(threading.Thread):
 
 @test(timeout=60)
 def flows_are_spread_over_workers_in_order(lab):
-    """With `rss` another worker processes half of what one receives, whatever changes meanwhile; nothing is lost or overtaken. With `off` all comes back."""
+    """With `rss` another worker processes half of what one receives, whatever changes meanwhile;
+    nothing is lost or overtaken. With `off` all comes back."""
     switch, (first, second) = steered(lab, "rss")
     wait_for("buckets are spread", lambda: total(switch, "away") == 512)
     equal(workers(switch)[0], ("rss", "rss"), "the mode")
@@ -122,7 +137,9 @@ def forced_moves_keep_the_order(lab):
         to = 1 - to
         for bucket in range(0, 512, 32):
             for giver in (0, 1):
-                switch.appctl("sluice/steering-move", str(giver), str(bucket + (to * 7) % 32), str(to))
+                switch.appctl(
+                    "sluice/steering-move", str(giver), str(bucket + (to * 7) % 32), str(to)
+                )
     stream.end()
     moves = total(switch, "moves")
     check(moves > 20, f"{moves} moves")
@@ -131,10 +148,13 @@ def forced_moves_keep_the_order(lab):
 
 @test(timeout=60)
 def connections_of_hosts_go_through_another_worker(lab):
-    """TCP with the kernel's offloads and large frames, and pings, through a worker that did not receive them: no wrong checksum."""
+    """TCP with the kernel's offloads and large frames, and pings, through a worker that did not
+    receive them: no wrong checksum."""
     if lab.is_ovs:
         raise Skip("Open vSwitch's workers do not share a queue")
-    switch = lab.switch(config=[f"other_config:pmd-cpu-mask={CORES:#x}", "other_config:sluice-steering=rss"])
+    switch = lab.switch(
+        config=[f"other_config:pmd-cpu-mask={CORES:#x}", "other_config:sluice-steering=rss"]
+    )
     switch.bridge()
     one, two = (lab.host(f"h{number}", switch, ip=f"10.0.0.{number}/24") for number in (1, 2))
     wait_for("buckets are spread", lambda: total(switch, "away") == 512)
@@ -175,9 +195,10 @@ def wrong_values_are_named(lab):
     def refused(pattern, *words):
         done = switch.appctl("sluice/steering-move", *words, ok=False)
         check(done.returncode and re.search(pattern, done.stderr), f"{words}: {done.stderr!r}")
+
     refused("there is no worker 2", "0", "0", "2")
     refused("there is no bucket 512", "0", "512", "1")
-    refused("BUCKET: \"x\" is not a number", "0", "x", "1")
+    refused('BUCKET: "x" is not a number', "0", "x", "1")
     # A queue less than workers: they help by themselves.
     switch.vsctl("del-port", "p2")
     wait_for("adaptive by itself", lambda: workers(switch)[0] == ("adaptive", "auto"))

@@ -1,4 +1,6 @@
-"""dpdk-testpmd with virtio-user devices: DPDK's own traffic generator as the peer of vhost-user ports."""
+"""dpdk-testpmd with virtio-user devices: DPDK's own traffic generator as the peer of vhost-user
+ports."""
+
 import os
 import re
 import select
@@ -11,19 +13,36 @@ from harness import PATIENCE, Failure
 class Testpmd:
     """One testpmd process whose ports are virtio-user devices that listen on the given sockets."""
 
-    def __init__(self, lab, sockets, name="testpmd", options=(), devices=(), cores=("-l", "0,1"), before=()):
+    def __init__(
+        self, lab, sockets, name="testpmd", options=(), devices=(), cores=("-l", "0,1"), before=()
+    ):
         self.lab, self.name, self.text = lab, name, ""
         # Its output is read while it runs, so it must not be held back in a buffer.
-        command = [*before, "stdbuf", "-o0", "dpdk-testpmd", *cores, "--no-pci", "--in-memory", "--single-file-segments", "-m", "256", f"--file-prefix={name}{os.getpid()}"]
+        command = [
+            *before,
+            "stdbuf",
+            "-o0",
+            "dpdk-testpmd",
+            *cores,
+            "--no-pci",
+            "--in-memory",
+            "--single-file-segments",
+            "-m",
+            "256",
+            f"--file-prefix={name}{os.getpid()}",
+        ]
         for number, path in enumerate(sockets):
             command += ["--vdev", f"net_virtio_user{number},path={path},queues=1,server=1"]
         for device in devices:
             command += ["--vdev", device]
         command += ["--", "-i", "--no-mlockall", "--total-num-mbufs=8192", *options]
-        self.process = lab.start(command, f"{name}.err", stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.process = lab.start(
+            command, f"{name}.err", stdin=subprocess.PIPE, stdout=subprocess.PIPE
+        )
 
     def wait_ready(self):
-        """Waits until testpmd takes commands, which it does once the switch has connected to every socket."""
+        """Waits until testpmd takes commands, which it does once the switch has connected to every
+        socket."""
         self.wait("testpmd> ", 60)
         return self
 
@@ -33,14 +52,19 @@ class Testpmd:
         while True:
             found = re.search(pattern, self.text)
             if found:
-                text, self.text = self.text[:found.end()], self.text[found.end():]
+                text, self.text = self.text[: found.end()], self.text[found.end() :]
                 return text
             left = end - time.monotonic()
             if left <= 0 or not select.select([self.process.stdout], [], [], left)[0]:
-                raise Failure(f"{self.name}: waited {seconds:g} s in vain for /{pattern}/; it said:\n{self.text[-2000:]}")
+                raise Failure(
+                    f"{self.name}: waited {seconds:g} s in vain for /{pattern}/; it said:\n"
+                    f"{self.text[-2000:]}"
+                )
             data = os.read(self.process.stdout.fileno(), 65536)
             if not data:
-                raise Failure(f"{self.name} ended with {self.process.wait(10)}:\n{self.text[-2000:]}")
+                raise Failure(
+                    f"{self.name} ended with {self.process.wait(10)}:\n{self.text[-2000:]}"
+                )
             self.text += data.decode(errors="replace")
 
     def command(self, text, seconds=30):
@@ -65,7 +89,9 @@ class Testpmd:
         return [(int(received), int(sent)) for received, sent in pairs]
 
     def settle(self):
-        """Receives what is still in the rings: until a second brings nothing more. Returns the counters."""
+        """Receives what is still in the rings: until a second brings nothing more.
+
+        Returns the counters."""
         self.forward("rxonly")
         before, end = self.counters(), time.monotonic() + 20 * PATIENCE
         while True:

@@ -1,4 +1,5 @@
-"""Rules and packets for `ofproto/trace`: bridges br0 (ports p1 to p3, patch port 11 to br1) and br1 (ports q1, patch port 12)."""
+"""Rules and packets for `ofproto/trace`: bridges br0 (ports p1 to p3, patch port 11 to br1) and br1
+(ports q1, patch port 12)."""
 
 METERS = ("meter=1,kbps,band=type=drop,rate=100",)
 
@@ -13,9 +14,15 @@ NUMBERED = {
     12: "output:NXM_NX_REG0[],push:NXM_NX_REG0[],pop:NXM_NX_REG1[],note:01.02.03.04.05.06,exit",
     14: "resubmit(,20),clone(push_vlan:0x8100,set_field:4101->vlan_vid,output:2),output:3",
     17: "output(port=2,max_len=64),local,controller(userdata=01.02,reason=no_match)",
-    18: "set_field:aa:aa:aa:aa:aa:aa->eth_dst,set_field:8->ip_dscp,set_field:7->nw_ttl,output:2,set_field:1->nw_ecn,output:3",
+    18: (
+        "set_field:aa:aa:aa:aa:aa:aa->eth_dst,set_field:8->ip_dscp,set_field:7->nw_ttl,output:2,"
+        "set_field:1->nw_ecn,output:3"
+    ),
     19: "meter:1,output:2",
-    20: "set_field:0x5->reg0,move:NXM_NX_REG0[0..15]->NXM_NX_REG1[16..31],set_field:0x7->metadata,resubmit(,30)",
+    20: (
+        "set_field:0x5->reg0,move:NXM_NX_REG0[0..15]->NXM_NX_REG1[16..31],set_field:0x7->metadata,"
+        "resubmit(,30)"
+    ),
     21: "dec_ttl,output:2",
     22: "set_queue:5,output:2,pop_queue,output:3",
     23: "set_field:9.9.9.9->ip_dst,output:2,set_field:0.0.0.0->ip_dst,output:3",
@@ -27,7 +34,9 @@ NUMBERED = {
     29: "resubmit(2,50)",
     30: "normal",
     33: "clear_actions,write_actions(output:3)",
-    34: "push_vlan:0x8100,set_field:4103->vlan_vid,set_field:3->vlan_pcp,output:2,pop_vlan,output:3",
+    34: (
+        "push_vlan:0x8100,set_field:4103->vlan_vid,set_field:3->vlan_pcp,output:2,pop_vlan,output:3"
+    ),
     35: "resubmit(,60),resubmit(,61),output:2",
     36: "clone(set_field:1->reg0,resubmit(,62)),resubmit(,62)",
     37: "output:11",
@@ -39,18 +48,25 @@ NUMBERED = {
     45: "load:0x1->NXM_NX_REG0[],resubmit(,62),load:0->NXM_NX_REG0[],resubmit(,62)",
     46: "clone(output(port=2,max_len=64),set_field:1.1.1.1->ip_dst,output:2),output:3",
     47: "clone(output(port=2,max_len=64),set_field:1.1.1.1->ip_dst,output:2)",
-    48: "set_field:2.2.2.2->ip_dst,clone(set_field:3.3.3.3->ip_dst,clone(output(port=2,max_len=64),set_field:1.1.1.1->ip_dst,output:2)),output:3",
-    49: "learn(table=65,limit=1,cookie=5,idle_timeout=40,hard_timeout=60,send_flow_rem,fin_idle_timeout=3,NXM_OF_ETH_DST[]=NXM_OF_ETH_SRC[],"
-        "load:0x7->NXM_NX_REG0[],output:NXM_OF_IN_PORT[]),resubmit(,65)",
+    48: (
+        "set_field:2.2.2.2->ip_dst,clone(set_field:3.3.3.3->ip_dst,clone(output(port=2,"
+        "max_len=64),set_field:1.1.1.1->ip_dst,output:2)),output:3"
+    ),
+    49: "learn(table=65,limit=1,cookie=5,idle_timeout=40,hard_timeout=60,send_flow_rem,"
+    "fin_idle_timeout=3,NXM_OF_ETH_DST[]=NXM_OF_ETH_SRC[],"
+    "load:0x7->NXM_NX_REG0[],output:NXM_OF_IN_PORT[]),resubmit(,65)",
     51: "push_mpls:0x8847,set_field:9->mpls_label,output:11",
     52: "clone(resubmit(,66)),output:3",
-    53: "learn(table=67,idle_timeout=900,hard_timeout=1000,fin_idle_timeout=300,fin_hard_timeout=500,eth_type=0x800,nw_proto=6,NXM_OF_ETH_SRC[],"
-        "output:NXM_OF_IN_PORT[]),output:2",
+    53: "learn(table=67,idle_timeout=900,hard_timeout=1000,fin_idle_timeout=300,"
+    "fin_hard_timeout=500,eth_type=0x800,nw_proto=6,NXM_OF_ETH_SRC[],"
+    "output:NXM_OF_IN_PORT[]),output:2",
     54: "resubmit(,67)",
     38: "set_field:10.9.9.9->ip_src,resubmit(,63),output:2",
 }
 
-FLOWS = tuple(f"table=0,ip,nw_src=1.1.1.{number},actions={actions}" for number, actions in NUMBERED.items()) + (
+FLOWS = tuple(
+    f"table=0,ip,nw_src=1.1.1.{number},actions={actions}" for number, actions in NUMBERED.items()
+) + (
     "table=5,priority=1,reg0=0,actions=resubmit(,6),resubmit(,7)",
     "table=20,actions=drop",
     "table=30,priority=7,cookie=0x99,reg1=0x50000/0xf0000,metadata=0x7,actions=output:2",
@@ -66,62 +82,170 @@ FLOWS = tuple(f"table=0,ip,nw_src=1.1.1.{number},actions={actions}" for number, 
     "table=64,priority=9,udp,udp_dst=0,actions=conjunction(5,2/2)",
     "table=0,mpls,mpls_bos=1,actions=pop_mpls:0x0800,output:2",
     "table=0,arp,actions=normal",
-    "table=0,ipv6,actions=move:NXM_NX_IPV6_SRC[0..15]->NXM_NX_REG3[0..15],set_field:fe80::9->ipv6_dst,output:2",
+    (
+        "table=0,ipv6,actions=move:NXM_NX_IPV6_SRC[0..15]->NXM_NX_REG3[0..15],"
+        "set_field:fe80::9->ipv6_dst,output:2"
+    ),
     "table=0,tcp,actions=set_field:90->tcp_dst,output:2",
     "table=0,dl_vlan=5,actions=pop_vlan,output:2",
     "table=0,dl_vlan=6,actions=set_field:4103->vlan_vid,output:2",
     "table=0,dl_type=0x88cc,actions=controller",
     "table=66,ip,actions=meter:1,dec_ttl,output:2",
     "table=0,priority=40000,mpls,mpls_label=9,actions=dec_mpls_ttl,output:11",
-    "table=0,priority=40000,icmp6,icmpv6_type=135,actions=set_field:fe80::9->nd_target,set_field:00:00:00:00:00:07->nd_sll,output:2",
-    "table=0,priority=40000,icmp6,icmpv6_type=136,actions=set_field:fe80::9->nd_target,set_field:00:00:00:00:00:07->nd_tll,output:2",
+    (
+        "table=0,priority=40000,icmp6,icmpv6_type=135,actions=set_field:fe80::9->nd_target,"
+        "set_field:00:00:00:00:00:07->nd_sll,output:2"
+    ),
+    (
+        "table=0,priority=40000,icmp6,icmpv6_type=136,actions=set_field:fe80::9->nd_target,"
+        "set_field:00:00:00:00:00:07->nd_tll,output:2"
+    ),
     "table=0,priority=40000,udp,in_port=2,udp_src=0,udp_dst=0,nw_dst=2.2.2.3,actions=output:1",
     "table=0,priority=40000,udp,in_port=2,udp_dst=5,nw_dst=2.2.2.3,actions=output:3",
 )
 # Rules that only OpenFlow 1.0 has.
 OLD_FLOWS = ("ip,nw_src=1.1.1.50,actions=enqueue:2:7,output:3,enqueue:2:0",)
-PEER_FLOWS = ("ip,nw_src=1.1.1.1,actions=set_field:9.9.9.9->ip_dst,output:1", "ip,nw_src=1.1.1.37,actions=mod_nw_dst:9.9.9.9,output:1", "priority=1,actions=normal", "mpls,mpls_ttl=0,actions=drop",
-              "mpls,actions=dec_mpls_ttl,output:1")
+PEER_FLOWS = (
+    "ip,nw_src=1.1.1.1,actions=set_field:9.9.9.9->ip_dst,output:1",
+    "ip,nw_src=1.1.1.37,actions=mod_nw_dst:9.9.9.9,output:1",
+    "priority=1,actions=normal",
+    "mpls,mpls_ttl=0,actions=drop",
+    "mpls,actions=dec_mpls_ttl,output:1",
+)
 
 PACKETS = tuple(f"in_port=1,udp,nw_ttl=64,nw_src=1.1.1.{number}" for number in NUMBERED) + (
-    "in_port=1", "in_port=2,dl_dst=ff:ff:ff:ff:ff:ff", "in_port=p2,dl_src=02:00:00:00:00:01,dl_dst=02:00:00:00:00:02,dl_type=0x1234",
-    "in_port=LOCAL,arp,arp_op=1,dl_src=02:00:00:00:00:01,dl_dst=ff:ff:ff:ff:ff:ff,arp_spa=1.1.1.1,arp_tpa=1.1.1.2",
-    "in_port=1,arp,dl_dst=01:80:c2:00:00:01", "in_port=1,udp6,ipv6_src=fe80::1,nw_ttl=9,udp_dst=53", "in_port=3,tcp,nw_ttl=5,tcp_dst=80,tcp_flags=syn|ack",
-    "in_port=1,dl_vlan=5,dl_vlan_pcp=3", "in_port=1,dl_vlan=6", "in_port=1,dl_type=0x88cc", "in_port=1,udp,nw_ttl=1,nw_src=1.1.1.21",
-    "in_port=1,udp,nw_frag=later,nw_src=1.1.1.1", "in_port=1,icmp,icmp_type=8,nw_ttl=7", "in_port=1,sctp,nw_ttl=7,sctp_dst=9,nw_tos=32,nw_ecn=2", "in_port=7",
-    "in_port=1,reg0=5,metadata=9,tun_id=3,pkt_mark=7", "in_port=1,mpls,mpls_label=5,mpls_bos=1,mpls_ttl=3", "in_port=1,vlan_tci=0x7005", "udp,nw_src=1.1.1.2,nw_ttl=3",
-    "in_port=1,rarp,arp_op=3", "in_port=1,udp,nw_ttl=64,nw_src=1.1.1.50",
-    "in_port=1,mpls,mpls_label=9,mpls_ttl=5", "in_port=1,mpls,mpls_label=9,mpls_ttl=2", "in_port=1,mpls,mpls_label=9,mpls_ttl=1",
-    "in_port=1,icmp6,icmpv6_type=135,icmpv6_code=0,nd_target=fe80::1", "in_port=1,icmp6,icmpv6_type=135,icmpv6_code=0,nd_target=fe80::9,nd_sll=00:00:00:00:00:01",
-    "in_port=1,icmp6,icmpv6_type=136,icmpv6_code=0,nd_target=fe80::1", "in_port=1,icmp6,icmpv6_type=136,icmpv6_code=0,nd_target=fe80::1,nd_tll=00:00:00:00:00:01",
+    "in_port=1",
+    "in_port=2,dl_dst=ff:ff:ff:ff:ff:ff",
+    "in_port=p2,dl_src=02:00:00:00:00:01,dl_dst=02:00:00:00:00:02,dl_type=0x1234",
+    (
+        "in_port=LOCAL,arp,arp_op=1,dl_src=02:00:00:00:00:01,dl_dst=ff:ff:ff:ff:ff:ff,"
+        "arp_spa=1.1.1.1,arp_tpa=1.1.1.2"
+    ),
+    "in_port=1,arp,dl_dst=01:80:c2:00:00:01",
+    "in_port=1,udp6,ipv6_src=fe80::1,nw_ttl=9,udp_dst=53",
+    "in_port=3,tcp,nw_ttl=5,tcp_dst=80,tcp_flags=syn|ack",
+    "in_port=1,dl_vlan=5,dl_vlan_pcp=3",
+    "in_port=1,dl_vlan=6",
+    "in_port=1,dl_type=0x88cc",
+    "in_port=1,udp,nw_ttl=1,nw_src=1.1.1.21",
+    "in_port=1,udp,nw_frag=later,nw_src=1.1.1.1",
+    "in_port=1,icmp,icmp_type=8,nw_ttl=7",
+    "in_port=1,sctp,nw_ttl=7,sctp_dst=9,nw_tos=32,nw_ecn=2",
+    "in_port=7",
+    "in_port=1,reg0=5,metadata=9,tun_id=3,pkt_mark=7",
+    "in_port=1,mpls,mpls_label=5,mpls_bos=1,mpls_ttl=3",
+    "in_port=1,vlan_tci=0x7005",
+    "udp,nw_src=1.1.1.2,nw_ttl=3",
+    "in_port=1,rarp,arp_op=3",
+    "in_port=1,udp,nw_ttl=64,nw_src=1.1.1.50",
+    "in_port=1,mpls,mpls_label=9,mpls_ttl=5",
+    "in_port=1,mpls,mpls_label=9,mpls_ttl=2",
+    "in_port=1,mpls,mpls_label=9,mpls_ttl=1",
+    "in_port=1,icmp6,icmpv6_type=135,icmpv6_code=0,nd_target=fe80::1",
+    "in_port=1,icmp6,icmpv6_type=135,icmpv6_code=0,nd_target=fe80::9,nd_sll=00:00:00:00:00:01",
+    "in_port=1,icmp6,icmpv6_type=136,icmpv6_code=0,nd_target=fe80::1",
+    "in_port=1,icmp6,icmpv6_type=136,icmpv6_code=0,nd_target=fe80::1,nd_tll=00:00:00:00:00:01",
 )
 
-# A fragment of UDP from 1.1.1.1, port 1, to 2.2.2.3, port 5: which part it is in the two bytes left out.
-FRAGMENT = "5054000000025054000000010800450000240000{}40110000010101010202020300010005001000000000000000000000"
+# A fragment of UDP from 1.1.1.1, port 1, to 2.2.2.3, port 5: which part it is in the two bytes left
+# out.
+FRAGMENT = (
+    "5054000000025054000000010800450000240000"
+    "{}40110000010101010202020300010005001000000000000000000000"
+)
 # Further arguments: (bridge, flow, ...).
 CALLS = tuple(("br0", packet) for packet in PACKETS) + (
-    ("br0", "in_port=1,udp,nw_src=1.1.1.1,nw_ttl=64", "--names"), ("br0", "in_port=1,udp,nw_src=1.1.1.20,nw_ttl=64", "-generate"),
-    ("br1", "in_port=1,dl_src=02:00:00:00:00:01,dl_dst=02:00:00:00:00:02"), ("br0", "in_port=1", "0200000000020200000000010800450000140000000040110000010101130a000001"),
-    ("in_port(2),eth(src=02:00:00:00:00:01,dst=02:00:00:00:00:02),eth_type(0x0800),ipv4(src=1.1.1.18,dst=2.2.2.2,proto=17,ttl=9),udp(src=1,dst=2)",),
+    ("br0", "in_port=1,udp,nw_src=1.1.1.1,nw_ttl=64", "--names"),
+    ("br0", "in_port=1,udp,nw_src=1.1.1.20,nw_ttl=64", "-generate"),
+    ("br1", "in_port=1,dl_src=02:00:00:00:00:01,dl_dst=02:00:00:00:00:02"),
+    ("br0", "in_port=1", "0200000000020200000000010800450000140000000040110000010101130a000001"),
+    (
+        (
+            "in_port(2),eth(src=02:00:00:00:00:01,dst=02:00:00:00:00:02),eth_type(0x0800),"
+            "ipv4(src=1.1.1.18,dst=2.2.2.2,proto=17,ttl=9),udp(src=1,dst=2)"
+        ),
+    ),
     ("ovs-dummy", "in_port(1),eth(src=02:00:00:00:00:01,dst=02:00:00:00:00:02),eth_type(0x88cc)"),
-    ("br0", "in_port=2", FRAGMENT.format("2000")), ("br0", "in_port=2", FRAGMENT.format("0064")), ("br0", "in_port=2", FRAGMENT.format("0000")),
+    ("br0", "in_port=2", FRAGMENT.format("2000")),
+    ("br0", "in_port=2", FRAGMENT.format("0064")),
+    ("br0", "in_port=2", FRAGMENT.format("0000")),
     # What is learned stays: with -generate it is there for the next packet.
-    *(("br0", f"in_port=1,udp,nw_ttl=64,nw_src=1.1.1.49,dl_src=02:00:00:00:00:0{source},dl_dst=02:00:00:00:00:01", "-generate") for source in (1, 1, 2)),
-    # A rule with fin_timeout is learned, and the end of a connection shortens its timeouts: with -generate, and not by another packet.
-    *(("br0", f"in_port=1,tcp,nw_ttl=64,nw_src=1.1.1.53,dl_src=02:00:00:00:00:5{source}", "-generate") for source in (1, 2, 3, 4)),
-    *(("br0", f"in_port=1,tcp,nw_ttl=64,nw_src=1.1.1.54,dl_src=02:00:00:00:00:5{source},tcp_flags={flags:#x}", *how)
-      for source, flags, how in ((1, 0x11, ("-generate",)), (2, 0x11, ()), (3, 0x10, ("-generate",)), (4, 4, ("-generate",)))),
+    *(
+        (
+            "br0",
+            (
+                f"in_port=1,udp,nw_ttl=64,nw_src=1.1.1.49,dl_src=02:00:00:00:00:0{source},"
+                "dl_dst=02:00:00:00:00:01"
+            ),
+            "-generate",
+        )
+        for source in (1, 1, 2)
+    ),
+    # A rule with fin_timeout is learned, and the end of a connection shortens its timeouts: with
+    # -generate, and not by another packet.
+    *(
+        (
+            "br0",
+            f"in_port=1,tcp,nw_ttl=64,nw_src=1.1.1.53,dl_src=02:00:00:00:00:5{source}",
+            "-generate",
+        )
+        for source in (1, 2, 3, 4)
+    ),
+    *(
+        (
+            "br0",
+            (
+                f"in_port=1,tcp,nw_ttl=64,nw_src=1.1.1.54,dl_src=02:00:00:00:00:5{source},"
+                f"tcp_flags={flags:#x}"
+            ),
+            *how,
+        )
+        for source, flags, how in (
+            (1, 0x11, ("-generate",)),
+            (2, 0x11, ()),
+            (3, 0x10, ("-generate",)),
+            (4, 4, ("-generate",)),
+        )
+    ),
     ("br0", "in_port=1,udp,nw_ttl=64,nw_src=1.1.1.49,dl_dst=02:00:00:00:00:01"),
-    ("br0", "in_port=3,udp,nw_src=1.1.1.30,dl_src=02:00:00:00:00:31,dl_dst=02:00:00:00:00:32", "-generate"),
-    ("br0", "in_port=3,udp,nw_src=1.1.1.30,dl_src=02:00:00:00:00:31,dl_dst=02:00:00:00:00:32", "-generate"),
+    (
+        "br0",
+        "in_port=3,udp,nw_src=1.1.1.30,dl_src=02:00:00:00:00:31,dl_dst=02:00:00:00:00:32",
+        "-generate",
+    ),
+    (
+        "br0",
+        "in_port=3,udp,nw_src=1.1.1.30,dl_src=02:00:00:00:00:31,dl_dst=02:00:00:00:00:32",
+        "-generate",
+    ),
     ("br0", "in_port=2,udp,nw_src=1.1.1.30,dl_src=02:00:00:00:00:32,dl_dst=02:00:00:00:00:31"),
     # Errors.
-    ("br0", "foo=1"), ("br0", "in_port=1,foo"), ("br0", "in_port=xx"), ("br0", "in_port=1,nw_src=1.2.3"), ("br0", "in_port=1,tcp,tp_dst=x"), ("br0", "tcp,tp_dst=1/2"),
-    ("br9", "in_port=1"), ("in_port=1",), ("in_port(9),eth()",), ("br0", "in_port(1),eth()"), ("br0", "in_port=1", "zz", "yy"), ("br0", "in_port=1", "0011"),
-    ("br0", "in_port=1", "--foo"), ("br0", "in_port=1", "--ct-next"), ("br0", "in_port=1", "--ct-next", "foo"), ("br0", "in_port=1", "--ct-next", "new"),
-    ("br0",), ("br0", "in_port=1,in_port=2"), ("br0", "actions=drop"), ("br0", "in_port=1", "a", "b", "c"),
+    ("br0", "foo=1"),
+    ("br0", "in_port=1,foo"),
+    ("br0", "in_port=xx"),
+    ("br0", "in_port=1,nw_src=1.2.3"),
+    ("br0", "in_port=1,tcp,tp_dst=x"),
+    ("br0", "tcp,tp_dst=1/2"),
+    ("br9", "in_port=1"),
+    ("in_port=1",),
+    ("in_port(9),eth()",),
+    ("br0", "in_port(1),eth()"),
+    ("br0", "in_port=1", "zz", "yy"),
+    ("br0", "in_port=1", "0011"),
+    ("br0", "in_port=1", "--foo"),
+    ("br0", "in_port=1", "--ct-next"),
+    ("br0", "in_port=1", "--ct-next", "foo"),
+    ("br0", "in_port=1", "--ct-next", "new"),
+    ("br0",),
+    ("br0", "in_port=1,in_port=2"),
+    ("br0", "actions=drop"),
+    ("br0", "in_port=1", "a", "b", "c"),
 )
 PACKET_OUTS = (
-    ("br0", "in_port=1,udp,nw_src=1.1.1.2,nw_ttl=3", "output:2,resubmit(,0)"), ("br0", "in_port=controller,udp,nw_ttl=3,nw_src=1.1.1.1", "table"),
-    ("br0", "in_port=1,udp,nw_ttl=9", "mod_dl_dst:02:00:00:00:00:07,2,controller"), ("br0", "in_port=1,udp,nw_ttl=9", "all"), ("br0", "in_port=1,udp", "foo"), ("br0", "in_port=1", "output:xx"),
+    ("br0", "in_port=1,udp,nw_src=1.1.1.2,nw_ttl=3", "output:2,resubmit(,0)"),
+    ("br0", "in_port=controller,udp,nw_ttl=3,nw_src=1.1.1.1", "table"),
+    ("br0", "in_port=1,udp,nw_ttl=9", "mod_dl_dst:02:00:00:00:00:07,2,controller"),
+    ("br0", "in_port=1,udp,nw_ttl=9", "all"),
+    ("br0", "in_port=1,udp", "foo"),
+    ("br0", "in_port=1", "output:xx"),
 )

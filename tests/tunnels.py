@@ -2,20 +2,31 @@
 the underlay's address, and a bridge `br-int` for tunnels and hosts), the wire between two of them,
 frames as tunnels carry them (made and taken apart by hand), and a TCP transfer whose every byte is
 compared."""
+
 import hashlib
 import ipaddress
 import socket
 import struct
 import threading
 
-from harness import (PATIENCE, Failure, becomes, check, equal, ethernet, inside, mac,
-                     switchd_command, wait_for)
+from harness import (
+    PATIENCE,
+    Failure,
+    becomes,
+    check,
+    equal,
+    ethernet,
+    inside,
+    mac,
+    switchd_command,
+    wait_for,
+)
 
 WIRE = "wire"  # the underlay's port on either side
 MTU = 1400  # of hosts: leaves room for every header that is pushed
 VXLAN, GENEVE, GTPU = 4789, 6081, 2152
 UDP, GRE = 17, 47
-MARK = 0x88b5  # an Ethernet type for experiments: what the tests' own frames have
+MARK = 0x88B5  # an Ethernet type for experiments: what the tests' own frames have
 
 
 def underlay(number, ip6=False):
@@ -48,8 +59,21 @@ def give_address(switch, address=None, change="add"):
 
 def join(first, second):
     """The wire between two sites."""
-    first.namespace.run(["ip", "link", "add", WIRE, "type", "veth", "peer", "name", WIRE,
-                         "netns", second.namespace.name])
+    first.namespace.run(
+        [
+            "ip",
+            "link",
+            "add",
+            WIRE,
+            "type",
+            "veth",
+            "peer",
+            "name",
+            WIRE,
+            "netns",
+            second.namespace.name,
+        ]
+    )
     for switch in (first, second):
         switch.namespace.run(["ip", "link", "set", WIRE, "up"])
         switch.port(WIRE, bridge="br-phy")
@@ -71,8 +95,9 @@ def host(switch, name, number, offloads=False):
     """A host at br-int with the address 10.1.0.NUMBER (and fd01::NUMBER), in front of which nothing
     is left to the device unless `offloads`: Open vSwitch 3.1 drops such frames before tunnels
     (`Tunneling packets with HW offload flags is not supported`)."""
-    found = switch.lab.host(name, switch, ip=f"10.1.0.{number}/24", ip6=f"fd01::{number}/64",
-                            bridge="br-int", mtu=MTU)
+    found = switch.lab.host(
+        name, switch, ip=f"10.1.0.{number}/24", ip6=f"fd01::{number}/64", bridge="br-int", mtu=MTU
+    )
     if not offloads:
         no_offloads(found)
     return found
@@ -127,6 +152,7 @@ def transfer(client, server, target, size=4 << 20, seconds=20):
                     got.update(piece)
         except OSError as problem:
             failures.append(f"receiving: {problem}")
+
     thread = threading.Thread(target=serve, daemon=True)
     thread.start()
     try:
@@ -137,8 +163,11 @@ def transfer(client, server, target, size=4 << 20, seconds=20):
         failures.append(f"sending: {problem}")
     thread.join(seconds * PATIENCE)
     listener.close()
-    check(not failures and not thread.is_alive(),
-          f"TCP from {client.name} to {target}:", "; ".join(failures) or "the receiver hangs")
+    check(
+        not failures and not thread.is_alive(),
+        f"TCP from {client.name} to {target}:",
+        "; ".join(failures) or "the receiver hangs",
+    )
     equal(got.hexdigest(), hashlib.sha256(data).hexdigest(), f"bytes from {client.name}")
 
 
@@ -157,12 +186,13 @@ def both_ways(first, second, *addresses):
 
 # Frames as they are on the wire.
 
+
 def checksum(data):
     """The internet checksum of some bytes."""
     total = sum(struct.unpack(f"!{(len(data) + 1) // 2}H", data + bytes(len(data) % 2)))
     while total >> 16:
-        total = (total & 0xffff) + (total >> 16)
-    return ~total & 0xffff
+        total = (total & 0xFFFF) + (total >> 16)
+    return ~total & 0xFFFF
 
 
 def packed(address):
@@ -172,18 +202,39 @@ def packed(address):
 
 def ipv4(source, destination, protocol, payload, tos=0, ttl=64, fragment=0x4000):
     """An IPv4 packet."""
+
     def head(check_value):
-        return struct.pack("!BBHHHBBH4s4s", 0x45, tos, 20 + len(payload), 0, fragment, ttl,
-                           protocol,
-                           check_value, packed(source), packed(destination))
+        return struct.pack(
+            "!BBHHHBBH4s4s",
+            0x45,
+            tos,
+            20 + len(payload),
+            0,
+            fragment,
+            ttl,
+            protocol,
+            check_value,
+            packed(source),
+            packed(destination),
+        )
+
     return head(checksum(head(0))) + payload
 
 
 def ipv6(source, destination, protocol, payload, tos=0, ttl=64):
     """An IPv6 packet."""
-    return struct.pack("!IHBB16s16s", 6 << 28 | tos << 20, len(payload), protocol, ttl,
-                       packed(source),
-                       packed(destination)) + payload
+    return (
+        struct.pack(
+            "!IHBB16s16s",
+            6 << 28 | tos << 20,
+            len(payload),
+            protocol,
+            ttl,
+            packed(source),
+            packed(destination),
+        )
+        + payload
+    )
 
 
 def ip(source, destination, protocol, payload, **fields):
@@ -199,10 +250,12 @@ def udp_sum(source, destination, datagram):
 
 def udp(source, destination, port, payload, sport=40000, sum_value=0):
     """A UDP datagram in an IP packet; with sum_value None its checksum is right."""
+
     def datagram(value):
         return struct.pack("!HHHH", sport, port, 8 + len(payload), value) + payload
+
     if sum_value is None:
-        sum_value = udp_sum(source, destination, datagram(0)) or 0xffff
+        sum_value = udp_sum(source, destination, datagram(0)) or 0xFFFF
     return ip(source, destination, UDP, datagram(sum_value))
 
 
@@ -219,8 +272,11 @@ def geneve_option(cls, kind, data):
 def geneve(vni, inner, options=b"", critical=False, length=None, protocol=0x6558, version=0):
     """A Geneve header and what it carries; `length` is what it says of its options, in words."""
     words = len(options) // 4 if length is None else length
-    return struct.pack("!BBHI", version << 6 | words, 0x40 if critical else 0, protocol,
-                       vni << 8) + options + inner
+    return (
+        struct.pack("!BBHI", version << 6 | words, 0x40 if critical else 0, protocol, vni << 8)
+        + options
+        + inner
+    )
 
 
 def gre(inner, key=None, flags=0, protocol=0x6558, extra=b""):
@@ -242,12 +298,25 @@ def mark_of(frame):
     return struct.unpack("!I", frame[14:18])[0] if found else None
 
 
-def arp(operation, sender_mac, sender, target, target_mac="00:00:00:00:00:00",
-        destination="ff:ff:ff:ff:ff:ff"):
+def arp(
+    operation,
+    sender_mac,
+    sender,
+    target,
+    target_mac="00:00:00:00:00:00",
+    destination="ff:ff:ff:ff:ff:ff",
+):
     """An ARP frame: operation 1 asks, 2 answers."""
-    return ethernet(destination, sender_mac, 0x0806,
-                    struct.pack("!HHBBH", 1, 0x0800, 6, 4, operation) +
-                    mac(sender_mac) + packed(sender) + mac(target_mac) + packed(target))
+    return ethernet(
+        destination,
+        sender_mac,
+        0x0806,
+        struct.pack("!HHBBH", 1, 0x0800, 6, 4, operation)
+        + mac(sender_mac)
+        + packed(sender)
+        + mac(target_mac)
+        + packed(target),
+    )
 
 
 def icmp6(source, destination, payload):
@@ -267,16 +336,18 @@ class Outer:
         kind = struct.unpack("!H", frame[12:14])[0]
         packet = frame[14:]
         if kind == 0x0800:
-            (length, self.id, fragment, self.ttl, self.protocol, _, source,
-             destination) = struct.unpack("!HHHBBH4s4s", packet[2:20])
+            (length, self.id, fragment, self.ttl, self.protocol, _, source, destination) = (
+                struct.unpack("!HHHBBH4s4s", packet[2:20])
+            )
             self.tos, self.df = packet[1], bool(fragment & 0x4000)
             equal(checksum(packet[:20]), 0, "what the outer IPv4 header adds up to")
             body = packet[20:length]
-        elif kind == 0x86dd:
+        elif kind == 0x86DD:
             first, length, self.protocol, self.ttl, source, destination = struct.unpack(
-                "!IHBB16s16s", packet[:40])
-            self.tos, self.df, self.label = first >> 20 & 0xff, None, first & 0xfffff
-            body = packet[40:40 + length]
+                "!IHBB16s16s", packet[:40]
+            )
+            self.tos, self.df, self.label = first >> 20 & 0xFF, None, first & 0xFFFFF
+            body = packet[40 : 40 + length]
         else:
             raise Failure(f"no IP packet: {frame.hex()}")
         self.source = str(ipaddress.ip_address(source))
@@ -292,11 +363,13 @@ class Outer:
 
 def outers(raw, count=1, seconds=5, protocol=UDP, port=None):
     """So many tunnel packets that arrive at a raw socket on the wire."""
+
     def wanted(frame):
         kind, at = frame[12:14], 23 if frame[12:14] == b"\x08\x00" else 20
         if kind not in (b"\x08\x00", b"\x86\xdd") or frame[at] != protocol:
             return False
         return port is None or Outer(frame).port == port
+
     return [Outer(frame) for frame in raw.receive(seconds, wanted, until=count)]
 
 
@@ -337,9 +410,13 @@ class Watched:
             # What loops have made of others may be more than is looked at below.
             self.wire.drain()
             (host or self.host).send(frame)
-            found = [outer for outer in outers(self.wire, 1, 0.3, protocol, port)
-                     if outer.tunnel.endswith(frame[14:])]
+            found = [
+                outer
+                for outer in outers(self.wire, 1, 0.3, protocol, port)
+                if outer.tunnel.endswith(frame[14:])
+            ]
             return found[-1] if found else None
+
         return wait_for("a frame leaves through the tunnel", attempt, seconds)
 
     def push_none(self, protocol=UDP, seconds=0.5):
@@ -347,19 +424,27 @@ class Watched:
         self.number += 1
         self.wire.drain()
         self.host.send(marked(self.number))
-        equal([outer.frame.hex() for outer in outers(self.wire, 1, seconds, protocol)], [],
-              "what leaves")
+        equal(
+            [outer.frame.hex() for outer in outers(self.wire, 1, seconds, protocol)],
+            [],
+            "what leaves",
+        )
 
     def inject(self, *packets, source=None, destination=None):
         """Puts packets on the wire for the site."""
         for packet in packets:
-            kind = 0x86dd if packet[0] >> 4 == 6 else 0x0800
+            kind = 0x86DD if packet[0] >> 4 == 6 else 0x0800
             self.wire.send(ethernet(destination or self.mac, source or self.far_mac, kind, packet))
 
     def udp(self, port, payload, **fields):
         """A datagram from the far end."""
-        return udp(fields.pop("source", self.there), fields.pop("destination", self.here), port,
-                   payload, **fields)
+        return udp(
+            fields.pop("source", self.there),
+            fields.pop("destination", self.here),
+            port,
+            payload,
+            **fields,
+        )
 
     def arrives(self, number, seconds=5):
         """The marked frame of this number as it arrives at the host, or None."""
@@ -370,9 +455,11 @@ class Watched:
         """A packet from the wire gets the frame it carries, of this number, to the host; returns
         that. It is sent until that comes: Open vSwitch may lose some while what it has cached of
         former settings is revalidated."""
+
         def attempt():
             self.inject(packet)
             return self.arrives(number, 0.4)
+
         return wait_for(f"what {what} carries arrives", attempt)
 
     def leaves(self, what, get, wanted, frame=None, **options):
@@ -389,6 +476,7 @@ class Watched:
 
 # Two sites.
 
+
 def sites(lab, ip6=False, reference=True):
     """The daemon under test (`s`, number 1) and Open vSwitch (`o`, number 2; without `reference`
     one more of those under test), joined."""
@@ -401,7 +489,9 @@ def carries(sender, receiver, number, seconds=10, **fields):
     """The frame that comes out at the raw host of `receiver` for a marked one put in at that of
     `sender`. The first may be lost while the underlay's neighbour is asked for, so that it is sent
     until it comes."""
+
     def attempt():
         sender.raw.send(marked(number, **fields))
         return receiver.raw.receive(0.3, lambda frame: mark_of(frame) == number, until=1)
+
     return wait_for(f"a frame from {sender.name} reaches {receiver.name}", attempt, seconds)[0]

@@ -1,8 +1,10 @@
-"""The guest's side of vhost-user by hand: sockets, shared memory and rings, so that tests decide every message and every descriptor.
+"""The guest's side of vhost-user by hand: sockets, shared memory and rings, so that tests decide
+every message and every descriptor.
 
-`FrontEnd` speaks the protocol (QEMU's docs/interop/vhost-user.rst), `Ring` is a split virtqueue (virtio 1.1, section 2.6) in memory
-that both sides share. A front end listens, as one for ports of type dpdkvhostuserclient does, or connects (dpdkvhostuser). What a
-friendly guest does takes a few lines:
+`FrontEnd` speaks the protocol (QEMU's docs/interop/vhost-user.rst), `Ring` is a split virtqueue
+(virtio 1.1, section 2.6) in memory that both sides share. A front end listens, as one for ports of
+type dpdkvhostuserclient does, or connects (dpdkvhostuser). What a friendly guest does takes a few
+lines:
 
     guest = FrontEnd(path).listen()
     ...                                     # the port is added
@@ -10,8 +12,10 @@ friendly guest does takes a few lines:
     guest.send(frame)                       # to the switch, by ring 1
     frames = guest.receive()                # from the switch, by ring 0
 
-What a hostile one does has methods of its own: `unread`, `half`, `bad_memory`, `truncate`, `offer_endless`.
+What a hostile one does has methods of its own: `unread`, `half`, `bad_memory`, `truncate`,
+`offer_endless`.
 """
+
 import contextlib
 import ctypes
 import errno
@@ -24,13 +28,36 @@ import time
 
 # Requests of a front end.
 GET_FEATURES, SET_FEATURES, SET_OWNER, RESET_OWNER, SET_MEM_TABLE, SET_LOG_BASE = 1, 2, 3, 4, 5, 6
-SET_VRING_NUM, SET_VRING_ADDR, SET_VRING_BASE, GET_VRING_BASE, SET_VRING_KICK, SET_VRING_CALL, SET_VRING_ERR = 8, 9, 10, 11, 12, 13, 14
+(
+    SET_VRING_NUM,
+    SET_VRING_ADDR,
+    SET_VRING_BASE,
+    GET_VRING_BASE,
+    SET_VRING_KICK,
+    SET_VRING_CALL,
+    SET_VRING_ERR,
+) = 8, 9, 10, 11, 12, 13, 14
 GET_PROTOCOL_FEATURES, SET_PROTOCOL_FEATURES, GET_QUEUE_NUM, SET_VRING_ENABLE = 15, 16, 17, 18
 GET_INFLIGHT_FD, SET_INFLIGHT_FD = 31, 32
 
-# Feature bits: virtio-net's (virtio 1.1, section 5.1.3), the ring's (section 6), and vhost-user's own.
-CSUM, GUEST_CSUM, GUEST_TSO4, GUEST_TSO6, HOST_TSO4, HOST_TSO6, MERGEABLE = 1 << 0, 1 << 1, 1 << 7, 1 << 8, 1 << 11, 1 << 12, 1 << 15
-LOG_ALL, INDIRECT, EVENT_INDEX, PROTOCOL_FEATURES, VERSION_1 = 1 << 26, 1 << 28, 1 << 29, 1 << 30, 1 << 32
+# Feature bits: virtio-net's (virtio 1.1, section 5.1.3), the ring's (section 6), and vhost-user's
+# own.
+CSUM, GUEST_CSUM, GUEST_TSO4, GUEST_TSO6, HOST_TSO4, HOST_TSO6, MERGEABLE = (
+    1 << 0,
+    1 << 1,
+    1 << 7,
+    1 << 8,
+    1 << 11,
+    1 << 12,
+    1 << 15,
+)
+LOG_ALL, INDIRECT, EVENT_INDEX, PROTOCOL_FEATURES, VERSION_1 = (
+    1 << 26,
+    1 << 28,
+    1 << 29,
+    1 << 30,
+    1 << 32,
+)
 # Bits of the protocol's own features.
 MULTIQUEUE, LOG_SHMFD, REPLY_ACK, INFLIGHT = 1 << 0, 1 << 1, 1 << 3, 1 << 12
 
@@ -41,8 +68,9 @@ NO_INTERRUPT = 1
 HEADER = 12
 NEEDS_CSUM, TCPV4 = 1, 1
 
-# Where the front end says that its memory begins in its own address space: nobody reads there, the other side only subtracts it.
-USER_BASE = 0x7f0000000000
+# Where the front end says that its memory begins in its own address space: nobody reads there, the
+# other side only subtracts it.
+USER_BASE = 0x7F0000000000
 # What a ring takes: descriptors, then the available ring, then the used one. Enough for 1024 slots.
 RING_BYTES, AVAILABLE, USED = 0x10000, 0x4000, 0x6000
 MOST_SLOTS = 1024
@@ -67,7 +95,9 @@ class Memory:
         return struct.pack("<QQQQ", self.guest_base, self.size, USER_BASE, 0)
 
     def truncate(self, size=0):
-        """Takes the memory away while the other side has it mapped: whoever touches it gets SIGBUS. This side lets go of it first."""
+        """Takes the memory away while the other side has it mapped: whoever touches it gets SIGBUS.
+
+        This side lets go of it first."""
         if self.map is not None:
             self.map.close()
             self.map = None
@@ -98,14 +128,28 @@ class Ring:
 
     def describe(self, slot, address, length, flags=0, following=0):
         """Writes a descriptor; the address counts from the memory's beginning."""
-        struct.pack_into("<QIHH", self.memory.map, self.offset + slot * 16, self.memory.guest_base + address, length, flags, following)
+        struct.pack_into(
+            "<QIHH",
+            self.memory.map,
+            self.offset + slot * 16,
+            self.memory.guest_base + address,
+            length,
+            flags,
+            following,
+        )
 
     def offer(self, *heads):
         """Puts chains into the available ring and shows them to the other side."""
         for head in heads:
-            struct.pack_into("<H", self.memory.map, self.offset + AVAILABLE + 4 + self.available % self.size * 2, head)
-            self.available = self.available + 1 & 0xffff
-        # In one store, which the machine's own order of bytes is written by ("<H" goes byte by byte): the other side reads meanwhile.
+            struct.pack_into(
+                "<H",
+                self.memory.map,
+                self.offset + AVAILABLE + 4 + self.available % self.size * 2,
+                head,
+            )
+            self.available = self.available + 1 & 0xFFFF
+        # In one store, which the machine's own order of bytes is written by ("<H" goes byte by
+        # byte): the other side reads meanwhile.
         struct.pack_into("@H", self.memory.map, self.offset + AVAILABLE + 2, self.available)
 
     def notify(self):
@@ -119,14 +163,18 @@ class Ring:
 
     def left(self):
         """Chains that the other side has not given back."""
-        return self.available - self.used() & 0xffff
+        return self.available - self.used() & 0xFFFF
 
     def taken(self):
         """Heads and lengths of chains that came back since the last call."""
         result, until = [], self.used()
         while self.seen != until:
-            result.append(struct.unpack_from("<II", self.memory.map, self.offset + USED + 4 + self.seen % self.size * 8))
-            self.seen = self.seen + 1 & 0xffff
+            result.append(
+                struct.unpack_from(
+                    "<II", self.memory.map, self.offset + USED + 4 + self.seen % self.size * 8
+                )
+            )
+            self.seen = self.seen + 1 & 0xFFFF
         return result
 
     def close(self):
@@ -136,10 +184,25 @@ class Ring:
 
 
 class FrontEnd:
-    """A virtio-net device of one queue pair: ring 0 is what it receives by, ring 1 what it sends by."""
+    """A virtio-net device of one queue pair: ring 0 is what it receives by, ring 1 what it sends
+    by."""
 
-    def __init__(self, path, memory=8 << 20, slots=256, features=VERSION_1 | INDIRECT | PROTOCOL_FEATURES, protocol=REPLY_ACK, seconds=10):
-        self.path, self.slots, self.features, self.protocol, self.seconds = path, slots, features, protocol, seconds
+    def __init__(
+        self,
+        path,
+        memory=8 << 20,
+        slots=256,
+        features=VERSION_1 | INDIRECT | PROTOCOL_FEATURES,
+        protocol=REPLY_ACK,
+        seconds=10,
+    ):
+        self.path, self.slots, self.features, self.protocol, self.seconds = (
+            path,
+            slots,
+            features,
+            protocol,
+            seconds,
+        )
         self.size = memory
         self.listener = self.peer = self.memory = None
         self.rings, self.agreed, self.agreed_protocol = [], 0, 0
@@ -204,7 +267,11 @@ class FrontEnd:
 
     def say(self, request, payload=b"", fds=(), flags=0):
         """Sends one message and waits for no answer."""
-        socket.send_fds(self.peer, [struct.pack("<III", request, VERSION | flags, len(payload)) + payload], list(fds))
+        socket.send_fds(
+            self.peer,
+            [struct.pack("<III", request, VERSION | flags, len(payload)) + payload],
+            list(fds),
+        )
 
     def answer(self, request):
         """Reads one answer, which must be to this request."""
@@ -229,12 +296,13 @@ class FrontEnd:
         return self.answer(request)
 
     def tell(self, request, payload=b"", fds=()):
-        """Sends one message, and where the other side can say so, waits until it has been obeyed; `Refused` where it could not be."""
+        """Sends one message, and where the other side can say so, waits until it has been obeyed;
+        `Refused` where it could not be."""
         if not self.agreed_protocol & REPLY_ACK:
             self.say(request, payload, fds)
             return
         self.say(request, payload, fds, NEED_REPLY)
-        status, = struct.unpack("<Q", self.answer(request))
+        (status,) = struct.unpack("<Q", self.answer(request))
         if status:
             raise Refused(f"request {request}: {status}")
 
@@ -242,10 +310,10 @@ class FrontEnd:
 
     def negotiate(self):
         """Agrees on features."""
-        offered, = struct.unpack("<Q", self.ask(GET_FEATURES))
+        (offered,) = struct.unpack("<Q", self.ask(GET_FEATURES))
         self.agreed, self.agreed_protocol = self.features & offered, 0
         if self.agreed & PROTOCOL_FEATURES:
-            offered, = struct.unpack("<Q", self.ask(GET_PROTOCOL_FEATURES))
+            (offered,) = struct.unpack("<Q", self.ask(GET_PROTOCOL_FEATURES))
             self.say(SET_PROTOCOL_FEATURES, struct.pack("<Q", self.protocol & offered))
             self.agreed_protocol = self.protocol & offered
         self.tell(SET_OWNER)
@@ -259,7 +327,11 @@ class FrontEnd:
             area = (self.size - 2 * RING_BYTES) // 2
             for index in (0, 1):
                 first = 2 * RING_BYTES + index * area
-                buffers = [first + slot * BUFFER for slot in range(self.slots) if (slot + 1) * BUFFER <= area]
+                buffers = [
+                    first + slot * BUFFER
+                    for slot in range(self.slots)
+                    if (slot + 1) * BUFFER <= area
+                ]
                 self.rings.append(Ring(self.memory, index * RING_BYTES, self.slots, buffers))
         self.tell(SET_MEM_TABLE, struct.pack("<II", 1, 0) + self.memory.region(), [self.memory.fd])
         return self
@@ -270,7 +342,9 @@ class FrontEnd:
         base = USER_BASE + ring.offset
         self.tell(SET_VRING_NUM, struct.pack("<II", index, ring.size))
         self.tell(SET_VRING_BASE, struct.pack("<II", index, ring.used()))
-        self.tell(SET_VRING_ADDR, struct.pack("<IIQQQQ", index, 0, base, base + USED, base + AVAILABLE, 0))
+        self.tell(
+            SET_VRING_ADDR, struct.pack("<IIQQQQ", index, 0, base, base + USED, base + AVAILABLE, 0)
+        )
         self.tell(SET_VRING_CALL, struct.pack("<Q", index), [ring.call])
         self.tell(SET_VRING_KICK, struct.pack("<Q", index), [ring.kick])
         if enable and self.agreed & PROTOCOL_FEATURES:
@@ -281,7 +355,9 @@ class FrontEnd:
         (self.tell if told else self.say)(SET_VRING_ENABLE, struct.pack("<II", index, int(on)))
 
     def start(self, receive=True):
-        """All that makes a connection a device. With `receive`, empty buffers are offered to the switch."""
+        """All that makes a connection a device.
+
+        With `receive`, empty buffers are offered to the switch."""
         self.negotiate().share()
         if receive:
             self.offer_buffers()
@@ -290,12 +366,15 @@ class FrontEnd:
         return self
 
     def inflight(self):
-        """Asks for in-flight state for both rings, and gives it back, as a front end does that comes back; returns its size."""
+        """Asks for in-flight state for both rings, and gives it back, as a front end does that
+        comes back; returns its size."""
         self.say(GET_INFLIGHT_FD, struct.pack("<QQHH4x", 0, 0, 2, self.slots))
         head, fds, _, _ = socket.recv_fds(self.peer, 12, 1)
         request, _, length = struct.unpack("<III", head)
         if request != GET_INFLIGHT_FD or len(fds) != 1:
-            raise ConnectionError(f"a strange answer to GET_INFLIGHT_FD: {head.hex()}, {len(fds)} descriptors")
+            raise ConnectionError(
+                f"a strange answer to GET_INFLIGHT_FD: {head.hex()}, {len(fds)} descriptors"
+            )
         told = self.exactly(length)
         try:
             self.tell(SET_INFLIGHT_FD, told, fds)
@@ -304,7 +383,8 @@ class FrontEnd:
         return struct.unpack_from("<Q", told)[0]
 
     def log_writes(self, pages):
-        """Has the switch note in a log what it writes from now on: as a guest is told that is to be moved. Returns the log, a bit a page."""
+        """Has the switch note in a log what it writes from now on: as a guest is told that is to be
+        moved. Returns the log, a bit a page."""
         fd = os.memfd_create("log", os.MFD_CLOEXEC)
         try:
             os.ftruncate(fd, 4096)
@@ -317,7 +397,10 @@ class FrontEnd:
         for index, ring in enumerate(self.rings):
             base = USER_BASE + ring.offset
             used = self.memory.guest_base + ring.offset + USED
-            self.tell(SET_VRING_ADDR, struct.pack("<IIQQQQ", index, 1, base, base + USED, base + AVAILABLE, used))
+            self.tell(
+                SET_VRING_ADDR,
+                struct.pack("<IIQQQQ", index, 1, base, base + USED, base + AVAILABLE, used),
+            )
         return log
 
     # Frames.
@@ -346,7 +429,7 @@ class FrontEnd:
             if len(data) > BUFFER:
                 raise ValueError("a frame longer than a buffer")
             address = ring.buffers[slot % len(ring.buffers)]
-            self.memory.map[address:address + len(data)] = data
+            self.memory.map[address : address + len(data)] = data
             ring.describe(slot, address, len(data))
             ring.offer(slot)
         ring.notify()
@@ -356,7 +439,9 @@ class FrontEnd:
         ring, frames, end = self.rings[0], [], time.monotonic() + seconds
         while until is None or len(frames) < until:
             for slot, length in ring.taken():
-                frame = bytes(self.memory.map[ring.buffers[slot] + HEADER:ring.buffers[slot] + length])
+                frame = bytes(
+                    self.memory.map[ring.buffers[slot] + HEADER : ring.buffers[slot] + length]
+                )
                 if wanted is None or wanted(frame):
                     frames.append(frame)
                 ring.free.append(slot)
@@ -369,7 +454,8 @@ class FrontEnd:
     # What a hostile one does.
 
     def unread(self, most=100_000):
-        """Asks for features again and again and reads no answer, until the other side takes no more; returns how many questions it took."""
+        """Asks for features again and again and reads no answer, until the other side takes no
+        more; returns how many questions it took."""
         message = struct.pack("<III", GET_FEATURES, VERSION, 0)
         self.peer.setblocking(False)
         try:
@@ -387,16 +473,22 @@ class FrontEnd:
             self.peer.settimeout(self.seconds)
 
     def half(self, request=SET_MEM_TABLE, promised=40, given=8):
-        """Sends the beginning of a message, whose head promises so many bytes: the head and `given` of them; where that is negative, less than the head."""
+        """Sends the beginning of a message, whose head promises so many bytes: the head and `given`
+        of them; where that is negative, less than the head."""
         message = struct.pack("<III", request, VERSION, promised) + bytes(promised)
-        self.peer.send(message[:12 + given])
+        self.peer.send(message[: 12 + given])
 
     def bad_memory(self, fd=None, size=1 << 20):
-        """A memory table whose descriptor cannot be mapped (by default, a pipe's), or none at all with fd=-1."""
+        """A memory table whose descriptor cannot be mapped (by default, a pipe's), or none at all
+        with fd=-1."""
         ends = os.pipe() if fd is None else ()
         fds = [ends[0]] if ends else [] if fd < 0 else [fd]
         try:
-            self.tell(SET_MEM_TABLE, struct.pack("<II", 1, 0) + struct.pack("<QQQQ", 0, size, USER_BASE, 0), fds)
+            self.tell(
+                SET_MEM_TABLE,
+                struct.pack("<II", 1, 0) + struct.pack("<QQQQ", 0, size, USER_BASE, 0),
+                fds,
+            )
         finally:
             for end in ends:
                 os.close(end)
@@ -406,7 +498,8 @@ class FrontEnd:
         self.memory.truncate(size)
 
     def chain(self, total, part=1 << 20, index=1, flags=0, at=2 * RING_BYTES):
-        """Describes one chain of `total` bytes, in parts that all lie at one place of the memory; returns the chain's length in descriptors. Its head is slot 0."""
+        """Describes one chain of `total` bytes, in parts that all lie at one place of the memory;
+        returns the chain's length in descriptors. Its head is slot 0."""
         ring = self.rings[index]
         part = min(part, self.memory.size - at)
         count = -(-total // part)
@@ -414,11 +507,18 @@ class FrontEnd:
             raise ValueError(f"a chain of {count} descriptors in a ring of {ring.size}")
         for slot in range(count):
             last = slot == count - 1
-            ring.describe(slot, at, total - part * (count - 1) if last else part, flags | (0 if last else NEXT), 0 if last else slot + 1)
+            ring.describe(
+                slot,
+                at,
+                total - part * (count - 1) if last else part,
+                flags | (0 if last else NEXT),
+                0 if last else slot + 1,
+            )
         return count
 
     def offer_endless(self, head=0, index=1):
-        """Fills the available ring with one chain, as often as it goes in; to be called again and again. Returns how many were added."""
+        """Fills the available ring with one chain, as often as it goes in; to be called again and
+        again. Returns how many were added."""
         ring = self.rings[index]
         room = ring.size - ring.left()
         if room > 0:
@@ -427,7 +527,8 @@ class FrontEnd:
         return max(0, room)
 
     def closed_by_switch(self, seconds=5):
-        """Whether the switch closes the connection in that time; answers that come meanwhile are read."""
+        """Whether the switch closes the connection in that time; answers that come meanwhile are
+        read."""
         end = time.monotonic() + seconds
         while (left := end - time.monotonic()) > 0:
             if not select.select([self.peer], [], [], left)[0]:
@@ -441,28 +542,32 @@ class FrontEnd:
 
 
 def tcp_header(gso_size, length):
-    """A header before a TCP/IPv4 frame of so many bytes that is to be cut into segments of gso_size."""
+    """A header before a TCP/IPv4 frame of so many bytes that is to be cut into segments of
+    gso_size."""
     if length > 65535 + 14:
         raise ValueError("longer than an IPv4 packet")
     return struct.pack("<BBHHHHH", NEEDS_CSUM, TCPV4, 54, gso_size, 34, 16, 0)
 
 
 def tcp_frame(length, source="020000000031", target="020000000032"):
-    """A TCP/IPv4 frame of so many bytes, whose checksum is left to whoever cuts it: only the pseudo header's sum is there."""
+    """A TCP/IPv4 frame of so many bytes, whose checksum is left to whoever cuts it: only the pseudo
+    header's sum is there."""
     total = length - 14
     addresses = bytes([10, 8, 0, 1, 10, 8, 0, 2])
     ip = struct.pack("!BBHHHBBH", 0x45, 0, total, 0, 0x4000, 64, 6, 0) + addresses
-    ip = ip[:10] + struct.pack("!H", 0xffff ^ folded(ip)) + ip[12:]
+    ip = ip[:10] + struct.pack("!H", 0xFFFF ^ folded(ip)) + ip[12:]
     pseudo = addresses + struct.pack("!HH", 6, total - 20)
     tcp = struct.pack("!HHIIBBHHH", 4000, 5001, 1, 1, 0x50, 0x10, 8192, folded(pseudo), 0)
-    return (bytes.fromhex(target) + bytes.fromhex(source) + b"\x08\x00" + ip + tcp).ljust(length, b"x")
+    return (bytes.fromhex(target) + bytes.fromhex(source) + b"\x08\x00" + ip + tcp).ljust(
+        length, b"x"
+    )
 
 
 def folded(data):
     """The one's complement sum of words of 16 bits."""
     total = sum(struct.unpack(f"!{len(data) // 2}H", data))
     while total >> 16:
-        total = (total & 0xffff) + (total >> 16)
+        total = (total & 0xFFFF) + (total >> 16)
     return total
 
 

@@ -169,7 +169,8 @@ impl Bridge {
         self.learning.concerns(in_port)
     }
 
-    /// Returns whether packets that came in by this port may meet a rule that a packet has asked for.
+    /// Returns whether packets that came in by this port may meet a rule that a packet has asked
+    /// for.
     pub(crate) fn meets_requested(&self, in_port: PortNo) -> bool {
         self.learning.may_meet(in_port)
     }

@@ -2,7 +2,7 @@
 //! whose packets may meet such a rule.
 //!
 //! Packets that ask are walked one after the other, so that each meets the rules learned from those
-//! before it (`exec::suspend::hold`). So are packets that may meet a rule which was asked for and is
+//! before it (`exec::suspend::hold`). So are packets that may meet a rule that was asked for and is
 //! not there yet. All others go in bursts. The ports follow from the rules: packets of an ingress
 //! port come to the rules of the first table that match the port, and from there to the tables that
 //! these look up in. Steps whose targets are not known count as asking, and for any table.
@@ -86,8 +86,8 @@ impl Learning {
         self.asking.contains(port)
     }
 
-    /// Returns whether packets that came in by this port may look up in a table that rules are asked
-    /// for. Also true for rules that were asked for before the last asking step was deleted.
+    /// Returns whether packets that came in by this port may look up in a table that rules are
+    /// asked for. Also true for rules that were asked for before the last asking step was deleted.
     pub fn may_meet(&self, port: PortNo) -> bool {
         self.meeting.contains(port)
     }
