@@ -39,6 +39,7 @@ const SYSTEM: [&str; 11] = [
 
 fn main() -> ExitCode {
     println!("cargo:rerun-if-changed=shim/shim.c");
+    println!("cargo:rerun-if-changed=shim/xsk.c");
     println!("cargo:rerun-if-changed=build.rs");
     println!("cargo:rerun-if-env-changed=SLUICE_DPDK");
     println!("cargo:rustc-check-cfg=cfg(static_dpdk)");
@@ -56,6 +57,7 @@ fn main() -> ExitCode {
     let mut build = cc::Build::new();
     build
         .file("shim/shim.c")
+        .file("shim/xsk.c")
         .includes(&dpdk.include_paths)
         .flag("-include")
         .flag("rte_config.h")
@@ -98,6 +100,14 @@ fn main() -> ExitCode {
     }
     for library in LIBRARIES {
         println!("cargo:rustc-link-lib=dylib={library}");
+    }
+    // A driver that is a plugin calls ours instead of libxdp's only if the program exports them.
+    for function in [
+        "xsk_socket__create",
+        "xsk_socket__delete",
+        "xsk_umem__delete",
+    ] {
+        println!("cargo:rustc-link-arg-tests=-Wl,--export-dynamic-symbol={function}");
     }
     ExitCode::SUCCESS
 }

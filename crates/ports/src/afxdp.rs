@@ -67,6 +67,7 @@ pub(crate) fn open(
         control: Box::new(XdpControl {
             interface,
             device: control,
+            was_promiscuous: link.is_promiscuous(),
         }),
         rx,
     })
@@ -76,6 +77,17 @@ pub(crate) fn open(
 struct XdpControl {
     interface: Interface,
     device: Box<dyn PortControl>,
+    /// Whether the interface was promiscuous before DPDK made it so.
+    was_promiscuous: bool,
+}
+
+impl Drop for XdpControl {
+    fn drop(&mut self) {
+        // It may have gone, and then there is nothing to restore.
+        if !self.was_promiscuous {
+            let _ = self.interface.set_promiscuous(false);
+        }
+    }
 }
 
 impl PortControl for XdpControl {

@@ -300,6 +300,17 @@ impl Interface {
         }
     }
 
+    /// Makes it receive frames for other MAC addresses, or only those for its own.
+    pub(crate) fn set_promiscuous(&mut self, promiscuous: bool) -> Result<(), Error> {
+        let what = format!(
+            "setting promiscuous mode {}",
+            if promiscuous { "on" } else { "off" }
+        );
+        self.change(what, |links, link| {
+            links.set_promiscuous(&link.name, promiscuous)
+        })
+    }
+
     /// Sets it up or down.
     pub(crate) fn set_admin(&mut self, up: bool) -> Result<(), Error> {
         let what = format!("setting it {}", if up { "up" } else { "down" });

@@ -65,6 +65,10 @@ impl LinkState {
         self.flags & libc::IFF_UP as u32 != 0
     }
 
+    pub(crate) fn is_promiscuous(&self) -> bool {
+        self.flags & libc::IFF_PROMISC as u32 != 0
+    }
+
     /// Returns whether frames get through: a device that is down carries nothing, although a TAP
     /// still has a carrier then.
     pub(crate) fn has_link(&self) -> bool {
@@ -474,15 +478,20 @@ impl Links {
 
     /// Sets the interface up or down.
     pub(crate) fn set_up(&self, name: &str, up: bool) -> Result<(), i32> {
+        self.set_flag(name, libc::IFF_UP, up)
+    }
+
+    /// Makes the interface receive frames for other MAC addresses, or only those for its own.
+    pub(crate) fn set_promiscuous(&self, name: &str, promiscuous: bool) -> Result<(), i32> {
+        self.set_flag(name, libc::IFF_PROMISC, promiscuous)
+    }
+
+    fn set_flag(&self, name: &str, flag: i32, set: bool) -> Result<(), i32> {
         let mut request = request(name)?;
         self.ioctl(libc::SIOCGIFFLAGS, &mut request)?;
         // SAFETY: the kernel filled in the flags.
         let flags = i32::from(unsafe { request.ifr_ifru.ifru_flags });
-        let wanted = if up {
-            flags | libc::IFF_UP
-        } else {
-            flags & !libc::IFF_UP
-        };
+        let wanted = if set { flags | flag } else { flags & !flag };
         if wanted == flags {
             return Ok(());
         }

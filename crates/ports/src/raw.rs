@@ -192,6 +192,7 @@ unsafe extern "C" {
     pub fn rte_eth_dev_start(port: u16) -> c_int;
     pub fn rte_eth_dev_stop(port: u16) -> c_int;
     pub fn rte_eth_dev_close(port: u16) -> c_int;
+    pub fn sluice_xsk_delete_left() -> u32;
     pub fn rte_eth_dev_set_mtu(port: u16, mtu: u16) -> c_int;
     pub fn rte_eth_dev_set_link_up(port: u16) -> c_int;
     pub fn rte_eth_dev_set_link_down(port: u16) -> c_int;

@@ -1,6 +1,6 @@
 //! AF_XDP on a veth pair.
 
-use crate::kernel::{own_namespace, system, veth};
+use crate::kernel::{ip, own_namespace, system, veth};
 use crate::support::{bytes, eal, info_of, open, receive, send, udp};
 use ports::{Kind, PortSpec, Xdp};
 
@@ -44,4 +44,36 @@ fn what_it_cannot_do_is_refused() {
         "could not open network device vx (No such device)"
     );
     assert!(error("va", Xdp::Generic).contains("generic"));
+}
+
+#[test]
+fn an_interface_can_be_a_port_again_and_keeps_its_flags() {
+    own_namespace();
+    veth("va", "vb", 1500);
+    let mode = Xdp::BestEffort;
+    let spec = PortSpec::new("va", Kind::AfXdp { mode, rx_queues: 1 });
+    for promiscuous in [false, false, true] {
+        ip(match promiscuous {
+            true => "link set va promisc on",
+            false => "link set va promisc off",
+        });
+        let port = open(&spec);
+        port.control.close();
+        drop(port.rx);
+        assert_eq!(is_promiscuous("va"), promiscuous);
+    }
+    // The host's stack gets its frames again.
+    let (mut one, mut other) = (system("va"), system("vb"));
+    let mut tx = other.control.tx_queue(0).unwrap();
+    assert_eq!(send(&mut *tx, &[&udp(100)]).packets, 1);
+    assert_eq!(bytes(&receive(&mut *one.rx[0], 1)), [udp(100)]);
+}
+
+/// Returns whether an interface of this thread's namespace is promiscuous.
+fn is_promiscuous(name: &str) -> bool {
+    let shown = std::process::Command::new("ip")
+        .args(["-o", "link", "show", name])
+        .output()
+        .expect("ip runs");
+    String::from_utf8_lossy(&shown.stdout).contains("PROMISC")
 }
