@@ -12,6 +12,21 @@ use crate::mbuf::Mbuf;
 use crate::spec::{Dpdk, Kind, PortSpec, Xdp};
 use crate::{Eal, Mac, OpenPort, PortControl, PortInfo, ethdev};
 use packet::io::TxQueue;
+use std::sync::Mutex;
+use std::time::{Duration, Instant};
+
+/// When a device was closed last. The kernel frees an interface's queue some time after the socket
+/// that had it was closed; until then another one is refused.
+static CLOSED: Mutex<Option<Instant>> = Mutex::new(None);
+/// How long after that another try is made, and the pause before it.
+const SETTLING: Duration = Duration::from_millis(500);
+const PAUSE: Duration = Duration::from_millis(10);
+
+/// Returns whether a device was closed so recently that its queue may not be free yet.
+fn is_settling() -> bool {
+    let closed = CLOSED.lock().map_or(None, |closed| *closed);
+    closed.is_some_and(|closed| closed.elapsed() < SETTLING)
+}
 
 pub(crate) fn open(
     eal: &Eal,
@@ -62,7 +77,12 @@ pub(crate) fn open(
         mtu: spec.mtu.or(Some(link.mtu.min(u32::from(u16::MAX)) as u16)),
         ..spec.clone()
     };
-    let OpenPort { control, rx } = ethdev::open(eal, &device, &options)?;
+    let OpenPort { control, rx } = loop {
+        match ethdev::open(eal, &device, &options) {
+            Err(Error::Device { .. }) if is_settling() => std::thread::sleep(PAUSE),
+            result => break result?,
+        }
+    };
     Ok(OpenPort {
         control: Box::new(XdpControl {
             interface,
@@ -83,6 +103,9 @@ struct XdpControl {
 
 impl Drop for XdpControl {
     fn drop(&mut self) {
+        if let Ok(mut closed) = CLOSED.lock() {
+            *closed = Some(Instant::now());
+        }
         // It may have gone, and then there is nothing to restore.
         if !self.was_promiscuous {
             let _ = self.interface.set_promiscuous(false);

@@ -3,9 +3,18 @@
 use crate::kernel::{ip, own_namespace, system, veth};
 use crate::support::{bytes, eal, info_of, open, receive, send, udp};
 use ports::{Kind, PortSpec, Xdp};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Lets one test at a time open a device: interfaces of tests' namespaces have the same number, by
+/// which DPDK's device is called.
+fn alone() -> MutexGuard<'static, ()> {
+    static ALONE: Mutex<()> = Mutex::new(());
+    ALONE.lock().unwrap_or_else(PoisonError::into_inner)
+}
 
 #[test]
 fn frames_go_both_ways_past_the_stack() {
+    let _alone = alone();
     own_namespace();
     veth("va", "vb", 1500);
     let mut xdp = open(&PortSpec::new(
@@ -48,6 +57,7 @@ fn what_it_cannot_do_is_refused() {
 
 #[test]
 fn an_interface_can_be_a_port_again_and_keeps_its_flags() {
+    let _alone = alone();
     own_namespace();
     veth("va", "vb", 1500);
     let mode = Xdp::BestEffort;
