@@ -28,6 +28,11 @@ const COUNTERPARTS: &[(&str, &[&str])] = &[
             "drop_learned_on_ingress",
             "drop_learned_port_gone",
             "drop_nowhere_to_flood",
+            "drop_tunnel_no_route",
+            "drop_tunnel_no_neighbour",
+            "drop_tunnel_too_many_wait",
+            "drop_tunnel_no_destination",
+            "drop_tunnel_not_ip",
         ],
     ),
     (
@@ -62,13 +67,50 @@ const COUNTERPARTS: &[(&str, &[&str])] = &[
         &["drop_packet_in_queue_full"],
     ),
     ("datapath_drop_invalid_bond", &[]),
-    ("datapath_drop_invalid_tnl_port", &[]),
+    ("datapath_drop_invalid_tnl_port", &["drop_tunnel_no_port"]),
     ("datapath_drop_lock_error", &[]),
     ("datapath_drop_nsh_decap_error", &[]),
     ("datapath_drop_recirc_error", &[]),
     ("datapath_drop_sample_error", &[]),
-    ("datapath_drop_tunnel_pop_error", &[]),
-    ("datapath_drop_tunnel_push_error", &[]),
+    (
+        "datapath_drop_tunnel_pop_error",
+        &[
+            "drop_tunnel_short",
+            "drop_tunnel_protocol",
+            "drop_tunnel_ip",
+            "drop_tunnel_ip_checksum",
+            "drop_tunnel_fragment",
+            "drop_tunnel_ipv6_extension",
+            "drop_tunnel_udp_length",
+            "drop_tunnel_checksum",
+            "drop_tunnel_flags",
+            "drop_tunnel_length",
+            "drop_tunnel_options",
+            "drop_tunnel_critical_option",
+            "drop_tunnel_payload",
+            "drop_tunnel_inner_short",
+            "drop_tunnel_segment",
+            "drop_tunnel_partial_checksum",
+            "drop_tunnel_congestion",
+            "drop_tunnel_no_buffer",
+            "drop_tunnel_fragment_bad",
+            "drop_tunnel_fragment_contradiction",
+            "drop_tunnel_fragment_twice",
+            "drop_tunnel_fragment_full",
+            "drop_tunnel_fragment_no_memory",
+            "drop_tunnel_fragment_late",
+        ],
+    ),
+    (
+        "datapath_drop_tunnel_push_error",
+        &[
+            "drop_tunnel_push_segment",
+            "drop_tunnel_push_no_room",
+            "drop_tunnel_push_too_long",
+            "drop_tunnel_push_checksum",
+            "drop_tunnel_push_fragment",
+        ],
+    ),
     // Open vSwitch's datapath parses packets for userspace; here those are the ones for
     // controllers.
     ("flow_extract", &["packet_in_queued"]),
@@ -166,6 +208,19 @@ mod tests {
             for part in *parts {
                 assert!(all.iter().any(|name| name == part), "{part} of {theirs}");
             }
+        }
+    }
+
+    /// What tunnels drop is part of exactly one sum, so that none is forgotten when one is added.
+    #[test]
+    fn what_tunnels_drop_is_in_one_sum() {
+        let tunnels = (DropReason::NAMES.iter()).filter(|name| name.starts_with("tunnel_"));
+        for name in tunnels {
+            let name = format!("drop_{name}");
+            let sums = COUNTERPARTS
+                .iter()
+                .filter(|(_, parts)| parts.contains(&name.as_str()));
+            assert_eq!(sums.count(), 1, "{name}");
         }
     }
 

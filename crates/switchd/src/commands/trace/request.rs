@@ -233,6 +233,11 @@ fn datapath_port(
     datapath: &str,
     flow: &str,
 ) -> Result<(Rc<Bridge>, PortNo), String> {
+    // Nothing recirculates, so no datapath flow comes from the middle of a pipeline.
+    match attribute(flow, "recirc_id").and_then(odp::number) {
+        None | Some(0) => {}
+        Some(id) => return Err(format!("no recirculation data for recirc_id {id:#x}")),
+    }
     let Some(named) = attribute(flow, "in_port") else {
         return Err("no OpenFlow port for datapath port 4294967295".into());
     };
