@@ -129,6 +129,12 @@ pub trait PortControl: Send {
         None
     }
 
+    /// Returns how many of its receive queues a guest has: those that commands show. None for all
+    /// other devices, which have all of theirs.
+    fn guest_queues(&self) -> Option<u16> {
+        None
+    }
+
     /// Returns the process at the other end of a guest's socket (QEMU). None for all other devices,
     /// without a connection, and if it is not visible in this process's PID namespace.
     fn peer_process(&mut self) -> Option<u32> {

@@ -56,6 +56,13 @@ impl PortControl for VhostControl {
         }
     }
 
+    fn guest_queues(&self) -> Option<u16> {
+        // A queue is two rings; a guest that is away has one, as in Open vSwitch.
+        let rings = self.shared.table().map_or(0, |table| table.rings.len());
+        let queues = u16::try_from(rings / 2).unwrap_or(u16::MAX);
+        Some(queues.clamp(1, self.rx_queues.max(1)))
+    }
+
     fn status(&mut self) -> Vec<(String, String)> {
         let mode = if self.client { "client" } else { "server" };
         let socket = self.watched.path().to_owned();

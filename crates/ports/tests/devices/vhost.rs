@@ -173,6 +173,7 @@ fn frames_go_to_the_guest_and_back() {
             .status()
             .contains(&("num_of_vrings".into(), "2".into()))
     );
+    assert_eq!(port.control.guest_queues(), Some(1), "of the 8 it may have");
     let mut tx = port.control.tx_queue(5).unwrap();
     let mut rx = port.rx.remove(0);
     assert_eq!(echo(&mut *tx, &mut *rx, &udp(3)).to_vec(), udp(3));

@@ -197,6 +197,7 @@ fn configuration(switch: &Switch, port: &Port) -> BTreeMap<&'static str, String>
                 .iter()
                 .find(|info| info.id == port.id)
                 .map_or(0, |info| info.queues);
+            let queues = port.guest_queues().map_or(queues, usize::from);
             let workers = switch
                 .with_datapath(|datapath| datapath.workers().len())
                 .unwrap_or(0);

@@ -357,11 +357,12 @@ fn queues_show(switch: &Switch, arguments: &[String]) -> Answer {
             all => format!("{:2} %", cycles.saturating_mul(100) / all),
         };
         for queue in &worker.queues {
-            let state = if is_up(switch, queue.port) {
-                "(enabled) "
-            } else {
-                "(disabled)"
-            };
+            let (is_up, guest_queues) = state_of(switch, queue.port);
+            // Workers serve as many queues as a guest may have.
+            if guest_queues.is_some_and(|queues| queue.index >= queues.into()) {
+                continue;
+            }
+            let state = if is_up { "(enabled) " } else { "(disabled)" };
             let usage = usage(queue.recent_cycles);
             let _ = writeln!(
                 text,
@@ -378,12 +379,17 @@ fn queues_show(switch: &Switch, arguments: &[String]) -> Answer {
     Ok(text)
 }
 
-/// Returns whether a queue can receive: not while the guest of a vhost port is away.
-fn is_up(switch: &Switch, port: datapath::PortId) -> bool {
+/// Returns whether a port's queues can receive, which they cannot while the guest of a vhost port is
+/// away, and how many a guest has.
+fn state_of(switch: &Switch, port: datapath::PortId) -> (bool, Option<u16>) {
     let find = |bridge: &std::rc::Rc<crate::switch::Bridge>| {
         let ports = bridge.ports.borrow();
         let port = ports.values().find(|candidate| candidate.id == port)?;
-        Some(port.info.link_up || !port.config.device.starts_with("dpdkvhostuser"))
+        let is_up = port.info.link_up || !port.config.device.starts_with("dpdkvhostuser");
+        Some((is_up, port.guest_queues()))
     };
-    bridges(switch).iter().find_map(find).unwrap_or(true)
+    bridges(switch)
+        .iter()
+        .find_map(find)
+        .unwrap_or((true, None))
 }

@@ -62,6 +62,11 @@ impl Port {
         (self.control.as_ref()).is_some_and(|control| control.is_announced())
     }
 
+    /// Returns how many receive queues its guest has; None for ports of no guest.
+    pub fn guest_queues(&self) -> Option<u16> {
+        (self.control.as_ref()).and_then(|control| control.guest_queues())
+    }
+
     /// Returns its settings for the datapath.
     pub fn settings(&self, restoring: bool) -> PortSettings {
         let mut settings = settings_of(&self.config, self.flags, restoring);

@@ -84,6 +84,9 @@ impl PortControl for Shared {
     fn is_connected(&mut self) -> Option<bool> {
         self.with(|control| control.is_connected()).flatten()
     }
+    fn guest_queues(&self) -> Option<u16> {
+        self.with(|control| control.guest_queues()).flatten()
+    }
     fn peer_process(&mut self) -> Option<u32> {
         self.with(|control| control.peer_process()).flatten()
     }
