@@ -3,16 +3,15 @@
 //! between. `SLUICE_CASES` sets the number of cases, `SLUICE_SEED` the first seed.
 
 use crate::common::generate::Random;
+use crate::common::outside::{Outside, To};
 use crate::common::*;
 use openflow::action::{Action, HashFields, Instruction, Multipath, MultipathAlgorithm, Subfield};
 use openflow::flow::FlowModCommand;
 use packet::build::Builder;
-use packet::parse::Malformed;
 use packet::{Field, Frame, HeapFrame, Match, Value};
 use pipeline::twin::{self, Effect};
-use program::actions::ToController;
 use program::exec::{CacheMode, Engine};
-use program::host::{Context, DropReason, Host};
+use program::host::{Context, DropReason};
 use std::collections::HashMap;
 
 const TABLES: u64 = 8;
@@ -25,26 +24,12 @@ struct Notes {
     lost: usize,
 }
 
-impl Host<HeapFrame> for Notes {
-    fn port_is_live(&self, _: u32) -> bool {
-        true
-    }
+impl Outside for Notes {
     fn output(&mut self, context: Context<'_>, port: u32, frame: HeapFrame, to_in_port: bool) {
         *context.sent = true;
         if to_in_port || port != context.in_port {
             self.sent.push((port, frame.to_vec()));
         }
-    }
-    fn output_all(&mut self, _: Context<'_>, _: HeapFrame, _: bool) {
-        unreachable!("no rule does so")
-    }
-    fn normal(&mut self, _: Context<'_>, _: HeapFrame) {
-        unreachable!("no rule does so")
-    }
-    fn controller(&mut self, _: Context<'_>, _: &ToController, _: &HeapFrame) {}
-    fn malformed(&mut self, _: Malformed) {}
-    fn now_ns(&mut self) -> u64 {
-        0
     }
     fn dropped(&mut self, _: DropReason) {
         self.lost += 1;
@@ -440,7 +425,7 @@ fn run(seed: u64, help: Help, straight: bool) -> (Vec<Vec<(u64, u64)>>, u64) {
             &mut frames,
             0,
             switch.now,
-            &mut notes,
+            &mut To(&mut notes),
         );
         in_order(&notes.sent, &flows, &format!("seed {seed}, round {round}"));
         // Packets of one burst may overtake each other if their paths differ.
@@ -556,7 +541,7 @@ fn a_remembered_walk_keeps_its_rules_from_idling() {
             &mut frames,
             0,
             switch.now,
-            &mut notes,
+            &mut To(&mut notes),
         );
         assert_eq!(notes.sent.len(), 1);
         assert!(!engine.has_deferred(), "a small burst is counted at once");
@@ -591,7 +576,7 @@ fn a_counter_is_not_given_away_while_something_is_owed_to_it() {
             &mut frames,
             0,
             switch.now,
-            &mut notes,
+            &mut To(&mut notes),
         );
     };
     // Rules for which the flows take more different paths than are flushed after a large burst.

@@ -5,6 +5,7 @@
 
 use crate::common;
 use crate::common::generate::{self, Random, TABLES, action, change, frame};
+use crate::common::outside::{Outside, To};
 use crate::common::{Switch, apply, effects};
 use openflow::Version;
 use openflow::action::{Action, Instruction, Subfield};
@@ -12,14 +13,13 @@ use openflow::flow::FlowModCommand;
 use openflow::group::{self, GroupDescription, GroupStats};
 use openflow::meter::{MeterCommand, MeterConfig, MeterMod};
 use openflow::port;
-use packet::parse::Malformed;
 use packet::{Field, FlowKey, HeapFrame, Match, Value, WordSet};
 use pipeline::Clock;
 use pipeline::twin::{self, Effect, Levels};
 use program::actions::{PacketInReason, ToController};
 use program::epoch::Guard;
 use program::exec::{CacheMode, Engine};
-use program::host::{Context, DropReason, Host};
+use program::host::{Context, DropReason};
 use program::table::Miss;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
@@ -39,7 +39,7 @@ struct Notes {
     failed: bool,
 }
 
-impl Host<HeapFrame> for Notes {
+impl Outside for Notes {
     fn port_is_live(&self, port: u32) -> bool {
         is_live(port)
     }
@@ -64,7 +64,6 @@ impl Host<HeapFrame> for Notes {
         }
         self.effects.push(effect);
     }
-    fn malformed(&mut self, _: Malformed) {}
     fn now_ns(&mut self) -> u64 {
         NOW_NS
     }
@@ -154,7 +153,7 @@ impl Case {
                 frame,
                 &ops,
                 1,
-                &mut Notes::default(),
+                &mut To(&mut Notes::default()),
             );
             let mut levels = self.levels.borrow_mut();
             levels.police(pipeline, number, 60);
@@ -316,7 +315,7 @@ fn compare_one(
         &mut frames,
         0,
         case.switch.now,
-        &mut notes,
+        &mut To(&mut notes),
     );
     // A packet that loops and grows ends in the walk when the frame is full, in the reference only
     // at the limit on resubmits.
@@ -362,7 +361,7 @@ fn compare_burst(
         &mut frames,
         0,
         case.switch.now,
-        &mut notes,
+        &mut To(&mut notes),
     );
     let tail = |effect: &Effect| match effect {
         Effect::Output { sent, .. } | Effect::All { sent, .. } | Effect::Normal(sent) => {
@@ -631,10 +630,16 @@ fn packet_outs_do_what_their_actions_say() {
             let (bridge, now) = (&case.switch.bridge, case.switch.now);
             let ops = &program.ops;
             match &program.metadata {
-                Some(metadata) => {
-                    engine.run_ops_with(bridge, &guard, metadata, frame, ops, now, &mut notes)
-                }
-                None => engine.run_ops(bridge, &guard, 2, frame, ops, now, &mut notes),
+                Some(metadata) => engine.run_ops_with(
+                    bridge,
+                    &guard,
+                    metadata,
+                    frame,
+                    ops,
+                    now,
+                    &mut To(&mut notes),
+                ),
+                None => engine.run_ops(bridge, &guard, 2, frame, ops, now, &mut To(&mut notes)),
             }
             let looks = |hit: &twin::Hit| {
                 let words = hit.matching.word_set().minus(packet::parse::PACKET_WORDS);
@@ -1025,7 +1030,7 @@ fn packet_outs_of_a_batch_go_by_the_changes_before_them() {
             let mut notes = Notes::default();
             let frame = HeapFrame::new(&bytes);
             let (bridge, now) = (&case.switch.bridge, case.switch.now);
-            engine.run_ops(bridge, &then, 2, frame, &ops, now, &mut notes);
+            engine.run_ops(bridge, &then, 2, frame, &ops, now, &mut To(&mut notes));
             if !told.cut_short {
                 let (expected, got) = (
                     comparable(&told.effects, &notes.valid),

@@ -2,6 +2,7 @@
 //! compared packet by packet with the reference.
 
 use crate::common::generate::{Random, frame};
+use crate::common::outside::{Outside, To};
 use crate::common::{Switch, add, apply, effects, fields, output, with};
 use openflow::Version;
 use openflow::action::{Action, Instruction};
@@ -11,13 +12,12 @@ use openflow::meter::{
     ALL, Band, BandKind, CONTROLLER, MAX, MeterCommand, MeterConfig, MeterFlags, MeterMod, SLOWPATH,
 };
 use openflow::port;
-use packet::parse::Malformed;
 use packet::{Field, HeapFrame, Match};
 use pipeline::twin::{self, Effect, Levels};
 use pipeline::{Clock, FlowModOutcome};
 use program::actions::ToController;
 use program::exec::Engine;
-use program::host::{Context, DropReason, Host};
+use program::host::{Context, DropReason};
 
 fn drop_above(rate: u32) -> Band {
     Band {
@@ -203,26 +203,16 @@ struct Sink {
     drops: Vec<DropReason>,
 }
 
-impl Host<HeapFrame> for Sink {
+impl Outside for Sink {
     fn output(&mut self, context: Context<'_>, port: u32, frame: HeapFrame, to_in_port: bool) {
         let effect = effects::output(context, port, &frame, to_in_port);
         self.effects.push(effect);
     }
-    fn output_all(&mut self, _: Context<'_>, _: HeapFrame, _: bool) {
-        unreachable!()
-    }
-    fn normal(&mut self, _: Context<'_>, _: HeapFrame) {
-        unreachable!()
-    }
     fn controller(&mut self, context: Context<'_>, to: &ToController, frame: &HeapFrame) {
         self.effects.push(effects::controller(&context, to, frame));
     }
-    fn malformed(&mut self, _: Malformed) {}
     fn now_ns(&mut self) -> u64 {
         self.now_ns
-    }
-    fn port_is_live(&self, _: u32) -> bool {
-        true
     }
     fn dropped(&mut self, reason: DropReason) {
         self.drops.push(reason);
@@ -348,7 +338,15 @@ fn what_passes_is_what_passes_in_the_twin() {
             };
             let guard = reader.begin();
             let mut frames = vec![HeapFrame::new(&bytes)];
-            engine.burst(&switch.bridge, &guard, 7, &mut frames, 0, 1, &mut sink);
+            engine.burst(
+                &switch.bridge,
+                &guard,
+                7,
+                &mut frames,
+                0,
+                1,
+                &mut To(&mut sink),
+            );
             assert_eq!(
                 without_keys(wanted.effects),
                 without_keys(sink.effects),
@@ -415,7 +413,7 @@ fn packet_ins_have_meters_of_their_own() {
         &mut vec![HeapFrame::new(&[0; 60])],
         0,
         1,
-        &mut sink,
+        &mut To(&mut sink),
     );
     let told = |effect: &&Effect| matches!(effect, Effect::Controller { .. });
     assert_eq!(sink.effects.iter().filter(told).count(), 2);

@@ -1,14 +1,13 @@
 //! Changes while workers walk: a publication is seen as a whole or not at all, in all tables, and
 //! once published by every packet.
 
+use crate::common::outside::{Outside, To};
 use crate::common::*;
 use openflow::action::Instruction;
 use openflow::flow::FlowModCommand;
-use packet::parse::Malformed;
 use packet::{Field, Frame, HeapFrame, Value};
-use program::actions::ToController;
 use program::exec::Engine;
-use program::host::{Context, DropReason, Host};
+use program::host::{Context, DropReason};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
@@ -16,20 +15,12 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 #[derive(Default)]
 struct Ports(Vec<u32>, usize);
 
-impl Host<HeapFrame> for Ports {
-    fn port_is_live(&self, _: u32) -> bool {
-        true
-    }
+impl Outside for Ports {
     fn output(&mut self, _: Context<'_>, port: u32, _: HeapFrame, _: bool) {
         self.0.push(port);
     }
     fn output_all(&mut self, _: Context<'_>, _: HeapFrame, _: bool) {}
     fn normal(&mut self, _: Context<'_>, _: HeapFrame) {}
-    fn controller(&mut self, _: Context<'_>, _: &ToController, _: &HeapFrame) {}
-    fn malformed(&mut self, _: Malformed) {}
-    fn now_ns(&mut self) -> u64 {
-        0
-    }
     fn dropped(&mut self, _: DropReason) {
         self.1 += 1;
     }
@@ -106,7 +97,7 @@ fn a_publication_is_seen_whole() {
                     let guard = reader.begin();
                     let mut ports = Ports::default();
                     let mut frames: Vec<_> = (0..16).map(|_| HeapFrame::new(&[0x11; 60])).collect();
-                    engine.burst(&bridge, &guard, 1, &mut frames, 0, 1, &mut ports);
+                    engine.burst(&bridge, &guard, 1, &mut frames, 0, 1, &mut To(&mut ports));
                     assert_eq!(
                         ports.1, 0,
                         "dropped between two tables of different generations"

@@ -1,6 +1,7 @@
 //! Conjunctions as flow mods make them, and the errors of `multipath`, `bundle` and similar
 //! actions.
 
+use crate::common::outside::{Outside, To};
 use crate::common::{Switch, add, apply, fields, output, with};
 use openflow::action::{
     Action, Bundle, HashFields, Instruction, Multipath, MultipathAlgorithm, Sample, Subfield,
@@ -38,10 +39,7 @@ fn counted(switch: &Switch) -> Vec<(u16, u64)> {
 
 struct Discard;
 
-impl program::host::Host<packet::HeapFrame> for Discard {
-    fn port_is_live(&self, _: u32) -> bool {
-        true
-    }
+impl Outside for Discard {
     fn output(
         &mut self,
         context: program::host::Context<'_>,
@@ -60,11 +58,6 @@ impl program::host::Host<packet::HeapFrame> for Discard {
         _: &packet::HeapFrame,
     ) {
     }
-    fn malformed(&mut self, _: packet::parse::Malformed) {}
-    fn now_ns(&mut self) -> u64 {
-        0
-    }
-    fn dropped(&mut self, _: program::host::DropReason) {}
 }
 
 /// Sends a frame from one Ethernet address to another.
@@ -83,7 +76,7 @@ fn send(switch: &Switch, from: u8, to: u8) {
         &mut vec![packet::HeapFrame::new(&bytes)],
         0,
         switch.now,
-        &mut Discard,
+        &mut To(&mut Discard),
     );
 }
 

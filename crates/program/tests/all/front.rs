@@ -1,60 +1,30 @@
 //! A burst's fast paths lead to the same result as the general one: rules over the words of mini
 //! keys, bursts with frames of all kinds, compared with each frame's best rule.
 
+use crate::support::{BACK, Met};
 use packet::key::at;
-use packet::parse::{self, Malformed};
-use packet::{Field, FlowKey, Frame, HeapFrame, Match, Value, WordSet};
+use packet::parse;
+use packet::{Field, FlowKey, HeapFrame, Match, Value, WordSet};
 use program::Program;
-use program::actions::{Op, OpList, ToController};
+use program::actions::{Op, OpList};
 use program::counters::{CounterId, Totals};
 use program::epoch::Reader;
 use program::exec::Engine;
-use program::host::{Context, DropReason, Host};
+use program::host::DropReason;
 use program::rule::RuleSpec;
 use program::table::{Bridge, BridgeWriter, Miss, RuleRef, Template};
 use proptest::prelude::*;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Stands for the ingress port where a rule sends packets back.
-const BACK: u32 = 99;
-
-/// Where each frame went, in order; how many were dropped by a rule, by a miss, and by an expired
-/// TTL; and how many packet-ins there were.
-#[derive(Default)]
-struct Sink(Vec<(u32, Vec<u8>)>, [u64; 3], u64);
-
-impl Host<HeapFrame> for Sink {
-    fn port_is_live(&self, _: u32) -> bool {
-        true
-    }
-    fn now_ns(&mut self) -> u64 {
-        unreachable!("no rule asks for the time")
-    }
-    fn output(&mut self, context: Context<'_>, port: u32, frame: HeapFrame, to_in_port: bool) {
-        *context.sent = true;
-        assert!(!to_in_port || port == context.in_port);
-        let port = if to_in_port { BACK } else { port };
-        self.0.push((port, frame.to_vec()));
-    }
-    fn output_all(&mut self, _: Context<'_>, _: HeapFrame, _: bool) {
-        unreachable!("no rule floods");
-    }
-    fn normal(&mut self, _: Context<'_>, _: HeapFrame) {
-        unreachable!("no rule switches");
-    }
-    fn controller(&mut self, _: Context<'_>, _: &ToController, _: &HeapFrame) {
-        self.2 += 1;
-    }
-    fn malformed(&mut self, _: Malformed) {}
-    fn dropped(&mut self, reason: DropReason) {
-        match reason {
-            DropReason::Action => self.1[0] += 1,
-            DropReason::TableMiss => self.1[1] += 1,
-            DropReason::TtlExpired => self.1[2] += 1,
-            _ => {}
-        }
-    }
+/// Returns how many packets were dropped by a rule, by a miss, and by an expired TTL.
+fn losses(met: &Met) -> [u64; 3] {
+    let reasons = [
+        DropReason::Action,
+        DropReason::TableMiss,
+        DropReason::TtlExpired,
+    ];
+    reasons.map(|reason| met.dropped_for(reason))
 }
 
 /// The kind of an IPv4 broadcast frame.
@@ -238,7 +208,7 @@ proptest! {
         });
         prop_assume!(!ties);
 
-        let mut sink = Sink::default();
+        let mut sink = Met::default();
         let guard = reader.begin();
         let mut frames: Vec<HeapFrame> = burst.iter().map(|bytes| HeapFrame::new(bytes)).collect();
         Engine::new().burst(&bridge, &guard, in_port, &mut frames, 0, 1, &mut sink);
@@ -246,10 +216,10 @@ proptest! {
         // Within each port's queue the order is the burst's.
         for port in (1..4).chain(11..14) {
             let of_port = |all: &[(u32, Vec<u8>)]| all.iter().filter(|(to, _)| *to == port).map(|(_, bytes)| bytes.clone()).collect::<Vec<_>>();
-            prop_assert_eq!(of_port(&sink.0), of_port(&expected));
+            prop_assert_eq!(of_port(&sink.sent), of_port(&expected));
         }
         let [ended, without] = dropped;
-        prop_assert_eq!((sink.1, sink.2), if asks { ([ended, 0, 0], without) } else { ([ended, without, 0], 0) });
+        prop_assert_eq!((losses(&sink), sink.told), if asks { ([ended, 0, 0], without) } else { ([ended, without, 0], 0) });
         let whole = burst.iter().filter(|bytes| bytes.len() >= 14).count() as u64;
         prop_assert_eq!(bridge.table_counters(0), (whole, whole - without));
         for ((.., counter), (packets, bytes)) in list.iter().zip(counts) {
@@ -501,7 +471,7 @@ impl Changing {
                 }
             }
         }
-        let mut sink = Sink::default();
+        let mut sink = Met::default();
         let guard = self.reader.begin();
         let mut frames: Vec<HeapFrame> = burst.iter().map(|bytes| HeapFrame::new(bytes)).collect();
         let bridge = self.writer.bridge();
@@ -518,19 +488,20 @@ impl Changing {
         self.reader.offline();
         let lost = [ended, missed, expired];
         assert_eq!(
-            sink.1, lost,
+            losses(&sink),
+            lost,
             "dropped by a rule, for want of one, and of a TTL"
         );
         if leave.in_order() || self.in_order {
             // By port; within each in order of arrival.
             expected.sort_by_key(|(port, _)| *port);
-            sink.0.sort_by_key(|(port, _)| *port);
-            return (sink.0, expected);
+            sink.sent.sort_by_key(|(port, _)| *port);
+            return (sink.sent, expected);
         }
         // Packets of different rules may overtake each other.
         expected.sort_by_cached_key(flow);
-        sink.0.sort_by_cached_key(flow);
-        (sink.0, expected)
+        sink.sent.sort_by_cached_key(flow);
+        (sink.sent, expected)
     }
 }
 
@@ -1190,7 +1161,7 @@ fn standing_with(more: Vec<Op>) -> &'static str {
         let mut frames: Vec<HeapFrame> = (0..32).map(frame).collect();
         let guard = case.reader.begin();
         let bridge = Arc::clone(case.writer.bridge());
-        engine.burst(&bridge, &guard, 1, &mut frames, 0, 1, &mut Sink::default());
+        engine.burst(&bridge, &guard, 1, &mut frames, 0, 1, &mut Met::default());
     }
     case.program.walk_caches.reports()[0].standing
 }

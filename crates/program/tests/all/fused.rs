@@ -2,48 +2,18 @@
 //! packets are treated the same is checked against the rules themselves in the pipeline's
 //! `tests/all/cached.rs`.
 
+use crate::support::Met;
 use packet::build::Builder;
 use packet::{Field, HeapFrame, Match};
 use program::Program;
-use program::actions::{Op, OpList, ToController};
+use program::actions::{Op, OpList};
 use program::counters::{CounterId, Totals};
 use program::epoch::Reader;
 use program::exec::{CacheMode, Engine};
-use program::host::{Context, DropReason, Host};
 use program::rule::RuleSpec;
 use program::table::{Bridge, BridgeWriter, RuleRef};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
-
-/// What left by each port, and what was lost.
-#[derive(Default)]
-struct Sink {
-    sent: Vec<u32>,
-    lost: usize,
-}
-
-impl Host<HeapFrame> for Sink {
-    fn output(&mut self, _: Context<'_>, port: u32, _: HeapFrame, _: bool) {
-        self.sent.push(port);
-    }
-    fn output_all(&mut self, _: Context<'_>, _: HeapFrame, _: bool) {
-        unreachable!("no rule does so")
-    }
-    fn port_is_live(&self, _: u32) -> bool {
-        true
-    }
-    fn normal(&mut self, _: Context<'_>, _: HeapFrame) {
-        unreachable!("no rule does so")
-    }
-    fn controller(&mut self, _: Context<'_>, _: &ToController, _: &HeapFrame) {}
-    fn malformed(&mut self, _: packet::parse::Malformed) {}
-    fn now_ns(&mut self) -> u64 {
-        0
-    }
-    fn dropped(&mut self, _: DropReason) {
-        self.lost += 1;
-    }
-}
 
 struct Switch {
     program: Arc<Program>,
@@ -94,19 +64,25 @@ impl Switch {
     }
 
     /// Sends packets to these UDP ports in one burst.
-    fn send(&mut self, ports: &[u16]) -> Sink {
+    fn send(&mut self, ports: &[u16]) -> Met {
         self.now_ms += 1;
         let mut frames = ports.iter().map(|port| {
             let builder = Builder::ethernet([2; 6], [4; 6]).ipv4(1, 2).udp(1, *port);
             builder.payload(&[0; 18]).frame()
         });
         let mut frames: Vec<_> = frames.by_ref().collect();
-        let mut sink = Sink::default();
+        let mut sink = Met::default();
         let guard = self.reader.begin();
         let bridge = Arc::clone(self.writer.bridge());
         self.engine
             .burst(&bridge, &guard, 1, &mut frames, 0, self.now_ms, &mut sink);
         sink
+    }
+
+    /// Sends packets to these UDP ports in one burst; returns the ports that they left by.
+    fn ports(&mut self, ports: &[u16]) -> Vec<u32> {
+        let sent = self.send(ports).sent;
+        sent.into_iter().map(|(port, _)| port).collect()
     }
 
     fn count(&self, added: &Added) -> Totals {
@@ -194,7 +170,7 @@ fn stages_are_made_one_and_counted_as_many() {
     assert!(report.ways < report.ways_max && report.bytes > 0);
     let ports: Vec<u16> = (0..32).map(|number| 53 + number % 16).collect();
     let sink = switch.send(&ports);
-    assert_eq!((sink.sent.len(), sink.lost), (30, 2));
+    assert_eq!((sink.sent.len(), sink.dropped.len()), (30, 2));
     assert_eq!(switch.writer.fused_report().packets, 32);
     for added in &rules {
         let met = if added.table <= 7 { 32 } else { 30 };
@@ -224,13 +200,13 @@ fn a_change_is_obeyed_at_once_and_touches_only_ways_through_its_table() {
     assert_eq!(switch.send(&[80; 32]).sent.len(), 32);
     assert_eq!(switch.count(&gone).packets, 64);
     switch.publish();
-    assert_eq!(switch.send(&[80; 32]).lost, 32);
+    assert_eq!(switch.send(&[80; 32]).dropped.len(), 32);
     switch.writer.housekeep(usize::MAX);
     // Rules behind it keep their paths.
     let behind = usize::from(LAST - 1 - gone.table);
     assert_eq!(switch.writer.fused_report().rules, behind);
     switch.program.domain.publish();
-    assert_eq!(switch.send(&[80; 32]).lost, 32);
+    assert_eq!(switch.send(&[80; 32]).dropped.len(), 32);
     switch.program.domain.collect();
     // Counts of removed paths are not lost.
     assert_eq!(switch.count(&gone).packets, 64);
@@ -285,7 +261,7 @@ fn ways_grow_when_tables_that_they_ended_before_have_changed() {
     switch.publish();
     switch.writer.shape_now();
     switch.publish();
-    assert_eq!(switch.send(&[80, 64]).sent, [2, 3]);
+    assert_eq!(switch.ports(&[80, 64]), [2, 3]);
     let before = switch.writer.fused_report();
     assert!(before.packets > 0, "the way leads up to table 2");
     assert_eq!(switch.program.counters.read(ports[6].counter).packets, 1);
@@ -296,14 +272,14 @@ fn ways_grow_when_tables_that_they_ended_before_have_changed() {
     switch.writer.housekeep(usize::MAX);
     switch.publish();
     // The paths still hold, because what they pass is unchanged.
-    assert_eq!(switch.send(&[80, 64]).sent, [2, 2]);
+    assert_eq!(switch.ports(&[80, 64]), [2, 2]);
     let looked_up = |switch: &Switch| switch.writer.fused_report().packets;
     assert!(looked_up(&switch) > before.packets);
     switch.writer.shape_now();
     switch.publish();
     switch.program.domain.collect();
     assert_eq!(looked_up(&switch), 0, "new ways have come in their place");
-    assert_eq!(switch.send(&[80, 64]).sent, [2, 2]);
+    assert_eq!(switch.ports(&[80, 64]), [2, 2]);
     // The rule of the first table, and that of the second.
     let longer = switch.writer.fused_report();
     assert_eq!((longer.rules, longer.packets), (2, 2));

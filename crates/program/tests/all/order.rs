@@ -130,7 +130,8 @@ impl Switch {
         (self.engine).burst(&bridge, &guard, 1, &mut frames, 0, 1, &mut met);
         // Flow and number of what has left.
         let number = |bytes: &[u8]| u16::from_be_bytes([bytes[18], bytes[19]]);
-        let left = met.0.iter().map(|(port, bytes)| {
+        let sent = met.only_sent();
+        let left = sent.iter().map(|(port, bytes)| {
             assert_eq!(*port, port_of(bytes[5]));
             (bytes[5], number(bytes))
         });

@@ -1,48 +1,14 @@
 //! What becomes of packets on which a step cannot be executed.
 
+use crate::support::Met;
 use packet::key::at;
 use packet::{Field, Frame, HeapFrame, Value};
 use program::Program;
-use program::actions::{Op, OpList, ToController};
+use program::actions::{Op, OpList};
 use program::exec::Engine;
-use program::host::{Context, DropReason, Host};
+use program::host::DropReason;
 use program::table::Bridge;
 use std::sync::Arc;
-
-/// Counts what leaves and what is dropped.
-#[derive(Default)]
-struct Sink {
-    sent: Vec<Vec<u8>>,
-    dropped: Vec<DropReason>,
-}
-
-impl Host<HeapFrame> for Sink {
-    fn port_is_live(&self, _: u32) -> bool {
-        true
-    }
-    fn output(&mut self, context: Context<'_>, _: u32, frame: HeapFrame, _: bool) {
-        *context.sent = true;
-        self.sent.push(frame.to_vec());
-    }
-    fn output_all(&mut self, _: Context<'_>, _: HeapFrame, _: bool) {
-        unreachable!("no rule floods");
-    }
-    fn normal(&mut self, _: Context<'_>, _: HeapFrame) {
-        unreachable!("no rule switches");
-    }
-    fn controller(&mut self, _: Context<'_>, _: &ToController, _: &HeapFrame) {
-        unreachable!("no rule asks");
-    }
-    fn malformed(&mut self, _: packet::parse::Malformed) {
-        unreachable!("the frame is sound");
-    }
-    fn now_ns(&mut self) -> u64 {
-        0
-    }
-    fn dropped(&mut self, reason: DropReason) {
-        self.dropped.push(reason);
-    }
-}
 
 /// Returns an untagged frame, with headroom or without.
 fn frame(room: bool) -> HeapFrame {
@@ -77,7 +43,7 @@ fn a_packet_without_room_for_its_tag_is_dropped_and_counted() {
     for tag in tags {
         let list = std::sync::Arc::new(OpList::new(vec![tag, Op::Output(2)]));
         let mut walk = |room| {
-            let mut sink = Sink::default();
+            let mut sink = Met::default();
             let mut engine = Engine::new();
             let guard = reader.begin();
             engine.run_ops(&bridge, &guard, 1, frame(room), &list, 0, &mut sink);
@@ -85,7 +51,7 @@ fn a_packet_without_room_for_its_tag_is_dropped_and_counted() {
         };
         let with = walk(true);
         assert_eq!((with.sent.len(), with.dropped.len()), (1, 0), "{list:?}");
-        assert_eq!(with.sent[0][12..14], [0x81, 0], "{list:?}");
+        assert_eq!(with.sent[0].1[12..14], [0x81, 0], "{list:?}");
         let without = walk(false);
         assert_eq!(without.sent.len(), 0, "{list:?}");
         assert_eq!(without.dropped, [DropReason::ActionFailed], "{list:?}");
@@ -109,14 +75,11 @@ fn fragments_are_dropped_where_the_bridge_says_so() {
     let mut engine = Engine::new();
     let mut dropped = |wanted: bool| {
         bridge.drop_fragments(wanted);
-        let mut sink = Sink::default();
+        let mut sink = Met::default();
         let mut frames: Vec<HeapFrame> = packets.iter().map(|bytes| ip(*bytes)).collect();
         let guard = reader.begin();
         engine.burst(&bridge, &guard, 1, &mut frames, 0, 1, &mut sink);
-        sink.dropped
-            .iter()
-            .filter(|reason| **reason == DropReason::Fragment)
-            .count()
+        sink.dropped_for(DropReason::Fragment)
     };
     assert_eq!(dropped(false), 0);
     assert_eq!(dropped(true), 3);

@@ -2,16 +2,16 @@
 //! generated learn actions.
 
 use super::generate::Random;
+use super::outside::{Outside, To};
 use super::{Switch, effects};
 use openflow::action::{Action, Learn, LearnSource, LearnSpec, LearnTarget, Subfield};
-use packet::parse::Malformed;
 use packet::{Field, FlowKey, Frame, HeapFrame, WordSet};
 use pipeline::twin::Effect;
 use program::actions::learn::{Answer, Ended, Request};
 use program::actions::{PacketInReason, ToController};
 use program::epoch::Reader;
 use program::exec::{Engine, Frozen, Thaw};
-use program::host::{Context, DropReason, Host};
+use program::host::Context;
 
 /// A paused packet with its state.
 struct Paused {
@@ -29,7 +29,7 @@ struct Notes {
     paused: Vec<Paused>,
 }
 
-impl Host<HeapFrame> for Notes {
+impl Outside for Notes {
     fn output(&mut self, context: Context<'_>, port: u32, frame: HeapFrame, to_in_port: bool) {
         let effect = effects::output(context, port, &frame, to_in_port);
         self.effects.push(effect);
@@ -62,14 +62,6 @@ impl Host<HeapFrame> for Notes {
         self.ended.push(ended);
         true
     }
-    fn port_is_live(&self, _: u32) -> bool {
-        true
-    }
-    fn now_ns(&mut self) -> u64 {
-        0
-    }
-    fn malformed(&mut self, _: Malformed) {}
-    fn dropped(&mut self, _: DropReason) {}
 }
 
 /// Returns effects without what is undefined: keys, and the position of an action in a clone or an
@@ -173,7 +165,7 @@ impl Walker {
                 &mut frames,
                 0,
                 self.switch.now,
-                &mut notes,
+                &mut To(&mut notes),
             );
             let _ = guard;
         }
@@ -231,7 +223,8 @@ impl Walker {
             self.engine.settle(&guard, self.switch.now, &mut |_| {});
             while let Some(held) = self.engine.release() {
                 let (bridge, now) = (&self.switch.bridge, self.switch.now);
-                self.engine.resume(held, bridge, &guard, now, notes);
+                self.engine
+                    .resume(held, bridge, &guard, now, &mut To(notes));
             }
             for paused in std::mem::take(&mut notes.paused) {
                 self.paused += 1;
@@ -241,7 +234,7 @@ impl Walker {
                     rest: paused.rest,
                 };
                 let (bridge, now) = (&self.switch.bridge, self.switch.now);
-                self.engine.thaw(bridge, &guard, thaw, now, notes);
+                self.engine.thaw(bridge, &guard, thaw, now, &mut To(notes));
             }
             let _ = guard;
             let done = notes.requests.is_empty() && notes.paused.is_empty();

@@ -3,6 +3,7 @@
 pub mod effects;
 pub mod generate;
 pub mod learning;
+pub mod outside;
 
 use openflow::Version;
 use openflow::action::{Action, Instruction};

@@ -1,25 +1,53 @@
-//! Shared by tests of walks.
+//! What tests of walks share.
 
 use packet::parse::Malformed;
 use packet::{Frame, HeapFrame};
 use program::actions::{PortNo, ToController};
 use program::host::{Context, DropReason, Host};
 
-/// The ports that packets left by, and the packets, in order. For rules that only send: anything
-/// else that becomes of a packet fails the test.
+/// Stands for the ingress port where a rule sends packets back.
+pub const BACK: PortNo = 99;
+
+/// What became of packets. The only host of these tests: each other one would have the whole engine
+/// compiled again.
 #[derive(Default)]
-pub struct Met(pub Vec<(PortNo, Vec<u8>)>);
+pub struct Met {
+    /// The ports that packets left by, and the packets, in order.
+    pub sent: Vec<(PortNo, Vec<u8>)>,
+    pub dropped: Vec<DropReason>,
+    /// Number of packet-ins.
+    pub told: u64,
+    pub malformed: Vec<Malformed>,
+}
+
+impl Met {
+    /// Returns what was sent, where nothing else became of any packet.
+    pub fn only_sent(self) -> Vec<(PortNo, Vec<u8>)> {
+        assert_eq!(self.dropped, []);
+        assert_eq!(self.malformed, []);
+        assert_eq!(self.told, 0, "packet-ins");
+        self.sent
+    }
+
+    /// Returns the number of packets dropped for a reason.
+    pub fn dropped_for(&self, reason: DropReason) -> u64 {
+        let same = self.dropped.iter().filter(|dropped| **dropped == reason);
+        same.count() as u64
+    }
+}
 
 impl Host<HeapFrame> for Met {
     fn port_is_live(&self, _: PortNo) -> bool {
         true
     }
     fn now_ns(&mut self) -> u64 {
-        unreachable!("no rule asks for the time")
+        0
     }
-    fn output(&mut self, context: Context<'_>, port: PortNo, frame: HeapFrame, _: bool) {
+    fn output(&mut self, context: Context<'_>, port: PortNo, frame: HeapFrame, to_in_port: bool) {
         *context.sent = true;
-        self.0.push((port, frame.to_vec()));
+        assert!(!to_in_port || port == context.in_port);
+        let port = if to_in_port { BACK } else { port };
+        self.sent.push((port, frame.to_vec()));
     }
     fn output_all(&mut self, _: Context<'_>, _: HeapFrame, _: bool) {
         unreachable!("no rule floods");
@@ -28,12 +56,12 @@ impl Host<HeapFrame> for Met {
         unreachable!("no rule switches");
     }
     fn controller(&mut self, _: Context<'_>, _: &ToController, _: &HeapFrame) {
-        unreachable!("no rule asks a controller");
+        self.told += 1;
     }
     fn malformed(&mut self, what: Malformed) {
-        unreachable!("{what:?}");
+        self.malformed.push(what);
     }
     fn dropped(&mut self, reason: DropReason) {
-        unreachable!("{reason:?}");
+        self.dropped.push(reason);
     }
 }
