@@ -91,7 +91,10 @@ impl Pipeline {
             Begun::Done(outcome) => return Ok(Begun::Done(outcome)),
             Begun::Long(sweep) => sweep,
         };
-        if !self.seek(&mut sweep, budget)? || sweep.found() > budget {
+        if !self.seek(&mut sweep, budget)?
+            || sweep.found() > budget
+            || self.may_leave_orphans(&sweep)
+        {
             return Ok(Begun::Long(Box::new(sweep.into_owned())));
         }
         let mut outcome = FlowModOutcome::default();

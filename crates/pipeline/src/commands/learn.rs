@@ -316,13 +316,23 @@ impl Pipeline {
         self.learned.orphans.clear();
     }
 
-    /// Deletes learned rules whose last `learn` action with `delete_learned` has gone.
-    pub(crate) fn delete_orphans(&mut self, outcome: &mut FlowModOutcome, now: Clock) {
-        while let Some((table, cookie)) = self.learned.orphans.pop() {
-            let named_again = self.learned.watched.get(&(table, cookie));
-            if named_again.is_some_and(|watched| watched.deletes > 0) {
-                continue;
+    /// Takes the next table and cookie whose learned rules are to be deleted.
+    pub(crate) fn next_orphan(&mut self) -> Option<(u8, u64)> {
+        let Learned { watched, orphans } = &mut self.learned;
+        while let Some(pair) = orphans.pop() {
+            let named_again = watched.get(&pair);
+            if named_again.is_none_or(|watched| watched.deletes == 0) {
+                return Some(pair);
             }
+        }
+        None
+    }
+
+    /// Deletes learned rules whose last `learn` action with `delete_learned` has gone.
+    /// All at once: for who removes few rules that have learned others. Modifications and deletes
+    /// by controllers do this in slices ([`crate::commands::sweep`]).
+    pub(crate) fn delete_orphans(&mut self, outcome: &mut FlowModOutcome, now: Clock) {
+        while let Some((table, cookie)) = self.next_orphan() {
             let left: Vec<RuleId> = self
                 .store
                 .table(table)

@@ -15,7 +15,7 @@
 
 use crate::commands::flow_mod::{criteria, goes_back};
 use crate::state::criteria::{ANY_GROUP, Criteria, NO_COOKIE};
-use crate::state::store::RuleId;
+use crate::state::store::{Rule, RuleId};
 use crate::{Clock, Dump, FlowModOutcome, Pipeline};
 use openflow::error::Error;
 use openflow::flow::{FlowMod, FlowModCommand, FlowRemovedReason, FlowStatsRequest, TABLE_ALL};
@@ -44,6 +44,17 @@ pub struct Sweep<'c> {
     /// How many of `found` have been checked, and how many the current stage has done.
     checked: usize,
     done: usize,
+    orphans: Orphans,
+}
+
+/// Learned rules that go with the rules that have learned them (`delete_learned`), of one table and
+/// cookie at a time.
+#[derive(Default, Debug)]
+struct Orphans {
+    /// The rest of the search for them.
+    left: Option<Dump>,
+    found: Vec<RuleId>,
+    done: usize,
 }
 
 impl Sweep<'_> {
@@ -57,6 +68,7 @@ impl Sweep<'_> {
             ends_first: self.ends_first,
             checked: self.checked,
             done: self.done,
+            orphans: self.orphans,
         }
     }
 
@@ -127,6 +139,7 @@ impl Pipeline {
             ends_first: false,
             checked: 0,
             done: 0,
+            orphans: Orphans::default(),
         }
     }
 
@@ -150,6 +163,7 @@ impl Pipeline {
             ends_first: false,
             checked: 0,
             done: 0,
+            orphans: Orphans::default(),
         }
     }
 
@@ -249,14 +263,76 @@ impl Pipeline {
             }
         }
         sweep.done = end;
-        if end < sweep.found.len() {
+        if end < sweep.found.len()
+            || !sweep.ends_first && !self.delete_some_orphans(sweep, budget, outcome, now)
+        {
             return Ok(false);
         }
         sweep.done = 0;
-        if !sweep.ends_first {
-            self.delete_orphans(outcome, now);
-        }
         Ok(true)
+    }
+
+    /// Returns whether other rules are deleted with those found so far, as they have learned them.
+    pub(crate) fn may_leave_orphans(&self, sweep: &Sweep<'_>) -> bool {
+        self.learned.deletes_learned()
+            && (sweep.found.iter())
+                .filter_map(|id| self.store.get(*id))
+                .any(|rule| rule.behaviour.learns.iter().any(|named| named.deletes))
+    }
+
+    /// Looks at, or deletes, up to `budget` more of the learned rules whose last `learn` action with
+    /// `delete_learned` has gone; returns true when none is left.
+    fn delete_some_orphans(
+        &mut self,
+        sweep: &mut Sweep<'_>,
+        budget: usize,
+        outcome: &mut FlowModOutcome,
+        now: Clock,
+    ) -> bool {
+        loop {
+            let Orphans { left, found, done } = &mut sweep.orphans;
+            if let Some(dump) = left {
+                let take = |_: &Pipeline, id, rule: &Rule| {
+                    if !rule.is_hidden() {
+                        found.push(id);
+                    }
+                };
+                if !self.scan(dump, budget, take) {
+                    return false;
+                }
+                *left = None;
+            }
+            let end = found.len().min(done.saturating_add(budget));
+            for id in &found[*done..end] {
+                let told = self.take_out(*id, FlowRemovedReason::Delete, now);
+                outcome.removed.extend(told);
+            }
+            outcome.changed += end - *done;
+            *done = end;
+            if end < found.len() {
+                return false;
+            }
+            found.clear();
+            *done = 0;
+            let Some((table, cookie)) = self.next_orphan() else {
+                return true;
+            };
+            let any = Match::any();
+            let learned = Criteria {
+                table,
+                matching: &any,
+                strict: None,
+                cookie,
+                cookie_mask: u64::MAX,
+                out_port: port::ANY,
+                out_group: ANY_GROUP,
+            };
+            sweep.orphans.left = Some(self.begin_dump(&request(&learned)));
+            // The search for a pair may take the whole budget.
+            if budget != usize::MAX {
+                return false;
+            }
+        }
     }
 
     /// Removes from the tables up to `budget` more of the rules that [`Pipeline::apply`] has only

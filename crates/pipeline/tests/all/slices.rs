@@ -3,6 +3,7 @@
 
 use crate::common::*;
 use openflow::Version;
+use openflow::action::Action;
 use openflow::error::Error;
 use openflow::flow::{FlowMod, FlowModCommand, FlowRemoved, FlowStats, TABLE_ALL};
 use packet::{Field, FlowKey, Match};
@@ -19,6 +20,8 @@ struct Kind {
     cookie: u64,
     port: u32,
     told: bool,
+    /// The table and cookie of the rules that go with the last rule that learns such.
+    learns: Option<(u8, u64)>,
 }
 
 fn kind() -> impl Strategy<Value = Kind> {
@@ -30,9 +33,10 @@ fn kind() -> impl Strategy<Value = Kind> {
         0..3_u64,
         1..3_u32,
         any::<bool>(),
+        prop::option::weighted(0.2, (0..2_u8, 0..3_u64)),
     )
         .prop_map(
-            |(table, source, destination, priority, cookie, port, told)| Kind {
+            |(table, source, destination, priority, cookie, port, told, learns)| Kind {
                 table,
                 source,
                 destination,
@@ -40,6 +44,7 @@ fn kind() -> impl Strategy<Value = Kind> {
                 cookie,
                 port,
                 told,
+                learns,
             },
         )
 }
@@ -66,7 +71,13 @@ impl Kind {
         );
         change.table = self.table;
         change.cookie = self.cookie;
-        change.instructions = apply(&[output(self.port)]).into();
+        let learn = self.learns.map(|(table, cookie)| {
+            let mut learn = learning::learn_source(table, 0);
+            (learn.delete_learned, learn.cookie) = (true, cookie);
+            Action::Learn(Box::new(learn))
+        });
+        let actions: Vec<Action> = learn.into_iter().chain([output(self.port)]).collect();
+        change.instructions = apply(&actions).into();
         change.flags.send_flow_rem = self.told;
         change
     }
@@ -471,4 +482,47 @@ fn rules_in_use_count_against_a_slice() {
     assert_eq!(switch.pipeline.expire(now).changed, 0);
     assert!(switch.pipeline.next_deadline().unwrap() > now);
     assert_eq!(switch.flows().len(), rules as usize);
+}
+
+/// Rules that were learned are deleted with the rule that learned them in slices, however few rules
+/// the command itself selects.
+#[test]
+fn learned_rules_go_in_slices() {
+    const LEARNED: u128 = 1000;
+    const BUDGET: usize = 64;
+    let mut switch = Switch::new();
+    let mut learn = learning::learn_source(1, 0);
+    (learn.delete_learned, learn.cookie) = (true, 7);
+    let mut teacher = add(fields(&[(Field::InPort, 1)]), 1);
+    teacher.instructions = apply(&[Action::Learn(Box::new(learn))]).into();
+    switch.mod13(teacher).unwrap();
+    for number in 0..LEARNED {
+        let mut rule = add(fields(&[(Field::EthSrc, number)]), 1);
+        (rule.table, rule.cookie) = (1, 7 + u64::from(number % 10 == 9));
+        switch.mod13(rule).unwrap();
+    }
+    switch.publish();
+    let delete = flow(
+        FlowModCommand::DeleteStrict,
+        fields(&[(Field::InPort, 1)]),
+        1,
+    );
+    let now = switch.clock();
+    let begun = (switch.pipeline).begin_flow_mod(&delete, Version::V1_3, now, BUDGET);
+    let Ok(Begun::Long(mut sweep)) = begun else {
+        panic!("{begun:?}");
+    };
+    while !switch.pipeline.seek(&mut sweep, BUDGET).unwrap() {}
+    let mut outcome = FlowModOutcome::default();
+    let (mut slices, mut before) = (1, 0);
+    while !(switch.pipeline)
+        .apply(&mut sweep, BUDGET, &mut outcome, now)
+        .unwrap()
+    {
+        assert!(outcome.changed - before <= BUDGET, "in slice {slices}");
+        (slices, before) = (slices + 1, outcome.changed);
+    }
+    assert_eq!(outcome.changed, 901);
+    assert!(slices > 900 / BUDGET, "{slices} slices");
+    assert_eq!(switch.flows().len(), 100);
 }
