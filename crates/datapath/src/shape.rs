@@ -132,9 +132,13 @@ impl<F: Frame> Shaped<F> {
         self.late_sent.load(Ordering::Relaxed)
     }
 
-    fn in_hand<'a>(&'a self, mut core: MutexGuard<'a, Core<F>>) -> InHand<'a, F> {
-        let frames = self.room.of_one();
+    fn bound(&self, core: &mut Core<F>) {
+        let frames = self.room.of_one(self.used.load(Ordering::Relaxed));
         core.shaper.bound(frames, room::bytes(frames));
+    }
+
+    fn in_hand<'a>(&'a self, mut core: MutexGuard<'a, Core<F>>) -> InHand<'a, F> {
+        self.bound(&mut core);
         InHand { core, port: self }
     }
 
@@ -153,6 +157,7 @@ impl<F: Frame> Shaped<F> {
         self.bounded
             .store(has_bounds(&core.spec), Ordering::Relaxed);
         core.shaper.adopt(old.shaper, monotonic_ns());
+        self.bound(core);
         self.show_counters(core);
     }
 

@@ -32,12 +32,16 @@ impl Room {
         self.limit.store(frames, Ordering::Relaxed);
     }
 
-    /// Frames that may wait at one port.
+    /// Returns how many frames may wait at a port that uses so many. Only three quarters of what is
+    /// left may be added, since many may come before that is asked again.
     #[inline]
-    pub fn of_one(&self) -> u32 {
+    pub fn of_one(&self, used: u64) -> u32 {
         let left =
             (self.limit.load(Ordering::Relaxed)).saturating_sub(self.used.load(Ordering::Relaxed));
-        u32::try_from(left.saturating_mul(2)).unwrap_or(u32::MAX)
+        let most = left
+            .saturating_mul(2)
+            .min(used.saturating_add(left - left / 4));
+        u32::try_from(most).unwrap_or(u32::MAX)
     }
 
     /// Notes that so many wait at a port where so many did.
@@ -78,7 +82,7 @@ mod tests {
     #[test]
     fn the_first_takes_two_thirds_and_others_find_room() {
         let room = Room::new();
-        assert_eq!(room.of_one(), u32::MAX);
+        assert_eq!(room.of_one(0), u32::MAX);
         room.limit(24_576);
         let mut held = Vec::new();
         for ports in 1..=100 {
@@ -88,8 +92,11 @@ mod tests {
                 for port in &mut held {
                     let left = port.saturating_sub(1);
                     room.note(*port, left);
-                    let free = u64::from(room.of_one()).min(16_384).saturating_sub(left);
-                    *port = left + free.min(32);
+                    let free = u64::from(room.of_one(left))
+                        .min(16_384)
+                        .saturating_sub(left);
+                    // As many as the ring of another worker may hold.
+                    *port = left + free.min(4096);
                     room.note(left, *port);
                 }
             }

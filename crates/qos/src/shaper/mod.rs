@@ -91,6 +91,10 @@ struct Kind {
     priority: u8,
 }
 
+/// Packets that may wait in a queue whatever [`Shaper::bound`] says, within the port's own limits: a
+/// queue that is not flooded finds room at once when other ports have taken what is shared.
+const FEW: u32 = 4;
+
 /// Most kinds that queues share; if there are more, each queue has its own at the queue's place,
 /// which can be prefetched with the queue.
 const SHARED_KINDS: usize = 256;
@@ -339,8 +343,8 @@ impl<H> Shaper<H> {
         })
     }
 
-    /// Lowers the port's limits of waiting packets and bytes to these, where they are lower, until
-    /// the next call. Packets that wait already stay.
+    /// Sets how many packets and bytes may wait at the port until the next call, where that is less
+    /// than its own limits. Packets that wait already stay, and each queue may have a few.
     #[inline]
     pub fn bound(&mut self, packets: u32, bytes: u64) {
         self.now_packets = self.limit_packets.min(packets);
@@ -562,10 +566,16 @@ impl<H> Shaper<H> {
     #[inline]
     fn is_full(&self, queue: usize, cost: u32) -> bool {
         let backlog = &self.leaves[queue].backlog;
-        let packets = self.now_packets.saturating_sub(self.waiting);
-        let bytes = self.now_bytes.saturating_sub(self.waiting_bytes);
-        backlog.packets >= packets
+        let packets = self.limit_packets.saturating_sub(self.waiting);
+        let bytes = self.limit_bytes.saturating_sub(self.waiting_bytes);
+        if backlog.packets >= packets
             || self.waiting != 0 && (u64::from(backlog.bytes) >= bytes || u64::from(cost) > bytes)
+        {
+            return true;
+        }
+        backlog.packets >= FEW
+            && (backlog.packets >= self.now_packets.saturating_sub(self.waiting)
+                || u64::from(backlog.bytes) >= self.now_bytes.saturating_sub(self.waiting_bytes))
     }
 
     /// Drops old packets of the largest flow until there is room; returns false if the new packet's

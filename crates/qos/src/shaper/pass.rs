@@ -72,7 +72,7 @@ impl<H> Shaper<H> {
         let leaf = &mut self.leaves[queue];
         let kind = &self.kinds[leaf.kind as usize];
         leaf.credit.wake(&kind.rates, catch_up_ns, now_ns);
-        let room = self.now_bytes.saturating_sub(self.waiting_bytes);
+        let room = self.limit_bytes.saturating_sub(self.waiting_bytes);
         let largest = if self.waiting == 0 { u64::MAX } else { room }.min(kind.limit_bytes.into());
         let borrows = kind.rates.borrows();
         let others = self.tenants_own.filled | self.feeds.filled;

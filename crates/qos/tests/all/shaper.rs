@@ -577,3 +577,34 @@ fn packets_that_have_waited_elsewhere_have_that_much_less_time() {
     assert!(shaper.dequeue(now).is_some());
     assert_eq!(shaper.pass(0, [1514].into_iter(), now - 5_000_000), 1);
 }
+
+/// A bound from outside stops queues that are flooded; a queue with little waiting, packets that
+/// need not wait, and the port's own limits are as without it.
+#[test]
+fn a_bound_from_outside_leaves_each_queue_a_few_packets() {
+    let spec = port(
+        1_000_000,
+        (0..3).map(|number| QueueSpec::new(number, 100_000, 1_000_000)),
+    );
+    let mut run = Run::new(&spec);
+    run.keep_filled(0, 100, 1500);
+    assert_eq!(run.shaper.waiting(), 100);
+    run.shaper.bound(50, 50 * 2048);
+    run.keep_filled(0, 101, 1500);
+    assert_eq!(
+        run.shaper.waiting(),
+        100,
+        "those that wait stay, no other comes"
+    );
+    for queue in [1, 2] {
+        run.keep_filled(queue, 20, 1500);
+        assert_eq!(run.shaper.counters().totals(queue).waiting, 4);
+    }
+    run.shaper.bound(u32::MAX, u64::MAX);
+    run.keep_filled(1, 20, 1500);
+    assert_eq!(run.shaper.counters().totals(1).waiting, 20);
+    // Nothing waits, and nothing is left of the room.
+    let mut idle = Run::new(&spec);
+    idle.shaper.bound(0, 0);
+    assert_eq!(idle.shaper.pass(1, [1000].into_iter(), 1), 1);
+}
