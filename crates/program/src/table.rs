@@ -169,6 +169,11 @@ impl Bridge {
         self.learning.concerns(in_port)
     }
 
+    /// Records that a packet has asked for a rule of this table.
+    pub(crate) fn rule_requested(&self, table: u8) {
+        self.learning.requested(table);
+    }
+
     /// Returns whether packets that came in by this port may meet a rule that a packet has asked
     /// for.
     pub(crate) fn meets_requested(&self, in_port: PortNo) -> bool {

@@ -30,8 +30,11 @@ pub(crate) struct Learning {
     rules: AtomicUsize,
     /// Ports whose packets may come to one.
     asking: PortSet,
-    /// Ports whose packets may look up in a table that such a rule adds rules to.
+    /// Ports whose packets may look up in a table that rules have been asked for.
     meeting: PortSet,
+    /// Tables that rules have ever been asked for, or may be, a bit each. The rules that were asked
+    /// for last may come after the step that asked is gone.
+    taught: [AtomicU64; TABLES / 64],
 }
 
 /// A set of ingress ports, as readers see it.
@@ -64,7 +67,7 @@ impl PortSet {
             shown.store(wanted, Ordering::Release);
         }
         let everyone = members.contains(&None);
-        self.everyone.store(everyone, Ordering::Release);
+        self.everyone.store(everyone, Ordering::SeqCst);
     }
 }
 
@@ -90,6 +93,28 @@ impl Learning {
     /// asked for. Also true for rules that were asked for before the last asking step was deleted.
     pub fn may_meet(&self, port: PortNo) -> bool {
         self.meeting.contains(port)
+    }
+
+    /// Records that a packet has asked for a rule of this table. A packet-out may ask by actions of
+    /// its own, of which no rule tells.
+    pub fn requested(&self, table: u8) {
+        let (word, bit) = (usize::from(table) / 64, 1 << (table % 64));
+        if self.taught[word].load(Ordering::Relaxed) & bit == 0 {
+            self.taught[word].fetch_or(bit, Ordering::SeqCst);
+            self.meeting.everyone.store(true, Ordering::SeqCst);
+        }
+    }
+
+    fn may_teach(&self, tables: TableSet) {
+        for (table, _) in (0..).zip(tables).filter(|(_, taught)| *taught) {
+            self.taught[table / 64].fetch_or(1 << (table % 64), Ordering::SeqCst);
+        }
+    }
+
+    fn taught(&self) -> TableSet {
+        let words: [u64; TABLES / 64] =
+            std::array::from_fn(|at| self.taught[at].load(Ordering::SeqCst));
+        std::array::from_fn(|table| words[table / 64] >> (table % 64) & 1 != 0)
     }
 
     /// Records that misses continue in the next table from now on; whether this ends later does not
@@ -133,24 +158,12 @@ enum To {
 type TableSet = [bool; TABLES];
 
 /// What the writer knows.
+#[derive(Default)]
 pub(crate) struct Reach {
     /// Number of rules that lead this way.
     edges: BTreeMap<(From, To), usize>,
-    /// Tables that rules have ever been asked for; those which were asked for last may come after
-    /// the step that asked is gone.
-    taught: TableSet,
     /// Edges have come or gone since it was told whose packets may.
     stale: bool,
-}
-
-impl Default for Reach {
-    fn default() -> Reach {
-        Reach {
-            edges: BTreeMap::new(),
-            taught: [false; TABLES],
-            stale: false,
-        }
-    }
 }
 
 impl Reach {
@@ -165,8 +178,12 @@ impl Reach {
             *count += 1;
             self.stale |= *count == 1;
             match to {
-                To::Learn(table) => self.taught[usize::from(table)] = true,
-                To::Anywhere => self.taught = [true; TABLES],
+                To::Learn(table) => {
+                    let mut tables = [false; TABLES];
+                    tables[usize::from(table)] = true;
+                    learning.may_teach(tables);
+                }
+                To::Anywhere => learning.may_teach([true; TABLES]),
                 To::Table(_) => {}
             }
         });
@@ -210,11 +227,18 @@ impl Reach {
             return learning.suspect_everyone();
         }
         learning.asking.set(&self.ports_that_come(&[false; TABLES]));
-        // Every packet looks up in the first table.
-        if self.taught[0] {
-            learning.meeting.set(&[None]);
-        } else {
-            learning.meeting.set(&self.ports_that_come(&self.taught));
+        // A worker may add a table meanwhile, and then has everyone in the set.
+        let mut taught = learning.taught();
+        loop {
+            // Every packet looks up in the first table.
+            learning.meeting.set(&match taught[0] {
+                true => vec![None],
+                false => self.ports_that_come(&taught),
+            });
+            let now = learning.taught();
+            if std::mem::replace(&mut taught, now) == now {
+                break;
+            }
         }
     }
 
@@ -459,6 +483,21 @@ mod tests {
         rules.add(0, Some(4), vec![resubmit(3)]);
         rules.add(2, None, vec![learn()]);
         assert_eq!(rules.meeting(), [1, 2, 4]);
+    }
+
+    #[test]
+    fn requests_that_no_rule_tells_of_concern_all_until_ports_are_told_again() {
+        let mut rules = Rules::default();
+        rules.add(0, Some(1), vec![learn()]);
+        rules.add(0, Some(3), vec![resubmit(7)]);
+        assert_eq!(rules.meeting(), [1]);
+        rules.learning.requested(9);
+        assert_eq!(rules.meeting(), [1], "rules ask for that table anyway");
+        // A packet-out has asked.
+        rules.learning.requested(7);
+        assert_eq!(rules.meeting(), [1, 2, 3, 4]);
+        rules.add(0, Some(2), vec![resubmit(8)]);
+        assert_eq!(rules.meeting(), [1, 3]);
     }
 
     #[test]

@@ -394,6 +394,8 @@ impl BridgeWriter {
     /// Sets what becomes of packets that match no rule of `table`; takes effect at once, not by
     /// epoch.
     pub fn set_miss(&mut self, table: u8, miss: Miss) {
+        // Before packets can go on.
+        self.bridge.learning.miss_changes(miss == Miss::Next);
         self.bridge.slots[usize::from(table)]
             .miss
             .store(miss as u8, Ordering::Relaxed);
@@ -404,7 +406,6 @@ impl BridgeWriter {
         if miss != Miss::Drop {
             self.bridge.begin_to_tell();
         }
-        self.bridge.learning.miss_changes(miss == Miss::Next);
         if self.ensure_counter(table) {
             // Fused paths through this table do not count its lookups.
             let next = self.bridge.program.domain.next();

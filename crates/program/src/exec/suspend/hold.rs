@@ -679,6 +679,7 @@ impl<F: Frame> Engine<F> {
             host.noted(Event::AskedTooMuch);
             return Ok(false);
         }
+        burst.bridge.rule_requested(learn.table);
         let deadline_ms = burst.now_ms + PATIENCE_MS;
         waiting.due_ms = deadline_ms.min(waiting.due_ms);
         waiting.asked.push(Asked {
