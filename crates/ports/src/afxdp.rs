@@ -16,16 +16,25 @@ use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 /// When a device was closed last. The kernel frees an interface's queue some time after the socket
-/// that had it was closed; until then another one is refused.
+/// that had it was closed, and refuses another one until then.
 static CLOSED: Mutex<Option<Instant>> = Mutex::new(None);
-/// How long after that another try is made, and the pause before it.
-const SETTLING: Duration = Duration::from_millis(500);
-const PAUSE: Duration = Duration::from_millis(10);
+/// The times after that at which an open is tried, in milliseconds. They are few: DPDK's driver
+/// loses the buffers of its fill ring, 2,048 of the pool's, with each that fails.
+const TRIES_MS: [u64; 4] = [50, 100, 200, 400];
 
-/// Returns whether a device was closed so recently that its queue may not be free yet.
-fn is_settling() -> bool {
+/// Waits until an open may be tried, if a device was closed a short while ago; returns false, at
+/// once, if none was, and when all tries are over.
+fn wait_for_try() -> bool {
     let closed = CLOSED.lock().map_or(None, |closed| *closed);
-    closed.is_some_and(|closed| closed.elapsed() < SETTLING)
+    let Some(since) = closed.map(|closed| closed.elapsed()) else {
+        return false;
+    };
+    let next = TRIES_MS.map(Duration::from_millis);
+    let Some(next) = next.into_iter().find(|time| *time > since) else {
+        return false;
+    };
+    std::thread::sleep(next - since);
+    true
 }
 
 pub(crate) fn open(
@@ -77,9 +86,10 @@ pub(crate) fn open(
         mtu: spec.mtu.or(Some(link.mtu.min(u32::from(u16::MAX)) as u16)),
         ..spec.clone()
     };
+    wait_for_try();
     let OpenPort { control, rx } = loop {
         match ethdev::open(eal, &device, &options) {
-            Err(Error::Device { .. }) if is_settling() => std::thread::sleep(PAUSE),
+            Err(Error::Device { .. }) if wait_for_try() => {}
             result => break result?,
         }
     };

@@ -97,6 +97,8 @@ pub(crate) struct Interface {
     links: SharedLinks,
     /// A look that the kernel has not answered yet.
     pending: Option<Answer<Looked>>,
+    /// A question was late, and [`Interface::info`] has not shown what came of it.
+    unseen: bool,
     /// How long an answer is waited for.
     patience: Duration,
     watch: LinkWatch,
@@ -135,6 +137,7 @@ impl Interface {
             finder: Arc::new(Mutex::new(finder)),
             links,
             pending: None,
+            unseen: false,
             patience: asker::PATIENCE,
             watch: LinkWatch::new(&found.link),
             link: LinkState::default(),
@@ -167,21 +170,35 @@ impl Interface {
     /// Returns its state; empty once it is gone.
     pub(crate) fn info(&mut self) -> PortInfo {
         self.look();
+        self.unseen = self.pending.is_some();
         self.info.clone()
     }
 
-    /// Whether the kernel has still to answer, so that it should be looked at again soon.
+    /// Returns whether the kernel has still to answer, or has answered late and nobody has seen it,
+    /// so that [`Interface::info`] should be called again soon.
     pub(crate) fn is_late(&self) -> bool {
-        self.pending.is_some()
+        self.pending.is_some() || self.unseen
     }
 
     /// Looks at it, unless the kernel takes its time; what was known counts on then.
     fn look(&mut self) {
         // An earlier question's answer does not tell what there is to be seen now.
+        self.unseen |= self.pending.is_some();
         self.take_answer();
         if self.pending.is_none() {
             self.pending = Some(self.ask());
             self.take_answer();
+        }
+    }
+
+    /// Looks at it and waits for that: for who has just waited for the kernel to change it. An
+    /// older question's answer does not count any more.
+    fn look_now(&mut self) {
+        self.pending = None;
+        let found = lock(&self.finder).find();
+        if let Ok(found) = found {
+            self.unseen = true;
+            self.note(found, None);
         }
     }
 
@@ -295,7 +312,12 @@ impl Interface {
         let what = format!("setting MAC address {}", text.join(":"));
         let changed = lock(&self.finder).set_mac(mac);
         match changed {
-            Some(result) => self.worded(what, result),
+            Some(result) => {
+                if result.is_ok() {
+                    self.look_now();
+                }
+                self.worded(what, result)
+            }
             None => self.change(what, |links, link| links.set_mac(&link.name, mac)),
         }
     }
@@ -355,6 +377,9 @@ impl Interface {
                 elsewhere: Some(namespace),
             }) => namespace::within(namespace.as_fd(), || act(&Links::new()?, &link)),
         };
+        if result.is_ok() {
+            self.look_now();
+        }
         self.worded(what, result)
     }
 
@@ -449,11 +474,21 @@ mod tests {
         answer.send(Ok(link(9000, 4))).unwrap();
         answer.send(Ok(link(9100, 4))).unwrap();
         port.patience = Duration::from_secs(60);
+        while port.statistics(false)[0].1 != 9100 {
+            answer.send(Ok(link(9100, 4))).unwrap();
+        }
+        assert!(port.is_late(), "only its counters have been shown");
         let end = std::time::Instant::now() + port.patience;
         while port.info().mtu != 9100 && std::time::Instant::now() < end {
             answer.send(Ok(link(9100, 4))).unwrap();
         }
         assert_eq!(port.info.mtu, 9100);
+        let end = std::time::Instant::now() + port.patience;
+        while port.is_late() && std::time::Instant::now() < end {
+            answer.send(Ok(link(9100, 4))).unwrap();
+            port.info();
+        }
+        assert!(!port.is_late());
     }
 
     #[test]

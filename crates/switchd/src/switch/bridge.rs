@@ -62,6 +62,14 @@ impl Port {
         (self.control.as_ref()).is_some_and(|control| control.is_announced())
     }
 
+    /// Returns whether its device is an interface of the kernel's.
+    pub fn is_kernel_interface(&self) -> bool {
+        matches!(
+            self.config.device.as_str(),
+            "system" | "internal" | "tap" | "afxdp"
+        )
+    }
+
     /// Returns how many receive queues its guest has; None for ports of no guest.
     pub fn guest_queues(&self) -> Option<u16> {
         (self.control.as_ref()).and_then(|control| control.guest_queues())

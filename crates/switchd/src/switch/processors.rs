@@ -131,7 +131,9 @@ fn keep_to(cpus: &[usize]) {
 /// Returns whether a thread with this name is a helper: DPDK's own, and those that read
 /// hypervisors' messages, build tables, close sockets and write the log.
 fn is_helper(name: &str) -> bool {
-    const HELPERS: [&str; 6] = ["eal-intr", "vhost", "rte_mp", "tables", "log", "close"];
+    const HELPERS: [&str; 7] = [
+        "eal-intr", "vhost", "rte_mp", "tables", "log", "close", "links",
+    ];
     HELPERS.iter().any(|helper| name.starts_with(helper))
 }
 
@@ -146,6 +148,7 @@ mod tests {
             "vhost-events",
             "tables",
             "close",
+            "links",
             "log",
         ] {
             assert!(is_helper(name), "{name}");

@@ -118,12 +118,15 @@ impl Database {
         TURNS.increment();
         LOOKS.add(most as u64);
         let mut changed = false;
-        let mut place = 0;
+        let (mut place, mut late) = (0, 0);
         for bridge in bridges {
             bridge.start_closed();
             changed |= bridge.look_at_ports(|port| {
                 if !port.is_announced() {
-                    return true;
+                    // Of kernel interfaces some are looked at: those of which the kernel has been
+                    // late to answer.
+                    late += usize::from(port.is_kernel_interface());
+                    return !port.is_kernel_interface() || late <= SWEEP_MOST;
                 }
                 place += 1;
                 (from + 1..=from + most).contains(&place)
