@@ -436,7 +436,7 @@ class Switch:
         socket answers before. None without a database."""
         if self.ovsdb is None or self.ovsdb.poll() is not None:
             return
-        for bridge in self.vsctl("--no-wait", "list-br").split():
+        for bridge in self.vsctl("--no-wait", "--real", "list-br").split():
             wait_for(
                 f"{self.name}: {bridge} takes connections",
                 lambda bridge=bridge: takes_connections(f"{self.directory}/{bridge}.mgmt"),
