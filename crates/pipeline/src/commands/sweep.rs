@@ -280,8 +280,8 @@ impl Pipeline {
                 .any(|rule| rule.behaviour.learns.iter().any(|named| named.deletes))
     }
 
-    /// Looks at, or deletes, up to `budget` more of the learned rules whose last `learn` action with
-    /// `delete_learned` has gone; returns true when none is left.
+    /// Looks at, or deletes, up to `budget` more of the learned rules whose last `learn` action
+    /// with `delete_learned` has gone; returns true when none is left.
     fn delete_some_orphans(
         &mut self,
         sweep: &mut Sweep<'_>,

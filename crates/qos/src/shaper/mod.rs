@@ -91,8 +91,8 @@ struct Kind {
     priority: u8,
 }
 
-/// Packets that may wait in a queue whatever [`Shaper::bound`] says, within the port's own limits: a
-/// queue that is not flooded finds room at once when other ports have taken what is shared.
+/// Packets that may wait in a queue whatever [`Shaper::bound`] says, within the port's own limits:
+/// a queue that is not flooded finds room at once when other ports have taken what is shared.
 const FEW: u32 = 4;
 
 /// Most kinds that queues share; if there are more, each queue has its own at the queue's place,

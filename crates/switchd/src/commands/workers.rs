@@ -379,8 +379,8 @@ fn queues_show(switch: &Switch, arguments: &[String]) -> Answer {
     Ok(text)
 }
 
-/// Returns whether a port's queues can receive, which they cannot while the guest of a vhost port is
-/// away, and how many a guest has.
+/// Returns whether a port's queues can receive, which they cannot while the guest of a vhost port
+/// is away, and how many a guest has.
 fn state_of(switch: &Switch, port: datapath::PortId) -> (bool, Option<u16>) {
     let find = |bridge: &std::rc::Rc<crate::switch::Bridge>| {
         let ports = bridge.ports.borrow();
