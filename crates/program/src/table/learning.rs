@@ -34,7 +34,7 @@ pub(crate) struct Learning {
     meeting: PortSet,
     /// Tables that rules have ever been asked for, or may be, a bit each. The rules that were asked
     /// for last may come after the step that asked is gone.
-    taught: [AtomicU64; TABLES / 64],
+    taught: [AtomicU64; TABLES.div_ceil(64)],
 }
 
 /// A set of ingress ports, as readers see it.
@@ -112,7 +112,7 @@ impl Learning {
     }
 
     fn taught(&self) -> TableSet {
-        let words: [u64; TABLES / 64] =
+        let words: [u64; TABLES.div_ceil(64)] =
             std::array::from_fn(|at| self.taught[at].load(Ordering::SeqCst));
         std::array::from_fn(|table| words[table / 64] >> (table % 64) & 1 != 0)
     }
