@@ -188,7 +188,7 @@ def user_guide(lab):
         for index in (0, -1)
     )
     check(
-        "watch" in asked and re.search(r"\d+(\.\d+)? us", answered),
+        "watch" in asked and re.search(r"\d+(\.\d+)? [um]s", answered),
         "what is said of a queue:",
         asked,
         answered,
