@@ -8,7 +8,7 @@
 
 use std::cell::Cell;
 use std::sync::OnceLock;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel, sync_channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel, sync_channel};
 use std::time::{Duration, Instant};
 
 /// How long is waited for an answer.
@@ -96,12 +96,6 @@ impl<T> Answer<T> {
 
     /// Takes the answer, if it comes within so long.
     pub fn take_within(&self, patience: Duration) -> Result<T, NoAnswer> {
-        if patience.is_zero() {
-            return self.0.try_recv().map_err(|error| match error {
-                TryRecvError::Empty => NoAnswer::Late,
-                TryRecvError::Disconnected => NoAnswer::Failed,
-            });
-        }
         self.0.recv_timeout(patience).map_err(|error| match error {
             RecvTimeoutError::Timeout => NoAnswer::Late,
             RecvTimeoutError::Disconnected => NoAnswer::Failed,

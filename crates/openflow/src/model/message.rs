@@ -36,7 +36,8 @@ pub enum FlowFormat {
 
 /// A message.
 #[derive(Clone, PartialEq, Eq, Debug)]
-#[allow(clippy::large_enum_variant)] // large variants are frequent; a box would cost an allocation for each
+// Large variants are frequent; a box would cost an allocation for each.
+#[allow(clippy::large_enum_variant)]
 pub enum Message {
     /// The first message of a connection.
     Hello(Hello),

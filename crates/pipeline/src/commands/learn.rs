@@ -7,13 +7,14 @@
 //! rule names them until the last such rule has gone, so that counting needs no search. The
 //! deletion by `delete_learned` does search the table.
 
+use crate::commands::sweep::Orphans;
 use crate::state::learned::{Learned, Watched, cookie_of};
 use crate::state::store::{Rule, RuleId};
 use crate::{Clock, FlowModOutcome, Pipeline, check};
 use openflow::Version;
 use openflow::action::{Action, Instruction, Learn, LearnSource, LearnTarget, Subfield};
 use openflow::error::Error;
-use openflow::flow::{FlowFlags, FlowMod, FlowModCommand, FlowRemovedReason};
+use openflow::flow::{FlowFlags, FlowMod, FlowModCommand};
 use openflow::port;
 use packet::Match;
 use program::actions::Bits;
@@ -332,18 +333,6 @@ impl Pipeline {
     /// All at once: for who removes few rules that have learned others. Modifications and deletes
     /// by controllers do this in slices ([`crate::commands::sweep`]).
     pub(crate) fn delete_orphans(&mut self, outcome: &mut FlowModOutcome, now: Clock) {
-        while let Some((table, cookie)) = self.next_orphan() {
-            let left: Vec<RuleId> = self
-                .store
-                .table(table)
-                .filter(|(_, rule)| rule.cookie == cookie && !rule.is_hidden())
-                .map(|(id, _)| id)
-                .collect();
-            outcome.changed += left.len();
-            for id in left {
-                let told = self.take_out(id, FlowRemovedReason::Delete, now);
-                outcome.removed.extend(told);
-            }
-        }
+        self.delete_some_orphans(&mut Orphans::default(), usize::MAX, outcome, now);
     }
 }

@@ -50,7 +50,7 @@ pub struct Sweep<'c> {
 /// Learned rules that go with the rules that have learned them (`delete_learned`), of one table and
 /// cookie at a time.
 #[derive(Default, Debug)]
-struct Orphans {
+pub(crate) struct Orphans {
     /// The rest of the search for them.
     left: Option<Dump>,
     found: Vec<RuleId>,
@@ -264,7 +264,8 @@ impl Pipeline {
         }
         sweep.done = end;
         if end < sweep.found.len()
-            || !sweep.ends_first && !self.delete_some_orphans(sweep, budget, outcome, now)
+            || !sweep.ends_first
+                && !self.delete_some_orphans(&mut sweep.orphans, budget, outcome, now)
         {
             return Ok(false);
         }
@@ -282,15 +283,15 @@ impl Pipeline {
 
     /// Looks at, or deletes, up to `budget` more of the learned rules whose last `learn` action
     /// with `delete_learned` has gone; returns true when none is left.
-    fn delete_some_orphans(
+    pub(crate) fn delete_some_orphans(
         &mut self,
-        sweep: &mut Sweep<'_>,
+        orphans: &mut Orphans,
         budget: usize,
         outcome: &mut FlowModOutcome,
         now: Clock,
     ) -> bool {
         loop {
-            let Orphans { left, found, done } = &mut sweep.orphans;
+            let Orphans { left, found, done } = orphans;
             if let Some(dump) = left {
                 let take = |_: &Pipeline, id, rule: &Rule| {
                     if !rule.is_hidden() {
@@ -327,7 +328,7 @@ impl Pipeline {
                 out_port: port::ANY,
                 out_group: ANY_GROUP,
             };
-            sweep.orphans.left = Some(self.begin_dump(&request(&learned)));
+            *left = Some(self.begin_dump(&request(&learned)));
             // The search for a pair may take the whole budget.
             if budget != usize::MAX {
                 return false;

@@ -98,17 +98,19 @@ impl Learning {
     /// Records that a packet has asked for a rule of this table. A packet-out may ask by actions of
     /// its own, of which no rule tells.
     pub fn requested(&self, table: u8) {
-        let (word, bit) = (usize::from(table) / 64, 1 << (table % 64));
-        if self.taught[word].load(Ordering::Relaxed) & bit == 0 {
-            self.taught[word].fetch_or(bit, Ordering::SeqCst);
+        if self.teach(table) {
             self.meeting.everyone.store(true, Ordering::SeqCst);
         }
     }
 
-    fn may_teach(&self, tables: TableSet) {
-        for (table, _) in (0..).zip(tables).filter(|(_, taught)| *taught) {
-            self.taught[table / 64].fetch_or(1 << (table % 64), Ordering::SeqCst);
+    /// Adds a table to those that rules are asked for; returns whether it is a new one.
+    fn teach(&self, table: u8) -> bool {
+        let (word, bit) = (&self.taught[usize::from(table) / 64], 1 << (table % 64));
+        let new = word.load(Ordering::Relaxed) & bit == 0;
+        if new {
+            word.fetch_or(bit, Ordering::SeqCst);
         }
+        new
     }
 
     fn taught(&self) -> TableSet {
@@ -178,12 +180,8 @@ impl Reach {
             *count += 1;
             self.stale |= *count == 1;
             match to {
-                To::Learn(table) => {
-                    let mut tables = [false; TABLES];
-                    tables[usize::from(table)] = true;
-                    learning.may_teach(tables);
-                }
-                To::Anywhere => learning.may_teach([true; TABLES]),
+                To::Learn(table) => _ = learning.teach(table),
+                To::Anywhere => (0..=u8::MAX).for_each(|table| _ = learning.teach(table)),
                 To::Table(_) => {}
             }
         });
