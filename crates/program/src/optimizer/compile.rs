@@ -12,17 +12,18 @@ use crate::actions::block::{ActionBlock, End, LANE_WORDS, Write};
 use crate::burst::beyond;
 use crate::classifier::tuple::MaskedWord;
 use crate::counters::{CounterId, Share};
-use crate::epoch::Epoch;
+use crate::epoch::{Epoch, NEVER};
 use crate::optimizer::unwildcarded::{TableSet, add_table};
 use crate::rule::Rule;
 use crate::rule::fused::Here;
-use crate::rule::fused::{FusedPath, FusedPaths};
+use crate::rule::fused::{FusedPath, FusedPaths, Stage};
 use packet::edit::Rewrite;
 use packet::key::at;
 use packet::matching::MatchWord;
 use packet::parse::MINI_KEY_WORDS;
 use smallvec::SmallVec;
 use std::collections::HashMap;
+use std::sync::atomic::AtomicU64;
 use std::sync::{Arc, Weak};
 
 /// Most paths of a rule.
@@ -313,6 +314,8 @@ struct Making<'a> {
     ways: Vec<Path<'a>>,
     ends: Vec<End>,
     tables: TableSet,
+    /// What packets meet there.
+    met: Vec<Stage>,
     /// Tables before which paths end.
     stops: TableSet,
     /// Paths that have been begun.
@@ -377,6 +380,7 @@ impl<'a> Compiler<'a> {
             ways: Vec::new(),
             ends: Vec::new(),
             tables: TableSet::default(),
+            met: Vec::new(),
             stops: TableSet::default(),
             open: 1,
             stages: 0,
@@ -495,7 +499,7 @@ impl<'a> Compiler<'a> {
             }
             match rule.and_then(enters) {
                 Some(place) => {
-                    making.stages += 1;
+                    making.meets(table, Some(place.rule));
                     path.meet(place, counter);
                     self.follow(making, path);
                 }
@@ -504,11 +508,11 @@ impl<'a> Compiler<'a> {
         }
         match last.map(enters) {
             Some(Some(place)) => {
-                making.stages += 1;
+                making.meets(table, Some(place.rule));
                 path.meet(place, counter);
             }
             None if resubmit => {
-                making.stages += 1;
+                making.meets(table, None);
                 path.shares
                     .extend(counter.map(|counter| (counter, Share::Lookup)));
                 // Continue at the place to return to.
@@ -684,6 +688,16 @@ impl Place<'_> {
 }
 
 impl<'a> Making<'a> {
+    /// Records that packets of some path meet a rule, or none, in a table.
+    fn meets(&mut self, table: u8, rule: Option<&Rule>) {
+        self.stages += 1;
+        let met = rule.map(|rule| (rule.spec.priority, rule.spec.matching.clone()));
+        let stage = Stage { table, met };
+        if !self.met.contains(&stage) {
+            self.met.push(stage);
+        }
+    }
+
     fn end(&mut self, path: Path<'a>, end: End) {
         if let End::Table { table, .. } = end {
             add_table(&mut self.stops, table);
@@ -705,7 +719,9 @@ impl<'a> Making<'a> {
         let ways = ways.map(|((path, end), counter)| path.into_way(first, end, *counter));
         let fused = FusedPaths {
             from,
+            ends: AtomicU64::new(NEVER),
             tables: self.tables,
+            met: self.met.into(),
             stops: self.stops,
             stages: self.stages,
             sends,

@@ -1,5 +1,5 @@
-//! The bits that a packet's walk may depend on: maintained by the writer, for the flow cache
-//! (`exec::flow_cache`).
+//! The bits that a packet's walk may depend on, and when tables changed: maintained by the writer,
+//! for the flow cache (`exec::flow_cache`) and fused paths (`rule::fused`).
 //!
 //! A packet of the common kinds is identified by its mini key ([`packet::WordSet::MINI_KEY`]). Its
 //! walk depends on those bits of it that some rule of the bridge matches or some step reads, and on
@@ -27,12 +27,55 @@ static SERIALS: AtomicU64 = AtomicU64::new(1);
 pub(crate) struct Unwildcarded {
     serial: u64,
     bits: [AtomicU64; MINI_KEY_WORDS],
-    /// For each table the last epoch that has begun, or is to begin, with other rules in it.
-    changed: Box<[AtomicU64]>,
-    /// The latest of these.
-    last: AtomicU64,
+    /// When tables' rules changed.
+    pub rules: Changes,
+    /// The same, but only of changes that end every fused path through a table.
+    pub paths: Changes,
     /// Number of changes that take effect at once.
     upheavals: AtomicU64,
+}
+
+/// When tables changed last.
+pub(crate) struct Changes {
+    /// For each table the last epoch that has begun, or is to begin, with a change.
+    tables: Box<[AtomicU64]>,
+    /// The latest of these.
+    last: AtomicU64,
+}
+
+impl Default for Changes {
+    fn default() -> Self {
+        Changes {
+            tables: (0..TABLES).map(|_| AtomicU64::new(0)).collect(),
+            last: AtomicU64::new(0),
+        }
+    }
+}
+
+impl Changes {
+    /// Returns whether these tables are in `now` as they were in `then`, which began earlier.
+    #[inline]
+    pub fn unchanged(&self, tables: &TableSet, then: Epoch, now: Epoch) -> bool {
+        debug_assert!(then <= now);
+        self.last.load(Ordering::Acquire) <= then
+            || members(tables).all(|table| self.tables[table].load(Ordering::Acquire) <= then)
+    }
+
+    /// Returns the last epoch that has begun, or is to begin, with a change.
+    pub fn last(&self) -> Epoch {
+        self.last.load(Ordering::Acquire)
+    }
+
+    /// Records that a table will be another one from `epoch` on.
+    pub fn record(&self, table: u8, epoch: Epoch) {
+        // There is one writer. A change for a reserved epoch may come before one for an earlier
+        // epoch.
+        for place in [&self.tables[usize::from(table)], &self.last] {
+            if place.load(Ordering::Relaxed) < epoch {
+                place.store(epoch, Ordering::Release);
+            }
+        }
+    }
 }
 
 /// A set of tables.
@@ -49,8 +92,8 @@ impl Default for Unwildcarded {
         Unwildcarded {
             serial: SERIALS.fetch_add(1, Ordering::Relaxed),
             bits: bits.map(AtomicU64::new),
-            changed: (0..TABLES).map(|_| AtomicU64::new(0)).collect(),
-            last: AtomicU64::new(0),
+            rules: Changes::default(),
+            paths: Changes::default(),
             upheavals: AtomicU64::new(0),
         }
     }
@@ -104,14 +147,6 @@ impl Unwildcarded {
         std::array::from_fn(|word| self.bits[word].load(Ordering::Relaxed))
     }
 
-    /// Returns whether these tables still have the rules of `then` in `now`, which began later.
-    #[inline]
-    pub fn unchanged(&self, tables: &TableSet, then: Epoch, now: Epoch) -> bool {
-        debug_assert!(then <= now);
-        self.last.load(Ordering::Acquire) <= then
-            || members(tables).all(|table| self.changed[table].load(Ordering::Acquire) <= then)
-    }
-
     /// Adds the bits that a new rule looks at. Must be called before the rule, which holds from
     /// `epoch` on, is published.
     pub fn rule_comes(&self, table: u8, spec: &RuleSpec, epoch: Epoch) {
@@ -127,18 +162,7 @@ impl Unwildcarded {
                 all.fetch_or(new, Ordering::Release);
             }
         }
-        self.table_changes(table, epoch);
-    }
-
-    /// Records that a table will have other rules from `epoch` on.
-    pub fn table_changes(&self, table: u8, epoch: Epoch) {
-        // There is one writer. A change for a reserved epoch may come before one for an earlier
-        // epoch.
-        for place in [&self.changed[usize::from(table)], &self.last] {
-            if place.load(Ordering::Relaxed) < epoch {
-                place.store(epoch, Ordering::Release);
-            }
-        }
+        self.rules.record(table, epoch);
     }
 
     /// Records a change that takes effect at once.
@@ -153,6 +177,11 @@ pub(crate) fn add_table(tables: &mut TableSet, table: u8) {
     if usize::from(table) < TABLES {
         tables[usize::from(table) / 64] |= 1 << (table % 64);
     }
+}
+
+/// Returns whether a table is in a set.
+pub(crate) fn has_table(tables: &TableSet, table: u8) -> bool {
+    (tables.get(usize::from(table) / 64)).is_some_and(|word| word >> (table % 64) & 1 != 0)
 }
 
 fn members(tables: &TableSet) -> impl Iterator<Item = usize> {
@@ -219,22 +248,22 @@ mod tests {
 
     #[test]
     fn a_walk_outlasts_changes_of_other_tables() {
-        let unwildcarded = Unwildcarded::default();
+        let changes = Changes::default();
         let mut tables = TableSet::default();
         add_table(&mut tables, 3);
         add_table(&mut tables, 200);
-        unwildcarded.table_changes(3, 5);
-        assert!(!unwildcarded.unchanged(&tables, 4, 6));
-        assert!(unwildcarded.unchanged(&tables, 5, 6));
-        unwildcarded.table_changes(4, 9);
-        assert!(unwildcarded.unchanged(&tables, 5, 12));
-        unwildcarded.table_changes(200, 12);
-        assert!(!unwildcarded.unchanged(&tables, 11, 12));
+        changes.record(3, 5);
+        assert!(!changes.unchanged(&tables, 4, 6));
+        assert!(changes.unchanged(&tables, 5, 6));
+        changes.record(4, 9);
+        assert!(changes.unchanged(&tables, 5, 12));
+        changes.record(200, 12);
+        assert!(!changes.unchanged(&tables, 11, 12));
         // A change prepared for a later epoch is not forgotten when one for an earlier epoch comes.
-        unwildcarded.table_changes(200, 100);
-        unwildcarded.table_changes(200, 13);
-        assert!(!unwildcarded.unchanged(&tables, 13, 100));
-        assert!(unwildcarded.unchanged(&tables, 100, 101));
-        assert!(!unwildcarded.unchanged(&tables, 5, 12));
+        changes.record(200, 100);
+        changes.record(200, 13);
+        assert!(!changes.unchanged(&tables, 13, 100));
+        assert!(changes.unchanged(&tables, 100, 101));
+        assert!(!changes.unchanged(&tables, 5, 12));
     }
 }

@@ -8,10 +8,12 @@
 //! once what the path's rules would have done one after the other, up to the next lookup that must
 //! be made or to the end.
 //!
-//! *Rules change.* A path holds in the epochs in which the tables that it passes have the rules
-//! that it was made from (`optimizer::unwildcarded`); in others, packets are looked up table by
-//! table. So nothing needs to be done when a rule comes or goes, and rules of other tables do not
-//! matter.
+//! *Rules change.* A path holds until a rule comes or goes that packets on it may meet instead of
+//! what they meet now ([`Stage::outlasts`]); from that epoch on, packets are looked up table by
+//! table. The writer ends paths ([`FusedPaths::end_in`]) before it publishes such a change. Where
+//! it has no time to look at each of them, every change of a table ends all paths through it
+//! (`optimizer::unwildcarded`, `paths`). Other rules of these tables, such as those of other
+//! addresses that were learned, do not matter.
 //!
 //! *Counting.* A path has a counter of its own, which stands for those of all its rules and tables
 //! ([`crate::counters`], "shares").
@@ -25,12 +27,13 @@ use crate::classifier::tuple::MaskedWord;
 use crate::counters::{CounterId, Counters};
 use crate::epoch::Epoch;
 use crate::epoch::Guard;
-use crate::optimizer::unwildcarded::TableSet;
-use crate::optimizer::unwildcarded::Unwildcarded;
+use crate::optimizer::unwildcarded::{TableSet, Unwildcarded, has_table};
 use crate::prefetch::prefetch;
+use packet::Match;
 use packet::edit::Rewrite;
 use std::ptr::NonNull;
 use std::sync::Weak;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// A place in a rule that was met.
 #[derive(Clone, Copy)]
@@ -79,11 +82,47 @@ impl Here {
     }
 }
 
+/// What packets on some path meet in a table.
+#[derive(Clone, Debug, PartialEq)]
+pub(crate) struct Stage {
+    pub(crate) table: u8,
+    /// The rule's precedence and match; None where they meet no rule.
+    pub(crate) met: Option<(u32, Match)>,
+}
+
+/// A rule that comes or goes.
+#[derive(Clone, Copy)]
+pub(crate) struct Change<'a> {
+    pub(crate) table: u8,
+    /// Its precedence and match; None where these do not tell what it does.
+    pub(crate) rule: Option<(u32, &'a Match)>,
+}
+
+impl Stage {
+    /// Returns whether packets that meet this still do so after the change: they do where the other
+    /// rule is of lower precedence, or no packet matches both.
+    pub(crate) fn outlasts(&self, change: Change<'_>) -> bool {
+        if self.table != change.table {
+            return true;
+        }
+        match (&self.met, change.rule) {
+            (Some((priority, matching)), Some((other, others))) => {
+                other < *priority || !matching.overlaps(others)
+            }
+            _ => false,
+        }
+    }
+}
+
 /// The fused paths attached to a rule.
 pub(crate) struct FusedPaths {
     pub(crate) from: Epoch,
-    /// The tables whose rules they were made from.
+    /// The epoch from which on they do not hold.
+    pub(crate) ends: AtomicU64,
+    /// The tables that they pass.
     pub(crate) tables: TableSet,
+    /// What packets meet there.
+    pub(crate) met: Box<[Stage]>,
     /// Tables before which paths end, because they had too many rules or unsuitable ones.
     pub(crate) stops: TableSet,
     /// Number of stages behind the rule, over all paths.
@@ -133,27 +172,34 @@ impl FusedPaths {
     /// Returns whether a burst's packets may take it.
     #[inline(always)]
     pub(crate) fn holds(&self, unwildcarded: &Unwildcarded, guard: &Guard<'_>) -> bool {
-        let now = guard.epoch();
-        self.from <= now && unwildcarded.unchanged(&self.tables, self.from, now)
+        self.holds_in(unwildcarded, guard.epoch())
     }
 
-    /// Returns whether it will hold in an epoch, as far as changes have been prepared.
-    pub(crate) fn is_made_from(
-        &self,
-        unwildcarded: &crate::optimizer::unwildcarded::Unwildcarded,
-        now: Epoch,
-    ) -> bool {
-        unwildcarded.unchanged(&self.tables, self.from, now.max(self.from))
+    /// Returns whether it holds in an epoch, as far as changes have been prepared.
+    #[inline(always)]
+    pub(crate) fn holds_in(&self, unwildcarded: &Unwildcarded, epoch: Epoch) -> bool {
+        self.from <= epoch
+            && epoch < self.ends.load(Ordering::Acquire)
+            && unwildcarded.paths.unchanged(&self.tables, self.from, epoch)
+    }
+
+    /// Ends it with an epoch that has not been published. A change for a reserved epoch may come
+    /// before one for an earlier epoch.
+    pub(crate) fn end_in(&self, epoch: Epoch) {
+        self.ends.fetch_min(epoch, Ordering::Release);
+    }
+
+    /// Returns whether it holds as before after a change.
+    pub(crate) fn outlasts(&self, change: Change<'_>) -> bool {
+        !has_table(&self.tables, change.table)
+            || self.met.iter().all(|stage| stage.outlasts(change))
     }
 
     /// Returns whether longer paths may be possible now, because tables before which they end have
     /// changed.
-    pub(crate) fn may_grow(
-        &self,
-        unwildcarded: &crate::optimizer::unwildcarded::Unwildcarded,
-        now: Epoch,
-    ) -> bool {
-        !unwildcarded.unchanged(&self.stops, self.from, now.max(self.from))
+    pub(crate) fn may_grow(&self, unwildcarded: &Unwildcarded, now: Epoch) -> bool {
+        let now = now.max(self.from);
+        !unwildcarded.rules.unchanged(&self.stops, self.from, now)
     }
 
     /// Returns whether another one, of the same rule, seems to have the same paths, judged by
@@ -191,7 +237,7 @@ impl FusedPaths {
     /// Returns its memory in bytes.
     pub(crate) fn bytes(&self) -> usize {
         let ways = self.ways.iter().map(FusedPath::bytes).sum::<usize>();
-        size_of::<FusedPaths>() + size_of_val(&*self.ways) + ways
+        size_of::<FusedPaths>() + size_of_val(&*self.ways) + size_of_val(&*self.met) + ways
     }
 }
 

@@ -3,15 +3,22 @@
 //! They are compiled from the rules of all tables as of one epoch, which is held meanwhile, in the
 //! background and at the pace of [`crate::pace`]. Paths at a rule that still hold are kept; those
 //! that do not are removed at the next check, and cost packets a comparison until then.
+//!
+//! Each rule that comes or goes is compared with what packets meet on the paths through its table,
+//! as long as there is time for that ([`Looks`]): so a table in which addresses are learned does
+//! not cost the paths of all others' packets.
 
 use crate::Program;
 use crate::classifier::tuple::Tuple;
 use crate::counters::CounterId;
 use crate::epoch::{Epoch, Reader};
 use crate::optimizer::compile::{ALL_WAYS_MAX, Compiler, Made, Tables};
+use crate::optimizer::unwildcarded::Unwildcarded;
 use crate::pace::Pace;
+use crate::rule::fused::{Change, FusedPaths};
 use crate::table::RuleRef;
 use crate::table::writer::{BridgeWriter, TableWriter};
+use packet::Match;
 use std::collections::{BTreeMap, HashSet};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, TryRecvError, channel};
@@ -22,6 +29,16 @@ const RULES_MAX: usize = 65_536;
 /// Most rules of all tables that are considered.
 const ALL_RULES_MAX: usize = 262_144;
 
+/// Most comparisons of changes with paths at a time, and how many more there may be a microsecond:
+/// some twentieth of the control thread's time.
+const LOOKS_MAX: u32 = 20_000;
+const LOOKS_PER_US: u32 = 2;
+/// Most changes while a compilation runs that are kept.
+const MEANWHILE_MAX: usize = 256;
+
+/// A [`Change`] that is kept.
+type Kept = (u8, Option<(u32, Match)>);
+
 /// The writer's state of fused paths.
 #[derive(Default)]
 pub(crate) struct Fusing {
@@ -30,10 +47,50 @@ pub(crate) struct Fusing {
     fused: HashSet<RuleRef>,
     /// Changes since the last compilation began.
     changed: usize,
+    /// Changes while a compilation runs, each with its table, with which what it makes is compared;
+    /// None where they were too many, so that every change of a table counts.
+    meanwhile: Option<Vec<Kept>>,
+    looks: Looks,
     /// Changes since paths that do not hold were last removed.
     unswept: usize,
     left_out: usize,
     pace: Pace,
+}
+
+/// How many more paths changes may be compared with.
+struct Looks {
+    left: u32,
+    since: Instant,
+}
+
+impl Default for Looks {
+    fn default() -> Self {
+        Looks {
+            left: LOOKS_MAX,
+            since: Instant::now(),
+        }
+    }
+}
+
+impl Looks {
+    /// Takes so many; false where there are not as many left.
+    fn take(&mut self, count: usize) -> bool {
+        let count = u32::try_from(count).unwrap_or(u32::MAX);
+        if self.left < count {
+            let passed = self.since.elapsed().as_micros();
+            let more =
+                u32::try_from(passed).map_or(LOOKS_MAX, |us| us.saturating_mul(LOOKS_PER_US));
+            self.left = self.left.saturating_add(more).min(LOOKS_MAX);
+            self.since = Instant::now();
+        }
+        match self.left.checked_sub(count) {
+            Some(left) => {
+                self.left = left;
+                true
+            }
+            None => false,
+        }
+    }
 }
 
 /// Figures of a bridge's fused paths.
@@ -143,10 +200,46 @@ impl Listed {
 }
 
 impl Fusing {
-    /// Records that a rule comes or goes.
-    pub fn changes(&mut self) {
+    /// Records that a rule comes or goes with `epoch`.
+    pub fn rule_changes(
+        &mut self,
+        unwildcarded: &Unwildcarded,
+        table: u8,
+        rule: RuleRef,
+        epoch: Epoch,
+    ) {
+        let spec = &rule.rule().spec;
+        // What soft rules do depends on others.
+        let rule = (!rule.is_soft()).then_some((spec.priority, &spec.matching));
+        self.change(unwildcarded, Change { table, rule }, epoch);
+    }
+
+    /// Records that a table is another one from `epoch` on, so that no path through it holds.
+    pub fn table_changes(&mut self, unwildcarded: &Unwildcarded, table: u8, epoch: Epoch) {
+        self.change(unwildcarded, Change { table, rule: None }, epoch);
+    }
+
+    fn change(&mut self, unwildcarded: &Unwildcarded, change: Change<'_>, epoch: Epoch) {
         self.changed += 1;
         self.unswept += 1;
+        if self.making.is_some()
+            && let Some(meanwhile) = &mut self.meanwhile
+        {
+            if meanwhile.len() < MEANWHILE_MAX {
+                let rule = change.rule.map(|(priority, rule)| (priority, rule.clone()));
+                meanwhile.push((change.table, rule));
+            } else {
+                self.meanwhile = None;
+            }
+        }
+        if !self.looks.take(self.fused.len()) {
+            unwildcarded.paths.record(change.table, epoch);
+            return;
+        }
+        let paths = self.fused.iter().filter_map(|rule| rule.rule().fused());
+        for paths in paths.filter(|paths| !paths.outlasts(change)) {
+            paths.end_in(epoch);
+        }
     }
 
     /// Removes the paths of a rule that is unlinked.
@@ -186,10 +279,13 @@ impl BridgeWriter {
         {
             let program = Arc::clone(&self.bridge.program);
             if let Some(snapshot) = self.snapshot() {
-                let (sender, receiver) = channel();
+                let last = self.bridge.unwildcarded.rules.last();
+                let (from, (sender, receiver)) = (snapshot.from, channel());
                 let job = Box::new(move || drop(sender.send(snapshot.make())));
                 if program.background.run(job) {
                     self.fusing.making = Some(receiver);
+                    // What has been changed for a later epoch is not in the snapshot.
+                    self.fusing.meanwhile = (last <= from).then(Vec::new);
                     self.fusing.pace.begun(now);
                     self.fusing.changed = 0;
                 } else {
@@ -210,6 +306,7 @@ impl BridgeWriter {
         self.sweep();
         self.fusing.changed = 0;
         if let Some(snapshot) = self.snapshot() {
+            self.fusing.meanwhile = None;
             self.hang(snapshot.make());
         }
     }
@@ -257,16 +354,28 @@ impl BridgeWriter {
         self.fusing.pace.done(ready.took);
         self.fusing.left_out = ready.left_out;
         let program = Arc::clone(&self.bridge.program);
+        let meanwhile = self.fusing.meanwhile.take();
+        let unwildcarded = &self.bridge.unwildcarded;
+        let is_made_of_present_rules = |paths: &FusedPaths, next: Epoch| match &meanwhile {
+            Some(changes) => changes.iter().all(|(table, rule)| {
+                let rule = rule.as_ref().map(|(priority, rule)| (*priority, rule));
+                paths.outlasts(Change {
+                    table: *table,
+                    rule,
+                })
+            }),
+            None => unwildcarded
+                .rules
+                .unchanged(&paths.tables, paths.from, next),
+        };
         for (rule, made) in ready.made {
-            let next = program.domain.next();
-            if rule.rule().removed() <= next
-                || !made.fused.is_made_from(&self.bridge.unwildcarded, next)
-            {
+            let next = program.domain.next().max(made.fused.from);
+            if rule.rule().removed() <= next || !is_made_of_present_rules(&made.fused, next) {
                 continue;
             }
             let before = rule.rule().fused();
             if before.is_some_and(|before| {
-                before.is_made_from(&self.bridge.unwildcarded, next) && before.is_like(&made.fused)
+                before.holds_in(unwildcarded, next) && before.is_like(&made.fused)
             }) {
                 continue;
             }
@@ -284,7 +393,7 @@ impl BridgeWriter {
         let next = program.domain.next();
         self.fusing.fused.retain(|rule| {
             let fused = rule.rule().fused();
-            let holds = fused.is_some_and(|fused| fused.is_made_from(&bridge.unwildcarded, next));
+            let holds = fused.is_some_and(|fused| fused.holds_in(&bridge.unwildcarded, next));
             if !holds && let Some(before) = rule.rule().hang(None) {
                 program.domain.retire(before);
             }

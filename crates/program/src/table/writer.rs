@@ -239,7 +239,6 @@ impl BridgeWriter {
         self.bridge.need(words);
         let epoch = self.epoch();
         self.bridge.unwildcarded.rule_comes(table, &spec, epoch);
-        self.fusing.changes();
         if spec.ops.writes_set() && !self.bridge.writes_sets() {
             self.bridge.writes_sets.store(true, Ordering::Relaxed);
         }
@@ -258,6 +257,8 @@ impl BridgeWriter {
         let program = &*self.bridge.program;
         let rule = RuleRef(RuleSlab::alloc(Rule::new(spec, epoch)));
         program.rules.linked.fetch_add(1, Ordering::Relaxed);
+        self.fusing
+            .rule_changes(&self.bridge.unwildcarded, table, rule, epoch);
         let renewed = if rule.is_soft() {
             self.soft.entry(table).or_default().link(program, rule)
         } else {
@@ -304,8 +305,9 @@ impl BridgeWriter {
         if let Some(TableWriter::Many(policy)) = self.tables.get_mut(&table) {
             policy.removed(rule);
         }
-        self.bridge.unwildcarded.table_changes(table, epoch);
-        self.fusing.changes();
+        self.bridge.unwildcarded.rules.record(table, epoch);
+        self.fusing
+            .rule_changes(&self.bridge.unwildcarded, table, rule, epoch);
     }
 
     /// Does the second part of [`BridgeWriter::remove`]: the rule may be unlinked and freed once no
@@ -409,8 +411,9 @@ impl BridgeWriter {
         if self.ensure_counter(table) {
             // Fused paths through this table do not count its lookups.
             let next = self.bridge.program.domain.next();
-            self.bridge.unwildcarded.table_changes(table, next);
-            self.fusing.changes();
+            self.bridge.unwildcarded.rules.record(table, next);
+            self.fusing
+                .table_changes(&self.bridge.unwildcarded, table, next);
         }
     }
 

@@ -214,6 +214,116 @@ fn a_change_is_obeyed_at_once_and_touches_only_ways_through_its_table() {
     assert_eq!(switch.count(&rules[10]), totals(64, 3));
 }
 
+/// How many rules have paths if those through table 5 hold but for packets whose register is not
+/// known: any rule of that table might be theirs. And if no path through it holds.
+const KNOWN: usize = LAST as usize - 4;
+const BEHIND: usize = LAST as usize - 5;
+
+/// Removes paths that do not hold; returns how many rules still have some.
+fn left(switch: &mut Switch) -> usize {
+    switch.publish();
+    switch.writer.housekeep(usize::MAX);
+    switch.writer.fused_report().rules
+}
+
+/// Rules of other packets may come and go in the tables of a path, as addresses do that are
+/// learned; it ends with a rule that its packets might meet.
+#[test]
+fn paths_outlast_rules_of_other_packets_in_their_tables() {
+    let mut switch = Switch::new();
+    pipeline(&mut switch);
+    switch.publish();
+    switch.writer.shape_now();
+    for number in 0..100 {
+        // Of other packets, and of a lower precedence.
+        let other = switch.add(5, &[(Field::Reg0, 100 + number)], 30, vec![]);
+        let lower = switch.add(5, &[(Field::UdpSrc, number)], 9, vec![]);
+        assert_eq!(left(&mut switch), KNOWN);
+        for gone in [other, lower] {
+            switch.writer.remove(gone.table, gone.rule);
+        }
+        assert_eq!(left(&mut switch), KNOWN);
+        let before = switch.writer.fused_report().packets;
+        assert_eq!(switch.send(&[80; 32]).sent.len(), 32);
+        assert_eq!(switch.writer.fused_report().packets, before + 32);
+    }
+    // Of a higher precedence.
+    let udp = [(Field::EthType, 0x0800), (Field::IpProto, 17)];
+    let higher = [udp[0], udp[1], (Field::UdpDst, 99)];
+    let higher = switch.add(5, &higher, 11, vec![]);
+    // Not published yet.
+    assert_eq!(switch.ports(&[99, 80]), [2, 2]);
+    assert_eq!(left(&mut switch), BEHIND);
+    assert_eq!(switch.ports(&[99, 80, 99]), [2]);
+    switch.writer.shape_now();
+    assert_eq!(switch.writer.fused_report().rules, usize::from(LAST));
+    assert_eq!(switch.ports(&[99, 80, 99]), [2]);
+    // One that goes counts like one that comes.
+    switch.writer.remove(higher.table, higher.rule);
+    assert_eq!(switch.ports(&[99, 80]), [2]);
+    assert_eq!(left(&mut switch), BEHIND);
+    assert_eq!(switch.ports(&[99, 80]), [2, 2]);
+    switch.writer.shape_now();
+    // Of the same precedence: which of two such rules a packet meets is not defined.
+    switch.add(5, &udp, 10, vec![]);
+    assert_eq!(left(&mut switch), BEHIND);
+}
+
+/// Paths that were made while rules of other packets came and went are attached; those that such a
+/// rule would have changed are not.
+#[test]
+fn changes_during_a_compilation_are_compared_with_what_it_makes() {
+    let udp = [
+        (Field::EthType, 0x0800),
+        (Field::IpProto, 17),
+        (Field::UdpDst, 99),
+    ];
+    for (register, conditions, rules, sent) in [(100, &[][..], KNOWN, 2), (7, &udp[..], BEHIND, 1)]
+    {
+        let mut switch = Switch::new();
+        pipeline(&mut switch);
+        switch.publish();
+        assert!(switch.writer.shape_tables(), "begins in the background");
+        let fields = [&[(Field::Reg0, register)], conditions].concat();
+        switch.add(5, &fields, 30, vec![]);
+        switch.publish();
+        let begun = Instant::now();
+        // The next compilation comes after this one; the first paths are of the first.
+        while switch.writer.fused_report().rules == 0 {
+            assert!(begun.elapsed() < Duration::from_secs(60));
+            switch.writer.shape_tables();
+            std::thread::yield_now();
+        }
+        let report = switch.writer.fused_report();
+        assert_eq!(report.rules, rules, "register {register}");
+        assert_eq!(switch.ports(&[99, 80]).len(), sent);
+    }
+}
+
+/// More changes than can be compared with paths end all paths through their tables, for as long as
+/// it takes to make them again.
+#[test]
+fn a_flood_of_changes_is_obeyed_too() {
+    let mut switch = Switch::new();
+    pipeline(&mut switch);
+    switch.publish();
+    switch.writer.shape_now();
+    for round in 0..20_u128 {
+        for number in 0..500 {
+            let field = (Field::Reg0, 100 + round * 500 + number);
+            switch.add(5, &[field], 30, vec![]);
+        }
+        let wanted = switch.add(5, &[(Field::Reg0, 7)], 40, vec![]);
+        switch.publish();
+        assert!(switch.send(&[80; 32]).sent.is_empty(), "round {round}");
+        switch.writer.remove(wanted.table, wanted.rule);
+        switch.publish();
+        assert_eq!(switch.send(&[80; 32]).sent.len(), 32, "round {round}");
+    }
+    switch.writer.shape_now();
+    assert!(switch.writer.fused_report().rules >= KNOWN);
+}
+
 #[test]
 fn ways_come_back_in_the_background_when_rules_stop_changing() {
     let mut switch = Switch::new();

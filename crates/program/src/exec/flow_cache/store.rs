@@ -425,7 +425,9 @@ impl Kept {
         let holds = self.checked == epoch
             || self.checked != 0
                 && self.checked < epoch
-                && unwildcarded.unchanged(&self.way.tables, self.checked, epoch);
+                && unwildcarded
+                    .rules
+                    .unchanged(&self.way.tables, self.checked, epoch);
         if holds {
             self.checked = epoch;
         }
