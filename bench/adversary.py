@@ -16,9 +16,12 @@ A victim uses the switch in every way at once, with one worker on core 1:
              own
 
 In each round and for each adversary a fresh daemon is measured alone, beside the adversary, and
-alone again ("after"). The adversary works on core 0 behind everybody else (nice 19); so does
+alone again ("after"). Beside it the memory's rate is compared with that of quarters of a second in
+which the adversary is stopped, since the machine's speed changes within seconds ("delete" cannot
+be stopped). The adversary works on core 0 behind everybody else (nice 19); so does
 "nobody", who only spends processor time: what is lost beside it is the machine's fault, and taken
-off where nobody is among those asked for. Daemon and victim go before all else on the machine.
+off where nobody is among those asked for. Beside those who learn, what is lost beside "senders" is
+taken off: guests have a right to the time that sending their frames takes. Daemon and victim go before all else on the machine.
 Where a thread of the daemon had to wait for a processor nonetheless, that time is taken off
 (/proc/PID/task/TID/schedstat): rates are those of the time in which the worker could run, and waits
 for control are without those of its thread.
@@ -88,7 +91,11 @@ KERNEL_RATE, GUEST_RATE, LENGTH, SLOTS = 10_000, 50_000, 64, 1024
 KEPT, ECHO_MS, MESSAGE_MS = 0.9, 50.0, 1000.0
 # Nobody waits for longer.
 GIVEN_UP_S = 15.0
-SET_CONFIG, FLOW_REMOVED, FLOW_MOD, STATS_REQUEST = 9, 11, 14, 16
+# How long an adversary acts or rests at a time, and how much of a rest is not looked at.
+TURN_S, SETTLING_S = 0.25, 0.15
+SET_CONFIG, FLOW_REMOVED, FLOW_MOD, STATS_REQUEST, STATS_REPLY = 9, 11, 14, 16, 17
+# Of OpenFlow 1.0's port statistics: their number, and where packets sent are in a reply.
+PORT_STATS, TX_PACKETS = 4, 12 + 16
 SEND_FLOW_REM = 1
 PORTS = {
     "in": 1,
@@ -200,6 +207,7 @@ class Aside:
 
         def body():
             die_with_parent()
+            os.setpgid(0, 0)
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
             signal.signal(signal.SIGALRM, signal.SIG_DFL)
             if before:
@@ -212,6 +220,11 @@ class Aside:
         self.process = fork.Process(target=body, daemon=True)
         self.process.start()
         other.close()
+
+    def rest(self, resting):
+        """Stops the process and what it has started, or lets them go on."""
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(self.process.pid, signal.SIGSTOP if resting else signal.SIGCONT)
 
     def result(self, seconds=GIVEN_UP_S):
         """What it found, or an empty dictionary where it did not end in time."""
@@ -306,6 +319,51 @@ class Probes:
     def hypervisor(self, _state, _number):
         self.message.peer.settimeout(GIVEN_UP_S)
         self.message.ask(GET_FEATURES)
+
+
+class Memory:
+    """Counts packets of the memory's that have gone out, in the time in which the worker could
+    run."""
+
+    def __init__(self, switch):
+        self.client, self.number = Connection(switch.management, GIVEN_UP_S), 1
+        self.pid, self.worker = switch.process.pid, switch.worker()
+        self.restart()
+
+    def count(self):
+        self.number += 1
+        asked = struct.pack("!HHHxxxxxx", PORT_STATS, 0, PORTS["out"])
+        self.client.socket.sendall(header(STATS_REQUEST, len(asked), self.number) + asked)
+        reply = self.client.wait_for(STATS_REPLY, self.number)
+        return struct.unpack_from("!Q", reply, TX_PACKETS)[0]
+
+    def restart(self):
+        """Begins a stretch."""
+        self.begin = self.count(), time.monotonic_ns(), waits_of(self.pid, self.worker)
+
+    def stretch(self):
+        """Packets, and nanoseconds that they took, since the stretch began."""
+        packets, wall, waited = self.begin
+        self.restart()
+        now_packets, now_wall, now_waited = self.begin
+        return now_packets - packets, max(1, now_wall - wall - (now_waited - waited))
+
+    def alternately(self, seconds, aside):
+        """The rate while the adversary rests, and while it does not, in turns: the machine's speed
+        changes within seconds. What it leaves to be done when it comes to rest is its fault."""
+        totals = {False: [0, 0], True: [0, 0]}
+        end, resting = time.monotonic() + seconds, False
+        while time.monotonic() < end:
+            time.sleep(SETTLING_S if resting else 0)
+            self.restart()
+            time.sleep(TURN_S)
+            packets, took = self.stretch()
+            totals[resting][0] += packets
+            totals[resting][1] += took
+            resting = not resting
+            aside.rest(resting)
+        aside.rest(False)
+        return [packets / took * 1e9 if took else None for packets, took in totals.values()]
 
 
 class Proxy:
@@ -512,7 +570,6 @@ def outcome(process, seconds):
 
 def window(switch, seconds, adversary=None):
     """Figures of the victim over some seconds, beside an adversary or alone."""
-    pid, worker = switch.process.pid, switch.worker()
     before = switch.settled()
     aside = Aside(adversary.act, behind_all) if adversary else None
     if aside:
@@ -563,11 +620,14 @@ def window(switch, seconds, adversary=None):
         os.setpriority(os.PRIO_PROCESS, process.pid, -20)
     figures = {}
     try:
-        memory, waits, begin = switch.count_in(), waits_of(pid, worker), time.monotonic_ns()
-        time.sleep(seconds)
-        rate = of_its_time(
-            switch.count_in() - memory, time.monotonic_ns() - begin, waits_of(pid, worker) - waits
-        )
+        memory, resting = Memory(switch), None
+        if aside and adversary.rests:
+            rate, resting = memory.alternately(seconds, aside)
+        else:
+            time.sleep(seconds)
+            packets, took = memory.stretch()
+            rate = packets / took * 1e9
+        memory.client.close()
         # A sender whose frames nobody takes waits for room: for so long, and then nobody knows how
         # many it has sent.
         sent, frames = outcome(sender, seconds), outcome(guests, seconds)
@@ -582,6 +642,7 @@ def window(switch, seconds, adversary=None):
             aside.result(0)
     figures |= {
         "memory": rate,
+        "memory resting": resting,
         "kernel": got.get("packets", 0) / (KERNEL_RATE * seconds),
         "kernel p99 us": got.get("p99"),
         "guest": frames.get("received", 0) / (GUEST_RATE * seconds),
@@ -620,9 +681,11 @@ class Adversary:
     `prepare` sets it up, `act` harms in a process of its own until it is to stop, `end` takes it
     away again."""
 
-    # Whether the memory's rate need not be kept, where it acts behind all others, how long it may
-    # take to end, and what the daemon is to be like.
-    shared, behind, patience, site = False, True, GIVEN_UP_S, {}
+    # Whether the memory's rate need not be kept, where it acts behind all others, whether it can be
+    # told to rest, how long it may take to end, and what the daemon is to be like.
+    shared, behind, rests, patience, site = False, True, True, GIVEN_UP_S, {}
+    # Beside whom the same is lost by right.
+    beside = "nobody"
 
     def __init__(self, options):
         self.options = options
@@ -787,9 +850,12 @@ class Churn(Adversary):
         return {"seconds for 60,000": (time.monotonic() - begin) / runs}
 
 
-class Learning(Adversary):
-    """Frames that a `learn` rule makes rules of, in the table in which the memory's packets are
-    looked up."""
+class Senders(Adversary):
+    """senders: two guests whose frames are only sent on, as many as those who learn send"""
+
+    # Frames a second: what they send is theirs to send, so it must be as much each time.
+    RATE = 40_000
+    rule = "actions=output:3"
 
     def prepare(self, switch):
         self.hosts = [switch.host(name) for name in ("a1", "a2")]
@@ -797,16 +863,24 @@ class Learning(Adversary):
         self.mac = 0
         for name in ("a1", "a2"):
             switch.ofctl(
-                "add-flow",
-                switch.management,
-                f"priority=20,in_port={PORTS[name]},actions=learn(table=5,priority=9,"
-                "idle_timeout=60,NXM_OF_ETH_DST[]=NXM_OF_ETH_SRC[],output:NXM_OF_IN_PORT[])",
+                "add-flow", switch.management, f"priority=20,in_port={PORTS[name]},{self.rule}"
             )
 
+    def source(self):
+        return "02:00:00:00:00:77"
+
     def act(self, stop):
-        sockets, sent = [host.raw() for host in self.hosts], 0
+        sockets, sent, resting = [host.raw() for host in self.hosts], 0, 0
+        began = time.monotonic()
         while not stop.is_set():
-            for _ in range(50):
+            now = time.monotonic()
+            # What it could not send while it was stopped, it does not send later.
+            if now - began - sent / self.RATE - resting > 0.01:
+                resting = now - began - sent / self.RATE
+            if sent / self.RATE + resting > now - began:
+                stop.wait(0.0005)
+                continue
+            for _ in range(10):
                 for end in sockets:
                     with contextlib.suppress(OSError):
                         end.send(
@@ -816,14 +890,28 @@ class Learning(Adversary):
         return {"frames": sent}
 
     def end(self, switch):
-        found = switch.ofctl("dump-aggregate", switch.management, "table=5")
-        self.rules = int(re.search(r"flow_count=(\d+)", found)[1])
-        stderr(f"  rules learned: {self.rules}; {switch.memory_mb():.0f} MB")
-        switch.ofctl("del-flows", switch.management, "table=5,cookie=0/-1,priority=9", ok=False)
         for name in ("a1", "a2"):
             switch.ofctl(
                 "del-flows", "--strict", switch.management, f"priority=20,in_port={PORTS[name]}"
             )
+
+
+class Learning(Senders):
+    """Frames that a `learn` rule makes rules of, in the table in which the memory's packets are
+    looked up."""
+
+    beside = "senders"
+    rule = (
+        "actions=learn(table=5,priority=9,idle_timeout=60,NXM_OF_ETH_DST[]=NXM_OF_ETH_SRC[],"
+        "output:NXM_OF_IN_PORT[]),output:3"
+    )
+
+    def end(self, switch):
+        found = switch.ofctl("dump-aggregate", switch.management, "table=5")
+        self.rules = int(re.search(r"flow_count=(\d+)", found)[1])
+        stderr(f"  rules learned: {self.rules}; {switch.memory_mb():.0f} MB")
+        switch.ofctl("del-flows", switch.management, "table=5,cookie=0/-1,priority=9", ok=False)
+        super().end(switch)
         switch.ofctl("del-flows", switch.management, "table=5")
         switch.ofctl(
             "add-flow",
@@ -834,9 +922,6 @@ class Learning(Adversary):
 
 class MacFlapping(Learning):
     """mac-flapping: two guests with one MAC address, before a rule that learns"""
-
-    def source(self):
-        return "02:00:00:00:00:77"
 
 
 class Spoofing(Learning):
@@ -851,7 +936,7 @@ class Delete(Adversary):
     """delete: a controller that deletes all of a million rules and wants to be told of each, and
     reads promptly"""
 
-    behind, patience = False, 120
+    behind, rests, patience = False, False, 120
 
     def prepare(self, switch):
         self.switch = switch
@@ -1125,6 +1210,7 @@ ADVERSARIES = {
         GoneMemory,
         Flapping,
         Churn,
+        Senders,
         MacFlapping,
         Spoofing,
         Delete,
@@ -1213,8 +1299,9 @@ def compared(first, beside, after):
         figures[f"alone: {what}"] = value
     if beside:
         for what in ("memory", "kernel", "guest"):
+            without = beside.get(f"{what} resting") or first[what]
             figures[f"{what} kept"] = (
-                beside[what] / first[what] if first[what] and beside[what] is not None else None
+                beside[what] / without if without and beside[what] is not None else None
             )
         figures |= {
             what: value
@@ -1275,7 +1362,11 @@ def report(results, daemons, wanted):
                     else f"{text} ({figure(alone_too)})"
                 )
             faults = (
-                missed(found, ADVERSARIES[name].shared, medians(results, "nobody", label))
+                missed(
+                    found,
+                    ADVERSARIES[name].shared,
+                    medians(results, ADVERSARIES[name].beside, label),
+                )
                 if name != "nobody"
                 else []
             )
