@@ -364,7 +364,7 @@ impl Drop for Device {
             let device = raw::sluice_eth_device(self.claim.0);
             raw::rte_eth_dev_stop(self.port);
             raw::rte_eth_dev_close(self.port);
-            // Devices are opened and closed by the control thread only.
+            // Devices are opened and closed one at a time (`switchd::switch::aside`).
             raw::sluice_xsk_delete_left();
             if self.probed && !device.is_null() {
                 let code = raw::rte_dev_remove(device);

@@ -5,6 +5,7 @@ use super::{Answer, Commands, bridges, compose, device_type, is_dummy, odp};
 use crate::switch::{Bridge, Switch};
 use crate::unixctl::Reply;
 use datapath::PortId;
+use ports::PortControl;
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 

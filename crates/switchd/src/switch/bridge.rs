@@ -1,6 +1,7 @@
 //! A bridge: its ports, its rules and its identity.
 
 use super::Switch;
+use super::device::Device;
 use super::latency::Latencies;
 use crate::config::Mac;
 use crate::config::address::{self, Candidate};
@@ -32,7 +33,7 @@ pub struct Port {
     /// Its id in the datapath.
     pub id: PortId,
     /// Its device's control side; none for patch ports and tunnels.
-    pub control: Option<Box<dyn PortControl>>,
+    pub control: Option<Device>,
     /// Why its device has been stopped since the last change.
     pub closed: Option<Closed>,
     /// The device's state when it was last checked.
@@ -372,7 +373,7 @@ impl Bridge {
                 && closed.again <= now
                 && let Some(control) = &mut port.control
             {
-                let (name, control) = (&port.config.interface_name, &mut **control);
+                let (name, control) = (&port.config.interface_name, control);
                 let (wanted, had) = (port.config.mtu_request, Some(port.info.mtu));
                 if wanted.is_some() {
                     let mac = port.config.mac;
@@ -461,9 +462,9 @@ impl Bridge {
         }
     }
 
-    /// Ends connections and closes devices. Devices that can outlive the daemon are kept if `leave`
-    /// is set.
-    pub fn close(&self, leave: bool) {
+    /// Ends connections and removes all ports; returns their devices, which are to be closed or
+    /// left.
+    pub fn close(&self) -> Vec<Device> {
         if let Some(openflow) = self.openflow.take() {
             openflow.close();
         }
@@ -473,13 +474,8 @@ impl Bridge {
         if let Ok(Err(error)) = switch.with_datapath(|datapath| datapath.remove_ports(&ids)) {
             tracing::warn!(target: "bridge", "bridge {}: {error}", self.name);
         }
-        for control in ports.into_values().filter_map(|port| port.control) {
-            match leave {
-                true => control.leave(),
-                false => control.close(),
-            }
-        }
         let _ = switch.with_datapath(|datapath| datapath.remove_bridge(self.id));
+        (ports.into_values().filter_map(|port| port.control)).collect()
     }
 }
 

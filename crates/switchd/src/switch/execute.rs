@@ -3,8 +3,9 @@
 //! Each action either succeeds and is recorded as applied, or fails with a text for
 //! `Interface.error` or the log and changes nothing.
 
-use super::bridge::{Bridge, Port, change_device, settings_of};
-use super::{NotRunning, Switch, processors};
+use super::bridge::{Bridge, Port, settings_of};
+use super::device::{self, Device, close_all};
+use super::{NotRunning, Switch, aside, processors};
 use crate::config::controller::Controller;
 use crate::config::desired::Settings;
 use crate::config::mirror::{Mirror, Output};
@@ -15,14 +16,12 @@ use datapath::mirror::{MirrorOutput, MirrorSpec};
 use datapath::{BridgeSettings, PortKind, PortSettings, PortSpec};
 use openflow::port::{PortConfig, PortReason, PortStatus};
 use ovsdb::Uuid;
-use packet::io::TxQueue;
 use pipeline::{Options, Pipeline};
 use ports::{Mbuf, PortControl, PortInfo};
 use std::cell::{Cell, RefCell};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::Ipv4Addr;
 use std::rc::Rc;
-use std::sync::{Arc, Mutex};
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 /// Most rounds of planning. Plans are repeated because a port that was added may free what another
@@ -34,98 +33,6 @@ const SLICE: Duration = Duration::from_millis(5);
 
 /// Error texts by interface.
 pub type Failures = BTreeMap<Uuid, String>;
-
-/// A device's control side, which the datapath also needs when a new worker needs a queue.
-#[derive(Clone)]
-struct Shared(Arc<Mutex<Option<Box<dyn PortControl>>>>);
-
-impl Shared {
-    fn with<R>(&self, act: impl FnOnce(&mut dyn PortControl) -> R) -> Option<R> {
-        let mut control = self
-            .0
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner());
-        control.as_mut().map(|control| act(&mut **control))
-    }
-
-    fn take(&self) -> Option<Box<dyn PortControl>> {
-        self.0
-            .lock()
-            .unwrap_or_else(|poisoned| poisoned.into_inner())
-            .take()
-    }
-}
-
-fn gone() -> ports::Error {
-    ports::Error::Option("the port is closed".into())
-}
-
-impl PortControl for Shared {
-    fn tx_queue(&mut self, worker: usize) -> Result<Box<dyn TxQueue<Mbuf>>, ports::Error> {
-        self.with(|control| control.tx_queue(worker))
-            .unwrap_or_else(|| Err(gone()))
-    }
-    fn info(&mut self) -> PortInfo {
-        self.with(|control| control.info()).unwrap_or_default()
-    }
-    fn is_announced(&self) -> bool {
-        self.with(|control| control.is_announced()).unwrap_or(false)
-    }
-    fn is_elsewhere(&self) -> bool {
-        self.with(|control| control.is_elsewhere()).unwrap_or(false)
-    }
-    fn status(&mut self) -> Vec<(String, String)> {
-        self.with(|control| control.status()).unwrap_or_default()
-    }
-    fn device_stats(&mut self) -> Vec<(String, u64)> {
-        self.with(|control| control.device_stats())
-            .unwrap_or_default()
-    }
-    fn is_connected(&mut self) -> Option<bool> {
-        self.with(|control| control.is_connected()).flatten()
-    }
-    fn guest_queues(&self) -> Option<u16> {
-        self.with(|control| control.guest_queues()).flatten()
-    }
-    fn peer_process(&mut self) -> Option<u32> {
-        self.with(|control| control.peer_process()).flatten()
-    }
-    fn set_mtu(&mut self, mtu: u16) -> Result<(), ports::Error> {
-        self.with(|control| control.set_mtu(mtu))
-            .unwrap_or_else(|| Err(gone()))
-    }
-    fn set_mac(&mut self, mac: ports::Mac) -> Result<(), ports::Error> {
-        self.with(|control| control.set_mac(mac))
-            .unwrap_or_else(|| Err(gone()))
-    }
-    fn set_ipv4(
-        &mut self,
-        address: Ipv4Addr,
-        netmask: Ipv4Addr,
-        gateway: Option<Ipv4Addr>,
-    ) -> Result<(), ports::Error> {
-        self.with(|control| control.set_ipv4(address, netmask, gateway))
-            .unwrap_or_else(|| Err(gone()))
-    }
-    fn set_admin(&mut self, up: bool) -> Result<(), ports::Error> {
-        self.with(|control| control.set_admin(up))
-            .unwrap_or_else(|| Err(gone()))
-    }
-    fn inject(&mut self, frame: &[u8]) -> Result<(), ports::Error> {
-        self.with(|control| control.inject(frame))
-            .unwrap_or_else(|| Err(gone()))
-    }
-    fn close(self: Box<Self>) {
-        if let Some(control) = self.take() {
-            control.close();
-        }
-    }
-    fn leave(self: Box<Self>) {
-        if let Some(control) = self.take() {
-            control.leave();
-        }
-    }
-}
 
 impl Switch {
     /// Brings the switch to the desired state, as far as possible; returns failures by interface.
@@ -145,7 +52,7 @@ impl Switch {
                 if failed.contains(&name) {
                     continue;
                 }
-                if self.execute(&action, &mut failures)? {
+                if self.execute(&action, &mut failures).await? {
                     progress = true;
                 } else {
                     failed.insert(name);
@@ -214,8 +121,13 @@ impl Switch {
             .map_err(|error| format!("bridge {}: {error}", bridge.name))
     }
 
-    /// Carries out one action; returns whether it was done.
-    fn execute(self: &Rc<Self>, action: &Action, failures: &mut Failures) -> anyhow::Result<bool> {
+    /// Carries out one action; returns whether it was done. Devices are opened, closed and changed
+    /// aside, so others read the switch's state at any `await`.
+    async fn execute(
+        self: &Rc<Self>,
+        action: &Action,
+        failures: &mut Failures,
+    ) -> anyhow::Result<bool> {
         let mut number = None;
         let result = match action {
             Action::SetGlobal(global) => {
@@ -244,11 +156,11 @@ impl Switch {
                 Ok(())
             }
             Action::RemovePort { bridge, interface } => {
-                self.remove_port(bridge, interface);
+                close_all(self.remove_port(bridge, interface)).await;
                 Ok(())
             }
             Action::RemoveBridge(name) => {
-                self.remove_bridge(name);
+                close_all(self.remove_bridge(name)).await;
                 Ok(())
             }
             Action::AddBridge { name, settings } => self.add_bridge(name, settings),
@@ -258,7 +170,7 @@ impl Switch {
                 port,
                 number: wanted,
             } => {
-                let added = self.add_port(bridge, port, *wanted);
+                let added = self.add_port(bridge, port, *wanted).await;
                 if let Some(uuid) = port.interface {
                     match &added {
                         Ok(_) => failures.remove(&uuid),
@@ -267,7 +179,7 @@ impl Switch {
                 }
                 added.map(|got| number = Some(got))
             }
-            Action::ModifyPort { bridge, port } => self.modify_port(bridge, port),
+            Action::ModifyPort { bridge, port } => self.modify_port(bridge, port).await,
             Action::SetMirrors { bridge, mirrors } => self.set_mirrors(bridge, mirrors),
             Action::SetControllers {
                 bridge,
@@ -336,7 +248,8 @@ impl Switch {
             .borrow_mut()
             .insert(name.to_owned(), Rc::clone(&bridge));
         if let Err(text) = self.set_bridge(&bridge, settings) {
-            self.remove_bridge(name);
+            // It has no ports yet.
+            drop(self.remove_bridge(name));
             return Err(text);
         }
         let openflow = OpenFlow::new(
@@ -398,18 +311,25 @@ impl Switch {
         Ok(())
     }
 
-    fn remove_bridge(&self, name: &str) {
-        if let Some(bridge) = self.bridges.borrow_mut().remove(name) {
-            bridge.close(false);
-            bridge.bury();
-        }
+    /// Removes a bridge with its ports; returns their devices, which are to be closed.
+    fn remove_bridge(&self, name: &str) -> Vec<Device> {
+        let Some(bridge) = self.bridges.borrow_mut().remove(name) else {
+            return Vec::new();
+        };
+        let devices = bridge.close();
+        bridge.bury();
+        devices
     }
 
     /// Opens a device, or makes a port that needs none, and adds it to its bridge; returns its
     /// number.
-    fn add_port(&self, bridge: &str, config: &Config, wanted: Option<u16>) -> Result<u16, String> {
+    async fn add_port(
+        &self,
+        bridge: &str,
+        config: &Config,
+        wanted: Option<u16>,
+    ) -> Result<u16, String> {
         let bridge = self.bridge(bridge).ok_or("its bridge could not be made")?;
-        let now = self.clock.now_ms();
         let (kind, mut control) = match (config.device.as_str(), &config.tunnel) {
             (_, Some(tunnel)) => (PortKind::Tunnel(tunnel.clone()), None),
             ("patch", _) => (
@@ -419,7 +339,7 @@ impl Switch {
                 None,
             ),
             _ => {
-                let (kind, control) = self.open_device(config)?;
+                let (kind, control) = self.open_device(config).await?;
                 if config.device.starts_with("dpdk") {
                     // Opening it may have started threads of DPDK.
                     processors::leave_to_workers_again();
@@ -427,15 +347,14 @@ impl Switch {
                 (kind, Some(control))
             }
         };
+        let now = self.clock.now_ms();
         let before = bridge.vanished.borrow_mut().remove(&config.interface_name);
         let number = match config.ofport_request.or(before).or(wanted) {
             _ if config.local => Some(ofport::LOCAL),
             wanted => bridge.numbers.borrow_mut().allocate(wanted, now),
         };
         let Some(number) = number else {
-            if let Some(control) = control {
-                control.close();
-            }
+            close_all(control).await;
             return Err("no free OpenFlow port number".into());
         };
         let info = control
@@ -459,9 +378,7 @@ impl Switch {
             Ok(id) => id,
             Err(text) => {
                 bridge.numbers.borrow_mut().release(number, now);
-                if let Some(control) = control {
-                    control.close();
-                }
+                close_all(control).await;
                 return Err(text);
             }
         };
@@ -485,34 +402,35 @@ impl Switch {
         Ok(number)
     }
 
-    fn open_device(
-        &self,
-        config: &Config,
-    ) -> Result<(PortKind<Mbuf>, Box<dyn PortControl>), String> {
+    async fn open_device(&self, config: &Config) -> Result<(PortKind<Mbuf>, Device), String> {
         let eal = self.eal().ok_or_else(|| NotRunning.to_string())?;
         let name = &config.interface_name;
         let rundir = self.sockets_directory();
         let is_kernel = matches!(config.device.as_str(), "system" | "internal" | "tap");
-        let device = match config.device.as_str() {
+        let kind = match config.device.as_str() {
             "dummy-internal" | "dummy-pmd" => "dummy",
             _ if is_kernel && self.all_dummy() => "dummy",
-            device => device,
+            kind => kind,
         };
-        let mut spec = ports::PortSpec::from_row(name, device, &config.options, &rundir)
+        let mut spec = ports::PortSpec::from_row(name, kind, &config.options, &rundir)
             .map_err(|error| error.to_string())?;
         spec.mtu = config.mtu_request;
         spec.mac = config.mac.map(|mac: Mac| mac.0);
         spec.tx_queues = self.worker_count();
         spec.records = Some(self.device_records());
-        let open = ports::open(&eal, &spec).map_err(|error| error.to_string())?;
-        let shared = Shared(Arc::new(Mutex::new(Some(open.control))));
-        let mut for_workers = shared.clone();
+        let opened = aside::call(move || {
+            let open = ports::open(&eal, &spec)?;
+            Ok((Device::new(open.control), open.rx))
+        });
+        let opened: Result<_, ports::Error> = opened.await.ok_or("the daemon is ending")?;
+        let (device, rx) = opened.map_err(|error| error.to_string())?;
+        let mut for_workers = device.clone();
         let tx = Box::new(move |worker| {
             for_workers
                 .tx_queue(worker)
                 .map_err(|error| error.to_string())
         });
-        Ok((PortKind::Device { rx: open.rx, tx }, Box::new(shared)))
+        Ok((PortKind::Device { rx, tx }, device))
     }
 
     /// Returns the directory that records which devices outlive the daemon.
@@ -539,22 +457,14 @@ impl Switch {
         }
     }
 
-    fn remove_port(&self, bridge: &str, interface: &str) {
-        let Some(bridge) = self.bridge(bridge) else {
-            return;
-        };
-        let Some(number) = bridge.number_of(interface) else {
-            return;
-        };
+    /// Removes a port; returns its device, which is to be closed.
+    fn remove_port(&self, bridge: &str, interface: &str) -> Option<Device> {
+        let bridge = self.bridge(bridge)?;
+        let number = bridge.number_of(interface)?;
         let description = bridge.describe_port(number);
-        let Some(port) = bridge.ports.borrow_mut().remove(&number) else {
-            return;
-        };
+        let port = bridge.ports.borrow_mut().remove(&number)?;
         if let Ok(Err(error)) = self.with_datapath(|datapath| datapath.remove_port(port.id)) {
             tracing::warn!(target: "bridge", "bridge {}: {error}", bridge.name);
-        }
-        if let Some(control) = port.control {
-            control.close();
         }
         bridge
             .numbers
@@ -568,11 +478,12 @@ impl Switch {
             });
         }
         bridge.tell_vm_gone(port.vm.told);
+        port.control
     }
 
     /// Removes a port whose device has gone, so that it is opened again, with the same number, when
-    /// the device comes back.
-    pub(super) fn forget_port(&self, bridge: &str, interface: &str) {
+    /// the device comes back; returns what is to be closed.
+    fn forget_port(&self, bridge: &str, interface: &str) -> Option<Device> {
         if let Some(bridge) = self.bridge(bridge)
             && let Some(number) = bridge.number_of(interface)
         {
@@ -581,24 +492,65 @@ impl Switch {
                 .borrow_mut()
                 .insert(interface.to_owned(), number);
         }
-        self.remove_port(bridge, interface);
+        let device = self.remove_port(bridge, interface);
         let action = Action::RemovePort {
             bridge: bridge.to_owned(),
             interface: interface.to_owned(),
         };
         self.applied.borrow_mut().record(&action, None);
+        device
     }
 
-    fn modify_port(&self, bridge: &str, config: &Config) -> Result<(), String> {
+    /// Removes ports whose devices have gone; returns whether there were any. Must not run while a
+    /// configuration is applied.
+    pub async fn drop_vanished(&self) -> bool {
+        let mut gone = Vec::new();
+        for bridge in self.bridges.borrow().values() {
+            for port in bridge.ports.borrow().values() {
+                if port.control.is_some() && !port.info.present {
+                    gone.push((bridge.name.clone(), port.config.interface_name.clone()));
+                }
+            }
+        }
+        let devices = (gone.iter())
+            .filter_map(|(bridge, interface)| self.forget_port(bridge, interface))
+            .collect::<Vec<_>>();
+        close_all(devices).await;
+        !gone.is_empty()
+    }
+
+    async fn modify_port(&self, bridge: &str, config: &Config) -> Result<(), String> {
         let Some(bridge) = self.bridge(bridge) else {
             return Ok(());
         };
-        let Some(number) = bridge.number_of(&config.interface_name) else {
+        let interface = &config.interface_name;
+        let Some(number) = bridge.number_of(interface) else {
             return Ok(());
         };
+        let Some(change) = self.modify_datapath_port(&bridge, number, config)? else {
+            return Ok(());
+        };
+        let done = aside::call(move || change.make()).await;
+        let mut ports = bridge.ports.borrow_mut();
+        if let Some((port, (closed, info))) = ports.get_mut(&number).zip(done) {
+            port.closed = closed;
+            // Link changes are reported to the datapath and to controllers by `poll_ports`.
+            let link_up = port.info.link_up;
+            port.info = PortInfo { link_up, ..info };
+        }
+        Ok(())
+    }
+
+    /// Changes a port as far as that needs no device; returns what is to be done to its device.
+    fn modify_datapath_port(
+        &self,
+        bridge: &Bridge,
+        number: u16,
+        config: &Config,
+    ) -> Result<Option<device::Change>, String> {
         let mut ports = bridge.ports.borrow_mut();
         let Some(port) = ports.get_mut(&number) else {
-            return Ok(());
+            return Ok(None);
         };
         let settings = PortSettings {
             no_carrier: !(port.info.link_up && port.info.admin_up),
@@ -622,22 +574,17 @@ impl Switch {
                 .map_err(|NotRunning| NotRunning.to_string())?
                 .map_err(text)?;
         }
-        if let Some(control) = &mut port.control {
-            let mtu = config
-                .mtu_request
-                .filter(|_| config.mtu_request != port.config.mtu_request);
-            let mac = config.mac.filter(|_| config.mac != port.config.mac);
-            let name = &config.interface_name;
-            change_device(&mut **control, name, mtu, mac, &mut port.closed);
-            // Link changes are reported to the datapath and to controllers by `poll_ports`.
-            let link_up = port.info.link_up;
-            port.info = PortInfo {
-                link_up,
-                ..control.info()
-            };
-        }
-        port.config = config.clone();
-        Ok(())
+        let before = std::mem::replace(&mut port.config, config.clone());
+        let Some(device) = port.control.clone() else {
+            return Ok(None);
+        };
+        Ok(Some(device::Change {
+            device,
+            name: config.interface_name.clone(),
+            mtu: (config.mtu_request).filter(|_| config.mtu_request != before.mtu_request),
+            mac: config.mac.filter(|_| config.mac != before.mac),
+            closed: port.closed.clone(),
+        }))
     }
 
     fn set_mirrors(&self, bridge: &str, mirrors: &[Mirror]) -> Result<(), String> {

@@ -9,10 +9,12 @@
 //!
 //! State is kept in `RefCell`s; none is borrowed across an `await`.
 
+mod aside;
 pub mod bridge;
 mod bundle;
 mod continuation;
 pub mod database;
+pub mod device;
 pub mod execute;
 mod fail;
 mod in_band;
@@ -36,7 +38,7 @@ use crate::config::Applied;
 use crate::config::global::{DpdkInit, Global};
 use datapath::clock::Clock;
 use datapath::{Datapath, Options};
-use ports::{Eal, EalOptions, Mbuf, Memory};
+use ports::{Eal, EalOptions, Mbuf, Memory, PortControl};
 use program::Program;
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -306,36 +308,29 @@ impl Switch {
         openflow.packet_in(&message, origin, packet.controller_id);
     }
 
-    /// Removes ports whose devices have gone; returns whether there were any.
-    pub fn drop_vanished(&self) -> bool {
-        let mut gone = Vec::new();
-        for bridge in self.bridges.borrow().values() {
-            for port in bridge.ports.borrow().values() {
-                if port.control.is_some() && !port.info.present {
-                    gone.push((bridge.name.clone(), port.config.interface_name.clone()));
-                }
-            }
-        }
-        for (bridge, interface) in &gone {
-            self.forget_port(bridge, interface);
-        }
-        !gone.is_empty()
-    }
-
     /// Stops everything: ports first, then workers, then DPDK. Devices that can outlive the daemon
     /// are kept, unless `cleanup` is set.
     pub fn shut_down(&self, cleanup: bool) {
         let bridges = std::mem::take(&mut *self.bridges.borrow_mut());
-        for bridge in bridges.values() {
-            bridge.close(!cleanup);
+        for device in bridges.values().flat_map(|bridge| bridge.close()) {
+            match cleanup {
+                true => Box::new(device).close(),
+                false => Box::new(device).leave(),
+            }
         }
         drop(bridges);
+        let finished = aside::finish(LETTING_GO);
+        if !finished {
+            tracing::warn!(target: "bridge", "a device takes long to be opened or closed");
+        }
         if let Some(running) = self.running.borrow_mut().take() {
             drop(running.datapath);
             if !ports::finish(LETTING_GO) {
                 tracing::warn!(target: "bridge", "the kernel takes long to close the ports' sockets");
             }
-            running.eal.cleanup();
+            if finished {
+                running.eal.cleanup();
+            }
         }
     }
 }

@@ -22,6 +22,7 @@ use openflow::steering::{
 use openflow::tlv::{TlvTable, TlvTableMod};
 use openflow::{Error, Message, Version};
 use pipeline::RuleChange;
+use ports::PortControl;
 use program::table::Miss;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};

@@ -10,6 +10,7 @@ use crate::config::writeback::{Batch, Capabilities, ControllerState, InterfaceSt
 use crate::config::{Desired, Mac, ofport};
 use crate::options::DummyLevel;
 use ovsdb::vswitch::Strings;
+use ports::PortControl;
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::net::IpAddr;
 use std::rc::Rc;

@@ -19,6 +19,7 @@ use openflow::steering::{
     Abilities, Command, Device, HostCapabilities, IrqCore, Layout, Mode, ModeReply, ModeSource,
     NO_CORE, SteeringMod, SteeringStats, Target, VmReason, VmStatus, XdpMode,
 };
+use ports::PortControl;
 use softirq::control::{Answer, RefusalKind, Request, devices, socket_path};
 use softirq::key::parse_match;
 use softirq::session::{EntryRequest, FlowsStatus, Status};

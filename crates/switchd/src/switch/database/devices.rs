@@ -12,9 +12,8 @@
 //! the control thread.
 
 use super::Database;
-use crate::config::Desired;
 use crate::coverage::Counter;
-use crate::switch::execute::Failures;
+use crate::switch::aside;
 use datapath::PortId;
 use ports::{LinkChanges, LinkEvents};
 use std::cell::{Cell, RefCell};
@@ -202,35 +201,28 @@ impl Database {
         if changed {
             self.dirty.notify_one();
         }
-        let again = {
-            let current = self.current.borrow();
-            let Some((desired, failures)) = &*current else {
-                return Ok(());
-            };
-            let may_open = self.look_for_failed(desired, failures, names);
-            let gone = self.switch.drop_vanished();
-            (may_open || gone).then(|| desired.clone())
+        let Some(failed) = self.failed_interfaces(names) else {
+            return Ok(());
         };
-        match again {
-            Some(desired) => self.apply(desired).await,
-            None => Ok(()),
-        }
+        let may_open = self.look_for_failed(failed).await;
+        let gone = self.switch.drop_vanished().await;
+        let desired = match &*self.current.borrow() {
+            Some((desired, _)) if may_open || gone => desired.clone(),
+            _ => return Ok(()),
+        };
+        self.apply(desired).await
     }
 
-    /// Returns whether a retry may help: an interface that could not be opened exists now or has
-    /// been replaced, or the interface that occupied the name of one to be created has gone. An
-    /// unchanged one is not retried until the configuration changes: it would fail again, once a
-    /// second.
-    fn look_for_failed(
-        &self,
-        desired: &Desired,
-        failures: &Failures,
-        names: Option<&BTreeSet<String>>,
-    ) -> bool {
+    /// Returns the interfaces that could not be opened and are to be looked at now, each with
+    /// whether it must exist to be opened; None without a configuration. The parameter is that of
+    /// [`Database::conclude`].
+    fn failed_interfaces(&self, names: Option<&BTreeSet<String>>) -> Option<Vec<(String, bool)>> {
+        let current = self.current.borrow();
+        let (desired, failures) = current.as_ref()?;
         let mut known = self.devices.failed.borrow_mut();
         if failures.is_empty() {
             known.clear();
-            return false;
+            return Some(Vec::new());
         }
         let failed: BTreeMap<&str, bool> = (desired.ports())
             .map(|(_, port)| port)
@@ -239,7 +231,6 @@ impl Database {
             .map(|port| (port.interface_name.as_str(), port.device == "system"))
             .collect();
         known.retain(|name, _| failed.contains_key(name.as_str()));
-        let mut may_open = false;
         // Nothing reports that another switch has released an interface, and each check takes two
         // requests to the kernel.
         let turns = known
@@ -251,23 +242,42 @@ impl Database {
         if names.is_none() {
             self.devices.looks.set(turn.wrapping_add(1));
         }
-        for (place, (name, must_be_there)) in failed.into_iter().enumerate() {
-            let before = known.get(name).copied();
+        let looked_at = failed.into_iter().enumerate().filter(|(place, (name, _))| {
+            let before = known.get(*name);
             let unnamed = match names {
-                Some(names) => !names.contains(name),
+                Some(names) => !names.contains(*name),
                 None => {
                     let is_held = before.is_some_and(|before| before.held);
                     is_held && !place.wrapping_add(turn).is_multiple_of(turns)
                 }
             };
-            if unnamed && before.is_some() {
-                continue;
-            }
-            let index = interface_index(name);
-            let held = must_be_there && index != 0 && !ports::is_free(name);
-            let now = Failed { index, held };
-            known.insert(name.to_owned(), now);
-            may_open |= (index != 0) == must_be_there && !held && before != Some(now);
+            !unnamed || before.is_none()
+        });
+        let looked_at =
+            looked_at.map(|(_, (name, must_be_there))| (name.to_owned(), must_be_there));
+        Some(looked_at.collect())
+    }
+
+    /// Returns whether a retry may help: an interface that could not be opened exists now or has
+    /// been replaced, or the interface that occupied the name of one to be created has gone. An
+    /// unchanged one is not retried until the configuration changes: it would fail again, once a
+    /// second.
+    async fn look_for_failed(&self, failed: Vec<(String, bool)>) -> bool {
+        if failed.is_empty() {
+            return false;
+        }
+        let looks = move || {
+            let looks = failed.into_iter().map(|(name, must_be_there)| {
+                let index = interface_index(&name);
+                let held = must_be_there && index != 0 && !ports::is_free(&name);
+                (name, must_be_there, Failed { index, held })
+            });
+            looks.collect::<Vec<_>>()
+        };
+        let mut may_open = false;
+        for (name, must_be_there, now) in aside::call(looks).await.unwrap_or_default() {
+            let before = self.devices.failed.borrow_mut().insert(name, now);
+            may_open |= (now.index != 0) == must_be_there && !now.held && before != Some(now);
         }
         may_open
     }
@@ -278,6 +288,8 @@ impl Database {
         let directory = self.switch.device_records();
         self.configured.notified().await;
         for name in ports::leftovers(&directory) {
+            // No port may be opened meanwhile.
+            let _changing = self.changing.lock().await;
             let wanted = match &*self.current.borrow() {
                 None => return Ok(()),
                 Some((desired, _)) => desired.ports().any(|(_, port)| {
@@ -286,7 +298,11 @@ impl Database {
                 }),
             };
             if !wanted {
-                match ports::remove_leftover(&directory, &name) {
+                let removed = {
+                    let (directory, name) = (directory.clone(), name.clone());
+                    aside::call(move || ports::remove_leftover(&directory, &name)).await
+                };
+                match removed.unwrap_or(Ok(false)) {
                     Ok(true) => {
                         tracing::info!(target: "bridge", "{name}: deleted the device of a port that is no longer configured");
                     }
