@@ -790,8 +790,8 @@ class Returning(Guest):
             with contextlib.suppress(OSError, Refused, ConnectionError, TimeoutError):
                 if self.guest.peer is None:
                     self.guest.accept(1).start()
-                self.harm()
                 times += 1
+                self.harm()
             stop.wait(self.pause)
             self.guest.forget()
         return {"times": times}

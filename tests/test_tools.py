@@ -346,3 +346,64 @@ def dummies_are_connected_by_streams(lab):
         "p9: disconnected\n",
         "the state when the other end has gone",
     )
+
+
+@test(dpdk=True)
+def dpdk_commands(lab):
+    """What DPDK says of itself, and what is done to its devices, by `dpdk/...` and
+    `netdev-dpdk/...`."""
+    switch = lab.switch()
+    switch.enable_dpdk(cores=1)
+    switch.bridge("br0", "datapath_type=netdev")
+    switch.port("null0", "type=dpdk", "options:dpdk-devargs=net_null0")
+    switch.port("plain", "type=internal")
+
+    def refused(text, *command):
+        done = switch.appctl(*command, ok=False)
+        check(done.returncode != 0 and text in done.stderr, f"{command} says:", done.stderr)
+
+    check("lcore" in switch.appctl("dpdk/lcore-list"), "no processors")
+    check("Heap_size" in switch.appctl("dpdk/get-malloc-stats"), "no heaps")
+    levels = switch.appctl("dpdk/log-list")
+    check(re.search(r"id \d+: lib\.eal, level is \w+", levels), "no levels:", levels)
+
+    def level():
+        return re.search(r": lib\.eal, level is (\w+)", switch.appctl("dpdk/log-list"))[1]
+
+    for words, wanted in (
+        (("warning",), "warning"),
+        (("lib.*:error", "nothing:info"), "error"),
+        (("pmd*:debug",), "error"),
+        ((), "debug"),
+        (("lib.eal:notice",), "notice"),
+    ):
+        equal(switch.appctl("dpdk/log-set", *words), "", "dpdk/log-set")
+        equal(level(), wanted, f"the level after {words}")
+    refused("invalid log level: 'loud'", "dpdk/log-set", "loud")
+    refused("invalid log level: ''", "dpdk/log-set", "lib.eal:")
+    equal(level(), "notice", "the level after a refusal")
+    # Not of a guest that never came: Open vSwitch 3.1 dies of that.
+    for words in ((), ("null0",)):
+        pools = switch.appctl("netdev-dpdk/get-mempool-info", *words)
+        check(re.search(r"mempool <\S+>@", pools), f"no pool of {words}:", pools)
+        counted = re.findall(r"count: avail \(\d+\), in use \(\d+\)", pools)
+        equal(len(counted), len(words), f"how often buffers are counted for {words}")
+    for name in ("plain", "br0", "nobody"):
+        refused("Not a DPDK Interface", "netdev-dpdk/get-mempool-info", name)
+        refused("Not a DPDK Interface", "netdev-dpdk/set-admin-state", name, "up")
+    refused("Invalid Admin State", "netdev-dpdk/set-admin-state", "null0", "sideways")
+    for words in (("null0", "down"), ("null0", "UP"), ("down",), ("up",)):
+        equal(switch.appctl("netdev-dpdk/set-admin-state", *words).strip(), "OK", "the answer")
+    refused(
+        "Device 'net_null0' is being used by the following interfaces: null0. "
+        "Remove them before detaching.",
+        "netdev-dpdk/detach",
+        "net_null0",
+    )
+    refused("Device '0000:01:00.0' not found in DPDK", "netdev-dpdk/detach", "0000:01:00.0")
+    # A device that was there before any port has it.
+    switch.vsctl("del-port", "null0")
+    switch.appctl("netdev-dpdk/detach", "net_null0", ok=False)
+    refused("Device 'net_null0' not found in DPDK", "netdev-dpdk/detach", "net_null0")
+    switch.port("null0", "type=dpdk", "options:dpdk-devargs=net_null0")
+    equal(switch.get("Interface", "null0", "error"), [], "the error of a device that came again")

@@ -336,6 +336,48 @@ struct rte_device *sluice_eth_device(uint16_t port)
     return rte_eth_dev_info_get(port, &info) == 0 ? info.device : NULL;
 }
 
+/* ---- what DPDK says of itself ---- */
+
+/* Returns a text to be given to free(), or NULL without memory. `pool` is looked at by the last
+ * one only. */
+char *sluice_dump(uint32_t what, struct rte_mempool *pool)
+{
+    char *text = NULL;
+    size_t length = 0;
+    FILE *stream = open_memstream(&text, &length);
+    if (stream == NULL)
+        return NULL;
+    switch (what) {
+    case 0:
+        rte_lcore_dump(stream);
+        break;
+    case 1:
+        rte_log_dump(stream);
+        break;
+    case 2:
+        rte_malloc_dump_stats(stream, NULL);
+        break;
+    case 3:
+        rte_mempool_list_dump(stream);
+        break;
+    case 4:
+        rte_mempool_dump(stream, pool);
+        fprintf(stream, "    count: avail (%u), in use (%u)\n", rte_mempool_avail_count(pool),
+            rte_mempool_in_use_count(pool));
+        break;
+    }
+    fclose(stream);
+    return text;
+}
+
+/* Returns the name of the bus device behind a port, or NULL. */
+const char *sluice_eth_device_name(uint16_t port)
+{
+    struct rte_device *device = sluice_eth_device(port);
+
+    return device == NULL ? NULL : rte_dev_name(device);
+}
+
 /* ---- layouts ---- */
 
 #define AT(field, offset) _Static_assert(offsetof(struct rte_mbuf, field) == (offset), "rte_mbuf." #field " moved")

@@ -9,6 +9,7 @@ use crate::error::Error;
 use crate::interface::Interface;
 use crate::link::SharedLinks;
 use crate::mbuf::Mbuf;
+use crate::pool::Pool;
 use crate::spec::{Dpdk, Kind, PortSpec, Xdp};
 use crate::{Eal, Mac, OpenPort, PortControl, PortInfo, ethdev};
 use packet::io::TxQueue;
@@ -126,6 +127,10 @@ impl Drop for XdpControl {
 impl PortControl for XdpControl {
     fn tx_queue(&mut self, worker: usize) -> Result<Box<dyn TxQueue<Mbuf>>, Error> {
         self.device.tx_queue(worker)
+    }
+
+    fn pool(&self) -> Option<Pool> {
+        self.device.pool()
     }
 
     fn info(&mut self) -> PortInfo {

@@ -69,6 +69,21 @@ pub struct EalOptions {
     pub asked: bool,
 }
 
+/// What [`Eal::dump`] shows.
+#[derive(Clone, Copy, Debug)]
+pub enum Dump {
+    /// Processors that DPDK knows.
+    Lcores,
+    /// Levels of its log.
+    Logs,
+    /// Its heaps.
+    Memory,
+    /// All pools of buffers.
+    Pools,
+    /// One of them, with how many of its buffers are in use.
+    Pool(Pool),
+}
+
 struct Inner {
     pools: Pools,
     huge_pages: bool,
@@ -174,6 +189,44 @@ impl Eal {
     /// Returns all pools with their NUMA node and bytes per buffer.
     pub fn pools(&self) -> Vec<(i32, u16, Pool)> {
         self.0.pools.list()
+    }
+
+    /// Returns what DPDK says of itself, as Open vSwitch's commands show it; empty without memory
+    /// for the text.
+    pub fn dump(&self, what: Dump) -> String {
+        let (number, pool) = match what {
+            Dump::Lcores => (0, std::ptr::null_mut()),
+            Dump::Logs => (1, std::ptr::null_mut()),
+            Dump::Memory => (2, std::ptr::null_mut()),
+            Dump::Pools => (3, std::ptr::null_mut()),
+            Dump::Pool(pool) => (4, pool.as_raw()),
+        };
+        // SAFETY: the environment is set up, and pools live as long as it does.
+        let text = unsafe { raw::sluice_dump(number, pool) };
+        if text.is_null() {
+            return String::new();
+        }
+        // SAFETY: a string that ends with a zero byte, ours to free.
+        unsafe {
+            let copy = CStr::from_ptr(text).to_string_lossy().into_owned();
+            libc::free(text.cast());
+            copy
+        }
+    }
+
+    /// Sets from which level on DPDK's components log whose names match a shell pattern: 1 is an
+    /// emergency, 8 is debugging. Returns false if the pattern is not one.
+    pub fn set_log_level(&self, pattern: &str, level: u32) -> bool {
+        // SAFETY: the string outlives the call.
+        CString::new(pattern).is_ok_and(|pattern| unsafe {
+            raw::rte_log_set_level_pattern(pattern.as_ptr(), level) >= 0
+        })
+    }
+
+    /// Detaches a device, named as on its bus (`0000:01:00.0`), from DPDK. The error is Open
+    /// vSwitch's.
+    pub fn detach(&self, device: &str) -> Result<(), String> {
+        crate::ethdev::detach(device)
     }
 
     /// Cleans the environment up and leaves no files behind. Every port must be closed and every

@@ -11,7 +11,7 @@ use crate::egress::{self, Abilities};
 use crate::error::Error;
 use crate::gate::{Gate, Inside, Key};
 use crate::mbuf::{self, Mbuf};
-use crate::pool::{DATA_ROOM, Size};
+use crate::pool::{DATA_ROOM, Pool, Size};
 use crate::raw::{
     self, EthConf, EthCounter, EthCounterName, EthInfo, EthLink, EthStats, capability,
 };
@@ -38,6 +38,10 @@ pub(crate) const MAX_MTU: u16 = 65_535 - OVERHEAD as u16;
 
 /// DPDK ports in use, with the names of our ports.
 static USED: Mutex<BTreeMap<u16, String>> = Mutex::new(BTreeMap::new());
+
+/// Taken while a device is plugged in and claimed, or detached: one that is not claimed yet must not
+/// be detached.
+static PLUGGING: Mutex<()> = Mutex::new(());
 
 /// How long to wait for a worker's burst in a device. A burst takes microseconds, or some
 /// milliseconds if its worker is interrupted.
@@ -67,8 +71,10 @@ fn close_those_left() {
 /// Opens the device named by the options.
 pub(crate) fn open(eal: &Eal, spec: &PortSpec, options: &Dpdk) -> Result<OpenPort, Error> {
     close_those_left();
+    let plugging = PLUGGING.lock().unwrap_or_else(PoisonError::into_inner);
     let (port, probed) = find_or_probe(&options.devargs)?;
     let claim = Claim::new(port, &spec.name, &options.devargs)?;
+    drop(plugging);
     let device = Device {
         port,
         probed,
@@ -111,7 +117,7 @@ pub(crate) fn open(eal: &Eal, spec: &PortSpec, options: &Dpdk) -> Result<OpenPor
         shared,
         device: ManuallyDrop::new(device),
         conf,
-        pool: pool.as_raw(),
+        pool,
         closed: false,
         configured: true,
         admin_up: true,
@@ -376,6 +382,50 @@ impl Drop for Device {
     }
 }
 
+/// Detaches a device from DPDK by its name on the bus, unless ports use it.
+pub(crate) fn detach(name: &str) -> Result<(), String> {
+    let _plugging = PLUGGING.lock().unwrap_or_else(PoisonError::into_inner);
+    let used = USED.lock().unwrap_or_else(|poison| poison.into_inner());
+    let mut users = String::new();
+    let mut found = std::ptr::null_mut();
+    let mut ports = Vec::new();
+    for port in 0..MAX_PORTS as u16 {
+        // SAFETY: plain values; the name lives as long as the device, which nobody detaches
+        // meanwhile.
+        let is_named = unsafe {
+            let its = raw::sluice_eth_device_name(port);
+            !its.is_null() && CStr::from_ptr(its).to_bytes() == name.as_bytes()
+        };
+        if !is_named {
+            continue;
+        }
+        if let Some(user) = used.get(&port) {
+            users.push(' ');
+            users.push_str(user);
+        }
+        // SAFETY: plain values.
+        found = unsafe { raw::sluice_eth_device(port) };
+        ports.push(port);
+    }
+    if !users.is_empty() {
+        return Err(format!(
+            "Device '{name}' is being used by the following interfaces:{users}. Remove them before detaching."
+        ));
+    }
+    if found.is_null() {
+        return Err(format!("Device '{name}' not found in DPDK"));
+    }
+    for port in ports {
+        // SAFETY: no port of ours uses it, so no worker does.
+        unsafe { raw::rte_eth_dev_close(port) };
+    }
+    // SAFETY: as above; devices are opened and closed one at a time.
+    match unsafe { raw::rte_dev_remove(found) } {
+        0 => Ok(()),
+        _ => Err(format!("Device '{name}' can not be detached")),
+    }
+}
+
 /// State shared by the control thread and the workers.
 struct Shared {
     port: u16,
@@ -625,7 +675,7 @@ struct EthControl {
     /// Taken out on drop.
     device: ManuallyDrop<Device>,
     conf: EthConf,
-    pool: *mut raw::RawPool,
+    pool: Pool,
     /// Whether the device has been stopped and did not start again.
     closed: bool,
     /// Whether its queues are as `conf` says; false if setting them up has failed halfway.
@@ -634,9 +684,6 @@ struct EthControl {
     last_link: Option<bool>,
     link_resets: u64,
 }
-
-// SAFETY: the pool may be used from any thread, and everything else is Send.
-unsafe impl Send for EthControl {}
 
 impl EthControl {
     /// Stops the device while no worker is in it, runs `act`, and starts it again. If it does not
@@ -684,7 +731,7 @@ impl EthControl {
     /// Configures the stopped device and its queues by `conf`.
     fn set_up(&mut self, mut conf: EthConf) -> Result<(), Error> {
         self.configured = false;
-        let pool = self.pool;
+        let pool = self.pool.as_raw();
         (self.device).check("configuring the device", &self.name, |port| {
             // SAFETY: the structure mirrors the shim's; the pool lives as long as the EAL.
             unsafe { raw::sluice_eth_setup(port, &mut conf, pool) }
@@ -727,6 +774,10 @@ impl EthControl {
 }
 
 impl PortControl for EthControl {
+    fn pool(&self) -> Option<Pool> {
+        Some(self.pool)
+    }
+
     fn tx_queue(&mut self, worker: usize) -> Result<Box<dyn TxQueue<Mbuf>>, Error> {
         let queue = worker % self.shared.tx_gates.len();
         Ok(Box::new(EthTx {
@@ -949,7 +1000,7 @@ mod tests {
                 claim: Claim::new(port, "dpdk7", "none").expect("a number of its own"),
             }),
             conf: configuration(&info, &Dpdk::new("none"), 1, 1500),
-            pool: std::ptr::null_mut(),
+            pool: Pool::none(),
             closed: false,
             configured: true,
             admin_up: true,

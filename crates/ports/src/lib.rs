@@ -46,7 +46,7 @@ mod vnet;
 
 pub use background::finish;
 pub use dummy::Target as StreamTarget;
-pub use eal::{Eal, EalOptions, Memory};
+pub use eal::{Dump, Eal, EalOptions, Memory};
 pub use error::{Error, describe};
 pub use hold::is_free;
 pub use link::{LinkChanges, LinkEvents, NextHop, make_veth, next_hop};
@@ -132,6 +132,11 @@ pub trait PortControl: Send {
     /// Returns how many of its receive queues a guest has: those that commands show. None for all
     /// other devices, which have all of theirs.
     fn guest_queues(&self) -> Option<u16> {
+        None
+    }
+
+    /// Returns the pool of a DPDK device's or a guest's buffers; None for all other devices.
+    fn pool(&self) -> Option<Pool> {
         None
     }
 

@@ -115,6 +115,7 @@ pub(crate) fn open(
             mtu,
             admin_up: true,
             rx_queues: rx_queues.max(1),
+            pool,
             replaced: fault::replaced(),
         }),
         rx,

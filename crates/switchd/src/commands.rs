@@ -14,6 +14,7 @@ mod compose;
 mod counterparts;
 pub(crate) mod counters;
 mod datapaths;
+mod dpdk;
 mod dummies;
 mod empty;
 mod faults;
@@ -47,6 +48,7 @@ pub fn register(switch: &Rc<Switch>) {
     busiest::register(&commands);
     counters::register(&commands);
     datapaths::register(&commands);
+    dpdk::register(&commands);
     dummies::register(&commands);
     empty::register(&commands);
     faults::register(&commands);

@@ -391,7 +391,10 @@ impl<'a> Reader<'a> {
         let path = |value: Option<String>| value.map(PathBuf::from);
         match name {
             Name::Help => return Ok(Some(help(options))),
-            Name::Version => return Ok(Some(version(&options.program))),
+            Name::Version => {
+                let text = version(&options.program);
+                return Ok(Some(format!("{text}{}\n", ports::eal::version())));
+            }
             Name::Mlockall => options.mlockall = true,
             Name::Unixctl => {
                 options.unixctl = match value.unwrap_or_default().as_str() {
@@ -691,6 +694,7 @@ mod tests {
         let first = text.lines().next().unwrap();
         assert_eq!(first, "ovs-vswitchd (Open vSwitch) 3.1.0");
         assert!(text.contains("Sluice"));
+        assert!(text.lines().last().unwrap().starts_with("DPDK "));
     }
 
     proptest! {

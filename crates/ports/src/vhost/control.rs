@@ -8,6 +8,7 @@ use crate::error::Error;
 use crate::ethdev::OVERHEAD;
 use crate::gate::Key;
 use crate::mbuf::Mbuf;
+use crate::pool::Pool;
 use crate::{Mac, PortControl, PortInfo, fault};
 use packet::io::TxQueue;
 use std::sync::Arc;
@@ -26,11 +27,16 @@ pub(super) struct VhostControl {
     pub(super) mtu: u16,
     pub(super) admin_up: bool,
     pub(super) rx_queues: u16,
+    pub(super) pool: Pool,
     /// Number of replaced mappings that have been logged.
     pub(super) replaced: u64,
 }
 
 impl PortControl for VhostControl {
+    fn pool(&self) -> Option<Pool> {
+        Some(self.pool)
+    }
+
     fn tx_queue(&mut self, worker: usize) -> Result<Box<dyn TxQueue<Mbuf>>, Error> {
         Ok(Box::new(VhostTx {
             shared: self.shared.clone(),

@@ -20,6 +20,7 @@ struct Last {
     connected: Option<bool>,
     guest_queues: Option<u16>,
     peer_process: Option<u32>,
+    pool: Option<ports::Pool>,
 }
 
 #[derive(Default)]
@@ -120,6 +121,9 @@ impl PortControl for Device {
             |last| &mut last.guest_queues,
             |control| control.guest_queues(),
         )
+    }
+    fn pool(&self) -> Option<ports::Pool> {
+        self.read(|last| &mut last.pool, |control| control.pool())
     }
     fn peer_process(&mut self) -> Option<u32> {
         self.read(

@@ -9,7 +9,7 @@
 //!
 //! State is kept in `RefCell`s; none is borrowed across an `await`.
 
-mod aside;
+pub mod aside;
 pub mod bridge;
 mod bundle;
 mod continuation;

@@ -1,0 +1,147 @@
+//! `dpdk/...` and `netdev-dpdk/...`: what DPDK says of itself, and its devices.
+//!
+//! Open vSwitch has these commands once it was told to start DPDK (`dpdk-init`). Here DPDK always
+//! runs, since its buffers carry all frames.
+
+use super::{Answer, Commands, bridges};
+use crate::switch::{Port, Switch, aside};
+use ports::{Dump, Eal, PortControl};
+
+/// DPDK's log levels by name, from 1 on (`RTE_LOG_EMERG`).
+const LEVELS: [&str; 8] = [
+    "emergency",
+    "alert",
+    "critical",
+    "error",
+    "warning",
+    "notice",
+    "info",
+    "debug",
+];
+/// Most patterns of one command.
+const PATTERNS: usize = 64;
+
+pub(super) fn register(commands: &Commands) {
+    for (name, what) in [
+        ("dpdk/lcore-list", Dump::Lcores),
+        ("dpdk/log-list", Dump::Logs),
+        ("dpdk/get-malloc-stats", Dump::Memory),
+    ] {
+        commands.answer(name, "", (0, 0), move |switch, _| {
+            Ok(eal(switch)?.dump(what))
+        });
+    }
+    commands.answer(
+        "dpdk/log-set",
+        "{level | pattern:level}",
+        (0, PATTERNS),
+        |switch, words| set_levels(&eal(switch)?, words),
+    );
+    commands.answer(
+        "netdev-dpdk/get-mempool-info",
+        "[netdev]",
+        (0, 1),
+        |switch, words| {
+            let what = match words.first() {
+                None => Dump::Pools,
+                Some(name) => pool_of(switch, name)?,
+            };
+            Ok(eal(switch)?.dump(what))
+        },
+    );
+    commands.answer(
+        "netdev-dpdk/set-admin-state",
+        "[netdev] up|down",
+        (1, 2),
+        set_admin_state,
+    );
+    commands.later(
+        "netdev-dpdk/detach",
+        "pci address of device",
+        (1, 1),
+        |switch, words, reply| {
+            tokio::task::spawn_local(async move {
+                reply.send(detach(&switch, &words[0]).await);
+            });
+        },
+    );
+}
+
+fn eal(switch: &Switch) -> Result<Eal, String> {
+    switch
+        .eal()
+        .ok_or_else(|| "DPDK has not been started: there is no configuration yet".to_owned())
+}
+
+/// Sets log levels: of all components, or of those that a pattern names; without words, all debug.
+fn set_levels(eal: &Eal, words: &[String]) -> Answer {
+    let all = [String::from("debug")];
+    let words = if words.is_empty() { &all[..] } else { words };
+    for word in words {
+        let (pattern, level) = word.split_once(':').unwrap_or(("*", word));
+        let number = LEVELS.iter().position(|name| *name == level);
+        let number = number.ok_or_else(|| format!("invalid log level: '{level}'"))?;
+        if !eal.set_log_level(pattern, number as u32 + 1) {
+            return Err(format!("cannot set log level for '{word}'"));
+        }
+    }
+    Ok(String::new())
+}
+
+/// Returns whether a port's device is DPDK's in Open vSwitch.
+fn is_dpdk(port: &Port) -> bool {
+    port.config.device.starts_with("dpdk")
+}
+
+fn pool_of(switch: &Switch, name: &str) -> Result<Dump, String> {
+    let mut pool = None;
+    for bridge in bridges(switch) {
+        let ports = bridge.ports.borrow();
+        let named = (ports.values()).find(|port| port.config.interface_name == name);
+        let control = named.filter(|port| is_dpdk(port));
+        pool = pool.or_else(|| control?.control.as_ref()?.pool());
+    }
+    pool.map(Dump::Pool)
+        .ok_or_else(|| "Not a DPDK Interface".to_owned())
+}
+
+fn set_admin_state(switch: &Switch, words: &[String]) -> Answer {
+    let up = match words
+        .last()
+        .map(|word| word.to_ascii_lowercase())
+        .as_deref()
+    {
+        Some("up") => true,
+        Some("down") => false,
+        _ => return Err("Invalid Admin State".into()),
+    };
+    let only = words.first().filter(|_| words.len() == 2);
+    let mut found = false;
+    for bridge in bridges(switch) {
+        for port in bridge.ports.borrow_mut().values_mut() {
+            let chosen = only.is_none_or(|name| port.config.interface_name == *name);
+            if let Some(control) = port.control.as_mut()
+                && chosen
+                && port.config.device.starts_with("dpdk")
+            {
+                control.set_admin(up).map_err(|error| error.to_string())?;
+                found = true;
+            }
+        }
+        bridge.poll_ports();
+    }
+    match only {
+        Some(_) if !found => Err("Not a DPDK Interface".into()),
+        _ => Ok("OK".into()),
+    }
+}
+
+async fn detach(switch: &Switch, device: &str) -> Answer {
+    let eal = eal(switch)?;
+    let name = device.to_owned();
+    let done = aside::call(move || eal.detach(&name)).await;
+    done.unwrap_or_else(|| Err("the daemon is ending".into()))?;
+    Ok(format!(
+        "All devices shared with device '{device}' have been detached"
+    ))
+}
