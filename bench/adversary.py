@@ -17,14 +17,14 @@ A victim uses the switch in every way at once, with one worker on core 1:
 
 In each round and for each adversary a fresh daemon is measured alone, beside the adversary, and
 alone again ("after"). Beside it the memory's rate is compared with that of quarters of a second in
-which the adversary is stopped, since the machine's speed changes within seconds ("delete" cannot
-be stopped). The adversary works on core 0 behind everybody else (nice 19); so does
-"nobody", who only spends processor time: what is lost beside it is the machine's fault, and taken
-off where nobody is among those asked for. Beside those who learn, what is lost beside "senders" is
-taken off: guests have a right to the time that sending their frames takes. Daemon and victim go before all else on the machine.
-Where a thread of the daemon had to wait for a processor nonetheless, that time is taken off
-(/proc/PID/task/TID/schedstat): rates are those of the time in which the worker could run, and waits
-for control are without those of its thread.
+which the adversary is stopped, since the machine's speed changes within seconds ("delete" cannot be
+stopped). The adversary works on core 0 behind everybody else (nice 19); so does "nobody", who only
+spends processor time: what is lost beside it is the machine's fault, and taken off where nobody is
+among those asked for. Beside those who learn, what is lost beside "senders" is taken off: guests
+have a right to the time that sending their frames takes. Daemon and victim go before all else on
+the machine. Where a thread of the daemon had to wait for a processor nonetheless, that time is
+taken off (/proc/PID/task/TID/schedstat): rates are those of the time in which the worker could run,
+and waits for control are without those of its thread.
 
 The goal: beside each adversary the victim keeps 90% of its rates, nothing is lost that no counter
 names (sent = received + dropped by name), echoes are answered within 50 ms, messages of hypervisors

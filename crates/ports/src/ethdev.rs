@@ -39,8 +39,8 @@ pub(crate) const MAX_MTU: u16 = 65_535 - OVERHEAD as u16;
 /// DPDK ports in use, with the names of our ports.
 static USED: Mutex<BTreeMap<u16, String>> = Mutex::new(BTreeMap::new());
 
-/// Taken while a device is plugged in and claimed, or detached: one that is not claimed yet must not
-/// be detached.
+/// Taken while a device is plugged in and claimed, or detached: one that is not claimed yet must
+/// not be detached.
 static PLUGGING: Mutex<()> = Mutex::new(());
 
 /// How long to wait for a worker's burst in a device. A burst takes microseconds, or some
