@@ -637,7 +637,7 @@ extern "C" fn log_line(level: u32, text: *const c_char, length: usize) {
             if level <= 4 {
                 note_error(line);
             }
-            if !within_limit() {
+            if !within_limit(level > 7) {
                 continue;
             }
             let unasked = UNASKED.load(Ordering::Relaxed);
@@ -654,18 +654,23 @@ extern "C" fn log_line(level: u32, text: *const c_char, length: usize) {
 }
 
 /// Counts a line towards this second's limit, and reports lines lost in an earlier second.
-fn within_limit() -> bool {
+/// Debugging lines have a limit of their own, so that they leave room for errors.
+fn within_limit(debugging: bool) -> bool {
     static START: std::sync::OnceLock<Instant> = std::sync::OnceLock::new();
-    static SECOND: AtomicU64 = AtomicU64::new(0);
-    static LINES: AtomicU32 = AtomicU32::new(0);
+    static SECONDS: [AtomicU64; 2] = [const { AtomicU64::new(0) }; 2];
+    static COUNTS: [AtomicU32; 2] = [const { AtomicU32::new(0) }; 2];
+    let (second, count) = (
+        &SECONDS[usize::from(debugging)],
+        &COUNTS[usize::from(debugging)],
+    );
     let now = START.get_or_init(Instant::now).elapsed().as_secs();
-    if SECOND.swap(now, Ordering::Relaxed) != now {
-        let lines = LINES.swap(0, Ordering::Relaxed);
+    if second.swap(now, Ordering::Relaxed) != now {
+        let lines = count.swap(0, Ordering::Relaxed);
         if lines > LOG_LINES {
             tracing::warn!(target: "dpdk", "{} lines of DPDK's log were left out", lines - LOG_LINES);
         }
     }
-    LINES.fetch_add(1, Ordering::Relaxed) < LOG_LINES
+    count.fetch_add(1, Ordering::Relaxed) < LOG_LINES
 }
 
 #[cfg(test)]

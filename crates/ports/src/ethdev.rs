@@ -39,8 +39,8 @@ pub(crate) const MAX_MTU: u16 = 65_535 - OVERHEAD as u16;
 /// DPDK ports in use, with the names of our ports.
 static USED: Mutex<BTreeMap<u16, String>> = Mutex::new(BTreeMap::new());
 
-/// Taken while a device is plugged in and claimed, or detached: one that is not claimed yet must
-/// not be detached.
+/// Taken while a device is plugged in and claimed, closed, or detached: one that is not claimed yet
+/// must not be detached, nor one that is being closed be asked for its name.
 static PLUGGING: Mutex<()> = Mutex::new(());
 
 /// How long to wait for a worker's burst in a device. A burst takes microseconds, or some
@@ -363,6 +363,7 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
+        let _plugging = PLUGGING.lock().unwrap_or_else(PoisonError::into_inner);
         // SAFETY: the gates of all queues are closed or were never handed out, so nobody is using
         // the port; the device is asked for before the port goes and used while it is still
         // plugged in.
@@ -391,10 +392,12 @@ pub(crate) fn detach(name: &str) -> Result<(), String> {
     let mut ports = Vec::new();
     for port in 0..MAX_PORTS as u16 {
         // SAFETY: plain values; the name lives as long as the device, which nobody detaches
-        // meanwhile.
+        // meanwhile. Asking about a number without a port would be logged as an error.
         let is_named = unsafe {
-            let its = raw::sluice_eth_device_name(port);
-            !its.is_null() && CStr::from_ptr(its).to_bytes() == name.as_bytes()
+            raw::rte_eth_dev_is_valid_port(port) != 0 && {
+                let its = raw::sluice_eth_device_name(port);
+                !its.is_null() && CStr::from_ptr(its).to_bytes() == name.as_bytes()
+            }
         };
         if !is_named {
             continue;

@@ -179,6 +179,7 @@ unsafe extern "C" {
     pub fn sluice_eth_link(port: u16, out: *mut EthLink) -> c_int;
     pub fn sluice_eth_stats(port: u16, out: *mut EthStats) -> c_int;
     pub fn sluice_eth_device(port: u16) -> *mut RawDevice;
+    pub fn rte_eth_dev_is_valid_port(port: u16) -> c_int;
     pub fn sluice_eth_device_name(port: u16) -> *const c_char;
     pub fn sluice_dump(what: u32, pool: *mut RawPool) -> *mut c_char;
     pub fn rte_log_set_level_pattern(pattern: *const c_char, level: u32) -> c_int;

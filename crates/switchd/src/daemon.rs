@@ -146,6 +146,7 @@ pub async fn run(shell: Rc<Shell>) -> anyhow::Result<()> {
         "watchdog",
         crate::service::watch(Rc::clone(&switch)),
     ));
+    let mut devices = Task(turns::spawn("devices", keep_devices(Rc::clone(&database))));
     let mut keep = Task(turns::spawn(
         "housekeeping",
         keep_house(Rc::clone(&switch), Rc::clone(&database)),
@@ -162,6 +163,7 @@ pub async fn run(shell: Rc<Shell>) -> anyhow::Result<()> {
         ended = &mut links.0 => ended.unwrap_or_else(|error| Err(error.into())),
         ended = &mut follow.0 => ended.unwrap_or_else(|error| Err(error.into())),
         ended = &mut keep.0 => ended.unwrap_or_else(|error| Err(error.into())),
+        ended = &mut devices.0 => ended.unwrap_or_else(|error| Err(error.into())),
         ended = &mut packets.0 => ended.unwrap_or_else(|error| Err(error.into())),
         ended = &mut watch.0 => ended.unwrap_or_else(|error| Err(error.into())),
         ended = &mut write.0 => ended.unwrap_or_else(|error| Err(error.into())),
@@ -172,8 +174,12 @@ pub async fn run(shell: Rc<Shell>) -> anyhow::Result<()> {
         ended = &mut shape.0 => ended.unwrap_or_else(|error| Err(error.into())),
     };
     drop((
-        follow, keep, packets, links, routes, neighbours, vms, steering,
+        follow, keep, devices, packets, links, routes, neighbours, vms, steering,
     ));
+    // Their futures end with what they wait for, such as a device that has just been opened.
+    for _ in 0..4 {
+        tokio::task::yield_now().await;
+    }
     switch.shut_down(cleanup);
     result
 }
@@ -257,6 +263,15 @@ fn tell_long_turns(switch: &Switch) {
     }
 }
 
+/// Looks at devices about once a second. Apart from the housekeeping: where the kernel takes long to
+/// open or close one, rules time out all the same.
+async fn keep_devices(database: Rc<Database>) -> anyhow::Result<()> {
+    loop {
+        clock::sleep(HOUSEKEEPING).await;
+        database.watch_devices().await?;
+    }
+}
+
 /// Does the housekeeping, about once a second, and writes statistics when they are due.
 async fn keep_house(switch: Rc<Switch>, database: Rc<Database>) -> anyhow::Result<()> {
     let mut since_statistics = Duration::ZERO;
@@ -265,7 +280,6 @@ async fn keep_house(switch: Rc<Switch>, database: Rc<Database>) -> anyhow::Resul
         turns::step(|| "rules and addresses".into(), || switch.housekeep());
         switch.expire().await;
         switch.collect().await;
-        database.watch_devices().await?;
         tell_long_turns(&switch);
         since_statistics += HOUSEKEEPING;
         if since_statistics >= database.statistics_interval() {

@@ -418,8 +418,13 @@ fn monitor(options: &Options, mut parent: Option<File>) -> Result<File, Stop> {
                     crate::name_process(&options.program);
                     return Ok(pipe);
                 }
-                // It crashed again before it was ready: retry. An error that it reported is final.
+                // It crashed again before it was ready: retry, unless it had been asked to end. An
+                // error that it reported is final.
                 Err(Stop::Failure(text)) => {
+                    if asked().is_some_and(|asked| asked.load(Ordering::SeqCst)) {
+                        tracing::info!(target: "daemon_unix", "{text}, exiting");
+                        return Err(Stop::Exit(0));
+                    }
                     tracing::error!(target: "daemon_unix", "{text}");
                     crashes += 1;
                     state = format!("{crashes} crashes: {text}");

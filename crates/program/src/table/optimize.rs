@@ -13,7 +13,7 @@ use crate::classifier::tuple::Tuple;
 use crate::counters::CounterId;
 use crate::epoch::{Epoch, Reader};
 use crate::optimizer::compile::{ALL_WAYS_MAX, Compiler, Made, Tables};
-use crate::optimizer::unwildcarded::Unwildcarded;
+use crate::optimizer::unwildcarded::{TableSet, Unwildcarded, has_table};
 use crate::pace::Pace;
 use crate::rule::fused::{Change, FusedPaths};
 use crate::table::RuleRef;
@@ -29,10 +29,12 @@ const RULES_MAX: usize = 65_536;
 /// Most rules of all tables that are considered.
 const ALL_RULES_MAX: usize = 262_144;
 
-/// Most comparisons of changes with paths at a time, and how many more there may be a microsecond:
-/// some twentieth of the control thread's time.
-const LOOKS_MAX: u32 = 20_000;
-const LOOKS_PER_US: u32 = 2;
+/// Longest time for which changes are compared with paths at a stretch, and which share of control's
+/// time it may be: one in so much.
+const LOOKS_MAX: Duration = Duration::from_millis(2);
+const LOOKS_SHARE: u32 = 20;
+/// Most comparisons of changes with what a compilation has made.
+const HUNG_LOOKS: usize = 100_000;
 /// Most changes while a compilation runs that are kept.
 const MEANWHILE_MAX: usize = 256;
 
@@ -51,15 +53,17 @@ pub(crate) struct Fusing {
     /// None where they were too many, so that every change of a table counts.
     meanwhile: Option<Vec<Kept>>,
     looks: Looks,
+    /// The tables that some path passes, and perhaps more.
+    passed: TableSet,
     /// Changes since paths that do not hold were last removed.
     unswept: usize,
     left_out: usize,
     pace: Pace,
 }
 
-/// How many more paths changes may be compared with.
+/// For how long changes may still be compared with paths.
 struct Looks {
-    left: u32,
+    left: Duration,
     since: Instant,
 }
 
@@ -73,23 +77,22 @@ impl Default for Looks {
 }
 
 impl Looks {
-    /// Takes so many; false where there are not as many left.
-    fn take(&mut self, count: usize) -> bool {
-        let count = u32::try_from(count).unwrap_or(u32::MAX);
-        if self.left < count {
-            let passed = self.since.elapsed().as_micros();
-            let more =
-                u32::try_from(passed).map_or(LOOKS_MAX, |us| us.saturating_mul(LOOKS_PER_US));
-            self.left = self.left.saturating_add(more).min(LOOKS_MAX);
-            self.since = Instant::now();
-        }
-        match self.left.checked_sub(count) {
-            Some(left) => {
-                self.left = left;
-                true
-            }
-            None => false,
-        }
+    /// Begins one if there is time for it; its end is to be told by [`Looks::end`]. One may take
+    /// longer than what is left, which the next ones wait for.
+    fn begin(&mut self) -> Option<Instant> {
+        let now = Instant::now();
+        let more = now.saturating_duration_since(self.since) / LOOKS_SHARE;
+        self.left = (self.left + more).min(LOOKS_MAX);
+        self.since = now;
+        (!self.left.is_zero()).then_some(now)
+    }
+
+    fn end(&mut self, begun: Instant) {
+        let now = Instant::now();
+        self.left = self
+            .left
+            .saturating_sub(now.saturating_duration_since(begun));
+        self.since = now;
     }
 }
 
@@ -232,14 +235,18 @@ impl Fusing {
                 self.meanwhile = None;
             }
         }
-        if !self.looks.take(self.fused.len()) {
-            unwildcarded.paths.record(change.table, epoch);
+        if !has_table(&self.passed, change.table) {
             return;
         }
+        let Some(begun) = self.looks.begin() else {
+            unwildcarded.paths.record(change.table, epoch);
+            return;
+        };
         let paths = self.fused.iter().filter_map(|rule| rule.rule().fused());
         for paths in paths.filter(|paths| !paths.outlasts(change)) {
             paths.end_in(epoch);
         }
+        self.looks.end(begun);
     }
 
     /// Removes the paths of a rule that is unlinked.
@@ -275,9 +282,15 @@ impl BridgeWriter {
             // There is nothing behind a rule of a single table.
             fusing.changed = 0;
         }
-        if fusing.making.is_none() && fusing.changed > 0 && fusing.pace.is_time(fusing.changed, now)
+        let program = Arc::clone(&self.bridge.program);
+        // What has been changed for a later epoch would not be in the snapshot, and nothing would
+        // ask for another one when it is published.
+        let is_published = self.bridge.unwildcarded.rules.last() <= program.domain.current();
+        if fusing.making.is_none()
+            && fusing.changed > 0
+            && is_published
+            && fusing.pace.is_time(fusing.changed, now)
         {
-            let program = Arc::clone(&self.bridge.program);
             if let Some(snapshot) = self.snapshot() {
                 let last = self.bridge.unwildcarded.rules.last();
                 let (from, (sender, receiver)) = (snapshot.from, channel());
@@ -337,7 +350,11 @@ impl BridgeWriter {
         let fused = fused.filter_map(|rule| Some((*rule, rule.rule().fused()?)));
         let ways: usize = fused.clone().map(|(_, fused)| fused.len()).sum();
         let next = program.domain.next();
-        let kept = fused.filter(|(_, fused)| !fused.may_grow(&self.bridge.unwildcarded, next));
+        let unwildcarded = &self.bridge.unwildcarded;
+        let kept = fused.filter(|(_, fused)| {
+            fused.holds_in(unwildcarded, next.max(fused.from))
+                && !fused.may_grow(unwildcarded, next)
+        });
         Some(Snapshot {
             counters: counters.collect(),
             tables,
@@ -356,7 +373,9 @@ impl BridgeWriter {
         let program = Arc::clone(&self.bridge.program);
         let meanwhile = self.fusing.meanwhile.take();
         let unwildcarded = &self.bridge.unwildcarded;
-        let is_made_of_present_rules = |paths: &FusedPaths, next: Epoch| match &meanwhile {
+        let few = |changes: &&Vec<Kept>| changes.len() * ready.made.len() <= HUNG_LOOKS;
+        let changes = meanwhile.as_ref().filter(few);
+        let is_made_of_present_rules = |paths: &FusedPaths, next: Epoch| match changes {
             Some(changes) => changes.iter().all(|(table, rule)| {
                 let rule = rule.as_ref().map(|(priority, rule)| (*priority, rule));
                 paths.outlasts(Change {
@@ -370,7 +389,10 @@ impl BridgeWriter {
         };
         for (rule, made) in ready.made {
             let next = program.domain.next().max(made.fused.from);
-            if rule.rule().removed() <= next || !is_made_of_present_rules(&made.fused, next) {
+            if rule.rule().removed() <= next
+                || !made.fused.holds_in(unwildcarded, next)
+                || !is_made_of_present_rules(&made.fused, next)
+            {
                 continue;
             }
             let before = rule.rule().fused();
@@ -380,6 +402,9 @@ impl BridgeWriter {
                 continue;
             }
             made.share(&program.counters);
+            for (passed, tables) in self.fusing.passed.iter_mut().zip(made.fused.tables) {
+                *passed |= tables;
+            }
             if let Some(before) = rule.rule().hang(Some(made.fused)) {
                 program.domain.retire(before);
             }
@@ -391,14 +416,25 @@ impl BridgeWriter {
     fn sweep(&mut self) {
         let (program, bridge) = (&self.bridge.program, &self.bridge);
         let next = program.domain.next();
+        let mut passed = TableSet::default();
         self.fusing.fused.retain(|rule| {
             let fused = rule.rule().fused();
             let holds = fused.is_some_and(|fused| fused.holds_in(&bridge.unwildcarded, next));
-            if !holds && let Some(before) = rule.rule().hang(None) {
-                program.domain.retire(before);
+            match fused {
+                Some(fused) if holds => {
+                    for (passed, tables) in passed.iter_mut().zip(fused.tables) {
+                        *passed |= tables;
+                    }
+                }
+                _ => {
+                    if let Some(before) = rule.rule().hang(None) {
+                        program.domain.retire(before);
+                    }
+                }
             }
             holds
         });
+        self.fusing.passed = passed;
     }
 
     /// Returns figures of the fused paths.

@@ -1,14 +1,25 @@
-//! Calls that open, close and change devices, made on threads of tokio's pool.
+//! Calls that open, close and change devices, made on a thread of their own, one after the other.
 //!
 //! Most of them wait for the kernel's lock of all network devices, which whoever deletes a network
 //! namespace may have for seconds, and a DPDK device takes as long to start. Control answers
 //! controllers meanwhile. Who changes the configuration waits for each call before the next one
-//! ([`crate::switch::Switch::apply`]), so calls about one device never overlap.
+//! ([`crate::switch::Switch::apply`]).
 
-use std::sync::{Condvar, Mutex, MutexGuard};
+use std::sync::mpsc::{Sender, channel};
+use std::sync::{Condvar, Mutex, MutexGuard, OnceLock};
 use std::time::Duration;
+use tokio::sync::oneshot;
 
-/// Calls under way.
+/// Bytes of the thread's stack: it runs DPDK's drivers.
+const STACK: usize = 2 << 20;
+
+type Job = Box<dyn FnOnce() + Send>;
+
+/// Where calls go; None where there is no thread. Control has a call or two under way at a time, so
+/// there are few.
+static CALLS: OnceLock<Option<Sender<Job>>> = OnceLock::new();
+
+/// Calls under way, with those that wait.
 static RUNNING: Mutex<usize> = Mutex::new(0);
 static FEWER: Condvar = Condvar::new();
 
@@ -35,17 +46,52 @@ impl Drop for Count {
     }
 }
 
-/// Makes a call and waits for it while other tasks run; None if it panicked (which ends the
-/// process) or the runtime is shutting down. If the future is dropped the call is made all the
-/// same, and its result is dropped.
-pub async fn call<R: Send + 'static>(act: impl FnOnce() -> R + Send + 'static) -> Option<R> {
-    let count = Count::new();
-    let call = tokio::task::spawn_blocking(move || {
-        let result = act();
-        drop(count);
-        result
+/// Starts the thread. It inherits the caller's processors, and others that it starts inherit its.
+fn start() -> Option<Sender<Job>> {
+    let (calls, called) = channel::<Job>();
+    let thread = std::thread::Builder::new()
+        .name("devices".to_owned())
+        .stack_size(STACK);
+    let begun = thread.spawn(move || {
+        for job in called {
+            // One that fails (which ends the daemon) must not leave others waiting.
+            let _ = std::panic::catch_unwind(std::panic::AssertUnwindSafe(job));
+        }
     });
-    call.await.ok()
+    match begun {
+        Ok(_) => Some(calls),
+        Err(error) => {
+            tracing::warn!(target: "bridge", "no thread to open devices: {error}; control waits for them");
+            None
+        }
+    }
+}
+
+/// Makes a call without waiting for it; [`finish`] does.
+pub fn post(act: impl FnOnce() + Send + 'static) {
+    let count = Count::new();
+    let job: Job = Box::new(move || {
+        act();
+        drop(count);
+    });
+    match CALLS.get_or_init(start) {
+        Some(calls) => {
+            if let Err(unsent) = calls.send(job) {
+                (unsent.0)();
+            }
+        }
+        None => job(),
+    }
+}
+
+/// Makes a call and waits for it while other tasks run; None if it panicked. If the future is
+/// dropped the call is made all the same, and its result is dropped by the thread, unless it is
+/// there already.
+pub async fn call<R: Send + 'static>(act: impl FnOnce() -> R + Send + 'static) -> Option<R> {
+    let (answer, answered) = oneshot::channel();
+    // A result that nobody takes is dropped here, before the call counts as finished.
+    post(move || drop(answer.send(act())));
+    answered.await.ok()
 }
 
 /// Waits until no call is under way, for this long at most; returns whether that is so. Before DPDK

@@ -58,9 +58,16 @@ impl Drop for Inner {
 impl Device {
     /// Shares an open device.
     pub fn new(control: Box<dyn PortControl>) -> Device {
+        let last = Last {
+            announced: control.is_announced(),
+            elsewhere: control.is_elsewhere(),
+            guest_queues: control.guest_queues(),
+            pool: control.pool(),
+            ..Last::default()
+        };
         Device(Arc::new(Inner {
             control: Mutex::new(Some(control)),
-            last: Mutex::default(),
+            last: Mutex::new(last),
         }))
     }
 

@@ -534,6 +534,10 @@ impl Switch {
         let mut ports = bridge.ports.borrow_mut();
         if let Some((port, (closed, info))) = ports.get_mut(&number).zip(done) {
             port.closed = closed;
+            if !port.info.present {
+                // The kernel has reported meanwhile that it is gone.
+                return Ok(());
+            }
             // Link changes are reported to the datapath and to controllers by `poll_ports`.
             let link_up = port.info.link_up;
             port.info = PortInfo { link_up, ..info };

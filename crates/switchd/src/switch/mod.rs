@@ -312,13 +312,17 @@ impl Switch {
     /// are kept, unless `cleanup` is set.
     pub fn shut_down(&self, cleanup: bool) {
         let bridges = std::mem::take(&mut *self.bridges.borrow_mut());
-        for device in bridges.values().flat_map(|bridge| bridge.close()) {
-            match cleanup {
-                true => Box::new(device).close(),
-                false => Box::new(device).leave(),
-            }
-        }
+        let devices: Vec<device::Device> =
+            (bridges.values().flat_map(|bridge| bridge.close())).collect();
         drop(bridges);
+        aside::post(move || {
+            for device in devices {
+                match cleanup {
+                    true => Box::new(device).close(),
+                    false => Box::new(device).leave(),
+                }
+            }
+        });
         let finished = aside::finish(LETTING_GO);
         if !finished {
             tracing::warn!(target: "bridge", "a device takes long to be opened or closed");

@@ -129,10 +129,10 @@ fn keep_to(cpus: &[usize]) {
 }
 
 /// Returns whether a thread with this name is a helper: DPDK's own, and those that read
-/// hypervisors' messages, build tables, close sockets and write the log.
+/// hypervisors' messages, build tables, open devices, close sockets and write the log.
 fn is_helper(name: &str) -> bool {
-    const HELPERS: [&str; 7] = [
-        "eal-intr", "vhost", "rte_mp", "tables", "log", "close", "links",
+    const HELPERS: [&str; 8] = [
+        "eal-intr", "vhost", "rte_mp", "tables", "log", "close", "links", "devices",
     ];
     HELPERS.iter().any(|helper| name.starts_with(helper))
 }
@@ -148,6 +148,7 @@ mod tests {
             "vhost-events",
             "tables",
             "close",
+            "devices",
             "links",
             "log",
         ] {
