@@ -263,8 +263,8 @@ fn tell_long_turns(switch: &Switch) {
     }
 }
 
-/// Looks at devices about once a second. Apart from the housekeeping: where the kernel takes long to
-/// open or close one, rules time out all the same.
+/// Looks at devices about once a second. Apart from the housekeeping: where the kernel takes long
+/// to open or close one, rules time out all the same.
 async fn keep_devices(database: Rc<Database>) -> anyhow::Result<()> {
     loop {
         clock::sleep(HOUSEKEEPING).await;

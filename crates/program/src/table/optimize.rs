@@ -29,8 +29,8 @@ const RULES_MAX: usize = 65_536;
 /// Most rules of all tables that are considered.
 const ALL_RULES_MAX: usize = 262_144;
 
-/// Longest time for which changes are compared with paths at a stretch, and which share of control's
-/// time it may be: one in so much.
+/// Longest time for which changes are compared with paths at a stretch, and which share of
+/// control's time it may be: one in so much.
 const LOOKS_MAX: Duration = Duration::from_millis(2);
 const LOOKS_SHARE: u32 = 20;
 /// Most comparisons of changes with what a compilation has made.
@@ -290,20 +290,19 @@ impl BridgeWriter {
             && fusing.changed > 0
             && is_published
             && fusing.pace.is_time(fusing.changed, now)
+            && let Some(snapshot) = self.snapshot()
         {
-            if let Some(snapshot) = self.snapshot() {
-                let last = self.bridge.unwildcarded.rules.last();
-                let (from, (sender, receiver)) = (snapshot.from, channel());
-                let job = Box::new(move || drop(sender.send(snapshot.make())));
-                if program.background.run(job) {
-                    self.fusing.making = Some(receiver);
-                    // What has been changed for a later epoch is not in the snapshot.
-                    self.fusing.meanwhile = (last <= from).then(Vec::new);
-                    self.fusing.pace.begun(now);
-                    self.fusing.changed = 0;
-                } else {
-                    self.fusing.pace.refused(now);
-                }
+            let last = self.bridge.unwildcarded.rules.last();
+            let (from, (sender, receiver)) = (snapshot.from, channel());
+            let job = Box::new(move || drop(sender.send(snapshot.make())));
+            if program.background.run(job) {
+                self.fusing.making = Some(receiver);
+                // What has been changed for a later epoch is not in the snapshot.
+                self.fusing.meanwhile = (last <= from).then(Vec::new);
+                self.fusing.pace.begun(now);
+                self.fusing.changed = 0;
+            } else {
+                self.fusing.pace.refused(now);
             }
         }
         self.fusing.is_busy()
