@@ -33,6 +33,7 @@ mod workers;
 
 use crate::switch::{Bridge, Port, Switch};
 use crate::unixctl::Reply;
+use ports::PortControl;
 use std::rc::{Rc, Weak};
 
 /// Adds all commands to the registry.
@@ -146,6 +147,42 @@ fn has_interface(switch: &Switch, name: &str) -> bool {
     bridges(switch)
         .iter()
         .any(|bridge| bridge.number_of(name).is_some())
+}
+
+/// Sets the devices of some kind up or down, all of them or the named one, as the last word says;
+/// fails with `unknown` if none of that kind has the name.
+fn set_admin_state(
+    switch: &Switch,
+    words: &[String],
+    is_of_kind: impl Fn(&Bridge, &Port) -> bool,
+    unknown: &str,
+) -> Answer {
+    let up = match words
+        .last()
+        .map(|word| word.to_ascii_lowercase())
+        .as_deref()
+    {
+        Some("up") => true,
+        Some("down") => false,
+        _ => return Err("Invalid Admin State".into()),
+    };
+    let only = words.first().filter(|_| words.len() == 2);
+    let mut found = false;
+    for bridge in bridges(switch) {
+        for port in bridge.ports.borrow_mut().values_mut() {
+            let chosen = only.is_none_or(|name| port.config.interface_name == *name)
+                && is_of_kind(&bridge, port);
+            if let Some(control) = port.control.as_mut().filter(|_| chosen) {
+                control.set_admin(up).map_err(|error| error.to_string())?;
+                found = true;
+            }
+        }
+        bridge.poll_ports();
+    }
+    match only {
+        Some(_) if !found => Err(unknown.into()),
+        _ => Ok("OK".into()),
+    }
 }
 
 /// Returns whether a port is a dummy, a device for tests.

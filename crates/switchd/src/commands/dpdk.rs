@@ -60,7 +60,7 @@ pub(super) fn register(commands: &Commands) {
         "pci address of device",
         (1, 1),
         |switch, words, reply| {
-            tokio::task::spawn_local(async move {
+            crate::turns::spawn("netdev-dpdk/detach", async move {
                 reply.send(detach(&switch, &words[0]).await);
             });
         },
@@ -106,34 +106,12 @@ fn pool_of(switch: &Switch, name: &str) -> Result<Dump, String> {
 }
 
 fn set_admin_state(switch: &Switch, words: &[String]) -> Answer {
-    let up = match words
-        .last()
-        .map(|word| word.to_ascii_lowercase())
-        .as_deref()
-    {
-        Some("up") => true,
-        Some("down") => false,
-        _ => return Err("Invalid Admin State".into()),
-    };
-    let only = words.first().filter(|_| words.len() == 2);
-    let mut found = false;
-    for bridge in bridges(switch) {
-        for port in bridge.ports.borrow_mut().values_mut() {
-            let chosen = only.is_none_or(|name| port.config.interface_name == *name);
-            if let Some(control) = port.control.as_mut()
-                && chosen
-                && port.config.device.starts_with("dpdk")
-            {
-                control.set_admin(up).map_err(|error| error.to_string())?;
-                found = true;
-            }
-        }
-        bridge.poll_ports();
-    }
-    match only {
-        Some(_) if !found => Err("Not a DPDK Interface".into()),
-        _ => Ok("OK".into()),
-    }
+    super::set_admin_state(
+        switch,
+        words,
+        |_, port| is_dpdk(port),
+        "Not a DPDK Interface",
+    )
 }
 
 async fn detach(switch: &Switch, device: &str) -> Answer {

@@ -2,7 +2,7 @@
 
 use super::bridges::wait_for_workers;
 use super::{Answer, Commands, bridges, compose, device_type, is_dummy, odp};
-use crate::switch::{Bridge, Switch};
+use crate::switch::{Bridge, Port, Switch};
 use crate::unixctl::Reply;
 use datapath::PortId;
 use ports::PortControl;
@@ -198,31 +198,6 @@ fn received(switch: &Switch, port: PortId) -> u64 {
 }
 
 fn set_admin_state(switch: &Switch, arguments: &[String]) -> Answer {
-    let up = match arguments
-        .last()
-        .map(|word| word.to_ascii_lowercase())
-        .as_deref()
-    {
-        Some("up") => true,
-        Some("down") => false,
-        _ => return Err("Invalid Admin State".into()),
-    };
-    let named = arguments.len() == 2;
-    if named && find(switch, &arguments[0]).is_none() {
-        return Err("Unknown Dummy Interface".into());
-    }
-    for bridge in bridges(switch) {
-        for port in bridge.ports.borrow_mut().values_mut() {
-            let chosen = if named {
-                port.config.interface_name == arguments[0]
-            } else {
-                is_dummy(switch, &bridge, port)
-            };
-            if let Some(control) = port.control.as_mut().filter(|_| chosen) {
-                control.set_admin(up).map_err(|error| error.to_string())?;
-            }
-        }
-        bridge.poll_ports();
-    }
-    Ok("OK".into())
+    let is_dummy = |bridge: &Bridge, port: &Port| is_dummy(switch, bridge, port);
+    super::set_admin_state(switch, arguments, is_dummy, "Unknown Dummy Interface")
 }
