@@ -342,28 +342,28 @@ class Memory:
         self.begin = self.count(), time.monotonic_ns(), waits_of(self.pid, self.worker)
 
     def stretch(self):
-        """Packets, and nanoseconds that they took, since the stretch began."""
-        packets, wall, waited = self.begin
+        """Packets since the stretch began, nanoseconds since then, and those of them in which the
+        worker waited for a processor."""
+        before = self.begin
         self.restart()
-        now_packets, now_wall, now_waited = self.begin
-        return now_packets - packets, max(1, now_wall - wall - (now_waited - waited))
+        return [now - then for now, then in zip(self.begin, before, strict=True)]
 
     def alternately(self, seconds, aside):
-        """The rate while the adversary rests, and while it does not, in turns: the machine's speed
+        """The rate while the adversary acts, and while it rests, in turns: the machine's speed
         changes within seconds. What it leaves to be done when it comes to rest is its fault."""
-        totals = {False: [0, 0], True: [0, 0]}
+        totals = {False: [0, 0, 0], True: [0, 0, 0]}
         end, resting = time.monotonic() + seconds, False
         while time.monotonic() < end:
             time.sleep(SETTLING_S if resting else 0)
             self.restart()
             time.sleep(TURN_S)
-            packets, took = self.stretch()
-            totals[resting][0] += packets
-            totals[resting][1] += took
+            totals[resting] = [
+                total + more for total, more in zip(totals[resting], self.stretch(), strict=True)
+            ]
             resting = not resting
             aside.rest(resting)
         aside.rest(False)
-        return [packets / took * 1e9 if took else None for packets, took in totals.values()]
+        return [of_its_time(*total) for total in totals.values()]
 
 
 class Proxy:
@@ -520,10 +520,6 @@ class Site(Contender):
                 current["tx"] = harness.counts(line.strip()[3:])
         return {name: ports[str(number)] for name, number in PORTS.items() if str(number) in ports}
 
-    def count_in(self):
-        """Packets of the memory's that have gone out so far."""
-        return self.numbered()["out"]["tx"]["pkts"]
-
     def worker(self):
         """The number of the worker's thread."""
         for thread in os.listdir(f"/proc/{self.process.pid}/task"):
@@ -625,8 +621,7 @@ def window(switch, seconds, adversary=None):
             rate, resting = memory.alternately(seconds, aside)
         else:
             time.sleep(seconds)
-            packets, took = memory.stretch()
-            rate = packets / took * 1e9
+            rate = of_its_time(*memory.stretch())
         memory.client.close()
         # A sender whose frames nobody takes waits for room: for so long, and then nobody knows how
         # many it has sent.
