@@ -11,6 +11,7 @@ import time
 
 import confined
 from harness import Skip, check, equal, run, test, wait_for
+from test_moved_ports import counter
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 RULES = os.path.join(os.path.dirname(HERE), "packaging", "rules")
@@ -49,7 +50,7 @@ def panics_end_the_process(lab):
         "in_port(1),eth(src=00:00:00:00:00:01,dst=00:00:00:00:00:02),eth_type(0x1234)",
     )
     wait_for("the worker goes on", lambda: switch.counters()["d0"]["rx"]["pkts"] == 1)
-    for place in ("command", "task", "shared-task", "blocking", "thread", "log"):
+    for place in ("command", "task", "shared-task", "blocking", "thread", "devices", "log"):
         switch.appctl("sluice/panic", place, ok=False)
         try:
             code = switch.process.wait(20)
@@ -188,6 +189,53 @@ def long_turns_are_told(lab):
         "after sluice/turns-clear:",
         now["control"],
         now["workers"],
+    )
+
+
+@test(timeout=90)
+def others_go_on_while_a_device_takes_long(lab):
+    """A port is set down while the thread that changes devices is busy, as when the kernel holds
+    its lock of network devices: its controller waits, others are answered, and what was asked for
+    stays so."""
+    switch = ours(lab, options=["--enable-dummy", "-vvconn:file:dbg"])
+    switch.bridge()
+    switch.port("d0", "type=dummy")
+    number = lab.host("a", switch, quiet=True).port
+    switch.appctl("sluice/stall", "devices", "6000")
+    slow = [
+        subprocess.Popen(command, env=switch.env, stdout=subprocess.PIPE, text=True)
+        for command in (
+            ["ovs-ofctl", "-OOpenFlow13", "mod-port", "br0", str(number), "down"],
+            ["ovs-appctl", "netdev-dummy/set-admin-state", "d0", "down"],
+            ["ovs-appctl", "dpdk/get-malloc-stats"],
+        )
+    ]
+
+    def described():
+        return switch.ofctl("-OOpenFlow15", "dump-ports-desc", "br0", str(number))
+
+    try:
+        switch.logged("received: OFPT_PORT_MOD")
+        switch.ofctl("add-flow", "br0", "priority=5,actions=drop")
+        check("priority=5" in switch.ofctl("dump-flows", "br0"), "the rule")
+        # Ports are looked at once a second: what is not done yet must not be taken back.
+        turns = counter(switch, "device_turn")
+        wait_for("ports are looked at", lambda: counter(switch, "device_turn") >= turns + 2)
+        equal([process.poll() for process in slow], [None] * 3, "what waits for devices")
+        before = described()
+        check("LIVE" in before and "DOWN" not in before, "meanwhile:", before)
+    finally:
+        answers = [process.communicate(timeout=60)[0] for process in slow]
+    equal([process.returncode for process in slow], [0] * 3, "how the slow ones ended")
+    equal(answers[1], "OK\n", "netdev-dummy/set-admin-state")
+    check("Heap" in answers[2], "dpdk/get-malloc-stats:", answers[2])
+    after = described()
+    check("PORT_DOWN" in after and "LINK_DOWN" in after, "in the end:", after)
+    shown = switch.namespace.run("ip link show a-p").stdout
+    check("state DOWN" in shown, "the interface:", shown)
+    wait_for(
+        "the dummy is down in the database",
+        lambda: switch.get("Interface", "d0", "admin_state") == "down",
     )
 
 

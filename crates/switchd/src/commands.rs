@@ -33,7 +33,6 @@ mod workers;
 
 use crate::switch::{Bridge, Port, Switch};
 use crate::unixctl::Reply;
-use ports::PortControl;
 use std::rc::{Rc, Weak};
 
 /// Adds all commands to the registry.
@@ -149,14 +148,15 @@ fn has_interface(switch: &Switch, name: &str) -> bool {
         .any(|bridge| bridge.number_of(name).is_some())
 }
 
-/// Sets the devices of some kind up or down, all of them or the named one, as the last word says;
-/// fails with `unknown` if none of that kind has the name.
+/// Sets the devices of some kind up or down, all of them or the named one, as the last word says,
+/// and replies; fails with `unknown` if none of that kind has the name.
 fn set_admin_state(
-    switch: &Switch,
+    switch: Rc<Switch>,
     words: &[String],
     is_of_kind: impl Fn(&Bridge, &Port) -> bool,
     unknown: &str,
-) -> Answer {
+    reply: Reply,
+) {
     let up = match words
         .last()
         .map(|word| word.to_ascii_lowercase())
@@ -164,25 +164,34 @@ fn set_admin_state(
     {
         Some("up") => true,
         Some("down") => false,
-        _ => return Err("Invalid Admin State".into()),
+        _ => return reply.error("Invalid Admin State"),
     };
     let only = words.first().filter(|_| words.len() == 2);
-    let mut found = false;
-    for bridge in bridges(switch) {
-        for port in bridge.ports.borrow_mut().values_mut() {
+    let mut coming = Vec::new();
+    for bridge in bridges(&switch) {
+        for port in bridge.ports.borrow().values() {
             let chosen = only.is_none_or(|name| port.config.interface_name == *name)
                 && is_of_kind(&bridge, port);
-            if let Some(control) = port.control.as_mut().filter(|_| chosen) {
-                control.set_admin(up).map_err(|error| error.to_string())?;
-                found = true;
+            if let Some(device) = port.control.as_ref().filter(|_| chosen) {
+                coming.push(device.aside(move |control| control.set_admin(up)));
             }
         }
-        bridge.poll_ports();
     }
-    match only {
-        Some(_) if !found => Err(unknown.into()),
-        _ => Ok("OK".into()),
+    if only.is_some() && coming.is_empty() {
+        return reply.error(unknown);
     }
+    crate::turns::spawn("setting devices up or down", async move {
+        let mut answer = Ok("OK".to_owned());
+        for set in coming {
+            if let (Ok(_), Some(Err(error))) = (&answer, set.await) {
+                answer = Err(error.to_string());
+            }
+        }
+        for bridge in bridges(&switch) {
+            bridge.poll_ports();
+        }
+        reply.send(answer);
+    });
 }
 
 /// Returns whether a port is a dummy, a device for tests.

@@ -1,6 +1,6 @@
 //! Removal of rules whose timeouts have passed.
 
-use crate::commands::flow_mod::FlowModOutcome;
+use crate::commands::flow_mod::{Begun, FlowModOutcome};
 use crate::state::store::{Rule, RuleId};
 use crate::{Clock, Pipeline};
 use openflow::flow::{FlowRemoved, FlowRemovedReason};
@@ -22,6 +22,22 @@ impl Pipeline {
     /// is left over keeps [`Pipeline::next_deadline`] in the past: publish, let others have their
     /// turn, and call it again.
     pub fn expire(&mut self, now: Clock) -> FlowModOutcome {
+        let mut outcome = self.expire_some(now);
+        self.delete_orphans(&mut outcome, now);
+        outcome
+    }
+
+    /// Removes expired rules like [`Pipeline::expire`], but only begins to delete the rules that
+    /// these have learned: see [`crate::commands::sweep`].
+    pub fn begin_expire(&mut self, now: Clock) -> Begun<'static> {
+        let outcome = self.expire_some(now);
+        match self.begin_orphans(outcome) {
+            Ok(sweep) => Begun::Long(Box::new(sweep)),
+            Err(outcome) => Begun::Done(outcome),
+        }
+    }
+
+    fn expire_some(&mut self, now: Clock) -> FlowModOutcome {
         let mut outcome = FlowModOutcome::default();
         for _ in 0..EXPIRE_MAX {
             let Some((id, ticket)) = self.timers.due(now.ms()) else {
@@ -50,7 +66,6 @@ impl Pipeline {
                 None => {}
             }
         }
-        self.delete_orphans(&mut outcome, now);
         outcome
     }
 

@@ -79,7 +79,8 @@ impl Pipeline {
     }
 
     /// Carries out a flow mod like [`Pipeline::flow_mod`], but only begins a modify or delete that
-    /// affects more than `budget` rules, or must search more: see [`crate::commands::sweep`].
+    /// affects more than `budget` rules, or must search more, and a change by which learned rules
+    /// go: see [`crate::commands::sweep`].
     pub fn begin_flow_mod(
         &mut self,
         change: &FlowMod,
@@ -142,9 +143,11 @@ impl Pipeline {
         let command = change.command;
         match command {
             FlowModCommand::Add => {
-                let mut outcome = self.add(&change, now)?;
-                self.delete_orphans(&mut outcome, now);
-                Ok(Begun::Done(outcome))
+                let outcome = self.add(&change, now)?;
+                Ok(match self.begin_orphans(outcome) {
+                    Ok(sweep) => Begun::Long(Box::new(sweep)),
+                    Err(outcome) => Begun::Done(outcome),
+                })
             }
             // The internal table has rules that nobody may delete. As in Open vSwitch, a delete is
             // refused only if it selects them, as one that matches everything does.

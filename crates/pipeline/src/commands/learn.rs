@@ -329,9 +329,13 @@ impl Pipeline {
         None
     }
 
-    /// Deletes learned rules whose last `learn` action with `delete_learned` has gone.
-    /// All at once: for who removes few rules that have learned others. Modifications and deletes
-    /// by controllers do this in slices ([`crate::commands::sweep`]).
+    /// Returns whether removing a rule may also remove rules that it has learned.
+    pub fn deletes_learned(&self) -> bool {
+        self.learned.deletes_learned()
+    }
+
+    /// Deletes learned rules whose last `learn` action with `delete_learned` has gone. All at once:
+    /// what controllers change, and timeouts, do this in slices ([`crate::commands::sweep`]).
     pub(crate) fn delete_orphans(&mut self, outcome: &mut FlowModOutcome, now: Clock) {
         self.delete_some_orphans(&mut Orphans::default(), usize::MAX, outcome, now);
     }

@@ -10,6 +10,10 @@
 //! 4. [`Pipeline::settle`] removes deleted rules from the tables and returns their flow removed
 //!    messages, with their final counters.
 //!
+//! A rule that is replaced or expires may take the rules that it has learned with it
+//! (`delete_learned`). They are deleted in the same way, after the change itself, which is to be
+//! published first ([`Sweep::has_changed`]).
+//!
 //! From the beginning of the first stage to the end of the last, nobody else may change or read
 //! rules of this pipeline. In a batch, a sweep has no epoch of its own: stage 2 does everything.
 
@@ -28,11 +32,13 @@ use std::borrow::Cow;
 /// How many rules ahead memory is prefetched.
 const AHEAD: usize = 8;
 
-/// A modify or delete in progress.
+/// A modify or delete in progress, or the deletion of learned rules.
 #[derive(Debug)]
 pub struct Sweep<'c> {
-    /// None for a flush.
+    /// None for a flush, and for learned rules only.
     change: Option<Cow<'c, FlowMod>>,
+    /// The effects of the change that came before, for learned rules only.
+    after: Option<FlowModOutcome>,
     /// The rest of the search.
     left: Option<Dump>,
     /// The selected rules, in order.
@@ -62,6 +68,7 @@ impl Sweep<'_> {
     pub(crate) fn into_owned(self) -> Sweep<'static> {
         Sweep {
             change: self.change.map(|change| Cow::Owned(change.into_owned())),
+            after: self.after,
             left: self.left,
             found: self.found,
             counters: self.counters,
@@ -95,6 +102,26 @@ impl Sweep<'_> {
     /// Returns how many rules have been selected so far.
     pub fn found(&self) -> usize {
         self.found.len()
+    }
+
+    /// Returns whether there are changes already, which are to be published before the sweep goes
+    /// on.
+    pub fn has_changed(&self) -> bool {
+        self.after.is_some()
+    }
+
+    fn new(left: Option<Dump>) -> Sweep<'static> {
+        Sweep {
+            change: None,
+            after: None,
+            left,
+            found: Vec::new(),
+            counters: Vec::new(),
+            ends_first: false,
+            checked: 0,
+            done: 0,
+            orphans: Orphans::default(),
+        }
     }
 }
 
@@ -133,14 +160,24 @@ impl Pipeline {
         };
         Sweep {
             change: Some(change),
-            left,
             found,
-            counters: Vec::new(),
-            ends_first: false,
-            checked: 0,
-            done: 0,
-            orphans: Orphans::default(),
+            ..Sweep::new(left)
         }
+    }
+
+    /// Begins to delete the learned rules whose last `learn` action with `delete_learned` has gone
+    /// by a change with this outcome; gives the outcome back if there are none.
+    pub(crate) fn begin_orphans(
+        &self,
+        outcome: FlowModOutcome,
+    ) -> Result<Sweep<'static>, FlowModOutcome> {
+        if self.learned.orphans.is_empty() {
+            return Err(outcome);
+        }
+        Ok(Sweep {
+            after: Some(outcome),
+            ..Sweep::new(None)
+        })
     }
 
     /// Begins to remove every visible rule, as when a bridge's controllers change.
@@ -155,16 +192,7 @@ impl Pipeline {
             out_port: port::ANY,
             out_group: ANY_GROUP,
         };
-        Sweep {
-            change: None,
-            left: Some(self.begin_dump(&request(&everything))),
-            found: Vec::new(),
-            counters: Vec::new(),
-            ends_first: false,
-            checked: 0,
-            done: 0,
-            orphans: Orphans::default(),
-        }
+        Sweep::new(Some(self.begin_dump(&request(&everything))))
     }
 
     /// Searches up to `budget` more rules; returns true when all selected rules have been found.
@@ -221,8 +249,10 @@ impl Pipeline {
     /// possible: not in a batch, and not if other rules are deleted with them. Call it before the
     /// first [`Pipeline::apply`].
     pub fn end_first(&self, sweep: &mut Sweep<'_>) {
-        sweep.ends_first =
-            sweep.is_delete() && self.undo.is_none() && !self.learned.deletes_learned();
+        sweep.ends_first = sweep.is_delete()
+            && !sweep.has_changed()
+            && self.undo.is_none()
+            && !self.deletes_learned();
     }
 
     /// Changes up to `budget` more rules; returns true when all are changed. Workers see it after
@@ -236,9 +266,13 @@ impl Pipeline {
         now: Clock,
     ) -> Result<bool, Error> {
         if let Some(add) = sweep.to_add() {
+            // No rule goes by it that may have learned others, but for one that is evicted.
             outcome.extend(self.add(&add, now)?);
             self.delete_orphans(outcome, now);
             return Ok(true);
+        }
+        if let Some(before) = &mut sweep.after {
+            outcome.extend(std::mem::take(before));
         }
         let end = sweep.found.len().min(sweep.done.saturating_add(budget));
         for index in sweep.done..end {
@@ -273,12 +307,12 @@ impl Pipeline {
         Ok(true)
     }
 
-    /// Returns whether other rules are deleted with those found so far, as they have learned them.
-    pub(crate) fn may_leave_orphans(&self, sweep: &Sweep<'_>) -> bool {
-        self.learned.deletes_learned()
-            && (sweep.found.iter())
-                .filter_map(|id| self.store.get(*id))
-                .any(|rule| rule.behaviour.learns.iter().any(|named| named.deletes))
+    /// Returns whether other rules are deleted with those found so far, as they have learned them:
+    /// any number of them.
+    pub fn may_leave_orphans(&self, sweep: &Sweep<'_>) -> bool {
+        let mut found = (sweep.found.iter()).filter_map(|id| self.store.get(*id));
+        let deletes = |rule: &Rule| rule.behaviour.learns.iter().any(|named| named.deletes);
+        sweep.has_changed() || self.deletes_learned() && found.any(deletes)
     }
 
     /// Looks at, or deletes, up to `budget` more of the learned rules whose last `learn` action

@@ -194,6 +194,9 @@ fn in_slices(
         }
         Begun::Long(sweep) => sweep,
     };
+    if sweep.has_changed() {
+        switch.publish();
+    }
     let before = seen(switch);
     while !switch.pipeline.seek(&mut sweep, budget)? {
         switch.program.domain.publish();
@@ -488,13 +491,39 @@ fn rules_in_use_count_against_a_slice() {
 /// the command itself selects.
 #[test]
 fn learned_rules_go_in_slices() {
+    let strictly = |command| flow(command, fields(&[(Field::InPort, 1)]), 1);
+    learned_rules_go(|pipeline, now| {
+        let delete = strictly(FlowModCommand::DeleteStrict);
+        (pipeline.begin_flow_mod(&delete, Version::V1_3, now, SLICE)).unwrap()
+    });
+    // The rule is replaced by one that learns nothing, and modified to one.
+    for command in [FlowModCommand::Add, FlowModCommand::ModifyStrict] {
+        learned_rules_go(|pipeline, now| {
+            let mut change = strictly(command);
+            change.instructions = apply(&[]).into();
+            (pipeline.begin_flow_mod(&change, Version::V1_3, now, SLICE)).unwrap()
+        });
+    }
+    learned_rules_go(|pipeline, now| {
+        pipeline.begin_expire(pipeline::Clock::from_ms(now.ms() + 60_000))
+    });
+}
+
+/// Budget of a slice.
+const SLICE: usize = 64;
+
+/// Carries out a change by which a rule goes that has learned 900 of 1,000.
+fn learned_rules_go(
+    begin: impl FnOnce(&mut pipeline::Pipeline, pipeline::Clock) -> Begun<'static>,
+) {
     const LEARNED: u128 = 1000;
-    const BUDGET: usize = 64;
+    const BUDGET: usize = SLICE;
     let mut switch = Switch::new();
     let mut learn = learning::learn_source(1, 0);
     (learn.delete_learned, learn.cookie) = (true, 7);
     let mut teacher = add(fields(&[(Field::InPort, 1)]), 1);
     teacher.instructions = apply(&[Action::Learn(Box::new(learn))]).into();
+    teacher.hard_timeout = 10;
     switch.mod13(teacher).unwrap();
     for number in 0..LEARNED {
         let mut rule = add(fields(&[(Field::EthSrc, number)]), 1);
@@ -502,16 +531,16 @@ fn learned_rules_go_in_slices() {
         switch.mod13(rule).unwrap();
     }
     switch.publish();
-    let delete = flow(
-        FlowModCommand::DeleteStrict,
-        fields(&[(Field::InPort, 1)]),
-        1,
-    );
+    let before = switch.flows().len();
     let now = switch.clock();
-    let begun = (switch.pipeline).begin_flow_mod(&delete, Version::V1_3, now, BUDGET);
-    let Ok(Begun::Long(mut sweep)) = begun else {
+    let begun = begin(&mut switch.pipeline, now);
+    let Begun::Long(mut sweep) = begun else {
         panic!("{begun:?}");
     };
+    assert!(
+        before - switch.flows().len() <= 1,
+        "nothing learned goes at once"
+    );
     while !switch.pipeline.seek(&mut sweep, BUDGET).unwrap() {}
     let mut outcome = FlowModOutcome::default();
     let (mut slices, mut before) = (1, 0);
@@ -524,5 +553,5 @@ fn learned_rules_go_in_slices() {
     }
     assert_eq!(outcome.changed, 901);
     assert!(slices > 900 / BUDGET, "{slices} slices");
-    assert_eq!(switch.flows().len(), 100);
+    assert!(switch.flows().len() <= 101);
 }

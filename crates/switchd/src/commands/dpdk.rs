@@ -4,8 +4,10 @@
 //! runs, since its buffers carry all frames.
 
 use super::{Answer, Commands, bridges};
-use crate::switch::{Port, Switch, aside};
+use crate::switch::{Bridge, Port, Switch, aside};
+use crate::unixctl::Reply;
 use ports::{Dump, Eal, PortControl};
+use std::rc::Rc;
 
 /// DPDK's log levels by name, from 1 on (`RTE_LOG_EMERG`).
 const LEVELS: [&str; 8] = [
@@ -27,8 +29,8 @@ pub(super) fn register(commands: &Commands) {
         ("dpdk/log-list", Dump::Logs),
         ("dpdk/get-malloc-stats", Dump::Memory),
     ] {
-        commands.answer(name, "", (0, 0), move |switch, _| {
-            Ok(eal(switch)?.dump(what))
+        commands.later(name, "", (0, 0), move |switch, _, reply| {
+            dump(&switch, |_| Ok(what), reply);
         });
     }
     commands.answer(
@@ -37,19 +39,19 @@ pub(super) fn register(commands: &Commands) {
         (0, PATTERNS),
         |switch, words| set_levels(&eal(switch)?, words),
     );
-    commands.answer(
+    commands.later(
         "netdev-dpdk/get-mempool-info",
         "[netdev]",
         (0, 1),
-        |switch, words| {
-            let what = match words.first() {
-                None => Dump::Pools,
-                Some(name) => pool_of(switch, name)?,
+        |switch, words, reply| {
+            let what = |switch: &Switch| match words.first() {
+                None => Ok(Dump::Pools),
+                Some(name) => pool_of(switch, name),
             };
-            Ok(eal(switch)?.dump(what))
+            dump(&switch, what, reply);
         },
     );
-    commands.answer(
+    commands.later(
         "netdev-dpdk/set-admin-state",
         "[netdev] up|down",
         (1, 2),
@@ -71,6 +73,20 @@ fn eal(switch: &Switch) -> Result<Eal, String> {
     switch
         .eal()
         .ok_or_else(|| "DPDK has not been started: there is no configuration yet".to_owned())
+}
+
+/// Replies with what DPDK tells of itself. It is asked aside, since it waits for locks that whoever
+/// starts a device may have.
+fn dump(switch: &Switch, what: impl FnOnce(&Switch) -> Result<Dump, String>, reply: Reply) {
+    let asked = eal(switch).and_then(|eal| Ok((eal, what(switch)?)));
+    let (eal, what) = match asked {
+        Ok(asked) => asked,
+        Err(error) => return reply.error(error),
+    };
+    let text = aside::call(move || eal.dump(what));
+    crate::turns::spawn("DPDK's state", async move {
+        reply.send(text.await.ok_or_else(|| "the daemon is ending".to_owned()));
+    });
 }
 
 /// Sets log levels: of all components, or of those that a pattern names; without words, all debug.
@@ -105,13 +121,9 @@ fn pool_of(switch: &Switch, name: &str) -> Result<Dump, String> {
         .ok_or_else(|| "Not a DPDK Interface".to_owned())
 }
 
-fn set_admin_state(switch: &Switch, words: &[String]) -> Answer {
-    super::set_admin_state(
-        switch,
-        words,
-        |_, port| is_dpdk(port),
-        "Not a DPDK Interface",
-    )
+fn set_admin_state(switch: Rc<Switch>, words: Vec<String>, reply: Reply) {
+    let is_of_kind = |_: &Bridge, port: &Port| is_dpdk(port);
+    super::set_admin_state(switch, &words, is_of_kind, "Not a DPDK Interface", reply);
 }
 
 async fn detach(switch: &Switch, device: &str) -> Answer {

@@ -29,7 +29,7 @@ pub(super) fn register(commands: &Commands) {
         (2, usize::MAX),
         |switch, arguments, reply| receive(switch, &arguments, reply),
     );
-    commands.answer(
+    commands.later(
         "netdev-dummy/set-admin-state",
         "[netdev] up|down",
         (1, 2),
@@ -197,7 +197,8 @@ fn received(switch: &Switch, port: PortId) -> u64 {
     }
 }
 
-fn set_admin_state(switch: &Switch, arguments: &[String]) -> Answer {
-    let is_dummy = |bridge: &Bridge, port: &Port| is_dummy(switch, bridge, port);
-    super::set_admin_state(switch, arguments, is_dummy, "Unknown Dummy Interface")
+fn set_admin_state(switch: Rc<Switch>, words: Vec<String>, reply: Reply) {
+    let its = Rc::clone(&switch);
+    let is_of_kind = move |bridge: &Bridge, port: &Port| is_dummy(&its, bridge, port);
+    super::set_admin_state(switch, &words, is_of_kind, "Unknown Dummy Interface", reply);
 }

@@ -2,14 +2,14 @@
 //! `--enable-dummy`.
 
 use super::{Answer, Commands};
-use crate::switch::Switch;
+use crate::switch::{Switch, aside};
 use crate::vlog;
 use std::time::Duration;
 
 /// Where the fault happens: in the command itself; in a task of the control thread; in a task that
 /// may run on any thread, as the connection to the database does; on the thread pool; on a thread
-/// of its own; on the log's writer; in a worker.
-const PLACES: &str = "command|task|shared-task|blocking|thread|log|worker";
+/// of its own; on the thread that changes devices; on the log's writer; in a worker.
+const PLACES: &str = "command|task|shared-task|blocking|thread|devices|log|worker";
 /// Longest stall, ms.
 const LONGEST: u64 = 60_000;
 
@@ -49,6 +49,7 @@ fn at(switch: &Switch, place: &str, act: impl FnOnce() + Send + 'static) -> Answ
                 .spawn(act)
                 .map_err(|error| format!("no thread: {error}"))?,
         ),
+        "devices" => aside::post(act),
         "log" => vlog::reopen(move |_| act()),
         "worker" => {
             let sent = switch.with_datapath(|datapath| datapath.run_on_worker(0, Box::new(act)));

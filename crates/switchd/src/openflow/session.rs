@@ -89,8 +89,8 @@ pub(super) enum Next {
 
 /// A message that is being carried out in slices.
 pub(super) enum Slow {
-    /// A flow mod.
-    FlowMod(LocalFuture<Result<(), Error>>),
+    /// A flow mod or a port mod.
+    Change(LocalFuture<Result<(), Error>>),
     /// A bundle's commit.
     Commit(Box<Committing>),
     /// A request about steering.
@@ -430,7 +430,7 @@ impl Session {
                     None => Next::Changed,
                     Some(done) => {
                         hub.goes_on_slowly(self, xid);
-                        Next::Slow(Slow::FlowMod(done))
+                        Next::Slow(Slow::Change(done))
                     }
                 });
             }
@@ -457,8 +457,10 @@ impl Session {
             }
             Message::PortMod(change) => {
                 self.may_write()?;
-                switch.port_mod(&change)?;
-                return Ok(Next::Changed);
+                return Ok(match switch.port_mod(&change)? {
+                    None => Next::Changed,
+                    Some(done) => Next::Slow(Slow::Change(done)),
+                });
             }
             Message::TableMod(change) => {
                 self.may_write()?;
@@ -594,7 +596,7 @@ impl Session {
     /// Waits for a message that is carried out in slices, and replies.
     pub(super) async fn finish(&self, hub: &Hub, slow: Slow) -> Result<(), Error> {
         match slow {
-            Slow::FlowMod(done) => done.await,
+            Slow::Change(done) => done.await,
             Slow::Commit(committing) => self.finish_commit(hub, *committing).await,
             Slow::Steering(steered) => {
                 self.finish_steering(hub, *steered).await;

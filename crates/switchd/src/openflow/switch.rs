@@ -134,8 +134,9 @@ pub trait Switch {
         Vec::new()
     }
 
-    /// Configures a port.
-    fn port_mod(&self, change: &PortMod) -> Result<(), Error>;
+    /// Configures a port. If its device is to be set up or down, returns a future for the end of
+    /// that, which comes whether or not anybody waits for it.
+    fn port_mod(&self, change: &PortMod) -> Result<Option<LocalFuture<Result<(), Error>>>, Error>;
 
     /// Configures a table, with the meaning that a version gives the bits.
     fn table_mod(&self, change: &TableConfig, version: Version) -> Result<(), Error>;

@@ -84,14 +84,18 @@ pub fn post(act: impl FnOnce() + Send + 'static) {
     }
 }
 
-/// Makes a call and waits for it while other tasks run; None if it panicked. If the future is
-/// dropped the call is made all the same, and its result is dropped by the thread, unless it is
-/// there already.
-pub async fn call<R: Send + 'static>(act: impl FnOnce() -> R + Send + 'static) -> Option<R> {
+/// Makes a call, at once and after those made before; returns a future for its result, None if it
+/// panicked. If the future is dropped the call is made all the same, and its result is dropped by
+/// the thread, unless it is there already.
+pub fn call<R, F>(act: F) -> impl Future<Output = Option<R>> + use<R, F>
+where
+    R: Send + 'static,
+    F: FnOnce() -> R + Send + 'static,
+{
     let (answer, answered) = oneshot::channel();
     // A result that nobody takes is dropped here, before the call counts as finished.
     post(move || drop(answer.send(act())));
-    answered.await.ok()
+    async move { answered.await.ok() }
 }
 
 /// Waits until no call is under way, for this long at most; returns whether that is so. Before DPDK

@@ -1,7 +1,7 @@
 //! A bridge: its ports, its rules and its identity.
 
 use super::Switch;
-use super::device::Device;
+use super::device::{Change, Device};
 use super::latency::Latencies;
 use crate::config::Mac;
 use crate::config::address::{self, Candidate};
@@ -12,7 +12,7 @@ use crate::config::ofport::{self, Allocator};
 use crate::config::port::Port as Config;
 use crate::config::qos::Shape;
 use crate::config::vlan::{self, Vlan};
-use crate::openflow::OpenFlow;
+use crate::openflow::{LocalFuture, OpenFlow};
 use datapath::vlan::{PriorityTags, VlanConfig, VlanMode, VlanSet};
 use datapath::{BridgeId, PortFlags, PortId, PortSettings};
 use openflow::port as number;
@@ -46,6 +46,10 @@ pub struct Port {
     pub order: u64,
     /// The MTU last set by its bridge, if any.
     pub mtu_given: Option<u16>,
+    /// The MTU that is being set.
+    pub mtu_coming: Option<u16>,
+    /// How often its device is still to be set up or down, as OpenFlow has asked.
+    pub admin_coming: u32,
     /// Waiting times in its queues at the last check.
     pub latencies: Latencies,
     /// What is known about the virtual machine behind it.
@@ -277,8 +281,8 @@ impl Bridge {
             .map(|port| port.number)
     }
 
-    /// Chooses the address and the datapath id again after ports or settings have changed, and sets
-    /// the local port's address. Returns whether one of them changed.
+    /// Chooses the address and the datapath id again after ports or settings have changed. Returns
+    /// whether one of them changed.
     pub fn choose_identity(&self) -> bool {
         let settings = self.settings.borrow();
         let mirrors = self.mirrors.borrow();
@@ -287,7 +291,7 @@ impl Bridge {
                 .iter()
                 .any(|mirror| matches!(&mirror.output, Output::Port(output) if output == name))
         };
-        let mut ports = self.ports.borrow_mut();
+        let ports = self.ports.borrow();
         let candidates: Vec<Candidate> = ports
             .values()
             .filter(|port| port.control.is_some())
@@ -304,27 +308,43 @@ impl Bridge {
         let changed = mac != self.mac.get() || datapath_id != self.datapath_id.get();
         self.mac.set(mac);
         self.datapath_id.set(datapath_id);
-        if let Some(local) = ports.get_mut(&ofport::LOCAL)
-            && local.info.mac != mac.0
-            && let Some(control) = &mut local.control
-        {
-            match control.set_mac(mac.0) {
-                Ok(()) => local.info = control.info(),
-                Err(error) => {
-                    tracing::error!(target: "bridge", "{}: cannot set address: {error}", self.name)
+        changed
+    }
+
+    /// Returns the local port's device, unless it has none.
+    fn local_device(&self) -> Option<Device> {
+        self.ports.borrow().get(&ofport::LOCAL)?.control.clone()
+    }
+
+    /// Sets the local port's address to the bridge's. Failures are logged.
+    pub async fn set_local_mac(&self) {
+        let mac = self.mac.get();
+        let has = (self.ports.borrow().get(&ofport::LOCAL)).map(|local| local.info.mac);
+        let Some(device) = self.local_device().filter(|_| has != Some(mac.0)) else {
+            return;
+        };
+        let set = device.aside(move |control| control.set_mac(mac.0).map(|()| control.info()));
+        match set.await {
+            Some(Ok(info)) => {
+                if let Some(local) = self.ports.borrow_mut().get_mut(&ofport::LOCAL) {
+                    local.info = info;
                 }
             }
+            Some(Err(error)) => {
+                tracing::error!(target: "bridge", "{}: cannot set address: {error}", self.name);
+            }
+            None => {}
         }
-        changed
     }
 
     /// Sets the MTU of internal ports and TAPs (the same thing to Open vSwitch): the requested one,
     /// else the lowest of the bridge's other ports, among which those with a requested MTU count,
     /// too. An MTU that somebody else has set since is kept until the lowest changes, unless it is
     /// larger. A port that was moved to another network namespace keeps the MTU that is set there.
-    /// Returns whether one has changed.
-    pub fn choose_mtu(&self) -> bool {
-        let mut changed = false;
+    /// The devices are changed aside; returns a future for the end of that, or None if no device
+    /// is to be changed.
+    pub fn choose_mtu(&self) -> Option<LocalFuture<()>> {
+        let mut coming = Vec::new();
         let mut ports = self.ports.borrow_mut();
         let is_internal = |port: &Port| {
             matches!(
@@ -348,40 +368,76 @@ impl Bridge {
                 // It has this MTU already; if it is lower later, somebody else has set that.
                 port.mtu_given = Some(wanted);
             }
-            if !gives_mtu(port.mtu_given, wanted, port.info.mtu) {
+            if port.mtu_coming == Some(wanted) || !gives_mtu(port.mtu_given, wanted, port.info.mtu)
+            {
                 continue;
             }
-            if let Some(control) = &mut port.control
-                && !control.is_elsewhere()
-                && control.set_mtu(wanted).is_ok()
-            {
-                port.mtu_given = Some(wanted);
-                // Other changes are reported when the kernel's news of this port arrive.
-                port.info.mtu = control.info().mtu;
-                changed = true;
+            if let Some(device) = &port.control {
+                port.mtu_coming = Some(wanted);
+                let set = device.aside(move |control| {
+                    let here = !control.is_elsewhere();
+                    (here && control.set_mtu(wanted).is_ok()).then(|| control.info().mtu)
+                });
+                coming.push((port.id, wanted, set));
             }
         }
-        changed
+        if coming.is_empty() {
+            return None;
+        }
+        let me = self.me.clone();
+        Some(Box::pin(async move {
+            for (port, wanted, set) in coming {
+                let mtu = set.await.flatten();
+                if let Some(me) = me.upgrade() {
+                    me.note_mtu(port, wanted, mtu);
+                }
+            }
+        }))
+    }
+
+    /// Notes that the device of a port was to get an MTU, and which one it has then; None if that
+    /// has failed.
+    fn note_mtu(&self, port: PortId, wanted: u16, has: Option<u16>) {
+        let mut ports = self.ports.borrow_mut();
+        let Some(port) = ports.values_mut().find(|other| other.id == port) else {
+            return;
+        };
+        if port.mtu_coming == Some(wanted) {
+            port.mtu_coming = None;
+        }
+        if let Some(mtu) = has {
+            port.mtu_given = Some(wanted);
+            // Other changes are reported when the kernel's news of this port arrive.
+            port.info.mtu = mtu;
+        }
     }
 
     /// Tries to start devices again that did not start after a change, when that is due: with the
-    /// requested MTU, else with the previous one.
-    pub fn start_closed(&self) {
+    /// requested MTU, else with the previous one. Must not run while a configuration is applied.
+    pub async fn start_closed(&self) {
         let now = Instant::now();
-        for port in self.ports.borrow_mut().values_mut() {
-            if let Some(closed) = &port.closed
-                && closed.again <= now
-                && let Some(control) = &mut port.control
-            {
-                let (name, control) = (&port.config.interface_name, control);
-                let (wanted, had) = (port.config.mtu_request, Some(port.info.mtu));
-                if wanted.is_some() {
-                    let mac = port.config.mac;
-                    change_device(control, name, wanted, mac, &mut port.closed);
-                }
-                if port.closed.is_some() && wanted != had {
-                    change_device(control, name, had, None, &mut port.closed);
-                }
+        let mut changes = Vec::new();
+        for port in self.ports.borrow().values() {
+            let due = (port.closed.as_ref()).is_some_and(|closed| closed.again <= now);
+            let Some(device) = port.control.clone().filter(|_| due) else {
+                continue;
+            };
+            let mtu = port.config.mtu_request;
+            let change = Change {
+                device,
+                name: port.config.interface_name.clone(),
+                mtu,
+                otherwise: Some(port.info.mtu),
+                mac: port.config.mac.filter(|_| mtu.is_some()),
+                closed: port.closed.clone(),
+            };
+            changes.push((port.number, change));
+        }
+        for (number, change) in changes {
+            let done = change.make().await;
+            let mut ports = self.ports.borrow_mut();
+            if let Some((port, (closed, _))) = ports.get_mut(&number).zip(done) {
+                port.closed = closed;
             }
         }
     }
@@ -398,6 +454,7 @@ impl Bridge {
             );
             if kernel
                 && port.control.is_some()
+                && port.admin_coming == 0
                 && port.info.admin_up
                 && port.flags.contains(openflow::port::PortConfig::DOWN)
             {
@@ -435,10 +492,8 @@ impl Bridge {
     }
 
     /// Sets the local port's addresses from its controllers' rows. Failures are logged.
-    pub(super) fn set_local_addresses(&self, controllers: &[Controller]) {
-        let mut ports = self.ports.borrow_mut();
-        let Some(control) = (ports.get_mut(&ofport::LOCAL)).and_then(|port| port.control.as_mut())
-        else {
+    pub(super) async fn set_local_addresses(&self, controllers: &[Controller]) {
+        let Some(device) = self.local_device() else {
             return;
         };
         for local in controllers
@@ -446,18 +501,26 @@ impl Bridge {
             .filter_map(|controller| controller.local_address)
         {
             let (name, address, netmask) = (&self.name, local.address, local.netmask);
-            if control.is_elsewhere() {
-                tracing::warn!(target: "bridge", "bridge {name}: its local port has been moved away and is not given IP address {address}");
-                continue;
-            }
-            match control.set_ipv4(address, netmask, local.gateway) {
-                Ok(()) => {
+            let gateway = local.gateway;
+            let set = device.aside(move |control| {
+                let here = !control.is_elsewhere();
+                here.then(|| control.set_ipv4(address, netmask, gateway))
+            });
+            match set.await {
+                // It is closed.
+                None => return,
+                Some(None) => {
+                    tracing::warn!(target: "bridge", "bridge {name}: its local port has been moved away and is not given IP address {address}");
+                }
+                Some(Some(Ok(()))) => {
                     tracing::info!(target: "bridge", "bridge {name}: configured IP address {address}, netmask {netmask}");
-                    if let Some(gateway) = local.gateway {
+                    if let Some(gateway) = gateway {
                         tracing::info!(target: "bridge", "bridge {name}: configured gateway {gateway}");
                     }
                 }
-                Err(error) => tracing::warn!(target: "bridge", "bridge {name}: {error}"),
+                Some(Some(Err(error))) => {
+                    tracing::warn!(target: "bridge", "bridge {name}: {error}");
+                }
             }
         }
     }

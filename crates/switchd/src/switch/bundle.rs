@@ -88,6 +88,12 @@ fn has_packet_outs_within(pieces: &[Vec<Message>]) -> bool {
     behind.any(|message| !matches!(message, Message::PacketOut(_)))
 }
 
+/// Returns whether ports are to be changed, whose devices may take long.
+fn has_port_mods(pieces: &[Vec<Message>]) -> bool {
+    let mut messages = pieces.iter().flatten();
+    messages.any(|message| matches!(message, Message::PortMod(_)))
+}
+
 /// Returns whether a message may affect many rules.
 fn is_wide(message: &Message) -> bool {
     matches!(message, Message::FlowMod { change, .. } if matches!(
@@ -105,10 +111,14 @@ impl Bridge {
         version: Version,
     ) -> Result<Option<LocalFuture<Result<(), BundleFailure>>>, BundleFailure> {
         let messages: usize = pieces.iter().map(Vec::len).sum();
-        let many_rules = self.pipeline.borrow().rule_count() > AT_ONCE;
+        let (many_rules, deletes_learned) = {
+            let pipeline = self.pipeline.borrow();
+            (pipeline.rule_count() > AT_ONCE, pipeline.deletes_learned())
+        };
         let slowly = messages > AT_ONCE
-            || many_rules && pieces.iter().flatten().any(is_wide)
-            || has_packet_outs_within(&pieces);
+            || many_rules && (deletes_learned || pieces.iter().flatten().any(is_wide))
+            || has_packet_outs_within(&pieces)
+            || has_port_mods(&pieces);
         if slowly {
             return Ok(Some(self.change_slowly(|bridge| async move {
                 bridge.carry_out_slowly(pieces, version).await
@@ -142,7 +152,8 @@ impl Bridge {
         self.publish();
         self.tell_removed(done.removed);
         for effect in done.effects {
-            self.take_effect(effect);
+            // Bundles that change ports go the other way, so there is nothing to wait for.
+            drop(self.take_effect(effect));
         }
         Ok(None)
     }
@@ -347,7 +358,10 @@ impl Bridge {
                 _ => {}
             }
             stuck |= begun.elapsed() >= ROOM_LIMIT;
-            self.take_effect(effect);
+            if let Some(done) = self.take_effect(effect) {
+                // It has been checked before.
+                let _ = done.await;
+            }
             pace.step().await;
         }
     }
@@ -362,15 +376,18 @@ impl Bridge {
         }
     }
 
-    fn take_effect(&self, effect: Effect) {
+    /// Carries out a delayed effect; returns a future for its end if it takes long.
+    fn take_effect(&self, effect: Effect) -> Option<LocalFuture<Result<(), Error>>> {
         match effect {
-            Effect::Port(change) => {
-                // Checked before; the port may have been removed since.
-                if let Err(error) = self.port_mod(&change) {
-                    tracing::warn!(target: "ofproto", "{}: port {}: {error}", self.name, change.port);
-                }
+            // Checked before; the port may have been removed since.
+            Effect::Port(change) => self.port_mod(&change).unwrap_or_else(|error| {
+                tracing::warn!(target: "ofproto", "{}: port {}: {error}", self.name, change.port);
+                None
+            }),
+            Effect::Packet(program, data, moment) => {
+                self.send_packet_out(program, data, moment);
+                None
             }
-            Effect::Packet(program, data, moment) => self.send_packet_out(program, data, moment),
         }
     }
 }

@@ -71,14 +71,30 @@ impl Device {
         }))
     }
 
+    /// Runs `act` on the device; None if it is closed. Others are answered meanwhile by what was
+    /// known before.
+    fn with<R>(&self, act: impl FnOnce(&mut dyn PortControl) -> R) -> Option<R> {
+        let mut control = self.0.control();
+        control.as_mut().map(|control| act(&mut **control))
+    }
+
     fn change<R>(
         &self,
         act: impl FnOnce(&mut dyn PortControl) -> Result<R, ports::Error>,
     ) -> Result<R, ports::Error> {
-        match &mut *self.0.control() {
-            Some(control) => act(&mut **control),
-            None => Err(gone()),
-        }
+        self.with(act).unwrap_or_else(|| Err(gone()))
+    }
+
+    /// Runs `act` on the device aside, after the calls made before; returns a future for its
+    /// result, None if the device is closed by then. Dropping the future does not prevent the call.
+    pub fn aside<R, F>(&self, act: F) -> impl Future<Output = Option<R>> + use<R, F>
+    where
+        R: Send + 'static,
+        F: FnOnce(&mut dyn PortControl) -> R + Send + 'static,
+    {
+        let device = self.clone();
+        let call = aside::call(move || device.with(act));
+        async move { call.await.flatten() }
     }
 
     fn read<R: Clone + Default>(
@@ -194,6 +210,8 @@ pub struct Change {
     pub name: String,
     /// The MTU, if it changes.
     pub mtu: Option<u16>,
+    /// The MTU if the device does not start with that one, or none is given.
+    pub otherwise: Option<u16>,
     /// The address, if it changes.
     pub mac: Option<Mac>,
     /// Why it is stopped before.
@@ -201,15 +219,18 @@ pub struct Change {
 }
 
 impl Change {
-    /// Changes it; returns why it is stopped after, and its state.
-    pub fn make(mut self) -> (Option<Closed>, PortInfo) {
-        // One lock for all of it: others are answered by what was known before.
-        let mut control = self.device.0.control();
-        let Some(control) = &mut *control else {
-            return (self.closed, PortInfo::default());
-        };
-        let control = &mut **control;
+    /// Changes it aside; returns a future for why it is stopped after, and its state. None if it is
+    /// closed.
+    pub fn make(self) -> impl Future<Output = Option<(Option<Closed>, PortInfo)>> + use<> {
+        let device = self.device.clone();
+        device.aside(move |control| self.make_of(control))
+    }
+
+    fn make_of(mut self, control: &mut dyn PortControl) -> (Option<Closed>, PortInfo) {
         change_device(control, &self.name, self.mtu, self.mac, &mut self.closed);
+        if self.closed.is_some() && self.otherwise != self.mtu {
+            change_device(control, &self.name, self.otherwise, None, &mut self.closed);
+        }
         (self.closed, control.info())
     }
 }
@@ -282,17 +303,19 @@ mod tests {
             device: device.clone(),
             name: "p".into(),
             mtu: Some(9000),
+            otherwise: None,
             mac: None,
             closed: None,
         };
-        let changing = std::thread::spawn(move || change.make());
+        let its = device.clone();
+        let changing = std::thread::spawn(move || its.with(|control| change.make_of(control)));
         has_begun.recv_timeout(LONG).unwrap();
         assert_eq!(device.info().mtu, 1500);
         assert!(device.info().present, "or its port would be removed");
         assert_eq!(device.device_stats(), [("rx_packets".to_owned(), 7)]);
         assert_eq!(device.status(), [("mtu".to_owned(), "1500".to_owned())]);
         go.send(()).unwrap();
-        let (closed, info) = changing.join().unwrap();
+        let (closed, info) = changing.join().unwrap().unwrap();
         assert_eq!((closed, info.mtu, device.info().mtu), (None, 9000, 9000));
         let mut other = device.clone();
         Box::new(device).close();

@@ -72,23 +72,27 @@ impl Switch {
                 wanted.is_some_and(|wanted| wanted.ports.contains_key(interface))
             });
         }
-        self.settle();
+        self.settle().await;
         Ok(failures)
     }
 
     /// Updates what depends on the set of ports.
-    fn settle(&self) {
+    async fn settle(&self) {
         let bridges: Vec<Rc<Bridge>> = self.bridges.borrow().values().cloned().collect();
         for bridge in bridges {
             if let Err(text) = self.refresh_mirrors(&bridge) {
                 tracing::warn!(target: "bridge", "{text}");
             }
-            if bridge.choose_identity() {
+            let changed = bridge.choose_identity();
+            bridge.set_local_mac().await;
+            if changed {
                 bridge.tell_port(ofport::LOCAL, PortReason::Modify);
             }
-            bridge.choose_mtu();
+            if let Some(set) = bridge.choose_mtu() {
+                set.await;
+            }
             self.announce_identity(&bridge);
-            bridge.apply_controllers();
+            bridge.apply_controllers().await;
         }
         self.refresh_devices();
         self.tell_vms();
@@ -393,6 +397,8 @@ impl Switch {
             since_ms: now,
             order: self.ports_come.replace(self.ports_come.get() + 1),
             mtu_given: None,
+            mtu_coming: None,
+            admin_coming: 0,
             latencies: Default::default(),
             vm: Default::default(),
         };
@@ -530,7 +536,7 @@ impl Switch {
         let Some(change) = self.modify_datapath_port(&bridge, number, config)? else {
             return Ok(());
         };
-        let done = aside::call(move || change.make()).await;
+        let done = change.make().await;
         let mut ports = bridge.ports.borrow_mut();
         if let Some((port, (closed, info))) = ports.get_mut(&number).zip(done) {
             port.closed = closed;
@@ -586,6 +592,7 @@ impl Switch {
             device,
             name: config.interface_name.clone(),
             mtu: (config.mtu_request).filter(|_| config.mtu_request != before.mtu_request),
+            otherwise: None,
             mac: config.mac.filter(|_| config.mac != before.mac),
             closed: port.closed.clone(),
         }))
@@ -659,7 +666,7 @@ impl Bridge {
     }
 
     /// Connects to the configured controllers, unless rules are being restored.
-    fn apply_controllers(&self) {
+    async fn apply_controllers(&self) {
         if self.switch().restoring.get() {
             // The default rule of a bridge without controllers must exist before other rules are
             // restored, because these may not include it.
@@ -674,8 +681,8 @@ impl Bridge {
         if !self.fail.changed.replace(false) {
             return;
         }
-        let controllers = self.fail.controllers.borrow();
-        self.set_local_addresses(&controllers);
+        let controllers = self.fail.controllers.borrow().clone();
+        self.set_local_addresses(&controllers).await;
         self.configure_in_band(&controllers);
         if let Some(openflow) = self.openflow.get() {
             let settings: Vec<ControllerSettings> =

@@ -6,13 +6,14 @@
 //! `bridge/dump-flows` shows them, OpenFlow does not. What depends on the kernel's routes and
 //! neighbours is looked up once a second, or every ten seconds once it is known.
 
-use super::{Bridge, fail};
+use super::{Bridge, aside, fail};
 use crate::config::controller::Controller;
 use crate::config::{Mac, ofport};
 use crate::streams::{Active, OPENFLOW_PORT};
 use crate::turns;
 use openflow::port;
 use packet::{Field, Match};
+use ports::NextHop;
 use std::cell::RefCell;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{Ipv4Addr, SocketAddr, SocketAddrV4};
@@ -47,6 +48,8 @@ const ARP_REPLY: u128 = 2;
 /// Interval at which next hops are looked up, ms: shorter while a MAC address is unknown.
 const NEXT_HOP_KNOWN_MS: u64 = 10_000;
 const NEXT_HOP_UNKNOWN_MS: u64 = 1000;
+/// [`State::due_ms`] while next hops are being looked up.
+const LOOKING: u64 = u64::MAX;
 /// Interval at which a name that could not be resolved is tried again.
 const RESOLVE_AGAIN: Duration = Duration::from_secs(10);
 
@@ -68,8 +71,11 @@ struct State {
     next_hops: BTreeMap<Ipv4Addr, Mac>,
     /// Remotes without a route that have been logged.
     unreachable: BTreeSet<Ipv4Addr>,
-    /// When next hops are looked up next, ms.
+    /// When next hops are looked up next, ms; [`LOOKING`] while that is under way for all that is
+    /// known.
     due_ms: u64,
+    /// Whether they are being looked up.
+    looking: bool,
     /// The present hidden rules.
     rules: Vec<(u32, Match)>,
     /// The queue in these rules.
@@ -258,8 +264,8 @@ impl Bridge {
             return;
         }
         let now_ms = self.switch.clock.now_ms();
-        if now_ms >= state.due_ms {
-            state.due_ms = now_ms + state.look_up_next_hops(&self.name);
+        if now_ms >= state.due_ms && !state.looking {
+            self.look_up_next_hops(&mut state);
         }
         let local = (self.ports.borrow().get(&ofport::LOCAL))
             .map(|port| Mac(port.info.mac))
@@ -295,6 +301,25 @@ impl Bridge {
         drop((pipeline, state));
         self.publish();
     }
+
+    /// Looks up the first hop to each remote aside, and updates the rules after that.
+    fn look_up_next_hops(&self, state: &mut State) {
+        let addresses: BTreeSet<Ipv4Addr> = state.remotes.iter().map(|it| *it.ip()).collect();
+        (state.looking, state.due_ms) = (true, LOOKING);
+        let hops = aside::call(move || {
+            let hops = addresses.into_iter().map(|it| (it, ports::next_hop(it)));
+            hops.collect::<Vec<_>>()
+        });
+        let me = self.me.clone();
+        turns::spawn("in-band control", async move {
+            let hops = hops.await;
+            if let Some((bridge, hops)) = me.upgrade().zip(hops) {
+                let now_ms = bridge.switch.clock.now_ms();
+                (bridge.in_band.0.borrow_mut()).take_next_hops(&bridge.name, hops, now_ms);
+                bridge.when_idle(Bridge::in_band_step);
+            }
+        });
+    }
 }
 
 impl State {
@@ -305,32 +330,43 @@ impl State {
         }
     }
 
-    /// Looks up the first hop to each remote; returns in how many ms that is due again.
-    fn look_up_next_hops(&mut self, bridge: &str) -> u64 {
-        let addresses: BTreeSet<Ipv4Addr> = self.remotes.iter().map(|it| *it.ip()).collect();
+    /// Takes the first hop to each remote. If remotes have come since these were asked for, it is
+    /// due again.
+    fn take_next_hops(
+        &mut self,
+        bridge: &str,
+        hops: Vec<(Ipv4Addr, Result<NextHop, i32>)>,
+        now_ms: u64,
+    ) {
+        self.looking = false;
         self.next_hops.clear();
         self.unreachable
-            .retain(|address| addresses.contains(address));
-        for address in &addresses {
-            match ports::next_hop(*address) {
+            .retain(|address| hops.iter().any(|(other, _)| other == address));
+        let count = hops.len();
+        for (address, hop) in hops {
+            match hop {
                 Ok(hop) => {
-                    self.unreachable.remove(address);
+                    self.unreachable.remove(&address);
                     if let Some(mac) = hop.mac {
-                        self.next_hops.insert(*address, Mac(mac));
+                        self.next_hops.insert(address, Mac(mac));
                     }
                 }
                 Err(errno) => {
-                    if self.unreachable.insert(*address) {
+                    if self.unreachable.insert(address) {
                         let why = ports::describe(errno);
                         tracing::warn!(target: "in_band", "{bridge}: cannot find route for controller ({address}): {why}");
                     }
                 }
             }
         }
-        if self.next_hops.len() == addresses.len() {
-            NEXT_HOP_KNOWN_MS
-        } else {
-            NEXT_HOP_UNKNOWN_MS
+        if self.due_ms == LOOKING {
+            let all = self.next_hops.len() == count;
+            let pause = if all {
+                NEXT_HOP_KNOWN_MS
+            } else {
+                NEXT_HOP_UNKNOWN_MS
+            };
+            self.due_ms = now_ms + pause;
         }
     }
 }
@@ -371,6 +407,44 @@ mod tests {
                 "priority=180008,tcp,nw_src=10.1.1.1,tp_src=6653",
             ]
         );
+    }
+
+    #[test]
+    fn remotes_that_come_during_a_lookup_are_looked_up_at_once() {
+        let (known, unknown) = (Ipv4Addr::new(10, 1, 1, 1), Ipv4Addr::new(10, 1, 1, 2));
+        let hop = |mac| {
+            Ok(NextHop {
+                device: "br0".into(),
+                address: known,
+                mac,
+            })
+        };
+        let mut state = State::default();
+        let take = |state: &mut State, hops| {
+            (state.looking, state.due_ms) = (true, LOOKING);
+            state.take_next_hops("br0", hops, 500);
+            assert!(!state.looking);
+            state.due_ms
+        };
+        let found = take(&mut state, vec![(known, hop(Some([2; 6])))]);
+        assert_eq!(found, 500 + NEXT_HOP_KNOWN_MS);
+        assert_eq!(state.next_hops, BTreeMap::from([(known, Mac([2; 6]))]));
+        let some = take(
+            &mut state,
+            vec![(known, hop(Some([2; 6]))), (unknown, Err(101))],
+        );
+        assert_eq!(some, 500 + NEXT_HOP_UNKNOWN_MS);
+        assert!(state.unreachable.contains(&unknown));
+        assert_eq!(
+            take(&mut state, vec![(unknown, hop(None))]),
+            500 + NEXT_HOP_UNKNOWN_MS
+        );
+        assert!(state.unreachable.is_empty() && state.next_hops.is_empty());
+        // One that comes meanwhile.
+        (state.looking, state.due_ms) = (true, LOOKING);
+        state.add("10.1.1.3:6653".parse().unwrap());
+        state.take_next_hops("br0", vec![(known, hop(Some([2; 6])))], 500);
+        assert_eq!(state.due_ms, 0);
     }
 
     #[test]

@@ -106,13 +106,14 @@ impl Bridge {
                 })
             })
             .collect();
-        self.request_when_idle(move |bridge| {
-            for change in &learned {
-                // A strict modify of one rule never takes slices.
-                if let Err(error) = bridge.change_flows(change, Version::V1_0) {
+        for change in learned {
+            self.request_when_idle(move |bridge| {
+                if let Err(error) = bridge.change_flows(&change, Version::V1_0) {
                     tracing::info!(target: "ofproto", "{}: a traced packet's rule is refused: {error}", bridge.name);
                 }
-            }
+            });
+        }
+        self.request_when_idle(move |bridge| {
             for ended in &ended {
                 bridge.pipeline.borrow_mut().connection_ended(ended);
             }

@@ -3,6 +3,8 @@
 use super::bridge::{Bridge, Port};
 use super::tables::{BridgeDump, TABLES};
 use crate::openflow::{BundleFailure, FlowDump, LocalFuture, Switch, WatchedRules};
+use crate::turns;
+use datapath::PortId;
 use openflow::flow::{FlowMod, FlowStatsRequest};
 use openflow::group::{GroupDescription, GroupMod, GroupStats};
 use openflow::message::{Capabilities, Features, Fragments, PacketIn, PacketOut, QueueRequest};
@@ -22,7 +24,7 @@ use openflow::steering::{
 use openflow::tlv::{TlvTable, TlvTableMod};
 use openflow::{Error, Message, Version};
 use pipeline::RuleChange;
-use ports::PortControl;
+use ports::{PortControl, PortInfo};
 use program::table::Miss;
 use std::collections::HashMap;
 use std::time::{Duration, Instant};
@@ -86,7 +88,6 @@ impl Bridge {
     /// Checks the devices of chosen ports as [`Bridge::poll_ports`] does.
     pub fn look_at_ports(&self, mut chosen: impl FnMut(&Port) -> bool) -> bool {
         let mut changed = Vec::new();
-        let switch = self.switch();
         for port in self.ports.borrow_mut().values_mut() {
             if !chosen(port) {
                 continue;
@@ -104,8 +105,7 @@ impl Bridge {
             let info = control.info();
             if info != port.info {
                 port.info = info;
-                let settings = port.settings(switch.restoring.get());
-                let _ = switch.with_datapath(|datapath| datapath.modify_port(port.id, settings));
+                self.settings_changed(port);
                 let after = describe(port_view(
                     port.number,
                     &port.config.interface_name,
@@ -119,10 +119,45 @@ impl Bridge {
         for (number, _) in changed.iter().filter(|(_, visible)| *visible) {
             self.tell_port(*number, PortReason::Modify);
         }
-        if !changed.is_empty() {
-            self.choose_mtu();
+        if !changed.is_empty()
+            && let Some(set) = self.choose_mtu()
+        {
+            turns::spawn("changing MTUs", set);
         }
         !changed.is_empty()
+    }
+
+    /// Tells the datapath a port's settings.
+    fn settings_changed(&self, port: &Port) {
+        let switch = self.switch();
+        let settings = port.settings(switch.restoring.get());
+        let _ = switch.with_datapath(|datapath| datapath.modify_port(port.id, settings));
+    }
+
+    /// Notes that a port's device was set up or down as OpenFlow asked, or could not be; `done` is
+    /// None if it is closed.
+    fn admin_is_set(
+        &self,
+        number: u16,
+        id: PortId,
+        done: Option<(Result<(), ports::Error>, PortInfo)>,
+    ) {
+        {
+            let mut ports = self.ports.borrow_mut();
+            // Another port may have the number by now.
+            let Some(port) = ports.get_mut(&number).filter(|port| port.id == id) else {
+                return;
+            };
+            port.admin_coming -= 1;
+            let Some((set, info)) = done else { return };
+            if let Err(error) = set {
+                let name = &port.config.interface_name;
+                tracing::warn!(target: "ofproto", "{name}: {error}");
+            }
+            port.info = info;
+            self.settings_changed(port);
+        }
+        self.tell_port(number, PortReason::Modify);
     }
 
     /// Returns a port's counters by the names of `Interface.statistics`; the device's own if it has
@@ -465,35 +500,45 @@ impl Switch for Bridge {
         self.told_vms()
     }
 
-    fn port_mod(&self, change: &PortMod) -> Result<(), Error> {
+    fn port_mod(&self, change: &PortMod) -> Result<Option<LocalFuture<Result<(), Error>>>, Error> {
         let number = self.check_port_mod(change)?;
-        let switch = self.switch();
-        {
-            let mut ports = self.ports.borrow_mut();
-            let port = ports.get_mut(&number).ok_or(Error::PortModBadPort)?;
-            port.flags = port
-                .flags
-                .difference(change.mask)
-                .union(change.config.intersection(change.mask));
-            if change.mask.contains(PortConfig::DOWN) {
-                let up = !change.config.contains(PortConfig::DOWN);
-                match &mut port.control {
-                    Some(control) => {
-                        if let Err(error) = control.set_admin(up) {
-                            let name = &port.config.interface_name;
-                            tracing::warn!(target: "ofproto", "{name}: {error}");
-                        }
-                        port.info = control.info();
-                    }
-                    // Without a device the port itself is down.
-                    None => port.info.admin_up = up,
+        let mut ports = self.ports.borrow_mut();
+        let port = ports.get_mut(&number).ok_or(Error::PortModBadPort)?;
+        port.flags = port
+            .flags
+            .difference(change.mask)
+            .union(change.config.intersection(change.mask));
+        let mut setting = None;
+        if change.mask.contains(PortConfig::DOWN) {
+            let up = !change.config.contains(PortConfig::DOWN);
+            match &port.control {
+                Some(device) => {
+                    port.admin_coming += 1;
+                    let set = device.aside(move |control| (control.set_admin(up), control.info()));
+                    setting = Some((port.id, set));
                 }
+                // Without a device the port itself is down.
+                None => port.info.admin_up = up,
             }
-            let (id, settings) = (port.id, port.settings(switch.restoring.get()));
-            let _ = switch.with_datapath(|datapath| datapath.modify_port(id, settings));
         }
-        self.tell_port(number, PortReason::Modify);
-        Ok(())
+        self.settings_changed(port);
+        drop(ports);
+        let Some((id, set)) = setting else {
+            self.tell_port(number, PortReason::Modify);
+            return Ok(None);
+        };
+        let me = self.me.clone();
+        let task = turns::spawn("setting a port up or down", async move {
+            let done = set.await;
+            if let Some(me) = me.upgrade() {
+                me.admin_is_set(number, id, done);
+            }
+        });
+        Ok(Some(Box::pin(async move {
+            // It fails only when the daemon ends.
+            let _ = task.await;
+            Ok(())
+        })))
     }
 
     fn table_mod(&self, change: &TableConfig, version: Version) -> Result<(), Error> {

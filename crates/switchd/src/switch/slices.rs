@@ -113,6 +113,10 @@ impl Switch {
             while !bridge.is_busy() && bridge.expire(now, &mut changed) {
                 tokio::task::yield_now().await;
             }
+            if let Some(idle) = bridge.idle() {
+                // Rules that expired ones had learned are being deleted.
+                idle.await;
+            }
             if changed > AT_ONCE {
                 bridge.reclaim().await;
             }
@@ -228,12 +232,16 @@ impl Bridge {
                 self.tell_removed(outcome.removed);
                 Ok(None)
             }
-            Begun::Long(sweep) => {
-                Ok(Some(self.change_slowly(|bridge| async move {
-                    bridge.sweep(*sweep).await
-                })))
-            }
+            Begun::Long(sweep) => Ok(Some(self.sweep_slowly(*sweep))),
         }
+    }
+
+    /// Starts a task that ends a change of many rules.
+    fn sweep_slowly(&self, sweep: Sweep<'static>) -> LocalFuture<Result<(), Error>> {
+        if sweep.has_changed() {
+            self.publish();
+        }
+        self.change_slowly(|bridge| async move { bridge.sweep(sweep).await })
     }
 
     /// Deletes every rule, in slices if there are many. Other changes wait for that
@@ -247,7 +255,7 @@ impl Bridge {
         }
         let sweep = self.pipeline.borrow_mut().begin_flush();
         // A flush cannot be refused.
-        drop(self.change_slowly(|bridge| async move { bridge.sweep(sweep).await }));
+        drop(self.sweep_slowly(sweep));
     }
 
     /// Carries out a modify or delete of many rules.
@@ -263,7 +271,7 @@ impl Bridge {
             pace.step().await;
         }
         let mut outcome = FlowModOutcome::default();
-        if sweep.found() <= AT_ONCE {
+        if sweep.found() <= AT_ONCE && !self.pipeline.borrow().may_leave_orphans(&sweep) {
             // There were only many rules to search, but few to change.
             self.pipeline
                 .borrow_mut()
@@ -355,14 +363,21 @@ impl Bridge {
         }
     }
 
-    /// Removes some expired rules, and publishes that; returns whether more may be due.
+    /// Removes some expired rules, and publishes that; returns whether more may be due that can be
+    /// removed now.
     fn expire(&self, now: pipeline::Clock, changed: &mut usize) -> bool {
-        let (outcome, more) = {
-            let mut pipeline = self.pipeline.borrow_mut();
-            let outcome = pipeline.expire(now);
-            let more = pipeline.next_deadline().is_some_and(|next| next <= now);
-            (outcome, more)
+        let begun = self.pipeline.borrow_mut().begin_expire(now);
+        let outcome = match begun {
+            Begun::Done(outcome) => outcome,
+            Begun::Long(sweep) => {
+                *changed = AT_ONCE + 1;
+                // It cannot fail.
+                drop(self.sweep_slowly(*sweep));
+                return false;
+            }
         };
+        let next = self.pipeline.borrow().next_deadline();
+        let more = next.is_some_and(|next| next <= now);
         if outcome.changed > 0 {
             *changed += outcome.changed;
             self.publish();

@@ -237,14 +237,14 @@ impl Switch for Rules {
         }
         Ok(())
     }
-    fn port_mod(&self, change: &PortMod) -> Result<(), Error> {
+    fn port_mod(&self, change: &PortMod) -> Result<Option<LocalFuture<Result<(), Error>>>, Error> {
         if change.port != 1 {
             return Err(Error::PortModBadPort);
         }
         if change.mask.contains(PortConfig::DOWN) {
             self.down.set(change.config.contains(PortConfig::DOWN));
         }
-        Ok(())
+        Ok(None)
     }
     fn table_mod(&self, _change: &TableConfig, _version: Version) -> Result<(), Error> {
         Ok(())

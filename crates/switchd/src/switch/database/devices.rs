@@ -119,7 +119,7 @@ impl Database {
         let mut changed = false;
         let (mut place, mut late) = (0, 0);
         for bridge in bridges {
-            bridge.start_closed();
+            bridge.start_closed().await;
             changed |= bridge.look_at_ports(|port| {
                 if !port.is_announced() {
                     // Of kernel interfaces some are looked at: those of which the kernel has been
