@@ -69,12 +69,7 @@ impl Pipeline {
     ) -> Result<FlowModOutcome, Error> {
         match self.begin(change, version, now)? {
             Begun::Done(outcome) => Ok(outcome),
-            Begun::Long(mut sweep) => {
-                let mut outcome = FlowModOutcome::default();
-                self.seek(&mut sweep, usize::MAX)?;
-                self.apply(&mut sweep, usize::MAX, &mut outcome, now)?;
-                Ok(outcome)
-            }
+            Begun::Long(sweep) => self.sweep_at_once(*sweep, now),
         }
     }
 
@@ -88,19 +83,10 @@ impl Pipeline {
         now: Clock,
         budget: usize,
     ) -> Result<Begun<'static>, Error> {
-        let mut sweep = match self.begin(change, version, now)? {
-            Begun::Done(outcome) => return Ok(Begun::Done(outcome)),
-            Begun::Long(sweep) => sweep,
-        };
-        if !self.seek(&mut sweep, budget)?
-            || sweep.found() > budget
-            || self.may_leave_orphans(&sweep)
-        {
-            return Ok(Begun::Long(Box::new(sweep.into_owned())));
+        match self.begin(change, version, now)? {
+            Begun::Done(outcome) => Ok(Begun::Done(outcome)),
+            Begun::Long(sweep) => self.sweep_or_begin(*sweep, budget, now),
         }
-        let mut outcome = FlowModOutcome::default();
-        self.apply(&mut sweep, usize::MAX, &mut outcome, now)?;
-        Ok(Begun::Done(outcome))
     }
 
     /// Checks a flow mod and carries it out, unless it is of a kind that can affect many rules.

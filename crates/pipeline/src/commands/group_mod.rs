@@ -6,7 +6,6 @@ use crate::{Clock, Pipeline, check, compile};
 use openflow::Version;
 use openflow::action::Instruction;
 use openflow::error::Error;
-use openflow::flow::FlowRemovedReason;
 use openflow::group::{self, GroupCommand, GroupDescription, GroupKind, GroupMod, GroupStats};
 use openflow::port;
 use openflow::stats::GroupFeatures;
@@ -16,6 +15,9 @@ use std::collections::{HashMap, HashSet};
 
 use crate::FlowModOutcome;
 use crate::commands::batch::Step;
+use crate::commands::flow_mod::Begun;
+use crate::commands::sweep::Used;
+use crate::state::store::RuleId;
 
 /// Returns the supported features of groups, with Open vSwitch's values. Loops are refused although
 /// `CHAINING_CHECKS` is not reported.
@@ -44,9 +46,27 @@ impl Pipeline {
         version: Version,
         now: Clock,
     ) -> Result<FlowModOutcome, Error> {
+        match self.begin_group_mod(change, version, now, usize::MAX)? {
+            Begun::Done(outcome) => Ok(outcome),
+            Begun::Long(sweep) => self.sweep_at_once(*sweep, now),
+        }
+    }
+
+    /// Carries out a group mod like [`Pipeline::group_mod`], but only begins to delete groups that
+    /// more than `budget` rules use: see [`crate::commands::sweep`].
+    pub fn begin_group_mod(
+        &mut self,
+        change: &GroupMod,
+        version: Version,
+        now: Clock,
+        budget: usize,
+    ) -> Result<Begun<'static>, Error> {
         let known = self.groups.known.get(&change.group);
         let description = match (change.command, known) {
-            (GroupCommand::Delete, _) => return Ok(self.delete_groups(change.group, now)),
+            (GroupCommand::Delete, _) => {
+                let sweep = self.begin_deletion(Used::Groups(change.group));
+                return self.sweep_or_begin(sweep, budget, now);
+            }
             (GroupCommand::Add, Some(_)) => return Err(Error::GroupExists),
             (GroupCommand::Add | GroupCommand::AddOrModify, _)
             | (GroupCommand::Modify, Some(_)) => described(change)?,
@@ -60,10 +80,10 @@ impl Pipeline {
         );
         self.check_group(&description, version)?;
         self.put_group(description, keeps, now)?;
-        Ok(FlowModOutcome {
+        Ok(Begun::Done(FlowModOutcome {
             removed: Vec::new(),
             changed: 1,
-        })
+        }))
     }
 
     fn check_group(&self, description: &GroupDescription, version: Version) -> Result<(), Error> {
@@ -231,31 +251,41 @@ impl Pipeline {
 
     /// Deletes groups and the rules that use them (section 6.5). It is no error if there is no
     /// group to delete. Buckets that name a deleted group stay.
-    fn delete_groups(&mut self, number: u32, now: Clock) -> FlowModOutcome {
-        let numbers: Vec<u32> = if number == group::ALL {
+    /// Returns the numbers of the groups that a number stands for.
+    fn groups_of(&self, number: u32) -> Vec<u32> {
+        if number == group::ALL {
             self.groups.known.keys().copied().collect()
         } else {
             Vec::from([number])
-        };
-        let mut outcome = FlowModOutcome::default();
-        for number in numbers {
-            let Some(entry) = self.groups.known.get(&number).cloned() else {
+        }
+    }
+
+    /// Returns the rules that use a group, or any for [`group::ALL`].
+    pub(crate) fn users_of_groups(&self, number: u32) -> Vec<RuleId> {
+        let mut users = Vec::new();
+        for number in self.groups_of(number) {
+            users.extend(self.store.users_of_group(number));
+        }
+        if number == group::ALL {
+            // Rules may use several.
+            let mut seen = HashSet::with_capacity(users.len());
+            users.retain(|id| seen.insert(*id));
+        }
+        users
+    }
+
+    /// Deletes a group that no rule uses any more, or all for [`group::ALL`].
+    pub(crate) fn delete_groups(&mut self, number: u32, outcome: &mut FlowModOutcome) {
+        for number in self.groups_of(number) {
+            let Some(entry) = self.groups.known.remove(&number) else {
                 continue;
             };
-            for id in self.store.users_of_group(number) {
-                outcome.changed += 1;
-                outcome
-                    .removed
-                    .extend(self.take_out(id, FlowRemovedReason::GroupDelete, now));
-            }
             outcome.changed += 1;
             self.group_writer.remove(entry.to);
-            self.groups.known.remove(&number);
             self.unmention_all(&entry);
             self.dead_counters.extend(entry.counters());
             self.note(Step::GroupRemoved(Box::new(entry)));
         }
-        outcome
     }
 
     /// Undoes [`Pipeline::put_group`].

@@ -1,16 +1,15 @@
 //! Changes and queries of meters (OpenFlow 1.3.5 section 7.3.4.4). Deleting a meter deletes the
 //! rules that send packets through it.
 
+use crate::commands::flow_mod::Begun;
+use crate::commands::sweep::Used;
 use crate::state::meters::{Entry, MAX_BANDS, MAX_METERS, specs, used};
-use crate::state::store::RuleId;
 use crate::{Clock, FlowModOutcome, Pipeline};
 use openflow::action::Instruction;
 use openflow::error::Error;
-use openflow::flow::FlowRemovedReason;
 use openflow::meter::{self, MeterCommand, MeterConfig, MeterFlags, MeterMod, MeterStats};
 use openflow::stats::MeterFeatures;
 use qos::meter::{Count, Meter};
-use std::collections::BTreeMap;
 use std::sync::Arc;
 
 impl Pipeline {
@@ -18,9 +17,27 @@ impl Pipeline {
     /// vSwitch 3.1. The outcome has the rules deleted with a meter. Deleting a meter that does not
     /// exist is no error. A changed meter begins with full buckets and counters at zero.
     pub fn meter_mod(&mut self, change: &MeterMod, now: Clock) -> Result<FlowModOutcome, Error> {
+        match self.begin_meter_mod(change, now, usize::MAX)? {
+            Begun::Done(outcome) => Ok(outcome),
+            Begun::Long(sweep) => self.sweep_at_once(*sweep, now),
+        }
+    }
+
+    /// Carries out a meter mod like [`Pipeline::meter_mod`], but only begins to delete meters that
+    /// more than `budget` rules use, or if more than that must be searched: see
+    /// [`crate::commands::sweep`].
+    pub fn begin_meter_mod(
+        &mut self,
+        change: &MeterMod,
+        now: Clock,
+        budget: usize,
+    ) -> Result<Begun<'static>, Error> {
         let number = change.config.meter;
         match change.command {
-            MeterCommand::Delete => return Ok(self.delete_meters(number, now)),
+            MeterCommand::Delete => {
+                let sweep = self.begin_deletion(Used::Meters(number));
+                return self.sweep_or_begin(sweep, budget, now);
+            }
             MeterCommand::Add | MeterCommand::Modify => check(&change.config)?,
         }
         let adds = change.command == MeterCommand::Add;
@@ -58,52 +75,28 @@ impl Pipeline {
                 created_ms,
             },
         );
-        Ok(FlowModOutcome {
+        Ok(Begun::Done(FlowModOutcome {
             removed: Vec::new(),
             changed: 1,
-        })
+        }))
     }
 
-    fn delete_meters(&mut self, number: u32, now: Clock) -> FlowModOutcome {
-        let mut gone: BTreeMap<u32, Entry> = BTreeMap::new();
-        if number == meter::ALL {
-            gone = std::mem::take(&mut self.meters.known);
-        } else if let Some(entry) = self.meters.known.remove(&number) {
-            gone.insert(number, entry);
-        }
-        let mut outcome = FlowModOutcome::default();
-        if gone
-            .keys()
-            .any(|number| self.behaviours.uses_meter(*number))
-        {
-            for id in self.metered_rules(|number| gone.contains_key(&number)) {
+    /// Returns the numbers of the meters that a number stands for.
+    pub(crate) fn meters_of(&self, number: u32) -> impl Iterator<Item = u32> {
+        let wanted = move |known: &u32| number == meter::ALL || *known == number;
+        self.meters.known.keys().copied().filter(wanted)
+    }
+
+    /// Deletes a meter that no rule uses any more, or all for [`meter::ALL`].
+    pub(crate) fn delete_meters(&mut self, number: u32, outcome: &mut FlowModOutcome) {
+        let gone: Vec<u32> = self.meters_of(number).collect();
+        for number in gone {
+            if let Some(entry) = self.meters.known.remove(&number) {
                 outcome.changed += 1;
-                outcome
-                    .removed
-                    .extend(self.take_out(id, FlowRemovedReason::MeterDelete, now));
+                let place = self.meters.place(number);
+                self.meters.deleted.push((place, entry.meter));
             }
-            self.delete_orphans(&mut outcome, now);
         }
-        for (number, entry) in gone {
-            outcome.changed += 1;
-            let place = self.meters.place(number);
-            self.meters.deleted.push((place, entry.meter));
-        }
-        outcome
-    }
-
-    fn metered_rules(&self, wanted: impl Fn(u32) -> bool) -> Vec<RuleId> {
-        let uses = |instructions: &[Instruction]| {
-            let mut found = false;
-            used(instructions, &mut |number| found |= wanted(number));
-            found
-        };
-        self.store
-            .tables()
-            .flat_map(|table| self.store.table(table))
-            .filter(|(_, rule)| uses(&rule.behaviour.instructions))
-            .map(|(id, _)| id)
-            .collect()
     }
 
     /// Checks that every meter that a rule would use exists.
@@ -154,6 +147,15 @@ impl Pipeline {
         };
         Ok(self.meters.known.range(range))
     }
+}
+
+/// Returns whether instructions use a meter, or any for [`meter::ALL`].
+pub(crate) fn uses_meter(instructions: &[Instruction], number: u32) -> bool {
+    let mut found = false;
+    used(instructions, &mut |other| {
+        found |= number == meter::ALL || other == number;
+    });
+    found
 }
 
 /// Returns the supported features of meters.

@@ -10,6 +10,8 @@
 //! 4. [`Pipeline::settle`] removes deleted rules from the tables and returns their flow removed
 //!    messages, with their final counters.
 //!
+//! Deleting a group or a meter deletes the rules that use it, in the same way.
+//!
 //! A rule that is replaced or expires may take the rules that it has learned with it
 //! (`delete_learned`). They are deleted in the same way, after the change itself, which is to be
 //! published first ([`Sweep::has_changed`]).
@@ -17,7 +19,8 @@
 //! From the beginning of the first stage to the end of the last, nobody else may change or read
 //! rules of this pipeline. In a batch, a sweep has no epoch of its own: stage 2 does everything.
 
-use crate::commands::flow_mod::{criteria, goes_back};
+use crate::commands::flow_mod::{Begun, criteria, goes_back};
+use crate::commands::meter_mod::uses_meter;
 use crate::state::criteria::{ANY_GROUP, Criteria, NO_COOKIE};
 use crate::state::store::{Rule, RuleId};
 use crate::{Clock, Dump, FlowModOutcome, Pipeline};
@@ -39,6 +42,8 @@ pub struct Sweep<'c> {
     change: Option<Cow<'c, FlowMod>>,
     /// The effects of the change that came before, for learned rules only.
     after: Option<FlowModOutcome>,
+    /// What is deleted with the rules that use it.
+    used: Option<Used>,
     /// The rest of the search.
     left: Option<Dump>,
     /// The selected rules, in order.
@@ -51,6 +56,13 @@ pub struct Sweep<'c> {
     checked: usize,
     done: usize,
     orphans: Orphans,
+}
+
+/// Groups or meters: one by its number, or all.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Used {
+    Groups(u32),
+    Meters(u32),
 }
 
 /// Learned rules that go with the rules that have learned them (`delete_learned`), of one table and
@@ -69,6 +81,7 @@ impl Sweep<'_> {
         Sweep {
             change: self.change.map(|change| Cow::Owned(change.into_owned())),
             after: self.after,
+            used: self.used,
             left: self.left,
             found: self.found,
             counters: self.counters,
@@ -99,6 +112,15 @@ impl Sweep<'_> {
         })
     }
 
+    /// Returns why its rules are deleted.
+    fn reason(&self) -> FlowRemovedReason {
+        match self.used {
+            None => FlowRemovedReason::Delete,
+            Some(Used::Groups(_)) => FlowRemovedReason::GroupDelete,
+            Some(Used::Meters(_)) => FlowRemovedReason::MeterDelete,
+        }
+    }
+
     /// Returns how many rules have been selected so far.
     pub fn found(&self) -> usize {
         self.found.len()
@@ -114,6 +136,7 @@ impl Sweep<'_> {
         Sweep {
             change: None,
             after: None,
+            used: None,
             left,
             found: Vec::new(),
             counters: Vec::new(),
@@ -121,6 +144,16 @@ impl Sweep<'_> {
             checked: 0,
             done: 0,
             orphans: Orphans::default(),
+        }
+    }
+}
+
+impl Used {
+    /// Returns whether a rule uses it. Of groups the store knows that.
+    fn is_by(self, rule: &Rule) -> bool {
+        match self {
+            Used::Groups(_) => true,
+            Used::Meters(number) => uses_meter(&rule.behaviour.instructions, number),
         }
     }
 }
@@ -180,6 +213,59 @@ impl Pipeline {
         })
     }
 
+    /// Begins to delete groups or meters with the rules that use them.
+    pub(crate) fn begin_deletion(&mut self, used: Used) -> Sweep<'static> {
+        let sweep = match used {
+            Used::Groups(number) => Sweep {
+                found: self.users_of_groups(number),
+                ..Sweep::new(None)
+            },
+            Used::Meters(number)
+                if self
+                    .meters_of(number)
+                    .any(|it| self.behaviours.uses_meter(it)) =>
+            {
+                self.begin_flush()
+            }
+            Used::Meters(_) => Sweep::new(None),
+        };
+        Sweep {
+            used: Some(used),
+            ..sweep
+        }
+    }
+
+    /// Carries a sweep out at once if it has found all rules within the budget, and no more than
+    /// that.
+    pub(crate) fn sweep_or_begin(
+        &mut self,
+        mut sweep: Sweep<'_>,
+        budget: usize,
+        now: Clock,
+    ) -> Result<Begun<'static>, Error> {
+        if !self.seek(&mut sweep, budget)?
+            || sweep.found() > budget
+            || self.may_leave_orphans(&sweep)
+        {
+            return Ok(Begun::Long(Box::new(sweep.into_owned())));
+        }
+        let mut outcome = FlowModOutcome::default();
+        self.apply(&mut sweep, usize::MAX, &mut outcome, now)?;
+        Ok(Begun::Done(outcome))
+    }
+
+    /// Carries a sweep out at once.
+    pub(crate) fn sweep_at_once(
+        &mut self,
+        mut sweep: Sweep<'_>,
+        now: Clock,
+    ) -> Result<FlowModOutcome, Error> {
+        let mut outcome = FlowModOutcome::default();
+        self.seek(&mut sweep, usize::MAX)?;
+        self.apply(&mut sweep, usize::MAX, &mut outcome, now)?;
+        Ok(outcome)
+    }
+
     /// Begins to remove every visible rule, as when a bridge's controllers change.
     pub fn begin_flush(&mut self) -> Sweep<'static> {
         let any = Match::any();
@@ -201,8 +287,12 @@ impl Pipeline {
         let ended = match &mut sweep.left {
             None => true,
             Some(dump) => {
-                let found = &mut sweep.found;
-                self.scan(dump, budget, |_, id, _| found.push(id))
+                let (found, used) = (&mut sweep.found, sweep.used);
+                self.scan(dump, budget, |_, id, rule| {
+                    if used.is_none_or(|used| used.is_by(rule)) {
+                        found.push(id);
+                    }
+                })
             }
         };
         if ended {
@@ -251,6 +341,7 @@ impl Pipeline {
     pub fn end_first(&self, sweep: &mut Sweep<'_>) {
         sweep.ends_first = sweep.is_delete()
             && !sweep.has_changed()
+            && sweep.used.is_none()
             && self.undo.is_none()
             && !self.deletes_learned();
     }
@@ -291,7 +382,7 @@ impl Pipeline {
                     self.modify_one(id, change, counter, now);
                 }
                 _ => {
-                    let told = self.take_out(id, FlowRemovedReason::Delete, now);
+                    let told = self.take_out(id, sweep.reason(), now);
                     outcome.removed.extend(told);
                 }
             }
@@ -302,6 +393,11 @@ impl Pipeline {
                 && !self.delete_some_orphans(&mut sweep.orphans, budget, outcome, now)
         {
             return Ok(false);
+        }
+        match sweep.used {
+            None => {}
+            Some(Used::Groups(number)) => self.delete_groups(number, outcome),
+            Some(Used::Meters(number)) => self.delete_meters(number, outcome),
         }
         sweep.done = 0;
         Ok(true)

@@ -1,6 +1,6 @@
 //! Group mods: their effects, their errors, and what is deleted with a group.
 
-use crate::common::{Switch, add, apply, fields, output, with};
+use crate::common::{Switch, add, apply, end_in_slices, fields, output, with};
 use openflow::Version;
 use openflow::action::{Action, Instruction};
 use openflow::error::Error;
@@ -308,4 +308,44 @@ fn groups_that_come_and_go_leave_nothing() {
         assert_eq!(switch.pipeline.group_slots(), 0);
     }
     assert_eq!(in_use.first(), in_use.last());
+}
+
+/// A group goes with the many rules that use it in slices, and after them; so do all groups, whose
+/// rules may use several.
+#[test]
+fn many_users_of_a_group_go_in_slices() {
+    const USERS: u32 = 300;
+    const BUDGET: usize = 64;
+    for (deleted, gone) in [(1, 200), (group::ALL, 300)] {
+        let mut switch = Switch::new();
+        for number in [1, 2] {
+            all(&mut switch, number, &[output(1)]).unwrap();
+        }
+        for number in 0..USERS {
+            let used: &[u32] = [&[1][..], &[2], &[1, 2]][number as usize % 3];
+            let actions: Vec<_> = used.iter().map(|group| Action::Group(*group)).collect();
+            let mut rule = add(fields(&[(Field::InPort, number.into())]), 5);
+            rule.instructions = apply(&actions).into();
+            rule.flags.send_flow_rem = true;
+            switch.mod13(rule).unwrap();
+        }
+        switch.publish();
+        let delete = change(GroupCommand::Delete, deleted, GroupKind::All, Vec::new());
+        let now = switch.clock();
+        let begun = (switch.pipeline).begin_group_mod(&delete, Version::V1_5, now, BUDGET);
+        assert!(switch.pipeline.group_count() == 2, "rules still use them");
+        let (outcome, longest) = end_in_slices(&mut switch, begun.unwrap(), BUDGET);
+        let left = if deleted == 1 { 1 } else { 0 };
+        assert_eq!(switch.pipeline.group_count(), left);
+        assert_eq!(outcome.changed, gone + 2 - left);
+        assert!(longest <= BUDGET + 2, "{longest}");
+        assert_eq!(outcome.removed.len(), gone);
+        let reasons = outcome.removed.iter().map(|told| told.reason);
+        assert!(
+            reasons
+                .into_iter()
+                .all(|it| it == FlowRemovedReason::GroupDelete)
+        );
+        assert_eq!(switch.flows().len(), USERS as usize - gone);
+    }
 }

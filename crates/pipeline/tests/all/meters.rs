@@ -3,7 +3,7 @@
 
 use crate::common::generate::{Random, frame};
 use crate::common::outside::{Outside, To};
-use crate::common::{Switch, add, apply, effects, fields, output, with};
+use crate::common::{Switch, add, apply, effects, end_in_slices, fields, output, with};
 use openflow::Version;
 use openflow::action::{Action, Instruction};
 use openflow::error::Error;
@@ -424,4 +424,42 @@ fn packet_ins_have_meters_of_their_own() {
         .meter_stats(CONTROLLER, switch.clock())
         .unwrap();
     assert_eq!((stats[0].packets, stats[0].bands[0]), (3, (2, 120)));
+}
+
+/// A meter goes with the many rules that use it in slices, found in slices among others.
+#[test]
+fn many_users_of_a_meter_go_in_slices() {
+    const BUDGET: usize = 64;
+    for (deleted, gone) in [(1, 150), (ALL, 300)] {
+        let mut switch = Switch::new();
+        for number in [1, 2] {
+            give(&mut switch, number, MeterFlags::PKTPS, &[drop_above(5)]);
+        }
+        for number in 0..400 {
+            let rule = match number % 4 {
+                0 => add(fields(&[(Field::InPort, number.into())]), 5),
+                1 => metered(number, 1),
+                2 => metered(number, 2),
+                _ => metered(number, 1 + number as u32 / 4 % 2),
+            };
+            switch.mod13(rule).unwrap();
+        }
+        switch.publish();
+        let delete = meter(MeterCommand::Delete, deleted, MeterFlags::empty(), &[]);
+        let now = switch.clock();
+        let begun = switch.pipeline.begin_meter_mod(&delete, now, BUDGET);
+        let (outcome, longest) = end_in_slices(&mut switch, begun.unwrap(), BUDGET);
+        let meters = if deleted == ALL { 2 } else { 1 };
+        assert_eq!(outcome.changed, gone + meters);
+        assert!(longest <= BUDGET + 2, "{longest}");
+        let reasons = outcome.removed.iter().map(|told| told.reason);
+        assert!(
+            reasons
+                .into_iter()
+                .all(|it| it == FlowRemovedReason::MeterDelete)
+        );
+        assert_eq!(switch.flows().len(), 400 - gone);
+        let left = switch.pipeline.meter_configs(ALL).unwrap();
+        assert_eq!(left.len(), 2 - meters);
+    }
 }

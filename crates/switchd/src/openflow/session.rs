@@ -89,7 +89,7 @@ pub(super) enum Next {
 
 /// A message that is being carried out in slices.
 pub(super) enum Slow {
-    /// A flow mod or a port mod.
+    /// A flow, group, meter or port mod.
     Change(LocalFuture<Result<(), Error>>),
     /// A bundle's commit.
     Commit(Box<Committing>),
@@ -426,13 +426,8 @@ impl Session {
         match message {
             Message::FlowMod { change, .. } => {
                 self.may_write()?;
-                return Ok(match switch.flow_mod(&change, self.version)? {
-                    None => Next::Changed,
-                    Some(done) => {
-                        hub.goes_on_slowly(self, xid);
-                        Next::Slow(Slow::Change(done))
-                    }
-                });
+                let done = switch.flow_mod(&change, self.version)?;
+                return Ok(self.changed(hub, xid, done));
             }
             Message::Steering(message) => return self.steering(hub, xid, message),
             Message::PacketOut(packet) => {
@@ -445,20 +440,21 @@ impl Session {
             }
             Message::GroupMod(change) => {
                 self.may_write()?;
-                switch.group_mod(&change, self.version)?;
+                let done = switch.group_mod(&change, self.version)?;
                 hub.forward_request(self, xid, &Message::GroupMod(change));
-                return Ok(Next::Changed);
+                return Ok(self.changed(hub, xid, done));
             }
             Message::MeterMod(change) => {
                 self.may_write()?;
-                switch.meter_mod(&change)?;
+                let done = switch.meter_mod(&change)?;
                 hub.forward_request(self, xid, &Message::MeterMod(change));
-                return Ok(Next::Changed);
+                return Ok(self.changed(hub, xid, done));
             }
             Message::PortMod(change) => {
                 self.may_write()?;
                 return Ok(match switch.port_mod(&change)? {
                     None => Next::Changed,
+                    // It changes no rules, which flow monitors would be told of.
                     Some(done) => Next::Slow(Slow::Change(done)),
                 });
             }
@@ -591,6 +587,20 @@ impl Session {
             _ => return Err(Error::BadType),
         }
         Ok(())
+    }
+
+    /// Returns what to do after a change of rules, which may go on in slices.
+    fn changed(
+        self: &Rc<Session>,
+        hub: &Hub,
+        xid: u32,
+        goes_on: Option<LocalFuture<Result<(), Error>>>,
+    ) -> Next {
+        let Some(done) = goes_on else {
+            return Next::Changed;
+        };
+        hub.goes_on_slowly(self, xid);
+        Next::Slow(Slow::Change(done))
     }
 
     /// Waits for a message that is carried out in slices, and replies.

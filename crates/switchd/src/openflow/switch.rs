@@ -150,11 +150,18 @@ pub trait Switch {
     /// Returns the mapping of Geneve options.
     fn tlv_table(&self) -> TlvTable;
 
-    /// Changes the groups.
-    fn group_mod(&self, change: &GroupMod, version: Version) -> Result<(), Error>;
+    /// Changes the groups. Deleting those that many rules use goes on in slices, as with
+    /// [`Switch::flow_mod`].
+    fn group_mod(
+        &self,
+        change: &GroupMod,
+        version: Version,
+    ) -> Result<Option<LocalFuture<Result<(), Error>>>, Error>;
 
-    /// Changes the meters.
-    fn meter_mod(&self, change: &MeterMod) -> Result<(), Error>;
+    /// Changes the meters. Deleting those that many rules use goes on in slices, as with
+    /// [`Switch::flow_mod`].
+    fn meter_mod(&self, change: &MeterMod)
+    -> Result<Option<LocalFuture<Result<(), Error>>>, Error>;
 
     /// Returns errors of a message that must be reported when it is added to a bundle, not at the
     /// commit.

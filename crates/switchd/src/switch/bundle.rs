@@ -21,11 +21,12 @@ use super::slices::{AT_ONCE, Pace, STEP};
 use crate::openflow::{BundleFailure, LocalFuture, Switch};
 use datapath::Moment;
 use openflow::flow::{FlowModCommand, FlowRemoved};
+use openflow::group::GroupCommand;
 use openflow::message::{Fragments, PacketOut};
 use openflow::port::PortMod;
 use openflow::{Error, Message, Version};
 use pipeline::twin::Surroundings;
-use pipeline::{Begun, FlowModOutcome, Sweep};
+use pipeline::{Begun, FlowModOutcome};
 use program::epoch::{Epoch, Pinned};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -96,10 +97,14 @@ fn has_port_mods(pieces: &[Vec<Message>]) -> bool {
 
 /// Returns whether a message may affect many rules.
 fn is_wide(message: &Message) -> bool {
-    matches!(message, Message::FlowMod { change, .. } if matches!(
-        change.command,
-        FlowModCommand::Modify | FlowModCommand::Delete
-    ))
+    match message {
+        Message::FlowMod { change, .. } => matches!(
+            change.command,
+            FlowModCommand::Modify | FlowModCommand::Delete
+        ),
+        Message::GroupMod(change) => change.command == GroupCommand::Delete,
+        _ => false,
+    }
 }
 
 impl Bridge {
@@ -184,20 +189,14 @@ impl Bridge {
                 }
                 let carried = match &mut piece[index] {
                     Message::FlowMod { change, .. } => {
-                        let begun = self
-                            .pipeline
-                            .borrow_mut()
-                            .begin_flow_mod(change, version, now, STEP);
-                        match begun {
-                            Ok(Begun::Done(outcome)) => {
-                                done.removed.extend(outcome.removed);
-                                Ok(())
-                            }
-                            Ok(Begun::Long(sweep)) => {
-                                self.sweep_in_batch(*sweep, now, &mut done, &mut pace).await
-                            }
-                            Err(error) => Err(error),
-                        }
+                        let begun =
+                            (self.pipeline.borrow_mut()).begin_flow_mod(change, version, now, STEP);
+                        self.go_on_in_batch(begun, now, &mut done, &mut pace).await
+                    }
+                    Message::GroupMod(change) => {
+                        let begun = (self.pipeline.borrow_mut())
+                            .begin_group_mod(change, version, now, STEP);
+                        self.go_on_in_batch(begun, now, &mut done, &mut pace).await
                     }
                     Message::PacketOut(packet) => {
                         self.note_packet_out(packet, version, now, &mut stages, &mut done)
@@ -236,14 +235,21 @@ impl Bridge {
         failure.map_or(Ok(()), Err)
     }
 
-    /// Carries out a modify or delete of many rules as part of a bundle.
-    async fn sweep_in_batch(
+    /// Ends a change that has begun, as part of a bundle.
+    async fn go_on_in_batch(
         &self,
-        mut sweep: Sweep<'static>,
+        begun: Result<Begun<'static>, Error>,
         now: pipeline::Clock,
         done: &mut Done,
         pace: &mut Pace,
     ) -> Result<(), Error> {
+        let mut sweep = match begun? {
+            Begun::Done(outcome) => {
+                done.removed.extend(outcome.removed);
+                return Ok(());
+            }
+            Begun::Long(sweep) => sweep,
+        };
         while !self.pipeline.borrow_mut().seek(&mut sweep, STEP)? {
             pace.step().await;
         }

@@ -10,12 +10,12 @@ use super::Bridge;
 use crate::config::controller::Controller;
 use crate::config::desired::FailMode;
 use crate::openflow::Switch as _;
-use openflow::Version;
 use openflow::action::{Action, Instruction};
 use openflow::flow::FlowMod;
 use openflow::group::{self, GroupCommand, GroupKind, GroupMod};
 use openflow::meter::{self, MeterCommand, MeterConfig, MeterFlags, MeterMod};
 use openflow::port;
+use openflow::{Error, Version};
 use packet::Match;
 use std::cell::{Cell, RefCell};
 
@@ -105,14 +105,18 @@ impl Bridge {
                 bands: Vec::new(),
             },
         };
-        let groups = ("groups", self.group_mod(&groups, Version::V1_3));
-        let meters = ("meters", self.meter_mod(&meters));
-        for (what, done) in [groups, meters] {
-            if let Err(error) = done {
-                let name = &self.name;
-                tracing::error!(target: "bridge", "{name}: cannot delete its {what}: {error}");
-            }
+        let name = self.name.clone();
+        let told = move |what: &str, error: Error| {
+            tracing::error!(target: "bridge", "{name}: cannot delete its {what}: {error}");
+        };
+        if let Err(error) = self.group_mod(&groups, Version::V1_3) {
+            told("groups", error);
         }
+        self.when_idle(move |bridge| {
+            if let Err(error) = bridge.meter_mod(&meters) {
+                told("meters", error);
+            }
+        });
     }
 
     /// Adds the NORMAL rule to a standalone bridge without controllers, and removes the hidden rule

@@ -565,18 +565,19 @@ impl Switch for Bridge {
         self.pipeline.borrow().tlv_table()
     }
 
-    fn group_mod(&self, change: &GroupMod, version: Version) -> Result<(), Error> {
-        let now = self.switch().now();
-        let outcome = self.pipeline.borrow_mut().group_mod(change, version, now)?;
-        self.tell_removed(outcome.removed);
-        Ok(())
+    fn group_mod(
+        &self,
+        change: &GroupMod,
+        version: Version,
+    ) -> Result<Option<LocalFuture<Result<(), Error>>>, Error> {
+        self.change_groups(change, version)
     }
 
-    fn meter_mod(&self, change: &MeterMod) -> Result<(), Error> {
-        let now = self.switch().now();
-        let outcome = self.pipeline.borrow_mut().meter_mod(change, now)?;
-        self.tell_removed(outcome.removed);
-        Ok(())
+    fn meter_mod(
+        &self,
+        change: &MeterMod,
+    ) -> Result<Option<LocalFuture<Result<(), Error>>>, Error> {
+        self.change_meters(change)
     }
 
     fn check_bundled(&self, message: &Message, version: Version) -> Result<(), Error> {

@@ -18,6 +18,8 @@ use crate::openflow::LocalFuture;
 use openflow::Error;
 use openflow::Version;
 use openflow::flow::{FlowMod, FlowRemoved};
+use openflow::group::GroupMod;
+use openflow::meter::MeterMod;
 use pipeline::{Begun, FlowModOutcome, Sweep};
 use std::cell::{Cell, RefCell};
 use std::collections::VecDeque;
@@ -227,13 +229,43 @@ impl Bridge {
             self.changing.ended.set(pipeline.waiting() > before);
             begun
         };
+        Ok(self.go_on(begun))
+    }
+
+    /// Tells what a change has done, or starts a task that ends it.
+    fn go_on(&self, begun: Begun<'static>) -> Option<LocalFuture<Result<(), Error>>> {
         match begun {
             Begun::Done(outcome) => {
                 self.tell_removed(outcome.removed);
-                Ok(None)
+                None
             }
-            Begun::Long(sweep) => Ok(Some(self.sweep_slowly(*sweep))),
+            Begun::Long(sweep) => Some(self.sweep_slowly(*sweep)),
         }
+    }
+
+    /// Changes groups: at once, or in slices if many rules use those to be deleted.
+    pub(super) fn change_groups(
+        &self,
+        change: &GroupMod,
+        version: Version,
+    ) -> Result<Option<LocalFuture<Result<(), Error>>>, Error> {
+        let now = self.switch().now();
+        let begun = {
+            let mut pipeline = self.pipeline.borrow_mut();
+            pipeline.begin_group_mod(change, version, now, AT_ONCE)?
+        };
+        Ok(self.go_on(begun))
+    }
+
+    /// Changes meters: at once, or in slices if many rules use those to be deleted, or must be
+    /// searched.
+    pub(super) fn change_meters(
+        &self,
+        change: &MeterMod,
+    ) -> Result<Option<LocalFuture<Result<(), Error>>>, Error> {
+        let now = self.switch().now();
+        let begun = (self.pipeline.borrow_mut()).begin_meter_mod(change, now, AT_ONCE)?;
+        Ok(self.go_on(begun))
     }
 
     /// Starts a task that ends a change of many rules.

@@ -262,10 +262,17 @@ impl Switch for Rules {
             mappings: Vec::new(),
         }
     }
-    fn group_mod(&self, _change: &GroupMod, _version: Version) -> Result<(), Error> {
+    fn group_mod(
+        &self,
+        _change: &GroupMod,
+        _version: Version,
+    ) -> Result<Option<LocalFuture<Result<(), Error>>>, Error> {
         Err(Error::OutOfGroups)
     }
-    fn meter_mod(&self, _change: &MeterMod) -> Result<(), Error> {
+    fn meter_mod(
+        &self,
+        _change: &MeterMod,
+    ) -> Result<Option<LocalFuture<Result<(), Error>>>, Error> {
         Err(Error::OutOfMeters)
     }
     fn bundle(

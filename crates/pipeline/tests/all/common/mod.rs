@@ -150,3 +150,31 @@ pub fn with(mut change: FlowMod, adjust: impl FnOnce(&mut FlowMod)) -> FlowMod {
     adjust(&mut change);
     change
 }
+
+/// Ends a deletion of many rules in slices of `budget`; returns its outcome, and what it deleted in
+/// the longest slice.
+pub fn end_in_slices(
+    switch: &mut Switch,
+    begun: pipeline::Begun<'static>,
+    budget: usize,
+) -> (pipeline::FlowModOutcome, usize) {
+    let now = switch.clock();
+    let pipeline::Begun::Long(mut sweep) = begun else {
+        panic!("{begun:?}");
+    };
+    while !switch.pipeline.seek(&mut sweep, budget).unwrap() {}
+    switch.pipeline.end_first(&mut sweep);
+    let mut outcome = pipeline::FlowModOutcome::default();
+    let mut longest = 0;
+    let mut ended = false;
+    while !ended {
+        let before = outcome.changed;
+        ended = (switch.pipeline)
+            .apply(&mut sweep, budget, &mut outcome, now)
+            .unwrap();
+        longest = longest.max(outcome.changed - before);
+    }
+    switch.publish();
+    while !(switch.pipeline).settle(&mut sweep, budget, &mut outcome, now) {}
+    (outcome, longest)
+}
