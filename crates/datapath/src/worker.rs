@@ -30,6 +30,7 @@
 //! a while (up to [`MUTE_LIMIT`]), so a peer that keeps signalling for nothing only adds latency to
 //! itself. A queue that makes the worker panic is left alone in the same way.
 
+mod fair;
 mod mailbox;
 mod nap;
 mod parked;
@@ -49,6 +50,7 @@ use crate::steering::{Giver, Handed, Looked};
 use crate::tunnel::Sending;
 use crate::turns::{Doing, Eye, Parts};
 use crate::wake::{readable, wait};
+use fair::Shares;
 use nap::Nap;
 use packet::Frame;
 use packet::io::{BURST, RxQueue};
@@ -133,6 +135,8 @@ pub(crate) struct RxPort<F: Frame> {
     /// Record of how its frames fare at shaped ports.
     habit: Habit,
     parking: Parking,
+    /// Most frames it is asked for at a time.
+    most: usize,
 }
 
 impl<F: Frame> RxPort<F> {
@@ -158,12 +162,28 @@ impl<F: Frame> RxPort<F> {
             empty_looks: 0,
             habit: Habit::default(),
             parking: Parking::default(),
+            most: BURST,
         }
     }
 
     /// Returns whether it must not be waited on now.
     fn is_muted(&self, now: u64) -> bool {
         self.muted_until.max(self.left_until) > now
+    }
+
+    /// Returns whether there may be more frames than those received.
+    #[inline(always)]
+    fn has_backlog(&self, count: usize) -> bool {
+        2 * count >= self.most
+    }
+
+    /// Asks for this many frames at a time from now on.
+    #[cold]
+    fn fit(&mut self, most: usize) {
+        if most != self.most {
+            self.most = most;
+            self.queue.limit(most);
+        }
     }
 
     /// Returns whether to skip it in this turn of a worker that is `crowded` or not.
@@ -251,6 +271,7 @@ pub(crate) struct Worker<F: Frame> {
     /// The queue whose frames are being handled, and their number.
     in_hand: Option<(usize, usize)>,
     rest: Rest,
+    shares: Shares,
     watch: Watch,
     fds: Vec<libc::pollfd>,
 }
@@ -353,6 +374,7 @@ impl<F: Frame> Worker<F> {
             outs_held: 0,
             in_hand: None,
             rest: Rest::new(pinned),
+            shares: Shares::new(),
             watch: Watch::new(),
             fds: Vec::new(),
         }
@@ -466,6 +488,7 @@ impl<F: Frame> Worker<F> {
             outs_held,
             in_hand,
             rest,
+            shares,
             watch,
             ..
         } = self;
@@ -485,6 +508,7 @@ impl<F: Frame> Worker<F> {
         {
             obeyed = true;
             watch.forget(rx);
+            shares.forget();
             match command {
                 Command::AddLane(lane) => giver.add_lane(*lane),
                 Command::AddInbox(inbox) => giver.inboxes.push(*inbox),
@@ -587,7 +611,7 @@ impl<F: Frame> Worker<F> {
             else {
                 continue;
             };
-            if port.is_left(now, rest.crowded) {
+            if port.is_left(now, rest.crowded) || shares.leaves(index) {
                 continue;
             }
             if port.costly && watch.is_empty(&port.habit, now) {
@@ -637,8 +661,14 @@ impl<F: Frame> Worker<F> {
             if let Some(looked) = looked {
                 giver.account(&looked, now);
             }
-            port.counters.cycles.add(now.wrapping_sub(then));
-            busy += now.wrapping_sub(then);
+            let took = now.wrapping_sub(then);
+            port.counters.cycles.add(took);
+            busy += took;
+            let is_long = shares.is_long(took);
+            shares.took(index, took, is_long || port.has_backlog(count));
+            if is_long || port.most < BURST {
+                port.fit(shares.fitting(took, count, port.most));
+            }
             parts.end(now, Doing::Frames, port.id.slot());
             read_late = true;
         }
@@ -647,6 +677,7 @@ impl<F: Frame> Worker<F> {
         if all {
             awake.retain(|index| !rx[*index].queue.is_dormant());
         }
+        let freed = shares.end_turn();
         let mut last = Doing::Looking;
         if turn.egress.shaping.has_work() {
             turn.serve_shaped();
@@ -673,7 +704,7 @@ impl<F: Frame> Worker<F> {
                 port.counters.set_drops(port.queue.drops());
             }
         }
-        busy > 0 || deferred
+        busy > 0 || deferred || freed
     }
 
     /// Rests when there was nothing to do: keeps polling, yields, naps, or sleeps.

@@ -18,6 +18,12 @@ pub trait RxQueue<F: Frame>: Send {
     /// blocks.
     fn receive(&mut self, out: &mut Vec<F>) -> usize;
 
+    /// Sets how many frames `receive` returns at most from now on, 1 to [`BURST`]; a queue may
+    /// round up to what its device can do. A worker asks for fewer where each takes it long.
+    fn limit(&mut self, most: usize) {
+        let _ = most;
+    }
+
     /// Returns a descriptor that becomes readable when `receive` may return frames; None if there
     /// is none that can be waited on.
     fn wait_fd(&self) -> Option<RawFd> {

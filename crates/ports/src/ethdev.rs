@@ -109,6 +109,7 @@ pub(crate) fn open(eal: &Eal, spec: &PortSpec, options: &Dpdk) -> Result<OpenPor
                 key: shared.rx_gates[usize::from(queue)].key(),
                 port,
                 queue,
+                most: BURST as u16,
             }) as Box<dyn RxQueue<Mbuf>>
         })
         .collect();
@@ -456,10 +457,15 @@ impl Shared {
     }
 }
 
+/// Fewest frames asked for at a time: some drivers take frames by eight only.
+const FEWEST: u16 = 8;
+
 struct EthRx {
     key: Key,
     port: u16,
     queue: u16,
+    /// Most frames asked for at a time, at most [`BURST`].
+    most: u16,
 }
 
 impl RxQueue<Mbuf> for EthRx {
@@ -467,6 +473,10 @@ impl RxQueue<Mbuf> for EthRx {
     /// unfinished checksums are not asked to check any ([`leaves_checksums`]).
     fn never_offloads(&self) -> bool {
         true
+    }
+
+    fn limit(&mut self, most: usize) {
+        self.most = (most.min(BURST) as u16).next_multiple_of(FEWEST);
     }
 
     #[inline]
@@ -481,12 +491,7 @@ impl RxQueue<Mbuf> for EthRx {
         // started.
         unsafe {
             let room = out.as_mut_ptr().add(len).cast();
-            let count = usize::from(raw::sluice_rx_burst(
-                self.port,
-                self.queue,
-                room,
-                BURST as u16,
-            ));
+            let count = usize::from(raw::sluice_rx_burst(self.port, self.queue, room, self.most));
             out.set_len(len + count);
             count
         }

@@ -211,6 +211,8 @@ struct KernelRx {
     first_ns: u64,
     /// Frames received so far.
     total: u64,
+    /// Most frames received at a time, at most [`BURST`].
+    most: usize,
     /// Frames without a ring since `window_began`, and the total up to which no ring is requested.
     window: usize,
     window_began: Option<Instant>,
@@ -240,6 +242,7 @@ impl KernelRx {
             missed: Cell::new(0),
             first_ns: 0,
             total: 0,
+            most: BURST,
             window: 0,
             window_began: None,
             asks_from: 0,
@@ -359,7 +362,7 @@ impl KernelRx {
     /// Takes up to a burst of frames from the queue of a socket without a ring; returns whether the
     /// queue is empty afterwards.
     fn receive_by_queue(&mut self, out: &mut Vec<Mbuf>) -> bool {
-        let mut left = BURST;
+        let mut left = self.most;
         let mut turn = Turn::default();
         while left > 0 && !turn.is_over() {
             let asked = self.expected.min(left);
@@ -387,7 +390,7 @@ impl KernelRx {
     /// Takes up to a burst of frames from the ring and, for slots that say so, from the queue;
     /// returns whether the ring is empty afterwards.
     fn receive_by_ring(&mut self, out: &mut Vec<Mbuf>) -> bool {
-        let mut left = BURST;
+        let mut left = self.most;
         let (mut turn, mut spent) = (Turn::default(), out.len());
         while let Some(ring) = self.ring()
             && left > 0
@@ -535,6 +538,10 @@ impl RxQueue<Mbuf> for KernelRx {
             }
         }
         count
+    }
+
+    fn limit(&mut self, most: usize) {
+        self.most = most.min(BURST);
     }
 
     fn is_costly(&self) -> bool {

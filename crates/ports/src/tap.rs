@@ -84,6 +84,7 @@ pub(crate) fn open(eal: &Eal, spec: &PortSpec) -> Result<OpenPort, Error> {
         buffers,
         slot: Box::new(Slot::new()),
         drops: QueueDrops::default(),
+        most: BURST,
     };
     Ok(OpenPort {
         control,
@@ -325,6 +326,7 @@ struct TapRx {
     buffers: Buffers,
     slot: Box<Slot>,
     drops: QueueDrops,
+    most: usize,
 }
 
 impl TapRx {
@@ -347,7 +349,7 @@ impl RxQueue<Mbuf> for TapRx {
         }
         let before = out.len();
         let mut turn = Turn::default();
-        for _ in 0..BURST {
+        for _ in 0..self.most {
             if turn.is_over() {
                 break;
             }
@@ -363,6 +365,10 @@ impl RxQueue<Mbuf> for TapRx {
         }
         self.slot.rest();
         out.len() - before
+    }
+
+    fn limit(&mut self, most: usize) {
+        self.most = most;
     }
 
     fn wait_fd(&self) -> Option<RawFd> {

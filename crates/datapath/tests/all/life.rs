@@ -3,7 +3,8 @@
 use crate::support::*;
 use datapath::clock::Clock;
 use datapath::{Datapath, Error, Options, PortKind, PortSettings, PortSpec};
-use packet::HeapFrame;
+use packet::io::BURST;
+use packet::{Frame, HeapFrame};
 use program::Program;
 use program::actions::Op;
 use std::sync::Arc;
@@ -556,4 +557,42 @@ fn pinned_queues_have_their_worker_and_others_do_not() {
     assert_eq!(served(&switch, 1).0.len(), 5);
     switch.datapath.set_workers(&[Some(1), Some(0)]).unwrap();
     assert!(served(&switch, 0).0.contains(&last));
+}
+
+/// Frames that cost a thousand times as much as others (each goes to 500 ports) do not take their
+/// worker from these: both senders get about the same time, and not the same number of frames.
+#[test]
+fn a_flood_takes_its_share_and_no_more() {
+    const COPIES: usize = 500;
+    let mut switch = Switch::new(1);
+    let bridge = switch.bridge("br0");
+    let ports = switch.ports(bridge, 4);
+    switch.rule(bridge, 0, 5, in_port(1), vec![Op::Output(3); COPIES]);
+    switch.rule(bridge, 0, 5, in_port(2), vec![Op::Output(4)]);
+    let frames = vec![frame(mac(2), mac(1), 1).to_vec(); BURST];
+    for (_, wire) in &ports[..2] {
+        wire.endless.lock().unwrap().0.clone_from(&frames);
+        wire.signal();
+    }
+    let counts = || (ports[2].1.sent() / COPIES as u64, ports[3].1.sent());
+    let rounds = |flooded: u64, sent: u64| {
+        let (flooded_before, sent_before) = counts();
+        wait_until("both are served", || {
+            let (now_flooded, now_sent) = counts();
+            now_flooded >= flooded_before + flooded && now_sent >= sent_before + sent
+        });
+        let (now_flooded, now_sent) = counts();
+        (now_flooded - flooded_before, now_sent - sent_before)
+    };
+    // Until it is known how long they take.
+    rounds(64, 64);
+    let (flooded, sent) = rounds(200, 2000);
+    assert!(
+        sent > 10 * flooded,
+        "{sent} frames beside {flooded} flooded ones"
+    );
+    assert!(ports[0].1.most.load(Ordering::SeqCst) < BURST);
+    for (_, wire) in &ports[..2] {
+        wire.endless.lock().unwrap().0.clear();
+    }
 }

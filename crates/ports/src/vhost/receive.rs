@@ -53,6 +53,8 @@ pub(super) struct VhostRx {
     /// Whether frames have been taken since the last check whether the guest wants a notification.
     pub(super) untold: bool,
     pub(super) drops: QueueDrops,
+    /// Most frames taken at a time, at most [`BURST`].
+    pub(super) most: usize,
 }
 
 impl VhostRx {
@@ -75,6 +77,7 @@ impl VhostRx {
             armed: false,
             untold: false,
             drops: QueueDrops::default(),
+            most: BURST,
         })
     }
 
@@ -128,6 +131,7 @@ impl VhostRx {
         let before = out.len();
         let pool = self.pool.as_raw();
         let (untold, drops) = (&mut self.untold, &mut self.drops);
+        let most = self.most;
         // SAFETY: the pool lives as long as the EAL, and the array has room for as many.
         let allocate = |room, count| unsafe { raw::sluice_pool_get(pool, room, count) == 0 };
         let take = |view: &View, at: &mut Place| {
@@ -135,8 +139,8 @@ impl VhostRx {
             let tell = std::mem::take(untold) && unsafe { view.wants_call(at) };
             let mut turn = Turn::default();
             let (mut refused, mut common) = (0, true);
-            while out.len() - before < BURST && refused < REFUSALS && !turn.is_over() {
-                let (len, most) = (out.len(), BURST - (out.len() - before));
+            while out.len() - before < most && refused < REFUSALS && !turn.is_over() {
+                let (len, most) = (out.len(), most - (out.len() - before));
                 if common {
                     // SAFETY: as above. There is room for BURST more pointers, as many of which are
                     // valid as is said.
@@ -271,6 +275,10 @@ impl RxQueue<Mbuf> for VhostRx {
             }
         }
         self.take(out)
+    }
+
+    fn limit(&mut self, most: usize) {
+        self.most = most.min(BURST);
     }
 
     fn is_costly(&self) -> bool {

@@ -12,7 +12,7 @@ use program::rule::RuleSpec;
 use program::table::{Bridge, BridgeWriter, RuleRef};
 use std::collections::HashMap;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
@@ -57,6 +57,8 @@ pub struct Wire {
     pub never_offloads: AtomicBool,
     /// Number of frames sent as finished.
     pub finished: AtomicU64,
+    /// Most frames that it is asked for at a time.
+    pub most: AtomicUsize,
 }
 
 pub fn eventfd() -> OwnedFd {
@@ -88,6 +90,7 @@ impl Wire {
             waited_ns: AtomicU64::new(0),
             never_offloads: AtomicBool::new(false),
             finished: AtomicU64::new(0),
+            most: AtomicUsize::new(BURST),
         })
     }
 
@@ -171,7 +174,8 @@ impl RxQueue<HeapFrame> for Queue {
         self.0.looks.fetch_add(1, Ordering::SeqCst);
         let _held = self.0.held.lock();
         let before = out.len();
-        while out.len() - before < BURST {
+        let most = self.0.most.load(Ordering::SeqCst);
+        while out.len() - before < most {
             let Some(frame) = self.0.arriving.pop() else {
                 break;
             };
@@ -184,12 +188,15 @@ impl RxQueue<HeapFrame> for Queue {
         }
         if out.len() == before {
             let (frames, next) = &mut *self.0.endless.lock().unwrap();
-            for _ in 0..BURST.min(frames.len()) {
+            for _ in 0..most.min(frames.len()) {
                 out.push(HeapFrame::new(&frames[*next]));
                 *next = (*next + 1) % frames.len();
             }
         }
         out.len() - before
+    }
+    fn limit(&mut self, most: usize) {
+        self.0.most.store(most, Ordering::SeqCst);
     }
     fn wait_fd(&self) -> Option<RawFd> {
         self.0.event.as_ref().map(|event| event.as_raw_fd())
