@@ -113,8 +113,9 @@ class Goal(unittest.TestCase):
     def test_guests_that_send_take_their_share_of_the_worker_but_not_the_streams(self):
         self.assertEqual(adversary.missed(self.GOOD | {"memory kept": 0.3}, shared=True), [])
         self.assertEqual(len(adversary.missed(self.GOOD | {"guest kept": 0.3}, shared=True)), 1)
-        for kept, wrong in ((0.26, 0), (0.24, 1)):
-            figures = self.GOOD | {"memory kept": kept}
+        for resting, wrong in ((2.6, 0), (2.4, 1)):
+            rates = {"memory kept": 0.9, "memory resting": resting, "alone: memory": 9.0}
+            figures = self.GOOD | rates
             self.assertEqual(len(adversary.missed(figures, shared=True, least=0.25)), wrong)
 
     def test_what_the_machine_takes_is_not_the_adversarys(self):

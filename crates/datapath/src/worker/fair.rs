@@ -9,8 +9,8 @@
 //! asked for count: one that was emptied begins anew at the least of the others, so nothing is
 //! saved up, and where no other queue has a backlog nobody waits.
 //!
-//! A queue whose burst took long is also asked for fewer frames at a time ([`Shares::fitting`]), so that
-//! others need not wait for long.
+//! A queue whose burst took long is also asked for fewer frames at a time ([`Shares::fitting`]), so
+//! that others need not wait for long.
 
 use packet::io::BURST;
 use std::time::Duration;
