@@ -6,6 +6,7 @@
 //! snapshot, then asks every worker for its queues; its slot is free again only when all have
 //! answered.
 
+mod balancing;
 mod bridges;
 pub(crate) mod explain;
 mod reports;
@@ -14,6 +15,7 @@ pub(crate) mod steering;
 mod tunnels;
 mod workers;
 
+use crate::assign::Assignment;
 use crate::clock::Clock;
 use crate::counters::{Cells, PortCounters, PortStats, QueueCounters};
 use crate::error::Error;
@@ -27,7 +29,9 @@ use crate::queues::Queues;
 use crate::report::PortInfo;
 use crate::shape::Shaped;
 use crate::shape::room::Room;
-use crate::snapshot::{Behind, BridgeParts, BridgeState, PortState, Published, Snapshot};
+use crate::snapshot::{
+    Behind, BridgeParts, BridgeState, PortState, Published, Snapshot, TakenCycles,
+};
 use crate::tunnel::{OptionsOf, TunnelPort, TunnelSpec};
 use crate::vlan::VlanSet;
 use crate::wake::Wake;
@@ -136,7 +140,10 @@ struct PortRecord<F: Frame> {
     queues: Queues,
     shaped: Option<Arc<Shaped<F>>>,
     policing: Policing,
-    histories: Vec<History>,
+    /// By receive queue, recent cycles of the worker that serves it, and of those that took from
+    /// it.
+    histories: Vec<(History, History)>,
+    taken: TakenCycles,
 }
 
 impl<F: Frame> PortRecord<F> {
@@ -183,6 +190,8 @@ pub struct Datapath<F: Frame> {
     steering: steering::Steering,
     /// Whether workers with pinned queues ([`PortSettings::affinity`]) serve no others.
     isolates: bool,
+    assignment: Assignment,
+    balancing: balancing::Balancing,
     /// Room for frames that wait at shaped ports.
     waiting: Arc<Room>,
 }
@@ -227,6 +236,8 @@ impl<F: Frame + 'static> Datapath<F> {
             underlay: tunnels::Underlay::default(),
             steering: steering::Steering::default(),
             isolates: true,
+            assignment: Assignment::default(),
+            balancing: balancing::Balancing::default(),
             waiting: Arc::new(Room::new()),
         })
     }
@@ -331,7 +342,8 @@ impl<F: Frame + 'static> Datapath<F> {
             queues: sent_by,
             shaped: None,
             policing: Policing::default(),
-            histories: rx.iter().map(|_| History::default()).collect(),
+            histories: rx.iter().map(|_| Default::default()).collect(),
+            taken: rx.iter().map(|_| Default::default()).collect(),
         });
         self.police(id)?;
         self.reshape(id)?;
@@ -663,6 +675,7 @@ impl<F: Frame + 'static> Datapath<F> {
             queues: port.queues.clone(),
             marks: port.settings.marks.clone(),
             counters: Arc::clone(&port.counters),
+            taken: Arc::clone(&port.taken),
         }
     }
 

@@ -655,6 +655,7 @@ impl WorkerCounters {
             naps: self.naps.get(),
             naps_cut: self.naps_cut.get(),
             failures: self.failures.get(),
+            ..WorkerStats::default()
         }
     }
 }
@@ -690,6 +691,10 @@ pub struct WorkerStats {
     pub naps_cut: u64,
     /// Number of times that it failed and was restarted.
     pub failures: u64,
+    /// Frames of those received that other workers have processed ([`crate::SteeringMode`]).
+    pub handed: u64,
+    /// Frames that it processed and other workers had received; their cycles are busy ones.
+    pub taken: u64,
 }
 
 impl WorkerStats {
@@ -710,7 +715,14 @@ impl WorkerStats {
             naps: self.naps.wrapping_sub(before.naps),
             naps_cut: self.naps_cut.wrapping_sub(before.naps_cut),
             failures: self.failures.wrapping_sub(before.failures),
+            handed: self.handed.wrapping_sub(before.handed),
+            taken: self.taken.wrapping_sub(before.taken),
         }
+    }
+
+    /// Returns the number of frames that it has processed, whoever received them.
+    pub fn processed(&self) -> u64 {
+        self.packets.saturating_sub(self.handed) + self.taken
     }
 }
 

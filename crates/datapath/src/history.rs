@@ -5,7 +5,7 @@ use std::collections::VecDeque;
 /// Seconds in an interval, as Open vSwitch's `PMD_INTERVAL_LEN`.
 pub(crate) const INTERVAL_SECONDS: u64 = 5;
 /// Intervals that are kept: one minute.
-const INTERVALS: usize = 12;
+pub(crate) const INTERVALS: usize = 12;
 
 /// A counter's growth over the last minute.
 #[derive(Default)]

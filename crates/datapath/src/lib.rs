@@ -41,9 +41,10 @@ pub mod vlan;
 mod wake;
 mod worker;
 
+pub use assign::{Assignment, AutoBalance};
 pub use control::explain::{Copy, MirrorCopy, Normal, NormalDecision, WayOut};
 pub use control::shaping::Watched;
-pub use control::steering::{SteeringInfo, SteeringMode, SteeringWorker};
+pub use control::steering::{Keeps, SteeringInfo, SteeringMode, SteeringWorker};
 pub use control::{Allocate, Barrier, BridgeSettings, Datapath, Options, ThreadInit};
 pub use counters::{DropReason, PortStats, WorkerStats};
 pub use error::Error;

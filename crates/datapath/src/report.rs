@@ -20,8 +20,10 @@ pub struct QueueInfo {
     pub batches: u64,
     /// Cycles spent on its frames, since the port was added.
     pub cycles: u64,
-    /// Cycles spent on its frames in the last minute.
+    /// Cycles that the worker serving it spent on its frames in the last minute.
     pub recent_cycles: u64,
+    /// Cycles that other workers spent on its frames in the last minute.
+    pub recent_taken_cycles: u64,
 }
 
 /// A worker.
@@ -41,6 +43,8 @@ pub struct WorkerInfo {
     pub turns: TurnStats,
     /// Cycles that passed in the last minute: busy, idle and asleep.
     pub recent_cycles: u64,
+    /// Cycles of these that it spent on frames which other workers had received.
+    pub recent_taken_cycles: u64,
     /// Its queues.
     pub queues: Vec<QueueInfo>,
 }

@@ -12,12 +12,13 @@ use crate::port::{LOCAL, PortFlags, PortId};
 use crate::queues::Queues;
 use crate::tunnel::{Carries, OptionsOf, TunnelPort, Tunnels};
 use crate::vlan::{VlanConfig, VlanSet};
+use crossbeam_utils::CachePadded;
 use program::actions::PortNo;
 use program::epoch::{Domain, Epoch, Guard};
 use program::table::Bridge;
 use std::collections::HashMap;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering};
 use underlay::Device;
 
 /// Port numbers below this are found by index, others by hash.
@@ -71,7 +72,12 @@ pub(crate) struct PortState {
     /// Policers of what is sent there, and of what comes in.
     pub policing: Policing,
     pub counters: Arc<PortCounters>,
+    /// By receive queue, what other workers than the one that serves it spent on its frames.
+    pub taken: TakenCycles,
 }
+
+/// Cycles by receive queue, counted by several workers.
+pub(crate) type TakenCycles = Arc<[CachePadded<AtomicU64>]>;
 
 impl PortState {
     /// Returns whether it is a tunnel that carries packets without an Ethernet header.

@@ -66,8 +66,15 @@ pub(crate) struct Handed<F> {
     pub origin: Origin,
 }
 
-/// The port that a frame came in by, and whether it was received finished (nothing left to do).
-pub(crate) type Origin = (PortId, bool);
+/// How a frame came in.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub(crate) struct Origin {
+    pub port: PortId,
+    /// Index of the port's receive queue.
+    pub queue: u16,
+    /// Whether it was received finished (nothing left to do).
+    pub finished: bool,
+}
 
 /// A ring's entry for a frame.
 struct Entry<F> {

@@ -46,7 +46,7 @@ use crate::clock::{Clock, cycles, cycles_per_second};
 use crate::counters::{Cell, DropReason, QueueCounters, WorkerCounters};
 use crate::forward::{Egress, Patches};
 use crate::port::PortId;
-use crate::steering::{Giver, Handed, Looked};
+use crate::steering::{Giver, Handed, Looked, Origin};
 use crate::tunnel::Sending;
 use crate::turns::{Doing, Eye, Parts};
 use crate::wake::{readable, wait};
@@ -964,7 +964,11 @@ fn share_out<F: Frame>(
     began: u64,
     cell: &Cell,
 ) -> Looked {
-    let origin = (port.id, port.finished);
+    let origin = Origin {
+        port: port.id,
+        queue: port.index as u16,
+        finished: port.finished,
+    };
     giver.share(origin, frames, began, cell);
     let mut last = *count;
     for _ in 1..BURSTS {
@@ -1005,7 +1009,7 @@ fn take_from_others<F: Frame>(
                 break;
             }
             let taken_run = inbox.take(frames, &turn.shared.allocate);
-            let Some(((port, finished), lost)) = taken_run else {
+            let Some((origin, lost)) = taken_run else {
                 break;
             };
             if lost > 0 {
@@ -1018,14 +1022,15 @@ fn take_from_others<F: Frame>(
             if turn.egress.shaping.has_work() {
                 turn.serve_shaped();
             }
-            turn.burst_of(port, frames, finished);
+            turn.burst_of(origin.port, frames, origin.finished);
+            let then = std::mem::replace(now, cycles());
+            turn.charge(origin, now.wrapping_sub(then));
         }
         if inbox.is_untold() && (hurried || !(holds || turn.holds())) {
             inbox.tell();
         }
     }
     if taken > 0 {
-        *now = cycles();
         giver.account_taken(taken, now.wrapping_sub(began));
     }
 }
@@ -1042,18 +1047,18 @@ fn come_home<F: Frame>(
     let mut run = None;
     for Handed { frame, origin } in handed {
         if run != Some(origin) || frames.len() == BURST {
-            if let Some((port, finished)) = run {
+            if let Some(origin) = run {
                 *in_hand = Some((usize::MAX, left));
                 left -= frames.len();
-                turn.burst_of(port, &mut frames, finished);
+                turn.burst_of(origin.port, &mut frames, origin.finished);
             }
             run = Some(origin);
         }
         frames.push(frame);
     }
-    if let Some((port, finished)) = run {
+    if let Some(origin) = run {
         *in_hand = Some((usize::MAX, left));
-        turn.burst_of(port, &mut frames, finished);
+        turn.burst_of(origin.port, &mut frames, origin.finished);
     }
     *in_hand = None;
 }

@@ -11,7 +11,7 @@ use crate::commands::counters::drops;
 use crate::switch::Switch;
 use crate::switch::waits::{Ask, collect, let_go, refresh};
 use datapath::clock::cycles_per_second;
-use datapath::{PortStats, WorkerInfo};
+use datapath::{Keeps, PortStats, SteeringWorker, WorkerInfo};
 use queues::{begin_family, escaped};
 use std::cell::Cell;
 use std::collections::VecDeque;
@@ -40,18 +40,23 @@ const FORECASTS: usize = 32;
 pub async fn text(switch: &Rc<Switch>) -> Result<String, String> {
     let (queues, left_out) = collect(switch, None, None, Ask::ForMetrics)?;
     let queues = refresh(switch, queues, FORECASTS).await;
-    let (ports, workers) = switch
+    let (ports, workers, steering) = switch
         .with_datapath(|datapath| {
             datapath.take_turns(false);
             let ports = datapath.ports().into_iter();
             let ports =
                 ports.filter_map(|port| Some((port.name, datapath.port_stats(port.id).ok()?)));
-            (ports.collect::<Vec<_>>(), datapath.workers())
+            (
+                ports.collect::<Vec<_>>(),
+                datapath.workers(),
+                datapath.steering().workers,
+            )
         })
         .map_err(|error| error.to_string())?;
     let mut page = Page(queues::text(&switch.waits, &queues, left_out));
     page.ports(&ports);
     page.workers(&workers, cycles_per_second() as f64);
+    page.steering(&workers, &steering);
     page.control(&crate::turns::turns());
     let all = drops(switch);
     page.family(
@@ -62,6 +67,12 @@ pub async fn text(switch: &Rc<Switch>) -> Result<String, String> {
             .map(|(reason, count)| (format!("reason=\"{reason}\""), *count as f64)),
     );
     Ok(page.0)
+}
+
+/// Returns a worker's labels.
+fn worker_label(worker: &WorkerInfo) -> String {
+    let cpu = worker.cpu.map_or(String::new(), |cpu| cpu.to_string());
+    format!("worker=\"{}\",cpu=\"{cpu}\"", escaped(&worker.name))
 }
 
 /// Metrics in Prometheus' text format 0.0.4.
@@ -138,6 +149,83 @@ impl Page {
         );
     }
 
+    /// Adds metrics of steering between workers, given in the same order twice.
+    fn steering(&mut self, workers: &[WorkerInfo], steering: &[SteeringWorker]) {
+        let both = || workers.iter().zip(steering);
+        type Of = fn(&SteeringWorker) -> f64;
+        let counts: [(&str, &str, Of); 3] = [
+            (
+                "sluice_steering_handed_packets_total",
+                "Packets that a worker received and gave to others.",
+                |worker| worker.handed as f64,
+            ),
+            (
+                "sluice_steering_taken_packets_total",
+                "Packets that a worker processed and others received.",
+                |worker| worker.taken as f64,
+            ),
+            (
+                "sluice_steering_refused_packets_total",
+                "Packets dropped because the other worker's ring was full (steering_ring_full).",
+                |worker| worker.refused as f64,
+            ),
+        ];
+        for (name, help, of) in counts {
+            let samples = both().map(|(worker, state)| (worker_label(worker), of(state)));
+            self.family(name, "counter", help, samples);
+        }
+        let outcomes: [(&str, Of); 3] = [
+            ("done", |worker| worker.moved as f64),
+            ("full", |worker| worker.gave_up_full as f64),
+            ("late", |worker| worker.gave_up_late as f64),
+        ];
+        let samples = both().flat_map(|(worker, state)| {
+            outcomes.iter().map(move |(outcome, of)| {
+                let labels = format!("{},outcome=\"{outcome}\"", worker_label(worker));
+                (labels, of(state))
+            })
+        });
+        self.family(
+            "sluice_steering_moves_total",
+            "counter",
+            "Moves of a worker's buckets of flows: done, or given up.",
+            samples,
+        );
+        let gauges: [(&str, &str, Of); 3] = [
+            (
+                "sluice_steering_load",
+                "The share of its time that a worker spends on packets, over 120 ms.",
+                |worker| worker.load,
+            ),
+            (
+                "sluice_steering_buckets_away",
+                "Buckets, of 512, that a worker receives and others process.",
+                |worker| worker.away as f64,
+            ),
+            (
+                "sluice_steering_parked_packets",
+                "Packets that wait for a move to end.",
+                |worker| worker.parked as f64,
+            ),
+        ];
+        for (name, help, of) in gauges {
+            let samples = both().map(|(worker, state)| (worker_label(worker), of(state)));
+            self.family(name, "gauge", help, samples);
+        }
+        let samples = both().flat_map(|(worker, state)| {
+            Keeps::ALL.into_iter().map(move |reason| {
+                let labels = format!("{},reason=\"{}\"", worker_label(worker), reason.name());
+                (labels, f64::from(u8::from(state.keeps == Some(reason))))
+            })
+        });
+        self.family(
+            "sluice_steering_keeps",
+            "gauge",
+            "1 for the reason why a worker gives no more flows to others.",
+            samples,
+        );
+    }
+
     /// Adds metrics of the control thread, counted from the daemon's start or `sluice/turns-clear`.
     fn control(&mut self, turns: &crate::turns::Turns) {
         let one = |value: f64| std::iter::once((String::new(), value));
@@ -157,10 +245,7 @@ impl Page {
 
     /// Adds metrics of workers. `dpif-netdev/pmd-stats-clear` resets them.
     fn workers(&mut self, workers: &[WorkerInfo], cycles_per_second: f64) {
-        let label = |worker: &WorkerInfo| {
-            let cpu = worker.cpu.map_or(String::new(), |cpu| cpu.to_string());
-            format!("worker=\"{}\",cpu=\"{cpu}\"", escaped(&worker.name))
-        };
+        let label = worker_label;
         type Of = fn(&WorkerInfo) -> f64;
         let share = |part: f64, whole: f64| if whole > 0.0 { part / whole } else { 0.0 };
         let counts: [(&str, &str, Of); 5] = [
@@ -233,8 +318,8 @@ impl Page {
             ),
             (
                 "sluice_worker_cycles_per_packet",
-                "Cycles spent on packets by packets received.",
-                |worker| worker.stats.busy_cycles as f64 / worker.stats.packets.max(1) as f64,
+                "Cycles spent on packets by packets processed, whoever received them.",
+                |worker| worker.stats.busy_cycles as f64 / worker.stats.processed().max(1) as f64,
             ),
         ];
         for (name, help, of) in gauges {
@@ -423,6 +508,8 @@ mod tests {
             isolated: false,
             stats: datapath::WorkerStats {
                 packets: 10,
+                handed: 4,
+                taken: 14,
                 busy_cycles: 2_000,
                 idle_cycles: 6_000,
                 ..Default::default()
@@ -433,10 +520,19 @@ mod tests {
                 ..Default::default()
             },
             recent_cycles: 0,
+            recent_taken_cycles: 0,
             queues: Vec::new(),
         };
         let mut page = Page(String::new());
         page.ports(&[("a\"b".to_owned(), stats)]);
+        let steered = SteeringWorker {
+            handed: 4,
+            away: 7,
+            gave_up_late: 1,
+            keeps: Some(Keeps::Pausing),
+            ..Default::default()
+        };
+        page.steering(std::slice::from_ref(&worker), &[steered]);
         page.workers(&[worker], 1000.0);
         page.control(&crate::turns::Turns {
             longest: Duration::from_millis(250),
@@ -449,7 +545,12 @@ mod tests {
             "sluice_port_dropped_packets_total{port=\"a\\\"b\",reason=\"tx_full\"} 2",
             "sluice_worker_seconds_total{worker=\"pmd-c01/id:3\",cpu=\"1\",state=\"idle\"} 6",
             "sluice_worker_busy_share{worker=\"pmd-c01/id:3\",cpu=\"1\"} 0.25",
-            "sluice_worker_cycles_per_packet{worker=\"pmd-c01/id:3\",cpu=\"1\"} 200",
+            "sluice_worker_cycles_per_packet{worker=\"pmd-c01/id:3\",cpu=\"1\"} 100",
+            "sluice_steering_handed_packets_total{worker=\"pmd-c01/id:3\",cpu=\"1\"} 4",
+            "sluice_steering_moves_total{worker=\"pmd-c01/id:3\",cpu=\"1\",outcome=\"late\"} 1",
+            "sluice_steering_buckets_away{worker=\"pmd-c01/id:3\",cpu=\"1\"} 7",
+            "sluice_steering_keeps{worker=\"pmd-c01/id:3\",cpu=\"1\",reason=\"pausing\"} 1",
+            "sluice_steering_keeps{worker=\"pmd-c01/id:3\",cpu=\"1\",reason=\"off\"} 0",
             "sluice_worker_longest_turn_seconds{worker=\"pmd-c01/id:3\",cpu=\"1\"} 1.5",
             "sluice_worker_long_turns_total{worker=\"pmd-c01/id:3\",cpu=\"1\"} 2",
             "sluice_control_longest_turn_seconds{} 0.25",

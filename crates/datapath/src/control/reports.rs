@@ -203,20 +203,28 @@ impl<F: Frame + 'static> Datapath<F> {
             self.interval_began = now;
             self.note_interval();
         }
+        self.balance(now);
     }
 
     fn note_interval(&mut self) {
+        let threshold = self.balancing.settings().load_threshold;
         for port in self.ports.iter_mut().flatten() {
             let Kind::Device { queues, .. } = &port.kind else {
                 continue;
             };
-            for (history, queue) in port.histories.iter_mut().zip(queues) {
-                history.note(queue.cycles.get());
+            let counted = queues.iter().zip(port.taken.iter());
+            for ((own, taken), (queue, cycles)) in port.histories.iter_mut().zip(counted) {
+                own.note(queue.cycles.get());
+                taken.note(cycles.load(Ordering::Relaxed));
             }
         }
         for worker in &mut self.workers {
             let cycles = worker.all_cycles();
             worker.history.note(cycles);
+            worker
+                .taken
+                .note(worker.mailbox.buckets.counters.take_cycles.get());
+            worker.note_overload(threshold);
         }
     }
 
@@ -231,7 +239,7 @@ impl<F: Frame + 'static> Datapath<F> {
     /// Clears workers' accounting of their time (`pmd-stats-clear`).
     pub fn clear_worker_stats(&mut self) {
         for worker in &mut self.workers {
-            worker.cleared = worker.mailbox.counters.read();
+            worker.cleared = worker.stats();
         }
     }
 

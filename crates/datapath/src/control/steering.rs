@@ -86,6 +86,47 @@ pub struct SteeringInfo {
     pub workers: Vec<SteeringWorker>,
 }
 
+/// Why a worker hands no more flows to others.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Keeps {
+    /// Steering is off, or there is no other worker.
+    Off,
+    /// It is not highly loaded.
+    NotLoaded,
+    /// It is not known yet what its frames cost.
+    Unmeasured,
+    /// Handing over costs too much beside what there is to do for a frame ([`steer::worth`]).
+    NotWorth,
+    /// Others could not keep up with what it gave them, so it waits before it gives more.
+    Pausing,
+    /// All others are highly loaded, too.
+    OthersLoaded,
+}
+
+impl Keeps {
+    /// All of them.
+    pub const ALL: [Keeps; 6] = [
+        Keeps::Off,
+        Keeps::NotLoaded,
+        Keeps::Unmeasured,
+        Keeps::NotWorth,
+        Keeps::Pausing,
+        Keeps::OthersLoaded,
+    ];
+
+    /// Returns a word for metrics and tables.
+    pub fn name(self) -> &'static str {
+        match self {
+            Keeps::Off => "off",
+            Keeps::NotLoaded => "not_loaded",
+            Keeps::Unmeasured => "unmeasured",
+            Keeps::NotWorth => "not_worth_it",
+            Keeps::Pausing => "pausing",
+            Keeps::OthersLoaded => "others_loaded",
+        }
+    }
+}
+
 /// One worker's state in steering; frames and moves count since it started.
 #[derive(Clone, PartialEq, Debug, Default)]
 pub struct SteeringWorker {
@@ -113,6 +154,8 @@ pub struct SteeringWorker {
     pub gave_up_full: u64,
     /// Moves given up because the old worker did not finish in time.
     pub gave_up_late: u64,
+    /// Why it hands no more flows over; None while it may, and with [`SteeringMode::Rss`].
+    pub keeps: Option<Keeps>,
 }
 
 /// Ratio of two counters' growth, known once enough has been counted: the least of the last
@@ -618,9 +661,35 @@ impl<F: Frame + 'static> Datapath<F> {
         flows
     }
 
+    /// Returns why a worker hands no more flows over.
+    fn keeps(&self, place: usize, now_ns: u64) -> Option<Keeps> {
+        let Some(group) = &self.steering.group else {
+            return Some(Keeps::Off);
+        };
+        let seen = group.seen.get(place)?;
+        let high = self.steering.settings.high;
+        let mut others = group.seen.iter().enumerate();
+        if group.effective == SteeringMode::Rss {
+            None
+        } else if seen.load < high {
+            Some(Keeps::NotLoaded)
+        } else if seen.cost().work == 0.0 {
+            Some(Keeps::Unmeasured)
+        } else if !is_worth(seen.cost(), group.seen.len() - 1) {
+            Some(Keeps::NotWorth)
+        } else if now_ns < seen.content_until_ns {
+            Some(Keeps::Pausing)
+        } else if others.all(|(other, seen)| other == place || seen.load >= high) {
+            Some(Keeps::OthersLoaded)
+        } else {
+            None
+        }
+    }
+
     /// Returns the state of steering.
     pub fn steering(&self) -> SteeringInfo {
         let group = self.steering.group.as_ref();
+        let now_ns = monotonic_ns();
         let describe = |(place, worker): (usize, &Handle<F>)| {
             let buckets = &worker.mailbox.buckets;
             let counters = &buckets.counters;
@@ -641,6 +710,7 @@ impl<F: Frame + 'static> Datapath<F> {
                 moved: counters.moved.get(),
                 gave_up_full: counters.gave_up_full.get(),
                 gave_up_late: counters.gave_up_late.get(),
+                keeps: self.keeps(place, now_ns),
             }
         };
         SteeringInfo {

@@ -1,10 +1,10 @@
 //! Starts and stops workers, and assigns queues to them.
 
 use super::{Datapath, Kind, PATIENCE};
-use crate::assign::{lightest, spread};
+use crate::assign::{Assignment, Queue, assign, place};
 use crate::counters::{PortCounters, WorkerStats};
 use crate::error::Error;
-use crate::history::History;
+use crate::history::{History, INTERVALS};
 use crate::packet_in::{PacketInRing, Teller};
 use crate::port::{MakeTx, PortId};
 use crate::report::{QueueInfo, WorkerInfo};
@@ -31,6 +31,12 @@ pub(super) struct Handle<F: Frame> {
     /// Its counters when they were last cleared.
     pub cleared: WorkerStats,
     pub history: History,
+    /// Cycles that it spent on frames of others.
+    pub taken: History,
+    /// Busy cycles and all cycles when the last interval ended, and the number of intervals in a
+    /// row in which it was overloaded.
+    interval: (u64, u64),
+    overloaded: usize,
     /// Its turns since they were last cleared, and the number of long ones before that.
     pub turns: (Seen, (u64, u64)),
     /// Its turns since they were last reported, likewise.
@@ -44,6 +50,44 @@ impl<F: Frame> Handle<F> {
 
     pub fn has_queues(&self) -> bool {
         !self.queues.is_empty()
+    }
+
+    /// Returns how it has spent its time since it started.
+    pub fn stats(&self) -> WorkerStats {
+        let counters = &self.mailbox.buckets.counters;
+        WorkerStats {
+            handed: counters.handed.get(),
+            taken: counters.taken.get(),
+            ..self.mailbox.counters.read()
+        }
+    }
+
+    /// Returns the cycles of the last minute that it spent on frames of others.
+    pub fn recent_taken(&self) -> u64 {
+        self.taken
+            .recent(self.mailbox.buckets.counters.take_cycles.get())
+    }
+
+    /// Notes at the end of an interval whether it spent `threshold` percent of it or more on
+    /// frames.
+    pub fn note_overload(&mut self, threshold: u64) {
+        let now = (self.mailbox.counters.busy_cycles.get(), self.all_cycles());
+        let before = std::mem::replace(&mut self.interval, now);
+        let (busy, all) = (
+            now.0.saturating_sub(before.0),
+            now.1.saturating_sub(before.1),
+        );
+        let is_overloaded = all > 0 && u128::from(busy) * 100 >= u128::from(all * threshold);
+        self.overloaded = if is_overloaded {
+            self.overloaded + 1
+        } else {
+            0
+        };
+    }
+
+    /// Returns whether it was overloaded in every interval of the last minute.
+    pub fn is_overloaded(&self) -> bool {
+        self.overloaded >= INTERVALS
     }
 
     pub fn all_cycles(&self) -> u64 {
@@ -65,6 +109,19 @@ impl<F: Frame> Handle<F> {
             let _ = thread.join();
         }
     }
+}
+
+/// Where queues are, and what is to be known to assign them.
+pub(super) struct Layout {
+    /// Workers in the order of their processors, as indices in [`Datapath::workers`]; other fields
+    /// number them by this order.
+    pub order: Vec<usize>,
+    /// Whether each worker serves pinned queues only.
+    pub isolated: Vec<bool>,
+    /// Queues in the order of ports: the worker that has each, port and index.
+    pub placed: Vec<(usize, PortId, usize)>,
+    /// The same queues' loads and pins.
+    pub queues: Vec<Queue>,
 }
 
 /// A port's slot that cannot be reused until these workers have answered.
@@ -193,6 +250,9 @@ impl<F: Frame + 'static> Datapath<F> {
             queues: Vec::new(),
             cleared: WorkerStats::default(),
             history: History::default(),
+            taken: History::default(),
+            interval: (0, 0),
+            overloaded: 0,
             turns: Default::default(),
             untold: Default::default(),
         });
@@ -290,17 +350,33 @@ impl<F: Frame + 'static> Datapath<F> {
             .try_for_each(|worker| give_tx(worker, slot, name, tx, counters))
     }
 
-    /// Sets whether workers with pinned queues ([`crate::PortSettings::affinity`]) serve no others,
-    /// as by default.
+    /// Sets how queues are assigned to workers, and whether workers with pinned queues
+    /// ([`crate::PortSettings::affinity`]) serve no others, as by default. Assigns all anew if that
+    /// has changed.
     ///
     /// # Errors
     ///
     /// A worker does not give a queue back.
-    pub fn set_isolation(&mut self, isolates: bool) -> Result<(), Error> {
-        if std::mem::replace(&mut self.isolates, isolates) == isolates {
-            return Ok(());
+    pub fn set_assignment(&mut self, how: Assignment, isolates: bool) -> Result<(), Error> {
+        let other_way = std::mem::replace(&mut self.assignment, how) != how;
+        let other_pins = std::mem::replace(&mut self.isolates, isolates) != isolates;
+        if other_way {
+            let name = how.name();
+            tracing::info!(target: "dpif_netdev",
+                "Rxq to PMD assignment mode changed to: '{name}'.");
         }
-        self.rebalance()
+        if other_pins {
+            let verb = if isolates {
+                "isolates"
+            } else {
+                "does not isolate"
+            };
+            tracing::info!(target: "dpif_netdev", "pmd-rxq-affinity {verb} PMD core");
+        }
+        match other_way || other_pins {
+            true => self.rebalance(),
+            false => Ok(()),
+        }
     }
 
     /// Returns the index of the worker that a queue is pinned to, if it runs.
@@ -338,12 +414,11 @@ impl<F: Frame + 'static> Datapath<F> {
             return Ok(());
         }
         let at = self.pinned(port.id, port.index).unwrap_or_else(|| {
-            let free = self.free_workers();
-            let totals: Vec<(u128, usize)> = free
-                .iter()
-                .map(|at| self.load(&self.workers[*at]))
-                .collect();
-            free[lightest(&totals)]
+            let Layout {
+                order, isolated, ..
+            } = self.layout();
+            let loads = order.iter().map(|at| self.load(&self.workers[*at]));
+            order[place(self.assignment, &loads.collect::<Vec<_>>(), &isolated)]
         });
         let worker = &mut self.workers[at];
         let queue = (port.id, port.index);
@@ -352,77 +427,89 @@ impl<F: Frame + 'static> Datapath<F> {
         Ok(())
     }
 
-    /// Returns the indices of workers that serve queues which are not pinned; at least one.
-    fn free_workers(&self) -> Vec<usize> {
-        let isolated = self.isolated();
-        (0..isolated.len()).filter(|at| !isolated[*at]).collect()
-    }
-
-    /// Returns a worker's recent load in cycles, and its number of queues.
-    fn load(&self, worker: &Handle<F>) -> (u128, usize) {
-        let cycles = worker
-            .queues
-            .iter()
-            .map(|(port, index)| u128::from(self.queue_load(*port, *index)))
+    /// Returns the cycles that a worker has spent on frames in the last minute, its queues' and
+    /// those of others, and its number of queues.
+    pub(super) fn load(&self, worker: &Handle<F>) -> (u128, usize) {
+        let queues = worker.queues.iter();
+        let cycles: u128 = queues
+            .map(|(port, index)| u128::from(self.queue_loads(*port, *index).0))
             .sum();
-        (cycles, worker.queues.len())
+        (
+            cycles + u128::from(worker.recent_taken()),
+            worker.queues.len(),
+        )
     }
 
-    fn queue_load(&self, port: PortId, index: usize) -> u64 {
-        let Ok(port) = self.port(port) else { return 0 };
-        let Kind::Device { queues, .. } = &port.kind else {
-            return 0;
+    /// Returns the cycles that a queue's frames took in the last minute: of the worker that serves
+    /// it, and of others.
+    fn queue_loads(&self, port: PortId, index: usize) -> (u64, u64) {
+        let Ok(port) = self.port(port) else {
+            return (0, 0);
         };
-        match (port.histories.get(index), queues.get(index)) {
-            (Some(history), Some(queue)) => history.recent(queue.cycles.get()),
-            _ => 0,
+        let Kind::Device { queues, .. } = &port.kind else {
+            return (0, 0);
+        };
+        let counted = queues.get(index).zip(port.taken.get(index));
+        match (port.histories.get(index), counted) {
+            (Some((own, taken)), Some((queue, cycles))) => (
+                own.recent(queue.cycles.get()),
+                taken.recent(cycles.load(Ordering::Relaxed)),
+            ),
+            _ => (0, 0),
         }
     }
 
-    /// Redistributes all receive queues over the workers by their load in the last minute. No frame
-    /// is lost or overtaken: a queue is not served while it changes hands.
+    /// Returns what is to be known to assign all queues.
+    pub(super) fn layout(&self) -> Layout {
+        let mut order: Vec<usize> = (0..self.workers.len()).collect();
+        order.sort_by_key(|at| (self.workers[*at].cpu, self.workers[*at].id));
+        let place = |at: usize| order.iter().position(|other| *other == at);
+        let of_worker = |at: usize| {
+            let queues = self.workers[order[at]].queues.iter();
+            queues.map(move |(port, index)| (at, *port, *index))
+        };
+        let mut placed: Vec<_> = (0..order.len()).flat_map(of_worker).collect();
+        placed.sort_by_key(|(_, port, index)| (port.slot(), *index));
+        let describe = |(_, port, index): &(usize, PortId, usize)| {
+            let (own, taken) = self.queue_loads(*port, *index);
+            Queue {
+                load: own.saturating_add(taken),
+                pin: self.pinned(*port, *index).and_then(place),
+            }
+        };
+        let isolated = self.isolated();
+        Layout {
+            queues: placed.iter().map(describe).collect(),
+            placed,
+            isolated: order.iter().map(|at| isolated[*at]).collect(),
+            order,
+        }
+    }
+
+    /// Assigns all receive queues anew, as [`Datapath::set_assignment`] says, by their load in the
+    /// last minute. No frame is lost or overtaken: a queue is not served while it changes hands.
+    ///
+    /// # Errors
+    ///
+    /// A worker does not give a queue back.
     pub fn rebalance(&mut self) -> Result<(), Error> {
         if self.workers.len() < 2 {
             return Ok(());
         }
-        let placed: Vec<(usize, PortId, usize)> = (self.workers.iter().enumerate())
-            .flat_map(|(at, worker)| {
-                worker
-                    .queues
-                    .iter()
-                    .map(move |(port, index)| (at, *port, *index))
-            })
-            .collect();
-        let pins: Vec<Option<usize>> = placed
-            .iter()
-            .map(|(_, port, index)| self.pinned(*port, *index))
-            .collect();
-        // Pinned queues stay where they are and count there; the rest is spread over the free
-        // workers.
-        let free = self.free_workers();
-        let mut totals = vec![(0_u128, 0_usize); self.workers.len()];
-        let mut loads = Vec::new();
-        for ((_, port, index), pin) in placed.iter().zip(&pins) {
-            let load = self.queue_load(*port, *index);
-            match pin {
-                Some(at) => {
-                    totals[*at].0 += u128::from(load);
-                    totals[*at].1 += 1;
-                }
-                None => loads.push(load),
-            }
-        }
-        let totals = free.iter().map(|at| totals[*at]).collect();
-        let mut spread = spread(&loads, totals).into_iter().map(|at| free[at]);
-        let choose = |pin: &Option<usize>| pin.or_else(|| spread.next()).unwrap_or(0);
-        let chosen: Vec<usize> = pins.iter().map(choose).collect();
-        if placed.iter().map(|(at, ..)| at).eq(&chosen) {
+        let layout = self.layout();
+        let chosen = assign(self.assignment, &layout.queues, &layout.isolated);
+        self.move_queues(&layout, &chosen)
+    }
+
+    /// Moves queues to the chosen workers, by their places in the layout's order.
+    pub(super) fn move_queues(&mut self, layout: &Layout, chosen: &[usize]) -> Result<(), Error> {
+        if layout.placed.iter().map(|(at, ..)| at).eq(chosen) {
             return Ok(());
         }
         self.recall();
-        for ((from, port, index), to) in placed.into_iter().zip(chosen) {
+        for ((from, port, index), to) in layout.placed.iter().zip(chosen) {
             if from != to {
-                self.move_queue(from, to, port, index)?;
+                self.move_queue(layout.order[*from], layout.order[*to], *port, *index)?;
             }
         }
         Ok(())
@@ -613,6 +700,7 @@ impl<F: Frame + 'static> Datapath<F> {
                 return None;
             };
             let counters = queues.get(*index)?;
+            let (own, taken) = self.queue_loads(*id, *index);
             Some(QueueInfo {
                 port: *id,
                 name: port.name.clone(),
@@ -620,7 +708,8 @@ impl<F: Frame + 'static> Datapath<F> {
                 packets: counters.packets.get(),
                 batches: counters.batches.get(),
                 cycles: counters.cycles.get(),
-                recent_cycles: self.queue_load(*id, *index),
+                recent_cycles: own,
+                recent_taken_cycles: taken,
             })
         };
         let place = self.workers.iter().position(|other| other.id == worker.id);
@@ -629,9 +718,10 @@ impl<F: Frame + 'static> Datapath<F> {
             name: worker.mailbox.name.clone(),
             id: worker.id,
             cpu: worker.cpu,
-            stats: worker.mailbox.counters.read().since(&worker.cleared),
+            stats: worker.stats().since(&worker.cleared),
             turns: self.describe_turns(worker, &worker.turns),
             recent_cycles: worker.history.recent(worker.all_cycles()),
+            recent_taken_cycles: worker.recent_taken(),
             queues: worker.queues.iter().filter_map(describe).collect(),
         }
     }

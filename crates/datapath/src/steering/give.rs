@@ -77,7 +77,7 @@ impl<F: Frame> Lane<F> {
         if let Ok(chunk) = self.ring.write_chunk_uninit(room) {
             let (lent, mut number) = (&mut self.lent, self.sent);
             let entries = self.batch.drain(..room).map(|handed| {
-                let can_be_lent = handed.origin.1
+                let can_be_lent = handed.origin.finished
                     && handed.frame.len() <= COPIED
                     && handed.frame.segment_count() == 1;
                 let mut entry = Entry::new(handed);
@@ -438,7 +438,7 @@ impl<F: Frame> Giver<F> {
     fn hand_over(&mut self, origin: Origin, frames: &mut Vec<F>, cell: &Cell) {
         let (mut handed_over, mut refused) = (0, 0);
         if let Some(frame) = frames.first()
-            && !(origin.1 && frame.len() <= COPIED)
+            && !(origin.finished && frame.len() <= COPIED)
         {
             // Prefetches while the frames that stay here are processed.
             frame.prefetch_next(BURST);

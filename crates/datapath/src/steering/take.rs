@@ -48,9 +48,8 @@ impl<F: Frame> Inbox<F> {
         self.told != self.taken
     }
 
-    /// Takes the next frames of one port, at most a burst, and returns that port, whether they were
-    /// received finished (nothing left to do), and how many were lost because `allocate` gave no
-    /// memory for their bytes.
+    /// Takes the next frames of one queue, at most a burst, and returns how they came in, and how
+    /// many were lost because `allocate` gave no memory for their bytes.
     #[inline]
     pub fn take(
         &mut self,

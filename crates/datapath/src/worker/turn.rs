@@ -6,6 +6,7 @@ use crate::forward::{Again, Batch, Egress, Forward, Patches};
 use crate::port::{BridgeId, PortId};
 use crate::shape::Released;
 use crate::snapshot::{Behind, BridgeState, PortState, Snapshot};
+use crate::steering::Origin;
 use crate::tunnel::{self, Arrival, Sending};
 use packet::io::BURST;
 use packet::key::at;
@@ -60,6 +61,17 @@ impl<'a, F: Frame> Turn<'a, F> {
             None => self.cell.drop(DropReason::PortGone, frames.len() as u64),
         }
         frames.clear();
+    }
+
+    /// Charges the queue by which another worker has received frames for the cycles that these
+    /// took.
+    #[inline]
+    pub(super) fn charge(&self, origin: Origin, cycles: u64) {
+        let state = self.snapshot.port(origin.port.slot());
+        let state = state.filter(|state| state.id == origin.port);
+        if let Some(taken) = state.and_then(|state| state.taken.get(usize::from(origin.queue))) {
+            taken.fetch_add(cycles, Ordering::Relaxed);
+        }
     }
 
     /// Returns whether packets are held that are neither sent nor dropped.

@@ -2,7 +2,9 @@
 
 use crate::support::*;
 use datapath::clock::Clock;
-use datapath::{Datapath, Error, Options, PortKind, PortSettings, PortSpec};
+use datapath::{
+    Assignment, AutoBalance, Datapath, Error, Options, PortKind, PortSettings, PortSpec,
+};
 use packet::io::BURST;
 use packet::{Frame, HeapFrame};
 use program::Program;
@@ -531,10 +533,16 @@ fn pinned_queues_have_their_worker_and_others_do_not() {
     assert_eq!(served(&switch, 1), (vec![ids[0]], true));
     assert_eq!(served(&switch, 0), (ids[1..].to_vec(), false));
     // With isolation off it also serves others.
-    switch.datapath.set_isolation(false).unwrap();
+    switch
+        .datapath
+        .set_assignment(Assignment::Group, false)
+        .unwrap();
     assert!(!served(&switch, 1).1 && served(&switch, 1).0.contains(&ids[0]));
     assert_eq!(served(&switch, 0).0.len(), 2);
-    switch.datapath.set_isolation(true).unwrap();
+    switch
+        .datapath
+        .set_assignment(Assignment::Group, true)
+        .unwrap();
     assert_eq!(served(&switch, 1), (vec![ids[0]], true));
     // A pin to a processor without a worker has no effect, and a new pinned port drives others out.
     switch.datapath.modify_port(ids[0], pinned_to(7)).unwrap();
@@ -594,5 +602,112 @@ fn a_flood_takes_its_share_and_no_more() {
     assert!(ports[0].1.most.load(Ordering::SeqCst) < BURST);
     for (_, wire) in &ports[..2] {
         wire.endless.lock().unwrap().0.clear();
+    }
+}
+
+/// Returns the positions of the ports that each processor's worker serves.
+fn served(switch: &Switch, ports: &[(datapath::PortId, Arc<Wire>)]) -> [Vec<usize>; 2] {
+    let workers = switch.datapath.workers();
+    [0, 1].map(|cpu| {
+        let worker = workers.iter().find(|worker| worker.cpu == Some(cpu));
+        let queues = worker.unwrap().queues.iter();
+        let place = |queue: &datapath::QueueInfo| {
+            let mut places = ports.iter();
+            places.position(|(id, _)| *id == queue.port)
+        };
+        let mut places: Vec<usize> = queues.filter_map(place).collect();
+        places.sort();
+        places
+    })
+}
+
+#[test]
+fn queues_are_assigned_as_configured() {
+    let mut switch = Switch::new(0);
+    let bridge = switch.bridge("br0");
+    // Processors in falling order: assignment goes by their numbers.
+    switch.datapath.set_workers(&[Some(1), Some(0)]).unwrap();
+    let ports = switch.ports(bridge, 6);
+    assert_eq!(served(&switch, &ports), [[0, 2, 4], [1, 3, 5]]);
+    let mut assign = |how, isolates| {
+        switch.datapath.set_assignment(how, isolates).unwrap();
+        served(&switch, &ports)
+    };
+    assert_eq!(assign(Assignment::RoundRobin, true), [[0, 2, 4], [1, 3, 5]]);
+    // One way and back again.
+    assert_eq!(assign(Assignment::Cycles, true), [[0, 3, 4], [1, 2, 5]]);
+    assert_eq!(assign(Assignment::Group, true), [[0, 2, 4], [1, 3, 5]]);
+}
+
+#[test]
+fn overloaded_workers_exchange_queues_by_themselves_and_lose_nothing() {
+    let clock = Arc::new(Clock::default());
+    let mut switch = Switch::with_clock(0, Arc::clone(&clock));
+    switch.datapath.set_workers(&[Some(0), Some(1)]).unwrap();
+    switch
+        .datapath
+        .set_assignment(Assignment::Group, true)
+        .unwrap();
+    let bridge = switch.bridge("br0");
+    let ports = switch.ports(bridge, 4);
+    let outs = [8, 9].map(|number| {
+        let out = Wire::new(true);
+        switch.port(bridge, number, &out);
+        out
+    });
+    // Each frame is sent so often that it makes work.
+    const TIMES: usize = 32;
+    // Both busy queues are the same worker's.
+    let busy = served(&switch, &ports)[0].clone();
+    assert_eq!(busy.len(), 2);
+    for (at, out) in busy.iter().zip([8, 9]) {
+        let number = *at as u32 + 1;
+        switch.rule(bridge, 0, 1, in_port(number), vec![Op::Output(out); TIMES]);
+    }
+    let sources: Vec<Source> = (busy.iter())
+        .map(|at| Source::new(&ports[*at].1, |number| frame(mac(2), mac(1), number)))
+        .collect();
+    let minutes = |switch: &mut Switch, minutes: u64| {
+        for _ in 0..minutes * 12 {
+            let sent = [0, 1].map(|at: usize| outs[at].sent());
+            wait_until("frames", || {
+                (0..2).all(|at| outs[at].sent() > sent[at] + 2_000)
+            });
+            clock.warp(5_000);
+            switch.datapath.run();
+        }
+    };
+    let together = |switch: &Switch| served(switch, &ports)[0] == busy;
+    minutes(&mut switch, 3);
+    assert!(together(&switch), "it is off");
+    let mut settings = AutoBalance {
+        is_enabled: true,
+        load_threshold: 0,
+        interval_minutes: 10,
+        ..AutoBalance::default()
+    };
+    switch.datapath.set_auto_balance(settings);
+    minutes(&mut switch, 3);
+    assert!(together(&switch), "it is not due");
+    settings.interval_minutes = 1;
+    switch.datapath.set_auto_balance(settings);
+    // Where the machine is busy with other things, the workers' shares may be too small at first.
+    wait_until("they are apart", || {
+        minutes(&mut switch, 2);
+        let of_first = &served(&switch, &ports)[0];
+        busy.iter().filter(|at| of_first.contains(at)).count() == 1
+    });
+    let put: Vec<u64> = sources.into_iter().map(Source::stop).collect();
+    wait_until("all arrived", || {
+        (0..2).all(|at| outs[at].sent() == put[at] * TIMES as u64)
+    });
+    assert_eq!(switch.dropped_in_all(), 0);
+    for out in outs {
+        let numbers: Vec<u64> = out
+            .take()
+            .iter()
+            .map(|bytes| u64::from_be_bytes(bytes[14..22].try_into().unwrap()))
+            .collect();
+        assert!(numbers.is_sorted(), "overtaken");
     }
 }

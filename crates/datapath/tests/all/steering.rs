@@ -333,6 +333,63 @@ fn a_single_flow_does_not_wander() {
     assert!(total(&switch, |worker| worker.moved) <= 3);
 }
 
+/// A worker that processes what another receives is busy, although it serves no busy queue.
+#[test]
+fn what_a_worker_takes_from_others_counts_as_its_load() {
+    let (mut switch, inward, outward) = two_ports(2, true);
+    switch.datapath.set_steering(SteeringMode::Adaptive);
+    assert_eq!(switch.datapath.steer(), Ok(true));
+    let receiver = receiver(&switch);
+    for bucket in 0..BUCKETS {
+        switch
+            .datapath
+            .move_bucket(receiver, bucket, 1 - receiver)
+            .unwrap();
+    }
+    let source = Source::new(&inward, &outward);
+    wait_until("all is away", || {
+        switch.datapath.steering().workers[receiver].away == BUCKETS
+    });
+    let sent = outward.sent();
+    wait_until("frames", || outward.sent() > sent + 100_000);
+    let put = source.stop();
+    wait_until("all frames", || {
+        outward.sent() == put && total(&switch, |worker| worker.taken) > 100_000
+    });
+    let first = |worker: &datapath::WorkerInfo| {
+        let mut queues = worker.queues.iter();
+        queues.find(|queue| queue.name.ends_with("-1")).cloned()
+    };
+    // All of this work is the queue's, apart from looking into the ring.
+    wait_until("all is accounted for", || {
+        let workers = switch.datapath.workers();
+        let queue = first(&workers[receiver]).unwrap().recent_taken_cycles;
+        let taken = workers[1 - receiver].recent_taken_cycles;
+        queue > 0 && (taken / 2..=taken).contains(&queue)
+    });
+    let workers = switch.datapath.workers();
+    let (giver, taker) = (&workers[receiver], &workers[1 - receiver]);
+    assert_eq!(giver.recent_taken_cycles, 0);
+    assert!(taker.stats.taken > 100_000 && giver.stats.handed > 100_000);
+    assert_eq!(
+        taker.stats.processed(),
+        taker.stats.taken + taker.stats.packets
+    );
+    // A new queue comes to whoever has less to do, which its queues alone would not tell.
+    let own = |worker: &datapath::WorkerInfo| -> u64 {
+        worker.queues.iter().map(|queue| queue.recent_cycles).sum()
+    };
+    let load = |worker: &datapath::WorkerInfo| own(worker) + worker.recent_taken_cycles;
+    let bridge = *switch.writers.keys().next().unwrap();
+    let more = switch.port(bridge, 3, &Wire::new(true));
+    let now = switch.datapath.workers();
+    let serves =
+        |worker: &datapath::WorkerInfo| worker.queues.iter().any(|queue| queue.port == more);
+    let chosen = now.iter().position(serves).unwrap();
+    let less = usize::from(load(&now[1]) < load(&now[0]));
+    assert_eq!(chosen, less, "{now:?}");
+}
+
 #[test]
 fn what_cannot_be_moved_is_refused() {
     let (mut switch, _, _) = two_ports(2, true);

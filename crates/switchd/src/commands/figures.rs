@@ -118,10 +118,15 @@ fn workers(switch: &Switch) -> Vec<Value> {
     let workers = switch
         .with_datapath(|datapath| {
             datapath.take_turns(false);
-            datapath.workers()
+            let steered = datapath.steering().workers;
+            datapath
+                .workers()
+                .into_iter()
+                .zip(steered)
+                .collect::<Vec<_>>()
         })
         .unwrap_or_default();
-    let describe = |worker: &datapath::WorkerInfo| {
+    let describe = |(worker, steered): &(datapath::WorkerInfo, datapath::SteeringWorker)| {
         json!({
             "name": worker.name,
             "cpu": worker.cpu,
@@ -139,6 +144,17 @@ fn workers(switch: &Switch) -> Vec<Value> {
             "most_work_doing": worker.turns.most_work_doing,
             "long_turns": worker.turns.long,
             "long_turns_of_work": worker.turns.long_work,
+            "steering": {
+                "load": steered.load,
+                "handed": worker.stats.handed,
+                "taken": worker.stats.taken,
+                "refused": steered.refused,
+                "parked": steered.parked,
+                "away": steered.away,
+                "moves": steered.moved,
+                "moves_given_up": steered.gave_up_full + steered.gave_up_late,
+                "keeps": steered.keeps.map(|keeps| keeps.name()),
+            },
         })
     };
     workers.iter().map(describe).collect()

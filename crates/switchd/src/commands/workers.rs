@@ -176,7 +176,7 @@ fn lookups_per_pass(switch: &Switch) -> f64 {
 }
 
 fn passes(stats: &WorkerStats) -> u64 {
-    stats.packets + stats.patched
+    stats.processed() + stats.patched
 }
 
 fn stats_block(text: &mut String, stats: &WorkerStats, lookups: f64) {
@@ -188,7 +188,7 @@ fn stats_block(text: &mut String, stats: &WorkerStats, lookups: f64) {
            miss with success upcall: 0\n  miss with failed upcall: 0\n  avg. packets per output batch: {:.2}\n",
         stats.packets,
         stats.patched,
-        ratio(hits, stats.packets),
+        ratio(hits, stats.processed()),
         if hits > 0 { lookups } else { 0.0 },
         ratio(stats.tx_packets, stats.tx_batches),
     );
@@ -204,13 +204,20 @@ fn stats_block(text: &mut String, stats: &WorkerStats, lookups: f64) {
         percent(idle, all),
         percent(busy, all)
     );
-    if stats.packets > 0 {
+    let packets = stats.processed();
+    if packets > 0 {
         let _ = write!(
             text,
             "  avg cycles per packet: {:.2} ({all}/{packets})\n  avg processing cycles per packet: {:.2} ({busy}/{packets})\n",
-            ratio(all, stats.packets),
-            ratio(busy, stats.packets),
-            packets = stats.packets
+            ratio(all, packets),
+            ratio(busy, packets),
+        );
+    }
+    if stats.handed + stats.taken > 0 {
+        let _ = write!(
+            text,
+            "  packets handed to other pmds: {}\n  packets taken from other pmds: {}\n",
+            stats.handed, stats.taken
         );
     }
 }
@@ -299,14 +306,14 @@ fn perf_packets(text: &mut String, stats: &WorkerStats, lookups: f64, seconds: f
         }
     };
     let hits = passes(stats);
-    if stats.packets > 0 {
+    if stats.processed() > 0 {
         let _ = write!(
             text,
             "  Rx packets:         {:12}  ({:.0} Kpps, {:.0} cycles/pkt)\n  Datapath passes:    {hits:12}  ({:.2} passes/pkt)\n",
             stats.packets,
             thousands(stats.packets),
-            ratio(stats.busy_cycles, stats.packets),
-            ratio(hits, stats.packets),
+            ratio(stats.busy_cycles, stats.processed()),
+            ratio(hits, stats.processed()),
         );
         for name in [
             "PHWOL hits:",
@@ -374,6 +381,10 @@ fn queues_show(switch: &Switch, arguments: &[String]) -> Answer {
             // Cycles charged to no queue (mailboxes, timers, packet-outs) are not counted
             // separately from empty polls.
             text.push_str("  overhead: NOT AVAIL\n");
+        }
+        if worker.recent_taken_cycles > 0 {
+            let usage = usage(worker.recent_taken_cycles);
+            let _ = writeln!(text, "  packets taken from other pmds: pmd usage: {usage}");
         }
     }
     Ok(text)

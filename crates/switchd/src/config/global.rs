@@ -1,6 +1,6 @@
 //! Options of the switch as a whole: the root row's `other_config`.
 
-use datapath::SteeringMode;
+use datapath::{Assignment, AutoBalance, SteeringMode};
 use ovsdb::vswitch::Strings;
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -64,6 +64,10 @@ pub struct Global {
     /// `sluice-rule-limit`: most rules of all bridges together; None derives it from the machine's
     /// memory.
     pub rule_limit: Option<u32>,
+    /// `pmd-rxq-assign`: how receive queues are assigned to workers.
+    pub assignment: Assignment,
+    /// `pmd-auto-lb` and its keys: when queues are assigned anew by themselves.
+    pub auto_balance: AutoBalance,
     /// `pmd-rxq-isolate`: whether workers that queues are pinned to serve no others.
     pub isolate: bool,
     /// `sluice-steering`: which worker processes which flow; None leaves it to controllers.
@@ -82,6 +86,8 @@ impl Default for Global {
     }
 }
 
+/// Most minutes of `pmd-auto-lb-rebal-interval`.
+const REBALANCE_MAX_MINUTES: i64 = 20_000;
 /// Default seconds after which an idle bundle is discarded, as in Open vSwitch.
 const BUNDLE_IDLE_S: u32 = 10;
 const BUNDLE_IDLE_MAX_S: i64 = i32::MAX as i64;
@@ -112,13 +118,8 @@ const WITHOUT_EFFECT: &[&str] = &[
     "n-revalidator-threads",
     "offload-rebalance",
     "per-port-memory",
-    "pmd-auto-lb",
-    "pmd-auto-lb-improvement-threshold",
-    "pmd-auto-lb-load-threshold",
-    "pmd-auto-lb-rebal-interval",
     "pmd-maxsleep",
     "pmd-perf-metrics",
-    "pmd-rxq-assign",
     "shared-mempool-config",
     "smc-enable",
     "tc-policy",
@@ -133,6 +134,7 @@ pub fn read(map: &Strings, cpus: &[usize], problems: &mut Problems) -> Global {
     let mut options = Options::new("Open_vSwitch", "", "other_config", map, problems);
     let dpdk = dpdk(&mut options);
     options.do_nothing(WITHOUT_EFFECT);
+    let assignment = assignment(&mut options);
     Global {
         dpdk,
         worker_cpus: worker_cpus(&mut options, cpus),
@@ -151,7 +153,9 @@ pub fn read(map: &Strings, cpus: &[usize], problems: &mut Problems) -> Global {
             0 => None,
             limit => Some(limit as u32),
         },
-        isolate: options.boolean("pmd-rxq-isolate", true),
+        assignment,
+        auto_balance: auto_balance(&mut options),
+        isolate: isolate(&mut options, assignment),
         steering: options.choice(
             "sluice-steering",
             &SteeringMode::ALL.map(|(name, mode)| (name, Some(mode))),
@@ -163,6 +167,70 @@ pub fn read(map: &Strings, cpus: &[usize], problems: &mut Problems) -> Global {
         },
         vlan_limit: vlan_limit(&mut options),
         system_statistics: options.boolean("enable-statistics", false),
+    }
+}
+
+/// Reads `pmd-rxq-assign`. Bad values get Open vSwitch's message.
+fn assignment(options: &mut Options<'_>) -> Assignment {
+    let key = "pmd-rxq-assign";
+    let Some(text) = options.text(key) else {
+        return Assignment::default();
+    };
+    let found = Assignment::ALL.into_iter().find(|(name, _)| *name == text);
+    let Some((_, how)) = found else {
+        let message = "Unsupported rx queue to PMD assignment mode in pmd-rxq-assign. \
+                       Defaulting to 'cycles'.";
+        options.complain(key, format!("\"{text}\": {message}"));
+        return Assignment::default();
+    };
+    how
+}
+
+/// Reads `pmd-rxq-isolate`, which can be false only with `pmd-rxq-assign=group`.
+fn isolate(options: &mut Options<'_>, assignment: Assignment) -> bool {
+    let key = "pmd-rxq-isolate";
+    let isolates = options.boolean(key, true);
+    if !isolates && assignment != Assignment::Group {
+        let message = "pmd-rxq-isolate can only be set false when using pmd-rxq-assign=group";
+        options.complain(key, message);
+        return true;
+    }
+    isolates
+}
+
+/// Reads `pmd-auto-lb` and its keys. As in Open vSwitch an interval of 0 is the default one, and a
+/// threshold of more than 100% is the default one, too.
+fn auto_balance(options: &mut Options<'_>) -> AutoBalance {
+    let default = AutoBalance::default();
+    let mut percent = |key: &str, default: u64| {
+        let text = options.text(key).map(str::trim);
+        let number = options.integer(key, default as i64, 0..=i64::MAX);
+        if number > 100 {
+            let text = text.unwrap_or_default();
+            options.complain(
+                key,
+                format!("{text} is not in range 0 to 100, using {default}"),
+            );
+            return default;
+        }
+        number as u64
+    };
+    let load_threshold = percent("pmd-auto-lb-load-threshold", default.load_threshold);
+    let improvement_threshold = percent(
+        "pmd-auto-lb-improvement-threshold",
+        default.improvement_threshold,
+    );
+    let key = "pmd-auto-lb-rebal-interval";
+    let minutes = options.integer(
+        key,
+        default.interval_minutes as i64,
+        0..=REBALANCE_MAX_MINUTES,
+    );
+    AutoBalance {
+        is_enabled: options.boolean("pmd-auto-lb", default.is_enabled),
+        interval_minutes: minutes.max(1) as u64,
+        load_threshold,
+        improvement_threshold,
     }
 }
 
@@ -333,8 +401,8 @@ mod tests {
 
     #[test]
     fn what_does_nothing_is_told() {
-        assert_eq!(read_one("pmd-auto-lb", "true").1, 1);
-        assert_eq!(read_one("pmd-auto-lb", "false").1, 0);
+        assert_eq!(read_one("smc-enable", "true").1, 1);
+        assert_eq!(read_one("smc-enable", "false").1, 0);
     }
 
     fn read_one(key: &str, value: &str) -> (Global, usize) {
@@ -345,6 +413,71 @@ mod tests {
             &mut problems,
         );
         (global, problems.0.len())
+    }
+
+    #[test]
+    fn queues_are_assigned_as_open_vswitch_does() {
+        let how = |text| {
+            let (global, problems) = read_one("pmd-rxq-assign", text);
+            (global.assignment, problems)
+        };
+        assert_eq!(Global::default().assignment, Assignment::Cycles);
+        assert_eq!(how("roundrobin"), (Assignment::RoundRobin, 0));
+        assert_eq!(how("cycles"), (Assignment::Cycles, 0));
+        assert_eq!(how("group"), (Assignment::Group, 0));
+        for bad in ["", "Group", "fast"] {
+            assert_eq!(how(bad), (Assignment::Cycles, 1), "{bad}");
+        }
+        // Cores with pinned queues serve others only with `group`.
+        let isolates = |how: &str| {
+            let map = [("pmd-rxq-isolate", "false"), ("pmd-rxq-assign", how)];
+            let map = map.map(|(key, value)| (key.to_owned(), value.to_owned()));
+            let mut problems = Problems::default();
+            let global = read(&Strings::from(map), &[], &mut problems);
+            (global.isolate, problems.0.len())
+        };
+        assert_eq!(isolates("group"), (false, 0));
+        assert_eq!(isolates("cycles"), (true, 1));
+        assert_eq!(isolates("roundrobin"), (true, 1));
+        assert_eq!(isolates("bad"), (true, 2));
+    }
+
+    #[test]
+    fn automatic_balancing_has_open_vswitchs_limits() {
+        assert_eq!(Global::default().auto_balance, AutoBalance::default());
+        let read = |key, value| {
+            let (global, problems) = read_one(key, value);
+            (global.auto_balance, problems)
+        };
+        assert!(read("pmd-auto-lb", "true").0.is_enabled);
+        let interval = |text| {
+            let (read, problems) = read("pmd-auto-lb-rebal-interval", text);
+            (read.interval_minutes, problems)
+        };
+        for (text, expected) in [
+            ("0", (1, 0)),
+            ("20000", (20_000, 0)),
+            ("20001", (20_000, 1)),
+            ("-1", (1, 1)),
+            ("soon", (1, 1)),
+        ] {
+            assert_eq!(interval(text), expected, "{text}");
+        }
+        let load = |text| {
+            let (read, problems) = read("pmd-auto-lb-load-threshold", text);
+            (read.load_threshold, problems)
+        };
+        for (text, expected) in [
+            ("0", (0, 0)),
+            ("100", (100, 0)),
+            ("101", (95, 1)),
+            ("-1", (0, 1)),
+            ("high", (95, 1)),
+        ] {
+            assert_eq!(load(text), expected, "{text}");
+        }
+        let (balance, problems) = read("pmd-auto-lb-improvement-threshold", "101");
+        assert_eq!((balance.improvement_threshold, problems), (25, 1));
     }
 
     #[test]

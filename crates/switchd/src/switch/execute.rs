@@ -149,8 +149,9 @@ impl Switch {
                 processors::leave_to_workers(&[]);
                 let done = self.with_datapath(|datapath| {
                     datapath.set_steering(self.steering.mode(global.steering));
-                    let isolated = datapath.set_isolation(global.isolate);
-                    datapath.set_workers(&workers).and(isolated)
+                    datapath.set_auto_balance(global.auto_balance);
+                    let assigned = datapath.set_assignment(global.assignment, global.isolate);
+                    datapath.set_workers(&workers).and(assigned)
                 })?;
                 processors::leave_to_workers(global.worker_cpus.as_deref().unwrap_or(&[]));
                 done.map_err(|error| error.to_string())
