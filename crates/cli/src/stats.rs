@@ -219,6 +219,30 @@ pub struct Worker {
     pub batches: u64,
     /// Times it went to sleep.
     pub sleeps: u64,
+    /// What it does for others, and they for it.
+    #[serde(default)]
+    pub steering: Steering,
+}
+
+/// A worker's part in steering.
+#[derive(Deserialize, Clone, Debug, Default, PartialEq, Eq)]
+pub struct Steering {
+    /// Packets that it received and gave to others.
+    pub handed: u64,
+    /// Packets that it processed and others received.
+    pub taken: u64,
+    /// Packets dropped because the other's ring was full.
+    pub refused: u64,
+    /// Packets that wait for a move to end.
+    pub parked: u64,
+    /// Buckets of flows that others process.
+    pub away: u64,
+    /// Moves of these.
+    pub moves: u64,
+    /// Moves given up.
+    pub moves_given_up: u64,
+    /// Why it gives no more flows to others.
+    pub keeps: Option<String>,
 }
 
 /// A flow table's counters.
@@ -243,7 +267,7 @@ pub struct Table {
 pub struct WorkerRates {
     /// Share of the interval spent on packets, percent.
     pub busy_percent: f64,
-    /// Ticks per packet; None if there was none.
+    /// Ticks per packet processed, whoever received it; None if there was none.
     pub cycles_per_packet: Option<f64>,
     /// Packets per burst that was not empty; None if there was none.
     pub batch: Option<f64>,
@@ -264,7 +288,12 @@ pub fn per_second(before: u64, after: u64, interval_us: u64) -> f64 {
 /// Returns a worker's figures between two readings.
 pub fn worker_rates(before: &Worker, after: &Worker, interval_us: u64, tsc_hz: u64) -> WorkerRates {
     let busy = after.busy_cycles.saturating_sub(before.busy_cycles) as f64;
-    let packets = after.packets.saturating_sub(before.packets) as f64;
+    let received = after.packets.saturating_sub(before.packets);
+    let (old, new) = (&before.steering, &after.steering);
+    let handed = new.handed.saturating_sub(old.handed);
+    let taken = new.taken.saturating_sub(old.taken);
+    let processed = (received.saturating_sub(handed) + taken) as f64;
+    let packets = received as f64;
     let batches = after.batches.saturating_sub(before.batches) as f64;
     let all = interval_us as f64 / 1e6 * tsc_hz as f64;
     WorkerRates {
@@ -273,7 +302,7 @@ pub fn worker_rates(before: &Worker, after: &Worker, interval_us: u64, tsc_hz: u
         } else {
             0.0
         },
-        cycles_per_packet: (packets > 0.0).then(|| busy / packets),
+        cycles_per_packet: (processed > 0.0).then(|| busy / processed),
         batch: (batches > 0.0).then(|| packets / batches),
         packets_per_s: per_second(before.packets, after.packets, interval_us),
     }
@@ -301,6 +330,12 @@ mod tests {
         assert_eq!(rates.busy_percent, 25.0);
         assert_eq!(rates.cycles_per_packet, Some(1000.0));
         assert_eq!(rates.batch, Some(10.0));
+        assert_eq!(rates.packets_per_s, 1000.0);
+        // What it processes counts, not what it receives.
+        let mut steered = after;
+        (steered.steering.handed, steered.steering.taken) = (900, 3900);
+        let rates = worker_rates(&before, &steered, 1_000_000, 4_000_000);
+        assert_eq!(rates.cycles_per_packet, Some(250.0));
         assert_eq!(rates.packets_per_s, 1000.0);
     }
 

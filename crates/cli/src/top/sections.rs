@@ -3,7 +3,7 @@
 use super::lay_out::{
     Look, Room, Section, Shown, figures, harmless, spare_figures, words, wrapped,
 };
-use crate::stats::{Port, Queue, Reading, Stats, per_second, worker_rates};
+use crate::stats::{Port, Queue, Reading, Stats, Steering, Worker, per_second, worker_rates};
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
@@ -18,6 +18,7 @@ pub(super) fn all(before: &Reading, after: &Reading, width: usize) -> Vec<Shown>
         Some(drops(before, after, interval_us)).filter(|section| !section.rows.is_empty()),
         rules(after),
         Some(workers(old, new, interval_us)),
+        steering(old, new, interval_us),
         Some(tables(old, new, interval_us)),
     ];
     let head = (head.iter()).flat_map(|text| shown(text, width, Look::Row));
@@ -442,6 +443,56 @@ fn workers(before: &Stats, after: &Stats, interval_us: u64) -> Section {
         ],
         rows: Sorted(rows.collect()).rows(),
     }
+}
+
+/// Returns what workers do for each other; nothing while all keep their flows because steering is
+/// off.
+fn steering(before: &Stats, after: &Stats, interval_us: u64) -> Option<Section> {
+    let is_off = |keeps: &Option<String>| keeps.as_deref() == Some("off");
+    let mut steered = after.workers.iter().map(|worker| &worker.steering);
+    // A daemon without figures of steering says nothing at all.
+    let says = |figures: &Steering| !is_off(&figures.keeps) && *figures != Steering::default();
+    if !steered.any(says) {
+        return None;
+    }
+    let rows = after.workers.iter().map(|worker| {
+        let old = before.workers.iter().find(|old| old.name == worker.name);
+        let old = old.unwrap_or(worker);
+        let rate = |of: fn(&Worker) -> u64| per_second(of(old), of(worker), interval_us);
+        let own = rate(|worker| worker.packets.saturating_sub(worker.steering.handed));
+        let handed = rate(|worker| worker.steering.handed);
+        let taken = rate(|worker| worker.steering.taken);
+        let figures = &worker.steering;
+        let row = vec![
+            worker.name.clone(),
+            short(own),
+            short(handed),
+            short(taken),
+            short(rate(|worker| worker.steering.refused)),
+            figures.parked.to_string(),
+            figures.away.to_string(),
+            figures.moves.to_string(),
+            figures.moves_given_up.to_string(),
+            figures.keeps.as_deref().unwrap_or("-").replace('_', " "),
+        ];
+        (handed + taken, row)
+    });
+    Some(Section {
+        title: "Steering between workers".into(),
+        columns: vec![
+            words("worker", Room::Cut(12)),
+            figures("own/s"),
+            figures("handed/s"),
+            figures("taken/s"),
+            figures("lost/s"),
+            spare_figures("parked"),
+            figures("buckets away"),
+            figures("moves"),
+            spare_figures("given up"),
+            words("keeps the rest because", Room::Cut(10)),
+        ],
+        rows: Sorted(rows.collect()).rows(),
+    })
 }
 
 fn tables(before: &Stats, after: &Stats, interval_us: u64) -> Section {
