@@ -1,9 +1,10 @@
 //! Packets into tunnels and out of them, over an underlay bridge with a wire as its uplink.
 
 use crate::support::{Switch, Wire, in_port, wait_until};
+use datapath::clock::Clock;
 use datapath::learn_requests::RequestKind;
 use datapath::tunnel::{TunnelKey, TunnelSpec};
-use datapath::{BridgeId, LOCAL, PortId, PortKind, PortSettings, PortSpec};
+use datapath::{BUCKETS, BridgeId, LOCAL, PortId, PortKind, PortSettings, PortSpec, SteeringMode};
 use packet::build::Builder;
 use packet::tunnel::{Addresses, Mapping, TunnelKind, decapsulate, parse};
 use packet::{Field, Frame, HeapFrame, Value};
@@ -32,7 +33,10 @@ struct Bed {
 
 impl Bed {
     fn new() -> Bed {
-        let mut switch = Switch::new(1);
+        Bed::around(Switch::new(1))
+    }
+
+    fn around(mut switch: Switch) -> Bed {
         let overlay = switch.bridge("br-int");
         let physical = switch.bridge("br-phy");
         let (inner, uplink, local) = (Wire::new(true), Wire::new(true), Wire::new(true));
@@ -54,7 +58,11 @@ impl Bed {
 
     /// Creates one whose port 1 sends by a VXLAN tunnel at port 2.
     fn with_vxlan(known: bool) -> Bed {
-        let mut bed = Bed::new();
+        Bed::new().send_by_vxlan(known)
+    }
+
+    fn send_by_vxlan(self, known: bool) -> Bed {
+        let mut bed = self;
         bed.underlay(known);
         let vxlan = TunnelKind::Vxlan { gbp: false };
         bed.tunnel(2, TunnelSpec::new(vxlan, remote()));
@@ -127,6 +135,83 @@ fn packet() -> HeapFrame {
 
 fn remote() -> Option<IpAddr> {
     Some(PEER.into())
+}
+
+/// Flows move between workers while one of these holds packets that wait for a next hop: moves are
+/// given up rather than overtaking them, and succeed once they have left.
+#[test]
+fn moves_wait_for_packets_that_are_held() {
+    const EACH: u64 = 10;
+    // While it is stopped, held packets wait for as long as it takes.
+    let clock = Arc::new(Clock::default());
+    clock.stop();
+    let mut bed = Bed::around(Switch::with_clock(2, clock)).send_by_vxlan(false);
+    bed.switch.datapath.set_steering(SteeringMode::Adaptive);
+    assert_eq!(bed.switch.datapath.steer(), Ok(true));
+    let workers = bed.switch.datapath.workers();
+    let ports = bed.switch.datapath.ports();
+    let is_inner = |port: &&datapath::PortInfo| port.bridge == bed.overlay && port.number == 1;
+    let inner = ports.iter().find(is_inner).unwrap().id;
+    let receives = |worker: &datapath::WorkerInfo| {
+        let mut queues = worker.queues.iter();
+        queues.any(|queue| queue.port == inner)
+    };
+    let receiver = workers.iter().position(receives).unwrap();
+    let other = 1 - receiver;
+    let state = |bed: &Bed, at: usize| bed.switch.datapath.steering().workers[at].clone();
+    let all_to = |bed: &mut Bed, to: usize| {
+        for bucket in 0..BUCKETS {
+            bed.switch
+                .datapath
+                .move_bucket(receiver, bucket, to)
+                .unwrap();
+        }
+    };
+    let mut put = 0;
+    let mut put_some = |bed: &Bed| {
+        for _ in 0..EACH {
+            let mut payload = [7; 60];
+            payload[..8].copy_from_slice(&u64::to_be_bytes(put));
+            put += 1;
+            let builder = Builder::ethernet([2, 0, 0, 0, 0, 9], [2, 0, 0, 0, 0, 8]);
+            let builder = builder.ipv4(0x0a01_0101, 0x0a01_0102).udp(1000, 2000);
+            bed.inner.put(builder.payload(&payload).frame());
+        }
+    };
+    all_to(&mut bed, other);
+    wait_until("all is away", || state(&bed, receiver).away == BUCKETS);
+    put_some(&bed);
+    wait_until("the other worker holds them", || {
+        state(&bed, other).taken == EACH
+    });
+    let moved = state(&bed, receiver).moved;
+    all_to(&mut bed, receiver);
+    put_some(&bed);
+    wait_until("moves are given up", || {
+        state(&bed, receiver).gave_up_late > 0
+    });
+    put_some(&bed);
+    wait_until("all are there", || {
+        let giver = state(&bed, receiver);
+        giver.parked == 0 && state(&bed, other).taken == 3 * EACH
+    });
+    assert_eq!(state(&bed, receiver).moved, moved);
+    assert_eq!((bed.uplink.sent(), state(&bed, receiver).refused), (0, 0));
+    // The answer: what was held leaves, and the flows can go home.
+    bed.underlay(true);
+    let mut frames = bed.sent(3 * EACH);
+    all_to(&mut bed, receiver);
+    wait_until("all came back", || state(&bed, receiver).away == 0);
+    put_some(&bed);
+    frames.extend(bed.sent(4 * EACH));
+    let number = |frame: &HeapFrame| {
+        let bytes = frame.to_vec();
+        let payload = &bytes[bytes.len() - 60..];
+        u64::from_be_bytes(payload[..8].try_into().unwrap())
+    };
+    let numbers: Vec<u64> = frames.iter().map(number).collect();
+    assert_eq!(numbers, (0..4 * EACH).collect::<Vec<_>>());
+    assert_eq!(bed.switch.dropped_in_all(), 0);
 }
 
 /// For every kind of tunnel, a packet that is sent back comes out as it went in.
