@@ -8,7 +8,7 @@ import struct
 from harness import equal, test, wait_for
 from test_openflow import PACKET_OUT
 from test_sessions import Client, oxm
-from test_tools import dummies
+from test_tools import SECURE, dummies
 
 PACKET = (
     "ffffffffffff020202020202080045000020000000004011f96d0a0000010a0000020001000200080000"
@@ -24,6 +24,7 @@ class Told:
         self.switch = dummies(lab)
         self.switch.vsctl("add", "Bridge", "br0", "protocols", "OpenFlow11")
         self.file = os.path.join(lab.directory, "told.out")
+        self.reasons = []
         lab.start(
             [
                 "stdbuf",
@@ -53,16 +54,17 @@ class Told:
         self.switch.ofctl("-O", version, *words)
 
     def all(self):
-        """[(table, cookie, fields)] of all that have come."""
+        """[(table, cookie, fields)] of all that have come; `reasons` are those of the same."""
         with open(self.file, encoding="utf-8", errors="replace") as file:
             found = re.findall(
                 r"NXT_PACKET_IN2 .*?: (?:table_id=(\d+) )?(?:cookie=(0x[0-9a-f]+) )?total_len=\d+ "
-                r"(\S+) \(via \w+\)",
+                r"(\S+) \(via (\w+)\)",
                 file.read(),
             )
+        self.reasons = [reason for *_, reason in found]
         return [
             (int(table or 0), int(cookie, 16) if cookie else None, frozenset(fields.split(",")))
-            for table, cookie, fields in found
+            for table, cookie, fields, _ in found
         ]
 
     def packet_out(self, actions, fields=""):
@@ -286,3 +288,94 @@ def packet_outs_begin_with_their_pipeline_fields(lab):
     )
     equal(packet_out(metadata), ["error 0001000b"], "answers to a packet-out without a port")
     equal(packet_out(in_port, mark), pipeline_fields_only, "answers to a mark")
+
+
+# The actions of table 0, the match beside them, and the reasons of the packet-ins of a packet that
+# a port receives, and of a packet-out that is looked up there.
+REASONS = (
+    ("output:CONTROLLER", "ip", ["action"], ["packet_out"]),
+    ("output:CONTROLLER", "priority=0", ["no_match"], ["packet_out"]),
+    ("set_field:0xfffd->reg0,output:NXM_NX_REG0[0..15]", "ip", ["action"], ["packet_out"]),
+    (
+        "set_field:0xfffd->reg0,output:NXM_NX_REG0[0..15]",
+        "priority=0",
+        ["no_match"],
+        ["packet_out"],
+    ),
+    # Actions of their own keep their reasons.
+    ("controller(userdata=01)", "ip", ["action"], ["action"]),
+    ("controller(userdata=01)", "priority=0", ["no_match"], ["no_match"]),
+    ("controller(reason=no_match,userdata=01)", "ip", ["no_match"], ["no_match"]),
+    ("write_actions(output:CONTROLLER)", "ip", ["action_set"], ["packet_out"]),
+    ("resubmit(,1),goto_table:2", "ip", ["action", "action_set"], ["packet_out"] * 2),
+    (
+        "clone(output:CONTROLLER,resubmit(,2)),resubmit(,1)",
+        "ip",
+        ["action", "action_set", "action"],
+        ["packet_out"] * 3,
+    ),
+    ("learn(table=9,eth_type=0x800),output:CONTROLLER", "ip", ["action"], ["packet_out"]),
+    ("group:1", "ip", ["group"], ["packet_out"]),
+    ("write_actions(group:1)", "ip", ["group"], ["packet_out"]),
+    ("group:2", "ip", ["action", "action_set"], ["packet_out"] * 2),
+    ("group:3", "ip", ["group"], ["packet_out"]),
+    # A datapath's hash is known when the packet has been received once more.
+    (
+        "output:CONTROLLER,group:4,output:CONTROLLER",
+        "ip",
+        ["action", "group", "action"],
+        ["packet_out", "group", "action"],
+    ),
+    # Through a patch port, by another bridge, and back.
+    ("output:11", "ip", ["action"], ["packet_out"]),
+)
+
+
+@test(timeout=120)
+def packet_outs_are_the_reason(lab):
+    """Every output to the controllers that a packet-out meets says so in its packet-in."""
+    told = Told(lab)
+    told.switch.vsctl("add-br", "br1", "--", "set", "Bridge", "br1", *SECURE)
+    for bridge, name, peer, number in (("br0", "q0", "q1", 11), ("br1", "q1", "q0", 12)):
+        told.switch.port(
+            name, "type=patch", f"options:peer={peer}", f"ofport_request={number}", bridge=bridge
+        )
+    told.switch.ofctl("add-flow", "br1", "actions=in_port")
+    for group in (
+        "group_id=1,type=all,bucket=output:CONTROLLER",
+        "group_id=2,type=all,bucket=resubmit(,1),bucket=resubmit(,2)",
+        "group_id=3,type=select,selection_method=hash,fields(ip_dst),bucket=output:CONTROLLER",
+        "group_id=4,type=select,selection_method=dp_hash,bucket=output:CONTROLLER",
+    ):
+        told.ofctl("add-group", "br0", group)
+    told.ofctl("add-flow", "br0", "in_port=11,priority=40000,actions=output:CONTROLLER")
+    told.ofctl("add-flow", "br0", "table=1,ip,actions=output:CONTROLLER")
+    told.ofctl("add-flow", "br0", "table=2,ip,actions=write_actions(output:CONTROLLER)")
+
+    def reasons():
+        """Those of the packet-ins since the last call."""
+        first = told.heard
+        count = len(told.settled())
+        return told.reasons[first : first + count]
+
+    for actions, match, received, packet_out in REASONS:
+        told.ofctl("add-flow", "br0", f"{match},actions={actions}")
+        what = f"reasons of {actions} for {match}"
+        told.switch.appctl("netdev-dummy/receive", "p1", PACKET)
+        wait_for(f"the {what}", lambda: len(told.all()) - told.heard >= len(received))
+        equal(reasons(), received, what)
+        told.packet_out("resubmit(,0)")
+        equal(reasons(), packet_out, f"{what}, of a packet-out")
+        told.packet_out("TABLE")
+        equal(reasons(), packet_out, f"{what}, of a packet-out to TABLE")
+        told.ofctl("--strict", "del-flows", "br0", f"table=0,{match}")
+    for actions, wanted in (
+        ("output:CONTROLLER", ["packet_out"]),
+        ("controller(userdata=01)", ["action"]),
+        ("clone(output:CONTROLLER)", ["packet_out"]),
+        ("group:1", ["packet_out"]),
+        ("group:4,output:CONTROLLER", ["group", "action"]),
+        ("output:11", ["packet_out"]),
+    ):
+        told.packet_out(actions)
+        equal(reasons(), wanted, f"reasons of a packet-out's own {actions}")

@@ -634,7 +634,10 @@ fn op(input: &mut Input<'_>, depth: u8, resubmits: bool) -> Option<Op> {
             flood: input.u8() & 1 == 1,
         },
         4 => Op::Normal,
-        5 => Op::OutputReg(bits(input, 128)),
+        5 => Op::OutputReg {
+            source: bits(input, 128),
+            reason: PacketInReason::Action,
+        },
         6 => Op::OutputTruncated {
             port: port(input),
             max_len: input.u8().into(),
@@ -648,6 +651,7 @@ fn op(input: &mut Input<'_>, depth: u8, resubmits: bool) -> Option<Op> {
             reason: PacketInReason::Action,
             controller_id: input.u8().into(),
             userdata: Vec::new(),
+            by_output: input.u8() & 1 != 0,
         })),
         9 | 10 => {
             let def = writable(input);
@@ -721,12 +725,7 @@ fn op(input: &mut Input<'_>, depth: u8, resubmits: bool) -> Option<Op> {
             dst: bits(input, 128),
         },
         25 | 29 if resubmits => Op::Learn(Arc::new(learn(input))),
-        30 if resubmits => Op::Pause(Box::new(ToController {
-            max_len: 0xffff,
-            reason: PacketInReason::Action,
-            controller_id: 0,
-            userdata: Vec::new(),
-        })),
+        30 if resubmits => Op::Pause(Box::new(ToController::whole(PacketInReason::Action))),
         31 if resubmits => Op::FinTimeout {
             idle: input.u8().into(),
             hard: input.u8().into(),

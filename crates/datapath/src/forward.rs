@@ -491,6 +491,8 @@ pub(crate) struct Forward<'a, F: Frame> {
     pub depth: u32,
     /// Whether the burst's frames were received finished (nothing left to do).
     pub finished: bool,
+    /// Whether the frames have come through patch ports from a packet-out.
+    pub packet_out: bool,
     /// Whether the rules that the current packet asks for have been made already.
     pub taught: bool,
     pub sending: &'a mut Sending<F>,
@@ -921,8 +923,13 @@ impl<F: Frame> Forward<'_, F> {
         frame: &F,
         rest: Option<Box<Frozen>>,
     ) {
+        let reason = if self.packet_out {
+            to.reason_in_packet_out()
+        } else {
+            to.reason
+        };
         if matches!(
-            to.reason,
+            reason,
             PacketInReason::NoMatch | PacketInReason::TableMiss | PacketInReason::NoRule
         ) && self
             .bridge
@@ -948,7 +955,7 @@ impl<F: Frame> Forward<'_, F> {
             in_port: context.in_port,
             table: context.table,
             cookie: context.cookie,
-            reason: to.reason,
+            reason,
             controller_id: to.controller_id,
             userdata: to.userdata.clone(),
             total_len: frame.len(),

@@ -536,6 +536,7 @@ impl<F: Frame> Worker<F> {
             patches,
             sending,
             finished: false,
+            packet_out: false,
             now_ms: 0,
             outs_held,
         };

@@ -28,14 +28,12 @@ pub(crate) struct Context<'a> {
 /// Where a list of actions stands; packet-ins report it as their reason.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Place {
-    /// Applied by a rule.
+    /// Applied by a rule, or in a packet-out's list.
     Apply,
     /// Applied by a table-miss rule: any match, priority 0 (1.3.5 section 5.4).
     Miss,
     /// In the action set.
     Set,
-    /// In a packet-out's list.
-    PacketOut,
     /// In a group bucket.
     Bucket,
 }
@@ -46,7 +44,6 @@ impl Place {
             Place::Apply => PacketInReason::Action,
             Place::Miss => PacketInReason::TableMiss,
             Place::Set => PacketInReason::ActionSet,
-            Place::PacketOut => PacketInReason::PacketOut,
             Place::Bucket => PacketInReason::Group,
         }
     }
@@ -120,10 +117,10 @@ pub(crate) fn packet_out(actions: &[Action], context: Context<'_>) -> OpList {
         before,
     )) = actions.split_last()
     {
-        append(&mut ops, before, Place::PacketOut, context);
+        append(&mut ops, before, Place::Apply, context);
         ops.push(Op::Goto(0));
     } else {
-        append(&mut ops, actions, Place::PacketOut, context);
+        append(&mut ops, actions, Place::Apply, context);
     }
     OpList::new(ops)
 }
@@ -140,7 +137,10 @@ fn append(ops: &mut Vec<Op>, actions: &[Action], place: Place, context: Context<
 fn append_one(ops: &mut Vec<Op>, action: &Action, place: Place, context: Context<'_>) {
     match action {
         Action::Output { port, max_len } => ops.push(output(*port, *max_len, place)),
-        Action::OutputReg { source, .. } => ops.push(Op::OutputReg(bits(source))),
+        Action::OutputReg { source, .. } => ops.push(Op::OutputReg {
+            source: bits(source),
+            reason: place.reason(),
+        }),
         Action::OutputTrunc { port, max_len } => ops.push(Op::OutputTruncated {
             port: *port,
             max_len: *max_len,
@@ -160,6 +160,7 @@ fn append_one(ops: &mut Vec<Op>, action: &Action, place: Place, context: Context
                 reason: reason_of(*reason, place),
                 controller_id: *controller_id,
                 userdata: userdata.clone(),
+                by_output: false,
             });
             ops.push(if *pause {
                 Op::Pause(to)
@@ -303,6 +304,7 @@ fn output(to: port::PortNo, max_len: u16, place: Place) -> Op {
             reason: place.reason(),
             controller_id: 0,
             userdata: Vec::new(),
+            by_output: true,
         })),
         other => Op::Output(other),
     }
@@ -475,19 +477,33 @@ mod tests {
             port: port::CONTROLLER,
             max_len: 64,
         };
-        let reason = |ops: &[Op]| match &ops[0] {
-            Op::Controller(to) => to.reason,
+        let told = |ops: &[Op]| match &ops[0] {
+            Op::Controller(to) => (to.reason, to.reason_in_packet_out()),
             other => panic!("{other:?}"),
         };
+        let by_output = |reason| (reason, PacketInReason::PacketOut);
         let apply = [Instruction::ApplyActions(vec![to_controller.clone()])];
-        assert_eq!(reason(&compiled(&apply, false).ops), PacketInReason::Action);
         assert_eq!(
-            reason(&compiled(&apply, true).ops),
-            PacketInReason::TableMiss
+            told(&compiled(&apply, false).ops),
+            by_output(PacketInReason::Action)
         );
         assert_eq!(
-            reason(&packet_out(&[to_controller]).ops),
-            PacketInReason::PacketOut
+            told(&compiled(&apply, true).ops),
+            by_output(PacketInReason::TableMiss)
+        );
+        let own = Action::Controller {
+            max_len: 64,
+            controller_id: 0,
+            reason: 1,
+            userdata: vec![1],
+            meter_id: None,
+            pause: false,
+        };
+        let list = packet_out(&[to_controller, own]).ops;
+        assert_eq!(told(&list), by_output(PacketInReason::Action));
+        assert_eq!(
+            told(&list[1..]),
+            (PacketInReason::Action, PacketInReason::Action)
         );
     }
 

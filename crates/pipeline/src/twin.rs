@@ -184,6 +184,7 @@ pub fn evaluate_actions_metered(
     let mut machine = Machine::new(pipeline, key, frame);
     machine.live = live;
     machine.levels = levels;
+    machine.packet_out = true;
     machine.begin_list(actions);
     machine.finish()
 }
@@ -265,7 +266,7 @@ const PACKET_OUT: At = At {
     table: 0,
     cookie: NO_COOKIE,
     depth: 0,
-    apply: PacketInReason::PacketOut,
+    apply: PacketInReason::Action,
     table_is_lookup: true,
 };
 
@@ -330,6 +331,9 @@ struct Machine<'p> {
     /// last label, or a select group that uses the datapath's hash, it is the length at that point,
     /// because Open vSwitch recirculates the packet there.
     counted: usize,
+    /// Whether outputs to CONTROLLER say that a packet-out sends them: not after a select group
+    /// that uses the datapath's hash, because Open vSwitch recirculates the packet there.
+    packet_out: bool,
 }
 
 impl<'p> Machine<'p> {
@@ -358,6 +362,7 @@ impl<'p> Machine<'p> {
             learns: false,
             copied: 0,
             counted: frame.len(),
+            packet_out: false,
         };
         machine.key.set_u32(at::ACTSET_OUTPUT, ACTSET_UNSET);
         machine.parse_again();
@@ -621,14 +626,7 @@ impl<'p> Machine<'p> {
                 // 16-bit values include the reserved ports; larger values are no ports.
                 if let Ok(number) = u16::try_from(self.read(source)) {
                     let number = port::from_u16(number);
-                    self.output(
-                        number,
-                        *max_len,
-                        At {
-                            apply: PacketInReason::Action,
-                            ..at
-                        },
-                    );
+                    self.output(number, *max_len, at);
                 }
             }
             Action::OutputTrunc { port, max_len } => {
@@ -732,7 +730,8 @@ impl<'p> Machine<'p> {
     /// Runs a list, and the action set it leaves, on a copy. Nothing comes back, nor does the
     /// action set.
     fn clone_of_packet(&mut self, actions: &[Action], at: At) {
-        let before = (self.packet.clone(), self.key, self.queue, self.counted);
+        let before = (self.packet.clone(), self.key, self.queue);
+        let (counted, packet_out) = (self.counted, self.packet_out);
         let (set, stack) = (self.set.clone(), self.stack.clone());
         self.copied += self.packet.bytes().len();
         let copy = (self.packet.bytes().to_vec(), self.key);
@@ -742,7 +741,8 @@ impl<'p> Machine<'p> {
             self.run_set(at);
         }
         self.close();
-        (self.packet, self.key, self.queue, self.counted) = before;
+        (self.packet, self.key, self.queue) = before;
+        (self.counted, self.packet_out) = (counted, packet_out);
         (self.set, self.stack) = (set, stack);
         self.dead = false;
     }
@@ -868,7 +868,14 @@ impl<'p> Machine<'p> {
         let sent = self.sent();
         let effect = match port {
             port::ANY => return,
-            port::CONTROLLER => return self.send_to_controller(at, at.apply, max_len, 0, &[]),
+            port::CONTROLLER => {
+                let reason = if self.packet_out {
+                    PacketInReason::PacketOut
+                } else {
+                    at.apply
+                };
+                return self.send_to_controller(at, reason, max_len, 0, &[]);
+            }
             port::IN_PORT => Effect::Output {
                 port: sent.in_port,
                 to_in_port: true,

@@ -73,6 +73,32 @@ pub struct ToController {
     pub controller_id: u16,
     /// Bytes returned unchanged in the packet-in.
     pub userdata: Vec<u8>,
+    /// Whether an output to the port CONTROLLER sends it, and not an action of its own: while a
+    /// packet-out is walked its reason is then [`PacketInReason::PacketOut`], as in Open vSwitch.
+    pub by_output: bool,
+}
+
+impl ToController {
+    /// Creates the packet-in of all of a packet for controllers with id 0, without data, that no
+    /// output action asks for.
+    pub fn whole(reason: PacketInReason) -> ToController {
+        ToController {
+            max_len: u16::MAX,
+            reason,
+            controller_id: 0,
+            userdata: Vec::new(),
+            by_output: false,
+        }
+    }
+
+    /// Returns the reason to give in a packet-in that is sent while a packet-out is walked.
+    pub fn reason_in_packet_out(&self) -> PacketInReason {
+        if self.by_output {
+            PacketInReason::PacketOut
+        } else {
+            self.reason
+        }
+    }
 }
 
 /// The `multipath` action: chooses one of several ways by a hash.
@@ -130,7 +156,12 @@ pub enum Op {
     /// Hands the packet to the learning switch.
     Normal,
     /// Sends to the port whose number the bits hold; reserved numbers act as in an output action.
-    OutputReg(Bits),
+    OutputReg {
+        /// Where the number is.
+        source: Bits,
+        /// Reason given in the packet-in, if it is CONTROLLER.
+        reason: PacketInReason,
+    },
     /// Sends the first `max_len` bytes to a port.
     OutputTruncated {
         /// Destination.
@@ -449,7 +480,7 @@ fn written(ops: &[Op]) -> WordSet {
         | Op::InPort
         | Op::All { .. }
         | Op::Normal
-        | Op::OutputReg(_)
+        | Op::OutputReg { .. }
         | Op::OutputTruncated { .. }
         | Op::Controller(_)
         | Op::Goto(_)
@@ -513,7 +544,9 @@ impl Op {
     pub(crate) fn words(&self) -> WordSet {
         let field = |field: Field| field.def().words();
         match self {
-            Op::OutputReg(bits) | Op::StackPush(bits) | Op::StackPop(bits) => field(bits.field),
+            Op::OutputReg { source: bits, .. } | Op::StackPush(bits) | Op::StackPop(bits) => {
+                field(bits.field)
+            }
             Op::SetField { field: which, .. } => field(*which),
             Op::Set(set) => set.words(),
             Op::Move { src, dst } => field(src.field).union(field(dst.field)),

@@ -395,6 +395,7 @@ impl<F: Frame> Engine<F> {
         }
         walk.key.set_u32(at::ACTSET_OUTPUT, reserved::UNSET);
         walk.start(frame, 0);
+        walk.packet_out = true;
         walk.first = Some(First::NO_RULE);
         walk.at.steps = Steps::of(&ops.ops);
         let next = walk.run(&burst, host);
@@ -486,12 +487,7 @@ impl<F: Frame> Engine<F> {
             }
             // "Continue" behind the last table sends to the controllers, as in Open vSwitch.
             Miss::Controller | Miss::Next => {
-                let to = ToController {
-                    max_len: u16::MAX,
-                    reason: PacketInReason::NoRule,
-                    controller_id: 0,
-                    userdata: Vec::new(),
-                };
+                let to = ToController::whole(PacketInReason::NoRule);
                 walk.send_to_controller(burst, host, &to);
                 walk.run(burst, host)
             }

@@ -33,6 +33,8 @@ pub(crate) struct Turn<'a, F: Frame> {
     pub(crate) sending: &'a mut Sending<F>,
     /// Whether the current frames were received finished (nothing left to do).
     pub(crate) finished: bool,
+    /// Whether the current frames have come through patch ports from a packet-out.
+    pub(crate) packet_out: bool,
     /// The clock, at most [`super::TIME_INTERVAL`] old.
     pub(crate) now_ms: u64,
     /// Number of packet-outs whose packets wait for rules; they count as done when these are.
@@ -130,6 +132,13 @@ impl<'a, F: Frame> Turn<'a, F> {
     /// Returns a host to be used outside a walk.
     pub(crate) fn forward(&mut self, bridge: &'a BridgeState, depth: u32) -> Forward<'_, F> {
         self.host(bridge, depth).1.forward
+    }
+
+    /// Walks what a packet-out has sent through patch ports.
+    fn follow_packet_out(&mut self) {
+        self.packet_out = true;
+        self.follow_patches();
+        self.packet_out = false;
     }
 
     fn follow_patches(&mut self) {
@@ -422,6 +431,7 @@ impl<'a, F: Frame> Turn<'a, F> {
             now_ns: 0,
             depth,
             finished: self.finished,
+            packet_out: self.packet_out,
             taught: false,
             sending: self.sending,
             asked: &self.shared.asked,
@@ -448,7 +458,7 @@ impl<'a, F: Frame> Turn<'a, F> {
             self.patches.join(1);
             let held = self.engine.held().0;
             self.packet_out(out);
-            self.follow_patches();
+            self.follow_packet_out();
             if self.engine.held().0 > held {
                 *self.outs_held += 1;
                 done.1 -= 1;
@@ -476,6 +486,7 @@ impl<'a, F: Frame> Turn<'a, F> {
                 self.cell.drop(DropReason::BridgeGone, 1);
                 continue;
             };
+            let of_packet_out = held.is_of_packet_out();
             let (engine, mut host) = self.host(bridge, place.depth);
             engine.resume(
                 held,
@@ -484,6 +495,9 @@ impl<'a, F: Frame> Turn<'a, F> {
                 host.now_ms,
                 &mut host.forward,
             );
+            if of_packet_out {
+                self.follow_packet_out();
+            }
             self.follow_patches();
         }
         self.finish();

@@ -482,6 +482,7 @@ fn packets_to_controllers_and_back() {
         reason: PacketInReason::Action,
         controller_id: 3,
         userdata: vec![1, 2],
+        by_output: false,
     };
     switch.rule(bridge, 0, 5, in_port(1), vec![Op::Controller(Box::new(to))]);
     ports[0].1.put(frame(mac(2), mac(1), 1));
@@ -656,12 +657,7 @@ fn the_packet_in_queue_is_bounded_and_says_what_it_loses() {
     let mut switch = Switch::new(1);
     let bridge = switch.bridge("br0");
     let ports = switch.ports(bridge, 1);
-    let to = ToController {
-        max_len: 0xffff,
-        reason: PacketInReason::NoMatch,
-        controller_id: 0,
-        userdata: Vec::new(),
-    };
+    let to = ToController::whole(PacketInReason::NoMatch);
     switch.rule(
         bridge,
         0,

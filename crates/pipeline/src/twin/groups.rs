@@ -44,6 +44,7 @@ impl Machine<'_> {
                 self.level += 1;
                 if hash_of(description.selection.as_ref()).is_datapaths() {
                     self.counted = self.packet.bytes().len();
+                    self.packet_out = false;
                 }
                 self.selected(description, level).into_iter().collect()
             }

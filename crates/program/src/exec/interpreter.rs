@@ -61,6 +61,7 @@ pub(crate) struct Saved<F> {
     pub(crate) key: FlowKey,
     pub(crate) layers: Layers,
     pub(crate) counted: u32,
+    pub(crate) packet_out: bool,
     pub(crate) queue: Option<u32>,
     pub(crate) set: ActionSet,
     pub(crate) values: Vec<(u128, u16)>,
@@ -96,6 +97,8 @@ pub(crate) struct Walk<F> {
     pub(crate) counted: u32,
     pub(crate) mirrored: u32,
     pub(crate) sent: bool,
+    /// Whether the packet is a packet-out's, and outputs to CONTROLLER say so.
+    pub(crate) packet_out: bool,
     /// Whether the current lookup is from a resubmit, so that no match means to continue.
     pub(crate) resubmitted: bool,
     pub(crate) queue: Option<u32>,
@@ -212,6 +215,7 @@ impl<F: Frame> Walk<F> {
             counted: 0,
             mirrored: 0,
             sent: false,
+            packet_out: false,
             resubmitted: false,
             first: None,
             owned: Vec::new(),
@@ -236,6 +240,7 @@ impl<F: Frame> Walk<F> {
         self.resubmits = 0;
         self.mirrored = mirrored;
         self.sent = false;
+        self.packet_out = false;
         self.resubmitted = false;
         self.first = None;
     }
@@ -404,12 +409,14 @@ impl<F: Frame> Walk<F> {
         }
     }
 
-    /// Defers an output to a port number, which may be reserved.
+    /// Defers an output to a port number, which may be reserved. `reason` is that of a packet-in,
+    /// where the port is CONTROLLER.
     pub(crate) fn output_number<H: Host<F>>(
         &mut self,
         burst: &Burst<'_, '_>,
         host: &mut H,
         port: PortNo,
+        reason: PacketInReason,
     ) {
         let kind = match port {
             reserved::IN_PORT => PendingKind::InPort,
@@ -419,10 +426,8 @@ impl<F: Frame> Walk<F> {
             reserved::NONE => return,
             reserved::CONTROLLER => {
                 let to = ToController {
-                    max_len: u16::MAX,
-                    reason: PacketInReason::Action,
-                    controller_id: 0,
-                    userdata: Vec::new(),
+                    by_output: true,
+                    ..ToController::whole(reason)
                 };
                 return self.send_to_controller(burst, host, &to);
             }
@@ -458,6 +463,7 @@ impl<F: Frame> Walk<F> {
             self.key = saved.key;
             self.layers = saved.layers;
             self.counted = saved.counted;
+            self.packet_out = saved.packet_out;
             self.queue = saved.queue;
             self.set = saved.set;
             self.values = saved.values;
@@ -712,16 +718,16 @@ impl<F: Frame> Walk<F> {
         op: &Op,
     ) -> Option<Next> {
         match op {
-            Op::OutputReg(source) => {
+            Op::OutputReg { source, reason } => {
                 let port = bits::port_number(bits::read(&self.key, *source));
-                self.output_number(burst, host, port);
+                self.output_number(burst, host, port, *reason);
             }
             Op::OutputTruncated { port, max_len } => {
                 self.output_truncated(burst, host, *port, *max_len)
             }
             Op::Enqueue { port, queue } => {
                 let own = self.queue.replace(*queue);
-                self.output_number(burst, host, *port);
+                self.output_number(burst, host, *port, PacketInReason::Action);
                 self.queue = own;
             }
             Op::Controller(to) => self.send_to_controller(burst, host, to),
@@ -809,6 +815,7 @@ impl<F: Frame> Walk<F> {
                     key: self.key,
                     layers: self.layers,
                     counted: self.counted,
+                    packet_out: self.packet_out,
                     queue: self.queue,
                     set: self.set.clone(),
                     values: self.values.clone(),
@@ -905,7 +912,7 @@ impl<F: Frame> Walk<F> {
         if let Some(frame) = &mut self.frame {
             frame.truncate(max_len as usize);
         }
-        self.output_number(burst, host, port);
+        self.output_number(burst, host, port, PacketInReason::Action);
         if let (Some(to), Some(short)) = (self.pending.pop(), self.frame.take()) {
             self.deliver(burst, host, to, short);
         }
@@ -925,10 +932,8 @@ impl<F: Frame> Walk<F> {
         }
         for id in controllers {
             let to = ToController {
-                max_len: u16::MAX,
-                reason: PacketInReason::InvalidTtl,
                 controller_id: *id,
-                userdata: Vec::new(),
+                ..ToController::whole(PacketInReason::InvalidTtl)
             };
             self.send_to_controller(burst, host, &to);
         }

@@ -118,7 +118,7 @@ fn add_field(bits: &mut MiniKeyBits, field: Field) {
 fn add_steps(bits: &mut MiniKeyBits, ops: &[Op]) {
     for op in ops {
         match op {
-            Op::OutputReg(source) | Op::StackPush(source) => add_field(bits, source.field),
+            Op::OutputReg { source, .. } | Op::StackPush(source) => add_field(bits, source.field),
             Op::Move { src, .. } => add_field(bits, src.field),
             Op::DecTtl(_) => add_byte(bits, at::IP_TTL, 0xff),
             Op::WriteActions(ops) => add_steps(bits, ops),

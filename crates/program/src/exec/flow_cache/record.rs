@@ -177,7 +177,7 @@ impl<'h, H> Recording<'h, H> {
             | Op::PopVlan => self.keep(op.clone()),
             Op::Enqueue { port, .. } if *port < reserved::FIRST => self.keep(op.clone()),
             Op::Set(set) => self.keep_set(set.clone()),
-            Op::OutputReg(source) => self.keep_output(bits::read(key, *source)),
+            Op::OutputReg { source, .. } => self.keep_output(bits::read(key, *source)),
             Op::Move { src, dst } => self.keep_written(*dst, bits::read(key, *src)),
             Op::StackPop(to) => {
                 if let Some(value) = top {

@@ -2,7 +2,7 @@
 
 use crate::actions::multipath as spread;
 use crate::actions::reserved;
-use crate::actions::{Bits, Bundle, Multipath, PortNo};
+use crate::actions::{Bits, Bundle, Multipath, PacketInReason, PortNo};
 use crate::exec::interpreter::{Burst, Walk};
 use crate::host::Host;
 use packet::Frame;
@@ -35,7 +35,7 @@ impl<F: Frame> Walk<F> {
             // Port numbers written by `bundle_load` have sixteen bits, as in OpenFlow 1.0.
             Some(dst) => self.write_bits(burst, host, dst, u128::from(port as u16)),
             None => {
-                self.output_number(burst, host, port);
+                self.output_number(burst, host, port, PacketInReason::Action);
                 true
             }
         }

@@ -63,12 +63,7 @@ impl<F: Frame> Walk<F> {
 
     /// Sends a packet-in, and ends this list; its caller continues.
     fn mpls_ttl_expired<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H) {
-        let to = ToController {
-            max_len: u16::MAX,
-            reason: PacketInReason::InvalidTtl,
-            controller_id: 0,
-            userdata: Vec::new(),
-        };
+        let to = ToController::whole(PacketInReason::InvalidTtl);
         self.send_to_controller(burst, host, &to);
         self.at.next = self.at.steps.get().len();
     }

@@ -45,6 +45,7 @@ impl<F: Frame> Walk<F> {
             Kind::Selected { buckets, selector } => {
                 if selector.hash.is_datapaths() {
                     self.count_anew();
+                    self.packet_out = false; // in Open vSwitch it is received again here
                 }
                 let hash = selector.hash.hash(&self.key, self.at.level);
                 let chosen = selector.choose(hash, |place| {
@@ -161,6 +162,7 @@ impl<F: Frame> Walk<F> {
                 key: self.key,
                 layers: self.layers,
                 counted: self.counted,
+                packet_out: self.packet_out,
                 queue: self.queue,
                 set: ActionSet::default(),
                 values: Vec::new(),

@@ -116,10 +116,23 @@ impl<F: Frame> Walk<F> {
         to: &ToController,
     ) {
         self.flush(burst, host);
+        let reason = if self.packet_out {
+            to.reason_in_packet_out()
+        } else {
+            to.reason
+        };
         let (context, frame) = self.context(burst);
         *context.sent = true;
-        if let Some(frame) = frame {
-            host.controller(context, to, frame);
+        let Some(frame) = frame else { return };
+        match reason {
+            reason if reason == to.reason => host.controller(context, to, frame),
+            reason => {
+                let to = ToController {
+                    reason,
+                    ..to.clone()
+                };
+                host.controller(context, &to, frame);
+            }
         }
     }
 }

@@ -156,6 +156,11 @@ impl<F> Held<F> {
     pub fn place(&self) -> Place {
         self.place
     }
+
+    /// Returns whether its packet is a packet-out's.
+    pub fn is_of_packet_out(&self) -> bool {
+        self.walk.packet_out
+    }
 }
 
 /// A request that has been resolved.
