@@ -208,6 +208,14 @@ GROUPS = [
         100,
     ),
     (
+        "select_hash_without_fields",
+        PLAIN,
+        "actions=push_vlan:0x8100,group:1",
+        "type=select,selection_method=hash,bucket=resubmit(,1)",
+        100,
+        100,
+    ),
+    (
         "select_dp_hash",
         PLAIN,
         "actions=push_vlan:0x8100,group:1",

@@ -126,7 +126,7 @@ impl Groups {
 /// Returns what a select group hashes.
 pub(crate) fn hash_of(selection: Option<&Selection>) -> GroupHash {
     match selection {
-        None => GroupHash::Usual,
+        None => GroupHash::Usual { by_datapath: true },
         Some(selection) => match selection.method {
             SelectionMethod::DpHash => GroupHash::FiveTuple {
                 // The high 32 bits of the parameter choose the hash: 0 five-tuple, 1 symmetric
@@ -134,7 +134,9 @@ pub(crate) fn hash_of(selection: Option<&Selection>) -> GroupHash {
                 symmetric: selection.parameter >> 32 == 1,
                 basis: selection.parameter as u32,
             },
-            SelectionMethod::Hash if selection.fields.is_empty() => GroupHash::Usual,
+            SelectionMethod::Hash if selection.fields.is_empty() => {
+                GroupHash::Usual { by_datapath: false }
+            }
             SelectionMethod::Hash => GroupHash::fields(&selection.fields, selection.parameter),
         },
     }

@@ -23,7 +23,11 @@ const PROBES: usize = 8;
 pub enum GroupHash {
     /// Ethernet addresses, IP addresses and protocol, ports of TCP, UDP and SCTP, ARP's addresses;
     /// symmetric: the same hash for both directions of a connection.
-    Usual,
+    Usual {
+        /// Whether Open vSwitch's datapath computes a hash in its place: not where a group asks for
+        /// `hash` without fields.
+        by_datapath: bool,
+    },
     /// IP addresses and protocol, ports of TCP, UDP and SCTP; ARP's addresses (`dp_hash`).
     FiveTuple {
         /// Whether both directions of a connection have the same hash.
@@ -66,7 +70,10 @@ impl GroupHash {
 
     /// Returns whether Open vSwitch's datapath computes this hash, and so recirculates the packet.
     pub fn is_datapaths(&self) -> bool {
-        !matches!(self, GroupHash::Fields { .. })
+        !matches!(
+            self,
+            GroupHash::Fields { .. } | GroupHash::Usual { by_datapath: false }
+        )
     }
 
     /// Returns the words of the key that it reads.
@@ -79,7 +86,7 @@ impl GroupHash {
             .union(WordSet::of_bytes(at::IPV4_DST, 4))
             .union(WordSet::of_bytes(at::IPV6_SRC, 32));
         match self {
-            GroupHash::Usual => five_tuple
+            GroupHash::Usual { .. } => five_tuple
                 .union(WordSet::of_bytes(at::ETH_SRC, 6))
                 .union(WordSet::of_bytes(at::ETH_DST, 6)),
             GroupHash::FiveTuple { .. } => five_tuple,
@@ -95,7 +102,7 @@ impl GroupHash {
     /// here, so that a nested group spreads its packets instead of choosing as the outer one did.
     pub fn hash(&self, key: &FlowKey, level: u32) -> u32 {
         let hash = match self {
-            GroupHash::Usual => {
+            GroupHash::Usual { .. } => {
                 let macs = pair(key.u64(at::ETH_SRC) >> 16, key.u64(at::ETH_DST) >> 16);
                 five_tuple(key, mix(macs, key.u16(at::ETH_TYPE).into()), pair)
             }

@@ -3,6 +3,8 @@
 use super::*;
 use crate::actions::multipath::tests::reversed;
 
+const USUAL: GroupHash = GroupHash::Usual { by_datapath: true };
+
 const HASHES: u32 = 40_000;
 
 /// Returns hashes distributed like those of packets.
@@ -11,7 +13,7 @@ fn hashes() -> impl Iterator<Item = u32> {
 }
 
 fn selector(buckets: &[(u32, u16)]) -> Selector {
-    Selector::new(GroupHash::Usual, buckets)
+    Selector::new(USUAL, buckets)
 }
 
 fn shares(selector: &Selector, is_live: impl Fn(usize) -> bool + Copy) -> Vec<u32> {
@@ -155,7 +157,7 @@ fn both_directions_have_one_hash_where_they_should() {
     };
     for number in 0..1000 {
         let (key, back) = (key(number), reversed(&key(number)));
-        for hash in [GroupHash::Usual, symmetric(true)] {
+        for hash in [USUAL, symmetric(true)] {
             assert_eq!(hash.hash(&key, 0), hash.hash(&back, 0));
         }
         assert_ne!(
@@ -174,7 +176,7 @@ fn arp_is_spread_by_its_addresses() {
         key.set_u32(at::IPV4_SRC, from);
         key.set_u32(at::IPV4_DST, to);
         key.set_u8(at::IP_PROTO, operation);
-        GroupHash::Usual.hash(&key, 0)
+        USUAL.hash(&key, 0)
     };
     assert_eq!(arp(1, 2, 1), arp(2, 1, 2));
     let group = selector(&[(0, 1), (1, 1)]);
@@ -188,7 +190,7 @@ fn packets_are_spread_evenly() {
     const PACKETS: u32 = 30_000;
     let group = selector(&[(0, 1), (1, 1), (2, 2)]);
     let hashes = [
-        GroupHash::Usual,
+        USUAL,
         GroupHash::FiveTuple {
             symmetric: true,
             basis: 0,
@@ -228,7 +230,7 @@ fn the_words_that_are_read_are_told() {
         symmetric: false,
         basis: 0,
     };
-    for hash in [GroupHash::Usual, five_tuple, fields.clone()] {
+    for hash in [USUAL, five_tuple, fields.clone()] {
         for number in 0..100 {
             let key = key(number);
             let mut dirty = key;
@@ -256,7 +258,7 @@ fn levels_choose_apart() {
     let mut second = [0_u32; 2];
     for number in 0..4000 {
         let key = key(number);
-        let hash = GroupHash::Usual;
+        let hash = USUAL;
         if group.choose(hash.hash(&key, 0), |_| true) == Some(0) {
             let place = group.choose(hash.hash(&key, 1), |_| true).unwrap();
             second[place] += 1;
