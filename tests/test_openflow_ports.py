@@ -9,6 +9,7 @@ from harness import (
     OPEN_VSWITCH,
     Failure,
     Skip,
+    becomes,
     check,
     equal,
     ethernet,
@@ -529,3 +530,72 @@ def packet_ins_have_a_rate(lab):
         dropped,
         "packet-ins that the rate limit dropped, in coverage/show",
     )
+
+
+@test(timeout=90, dpdk=True)
+def dpdk_ports_show_why_they_drop_and_what_their_driver_counts(lab):
+    """Interface.statistics and port statistics of 1.4 and later have what Open vSwitch counts of a
+    DPDK device beside the device itself, and what its driver counts for each queue."""
+    switch = lab.switch()
+    switch.enable_dpdk(cores=1)
+    switch.vsctl("set", "Open_vSwitch", ".", "other_config:stats-update-interval=5000")
+    switch.bridge("br0", "fail_mode=secure", "protocols=[OpenFlow10,OpenFlow13,OpenFlow14]")
+    host = lab.namespace("h1").quiet()
+    switch.pair(host, "p1", mtu=2000)
+    switch.port("p1", "ofport_request=1", "mtu_request=2000")
+    switch.port("n0", "type=dpdk", "options:dpdk-devargs=net_null0,no-rx=1", "ofport_request=2")
+    switch.port(
+        "v0",
+        "type=dpdkvhostuserclient",
+        f"options:vhost-server-path={switch.directory}/v0.sock",
+        "ofport_request=3",
+    )
+    switch.flows("in_port=1,actions=output:2")
+    socket = host.raw()
+    frame = ethernet("02:00:00:00:00:02", "02:00:00:00:00:01", 0x88B5, bytes(100))
+    too_long = ethernet("02:00:00:00:00:02", "02:00:00:00:00:01", 0x88B5, bytes(1700))
+    socket.send(*[frame] * 20, *[too_long] * 7)
+    names = (
+        "ovs_tx_failure_drops",
+        "ovs_tx_mtu_exceeded_drops",
+        "ovs_tx_qos_drops",
+        "ovs_rx_qos_drops",
+    )
+
+    def statistics(port):
+        return switch.get("Interface", port, "statistics")
+
+    wanted = (0, 7, 0, 0)
+    becomes(lambda: tuple(statistics("n0").get(name) for name in names), wanted, "drops of n0", 20)
+    counted = statistics("n0")
+    equal((counted["tx_packets"], counted["tx_dropped"]), (20, sum(wanted)), "what n0 sends")
+    sent = [value for name, value in counted.items() if re.fullmatch(r"tx_q\d+_packets", name)]
+    equal(sum(sent), 20, "what its queues send")
+    for name in ("rx_q0_packets", "rx_q0_bytes", "rx_q0_errors", "rx_mbuf_allocation_errors"):
+        equal(counted.get(name), 0, name)
+    equal([statistics("v0").get(name) for name in names], [0] * 4, "drops of v0")
+
+    def shown(version, port):
+        """The counters with names of a port in a message of port statistics."""
+        text = switch.ofctl("-O", version, "dump-ports", "br0", str(port))
+        _, _, custom = text.partition("CUSTOM Statistics")
+        return [(name, int(value)) for name, value in re.findall(r"(\w+)=(\d+),", custom)]
+
+    equal(shown("OpenFlow13", 2), [], "counters with names in 1.3")
+    found = shown("OpenFlow14", 2)
+    equal(
+        [entry for entry in found if entry[0] in names],
+        list(zip(names, wanted, strict=True)),
+        "counters with names",
+    )
+    equal(
+        {name: value for name, value in found if "_q" in name or "error" in name},
+        {name: value for name, value in counted.items() if "_q" in name or "error" in name},
+        "queues and errors with names",
+    )
+    equal(
+        [entry for entry in shown("OpenFlow14", 3) if entry[0] in names],
+        [(name, 0) for name in names],
+        "counters of v0 with names",
+    )
+    equal(shown("OpenFlow14", 1), [], "counters of a kernel interface with names")

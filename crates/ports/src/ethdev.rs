@@ -749,6 +749,7 @@ impl EthControl {
         Ok(())
     }
 
+    /// Returns the driver's counters that Open vSwitch shows, in the driver's order.
     fn counters(&self) -> Vec<(String, u64)> {
         let port = self.device.port;
         // SAFETY: with no room given, the count is returned.
@@ -772,13 +773,51 @@ impl EthControl {
             .iter()
             .take(valued as usize)
             .filter_map(|counter| {
-                let name = text(&names.get(counter.id as usize)?.name);
-                let of_interest =
-                    name.contains("error") || name.contains("dropped") || name.contains("missed");
-                (of_interest && !name.contains("_q")).then_some((name, counter.value))
+                let name = shown_name(text(&names.get(counter.id as usize)?.name))?;
+                Some((name, counter.value))
             })
             .collect()
     }
+}
+
+/// Returns the name in `Interface.statistics` of a driver's counter, as Open vSwitch's netdev-dpdk
+/// chooses it: packets by size and kind by their names in the database; and by the driver's, what
+/// queues receive and send, errors, drops and packets of the management. None for all others.
+fn shown_name(name: String) -> Option<String> {
+    let size = name.split_once("_size_").and_then(|(way, size)| {
+        let size = match size {
+            "64_packets" => "1_to_64_packets",
+            "65_to_127_packets"
+            | "128_to_255_packets"
+            | "256_to_511_packets"
+            | "512_to_1023_packets"
+            | "1024_to_1522_packets"
+            | "1523_to_max_packets" => size,
+            _ => return None,
+        };
+        matches!(way, "rx" | "tx").then(|| format!("{way}_{size}"))
+    });
+    let of_queue = || {
+        let queue = name
+            .strip_prefix("rx_q")
+            .or_else(|| name.strip_prefix("tx_q"));
+        queue.is_some_and(|queue| {
+            let counter = queue.trim_start_matches(|digit: char| digit.is_ascii_digit());
+            counter.len() < queue.len() && matches!(counter, "_packets" | "_bytes")
+        })
+    };
+    let shown = name.ends_with("_errors")
+        || name.ends_with("_dropped")
+        || name.contains("_management_")
+        || matches!(
+            name.as_str(),
+            "rx_multicast_packets"
+                | "tx_multicast_packets"
+                | "rx_broadcast_packets"
+                | "tx_broadcast_packets"
+        )
+        || of_queue();
+    size.or_else(|| shown.then_some(name))
 }
 
 impl PortControl for EthControl {
@@ -860,21 +899,23 @@ impl PortControl for EthControl {
         if unsafe { raw::sluice_eth_stats(self.device.port, &mut stats) } != 0 {
             return Vec::new();
         }
-        let mut named: BTreeMap<String, u64> = self.counters().into_iter().collect();
-        named.extend(
-            [
-                ("rx_packets", stats.rx_packets),
-                ("rx_bytes", stats.rx_bytes),
-                ("rx_errors", stats.rx_errors),
-                ("rx_dropped", stats.rx_missed + stats.rx_no_buffer),
-                ("rx_missed_errors", stats.rx_missed),
-                ("tx_packets", stats.tx_packets),
-                ("tx_bytes", stats.tx_bytes),
-                ("tx_errors", stats.tx_errors),
-            ]
-            .map(|(name, value)| (name.to_string(), value)),
-        );
-        named.into_iter().collect()
+        let mut named = self.counters();
+        for (name, value) in [
+            ("rx_packets", stats.rx_packets),
+            ("rx_bytes", stats.rx_bytes),
+            ("rx_errors", stats.rx_errors),
+            ("rx_dropped", stats.rx_missed + stats.rx_no_buffer),
+            ("rx_missed_errors", stats.rx_missed),
+            ("tx_packets", stats.tx_packets),
+            ("tx_bytes", stats.tx_bytes),
+            ("tx_errors", stats.tx_errors),
+        ] {
+            match named.iter_mut().find(|(known, _)| known == name) {
+                Some((_, known)) => *known = value,
+                None => named.push((name.to_string(), value)),
+            }
+        }
+        named
     }
 
     fn set_mtu(&mut self, mtu: u16) -> Result<(), Error> {
@@ -1155,6 +1196,32 @@ mod tests {
             Error::Closed { why: why.clone() }.to_string(),
             format!("{why}; the port is closed")
         );
+    }
+
+    #[test]
+    fn counters_of_drivers_are_shown_by_the_names_of_the_database() {
+        let shown = |name: &str| shown_name(name.to_string());
+        for (name, wanted) in [
+            ("rx_size_64_packets", Some("rx_1_to_64_packets")),
+            (
+                "tx_size_1523_to_max_packets",
+                Some("tx_1523_to_max_packets"),
+            ),
+            ("rx_q12_packets", Some("rx_q12_packets")),
+            ("tx_q0_bytes", Some("tx_q0_bytes")),
+            ("rx_q3_errors", Some("rx_q3_errors")),
+            ("rx_crc_errors", Some("rx_crc_errors")),
+            ("tx_management_packets", Some("tx_management_packets")),
+            ("tx_dropped", Some("tx_dropped")),
+            ("rx_broadcast_packets", Some("rx_broadcast_packets")),
+            ("rx_good_packets", None),
+            ("rx_q_packets", None),
+            ("rx_q0_good_packets", None),
+            ("rx_q0_size_64_packets", None),
+            ("rx_size_1519_max_packets", None),
+        ] {
+            assert_eq!(shown(name).as_deref(), wanted, "{name}");
+        }
     }
 
     /// The other end of a virtio device may leave checksums unfilled if the device is to check

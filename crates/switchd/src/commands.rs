@@ -199,6 +199,11 @@ pub(crate) fn is_dummy(switch: &Switch, bridge: &Bridge, port: &Port) -> bool {
     device_type(switch, bridge, port).starts_with("dummy")
 }
 
+/// Returns whether a port's device is DPDK's in Open vSwitch.
+pub(crate) fn is_dpdk(port: &Port) -> bool {
+    port.config.device.starts_with("dpdk")
+}
+
 /// Returns the type of a port's device by Open vSwitch's name.
 fn device_type<'a>(switch: &Switch, bridge: &Bridge, port: &'a Port) -> &'a str {
     let device = port.config.device.as_str();

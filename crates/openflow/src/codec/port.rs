@@ -4,10 +4,19 @@ use crate::codec::wire::{Put, Reader};
 use crate::model::error::Error;
 use crate::model::message::QueueRequest;
 use crate::model::port::{
-    self, PortConfig, PortDescription, PortFeatures, PortMod, PortNo, PortReason, PortState,
-    PortStats, UNKNOWN,
+    self, BY_SIZE, PortConfig, PortDescription, PortFeatures, PortMod, PortNo, PortReason,
+    PortState, PortStats, UNKNOWN,
 };
 use crate::model::stats::{QueueDescription, QueueStats};
+
+/// Intel's experimenter id, under which Open vSwitch sends counters that OpenFlow has no names for.
+const INTEL: u32 = 0x0000_aa01;
+/// Packets by size and kind (`INTEL_PORT_STATS_RFC2819`).
+const INTEL_BY_SIZE: u32 = 1;
+/// Counters with their names (`INTEL_PORT_STATS_CUSTOM`).
+const INTEL_CUSTOM: u32 = 2;
+/// Most bytes of counters with their names, so that a port's record stays within a message.
+const CUSTOM_MAX: usize = 32 << 10;
 
 /// Bits of a port's configuration that later versions have kept.
 const CONFIG_11: u32 = 0b110_0101;
@@ -265,6 +274,8 @@ pub(crate) fn take_stats(reader: &mut Reader<'_>, version: u8) -> Result<PortSta
         rx_crc_errors: r.u64()?,
         collisions: r.u64()?,
         duration_ns: if version >= 4 { r.duration()? } else { UNKNOWN },
+        by_size: None,
+        custom: Vec::new(),
     })
 }
 
@@ -288,18 +299,75 @@ fn take_stats14(reader: &mut Reader<'_>) -> Result<PortStats, Error> {
         rx_over_errors: UNKNOWN,
         rx_crc_errors: UNKNOWN,
         collisions: UNKNOWN,
+        by_size: None,
+        custom: Vec::new(),
     };
     while !r.is_empty() {
         let (kind, mut p) = r.property(Error::BadPropertyLength)?;
-        if kind == 0 {
-            p.skip(4)?;
-            stats.rx_frame_errors = p.u64()?;
-            stats.rx_over_errors = p.u64()?;
-            stats.rx_crc_errors = p.u64()?;
-            stats.collisions = p.u64()?;
+        match kind {
+            0 => {
+                p.skip(4)?;
+                stats.rx_frame_errors = p.u64()?;
+                stats.rx_over_errors = p.u64()?;
+                stats.rx_crc_errors = p.u64()?;
+                stats.collisions = p.u64()?;
+            }
+            0xffff => match (p.u32()?, p.u32()?) {
+                (INTEL, INTEL_BY_SIZE) => {
+                    p.skip(4)?;
+                    let mut counts = Box::new([UNKNOWN; BY_SIZE.len()]);
+                    for count in counts.iter_mut() {
+                        *count = p.u64()?;
+                    }
+                    stats.by_size = Some(counts);
+                }
+                (INTEL, INTEL_CUSTOM) => stats.custom = take_custom(&mut p)?,
+                _ => {}
+            },
+            _ => {}
         }
     }
     Ok(stats)
+}
+
+fn take_custom(p: &mut Reader<'_>) -> Result<Vec<(String, u64)>, Error> {
+    p.skip(2)?;
+    let count = p.u16()?;
+    let mut custom = Vec::new();
+    for _ in 0..count {
+        let length = usize::from(p.u8()?);
+        let name = String::from_utf8_lossy(p.take(length)?).into_owned();
+        custom.push((name, p.u64()?));
+    }
+    Ok(custom)
+}
+
+/// Appends counters with their names. The property's length leaves out the padding behind it.
+fn put_custom(out: &mut Vec<u8>, custom: &[(String, u64)]) {
+    let start = out.len();
+    out.put_u16(0xffff);
+    out.put_u16(0);
+    out.put_u32(INTEL);
+    out.put_u32(INTEL_CUSTOM);
+    out.pad(2);
+    let count_at = out.len();
+    out.put_u16(0);
+    let mut count = 0_u16;
+    for (name, value) in custom {
+        let Ok(length) = u8::try_from(name.len()) else {
+            continue;
+        };
+        if out.len() - start + 9 + name.len() > CUSTOM_MAX {
+            break;
+        }
+        out.put_u8(length);
+        out.put(name.as_bytes());
+        out.put_u64(*value);
+        count += 1;
+    }
+    out[count_at..count_at + 2].copy_from_slice(&count.to_be_bytes());
+    out.set_length(start + 2, start);
+    out.align(start);
 }
 
 /// Encodes a port's counters. 1.0 does not say that unknown ones are all ones, but Open vSwitch
@@ -322,7 +390,8 @@ pub(crate) fn put_stats(out: &mut Vec<u8>, stats: &PortStats, version: u8) {
         stats.collisions,
     ];
     if version >= 5 {
-        out.put_u16(120);
+        let start = out.len();
+        out.put_u16(0);
         out.pad(2);
         out.put_u32(stats.port);
         out.put_duration(stats.duration_ns);
@@ -331,6 +400,18 @@ pub(crate) fn put_stats(out: &mut Vec<u8>, stats: &PortStats, version: u8) {
         out.put_u16(40);
         out.pad(4);
         ethernet.iter().for_each(|count| out.put_u64(*count));
+        if let Some(counts) = &stats.by_size {
+            out.put_u16(0xffff);
+            out.put_u16(16 + 8 * BY_SIZE.len() as u16);
+            out.put_u32(INTEL);
+            out.put_u32(INTEL_BY_SIZE);
+            out.pad(4);
+            counts.iter().for_each(|count| out.put_u64(*count));
+        }
+        if !stats.custom.is_empty() {
+            put_custom(out, &stats.custom);
+        }
+        out.set_length(start, start);
         return;
     }
     put_number(out, stats.port, version);

@@ -216,8 +216,34 @@ pub struct PortMod {
 /// The value of a counter that is not kept (OpenFlow 1.3.5 section 7.3.5.6).
 pub const UNKNOWN: u64 = u64::MAX;
 
+/// Names, in `Interface.statistics`, of the counters of [`PortStats::by_size`], in the order in
+/// which Intel's extension of 1.4 sends them (`intel_port_stats_rfc2819` of Open vSwitch).
+pub const BY_SIZE: [&str; 21] = [
+    "rx_1_to_64_packets",
+    "rx_65_to_127_packets",
+    "rx_128_to_255_packets",
+    "rx_256_to_511_packets",
+    "rx_512_to_1023_packets",
+    "rx_1024_to_1522_packets",
+    "rx_1523_to_max_packets",
+    "tx_1_to_64_packets",
+    "tx_65_to_127_packets",
+    "tx_128_to_255_packets",
+    "tx_256_to_511_packets",
+    "tx_512_to_1023_packets",
+    "tx_1024_to_1522_packets",
+    "tx_1523_to_max_packets",
+    "tx_multicast_packets",
+    "rx_broadcast_packets",
+    "tx_broadcast_packets",
+    "rx_undersized_errors",
+    "rx_oversize_errors",
+    "rx_fragmented_errors",
+    "rx_jabber_errors",
+];
+
 /// A port's counters; [`UNKNOWN`] for those the port does not keep.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub struct PortStats {
     /// The port.
     pub port: PortNo,
@@ -247,4 +273,10 @@ pub struct PortStats {
     pub collisions: u64,
     /// Time since the port was added, in nanoseconds; [`UNKNOWN`] if not known.
     pub duration_ns: u64,
+    /// Packets by size and kind (RFC 2819), in the order of [`BY_SIZE`]; None if the port keeps
+    /// none of them. Sent in 1.4 and later.
+    pub by_size: Option<Box<[u64; BY_SIZE.len()]>>,
+    /// Other counters by name (at most 255 bytes), in the order in which tools show them. Sent in
+    /// 1.4 and later, as many as fit in 32 KiB.
+    pub custom: Vec<(String, u64)>,
 }

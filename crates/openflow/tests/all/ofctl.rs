@@ -576,6 +576,8 @@ fn ports_tables_and_description() {
         tx_bytes: 4,
         collisions: port::UNKNOWN,
         duration_ns: 7_000_000_000,
+        by_size: Some(Box::new(std::array::from_fn(|place| 100 + place as u64))),
+        custom: vec![("ovs_tx_qos_drops".into(), 5), ("rx_q0_packets".into(), 6)],
         ..PortStats::default()
     };
     let reply = |reply| Message::MultipartReply { reply, more: false };
@@ -587,9 +589,16 @@ fn ports_tables_and_description() {
         );
         prints(
             version,
-            &reply(MultipartReply::Port(vec![counters])),
+            &reply(MultipartReply::Port(vec![counters.clone()])),
             "port  5: rx pkts=1, bytes=3, drop=0, errs=0, frame=0, over=0, crc=0\n           tx pkts=2, bytes=4, drop=0, errs=0, coll=?",
         );
+        if version >= Version::V1_4 {
+            prints(
+                version,
+                &reply(MultipartReply::Port(vec![counters.clone()])),
+                "rx rfc2819 1_to_64_packets=100, 65_to_127_packets=101, 128_to_255_packets=102, 256_to_511_packets=103, 512_to_1023_packets=104, 1024_to_1522_packets=105, 1523_to_max_packets=106, broadcast_packets=115, undersized_errors=117, oversize_errors=118, rx_fragmented_errors=119, rx_jabber_errors=120, \n           tx rfc2819 1_to_64_packets=107, 65_to_127_packets=108, 128_to_255_packets=109, 256_to_511_packets=110, 512_to_1023_packets=111, 1024_to_1522_packets=112, 1523_to_max_packets=113, multicast_packets=114, broadcast_packets=116, \n           CUSTOM Statistics\n                      ovs_tx_qos_drops=5, rx_q0_packets=6,",
+            );
+        }
         prints(
             version,
             &reply(MultipartReply::Table(vec![TableStats {

@@ -743,26 +743,35 @@ fn description(version: Version) -> impl Strategy<Value = PortDescription> {
 }
 
 fn port_stats(version: Version) -> impl Strategy<Value = PortStats> {
-    (1_u32..0xff00, any::<[u64; 13]>()).prop_map(move |(port, n)| PortStats {
-        port,
-        rx_packets: n[0],
-        tx_packets: n[1],
-        rx_bytes: n[2],
-        tx_bytes: n[3],
-        rx_dropped: n[4],
-        tx_dropped: n[5],
-        rx_errors: n[6],
-        tx_errors: n[7],
-        rx_frame_errors: n[8],
-        rx_over_errors: n[9],
-        rx_crc_errors: n[10],
-        collisions: n[11],
-        duration_ns: if version >= Version::V1_3 {
-            n[12] % (1 << 60)
-        } else {
-            port::UNKNOWN
+    let custom = prop::collection::vec(("[a-z0-9_]{0,40}", any::<u64>()), 0..20);
+    let by_size = prop::option::of(prop::collection::vec(any::<u64>(), port::BY_SIZE.len()));
+    let late = version >= Version::V1_4;
+    (1_u32..0xff00, any::<[u64; 13]>(), by_size, custom).prop_map(
+        move |(port, n, by_size, custom)| PortStats {
+            port,
+            rx_packets: n[0],
+            tx_packets: n[1],
+            rx_bytes: n[2],
+            tx_bytes: n[3],
+            rx_dropped: n[4],
+            tx_dropped: n[5],
+            rx_errors: n[6],
+            tx_errors: n[7],
+            rx_frame_errors: n[8],
+            rx_over_errors: n[9],
+            rx_crc_errors: n[10],
+            collisions: n[11],
+            duration_ns: if version >= Version::V1_3 {
+                n[12] % (1 << 60)
+            } else {
+                port::UNKNOWN
+            },
+            by_size: by_size
+                .filter(|_| late)
+                .and_then(|counts| Some(Box::new(counts.try_into().ok()?))),
+            custom: if late { custom } else { Vec::new() },
         },
-    })
+    )
 }
 
 fn packet_in(version: Version) -> impl Strategy<Value = Message> {

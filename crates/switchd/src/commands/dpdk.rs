@@ -3,7 +3,7 @@
 //! Open vSwitch has these commands once it was told to start DPDK (`dpdk-init`). Here DPDK always
 //! runs, since its buffers carry all frames.
 
-use super::{Answer, Commands, bridges};
+use super::{Answer, Commands, bridges, is_dpdk};
 use crate::switch::{Bridge, Port, Switch, aside};
 use crate::unixctl::Reply;
 use ports::{Dump, Eal, PortControl};
@@ -102,11 +102,6 @@ fn set_levels(eal: &Eal, words: &[String]) -> Answer {
         }
     }
     Ok(String::new())
-}
-
-/// Returns whether a port's device is DPDK's in Open vSwitch.
-fn is_dpdk(port: &Port) -> bool {
-    port.config.device.starts_with("dpdk")
 }
 
 fn pool_of(switch: &Switch, name: &str) -> Result<Dump, String> {

@@ -40,6 +40,16 @@ const BARRIER_LIMIT: Duration = Duration::from_secs(10);
 /// Table configuration bits of OpenFlow 1.1 and 1.2: how to handle packets that match no rule.
 const MISS_CONTINUE: u32 = 1;
 const MISS_DROP: u32 = 2;
+/// Counters of DPDK's devices that port statistics have fields for. Errors are in both, as in Open
+/// vSwitch.
+const HAVE_FIELDS: [&str; 6] = [
+    "rx_packets",
+    "rx_bytes",
+    "rx_dropped",
+    "tx_packets",
+    "tx_bytes",
+    "rx_multicast_packets",
+];
 
 impl Bridge {
     /// Returns a port's description for controllers.
@@ -163,8 +173,16 @@ impl Bridge {
     /// Returns a port's counters by the names of `Interface.statistics`; the device's own if it has
     /// them. As in Open vSwitch, patch ports and tunnels count only packets that pass through them.
     pub fn port_counters(&self, port: &mut Port) -> HashMap<String, u64> {
+        self.counted(port).0
+    }
+
+    /// Returns all counters of a port, and of DPDK's ports the names of those that OpenFlow has no
+    /// fields for, in Open vSwitch's order.
+    fn counted(&self, port: &mut Port) -> (HashMap<String, u64>, Vec<String>) {
         let mut counters: HashMap<String, u64> = HashMap::new();
+        let mut custom: Vec<String> = Vec::new();
         let mut policed = None;
+        let dpdk = crate::commands::is_dpdk(port);
         if let Ok(Ok(stats)) = self
             .switch()
             .with_datapath(|datapath| datapath.port_stats(port.id))
@@ -197,6 +215,17 @@ impl Bridge {
                     }
                 }
             }
+            if dpdk {
+                for (name, value) in [
+                    ("ovs_tx_failure_drops", stats.tx_full),
+                    ("ovs_tx_mtu_exceeded_drops", stats.tx_too_long),
+                    ("ovs_tx_qos_drops", 0), // added below, as in all ports with QoS
+                    ("ovs_rx_qos_drops", 0),
+                ] {
+                    counters.insert(name.to_owned(), value);
+                    custom.push(name.to_owned());
+                }
+            }
             policed = (has || stats.rx_policed + stats.tx_policed > 0)
                 .then_some((stats.rx_policed, stats.tx_policed));
             counters.extend(
@@ -210,6 +239,10 @@ impl Bridge {
             let lost = counters.get("rx_dropped").copied().unwrap_or(0);
             for (name, value) in control.device_stats() {
                 let more = if name == "rx_dropped" { lost } else { 0 };
+                if dpdk && !HAVE_FIELDS.contains(&name.as_str()) && !port::BY_SIZE.contains(&&*name)
+                {
+                    custom.push(name.clone());
+                }
                 counters.insert(name, value + more);
             }
         }
@@ -225,12 +258,13 @@ impl Bridge {
                 *counters.entry(name.to_owned()).or_default() += value;
             }
         }
-        counters
+        (counters, custom)
     }
 
     fn stats_of(&self, port: &mut Port) -> PortStats {
-        let counters = self.port_counters(port);
+        let (counters, custom) = self.counted(port);
         let of = |name: &str| counters.get(name).copied().unwrap_or(port::UNKNOWN);
+        let by_size = port::BY_SIZE.map(of);
         PortStats {
             port: port.openflow_number(),
             rx_packets: of("rx_packets"),
@@ -246,6 +280,14 @@ impl Bridge {
             rx_crc_errors: of("rx_crc_err"),
             collisions: of("collisions"),
             duration_ns: self.switch().clock.now_ms().saturating_sub(port.since_ms) * 1_000_000,
+            by_size: (by_size.iter().any(|count| *count != port::UNKNOWN))
+                .then(|| Box::new(by_size)),
+            custom: (custom.into_iter())
+                .map(|name| {
+                    let value = of(&name);
+                    (name, value)
+                })
+                .collect(),
         }
     }
 
