@@ -445,6 +445,7 @@ impl<F: Frame> Worker<F> {
         self.parked.place(&self.rx, &mut self.open);
         lost += self.forget_held();
         self.engine = Engine::new();
+        self.shares = Shares::new();
         let cell = self.shared.cells.of(self.reader.index());
         cell.drop(DropReason::WorkerFailed, lost as u64);
         self.mailbox.counters.failures.add(1);
@@ -633,11 +634,14 @@ impl<F: Frame> Worker<F> {
             port.parking.came = now;
             rest.costly = port.costly;
             crowded |= count >= BURST;
-            let mut looked = None;
+            let (mut looked, mut others) = (None, 0);
             if giver.looks() {
                 looked = Some(share_out(giver, port, frames, &mut count, now, cell));
                 if giver.has_home() {
+                    // That is none of this queue's doing.
+                    let began = cycles();
                     come_home(&mut turn, giver.take_home(), in_hand);
+                    others = cycles().wrapping_sub(began);
                 }
                 *in_hand = Some((index, frames.len()));
                 while frames.len() > BURST {
@@ -665,6 +669,7 @@ impl<F: Frame> Worker<F> {
             let took = now.wrapping_sub(then);
             port.counters.cycles.add(took);
             busy += took;
+            let took = took.saturating_sub(others);
             let is_long = shares.is_long(took);
             shares.took(index, took, is_long || port.has_backlog(count));
             if is_long || port.most < BURST {

@@ -37,3 +37,4 @@ pub use pipeline::{Clock, Options, Pipeline};
 pub use queries::changes::{RuleChange, SeenRule};
 pub use queries::dump::{Dump, RuleCount};
 pub use queries::statistics::{RuleView, table_features};
+pub use state::learned::deletes_learned;

@@ -21,8 +21,18 @@ const LONG: Duration = Duration::from_micros(50);
 /// Time that a burst may take where fewer frames help: what one queue adds to the waits of others.
 const BURST_TIME: Duration = Duration::from_micros(200);
 /// Most time counted for a burst: one that takes longer was most likely interrupted by other
-/// threads.
+/// threads, unless the one before did, too.
 const MOST_COUNTED: Duration = Duration::from_millis(1);
+
+/// What is known of a queue.
+#[derive(Clone, Copy, Default)]
+struct Queue {
+    time: u64,
+    /// The last turn in which it had a backlog.
+    seen: u64,
+    /// Whether its last burst took longer than [`MOST_COUNTED`].
+    was_longest: bool,
+}
 
 /// The time that queues have had since a long burst, in cycles.
 pub(super) struct Shares {
@@ -33,8 +43,8 @@ pub(super) struct Shares {
     counts: bool,
     /// Number of the turn.
     turn: u64,
-    /// By place of the queue: its time, and the last turn in which it had a backlog.
-    queues: Vec<(u64, u64)>,
+    /// By place of the queue.
+    queues: Vec<Queue>,
     /// The least time among queues with a backlog.
     least: u64,
     /// In this turn: whether a queue with a backlog was served, whether a burst was long, and
@@ -74,12 +84,12 @@ impl Shares {
     }
 
     fn is_ahead(&mut self, queue: usize) -> bool {
-        let Some((time, seen)) = self.queues.get_mut(queue) else {
+        let Some(queue) = self.queues.get_mut(queue) else {
             return false;
         };
-        let ahead = *time > self.least + self.long;
+        let ahead = queue.time > self.least + self.long;
         if ahead {
-            *seen = self.turn;
+            queue.seen = self.turn;
             self.left = true;
         }
         ahead
@@ -115,14 +125,19 @@ impl Shares {
         self.served |= backlog;
         self.was_long |= self.is_long(time);
         if self.queues.len() <= queue {
-            self.queues.resize(queue + 1, (0, 0));
+            self.queues.resize(queue + 1, Queue::default());
         }
-        let (had, seen) = &mut self.queues[queue];
-        if *seen + 1 < self.turn {
-            *had = (*had).max(self.least);
+        let queue = &mut self.queues[queue];
+        if queue.seen + 1 < self.turn {
+            queue.time = queue.time.max(self.least);
         }
-        *had += time.min(self.most_counted);
-        *seen = if backlog { self.turn } else { 0 };
+        let longest = time > self.most_counted;
+        queue.time += match longest && !queue.was_longest {
+            true => self.most_counted,
+            false => time,
+        };
+        queue.was_longest = longest;
+        queue.seen = if backlog { self.turn } else { 0 };
     }
 
     /// Ends a turn. Returns whether queues that were left alone in it are to be looked at next, as
@@ -135,11 +150,12 @@ impl Shares {
     #[cold]
     fn settle(&mut self) -> bool {
         let (served, left) = (self.served, self.left);
-        let seen = self.queues.iter().filter(|(_, seen)| *seen == self.turn);
-        let (least, most) = seen.fold((u64::MAX, 0), |(least, most), (time, _)| {
-            (least.min(*time), most.max(*time))
+        let seen = self.queues.iter().filter(|queue| queue.seen == self.turn);
+        let (least, most) = seen.fold((u64::MAX, 0), |(least, most), queue| {
+            (least.min(queue.time), most.max(queue.time))
         });
-        if !served || !left && !self.was_long && most - least <= self.long {
+        let even = most <= least.saturating_add(self.long);
+        if !served || most == 0 || !left && !self.was_long && even {
             self.forget();
         } else {
             self.least = self.least.max(least);
@@ -193,6 +209,8 @@ mod tests {
         check(&[long / 20, 15 * long, 15 * long]);
         check(&[5 * long, 20 * long]);
         check(&[20 * long, 20 * long]);
+        // So long that a single one might be an interruption.
+        check(&[long / 20, 200 * long]);
         // Short bursts take turns, whatever they cost.
         assert_eq!(shares(&[(1, 1), (3, 1)], 40 * long), [0.25, 0.75]);
     }

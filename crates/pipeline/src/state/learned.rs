@@ -53,6 +53,12 @@ pub(crate) fn named(instructions: &[Instruction]) -> Box<[Named]> {
     all.into()
 }
 
+/// Returns whether rules that instructions teach go with the last rule that has such instructions
+/// (`delete_learned`).
+pub fn deletes_learned(instructions: &[Instruction]) -> bool {
+    named(instructions).iter().any(|named| named.deletes)
+}
+
 pub(crate) fn collect(actions: &[Action], all: &mut Vec<Named>) {
     for action in actions {
         match action {

@@ -249,7 +249,10 @@ impl Session {
         let pieces = std::mem::take(&mut bundle.pieces);
         match hub.switch().bundle(pieces, self.version) {
             Ok(Some(done)) => {
-                hub.goes_on_slowly(self, xid);
+                // It may be only ports that are still to be changed.
+                if hub.switch().busy().is_some() {
+                    hub.goes_on_slowly(self, xid);
+                }
                 Ok(Some(Committing {
                     bundle,
                     groups,

@@ -89,19 +89,25 @@ fn has_packet_outs_within(pieces: &[Vec<Message>]) -> bool {
     behind.any(|message| !matches!(message, Message::PacketOut(_)))
 }
 
-/// Returns whether ports are to be changed, whose devices may take long.
-fn has_port_mods(pieces: &[Vec<Message>]) -> bool {
-    let mut messages = pieces.iter().flatten();
-    messages.any(|message| matches!(message, Message::PortMod(_)))
+/// A change of a port that goes on.
+type Going = LocalFuture<Result<(), Error>>;
+
+/// Waits for all of them. They have been checked, so none fails.
+async fn all_done(going: Vec<Going>) {
+    for done in going {
+        let _ = done.await;
+    }
 }
 
 /// Returns whether a message may affect many rules.
 fn is_wide(message: &Message) -> bool {
     match message {
-        Message::FlowMod { change, .. } => matches!(
-            change.command,
-            FlowModCommand::Modify | FlowModCommand::Delete
-        ),
+        Message::FlowMod { change, .. } => {
+            matches!(
+                change.command,
+                FlowModCommand::Modify | FlowModCommand::Delete
+            ) || pipeline::deletes_learned(&change.instructions)
+        }
         Message::GroupMod(change) => change.command == GroupCommand::Delete,
         _ => false,
     }
@@ -122,11 +128,14 @@ impl Bridge {
         };
         let slowly = messages > AT_ONCE
             || many_rules && (deletes_learned || pieces.iter().flatten().any(is_wide))
-            || has_packet_outs_within(&pieces)
-            || has_port_mods(&pieces);
+            || has_packet_outs_within(&pieces);
         if slowly {
-            return Ok(Some(self.change_slowly(|bridge| async move {
+            let done = self.change_slowly(|bridge| async move {
                 bridge.carry_out_slowly(pieces, version).await
+            });
+            return Ok(Some(Box::pin(async move {
+                all_done(done.await?).await;
+                Ok(())
             })));
         }
         let now = self.switch().now();
@@ -156,19 +165,26 @@ impl Bridge {
         self.pipeline.borrow_mut().end_batch();
         self.publish();
         self.tell_removed(done.removed);
+        let mut going = Vec::new();
         for effect in done.effects {
-            // Bundles that change ports go the other way, so there is nothing to wait for.
-            drop(self.take_effect(effect));
+            going.extend(self.take_effect(effect));
         }
-        Ok(None)
+        if going.is_empty() {
+            return Ok(None);
+        }
+        Ok(Some(Box::pin(async move {
+            all_done(going).await;
+            Ok(())
+        })))
     }
 
-    /// Carries out all of the messages or none, in slices.
+    /// Carries out all of the messages or none, in slices. Returns what still goes on: devices that
+    /// are to be set up or down, for which nobody else need wait.
     async fn carry_out_slowly(
         &self,
         pieces: Vec<Vec<Message>>,
         version: Version,
-    ) -> Result<(), BundleFailure> {
+    ) -> Result<Vec<Going>, BundleFailure> {
         let now = self.switch().now();
         let mut pace = Pace::new();
         let turn = self.reserve().await;
@@ -225,14 +241,15 @@ impl Bridge {
         }
         self.publish_reserved();
         drop(turn);
+        let mut going = Vec::new();
         if failure.is_none() {
             self.send_removed_slowly(done.removed, &mut pace).await;
-            self.take_effect_slowly(done.effects, &mut pace).await;
+            going = self.take_effect_slowly(done.effects, &mut pace).await;
         }
         while !self.pipeline.borrow_mut().tidy(STEP) {
             pace.step().await;
         }
-        failure.map_or(Ok(()), Err)
+        failure.map_or(Ok(going), Err)
     }
 
     /// Ends a change that has begun, as part of a bundle.
@@ -346,7 +363,9 @@ impl Bridge {
     }
 
     /// Carries out the delayed effects, in the messages' order, after all messages have succeeded.
-    async fn take_effect_slowly(&self, effects: Vec<Effect>, pace: &mut Pace) {
+    /// Returns what still goes on.
+    async fn take_effect_slowly(&self, effects: Vec<Effect>, pace: &mut Pace) -> Vec<Going> {
+        let mut going = Vec::new();
         // Wait only once for a worker that does not respond.
         let (mut sent, mut stuck) = (false, false);
         for effect in effects {
@@ -364,12 +383,10 @@ impl Bridge {
                 _ => {}
             }
             stuck |= begun.elapsed() >= ROOM_LIMIT;
-            if let Some(done) = self.take_effect(effect) {
-                // It has been checked before.
-                let _ = done.await;
-            }
+            going.extend(self.take_effect(effect));
             pace.step().await;
         }
+        going
     }
 
     /// Waits until a packet-out would be accepted, [`ROOM_LIMIT`] at most.
@@ -383,7 +400,7 @@ impl Bridge {
     }
 
     /// Carries out a delayed effect; returns a future for its end if it takes long.
-    fn take_effect(&self, effect: Effect) -> Option<LocalFuture<Result<(), Error>>> {
+    fn take_effect(&self, effect: Effect) -> Option<Going> {
         match effect {
             // Checked before; the port may have been removed since.
             Effect::Port(change) => self.port_mod(&change).unwrap_or_else(|error| {

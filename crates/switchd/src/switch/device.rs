@@ -93,7 +93,16 @@ impl Device {
         F: FnOnce(&mut dyn PortControl) -> R + Send + 'static,
     {
         let device = self.clone();
-        let call = aside::call(move || device.with(act));
+        let call = aside::call(move || {
+            device.with(|control| {
+                let result = act(control);
+                // Or who asks during the next call would be answered by what was before this one.
+                let info = control.info();
+                let last = &device.0.last;
+                (last.lock().unwrap_or_else(PoisonError::into_inner)).info = info;
+                result
+            })
+        });
         async move { call.await.flatten() }
     }
 

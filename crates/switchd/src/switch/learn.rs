@@ -111,6 +111,7 @@ impl Bridge {
                 if let Err(error) = bridge.change_flows(&change, Version::V1_0) {
                     tracing::info!(target: "ofproto", "{}: a traced packet's rule is refused: {error}", bridge.name);
                 }
+                bridge.publish();
             });
         }
         self.request_when_idle(move |bridge| {

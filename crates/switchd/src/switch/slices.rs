@@ -15,6 +15,7 @@
 use super::{Bridge, Switch};
 use crate::coverage::Counter;
 use crate::openflow::LocalFuture;
+use crate::turns;
 use openflow::Error;
 use openflow::Version;
 use openflow::flow::{FlowMod, FlowRemoved};
@@ -111,19 +112,33 @@ impl Switch {
         let now = self.now();
         let bridges: Vec<Rc<Bridge>> = self.bridges.borrow().values().cloned().collect();
         for bridge in bridges {
-            let mut changed = 0;
-            while !bridge.is_busy() && bridge.expire(now, &mut changed) {
-                tokio::task::yield_now().await;
-            }
-            if let Some(idle) = bridge.idle() {
-                // Rules that expired ones had learned are being deleted.
-                idle.await;
-            }
-            if changed > AT_ONCE {
-                bridge.reclaim().await;
-            }
+            let Some(mut done) = bridge.expire_due(now).await else {
+                continue;
+            };
+            // Other bridges' timeouts do not wait for that.
+            turns::spawn("timeouts", async move {
+                loop {
+                    // It cannot fail.
+                    let _ = done.await;
+                    let now = bridge.switch().now();
+                    match bridge.expire_due(now).await {
+                        Some(next) => done = next,
+                        None => break,
+                    }
+                }
+            });
         }
     }
+}
+
+/// What a call of [`Bridge::expire`] leaves to be done.
+enum Expired {
+    /// Nothing.
+    All,
+    /// More rules are due.
+    Some,
+    /// The rules that expired ones had learned are being deleted.
+    Goes(LocalFuture<Result<(), Error>>),
 }
 
 impl Bridge {
@@ -395,18 +410,29 @@ impl Bridge {
         }
     }
 
-    /// Removes some expired rules, and publishes that; returns whether more may be due that can be
-    /// removed now.
-    fn expire(&self, now: pipeline::Clock, changed: &mut usize) -> bool {
+    /// Removes all rules whose timeouts have expired, in slices, unless others change rules. If
+    /// rules go that these had learned, returns a future for the end of that; more may be due then.
+    async fn expire_due(&self, now: pipeline::Clock) -> Option<LocalFuture<Result<(), Error>>> {
+        let mut changed = 0;
+        while !self.is_busy() {
+            match self.expire(now, &mut changed) {
+                Expired::All => break,
+                Expired::Some => tokio::task::yield_now().await,
+                Expired::Goes(done) => return Some(done),
+            }
+        }
+        if changed > AT_ONCE {
+            self.reclaim().await;
+        }
+        None
+    }
+
+    /// Removes some expired rules, and publishes that.
+    fn expire(&self, now: pipeline::Clock, changed: &mut usize) -> Expired {
         let begun = self.pipeline.borrow_mut().begin_expire(now);
         let outcome = match begun {
             Begun::Done(outcome) => outcome,
-            Begun::Long(sweep) => {
-                *changed = AT_ONCE + 1;
-                // It cannot fail.
-                drop(self.sweep_slowly(*sweep));
-                return false;
-            }
+            Begun::Long(sweep) => return Expired::Goes(self.sweep_slowly(*sweep)),
         };
         let next = self.pipeline.borrow().next_deadline();
         let more = next.is_some_and(|next| next <= now);
@@ -415,7 +441,7 @@ impl Bridge {
             self.publish();
         }
         self.tell_removed(outcome.removed);
-        more
+        if more { Expired::Some } else { Expired::All }
     }
 
     /// Unlinks and frees deleted rules until none is left, or until workers have held them for too
