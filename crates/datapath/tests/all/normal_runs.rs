@@ -14,6 +14,7 @@ use packet::{HeapFrame, Match};
 use program::actions::Op;
 use proptest::prelude::*;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 const PORTS: usize = 4;
 
@@ -225,6 +226,8 @@ impl Side {
             let trunks = trunks.map(|trunks| trunks.iter().copied().collect());
             let vlan = VlanConfig::new(port.mode, trunks).with_priority_tags(port.priority_tags);
             let wire = Wire::new(true);
+            // Frames leave in another order where a burst is received in parts.
+            wire.whole.store(true, Ordering::SeqCst);
             let settings = PortSettings {
                 vlan,
                 flags: port.flags,

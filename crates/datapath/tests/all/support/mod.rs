@@ -57,8 +57,9 @@ pub struct Wire {
     pub never_offloads: AtomicBool,
     /// Number of frames sent as finished.
     pub finished: AtomicU64,
-    /// Most frames that it is asked for at a time.
+    /// Most frames that it is asked for at a time, and whether it gives whole bursts nonetheless.
     pub most: AtomicUsize,
+    pub whole: AtomicBool,
 }
 
 pub fn eventfd() -> OwnedFd {
@@ -91,6 +92,7 @@ impl Wire {
             never_offloads: AtomicBool::new(false),
             finished: AtomicU64::new(0),
             most: AtomicUsize::new(BURST),
+            whole: AtomicBool::new(false),
         })
     }
 
@@ -174,7 +176,10 @@ impl RxQueue<HeapFrame> for Queue {
         self.0.looks.fetch_add(1, Ordering::SeqCst);
         let _held = self.0.held.lock();
         let before = out.len();
-        let most = self.0.most.load(Ordering::SeqCst);
+        let most = match self.0.whole.load(Ordering::SeqCst) {
+            true => BURST,
+            false => self.0.most.load(Ordering::SeqCst),
+        };
         while out.len() - before < most {
             let Some(frame) = self.0.arriving.pop() else {
                 break;
