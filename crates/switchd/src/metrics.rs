@@ -170,10 +170,13 @@ impl Page {
                 |worker| worker.refused as f64,
             ),
         ];
-        for (name, help, of) in counts {
-            let samples = both().map(|(worker, state)| (worker_label(worker), of(state)));
-            self.family(name, "counter", help, samples);
-        }
+        let per_worker = |text: &mut Self, kind, families: [(&str, &str, Of); 3]| {
+            for (name, help, of) in families {
+                let samples = both().map(|(worker, state)| (worker_label(worker), of(state)));
+                text.family(name, kind, help, samples);
+            }
+        };
+        per_worker(self, "counter", counts);
         let outcomes: [(&str, Of); 3] = [
             ("done", |worker| worker.moved as f64),
             ("full", |worker| worker.gave_up_full as f64),
@@ -208,10 +211,7 @@ impl Page {
                 |worker| worker.parked as f64,
             ),
         ];
-        for (name, help, of) in gauges {
-            let samples = both().map(|(worker, state)| (worker_label(worker), of(state)));
-            self.family(name, "gauge", help, samples);
-        }
+        per_worker(self, "gauge", gauges);
         let samples = both().flat_map(|(worker, state)| {
             Keeps::ALL.into_iter().map(move |reason| {
                 let labels = format!("{},reason=\"{}\"", worker_label(worker), reason.name());

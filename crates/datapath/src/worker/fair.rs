@@ -15,8 +15,8 @@
 use packet::io::BURST;
 use std::time::Duration;
 
-/// Bursts that take less are not worth the trouble: 32 frames at a microsecond each. Also by how
-/// much a queue may be ahead of others.
+/// Bursts that take less are not worth the trouble: 64 frames at 0.8 us each. Also by how much a
+/// queue may be ahead of others.
 const LONG: Duration = Duration::from_micros(50);
 /// Time that a burst may take where fewer frames help: what one queue adds to the waits of others.
 const BURST_TIME: Duration = Duration::from_micros(200);

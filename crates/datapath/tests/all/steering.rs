@@ -90,6 +90,16 @@ fn two_ports_with(workers: usize, copied: bool, times: usize) -> (Switch, Arc<Wi
     (switch, inward, outward)
 }
 
+/// Begins to move all buckets of one of two workers to the other.
+fn give_all(switch: &mut Switch, receiver: usize) {
+    for bucket in 0..BUCKETS {
+        switch
+            .datapath
+            .move_bucket(receiver, bucket, 1 - receiver)
+            .unwrap();
+    }
+}
+
 /// Returns the index of the worker that serves the first port.
 fn receiver(switch: &Switch) -> usize {
     let serves = |worker: &datapath::WorkerInfo| {
@@ -342,12 +352,7 @@ fn what_a_worker_takes_from_others_counts_as_its_load() {
     switch.datapath.set_steering(SteeringMode::Adaptive);
     assert_eq!(switch.datapath.steer(), Ok(true));
     let receiver = receiver(&switch);
-    for bucket in 0..BUCKETS {
-        switch
-            .datapath
-            .move_bucket(receiver, bucket, 1 - receiver)
-            .unwrap();
-    }
+    give_all(&mut switch, receiver);
     let source = Source::new(&inward, &outward);
     wait_until("all is away", || {
         switch.datapath.steering().workers[receiver].away == BUCKETS
@@ -424,12 +429,7 @@ fn more_workers_than_queues_are_used_by_themselves() {
 fn a_worker_that_fails_over_handed_frames_goes_on() {
     let (mut switch, inward, outward) = two_ports(2, true);
     let receiver = receiver(&switch);
-    for bucket in 0..BUCKETS {
-        switch
-            .datapath
-            .move_bucket(receiver, bucket, 1 - receiver)
-            .unwrap();
-    }
+    give_all(&mut switch, receiver);
     wait_until("moved", || {
         switch.datapath.steering().workers[receiver].away == BUCKETS
     });

@@ -265,10 +265,9 @@ impl Bridge {
         version: Version,
     ) -> Result<Option<LocalFuture<Result<(), Error>>>, Error> {
         let now = self.switch().now();
-        let begun = {
-            let mut pipeline = self.pipeline.borrow_mut();
-            pipeline.begin_group_mod(change, version, now, AT_ONCE)?
-        };
+        let mut pipeline = self.pipeline.borrow_mut();
+        let begun = pipeline.begin_group_mod(change, version, now, AT_ONCE)?;
+        drop(pipeline);
         Ok(self.go_on(begun))
     }
 
