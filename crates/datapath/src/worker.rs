@@ -46,7 +46,7 @@ use crate::clock::{Clock, cycles, cycles_per_second};
 use crate::counters::{Cell, DropReason, QueueCounters, WorkerCounters};
 use crate::forward::{Egress, Patches};
 use crate::port::PortId;
-use crate::steering::{Giver, Handed, Looked, Origin};
+use crate::steering::{Giver, Handed, Inbox, Looked, Origin};
 use crate::tunnel::Sending;
 use crate::turns::{Doing, Eye, Parts};
 use crate::wake::{readable, wait};
@@ -584,7 +584,8 @@ impl<F: Frame> Worker<F> {
         }
         if !giver.inboxes.is_empty() {
             let began = now;
-            take_from_others(&mut turn, giver, frames, in_hand, &mut now);
+            let (first, shares) = (rx.len(), &mut *shares);
+            take_from_others(&mut turn, giver, frames, in_hand, shares, first, &mut now);
             *in_hand = None;
             busy += now.wrapping_sub(began);
             parts.end(now, Doing::Frames, 0);
@@ -671,7 +672,9 @@ impl<F: Frame> Worker<F> {
             busy += took;
             let took = took.saturating_sub(others);
             let is_long = shares.is_long(took);
-            shares.took(index, took, is_long || port.has_backlog(count));
+            if shares.counts(took) {
+                shares.count(index, took, is_long || port.has_backlog(count));
+            }
             if is_long || port.most < BURST {
                 port.fit(shares.fitting(took, count, port.most));
             }
@@ -998,47 +1001,82 @@ fn share_out<F: Frame>(
 const RUNS: usize = 4;
 
 /// Processes frames that other workers have received, as if they had come by this worker's queues.
-/// `now` is when the last part of the turn ended, in cycles.
+/// Their rings have shares of the worker like queues, at the places from `first` on. `now` is when
+/// the last part of the turn ended, in cycles.
 fn take_from_others<F: Frame>(
     turn: &mut Turn<'_, F>,
     giver: &mut Giver<F>,
     frames: &mut Vec<F>,
     in_hand: &mut Option<(usize, usize)>,
+    shares: &mut Shares,
+    first: usize,
     now: &mut u64,
 ) {
     let (began, mut taken) = (*now, 0);
     let holds = turn.holds();
     let hurried = giver.is_hurried();
     for (index, inbox) in giver.inboxes.iter_mut().enumerate() {
-        for _ in 0..RUNS {
-            if inbox.left_until > *now {
-                break;
-            }
-            let taken_run = inbox.take(frames, &turn.shared.allocate);
-            let Some((origin, lost)) = taken_run else {
-                break;
-            };
-            if lost > 0 {
-                turn.cell.drop(DropReason::NoBuffer, lost);
-            }
-            *in_hand = Some((usize::MAX - index, frames.len()));
-            taken += frames.len() as u64;
-            // Frames that others have left at this worker's shaped ports may be of these flows, and
-            // go first.
-            if turn.egress.shaping.has_work() {
-                turn.serve_shaped();
-            }
-            turn.burst_of(origin.port, frames, origin.finished);
-            let then = std::mem::replace(now, cycles());
-            turn.charge(origin, now.wrapping_sub(then));
+        let before = *now;
+        if !shares.leaves(first + index) {
+            taken += take_runs(turn, inbox, index, frames, in_hand, shares, now);
         }
         if inbox.is_untold() && (hurried || !(holds || turn.holds())) {
             inbox.tell();
+        }
+        let took = now.wrapping_sub(before);
+        if took > 0 && shares.counts(took) {
+            shares.count(first + index, took, !inbox.is_empty());
         }
     }
     if taken > 0 {
         giver.account_taken(taken, now.wrapping_sub(began));
     }
+}
+
+/// Processes the next runs of frames of a ring, and returns the number of frames.
+#[inline]
+fn take_runs<F: Frame>(
+    turn: &mut Turn<'_, F>,
+    inbox: &mut Inbox<F>,
+    index: usize,
+    frames: &mut Vec<F>,
+    in_hand: &mut Option<(usize, usize)>,
+    shares: &Shares,
+    now: &mut u64,
+) -> u64 {
+    let mut taken = 0;
+    for _ in 0..RUNS {
+        if inbox.left_until > *now {
+            break;
+        }
+        let taken_run = inbox.take(frames, &turn.shared.allocate);
+        let Some((origin, lost)) = taken_run else {
+            break;
+        };
+        if lost > 0 {
+            turn.cell.drop(DropReason::NoBuffer, lost);
+        }
+        let count = frames.len();
+        *in_hand = Some((usize::MAX - index, count));
+        taken += count as u64;
+        // Frames that others have left at this worker's shaped ports may be of these flows, and go
+        // first.
+        if turn.egress.shaping.has_work() {
+            turn.serve_shaped();
+        }
+        turn.burst_of(origin.port, frames, origin.finished);
+        let then = std::mem::replace(now, cycles());
+        let took = now.wrapping_sub(then);
+        turn.charge(origin, took);
+        let is_long = shares.is_long(took);
+        if is_long || inbox.most < BURST {
+            inbox.most = shares.fitting(took, count, inbox.most);
+        }
+        if is_long {
+            break;
+        }
+    }
+    taken
 }
 
 /// Processes frames that were to go to another worker and came back, in order.

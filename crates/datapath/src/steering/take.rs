@@ -17,6 +17,8 @@ pub(crate) struct Inbox<F> {
     /// that, in cycles.
     pub failures: u32,
     pub left_until: u64,
+    /// Most frames taken at a time.
+    pub most: usize,
     /// Number of waiting frames that have been prefetched.
     asked: usize,
     taken: u64,
@@ -33,6 +35,7 @@ impl<F: Frame> Inbox<F> {
             progress,
             failures: 0,
             left_until: 0,
+            most: BURST,
             asked: 0,
             taken: 0,
             told: 0,
@@ -48,7 +51,7 @@ impl<F: Frame> Inbox<F> {
         self.told != self.taken
     }
 
-    /// Takes the next frames of one queue, at most a burst, and returns how they came in, and how
+    /// Takes the next frames of one queue, at most [`Inbox::most`], and returns how they came in, and how
     /// many were lost because `allocate` gave no memory for their bytes.
     #[inline]
     pub fn take(
@@ -66,7 +69,7 @@ impl<F: Frame> Inbox<F> {
             if index >= self.asked {
                 entry.prefetch();
             }
-            if index == run && run < BURST && entry.origin == origin {
+            if index == run && run < self.most && entry.origin == origin {
                 run += 1;
             }
         }

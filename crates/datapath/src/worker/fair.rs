@@ -1,6 +1,7 @@
-//! Fair shares of a worker's time between its receive queues.
+//! Fair shares of a worker's time between its receive queues, and the rings by which other workers
+//! hand over frames, which count as queues here.
 //!
-//! Each queue has a burst in every turn. That is fair where bursts cost about the same; but frames
+//! Each queue has a burst in every turn, and each ring a few. That is fair where bursts cost about the same; but frames
 //! that are flooded to a thousand ports, or cut into segments, take a thousand times as long as
 //! others, and their sender would get that much more of the worker. So from a long burst on the
 //! time of each queue is counted, and queues that have had more than the one with the least are
@@ -43,7 +44,7 @@ pub(super) struct Shares {
     counts: bool,
     /// Number of the turn.
     turn: u64,
-    /// By place of the queue.
+    /// By place of the queue; rings come after all receive queues.
     queues: Vec<Queue>,
     /// The least time among queues with a backlog.
     least: u64,
@@ -111,16 +112,15 @@ impl Shares {
         fit.min(2 * most).clamp(1, BURST)
     }
 
-    /// Notes that a queue's burst took so long, and whether the queue may have more frames.
+    /// Returns whether to call [`Shares::count`] for a burst that took so long.
     #[inline]
-    pub fn took(&mut self, queue: usize, time: u64, backlog: bool) {
-        if self.counts || self.is_long(time) {
-            self.count(queue, time, backlog);
-        }
+    pub fn counts(&self, time: u64) -> bool {
+        self.counts || self.is_long(time)
     }
 
+    /// Notes that a queue's burst took so long, and whether the queue may have more frames.
     #[cold]
-    fn count(&mut self, queue: usize, time: u64, backlog: bool) {
+    pub fn count(&mut self, queue: usize, time: u64, backlog: bool) {
         self.counts = true;
         self.served |= backlog;
         self.was_long |= self.is_long(time);
@@ -170,6 +170,12 @@ impl Shares {
 mod tests {
     use super::*;
 
+    fn took(shares: &mut Shares, queue: usize, time: u64, backlog: bool) {
+        if shares.counts(time) {
+            shares.count(queue, time, backlog);
+        }
+    }
+
     /// Runs turns until the worker has spent `total` cycles on queues whose bursts take this long,
     /// and that have frames every so many turns. Returns the share of each queue.
     fn shares(queues: &[(u64, u64)], total: u64) -> Vec<f64> {
@@ -179,7 +185,7 @@ mod tests {
             for (queue, (time, every)) in queues.iter().enumerate() {
                 if turn.is_multiple_of(*every) && !shares.leaves(queue) {
                     spent[queue] += time;
-                    shares.took(queue, *time, *every == 1);
+                    took(&mut shares, queue, *time, *every == 1);
                 }
             }
             shares.end_turn();
@@ -235,18 +241,18 @@ mod tests {
         let long = 10 * shares.long;
         for _ in 0..10 {
             assert!(!shares.leaves(3));
-            shares.took(3, long, true);
+            took(&mut shares, 3, long, true);
             assert!(!shares.end_turn());
         }
         // One that is emptied each time is none that others wait for.
         for _ in 0..10 {
             assert!(!shares.leaves(3));
-            shares.took(1, 10, false);
-            shares.took(3, long, true);
+            took(&mut shares, 1, 10, false);
+            took(&mut shares, 3, long, true);
             assert!(!shares.end_turn());
         }
-        shares.took(1, 10, true);
-        shares.took(3, long, true);
+        took(&mut shares, 1, 10, true);
+        took(&mut shares, 3, long, true);
         assert!(!shares.end_turn());
         assert!(shares.leaves(3) && !shares.leaves(1));
         // The other has frames no more.
@@ -255,8 +261,8 @@ mod tests {
         assert!(!shares.end_turn());
         // The first long burst only begins the count.
         for leaves in [false, true] {
-            shares.took(1, 10, true);
-            shares.took(3, long, true);
+            took(&mut shares, 1, 10, true);
+            took(&mut shares, 3, long, true);
             assert!(!shares.end_turn());
             assert_eq!(shares.leaves(3), leaves);
         }

@@ -582,19 +582,10 @@ fn a_flood_takes_its_share_and_no_more() {
         wire.endless.lock().unwrap().0.clone_from(&frames);
         wire.signal();
     }
-    let counts = || (ports[2].1.sent() / COPIES as u64, ports[3].1.sent());
-    let rounds = |flooded: u64, sent: u64| {
-        let (flooded_before, sent_before) = counts();
-        wait_until("both are served", || {
-            let (now_flooded, now_sent) = counts();
-            now_flooded >= flooded_before + flooded && now_sent >= sent_before + sent
-        });
-        let (now_flooded, now_sent) = counts();
-        (now_flooded - flooded_before, now_sent - sent_before)
-    };
+    let counts = || [ports[2].1.sent() / COPIES as u64, ports[3].1.sent()];
     // Until it is known how long they take.
-    rounds(64, 64);
-    let (flooded, sent) = rounds(200, 2000);
+    grow_by([64, 64], counts);
+    let [flooded, sent] = grow_by([200, 2000], counts);
     assert!(
         sent > 10 * flooded,
         "{sent} frames beside {flooded} flooded ones"

@@ -3,6 +3,7 @@
 use crate::support::*;
 use datapath::{BUCKETS, SteeringMode};
 use packet::Frame;
+use packet::io::BURST;
 use program::actions::Op;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -453,4 +454,52 @@ fn a_worker_that_fails_over_handed_frames_goes_on() {
     wait_until("back", || {
         switch.datapath.steering().workers[receiver].away == 0
     });
+}
+
+#[test]
+fn a_flood_that_is_handed_over_takes_its_share_and_no_more() {
+    const COPIES: usize = 500;
+    let mut switch = Switch::new(2);
+    let bridge = switch.bridge("br0");
+    let ports = switch.ports(bridge, 4);
+    switch.rule(bridge, 0, 5, in_port(1), vec![Op::Output(3); COPIES]);
+    let giver = receiver(&switch);
+    let serves = |worker: usize, port: usize| {
+        let queues = &switch.datapath.workers()[worker].queues;
+        queues.iter().any(|queue| queue.port == ports[port].0)
+    };
+    // One that the other worker receives, and processes itself.
+    let other = (1..4).find(|port| serves(1 - giver, *port)).unwrap();
+    let (from, to) = (ports[other].1.clone(), if other == 3 { 2 } else { 4 });
+    switch.rule(
+        bridge,
+        0,
+        5,
+        in_port(other as u32 + 1),
+        vec![Op::Output(to)],
+    );
+    give_all(&mut switch, giver);
+    let frames = vec![frame(mac(2), mac(1), 1).to_vec(); BURST];
+    for wire in [&ports[0].1, &from] {
+        wire.endless.lock().unwrap().0.clone_from(&frames);
+        wire.signal();
+    }
+    let counts = || {
+        [
+            ports[2].1.sent() / COPIES as u64,
+            ports[to as usize - 1].1.sent(),
+        ]
+    };
+    wait_until("frames are handed over", || {
+        total(&switch, |worker| worker.taken) > 64
+    });
+    let [flooded, sent] = grow_by([200, 2000], counts);
+    // A few hundred with shares; 45 where frames are only taken a few at a time.
+    assert!(
+        sent > 100 * flooded,
+        "{sent} frames beside {flooded} flooded ones"
+    );
+    for wire in [&ports[0].1, &from] {
+        wire.endless.lock().unwrap().0.clear();
+    }
 }

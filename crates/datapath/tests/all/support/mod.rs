@@ -430,6 +430,17 @@ pub fn access(vlan: u16) -> PortSettings {
     }
 }
 
+/// Waits until counts have grown by as much as this, and returns by how much they have.
+pub fn grow_by(least: [u64; 2], counts: impl Fn() -> [u64; 2]) -> [u64; 2] {
+    let before = counts();
+    let grown = || std::array::from_fn(|index| counts()[index] - before[index]);
+    wait_until("counts grow", || {
+        let grown: [u64; 2] = grown();
+        grown[0] >= least[0] && grown[1] >= least[1]
+    });
+    grown()
+}
+
 pub fn in_port(number: PortNo) -> Match {
     let mut matching = Match::any();
     matching.set_exact(Field::InPort, u128::from(number));
