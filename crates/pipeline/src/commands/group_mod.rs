@@ -16,7 +16,7 @@ use std::collections::{HashMap, HashSet};
 use crate::FlowModOutcome;
 use crate::commands::batch::Step;
 use crate::commands::flow_mod::Begun;
-use crate::commands::sweep::Used;
+use crate::commands::sweep::{At, Used};
 use crate::state::store::RuleId;
 
 /// Returns the supported features of groups, with Open vSwitch's values. Loops are refused although
@@ -249,35 +249,66 @@ impl Pipeline {
         })
     }
 
-    /// Deletes groups and the rules that use them (section 6.5). It is no error if there is no
-    /// group to delete. Buckets that name a deleted group stay.
-    /// Returns the numbers of the groups that a number stands for.
-    fn groups_of(&self, number: u32) -> Vec<u32> {
-        if number == group::ALL {
-            self.groups.known.keys().copied().collect()
-        } else {
-            Vec::from([number])
-        }
+    /// Returns the groups with numbers from `next` on that a number stands for.
+    fn groups_of(&self, wanted: u32, next: u32) -> impl Iterator<Item = u32> + '_ {
+        let (first, last) = match wanted {
+            group::ALL => (next, u32::MAX),
+            one => (next.max(one), one),
+        };
+        let known = self.groups.known.range(first..);
+        known
+            .map(|(number, _)| *number)
+            .take_while(move |number| *number <= last)
     }
 
-    /// Returns the rules that use a group, or any for [`group::ALL`].
-    pub(crate) fn users_of_groups(&self, number: u32) -> Vec<RuleId> {
-        let mut users = Vec::new();
-        for number in self.groups_of(number) {
-            users.extend(self.store.users_of_group(number));
+    /// Appends rules that use a group, or any for [`group::ALL`], to `found`: looks at up to
+    /// `budget` more groups and rules from `at` on. Returns true when there are no more.
+    pub(crate) fn seek_users(
+        &self,
+        wanted: u32,
+        at: &mut At,
+        budget: usize,
+        found: &mut Vec<RuleId>,
+    ) -> bool {
+        let mut budget = budget;
+        for number in self.groups_of(wanted, at.number) {
+            let first = if number == at.number { at.rule } else { 0 };
+            for id in self.store.users_of_group(number, first) {
+                if budget == 0 {
+                    *at = At { number, rule: id };
+                    return false;
+                }
+                budget -= 1;
+                // A rule may use several of all groups.
+                if wanted != group::ALL || self.store.first_group_of(id) == Some(number) {
+                    found.push(id);
+                }
+            }
+            if budget == 0 {
+                *at = At {
+                    number: number + 1,
+                    rule: 0,
+                };
+                return false;
+            }
+            budget -= 1;
         }
-        if number == group::ALL {
-            // Rules may use several.
-            let mut seen = HashSet::with_capacity(users.len());
-            users.retain(|id| seen.insert(*id));
-        }
-        users
+        true
     }
 
-    /// Deletes a group that no rule uses any more, or all for [`group::ALL`].
-    pub(crate) fn delete_groups(&mut self, number: u32, outcome: &mut FlowModOutcome) {
-        for number in self.groups_of(number) {
-            let Some(entry) = self.groups.known.remove(&number) else {
+    /// Deletes a group that no rule uses any more, or for [`group::ALL`] up to `budget` of those
+    /// with numbers from `next` on; returns true when there are no more. Buckets that name a
+    /// deleted group stay.
+    pub(crate) fn delete_groups(
+        &mut self,
+        wanted: u32,
+        next: &mut u32,
+        budget: usize,
+        outcome: &mut FlowModOutcome,
+    ) -> bool {
+        let numbers: Vec<u32> = self.groups_of(wanted, *next).take(budget).collect();
+        for number in &numbers {
+            let Some(entry) = self.groups.known.remove(number) else {
                 continue;
             };
             outcome.changed += 1;
@@ -286,6 +317,8 @@ impl Pipeline {
             self.dead_counters.extend(entry.counters());
             self.note(Step::GroupRemoved(Box::new(entry)));
         }
+        *next = numbers.last().map_or(*next, |last| last + 1);
+        numbers.len() < budget
     }
 
     /// Undoes [`Pipeline::put_group`].
@@ -355,8 +388,7 @@ impl Pipeline {
                 let group = entry.description.group;
                 GroupStats {
                     group,
-                    references: u32::try_from(self.store.users_of_group(group).len())
-                        .unwrap_or(u32::MAX),
+                    references: self.store.count_users_of_group(group),
                     packets,
                     bytes,
                     duration_ns: now

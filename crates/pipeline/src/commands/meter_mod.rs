@@ -81,22 +81,31 @@ impl Pipeline {
         }))
     }
 
-    /// Returns the numbers of the meters that a number stands for.
-    pub(crate) fn meters_of(&self, number: u32) -> impl Iterator<Item = u32> {
-        let wanted = move |known: &u32| number == meter::ALL || *known == number;
-        self.meters.known.keys().copied().filter(wanted)
-    }
-
-    /// Deletes a meter that no rule uses any more, or all for [`meter::ALL`].
-    pub(crate) fn delete_meters(&mut self, number: u32, outcome: &mut FlowModOutcome) {
-        let gone: Vec<u32> = self.meters_of(number).collect();
-        for number in gone {
-            if let Some(entry) = self.meters.known.remove(&number) {
+    /// Deletes a meter that no rule uses any more, or for [`meter::ALL`] up to `budget` of those
+    /// with numbers from `next` on; returns true when there are no more.
+    pub(crate) fn delete_meters(
+        &mut self,
+        wanted: u32,
+        next: &mut u32,
+        budget: usize,
+        outcome: &mut FlowModOutcome,
+    ) -> bool {
+        let (first, last) = match wanted {
+            meter::ALL => (*next, u32::MAX),
+            one => (one.max(*next), one),
+        };
+        let known = self.meters.known.range(first..).map(|(number, _)| *number);
+        let wanted = known.take_while(|number| *number <= last);
+        let numbers: Vec<u32> = wanted.take(budget).collect();
+        for number in &numbers {
+            if let Some(entry) = self.meters.known.remove(number) {
                 outcome.changed += 1;
-                let place = self.meters.place(number);
+                let place = self.meters.place(*number);
                 self.meters.deleted.push((place, entry.meter));
             }
         }
+        *next = numbers.last().map_or(*next, |last| last.saturating_add(1));
+        numbers.len() < budget
     }
 
     /// Checks that every meter that a rule would use exists.

@@ -26,7 +26,7 @@ use crate::state::store::{Rule, RuleId};
 use crate::{Clock, Dump, FlowModOutcome, Pipeline};
 use openflow::error::Error;
 use openflow::flow::{FlowMod, FlowModCommand, FlowRemovedReason, FlowStatsRequest, TABLE_ALL};
-use openflow::port;
+use openflow::{group, meter, port};
 use packet::Match;
 use program::counters::CounterId;
 use program::epoch::Epoch;
@@ -42,8 +42,10 @@ pub struct Sweep<'c> {
     change: Option<Cow<'c, FlowMod>>,
     /// The effects of the change that came before, for learned rules only.
     after: Option<FlowModOutcome>,
-    /// What is deleted with the rules that use it.
+    /// What is deleted with the rules that use it, and how far the search for these, or the
+    /// deletion after it, has come.
     used: Option<Used>,
+    at: At,
     /// The rest of the search.
     left: Option<Dump>,
     /// The selected rules, in order.
@@ -65,6 +67,14 @@ pub(crate) enum Used {
     Meters(u32),
 }
 
+/// A place in a walk through groups or meters: the next number, and of a group the next rule that
+/// uses it.
+#[derive(Clone, Copy, Default, Debug)]
+pub(crate) struct At {
+    pub number: u32,
+    pub rule: RuleId,
+}
+
 /// Learned rules that go with the rules that have learned them (`delete_learned`), of one table and
 /// cookie at a time.
 #[derive(Default, Debug)]
@@ -82,6 +92,7 @@ impl Sweep<'_> {
             change: self.change.map(|change| Cow::Owned(change.into_owned())),
             after: self.after,
             used: self.used,
+            at: self.at,
             left: self.left,
             found: self.found,
             counters: self.counters,
@@ -137,6 +148,7 @@ impl Sweep<'_> {
             change: None,
             after: None,
             used: None,
+            at: At::default(),
             left,
             found: Vec::new(),
             counters: Vec::new(),
@@ -216,18 +228,8 @@ impl Pipeline {
     /// Begins to delete groups or meters with the rules that use them.
     pub(crate) fn begin_deletion(&mut self, used: Used) -> Sweep<'static> {
         let sweep = match used {
-            Used::Groups(number) => Sweep {
-                found: self.users_of_groups(number),
-                ..Sweep::new(None)
-            },
-            Used::Meters(number)
-                if self
-                    .meters_of(number)
-                    .any(|it| self.behaviours.uses_meter(it)) =>
-            {
-                self.begin_flush()
-            }
-            Used::Meters(_) => Sweep::new(None),
+            Used::Meters(number) if self.behaviours.uses_meter(number) => self.begin_flush(),
+            Used::Groups(_) | Used::Meters(_) => Sweep::new(None),
         };
         Sweep {
             used: Some(used),
@@ -243,10 +245,7 @@ impl Pipeline {
         budget: usize,
         now: Clock,
     ) -> Result<Begun<'static>, Error> {
-        if !self.seek(&mut sweep, budget)?
-            || sweep.found() > budget
-            || self.may_leave_orphans(&sweep)
-        {
+        if !self.seek(&mut sweep, budget)? || !self.is_short(&sweep, budget) {
             return Ok(Begun::Long(Box::new(sweep.into_owned())));
         }
         let mut outcome = FlowModOutcome::default();
@@ -284,9 +283,12 @@ impl Pipeline {
     /// Searches up to `budget` more rules; returns true when all selected rules have been found.
     /// After an error nothing has changed, and the sweep has ended.
     pub fn seek(&mut self, sweep: &mut Sweep<'_>, budget: usize) -> Result<bool, Error> {
-        let ended = match &mut sweep.left {
-            None => true,
-            Some(dump) => {
+        let ended = match (&mut sweep.left, sweep.used) {
+            (None, Some(Used::Groups(number))) => {
+                self.seek_users(number, &mut sweep.at, budget, &mut sweep.found)
+            }
+            (None, _) => true,
+            (Some(dump), _) => {
                 let (found, used) = (&mut sweep.found, sweep.used);
                 self.scan(dump, budget, |_, id, rule| {
                     if used.is_none_or(|used| used.is_by(rule)) {
@@ -297,6 +299,7 @@ impl Pipeline {
         };
         if ended {
             sweep.left = None;
+            sweep.at = At::default();
         }
         if let Err(error) = self.check_found(sweep) {
             for counter in sweep.counters.drain(..) {
@@ -346,7 +349,8 @@ impl Pipeline {
             && !self.deletes_learned();
     }
 
-    /// Changes up to `budget` more rules; returns true when all are changed. Workers see it after
+    /// Changes up to `budget` more rules, or deletes as many groups or meters when it has deleted
+    /// all rules that use them; returns true when all is changed. Workers see it after
     /// [`Pipeline::commit`] and the publication. Fails only for the rule that a modify adds when it
     /// finds none; nothing has changed then.
     pub fn apply(
@@ -387,6 +391,11 @@ impl Pipeline {
                 }
             }
         }
+        // The largest means at once.
+        let budget = match budget {
+            usize::MAX => budget,
+            _ => budget - (end - sweep.done),
+        };
         sweep.done = end;
         if end < sweep.found.len()
             || !sweep.ends_first
@@ -394,18 +403,33 @@ impl Pipeline {
         {
             return Ok(false);
         }
-        match sweep.used {
-            None => {}
-            Some(Used::Groups(number)) => self.delete_groups(number, outcome),
-            Some(Used::Meters(number)) => self.delete_meters(number, outcome),
+        let next = &mut sweep.at.number;
+        let ended = match sweep.used {
+            None => true,
+            Some(Used::Groups(number)) => self.delete_groups(number, next, budget, outcome),
+            Some(Used::Meters(number)) => self.delete_meters(number, next, budget, outcome),
+        };
+        if !ended {
+            return Ok(false);
         }
         sweep.done = 0;
         Ok(true)
     }
 
+    /// Returns whether a sweep that has found its rules changes at most `budget` of these, and not
+    /// much else.
+    pub fn is_short(&self, sweep: &Sweep<'_>, budget: usize) -> bool {
+        let deleted = match sweep.used {
+            Some(Used::Groups(group::ALL)) => self.groups.known.len(),
+            Some(Used::Meters(meter::ALL)) => self.meters.known.len(),
+            _ => 0,
+        };
+        sweep.found() <= budget && deleted <= budget && !self.may_leave_orphans(sweep)
+    }
+
     /// Returns whether other rules are deleted with those found so far, as they have learned them:
     /// any number of them.
-    pub fn may_leave_orphans(&self, sweep: &Sweep<'_>) -> bool {
+    fn may_leave_orphans(&self, sweep: &Sweep<'_>) -> bool {
         let mut found = (sweep.found.iter()).filter_map(|id| self.store.get(*id));
         let deletes = |rule: &Rule| rule.behaviour.learns.iter().any(|named| named.deletes);
         sweep.has_changed() || self.deletes_learned() && found.any(deletes)

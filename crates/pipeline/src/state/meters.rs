@@ -166,9 +166,12 @@ impl Users {
 }
 
 impl Behaviours {
-    /// Returns whether a rule sends packets through a meter.
+    /// Returns whether a rule sends packets through a meter, or through any ([`meter::ALL`]).
     pub fn uses_meter(&self, number: u32) -> bool {
-        self.meter_users.0.contains_key(&number)
+        match number {
+            meter::ALL => !self.meter_users.0.is_empty(),
+            one => self.meter_users.0.contains_key(&one),
+        }
     }
 
     /// Returns how many rules send packets through a meter.

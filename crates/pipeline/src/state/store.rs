@@ -379,10 +379,24 @@ impl Store {
         }
     }
 
-    /// Returns the rules that use a group.
-    pub fn users_of_group(&self, group: u32) -> Vec<RuleId> {
+    /// Returns the rules that use a group, from `first` on.
+    pub fn users_of_group(&self, group: u32, first: RuleId) -> impl Iterator<Item = RuleId> + '_ {
         let users = self.group_users.get(&group);
-        users.map_or_else(Vec::new, |users| users.iter().copied().collect())
+        users
+            .into_iter()
+            .flat_map(move |it| it.range(first..))
+            .copied()
+    }
+
+    /// Returns the number of rules that use a group.
+    pub fn count_users_of_group(&self, group: u32) -> u32 {
+        let users = self.group_users.get(&group);
+        users.map_or(0, |users| users.len() as u32)
+    }
+
+    /// Returns the lowest number of the groups that a rule uses.
+    pub fn first_group_of(&self, id: RuleId) -> Option<u32> {
+        self.get(id)?.behaviour.groups.iter().copied().min()
     }
 
     fn grow(&mut self) -> RuleId {

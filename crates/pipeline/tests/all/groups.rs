@@ -349,3 +349,28 @@ fn many_users_of_a_group_go_in_slices() {
         assert_eq!(switch.flows().len(), USERS as usize - gone);
     }
 }
+
+/// Many groups that few rules use go in slices as well.
+#[test]
+fn many_groups_go_in_slices() {
+    const GROUPS: u32 = 500;
+    const BUDGET: usize = 64;
+    let mut switch = Switch::new();
+    for number in 0..GROUPS {
+        all(&mut switch, number, &[output(1)]).unwrap();
+    }
+    let mut rule = add(fields(&[(Field::InPort, 1)]), 5);
+    let used = [GROUPS - 1, 70].map(Action::Group);
+    rule.instructions = apply(&used).into();
+    switch.mod13(rule).unwrap();
+    switch.publish();
+    let delete = change(GroupCommand::Delete, group::ALL, GroupKind::All, Vec::new());
+    let now = switch.clock();
+    let begun = (switch.pipeline).begin_group_mod(&delete, Version::V1_5, now, BUDGET);
+    assert_eq!(switch.pipeline.group_count(), GROUPS as usize);
+    let (outcome, longest) = end_in_slices(&mut switch, begun.unwrap(), BUDGET);
+    assert_eq!(outcome.changed, GROUPS as usize + 1);
+    assert!(longest <= BUDGET, "{longest}");
+    assert_eq!(switch.pipeline.group_count(), 0);
+    assert_eq!(switch.flows().len(), 0);
+}

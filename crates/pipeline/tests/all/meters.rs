@@ -463,3 +463,21 @@ fn many_users_of_a_meter_go_in_slices() {
         assert_eq!(left.len(), 2 - meters);
     }
 }
+
+/// Many meters that no rule uses go in slices as well.
+#[test]
+fn many_meters_go_in_slices() {
+    const METERS: u32 = 500;
+    const BUDGET: usize = 64;
+    let mut switch = Switch::new();
+    for number in 1..=METERS {
+        give(&mut switch, number, MeterFlags::PKTPS, &[drop_above(5)]);
+    }
+    let delete = meter(MeterCommand::Delete, ALL, MeterFlags::empty(), &[]);
+    let now = switch.clock();
+    let begun = switch.pipeline.begin_meter_mod(&delete, now, BUDGET);
+    let (outcome, longest) = end_in_slices(&mut switch, begun.unwrap(), BUDGET);
+    assert_eq!(outcome.changed, METERS as usize);
+    assert!(longest <= BUDGET, "{longest}");
+    assert!(switch.pipeline.meter_configs(ALL).unwrap().is_empty());
+}

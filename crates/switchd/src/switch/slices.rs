@@ -317,7 +317,7 @@ impl Bridge {
             pace.step().await;
         }
         let mut outcome = FlowModOutcome::default();
-        if sweep.found() <= AT_ONCE && !self.pipeline.borrow().may_leave_orphans(&sweep) {
+        if self.pipeline.borrow().is_short(&sweep, AT_ONCE) {
             // There were only many rules to search, but few to change.
             self.pipeline
                 .borrow_mut()
