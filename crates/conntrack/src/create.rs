@@ -1,0 +1,185 @@
+//! Beginning of connections: limits, free tuples, insertion.
+
+use crate::connection::Conn;
+use crate::counters::Counter;
+use crate::extract::{Kind, is_icmp_request};
+use crate::key::Key;
+use crate::nat::{self, Translation};
+use crate::request::Tracked;
+use crate::state;
+use crate::tcp;
+use crate::tracker::{Job, NO_LIMIT, SHARDS, Tracker, shard_of, with_connection};
+use std::sync::atomic::Ordering;
+
+/// What came of adding a connection.
+enum Added {
+    Done(Tracked),
+    /// Another worker has begun one with its first tuple.
+    Begun,
+    /// Another connection has its reply's tuple.
+    Taken,
+}
+
+impl Tracker {
+    /// Answers for a packet that belongs to no connection, and begins one if that is asked for.
+    /// None if another worker has meanwhile begun it.
+    pub(crate) fn begin(&self, job: &Job<'_>) -> Option<Tracked> {
+        let packet = job.packet;
+        let refusal = if packet.related {
+            Some(Counter::InvalidUnrelated)
+        } else {
+            match &packet.kind {
+                Kind::Tcp(segment) => {
+                    (!tcp::may_begin(segment)).then_some(Counter::InvalidTcpFlags)
+                }
+                Kind::Icmp => (!is_icmp_request(packet.key.v6, packet.key.kinds[0]))
+                    .then_some(Counter::InvalidBeginning),
+                Kind::Other => None,
+            }
+        };
+        if let Some(reason) = refusal {
+            self.counters.add(reason);
+            return Some(job.answer(state::INVALID));
+        }
+        if !job.request.commit {
+            return Some(job.answer(state::NEW));
+        }
+        if let Err(reason) = self.reserve(packet.key.zone) {
+            self.counters.add(reason);
+            return Some(job.answer(state::NEW));
+        }
+        let tracked = self.create(job);
+        let created = tracked.as_ref().is_some_and(|tracked| tracked.1);
+        if created {
+            self.counters.add(Counter::Created);
+        } else {
+            self.release(packet.key.zone);
+        }
+        tracked.map(|(tracked, _)| tracked)
+    }
+
+    /// Counts a connection, if limits allow it.
+    fn reserve(&self, zone: u16) -> Result<(), Counter> {
+        let zone_limit = match self.zone_limits[usize::from(zone)].load(Ordering::Relaxed) {
+            NO_LIMIT => self.zone_limit.load(Ordering::Relaxed),
+            limit => limit,
+        };
+        let add = |count: u32| (zone_limit == 0 || count < zone_limit).then(|| count + 1);
+        self.zone_counts[usize::from(zone)]
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add)
+            .map_err(|_| Counter::RefusedZoneLimit)?;
+        let limit = self.limit.load(Ordering::Relaxed);
+        let add = |count: usize| (count < limit).then(|| count + 1);
+        let full = || {
+            let counted = self
+                .count
+                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+            counted.is_err()
+        };
+        if full() && (!self.evict() || full()) {
+            self.zone_counts[usize::from(zone)].fetch_sub(1, Ordering::Relaxed);
+            return Err(Counter::RefusedFull);
+        }
+        Ok(())
+    }
+
+    /// Takes a connection off the counts.
+    pub(crate) fn release(&self, zone: u16) {
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        self.zone_counts[usize::from(zone)].fetch_sub(1, Ordering::Relaxed);
+    }
+
+    /// Ends a half-open connection, the oldest of some shard, so that a flood of SYNs does not keep
+    /// others out. Returns false if there is none.
+    fn evict(&self) -> bool {
+        let start = self.random() as usize;
+        for step in 0..SHARDS {
+            if self.half_open.load(Ordering::Relaxed) == 0 {
+                return false;
+            }
+            let mut shard = self.lock(start.wrapping_add(step) % SHARDS);
+            if let Some(index) = shard.oldest_half_open() {
+                let removed = self.remove(&mut shard, index);
+                drop(shard);
+                self.finish(removed, Counter::Evicted);
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Adds the connection; true if it was added. None if another worker was faster.
+    fn create(&self, job: &Job<'_>) -> Option<(Tracked, bool)> {
+        let key = &job.packet.key;
+        let nat = job.request.nat.filter(|nat| nat.direction.is_some());
+        let Some((nat, direction)) = nat.and_then(|nat| Some((nat, nat.direction?))) else {
+            return match self.add(job, key.reversed()) {
+                Added::Done(tracked) => Some((tracked, true)),
+                Added::Begun => None,
+                Added::Taken => {
+                    self.counters.add(Counter::RefusedClash);
+                    Some((job.answer(state::NEW), false))
+                }
+            };
+        };
+        let random = if nat.random { self.random() } else { 0 };
+        let start = nat::start(key, nat, self.secret.hash(key), self.secret.0[0], random);
+        let result = nat::search(key, direction, nat.range.as_ref(), start, |reply| {
+            // Removes what has expired, too.
+            if self.find(&reply, job.now_ms).is_some() {
+                return None;
+            }
+            match self.add(job, reply) {
+                Added::Taken => None,
+                Added::Begun => Some(None),
+                Added::Done(tracked) => Some(Some((tracked, true))),
+            }
+        });
+        result.unwrap_or_else(|| {
+            self.counters.add(Counter::NatExhausted);
+            Some((job.answer(state::INVALID), false))
+        })
+    }
+
+    /// Adds a connection if both its tuples are free.
+    fn add(&self, job: &Job<'_>, reply: Key) -> Added {
+        let mut conn = Conn::new(job.packet, reply, job.request);
+        conn.write(job.request);
+        let (translation, bits) = conn
+            .translation(false, false)
+            .unwrap_or((Translation::default(), 0));
+        let tracked = with_connection(&conn, state::NEW | bits, translation);
+        let hash = self.secret.hash(&conn.original);
+        let number = shard_of(hash);
+        let (reply_hash, reply_number) = if conn.translated() {
+            let hash = self.secret.hash(&reply);
+            (hash, shard_of(hash))
+        } else {
+            (hash, number)
+        };
+        // The lower number first, so that no two workers wait for each other.
+        let low = self.lock(number.min(reply_number));
+        let high = (number != reply_number).then(|| self.lock(number.max(reply_number)));
+        let (mut home, mut other) = match high {
+            Some(high) if number > reply_number => (high, Some(low)),
+            high => (low, high),
+        };
+        if home.find(hash as u32, &conn.original).is_some() {
+            return Added::Begun;
+        }
+        let holder = other.as_ref().unwrap_or(&home);
+        if holder.find(reply_hash as u32, &reply).is_some() {
+            return Added::Taken;
+        }
+        conn.expires = home
+            .policies
+            .expiry(conn.original.zone, conn.first_timeout(), job.now_ms);
+        let translated = conn.translated();
+        let place = home.insert(hash as u32, conn, job.now_ms);
+        if translated {
+            let holder = other.as_mut().unwrap_or(&mut home);
+            holder.insert_stub(reply_hash as u32, reply, place);
+        }
+        Added::Done(tracked)
+    }
+}

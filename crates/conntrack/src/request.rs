@@ -1,0 +1,86 @@
+//! What a `ct` action asks, and the answer.
+
+use crate::nat::{Nat, Translation};
+use std::net::IpAddr;
+
+/// A value of which only the bits in `mask` are written.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Masked<T> {
+    /// The bits to be written; those outside the mask are ignored.
+    pub value: T,
+    /// Which bits are written; zero writes nothing.
+    pub mask: T,
+}
+
+/// Protocols that open further connections. Accepted and shown in dumps; connections that they
+/// announce are not yet recognised as related.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum Helper {
+    /// FTP (RFC 959).
+    Ftp,
+    /// TFTP (RFC 1350).
+    Tftp,
+}
+
+impl Helper {
+    /// Returns the name that `alg=` and dumps use.
+    pub fn name(self) -> &'static str {
+        match self {
+            Helper::Ftp => "ftp",
+            Helper::Tftp => "tftp",
+        }
+    }
+}
+
+/// What a `ct` action asks for one packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Request<'a> {
+    /// The zone; connections of different zones know nothing of each other.
+    pub zone: u16,
+    /// Whether a packet that begins a connection has it remembered.
+    pub commit: bool,
+    /// Whether a connection of which this packet is a reply is replaced by one that this packet
+    /// begins. Only with `commit`.
+    pub force: bool,
+    /// Written to `ct_mark` of the connection, if there is one.
+    pub mark: Masked<u32>,
+    /// Written to `ct_label` of the connection, if there is one.
+    pub label: Masked<u128>,
+    /// Translation; None leaves packets of translated connections as they are.
+    pub nat: Option<&'a Nat>,
+    /// The application's protocol, remembered with a new connection.
+    pub helper: Option<Helper>,
+}
+
+/// The addresses and ports of one direction, as in the fields `ct_nw_src` to `ct_tp_dst`.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub struct Tuple {
+    /// Source address.
+    pub source: IpAddr,
+    /// Destination address, of the same family.
+    pub destination: IpAddr,
+    /// IP protocol number.
+    pub protocol: u8,
+    /// Source port; ICMP and ICMPv6: the type; 0 for protocols without ports.
+    pub source_port: u16,
+    /// Destination port; ICMP and ICMPv6: the code; 0 for protocols without ports.
+    pub destination_port: u16,
+}
+
+/// The answer for one packet.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Tracked {
+    /// Bits of [`crate::state`].
+    pub state: u32,
+    /// The zone asked for.
+    pub zone: u16,
+    /// The connection's mark, 0 without one.
+    pub mark: u32,
+    /// The connection's label, 0 without one.
+    pub label: u128,
+    /// The tuple of the connection's first packet; without a connection, the packet's own; None if
+    /// the packet could not be read.
+    pub original: Option<Tuple>,
+    /// How the packet is to be changed.
+    pub translation: Translation,
+}

@@ -1,0 +1,352 @@
+//! A part of the table: connections by hash, what is due when, and which are half-open.
+//!
+//! The hash is the same for both directions of an untranslated connection, which therefore has one
+//! entry in one shard. The replies of a translated connection have another hash: in the shard of
+//! that hash lies a [`Stub`], which says where the connection is.
+
+use crate::connection::{Conn, Links};
+use crate::key::Key;
+use crate::slab::{NONE, Slab};
+use crate::timeouts::Policies;
+use hashbrown::HashTable;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
+/// Where a connection is. The serial number tells it from others that had the same index.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Home {
+    pub shard: u16,
+    pub index: u32,
+    pub serial: u32,
+}
+
+/// Says where the connection is that has these replies.
+#[derive(Clone, Copy, Debug)]
+struct Stub {
+    reply: Key,
+    home: Home,
+}
+
+/// Marks indices of stubs.
+const STUB: u32 = 1 << 31;
+
+/// An entry of the hash table. The hash is kept, so that growing reads nothing else.
+#[derive(Clone, Copy, Debug)]
+struct Entry {
+    hash: u32,
+    index: u32,
+}
+
+/// What a key belongs to.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Found {
+    /// A connection of this shard, and whether the key is that of replies.
+    Here(u32, bool),
+    /// Replies of a connection that may be in another shard.
+    Elsewhere(Home),
+}
+
+/// Milliseconds in a tick of the wheel, as a power of two.
+const TICK_SHIFT: u32 = 10;
+/// Ticks of the wheel. Connections that end later are examined now and then until they do.
+const TICKS: u32 = 128;
+
+fn tick_of(ms: u64) -> u32 {
+    (ms >> TICK_SHIFT).min(u64::from(u32::MAX - TICKS)) as u32
+}
+
+fn spread(hash: u32) -> u64 {
+    u64::from(hash).wrapping_mul(0x9e37_79b9_7f4a_7c15)
+}
+
+/// First and last of a list.
+#[derive(Clone, Copy, Debug)]
+struct Ends {
+    first: u32,
+    last: u32,
+}
+
+#[derive(Debug)]
+pub(crate) struct Shard {
+    number: u16,
+    table: HashTable<Entry>,
+    pub conns: Slab<Conn>,
+    stubs: Slab<Stub>,
+    serial: u32,
+    /// By tick modulo [`TICKS`], the first connection that is to be examined then.
+    wheel: Box<[u32; TICKS as usize]>,
+    /// The last tick whose connections were all examined.
+    done: u32,
+    half_open: Ends,
+    /// How many connections of all shards are half-open.
+    half_open_count: Arc<AtomicUsize>,
+    pub policies: Arc<Policies>,
+}
+
+/// A connection that was removed, and what is left to do.
+#[derive(Debug)]
+pub(crate) struct Removed {
+    pub conn: Conn,
+    /// Where it was, if its stub is still to be removed.
+    pub stub: Option<Home>,
+}
+
+impl Shard {
+    pub fn new(number: u16, policies: Arc<Policies>, half_open: Arc<AtomicUsize>) -> Shard {
+        Shard {
+            number,
+            table: HashTable::new(),
+            conns: Slab::new(),
+            stubs: Slab::new(),
+            serial: 0,
+            wheel: Box::new([NONE; TICKS as usize]),
+            done: 0,
+            half_open: Ends {
+                first: NONE,
+                last: NONE,
+            },
+            half_open_count: half_open,
+            policies,
+        }
+    }
+
+    /// Finds what a key belongs to, whether or not it has expired.
+    pub fn find(&self, hash: u32, key: &Key) -> Option<Found> {
+        let mut found = None;
+        self.table.find(spread(hash), |entry| {
+            if entry.hash != hash {
+                return false;
+            }
+            found = if entry.index & STUB != 0 {
+                let stub = self.stubs.get(entry.index & !STUB);
+                stub.filter(|stub| stub.reply == *key)
+                    .map(|stub| Found::Elsewhere(stub.home))
+            } else {
+                self.conns.get(entry.index).and_then(|conn| {
+                    if conn.original == *key {
+                        Some(Found::Here(entry.index, false))
+                    } else if conn.reply == *key && !conn.translated() {
+                        Some(Found::Here(entry.index, true))
+                    } else {
+                        None
+                    }
+                })
+            };
+            found.is_some()
+        });
+        found
+    }
+
+    /// Returns the connection at `home`, which is in this shard, if it is still there.
+    pub fn at(&self, home: Home) -> Option<&Conn> {
+        let conn = self.conns.get(home.index);
+        conn.filter(|conn| conn.serial == home.serial)
+    }
+
+    fn insert_entry(&mut self, hash: u32, index: u32) {
+        let entry = Entry { hash, index };
+        self.table
+            .insert_unique(spread(hash), entry, |entry| spread(entry.hash));
+    }
+
+    fn remove_entry(&mut self, hash: u32, index: u32) {
+        if let Ok(entry) = self
+            .table
+            .find_entry(spread(hash), |entry| entry.index == index)
+        {
+            entry.remove();
+        }
+    }
+
+    /// Adds a connection, whose tuples must be free.
+    pub fn insert(&mut self, hash: u32, mut conn: Conn, now_ms: u64) -> Home {
+        if self.conns.len() == 0 {
+            self.done = tick_of(now_ms);
+        }
+        self.serial = self.serial.wrapping_add(1);
+        conn.serial = self.serial;
+        let serial = conn.serial;
+        conn.half_open = false;
+        let half_open = conn.is_half_open();
+        let index = self.conns.insert(conn);
+        self.insert_entry(hash, index);
+        self.schedule(index);
+        if half_open {
+            self.push_half_open(index);
+        }
+        Home {
+            shard: self.number,
+            index,
+            serial,
+        }
+    }
+
+    /// Adds the stub of a connection.
+    pub fn insert_stub(&mut self, hash: u32, reply: Key, home: Home) {
+        let index = self.stubs.insert(Stub { reply, home });
+        self.insert_entry(hash, index | STUB);
+    }
+
+    /// Removes the stub of a connection, if it is still there.
+    pub fn remove_stub(&mut self, hash: u32, home: Home) {
+        let stubs = &self.stubs;
+        let entry = self.table.find_entry(spread(hash), |entry| {
+            entry.index & STUB != 0
+                && stubs
+                    .get(entry.index & !STUB)
+                    .is_some_and(|stub| stub.home == home)
+        });
+        if let Ok(entry) = entry {
+            let (entry, _) = entry.remove();
+            self.stubs.remove(entry.index & !STUB);
+        }
+    }
+
+    /// Removes a connection.
+    pub fn remove(&mut self, hash: u32, index: u32) -> Option<Removed> {
+        self.unschedule(index);
+        self.drop_half_open(index);
+        let conn = self.conns.remove(index)?;
+        self.remove_entry(hash, index);
+        let stub = conn.translated().then_some(Home {
+            shard: self.number,
+            index,
+            serial: conn.serial,
+        });
+        Some(Removed { conn, stub })
+    }
+
+    /// Sets when a connection ends.
+    pub fn set_expiry(&mut self, index: u32, expires: u64) {
+        let Some(conn) = self.conns.get_mut(index) else {
+            return;
+        };
+        conn.expires = expires;
+        // A later end is found out when the tick comes; this spares most packets the lists.
+        if tick_of(expires) + 1 < conn.tick {
+            self.unschedule(index);
+            self.schedule(index);
+        }
+    }
+
+    /// Takes note of a connection's state after a packet.
+    pub fn settle(&mut self, index: u32) {
+        let still = match self.conns.get(index) {
+            Some(conn) if conn.half_open => conn.is_half_open(),
+            _ => return,
+        };
+        if !still {
+            self.drop_half_open(index);
+        }
+    }
+
+    fn schedule(&mut self, index: u32) {
+        let done = self.done;
+        let Some(conn) = self.conns.get_mut(index) else {
+            return;
+        };
+        // One tick later than the end: then it has passed for certain.
+        conn.tick = (tick_of(conn.expires) + 1).clamp(done + 1, done + TICKS - 1);
+        let place = (conn.tick % TICKS) as usize;
+        let after = self.wheel[place];
+        conn.due = Links {
+            before: NONE,
+            after,
+        };
+        if let Some(next) = self.conns.get_mut(after) {
+            next.due.before = index;
+        }
+        self.wheel[place] = index;
+    }
+
+    fn unschedule(&mut self, index: u32) {
+        let Some(conn) = self.conns.get(index) else {
+            return;
+        };
+        let (links, place) = (conn.due, (conn.tick % TICKS) as usize);
+        match self.conns.get_mut(links.before) {
+            Some(before) => before.due.after = links.after,
+            None => self.wheel[place] = links.after,
+        }
+        if let Some(after) = self.conns.get_mut(links.after) {
+            after.due.before = links.before;
+        }
+    }
+
+    fn push_half_open(&mut self, index: u32) {
+        self.half_open_count.fetch_add(1, Ordering::Relaxed);
+        let before = self.half_open.last;
+        if let Some(conn) = self.conns.get_mut(index) {
+            conn.half_open = true;
+            conn.half = Links {
+                before,
+                after: NONE,
+            };
+        }
+        match self.conns.get_mut(before) {
+            Some(last) => last.half.after = index,
+            None => self.half_open.first = index,
+        }
+        self.half_open.last = index;
+    }
+
+    fn drop_half_open(&mut self, index: u32) {
+        let Some(conn) = self.conns.get_mut(index) else {
+            return;
+        };
+        if !conn.half_open {
+            return;
+        }
+        conn.half_open = false;
+        self.half_open_count.fetch_sub(1, Ordering::Relaxed);
+        let links = conn.half;
+        match self.conns.get_mut(links.before) {
+            Some(before) => before.half.after = links.after,
+            None => self.half_open.first = links.after,
+        }
+        match self.conns.get_mut(links.after) {
+            Some(after) => after.half.before = links.before,
+            None => self.half_open.last = links.before,
+        }
+    }
+
+    /// Returns the half-open connection that began first.
+    pub fn oldest_half_open(&self) -> Option<u32> {
+        (self.half_open.first != NONE).then_some(self.half_open.first)
+    }
+
+    /// Returns a connection that has expired, or None if there is none that is due. Each
+    /// connection or tick that is examined takes one from `budget`; None also if it is spent.
+    pub fn next_expired(&mut self, now_ms: u64, budget: &mut usize) -> Option<u32> {
+        let now = tick_of(now_ms);
+        if self.conns.len() == 0 {
+            self.done = self.done.max(now);
+        }
+        while self.done < now && *budget > 0 {
+            *budget -= 1;
+            let index = self.wheel[((self.done + 1) % TICKS) as usize];
+            let Some(conn) = self.conns.get(index) else {
+                self.done += 1;
+                continue;
+            };
+            if conn.expires <= now_ms {
+                return Some(index);
+            }
+            self.unschedule(index);
+            self.schedule_later(index);
+        }
+        None
+    }
+
+    /// Schedules a connection of the tick that is being examined, for a later one.
+    fn schedule_later(&mut self, index: u32) {
+        self.done += 1;
+        self.schedule(index);
+        self.done -= 1;
+    }
+
+    /// Whether all ticks up to now were examined.
+    pub fn is_caught_up(&self, now_ms: u64) -> bool {
+        self.done >= tick_of(now_ms)
+    }
+}

@@ -1,0 +1,361 @@
+//! The table of connections that workers share, and what a packet does to it.
+//!
+//! Locks: a shard's mutex is held for one packet's look-up and update. Only the creation of a
+//! translated connection holds two, the lower number first. Stubs are removed after the connection
+//! that they lead to, without its lock; one that leads nowhere is removed by who finds it.
+
+use crate::connection::{Conn, Update};
+use crate::counters::{Counter, Counters};
+use crate::extract::{self, Packet};
+use crate::key::{Key, Secret};
+use crate::nat::{self, Translation};
+use crate::request::{Request, Tracked};
+use crate::shard::{Found, Removed, Shard};
+use crate::state;
+use crate::timeouts::Policies;
+use crossbeam_utils::CachePadded;
+use packet::Frame;
+use packet::parse::Layers;
+use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+/// Connections that are kept at most, unless set otherwise.
+pub const DEFAULT_LIMIT: usize = 3_000_000;
+
+/// Shards, as a power of two.
+const SHARD_BITS: u32 = 8;
+pub(crate) const SHARDS: usize = 1 << SHARD_BITS;
+/// Zones.
+const ZONES: usize = 1 << 16;
+/// How often a packet whose connection other workers begin and end meanwhile is looked up.
+const ROUNDS: u32 = 4;
+
+/// The connection tracker. Workers share one; no method needs exclusive access.
+#[derive(Debug)]
+pub struct Tracker {
+    pub(crate) secret: Secret,
+    shards: Box<[CachePadded<Mutex<Shard>>]>,
+    pub(crate) count: AtomicUsize,
+    pub(crate) limit: AtomicUsize,
+    pub(crate) half_open: Arc<AtomicUsize>,
+    /// Connections by zone.
+    pub(crate) zone_counts: Box<[AtomicU32]>,
+    /// Limits by zone; [`NO_LIMIT`] where the default applies.
+    pub(crate) zone_limits: Box<[AtomicU32]>,
+    /// The limit of other zones; 0 is none.
+    pub(crate) zone_limit: AtomicU32,
+    pub(crate) policies: Mutex<Arc<Policies>>,
+    pub(crate) check_sequence: AtomicBool,
+    pub(crate) counters: Counters,
+    /// Where random numbers come from.
+    random: AtomicU64,
+    /// The shard at which the next slice of expiry begins.
+    pub(crate) expiring: AtomicUsize,
+    /// All that was due by this many milliseconds has been removed.
+    pub(crate) expired: AtomicU64,
+}
+
+/// A zone's entry without a limit of its own.
+pub(crate) const NO_LIMIT: u32 = u32::MAX;
+
+/// What became of a packet's connection.
+enum Followed {
+    Answer(Tracked),
+    /// It has ended, to be replaced by one that the packet begins.
+    Ended(Removed),
+}
+
+/// A packet with what is asked for it.
+#[derive(Clone, Copy)]
+pub(crate) struct Job<'a> {
+    pub packet: &'a Packet,
+    pub request: &'a Request<'a>,
+    /// `ct_state` as the packet brings it from an earlier action of this zone; else 0.
+    pub earlier: u32,
+    pub now_ms: u64,
+}
+
+impl Job<'_> {
+    /// Returns an answer without a connection.
+    pub fn answer(&self, state: u32) -> Tracked {
+        Tracked {
+            original: Some(self.packet.key.tuple()),
+            ..without_packet(self.request.zone, state)
+        }
+    }
+}
+
+fn without_packet(zone: u16, state: u32) -> Tracked {
+    Tracked {
+        state: state | state::TRACKED,
+        zone,
+        mark: 0,
+        label: 0,
+        original: None,
+        translation: Translation::default(),
+    }
+}
+
+/// Returns an answer with a connection's mark, label and tuple.
+pub(crate) fn with_connection(conn: &Conn, state: u32, translation: Translation) -> Tracked {
+    Tracked {
+        state: state | state::TRACKED,
+        zone: conn.original.zone,
+        mark: conn.mark,
+        label: conn.label(),
+        original: Some(conn.original.tuple()),
+        translation,
+    }
+}
+
+/// The part of a hash that chooses a shard.
+pub(crate) fn shard_of(hash: u64) -> usize {
+    (hash >> (64 - SHARD_BITS)) as usize
+}
+
+impl Tracker {
+    /// Makes an empty tracker that keeps [`DEFAULT_LIMIT`] connections. The secret must be random:
+    /// who knows it can choose connections that all have the same hash.
+    pub fn new(secret: [u64; 2]) -> Tracker {
+        let policies = Arc::new(Policies::default());
+        let half_open = Arc::new(AtomicUsize::new(0));
+        let shard = |number| {
+            let shard = Shard::new(number as u16, policies.clone(), half_open.clone());
+            CachePadded::new(Mutex::new(shard))
+        };
+        let zones = |value| (0..ZONES).map(|_| AtomicU32::new(value)).collect();
+        Tracker {
+            secret: Secret(secret),
+            shards: (0..SHARDS).map(shard).collect(),
+            count: AtomicUsize::new(0),
+            limit: AtomicUsize::new(DEFAULT_LIMIT),
+            half_open,
+            zone_counts: zones(0),
+            zone_limits: zones(NO_LIMIT),
+            zone_limit: AtomicU32::new(0),
+            policies: Mutex::new(policies),
+            check_sequence: AtomicBool::new(true),
+            counters: Counters::default(),
+            random: AtomicU64::new(secret[0] ^ secret[1].rotate_left(32)),
+            expiring: AtomicUsize::new(0),
+            expired: AtomicU64::new(0),
+        }
+    }
+
+    /// Tracks a packet that has not been tracked in this zone before. `layers` are those of the
+    /// frame; `now_ms` is in milliseconds.
+    ///
+    /// Later packets of the connection see what this one did. Packets that cannot be read are
+    /// answered [`state::INVALID`] and counted by reason.
+    pub fn track<F: Frame>(
+        &self,
+        frame: &F,
+        layers: &Layers,
+        request: &Request<'_>,
+        now_ms: u64,
+    ) -> Tracked {
+        self.track_again(frame, layers, (0, 0), request, now_ms)
+    }
+
+    /// [`Tracker::track`] for a packet that comes from an earlier `ct` action, whose answer had the
+    /// state and zone `earlier` (state 0: none).
+    ///
+    /// In the same zone, the packet does not count twice for its connection's state machine, and a
+    /// packet that has been translated is recognised by its new addresses and not translated again.
+    pub fn track_again<F: Frame>(
+        &self,
+        frame: &F,
+        layers: &Layers,
+        earlier: (u32, u16),
+        request: &Request<'_>,
+        now_ms: u64,
+    ) -> Tracked {
+        let packet = match extract::extract(frame, layers, request.zone) {
+            Ok(packet) => packet,
+            Err(reason) => {
+                self.counters.add(reason);
+                return without_packet(request.zone, state::INVALID);
+            }
+        };
+        let job = Job {
+            packet: &packet,
+            request,
+            earlier: if earlier.1 == request.zone {
+                earlier.0
+            } else {
+                0
+            },
+            now_ms,
+        };
+        for _ in 0..ROUNDS {
+            if let Some(tracked) = self.follow(&job) {
+                return tracked;
+            }
+            if let Some(tracked) = self.begin(&job) {
+                return tracked;
+            }
+        }
+        // Other workers begin and end this very connection all the time.
+        self.counters.add(Counter::RefusedClash);
+        job.answer(state::NEW)
+    }
+
+    /// Writes what a translation says of the packet that an ICMP error quotes, and corrects the
+    /// checksums: of the quoted headers, as far as they are quoted, and of the ICMP message.
+    /// `layers` are those of the frame. Does nothing to other packets. Returns false, with the
+    /// frame unchanged, if it is not the packet that the translation was made for.
+    pub fn translate_inner<F: Frame>(
+        frame: &mut F,
+        layers: &Layers,
+        translation: &Translation,
+    ) -> bool {
+        nat::translate_inner(frame, layers, translation)
+    }
+
+    pub(crate) fn lock(&self, shard: usize) -> MutexGuard<'_, Shard> {
+        // No step of an update leaves a shard such that using it panics.
+        self.shards[shard]
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Returns a random number.
+    pub(crate) fn random(&self) -> u64 {
+        let step = self
+            .random
+            .fetch_add(0x9e37_79b9_7f4a_7c15, Ordering::Relaxed);
+        crate::key::fold(step, self.secret.0[1] | 1)
+    }
+
+    /// Finds the live connection with this tuple, and whether it is that of replies. The shard
+    /// that is returned locked is that of the connection. What is found to have expired is removed.
+    pub(crate) fn find(
+        &self,
+        key: &Key,
+        now_ms: u64,
+    ) -> Option<(MutexGuard<'_, Shard>, u32, bool)> {
+        let hash = self.secret.hash(key);
+        let number = shard_of(hash);
+        let mut shard = self.lock(number);
+        let (index, reply) = match shard.find(hash as u32, key)? {
+            Found::Here(index, reply) => (index, reply),
+            Found::Elsewhere(home) => {
+                if usize::from(home.shard) != number {
+                    drop(shard);
+                    shard = self.lock(home.shard.into());
+                }
+                if shard.at(home).is_none() {
+                    drop(shard);
+                    self.lock(number).remove_stub(hash as u32, home);
+                    return None;
+                }
+                (home.index, true)
+            }
+        };
+        if shard.conns.get(index)?.expires > now_ms {
+            return Some((shard, index, reply));
+        }
+        let removed = self.remove(&mut shard, index);
+        drop(shard);
+        self.finish(removed, Counter::Expired);
+        None
+    }
+
+    /// Removes a connection from its shard. To be followed by [`Tracker::finish`], without a lock.
+    pub(crate) fn remove(&self, shard: &mut Shard, index: u32) -> Option<Removed> {
+        let hash = self.secret.hash(&shard.conns.get(index)?.original);
+        shard.remove(hash as u32, index)
+    }
+
+    /// Does what is left to do for a connection that was removed.
+    pub(crate) fn finish(&self, removed: Option<Removed>, reason: Counter) {
+        let Some(removed) = removed else {
+            return;
+        };
+        if let Some(home) = removed.stub {
+            let hash = self.secret.hash(&removed.conn.reply);
+            self.lock(shard_of(hash)).remove_stub(hash as u32, home);
+        }
+        self.release(removed.conn.original.zone);
+        self.counters.add(reason);
+    }
+
+    /// Answers for a packet of a known connection. None if there is none (any more).
+    fn follow(&self, job: &Job<'_>) -> Option<Tracked> {
+        let translated = job.earlier & (state::SOURCE_NAT | state::DESTINATION_NAT) != 0;
+        let mut found = None;
+        if translated {
+            // The packet has the addresses that its replies will have, the other way round.
+            found = self.find(&job.packet.key.reversed(), job.now_ms);
+            if let Some((_, _, reply)) = &mut found {
+                *reply = !*reply;
+            }
+        }
+        let (mut shard, index, reply) = match found {
+            Some(found) => found,
+            None => self.find(&job.packet.key, job.now_ms)?,
+        };
+        match self.step(&mut shard, index, reply, job)? {
+            Followed::Answer(tracked) => Some(tracked),
+            Followed::Ended(removed) => {
+                drop(shard);
+                self.finish(Some(removed), Counter::Replaced);
+                None
+            }
+        }
+    }
+
+    /// Moves a connection on by a packet.
+    fn step(&self, shard: &mut Shard, index: u32, reply: bool, job: &Job<'_>) -> Option<Followed> {
+        let request = job.request;
+        if request.commit && request.force && reply {
+            return Some(Followed::Ended(self.remove(shard, index)?));
+        }
+        let (related, nat_bits) = (
+            job.packet.related,
+            state::SOURCE_NAT | state::DESTINATION_NAT,
+        );
+        let policies = Arc::clone(&shard.policies);
+        let conn = shard.conns.get_mut(index)?;
+        let direction = if reply { state::REPLY } else { 0 };
+        let mut answer = job.earlier;
+        let mut expires = None;
+        if related {
+            answer |= state::RELATED | direction;
+        } else if job.earlier & (state::TRACKED | nat_bits) != state::TRACKED {
+            let check = self.check_sequence.load(Ordering::Relaxed);
+            let (update, end) = conn.update(job.packet, reply, check, &policies, job.now_ms);
+            expires = end;
+            match update {
+                Update::Established => {
+                    answer = answer & !state::NEW | state::ESTABLISHED | direction;
+                }
+                Update::New => answer |= state::NEW,
+                Update::Replace => return Some(Followed::Ended(self.remove(shard, index)?)),
+                Update::BadFlags => {
+                    self.counters.add(Counter::InvalidTcpFlags);
+                    answer = state::INVALID;
+                }
+                Update::BadWindow => {
+                    self.counters.add(Counter::InvalidTcpWindow);
+                    answer = state::INVALID;
+                }
+            }
+        }
+        conn.write(request);
+        let mut translation = Translation::default();
+        if request.nat.is_some()
+            && job.earlier & nat_bits == 0
+            && let Some((found, bits)) = conn.translation(reply, related)
+        {
+            translation = found;
+            answer |= bits;
+        }
+        let tracked = with_connection(conn, answer, translation);
+        if let Some(expires) = expires {
+            shard.set_expiry(index, expires);
+            shard.settle(index);
+        }
+        Some(Followed::Answer(tracked))
+    }
+}
