@@ -8,7 +8,7 @@ use packet::parse::Layers;
 use std::net::IpAddr;
 
 /// Which end of a new connection's packets is translated.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Direction {
     /// The source (SNAT).
     Source,
@@ -17,7 +17,7 @@ pub enum Direction {
 }
 
 /// Addresses and ports to choose from.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub struct Range {
     /// The first address. Unspecified (all zero): the address is kept, and only a port that is
     /// taken is changed.
@@ -30,7 +30,7 @@ pub struct Range {
 }
 
 /// The argument of a `ct` action's `nat`.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
 pub struct Nat {
     /// What is done to new connections; None translates only packets of connections that were
     /// committed with a direction.

@@ -14,7 +14,7 @@ pub struct Masked<T> {
 
 /// Protocols that open further connections. Accepted and shown in dumps; connections that they
 /// announce are not yet recognised as related.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum Helper {
     /// FTP (RFC 959).
     Ftp,
@@ -68,7 +68,7 @@ pub struct Tuple {
 }
 
 /// The answer for one packet.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Tracked {
     /// Bits of [`crate::state`].
     pub state: u32,

@@ -26,6 +26,9 @@ fn udp_becomes_established_by_its_reply() {
     assert_eq!(track(1, 2, (10, 20), true), state::NEW);
     assert_eq!(tracker.count(), 1);
     assert_eq!(track(1, 2, (10, 20), false), state::NEW);
-    assert_eq!(track(2, 1, (20, 10), false), state::ESTABLISHED | state::REPLY);
+    assert_eq!(
+        track(2, 1, (20, 10), false),
+        state::ESTABLISHED | state::REPLY
+    );
     assert_eq!(track(1, 2, (10, 20), false), state::ESTABLISHED);
 }

@@ -7,6 +7,7 @@
 //! Open vSwitch's words, what is wrong, and quotes it.
 
 mod actions;
+mod connection;
 mod group;
 mod matching;
 mod meter;

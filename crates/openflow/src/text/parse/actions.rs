@@ -1,5 +1,6 @@
 //! Parses the right side of a rule.
 
+use super::connection;
 use super::values::{bounded, ethernet, of_field};
 use super::{DEPTH, Error, Pair, PortNames, Result, field, nicira, number, pairs, port, reserved};
 use crate::model::action::{Action, Instruction, Subfield};
@@ -118,6 +119,8 @@ fn item(pair: Pair<'_>, names: PortNames<'_>, depth: usize) -> Result<Item> {
             }
         }
         "clone" => return Ok(Item::Action(Action::Clone(nested(value, names, deeper)?))),
+        "ct" => return connection::ct(value, names, deeper).map(Item::Action),
+        "ct_clear" => return Ok(Item::Action(Action::CtClear)),
         _ => return action(pair, names).map(Item::Action),
     };
     Ok(Item::Instruction(instruction))
