@@ -36,6 +36,7 @@ use crate::tunnel::{OptionsOf, TunnelPort, TunnelSpec};
 use crate::vlan::VlanSet;
 use crate::wake::Wake;
 use crate::worker::{Command, Returns, RxPort, Shared};
+use conntrack::Tracker;
 use packet::Frame;
 use packet::io::QueueDrops;
 use program::Program;
@@ -44,6 +45,7 @@ use program::epoch::Epoch;
 use program::table::Bridge;
 use std::any::Any;
 use std::collections::HashMap;
+use std::hash::{BuildHasher, RandomState};
 use std::sync::Arc;
 use std::sync::atomic::AtomicU64;
 use std::time::{Duration, Instant};
@@ -162,6 +164,12 @@ impl<F: Frame> PortRecord<F> {
     }
 }
 
+/// Returns a random secret.
+fn secret() -> [u64; 2] {
+    let random = RandomState::new();
+    [random.hash_one(0), random.hash_one(1)]
+}
+
 /// Bridges, ports and workers around a program; see the crate's documentation. Belongs to one
 /// thread.
 pub struct Datapath<F: Frame> {
@@ -197,6 +205,11 @@ pub struct Datapath<F: Frame> {
 }
 
 impl<F: Frame + 'static> Datapath<F> {
+    /// Returns the connection tracker, which all bridges share; zones keep their connections apart.
+    pub fn tracker(&self) -> &Arc<Tracker> {
+        &self.shared.tracker
+    }
+
     /// Creates a datapath without bridges, ports and workers.
     pub fn new(options: Options<F>) -> Result<Datapath<F>, Error> {
         let system = |error: std::io::Error| Error::System {
@@ -214,6 +227,7 @@ impl<F: Frame + 'static> Datapath<F> {
                 allocate: options.allocate,
                 packet_outs_done: AtomicU64::new(0),
                 asked: Default::default(),
+                tracker: Arc::new(Tracker::new(secret())),
             }),
             thread_init: options.thread_init,
             workers: Vec::new(),

@@ -67,6 +67,8 @@ pub enum DropReason {
     NoLiveBucket,
     /// Groups nested in groups deeper than allowed.
     GroupTooDeep,
+    /// Sent through the connection tracker, on to a table, more often than allowed.
+    TooManyRecirculations,
     /// Sent to a port number that no port has.
     UnknownPort,
     /// Sent to the ingress port by number, without `in_port`.
@@ -275,6 +277,7 @@ impl DropReason {
         "no_group",
         "no_live_bucket",
         "group_too_deep",
+        "too_many_recirculations",
         "unknown_port",
         "ingress_port",
         "port_down",

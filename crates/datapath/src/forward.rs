@@ -17,8 +17,10 @@ use crate::shape::{NoDevice, Shaping, Way, inspect};
 use crate::snapshot::{Behind, BridgeState, PortState, Snapshot};
 use crate::tunnel::{Arrival, Asked, Sending};
 use crate::vlan::{self, Ethernet, Inner, Malformed, Tag};
+use conntrack::{Tracked, Tracker};
 use packet::io::{BURST, Lengths, TxQueue};
 use packet::mini_key::MiniKey;
+use packet::parse::Layers;
 use packet::{FlowKey, Frame};
 use program::actions::learn::{Ended, Request};
 use program::actions::{PacketInReason, PortNo, ToController};
@@ -497,6 +499,7 @@ pub(crate) struct Forward<'a, F: Frame> {
     pub taught: bool,
     pub sending: &'a mut Sending<F>,
     pub asked: &'a Asked,
+    pub tracker: &'a Tracker,
 }
 
 impl<'a, F: Frame> Forward<'a, F> {
@@ -876,6 +879,18 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
     #[inline]
     fn has_taught(&self) -> bool {
         self.taught
+    }
+
+    #[inline]
+    fn track(
+        &mut self,
+        frame: &F,
+        layers: &Layers,
+        earlier: (u32, u16),
+        request: &conntrack::Request<'_>,
+    ) -> Tracked {
+        let now_ms = Host::<F>::now_ns(self) / 1_000_000;
+        (self.tracker).track_again(frame, layers, earlier, request, now_ms)
     }
 
     #[cold]

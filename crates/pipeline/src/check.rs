@@ -10,6 +10,7 @@ mod encapsulation;
 
 use openflow::Version;
 use openflow::action::{Action, Bundle, Instruction, Multipath, READ_ONLY_IN_TOOLS, Subfield};
+use openflow::conntrack::{Ct, CtZone};
 use openflow::error::Error;
 use openflow::port::{self, PortNo};
 use packet::fields::Prerequisite;
@@ -17,6 +18,11 @@ use packet::key::at;
 use packet::{Field, Match, Value};
 use smallvec::SmallVec;
 use std::borrow::Cow;
+use std::net::IpAddr;
+
+/// Ports of the helpers that `ct(alg=...)` names.
+const FTP: u16 = 21;
+const TFTP: u16 = 69;
 
 /// The highest table to which a rule may send packets.
 const LAST_TABLE: u8 = 253;
@@ -232,12 +238,10 @@ impl<'m> Situation<'m> {
             Action::Sample(sample) if sample.probability == 0 => Err(Error::BadActionArgument),
             // Allowed only as the sole action of a packet-out, which never comes here.
             Action::Steer(_) => Err(Error::BadActionArgument),
-            Action::Ct(_)
-            | Action::CtClear
-            | Action::Nat(_)
-            | Action::Encap(_)
-            | Action::Decap(_)
-            | Action::DecNshTtl => Err(Error::BadActionExperimenterType),
+            Action::Ct(ct) => self.connection(ct),
+            Action::Nat(_) | Action::Encap(_) | Action::Decap(_) | Action::DecNshTtl => {
+                Err(Error::BadActionExperimenterType)
+            }
             Action::CopyTtlIn | Action::CopyTtlOut | Action::DecMplsTtl => {
                 self.wants(Prerequisite::Mpls)
             }
@@ -253,6 +257,7 @@ impl<'m> Situation<'m> {
             | Action::Note(_)
             | Action::SetFcf(_)
             | Action::Exit
+            | Action::CtClear
             | Action::Conjunction { .. }
             | Action::Sample(_)
             | Action::DeleteField(_)
@@ -260,6 +265,57 @@ impl<'m> Situation<'m> {
             | Action::Meter(_)
             | Action::Resubmit { .. } => Ok(()),
         }
+    }
+
+    /// Checks connection tracking, as Open vSwitch does in every version: the match must say that
+    /// packets are IP, and which protocol a helper is for.
+    fn connection(&mut self, ct: &Ct) -> Result<(), Error> {
+        let met = |prerequisite: Prerequisite| match self.unknown
+            || prerequisite.met_by(&self.matching)
+        {
+            true => Ok(()),
+            false => Err(Error::ActionMatchInconsistent),
+        };
+        met(Prerequisite::IpAny)?;
+        match ct.alg {
+            FTP => met(Prerequisite::Tcp)?,
+            TFTP => met(Prerequisite::Udp)?,
+            _ => {}
+        }
+        if let CtZone::Field(part) = &ct.zone {
+            self.source(part)?;
+        }
+        let of_connection = |field: Field| match field {
+            Field::CtMark | Field::CtLabel => Ok(()),
+            _ => Err(Error::BadSetArgument),
+        };
+        for action in &ct.actions {
+            match action {
+                Action::Nat(nat) => match nat.range.map(|range| range.min) {
+                    None => {}
+                    Some(IpAddr::V4(_)) => met(Prerequisite::Ipv4)?,
+                    Some(IpAddr::V6(_)) => met(Prerequisite::Ipv6)?,
+                },
+                Action::SetField { field, value, mask } => {
+                    of_connection(*field)?;
+                    let bytes = field.def().bytes;
+                    if value.len() != bytes || mask.len() != bytes {
+                        return Err(Error::BadSetArgument);
+                    }
+                }
+                Action::Load { dst, .. } => {
+                    of_connection(dst.field)?;
+                    within(dst)?;
+                }
+                Action::Move { src, dst } => {
+                    of_connection(dst.field)?;
+                    within(dst)?;
+                    self.source(src)?;
+                }
+                _ => return Err(Error::BadActionArgument),
+            }
+        }
+        Ok(())
     }
 
     /// Checks the prerequisite of an action that 1.0 allows in any rule, where it has no effect on

@@ -4,6 +4,7 @@
 //! every supported action. Instructions are executed in the specification's order, whatever order
 //! they came in (OpenFlow 1.3.5 section 5.9).
 
+pub(crate) mod connection;
 pub(crate) mod learn;
 mod ways;
 
@@ -232,6 +233,8 @@ fn append_one(ops: &mut Vec<Op>, action: &Action, place: Place, context: Context
                 .tunnel_option()
                 .map(|option| ways::option_presence(option, false)),
         ),
+        Action::Ct(ct) => ops.push(connection::track(ct)),
+        Action::CtClear => ops.push(Op::Untrack),
         other => ops.extend(sets(other)),
     }
 }

@@ -9,6 +9,7 @@
 //! [`trace`] also reports the steps on the way. Code added to the machine reports what a reader of
 //! the story wants to know with `say`, `open` and `close`: see the head of [`story`].
 
+mod connection;
 mod groups;
 mod headers;
 mod learn;
@@ -20,6 +21,7 @@ pub use meters::Levels;
 
 use crate::Pipeline;
 use crate::state::store::Rule;
+pub use connection::TrackBy;
 pub use groups::GroupHit;
 use headers::Packet;
 pub use learn::Ended;
@@ -160,6 +162,20 @@ pub fn evaluate_metered(
     machine.finish()
 }
 
+/// Evaluates a packet received by a port, where all ports are live and `track` is the connection
+/// tracker.
+pub fn evaluate_tracked(
+    pipeline: &Pipeline,
+    in_port: PortNo,
+    frame: &[u8],
+    track: TrackBy<'_>,
+) -> Outcome {
+    let mut machine = Machine::new(pipeline, &key_of(in_port), frame);
+    machine.tracker = Some(track);
+    machine.look_up(0, in_port, true, 0);
+    machine.finish()
+}
+
 /// Evaluates a packet-out that begins with the metadata of `key` (ingress port, registers, tunnel
 /// and so on), where `live` says which ports are live.
 pub fn evaluate_actions(
@@ -199,6 +215,9 @@ pub struct Surroundings<'s> {
     /// Whether the caller carries out what the packet learns; if not, the story says that it is
     /// ignored.
     pub learns: bool,
+    /// The states (`ct_state`) of the connections that the packet is tracked in, one after the
+    /// other; after these, new ones.
+    pub states: &'s [u32],
 }
 
 impl Default for Surroundings<'_> {
@@ -208,6 +227,7 @@ impl Default for Surroundings<'_> {
             live: &|_| true,
             hides_fragment_ports: false,
             learns: false,
+            states: &[],
         }
     }
 }
@@ -227,6 +247,7 @@ pub fn trace(
     machine.live = surroundings.live;
     machine.hides_fragment_ports = surroundings.hides_fragment_ports;
     machine.learns = surroundings.learns;
+    machine.states = surroundings.states;
     machine.no_type = key.u16(at::ETH_TYPE) == 0;
     machine.bare_tci = match key.u16(at::VLAN_TCI) {
         tci if tci & TAG_PRESENT == 0 => tci,
@@ -331,6 +352,14 @@ struct Machine<'p> {
     /// last label, or a select group that uses the datapath's hash, it is the length at that point,
     /// because Open vSwitch recirculates the packet there.
     counted: usize,
+    /// The connection tracker, where packets are really tracked.
+    tracker: Option<TrackBy<'p>>,
+    /// What a traced packet's connections are said to be, one after the other; after these, new.
+    states: &'p [u32],
+    /// How often the packet has continued behind the tracker.
+    recirculated: u8,
+    /// State and zone by its last lookup in the tracker; state 0: none.
+    tracked: (u32, u16),
     /// Whether outputs to CONTROLLER say that a packet-out sends them: not after a select group
     /// that uses the datapath's hash, because Open vSwitch recirculates the packet there.
     packet_out: bool,
@@ -363,6 +392,10 @@ impl<'p> Machine<'p> {
             copied: 0,
             counted: frame.len(),
             packet_out: false,
+            tracker: None,
+            states: &[],
+            recirculated: 0,
+            tracked: (0, 0),
         };
         machine.key.set_u32(at::ACTSET_OUTPUT, ACTSET_UNSET);
         machine.parse_again();
@@ -721,6 +754,8 @@ impl<'p> Machine<'p> {
             Action::Learn(learn) => self.learn(learn),
             Action::FinTimeout { idle, hard } => self.fin_timeout(*idle, *hard),
             Action::SetFcf(fcf) => self.key.set_u16(at::FCF, fcf.word()),
+            Action::Ct(ct) => self.track(ct, at),
+            Action::CtClear => self.forget_connection(),
             Action::Note(_) | Action::Conjunction { .. } | Action::Steer(_) => {}
             edit => self.edit(edit),
         }
@@ -733,6 +768,7 @@ impl<'p> Machine<'p> {
         let before = (self.packet.clone(), self.key, self.queue);
         let (counted, packet_out) = (self.counted, self.packet_out);
         let (set, stack) = (self.set.clone(), self.stack.clone());
+        let tracked = self.tracked;
         self.copied += self.packet.bytes().len();
         let copy = (self.packet.bytes().to_vec(), self.key);
         self.open(|| What::Copy(Box::new(copy)));
@@ -744,6 +780,7 @@ impl<'p> Machine<'p> {
         (self.packet, self.key, self.queue) = before;
         (self.counted, self.packet_out) = (counted, packet_out);
         (self.set, self.stack) = (set, stack);
+        self.tracked = tracked;
         self.dead = false;
     }
 

@@ -7,11 +7,13 @@
 pub(crate) mod batch;
 pub(crate) mod bits;
 pub(crate) mod block;
+pub mod connection;
 pub mod learn;
 pub mod multipath;
 pub(crate) mod set;
 
 use crate::actions::block::{ActionBlock, ActionBlocks, blocks};
+use crate::actions::connection::{CONNECTION, Track};
 use crate::actions::learn::Learn;
 use crate::actions::multipath::{Choice, HashFields};
 use crate::actions::set::ActionSet;
@@ -291,6 +293,11 @@ pub enum Op {
     Group(GroupRef),
     /// Runs a bucket as on a copy; occurs only in groups.
     Bucket(Arc<Bucket>),
+    /// Sends the packet through the connection tracker; then, with a table, continues there, and
+    /// with this list as on a copy.
+    Track(Box<Track>),
+    /// Forgets what the connection tracker said of the packet.
+    Untrack,
     /// Ends the whole walk, except that the action set still runs (ovs-actions(7), "exit").
     Exit,
 }
@@ -454,6 +461,8 @@ fn may_tell(ops: &[Op]) -> bool {
         | Op::Meter(_)
         | Op::Conjunction(_)
         | Op::Exit
+        | Op::Track(_)
+        | Op::Untrack
         | Op::FinTimeout { .. } => false,
         Op::WriteActions(ops) => may_tell(ops),
         Op::Clone(list) => list.may_tell(),
@@ -503,6 +512,7 @@ fn written(ops: &[Op]) -> WordSet {
         Op::WriteActions(ops) => written(ops),
         Op::Clone(list) => list.written(),
         Op::CheckLength { dst, .. } => to(Some(*dst)),
+        Op::Untrack => CONNECTION,
         // Other steps may expose a different header (pops) or are decided elsewhere (groups).
         _ => WordSet(u64::MAX),
     });
@@ -525,6 +535,15 @@ impl Op {
             self,
             Op::Output(_) | Op::InPort | Op::All { .. } | Op::Normal | Op::Controller(_)
         )
+    }
+
+    /// Returns whether the step looks up in a table.
+    pub(crate) fn runs_rules(&self) -> bool {
+        match self {
+            Op::Resubmit { .. } | Op::Goto(_) => true,
+            Op::Track(track) => track.table.is_some(),
+            _ => false,
+        }
     }
 
     /// Binds groups that the step names to their slots.
@@ -564,6 +583,8 @@ impl Op {
             Op::Meter(_) => field(Field::IpDscpShifted).union(field(Field::EthType)),
             Op::Learn(learn) => learn.words(),
             Op::SetQueue(_) => WordSet::of_bytes(packet::key::at::SKB_PRIORITY, 4),
+            Op::Track(track) => track.words(),
+            Op::Untrack => CONNECTION,
             _ => WordSet::EMPTY,
         }
     }

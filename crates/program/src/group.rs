@@ -85,7 +85,7 @@ impl Bucket {
                 _ => None,
             },
             changes: !ops.iter().all(harmless),
-            resubmits: ops.iter().any(|op| matches!(op, Op::Resubmit { .. })),
+            resubmits: ops.iter().any(Op::runs_rules),
             ops,
             counter,
             watch,

@@ -4,8 +4,10 @@ use crate::actions::learn::{Ended, Request, Verdict};
 use crate::actions::{Op, PortNo, ToController};
 use crate::exec::suspend::freeze::Frozen;
 use crate::rule::Rule;
+use conntrack::{Request as TrackRequest, Tracked};
 use packet::io::Lengths;
 use packet::mini_key::MiniKey;
+use packet::parse::Layers;
 use packet::{FlowKey, Frame, WordSet};
 
 /// What a walk tells the host it calls.
@@ -78,11 +80,13 @@ pub enum DropReason {
     NoLiveBucket,
     /// Groups nested in groups deeper than allowed.
     GroupTooDeep,
+    /// Sent through the connection tracker, on to a table, more often than allowed.
+    TooManyRecirculations,
 }
 
 impl DropReason {
     /// Number of variants.
-    pub const COUNT: usize = 14;
+    pub const COUNT: usize = 15;
 
     /// Counter names, in the order of the variants.
     pub const NAMES: [&'static str; DropReason::COUNT] = [
@@ -100,6 +104,7 @@ impl DropReason {
         "no_group",
         "no_live_bucket",
         "group_too_deep",
+        "too_many_recirculations",
     ];
 }
 
@@ -230,6 +235,20 @@ pub trait Host<F: Frame> {
     fn connection_ended(&mut self, ended: Ended) -> bool {
         drop(ended);
         false
+    }
+
+    /// Looks a packet's connection up in the connection tracker, or commits it there; `earlier` are
+    /// state and zone by the packet's last such lookup (state 0: none). The caller translates the
+    /// packet.
+    fn track(
+        &mut self,
+        frame: &F,
+        layers: &Layers,
+        earlier: (u32, u16),
+        request: &TrackRequest<'_>,
+    ) -> Tracked {
+        let _ = (frame, layers, earlier, request);
+        Tracked::default()
     }
 
     /// Tells of a packet's lookup in `table` and the rule it found. `key` is the key that was

@@ -11,6 +11,7 @@ mod bridges;
 mod busiest;
 mod caches;
 mod compose;
+mod connections;
 mod counterparts;
 pub(crate) mod counters;
 mod datapaths;
@@ -42,6 +43,7 @@ pub fn register(switch: &Rc<Switch>) {
         numbers: Rc::default(),
     };
     absent::register(&commands);
+    connections::register(&commands);
     underlay::register(&commands);
     addresses::register(&commands);
     bridges::register(&commands);

@@ -279,6 +279,7 @@ async fn keep_house(switch: Rc<Switch>, database: Rc<Database>) -> anyhow::Resul
         clock::sleep(HOUSEKEEPING).await;
         turns::step(|| "rules and addresses".into(), || switch.housekeep());
         switch.expire().await;
+        switch.expire_connections().await;
         switch.collect().await;
         tell_long_turns(&switch);
         since_statistics += HOUSEKEEPING;

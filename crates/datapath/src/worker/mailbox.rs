@@ -13,6 +13,7 @@ use crate::snapshot::Published;
 use crate::steering::{Buckets, Inbox, Lane};
 use crate::tunnel::Asked;
 use crate::wake::Wake;
+use conntrack::Tracker;
 use crossbeam_queue::ArrayQueue;
 use packet::io::TxQueue;
 use packet::{FlowKey, Frame};
@@ -146,6 +147,8 @@ pub(crate) struct Shared<F: Frame> {
     pub packet_outs_done: AtomicU64,
     /// Next hops of tunnels that have been asked for.
     pub asked: Asked,
+    /// Connections, of all bridges.
+    pub tracker: Arc<Tracker>,
 }
 
 /// State shared by one worker and control.

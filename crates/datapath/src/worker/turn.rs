@@ -435,6 +435,7 @@ impl<'a, F: Frame> Turn<'a, F> {
             taught: false,
             sending: self.sending,
             asked: &self.shared.asked,
+            tracker: &self.shared.tracker,
         };
         (
             self.engine,

@@ -4,6 +4,7 @@
 mod actions;
 mod cached;
 mod common;
+mod connections;
 mod differential;
 mod fcf;
 mod flow_mods;

@@ -30,9 +30,11 @@ fn rank(op: &Op) -> u8 {
         | Op::SetVlanVid { .. }
         | Op::SetVlanPcp { .. } => CHANGES,
         Op::SetQueue(_) => 11,
-        Op::Resubmit { .. } => FINALS,
-        Op::Group(_) => FINALS + 2,
-        _ => FINALS + 1,
+        Op::Track(_) => FINALS,
+        Op::Untrack => FINALS + 1,
+        Op::Resubmit { .. } => FINALS + 2,
+        Op::Group(_) => FINALS + 4,
+        _ => FINALS + 3,
     }
 }
 
@@ -42,8 +44,9 @@ const MAX_STEPS: usize = 1024;
 /// Rank of sets and moves. All of them run, in the order in which they were written, as in Open
 /// vSwitch, since one may read what another wrote.
 const CHANGES: u8 = 10;
-/// Lowest rank of the final steps: resubmit, output, group. Only the one of the highest rank runs
-/// (1.3.5 section 5.10), and of several outputs only the one written last.
+/// Lowest rank of the final steps: ct, ct_clear, resubmit, output, group. Only the one of the
+/// highest rank runs (1.3.5 section 5.10; ovs-actions(7), "Action Sets"), and of several outputs
+/// only the one written last.
 const FINALS: u8 = 20;
 
 /// Returns whether a new step replaces an old one.

@@ -1,6 +1,7 @@
 //! Runs one packet's walk, step by step, for all that lanes do not handle.
 
 mod choices;
+mod connection;
 mod encapsulation;
 mod groups;
 mod meters;
@@ -61,6 +62,8 @@ pub(crate) struct Saved<F> {
     pub(crate) key: FlowKey,
     pub(crate) layers: Layers,
     pub(crate) counted: u32,
+    pub(crate) tracked: (u32, u16),
+    pub(crate) recirculated: u8,
     pub(crate) packet_out: bool,
     pub(crate) queue: Option<u32>,
     pub(crate) set: ActionSet,
@@ -91,6 +94,10 @@ pub(crate) struct Walk<F> {
     pub(crate) at: Position<F>,
     pub(crate) layers: Layers,
     pub(crate) resubmits: u32,
+    /// How often it has gone on behind the connection tracker.
+    pub(crate) recirculated: u8,
+    /// State and zone by the last lookup in the connection tracker; state 0: none.
+    pub(crate) tracked: (u32, u16),
     /// The length with which rules and groups count the packet: that on arrival, whatever has been
     /// pushed or popped since. Where Open vSwitch would recirculate a packet, its length at that
     /// time.
@@ -212,6 +219,8 @@ impl<F: Frame> Walk<F> {
             pending: SmallVec::new(),
             queue: None,
             resubmits: 0,
+            recirculated: 0,
+            tracked: (0, 0),
             counted: 0,
             mirrored: 0,
             sent: false,
@@ -238,6 +247,8 @@ impl<F: Frame> Walk<F> {
         };
         self.queue = None;
         self.resubmits = 0;
+        self.recirculated = 0;
+        self.tracked = (0, 0);
         self.mirrored = mirrored;
         self.sent = false;
         self.packet_out = false;
@@ -463,6 +474,8 @@ impl<F: Frame> Walk<F> {
             self.key = saved.key;
             self.layers = saved.layers;
             self.counted = saved.counted;
+            self.tracked = saved.tracked;
+            self.recirculated = saved.recirculated;
             self.packet_out = saved.packet_out;
             self.queue = saved.queue;
             self.set = saved.set;
@@ -810,23 +823,14 @@ impl<F: Frame> Walk<F> {
             }
             Op::Clone(list) => {
                 self.flush(burst, host);
-                let saved = Saved {
-                    frame: self.frame.as_ref().and_then(Frame::duplicate),
-                    key: self.key,
-                    layers: self.layers,
-                    counted: self.counted,
-                    packet_out: self.packet_out,
-                    queue: self.queue,
-                    set: self.set.clone(),
-                    values: self.values.clone(),
-                    running_set: None,
-                    bucket: false,
-                };
+                let saved = self.saved();
                 let (table, cookie) = (self.at.table, self.at.cookie);
                 self.resubmitted = false; // a clone in a resubmitted rule is as deep as that rule
                 self.enter(Steps::of(&list.ops), table, cookie);
                 self.at.saved = Some(Box::new(saved));
             }
+            Op::Track(track) => return self.track(burst, host, track),
+            Op::Untrack => self.untrack(),
             Op::Exit => {
                 self.unwind(burst, host);
             }
@@ -862,6 +866,24 @@ impl<F: Frame> Walk<F> {
             | Op::Resubmit { .. } => unreachable!("handled in `run`"),
         }
         None
+    }
+
+    /// Returns what a clone's end restores.
+    fn saved(&self) -> Saved<F> {
+        Saved {
+            frame: self.frame.as_ref().and_then(Frame::duplicate),
+            key: self.key,
+            layers: self.layers,
+            counted: self.counted,
+            tracked: self.tracked,
+            recirculated: self.recirculated,
+            packet_out: self.packet_out,
+            queue: self.queue,
+            set: self.set.clone(),
+            values: self.values.clone(),
+            running_set: None,
+            bucket: false,
+        }
     }
 
     /// Executes `exit`: leaves every list, restoring what clones saved. The action set does not

@@ -305,6 +305,7 @@ fn leads(table: u8, ops: &[Op], tell: &mut impl FnMut(To)) {
         match op {
             Op::Learn(learn) => tell(To::Learn(learn.table)),
             Op::Goto(table) => tell(To::Table(*table)),
+            Op::Track(track) => track.table.iter().for_each(|to| tell(To::Table(*to))),
             Op::Resubmit { table: to, .. } => tell(To::Table(to.unwrap_or(table))),
             Op::Clone(list) => leads(table, &list.ops, tell),
             Op::WriteActions(ops) => leads(table, ops, tell),

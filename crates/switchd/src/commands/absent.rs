@@ -1,15 +1,13 @@
-//! More commands about machinery that does not exist here: connection tracking, features of a
-//! datapath. They answer truthfully for a switch that tracks no connections and caches no datapath
-//! flows.
+//! More commands about machinery that does not exist here: features of a datapath, bonds, spanning
+//! trees. They answer truthfully for a switch that caches no datapath flows.
 //!
 //! Commands that would change such machinery are not registered; `docs/differences.md` lists them.
 
-use super::{Answer, Commands, bridge, datapaths};
-use crate::switch::Switch;
+use super::{Commands, bridge, datapaths};
 use std::fmt::Write;
 
-/// The datapath's features, by Open vSwitch's names. There is no recirculation, no connection
-/// tracking, and there are no datapath flows that a number (`ufid`) could identify.
+/// The datapath's features, by Open vSwitch's names. There are no datapath flows that a number
+/// (`ufid`) could identify.
 const FEATURES: &[(&str, &str)] = &[
     ("Masked set action", "Yes"),
     ("Tunnel push pop", "Yes"),
@@ -18,29 +16,28 @@ const FEATURES: &[(&str, &str)] = &[
     ("Clone action", "Yes"),
     ("Sample nesting", "0"),
     ("Conntrack eventmask", "No"),
-    ("Conntrack clear", "No"),
+    ("Conntrack clear", "Yes"),
     ("Max dp_hash algorithm", "1"),
     ("Check pkt length action", "Yes"),
-    ("Conntrack timeout policy", "No"),
+    ("Conntrack timeout policy", "Yes"),
     ("Explicit Drop action", "Yes"),
     ("Optimized Balance TCP mode", "No"),
-    ("Conntrack all-zero IP SNAT", "No"),
+    ("Conntrack all-zero IP SNAT", "Yes"),
     ("MPLS Label add", "No"),
     ("Max VLAN headers", "1"),
     ("Max MPLS depth", "3"),
-    ("Recirc", "No"),
-    ("CT state", "No"),
-    ("CT zone", "No"),
-    ("CT mark", "No"),
-    ("CT label", "No"),
-    ("CT state NAT", "No"),
-    ("CT orig tuple", "No"),
-    ("CT orig tuple for IPv6", "No"),
+    ("Recirc", "Yes"),
+    ("CT state", "Yes"),
+    ("CT zone", "Yes"),
+    ("CT mark", "Yes"),
+    ("CT label", "Yes"),
+    ("CT state NAT", "Yes"),
+    ("CT orig tuple", "Yes"),
+    ("CT orig tuple for IPv6", "Yes"),
     ("IPv6 ND Extension", "Yes"),
 ];
 
 pub(super) fn register(commands: &Commands) {
-    connections(commands);
     protocols(commands);
     commands.answer(
         "dpif/show-dp-features",
@@ -58,6 +55,10 @@ pub(super) fn register(commands: &Commands) {
     commands.answer("dpif-netdev/bond-show", "[dp]", (0, 1), |_, _| {
         Ok(String::new())
     });
+    commands.answer("dpctl/del-flows", "[dp]", (0, 1), |switch, words| {
+        datapaths::checked(switch, words)?;
+        Ok(String::new())
+    });
     commands.answer("dpctl/list-commands", "", (0, 0), |switch, _| {
         let all = switch.shell.commands.list();
         let ours = all
@@ -66,43 +67,6 @@ pub(super) fn register(commands: &Commands) {
             .filter(|(index, line)| *index == 0 || line.trim_start().starts_with("dpctl/"));
         Ok(ours.map(|(_, line)| format!("{line}\n")).collect())
     });
-}
-
-/// `dpctl/...` commands about connections and cached flows; each takes a datapath.
-fn connections(commands: &Commands) {
-    for (name, usage, maximum, text) in [
-        ("dump-conntrack", "[-m] [-s] [dp] [zone=N]", 4, ""),
-        (
-            "flush-conntrack",
-            "[dp] [zone=N] [ct-orig-tuple] [ct-reply-tuple]",
-            4,
-            "",
-        ),
-        (
-            "ct-stats-show",
-            "[dp] [zone=N]",
-            3,
-            "Connections Stats:\n    Total: 0\n",
-        ),
-        (
-            "ct-bkts",
-            "[dp] [gt=N]",
-            2,
-            "Total Buckets: 0\nCurrent Connections: 0\n\n",
-        ),
-        ("ct-get-nconns", "[dp]", 1, "0\n"),
-        ("del-flows", "[dp]", 1, ""),
-    ] {
-        let name = format!("dpctl/{name}");
-        commands.answer(&name, usage, (0, maximum), move |switch, words| {
-            of_datapath(switch, words, text)
-        });
-    }
-}
-
-fn of_datapath(switch: &Switch, words: &[String], text: &str) -> Answer {
-    datapaths::checked(switch, words)?;
-    Ok(text.to_owned())
 }
 
 /// Commands about bonds, spanning trees, fault monitors and link discovery.

@@ -37,7 +37,11 @@ const COUNTERPARTS: &[(&str, &[&str])] = &[
     ),
     (
         "drop_action_recursion_too_deep",
-        &["drop_group_too_deep", "drop_too_many_patches"],
+        &[
+            "drop_group_too_deep",
+            "drop_too_many_patches",
+            "drop_too_many_recirculations",
+        ],
     ),
     (
         "drop_action_too_many_resubmit",

@@ -458,6 +458,10 @@ impl Session {
                     Some(done) => Next::Slow(Slow::Change(done)),
                 });
             }
+            Message::CtFlush(request) => {
+                let done = switch.flush_connections(&request);
+                return Ok(Next::Slow(Slow::Change(done)));
+            }
             Message::TableMod(change) => {
                 self.may_write()?;
                 switch.table_mod(&change, self.version)?;
@@ -574,8 +578,6 @@ impl Session {
                 self.controller_id.set(id);
                 hub.tell_connected();
             }
-            // Connections are not tracked, so there is nothing to flush.
-            Message::CtFlush(_) => {}
             Message::TlvTableMod(change) => {
                 self.may_write()?;
                 switch.tlv_table_mod(&change)?;

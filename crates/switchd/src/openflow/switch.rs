@@ -1,5 +1,6 @@
 //! What the OpenFlow side of a bridge needs from the switch behind it.
 
+use openflow::ct_flush::CtFlush;
 use openflow::flow::{FlowMod, FlowStats, FlowStatsRequest};
 use openflow::group::{GroupDescription, GroupMod, GroupStats};
 use openflow::message::{Features, Fragments, PacketIn, PacketOut, QueueRequest};
@@ -143,6 +144,9 @@ pub trait Switch {
 
     /// Changes tables' features, as far as they can be changed (names only).
     fn change_table_features(&self, wanted: &[TableFeatures]) -> Result<(), Error>;
+
+    /// Removes tracked connections. The future ends when they are gone.
+    fn flush_connections(&self, request: &CtFlush) -> LocalFuture<Result<(), Error>>;
 
     /// Changes the mapping of Geneve options.
     fn tlv_table_mod(&self, change: &TlvTableMod) -> Result<(), Error>;

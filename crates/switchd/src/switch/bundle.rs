@@ -350,6 +350,7 @@ impl Bridge {
                 live: &live,
                 hides_fragment_ports: self.fragments.get() == Fragments::Normal,
                 learns: true,
+                states: &[],
             };
             let mut pipeline = self.pipeline.borrow_mut();
             let outcome = pipeline.teach(packet, &program, surroundings, now);

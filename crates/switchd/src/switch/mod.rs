@@ -12,6 +12,7 @@
 pub mod aside;
 pub mod bridge;
 mod bundle;
+pub mod connections;
 mod continuation;
 pub mod database;
 pub mod device;

@@ -1,10 +1,12 @@
 //! A bridge as controllers see it: [`crate::openflow::Switch`] over pipeline and datapath.
 
 use super::bridge::{Bridge, Port};
+use super::connections;
 use super::tables::{BridgeDump, TABLES};
 use crate::openflow::{BundleFailure, FlowDump, LocalFuture, Switch, WatchedRules};
 use crate::turns;
 use datapath::PortId;
+use openflow::ct_flush::CtFlush;
 use openflow::flow::{FlowMod, FlowStatsRequest};
 use openflow::group::{GroupDescription, GroupMod, GroupStats};
 use openflow::message::{Capabilities, Features, Fragments, PacketIn, PacketOut, QueueRequest};
@@ -589,6 +591,17 @@ impl Switch for Bridge {
 
     fn change_table_features(&self, wanted: &[TableFeatures]) -> Result<(), Error> {
         self.rename_tables(wanted)
+    }
+
+    fn flush_connections(&self, request: &CtFlush) -> LocalFuture<Result<(), Error>> {
+        let filter = connections::filter(request);
+        let tracker = self.switch().tracker();
+        Box::pin(async move {
+            if let Some(tracker) = tracker {
+                connections::flush(tracker, filter).await;
+            }
+            Ok(())
+        })
     }
 
     fn tlv_table_mod(&self, change: &TlvTableMod) -> Result<(), Error> {

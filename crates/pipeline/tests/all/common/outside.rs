@@ -1,7 +1,8 @@
 //! What tests do with packets that leave a walk.
 
+use conntrack::{Request as TrackRequest, Tracked};
 use packet::HeapFrame;
-use packet::parse::Malformed;
+use packet::parse::{Layers, Malformed};
 use program::actions::ToController;
 use program::actions::learn::{Ended, Request};
 use program::exec::Frozen;
@@ -33,6 +34,9 @@ pub trait Outside {
     fn now_ns(&mut self) -> u64 {
         0
     }
+    fn track(&mut self, _: &HeapFrame, _: &Layers, _: (u32, u16), _: &TrackRequest<'_>) -> Tracked {
+        unreachable!("no rule tracks");
+    }
     fn dropped(&mut self, _: DropReason) {}
 }
 
@@ -60,6 +64,15 @@ impl Host<HeapFrame> for To<'_> {
     }
     fn connection_ended(&mut self, ended: Ended) -> bool {
         self.0.connection_ended(ended)
+    }
+    fn track(
+        &mut self,
+        frame: &HeapFrame,
+        layers: &Layers,
+        earlier: (u32, u16),
+        request: &TrackRequest<'_>,
+    ) -> Tracked {
+        self.0.track(frame, layers, earlier, request)
     }
     fn port_is_live(&self, port: u32) -> bool {
         self.0.port_is_live(port)

@@ -23,6 +23,7 @@ use crate::rule::Rule;
 use crate::table::Bridge;
 use packet::edit::{self, CompiledSet};
 use packet::key::at;
+use packet::parse::Layers;
 use packet::{Field, FlowKey, Frame};
 
 /// Most rules met, and most steps, of a stored path.
@@ -258,6 +259,17 @@ impl<F: Frame, H: Host<F>> Host<F> for Recording<'_, H> {
     fn learn(&mut self, request: Request) -> bool {
         self.pure = false;
         self.host.learn(request)
+    }
+
+    fn track(
+        &mut self,
+        frame: &F,
+        layers: &Layers,
+        earlier: (u32, u16),
+        request: &conntrack::Request<'_>,
+    ) -> conntrack::Tracked {
+        self.pure = false;
+        self.host.track(frame, layers, earlier, request)
     }
 
     fn connection_ended(&mut self, ended: Ended) -> bool {

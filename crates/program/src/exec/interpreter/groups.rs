@@ -154,6 +154,8 @@ impl<F: Frame> Walk<F> {
                 saved.key = self.key;
                 saved.layers = self.layers;
                 saved.counted = self.counted;
+                saved.tracked = self.tracked;
+                saved.recirculated = self.recirculated;
                 saved.queue = self.queue;
                 saved
             }
@@ -162,6 +164,8 @@ impl<F: Frame> Walk<F> {
                 key: self.key,
                 layers: self.layers,
                 counted: self.counted,
+                tracked: self.tracked,
+                recirculated: self.recirculated,
                 packet_out: self.packet_out,
                 queue: self.queue,
                 set: ActionSet::default(),
@@ -179,6 +183,8 @@ impl<F: Frame> Walk<F> {
         self.key = saved.key;
         self.layers = saved.layers;
         self.counted = saved.counted;
+        self.tracked = saved.tracked;
+        self.recirculated = saved.recirculated;
         self.queue = saved.queue;
         if self.spare.len() < SPARE {
             self.spare.push(saved);

@@ -30,6 +30,8 @@ pub(super) struct Request {
     pub given: bool,
     /// Whether ports are written by name.
     pub names: bool,
+    /// The connection states that `ct` actions find, one after the other.
+    pub states: Vec<u32>,
 }
 
 impl Request {
@@ -43,6 +45,7 @@ impl Request {
 struct Options<'w> {
     generate: bool,
     names: bool,
+    states: Vec<u32>,
     words: Vec<&'w str>,
 }
 
@@ -56,6 +59,7 @@ pub(super) fn read(
     let Options {
         generate,
         names,
+        states,
         mut words,
     } = options(words, packet_out)?;
     let mut packet = None;
@@ -113,6 +117,7 @@ pub(super) fn read(
         frame,
         given,
         names,
+        states,
     })
 }
 
@@ -129,7 +134,7 @@ fn options(words: &[String], packet_out: bool) -> Result<Options<'_>, String> {
             "--names" => options.names = true,
             "--no-names" => options.names = false,
             "-consistent" | "--consistent" if packet_out => {}
-            "--ct-next" => connection_state(argument()?)?,
+            "--ct-next" => options.states.push(connection_state(argument()?)?),
             "--l7" => {
                 _ = hexadecimal_bytes(argument()?).ok_or("Trailing garbage in packet data")?
             }
@@ -150,9 +155,8 @@ fn options(words: &[String], packet_out: bool) -> Result<Options<'_>, String> {
     Ok(options)
 }
 
-/// Checks a connection state that is given for the next connection tracking action. There is no
-/// connection tracking yet, so the state has no effect.
-fn connection_state(text: &str) -> Result<(), String> {
+/// Reads the connection state that the next `ct` action finds.
+fn connection_state(text: &str) -> Result<u32, String> {
     const NEW: u32 = 1;
     const EST: u32 = 2;
     const RPL: u32 = 8;
@@ -161,14 +165,14 @@ fn connection_state(text: &str) -> Result<(), String> {
     let state = parse::ct_state(text).map_err(|error| error.to_string())?;
     let has = |bits: u32| state & bits == bits;
     let why = match state {
-        0 => return Ok(()),
+        0 => return Ok(state),
         _ if !has(TRK) => "If \"trk\" is unset, no other flags are set",
         _ if has(INV) && state & !(TRK | INV) != 0 => {
             "when \"inv\" is set, only \"trk\" may also be set"
         }
         _ if has(NEW | EST) => "\"new\" and \"est\" are mutually exclusive",
         _ if has(NEW | RPL) => "\"new\" and \"rpl\" are mutually exclusive",
-        _ => return Ok(()),
+        _ => return Ok(state),
     };
     Err(format!("{text}: invalid connection state: {why}"))
 }

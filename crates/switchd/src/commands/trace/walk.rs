@@ -112,6 +112,7 @@ impl<'s> Walk<'s> {
             live: &live,
             hides_fragment_ports: bridge.fragments.get() == Fragments::Normal,
             learns: self.request.given,
+            states: &self.request.states,
         };
         let (outcome, mut story) =
             twin::trace(&bridge.pipeline.borrow(), key, frame, actions, surroundings);

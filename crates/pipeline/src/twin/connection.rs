@@ -1,0 +1,210 @@
+//! Connection tracking. A packet under test asks the tracker that its surroundings have; a traced
+//! one is given states, because tracing must not touch connections.
+
+use super::{At, Machine, ones};
+use crate::compile::connection::{helper, nat};
+use conntrack::{Masked, Request, Tracked, state};
+use openflow::action::{Action, Subfield};
+use openflow::conntrack::{Ct, CtZone};
+use packet::key::at;
+use packet::{Field, Value};
+use program::exec::MAX_RESUBMITS;
+use std::net::IpAddr;
+
+/// Most times that a packet continues behind the tracker, as Open vSwitch's `MAX_RECIRC_DEPTH`.
+const MAX_RECIRCULATIONS: u8 = 6;
+
+/// The connection tracker as a packet under test finds it, given the packet, state and
+/// zone by its last lookup (state 0: none), and the request.
+pub type TrackBy<'t> = &'t dyn Fn(&[u8], (u32, u16), &Request<'_>) -> Tracked;
+
+impl Machine<'_> {
+    /// Sends the packet through the tracker, and a copy on to the table.
+    pub(super) fn track(&mut self, ct: &Ct, at: At) {
+        let zone = match &ct.zone {
+            CtZone::Number(zone) => *zone,
+            CtZone::Field(part) => self.read(part) as u16,
+        };
+        let (mark, label) = self.connection_writes(ct);
+        let nat = nat(ct);
+        let request = Request {
+            zone,
+            commit: ct.commit,
+            force: ct.force,
+            mark: Masked {
+                value: mark.value as u32,
+                mask: mark.mask as u32,
+            },
+            label,
+            nat: nat.as_ref(),
+            helper: helper(ct),
+        };
+        let tracked = match self.tracker {
+            Some(track) => track(self.packet.bytes(), self.tracked, &request),
+            None => self.supposed(zone, ct.table.is_some()),
+        };
+        self.translate(&tracked);
+        self.tracked = (tracked.state, tracked.zone);
+        self.clear_connection();
+        let Some(table) = ct.table else {
+            return;
+        };
+        if self.recirculated == MAX_RECIRCULATIONS {
+            return;
+        }
+        let before = (self.packet.clone(), self.key, self.queue);
+        let (counted, packet_out) = (self.counted, self.packet_out);
+        let (set, stack) = (self.set.clone(), self.stack.clone());
+        self.copied += self.packet.bytes().len();
+        self.recirculated += 1;
+        self.resubmits += 1;
+        if self.resubmits > MAX_RESUBMITS {
+            self.outcome.cut_short = true;
+            return;
+        }
+        self.counted = self.packet.bytes().len();
+        self.show_connection(&tracked);
+        self.look_up(table, self.key.u32(at::IN_PORT), true, 0);
+        if !self.is_over() {
+            self.run_set(at);
+        }
+        self.recirculated -= 1;
+        (self.packet, self.key, self.queue) = before;
+        (self.counted, self.packet_out) = (counted, packet_out);
+        (self.set, self.stack) = (set, stack);
+        self.tracked = (tracked.state, tracked.zone);
+        self.dead = false;
+    }
+
+    /// Makes the packet untracked.
+    pub(super) fn forget_connection(&mut self) {
+        self.tracked = (0, 0);
+        self.clear_connection();
+    }
+
+    fn clear_connection(&mut self) {
+        let bytes = self.key.bytes_mut();
+        bytes[at::CT_STATE..at::CT_IPV6_DST + 16].fill(0);
+    }
+
+    /// Returns what is written to the connection's mark and label.
+    fn connection_writes(&mut self, ct: &Ct) -> (Masked<u128>, Masked<u128>) {
+        let before = self.key;
+        let mut masks = [0; 2];
+        let part = |part: &Subfield| (part.field, ones(part.bits) << part.start);
+        for action in &ct.actions {
+            let (field, mask) = match action {
+                Action::SetField { field, value, mask } => {
+                    self.set_field(*field, value, mask);
+                    (*field, mask.to_u128())
+                }
+                Action::Load { dst, value } => {
+                    self.write(dst, (*value).into());
+                    part(dst)
+                }
+                Action::Move { src, dst } => {
+                    let value = self.read(src);
+                    self.write(dst, value);
+                    part(dst)
+                }
+                _ => continue,
+            };
+            masks[usize::from(field == Field::CtLabel)] |= mask;
+        }
+        let label = &self.key.bytes()[at::CT_LABEL..at::CT_LABEL + 16];
+        let label = Masked {
+            value: Value::from_bytes(label).to_u128() & masks[1],
+            mask: masks[1],
+        };
+        let mark = Masked {
+            value: u128::from(self.key.u32(at::CT_MARK)) & masks[0],
+            mask: masks[0],
+        };
+        self.key = before;
+        (mark, label)
+    }
+
+    /// Returns the state that a traced packet is given.
+    fn supposed(&mut self, zone: u16, goes_on: bool) -> Tracked {
+        let new = state::TRACKED | state::NEW;
+        let state = match self.states.split_first() {
+            Some((first, others)) if goes_on => {
+                self.states = others;
+                *first
+            }
+            _ => new,
+        };
+        Tracked {
+            state,
+            zone,
+            ..Tracked::default()
+        }
+    }
+
+    /// Writes translated addresses and ports.
+    fn translate(&mut self, tracked: &Tracked) {
+        let protocol = self.key.u8(at::IP_PROTO);
+        let ports = match protocol {
+            6 => [Some(Field::TcpSrc), Some(Field::TcpDst)],
+            17 => [Some(Field::UdpSrc), Some(Field::UdpDst)],
+            132 => [Some(Field::SctpSrc), Some(Field::SctpDst)],
+            _ => [None, None],
+        };
+        let ends = [
+            (
+                tracked.translation.source,
+                Field::Ipv4Src,
+                Field::Ipv6Src,
+                ports[0],
+            ),
+            (
+                tracked.translation.destination,
+                Field::Ipv4Dst,
+                Field::Ipv6Dst,
+                ports[1],
+            ),
+        ];
+        for (end, ipv4, ipv6, port_field) in ends {
+            let Some((address, port)) = end else {
+                continue;
+            };
+            match address {
+                IpAddr::V4(address) => self.whole(ipv4, u32::from(address).into()),
+                IpAddr::V6(address) => self.whole(ipv6, address.into()),
+            }
+            if let Some(field) = port_field {
+                self.whole(field, port.into());
+            }
+        }
+    }
+
+    /// Fills in what the key tells of the packet's connection.
+    fn show_connection(&mut self, tracked: &Tracked) {
+        let mut put = |field: Field, number: u128| {
+            let def = field.def();
+            let value = Value::from_u128(number, def.bytes);
+            self.key.bytes_mut()[def.offset..def.offset + def.bytes].copy_from_slice(&value);
+        };
+        put(Field::CtState, tracked.state.into());
+        put(Field::CtZone, tracked.zone.into());
+        put(Field::CtMark, tracked.mark.into());
+        put(Field::CtLabel, tracked.label);
+        let Some(tuple) = &tracked.original else {
+            return;
+        };
+        put(Field::CtNwProto, tuple.protocol.into());
+        put(Field::CtTpSrc, tuple.source_port.into());
+        put(Field::CtTpDst, tuple.destination_port.into());
+        match (tuple.source, tuple.destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                put(Field::CtNwSrc, u32::from(source).into());
+                put(Field::CtNwDst, u32::from(destination).into());
+            }
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                put(Field::CtIpv6Src, source.into());
+                put(Field::CtIpv6Dst, destination.into());
+            }
+            _ => {}
+        }
+    }
+}

@@ -1,0 +1,344 @@
+//! Rules that track connections: the walk does what the reference does, each with a tracker of its
+//! own.
+
+use crate::common::outside::{Outside, To};
+use crate::common::{Switch, effects};
+use conntrack::{Request, Tracked, Tracker};
+use openflow::parse;
+use packet::parse::Layers;
+use packet::{FlowKey, HeapFrame, WordSet};
+use pipeline::twin::{self, Effect};
+use program::actions::ToController;
+use program::exec::Engine;
+use program::host::{Context, DropReason};
+use proptest::prelude::*;
+
+/// Notes effects, and tracks.
+struct Notes<'t> {
+    effects: Vec<Effect>,
+    drops: Vec<DropReason>,
+    tracker: &'t Tracker,
+    now: u64,
+}
+
+impl Outside for Notes<'_> {
+    fn output(&mut self, context: Context<'_>, port: u32, frame: HeapFrame, to_in_port: bool) {
+        self.effects
+            .push(effects::output(context, port, &frame, to_in_port));
+    }
+    fn controller(&mut self, context: Context<'_>, to: &ToController, frame: &HeapFrame) {
+        self.effects.push(effects::controller(&context, to, frame));
+    }
+    fn track(
+        &mut self,
+        frame: &HeapFrame,
+        layers: &Layers,
+        earlier: (u32, u16),
+        request: &Request<'_>,
+    ) -> Tracked {
+        (self.tracker).track_again(frame, layers, earlier, request, self.now)
+    }
+    fn dropped(&mut self, reason: DropReason) {
+        self.drops.push(reason);
+    }
+}
+
+/// Tracks for the reference, which has bytes.
+fn track(
+    tracker: &Tracker,
+    bytes: &[u8],
+    earlier: (u32, u16),
+    request: &Request<'_>,
+    now: u64,
+) -> Tracked {
+    let mut key = FlowKey::ZERO;
+    let layers = packet::parse::parse(bytes, bytes.len(), 1, WordSet(u64::MAX), &mut key);
+    tracker.track_again(&HeapFrame::new(bytes), &layers, earlier, request, now)
+}
+
+/// One packet of a few connections.
+#[derive(Clone, Copy, Debug)]
+struct Packet {
+    in_port: u32,
+    protocol: u8,
+    hosts: (u8, u8),
+    ports: (u16, u16),
+    flags: u8,
+    sequence: u32,
+}
+
+impl Packet {
+    fn bytes(&self) -> Vec<u8> {
+        let (source, destination) = self.hosts;
+        let mut transport = match self.protocol {
+            6 => {
+                let mut tcp = vec![0; 20];
+                tcp[0..2].copy_from_slice(&self.ports.0.to_be_bytes());
+                tcp[2..4].copy_from_slice(&self.ports.1.to_be_bytes());
+                tcp[4..8].copy_from_slice(&self.sequence.to_be_bytes());
+                tcp[8..12].copy_from_slice(&1_u32.to_be_bytes());
+                (tcp[12], tcp[13]) = (0x50, self.flags);
+                tcp[14..16].copy_from_slice(&0x2000_u16.to_be_bytes());
+                tcp
+            }
+            17 => {
+                let mut udp = vec![0; 12];
+                udp[0..2].copy_from_slice(&self.ports.0.to_be_bytes());
+                udp[2..4].copy_from_slice(&self.ports.1.to_be_bytes());
+                udp[5] = 12;
+                udp
+            }
+            _ => {
+                // An echo request or reply.
+                let mut icmp = vec![0; 12];
+                icmp[0] = if self.flags & 1 == 0 { 8 } else { 0 };
+                icmp[5] = self.ports.0 as u8;
+                icmp
+            }
+        };
+        let mut ip = vec![0x45, 0, 0, 0, 0, 1, 0x40, 0, 64, self.protocol, 0, 0];
+        ip.extend([10, 0, 0, source, 10, 0, 0, destination]);
+        let len = (ip.len() + transport.len()) as u16;
+        ip[2..4].copy_from_slice(&len.to_be_bytes());
+        let sum = checksum(&[&ip]);
+        ip[10..12].copy_from_slice(&sum);
+        let at = match self.protocol {
+            6 => 16,
+            17 => 6,
+            _ => 2,
+        };
+        let pseudo = [&ip[12..20], &[0, self.protocol], &(len - 20).to_be_bytes()].concat();
+        let sum = match self.protocol {
+            1 => checksum(&[&transport]),
+            _ => checksum(&[&pseudo, &transport]),
+        };
+        transport[at..at + 2].copy_from_slice(&sum);
+        let ethernet = [2, 0, 0, 0, 0, 2, 2, 0, 0, 0, 0, 1, 8, 0];
+        [&ethernet[..], &ip, &transport].concat()
+    }
+}
+
+fn checksum(parts: &[&[u8]]) -> [u8; 2] {
+    let words = parts.iter().flat_map(|part| part.chunks(2));
+    let sum = words.map(|word| u32::from(word[0]) << 8 | u32::from(*word.get(1).unwrap_or(&0)));
+    let mut sum: u32 = sum.sum();
+    while sum > 0xffff {
+        sum = (sum >> 16) + (sum & 0xffff);
+    }
+    (!(sum as u16)).to_be_bytes()
+}
+
+const MATCHES: &[&str] = &[
+    "ip,ct_state=-trk",
+    "ip,ct_state=+trk+new",
+    "ip,ct_state=+trk+est",
+    "ip,ct_state=+trk+inv",
+    "ip,ct_state=+trk+rpl",
+    "ip,ct_state=+trk+snat",
+    "ip,ct_state=+trk,ct_mark=5",
+    "ip,ct_state=+trk,ct_zone=2",
+    "ip,ct_state=+trk,ct_label=0x10000000000000000/0x10000000000000000",
+    "ip,ct_state=+trk+est,ct_nw_src=10.0.0.1",
+    "ip,ct_state=+trk+est,ct_nw_proto=6,ct_tp_dst=80",
+    "ip,in_port=1",
+    "tcp,tp_dst=80",
+    "tcp",
+    "ip,nw_dst=10.0.0.9",
+    "ip,reg1=1",
+    "ip",
+];
+
+const ACTIONS: &[&str] = &[
+    "ct(table=NEXT)",
+    "ct(table=NEXT,zone=2)",
+    "ct(table=NEXT,nat)",
+    "ct(commit),output:2",
+    "ct(commit,table=NEXT)",
+    "ct(commit,force,table=NEXT),output:4",
+    "ct(commit,nat(src=10.0.0.9),table=NEXT)",
+    "ct(commit,nat(dst=10.0.0.8:90-99),table=NEXT)",
+    "ct(commit,nat(src=10.0.0.9-10.0.0.10:1000-1002,random),table=NEXT),output:3",
+    "ct(commit,exec(set_field:5->ct_mark),table=NEXT)",
+    "ct(commit,zone=NXM_NX_REG2[0..15],exec(set_field:0x10000000000000000->ct_label))",
+    "load:1->NXM_NX_REG1[],ct(commit,exec(move:NXM_NX_REG1[]->NXM_NX_CT_MARK[]),table=NEXT)",
+    "load:2->NXM_NX_REG2[],resubmit(,NEXT),output:5",
+    "clone(ct(table=NEXT),output:6),output:7",
+    "ct(table=NEXT),ct(commit,zone=3),output:8",
+    "ct_clear,resubmit(,NEXT)",
+    "set_field:10.0.0.7->nw_src,output:9",
+    "output:2",
+    "controller",
+    "ct(table=SAME)",
+    "resubmit(,NEXT),resubmit(,NEXT)",
+    "push:NXM_NX_REG1[],ct(table=NEXT),pop:NXM_NX_REG3[],output:NXM_NX_REG3[0..15]",
+];
+
+#[derive(Clone, Debug)]
+struct Rules(Vec<String>);
+
+fn rules() -> impl Strategy<Value = Rules> {
+    let rule = (0..4_u8, 0..MATCHES.len(), 0..ACTIONS.len());
+    proptest::collection::vec(rule, 4..24).prop_map(|rules| {
+        let text = |(index, (table, matching, actions)): (usize, (u8, usize, usize))| {
+            // Rules of one priority would leave open which one a packet meets.
+            let priority = index + 1;
+            let actions = ACTIONS[actions]
+                .replace("NEXT", &(table + 1).to_string())
+                .replace("SAME", &table.to_string());
+            let matching = MATCHES[matching];
+            format!("table={table},priority={priority},{matching},actions={actions}")
+        };
+        let first = "table=0,priority=0,ip,actions=ct(table=1)".to_owned();
+        let last = "table=4,ip,actions=output:1".to_owned();
+        let rules = rules.into_iter().enumerate().map(text);
+        Rules(rules.chain([first, last]).collect())
+    })
+}
+
+fn packets() -> impl Strategy<Value = Vec<Packet>> {
+    let flags = prop::sample::select(vec![0x02_u8, 0x12, 0x10, 0x18, 0x11, 0x04]);
+    let packet = (
+        (1..3_u32, prop::sample::select(vec![6_u8, 17, 1])),
+        (1..3_u8, prop::sample::select(vec![2_u8, 1, 8, 9])),
+        prop::sample::select(vec![(1000, 80), (80, 1000), (1001, 80), (90, 1000)]),
+        (flags, 0..3_u32),
+    );
+    let packet = packet.prop_map(
+        |((in_port, protocol), hosts, ports, (flags, sequence))| Packet {
+            in_port,
+            protocol,
+            hosts,
+            ports,
+            flags,
+            sequence,
+        },
+    );
+    proptest::collection::vec(packet, 1..40)
+}
+
+fn comparable(effects: &[Effect]) -> Vec<Effect> {
+    let plain = |effect: &Effect| match effect {
+        Effect::Controller {
+            reason,
+            table,
+            cookie,
+            max_len,
+            controller_id,
+            userdata,
+            bytes,
+            ..
+        } => Effect::Controller {
+            reason: *reason,
+            table: *table,
+            cookie: *cookie,
+            max_len: *max_len,
+            controller_id: *controller_id,
+            userdata: userdata.clone(),
+            key: Box::new(FlowKey::ZERO),
+            bytes: bytes.clone(),
+        },
+        other => other.clone(),
+    };
+    effects.iter().map(plain).collect()
+}
+
+/// Sends packets through rules, one after the other, by the walk and by the reference.
+fn compare(rules: &Rules, packets: &[Packet]) -> Result<usize, TestCaseError> {
+    let mut switch = Switch::new();
+    for rule in &rules.0 {
+        let change = parse::flow(rule, &parse::no_names).expect(rule);
+        switch.mod10(change).expect(rule);
+    }
+    switch.publish();
+    let mut reader = switch.program.domain.reader().unwrap();
+    switch.program.counters.add_worker(reader.index());
+    let mut engine = Engine::new();
+    let (ours, theirs) = (Tracker::new([1, 2]), Tracker::new([1, 2]));
+    let mut tracked = 0;
+    for (index, packet) in packets.iter().enumerate() {
+        let (bytes, now) = (packet.bytes(), switch.now + 100 * index as u64);
+        let by = |bytes: &[u8], earlier: (u32, u16), request: &Request<'_>| {
+            track(&theirs, bytes, earlier, request, now)
+        };
+        let outcome = twin::evaluate_tracked(&switch.pipeline, packet.in_port, &bytes, &by);
+        let mut notes = Notes {
+            effects: Vec::new(),
+            drops: Vec::new(),
+            tracker: &ours,
+            now,
+        };
+        let guard = reader.begin();
+        engine.burst(
+            &switch.bridge,
+            &guard,
+            packet.in_port,
+            &mut vec![HeapFrame::new(&bytes)],
+            0,
+            now,
+            &mut To(&mut notes),
+        );
+        if outcome.cut_short {
+            // Too many lookups: the trackers may have seen different packets.
+            return Ok(tracked);
+        }
+        prop_assert_eq!(
+            comparable(&notes.effects),
+            comparable(&outcome.effects),
+            "packet {} of {:?}",
+            index,
+            packet
+        );
+        prop_assert_eq!(ours.count(), theirs.count());
+        tracked += ours.count();
+    }
+    Ok(tracked)
+}
+
+proptest! {
+    #[test]
+    fn tracked_packets_go_as_the_reference_says(rules in rules(), packets in packets()) {
+        compare(&rules, &packets)?;
+    }
+}
+
+/// Packets that loop through the tracker end.
+#[test]
+fn loops_through_the_tracker_end() {
+    let rules = Rules(vec!["table=0,ip,actions=ct(table=0),output:3".to_owned()]);
+    let packet = Packet {
+        in_port: 1,
+        protocol: 17,
+        hosts: (1, 2),
+        ports: (1, 2),
+        flags: 0,
+        sequence: 0,
+    };
+    compare(&rules, &[packet]).unwrap();
+}
+
+/// A connection is established for the replies that the rules let in, translated back.
+#[test]
+fn replies_come_back_translated() {
+    let rules = [
+        "table=0,ip,actions=ct(table=1,nat)",
+        "table=1,ip,ct_state=+trk+new,in_port=1,actions=ct(commit,nat(src=10.0.0.9:500)),output:2",
+        "table=1,ip,ct_state=+trk+est+rpl+snat,in_port=2,actions=output:1",
+    ];
+    let rules = Rules(rules.map(str::to_owned).to_vec());
+    let request = Packet {
+        in_port: 1,
+        protocol: 17,
+        hosts: (1, 2),
+        ports: (1000, 53),
+        flags: 0,
+        sequence: 0,
+    };
+    let reply = Packet {
+        in_port: 2,
+        hosts: (2, 9),
+        ports: (53, 500),
+        ..request
+    };
+    // The connection is there after each of both.
+    assert_eq!(compare(&rules, &[request, reply]).unwrap(), 2);
+}

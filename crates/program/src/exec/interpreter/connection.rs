@@ -1,0 +1,217 @@
+//! Connection tracking: the steps [`Op::Track`] and [`Op::Untrack`].
+//!
+//! Where Open vSwitch's datapath recirculates a tracked packet, the walk goes on in the table that
+//! the step names: by itself where nothing is left to do behind the step, else as a clone does,
+//! with a copy kept for the rest of the list. The rest does not see the connection, as there.
+
+use super::{Burst, MAX_RESUBMITS, Next, Position, Steps, Walk};
+use crate::actions::bits;
+use crate::actions::connection::{CONNECTION, Track, Write, Zone};
+use crate::host::{DropReason, Host};
+use conntrack::{Masked, Request, Tracked, Tracker, Translation};
+use packet::key::at;
+use packet::{Field, Frame, Value};
+use std::net::IpAddr;
+
+/// Most times that a packet may continue in a table behind the tracker, as Open vSwitch's
+/// `MAX_RECIRC_DEPTH`.
+pub(crate) const MAX_RECIRCULATIONS: u8 = 6;
+
+const TCP: u8 = 6;
+const UDP: u8 = 17;
+const SCTP: u8 = 132;
+
+impl<F: Frame> Walk<F> {
+    /// Sends the packet through the tracker, and on to the step's table if it has one.
+    #[cold]
+    pub(crate) fn track<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        track: &Track,
+    ) -> Option<Next> {
+        // Pending outputs send the packet as it is before a translation.
+        self.flush(burst, host);
+        let zone = match &track.zone {
+            Zone::Number(zone) => *zone,
+            Zone::In(from) => bits::read(&self.key, *from) as u16,
+        };
+        let (mark, label) = self.connection_writes(burst, host, track);
+        let request = Request {
+            zone,
+            commit: track.commit,
+            force: track.force,
+            mark,
+            label,
+            nat: track.nat.as_ref(),
+            helper: track.helper,
+        };
+        let tracked = match &self.frame {
+            Some(frame) => host.track(frame, &self.layers, self.tracked, &request),
+            None => Tracked::default(),
+        };
+        if !self.translate(burst, host, &tracked.translation) {
+            return Some(self.fail(host, DropReason::ActionFailed));
+        }
+        self.tracked = (tracked.state, tracked.zone);
+        self.key.clear(CONNECTION);
+        let table = track.table?;
+        if self.recirculated == MAX_RECIRCULATIONS {
+            host.dropped(DropReason::TooManyRecirculations);
+            self.sent = true; // already counted
+            return None;
+        }
+        if self.has_more() {
+            let saved = self.saved();
+            let (here, cookie) = (self.at.table, self.at.cookie);
+            self.enter(Steps::of(&[]), here, cookie);
+            self.at.saved = Some(Box::new(saved));
+        }
+        // Unlike in Open vSwitch, where each pass may resubmit so often: forks would multiply.
+        self.resubmits += 1;
+        if self.resubmits > MAX_RESUBMITS {
+            return Some(self.fail(host, DropReason::TooManyResubmits));
+        }
+        (self.at.depth, self.resubmitted) = (0, false);
+        self.recirculated += 1;
+        self.count_anew();
+        self.show_connection(&tracked);
+        Some(Next::Lookup(table))
+    }
+
+    /// Returns whether something is to be done behind the present step.
+    fn has_more(&self) -> bool {
+        let left = |at: &Position<F>| at.next < at.steps.get().len() || at.saved.is_some();
+        left(&self.at) || self.stack.iter().any(left) || !self.set.is_empty()
+    }
+
+    /// Forgets the packet's connection.
+    pub(crate) fn untrack(&mut self) {
+        self.tracked = (0, 0);
+        self.key.clear(CONNECTION);
+    }
+
+    /// Returns what the step writes to the connection's mark and label.
+    fn connection_writes<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        track: &Track,
+    ) -> (Masked<u32>, Masked<u128>) {
+        if track.writes.is_empty() {
+            return Default::default();
+        }
+        const WRITTEN: [usize; 3] = [at::CT_MARK / 8, at::CT_LABEL / 8, at::CT_LABEL / 8 + 1];
+        let before = WRITTEN.map(|word| self.key.words[word]);
+        for write in &track.writes {
+            // Both are metadata of the key, so neither write can fail.
+            match write {
+                Write::Constant { field, value, mask } => {
+                    self.set(burst, host, *field, value, mask);
+                }
+                Write::Copy { src, dst } => {
+                    let value = bits::read(&self.key, *src);
+                    self.write_bits(burst, host, *dst, value);
+                }
+            }
+        }
+        let written = |field: Field| {
+            let (offset, bytes) = (field.def().offset, field.def().bytes);
+            let value = Value::from_bytes(&self.key.bytes()[offset..offset + bytes]);
+            let mask = track.written(field);
+            (value.to_u128() & mask, mask)
+        };
+        let ((mark, mark_mask), (label, label_mask)) =
+            (written(Field::CtMark), written(Field::CtLabel));
+        for (word, before) in WRITTEN.into_iter().zip(before) {
+            self.key.words[word] = before;
+        }
+        let mark = Masked {
+            value: mark as u32,
+            mask: mark_mask as u32,
+        };
+        let label = Masked {
+            value: label,
+            mask: label_mask,
+        };
+        (mark, label)
+    }
+
+    /// Writes translated addresses and ports to the packet; returns false where that is not
+    /// possible.
+    fn translate<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        translation: &Translation,
+    ) -> bool {
+        let (source, destination) = match self.key.u8(at::IP_PROTO) {
+            TCP => (Some(Field::TcpSrc), Some(Field::TcpDst)),
+            UDP => (Some(Field::UdpSrc), Some(Field::UdpDst)),
+            SCTP => (Some(Field::SctpSrc), Some(Field::SctpDst)),
+            _ => (None, None),
+        };
+        let ends = [
+            (translation.source, Field::Ipv4Src, Field::Ipv6Src, source),
+            (
+                translation.destination,
+                Field::Ipv4Dst,
+                Field::Ipv6Dst,
+                destination,
+            ),
+        ];
+        for (end, ipv4, ipv6, port_field) in ends {
+            let Some((address, port)) = end else {
+                continue;
+            };
+            let (field, value) = match address {
+                IpAddr::V4(address) => (ipv4, Value::from_bytes(&address.octets())),
+                IpAddr::V6(address) => (ipv6, Value::from_bytes(&address.octets())),
+            };
+            if !self.set(burst, host, field, &value, &field.def().place()) {
+                return false;
+            }
+            if let Some(field) = port_field {
+                let value = Value::from_bytes(&port.to_be_bytes());
+                if !self.set(burst, host, field, &value, &field.def().place()) {
+                    return false;
+                }
+            }
+        }
+        if translation.is_empty() {
+            return true;
+        }
+        if let Some(frame) = &mut self.frame {
+            Tracker::translate_inner(frame, &self.layers, translation);
+        }
+        true
+    }
+
+    /// Fills in the words that tell of the packet's connection.
+    fn show_connection(&mut self, tracked: &Tracked) {
+        let key = &mut self.key;
+        key.set_u32(at::CT_STATE, tracked.state);
+        key.set_u16(at::CT_ZONE, tracked.zone);
+        key.set_u32(at::CT_MARK, tracked.mark);
+        let label = tracked.label.to_be_bytes();
+        key.bytes_mut()[at::CT_LABEL..at::CT_LABEL + label.len()].copy_from_slice(&label);
+        let Some(tuple) = &tracked.original else {
+            return;
+        };
+        key.set_u8(at::CT_NW_PROTO, tuple.protocol);
+        key.set_u16(at::CT_TP_SRC, tuple.source_port);
+        key.set_u16(at::CT_TP_DST, tuple.destination_port);
+        let bytes = key.bytes_mut();
+        match (tuple.source, tuple.destination) {
+            (IpAddr::V4(source), IpAddr::V4(destination)) => {
+                bytes[at::CT_NW_SRC..at::CT_NW_SRC + 4].copy_from_slice(&source.octets());
+                bytes[at::CT_NW_DST..at::CT_NW_DST + 4].copy_from_slice(&destination.octets());
+            }
+            (IpAddr::V6(source), IpAddr::V6(destination)) => {
+                bytes[at::CT_IPV6_SRC..at::CT_IPV6_SRC + 16].copy_from_slice(&source.octets());
+                bytes[at::CT_IPV6_DST..at::CT_IPV6_DST + 16].copy_from_slice(&destination.octets());
+            }
+            _ => {}
+        }
+    }
+}

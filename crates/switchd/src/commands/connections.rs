@@ -1,0 +1,375 @@
+//! `dpctl/...` commands about tracked connections, as in Open vSwitch. There is one tracker,
+//! whatever datapath is named.
+
+use super::{Answer, Commands, datapaths};
+use crate::switch::Switch;
+use crate::switch::connections::{dump, flush};
+use crate::unixctl::Reply;
+use conntrack::{Filter, Part, Tracker, text};
+use std::net::IpAddr;
+use std::rc::Rc;
+use std::sync::Arc;
+
+pub(super) fn register(commands: &Commands) {
+    commands.later(
+        "dpctl/dump-conntrack",
+        "[-m] [-s] [dp] [zone=N]",
+        (0, 4),
+        dump_conntrack,
+    );
+    commands.later(
+        "dpctl/flush-conntrack",
+        "[dp] [zone=N] [ct-orig-tuple] [ct-reply-tuple]",
+        (0, 4),
+        flush_conntrack,
+    );
+    commands.later("dpctl/ct-stats-show", "[dp] [zone=N]", (0, 3), stats);
+    commands.answer("dpctl/ct-bkts", "[dp] [gt=N]", (0, 2), |switch, words| {
+        let words = Words::parse(switch, words, &["gt="])?;
+        let above = words.value("gt=").map_or(0, |it| it);
+        let counts = match switch.tracker() {
+            Some(tracker) => tracker.bucket_counts(),
+            None => Vec::new(),
+        };
+        match counts.iter().sum::<usize>() {
+            0 => Ok(format!(
+                "Total Buckets: {}\nCurrent Connections: 0\n\n",
+                counts.len()
+            )),
+            _ => Ok(text::buckets(&counts, above as usize)),
+        }
+    });
+    with_tracker(commands, "ct-get-nconns", "[dp]", (0, 1), |tracker, _| {
+        Ok(format!("{}\n", tracker.count()))
+    });
+    with_tracker(commands, "ct-get-maxconns", "[dp]", (0, 1), |tracker, _| {
+        Ok(format!("{}\n", tracker.limit()))
+    });
+    commands.answer(
+        "dpctl/ct-set-maxconns",
+        "[dp] maxconns",
+        (1, 2),
+        |switch, words| {
+            let (limit, names) = words.split_last().ok_or("maxconns missing or malformed")?;
+            datapaths::checked(switch, names)?;
+            let limit = (limit.parse::<u32>())
+                .map_err(|_| invalid(switch, "maxconns missing or malformed"))?;
+            let tracker = switch.tracker().ok_or_else(|| no_datapath(switch))?;
+            tracker.set_limit(limit as usize);
+            Ok("setting maxconns successful\n".into())
+        },
+    );
+    for (name, on, what) in [
+        ("ct-enable-tcp-seq-chk", true, "enabling"),
+        ("ct-disable-tcp-seq-chk", false, "disabling"),
+    ] {
+        with_tracker(commands, name, "[dp]", (0, 1), move |tracker, _| {
+            tracker.set_sequence_checking(on);
+            Ok(format!("{what} TCP sequence checking successful\n"))
+        });
+    }
+    with_tracker(
+        commands,
+        "ct-get-tcp-seq-chk",
+        "[dp]",
+        (0, 1),
+        |tracker, _| {
+            let state = if tracker.sequence_checking() {
+                "enabled"
+            } else {
+                "disabled"
+            };
+            Ok(format!("TCP sequence checking: {state}\n"))
+        },
+    );
+    let usage = "[dp] [default=L] [zone=N,limit=L]...";
+    with_tracker(
+        commands,
+        "ct-set-limits",
+        usage,
+        (1, usize::MAX),
+        set_limits,
+    );
+    let usage = "[dp] zone=N1[,N2...]";
+    with_tracker(
+        commands,
+        "ct-del-limits",
+        usage,
+        (1, 2),
+        |tracker, words| {
+            let zones = words.iter().find_map(|word| word.strip_prefix("zone="));
+            for zone in zones_of(zones.ok_or("zone missing")?)? {
+                tracker.delete_zone_limit(zone);
+            }
+            Ok(String::new())
+        },
+    );
+    let usage = "[dp] [zone=N1[,N2...]]";
+    with_tracker(commands, "ct-get-limits", usage, (0, 3), get_limits);
+}
+
+/// Registers a command that asks or sets something of the tracker.
+fn with_tracker(
+    commands: &Commands,
+    name: &str,
+    usage: &str,
+    arguments: (usize, usize),
+    act: impl Fn(&Tracker, &[String]) -> Answer + 'static,
+) {
+    commands.answer(
+        &format!("dpctl/{name}"),
+        usage,
+        arguments,
+        move |switch, words| {
+            datapaths::checked(switch, words)?;
+            let tracker = switch.tracker().ok_or_else(|| no_datapath(switch))?;
+            act(&tracker, words).map_err(|error| invalid(switch, &error))
+        },
+    );
+}
+
+fn no_datapath(switch: &Switch) -> String {
+    invalid(switch, "no datapaths exist")
+}
+
+/// Returns an error as Open vSwitch words it.
+fn invalid(switch: &Switch, what: &str) -> String {
+    let program = &switch.shell.options.program;
+    format!("{program}: {what} (Invalid argument)")
+}
+
+/// The words of a command: options, and values by their keys.
+struct Words {
+    more: bool,
+    statistics: bool,
+    values: Vec<(&'static str, u32)>,
+    tuples: Vec<String>,
+}
+
+impl Words {
+    fn parse(switch: &Switch, words: &[String], keys: &[&'static str]) -> Result<Words, String> {
+        let mut parsed = Words {
+            more: false,
+            statistics: false,
+            values: Vec::new(),
+            tuples: Vec::new(),
+        };
+        let mut names = Vec::new();
+        for word in words {
+            let key = keys.iter().find(|key| word.starts_with(**key));
+            match word.as_str() {
+                "-m" | "--more" => parsed.more = true,
+                "-s" | "--statistics" => parsed.statistics = true,
+                option if option.starts_with('-') => {
+                    return Err(format!("Unrecognized option {option}"));
+                }
+                value if key.is_some_and(|key| value[key.len()..].parse::<u32>().is_ok()) => {
+                    parsed.values.extend(
+                        key.and_then(|key| Some((*key, value[key.len()..].parse::<u32>().ok()?))),
+                    );
+                }
+                tuple if tuple.contains("ct_") || tuple.contains("icmp_") => {
+                    parsed.tuples.push(tuple.to_owned());
+                }
+                // As in Open vSwitch, a value that cannot be read counts as a name.
+                other if other.contains('=') => {
+                    return Err(invalid(switch, "datapath not found"));
+                }
+                name => names.push(name.to_owned()),
+            }
+        }
+        datapaths::checked(switch, &names)?;
+        Ok(parsed)
+    }
+
+    fn value(&self, key: &str) -> Option<u32> {
+        let found = self.values.iter().find(|(name, _)| *name == key);
+        found.map(|(_, value)| *value)
+    }
+
+    fn zone(&self) -> Option<u16> {
+        self.value("zone=").map(|zone| zone as u16)
+    }
+}
+
+fn dump_conntrack(switch: Rc<Switch>, words: Vec<String>, reply: Reply) {
+    let words = match Words::parse(&switch, &words, &["zone="]) {
+        Ok(words) => words,
+        Err(error) => return reply.error(error),
+    };
+    let Some(tracker) = switch.tracker() else {
+        return reply.error(no_datapath(&switch));
+    };
+    crate::turns::spawn("connections", async move {
+        let (mut lines, now_ms) = (String::new(), switch.now().ms());
+        dump(&tracker, |connection| {
+            if words.zone().is_none_or(|zone| zone == connection.zone) {
+                lines += &text::line(connection, now_ms, words.more, words.statistics);
+                lines.push('\n');
+            }
+        })
+        .await;
+        reply.send(Ok(lines));
+    });
+}
+
+fn stats(switch: Rc<Switch>, words: Vec<String>, reply: Reply) {
+    let words = match Words::parse(&switch, &words, &["zone="]) {
+        Ok(words) => words,
+        Err(error) => return reply.error(error),
+    };
+    let Some(tracker) = switch.tracker() else {
+        return reply.error(no_datapath(&switch));
+    };
+    crate::turns::spawn("connections", async move {
+        let mut sums = text::Statistics::default();
+        dump(&tracker, |connection| {
+            if words.zone().is_none_or(|zone| zone == connection.zone) {
+                sums.add(connection);
+            }
+        })
+        .await;
+        reply.send(Ok(sums.text(words.more)));
+    });
+}
+
+fn flush_conntrack(switch: Rc<Switch>, words: Vec<String>, reply: Reply) {
+    let parsed = || {
+        let mut rest = Vec::new();
+        let mut zone = None;
+        let mut tuples = Vec::new();
+        for word in &words {
+            if let Some(number) = word.strip_prefix("zone=") {
+                let number = number.parse::<u16>();
+                zone = Some(number.map_err(|_| invalid(&switch, "failed to parse zone"))?);
+            } else if word.contains('=') {
+                tuples.push(part(word).map_err(|error| invalid(&switch, &error))?);
+            } else {
+                rest.push(word.clone());
+            }
+        }
+        datapaths::checked(&switch, &rest)?;
+        let mut tuples = tuples.into_iter();
+        Ok::<_, String>(Filter {
+            zone,
+            original: tuples.next().unwrap_or_default(),
+            reply: tuples.next().unwrap_or_default(),
+        })
+    };
+    let filter = match parsed() {
+        Ok(filter) => filter,
+        Err(error) => return reply.error(error),
+    };
+    let Some(tracker) = switch.tracker() else {
+        return reply.error(no_datapath(&switch));
+    };
+    crate::turns::spawn("connections", async move {
+        let before = tracker.count();
+        flush(Arc::clone(&tracker), filter).await;
+        // A whole tuple means one connection, which there must be.
+        let is_missing = is_whole(&filter.original) && tracker.count() >= before;
+        reply.send(match is_missing {
+            true => Err(format!(
+                "{}: failed to flush conntrack (No such file or directory)",
+                switch.shell.options.program
+            )),
+            false => Ok(String::new()),
+        });
+    });
+}
+
+/// Returns whether conditions name one connection.
+fn is_whole(part: &Part) -> bool {
+    let ports = part.source_port.is_some() && part.destination_port.is_some();
+    let icmp = part.icmp_id.is_some() && part.icmp_type.is_some() && part.icmp_code.is_some();
+    part.source.is_some()
+        && part.destination.is_some()
+        && part.protocol.is_some()
+        && (ports || icmp)
+}
+
+/// Reads the conditions on one direction, as `ct_nw_src=10.0.0.1,ct_tp_dst=80`.
+fn part(text: &str) -> Result<Part, String> {
+    let mut part = Part::default();
+    for item in text.split([',', ' ']).filter(|item| !item.is_empty()) {
+        let (key, value) = item.split_once('=').unwrap_or((item, ""));
+        let bad = || format!("failed to parse field {key}");
+        let address = |is_ipv4: bool| {
+            let address = value.parse::<IpAddr>().ok();
+            address.filter(|it| it.is_ipv4() == is_ipv4).ok_or_else(bad)
+        };
+        let short = || value.parse::<u16>().map_err(|_| bad());
+        let byte = || value.parse::<u8>().map_err(|_| bad());
+        match key {
+            "ct_nw_src" => part.source = Some(address(true)?),
+            "ct_nw_dst" => part.destination = Some(address(true)?),
+            "ct_ipv6_src" => part.source = Some(address(false)?),
+            "ct_ipv6_dst" => part.destination = Some(address(false)?),
+            "ct_nw_proto" => part.protocol = Some(byte()?),
+            "ct_tp_src" => part.source_port = Some(short()?),
+            "ct_tp_dst" => part.destination_port = Some(short()?),
+            "icmp_id" => part.icmp_id = Some(short()?),
+            "icmp_type" => part.icmp_type = Some(byte()?),
+            "icmp_code" => part.icmp_code = Some(byte()?),
+            _ => return Err(format!("invalid conntrack tuple field: {key}")),
+        }
+    }
+    Ok(part)
+}
+
+fn set_limits(tracker: &Tracker, words: &[String]) -> Answer {
+    let mut changes = Vec::new();
+    for word in words.iter().filter(|word| word.contains('=')) {
+        if let Some(limit) = word.strip_prefix("default=") {
+            let limit = limit.parse::<u32>();
+            changes.push((None, limit.map_err(|_| "invalid default limit")?));
+            continue;
+        }
+        let mut zone = None;
+        let mut limit = None;
+        for item in word.split(',') {
+            let (key, value) = item.split_once('=').unwrap_or((item, ""));
+            match key {
+                "zone" => {
+                    let number = value.parse::<u16>();
+                    zone = Some(number.map_err(|_| "failed to parse field zone")?);
+                }
+                "limit" => {
+                    let number = value.parse::<u32>();
+                    limit = Some(number.map_err(|_| "failed to parse field limit")?);
+                }
+                other => return Err(format!("invalid zone limit field: {other}")),
+            }
+        }
+        let (Some(zone), Some(limit)) = (zone, limit) else {
+            return Err("failed to parse zone limit".into());
+        };
+        changes.push((Some(zone), limit));
+    }
+    for (zone, limit) in changes {
+        tracker.set_zone_limit(zone, limit);
+    }
+    Ok(String::new())
+}
+
+fn get_limits(tracker: &Tracker, words: &[String]) -> Answer {
+    let usual = tracker.zone_limit(None).unwrap_or(0);
+    let zones = words.iter().find_map(|word| word.strip_prefix("zone="));
+    let limits = match zones {
+        None => tracker.zone_limits(),
+        Some(zones) => (zones_of(zones)?.into_iter())
+            .map(|zone| (zone, tracker.zone_limit(Some(zone)).unwrap_or(usual)))
+            .collect(),
+    };
+    let mut text = format!("default limit={usual}\n");
+    for (zone, limit) in limits {
+        let count = tracker.zone_count(zone);
+        text += &format!("zone={zone},limit={limit},count={count}\n");
+    }
+    Ok(text)
+}
+
+fn zones_of(text: &str) -> Result<Vec<u16>, String> {
+    let zone = |zone: &str| zone.parse::<u16>().map_err(|_| "invalid zone".to_owned());
+    text.split(',').map(zone).collect()
+}

@@ -1,0 +1,78 @@
+//! The connection tracker, as commands, controllers and time see it. What concerns many connections
+//! is done in slices.
+
+use super::Switch;
+use conntrack::{Connection, Cursor, Filter, Part, Tracker};
+use openflow::ct_flush::{CtFlush, CtTuple};
+use std::net::{IpAddr, Ipv6Addr};
+use std::sync::Arc;
+
+/// Connections looked at in a slice.
+const SLICE: usize = 1024;
+
+impl Switch {
+    /// Returns the connection tracker, once there is a datapath.
+    pub fn tracker(&self) -> Option<Arc<Tracker>> {
+        let tracker = self.with_datapath(|datapath| Arc::clone(datapath.tracker()));
+        tracker.ok()
+    }
+
+    /// Removes connections whose time is over.
+    pub async fn expire_connections(&self) {
+        let Some(tracker) = self.tracker() else {
+            return;
+        };
+        while !tracker.expire(self.now().ms(), SLICE) {
+            tokio::task::yield_now().await;
+        }
+    }
+}
+
+/// Calls `visit` for each connection.
+pub async fn dump(tracker: &Tracker, mut visit: impl FnMut(&Connection)) {
+    let mut cursor = Some(Cursor::default());
+    while let Some(at) = cursor {
+        cursor = tracker.dump(at, SLICE, &mut visit);
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Removes the connections that a filter admits.
+pub async fn flush(tracker: Arc<Tracker>, filter: Filter) {
+    let mut cursor = Some(Cursor::default());
+    while let Some(at) = cursor {
+        cursor = tracker.flush(&filter, at, SLICE);
+        tokio::task::yield_now().await;
+    }
+}
+
+/// Returns the connections that a controller's request means.
+pub fn filter(request: &CtFlush) -> Filter {
+    let protocol = (request.protocol != 0).then_some(request.protocol);
+    let part = |tuple: &Option<CtTuple>| {
+        let tuple = tuple.unwrap_or_default();
+        Part {
+            source: tuple.source.map(address),
+            destination: tuple.destination.map(address),
+            protocol: None,
+            source_port: tuple.source_port,
+            destination_port: tuple.destination_port,
+            icmp_id: tuple.icmp_id,
+            icmp_type: tuple.icmp_type,
+            icmp_code: tuple.icmp_code,
+        }
+    };
+    Filter {
+        zone: request.zone,
+        original: Part {
+            protocol,
+            ..part(&request.original)
+        },
+        reply: part(&request.reply),
+    }
+}
+
+/// Returns an address that may be IPv4 mapped into IPv6.
+fn address(number: u128) -> IpAddr {
+    IpAddr::V6(Ipv6Addr::from(number)).to_canonical()
+}
