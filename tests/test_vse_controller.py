@@ -253,11 +253,15 @@ def a_controller_steers_two_hosts(lab):
         "packets meet the entry",
         lambda: client.ping("10.1.0.2", 1) and resident.ask("flows")["entries"][0]["packets"] > 0,
     )
-    # Who steers the wire from now on is told anew where the virtual machine runs.
+    # Who steers the wire from now on is told anew where the virtual machine runs, and gets the
+    # controller's entry.
     resident.process.kill()
     resident.process.wait()
     resident = Resident(lab, b.switch)
     wait_for("the next one knows where it runs", lambda: resident.vms() == {VM: {"core": 0}})
+    wait_for(
+        "the next one has the entry", lambda: resident.entries() == [(f"fcf_vm={VM}", VM, True)]
+    )
     # Another core, and no priority any more.
     b.vm("vm-p", vm_id=VM, vm_core=1, tenant_id=7)
     wait_for(

@@ -8,12 +8,13 @@ use crate::output::{errln, outln};
 use crate::up::DIRECTORY;
 use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::{Args, Subcommand, ValueEnum};
-use softirq::control::{self, End, Request, Signals};
+use softirq::control::{self, End, Owner, Request, Signals};
 use softirq::parse::Layout;
 use softirq::program::Mode;
 use softirq::session::{EntryRequest, FlowsStatus, Options, Session, Status};
 use softirq::vms::Place;
 use std::collections::BTreeSet;
+use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -365,7 +366,7 @@ fn stay(options: &RunOptions) -> Result<()> {
     );
     let signals = Signals::take().context("signals")?;
     let listen = |device| control::listen(&options.rundir, device).map_err(|error| anyhow!(error));
-    let (listener, _file) = listen(&options.device)?;
+    let mut server = listen(&options.device)?;
     let mut session = Session::start(&session)?;
     for warning in session.warnings() {
         errln!("sluice: {warning}");
@@ -377,7 +378,11 @@ fn stay(options: &RunOptions) -> Result<()> {
         mode.mode.name(),
         mode.reason
     );
-    match control::serve(&mut session, &listener, &signals).map_err(|error| anyhow!(error))? {
+    let owner = Owner {
+        calls: signals.as_fd(),
+        keeps: None,
+    };
+    match control::serve(&mut session, &mut server, &owner).map_err(|error| anyhow!(error))? {
         End::Asked => Ok(()),
         End::Detached => bail!(
             "{}: the interface has gone, or somebody has taken the program off",

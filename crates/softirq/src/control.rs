@@ -9,7 +9,7 @@ use crate::session::{EntryRequest, Session, SessionError};
 use crate::vms::Place;
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -144,6 +144,8 @@ enum Refusal {
     Flow(String),
     #[error("the request is not understood: {0}")]
     Rubbish(String),
+    #[error("{0}")]
+    Kept(String),
 }
 
 impl Refusal {
@@ -222,7 +224,11 @@ pub fn set_constants(settings: &mut Settings, all: &[(String, f64)]) -> Result<(
 }
 
 /// Carries out a request. `None`: the resident must end.
-fn answer(session: &mut Session, line: &str) -> Result<Option<serde_json::Value>, Refusal> {
+fn answer(
+    session: &mut Session,
+    owner: &Owner<'_>,
+    line: &str,
+) -> Result<Option<serde_json::Value>, Refusal> {
     let request: Request =
         serde_json::from_str(line).map_err(|error| Refusal::Rubbish(error.to_string()))?;
     let json = |value: Result<serde_json::Value, serde_json::Error>| {
@@ -261,7 +267,10 @@ fn answer(session: &mut Session, line: &str) -> Result<Option<serde_json::Value>
             session.move_choice(entry, flow.as_ref().map(hash).transpose()?, core)?;
             serde_json::Value::Null
         }
-        Request::Stop => return Ok(None),
+        Request::Stop => match owner.keeps {
+            None => return Ok(None),
+            Some(why) => return Err(Refusal::Kept(why.to_owned())),
+        },
     };
     Ok(Some(done))
 }
@@ -319,21 +328,32 @@ pub fn ask(path: &Path, request: &Request) -> Result<serde_json::Value, String> 
     })
 }
 
+/// Fails if a resident listens for this interface.
+///
+/// # Errors
+///
+/// Somebody listens.
+pub fn check_free(directory: &Path, device: &str) -> Result<(), String> {
+    let path = socket_path(directory, device);
+    match UnixStream::connect(&path) {
+        Ok(_) => Err(format!(
+            "{device}: is steered already, by the process at {}",
+            path.display()
+        )),
+        Err(_) => Ok(()),
+    }
+}
+
 /// Creates the socket, and replaces one on which nobody listens.
 ///
 /// # Errors
 ///
 /// Somebody listens already, or the directory cannot be written.
-pub fn listen(directory: &Path, device: &str) -> Result<(UnixListener, SocketFile), String> {
+pub fn listen(directory: &Path, device: &str) -> Result<Server, String> {
     let wrong = |error: io::Error| format!("{}: {error}", directory.display());
     std::fs::create_dir_all(directory).map_err(wrong)?;
     let path = socket_path(directory, device);
-    if UnixStream::connect(&path).is_ok() {
-        return Err(format!(
-            "{device}: is steered already, by the process at {}",
-            path.display()
-        ));
-    }
+    check_free(directory, device)?;
     let _ = std::fs::remove_file(&path);
     let wrong = |error: io::Error| format!("{}: {error}", path.display());
     let listener = UnixListener::bind(&path).map_err(wrong)?;
@@ -341,11 +361,22 @@ pub fn listen(directory: &Path, device: &str) -> Result<(UnixListener, SocketFil
     // Only users who may load programs may steer.
     let owner = std::os::unix::fs::PermissionsExt::from_mode(0o600);
     std::fs::set_permissions(&path, owner).map_err(wrong)?;
-    Ok((listener, SocketFile(path)))
+    Ok(Server {
+        listener,
+        clients: Vec::new(),
+        _file: SocketFile(path),
+    })
+}
+
+/// The resident's socket, and the clients that are being served.
+pub struct Server {
+    listener: UnixListener,
+    clients: Vec<Client>,
+    _file: SocketFile,
 }
 
 /// The socket's file, removed when the resident ends.
-pub struct SocketFile(PathBuf);
+struct SocketFile(PathBuf);
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
@@ -361,29 +392,36 @@ struct Client {
     since_ns: u64,
 }
 
+/// Who keeps a resident.
+pub struct Owner<'a> {
+    /// Readable once the resident must return to its owner. It is not read from.
+    pub calls: BorrowedFd<'a>,
+    /// Why clients cannot end the resident; none if they can.
+    pub keeps: Option<&'a str>,
+}
+
 /// Why the resident ends.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
-    /// A command or a signal asked for it.
+    /// A command asked for it, or the owner calls.
     Asked,
     /// The interface has been deleted, or its program was detached.
     Detached,
 }
 
-/// Samples and serves requests until told to end.
+/// Samples and serves requests until told to end. Can be called again, after which the clients of
+/// before are served. The calling thread gets a higher priority.
 ///
 /// # Errors
 ///
 /// Errors of the kernel.
-pub fn serve(
-    session: &mut Session,
-    listener: &UnixListener,
-    signals: &Signals,
-) -> Result<End, String> {
+pub fn serve(session: &mut Session, server: &mut Server, owner: &Owner<'_>) -> Result<End, String> {
     // Busy tasks must not delay the rankings. If the priority is refused, they may.
-    // SAFETY: the call takes numbers only.
+    // SAFETY: the call takes numbers only; 0 is the calling thread.
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, -10) };
-    let mut clients: Vec<Client> = Vec::new();
+    let Server {
+        listener, clients, ..
+    } = server;
     let mut next_ns = now_ns();
     let mut looked_ns = now_ns();
     let mut ending = false;
@@ -404,7 +442,7 @@ pub fn serve(
         if ending && clients.iter().all(|client| client.answer.is_empty()) {
             return Ok(End::Asked);
         }
-        let mut waits = vec![wait_for(signals.0.as_raw_fd(), libc::POLLIN)];
+        let mut waits = vec![wait_for(owner.calls.as_raw_fd(), libc::POLLIN)];
         let accepting = clients.len() < CLIENTS_MAX;
         waits.push(wait_for(
             if accepting { listener.as_raw_fd() } else { -1 },
@@ -428,7 +466,8 @@ pub fn serve(
         }
         let now = now_ns();
         clients.retain_mut(|client| {
-            now.saturating_sub(client.since_ns) < PATIENCE_NS && client.turn(session, &mut ending)
+            now.saturating_sub(client.since_ns) < PATIENCE_NS
+                && client.turn(session, owner, &mut ending)
         });
         if accepting
             && waits[1].revents != 0
@@ -456,7 +495,7 @@ fn wait_for(fd: RawFd, events: i16) -> libc::pollfd {
 impl Client {
     /// Reads, replies and writes as far as possible without waiting. Returns false once the client
     /// is done.
-    fn turn(&mut self, session: &mut Session, ending: &mut bool) -> bool {
+    fn turn(&mut self, session: &mut Session, owner: &Owner<'_>, ending: &mut bool) -> bool {
         if self.answer.is_empty() {
             let mut buffer = [0; 4096];
             match self.stream.read(&mut buffer) {
@@ -468,7 +507,7 @@ impl Client {
                 return self.asked.len() < REQUEST_MAX;
             };
             let line = String::from_utf8_lossy(&self.asked[..end]).into_owned();
-            let answer = match answer(session, &line) {
+            let answer = match answer(session, owner, &line) {
                 Ok(Some(done)) => Answer::Done(done),
                 Ok(None) => {
                     *ending = true;
@@ -501,6 +540,12 @@ impl Client {
 
 /// A descriptor for SIGTERM, SIGINT and SIGHUP, which have no other effect any more.
 pub struct Signals(OwnedFd);
+
+impl AsFd for Signals {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
 
 impl Signals {
     /// Takes the signals over. Must be called before any thread is started, since that would

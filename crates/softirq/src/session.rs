@@ -7,9 +7,11 @@
 
 mod begin;
 mod choices;
+mod kept;
 mod status;
 
 pub use choices::{Cause, Progress};
+pub use kept::Kept;
 pub use status::{
     ChoiceStatus, CoreStatus, CounterStatus, EntryStatus, FlowsStatus, Status, VmStatus,
 };
@@ -29,8 +31,14 @@ use std::collections::{BTreeMap, BTreeSet, HashMap};
 use steer::balance::Balancer;
 use steer::cores::{CoreId, CoreTable, Load, Sample, VmId};
 use steer::ranking::Rankings;
-use steer::settings::{Settings, SettingsError};
+pub use steer::settings::Settings;
+use steer::settings::SettingsError;
 use steer::table::{EntryId, EntrySpec, FlowTable, Match, Removed, Scope, TableError, Target};
+
+/// Most entries that a session can be given room for.
+pub const ENTRIES_MAX: u32 = 65_536;
+/// Most flows with their own choices that a session can be given room for.
+pub const FLOWS_MAX: u32 = 1 << 20;
 
 /// Samples between two checks of things that change rarely: processors, the interface, processes.
 const SELDOM: u64 = 25;
@@ -38,7 +46,7 @@ const SELDOM: u64 = 25;
 const VM_LOOK: u64 = 2;
 
 /// Options of a session.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Options {
     /// The interface.
     pub device: String,

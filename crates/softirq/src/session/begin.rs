@@ -1,7 +1,7 @@
 //! Starts a session: checks the options, loads and attaches the programs.
 
 use super::choices::Choices;
-use super::{Counters, Options, Session, SessionError, listed};
+use super::{Counters, ENTRIES_MAX, FLOWS_MAX, Options, Session, SessionError, listed};
 use crate::clock::now_ns;
 use crate::cpus;
 use crate::device::{ChosenMode, Device};
@@ -28,8 +28,8 @@ impl Session {
     pub fn start(options: &Options) -> Result<Session, SessionError> {
         let settings = options.settings.validate()?;
         for (name, value, most) in [
-            ("entries", options.entries, 65_536),
-            ("flows", options.flows, 1 << 20),
+            ("entries", options.entries, ENTRIES_MAX),
+            ("flows", options.flows, FLOWS_MAX),
         ] {
             if value == 0 || value > most {
                 let (value, most) = (u64::from(value), u64::from(most));

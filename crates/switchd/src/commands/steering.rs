@@ -1,10 +1,13 @@
 //! `sluice/steering`: which flows are processed by other workers than those that receive them.
+//! `sluice/steered`: kernel interfaces that the daemon steers.
 
 use super::{Answer, Commands};
 use crate::switch::Switch;
+use crate::switch::steered::State;
 use std::fmt::Write;
 
 pub(super) fn register(commands: &Commands) {
+    commands.answer("sluice/steered", "", (0, 0), steered);
     commands.answer("sluice/steering", "", (0, 0), show);
     commands.answer(
         "sluice/steering-move",
@@ -12,6 +15,19 @@ pub(super) fn register(commands: &Commands) {
         (3, 3),
         move_bucket,
     );
+}
+
+/// Reports for each interface of `other_config:sluice-steer` whether it is steered: a line each.
+fn steered(switch: &Switch, _: &[String]) -> Answer {
+    let mut text = String::new();
+    for (device, state) in switch.steered.states() {
+        let _ = match state {
+            State::Beginning => writeln!(text, "{device}: beginning"),
+            State::Steered(how) => writeln!(text, "{device}: steered {how}"),
+            State::Waits(why) => writeln!(text, "{device}: not steered: {why}"),
+        };
+    }
+    Ok(text)
 }
 
 /// Reports what workers steer and what it costs: one line for each worker.

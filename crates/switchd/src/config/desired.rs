@@ -13,6 +13,7 @@ use super::mirror::{self, Mirror};
 use super::plan::Applied;
 use super::port::{self, Port, Surroundings};
 use super::problem::{Options, Problems};
+use super::steered::{self, Steered};
 use super::tunnel::{Together, Turn};
 use super::vlan::VlanSet;
 use super::vm;
@@ -123,6 +124,8 @@ pub struct Desired {
     pub global: Global,
     /// The paths of the TLS files.
     pub ssl: Option<vswitch::Ssl>,
+    /// Kernel interfaces to steer.
+    pub steered: Steered,
     /// The bridges by name.
     pub bridges: BTreeMap<String, Bridge>,
     /// The OpenFlow port numbers that interfaces had before, by the interfaces' names.
@@ -211,6 +214,7 @@ impl Desired {
             next_cfg: root.next_cfg,
             global: global::read(&root.other_config, &abilities.cpus, &mut problems),
             ssl: root.ssl.clone(),
+            steered: steered::read(&root.other_config, &abilities.machine_cpus, &mut problems),
             ..Desired::default()
         };
         let mut reader = Reader {

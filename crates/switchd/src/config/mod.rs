@@ -27,6 +27,7 @@ pub mod problem;
 pub mod qos;
 pub mod shaping;
 pub mod statistics;
+pub mod steered;
 pub mod tunnel;
 pub mod vlan;
 pub mod vm;

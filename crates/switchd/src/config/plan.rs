@@ -19,6 +19,7 @@ use super::global::Global;
 use super::mirror::Mirror;
 use super::ofport;
 use super::port::Port;
+use super::steered::Steered;
 
 /// A step towards the desired state.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -27,6 +28,8 @@ pub enum Action {
     SetGlobal(Global),
     /// Use these TLS files from now on.
     SetSsl(Option<Ssl>),
+    /// Steer these kernel interfaces, and no others.
+    SetSteered(Steered),
     /// Take a port out of a bridge and close its device.
     RemovePort {
         /// The bridge's name.
@@ -112,6 +115,8 @@ pub struct Applied {
     pub global: Option<Global>,
     /// The TLS files in use.
     pub ssl: Option<Ssl>,
+    /// Kernel interfaces that are steered, or will be once they exist.
+    pub steered: Steered,
     /// The bridges by name.
     pub bridges: BTreeMap<String, AppliedBridge>,
 }
@@ -124,6 +129,7 @@ impl Applied {
         match action {
             Action::SetGlobal(global) => self.global = Some(global.clone()),
             Action::SetSsl(ssl) => self.ssl.clone_from(ssl),
+            Action::SetSteered(steered) => self.steered = steered.clone(),
             Action::RemoveBridge(name) => {
                 self.bridges.remove(name);
             }
@@ -180,6 +186,7 @@ impl AppliedBridge {
             }
             Action::SetGlobal(_)
             | Action::SetSsl(_)
+            | Action::SetSteered(_)
             | Action::RemoveBridge(_)
             | Action::AddBridge { .. } => {}
         }
@@ -198,6 +205,9 @@ pub fn plan(desired: &Desired, applied: &Applied) -> Vec<Action> {
     }
     if applied.ssl != desired.ssl {
         actions.push(Action::SetSsl(desired.ssl.clone()));
+    }
+    if applied.steered != desired.steered {
+        actions.push(Action::SetSteered(desired.steered.clone()));
     }
     let staying: BTreeMap<&str, Staying<'_>> = applied
         .bridges
@@ -541,6 +551,7 @@ mod tests {
         assert_eq!(without_numbers(applied), wanted_parts(desired));
         assert_eq!(applied.global.as_ref(), Some(&desired.global));
         assert_eq!(applied.ssl, desired.ssl);
+        assert_eq!(applied.steered, desired.steered);
         for bridge in applied.bridges.values() {
             let mut numbers: Vec<u16> = bridge.ports.values().map(|port| port.number).collect();
             numbers.sort_unstable();
@@ -575,6 +586,30 @@ mod tests {
             .filter(|(_, p)| !p.port.local)
             .map(|(name, p)| (name.as_str(), p.number))
             .collect()
+    }
+
+    #[test]
+    fn interfaces_are_steered_and_released_without_touching_anything_else() {
+        let mut daemon = Daemon::default();
+        daemon.run(&desired(vec![]));
+        for devices in ["eth0", "eth0,eth1", "eth1"] {
+            let mut rows = snapshot(vec![]);
+            if let Some(root) = &mut rows.open_vswitch {
+                let (key, value) = ("sluice-steer".to_owned(), devices.to_owned());
+                root.other_config.insert(key, value);
+            }
+            let desired = Desired::from_snapshot(&rows, &abilities()).0;
+            let actions = daemon.run(&desired);
+            let names: Vec<String> = devices.split(',').map(str::to_owned).collect();
+            let [Action::SetSteered(steered)] = actions.as_slice() else {
+                panic!("{actions:?}");
+            };
+            assert!(steered.devices.iter().eq(&names));
+            assert_is(&daemon.applied, &desired);
+            assert_eq!(daemon.run(&desired), []);
+        }
+        let actions = daemon.run(&desired(vec![]));
+        assert_eq!(actions, [Action::SetSteered(Steered::default())]);
     }
 
     #[test]

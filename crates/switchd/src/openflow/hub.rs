@@ -9,7 +9,7 @@ use openflow::message::{
     AsyncKind, Message, PacketIn, PacketInReason, Role, RoleReason, RoleStatus,
 };
 use openflow::port::{PortReason, PortStatus};
-use openflow::steering::{Steering, VmStatus};
+use openflow::steering::{HostCapabilities, Steering, VmStatus};
 use openflow::{Error, Version, encode};
 use std::cell::{Cell, RefCell};
 use std::rc::Rc;
@@ -313,6 +313,25 @@ impl Hub {
             if session.knows_steering.get() && session.wants(AsyncKind::PortStatus, reason) {
                 let message = Message::Steering(Steering::VmStatus(*status));
                 let bytes = encode(session.version, 0, &message);
+                session.outbox.send_unasked(bytes);
+            }
+        }
+    }
+
+    /// Returns whether a connection supports steering.
+    pub(super) fn knows_steering(&self) -> bool {
+        let sessions = self.sessions.borrow();
+        sessions.iter().any(|session| session.knows_steering.get())
+    }
+
+    /// Reports capabilities that have changed to connections that have asked for them and want to
+    /// be told of changed ports.
+    pub(super) fn capabilities(&self, capabilities: &HostCapabilities) {
+        let reason = PortReason::Modify as u8;
+        for session in self.sessions.borrow().iter() {
+            if session.knows_steering.get() && session.wants(AsyncKind::PortStatus, reason) {
+                let reply = Steering::CapabilitiesReply(capabilities.clone());
+                let bytes = encode(session.version, 0, &Message::Steering(reply));
                 session.outbox.send_unasked(bytes);
             }
         }

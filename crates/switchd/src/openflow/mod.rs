@@ -34,7 +34,7 @@ use hub::Hub;
 use openflow::flow::FlowRemoved;
 use openflow::message::PacketIn;
 use openflow::port::PortStatus;
-use openflow::steering::VmStatus;
+use openflow::steering::{HostCapabilities, VmStatus};
 use std::cell::RefCell;
 use std::path::Path;
 use std::rc::Rc;
@@ -196,6 +196,16 @@ impl OpenFlow {
     /// Reports a change of a virtual machine to connections that support steering.
     pub fn vm_status(&self, status: &VmStatus) {
         self.hub.vm_status(status);
+    }
+
+    /// Returns whether a connection supports steering.
+    pub fn knows_steering(&self) -> bool {
+        self.hub.knows_steering()
+    }
+
+    /// Reports changed capabilities to connections that support steering.
+    pub fn capabilities(&self, capabilities: &HostCapabilities) {
+        self.hub.capabilities(capabilities);
     }
 
     /// Reports removed rules that asked for it.

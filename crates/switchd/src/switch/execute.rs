@@ -160,6 +160,10 @@ impl Switch {
                 self.set_ssl(ssl.as_ref());
                 Ok(())
             }
+            Action::SetSteered(steered) => {
+                let rundir = &self.shell.options.directories.run;
+                self.steered.set(steered, rundir)
+            }
             Action::RemovePort { bridge, interface } => {
                 close_all(self.remove_port(bridge, interface)).await;
                 Ok(())

@@ -27,6 +27,7 @@ pub(crate) mod processors;
 mod queues;
 pub mod report;
 mod slices;
+pub mod steered;
 pub mod steering;
 mod tables;
 pub mod underlay;
@@ -86,6 +87,8 @@ pub struct Switch {
     pub underlay: underlay::Underlay,
     /// State of steering: virtual machines and controllers' choices.
     pub steering: steering::State,
+    /// Kernel interfaces that the daemon steers itself.
+    pub steered: steered::Steered,
     /// Ports that are not as the database wants them, as last reported.
     pub port_errors: RefCell<Vec<report::PortError>>,
 }
@@ -121,6 +124,7 @@ impl Switch {
             rules_changed: tokio::sync::Notify::new(),
             underlay: Default::default(),
             steering: Default::default(),
+            steered: Default::default(),
             port_errors: RefCell::default(),
         })
     }
@@ -312,6 +316,7 @@ impl Switch {
     /// Stops everything: ports first, then workers, then DPDK. Devices that can outlive the daemon
     /// are kept, unless `cleanup` is set.
     pub fn shut_down(&self, cleanup: bool) {
+        self.steered.release_all();
         let bridges = std::mem::take(&mut *self.bridges.borrow_mut());
         let devices: Vec<device::Device> =
             (bridges.values().flat_map(|bridge| bridge.close())).collect();
@@ -325,6 +330,7 @@ impl Switch {
             }
         });
         let finished = aside::finish(LETTING_GO);
+        self.steered.finish(LETTING_GO);
         if !finished {
             tracing::warn!(target: "bridge", "a device takes long to be opened or closed");
         }

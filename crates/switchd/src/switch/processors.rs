@@ -129,10 +129,10 @@ fn keep_to(cpus: &[usize]) {
 }
 
 /// Returns whether a thread with this name is a helper: DPDK's own, and those that read
-/// hypervisors' messages, build tables, open devices, close sockets and write the log.
+/// hypervisors' messages, build tables, open devices, close sockets, steer and write the log.
 fn is_helper(name: &str) -> bool {
-    const HELPERS: [&str; 8] = [
-        "eal-intr", "vhost", "rte_mp", "tables", "log", "close", "links", "devices",
+    const HELPERS: [&str; 9] = [
+        "eal-intr", "vhost", "rte_mp", "tables", "log", "close", "links", "devices", "steer",
     ];
     HELPERS.iter().any(|helper| name.starts_with(helper))
 }
@@ -150,6 +150,7 @@ mod tests {
             "close",
             "devices",
             "links",
+            "steer-eth0",
             "log",
         ] {
             assert!(is_helper(name), "{name}");

@@ -78,11 +78,18 @@ pub struct KnownVm {
     pub told: Option<VmStatus>,
 }
 
+/// Identity of a resident's socket: a new resident has another one, and knows nothing.
+type SocketId = (u64, u64, i64);
+
+fn socket_id(rundir: &Path, device: &str) -> Option<SocketId> {
+    let file = std::fs::metadata(socket_path(rundir, device)).ok()?;
+    Some((file.dev(), file.ino(), file.ctime_nsec()))
+}
+
 /// What a resident has been told about virtual machines.
 #[derive(Default)]
 struct Resident {
-    /// Identity of its socket: a new resident has another one, and knows nothing.
-    socket: Option<(u64, u64, i64)>,
+    socket: Option<SocketId>,
     told: BTreeMap<u16, Place>,
     /// What it has refused, and when.
     refused: BTreeMap<u16, (Place, Instant)>,
@@ -92,8 +99,7 @@ impl Resident {
     /// Sends what it has not been told yet, for [`ANSWER`] at most; the rest follows in the next
     /// round.
     async fn tell(&mut self, rundir: &Path, device: &str, places: &BTreeMap<u16, Place>) {
-        let socket = std::fs::metadata(socket_path(rundir, device)).ok();
-        let socket = socket.map(|file| (file.dev(), file.ino(), file.ctime_nsec()));
+        let socket = socket_id(rundir, device);
         if socket != self.socket {
             *self = Resident {
                 socket,
@@ -155,7 +161,7 @@ impl Resident {
 }
 
 /// Replaces control characters in others' text, for terminals and logs.
-fn printable(text: &str) -> String {
+pub(super) fn printable(text: &str) -> String {
     let plain = |char: char| if char.is_control() { '?' } else { char };
     text.chars().map(plain).collect()
 }
@@ -367,6 +373,32 @@ async fn describe_device(rundir: &Path, name: String) -> Device {
     }
 }
 
+/// Returns the interfaces whose residents answer. Those that are known are not asked again.
+async fn answering(
+    rundir: &Path,
+    known: &BTreeMap<String, SocketId>,
+) -> BTreeMap<String, SocketId> {
+    let mut now = BTreeMap::new();
+    let mut asked = JoinSet::new();
+    for device in devices(rundir).into_iter().take(DEVICES_MAX) {
+        let Some(socket) = socket_id(rundir, &device) else {
+            continue;
+        };
+        if known.get(&device) == Some(&socket) {
+            now.insert(device, socket);
+            continue;
+        }
+        let rundir = rundir.to_owned();
+        asked.spawn(async move { (describe_device(&rundir, device).await, socket) });
+    }
+    for (device, socket) in asked.join_all().await {
+        if device.mode != XdpMode::Unknown {
+            now.insert(device.name, socket);
+        }
+    }
+    now
+}
+
 /// Returns whether the kernel can run the programs of `sluice steer run`, which need its type
 /// information (BTF).
 fn has_xdp() -> bool {
@@ -410,7 +442,11 @@ impl Switch {
     /// Watches virtual machines until the daemon ends: where they run, and who must be told.
     pub async fn follow_vms(self: Rc<Self>) -> anyhow::Result<()> {
         // A resident that does not reply must not delay controllers.
-        tokio::join!(self.look_at_vms(), self.follow_residents());
+        tokio::join!(
+            self.look_at_vms(),
+            self.follow_residents(),
+            self.follow_devices()
+        );
         Ok(())
     }
 
@@ -430,6 +466,38 @@ impl Switch {
             let _ = tokio::time::timeout(LOOK, self.steering.changed.notified()).await;
             self.tell_residents(&mut residents).await;
             tokio::time::sleep(ROUND).await;
+        }
+    }
+
+    /// Tells controllers that have asked for capabilities when an interface is steered that was not
+    /// before, or by another resident, whose table is empty, or no longer.
+    async fn follow_devices(&self) {
+        let mut known = BTreeMap::new();
+        loop {
+            tokio::time::sleep(LOOK).await;
+            let rundir = self.rundir();
+            let now = answering(&rundir, &known).await;
+            if now != known {
+                known = now;
+                self.tell_capabilities().await;
+            }
+        }
+    }
+
+    async fn tell_capabilities(&self) {
+        let bridges: Vec<Rc<Bridge>> = self.bridges.borrow().values().cloned().collect();
+        for bridge in bridges {
+            let knows = |bridge: &Bridge| {
+                let openflow = bridge.openflow.get();
+                openflow.is_some_and(|openflow| openflow.knows_steering())
+            };
+            if !knows(&bridge) {
+                continue;
+            }
+            let capabilities = bridge.host_capabilities().await;
+            if let Some(openflow) = bridge.openflow.get() {
+                openflow.capabilities(&capabilities);
+            }
         }
     }
 
