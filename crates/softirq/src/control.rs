@@ -10,6 +10,7 @@ use crate::vms::Place;
 use serde::{Deserialize, Serialize};
 use std::io::{self, BufRead, BufReader, Read, Write};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -23,7 +24,9 @@ const REQUEST_MAX: usize = 64 << 10;
 const CLIENTS_MAX: usize = 16;
 /// Time limit for a client to send its request and to read the reply, ns.
 const PATIENCE_NS: u64 = 2_000_000_000;
-/// How long a command waits for a reply.
+/// How long somebody who wants to steer waits for a resident to take a connection.
+const CONNECTING: Duration = Duration::from_secs(1);
+/// How long a command waits for a reply, and before that to be connected.
 const ANSWER: Duration = Duration::from_secs(10);
 
 /// A request to the resident.
@@ -304,7 +307,7 @@ pub fn devices(directory: &Path) -> Vec<String> {
 /// Nobody listens, or no reply comes in time; or the resident's refusal, with its text.
 pub fn ask(path: &Path, request: &Request) -> Result<serde_json::Value, String> {
     let wrong = |error: io::Error| format!("{}: {error}", path.display());
-    let mut stream = UnixStream::connect(path).map_err(|error| match error.kind() {
+    let mut stream = connect(path, ANSWER).map_err(|error| match error.kind() {
         io::ErrorKind::NotFound | io::ErrorKind::ConnectionRefused => {
             format!(
                 "{}: nothing is steered there (sluice steer run)",
@@ -335,12 +338,43 @@ pub fn ask(path: &Path, request: &Request) -> Result<serde_json::Value, String> 
 /// Somebody listens.
 pub fn check_free(directory: &Path, device: &str) -> Result<(), String> {
     let path = socket_path(directory, device);
-    match UnixStream::connect(&path) {
-        Ok(_) => Err(format!(
+    match connect(&path, CONNECTING) {
+        // Whoever takes no connections for so long listens all the same.
+        Err(error) if error.kind() != io::ErrorKind::WouldBlock => Ok(()),
+        _ => Err(format!(
             "{device}: is steered already, by the process at {}",
             path.display()
         )),
-        Err(_) => Ok(()),
+    }
+}
+
+/// Connects to a socket, within a time limit: the connection waits while the listener's queue is
+/// full, and fails with `WouldBlock` at the limit.
+fn connect(path: &Path, limit: Duration) -> io::Result<UnixStream> {
+    // SAFETY: plain data, of which zeros are a value.
+    let mut address: libc::sockaddr_un = unsafe { std::mem::zeroed() };
+    address.sun_family = libc::AF_UNIX as libc::sa_family_t;
+    let bytes = path.as_os_str().as_bytes();
+    if bytes.len() >= address.sun_path.len() || bytes.contains(&0) {
+        return Err(io::ErrorKind::InvalidFilename.into());
+    }
+    for (to, from) in address.sun_path.iter_mut().zip(bytes) {
+        *to = *from as libc::c_char;
+    }
+    // SAFETY: takes numbers only.
+    let fd = unsafe { libc::socket(libc::AF_UNIX, libc::SOCK_STREAM | libc::SOCK_CLOEXEC, 0) };
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: the descriptor is new and belongs to nobody else.
+    let stream = unsafe { UnixStream::from_raw_fd(fd) };
+    stream.set_write_timeout(Some(limit))?;
+    let length = size_of_val(&address) as libc::socklen_t;
+    // SAFETY: the address lives through the call and has this length; its path ends in a zero.
+    let result = unsafe { libc::connect(fd, std::ptr::from_ref(&address).cast(), length) };
+    match result {
+        0 => Ok(stream),
+        _ => Err(io::Error::last_os_error()),
     }
 }
 
@@ -572,5 +606,39 @@ impl Signals {
             }
             Ok(Signals(OwnedFd::from_raw_fd(fd)))
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connecting_has_a_limit() {
+        let directory = std::env::temp_dir().join(format!("sluice-steer-{}", std::process::id()));
+        let server = listen(&directory, "x").unwrap();
+        assert!(check_free(&directory, "x").is_err());
+        assert!(check_free(&directory, "y").is_ok());
+        // SAFETY: the descriptor is open; the call makes its queue as short as can be.
+        assert_eq!(unsafe { libc::listen(server.listener.as_raw_fd(), 0) }, 0);
+        let path = socket_path(&directory, "x");
+        let soon = Duration::from_millis(10);
+        let mut waiting = Vec::new();
+        let full = loop {
+            match connect(&path, soon) {
+                Ok(stream) => waiting.push(stream),
+                Err(error) => break error,
+            }
+            assert!(waiting.len() < 100, "the queue has no end");
+        };
+        assert_eq!(full.kind(), io::ErrorKind::WouldBlock);
+        assert!(check_free(&directory, "x").is_err());
+        drop(server);
+        assert!(check_free(&directory, "x").is_ok());
+        assert!(!path.exists());
+        let long = directory.join("x".repeat(200));
+        let error = connect(&long, soon).unwrap_err();
+        assert_eq!(error.kind(), io::ErrorKind::InvalidFilename);
+        std::fs::remove_dir(&directory).unwrap();
     }
 }
