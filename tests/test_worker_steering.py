@@ -7,6 +7,7 @@ import threading
 import time
 
 from harness import Skip, check, equal, ethernet, test, wait_for
+from test_steer import frame
 from tunnels import udp
 
 FLOWS = 64
@@ -202,3 +203,54 @@ def wrong_values_are_named(lab):
     # A queue less than workers: they help by themselves.
     switch.vsctl("del-port", "p2")
     wait_for("adaptive by itself", lambda: workers(switch)[0] == ("adaptive", "auto"))
+
+
+@test(timeout=120)
+def flows_with_priority_keep_their_worker(lab):
+    """While a worker is overloaded, it keeps the flow with priority, and the others leave it; what
+    does not fit elsewhere is dropped at the ring. Afterwards it is a worker like others."""
+    switch, (sender, receiver) = steered(lab, "adaptive")
+    switch.vsctl(
+        *("set", "Bridge", "br0", "other_config:sluice-fcf-layout=dscp6"),
+        *("--", "set", "Interface", "p1", "other_config:sluice-fcf-underlay=true"),
+        *("--", "set", "Interface", "p1", "other_config:pmd-rxq-affinity=0:0"),
+    )
+    # Dear enough to fill a worker.
+    outputs = ",".join(["output:2"] * 60)
+    switch.flows(f"in_port=1,actions={outputs}")
+
+    def lines():
+        text = switch.appctl("sluice/steering")
+        return [line for line in text.splitlines() if re.match(r"\d", line)]
+
+    def reserved():
+        return [line for line in lines() if line.endswith("- (reserved for priority)")]
+
+    def urgent():
+        return sum(int(re.search(r" (\d+)  \S[^%]*$", line)[1]) for line in lines())
+
+    over, sent = threading.Event(), [0, 0]
+
+    def flood():
+        # Layout dscp6: VM 1, with the priority bit in one flow of eight.
+        burst = [frame(9, source=1000 + flow, tos=4 if flow else 0x84) for flow in range(8)]
+        while not over.is_set():
+            sender.send(*burst * 4)
+            sent[0] += 4
+            sent[1] += 28
+
+    flooder = threading.Thread(target=flood, daemon=True)
+    flooder.start()
+    try:
+        wait_for("a worker is reserved", reserved, 40)
+        [line] = reserved()
+        check("pmd-c00" in line, "another worker:", line)
+        wait_for("flows leave it", lambda: workers(switch)[1][0]["given"] > 0)
+        before = urgent()
+        wait_for("those with priority are kept", lambda: urgent() > before + 1000, 30)
+    finally:
+        over.set()
+        flooder.join()
+    lab.note(f"{sent[0]} frames with priority, {switch.drops('steering_ring_full')} dropped")
+    wait_for("it is no longer reserved", lambda: not reserved(), 20)
+    receiver.drain()

@@ -19,6 +19,7 @@ use crate::assign::Assignment;
 use crate::clock::Clock;
 use crate::counters::{Cells, PortCounters, PortStats, QueueCounters};
 use crate::error::Error;
+use crate::fcf::Urgency;
 use crate::history::History;
 use crate::mac_table::{self, MacTable};
 use crate::mirror::{self, MirrorCounters, MirrorOutput, MirrorSpec};
@@ -678,6 +679,7 @@ impl<F: Frame + 'static> Datapath<F> {
             terminates,
             underlay: port.settings.underlay,
             fcf,
+            urgency: Urgency::of(port.settings.underlay, fcf),
             mirror_in: if reserved { 0 } else { mirror_in },
             mirror_out,
             reserved,

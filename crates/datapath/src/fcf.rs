@@ -16,7 +16,7 @@ use crate::forward::Forward;
 use crate::port::LOCAL;
 use crate::shape::inspect::change_tos;
 use crate::snapshot::PortState;
-use crate::vlan::{self, TPID_8021Q, Tag};
+use crate::vlan::{self, TPID_8021AD, TPID_8021Q, Tag};
 use packet::key::at;
 use packet::{Frame, WordSet};
 use program::actions::PortNo;
@@ -102,6 +102,59 @@ impl Said {
         from_underlay: false,
         is_trusted: true,
     };
+}
+
+/// Which frames that a port receives have priority.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub(crate) enum Urgency {
+    /// None of them.
+    #[default]
+    None,
+    /// Those with the top bit of the ToS byte or traffic class.
+    Tos,
+    /// Those with a field in their first tag that has the priority bit.
+    Tag,
+}
+
+impl Urgency {
+    /// Returns which frames of a port have priority: those whose field says so, where it is
+    /// believed.
+    pub fn of(is_underlay: bool, layout: Option<Layout>) -> Urgency {
+        match layout {
+            Some(Layout::Dscp6 | Layout::Tos8) if is_underlay => Urgency::Tos,
+            Some(Layout::Vlan) if is_underlay => Urgency::Tag,
+            _ => Urgency::None,
+        }
+    }
+
+    /// Returns whether a frame that begins with these bytes has priority.
+    #[inline]
+    pub fn has(self, head: &[u8]) -> bool {
+        let word = |at: usize| Some(u16::from_be_bytes([*head.get(at)?, *head.get(at + 1)?]));
+        match self {
+            Urgency::None => false,
+            Urgency::Tag => {
+                // Tags of VLANs 0 and 4095 are no fields.
+                word(12) == Some(TPID_8021Q)
+                    && word(14).is_some_and(|tci| tci & PCP_TOP != 0 && !matches!(tci & VM, 0 | VM))
+            }
+            Urgency::Tos => {
+                let mut at = 12;
+                for _ in 0..2 {
+                    if !matches!(word(at), Some(TPID_8021Q | TPID_8021AD)) {
+                        break;
+                    }
+                    at += 4;
+                }
+                match word(at) {
+                    Some(0x0800) => head.get(at + 3).is_some_and(|tos| tos & 0x80 != 0),
+                    // Its traffic class begins with the lower half of the first byte.
+                    Some(0x86dd) => head.get(at + 2).is_some_and(|byte| byte & 0x08 != 0),
+                    _ => false,
+                }
+            }
+        }
+    }
 }
 
 /// Pushes a tag in front of all tags of a frame.
@@ -208,6 +261,49 @@ mod tests {
         let right = packet::checksum::ipv4_header(&header).to_be_bytes();
         assert_eq!(sum, right, "the header's checksum");
         header[1]
+    }
+
+    #[test]
+    fn priority_is_read_where_the_layout_has_it() {
+        let ethernet = |types: &[u16], rest: &[u8]| {
+            let mut bytes = vec![2; 12];
+            types
+                .iter()
+                .for_each(|word| bytes.extend(word.to_be_bytes()));
+            bytes.extend(rest);
+            bytes
+        };
+        let (v4, v6) = ([0x45, 0x84], [0x68, 0x40]);
+        for (types, rest) in [
+            (vec![0x0800], v4),
+            (vec![0x86dd], v6),
+            (vec![0x8100, 7, 0x0800], v4),
+            (vec![0x88a8, 7, 0x8100, 7, 0x86dd], v6),
+        ] {
+            let urgent = ethernet(&types, &rest);
+            assert!(Urgency::Tos.has(&urgent), "{types:x?}");
+            assert!(!Urgency::None.has(&urgent) && !Urgency::Tag.has(&urgent));
+            let without = ethernet(&types, &[rest[0] & 0xf0 | 0x05, 0x04]);
+            assert!(types.ends_with(&[0x86dd]) || !Urgency::Tos.has(&without));
+            assert!(!Urgency::Tos.has(&ethernet(&types, &[0x60, 0x7f])));
+            for length in 0..urgent.len() - 2 {
+                assert!(!Urgency::Tos.has(&urgent[..length]), "{types:x?} {length}");
+            }
+        }
+        assert!(!Urgency::Tos.has(&ethernet(&[0x0806], &[0xff; 28])));
+        for (tci, expected) in [
+            (0x8005, true),
+            (0x0005, false),
+            (0x8000, false),
+            (0x8fff, false),
+        ] {
+            let tagged = ethernet(&[0x8100, tci, 0x0800], &[0x45, 0xff]);
+            assert_eq!(Urgency::Tag.has(&tagged), expected, "{tci:x}");
+        }
+        assert_eq!(Urgency::of(true, Some(Layout::Tos8)), Urgency::Tos);
+        assert_eq!(Urgency::of(true, Some(Layout::Vlan)), Urgency::Tag);
+        assert_eq!(Urgency::of(false, Some(Layout::Tos8)), Urgency::None);
+        assert_eq!(Urgency::of(true, None), Urgency::None);
     }
 
     const GUEST: Said = Said {

@@ -56,6 +56,8 @@ pub(crate) struct PortState {
     pub underlay: bool,
     /// Layout of that field, where the port's bridge has one.
     pub fcf: Option<crate::fcf::Layout>,
+    /// Which of the frames that it receives have priority.
+    pub urgency: crate::fcf::Urgency,
     /// Whether a mirror sends here, so that nothing else does.
     pub reserved: bool,
     /// Whether it is a device, and nothing has to be checked before sending.

@@ -8,6 +8,9 @@
 //! worker moves them there ([`Giver`]) without reordering or losing a frame ([`steer::handover`]);
 //! the other worker takes frames out of its rings as it takes them out of queues ([`Inbox`]).
 //!
+//! Frames with priority ([`crate::fcf::Urgency`]) always stay with the worker that receives them;
+//! where that one is overloaded, control has all others leave it.
+//!
 //! A ring is its own marker: its sender counts the frames it has put in, and its receiver publishes
 //! how many of these are finished (sent, dropped, or handed to the owner of a shaped port). So a
 //! bucket has drained when as many are finished as had been put in when its move began.
@@ -163,6 +166,9 @@ pub(crate) struct Counters {
     pub receive_cycles: Count,
     pub kept: Count,
     pub work_cycles: Count,
+    /// Frames with priority, which are never given away. Extrapolated from samples for a worker
+    /// that keeps all flows.
+    pub urgent: Count,
     pub handed: Count,
     pub refused: Count,
     pub taken: Count,

@@ -44,6 +44,7 @@ pub(crate) use mailbox::{Command, Mailbox, PacketOut, Returned, Returns, Shared}
 
 use crate::clock::{Clock, cycles, cycles_per_second};
 use crate::counters::{Cell, DropReason, QueueCounters, WorkerCounters};
+use crate::fcf::Urgency;
 use crate::forward::{Egress, Patches};
 use crate::port::PortId;
 use crate::steering::{Giver, Handed, Inbox, Looked, Origin};
@@ -637,7 +638,10 @@ impl<F: Frame> Worker<F> {
             crowded |= count >= BURST;
             let (mut looked, mut others) = (None, 0);
             if giver.looks() {
-                looked = Some(share_out(giver, port, frames, &mut count, now, cell));
+                let urgency = state.urgency;
+                looked = Some(share_out(
+                    giver, port, urgency, frames, &mut count, now, cell,
+                ));
                 if giver.has_home() {
                     // That is none of this queue's doing.
                     let began = cycles();
@@ -968,6 +972,7 @@ const BURSTS: usize = 4;
 fn share_out<F: Frame>(
     giver: &mut Giver<F>,
     port: &mut RxPort<F>,
+    urgency: Urgency,
     frames: &mut Vec<F>,
     count: &mut usize,
     began: u64,
@@ -978,7 +983,7 @@ fn share_out<F: Frame>(
         queue: port.index as u16,
         finished: port.finished,
     };
-    giver.share(origin, frames, began, cell);
+    giver.share(origin, urgency, frames, began, cell);
     let mut last = *count;
     for _ in 1..BURSTS {
         if last < BURST || frames.len() > BURST / 2 {
@@ -989,7 +994,7 @@ fn share_out<F: Frame>(
         last = port.queue.receive(&mut more);
         if last > 0 {
             *count += last;
-            giver.share(origin, &mut more, began, cell);
+            giver.share(origin, urgency, &mut more, began, cell);
             frames.append(&mut more);
         }
         giver.spare = more;

@@ -317,15 +317,15 @@ impl CoreTable {
         }
     }
 
-    /// Counts another priority flow on a core.
-    pub(crate) fn hold(&mut self, core: CoreId) {
+    /// Counts another priority flow on a core, so that others keep off.
+    pub fn hold(&mut self, core: CoreId) {
         if let Some(core) = self.cores.get_mut(core.index()) {
             core.priority_flows += 1;
         }
     }
 
     /// Removes a priority flow from a core's count.
-    pub(crate) fn release(&mut self, core: CoreId) {
+    pub fn release(&mut self, core: CoreId) {
         if let Some(core) = self.cores.get_mut(core.index()) {
             core.priority_flows = core.priority_flows.saturating_sub(1);
         }

@@ -16,7 +16,7 @@ use steer::balance::{Balancer, Flow};
 use steer::cores::{CoreId, CoreTable, Load, Sample};
 use steer::policy::Basis;
 use steer::settings::Settings;
-use steer::worth::{Cost, gain, is_worth};
+use steer::worth::{Cost, HAND_OVER, gain, is_worth};
 
 /// How long workers have to take their flows back; frames that are elsewhere after that are lost
 /// with the ring.
@@ -140,6 +140,10 @@ pub struct SteeringWorker {
     pub cost: (f64, f64),
     /// Cycles to process a frame of another worker.
     pub take_cost: f64,
+    /// Frames with priority, which it keeps.
+    pub urgent: u64,
+    /// Whether it is reserved for these, and hands all other flows over.
+    pub is_reserved: bool,
     /// Frames given to others.
     pub handed: u64,
     /// Frames taken from others.
@@ -206,6 +210,13 @@ struct Seen {
     /// hundred was rejected.
     given: (u64, u64),
     refusals: u32,
+    /// Frames with priority so far, and when the last ones came, in ns; 0 for never.
+    urgent: u64,
+    urgent_ns: u64,
+    /// Whether it is reserved for flows with priority, and the number of samples in a row in which
+    /// it could have done all of its work by itself.
+    is_reserved: bool,
+    fits: u32,
     /// Time in ns until which nothing is given away after some came back for that reason, and the
     /// length of the next such pause.
     content_until_ns: u64,
@@ -229,6 +240,10 @@ impl Seen {
             is_spread: false,
             given: (0, 0),
             refusals: 0,
+            urgent: 0,
+            urgent_ns: 0,
+            is_reserved: false,
+            fits: 0,
             content_until_ns: 0,
             content_ns: CONTENT_NS.0,
         }
@@ -504,6 +519,10 @@ impl<F: Frame + 'static> Datapath<F> {
             let (more, refused) = (given.0 - before.0, given.1 - before.1);
             let is_full = refused * 100 > more;
             seen.refusals = if is_full { seen.refusals + 1 } else { 0 };
+            let urgent = counted.urgent.get();
+            if urgent != std::mem::replace(&mut seen.urgent, urgent) {
+                seen.urgent_ns = now_ns;
+            }
             for bucket in 0..BUCKETS {
                 let packets = buckets.packets(bucket);
                 let before = std::mem::replace(&mut seen.packets[bucket], packets);
@@ -531,6 +550,7 @@ impl<F: Frame + 'static> Datapath<F> {
             return Ok(());
         }
         group.balancer.observe(&group.cores);
+        self.reserve(group, wall, now_ns);
         let hot = group.balancer.sources(&group.cores, &settings);
         if !hot.contains(&true) {
             return Ok(());
@@ -547,7 +567,97 @@ impl<F: Frame + 'static> Datapath<F> {
             self.want(from, bucket, to)?;
             told.insert(from);
         }
+        self.clear_reserved(group, wall, now_ns, &mut told)?;
         told.into_iter().for_each(|from| self.tell(from));
+        Ok(())
+    }
+
+    /// Reserves workers that receive flows with priority for these while they are overloaded, and
+    /// ends that once a worker could do everything again, or no such frame has come for long.
+    ///
+    /// Frames with priority never leave the worker that receives them (`Giver::share`), because
+    /// what is lost before a worker looks is lost regardless of priority: the receiving worker has
+    /// to keep up with its queue, and whoever stays with it is served first. So it is the other
+    /// flows that leave, also if no other worker has room for all of them. What does not fit there
+    /// is dropped at the ring.
+    fn reserve(&mut self, group: &mut Group, wall: u64, now_ns: u64) {
+        let settings = self.steering.settings;
+        let patience = settings.hold_ns / settings.sample_period_ns;
+        let hot = group.balancer.sources(&group.cores, &settings);
+        for (from, is_hot) in hot.into_iter().enumerate() {
+            let core = CoreId(from as u16);
+            let has_others =
+                (0..group.seen.len()).any(|other| other != from && !group.seen[other].is_reserved);
+            let seen = &mut group.seen[from];
+            let is_urgent = seen.urgent_ns != 0
+                && now_ns.saturating_sub(seen.urgent_ns) < settings.choice_age_ns;
+            if !seen.is_reserved {
+                // Otherwise handing over would take longer than the work itself.
+                let relieves = seen.cost().work > HAND_OVER;
+                if is_urgent && is_hot && has_others && relieves {
+                    (seen.is_reserved, seen.fits) = (true, 0);
+                    group.cores.hold(core);
+                    let name = &self.workers[from].mailbox.name;
+                    tracing::info!(target: "dpif_netdev", "{name}: overloaded; it keeps flows with priority, and others leave it");
+                }
+                continue;
+            }
+            let buckets = &self.workers[from].mailbox.buckets;
+            let away = (0..BUCKETS).filter(|bucket| buckets.at(*bucket) != HERE);
+            let frames: u64 = away.map(|bucket| seen.recent[bucket]).sum();
+            let elsewhere = Load::of(frames as f64 * seen.work.get() / wall as f64);
+            let fits = seen.load.plus(elsewhere) < settings.high.minus(settings.margin);
+            seen.fits = if fits { seen.fits + 1 } else { 0 };
+            let ends = u64::from(seen.fits) > patience;
+            if is_urgent && !ends {
+                continue;
+            }
+            seen.is_reserved = false;
+            group.cores.release(core);
+            let name = &self.workers[from].mailbox.name;
+            tracing::info!(target: "dpif_netdev", "{name}: no longer kept for flows with priority");
+            if ends {
+                for bucket in 0..BUCKETS {
+                    seen.moved_ns[bucket] = now_ns;
+                    buckets.want(bucket, HERE);
+                }
+                self.tell(from);
+            }
+        }
+    }
+
+    /// Has the flows leave reserved workers for which the policy has found no place: each goes to
+    /// the worker with the least load among those that are not reserved.
+    fn clear_reserved(
+        &mut self,
+        group: &mut Group,
+        wall: u64,
+        now_ns: u64,
+        told: &mut HashSet<usize>,
+    ) -> Result<(), Error> {
+        let mut loads: Vec<f64> = group.seen.iter().map(|seen| seen.load.part()).collect();
+        for from in 0..group.seen.len() {
+            if !group.seen[from].is_reserved {
+                continue;
+            }
+            let buckets = Arc::clone(&self.workers[from].mailbox.buckets);
+            for bucket in 0..BUCKETS {
+                let recent = group.seen[from].recent[bucket];
+                if recent == 0 || buckets.wanted(bucket) != HERE {
+                    continue;
+                }
+                let free = (0..loads.len()).filter(|place| !group.seen[*place].is_reserved);
+                let Some(to) = free.min_by(|one, other| loads[*one].total_cmp(&loads[*other]))
+                else {
+                    break;
+                };
+                let seen = &mut group.seen[from];
+                loads[to] += recent as f64 * seen.work.get() / wall as f64;
+                seen.moved_ns[bucket] = now_ns;
+                self.want(from, bucket, to)?;
+                told.insert(from);
+            }
+        }
         Ok(())
     }
 
@@ -585,6 +695,9 @@ impl<F: Frame + 'static> Datapath<F> {
         let patience = settings.hold_ns / settings.sample_period_ns;
         let others = group.seen.len() - 1;
         for (from, seen) in group.seen.iter_mut().enumerate() {
+            if seen.is_reserved {
+                continue;
+            }
             let buckets = &self.workers[from].mailbox.buckets;
             let away =
                 |bucket: &usize| buckets.at(*bucket) != HERE && buckets.wanted(*bucket) != HERE;
@@ -627,7 +740,8 @@ impl<F: Frame + 'static> Datapath<F> {
         let others = group.seen.len() - 1;
         let mut flows = Vec::new();
         for (from, (seen, worker)) in group.seen.iter().zip(&self.workers).enumerate() {
-            let leaves = is_worth(seen.cost(), others) && now_ns >= seen.content_until_ns;
+            let leaves = seen.is_reserved
+                || is_worth(seen.cost(), others) && now_ns >= seen.content_until_ns;
             for bucket in 0..BUCKETS {
                 let number = worker.mailbox.buckets.at(bucket);
                 let at = if number == HERE {
@@ -669,7 +783,7 @@ impl<F: Frame + 'static> Datapath<F> {
         let seen = group.seen.get(place)?;
         let high = self.steering.settings.high;
         let mut others = group.seen.iter().enumerate();
-        if group.effective == SteeringMode::Rss {
+        if group.effective == SteeringMode::Rss || seen.is_reserved {
             None
         } else if seen.load < high {
             Some(Keeps::NotLoaded)
@@ -703,6 +817,8 @@ impl<F: Frame + 'static> Datapath<F> {
                     .count(),
                 cost: (cost(|seen| &seen.receive), cost(|seen| &seen.work)),
                 take_cost: cost(|seen| &seen.take),
+                urgent: counters.urgent.get(),
+                is_reserved: seen.is_some_and(|seen| seen.is_reserved),
                 handed: counters.handed.get(),
                 taken: counters.taken.get(),
                 refused: counters.refused.get(),

@@ -6,6 +6,7 @@ use super::{
 };
 use crate::clock::{cycles, monotonic_ns};
 use crate::counters::{Cell, DropReason};
+use crate::fcf::Urgency;
 use crossbeam_utils::CachePadded;
 use packet::Frame;
 use packet::flow_hash::{Secret, flow_hash};
@@ -416,9 +417,20 @@ impl<F: Frame> Giver<F> {
     }
 
     /// Shares out a burst that was received between `began` and now: `frames` keeps what is
-    /// processed here.
+    /// processed here. With adaptive steering that includes all frames with priority.
     #[inline]
-    pub fn share(&mut self, origin: Origin, frames: &mut Vec<F>, began: u64, cell: &Cell) {
+    pub fn share(
+        &mut self,
+        origin: Origin,
+        urgency: Urgency,
+        frames: &mut Vec<F>,
+        began: u64,
+        cell: &Cell,
+    ) {
+        let urgency = match self.buckets.watched.load(Ordering::Relaxed) {
+            true => urgency,
+            false => Urgency::None,
+        };
         let (counters, received) = (&self.buckets.counters, cycles());
         counters.received.add(frames.len() as u64);
         counters.receive_cycles.add(received.wrapping_sub(began));
@@ -427,16 +439,20 @@ impl<F: Frame> Giver<F> {
         }
         if self.away == 0 {
             for frame in frames.iter() {
+                if urgency.has(frame.head()) {
+                    counters.urgent.add(SAMPLE);
+                    continue;
+                }
                 let bucket = flow_hash(frame.head(), self.secret) as usize % BUCKETS;
                 self.buckets.packets[bucket].add(SAMPLE);
             }
         } else {
-            self.hand_over(origin, frames, cell);
+            self.hand_over(origin, urgency, frames, cell);
         }
     }
 
-    fn hand_over(&mut self, origin: Origin, frames: &mut Vec<F>, cell: &Cell) {
-        let (mut handed_over, mut refused) = (0, 0);
+    fn hand_over(&mut self, origin: Origin, urgency: Urgency, frames: &mut Vec<F>, cell: &Cell) {
+        let (mut handed_over, mut refused, mut urgent) = (0, 0, 0);
         if let Some(frame) = frames.first()
             && !(origin.finished && frame.len() <= COPIED)
         {
@@ -444,6 +460,11 @@ impl<F: Frame> Giver<F> {
             frame.prefetch_next(BURST);
         }
         for frame in frames.drain(..) {
+            if urgency.has(frame.head()) {
+                urgent += 1;
+                self.kept.push(frame);
+                continue;
+            }
             let bucket = flow_hash(frame.head(), self.secret) as usize % BUCKETS;
             self.buckets.packets[bucket].add(1);
             let to = self.to[bucket];
@@ -465,6 +486,7 @@ impl<F: Frame> Giver<F> {
             }
         }
         self.buckets.counters.handed.add(handed_over - refused);
+        self.buckets.counters.urgent.add(urgent);
         if refused > 0 {
             self.buckets.counters.refused.add(refused);
             cell.drop(DropReason::SteeringRingFull, refused);

@@ -1,9 +1,10 @@
 //! Flows that are processed by other workers than the one that receives them.
 
 use crate::support::*;
-use datapath::{BUCKETS, SteeringMode};
-use packet::Frame;
+use datapath::fcf::Layout;
+use datapath::{BUCKETS, BridgeSettings, PortSettings, SteeringMode};
 use packet::io::BURST;
+use packet::{Frame, HeapFrame};
 use program::actions::Op;
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -502,4 +503,116 @@ fn a_flood_that_is_handed_over_takes_its_share_and_no_more() {
     for wire in [&ports[0].1, &from] {
         wire.endless.lock().unwrap().0.clear();
     }
+}
+
+/// A numbered UDP datagram of a flow; one with priority has it in its ToS byte (layout `dscp6`).
+fn datagram(flow: u8, urgent: bool, number: u64) -> Vec<u8> {
+    let mut bytes = vec![2; 12];
+    let tos = if urgent { 0x84 } else { 4 };
+    bytes.extend([8, 0, 0x45, tos, 0, 36, 0, 0, 0, 0, 64, 17, 0, 0, 10, 0]);
+    bytes.extend([u8::from(urgent), flow, 10, 9, 9, 9]);
+    bytes.extend([0, 1, 0, 2, 0, 16, 0, 0]);
+    bytes.extend(number.to_be_bytes());
+    let sum = packet::checksum::ipv4_header(&bytes[14..34]);
+    bytes[24..26].copy_from_slice(&sum.to_be_bytes());
+    bytes
+}
+
+/// Copies of each frame, so that steering pays.
+const COPIES: usize = 32;
+
+/// Of too many flows on one wire, those with priority stay with the worker that receives them, and
+/// lose nothing; the others leave it, although the other worker has no room for all of them.
+#[test]
+fn flows_with_priority_keep_the_worker_that_receives_them() {
+    let (mut switch, inward, outward) = two_ports_with(2, true, COPIES);
+    let bridge = *switch.writers.keys().next().unwrap();
+    let settings = BridgeSettings {
+        fcf: Some(Layout::Dscp6),
+        ..BridgeSettings::default()
+    };
+    switch.datapath.set_bridge(bridge, settings).unwrap();
+    let first = switch.datapath.ports()[0].id;
+    switch.datapath.set_steering(SteeringMode::Adaptive);
+    let receiver = receiver(&switch);
+    let frames = |flow: u8| datagram(flow, flow.is_multiple_of(8), 0);
+    let step = |switch: &mut Switch| {
+        switch.datapath.steer().unwrap();
+        std::thread::sleep(switch.datapath.steering_period());
+        outward.take();
+        switch.datapath.steering().workers[receiver].clone()
+    };
+    // Where the field is not believed, nothing has priority.
+    inward.endless.lock().unwrap().0 = (0..200).map(frames).collect();
+    inward.signal();
+    wait_until("some leave", || step(&mut switch).away > 0);
+    let worker = step(&mut switch);
+    assert_eq!((worker.urgent, worker.is_reserved), (0, false));
+    let settings = PortSettings {
+        underlay: true,
+        ..PortSettings::default()
+    };
+    switch.datapath.modify_port(first, settings).unwrap();
+    // Each of the 175 others may have a bucket of its own.
+    wait_until("reserved", || step(&mut switch).is_reserved);
+    wait_until("all others leave", || {
+        let before = step(&mut switch);
+        let after = step(&mut switch);
+        // Of what was received in between an eighth stays. The counts are of moments that differ by
+        // some bursts.
+        let kept = after.urgent - before.urgent;
+        let given = after.handed + after.refused - before.handed - before.refused;
+        kept > 500 && given.abs_diff(7 * kept) <= 256
+    });
+    for _ in 0..10 {
+        let worker = step(&mut switch);
+        assert_eq!((worker.is_reserved, worker.keeps), (true, None));
+    }
+    inward.endless.lock().unwrap().0.clear();
+    wait_until("all are finished", || {
+        let done = |switch: &Switch| (outward.sent(), total(switch, |worker| worker.taken));
+        let before = done(&switch);
+        std::thread::sleep(Duration::from_millis(100));
+        done(&switch) == before
+    });
+    outward.take();
+    // While the other worker does nothing, its flows fill the ring and are dropped.
+    let (stalled, go_on) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicBool::new(false)),
+    );
+    let (in_it, until) = (Arc::clone(&stalled), Arc::clone(&go_on));
+    let stall = move || {
+        in_it.store(true, Ordering::SeqCst);
+        while !until.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+    };
+    assert!(switch.datapath.run_on_worker(1 - receiver, Box::new(stall)));
+    wait_until("stalled", || stalled.load(Ordering::SeqCst));
+    let (dropped, sent) = (switch.dropped("steering_ring_full"), outward.sent());
+    let all = (0..4_000_u64).map(|number| {
+        let flow = (number % 200) as u8;
+        HeapFrame::new(&datagram(flow, flow.is_multiple_of(8), number))
+    });
+    inward.put_all(all);
+    let came = |frames: u64| outward.sent() - sent == frames * COPIES as u64;
+    wait_until("all with priority, and no more", || {
+        switch.dropped("steering_ring_full") - dropped == 3_500 - 1_024 && came(500)
+    });
+    let numbers: Vec<u64> = outward
+        .take()
+        .iter()
+        .map(|bytes| u64::from_be_bytes(bytes[42..50].try_into().unwrap()))
+        .collect();
+    let wanted = (0..4_000).filter(|number| (number % 200) as u8 % 8 == 0);
+    let wanted: Vec<u64> = wanted.flat_map(|number| [number; COPIES]).collect();
+    assert_eq!(numbers, wanted, "frames with priority, in order");
+    go_on.store(true, Ordering::SeqCst);
+    wait_until("the rest", || came(500 + 1_024));
+    // Without frames with priority it is a worker like others.
+    wait_until("no longer reserved", || {
+        let worker = step(&mut switch);
+        !worker.is_reserved && worker.away == 0
+    });
 }

@@ -36,7 +36,7 @@ fn show(switch: &Switch, _: &[String]) -> Answer {
         .with_datapath(|datapath| datapath.steering())
         .map_err(|error| error.to_string())?;
     let mut text = format!(
-        "steering: {} ({} asked for)\n{:<6} {:<16} {:>5} {:>5} {:>13} {:>13} {:>8} {:>7} {:>7} {:>8} {:>8} {:>8} {:>8}  {}\n",
+        "steering: {} ({} asked for)\n{:<6} {:<16} {:>5} {:>5} {:>13} {:>13} {:>8} {:>7} {:>7} {:>8} {:>8} {:>8} {:>8} {:>13}  {}\n",
         info.effective.name(),
         info.mode.name(),
         "worker",
@@ -52,12 +52,13 @@ fn show(switch: &Switch, _: &[String]) -> Answer {
         "receive",
         "process",
         "taken's",
+        "priority",
         "keeps the rest because"
     );
     for (place, worker) in info.workers.iter().enumerate() {
         let _ = writeln!(
             text,
-            "{place:<6} {:<16} {:>4.0}% {:>5} {:>13} {:>13} {:>8} {:>7} {:>7} {:>8} {:>8.0} {:>8.0} {:>8.0}  {}",
+            "{place:<6} {:<16} {:>4.0}% {:>5} {:>13} {:>13} {:>8} {:>7} {:>7} {:>8} {:>8.0} {:>8.0} {:>8.0} {:>13}  {}",
             worker.name,
             worker.load * 100.0,
             worker.away,
@@ -70,7 +71,12 @@ fn show(switch: &Switch, _: &[String]) -> Answer {
             worker.cost.0,
             worker.cost.1,
             worker.take_cost,
-            worker.keeps.map_or("-", |keeps| keeps.name()),
+            worker.urgent,
+            match worker.keeps {
+                _ if worker.is_reserved => "- (reserved for priority)",
+                Some(keeps) => keeps.name(),
+                None => "-",
+            },
         );
     }
     Ok(text)
