@@ -55,7 +55,8 @@ def workers(switch):
     """What `sluice/steering` says of each worker: load, buckets away, frames given, taken and
     refused, moves, cycles to receive, process and take."""
     found = re.findall(
-        r"^\d+ +\S+ +(\d+)% +(\d+) +(\d+) +(\d+) +(\d+) +\d+ +(\d+) +\d+ +(\d+) +(\d+) +(\d+) +\d+  ",
+        r"^\d+ +\S+ +(\d+)% +(\d+) +(\d+) +(\d+) +(\d+) +\d+ +(\d+) +\d+"
+        r" +(\d+) +(\d+) +(\d+) +\d+  ",
         switch.appctl("sluice/steering"),
         re.M,
     )

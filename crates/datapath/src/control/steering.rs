@@ -584,6 +584,11 @@ impl<F: Frame + 'static> Datapath<F> {
         let settings = self.steering.settings;
         let patience = settings.hold_ns / settings.sample_period_ns;
         let hot = group.balancer.sources(&group.cores, &settings);
+        let elsewhere = |from: usize| match group.seen[from].is_reserved {
+            true => self.load_elsewhere(group, from, wall),
+            false => Load::ZERO,
+        };
+        let elsewhere: Vec<Load> = (0..group.seen.len()).map(elsewhere).collect();
         for (from, is_hot) in hot.into_iter().enumerate() {
             let core = CoreId(from as u16);
             let has_others =
@@ -603,10 +608,7 @@ impl<F: Frame + 'static> Datapath<F> {
                 continue;
             }
             let buckets = &self.workers[from].mailbox.buckets;
-            let away = (0..BUCKETS).filter(|bucket| buckets.at(*bucket) != HERE);
-            let frames: u64 = away.map(|bucket| seen.recent[bucket]).sum();
-            let elsewhere = Load::of(frames as f64 * seen.work.get() / wall as f64);
-            let fits = seen.load.plus(elsewhere) < settings.high.minus(settings.margin);
+            let fits = seen.load.plus(elsewhere[from]) < settings.high.minus(settings.margin);
             seen.fits = if fits { seen.fits + 1 } else { 0 };
             let ends = u64::from(seen.fits) > patience;
             if is_urgent && !ends {
@@ -624,6 +626,23 @@ impl<F: Frame + 'static> Datapath<F> {
                 self.tell(from);
             }
         }
+    }
+
+    /// Returns the load that flows which a worker has given to others would be for itself.
+    fn load_elsewhere(&self, group: &Group, from: usize, wall: u64) -> Load {
+        let (seen, buckets) = (&group.seen[from], &self.workers[from].mailbox.buckets);
+        let cost = |number: usize| {
+            let there = group.seen.iter().find(|seen| seen.number == number);
+            // What it has kept may be cheaper.
+            there
+                .map_or(0.0, |there| there.take.get())
+                .max(seen.work.get())
+        };
+        let away = (0..BUCKETS).filter(|bucket| buckets.at(*bucket) != HERE);
+        let cycles: f64 = away
+            .map(|bucket| seen.recent[bucket] as f64 * cost(usize::from(buckets.at(bucket))))
+            .sum();
+        Load::of(cycles / wall as f64)
     }
 
     /// Has the flows leave reserved workers for which the policy has found no place: each goes to
