@@ -6,7 +6,7 @@ import struct
 import threading
 import time
 
-from harness import Skip, check, equal, ethernet, test, wait_for
+from harness import Skip, check, equal, ethernet, run, test, wait_for
 from test_steer import frame
 from tunnels import udp
 
@@ -125,6 +125,44 @@ def flows_are_spread_over_workers_in_order(lab):
     stream.end()
     equal(total(switch, "refused"), 0, "refused")
     lab.note(f"{sum(stream.sent)} packets")
+
+
+@test(timeout=60)
+def top_shows_what_workers_do_for_each_other(lab):
+    """`sluice top` has a table of what workers hand over, while they do; with `off` there is
+    none."""
+    switch, (first, second) = steered(lab, "rss")
+    wait_for("buckets are spread", lambda: total(switch, "away") == 512)
+    sluice = os.path.join(os.path.dirname(os.path.abspath(lab.switchd[0])), "sluice")
+
+    def table():
+        text = run([sluice, "top", "-n", "1", "-i", "0.5"], env=switch.env).stdout
+        _, found, rest = text.partition("Steering between workers\n")
+        return [line.split() for line in rest.split("\n\n")[0].splitlines()] if found else None
+
+    stream = Stream(first, second)
+    stream.start()
+    try:
+        names, *rows = wait_for("somebody is given frames", lambda: busy(table()))
+    finally:
+        stream.end()
+    equal(" ".join(names[:6]), "worker own/s handed/s taken/s lost/s parked", "columns")
+    equal(len(rows), 2, "workers")
+    # All frames come by the queue of one worker, which gives half of them away.
+    for name, _, _, _, lost, parked, away, *_ in rows:
+        check(name.startswith("pmd-c0"), "no worker's name:", name)
+        equal((lost, parked, away), ("0", "0", "256"), "lost, parked, buckets away")
+    [giver] = [row for row in rows if row[2] != "0"]
+    [taker] = [row for row in rows if row[3] != "0"]
+    check(giver is not taker and giver[1] != "0", "who gives, and who takes:", rows)
+    switch.vsctl("set", "Open_vSwitch", ".", "other_config:sluice-steering=off")
+    wait_for("no table", lambda: table() is None)
+
+
+def busy(table):
+    """The table, if a worker has given frames away and another has taken some."""
+    given, taken = ([row[at] for row in (table or [])[1:]] for at in (2, 3))
+    return table if set(given) - {"0"} and set(taken) - {"0"} else None
 
 
 @test(timeout=60)

@@ -605,7 +605,7 @@ fn flows_with_priority_keep_the_worker_that_receives_them() {
         .iter()
         .map(|bytes| u64::from_be_bytes(bytes[42..50].try_into().unwrap()))
         .collect();
-    let wanted = (0..4_000).filter(|number| (number % 200).is_multiple_of(8));
+    let wanted = (0..4_000_u64).filter(|number| (number % 200).is_multiple_of(8));
     let wanted: Vec<u64> = wanted.flat_map(|number| [number; COPIES]).collect();
     assert_eq!(numbers, wanted, "frames with priority, in order");
     go_on.store(true, Ordering::SeqCst);
