@@ -170,7 +170,6 @@ impl Conn {
                 }
             }
             (Protocol::Other(traffic), _) => {
-                let first = *traffic == Traffic::First;
                 match (reply, *traffic) {
                     (true, _) => *traffic = Traffic::Both,
                     (false, Traffic::First) => *traffic = Traffic::Single,
@@ -178,8 +177,7 @@ impl Conn {
                 }
                 match traffic {
                     Traffic::Both => (Update::Established, Some(Timeout::UdpMultiple)),
-                    _ if first => (Update::New, Some(Timeout::UdpSingle)),
-                    _ => (Update::Established, Some(Timeout::UdpSingle)),
+                    _ => (Update::New, Some(Timeout::UdpSingle)),
                 }
             }
             // The protocol is part of the key.

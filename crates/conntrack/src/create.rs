@@ -113,7 +113,13 @@ impl Tracker {
         let key = &job.packet.key;
         let nat = job.request.nat.filter(|nat| nat.direction.is_some());
         let Some((nat, direction)) = nat.and_then(|nat| Some((nat, nat.direction?))) else {
-            return match self.add(job, key.reversed()) {
+            let reply = key.reversed();
+            let mut added = self.add(job, reply);
+            if matches!(added, Added::Taken) && self.find(&reply, job.now_ms).is_none() {
+                // The other one had expired, and is removed now.
+                added = self.add(job, reply);
+            }
+            return match added {
                 Added::Done(tracked) => Some((tracked, true)),
                 Added::Begun => None,
                 Added::Taken => {

@@ -34,7 +34,7 @@ fn write(
         write!(text, ",zone={}", connection.zone)?;
     }
     if more {
-        text.push_str(",status=");
+        text.push_str(",status=0");
     }
     if statistics {
         let left = connection.expires_ms.saturating_sub(now_ms) / 1000;
@@ -80,6 +80,9 @@ fn flags(peer: &Peer) -> String {
         .filter(|(_, set)| *set)
         .map(|(name, _)| *name)
         .collect();
+    if set.is_empty() {
+        return "0".to_owned();
+    }
     set.join("|")
 }
 

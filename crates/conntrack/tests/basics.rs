@@ -1,34 +1,330 @@
 //! Single behaviours, packet by packet.
 
-use conntrack::{Request, Tracker, state};
+use conntrack::{
+    Counter, Cursor, Direction, Nat, Range, Request, Tracked, Tracker, Translation, state, text,
+};
 use packet::build::Builder;
-use packet::parse::parse_frame;
-use packet::{FlowKey, WordSet};
+use packet::checksum::{Sum, frame_sum, ipv4_header};
+use packet::parse::{Layers, parse_frame};
+use packet::{FlowKey, Frame, HeapFrame, WordSet};
+use std::net::{IpAddr, Ipv4Addr};
+
+fn parsed(mut frame: HeapFrame) -> (HeapFrame, Layers) {
+    let mut key = FlowKey::ZERO;
+    let layers = parse_frame(&mut frame, 1, WordSet::MINI_KEY, &mut key);
+    (frame, layers)
+}
+
+fn ethernet() -> Builder {
+    Builder::ethernet([2; 6], [4; 6])
+}
+
+fn udp(source: (u32, u16), destination: (u32, u16)) -> Builder {
+    ethernet()
+        .ipv4(source.0, destination.0)
+        .udp(source.1, destination.1)
+        .payload(b"payload")
+}
+
+fn syn(port: u16) -> Builder {
+    ethernet().ipv4(1, 2).tcp(port, 80, 2)
+}
+
+fn track(tracker: &Tracker, builder: Builder, request: &Request<'_>) -> Tracked {
+    let (frame, layers) = parsed(builder.frame());
+    tracker.track(&frame, &layers, request, 1000)
+}
+
+const COMMIT: Request<'static> = Request {
+    zone: 0,
+    commit: true,
+    force: false,
+    mark: conntrack::Masked { value: 0, mask: 0 },
+    label: conntrack::Masked { value: 0, mask: 0 },
+    nat: None,
+    helper: None,
+};
+
+fn source_nat(address: u32, ports: Option<(u16, u16)>) -> Nat {
+    let address = IpAddr::V4(Ipv4Addr::from_bits(address));
+    Nat {
+        direction: Some(Direction::Source),
+        range: Some(Range {
+            min: address,
+            max: address,
+            ports,
+        }),
+        ..Nat::default()
+    }
+}
 
 #[test]
 fn udp_becomes_established_by_its_reply() {
     let tracker = Tracker::new([1, 2]);
-    let track = |source, destination, ports: (u16, u16), commit| {
-        let mut frame = Builder::ethernet([2; 6], [4; 6])
-            .ipv4(source, destination)
-            .udp(ports.0, ports.1)
-            .payload(b"payload")
-            .frame();
-        let layers = parse_frame(&mut frame, 1, WordSet::MINI_KEY, &mut FlowKey::ZERO.clone());
-        let request = Request {
-            commit,
-            ..Request::default()
-        };
-        tracker.track(&frame, &layers, &request, 1000).state & !state::TRACKED
+    let state = |source, destination, commit| {
+        let request = Request { commit, ..COMMIT };
+        track(&tracker, udp(source, destination), &request).state & !state::TRACKED
     };
-    assert_eq!(track(1, 2, (10, 20), false), state::NEW);
+    assert_eq!(state((1, 10), (2, 20), false), state::NEW);
     assert_eq!(tracker.count(), 0);
-    assert_eq!(track(1, 2, (10, 20), true), state::NEW);
+    assert_eq!(state((1, 10), (2, 20), true), state::NEW);
     assert_eq!(tracker.count(), 1);
-    assert_eq!(track(1, 2, (10, 20), false), state::NEW);
+    assert_eq!(state((1, 10), (2, 20), false), state::NEW);
     assert_eq!(
-        track(2, 1, (20, 10), false),
+        state((2, 20), (1, 10), false),
         state::ESTABLISHED | state::REPLY
     );
-    assert_eq!(track(1, 2, (10, 20), false), state::ESTABLISHED);
+    assert_eq!(state((1, 10), (2, 20), false), state::ESTABLISHED);
+}
+
+#[test]
+fn a_packet_is_not_counted_twice_in_a_zone() {
+    let tracker = Tracker::new([1, 2]);
+    let nat = source_nat(9, None);
+    let first = track(
+        &tracker,
+        udp((1, 10), (2, 20)),
+        &Request {
+            nat: Some(&nat),
+            ..COMMIT
+        },
+    );
+    assert_eq!(first.state, state::NEW | state::TRACKED | state::SOURCE_NAT);
+    // The same packet, translated, in the same zone: found by its new addresses.
+    let (frame, layers) = parsed(udp((9, 10), (2, 20)).frame());
+    let again = tracker.track_again(&frame, &layers, (first.state, 0), &COMMIT, 1000);
+    assert_eq!(again.state & state::INVALID, 0);
+    assert_eq!(again.original, first.original);
+    assert_eq!(
+        (tracker.count(), again.translation),
+        (1, Translation::default())
+    );
+    // In another zone, it begins a connection of its own.
+    let request = Request { zone: 5, ..COMMIT };
+    let other = tracker.track_again(&frame, &layers, (first.state, 0), &request, 1000);
+    assert_eq!(other.state, state::NEW | state::TRACKED);
+    assert_ne!(other.original, first.original);
+}
+
+#[test]
+fn errors_about_translated_packets_are_translated_inside() {
+    let tracker = Tracker::new([1, 2]);
+    let nat = source_nat(0x0909_0909, Some((7000, 7000)));
+    let request = Request {
+        nat: Some(&nat),
+        ..COMMIT
+    };
+    track(&tracker, udp((1, 10), (2, 20)), &request);
+    let (quoted, _) = parsed(udp((0x0909_0909, 7000), (2, 20)).frame());
+    let error = ethernet()
+        .ipv4(77, 0x0909_0909)
+        .icmp(3, 3, 0)
+        .payload(&quoted.head()[14..]);
+    let (mut frame, layers) = parsed(error.frame());
+    let tracked = tracker.track(&frame, &layers, &request, 1000);
+    let expected = state::RELATED | state::REPLY | state::TRACKED | state::DESTINATION_NAT;
+    assert_eq!(tracked.state, expected);
+    assert_eq!(tracked.translation.source, None);
+    let one = IpAddr::V4(Ipv4Addr::from_bits(1));
+    assert_eq!(tracked.translation.destination, Some((one, 0)));
+    assert!(Tracker::translate_inner(
+        &mut frame,
+        &layers,
+        &tracked.translation
+    ));
+    let (l4, end) = (usize::from(layers.l4), layers.end as usize);
+    assert_eq!(frame_sum(&frame, l4, end), 0xffff, "the ICMP checksum");
+    let (original, _) = parsed(udp((1, 10), (2, 20)).frame());
+    let inner = &frame.head()[l4 + 8..end];
+    assert_eq!(inner, &original.head()[14..], "what the sender sent");
+    assert_eq!(ipv4_header(&inner[..20]), 0);
+}
+
+#[test]
+fn packets_that_lie_are_invalid() {
+    let tracker = Tracker::new([1, 2]);
+    let good = udp((1, 10), (2, 20)).bytes();
+    let refused = |change: &dyn Fn(&mut Vec<u8>), counter: Counter| {
+        let mut bytes = good.clone();
+        change(&mut bytes);
+        let (frame, layers) = parsed(HeapFrame::new(&bytes));
+        let before = tracker.counters().get(counter);
+        let tracked = tracker.track(&frame, &layers, &COMMIT, 1000);
+        assert_eq!(
+            tracked.state,
+            state::INVALID | state::TRACKED,
+            "{}",
+            counter.name()
+        );
+        assert_eq!(
+            tracker.counters().get(counter),
+            before + 1,
+            "{}",
+            counter.name()
+        );
+    };
+    let header = |bytes: &mut Vec<u8>| {
+        bytes[24..26].fill(0);
+        let mut sum = Sum::new();
+        sum.add_bytes(&bytes[14..34]);
+        let sum = sum.finish();
+        bytes[24..26].copy_from_slice(&sum.to_be_bytes());
+    };
+    refused(&|bytes| bytes[24] ^= 1, Counter::InvalidIpChecksum);
+    refused(&|bytes| bytes[45] ^= 1, Counter::InvalidTransportChecksum);
+    refused(&|bytes| bytes[39] = 200, Counter::InvalidTransport);
+    refused(&|bytes| bytes.truncate(20), Counter::InvalidHeaders);
+    let fragment = |bytes: &mut Vec<u8>| {
+        bytes[20] = 0x20;
+        header(bytes);
+    };
+    refused(&fragment, Counter::InvalidFragment);
+    let no_port = |bytes: &mut Vec<u8>| {
+        bytes[34..36].fill(0);
+        bytes[40..42].fill(0);
+    };
+    refused(&no_port, Counter::InvalidTransport);
+    refused(&|bytes| bytes[13] = 6, Counter::InvalidHeaders);
+    assert_eq!(tracker.count(), 0);
+    // A checksum that the device is to compute is not wrong.
+    let (frame, layers) = parsed(udp((1, 10), (2, 20)).partial_checksum().frame());
+    assert_eq!(
+        tracker.track(&frame, &layers, &COMMIT, 1000).state & state::INVALID,
+        0
+    );
+}
+
+#[test]
+fn half_open_connections_give_way_to_others() {
+    let tracker = Tracker::new([1, 2]);
+    tracker.set_limit(2);
+    track(&tracker, udp((1, 10), (2, 20)), &COMMIT);
+    track(&tracker, syn(1), &COMMIT);
+    track(&tracker, syn(2), &COMMIT);
+    assert_eq!(
+        (tracker.count(), tracker.counters().get(Counter::Evicted)),
+        (2, 1)
+    );
+    track(&tracker, udp((1, 11), (2, 20)), &COMMIT);
+    assert_eq!(
+        (tracker.count(), tracker.counters().get(Counter::Evicted)),
+        (2, 2)
+    );
+    let refused = track(&tracker, udp((1, 12), (2, 20)), &COMMIT);
+    assert_eq!(refused.state, state::NEW | state::TRACKED);
+    assert_eq!(tracker.counters().get(Counter::RefusedFull), 1);
+    let kept = track(&tracker, udp((2, 20), (1, 10)), &COMMIT);
+    assert_eq!(
+        kept.state,
+        state::ESTABLISHED | state::REPLY | state::TRACKED
+    );
+}
+
+#[test]
+fn zones_have_limits_of_their_own() {
+    let tracker = Tracker::new([1, 2]);
+    tracker.set_zone_limit(None, 1);
+    tracker.set_zone_limit(Some(7), 2);
+    for zone in [6, 7] {
+        for port in 1..4 {
+            track(&tracker, syn(port), &Request { zone, ..COMMIT });
+        }
+    }
+    assert_eq!((tracker.zone_count(6), tracker.zone_count(7)), (1, 2));
+    assert_eq!(tracker.counters().get(Counter::RefusedZoneLimit), 3);
+    assert_eq!(tracker.zone_limits(), [(7, 2)]);
+    assert!(tracker.delete_zone_limit(7) && !tracker.delete_zone_limit(7));
+}
+
+#[test]
+fn exhausted_ranges_make_packets_invalid() {
+    let tracker = Tracker::new([1, 2]);
+    let nat = source_nat(9, Some((100, 101)));
+    let request = Request {
+        nat: Some(&nat),
+        ..COMMIT
+    };
+    let states: Vec<u32> = (1..4)
+        .map(|port| track(&tracker, udp((1, port), (2, 20)), &request).state & state::INVALID)
+        .collect();
+    assert_eq!(states, [0, 0, state::INVALID]);
+    assert_eq!(tracker.counters().get(Counter::NatExhausted), 1);
+    assert_eq!(tracker.count(), 2);
+}
+
+#[test]
+fn lines_are_those_of_open_vswitch() {
+    let tracker = Tracker::new([1, 2]);
+    let request = Request {
+        zone: 3,
+        mark: conntrack::Masked { value: 5, mask: 7 },
+        label: conntrack::Masked {
+            value: 0x12,
+            mask: u128::MAX,
+        },
+        ..COMMIT
+    };
+    track(&tracker, syn(1000), &request);
+    let mut lines = Vec::new();
+    let mut cursor = Some(Cursor::default());
+    while let Some(at) = cursor {
+        cursor = tracker.dump(at, 10, |connection| {
+            lines.push(text::line(connection, 1000, false, false));
+            lines.push(text::line(connection, 1000, true, true));
+        });
+    }
+    let tuples = "tcp,orig=(src=0.0.0.1,dst=0.0.0.2,sport=1000,dport=80),\
+                  reply=(src=0.0.0.2,dst=0.0.0.1,sport=80,dport=1000)";
+    let long = "id=0,zone=3,status=0,timeout=30,mark=5,labels=0x12,\
+                protoinfo=(state_orig=SYN_SENT,state_reply=CLOSED,flags_orig=0,flags_reply=0)";
+    assert_eq!(
+        lines,
+        [
+            format!("{tuples},zone=3,mark=5,labels=0x12,protoinfo=(state=SYN_SENT)"),
+            format!("{tuples},{long}"),
+        ]
+    );
+}
+
+/// Workers that begin translated connections at once lose none, and give none the same tuple.
+#[test]
+fn workers_share_the_table() {
+    const THREADS: u32 = 4;
+    const EACH: u16 = 1000;
+    let tracker = Tracker::new([0x1234_5678_9abc_def1, 0xfedc_ba98_7654_3211]);
+    let nat = source_nat(9, None);
+    let request = Request {
+        nat: Some(&nat),
+        ..COMMIT
+    };
+    std::thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let (tracker, request) = (&tracker, &request);
+            scope.spawn(move || {
+                for port in 2000..2000 + EACH {
+                    // All threads have some connections in common.
+                    let host = if port % 4 == 0 { 100 } else { thread };
+                    let sent = track(tracker, udp((host, port), (2, 20)), request);
+                    assert_eq!(sent.state & state::INVALID, 0);
+                    let as_sent = (IpAddr::V4(Ipv4Addr::from_bits(9)), port);
+                    let (_, port) = sent.translation.source.unwrap_or(as_sent);
+                    let back = track(tracker, udp((2, 20), (9, port)), request);
+                    let expected = state::ESTABLISHED | state::REPLY | state::DESTINATION_NAT;
+                    assert_eq!(back.state, expected | state::TRACKED);
+                    assert_eq!(back.original, sent.original);
+                    tracker.expire(1000, 100);
+                }
+            });
+        }
+    });
+    let expected = usize::from(EACH) * 3 / 4 * THREADS as usize + usize::from(EACH) / 4;
+    assert_eq!(tracker.count(), expected);
+    let mut tuples = std::collections::HashSet::new();
+    let mut cursor = Some(Cursor::default());
+    while let Some(at) = cursor {
+        cursor = tracker.dump(at, 1000, |connection| {
+            assert!(tuples.insert(connection.original) && tuples.insert(connection.reply));
+        });
+    }
+    assert_eq!(tuples.len(), 2 * expected);
 }

@@ -1,0 +1,524 @@
+//! A slow, obvious tracker of IPv4 packets, with which the real one is compared: a list that is
+//! searched from the beginning, and sequence numbers that do not wrap around.
+
+use conntrack::{Direction, Nat, state};
+
+pub const SYN: u16 = 2;
+pub const FIN: u16 = 1;
+pub const RST: u16 = 4;
+pub const ACK: u16 = 16;
+
+/// Addresses, ports and ICMP types of a packet; ICMP has its identifier as both ports.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Ends {
+    pub protocol: u8,
+    pub src: (u32, u16),
+    pub dst: (u32, u16),
+    pub kinds: (u8, u8),
+}
+
+impl Ends {
+    pub fn reversed(self) -> Ends {
+        Ends {
+            src: self.dst,
+            dst: self.src,
+            kinds: (self.kinds.1, self.kinds.0),
+            ..self
+        }
+    }
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+pub struct Tcp {
+    pub flags: u16,
+    pub seq: u32,
+    pub ack: u32,
+    pub window: u16,
+    pub length: u32,
+    pub scale: Option<u8>,
+}
+
+#[derive(Clone, Copy, Debug)]
+pub struct Sent {
+    /// Of the packet, or of the one that it quotes.
+    pub ends: Ends,
+    pub tcp: Tcp,
+    /// An ICMP error that quotes it.
+    pub error: bool,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Side {
+    stage: Stage,
+    sent: i64,
+    allowed: i64,
+    window: i64,
+    /// None: no option; Some(None): the handshake was not seen.
+    scale: Option<Option<u32>>,
+}
+
+#[derive(Clone, Copy, PartialEq, PartialOrd, Debug)]
+enum Stage {
+    Silent,
+    Sent,
+    Acked,
+    Fin,
+    FinAcked,
+    Reset,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Progress {
+    Tcp([Side; 2]),
+    /// Whether there were replies.
+    Icmp(bool),
+    Other(bool),
+}
+
+#[derive(Clone, Debug)]
+pub struct Conn {
+    pub zone: u16,
+    pub original: Ends,
+    pub reply: Ends,
+    pub mark: u32,
+    pub nat: Option<Direction>,
+    pub expires: u64,
+    progress: Progress,
+}
+
+/// What the model expects of the answer.
+#[derive(Clone, Copy, PartialEq, Debug)]
+pub struct Expected {
+    pub state: u32,
+    pub mark: u32,
+    pub original: Ends,
+    /// The packet's (or quoted packet's, turned round) ends as they are to go out.
+    pub out: Ends,
+}
+
+#[derive(Default)]
+pub struct Model {
+    pub conns: Vec<Conn>,
+}
+
+/// The ends that a new connection's packets may have when they go out, in order of nothing.
+pub fn choices(ends: Ends, nat: &Nat) -> Vec<Ends> {
+    let (Some(direction), Some(range)) = (nat.direction, nat.range) else {
+        return vec![ends];
+    };
+    let (std::net::IpAddr::V4(min), std::net::IpAddr::V4(max)) = (range.min, range.max) else {
+        return Vec::new();
+    };
+    let own = match direction {
+        Direction::Source => ends.src,
+        Direction::Destination => ends.dst,
+    };
+    let addresses = if min.is_unspecified() {
+        own.0..=own.0
+    } else {
+        min.to_bits()..=max.to_bits()
+    };
+    let ports = match range.ports {
+        Some((min, max)) => min..=max,
+        None => own.1..=own.1,
+    };
+    let mut all = Vec::new();
+    for address in addresses {
+        for port in ports.clone() {
+            let port = if matches!(ends.protocol, 6 | 17) {
+                port
+            } else {
+                own.1
+            };
+            let mut out = ends;
+            match direction {
+                Direction::Source => out.src = (address, port),
+                Direction::Destination => out.dst = (address, port),
+            }
+            all.push(out);
+        }
+    }
+    all
+}
+
+impl Model {
+    fn taken(&self, zone: u16, ends: Ends, now: u64) -> Option<usize> {
+        self.conns.iter().position(|conn| {
+            conn.zone == zone && conn.expires > now && (conn.original == ends || conn.reply == ends)
+        })
+    }
+
+    /// `out` is what the real tracker has made of a new connection's packet.
+    #[allow(clippy::too_many_arguments)]
+    pub fn track(
+        &mut self,
+        packet: &Sent,
+        zone: u16,
+        (commit, force): (bool, bool),
+        mark: u32,
+        nat: Option<&Nat>,
+        now: u64,
+        out: Ends,
+    ) -> Expected {
+        self.conns.retain(|conn| conn.expires > now);
+        let ends = if packet.error {
+            packet.ends.reversed()
+        } else {
+            packet.ends
+        };
+        let nothing = |state| Expected {
+            state: state | state::TRACKED,
+            mark: 0,
+            original: ends,
+            out: ends,
+        };
+        if let Some(index) = self.taken(zone, ends, now) {
+            let conn = &mut self.conns[index];
+            let reply = conn.original != ends;
+            let direction = if reply { state::REPLY } else { 0 };
+            let found = if commit && force && reply {
+                None
+            } else if packet.error {
+                Some(state::RELATED | direction)
+            } else {
+                conn.follow(packet, reply, now).map(|state| {
+                    if state == state::ESTABLISHED {
+                        state | direction
+                    } else {
+                        state
+                    }
+                })
+            };
+            let Some(mut state) = found else {
+                self.conns.remove(index);
+                return self.begin(packet, zone, commit, mark, nat, now, out, ends);
+            };
+            if mark != 0 {
+                conn.mark = mark;
+            }
+            let mut out = ends;
+            if nat.is_some()
+                && let Some(direction) = conn.nat
+            {
+                out = if reply {
+                    conn.original.reversed()
+                } else {
+                    conn.reply.reversed()
+                };
+                state |= match (direction, reply) {
+                    (Direction::Source, false) | (Direction::Destination, true) => {
+                        state::SOURCE_NAT
+                    }
+                    _ => state::DESTINATION_NAT,
+                };
+            }
+            return Expected {
+                state: state | state::TRACKED,
+                mark: conn.mark,
+                original: conn.original,
+                out,
+            };
+        }
+        if packet.error {
+            return nothing(state::INVALID);
+        }
+        self.begin(packet, zone, commit, mark, nat, now, out, ends)
+    }
+
+    #[allow(clippy::too_many_arguments)]
+    fn begin(
+        &mut self,
+        packet: &Sent,
+        zone: u16,
+        commit: bool,
+        mark: u32,
+        nat: Option<&Nat>,
+        now: u64,
+        out: Ends,
+        ends: Ends,
+    ) -> Expected {
+        let nothing = |state| Expected {
+            state: state | state::TRACKED,
+            mark: 0,
+            original: ends,
+            out: ends,
+        };
+        let tcp = &packet.tcp;
+        let valid = match ends.protocol {
+            6 => flags_valid(tcp.flags) && tcp.flags & (SYN | ACK) != SYN | ACK,
+            1 => ends.kinds.0 == 8,
+            _ => true,
+        };
+        if packet.error || !valid {
+            return nothing(state::INVALID);
+        }
+        if !commit {
+            return nothing(state::NEW);
+        }
+        let direction = nat.and_then(|nat| nat.direction);
+        let mut bits = state::NEW;
+        let mut goes = ends;
+        if let (Some(nat), Some(direction)) = (nat, direction) {
+            bits |= match direction {
+                Direction::Source => state::SOURCE_NAT,
+                Direction::Destination => state::DESTINATION_NAT,
+            };
+            let free: Vec<Ends> = choices(ends, nat)
+                .into_iter()
+                .filter(|out| self.taken(zone, out.reversed(), now).is_none())
+                .collect();
+            let falls_back = matches!(ends.protocol, 6 | 17)
+                && (direction == Direction::Destination
+                    || nat.range.is_none_or(|range| range.ports.is_none()));
+            if free.is_empty() && !falls_back {
+                return nothing(state::INVALID);
+            }
+            // The tracker may choose any free one, or a source port if none is prescribed.
+            assert!(
+                self.taken(zone, out.reversed(), now).is_none(),
+                "taken: {out:?}"
+            );
+            let prescribed = nat.range.is_some_and(|range| range.ports.is_some());
+            if free.is_empty() || !prescribed && !free.contains(&out) {
+                let mut like = out;
+                like.src.1 = ends.src.1;
+                assert!(choices(ends, nat).contains(&like), "{out:?}");
+                let reserved = [out.src.1 < 1024, ends.src.1 < 1024];
+                assert_eq!(reserved[0], reserved[1], "{out:?}");
+            } else {
+                assert!(free.contains(&out), "{out:?} of {free:?}");
+            }
+            goes = out;
+        } else if self.taken(zone, ends.reversed(), now).is_some() {
+            return nothing(state::NEW);
+        }
+        let progress = match ends.protocol {
+            6 => Progress::Tcp(first(tcp)),
+            1 => Progress::Icmp(false),
+            _ => Progress::Other(false),
+        };
+        let seconds = if ends.protocol == 6 { 30 } else { 60 };
+        self.conns.push(Conn {
+            zone,
+            original: ends,
+            reply: goes.reversed(),
+            mark,
+            nat: direction,
+            expires: now + seconds * 1000,
+            progress,
+        });
+        Expected {
+            state: bits | state::TRACKED,
+            mark,
+            original: ends,
+            out: goes,
+        }
+    }
+}
+
+impl Conn {
+    /// Returns the state; None if a new connection begins.
+    fn follow(&mut self, packet: &Sent, reply: bool, now: u64) -> Option<u32> {
+        let (state, seconds) = match &mut self.progress {
+            Progress::Icmp(replied) => {
+                *replied |= reply;
+                if *replied {
+                    (state::ESTABLISHED, 30)
+                } else {
+                    (state::NEW, 60)
+                }
+            }
+            Progress::Other(replied) => {
+                *replied |= reply;
+                if *replied {
+                    (state::ESTABLISHED, 30)
+                } else {
+                    (state::NEW, 60)
+                }
+            }
+            Progress::Tcp(sides) => match segment(sides, reply, &packet.tcp) {
+                Segment::Fits(seconds) => (state::ESTABLISHED, seconds),
+                Segment::Lenient => return Some(state::ESTABLISHED),
+                Segment::Again => (state::NEW, 30),
+                Segment::Bad => return Some(state::INVALID),
+                Segment::Reuse => return None,
+            },
+        };
+        self.expires = now + seconds * 1000;
+        Some(state)
+    }
+}
+
+fn flags_valid(flags: u16) -> bool {
+    let [fin, syn, rst, psh, ack, urg] = [0, 1, 2, 3, 4, 5].map(|bit| flags >> bit & 1 == 1);
+    let some_purpose = syn || ack || rst;
+    let one_purpose = !(syn && (rst || fin));
+    some_purpose && one_purpose && (ack || !(fin || psh || urg))
+}
+
+enum Segment {
+    Fits(u64),
+    Lenient,
+    Again,
+    Bad,
+    Reuse,
+}
+
+/// The number closest to `near` that is `raw` modulo 2^32.
+fn unwrap(raw: u32, near: i64) -> i64 {
+    near + i64::from(raw.wrapping_sub(near as u32) as i32)
+}
+
+fn ceil(window: i64, shift: u32) -> i64 {
+    (window + (1 << shift) - 1) >> shift
+}
+
+fn first(tcp: &Tcp) -> [Side; 2] {
+    let syn = tcp.flags & SYN != 0;
+    let fin = tcp.flags & FIN != 0;
+    let sent = i64::from(tcp.seq);
+    let scale = if syn {
+        tcp.scale.map(|scale| Some(scale.min(14).into()))
+    } else {
+        Some(None)
+    };
+    let window = i64::from(tcp.window.max(1));
+    [
+        Side {
+            stage: Stage::Sent,
+            sent,
+            allowed: sent + i64::from(tcp.length) + 1 + i64::from(syn) + i64::from(fin),
+            window: ceil(window, scale.flatten().unwrap_or(0)),
+            scale,
+        },
+        Side {
+            stage: Stage::Silent,
+            sent: 0,
+            allowed: 1,
+            window: 1,
+            scale: if syn { None } else { Some(None) },
+        },
+    ]
+}
+
+fn segment(sides: &mut [Side; 2], reply: bool, tcp: &Tcp) -> Segment {
+    let has = |flag: u16| tcp.flags & flag != 0;
+    if !flags_valid(tcp.flags) {
+        return Segment::Bad;
+    }
+    let [mut a, mut b] = *sides;
+    if reply {
+        std::mem::swap(&mut a, &mut b);
+    }
+    if has(SYN) && !has(ACK) {
+        if a.stage >= Stage::FinAcked && b.stage >= Stage::FinAcked {
+            return Segment::Reuse;
+        }
+        if a.stage <= Stage::Sent {
+            a.stage = Stage::Sent;
+            *sides = if reply { [b, a] } else { [a, b] };
+            return Segment::Again;
+        }
+    }
+    let (mut a_shift, mut b_shift) = (0, 0);
+    if !has(SYN) {
+        (a_shift, b_shift) = match (a.scale, b.scale) {
+            (Some(Some(a)), Some(Some(b))) => (a, b),
+            (Some(None), Some(None)) => (14, 14),
+            _ => (0, 0),
+        };
+    }
+    let mut window = i64::from(tcp.window);
+    let mut seq = unwrap(tcp.seq, a.sent);
+    let plain = seq;
+    let mut end = seq + i64::from(tcp.length) + i64::from(has(SYN)) + i64::from(has(FIN));
+    let mut skew_known = true;
+    if a.stage == Stage::Silent {
+        if has(SYN)
+            && let Some(Some(other)) = b.scale
+        {
+            match tcp.scale {
+                Some(own) => {
+                    a.scale = Some(Some(own.min(14).into()));
+                    (a_shift, b_shift) = (own.min(14).into(), other);
+                    window = ceil(window, a_shift);
+                }
+                None => {
+                    a.scale = None;
+                    b.window = (b.window << other).min(0xffff);
+                    b.scale = None;
+                }
+            }
+        }
+        a.sent = seq;
+        a.stage = Stage::Sent;
+        let reach = end + (b.window << b_shift).max(1);
+        if a.allowed == 1 || reach >= unwrap(a.allowed as u32, reach) {
+            a.allowed = reach;
+            skew_known = false;
+        } else {
+            a.allowed = unwrap(a.allowed as u32, reach);
+        }
+        a.window = a.window.max(window);
+    }
+    let mut ack = unwrap(tcp.ack, b.sent);
+    if !has(ACK) || (has(RST) && tcp.ack == 0) {
+        ack = b.sent;
+    }
+    if seq == end {
+        (seq, end) = (a.sent, a.sent);
+    }
+    let skew = if skew_known { b.sent - ack } else { 0 };
+    let allowed = unwrap(a.allowed as u32, end);
+    let fits = end <= allowed
+        && seq >= a.sent - (b.window << b_shift)
+        && skew >= -67035
+        && skew <= 67035 << a_shift
+        && (!has(RST) || (plain - a.sent).abs() <= 1);
+    let lenient =
+        (b.stage == Stage::Silent || b.stage >= Stage::FinAcked || a.stage >= Stage::FinAcked)
+            && end <= allowed + 67035
+            && seq >= a.sent - 67035;
+    if !fits && !lenient {
+        *sides = if reply { [b, a] } else { [a, b] };
+        return Segment::Bad;
+    }
+    a.window = a.window.max(window);
+    a.sent = a.sent.max(end);
+    let opened = ack + (window << a_shift);
+    if opened >= unwrap(b.allowed as u32, opened) {
+        b.allowed = ack + (window << a_shift).max(1);
+    }
+    if has(FIN) && a.stage < Stage::Fin {
+        a.stage = Stage::Fin;
+    }
+    if fits && has(ACK) {
+        b.stage = match b.stage {
+            Stage::Sent => Stage::Acked,
+            Stage::Fin => Stage::FinAcked,
+            other => other,
+        };
+    }
+    if has(RST) {
+        (a.stage, b.stage) = (Stage::Reset, Stage::Reset);
+    }
+    let both = |stage: Stage| a.stage >= stage && b.stage >= stage;
+    let any = |stage: Stage| a.stage >= stage || b.stage >= stage;
+    let seconds = if both(Stage::FinAcked) {
+        30
+    } else if both(Stage::Fin) {
+        45
+    } else if !both(Stage::Acked) {
+        30
+    } else if any(Stage::Fin) {
+        15 * 60
+    } else {
+        24 * 3600
+    };
+    *sides = if reply { [b, a] } else { [a, b] };
+    if fits {
+        Segment::Fits(seconds)
+    } else {
+        Segment::Lenient
+    }
+}
