@@ -288,6 +288,7 @@ def geneve_carries_options(lab):
     """Options that rules set (`tun_metadata`) are matched, copied and shown at the other end, in
     both directions."""
     here, there = sites(lab)
+    longest = "0x" + bytes(range(1, 125)).hex()
     for switch, peer in ((here, 2), (there, 1)):
         switch.raw = raw_host(switch, f"{switch.name}h")
         tunnel(switch, "tun", "geneve", peer, "key=7")
@@ -296,7 +297,8 @@ def geneve_carries_options(lab):
             "br-int",
             "{class=0x102,type=0x80,len=4}->tun_metadata0,"
             "{class=0xffff,type=1,len=8}->tun_metadata3,{class=0x102,type=5,"
-            "len=24}->tun_metadata9",
+            "len=24}->tun_metadata9,{class=0x102,type=6,len=124}->tun_metadata10,"
+            "{class=0x102,type=7,len=96}->tun_metadata45",
         )
         switch.flows(
             "priority=1,actions=drop",
@@ -308,6 +310,14 @@ def geneve_carries_options(lab):
             "set_field:0x0102030405060708090a0b0c0d0e0f101112131415161718->tun_metadata9,"
             "tun",
             "priority=2,in_port=in,dl_src=02:00:00:00:00:03,actions=tun",
+            # Three that fill the header but for 12 bytes; all options together fill the map.
+            "priority=2,in_port=in,dl_src=02:00:00:00:00:05,"
+            f"actions=set_field:{longest}->tun_metadata10,"
+            "move:tun_metadata10[224..991]->tun_metadata45[0..767],"
+            "load:0xabcd->tun_metadata10[300..315],set_field:0x5->tun_metadata3,tun",
+            f"priority=6,in_port=tun,tun_metadata45={longest[:194]},"
+            f"tun_metadata10=0xabcd{'0' * 74}c/0xffff{'0' * 74}f,tun_metadata3=5,"
+            "actions=move:tun_metadata45[720..767]->eth_dst[],in",
             "priority=4,in_port=tun,tun_metadata0=0x12345678,"
             "actions=mod_dl_dst:02:00:00:00:01:01,in",
             "priority=5,in_port=tun,tun_metadata3=0xa1b2c3d4e5f60718,"
@@ -323,6 +333,7 @@ def geneve_carries_options(lab):
             (1, "02:00:00:00:01:01"),
             (2, "13:14:15:16:17:18"),
             (3, "02:00:00:00:01:03"),
+            (5, "01:02:03:04:05:06"),
         ):
             mark += 1
             frame = carries(sender, receiver, mark, source=f"02:00:00:00:00:0{number}")

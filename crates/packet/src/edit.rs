@@ -144,7 +144,7 @@ impl CompiledSet {
                     mask: bits as u16,
                 }
             }
-            _ if fields::is_metadata(field) && def.words().len() == 1 => {
+            _ if fields::is_metadata(field) && def.offset % 8 + def.bytes <= 8 => {
                 metadata(field, value, &mask)
             }
             _ => CompiledSet::Other {
@@ -243,7 +243,7 @@ impl CompiledSet {
             }
             CompiledSet::IpTtl(_) | CompiledSet::IpTos { .. } => Field::IpTtl.def().words(),
             CompiledSet::VlanTci { .. } => Field::VlanTci.def().words(),
-            CompiledSet::Metadata { word, .. } => WordSet(1 << word),
+            CompiledSet::Metadata { word, .. } => WordSet::of_word(usize::from(*word)),
             CompiledSet::Nothing => WordSet::EMPTY,
             CompiledSet::Other { field, .. } => field.def().words(),
         }
@@ -276,7 +276,7 @@ impl CompiledSet {
                 set_port(frame, layers, key, *protocol, 2, at::TP_DST, *to)
             }
             CompiledSet::Metadata { word, value, mask } => {
-                let word = &mut key.words[usize::from(*word) % crate::key::WORDS];
+                let word = &mut key.words[usize::from(*word) % crate::key::SINGLE];
                 *word = *word & !mask | value;
             }
             CompiledSet::IpTtl(to) => set_ttl(frame, layers, key, *to),

@@ -97,6 +97,12 @@ pub trait Frame: Sized + Send {
     /// memory pool as this one; None if memory ran out.
     fn sibling(&self, bytes: &[u8]) -> Option<Self>;
 
+    /// Like [`Frame::sibling`], with at least so many bytes of headroom, where buffers are long
+    /// enough.
+    fn sibling_behind(&self, _headroom: usize, bytes: &[u8]) -> Option<Self> {
+        self.sibling(bytes)
+    }
+
     /// Returns the offload work that is still to be done.
     fn offload(&self) -> Offload;
 
@@ -241,6 +247,15 @@ impl Frame for HeapFrame {
     }
     fn sibling(&self, bytes: &[u8]) -> Option<Self> {
         Some(HeapFrame::new(bytes))
+    }
+    fn sibling_behind(&self, headroom: usize, bytes: &[u8]) -> Option<Self> {
+        let start = headroom.max(HEADROOM);
+        let first = [&vec![0; start], bytes].concat();
+        Some(HeapFrame {
+            segments: vec![first],
+            start,
+            offload: Offload::default(),
+        })
     }
     fn offload(&self) -> Offload {
         self.offload

@@ -13,7 +13,10 @@
 //! are never read.
 
 /// Number of 64-bit words in a key.
-pub const WORDS: usize = 64;
+pub const WORDS: usize = 78;
+
+/// Every field that lies within a word is in one of the first so many, a power of two.
+pub const SINGLE: usize = 64;
 
 /// Byte offsets of the fields in a key. Word `n` begins at byte `8 * n`.
 pub mod at {
@@ -104,8 +107,8 @@ pub mod at {
     pub const FCF: usize = 356; // u16, the flow control field to be sent
     // word 45
     pub const TUN_METADATA_PRESENT: usize = 360; // u64, bit n: the packet has option n
-    // words 46-63
-    pub const TUN_METADATA: usize = 368; // options of the tunnel's header, see `crate::options`
+    // words 46-77
+    pub const TUN_METADATA: usize = 368; // 256 bytes: options of the tunnel's header, see `crate::options`
 }
 
 /// All that is known about one packet; the module documentation has the layout.
@@ -188,14 +191,21 @@ impl FlowKey {
     pub fn nonzero(&self) -> WordSet {
         let words = self.words.iter().enumerate();
         let set = words.filter(|(_, word)| **word != 0);
-        WordSet(set.fold(0, |set, (index, _)| set | 1 << index))
+        set.fold(WordSet::EMPTY, |set, (index, _)| {
+            set.union(WordSet::of_word(index))
+        })
     }
 
     /// Sets the words in `set` to zero.
     #[inline(always)]
     pub fn clear(&mut self, set: WordSet) {
-        for word in set.iter() {
-            self.words[word] = 0;
+        let mut bits = set.0;
+        while bits != 0 {
+            self.words[bits.trailing_zeros() as usize] = 0;
+            bits &= bits - 1;
+        }
+        if set.contains(WordSet::LAST) {
+            self.words[WordSet::LAST..].fill(0);
         }
     }
 }
@@ -221,7 +231,8 @@ impl std::fmt::Debug for FlowKey {
     }
 }
 
-/// A set of words of a key.
+/// A set of words of a key. Those from [`WordSet::LAST`] on, the last ones of tunnel options, are in
+/// a set together or not at all.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Hash, Debug, PartialOrd, Ord)]
 pub struct WordSet(pub u64);
 
@@ -231,12 +242,20 @@ impl WordSet {
     /// Words 0 to 4: parsing Ethernet, IPv4 and a transport header fills them together, always.
     pub const MINI_KEY: WordSet = WordSet(0b1_1111);
 
+    /// The last word that has a bit; the bit stands for all words after it, too.
+    pub const LAST: usize = 63;
+
+    /// Returns a word, and those that cannot be told from it.
+    pub const fn of_word(word: usize) -> WordSet {
+        WordSet(1 << if word < Self::LAST { word } else { Self::LAST })
+    }
+
     /// Returns the words that contain the bytes `offset..offset + len`.
     pub const fn of_bytes(offset: usize, len: usize) -> WordSet {
         let mut bits = 0;
         let mut word = offset / 8;
         while word * 8 < offset + len {
-            bits |= 1 << word;
+            bits |= WordSet::of_word(word).0;
             word += 1;
         }
         WordSet(bits)
@@ -264,25 +283,16 @@ impl WordSet {
 
     /// Returns whether `word` is in the set.
     pub const fn contains(self, word: usize) -> bool {
-        self.0 >> word & 1 == 1
+        !self.intersect(WordSet::of_word(word)).is_empty()
     }
 
-    /// Returns the number of words.
+    /// Returns the number of words, where those from [`WordSet::LAST`] on count as one.
     pub const fn len(self) -> usize {
         self.0.count_ones() as usize
     }
 
     /// Iterates over the word numbers, ascending.
-    #[inline(always)]
     pub fn iter(self) -> impl Iterator<Item = usize> {
-        let mut bits = self.0;
-        std::iter::from_fn(move || {
-            if bits == 0 {
-                return None;
-            }
-            let word = bits.trailing_zeros() as usize;
-            bits &= bits - 1;
-            Some(word)
-        })
+        (0..WORDS).filter(move |word| self.contains(*word))
     }
 }

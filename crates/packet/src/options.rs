@@ -1,13 +1,15 @@
 //! Tunnel header options (Geneve): `tun_metadata0` to `tun_metadata63`.
 //!
-//! Each bridge's map says which option (class, type) of what length a field stands for; a field
-//! here is only a place in the key. The key has [`SPACE`] bytes for the bodies of all options
-//! together, and a bit per option that says whether the packet has it. Field n ends at a fixed
-//! place, 4 bytes below where field n - 1 ends, and extends downwards over the length in its map,
-//! across the places of the fields after it if necessary. So as many 4-byte options as fit lie side
-//! by side, and a longer one takes the place of neighbours that are not mapped; whoever keeps the
-//! map ensures that no two overlap ([`Place`]). After the last place, numbering starts again at the
-//! first.
+//! Each bridge's map says which option (class, type) of what length a field stands for. The key has
+//! [`SPACE`] bytes for the bodies of all options together, and a bit per field that says whether the
+//! packet has the option. When an option is mapped it gets a free place among these bytes
+//! ([`Place::free`]), wherever there is one that is long enough. Places can end every 4 bytes, and
+//! are numbered by their ends. What workers run knows places only: the [`Field`] of option n then
+//! stands for place n ([`Place::field`]).
+//!
+//! Messages name a field without knowing its place, or even its length. So a [`Match`] can *name*
+//! options: [`Match::option`] returns what was said of one. Whoever keeps the map converts names to
+//! bytes of the key, and back.
 //!
 //! A match on an option includes its bit: a packet without the option never matches (as in Open
 //! vSwitch).
@@ -24,18 +26,15 @@ pub const SPACE: usize = WORDS * 8 - at::TUN_METADATA;
 /// Largest body of one option, in bytes (RFC 8926 section 3.5).
 pub const LONGEST: usize = 124;
 
-/// Bytes between the ends of neighbouring options.
+/// Bytes between the ends of neighbouring places.
 const STEP: usize = 4;
+/// Bytes that a match has for an option that it names: a length, and the body at the end.
+const NAMED: usize = 128;
+const _: () = assert!(SPACE == OPTIONS * STEP && LONGEST + STEP == NAMED);
 
-/// Returns the offset in the key of the byte after an option.
-pub const fn end(option: usize) -> usize {
-    WORDS * 8 - option % (SPACE / STEP) * STEP
-}
-
-/// Returns how many bytes an option can have at its place.
-pub const fn capacity(option: usize) -> usize {
-    let room = end(option) - at::TUN_METADATA;
-    if room < LONGEST { room } else { LONGEST }
+/// Returns the offset in the key of the byte after a place.
+pub const fn end(number: usize) -> usize {
+    WORDS * 8 - number % OPTIONS * STEP
 }
 
 /// The bytes of the key for an option of a given length.
@@ -48,17 +47,41 @@ pub struct Place {
 }
 
 impl Place {
-    /// Returns the place; None if the option does not fit.
-    pub fn new(option: usize, length: usize) -> Option<Place> {
-        (option < OPTIONS && length <= capacity(option)).then(|| Place {
-            start: end(option) - length,
-            end: end(option),
+    /// Returns the place of that number; None if so many bytes do not fit there.
+    pub fn new(number: usize, length: usize) -> Option<Place> {
+        let fits = number < OPTIONS && at::TUN_METADATA + length <= end(number);
+        (fits && length <= LONGEST).then(|| Place {
+            start: end(number) - length,
+            end: end(number),
         })
     }
 
-    /// Returns whether two places share a byte, or would if they were not empty.
-    pub fn overlaps(self, other: Place) -> bool {
-        self.end == other.end || self.start < other.end && other.start < self.end
+    /// Returns a place for so many bytes beside those that are taken: in the shortest gap that is
+    /// long enough. None if there is no such gap.
+    pub fn free(taken: impl Iterator<Item = Place>, length: usize) -> Option<Place> {
+        if length == 0 {
+            return Place::new(0, 0); // an option without a body takes nobody's place
+        }
+        let mut taken: Vec<Place> = taken.filter(|place| place.length() != 0).collect();
+        taken.sort_by_key(|place| std::cmp::Reverse(place.end));
+        let starts = taken.iter().map(|place| place.start);
+        let ends = taken.iter().map(|place| place.end);
+        let gaps = [end(0)].into_iter().chain(starts);
+        let gaps = gaps.zip(ends.chain([at::TUN_METADATA]));
+        let fit = gaps.filter(|(to, from)| *to >= from + length);
+        let (to, _) = fit.min_by_key(|(to, from)| to - from)?;
+        Place::new((end(0) - to) / STEP, length)
+    }
+
+    /// Returns the field that stands for the place in what workers run. It ends where the place
+    /// does, and has [`LONGEST`] bytes.
+    pub fn field(self) -> Field {
+        Field::of_tunnel_option((end(0) - self.end) / STEP)
+    }
+
+    /// Returns the number of bytes.
+    pub fn length(self) -> usize {
+        self.end - self.start
     }
 }
 
@@ -78,7 +101,7 @@ impl Field {
 }
 
 impl Match {
-    /// Returns the options that the match names, as a bit set.
+    /// Returns the options that packets must have, as a bit set.
     pub fn options(&self) -> u64 {
         let word = self
             .words()
@@ -87,125 +110,148 @@ impl Match {
         word.map_or(0, |entry| u64::from_be(entry.mask))
     }
 
-    /// Returns how many bytes an option can have next to the other options that the match names.
-    fn room(&self, option: usize) -> usize {
-        let own = end(option);
-        let named = self.options();
-        let others = (0..OPTIONS).filter(|other| *other != option && named >> other & 1 == 1);
-        let below = others.map(end).filter(|end| *end <= own).max();
-        capacity(option).min(own - below.unwrap_or(0).min(own))
-    }
-
-    /// Shortens the named option above a new one if it reaches down into the new one's place.
-    /// Returns false, and changes nothing, if it has values there; zeros of an option that is
-    /// matched as a whole do not count.
-    fn make_room(&mut self, option: usize) -> bool {
-        let own = end(option);
-        let named = self.options();
-        let above = (0..OPTIONS)
-            .filter(|other| *other != option && named >> other & 1 == 1 && end(*other) >= own)
-            .min_by_key(|other| end(*other));
-        let Some(above) = above else { return true };
-        let from = end(above) - self.room(above);
-        let Some(reach) = own.checked_sub(from) else {
-            return true;
-        };
-        let (_, whole) = self.bytes(from, end(above) - from);
-        let (value, mask) = self.bytes(from, reach);
-        if !(mask.is_zero() || value.is_zero() && whole.iter().all(|byte| *byte == 0xff)) {
-            return false;
-        }
-        self.clear_bytes(from, reach);
-        true
-    }
-
-    /// Matches an option: it must be present and have these right-aligned bits. Without a mask, all
-    /// of its bytes are compared, and those in front of `value` must be zero. Returns false if it
-    /// does not fit or the match names it already.
-    pub fn set_option(&mut self, option: usize, value: &[u8], mask: Option<&[u8]>) -> bool {
-        let bit = 1_u64 << option;
-        let fits =
-            value.len() <= capacity(option) && mask.is_none_or(|mask| mask.len() == value.len());
-        if !fits || self.options() & bit != 0 {
-            return false;
-        }
-        let room = self.room(option);
-        let (mut values, mut masks) = (Value::zero(room), Value::zero(room));
-        let mask = mask.map_or_else(|| vec![0xff; value.len()], <[u8]>::to_vec);
-        let kept = room.min(value.len());
-        values[room - kept..].copy_from_slice(&value[value.len() - kept..]);
-        masks[room - kept..].copy_from_slice(&mask[value.len() - kept..]);
-        // Bytes that were cut off matter only if they were compared.
-        if mask[..value.len() - kept].iter().any(|byte| *byte != 0) || !self.make_room(option) {
-            return false;
-        }
-        self.clear_bytes(end(option) - room, room);
-        self.set_bytes(end(option) - room, &values, &masks);
-        let bit = bit.to_be_bytes();
+    /// Asks for packets that have the option.
+    pub fn set_option_present(&mut self, option: usize) {
+        let bit = (1_u64 << option).to_be_bytes();
         self.set_bytes(at::TUN_METADATA_PRESENT, &bit, &bit);
+    }
+
+    /// Names an option: it must be present and have these right-aligned bits. Without a mask, all
+    /// bytes of `value` are compared. Returns false if it is too long or the match names it
+    /// already.
+    pub fn set_option(&mut self, option: usize, value: &[u8], mask: Option<&[u8]>) -> bool {
+        let length = value.len();
+        let fits = option < OPTIONS
+            && length <= LONGEST
+            && mask.is_none_or(|mask| mask.len() == value.len());
+        if !fits || self.options() >> option & 1 == 1 {
+            return false;
+        }
+        let bank = option as u8 + 1;
+        let ones = [0xff; LONGEST];
+        let mask = mask.unwrap_or(&ones[..length]);
+        self.set_bytes_of(bank, 0, &[length as u8], &[0xff]);
+        self.set_bytes_of(bank, NAMED - length, value, mask);
+        self.set_option_present(option);
         true
     }
 
-    /// Like [`Match::set_option`], comparing all bytes that the option has.
+    /// Like [`Match::set_option`], comparing all bytes that the option has; those in front of
+    /// `value` must be zero.
     pub fn set_whole_option(&mut self, option: usize, value: &[u8]) -> bool {
-        let room = self.room(option);
-        let mut whole = Value::zero(room.max(value.len()));
-        let from = whole.len() - value.len();
+        let Some(from) = LONGEST.checked_sub(value.len()) else {
+            return false;
+        };
+        let mut whole = [0; LONGEST];
         whole[from..].copy_from_slice(value);
         self.set_option(option, &whole, None)
     }
 
-    /// Returns value and mask of an option, right-aligned, up to where the next option begins; None
-    /// if the match does not name it.
+    /// Returns value and mask of an option, right-aligned and with the length that they were named
+    /// with ([`LONGEST`] for a whole option); None if the match does not name it.
     pub fn option(&self, option: usize) -> Option<(Value, Value)> {
-        if self.options() >> option & 1 == 0 {
-            return None;
-        }
-        let room = self.room(option);
-        Some(self.bytes(end(option) - room, room))
+        let bank = u8::try_from(option + 1).ok()?;
+        let (length, named) = self.bytes_of(bank, 0, 1);
+        let length = usize::from(length[0]).min(LONGEST);
+        (named[0] != 0).then(|| self.bytes_of(bank, NAMED - length, length))
     }
 
-    /// Removes an option from the match.
-    pub fn clear_option(&mut self, option: usize) {
-        if self.options() >> option & 1 == 1 {
-            let room = self.room(option);
-            self.clear_bytes(end(option) - room, room);
-            self.clear_bits(at::TUN_METADATA_PRESENT, &(1_u64 << option).to_be_bytes());
+    /// Compares the bytes of an option's place, instead of what the match names. `value` and `mask`
+    /// have the place's length.
+    pub fn place_option(&mut self, option: usize, place: Place, value: &[u8], mask: &[u8]) {
+        self.clear_option(option);
+        self.set_bytes(place.start, value, mask);
+        self.set_option_present(option);
+    }
+
+    /// Names an option, instead of comparing the bytes of its place; does nothing if the match does
+    /// not ask for it.
+    pub fn name_option(&mut self, option: usize, place: Place) {
+        if self.options() >> option & 1 == 1 && self.option(option).is_none() {
+            let (value, mask) = self.bytes(place.start, place.length());
+            self.clear_bits(place.start, &vec![0xff; place.length()]);
+            self.clear_option(option);
+            self.set_option(option, &value, Some(&mask));
         }
+    }
+
+    /// Returns whether what the match says of options that `wider` names is at least what `wider`
+    /// says of them.
+    pub(crate) fn names_within(&self, wider: &Match) -> bool {
+        let mut named = (0..OPTIONS).filter_map(|option| Some((option, wider.option(option)?)));
+        named.all(|(option, (wanted, wanted_mask))| {
+            let Some((value, mask)) = self.option(option) else {
+                return false;
+            };
+            let own = value.iter().zip(mask.iter()).rev();
+            let own = own.map(Some).chain(std::iter::repeat(None));
+            let wanted = wanted.iter().zip(wanted_mask.iter()).rev();
+            wanted.zip(own).all(|((wanted, bits), own)| match own {
+                Some((value, mask)) => mask & bits == *bits && value & bits == *wanted,
+                // In front of the option there are zeros.
+                None => *wanted == 0,
+            })
+        })
+    }
+
+    /// Removes an option's name from the match, and that packets must have it.
+    pub fn clear_option(&mut self, option: usize) {
+        let bank = option as u8 + 1;
+        self.entries.retain(|entry| entry.bank != bank);
+        self.clear_bits(at::TUN_METADATA_PRESENT, &(1_u64 << option).to_be_bytes());
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use proptest::prelude::*;
 
     #[test]
-    fn neighbours_of_four_bytes_are_side_by_side() {
-        assert_eq!(SPACE % STEP, 0);
-        let places: Vec<Place> = (0..SPACE / STEP)
-            .map(|option| Place::new(option, 4).unwrap())
-            .collect();
-        for (index, one) in places.iter().enumerate() {
-            assert!(one.start >= at::TUN_METADATA && one.end <= WORDS * 8);
-            assert!(
-                places[index + 1..]
-                    .iter()
-                    .all(|other| !one.overlaps(*other))
-            );
+    fn places_of_four_bytes_fill_the_space() {
+        let mut taken = Vec::new();
+        while let Some(place) = Place::free(taken.iter().copied(), 4) {
+            assert!(place.start >= at::TUN_METADATA && place.end <= WORDS * 8);
+            assert_eq!(place.length(), 4);
+            taken.push(place);
         }
-        for option in 0..OPTIONS {
-            let def = Field::of_tunnel_option(option).def();
-            assert_eq!(def.field.tunnel_option(), Some(option));
-            assert_eq!(
-                (def.offset + def.bytes, def.bytes),
-                (end(option), capacity(option))
-            );
+        assert_eq!(taken.len(), OPTIONS);
+        for number in 0..OPTIONS {
+            let def = Field::of_tunnel_option(number).def();
+            assert_eq!(def.field.tunnel_option(), Some(number));
+            assert_eq!((def.offset + def.bytes, def.bytes), (end(number), LONGEST));
+            let place = Place::new(number, 4).unwrap();
+            assert_eq!(place.field(), def.field);
         }
-        assert_eq!(
-            Place::new(0, LONGEST).map(|place| place.end),
-            Some(WORDS * 8)
-        );
-        assert_eq!(Place::new(35, 8), None);
+        assert_eq!(Place::new(63, 8), None);
+        assert_eq!(Place::new(0, 125), None);
+    }
+
+    proptest! {
+        /// Whatever comes and goes: places never share a byte, and the space is refused only where
+        /// no gap is long enough.
+        #[test]
+        fn places_do_not_overlap(steps in prop::collection::vec((0_usize..=31, any::<bool>(), any::<prop::sample::Index>()), 1..60)) {
+            let mut taken: Vec<Place> = Vec::new();
+            for (words, leaves, which) in steps {
+                if leaves && !taken.is_empty() {
+                    taken.swap_remove(which.index(taken.len()));
+                    continue;
+                }
+                let mut used = [false; SPACE];
+                for place in &taken {
+                    for at in place.start..place.end {
+                        prop_assert!(!std::mem::replace(&mut used[at - at::TUN_METADATA], true));
+                    }
+                }
+                let length = 4 * words;
+                let mut gaps = used.windows(length.max(1));
+                let has_gap = length == 0 || gaps.any(|gap| gap.iter().all(|used| !used));
+                let place = Place::free(taken.iter().copied(), length);
+                prop_assert_eq!(place.is_some(), has_gap);
+                taken.extend(place);
+            }
+        }
     }
 
     #[test]
@@ -219,52 +265,38 @@ mod tests {
                     _ => matching.set_option(3, &[], None),
                 });
             }
+            assert_eq!(matching.options(), 0b1011);
+            assert_eq!(matching.words().len(), 1, "names are no words of the key");
             let (value, mask) = matching.option(0).unwrap();
-            assert_eq!((&*value, &*mask), (&[0, 0, 0, 5][..], &[0xff; 4][..]));
+            assert_eq!((value.to_u128(), value.len()), (5, LONGEST));
+            assert_eq!(&*mask, &[0xff; LONGEST][..]);
             let (value, mask) = matching.option(1).unwrap();
-            assert_eq!(value.to_u64(), 0x1230);
-            assert_eq!((mask.to_u64(), mask.len()), (0xfff0, 8));
-            let (_, mask) = matching.option(3).unwrap();
-            assert!(mask.is_zero());
+            assert_eq!((value.to_u64(), mask.to_u64()), (0x1230, 0xfff0));
+            assert_eq!((value.len(), mask.len()), (2, 2));
+            assert_eq!(matching.option(3).unwrap().1.len(), 0);
             assert_eq!(matching.option(2), None);
             assert!(!matching.set_option(3, &[1], None), "named twice");
+            assert!(matching.is_within(&matching));
+            let mut other = Match::any();
+            for (value, within) in [
+                (&[5][..], true),
+                (&[0, 0, 5], true),
+                (&[4], false),
+                (&[5, 5], false),
+            ] {
+                other.clear_option(0);
+                assert!(other.set_whole_option(0, value));
+                let mut short = matching.clone();
+                short.clear_option(0);
+                assert!(short.set_option(0, &[0, 5], None));
+                assert_eq!(short.is_within(&other), within, "{value:?}");
+            }
+            assert!(other.set_option(4, &[], None));
+            assert!(!matching.is_within(&other));
             order
                 .iter()
                 .for_each(|option| matching.clear_option(*option));
             assert_eq!(matching, Match::any());
         }
-    }
-
-    /// Options that end at the same place, or one within another.
-    #[test]
-    fn what_has_been_said_is_not_lost_to_a_new_name() {
-        let round = SPACE / STEP;
-        let whole = |value: &[u8], option: usize| {
-            let mut matching = Match::any();
-            assert!(matching.set_whole_option(option, value));
-            matching
-        };
-        // 4 bytes of one option, and then the presence of another that has the same place.
-        let mut matching = whole(&[4], 20);
-        let before = matching.clone();
-        assert!(!matching.set_option(20 + round, &[], None));
-        assert_eq!(matching, before, "a refused name leaves a match as it was");
-        // An option that is zero throughout gives way.
-        let mut matching = whole(&[], 20);
-        assert!(matching.set_option(20 + round, &[], None));
-        assert!(matching.option(20).unwrap().1.is_empty());
-        matching.clear_option(20);
-        matching.clear_option(20 + round);
-        assert_eq!(matching, Match::any());
-        // Eight bytes that are compared, and then an option in place of the first four of them.
-        let mut matching = Match::any();
-        assert!(matching.set_option(0, &[1, 0, 0, 0, 0, 0, 0, 2], Some(&[0xff; 8])));
-        let before = matching.clone();
-        assert!(!matching.set_option(1, &[], None));
-        assert_eq!(matching, before);
-        assert!(
-            matching.set_option(2, &[7], None),
-            "below them there is room"
-        );
     }
 }

@@ -27,6 +27,33 @@ impl Value {
         out
     }
 
+    /// Returns a value of `len` bytes with a number `shift` bits from its end. Bits that do not fit
+    /// are dropped.
+    pub fn from_u128_at(value: u128, shift: usize, len: usize) -> Value {
+        let mut out = Value::zero(len);
+        let bytes = out.iter_mut().rev().skip(shift / 8);
+        for (index, byte) in bytes.take(17).enumerate() {
+            *byte = match (8 * index as u32).checked_sub(shift as u32 % 8) {
+                Some(from) => value.checked_shr(from).unwrap_or(0) as u8,
+                None => (value << (shift % 8)) as u8,
+            };
+        }
+        out
+    }
+
+    /// Returns the 128 bits from `shift` bits before the end of `bytes` on, as a number.
+    pub fn u128_at(bytes: &[u8], shift: usize) -> u128 {
+        let bytes = bytes.iter().rev().skip(shift / 8).take(17);
+        bytes.enumerate().fold(0, |number, (index, byte)| {
+            let byte = u128::from(*byte);
+            number
+                | match (8 * index as u32).checked_sub(shift as u32 % 8) {
+                    Some(to) => byte.checked_shl(to).unwrap_or(0),
+                    None => byte >> (shift % 8),
+                }
+        })
+    }
+
     /// Returns a value of `len` bytes whose low `bits` bits are one.
     pub fn ones(bits: usize, len: usize) -> Value {
         Value::ones_at(0, bits, len)

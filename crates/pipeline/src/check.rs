@@ -343,11 +343,13 @@ impl<'m> Situation<'m> {
     }
 
     pub(crate) fn source(&self, part: &Subfield) -> Result<(), Error> {
+        short(part)?;
         within(part)?;
         self.has(part.field)
     }
 
     pub(crate) fn destination(&mut self, part: &Subfield) -> Result<(), Error> {
+        short(part)?;
         written(part)?;
         self.has(part.field)?;
         self.write_shape(part.field, 0)
@@ -513,10 +515,18 @@ pub(crate) fn settable(field: Field) -> bool {
 
 fn within(part: &Subfield) -> Result<(), Error> {
     let end = u32::from(part.start) + u32::from(part.bits);
-    if part.bits == 0 || part.bits > 128 || end > part.field.def().action_bits as u32 {
+    if part.bits == 0 || end > part.field.def().action_bits as u32 {
         return Err(Error::BadActionArgument);
     }
     Ok(())
+}
+
+/// Checks that a subfield is no longer than what a step holds; moves may be longer.
+fn short(part: &Subfield) -> Result<(), Error> {
+    match part.bits {
+        0..=128 => Ok(()),
+        _ => Err(Error::BadActionArgument),
+    }
 }
 
 /// Checks the destination of a move or a pop.

@@ -12,7 +12,7 @@ pub(crate) use ways::fields;
 
 use crate::state::groups::Groups;
 use crate::state::meters::Meters;
-use crate::state::options;
+use crate::state::options::{self, Options};
 use openflow::action::{Action, Instruction, Subfield};
 use openflow::port;
 use packet::{Field, Value};
@@ -24,6 +24,7 @@ use std::sync::Arc;
 pub(crate) struct Context<'a> {
     pub meters: &'a Meters,
     pub groups: &'a Groups,
+    pub options: &'a Options,
 }
 
 /// Where a list of actions stands; packet-ins report it as their reason.
@@ -128,7 +129,9 @@ pub(crate) fn packet_out(actions: &[Action], context: Context<'_>) -> OpList {
 
 fn append(ops: &mut Vec<Op>, actions: &[Action], place: Place, context: Context<'_>) {
     for action in actions {
-        append_one(ops, action, place, context);
+        for placed in context.options.placed(action).iter() {
+            append_one(ops, placed, place, context);
+        }
         if let Some(option) = options::written(action) {
             ops.push(ways::option_presence(option, true));
         }
@@ -169,7 +172,9 @@ fn append_one(ops: &mut Vec<Op>, action: &Action, place: Place, context: Context
                 Op::Controller(to)
             });
         }
-        Action::Learn(action) => ops.push(Op::Learn(Arc::new(learn::compile(action)))),
+        Action::Learn(action) => {
+            ops.push(Op::Learn(Arc::new(learn::compile(action, context.options))));
+        }
         Action::FinTimeout { idle, hard } => ops.push(Op::FinTimeout {
             idle: *idle,
             hard: *hard,
@@ -348,7 +353,10 @@ fn load(dst: &Subfield, value: u64) -> Op {
     }
     let place = def.place();
     let wire = |number: u128| {
-        let mut placed = Value::from_u128(number << dst.start >> below << def.shift, def.bytes);
+        let mut placed = match dst.field.tunnel_option() {
+            Some(_) => Value::from_u128_at(number, dst.start.into(), def.bytes),
+            None => Value::from_u128(number << dst.start >> below << def.shift, def.bytes),
+        };
         placed
             .iter_mut()
             .zip(place.iter())
@@ -372,6 +380,7 @@ mod tests {
         let context = Context {
             meters: &meters,
             groups: &groups,
+            options: &Options::default(),
         };
         super::instructions(instructions, miss, context)
     }
@@ -381,6 +390,7 @@ mod tests {
         let context = Context {
             meters: &meters,
             groups: &groups,
+            options: &Options::default(),
         };
         super::packet_out(actions, context)
     }

@@ -534,7 +534,7 @@ impl<'p> Machine<'p> {
             table,
             priority: rule.priority,
             cookie: rule.cookie,
-            matching: rule.matching().clone(),
+            matching: self.pipeline.options.named(rule.matching()),
         });
         self.within.push(self.outcome.hits.len() - 1);
         self.rule(&rule.behaviour.instructions, at);
@@ -705,8 +705,17 @@ impl<'p> Machine<'p> {
             Action::PopQueue => self.choose_queue(None),
             Action::Load { dst, value } => self.write(dst, (*value).into()),
             Action::Move { src, dst } => {
-                let value = self.read(src);
-                self.write(dst, value);
+                // In parts that a number holds, all of which are read first.
+                let part = |of: &Subfield, from: u16| Subfield {
+                    start: of.start + from,
+                    bits: (of.bits - from).min(128),
+                    ..*of
+                };
+                let parts = || (0..src.bits).step_by(128);
+                let values: Vec<u128> = parts().map(|from| self.read(&part(src, from))).collect();
+                for (from, value) in parts().zip(values) {
+                    self.write(&part(dst, from), value);
+                }
             }
             Action::SetField { field, value, mask } => self.set_field(*field, value, mask),
             Action::SetTunnel { id, .. } => self.whole(Field::TunId, (*id).into()),
@@ -1012,12 +1021,29 @@ impl<'p> Machine<'p> {
         (bytes.to_u128() >> def.shift & width) << def.wire_shift
     }
 
+    /// Returns where a tunnel option's bytes are in the key; None for other fields, and for options
+    /// that are not mapped.
+    fn place(&self, field: Field) -> Option<packet::options::Place> {
+        self.pipeline.options.place(field.tunnel_option()?)
+    }
+
+    /// Returns the low 128 bits of a subfield, as a number.
     fn read(&mut self, part: &Subfield) -> u128 {
         self.look_at(part.field);
+        if let Some(place) = self.place(part.field) {
+            let bytes = &self.key.bytes()[place.start..place.end];
+            return Value::u128_at(bytes, part.start.into()) & ones(part.bits);
+        }
         self.field(part.field) >> part.start & ones(part.bits)
     }
 
     fn write(&mut self, part: &Subfield, value: u128) {
+        if let Some(place) = self.place(part.field) {
+            let (start, length) = (part.start.into(), place.length());
+            let value = Value::from_u128_at(value & ones(part.bits), start, length);
+            let mask = Value::ones_at(start, part.bits.into(), length);
+            return self.set_field(part.field, &value, &mask);
+        }
         let mask = ones(part.bits) << part.start;
         let mut new = self.field(part.field) & !mask | value << part.start & mask;
         if part.field == Field::InPort && usize::from(part.bits) == part.field.def().action_bits {
@@ -1035,15 +1061,19 @@ impl<'p> Machine<'p> {
     }
 
     fn set_field(&mut self, field: Field, value: &Value, mask: &Value) {
-        let def = field.def();
-        if def.bytes > 16 {
-            // The field is longer than the numbers used here.
-            let bytes = &mut self.key.bytes_mut()[def.offset..def.offset + def.bytes];
-            for (index, byte) in bytes.iter_mut().enumerate() {
-                *byte = *byte & !mask[index] | value[index] & mask[index];
+        if let Some(option) = field.tunnel_option() {
+            self.look_at(field);
+            // The value may be longer than the option; both end at its last byte.
+            if let Some(place) = self.place(field) {
+                let bytes = &mut self.key.bytes_mut()[place.start..place.end];
+                let both = value.iter().zip(mask.iter()).rev();
+                for (byte, (value, mask)) in bytes.iter_mut().rev().zip(both) {
+                    *byte = *byte & !mask | value & mask;
+                }
             }
-            return self.note_option(field.tunnel_option().unwrap_or(0), true);
+            return self.note_option(option, true);
         }
+        let def = field.def();
         let (value, mask) = (value.to_u128() >> def.shift, mask.to_u128() >> def.shift);
         let old = self.field(field) >> def.wire_shift;
         self.whole(field, old & !mask | value & mask);
@@ -1059,14 +1089,7 @@ impl<'p> Machine<'p> {
             self.packet.write(field, number);
             return self.parse_again();
         }
-        if let Some(option) = field.tunnel_option() {
-            self.note_option(option, true);
-        }
-        let place = if def.bytes > 16 {
-            Value::ones(128, def.bytes) // the bits above the number are set to zero
-        } else {
-            def.place()
-        };
+        let place = def.place();
         let value = Value::from_u128(number << def.shift, def.bytes);
         let bytes = &mut self.key.bytes_mut()[def.offset..def.offset + def.bytes];
         for (index, byte) in bytes.iter_mut().enumerate() {

@@ -408,6 +408,12 @@ impl Frame for Mbuf {
         Mbuf::holding(self.raw().pool, bytes)
     }
 
+    fn sibling_behind(&self, headroom: usize, bytes: &[u8]) -> Option<Self> {
+        let headroom = headroom.max(usize::from(HEADROOM));
+        let mut mbuf = Mbuf::allocate(self.raw().pool, headroom)?;
+        mbuf.extend(bytes).then_some(mbuf)
+    }
+
     fn offload(&self) -> Offload {
         let raw = self.raw();
         if raw.flags & (WORK | flag::RX_L4_CKSUM_NONE) == 0 {

@@ -61,6 +61,8 @@ const SILENT: u32 = 3;
 /// is remembered.
 const NEXT_HOPS_MAX: usize = 256;
 const FORGET_MS: u64 = 10_000;
+/// Headroom in front of a header that found no room: as much as received frames have.
+const ROOM_BEFORE: usize = 64;
 /// Bytes at the front of a frame that tell whether it came by a tunnel: Ethernet, IPv6, and ports.
 const FRONT: usize = 14 + 40 + 8;
 /// Interval at which control is asked for the same next hop, in milliseconds.
@@ -916,9 +918,10 @@ impl<F: Frame> Forward<'_, F> {
         };
         let mut pushed = prepared.header.push(&mut frame, &packet);
         if pushed == Err(PushError::NoRoom) {
-            // Tries again with a new frame, which has full headroom.
+            // Tries again with a new frame, which has room for the header and what comes before it.
             let offload = frame.offload();
-            let Some(copy) = frame.sibling(&frame.to_vec()) else {
+            let room = prepared.header.header_len() + packet.options.bytes().len() + ROOM_BEFORE;
+            let Some(copy) = frame.sibling_behind(room, &frame.to_vec()) else {
                 return self.cell.drop(DropReason::NoBuffer, 1);
             };
             frame = copy;

@@ -282,8 +282,8 @@ fn rules_say_where_to_and_see_where_from() {
     let map = [Mapping {
         class: 0x102,
         kind: 0x80,
-        length: 4,
         field: 0,
+        place: packet::options::Place::new(0, 4).unwrap(),
     }];
     bed.switch
         .datapath

@@ -430,7 +430,7 @@ fn load(out: &mut Vec<u8>, version: u8, dst: Subfield, value: u64) {
             return;
         }
         let mask = Value::ones_at(shift, bits, def.bytes);
-        let value = Value::from_u128(u128::from(value) >> below << shift, def.bytes);
+        let value = Value::from_u128_at(u128::from(value) >> below, shift, def.bytes);
         set_field(out, version, dst.field, &value, &mask);
         return;
     }

@@ -190,7 +190,7 @@ impl<'a> Packets<'a> {
                     let place = usize::from(target.start) + def.shift - def.wire_shift;
                     let whole = target.start == 0 && usize::from(target.bits) == def.action_bits;
                     if target.bits <= 64 && (def.wire_shift == 0 || whole) {
-                        let bits = Value::from_u128(value << place, def.bytes);
+                        let bits = Value::from_u128_at(*value, place, def.bytes);
                         let mask = Value::ones_at(place, target.bits.into(), def.bytes);
                         learned.set(target.field, &bits, &mask);
                     }

@@ -250,11 +250,25 @@ fn an_option_of_a_tunnel_is_there() {
     let whole = parse::packet("tun_metadata0=1234,tun_metadata1=0", &parse::no_names).unwrap();
     assert_eq!(whole.options(), 0b11);
     let (value, mask) = whole.option(0).unwrap();
-    assert_eq!(value[..], 1234_u32.to_be_bytes());
-    assert_eq!(mask[..], [0xff; 4]);
+    assert_eq!(value.to_u128(), 1234);
+    assert_eq!(mask[..], [0xff; packet::options::LONGEST]);
+    let longest = "12".repeat(packet::options::LONGEST);
+    let long = parse::packet(&format!("tun_metadata0=0x{longest}"), &parse::no_names).unwrap();
+    let (value, _) = long.option(0).unwrap();
+    assert_eq!(value[..], [0x12; packet::options::LONGEST]);
+    for bad in [
+        format!("0x1{longest}"),
+        "0x".into(),
+        "0xg".into(),
+        "".into(),
+        "0x+1".into(),
+    ] {
+        let read = parse::packet(&format!("tun_metadata0={bad}"), &parse::no_names);
+        assert!(read.is_err(), "{bad}");
+    }
     let some = parse::matching("tun_metadata0=0x1200/0xff00", &parse::no_names).unwrap();
     let (value, mask) = some.option(0).unwrap();
-    assert!(value.ends_with(&[0x12, 0]) && mask.ends_with(&[0, 0xff, 0]));
+    assert_eq!((&value[..], &mask[..]), (&[0x12, 0][..], &[0xff, 0][..]));
 }
 
 #[test]

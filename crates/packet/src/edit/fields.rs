@@ -22,6 +22,7 @@ enum Covered {
 /// Returns whether a field is not part of the packet: setting it changes the key only.
 pub fn is_metadata(field: Field) -> bool {
     matches!(field, Field::InPort | Field::InPortOxm)
+        || field.tunnel_option().is_some()
         || field.def().words().intersect(PACKET_WORDS) == WordSet::EMPTY
 }
 

@@ -143,11 +143,9 @@ const fn widest_register(field: Field, name: &'static str, number: usize) -> Fie
 }
 
 /// Returns the row of a tunnel option. Each bridge defines its length; here it is the longest
-/// possible.
+/// possible, so the first places begin before the bytes for options: nothing may be written there.
 const fn tunnel_option(field: Field, name: &'static str, number: usize) -> FieldDef {
-    let bytes = options::capacity(number);
-    // Actions can use parts of up to 128 bits; the bits above are matched, and set as a whole.
-    let action_bits = if bytes < 16 { bytes * 8 } else { 128 };
+    let bytes = options::LONGEST;
     row(
         field,
         name,
@@ -156,7 +154,6 @@ const fn tunnel_option(field: Field, name: &'static str, number: usize) -> Field
         bytes,
         bytes * 8,
     )
-    .action_bits(action_bits)
     .masked()
     .nxm_nx(40 + number as u32)
 }

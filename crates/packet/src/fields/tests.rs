@@ -13,6 +13,12 @@ fn rows_are_in_the_order_of_the_enum_and_inside_the_key() {
             "{}",
             def.name
         );
+        let single = def.offset % 8 + def.bytes <= 8;
+        assert!(
+            !single || def.offset / 8 < crate::key::SINGLE,
+            "{}",
+            def.name
+        );
         assert!(def.shift + def.bits <= def.bytes * 8, "{}", def.name);
         // Only NXM's in_port is narrower on the wire.
         let fits = def.bits + def.wire_shift <= def.wire_bytes * 8;

@@ -138,8 +138,8 @@ const HARDWARE: usize = at::ARP_SHA / 8;
 const _: () = assert!(at::ARP_THA / 8 == HARDWARE + 1 && at::IPV6_LABEL / 8 == HARDWARE + 2);
 
 /// Index at which it holds each word of the key; 7, which is always zero, for others.
-static PLACES: [u8; WORDS] = {
-    let mut places = [7; WORDS];
+static PLACES: [u8; WORDS.next_power_of_two()] = {
+    let mut places = [7; WORDS.next_power_of_two()];
     let mut at = 0;
     while at < MoreWords::NUMBERS.len() {
         places[MoreWords::NUMBERS[at]] = at as u8;
@@ -198,7 +198,7 @@ impl MoreWords {
     /// [`MoreWords::WORDS`].
     #[inline(always)]
     pub fn word(&self, number: usize) -> u64 {
-        self.0[usize::from(PLACES[number % WORDS]) % 8]
+        self.0[usize::from(PLACES[number % PLACES.len()]) % 8]
     }
 
     /// Writes the words to a key.

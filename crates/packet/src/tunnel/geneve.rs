@@ -112,8 +112,8 @@ fn placed(
     match map.of_option(option.class, option.kind) {
         None if option.kind & CRITICAL != 0 => Err(Reason::CriticalOption),
         None => Ok(None),
-        Some(mapping) if usize::from(mapping.length) != option.body.len() => Err(Reason::Options),
-        Some(mapping) => Ok(Some((mapping, mapping.place().ok_or(Reason::Options)?))),
+        Some(mapping) if mapping.place.length() != option.body.len() => Err(Reason::Options),
+        Some(mapping) => Ok(Some((mapping, mapping.place))),
     }
 }
 
@@ -137,17 +137,10 @@ pub struct Mapping {
     pub class: u16,
     /// The option's type.
     pub kind: u8,
-    /// Bytes of its body: a multiple of 4, up to 124.
-    pub length: u8,
     /// The number of its `tun_metadata` field, below [`OPTIONS`].
     pub field: u8,
-}
-
-impl Mapping {
-    /// Returns the place of the field in a key.
-    fn place(&self) -> Option<Place> {
-        Place::new(self.field.into(), self.length.into())
-    }
+    /// Where its body is in a key.
+    pub place: Place,
 }
 
 /// A bridge's map between options and `tun_metadata` fields. No two entries share a class and type,
@@ -240,8 +233,7 @@ impl OptionBuffer {
         let present = key.u64(at::TUN_METADATA_PRESENT);
         for field in (0..OPTIONS).filter(|field| present >> field & 1 == 1) {
             let mapping = map.of_field(field)?;
-            let place = mapping.place()?;
-            let body = &key.bytes()[place.start..place.end];
+            let body = &key.bytes()[mapping.place.start..mapping.place.end];
             if !buffer.push(mapping.class, mapping.kind, body) {
                 return None;
             }

@@ -108,7 +108,10 @@ impl Pipeline {
             return Vec::new();
         };
         let mut bits = Match::any();
-        for part in fields {
+        for part in fields
+            .iter()
+            .filter(|part| part.field.tunnel_option().is_none())
+        {
             let def = part.field.def();
             let ones = Value::ones_at(
                 def.shift + usize::from(part.start),

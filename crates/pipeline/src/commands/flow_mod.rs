@@ -216,6 +216,7 @@ impl Pipeline {
                 Context {
                     meters: &self.meters,
                     groups: &self.groups,
+                    options: &self.options,
                 },
             ),
             cookie,
@@ -297,6 +298,7 @@ impl Pipeline {
                 Context {
                     meters: &self.meters,
                     groups: &self.groups,
+                    options: &self.options,
                 },
             ),
             cookie: if new_cookie {
@@ -363,6 +365,7 @@ impl Pipeline {
                 Context {
                     meters: &self.meters,
                     groups: &self.groups,
+                    options: &self.options,
                 },
             ),
             cookie: 0,

@@ -2,6 +2,7 @@
 //! a group deletes the rules that use it.
 
 use crate::state::groups::{Entry, Slot, selector_of, used};
+use crate::state::options::list_names_options;
 use crate::{Clock, Pipeline, check, compile};
 use openflow::Version;
 use openflow::action::Instruction;
@@ -98,6 +99,24 @@ impl Pipeline {
             Ok(())
         } else {
             Err(Error::OutOfBuckets)
+        }
+    }
+
+    /// Compiles groups again that name tunnel options, whose map has changed.
+    pub(crate) fn place_options_of_groups(&mut self) {
+        let names = |entry: &Entry| {
+            let description = &entry.description;
+            let hashed = description.selection.iter().flat_map(|hash| &hash.fields);
+            let mut hashed = hashed.filter_map(|(field, _)| field.tunnel_option());
+            let mut buckets = description.buckets.iter();
+            buckets.any(|bucket| list_names_options(&bucket.actions)) || hashed.next().is_some()
+        };
+        let entries = self.groups.known.values().filter(|entry| names(entry));
+        for entry in entries.cloned().collect::<Vec<_>>() {
+            // They were compiled before.
+            if let Ok(compiled) = self.compiled(&entry) {
+                self.group_writer.put(entry.to, compiled);
+            }
         }
     }
 
@@ -222,6 +241,7 @@ impl Pipeline {
         compile::Context {
             meters: &self.meters,
             groups: &self.groups,
+            options: &self.options,
         }
     }
 
@@ -243,9 +263,12 @@ impl Pipeline {
         Ok(match description.kind {
             GroupKind::All | GroupKind::Indirect => Group::every(number, counter, buckets),
             GroupKind::FastFailover => Group::first_live(number, counter, buckets),
-            GroupKind::Select => {
-                Group::selected(number, counter, buckets, selector_of(description))
-            }
+            GroupKind::Select => Group::selected(
+                number,
+                counter,
+                buckets,
+                selector_of(description, &self.options),
+            ),
         })
     }
 

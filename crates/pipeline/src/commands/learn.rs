@@ -72,6 +72,9 @@ impl check::Situation<'_> {
     /// Records that packets of the new rule have this number in these bits.
     fn will_match(&mut self, to: &Subfield, value: u128) {
         let def = to.field.def();
+        if to.field.tunnel_option().is_some() {
+            return; // no field needs one
+        }
         let place = |number: u128| {
             let number = number << to.start >> def.wire_shift << def.shift;
             packet::Value::from_u128(number, def.bytes)

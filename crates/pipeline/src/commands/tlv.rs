@@ -4,14 +4,15 @@ use crate::Pipeline;
 use crate::state::options::names;
 use openflow::error::Error;
 use openflow::tlv::{TlvCommand, TlvMapping, TlvTable, TlvTableMod};
-use packet::options::{OPTIONS, Place, SPACE, capacity};
+use packet::options::{OPTIONS, SPACE};
+use packet::tunnel::Mapping;
 use packet::{Field, Match};
 
 impl Pipeline {
-    /// Changes the map of tunnel options, or refuses it with an `NXTTMFC_*` error and changes
+    /// Changes the map of tunnel options, for workers with the next commit, or refuses it with an `NXTTMFC_*` error and changes
     /// nothing.
     ///
-    /// Options that do not fit side by side in the key give [`Error::TlvTableFull`]: see
+    /// Options that find no gap between the places of others give [`Error::TlvTableFull`]: see
     /// [`packet::options`].
     pub fn tlv_table_mod(&mut self, change: &TlvTableMod) -> Result<(), Error> {
         let mut options = self.options.clone();
@@ -26,19 +27,21 @@ impl Pipeline {
                     let mut mappings = change.mappings.iter();
                     mappings.any(|mapping| mapping.field == old.field)
                 };
-                self.unused(options.mappings.iter().filter(|old| goes(old)))?;
-                options.mappings.retain(|old| !goes(old));
+                self.unused(options.mappings().filter(|old| goes(old)))?;
+                options.entries.retain(|old| !goes(&old.mapping));
             }
             TlvCommand::Clear => {
-                self.unused(options.mappings.iter())?;
-                options.mappings.clear();
+                self.unused(options.mappings())?;
+                options.entries.clear();
             }
         }
         self.options = options;
+        self.place_options_of_groups();
         Ok(())
     }
 
-    /// Checks that no rule names any of these fields.
+    /// Checks that no rule names any of these fields. As in Open vSwitch, groups may: their actions
+    /// then do nothing.
     fn unused<'m>(&self, mappings: impl Iterator<Item = &'m TlvMapping>) -> Result<(), Error> {
         let options: Vec<usize> = mappings.map(|mapping| mapping.field.into()).collect();
         if options.is_empty() {
@@ -65,22 +68,48 @@ impl Pipeline {
         TlvTable {
             max_space: SPACE as u32,
             max_fields: OPTIONS as u16,
-            mappings: self.options.mappings.clone(),
+            mappings: self.options.mappings().copied().collect(),
         }
+    }
+
+    /// Returns the map for workers: where each option is in the key.
+    pub fn option_places(&self) -> Vec<Mapping> {
+        let entries = self.options.entries.iter();
+        entries
+            .filter_map(|entry| {
+                Some(Mapping {
+                    class: entry.mapping.class,
+                    kind: entry.mapping.kind,
+                    field: u8::try_from(entry.mapping.field).ok()?,
+                    place: entry.place,
+                })
+            })
+            .collect()
     }
 
     /// Adds to a match, exactly, the options that a packet with this key has.
     pub fn name_options(&self, key: &packet::FlowKey, matching: &mut Match) {
         let present = key.u64(packet::key::at::TUN_METADATA_PRESENT);
-        for mapping in &self.options.mappings {
-            let (option, length) = (usize::from(mapping.field), usize::from(mapping.length));
-            if present >> option & 1 == 1
-                && length <= capacity(option)
-                && let Some(place) = Place::new(option, length)
-            {
-                let bytes = &key.bytes()[place.start..place.end];
+        for entry in &self.options.entries {
+            let option = usize::from(entry.mapping.field);
+            if present >> option & 1 == 1 {
+                let bytes = &key.bytes()[entry.place.start..entry.place.end];
                 matching.set_option(option, bytes, None);
             }
         }
+    }
+
+    /// Returns a match of bytes of the key with the options that these are.
+    pub fn with_names(&self, matching: &Match) -> Match {
+        self.options.named(matching)
+    }
+
+    /// Returns a match that names options with the bytes of the key that these are. Refused as by
+    /// [`Pipeline::resolve_request`].
+    pub fn with_places<'m>(
+        &self,
+        matching: &'m Match,
+    ) -> Result<std::borrow::Cow<'m, Match>, Error> {
+        self.options.matching(matching)
     }
 }

@@ -1,5 +1,6 @@
 //! Compilation of `learn` actions.
 
+use crate::state::options::Options;
 use openflow::action::{Learn, LearnSource, LearnTarget, Subfield};
 use program::actions::Bits;
 use program::actions::learn::{self, Part, Source, Target};
@@ -12,8 +13,18 @@ fn bits(part: &Subfield) -> Bits {
     }
 }
 
-/// Compiles a `learn` action.
-pub(crate) fn compile(action: &Learn) -> learn::Learn {
+/// Returns the tunnel options that packets of the learned rule must have: those that it matches.
+fn options(action: &Learn, options: &Options) -> u64 {
+    let targets = action.specs.iter().map(|spec| &spec.target);
+    let matched = targets.filter_map(|target| match target {
+        LearnTarget::Match(to) => options.option_at(to.field),
+        _ => None,
+    });
+    matched.fold(0, |set, option| set | 1 << option)
+}
+
+/// Compiles a `learn` action that names places instead of tunnel options ([`Options::placed`]).
+pub(crate) fn compile(action: &Learn, map: &Options) -> learn::Learn {
     let width = |source: &LearnSource| match source {
         LearnSource::Field(from) => from.bits,
         LearnSource::Immediate { bits, .. } => *bits,
@@ -40,6 +51,7 @@ pub(crate) fn compile(action: &Learn) -> learn::Learn {
         send_flow_rem: action.send_flow_rem,
         limit: action.limit,
         result: action.result.as_ref().map(bits),
+        options: options(action, map),
         parts: action.specs.iter().map(part).collect(),
         ..learn::Learn::default()
     }

@@ -10,11 +10,13 @@
 //! higher one.
 
 use crate::state::criteria::Criteria;
+use crate::state::options::Options;
 use crate::state::store::Rule;
 use crate::{Dump, Pipeline};
 use openflow::action::Instruction;
 use openflow::flow::FlowStatsRequest;
 use openflow::monitor::{MonitorRequest, RuleUpdate, UpdateEvent};
+use std::borrow::Cow;
 use std::collections::VecDeque;
 use std::sync::Arc;
 
@@ -80,7 +82,7 @@ fn criteria(monitor: &MonitorRequest) -> Criteria<'_> {
 }
 
 /// Converts a rule to the form in which monitors are told of it.
-fn update_of(rule: &Rule, event: UpdateEvent) -> RuleUpdate {
+fn update_of(rule: &Rule, event: UpdateEvent, options: &Options) -> RuleUpdate {
     RuleUpdate {
         event,
         table: rule.table,
@@ -88,7 +90,7 @@ fn update_of(rule: &Rule, event: UpdateEvent) -> RuleUpdate {
         cookie: rule.cookie,
         idle_timeout: rule.idle_timeout,
         hard_timeout: rule.hard_timeout,
-        matching: rule.matching().clone(),
+        matching: options.named(rule.matching()),
         instructions: Arc::clone(&rule.behaviour.instructions),
     }
 }
@@ -125,9 +127,12 @@ impl Pipeline {
 
     /// Begins a dump of the rules that a monitor's filters accept.
     pub fn begin_watch(&mut self, monitor: &MonitorRequest) -> Dump {
+        // No rule matches an option that is not mapped.
+        let matching = self.options.matching(&monitor.matching);
+        let matching = matching.unwrap_or(Cow::Borrowed(&monitor.matching));
         self.begin_dump(&FlowStatsRequest {
             table: monitor.table,
-            matching: monitor.matching.clone(),
+            matching: matching.into_owned(),
             out_port: monitor.out_port,
             out_group: monitor.out_group,
             cookie: 0,
@@ -142,10 +147,10 @@ impl Pipeline {
         budget: usize,
         mut take: impl FnMut(SeenRule),
     ) -> bool {
-        self.scan(rules, budget, |_, id, rule| {
+        self.scan(rules, budget, |pipeline, id, rule| {
             take(SeenRule {
                 rule: id,
-                update: update_of(rule, UpdateEvent::Initial),
+                update: update_of(rule, UpdateEvent::Initial, &pipeline.options),
                 added_page: rule.added_page,
                 changed_page: rule.changed_page,
             });
@@ -167,7 +172,7 @@ impl Pipeline {
         };
         let removed = matches!(event, UpdateEvent::Removed(_));
         changes.push_back(RuleChange {
-            update: update_of(rule, event),
+            update: update_of(rule, event, &self.options),
             before,
             rule: id,
             page: if removed {

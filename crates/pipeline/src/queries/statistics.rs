@@ -151,7 +151,7 @@ impl Pipeline {
         let seconds = |ms: u64| u32::try_from(since(ms) / 1000).unwrap_or(u32::MAX);
         FlowStats {
             table: rule.table,
-            matching: rule.matching().clone(),
+            matching: self.options.named(rule.matching()),
             priority: rule.priority.min(u16::MAX.into()) as u16,
             cookie: rule.cookie,
             duration_ns: since(rule.created_ms).saturating_mul(1_000_000),

@@ -7,8 +7,10 @@
 //! Every number that is mentioned has a slot in the program ([`GroupRef`]), to which ops refer. The
 //! slot is released when no group or bucket mentions the number any more.
 
+use crate::state::options::Options;
 use openflow::action::{Action, Instruction};
 use openflow::group::{self, Bucket, GroupDescription, Selection, SelectionMethod};
+use packet::{Field, Value};
 use program::counters::CounterId;
 use program::group::{GroupHash, GroupRef, Selector};
 use std::collections::{BTreeMap, HashMap, HashSet};
@@ -124,7 +126,7 @@ impl Groups {
 }
 
 /// Returns what a select group hashes.
-pub(crate) fn hash_of(selection: Option<&Selection>) -> GroupHash {
+pub(crate) fn hash_of(selection: Option<&Selection>, options: &Options) -> GroupHash {
     match selection {
         None => GroupHash::Usual { by_datapath: true },
         Some(selection) => match selection.method {
@@ -137,17 +139,32 @@ pub(crate) fn hash_of(selection: Option<&Selection>) -> GroupHash {
             SelectionMethod::Hash if selection.fields.is_empty() => {
                 GroupHash::Usual { by_datapath: false }
             }
-            SelectionMethod::Hash => GroupHash::fields(&selection.fields, selection.parameter),
+            SelectionMethod::Hash => {
+                let placed = selection.fields.iter().filter_map(|(field, bits)| {
+                    match field.tunnel_option() {
+                        None => Some((*field, bits.clone())),
+                        Some(option) => {
+                            let place = options.place(option)?;
+                            let mut own = Value::zero(bits.len());
+                            let from = bits.len().saturating_sub(place.length());
+                            own[from..].copy_from_slice(&bits[from..]);
+                            Some((place.field(), own))
+                        }
+                    }
+                });
+                let fields: Vec<(Field, Value)> = placed.collect();
+                GroupHash::fields(&fields, selection.parameter)
+            }
         },
     }
 }
 
 /// Returns how a select group chooses a bucket.
-pub(crate) fn selector_of(description: &GroupDescription) -> Selector {
+pub(crate) fn selector_of(description: &GroupDescription, options: &Options) -> Selector {
     let shares: Vec<(u32, u16)> = description
         .buckets
         .iter()
         .map(|bucket| (bucket.id, bucket.weight))
         .collect();
-    Selector::new(hash_of(description.selection.as_ref()), &shares)
+    Selector::new(hash_of(description.selection.as_ref(), options), &shares)
 }

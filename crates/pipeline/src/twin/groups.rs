@@ -42,7 +42,7 @@ impl Machine<'_> {
             GroupKind::FastFailover => self.first_live(description).into_iter().collect(),
             GroupKind::Select => {
                 self.level += 1;
-                if hash_of(description.selection.as_ref()).is_datapaths() {
+                if hash_of(description.selection.as_ref(), &self.pipeline.options).is_datapaths() {
                     self.counted = self.packet.bytes().len();
                     self.packet_out = false;
                 }
@@ -78,7 +78,7 @@ impl Machine<'_> {
     }
 
     fn selected(&mut self, description: &GroupDescription, level: u32) -> Option<usize> {
-        let selector = selector_of(description);
+        let selector = selector_of(description, &self.pipeline.options);
         let hash = selector.hash.hash(&self.key, level);
         self.look_at_hashed(description.selection.as_ref());
         let mut looks = LOOKS;

@@ -4,6 +4,7 @@
 
 use super::story::What;
 use super::{Machine, ones};
+use crate::state::options::Options;
 use openflow::action::{Action, Instruction, Learn, LearnSource, LearnTarget, Subfield};
 use openflow::flow::{FlowFlags, FlowMod, FlowModCommand};
 use openflow::port;
@@ -101,7 +102,9 @@ impl Machine<'_> {
                 LearnSource::Immediate { value, bits } => (*value, *bits),
             };
             match &spec.target {
-                LearnTarget::Match(to) => add_bits(&mut matching, to, value),
+                LearnTarget::Match(to) => {
+                    add_bits(&mut matching, to, value, &self.pipeline.options);
+                }
                 LearnTarget::Load(to) => {
                     let mut done = 0;
                     while done < to.bits {
@@ -198,8 +201,18 @@ impl Machine<'_> {
 }
 
 /// Adds bits to a match, one by one.
-fn add_bits(matching: &mut Match, to: &Subfield, number: u128) {
+fn add_bits(matching: &mut Match, to: &Subfield, number: u128, options: &Options) {
     let def = to.field.def();
+    if let Some(option) = to.field.tunnel_option() {
+        if let Some(place) = options.place(option) {
+            let (start, length) = (to.start.into(), place.length());
+            let value = Value::from_u128_at(number, start, length);
+            let mask = Value::ones_at(start, to.bits.into(), length);
+            matching.set_bytes(place.start, &value, &mask);
+            matching.set_option_present(option);
+        }
+        return;
+    }
     let number = if to.field == Field::InPort && usize::from(to.bits) == def.action_bits {
         return matching.set_exact(Field::InPort, port::from_u16(number as u16).into());
     } else {

@@ -16,7 +16,7 @@
 use super::{Effect, Machine};
 use openflow::action::{Action, Instruction, Subfield};
 use packet::key::at;
-use packet::{Field, FlowKey, Match};
+use packet::{Field, FlowKey, Match, Value};
 
 /// Maximum number of steps recorded; a walk can execute millions of actions.
 pub const MAX_STEPS: usize = 20_000;
@@ -223,9 +223,16 @@ impl Machine<'_> {
     /// Records that the outcome depends on a field.
     pub(super) fn look_at(&mut self, field: Field) {
         if let Some(teller) = &mut self.teller {
-            let def = field.def();
             let mut bits = Match::any();
-            bits.set(field, &def.place(), &def.place());
+            match field.tunnel_option() {
+                None => bits.set(field, &field.def().place(), &field.def().place()),
+                Some(option) => {
+                    if let Some(place) = self.pipeline.options.place(option) {
+                        let ones = Value::ones(8 * place.length(), place.length());
+                        bits.place_option(option, place, &ones, &ones);
+                    }
+                }
+            }
             for word in bits.words() {
                 teller.looked_at(word.word.into(), word.mask);
             }

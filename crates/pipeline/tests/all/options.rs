@@ -44,10 +44,6 @@ fn a_map_changes_as_in_open_vswitch() {
     let refused = [
         (mapping(2, 4, 0), Error::TlvAlreadyMapped),
         (mapping(0, 4, 9), Error::TlvDuplicate),
-        // The second half of field 1 overlaps field 2, and field 36 has the place of field 0.
-        (mapping(2, 4, 2), Error::TlvTableFull),
-        (mapping(2, 4, 36), Error::TlvTableFull),
-        (mapping(2, 124, 20), Error::TlvTableFull),
         (mapping(2, 4, 64), Error::TlvBadField),
     ];
     let before = switch.pipeline.tlv_table();
@@ -63,8 +59,128 @@ fn a_map_changes_as_in_open_vswitch() {
     let clear = change(TlvCommand::Clear, &[]);
     assert_eq!(switch.pipeline.tlv_table_mod(&clear), Ok(()));
     assert_eq!(switch.pipeline.tlv_table().mappings, []);
-    let long = change(TlvCommand::Add, &[mapping(1, 124, 0)]);
-    assert_eq!(switch.pipeline.tlv_table_mod(&long), Ok(()));
+    // 256 bytes, whatever the fields' numbers are.
+    let long = [mapping(1, 124, 63), mapping(2, 124, 0), mapping(3, 8, 1)];
+    let add = |entries: &[TlvMapping]| change(TlvCommand::Add, entries);
+    assert_eq!(switch.pipeline.tlv_table_mod(&add(&long)), Ok(()));
+    let full = switch.pipeline.tlv_table_mod(&add(&[mapping(4, 4, 2)]));
+    assert_eq!(full, Err(Error::TlvTableFull));
+    let table = switch.pipeline.tlv_table();
+    assert_eq!((table.max_space, table.max_fields), (256, 64));
+    assert_eq!(table.mappings, [long[1], long[2], long[0]]);
+}
+
+/// Rules and packets with options that fill the space: each of the bits that a rule compares,
+/// writes or moves is that of its own field.
+#[test]
+fn long_options_lie_side_by_side() {
+    let lengths = [(0, 124), (1, 4), (7, 40), (36, 84), (63, 4)];
+    let mappings: Vec<TlvMapping> = lengths
+        .iter()
+        .map(|(field, length)| mapping(*field as u8, *length, *field))
+        .collect();
+    let mut switch = mapped(&mappings);
+    let body = |field: u16, length: u8| -> Vec<u8> {
+        (0..length)
+            .map(|index| index.wrapping_mul(3) ^ field as u8)
+            .collect()
+    };
+    let field = |option: u16| Field::of_tunnel_option(option.into());
+    let part = |option: u16, start: u16, bits: u16| Subfield {
+        field: field(option),
+        start,
+        bits,
+    };
+    let set = |(option, length): &(u16, u8)| {
+        let mut value = Value::zero(packet::options::LONGEST);
+        let from = value.len() - usize::from(*length);
+        value[from..].copy_from_slice(&body(*option, *length));
+        Action::SetField {
+            field: field(*option),
+            value,
+            mask: field(*option).def().place(),
+        }
+    };
+    let mut actions: Vec<Action> = lengths.iter().map(set).collect();
+    let frame = [0; 60];
+    let told = |switch: &Switch, actions: &[Action]| {
+        let actions = [actions, &[output(openflow::port::CONTROLLER)]].concat();
+        let live = |_| true;
+        let told =
+            twin::evaluate_actions(&switch.pipeline, &FlowKey::ZERO, &frame, &actions, &live);
+        let [twin::Effect::Controller { key, .. }] = &told.effects[..] else {
+            panic!("{told:?}");
+        };
+        **key
+    };
+    let key = told(&switch, &actions);
+    let mut named = Match::any();
+    switch.pipeline.name_options(&key, &mut named);
+    for (option, length) in lengths {
+        let (value, mask) = named.option(option.into()).unwrap();
+        assert_eq!(
+            (&*value, mask.len()),
+            (&*body(option, length), length.into())
+        );
+        // A rule for this option alone; the others' bytes do not matter.
+        switch
+            .mod13(add(
+                whole(option.into(), &body(option, length)),
+                100 + option,
+            ))
+            .unwrap();
+        switch.publish();
+        let mut reader = switch.program.domain.reader().unwrap();
+        let guard = reader.begin();
+        let found = |key: &FlowKey| switch.bridge.lookup(0, key, &guard);
+        let rule = found(&key).unwrap();
+        assert_eq!(rule.spec.priority, u32::from(100 + option));
+        let rules = switch.pipeline.dump_all(switch.clock());
+        let shown: Vec<Match> = rules.map(|rule| rule.stats.matching).collect();
+        let exact = shown
+            .iter()
+            .filter_map(|matching| matching.option(option.into()));
+        assert_eq!(exact.collect::<Vec<_>>(), [(value, mask)]);
+    }
+    // Moves of any length, also onto the same field, and loads of any bits.
+    actions.extend([
+        Action::Move {
+            src: part(0, 5, 600),
+            dst: part(36, 20, 600),
+        },
+        Action::Move {
+            src: part(0, 0, 900),
+            dst: part(0, 77, 900),
+        },
+        Action::Move {
+            src: part(36, 300, 301),
+            dst: part(36, 1, 301),
+        },
+        Action::Load {
+            dst: part(0, 980, 12),
+            value: 0xabc,
+        },
+    ]);
+    let bits = |bytes: &[u8]| -> Vec<bool> {
+        let bits = bytes
+            .iter()
+            .rev()
+            .flat_map(|byte| (0..8).map(move |bit| byte >> bit & 1 == 1));
+        bits.collect()
+    };
+    let (mut zero, mut other) = (bits(&body(0, 124)), bits(&body(36, 84)));
+    other[20..620].copy_from_slice(&zero[5..605]);
+    zero.copy_within(0..900, 77);
+    other.copy_within(300..601, 1);
+    for bit in 0..12 {
+        zero[980 + bit] = 0xabc >> bit & 1 == 1;
+    }
+    let key = told(&switch, &actions);
+    let mut named = Match::any();
+    switch.pipeline.name_options(&key, &mut named);
+    for (option, wanted) in [(0, zero), (36, other), (63, bits(&body(63, 4)))] {
+        assert_eq!(bits(&named.option(option).unwrap().0), wanted, "{option}");
+    }
 }
 
 #[test]
@@ -162,16 +278,17 @@ fn a_match_asks_for_the_option_and_all_of_its_bytes() {
         change(&mut key);
         switch.bridge.lookup(0, &key, &guard).unwrap().spec.priority
     };
-    let end = packet::options::end(0);
-    assert_eq!(end, 512);
+    let places = switch.pipeline.option_places();
+    let first = |option: usize| places[option].place.start;
+    assert_eq!((first(0), first(1)), (620, 616));
     assert_eq!(found(|_| ()), 1);
     assert_eq!(
         found(|key| key.set_u64(packet::key::at::TUN_METADATA_PRESENT, 1)),
         5
     );
     // The bytes of the next option are not compared.
-    assert_eq!(found(|key| key.set_u32(504, 7)), 5);
-    assert_eq!(found(|key| key.set_u8(508, 1)), 4);
+    assert_eq!(found(|key| key.set_u32(616, 7)), 5);
+    assert_eq!(found(|key| key.set_u8(620, 1)), 4);
     let mut told = Match::any();
     key.set_u64(packet::key::at::TUN_METADATA_PRESENT, 3);
     switch.pipeline.name_options(&key, &mut told);

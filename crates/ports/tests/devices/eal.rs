@@ -152,8 +152,11 @@ proptest! {
                 Step::Sibling(n) => {
                     let other = vec![0x55; n];
                     let sibling = frame.sibling(&other).unwrap();
-                    prop_assert_eq!(sibling.to_vec(), other);
+                    prop_assert_eq!(sibling.to_vec(), other.clone());
                     prop_assert!(sibling.headroom() >= 64);
+                    let sibling = frame.sibling_behind(400, &other).unwrap();
+                    prop_assert_eq!(sibling.to_vec(), other);
+                    prop_assert!(sibling.headroom() >= 400);
                 }
             }
             prop_assert_eq!(frame.len(), bytes.len());

@@ -31,7 +31,7 @@ fn within(def: &FieldDef) -> Option<(usize, u32)> {
     (end <= 8).then(|| (def.offset / 8, (64 - 8 * end) as u32))
 }
 
-/// Returns the bits, right-aligned. Fields wider than 16 bytes give their low 128 bits.
+/// Returns the bits, right-aligned: 128 at most.
 #[inline]
 pub fn read(key: &FlowKey, from: Bits) -> u128 {
     let def = from.field.def();
@@ -40,7 +40,12 @@ pub fn read(key: &FlowKey, from: Bits) -> u128 {
             u128::from(u64::from_be(key.words[word]) >> behind) & ones(8 * def.bytes as u16);
         return (whole >> def.shift << def.wire_shift >> from.start) & ones(from.bits);
     }
-    let whole = Value::from_bytes(&key.bytes()[def.offset..def.offset + def.bytes]).to_u128();
+    let bytes = &key.bytes()[def.offset..def.offset + def.bytes];
+    if def.bytes > 16 {
+        // A tunnel option, all of whose bits count.
+        return Value::u128_at(bytes, from.start.into()) & ones(from.bits);
+    }
+    let whole = Value::from_bytes(bytes).to_u128();
     (whole >> def.shift << def.wire_shift >> from.start) & ones(from.bits)
 }
 
@@ -70,8 +75,9 @@ pub fn write(to: Bits, value: u128) -> (Value, Value) {
         let number = port_number(value & ones(to.bits));
         return (Value::from_u128(number.into(), def.bytes), def.place());
     }
-    let place = |number: u128| {
-        Value::from_u128(number << to.start >> def.wire_shift << def.shift, def.bytes)
+    let place = |number: u128| match def.bytes {
+        0..=16 => Value::from_u128(number << to.start >> def.wire_shift << def.shift, def.bytes),
+        _ => Value::from_u128_at(number, to.start.into(), def.bytes),
     };
     (place(value & ones(to.bits)), place(ones(to.bits)))
 }
@@ -169,6 +175,36 @@ mod tests {
             }
         }
         assert!(in_words > 1000, "{in_words}");
+    }
+
+    /// Bits of a tunnel option, wherever they begin, against a reading bit by bit.
+    #[test]
+    fn bits_of_long_fields_are_read_and_written_from_any_bit_on() {
+        let number = 0xf123_4567_89ab_cdef_fedc_ba98_7654_3211_u128;
+        let field = Field::TunMetadata0;
+        let def = field.def();
+        let width = 8 * def.bytes as u16;
+        for start in (0..width).step_by(3) {
+            for bits in [1, 7, 8, 33, 64, 127, 128] {
+                if start + bits > width {
+                    continue;
+                }
+                let to = Bits { field, start, bits };
+                let (value, mask) = write(to, number);
+                let mut key = FlowKey::ZERO;
+                key.bytes_mut()[def.offset..].copy_from_slice(&value);
+                assert_eq!(read(&key, to), number & ones(bits), "{start} {bits}");
+                for bit in 0..width {
+                    let at = |value: &Value| {
+                        value[def.bytes - 1 - usize::from(bit / 8)] >> (bit % 8) & 1 == 1
+                    };
+                    let inside = (start..start + bits).contains(&bit);
+                    assert_eq!(at(&mask), inside, "{start} {bits}");
+                    let wanted = inside && number >> (bit - start) & 1 == 1;
+                    assert_eq!(at(&value), wanted, "{start} {bits}");
+                }
+            }
+        }
     }
 
     #[test]

@@ -9,6 +9,7 @@
 use crate::actions::Bits;
 use crate::actions::bits;
 use crate::epoch::Epoch;
+use packet::key::at;
 use packet::{FlowKey, Match, WordSet};
 use smallvec::SmallVec;
 use std::hash::{BuildHasher, Hash, Hasher, RandomState};
@@ -69,6 +70,8 @@ pub struct Learn {
     pub limit: u32,
     /// A bit of the packet's metadata that is set to whether the rule is there.
     pub result: Option<Bits>,
+    /// Tunnel options that the rule's packets have, as a bit set.
+    pub options: u64,
     /// Match and actions, in order.
     pub parts: Vec<Part>,
     /// The words that the rule matches and their masks, ascending; filled in by [`Learn::shaped`].
@@ -128,12 +131,15 @@ impl Learn {
                 matching.set_bytes(to.field.def().offset, &value, &mask);
             }
         }
+        let options = self.options.to_be_bytes();
+        matching.set_bytes(at::TUN_METADATA_PRESENT, &options, &options);
         matching
     }
 
     /// Returns a key that the rule matches and that is zero elsewhere.
     pub(crate) fn example(&self, values: &[u128]) -> FlowKey {
         let mut key = FlowKey::ZERO;
+        key.set_u64(at::TUN_METADATA_PRESENT, self.options);
         for (part, value) in self.parts.iter().zip(values) {
             if let Target::Match(to) = part.target {
                 let (value, mask) = bits::write(to, *value);

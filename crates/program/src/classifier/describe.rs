@@ -168,6 +168,9 @@ pub(crate) fn fields<'a>(masks: impl Iterator<Item = &'a [(u8, u64)]>) -> String
             bytes[at..at + 8].copy_from_slice(&mask.to_ne_bytes());
         }
         for def in FIELDS {
+            if def.field.tunnel_option().is_some() {
+                continue; // places of options overlap, and are not numbered as options are
+            }
             let whole = def.place();
             let place = &mut bytes[def.offset..def.offset + def.bytes];
             if !place
@@ -190,6 +193,9 @@ pub(crate) fn fields<'a>(masks: impl Iterator<Item = &'a [(u8, u64)]>) -> String
             seen.entry((def.offset, name))
                 .and_modify(|other| *other = other.and(looked))
                 .or_insert(looked);
+        }
+        if bytes[at::TUN_METADATA..].iter().any(|bits| *bits != 0) {
+            seen.insert((at::TUN_METADATA, "tun_metadata"), Looked::Bits);
         }
     }
     if seen.is_empty() {

@@ -506,7 +506,11 @@ impl<'g, const N: usize, const SLOTS: usize> Search<'g, '_, N, SLOTS> {
         match *self.shared {
             [] => true,
             // The usual case: all rules agree in one word, the kind of packet.
-            [MatchWord { word, mask, value }] => key.word(word) & mask == value,
+            [
+                MatchWord {
+                    word, mask, value, ..
+                },
+            ] => key.word(word) & mask == value,
             _ => key.has(self.shared),
         }
     }

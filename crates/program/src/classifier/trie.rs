@@ -330,7 +330,11 @@ impl Trie {
     fn admits(&self, key: &impl Words) -> bool {
         match *self.shared {
             // The usual case: one word, the kind of packet.
-            [MatchWord { word, mask, value }] => key.word(word) & mask == value,
+            [
+                MatchWord {
+                    word, mask, value, ..
+                },
+            ] => key.word(word) & mask == value,
             _ => key.has(&self.shared),
         }
     }

@@ -398,7 +398,7 @@ impl<F: Frame> Walk<F> {
         value: u64,
         mask: u64,
     ) {
-        let word = word % packet::key::WORDS;
+        let word = word % packet::key::SINGLE;
         if READ_BY_OUTPUTS.contains(word) {
             self.flush(burst, host);
         }

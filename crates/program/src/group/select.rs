@@ -92,7 +92,7 @@ impl GroupHash {
             GroupHash::FiveTuple { .. } => five_tuple,
             GroupHash::Fields { masks, .. } => {
                 masks.iter().fold(WordSet::EMPTY, |set, (word, _)| {
-                    set.union(WordSet(1 << word))
+                    set.union(WordSet::of_word(usize::from(*word)))
                 })
             }
         }

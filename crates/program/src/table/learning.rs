@@ -350,6 +350,7 @@ mod tests {
             fin_hard_timeout: 0,
             send_flow_rem: false,
             limit: 0,
+            options: 0,
             result: None,
             parts: Vec::new(),
             shape: Vec::new(),

@@ -12,7 +12,7 @@ use crate::coverage::Counter;
 use datapath::BridgeId;
 use openflow::Error;
 use openflow::message::PacketIn;
-use packet::FlowKey;
+use packet::{FlowKey, Match};
 use program::exec::Frozen;
 use std::collections::VecDeque;
 use std::hash::{BuildHasher, RandomState};
@@ -122,6 +122,14 @@ impl<B: PartialEq> Continuations<B> {
 
 impl Bridge {
     /// Resumes a paused packet, with the data and metadata in the message.
+    /// Returns a match with the bytes of the tunnel options that it names; without these if the map
+    /// does not have one of them.
+    pub(crate) fn with_places(&self, matching: &Match) -> Match {
+        let pipeline = self.pipeline.borrow();
+        let placed = pipeline.with_places(matching);
+        placed.as_deref().unwrap_or(matching).clone()
+    }
+
     pub(super) fn resume_packet(&self, packet: &PacketIn) -> Result<(), Error> {
         if packet.data.len() < ETHERNET {
             return Err(Error::BadPacket);
@@ -137,7 +145,8 @@ impl Bridge {
             return Err(Error::ResumeStale);
         };
         let mut metadata = FlowKey::ZERO;
-        for word in packet.matching.words() {
+        let matching = self.with_places(&packet.matching);
+        for word in matching.words() {
             metadata.words[usize::from(word.word)] = word.value;
         }
         // Earlier rule changes must be in force for it.

@@ -306,17 +306,7 @@ impl Bridge {
 
     /// Returns the bridge's mapping between Geneve options and fields.
     pub(crate) fn option_map(&self) -> Vec<packet::tunnel::Mapping> {
-        let pipeline = self.pipeline.borrow();
-        (pipeline.tlv_table().mappings.iter())
-            .filter_map(|mapping| {
-                Some(packet::tunnel::Mapping {
-                    class: mapping.class,
-                    kind: mapping.kind,
-                    length: mapping.length,
-                    field: u8::try_from(mapping.field).ok()?,
-                })
-            })
-            .collect()
+        self.pipeline.borrow().option_places()
     }
 
     pub(super) fn check_packet_out(
@@ -606,6 +596,7 @@ impl Switch for Bridge {
 
     fn tlv_table_mod(&self, change: &TlvTableMod) -> Result<(), Error> {
         self.pipeline.borrow_mut().tlv_table_mod(change)?;
+        self.publish();
         let options = self.option_map();
         let told = self
             .switch()

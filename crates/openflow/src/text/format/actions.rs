@@ -108,8 +108,7 @@ pub fn subfield(out: &mut String, part: &Subfield) {
     let name = nxm_name(part.field);
     out.push_str(if name.is_empty() { def.name } else { name });
     let (start, bits) = (part.start, part.bits);
-    let partial = part.field.tunnel_option().is_some();
-    if start == 0 && usize::from(bits) == def.action_bits && !partial {
+    if start == 0 && usize::from(bits) == def.action_bits {
         out.push_str("[]");
     } else if bits == 1 {
         add(out, format_args!("[{start}]"));

@@ -1,6 +1,6 @@
 //! Formats the left side of a rule.
 
-use super::{add, ethernet, hexadecimal, ipv4, ipv6, masked_address, ones, port, tunnel_option};
+use super::{add, ethernet, hexadecimal, ipv4, ipv6, long_hexadecimal, masked_address, ones, port};
 use crate::model::port::PortNo;
 use packet::{Field, Match};
 
@@ -268,7 +268,11 @@ impl Writer<'_> {
                 .push_str(Field::of_tunnel_option(option).def().name);
             if !mask.is_zero() {
                 self.out.push('=');
-                tunnel_option(self.out, &value, &mask);
+                long_hexadecimal(self.out, &value);
+                if mask.iter().any(|byte| *byte != 0xff) {
+                    self.out.push('/');
+                    long_hexadecimal(self.out, &mask);
+                }
             }
             self.out.push(',');
         }

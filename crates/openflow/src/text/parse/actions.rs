@@ -1,7 +1,7 @@
 //! Parses the right side of a rule.
 
 use super::connection;
-use super::values::{bounded, ethernet, of_field};
+use super::values::{bounded, ethernet, of_field, of_option};
 use super::{DEPTH, Error, Pair, PortNames, Result, field, nicira, number, pairs, port, reserved};
 use crate::model::action::{Action, Instruction, Subfield};
 use crate::model::port as numbers;
@@ -404,6 +404,19 @@ fn set_field(text: &str, names: PortNames<'_>) -> Result<Action> {
     let def = found.def();
     if !def.writable {
         return Err(Error::new(format!("{dst} is read-only")));
+    }
+    if found.tunnel_option().is_some() {
+        let (value, mask) = of_option(found, value)?;
+        let wide = |bytes: &[u8]| {
+            let mut wide = Value::zero(def.bytes);
+            wide[def.bytes - bytes.len()..].copy_from_slice(bytes);
+            wide
+        };
+        return Ok(Action::SetField {
+            field: found,
+            value: wide(&value),
+            mask: mask.map_or_else(|| def.place(), |mask| wide(&mask)),
+        });
     }
     let read = of_field(found, value, names)?;
     let shift = |number: u128| number >> def.wire_shift << def.shift;

@@ -1,6 +1,6 @@
 //! Parses the left side of a rule.
 
-use super::values::{Masked, of_field};
+use super::values::{Masked, of_field, of_option};
 use super::{Error, Pair, PortNames, Result, field, pairs};
 use packet::key::at;
 use packet::{Field, Match, Value};
@@ -116,6 +116,18 @@ impl<'n> Reader<'n> {
             self.matching.set_bytes(at::VLAN_TCI, &[0, 0], &[0xff; 2]);
             return Ok(());
         }
+        if let Some(option) = field.tunnel_option() {
+            let (bytes, mask) = of_option(field, value).map_err(|error| bad(&error))?;
+            if mask.is_some() && self.exact {
+                return Err(bad(&format!("{value}: wildcards not allowed here")));
+            }
+            // Only the bridge's map knows its length.
+            match mask {
+                None => self.matching.set_whole_option(option, &bytes),
+                Some(mask) => self.matching.set_option(option, &bytes, Some(&mask)),
+            };
+            return Ok(());
+        }
         let read = of_field(field, value, self.names).map_err(|error| bad(&error))?;
         let whole = self.whole(field);
         if read.mask != whole
@@ -172,17 +184,6 @@ impl<'n> Reader<'n> {
             value[0] |= (PRESENT >> 8) as u8;
             mask[0] |= (PRESENT >> 8) as u8;
             return self.matching.set_bytes(at::VLAN_TCI, &value, &mask);
-        }
-        if let Some(option) = field.tunnel_option() {
-            // Only the bridge's map knows its length; leading zeros are left out.
-            let whole = read.mask == self.whole(field);
-            let said = if whole { &value } else { &mask };
-            let from = said.iter().take_while(|byte| **byte == 0).count();
-            match whole {
-                true => self.matching.set_whole_option(option, &value[from..]),
-                false => (self.matching).set_option(option, &value[from..], Some(&mask[from..])),
-            };
-            return;
         }
         self.matching.set(field, &value, &mask);
     }

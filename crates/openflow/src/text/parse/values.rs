@@ -153,6 +153,45 @@ fn address(
     }
 }
 
+/// The bytes of a number in hexadecimal with at most so many bytes, without leading zeros; None if
+/// it is none.
+fn long_number(text: &str, most: usize) -> Option<Vec<u8>> {
+    let Some(digits) = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X")) else {
+        let bytes = number(text)?.to_be_bytes();
+        return Some(bytes.into_iter().skip_while(|byte| *byte == 0).collect());
+    };
+    let digits = digits.trim_start_matches('0');
+    let padded = format!("{}{digits}", &"0"[..digits.len() % 2]);
+    let known = !text[2..].is_empty() && padded.bytes().all(|digit| digit.is_ascii_hexdigit());
+    if !known || padded.len() / 2 > most {
+        return None;
+    }
+    let pairs = (0..padded.len()).step_by(2);
+    pairs
+        .map(|at| u8::from_str_radix(&padded[at..at + 2], 16).ok())
+        .collect()
+}
+
+/// Parses the value of a tunnel option, of any length that it can have, and its mask if it has one.
+/// They have the same length.
+pub(super) fn of_option(field: Field, text: &str) -> Result<(Vec<u8>, Option<Vec<u8>>)> {
+    let def = field.def();
+    let bad = || Error::new(format!("{text}: bad syntax for {} value", def.name));
+    let read = |part: &str| long_number(part, def.bytes).ok_or_else(bad);
+    let Some((value, mask)) = text.split_once('/') else {
+        return Ok((read(text)?, None));
+    };
+    let (value, mask) = (read(value)?, read(mask)?);
+    let length = value.len().max(mask.len());
+    let widen = |bytes: Vec<u8>| [vec![0; length - bytes.len()], bytes].concat();
+    let (mut value, mask) = (widen(value), widen(mask));
+    value
+        .iter_mut()
+        .zip(&mask)
+        .for_each(|(value, mask)| *value &= mask);
+    Ok((value, Some(mask)))
+}
+
 fn integer(field: Field, text: &str, whole: u128) -> Result<Masked> {
     let def = field.def();
     let (value, mask) = match text.split_once('/') {

@@ -3,28 +3,37 @@
 use super::*;
 use crate::Field;
 use crate::key::{FlowKey, at};
+use crate::options::Place;
 use proptest::prelude::*;
 
 const MAP: [Mapping; 3] = [
     Mapping {
         class: 0xffff,
         kind: 1,
-        length: 4,
         field: 0,
+        place: place(0, 4),
     },
     Mapping {
         class: 0xffff,
         kind: 0x80,
-        length: 8,
         field: 2,
+        place: place(2, 8),
     },
     Mapping {
         class: 1,
         kind: 1,
-        length: 0,
         field: 9,
+        place: place(9, 0),
     },
 ];
+
+const fn place(number: usize, length: usize) -> Place {
+    let end = crate::options::end(number);
+    Place {
+        start: end - length,
+        end,
+    }
+}
 
 /// Returns the bytes of an option's field in the key, if present.
 fn field(key: &FlowKey, field: usize, length: usize) -> Option<Vec<u8>> {
@@ -100,13 +109,13 @@ fn maps() -> impl Strategy<Value = Vec<Mapping>> {
         let mut map: Vec<Mapping> = Vec::new();
         for (index, (class, kind, words)) in entries.into_iter().enumerate() {
             let field = index as u8 * 5;
-            let length = words * 4;
+            let length = usize::from(words) * 4;
             if map[..].of_option(class, kind).is_none() {
                 map.push(Mapping {
                     class,
                     kind,
-                    length,
                     field,
+                    place: place(field.into(), length),
                 });
             }
         }
@@ -128,10 +137,8 @@ proptest! {
         let mask = has.clone().fold(0, |mask, entry| mask | 1 << entry.field);
         key.set_u64(at::TUN_METADATA_PRESENT, mask);
         for entry in has {
-            let (field, length) = (entry.field.into(), entry.length.into());
-            let place = crate::options::Place::new(field, length).unwrap();
-            let body = &bodies[..usize::from(entry.length)];
-            key.bytes_mut()[place.start..place.end].copy_from_slice(body);
+            let body = &bodies[..entry.place.length()];
+            key.bytes_mut()[entry.place.start..entry.place.end].copy_from_slice(body);
         }
         let buffer = OptionBuffer::from_key(&map[..], &key).unwrap();
         let read = GeneveOptions::new(buffer.options().bytes());

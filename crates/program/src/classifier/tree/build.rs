@@ -166,7 +166,7 @@ impl Snapshot {
 
     /// Returns the words that rules look at, other than those in `shared`.
     fn words(&self, shared: &[MatchWord]) -> Vec<u8> {
-        let mut set = 0_u64;
+        let mut set = 0_u128;
         for tuple in &self.tuples {
             for (word, _) in tuple.words() {
                 set |= 1 << word;
@@ -175,7 +175,9 @@ impl Snapshot {
         for word in shared {
             set &= !(1 << word.word);
         }
-        (0..64).filter(|word| set >> word & 1 == 1).collect()
+        (0..packet::key::WORDS as u8)
+            .filter(|word| set >> word & 1 == 1)
+            .collect()
     }
 }
 

@@ -493,7 +493,7 @@ mod tests {
             // A value of some packet, or any value.
             let (at, some) = (usize::from(word), !keys.is_empty() && usize::from(word) < MINI_KEY_WORDS);
             let value = mask & if own && some { keys[from.index(keys.len())].words[at] } else { value };
-            let kind = MatchWord { word, mask, value };
+            let kind = MatchWord::of_key(word, value, mask);
             let run = Run { offset, bytes: 4 };
             let inside = usize::from(offset) + 4 <= MINI_KEY_WORDS * 8 && usize::from(word) < MINI_KEY_WORDS;
             let one_half = mask >> 32 == 0 || mask as u32 == 0;

@@ -80,11 +80,8 @@ impl Run {
         for word in words {
             let mask = self.mask(word.word);
             if word.mask & !mask != 0 {
-                rest.push(MatchWord {
-                    word: word.word,
-                    mask: word.mask & !mask,
-                    value: word.value & !mask,
-                });
+                let (value, mask) = (word.value & !mask, word.mask & !mask);
+                rest.push(MatchWord::of_key(word.word, value, mask));
             }
             let (value, mask) = (word.value & mask, word.mask & mask);
             let both = value.to_ne_bytes().into_iter().zip(mask.to_ne_bytes());
@@ -133,14 +130,7 @@ impl Candidate {
                 let looked = masks
                     .iter()
                     .zip(&writer.agreed)
-                    .map(|((word, mask), agreed)| {
-                        let (mask, value) = (*mask, agreed.value);
-                        MatchWord {
-                            word: *word,
-                            mask,
-                            value,
-                        }
-                    });
+                    .map(|((word, mask), agreed)| MatchWord::of_key(*word, agreed.value, *mask));
                 let looked: SmallVec<[MatchWord; 4]> = looked.collect();
                 let Some((prefix, rest)) = run.split(looked.iter()) else {
                     continue;

@@ -2,6 +2,7 @@
 
 use openflow::format;
 use packet::key::at;
+use packet::tunnel::Mapping;
 use packet::{Field, FlowKey, Match};
 
 /// Kind of a line.
@@ -48,6 +49,8 @@ pub(super) struct Told {
     /// Whether the action set was written to, which counts as a change though it is not printed.
     pub wrote_set: bool,
     pub looked_at: FlowKey,
+    /// The bridge's map of tunnel options.
+    pub options: Vec<Mapping>,
     pub nodes: Vec<Node>,
     pub actions: Vec<String>,
     /// Why nothing is sent at all.
@@ -72,7 +75,7 @@ pub(super) fn all(told: &Told) -> String {
     };
     text += &format!(
         "\nFinal flow: {last}\nMegaflow: {}\nDatapath actions: {actions}",
-        megaflow(&told.before, &told.looked_at)
+        megaflow(&told.before, &told.looked_at, &told.options)
     );
     if let Some(why) = told.failure {
         text += &format!("\nTranslation failed ({why}), packet is dropped.");
@@ -275,7 +278,7 @@ pub(super) fn flow(key: &FlowKey) -> String {
 
 /// Returns the bits that the outcome depended on. Ingress port, Ethertype and whether the packet is
 /// a fragment decide how it is parsed, so they are always included.
-fn megaflow(before: &FlowKey, looked_at: &FlowKey) -> String {
+fn megaflow(before: &FlowKey, looked_at: &FlowKey, options: &[Mapping]) -> String {
     let mut bits = *looked_at;
     for field in REGISTERS[..4]
         .iter()
@@ -314,6 +317,9 @@ fn megaflow(before: &FlowKey, looked_at: &FlowKey) -> String {
             &mut rest
         };
         target.set_word(word, before.words[word], *mask);
+    }
+    for option in options {
+        rest.name_option(option.field.into(), option.place);
     }
     let metadata = print(&metadata);
     format!("{metadata},eth,{}", print(&rest))
@@ -450,14 +456,14 @@ bridge("br0")
     fn a_megaflow_shows_what_was_looked_at() {
         let mut looked_at = FlowKey::ZERO;
         assert_eq!(
-            megaflow(&tcp(), &looked_at),
+            megaflow(&tcp(), &looked_at, &[]),
             "recirc_id=0,eth,ip,in_port=1,nw_frag=no"
         );
         looked_at.set_u16(at::TP_DST, 0xffff);
         looked_at.set_u32(at::IPV4_SRC, 0xffff_0000);
         looked_at.set_u32(at::REG0, u32::MAX);
         assert_eq!(
-            megaflow(&tcp(), &looked_at),
+            megaflow(&tcp(), &looked_at, &[]),
             "recirc_id=0,eth,tcp,in_port=1,nw_src=10.0.0.0/16,nw_frag=no,tp_dst=0"
         );
     }

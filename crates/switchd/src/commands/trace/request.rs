@@ -99,7 +99,8 @@ pub(super) fn read(
             let ports = |name: &str| bridge.number_of(name).map(port::from_u16);
             let matching = parse::packet(flow, &ports)
                 .map_err(|error| format!("Bad openflow flow syntax: {error}"))?;
-            let key = key_of(&matching);
+            // Only options that the bridge's map has are in the packet.
+            let key = key_of(&bridge.with_places(&matching));
             let frame = compose(&flow_of(&key), None)?;
             (bridge, key, frame)
         }

@@ -86,6 +86,7 @@ impl<'s> Walk<'s> {
             after: *story.after,
             wrote_set: wrote_set(&story.steps),
             looked_at: self.looked_at,
+            options: request.bridge.option_map(),
             nodes: vec![node],
             actions: std::mem::take(&mut self.actions.list),
             failure: self.failure,

@@ -33,7 +33,7 @@ fn low_bits(field: Field, bits: u16) -> Subfield {
 }
 
 /// The tunnel options of the map, with their lengths. Option 1 extends over the place of option 2.
-pub const OPTIONS: [(usize, usize); 3] = [(0, 4), (1, 8), (40, 20)];
+pub const OPTIONS: [(usize, usize); 3] = [(0, 4), (1, 124), (40, 124)];
 
 /// Returns the map for which rules are generated.
 pub fn options() -> TlvTableMod {
@@ -55,10 +55,23 @@ fn option_action(random: &mut Random) -> Action {
     let field = Field::of_tunnel_option(option);
     let part = Subfield {
         field,
-        start: random.below(3) as u16 * 4,
+        start: random.below(2 * length as u64 - 3) as u16 * 4,
         bits: 16,
     };
-    match random.below(6) {
+    match random.below(7) {
+        6 => {
+            // Also longer than any number, and onto the same option.
+            let bits = 1 + random.below(500) as u16;
+            let mut part = || Subfield {
+                field: Field::of_tunnel_option(random.pick(&[1, 40])),
+                start: random.below(993 - u64::from(bits)) as u16,
+                bits,
+            };
+            Action::Move {
+                src: part(),
+                dst: part(),
+            }
+        }
         0 => Action::DeleteField(field),
         1 => Action::Load {
             dst: part,
