@@ -231,8 +231,8 @@ impl std::fmt::Debug for FlowKey {
     }
 }
 
-/// A set of words of a key. Those from [`WordSet::LAST`] on, the last ones of tunnel options, are in
-/// a set together or not at all.
+/// A set of words of a key. Those from [`WordSet::LAST`] on, the last ones of tunnel options, are
+/// in a set together or not at all.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Hash, Debug, PartialOrd, Ord)]
 pub struct WordSet(pub u64);
 

@@ -1,8 +1,8 @@
 //! Tunnel header options (Geneve): `tun_metadata0` to `tun_metadata63`.
 //!
 //! Each bridge's map says which option (class, type) of what length a field stands for. The key has
-//! [`SPACE`] bytes for the bodies of all options together, and a bit per field that says whether the
-//! packet has the option. When an option is mapped it gets a free place among these bytes
+//! [`SPACE`] bytes for the bodies of all options together, and a bit per field that says whether
+//! the packet has the option. When an option is mapped it gets a free place among these bytes
 //! ([`Place::free`]), wherever there is one that is long enough. Places can end every 4 bytes, and
 //! are numbered by their ends. What workers run knows places only: the [`Field`] of option n then
 //! stands for place n ([`Place::field`]).

@@ -9,8 +9,8 @@ use packet::tunnel::Mapping;
 use packet::{Field, Match};
 
 impl Pipeline {
-    /// Changes the map of tunnel options, for workers with the next commit, or refuses it with an `NXTTMFC_*` error and changes
-    /// nothing.
+    /// Changes the map of tunnel options, for workers with the next commit, or refuses it with an
+    /// `NXTTMFC_*` error and changes nothing.
     ///
     /// Options that find no gap between the places of others give [`Error::TlvTableFull`]: see
     /// [`packet::options`].
