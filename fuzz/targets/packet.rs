@@ -14,12 +14,12 @@ use libfuzzer_sys::fuzz_target;
 use packet::checksum::{Verdict, finish_partial, verify};
 use packet::fields::FIELDS;
 use packet::frame::Gso;
-use packet::key::{WORDS, at};
+use packet::key::at;
 use packet::parse::twin::twin;
 use packet::parse::{HEADERS_LIMIT, PACKET_WORDS, parse_frame, set_vlan_limit, vlan_limit};
 use packet::{Field, FlowKey, Frame, HeapFrame, Layers, Offload, Value, WordSet, edit, segment};
 
-const ALL: WordSet = WordSet(u64::MAX >> (64 - WORDS));
+const ALL: WordSet = WordSet(u64::MAX);
 const PLAN: usize = 18;
 
 /// The first bytes of an input, decoded.

@@ -11,6 +11,7 @@
 use libfuzzer_sys::fuzz_target;
 use packet::checksum::{finish_partial, ipv4_header};
 use packet::frame::Gso;
+use packet::options::{Place, end};
 use packet::tunnel::{
     Decapsulated, GeneveOptions, Header, HeaderSpec, Mapping, OptionBuffer, PerPacket, PushError,
     Reason, TunnelFlags, TunnelInfo, TunnelKind, decapsulate, parse, parse_quick,
@@ -19,19 +20,26 @@ use packet::{FlowKey, Frame, HeapFrame, Offload};
 
 const PLAN: usize = 6;
 
+const fn place(number: usize, length: usize) -> Place {
+    Place {
+        start: end(number) - length,
+        end: end(number),
+    }
+}
+
 /// A bridge's map of options.
 const MAP: [Mapping; 2] = [
     Mapping {
         class: 0xffff,
         kind: 0x80,
-        length: 4,
         field: 0,
+        place: place(0, 4),
     },
     Mapping {
         class: 0x0102,
         kind: 1,
-        length: 8,
         field: 2,
+        place: place(2, 8),
     },
 ];
 

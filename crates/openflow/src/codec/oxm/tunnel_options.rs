@@ -39,13 +39,24 @@ pub(super) fn add(
     }
     let added = match mask {
         None => matching.set_whole_option(option, value),
-        Some(_) => matching.set_option(option, value, mask),
+        Some(mask) => {
+            let (value, mask) = (padded(value), padded(mask));
+            matching.set_option(option, &value, Some(&mask))
+        }
     };
     if added {
         Ok(())
     } else {
         Err(Error::BadMatchLength)
     }
+}
+
+/// Returns the bytes with zeros in front, as many as make whole words: at least one.
+fn padded(bytes: &[u8]) -> Vec<u8> {
+    let length = bytes.len().next_multiple_of(WORD).max(WORD);
+    let mut padded = vec![0; length];
+    padded[length - bytes.len()..].copy_from_slice(bytes);
+    padded
 }
 
 /// Returns the number of bytes from the first nonzero one on.
@@ -89,12 +100,6 @@ pub(super) fn put_all(out: &mut Vec<u8>, matching: &Match) {
             put_entry(out, option, &value, None);
             continue;
         }
-        let length = mask.len().next_multiple_of(WORD).max(WORD);
-        let padded = |bytes: &[u8]| {
-            let mut padded = vec![0; length];
-            padded[length - bytes.len()..].copy_from_slice(bytes);
-            padded
-        };
         put_entry(out, option, &padded(&value), Some(&padded(&mask)));
     }
 }
