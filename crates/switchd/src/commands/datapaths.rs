@@ -198,6 +198,15 @@ fn configuration(switch: &Switch, port: &Port) -> BTreeMap<&'static str, String>
                 .find(|info| info.id == port.id)
                 .map_or(0, |info| info.queues);
             let queues = port.guest_queues().map_or(queues, usize::from);
+            if port.config.device == "afxdp" {
+                let mode = port.config.options.get("xdp-mode");
+                let mode = mode.map_or("best-effort", String::as_str);
+                shown.insert("n_rxq", queues.to_string());
+                // DPDK's driver always asks for it.
+                shown.insert("use-need-wakeup", "true".into());
+                shown.insert("xdp-mode", mode.into());
+                return shown;
+            }
             let workers = switch
                 .with_datapath(|datapath| datapath.workers().len())
                 .unwrap_or(0);
