@@ -51,8 +51,8 @@ impl<F: Frame> Inbox<F> {
         self.told != self.taken
     }
 
-    /// Takes the next frames of one queue, at most [`Inbox::most`], and returns how they came in, and how
-    /// many were lost because `allocate` gave no memory for their bytes.
+    /// Takes the next frames of one queue, at most [`Inbox::most`], and returns how they came in,
+    /// and how many were lost because `allocate` gave no memory for their bytes.
     #[inline]
     pub fn take(
         &mut self,

@@ -1,14 +1,14 @@
 //! Fair shares of a worker's time between its receive queues, and the rings by which other workers
 //! hand over frames, which count as queues here.
 //!
-//! Each queue has a burst in every turn, and each ring a few. That is fair where bursts cost about the same; but frames
-//! that are flooded to a thousand ports, or cut into segments, take a thousand times as long as
-//! others, and their sender would get that much more of the worker. So from a long burst on the
-//! time of each queue is counted, and queues that have had more than the one with the least are
-//! left alone until that has caught up: start-time fair queueing (P. Goyal, H. M. Vin, H. Cheng,
-//! 1996) with a queue's cycles as its virtual time. Only queues that have more frames than they are
-//! asked for count: one that was emptied begins anew at the least of the others, so nothing is
-//! saved up, and where no other queue has a backlog nobody waits.
+//! Each queue has a burst in every turn, and each ring a few. That is fair where bursts cost about
+//! the same; but frames that are flooded to a thousand ports, or cut into segments, take a thousand
+//! times as long as others, and their sender would get that much more of the worker. So from a long
+//! burst on the time of each queue is counted, and queues that have had more than the one with the
+//! least are left alone until that has caught up: start-time fair queueing (P. Goyal, H. M. Vin, H.
+//! Cheng, 1996) with a queue's cycles as its virtual time. Only queues that have more frames than
+//! they are asked for count: one that was emptied begins anew at the least of the others, so
+//! nothing is saved up, and where no other queue has a backlog nobody waits.
 //!
 //! A queue whose burst took long is also asked for fewer frames at a time ([`Shares::fitting`]), so
 //! that others need not wait for long.

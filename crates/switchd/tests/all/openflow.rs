@@ -2,6 +2,7 @@
 //! only a list of rules.
 
 use openflow::action::{Action, Instruction};
+use openflow::ct_flush::CtFlush;
 use openflow::error::Error;
 use openflow::flow::{
     FlowMod, FlowModCommand, FlowRemoved, FlowRemovedReason, FlowStats, FlowStatsRequest, TABLE_ALL,
@@ -252,6 +253,10 @@ impl Switch for Rules {
     fn change_table_features(&self, _wanted: &[TableFeatures]) -> Result<(), Error> {
         Err(Error::TableFeaturesPermission)
     }
+    fn flush_connections(&self, _: &CtFlush) -> LocalFuture<Result<(), Error>> {
+        Box::pin(std::future::ready(Ok(())))
+    }
+
     fn tlv_table_mod(&self, _: &openflow::tlv::TlvTableMod) -> Result<(), Error> {
         Err(Error::TlvTableFull)
     }
