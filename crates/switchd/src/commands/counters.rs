@@ -29,6 +29,11 @@ pub(super) fn register(commands: &Commands) {
         for (name, total) in &counters {
             take(name, *total);
         }
+        if let Some(tracker) = switch.as_ref().and_then(|switch| switch.tracker()) {
+            for counter in conntrack::Counter::ALL {
+                take(counter.name(), tracker.counters().get(counter));
+            }
+        }
         // The MAC tables' own counters; `fdb/stats-show` shows them by bridge.
         counters.extend(switch.map(|switch| learning(&switch)).unwrap_or_default());
         for (name, total) in counterparts.borrow_mut().sums(&counters) {
