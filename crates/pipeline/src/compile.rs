@@ -208,11 +208,14 @@ fn append_one(ops: &mut Vec<Op>, action: &Action, place: Place, context: Context
             push: *push,
         }),
         Action::DecTtl(ids) => ops.push(Op::DecTtl(ids.clone().into())),
-        // There is no connection tracking, so no packet has an original direction to look up by,
-        // and the lookup is skipped.
         Action::Resubmit {
-            with_ct_orig: true, ..
-        } => {}
+            in_port,
+            table,
+            with_ct_orig: true,
+        } => ops.push(Op::ResubmitTracked {
+            in_port: *in_port,
+            table: *table,
+        }),
         Action::Resubmit { in_port, table, .. } => ops.push(Op::Resubmit {
             in_port: *in_port,
             table: *table,

@@ -356,6 +356,8 @@ struct Machine<'p> {
     tracker: Option<TrackBy<'p>>,
     /// What a traced packet's connections are said to be, one after the other; after these, new.
     states: &'p [u32],
+    /// Whether the next lookup is by the connection's first packet.
+    by_first_packet: bool,
     /// How often the packet has continued behind the tracker.
     recirculated: u8,
     /// State and zone by its last lookup in the tracker; state 0: none.
@@ -394,6 +396,7 @@ impl<'p> Machine<'p> {
             packet_out: false,
             tracker: None,
             states: &[],
+            by_first_packet: false,
             recirculated: 0,
             tracked: (0, 0),
         };
@@ -491,7 +494,15 @@ impl<'p> Machine<'p> {
             self.key.set_u16(at::TP_SRC, 0);
             self.key.set_u16(at::TP_DST, 0);
         }
-        let found = self.best(table);
+        let found = if std::mem::take(&mut self.by_first_packet) {
+            let packet = self.key;
+            self.show_first_packet();
+            let found = self.best(table);
+            self.key = packet;
+            found
+        } else {
+            self.best(table)
+        };
         self.key.set_u32(at::IN_PORT, own);
         self.key.set_u16(at::TP_SRC, ports[0]);
         self.key.set_u16(at::TP_DST, ports[1]);
@@ -720,13 +731,17 @@ impl<'p> Machine<'p> {
             Action::SetField { field, value, mask } => self.set_field(*field, value, mask),
             Action::SetTunnel { id, .. } => self.whole(Field::TunId, (*id).into()),
             Action::DecTtl(controllers) => return self.dec_ttl(controllers, at),
-            // Needs a connection's original direction, which no packet has: there is no connection
-            // tracking.
+            // Without a connection there is no first packet to look up by.
             Action::Resubmit {
                 with_ct_orig: true, ..
-            } => {}
+            } if !self.has_first_packet() => {}
             Action::DecMplsTtl => return self.dec_mpls_ttl(at),
-            Action::Resubmit { in_port, table, .. } => {
+            Action::Resubmit {
+                in_port,
+                table,
+                with_ct_orig,
+            } => {
+                self.by_first_packet = *with_ct_orig;
                 let in_port = in_port.unwrap_or(self.key.u32(at::IN_PORT));
                 self.resubmit(in_port, table.unwrap_or(at.table), at);
             }

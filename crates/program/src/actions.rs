@@ -13,7 +13,7 @@ pub mod multipath;
 pub(crate) mod set;
 
 use crate::actions::block::{ActionBlock, ActionBlocks, blocks};
-use crate::actions::connection::{CONNECTION, Track};
+use crate::actions::connection::{CONNECTION, TRANSLATED, Track};
 use crate::actions::learn::Learn;
 use crate::actions::multipath::{Choice, HashFields};
 use crate::actions::set::ActionSet;
@@ -298,6 +298,14 @@ pub enum Op {
     Track(Box<Track>),
     /// Forgets what the connection tracker said of the packet.
     Untrack,
+    /// [`Op::Resubmit`] where the lookup sees addresses, protocol and ports of the connection's
+    /// first packet; skipped for a packet without a connection.
+    ResubmitTracked {
+        /// Port number to match as ingress port.
+        in_port: Option<PortNo>,
+        /// Table to look up in.
+        table: Option<u8>,
+    },
     /// Ends the whole walk, except that the action set still runs (ovs-actions(7), "exit").
     Exit,
 }
@@ -540,7 +548,7 @@ impl Op {
     /// Returns whether the step looks up in a table.
     pub(crate) fn runs_rules(&self) -> bool {
         match self {
-            Op::Resubmit { .. } | Op::Goto(_) => true,
+            Op::Resubmit { .. } | Op::ResubmitTracked { .. } | Op::Goto(_) => true,
             Op::Track(track) => track.table.is_some(),
             _ => false,
         }
@@ -585,6 +593,7 @@ impl Op {
             Op::SetQueue(_) => WordSet::of_bytes(packet::key::at::SKB_PRIORITY, 4),
             Op::Track(track) => track.words(),
             Op::Untrack => CONNECTION,
+            Op::ResubmitTracked { .. } => CONNECTION.union(TRANSLATED),
             _ => WordSet::EMPTY,
         }
     }

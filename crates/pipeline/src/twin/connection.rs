@@ -69,11 +69,32 @@ impl Machine<'_> {
             self.run_set(at);
         }
         self.recirculated -= 1;
+        // An `exit` ends the copy only.
+        self.stopped = false;
         (self.packet, self.key, self.queue) = before;
         (self.counted, self.packet_out) = (counted, packet_out);
         (self.set, self.stack) = (set, stack);
         self.tracked = (tracked.state, tracked.zone);
         self.dead = false;
+    }
+
+    /// Returns whether the packet has a connection, by whose first packet it can be looked up.
+    pub(super) fn has_first_packet(&self) -> bool {
+        let is_ip = [0x0800, 0x86dd].contains(&self.key.u16(at::ETH_TYPE));
+        is_ip && self.key.u8(at::CT_NW_PROTO) != 0
+    }
+
+    /// Puts the first packet's addresses, protocol and ports into the key.
+    pub(super) fn show_first_packet(&mut self) {
+        let ipv4 = self.key.u16(at::ETH_TYPE) == 0x0800;
+        let (from, to, len) = match ipv4 {
+            true => (at::CT_NW_SRC, at::IPV4_SRC, 8),
+            false => (at::CT_IPV6_SRC, at::IPV6_SRC, 32),
+        };
+        let bytes = self.key.bytes_mut();
+        bytes.copy_within(from..from + len, to);
+        bytes.copy_within(at::CT_TP_SRC..at::CT_TP_SRC + 4, at::TP_SRC);
+        bytes[at::IP_PROTO] = bytes[at::CT_NW_PROTO];
     }
 
     /// Makes the packet untracked.

@@ -143,6 +143,7 @@ const MATCHES: &[&str] = &[
     "ip,in_port=1",
     "tcp,tp_dst=80",
     "tcp",
+    "ip,nw_src=10.0.0.1",
     "ip,nw_dst=10.0.0.9",
     "ip,reg1=1",
     "ip",
@@ -170,6 +171,9 @@ const ACTIONS: &[&str] = &[
     "controller",
     "ct(table=SAME)",
     "resubmit(,NEXT),resubmit(,NEXT)",
+    "exit",
+    "output:7,exit",
+    "ct(table=NEXT),output:5,exit",
     "push:NXM_NX_REG1[],ct(table=NEXT),pop:NXM_NX_REG3[],output:NXM_NX_REG3[0..15]",
 ];
 
@@ -341,4 +345,53 @@ fn replies_come_back_translated() {
     };
     // The connection is there after each of both.
     assert_eq!(compare(&rules, &[request, reply]).unwrap(), 2);
+}
+
+/// Replies are looked up by their connection's first packet; other packets skip that.
+#[test]
+fn replies_are_looked_up_by_the_first_packet() {
+    let rules = [
+        "table=0,ip,actions=ct(table=1)",
+        "table=1,priority=1,ip,ct_state=+trk+new,in_port=1,actions=ct(commit),output:2",
+        "table=1,priority=2,ip,ct_state=+trk+est,in_port=2,actions=resubmit(,2,ct),output:5",
+        "table=2,udp,nw_src=10.0.0.1,tp_src=1000,actions=output:6",
+        "table=2,priority=1,ip,actions=output:7",
+    ];
+    let request = Packet {
+        in_port: 1,
+        protocol: 17,
+        hosts: (1, 2),
+        ports: (1000, 53),
+        flags: 0,
+        sequence: 0,
+    };
+    let reply = Packet {
+        in_port: 2,
+        hosts: (2, 1),
+        ports: (53, 1000),
+        ..request
+    };
+    let rules = Rules(rules.map(str::to_owned).to_vec());
+    assert_eq!(compare(&rules, &[request, reply]).unwrap(), 2);
+    // What the reference says.
+    let mut switch = Switch::new();
+    for rule in &rules.0 {
+        let change = parse::flow(rule, &parse::no_names).unwrap();
+        switch.mod10(change).unwrap();
+    }
+    let tracker = Tracker::new([1, 2]);
+    let by = |bytes: &[u8], earlier: (u32, u16), request: &Request<'_>| {
+        track(&tracker, bytes, earlier, request, 1000)
+    };
+    let ports = |packet: Packet| {
+        let bytes = packet.bytes();
+        let outcome = twin::evaluate_tracked(&switch.pipeline, packet.in_port, &bytes, &by);
+        let port = |effect: &Effect| match effect {
+            Effect::Output { port, .. } => *port,
+            _ => 0,
+        };
+        outcome.effects.iter().map(port).collect::<Vec<_>>()
+    };
+    assert_eq!(ports(request), [2]);
+    assert_eq!(ports(reply), [6, 5]);
 }

@@ -61,7 +61,7 @@ pub(crate) const CONNECTION: WordSet = {
 };
 
 /// Words of headers that a translation writes, and those that tell which headers there are.
-const TRANSLATED: WordSet = {
+pub(super) const TRANSLATED: WordSet = {
     use packet::key::at;
     let ipv4 = WordSet::of_bytes(at::ETH_TYPE, at::ETH_DST - at::ETH_TYPE);
     ipv4.union(WordSet::of_bytes(at::IPV6_SRC, 32))

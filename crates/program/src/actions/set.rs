@@ -32,7 +32,7 @@ fn rank(op: &Op) -> u8 {
         Op::SetQueue(_) => 11,
         Op::Track(_) => FINALS,
         Op::Untrack => FINALS + 1,
-        Op::Resubmit { .. } => FINALS + 2,
+        Op::Resubmit { .. } | Op::ResubmitTracked { .. } => FINALS + 2,
         Op::Group(_) => FINALS + 4,
         _ => FINALS + 3,
     }
@@ -65,7 +65,7 @@ impl ActionSet {
         match self.ops.last() {
             Some(Op::Output(port)) => *port,
             Some(Op::InPort) => 0xffff_fff8,
-            Some(Op::Resubmit { .. }) => 0xffff_fff9, // OFPP_TABLE
+            Some(Op::Resubmit { .. } | Op::ResubmitTracked { .. }) => 0xffff_fff9, // OFPP_TABLE
             Some(Op::Normal) => 0xffff_fffa,
             Some(Op::All { flood: true }) => reserved::FLOOD,
             Some(Op::All { flood: false }) => reserved::ALL,

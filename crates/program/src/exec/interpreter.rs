@@ -72,6 +72,8 @@ pub(crate) struct Saved<F> {
     pub(crate) running_set: Option<Box<[Op]>>,
     /// Whether a bucket saved it: action set and stack are not restored.
     pub(crate) bucket: bool,
+    /// Whether the tracked copy of a packet runs, whose `exit` ends only itself.
+    pub(crate) fork: bool,
 }
 
 /// Where a walk continues.
@@ -829,6 +831,15 @@ impl<F: Frame> Walk<F> {
                 self.enter(Steps::of(&list.ops), table, cookie);
                 self.at.saved = Some(Box::new(saved));
             }
+            Op::ResubmitTracked { in_port, table } => {
+                self.resubmits += 1;
+                if self.resubmits > MAX_RESUBMITS || self.at.depth >= MAX_DEPTH {
+                    return Some(self.fail(host, DropReason::TooManyResubmits));
+                }
+                self.resubmitted = true;
+                let port = in_port.unwrap_or(self.key.u32(at::IN_PORT));
+                self.resubmit_tracked(burst, host, port, table.unwrap_or(self.at.table));
+            }
             Op::Track(track) => return self.track(burst, host, track),
             Op::Untrack => self.untrack(),
             Op::Exit => {
@@ -883,14 +894,15 @@ impl<F: Frame> Walk<F> {
             values: self.values.clone(),
             running_set: None,
             bucket: false,
+            fork: false,
         }
     }
 
     /// Executes `exit`: leaves every list, restoring what clones saved. The action set does not
     /// run, as in Open vSwitch 3.1 (contrary to its ovs-actions(7)).
     pub(crate) fn unwind<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H) {
-        if self.is_in_bucket() {
-            return self.unwind_bucket(burst, host);
+        if self.is_confined() {
+            return self.unwind_confined(burst, host);
         }
         self.set.clear();
         self.at.next = self.at.steps.get().len();

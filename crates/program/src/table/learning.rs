@@ -306,7 +306,9 @@ fn leads(table: u8, ops: &[Op], tell: &mut impl FnMut(To)) {
             Op::Learn(learn) => tell(To::Learn(learn.table)),
             Op::Goto(table) => tell(To::Table(*table)),
             Op::Track(track) => track.table.iter().for_each(|to| tell(To::Table(*to))),
-            Op::Resubmit { table: to, .. } => tell(To::Table(to.unwrap_or(table))),
+            Op::Resubmit { table: to, .. } | Op::ResubmitTracked { table: to, .. } => {
+                tell(To::Table(to.unwrap_or(table)))
+            }
             Op::Clone(list) => leads(table, &list.ops, tell),
             Op::WriteActions(ops) => leads(table, ops, tell),
             // Buckets come and go without their rules.

@@ -138,6 +138,14 @@ fn invalid(switch: &Switch, what: &str) -> String {
     format!("{program}: {what} (Invalid argument)")
 }
 
+/// Returns whether a text is a value of a key.
+fn is_number(key: &str, text: &str) -> bool {
+    match key {
+        "zone=" => text.parse::<u16>().is_ok(),
+        _ => text.parse::<u32>().is_ok(),
+    }
+}
+
 /// The words of a command: options, and values by their keys.
 struct Words {
     more: bool,
@@ -163,7 +171,7 @@ impl Words {
                 option if option.starts_with('-') => {
                     return Err(format!("Unrecognized option {option}"));
                 }
-                value if key.is_some_and(|key| value[key.len()..].parse::<u32>().is_ok()) => {
+                value if key.is_some_and(|key| is_number(key, &value[key.len()..])) => {
                     parsed.values.extend(
                         key.and_then(|key| Some((*key, value[key.len()..].parse::<u32>().ok()?))),
                     );
@@ -264,10 +272,11 @@ fn flush_conntrack(switch: Rc<Switch>, words: Vec<String>, reply: Reply) {
         return reply.error(no_datapath(&switch));
     };
     crate::turns::spawn("connections", async move {
-        let before = tracker.count();
+        let flushed = || tracker.counters().get(conntrack::Counter::Flushed);
+        let before = flushed();
         flush(Arc::clone(&tracker), filter).await;
         // A whole tuple means one connection, which there must be.
-        let is_missing = is_whole(&filter.original) && tracker.count() >= before;
+        let is_missing = is_whole(&filter.original) && flushed() == before;
         reply.send(match is_missing {
             true => Err(format!(
                 "{}: failed to flush conntrack (No such file or directory)",

@@ -4,9 +4,9 @@
 //! the step names: by itself where nothing is left to do behind the step, else as a clone does,
 //! with a copy kept for the rest of the list. The rest does not see the connection, as there.
 
-use super::{Burst, MAX_RESUBMITS, Next, Position, Steps, Walk};
-use crate::actions::bits;
+use super::{Burst, MAX_RESUBMITS, Next, Position, Saved, Steps, Walk};
 use crate::actions::connection::{CONNECTION, Track, Write, Zone};
+use crate::actions::{PortNo, bits};
 use crate::host::{DropReason, Host};
 use conntrack::{Masked, Request, Tracked, Tracker, Translation};
 use packet::key::at;
@@ -17,6 +17,8 @@ use std::net::IpAddr;
 /// `MAX_RECIRC_DEPTH`.
 pub(crate) const MAX_RECIRCULATIONS: u8 = 6;
 
+const ETHERTYPE_IPV4: u16 = 0x0800;
+const ETHERTYPE_IPV6: u16 = 0x86dd;
 const TCP: u8 = 6;
 const UDP: u8 = 17;
 const SCTP: u8 = 132;
@@ -62,7 +64,10 @@ impl<F: Frame> Walk<F> {
             return None;
         }
         if self.has_more() {
-            let saved = self.saved();
+            let saved = Saved {
+                fork: true,
+                ..self.saved()
+            };
             let (here, cookie) = (self.at.table, self.at.cookie);
             self.enter(Steps::of(&[]), here, cookie);
             self.at.saved = Some(Box::new(saved));
@@ -77,6 +82,37 @@ impl<F: Frame> Walk<F> {
         self.count_anew();
         self.show_connection(&tracked);
         Some(Next::Lookup(table))
+    }
+
+    /// Looks up with the addresses, protocol and ports of the connection's first packet, if there
+    /// is one (`resubmit(,t,ct)`).
+    pub(crate) fn resubmit_tracked<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        port: PortNo,
+        table: u8,
+    ) {
+        let ethertype = self.key.u16(at::ETH_TYPE);
+        let is_ip = ethertype == ETHERTYPE_IPV4 || ethertype == ETHERTYPE_IPV6;
+        if !is_ip || self.key.u8(at::CT_NW_PROTO) == 0 {
+            return;
+        }
+        let own = self.key;
+        let key = &mut self.key;
+        key.set_u8(at::IP_PROTO, own.u8(at::CT_NW_PROTO));
+        key.set_u16(at::TP_SRC, own.u16(at::CT_TP_SRC));
+        key.set_u16(at::TP_DST, own.u16(at::CT_TP_DST));
+        if ethertype == ETHERTYPE_IPV4 {
+            key.set_u32(at::IPV4_SRC, own.u32(at::CT_NW_SRC));
+            key.set_u32(at::IPV4_DST, own.u32(at::CT_NW_DST));
+        } else {
+            let addresses = at::CT_IPV6_SRC..at::CT_IPV6_SRC + 32;
+            key.bytes_mut()[at::IPV6_SRC..at::IPV6_SRC + 32]
+                .copy_from_slice(&own.bytes()[addresses]);
+        }
+        self.resubmit_from(burst, host, port, table);
+        self.key = own;
     }
 
     /// Returns whether something is to be done behind the present step.

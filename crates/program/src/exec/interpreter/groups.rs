@@ -172,6 +172,7 @@ impl<F: Frame> Walk<F> {
                 values: Vec::new(),
                 running_set: None,
                 bucket: true,
+                fork: false,
             }),
         }
     }
@@ -191,21 +192,24 @@ impl<F: Frame> Walk<F> {
         }
     }
 
-    /// Returns whether a bucket is running at whose end the packet is restored.
-    pub(crate) fn is_in_bucket(&self) -> bool {
-        self.at.is_bucket() || self.stack.iter().any(Position::is_bucket)
+    /// Returns whether a bucket or a tracked copy is running, which alone `exit` ends.
+    pub(crate) fn is_confined(&self) -> bool {
+        self.at.confines() || self.stack.iter().any(Position::confines)
     }
 
-    /// Executes `exit` in a bucket: ends the bucket; what follows the group runs (as in Open
-    /// vSwitch).
-    pub(crate) fn unwind_bucket<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H) {
+    /// Executes `exit` in a bucket or a tracked copy: ends it; what follows the group, or the step
+    /// that tracked the packet, runs (as in Open vSwitch).
+    pub(crate) fn unwind_confined<H: Host<F>>(&mut self, burst: &Burst<'_, '_>, host: &mut H) {
         self.at.next = self.at.steps.get().len();
-        while !self.at.is_bucket() {
+        while !self.at.confines() {
             if self.at.saved.is_some() {
                 self.set.clear(); // a clone's, which does not run
             }
             self.go_back(burst, host);
             self.at.next = self.at.steps.get().len();
+        }
+        if !self.at.is_bucket() {
+            self.set.clear();
         }
     }
 }
@@ -213,6 +217,10 @@ impl<F: Frame> Walk<F> {
 impl<F> Position<F> {
     fn is_bucket(&self) -> bool {
         self.saved.as_ref().is_some_and(|saved| saved.bucket)
+    }
+
+    fn confines(&self) -> bool {
+        (self.saved.as_ref()).is_some_and(|saved| saved.bucket || saved.fork)
     }
 }
 

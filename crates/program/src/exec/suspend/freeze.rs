@@ -171,6 +171,7 @@ impl<F: Frame> Engine<F> {
         walk.queue = rest.queue;
         walk.resubmits = rest.resubmits;
         walk.first = rest.first;
+        walk.tracked = (metadata.u32(at::CT_STATE), metadata.u16(at::CT_ZONE));
         walk.sent = true;
         walk.key.set_u32(at::SKB_PRIORITY, rest.queue.unwrap_or(0));
         walk.key.set_u32(at::ACTSET_OUTPUT, rest.set.output());
