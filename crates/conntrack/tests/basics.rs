@@ -1,7 +1,8 @@
 //! Single behaviours, packet by packet.
 
 use conntrack::{
-    Counter, Cursor, Direction, Nat, Range, Request, Tracked, Tracker, Translation, state, text,
+    Counter, Cursor, Direction, Nat, Policy, Range, Request, Timeout, Tracked, Tracker,
+    Translation, state, text,
 };
 use packet::build::Builder;
 use packet::checksum::{Sum, frame_sum, ipv4_header};
@@ -327,4 +328,172 @@ fn workers_share_the_table() {
         });
     }
     assert_eq!(tuples.len(), 2 * expected);
+}
+
+/// Returns the milliseconds until the zone's only connection ends.
+fn left(tracker: &Tracker, zone: u16) -> u64 {
+    let mut all = Vec::new();
+    let mut cursor = Some(Cursor::default());
+    while let Some(at) = cursor {
+        cursor = tracker.dump(at, 10, |connection| {
+            if connection.zone == zone {
+                all.push(connection.expires_ms - 1000);
+            }
+        });
+    }
+    assert_eq!(all.len(), 1);
+    all[0]
+}
+
+#[test]
+fn zones_have_timeouts_of_their_own() {
+    let icmp = |source, destination, kind| {
+        ethernet()
+            .ipv4(source, destination)
+            .icmp(kind, 0, 0x0001_0002)
+    };
+    let sctp = |source: (u32, u16), destination: (u32, u16)| {
+        ethernet()
+            .ipv4(source.0, destination.0)
+            .sctp(source.1, destination.1)
+    };
+    // Packets, and the timeout that each sets.
+    let runs = [
+        vec![
+            (udp((1, 10), (2, 20)), Timeout::UdpFirst),
+            (udp((1, 10), (2, 20)), Timeout::UdpSingle),
+            (udp((2, 20), (1, 10)), Timeout::UdpMultiple),
+            (udp((1, 10), (2, 20)), Timeout::UdpMultiple),
+        ],
+        vec![
+            (sctp((1, 10), (2, 20)), Timeout::UdpFirst),
+            (sctp((2, 20), (1, 10)), Timeout::UdpMultiple),
+        ],
+        vec![
+            (icmp(1, 2, 8), Timeout::IcmpFirst),
+            (icmp(2, 1, 0), Timeout::IcmpReply),
+        ],
+        vec![(syn(1000), Timeout::TcpSynSent)],
+    ];
+    for run in runs {
+        let tracker = Tracker::new([1, 2]);
+        let mut own = Policy::default();
+        for (number, timeout) in Timeout::ALL.into_iter().enumerate() {
+            own.set(timeout, 100 + number as u32);
+        }
+        let mut usual = Policy::default();
+        usual.set(Timeout::UdpFirst, 3);
+        tracker.set_policy(7, Some(own));
+        tracker.set_default_policy(usual);
+        for (packet, timeout) in run {
+            for (zone, policy) in [(7, own), (8, usual)] {
+                track(&tracker, packet.clone(), &Request { zone, ..COMMIT });
+                let expected = u64::from(policy.get(timeout)) * 1000;
+                assert_eq!(left(&tracker, zone), expected, "{}", timeout.name());
+            }
+        }
+        assert_eq!((tracker.policy(7), tracker.policy(8)), (own, usual));
+        // The next packet is the first for which the change holds.
+        let before = left(&tracker, 7);
+        tracker.set_policy(7, None);
+        assert_eq!(left(&tracker, 7), before);
+        assert_eq!(tracker.policy(7), usual);
+    }
+}
+
+#[test]
+fn sequence_checking_can_be_switched_off() {
+    // The builder gives every segment the same sequence number and no acknowledgement.
+    let numbered = |sequence: u32| {
+        let segment = ethernet().ipv4(1, 2).tcp(1000, 80, 16).payload(b"data");
+        let mut bytes = segment.bytes();
+        bytes[38..42].copy_from_slice(&sequence.to_be_bytes());
+        bytes[50..52].fill(0);
+        let mut sum = Sum::new();
+        sum.add_bytes(&bytes[34..]);
+        sum.add_pseudo_header(&[0, 0, 0, 1], &[0, 0, 0, 2], 6, 24);
+        let sum = sum.finish();
+        bytes[50..52].copy_from_slice(&sum.to_be_bytes());
+        HeapFrame::new(&bytes)
+    };
+    for check in [true, false] {
+        let tracker = Tracker::new([1, 2]);
+        assert!(tracker.sequence_checking());
+        tracker.set_sequence_checking(check);
+        assert_eq!(tracker.sequence_checking(), check);
+        track(&tracker, syn(1000), &COMMIT);
+        track(&tracker, ethernet().ipv4(2, 1).tcp(80, 1000, 0x12), &COMMIT);
+        // Half the space of sequence numbers away from what is open.
+        let (frame, layers) = parsed(numbered(0x7fff_fff0));
+        let tracked = tracker.track(&frame, &layers, &COMMIT, 1000);
+        assert_eq!(tracked.state & state::INVALID != 0, check);
+        let refused = tracker.counters().get(Counter::InvalidTcpWindow);
+        assert_eq!(refused, u64::from(check));
+        // Flags are checked all the same.
+        let flags = ethernet().ipv4(1, 2).tcp(1000, 80, 3);
+        let tracked = track(&tracker, flags, &COMMIT);
+        assert_eq!(tracked.state & state::INVALID, state::INVALID);
+    }
+}
+
+/// Frames of any two or three segments are read like whole ones, and frames that end before their
+/// layers do are answered.
+#[test]
+fn segments_and_short_frames_are_read() {
+    let quoted = udp((1, 10), (2, 20)).bytes().split_off(14);
+    let v6 = || ethernet().ipv6([1; 16], [2; 16]);
+    let quoted_v6 = v6().udp(10, 20).payload(b"data").bytes().split_off(14);
+    let packets = [
+        udp((1, 10), (2, 20)),
+        ethernet()
+            .ipv4(1, 2)
+            .ipv4_options(&[1; 8])
+            .tcp_with_options(10, 20, 2, &[3, 3, 7, 0])
+            .payload(b"12345"),
+        ethernet().ipv4(1, 2).sctp(10, 20).payload(b"1234"),
+        ethernet().ipv4(1, 2).icmp(8, 0, 7).payload(b"123"),
+        ethernet().ipv4(9, 1).icmp(3, 1, 0).payload(&quoted),
+        v6().udp(10, 20).payload(b"data"),
+        v6().extension(60, &[0, 1, 4, 0, 0, 0, 0]).tcp(10, 20, 2),
+        v6().icmpv6(128, 0, 7).payload(b"123"),
+        ethernet()
+            .ipv6([9; 16], [1; 16])
+            .icmpv6(3, 0, 0)
+            .payload(&quoted_v6),
+    ];
+    for packet in packets {
+        let bytes = packet.bytes();
+        let (whole, layers) = parsed(HeapFrame::new(&bytes));
+        let answer = |frame: &HeapFrame| {
+            let tracker = Tracker::new([1, 2]);
+            track(
+                &tracker,
+                udp((1, 10), (2, 20)),
+                &Request { zone: 1, ..COMMIT },
+            );
+            let begun = v6().udp(10, 20);
+            track(&tracker, begun, &Request { zone: 1, ..COMMIT });
+            let tracked = tracker.track(frame, &layers, &Request { zone: 1, ..COMMIT }, 1000);
+            (tracked, tracker.counters().get(Counter::Created))
+        };
+        let expected = answer(&whole);
+        assert_eq!(expected.0.state & state::INVALID, 0);
+        for cut in 0..=bytes.len() {
+            let (head, tail) = bytes.split_at(cut);
+            let frame = HeapFrame::with_segments(&[head, tail]);
+            assert_eq!(answer(&frame), expected, "cut at {cut}");
+            let (middle, tail) = tail.split_at(tail.len().min(3));
+            let frame = HeapFrame::with_segments(&[head, middle, tail]);
+            assert_eq!(answer(&frame), expected, "cut at {cut} and 3 bytes later");
+            if head.len() < bytes.len() {
+                let short = HeapFrame::with_segments(&[&head[..cut / 2], &head[cut / 2..]]);
+                let (tracked, _) = answer(&short);
+                assert_eq!(
+                    tracked.state,
+                    state::INVALID | state::TRACKED,
+                    "{cut} bytes"
+                );
+            }
+        }
+    }
 }

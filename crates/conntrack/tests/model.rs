@@ -6,27 +6,39 @@ use conntrack::{
     Counter, Cursor, Direction, Filter, Masked, Nat, Range, Request, Tracked, Tracker, state,
 };
 use packet::build::Builder;
+use packet::checksum::{Sum, frame_sum};
 use packet::parse::{Layers, parse_frame};
-use packet::{FlowKey, HeapFrame, WordSet};
+use packet::{FlowKey, Frame, HeapFrame, WordSet};
 use proptest::prelude::*;
 use reference::{ACK, Ends, FIN, Model, RST, SYN, Sent, Tcp};
 use std::collections::HashSet;
-use std::net::{IpAddr, Ipv4Addr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
-fn ip(bits: u32) -> IpAddr {
-    IpAddr::V4(Ipv4Addr::from_bits(bits))
+/// Both families have the same addresses, but for a prefix.
+fn ip(v6: bool, bits: u32) -> IpAddr {
+    if v6 {
+        IpAddr::V6(Ipv6Addr::from_bits(0xfd00_u128 << 112 | u128::from(bits)))
+    } else {
+        IpAddr::V4(Ipv4Addr::from_bits(bits))
+    }
 }
 
-fn bits(ip: IpAddr) -> u32 {
-    match ip {
-        IpAddr::V4(ip) => ip.to_bits(),
-        IpAddr::V6(_) => panic!("IPv6"),
+fn network(builder: Builder, source: IpAddr, destination: IpAddr) -> Builder {
+    match (source, destination) {
+        (IpAddr::V4(source), IpAddr::V4(destination)) => {
+            builder.ipv4(source.to_bits(), destination.to_bits())
+        }
+        (IpAddr::V6(source), IpAddr::V6(destination)) => {
+            builder.ipv6(source.octets(), destination.octets())
+        }
+        _ => panic!("one family"),
     }
 }
 
 fn build(builder: Builder, sent: &Sent) -> Builder {
     let ends = &sent.ends;
-    let builder = builder.ipv4(ends.src.0, ends.dst.0);
+    let builder = network(builder, ends.src.0, ends.dst.0);
+    let identifier = u32::from(ends.src.1) << 16 | 9;
     match ends.protocol {
         6 => {
             let options: &[u8] = match sent.tcp.scale {
@@ -37,47 +49,124 @@ fn build(builder: Builder, sent: &Sent) -> Builder {
                 .tcp_with_options(ends.src.1, ends.dst.1, sent.tcp.flags, options)
                 .payload(&vec![7; sent.tcp.length as usize])
         }
-        1 => builder.icmp(ends.kinds.0, 0, u32::from(ends.src.1) << 16 | 9),
+        1 => builder.icmp(ends.kinds.0, 0, identifier),
+        58 => builder.icmpv6(ends.kinds.0, 0, identifier),
         17 => builder.udp(ends.src.1, ends.dst.1).payload(b"data"),
+        132 => builder.sctp(ends.src.1, ends.dst.1).payload(b"data"),
         _ => builder.payload(b"data"),
     }
 }
 
+const L3: usize = 14;
+
+/// Length of the IP header, which has no options or extension headers.
+fn header_length(v6: bool) -> usize {
+    if v6 { 40 } else { 20 }
+}
+
 /// Overwrites the numbers that the builder does not let choose, and corrects the checksum.
-fn number(frame: &mut [u8], l3: usize, tcp: &Tcp) {
-    let l4 = l3 + 20;
+fn number(frame: &mut [u8], v6: bool, tcp: &Tcp) {
+    let l4 = L3 + header_length(v6);
     frame[l4 + 4..l4 + 8].copy_from_slice(&tcp.seq.to_be_bytes());
     frame[l4 + 8..l4 + 12].copy_from_slice(&tcp.ack.to_be_bytes());
     frame[l4 + 14..l4 + 16].copy_from_slice(&tcp.window.to_be_bytes());
     frame[l4 + 16..l4 + 18].fill(0);
-    let mut sum = packet::checksum::Sum::new();
+    let mut sum = Sum::new();
     sum.add_bytes(&frame[l4..]);
     let size = (frame.len() - l4) as u32;
-    sum.add_pseudo_header(&frame[l3 + 12..l3 + 16], &frame[l3 + 16..l3 + 20], 6, size);
+    // Both addresses are the end of the header.
+    let length = if v6 { 16 } else { 4 };
+    let (source, destination) = frame[l4 - 2 * length..l4].split_at(length);
+    sum.add_pseudo_header(source, destination, 6, size);
     let checksum = sum.finish();
     frame[l4 + 16..l4 + 18].copy_from_slice(&checksum.to_be_bytes());
 }
 
 const ROUTER: u32 = 0x0909_0909;
 
-fn frame(sent: &Sent) -> (HeapFrame, Layers) {
-    let ethernet = || Builder::ethernet([2; 6], [4; 6]);
+fn ethernet() -> Builder {
+    Builder::ethernet([2; 6], [4; 6])
+}
+
+/// The packet from its IP header on.
+fn packet_bytes(sent: &Sent) -> Vec<u8> {
     let mut bytes = build(ethernet(), sent).bytes();
     if sent.ends.protocol == 6 {
-        number(&mut bytes, 14, &sent.tcp);
+        number(&mut bytes, sent.ends.src.0.is_ipv6(), &sent.tcp);
     }
+    bytes.split_off(L3)
+}
+
+/// Returns the frame, cut into two segments at `cut`, if it is that long. Errors quote `quoted`
+/// bytes behind the IP header.
+fn frame(sent: &Sent, quoted: usize, cut: usize) -> (HeapFrame, Layers) {
+    let v6 = sent.ends.src.0.is_ipv6();
+    let mut bytes = packet_bytes(sent);
     if sent.error {
-        let quote = bytes[14..].to_vec();
-        bytes = ethernet()
-            .ipv4(ROUTER, sent.ends.src.0)
-            .icmp(3, 1, 0)
-            .payload(&quote[..quote.len().min(48)])
-            .bytes();
+        bytes.truncate(header_length(v6) + quoted);
+        let outer = network(ethernet(), ip(v6, ROUTER), sent.ends.src.0);
+        let outer = if v6 {
+            outer.icmpv6(1, 4, 0)
+        } else {
+            outer.icmp(3, 1, 0)
+        };
+        bytes = outer.payload(&bytes).bytes().split_off(L3);
     }
-    let mut frame = HeapFrame::new(&bytes);
+    bytes.splice(0..0, build(ethernet(), sent).bytes()[..L3].to_vec());
     let mut key = FlowKey::ZERO;
-    let layers = parse_frame(&mut frame, 1, WordSet::MINI_KEY, &mut key);
-    (frame, layers)
+    let layers = parse_frame(&mut HeapFrame::new(&bytes), 1, WordSet::MINI_KEY, &mut key);
+    let (head, tail) = bytes.split_at(cut.min(bytes.len()));
+    (HeapFrame::with_segments(&[head, tail]), layers)
+}
+
+/// Has the packet that an error quotes translated, and compares it with one that is built as its
+/// sender has sent it, to the ends `out`.
+fn check_quote(frame: &mut HeapFrame, layers: &Layers, sent: &Sent, out: Ends, tracked: &Tracked) {
+    let before = frame.to_vec();
+    assert!(Tracker::translate_inner(
+        frame,
+        layers,
+        &tracked.translation
+    ));
+    let (l4, end) = (usize::from(layers.l4), layers.end as usize);
+    let ends = out.reversed();
+    let as_sent = packet_bytes(&Sent { ends, ..*sent });
+    let (mut got, mut expected) = (frame.to_vec(), before.clone());
+    let begin = l4 + 8;
+    expected[begin..end].copy_from_slice(&as_sent[..end - begin]);
+    let transport = begin + header_length(ends.src.0.is_ipv6());
+    if ends.protocol == 132 {
+        // The CRC, which covers more than is quoted, stays as it is.
+        let crc = end.min(transport + 8)..end.min(transport + 12);
+        expected[crc.clone()].copy_from_slice(&before[crc]);
+    }
+    // Zero has two forms in the other checksums.
+    let transport_checksum = match ends.protocol {
+        6 => 16,
+        17 => 6,
+        _ => 2,
+    };
+    let at = transport + transport_checksum;
+    if at + 1 == end && ends.protocol != 132 {
+        // Half a checksum stays as it is, too.
+        expected[at] = before[at];
+    }
+    for at in [begin + 10, at] {
+        let is_zero = |bytes: &[u8]| matches!(bytes.get(at..at + 2), Some([0, 0] | [0xff, 0xff]));
+        if at + 2 <= end && is_zero(&got) && is_zero(&expected) {
+            expected[at..at + 2].copy_from_slice(&got[at..at + 2]);
+        }
+    }
+    got[l4 + 2..l4 + 4].fill(0);
+    expected[l4 + 2..l4 + 4].fill(0);
+    assert_eq!(got, expected, "{ends:?}");
+    let mut sum = Sum::new();
+    sum.add_u16(frame_sum(frame, l4, end));
+    if ends.src.0.is_ipv6() {
+        let addresses = &before[l4 - 32..l4];
+        sum.add_pseudo_header(&addresses[..16], &addresses[16..], 58, (end - l4) as u32);
+    }
+    assert_eq!(sum.fold(), 0xffff, "checksum of the error");
 }
 
 /// The ends as the answer says that they go out. Of errors, those of the quoted packet, turned
@@ -89,9 +178,9 @@ fn apply(ends: Ends, tracked: &Tracked, error: bool) -> Ends {
         (true, None) => (None, None),
         (false, _) => (tracked.translation.source, tracked.translation.destination),
     };
-    let set = |end: &mut (u32, u16), new: Option<(IpAddr, u16)>| {
+    let set = |end: &mut (IpAddr, u16), new: Option<(IpAddr, u16)>| {
         if let Some((address, port)) = new {
-            end.0 = bits(address);
+            end.0 = address;
             if port != 0 {
                 end.1 = port;
             }
@@ -119,6 +208,10 @@ struct Step {
     /// Error of the sequence number and of the acknowledgement.
     off: (i32, i32),
     error: bool,
+    /// Bytes behind the IP header that an error quotes.
+    quoted: usize,
+    /// Where the frame's second segment begins.
+    cut: usize,
     gap: u64,
 }
 
@@ -156,9 +249,10 @@ fn step() -> impl Strategy<Value = Step> {
     let gap = prop_oneof![8 => 0u64..500, 2 => 0u64..70_000, 1 => 0u64..100_000_000];
     let rest = (
         0u32..3,
-        0usize..6,
+        0usize..NATS,
         (off(), off()),
         prop::bool::weighted(0.08),
+        (prop_oneof![Just(8), 8usize..40], 0usize..120),
         gap,
     );
     (who, what, scale, rest).prop_map(|(who, what, scale, rest)| Step {
@@ -175,7 +269,9 @@ fn step() -> impl Strategy<Value = Step> {
         nat: rest.1,
         off: rest.2,
         error: rest.3,
-        gap: rest.4,
+        quoted: rest.4.0,
+        cut: rest.4.1,
+        gap: rest.5,
     })
 }
 
@@ -187,21 +283,46 @@ struct Flow {
     next: [u32; 2],
 }
 
-fn flow(index: usize) -> Flow {
-    let protocol = [6, 6, 6, 6, 6, 17, 17, 1, 1, 59][index];
+/// Protocols of the flows, and whether they are of IPv6.
+type Flows = [(u8, bool); 10];
+
+const IPV4: Flows = {
+    let [tcp, udp, icmp, other] = [(6, false), (17, false), (1, false), (59, false)];
+    [tcp, tcp, tcp, tcp, tcp, udp, udp, icmp, icmp, other]
+};
+const IPV6: Flows = {
+    let [tcp, udp, icmp, other] = [(6, true), (17, true), (58, true), (59, true)];
+    [tcp, tcp, tcp, tcp, tcp, udp, udp, icmp, icmp, other]
+};
+/// SCTP, and both families in one table.
+const MIXED: Flows = [
+    (132, false),
+    (132, true),
+    (132, false),
+    (132, true),
+    (58, true),
+    (1, false),
+    (58, true),
+    (17, true),
+    (132, true),
+    (17, false),
+];
+
+fn flow(flows: &Flows, index: usize) -> Flow {
+    let (protocol, v6) = flows[index];
     let port = |port: u16| if protocol == 59 { 0 } else { port };
     let mut ends = Ends {
         protocol,
         src: (
-            0x0a00_0001 + index as u32 % 2,
+            ip(v6, 0x0a00_0001 + index as u32 % 2),
             port(2000 + index as u16 / 4),
         ),
-        dst: (0x0a00_0100, port(80)),
+        dst: (ip(v6, 0x0a00_0100), port(80)),
         kinds: (0, 0),
     };
-    if protocol == 1 {
+    if ends.is_icmp() {
         ends.dst.1 = ends.src.1;
-        ends.kinds = (8, 0);
+        ends.kinds = if v6 { (128, 129) } else { (8, 0) };
     }
     let next = [[0xffff_ff80, 5], [0x3000_0000, 0xd000_0000]][index % 2];
     Flow {
@@ -211,13 +332,15 @@ fn flow(index: usize) -> Flow {
     }
 }
 
-fn nats() -> [Option<Nat>; 6] {
+const NATS: usize = 7;
+
+fn nats(v6: bool) -> [Option<Nat>; NATS] {
     let range = |direction, min: u32, max: u32, ports| {
         Some(Nat {
             direction: Some(direction),
             range: Some(Range {
-                min: ip(min),
-                max: ip(max),
+                min: ip(v6, min),
+                max: ip(v6, max),
                 ports,
             }),
             ..Nat::default()
@@ -239,15 +362,28 @@ fn nats() -> [Option<Nat>; 6] {
             0x0c00_0001,
             Some((8080, 8081)),
         ),
-        range(Direction::Source, 0, 0, None),
+        Some(Nat {
+            direction: Some(Direction::Source),
+            ..Nat::default()
+        }),
+        // Of the other family: nothing can be translated to it.
+        Some(Nat {
+            direction: Some(Direction::Destination),
+            range: Some(Range {
+                min: ip(!v6, 0x0c00_0001),
+                max: ip(!v6, 0x0c00_0001),
+                ports: None,
+            }),
+            ..Nat::default()
+        }),
     ]
 }
 
-fn check(steps: &[Step]) {
+fn check(kinds: &Flows, steps: &[Step]) {
     let tracker = Tracker::new([0x1234_5678_9abc_def1, 0xfedc_ba98_7654_3211]);
     let mut model = Model::default();
-    let mut flows: Vec<Flow> = (0..10).map(flow).collect();
-    let nats = nats();
+    let mut flows: Vec<Flow> = (0..10).map(|index| flow(kinds, index)).collect();
+    let nats = [nats(false), nats(true)];
     let mut now = 1_000_000;
     for (number, step) in steps.iter().enumerate() {
         now += step.gap;
@@ -270,7 +406,8 @@ fn check(steps: &[Step]) {
             },
             error: step.error,
         };
-        let (frame, layers) = frame(&sent);
+        let (mut frame, layers) = frame(&sent, step.quoted, step.cut);
+        let nat = nats[usize::from(kinds[step.flow].1)][step.nat].as_ref();
         let request = Request {
             zone: step.zone,
             commit: step.commit,
@@ -279,7 +416,7 @@ fn check(steps: &[Step]) {
                 value: step.mark,
                 mask: if step.mark == 0 { 0 } else { u32::MAX },
             },
-            nat: nats[step.nat].as_ref(),
+            nat,
             ..Request::default()
         };
         let tracked = tracker.track(&frame, &layers, &request, now);
@@ -292,7 +429,7 @@ fn check(steps: &[Step]) {
         let flags = (request.commit, request.force);
         let expected = model.track(&sent, step.zone, flags, step.mark, request.nat, now, out);
         let original = tracked.original.expect("the packet can be read");
-        let told = if expected.original.protocol == 1 {
+        let told = if expected.original.is_icmp() {
             (expected.original.kinds.0.into(), 0)
         } else {
             (expected.original.src.1, expected.original.dst.1)
@@ -301,7 +438,7 @@ fn check(steps: &[Step]) {
             (
                 tracked.state,
                 tracked.mark,
-                (bits(original.source), bits(original.destination)),
+                (original.source, original.destination),
                 (original.source_port, original.destination_port),
                 out,
             ),
@@ -314,6 +451,9 @@ fn check(steps: &[Step]) {
             ),
             "step {number}: {step:?}"
         );
+        if sent.error && tracked.translation.inner.is_some() {
+            check_quote(&mut frame, &layers, &sent, out, &tracked);
+        }
         if !sent.error && !step.reply && tracked.state & state::INVALID == 0 {
             flow.seen[zone] = out;
         }
@@ -361,7 +501,7 @@ fn compare_tables(tracker: &Tracker, model: &Model, now: u64) {
             (
                 connection.zone,
                 tuple.protocol,
-                bits(tuple.source),
+                tuple.source,
                 connection.expires_ms,
             )
         })
@@ -388,8 +528,11 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(1000))]
 
     #[test]
-    fn answers_are_those_of_the_model(steps in prop::collection::vec(step(), 1..120)) {
-        check(&steps);
+    fn answers_are_those_of_the_model(
+        kinds in prop::sample::select(vec![IPV4, IPV6, MIXED]),
+        steps in prop::collection::vec(step(), 1..120),
+    ) {
+        check(&kinds, &steps);
     }
 }
 
@@ -399,7 +542,7 @@ fn flushing_removes_what_the_filter_admits() {
     for index in 0..10 {
         for zone in 0..2 {
             let sent = Sent {
-                ends: flow(index).ends,
+                ends: flow(&IPV4, index).ends,
                 tcp: Tcp {
                     flags: SYN,
                     window: 10,
@@ -407,7 +550,7 @@ fn flushing_removes_what_the_filter_admits() {
                 },
                 error: false,
             };
-            let (frame, layers) = frame(&sent);
+            let (frame, layers) = frame(&sent, 8, 0);
             let request = Request {
                 zone,
                 commit: true,
@@ -432,7 +575,7 @@ fn flushing_removes_what_the_filter_admits() {
     flush(&filter);
     assert_eq!(tracker.count(), 14);
     filter.original.protocol = None;
-    filter.reply.destination = Some(ip(0x0a00_0001));
+    filter.reply.destination = Some(ip(false, 0x0a00_0001));
     flush(&filter);
     assert_eq!((tracker.count(), tracker.zone_count(1)), (11, 3));
     flush(&Filter::default());

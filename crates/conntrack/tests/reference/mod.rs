@@ -1,7 +1,8 @@
-//! A slow, obvious tracker of IPv4 packets, with which the real one is compared: a list that is
+//! A slow, obvious tracker, with which the real one is compared: a list that is
 //! searched from the beginning, and sequence numbers that do not wrap around.
 
 use conntrack::{Direction, Nat, state};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 pub const SYN: u16 = 2;
 pub const FIN: u16 = 1;
@@ -12,12 +13,20 @@ pub const ACK: u16 = 16;
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Ends {
     pub protocol: u8,
-    pub src: (u32, u16),
-    pub dst: (u32, u16),
+    pub src: (IpAddr, u16),
+    pub dst: (IpAddr, u16),
     pub kinds: (u8, u8),
 }
 
 impl Ends {
+    pub fn is_icmp(&self) -> bool {
+        matches!(self.protocol, 1 | 58)
+    }
+
+    fn has_ports(&self) -> bool {
+        matches!(self.protocol, 6 | 17 | 132)
+    }
+
     pub fn reversed(self) -> Ends {
         Ends {
             src: self.dst,
@@ -106,17 +115,19 @@ pub fn choices(ends: Ends, nat: &Nat) -> Vec<Ends> {
     let (Some(direction), Some(range)) = (nat.direction, nat.range) else {
         return vec![ends];
     };
-    let (std::net::IpAddr::V4(min), std::net::IpAddr::V4(max)) = (range.min, range.max) else {
-        return Vec::new();
-    };
     let own = match direction {
         Direction::Source => ends.src,
         Direction::Destination => ends.dst,
     };
-    let addresses = if min.is_unspecified() {
-        own.0..=own.0
-    } else {
-        min.to_bits()..=max.to_bits()
+    let addresses: Vec<IpAddr> = match (range.min, range.max) {
+        (min, _) if min.is_unspecified() => vec![own.0],
+        (IpAddr::V4(min), IpAddr::V4(max)) => (min.to_bits()..=max.to_bits())
+            .map(|bits| Ipv4Addr::from_bits(bits).into())
+            .collect(),
+        (IpAddr::V6(min), IpAddr::V6(max)) => (min.to_bits()..=max.to_bits())
+            .map(|bits| Ipv6Addr::from_bits(bits).into())
+            .collect(),
+        _ => panic!("a range of two families"),
     };
     let ports = match range.ports {
         Some((min, max)) => min..=max,
@@ -124,12 +135,11 @@ pub fn choices(ends: Ends, nat: &Nat) -> Vec<Ends> {
     };
     let mut all = Vec::new();
     for address in addresses {
+        if address.is_ipv6() != own.0.is_ipv6() {
+            continue;
+        }
         for port in ports.clone() {
-            let port = if matches!(ends.protocol, 6 | 17) {
-                port
-            } else {
-                own.1
-            };
+            let port = if ends.has_ports() { port } else { own.1 };
             let mut out = ends;
             match direction {
                 Direction::Source => out.src = (address, port),
@@ -247,6 +257,7 @@ impl Model {
         let valid = match ends.protocol {
             6 => flags_valid(tcp.flags) && tcp.flags & (SYN | ACK) != SYN | ACK,
             1 => ends.kinds.0 == 8,
+            58 => ends.kinds.0 == 128,
             _ => true,
         };
         if packet.error || !valid {
@@ -263,11 +274,14 @@ impl Model {
                 Direction::Source => state::SOURCE_NAT,
                 Direction::Destination => state::DESTINATION_NAT,
             };
-            let free: Vec<Ends> = choices(ends, nat)
-                .into_iter()
+            let all = choices(ends, nat);
+            let free: Vec<Ends> = all
+                .iter()
+                .copied()
                 .filter(|out| self.taken(zone, out.reversed(), now).is_none())
                 .collect();
-            let falls_back = matches!(ends.protocol, 6 | 17)
+            let falls_back = ends.has_ports()
+                && !all.is_empty()
                 && (direction == Direction::Destination
                     || nat.range.is_none_or(|range| range.ports.is_none()));
             if free.is_empty() && !falls_back {
@@ -282,7 +296,7 @@ impl Model {
             if free.is_empty() || !prescribed && !free.contains(&out) {
                 let mut like = out;
                 like.src.1 = ends.src.1;
-                assert!(choices(ends, nat).contains(&like), "{out:?}");
+                assert!(all.contains(&like), "{out:?}");
                 let reserved = [out.src.1 < 1024, ends.src.1 < 1024];
                 assert_eq!(reserved[0], reserved[1], "{out:?}");
             } else {
@@ -294,7 +308,7 @@ impl Model {
         }
         let progress = match ends.protocol {
             6 => Progress::Tcp(first(tcp)),
-            1 => Progress::Icmp(false),
+            1 | 58 => Progress::Icmp(false),
             _ => Progress::Other(false),
         };
         let seconds = if ends.protocol == 6 { 30 } else { 60 };
