@@ -8,6 +8,7 @@
 
 use std::path::{Path, PathBuf};
 
+mod connections;
 mod fragments;
 mod frames;
 mod guests;
@@ -61,6 +62,7 @@ fn main() -> std::io::Result<()> {
     frames::write(&Corpus::of("packet")?)?;
     tunnels::write(&Corpus::of("tunnel")?)?;
     fragments::write(&Corpus::of("fragments")?)?;
+    connections::write(&Corpus::of("conntrack")?)?;
     rules::write(&Corpus::of("walk")?)?;
     guests::write_rings(&Corpus::of("vhost")?)?;
     guests::write_messages(&Corpus::of("vhost_message")?)?;
