@@ -124,11 +124,7 @@ def user_guide(lab):
         re.search(r"^br0 +\w+ +(\S+)", card, re.M)[1],
         "who answers ARP for the bridge's address",
     )
-    check(
-        "OFPBAC_BAD_VENDOR_TYPE" in of("OVN and OpenStack")[0],
-        "what there is not yet:",
-        of("OVN and OpenStack"),
-    )
+    equal(of("OVN and OpenStack"), [""], "a firewall before any packet")
     tunnels = of("Tunnels")[0]
     keys = re.findall(
         r"vxlan0 \(vxlan: ::->198\.51\.100\.2, key=(0x\w+), legacy_l2, dp port=\d+, ttl=64\)",
