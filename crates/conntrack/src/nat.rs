@@ -78,20 +78,54 @@ impl Translation {
     }
 }
 
-/// Most tuples that are tried for one connection. Ranges that are nearly full beyond that count as
-/// exhausted, so that a packet cannot keep a worker for longer (each try takes a lock or two).
-const TRIES: u32 = 4096;
+/// Most tuples that are tried for one packet, so that a full range does not keep a worker (each try
+/// takes a lock).
+const TRIES: u32 = 256;
+/// Of those, the ones with prescribed destination ports, if the source port may change, too.
+const PRESCRIBED: u32 = 128;
+/// The runs in which more tuples than that are searched, as shifts of their number: a half, a
+/// quarter and so on. All but the first begin anywhere, so that a range is called exhausted only if
+/// it is nearly full.
+const RUNS: [u32; 5] = [1, 2, 3, 4, 4];
 /// First port that is chosen for senders that use one that is not reserved.
 const EPHEMERAL: u16 = 1024;
 
-/// Numbers of a range, from one on, wrapping around.
-fn around<T>(min: T, max: T, start: T) -> impl Iterator<Item = T>
-where
-    std::ops::RangeInclusive<T>: Iterator<Item = T>,
-    T: Copy + PartialOrd,
-{
-    (start..=max).chain((min..=max).take_while(move |number| *number < start))
+/// Numbers below `total`, `budget` of them at most: all once, in order, if that is enough, else in
+/// [`RUNS`]. The first is 0, and the first three runs begin below `near`, unless that is less than
+/// a run.
+fn spread(total: u128, near: u128, budget: u32, seed: u64) -> impl Iterator<Item = u128> {
+    let whole = total <= u128::from(budget);
+    let near = if near > u128::from(budget.div_ceil(1 << RUNS[0])) {
+        near.min(total)
+    } else {
+        total
+    };
+    let runs = RUNS
+        .into_iter()
+        .enumerate()
+        .flat_map(move |(number, shift)| {
+            let begin = match number {
+                0 => 0,
+                _ => {
+                    let random =
+                        |salt: u64| fold(seed ^ salt, MIX.wrapping_mul(2 * number as u64 + 1));
+                    let wide = u128::from(random(MIX)) << 64 | u128::from(random(!MIX));
+                    wide % if number < 3 { near } else { total }
+                }
+            };
+            (0..u128::from(budget.div_ceil(1 << shift)))
+                .map(move |step| (begin + step) % total.max(1))
+        });
+    let (all, some) = if whole {
+        (total, 0)
+    } else {
+        (0, budget as usize)
+    };
+    (0..all).chain(runs.take(some))
 }
+
+/// An odd number without a pattern.
+const MIX: u64 = 0x9e37_79b9_7f4a_7c15;
 
 /// The ports that may replace a source port when none are given: of the same kind, as reserved
 /// ports say something of the sender.
@@ -108,9 +142,41 @@ fn ports_like(port: u16) -> (u16, u16) {
 pub(crate) struct Start {
     pub address: u64,
     pub port: u64,
+    /// Keep to the first address as long as possible.
+    pub persistent: bool,
 }
 
-/// Calls `accept` with reply tuples until it returns something. None if the range is exhausted.
+/// The ports of a range in order, beginning somewhere.
+#[derive(Clone, Copy)]
+struct Ports {
+    min: u16,
+    span: u32,
+    begin: u32,
+}
+
+impl Ports {
+    fn new((min, max): (u16, u16), start: u64) -> Ports {
+        let span = u32::from(max.saturating_sub(min)) + 1;
+        Ports {
+            min,
+            span,
+            begin: (start % u64::from(span)) as u32,
+        }
+    }
+
+    fn get(self, step: u32) -> u16 {
+        self.min + ((self.begin + step) % self.span) as u16
+    }
+
+    /// The step at which a port comes.
+    fn step_of(self, port: u16) -> Option<u32> {
+        let offset = u32::from(port.checked_sub(self.min)?);
+        (offset < self.span).then(|| (offset + self.span - self.begin) % self.span)
+    }
+}
+
+/// Calls `accept` with at most [`TRIES`] reply tuples until it returns something. None if it does
+/// not: the range is exhausted, or nearly.
 pub(crate) fn search<R>(
     key: &Key,
     direction: Direction,
@@ -136,46 +202,60 @@ pub(crate) fn search<R>(
     let given = range
         .and_then(|range| range.ports)
         .filter(|_| key.has_ports());
-    let mut tries = TRIES;
-    for step in 0..count.min(u64::from(TRIES)) {
-        let offset = (start.address % count).wrapping_add(step) % count;
-        let address: Address = [min[0], min[1] + offset];
-        let mut reply = key.reversed();
-        reply.addresses[1 - end] = address;
-        if !key.has_ports() {
-            if let Some(result) = accept(reply) {
-                return Some(result);
-            }
-            continue;
-        }
-        let begin = |(min, max): (u16, u16)| {
-            min + (start.port % (u64::from(max.saturating_sub(min)) + 1)) as u16
-        };
-        if let Some((min, max)) = given {
-            // Of a reply, the port of the translated end is that of the other index.
-            for port in around(min, max, begin((min, max))) {
-                tries = tries.checked_sub(1)?;
-                reply.ports[1 - end] = port;
-                if let Some(result) = accept(reply) {
-                    return Some(result);
-                }
-            }
-            if direction == Direction::Source {
-                continue;
-            }
-        }
-        // Only the sender's port is left to be chosen, first as it is.
-        let sent = key.ports[0];
-        let (min, max) = ports_like(sent);
-        for port in std::iter::once(sent).chain(around(min, max, begin((min, max)))) {
-            tries = tries.checked_sub(1)?;
-            reply.ports[1] = port;
-            if let Some(result) = accept(reply) {
-                return Some(result);
-            }
-        }
+    let seed = start.address.rotate_left(32) ^ start.port;
+    let indices = |per: u32, budget: u32| {
+        let (per, count) = (u128::from(per), u128::from(count));
+        let near = if start.persistent { per } else { per * count };
+        spread(per * count, near, budget, seed).map(move |index| {
+            let (offset, step) = (index / per, (index % per) as u32);
+            let offset = (u128::from(start.address) + offset) % count;
+            let address: Address = [min[0], min[1].wrapping_add(offset as u64)];
+            (address, step)
+        })
+    };
+    // Of a reply, the address and port of the translated end are those of the other index.
+    let mut reply = key.reversed();
+    if !key.has_ports() {
+        return indices(1, TRIES).find_map(|(address, _)| {
+            reply.addresses[1 - end] = address;
+            accept(reply)
+        });
     }
-    None
+    let mut tries = TRIES;
+    if let Some(range) = given {
+        let ports = Ports::new(range, start.port);
+        let mut accept_prescribed = |(address, step)| {
+            reply.addresses[1 - end] = address;
+            reply.ports[1 - end] = ports.get(step);
+            accept(reply)
+        };
+        if direction == Direction::Source {
+            return indices(ports.span, TRIES).find_map(accept_prescribed);
+        }
+        // All ports of the first address, then other source ports.
+        let span = u128::from(ports.span);
+        let first: Address = [min[0], min[1].wrapping_add(start.address % count)];
+        let found = spread(span, span, PRESCRIBED, seed)
+            .find_map(|step| accept_prescribed((first, step as u32)));
+        if found.is_some() {
+            return found;
+        }
+        tries -= ports.span.min(PRESCRIBED);
+        reply.ports[1 - end] = ports.get(0);
+    }
+    // Only the sender's port is left to be chosen, first as it is.
+    let sent = key.ports[0];
+    let ports = Ports::new(ports_like(sent), start.port);
+    let own_step = ports.step_of(sent);
+    let per = 1 + ports.span - u32::from(own_step.is_some());
+    indices(per, tries).find_map(|(address, step)| {
+        reply.addresses[1 - end] = address;
+        reply.ports[1] = match step.checked_sub(1) {
+            None => sent,
+            Some(step) => ports.get(step + u32::from(own_step.is_some_and(|own| step >= own))),
+        };
+        accept(reply)
+    })
 }
 
 /// Returns where to begin, from the connection's hash.
@@ -188,6 +268,7 @@ pub(crate) fn start(key: &Key, nat: &Nat, hash: u64, secret: u64, random: u64) -
             hash >> 16
         },
         port: if nat.random { random } else { hash },
+        persistent: nat.persistent,
     }
 }
 
@@ -309,4 +390,81 @@ pub(crate) fn translate_inner<F: Frame>(
     }
     let new = quote.delta.applied_to(u16::from_be_bytes(old));
     checksum::write_at(frame, l4 + 2, &new.to_be_bytes())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key() -> Key {
+        Key {
+            addresses: [[0, 1], [0, 2]],
+            ports: [5000, 80],
+            kinds: [0, 0],
+            zone: 0,
+            protocol: UDP,
+            v6: false,
+        }
+    }
+
+    /// All tuples that are tried if none is free.
+    fn tried(direction: Direction, addresses: (u32, u32), ports: Option<(u16, u16)>) -> Vec<Key> {
+        let address = |bits: u32| IpAddr::V4(std::net::Ipv4Addr::from_bits(bits));
+        let range = Range {
+            min: address(addresses.0),
+            max: address(addresses.1),
+            ports,
+        };
+        let start = start(&key(), &Nat::default(), 0x1234_5678_9abc_def1, 7, 0);
+        let mut all = Vec::new();
+        let found = search(&key(), direction, Some(&range), start, |reply| {
+            all.push(reply);
+            None::<()>
+        });
+        assert_eq!(found, None);
+        all
+    }
+
+    fn distinct(all: &[Key]) -> usize {
+        let parts = all.iter().map(|key| (key.addresses, key.ports));
+        parts.collect::<std::collections::HashSet<_>>().len()
+    }
+
+    #[test]
+    fn small_ranges_are_tried_once_each() {
+        for (addresses, ports, choices) in [
+            ((9, 9), (100, 100), 1),
+            ((9, 12), (100, 163), 256),
+            ((9, 9), (1000, 1254), 255),
+        ] {
+            let all = tried(Direction::Source, addresses, Some(ports));
+            assert_eq!((all.len(), distinct(&all)), (choices, choices));
+        }
+    }
+
+    #[test]
+    fn large_ranges_are_sampled() {
+        for (direction, addresses, ports) in [
+            (Direction::Source, (9, 9), Some((1024, 65535))),
+            (Direction::Source, (9, 0xffff_fff0), Some((1, 65535))),
+            (Direction::Source, (9, 9), None),
+            (Direction::Destination, (9, 9), Some((1, 65535))),
+            (Direction::Destination, (9, 9), Some((80, 80))),
+            (Direction::Destination, (9, 20), None),
+        ] {
+            let all = tried(direction, addresses, ports);
+            assert_eq!(all.len(), TRIES as usize);
+            assert!(distinct(&all) > 200);
+            // The runs lie apart: the ports are not all from one stretch.
+            let chosen = |key: &Key| match direction {
+                Direction::Source => key.ports[1],
+                Direction::Destination => key.ports[1].max(key.ports[0]),
+            };
+            let ports: Vec<u16> = all.iter().map(chosen).collect();
+            let jumps = ports
+                .windows(2)
+                .filter(|pair| pair[1].abs_diff(pair[0]) > 256);
+            assert!(jumps.count() >= 3);
+        }
+    }
 }
