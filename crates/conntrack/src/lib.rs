@@ -32,7 +32,7 @@ mod tracker;
 pub use counters::{Counter, Counters};
 pub use manage::{Connection, Cursor, Filter, Flow, Part};
 pub use nat::{Direction, Nat, Range, Translation};
-pub use request::{Helper, Masked, Request, Tracked, Tuple};
+pub use request::{Earlier, Helper, Masked, Request, Tracked, Tuple};
 pub use tcp::{Peer, TcpInfo, TcpState};
 pub use timeouts::{Policy, Timeout};
 pub use tracker::{DEFAULT_LIMIT, Tracker};

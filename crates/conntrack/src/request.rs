@@ -83,4 +83,28 @@ pub struct Tracked {
     pub original: Option<Tuple>,
     /// How the packet is to be changed.
     pub translation: Translation,
+    /// The answer is that of a connection in the table, which has seen the packet.
+    pub has_connection: bool,
+}
+
+impl Tracked {
+    /// Returns what the packet's next `ct` action is to know of this one.
+    pub fn earlier(&self) -> Earlier {
+        Earlier {
+            state: self.state,
+            zone: self.zone,
+            has_connection: self.has_connection,
+        }
+    }
+}
+
+/// What an earlier `ct` action answered for a packet. The default is none.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Earlier {
+    /// Bits of [`crate::state`]; 0 without an earlier action.
+    pub state: u32,
+    /// The earlier action's zone.
+    pub zone: u16,
+    /// It found or made the packet's connection, whose state machine has seen the packet.
+    pub has_connection: bool,
 }

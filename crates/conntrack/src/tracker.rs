@@ -9,7 +9,7 @@ use crate::counters::{Counter, Counters};
 use crate::extract::{self, Packet};
 use crate::key::{Key, Secret};
 use crate::nat::{self, Translation};
-use crate::request::{Request, Tracked};
+use crate::request::{Earlier, Request, Tracked};
 use crate::shard::{Found, Removed, Shard};
 use crate::state;
 use crate::timeouts::Policies;
@@ -72,6 +72,8 @@ pub(crate) struct Job<'a> {
     pub request: &'a Request<'a>,
     /// `ct_state` as the packet brings it from an earlier action of this zone; else 0.
     pub earlier: u32,
+    /// That action found or made the packet's connection.
+    pub seen: bool,
     pub now_ms: u64,
 }
 
@@ -93,6 +95,7 @@ fn without_packet(zone: u16, state: u32) -> Tracked {
         label: 0,
         original: None,
         translation: Translation::default(),
+        has_connection: false,
     }
 }
 
@@ -105,6 +108,7 @@ pub(crate) fn with_connection(conn: &Conn, state: u32, translation: Translation)
         label: conn.label(),
         original: Some(conn.original.tuple()),
         translation,
+        has_connection: true,
     }
 }
 
@@ -154,19 +158,19 @@ impl Tracker {
         request: &Request<'_>,
         now_ms: u64,
     ) -> Tracked {
-        self.track_again(frame, layers, (0, 0), request, now_ms)
+        self.track_again(frame, layers, Earlier::default(), request, now_ms)
     }
 
-    /// [`Tracker::track`] for a packet that comes from an earlier `ct` action, whose answer had the
-    /// state and zone `earlier` (state 0: none).
+    /// [`Tracker::track`] for a packet that comes from an earlier `ct` action, whose answer was
+    /// `earlier`.
     ///
-    /// In the same zone, the packet does not count twice for its connection's state machine, and a
-    /// packet that has been translated is recognised by its new addresses and not translated again.
+    /// In the same zone, the packet does not count twice for the state machine of a connection that
+    /// the earlier action found or made, and a packet that has been translated is recognised by its new addresses and not translated again.
     pub fn track_again<F: Frame>(
         &self,
         frame: &F,
         layers: &Layers,
-        earlier: (u32, u16),
+        earlier: Earlier,
         request: &Request<'_>,
         now_ms: u64,
     ) -> Tracked {
@@ -177,14 +181,12 @@ impl Tracker {
                 return without_packet(request.zone, state::INVALID);
             }
         };
+        let same = earlier.zone == request.zone;
         let job = Job {
             packet: &packet,
             request,
-            earlier: if earlier.1 == request.zone {
-                earlier.0
-            } else {
-                0
-            },
+            earlier: if same { earlier.state } else { 0 },
+            seen: same && earlier.has_connection,
             now_ms,
         };
         for _ in 0..ROUNDS {
@@ -322,7 +324,7 @@ impl Tracker {
         let mut expires = None;
         if related {
             answer |= state::RELATED | direction;
-        } else if job.earlier & (state::TRACKED | nat_bits) != state::TRACKED {
+        } else if !job.seen || job.earlier & nat_bits != 0 {
             let check = self.check_sequence.load(Ordering::Relaxed);
             let (update, end) = conn.update(job.packet, reply, check, &policies, job.now_ms);
             expires = end;

@@ -93,7 +93,7 @@ fn a_packet_is_not_counted_twice_in_a_zone() {
     assert_eq!(first.state, state::NEW | state::TRACKED | state::SOURCE_NAT);
     // The same packet, translated, in the same zone: found by its new addresses.
     let (frame, layers) = parsed(udp((9, 10), (2, 20)).frame());
-    let again = tracker.track_again(&frame, &layers, (first.state, 0), &COMMIT, 1000);
+    let again = tracker.track_again(&frame, &layers, first.earlier(), &COMMIT, 1000);
     assert_eq!(again.state & state::INVALID, 0);
     assert_eq!(again.original, first.original);
     assert_eq!(
@@ -102,7 +102,7 @@ fn a_packet_is_not_counted_twice_in_a_zone() {
     );
     // In another zone, it begins a connection of its own.
     let request = Request { zone: 5, ..COMMIT };
-    let other = tracker.track_again(&frame, &layers, (first.state, 0), &request, 1000);
+    let other = tracker.track_again(&frame, &layers, first.earlier(), &request, 1000);
     assert_eq!(other.state, state::NEW | state::TRACKED);
     assert_ne!(other.original, first.original);
 }

@@ -1,0 +1,74 @@
+//! Behaviours that were wrong once, packet by packet.
+
+use conntrack::{Cursor, Earlier, Masked, Request, Tracked, Tracker, state};
+use packet::build::Builder;
+use packet::parse::parse_frame;
+use packet::{FlowKey, WordSet};
+
+fn udp(source: (u32, u16), destination: (u32, u16)) -> Builder {
+    Builder::ethernet([2; 6], [4; 6])
+        .ipv4(source.0, destination.0)
+        .udp(source.1, destination.1)
+        .payload(b"payload")
+}
+
+const COMMIT: Request<'static> = Request {
+    zone: 0,
+    commit: true,
+    force: false,
+    mark: Masked { value: 0, mask: 0 },
+    label: Masked { value: 0, mask: 0 },
+    nat: None,
+    helper: None,
+};
+
+fn track(
+    tracker: &Tracker,
+    builder: Builder,
+    earlier: Earlier,
+    request: &Request<'_>,
+    now_ms: u64,
+) -> Tracked {
+    let mut frame = builder.frame();
+    let mut key = FlowKey::ZERO;
+    let layers = parse_frame(&mut frame, 1, WordSet::MINI_KEY, &mut key);
+    tracker.track_again(&frame, &layers, earlier, request, now_ms)
+}
+
+fn expiries(tracker: &Tracker) -> Vec<u64> {
+    let mut all = Vec::new();
+    let mut cursor = Some(Cursor::default());
+    while let Some(at) = cursor {
+        cursor = tracker.dump(at, 100, |connection| all.push(connection.expires_ms));
+    }
+    all
+}
+
+#[test]
+fn a_connection_that_only_the_second_action_finds_sees_the_packet() {
+    let tracker = Tracker::new([1, 2]);
+    let none = Earlier::default();
+    let packet = || udp((1, 10), (2, 20));
+    let look = Request {
+        commit: false,
+        ..COMMIT
+    };
+    // Another packet has the connection committed between two actions for this one.
+    let first = track(&tracker, packet(), none, &look, 1000);
+    assert!(!first.has_connection);
+    assert!(track(&tracker, packet(), none, &COMMIT, 1000).has_connection);
+    let second = track(&tracker, packet(), first.earlier(), &look, 21_000);
+    assert_eq!(second.state, state::NEW | state::TRACKED);
+    assert!(second.has_connection);
+    assert_eq!(expiries(&tracker), [81_000], "it was refreshed");
+    // Once it has seen the packet, it is not refreshed again, except from another zone's action.
+    let third = track(&tracker, packet(), second.earlier(), &look, 31_000);
+    assert!(third.has_connection);
+    assert_eq!(expiries(&tracker), [81_000]);
+    let elsewhere = Earlier {
+        zone: 9,
+        ..third.earlier()
+    };
+    track(&tracker, packet(), elsewhere, &look, 31_000);
+    assert_eq!(expiries(&tracker), [91_000]);
+}
