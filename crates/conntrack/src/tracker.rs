@@ -35,7 +35,7 @@ const ROUNDS: u32 = 4;
 pub struct Tracker {
     pub(crate) secret: Secret,
     shards: Box<[CachePadded<Mutex<Shard>>]>,
-    pub(crate) count: AtomicUsize,
+    pub(crate) count: CachePadded<AtomicUsize>,
     pub(crate) limit: AtomicUsize,
     pub(crate) half_open: Arc<AtomicUsize>,
     /// Connections by zone.
@@ -46,9 +46,9 @@ pub struct Tracker {
     pub(crate) zone_limit: AtomicU32,
     pub(crate) policies: Mutex<Arc<Policies>>,
     pub(crate) check_sequence: AtomicBool,
-    pub(crate) counters: Counters,
+    pub(crate) counters: CachePadded<Counters>,
     /// Where random numbers come from.
-    random: AtomicU64,
+    random: CachePadded<AtomicU64>,
     /// The shard at which the next slice of expiry begins.
     pub(crate) expiring: AtomicUsize,
     /// All that was due by this many milliseconds has been removed.
@@ -131,7 +131,7 @@ impl Tracker {
         Tracker {
             secret: Secret(secret),
             shards: (0..SHARDS).map(shard).collect(),
-            count: AtomicUsize::new(0),
+            count: CachePadded::new(AtomicUsize::new(0)),
             limit: AtomicUsize::new(DEFAULT_LIMIT),
             half_open,
             zone_counts: zones(0),
@@ -139,8 +139,8 @@ impl Tracker {
             zone_limit: AtomicU32::new(0),
             policies: Mutex::new(policies),
             check_sequence: AtomicBool::new(true),
-            counters: Counters::default(),
-            random: AtomicU64::new(secret[0] ^ secret[1].rotate_left(32)),
+            counters: CachePadded::default(),
+            random: CachePadded::new(AtomicU64::new(secret[0] ^ secret[1].rotate_left(32))),
             expiring: AtomicUsize::new(0),
             expired: AtomicU64::new(0),
         }
@@ -317,7 +317,6 @@ impl Tracker {
             job.packet.related,
             state::SOURCE_NAT | state::DESTINATION_NAT,
         );
-        let policies = Arc::clone(&shard.policies);
         let conn = shard.conns.get_mut(index)?;
         let direction = if reply { state::REPLY } else { 0 };
         let mut answer = job.earlier;
@@ -326,7 +325,7 @@ impl Tracker {
             answer |= state::RELATED | direction;
         } else if !job.seen || job.earlier & nat_bits != 0 {
             let check = self.check_sequence.load(Ordering::Relaxed);
-            let (update, end) = conn.update(job.packet, reply, check, &policies, job.now_ms);
+            let (update, end) = conn.update(job.packet, reply, check, &shard.policies, job.now_ms);
             expires = end;
             match update {
                 Update::Established => {
