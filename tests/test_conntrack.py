@@ -319,3 +319,29 @@ def rules_that_cannot_be_are_refused(lab):
         done = switch.ofctl("add-flow", "br0", rule, ok=False)
         check(done.returncode != 0, rule, "is accepted")
     equal(switch.rules(), ["ip actions=ct(commit)"], "rules")
+
+
+@test(timeout=60)
+def zones_have_timeouts_of_their_own(lab):
+    """A policy of the database shortens the timeouts of one zone."""
+    switch = lab.switch()
+    switch.bridge()
+    one, two = hosts(lab, switch)
+    switch.flows(
+        "priority=10,arp,actions=NORMAL",
+        "priority=5,ip,nw_tos=0,actions=ct(commit,zone=5),ct(commit,zone=6),NORMAL",
+    )
+    switch.vsctl(
+        *("--", "--id=@d", "create", "Datapath", "datapath_version=0"),
+        *("--", "set", "Open_vSwitch", ".", "datapaths:netdev=@d"),
+    )
+    timeouts = ("udp_first=1", "udp_single=1", "udp_multiple=1")
+    switch.vsctl("add-zone-tp", "netdev", "zone=5", *timeouts)
+    server = Echo(two, 80)
+    equal(ask(one, "10.1.0.2", 80, socket.SOCK_DGRAM, 5000), "10.1.0.1 5000", "UDP")
+    becomes(lambda: len(connections(switch, "zone=5")), 0, "connections of the short zone")
+    equal(len(connections(switch, "zone=6")), 1, "connections of the other zone")
+    switch.vsctl("del-zone-tp", "netdev", "zone=5")
+    equal(ask(one, "10.1.0.2", 80, socket.SOCK_DGRAM, 5001), "10.1.0.1 5001", "UDP")
+    equal(len(connections(switch, "zone=5")), 1, "connections of the zone without a policy")
+    server.close()

@@ -17,7 +17,7 @@ use crate::shape::{NoDevice, Shaping, Way, inspect};
 use crate::snapshot::{Behind, BridgeState, PortState, Snapshot};
 use crate::tunnel::{Arrival, Asked, Sending};
 use crate::vlan::{self, Ethernet, Inner, Malformed, Tag};
-use conntrack::{Tracked, Tracker};
+use conntrack::{Earlier, Tracked, Tracker};
 use packet::io::{BURST, Lengths, TxQueue};
 use packet::mini_key::MiniKey;
 use packet::parse::Layers;
@@ -886,7 +886,7 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
         &mut self,
         frame: &F,
         layers: &Layers,
-        earlier: (u32, u16),
+        earlier: Earlier,
         request: &conntrack::Request<'_>,
     ) -> Tracked {
         let now_ms = Host::<F>::now_ns(self) / 1_000_000;

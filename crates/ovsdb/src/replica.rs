@@ -133,6 +133,26 @@ impl Row {
             .collect()
     }
 
+    /// Returns a map from strings to integers.
+    pub fn map_int(&self, column: &str) -> BTreeMap<String, i64> {
+        self.entries(column)
+            .filter_map(|(key, value)| match (key, value) {
+                (Atom::String(key), Atom::Integer(value)) => Some((key.to_string(), *value)),
+                _ => None,
+            })
+            .collect()
+    }
+
+    /// Returns a map from strings to references.
+    pub fn map_uuid(&self, column: &str) -> BTreeMap<String, Uuid> {
+        self.entries(column)
+            .filter_map(|(key, value)| match (key, value) {
+                (Atom::String(key), Atom::Uuid(value)) => Some((key.to_string(), *value)),
+                _ => None,
+            })
+            .collect()
+    }
+
     fn entries(&self, column: &str) -> impl Iterator<Item = (&Atom, &Atom)> {
         match self.columns.get(column) {
             Some(Datum::Map(map)) => Some(map.iter()),

@@ -31,6 +31,7 @@ const COLUMNS: &[(&str, &[&str], &[&str])] = &[
             "manager_options",
             "ssl",
             "other_config",
+            "datapaths",
             "next_cfg",
         ],
         &[],
@@ -144,6 +145,9 @@ const COLUMNS: &[(&str, &[&str], &[&str])] = &[
     ),
     ("QoS", &["type", "queues", "other_config"], &[]),
     ("Queue", &["dscp", "other_config"], &[]),
+    ("Datapath", &["ct_zones"], &[]),
+    ("CT_Zone", &["timeout_policy"], &[]),
+    ("CT_Timeout_Policy", &["timeouts"], &[]),
     (
         "Flow_Table",
         &[
@@ -192,6 +196,8 @@ pub struct OpenVSwitch {
     pub bridges: Vec<Bridge>,
     /// The database's own remotes.
     pub managers: Vec<Manager>,
+    /// Timeouts of tracked connections, in seconds by name, by the type of the datapath and zone.
+    pub timeouts: BTreeMap<String, BTreeMap<i64, BTreeMap<String, i64>>>,
 }
 
 /// A bridge.
@@ -484,7 +490,34 @@ fn open_vswitch(replica: &Replica, uuid: Uuid, row: &Row) -> OpenVSwitch {
         ssl: linked(replica, row, "ssl", "SSL", ssl).pop(),
         bridges,
         managers: linked(replica, row, "manager_options", "Manager", manager),
+        timeouts: timeouts(replica, row),
     }
+}
+
+/// Reads the timeout policies of zones, by datapath. Zones without one are left out.
+fn timeouts(
+    replica: &Replica,
+    row: &Row,
+) -> BTreeMap<String, BTreeMap<i64, BTreeMap<String, i64>>> {
+    let policy = |zone: &Row| {
+        let policy = zone.optional_uuid("timeout_policy")?;
+        Some(
+            replica
+                .row("CT_Timeout_Policy", policy)?
+                .map_int("timeouts"),
+        )
+    };
+    let zones = |datapath: Uuid| {
+        let zones = replica.row("Datapath", datapath)?.map_int_uuid("ct_zones");
+        let zones = zones.into_iter();
+        let known =
+            zones.filter_map(|(zone, uuid)| Some((zone, policy(replica.row("CT_Zone", uuid)?)?)));
+        Some(known.collect())
+    };
+    let datapaths = row.map_uuid("datapaths").into_iter();
+    datapaths
+        .filter_map(|(kind, uuid)| Some((kind, zones(uuid)?)))
+        .collect()
 }
 
 fn bridge(replica: &Replica, uuid: Uuid, row: &Row) -> Bridge {

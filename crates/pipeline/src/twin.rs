@@ -22,6 +22,7 @@ pub use meters::Levels;
 use crate::Pipeline;
 use crate::state::store::Rule;
 pub use connection::TrackBy;
+use conntrack::Earlier;
 pub use groups::GroupHit;
 use headers::Packet;
 pub use learn::Ended;
@@ -360,8 +361,8 @@ struct Machine<'p> {
     by_first_packet: bool,
     /// How often the packet has continued behind the tracker.
     recirculated: u8,
-    /// State and zone by its last lookup in the tracker; state 0: none.
-    tracked: (u32, u16),
+    /// What its last lookup in the tracker said.
+    tracked: Earlier,
     /// Whether outputs to CONTROLLER say that a packet-out sends them: not after a select group
     /// that uses the datapath's hash, because Open vSwitch recirculates the packet there.
     packet_out: bool,
@@ -398,7 +399,7 @@ impl<'p> Machine<'p> {
             states: &[],
             by_first_packet: false,
             recirculated: 0,
-            tracked: (0, 0),
+            tracked: Earlier::default(),
         };
         machine.key.set_u32(at::ACTSET_OUTPUT, ACTSET_UNSET);
         machine.parse_again();

@@ -4,7 +4,7 @@ use crate::actions::learn::{Ended, Request, Verdict};
 use crate::actions::{Op, PortNo, ToController};
 use crate::exec::suspend::freeze::Frozen;
 use crate::rule::Rule;
-use conntrack::{Request as TrackRequest, Tracked};
+use conntrack::{Earlier, Request as TrackRequest, Tracked};
 use packet::io::Lengths;
 use packet::mini_key::MiniKey;
 use packet::parse::Layers;
@@ -237,14 +237,13 @@ pub trait Host<F: Frame> {
         false
     }
 
-    /// Looks a packet's connection up in the connection tracker, or commits it there; `earlier` are
-    /// state and zone by the packet's last such lookup (state 0: none). The caller translates the
-    /// packet.
+    /// Looks a packet's connection up in the connection tracker, or commits it there; `earlier` is
+    /// what the packet's last such lookup said. The caller translates the packet.
     fn track(
         &mut self,
         frame: &F,
         layers: &Layers,
-        earlier: (u32, u16),
+        earlier: Earlier,
         request: &TrackRequest<'_>,
     ) -> Tracked {
         let _ = (frame, layers, earlier, request);

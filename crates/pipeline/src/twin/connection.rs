@@ -3,7 +3,7 @@
 
 use super::{At, Machine, ones};
 use crate::compile::connection::{helper, nat};
-use conntrack::{Masked, Request, Tracked, state};
+use conntrack::{Earlier, Masked, Request, Tracked, state};
 use openflow::action::{Action, Subfield};
 use openflow::conntrack::{Ct, CtZone};
 use packet::key::at;
@@ -14,9 +14,9 @@ use std::net::IpAddr;
 /// Most times that a packet continues behind the tracker, as Open vSwitch's `MAX_RECIRC_DEPTH`.
 const MAX_RECIRCULATIONS: u8 = 6;
 
-/// The connection tracker as a packet under test finds it, given the packet, state and
-/// zone by its last lookup (state 0: none), and the request.
-pub type TrackBy<'t> = &'t dyn Fn(&[u8], (u32, u16), &Request<'_>) -> Tracked;
+/// The connection tracker as a packet under test finds it, given the packet, what its
+/// last lookup said, and the request.
+pub type TrackBy<'t> = &'t dyn Fn(&[u8], Earlier, &Request<'_>) -> Tracked;
 
 impl Machine<'_> {
     /// Sends the packet through the tracker, and a copy on to the table.
@@ -44,7 +44,7 @@ impl Machine<'_> {
             None => self.supposed(zone, ct.table.is_some()),
         };
         self.translate(&tracked);
-        self.tracked = (tracked.state, tracked.zone);
+        self.tracked = tracked.earlier();
         self.clear_connection();
         let Some(table) = ct.table else {
             return;
@@ -74,7 +74,7 @@ impl Machine<'_> {
         (self.packet, self.key, self.queue) = before;
         (self.counted, self.packet_out) = (counted, packet_out);
         (self.set, self.stack) = (set, stack);
-        self.tracked = (tracked.state, tracked.zone);
+        self.tracked = tracked.earlier();
         self.dead = false;
     }
 
@@ -99,7 +99,7 @@ impl Machine<'_> {
 
     /// Makes the packet untracked.
     pub(super) fn forget_connection(&mut self) {
-        self.tracked = (0, 0);
+        self.tracked = Earlier::default();
         self.clear_connection();
     }
 

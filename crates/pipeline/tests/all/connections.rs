@@ -3,7 +3,7 @@
 
 use crate::common::outside::{Outside, To};
 use crate::common::{Switch, effects};
-use conntrack::{Request, Tracked, Tracker};
+use conntrack::{Earlier, Request, Tracked, Tracker};
 use openflow::parse;
 use packet::parse::Layers;
 use packet::{FlowKey, HeapFrame, WordSet};
@@ -33,7 +33,7 @@ impl Outside for Notes<'_> {
         &mut self,
         frame: &HeapFrame,
         layers: &Layers,
-        earlier: (u32, u16),
+        earlier: Earlier,
         request: &Request<'_>,
     ) -> Tracked {
         (self.tracker).track_again(frame, layers, earlier, request, self.now)
@@ -47,7 +47,7 @@ impl Outside for Notes<'_> {
 fn track(
     tracker: &Tracker,
     bytes: &[u8],
-    earlier: (u32, u16),
+    earlier: Earlier,
     request: &Request<'_>,
     now: u64,
 ) -> Tracked {
@@ -261,7 +261,7 @@ fn compare(rules: &Rules, packets: &[Packet]) -> Result<usize, TestCaseError> {
     let mut tracked = 0;
     for (index, packet) in packets.iter().enumerate() {
         let (bytes, now) = (packet.bytes(), switch.now + 100 * index as u64);
-        let by = |bytes: &[u8], earlier: (u32, u16), request: &Request<'_>| {
+        let by = |bytes: &[u8], earlier: Earlier, request: &Request<'_>| {
             track(&theirs, bytes, earlier, request, now)
         };
         let outcome = twin::evaluate_tracked(&switch.pipeline, packet.in_port, &bytes, &by);
@@ -380,7 +380,7 @@ fn replies_are_looked_up_by_the_first_packet() {
         switch.mod10(change).unwrap();
     }
     let tracker = Tracker::new([1, 2]);
-    let by = |bytes: &[u8], earlier: (u32, u16), request: &Request<'_>| {
+    let by = |bytes: &[u8], earlier: Earlier, request: &Request<'_>| {
         track(&tracker, bytes, earlier, request, 1000)
     };
     let ports = |packet: Packet| {

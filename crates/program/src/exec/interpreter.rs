@@ -13,6 +13,7 @@ use crate::counters::WorkerCounters;
 use crate::epoch::Guard;
 use crate::host::{Context, DropReason, Host};
 use crate::table::Bridge;
+use conntrack::Earlier;
 use packet::edit::{self, CompiledSet};
 use packet::key::at;
 use packet::parse::Layers;
@@ -62,7 +63,7 @@ pub(crate) struct Saved<F> {
     pub(crate) key: FlowKey,
     pub(crate) layers: Layers,
     pub(crate) counted: u32,
-    pub(crate) tracked: (u32, u16),
+    pub(crate) tracked: Earlier,
     pub(crate) recirculated: u8,
     pub(crate) packet_out: bool,
     pub(crate) queue: Option<u32>,
@@ -98,8 +99,8 @@ pub(crate) struct Walk<F> {
     pub(crate) resubmits: u32,
     /// How often it has gone on behind the connection tracker.
     pub(crate) recirculated: u8,
-    /// State and zone by the last lookup in the connection tracker; state 0: none.
-    pub(crate) tracked: (u32, u16),
+    /// What the last lookup in the connection tracker said.
+    pub(crate) tracked: Earlier,
     /// The length with which rules and groups count the packet: that on arrival, whatever has been
     /// pushed or popped since. Where Open vSwitch would recirculate a packet, its length at that
     /// time.
@@ -222,7 +223,7 @@ impl<F: Frame> Walk<F> {
             queue: None,
             resubmits: 0,
             recirculated: 0,
-            tracked: (0, 0),
+            tracked: Earlier::default(),
             counted: 0,
             mirrored: 0,
             sent: false,
@@ -250,7 +251,7 @@ impl<F: Frame> Walk<F> {
         self.queue = None;
         self.resubmits = 0;
         self.recirculated = 0;
-        self.tracked = (0, 0);
+        self.tracked = Earlier::default();
         self.mirrored = mirrored;
         self.sent = false;
         self.packet_out = false;

@@ -14,6 +14,7 @@ use super::plan::Applied;
 use super::port::{self, Port, Surroundings};
 use super::problem::{Options, Problems};
 use super::steered::{self, Steered};
+use super::timeouts::{self, Timeouts};
 use super::tunnel::{Together, Turn};
 use super::vlan::VlanSet;
 use super::vm;
@@ -126,6 +127,8 @@ pub struct Desired {
     pub ssl: Option<vswitch::Ssl>,
     /// Kernel interfaces to steer.
     pub steered: Steered,
+    /// Timeouts of tracked connections, by zone.
+    pub timeouts: Timeouts,
     /// The bridges by name.
     pub bridges: BTreeMap<String, Bridge>,
     /// The OpenFlow port numbers that interfaces had before, by the interfaces' names.
@@ -214,6 +217,7 @@ impl Desired {
             next_cfg: root.next_cfg,
             global: global::read(&root.other_config, &abilities.cpus, &mut problems),
             ssl: root.ssl.clone(),
+            timeouts: timeouts::read(root, &mut problems),
             steered: steered::read(&root.other_config, &abilities.machine_cpus, &mut problems),
             ..Desired::default()
         };

@@ -28,6 +28,7 @@ pub mod qos;
 pub mod shaping;
 pub mod statistics;
 pub mod steered;
+pub mod timeouts;
 pub mod tunnel;
 pub mod vlan;
 pub mod vm;

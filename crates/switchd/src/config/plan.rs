@@ -20,6 +20,7 @@ use super::mirror::Mirror;
 use super::ofport;
 use super::port::Port;
 use super::steered::Steered;
+use super::timeouts::Timeouts;
 
 /// A step towards the desired state.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -30,6 +31,8 @@ pub enum Action {
     SetSsl(Option<Ssl>),
     /// Steer these kernel interfaces, and no others.
     SetSteered(Steered),
+    /// Give tracked connections these timeouts, by zone; other zones have the usual ones.
+    SetTimeouts(Timeouts),
     /// Take a port out of a bridge and close its device.
     RemovePort {
         /// The bridge's name.
@@ -117,6 +120,8 @@ pub struct Applied {
     pub ssl: Option<Ssl>,
     /// Kernel interfaces that are steered, or will be once they exist.
     pub steered: Steered,
+    /// Timeouts of tracked connections, by zone.
+    pub timeouts: Timeouts,
     /// The bridges by name.
     pub bridges: BTreeMap<String, AppliedBridge>,
 }
@@ -130,6 +135,7 @@ impl Applied {
             Action::SetGlobal(global) => self.global = Some(global.clone()),
             Action::SetSsl(ssl) => self.ssl.clone_from(ssl),
             Action::SetSteered(steered) => self.steered = steered.clone(),
+            Action::SetTimeouts(timeouts) => self.timeouts.clone_from(timeouts),
             Action::RemoveBridge(name) => {
                 self.bridges.remove(name);
             }
@@ -187,6 +193,7 @@ impl AppliedBridge {
             Action::SetGlobal(_)
             | Action::SetSsl(_)
             | Action::SetSteered(_)
+            | Action::SetTimeouts(_)
             | Action::RemoveBridge(_)
             | Action::AddBridge { .. } => {}
         }
@@ -208,6 +215,9 @@ pub fn plan(desired: &Desired, applied: &Applied) -> Vec<Action> {
     }
     if applied.steered != desired.steered {
         actions.push(Action::SetSteered(desired.steered.clone()));
+    }
+    if applied.timeouts != desired.timeouts {
+        actions.push(Action::SetTimeouts(desired.timeouts.clone()));
     }
     let staying: BTreeMap<&str, Staying<'_>> = applied
         .bridges

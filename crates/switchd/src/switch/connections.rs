@@ -2,6 +2,7 @@
 //! is done in slices.
 
 use super::Switch;
+use crate::config::timeouts::Timeouts;
 use conntrack::{Connection, Cursor, Filter, Part, Tracker};
 use openflow::ct_flush::{CtFlush, CtTuple};
 use std::net::{IpAddr, Ipv6Addr};
@@ -15,6 +16,21 @@ impl Switch {
     pub fn tracker(&self) -> Option<Arc<Tracker>> {
         let tracker = self.with_datapath(|datapath| Arc::clone(datapath.tracker()));
         tracker.ok()
+    }
+
+    /// Sets the timeouts of zones; others get the usual ones.
+    pub(super) fn set_timeouts(&self, timeouts: &Timeouts) -> Result<(), String> {
+        let tracker = self.tracker().ok_or("the datapath does not run yet")?;
+        let before = self.applied.borrow().timeouts.clone();
+        for zone in before.keys().filter(|zone| !timeouts.contains_key(zone)) {
+            tracker.set_policy(*zone, None);
+        }
+        for (zone, policy) in timeouts {
+            if before.get(zone) != Some(policy) {
+                tracker.set_policy(*zone, Some(*policy));
+            }
+        }
+        Ok(())
     }
 
     /// Removes connections whose time is over.

@@ -164,6 +164,7 @@ impl Switch {
                 let rundir = &self.shell.options.directories.run;
                 self.steered.set(steered, rundir)
             }
+            Action::SetTimeouts(timeouts) => self.set_timeouts(timeouts),
             Action::RemovePort { bridge, interface } => {
                 close_all(self.remove_port(bridge, interface)).await;
                 Ok(())

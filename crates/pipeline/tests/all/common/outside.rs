@@ -1,6 +1,6 @@
 //! What tests do with packets that leave a walk.
 
-use conntrack::{Request as TrackRequest, Tracked};
+use conntrack::{Earlier, Request as TrackRequest, Tracked};
 use packet::HeapFrame;
 use packet::parse::{Layers, Malformed};
 use program::actions::ToController;
@@ -34,7 +34,7 @@ pub trait Outside {
     fn now_ns(&mut self) -> u64 {
         0
     }
-    fn track(&mut self, _: &HeapFrame, _: &Layers, _: (u32, u16), _: &TrackRequest<'_>) -> Tracked {
+    fn track(&mut self, _: &HeapFrame, _: &Layers, _: Earlier, _: &TrackRequest<'_>) -> Tracked {
         unreachable!("no rule tracks");
     }
     fn dropped(&mut self, _: DropReason) {}
@@ -69,7 +69,7 @@ impl Host<HeapFrame> for To<'_> {
         &mut self,
         frame: &HeapFrame,
         layers: &Layers,
-        earlier: (u32, u16),
+        earlier: Earlier,
         request: &TrackRequest<'_>,
     ) -> Tracked {
         self.0.track(frame, layers, earlier, request)

@@ -21,6 +21,7 @@ use crate::host::{Context, DropReason, Event, Host, Place};
 use crate::optimizer::unwildcarded::{TableSet, add_table};
 use crate::rule::Rule;
 use crate::table::Bridge;
+use conntrack::Earlier;
 use packet::edit::{self, CompiledSet};
 use packet::key::at;
 use packet::parse::Layers;
@@ -265,7 +266,7 @@ impl<F: Frame, H: Host<F>> Host<F> for Recording<'_, H> {
         &mut self,
         frame: &F,
         layers: &Layers,
-        earlier: (u32, u16),
+        earlier: Earlier,
         request: &conntrack::Request<'_>,
     ) -> conntrack::Tracked {
         self.pure = false;

@@ -8,7 +8,7 @@ use super::{Burst, MAX_RESUBMITS, Next, Position, Saved, Steps, Walk};
 use crate::actions::connection::{CONNECTION, Track, Write, Zone};
 use crate::actions::{PortNo, bits};
 use crate::host::{DropReason, Host};
-use conntrack::{Masked, Request, Tracked, Tracker, Translation};
+use conntrack::{Earlier, Masked, Request, Tracked, Tracker, Translation};
 use packet::key::at;
 use packet::{Field, Frame, Value};
 use std::net::IpAddr;
@@ -55,7 +55,7 @@ impl<F: Frame> Walk<F> {
         if !self.translate(burst, host, &tracked.translation) {
             return Some(self.fail(host, DropReason::ActionFailed));
         }
-        self.tracked = (tracked.state, tracked.zone);
+        self.tracked = tracked.earlier();
         self.key.clear(CONNECTION);
         let table = track.table?;
         if self.recirculated == MAX_RECIRCULATIONS {
@@ -123,7 +123,7 @@ impl<F: Frame> Walk<F> {
 
     /// Forgets the packet's connection.
     pub(crate) fn untrack(&mut self) {
-        self.tracked = (0, 0);
+        self.tracked = Earlier::default();
         self.key.clear(CONNECTION);
     }
 

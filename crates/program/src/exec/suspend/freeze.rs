@@ -12,6 +12,7 @@ use crate::exec::Engine;
 use crate::exec::interpreter::{Burst, First, Position, Steps, Walk};
 use crate::host::Host;
 use crate::table::Bridge;
+use conntrack::{Earlier, state};
 use packet::key::at;
 use packet::{FlowKey, Frame, WordSet, parse};
 
@@ -171,7 +172,12 @@ impl<F: Frame> Engine<F> {
         walk.queue = rest.queue;
         walk.resubmits = rest.resubmits;
         walk.first = rest.first;
-        walk.tracked = (metadata.u32(at::CT_STATE), metadata.u16(at::CT_ZONE));
+        let shown = metadata.u32(at::CT_STATE);
+        walk.tracked = Earlier {
+            state: shown,
+            zone: metadata.u16(at::CT_ZONE),
+            has_connection: shown & (state::ESTABLISHED | state::RELATED | state::REPLY) != 0,
+        };
         walk.sent = true;
         walk.key.set_u32(at::SKB_PRIORITY, rest.queue.unwrap_or(0));
         walk.key.set_u32(at::ACTSET_OUTPUT, rest.set.output());
