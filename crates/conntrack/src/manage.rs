@@ -195,9 +195,17 @@ impl Tracker {
             let number = (start + step) % SHARDS;
             loop {
                 let mut shard = self.lock(number);
-                let Some(index) = shard.next_expired(now_ms, &mut budget) else {
+                // A packet may wait for the lock: it is let go after a few connections.
+                let stride = budget.min(STRIDE as usize);
+                let mut left = stride;
+                let due = shard.next_expired(now_ms, &mut left);
+                budget -= stride - left;
+                let Some(index) = due else {
                     if shard.is_caught_up(now_ms) {
                         break;
+                    }
+                    if budget > 0 {
+                        continue;
                     }
                     self.expiring.store(number, Ordering::Relaxed);
                     return false;

@@ -72,3 +72,24 @@ fn a_connection_that_only_the_second_action_finds_sees_the_packet() {
     track(&tracker, packet(), elsewhere, &look, 31_000);
     assert_eq!(expiries(&tracker), [91_000]);
 }
+
+#[test]
+fn one_call_expires_more_than_one_slice_of_a_shard() {
+    let tracker = Tracker::new([1, 2]);
+    let none = Earlier::default();
+    let ports = 1000..21_000;
+    for port in ports.clone() {
+        track(&tracker, udp((1, port), (2, 20)), none, &COMMIT, 1000);
+    }
+    assert!(tracker.bucket_counts().iter().any(|count| *count > 64));
+    // Refreshed connections are examined when they would have ended, and stay.
+    for port in ports.clone().step_by(2) {
+        track(&tracker, udp((1, port), (2, 20)), none, &COMMIT, 30_000);
+    }
+    assert!(!tracker.expire(70_000, 1000));
+    assert!(tracker.count() >= ports.len() - 1000);
+    assert!(tracker.expire(70_000, usize::MAX));
+    assert_eq!(tracker.count(), ports.len() / 2);
+    assert!(tracker.expire(100_000, usize::MAX));
+    assert_eq!(tracker.count(), 0);
+}
