@@ -68,7 +68,7 @@ impl Tracker {
             NO_LIMIT => self.zone_limit.load(Ordering::Relaxed),
             limit => limit,
         };
-        let add = |count: u32| (zone_limit == 0 || count < zone_limit).then(|| count + 1);
+        let add = |count: u32| (count < zone_limit).then(|| count + 1);
         self.zone_counts[usize::from(zone)]
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add)
             .map_err(|_| Counter::RefusedZoneLimit)?;

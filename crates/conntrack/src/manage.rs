@@ -10,7 +10,7 @@ use crate::tcp::TcpInfo;
 use crate::timeouts::{Policies, Policy};
 use crate::tracker::{NO_LIMIT, SHARDS, Tracker};
 use std::net::IpAddr;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::{Arc, PoisonError};
 
 /// Connections that are looked at under one lock.
@@ -287,24 +287,26 @@ impl Tracker {
         self.limit.load(Ordering::Relaxed)
     }
 
-    /// Sets how many connections a zone may have, 0 for any number; `zone` None sets it for all
-    /// zones without a limit of their own. At most `u32::MAX - 1`.
+    /// Sets how many connections a zone may have; 0 refuses all. `zone` None sets it for all zones
+    /// without a limit of their own; until that is set, they are not limited. At most
+    /// `u32::MAX - 1`.
     pub fn set_zone_limit(&self, zone: Option<u16>, limit: u32) {
-        let place = match zone {
-            Some(zone) => &self.zone_limits[usize::from(zone)],
-            None => &self.zone_limit,
-        };
-        place.store(limit.min(NO_LIMIT - 1), Ordering::Relaxed);
+        self.zone_limit_of(zone)
+            .store(limit.min(NO_LIMIT - 1), Ordering::Relaxed);
     }
 
     /// Returns a zone's own limit; None if it has none. `zone` None returns that of other zones.
     pub fn zone_limit(&self, zone: Option<u16>) -> Option<u32> {
+        match self.zone_limit_of(zone).load(Ordering::Relaxed) {
+            NO_LIMIT => None,
+            limit => Some(limit),
+        }
+    }
+
+    fn zone_limit_of(&self, zone: Option<u16>) -> &AtomicU32 {
         match zone {
-            None => Some(self.zone_limit.load(Ordering::Relaxed)),
-            Some(zone) => match self.zone_limits[usize::from(zone)].load(Ordering::Relaxed) {
-                NO_LIMIT => None,
-                limit => Some(limit),
-            },
+            Some(zone) => &self.zone_limits[usize::from(zone)],
+            None => &self.zone_limit,
         }
     }
 

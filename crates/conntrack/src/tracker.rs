@@ -42,7 +42,7 @@ pub struct Tracker {
     pub(crate) zone_counts: Box<[AtomicU32]>,
     /// Limits by zone; [`NO_LIMIT`] where the default applies.
     pub(crate) zone_limits: Box<[AtomicU32]>,
-    /// The limit of other zones; 0 is none.
+    /// The limit of other zones; [`NO_LIMIT`] until one is set.
     pub(crate) zone_limit: AtomicU32,
     pub(crate) policies: Mutex<Arc<Policies>>,
     pub(crate) check_sequence: AtomicBool,
@@ -55,7 +55,7 @@ pub struct Tracker {
     pub(crate) expired: AtomicU64,
 }
 
-/// A zone's entry without a limit of its own.
+/// No limit: a zone has none of its own, or other zones have none.
 pub(crate) const NO_LIMIT: u32 = u32::MAX;
 
 /// What became of a packet's connection.
@@ -136,7 +136,7 @@ impl Tracker {
             half_open,
             zone_counts: zones(0),
             zone_limits: zones(NO_LIMIT),
-            zone_limit: AtomicU32::new(0),
+            zone_limit: AtomicU32::new(NO_LIMIT),
             policies: Mutex::new(policies),
             check_sequence: AtomicBool::new(true),
             counters: CachePadded::default(),

@@ -1,6 +1,6 @@
 //! Behaviours that were wrong once, packet by packet.
 
-use conntrack::{Cursor, Earlier, Masked, Request, Tracked, Tracker, state};
+use conntrack::{Counter, Cursor, Earlier, Masked, Request, Tracked, Tracker, state};
 use packet::build::Builder;
 use packet::parse::parse_frame;
 use packet::{FlowKey, WordSet};
@@ -92,4 +92,25 @@ fn one_call_expires_more_than_one_slice_of_a_shard() {
     assert_eq!(tracker.count(), ports.len() / 2);
     assert!(tracker.expire(100_000, usize::MAX));
     assert_eq!(tracker.count(), 0);
+}
+
+/// As Open vSwitch 3.1 does it.
+#[test]
+fn a_limit_of_zero_refuses_all() {
+    let tracker = Tracker::new([1, 2]);
+    let commit = |zone, port| {
+        let request = Request { zone, ..COMMIT };
+        let none = Earlier::default();
+        track(&tracker, udp((1, port), (2, 20)), none, &request, 1000).has_connection
+    };
+    assert_eq!(tracker.zone_limit(None), None);
+    tracker.set_zone_limit(Some(5), 0);
+    assert_eq!(tracker.zone_limit(Some(5)), Some(0));
+    assert!(!commit(5, 10) && commit(6, 10));
+    tracker.set_zone_limit(None, 0);
+    assert!(tracker.delete_zone_limit(5));
+    assert!(!commit(5, 11) && !commit(6, 11));
+    assert_eq!(tracker.counters().get(Counter::RefusedZoneLimit), 3);
+    tracker.set_zone_limit(Some(5), 1);
+    assert!(commit(5, 12) && !commit(5, 13));
 }
