@@ -165,7 +165,8 @@ impl Tracker {
     /// `earlier`.
     ///
     /// In the same zone, the packet does not count twice for the state machine of a connection that
-    /// the earlier action found or made, and a packet that has been translated is recognised by its new addresses and not translated again.
+    /// the earlier action found or made, and a packet that has been translated is recognised by its
+    /// new addresses and not translated again.
     pub fn track_again<F: Frame>(
         &self,
         frame: &F,
