@@ -8,12 +8,15 @@ use crate::nat::{self, Translation};
 use crate::request::Tracked;
 use crate::state;
 use crate::tcp;
-use crate::tracker::{Job, NO_LIMIT, SHARDS, Tracker, shard_of, with_connection};
+use crate::tracker::{Job, NO_LIMIT, Tracker, shard_of, with_connection};
 use std::sync::atomic::Ordering;
 
 /// How many connections that hold a tuple that is sought are looked at, whether they have expired;
 /// of the others, their stub is enough. Expiry removes them within seconds anyway.
 const LOOKS: u32 = 32;
+
+/// Shards that are looked into for a half-open connection to evict.
+const LOOKED_INTO: usize = 16;
 
 /// What came of adding a connection.
 enum Added {
@@ -48,43 +51,57 @@ impl Tracker {
         if !job.request.commit {
             return Some(job.answer(state::NEW));
         }
-        if let Err(reason) = self.reserve(packet.key.zone) {
-            self.counters.add(reason);
+        let zone = packet.key.zone;
+        if !self.reserve_in_zone(zone) {
+            self.counters.add(Counter::RefusedZoneLimit);
             return Some(job.answer(state::NEW));
         }
-        let tracked = self.create(job);
+        // A connection may be evicted for a SYN, but only once it is certain that it is added.
+        let mut counted = self.reserve();
+        let may_evict = matches!(&packet.kind, Kind::Tcp(segment) if tcp::is_syn(segment));
+        if !counted && !may_evict {
+            self.zone_counts[usize::from(zone)].fetch_sub(1, Ordering::Relaxed);
+            self.counters.add(Counter::RefusedFull);
+            return Some(job.answer(state::NEW));
+        }
+        let tracked = self.create(job, &mut counted);
         let created = tracked.as_ref().is_some_and(|tracked| tracked.1);
         if created {
             self.counters.add(Counter::Created);
         } else {
-            self.release(packet.key.zone);
+            self.zone_counts[usize::from(zone)].fetch_sub(1, Ordering::Relaxed);
+            if counted {
+                self.count.fetch_sub(1, Ordering::Relaxed);
+            }
         }
         tracked.map(|(tracked, _)| tracked)
     }
 
-    /// Counts a connection, if limits allow it.
-    fn reserve(&self, zone: u16) -> Result<(), Counter> {
-        let zone_limit = match self.zone_limits[usize::from(zone)].load(Ordering::Relaxed) {
+    /// Counts a connection of a zone, if its limit allows it.
+    fn reserve_in_zone(&self, zone: u16) -> bool {
+        let limit = match self.zone_limits[usize::from(zone)].load(Ordering::Relaxed) {
             NO_LIMIT => self.zone_limit.load(Ordering::Relaxed),
             limit => limit,
         };
-        let add = |count: u32| (count < zone_limit).then(|| count + 1);
+        let add = |count: u32| (count < limit).then(|| count + 1);
         self.zone_counts[usize::from(zone)]
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add)
-            .map_err(|_| Counter::RefusedZoneLimit)?;
+            .is_ok()
+    }
+
+    /// Counts a connection, if the limit of all allows it.
+    fn reserve(&self) -> bool {
         let limit = self.limit.load(Ordering::Relaxed);
         let add = |count: usize| (count < limit).then(|| count + 1);
-        let full = || {
-            let counted = self
-                .count
-                .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
-            counted.is_err()
-        };
-        if full() && (!self.evict() || full()) {
-            self.zone_counts[usize::from(zone)].fetch_sub(1, Ordering::Relaxed);
-            return Err(Counter::RefusedFull);
-        }
-        Ok(())
+        self.count
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add)
+            .is_ok()
+    }
+
+    /// Counts a connection that is not `counted` yet, in the place of a half-open one.
+    fn make_room(&self, zone: u16, counted: &mut bool) -> bool {
+        *counted = *counted || self.reserve() || self.evict(zone) && self.reserve();
+        *counted
     }
 
     /// Takes a connection off the counts.
@@ -94,30 +111,57 @@ impl Tracker {
     }
 
     /// Ends a half-open connection, the oldest of some shard, so that a flood of SYNs does not keep
-    /// others out. Returns false if there is none.
-    fn evict(&self) -> bool {
-        let start = self.random() as usize;
-        for step in 0..SHARDS {
-            if self.half_open.load(Ordering::Relaxed) == 0 {
-                return false;
-            }
-            let mut shard = self.lock(start.wrapping_add(step) % SHARDS);
-            if let Some(index) = shard.oldest_half_open() {
+    /// others out; rather one of the same zone. Returns false if it finds none.
+    fn evict(&self, zone: u16) -> bool {
+        let mut other = None;
+        for number in self
+            .half_open
+            .from(self.random() as usize)
+            .take(LOOKED_INTO)
+        {
+            let mut shard = self.lock(number);
+            let Some(index) = shard.oldest_half_open() else {
+                continue;
+            };
+            let same = |conn: &Conn| conn.original.zone == zone;
+            if shard.conns.get(index).is_some_and(same) {
                 let removed = self.remove(&mut shard, index);
                 drop(shard);
                 self.finish(removed, Counter::Evicted);
                 return true;
             }
+            other = other.or(Some(number));
         }
-        false
+        let Some(number) = other else {
+            return false;
+        };
+        let mut shard = self.lock(number);
+        let index = shard.oldest_half_open();
+        let removed = index.and_then(|index| self.remove(&mut shard, index));
+        drop(shard);
+        let evicted = removed.is_some();
+        self.finish(removed, Counter::Evicted);
+        evicted
     }
 
-    /// Adds the connection; true if it was added. None if another worker was faster.
-    fn create(&self, job: &Job<'_>) -> Option<(Tracked, bool)> {
+    /// Answers that the table is full.
+    fn full(&self, job: &Job<'_>) -> (Tracked, bool) {
+        self.counters.add(Counter::RefusedFull);
+        (job.answer(state::NEW), false)
+    }
+
+    /// Adds the connection; true if it was added. None if another worker was faster. If it is not
+    /// yet counted, another one has to give way.
+    fn create(&self, job: &Job<'_>, counted: &mut bool) -> Option<(Tracked, bool)> {
         let key = &job.packet.key;
         let nat = job.request.nat.filter(|nat| nat.direction.is_some());
         let Some((nat, direction)) = nat.and_then(|nat| Some((nat, nat.direction?))) else {
             let reply = key.reversed();
+            if !*counted
+                && (self.find(&reply, job.now_ms).is_some() || !self.make_room(key.zone, counted))
+            {
+                return Some(self.full(job));
+            }
             let mut added = self.add(job, reply);
             if matches!(added, Added::Taken) && self.find(&reply, job.now_ms).is_none() {
                 // The other one had expired, and is removed now.
@@ -147,6 +191,9 @@ impl Tracker {
             if taken {
                 looks = looks.saturating_sub(1);
                 return None;
+            }
+            if !self.make_room(key.zone, counted) {
+                return Some(Some(self.full(job)));
             }
             match self.add(job, reply) {
                 Added::Taken => None,

@@ -10,7 +10,7 @@ use crate::slab::{NONE, Slab};
 use crate::timeouts::Policies;
 use hashbrown::HashTable;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Where a connection is. The serial number tells it from others that had the same index.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -66,6 +66,37 @@ struct Ends {
     last: u32,
 }
 
+/// Which shards have half-open connections, a bit for each. Written under the shard's lock.
+#[derive(Debug)]
+pub(crate) struct HalfOpen(Box<[AtomicU64]>);
+
+impl HalfOpen {
+    pub fn new(shards: usize) -> HalfOpen {
+        HalfOpen(
+            (0..shards.div_ceil(64))
+                .map(|_| AtomicU64::new(0))
+                .collect(),
+        )
+    }
+
+    fn set(&self, shard: u16, has: bool) {
+        let (word, bit) = (&self.0[usize::from(shard) / 64], 1 << (shard % 64));
+        if has {
+            word.fetch_or(bit, Ordering::Relaxed);
+        } else {
+            word.fetch_and(!bit, Ordering::Relaxed);
+        }
+    }
+
+    /// Returns the shards that have some, from one on.
+    pub fn from(&self, start: usize) -> impl Iterator<Item = usize> {
+        let count = self.0.len() * 64;
+        let numbers = (0..count).map(move |step| (start % count + step) % count);
+        numbers
+            .filter(|number| self.0[number / 64].load(Ordering::Relaxed) >> (number % 64) & 1 == 1)
+    }
+}
+
 #[derive(Debug)]
 pub(crate) struct Shard {
     number: u16,
@@ -78,8 +109,8 @@ pub(crate) struct Shard {
     /// The last tick whose connections were all examined.
     done: u32,
     half_open: Ends,
-    /// How many connections of all shards are half-open.
-    half_open_count: Arc<AtomicUsize>,
+    /// The shards that have half-open connections.
+    half_open_shards: Arc<HalfOpen>,
     pub policies: Arc<Policies>,
 }
 
@@ -92,7 +123,7 @@ pub(crate) struct Removed {
 }
 
 impl Shard {
-    pub fn new(number: u16, policies: Arc<Policies>, half_open: Arc<AtomicUsize>) -> Shard {
+    pub fn new(number: u16, policies: Arc<Policies>, half_open: Arc<HalfOpen>) -> Shard {
         Shard {
             number,
             table: HashTable::new(),
@@ -105,7 +136,7 @@ impl Shard {
                 first: NONE,
                 last: NONE,
             },
-            half_open_count: half_open,
+            half_open_shards: half_open,
             policies,
         }
     }
@@ -274,8 +305,10 @@ impl Shard {
     }
 
     fn push_half_open(&mut self, index: u32) {
-        self.half_open_count.fetch_add(1, Ordering::Relaxed);
         let before = self.half_open.last;
+        if before == NONE {
+            self.half_open_shards.set(self.number, true);
+        }
         if let Some(conn) = self.conns.get_mut(index) {
             conn.half_open = true;
             conn.half = Links {
@@ -298,7 +331,6 @@ impl Shard {
             return;
         }
         conn.half_open = false;
-        self.half_open_count.fetch_sub(1, Ordering::Relaxed);
         let links = conn.half;
         match self.conns.get_mut(links.before) {
             Some(before) => before.half.after = links.after,
@@ -307,6 +339,9 @@ impl Shard {
         match self.conns.get_mut(links.after) {
             Some(after) => after.half.before = links.before,
             None => self.half_open.last = links.before,
+        }
+        if self.half_open.last == NONE {
+            self.half_open_shards.set(self.number, false);
         }
     }
 

@@ -10,7 +10,7 @@ use crate::extract::{self, Packet};
 use crate::key::{Key, Secret};
 use crate::nat::{self, Translation};
 use crate::request::{Earlier, Request, Tracked};
-use crate::shard::{Found, Removed, Shard};
+use crate::shard::{Found, HalfOpen, Removed, Shard};
 use crate::state;
 use crate::timeouts::Policies;
 use crossbeam_utils::CachePadded;
@@ -37,7 +37,7 @@ pub struct Tracker {
     shards: Box<[CachePadded<Mutex<Shard>>]>,
     pub(crate) count: CachePadded<AtomicUsize>,
     pub(crate) limit: AtomicUsize,
-    pub(crate) half_open: Arc<AtomicUsize>,
+    pub(crate) half_open: Arc<HalfOpen>,
     /// Connections by zone.
     pub(crate) zone_counts: Box<[AtomicU32]>,
     /// Limits by zone; [`NO_LIMIT`] where the default applies.
@@ -122,7 +122,7 @@ impl Tracker {
     /// who knows it can choose connections that all have the same hash.
     pub fn new(secret: [u64; 2]) -> Tracker {
         let policies = Arc::new(Policies::default());
-        let half_open = Arc::new(AtomicUsize::new(0));
+        let half_open = Arc::new(HalfOpen::new(SHARDS));
         let shard = |number| {
             let shard = Shard::new(number as u16, policies.clone(), half_open.clone());
             CachePadded::new(Mutex::new(shard))

@@ -1,6 +1,8 @@
 //! Behaviours that were wrong once, packet by packet.
 
-use conntrack::{Counter, Cursor, Earlier, Masked, Request, Tracked, Tracker, state};
+use conntrack::{
+    Counter, Cursor, Direction, Earlier, Masked, Nat, Range, Request, Tracked, Tracker, state,
+};
 use packet::build::Builder;
 use packet::parse::parse_frame;
 use packet::{FlowKey, WordSet};
@@ -113,4 +115,44 @@ fn a_limit_of_zero_refuses_all() {
     assert_eq!(tracker.counters().get(Counter::RefusedZoneLimit), 3);
     tracker.set_zone_limit(Some(5), 1);
     assert!(commit(5, 12) && !commit(5, 13));
+}
+
+#[test]
+fn only_a_syn_that_is_added_evicts() {
+    // A secret with which the connections are in different shards.
+    let tracker = Tracker::new([0x1234_5678_9abc_def1, 0xfedc_ba98_7654_3211]);
+    let none = Earlier::default();
+    let segment = |port, flags| {
+        Builder::ethernet([2; 6], [4; 6])
+            .ipv4(1, 2)
+            .tcp(port, 80, flags)
+    };
+    let evicted = || tracker.counters().get(Counter::Evicted);
+    tracker.set_limit(2);
+    let other = Request { zone: 7, ..COMMIT };
+    track(&tracker, segment(1, 2), none, &other, 1000);
+    let range = Range {
+        min: [0, 0, 0, 9].into(),
+        max: [0, 0, 0, 9].into(),
+        ports: Some((7, 7)),
+    };
+    let nat = Nat {
+        direction: Some(Direction::Source),
+        range: Some(range),
+        ..Nat::default()
+    };
+    let nat = Request {
+        nat: Some(&nat),
+        ..COMMIT
+    };
+    track(&tracker, segment(2, 2), none, &nat, 1000);
+    // Neither a datagram, nor a segment in the middle, nor a SYN that finds no free port.
+    assert!(!track(&tracker, udp((1, 3), (2, 20)), none, &COMMIT, 1000).has_connection);
+    assert!(!track(&tracker, segment(3, 16), none, &COMMIT, 1000).has_connection);
+    assert!(!track(&tracker, segment(4, 2), none, &nat, 1000).has_connection);
+    assert_eq!((evicted(), tracker.count()), (0, 2));
+    // The one of the same zone gives way first.
+    assert!(track(&tracker, segment(5, 2), none, &COMMIT, 1000).has_connection);
+    assert_eq!((evicted(), tracker.count()), (1, 2));
+    assert_eq!((tracker.zone_count(0), tracker.zone_count(7)), (1, 1));
 }
