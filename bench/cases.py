@@ -8,6 +8,7 @@ frame.
 import dataclasses
 import random
 
+import cases_connections
 import cases_long
 import cases_tunnels
 from frames import FRAMES, TCP, UDP, address_text, frame, mac_text, prefix_mask, uniform, zipf
@@ -303,4 +304,7 @@ CASES = {
     "normal-100k": lambda: bridging(100000, True),
 }
 CASES |= cases_tunnels.cases(lambda frames, tunnels: Case([], frames, tunnels=tunnels))
-CASES |= {name: lambda make=make: Case(*make()) for name, make in cases_long.CASES.items()}
+CASES |= {
+    name: lambda make=make: Case(*make())
+    for name, make in (cases_long.CASES | cases_connections.CASES).items()
+}

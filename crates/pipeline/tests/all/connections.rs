@@ -118,6 +118,16 @@ impl Packet {
     }
 }
 
+/// A datagram to a name server.
+const REQUEST: Packet = Packet {
+    in_port: 1,
+    protocol: 17,
+    hosts: (1, 2),
+    ports: (1000, 53),
+    flags: 0,
+    sequence: 0,
+};
+
 fn checksum(parts: &[&[u8]]) -> [u8; 2] {
     let words = parts.iter().flat_map(|part| part.chunks(2));
     let sum = words.map(|word| u32::from(word[0]) << 8 | u32::from(*word.get(1).unwrap_or(&0)));
@@ -179,6 +189,23 @@ const ACTIONS: &[&str] = &[
 
 #[derive(Clone, Debug)]
 struct Rules(Vec<String>);
+
+impl Rules {
+    fn of<const N: usize>(rules: [&str; N]) -> Rules {
+        Rules(rules.map(str::to_owned).to_vec())
+    }
+
+    /// Returns a switch with these rules.
+    fn switch(&self) -> Switch {
+        let mut switch = Switch::new();
+        for rule in &self.0 {
+            let change = parse::flow(rule, &parse::no_names).expect(rule);
+            switch.mod10(change).expect(rule);
+        }
+        switch.publish();
+        switch
+    }
+}
 
 fn rules() -> impl Strategy<Value = Rules> {
     let rule = (0..4_u8, 0..MATCHES.len(), 0..ACTIONS.len());
@@ -248,12 +275,7 @@ fn comparable(effects: &[Effect]) -> Vec<Effect> {
 
 /// Sends packets through rules, one after the other, by the walk and by the reference.
 fn compare(rules: &Rules, packets: &[Packet]) -> Result<usize, TestCaseError> {
-    let mut switch = Switch::new();
-    for rule in &rules.0 {
-        let change = parse::flow(rule, &parse::no_names).expect(rule);
-        switch.mod10(change).expect(rule);
-    }
-    switch.publish();
+    let switch = rules.switch();
     let mut reader = switch.program.domain.reader().unwrap();
     switch.program.counters.add_worker(reader.index());
     let mut engine = Engine::new();
@@ -308,35 +330,19 @@ proptest! {
 /// Packets that loop through the tracker end.
 #[test]
 fn loops_through_the_tracker_end() {
-    let rules = Rules(vec!["table=0,ip,actions=ct(table=0),output:3".to_owned()]);
-    let packet = Packet {
-        in_port: 1,
-        protocol: 17,
-        hosts: (1, 2),
-        ports: (1, 2),
-        flags: 0,
-        sequence: 0,
-    };
-    compare(&rules, &[packet]).unwrap();
+    let rules = Rules::of(["table=0,ip,actions=ct(table=0),output:3"]);
+    compare(&rules, &[REQUEST]).unwrap();
 }
 
 /// A connection is established for the replies that the rules let in, translated back.
 #[test]
 fn replies_come_back_translated() {
-    let rules = [
+    let rules = Rules::of([
         "table=0,ip,actions=ct(table=1,nat)",
         "table=1,ip,ct_state=+trk+new,in_port=1,actions=ct(commit,nat(src=10.0.0.9:500)),output:2",
         "table=1,ip,ct_state=+trk+est+rpl+snat,in_port=2,actions=output:1",
-    ];
-    let rules = Rules(rules.map(str::to_owned).to_vec());
-    let request = Packet {
-        in_port: 1,
-        protocol: 17,
-        hosts: (1, 2),
-        ports: (1000, 53),
-        flags: 0,
-        sequence: 0,
-    };
+    ]);
+    let request = REQUEST;
     let reply = Packet {
         in_port: 2,
         hosts: (2, 9),
@@ -350,35 +356,23 @@ fn replies_come_back_translated() {
 /// Replies are looked up by their connection's first packet; other packets skip that.
 #[test]
 fn replies_are_looked_up_by_the_first_packet() {
-    let rules = [
+    let rules = Rules::of([
         "table=0,ip,actions=ct(table=1)",
         "table=1,priority=1,ip,ct_state=+trk+new,in_port=1,actions=ct(commit),output:2",
         "table=1,priority=2,ip,ct_state=+trk+est,in_port=2,actions=resubmit(,2,ct),output:5",
         "table=2,udp,nw_src=10.0.0.1,tp_src=1000,actions=output:6",
         "table=2,priority=1,ip,actions=output:7",
-    ];
-    let request = Packet {
-        in_port: 1,
-        protocol: 17,
-        hosts: (1, 2),
-        ports: (1000, 53),
-        flags: 0,
-        sequence: 0,
-    };
+    ]);
+    let request = REQUEST;
     let reply = Packet {
         in_port: 2,
         hosts: (2, 1),
         ports: (53, 1000),
         ..request
     };
-    let rules = Rules(rules.map(str::to_owned).to_vec());
     assert_eq!(compare(&rules, &[request, reply]).unwrap(), 2);
     // What the reference says.
-    let mut switch = Switch::new();
-    for rule in &rules.0 {
-        let change = parse::flow(rule, &parse::no_names).unwrap();
-        switch.mod10(change).unwrap();
-    }
+    let switch = rules.switch();
     let tracker = Tracker::new([1, 2]);
     let by = |bytes: &[u8], earlier: Earlier, request: &Request<'_>| {
         track(&tracker, bytes, earlier, request, 1000)

@@ -434,8 +434,9 @@ fn run(seed: u64) -> [usize; 6] {
             for hit in &outcome.hits {
                 let (_, mask) = hit.matching.get(packet::Field::ConjId);
                 conjunctions += usize::from(!mask.is_zero());
+                let matching = case.switch.pipeline.with_names(&hit.matching);
                 let count = expected
-                    .get_mut(&(hit.table, hit.priority, hit.matching.clone()))
+                    .get_mut(&(hit.table, hit.priority, matching))
                     .unwrap();
                 *count = (count.0 + 1, count.1 + hit.bytes as u64);
             }
