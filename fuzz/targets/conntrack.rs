@@ -234,8 +234,7 @@ fuzz_target!(|data: &[u8]| {
         Tracker::translate_inner(&mut frame, &layers, &tracked.translation);
         assert_eq!(frame.len(), length);
         if record.again {
-            let earlier = (tracked.state, tracked.zone);
-            tracker.track_again(&frame, &layers, earlier, &request, now_ms);
+            tracker.track_again(&frame, &layers, tracked.earlier(), &request, now_ms);
         }
         check(&tracker, now_ms);
     }
