@@ -102,6 +102,24 @@ fn give_all(switch: &mut Switch, receiver: usize) {
     }
 }
 
+/// Makes a worker do nothing until the flag is set.
+fn stall(switch: &mut Switch, worker: usize) -> Arc<AtomicBool> {
+    let (stalled, go_on) = (
+        Arc::new(AtomicBool::new(false)),
+        Arc::new(AtomicBool::new(false)),
+    );
+    let (in_it, until) = (Arc::clone(&stalled), Arc::clone(&go_on));
+    let stall = move || {
+        in_it.store(true, Ordering::SeqCst);
+        while !until.load(Ordering::SeqCst) {
+            std::thread::yield_now();
+        }
+    };
+    assert!(switch.datapath.run_on_worker(worker, Box::new(stall)));
+    wait_until("stalled", || stalled.load(Ordering::SeqCst));
+    go_on
+}
+
 /// Returns the index of the worker that serves the first port.
 fn receiver(switch: &Switch) -> usize {
     let serves = |worker: &datapath::WorkerInfo| {
@@ -274,19 +292,7 @@ fn a_full_ring_drops_by_a_name_and_goes_on() {
     wait_until("moved", || {
         switch.datapath.steering().workers[receiver].away == BUCKETS
     });
-    let (stalled, go_on) = (
-        Arc::new(AtomicBool::new(false)),
-        Arc::new(AtomicBool::new(false)),
-    );
-    let (in_it, until) = (Arc::clone(&stalled), Arc::clone(&go_on));
-    let stall = move || {
-        in_it.store(true, Ordering::SeqCst);
-        while !until.load(Ordering::SeqCst) {
-            std::thread::yield_now();
-        }
-    };
-    assert!(switch.datapath.run_on_worker(other, Box::new(stall)));
-    wait_until("stalled", || stalled.load(Ordering::SeqCst));
+    let go_on = stall(&mut switch, other);
     inward.put_all((0..2_000).map(|number| frame(mac(250), mac(number as u8), number)));
     wait_until("dropped", || {
         switch.dropped("steering_ring_full") == 2_000 - 1_024
@@ -577,19 +583,7 @@ fn flows_with_priority_keep_the_worker_that_receives_them() {
     });
     outward.take();
     // While the other worker does nothing, its flows fill the ring and are dropped.
-    let (stalled, go_on) = (
-        Arc::new(AtomicBool::new(false)),
-        Arc::new(AtomicBool::new(false)),
-    );
-    let (in_it, until) = (Arc::clone(&stalled), Arc::clone(&go_on));
-    let stall = move || {
-        in_it.store(true, Ordering::SeqCst);
-        while !until.load(Ordering::SeqCst) {
-            std::thread::yield_now();
-        }
-    };
-    assert!(switch.datapath.run_on_worker(1 - receiver, Box::new(stall)));
-    wait_until("stalled", || stalled.load(Ordering::SeqCst));
+    let go_on = stall(&mut switch, 1 - receiver);
     let (dropped, sent) = (switch.dropped("steering_ring_full"), outward.sent());
     let all = (0..4_000_u64).map(|number| {
         let flow = (number % 200) as u8;

@@ -5,7 +5,7 @@ use super::{Answer, Commands, datapaths};
 use crate::switch::Switch;
 use crate::switch::connections::{dump, flush};
 use crate::unixctl::Reply;
-use conntrack::{Filter, Part, Tracker, text};
+use conntrack::{Connection, Filter, Part, Tracker, text};
 use std::net::IpAddr;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -25,8 +25,8 @@ pub(super) fn register(commands: &Commands) {
     );
     commands.later("dpctl/ct-stats-show", "[dp] [zone=N]", (0, 3), stats);
     commands.answer("dpctl/ct-bkts", "[dp] [gt=N]", (0, 2), |switch, words| {
-        let words = Words::parse(switch, words, &["gt="])?;
-        let above = words.value("gt=").map_or(0, |it| it);
+        let words = Words::parse(switch, words, "gt=", u32::MAX)?;
+        let above = words.number.unwrap_or(0);
         let counts = match switch.tracker() {
             Some(tracker) => tracker.bucket_counts(),
             None => Vec::new(),
@@ -138,106 +138,88 @@ fn invalid(switch: &Switch, what: &str) -> String {
     format!("{program}: {what} (Invalid argument)")
 }
 
-/// Returns whether a text is a value of a key.
-fn is_number(key: &str, text: &str) -> bool {
-    match key {
-        "zone=" => text.parse::<u16>().is_ok(),
-        _ => text.parse::<u32>().is_ok(),
-    }
-}
-
-/// The words of a command: options, and values by their keys.
+/// The words of a command: options, and a number by its key.
 struct Words {
     more: bool,
     statistics: bool,
-    values: Vec<(&'static str, u32)>,
-    tuples: Vec<String>,
+    number: Option<u32>,
 }
 
 impl Words {
-    fn parse(switch: &Switch, words: &[String], keys: &[&'static str]) -> Result<Words, String> {
+    /// Reads words of which one may be `key` with a number up to `most`.
+    fn parse(switch: &Switch, words: &[String], key: &str, most: u32) -> Result<Words, String> {
         let mut parsed = Words {
             more: false,
             statistics: false,
-            values: Vec::new(),
-            tuples: Vec::new(),
+            number: None,
         };
         let mut names = Vec::new();
         for word in words {
-            let key = keys.iter().find(|key| word.starts_with(**key));
-            match word.as_str() {
-                "-m" | "--more" => parsed.more = true,
-                "-s" | "--statistics" => parsed.statistics = true,
-                option if option.starts_with('-') => {
+            let number = word.strip_prefix(key).and_then(|text| text.parse().ok());
+            match (word.as_str(), number.filter(|number| *number <= most)) {
+                (_, Some(number)) => parsed.number = Some(number),
+                ("-m" | "--more", _) => parsed.more = true,
+                ("-s" | "--statistics", _) => parsed.statistics = true,
+                (option, _) if option.starts_with('-') => {
                     return Err(format!("Unrecognized option {option}"));
                 }
-                value if key.is_some_and(|key| is_number(key, &value[key.len()..])) => {
-                    parsed.values.extend(
-                        key.and_then(|key| Some((*key, value[key.len()..].parse::<u32>().ok()?))),
-                    );
-                }
-                tuple if tuple.contains("ct_") || tuple.contains("icmp_") => {
-                    parsed.tuples.push(tuple.to_owned());
-                }
                 // As in Open vSwitch, a value that cannot be read counts as a name.
-                other if other.contains('=') => {
+                (value, _) if value.contains('=') => {
                     return Err(invalid(switch, "datapath not found"));
                 }
-                name => names.push(name.to_owned()),
+                (name, _) => names.push(name.to_owned()),
             }
         }
         datapaths::checked(switch, &names)?;
         Ok(parsed)
     }
-
-    fn value(&self, key: &str) -> Option<u32> {
-        let found = self.values.iter().find(|(name, _)| *name == key);
-        found.map(|(_, value)| *value)
-    }
-
-    fn zone(&self) -> Option<u16> {
-        self.value("zone=").map(|zone| zone as u16)
-    }
 }
 
 fn dump_conntrack(switch: Rc<Switch>, words: Vec<String>, reply: Reply) {
-    let words = match Words::parse(&switch, &words, &["zone="]) {
-        Ok(words) => words,
-        Err(error) => return reply.error(error),
+    let now_ms = switch.now().ms();
+    let add = move |lines: &mut String, connection: &Connection, words: &Words| {
+        *lines += &text::line(connection, now_ms, words.more, words.statistics);
+        lines.push('\n');
     };
-    let Some(tracker) = switch.tracker() else {
-        return reply.error(no_datapath(&switch));
-    };
-    crate::turns::spawn("connections", async move {
-        let (mut lines, now_ms) = (String::new(), switch.now().ms());
-        dump(&tracker, |connection| {
-            if words.zone().is_none_or(|zone| zone == connection.zone) {
-                lines += &text::line(connection, now_ms, words.more, words.statistics);
-                lines.push('\n');
-            }
-        })
-        .await;
-        reply.send(Ok(lines));
-    });
+    of_connections(&switch, &words, reply, add, |lines, _| lines);
 }
 
 fn stats(switch: Rc<Switch>, words: Vec<String>, reply: Reply) {
-    let words = match Words::parse(&switch, &words, &["zone="]) {
+    let add = |sums: &mut text::Statistics, connection: &Connection, _: &Words| {
+        sums.add(connection);
+    };
+    of_connections(&switch, &words, reply, add, |sums, words| {
+        sums.text(words.more)
+    });
+}
+
+/// Answers with what the connections of the zone that the words name, or of all, add up to.
+fn of_connections<T: Default + 'static>(
+    switch: &Switch,
+    words: &[String],
+    reply: Reply,
+    add: impl Fn(&mut T, &Connection, &Words) + 'static,
+    text: impl FnOnce(T, &Words) -> String + 'static,
+) {
+    let words = match Words::parse(switch, words, "zone=", u16::MAX.into()) {
         Ok(words) => words,
         Err(error) => return reply.error(error),
     };
     let Some(tracker) = switch.tracker() else {
-        return reply.error(no_datapath(&switch));
+        return reply.error(no_datapath(switch));
     };
     crate::turns::spawn("connections", async move {
-        let mut sums = text::Statistics::default();
+        let mut all = T::default();
         dump(&tracker, |connection| {
-            if words.zone().is_none_or(|zone| zone == connection.zone) {
-                sums.add(connection);
+            if words
+                .number
+                .is_none_or(|zone| zone == u32::from(connection.zone))
+            {
+                add(&mut all, connection, &words);
             }
         })
         .await;
-        reply.send(Ok(sums.text(words.more)));
+        reply.send(Ok(text(all, &words)));
     });
 }
 
