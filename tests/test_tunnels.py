@@ -1115,6 +1115,25 @@ def routes_can_be_added_by_hand(lab):
 
 
 @test()
+def routes_take_addresses_as_they_are(lab):
+    """`ovs/route/add` knows an address of the device from the moment when the kernel does, and none
+    that the kernel has no longer."""
+    switch = site(lab)
+    for number in range(1, 21):
+        address = f"10.30.{number}.1/24"
+        route = f"10.40.{number}.0/24", "br-phy", f"10.30.{number}.2"
+        switch.namespace.run(["ip", "address", "add", address, "dev", "br-phy"])
+        equal(switch.appctl("ovs/route/add", *route), "OK\n", "with the address")
+        switch.namespace.run(["ip", "address", "del", address, "dev", "br-phy"])
+        refused = switch.appctl("ovs/route/add", *route, ok=False)
+        equal(
+            (refused.returncode, refused.stderr.splitlines()[0]),
+            (2, "Error while inserting route."),
+            "without the address",
+        )
+
+
+@test()
 def a_mark_chooses_the_route(lab):
     """A tunnel with `egress_pkt_mark` goes by the route of that mark, one without by none of
     those."""

@@ -4,14 +4,19 @@
 use super::{Answer, Commands};
 use crate::switch::Switch;
 use std::net::IpAddr;
+use std::rc::Rc;
 use underlay::text::{self, CommandError};
 
 pub(super) fn register(commands: &Commands) {
-    commands.answer(
+    commands.later(
         "ovs/route/add",
         "ip_addr/prefix_len out_br_name [gw] [pkt_mark=mark]",
         (2, 4),
-        add_route,
+        |switch, words, reply| {
+            crate::turns::spawn("adding a route", async move {
+                reply.send(add_route(switch, &words).await);
+            });
+        },
     );
     commands.answer("ovs/route/show", "", (0, 0), |switch, _| {
         Ok(switch.underlay.with_routes(text::routes))
@@ -83,8 +88,12 @@ fn said(error: CommandError) -> String {
     error.to_string()
 }
 
-fn add_route(switch: &Switch, words: &[String]) -> Answer {
+async fn add_route(switch: Rc<Switch>, words: &[String]) -> Answer {
     let route = text::parse_route_add(&of(words)).map_err(said)?;
+    // The device may have just got the address that the route takes as its source.
+    if let Err(error) = switch.read_kernel_addresses().await {
+        tracing::warn!(target: "route_table", "cannot read addresses: {error}");
+    }
     let addresses = switch.underlay.addresses(&route.device);
     let route = route.route(&addresses).map_err(said)?;
     switch.change_routes(|routes| routes.insert(route));

@@ -146,15 +146,37 @@ impl Switch {
 
     /// Sets the kernel's addresses and routes.
     pub fn set_kernel_routes(&self, addresses: Addresses, routes: Vec<Route>) {
-        let mut state = self.underlay.state.borrow_mut();
-        let other = state.kernel_addresses != addresses;
-        state.kernel_addresses = addresses;
-        let changed = state.routes.replace_kernel(routes);
-        drop(state);
-        let published = other && self.refresh_devices();
+        let changed = self
+            .underlay
+            .state
+            .borrow_mut()
+            .routes
+            .replace_kernel(routes);
+        let published = self.set_kernel_addresses(addresses);
         if changed && !published {
             self.publish_underlay();
         }
+    }
+
+    /// Sets the kernel's addresses. Returns whether workers have been told of all changes.
+    fn set_kernel_addresses(&self, addresses: Addresses) -> bool {
+        let mut state = self.underlay.state.borrow_mut();
+        let other = state.kernel_addresses != addresses;
+        state.kernel_addresses = addresses;
+        drop(state);
+        other && self.refresh_devices()
+    }
+
+    /// Reads the kernel's addresses now, since what follows it reads them some time after each
+    /// change.
+    ///
+    /// # Errors
+    ///
+    /// Those of the system. The addresses stay as they were.
+    pub async fn read_kernel_addresses(&self) -> std::io::Result<()> {
+        let read = tokio::task::spawn_blocking(kernel_addresses).await?;
+        self.set_kernel_addresses(read.map_err(std::io::Error::from_raw_os_error)?);
+        Ok(())
     }
 
     /// Updates the list of bridges and the addresses of their local ports. Returns whether
@@ -252,15 +274,21 @@ impl Switch {
     }
 }
 
-/// Reads the kernel's addresses by device, and its routes with the source addresses that Open
-/// vSwitch picks. The time depends on the number of routes, so this is not for the control thread.
-/// The error is the system's `errno`.
-fn read_kernel() -> Result<(Addresses, Vec<Route>), i32> {
+/// Reads the kernel's addresses by device. The error is the system's `errno`.
+fn kernel_addresses() -> Result<Addresses, i32> {
     let mut addresses = Addresses::new();
     for found in ports::addresses()? {
         let of = addresses.entry(found.device).or_default();
         of.push((found.address, found.len));
     }
+    Ok(addresses)
+}
+
+/// Reads the kernel's addresses by device, and its routes with the source addresses that Open
+/// vSwitch picks. The time depends on the number of routes, so this is not for the control thread.
+/// The error is the system's `errno`.
+fn read_kernel() -> Result<(Addresses, Vec<Route>), i32> {
+    let addresses = kernel_addresses()?;
     let mut routes = Vec::new();
     for found in ports::kernel_routes()? {
         let own = addresses.get(&found.device).map_or(&[][..], Vec::as_slice);
