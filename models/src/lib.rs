@@ -23,9 +23,12 @@ mod growing;
 mod ring;
 #[path = "../../crates/datapath/src/worker/sleeper.rs"]
 mod sleeper;
+#[path = "../../crates/conntrack/src/versioned.rs"]
+mod versioned;
 
 pub mod epochs;
 pub mod gates;
+pub mod lines;
 pub mod rooms;
 pub mod shaped;
 pub mod workers;

@@ -1,7 +1,7 @@
 //! Runs the models. See the library.
 #![allow(missing_docs)]
 
-use models::{epochs, fails, gates, misses_its_fences, rooms, shaped, workers};
+use models::{epochs, fails, gates, lines, misses_its_fences, rooms, shaped, workers};
 
 /// A test for a model, and where it says `fences` another for the same without them, which must
 /// fail.
@@ -70,3 +70,8 @@ model!(
 fn a_new_owner_must_know_what_the_former_one_has_left() {
     assert!(fails(shaped::an_owner_who_knows_only_of_his_own));
 }
+model!(
+    lines::a_packet_reads_words_of_one_connection,
+    reading_a_line_needs_its_fences
+);
+model!(lines::a_line_that_is_withdrawn_stays_so);

@@ -1,5 +1,6 @@
 //! What is remembered of one connection.
 
+use crate::established::{Content, NO_LINE, Short};
 use crate::extract::{Kind, Packet};
 use crate::key::Key;
 use crate::nat::{Direction, Inner, Translation};
@@ -51,8 +52,10 @@ pub(crate) struct Conn {
     pub mark: u32,
     /// Number of this connection among those of its shard; see [`crate::shard::Home`].
     pub serial: u32,
-    /// When it ends, in milliseconds.
+    /// When it ends, in milliseconds; if it has a line, what that says counts.
     pub expires: u64,
+    /// What packets read without the shard's lock, or [`NO_LINE`].
+    pub line: u32,
     /// Links among those that are examined at the same tick of the wheel, and the tick.
     pub due: Links,
     pub tick: u32,
@@ -95,6 +98,7 @@ impl Conn {
             mark: 0,
             serial: 0,
             expires: 0,
+            line: NO_LINE,
             due: Links::NONE,
             tick: 0,
             half: Links::NONE,
@@ -117,6 +121,36 @@ impl Conn {
     /// Whether replies come in with other addresses or ports than the first packet had.
     pub fn translated(&self) -> bool {
         self.reply != self.original.reversed()
+    }
+
+    /// Whether packets may go by a line: all that they change is the time of the end, and TCP's
+    /// numbers.
+    pub fn is_settled(&self) -> bool {
+        let settled = match &self.protocol {
+            Protocol::Tcp(sides) => tcp::is_open(sides),
+            Protocol::Other(traffic) => *traffic == Traffic::Both,
+            Protocol::Icmp(_) => false,
+        };
+        settled && self.nat.is_none() && self.helper.is_none() && !self.translated()
+    }
+
+    /// Returns what packets may read without the shard's lock, if they may go by a line. `changes` counts changes of timeouts, to be read before the policies.
+    pub fn content(&self, policies: &Policies, changes: u32) -> Option<Content> {
+        let tuple = (self.is_settled())
+            .then(|| Short::of(&self.original))
+            .flatten()?;
+        let timeout = match self.protocol {
+            Protocol::Tcp(_) => Timeout::TcpEstablished,
+            _ => Timeout::UdpMultiple,
+        };
+        let timeout_ms = policies.expiry(self.original.zone, timeout, 0);
+        Some(Content {
+            tuple,
+            policies: changes,
+            timeout_ms: timeout_ms.try_into().ok()?,
+            mark: self.mark,
+            label: self.label(),
+        })
     }
 
     pub fn label(&self) -> u128 {

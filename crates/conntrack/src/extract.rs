@@ -1,6 +1,7 @@
 //! Reads what the tracker needs from a packet, and refuses packets that are not what they say.
 
 use crate::counters::Counter;
+use crate::established::Short;
 use crate::key::{Address, ICMP, ICMPV6, Key, SCTP, TCP, UDP};
 use crate::tcp::{Segment, flag};
 use packet::Frame;
@@ -30,6 +31,7 @@ pub(crate) const QUOTE: usize = 256;
 const QUOTED_TRANSPORT: usize = 8;
 const IPV4_LEN: usize = 20;
 const IPV6_LEN: usize = 40;
+const TCP_LEN: usize = 20;
 
 /// An IP header.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -112,8 +114,105 @@ fn ipv6(bytes: &[u8]) -> Option<Result<Network, Counter>> {
     }))
 }
 
+/// Reads the tuple of packets that most are, IPv4 with UDP or TCP in one piece. None for all
+/// others, and for those that are not sound.
+#[inline(always)]
+pub(crate) fn common<F: Frame>(frame: &F, layers: &Layers, zone: u16) -> Option<Short> {
+    let (start, end) = (usize::from(layers.l3), layers.end as usize);
+    let packet = frame.head().get(start..end)?;
+    let (header, segment) = packet.split_first_chunk::<IPV4_LEN>()?;
+    let transport: &[u8; 8] = segment.first_chunk()?;
+    let protocol = header[9];
+    let fragment = u16::from_be_bytes([header[6], header[7]]) & 0x3fff;
+    if header[0] != 0x45 || fragment != 0 || layers.l4 != layers.l3 + IPV4_LEN as u16 {
+        return None;
+    }
+    let unsummed = match protocol {
+        UDP => {
+            let length = usize::from(u16::from_be_bytes([transport[4], transport[5]]));
+            if length < transport.len() || length > segment.len() {
+                return None;
+            }
+            transport[6..] == [0, 0]
+        }
+        TCP => {
+            let length = usize::from(segment.get(12)? >> 4) * 4;
+            if length < TCP_LEN || length > segment.len() {
+                return None;
+            }
+            false
+        }
+        _ => return None,
+    };
+    let mut sum = Sum::new();
+    sum.add_bytes(header);
+    if sum.fold() != 0xffff {
+        return None;
+    }
+    let offload = frame.offload();
+    if !(offload.checksum_valid || offload.partial_checksum || unsummed) {
+        // Addresses and transport header lie one behind the other, as in the pseudo header.
+        let mut whole = Sum::new();
+        whole.add_bytes(packet.get(12..)?);
+        whole.add_u16(protocol.into());
+        whole.add_u32(segment.len() as u32);
+        if whole.fold() != 0xffff {
+            return None;
+        }
+    }
+    let addresses = be64(header, 12)?;
+    let ports = be32(transport, 0)?;
+    let both = ports >> 16 != 0 && ports & 0xffff != 0;
+    both.then(|| Short::new(addresses, ports, zone, protocol))
+}
+
+/// Reads what [`common`] has found sound.
+fn packet_of<F: Frame>(short: Short, frame: &F, layers: &Layers) -> Option<Packet> {
+    let kind = match short.protocol() {
+        TCP => Kind::Tcp(segment(frame, layers)?),
+        _ => Kind::Other,
+    };
+    Some(Packet {
+        key: short.key(),
+        kind,
+        related: false,
+    })
+}
+
+/// Reads the TCP segment of a packet that [`common`] has found sound.
+#[inline(always)]
+pub(crate) fn segment<F: Frame>(frame: &F, layers: &Layers) -> Option<Segment> {
+    let bytes = frame
+        .head()
+        .get(usize::from(layers.l4)..layers.end as usize)?;
+    let header: &[u8; TCP_LEN] = bytes.first_chunk()?;
+    let length = usize::from(header[12] >> 4) * 4;
+    let flags = u16::from_be_bytes([header[12], header[13]]) & 0x0fff;
+    let scale = match flags & flag::SYN {
+        0 => None,
+        _ => window_scale(bytes.get(TCP_LEN..length)?),
+    };
+    Some(Segment {
+        sequence: be32(header, 4)?,
+        acknowledgement: be32(header, 8)?,
+        window: u16::from_be_bytes([header[14], header[15]]),
+        flags,
+        length: (bytes.len() - length) as u32,
+        scale,
+    })
+}
+
 /// Reads a frame.
 pub(crate) fn extract<F: Frame>(frame: &F, layers: &Layers, zone: u16) -> Result<Packet, Counter> {
+    let short = common(frame, layers, zone);
+    match short.and_then(|short| packet_of(short, frame, layers)) {
+        Some(packet) => Ok(packet),
+        None => extract_any(frame, layers, zone),
+    }
+}
+
+#[inline(never)]
+fn extract_any<F: Frame>(frame: &F, layers: &Layers, zone: u16) -> Result<Packet, Counter> {
     let (l3, l4, end) = (
         usize::from(layers.l3),
         usize::from(layers.l4),

@@ -92,19 +92,32 @@ pub(crate) struct Secret(pub [u64; 2]);
 
 impl Secret {
     pub fn hash(self, key: &Key) -> u64 {
-        let [a, b] = self.0;
         let end = |end: usize| {
             let [high, low] = key.addresses[end];
             let port = u64::from(key.ports[end]) << 8 | u64::from(key.kinds[end]);
-            let address = fold(high ^ a, b | 1);
-            fold(fold(address ^ low, b | 1) ^ port, a | 1)
+            self.end(high, low, port)
         };
         let rest = u64::from(key.zone) << 16 | u64::from(key.protocol) << 8 | u64::from(key.v6);
-        fold(end(0).wrapping_add(end(1)) ^ rest, b | 1)
+        self.whole(end(0).wrapping_add(end(1)), rest)
+    }
+
+    /// Hashes an address and a port with a kind.
+    #[inline(always)]
+    pub fn end(self, high: u64, low: u64, port: u64) -> u64 {
+        let [a, b] = self.0;
+        let address = fold(high ^ a, b | 1);
+        fold(fold(address ^ low, b | 1) ^ port, a | 1)
+    }
+
+    /// Hashes the sum of both ends, and the rest.
+    #[inline(always)]
+    pub fn whole(self, ends: u64, rest: u64) -> u64 {
+        fold(ends ^ rest, self.0[1] | 1)
     }
 }
 
 /// Multiplies and xors both halves of the product.
+#[inline(always)]
 pub(crate) fn fold(x: u64, y: u64) -> u64 {
     let product = u128::from(x) * u128::from(y);
     product as u64 ^ (product >> 64) as u64

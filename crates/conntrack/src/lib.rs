@@ -17,6 +17,7 @@
 mod connection;
 mod counters;
 mod create;
+mod established;
 mod extract;
 mod key;
 mod manage;
@@ -24,15 +25,18 @@ pub mod nat;
 mod request;
 mod shard;
 mod slab;
+mod sync;
 mod tcp;
 pub mod text;
 pub mod timeouts;
 mod tracker;
+mod versioned;
 
 pub use counters::{Counter, Counters};
+pub use established::Settled;
 pub use manage::{Connection, Cursor, Filter, Flow, Part};
 pub use nat::{Direction, Nat, Range, Translation};
-pub use request::{Earlier, Helper, Masked, Request, Tracked, Tuple};
+pub use request::{Coming, Earlier, Helper, Masked, Request, Told, Tracked, Tuple};
 pub use tcp::{Peer, TcpInfo, TcpState};
 pub use timeouts::{Policy, Timeout};
 pub use tracker::{DEFAULT_LIMIT, Tracker};

@@ -5,7 +5,7 @@ use crate::connection::{Conn, Protocol};
 use crate::counters::{Counter, Counters};
 use crate::key::Key;
 use crate::request::{Helper, Tuple};
-use crate::slab::Slab;
+use crate::shard::Shard;
 use crate::tcp::TcpInfo;
 use crate::timeouts::{Policies, Policy};
 use crate::tracker::{NO_LIMIT, SHARDS, Tracker};
@@ -134,7 +134,7 @@ fn flow(key: &Key) -> Flow {
     }
 }
 
-fn describe(conn: &Conn, bucket: usize) -> Connection {
+fn describe(conn: &Conn, expires_ms: u64, bucket: usize) -> Connection {
     Connection {
         original: flow(&conn.original),
         reply: flow(&conn.reply),
@@ -149,17 +149,21 @@ fn describe(conn: &Conn, bucket: usize) -> Connection {
             _ => None,
         },
         helper: conn.helper,
-        expires_ms: conn.expires,
+        expires_ms,
         bucket,
     }
 }
 
 /// Returns the described connections with numbers from `index` on, at most [`STRIDE`] of them, and
 /// the number to continue at; None at the end.
-fn stride(conns: &Slab<Conn>, bucket: usize, index: u32) -> (Vec<(u32, Connection)>, Option<u32>) {
+fn stride(shard: &Shard, bucket: usize, index: u32) -> (Vec<(u32, Connection)>, Option<u32>) {
+    let conns = &shard.conns;
     let end = conns.end().min(index.saturating_add(STRIDE));
     let found = (index..end)
-        .filter_map(|index| Some((index, describe(conns.get(index)?, bucket))))
+        .filter_map(|index| {
+            let conn = conns.get(index)?;
+            Some((index, describe(conn, shard.expires(conn), bucket)))
+        })
         .collect();
     (found, (end < conns.end()).then_some(end))
 }
@@ -226,7 +230,7 @@ impl Tracker {
         while seen < budget.max(1) {
             let mut removed = Vec::new();
             let mut shard = self.lock(cursor.shard.min(SHARDS - 1));
-            let (connections, next) = stride(&shard.conns, cursor.shard, cursor.index);
+            let (connections, next) = stride(&shard, cursor.shard, cursor.index);
             for (index, connection) in &connections {
                 if filter.admits(connection) {
                     removed.push(self.remove(&mut shard, *index));
@@ -253,7 +257,7 @@ impl Tracker {
         let (mut cursor, mut seen) = (cursor, 0);
         while seen < budget.max(1) {
             let number = cursor.shard.min(SHARDS - 1);
-            let (connections, next) = stride(&self.lock(number).conns, number, cursor.index);
+            let (connections, next) = stride(&self.lock(number), number, cursor.index);
             connections
                 .iter()
                 .for_each(|(_, connection)| visit(connection));
@@ -357,6 +361,7 @@ impl Tracker {
         for shard in 0..SHARDS {
             self.lock(shard).policies = Arc::clone(&policies);
         }
+        self.established.policies_changed();
     }
 
     /// Sets whether TCP segments outside their windows are invalid. True at first.

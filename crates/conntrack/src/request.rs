@@ -1,6 +1,8 @@
 //! What a `ct` action asks, and the answer.
 
+use crate::established::Settled;
 use crate::nat::{Nat, Translation};
+use packet::parse::Layers;
 use std::net::IpAddr;
 
 /// A value of which only the bits in `mask` are written.
@@ -50,6 +52,13 @@ pub struct Request<'a> {
     pub nat: Option<&'a Nat>,
     /// The application's protocol, remembered with a new connection.
     pub helper: Option<Helper>,
+}
+
+impl Request<'_> {
+    /// Whether it changes nothing about a connection that is known.
+    pub(crate) fn only_asks(&self) -> bool {
+        !self.force && self.mark.mask == 0 && self.label.mask == 0
+    }
 }
 
 /// The addresses and ports of one direction, as in the fields `ct_nw_src` to `ct_tp_dst`.
@@ -107,4 +116,28 @@ pub struct Earlier {
     pub zone: u16,
     /// It found or made the packet's connection, whose state machine has seen the packet.
     pub has_connection: bool,
+}
+
+/// A packet of a burst that is tracked.
+#[derive(Debug)]
+pub struct Coming<'a, F> {
+    /// Tells whose answer it is.
+    pub number: usize,
+    /// The frame.
+    pub frame: &'a F,
+    /// The frame's layers.
+    pub layers: Layers,
+    /// What an earlier `ct` action answered for it.
+    pub earlier: Earlier,
+    /// The zone.
+    pub zone: u16,
+}
+
+/// The answer for a packet of a burst.
+#[derive(Clone, Copy, Debug)]
+pub enum Told<'a> {
+    /// As most packets of established connections.
+    Settled(&'a Settled),
+    /// Anything else.
+    Other(&'a Tracked),
 }

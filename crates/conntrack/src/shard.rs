@@ -4,7 +4,8 @@
 //! entry in one shard. The replies of a translated connection have another hash: in the shard of
 //! that hash lies a [`Stub`], which says where the connection is.
 
-use crate::connection::{Conn, Links};
+use crate::connection::{Conn, Links, Protocol};
+use crate::established::{Established, NO_LINE};
 use crate::key::Key;
 use crate::slab::{NONE, Slab};
 use crate::timeouts::Policies;
@@ -112,6 +113,9 @@ pub(crate) struct Shard {
     /// The shards that have half-open connections.
     half_open_shards: Arc<HalfOpen>,
     pub policies: Arc<Policies>,
+    established: Arc<Established>,
+    /// Lines that are no connection's.
+    lines: Vec<u32>,
 }
 
 /// A connection that was removed, and what is left to do.
@@ -123,7 +127,12 @@ pub(crate) struct Removed {
 }
 
 impl Shard {
-    pub fn new(number: u16, policies: Arc<Policies>, half_open: Arc<HalfOpen>) -> Shard {
+    pub fn new(
+        number: u16,
+        policies: Arc<Policies>,
+        half_open: Arc<HalfOpen>,
+        established: Arc<Established>,
+    ) -> Shard {
         Shard {
             number,
             table: HashTable::new(),
@@ -138,6 +147,8 @@ impl Shard {
             },
             half_open_shards: half_open,
             policies,
+            established,
+            lines: Vec::new(),
         }
     }
 
@@ -234,11 +245,12 @@ impl Shard {
     }
 
     /// Removes a connection.
-    pub fn remove(&mut self, hash: u32, index: u32) -> Option<Removed> {
+    pub fn remove(&mut self, hash: u64, index: u32) -> Option<Removed> {
         self.unschedule(index);
         self.drop_half_open(index);
         let conn = self.conns.remove(index)?;
-        self.remove_entry(hash, index);
+        self.remove_entry(hash as u32, index);
+        self.retire(hash, conn.line);
         let stub = conn.translated().then_some(Home {
             shard: self.number,
             index,
@@ -247,12 +259,72 @@ impl Shard {
         Some(Removed { conn, stub })
     }
 
+    /// Returns when a connection ends.
+    pub fn expires(&self, conn: &Conn) -> u64 {
+        match conn.line {
+            NO_LINE => conn.expires,
+            line => self.established.expires(line).unwrap_or(conn.expires),
+        }
+    }
+
+    /// Takes a TCP connection's numbers back from its line, to be moved on under the lock.
+    pub fn take_back(&mut self, index: u32) {
+        if let Some(conn) = self.conns.get_mut(index)
+            && conn.line != NO_LINE
+            && let Protocol::Tcp(sides) = &mut conn.protocol
+            && let Some(taken) = self.established.withdraw(conn.line)
+        {
+            *sides = taken;
+        }
+    }
+
+    /// Gives a connection a line if packets may go by it, or takes the one it has if they may not.
+    pub fn publish(&mut self, hash: u64, index: u32) {
+        let changes = self.established.policies();
+        let expires = self.conns.get(index).map(|conn| self.expires(conn));
+        let (Some(conn), Some(expires)) = (self.conns.get_mut(index), expires) else {
+            return;
+        };
+        conn.expires = expires;
+        let Some(content) = conn.content(&self.policies, changes) else {
+            let line = std::mem::replace(&mut conn.line, NO_LINE);
+            return self.retire(hash, line);
+        };
+        if conn.line == NO_LINE {
+            if self.lines.is_empty() {
+                self.lines
+                    .extend(self.established.take().into_iter().flatten());
+            }
+            match self.lines.pop() {
+                Some(line) => conn.line = line,
+                None => return,
+            }
+            self.established.begin();
+        }
+        let sides = match &conn.protocol {
+            Protocol::Tcp(sides) => Some(sides),
+            _ => None,
+        };
+        self.established
+            .publish(hash, conn.line, &content, expires, sides);
+    }
+
+    fn retire(&mut self, hash: u64, line: u32) {
+        if line != NO_LINE {
+            self.established.retire(hash, line);
+            self.lines.push(line);
+        }
+    }
+
     /// Sets when a connection ends.
     pub fn set_expiry(&mut self, index: u32, expires: u64) {
         let Some(conn) = self.conns.get_mut(index) else {
             return;
         };
         conn.expires = expires;
+        if conn.line != NO_LINE {
+            self.established.set_expires(conn.line, expires);
+        }
         // A later end is found out when the tick comes; this spares most packets the lists.
         if tick_of(expires) + 1 < conn.tick {
             self.unschedule(index);
@@ -273,9 +345,11 @@ impl Shard {
 
     fn schedule(&mut self, index: u32) {
         let done = self.done;
-        let Some(conn) = self.conns.get_mut(index) else {
+        let expires = self.conns.get(index).map(|conn| self.expires(conn));
+        let (Some(conn), Some(expires)) = (self.conns.get_mut(index), expires) else {
             return;
         };
+        conn.expires = expires;
         // One tick later than the end: then it has passed for certain.
         conn.tick = (tick_of(conn.expires) + 1).clamp(done + 1, done + TICKS - 1);
         let place = (conn.tick % TICKS) as usize;
@@ -364,7 +438,7 @@ impl Shard {
                 self.done += 1;
                 continue;
             };
-            if conn.expires <= now_ms {
+            if self.expires(conn) <= now_ms {
                 return Some(index);
             }
             self.unschedule(index);

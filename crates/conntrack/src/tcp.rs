@@ -150,6 +150,60 @@ impl Side {
     fn shift(&self) -> u32 {
         (self.scale & SCALE).into()
     }
+
+    /// Returns both sides of an open connection as words; their states are not among them.
+    #[inline(always)]
+    pub fn to_words(sides: &[Side; 2]) -> [u64; 3] {
+        let numbers = |side: &Side| u64::from(side.sent) << 32 | u64::from(side.allowed);
+        let rest = |side: &Side| u64::from(side.window) << 8 | u64::from(side.scale);
+        let [first, second] = sides;
+        [
+            numbers(first),
+            numbers(second),
+            rest(first) << 32 | rest(second),
+        ]
+    }
+
+    /// Returns the sides of an open connection.
+    #[inline(always)]
+    pub fn from_words([first, second, rest]: [u64; 3]) -> [Side; 2] {
+        let side = |numbers: u64, rest: u32| Side {
+            sent: (numbers >> 32) as u32,
+            allowed: numbers as u32,
+            window: (rest >> 8) as u16,
+            scale: rest as u8,
+            state: TcpState::Established,
+        };
+        [side(first, (rest >> 32) as u32), side(second, rest as u32)]
+    }
+}
+
+impl Segment {
+    /// Whether it may leave an open connection as it is, but for its numbers.
+    #[inline(always)]
+    pub fn may_be_usual(&self) -> bool {
+        self.flags & (flag::SYN | flag::FIN | flag::RST | flag::ACK) == flag::ACK
+    }
+}
+
+/// Whether both sides are open.
+pub(crate) fn is_open(sides: &[Side; 2]) -> bool {
+    let open = |side: &Side| side.state == TcpState::Established;
+    sides.iter().all(open)
+}
+
+/// Does what [`step`] does, for an open connection and a segment that [`Segment::may_be_usual`].
+/// Returns whether the segment fits and leaves the connection open; if not, what has become of the
+/// sides does not count.
+#[inline]
+pub(crate) fn step_usual(
+    sides: &mut [Side; 2],
+    from: usize,
+    segment: &Segment,
+    check: bool,
+) -> bool {
+    step(sides, from, segment, check) == Step::Valid(Some(Timeout::TcpEstablished))
+        && is_open(sides)
 }
 
 /// What a segment means for its connection.

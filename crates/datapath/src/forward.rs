@@ -893,6 +893,11 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
         (self.tracker).track_again(frame, layers, earlier, request, now_ms)
     }
 
+    fn tracker(&mut self) -> Option<(&Tracker, u64)> {
+        let now_ms = Host::<F>::now_ns(self) / 1_000_000;
+        Some((self.tracker, now_ms))
+    }
+
     #[cold]
     fn connection_ended(&mut self, ended: Ended) -> bool {
         self.request(RequestKind::ConnectionEnded(ended))

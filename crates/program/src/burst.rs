@@ -50,6 +50,12 @@ impl LaneSet {
         LaneSet(self.0 & !other.0)
     }
 
+    /// Returns whether a lane is in the set.
+    #[inline(always)]
+    pub fn contains(self, lane: usize) -> bool {
+        self.0 >> (lane % LOOKUP_MAX) & 1 != 0
+    }
+
     /// Returns whether the set is empty.
     #[inline(always)]
     pub fn is_empty(self) -> bool {
@@ -71,7 +77,7 @@ impl LaneSet {
 
     /// Iterates over the lanes, ascending, each below [`LOOKUP_MAX`].
     #[inline(always)]
-    pub fn iter(self) -> impl Iterator<Item = usize> {
+    pub fn iter(self) -> impl Iterator<Item = usize> + Clone {
         let mut rest = self;
         std::iter::from_fn(move || {
             let lane = rest.first()?;

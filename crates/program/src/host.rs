@@ -4,7 +4,7 @@ use crate::actions::learn::{Ended, Request, Verdict};
 use crate::actions::{Op, PortNo, ToController};
 use crate::exec::suspend::freeze::Frozen;
 use crate::rule::Rule;
-use conntrack::{Earlier, Request as TrackRequest, Tracked};
+use conntrack::{Earlier, Request as TrackRequest, Tracked, Tracker};
 use packet::io::Lengths;
 use packet::mini_key::MiniKey;
 use packet::parse::Layers;
@@ -248,6 +248,12 @@ pub trait Host<F: Frame> {
     ) -> Tracked {
         let _ = (frame, layers, earlier, request);
         Tracked::default()
+    }
+
+    /// Returns the connection tracker and the time in milliseconds, for packets that are tracked
+    /// together; None where each is to be given to [`Host::track`].
+    fn tracker(&mut self) -> Option<(&Tracker, u64)> {
+        None
     }
 
     /// Tells of a packet's lookup in `table` and the rule it found. `key` is the key that was

@@ -38,6 +38,9 @@ impl Outside for Notes<'_> {
     ) -> Tracked {
         (self.tracker).track_again(frame, layers, earlier, request, self.now)
     }
+    fn tracker(&mut self) -> Option<(&Tracker, u64)> {
+        Some((self.tracker, self.now))
+    }
     fn dropped(&mut self, reason: DropReason) {
         self.drops.push(reason);
     }

@@ -6,9 +6,11 @@
 //! been merged into one ([`packet::edit::Rewrite`]) and writes to metadata into a few words. A
 //! packet needs no stack of lists, deferred outputs or action set for them; [`crate::exec::lanes`]
 //! runs them. A step that chooses one of several ways by a hash ([`MultipathHash`]) ends a block,
-//! since it reads what the steps before it have written; the next block follows at once.
+//! since it reads what the steps before it have written; the next block follows at once. So do `ct`
+//! and `ct_clear`, unless the packet goes on in another table.
 
 use crate::actions::bits;
+use crate::actions::connection::LaneTrack;
 use crate::actions::multipath::{Choice, HashFields};
 use crate::actions::{Multipath, Op, OpList, PortNo};
 use crate::burst::Words;
@@ -49,6 +51,8 @@ pub(crate) struct Write {
 #[repr(C, align(64))] // first line: what most rules need; a router's addresses are last in it
 pub(crate) struct ActionBlock {
     pub(crate) end: End,
+    /// Whether the list ends with it.
+    pub(crate) is_last: bool,
     /// Index of its first step in the rule's list.
     pub(crate) first: u16,
     /// The first word of metadata that it writes; others are in `more`.
@@ -57,6 +61,8 @@ pub(crate) struct ActionBlock {
     pub(crate) more: Box<[Write]>,
     /// The choice at its end ([`End::Multipath`]), if any.
     pub(crate) multipath: Option<Box<MultipathHash>>,
+    /// What the connection tracker is asked at its end ([`End::Track`]), if anything.
+    pub(crate) track: Option<Box<LaneTrack>>,
 }
 
 /// A choice of a way by a packet's hash, and the bits of metadata to which its number goes.
@@ -113,6 +119,10 @@ pub(crate) enum End {
     },
     /// A multipath choice, then the next block.
     Multipath,
+    /// The connection tracker, then a lookup in this table, or the next block.
+    Track(Option<u8>),
+    /// The packet's connection is forgotten, then the next block.
+    Untrack,
     Nothing,
 }
 
@@ -120,11 +130,13 @@ impl ActionBlock {
     fn new(first: usize) -> Option<ActionBlock> {
         Some(ActionBlock {
             end: End::Nothing,
+            is_last: false,
             first: first.try_into().ok()?,
             write: Write::default(),
             more: Box::default(),
             rewrite: Rewrite::default(),
             multipath: None,
+            track: None,
         })
     }
 
@@ -219,22 +231,26 @@ pub(crate) fn blocks(ops: &[Op]) -> Option<Box<[ActionBlock]>> {
                 block.multipath = Some(Box::new(MultipathHash::of(multipath)?));
                 End::Multipath
             }
+            Op::Track(track) => {
+                block.track = Some(Box::new(LaneTrack::of(track)?));
+                End::Track(track.table)
+            }
+            Op::Untrack => End::Untrack,
             op if block.then(op) => continue,
             _ => return None,
         };
         done.push(std::mem::replace(&mut block, ActionBlock::new(index + 1)?));
     }
-    // After a lookup or output at the end of the list nothing follows; after a choice there an
+    // After a lookup or output at the end of the list nothing follows; after anything else there an
     // empty block does.
-    let chosen = matches!(
-        done.last(),
-        Some(ActionBlock {
-            end: End::Multipath,
-            ..
-        })
-    );
-    if usize::from(block.first) < ops.len() || ops.is_empty() || chosen {
+    let goes_on = done
+        .last()
+        .is_some_and(|last| matches!(last.end, End::Multipath | End::Track(None) | End::Untrack));
+    if usize::from(block.first) < ops.len() || ops.is_empty() || goes_on {
         done.push(block);
+    }
+    if let Some(last) = done.last_mut() {
+        last.is_last = true;
     }
     Some(done.into())
 }

@@ -1,7 +1,8 @@
 //! The `ct` action: sends a packet through the connection tracker.
 
-use super::Bits;
-use conntrack::{Helper, Nat};
+use super::{Bits, bits};
+use crate::actions::block::LANE_WORDS;
+use conntrack::{Helper, Masked, Nat, Request};
 use packet::{Field, Value, WordSet};
 
 /// A compiled `ct` action.
@@ -66,6 +67,99 @@ pub(super) const TRANSLATED: WordSet = {
     let ipv4 = WordSet::of_bytes(at::ETH_TYPE, at::ETH_DST - at::ETH_TYPE);
     ipv4.union(WordSet::of_bytes(at::IPV6_SRC, 32))
 };
+
+/// A [`Track`] as packets in lanes are given to the tracker.
+#[derive(Clone, Debug)]
+pub(crate) struct LaneTrack {
+    track: Track,
+    mark: Masked<u32>,
+    label: Masked<u128>,
+    zone: LaneZone,
+}
+
+/// The zone of a packet in a lane.
+#[derive(Clone, Copy, Debug)]
+enum LaneZone {
+    Number(u16),
+    /// In these bits of a lane's word, `behind` bits before the word's end in wire order.
+    In {
+        word: u8,
+        mask: u64,
+        behind: u32,
+    },
+}
+
+impl LaneTrack {
+    /// Returns None where what is written to the connection comes from the packet, or the zone is
+    /// not in a word that lanes have.
+    pub fn of(track: &Track) -> Option<LaneTrack> {
+        let zone = match track.zone {
+            Zone::Number(zone) => LaneZone::Number(zone),
+            Zone::In(from) => {
+                let (word, one, mask) = bits::write_in_word(from, 1)?;
+                let behind = u64::from_be(one).trailing_zeros();
+                (word < LANE_WORDS).then_some(LaneZone::In {
+                    word: word as u8,
+                    mask,
+                    behind,
+                })?
+            }
+        };
+        let (mut mark, mut label) = (0, 0);
+        for write in &track.writes {
+            let Write::Constant { field, value, mask } = write else {
+                return None;
+            };
+            let of = match field {
+                Field::CtMark => &mut mark,
+                _ => &mut label,
+            };
+            *of = *of & !mask.to_u128() | value.to_u128() & mask.to_u128();
+        }
+        Some(LaneTrack {
+            mark: Masked {
+                value: mark as u32,
+                mask: track.written(Field::CtMark) as u32,
+            },
+            label: Masked {
+                value: label,
+                mask: track.written(Field::CtLabel),
+            },
+            zone,
+            track: track.clone(),
+        })
+    }
+
+    /// Returns the step.
+    pub fn step(&self) -> &Track {
+        &self.track
+    }
+
+    /// Returns the zone of a packet with these words.
+    #[inline(always)]
+    pub fn zone(&self, words: &[u64; LANE_WORDS]) -> u16 {
+        match self.zone {
+            LaneZone::Number(zone) => zone,
+            LaneZone::In { word, mask, behind } => {
+                let word = words.get(usize::from(word)).copied().unwrap_or_default();
+                (u64::from_be(word & mask) >> behind) as u16
+            }
+        }
+    }
+
+    /// Returns what is asked for all packets; the zone is that of each.
+    pub fn request(&self) -> Request<'_> {
+        Request {
+            zone: 0,
+            commit: self.track.commit,
+            force: self.track.force,
+            mark: self.mark,
+            label: self.label,
+            nat: self.track.nat.as_ref(),
+            helper: self.track.helper,
+        }
+    }
+}
 
 impl Track {
     /// Returns the words of the key that it reads or changes.

@@ -1,7 +1,7 @@
 //! Runs one packet's walk, step by step, for all that lanes do not handle.
 
 mod choices;
-mod connection;
+pub(crate) mod connection;
 mod encapsulation;
 mod groups;
 mod meters;

@@ -16,6 +16,7 @@
 
 mod fused;
 mod steps;
+mod tracked;
 mod wide;
 
 pub(crate) use wide::word_beyond;
@@ -32,6 +33,7 @@ use crate::exec::interpreter::{Burst, First, NO_COOKIE, Next, Position, Steps, W
 use crate::host::{DropReason, Host};
 use crate::rule::Rule;
 use crate::rule::fused::{Here, Met};
+use conntrack::Tracked;
 use packet::edit::Rewrite;
 use packet::key::at;
 use packet::mini_key::MiniKey;
@@ -39,6 +41,7 @@ use packet::parse::{Extent, MINI_KEY_WORDS, MoreWords};
 use packet::{FlowKey, Frame, WordSet};
 use std::marker::PhantomData;
 use std::ptr::NonNull;
+use tracked::Connection;
 
 /// Sets of lanes that are looked up for a burst before the remaining lanes go the general way,
 /// which counts its lookups itself. This bounds rules that branch again and again.
@@ -192,9 +195,16 @@ struct Waiting {
 /// The lanes of a burst.
 pub(crate) struct Lanes<F> {
     lanes: Box<[Lane; LOOKUP_MAX]>,
-    /// Lanes whose packets are not IPv4, and the further words of these.
+    /// Lanes whose packets have further words: those of other protocols than IPv4, and those that
+    /// have been tracked.
     wide: LaneSet,
+    /// The further words of packets that are not IPv4.
     more: Box<[MoreWords; LOOKUP_MAX]>,
+    /// Lanes whose packets have been tracked, and what they know of their connections.
+    tracked: LaneSet,
+    connections: Box<[Connection; LOOKUP_MAX]>,
+    /// Tracker's answers for packets that become walks.
+    aside: Vec<(usize, Tracked)>,
     frames: Box<[Option<F>; LOOKUP_MAX]>,
     /// Cookies of the rules that packets have met in the first table, noted only where rules write
     /// action sets; otherwise stale.
@@ -220,6 +230,9 @@ impl<F: Frame> Lanes<F> {
             lanes: Box::new([Lane::ZERO; LOOKUP_MAX]),
             wide: LaneSet::EMPTY,
             more: Box::new([MoreWords::ZERO; LOOKUP_MAX]),
+            tracked: LaneSet::EMPTY,
+            connections: Box::new([Connection::NONE; LOOKUP_MAX]),
+            aside: Vec::new(),
             frames: Box::new([const { None }; LOOKUP_MAX]),
             firsts: Box::new([NO_COOKIE; LOOKUP_MAX]),
             ports: [0; LOOKUP_MAX],
@@ -272,6 +285,9 @@ impl<F: Frame> Lanes<F> {
         begin_key(key, &from.words, valid);
         if !from.extent.is_ipv4() {
             self.more[lane].fill(key);
+        }
+        if self.tracked.contains(lane) {
+            self.connections[lane].fill(key, valid);
         }
     }
 
@@ -608,7 +624,8 @@ impl ActionBlock {
             // Only forward lookups, so that such ways end by themselves.
             End::Table { table, .. } => table <= from,
             End::Output(_) => back != NOWHERE,
-            End::Multipath | End::Nothing => false,
+            End::Track(Some(table)) => table <= from || back != NOWHERE || !self.is_last,
+            End::Multipath | End::Track(None) | End::Untrack | End::Nothing => false,
         }
     }
 }
@@ -720,7 +737,7 @@ impl<F: Frame> Engine<F> {
             let Some(block) = blocks.get(usize::from(here.next)) else {
                 return;
             };
-            if block.leads_off(here.table, back) {
+            if block.leads_off(here.table, back) || block.track.is_some() && !Self::tracks(host) {
                 return self.leave_at(burst, arrival, host, here, back, set.whole());
             }
             if block.rewrite.may_expire() {
@@ -752,12 +769,51 @@ impl<F: Frame> Engine<F> {
                     self.lanes.multipath(block, set);
                     here.next += 1;
                 }
+                End::Track(table) => {
+                    here.next += 1;
+                    let (to, set) = ((here, back), set.whole());
+                    let rest = self.track_lanes(burst, arrival, host, block, to, table, set);
+                    match table {
+                        _ if rest.is_empty() => {}
+                        Some(table) => self.lanes.wait(Waiting {
+                            table,
+                            resubmit: false,
+                            back: NOWHERE,
+                            set: rest,
+                        }),
+                        None => self.pass_rest(burst, arrival, host, here, back, rest),
+                    }
+                    return;
+                }
+                End::Untrack => {
+                    self.lanes.untrack(set.whole());
+                    here.next += 1;
+                }
                 End::Nothing => match self.lanes.backs.get(usize::from(back)) {
                     Some(after) => (here, back) = (after.here, after.up),
                     None => return self.lose(host, set.whole()),
                 },
             }
         }
+    }
+
+    /// Whether lanes can be tracked: not where a host follows each packet.
+    #[inline(always)]
+    fn tracks<H: Host<F>>(host: &mut H) -> bool {
+        !H::WATCHES && !H::FOLLOWS && host.tracker().is_some()
+    }
+
+    #[inline(never)]
+    fn pass_rest<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        arrival: Arrival,
+        host: &mut H,
+        here: Here,
+        back: u16,
+        set: LaneSet,
+    ) {
+        self.pass(burst, arrival, host, here, back, set);
     }
 
     /// Splits off lanes that cannot pass a block, before it.
@@ -833,6 +889,9 @@ impl<F: Frame> Engine<F> {
             table: 0,
             cookie: self.lanes.firsts[lane],
         });
+        if self.lanes.tracked.contains(lane) {
+            self.lanes.connections[lane].hand_on(walk);
+        }
         let mut next = back;
         while let Some(back) = self.lanes.backs.get(usize::from(next)) {
             walk.stack.insert(0, position(&back.here));
@@ -947,6 +1006,7 @@ impl<F: Frame> Engine<F> {
         }
         self.lanes.backs.clear();
         self.lanes.wide = LaneSet::EMPTY;
+        self.lanes.tracked = LaneSet::EMPTY;
         self.lanes.rounds = 0;
         self.lanes.flush(arrival, host);
     }

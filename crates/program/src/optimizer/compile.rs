@@ -267,7 +267,7 @@ impl<'a> Place<'a> {
         let fits = blocks.iter().all(|block| match block.end {
             End::Table { table: next, .. } => next > table,
             End::Output(_) => nothing_behind,
-            End::Multipath => false,
+            End::Multipath | End::Track(_) | End::Untrack => false,
             End::Nothing => true,
         });
         (fits && !rule.shortens_timeouts()).then_some(Place {
@@ -432,8 +432,8 @@ impl<'a> Compiler<'a> {
             path.here.next += 1;
             path.pass(block);
             match block.end {
-                // `Place::of` rejects rules with a multipath choice.
-                End::Multipath | End::Nothing => {}
+                // `Place::of` rejects rules with a multipath choice or `ct`.
+                End::Multipath | End::Track(_) | End::Untrack | End::Nothing => {}
                 End::Output(port) => return making.end(path, End::Output(port)),
                 End::Table { table, resubmit } => {
                     path.hops += 1;
@@ -676,6 +676,8 @@ impl<'a> Path<'a> {
                 more: writes.collect(),
                 rewrite: first.rewrite.clone(),
                 multipath: None,
+                track: None,
+                is_last: false,
             },
         }
     }

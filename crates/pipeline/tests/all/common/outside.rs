@@ -1,6 +1,6 @@
 //! What tests do with packets that leave a walk.
 
-use conntrack::{Earlier, Request as TrackRequest, Tracked};
+use conntrack::{Earlier, Request as TrackRequest, Tracked, Tracker};
 use packet::HeapFrame;
 use packet::parse::{Layers, Malformed};
 use program::actions::ToController;
@@ -36,6 +36,9 @@ pub trait Outside {
     }
     fn track(&mut self, _: &HeapFrame, _: &Layers, _: Earlier, _: &TrackRequest<'_>) -> Tracked {
         unreachable!("no rule tracks");
+    }
+    fn tracker(&mut self) -> Option<(&Tracker, u64)> {
+        None
     }
     fn dropped(&mut self, _: DropReason) {}
 }
@@ -73,6 +76,9 @@ impl Host<HeapFrame> for To<'_> {
         request: &TrackRequest<'_>,
     ) -> Tracked {
         self.0.track(frame, layers, earlier, request)
+    }
+    fn tracker(&mut self) -> Option<(&Tracker, u64)> {
+        self.0.tracker()
     }
     fn port_is_live(&self, port: u32) -> bool {
         self.0.port_is_live(port)

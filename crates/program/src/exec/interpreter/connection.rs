@@ -8,7 +8,7 @@ use super::{Burst, MAX_RESUBMITS, Next, Position, Saved, Steps, Walk};
 use crate::actions::connection::{CONNECTION, Track, Write, Zone};
 use crate::actions::{PortNo, bits};
 use crate::host::{DropReason, Host};
-use conntrack::{Earlier, Masked, Request, Tracked, Tracker, Translation};
+use conntrack::{Earlier, Masked, Request, Settled, Tracked, Tracker, Translation};
 use packet::key::at;
 use packet::{Field, Frame, Value};
 use std::net::IpAddr;
@@ -52,6 +52,17 @@ impl<F: Frame> Walk<F> {
             Some(frame) => host.track(frame, &self.layers, self.tracked, &request),
             None => Tracked::default(),
         };
+        self.go_on_tracked(burst, host, track, &tracked)
+    }
+
+    /// Goes on with the tracker's answer, from the place behind the step.
+    pub(crate) fn go_on_tracked<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        host: &mut H,
+        track: &Track,
+        tracked: &Tracked,
+    ) -> Option<Next> {
         if !self.translate(burst, host, &tracked.translation) {
             return Some(self.fail(host, DropReason::ActionFailed));
         }
@@ -80,7 +91,7 @@ impl<F: Frame> Walk<F> {
         (self.at.depth, self.resubmitted) = (0, false);
         self.recirculated += 1;
         self.count_anew();
-        self.show_connection(&tracked);
+        self.show_connection(tracked);
         Some(Next::Lookup(table))
     }
 
@@ -225,29 +236,77 @@ impl<F: Frame> Walk<F> {
 
     /// Fills in the words that tell of the packet's connection.
     fn show_connection(&mut self, tracked: &Tracked) {
-        let key = &mut self.key;
-        key.set_u32(at::CT_STATE, tracked.state);
-        key.set_u16(at::CT_ZONE, tracked.zone);
-        key.set_u32(at::CT_MARK, tracked.mark);
-        let label = tracked.label.to_be_bytes();
-        key.bytes_mut()[at::CT_LABEL..at::CT_LABEL + label.len()].copy_from_slice(&label);
-        let Some(tuple) = &tracked.original else {
-            return;
-        };
-        key.set_u8(at::CT_NW_PROTO, tuple.protocol);
-        key.set_u16(at::CT_TP_SRC, tuple.source_port);
-        key.set_u16(at::CT_TP_DST, tuple.destination_port);
-        let bytes = key.bytes_mut();
+        self.key.words[FIRST_WORD..FIRST_WORD + CONNECTION_WORDS]
+            .copy_from_slice(&words_of(tracked));
+    }
+}
+
+/// The key's words about a packet's connection: the first of them, and their number.
+pub(crate) const FIRST_WORD: usize = at::CT_STATE / 8;
+pub(crate) const CONNECTION_WORDS: usize = (at::CT_IPV6_DST + 16) / 8 - FIRST_WORD;
+
+/// Joins what lies in a word one after the other, in network byte order.
+#[inline(always)]
+const fn word(high: u32, low: u32) -> u64 {
+    ((high as u64) << 32 | low as u64).to_be()
+}
+
+/// Returns the word with ports, zone and protocol.
+#[inline(always)]
+fn ports_word((source, destination): (u16, u16), zone: u16, protocol: u8) -> u64 {
+    word(
+        u32::from(source) << 16 | u32::from(destination),
+        u32::from(zone) << 16 | u32::from(protocol) << 8,
+    )
+}
+
+/// Returns the words of the key that tell of a tracked packet's connection.
+pub(crate) fn words_of(tracked: &Tracked) -> [u64; CONNECTION_WORDS] {
+    let mut words = [0; CONNECTION_WORDS];
+    words[0] = word(tracked.state, tracked.mark);
+    words[1] = ((tracked.label >> 64) as u64).to_be();
+    words[2] = (tracked.label as u64).to_be();
+    let (mut ports, mut protocol) = ((0, 0), 0);
+    if let Some(tuple) = &tracked.original {
+        ports = (tuple.source_port, tuple.destination_port);
+        protocol = tuple.protocol;
         match (tuple.source, tuple.destination) {
             (IpAddr::V4(source), IpAddr::V4(destination)) => {
-                bytes[at::CT_NW_SRC..at::CT_NW_SRC + 4].copy_from_slice(&source.octets());
-                bytes[at::CT_NW_DST..at::CT_NW_DST + 4].copy_from_slice(&destination.octets());
+                words[3] = word(source.to_bits(), destination.to_bits());
             }
             (IpAddr::V6(source), IpAddr::V6(destination)) => {
-                bytes[at::CT_IPV6_SRC..at::CT_IPV6_SRC + 16].copy_from_slice(&source.octets());
-                bytes[at::CT_IPV6_DST..at::CT_IPV6_DST + 16].copy_from_slice(&destination.octets());
+                for (words, address) in words[5..].chunks_mut(2).zip([source, destination]) {
+                    words[0] = ((address.to_bits() >> 64) as u64).to_be();
+                    words[1] = (address.to_bits() as u64).to_be();
+                }
             }
             _ => {}
         }
     }
+    words[4] = ports_word(ports, tracked.zone, protocol);
+    words
 }
+
+/// [`words_of`] for packets of which less is to be said.
+#[inline(always)]
+pub(crate) fn words_of_settled(settled: &Settled) -> [u64; CONNECTION_WORDS] {
+    let ((source, destination), label) = (settled.addresses(), settled.label());
+    let mut words = [0; CONNECTION_WORDS];
+    words[0] = word(settled.state(), settled.mark());
+    words[1] = ((label >> 64) as u64).to_be();
+    words[2] = (label as u64).to_be();
+    words[3] = word(source.to_bits(), destination.to_bits());
+    words[4] = ports_word(settled.ports(), settled.zone(), settled.protocol());
+    words
+}
+
+const _: () = {
+    const fn place(offset: usize) -> usize {
+        (offset - at::CT_STATE) / 4
+    }
+    assert!(FIRST_WORD * 8 == at::CT_STATE && place(at::CT_MARK) == 1);
+    assert!(place(at::CT_LABEL) == 2 && place(at::CT_NW_SRC) == 6 && place(at::CT_NW_DST) == 7);
+    assert!(place(at::CT_TP_SRC) == 8 && at::CT_TP_DST == at::CT_TP_SRC + 2);
+    assert!(place(at::CT_ZONE) == 9 && at::CT_NW_PROTO == at::CT_ZONE + 2);
+    assert!(place(at::CT_IPV6_SRC) == 10 && place(at::CT_IPV6_DST) == 14);
+};

@@ -28,7 +28,7 @@ impl<F: Frame> Engine<F> {
         if !fused.holds(&burst.bridge.unwildcarded, burst.guard) || fused.sends && back != NOWHERE {
             return None;
         }
-        // Fused paths are made for IPv4 only.
+        // Fused paths are made for IPv4 only, and for packets that have not been tracked.
         let mut taken = set.whole().minus(self.lanes.wide);
         if fused.may_expire {
             let rewrite = &rule.blocks()?.get().first()?.rewrite;
@@ -108,8 +108,10 @@ impl<F: Frame> Engine<F> {
                     set: set.whole(),
                 });
             }
-            // Fused paths do not go past a choice.
-            End::Multipath | End::Nothing => self.come_back(burst, arrival, host, waited.back, set),
+            // Fused paths do not go past a choice or the tracker.
+            End::Multipath | End::Track(_) | End::Untrack | End::Nothing => {
+                self.come_back(burst, arrival, host, waited.back, set)
+            }
         }
     }
 

@@ -40,7 +40,7 @@ impl<F: Frame> Engine<F> {
         let Lanes { lanes, frames, .. } = &mut self.lanes;
         let (lane, frame) = (&mut lanes[one.place()], &mut frames[one.place()]);
         if H::WATCHES
-            || matches!(block.end, End::Multipath | End::Nothing)
+            || !matches!(block.end, End::Output(_) | End::Table { .. })
             || block.leads_off(from, back)
             || block.rewrite.expires(lane.mini_key())
         {
@@ -60,7 +60,7 @@ impl<F: Frame> Engine<F> {
                 lane.hops += 1;
                 Step::Waits { table, resubmit }
             }
-            End::Multipath | End::Nothing => Step::Not,
+            End::Multipath | End::Track(_) | End::Untrack | End::Nothing => Step::Not,
         }
     }
 

@@ -1,4 +1,5 @@
-//! Wide lanes: packets of IPv6 or ARP, with further words beside those of a lane.
+//! Wide lanes: packets with further words beside those of a lane, because they are of IPv6 or ARP,
+//! or have been tracked.
 
 use crate::actions::block::MultipathHash;
 use crate::burst::Words;
@@ -6,7 +7,7 @@ use crate::burst::beyond;
 use crate::burst::{LOOKUP_MAX, LaneSet};
 use crate::classifier::lanes::Found;
 use crate::exec::interpreter::Burst;
-use crate::exec::lanes::{Lane, Lanes};
+use crate::exec::lanes::{Connection, Lane, Lanes};
 use packet::Frame;
 use packet::parse::{Extent, MoreWords};
 
@@ -26,6 +27,7 @@ pub(crate) fn word_beyond(index: u8, extent: Extent, more: &MoreWords) -> u64 {
 struct Wide<'a> {
     lane: &'a Lane,
     more: &'a MoreWords,
+    connection: &'a Connection,
 }
 
 impl Words for Wide<'_> {
@@ -35,12 +37,26 @@ impl Words for Wide<'_> {
     fn word(&self, index: u8) -> u64 {
         match self.lane.words.get(usize::from(index)) {
             Some(word) => *word,
-            None => word_beyond(index, self.lane.extent, self.more),
+            None => word_beyond(index, self.lane.extent, self.more) | self.connection.word(index),
         }
     }
 }
 
 impl<F: Frame> Lanes<F> {
+    /// Returns a lane with its further words.
+    #[inline(always)]
+    fn wide(&self, lane: usize) -> Wide<'_> {
+        const NONE: Connection = Connection::NONE;
+        Wide {
+            lane: &self.lanes[lane],
+            more: &self.more[lane],
+            connection: match self.tracked.contains(lane) {
+                true => &self.connections[lane],
+                false => &NONE,
+            },
+        }
+    }
+
     /// Reads the further words of those of these lanes that are wide; their packets and mini keys
     /// must be in them already.
     #[inline(never)]
@@ -58,11 +74,7 @@ impl<F: Frame> Lanes<F> {
 
     /// Executes a choice for a wide lane.
     pub(crate) fn multipath_wide(&mut self, lane: usize, multipath: &MultipathHash) {
-        let wide = Wide {
-            lane: &self.lanes[lane],
-            more: &self.more[lane],
-        };
-        let write = multipath.write(&wide);
+        let write = multipath.write(&self.wide(lane));
         self.lanes[lane].write(&write);
     }
 
@@ -74,10 +86,7 @@ impl<F: Frame> Lanes<F> {
         set: LaneSet,
         found: &mut Found<'g>,
     ) -> bool {
-        let lanes: [Wide<'_>; LOOKUP_MAX] = std::array::from_fn(|lane| Wide {
-            lane: &self.lanes[lane],
-            more: &self.more[lane],
-        });
+        let lanes: [Wide<'_>; LOOKUP_MAX] = std::array::from_fn(|lane| self.wide(lane));
         (burst.bridge).lookup_lanes(table, set, &lanes, burst.guard, found)
     }
 }

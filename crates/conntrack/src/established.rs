@@ -1,0 +1,692 @@
+//! What packets of established connections read without the lock of a shard.
+//!
+//! A connection over IPv4 whose packets change little has a line, one cache line with all that is
+//! to be known of it ([`Content`]): UDP and others than ICMP once there were packets in both
+//! directions, and TCP between the handshake and the first FIN or RST; neither translated nor
+//! watched by a helper. Packets find it by an index of hashes. TCP's sequence numbers lie beside
+//! the lines; while a line is in use, they are kept up to date there and nowhere else.
+//!
+//! The index is lossy. An entry may lack, because a full bucket has given it up, or because the
+//! index has grown: its connection may now belong in another bucket, and the old entry is dead.
+//! Then the packet goes by the shard, which enters the connection again. An entry may also lead to
+//! a line that by now is another connection's; so the whole tuple is compared.
+//!
+//! Lines are written, taken and given back under the lock of the connection's shard only. Their
+//! memory is never freed, so that those who still read one read a line.
+
+use crate::key::{Key, Secret, TCP};
+use crate::nat::Translation;
+use crate::request::{Earlier, Tracked, Tuple};
+use crate::state;
+use crate::sync::{AtomicU64, Ordering};
+use crate::tcp::{self, Segment, Side};
+use crate::versioned::Versioned;
+use packet::parse::prefetch_at;
+use std::net::Ipv4Addr;
+use std::sync::OnceLock;
+use std::sync::atomic::{AtomicU32, AtomicUsize};
+use zerocopy::{FromZeros, KnownLayout};
+
+/// Stands for no line.
+pub(crate) const NO_LINE: u32 = u32::MAX;
+/// Lines that a shard takes at a time.
+const BATCH: u32 = 8;
+/// Lines in a block: making one takes some 20 us.
+const BLOCK: usize = 1 << 12;
+/// Blocks; connections beyond these have no lines.
+const BLOCKS: usize = 1 << 12;
+/// Entries in a bucket, a cache line.
+const WAYS: usize = 8;
+/// Buckets in a part of the index, as a power of two. Parts are made when they are needed.
+const PART: u32 = 10;
+/// Buckets of the largest index, as a power of two.
+const LARGEST: u32 = 21;
+/// How much earlier than before a packet may have its connection end, in milliseconds: workers'
+/// clocks differ by so much at most.
+const EARLIER_MS: u64 = 100;
+/// Words of a line's content.
+const CONTENT: usize = 6;
+
+/// A line. Zeroed memory is that of no connection.
+#[derive(Debug, FromZeros, KnownLayout)]
+#[repr(C, align(64))]
+struct Line {
+    version: AtomicU64,
+    content: [AtomicU64; CONTENT],
+    /// When the connection ends, in milliseconds.
+    expires: AtomicU64,
+}
+
+const _: () = assert!(size_of::<Line>() == 64);
+
+/// Both sides of a TCP connection, as [`Side::to_words`] has them; the last word is not used.
+#[derive(Debug, FromZeros, KnownLayout)]
+#[repr(C, align(32))]
+struct Sides([AtomicU64; 4]);
+
+/// What a line says, but for the time of the end.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Content {
+    pub tuple: Short,
+    /// How often timeouts have been changed; with another number, `timeout_ms` is out of date.
+    pub policies: u32,
+    pub timeout_ms: u32,
+    pub mark: u32,
+    pub label: u128,
+}
+
+impl Content {
+    fn words(&self) -> [u64; CONTENT] {
+        [
+            self.tuple.addresses,
+            self.tuple.rest,
+            u64::from(self.policies) << 32 | u64::from(self.timeout_ms),
+            self.mark.into(),
+            (self.label >> 64) as u64,
+            self.label as u64,
+        ]
+    }
+
+    #[inline(always)]
+    fn of(words: [u64; CONTENT]) -> Content {
+        let [addresses, rest, timeout, mark, high, low] = words;
+        Content {
+            tuple: Short { addresses, rest },
+            policies: (timeout >> 32) as u32,
+            timeout_ms: timeout as u32,
+            mark: mark as u32,
+            label: u128::from(high) << 64 | u128::from(low),
+        }
+    }
+}
+
+/// A tuple of IPv4, with its zone.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) struct Short {
+    /// Source, destination.
+    addresses: u64,
+    /// Ports, zone, protocol.
+    rest: u64,
+}
+
+impl Short {
+    /// No packet's tuple.
+    pub const NONE: Short = Short {
+        addresses: 0,
+        rest: 0,
+    };
+
+    /// Makes one of the source and destination addresses and ports as they lie in headers.
+    #[inline(always)]
+    pub fn new(addresses: u64, ports: u32, zone: u16, protocol: u8) -> Short {
+        Short {
+            addresses,
+            rest: u64::from(ports) << 32 | u64::from(zone) << 16 | u64::from(protocol) << 8,
+        }
+    }
+
+    /// Returns the same as a key.
+    pub fn key(self) -> Key {
+        let port = |shift: u32| (self.rest >> shift) as u16;
+        let address = |shift: u32| [0, u64::from((self.addresses >> shift) as u32)];
+        Key {
+            addresses: [address(32), address(0)],
+            ports: [port(48), port(32)],
+            kinds: [0; 2],
+            zone: port(16),
+            protocol: self.protocol(),
+            v6: false,
+        }
+    }
+
+    /// Returns the hash, that of [`Secret::hash`].
+    #[inline(always)]
+    pub fn hash(self, secret: Secret) -> u64 {
+        let end = |address: u64, port: u64| secret.end(0, address & 0xffff_ffff, port << 8);
+        let ports = self.rest >> 32;
+        let ends = end(self.addresses >> 32, ports >> 16)
+            .wrapping_add(end(self.addresses, ports & 0xffff));
+        // Zone and protocol lie in the lower half as they do there.
+        secret.whole(ends, self.rest & 0xffff_ffff)
+    }
+
+    /// Returns None for a tuple of IPv6 or ICMP.
+    #[inline(always)]
+    pub fn of(key: &Key) -> Option<Short> {
+        if key.v6 || key.kinds != [0; 2] {
+            return None;
+        }
+        let [[_, source], [_, destination]] = key.addresses;
+        let ports = u32::from(key.ports[0]) << 16 | u32::from(key.ports[1]);
+        let addresses = source << 32 | destination;
+        Some(Short::new(addresses, ports, key.zone, key.protocol))
+    }
+
+    /// Returns the tuple of the other direction.
+    #[inline(always)]
+    pub fn reversed(self) -> Short {
+        let ports = (self.rest >> 32) as u32;
+        Short {
+            addresses: self.addresses.rotate_left(32),
+            rest: u64::from(ports.rotate_left(16)) << 32 | self.rest & 0xffff_ffff,
+        }
+    }
+
+    #[inline(always)]
+    pub fn is_tcp(self) -> bool {
+        self.protocol() == TCP
+    }
+
+    #[inline(always)]
+    pub fn protocol(self) -> u8 {
+        (self.rest >> 8) as u8
+    }
+}
+
+/// What a packet of an established connection is told that was neither translated nor changed by
+/// the packet's request.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Settled {
+    original: Short,
+    mark: u32,
+    label: u128,
+    reply: bool,
+}
+
+impl Settled {
+    /// Returns bits of [`crate::state`].
+    #[inline(always)]
+    pub fn state(&self) -> u32 {
+        let reply = if self.reply { state::REPLY } else { 0 };
+        state::TRACKED | state::ESTABLISHED | reply
+    }
+
+    /// Returns the connection's mark.
+    #[inline(always)]
+    pub fn mark(&self) -> u32 {
+        self.mark
+    }
+
+    /// Returns the connection's label.
+    #[inline(always)]
+    pub fn label(&self) -> u128 {
+        self.label
+    }
+
+    /// Returns source and destination of the connection's first packet.
+    #[inline(always)]
+    pub fn addresses(&self) -> (Ipv4Addr, Ipv4Addr) {
+        let of = |shift: u32| Ipv4Addr::from_bits((self.original.addresses >> shift) as u32);
+        (of(32), of(0))
+    }
+
+    /// Returns source and destination port of the connection's first packet.
+    #[inline(always)]
+    pub fn ports(&self) -> (u16, u16) {
+        let rest = self.original.rest;
+        ((rest >> 48) as u16, (rest >> 32) as u16)
+    }
+
+    /// Returns the zone.
+    #[inline(always)]
+    pub fn zone(&self) -> u16 {
+        (self.original.rest >> 16) as u16
+    }
+
+    /// Returns the IP protocol number.
+    #[inline(always)]
+    pub fn protocol(&self) -> u8 {
+        self.original.protocol()
+    }
+
+    /// Returns what the packet's next `ct` action is to know of this one.
+    #[inline(always)]
+    pub fn earlier(&self) -> Earlier {
+        Earlier {
+            state: self.state(),
+            zone: self.zone(),
+            has_connection: true,
+        }
+    }
+
+    /// Returns the same as it is said of any packet.
+    pub fn tracked(&self) -> Tracked {
+        let ((source, destination), ports) = (self.addresses(), self.ports());
+        Tracked {
+            state: self.state(),
+            zone: self.zone(),
+            mark: self.mark,
+            label: self.label,
+            original: Some(Tuple {
+                source: source.into(),
+                destination: destination.into(),
+                protocol: self.protocol(),
+                source_port: ports.0,
+                destination_port: ports.1,
+            }),
+            translation: Translation::default(),
+            has_connection: true,
+        }
+    }
+}
+
+/// What packets that ask at the same time have in common.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Asking {
+    /// Whether sequence numbers are checked.
+    pub check_sequence: bool,
+    /// How often timeouts have been changed.
+    pub policies: u32,
+    pub now_ms: u64,
+}
+
+impl Line {
+    fn versioned(&self) -> Versioned<'_, CONTENT> {
+        Versioned {
+            version: &self.version,
+            words: &self.content,
+        }
+    }
+}
+
+impl Sides {
+    #[inline(always)]
+    fn load(&self) -> [Side; 2] {
+        let words = [0, 1, 2].map(|word: usize| self.0[word].load(Ordering::Relaxed));
+        Side::from_words(words)
+    }
+
+    #[inline(always)]
+    fn store(&self, sides: &[Side; 2]) {
+        for (word, value) in self.0.iter().zip(Side::to_words(sides)) {
+            word.store(value, Ordering::Relaxed);
+        }
+    }
+}
+
+/// Hashes and lines: the upper half of an entry is the lower half of the hash, the lower half the
+/// line's number plus one; 0 is no entry.
+#[derive(Debug, FromZeros, KnownLayout)]
+#[repr(C, align(64))]
+struct Bucket([AtomicU64; WAYS]);
+
+/// A block of lines. Only TCP has sides.
+#[derive(Debug)]
+struct Block {
+    lines: Box<[Line]>,
+    sides: OnceLock<Box<[Sides]>>,
+}
+
+/// The lines of all connections, and the index by which packets find them.
+#[derive(Debug)]
+pub(crate) struct Established {
+    blocks: Box<[OnceLock<Block>]>,
+    /// Lines that shards have taken.
+    taken: AtomicU32,
+    index: Box<[OnceLock<Box<[Bucket]>>]>,
+    /// Buckets in use, as a power of two.
+    size: AtomicU32,
+    /// Connections that have a line.
+    count: AtomicUsize,
+    /// Counts changes of timeouts.
+    policies: AtomicU32,
+}
+
+fn entry(hash: u64, line: u32) -> u64 {
+    hash << 32 | (u64::from(line) + 1)
+}
+
+/// Returns zeroed memory. Empty where there is none.
+fn zeroed<T>(count: usize) -> Box<[T]>
+where
+    [T]: FromZeros + KnownLayout<PointerMetadata = usize>,
+{
+    <[T]>::new_box_zeroed_with_elems(count).unwrap_or_default()
+}
+
+impl Established {
+    pub fn new() -> Established {
+        Established {
+            blocks: (0..BLOCKS).map(|_| OnceLock::new()).collect(),
+            taken: AtomicU32::new(0),
+            index: (0..1 << (LARGEST - PART))
+                .map(|_| OnceLock::new())
+                .collect(),
+            size: AtomicU32::new(PART),
+            count: AtomicUsize::new(0),
+            policies: AtomicU32::new(0),
+        }
+    }
+
+    /// Returns how often timeouts have been changed.
+    #[inline(always)]
+    pub fn policies(&self) -> u32 {
+        self.policies.load(Ordering::Acquire)
+    }
+
+    /// Has each connection look at its timeouts anew. To be called when all shards have the new
+    /// ones.
+    pub fn policies_changed(&self) {
+        self.policies.fetch_add(1, Ordering::Release);
+    }
+
+    #[inline(always)]
+    fn block(&self, number: u32) -> Option<&Block> {
+        self.blocks.get(number as usize / BLOCK)?.get()
+    }
+
+    #[inline(always)]
+    fn line(&self, number: u32) -> Option<&Line> {
+        self.block(number)?.lines.get(number as usize % BLOCK)
+    }
+
+    /// Returns the sides of a TCP connection.
+    #[inline(always)]
+    fn sides(&self, number: u32) -> Option<&Sides> {
+        let sides = self.block(number)?.sides.get()?;
+        sides.get(number as usize % BLOCK)
+    }
+
+    /// Takes some lines. None where there are no more.
+    pub fn take(&self) -> Option<std::ops::Range<u32>> {
+        const LINES: u32 = (BLOCK * BLOCKS) as u32;
+        let more = |taken: u32| (taken < LINES).then_some(taken + BATCH);
+        let first = self
+            .taken
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more)
+            .ok()?;
+        let block = self.blocks.get(first as usize / BLOCK)?;
+        let block = block.get_or_init(|| Block {
+            lines: zeroed(BLOCK),
+            sides: OnceLock::new(),
+        });
+        (!block.lines.is_empty()).then_some(first..first + BATCH)
+    }
+
+    /// Returns the number of a hash's bucket.
+    #[inline(always)]
+    fn place(&self, hash: u64) -> u32 {
+        let size = self.size.load(Ordering::Relaxed);
+        hash as u32 & ((1 << size) - 1)
+    }
+
+    #[inline(always)]
+    fn bucket(&self, place: u32) -> Option<&Bucket> {
+        let part = self.index.get((place >> PART) as usize)?.get()?;
+        part.get(place as usize & ((1 << PART) - 1))
+    }
+
+    /// Has packets find a connection by its line. `expires` is when it ends, `sides` those of TCP.
+    /// Only with the lock of its shard.
+    pub fn publish(
+        &self,
+        hash: u64,
+        number: u32,
+        content: &Content,
+        expires: u64,
+        sides: Option<&[Side; 2]>,
+    ) {
+        let (Some(block), Some(line)) = (self.block(number), self.line(number)) else {
+            return;
+        };
+        let (versioned, words) = (line.versioned(), content.words());
+        if versioned.is_withdrawn() || versioned.words() != words {
+            versioned.withdraw();
+            if let Some(sides) = sides {
+                let all = block.sides.get_or_init(|| zeroed(BLOCK));
+                let Some(beside) = all.get(number as usize % BLOCK) else {
+                    return;
+                };
+                beside.store(sides);
+            }
+            line.expires.store(expires, Ordering::Relaxed);
+            versioned.publish(words);
+        }
+        self.enter(hash, number);
+    }
+
+    /// Counts one more connection that has a line.
+    pub fn begin(&self) {
+        let count = self.count.fetch_add(1, Ordering::Relaxed) + 1;
+        let size = self.size.load(Ordering::Relaxed);
+        // The index is at most three quarters full.
+        if count > (1 << size) * WAYS / 4 * 3 && size < LARGEST {
+            let _ =
+                self.size
+                    .compare_exchange(size, size + 1, Ordering::Relaxed, Ordering::Relaxed);
+        }
+    }
+
+    /// Enters a line in the index.
+    fn enter(&self, hash: u64, line: u32) {
+        let place = self.place(hash);
+        let Some(part) = self.index.get((place >> PART) as usize) else {
+            return;
+        };
+        let part = part.get_or_init(|| zeroed(1 << PART));
+        let Some(Bucket(ways)) = part.get(place as usize & ((1 << PART) - 1)) else {
+            return;
+        };
+        let new = entry(hash, line);
+        let mut free = None;
+        for way in ways {
+            let found = way.load(Ordering::Relaxed);
+            if found == new {
+                return;
+            }
+            if found == 0 || self.place(found >> 32) != place {
+                free = free.or(Some(way));
+            }
+        }
+        // In a full bucket another one gives way; its next packet goes by the shard.
+        let way = free.unwrap_or(&ways[(hash >> 32) as usize % WAYS]);
+        way.store(new, Ordering::Relaxed);
+    }
+
+    /// Has no packet read a line, and returns the sides of its TCP connection as they are now. Only
+    /// with the lock of its shard.
+    pub fn withdraw(&self, number: u32) -> Option<[Side; 2]> {
+        self.line(number)?.versioned().withdraw();
+        Some(self.sides(number)?.load())
+    }
+
+    /// Takes the line of a connection that ends, or that has to go by the shard from now on. Only
+    /// with the lock of its shard.
+    pub fn retire(&self, hash: u64, number: u32) {
+        self.withdraw(number);
+        self.count.fetch_sub(1, Ordering::Relaxed);
+        if let Some(Bucket(ways)) = self.bucket(self.place(hash)) {
+            let old = entry(hash, number);
+            for way in ways {
+                // Somebody else's entry may have come meanwhile, which stays.
+                let _ = way.compare_exchange(old, 0, Ordering::Relaxed, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Returns when a line's connection ends.
+    pub fn expires(&self, number: u32) -> Option<u64> {
+        Some(self.line(number)?.expires.load(Ordering::Relaxed))
+    }
+
+    /// Sets when a line's connection ends. Only with the lock of its shard.
+    pub fn set_expires(&self, number: u32, expires: u64) {
+        if let Some(line) = self.line(number) {
+            line.expires.store(expires, Ordering::Relaxed);
+        }
+    }
+
+    /// Has the memory fetched where a connection would be entered.
+    #[inline(always)]
+    pub fn prefetch(&self, hash: u64) {
+        if let Some(bucket) = self.bucket(self.place(hash)) {
+            prefetch_at(bucket);
+        }
+    }
+
+    /// Returns a line that may be the connection's of this hash, and has it fetched. [`NO_LINE`] if
+    /// there is none.
+    #[inline(always)]
+    pub fn find(&self, hash: u64, tcp: bool) -> u32 {
+        let Some(Bucket(ways)) = self.bucket(self.place(hash)) else {
+            return NO_LINE;
+        };
+        for way in ways {
+            let found = way.load(Ordering::Relaxed);
+            if found >> 32 == hash & 0xffff_ffff && found != 0 {
+                let number = (found as u32).wrapping_sub(1);
+                if let Some(line) = self.line(number) {
+                    prefetch_at(line);
+                }
+                if tcp && let Some(sides) = self.sides(number) {
+                    prefetch_at(sides);
+                }
+                return number;
+            }
+        }
+        NO_LINE
+    }
+
+    /// Answers for a packet by a line, if it is that of its connection, and prolongs this. None if
+    /// the packet has to go by the shard; then nothing has changed.
+    #[inline(always)]
+    pub fn follow(
+        &self,
+        number: u32,
+        tuple: Short,
+        segment: impl FnOnce() -> Option<Segment>,
+        asking: Asking,
+    ) -> Option<Settled> {
+        let line = self.line(number)?;
+        let expires = line.expires.load(Ordering::Relaxed);
+        let (words, version) = line.versioned().read()?;
+        let content = Content::of(words);
+        let reply = content.tuple != tuple;
+        if reply && content.tuple.reversed() != tuple
+            || content.policies != asking.policies
+            || expires <= asking.now_ms
+        {
+            return None;
+        }
+        let end = asking.now_ms.saturating_add(content.timeout_ms.into());
+        if expires > end.saturating_add(EARLIER_MS) {
+            // The timeout has become shorter: the connection has to be examined earlier.
+            return None;
+        }
+        if content.tuple.protocol() == TCP {
+            let sides = self.sides(number)?;
+            let segment = segment().filter(|segment| segment.may_be_usual())?;
+            if !line.versioned().claim(version) {
+                return None;
+            }
+            let mut moved = sides.load();
+            let usual = tcp::step_usual(&mut moved, reply.into(), &segment, asking.check_sequence);
+            if usual {
+                sides.store(&moved);
+            }
+            line.versioned().give_back(version);
+            if !usual {
+                return None;
+            }
+        }
+        if end != expires {
+            // If the line has become another connection's just now, that one may live longer by
+            // this, which does no harm.
+            line.expires.store(end, Ordering::Relaxed);
+        }
+        Some(Settled {
+            original: content.tuple,
+            mark: content.mark,
+            label: content.label,
+            reply,
+        })
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn content(number: u32) -> Content {
+        Content {
+            tuple: Short::new(number.into(), 5 << 16 | 6, 7, 17),
+            policies: 0,
+            timeout_ms: 1000,
+            mark: number,
+            label: u128::from(number) << 100,
+        }
+    }
+
+    fn asking(now_ms: u64) -> Asking {
+        Asking {
+            check_sequence: true,
+            policies: 0,
+            now_ms,
+        }
+    }
+
+    /// Through all sizes of the index, connections are found, but for a few that share a bucket
+    /// with many; and those that have gone are not.
+    #[test]
+    fn lines_are_found_while_the_index_grows() {
+        const COUNT: u32 = 100_000;
+        let (all, secret) = (Established::new(), Secret([3, 4]));
+        let hash = |number: u32| content(number).tuple.hash(secret);
+        let found = |number: u32| {
+            let line = all.find(hash(number), false);
+            let settled = all.follow(line, content(number).tuple, || None, asking(10));
+            settled.is_some_and(|settled| {
+                assert_eq!(
+                    (settled.mark(), settled.label()),
+                    (number, u128::from(number) << 100)
+                );
+                true
+            })
+        };
+        let mut lines = Vec::new();
+        for number in 0..COUNT {
+            if lines.is_empty() {
+                lines.extend(all.take().expect("enough of them"));
+            }
+            let line = lines.remove(0);
+            assert_eq!(line, number);
+            all.begin();
+            all.publish(hash(number), line, &content(number), 500, None);
+            assert!(found(number), "{number}");
+        }
+        assert!(1 << all.size.load(Ordering::Relaxed) >= COUNT / 6);
+        let lost = (0..COUNT)
+            .filter(|number| !found(*number))
+            .collect::<Vec<_>>();
+        for number in &lost {
+            all.enter(hash(*number), *number);
+        }
+        let lost = (0..COUNT).filter(|number| !found(*number)).count();
+        assert!(lost < COUNT as usize / 100, "{lost}");
+        for number in 0..COUNT {
+            all.retire(hash(number), number);
+            assert!(!found(number), "{number}");
+        }
+        let parts = all.index.iter().filter_map(OnceLock::get);
+        let mut ways = parts.flatten().flat_map(|bucket| &bucket.0);
+        // Entries of buckets that were in use before the index grew are dead.
+        let dead = |way: &AtomicU64| {
+            let entry = way.load(Ordering::Relaxed);
+            entry == 0 || all.find(entry >> 32, false) == NO_LINE
+        };
+        assert!(ways.all(dead));
+        assert_eq!(all.count.load(Ordering::Relaxed), 0);
+    }
+
+    /// The hash of a short tuple is that of the key; so is the other direction's.
+    #[test]
+    fn short_tuples_are_keys() {
+        let secret = Secret([0x1234_5678_9abc_def0, 77]);
+        let short = Short::new(0x0a00_0001_c0a8_0909, 0x1234_0050, 513, 6);
+        let key = short.key();
+        assert_eq!(Short::of(&key), Some(short));
+        assert_eq!(secret.hash(&key), short.hash(secret));
+        assert_eq!(Short::of(&key.reversed()), Some(short.reversed()));
+        assert_eq!(secret.hash(&key.reversed()), short.hash(secret));
+    }
+}

@@ -1,0 +1,192 @@
+//! Lanes whose packets have been sent through the connection tracker.
+
+use crate::actions::block::ActionBlock;
+use crate::actions::connection::LaneTrack;
+use crate::burst::{LOOKUP_MAX, LaneSet};
+use crate::exec::Engine;
+use crate::exec::interpreter::connection::{
+    CONNECTION_WORDS, FIRST_WORD, MAX_RECIRCULATIONS, words_of, words_of_settled,
+};
+use crate::exec::interpreter::{Burst, First, Walk};
+use crate::exec::lanes::{Arrival, Lanes, position};
+use crate::host::{DropReason, Host};
+use crate::rule::fused::Here;
+use conntrack::{Coming, Earlier, Told, Tracked};
+use packet::{FlowKey, Frame, WordSet};
+
+/// What a lane knows of its packet's connection.
+#[derive(Clone, Copy)]
+pub(super) struct Connection {
+    /// The key's words about it.
+    words: [u64; CONNECTION_WORDS],
+    /// What the last lookup in the tracker said.
+    earlier: Earlier,
+    /// How often the packet has gone on behind the tracker.
+    recirculated: u8,
+}
+
+impl Connection {
+    /// Of a packet that has not been tracked.
+    pub const NONE: Connection = Connection {
+        words: [0; CONNECTION_WORDS],
+        earlier: Earlier {
+            state: 0,
+            zone: 0,
+            has_connection: false,
+        },
+        recirculated: 0,
+    };
+
+    /// Returns a word of the key, which is 0 if it does not tell of connections.
+    #[inline(always)]
+    pub fn word(&self, index: u8) -> u64 {
+        let at = usize::from(index).wrapping_sub(FIRST_WORD);
+        self.words.get(at).copied().unwrap_or_default()
+    }
+
+    /// Fills the words of a key that are valid.
+    pub fn fill(&self, key: &mut FlowKey, valid: WordSet) {
+        for (at, word) in self.words.iter().enumerate() {
+            if valid.contains(FIRST_WORD + at) {
+                key.words[FIRST_WORD + at] = *word;
+            }
+        }
+    }
+
+    /// Gives a walk what the lane knew.
+    pub fn hand_on<F>(&self, walk: &mut Walk<F>) {
+        walk.tracked = self.earlier;
+        walk.recirculated = self.recirculated;
+    }
+}
+
+impl<F: Frame> Lanes<F> {
+    /// Sends packets through the tracker, and returns those that need a walk, with the answers for
+    /// them: their addresses are to be translated. `continues` says whether the others show their
+    /// connections now, for a lookup.
+    fn track<H: Host<F>>(
+        &mut self,
+        host: &mut H,
+        track: &LaneTrack,
+        set: LaneSet,
+        continues: bool,
+        aside: &mut Vec<(usize, Tracked)>,
+    ) -> LaneSet {
+        let Some((tracker, now_ms)) = host.tracker() else {
+            return LaneSet::EMPTY;
+        };
+        let (lanes, frames, connections) = (&self.lanes, &self.frames, &mut self.connections);
+        let (mut leaving, again) = (LaneSet::EMPTY, self.tracked);
+        let mut earlier = [Earlier::default(); LOOKUP_MAX];
+        for lane in set.minus(set.minus(again)).iter() {
+            earlier[lane] = connections[lane].earlier;
+        }
+        let coming = set.iter().filter_map(|lane| {
+            Some(Coming {
+                number: lane,
+                frame: frames[lane].as_ref()?,
+                layers: lanes[lane].extent.layers(),
+                earlier: earlier[lane],
+                zone: track.zone(&lanes[lane].words),
+            })
+        });
+        tracker.track_burst(coming, &track.request(), now_ms, |lane, told| {
+            let lane = lane % LOOKUP_MAX;
+            let (words, earlier) = match told {
+                Told::Settled(settled) => (words_of_settled(settled), settled.earlier()),
+                Told::Other(tracked) if tracked.translation.is_empty() => {
+                    (words_of(tracked), tracked.earlier())
+                }
+                Told::Other(tracked) => {
+                    leaving = leaving.union(LaneSet::one(lane));
+                    return aside.push((lane, *tracked));
+                }
+            };
+            let connection = &mut connections[lane];
+            let before = match again.contains(lane) {
+                true => connection.recirculated,
+                false => 0,
+            };
+            connection.recirculated = before + u8::from(continues);
+            connection.earlier = earlier;
+            connection.words = match continues {
+                true => words,
+                false => [0; CONNECTION_WORDS],
+            };
+        });
+        let staying = set.minus(leaving);
+        self.tracked = self.tracked.union(staying);
+        self.wide = self.wide.union(staying);
+        leaving
+    }
+
+    /// Forgets packets' connections.
+    pub(super) fn untrack(&mut self, set: LaneSet) {
+        for lane in set.minus(set.minus(self.tracked)).iter() {
+            let connection = &mut self.connections[lane];
+            connection.words = [0; CONNECTION_WORDS];
+            connection.earlier = Earlier::default();
+        }
+    }
+}
+
+impl ActionBlock {
+    /// Returns what its end asks of the tracker.
+    fn tracks(&self) -> Option<&LaneTrack> {
+        self.track.as_deref()
+    }
+}
+
+impl<F: Frame> Engine<F> {
+    /// Sends lanes through the tracker, and returns those that stay lanes. `here` is the place
+    /// behind the step; `table` the one in which the packets go on, if any.
+    #[allow(clippy::too_many_arguments)] // as for `burst`
+    #[inline(never)]
+    pub(super) fn track_lanes<H: Host<F>>(
+        &mut self,
+        burst: &Burst<'_, '_>,
+        arrival: Arrival,
+        host: &mut H,
+        block: &ActionBlock,
+        (here, back): (Here, u16),
+        table: Option<u8>,
+        mut set: LaneSet,
+    ) -> LaneSet {
+        let Some(track) = block.tracks() else {
+            return set;
+        };
+        if table.is_some() {
+            let spent = |lane: usize| {
+                let lanes = &self.lanes;
+                lanes.tracked.contains(lane)
+                    && lanes.connections[lane].recirculated == MAX_RECIRCULATIONS
+            };
+            let spent = set.those(spent);
+            for lane in spent.iter() {
+                self.lanes.frames[lane] = None;
+                host.dropped(DropReason::TooManyRecirculations);
+            }
+            set = set.minus(spent);
+        }
+        let mut aside = std::mem::take(&mut self.lanes.aside);
+        let leaving = (self.lanes).track(host, track, set, table.is_some(), &mut aside);
+        for (lane, tracked) in aside.drain(..) {
+            let Some(walk) = self.leave(burst, arrival, lane, here.table, back) else {
+                continue;
+            };
+            walk.at = position(&here);
+            let cookie = walk.at.cookie;
+            walk.first.get_or_insert(First {
+                table: here.table,
+                cookie,
+            });
+            let next = match walk.go_on_tracked(burst, host, track.step(), &tracked) {
+                Some(next) => next,
+                None => walk.run(burst, host),
+            };
+            self.go_on(burst, host, lane, next);
+        }
+        self.lanes.aside = aside;
+        set.minus(leaving)
+    }
+}

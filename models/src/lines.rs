@@ -1,0 +1,97 @@
+//! Lines of established connections: read without a lock, claimed by one reader at a time, written
+//! and taken away by who has the lock.
+
+use crate::sync::{AtomicU64, Ordering, explore};
+use crate::versioned::Versioned;
+use loom::cell::UnsafeCell;
+use loom::thread;
+use std::sync::Arc;
+
+/// A line, and the state beside it that readers change.
+struct Line {
+    version: AtomicU64,
+    words: [AtomicU64; 2],
+    beside: UnsafeCell<u64>,
+}
+
+// SAFETY: loom checks that nobody is at `beside` while another changes it.
+unsafe impl Sync for Line {}
+
+impl Line {
+    /// A line that may be read, whose words are `number`.
+    fn new(number: u64) -> Arc<Line> {
+        let line = Line {
+            version: AtomicU64::new(0),
+            words: [AtomicU64::new(0), AtomicU64::new(0)],
+            beside: UnsafeCell::new(0),
+        };
+        line.versioned().publish([number; 2]);
+        Arc::new(line)
+    }
+
+    fn versioned(&self) -> Versioned<'_, 2> {
+        Versioned {
+            version: &self.version,
+            words: &self.words,
+        }
+    }
+
+    fn count(&self) {
+        // SAFETY: loom fails where another is there at the same time.
+        self.beside.with_mut(|beside| unsafe { *beside += 1 });
+    }
+
+    /// A packet: what it has read belongs together. Returns whether it has changed what lies
+    /// beside.
+    fn packet(&self) -> bool {
+        let Some(([first, second], version)) = self.versioned().read() else {
+            return false;
+        };
+        assert_eq!(first, second, "words of two connections");
+        let claimed = self.versioned().claim(version);
+        if claimed {
+            self.count();
+            self.versioned().give_back(version);
+        }
+        claimed
+    }
+}
+
+/// Packets of two workers, while a third one gives the line to another connection.
+pub fn a_packet_reads_words_of_one_connection() {
+    explore(2, || {
+        let line = Line::new(1);
+        let packets = [(); 2].map(|()| {
+            let line = Arc::clone(&line);
+            thread::spawn(move || line.packet())
+        });
+        line.versioned().withdraw();
+        line.count();
+        line.versioned().publish([2; 2]);
+        let mut counted = 1;
+        for packet in packets {
+            counted += u64::from(packet.join().expect("a packet"));
+        }
+        line.versioned().withdraw();
+        // SAFETY: nobody else is left.
+        line.beside
+            .with(|beside| assert_eq!(unsafe { *beside }, counted));
+    });
+}
+
+/// A line that has been taken away is not read, also by who was at it meanwhile.
+pub fn a_line_that_is_withdrawn_stays_so() {
+    explore(3, || {
+        let line = Line::new(1);
+        let other = {
+            let line = Arc::clone(&line);
+            thread::spawn(move || line.packet())
+        };
+        line.versioned().withdraw();
+        line.count();
+        other.join().expect("a packet");
+        assert!(line.versioned().is_withdrawn() && line.versioned().read().is_none());
+        line.words[0].store(3, Ordering::Relaxed);
+        assert!(!line.packet());
+    });
+}
