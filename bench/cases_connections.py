@@ -7,12 +7,13 @@ ports) and frames to be replayed:
     ct-N       N established UDP connections
     ct-tcp-N   N TCP connections, each with a handshake, then data and acknowledgements
     ct-new-N   UDP packets, each of which ends its connection and begins the next, of N at a time
+    ct-nat-N   N established UDP connections to one address, which is translated to a server's
     ct-none-N  the packets of ct-N, by the same rules without `ct`
 """
 
 import struct
 
-from frames import FRAMES, TCP, flow, frame
+from frames import FRAMES, TCP, address_text, flow, frame
 
 ESTABLISHED = [
     "table=0,priority=10,ip,actions=ct(table=1)",
@@ -20,6 +21,13 @@ ESTABLISHED = [
     "table=1,priority=10,ct_state=+trk+est,ip,actions=output:{out}",
 ]
 NEW = ["table=0,priority=10,ip,actions=ct(commit,force,table=1)", *ESTABLISHED[1:]]
+SERVER = 0x0AC80001, 8080
+NAT = [
+    "table=0,priority=10,ip,actions=ct(table=1,nat)",
+    "table=1,priority=10,ct_state=+trk+new,ip,"
+    f"actions=ct(commit,nat(dst={address_text(SERVER[0])}:{SERVER[1]})),output:{{out}}",
+    "table=1,priority=10,ct_state=+trk+est,ip,actions=output:{out}",
+]
 NONE = [
     "table=0,priority=10,ip,actions=resubmit(,1)",
     "table=1,priority=10,udp,tp_dst=80,actions=output:{out}",
@@ -38,6 +46,12 @@ def reply(number):
     """A packet against the direction of flow `number`."""
     client, server = ends(number)
     return frame(server[0], client[0], server[1], client[1])
+
+
+def servers_reply(number):
+    """The reply of the server to which flow `number` is translated."""
+    client, _ = ends(number)
+    return frame(SERVER[0], client[0], SERVER[1], client[1])
 
 
 def segment(source, destination, flags, sequence, acknowledgement):
@@ -97,6 +111,7 @@ CASES = {
     "ct-tcp-10k": lambda: tcp(10000),
     "ct-new-1k": lambda: (NEW, rounds(1000, flow, reply)),
     "ct-new-50k": lambda: (NEW, rounds(50000, flow, reply)),
+    "ct-nat-1k": lambda: (NAT, rounds(1000, flow, servers_reply)),
     "ct-none-1": lambda: (NONE, rounds(1, flow, reply)),
     "ct-none-10k": lambda: (NONE, rounds(10000, flow, reply)),
 }

@@ -32,7 +32,13 @@ from frames import write_pcap
 
 WARM = 2
 # Cases, and the same without `ct`, which may be twice as fast at most.
-ESTABLISHED = {"ct-1": "ct-none-1", "ct-10k": "ct-none-10k", "ct-50k": None, "ct-tcp-10k": None}
+ESTABLISHED = {
+    "ct-1": "ct-none-1",
+    "ct-10k": "ct-none-10k",
+    "ct-50k": None,
+    "ct-tcp-10k": None,
+    "ct-nat-1k": None,
+}
 NEW = ["ct-new-1k", "ct-new-50k"]
 TIMES = {"established": 4, "new": 5}
 HALF = 0.5

@@ -136,9 +136,14 @@ impl Conn {
 
     /// Returns what packets may read without the shard's lock, if they may go by a line. `changes` counts changes of timeouts, to be read before the policies.
     pub fn content(&self, policies: &Policies, changes: u32) -> Option<Content> {
-        let tuple = (self.is_settled())
-            .then(|| Short::of(&self.original))
-            .flatten()?;
+        if !self.is_settled() {
+            return None;
+        }
+        let tuple = Short::of(&self.original)?;
+        let replies = match self.translated() {
+            true => Some(Short::of(&self.reply)?),
+            false => None,
+        };
         let timeout = match self.protocol {
             Protocol::Tcp(_) => Timeout::TcpEstablished,
             _ => Timeout::UdpMultiple,
@@ -146,6 +151,8 @@ impl Conn {
         let timeout_ms = policies.expiry(self.original.zone, timeout, 0);
         Some(Content {
             tuple,
+            replies,
+            nat: self.nat,
             policies: changes,
             timeout_ms: timeout_ms.try_into().ok()?,
             mark: self.mark,

@@ -2,9 +2,10 @@
 //!
 //! A connection over IPv4 whose packets change little has a line, one cache line with all that is
 //! to be known of it ([`Content`]): UDP and others than ICMP once there were packets in both
-//! directions, and TCP between the handshake and the first FIN or RST; neither translated nor
-//! watched by a helper. Packets find it by an index of hashes. TCP's sequence numbers lie beside
-//! the lines; while a line is in use, they are kept up to date there and nowhere else.
+//! directions, and TCP between the handshake and the first FIN or RST, unless it is watched by a
+//! helper. Packets find it by an index of hashes. TCP's sequence numbers lie beside the lines;
+//! while a line is in use, they are kept up to date there and nowhere else. The tuple of the
+//! replies of a translated connection lies beside its line, too, which is entered by both hashes.
 //!
 //! The index is lossy. An entry may lack, because a full bucket has given it up, or because the
 //! index has grown: its connection may now belong in another bucket, and the old entry is dead.
@@ -15,7 +16,7 @@
 //! memory is never freed, so that those who still read one read a line.
 
 use crate::key::{Key, Secret, TCP};
-use crate::nat::Translation;
+use crate::nat::{Direction, Translation};
 use crate::request::{Earlier, Tracked, Tuple};
 use crate::state;
 use crate::sync::{AtomicU64, Ordering};
@@ -64,10 +65,19 @@ const _: () = assert!(size_of::<Line>() == 64);
 #[repr(C, align(32))]
 struct Sides([AtomicU64; 4]);
 
+/// The tuple of a translated connection's replies, as they come in.
+#[derive(Debug, FromZeros, KnownLayout)]
+#[repr(C, align(16))]
+struct Replies([AtomicU64; 2]);
+
 /// What a line says, but for the time of the end.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct Content {
     pub tuple: Short,
+    /// The tuple of replies, where the connection is translated.
+    pub replies: Option<Short>,
+    /// The direction of translation that was asked for.
+    pub nat: Option<Direction>,
     /// How often timeouts have been changed; with another number, `timeout_ms` is out of date.
     pub policies: u32,
     pub timeout_ms: u32,
@@ -75,28 +85,33 @@ pub(crate) struct Content {
     pub label: u128,
 }
 
+/// Bits of a line's fourth word, above the mark: the directions of translation, and whether replies
+/// have a tuple of their own.
+const SOURCE: u64 = 1 << 32;
+const DESTINATION: u64 = 1 << 33;
+const TRANSLATED: u64 = 1 << 34;
+
 impl Content {
+    /// Returns the line's words; the tuple of replies is not among them.
     fn words(&self) -> [u64; CONTENT] {
+        let nat = match self.nat {
+            None => 0,
+            Some(Direction::Source) => SOURCE,
+            Some(Direction::Destination) => DESTINATION,
+        };
+        let translated = if self.replies.is_some() {
+            TRANSLATED
+        } else {
+            0
+        };
         [
             self.tuple.addresses,
             self.tuple.rest,
             u64::from(self.policies) << 32 | u64::from(self.timeout_ms),
-            self.mark.into(),
+            u64::from(self.mark) | nat | translated,
             (self.label >> 64) as u64,
             self.label as u64,
         ]
-    }
-
-    #[inline(always)]
-    fn of(words: [u64; CONTENT]) -> Content {
-        let [addresses, rest, timeout, mark, high, low] = words;
-        Content {
-            tuple: Short { addresses, rest },
-            policies: (timeout >> 32) as u32,
-            timeout_ms: timeout as u32,
-            mark: mark as u32,
-            label: u128::from(high) << 64 | u128::from(low),
-        }
     }
 }
 
@@ -173,6 +188,15 @@ impl Short {
     }
 
     #[inline(always)]
+    fn ends(self) -> Ends {
+        let end = |address: u64, port: u64| (Ipv4Addr::from_bits(address as u32), port as u16);
+        [
+            end(self.addresses >> 32, self.rest >> 48),
+            end(self.addresses, self.rest >> 32),
+        ]
+    }
+
+    #[inline(always)]
     pub fn is_tcp(self) -> bool {
         self.protocol() == TCP
     }
@@ -183,22 +207,30 @@ impl Short {
     }
 }
 
-/// What a packet of an established connection is told that was neither translated nor changed by
-/// the packet's request.
+/// What a packet of an established connection is told whose request changes nothing about that.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Settled {
     original: Short,
+    /// The packet's tuple as it comes in, and as it is to go out.
+    from: Short,
+    to: Short,
     mark: u32,
     label: u128,
-    reply: bool,
+    state: u32,
 }
 
 impl Settled {
     /// Returns bits of [`crate::state`].
     #[inline(always)]
     pub fn state(&self) -> u32 {
-        let reply = if self.reply { state::REPLY } else { 0 };
-        state::TRACKED | state::ESTABLISHED | reply
+        self.state
+    }
+
+    /// Returns the addresses (source, destination) and ports that the packet is to have; None if it
+    /// stays as it is.
+    #[inline(always)]
+    pub fn translation(&self) -> Option<Ends> {
+        (self.from != self.to).then(|| self.to.ends())
     }
 
     /// Returns the connection's mark.
@@ -213,18 +245,10 @@ impl Settled {
         self.label
     }
 
-    /// Returns source and destination of the connection's first packet.
+    /// Returns addresses and ports of the connection's first packet.
     #[inline(always)]
-    pub fn addresses(&self) -> (Ipv4Addr, Ipv4Addr) {
-        let of = |shift: u32| Ipv4Addr::from_bits((self.original.addresses >> shift) as u32);
-        (of(32), of(0))
-    }
-
-    /// Returns source and destination port of the connection's first packet.
-    #[inline(always)]
-    pub fn ports(&self) -> (u16, u16) {
-        let rest = self.original.rest;
-        ((rest >> 48) as u16, (rest >> 32) as u16)
+    pub fn original(&self) -> Ends {
+        self.original.ends()
     }
 
     /// Returns the zone.
@@ -251,7 +275,9 @@ impl Settled {
 
     /// Returns the same as it is said of any packet.
     pub fn tracked(&self) -> Tracked {
-        let ((source, destination), ports) = (self.addresses(), self.ports());
+        let [(source, source_port), (destination, destination_port)] = self.original();
+        let (from, to) = (self.from.ends(), self.to.ends());
+        let changed = |end: usize| (from[end] != to[end]).then(|| (to[end].0.into(), to[end].1));
         Tracked {
             state: self.state(),
             zone: self.zone(),
@@ -261,14 +287,21 @@ impl Settled {
                 source: source.into(),
                 destination: destination.into(),
                 protocol: self.protocol(),
-                source_port: ports.0,
-                destination_port: ports.1,
+                source_port,
+                destination_port,
             }),
-            translation: Translation::default(),
+            translation: Translation {
+                source: changed(0),
+                destination: changed(1),
+                inner: None,
+            },
             has_connection: true,
         }
     }
 }
+
+/// Source and destination: address and port of each.
+pub type Ends = [(Ipv4Addr, u16); 2];
 
 /// What packets that ask at the same time have in common.
 #[derive(Clone, Copy, Debug)]
@@ -277,6 +310,8 @@ pub(crate) struct Asking {
     pub check_sequence: bool,
     /// How often timeouts have been changed.
     pub policies: u32,
+    /// Whether packets are to be translated.
+    pub nat: bool,
     pub now_ms: u64,
 }
 
@@ -310,11 +345,30 @@ impl Sides {
 #[repr(C, align(64))]
 struct Bucket([AtomicU64; WAYS]);
 
-/// A block of lines. Only TCP has sides.
+/// A block of lines. Only TCP has sides, and only translated connections have a tuple of replies.
 #[derive(Debug)]
 struct Block {
     lines: Box<[Line]>,
     sides: OnceLock<Box<[Sides]>>,
+    replies: OnceLock<Box<[Replies]>>,
+}
+
+/// The hash of a connection, and that of its replies if these have a tuple of their own.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Hashes {
+    pub original: u64,
+    pub replies: Option<u64>,
+}
+
+impl Hashes {
+    fn each(self, mut with: impl FnMut(u64)) {
+        with(self.original);
+        self.replies.into_iter().for_each(with);
+    }
+
+    fn count(self) -> usize {
+        1 + usize::from(self.replies.is_some())
+    }
 }
 
 /// The lines of all connections, and the index by which packets find them.
@@ -326,7 +380,7 @@ pub(crate) struct Established {
     index: Box<[OnceLock<Box<[Bucket]>>]>,
     /// Buckets in use, as a power of two.
     size: AtomicU32,
-    /// Connections that have a line.
+    /// Entries of connections that have a line.
     count: AtomicUsize,
     /// Counts changes of timeouts.
     policies: AtomicU32,
@@ -387,6 +441,13 @@ impl Established {
         sides.get(number as usize % BLOCK)
     }
 
+    /// Returns where the tuple of a translated connection's replies is.
+    #[inline(always)]
+    fn replies(&self, number: u32) -> Option<&Replies> {
+        let replies = self.block(number)?.replies.get()?;
+        replies.get(number as usize % BLOCK)
+    }
+
     /// Takes some lines. None where there are no more.
     pub fn take(&self) -> Option<std::ops::Range<u32>> {
         const LINES: u32 = (BLOCK * BLOCKS) as u32;
@@ -399,6 +460,7 @@ impl Established {
         let block = block.get_or_init(|| Block {
             lines: zeroed(BLOCK),
             sides: OnceLock::new(),
+            replies: OnceLock::new(),
         });
         (!block.lines.is_empty()).then_some(first..first + BATCH)
     }
@@ -420,7 +482,7 @@ impl Established {
     /// Only with the lock of its shard.
     pub fn publish(
         &self,
-        hash: u64,
+        hashes: Hashes,
         number: u32,
         content: &Content,
         expires: u64,
@@ -439,15 +501,24 @@ impl Established {
                 };
                 beside.store(sides);
             }
+            if let Some(Short { addresses, rest }) = content.replies {
+                let all = block.replies.get_or_init(|| zeroed(BLOCK));
+                let Some(Replies(beside)) = all.get(number as usize % BLOCK) else {
+                    return;
+                };
+                beside[0].store(addresses, Ordering::Relaxed);
+                beside[1].store(rest, Ordering::Relaxed);
+            }
             line.expires.store(expires, Ordering::Relaxed);
             versioned.publish(words);
         }
-        self.enter(hash, number);
+        hashes.each(|hash| self.enter(hash, number));
     }
 
     /// Counts one more connection that has a line.
-    pub fn begin(&self) {
-        let count = self.count.fetch_add(1, Ordering::Relaxed) + 1;
+    pub fn begin(&self, hashes: Hashes) {
+        let more = hashes.count();
+        let count = self.count.fetch_add(more, Ordering::Relaxed) + more;
         let size = self.size.load(Ordering::Relaxed);
         // The index is at most three quarters full.
         if count > (1 << size) * WAYS / 4 * 3 && size < LARGEST {
@@ -492,16 +563,19 @@ impl Established {
 
     /// Takes the line of a connection that ends, or that has to go by the shard from now on. Only
     /// with the lock of its shard.
-    pub fn retire(&self, hash: u64, number: u32) {
+    pub fn retire(&self, hashes: Hashes, number: u32) {
         self.withdraw(number);
-        self.count.fetch_sub(1, Ordering::Relaxed);
-        if let Some(Bucket(ways)) = self.bucket(self.place(hash)) {
+        self.count.fetch_sub(hashes.count(), Ordering::Relaxed);
+        hashes.each(|hash| {
+            let Some(Bucket(ways)) = self.bucket(self.place(hash)) else {
+                return;
+            };
             let old = entry(hash, number);
             for way in ways {
                 // Somebody else's entry may have come meanwhile, which stays.
                 let _ = way.compare_exchange(old, 0, Ordering::Relaxed, Ordering::Relaxed);
             }
-        }
+        });
     }
 
     /// Returns when a line's connection ends.
@@ -560,20 +634,30 @@ impl Established {
         let line = self.line(number)?;
         let expires = line.expires.load(Ordering::Relaxed);
         let (words, version) = line.versioned().read()?;
-        let content = Content::of(words);
-        let reply = content.tuple != tuple;
-        if reply && content.tuple.reversed() != tuple
-            || content.policies != asking.policies
+        let [addresses, rest, timeout, mark, high, low] = words;
+        let original = Short { addresses, rest };
+        let mut replies = original.reversed();
+        if mark & TRANSLATED != 0 {
+            let Replies(beside) = self.replies(number)?;
+            let [addresses, rest] = [0, 1].map(|at: usize| beside[at].load(Ordering::Relaxed));
+            replies = Short { addresses, rest };
+            if !line.versioned().is_still(version) {
+                return None;
+            }
+        }
+        let reply = original != tuple;
+        if reply && replies != tuple
+            || (timeout >> 32) as u32 != asking.policies
             || expires <= asking.now_ms
         {
             return None;
         }
-        let end = asking.now_ms.saturating_add(content.timeout_ms.into());
+        let end = asking.now_ms.saturating_add(timeout & 0xffff_ffff);
         if expires > end.saturating_add(EARLIER_MS) {
             // The timeout has become shorter: the connection has to be examined earlier.
             return None;
         }
-        if content.tuple.protocol() == TCP {
+        if original.is_tcp() {
             let sides = self.sides(number)?;
             let segment = segment().filter(|segment| segment.may_be_usual())?;
             if !line.versioned().claim(version) {
@@ -594,12 +678,26 @@ impl Established {
             // this, which does no harm.
             line.expires.store(end, Ordering::Relaxed);
         }
-        Some(Settled {
-            original: content.tuple,
-            mark: content.mark,
-            label: content.label,
-            reply,
-        })
+        let mut settled = Settled {
+            original,
+            from: tuple,
+            to: tuple,
+            mark: mark as u32,
+            label: u128::from(high) << 64 | u128::from(low),
+            state: state::TRACKED | state::ESTABLISHED | if reply { state::REPLY } else { 0 },
+        };
+        if asking.nat && mark & (SOURCE | DESTINATION) != 0 {
+            let source = (mark & SOURCE != 0) != reply;
+            settled.state |= match source {
+                true => state::SOURCE_NAT,
+                false => state::DESTINATION_NAT,
+            };
+            settled.to = match reply {
+                true => original.reversed(),
+                false => replies.reversed(),
+            };
+        }
+        Some(settled)
     }
 }
 
@@ -610,6 +708,8 @@ mod tests {
     fn content(number: u32) -> Content {
         Content {
             tuple: Short::new(number.into(), 5 << 16 | 6, 7, 17),
+            replies: None,
+            nat: None,
             policies: 0,
             timeout_ms: 1000,
             mark: number,
@@ -621,6 +721,7 @@ mod tests {
         Asking {
             check_sequence: true,
             policies: 0,
+            nat: true,
             now_ms,
         }
     }
@@ -632,6 +733,10 @@ mod tests {
         const COUNT: u32 = 100_000;
         let (all, secret) = (Established::new(), Secret([3, 4]));
         let hash = |number: u32| content(number).tuple.hash(secret);
+        let hashes = |number: u32| Hashes {
+            original: hash(number),
+            replies: None,
+        };
         let found = |number: u32| {
             let line = all.find(hash(number), false);
             let settled = all.follow(line, content(number).tuple, || None, asking(10));
@@ -650,8 +755,8 @@ mod tests {
             }
             let line = lines.remove(0);
             assert_eq!(line, number);
-            all.begin();
-            all.publish(hash(number), line, &content(number), 500, None);
+            all.begin(hashes(number));
+            all.publish(hashes(number), line, &content(number), 500, None);
             assert!(found(number), "{number}");
         }
         assert!(1 << all.size.load(Ordering::Relaxed) >= COUNT / 6);
@@ -664,7 +769,7 @@ mod tests {
         let lost = (0..COUNT).filter(|number| !found(*number)).count();
         assert!(lost < COUNT as usize / 100, "{lost}");
         for number in 0..COUNT {
-            all.retire(hash(number), number);
+            all.retire(hashes(number), number);
             assert!(!found(number), "{number}");
         }
         let parts = all.index.iter().filter_map(OnceLock::get);

@@ -33,7 +33,7 @@ mod tracker;
 mod versioned;
 
 pub use counters::{Counter, Counters};
-pub use established::Settled;
+pub use established::{Ends, Settled};
 pub use manage::{Connection, Cursor, Filter, Flow, Part};
 pub use nat::{Direction, Nat, Range, Translation};
 pub use request::{Coming, Earlier, Helper, Masked, Request, Told, Tracked, Tuple};

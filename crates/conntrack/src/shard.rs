@@ -5,7 +5,7 @@
 //! that hash lies a [`Stub`], which says where the connection is.
 
 use crate::connection::{Conn, Links, Protocol};
-use crate::established::{Established, NO_LINE};
+use crate::established::{Established, Hashes, NO_LINE};
 use crate::key::Key;
 use crate::slab::{NONE, Slab};
 use crate::timeouts::Policies;
@@ -245,12 +245,12 @@ impl Shard {
     }
 
     /// Removes a connection.
-    pub fn remove(&mut self, hash: u64, index: u32) -> Option<Removed> {
+    pub fn remove(&mut self, hashes: Hashes, index: u32) -> Option<Removed> {
         self.unschedule(index);
         self.drop_half_open(index);
         let conn = self.conns.remove(index)?;
-        self.remove_entry(hash as u32, index);
-        self.retire(hash, conn.line);
+        self.remove_entry(hashes.original as u32, index);
+        self.retire(hashes, conn.line);
         let stub = conn.translated().then_some(Home {
             shard: self.number,
             index,
@@ -279,7 +279,7 @@ impl Shard {
     }
 
     /// Gives a connection a line if packets may go by it, or takes the one it has if they may not.
-    pub fn publish(&mut self, hash: u64, index: u32) {
+    pub fn publish(&mut self, hashes: Hashes, index: u32) {
         let changes = self.established.policies();
         let expires = self.conns.get(index).map(|conn| self.expires(conn));
         let (Some(conn), Some(expires)) = (self.conns.get_mut(index), expires) else {
@@ -288,7 +288,7 @@ impl Shard {
         conn.expires = expires;
         let Some(content) = conn.content(&self.policies, changes) else {
             let line = std::mem::replace(&mut conn.line, NO_LINE);
-            return self.retire(hash, line);
+            return self.retire(hashes, line);
         };
         if conn.line == NO_LINE {
             if self.lines.is_empty() {
@@ -299,19 +299,19 @@ impl Shard {
                 Some(line) => conn.line = line,
                 None => return,
             }
-            self.established.begin();
+            self.established.begin(hashes);
         }
         let sides = match &conn.protocol {
             Protocol::Tcp(sides) => Some(sides),
             _ => None,
         };
         self.established
-            .publish(hash, conn.line, &content, expires, sides);
+            .publish(hashes, conn.line, &content, expires, sides);
     }
 
-    fn retire(&mut self, hash: u64, line: u32) {
+    fn retire(&mut self, hashes: Hashes, line: u32) {
         if line != NO_LINE {
-            self.established.retire(hash, line);
+            self.established.retire(hashes, line);
             self.lines.push(line);
         }
     }

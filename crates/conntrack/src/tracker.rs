@@ -6,7 +6,7 @@
 
 use crate::connection::{Conn, Update};
 use crate::counters::{Counter, Counters};
-use crate::established::{Asking, Established, NO_LINE, Settled, Short};
+use crate::established::{Asking, Established, Hashes, NO_LINE, Settled, Short};
 use crate::extract::{self, Packet};
 use crate::key::{Key, Secret};
 use crate::nat::{self, Translation};
@@ -190,7 +190,7 @@ impl Tracker {
         request: &Request<'_>,
         now_ms: u64,
     ) -> Tracked {
-        let asking = self.asking(now_ms);
+        let asking = self.asking(request, now_ms);
         if may_read(request, earlier, request.zone)
             && let Some(short) = extract::common(frame, layers, request.zone)
             && let line = self
@@ -205,8 +205,9 @@ impl Tracker {
 
     /// Returns what packets that ask now have in common.
     #[inline(always)]
-    fn asking(&self, now_ms: u64) -> Asking {
+    fn asking(&self, request: &Request<'_>, now_ms: u64) -> Asking {
         Asking {
+            nat: request.nat.is_some(),
             check_sequence: self.check_sequence.load(Ordering::Relaxed),
             policies: self.established.policies(),
             now_ms,
@@ -297,7 +298,7 @@ impl Tracker {
                 *line = self.established.find(hash, short.is_tcp());
             }
         }
-        let asking = self.asking(now_ms);
+        let asking = self.asking(request, now_ms);
         for (at, coming) in packets.enumerate() {
             let (frame, layers) = (coming.frame, &coming.layers);
             let line = lines.get(at).copied().unwrap_or(NO_LINE);
@@ -379,8 +380,15 @@ impl Tracker {
 
     /// Removes a connection from its shard. To be followed by [`Tracker::finish`], without a lock.
     pub(crate) fn remove(&self, shard: &mut Shard, index: u32) -> Option<Removed> {
-        let hash = self.secret.hash(&shard.conns.get(index)?.original);
-        shard.remove(hash, index)
+        let hashes = self.hashes(shard.conns.get(index)?);
+        shard.remove(hashes, index)
+    }
+
+    fn hashes(&self, conn: &Conn) -> Hashes {
+        Hashes {
+            original: self.secret.hash(&conn.original),
+            replies: conn.translated().then(|| self.secret.hash(&conn.reply)),
+        }
     }
 
     /// Does what is left to do for a connection that was removed.
@@ -468,13 +476,13 @@ impl Tracker {
             answer |= bits;
         }
         let tracked = with_connection(conn, answer, translation);
-        let (lines, original) = (conn.is_settled() || conn.line != NO_LINE, conn.original);
+        let line = (conn.is_settled() || conn.line != NO_LINE).then(|| self.hashes(conn));
         if let Some(expires) = expires {
             shard.set_expiry(index, expires);
             shard.settle(index);
         }
-        if lines {
-            shard.publish(self.secret.hash(&original), index);
+        if let Some(hashes) = line {
+            shard.publish(hashes, index);
         }
         Some(Followed::Answer(tracked))
     }

@@ -45,6 +45,13 @@ impl<const N: usize> Versioned<'_, N> {
         (same && version & STATE == VALID).then_some((words, Version(version)))
     }
 
+    /// Whether the words, and what was read beside them since, are still those of this version.
+    #[inline(always)]
+    pub fn is_still(&self, read: Version) -> bool {
+        fence(Ordering::Acquire);
+        self.version.load(Ordering::Relaxed) == read.0
+    }
+
     /// Claims a line that has been read. False if it has changed since, or somebody else has
     /// claimed it.
     #[inline(always)]

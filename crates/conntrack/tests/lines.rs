@@ -1,6 +1,9 @@
 //! Packets that go by a line, without a shard's lock, are answered as others are.
 
-use conntrack::{Coming, Cursor, Earlier, Filter, Masked, Policy, Request, Timeout, Told, Tracker};
+use conntrack::{
+    Coming, Cursor, Direction, Earlier, Filter, Masked, Nat, Policy, Range, Request, Timeout, Told,
+    Tracker,
+};
 use packet::build::Builder;
 use packet::frame::Offload;
 use packet::parse::{Layers, parse_frame};
@@ -23,6 +26,7 @@ enum Step {
         commit: bool,
         mark: Option<u32>,
         zone: bool,
+        nat: bool,
     },
     /// Time passes, in milliseconds.
     Wait(u32),
@@ -47,6 +51,11 @@ fn address(connection: u8, second: bool) -> Ipv4Addr {
     Ipv4Addr::new(10, u8::from(second), 0, connection)
 }
 
+/// Where the packets of translated connections, which are half of all, are sent instead.
+fn server(connection: u8) -> Option<Ipv4Addr> {
+    (connection >= 3).then(|| Ipv4Addr::new(10, 2, 0, connection))
+}
+
 /// A packet of a connection; two of three are TCP.
 struct Packet {
     connection: u8,
@@ -59,8 +68,13 @@ struct Packet {
 
 impl Packet {
     fn frame(&self) -> (HeapFrame, Layers) {
-        let [source, destination] =
-            [self.reply, !self.reply].map(|second| address(self.connection, second).to_bits());
+        let mut ends = [self.reply, !self.reply].map(|second| address(self.connection, second));
+        if self.reply
+            && let Some(server) = server(self.connection)
+        {
+            ends[0] = server;
+        }
+        let [source, destination] = ends.map(Ipv4Addr::to_bits);
         let (source_port, port) = if self.reply { (80, 1025) } else { (1025, 80) };
         let ip = Builder::ethernet([2; 6], [4; 6]).ipv4(source, destination);
         let payload = vec![7; self.length];
@@ -116,18 +130,22 @@ fn packet() -> impl Strategy<Value = Step> {
         prop::bool::weighted(0.3),
         mark,
         prop::bool::weighted(0.1),
+        prop::bool::weighted(0.9),
     )
         .prop_map(
-            |(connection, reply, flags, off, window, length, commit, mark, zone)| Step::Packet {
-                connection,
-                reply,
-                flags,
-                off,
-                window,
-                length,
-                commit,
-                mark,
-                zone,
+            |(connection, reply, flags, off, window, length, commit, mark, zone, nat)| {
+                Step::Packet {
+                    connection,
+                    reply,
+                    flags,
+                    off,
+                    window,
+                    length,
+                    commit,
+                    mark,
+                    zone,
+                    nat,
+                }
             },
         )
 }
@@ -176,6 +194,7 @@ fn check(steps: &[Step]) {
                 commit,
                 mark,
                 zone,
+                nat,
             } => {
                 let [mine, others] = {
                     let [first, second] = next[usize::from(connection)];
@@ -198,9 +217,20 @@ fn check(steps: &[Step]) {
                     length: length.into(),
                 }
                 .frame();
+                let range = server(connection).map(|server| Range {
+                    min: server.into(),
+                    max: server.into(),
+                    ports: None,
+                });
+                let translation = Nat {
+                    direction: (commit && range.is_some()).then_some(Direction::Destination),
+                    range,
+                    ..Nat::default()
+                };
                 let request = Request {
                     zone: u16::from(zone),
                     commit,
+                    nat: nat.then_some(&translation),
                     mark: Masked {
                         value: mark.unwrap_or(0),
                         mask: if mark.is_some() { 3 } else { 0 },

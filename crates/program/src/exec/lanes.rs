@@ -205,6 +205,8 @@ pub(crate) struct Lanes<F> {
     connections: Box<[Connection; LOOKUP_MAX]>,
     /// Tracker's answers for packets that become walks.
     aside: Vec<(usize, Tracked)>,
+    /// Translations of packets that stay lanes; empty but while these are made.
+    edits: Vec<(Rewrite, usize)>,
     frames: Box<[Option<F>; LOOKUP_MAX]>,
     /// Cookies of the rules that packets have met in the first table, noted only where rules write
     /// action sets; otherwise stale.
@@ -233,6 +235,7 @@ impl<F: Frame> Lanes<F> {
             tracked: LaneSet::EMPTY,
             connections: Box::new([Connection::NONE; LOOKUP_MAX]),
             aside: Vec::new(),
+            edits: Vec::new(),
             frames: Box::new([const { None }; LOOKUP_MAX]),
             firsts: Box::new([NO_COOKIE; LOOKUP_MAX]),
             ports: [0; LOOKUP_MAX],

@@ -19,9 +19,9 @@ pub(crate) const MAX_RECIRCULATIONS: u8 = 6;
 
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
-const TCP: u8 = 6;
-const UDP: u8 = 17;
-const SCTP: u8 = 132;
+pub(crate) const TCP: u8 = 6;
+pub(crate) const UDP: u8 = 17;
+pub(crate) const SCTP: u8 = 132;
 
 impl<F: Frame> Walk<F> {
     /// Sends the packet through the tracker, and on to the step's table if it has one.
@@ -290,13 +290,14 @@ pub(crate) fn words_of(tracked: &Tracked) -> [u64; CONNECTION_WORDS] {
 /// [`words_of`] for packets of which less is to be said.
 #[inline(always)]
 pub(crate) fn words_of_settled(settled: &Settled) -> [u64; CONNECTION_WORDS] {
-    let ((source, destination), label) = (settled.addresses(), settled.label());
+    let ([source, destination], label) = (settled.original(), settled.label());
     let mut words = [0; CONNECTION_WORDS];
     words[0] = word(settled.state(), settled.mark());
     words[1] = ((label >> 64) as u64).to_be();
     words[2] = (label as u64).to_be();
-    words[3] = word(source.to_bits(), destination.to_bits());
-    words[4] = ports_word(settled.ports(), settled.zone(), settled.protocol());
+    words[3] = word(source.0.to_bits(), destination.0.to_bits());
+    let ports = (source.1, destination.1);
+    words[4] = ports_word(ports, settled.zone(), settled.protocol());
     words
 }
 

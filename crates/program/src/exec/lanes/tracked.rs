@@ -5,14 +5,17 @@ use crate::actions::connection::LaneTrack;
 use crate::burst::{LOOKUP_MAX, LaneSet};
 use crate::exec::Engine;
 use crate::exec::interpreter::connection::{
-    CONNECTION_WORDS, FIRST_WORD, MAX_RECIRCULATIONS, words_of, words_of_settled,
+    CONNECTION_WORDS, FIRST_WORD, MAX_RECIRCULATIONS, SCTP, TCP, UDP, words_of, words_of_settled,
 };
 use crate::exec::interpreter::{Burst, First, Walk};
 use crate::exec::lanes::{Arrival, Lanes, position};
 use crate::host::{DropReason, Host};
 use crate::rule::fused::Here;
-use conntrack::{Coming, Earlier, Told, Tracked};
+use conntrack::{Coming, Earlier, Told, Tracked, Translation};
+use packet::edit::{CompiledSet, Rewrite};
+use packet::key::at;
 use packet::{FlowKey, Frame, WordSet};
+use std::net::{IpAddr, Ipv4Addr};
 
 /// What a lane knows of its packet's connection.
 #[derive(Clone, Copy)]
@@ -61,8 +64,8 @@ impl Connection {
 }
 
 impl<F: Frame> Lanes<F> {
-    /// Sends packets through the tracker, and returns those that need a walk, with the answers for
-    /// them: their addresses are to be translated. `continues` says whether the others show their
+    /// Sends packets through the tracker and translates them, and returns those that need a walk for
+    /// that, with the answers for them in `aside`. `continues` says whether the others show their
     /// connections now, for a lookup.
     fn track<H: Host<F>>(
         &mut self,
@@ -76,6 +79,7 @@ impl<F: Frame> Lanes<F> {
             return LaneSet::EMPTY;
         };
         let (lanes, frames, connections) = (&self.lanes, &self.frames, &mut self.connections);
+        let mut edits = std::mem::take(&mut self.edits);
         let (mut leaving, again) = (LaneSet::EMPTY, self.tracked);
         let mut earlier = [Earlier::default(); LOOKUP_MAX];
         for lane in set.minus(set.minus(again)).iter() {
@@ -93,13 +97,29 @@ impl<F: Frame> Lanes<F> {
         tracker.track_burst(coming, &track.request(), now_ms, |lane, told| {
             let lane = lane % LOOKUP_MAX;
             let (words, earlier) = match told {
-                Told::Settled(settled) => (words_of_settled(settled), settled.earlier()),
-                Told::Other(tracked) if tracked.translation.is_empty() => {
-                    (words_of(tracked), tracked.earlier())
+                Told::Settled(settled) => {
+                    // Only UDP and TCP are settled, so the edits can be made.
+                    if let Some([source, destination]) = settled.translation() {
+                        let (source, destination) = (Some(source), Some(destination));
+                        edits.extend(edit(settled.protocol(), source, destination).zip(Some(lane)));
+                    }
+                    (words_of_settled(settled), settled.earlier())
                 }
                 Told::Other(tracked) => {
-                    leaving = leaving.union(LaneSet::one(lane));
-                    return aside.push((lane, *tracked));
+                    if !tracked.translation.is_empty() {
+                        let protocol = lanes[lane].mini_key()[at::IP_PROTO / 8];
+                        match edit_by(
+                            &tracked.translation,
+                            protocol.to_ne_bytes()[at::IP_PROTO % 8],
+                        ) {
+                            Some(rewrite) => edits.push((rewrite, lane)),
+                            None => {
+                                leaving = leaving.union(LaneSet::one(lane));
+                                return aside.push((lane, *tracked));
+                            }
+                        }
+                    }
+                    (words_of(tracked), tracked.earlier())
                 }
             };
             let connection = &mut connections[lane];
@@ -114,6 +134,10 @@ impl<F: Frame> Lanes<F> {
                 false => [0; CONNECTION_WORDS],
             };
         });
+        for (rewrite, lane) in edits.drain(..) {
+            self.lanes[lane].rewrite(&mut self.frames[lane], &rewrite);
+        }
+        self.edits = edits;
         let staying = set.minus(leaving);
         self.tracked = self.tracked.union(staying);
         self.wide = self.wide.union(staying);
@@ -128,6 +152,39 @@ impl<F: Frame> Lanes<F> {
             connection.earlier = Earlier::default();
         }
     }
+}
+
+/// Returns the edits that give a packet of IPv4 other addresses, and ports if it is UDP or TCP;
+/// None for an SCTP packet, whose ports they do not know.
+#[inline(always)]
+fn edit(protocol: u8, source: Option<End>, destination: Option<End>) -> Option<Rewrite> {
+    let mut rewrite = Rewrite::default();
+    let has_ports = matches!(protocol, TCP | UDP);
+    let mut fits = has_ports || protocol != SCTP;
+    if let Some((address, port)) = source {
+        fits &= rewrite.then(&CompiledSet::Ipv4Src(address.to_bits()));
+        fits &= !has_ports || rewrite.then(&CompiledSet::SourcePort(protocol, port));
+    }
+    if let Some((address, port)) = destination {
+        fits &= rewrite.then(&CompiledSet::Ipv4Dst(address.to_bits()));
+        fits &= !has_ports || rewrite.then(&CompiledSet::DestinationPort(protocol, port));
+    }
+    fits.then_some(rewrite)
+}
+
+/// Address and port of an end.
+type End = (Ipv4Addr, u16);
+
+/// [`edit`] for a translation; None also for IPv6 and for what has to be translated further inside.
+fn edit_by(translation: &Translation, protocol: u8) -> Option<Rewrite> {
+    let v4 = |end: (IpAddr, u16)| match end {
+        (IpAddr::V4(address), port) => Some((address, port)),
+        _ => None,
+    };
+    let (source, destination) = (translation.source, translation.destination);
+    let ends = (source.and_then(v4), destination.and_then(v4));
+    let all = source.is_some() == ends.0.is_some() && destination.is_some() == ends.1.is_some();
+    (all && translation.inner.is_none()).then(|| edit(protocol, ends.0, ends.1))?
 }
 
 impl ActionBlock {
