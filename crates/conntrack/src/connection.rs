@@ -131,7 +131,7 @@ impl Conn {
             Protocol::Other(traffic) => *traffic == Traffic::Both,
             Protocol::Icmp(_) => false,
         };
-        settled && self.nat.is_none() && self.helper.is_none() && !self.translated()
+        settled && self.helper.is_none()
     }
 
     /// Returns what packets may read without the shard's lock, if they may go by a line. `changes` counts changes of timeouts, to be read before the policies.

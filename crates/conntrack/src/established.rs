@@ -615,6 +615,9 @@ impl Established {
                 if tcp && let Some(sides) = self.sides(number) {
                     prefetch_at(sides);
                 }
+                if let Some(replies) = self.replies(number) {
+                    prefetch_at(replies);
+                }
                 return number;
             }
         }

@@ -309,3 +309,62 @@ proptest! {
         check(&steps);
     }
 }
+
+/// Once a connection is established, its packets go by its line: of UDP and TCP, translated or not,
+/// in both directions.
+#[test]
+fn established_packets_take_no_lock() {
+    for connection in 0..6_u8 {
+        let tracker = Tracker::new([7, 8]);
+        let range = server(connection).map(|server| Range {
+            min: server.into(),
+            max: server.into(),
+            ports: None,
+        });
+        let commit = Nat {
+            direction: range.is_some().then_some(Direction::Destination),
+            range,
+            ..Nat::default()
+        };
+        let send = |reply: bool, flags: u16, numbers: [u32; 2], nat: &Nat| {
+            let (frame, layers) = Packet {
+                connection,
+                reply,
+                flags,
+                numbers,
+                window: 1000,
+                length: 0,
+            }
+            .frame();
+            let request = Request {
+                commit: nat.direction.is_some() || flags == SYN,
+                nat: Some(nat),
+                ..Request::default()
+            };
+            let coming = (0..1).map(|number| Coming {
+                number,
+                frame: &frame,
+                layers,
+                earlier: Earlier::default(),
+                zone: 0,
+            });
+            let mut by_line = false;
+            tracker.track_burst(coming, &request, 5, |_, told| {
+                by_line = matches!(told, Told::Settled(_));
+            });
+            by_line
+        };
+        let any = Nat::default();
+        assert!(!send(false, SYN, [100, 0], &commit));
+        assert!(!send(true, SYN | ACK, [500, 101], &any));
+        send(false, ACK, [101, 501], &any);
+        for _ in 0..3 {
+            assert!(send(false, ACK, [101, 501], &any), "{connection}");
+            assert!(send(true, ACK, [501, 101], &any), "{connection}, reply");
+        }
+        send(false, ACK | FIN, [101, 501], &any);
+        if connection % 3 != 2 {
+            assert!(!send(true, ACK, [501, 102], &any), "{connection}, closing");
+        }
+    }
+}
