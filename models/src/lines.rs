@@ -10,9 +10,11 @@ use std::sync::Arc;
 /// A line, what is read beside it, and the state there that readers change.
 struct Line {
     version: AtomicU64,
-    words: [AtomicU64; 1],
+    words: [AtomicU64; 2],
     /// What is read beside the words.
     further: AtomicU64,
+    /// When the connection ends: a packet writes what goes with the words that it has read.
+    expires: AtomicU64,
     beside: UnsafeCell<u64>,
 }
 
@@ -24,7 +26,8 @@ impl Line {
     fn new(number: u64) -> Arc<Line> {
         let line = Line {
             version: AtomicU64::new(0),
-            words: [AtomicU64::new(0)],
+            words: [AtomicU64::new(0), AtomicU64::new(0)],
+            expires: AtomicU64::new(0),
             further: AtomicU64::new(0),
             beside: UnsafeCell::new(0),
         };
@@ -34,10 +37,11 @@ impl Line {
 
     fn publish(&self, number: u64) {
         self.further.store(number, Ordering::Relaxed);
-        self.versioned().publish([number]);
+        self.expires.store(number, Ordering::Relaxed);
+        self.versioned().publish([number; 2]);
     }
 
-    fn versioned(&self) -> Versioned<'_, 1> {
+    fn versioned(&self) -> Versioned<'_, 2> {
         Versioned {
             version: &self.version,
             words: &self.words,
@@ -52,9 +56,10 @@ impl Line {
     /// A packet: what it has read belongs together. Returns whether it has changed what lies
     /// beside.
     fn packet(&self) -> bool {
-        let Some(([word], version)) = self.versioned().read() else {
+        let Some(([word, second], version)) = self.versioned().read() else {
             return false;
         };
+        assert_eq!(word, second, "words of two connections");
         let further = self.further.load(Ordering::Relaxed);
         if !self.versioned().is_still(version) {
             return false;
@@ -63,6 +68,7 @@ impl Line {
         let claimed = self.versioned().claim(version);
         if claimed {
             self.count();
+            self.expires.store(word, Ordering::Relaxed);
             self.versioned().give_back(version);
         }
         claimed
@@ -85,6 +91,7 @@ pub fn a_packet_reads_words_of_one_connection() {
             counted += u64::from(packet.join().expect("a packet"));
         }
         line.versioned().withdraw();
+        assert_eq!(line.expires.load(Ordering::Relaxed), 2, "another's end");
         // SAFETY: nobody else is left.
         line.beside
             .with(|beside| assert_eq!(unsafe { *beside }, counted));

@@ -2,7 +2,7 @@
 
 use crate::established::{Content, NO_LINE, Short};
 use crate::extract::{Kind, Packet};
-use crate::key::Key;
+use crate::key::{Key, UDP};
 use crate::nat::{Direction, Inner, Translation};
 use crate::request::{Helper, Request};
 use crate::slab::NONE;
@@ -128,7 +128,7 @@ impl Conn {
     pub fn is_settled(&self) -> bool {
         let settled = match &self.protocol {
             Protocol::Tcp(sides) => tcp::is_open(sides),
-            Protocol::Other(traffic) => *traffic == Traffic::Both,
+            Protocol::Other(traffic) => self.original.protocol == UDP && *traffic == Traffic::Both,
             Protocol::Icmp(_) => false,
         };
         settled && self.helper.is_none()

@@ -1,9 +1,8 @@
 //! What packets of established connections read without the lock of a shard.
 //!
 //! A connection over IPv4 whose packets change little has a line, one cache line with all that is
-//! to be known of it ([`Content`]): UDP and others than ICMP once there were packets in both
-//! directions, and TCP between the handshake and the first FIN or RST, unless it is watched by a
-//! helper. Packets find it by an index of hashes. TCP's sequence numbers lie beside the lines;
+//! to be known of it ([`Content`]): UDP once there were packets in both directions, and TCP between
+//! the handshake and the first FIN or RST, unless it is watched by a helper. Packets find it by an index of hashes. TCP's sequence numbers lie beside the lines;
 //! while a line is in use, they are kept up to date there and nowhere else. The tuple of the
 //! replies of a translated connection lies beside its line, too, which is entered by both hashes.
 //!
@@ -479,7 +478,8 @@ impl Established {
     }
 
     /// Has packets find a connection by its line. `expires` is when it ends, `sides` those of TCP.
-    /// Only with the lock of its shard.
+    /// Returns false, with the line withdrawn, where there is no memory. Only with the lock of its
+    /// shard.
     pub fn publish(
         &self,
         hashes: Hashes,
@@ -487,9 +487,9 @@ impl Established {
         content: &Content,
         expires: u64,
         sides: Option<&[Side; 2]>,
-    ) {
+    ) -> bool {
         let (Some(block), Some(line)) = (self.block(number), self.line(number)) else {
-            return;
+            return false;
         };
         let (versioned, words) = (line.versioned(), content.words());
         if versioned.is_withdrawn() || versioned.words() != words {
@@ -497,14 +497,14 @@ impl Established {
             if let Some(sides) = sides {
                 let all = block.sides.get_or_init(|| zeroed(BLOCK));
                 let Some(beside) = all.get(number as usize % BLOCK) else {
-                    return;
+                    return false;
                 };
                 beside.store(sides);
             }
             if let Some(Short { addresses, rest }) = content.replies {
                 let all = block.replies.get_or_init(|| zeroed(BLOCK));
                 let Some(Replies(beside)) = all.get(number as usize % BLOCK) else {
-                    return;
+                    return false;
                 };
                 beside[0].store(addresses, Ordering::Relaxed);
                 beside[1].store(rest, Ordering::Relaxed);
@@ -513,6 +513,7 @@ impl Established {
             versioned.publish(words);
         }
         hashes.each(|hash| self.enter(hash, number));
+        true
     }
 
     /// Counts one more connection that has a line.
@@ -670,16 +671,17 @@ impl Established {
             let usual = tcp::step_usual(&mut moved, reply.into(), &segment, asking.check_sequence);
             if usual {
                 sides.store(&moved);
+                line.expires.store(end, Ordering::Relaxed);
             }
             line.versioned().give_back(version);
             if !usual {
                 return None;
             }
-        }
-        if end != expires {
-            // If the line has become another connection's just now, that one may live longer by
-            // this, which does no harm.
-            line.expires.store(end, Ordering::Relaxed);
+        } else if end != expires {
+            // The line may have become another connection's just now, which ends at another time.
+            let _ =
+                line.expires
+                    .compare_exchange(expires, end, Ordering::Relaxed, Ordering::Relaxed);
         }
         let mut settled = Settled {
             original,

@@ -202,9 +202,25 @@ pub(crate) fn segment<F: Frame>(frame: &F, layers: &Layers) -> Option<Segment> {
     })
 }
 
+/// What is known of a packet before it is read.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub(crate) enum Read {
+    Nothing,
+    /// [`common`] has said this.
+    Common(Option<Short>),
+}
+
 /// Reads a frame.
-pub(crate) fn extract<F: Frame>(frame: &F, layers: &Layers, zone: u16) -> Result<Packet, Counter> {
-    let short = common(frame, layers, zone);
+pub(crate) fn extract<F: Frame>(
+    frame: &F,
+    layers: &Layers,
+    zone: u16,
+    read: Read,
+) -> Result<Packet, Counter> {
+    let short = match read {
+        Read::Common(short) => short,
+        Read::Nothing => common(frame, layers, zone),
+    };
     match short.and_then(|short| packet_of(short, frame, layers)) {
         Some(packet) => Ok(packet),
         None => extract_any(frame, layers, zone),

@@ -305,8 +305,11 @@ impl Shard {
             Protocol::Tcp(sides) => Some(sides),
             _ => None,
         };
-        self.established
-            .publish(hashes, conn.line, &content, expires, sides);
+        let line = conn.line;
+        if !(self.established).publish(hashes, line, &content, expires, sides) {
+            conn.line = NO_LINE;
+            self.retire(hashes, line);
+        }
     }
 
     fn retire(&mut self, hashes: Hashes, line: u32) {

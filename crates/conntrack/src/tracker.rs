@@ -7,7 +7,7 @@
 use crate::connection::{Conn, Update};
 use crate::counters::{Counter, Counters};
 use crate::established::{Asking, Established, Hashes, NO_LINE, Settled, Short};
-use crate::extract::{self, Packet};
+use crate::extract::{self, Packet, Read};
 use crate::key::{Key, Secret};
 use crate::nat::{self, Translation};
 use crate::request::{Coming, Earlier, Request, Told, Tracked};
@@ -191,16 +191,20 @@ impl Tracker {
         now_ms: u64,
     ) -> Tracked {
         let asking = self.asking(request, now_ms);
-        if may_read(request, earlier, request.zone)
-            && let Some(short) = extract::common(frame, layers, request.zone)
-            && let line = self
-                .established
-                .find(short.hash(self.secret), short.is_tcp())
-            && let Some(settled) = self.read(frame, layers, short, line, asking)
-        {
-            return settled.tracked();
+        let mut read = Read::Nothing;
+        if may_read(request, earlier, request.zone) {
+            let short = extract::common(frame, layers, request.zone);
+            read = Read::Common(short);
+            if let Some(short) = short
+                && let line = self
+                    .established
+                    .find(short.hash(self.secret), short.is_tcp())
+                && let Some(settled) = self.read(frame, layers, short, line, asking)
+            {
+                return settled.tracked();
+            }
         }
-        self.answer(frame, layers, earlier, request, now_ms)
+        self.answer(frame, layers, read, earlier, request, now_ms)
     }
 
     /// Returns what packets that ask now have in common.
@@ -237,11 +241,12 @@ impl Tracker {
         &self,
         frame: &F,
         layers: &Layers,
+        read: Read,
         earlier: Earlier,
         request: &Request<'_>,
         now_ms: u64,
     ) -> Tracked {
-        let packet = &match extract::extract(frame, layers, request.zone) {
+        let packet = &match extract::extract(frame, layers, request.zone, read) {
             Ok(packet) => packet,
             Err(reason) => {
                 self.counters.add(reason);
@@ -284,17 +289,17 @@ impl Tracker {
         let mut shorts = [Short::NONE; BURST];
         let mut hashes = [0; BURST];
         for ((short, hash), coming) in shorts.iter_mut().zip(&mut hashes).zip(packets.clone()) {
-            if may_read(request, coming.earlier, coming.zone)
-                && let Some(found) = extract::common(coming.frame, &coming.layers, coming.zone)
-            {
-                *hash = found.hash(self.secret);
+            if let Some(found) = extract::common(coming.frame, &coming.layers, coming.zone) {
                 *short = found;
-                self.established.prefetch(*hash);
+                if may_read(request, coming.earlier, coming.zone) {
+                    *hash = found.hash(self.secret);
+                    self.established.prefetch(*hash);
+                }
             }
         }
         let mut lines = [NO_LINE; BURST];
         for (line, (short, hash)) in lines.iter_mut().zip(shorts.iter().zip(hashes)) {
-            if *short != Short::NONE {
+            if hash != 0 {
                 *line = self.established.find(hash, short.is_tcp());
             }
         }
@@ -302,8 +307,9 @@ impl Tracker {
         for (at, coming) in packets.enumerate() {
             let (frame, layers) = (coming.frame, &coming.layers);
             let line = lines.get(at).copied().unwrap_or(NO_LINE);
+            let short = shorts[at % BURST];
             if line != NO_LINE
-                && let Some(settled) = self.read(frame, layers, shorts[at % BURST], line, asking)
+                && let Some(settled) = self.read(frame, layers, short, line, asking)
             {
                 answer(coming.number, Told::Settled(&settled));
                 continue;
@@ -312,7 +318,11 @@ impl Tracker {
                 zone: coming.zone,
                 ..*request
             };
-            let tracked = self.answer(frame, layers, coming.earlier, &request, now_ms);
+            let read = match at < BURST {
+                true => Read::Common((short != Short::NONE).then_some(short)),
+                false => Read::Nothing,
+            };
+            let tracked = self.answer(frame, layers, read, coming.earlier, &request, now_ms);
             answer(coming.number, Told::Other(&tracked));
         }
     }

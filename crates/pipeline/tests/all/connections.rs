@@ -330,6 +330,119 @@ proptest! {
     }
 }
 
+/// Sends packets of different connections through rules in bursts, by lanes where that is possible,
+/// and one by one by the reference.
+fn compare_bursts(rules: &Rules, packets: &[Packet]) -> Result<(), TestCaseError> {
+    let switch = rules.switch();
+    let mut reader = switch.program.domain.reader().unwrap();
+    switch.program.counters.add_worker(reader.index());
+    let mut engine = Engine::new();
+    let (ours, theirs) = (Tracker::new([1, 2]), Tracker::new([1, 2]));
+    let (mut rest, mut now) = (packets.to_vec(), switch.now);
+    while let Some(first) = rest.first().copied() {
+        let mut known = Vec::new();
+        let is_of_burst = |packet: &Packet| {
+            let (low, high) = (
+                packet.hosts.0.min(packet.hosts.1),
+                packet.hosts.0.max(packet.hosts.1),
+            );
+            let connection = (packet.protocol, low, high);
+            let fits = packet.in_port == first.in_port && !known.contains(&connection);
+            known.push(connection);
+            fits
+        };
+        let (burst, others): (Vec<_>, Vec<_>) = rest.into_iter().partition(is_of_burst);
+        rest = others;
+        now += 100;
+        let by = |bytes: &[u8], earlier: Earlier, request: &Request<'_>| {
+            track(&theirs, bytes, earlier, request, now)
+        };
+        let mut wanted = Vec::new();
+        for packet in &burst {
+            let bytes = packet.bytes();
+            let outcome = twin::evaluate_tracked(&switch.pipeline, packet.in_port, &bytes, &by);
+            if outcome.cut_short {
+                return Ok(());
+            }
+            wanted.extend(comparable(&outcome.effects));
+        }
+        let mut notes = Notes {
+            effects: Vec::new(),
+            drops: Vec::new(),
+            tracker: &ours,
+            now,
+        };
+        let frame = |packet: &Packet| HeapFrame::new(&packet.bytes());
+        let guard = reader.begin();
+        engine.burst(
+            &switch.bridge,
+            &guard,
+            first.in_port,
+            &mut burst.iter().map(frame).collect(),
+            0,
+            now,
+            &mut To(&mut notes),
+        );
+        // Packets of different connections may overtake each other.
+        let sorted = |effects: &[Effect]| {
+            let mut all = effects
+                .iter()
+                .map(|one| format!("{one:?}"))
+                .collect::<Vec<_>>();
+            all.sort_unstable();
+            all
+        };
+        let got = comparable(&notes.effects);
+        prop_assert_eq!(sorted(&got), sorted(&wanted), "burst {:?}", burst);
+        prop_assert_eq!(ours.count(), theirs.count());
+    }
+    Ok(())
+}
+
+proptest! {
+    /// Which of several ports a translated connection gets depends on the order of a burst.
+    #[test]
+    fn tracked_bursts_go_as_the_reference_says(rules in rules(), packets in packets()) {
+        let untranslated = rules.0.into_iter().filter(|rule| !rule.contains("nat("));
+        compare_bursts(&Rules(untranslated.collect()), &packets)?;
+    }
+}
+
+/// A packet that may not go on behind the tracker once more has been tracked.
+#[test]
+fn the_last_ct_counts_though_the_packet_may_not_go_on() {
+    let rule = |table: u8| {
+        let next = table + 1;
+        format!("table={table},ip,actions=ct(commit,zone={next},table={next})")
+    };
+    let rules = Rules((0..9).map(rule).collect());
+    assert_eq!(compare(&rules, &[REQUEST]).unwrap(), 7);
+}
+
+/// Steps behind lookups, thousands of them, need no deeper a stack than one.
+#[test]
+fn thousands_of_ct_need_no_deep_stack() {
+    let many = "ct(commit)".repeat(1000).replace(")ct", "),ct");
+    let rule = |table: u8| format!("table={table},ip,actions=resubmit(,{}),{many}", table + 1);
+    let last = ["table=13,ip,actions=output:2".to_owned()];
+    let rules = Rules((0..13).map(rule).chain(last).collect());
+    let switch = rules.switch();
+    let mut reader = switch.program.domain.reader().unwrap();
+    switch.program.counters.add_worker(reader.index());
+    let tracker = Tracker::new([1, 2]);
+    let mut notes = Notes {
+        effects: Vec::new(),
+        drops: Vec::new(),
+        tracker: &tracker,
+        now: switch.now,
+    };
+    let guard = reader.begin();
+    let frames = &mut vec![HeapFrame::new(&REQUEST.bytes())];
+    let host = &mut To(&mut notes);
+    Engine::new().burst(&switch.bridge, &guard, 1, frames, 0, switch.now, host);
+    assert_eq!(tracker.count(), 1);
+}
+
 /// Packets that loop through the tracker end.
 #[test]
 fn loops_through_the_tracker_end() {

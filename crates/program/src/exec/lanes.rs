@@ -234,8 +234,8 @@ impl<F: Frame> Lanes<F> {
             more: Box::new([MoreWords::ZERO; LOOKUP_MAX]),
             tracked: LaneSet::EMPTY,
             connections: Box::new([Connection::NONE; LOOKUP_MAX]),
-            aside: Vec::new(),
-            edits: Vec::new(),
+            aside: Vec::with_capacity(LOOKUP_MAX),
+            edits: Vec::with_capacity(LOOKUP_MAX),
             frames: Box::new([const { None }; LOOKUP_MAX]),
             firsts: Box::new([NO_COOKIE; LOOKUP_MAX]),
             ports: [0; LOOKUP_MAX],
@@ -774,19 +774,21 @@ impl<F: Frame> Engine<F> {
                 }
                 End::Track(table) => {
                     here.next += 1;
-                    let (to, set) = ((here, back), set.whole());
-                    let rest = self.track_lanes(burst, arrival, host, block, to, table, set);
-                    match table {
-                        _ if rest.is_empty() => {}
-                        Some(table) => self.lanes.wait(Waiting {
+                    let (to, all) = ((here, back), set.whole());
+                    let rest = self.track_lanes(burst, arrival, host, block, to, table, all);
+                    if let Some(table) = table {
+                        let (resubmit, back, set) = (false, NOWHERE, rest);
+                        return self.lanes.wait_if_any(Waiting {
                             table,
-                            resubmit: false,
-                            back: NOWHERE,
-                            set: rest,
-                        }),
-                        None => self.pass_rest(burst, arrival, host, here, back, rest),
+                            resubmit,
+                            back,
+                            set,
+                        });
                     }
-                    return;
+                    if rest != all {
+                        // At most as deep as there are lanes, for some have left.
+                        return self.pass_rest(burst, arrival, host, here, back, rest);
+                    }
                 }
                 End::Untrack => {
                     self.lanes.untrack(set.whole());
@@ -816,7 +818,9 @@ impl<F: Frame> Engine<F> {
         back: u16,
         set: LaneSet,
     ) {
-        self.pass(burst, arrival, host, here, back, set);
+        if !set.is_empty() {
+            self.pass(burst, arrival, host, here, back, set);
+        }
     }
 
     /// Splits off lanes that cannot pass a block, before it.

@@ -2,7 +2,7 @@
 
 use crate::actions::block::ActionBlock;
 use crate::actions::connection::LaneTrack;
-use crate::burst::{LOOKUP_MAX, LaneSet};
+use crate::burst::{LOOKUP_MAX, LaneSet, Members};
 use crate::exec::Engine;
 use crate::exec::interpreter::connection::{
     CONNECTION_WORDS, FIRST_WORD, MAX_RECIRCULATIONS, SCTP, TCP, UDP, words_of, words_of_settled,
@@ -207,23 +207,20 @@ impl<F: Frame> Engine<F> {
         block: &ActionBlock,
         (here, back): (Here, u16),
         table: Option<u8>,
-        mut set: LaneSet,
+        set: LaneSet,
     ) -> LaneSet {
         let Some(track) = block.tracks() else {
             return set;
         };
+        // Those that may not go on are tracked, too.
+        let mut spent = LaneSet::EMPTY;
         if table.is_some() {
-            let spent = |lane: usize| {
-                let lanes = &self.lanes;
+            let lanes = &mut self.lanes;
+            spent = set.those(|lane| {
                 lanes.tracked.contains(lane)
                     && lanes.connections[lane].recirculated == MAX_RECIRCULATIONS
-            };
-            let spent = set.those(spent);
-            for lane in spent.iter() {
-                self.lanes.frames[lane] = None;
-                host.dropped(DropReason::TooManyRecirculations);
-            }
-            set = set.minus(spent);
+            });
+            set.each(|lane| lanes.lanes[lane].hops += 1);
         }
         let mut aside = std::mem::take(&mut self.lanes.aside);
         let leaving = (self.lanes).track(host, track, set, table.is_some(), &mut aside);
@@ -244,6 +241,11 @@ impl<F: Frame> Engine<F> {
             self.go_on(burst, host, lane, next);
         }
         self.lanes.aside = aside;
-        set.minus(leaving)
+        let staying = set.minus(leaving);
+        for lane in staying.minus(staying.minus(spent)).iter() {
+            self.lanes.frames[lane] = None;
+            host.dropped(DropReason::TooManyRecirculations);
+        }
+        staying.minus(spent)
     }
 }
