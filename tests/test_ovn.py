@@ -1,107 +1,12 @@
 """OVN itself (ovn-northd, ovn-controller) on top of the switch."""
 
-import os
+import socket
+from functools import partial
 
-from harness import Skip, becomes, check, equal, run, test, wait_for
+from harness import becomes, check, equal, test
+from ovn import Central, Cloud, attach, port, router_port
 from test_conntrack import Echo, ask
-
-SCHEMAS = "/usr/share/ovn"
-
-
-class Central:
-    """OVN's databases and ovn-northd, in the test's directory."""
-
-    def __init__(self, lab):
-        if not os.path.exists(f"{SCHEMAS}/ovn-nb.ovsschema"):
-            raise Skip("OVN is not installed")
-        self.lab, self.directory = lab, os.path.join(lab.directory, "ovn")
-        os.makedirs(self.directory)
-        self.env = dict(
-            os.environ,
-            OVN_RUNDIR=self.directory,
-            OVN_LOGDIR=self.directory,
-            OVN_DBDIR=self.directory,
-            OVS_RUNDIR=self.directory,
-            OVS_LOGDIR=self.directory,
-        )
-        for name in ("nb", "sb"):
-            file, socket = f"{self.directory}/{name}.db", f"{self.directory}/{name}.sock"
-            run(["ovsdb-tool", "create", file, f"{SCHEMAS}/ovn-{name}.ovsschema"])
-            lab.start(
-                [
-                    "ovsdb-server",
-                    file,
-                    f"--remote=punix:{socket}",
-                    f"--unixctl={self.directory}/{name}.ctl",
-                    "-vconsole:off",
-                ],
-                f"ovn-{name}.out",
-                env=self.env,
-            )
-            wait_for(f"{name}'s database listens", lambda path=socket: os.path.exists(path))
-        self.nb, self.sb = (f"unix:{self.directory}/{name}.sock" for name in ("nb", "sb"))
-        lab.start(
-            [
-                "ovn-northd",
-                f"--ovnnb-db={self.nb}",
-                f"--ovnsb-db={self.sb}",
-                f"--unixctl={self.directory}/northd.ctl",
-                f"--log-file={self.directory}/northd.log",
-                "-vconsole:off",
-            ],
-            "ovn-northd.out",
-            env=self.env,
-        )
-
-    def nbctl(self, *words, seconds=30):
-        """ovn-nbctl; waits until every host has done what it says."""
-        command = ["ovn-nbctl", f"--db={self.nb}", "--wait=hv", f"--timeout={seconds}", *words]
-        return run(command, env=self.env, seconds=seconds + 5).stdout
-
-    def join(self, switch, address):
-        """Starts ovn-controller for a switch, and makes it a chassis."""
-        switch.vsctl(
-            "set",
-            "Open_vSwitch",
-            ".",
-            f"external_ids:system-id={switch.name}",
-            f"external_ids:ovn-remote={self.sb}",
-            "external_ids:ovn-encap-type=geneve",
-            f"external_ids:ovn-encap-ip={address}",
-            "external_ids:ovn-bridge-datapath-type=netdev",
-        )
-        switch.namespace.start(
-            [
-                "ovn-controller",
-                switch.db,
-                f"--log-file={switch.directory}/ovn-controller.log",
-                "-vconsole:off",
-            ],
-            f"{switch.name}.ovn-controller",
-            env=dict(self.env, OVS_RUNDIR=switch.directory, OVN_RUNDIR=switch.directory),
-        )
-        wait_for(
-            "the integration bridge is there",
-            lambda: "br-int" in switch.vsctl("list-br"),
-            30,
-        )
-
-
-def attach(switch, host, number, ip):
-    """A host behind the logical port `lpN`."""
-    switch.pair(host, f"v{number}", ip=f"{ip}/24")
-    host.run(["ip", "link", "set", "eth0", "address", f"02:00:00:00:00:0{number}"])
-    switch.vsctl(
-        "--",
-        "add-port",
-        "br-int",
-        f"v{number}",
-        "--",
-        "set",
-        "Interface",
-        f"v{number}",
-        f"external_ids:iface-id=lp{number}",
-    )
+from tunnels import both_ways, mark_of, marked, transfer
 
 
 @test(timeout=180)
@@ -169,5 +74,88 @@ def ovn_switches_routes_and_filters(lab):
     )
     lines = switch.appctl("dpctl/dump-conntrack").splitlines()
     check(any("dst=172.16.0.1" in line and "src=10.0.1.3" in line for line in lines), lines)
+    for server in servers:
+        server.close()
+
+
+def two_networks(lab, count=3):
+    """Three hosts: 1 and 2 in `ls0` (10.0.0.0/24), at different chassis, 3 in `ls1` (10.0.1.0/24)
+    at a third, with the distributed router lr0 between the two."""
+    cloud = Cloud(lab, count)
+    ips = ("10.0.0.1", "10.0.0.2", "10.0.1.3")
+    hosts = [
+        cloud.host(index % count, index + 1, ip, ip.rsplit(".", 1)[0] + ".254")
+        for index, ip in enumerate(ips)
+    ]
+    cloud.nb(
+        *("ls-add", "ls0", "--", "ls-add", "ls1", "--", "lr-add", "lr0"),
+        *port("ls0", 1, ips[0]),
+        *port("ls0", 2, ips[1]),
+        *port("ls1", 3, ips[2]),
+        *router_port("lr0", "ls0", 0, "10.0.0.254/24"),
+        *router_port("lr0", "ls1", 1, "10.0.1.254/24"),
+    )
+    return cloud, hosts
+
+
+@test(timeout=180)
+def ovn_over_hosts(lab):
+    """A logical switch over two hosts and a distributed router to a third, by Geneve: pings, TCP
+    whose every byte is compared, broadcasts, stateful access lists and a load balancer whose two
+    ends are on different hosts."""
+    cloud, hosts = two_networks(lab)
+    one, two, three = hosts
+    one.reaches("10.0.0.2", 20)
+    one.reaches("10.0.1.3", 20)
+    both_ways(one, two, "10.0.0.1", "10.0.0.2")
+    both_ways(one, three, "10.0.0.1", "10.0.1.3")
+    # A broadcast from host 1 reaches host 2 once and not host 3; an unknown unicast nobody.
+    raws = [host.raw() for host in hosts]
+    unknown = "02:00:00:00:00:99"
+    for target, arrives in (("ff:ff:ff:ff:ff:ff", [1, 0]), (unknown, [0, 0])):
+        number = 1 if target == unknown else 2
+        for raw in raws:
+            raw.drain()
+        raws[0].send(marked(number, "02:00:00:00:00:01", target))
+        wanted = partial(lambda number, frame: mark_of(frame) == number, number)
+        equal([len(raw.receive(0.5, wanted)) for raw in raws[1:]], arrives, f"frames to {target}")
+    # Only host 1 may begin connections with host 2.
+    servers = [Echo(host, 80) for host in hosts]
+    acl = ("--", "acl-add", "ls0")
+    cloud.nb(
+        *(*acl, "to-lport", "1000", 'outport == "lp2" && ip4.src == 10.0.0.1', "allow-related"),
+        *(*acl, "to-lport", "900", 'outport == "lp2" && ip', "drop"),
+        *(*acl, "to-lport", "900", 'outport == "lp1" && ip', "drop"),
+        *(*acl, "from-lport", "1000", 'inport == "lp1" && ip', "allow-related"),
+    )
+    becomes(
+        lambda: ask(one, "10.0.0.2", 80, source=4002, seconds=2), "10.0.0.1 4002", "allowed", 20
+    )
+    equal(ask(one, "10.0.0.2", 80, socket.SOCK_DGRAM, 4002), "10.0.0.1 4002", "allowed by UDP")
+    equal(ask(two, "10.0.0.1", 80, seconds=1), None, "the other way")
+    equal(ask(three, "10.0.0.2", 80, seconds=1), None, "from elsewhere")
+    equal(ask(one, "10.0.1.3", 80, source=4003), "10.0.0.1 4003", "routed")
+    # A datagram to a closed port is answered by an ICMP error of the connection (related).
+    equal(ask(one, "10.0.0.2", 81, socket.SOCK_DGRAM, 4004), "refused", "a closed port")
+    transfer(one, two, "10.0.0.2")
+    # A load balancer in front of hosts 2 and 3, which takes both.
+    cloud.nb(
+        *("lb-add", "lb0", "172.16.0.1:8080", "10.0.0.2:80,10.0.1.3:80", "tcp"),
+        *("--", "ls-lb-add", "ls0", "lb0"),
+    )
+    becomes(
+        lambda: ask(one, "172.16.0.1", 8080, source=4005, seconds=2),
+        "10.0.0.1 4005",
+        "balanced",
+        20,
+    )
+    for source in range(4100, 4130):
+        equal(ask(one, "172.16.0.1", 8080, source=source), f"10.0.0.1 {source}", "balanced")
+    used = cloud.chassis[0].appctl("dpctl/dump-conntrack")
+    for server in ("10.0.0.2", "10.0.1.3"):
+        check(
+            any("dst=172.16.0.1" in line and f"src={server}" in line for line in used.split("\n")),
+            f"nothing was balanced to {server}: {used}",
+        )
     for server in servers:
         server.close()
