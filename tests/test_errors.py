@@ -148,8 +148,8 @@ def what_is_ignored_stands_in_the_database(lab):
         "qos: queue 1: unknown key other_config:min-rat",
     ):
         check(text in said("Port", "p1"), f"{text}:", said("Port", "p1"))
-    switch.vsctl("set", "Interface", "p1", "bfd:enable=true")
-    check("bfd: not supported yet" in said("Interface", "p1"), said("Interface", "p1"))
+    switch.vsctl("set", "Interface", "p1", "cfm_mpid=1")
+    check("cfm_mpid: not supported yet" in said("Interface", "p1"), said("Interface", "p1"))
     # Statistics are written by themselves, and leave it alone.
     switch.vsctl("set", "Open_vSwitch", ".", "other_config:stats-update-interval=5000")
     time.sleep(6)
@@ -177,7 +177,7 @@ def what_is_ignored_stands_in_the_database(lab):
         "clear",
         "Interface",
         "p1",
-        "bfd",
+        "cfm_mpid",
     )
     equal(
         [said("Bridge", "br0"), said("Port", "p1"), said("Interface", "p1")],

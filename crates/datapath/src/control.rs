@@ -23,6 +23,7 @@ use crate::fcf::Urgency;
 use crate::history::History;
 use crate::mac_table::{self, MacTable};
 use crate::mirror::{self, MirrorCounters, MirrorOutput, MirrorSpec};
+use crate::monitor::{Monitor, Probes};
 use crate::packet_in::{PacketInRing, PacketInWake};
 use crate::police::Policing;
 use crate::port::{BridgeId, LOCAL, MAX_PORTS, MakeTx, PortId, PortKind, PortSettings, PortSpec};
@@ -142,6 +143,7 @@ struct PortRecord<F: Frame> {
     counters: Arc<PortCounters>,
     queues: Queues,
     shaped: Option<Arc<Shaped<F>>>,
+    monitor: Option<Arc<Monitor>>,
     policing: Policing,
     /// By receive queue, recent cycles of the worker that serves it, and of those that took from
     /// it.
@@ -228,6 +230,7 @@ impl<F: Frame + 'static> Datapath<F> {
                 allocate: options.allocate,
                 packet_outs_done: AtomicU64::new(0),
                 asked: Default::default(),
+                waiting_probes: Default::default(),
                 tracker: Arc::new(Tracker::new(secret())),
             }),
             thread_init: options.thread_init,
@@ -356,6 +359,7 @@ impl<F: Frame + 'static> Datapath<F> {
             counters,
             queues: sent_by,
             shaped: None,
+            monitor: None,
             policing: Policing::default(),
             histories: rx.iter().map(|_| Default::default()).collect(),
             taken: rx.iter().map(|_| Default::default()).collect(),
@@ -494,6 +498,27 @@ impl<F: Frame + 'static> Datapath<F> {
         self.redraw_port(id);
         self.redraw_tunnels();
         self.apply("changing a tunnel")
+    }
+
+    /// Gives a port a monitor, or takes it away.
+    pub fn set_monitor(&mut self, id: PortId, monitor: Option<Arc<Monitor>>) -> Result<(), Error> {
+        let port = self.port_mut(id)?;
+        if let Some(monitor) = &monitor {
+            monitor.watch(&port.counters);
+        }
+        port.monitor = monitor;
+        self.picture.monitored = self
+            .ports
+            .iter()
+            .flatten()
+            .any(|port| port.monitor.is_some());
+        self.redraw_port(id);
+        self.apply("changing a port's monitor")
+    }
+
+    /// Returns what sends monitors' packets.
+    pub fn probes(&self) -> Probes<F> {
+        Probes(Arc::clone(&self.shared))
     }
 
     /// Changes a patch port's peer.
@@ -687,6 +712,7 @@ impl<F: Frame + 'static> Datapath<F> {
             only_tunnel: direct && behind == Behind::Tunnel && port.queues.is_empty() && !shaped,
             policing: port.policing.clone(),
             shaped,
+            monitor: port.monitor.clone(),
             only_shaped: direct && behind == Behind::Device && shaped,
             queues: port.queues.clone(),
             marks: port.settings.marks.clone(),

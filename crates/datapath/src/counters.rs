@@ -114,6 +114,8 @@ pub enum DropReason {
     TransmitFailed,
     /// The packet-in queue to the control thread was full.
     PacketInQueueFull,
+    /// Too many packets waited for the monitors of ports.
+    MonitorQueueFull,
     /// The port is configured to cause no packet-ins.
     NoPacketIn,
     /// Being processed when a worker failed, or held when it ended.
@@ -300,6 +302,7 @@ impl DropReason {
         "transmit_tiny_segments",
         "transmit_failed",
         "packet_in_queue_full",
+        "monitor_queue_full",
         "no_packet_in",
         "worker_failed",
         "bridge_gone",

@@ -806,7 +806,7 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
     }
 
     fn port_is_live(&self, number: PortNo) -> bool {
-        self.bridge.port(number).is_some_and(|port| port.live)
+        self.bridge.port(number).is_some_and(|port| port.is_live())
     }
 
     fn normal(&mut self, context: Context<'_>, mut frame: F) {

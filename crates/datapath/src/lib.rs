@@ -25,6 +25,7 @@ mod history;
 pub mod learn_requests;
 pub mod mac_table;
 pub mod mirror;
+pub mod monitor;
 mod normal;
 pub mod packet_in;
 mod police;

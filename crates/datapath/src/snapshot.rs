@@ -7,6 +7,7 @@
 use crate::counters::PortCounters;
 use crate::mac_table::MacTable;
 use crate::mirror::Mirror;
+use crate::monitor::Monitor;
 use crate::police::Policing;
 use crate::port::{LOCAL, PortFlags, PortId};
 use crate::queues::Queues;
@@ -40,7 +41,7 @@ pub(crate) struct PortState {
     pub number: PortNo,
     pub vlan: VlanConfig,
     pub flags: PortFlags,
-    /// Whether what is sent there may arrive.
+    /// Whether what is sent there may arrive, as far as the device tells ([`PortState::is_live`]).
     pub live: bool,
     pub behind: Behind,
     /// The tunnel, if the port is one.
@@ -48,6 +49,8 @@ pub(crate) struct PortState {
     /// For an underlay's local port: the device with its addresses, because tunnels' packets may be
     /// sent there.
     pub terminates: Option<Arc<Device>>,
+    /// Its monitor, whose packets are taken before the rules.
+    pub monitor: Option<Arc<Monitor>>,
     /// Mirrors that select what comes in here, and what goes out, one bit each.
     pub mirror_in: u32,
     pub mirror_out: u32,
@@ -82,6 +85,16 @@ pub(crate) struct PortState {
 pub(crate) type TakenCycles = Arc<[CachePadded<AtomicU64>]>;
 
 impl PortState {
+    /// Returns whether what is sent there may arrive: also as its monitor finds.
+    #[inline]
+    pub fn is_live(&self) -> bool {
+        self.live
+            && self
+                .monitor
+                .as_ref()
+                .is_none_or(|monitor| monitor.is_live())
+    }
+
     /// Returns whether it is a tunnel that carries packets without an Ethernet header.
     pub fn carries_packets(&self) -> bool {
         let tunnel = self.tunnel.as_ref();
@@ -199,6 +212,8 @@ pub(crate) struct Snapshot {
     pub bridges: Vec<Option<Arc<BridgeState>>>,
     /// By slot.
     pub ports: Vec<Option<Arc<PortState>>>,
+    /// Whether some port has a monitor.
+    pub monitored: bool,
     /// Tunnels' shared state, where there are tunnels.
     pub tunnels: Option<Arc<Tunnels>>,
 }

@@ -34,6 +34,7 @@ mod fair;
 mod mailbox;
 mod nap;
 mod parked;
+mod probes;
 mod sleeper;
 mod spin;
 mod turn;
@@ -573,6 +574,12 @@ impl<F: Frame> Worker<F> {
             busy += now.wrapping_sub(then);
             parts.end(now, Doing::PacketOuts, 0);
         }
+        if !shared.waiting_probes.probes.is_empty() {
+            turn.send_probes();
+            let then = std::mem::replace(&mut now, cycles());
+            busy += now.wrapping_sub(then);
+            parts.end(now, Doing::PacketOuts, 0);
+        }
         if giver.lends() {
             giver.release();
         }
@@ -784,7 +791,9 @@ impl<F: Frame> Worker<F> {
         let mailbox = &*self.mailbox;
         mailbox.sleeper.lie_down();
         let mut woken = false;
-        if !self.giver.has_frames() && !self.giver.is_asked() && !mailbox.has_something() {
+        let probes = &self.shared.waiting_probes.probes;
+        let nothing = probes.is_empty() && !mailbox.has_something();
+        if !self.giver.has_frames() && !self.giver.is_asked() && nothing {
             self.reader.offline();
             let mut fds = [readable(mailbox.sleeper.wake().as_raw_fd())];
             wait(&mut fds, limit);
@@ -829,7 +838,11 @@ impl<F: Frame> Worker<F> {
         self.watch.forget(&mut self.rx);
         let mailbox = &*self.mailbox;
         mailbox.sleeper.lie_down();
-        let mut found = mailbox.has_something() || self.giver.has_frames() || self.giver.is_asked();
+        let probes = &self.shared.waiting_probes.probes;
+        let mut found = !probes.is_empty()
+            || mailbox.has_something()
+            || self.giver.has_frames()
+            || self.giver.is_asked();
         // What others have left at this worker's shaped ports since it last looked.
         match self.egress.shaped_in_ns() {
             Some(0) => found = true,

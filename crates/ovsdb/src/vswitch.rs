@@ -299,7 +299,9 @@ pub struct Interface {
     pub other_config: Strings,
     /// Annotations of other programs; `vm-id` and the keys that belong to it are read.
     pub external_ids: Strings,
-    /// The columns among `bfd`, `cfm_mpid` and `lldp` that enable something.
+    /// How connectivity is monitored (BFD).
+    pub bfd: Strings,
+    /// The columns among `cfm_mpid` and `lldp` that enable something.
     pub link_protocols: Vec<&'static str>,
 }
 
@@ -586,6 +588,7 @@ fn interface(_: &Replica, uuid: Uuid, row: &Row) -> Interface {
         mtu_request: row.optional_int("mtu_request"),
         other_config: row.map("other_config"),
         external_ids: row.map("external_ids"),
+        bfd: row.map("bfd"),
         link_protocols: link_protocols(row),
     }
 }
@@ -596,7 +599,7 @@ fn link_protocols(row: &Row) -> Vec<&'static str> {
             .get("enable")
             .is_some_and(|value| value == "true")
     };
-    let mut columns: Vec<&'static str> = ["bfd", "lldp"]
+    let mut columns: Vec<&'static str> = ["lldp"]
         .into_iter()
         .filter(|column| enabled(column))
         .collect();

@@ -7,6 +7,7 @@
 
 mod absent;
 mod addresses;
+mod bfd;
 mod bridges;
 mod busiest;
 mod caches;
@@ -43,6 +44,7 @@ pub fn register(switch: &Rc<Switch>) {
         numbers: Rc::default(),
     };
     absent::register(&commands);
+    bfd::register(&commands);
     connections::register(&commands);
     underlay::register(&commands);
     addresses::register(&commands);

@@ -132,6 +132,10 @@ pub async fn run(shell: Rc<Shell>) -> anyhow::Result<()> {
         "neighbours",
         Rc::clone(&switch).tell_neighbours(),
     ));
+    let mut monitors = Task(turns::spawn(
+        "monitors",
+        Rc::clone(&switch).follow_monitors(Rc::clone(&database)),
+    ));
     let mut vms = Task(turns::spawn(
         "virtual machines",
         Rc::clone(&switch).follow_vms(),
@@ -159,6 +163,7 @@ pub async fn run(shell: Rc<Shell>) -> anyhow::Result<()> {
             Ok(())
         }
         ended = &mut neighbours.0 => ended.unwrap_or_else(|error| Err(error.into())),
+        ended = &mut monitors.0 => ended.unwrap_or_else(|error| Err(error.into())),
         ended = &mut routes.0 => ended.unwrap_or_else(|error| Err(error.into())),
         ended = &mut links.0 => ended.unwrap_or_else(|error| Err(error.into())),
         ended = &mut follow.0 => ended.unwrap_or_else(|error| Err(error.into())),
@@ -174,7 +179,7 @@ pub async fn run(shell: Rc<Shell>) -> anyhow::Result<()> {
         ended = &mut shape.0 => ended.unwrap_or_else(|error| Err(error.into())),
     };
     drop((
-        follow, keep, devices, packets, links, routes, neighbours, vms, steering,
+        follow, keep, devices, packets, links, routes, neighbours, monitors, vms, steering,
     ));
     // Their futures end with what they wait for, such as a device that has just been opened.
     for _ in 0..4 {

@@ -168,7 +168,7 @@ impl<F: Frame + 'static> Datapath<F> {
         self.drawn(bridge)
             .ok()
             .and_then(|bridge| bridge.port(number))
-            .is_some_and(|port| port.live)
+            .is_some_and(|port| port.is_live())
     }
 
     fn behind(&self, port: &PortState) -> WayOut {

@@ -283,6 +283,7 @@ impl<F: Frame + 'static> Datapath<F> {
             ("packet_in_queued", cells.sum(|cell| &cell.packet_ins)),
             ("packet_out_done", cells.sum(|cell| &cell.packet_outs)),
             ("packet_out_refused", self.packet_outs_refused),
+            ("probe_refused", self.shared.waiting_probes.refused()),
             (
                 "worker_failures",
                 self.workers

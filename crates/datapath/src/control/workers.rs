@@ -172,6 +172,9 @@ impl<F: Frame + 'static> Datapath<F> {
                 outcome = outcome.and(self.serve(port));
             }
         }
+        let first = self.workers.first();
+        let sender = first.map(|worker| Arc::clone(&worker.mailbox));
+        self.shared.waiting_probes.sent_by(sender);
         if self.workers.len() > kept {
             outcome = outcome.and(self.rebalance());
         }

@@ -115,7 +115,8 @@ impl Said {
 pub(crate) struct Arrival {
     /// The slot of the tunnel's port.
     pub port: u32,
-    info: TunnelInfo,
+    /// Its outer header.
+    pub info: TunnelInfo,
     /// Bytes of Geneve options.
     options: SmallVec<[u8; 32]>,
 }

@@ -147,6 +147,8 @@ pub(crate) struct Shared<F: Frame> {
     pub packet_outs_done: AtomicU64,
     /// Next hops of tunnels that have been asked for.
     pub asked: Asked,
+    /// Packets that monitors want sent.
+    pub waiting_probes: crate::monitor::Waiting<F>,
     /// Connections, of all bridges.
     pub tracker: Arc<Tracker>,
 }

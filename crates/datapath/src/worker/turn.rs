@@ -135,7 +135,7 @@ impl<'a, F: Frame> Turn<'a, F> {
     }
 
     /// Walks what a packet-out has sent through patch ports.
-    fn follow_packet_out(&mut self) {
+    pub(super) fn follow_packet_out(&mut self) {
         self.packet_out = true;
         self.follow_patches();
         self.packet_out = false;
@@ -154,7 +154,14 @@ impl<'a, F: Frame> Turn<'a, F> {
             self.mailbox.counters.patched.add(frames.len() as u64);
             self.patches.came(again);
             match again {
-                Again::Inner => self.come_by(slot, depth, &mut frames, &arrivals),
+                Again::Inner => {
+                    if self.snapshot.monitored {
+                        self.take_tunnel_probes(&mut frames, &mut arrivals);
+                    }
+                    if !frames.is_empty() {
+                        self.come_by(slot, depth, &mut frames, &arrivals);
+                    }
+                }
                 Again::Patch | Again::Outer => match self.snapshot.port(slot) {
                     Some(port) => {
                         let outer = (again == Again::Outer).then_some(mirrored);
@@ -300,6 +307,13 @@ impl<'a, F: Frame> Turn<'a, F> {
         if let Some(counters) = counters {
             counters.rx_packets.add(frames.len() as u64);
         }
+        if let (Some(monitor), None) = (port.monitor.as_deref(), outer) {
+            let taken = self.take_probes(port, monitor, frames);
+            count(taken);
+            if frames.is_empty() {
+                return;
+            }
+        }
         let policer = match outer {
             None => port.policing.ingress.as_deref(),
             Some(_) => None,
@@ -415,7 +429,11 @@ impl<'a, F: Frame> Turn<'a, F> {
     }
 
     #[inline(always)]
-    fn host(&mut self, bridge: &'a BridgeState, depth: u32) -> (&mut Engine<F>, TurnHost<'_, F>) {
+    pub(super) fn host(
+        &mut self,
+        bridge: &'a BridgeState,
+        depth: u32,
+    ) -> (&mut Engine<F>, TurnHost<'_, F>) {
         let forward = Forward {
             snapshot: self.snapshot,
             bridge,
@@ -572,8 +590,8 @@ impl Drop for Done<'_> {
 }
 
 /// A host, and what its walk needs beside it.
-struct TurnHost<'a, F: Frame> {
-    forward: Forward<'a, F>,
-    guard: &'a Guard<'a>,
-    now_ms: u64,
+pub(super) struct TurnHost<'a, F: Frame> {
+    pub(super) forward: Forward<'a, F>,
+    pub(super) guard: &'a Guard<'a>,
+    pub(super) now_ms: u64,
 }

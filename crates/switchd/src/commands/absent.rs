@@ -97,17 +97,12 @@ fn protocols(commands: &Commands) {
             _ => Err(missing.into()),
         });
     }
-    for (name, missing) in [
-        ("bfd/set-forwarding", "no such BFD object"),
-        ("cfm/set-fault", "no such CFM object"),
-    ] {
-        let usage = "[interface] normal|false|true";
-        commands.answer(name, usage, (1, 2), move |_, words| match words {
-            [_, ..] if !["normal", "true", "false"].contains(&words[words.len() - 1].as_str()) => {
-                Err("unknown fault string".into())
-            }
-            [_, _] => Err(missing.into()),
-            _ => Ok("OK\n".into()),
-        });
-    }
+    let usage = "[interface] normal|false|true";
+    commands.answer("cfm/set-fault", usage, (1, 2), |_, words| match words {
+        [_, ..] if !["normal", "true", "false"].contains(&words[words.len() - 1].as_str()) => {
+            Err("unknown fault string".into())
+        }
+        [_, _] => Err("no such CFM object".into()),
+        _ => Ok("OK\n".into()),
+    });
 }

@@ -4,8 +4,7 @@
 use super::Commands;
 
 /// Command, its argument, and the error for an object that is named.
-const EMPTY: [(&str, &str, &str); 7] = [
-    ("bfd/show", "[interface]", "no such bfd object"),
+const EMPTY: [(&str, &str, &str); 6] = [
     ("bond/show", "[port]", "no such bond"),
     ("cfm/show", "[interface]", "no such CFM object"),
     ("lacp/show", "[port]", "no such lacp object"),

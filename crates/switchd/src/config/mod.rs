@@ -15,6 +15,7 @@
 //! port numbers, and [`address`] chooses a bridge's MAC address and datapath id.
 
 pub mod address;
+pub mod bfd;
 pub mod controller;
 pub mod desired;
 pub mod global;

@@ -60,6 +60,8 @@ pub struct Port {
     pub protected: bool,
     /// Its queues and their rates.
     pub qos: Qos,
+    /// How its connectivity is monitored (`bfd`); None for not.
+    pub bfd: Option<::bfd::Settings>,
     /// Limits on what it receives (`ingress_policing_*`).
     pub ingress: IngressSpec,
     /// Why `ingress` is the previous policing and not what the row says.
@@ -206,6 +208,7 @@ pub fn read(
         fake_bridge: port.fake_bridge,
         protected: port.protected,
         qos: qos::read(&port.name, port.qos.as_ref(), problems),
+        bfd: super::bfd::read(interface, problems),
         ingress,
         ingress_error,
     };

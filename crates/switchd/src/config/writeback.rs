@@ -106,6 +106,8 @@ pub struct InterfaceState {
     pub full_duplex: Option<bool>,
     /// Its driver's name and details.
     pub status: Strings,
+    /// State of the monitor of its connectivity; empty for none.
+    pub bfd_status: Strings,
 }
 
 impl InterfaceState {
@@ -276,6 +278,8 @@ impl Batch<'_> {
                 .map(|full| if full { "full" } else { "half" }),
         );
         self.set(table, uuid, "status", Datum::map(&state.status));
+        let bfd_status = Datum::map(&state.bfd_status);
+        self.set(table, uuid, "bfd_status", bfd_status);
         if state.ofport.is_none() {
             self.set(table, uuid, "statistics", counter_map([]));
         }

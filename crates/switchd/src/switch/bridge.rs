@@ -52,6 +52,8 @@ pub struct Port {
     pub admin_coming: u32,
     /// Waiting times in its queues at the last check.
     pub latencies: Latencies,
+    /// The monitor of its connectivity.
+    pub monitor: Option<super::monitors::Handle>,
     /// What is known about the virtual machine behind it.
     pub vm: super::steering::KnownVm,
 }
@@ -73,6 +75,13 @@ impl Port {
             self.config.device.as_str(),
             "system" | "internal" | "tap" | "afxdp"
         )
+    }
+
+    /// Returns whether its monitor, if it has one, finds that it may be used.
+    pub fn is_usable(&self) -> bool {
+        self.monitor
+            .as_ref()
+            .is_none_or(|monitor| monitor.is_live())
     }
 
     /// Returns how many receive queues its guest has; None for ports of no guest.

@@ -197,6 +197,11 @@ impl Database {
         Ok(())
     }
 
+    /// Asks for what has changed to be written.
+    pub fn write_soon(&self) {
+        self.dirty.notify_one();
+    }
+
     /// Asks for statistics to be written with the next transaction.
     pub fn want_statistics(&self) {
         self.statistics.set(true);

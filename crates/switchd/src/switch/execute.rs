@@ -406,8 +406,11 @@ impl Switch {
             mtu_coming: None,
             admin_coming: 0,
             latencies: Default::default(),
+            monitor: None,
             vm: Default::default(),
         };
+        let mut port = port;
+        self.monitor_port(&bridge, &mut port);
         bridge.ports.borrow_mut().insert(number, port);
         tracing::info!(target: "bridge", "bridge {}: added interface {} on port {number}", bridge.name, config.interface_name);
         bridge.tell_port(number, PortReason::Add);
@@ -591,6 +594,7 @@ impl Switch {
                 .map_err(text)?;
         }
         let before = std::mem::replace(&mut port.config, config.clone());
+        self.monitor_port(bridge, port);
         let Some(device) = port.control.clone() else {
             return Ok(None);
         };
@@ -602,6 +606,21 @@ impl Switch {
             mac: config.mac.filter(|_| config.mac != before.mac),
             closed: port.closed.clone(),
         }))
+    }
+
+    /// Has a port monitored as its configuration wants.
+    fn monitor_port(&self, bridge: &Bridge, port: &mut Port) {
+        let place = super::monitors::Place {
+            name: &port.config.interface_name,
+            bridge: bridge.id,
+            number: openflow::port::from_u16(port.number),
+            id: port.id,
+            mac: port.info.mac,
+        };
+        let done = self.monitor(&mut port.monitor, &place, port.config.bfd.as_ref());
+        if let Err(error) = done {
+            tracing::warn!(target: "bfd", "{}: {error}", port.config.interface_name);
+        }
     }
 
     fn set_mirrors(&self, bridge: &str, mirrors: &[Mirror]) -> Result<(), String> {

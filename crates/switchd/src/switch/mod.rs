@@ -21,6 +21,7 @@ mod fail;
 mod in_band;
 pub mod latency;
 mod learn;
+pub mod monitors;
 mod openflow_switch;
 pub mod predict;
 pub(crate) mod processors;
@@ -89,6 +90,9 @@ pub struct Switch {
     pub steering: steering::State,
     /// Kernel interfaces that the daemon steers itself.
     pub steered: steered::Steered,
+    /// Monitors of ports' connectivity, and what is notified when the first one begins.
+    pub monitors: monitors::Monitors,
+    pub(super) monitors_begun: tokio::sync::Notify,
     /// Ports that are not as the database wants them, as last reported.
     pub port_errors: RefCell<Vec<report::PortError>>,
 }
@@ -125,6 +129,8 @@ impl Switch {
             underlay: Default::default(),
             steering: Default::default(),
             steered: Default::default(),
+            monitors: Default::default(),
+            monitors_begun: Default::default(),
             port_errors: RefCell::default(),
         })
     }
@@ -317,6 +323,7 @@ impl Switch {
     /// are kept, unless `cleanup` is set.
     pub fn shut_down(&self, cleanup: bool) {
         self.steered.release_all();
+        self.end_monitors();
         let bridges = std::mem::take(&mut *self.bridges.borrow_mut());
         let devices: Vec<device::Device> =
             (bridges.values().flat_map(|bridge| bridge.close())).collect();

@@ -104,6 +104,7 @@ impl Bridge {
             if !chosen(port) {
                 continue;
             }
+            let usable = port.is_usable();
             let Some(control) = &mut port.control else {
                 continue;
             };
@@ -113,6 +114,7 @@ impl Bridge {
                 &port.info,
                 port.flags,
                 &port.config.device,
+                usable,
             ));
             let info = control.info();
             if info != port.info {
@@ -124,6 +126,7 @@ impl Bridge {
                     &port.info,
                     port.flags,
                     &port.config.device,
+                    usable,
                 ));
                 changed.push((port.number, before != after));
             }
@@ -345,6 +348,8 @@ struct PortView<'a> {
     info: &'a ports::PortInfo,
     flags: PortConfig,
     device: &'a str,
+    /// Whether its monitor, if any, finds that it may be used.
+    usable: bool,
 }
 
 fn port_view<'a>(
@@ -353,6 +358,7 @@ fn port_view<'a>(
     info: &'a ports::PortInfo,
     flags: PortConfig,
     device: &'a str,
+    usable: bool,
 ) -> PortView<'a> {
     PortView {
         number,
@@ -360,6 +366,7 @@ fn port_view<'a>(
         info,
         flags,
         device,
+        usable,
     }
 }
 
@@ -371,6 +378,7 @@ impl<'a> From<&'a Port> for PortView<'a> {
             &port.info,
             port.flags,
             &port.config.device,
+            port.is_usable(),
         )
     }
 }
@@ -407,7 +415,8 @@ fn describe<'a>(port: impl Into<PortView<'a>>) -> PortDescription {
     config.set(PortConfig::DOWN, !port.info.admin_up);
     let mut state = PortState::empty();
     state.set(PortState::LINK_DOWN, !port.info.link_up);
-    state.set(PortState::LIVE, port.info.link_up && port.info.admin_up);
+    let live = port.info.link_up && port.info.admin_up && port.usable;
+    state.set(PortState::LIVE, live);
     PortDescription {
         number: port::from_u16(port.number),
         hw_addr: port.info.mac,

@@ -308,6 +308,8 @@ impl Bridge {
     fn interface_state(&self, number: u16) -> Option<InterfaceState> {
         let mut ports = self.ports.borrow_mut();
         let port = ports.get_mut(&number)?;
+        let monitor = port.monitor.as_ref();
+        let bfd_status = monitor.map(|monitor| monitor.status()).unwrap_or_default();
         let Some(control) = &mut port.control else {
             return Some(InterfaceState {
                 ofport: Some(port.number),
@@ -316,6 +318,7 @@ impl Bridge {
                 admin_up: Some(port.info.admin_up),
                 link_up: Some(true),
                 link_resets: Some(0),
+                bfd_status,
                 ..InterfaceState::default()
             });
         };
@@ -332,6 +335,7 @@ impl Bridge {
             link_speed: (info.link_speed > 0).then_some(info.link_speed),
             full_duplex: info.full_duplex,
             status: control.status().into_iter().collect(),
+            bfd_status,
         })
     }
 }

@@ -1,0 +1,227 @@
+//! Ports whose way to the other end is monitored (BFD): workers take the monitor's packets out of
+//! what such a port receives, before any rule, and send what the monitor wants sent.
+//!
+//! The monitor has a thread of its own, which the control thread does not delay: packets go from
+//! workers to it by an [`Inbox`], and back by [`Probes`]. What it finds out is a flag that workers
+//! read where a group or a `bundle` asks whether the port is live.
+
+use crate::counters::PortCounters;
+use crate::error::Error;
+use crate::port::BridgeId;
+use crate::worker::{Mailbox, Shared};
+use crossbeam_queue::ArrayQueue;
+use packet::Frame;
+use program::actions::PortNo;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::thread::Thread;
+
+/// Most packets that wait for a monitor's thread.
+const INBOX: usize = 1024;
+/// Most packets of monitors that wait for a worker.
+pub(crate) const PROBES: usize = 1024;
+
+/// A packet that a monitored port has received.
+#[derive(Clone, Copy, Debug)]
+pub struct Received {
+    /// The port's monitor ([`Monitor::new`]).
+    pub monitor: u64,
+    /// The packet's TTL.
+    pub ttl: u8,
+    bytes: [u8; bfd::wire::LENGTH],
+    length: u8,
+}
+
+impl Received {
+    /// Returns UDP's payload, of a longer one as much as a message has.
+    pub fn payload(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.length)]
+    }
+}
+
+/// Packets on their way to the thread of all monitors.
+#[derive(Debug)]
+pub struct Inbox {
+    packets: ArrayQueue<Received>,
+    reader: OnceLock<Thread>,
+}
+
+impl Default for Inbox {
+    fn default() -> Inbox {
+        Inbox {
+            packets: ArrayQueue::new(INBOX),
+            reader: OnceLock::new(),
+        }
+    }
+}
+
+impl Inbox {
+    /// Says which thread takes the packets; it is unparked for each. The first call counts.
+    pub fn read_by(&self, thread: Thread) {
+        let _ = self.reader.set(thread);
+    }
+
+    /// Takes the next packet.
+    pub fn take(&self) -> Option<Received> {
+        self.packets.pop()
+    }
+
+    /// Unparks the thread that takes packets.
+    pub fn call(&self) {
+        if let Some(thread) = self.reader.get() {
+            thread.unpark();
+        }
+    }
+}
+
+/// The monitor of a port, as workers and the monitor's thread share it.
+pub struct Monitor {
+    key: u64,
+    eth_dst: Option<[u8; 6]>,
+    only_key_zero: bool,
+    live: AtomicBool,
+    inbox: Arc<Inbox>,
+    counters: OnceLock<Arc<PortCounters>>,
+}
+
+impl Monitor {
+    /// Creates a port's monitor, which says that it is not live. `key` comes back with each packet
+    /// that it receives. Packets to another Ethernet address than `eth_dst`, and with
+    /// `only_key_zero` those of a tunnel with another key than 0, are none of its.
+    pub fn new(
+        key: u64,
+        eth_dst: Option<[u8; 6]>,
+        only_key_zero: bool,
+        inbox: Arc<Inbox>,
+    ) -> Monitor {
+        Monitor {
+            key,
+            eth_dst,
+            only_key_zero,
+            live: AtomicBool::new(false),
+            inbox,
+            counters: OnceLock::new(),
+        }
+    }
+
+    /// Says whether the port is live.
+    pub fn set_live(&self, live: bool) {
+        self.live.store(live, Ordering::Relaxed);
+    }
+
+    /// Returns whether the port is live.
+    #[inline]
+    pub fn is_live(&self) -> bool {
+        self.live.load(Ordering::Relaxed)
+    }
+
+    /// Returns how many packets the port has received, those of monitors among them; 0 while it
+    /// monitors no port.
+    pub fn rx_packets(&self) -> u64 {
+        let counters = self.counters.get();
+        counters.map_or(0, |counters| counters.sum().rx_packets)
+    }
+
+    pub(crate) fn watch(&self, counters: &Arc<PortCounters>) {
+        let _ = self.counters.set(Arc::clone(counters));
+    }
+
+    /// Takes a frame that the port has received, if it is the monitor's. None: it is not.
+    /// Some(false): it is, and there was no room for it.
+    #[inline]
+    pub(crate) fn take<F: Frame>(&self, frame: &F, tunnel_key: u64) -> Option<bool> {
+        const MOST: usize = bfd::wire::MOST_HEADERS + bfd::wire::LENGTH;
+        let mut bytes = [0; MOST];
+        let length = frame.len().min(MOST);
+        if !frame.read_at(0, &mut bytes[..length]) {
+            return None;
+        }
+        let carried = bfd::wire::carried(&bytes[..length])?;
+        let elsewhere = self.eth_dst.is_some_and(|wanted| wanted != carried.eth_dst);
+        if elsewhere || self.only_key_zero && tunnel_key != 0 {
+            return None;
+        }
+        let mut received = Received {
+            monitor: self.key,
+            ttl: carried.ttl,
+            bytes: [0; bfd::wire::LENGTH],
+            length: carried.payload.len().min(bfd::wire::LENGTH) as u8,
+        };
+        let payload = &carried.payload[..usize::from(received.length)];
+        received.bytes[..payload.len()].copy_from_slice(payload);
+        let room = self.inbox.packets.push(received).is_ok();
+        self.inbox.call();
+        Some(room)
+    }
+}
+
+/// A packet to be sent out of a port, by no rule.
+#[derive(Debug)]
+pub struct Probe {
+    /// The port's bridge.
+    pub bridge: BridgeId,
+    /// The port.
+    pub port: PortNo,
+    /// Whether a tunnel marks it as OAM.
+    pub oam: bool,
+    /// The frame.
+    pub data: Vec<u8>,
+}
+
+/// The packets that wait to be sent, and who is to send them.
+pub(crate) struct Waiting<F: Frame> {
+    pub probes: ArrayQueue<Probe>,
+    /// The worker that is woken; any may send them.
+    sender: Mutex<Option<Arc<Mailbox<F>>>>,
+    refused: AtomicU64,
+}
+
+impl<F: Frame> Default for Waiting<F> {
+    fn default() -> Self {
+        Waiting {
+            probes: ArrayQueue::new(PROBES),
+            sender: Mutex::new(None),
+            refused: AtomicU64::new(0),
+        }
+    }
+}
+
+impl<F: Frame> Waiting<F> {
+    /// Says which worker is woken for them.
+    pub fn sent_by(&self, mailbox: Option<Arc<Mailbox<F>>>) {
+        *self.sender.lock().unwrap_or_else(PoisonError::into_inner) = mailbox;
+    }
+
+    /// Returns how many packets were not taken.
+    pub fn refused(&self) -> u64 {
+        self.refused.load(Ordering::Relaxed)
+    }
+}
+
+/// Sends packets out of ports, from any thread.
+pub struct Probes<F: Frame>(pub(crate) Arc<Shared<F>>);
+
+impl<F: Frame> Probes<F> {
+    /// Has a worker send a packet. Does not wait for it.
+    ///
+    /// # Errors
+    ///
+    /// There is no worker, or too many packets wait already; it is counted.
+    pub fn send(&self, probe: Probe) -> Result<(), Error> {
+        let waiting = &self.0.waiting_probes;
+        let sender = waiting.sender.lock();
+        let sender = sender.unwrap_or_else(PoisonError::into_inner).clone();
+        let outcome = match sender {
+            None => Err(Error::NoWorker),
+            Some(mailbox) => match waiting.probes.push(probe) {
+                Ok(()) => {
+                    mailbox.nudge();
+                    return Ok(());
+                }
+                Err(_) => Err(Error::QueueFull("probe")),
+            },
+        };
+        waiting.refused.fetch_add(1, Ordering::Relaxed);
+        outcome
+    }
+}

@@ -1,0 +1,502 @@
+//! Monitors of interfaces (`Interface.bfd`): the sessions, and the thread that drives them.
+//!
+//! The thread `bfd` takes what workers have received for sessions, lets time pass for those that
+//! are due, and has workers send. It waits for nobody: the control thread, however long its turns
+//! are, only adds sessions, removes them and reads their state, each under a lock that is held for
+//! one session's work. So a session's packets are late by a turn of this thread and a worker's: some
+//! ms with a thousand sessions, if the machine has processors to spare.
+
+use super::{Bridge, Switch};
+use crate::switch::database::Database;
+use bfd::wire::{self, Addresses};
+use bfd::{Diagnostic, Session, Settings, State};
+use datapath::clock::Clock;
+use datapath::monitor::{Inbox, Monitor, Probe, Probes};
+use datapath::{BridgeId, PortId};
+use openflow::port::{PortNo, PortReason};
+use ovsdb::vswitch::Strings;
+use ports::{Mac, Mbuf};
+use std::cell::RefCell;
+use std::collections::BTreeMap;
+use std::collections::hash_map::RandomState;
+use std::hash::BuildHasher;
+use std::rc::Rc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+/// Longest sleep of the thread.
+const SLEEP_LIMIT_MS: u64 = 1000;
+/// How often received traffic is looked at where it counts as a sign of life.
+const TRAFFIC_MS: u64 = 100;
+/// Most packets taken from workers before sessions are looked at.
+const PACKETS: usize = 256;
+/// Shortest time between two reports of changed sessions.
+const REPORT_PAUSE: Duration = Duration::from_millis(20);
+
+/// What is told of a session.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+struct Status {
+    state: (State, Diagnostic),
+    remote: (State, Diagnostic),
+    forwarding: bool,
+    flaps: u64,
+}
+
+impl Status {
+    fn of(session: &Session) -> Status {
+        let remote = session.remote();
+        Status {
+            state: session.state(),
+            remote: (remote.state, remote.diagnostic),
+            forwarding: session.is_forwarding(),
+            flaps: session.flaps(),
+        }
+    }
+}
+
+/// A session and where its packets go.
+struct Watched {
+    name: String,
+    session: Session,
+    monitor: Arc<Monitor>,
+    bridge: BridgeId,
+    number: PortNo,
+    mac: Mac,
+    udp_src: u16,
+    told: Status,
+}
+
+impl Watched {
+    /// Logs what has changed and tells workers; returns whether something has.
+    fn look(&mut self, now: u64) -> bool {
+        for step in self.session.take_steps() {
+            let (from, to) = (step.from, step.to);
+            tracing::info!(
+                target: "bfd",
+                "{}: BFD state change: {}->{} \"{}\"->\"{}\".\n{}",
+                self.name,
+                from.0.name(),
+                to.0.name(),
+                from.1.name(),
+                to.1.name(),
+                bfd::text::details(&self.session, now).trim_end()
+            );
+        }
+        let status = Status::of(&self.session);
+        self.monitor.set_live(status.forwarding);
+        std::mem::replace(&mut self.told, status) != status
+    }
+
+    /// Sends what is due.
+    fn send(&mut self, probes: &Probes<Mbuf>, now: u64) {
+        while let Some(message) = self.session.transmit(now) {
+            let settings = self.session.settings();
+            let addresses = Addresses {
+                eth_src: settings.local_src_mac.unwrap_or(self.mac),
+                eth_dst: settings.local_dst_mac,
+                ip_src: settings.src_ip,
+                ip_dst: settings.dst_ip,
+                udp_src: self.udp_src,
+            };
+            let probe = Probe {
+                bridge: self.bridge,
+                port: self.number,
+                oam: settings.oam,
+                data: wire::frame(&message, &addresses),
+            };
+            if let Err(error) = probes.send(probe) {
+                tracing::warn!(target: "bfd", "{}: a control message is not sent: {error}", self.name);
+            }
+        }
+    }
+}
+
+/// What control and the thread share.
+struct Shared {
+    sessions: Mutex<BTreeMap<u64, Watched>>,
+    inbox: Arc<Inbox>,
+    clock: Arc<Clock>,
+    ends: AtomicBool,
+    /// Notified when something that is told has changed.
+    news: tokio::sync::Notify,
+}
+
+impl Shared {
+    fn sessions(&self) -> MutexGuard<'_, BTreeMap<u64, Watched>> {
+        self.sessions.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The thread's body.
+    fn run(&self, probes: &Probes<Mbuf>) {
+        self.inbox.read_by(std::thread::current());
+        while !self.ends.load(Ordering::Acquire) {
+            let wait_ms = self.turn(probes);
+            if wait_ms > 0 {
+                std::thread::park_timeout(Duration::from_millis(wait_ms));
+            }
+        }
+    }
+
+    /// Does what is due; returns in how many ms there is more to do.
+    fn turn(&self, probes: &Probes<Mbuf>) -> u64 {
+        let now = self.clock.now_ms();
+        let (mut changed, mut taken) = (false, 0);
+        while let Some(received) = (taken < PACKETS).then(|| self.inbox.take()).flatten() {
+            taken += 1;
+            let mut sessions = self.sessions();
+            // One that came just before its session ended has none.
+            let Some(watched) = sessions.get_mut(&received.monitor) else {
+                continue;
+            };
+            let session = &mut watched.session;
+            if let Err(error) = session.receive(received.ttl, received.payload(), now) {
+                tracing::warn!(target: "bfd", "{}: a control message is ignored: {error}", watched.name);
+            }
+            watched.send(probes, now);
+            changed |= watched.look(now);
+        }
+        let mut next = if taken < PACKETS {
+            now + SLEEP_LIMIT_MS
+        } else {
+            now
+        };
+        let mut after = None;
+        // One by one, so that control waits for one at most.
+        loop {
+            let mut sessions = self.sessions();
+            let range = match after {
+                None => sessions.range_mut(..),
+                Some(key) => sessions.range_mut(key + 1..),
+            };
+            let Some((key, watched)) = range.into_iter().next() else {
+                break;
+            };
+            after = Some(*key);
+            let by_traffic = watched.session.settings().forwarding_if_rx;
+            if watched.session.due() <= now || by_traffic {
+                watched.session.run(now, watched.monitor.rx_packets());
+                watched.send(probes, now);
+                changed |= watched.look(now);
+            }
+            next = next.min(watched.session.due());
+            if by_traffic {
+                next = next.min(now + TRAFFIC_MS);
+            }
+        }
+        if changed {
+            self.news.notify_one();
+        }
+        next.saturating_sub(self.clock.now_ms())
+    }
+}
+
+/// All monitors, as control sees them.
+#[derive(Default)]
+pub struct Monitors {
+    running: RefCell<Option<Running>>,
+}
+
+struct Running {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+    /// How many sessions there have been.
+    count: u64,
+    random: RandomState,
+}
+
+/// A port's session; ends when dropped.
+pub struct Handle {
+    key: u64,
+    shared: Arc<Shared>,
+    monitor: Arc<Monitor>,
+    /// Whether controllers have last been told that the port is live.
+    told_live: bool,
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        self.shared.sessions().remove(&self.key);
+    }
+}
+
+impl Handle {
+    /// Returns whether the port may be used.
+    pub fn is_live(&self) -> bool {
+        self.monitor.is_live()
+    }
+
+    /// Returns the session's status by Open vSwitch's names.
+    pub fn status(&self) -> Strings {
+        let sessions = self.shared.sessions();
+        let Some(watched) = sessions.get(&self.key) else {
+            return Strings::new();
+        };
+        let status = Status::of(&watched.session);
+        let pairs = [
+            ("state", status.state.0.name().to_owned()),
+            ("diagnostic", status.state.1.name().to_owned()),
+            ("remote_state", status.remote.0.name().to_owned()),
+            ("remote_diagnostic", status.remote.1.name().to_owned()),
+            ("forwarding", status.forwarding.to_string()),
+            ("flap_count", status.flaps.to_string()),
+        ];
+        let pair = |(key, value): (&str, String)| (key.to_owned(), value);
+        pairs.into_iter().map(pair).collect()
+    }
+
+    /// Says from which address the port sends.
+    fn set_mac(&self, mac: Mac) {
+        if let Some(watched) = self.shared.sessions().get_mut(&self.key) {
+            watched.mac = mac;
+        }
+    }
+}
+
+/// What a session must know of its port.
+pub struct Place<'a> {
+    /// The interface's name.
+    pub name: &'a str,
+    /// Its bridge.
+    pub bridge: BridgeId,
+    /// Its OpenFlow number.
+    pub number: PortNo,
+    /// Its port in the datapath.
+    pub id: PortId,
+    /// Its address.
+    pub mac: Mac,
+}
+
+impl Switch {
+    /// Begins, changes or ends a port's session.
+    ///
+    /// # Errors
+    ///
+    /// There is no thread for sessions, or the datapath did not take the change in time.
+    pub fn monitor(
+        &self,
+        handle: &mut Option<Handle>,
+        place: &Place<'_>,
+        settings: Option<&Settings>,
+    ) -> Result<(), String> {
+        let Some(settings) = settings else {
+            return match handle.take() {
+                None => Ok(()),
+                Some(_) => self.set_monitor(place.id, None),
+            };
+        };
+        let mut running = self.monitors.running.borrow_mut();
+        if running.is_none() {
+            let probes = self.with_datapath(|datapath| datapath.probes());
+            let probes = probes.map_err(|error| error.to_string())?;
+            let begun = Running::start(Arc::clone(&self.clock), probes);
+            *running = Some(begun.map_err(|error| format!("no thread for BFD: {error}"))?);
+            self.monitors_begun.notify_one();
+        }
+        let Some(running) = running.as_mut() else {
+            return Ok(());
+        };
+        let shared = Arc::clone(&running.shared);
+        let now = self.clock.now_ms();
+        if let Some(handle) = handle {
+            let mut sessions = shared.sessions();
+            let Some(watched) = sessions.get_mut(&handle.key) else {
+                return Ok(());
+            };
+            (watched.number, watched.mac) = (place.number, place.mac);
+            let before = watched.session.settings().clone();
+            if before == *settings {
+                return Ok(());
+            }
+            let packets = watched.monitor.rx_packets();
+            watched.session.configure(settings.clone(), now, packets);
+            let filter = |settings: &Settings| (settings.remote_dst_mac, settings.check_tnl_key);
+            let same = filter(&before) == filter(settings);
+            if !same {
+                watched.monitor = Arc::new(monitor(handle.key, settings, &shared.inbox));
+                handle.monitor = Arc::clone(&watched.monitor);
+            }
+            watched.look(now);
+            drop(sessions);
+            shared.inbox.call();
+            shared.news.notify_one();
+            return match same {
+                true => Ok(()),
+                false => self.set_monitor(place.id, Some(Arc::clone(&handle.monitor))),
+            };
+        }
+        let key = running.count;
+        running.count += 1;
+        let new = Arc::new(monitor(key, settings, &shared.inbox));
+        self.set_monitor(place.id, Some(Arc::clone(&new)))?;
+        let mut sessions = shared.sessions();
+        let discriminator = discriminator(&running.random, key, &sessions);
+        let session = Session::new(settings.clone(), discriminator, now, new.rx_packets());
+        let watched = Watched {
+            name: place.name.to_owned(),
+            told: Status::of(&session),
+            session,
+            monitor: Arc::clone(&new),
+            bridge: place.bridge,
+            number: place.number,
+            mac: place.mac,
+            // RFC 5881 section 4: one for each session, as far as there are enough.
+            udp_src: wire::FIRST_SOURCE + (key % 0x4000) as u16,
+        };
+        sessions.insert(key, watched);
+        drop(sessions);
+        *handle = Some(Handle {
+            key,
+            shared: Arc::clone(&shared),
+            monitor: new,
+            told_live: false,
+        });
+        shared.inbox.call();
+        shared.news.notify_one();
+        Ok(())
+    }
+
+    fn set_monitor(&self, id: PortId, monitor: Option<Arc<Monitor>>) -> Result<(), String> {
+        match self.with_datapath(|datapath| datapath.set_monitor(id, monitor)) {
+            Ok(done) => done.map_err(|error| error.to_string()),
+            Err(error) => Err(error.to_string()),
+        }
+    }
+
+    /// Tells controllers and the database of changed sessions, until the daemon ends.
+    pub async fn follow_monitors(self: Rc<Self>, database: Rc<Database>) -> anyhow::Result<()> {
+        loop {
+            let shared = {
+                let running = self.monitors.running.borrow();
+                running.as_ref().map(|running| Arc::clone(&running.shared))
+            };
+            let Some(shared) = shared else {
+                self.monitors_begun.notified().await;
+                continue;
+            };
+            shared.news.notified().await;
+            let bridges: Vec<Rc<Bridge>> = self.bridges.borrow().values().cloned().collect();
+            for bridge in bridges {
+                bridge.tell_monitored();
+            }
+            database.write_soon();
+            tokio::time::sleep(REPORT_PAUSE).await;
+        }
+    }
+
+    /// Returns the sessions' text, or that of one interface; None if it has no session.
+    pub fn show_monitors(&self, name: Option<&str>) -> Option<String> {
+        let running = self.monitors.running.borrow();
+        let now = self.clock.now_ms();
+        let mut text = String::new();
+        let mut found = name.is_none();
+        if let Some(running) = running.as_ref() {
+            for watched in running.shared.sessions().values() {
+                match name {
+                    None => text += &format!("---- {} ----\n", watched.name),
+                    Some(name) if name != watched.name => continue,
+                    Some(_) => found = true,
+                }
+                text += &bfd::text::details(&watched.session, now);
+            }
+        }
+        found.then_some(text)
+    }
+
+    /// Forces whether an interface counts as live, or all do; returns whether there is one.
+    pub fn force_monitors(&self, name: Option<&str>, forwarding: Option<bool>) -> bool {
+        let running = self.monitors.running.borrow();
+        let mut found = name.is_none();
+        if let Some(running) = running.as_ref() {
+            let now = self.clock.now_ms();
+            for watched in running.shared.sessions().values_mut() {
+                if name.is_none_or(|name| name == watched.name) {
+                    found = true;
+                    watched.session.force(forwarding);
+                    watched.look(now);
+                }
+            }
+            running.shared.news.notify_one();
+        }
+        found
+    }
+
+    /// Ends the thread. Waits for its present turn.
+    pub(super) fn end_monitors(&self) {
+        self.monitors.running.borrow_mut().take();
+    }
+}
+
+impl Bridge {
+    /// Tells controllers of monitored ports that are now live, or no longer; and sessions of their
+    /// ports' addresses.
+    fn tell_monitored(&self) {
+        let mut changed = Vec::new();
+        for port in self.ports.borrow_mut().values_mut() {
+            let Some(monitor) = &mut port.monitor else {
+                continue;
+            };
+            monitor.set_mac(port.info.mac);
+            let live = monitor.is_live();
+            if std::mem::replace(&mut monitor.told_live, live) != live {
+                changed.push(port.number);
+            }
+        }
+        for number in changed {
+            self.tell_port(number, PortReason::Modify);
+        }
+    }
+}
+
+impl Running {
+    fn start(clock: Arc<Clock>, probes: Probes<Mbuf>) -> std::io::Result<Running> {
+        let shared = Arc::new(Shared {
+            sessions: Mutex::default(),
+            inbox: Arc::default(),
+            clock,
+            ends: AtomicBool::new(false),
+            news: tokio::sync::Notify::new(),
+        });
+        let of_thread = Arc::clone(&shared);
+        let thread = std::thread::Builder::new()
+            .name("bfd".into())
+            .spawn(move || of_thread.run(&probes))?;
+        Ok(Running {
+            shared,
+            thread: Some(thread),
+            count: 0,
+            random: RandomState::new(),
+        })
+    }
+}
+
+impl Drop for Running {
+    fn drop(&mut self) {
+        self.shared.ends.store(true, Ordering::Release);
+        if let Some(thread) = self.thread.take() {
+            // Not by the inbox, which a thread that has just started may not have reached.
+            thread.thread().unpark();
+            if thread.join().is_err() {
+                tracing::error!(target: "bfd", "the thread of BFD had failed");
+            }
+        }
+    }
+}
+
+fn monitor(key: u64, settings: &Settings, inbox: &Arc<Inbox>) -> Monitor {
+    let (eth_dst, only_zero) = (settings.remote_dst_mac, settings.check_tnl_key);
+    Monitor::new(key, eth_dst, only_zero, Arc::clone(inbox))
+}
+
+/// Returns a random name for a session that none of the others has.
+fn discriminator(random: &RandomState, key: u64, others: &BTreeMap<u64, Watched>) -> u32 {
+    let is_taken = |name: u32| {
+        let mut names = others
+            .values()
+            .map(|watched| watched.session.discriminator());
+        name == 0 || names.any(|other| other == name)
+    };
+    let names = (0_u64..).map(|attempt| random.hash_one((key, attempt)) as u32);
+    names.into_iter().find(|name| !is_taken(*name)).unwrap_or(1)
+}
