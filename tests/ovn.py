@@ -115,6 +115,8 @@ class Cloud:
     def add(self, number, settings, mappings):
         """One more host."""
         switch = self.lab.switch(f"c{number}")
+        # Else the kernel answers for the address of br-phy at the wire as well.
+        switch.namespace.run("sysctl -qw net.ipv4.conf.all.arp_ignore=1")
         switch.bridge("br-phy")
         self.wire(switch, f"c{number}")
         switch.port("wire", bridge="br-phy")

@@ -1,12 +1,15 @@
 """OVN itself (ovn-northd, ovn-controller) on top of the switch."""
 
+import os
+import re
 import socket
+import time
 from functools import partial
 
-from harness import becomes, check, equal, test
+from harness import ROOT, Skip, becomes, check, equal, run, test
 from ovn import Central, Cloud, attach, port, router_port
 from test_conntrack import Echo, ask
-from tunnels import both_ways, mark_of, marked, transfer
+from tunnels import both_ways, mark_of, marked, no_offloads, transfer
 
 
 @test(timeout=180)
@@ -159,3 +162,128 @@ def ovn_over_hosts(lab):
         )
     for server in servers:
         server.close()
+
+
+def gateways(lab):
+    """Host 1 and 2 in `ls0` (10.0.0.0/24) at the first of three chassis; lr0's port to the outside
+    (172.16.1.0/24, where `out` is 172.16.1.100) is at the second, or else at the third. Host 1 has
+    the floating address 172.16.1.10 there, host 2 has 172.16.1.20 at its own chassis, host 3, at
+    the third chassis, none."""
+    cloud = Cloud(lab, 3, mappings=True)
+    ips = ("10.0.0.1", "10.0.0.2", "10.0.0.3")
+    hosts = [
+        cloud.host(chassis, index + 1, ip, "10.0.0.254")
+        for index, (chassis, ip) in enumerate(zip((0, 0, 2), ips))
+    ]
+    out = lab.namespace("out").quiet()
+    cloud.lan.run("ip link add name out type veth peer name eth0 netns out")
+    cloud.lan.run("ip link set out master ext up")
+    out.run("ip link set eth0 up")
+    out.run("ip address add 172.16.1.100/24 dev eth0")
+    if lab.is_ovs:
+        no_offloads(out)
+    cloud.nb(
+        *("ls-add", "ls0", "--", "ls-add", "public", "--", "lr-add", "lr0"),
+        *(word for number, ip in enumerate(ips, 1) for word in port("ls0", number, ip)),
+        *router_port("lr0", "ls0", 0, "10.0.0.254/24"),
+        *router_port("lr0", "public", 1, "172.16.1.1/24"),
+        *("--", "lsp-add", "public", "way-out", "--", "lsp-set-type", "way-out", "localnet"),
+        *("--", "lsp-set-addresses", "way-out", "unknown"),
+        *("--", "lsp-set-options", "way-out", "network_name=outside"),
+        *("--", "lrp-set-gateway-chassis", "rpublic", "c2", "20"),
+        *("--", "lrp-set-gateway-chassis", "rpublic", "c3", "10"),
+        *("--", "lr-nat-add", "lr0", "snat", "172.16.1.1", "10.0.0.0/24"),
+        *("--", "lr-nat-add", "lr0", "dnat_and_snat", "172.16.1.10", "10.0.0.1"),
+        *("--", "lr-nat-add", "lr0", "dnat_and_snat", "172.16.1.20", "10.0.0.2"),
+        *("lp2", "02:00:00:00:02:20"),
+    )
+    return cloud, hosts, out
+
+
+def resident(cloud):
+    """The chassis that has lr0's port to the outside."""
+    found = cloud.central.sbctl(
+        *("--bare", "--columns=chassis", "find", "Port_Binding", "logical_port=cr-rpublic")
+    ).strip()
+    return cloud.central.sbctl("get", "Chassis", found, "name").strip().strip('"') if found else ""
+
+
+@test(timeout=240)
+def ovn_gateways(lab):
+    """A router's port to the outside on two gateways: source translation, floating addresses (at
+    the gateway, and at the host's own chassis); when the gateway's daemon dies the other takes
+    over, and gives it back when it has returned."""
+    cloud, (one, two, three), out = gateways(lab)
+    first, second, third = cloud.chassis
+    for host in (one, two, three):
+        host.reaches("172.16.1.100", 30)
+    outside = Echo(out, 80)
+    servers = [Echo(host, 80) for host in (one, two)]
+    equal(ask(one, "172.16.1.100", 80).split()[0], "172.16.1.10", "host 1, seen from outside")
+    equal(ask(two, "172.16.1.100", 80).split()[0], "172.16.1.20", "host 2")
+    equal(ask(three, "172.16.1.100", 80).split()[0], "172.16.1.1", "host 3")
+    equal(ask(out, "172.16.1.10", 80, source=4000), "172.16.1.100 4000", "into host 1")
+    equal(ask(out, "172.16.1.20", 80, source=4001), "172.16.1.100 4001", "into host 2")
+    transfer(one, out, "172.16.1.100")
+    equal(resident(cloud), "c2", "where the gateway is")
+
+    def tunnels(chassis):
+        text = chassis.vsctl("--bare", "--columns=bfd_status", "find", "Interface", "type=geneve")
+        return sorted(re.findall(r"\bstate=(\w+)", text))
+
+    becomes(lambda: tunnels(third), ["up", "up"], "the third's sessions", 20)
+
+    def fails_over(act, wanted):
+        """How long host 1 is cut off by what `act` does; until the gateway is where it should."""
+        began = time.monotonic()
+        act()
+        lost = began
+        while resident(cloud) != wanted or time.monotonic() < lost + 2:
+            check(time.monotonic() < began + 60, f"the gateway does not come to {wanted}")
+            if not one.ping("172.16.1.100", 1, ok=False):
+                lost = time.monotonic()
+        return lost - began
+
+    lab.note(f"fail-over in {fails_over(second.kill, 'c3'):.1f} s")
+    equal(tunnels(first), ["down", "up"], "the first's sessions")
+    one.reaches("172.16.1.100")
+    equal(ask(one, "172.16.1.100", 80).split()[0], "172.16.1.10", "host 1, seen from outside")
+    equal(ask(three, "172.16.1.100", 80).split()[0], "172.16.1.1", "host 3")
+    equal(ask(out, "172.16.1.10", 80, source=4002), "172.16.1.100 4002", "into host 1")
+    equal(ask(out, "172.16.1.20", 80, source=4003), "172.16.1.100 4003", "into host 2")
+    lab.note(f"back in {fails_over(second.start, 'c2'):.1f} s")
+    equal(ask(out, "172.16.1.10", 80, source=4004), "172.16.1.100 4004", "into host 1")
+    for server in (outside, *servers):
+        server.close()
+
+
+@test(timeout=180)
+def the_example_with_three_hosts(lab):
+    """`examples/ovn/lab` sets up, shows and removes three hosts."""
+    if lab.is_ovs:
+        raise Skip("the example is Sluice's")
+    if not os.path.exists("/usr/share/ovn/ovn-nb.ovsschema"):
+        raise Skip("OVN is not installed")
+    directory = os.path.join(lab.directory, "lab")
+    path = f"{os.path.dirname(lab.switchd[0])}:{os.environ['PATH']}"
+    env = dict(os.environ, SLUICE_OVN_LAB=directory, PATH=path)
+    script = os.path.join(ROOT, "examples/ovn/lab")
+
+    def call(*words, ok=True, seconds=90):
+        return run([script, *words], env=env, ok=ok, seconds=seconds)
+
+    check("no lab" in call("show", ok=False).stderr, "without a lab there is nothing to show")
+    try:
+        call("up")
+        shown = call("show").stdout
+        for text in ("switch", "router", "Chassis c1", "Chassis c3", "3 received"):
+            check(text in shown, f"{text} in what is shown: {shown}")
+        check("lab: " in call("up", ok=False).stderr, "a second one is refused")
+        # The firewall: pings pass, connections do not.
+        call("in", "vm1", "ping", "-c", "1", "-W", "2", "10.0.1.2")
+        call("in", "vm2", "ping", "-c", "1", "-W", "2", "10.0.2.3")
+        equal(call("in", "vm1", "ping", "-c", "1", "10.0.1.9", ok=False).returncode, 1, "nobody")
+    finally:
+        call("down", ok=False)
+    check(not os.path.exists(directory), "it leaves its directory")
+    check("ovnlab" not in run("ip netns list").stdout, "it leaves namespaces")
