@@ -160,7 +160,7 @@ class Cloud:
 
 def mac_of(number):
     """The MAC address of the host of this number."""
-    return f"02:00:00:00:00:{number:02x}"
+    return f"02:00:{number >> 8:02x}:00:00:{number & 255:02x}"
 
 
 def attach(switch, host, number, ip=None, ip6=None):
