@@ -5,7 +5,7 @@ their tunnels run."""
 import os
 import subprocess
 
-from harness import Skip, run, wait_for
+from harness import Skip, run, switchd_command, wait_for
 from tunnels import MTU, no_offloads
 
 SCHEMAS = "/usr/share/ovn"
@@ -99,9 +99,10 @@ class Central:
 class Cloud:
     """Hosts c1, c2 and so on, and OVN over them. Their addresses 10.9.0.1 and up are at the local
     port of `br-phy`, where tunnels of Open vSwitch's userspace datapath leave. The namespace `lan`
-    has a bridge `lan` of the kernel's that joins them."""
+    has a bridge `lan` of the kernel's that joins them. Hosts whose numbers are in `reference` run
+    Open vSwitch, whatever is under test."""
 
-    def __init__(self, lab, count=2, settings=(), mappings=False):
+    def __init__(self, lab, count=2, settings=(), mappings=False, reference=()):
         self.lab = lab
         self.central = Central(lab)
         self.nb = self.central.nbctl
@@ -110,11 +111,12 @@ class Cloud:
         self.lan.run("ip link set lan up")
         self.chassis, self.addresses = [], {}
         for number in range(1, count + 1):
-            self.chassis.append(self.add(number, settings, mappings))
+            command = switchd_command("ovs") if number in reference else None
+            self.chassis.append(self.add(number, settings, mappings, command))
 
-    def add(self, number, settings, mappings):
+    def add(self, number, settings, mappings, command):
         """One more host."""
-        switch = self.lab.switch(f"c{number}")
+        switch = self.lab.switch(f"c{number}", command=command)
         # Else the kernel answers for the address of br-phy at the wire as well.
         switch.namespace.run("sysctl -qw net.ipv4.conf.all.arp_ignore=1")
         switch.bridge("br-phy")
@@ -142,7 +144,7 @@ class Cloud:
         )
         self.lan.run(f"ip link set {name} master {bridge} up")
         switch.namespace.run(f"ip link set {device} up")
-        if self.lab.is_ovs:
+        if switch.is_ovs:
             no_offloads(self.lan, name)
 
     def host(self, chassis, number, ip=None, gateway=None, ip6=None):

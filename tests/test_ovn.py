@@ -81,10 +81,10 @@ def ovn_switches_routes_and_filters(lab):
         server.close()
 
 
-def two_networks(lab, count=3):
+def two_networks(lab, count=3, **options):
     """Three hosts: 1 and 2 in `ls0` (10.0.0.0/24), at different chassis, 3 in `ls1` (10.0.1.0/24)
     at a third, with the distributed router lr0 between the two."""
-    cloud = Cloud(lab, count)
+    cloud = Cloud(lab, count, **options)
     ips = ("10.0.0.1", "10.0.0.2", "10.0.1.3")
     hosts = [
         cloud.host(index % count, index + 1, ip, ip.rsplit(".", 1)[0] + ".254")
@@ -206,6 +206,26 @@ def resident(cloud):
         *("--bare", "--columns=chassis", "find", "Port_Binding", "logical_port=cr-rpublic")
     ).strip()
     return cloud.central.sbctl("get", "Chassis", found, "name").strip().strip('"') if found else ""
+
+
+@test(timeout=180)
+def ovn_beside_open_vswitch(lab):
+    """One of three hosts runs Open vSwitch: a cloud whose hosts change over one after the other."""
+    cloud, (one, two, three) = two_networks(lab, reference=(2,))
+    one.reaches("10.0.0.2", 20)
+    two.reaches("10.0.1.3", 20)
+    both_ways(one, two, "10.0.0.1", "10.0.0.2")
+    both_ways(two, three, "10.0.0.2", "10.0.1.3")
+    servers = [Echo(host, 80) for host in (two, three)]
+    acl = ("--", "acl-add", "ls0", "to-lport")
+    cloud.nb(
+        *(*acl, "1000", 'outport == "lp2" && ip4.src == 10.0.0.1', "allow-related"),
+        *(*acl, "900", 'outport == "lp2" && ip', "drop"),
+    )
+    becomes(lambda: ask(one, "10.0.0.2", 80, source=4000), "10.0.0.1 4000", "allowed", 20)
+    equal(ask(three, "10.0.0.2", 80, seconds=1), None, "from elsewhere")
+    for server in servers:
+        server.close()
 
 
 @test(timeout=240)

@@ -9,7 +9,7 @@ import time
 from harness import becomes, check, equal, ethernet, inside, mac, test, wait_for
 from ovn import Cloud, mac_of, port, router_port
 from test_conntrack import Echo, ask
-from tunnels import mark_of, marked, transfer, udp
+from tunnels import both_ways, mark_of, marked, transfer, udp
 
 GATEWAY = "02:00:00:00:01:00"  # of ls0's router port
 
@@ -387,3 +387,49 @@ def provider_networks(lab):
     transfer(one, two, "10.0.0.2")
     now = cloud.chassis[0].counters("br-phy")["wire"]["tx"]["pkts"]
     check(now - tunnelled < 20, f"{now - tunnelled} packets have left for tunnels")
+
+
+@test(timeout=120)
+def multicast_goes_to_its_members(lab):
+    """With snooping, which OVN's controller does, a group's packets go to who has joined."""
+    cloud, (one, two, three) = cloud_of(lab, 3, router=False)
+    cloud.nb(
+        *("set", "Logical_Switch", "ls0", "other_config:mcast_snoop=true"),
+        *("other_config:mcast_querier=true", "other_config:mcast_query_interval=1"),
+        *("other_config:mcast_eth_src=02:00:00:00:02:00", "other_config:mcast_ip4_src=10.0.0.200"),
+    )
+    group = "239.1.1.1"
+    for host in (one, two, three):
+        host.run(f"ip route add {group} dev eth0")
+    with inside(two):
+        member = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        member.bind(("", 5000))
+        join = struct.pack("4s4s", socket.inet_aton(group), socket.inet_aton("10.0.0.2"))
+        member.setsockopt(socket.IPPROTO_IP, socket.IP_ADD_MEMBERSHIP, join)
+    raws = [host.raw() for host in (two, three)]
+
+    def reached():
+        for raw in raws:
+            raw.drain()
+        with inside(one), socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as sender:
+            for _ in range(3):
+                sender.sendto(b"all", (group, 5000))
+        packed = socket.inet_aton(group)
+        return [
+            len(raw.receive(0.5, lambda frame: frame[30:34] == packed and frame[23] == 17))
+            for raw in raws
+        ]
+
+    becomes(reached, [3, 0], "who gets the group's packets", 30)
+    member.close()
+
+
+@test(timeout=120)
+def hosts_by_vxlan(lab):
+    """The tunnels between hosts are VXLAN instead of Geneve."""
+    cloud = Cloud(lab, 2, settings=("external_ids:ovn-encap-type=vxlan",))
+    one, two = (cloud.host(index, index + 1, f"10.0.0.{index + 1}") for index in range(2))
+    cloud.nb("ls-add", "ls0", *port("ls0", 1, "10.0.0.1"), *port("ls0", 2, "10.0.0.2"))
+    one.reaches("10.0.0.2", 20)
+    both_ways(one, two, "10.0.0.1", "10.0.0.2")
+    check("vxlan" in cloud.chassis[0].vsctl("--columns=type", "list", "Interface"), "no VXLAN")
