@@ -391,7 +391,9 @@ class Switch:
             f"{self.name}.ovsdb",
             env=self.env,
         )
-        wait_for("ovsdb-server listens", lambda: os.path.exists(f"{self.directory}/db.sock"))
+        # The socket is there a moment before it takes connections.
+        listening = f"{self.directory}/db.sock"
+        wait_for("ovsdb-server listens", lambda: takes_connections(listening))
 
     def stop_database(self):
         """Ends ovsdb-server."""

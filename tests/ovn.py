@@ -5,7 +5,7 @@ their tunnels run."""
 import os
 import subprocess
 
-from harness import Skip, run, switchd_command, wait_for
+from harness import Skip, run, switchd_command, takes_connections, wait_for
 from tunnels import MTU, no_offloads
 
 SCHEMAS = "/usr/share/ovn"
@@ -41,7 +41,7 @@ class Central:
                 f"ovn-{name}.out",
                 env=self.env,
             )
-            wait_for(f"{name}'s database listens", lambda path=socket: os.path.exists(path))
+            wait_for(f"{name}'s database listens", lambda path=socket: takes_connections(path))
         self.nb, self.sb = (f"unix:{self.directory}/{name}.sock" for name in ("nb", "sb"))
         lab.start(
             [
