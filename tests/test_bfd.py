@@ -14,6 +14,7 @@ from tunnels import (
     geneve,
     host,
     ipv4,
+    join,
     mark_of,
     marked,
     outers,
@@ -370,21 +371,68 @@ def groups_and_bundles_go_by_it(lab):
 
 @test(timeout=90)
 def a_busy_control_thread_does_not_matter(lab):
-    """Sessions with the shortest intervals that Open vSwitch's documents name stay up while the
-    control thread changes a hundred thousand rules and answers for them."""
-    here, there = sites(lab)
+    """Sessions with intervals of 100 ms stay up while the control thread, that of devices and that
+    of the log stand still for ten times as long as it takes to be declared down; and while rules
+    are changed by the ten thousand."""
+    dummy = [] if lab.is_ovs else ["--enable-dummy"]
+    here, there = site(lab, "s", 1, options=dummy), site(lab, "o", 2, reference=True)
+    join(here, there)
     for switch in (here, there):
         bfd(switch, WIRE, *FAST)
     comes_up((here, WIRE), (there, WIRE))
     flaps = [status(switch, WIRE)["flap_count"] for switch in (here, there)]
+    if not lab.is_ovs:
+        for place in ("devices", "log", "command"):
+            # The command's own answer waits for its stall.
+            here.appctl("sluice/stall", place, "3000")
+        equal([status(switch, WIRE)["flap_count"] for switch in (here, there)], flaps, "the flaps")
     rules = [
         f"priority={number % 7},ip,nw_src=10.{number >> 16}.{number >> 8 & 255}.{number & 255},"
         f"nw_dst=10.1.{number & 127}.0/{17 + number % 8},actions=output:1"
-        for number in range(100_000)
+        for number in range(50_000)
     ]
-    end = time.monotonic() + 15
+    end = time.monotonic() + 8
     while time.monotonic() < end:
         here.ofctl("add-flows", "br-int", "-", stdin="\n".join(rules), seconds=120)
         here.ofctl("dump-aggregate", "br-int")
         here.ofctl("del-flows", "br-int")
     equal([status(switch, WIRE)["flap_count"] for switch in (here, there)], flaps, "the flaps")
+
+
+@test(timeout=60)
+def controllers_are_told(lab):
+    """A controller hears of a port that is no longer live because it is monitored, because its
+    session has come up or fallen, and that is live again without a monitor."""
+    here, there = sites(lab)
+    monitor = ["stdbuf", "-oL", "ovs-ofctl", "-O", "OpenFlow13", "monitor", "br-phy", "65535"]
+    lab.start(monitor, "monitor.out", env=here.env)
+
+    def heard():
+        with open(f"{lab.directory}/monitor.out", encoding="utf-8") as file:
+            return file.read()
+
+    def told():
+        """What it has heard of the port: whether it is live."""
+        return [
+            "LIVE" in message
+            for message in heard().split("OFPT_")
+            if message.startswith("PORT_STATUS") and f"({WIRE})" in message
+        ]
+
+    def hears(*wanted):
+        becomes(lambda: told()[-len(wanted) :], list(wanted), "what it hears", 15)
+
+    def hears_of_others():
+        here.vsctl("--if-exists", "del-port", "other")
+        here.port("other", "type=internal", bridge="br-phy")
+        return "(other)" in heard()
+
+    wait_for("the controller is there", hears_of_others)
+    bfd(here, WIRE, *FAST)
+    hears(False)
+    bfd(there, WIRE, *FAST)
+    hears(False, True)
+    bfd(there, WIRE, "bfd:enable=false")
+    hears(False, True, False)
+    bfd(here, WIRE, "bfd:enable=false")
+    hears(False, True, False, True)

@@ -131,12 +131,16 @@ impl Monitor {
     #[inline]
     pub(crate) fn take<F: Frame>(&self, frame: &F, tunnel_key: u64) -> Option<bool> {
         const MOST: usize = bfd::wire::MOST_HEADERS + bfd::wire::LENGTH;
+        let (head, length) = (frame.head(), frame.len().min(MOST));
         let mut bytes = [0; MOST];
-        let length = frame.len().min(MOST);
-        if !frame.read_at(0, &mut bytes[..length]) {
-            return None;
-        }
-        let carried = bfd::wire::carried(&bytes[..length])?;
+        let begin = if head.len() >= length {
+            head
+        } else {
+            // It lies in pieces.
+            frame.read_at(0, &mut bytes[..length]).then_some(())?;
+            &bytes[..length]
+        };
+        let carried = bfd::wire::carried(begin)?;
         let elsewhere = self.eth_dst.is_some_and(|wanted| wanted != carried.eth_dst);
         if elsewhere || self.only_key_zero && tunnel_key != 0 {
             return None;

@@ -45,8 +45,9 @@ impl<F: Frame> Turn<'_, F> {
     #[cold]
     pub(super) fn take_tunnel_probes(&mut self, frames: &mut Vec<F>, arrivals: &mut Vec<Arrival>) {
         let (snapshot, cell, guard) = (self.snapshot, self.cell, self.guard);
-        let mut taken = vec![false; frames.len()];
-        for ((frame, arrival), taken) in frames.iter().zip(&*arrivals).zip(&mut taken) {
+        // Filled with the first message: mostly there is none.
+        let mut taken = Vec::new();
+        for (index, (frame, arrival)) in frames.iter().zip(&*arrivals).enumerate() {
             let Some(port) = snapshot.port(arrival.port) else {
                 continue;
             };
@@ -60,7 +61,11 @@ impl<F: Frame> Turn<'_, F> {
             counters.rx_packets.add(1);
             counters.rx_bytes.add(frame.len() as u64);
             cell.drop(DropReason::MonitorQueueFull, u64::from(!room));
-            *taken = true;
+            taken.resize(frames.len(), false);
+            taken[index] = true;
+        }
+        if taken.is_empty() {
+            return;
         }
         let mut of_frames = taken.iter();
         frames.retain(|_| !of_frames.next().is_some_and(|taken| *taken));

@@ -2,6 +2,7 @@
 //! take longer than running them.
 
 mod life;
+mod monitors;
 mod normal_runs;
 mod normal_twin;
 mod shaped;

@@ -542,7 +542,14 @@ impl Switch {
         let Some(number) = bridge.number_of(interface) else {
             return Ok(());
         };
-        let Some(change) = self.modify_datapath_port(&bridge, number, config)? else {
+        let usable = || (bridge.ports.borrow().get(&number)).is_some_and(Port::is_usable);
+        let before = usable();
+        let change = self.modify_datapath_port(&bridge, number, config);
+        if usable() != before {
+            // Its monitor has come, or gone.
+            bridge.tell_port(number, PortReason::Modify);
+        }
+        let Some(change) = change? else {
             return Ok(());
         };
         let done = change.make().await;

@@ -3,8 +3,8 @@
 //! The thread `bfd` takes what workers have received for sessions, lets time pass for those that
 //! are due, and has workers send. It waits for nobody: the control thread, however long its turns
 //! are, only adds sessions, removes them and reads their state, each under a lock that is held for
-//! one session's work. So a session's packets are late by a turn of this thread and a worker's: some
-//! ms with a thousand sessions, if the machine has processors to spare.
+//! one session's work. So a session's packets are late by a turn of this thread and a worker's:
+//! some ms with a thousand sessions, if the machine has processors to spare.
 
 use super::{Bridge, Switch};
 use crate::switch::database::Database;

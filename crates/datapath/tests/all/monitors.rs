@@ -1,0 +1,122 @@
+//! Monitored ports: what workers take for the monitor, what they send for it, and who goes by what
+//! it finds.
+
+use crate::support::*;
+use bfd::wire::{Addresses, ETHERNET, Message, State, frame as message_frame};
+use datapath::monitor::{Inbox, Monitor, Probe};
+use packet::{Frame, HeapFrame};
+use std::sync::Arc;
+
+/// A message's frame, to this Ethernet address.
+fn message(eth_dst: [u8; 6]) -> HeapFrame {
+    let message = Message {
+        state: State::Down,
+        multiplier: 3,
+        my_discriminator: 7,
+        ..Message::default()
+    };
+    let addresses = Addresses {
+        eth_src: [2, 0, 0, 0, 0, 9],
+        eth_dst,
+        ip_src: [169, 254, 1, 1],
+        ip_dst: [169, 254, 1, 0],
+        udp_src: 49152,
+    };
+    HeapFrame::new(&message_frame(&message, &addresses))
+}
+
+#[test]
+fn messages_of_a_monitored_port_reach_no_rule() {
+    let mut switch = Switch::new(1);
+    let bridge = switch.learning_bridge("br0");
+    let ports = switch.ports(bridge, 2);
+    let (id, wire) = &ports[0];
+    let other = &ports[1].1;
+    wire.put(message(ETHERNET));
+    wait_until("without a monitor it is flooded", || other.sent() == 1);
+    let inbox = Arc::new(Inbox::default());
+    let monitor = Arc::new(Monitor::new(5, Some(ETHERNET), false, Arc::clone(&inbox)));
+    let watched = Some(Arc::clone(&monitor));
+    switch.datapath.set_monitor(*id, watched).unwrap();
+    wire.put_all([
+        message(ETHERNET),
+        frame(mac(2), mac(1), 1),
+        message([2, 0, 0, 0, 0, 8]),
+    ]);
+    wait_until("the others pass", || other.sent() == 3);
+    let received = inbox.take().expect("the monitor's message");
+    assert_eq!((received.monitor, received.ttl), (5, 255));
+    let read = Message::decode(received.payload()).unwrap();
+    assert_eq!(read.my_discriminator, 7);
+    assert!(inbox.take().is_none());
+    // It is counted as received, with its bytes.
+    let stats = switch.datapath.port_stats(*id).unwrap();
+    assert_eq!(stats.rx_packets, 4);
+    assert_eq!(monitor.rx_packets(), 4);
+    let bytes = (3 * 66 + frame(mac(2), mac(1), 1).to_vec().len()) as u64;
+    assert_eq!(stats.rx_bytes, bytes);
+    // More than there is room for is counted, and does not get by.
+    for _ in 0..1100 {
+        wait_until("there is room on the wire", || {
+            wire.try_put(message(ETHERNET))
+        });
+    }
+    wait_until("all is received", || monitor.rx_packets() == 1104);
+    wait_until("the rest is dropped", || {
+        switch.dropped("monitor_queue_full") == 1100 - 1024
+    });
+    assert_eq!(other.sent(), 3);
+    switch.datapath.set_monitor(*id, None).unwrap();
+    wire.put(message(ETHERNET));
+    wait_until("without a monitor it is flooded", || other.sent() == 4);
+}
+
+#[test]
+fn what_a_monitor_sends_leaves_by_its_port_only() {
+    let mut switch = Switch::new(1);
+    let bridge = switch.learning_bridge("br0");
+    let ports = switch.ports(bridge, 3);
+    let probes = switch.datapath.probes();
+    let data = message(ETHERNET).to_vec();
+    let probe = |port| Probe {
+        bridge,
+        port,
+        oam: true,
+        data: data.clone(),
+    };
+    // From another thread than control's.
+    let sender = std::thread::spawn({
+        let probe = probe(2);
+        move || probes.send(probe).map(|()| probes)
+    });
+    let probes = sender.join().unwrap().unwrap();
+    wait_until("sent", || ports[1].1.sent() == 1);
+    assert_eq!(ports[1].1.take(), std::slice::from_ref(&data));
+    assert_eq!((ports[0].1.sent(), ports[2].1.sent()), (0, 0));
+    // To a port that is not there: dropped, for a named reason.
+    let before = switch.dropped("unknown_port");
+    probes.send(probe(9)).unwrap();
+    wait_until("dropped", || switch.dropped("unknown_port") == before + 1);
+    // Without workers there is nobody to send.
+    switch.datapath.set_workers(&[]).unwrap();
+    assert!(probes.send(probe(2)).is_err());
+}
+
+#[test]
+fn a_port_is_as_live_as_its_monitor_says() {
+    let mut switch = Switch::new(1);
+    let bridge = switch.learning_bridge("br0");
+    let ports = switch.ports(bridge, 1);
+    let id = ports[0].0;
+    assert!(switch.datapath.is_live(bridge, 1));
+    let monitor = Arc::new(Monitor::new(0, None, false, Arc::default()));
+    let watched = Some(Arc::clone(&monitor));
+    switch.datapath.set_monitor(id, watched).unwrap();
+    assert!(!switch.datapath.is_live(bridge, 1));
+    monitor.set_live(true);
+    assert!(switch.datapath.is_live(bridge, 1));
+    monitor.set_live(false);
+    assert!(!switch.datapath.is_live(bridge, 1));
+    switch.datapath.set_monitor(id, None).unwrap();
+    assert!(switch.datapath.is_live(bridge, 1));
+}
