@@ -8,6 +8,7 @@
 //! * [`Tracker`] holds the connections; workers share one.
 //! * [`Request`] is what a `ct` action asks, [`Tracked`] the answer.
 //! * [`nat`] has ranges of translation, and rewrites packets that ICMP errors quote.
+//! * [`fragments`] holds fragments until their datagram is whole.
 //! * [`timeouts`]: how long a connection in which nothing happens is kept.
 //! * [`text`] prints connections as `ovs-appctl dpctl/dump-conntrack` does.
 //!
@@ -19,6 +20,7 @@ mod counters;
 mod create;
 mod established;
 mod extract;
+pub mod fragments;
 mod key;
 mod manage;
 pub mod nat;

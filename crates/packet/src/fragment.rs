@@ -119,6 +119,16 @@ impl Fragment {
     /// Reads a frame's IP header, after at most two VLAN tags; None if the packet is no fragment.
     pub fn read<F: Frame>(frame: &mut F) -> Result<Option<Fragment>, Refusal> {
         let (l3, eth_type) = network(frame)?;
+        Fragment::read_behind(frame, l3, eth_type)
+    }
+
+    /// Reads the IP header that begins at the byte `l3` of a frame, whose Ethertype is given; None
+    /// if the packet is no fragment.
+    pub fn read_behind<F: Frame>(
+        frame: &mut F,
+        l3: usize,
+        eth_type: u16,
+    ) -> Result<Option<Fragment>, Refusal> {
         let read = match eth_type {
             0x0800 => Fragment::read_v4(frame, l3)?,
             0x86dd => Fragment::read_v6(frame, l3)?,
@@ -244,22 +254,65 @@ impl Fragment {
     }
 
     /// Returns the offset of the byte after its payload, in the packet's payload.
-    fn end(&self) -> usize {
+    pub fn end(&self) -> usize {
         self.offset + self.length
+    }
+
+    /// Returns whether it is an IPv6 packet.
+    pub fn is_v6(&self) -> bool {
+        self.named_at != 0
+    }
+
+    /// Returns the length of its IP packet, with headers, in bytes.
+    pub fn packet_length(&self) -> usize {
+        self.start - self.l3 + self.length
+    }
+
+    /// Returns whether a packet with its headers and this many bytes of payload is too long for
+    /// IP's length field.
+    pub fn is_too_long_with(&self, payload: usize) -> bool {
+        let counted = match self.is_v6() {
+            true => self.start - self.l3 - HEADER_LEN - IPV6_LEN,
+            false => self.start - self.l3,
+        };
+        counted + payload > LONGEST
     }
 }
 
 /// Joins all fragments of a packet, given in order: the first one's headers and all payloads.
 fn join<F: Frame>(fragments: &[(Fragment, F)]) -> Result<F, Refusal> {
-    let [(first, frame), ..] = fragments else {
+    let [(_, frame), ..] = fragments else {
         return Err(Refusal::Bad);
     };
-    let payload: usize = fragments.iter().map(|(fragment, _)| fragment.length).sum();
-    let is_v6 = first.named_at != 0;
+    let ecn = joined_ecn(fragments.iter().map(|(fragment, _)| fragment.ecn))?;
+    let all = fragments.iter().map(|(fragment, frame)| (fragment, frame));
+    let bytes = join_with(all, Some(ecn))?;
+    let mut joined = frame.sibling(&bytes).ok_or(Refusal::NoMemory)?;
+    joined.set_offload(Offload::default());
+    Ok(joined)
+}
+
+/// Joins all fragments of a packet, given in order: the first one's headers, as they are but for
+/// lengths and what makes it a fragment, and all payloads. The fragments must have been read from
+/// these frames.
+pub fn join_bytes<'a, F: Frame + 'a>(
+    fragments: impl Iterator<Item = (&'a Fragment, &'a F)> + Clone,
+) -> Result<Vec<u8>, Refusal> {
+    join_with(fragments, None)
+}
+
+/// Joins fragments; the packet gets these ECN bits, if any.
+fn join_with<'a, F: Frame + 'a>(
+    fragments: impl Iterator<Item = (&'a Fragment, &'a F)> + Clone,
+    ecn: Option<u8>,
+) -> Result<Vec<u8>, Refusal> {
+    let (first, frame) = fragments.clone().next().ok_or(Refusal::Bad)?;
+    let payload: usize = fragments.clone().map(|(fragment, _)| fragment.length).sum();
+    let is_v6 = first.is_v6();
     let headers = first.start - if is_v6 { HEADER_LEN } else { 0 };
     let mut bytes = vec![0; headers + payload];
-    bytes[..headers].copy_from_slice(&frame.head()[..headers]);
-    let ecn = joined_ecn(fragments.iter().map(|(fragment, _)| fragment.ecn))?;
+    bytes[..headers].copy_from_slice(frame.head().get(..headers).ok_or(Refusal::Bad)?);
+    let ecn = ecn.unwrap_or(first.ecn);
     let ip_length = headers - first.l3 + payload;
     if is_v6 {
         bytes[first.named_at] = first.protocol;
@@ -280,9 +333,7 @@ fn join<F: Frame>(fragments: &[(Fragment, F)]) -> Result<F, Refusal> {
         }
         at += fragment.length;
     }
-    let mut joined = frame.sibling(&bytes).ok_or(Refusal::NoMemory)?;
-    joined.set_offload(Offload::default());
-    Ok(joined)
+    Ok(bytes)
 }
 
 /// Returns the ECN bits of a reassembled packet: "congestion experienced" if any fragment says so.

@@ -1,0 +1,625 @@
+//! Fragments that wait at `ct` until their datagram is whole, as in Open vSwitch 3.1's `lib/ipf.c`.
+//!
+//! A [`Fragments`] holds opaque things, each for a fragment, and gives all of a datagram back, in
+//! order, when the last of them comes. Nothing is lost: what was held comes out as a whole
+//! datagram, or because its time was over or its room was needed ([`Offer::ended`],
+//! [`Fragments::expire`]), or by [`Fragments::purge`].
+//!
+//! Fragments are accepted once: one that overlaps another, or contradicts the end of its datagram,
+//! is refused, while the others wait on. (Open vSwitch accepts some of these, and then never
+//! finds their datagram whole.)
+//!
+//! What may be held is bounded in fragments and in buffers. Where the room is used up, whoever has
+//! most of it makes room for the others ([`Place`] and holder are the caller's), so a flood of first
+//! fragments by one port costs others nothing but a search in a tree.
+
+use packet::fragment::{Datagram, Fragment};
+use packet::keyed::Keyed;
+use packet::tunnel::Addresses;
+use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::fmt::Write;
+use std::net::{Ipv4Addr, Ipv6Addr};
+
+/// How long fragments wait for others, in milliseconds from the first of their datagram.
+pub const TIMEOUT_MS: u64 = 15_000;
+/// How long behind that nobody has to have asked for them until they are purged.
+pub const OVERDUE_MS: u64 = 10_000;
+/// Least size to which [`Fragments::set_minimum`] can set, in bytes.
+pub const LEAST_MINIMUM: u32 = 400;
+/// Most fragments that [`Fragments::set_most`] admits.
+pub const MOST: u32 = 5000;
+/// How many are held at most unless something else is set.
+pub const DEFAULT_MOST: u32 = 1000;
+/// Most holders whose fragments give way to one fragment.
+const GIVE_WAY: usize = 4;
+/// The longest IPv4 header, and the longest packet.
+const IPV4_HEADER_MAX: u32 = 60;
+const IPV4_PACKET_MAX: u32 = 65_535;
+
+/// Where a fragment waits. Only those that wait in the same place are put together.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Default)]
+pub struct Place {
+    /// The bridge, by any number.
+    pub bridge: u32,
+    /// How often the fragment has been looked up behind the tracker, as Open vSwitch's
+    /// recirculation identifier is 0 the first time.
+    pub pass: u32,
+    /// The connection's zone.
+    pub zone: u16,
+}
+
+/// Why a fragment is not held.
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
+pub enum Refused {
+    /// Fragments of its family are not to be put together.
+    Disabled,
+    /// It is not the last one, and smaller than the least size.
+    TooSmall,
+    /// Its bytes have come already, or contradict its datagram's end.
+    Overlaps,
+    /// There is no room, or its datagram has as many fragments as there can be.
+    Full,
+}
+
+/// What became of a fragment.
+#[derive(PartialEq, Eq, Debug)]
+pub enum Outcome<T> {
+    /// It waits, or is among those that ended ([`Offer::ended`]).
+    Held,
+    /// It completed its datagram: all of it, in order.
+    Whole(Vec<(Fragment, T)>),
+    /// It is not held; nothing was made of it.
+    Refused(Refused),
+}
+
+/// The answer to a fragment that was offered.
+#[derive(Debug)]
+pub struct Offer<T> {
+    /// What became of it.
+    pub outcome: Outcome<T>,
+    /// Fragments whose waiting ended because of it, without success: they made room, or their
+    /// datagram would be too long for an IP packet.
+    pub ended: Vec<T>,
+}
+
+/// Counts of the fragments of a family.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
+pub struct Counts {
+    /// Held.
+    pub accepted: u64,
+    /// Given back with their whole datagram.
+    pub completed: u64,
+    /// Given back because their time was over, or to make room, or in a datagram that is too long.
+    pub expired: u64,
+    /// Of these, those that made room for fragments of others.
+    pub evicted: u64,
+    /// Refused because they were too small.
+    pub too_small: u64,
+    /// Refused because they overlap others or contradict their datagram's end.
+    pub overlapped: u64,
+    /// Refused because there was no room.
+    pub full: u64,
+    /// Purged.
+    pub purged: u64,
+}
+
+/// Settings of a family, and counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Family {
+    /// Whether its fragments are put together.
+    pub is_enabled: bool,
+    /// Fewest bytes of a packet that is a fragment but not the last one, headers included.
+    pub minimum: u32,
+    /// What has happened.
+    pub counts: Counts,
+}
+
+/// Settings and counts.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Status {
+    /// Most fragments held.
+    pub most: u32,
+    /// Fragments held now.
+    pub held: u32,
+    /// Of IPv4.
+    pub v4: Family,
+    /// Of IPv6.
+    pub v6: Family,
+}
+
+/// A value that a setting cannot have.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct OutOfRange;
+
+type Key = (Datagram, Place);
+
+struct Piece<T> {
+    fragment: Fragment,
+    buffers: u32,
+    held: T,
+}
+
+/// A datagram of which fragments are missing.
+struct Partial<T> {
+    /// In order, without overlaps.
+    pieces: Vec<Piece<T>>,
+    /// Bytes of payload that have come.
+    came: usize,
+    /// Bytes of payload of the datagram, once the last fragment has come.
+    whole: Option<usize>,
+    serial: u64,
+    holder: u64,
+}
+
+/// What one holder has waiting.
+#[derive(Default)]
+struct Holder {
+    fragments: u32,
+    /// Serials of its datagrams.
+    datagrams: BTreeSet<u64>,
+}
+
+/// Fragments that wait. `T` is what is held for each.
+pub struct Fragments<T> {
+    enabled: [bool; 2],
+    minimum: [u32; 2],
+    most: u32,
+    most_buffers: u64,
+    held: u32,
+    buffers: u64,
+    counts: [Counts; 2],
+    partials: HashMap<Key, Partial<T>, Keyed>,
+    /// Datagrams in the order in which they expire: serial to key, and the time.
+    order: BTreeMap<u64, (Key, u64)>,
+    holders: HashMap<u64, Holder, Keyed>,
+    /// The holders by what they have waiting.
+    weights: BTreeSet<(u32, u64)>,
+    serial: u64,
+}
+
+impl<T> Default for Fragments<T> {
+    fn default() -> Self {
+        Fragments {
+            enabled: [true; 2],
+            minimum: [1200, 1280],
+            most: DEFAULT_MOST,
+            most_buffers: u64::MAX,
+            held: 0,
+            buffers: 0,
+            counts: [Counts::default(); 2],
+            partials: HashMap::default(),
+            order: BTreeMap::new(),
+            holders: HashMap::default(),
+            weights: BTreeSet::new(),
+            serial: 0,
+        }
+    }
+}
+
+impl<T> Fragments<T> {
+    /// Offers a fragment that waits in this place, for this holder (a port, say) and in so many
+    /// buffers. `hold` makes what is held, only if it is. Time is in milliseconds and does not go
+    /// back.
+    pub fn offer(
+        &mut self,
+        fragment: &Fragment,
+        place: Place,
+        holder: u64,
+        buffers: u32,
+        now_ms: u64,
+        hold: impl FnOnce() -> T,
+    ) -> Offer<T> {
+        let mut ended = Vec::new();
+        let outcome = match self.admit(fragment, place, holder, buffers, now_ms, &mut ended) {
+            Ok(()) => self.add(fragment, place, buffers, hold(), &mut ended),
+            Err(refused) => Outcome::Refused(refused),
+        };
+        Offer { outcome, ended }
+    }
+
+    /// Finds out whether a fragment can be held, and makes room for it and a list.
+    fn admit(
+        &mut self,
+        fragment: &Fragment,
+        place: Place,
+        holder: u64,
+        buffers: u32,
+        now_ms: u64,
+        ended: &mut Vec<T>,
+    ) -> Result<(), Refused> {
+        let family = usize::from(fragment.is_v6());
+        if self.enabled == [false; 2] {
+            return Err(Refused::Disabled);
+        }
+        // As in Open vSwitch, also where only the other family is enabled.
+        if fragment.more && fragment.packet_length() < self.minimum[family] as usize {
+            self.counts[family].too_small += 1;
+            return Err(Refused::TooSmall);
+        }
+        if !self.enabled[family] {
+            return Err(Refused::Disabled);
+        }
+        let key = (fragment.datagram, place);
+        let most = self.most_of_one(family);
+        let (mut holder, mut completes) = (holder, false);
+        if let Some(partial) = self.partials.get(&key) {
+            if partial.pieces.len() >= most {
+                self.counts[family].full += 1;
+                return Err(Refused::Full);
+            }
+            if !partial.has_room_for(fragment) {
+                self.counts[family].overlapped += 1;
+                return Err(Refused::Overlaps);
+            }
+            // It counts for whom its datagram counts.
+            holder = partial.holder;
+            completes = partial.is_completed_by(fragment);
+        }
+        // The last one to come does not stay.
+        if !completes && !self.make_room(holder, buffers, ended) {
+            self.counts[family].full += 1;
+            return Err(Refused::Full);
+        }
+        if !self.partials.contains_key(&key) {
+            self.serial += 1;
+            let serial = self.serial;
+            self.order.insert(serial, (key, now_ms + TIMEOUT_MS));
+            self.weigh(holder, |holder| {
+                holder.datagrams.insert(serial);
+            });
+            let partial = Partial {
+                pieces: Vec::new(),
+                came: 0,
+                whole: None,
+                serial,
+                holder,
+            };
+            self.partials.insert(key, partial);
+        }
+        Ok(())
+    }
+
+    /// Returns how many fragments a datagram may have. Only those of IPv4 have a limit of their
+    /// own, as in Open vSwitch.
+    fn most_of_one(&self, family: usize) -> usize {
+        let least = self.minimum[family].saturating_sub(IPV4_HEADER_MAX).max(1);
+        match family {
+            0 => ((IPV4_PACKET_MAX - IPV4_HEADER_MAX).div_ceil(least)) as usize,
+            _ => usize::MAX,
+        }
+    }
+
+    fn is_full(&self, buffers: u32) -> bool {
+        self.held >= self.most || self.buffers + u64::from(buffers) > self.most_buffers
+    }
+
+    /// Ends the waiting of those that have more waiting than `holder`, as far as necessary. Returns
+    /// false if that does not give room for a fragment.
+    fn make_room(&mut self, holder: u64, buffers: u32, ended: &mut Vec<T>) -> bool {
+        for _ in 0..GIVE_WAY {
+            if !self.is_full(buffers) {
+                return true;
+            }
+            let own = self.holders.get(&holder).map_or(0, |own| own.fragments);
+            let Some(&(most, other)) = self.weights.last() else {
+                return false;
+            };
+            let oldest = self.holders.get(&other);
+            let oldest = oldest.and_then(|other| other.datagrams.first().copied());
+            let Some((serial, true)) = oldest.map(|serial| (serial, most > own + 1)) else {
+                return false;
+            };
+            let before = ended.len();
+            let family = self.end(serial, ended);
+            self.counts[family].evicted += (ended.len() - before) as u64;
+            self.counts[family].expired += (ended.len() - before) as u64;
+        }
+        !self.is_full(buffers)
+    }
+
+    /// Adds a fragment that was admitted.
+    fn add(
+        &mut self,
+        fragment: &Fragment,
+        place: Place,
+        buffers: u32,
+        held: T,
+        ended: &mut Vec<T>,
+    ) -> Outcome<T> {
+        let key = (fragment.datagram, place);
+        let family = usize::from(fragment.is_v6());
+        let Some(partial) = self.partials.get_mut(&key) else {
+            // Not reached: it was admitted.
+            ended.push(held);
+            return Outcome::Held;
+        };
+        partial.came += fragment.length;
+        if !fragment.more {
+            partial.whole = Some(fragment.end());
+        }
+        let pieces = &mut partial.pieces;
+        let at = pieces.partition_point(|other| other.fragment.offset < fragment.offset);
+        let piece = Piece {
+            fragment: *fragment,
+            buffers,
+            held,
+        };
+        pieces.insert(at, piece);
+        let (serial, holder) = (partial.serial, partial.holder);
+        // Without overlaps, nothing is missing once all bytes have come.
+        let is_whole = partial.whole == Some(partial.came);
+        let too_long = pieces[0].fragment.is_too_long_with(partial.came);
+        self.held += 1;
+        self.buffers += u64::from(buffers);
+        self.counts[family].accepted += 1;
+        self.weigh(holder, |holder| holder.fragments += 1);
+        if !is_whole {
+            return Outcome::Held;
+        }
+        if too_long {
+            let before = ended.len();
+            self.end(serial, ended);
+            self.counts[family].expired += (ended.len() - before) as u64;
+            return Outcome::Held;
+        }
+        let pieces = self.take(serial);
+        self.counts[family].completed += pieces.len() as u64;
+        let whole = (pieces.into_iter()).map(|piece| (piece.fragment, piece.held));
+        Outcome::Whole(whole.collect())
+    }
+
+    /// Changes what a holder has waiting.
+    fn weigh(&mut self, number: u64, change: impl FnOnce(&mut Holder)) {
+        let holder = self.holders.entry(number).or_default();
+        self.weights.remove(&(holder.fragments, number));
+        change(holder);
+        if holder.datagrams.is_empty() {
+            self.holders.remove(&number);
+        } else {
+            self.weights.insert((holder.fragments, number));
+        }
+    }
+
+    /// Removes a datagram and returns what has come of it.
+    fn take(&mut self, serial: u64) -> Vec<Piece<T>> {
+        let key = self.order.remove(&serial).map(|(key, _)| key);
+        let Some(partial) = key.and_then(|key| self.partials.remove(&key)) else {
+            return Vec::new();
+        };
+        let count = partial.pieces.len() as u32;
+        self.held -= count;
+        self.buffers -= (partial.pieces.iter())
+            .map(|piece| u64::from(piece.buffers))
+            .sum::<u64>();
+        self.weigh(partial.holder, |holder| {
+            holder.fragments -= count;
+            holder.datagrams.remove(&serial);
+        });
+        partial.pieces
+    }
+
+    /// Ends the waiting of a datagram's fragments, and returns its family.
+    fn end(&mut self, serial: u64, ended: &mut Vec<T>) -> usize {
+        let pieces = self.take(serial);
+        let family = pieces.first().is_some_and(|piece| piece.fragment.is_v6());
+        ended.extend(pieces.into_iter().map(|piece| piece.held));
+        family.into()
+    }
+
+    /// Returns fragments whose time is over: of whole datagrams, and not many more than `most`.
+    pub fn expire(&mut self, now_ms: u64, most: usize) -> Vec<T> {
+        let mut ended = Vec::new();
+        while let Some((&serial, &(_, until_ms))) = self.order.first_key_value()
+            && until_ms < now_ms
+            && ended.len() < most
+        {
+            let before = ended.len();
+            let family = self.end(serial, &mut ended);
+            self.counts[family].expired += (ended.len() - before) as u64;
+        }
+        ended
+    }
+
+    /// Returns fragments for whom [`Fragments::expire`] has not been called in time.
+    pub fn purge_overdue(&mut self, now_ms: u64) -> Vec<T> {
+        let overdue = |(_, until_ms): &(Key, u64)| until_ms + OVERDUE_MS <= now_ms;
+        let serials = self.order.iter().take_while(|(_, entry)| overdue(entry));
+        let serials = serials.map(|(serial, _)| *serial).collect();
+        self.purge_these(serials)
+    }
+
+    /// Returns all fragments, to be thrown away.
+    pub fn purge(&mut self) -> Vec<T> {
+        let serials = self.order.keys().copied().collect();
+        self.purge_these(serials)
+    }
+
+    fn purge_these(&mut self, serials: Vec<u64>) -> Vec<T> {
+        let mut purged = Vec::new();
+        for serial in serials {
+            let before = purged.len();
+            let family = self.end(serial, &mut purged);
+            self.counts[family].purged += (purged.len() - before) as u64;
+        }
+        purged
+    }
+
+    /// Returns the time from which [`Fragments::expire`] has something to return, if any waits.
+    pub fn due_ms(&self) -> Option<u64> {
+        let (_, (_, until_ms)) = self.order.first_key_value()?;
+        Some(until_ms + 1)
+    }
+
+    /// Sets whether fragments of a family are put together. Those that wait go on waiting.
+    pub fn set_enabled(&mut self, v6: bool, is_enabled: bool) {
+        self.enabled[usize::from(v6)] = is_enabled;
+    }
+
+    /// Sets the least size of a family's fragments other than last ones, in bytes of the IP packet;
+    /// at least [`LEAST_MINIMUM`].
+    pub fn set_minimum(&mut self, v6: bool, bytes: u32) -> Result<(), OutOfRange> {
+        if bytes < LEAST_MINIMUM {
+            return Err(OutOfRange);
+        }
+        self.minimum[usize::from(v6)] = bytes;
+        Ok(())
+    }
+
+    /// Sets how many fragments are held at most, up to [`MOST`]. Those that wait go on waiting.
+    pub fn set_most(&mut self, most: u32) -> Result<(), OutOfRange> {
+        if most > MOST {
+            return Err(OutOfRange);
+        }
+        self.most = most;
+        Ok(())
+    }
+
+    /// Sets how many buffers are held at most.
+    pub fn set_most_buffers(&mut self, most: u64) {
+        self.most_buffers = most;
+    }
+
+    /// Returns settings and counts.
+    pub fn status(&self) -> Status {
+        let family = |number: usize| Family {
+            is_enabled: self.enabled[number],
+            minimum: self.minimum[number],
+            counts: self.counts[number],
+        };
+        Status {
+            most: self.most,
+            held: self.held,
+            v4: family(0),
+            v6: family(1),
+        }
+    }
+
+    /// Returns a line for each datagram of which fragments wait, the oldest first, as
+    /// `dpctl/ipf-get-status -m` prints them.
+    pub fn lines(&self) -> String {
+        let mut text = String::new();
+        for (key, _) in self.order.values() {
+            if let Some(partial) = self.partials.get(key) {
+                partial.print(key, &mut text);
+            }
+        }
+        text
+    }
+}
+
+impl<T> Partial<T> {
+    /// Returns whether a fragment neither overlaps those that have come nor contradicts them.
+    fn has_room_for(&self, fragment: &Fragment) -> bool {
+        let at = (self.pieces).partition_point(|other| other.fragment.offset < fragment.offset);
+        let before = at.checked_sub(1).map(|at| &self.pieces[at].fragment);
+        let after = self.pieces.get(at).map(|piece| &piece.fragment);
+        let overlaps = before.is_some_and(|other| other.end() > fragment.offset)
+            || after.is_some_and(|other| fragment.end() > other.offset);
+        let contradicts = match (self.whole, fragment.more) {
+            (Some(whole), true) => fragment.end() >= whole,
+            (Some(_), false) => true,
+            (None, true) => false,
+            (None, false) => after.is_some(),
+        };
+        !overlaps && !contradicts
+    }
+
+    /// Returns whether a fragment for which there is room is the only one that is missing.
+    fn is_completed_by(&self, fragment: &Fragment) -> bool {
+        let whole = match fragment.more {
+            true => self.whole,
+            false => Some(fragment.end()),
+        };
+        whole == Some(self.came + fragment.length)
+    }
+
+    fn print(&self, (datagram, place): &Key, text: &mut String) {
+        let kind = match datagram.addresses {
+            Addresses::V4 { src, dst } => {
+                let (src, dst) = (Ipv4Addr::from(src), Ipv4Addr::from(dst));
+                let _ = write!(text, "(src={src},dst={dst},");
+                0x800
+            }
+            Addresses::V6 { src, dst } => {
+                let (src, dst) = (Ipv6Addr::from(src), Ipv6Addr::from(dst));
+                let _ = write!(text, "(src={src},dst={dst},");
+                0x86dd
+            }
+        };
+        let first = (self.pieces.first()).is_some_and(|piece| piece.fragment.is_first());
+        let state = match (first, self.whole.is_some()) {
+            (true, true) => "first/last frag",
+            (true, false) => "first frag",
+            (false, true) => "last frag",
+            (false, false) => "other frag",
+        };
+        let _ = writeln!(
+            text,
+            "recirc_id={},ip_id={},dl_type={kind:#x},zone={},nw_proto={},num_fragments={},\
+             state={state})",
+            place.pass,
+            datagram.id,
+            place.zone,
+            datagram.protocol,
+            self.pieces.len(),
+        );
+    }
+}
+
+impl Status {
+    /// Returns it as `dpctl/ipf-get-status` prints it.
+    pub fn text(&self) -> String {
+        let mut text = format!(
+            "        Fragmentation Module Status\n        ---------------------------\n        \
+             v4 enabled: {}\n        v6 enabled: {}\n        max num frags (v4/v6): {}\n        \
+             num frag: {}\n",
+            u8::from(self.v4.is_enabled),
+            u8::from(self.v6.is_enabled),
+            self.most,
+            self.held,
+        );
+        for (name, family) in [("v4", &self.v4), ("v6", &self.v6)] {
+            let counts = &family.counts;
+            let _ = writeln!(text, "        min {name} frag size: {}", family.minimum);
+            for (what, count) in [
+                ("accepted", counts.accepted),
+                ("completed", counts.completed),
+                ("expired", counts.expired),
+                ("too small", counts.too_small),
+                ("overlapped", counts.overlapped),
+                ("purged", counts.purged),
+            ] {
+                let _ = writeln!(text, "        {name} frags {what}: {count}");
+            }
+        }
+        text
+    }
+
+    /// Returns the counts by the names that `coverage/show` gives them.
+    pub fn named(&self) -> [(&'static str, u64); 8] {
+        let both = |of: fn(&Counts) -> u64| of(&self.v4.counts) + of(&self.v6.counts);
+        [
+            (
+                "conntrack_fragments_accepted",
+                both(|counts| counts.accepted),
+            ),
+            (
+                "conntrack_fragments_completed",
+                both(|counts| counts.completed),
+            ),
+            ("conntrack_fragments_expired", both(|counts| counts.expired)),
+            ("conntrack_fragments_evicted", both(|counts| counts.evicted)),
+            (
+                "conntrack_fragments_too_small",
+                both(|counts| counts.too_small),
+            ),
+            (
+                "conntrack_fragments_overlapped",
+                both(|counts| counts.overlapped),
+            ),
+            ("conntrack_fragments_full", both(|counts| counts.full)),
+            // The name that Open vSwitch has.
+            ("ipf_stuck_frag_list_purged", both(|counts| counts.purged)),
+        ]
+    }
+}
