@@ -17,6 +17,7 @@ pub(crate) mod suspend;
 
 pub use flow_cache::{CacheBoard, CacheMode, CacheReport};
 pub use interpreter::{MAX_DEPTH, MAX_RESUBMITS, MAX_STACK, NO_COOKIE};
+pub use suspend::fragment::{Arrived, Parked};
 pub use suspend::freeze::{Frozen, Thaw};
 pub use suspend::hold::{ASKED_MAX, HELD_BYTES, HELD_MAX, Held, PATIENCE_MS, Wait};
 

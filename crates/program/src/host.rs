@@ -2,6 +2,7 @@
 
 use crate::actions::learn::{Ended, Request, Verdict};
 use crate::actions::{Op, PortNo, ToController};
+use crate::exec::suspend::fragment::{Arrived, Parked};
 use crate::exec::suspend::freeze::Frozen;
 use crate::rule::Rule;
 use conntrack::{Earlier, Request as TrackRequest, Tracked, Tracker};
@@ -254,6 +255,18 @@ pub trait Host<F: Frame> {
     /// together; None where each is to be given to [`Host::track`].
     fn tracker(&mut self) -> Option<(&Tracker, u64)> {
         None
+    }
+
+    /// Offers a fragment that has come to a `ct` step. To hold it, the host calls `park`, once,
+    /// which ends its walk and returns it. When its datagram is whole or its time is over, the host
+    /// passes it to [`crate::exec::Engine::resume_fragment`]. Returns whether it has called `park`.
+    fn hold_fragment(
+        &mut self,
+        arrived: &Arrived<'_>,
+        park: &mut dyn FnMut() -> Box<Parked<F>>,
+    ) -> bool {
+        let _ = (arrived, park);
+        false
     }
 
     /// Tells of a packet's lookup in `table` and the rule it found. `key` is the key that was

@@ -16,6 +16,7 @@ use crate::actions::learn::{Ended, Request};
 use crate::actions::reserved;
 use crate::actions::{Bits, Op, PortNo, ToController};
 use crate::counters::CounterId;
+use crate::exec::suspend::fragment::{Arrived, Parked};
 use crate::exec::suspend::freeze::Frozen;
 use crate::host::{Context, DropReason, Event, Host, Place};
 use crate::optimizer::unwildcarded::{TableSet, add_table};
@@ -271,6 +272,15 @@ impl<F: Frame, H: Host<F>> Host<F> for Recording<'_, H> {
     ) -> conntrack::Tracked {
         self.pure = false;
         self.host.track(frame, layers, earlier, request)
+    }
+
+    fn hold_fragment(
+        &mut self,
+        arrived: &Arrived<'_>,
+        park: &mut dyn FnMut() -> Box<Parked<F>>,
+    ) -> bool {
+        self.pure = false;
+        self.host.hold_fragment(arrived, park)
     }
 
     fn connection_ended(&mut self, ended: Ended) -> bool {

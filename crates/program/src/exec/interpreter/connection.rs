@@ -19,12 +19,15 @@ pub(crate) const MAX_RECIRCULATIONS: u8 = 6;
 
 const ETHERTYPE_IPV4: u16 = 0x0800;
 const ETHERTYPE_IPV6: u16 = 0x86dd;
+/// A fragment other than the first.
+const LATER_FRAGMENT: u8 = 2;
 pub(crate) const TCP: u8 = 6;
 pub(crate) const UDP: u8 = 17;
 pub(crate) const SCTP: u8 = 132;
 
 impl<F: Frame> Walk<F> {
-    /// Sends the packet through the tracker, and on to the step's table if it has one.
+    /// Sends the packet through the tracker, and on to the step's table if it has one. A fragment
+    /// may have to wait for the rest of its datagram.
     #[cold]
     pub(crate) fn track<H: Host<F>>(
         &mut self,
@@ -48,6 +51,9 @@ impl<F: Frame> Walk<F> {
             nat: track.nat.as_ref(),
             helper: track.helper,
         };
+        if self.is_fragment() && self.park(burst, host, &request) {
+            return None;
+        }
         let tracked = match &self.frame {
             Some(frame) => host.track(frame, &self.layers, self.tracked, &request),
             None => Tracked::default(),
@@ -193,6 +199,8 @@ impl<F: Frame> Walk<F> {
         translation: &Translation,
     ) -> bool {
         let (source, destination) = match self.key.u8(at::IP_PROTO) {
+            // Only the first fragment has the ports.
+            _ if self.key.u8(at::IP_FRAG) & LATER_FRAGMENT != 0 => (None, None),
             TCP => (Some(Field::TcpSrc), Some(Field::TcpDst)),
             UDP => (Some(Field::UdpSrc), Some(Field::UdpDst)),
             SCTP => (Some(Field::SctpSrc), Some(Field::SctpDst)),

@@ -32,7 +32,7 @@ pub struct Frozen {
     lists: Vec<Remaining>,
     set: ActionSet,
     /// Whether the action set has run, or is running.
-    set_run: bool,
+    pub(super) set_run: bool,
     values: Vec<(u128, u16)>,
     queue: Option<u32>,
     resubmits: u32,
@@ -58,7 +58,7 @@ impl Frozen {
         lists + self.set.steps().len() + self.values.len()
     }
 
-    fn words(&self) -> WordSet {
+    pub(super) fn words(&self) -> WordSet {
         let lists = self.lists.iter().flat_map(|list| list.ops.iter());
         lists
             .chain(self.set.steps().iter())
@@ -67,6 +67,25 @@ impl Frozen {
 }
 
 impl<F: Frame> Walk<F> {
+    /// Takes up a frozen walk with this frame, whose key and layers have been read.
+    pub(super) fn begin_again(&mut self, frame: F, rest: Frozen) {
+        self.start(frame, rest.mirrored);
+        self.queue = rest.queue;
+        self.resubmits = rest.resubmits;
+        self.first = rest.first;
+        (self.key).set_u32(at::SKB_PRIORITY, rest.queue.unwrap_or(0));
+        self.key.set_u32(at::ACTSET_OUTPUT, rest.set.output());
+        self.set = rest.set;
+        self.values = rest.values;
+        self.running_set = rest.set_run.then(Box::default);
+        for list in rest.lists {
+            // Moving the box does not move the steps.
+            self.enter(Steps::of(&list.ops), list.table, list.cookie);
+            self.at.depth = list.depth;
+            self.owned.push(list.ops);
+        }
+    }
+
     /// Sends the packet and the rest of its walk to the controllers, and ends the walk, or the
     /// clone that it is in.
     #[cold]
@@ -77,8 +96,28 @@ impl<F: Frame> Walk<F> {
         to: &ToController,
     ) {
         self.flush(burst, host);
+        let clone = self.innermost_clone();
+        let rest = self.frozen(clone);
+        let (context, frame) = self.context(burst);
+        *context.sent = true;
+        if let Some(frame) = frame {
+            host.pause(context, to, frame, rest);
+        }
+        self.leave(clone);
+    }
+
+    /// Returns the position of the list of the innermost clone or bucket that the walk is in.
+    pub(super) fn innermost_clone(&self) -> Option<usize> {
+        let is_clone = |position: &Position<F>| position.saved.is_some();
+        match is_clone(&self.at) {
+            true => Some(self.stack.len()),
+            false => self.stack.iter().rposition(is_clone),
+        }
+    }
+
+    /// Returns the rest of the walk, or of the clone whose list is at this position.
+    pub(super) fn frozen(&self, clone: Option<usize>) -> Frozen {
         let lists: Vec<&Position<F>> = self.stack.iter().chain([&self.at]).collect();
-        let clone = lists.iter().rposition(|position| position.saved.is_some());
         let remaining = |position: &Position<F>| Remaining {
             ops: position.steps.get()[position.next..].into(),
             table: position.table,
@@ -92,7 +131,7 @@ impl<F: Frame> Walk<F> {
             })
         };
         let first = clone.unwrap_or(0);
-        let rest = Frozen {
+        Frozen {
             set_run: lists.get(first).is_some_and(set_runs),
             lists: lists[first..]
                 .iter()
@@ -109,18 +148,12 @@ impl<F: Frame> Walk<F> {
                 let Position { table, cookie, .. } = *lists[clone];
                 Some(First { table, cookie })
             }),
-        };
-        let (context, frame) = self.context(burst);
-        *context.sent = true;
-        if let Some(frame) = frame {
-            host.pause(context, to, frame, rest);
         }
-        self.leave(clone);
     }
 
     /// Ends the clone whose list is at this position, or all lists; its action set does not run
     /// either.
-    fn leave(&mut self, clone: Option<usize>) {
+    pub(super) fn leave(&mut self, clone: Option<usize>) {
         self.set.clear();
         match clone {
             None => {
@@ -168,10 +201,7 @@ impl<F: Frame> Engine<F> {
         for word in burst.valid.minus(parse::PACKET_WORDS).iter() {
             walk.key.words[word] = metadata.words[word];
         }
-        walk.start(frame, rest.mirrored);
-        walk.queue = rest.queue;
-        walk.resubmits = rest.resubmits;
-        walk.first = rest.first;
+        walk.begin_again(frame, rest);
         let shown = metadata.u32(at::CT_STATE);
         walk.tracked = Earlier {
             state: shown,
@@ -179,17 +209,6 @@ impl<F: Frame> Engine<F> {
             has_connection: shown & (state::ESTABLISHED | state::RELATED | state::REPLY) != 0,
         };
         walk.sent = true;
-        walk.key.set_u32(at::SKB_PRIORITY, rest.queue.unwrap_or(0));
-        walk.key.set_u32(at::ACTSET_OUTPUT, rest.set.output());
-        walk.set = rest.set;
-        walk.values = rest.values;
-        walk.running_set = rest.set_run.then(Box::default);
-        for list in rest.lists {
-            // Moving the box does not move the steps.
-            walk.enter(Steps::of(&list.ops), list.table, list.cookie);
-            walk.at.depth = list.depth;
-            walk.owned.push(list.ops);
-        }
         let next = walk.run(&burst, host);
         self.run_to_end(&burst, host, 0, next);
     }
