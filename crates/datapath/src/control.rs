@@ -9,6 +9,7 @@
 mod balancing;
 mod bridges;
 pub(crate) mod explain;
+mod fragments;
 mod reports;
 pub(crate) mod shaping;
 pub(crate) mod steering;
@@ -232,6 +233,7 @@ impl<F: Frame + 'static> Datapath<F> {
                 asked: Default::default(),
                 waiting_probes: Default::default(),
                 tracker: Arc::new(Tracker::new(secret())),
+                fragments: crate::fragments::Table::new(),
             }),
             thread_init: options.thread_init,
             workers: Vec::new(),
@@ -438,6 +440,8 @@ impl<F: Frame + 'static> Datapath<F> {
                 bridge.macs.flush(Some(record.id.slot()), true);
             }
         }
+        // What waits may lie in a device's memory.
+        self.shared.fragments.purge(None);
         drop(records);
         for slot in slots {
             self.free_when(slot, taken.is_ok() && passed.is_ok());

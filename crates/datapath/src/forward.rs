@@ -9,6 +9,7 @@ mod bridging;
 use crate::clock::Clock;
 use crate::counters::{Cell, DropReason, PortCounters, WorkerCounters};
 use crate::fcf;
+use crate::fragments::{self, Held, Taken};
 use crate::learn_requests::{RequestKind, RequestRing, WorkerRequest};
 use crate::mirror::MirrorOutput;
 use crate::normal::{self, Decision};
@@ -24,7 +25,7 @@ use packet::parse::Layers;
 use packet::{FlowKey, Frame};
 use program::actions::learn::{Ended, Request};
 use program::actions::{PacketInReason, PortNo, ToController};
-use program::exec::Frozen;
+use program::exec::{Arrived, Frozen, Parked};
 use program::host::{Context, DropReason as WalkDrop, Event, Host, Place};
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -323,6 +324,8 @@ pub(crate) struct Patches<F> {
     per_frame: usize,
     /// Cost of another tunnel header for the current frames.
     tunnel_counts: usize,
+    /// Fragments that go on behind `ct`, with the tracker's answer.
+    ready: VecDeque<(Held<F>, Tracked)>,
 }
 
 impl<F: Frame> Patches<F> {
@@ -333,6 +336,22 @@ impl<F: Frame> Patches<F> {
             budget: 0,
             per_frame: WALKS_PER_FRAME,
             tunnel_counts: 1,
+            ready: VecDeque::new(),
+        }
+    }
+
+    /// Has fragments go on behind `ct` when the current walks are done.
+    #[cold]
+    pub fn go_on(&mut self, fragments: impl Iterator<Item = Held<F>>, answer: Tracked) {
+        (self.ready).extend(fragments.map(|fragment| (fragment, answer)));
+    }
+
+    /// Returns the next fragment that goes on, with the tracker's answer.
+    #[inline(always)]
+    pub fn ready(&mut self) -> Option<(Held<F>, Tracked)> {
+        match self.ready.is_empty() {
+            true => None,
+            false => self.ready.pop_front(),
         }
     }
 
@@ -468,7 +487,8 @@ impl<F: Frame> Patches<F> {
 
     /// Drops everything and returns the number of frames.
     pub fn clear(&mut self) -> usize {
-        self.waiting.drain(..).map(|batch| batch.frames.len()).sum()
+        let frames = self.waiting.drain(..).map(|batch| batch.frames.len());
+        frames.sum::<usize>() + self.ready.drain(..).count()
     }
 }
 
@@ -500,6 +520,7 @@ pub(crate) struct Forward<'a, F: Frame> {
     pub sending: &'a mut Sending<F>,
     pub asked: &'a Asked,
     pub tracker: &'a Tracker,
+    pub fragments: &'a fragments::Table<F>,
 }
 
 impl<'a, F: Frame> Forward<'a, F> {
@@ -896,6 +917,28 @@ impl<F: Frame> Host<F> for Forward<'_, F> {
     fn tracker(&mut self) -> Option<(&Tracker, u64)> {
         let now_ms = Host::<F>::now_ns(self) / 1_000_000;
         Some((self.tracker, now_ms))
+    }
+
+    #[cold]
+    fn hold_fragment(
+        &mut self,
+        arrived: &Arrived<'_>,
+        park: &mut dyn FnMut() -> Box<Parked<F>>,
+    ) -> bool {
+        let now_ms = Host::<F>::now_ns(self) / 1_000_000;
+        let bridge = self.bridge.id.0;
+        let (taken, ended) = self.fragments.take(arrived, bridge, now_ms, park);
+        self.patches.go_on(ended.into_iter(), fragments::expired());
+        match taken {
+            Taken::Held => true,
+            Taken::Refused => false,
+            Taken::Whole(all) => {
+                let answer = fragments::track(self.tracker, &all, arrived, now_ms);
+                let all = all.into_iter().map(|(_, held)| held);
+                self.patches.go_on(all, answer);
+                true
+            }
+        }
     }
 
     #[cold]

@@ -21,6 +21,7 @@ pub mod counters;
 mod error;
 pub mod fcf;
 mod forward;
+mod fragments;
 mod history;
 pub mod learn_requests;
 pub mod mac_table;

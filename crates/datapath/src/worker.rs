@@ -565,6 +565,9 @@ impl<F: Frame> Worker<F> {
             turn.go_on();
             parts.end(cycles(), Doing::Held, 0);
         }
+        if shared.fragments.is_due(turn.now_ms) {
+            turn.expire_fragments();
+        }
         if turn.sending.is_waiting() {
             turn.retry_tunnels();
         }

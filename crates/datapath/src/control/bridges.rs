@@ -62,7 +62,9 @@ impl<F: Frame + 'static> Datapath<F> {
         self.bridges[slot] = None;
         self.picture.bridges[slot] = None;
         let epoch = self.publish();
-        self.wait_passed(epoch, &what)
+        let passed = self.wait_passed(epoch, &what);
+        self.shared.fragments.purge(None);
+        passed
     }
 
     pub(super) fn bridge(&self, id: BridgeId) -> Result<&BridgeRecord, Error> {

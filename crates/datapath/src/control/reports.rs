@@ -245,7 +245,11 @@ impl<F: Frame + 'static> Datapath<F> {
 
     /// Returns the number of frames dropped, by reason, over all workers.
     pub fn drops(&self) -> Vec<(&'static str, u64)> {
-        self.shared.cells.drops()
+        let mut drops = self.shared.cells.drops();
+        let status = self.shared.fragments.status();
+        let purged = status.v4.counts.purged + status.v6.counts.purged;
+        drops.push(("fragments_purged", purged));
+        drops
     }
 
     /// Returns the number of packets with malformed headers, by kind. Only `malformed_ethernet` and

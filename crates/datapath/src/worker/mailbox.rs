@@ -151,6 +151,8 @@ pub(crate) struct Shared<F: Frame> {
     pub waiting_probes: crate::monitor::Waiting<F>,
     /// Connections, of all bridges.
     pub tracker: Arc<Tracker>,
+    /// Fragments that wait at `ct`, of all bridges.
+    pub fragments: crate::fragments::Table<F>,
 }
 
 /// State shared by one worker and control.

@@ -3,16 +3,18 @@
 use super::mailbox::{Mailbox, PacketOut, Shared};
 use crate::counters::{Cell, DropReason};
 use crate::forward::{Again, Batch, Egress, Forward, Patches};
+use crate::fragments;
 use crate::port::{BridgeId, PortId};
 use crate::shape::Released;
 use crate::snapshot::{Behind, BridgeState, PortState, Snapshot};
 use crate::steering::Origin;
 use crate::tunnel::{self, Arrival, Sending};
+use conntrack::Tracked;
 use packet::io::BURST;
 use packet::key::at;
 use packet::{FlowKey, Frame};
 use program::epoch::Guard;
-use program::exec::{Engine, Thaw};
+use program::exec::{Engine, Parked, Thaw};
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Bytes of an Ethernet header.
@@ -142,6 +144,47 @@ impl<'a, F: Frame> Turn<'a, F> {
     }
 
     fn follow_patches(&mut self) {
+        self.follow_batches();
+        while let Some((fragment, answer)) = self.patches.ready() {
+            self.go_on_tracked(*fragment, &answer);
+        }
+    }
+
+    /// Has fragments go on that have waited at `ct` for too long.
+    #[cold]
+    pub(super) fn expire_fragments(&mut self) {
+        self.begin(0);
+        let expired = self.shared.fragments.expire(self.now_ms, BURST);
+        self.patches
+            .go_on(expired.into_iter(), fragments::expired());
+        self.finish();
+    }
+
+    /// Resumes a fragment that has waited at `ct`.
+    #[cold]
+    fn go_on_tracked(&mut self, fragment: Parked<F>, answer: &Tracked) {
+        self.patches.join(1);
+        let place = fragment.place();
+        let id = BridgeId(place.bridge);
+        let bridge = self.snapshot.bridge(id.slot());
+        let Some(bridge) = bridge.filter(|bridge| bridge.id == id) else {
+            return self.cell.drop(DropReason::BridgeGone, 1);
+        };
+        let own = std::mem::replace(&mut self.packet_out, fragment.is_of_packet_out());
+        let (engine, mut host) = self.host(bridge, place.depth);
+        engine.resume_fragment(
+            fragment,
+            answer,
+            &bridge.program,
+            host.guard,
+            host.now_ms,
+            &mut host.forward,
+        );
+        self.follow_batches();
+        self.packet_out = own;
+    }
+
+    fn follow_batches(&mut self) {
         while let Some(batch) = self.patches.pop() {
             let Batch {
                 slot,
@@ -454,6 +497,7 @@ impl<'a, F: Frame> Turn<'a, F> {
             sending: self.sending,
             asked: &self.shared.asked,
             tracker: &self.shared.tracker,
+            fragments: &self.shared.fragments,
         };
         (
             self.engine,
