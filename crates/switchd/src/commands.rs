@@ -21,6 +21,7 @@ mod dummies;
 mod empty;
 mod faults;
 mod figures;
+mod fragments;
 mod odp;
 mod predict;
 mod qos;
@@ -46,6 +47,7 @@ pub fn register(switch: &Rc<Switch>) {
     absent::register(&commands);
     bfd::register(&commands);
     connections::register(&commands);
+    fragments::register(&commands);
     underlay::register(&commands);
     addresses::register(&commands);
     bridges::register(&commands);

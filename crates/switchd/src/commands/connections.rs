@@ -128,14 +128,20 @@ fn with_tracker(
     );
 }
 
-fn no_datapath(switch: &Switch) -> String {
+pub(super) fn no_datapath(switch: &Switch) -> String {
     invalid(switch, "no datapaths exist")
 }
 
 /// Returns an error as Open vSwitch words it.
-fn invalid(switch: &Switch, what: &str) -> String {
+pub(super) fn invalid(switch: &Switch, what: &str) -> String {
     let program = &switch.shell.options.program;
     format!("{program}: {what} (Invalid argument)")
+}
+
+/// Likewise, where a value is out of range.
+pub(super) fn refused(switch: &Switch, what: &str) -> String {
+    let program = &switch.shell.options.program;
+    format!("{program}: {what} (Operation not permitted)")
 }
 
 /// The words of a command: options, and a number by its key.

@@ -34,6 +34,12 @@ pub(super) fn register(commands: &Commands) {
                 take(counter.name(), tracker.counters().get(counter));
             }
         }
+        let fragments = switch
+            .as_ref()
+            .and_then(|switch| (switch.with_datapath(|datapath| datapath.fragments())).ok());
+        for (name, count) in fragments.iter().flat_map(|status| status.named()) {
+            take(name, count);
+        }
         // The MAC tables' own counters; `fdb/stats-show` shows them by bridge.
         counters.extend(switch.map(|switch| learning(&switch)).unwrap_or_default());
         for (name, total) in counterparts.borrow_mut().sums(&counters) {

@@ -33,8 +33,9 @@ impl Switch {
         Ok(())
     }
 
-    /// Removes connections whose time is over.
+    /// Removes connections whose time is over, and fragments that nobody has let go on.
     pub async fn expire_connections(&self) {
+        let _ = self.with_datapath(|datapath| datapath.purge_overdue_fragments());
         let Some(tracker) = self.tracker() else {
             return;
         };

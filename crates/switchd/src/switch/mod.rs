@@ -166,6 +166,7 @@ impl Switch {
         })?;
         // The rest is for what ports receive.
         datapath.bound_waiting(u64::from(pool.count()) / 4 * 3);
+        datapath.bound_fragments(u64::from(pool.count()) / 8);
         *self.running.borrow_mut() = Some(Running { datapath, eal });
         Ok(())
     }
