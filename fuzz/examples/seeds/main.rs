@@ -12,6 +12,7 @@ mod connections;
 mod fragments;
 mod frames;
 mod guests;
+mod held_fragments;
 mod json;
 mod openflow_messages;
 mod rules;
@@ -62,6 +63,7 @@ fn main() -> std::io::Result<()> {
     frames::write(&Corpus::of("packet")?)?;
     tunnels::write(&Corpus::of("tunnel")?)?;
     fragments::write(&Corpus::of("fragments")?)?;
+    held_fragments::write(&Corpus::of("ct_fragments")?)?;
     connections::write(&Corpus::of("conntrack")?)?;
     rules::write(&Corpus::of("walk")?)?;
     guests::write_rings(&Corpus::of("vhost")?)?;
