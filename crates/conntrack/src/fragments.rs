@@ -10,8 +10,9 @@
 //! finds their datagram whole.)
 //!
 //! What may be held is bounded in fragments and in buffers. Where the room is used up, whoever has
-//! most of it makes room for the others ([`Place`] and holder are the caller's), so a flood of first
-//! fragments by one port costs others nothing but a search in a tree.
+//! most of it makes room for the others ([`Place`] and holder are the caller's), so a flood of
+//! first fragments by one port costs others nothing but a search in a tree. The last fragment of a
+//! datagram needs no room.
 
 use packet::fragment::{Datagram, Fragment};
 use packet::keyed::Keyed;

@@ -1,6 +1,7 @@
 //! Fragments that wait at `ct` until their datagram is whole: one table for all workers, because
-//! fragments of one datagram may come to several. Only fragments and their expiry take its lock, and
-//! nobody keeps it for longer than one fragment's search, or the freezing of its walk.
+//! fragments of one datagram may come to several. Only fragments and their expiry take its lock,
+//! and nobody keeps it for longer than one fragment's search and the freezing of its walk, or what
+//! a turn lets expire.
 
 use conntrack::fragments::{Fragments, OutOfRange, Outcome, Place, Status};
 use conntrack::{Tracked, Tracker, state};
