@@ -471,6 +471,34 @@ def fragments_of_several_workers_meet(lab):
 
 
 @test(timeout=60)
+def a_flood_by_one_port_keeps_nobody_out(lab):
+    """First fragments without end take all room, but give way to other ports' fragments. (With
+    Open vSwitch all others' are invalid then.)"""
+    switch = lab.switch()
+    switch.bridge()
+    one, two, three = switch.raw_hosts(3)
+    switch.flows(*(rule.replace("in_port=1,", "") for rule in MARKING))
+    if switch.is_ovs:
+        return
+    one.send(*(lone(ident) for ident in range(1200)))
+    becomes(lambda: status(switch)["num frag"], "1000", "fragments that wait")
+    check(two.receive(5, until=200), "those for which there is no room go on")
+    two.drain()
+    frames = cut(*V4, 2000, udp(*V4, 6000))
+    # One by one: each must find room.
+    for number, frame in enumerate(frames[:-1], 1):
+        three.send(frame)
+        line = f"ip_id=2000,dl_type=0x800,zone=3,nw_proto=17,num_fragments={number},"
+        becomes(lambda line=line: any(line in each for each in lists(switch)), True, line)
+    three.send(frames[-1])
+    got = two.receive(5, wanted=lambda frame: frame[11] != EXPIRED, until=len(frames))
+    equal([frame[11] for frame in got], [GOOD] * len(frames), "what rules say")
+    equal([frame[12:] for frame in got], [frame[12:] for frame in frames], "what leaves")
+    evicted = switch.appctl("coverage/read-counter", "conntrack_fragments_evicted")
+    check(int(evicted) >= len(frames) - 1, evicted, "made room")
+
+
+@test(timeout=60)
 def commands_answer_as_open_vswitch(lab):
     """What the commands print, and what they refuse."""
     switch = lab.switch()
