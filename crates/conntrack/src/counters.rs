@@ -26,7 +26,7 @@ pub enum Counter {
     NatExhausted,
     /// Packets that are neither IPv4 nor IPv6, or end inside a header.
     InvalidHeaders,
-    /// Fragments.
+    /// Fragments that were looked up alone, because they could not wait for their datagram.
     InvalidFragment,
     /// Packets whose IPv4 header checksum is wrong.
     InvalidIpChecksum,
