@@ -63,7 +63,7 @@ fn write(
                 flags(reply)
             )?;
         } else {
-            write!(text, "state={}", original.state.max(reply.state).name())?;
+            write!(text, "state={}", of_both(original, reply).name())?;
         }
         text.push(')');
     }
@@ -71,6 +71,16 @@ fn write(
         write!(text, ",helper={}", helper.name())?;
     }
     Ok(())
+}
+
+/// Returns the state that stands for both peers': the later one, but by the name that the kernel's
+/// tracker has for it.
+fn of_both(original: &Peer, reply: &Peer) -> TcpState {
+    match original.state.max(reply.state) {
+        TcpState::FinWait2 => TcpState::TimeWait,
+        TcpState::SynRecv => TcpState::Established,
+        state => state,
+    }
 }
 
 fn flags(peer: &Peer) -> String {
@@ -137,7 +147,7 @@ impl Statistics {
         };
         self.protocols[place] += 1;
         if let Some(tcp) = &connection.tcp {
-            self.states[tcp.original.state.max(tcp.reply.state) as usize] += 1;
+            self.states[of_both(&tcp.original, &tcp.reply) as usize] += 1;
         }
     }
 
